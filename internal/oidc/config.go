@@ -1,0 +1,59 @@
+package oidc
+
+import (
+	"log/slog"
+	"time"
+)
+
+// Bound says what a token must be bound to.
+type Bound string
+
+// The settings of `bound`. A pod-bound token dies with its pod; an unbound one
+// (kubectl create token) or one bound to a Secret lives until it expires.
+const (
+	BoundPod       Bound = "pod"
+	BoundPodOrNode Bound = "pod-or-node"
+	BoundAny       Bound = "any"
+)
+
+// Config configures a Verifier.
+type Config struct {
+	Issuers   []Issuer
+	CacheSize int              // verified tokens to remember; 0 means 100,000
+	Now       func() time.Time // nil means time.Now
+	Logger    *slog.Logger     // key fetches and their failures; nil discards
+}
+
+// Issuer is one cluster's token issuer. New refuses empty or unknown values:
+// an empty setting never switches a check off.
+type Issuer struct {
+	Cluster     string        // name used in identities, logs and metrics; unique
+	URL         string        // exact value of iss; https; unique
+	Audiences   []string      // a token needs one of these; at least one, none empty
+	Bound       Bound         // required
+	RequireNode bool          // refuse tokens without a node claim (KEP-4193)
+	MaxLifetime time.Duration // upper limit of exp − iat; positive
+	MaxKeyAge   time.Duration // keys older than this (fetches failed since) are no longer believed; positive
+	Discovery   Discovery
+}
+
+// Discovery says where the keys are. Zero: the issuer's
+// /.well-known/openid-configuration. At most one of URL, JWKSURL and JWKSFile.
+type Discovery struct {
+	URL       string // the discovery document, whole URL; its issuer must still be Issuer.URL
+	JWKSURL   string // the key set itself; no discovery
+	JWKSFile  string // the key set as a file, re-read at every refresh; no network
+	CAFile    string // PEM bundle for TLS; empty: the system's
+	TokenFile string // bearer token for the configured host only; re-read at every fetch
+}
+
+// IssuerStatus is the state of one issuer's keys, for readiness and metrics.
+type IssuerStatus struct {
+	Cluster     string
+	Issuer      string
+	Keys        int       // keys believed now; 0 before the first fetch and when they are too old
+	FetchedAt   time.Time // last good fetch; zero: never
+	Fetches     uint64    // attempts since start
+	Failures    uint64    // of which failed
+	LastFailure string    // cause of the most recent failure if it is newer than FetchedAt, otherwise empty
+}

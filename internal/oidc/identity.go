@@ -1,0 +1,28 @@
+package oidc
+
+import (
+	"crypto/sha256"
+	"time"
+)
+
+// ObjectRef names one Kubernetes object. The UID, not the name, is its
+// identity: names are reused.
+type ObjectRef struct {
+	Name string
+	UID  string
+}
+
+// Identity is what a verified token proves. It is immutable and safe to share.
+type Identity struct {
+	Cluster        string // configured name of the issuer that signed the token
+	Issuer         string // iss
+	Subject        string // sub: system:serviceaccount:NAMESPACE:NAME
+	TokenID        string // jti; the API server's audit log shows it as JTI=…
+	Namespace      string
+	ServiceAccount ObjectRef
+	Pod            ObjectRef // zero when the token is not bound to a pod
+	Node           ObjectRef // zero when the token has no node claim (KEP-4193)
+	IssuedAt       time.Time
+	Expiry         time.Time
+	TokenHash      [sha256.Size]byte // SHA-256 of the raw token: a key for caches, never the token
+}

@@ -1,0 +1,31 @@
+package registryauth
+
+import "time"
+
+// Grant is what one token is to say.
+type Grant struct {
+	Subject  string    // system:serviceaccount:NAMESPACE:NAME, or empty for anonymous
+	Access   []Scope   // granted, may be empty; no scope without actions
+	NotAfter time.Time // the end of the incoming token; zero: no limit of its own (anonymous)
+}
+
+// Token is one issued token.
+type Token struct {
+	Value    Secret // the compact JWT
+	ID       string // jti, random
+	KeyID    string // RFC 7638 thumbprint of the key that signed it
+	IssuedAt time.Time
+	Expiry   time.Time
+	Access   []Scope
+}
+
+// Failure is an error answer, ready to be written.
+type Failure struct {
+	Status     int           // HTTP status
+	Code       string        // registry error code: UNAUTHORIZED, DENIED, TOOMANYREQUESTS, UNAVAILABLE, UNKNOWN, …
+	OAuthError string        // RFC 6749 error code, used for POST
+	Message    string        // for the user
+	Detail     any           // optional; must be safe to show
+	RetryAfter time.Duration // Retry-After header if positive, rounded up to seconds
+	BasicRealm string        // WWW-Authenticate: Basic realm="…" if not empty
+}
