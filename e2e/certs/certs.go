@@ -1,0 +1,166 @@
+// Package certs makes the keys and certificates of the end-to-end tests, in a directory that ends with the test.
+package certs
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+const lifetime = 24 * time.Hour
+
+// CA is a certificate authority for one test.
+type CA struct {
+	// File is the path of the CA certificate (PEM).
+	File string
+	dir  string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// Pair names the files (PEM) of a certificate and its key.
+type Pair struct{ CertFile, KeyFile string }
+
+// NewCA makes a CA.
+func NewCA(t testing.TB, name string) *CA {
+	t.Helper()
+	ca := &CA{dir: t.TempDir(), key: newKey(t)}
+	template := &x509.Certificate{
+		SerialNumber:          serial(t),
+		Subject:               pkix.Name{CommonName: name},
+		NotBefore:             time.Now().Add(-time.Minute),
+		NotAfter:              time.Now().Add(lifetime),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, ca.key.Public(), ca.key)
+	check(t, err)
+	ca.cert, err = x509.ParseCertificate(der)
+	check(t, err)
+	ca.File = filepath.Join(ca.dir, "ca.crt")
+	writePEM(t, ca.File, "CERTIFICATE", der)
+	return ca
+}
+
+// Pool holds the CA certificate alone.
+func (ca *CA) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.cert)
+	return pool
+}
+
+// Server issues a certificate for a server on localhost and 127.0.0.1.
+func (ca *CA) Server(t testing.TB, name string) Pair {
+	t.Helper()
+	return ca.issue(t, name, &x509.Certificate{
+		Subject:     pkix.Name{CommonName: name},
+		DNSNames:    []string{"localhost"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
+}
+
+// Client issues a client certificate: Kubernetes reads the user from its common name and the groups from its organizations.
+func (ca *CA) Client(t testing.TB, user string, groups ...string) Pair {
+	t.Helper()
+	return ca.issue(t, user, &x509.Certificate{
+		Subject:     pkix.Name{CommonName: user, Organization: groups},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+}
+
+// Signer issues a certificate for signing tokens. It has no extended key usage.
+func (ca *CA) Signer(t testing.TB, name string) Pair {
+	t.Helper()
+	return ca.issue(t, name, &x509.Certificate{Subject: pkix.Name{CommonName: name}})
+}
+
+func (ca *CA) issue(t testing.TB, name string, template *x509.Certificate) Pair {
+	t.Helper()
+	key := newKey(t)
+	template.SerialNumber = serial(t)
+	template.NotBefore, template.NotAfter = ca.cert.NotBefore, ca.cert.NotAfter
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, key.Public(), ca.key)
+	check(t, err)
+	dir, err := os.MkdirTemp(ca.dir, "")
+	check(t, err)
+	pair := Pair{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}
+	writePEM(t, pair.CertFile, "CERTIFICATE", der)
+	writeKey(t, pair.KeyFile, key)
+	return pair
+}
+
+// TLS loads the pair.
+func (p Pair) TLS(t testing.TB) tls.Certificate {
+	t.Helper()
+	cert, err := tls.LoadX509KeyPair(p.CertFile, p.KeyFile)
+	check(t, err)
+	return cert
+}
+
+// RSAKey is an RSA key with its files (PEM), as kube-apiserver takes them.
+type RSAKey struct {
+	*rsa.PrivateKey
+	PrivateFile, PublicFile string
+}
+
+// NewRSAKey makes a 2048-bit RSA key: what ServiceAccount tokens are usually signed with.
+func NewRSAKey(t testing.TB) RSAKey {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	check(t, err)
+	dir := t.TempDir()
+	k := RSAKey{key, filepath.Join(dir, "sa.key"), filepath.Join(dir, "sa.pub")}
+	writeKey(t, k.PrivateFile, key)
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	check(t, err)
+	writePEM(t, k.PublicFile, "PUBLIC KEY", public)
+	return k
+}
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	check(t, err)
+	return key
+}
+
+func serial(t testing.TB) *big.Int {
+	t.Helper()
+	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	check(t, err)
+	return n
+}
+
+func writeKey(t testing.TB, path string, key crypto.Signer) {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	check(t, err)
+	writePEM(t, path, "PRIVATE KEY", der)
+}
+
+func writePEM(t testing.TB, path, kind string, der []byte) {
+	t.Helper()
+	check(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

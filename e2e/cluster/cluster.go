@@ -1,0 +1,170 @@
+// Package cluster runs the control plane of a Kubernetes cluster on loopback: etcd, kube-apiserver and, of the
+// kube-controller-manager, the controller that fills legacy token Secrets. There is no node, scheduler or network.
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/process"
+	"github.com/pullpass/pullpass/e2e/programs"
+)
+
+// startLimit is for each program. kube-apiserver needs 3 s on a machine that is not busy.
+const startLimit = 2 * time.Minute
+
+// Cluster is a running control plane. Its methods fail the test on every error.
+type Cluster struct {
+	// Issuer is the issuer of the ServiceAccount tokens, the first API audience, and the address of the API server.
+	Issuer string
+	// CA signed the API server's certificate.
+	CA *certs.CA
+
+	address   string // host:port of the API server
+	etcd      string // URL
+	dir       string
+	admin     *http.Client
+	apiserver *process.Process
+	serving   certs.Pair
+}
+
+// Start runs a control plane whose ServiceAccount tokens are signed with key. Anonymous callers are let through to the
+// discovery documents only, and are not authorized to read them until OpenDiscovery.
+func Start(t testing.TB, key certs.RSAKey) *Cluster {
+	t.Helper()
+	c := &Cluster{CA: certs.NewCA(t, "cluster-ca"), address: process.FreeAddress(t), dir: t.TempDir()}
+	c.Issuer = "https://" + c.address
+	c.serving = c.CA.Server(t, "kube-apiserver")
+	c.admin = c.client(t, c.CA.Client(t, "admin", "system:masters"))
+	c.startEtcd(t)
+	c.startAPIServer(t, key, key)
+	c.startTokenController(t, key)
+	return c
+}
+
+// RestartAPIServer stops the API server and runs it again at the same address. It signs with signing and accepts what the
+// trusted keys signed; the published key set holds the trusted keys.
+func (c *Cluster) RestartAPIServer(t testing.TB, signing certs.RSAKey, trusted ...certs.RSAKey) {
+	t.Helper()
+	if err := c.apiserver.Stop(); err != nil {
+		t.Fatalf("stop kube-apiserver: %v", err)
+	}
+	c.admin.CloseIdleConnections()
+	c.startAPIServer(t, signing, trusted...)
+}
+
+func (c *Cluster) startEtcd(t testing.TB) {
+	t.Helper()
+	c.etcd = "http://" + process.FreeAddress(t)
+	peers := "http://" + process.FreeAddress(t)
+	etcd := process.Start(t, exec.Command(programs.Etcd(t),
+		"--name=e2e",
+		"--data-dir="+filepath.Join(c.dir, "etcd"),
+		"--listen-client-urls="+c.etcd, "--advertise-client-urls="+c.etcd,
+		"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers,
+		"--initial-cluster=e2e="+peers,
+		"--unsafe-no-fsync", // the data ends with the test
+	))
+	etcd.Await(t, startLimit, func(ctx context.Context) error {
+		return getOK(ctx, http.DefaultClient, c.etcd+"/health")
+	})
+}
+
+// authentication lets anonymous callers reach the discovery documents and the health checks, nothing else.
+const authentication = `apiVersion: apiserver.config.k8s.io/v1
+kind: AuthenticationConfiguration
+anonymous:
+  enabled: true
+  conditions:
+  - path: /.well-known/openid-configuration
+  - path: /openid/v1/jwks
+  - path: /livez
+  - path: /readyz
+`
+
+func (c *Cluster) startAPIServer(t testing.TB, signing certs.RSAKey, trusted ...certs.RSAKey) {
+	t.Helper()
+	config := filepath.Join(c.dir, "authentication.yaml")
+	writeFile(t, config, authentication)
+	args := []string{
+		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port=" + c.address[strings.LastIndex(c.address, ":")+1:],
+		"--etcd-servers=" + c.etcd,
+		"--endpoint-reconciler-type=none", // the kubernetes Service would need an address that is not loopback
+		"--tls-cert-file=" + c.serving.CertFile, "--tls-private-key-file=" + c.serving.KeyFile, "--client-ca-file=" + c.CA.File,
+		"--service-account-issuer=" + c.Issuer, "--service-account-jwks-uri=" + c.Issuer + "/openid/v1/jwks", "--api-audiences=" + c.Issuer,
+		"--service-account-signing-key-file=" + signing.PrivateFile,
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--authentication-config=" + config,
+		"--service-cluster-ip-range=10.96.0.0/24",
+		"--cert-dir=" + filepath.Join(c.dir, "apiserver"),
+		"--profiling=false", "--v=1",
+	}
+	for _, key := range trusted {
+		args = append(args, "--service-account-key-file="+key.PublicFile)
+	}
+	c.apiserver = process.Start(t, exec.Command(programs.KubeAPIServer(t), args...))
+	c.apiserver.Await(t, startLimit, func(ctx context.Context) error {
+		return getOK(ctx, c.admin, c.Issuer+"/readyz")
+	})
+}
+
+// startTokenController runs the controller that signs legacy token Secrets.
+func (c *Cluster) startTokenController(t testing.TB, key certs.RSAKey) {
+	t.Helper()
+	cert := c.CA.Client(t, "system:kube-controller-manager")
+	kubeconfig := filepath.Join(c.dir, "controller-manager.kubeconfig")
+	writeFile(t, kubeconfig, fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: e2e, cluster: {server: %q, certificate-authority: %q}}]
+users: [{name: controller-manager, user: {client-certificate: %q, client-key: %q}}]
+contexts: [{name: e2e, context: {cluster: e2e, user: controller-manager}}]
+current-context: e2e
+`, c.Issuer, c.CA.File, cert.CertFile, cert.KeyFile))
+	process.Start(t, exec.Command(programs.KubeControllerManager(t),
+		"--kubeconfig="+kubeconfig,
+		"--controllers=serviceaccount-token-controller",
+		"--service-account-private-key-file="+key.PrivateFile,
+		"--root-ca-file="+c.CA.File,
+		"--leader-elect=false",
+		"--secure-port=0",
+	))
+}
+
+// client trusts the cluster's CA and presents the given client certificate.
+func (c *Cluster) client(t testing.TB, cert certs.Pair) *http.Client {
+	t.Helper()
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: c.CA.Pool(), Certificates: []tls.Certificate{cert.TLS(t)}}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: 30 * time.Second}
+}
+
+func getOK(ctx context.Context, client *http.Client, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: %s", url, resp.Status)
+	}
+	return nil
+}
+
+func writeFile(t testing.TB, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

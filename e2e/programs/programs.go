@@ -1,0 +1,175 @@
+// Package programs finds or builds the programs that the end-to-end tests run.
+//
+//   - Debian's (etcd, skopeo, podman, docker-registry) are looked up in PATH; install.sh installs them.
+//   - kube-apiserver, kube-controller-manager, helm and the distribution registry are built from modules of their own
+//     (e2e/kubernetes, e2e/helm, e2e/distribution), once per version: the programs are kept in a cache directory,
+//     $PULLPASS_E2E_CACHE or pullpass-e2e in the user's cache directory.
+//   - The project's own are built on every run; Go's build cache makes that quick.
+//
+// A program that is not there fails the test. No test is ever skipped for it.
+package programs
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// tool is a program that is built from a module of its own, a directory of e2e.
+type tool struct {
+	module, pkg, ldflags string
+}
+
+const kubernetesVersion = "-X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/component-base/version.gitMajor=1" +
+	" -X k8s.io/component-base/version.gitMinor=36 -X k8s.io/component-base/version.gitTreeState=clean"
+
+func KubeAPIServer(t testing.TB) string {
+	t.Helper()
+	return tool{"kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", kubernetesVersion}.build(t)
+}
+
+func KubeControllerManager(t testing.TB) string {
+	t.Helper()
+	return tool{"kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", kubernetesVersion}.build(t)
+}
+
+func Helm(t testing.TB) string {
+	t.Helper()
+	return tool{"helm", "helm.sh/helm/v4/cmd/helm", ""}.build(t)
+}
+
+// Distribution is the registry of the distribution project, version 3.
+func Distribution(t testing.TB) string {
+	t.Helper()
+	return tool{"distribution", "github.com/distribution/distribution/v3/cmd/registry", ""}.build(t)
+}
+
+// Pullpass is the project's service, built from cmd/proxy.
+func Pullpass(t testing.TB) string {
+	t.Helper()
+	return project(t, "pullpass", "./cmd/proxy")
+}
+
+// CredentialProvider is the project's kubelet plugin.
+func CredentialProvider(t testing.TB) string {
+	t.Helper()
+	return project(t, "pullpass-credential-provider", "./cmd/credential-provider")
+}
+
+func Etcd(t testing.TB) string   { t.Helper(); return debian(t, "etcd", "etcd-server") }
+func Skopeo(t testing.TB) string { t.Helper(); return debian(t, "skopeo", "skopeo") }
+func Podman(t testing.TB) string { t.Helper(); return debian(t, "podman", "podman") }
+func DockerRegistry(t testing.TB) string {
+	t.Helper()
+	return debian(t, "docker-registry", "docker-registry")
+}
+
+func debian(t testing.TB, program, pkg string) string {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		t.Fatalf("%s is not installed: run e2e/install.sh (Debian package %s)", program, pkg)
+	}
+	return path
+}
+
+// building serializes builds: two at a time would take as long and twice the memory.
+var building sync.Mutex
+
+func (b tool) build(t testing.TB) string {
+	t.Helper()
+	building.Lock()
+	defer building.Unlock()
+	dir := filepath.Join(cacheDir(t), b.module+"-"+b.version(t))
+	out := filepath.Join(dir, filepath.Base(b.pkg))
+	if _, err := os.Stat(out); err == nil {
+		return out
+	}
+	t.Logf("building %s: minutes the first time, then it is kept in %s", b.pkg, dir)
+	goBuild(t, filepath.Join(e2eDir(t), b.module), out, b.pkg, b.ldflags)
+	return out
+}
+
+// version identifies what the program is built from: the module's go.mod and go.sum, the compiler and the flags.
+func (b tool) version(t testing.TB) string {
+	t.Helper()
+	h := sha256.New()
+	for _, name := range []string{"go.mod", "go.sum"} {
+		content, err := os.ReadFile(filepath.Join(e2eDir(t), b.module, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Write(content)
+	}
+	h.Write([]byte(runtime.Version() + runtime.GOARCH + b.ldflags))
+	return hex.EncodeToString(h.Sum(nil))[:16]
+}
+
+// built are the project's programs that this run of the tests has built already.
+var built = map[string]string{}
+
+func project(t testing.TB, name, pkg string) string {
+	t.Helper()
+	building.Lock()
+	defer building.Unlock()
+	if path, ok := built[name]; ok {
+		return path
+	}
+	root := filepath.Dir(e2eDir(t))
+	checkout := sha256.Sum256([]byte(root)) // two checkouts must not share their programs
+	out := filepath.Join(cacheDir(t), "project-"+hex.EncodeToString(checkout[:8]), name)
+	goBuild(t, root, out, pkg, "")
+	built[name] = out
+	return out
+}
+
+// goBuild builds pkg of the module in dir. The result appears under its name only when it is complete.
+func goBuild(t testing.TB, dir, out, pkg, ldflags string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(out), "build-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(tmp)
+	partial := filepath.Join(tmp, filepath.Base(out))
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-p", "2", "-trimpath", "-ldflags", strings.TrimSpace("-s -w "+ldflags), "-o", partial, pkg)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build %s: %v\n%s", pkg, err, output)
+	}
+	if err := os.Rename(partial, out); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func cacheDir(t testing.TB) string {
+	t.Helper()
+	if dir := os.Getenv("PULLPASS_E2E_CACHE"); dir != "" {
+		return dir
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatalf("no cache directory, set PULLPASS_E2E_CACHE: %v", err)
+	}
+	return filepath.Join(dir, "pullpass-e2e")
+}
+
+// e2eDir is the directory of this module. Tests run in the directory of their package: all are in the module's root.
+func e2eDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

@@ -1,0 +1,108 @@
+package e2e
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/e2e/cluster"
+)
+
+const (
+	audience  = "registry.example.com" // of the tokens for Pullpass
+	namespace = "team-a"
+	puller    = "puller" // the ServiceAccount
+)
+
+// The kinds of tokens that a real API server issues. The names appear in test names and failures.
+const (
+	podScheduled    = "pod on a node" // what the kubelet asks for
+	podUnscheduled  = "pod without a node"
+	nodeBound       = "node"
+	secretBound     = "secret"
+	unbound         = "unbound"
+	unboundShort    = "unbound, 10 minutes"
+	unboundTwoAud   = "unbound, two audiences"
+	unboundAPIAud   = "unbound, API audience"
+	podYearAPIAud   = "pod volume, API audience" // 3607 s asked, one year given
+	legacy          = "legacy Secret"
+	serviceAccounts = "/api/v1/namespaces/" + namespace + "/serviceaccounts"
+	pods            = "/api/v1/namespaces/" + namespace + "/pods"
+)
+
+// createWorkload creates what the tokens are about: the namespace, the ServiceAccount, a Node and two pods.
+func createWorkload(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	type o = cluster.Object
+	c.Create(t, "/api/v1/namespaces", o{"metadata": o{"name": namespace}})
+	createPuller(t, c)
+	c.Create(t, "/api/v1/nodes", o{"metadata": o{"name": "node1"}})
+	for name, node := range map[string]string{"scheduled": "node1", "unscheduled": ""} {
+		c.Create(t, pods, o{
+			"metadata": o{"name": name},
+			"spec": o{
+				"nodeName": node, "serviceAccountName": puller, "automountServiceAccountToken": false,
+				"containers": []o{{"name": "c", "image": "localhost/team-a/app"}},
+			},
+		})
+	}
+}
+
+func createPuller(t *testing.T, c *cluster.Cluster) cluster.Object {
+	t.Helper()
+	return c.Create(t, serviceAccounts, cluster.Object{"metadata": cluster.Object{
+		"name":        puller,
+		"annotations": cluster.Object{"pullpass.dev/repositories": "shared/base"},
+	}})
+}
+
+// requestTokens returns a token of each kind.
+func requestTokens(t *testing.T, c *cluster.Cluster) map[string]string {
+	t.Helper()
+	type o = cluster.Object
+	bound := func(kind, name, path string) *cluster.Bound {
+		return &cluster.Bound{Kind: kind, Name: name, UID: c.Get(t, path).UID()}
+	}
+	c.Create(t, "/api/v1/namespaces/"+namespace+"/secrets", o{
+		"metadata": o{"name": "puller-legacy", "annotations": o{"kubernetes.io/service-account.name": puller}},
+		"type":     "kubernetes.io/service-account-token",
+	})
+	scheduled := bound("Pod", "scheduled", pods+"/scheduled")
+	requests := map[string]cluster.TokenRequest{
+		podScheduled:   {Audiences: []string{audience}, Bound: scheduled},
+		podUnscheduled: {Audiences: []string{audience}, Bound: bound("Pod", "unscheduled", pods+"/unscheduled")},
+		nodeBound:      {Audiences: []string{audience}, Bound: bound("Node", "node1", "/api/v1/nodes/node1")},
+		secretBound:    {Audiences: []string{audience}, Bound: bound("Secret", "puller-legacy", "/api/v1/namespaces/"+namespace+"/secrets/puller-legacy")},
+		unbound:        {Audiences: []string{audience}},
+		unboundShort:   {Audiences: []string{audience}, Lifetime: 10 * time.Minute},
+		unboundTwoAud:  {Audiences: []string{audience, "second-audience"}},
+		unboundAPIAud:  {},
+		podYearAPIAud:  {Lifetime: 3607 * time.Second, Bound: scheduled},
+	}
+	tokens := map[string]string{legacy: c.LegacyToken(t, namespace, "puller-legacy")}
+	for kind, r := range requests {
+		r.Namespace, r.ServiceAccount = namespace, puller
+		tokens[kind] = c.Token(t, r)
+	}
+	return tokens
+}
+
+// claims decodes a token without verifying it.
+func claims(t *testing.T, token string) map[string]any {
+	t.Helper()
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		t.Fatalf("a token of %d parts", len(parts))
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var claims map[string]any
+	if err := json.Unmarshal(payload, &claims); err != nil {
+		t.Fatal(err)
+	}
+	return claims
+}
