@@ -1,0 +1,183 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+const (
+	apiVersion = "credentialprovider.kubelet.k8s.io/v1"
+
+	// maxRequestSize is in bytes. A request is about 1.5 KiB; annotations, which
+	// Kubernetes limits to 256 KiB, can make it larger.
+	maxRequestSize = 1 << 20
+
+	// maxTokenSize is in bytes and equals the limit of the token endpoint, so
+	// that a token that is too long fails where its cause is.
+	maxTokenSize = 16 << 10
+
+	// username is believed in nothing, but must not be empty: containerd drops a
+	// credential without a username and pulls anonymously.
+	username = "serviceaccount"
+
+	defaultHost = "docker.io"
+)
+
+// The messages are fixed texts. What encoding/json reports can hold pieces of
+// the input, and the token is part of the input.
+var (
+	errArguments = errors.New("unexpected arguments: only --help and --version are known " +
+		"(see args of this provider in the kubelet's CredentialProviderConfig)")
+	errRequestSize = errors.New("request on standard input: larger than 1 MiB")
+	errRequestJSON = errors.New("request on standard input: not a JSON CredentialProviderRequest " +
+		"(this program is started by the kubelet; see --help)")
+	errAPIVersion = errors.New("apiVersion of the request: must be " + apiVersion +
+		" (set this apiVersion for the provider in the kubelet's CredentialProviderConfig)")
+	errKind       = errors.New("kind of the request: must be CredentialProviderRequest")
+	errEmptyToken = errors.New("serviceAccountToken of the request: empty " +
+		"(set tokenAttributes.serviceAccountTokenAudience and tokenAttributes.requireServiceAccount: true " +
+		"for the provider in the kubelet's CredentialProviderConfig)")
+	errTokenSize  = errors.New("serviceAccountToken of the request: longer than 16 KiB")
+	errEmptyImage = errors.New("image of the request: empty")
+	errImage      = errors.New("image of the request: must be HOST[:PORT]/REPOSITORY")
+	errIPv6       = errors.New("image of the request: an IPv6 address needs a port, " +
+		"because the kubelet cannot match it without one (write [ADDRESS]:443)")
+)
+
+// request is a CredentialProviderRequest of credentialprovider.kubelet.k8s.io/v1.
+// Fields that are not used here are ignored: a newer kubelet may send more, and
+// annotations are read from the API by Pullpass, never believed from a node.
+type request struct {
+	APIVersion          string `json:"apiVersion"`
+	Kind                string `json:"kind"`
+	Image               string `json:"image"`
+	ServiceAccountToken string `json:"serviceAccountToken"`
+}
+
+// response is a CredentialProviderResponse of credentialprovider.kubelet.k8s.io/v1.
+type response struct {
+	APIVersion    string                `json:"apiVersion"`
+	Kind          string                `json:"kind"`
+	CacheKeyType  string                `json:"cacheKeyType"`
+	CacheDuration string                `json:"cacheDuration"`
+	Auth          map[string]credential `json:"auth"`
+}
+
+type credential struct {
+	Username string `json:"username"`
+	Password string `json:"password"`
+}
+
+// respond reads one request and returns the encoded response to it.
+func respond(stdin io.Reader) ([]byte, error) {
+	input, err := io.ReadAll(io.LimitReader(stdin, maxRequestSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading the request from standard input: %w", err)
+	}
+	if len(input) > maxRequestSize {
+		return nil, errRequestSize
+	}
+	var r request
+	if err := json.Unmarshal(input, &r); err != nil {
+		return nil, errRequestJSON
+	}
+	if err := r.validate(); err != nil {
+		return nil, err
+	}
+	host, err := registryHost(r.Image)
+	if err != nil {
+		return nil, err
+	}
+	output, err := json.Marshal(response{
+		APIVersion:   apiVersion,
+		Kind:         "CredentialProviderResponse",
+		CacheKeyType: "Registry",
+		// The kubelet renews the token by itself; a cached password could
+		// outlive it.
+		CacheDuration: "0s",
+		Auth:          map[string]credential{host: {Username: username, Password: r.ServiceAccountToken}},
+	})
+	return append(output, '\n'), err
+}
+
+func (r request) validate() error {
+	switch {
+	case r.APIVersion != apiVersion:
+		return errAPIVersion
+	case r.Kind != "CredentialProviderRequest":
+		return errKind
+	case r.ServiceAccountToken == "":
+		return errEmptyToken
+	case len(r.ServiceAccountToken) > maxTokenSize:
+		return errTokenSize
+	case r.Image == "":
+		return errEmptyImage
+	}
+	return nil
+}
+
+// registryHost returns the host[:port] of an image. The kubelet sends a full
+// name (docker.io/library/nginx); a short one is read as the distribution
+// reference grammar reads it.
+//
+// The result becomes a key of the response's auth, and the kubelet takes such a
+// key as a glob. A host that held a glob character would offer the token to
+// other registries, so only plain hosts pass.
+func registryHost(image string) (string, error) {
+	host, repository, found := strings.Cut(image, "/")
+	if found && (host == "" || repository == "") {
+		return "", errImage
+	}
+	if !found || !isHost(host) {
+		return defaultHost, nil
+	}
+	if address, isIPv6 := strings.CutPrefix(host, "["); isIPv6 {
+		address, port, found := strings.Cut(address, "]")
+		if !consistsOf(address, isIPv6Byte) {
+			return "", errImage
+		}
+		// The kubelet matches hosts with filepath.Match, to which [ADDRESS] is a
+		// character class. With a port it takes the brackets off first.
+		if found && port == "" {
+			return "", errIPv6
+		}
+		if port, found := strings.CutPrefix(port, ":"); !found || !consistsOf(port, isDigit) {
+			return "", errImage
+		}
+		return host, nil
+	}
+	name, port, hasPort := strings.Cut(host, ":")
+	if !consistsOf(name, isHostByte) || hasPort && !consistsOf(port, isDigit) {
+		return "", errImage
+	}
+	return host, nil
+}
+
+// isHost tells a registry host from the first component of a repository on
+// docker.io, as the distribution reference grammar does.
+func isHost(component string) bool {
+	return component == "localhost" || strings.ContainsAny(component, ".:") ||
+		strings.ToLower(component) != component
+}
+
+func consistsOf(s string, allowed func(byte) bool) bool {
+	for i := range len(s) {
+		if !allowed(s[i]) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func isDigit(b byte) bool { return '0' <= b && b <= '9' }
+
+func isIPv6Byte(b byte) bool {
+	return isDigit(b) || b == ':' || 'a' <= b && b <= 'f' || 'A' <= b && b <= 'F'
+}
+
+func isHostByte(b byte) bool {
+	return isDigit(b) || b == '.' || b == '-' || 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z'
+}

@@ -1,0 +1,68 @@
+// Command pullpass-credential-provider is the kubelet's image credential
+// provider plugin (KEP-4412). The kubelet starts it before a pull, writes one
+// CredentialProviderRequest to its standard input and reads one
+// CredentialProviderResponse from its standard output.
+//
+// It is a pass-through: the pod's ServiceAccount token from the request becomes
+// the password of the response, and Pullpass judges that password later, at the
+// registry's token endpoint. So the plugin has no configuration, no network
+// access and no state, and it decides nothing but which registry host the
+// password is for.
+//
+// It never prints the token except as that password, and its errors quote
+// nothing of the request: the kubelet copies standard error into its own log.
+//
+// The standard library is all it imports, because the kubelet starts it for
+// every pull and it is installed on every node.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+)
+
+// version is set by the linker (-X main.version).
+var version = "devel"
+
+const help = `pullpass-credential-provider answers the kubelet with the pod's ServiceAccount
+token as the password for the image's registry (KEP-4412).
+
+The kubelet starts it as its CredentialProviderConfig says: it reads a
+CredentialProviderRequest from standard input and writes a
+CredentialProviderResponse to standard output.
+
+  --help      print this text
+  --version   print the version
+
+Exit codes: 0 answered, 1 refused (the reason is on standard error).
+`
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run is the whole program; it returns the exit code.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	output, err := answer(args, stdin)
+	if err == nil {
+		if _, err = stdout.Write(output); err == nil {
+			return 0
+		}
+		err = fmt.Errorf("writing to standard output: %w", err)
+	}
+	fmt.Fprintln(stderr, "pullpass-credential-provider:", err)
+	return 1
+}
+
+func answer(args []string, stdin io.Reader) ([]byte, error) {
+	switch {
+	case len(args) == 0:
+		return respond(stdin)
+	case len(args) == 1 && args[0] == "--help":
+		return []byte(help), nil
+	case len(args) == 1 && args[0] == "--version":
+		return []byte("pullpass-credential-provider " + version + "\n"), nil
+	}
+	return nil, errArguments
+}

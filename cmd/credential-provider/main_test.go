@@ -1,0 +1,336 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"pullpass-credential-provider": main})
+}
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, testscript.Params{Dir: "testdata/script"})
+}
+
+// token is a canary: no test may find it anywhere but in the password.
+const token = "eyJhbGciOiJSUzI1NiJ9.Y2FuYXJ5.c2lnbmF0dXJl"
+
+// kubeletRequest is what the kubelet 1.36.3 was seen to write for an image,
+// with another token.
+func kubeletRequest(image string) string {
+	return `{"apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"` + image + `",` +
+		`"kind":"CredentialProviderRequest","serviceAccountAnnotations":{"registry.example/claims":"team/app:pull"},` +
+		`"serviceAccountToken":"` + token + `"}`
+}
+
+// kubeletResponse mirrors the types into which the kubelet decodes a response
+// (k8s.io/kubelet/pkg/apis/credentialprovider/v1).
+type kubeletResponse struct {
+	APIVersion    string          `json:"apiVersion"`
+	Kind          string          `json:"kind"`
+	CacheKeyType  string          `json:"cacheKeyType"`
+	CacheDuration *kubeletSeconds `json:"cacheDuration,omitempty"`
+	Auth          map[string]struct {
+		Username string `json:"username"`
+		Password string `json:"password"`
+	} `json:"auth,omitempty"`
+}
+
+// kubeletSeconds mirrors metav1.Duration.
+type kubeletSeconds struct{ time.Duration }
+
+func (d *kubeletSeconds) UnmarshalJSON(b []byte) error {
+	var text string
+	if err := json.Unmarshal(b, &text); err != nil {
+		return err
+	}
+	var err error
+	d.Duration, err = time.ParseDuration(text)
+	return err
+}
+
+// decodeAsKubelet decodes as strictly as the kubelet does and returns the only
+// key of auth with its password.
+func decodeAsKubelet(t *testing.T, output []byte) (host, password string) {
+	t.Helper()
+	var r kubeletResponse
+	decoder := json.NewDecoder(bytes.NewReader(output))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&r); err != nil {
+		t.Fatalf("response %q: %v", output, err)
+	}
+	if err := decoder.Decode(new(any)); !errors.Is(err, io.EOF) {
+		t.Errorf("response %q: more than one JSON value (%v)", output, err)
+	}
+	if r.APIVersion != "credentialprovider.kubelet.k8s.io/v1" || r.Kind != "CredentialProviderResponse" {
+		t.Errorf("response is a %q of %q", r.Kind, r.APIVersion)
+	}
+	if r.CacheKeyType != "Registry" {
+		t.Errorf("cacheKeyType = %q, want Registry", r.CacheKeyType)
+	}
+	if r.CacheDuration == nil || r.CacheDuration.Duration != 0 {
+		t.Errorf("cacheDuration = %v, want 0s: the kubelet's default would apply", r.CacheDuration)
+	}
+	if len(r.Auth) != 1 {
+		t.Fatalf("auth = %v, want one key", r.Auth)
+	}
+	for key, credential := range r.Auth {
+		if credential.Username == "" {
+			t.Error("empty username: containerd would drop the credential and pull anonymously")
+		}
+		host, password = key, credential.Password
+	}
+	return host, password
+}
+
+func TestTokenIsPassedThroughForTheRegistryOfTheImage(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ image, host string }{
+		{"127.0.0.1:5443/team/app", "127.0.0.1:5443"},
+		{"registry.example.com/team/app", "registry.example.com"},
+		{"registry.example.com/app", "registry.example.com"},
+		{"localhost/app", "localhost"},
+		{"localhost:5443/app", "localhost:5443"},
+		{"REGISTRY/app", "REGISTRY"},
+		{"[::1]:5443/app", "[::1]:5443"},
+		{"[2001:DB8::1]:5443/app", "[2001:DB8::1]:5443"},
+		{"my-registry.example:80/a/b/c", "my-registry.example:80"},
+		// The kubelet sends full names; these are for callers that do not.
+		{"docker.io/library/nginx", "docker.io"},
+		{"library/nginx", "docker.io"},
+		{"nginx", "docker.io"},
+		{"nginx:1.29", "docker.io"},
+		{"registry.example.com/app:v1", "registry.example.com"},
+		{"registry.example.com/app@sha256:0123", "registry.example.com"},
+	} {
+		t.Run(test.image, func(t *testing.T) {
+			t.Parallel()
+			var stdout, stderr bytes.Buffer
+			if code := run(nil, strings.NewReader(kubeletRequest(test.image)), &stdout, &stderr); code != 0 {
+				t.Fatalf("exit code %d: %s", code, stderr.String())
+			}
+			if stderr.Len() > 0 {
+				t.Errorf("standard error: %q", stderr.String())
+			}
+			host, password := decodeAsKubelet(t, stdout.Bytes())
+			if host != test.host {
+				t.Errorf("key of auth = %q, want %q", host, test.host)
+			}
+			if password != token {
+				t.Errorf("password = %q, want the token", password)
+			}
+		})
+	}
+}
+
+// A newer kubelet may add fields to the request.
+func TestUnknownFieldsOfTheRequestAreIgnored(t *testing.T) {
+	t.Parallel()
+	input := strings.Replace(kubeletRequest("registry.example.com/app"), "{", `{"podUID":"1",`, 1)
+	var stdout, stderr bytes.Buffer
+	if code := run(nil, strings.NewReader(input), &stdout, &stderr); code != 0 {
+		t.Fatalf("exit code %d: %s", code, stderr.String())
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	valid := kubeletRequest("registry.example.com/app")
+	replaced := func(from, to string) string {
+		if !strings.Contains(valid, from) {
+			t.Fatalf("%q is not in the valid request", from)
+		}
+		return strings.Replace(valid, from, to, 1)
+	}
+	image := func(image string) string { return kubeletRequest(image) }
+	withToken := func(value string) string { return replaced(token, value) }
+
+	for _, test := range []struct {
+		name  string
+		args  []string
+		input string
+		want  error
+	}{
+		{"unknown argument", []string{"--token=" + token}, valid, errArguments},
+		{"two arguments", []string{"--version", token}, valid, errArguments},
+		{"subcommand", []string{token}, valid, errArguments},
+
+		{"nothing", nil, "", errRequestJSON},
+		{"no JSON", nil, token, errRequestJSON},
+		{"cut off", nil, valid[:len(valid)-2], errRequestJSON},
+		{"something after the request", nil, valid + token, errRequestJSON},
+		{"second request", nil, valid + valid, errRequestJSON},
+		{"array", nil, "[" + valid + "]", errRequestJSON},
+		{"string", nil, `"` + token + `"`, errRequestJSON},
+		{"token is a number", nil, replaced(`"`+token+`"`, "12345678901234567890"), errRequestJSON},
+		{"token is an object", nil, replaced(`"`+token+`"`, `{"`+token+`":"`+token+`"}`), errRequestJSON},
+		{"image is an array", nil, replaced(`"registry.example.com/app"`, `["`+token+`"]`), errRequestJSON},
+		{"invalid escape after the token", nil, replaced(token, token+`\x`), errRequestJSON},
+		{"too large", nil, valid + strings.Repeat(" ", maxRequestSize), errRequestSize},
+
+		{"null", nil, "null", errAPIVersion},
+		{"no apiVersion", nil, replaced(`"apiVersion":"`+apiVersion+`",`, ""), errAPIVersion},
+		{"older apiVersion", nil, replaced(apiVersion, apiVersion+"beta1"), errAPIVersion},
+		{"other apiVersion", nil, replaced(apiVersion, token), errAPIVersion},
+		{"no kind", nil, replaced(`"kind":"CredentialProviderRequest",`, ""), errKind},
+		{"other kind", nil, replaced("CredentialProviderRequest", token), errKind},
+
+		{"no token", nil, replaced(`,"serviceAccountToken":"`+token+`"`, ""), errEmptyToken},
+		{"empty token", nil, withToken(""), errEmptyToken},
+		{"null token", nil, replaced(`"`+token+`"`, "null"), errEmptyToken},
+		{"token too long", nil, withToken(token + strings.Repeat("x", maxTokenSize-len(token)+1)), errTokenSize},
+
+		{"no image", nil, replaced(`"image":"registry.example.com/app",`, ""), errEmptyImage},
+		{"empty image", nil, image(""), errEmptyImage},
+		{"no host", nil, image("/app"), errImage},
+		{"host without repository", nil, image("registry.example.com/"), errImage},
+		{"port without host", nil, image(":5443/app"), errImage},
+		{"port without digits", nil, image("registry.example.com:/app"), errImage},
+		{"port with letters", nil, image("registry.example.com:https/app"), errImage},
+		{"two ports", nil, image("registry.example.com:1:2/app"), errImage},
+		{"URL", nil, image("https://registry.example.com/app"), errImage},
+		{"user in front of the host", nil, image(token + "@registry.example.com/app"), errImage},
+		{"space", nil, image("registry.example.com /app"), errImage},
+		{"not ASCII", nil, image("régistry.example.com/app"), errImage},
+		{"percent", nil, image("registry%2eexample.com/app"), errImage},
+		// The kubelet takes keys of auth as globs: these would offer the token
+		// to other registries.
+		{"star in the host", nil, image("*.example.com/app"), errImage},
+		{"question mark in the host", nil, image("registr?.example.com/app"), errImage},
+		{"character class in the host", nil, image("r[a-z]gistry.example.com/app"), errImage},
+		{"backslash in the host", nil, image(`registry\\.example.com/app`), errImage},
+		{"character class as IPv6 address", nil, image("[a-z]:5443/app"), errImage},
+		{"glob after an IPv6 address", nil, image("[::1]*:5443/app"), errImage},
+		{"IPv6 port with letters", nil, image("[::1]:https/app"), errImage},
+		{"IPv6 address without end", nil, image("[::1/app"), errImage},
+		{"empty IPv6 address", nil, image("[]:5443/app"), errImage},
+		{"IPv6 address without port", nil, image("[::1]/app"), errIPv6},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			var stdout, stderr bytes.Buffer
+			if code := run(test.args, strings.NewReader(test.input), &stdout, &stderr); code != 1 {
+				t.Errorf("exit code %d, want 1", code)
+			}
+			if stdout.Len() > 0 {
+				t.Errorf("standard output: %q, want nothing", stdout.String())
+			}
+			// The whole text is compared, so nothing of the request can be in it.
+			if want := "pullpass-credential-provider: " + test.want.Error() + "\n"; stderr.String() != want {
+				t.Errorf("standard error: %q, want %q", stderr.String(), want)
+			}
+			if strings.Contains(stderr.String(), token) {
+				t.Error("the token is on standard error, from where the kubelet logs it")
+			}
+		})
+	}
+}
+
+func TestLargestTokenPasses(t *testing.T) {
+	t.Parallel()
+	input := strings.Replace(kubeletRequest("registry.example.com/app"), token, strings.Repeat("x", maxTokenSize), 1)
+	var stdout, stderr bytes.Buffer
+	if code := run(nil, strings.NewReader(input), &stdout, &stderr); code != 0 {
+		t.Fatalf("exit code %d: %s", code, stderr.String())
+	}
+}
+
+func TestErrorsOfStandardInputAndOutputAreReported(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken pipe")
+	for _, test := range []struct {
+		name   string
+		stdin  io.Reader
+		stdout io.Writer
+		want   string
+	}{
+		{"input", iotest.ErrReader(broken), io.Discard, "reading the request from standard input: broken pipe"},
+		{"output", strings.NewReader(kubeletRequest("registry.example.com/app")), failingWriter{broken}, "writing to standard output: broken pipe"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			var stderr bytes.Buffer
+			if code := run(nil, test.stdin, test.stdout, &stderr); code != 1 {
+				t.Errorf("exit code %d, want 1", code)
+			}
+			if want := "pullpass-credential-provider: " + test.want + "\n"; stderr.String() != want {
+				t.Errorf("standard error: %q, want %q", stderr.String(), want)
+			}
+		})
+	}
+}
+
+type failingWriter struct{ err error }
+
+func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
+
+// A request that never ends must not fill the memory of the node.
+func TestReadingStopsAtTheLimit(t *testing.T) {
+	t.Parallel()
+	endless := &countingReader{}
+	var stdout, stderr bytes.Buffer
+	if code := run(nil, endless, &stdout, &stderr); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	if !strings.Contains(stderr.String(), errRequestSize.Error()) {
+		t.Errorf("standard error: %q, want %q", stderr.String(), errRequestSize)
+	}
+	if endless.read > maxRequestSize+1 {
+		t.Errorf("read %d bytes, want at most %d", endless.read, maxRequestSize+1)
+	}
+}
+
+type countingReader struct{ read int }
+
+func (r *countingReader) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = ' '
+	}
+	r.read += len(b)
+	return len(b), nil
+}
+
+func FuzzRequest(f *testing.F) {
+	f.Add([]byte(kubeletRequest("127.0.0.1:5443/team/app")))
+	f.Add([]byte(kubeletRequest("nginx")))
+	f.Add([]byte(kubeletRequest("[::1]:5443/app")))
+	f.Add([]byte(kubeletRequest("*.example.com/app")))
+	f.Add([]byte(`{"apiVersion":"credentialprovider.kubelet.k8s.io/v1","kind":"CredentialProviderRequest"}`))
+	f.Add([]byte("null"))
+	f.Fuzz(func(t *testing.T, input []byte) {
+		var stdout, stderr bytes.Buffer
+		if code := run(nil, bytes.NewReader(input), &stdout, &stderr); code != 0 {
+			if stdout.Len() > 0 || stderr.Len() == 0 {
+				t.Fatalf("refused with standard output %q and standard error %q", stdout.String(), stderr.String())
+			}
+			return
+		}
+		var r request
+		if err := json.Unmarshal(input, &r); err != nil {
+			t.Fatalf("answered a request that is no JSON: %v", err)
+		}
+		host, password := decodeAsKubelet(t, stdout.Bytes())
+		if password != r.ServiceAccountToken {
+			t.Errorf("password %q, token %q", password, r.ServiceAccountToken)
+		}
+		if host != defaultHost && !strings.HasPrefix(r.Image, host+"/") {
+			t.Errorf("key of auth %q is not the host of the image %q", host, r.Image)
+		}
+		// Brackets are there around an IPv6 address only; the kubelet takes
+		// them off before it matches.
+		plain := strings.TrimPrefix(strings.Replace(host, "]:", ":", 1), "[")
+		if strings.ContainsAny(plain, `*?[]\/%@ `) {
+			t.Errorf("key of auth %q is more than a host", host)
+		}
+	})
+}
