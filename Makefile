@@ -1,0 +1,64 @@
+.POSIX:
+
+GO = go
+FUZZTIME = 20s
+BENCHCOUNT = 6
+VERSION = $$(git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS = -s -w -X main.version=$(VERSION)
+
+.PHONY: help demo test e2e bench bench-plugin fuzz lint build image clean compiler
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
+
+demo: ## the whole flow on this machine, nothing to install
+	$(GO) run ./cmd/demo
+
+test: compiler ## unit tests with the race detector, and the project's own rules
+	$(GO) test -race ./...
+
+e2e: ## tests with the real API server, registries and clients (root: installs Debian packages)
+	./e2e/install.sh
+	cd e2e && $(GO) test -count=1 -timeout 40m ./...
+
+# benchstat compares the columns with the first one, the floor: "-60%" means 0.40 times the floor.
+bench: bench-plugin ## cost of an exchange and of the plugin, against floors measured in the same run
+	@mkdir -p bin
+	$(GO) test -run='^$$' -bench=. -benchmem -count=$(BENCHCOUNT) ./internal/... >bin/bench.txt || { cat bin/bench.txt; exit 1; }
+	$(GO) tool benchstat -filter='.name:Exchange' -col='/exchange@(floor first repeated mix)' bin/bench.txt
+	$(GO) tool benchstat -filter='-.name:Exchange' bin/bench.txt
+
+bench-plugin: ## start-up time and size of the kubelet plugin, against a program that does only the JSON
+	@mkdir -p bin
+	$(GO) test -run='^$$' -bench=Start -count=$(BENCHCOUNT) ./cmd/credential-provider >bin/bench-plugin.txt || { cat bin/bench-plugin.txt; exit 1; }
+	$(GO) tool benchstat -col='/program@(floor plugin)' bin/bench-plugin.txt
+
+fuzz: ## every fuzz target for FUZZTIME (20s)
+	@for package in $$($(GO) list ./...); do \
+		targets=$$($(GO) test -list='^Fuzz' $$package) || { echo "$$targets"; exit 1; }; \
+		for target in $$(echo "$$targets" | grep '^Fuzz'); do \
+			echo "$$package $$target"; \
+			$(GO) test -run='^$$' -fuzz="^$$target\$$" -fuzztime=$(FUZZTIME) $$package || exit 1; \
+		done; \
+	done
+
+lint: ## gofmt, vet, staticcheck, module checksums
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt -w these files:"; echo "$$unformatted"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) mod verify
+	cd e2e && $(GO) vet ./...
+
+build: ## bin/pullpass and bin/pullpass-credential-provider
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/pullpass ./cmd/proxy
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/pullpass-credential-provider ./cmd/credential-provider
+
+image: ## container image (not there yet)
+	@echo "make image: there is no Dockerfile yet; 'make build' makes static binaries" >&2; exit 1
+
+clean: ## remove bin/
+	rm -rf bin
+
+# The race detector is linked by a C compiler.
+compiler:
+	@command -v "$$($(GO) env CC)" >/dev/null || { echo "go test -race needs a C compiler: apt-get install -y gcc libc6-dev" >&2; exit 1; }
