@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
+
+	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
 )
 
@@ -89,20 +92,51 @@ func requestTokens(t *testing.T, c *cluster.Cluster) map[string]string {
 	return tokens
 }
 
-// claims decodes a token without verifying it.
-func claims(t *testing.T, token string) map[string]any {
+// claims decodes the payload of a token without verifying it.
+func claims(t *testing.T, token string) map[string]any { t.Helper(); return part(t, token, 1) }
+
+// keyID is the kid in the header of a token.
+func keyID(t *testing.T, token string) string {
+	t.Helper()
+	kid, _ := part(t, token, 0)["kid"].(string)
+	return kid
+}
+
+func part(t *testing.T, token string, n int) map[string]any {
 	t.Helper()
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
 		t.Fatalf("a token of %d parts", len(parts))
 	}
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	encoded, err := base64.RawURLEncoding.DecodeString(parts[n])
 	if err != nil {
 		t.Fatal(err)
 	}
-	var claims map[string]any
-	if err := json.Unmarshal(payload, &claims); err != nil {
+	var decoded map[string]any
+	if err := json.Unmarshal(encoded, &decoded); err != nil {
 		t.Fatal(err)
 	}
-	return claims
+	return decoded
+}
+
+// resign returns a token with the same claims, signed with another key.
+func resign(t *testing.T, token string, key certs.RSAKey) string {
+	t.Helper()
+	payload, err := json.Marshal(claims(t, token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: jose.JSONWebKey{Key: key.PrivateKey, KeyID: "unknown"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := signer.Sign(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compact, err := signed.CompactSerialize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return compact
 }

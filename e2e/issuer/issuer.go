@@ -1,0 +1,100 @@
+// Package issuer is a cluster's token issuer without the cluster: discovery documents over TLS and ServiceAccount tokens
+// with the claims that a real kube-apiserver gives them. It serves tests in which the registry's side is the real part.
+package issuer
+
+import (
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"github.com/pullpass/pullpass/e2e/certs"
+)
+
+const keyID = "e2e"
+
+// Issuer is a running issuer.
+type Issuer struct {
+	// URL is the iss of its tokens.
+	URL string
+	key certs.RSAKey
+}
+
+// Start runs an issuer until the test ends. Its TLS certificate is of ca.
+func Start(t testing.TB, ca *certs.CA) *Issuer {
+	t.Helper()
+	i := &Issuer{key: certs.NewRSAKey(t)}
+	mux := http.NewServeMux()
+	server := httptest.NewUnstartedServer(mux)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{ca.Server(t, "issuer").TLS(t)}}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	i.URL = server.URL
+	mux.HandleFunc("GET /.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, map[string]any{
+			"issuer":                                i.URL,
+			"jwks_uri":                              i.URL + "/openid/v1/jwks",
+			"response_types_supported":              []string{"id_token"},
+			"subject_types_supported":               []string{"public"},
+			"id_token_signing_alg_values_supported": []string{"RS256"},
+		})
+	})
+	mux.HandleFunc("GET /openid/v1/jwks", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: i.key.Public(), KeyID: keyID, Algorithm: "RS256", Use: "sig"}}})
+	})
+	return i
+}
+
+// Token is the token that a kubelet gets for a pod of the ServiceAccount.
+func (i *Issuer) Token(t testing.TB, audience, namespace, serviceAccount string) string {
+	t.Helper()
+	now := time.Now()
+	return i.sign(t, map[string]any{
+		"iss": i.URL,
+		"sub": "system:serviceaccount:" + namespace + ":" + serviceAccount,
+		"aud": []string{audience},
+		"exp": now.Add(time.Hour).Unix(), "iat": now.Unix(), "nbf": now.Unix(),
+		"jti": rand.Text(),
+		"kubernetes.io": map[string]any{
+			"namespace":      namespace,
+			"serviceaccount": object(serviceAccount),
+			"pod":            object("app-1"),
+			"node":           object("node1"),
+		},
+	})
+}
+
+func object(name string) map[string]string {
+	return map[string]string{"name": name, "uid": "uid-of-" + name}
+}
+
+func (i *Issuer) sign(t testing.TB, claims map[string]any) string {
+	t.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: jose.JSONWebKey{Key: i.key.PrivateKey, KeyID: keyID}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload, err := json.Marshal(claims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := signer.Sign(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := signed.CompactSerialize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // the client sees a broken answer
+}

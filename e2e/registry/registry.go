@@ -1,0 +1,93 @@
+// Package registry runs a distribution registry as a process, over TLS on localhost, with Pullpass as its token server.
+package registry
+
+import (
+	"context"
+	cryptotls "crypto/tls"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/process"
+)
+
+const startLimit = 30 * time.Second
+
+// Config configures one registry.
+type Config struct {
+	// Program is the registry's program, of version 2 or 3.
+	Program string
+	// Realm is the URL of the token endpoint.
+	Realm string
+	// Service and Issuer are the aud and iss of the tokens that it accepts.
+	Service, Issuer string
+	// RootCertBundle (PEM) or JWKS is what it trusts. One of the two.
+	RootCertBundle, JWKS []byte
+}
+
+// Start runs a registry until the test ends, and returns its host, localhost:port. Its TLS certificate is of ca.
+func Start(t testing.TB, ca *certs.CA, config Config) string {
+	t.Helper()
+	dir := t.TempDir()
+	address := process.FreeAddress(t)
+	host := "localhost" + address[strings.LastIndex(address, ":"):]
+	serving := ca.Server(t, "registry")
+	trust := "rootcertbundle: " + writeFile(t, dir, "token-ca.pem", config.RootCertBundle)
+	if config.JWKS != nil {
+		trust = "jwks: " + writeFile(t, dir, "token-keys.json", config.JWKS)
+	}
+	configFile := writeFile(t, dir, "config.yaml", fmt.Appendf(nil, `version: 0.1
+log: {level: info}
+storage:
+  filesystem: {rootdirectory: %q}
+  delete: {enabled: true}
+http:
+  addr: %q
+  secret: not-a-secret
+  tls: {certificate: %q, key: %q}
+auth:
+  token:
+    realm: %q
+    service: %q
+    issuer: %q
+    %s
+`, filepath.Join(dir, "data"), address, serving.CertFile, serving.KeyFile, config.Realm, config.Service, config.Issuer, trust))
+
+	cmd := exec.Command(config.Program, "serve", configFile)
+	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none") // version 3 exports traces otherwise
+	registry := process.Start(t, cmd)
+	transport := &http.Transport{TLSClientConfig: &cryptotls.Config{RootCAs: ca.Pool()}}
+	t.Cleanup(transport.CloseIdleConnections)
+	client := &http.Client{Transport: transport, Timeout: startLimit}
+	registry.Await(t, startLimit, func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+host+"/v2/", nil)
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if challenge := resp.Header.Get("WWW-Authenticate"); !strings.Contains(challenge, config.Realm) {
+			return fmt.Errorf("GET /v2/: %s with the challenge %q", resp.Status, challenge)
+		}
+		return nil
+	})
+	return host
+}
+
+func writeFile(t testing.TB, dir, name string, content []byte) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
