@@ -1,0 +1,401 @@
+package pullpass_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+)
+
+// pemHeader is put together here so that this file holds no private key.
+const pemHeader = "-----BEGIN " + "PRIVATE KEY-----"
+
+var rules = []rule{
+	{"the rules see the project", essentialPackagesExist, []example{
+		{project{packages: packagesIn("internal/oidc", "internal/registryauth", "internal/exchange", "cmd/proxy")}, "cmd/credential-provider"},
+	}},
+	{"packages import what their entry in imports allows", directImports, []example{
+		{importing("internal/oidc", module+"/internal/registryauth"), "internal/oidc imports " + module + "/internal/registryauth"},
+		{importing("internal/registryauth", module+"/internal/exchange"), "internal/registryauth imports " + module + "/internal/exchange"},
+		{importing("internal/exchange", module+"/internal/state"), "internal/exchange imports " + module + "/internal/state"},
+		{importing("internal/kube", module+"/internal/state"), "internal/kube imports " + module + "/internal/state"},
+		{importing("internal/state", module+"/cmd/proxy"), "internal/state imports " + module + "/cmd/proxy"},
+		{importing("cmd/demo", module+"/cmd/proxy"), "cmd/demo imports " + module + "/cmd/proxy"},
+		{importing("internal/oidc", "github.com/go-chi/chi/v5/middleware"), "github.com/go-chi/chi/v5/middleware"},
+		{importing("internal/registryauth", "github.com/go-jose/go-jose/v4evil"), "go-jose/v4evil"},
+		{importing("cmd/credential-provider", "golang.org/x/sync/errgroup"), "golang.org/x/sync/errgroup"},
+		{importing("internal/new", "fmt"), "internal/new has no entry"},
+		{importing("internal/oidc/jwks", "github.com/spf13/cobra"), "internal/oidc/jwks imports github.com/spf13/cobra"},
+		{project{packages: []listedPackage{{ImportPath: module + "/internal/oidc", TestImports: []string{module + "/internal/exchange"}}}}, "internal/exchange"},
+		{project{packages: []listedPackage{{ImportPath: module + "/internal/oidc", XTestImports: []string{module + "/internal/kube"}}}}, "internal/kube"},
+	}},
+	{"packages do not reach what unreachable lists", indirectImports, []example{
+		{reaching("internal/exchange", "k8s.io/client-go/rest"), "reaches k8s.io/client-go/rest"},
+		{reaching("internal/exchange", "github.com/prometheus/client_golang/prometheus"), "client_golang"},
+		{reaching("internal/exchange", "go.opentelemetry.io/otel/sdk/trace"), "otel/sdk/trace"},
+		{reaching("cmd/proxy", "github.com/distribution/distribution/v3/registry/auth/token"), "auth/token"},
+		{reaching("cmd/credential-provider", "net/http"), "net/http"},
+		{reaching("cmd/credential-provider", "crypto/sha256"), "crypto/sha256"},
+	}},
+	{"production code does not reach testing", testingInProduction, []example{
+		{reaching("cmd/proxy", "testing"), "cmd/proxy reaches testing"},
+		{reaching("internal/state", "testing/synctest"), "internal/state reaches testing/synctest"},
+		{reaching("internal/latest", "testing"), "internal/latest reaches testing"},
+	}},
+	{"packages have a doc comment", packageDocs, []example{
+		{sources("a/a.go", "package a"), "a: no package doc"},
+		{sources("a/a.go", "// Some text.\n\npackage a"), "a: no package doc"},
+	}},
+	{"packages are named for what they hold", packageNames, []example{
+		{sources("internal/util/a.go", "package util"), "internal/util/a.go"},
+		{sources("pkg/a/a.go", "package a"), "pkg/a/a.go"},
+		{sources("a/a.go", "package types"), "a/a.go"},
+		{sources("a/a_test.go", "package common_test"), "a/a_test.go"},
+	}},
+	{"files are short", fileLengths, []example{
+		{sources("a/a.go", "package a"+strings.Repeat("\n", 501)), "a/a.go: 501 lines"},
+		{sources("a/a_test.go", "package a"+strings.Repeat("\n", 701)), "a/a_test.go: 701 lines"},
+	}},
+	{"go.mod replaces nothing", noReplace, []example{
+		{sources("go.mod", "module m\nreplace a => ../a\n"), "go.mod:2"},
+		{sources("go.mod", "module m\n\nreplace (\n\ta => ../a\n)\n"), "go.mod:3"},
+		{sources("go.mod", "module m\nreplace(\n)\n"), "go.mod:2"},
+	}},
+	{"imports that no production code needs", forbiddenImports, []example{
+		{sources("internal/registryauth/a.go", "package a\nimport \"math/rand\""), "math/rand"},
+		{sources("cmd/proxy/a.go", "package a\nimport r \"math/rand/v2\""), "math/rand/v2"},
+		{sources("internal/exchange/policy/a.go", "package a\nimport \"regexp\""), "regexp"},
+	}},
+	{"production code takes its inputs as parameters", ambientInputs, []example{
+		{sources("internal/oidc/a.go", "package a\nvar c = http.DefaultClient"), "internal/oidc/a.go:2: http.DefaultClient"},
+		{sources("internal/oidc/a.go", "package a\nvar c = http.DefaultTransport.(*http.Transport).Clone()"), "http.DefaultTransport"},
+		{sources("cmd/proxy/a.go", "package a\nfunc f() { http.Get(url) }"), "http.Get"},
+		{sources("internal/oidc/a.go", "package a\nfunc f() { os.Getenv(\"A\") }"), "os.Getenv"},
+		{sources("internal/oidc/a.go", "package a\nfunc init() {}"), "func init"},
+	}},
+	{"tests do not skip", noSkippedTests, []example{
+		{sources("a/a_test.go", "package a\nfunc TestA(t *testing.T) { t.Skip() }"), "a/a_test.go:2"},
+		{sources("e2e/a.go", "package a\nfunc start(tb testing.TB) { tb.Skipf(\"no etcd\") }"), "e2e/a.go:2"},
+		{sources("a/a_test.go", "package a\nfunc FuzzA(f *testing.F) { f.SkipNow() }"), "a/a_test.go:2"},
+	}},
+	{"no private keys", noPrivateKeys, []example{
+		{sources("examples/tls.txt", "x\n"+pemHeader+"\n"), "examples/tls.txt"},
+		{sources("examples/tls.txt", strings.Replace(pemHeader, "PRIVATE", "EC PRIVATE", 1)), "examples/tls.txt"},
+		{sources("examples/tls.key", ""), "examples/tls.key"},
+		{sources("examples/testdata.pem", ""), "examples/testdata.pem"},
+	}},
+	{"links in Markdown lead to files", markdownLinks, []example{
+		{sources("README.md", "see [the design](docs/design.md#flow)"), "README.md:1: docs/design.md"},
+		{sources("docs/a.md", "```\ncode\n```\n[up](README.md)"), "docs/a.md:4: README.md"},
+		{sources("README.md", "`code` [a](b.md) and ![c](/README.md)"), "b.md"},
+		{sources("README.md", "[out](../other/README.md)"), "../other/README.md"},
+	}},
+}
+
+func essentialPackagesExist(p project) (violations []string) {
+	for _, dir := range essential {
+		if !slices.ContainsFunc(p.packages, func(l listedPackage) bool { return l.dir() == dir }) {
+			violations = append(violations, dir+" is not there: the rules about it check nothing")
+		}
+	}
+	return violations
+}
+
+func directImports(p project) (violations []string) {
+	for _, pkg := range p.packages {
+		if pkg.dir() == "" {
+			continue // these tests
+		}
+		owner, allowed, listed := entryOf(pkg.dir())
+		if !listed {
+			violations = append(violations, pkg.dir()+" has no entry in imports: say there what it may import")
+			continue
+		}
+		for _, imported := range slices.Concat(pkg.Imports, pkg.TestImports, pkg.XTestImports) {
+			if dir, ours := strings.CutPrefix(imported, module+"/"); ours && !within(dir, owner) && !slices.Contains(allowed.ours, dir) {
+				violations = append(violations, pkg.dir()+" imports "+imported)
+			}
+		}
+		for _, imported := range pkg.Imports {
+			if !inStandardLibrary(imported) && !within(imported, module) && !withinAny(imported, allowed.others) {
+				violations = append(violations, pkg.dir()+" imports "+imported)
+			}
+		}
+	}
+	return violations
+}
+
+// entryOf returns the entry of a package in imports. A package below one with an
+// entry has the same rights.
+func entryOf(dir string) (owner string, allowed allowedImports, listed bool) {
+	for ; dir != "."; dir = path.Dir(dir) {
+		if allowed, listed := imports[dir]; listed {
+			return dir, allowed, true
+		}
+	}
+	return "", allowedImports{}, false
+}
+
+// inStandardLibrary relies on module paths having a dot in their first element.
+func inStandardLibrary(imported string) bool {
+	first, _, _ := strings.Cut(imported, "/")
+	return !strings.Contains(first, ".")
+}
+
+func indirectImports(p project) (violations []string) {
+	for _, pkg := range p.packages {
+		for _, dep := range pkg.Deps {
+			if withinAny(dep, unreachable[pkg.dir()]) {
+				violations = append(violations, pkg.dir()+" reaches "+dep)
+			}
+		}
+	}
+	return violations
+}
+
+// testingInProduction leaves out test suites that are packages: a directory
+// that carries the name of its parent and "test".
+func testingInProduction(p project) (violations []string) {
+	for _, pkg := range p.packages {
+		if path.Base(pkg.dir()) == path.Base(path.Dir(pkg.dir()))+"test" {
+			continue
+		}
+		for _, dep := range pkg.Deps {
+			if within(dep, "testing") {
+				violations = append(violations, pkg.dir()+" reaches "+dep)
+			}
+		}
+	}
+	return violations
+}
+
+func packageDocs(p project) (violations []string) {
+	documented := map[string]bool{}
+	for _, file := range p.goFiles() {
+		if !file.isTest() {
+			dir := path.Dir(file.path)
+			documented[dir] = documented[dir] || file.syntax.Doc != nil
+		}
+	}
+	for _, dir := range slices.Sorted(maps.Keys(documented)) {
+		if !documented[dir] {
+			violations = append(violations, dir+": no package doc")
+		}
+	}
+	return violations
+}
+
+func packageNames(p project) (violations []string) {
+	for _, file := range p.goFiles() {
+		names := append(strings.Split(path.Dir(file.path), "/"), strings.TrimSuffix(file.syntax.Name.Name, "_test"))
+		if i := slices.IndexFunc(names, func(name string) bool {
+			return slices.Contains([]string{"util", "utils", "common", "types", "pkg"}, name)
+		}); i >= 0 {
+			violations = append(violations, fmt.Sprintf("%s: a package named %s says nothing about what is in it", file.path, names[i]))
+		}
+	}
+	return violations
+}
+
+func fileLengths(p project) (violations []string) {
+	for _, file := range p.goFiles() {
+		limit := 500
+		if file.isTest() {
+			limit = 700
+		}
+		if lines := strings.Count(p.files[file.path], "\n"); lines > limit {
+			violations = append(violations, fmt.Sprintf("%s: %d lines, at most %d", file.path, lines, limit))
+		}
+	}
+	return violations
+}
+
+func noReplace(p project) (violations []string) {
+	for i, line := range strings.Split(p.files["go.mod"], "\n") {
+		if rest, found := strings.CutPrefix(line, "replace"); found && strings.TrimLeft(rest, " \t(") != rest {
+			violations = append(violations, fmt.Sprintf("go.mod:%d: others could not build what we build", i+1))
+		}
+	}
+	return violations
+}
+
+func forbiddenImports(p project) (violations []string) {
+	for _, file := range p.goFiles() {
+		if !file.isProduction() {
+			continue
+		}
+		for _, spec := range file.syntax.Imports {
+			switch imported := strings.Trim(spec.Path.Value, "`\""); {
+			case within(imported, "math/rand"):
+				violations = append(violations, file.path+": "+imported+" can be predicted: use crypto/rand")
+			case imported == "regexp" && within(file.path, "internal/exchange"):
+				violations = append(violations, file.path+": regexp: patterns are matched by path component")
+			}
+		}
+	}
+	return violations
+}
+
+func ambientInputs(p project) (violations []string) {
+	for _, file := range p.goFiles() {
+		if !file.isProduction() {
+			continue
+		}
+		forbidden := []string{"http.DefaultClient", "http.DefaultTransport", "http.Get", "http.Head", "http.Post", "http.PostForm"}
+		if within(file.path, "internal") {
+			forbidden = append(forbidden, "os.Getenv", "os.LookupEnv", "os.Environ", "os.ExpandEnv")
+		}
+		ast.Inspect(file.syntax, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				if x, ok := n.X.(*ast.Ident); ok && slices.Contains(forbidden, x.Name+"."+n.Sel.Name) {
+					violations = append(violations, file.at(n)+": "+x.Name+"."+n.Sel.Name+": let the caller pass it in")
+				}
+			case *ast.FuncDecl:
+				if n.Name.Name == "init" && n.Recv == nil {
+					violations = append(violations, file.at(n)+": func init: let main call it")
+				}
+			}
+			return true
+		})
+	}
+	return violations
+}
+
+func noSkippedTests(p project) (violations []string) {
+	for _, file := range p.goFiles() {
+		ast.Inspect(file.syntax, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok && slices.Contains([]string{"Skip", "Skipf", "SkipNow"}, s.Sel.Name) {
+				if x, ok := s.X.(*ast.Ident); ok && slices.Contains([]string{"t", "b", "f", "tb"}, x.Name) {
+					violations = append(violations, file.at(n)+": a missing part must fail with a hint")
+				}
+			}
+			return true
+		})
+	}
+	return violations
+}
+
+func noPrivateKeys(p project) (violations []string) {
+	for _, name := range p.paths() {
+		if slices.Contains(strings.Split(path.Dir(name), "/"), "testdata") {
+			continue
+		}
+		if slices.Contains([]string{".key", ".pem", ".p12"}, path.Ext(name)) {
+			violations = append(violations, name+": looks like a key")
+			continue
+		}
+		for line := range strings.SplitSeq(p.files[name], "\n") {
+			if label, found := strings.CutPrefix(strings.TrimSpace(line), "-----BEGIN "); found && strings.HasSuffix(label, "PRIVATE KEY-----") {
+				violations = append(violations, name+": holds a private key")
+				break
+			}
+		}
+	}
+	return violations
+}
+
+// markdownLinks looks at inline links, outside code.
+func markdownLinks(p project) (violations []string) {
+	for _, name := range p.paths() {
+		if path.Ext(name) != ".md" {
+			continue
+		}
+		fenced := false
+		for i, line := range strings.Split(p.files[name], "\n") {
+			if strings.HasPrefix(strings.TrimSpace(line), "```") {
+				fenced = !fenced
+			}
+			if fenced {
+				continue
+			}
+			for _, target := range linkTargets(line) {
+				file := path.Join(path.Dir(name), target)
+				if rooted, found := strings.CutPrefix(target, "/"); found {
+					file = path.Clean(rooted)
+				}
+				if !slices.ContainsFunc(p.paths(), func(path string) bool { return within(path, file) }) {
+					violations = append(violations, fmt.Sprintf("%s:%d: %s is not there", name, i+1, target))
+				}
+			}
+		}
+	}
+	return violations
+}
+
+// linkTargets returns the paths that the inline links of a line name, without
+// fragments. Links to the web and within the page are left out.
+func linkTargets(line string) (targets []string) {
+	for i, text := range strings.Split(line, "`") {
+		if i%2 == 1 {
+			continue // code
+		}
+		for _, after := range strings.Split(text, "](")[1:] {
+			target, _, _ := strings.Cut(after, ")")
+			target, _, _ = strings.Cut(target, " ") // a title
+			target, _, _ = strings.Cut(target, "#")
+			if target != "" && !strings.Contains(target, ":") {
+				targets = append(targets, target)
+			}
+		}
+	}
+	return targets
+}
+
+type goFile struct {
+	path   string
+	syntax *ast.File
+	lines  *token.FileSet
+}
+
+func (f goFile) isTest() bool { return strings.HasSuffix(f.path, "_test.go") }
+
+// isProduction tells programs and their packages from tests and their fixtures.
+func (f goFile) isProduction() bool {
+	return !f.isTest() && withinAny(f.path, []string{"cmd", "internal"}) && !strings.Contains(f.path, "/testdata/")
+}
+
+func (f goFile) at(n ast.Node) string {
+	return fmt.Sprintf("%s:%d", f.path, f.lines.Position(n.Pos()).Line)
+}
+
+// goFiles returns the Go files that can be parsed; the compiler reports others.
+func (p project) goFiles() (files []goFile) {
+	for _, name := range p.paths() {
+		if path.Ext(name) != ".go" {
+			continue
+		}
+		lines := token.NewFileSet()
+		if syntax, err := parser.ParseFile(lines, name, p.files[name], parser.ParseComments|parser.SkipObjectResolution); err == nil {
+			files = append(files, goFile{name, syntax, lines})
+		}
+	}
+	return files
+}
+
+func (p project) paths() []string { return slices.Sorted(maps.Keys(p.files)) }
+
+// The functions below make examples.
+
+func packagesIn(dirs ...string) (packages []listedPackage) {
+	for _, dir := range dirs {
+		packages = append(packages, listedPackage{ImportPath: module + "/" + dir})
+	}
+	return packages
+}
+
+func importing(dir, imported string) project {
+	return project{packages: []listedPackage{{ImportPath: module + "/" + dir, Imports: []string{imported}}}}
+}
+
+func reaching(dir, dep string) project {
+	return project{packages: []listedPackage{{ImportPath: module + "/" + dir, Deps: []string{dep}}}}
+}
+
+func sources(path, content string) project {
+	return project{files: map[string]string{path: content}}
+}

@@ -1,0 +1,240 @@
+// Package pullpass_test enforces the rules of the project that no compiler
+// knows: who may import what, and what may not be in the sources at all.
+//
+// Each rule is a function from a project to the list of its violations. It runs
+// on this repository, where it must find nothing, and on small examples that
+// break it, where it must find exactly that.
+package pullpass_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/pullpass/pullpass"
+
+// allowedImports is what a package may import directly.
+type allowedImports struct {
+	ours   []string // packages of this module; for its tests as well
+	others []string // third-party modules; its tests may import more
+}
+
+// imports has an entry for every package. A package may be listed before it
+// exists.
+var imports = map[string]allowedImports{
+	"internal/oidc": {
+		others: []string{"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "github.com/hashicorp/golang-lru/v2", "golang.org/x/sync"},
+	},
+	"internal/registryauth": {
+		others: []string{"github.com/go-jose/go-jose/v4"},
+	},
+	"internal/exchange": {
+		ours:   []string{"internal/oidc", "internal/registryauth"},
+		others: []string{"github.com/hashicorp/golang-lru/v2", "sigs.k8s.io/yaml"},
+	},
+	"internal/kube": {
+		ours:   []string{"internal/exchange", "internal/oidc", "internal/registryauth"},
+		others: []string{"sigs.k8s.io/yaml"},
+	},
+	"internal/state": {
+		ours:   []string{"internal/exchange", "internal/oidc", "internal/registryauth"},
+		others: []string{"github.com/redis/go-redis/v9"},
+	},
+	"cmd/proxy": {
+		ours: []string{"internal/oidc", "internal/registryauth", "internal/exchange", "internal/kube", "internal/state"},
+		others: []string{
+			"github.com/fsnotify/fsnotify", "github.com/go-chi/chi/v5", "github.com/prometheus/client_golang",
+			"github.com/spf13/cobra", "golang.org/x/sync", "sigs.k8s.io/yaml",
+		},
+	},
+	"cmd/credential-provider": {},
+	"cmd/demo": {
+		others: []string{
+			"github.com/distribution/distribution/v3", "github.com/go-jose/go-jose/v4",
+			"github.com/google/go-containerregistry", "sigs.k8s.io/yaml",
+		},
+	},
+}
+
+// unreachable says what must not be linked into a package, through whatever it
+// imports.
+var unreachable = map[string][]string{
+	// The decision stays testable without clients, servers and telemetry.
+	"internal/exchange": {
+		"k8s.io/client-go", "github.com/redis/go-redis/v9", "github.com/go-chi/chi/v5", "go.opentelemetry.io/otel/sdk",
+		"github.com/spf13/cobra", "github.com/fsnotify/fsnotify", "github.com/prometheus",
+	},
+	// They are counterparts in tests and in the demo, not parts of the product.
+	"cmd/proxy": {
+		"github.com/distribution/distribution/v3", "github.com/google/go-containerregistry", "k8s.io/kubernetes",
+	},
+	// It runs at every pull and passes a token on without looking into it.
+	"cmd/credential-provider": {"net", "crypto"},
+}
+
+// essential packages must be seen, or the rules would hold because they look at
+// nothing.
+var essential = []string{
+	"internal/oidc", "internal/registryauth", "internal/exchange", "cmd/proxy", "cmd/credential-provider",
+}
+
+type rule struct {
+	name     string
+	check    func(project) []string
+	examples []example
+}
+
+// example is a project that breaks a rule.
+type example struct {
+	project project
+	want    string // part of the only violation
+}
+
+func TestRulesHold(t *testing.T) {
+	t.Parallel()
+	p := thisProject(t)
+	for _, r := range rules {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			for _, violation := range r.check(p) {
+				t.Error(violation)
+			}
+		})
+	}
+}
+
+func TestRulesFindViolations(t *testing.T) {
+	t.Parallel()
+	for _, r := range rules {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			if len(r.examples) == 0 {
+				t.Error("no example of a violation")
+			}
+			for _, e := range r.examples {
+				if got := r.check(e.project); len(got) != 1 || !strings.Contains(got[0], e.want) {
+					t.Errorf("found %q, want one violation with %q", got, e.want)
+				}
+			}
+		})
+	}
+}
+
+// Each of these looks like a violation and is none.
+func TestRulesAcceptWhatIsAllowed(t *testing.T) {
+	t.Parallel()
+	p := project{
+		packages: []listedPackage{
+			{ImportPath: module + "/internal/oidc", Imports: []string{"crypto/sha256", "github.com/go-jose/go-jose/v4/jwt"},
+				Deps: []string{"net/http"}, TestImports: []string{"testing", "github.com/coreos/go-oidc/v3/oidc/oidctest"}},
+			{ImportPath: module + "/internal/registryauth"},
+			{ImportPath: module + "/internal/exchange", Imports: []string{module + "/internal/oidc"},
+				XTestImports: []string{module + "/internal/exchange"}, Deps: []string{"go.opentelemetry.io/otel/sdkless"}},
+			{ImportPath: module + "/internal/state/statetest", Imports: []string{"testing", module + "/internal/state"}, Deps: []string{"testing"}},
+			{ImportPath: module + "/cmd/proxy", Imports: []string{module + "/cmd/proxy/internal/console"}},
+			{ImportPath: module + "/cmd/proxy/internal/console"},
+			{ImportPath: module + "/cmd/credential-provider", Imports: []string{"encoding/json"}, Deps: []string{"networks"}},
+			{ImportPath: module, XTestImports: []string{"testing"}},
+		},
+		files: map[string]string{
+			"go.mod":                      "module " + module + "\n// replace is not used\n",
+			"README.md":                   "[a](docs/a.md#part) [b](docs) [c](https://example.com/) [d](#top) ![e](docs/a.md \"title\")\n```\n[f](missing.md)\n```\n`[g](missing.md)`",
+			"docs/a.md":                   "[up](../README.md) [self](a.md) [root](/README.md)",
+			"testdata/key.pem":            pemHeader,
+			"a/a.go":                      "// Package a mentions http.DefaultClient.\npackage a\nimport \"regexp\"\nvar skip = reader.Skip(1)\nfunc (T) init() {}",
+			"a/b.go":                      "package a" + strings.Repeat("\n", 500),
+			"a/a_test.go":                 "package a" + strings.Repeat("\n", 700),
+			"b/b_test.go":                 "package b\nimport _ \"math/rand/v2\"\nvar _ = http.DefaultClient",
+			"internal/exchange/a_test.go": "package exchange\nimport _ \"regexp\"",
+			"cmd/proxy/main.go":           "// Command pullpass serves.\npackage main\nvar _ = os.Getenv(\"HOME\")",
+		},
+	}
+	for _, r := range rules {
+		for _, violation := range r.check(p) {
+			t.Errorf("%s: %s", r.name, violation)
+		}
+	}
+}
+
+// project is what the rules look at.
+type project struct {
+	packages []listedPackage
+	files    map[string]string // content by slash-separated path
+}
+
+// listedPackage is a package of this module as "go list -json" prints it.
+type listedPackage struct {
+	ImportPath   string
+	Imports      []string // of production code
+	TestImports  []string
+	XTestImports []string
+	Deps         []string // of production code, direct and indirect
+}
+
+// dir returns the directory of the package in the module, with slashes.
+func (p listedPackage) dir() string {
+	return strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
+}
+
+func thisProject(t *testing.T) project {
+	t.Helper()
+	p := project{files: map[string]string{}}
+
+	list := json.NewDecoder(bytes.NewReader(output(t, "go", "list", "-json=ImportPath,Imports,TestImports,XTestImports,Deps", "./...")))
+	for {
+		var listed listedPackage
+		err := list.Decode(&listed)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		p.packages = append(p.packages, listed)
+	}
+
+	// What git tracks or would add: build results and local keys do not count.
+	for path := range strings.SplitSeq(string(output(t, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")), "\x00") {
+		if path == "" {
+			continue
+		}
+		content, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // deleted, and not committed yet
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.files[path] = string(content)
+	}
+	return p
+}
+
+func output(t *testing.T, name string, args ...string) []byte {
+	t.Helper()
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, stderr.Bytes())
+	}
+	return out
+}
+
+// within tells whether an import path or file path is root or lies below it.
+func within(path, root string) bool {
+	return path == root || strings.HasPrefix(path, root+"/")
+}
+
+func withinAny(path string, roots []string) bool {
+	return slices.ContainsFunc(roots, func(root string) bool { return within(path, root) })
+}
