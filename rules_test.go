@@ -59,7 +59,7 @@ var imports = map[string]allowedImports{
 	"cmd/demo": {
 		others: []string{
 			"github.com/distribution/distribution/v3", "github.com/go-jose/go-jose/v4",
-			"github.com/google/go-containerregistry", "sigs.k8s.io/yaml",
+			"github.com/google/go-containerregistry", "github.com/sirupsen/logrus", "sigs.k8s.io/yaml",
 		},
 	},
 }
