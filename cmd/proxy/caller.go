@@ -1,0 +1,50 @@
+package main
+
+import (
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// callerAddress returns the address of the client of a request: the TCP peer,
+// or, when the peer is a trusted proxy, the right-most address of
+// X-Forwarded-For that is not itself a trusted proxy. Everything further left
+// was written by the client and proves nothing.
+func callerAddress(trusted []netip.Prefix) func(*http.Request) string {
+	isTrusted := func(a netip.Addr) bool {
+		return slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	return func(r *http.Request) string {
+		peer, err := netip.ParseAddrPort(r.RemoteAddr)
+		if err != nil {
+			return ""
+		}
+		caller := peer.Addr().Unmap().WithZone("")
+		if len(trusted) == 0 || !isTrusted(caller) {
+			return caller.String()
+		}
+		// Several header lines are one list (RFC 9110 section 5.3).
+		hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+		for _, hop := range slices.Backward(hops) {
+			address, err := parseHop(strings.TrimSpace(hop))
+			if err != nil {
+				break // an unreadable hop hides whatever stands left of it
+			}
+			caller = address
+			if !isTrusted(caller) {
+				break
+			}
+		}
+		return caller.String()
+	}
+}
+
+// parseHop reads 192.0.2.1, 192.0.2.1:443, 2001:db8::1 and [2001:db8::1]:443.
+func parseHop(s string) (netip.Addr, error) {
+	if ap, err := netip.ParseAddrPort(s); err == nil {
+		return ap.Addr().Unmap().WithZone(""), nil
+	}
+	a, err := netip.ParseAddr(s)
+	return a.Unmap().WithZone(""), err
+}

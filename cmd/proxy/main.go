@@ -1,0 +1,91 @@
+// Command pullpass is the token endpoint of a registry: Kubernetes
+// ServiceAccount token in, registry token out. This package is the only place
+// with flags, listeners, file watching and metrics; it wires the packages
+// under internal/ together.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker; a plain go build has the module's version.
+var version = ""
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// errReported ends a command with exit code 1 whose output already says why.
+var errReported = errors.New("reported")
+
+// run is the whole program, but for signals and the exit code: 0 for success,
+// 1 for a failure, 2 for a wrong use of the command line.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	usage := true // until a command's own code runs
+	root := &cobra.Command{
+		Use:   "pullpass",
+		Short: "Let Kubernetes pods pull images with their own ServiceAccount",
+		Long: `Pullpass is the token endpoint of a container registry. It verifies the
+ServiceAccount token that the kubelet passes through as a password, decides by
+policy which repositories that identity may touch, and answers with a
+short-lived bearer token that the registry checks by itself.`,
+		Example: `  pullpass check --config pullpass.yaml
+  pullpass serve --config pullpass.yaml
+  pullpass explain --config pullpass.yaml --as prod-eu/team-a/web --scope repository:team-a/web:pull`,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		PersistentPreRun:  func(*cobra.Command, []string) { usage = false },
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+	}
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.AddCommand(serveCommand(), checkCommand(), explainCommand(), registryConfigCommand(), keysCommand(), versionCommand())
+
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errReported):
+		return 1
+	case usage:
+		fmt.Fprintf(stderr, "pullpass: %v\nSee 'pullpass --help'.\n", err)
+		return 2
+	default:
+		fmt.Fprintf(stderr, "pullpass: %v\n", err)
+		return 1
+	}
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		Run: func(cmd *cobra.Command, _ []string) {
+			fmt.Fprintln(cmd.OutOrStdout(), "pullpass", programVersion())
+		},
+	}
+}
+
+func programVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}

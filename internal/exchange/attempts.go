@@ -1,0 +1,67 @@
+package exchange
+
+import (
+	"crypto/sha256"
+	"net/http"
+	"sync"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// attempts joins the two requests of one attempt: containerd sends a POST, and
+// after a 400 or 401 the same again as GET with Basic (INTEROP section 3).
+// Only counting depends on it, never a decision.
+type attempts struct {
+	mu    sync.Mutex
+	posts *lru.Cache[attemptKey, time.Time] // refused POSTs not yet followed by a GET
+}
+
+type attemptKey [sha256.Size]byte
+
+const (
+	attemptsRemembered = 10_000
+	attemptWindow      = 10 * time.Second // the GET follows at once; a slow node gets some grace
+)
+
+func newAttempts() (*attempts, error) {
+	posts, err := lru.New[attemptKey, time.Time](attemptsRemembered)
+	return &attempts{posts: posts}, err
+}
+
+// failed remembers a refused POST.
+func (a *attempts) failed(method string, event *Event, req registryauth.Request) {
+	if method != http.MethodPost || (event.Status != http.StatusBadRequest && event.Status != http.StatusUnauthorized) {
+		return
+	}
+	a.posts.Add(attempt(event, req), event.Time)
+}
+
+// repeats reports whether the request is the second half of an attempt. Each
+// refused POST excuses one GET.
+func (a *attempts) repeats(method string, event *Event, req registryauth.Request) bool {
+	if method != http.MethodGet || a.posts.Len() == 0 {
+		return false
+	}
+	key := attempt(event, req)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at, ok := a.posts.Get(key)
+	if !ok {
+		return false
+	}
+	a.posts.Remove(key)
+	return event.Time.Sub(at) < attemptWindow
+}
+
+// attempt is the same for both halves: caller and credential. The caller's
+// address ends at the first zero byte, so keys do not collide.
+func attempt(event *Event, req registryauth.Request) attemptKey {
+	h := sha256.New()
+	h.Write([]byte(event.Caller))
+	h.Write([]byte{0})
+	h.Write([]byte(req.Credential.Reveal()))
+	return attemptKey(h.Sum(nil))
+}

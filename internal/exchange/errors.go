@@ -1,0 +1,59 @@
+package exchange
+
+import "fmt"
+
+// Reasons of this package's own refusals; those of a token are oidc.Reason.
+const (
+	reasonRequest        = "request_malformed"
+	reasonMethod         = "method_not_allowed"
+	reasonUnknownService = "service_unknown"
+	reasonAnonymous      = "anonymous"
+	reasonDenied         = "subject_denied"
+	reasonNotGranted     = "scope_not_granted"
+	reasonAnnotations    = "service_accounts_unavailable"
+	reasonSigning        = "signing_key_unavailable"
+	reasonCanceled       = "request_canceled"
+	reasonInternal       = "internal_error"
+)
+
+// UnknownServiceError refuses a request for a registry that is not configured.
+// The service becomes the audience of the issued token, so it is never taken
+// from the request unasked (GHSA-p2fr-6hmx-4528).
+type UnknownServiceError struct{ Service string }
+
+func (e *UnknownServiceError) Error() string {
+	return fmt.Sprintf("service %.100q is not served here; the registry's auth.token.service and registries[].service must be the same", e.Service)
+}
+
+// AnonymousError refuses a request without a credential for which no anonymous
+// rule grants anything.
+type AnonymousError struct{}
+
+func (*AnonymousError) Error() string {
+	return "no credential was sent, and no rule grants anonymous access to what was asked for"
+}
+
+// anonymousCauses is for the audit log: containerd shows none of it to the
+// user, and the kubelet makes no event of it (INTEROP: every failure on the
+// kubelet's side becomes an anonymous pull).
+const anonymousCauses = "no credential was sent; if a pod should have pulled with its ServiceAccount, look at its kubelet: " +
+	"is the plugin installed and executable, does matchImages match the image, is tokenAttributes.cacheType Token, " +
+	"may system:nodes request this audience (verb request-serviceaccounts-token-audience), " +
+	"does the ServiceAccount have every required annotation, and does the pod have a ServiceAccount at all"
+
+// DeniedError refuses a subject as a whole: a deny rule matches it.
+type DeniedError struct{ Rule string }
+
+func (e *DeniedError) Error() string {
+	return fmt.Sprintf("refused by the deny rule %q", e.Rule)
+}
+
+// UnavailableError says that something the decision needs cannot be had now.
+// Nothing is granted or refused on the strength of a failure.
+type UnavailableError struct {
+	reason string
+	Err    error
+}
+
+func (e *UnavailableError) Error() string { return e.reason + ": " + e.Err.Error() }
+func (e *UnavailableError) Unwrap() error { return e.Err }

@@ -1,0 +1,174 @@
+package exchange
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// Result is the outcome of one request in one word. The set is closed: it is a
+// metric label.
+type Result string
+
+// The results.
+const (
+	ResultGranted     Result = "granted"     // everything asked for; also a login
+	ResultPartial     Result = "partial"     // less than asked for
+	ResultNone        Result = "none"        // a valid token that opens nothing
+	ResultRefused     Result = "refused"     // no token: credential or subject refused
+	ResultInvalid     Result = "invalid"     // not a token request
+	ResultUnavailable Result = "unavailable" // something that the answer needs is down
+	ResultError       Result = "error"       // a fault of ours
+)
+
+// Object names a Kubernetes object in an Event.
+type Object struct {
+	Name string `json:"name"`
+	UID  string `json:"uid,omitempty"`
+}
+
+// Event is the record of one request: one line of the audit log. It never
+// holds a token. Fields are present only when known.
+type Event struct {
+	Time   time.Time `json:"time"`
+	ID     string    `json:"id"` // of this request, random
+	Result Result    `json:"result"`
+	Status int       `json:"status"`
+	// Reason is a short stable word, from a closed set; Message says it to people.
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+
+	// Who: proven by the token's signature.
+	Cluster        string  `json:"cluster,omitempty"`
+	Namespace      string  `json:"namespace,omitempty"`
+	ServiceAccount *Object `json:"serviceAccount,omitempty"`
+	Pod            *Object `json:"pod,omitempty"`
+	Node           *Object `json:"node,omitempty"`
+	// CredentialID is JTI=<jti>, as the API server's audit log writes it in
+	// authentication.kubernetes.io/credential-id (KEP-4193).
+	CredentialID string `json:"credentialID,omitempty"`
+	// Claimed is what a refused token says of itself: not proven.
+	Claimed *Claimed `json:"claimed,omitempty"`
+
+	// What.
+	Service   string       `json:"service,omitempty"`
+	GrantType string       `json:"grantType,omitempty"`
+	Requested []string     `json:"requested,omitempty"`
+	Granted   []string     `json:"granted,omitempty"`
+	Rule      string       `json:"rule,omitempty"` // the rules that granted, or the one that denied; comma-separated
+	Scopes    []ScopeEvent `json:"scopes,omitempty"`
+	IssuedID  string       `json:"issuedID,omitempty"` // jti of the issued token
+	Reused    bool         `json:"reused,omitempty"`   // the issued token was issued before
+
+	// From where: believed in nothing but the address.
+	Caller   string `json:"caller,omitempty"` // IP address
+	Client   string `json:"client,omitempty"` // User-Agent
+	ClientID string `json:"clientID,omitempty"`
+	Account  string `json:"account,omitempty"`
+	// Retry marks the GET with which containerd repeats a refused POST: the
+	// same attempt, not to be counted again.
+	Retry bool `json:"retry,omitempty"`
+
+	Latency float64 `json:"latency"` // seconds
+}
+
+// ScopeEvent says for one requested scope why it was not granted whole.
+type ScopeEvent struct {
+	Scope   string   `json:"scope"`
+	Granted []string `json:"granted,omitempty"` // actions
+	Rules   []string `json:"rules,omitempty"`
+	Reason  string   `json:"reason"`
+}
+
+// Claimed is the unproven self-description of a refused token. Verified is
+// set when at least its signature is good (a legacy token).
+type Claimed struct {
+	Issuer       string `json:"issuer,omitempty"`
+	Subject      string `json:"subject,omitempty"`
+	CredentialID string `json:"credentialID,omitempty"`
+	Pod          string `json:"pod,omitempty"`
+	Node         string `json:"node,omitempty"`
+	Secret       string `json:"secret,omitempty"`
+	Verified     bool   `json:"verified,omitempty"`
+}
+
+func (e *Event) identify(id *oidc.Identity) {
+	e.Cluster = id.Cluster
+	e.Namespace = id.Namespace
+	e.ServiceAccount = object(id.ServiceAccount)
+	e.Pod = object(id.Pod)
+	e.Node = object(id.Node)
+	e.CredentialID = credentialID(id.TokenID)
+}
+
+func (e *Event) claim(failure *oidc.Error) {
+	e.Cluster = failure.Cluster
+	c := failure.Claimed
+	claimed := Claimed{
+		Issuer:       c.Issuer,
+		Subject:      c.Subject,
+		CredentialID: credentialID(c.TokenID),
+		Pod:          c.Pod.Name,
+		Node:         c.Node.Name,
+		Secret:       c.Secret,
+		Verified:     failure.Verified,
+	}
+	if claimed != (Claimed{}) {
+		e.Claimed = &claimed
+	}
+}
+
+func object(ref oidc.ObjectRef) *Object {
+	if ref == (oidc.ObjectRef{}) {
+		return nil
+	}
+	return &Object{Name: ref.Name, UID: ref.UID}
+}
+
+func credentialID(jti string) string {
+	if jti == "" {
+		return ""
+	}
+	return "JTI=" + jti
+}
+
+// Recorder receives the event of every request, after the answer was decided.
+// Implementations must be safe for concurrent use and must not block: an event
+// that cannot be written does not fail the exchange, so they count their own
+// failures. The event belongs to the Recorder from then on.
+type Recorder interface {
+	Record(*Event)
+}
+
+func scopeStrings(scopes []registryauth.Scope) []string {
+	if len(scopes) == 0 {
+		return nil
+	}
+	out := make([]string, len(scopes))
+	for i, s := range scopes {
+		out[i] = s.String()
+	}
+	return out
+}
+
+// appendWord adds word to a comma-separated list that does not hold it yet.
+func appendWord(list, word string) string {
+	if list == "" {
+		return word
+	}
+	if slices.Contains(strings.Split(list, ","), word) {
+		return list
+	}
+	return list + "," + word
+}
+
+// cut shortens s to at most n bytes, at a rune's border.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}

@@ -1,0 +1,200 @@
+package exchange
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// Verifier authenticates a ServiceAccount token. Its errors are *oidc.Error;
+// anything else counts as a fault of ours and grants nothing.
+type Verifier interface {
+	Verify(ctx context.Context, raw string) (oidc.Identity, error)
+}
+
+// ServiceAccounts reads the annotations of the live ServiceAccount with the
+// identity's UID; nil when there is none. The map is read-only. An error means
+// that they cannot be known now: the request is answered 503, because both a
+// grant and a refusal could be wrong.
+type ServiceAccounts interface {
+	Annotations(ctx context.Context, id oidc.Identity) (map[string]string, error)
+}
+
+// Config configures an Exchanger.
+type Config struct {
+	Verifier        Verifier
+	ServiceAccounts ServiceAccounts // nil: no ServiceAccount has annotations
+	Registries      []*registryauth.Issuer
+	Policy          *Policy
+	CacheSize       int              // issued tokens to remember; 0 means 100,000
+	Now             func() time.Time // nil means time.Now
+}
+
+// Exchanger turns requests into tokens. It is safe for concurrent use.
+type Exchanger struct {
+	verifier        Verifier
+	serviceAccounts ServiceAccounts
+	registries      map[string]*registryauth.Issuer
+	policy          atomic.Pointer[Policy]
+	issued          *lru.Cache[issuedKey, registryauth.Token]
+	now             func() time.Time
+}
+
+// issuedKey holds everything that the content of a token depends on, save the
+// clock: the credential (and with it the subject and the end), the service,
+// the decision's outcome, and the key that signs. Whoever presents the same
+// credential and is granted the same may have the same token; nobody else can.
+type issuedKey struct {
+	tokenHash [32]byte // zero for anonymous
+	service   string
+	granted   string // canonical scopes, one a line: a scope holds no newline
+	keyID     string
+}
+
+// New returns an Exchanger. Every field that is not optional must be set.
+func New(c Config) (*Exchanger, error) {
+	if c.Verifier == nil || c.Policy == nil || len(c.Registries) == 0 {
+		return nil, errors.New("exchange: a verifier, a policy and at least one registry are required")
+	}
+	x := &Exchanger{
+		verifier:        c.Verifier,
+		serviceAccounts: c.ServiceAccounts,
+		registries:      make(map[string]*registryauth.Issuer, len(c.Registries)),
+		now:             c.Now,
+	}
+	if x.now == nil {
+		x.now = time.Now
+	}
+	for _, r := range c.Registries {
+		if _, twice := x.registries[r.Service()]; twice {
+			return nil, fmt.Errorf("exchange: service %q is configured twice", r.Service())
+		}
+		x.registries[r.Service()] = r
+	}
+	size := c.CacheSize
+	if size == 0 {
+		size = 100_000
+	}
+	var err error
+	if x.issued, err = lru.New[issuedKey, registryauth.Token](size); err != nil {
+		return nil, fmt.Errorf("exchange: cache of issued tokens: %w", err)
+	}
+	x.policy.Store(c.Policy)
+	return x, nil
+}
+
+// SetPolicy replaces the policy for all requests that begin from now on.
+func (x *Exchanger) SetPolicy(p *Policy) { x.policy.Store(p) }
+
+// Exchange judges one request and issues a token. It notes in event what it
+// learns on the way, so that the event is complete also when it fails.
+//
+// Steps go from cheap to dear, and each has its own error:
+// *UnknownServiceError, *oidc.Error, *UnavailableError, *DeniedError,
+// *AnonymousError. A scope that is not granted is not an error (token
+// specification): the token just has less access.
+func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, event *Event) (registryauth.Token, error) {
+	registry, ok := x.registries[req.Service]
+	if !ok {
+		return registryauth.Token{}, &UnknownServiceError{Service: req.Service}
+	}
+	event.Service = req.Service
+
+	policy := x.policy.Load()
+	subject, err := x.identify(ctx, req, policy, event)
+	if err != nil {
+		return registryauth.Token{}, err
+	}
+
+	decision := policy.Decide(subject, req.Service, req.Scopes)
+	event.decide(decision)
+	if decision.DeniedBy != "" {
+		return registryauth.Token{}, &DeniedError{Rule: decision.DeniedBy}
+	}
+	granted := decision.Granted()
+	if subject.Identity == nil && len(granted) == 0 {
+		return registryauth.Token{}, &AnonymousError{}
+	}
+
+	token, reused, err := x.issue(registry, subject, granted)
+	if err != nil {
+		return registryauth.Token{}, err
+	}
+	event.IssuedID = token.ID
+	event.Reused = reused
+	return token, nil
+}
+
+// identify verifies the credential, if there is one, and looks up what is
+// known of its ServiceAccount now.
+func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, policy *Policy, event *Event) (Subject, error) {
+	if req.GrantType == registryauth.GrantAnonymous {
+		return Subject{}, nil
+	}
+	id, err := x.verifier.Verify(ctx, req.Credential.Reveal())
+	if err != nil {
+		var failure *oidc.Error
+		if errors.As(err, &failure) {
+			event.claim(failure)
+		}
+		return Subject{}, err
+	}
+	event.identify(&id)
+	subject := Subject{Identity: &id}
+	if x.serviceAccounts == nil || len(policy.AnnotationKeys()) == 0 {
+		return subject, nil
+	}
+	if subject.Annotations, err = x.serviceAccounts.Annotations(ctx, id); err != nil {
+		return Subject{}, &UnavailableError{reason: reasonAnnotations, Err: err}
+	}
+	return subject, nil
+}
+
+// issue returns the token last issued for the same thing while at least half
+// of its life and the 60 seconds that clients count on are left: a pull asks
+// twice (resolve, then fetch).
+func (x *Exchanger) issue(registry *registryauth.Issuer, subject Subject, granted []registryauth.Scope) (registryauth.Token, bool, error) {
+	now := x.now()
+	keyID, err := registry.KeyID()
+	if err != nil {
+		return registryauth.Token{}, false, &UnavailableError{reason: reasonSigning, Err: err}
+	}
+	key := issuedKey{service: registry.Service(), granted: canonical(granted), keyID: keyID}
+	grant := registryauth.Grant{Access: granted}
+	if id := subject.Identity; id != nil {
+		key.tokenHash = id.TokenHash
+		grant.Subject = id.Subject
+		grant.NotAfter = id.Expiry
+	}
+	if token, ok := x.issued.Get(key); ok {
+		left := token.Expiry.Sub(now)
+		if left >= registryauth.MinLifetime && 2*left >= token.Expiry.Sub(token.IssuedAt) {
+			return token, true, nil
+		}
+	}
+	token, err := registry.Issue(grant)
+	if err != nil {
+		return registryauth.Token{}, false, &UnavailableError{reason: reasonSigning, Err: err}
+	}
+	x.issued.Add(key, token)
+	return token, false, nil
+}
+
+func canonical(scopes []registryauth.Scope) string {
+	if len(scopes) == 1 {
+		return scopes[0].String()
+	}
+	lines := make([]string, len(scopes))
+	for i, s := range scopes {
+		lines[i] = s.String()
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,224 @@
+package exchange
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// maxClientLength bounds what the audit log keeps of a User-Agent, in bytes.
+const maxClientLength = 256
+
+// HandlerConfig configures a Handler.
+type HandlerConfig struct {
+	Exchanger *Exchanger                 // required
+	Recorder  Recorder                   // required
+	Caller    func(*http.Request) string // the caller's IP address; required
+	Logger    *slog.Logger               // faults of ours; required
+	Now       func() time.Time           // nil means time.Now
+}
+
+// Handler is the token endpoint. It is safe for concurrent use.
+type Handler struct {
+	exchanger *Exchanger
+	recorder  Recorder
+	caller    func(*http.Request) string
+	logger    *slog.Logger
+	now       func() time.Time
+	attempts  *attempts
+}
+
+// NewHandler returns the token endpoint.
+func NewHandler(c HandlerConfig) (*Handler, error) {
+	if c.Exchanger == nil || c.Recorder == nil || c.Caller == nil || c.Logger == nil {
+		return nil, errors.New("exchange: Exchanger, Recorder, Caller and Logger are required")
+	}
+	h := &Handler{
+		exchanger: c.Exchanger,
+		recorder:  c.Recorder,
+		caller:    c.Caller,
+		logger:    c.Logger,
+		now:       c.Now,
+	}
+	if h.now == nil {
+		h.now = time.Now
+	}
+	var err error
+	h.attempts, err = newAttempts()
+	return h, err
+}
+
+// ServeHTTP answers one token request and records its event, whatever happens.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	event := &Event{
+		Time:   h.now(),
+		ID:     rand.Text(),
+		Caller: h.caller(r),
+		Client: cut(r.UserAgent(), maxClientLength),
+	}
+	answered := false
+	defer func() {
+		if p := recover(); p != nil {
+			// The panic's value may hold anything, a token too: only its type is logged.
+			h.logger.Error("panic while serving a token request", "id", event.ID, "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+			event.Granted, event.IssuedID = nil, ""
+			if !answered {
+				h.fail(w, "", event, errors.New("panic"))
+			}
+		}
+		event.Latency = h.now().Sub(event.Time).Seconds()
+		h.recorder.Record(event)
+	}()
+
+	if r.Method != http.MethodGet && r.Method != http.MethodPost {
+		w.Header().Set("Allow", "GET, POST")
+		h.fail(w, "", event, errMethod)
+		return
+	}
+	grantType := registryauth.GrantType("")
+	if r.Method == http.MethodPost {
+		grantType = registryauth.GrantPassword // the form of an error, until more is known
+	}
+	req, err := registryauth.ParseRequest(r)
+	if err != nil {
+		h.fail(w, grantType, event, err)
+		return
+	}
+	event.request(req)
+	event.Retry = h.attempts.repeats(r.Method, event, req)
+	token, err := h.exchanger.Exchange(r.Context(), req, event)
+	if err != nil {
+		h.fail(w, req.GrantType, event, err)
+		h.attempts.failed(r.Method, event, req)
+		return
+	}
+	event.Status = http.StatusOK
+	answered = true
+	registryauth.WriteToken(w, req.GrantType, token, h.now())
+}
+
+// errMethod is the one refusal that belongs to HTTP alone.
+var errMethod = errors.New("method not allowed")
+
+// fail answers with what err means and notes it in the event. It is the only
+// place that gives a domain error its HTTP status.
+func (h *Handler) fail(w http.ResponseWriter, grantType registryauth.GrantType, event *Event, err error) {
+	failure, result, reason := h.classify(err, event)
+	event.Status = failure.Status
+	event.Result = result
+	event.Reason = reason
+	if event.Message == "" {
+		event.Message = failure.Message
+	}
+	event.Granted, event.IssuedID = nil, ""
+	registryauth.WriteFailure(w, grantType, failure)
+}
+
+func (h *Handler) classify(err error, event *Event) (registryauth.Failure, Result, string) {
+	var (
+		request     *registryauth.RequestError
+		service     *UnknownServiceError
+		token       *oidc.Error
+		anonymous   *AnonymousError
+		denied      *DeniedError
+		unavailable *UnavailableError
+	)
+	switch {
+	case errors.Is(err, errMethod):
+		return registryauth.Failure{
+			Status: http.StatusMethodNotAllowed, Code: "UNSUPPORTED", OAuthError: "invalid_request",
+			Message: "the token endpoint takes GET and POST",
+		}, ResultInvalid, reasonMethod
+	case errors.As(err, &request):
+		return registryauth.Failure{
+			Status: http.StatusBadRequest, Code: "UNSUPPORTED", OAuthError: request.Code, Message: request.Error(),
+		}, ResultInvalid, reasonRequest
+	case errors.As(err, &service):
+		return registryauth.Failure{
+			Status: http.StatusBadRequest, Code: "UNSUPPORTED", OAuthError: "invalid_request", Message: service.Error(),
+		}, ResultInvalid, reasonUnknownService
+	case errors.As(err, &token) && token.Reason == oidc.ReasonUnavailable:
+		event.Message = token.Error() // the cause is for the operator, not for the caller
+		return registryauth.Failure{
+			Status: http.StatusServiceUnavailable, Code: "UNAVAILABLE", OAuthError: "temporarily_unavailable",
+			Message: token.Message, RetryAfter: retryAfter,
+		}, ResultUnavailable, string(token.Reason)
+	case errors.As(err, &token):
+		return unauthorized(token.Message, event.Service), ResultRefused, string(token.Reason)
+	case errors.As(err, &anonymous):
+		event.Message = anonymousCauses
+		return unauthorized(anonymous.Error(), event.Service), ResultRefused, reasonAnonymous
+	case errors.As(err, &denied):
+		return registryauth.Failure{
+			Status: http.StatusForbidden, Code: "DENIED", OAuthError: "access_denied", Message: denied.Error(),
+		}, ResultRefused, reasonDenied
+	case errors.As(err, &unavailable):
+		event.Message = unavailable.Error()
+		return registryauth.Failure{
+			Status: http.StatusServiceUnavailable, Code: "UNAVAILABLE", OAuthError: "temporarily_unavailable",
+			Message: "the token service cannot answer now; try again", RetryAfter: retryAfter,
+		}, ResultUnavailable, unavailable.reason
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return registryauth.Failure{
+			Status: http.StatusServiceUnavailable, Code: "UNAVAILABLE", OAuthError: "temporarily_unavailable",
+			Message: "the token service did not answer in time; try again", RetryAfter: retryAfter,
+		}, ResultUnavailable, reasonCanceled
+	default:
+		// What an unknown error says is not known to be fit for the caller.
+		h.logger.Error("token request failed", "id", event.ID, "error", err)
+		return registryauth.Failure{
+			Status: http.StatusInternalServerError, Code: "UNKNOWN", OAuthError: "server_error",
+			Message: "internal error; the operator finds it in the log under id " + event.ID,
+		}, ResultError, reasonInternal
+	}
+}
+
+// retryAfter is what a 503 asks clients to wait: about as long as a key fetch
+// or a watch needs to recover by itself.
+const retryAfter = 10 * time.Second
+
+func unauthorized(message, service string) registryauth.Failure {
+	return registryauth.Failure{
+		Status: http.StatusUnauthorized, Code: "UNAUTHORIZED", OAuthError: "invalid_grant",
+		Message: message, BasicRealm: service,
+	}
+}
+
+func (e *Event) request(req registryauth.Request) {
+	e.GrantType = string(req.GrantType)
+	e.ClientID = req.ClientID
+	e.Account = req.Account
+	e.Requested = scopeStrings(req.Scopes)
+}
+
+// decide notes a decision: what was granted, by which rules, and for what is
+// missing, why.
+func (e *Event) decide(d Decision) {
+	if d.DeniedBy != "" {
+		e.Rule = d.DeniedBy
+		return
+	}
+	e.Granted = scopeStrings(d.Granted())
+	e.Result = ResultGranted
+	for _, s := range d.Scopes {
+		for _, rule := range s.Rules {
+			e.Rule = appendWord(e.Rule, rule)
+		}
+		if s.Reason == "" {
+			continue
+		}
+		e.Result, e.Reason = ResultPartial, reasonNotGranted
+		e.Scopes = append(e.Scopes, ScopeEvent{Scope: s.Requested.String(), Granted: s.Granted, Rules: s.Rules, Reason: s.Reason})
+	}
+	if e.Result == ResultPartial && len(e.Granted) == 0 {
+		e.Result = ResultNone
+	}
+}
