@@ -202,8 +202,8 @@ func (p *Proxy) ask(t testing.TB, req *http.Request, token string) Answer {
 	if err := json.NewDecoder(resp.Body).Decode(&answer.Body); err != nil {
 		t.Fatalf("the body of %s %s (%s) is not the JSON that it should be: %v", req.Method, req.URL.Path, resp.Status, err)
 	}
-	p.keepSecret(token)
-	p.keepSecret(answer.Body.Token)
+	p.NeverLog(token)
+	p.NeverLog(answer.Body.Token)
 	for deadline := time.Now().Add(auditLimit); ; time.Sleep(5 * time.Millisecond) {
 		events := p.Audit(t)
 		if len(events) == before+1 {

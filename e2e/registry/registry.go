@@ -31,8 +31,27 @@ type Config struct {
 	RootCertBundle, JWKS []byte
 }
 
-// Start runs a registry until the test ends, and returns its host, localhost:port. Its TLS certificate is of ca.
-func Start(t testing.TB, ca *certs.CA, config Config) string {
+// Registry is a running registry.
+type Registry struct {
+	// Host is localhost:port.
+	Host    string
+	process *process.Process
+}
+
+// Mounted reports whether the registry mounted a blob of one repository into another, instead of taking an upload. It
+// reads the access log.
+func (r *Registry) Mounted(from, to string) bool {
+	for line := range strings.Lines(r.process.Output()) {
+		line = strings.ReplaceAll(line, "%2F", "/") // some clients escape it
+		if strings.Contains(line, `"POST /v2/`+to+`/blobs/uploads/?`) && strings.Contains(line, "from="+from) && strings.Contains(line, `" 201 `) {
+			return true
+		}
+	}
+	return false
+}
+
+// Start runs a registry until the test ends. Its TLS certificate is of ca.
+func Start(t testing.TB, ca *certs.CA, config Config) *Registry {
 	t.Helper()
 	dir := t.TempDir()
 	address := process.FreeAddress(t)
@@ -80,7 +99,7 @@ auth:
 		}
 		return nil
 	})
-	return host
+	return &Registry{Host: host, process: registry}
 }
 
 func writeFile(t testing.TB, dir, name string, content []byte) string {
