@@ -1,0 +1,450 @@
+package registryauth
+
+import (
+	"cmp"
+	"context"
+	"crypto"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// rotateEvery is how often a new key signs with TrustCertificate. Registries
+	// do not notice.
+	rotateEvery = 24 * time.Hour
+	// caWarning is how long before its end the CA is reported.
+	caWarning = 180 * 24 * time.Hour
+	// maintainEvery is how often Run looks at the directory.
+	maintainEvery = time.Minute
+	// overlapMargin is added to the lifetime of tokens: the registry's leeway
+	// (distribution: 60 s), the time until another process has read a new key
+	// (maintainEvery), and clocks that differ.
+	overlapMargin = 5 * time.Minute
+)
+
+// ManagedKeysConfig describes the directory of one registry's signing keys.
+type ManagedKeysConfig struct {
+	// Dir holds the keys of one registry and nothing else. Maintain and Rotate
+	// make it with mode 0700; one that others can read is refused.
+	Dir       string
+	Algorithm Algorithm     // of new keys; empty: ES256
+	Trust     Trust         // empty: TrustCertificate
+	Service   string        // the registry's service, for people who read the certificates
+	Lifetime  time.Duration // of tokens, as in IssuerConfig
+	Now       func() time.Time
+	Logger    *slog.Logger // nil: silent
+}
+
+// ManagedKeys makes signing keys in a directory of its own, changes them in
+// time, and removes them when their tokens have ended. Several processes may
+// share the directory; a lock file keeps their changes apart.
+//
+// With TrustCertificate there is a CA, made once, for ten years. Registries
+// trust it alone. Each day a new leaf key signs.
+//
+// With TrustJWKS nothing changes by itself, because a registry reads its key
+// set once. Rotate publishes a new key at once and lets it sign after a delay,
+// in which the registry is given the new set.
+//
+// All methods are safe for concurrent use. A file that cannot be used is
+// reported and skipped; while a process runs, it keeps what it had read before.
+type ManagedKeys struct {
+	cfg     ManagedKeysConfig
+	dir     managedDir
+	change  sync.Mutex // one change of current at a time
+	current atomic.Pointer[managedSet]
+}
+
+var _ Keys = (*ManagedKeys)(nil)
+
+// managedSet is immutable.
+type managedSet struct {
+	ca      *x509.Certificate // nil with TrustJWKS
+	keys    []managedKey      // in the order in which they sign
+	listing listing           // what lay in the directory, usable or not
+}
+
+type managedKey struct {
+	signing       *SigningKey
+	sequence      int
+	createdAt     time.Time
+	signsFrom     time.Time
+	tokenLifetime time.Duration
+	file          string
+
+	// Zero for the last key; for others they follow from the next one.
+	signsUntil     time.Time
+	publishedUntil time.Time
+}
+
+// NewManagedKeys checks cfg, all of it at once, and reads the directory. It
+// writes nothing: an empty or missing directory is no error, and has no signing
+// key until Maintain or Run makes one. Files that cannot be used are logged.
+func NewManagedKeys(cfg ManagedKeysConfig) (*ManagedKeys, error) {
+	cfg.Algorithm = cmp.Or(cfg.Algorithm, ES256)
+	cfg.Trust = cmp.Or(cfg.Trust, TrustCertificate)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	faults := []error{cfg.Algorithm.check(), cfg.Trust.check()}
+	if cfg.Dir == "" {
+		faults = append(faults, errors.New("managedDir is empty: name a directory for the signing keys"))
+	}
+	if cfg.Service == "" {
+		faults = append(faults, errors.New("service is empty: set the registry's service"))
+	}
+	if cfg.Lifetime < MinLifetime {
+		faults = append(faults, fmt.Errorf("token lifetime %s is too short: the token specification asks for %s at least", cfg.Lifetime, MinLifetime))
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	m := &ManagedKeys{cfg: cfg, dir: managedDir(cfg.Dir)}
+	m.current.Store(&managedSet{})
+	if _, err := m.dir.list(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("signing keys: %w", err)
+	}
+	if err := m.Reload(); err != nil {
+		cfg.Logger.Warn("some signing keys cannot be used", "directory", cfg.Dir, "error", err)
+	}
+	return m, nil
+}
+
+// Signing returns the newest key that signs by now.
+func (m *ManagedKeys) Signing() (*SigningKey, error) {
+	set := m.current.Load()
+	now := m.cfg.Now()
+	if n := set.signingAt(now); n >= 0 {
+		return set.keys[n].signing, nil
+	}
+	return nil, fmt.Errorf("%w in %s: see the log for its files, or run the command keys init", ErrNoSigningKey, m.cfg.Dir)
+}
+
+// signingAt returns the index of the key that signs at now, or -1.
+func (s *managedSet) signingAt(now time.Time) int {
+	for n := len(s.keys) - 1; n >= 0; n-- {
+		if k := s.keys[n]; !k.signsFrom.After(now) && k.signing.usable(now) == nil {
+			return n
+		}
+	}
+	return -1
+}
+
+// Trusted returns the CA, or with TrustJWKS the keys that sign, will sign, or
+// have signed tokens that have not ended.
+func (m *ManagedKeys) Trusted() TrustBundle {
+	set := m.current.Load()
+	if m.cfg.Trust == TrustCertificate {
+		if set.ca == nil {
+			return TrustBundle{}
+		}
+		return TrustBundle{Certificates: []*x509.Certificate{set.ca}}
+	}
+	now := m.cfg.Now()
+	var live []*SigningKey
+	for n, k := range set.keys {
+		if n == set.signingAt(now) || !k.ended(now) {
+			live = append(live, k.signing)
+		}
+	}
+	return keyTrust(live...)
+}
+
+// ended says that no token of the key can be alive.
+func (k managedKey) ended(now time.Time) bool {
+	return !k.publishedUntil.IsZero() && !now.Before(k.publishedUntil)
+}
+
+// Reload reads what other processes have changed. On an error, which names each
+// file at fault, those files are left out, or kept as they were if they were
+// good before.
+func (m *ManagedKeys) Reload() error {
+	m.change.Lock()
+	defer m.change.Unlock()
+	return m.reload()
+}
+
+// errUnread says that nothing is known about the directory's files.
+var errUnread = errors.New("signing keys are kept as they were, their directory cannot be read")
+
+func (m *ManagedKeys) reload() error {
+	old := m.current.Load()
+	list, err := m.dir.list()
+	if errors.Is(err, fs.ErrNotExist) && len(old.keys) == 0 {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnread, err)
+	}
+	next := &managedSet{listing: list}
+	var faults []error
+	if m.cfg.Trust == TrustCertificate {
+		if next.ca, err = m.reloadCA(old.ca); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	for _, name := range list.keys {
+		key, err := m.dir.readKey(name, m.cfg.Trust, next.ca)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed by another process since the listing
+		}
+		if err != nil {
+			faults = append(faults, err)
+			n := slices.IndexFunc(old.keys, func(k managedKey) bool { return k.file == m.dir.path(name) })
+			if n < 0 {
+				continue
+			}
+			key = old.keys[n]
+		}
+		next.keys = append(next.keys, key)
+	}
+	next.order(m.cfg.Lifetime)
+	if now := m.cfg.Now(); next.signingAt(now) < 0 && old.signingAt(now) >= 0 {
+		faults = append(faults, fmt.Errorf("%s has no usable signing key any more: the last good keys are kept until this process ends", m.cfg.Dir))
+		return errors.Join(faults...)
+	}
+	m.current.Store(next)
+	return errors.Join(faults...)
+}
+
+// reloadCA never exchanges a CA in a running process: registries trust the old
+// one, and so do the keys in use.
+func (m *ManagedKeys) reloadCA(old *x509.Certificate) (*x509.Certificate, error) {
+	ca, _, err := m.dir.readCA()
+	switch {
+	case err != nil && old != nil:
+		return old, err
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil // not made yet; a key without it reports that
+	case err != nil:
+		return nil, err
+	case old != nil && !ca.Equal(old):
+		return old, fmt.Errorf("%s is another CA than before: give it to the registries, then restart", m.dir.path(caFile))
+	}
+	return ca, nil
+}
+
+// order sorts the keys and works out until when they serve.
+func (s *managedSet) order(lifetime time.Duration) {
+	slices.SortFunc(s.keys, func(a, b managedKey) int {
+		return cmp.Or(a.signsFrom.Compare(b.signsFrom), cmp.Compare(a.sequence, b.sequence), cmp.Compare(a.signing.ID, b.signing.ID))
+	})
+	for n := range s.keys {
+		k := &s.keys[n]
+		k.signsUntil, k.publishedUntil = time.Time{}, time.Time{}
+		if n+1 < len(s.keys) {
+			k.signsUntil = s.keys[n+1].signsFrom
+			// The configured lifetime may have been longer when the key was made.
+			k.publishedUntil = k.signsUntil.Add(max(lifetime, k.tokenLifetime) + overlapMargin)
+		}
+	}
+}
+
+// Run maintains the directory now and every minute until ctx ends. What goes
+// wrong is logged, once until it changes.
+func (m *ManagedKeys) Run(ctx context.Context) {
+	ticker := time.NewTicker(maintainEvery)
+	defer ticker.Stop()
+	last := ""
+	for {
+		problem := ""
+		if err := m.Maintain(); err != nil {
+			problem = err.Error()
+		}
+		if problem != "" && problem != last {
+			m.cfg.Logger.Error("signing keys need attention", "directory", m.cfg.Dir, "error", problem)
+		}
+		last = problem
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// Maintain does what is due: it reads the directory, makes the first key (and
+// the CA), with TrustCertificate makes a new key each day, and removes keys
+// whose tokens have ended and what a crash has left. An error leaves the keys
+// in use as they are.
+func (m *ManagedKeys) Maintain() error {
+	m.change.Lock()
+	defer m.change.Unlock()
+
+	err := m.reload()
+	if m.keyDue() || m.cleanupDue() {
+		err = m.locked(func(err error) error {
+			if m.keyDue() {
+				if _, makeErr := m.makeKey(m.cfg.Now()); makeErr != nil {
+					return errors.Join(err, makeErr)
+				}
+			}
+			return errors.Join(err, m.cleanup())
+		})
+	}
+	return errors.Join(err, m.checkCALife())
+}
+
+// checkCALife warns long before the CA ends. It is not replaced by itself,
+// because registries would have to learn the new one.
+func (m *ManagedKeys) checkCALife() error {
+	ca := m.current.Load().ca
+	if ca == nil || ca.NotAfter.Sub(m.cfg.Now()) > caWarning {
+		return nil
+	}
+	return fmt.Errorf("the CA %s ends at %s: make keys in a new directory, give registries both CAs, then change managedDir",
+		m.dir.path(caFile), ca.NotAfter.Format(time.RFC3339))
+}
+
+// locked runs do with the directory locked, made if need be, and read once
+// more: another process may have done the work. do gets the error of that
+// reading.
+func (m *ManagedKeys) locked(do func(reloadErr error) error) error {
+	set := m.current.Load()
+	if len(set.keys) == 0 && set.ca == nil {
+		if err := os.MkdirAll(m.cfg.Dir, 0o700); err != nil {
+			return fmt.Errorf("signing keys: %w", err)
+		}
+	}
+	if _, err := m.dir.list(); err != nil {
+		return fmt.Errorf("signing keys: %w", err)
+	}
+	unlock, err := m.dir.lock()
+	if err != nil {
+		return fmt.Errorf("signing keys: %w", err)
+	}
+	defer unlock()
+	err = m.reload()
+	if errors.Is(err, errUnread) {
+		return err // what lies there is not known, so nothing is added to it
+	}
+	return do(err)
+}
+
+// keyDue says whether a key must be made without being asked for.
+func (m *ManagedKeys) keyDue() bool {
+	set := m.current.Load()
+	if m.cfg.Trust == TrustJWKS {
+		// Only the very first: no registry would know another.
+		return len(set.listing.keys) == 0 && len(set.keys) == 0
+	}
+	now := m.cfg.Now()
+	n := set.signingAt(now)
+	if n < 0 {
+		return true
+	}
+	key := set.keys[n]
+	if key.signing.NotAfter.Sub(now) < leafValidity/2 && key.signing.NotAfter.Before(set.ca.NotAfter) {
+		return true
+	}
+	if n+1 < len(set.keys) {
+		return false // the next one waits
+	}
+	return now.Sub(key.signsFrom) >= rotateEvery || key.signing.Algorithm != m.cfg.Algorithm
+}
+
+func (m *ManagedKeys) cleanupDue() bool {
+	set := m.current.Load()
+	return len(set.listing.temps) > 0 || len(set.ended(m.cfg.Now())) > 0
+}
+
+func (s *managedSet) ended(now time.Time) []managedKey {
+	signing := s.signingAt(now)
+	var out []managedKey
+	for n, k := range s.keys {
+		if n != signing && k.ended(now) {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// cleanup removes keys that have ended and files that a crash has left. The
+// caller holds the lock, so nobody is writing those.
+func (m *ManagedKeys) cleanup() error {
+	set := m.current.Load()
+	var faults []error
+	for _, name := range set.listing.temps {
+		faults = append(faults, removeFile(m.dir.path(name)))
+	}
+	ended := set.ended(m.cfg.Now())
+	for _, key := range ended {
+		faults = append(faults, removeFile(key.file))
+		m.cfg.Logger.Info("signing key removed, all its tokens have ended", "directory", m.cfg.Dir, "key", key.signing.ID)
+	}
+	return errors.Join(append(faults, m.reload())...)
+}
+
+func removeFile(name string) error {
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// makeKey makes a key that signs from signsFrom on, and reads it. The caller
+// holds the lock.
+func (m *ManagedKeys) makeKey(signsFrom time.Time) (id string, err error) {
+	set := m.current.Load()
+	now := m.cfg.Now()
+	var ca *x509.Certificate
+	var caKey crypto.Signer
+	if m.cfg.Trust == TrustCertificate {
+		if ca, caKey, err = m.ensureCA(set, now); err != nil {
+			return "", err
+		}
+	}
+	file := keyFile{
+		Version:              keyFileVersion,
+		Trust:                m.cfg.Trust,
+		Algorithm:            m.cfg.Algorithm,
+		CreatedAt:            now.UTC(),
+		SignsFrom:            signsFrom.UTC(),
+		TokenLifetimeSeconds: int64(m.cfg.Lifetime / time.Second),
+	}
+	for _, k := range set.keys {
+		file.Sequence = max(file.Sequence, k.sequence+1)
+	}
+	if id, err = m.dir.makeKey(file, m.cfg.Service, ca, caKey); err != nil {
+		return "", fmt.Errorf("make a signing key: %w", err)
+	}
+	m.cfg.Logger.Info("signing key made", "directory", m.cfg.Dir, "key", id, "algorithm", m.cfg.Algorithm, "signs_from", file.SignsFrom)
+	// Other files' faults were reported already, and do not concern the caller.
+	_ = m.reload()
+	if !slices.ContainsFunc(m.current.Load().keys, func(k managedKey) bool { return k.signing.ID == id }) {
+		return "", fmt.Errorf("the new signing key %s cannot be read back", m.dir.path(keyFileName(id)))
+	}
+	return id, nil
+}
+
+// ensureCA returns the CA and makes it if this is a new directory. It is never
+// replaced: registries would refuse every token until they are told.
+func (m *ManagedKeys) ensureCA(set *managedSet, now time.Time) (*x509.Certificate, crypto.Signer, error) {
+	ca, key, err := m.dir.readCA()
+	if errors.Is(err, fs.ErrNotExist) && set.ca == nil && len(set.listing.keys) == 0 {
+		if _, err := m.dir.makeCA(m.cfg.Service, now); err != nil {
+			return nil, nil, fmt.Errorf("make the CA of the signing keys: %w", err)
+		}
+		m.cfg.Logger.Info("CA of the signing keys made, give it to the registry", "file", filepath.Join(m.cfg.Dir, caFile))
+		ca, key, err = m.dir.readCA()
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if set.ca != nil && !set.ca.Equal(ca) {
+		return nil, nil, fmt.Errorf("%s is another CA than before: give it to the registries, then restart", m.dir.path(caFile))
+	}
+	return ca, key, nil
+}
