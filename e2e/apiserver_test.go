@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
 )
 
@@ -103,6 +106,14 @@ func TestAPIServerTokens(t *testing.T) {
 			}
 		})
 	}
+
+	t.Run("through the kubelet's plugin", func(t *testing.T) {
+		username, password := throughPlugin(t, "registry.example.com:5000", tokens[podScheduled])
+		if username == "" {
+			t.Error("containerd drops a credential without a username")
+		}
+		judge(t, pullpass.Start(t, ca, config("", "", audience)), password, "")
+	})
 
 	// Were the API audience configured, the token that every pod finds in its volume would be a password for a year.
 	t.Run("API audience configured", func(t *testing.T) {
@@ -280,4 +291,33 @@ func access(t *testing.T, token string) []string {
 		scopes = append(scopes, fmt.Sprintf("%v:%v:%s", e["type"], e["name"], strings.Join(actions, ",")))
 	}
 	return scopes
+}
+
+// throughPlugin runs the kubelet's credential provider as the kubelet does, and returns the username and password for the host.
+func throughPlugin(t *testing.T, host, token string) (username, password string) {
+	t.Helper()
+	request, err := json.Marshal(map[string]any{
+		"apiVersion": "credentialprovider.kubelet.k8s.io/v1", "kind": "CredentialProviderRequest",
+		"image": host + "/" + namespace + "/web", "serviceAccountToken": token,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugin := exec.CommandContext(t.Context(), programs.CredentialProvider(t))
+	plugin.Stdin = bytes.NewReader(request)
+	output, err := plugin.Output()
+	if err != nil {
+		t.Fatalf("the credential provider: %v", err)
+	}
+	var response struct {
+		Auth map[string]struct{ Username, Password string }
+	}
+	if err := json.Unmarshal(output, &response); err != nil {
+		t.Fatal(err)
+	}
+	credential, ok := response.Auth[host]
+	if !ok {
+		t.Fatalf("the credential provider answered nothing for %s", host)
+	}
+	return credential.Username, credential.Password
 }

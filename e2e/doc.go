@@ -1,0 +1,24 @@
+// Package e2e tests Pullpass with the real other side: programs and libraries that it meets in production, each as its own
+// process on loopback. "make e2e" runs it.
+//
+//	TestAPIServerTokens       every kind of token that a kube-apiserver issues, in every mode
+//	TestAPIServerDiscovery    the API server's keys, over its TLS, with and without anonymous access
+//	TestAPIServerKeyRotation  the API server changes its signing key
+//	TestClients               clients × registries: login, push, pull, mount, catalog, delete, and what is refused
+//
+// The packages below it run the parts:
+//
+//	programs   finds Debian's programs, builds the others and keeps them in a cache
+//	process    starts, watches and stops a program
+//	certs      keys and certificates
+//	cluster    etcd, kube-apiserver, the token controller; TokenRequest
+//	issuer     a cluster's issuer without the cluster
+//	registry   a distribution registry
+//	pullpass   "pullpass serve", its answers and its audit lines
+//
+// The directories kubernetes, helm and distribution are modules of their own that only say which version to build, so that
+// neither the product nor these tests depend on them.
+//
+// Nothing here is skipped: a part that is missing fails the test and says how to get it. The first run builds kube-apiserver,
+// which takes minutes; later runs take it from the cache. "go test -v" shows the table of clients and operations.
+package e2e
