@@ -214,7 +214,7 @@ func checkGranted(t *testing.T, method, token string, answer pullpass.Answer) {
 	if out["iss"] != pullpass.Issuer || out["aud"] != service && !reflect.DeepEqual(out["aud"], []any{service}) || out["sub"] != in["sub"] {
 		t.Errorf("%s: iss %v, aud %v, sub %v", method, out["iss"], out["aud"], out["sub"])
 	}
-	if out["exp"].(float64) > in["exp"].(float64) {
+	if end(t, out) > end(t, in) {
 		t.Errorf("%s: the registry token outlives the ServiceAccount's", method)
 	}
 	if got := access(t, body.Token); !slices.Equal(got, given) {
@@ -264,6 +264,17 @@ func checkRefused(t *testing.T, method, token string, answer pullpass.Answer, re
 	if reason == "token_legacy" && (audit.Claimed.Secret != "puller-legacy" || !audit.Claimed.Verified) {
 		t.Errorf("%s: the audit line of a legacy token must name its Secret and that the signature is good: %+v", method, audit.Claimed)
 	}
+}
+
+// end is the exp claim.
+func end(t *testing.T, claims map[string]any) int64 {
+	t.Helper()
+	number, _ := claims["exp"].(json.Number)
+	exp, err := number.Int64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return exp
 }
 
 // object reads the reference to an object from the kubernetes.io claim.

@@ -20,6 +20,16 @@ import (
 	"github.com/pullpass/pullpass/e2e/registry"
 )
 
+// registries are the versions of the distribution registry, and the ways in which each can trust Pullpass.
+var registries = []struct {
+	name, trust string
+	program     func(testing.TB) string
+}{
+	{"distribution 3.1.2, certificate", "certificate", programs.Distribution},
+	{"distribution 3.1.2, jwks", "jwks", programs.Distribution},
+	{"distribution 2.8.2, certificate", "certificate", programs.DockerRegistry},
+}
+
 // clientPolicy: everything in the own namespace, pull in shared, and the catalog.
 const clientPolicy = `apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
@@ -62,11 +72,6 @@ const tag = "v1"
 
 // TestClients lets real clients use real registries with ServiceAccount tokens as passwords.
 func TestClients(t *testing.T) {
-	registries := []struct{ name, program, trust string }{
-		{"distribution 3.1.2, certificate", programs.Distribution(t), "certificate"},
-		{"distribution 3.1.2, jwks", programs.Distribution(t), "jwks"},
-		{"distribution 2.8.2, certificate", programs.DockerRegistry(t), "certificate"},
-	}
 	clients := []client{
 		ggcrClient("go-containerregistry", basicAuth),
 		ggcrClient("go-containerregistry, identity token", identityToken),
@@ -79,7 +84,8 @@ func TestClients(t *testing.T) {
 	var seen results
 	for _, r := range registries {
 		t.Run(r.name, func(t *testing.T) {
-			world := startWorld(t, r.program, r.trust)
+			world := startWorld(t, r.program(t), pullpass.Signing{Trust: r.trust})
+			world.publish(t)
 			for _, c := range clients {
 				t.Run(c.name, func(t *testing.T) {
 					world.use(t, c, seen.row(r.name, c.name))
@@ -104,7 +110,7 @@ type world struct {
 	registry *registry.Registry
 }
 
-func startWorld(t *testing.T, program, trust string) *world {
+func startWorld(t *testing.T, program string, signing pullpass.Signing) *world {
 	t.Helper()
 	w := &world{ca: certs.NewCA(t, "registry-ca")}
 	w.issuer = issuer.Start(t, w.ca)
@@ -114,17 +120,22 @@ func startWorld(t *testing.T, program, trust string) *world {
 		}},
 		Policy:  clientPolicy,
 		Service: service,
-		Trust:   trust,
+		Signing: signing,
 	})
 	config := registry.Config{Program: program, Realm: w.proxy.URL + "/token", Service: service, Issuer: pullpass.Issuer}
-	if trust == "jwks" {
+	if signing.Trust == "jwks" {
 		config.JWKS = w.proxy.JWKS(t)
 	} else {
 		config.RootCertBundle = w.proxy.Certificates(t)
 	}
 	w.registry = registry.Start(t, w.ca, config)
+	return w
+}
 
-	// What is there already: an image that everybody may pull, and one of another team. Their owners push them.
+// publish pushes what is there before the clients come: an image that everybody may pull, and one of another team. Their
+// owners push them.
+func (w *world) publish(t *testing.T) {
+	t.Helper()
 	for _, repository := range []string{"shared/base", "team-b/app"} {
 		owner, _, _ := strings.Cut(repository, "/")
 		s := w.session(t, w.token(t, owner))
@@ -132,7 +143,6 @@ func startWorld(t *testing.T, program, trust string) *world {
 			t.Fatalf("push %s: %v", repository, err)
 		}
 	}
-	return w
 }
 
 // token is what the kubelet has for a pod in the namespace.

@@ -4,6 +4,7 @@
 //	TestAPIServerTokens       every kind of token that a kube-apiserver issues, in every mode
 //	TestAPIServerDiscovery    the API server's keys, over its TLS, with and without anonymous access
 //	TestAPIServerKeyRotation  the API server changes its signing key
+//	TestRegistriesVerify      tokens of Pullpass, and variants that differ in one point, at each registry
 //	TestClients               clients × registries: login, push, pull, mount, catalog, delete, and what is refused
 //
 // The packages below it run the parts:

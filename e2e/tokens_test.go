@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"strings"
@@ -92,7 +93,7 @@ func requestTokens(t *testing.T, c *cluster.Cluster) map[string]string {
 	return tokens
 }
 
-// claims decodes the payload of a token without verifying it.
+// claims decodes the payload of a token without verifying it. Numbers are json.Number.
 func claims(t *testing.T, token string) map[string]any { t.Helper(); return part(t, token, 1) }
 
 // keyID is the kid in the header of a token.
@@ -112,8 +113,10 @@ func part(t *testing.T, token string, n int) map[string]any {
 	if err != nil {
 		t.Fatal(err)
 	}
+	decoder := json.NewDecoder(bytes.NewReader(encoded))
+	decoder.UseNumber() // times must stay integers when they are signed again
 	var decoded map[string]any
-	if err := json.Unmarshal(encoded, &decoded); err != nil {
+	if err := decoder.Decode(&decoded); err != nil {
 		t.Fatal(err)
 	}
 	return decoded
@@ -122,11 +125,16 @@ func part(t *testing.T, token string, n int) map[string]any {
 // resign returns a token with the same claims, signed with another key.
 func resign(t *testing.T, token string, key certs.RSAKey) string {
 	t.Helper()
-	payload, err := json.Marshal(claims(t, token))
+	return sign(t, jose.SigningKey{Algorithm: jose.RS256, Key: jose.JSONWebKey{Key: key.PrivateKey, KeyID: "unknown"}}, nil, claims(t, token))
+}
+
+func sign(t *testing.T, key jose.SigningKey, options *jose.SignerOptions, claims map[string]any) string {
+	t.Helper()
+	payload, err := json.Marshal(claims)
 	if err != nil {
 		t.Fatal(err)
 	}
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: jose.JSONWebKey{Key: key.PrivateKey, KeyID: "unknown"}}, nil)
+	signer, err := jose.NewSigner(key, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,9 +142,9 @@ func resign(t *testing.T, token string, key certs.RSAKey) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	compact, err := signed.CompactSerialize()
+	token, err := signed.CompactSerialize()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return compact
+	return token
 }

@@ -8,8 +8,17 @@ type Config struct {
 	Policy string
 	// Service is the one registry that tokens are issued for.
 	Service string
-	// Trust is how that registry checks tokens: "certificate" (also when empty) or "jwks".
-	Trust string
+	// Signing says which key signs the tokens, and how the registry checks them. Without files, Pullpass makes the key.
+	Signing Signing
+}
+
+// Signing is the signing of the registry's tokens.
+type Signing struct {
+	Trust      string `json:"trust,omitempty"` // certificate (the default) or jwks
+	CertFile   string `json:"certFile,omitempty"`
+	KeyFile    string `json:"keyFile,omitempty"`
+	CAFile     string `json:"caFile,omitempty"`
+	ManagedDir string `json:"managedDir,omitempty"` // set by Start when there is no KeyFile
 }
 
 // Cluster is one element of the configuration's clusters.
@@ -67,10 +76,5 @@ type admin struct {
 type registry struct {
 	Service string  `json:"service"`
 	Issuer  string  `json:"issuer"`
-	Signing signing `json:"signing"`
-}
-
-type signing struct {
-	Trust      string `json:"trust,omitempty"`
-	ManagedDir string `json:"managedDir"`
+	Signing Signing `json:"signing"`
 }

@@ -52,17 +52,16 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 	address := process.FreeAddress(t)
 	policy := filepath.Join(dir, "policy.yaml")
 	writeFile(t, policy, config.Policy)
+	if config.Signing.KeyFile == "" {
+		config.Signing.ManagedDir = filepath.Join(dir, "keys")
+	}
 	content, err := json.MarshalIndent(file{
-		APIVersion: "pullpass.dev/v1alpha1",
-		Kind:       "ProxyConfiguration",
-		Server:     server{Address: address, TLS: tls{CertFile: serving.CertFile, KeyFile: serving.KeyFile}},
-		Admin:      admin{Address: process.FreeAddress(t)},
-		Clusters:   config.Clusters,
-		Registries: []registry{{
-			Service: config.Service,
-			Issuer:  Issuer,
-			Signing: signing{Trust: config.Trust, ManagedDir: filepath.Join(dir, "keys")},
-		}},
+		APIVersion:  "pullpass.dev/v1alpha1",
+		Kind:        "ProxyConfiguration",
+		Server:      server{Address: address, TLS: tls{CertFile: serving.CertFile, KeyFile: serving.KeyFile}},
+		Admin:       admin{Address: process.FreeAddress(t)},
+		Clusters:    config.Clusters,
+		Registries:  []registry{{Service: config.Service, Issuer: Issuer, Signing: config.Signing}},
 		PolicyFiles: []string{policy},
 	}, "", "  ")
 	if err != nil {
