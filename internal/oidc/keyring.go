@@ -1,0 +1,237 @@
+package oidc
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// fetchTimeout bounds one fetch as a whole.
+	fetchTimeout = 10 * time.Second
+
+	// A token with an unknown kid may cause a fetch at most once in this time,
+	// plus up to demandJitter, so that replicas do not ask together.
+	demandInterval = 10 * time.Second
+	demandJitter   = 2 * time.Second
+
+	// maxWait is how long a token waits for a fetch that is under way.
+	maxWait = 5 * time.Second
+
+	networkInterval = 5 * time.Minute
+	fileInterval    = 10 * time.Second
+	firstRetry      = time.Second
+
+	maxCauseBytes = 512
+)
+
+// keyring holds the keys of one issuer and decides when to fetch them. It knows
+// nothing of other issuers, so one that hangs delays its own tokens only.
+type keyring struct {
+	fetch    func(context.Context) (map[string]*key, error)
+	interval time.Duration // between background fetches
+	maxAge   time.Duration
+	now      func() time.Time
+	log      *slog.Logger
+
+	current atomic.Pointer[keySet] // nil before the first good fetch
+
+	mu        sync.Mutex
+	running   <-chan struct{} // closed at the end of the fetch that is under way; nil: none is
+	startedAt time.Time       // of the most recent fetch
+	pause     time.Duration   // after startedAt, before a token may cause the next one
+	lastErr   error           // of the most recent finished fetch; nil if it was good
+	fetches   uint64
+	failures  uint64
+}
+
+// believed returns the keys that count now, or nil: none were fetched, or all
+// fetches failed for longer than maxAge.
+func (r *keyring) believed(now time.Time) *keySet {
+	set := r.current.Load()
+	if set == nil || now.Sub(set.fetchedAt) > r.maxAge {
+		return nil
+	}
+	return set
+}
+
+// find returns the key with this id. If it is not known, the keys are fetched
+// again, unless that was tried a moment ago: a fetch is for the issuer, never
+// for the token, so any number of invented ids costs one fetch per interval.
+//
+// Without a key, the reason is ReasonUnknownKey when the issuer says so, and
+// ReasonUnavailable as long as it could not be asked: a token of a key that is
+// new and cannot be fetched is not proven bad.
+func (r *keyring) find(ctx context.Context, id string) (*key, Reason, error) {
+	if k := r.believed(r.now()).find(id); k != nil {
+		return k, "", nil
+	}
+	waitErr := r.fetchOnDemand(ctx)
+	set := r.believed(r.now())
+	if k := set.find(id); k != nil {
+		return k, "", nil
+	}
+	if waitErr != nil {
+		return nil, ReasonUnavailable, waitErr
+	}
+	r.mu.Lock()
+	lastErr := r.lastErr
+	r.mu.Unlock()
+	switch {
+	case lastErr != nil:
+		return nil, ReasonUnavailable, lastErr
+	case set == nil:
+		return nil, ReasonUnavailable, errors.New("the keys were not refreshed for too long")
+	}
+	return nil, ReasonUnknownKey, nil
+}
+
+// fetchOnDemand starts a fetch if none is under way and the last one is long
+// enough ago, and waits for the one under way. The error says why the caller
+// did not wait until its end.
+func (r *keyring) fetchOnDemand(ctx context.Context) error {
+	r.mu.Lock()
+	done := r.running
+	if done == nil {
+		elapsed := r.now().Sub(r.startedAt)
+		if !r.startedAt.IsZero() && elapsed >= 0 && elapsed < r.pause {
+			r.mu.Unlock()
+			return nil
+		}
+		done = r.start()
+	}
+	r.mu.Unlock()
+
+	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, errors.New("the keys are still being fetched"))
+	defer cancel()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// refresh fetches the keys, or waits for the fetch that is under way.
+func (r *keyring) refresh(ctx context.Context) error {
+	r.mu.Lock()
+	done := r.running
+	if done == nil {
+		done = r.start()
+	}
+	r.mu.Unlock()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lastErr
+}
+
+// start begins a fetch. The caller holds mu. The fetch has a time limit of its
+// own: it must not end with the request that happened to cause it.
+func (r *keyring) start() <-chan struct{} {
+	done := make(chan struct{})
+	r.running = done
+	r.startedAt = r.now()
+	r.pause = demandInterval + jitter(demandJitter)
+	r.fetches++
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
+		defer cancel()
+		keys, err := r.fetch(ctx)
+		r.finish(keys, err)
+		close(done)
+	}()
+	return done
+}
+
+// finish replaces the keys after a good fetch, so that withdrawn ones stop
+// working at once, and keeps them after a failed one.
+func (r *keyring) finish(keys map[string]*key, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running = nil
+	previousErr := r.lastErr
+	set := r.current.Load()
+	if err != nil {
+		r.failures++
+		r.lastErr = describe(err)
+		if previousErr == nil || previousErr.Error() != r.lastErr.Error() {
+			r.log.Warn("fetching the issuer's keys failed", "cause", r.lastErr, "keys", set.size())
+		}
+		return
+	}
+	r.lastErr = nil
+	set = newKeySet(keys, set, r.now())
+	r.current.Store(set)
+	level := slog.LevelDebug
+	if previousErr != nil {
+		level = slog.LevelInfo
+	}
+	r.log.Log(context.Background(), level, "fetched the issuer's keys", "keys", set.size())
+}
+
+// run fetches at once and then at every interval until ctx ends. After a
+// failure it tries again sooner.
+func (r *keyring) run(ctx context.Context) {
+	retry := firstRetry
+	for {
+		wait := r.interval
+		if err := r.refresh(ctx); err != nil {
+			wait = min(retry, r.interval)
+			retry = 2 * wait
+		} else {
+			retry = firstRetry
+		}
+		timer := time.NewTimer(wait - jitter(wait/5))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+func (r *keyring) status() IssuerStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := IssuerStatus{Keys: r.believed(r.now()).size(), Fetches: r.fetches, Failures: r.failures}
+	if set := r.current.Load(); set != nil {
+		s.FetchedAt = set.fetchedAt
+	}
+	if r.lastErr != nil {
+		s.LastFailure = r.lastErr.Error()
+	}
+	return s
+}
+
+// describe bounds the cause of a failure and takes out what differs at every
+// try, so that the same failure reads the same.
+func describe(err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		op.Source = nil // the port of our own side
+	}
+	if s := err.Error(); len(s) > maxCauseBytes {
+		return errors.New(strings.ToValidUTF8(s[:maxCauseBytes], "") + "...")
+	}
+	return err
+}
+
+// jitter returns a random part of limit. It is no secret, but math/rand is not
+// used here at all.
+func jitter(limit time.Duration) time.Duration {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return time.Duration(binary.LittleEndian.Uint64(b[:]) % uint64(max(limit, 1)))
+}

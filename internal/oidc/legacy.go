@@ -1,0 +1,48 @@
+package oidc
+
+import (
+	"fmt"
+	"time"
+)
+
+// legacyIssuer is the iss of every token that Kubernetes keeps in a Secret. Such
+// a token has no audience and never expires, but is signed with the same key as
+// the others. KEP-2799 says why they must go.
+const legacyIssuer = "kubernetes/serviceaccount"
+
+// isLegacy cannot hold for a configured issuer, because that is an https URL.
+func (c *claims) isLegacy() bool { return c.Issuer.value == legacyIssuer }
+
+func (c *claims) legacyClaimed() Claimed {
+	return Claimed{
+		Issuer:         legacyIssuer,
+		Subject:        cut(c.Subject.value),
+		Namespace:      cut(c.LegacyNamespace.value),
+		ServiceAccount: ObjectRef{Name: c.LegacyServiceAccount.value, UID: c.LegacyUID.value}.cut(),
+		Secret:         cut(c.LegacySecret.value),
+	}
+}
+
+// refuseLegacy finds out whether the token is genuine, so that the last users
+// of such tokens can be found, and refuses it in any case. It works with the
+// keys that are at hand: a token that is refused anyway is no reason to fetch.
+func (v *Verifier) refuseLegacy(t *token, now time.Time) *Error {
+	claimed := t.claims.legacyClaimed()
+	failure := &Error{Reason: ReasonLegacy, Claimed: claimed}
+	failure.Message = fmt.Sprintf("the token of Secret %s in namespace %s never expires and is not accepted; "+
+		"delete that Secret, and use the kubelet's credential provider, a projected volume or \"kubectl create token\" (KEP-2799)",
+		quote(claimed.Secret), quote(claimed.Namespace))
+
+	algorithm, keyID, refusal := t.checkHeader()
+	if refusal != nil {
+		return failure
+	}
+	for _, i := range v.issuers {
+		key := i.keys.believed(now).find(keyID)
+		if key != nil && key.algorithm == algorithm && key.verify(t.signed, t.signature) {
+			failure.Verified, failure.Cluster = true, i.Cluster
+			break
+		}
+	}
+	return failure
+}

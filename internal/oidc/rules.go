@@ -1,0 +1,124 @@
+package oidc
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The checks below are what the configuration of an issuer asks of claims that
+// are complete and consistent. They run before the signature is checked and
+// only ever refuse.
+
+// checkAudience refuses tokens for others, above all those for the API server
+// itself, which every pod has.
+func (i *issuer) checkAudience(c *claims, _ time.Time) *Error {
+	for _, audience := range c.Audience.values {
+		if slices.Contains(i.Audiences, audience) {
+			return nil
+		}
+	}
+	return &Error{
+		Reason: ReasonAudience,
+		Message: fmt.Sprintf("the token's audience %s is not accepted here; request a token with audience %s "+
+			"(tokenAttributes.serviceAccountTokenAudience in the kubelet's CredentialProviderConfig)",
+			"["+quoteList(c.Audience.values, ", ")+"]", quoteList(i.Audiences, " or ")),
+	}
+}
+
+func (i *issuer) checkTime(c *claims, now time.Time) *Error {
+	if expiry := unixTime(c.Expiry); !now.Before(expiry) {
+		return &Error{
+			Reason: ReasonExpired,
+			Message: fmt.Sprintf("the token expired at %s, %s ago; request a new one",
+				expiry.Format(time.RFC3339), now.Sub(expiry).Round(time.Second)),
+		}
+	}
+	if begin := c.notBefore(); now.Before(begin) {
+		return &Error{
+			Reason: ReasonNotYetValid,
+			Message: fmt.Sprintf("the token is valid from %s, %s from now; compare the clocks of the API server and of this server",
+				begin.Add(clockSkew).Format(time.RFC3339), begin.Add(clockSkew).Sub(now).Round(time.Second)),
+		}
+	}
+	return nil
+}
+
+// checkLifetime refuses what lives too long to be of use only now: an API
+// server extends the API-audience token of every pod to one year.
+func (i *issuer) checkLifetime(c *claims, _ time.Time) *Error {
+	lifetime := unixTime(c.Expiry).Sub(unixTime(c.IssuedAt)) // cannot overflow, unlike seconds times time.Second
+	if lifetime <= i.MaxLifetime {
+		return nil
+	}
+	return &Error{
+		Reason: ReasonLifetime,
+		Message: fmt.Sprintf("the token's lifetime of %s is longer than the %s that cluster %s allows (maxTokenLifetime); "+
+			"request a shorter one, with an audience of its own", lifetime, i.MaxLifetime, quote(i.Cluster)),
+	}
+}
+
+func (i *issuer) checkBound(c *claims, _ time.Time) *Error {
+	k := c.Kubernetes
+	want := "a pod"
+	switch {
+	case i.Bound == BoundAny:
+		return nil
+	case k.Pod != nil:
+		return nil
+	case i.Bound == BoundPodOrNode:
+		if k.Node != nil {
+			return nil
+		}
+		want = "a pod or node"
+	}
+	is := "not bound to an object"
+	switch {
+	case k.Secret != nil:
+		is = "bound to a Secret"
+	case k.Node != nil:
+		is = "bound to a node"
+	}
+	return &Error{
+		Reason: ReasonNotBound,
+		Message: fmt.Sprintf("the token is %s, and cluster %s wants one that is bound to %s (bound: %s); "+
+			"use the kubelet's credential provider, a projected volume or \"kubectl create token --bound-object-kind\"",
+			is, quote(i.Cluster), want, i.Bound),
+	}
+}
+
+func (i *issuer) checkNode(c *claims, _ time.Time) *Error {
+	if !i.RequireNode || c.Kubernetes.Node != nil {
+		return nil
+	}
+	return &Error{
+		Reason: ReasonNoNode,
+		Message: fmt.Sprintf("the token has no node claim, which cluster %s requires (node.claim); "+
+			"API servers set it since Kubernetes 1.30 (KEP-4193) in tokens of pods that are scheduled", quote(i.Cluster)),
+	}
+}
+
+// notBefore is the first moment at which the token is accepted. A token from
+// the future is as wrong by iat as by nbf.
+func (c *claims) notBefore() time.Time {
+	return time.Unix(max(c.NotBefore.unix, c.IssuedAt.unix), 0).Add(-clockSkew).UTC()
+}
+
+func unixTime(d date) time.Time { return time.Unix(d.unix, 0).UTC() }
+
+// quoteList returns at most three quoted values.
+func quoteList(values []string, separator string) string {
+	const most = 3
+	var b strings.Builder
+	for n, value := range values[:min(len(values), most)] {
+		if n > 0 {
+			b.WriteString(separator)
+		}
+		b.WriteString(quote(value))
+	}
+	if len(values) > most {
+		fmt.Fprintf(&b, "%s%d more", separator, len(values)-most)
+	}
+	return b.String()
+}

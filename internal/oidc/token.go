@@ -1,0 +1,136 @@
+package oidc
+
+import (
+	"encoding/base64"
+	"errors"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/json"
+)
+
+// MaxTokenBytes is the longest token that Verify looks into. Tokens of API
+// servers have about 1 KiB.
+const MaxTokenBytes = 16 << 10
+
+const (
+	// A header is decoded recursively, so it is bounded before. Those of API
+	// servers have 85 bytes.
+	maxHeaderBytes = 1 << 10
+	maxKeyIDBytes  = 256
+)
+
+// token is a token of the right form. Nothing in it is proven.
+type token struct {
+	signed    string // header and payload as they were sent: what the signature covers
+	header    map[string]any
+	claims    claims
+	signature []byte
+}
+
+// parse splits and decodes a token in JWS compact serialization (RFC 7515,
+// section 7.1). It is strict where libraries are lenient, because a token must
+// have one form only: no padding, no line breaks, no bits left over at the end
+// of a part, no duplicate members.
+func parse(raw string) (*token, *Error) {
+	malformed := func(message string, cause error) (*token, *Error) {
+		return nil, &Error{Reason: ReasonMalformed, Message: message, Err: cause}
+	}
+	if !isCompact(raw) {
+		return malformed("the credential is not a ServiceAccount token: a token is three base64url parts, joined with dots", nil)
+	}
+	end := strings.LastIndexByte(raw, '.')
+	t := &token{signed: raw[:end]}
+	headerPart, payloadPart, _ := strings.Cut(t.signed, ".")
+
+	encoding := base64.RawURLEncoding.Strict()
+	header, err := encoding.DecodeString(headerPart)
+	if err != nil {
+		return malformed("the token's header is not base64url", nil)
+	}
+	payload, err := encoding.DecodeString(payloadPart)
+	if err != nil {
+		return malformed("the token's payload is not base64url", nil)
+	}
+	if t.signature, err = encoding.DecodeString(raw[end+1:]); err != nil {
+		return malformed("the token's signature is not base64url", nil)
+	}
+
+	if len(header) > maxHeaderBytes {
+		return malformed("the token's header is longer than 1 KiB", nil)
+	}
+	if !utf8.Valid(header) || !utf8.Valid(payload) {
+		return malformed("the token is not UTF-8", nil)
+	}
+	if err := json.Unmarshal(header, &t.header); err != nil {
+		return malformed("the token's header is not a JSON object with distinct members", boundedError(err))
+	}
+	if t.claims, err = parseClaims(payload); err != nil {
+		if _, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			return nil, &Error{
+				Reason: ReasonClaims, Claimed: t.claims.claimed(), Err: boundedError(err),
+				Message: `the token's claims do not have the form that Kubernetes gives them (see "kubernetes.io")`,
+			}
+		}
+		return malformed("the token's payload is not a JSON object with distinct members", boundedError(err))
+	}
+	return t, nil
+}
+
+// isCompact reports whether s consists of three parts in the alphabet of
+// base64url. The decoder alone would skip line breaks.
+func isCompact(s string) bool {
+	dots := 0
+	for _, c := range []byte(s) {
+		if c == '.' {
+			dots++
+		} else if !isAlphanumeric(c) && c != '-' && c != '_' {
+			return false
+		}
+	}
+	return dots == 2
+}
+
+// checkHeader returns the algorithm and the key that the header names. Both
+// are only compared with what is configured and published: nothing in a header
+// is a reason to trust, to fetch or to skip something (RFC 8725, sections 3.1
+// and 3.10).
+func (t *token) checkHeader() (jose.SignatureAlgorithm, string, *Error) {
+	name, _ := t.header["alg"].(string)
+	algorithm := jose.SignatureAlgorithm(name)
+	if !slices.Contains(algorithms[:], algorithm) {
+		return "", "", &Error{
+			Reason:  ReasonAlgorithm,
+			Message: "the token's algorithm " + quote(name) + " is not accepted; API servers sign with RS256, ES256, ES384 or ES512",
+		}
+	}
+	refuse := func(message string) (jose.SignatureAlgorithm, string, *Error) {
+		return "", "", &Error{Reason: ReasonHeader, Message: "the token's header " + message}
+	}
+	for name := range t.header {
+		if name != "alg" && name != "kid" && name != "typ" {
+			return refuse("has " + quote(name) + "; only alg, kid and typ are accepted")
+		}
+	}
+	// A token of another kind (at+jwt, logout+jwt) of the same issuer is not a
+	// credential: RFC 8725, section 3.11.
+	if kind, ok := t.header["typ"]; ok {
+		if s, isString := kind.(string); !isString || !strings.EqualFold(s, "JWT") {
+			return refuse("has a typ other than JWT")
+		}
+	}
+	keyID, _ := t.header["kid"].(string)
+	if keyID == "" || len(keyID) > maxKeyIDBytes {
+		return refuse("needs a kid, the name of the signing key")
+	}
+	return algorithm, keyID, nil
+}
+
+// boundedError keeps for the log what an error says whose text may repeat a
+// stranger's input.
+func boundedError(err error) error {
+	quoted := quote(err.Error())
+	return errors.New(quoted[1 : len(quoted)-1])
+}

@@ -1,0 +1,193 @@
+package oidc
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+)
+
+// clockSkew is how far the clock of an API server may be ahead of ours. There
+// is none for exp: a token is not accepted after its end.
+const clockSkew = time.Minute
+
+// Verifier authenticates ServiceAccount tokens of the configured issuers. It is
+// safe for concurrent use.
+type Verifier struct {
+	issuers []*issuer
+	byURL   map[string]*issuer
+	cache   *cache
+	now     func() time.Time
+}
+
+type issuer struct {
+	Issuer
+	keys *keyring
+}
+
+// New checks the configuration and reports all of its faults in one error. It
+// opens no file and uses no network: a key source that cannot be read makes
+// tokens of its issuer ReasonUnavailable until it can.
+func New(c Config) (*Verifier, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	remembered, err := newCache(c.CacheSize)
+	if err != nil {
+		return nil, err
+	}
+	v := &Verifier{byURL: map[string]*issuer{}, cache: remembered, now: c.Now}
+	for _, settings := range c.Issuers {
+		settings.Audiences = slices.Clone(settings.Audiences)
+		keys := &keyring{
+			maxAge: settings.MaxKeyAge,
+			now:    c.Now,
+			log:    c.Logger.With("cluster", settings.Cluster, "issuer", settings.URL),
+		}
+		if file := settings.Discovery.JWKSFile; file != "" {
+			keys.fetch, keys.interval = fileSource(file).fetch, fileInterval
+		} else {
+			source, err := newNetworkSource(settings)
+			if err != nil {
+				return nil, err
+			}
+			keys.fetch, keys.interval = source.fetch, networkInterval
+		}
+		i := &issuer{Issuer: settings, keys: keys}
+		v.issuers = append(v.issuers, i)
+		v.byURL[i.URL] = i
+	}
+	return v, nil
+}
+
+// Run fetches the keys of every issuer at once and refreshes them until ctx
+// ends; then it returns nil. Without it, keys are fetched only when a token
+// needs them. Failures are logged and shown by Status.
+func (v *Verifier) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	for _, i := range v.issuers {
+		running.Go(func() { i.keys.run(ctx) })
+	}
+	running.Wait()
+	return nil
+}
+
+// Status returns the state of each issuer's keys, in configured order.
+func (v *Verifier) Status() []IssuerStatus {
+	all := make([]IssuerStatus, len(v.issuers))
+	for n, i := range v.issuers {
+		all[n] = i.keys.status()
+		all[n].Cluster, all[n].Issuer = i.Cluster, i.URL
+	}
+	return all
+}
+
+// Verify checks a token in compact serialization and returns whom it
+// identifies. Every failure is an *Error.
+//
+// A token that was accepted before is accepted again without its signature
+// being checked, as long as it is not expired and its key is published. A token
+// of a key that is not known yet may wait some seconds for a fetch; ctx can
+// make that shorter.
+func (v *Verifier) Verify(ctx context.Context, raw string) (Identity, error) {
+	if len(raw) > MaxTokenBytes {
+		return Identity{}, &Error{Reason: ReasonMalformed, Message: "the token is longer than 16 KiB"}
+	}
+	now := v.now()
+	hash := sha256.Sum256([]byte(raw))
+	if remembered := v.cache.find(hash, now); remembered != nil {
+		return remembered.identity, nil
+	}
+	accepted, refusal := v.judge(ctx, raw, now)
+	if refusal != nil {
+		return Identity{}, refusal
+	}
+	accepted.identity.TokenHash = hash
+	v.cache.add(accepted)
+	return accepted.identity, nil
+}
+
+// judge goes from cheap to dear: what needs a key, and perhaps the network,
+// comes last.
+func (v *Verifier) judge(ctx context.Context, raw string, now time.Time) (*verified, *Error) {
+	t, refusal := parse(raw)
+	if refusal != nil {
+		return nil, refusal
+	}
+	if t.claims.isLegacy() {
+		return nil, v.refuseLegacy(t, now)
+	}
+	i := v.byURL[t.claims.Issuer.value]
+	if i == nil {
+		return nil, refuseIssuer(&t.claims)
+	}
+	accepted, refusal := i.judge(ctx, t, now)
+	if refusal != nil {
+		refusal.Cluster, refusal.Claimed = i.Cluster, t.claims.claimed()
+		return nil, refusal
+	}
+	return accepted, nil
+}
+
+func refuseIssuer(c *claims) *Error {
+	if fault := c.Issuer.fault("iss", ""); fault != "" {
+		return &Error{Reason: ReasonClaims, Claimed: c.claimed(), Message: "the token's " + fault}
+	}
+	return &Error{
+		Reason: ReasonUnknownIssuer, Claimed: c.claimed(),
+		Message: fmt.Sprintf("the token's issuer %s is not configured here; "+
+			"a cluster's issuer must equal the API server's --service-account-issuer exactly", quote(c.Issuer.value)),
+	}
+}
+
+func (i *issuer) judge(ctx context.Context, t *token, now time.Time) (*verified, *Error) {
+	algorithm, keyID, refusal := t.checkHeader()
+	if refusal != nil {
+		return nil, refusal
+	}
+	if fault := t.claims.check(); fault != "" {
+		return nil, &Error{Reason: ReasonClaims, Message: "the token's " + fault}
+	}
+	for _, check := range [...]func(*issuer, *claims, time.Time) *Error{
+		(*issuer).checkAudience, (*issuer).checkTime, (*issuer).checkLifetime, (*issuer).checkBound, (*issuer).checkNode,
+	} {
+		if refusal := check(i, &t.claims, now); refusal != nil {
+			return nil, refusal
+		}
+	}
+	k, reason, err := i.keys.find(ctx, keyID)
+	switch reason {
+	case ReasonUnavailable:
+		return nil, &Error{
+			Reason: reason, Err: err,
+			Message: "the signing keys of cluster " + quote(i.Cluster) + " cannot be read at the moment; try again later",
+		}
+	case ReasonUnknownKey:
+		return nil, &Error{
+			Reason: reason,
+			Message: fmt.Sprintf("the token's key %s is not one that issuer %s publishes; "+
+				"if the API server has just changed its key, try again in some seconds", quote(keyID), quote(i.URL)),
+		}
+	}
+	if k.algorithm != algorithm {
+		return nil, &Error{
+			Reason:  ReasonAlgorithm,
+			Message: fmt.Sprintf("the token's algorithm is %s, but its key is for %s", algorithm, k.algorithm),
+		}
+	}
+	if !k.verify(t.signed, t.signature) {
+		return nil, &Error{Reason: ReasonSignature, Message: "the token's signature is wrong"}
+	}
+	accepted := &verified{identity: t.claims.identity(), notBefore: t.claims.notBefore(), issuer: i, key: k}
+	accepted.identity.Cluster, accepted.identity.Issuer = i.Cluster, i.URL
+	return accepted, nil
+}
