@@ -5,7 +5,7 @@
 //	ParseRequest  wire form  → Request{Service, Scopes, Credential, …}
 //	Issuer.Issue  Grant      → Token (a signed JWT)
 //	WriteToken    Token      → 200
-//	WriteError    Failure    → 4xx, 5xx
+//	WriteFailure  Failure    → 4xx, 5xx
 //
 // It decides nothing: who may have what is the exchange's business. It does no
 // network I/O; signing keys come from files (FileKeys) or from a directory of
