@@ -121,9 +121,12 @@ type SigningKey struct {
 	Algorithm Algorithm
 	NotAfter  time.Time // end of its certificate; zero without one
 
-	signer crypto.Signer
+	public crypto.PublicKey
 	leaf   *x509.Certificate // nil with TrustJWKS
 	header string            // protected header in base64url, made once: it is the same in every token
+	// signature holds the private key where nothing can print it: fmt follows
+	// pointers in unexported fields in some cases (%s), past any Format method.
+	signature func(message []byte) ([]byte, error)
 }
 
 // newSigningKey prepares signer. chain is the certificate chain, leaf first,
@@ -136,7 +139,10 @@ func newSigningKey(algorithm Algorithm, signer crypto.Signer, chain []*x509.Cert
 	if err != nil {
 		return nil, err
 	}
-	key := &SigningKey{ID: id, Algorithm: algorithm, signer: signer}
+	key := &SigningKey{ID: id, Algorithm: algorithm, public: signer.Public()}
+	if key.signature, err = signatureFunc(signer); err != nil {
+		return nil, err
+	}
 	// The kid is sent along with x5c too, so that logs can be joined.
 	// Registries look at x5c first (distribution's VerifySigningKey).
 	header := struct {
@@ -183,36 +189,44 @@ func (k *SigningKey) sign(payload []byte) (string, error) {
 	token = append(token, '.')
 	token = enc.AppendEncode(token, payload)
 
-	var signature []byte
-	switch key := k.signer.(type) {
-	case *ecdsa.PrivateKey:
-		digest := sha256.Sum256(token)
-		r, s, err := ecdsa.Sign(rand.Reader, key, digest[:])
-		if err != nil {
-			return "", fmt.Errorf("sign with key %s: %w", k.ID, err)
-		}
-		// RFC 7518 section 3.4: both as 32 octets, whatever their value.
-		signature = make([]byte, 64)
-		r.FillBytes(signature[:32])
-		s.FillBytes(signature[32:])
-	case *rsa.PrivateKey:
-		digest := sha256.Sum256(token)
-		var err error
-		if signature, err = rsa.SignPKCS1v15(nil, key, crypto.SHA256, digest[:]); err != nil {
-			return "", fmt.Errorf("sign with key %s: %w", k.ID, err)
-		}
-	case ed25519.PrivateKey:
-		signature = ed25519.Sign(key, token)
-	default:
-		return "", fmt.Errorf("sign with key %s: a %T cannot sign", k.ID, k.signer)
+	signature, err := k.signature(token)
+	if err != nil {
+		return "", fmt.Errorf("sign with key %s: %w", k.ID, err)
 	}
 	token = append(token, '.')
 	return string(enc.AppendEncode(token, signature)), nil
 }
 
+// signatureFunc returns the JWS signature of a message by signer (RFC 7518
+// sections 3.3 and 3.4, RFC 8037 section 3.1).
+func signatureFunc(signer crypto.Signer) (func([]byte) ([]byte, error), error) {
+	switch key := signer.(type) {
+	case *ecdsa.PrivateKey:
+		return func(message []byte) ([]byte, error) {
+			digest := sha256.Sum256(message)
+			r, s, err := ecdsa.Sign(rand.Reader, key, digest[:])
+			if err != nil {
+				return nil, err
+			}
+			signature := make([]byte, 64) // both as 32 octets, whatever their value
+			r.FillBytes(signature[:32])
+			s.FillBytes(signature[32:])
+			return signature, nil
+		}, nil
+	case *rsa.PrivateKey:
+		return func(message []byte) ([]byte, error) {
+			digest := sha256.Sum256(message)
+			return rsa.SignPKCS1v15(nil, key, crypto.SHA256, digest[:])
+		}, nil
+	case ed25519.PrivateKey:
+		return func(message []byte) ([]byte, error) { return ed25519.Sign(key, message), nil }, nil
+	}
+	return nil, fmt.Errorf("a key of type %T cannot sign tokens: use ECDSA P-256, RSA or Ed25519", signer)
+}
+
 // publicJWK returns the public half, as it is published.
 func (k *SigningKey) publicJWK() jose.JSONWebKey {
-	return jose.JSONWebKey{Key: k.signer.Public(), KeyID: k.ID, Algorithm: string(k.Algorithm), Use: "sig"}
+	return jose.JSONWebKey{Key: k.public, KeyID: k.ID, Algorithm: string(k.Algorithm), Use: "sig"}
 }
 
 func (k SigningKey) String() string       { return "signing key " + k.ID }

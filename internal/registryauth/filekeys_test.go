@@ -1,0 +1,538 @@
+package registryauth
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distribution/distribution/v3/registry/auth/token"
+)
+
+const testOverlap = 6 * time.Minute
+
+func certPEM(certs ...*testCert) []byte {
+	var out []byte
+	for _, cert := range certs {
+		out = append(out, encodeCertificatePEM(cert.Certificate)...)
+	}
+	return out
+}
+
+func keyPEM(t testing.TB, key crypto.Signer) []byte {
+	t.Helper()
+	data, err := encodeKeyPEM(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func pemBlock(kind string, der []byte, err error) []byte {
+	if err != nil {
+		panic(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+// keyFiles are the files of a test; nil means that there is none.
+type keyFiles struct{ cert, key, ca []byte }
+
+func (f keyFiles) write(t testing.TB, dir string) {
+	t.Helper()
+	for name, data := range map[string][]byte{"tls.crt": f.cert, "tls.key": f.key, "ca.crt": f.ca} {
+		if data == nil {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// config names the files that f has.
+func (f keyFiles) config(dir string, algorithm Algorithm) FileKeysConfig {
+	cfg := FileKeysConfig{Algorithm: algorithm, Trust: TrustJWKS, KeyFile: filepath.Join(dir, "tls.key"), Overlap: testOverlap}
+	if f.cert != nil {
+		cfg.Trust, cfg.CertFile = TrustCertificate, filepath.Join(dir, "tls.crt")
+	}
+	if f.ca != nil {
+		cfg.CAFile = filepath.Join(dir, "ca.crt")
+	}
+	return cfg
+}
+
+func (f keyFiles) load(t testing.TB, algorithm Algorithm) (*FileKeys, error) {
+	t.Helper()
+	dir := t.TempDir()
+	f.write(t, dir)
+	return NewFileKeys(f.config(dir, algorithm))
+}
+
+func mustLoad(t testing.TB, cfg FileKeysConfig) *FileKeys {
+	t.Helper()
+	keys, err := NewFileKeys(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
+func mustSigning(t testing.TB, keys Keys) *SigningKey {
+	t.Helper()
+	key, err := keys.Signing()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func TestFileKeysReadEveryForm(t *testing.T) {
+	t.Parallel()
+	ec := newTestSigner(t, ES256).(*ecdsa.PrivateKey)
+	ed := newTestSigner(t, EdDSA)
+	sec1, err := x509.MarshalECPrivateKey(ec)
+	ca := newTestCA(t, nil)
+	intermediate := newTestCert(t, newTestSigner(t, ES256), ca, func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign })
+	leaf := newTestCert(t, ec, ca, nil)
+	deepLeaf := newTestCert(t, ec, intermediate, nil)
+	selfSigned := newTestCert(t, ec, nil, nil)
+	rsaLeaf := newTestCert(t, issuingRSAKey(), ca, nil)
+	edLeaf := newTestCert(t, ed, ca, nil)
+	noUsage := newTestCert(t, ec, ca, func(c *x509.Certificate) { c.KeyUsage = 0 })
+
+	cases := map[string]struct {
+		files     keyFiles
+		algorithm Algorithm
+		x5c       int // certificates in the token
+		published []*testCert
+	}{
+		"PKCS#8 EC":                  {keyFiles{key: keyPEM(t, ec)}, ES256, 0, nil},
+		"SEC 1 with parameters":      {keyFiles{key: append(pemBlock("EC PARAMETERS", []byte{6}, nil), pemBlock("EC PRIVATE KEY", sec1, err)...)}, ES256, 0, nil},
+		"PKCS#8 RSA":                 {keyFiles{key: keyPEM(t, issuingRSAKey())}, RS256, 0, nil},
+		"PKCS#1 RSA":                 {keyFiles{key: pemBlock("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(issuingRSAKey()), nil)}, RS256, 0, nil},
+		"PKCS#8 Ed25519":             {keyFiles{key: keyPEM(t, ed)}, EdDSA, 0, nil},
+		"default is ES256":           {keyFiles{key: keyPEM(t, ec)}, "", 0, nil},
+		"leaf and CA file":           {keyFiles{certPEM(leaf), keyPEM(t, ec), certPEM(ca)}, ES256, 1, []*testCert{ca}},
+		"leaf and CA in the chain":   {keyFiles{cert: certPEM(leaf, ca), key: keyPEM(t, ec)}, ES256, 1, []*testCert{ca}},
+		"leaf, intermediate, CA":     {keyFiles{cert: certPEM(deepLeaf, intermediate, ca), key: keyPEM(t, ec)}, ES256, 2, []*testCert{ca}},
+		"intermediate, CA file":      {keyFiles{certPEM(deepLeaf, intermediate), keyPEM(t, ec), certPEM(ca)}, ES256, 2, []*testCert{ca}},
+		"intermediate as the anchor": {keyFiles{cert: certPEM(deepLeaf, intermediate), key: keyPEM(t, ec)}, ES256, 2, []*testCert{intermediate}},
+		"leaf as the anchor":         {keyFiles{cert: certPEM(leaf), key: keyPEM(t, ec)}, ES256, 1, []*testCert{leaf}},
+		"self-signed":                {keyFiles{cert: certPEM(selfSigned), key: keyPEM(t, ec)}, ES256, 1, []*testCert{selfSigned}},
+		"certificate and key in one": {keyFiles{cert: append(keyPEM(t, ec), certPEM(leaf, ca)...), key: append(certPEM(leaf), keyPEM(t, ec)...)}, ES256, 1, []*testCert{ca}},
+		"two CAs in the CA file":     {keyFiles{certPEM(leaf), keyPEM(t, ec), certPEM(ca, selfSigned)}, ES256, 1, []*testCert{ca, selfSigned}},
+		"RSA leaf of an EC CA":       {keyFiles{certPEM(rsaLeaf), keyPEM(t, issuingRSAKey()), certPEM(ca)}, RS256, 1, []*testCert{ca}},
+		"Ed25519 leaf of an EC CA":   {keyFiles{certPEM(edLeaf), keyPEM(t, ed), certPEM(ca)}, EdDSA, 1, []*testCert{ca}},
+		"no key usage at all":        {keyFiles{certPEM(noUsage), keyPEM(t, ec), certPEM(ca)}, ES256, 1, []*testCert{ca}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			keys, err := c.files.load(t, c.algorithm)
+			if err != nil {
+				t.Fatal(err)
+			}
+			raw := issueTestToken(t, newTestIssuer(t, keys, nil)).Value.Reveal()
+			if _, err := registryVerify(raw, registryTrust(t, keys)); err != nil {
+				t.Errorf("distribution refuses the token: %v", err)
+			}
+			x5c, _ := tokenPart(t, raw, 0)["x5c"].([]any)
+			if len(x5c) != c.x5c {
+				t.Errorf("%d certificates in the token, want %d", len(x5c), c.x5c)
+			}
+			got := keys.Trusted().Certificates
+			for _, want := range c.published {
+				if !slices.ContainsFunc(got, want.Equal) {
+					t.Errorf("%s is not published", want.Subject)
+				}
+			}
+			if len(got) != len(c.published) {
+				t.Errorf("%d certificates are published, want %d", len(got), len(c.published))
+			}
+		})
+	}
+}
+
+func TestFileKeysRefuseWhatCannotWork(t *testing.T) {
+	t.Parallel()
+	ec := newTestSigner(t, ES256).(*ecdsa.PrivateKey)
+	other := newTestSigner(t, ES256)
+	ca, otherCA := newTestCA(t, nil), newTestCA(t, nil)
+	leaf := newTestCert(t, ec, ca, nil)
+	edited := func(edit func(*x509.Certificate)) keyFiles {
+		return keyFiles{certPEM(newTestCert(t, ec, ca, edit)), keyPEM(t, ec), certPEM(ca)}
+	}
+	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encrypted := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Headers: map[string]string{"DEK-Info": "AES-256-CBC,00"}, Bytes: []byte{1}})
+	weak, err := rsa.GenerateKey(rand.Reader, 1024)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]struct {
+		files     keyFiles
+		algorithm Algorithm
+		file      string // that the error names
+		want      string
+	}{
+		"empty key file":           {keyFiles{key: []byte{}}, ES256, "tls.key", "no private key in PEM form"},
+		"public key":               {keyFiles{key: pemBlock("PUBLIC KEY", []byte{1}, nil)}, ES256, "tls.key", "no private key in PEM form"},
+		"damaged key":              {keyFiles{key: pemBlock("PRIVATE KEY", []byte{1}, nil)}, ES256, "tls.key", "is damaged"},
+		"encrypted PKCS#8":         {keyFiles{key: pemBlock("ENCRYPTED PRIVATE KEY", []byte{1}, nil)}, ES256, "tls.key", "is encrypted"},
+		"encrypted PKCS#1":         {keyFiles{key: encrypted}, RS256, "tls.key", "is encrypted"},
+		"two keys":                 {keyFiles{key: append(keyPEM(t, ec), keyPEM(t, other)...)}, ES256, "tls.key", "more than one private key"},
+		"too large":                {keyFiles{key: append(keyPEM(t, ec), make([]byte, maxKeyFileBytes)...)}, ES256, "tls.key", "larger than"},
+		"P-384":                    {keyFiles{key: keyPEM(t, p384)}, ES256, "tls.key", "ES256 needs P-256"},
+		"weak RSA":                 {keyFiles{key: keyPEM(t, weak)}, RS256, "tls.key", "has 1024 bits"},
+		"EC key, RS256":            {keyFiles{key: keyPEM(t, ec)}, RS256, "tls.key", "algorithm RS256 is configured"},
+		"RSA key, ES256":           {keyFiles{key: keyPEM(t, issuingRSAKey())}, ES256, "tls.key", "algorithm ES256 is configured"},
+		"Ed25519 key, ES256":       {keyFiles{key: keyPEM(t, newTestSigner(t, EdDSA))}, ES256, "tls.key", "algorithm ES256 is configured"},
+		"no certificate":           {keyFiles{cert: []byte("x"), key: keyPEM(t, ec)}, ES256, "tls.crt", "no certificate in PEM form"},
+		"damaged certificate":      {keyFiles{cert: pemBlock("CERTIFICATE", []byte{1}, nil), key: keyPEM(t, ec)}, ES256, "tls.crt", "certificate 1 is damaged"},
+		"large certificate file":   {keyFiles{cert: append(certPEM(leaf), make([]byte, maxKeyFileBytes)...), key: keyPEM(t, ec)}, ES256, "tls.crt", "larger than"},
+		"certificate of other key": {keyFiles{certPEM(newTestCert(t, other, ca, nil)), keyPEM(t, ec), certPEM(ca)}, ES256, "tls.crt", "not for this private key"},
+		"CA before leaf":           {keyFiles{cert: certPEM(ca, leaf), key: keyPEM(t, ec)}, ES256, "tls.crt", "not for this private key"},
+		"CA signs tokens":          {keyFiles{cert: certPEM(ca), key: keyPEM(t, ca.key)}, ES256, "tls.crt", "is a CA's"},
+		"key usage":                {edited(func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageKeyEncipherment }), ES256, "tls.crt", "lacks digitalSignature"},
+		"expired":                  {edited(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), ES256, "tls.crt", "renew it"},
+		"ends in half a minute":    {edited(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(30 * time.Second) }), ES256, "tls.crt", "about to end"},
+		"not yet valid":            {edited(func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) }), ES256, "tls.crt", "not valid before"},
+		"other CA":                 {keyFiles{certPEM(leaf), keyPEM(t, ec), certPEM(otherCA)}, ES256, "tls.crt", "does not vouch"},
+		"unrelated chain":          {keyFiles{cert: certPEM(leaf, otherCA), key: keyPEM(t, ec)}, ES256, "tls.crt", "does not vouch"},
+		"empty CA file":            {keyFiles{certPEM(leaf), keyPEM(t, ec), []byte{}}, ES256, "ca.crt", "no certificate in PEM form"},
+		"long chain":               {keyFiles{certPEM(leaf, ca, ca, ca, ca, ca), keyPEM(t, ec), certPEM(ca)}, ES256, "tls.crt", "make every token too large"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			keys, err := c.files.load(t, c.algorithm)
+			if keys != nil || err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.file) {
+				t.Errorf("error %v, want %q and the name of %s", err, c.want, c.file)
+			}
+		})
+	}
+	for _, missing := range []string{"tls.key", "tls.crt", "ca.crt"} {
+		files := keyFiles{certPEM(leaf), keyPEM(t, ec), certPEM(ca)}
+		dir := t.TempDir()
+		files.write(t, dir)
+		if err := os.Remove(filepath.Join(dir, missing)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := NewFileKeys(files.config(dir, ES256)); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), missing) {
+			t.Errorf("without %s: error %v", missing, err)
+		}
+	}
+	large := &rsa.PublicKey{N: new(big.Int).Lsh(big.NewInt(1), 4199), E: 65537}
+	if err := RS256.checkKey(large); err == nil || !strings.Contains(err.Error(), "has 4200 bits") {
+		t.Errorf("an RSA key that registries cannot verify: %v", err)
+	}
+}
+
+func TestFileKeysRefuseContradictions(t *testing.T) {
+	t.Parallel()
+	good := FileKeysConfig{KeyFile: "k", CertFile: "c", Overlap: testOverlap}
+	for want, edit := range map[string]func(*FileKeysConfig){
+		"keyFile is empty":      func(c *FileKeysConfig) { c.KeyFile = "" },
+		"certFile is empty":     func(c *FileKeysConfig) { c.CertFile = "" },
+		"contradict trust":      func(c *FileKeysConfig) { c.Trust = TrustJWKS },
+		"caFile contradict":     func(c *FileKeysConfig) { c.Trust, c.CertFile, c.CAFile = TrustJWKS, "", "ca" },
+		`algorithm "none"`:      func(c *FileKeysConfig) { c.Algorithm = "none" },
+		`algorithm "HS256"`:     func(c *FileKeysConfig) { c.Algorithm = "HS256" },
+		`trust "x"`:             func(c *FileKeysConfig) { c.Trust = "x" },
+		"shorter than any":      func(c *FileKeysConfig) { c.Overlap = 59 * time.Second },
+		"signing key: open k: ": func(*FileKeysConfig) {},
+	} {
+		cfg := good
+		edit(&cfg)
+		if _, err := NewFileKeys(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+	if _, err := NewFileKeys(FileKeysConfig{Trust: "x", Algorithm: "y"}); err == nil || strings.Count(err.Error(), "\n") != 3 {
+		t.Errorf("not all four faults are reported at once: %v", err)
+	}
+}
+
+// A key that does not load never replaces one that works; and a reload in the
+// middle of a change must not sign with a certificate of another key.
+func TestFileKeysKeepTheLastGoodKey(t *testing.T) {
+	t.Parallel()
+	ca := newTestCA(t, nil)
+	pair := func() keyFiles {
+		key := newTestSigner(t, ES256)
+		return keyFiles{certPEM(newTestCert(t, key, ca, nil)), keyPEM(t, key), certPEM(ca)}
+	}
+	first, second := pair(), pair()
+	dir := t.TempDir()
+	first.write(t, dir)
+	keys := mustLoad(t, first.config(dir, ES256))
+	key := mustSigning(t, keys)
+
+	if err := keys.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if mustSigning(t, keys) != key || len(keys.current.Load().retired) != 0 {
+		t.Error("a reload of the same files changed something")
+	}
+	for want, half := range map[string]keyFiles{
+		"not for this private key": {cert: second.cert},
+		"no private key":           {cert: first.cert, key: []byte("-----BEGIN PRIV")},
+		"no certificate":           {cert: []byte{}, key: first.key},
+		"does not vouch":           {cert: first.cert, ca: certPEM(newTestCA(t, nil))},
+	} {
+		half.write(t, dir)
+		if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("reload: %v, want %q", err, want)
+		}
+		if mustSigning(t, keys) != key {
+			t.Errorf("%s: the key changed", want)
+		}
+		if _, err := registryVerify(issueTestToken(t, newTestIssuer(t, keys, nil)).Value.Reveal(), registryTrust(t, keys)); err != nil {
+			t.Errorf("%s: %v", want, err)
+		}
+		first.write(t, dir)
+	}
+	second.write(t, dir)
+	if err := keys.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if mustSigning(t, keys).ID == key.ID {
+		t.Error("the complete pair was not taken over")
+	}
+}
+
+func TestFileKeysRefuseAnExpiredReplacement(t *testing.T) {
+	t.Parallel()
+	ca := newTestCA(t, nil)
+	key := newTestSigner(t, ES256)
+	files := keyFiles{certPEM(newTestCert(t, key, ca, nil)), keyPEM(t, key), certPEM(ca)}
+	dir := t.TempDir()
+	files.write(t, dir)
+	keys := mustLoad(t, files.config(dir, ES256))
+	good := mustSigning(t, keys)
+	expired := newTestCert(t, key, ca, func(c *x509.Certificate) { c.NotAfter = time.Now() })
+	keyFiles{cert: certPEM(expired)}.write(t, dir)
+	if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), "tls.crt") || !strings.Contains(err.Error(), "renew it") {
+		t.Errorf("reload: %v, want the expired certificate refused", err)
+	}
+	if mustSigning(t, keys) != good {
+		t.Error("an expired certificate replaced a good one")
+	}
+	keyFiles{cert: certPEM(newTestCert(t, key, ca, nil))}.write(t, dir)
+	if err := keys.Reload(); err != nil || mustSigning(t, keys) == good {
+		t.Errorf("a renewed certificate of the same key was not taken over: %v", err)
+	}
+}
+
+// When the last good certificate ends, nothing can sign: registries would
+// refuse every token, so it is said on this side.
+func TestFileKeysStopWithTheCertificate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		key := newTestSigner(t, ES256)
+		cert := newTestCert(t, key, nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(10 * time.Minute) })
+		keys, err := keyFiles{cert: certPEM(cert), key: keyPEM(t, key)}.load(t, ES256)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(9 * time.Minute)
+		if _, err := keys.Signing(); err != nil {
+			t.Errorf("a minute before the end: %v", err)
+		}
+		time.Sleep(time.Second)
+		if _, err := keys.Signing(); !errors.Is(err, ErrNoSigningKey) || !strings.Contains(err.Error(), "tls.crt") || !strings.Contains(err.Error(), "renew it") {
+			t.Errorf("less than a minute before the end: %v, want ErrNoSigningKey and the file", err)
+		}
+	})
+}
+
+// What was published stays so until the last token signed with it has ended.
+func TestFileKeysOverlap(t *testing.T) {
+	t.Parallel()
+	for _, trust := range []Trust{TrustJWKS, TrustCertificate} {
+		synctest.Test(t, func(t *testing.T) {
+			pair := func() keyFiles {
+				key, ca := newTestSigner(t, ES256), newTestCA(t, nil)
+				if trust == TrustJWKS {
+					return keyFiles{key: keyPEM(t, key)}
+				}
+				return keyFiles{certPEM(newTestCert(t, key, ca, nil)), keyPEM(t, key), certPEM(ca)}
+			}
+			first, second := pair(), pair()
+			dir := t.TempDir()
+			first.write(t, dir)
+			keys := mustLoad(t, first.config(dir, ES256))
+			issuer := newTestIssuer(t, keys, nil)
+			id := mustSigning(t, keys).ID
+
+			old := issueTestToken(t, issuer).Value.Reveal()
+			second.write(t, dir)
+			if err := keys.Reload(); err != nil {
+				t.Fatal(err)
+			}
+			verify := func(when string) {
+				t.Helper()
+				for _, raw := range []string{old, issueTestToken(t, issuer).Value.Reveal()} {
+					if _, err := registryVerify(raw, registryTrust(t, keys)); err != nil {
+						t.Errorf("%s, %s: %v", trust, when, err)
+					}
+				}
+			}
+			verify("right after the change")
+			time.Sleep(5*time.Minute + token.Leeway - time.Second)
+			if err := keys.Reload(); err != nil {
+				t.Fatal(err)
+			}
+			verify("at the end of the old token")
+			time.Sleep(time.Second)
+			if n := len(keys.Trusted().JWKS.Keys) + len(keys.Trusted().Certificates); n != 1 {
+				t.Errorf("%s: %d keys or CAs are published after the overlap, want 1", trust, n)
+			}
+			if err := keys.Reload(); err != nil || len(keys.current.Load().retired) != 0 {
+				t.Errorf("the retired key is still held, error %v", err)
+			}
+
+			first.write(t, dir) // back again
+			if err := keys.Reload(); err != nil || mustSigning(t, keys).ID != id {
+				t.Errorf("the first key does not come back: %v", err)
+			}
+		})
+	}
+}
+
+// Reload that misses Kubernetes mounts: the kubelet swaps the link ..data, and
+// the files' own links never change.
+func TestFileKeysFollowSymbolicLinks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	link := func(target, name string) {
+		t.Helper()
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, version := range []string{"..v1", "..v2"} {
+		if err := os.Mkdir(filepath.Join(dir, version), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		key := newTestSigner(t, ES256)
+		keyFiles{cert: certPEM(newTestCert(t, key, nil, nil)), key: keyPEM(t, key)}.write(t, filepath.Join(dir, version))
+	}
+	link("..v1", "..data")
+	link("..data/tls.crt", "tls.crt")
+	link("..data/tls.key", "tls.key")
+	keys := mustLoad(t, keyFiles{cert: []byte{}}.config(dir, ES256))
+	before := mustSigning(t, keys).ID
+	link("..v2", "..data_tmp")
+	if err := os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")); err != nil {
+		t.Fatal(err)
+	}
+	if err := keys.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if mustSigning(t, keys).ID == before {
+		t.Error("the swapped volume was not read")
+	}
+}
+
+// Errors must not quote the key that they complain about.
+func TestFileKeysErrorsShowNoKey(t *testing.T) {
+	t.Parallel()
+	key := keyPEM(t, newTestSigner(t, ES256))
+	body := strings.Split(string(key), "\n")[1]
+	for _, data := range [][]byte{key[:len(key)/2], bytes.Replace(key, []byte("PRIVATE"), []byte("OTHER"), 2), append(key, key...)} {
+		if _, err := (keyFiles{key: data}).load(t, ES256); err == nil || strings.Contains(err.Error(), body[:8]) {
+			t.Errorf("error %v", err)
+		}
+	}
+}
+
+// Tokens issued while keys change verify against what is published when they
+// are issued, and until they end.
+func TestFileKeysChangeUnderLoad(t *testing.T) {
+	t.Parallel()
+	for _, trust := range []Trust{TrustJWKS, TrustCertificate} {
+		synctest.Test(t, func(t *testing.T) {
+			pair := func() keyFiles {
+				key, ca := newTestSigner(t, ES256), newTestCA(t, nil)
+				if trust == TrustJWKS {
+					return keyFiles{key: keyPEM(t, key)}
+				}
+				return keyFiles{certPEM(newTestCert(t, key, ca, nil)), keyPEM(t, key), certPEM(ca)}
+			}
+			files := pair()
+			dir := t.TempDir()
+			files.write(t, dir)
+			keys := mustLoad(t, files.config(dir, ES256))
+			raws := issueWhile(t, keys, func() {
+				for range 20 {
+					pair().write(t, dir)
+					if err := keys.Reload(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			time.Sleep(5*time.Minute + token.Leeway - time.Second)
+			verifyAll(t, raws, registryTrust(t, keys))
+		})
+	}
+}
+
+// issueWhile issues tokens from several goroutines while change runs, and
+// verifies each at once. It returns them all.
+func issueWhile(t *testing.T, keys Keys, change func()) []string {
+	t.Helper()
+	issuer := newTestIssuer(t, keys, nil)
+	var done atomic.Bool
+	var mu sync.Mutex
+	var all []string
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for stop := false; !stop; {
+				stop = done.Load() // one more after the last change
+				issued, err := issuer.Issue(Grant{Subject: testSubject})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				verifyAll(t, []string{issued.Value.Reveal()}, registryTrust(t, keys))
+				mu.Lock()
+				all = append(all, issued.Value.Reveal())
+				mu.Unlock()
+			}
+		})
+	}
+	change()
+	done.Store(true)
+	wg.Wait()
+	return all
+}
+
+func verifyAll(t *testing.T, raws []string, opts token.VerifyOptions) {
+	t.Helper()
+	for _, raw := range raws {
+		if _, err := registryVerify(raw, opts); err != nil {
+			t.Errorf("distribution refuses a token: %v", err)
+			return
+		}
+	}
+}

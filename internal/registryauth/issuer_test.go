@@ -1,0 +1,668 @@
+package registryauth
+
+import (
+	"crypto"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/distribution/distribution/v3/registry/auth/token"
+	"github.com/go-jose/go-jose/v4"
+)
+
+const (
+	testIssuer  = "pullpass.example.com"
+	testService = "registry.example.com"
+	testSubject = "system:serviceaccount:team-a:web"
+)
+
+var issuingAlgorithms = []Algorithm{ES256, RS256, EdDSA}
+
+// issuingRSAKey is shared: making one is slow.
+var issuingRSAKey = sync.OnceValue(func() *rsa.PrivateKey {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		panic(err)
+	}
+	return key
+})
+
+func newTestSigner(t testing.TB, algorithm Algorithm) crypto.Signer {
+	t.Helper()
+	if algorithm == RS256 {
+		return issuingRSAKey()
+	}
+	key, err := generateKey(algorithm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// testCert is a certificate and its key.
+type testCert struct {
+	*x509.Certificate
+	key crypto.Signer
+}
+
+// newTestCert makes a certificate for key, signed by parent or by itself. edit
+// may change the template of a sound leaf.
+func newTestCert(t testing.TB, key crypto.Signer, parent *testCert, edit func(*x509.Certificate)) *testCert {
+	t.Helper()
+	template := &x509.Certificate{
+		SerialNumber:          big.NewInt(time.Now().UnixNano()),
+		Subject:               pkix.Name{CommonName: "pullpass test " + rand.Text()},
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(24 * time.Hour),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		BasicConstraintsValid: true,
+	}
+	if edit != nil {
+		edit(template)
+	}
+	signedBy, signer := template, key
+	if parent != nil {
+		signedBy, signer = parent.Certificate, parent.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, signedBy, key.Public(), signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &testCert{cert, key}
+}
+
+func newTestCA(t testing.TB, parent *testCert) *testCert {
+	t.Helper()
+	return newTestCert(t, newTestSigner(t, ES256), parent, func(c *x509.Certificate) {
+		c.IsCA = true
+		c.KeyUsage = x509.KeyUsageCertSign
+		c.NotAfter = c.NotAfter.Add(24 * time.Hour)
+	})
+}
+
+// fixedKeys is one key and what is published for it.
+type fixedKeys struct {
+	key     *SigningKey
+	trusted TrustBundle
+	err     error
+}
+
+func (k fixedKeys) Signing() (*SigningKey, error) { return k.key, k.err }
+func (k fixedKeys) Trusted() TrustBundle          { return k.trusted }
+
+func newFixedKeys(t testing.TB, algorithm Algorithm, trust Trust) fixedKeys {
+	t.Helper()
+	signer := newTestSigner(t, algorithm)
+	if trust == TrustJWKS {
+		key, err := newSigningKey(algorithm, signer, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fixedKeys{key: key, trusted: keyTrust(key)}
+	}
+	ca := newTestCA(t, nil)
+	leaf := newTestCert(t, signer, ca, nil)
+	key, err := newSigningKey(algorithm, signer, []*x509.Certificate{leaf.Certificate})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fixedKeys{key: key, trusted: TrustBundle{Certificates: []*x509.Certificate{ca.Certificate}}}
+}
+
+func newTestIssuer(t testing.TB, keys Keys, edit func(*IssuerConfig)) *Issuer {
+	t.Helper()
+	cfg := IssuerConfig{Issuer: testIssuer, Service: testService, Lifetime: 5 * time.Minute, Keys: keys}
+	if edit != nil {
+		edit(&cfg)
+	}
+	issuer, err := NewIssuer(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return issuer
+}
+
+func issueTestToken(t testing.TB, issuer *Issuer) Token {
+	t.Helper()
+	issued, err := issuer.Issue(Grant{Subject: testSubject, Access: []Scope{{Type: "repository", Name: "team-a/web", Actions: []string{"pull"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return issued
+}
+
+// registryTrust reads the published files as distribution's access controller
+// reads its rootcertbundle and jwks.
+func registryTrust(t testing.TB, keys ...Keys) token.VerifyOptions {
+	t.Helper()
+	opts := token.VerifyOptions{
+		TrustedIssuers:    []string{testIssuer},
+		AcceptedAudiences: []string{testService},
+		Roots:             x509.NewCertPool(),
+		TrustedKeys:       map[string]crypto.PublicKey{},
+	}
+	data, err := MarshalJWKS(keys...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var set jose.JSONWebKeySet
+	if err := json.Unmarshal(data, &set); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range set.Keys {
+		opts.TrustedKeys[key.KeyID] = key.Public()
+	}
+	rest := MarshalCertificates(keys...)
+	for block, rest := pem.Decode(rest); block != nil; block, rest = pem.Decode(rest) {
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		opts.Roots.AddCert(cert)
+		opts.TrustedKeys[token.GetJWKThumbprint(cert.PublicKey)] = cert.PublicKey
+	}
+	return opts
+}
+
+// registryVerify judges a token as distribution does, by its own code.
+func registryVerify(raw string, opts token.VerifyOptions) (*token.ClaimSet, error) {
+	parsed, err := token.NewToken(raw, []jose.SignatureAlgorithm{jose.ES256, jose.RS256, jose.EdDSA})
+	if err != nil {
+		return nil, err
+	}
+	return parsed.Verify(opts)
+}
+
+// tokenPart decodes the header (0) or the claims (1) of a token.
+func tokenPart(t testing.TB, raw string, part int) map[string]any {
+	t.Helper()
+	data, err := base64.RawURLEncoding.DecodeString(strings.Split(raw, ".")[part])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out map[string]any
+	if err := json.Unmarshal(data, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestDistributionAcceptsEveryToken(t *testing.T) {
+	t.Parallel()
+	shapes := map[string][]Scope{
+		"login":      nil,
+		"pull":       {{Type: "repository", Name: "team-a/web", Actions: []string{"pull"}}},
+		"push":       {{Type: "repository", Name: "team-a/web", Actions: []string{"push", "pull"}}},
+		"class":      {{Type: "repository", Class: "plugin", Name: "team-a/web", Actions: []string{"pull"}}},
+		"host":       {{Type: "repository", Name: "localhost:5443/team-a/web", Actions: []string{"pull"}}},
+		"catalog":    {{Type: "registry", Name: "catalog", Actions: []string{"*"}}},
+		"mount":      {{Type: "repository", Name: "b", Actions: []string{"pull", "push"}}, {Type: "repository", Name: "a", Actions: []string{"pull"}}},
+		"json signs": {{Type: "repository", Name: `<a>&"b"\` + "\u2028", Actions: []string{"pull"}}},
+	}
+	for _, algorithm := range issuingAlgorithms {
+		for _, trust := range []Trust{TrustCertificate, TrustJWKS} {
+			keys := newFixedKeys(t, algorithm, trust)
+			issuer := newTestIssuer(t, keys, nil)
+			opts := registryTrust(t, keys)
+			for name, access := range shapes {
+				t.Run(fmt.Sprintf("%s/%s/%s", algorithm, trust, name), func(t *testing.T) {
+					t.Parallel()
+					issued, err := issuer.Issue(Grant{Subject: testSubject, Access: access})
+					if err != nil {
+						t.Fatal(err)
+					}
+					got, err := registryVerify(issued.Value.Reveal(), opts)
+					if err != nil {
+						t.Fatalf("distribution refuses the token: %v", err)
+					}
+					if got.Subject != testSubject || got.JWTID != issued.ID || got.Expiration != issued.Expiry.Unix() ||
+						got.IssuedAt != issued.IssuedAt.Unix() || got.NotBefore != issued.IssuedAt.Unix() {
+						t.Errorf("distribution reads %+v from %+v", got, issued)
+					}
+					if len(got.Access) != len(access) || len(issued.Access) != len(access) {
+						t.Fatalf("access has %d entries, granted were %d", len(got.Access), len(access))
+					}
+					for n, entry := range got.Access {
+						want := issued.Access[n]
+						if entry.Type != want.Type || entry.Class != want.Class || entry.Name != want.Name || !slices.Equal(entry.Actions, want.Actions) {
+							t.Errorf("access %d is %+v, want %+v", n, entry, want)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestDistributionRefusesWhatIsNotOurs(t *testing.T) {
+	t.Parallel()
+	edit := func(raw string, part int, change func(map[string]any)) string {
+		parts := strings.Split(raw, ".")
+		fields := tokenPart(t, raw, part)
+		change(fields)
+		data, err := json.Marshal(fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts[part] = base64.RawURLEncoding.EncodeToString(data)
+		return strings.Join(parts, ".")
+	}
+	for _, algorithm := range issuingAlgorithms {
+		for _, trust := range []Trust{TrustCertificate, TrustJWKS} {
+			keys := newFixedKeys(t, algorithm, trust)
+			other := newFixedKeys(t, ES256, trust)
+			raw := issueTestToken(t, newTestIssuer(t, keys, nil)).Value.Reveal()
+			trusted := registryTrust(t, keys)
+			signature := strings.LastIndexByte(raw, '.') + 1
+			cases := map[string]struct {
+				raw  string
+				opts token.VerifyOptions
+			}{
+				"other issuer":      {issueTestToken(t, newTestIssuer(t, keys, func(c *IssuerConfig) { c.Issuer = "other" })).Value.Reveal(), trusted},
+				"other audience":    {issueTestToken(t, newTestIssuer(t, keys, func(c *IssuerConfig) { c.Service = "other" })).Value.Reveal(), trusted},
+				"other trust":       {raw, registryTrust(t, other)},
+				"tampered payload":  {edit(raw, 1, func(c map[string]any) { c["sub"] = "system:serviceaccount:team-b:web" }), trusted},
+				"tampered header":   {edit(raw, 0, func(h map[string]any) { h["typ"] = "other" }), trusted},
+				"key of another":    {edit(raw, 0, func(h map[string]any) { h["kid"] = other.key.ID; delete(h, "x5c") }), registryTrust(t, keys, other)},
+				"signature changed": {raw[:signature] + flipped(raw[signature:]), trusted},
+				"no signature":      {raw[:signature], trusted},
+			}
+			if trust == TrustCertificate {
+				// A registry that has only a key set refuses x5c, even if it knows the key.
+				cases["certificate token, key set registry"] = struct {
+					raw  string
+					opts token.VerifyOptions
+				}{raw, registryTrust(t, fixedKeys{trusted: keyTrust(keys.key)})}
+			}
+			for name, c := range cases {
+				if _, err := registryVerify(c.raw, c.opts); err == nil {
+					t.Errorf("%s, %s: %s is accepted", algorithm, trust, name)
+				}
+			}
+			if _, err := registryVerify(raw, trusted); err != nil {
+				t.Errorf("%s, %s: the untouched token is refused: %v", algorithm, trust, err)
+			}
+		}
+	}
+}
+
+// flipped changes the first character: the last may hold unused bits.
+func flipped(s string) string {
+	if s[0] == 'A' {
+		return "B" + s[1:]
+	}
+	return "A" + s[1:]
+}
+
+func TestDistributionHonoursTheTimes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		keys := newFixedKeys(t, ES256, TrustCertificate)
+		opts := registryTrust(t, keys)
+		issued := issueTestToken(t, newTestIssuer(t, keys, nil)).Value.Reveal()
+		early := issueTestToken(t, newTestIssuer(t, keys, func(c *IssuerConfig) {
+			c.Now = func() time.Time { return time.Now().Add(token.Leeway + time.Second) }
+		})).Value.Reveal()
+
+		if _, err := registryVerify(early, opts); !errors.Is(err, token.ErrInvalidToken) {
+			t.Errorf("a token of the future: %v, want it refused", err)
+		}
+		time.Sleep(5*time.Minute + token.Leeway)
+		if _, err := registryVerify(issued, opts); err != nil {
+			t.Errorf("a token at its end, with leeway: %v", err)
+		}
+		time.Sleep(2 * time.Second)
+		if _, err := registryVerify(issued, opts); !errors.Is(err, token.ErrInvalidToken) {
+			t.Errorf("an expired token: %v, want it refused", err)
+		}
+	})
+}
+
+// Tokens that outlive their cause: the end of the incoming token bounds ours.
+func TestTokenEndsWithTheGrant(t *testing.T) {
+	t.Parallel()
+	now := time.Now().Truncate(time.Second).Add(400 * time.Millisecond)
+	issuedAt := now.Truncate(time.Second)
+	keys := newFixedKeys(t, ES256, TrustJWKS)
+	issuer := newTestIssuer(t, keys, func(c *IssuerConfig) { c.Now = func() time.Time { return now } })
+	for name, c := range map[string]struct{ notAfter, want time.Time }{
+		"no end of its own":       {time.Time{}, issuedAt.Add(5 * time.Minute)},
+		"incoming lives longer":   {issuedAt.Add(time.Hour), issuedAt.Add(5 * time.Minute)},
+		"incoming ends first":     {issuedAt.Add(90 * time.Second), issuedAt.Add(90 * time.Second)},
+		"parts of a second":       {issuedAt.Add(90*time.Second + 900*time.Millisecond), issuedAt.Add(90 * time.Second)},
+		"exactly the minimum":     {issuedAt.Add(60 * time.Second), issuedAt.Add(60 * time.Second)},
+		"less than the minimum":   {issuedAt.Add(10 * time.Second), issuedAt.Add(60 * time.Second)},
+		"about to end":            {now.Add(time.Nanosecond), issuedAt.Add(60 * time.Second)},
+		"another zone, same time": {issuedAt.Add(90 * time.Second).In(time.FixedZone("", 3600)), issuedAt.Add(90 * time.Second)},
+	} {
+		issued, err := issuer.Issue(Grant{NotAfter: c.notAfter})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if !issued.Expiry.Equal(c.want) || !issued.IssuedAt.Equal(issuedAt) {
+			t.Errorf("%s: from %s to %s, want to %s", name, issued.IssuedAt, issued.Expiry, c.want)
+		}
+		if exp := tokenPart(t, issued.Value.Reveal(), 1)["exp"].(float64); int64(exp) != issued.Expiry.Unix() {
+			t.Errorf("%s: exp is %.0f, want %d", name, exp, issued.Expiry.Unix())
+		}
+	}
+	for name, notAfter := range map[string]time.Time{"now": now, "past": now.Add(-time.Hour)} {
+		if _, err := issuer.Issue(Grant{NotAfter: notAfter}); !errors.Is(err, ErrGrantEnded) {
+			t.Errorf("an incoming token that ended %s: %v, want ErrGrantEnded", name, err)
+		}
+	}
+}
+
+// A registry checks the certificate at the time of the pull, so a token that
+// outlives it would be refused before its end.
+func TestTokenEndsWithTheCertificate(t *testing.T) {
+	t.Parallel()
+	now := time.Now().Truncate(time.Second)
+	keys := newFixedKeys(t, ES256, TrustCertificate)
+	key := *keys.key
+	key.NotAfter = now.Add(2 * time.Minute)
+	keys.key = &key
+	issued := issueTestToken(t, newTestIssuer(t, keys, func(c *IssuerConfig) { c.Now = func() time.Time { return now } }))
+	if !issued.Expiry.Equal(key.NotAfter) {
+		t.Errorf("the token ends at %s, its certificate at %s", issued.Expiry, key.NotAfter)
+	}
+}
+
+func TestTokenHeader(t *testing.T) {
+	t.Parallel()
+	for _, algorithm := range issuingAlgorithms {
+		for _, trust := range []Trust{TrustCertificate, TrustJWKS} {
+			keys := newFixedKeys(t, algorithm, trust)
+			issued := issueTestToken(t, newTestIssuer(t, keys, nil))
+			jwk := jose.JSONWebKey{Key: keys.key.public}
+			sum, err := jwk.Thumbprint(crypto.SHA256)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kid := base64.RawURLEncoding.EncodeToString(sum)
+			want := map[string]any{"alg": string(algorithm), "typ": "JWT", "kid": kid}
+			if trust == TrustCertificate {
+				// RFC 7515: standard base64, with padding.
+				want["x5c"] = []any{base64.StdEncoding.EncodeToString(keys.key.leaf.Raw)}
+			}
+			if got := tokenPart(t, issued.Value.Reveal(), 0); fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%s, %s: header %v, want %v", algorithm, trust, got, want)
+			}
+			if issued.KeyID != kid {
+				t.Errorf("KeyID %q, want the RFC 7638 thumbprint %q", issued.KeyID, kid)
+			}
+		}
+	}
+}
+
+// Distribution 2 reads aud as a string only, and access must never be null.
+func TestTokenClaims(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_800_000_000, 0)
+	issuer := newTestIssuer(t, newFixedKeys(t, EdDSA, TrustJWKS), func(c *IssuerConfig) { c.Now = func() time.Time { return now } })
+	payload := func(grant Grant) string {
+		issued, err := issuer.Issue(grant)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := base64.RawURLEncoding.DecodeString(strings.Split(issued.Value.Reveal(), ".")[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Replace(string(data), issued.ID, "ID", 1)
+	}
+	const head = `{"iss":"pullpass.example.com","sub":"SUB","aud":"registry.example.com",` +
+		`"exp":1800000300,"nbf":1800000000,"iat":1800000000,"jti":"ID","access":`
+	if got, want := payload(Grant{}), strings.Replace(head, "SUB", "", 1)+`[]}`; got != want {
+		t.Errorf("anonymous login:\n%s\nwant\n%s", got, want)
+	}
+	access := []Scope{
+		{Type: "repository", Name: "b", Actions: []string{"push", "pull"}},
+		{Type: "repository", Class: "plugin", Name: "a", Actions: []string{"pull"}},
+		{Type: "repository", Name: "a", Actions: []string{"pull"}},
+		{Type: "registry", Name: "catalog", Actions: []string{"*"}},
+	}
+	want := strings.Replace(head, "SUB", "s", 1) + `[{"type":"registry","name":"catalog","actions":["*"]},` +
+		`{"type":"repository","name":"a","actions":["pull"]},{"type":"repository","name":"b","actions":["pull","push"]},` +
+		`{"type":"repository","class":"plugin","name":"a","actions":["pull"]}]}`
+	if got := payload(Grant{Subject: "s", Access: access}); got != want {
+		t.Errorf("access is not sorted:\n%s\nwant\n%s", got, want)
+	}
+	if access[0].Name != "b" || access[0].Actions[0] != "push" {
+		t.Errorf("Issue changed the grant of its caller: %+v", access)
+	}
+	slices.Reverse(access)
+	if got := payload(Grant{Subject: "s", Access: access}); got != want {
+		t.Errorf("another order gives another token:\n%s", got)
+	}
+}
+
+// An incomplete scope could be read as more than was meant.
+func TestIssueRefusesIncompleteAccess(t *testing.T) {
+	t.Parallel()
+	issuer := newTestIssuer(t, newFixedKeys(t, EdDSA, TrustJWKS), nil)
+	for _, scope := range []Scope{
+		{},
+		{Name: "a", Actions: []string{"pull"}},
+		{Type: "repository", Actions: []string{"pull"}},
+		{Type: "repository", Name: "a"},
+		{Type: "repository", Name: "a", Actions: []string{"pull", ""}},
+	} {
+		if issued, err := issuer.Issue(Grant{Access: []Scope{scope}}); err == nil || !strings.Contains(err.Error(), "are missing") || !issued.Value.IsZero() {
+			t.Errorf("%+v: token %v, error %v, want a refusal", scope, issued, err)
+		}
+	}
+}
+
+func TestIssueWithoutAKey(t *testing.T) {
+	t.Parallel()
+	issuer := newTestIssuer(t, fixedKeys{err: fmt.Errorf("%w: none here", ErrNoSigningKey)}, nil)
+	if _, err := issuer.Issue(Grant{}); !errors.Is(err, ErrNoSigningKey) {
+		t.Errorf("error %v, want ErrNoSigningKey", err)
+	}
+}
+
+// Checks that an empty setting switches off: an empty iss or aud would match a
+// registry that was left unconfigured too.
+func TestNewIssuerRefusesEmptySettings(t *testing.T) {
+	t.Parallel()
+	good := IssuerConfig{Issuer: "i", Service: "s", Lifetime: MinLifetime, Keys: fixedKeys{}}
+	if _, err := NewIssuer(good); err != nil {
+		t.Fatal(err)
+	}
+	for want, edit := range map[string]func(*IssuerConfig){
+		"issuer is empty":  func(c *IssuerConfig) { c.Issuer = "" },
+		"service is empty": func(c *IssuerConfig) { c.Service = "" },
+		"is too short":     func(c *IssuerConfig) { c.Lifetime = MinLifetime - 1 },
+		"no keys":          func(c *IssuerConfig) { c.Keys = nil },
+	} {
+		cfg := good
+		edit(&cfg)
+		if _, err := NewIssuer(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+	if _, err := NewIssuer(IssuerConfig{}); err == nil || strings.Count(err.Error(), "\n") != 3 {
+		t.Errorf("not all four faults are reported at once: %v", err)
+	}
+}
+
+// Token ids made by a predictable generator can be guessed, and so revoked or
+// replayed by others.
+func TestTokenIDsAreUniqueAndRandom(t *testing.T) {
+	t.Parallel()
+	issuer := newTestIssuer(t, newFixedKeys(t, EdDSA, TrustJWKS), nil)
+	const count = 10_000
+	seen := make(map[string]bool, count)
+	var letters []map[byte]int
+	for range count {
+		issued, err := issuer.Issue(Grant{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[issued.ID] {
+			t.Fatalf("%s was issued twice", issued.ID)
+		}
+		seen[issued.ID] = true
+		for n := range len(issued.ID) {
+			if n == len(letters) {
+				letters = append(letters, map[byte]int{})
+			}
+			letters[n][issued.ID[n]]++
+		}
+	}
+	if len(letters)*5 < 128 {
+		t.Errorf("%d letters of 5 bits are less than 128 bits", len(letters))
+	}
+	for n, used := range letters {
+		if len(used) != 32 {
+			t.Errorf("letter %d takes %d values, want 32", n, len(used))
+		}
+		for letter, times := range used {
+			if times < count/64 || times > count/16 {
+				t.Errorf("letter %d is %c %d times in %d", n, letter, times, count)
+			}
+		}
+	}
+}
+
+// One r or s in 256 has a leading zero byte; a short signature is refused.
+func TestECDSASignaturesHaveFixedLength(t *testing.T) {
+	t.Parallel()
+	issuer := newTestIssuer(t, newFixedKeys(t, ES256, TrustJWKS), nil)
+	for range 1000 {
+		raw := issueTestToken(t, issuer).Value.Reveal()
+		signature, err := base64.RawURLEncoding.DecodeString(raw[strings.LastIndexByte(raw, '.')+1:])
+		if err != nil || len(signature) != 64 {
+			t.Fatalf("signature of %d bytes, error %v, want 64", len(signature), err)
+		}
+	}
+}
+
+// Private keys in logs and errors.
+func TestSigningKeyDoesNotPrintItself(t *testing.T) {
+	t.Parallel()
+	private := newTestSigner(t, EdDSA).(ed25519.PrivateKey)
+	key, err := newSigningKey(EdDSA, private, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := fixedKeys{key: key}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%d", "%x", "%q"} {
+		for _, value := range []any{keys.key, *keys.key, keys, &keys} {
+			got := fmt.Sprintf(verb, value)
+			for _, form := range []string{fmt.Sprintf("%x", []byte(private[:8])), strings.Trim(fmt.Sprint([]byte(private[:8])), "[]"), string(private[:8])} {
+				if strings.Contains(got, form) {
+					t.Errorf("%s of %T shows the private key", verb, value)
+				}
+			}
+		}
+	}
+	if data, err := json.Marshal(keys.key); err != nil || strings.Contains(string(data), base64.StdEncoding.EncodeToString(private[:8])[:8]) {
+		t.Errorf("JSON %s, error %v", data, err)
+	}
+}
+
+func BenchmarkIssue(b *testing.B) {
+	grant := Grant{Subject: testSubject, Access: []Scope{{Type: "repository", Name: "team-a/web", Actions: []string{"pull"}}}}
+	for _, algorithm := range issuingAlgorithms {
+		signer := newTestSigner(b, algorithm)
+		leaf := newTestCert(b, signer, newTestCA(b, nil), nil)
+		key, err := newSigningKey(algorithm, signer, []*x509.Certificate{leaf.Certificate})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(string(algorithm)+"/floor", func(b *testing.B) {
+			benchmarkFloor(b, signer)
+		})
+		b.Run(string(algorithm)+"/certificate", func(b *testing.B) {
+			benchmarkIssue(b, newTestIssuer(b, fixedKeys{key: key}, nil), grant)
+		})
+		b.Run(string(algorithm)+"/jwks", func(b *testing.B) {
+			benchmarkIssue(b, newTestIssuer(b, newFixedKeys(b, algorithm, TrustJWKS), nil), grant)
+		})
+		b.Run(string(algorithm)+"/go-jose", func(b *testing.B) {
+			benchmarkGoJose(b, key, signer)
+		})
+	}
+}
+
+func benchmarkIssue(b *testing.B, issuer *Issuer, grant Grant) {
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := issuer.Issue(grant); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func benchmarkClaims() claims {
+	now := time.Now().Unix()
+	return claims{
+		Issuer: testIssuer, Subject: testSubject, Audience: testService, Expiry: now + 300, NotBefore: now, IssuedAt: now, ID: rand.Text(),
+		Access: []access{{Type: "repository", Name: "team-a/web", Actions: []string{"pull"}}},
+	}
+}
+
+// benchmarkFloor is the least that any issuer does: JSON and a signature.
+func benchmarkFloor(b *testing.B, signer crypto.Signer) {
+	b.ReportAllocs()
+	for b.Loop() {
+		payload, err := json.Marshal(benchmarkClaims())
+		if err != nil {
+			b.Fatal(err)
+		}
+		digest := sha256.Sum256(payload)
+		message, hash := digest[:], crypto.SHA256
+		if _, ok := signer.(ed25519.PrivateKey); ok {
+			message, hash = payload, 0
+		}
+		if _, err := signer.Sign(rand.Reader, message, hash); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// benchmarkGoJose signs the same token with go-jose's signer, made once.
+func benchmarkGoJose(b *testing.B, key *SigningKey, private crypto.Signer) {
+	options := (&jose.SignerOptions{}).WithType("JWT").WithHeader("kid", key.ID).
+		WithHeader("x5c", []string{base64.StdEncoding.EncodeToString(key.leaf.Raw)})
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(key.Algorithm), Key: private}, options)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		payload, err := json.Marshal(benchmarkClaims())
+		if err != nil {
+			b.Fatal(err)
+		}
+		signed, err := signer.Sign(payload)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := signed.CompactSerialize(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
