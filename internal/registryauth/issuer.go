@@ -166,3 +166,16 @@ func sortedAccess(granted []Scope) ([]Scope, error) {
 	})
 	return scopes, nil
 }
+
+// Service returns the aud of the tokens.
+func (i *Issuer) Service() string { return i.service }
+
+// KeyID returns the id of the key that signs now. An error wraps
+// ErrNoSigningKey.
+func (i *Issuer) KeyID() (string, error) {
+	key, err := i.keys.Signing()
+	if err != nil {
+		return "", err
+	}
+	return key.ID, nil
+}
