@@ -1,0 +1,201 @@
+package oidc
+
+import (
+	"strings"
+	"testing"
+)
+
+// Each case edits the claims of a good token and signs the result with the
+// published key, so that nothing but the check under test can refuse it.
+func TestClaims(t *testing.T) {
+	t.Parallel()
+	const (
+		namespace = `"namespace":"team-a"`
+		subject   = `"system:serviceaccount:team-a:puller"`
+		sa        = `{"name":"puller","uid":"6d2b46cf-ca6d-4816-a59d-1d08107f9180"}`
+		pod       = `{"name":"app-1","uid":"da2e7a3c-63e8-4855-9874-2073194456f5"}`
+		node      = `{"name":"node1","uid":"2bf1cc3e-4f38-4595-b30d-f4751860f82e"}`
+		tokenID   = `"63ef7a8c-1d81-4c97-8f89-724a51634a91"`
+		exp       = `"exp":1795234011`
+		iat       = `"iat":1795230411`
+		nbf       = `"nbf":1795230411`
+		aud       = `["registry.example.com"]`
+		form      = "the token's claims do not have the form"
+		times     = "must be a time in whole seconds since 1970"
+		object    = "the token's payload is not a JSON object with distinct members"
+	)
+	f := newFixture(t, nil)
+	for _, test := range []struct {
+		name     string
+		old, new string
+		reason   Reason
+		text     string
+	}{
+		{"iss missing", `"iss":"https://issuer.example",`, ``, ReasonClaims, `claim "iss" is missing`},
+		{"iss empty", `"https://issuer.example"`, `""`, ReasonClaims, `claim "iss" is missing`},
+		{"iss null", `"https://issuer.example"`, `null`, ReasonClaims, `claim "iss" must be a string`},
+		{"iss a list", `"https://issuer.example"`, `["https://issuer.example"]`, ReasonClaims, `claim "iss" must be a string`},
+		{"iss in upper case", `"iss"`, `"ISS"`, ReasonClaims, `claim "iss" is missing`},
+		{"iss in other case", issuerURL, "https://Issuer.example", ReasonUnknownIssuer, ""},
+		{"iss twice", `"iss":`, `"iss":"https://issuer.example","iss":`, ReasonMalformed, object},
+		{"iss twice, once escaped", `"iss":`, `"\u0069ss":"https://issuer.example","iss":`, ReasonMalformed, object},
+		{"sub missing", `,"sub":` + subject, ``, ReasonClaims, `claim "sub" is missing`},
+		{"sub a number", subject, `1`, ReasonClaims, `claim "sub" must be a string`},
+		{"sub of another namespace", subject, `"system:serviceaccount:team-b:puller"`, ReasonClaims, `claim "sub" is "system:serviceaccount:team-b:puller", but "kubernetes.io" says "system:serviceaccount:team-a:puller"`},
+		{"sub of another account", subject, `"system:serviceaccount:team-a:pusher"`, ReasonClaims, `claim "sub" is`},
+		{"sub with a suffix", subject, `"system:serviceaccount:team-a:puller:x"`, ReasonClaims, `claim "sub" is`},
+		{"sub of a user", subject, `"system:node:node1"`, ReasonClaims, `claim "sub" is`},
+		{"sub with NUL", subject, `"system:serviceaccount:team-a:puller\u0000"`, ReasonClaims, `claim "sub" is`},
+		{"jti missing", `"jti":` + tokenID + `,`, ``, ReasonClaims, `API servers set it since Kubernetes 1.30`},
+		{"jti empty", tokenID, `""`, ReasonClaims, `claim "jti" is missing`},
+		{"jti an object", tokenID, `{}`, ReasonClaims, `claim "jti" must be a string`},
+		{"jti too long", tokenID, `"` + strings.Repeat("x", 257) + `"`, ReasonClaims, `claim "jti" must be at most 256 printable`},
+		{"jti with a line break", tokenID, `"a\nb"`, ReasonClaims, `claim "jti" must be at most 256 printable`},
+		{"jti with a space", tokenID, `"a b"`, ReasonClaims, `claim "jti" must be at most 256 printable`},
+		{"jti with NUL", tokenID, `"a\u0000"`, ReasonClaims, `claim "jti" must be at most 256 printable`},
+
+		{"aud missing", `"aud":` + aud + `,`, ``, ReasonClaims, `claim "aud" is missing`},
+		{"aud an empty list", aud, `[]`, ReasonClaims, `claim "aud" is missing`},
+		{"aud empty", aud, `""`, ReasonClaims, `claim "aud" must be`},
+		{"aud null", aud, `null`, ReasonClaims, `claim "aud" must be`},
+		{"aud a number", aud, `1`, ReasonClaims, `claim "aud" must be`},
+		{"aud an object", aud, `{"registry.example.com":true}`, ReasonClaims, `claim "aud" must be`},
+		{"aud with a number", aud, `["registry.example.com",1]`, ReasonClaims, `claim "aud" must be`},
+		{"aud with null", aud, `["registry.example.com",null]`, ReasonClaims, `claim "aud" must be`},
+		{"aud with a list", aud, `["registry.example.com",["x"]]`, ReasonClaims, `claim "aud" must be`},
+		{"aud with an empty string", aud, `["registry.example.com",""]`, ReasonClaims, `claim "aud" must be`},
+		{"AUD does not count", `"aud":` + aud, `"aud":["x"],"AUD":` + aud, ReasonAudience, `["x"]`},
+		{"deep aud", aud, strings.Repeat("[", 4000) + strings.Repeat("]", 4000), ReasonClaims, `claim "aud" must be`},
+
+		{"exp missing", exp + `,`, ``, ReasonClaims, `claim "exp" is missing`},
+		{"exp null", exp, `"exp":null`, ReasonClaims, times},
+		{"exp a string", exp, `"exp":"1795234011"`, ReasonClaims, times},
+		{"exp with a fraction", exp, `"exp":1795234011.5`, ReasonClaims, times},
+		{"exp with a zero fraction", exp, `"exp":1795234011.0`, ReasonClaims, times},
+		{"exp with an exponent", exp, `"exp":1795234011e0`, ReasonClaims, times},
+		{"exp 1e300", exp, `"exp":1e300`, ReasonClaims, times},
+		{"exp negative", exp, `"exp":-1795234011`, ReasonClaims, times},
+		{"exp zero", exp, `"exp":0`, ReasonClaims, times},
+		{"exp beyond the year 9999", exp, `"exp":253402300800`, ReasonClaims, times},
+		{"exp beyond 64 bits", exp, `"exp":18446744075504785627`, ReasonClaims, times},
+		{"exp of 5000 digits", exp, `"exp":1` + strings.Repeat("0", 5000), ReasonClaims, times},
+		{"exp NaN", exp, `"exp":NaN`, ReasonMalformed, object},
+		{"exp Infinity", exp, `"exp":Infinity`, ReasonMalformed, object},
+		{"exp hexadecimal", exp, `"exp":0x6B01`, ReasonMalformed, object},
+		{"exp with a leading zero", exp, `"exp":01795234011`, ReasonMalformed, object},
+		{"exp a list", exp, `"exp":[1795234011]`, ReasonClaims, times},
+		{"exp twice", exp, exp + `,"exp":1895234011`, ReasonMalformed, object},
+		{"iat missing", iat + `,`, ``, ReasonClaims, `claim "iat" is missing`},
+		{"iat a fraction", iat, iat + `.1`, ReasonClaims, times},
+		{"nbf missing", nbf + `,`, ``, ReasonClaims, `claim "nbf" is missing`},
+		{"nbf true", nbf, `"nbf":true`, ReasonClaims, times},
+		{"exp equals iat", iat, `"iat":1795234011`, ReasonClaims, `claim "exp" must be later than "iat"`},
+		{"exp equals nbf", nbf, `"nbf":1795234011`, ReasonClaims, `claim "exp" must be later than "nbf"`},
+
+		{"kubernetes.io missing", `"kubernetes.io"`, `"kubernetes.example"`, ReasonClaims, `claim "kubernetes.io" is missing: this is not a ServiceAccount token`},
+		{"kubernetes.io in upper case", `"kubernetes.io"`, `"Kubernetes.io"`, ReasonClaims, `claim "kubernetes.io" is missing`},
+		{"kubernetes.io twice", `"kubernetes.io":`, `"kubernetes.io":{},"kubernetes.io":`, ReasonMalformed, object},
+		{"namespace missing", namespace + `,`, ``, ReasonClaims, `claim "kubernetes.io.namespace" is missing`},
+		{"namespace twice", namespace, namespace + `,"namespace":"team-b"`, ReasonMalformed, object},
+		{"namespace a number", namespace, `"namespace":1`, ReasonClaims, `claim "kubernetes.io.namespace" must be a string`},
+		{"namespace with a dot", namespace, `"namespace":"team.a"`, ReasonClaims, "is not the name of a namespace"},
+		{"namespace with a slash", namespace, `"namespace":"team/a"`, ReasonClaims, "is not the name of a namespace"},
+		{"namespace ..", namespace, `"namespace":".."`, ReasonClaims, "is not the name of a namespace"},
+		{"namespace *", namespace, `"namespace":"*"`, ReasonClaims, "is not the name of a namespace"},
+		{"namespace with a colon", namespace, `"namespace":"team-a:x"`, ReasonClaims, "is not the name of a namespace"},
+		{"namespace in upper case", namespace, `"namespace":"Team-A"`, ReasonClaims, "is not the name of a namespace"},
+		{"namespace of letters that look alike", namespace, `"namespace":"tеam-a"`, ReasonClaims, "is not the name of a namespace"},
+		{"namespace with a dash at the end", namespace, `"namespace":"team-"`, ReasonClaims, "is not the name of a namespace"},
+		{"namespace with a dash at the start", namespace, `"namespace":"-team"`, ReasonClaims, "is not the name of a namespace"},
+		{"namespace too long", namespace, `"namespace":"` + strings.Repeat("a", 64) + `"`, ReasonClaims, "is not the name of a namespace"},
+		{"serviceaccount missing", `"serviceaccount"`, `"serviceAccount"`, ReasonClaims, `claim "kubernetes.io.serviceaccount" is missing`},
+		{"serviceaccount a string", sa, `"puller"`, ReasonClaims, form},
+		{"serviceaccount a number", sa, `1`, ReasonClaims, form},
+		{"serviceaccount without name", sa, `{"uid":"6d2b46cf"}`, ReasonClaims, `claim "kubernetes.io.serviceaccount.name" is missing`},
+		{"serviceaccount without UID", sa, `{"name":"puller"}`, ReasonClaims, `claim "kubernetes.io.serviceaccount.uid" is missing`},
+		{"serviceaccount with an empty UID", sa, `{"name":"puller","uid":""}`, ReasonClaims, `claim "kubernetes.io.serviceaccount.uid" is missing`},
+		{"serviceaccount with two names", sa, `{"name":"pusher","name":"puller","uid":"6d2b46cf"}`, ReasonMalformed, object},
+		{"serviceaccount too long", sa, `{"name":"` + strings.Repeat("a", 254) + `","uid":"6d2b46cf"}`, ReasonClaims, "is not the name of a Kubernetes object"},
+		{"serviceaccount with an empty label", sa, `{"name":"a..b","uid":"6d2b46cf"}`, ReasonClaims, "is not the name of a Kubernetes object"},
+		{"UID with a space", sa, `{"name":"puller","uid":"6d2b 46cf"}`, ReasonClaims, `claim "kubernetes.io.serviceaccount.uid" must be at most`},
+		{"UID too long", sa, `{"name":"puller","uid":"` + strings.Repeat("6", 129) + `"}`, ReasonClaims, `claim "kubernetes.io.serviceaccount.uid" must be at most`},
+		{"UID a number", sa, `{"name":"puller","uid":6}`, ReasonClaims, `claim "kubernetes.io.serviceaccount.uid" must be a string`},
+		{"pod a string", pod, `"app-1"`, ReasonClaims, form},
+		{"pod true", pod, `true`, ReasonClaims, form},
+		{"pod a list", pod, `[` + pod + `]`, ReasonClaims, form},
+		{"pod empty", pod, `{}`, ReasonClaims, `claim "kubernetes.io.pod.name" is missing`},
+		{"pod without UID", pod, `{"name":"app-1"}`, ReasonClaims, `claim "kubernetes.io.pod.uid" is missing`},
+		{"pod with a slash", pod, `{"name":"team-b/app-1","uid":"da2e7a3c"}`, ReasonClaims, "is not the name of a Kubernetes object"},
+		{"pod null is none", pod, `null`, ReasonNotBound, ""},
+		{"node empty", node, `{}`, ReasonClaims, `claim "kubernetes.io.node.name" is missing`},
+		{"node without UID", node, `{"name":"node1"}`, ReasonClaims, `claim "kubernetes.io.node.uid" is missing`},
+		{"node in upper case", node, `{"name":"NODE1","uid":"2bf1cc3e"}`, ReasonClaims, "is not the name of a Kubernetes object"},
+		{"secret empty", namespace, namespace + `,"secret":{}`, ReasonClaims, `claim "kubernetes.io.secret.name" is missing`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet", test.old, test.new)), test.reason, test.text)
+		})
+	}
+}
+
+func TestPayloads(t *testing.T) {
+	t.Parallel()
+	good := payload(t, "kubelet")
+	const object = "the token's payload is not a JSON object with distinct members"
+	f := newFixture(t, nil)
+	for _, test := range []struct {
+		name, payload string
+		reason        Reason
+		text          string
+	}{
+		{"empty", ``, ReasonMalformed, object},
+		{"null", `null`, ReasonClaims, `claim "iss" is missing`},
+		{"empty object", `{}`, ReasonClaims, `claim "iss" is missing`},
+		{"list", `[` + good + `]`, ReasonClaims, "do not have the form"},
+		{"string", `"x"`, ReasonClaims, "do not have the form"},
+		{"two objects", good + good, ReasonMalformed, object},
+		{"trailing text", good + "x", ReasonMalformed, object},
+		{"trailing NUL", good + "\x00", ReasonMalformed, object},
+		{"cut", good[:len(good)-1], ReasonMalformed, object},
+		{"comment", "/**/" + good, ReasonMalformed, object},
+		{"byte order mark", "\ufeff" + good, ReasonMalformed, object},
+		{"trailing comma", good[:len(good)-1] + ",}", ReasonMalformed, object},
+		{"line break in a string", strings.Replace(good, "team-a", "team\n-a", 1), ReasonMalformed, object},
+		{"not UTF-8", strings.Replace(good, "team-a", "team-\xff", 1), ReasonMalformed, "not UTF-8"},
+		{"5,250 lists deep in an unknown claim", strings.Replace(good, "{", `{"x":`+strings.Repeat("[", 5250)+strings.Repeat("]", 5250)+`,`, 1), "", ""},
+		{"lists too deep", strings.Repeat("[", 11000), ReasonMalformed, object},
+		{"objects without end", strings.Repeat(`{"a":`, 2300), ReasonMalformed, object},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			raw := keys().rsa.sign(t, test.payload)
+			if test.reason == "" {
+				accept(t, f.Verifier, raw)
+			} else {
+				refuse(t, f.Verifier, raw, test.reason, test.text)
+			}
+		})
+	}
+}
+
+// What is unusual but says the same is accepted: newer API servers may add
+// claims, and JSON has more than one form.
+func TestClaimsThatAreTolerated(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, nil)
+	longName := strings.Repeat("a", 253)
+	for _, edits := range [][]string{
+		{`"iss":`, `"future":{"a":[1,2.5,null]},"ISS":"https://evil.example","iss":`},
+		{`"namespace":`, `"future":[],"warnafter":1795233804,"namespace":`},
+		{`"iss"`, `"\u0069ss"`},
+		{`"name":"app-1"`, `"name":"app\u002d1"`},
+		{`"iat":1795230411`, ` "iat" : 1795230411 `},
+		{`"nbf":1795230411`, `"nbf":1795230400`},
+		{`"name":"app-1"`, `"name":"` + longName + `"`},
+		{`"name":"puller"`, `"name":"pull.er"`, `account:team-a:puller`, `account:team-a:pull.er`},
+		{`"name":"node1"`, `"name":"ip-10-0-0-1.eu.compute.internal"`},
+	} {
+		accept(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet", edits...)))
+	}
+}
