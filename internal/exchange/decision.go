@@ -1,6 +1,10 @@
 package exchange
 
 import (
+	"cmp"
+	"slices"
+	"strings"
+
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -27,5 +31,41 @@ type ScopeDecision struct {
 }
 
 // Granted returns the scopes that a token may carry: those with at least one
-// action, sorted.
-func (d Decision) Granted() []registryauth.Scope { panic("not written yet") }
+// action, sorted by type, class and name, the same resource merged. It must not
+// be changed.
+func (d Decision) Granted() []registryauth.Scope {
+	count := 0
+	for i := range d.Scopes {
+		if len(d.Scopes[i].Granted) > 0 {
+			count++
+		}
+	}
+	if count == 0 || d.DeniedBy != "" {
+		return nil
+	}
+	granted := make([]registryauth.Scope, 0, count)
+	for i := range d.Scopes {
+		if s := &d.Scopes[i]; len(s.Granted) > 0 {
+			scope := s.Requested
+			scope.Actions = s.Granted
+			granted = append(granted, scope)
+		}
+	}
+	slices.SortStableFunc(granted, compareResources)
+	merged := granted[:1]
+	for _, scope := range granted[1:] {
+		last := &merged[len(merged)-1]
+		if compareResources(*last, scope) != 0 {
+			merged = append(merged, scope)
+			continue
+		}
+		last.Actions = slices.Concat(last.Actions, scope.Actions)
+		slices.Sort(last.Actions)
+		last.Actions = slices.Compact(last.Actions)
+	}
+	return merged
+}
+
+func compareResources(a, b registryauth.Scope) int {
+	return cmp.Or(strings.Compare(a.Type, b.Type), strings.Compare(a.Class, b.Class), strings.Compare(a.Name, b.Name))
+}

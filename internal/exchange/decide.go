@@ -1,0 +1,246 @@
+package exchange
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// Decide says which of the requested scopes the subject gets at a service: the
+// union of what the rules that apply allow, never more than was asked. A denial
+// that matches refuses the subject as a whole. Decide is pure and safe for
+// concurrent use; the decision shares memory with the policy and the request
+// and must not be changed.
+func (p *Policy) Decide(subject Subject, service string, requested []registryauth.Scope) Decision {
+	return p.decide(subject, service, requested, nil)
+}
+
+func (p *Policy) decide(subject Subject, service string, requested []registryauth.Scope, trace *Trace) Decision {
+	d := Decision{DeniedBy: p.denies(subject, trace)}
+	if len(requested) > 0 {
+		d.Scopes = make([]ScopeDecision, len(requested))
+	}
+	if d.DeniedBy != "" {
+		for i, scope := range requested {
+			d.Scopes[i] = ScopeDecision{Requested: scope, Reason: "the deny rule " + d.DeniedBy + " refuses " + who(subject)}
+		}
+		return d
+	}
+
+	e := evaluation{policy: p, subject: subject, service: service}
+	var few [8]int // enough for most subjects, without an allocation
+	e.rules = few[:0]
+	for i := range p.rules {
+		if p.rules[i].applies(subject, service, trace) {
+			e.rules = append(e.rules, i)
+		}
+	}
+	for i := range requested {
+		d.Scopes[i] = e.decide(requested[i], trace)
+	}
+	return d
+}
+
+// denies returns the name of the first denial that matches.
+func (p *Policy) denies(subject Subject, trace *Trace) string {
+	denied := ""
+	for i := range p.deny {
+		d := &p.deny[i]
+		if trace == nil {
+			if matchSubject(d.subjects, subject.Identity, nil) {
+				return d.name
+			}
+			continue
+		}
+		t := DenyTrace{Name: d.name}
+		if t.Matched = matchSubject(d.subjects, subject.Identity, &t.Mismatches); t.Matched {
+			t.Mismatches = nil
+			denied = cmp.Or(denied, d.name)
+		}
+		trace.Deny = append(trace.Deny, t)
+	}
+	return denied
+}
+
+func (r *rule) applies(subject Subject, service string, trace *Trace) bool {
+	serves := r.services == nil || slices.Contains(r.services, service)
+	if trace == nil {
+		return serves && (r.anonymous || matchSubject(r.subjects, subject.Identity, nil))
+	}
+	t := RuleTrace{Name: r.name[0], ServiceMatched: serves, Annotation: r.annotation}
+	if t.SubjectMatched = r.anonymous || matchSubject(r.subjects, subject.Identity, &t.Mismatches); t.SubjectMatched {
+		t.Mismatches = nil
+	}
+	trace.Rules = append(trace.Rules, t)
+	return serves && t.SubjectMatched
+}
+
+// evaluation is what the scopes of one request have in common.
+type evaluation struct {
+	policy  *Policy
+	subject Subject
+	service string
+	rules   []int   // those that apply, as indexes
+	asked   []asked // the annotations read so far, each parsed once
+}
+
+// asked is what the ServiceAccount asks for with one annotation.
+type asked struct {
+	key     string
+	present bool
+	items   []annotationItem
+	fault   error // the annotation counts for nothing
+}
+
+func (e *evaluation) decide(scope registryauth.Scope, trace *Trace) ScopeDecision {
+	d := ScopeDecision{Requested: scope}
+	requested := actionsNamed(scope.Actions)
+	var allowed actionSet
+	for _, i := range e.rules {
+		r := &e.policy.rules[i]
+		var t *RuleScope
+		if trace != nil {
+			t = &RuleScope{Requested: scope.String()}
+		}
+		granted := e.allowed(r, scope, t)
+		if more := allowed | granted; more.cover(requested) != allowed.cover(requested) {
+			d.Rules = appendShared(d.Rules, r.name)
+			allowed = more
+		}
+		if t != nil {
+			t.Granted = granted.pick(scope.Actions)
+			trace.Rules[i].Scopes = append(trace.Rules[i].Scopes, *t)
+		} else if allowed.cover(requested) == requested {
+			break
+		}
+	}
+	d.Granted = allowed.pick(scope.Actions)
+	if missing := allowed.missing(requested); missing != 0 {
+		d.Reason = e.reason(scope, missing)
+	}
+	return d
+}
+
+// appendShared appends without changing or copying what is shared, if it can.
+func appendShared(list, shared []string) []string {
+	if list == nil {
+		return shared[:len(shared):len(shared)]
+	}
+	return append(list, shared...)
+}
+
+// allowed returns what one rule that applies allows on the scope's resource,
+// whatever was requested. With t it also notes how.
+func (e *evaluation) allowed(r *rule, scope registryauth.Scope, t *RuleScope) actionSet {
+	ceiling := r.ceiling(scope, e.subject, t)
+	if r.annotation == "" || ceiling == 0 && t == nil {
+		return ceiling
+	}
+	return ceiling.intersect(e.asks(r.annotation, scope, t))
+}
+
+// ceiling returns what allow gives on the scope's resource.
+func (r *rule) ceiling(scope registryauth.Scope, subject Subject, t *RuleScope) actionSet {
+	var set actionSet
+	kind := kindOf(scope)
+	for i := range r.allow {
+		a := &r.allow[i]
+		if a.catalog {
+			if kind == catalogResource {
+				set |= a.actions
+				t.notePattern("registry:catalog")
+			}
+			continue
+		}
+		if kind != repositoryResource {
+			continue
+		}
+		for _, p := range a.repositories {
+			if p.match(scope.Name, subject.Identity) {
+				set |= a.actions
+				t.notePattern(string(p))
+				if t == nil {
+					break
+				}
+			}
+		}
+	}
+	if t != nil {
+		t.Allows, t.allows = set.names(), set
+	}
+	return set
+}
+
+// asks returns what an annotation asks for on the scope's resource.
+func (e *evaluation) asks(key string, scope registryauth.Scope, t *RuleScope) actionSet {
+	a := e.annotation(key)
+	var set actionSet
+	if kindOf(scope) == repositoryResource {
+		for i := range a.items {
+			if a.items[i].pattern.match(scope.Name, nil) {
+				set |= a.items[i].actions
+				if t != nil {
+					t.Items = append(t.Items, a.items[i].String())
+				}
+			}
+		}
+	}
+	if t != nil {
+		t.Asks, t.asks, t.absent = set.names(), set, !a.present
+		if a.fault != nil {
+			t.Fault = a.fault.Error()
+		}
+	}
+	return set
+}
+
+// annotation reads one annotation of the subject, once for all scopes and rules.
+func (e *evaluation) annotation(key string) *asked {
+	for i := range e.asked {
+		if e.asked[i].key == key {
+			return &e.asked[i]
+		}
+	}
+	a := asked{key: key}
+	var text string
+	if text, a.present = e.subject.Annotations[key]; a.present {
+		a.items, a.fault = parseAnnotation(text)
+	}
+	e.asked = append(e.asked, a)
+	return &e.asked[len(e.asked)-1]
+}
+
+// resource is what a scope is about, as far as rules can tell.
+type resource int
+
+const (
+	unknownResource resource = iota
+	repositoryResource
+	catalogResource
+)
+
+// kindOf ignores the class, as registries do.
+func kindOf(scope registryauth.Scope) resource {
+	switch {
+	case scope.Type == "repository" && isPath(scope.Name):
+		return repositoryResource
+	case scope.Type == "registry" && scope.Name == "catalog":
+		return catalogResource
+	}
+	return unknownResource
+}
+
+// isPath refuses what a pattern of path components could misread. ParseScope has
+// checked the whole grammar; Decide is also called with scopes made otherwise.
+func isPath(name string) bool {
+	for more := true; more; {
+		var component string
+		component, name, more = strings.Cut(name, "/")
+		if component == "" || component[0] == '.' {
+			return false
+		}
+	}
+	return true
+}

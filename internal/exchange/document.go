@@ -1,0 +1,204 @@
+package exchange
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"sigs.k8s.io/yaml"
+)
+
+// faults collects everything that is wrong with the files of a policy.
+type faults struct {
+	list []error
+	more int // not kept
+}
+
+func (f *faults) add(file, path, format string, args ...any) {
+	if len(f.list) == maxFaults {
+		f.more++
+		return
+	}
+	where := file + ": "
+	if path != "" {
+		where += path + ": "
+	}
+	f.list = append(f.list, errors.New(where+fmt.Sprintf(format, args...)))
+}
+
+func (f *faults) err() error {
+	if f.more > 0 {
+		return errors.Join(append(f.list, fmt.Errorf("and %d more faults", f.more))...)
+	}
+	return errors.Join(f.list...)
+}
+
+// node is a part of a YAML document, and where it stands. Its methods report a
+// value that is not what they return.
+type node struct {
+	faults *faults
+	file   string
+	path   string
+	value  any
+}
+
+// parseDocument reads the only YAML document of a file.
+func parseDocument(file PolicyFile, f *faults) (node, bool) {
+	fault := func(format string, args ...any) (node, bool) {
+		f.add(file.Name, "", format, args...)
+		return node{}, false
+	}
+	switch {
+	case len(file.Data) > MaxPolicyBytes:
+		return fault("has %d bytes; at most %d are read: split it into several files", len(file.Data), MaxPolicyBytes)
+	case !utf8.Valid(file.Data):
+		return fault("is not UTF-8: save it as UTF-8")
+	case hasSecondDocument(file.Data):
+		return fault("has more than one YAML document: put each into a file of its own")
+	}
+	var value any
+	if err := yaml.UnmarshalStrict(file.Data, &value); err != nil {
+		for line := range strings.SplitSeq(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "), "\n") {
+			if line = strings.TrimPrefix(strings.TrimSpace(line), "yaml: "); line != "unmarshal errors:" {
+				f.add(file.Name, "", "is not valid YAML: %s", line)
+			}
+		}
+		return node{}, false
+	}
+	if value == nil {
+		return fault("is empty: write rules, or remove it from policyFiles")
+	}
+	return node{faults: f, file: file.Name, value: value}, true
+}
+
+// hasSecondDocument reports whether a document marker follows any content. The
+// YAML decoder would leave what comes after it unread. A marker stands at the
+// start of a line, where it cannot be part of any value; YAML 1.1 knows more
+// line breaks than \n.
+func hasSecondDocument(data []byte) bool {
+	content := false
+	for line := range bytes.FieldsFuncSeq(data, isYAMLBreak) {
+		marker := bytes.HasPrefix(line, []byte("---")) || bytes.HasPrefix(line, []byte("..."))
+		if marker && (len(line) == 3 || line[3] == ' ' || line[3] == '\t') {
+			if content {
+				return true
+			}
+			line = line[3:]
+		}
+		if line = bytes.TrimLeft(line, " \t"); len(line) > 0 && line[0] != '#' {
+			content = true
+		}
+	}
+	return false
+}
+
+func isYAMLBreak(r rune) bool {
+	return r == '\n' || r == '\r' || r == '\u0085' || r == '\u2028' || r == '\u2029'
+}
+
+func (n node) fault(format string, args ...any) { n.faults.add(n.file, n.path, format, args...) }
+
+// faultAt reports a fault of a field that is not there.
+func (n node) faultAt(field, format string, args ...any) {
+	n.at(field, nil).fault(format, args...)
+}
+
+func (n node) at(field string, value any) node {
+	if n.path != "" {
+		field = n.path + "." + field
+	}
+	n.path, n.value = field, value
+	return n
+}
+
+// fields returns the fields that are there, and nil if there are none. Every
+// field that is not known is a fault.
+func (n node) fields(known ...string) map[string]node {
+	object, ok := n.value.(map[string]any)
+	if !ok {
+		n.fault("%s: write the fields %s", notA("a mapping", n.value), strings.Join(known, ", "))
+		return nil
+	}
+	if len(object) == 0 {
+		n.fault("is empty: write at least one of the fields %s", strings.Join(known, ", "))
+		return nil
+	}
+	fields := make(map[string]node, len(object))
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		if !slices.Contains(known, name) {
+			n.fault("unknown field %s: the fields are %s", quote(name), strings.Join(known, ", "))
+			continue
+		}
+		fields[name] = n.at(name, object[name])
+	}
+	return fields
+}
+
+// require reports a field that is not exactly what it must be.
+func (n node) require(fields map[string]node, name, want string) {
+	if field, ok := fields[name]; !ok {
+		n.faultAt(name, "is missing: write %s", want)
+	} else if field.value != want {
+		field.fault("must be %s: no other is known here", want)
+	}
+}
+
+// list returns the elements. An empty list is a fault: it would switch a check
+// off, or grant nothing, without anybody noticing.
+func (n node) list() []node {
+	list, ok := n.value.([]any)
+	switch {
+	case !ok:
+		n.fault("%s: write a list", notA("a list", n.value))
+	case len(list) == 0:
+		n.fault("the list is empty: fill it or remove the field")
+	}
+	nodes := make([]node, len(list))
+	for i, value := range list {
+		nodes[i] = n
+		nodes[i].path, nodes[i].value = fmt.Sprintf("%s[%d]", n.path, i), value
+	}
+	return nodes
+}
+
+// text returns a string that is not empty. YAML 1.1 reads no, on or 1e3 as
+// something else.
+func (n node) text() (string, bool) {
+	text, ok := n.value.(string)
+	switch {
+	case !ok:
+		n.fault("%s: write it in quotes", notA("text", n.value))
+	case text == "":
+		n.fault("is empty: fill it or remove it")
+	}
+	return text, text != ""
+}
+
+func (n node) boolean() bool {
+	value, ok := n.value.(bool)
+	if !ok {
+		n.fault("%s: write true or false", notA("a boolean", n.value))
+	}
+	return value
+}
+
+func notA(wanted string, value any) string {
+	found := "a number"
+	switch value.(type) {
+	case nil:
+		return "has no value"
+	case bool:
+		found = "a boolean"
+	case string:
+		found = "text"
+	case []any:
+		found = "a list"
+	case map[string]any:
+		found = "a mapping"
+	}
+	return "is " + found + ", not " + wanted
+}

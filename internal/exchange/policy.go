@@ -1,0 +1,112 @@
+package exchange
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+)
+
+// Policy says who may have what. It is immutable and safe for concurrent use.
+// The zero Policy grants nothing.
+type Policy struct {
+	rules          []rule
+	deny           []denyRule
+	annotationKeys []string
+	revision       string
+}
+
+// rule grants what allow says to those whom subjects says.
+type rule struct {
+	name       []string // one element, so that a decision can share it
+	anonymous  bool     // applies to everybody, with a token or without
+	subjects   []subjectMatch
+	services   []string // exact; nil: any
+	annotation string   // key; if set, allow is a ceiling and the annotation selects
+	allow      []allowance
+}
+
+type allowance struct {
+	repositories []pattern
+	catalog      bool // registry:catalog, instead of repositories
+	actions      actionSet
+}
+
+// denyRule refuses subjects as a whole.
+type denyRule struct {
+	name     string
+	subjects []subjectMatch
+}
+
+// PolicyFile is one file of a policy. Its name is for messages.
+type PolicyFile struct {
+	Name string
+	Data []byte
+}
+
+// Limits of a policy, checked before it is parsed or compiled.
+const (
+	MaxPolicyBytes = 1 << 20 // of each file
+	maxRules       = 5000    // of all files, rules and denials together
+	maxFaults      = 100     // reported at once
+)
+
+// ParsePolicy makes one policy of all files: their rules and denials one after
+// the other. Files are YAML, strictly: a field that is not known, a duplicate
+// key, a second document, an empty list or a present but empty file is a fault.
+// The error joins all faults, each as FILE: PATH: what is wrong: remedy.
+func ParsePolicy(files ...PolicyFile) (*Policy, error) {
+	if len(files) == 0 {
+		return nil, errors.New("no policy file is given; without a policy nobody may pull anything: name one")
+	}
+	var parser policyParser
+	hash := sha256.New()
+	for _, file := range files {
+		hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(file.Data)))) // where a file ends is part of what is hashed
+		hash.Write(file.Data)
+		parser.parse(file)
+	}
+	if err := parser.faults.err(); err != nil {
+		return nil, err
+	}
+	if len(parser.rules) == 0 {
+		return nil, fmt.Errorf("%s: rules: the policy has no rule at all, so that nobody may pull anything: write one", files[0].Name)
+	}
+	keys := map[string]bool{}
+	for _, r := range parser.rules {
+		if r.annotation != "" {
+			keys[r.annotation] = true
+		}
+	}
+	return &Policy{
+		rules:          parser.rules,
+		deny:           parser.deny,
+		annotationKeys: slices.Sorted(maps.Keys(keys)),
+		revision:       hex.EncodeToString(hash.Sum(nil)),
+	}, nil
+}
+
+// AnnotationKeys returns the keys of the annotations that rules read, sorted.
+// Readers of ServiceAccounts need no others. It must not be changed.
+func (p *Policy) AnnotationKeys() []string { return p.annotationKeys }
+
+// Revision is a SHA-256 over the files of the policy, in hexadecimal: two
+// replicas with the same revision decide alike.
+func (p *Policy) Revision() string { return p.revision }
+
+// Rules returns the number of rules, denials not counted.
+func (p *Policy) Rules() int { return len(p.rules) }
+
+// quote returns s for a message: short, and with everything escaped that could
+// forge a line of a log or a terminal.
+func quote(s string) string {
+	const limit = 80
+	if len(s) > limit {
+		return strconv.QuoteToASCII(cut(s, limit)) + "..."
+	}
+	return strconv.QuoteToASCII(s)
+}

@@ -1,0 +1,164 @@
+package exchange
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// TestPolicies runs the cases of testdata/policy. Everything there is compared
+// as a whole: grants, rules, reasons. Explain must say the same as Decide.
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	names, err := filepath.Glob("testdata/policy/*.txtar")
+	if err != nil || len(names) < 3 {
+		t.Fatalf("found only %q, %v", names, err)
+	}
+	for _, name := range names {
+		archive, err := txtar.ParseFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var files []PolicyFile
+		cases := 0
+		for _, file := range archive.Files {
+			title, isCase := strings.CutPrefix(file.Name, "case: ")
+			if !isCase {
+				files = append(files, PolicyFile{Name: file.Name, Data: file.Data})
+				continue
+			}
+			cases++
+			policy := mustParse(t, files...)
+			t.Run(filepath.Base(name)+"/"+title, func(t *testing.T) {
+				t.Parallel()
+				runCase(t, policy, string(file.Data))
+			})
+		}
+		if cases == 0 {
+			t.Errorf("%s has no case", name)
+		}
+	}
+}
+
+func runCase(t *testing.T, policy *Policy, text string) {
+	var (
+		subject   Subject
+		requested []registryauth.Scope
+		want      []string
+		service   = "registry.example.com"
+	)
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		key, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		switch key {
+		case "":
+		case "subject":
+			subject.Identity = identity(t, value)
+		case "annotation":
+			name, text, _ := strings.Cut(value, " ")
+			subject.Annotations = map[string]string{name: text}
+		case "service":
+			service = value
+		case "scope":
+			var err error
+			if requested, err = registryauth.ParseScopes([]string{value}); err != nil {
+				t.Fatal(err)
+			}
+		case "want", "denied", "reason":
+			want = append(want, line)
+		default:
+			t.Fatalf("unknown line %q", line)
+		}
+	}
+	decision := policy.Decide(subject, service, requested)
+	if got := report(decision); !slices.Equal(got, want) {
+		t.Errorf("got\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+	explained, trace := policy.Explain(subject, service, requested)
+	if got := report(explained); !slices.Equal(got, want) {
+		t.Errorf("Explain decides\n\t%s", strings.Join(got, "\n\t"))
+	}
+	if len(trace.Deny) != len(policy.deny) || decision.DeniedBy == "" && len(trace.Rules) != len(policy.rules) {
+		t.Errorf("the trace leaves rules out: %+v", trace)
+	}
+	for i, s := range decision.Scopes {
+		if s.Requested.String() != requested[i].String() {
+			t.Errorf("scope %d is %s, want %s", i, s.Requested, requested[i])
+		}
+	}
+}
+
+// report writes a decision as cases do.
+func report(d Decision) []string {
+	var lines []string
+	for _, granted := range d.Granted() {
+		for _, s := range d.Scopes {
+			if compareResources(s.Requested, granted) == 0 {
+				lines = append(lines, fmt.Sprintf("want: %s by %s", granted, strings.Join(s.Rules, ",")))
+			}
+		}
+	}
+	if d.DeniedBy != "" {
+		lines = append(lines, "denied: "+d.DeniedBy)
+	}
+	for _, s := range d.Scopes {
+		if s.Reason != "" {
+			lines = append(lines, "reason: "+s.Reason)
+		}
+	}
+	return lines
+}
+
+// identity reads CLUSTER/NAMESPACE/SERVICEACCOUNT and fields of a token, or
+// anonymous.
+func identity(t testing.TB, text string) *oidc.Identity {
+	t.Helper()
+	if text == "anonymous" {
+		return nil
+	}
+	fields := strings.Fields(text)
+	parts := strings.Split(fields[0], "/")
+	id := &oidc.Identity{Cluster: parts[0], Namespace: parts[1], ServiceAccount: oidc.ObjectRef{Name: parts[2], UID: "uid-of-" + parts[2]}}
+	for _, field := range fields[1:] {
+		switch key, value, _ := strings.Cut(field, "="); key {
+		case "node":
+			id.Node.Name = value
+		case "token":
+			id.TokenID = value
+		default:
+			t.Fatalf("unknown field %q of a subject", field)
+		}
+	}
+	return id
+}
+
+func mustParse(t testing.TB, files ...PolicyFile) *Policy {
+	t.Helper()
+	policy, err := ParsePolicy(files...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policy
+}
+
+func parseText(t testing.TB, text string) *Policy {
+	t.Helper()
+	return mustParse(t, PolicyFile{Name: "policy.yaml", Data: []byte(text)})
+}
+
+func scopesOf(t testing.TB, text string) []registryauth.Scope {
+	t.Helper()
+	scopes, err := registryauth.ParseScopes([]string{text})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return scopes
+}

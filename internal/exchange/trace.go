@@ -1,0 +1,58 @@
+package exchange
+
+import (
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// Trace tells how a policy came to a decision: what each rule did, in the
+// policy's order. It is for people, and stable as JSON.
+type Trace struct {
+	Deny  []DenyTrace `json:"deny,omitempty"`
+	Rules []RuleTrace `json:"rules,omitempty"` // nil when a denial matched: no rule was asked
+}
+
+// DenyTrace says whether a denial matched.
+type DenyTrace struct {
+	Name       string   `json:"name"`
+	Matched    bool     `json:"matched"`
+	Mismatches []string `json:"mismatches,omitempty"` // for each of its subjects, the first field that differs
+}
+
+// RuleTrace says what one rule did. A rule applies when both subject and
+// service match.
+type RuleTrace struct {
+	Name           string      `json:"name"`
+	SubjectMatched bool        `json:"subjectMatched"`
+	Mismatches     []string    `json:"mismatches,omitempty"` // for each of its subjects, the first field that differs
+	ServiceMatched bool        `json:"serviceMatched"`
+	Annotation     string      `json:"annotation,omitempty"` // the key that the rule reads
+	Scopes         []RuleScope `json:"scopes,omitempty"`     // what a rule that applies did, in the order asked
+}
+
+// RuleScope says what a rule that applies did with one requested scope. Actions
+// are sorted.
+type RuleScope struct {
+	Requested string   `json:"requested"`
+	Patterns  []string `json:"patterns,omitempty"` // of allow, as written, that match
+	Allows    []string `json:"allows,omitempty"`   // actions of these
+	Items     []string `json:"items,omitempty"`    // of the annotation that match
+	Asks      []string `json:"asks,omitempty"`     // actions of these
+	Fault     string   `json:"fault,omitempty"`    // why the annotation counts for nothing
+	Granted   []string `json:"granted,omitempty"`  // what the rule alone gives of what was requested
+
+	allows, asks actionSet
+	absent       bool // the annotation
+}
+
+func (t *RuleScope) notePattern(p string) {
+	if t != nil {
+		t.Patterns = append(t.Patterns, p)
+	}
+}
+
+// Explain decides as Decide does, by the same code, and tells how.
+func (p *Policy) Explain(subject Subject, service string, requested []registryauth.Scope) (Decision, Trace) {
+	var trace Trace
+	decision := p.decide(subject, service, requested, &trace)
+	return decision, trace
+}
