@@ -1,0 +1,140 @@
+package exchange_test
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+)
+
+// BenchmarkExchange puts the whole handler next to a floor: the least that any
+// token endpoint of this kind must do, written by hand and checking nothing
+// else. Read the ratios of one run, not the times.
+//
+//	floor     one RS256 verification, one ES256 signature, JSON
+//	first     a token not seen before
+//	repeated  the token and scope of the request before
+//	mix       each token twice, as a pull asks (resolve, then fetch)
+func BenchmarkExchange(b *testing.B) {
+	const identities = 256
+	r := newRig(b, func(c *rigConfig) {
+		c.cacheSize = 1 // so that another token's request finds nothing remembered
+		c.recorder = encodingRecorder{}
+	})
+	requests := make([]func() *http.Request, identities)
+	for i := range requests {
+		token := r.token(b, func(c map[string]any) { c["jti"] = fmt.Sprintf("63ef7a8c-1d81-4c97-8f89-%012d", i) })
+		body := readAll(b, post(token, "repository:team-a/web:pull"))
+		requests[i] = func() *http.Request {
+			request := httptest.NewRequest(http.MethodPost, "/token", strings.NewReader(body))
+			request.Header.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8")
+			request.Header.Set("User-Agent", "containerd/v2.4.2")
+			return request
+		}
+	}
+	run := func(name string, handler http.Handler, index func(i int) int) {
+		b.Run("exchange="+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				w := httptest.NewRecorder()
+				handler.ServeHTTP(w, requests[index(i)%identities]())
+				if w.Code != http.StatusOK {
+					b.Fatalf("status %d: %s", w.Code, w.Body)
+				}
+			}
+		})
+	}
+	run("floor", newFloor(b), func(i int) int { return i })
+	run("first", r.handler, func(i int) int { return i })
+	run("repeated", r.handler, func(int) int { return 0 })
+	run("mix", r.handler, func(i int) int { return i / 2 })
+}
+
+// encodingRecorder pays for the audit line, as a real recorder does.
+type encodingRecorder struct{}
+
+func (encodingRecorder) Record(e *exchange.Event) {
+	if _, err := json.Marshal(e); err != nil {
+		panic(err)
+	}
+}
+
+func readAll(b *testing.B, r *http.Request) string {
+	b.Helper()
+	var body strings.Builder
+	buffer := make([]byte, 4096)
+	for {
+		n, err := r.Body.Read(buffer)
+		body.Write(buffer[:n])
+		if err != nil {
+			return body.String()
+		}
+	}
+}
+
+// newFloor returns net/http + one RS256 verification + one ES256 signature +
+// JSON, and nothing else: the yardstick, not an example to follow.
+func newFloor(b *testing.B) http.Handler {
+	b.Helper()
+	public := &signingKeys()[0].PublicKey
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(b, err)
+	type access struct {
+		Type    string   `json:"type"`
+		Name    string   `json:"name"`
+		Actions []string `json:"actions"`
+	}
+	encode := base64.RawURLEncoding
+	header := encode.EncodeToString([]byte(`{"alg":"ES256","typ":"JWT"}`))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		parts := strings.Split(r.PostFormValue("password"), ".")
+		digest := sha256.Sum256([]byte(parts[0] + "." + parts[1]))
+		signature, _ := encode.DecodeString(parts[2])
+		if rsa.VerifyPKCS1v15(public, crypto.SHA256, digest[:], signature) != nil {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		payload, _ := encode.DecodeString(parts[1])
+		var incoming struct {
+			Issuer   string   `json:"iss"`
+			Subject  string   `json:"sub"`
+			Audience []string `json:"aud"`
+			Expiry   int64    `json:"exp"`
+		}
+		if json.Unmarshal(payload, &incoming) != nil || incoming.Issuer != testIssuer || !slices.Contains(incoming.Audience, testAudience) {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		scope := strings.Split(r.PostFormValue("scope"), ":")
+		now := time.Now()
+		claims, _ := json.Marshal(map[string]any{
+			"iss": "pullpass.example.com", "sub": incoming.Subject, "aud": r.PostFormValue("service"),
+			"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(5 * time.Minute).Unix(), "jti": rand.Text(),
+			"access": []access{{scope[0], scope[1], strings.Split(scope[2], ",")}},
+		})
+		unsigned := header + "." + encode.EncodeToString(claims)
+		digest = sha256.Sum256([]byte(unsigned))
+		x, y, _ := ecdsa.Sign(rand.Reader, private, digest[:])
+		raw := make([]byte, 64)
+		x.FillBytes(raw[:32])
+		y.FillBytes(raw[32:])
+		token := unsigned + "." + encode.EncodeToString(raw)
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"token": token, "access_token": token, "expires_in": 300, "issued_at": now.UTC().Format(time.RFC3339),
+		})
+	})
+}

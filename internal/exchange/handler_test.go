@@ -1,0 +1,449 @@
+package exchange_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+func TestGranted(t *testing.T) {
+	t.Parallel()
+	for name, request := range map[string]func(string, ...string) *http.Request{"GET": get, "POST": post} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, nil)
+			a := r.do(t, request(r.token(t, nil), "repository:team-a/web:pull"))
+			if a.status != http.StatusOK {
+				t.Fatalf("status %d: %+v", a.status, a.body.Errors)
+			}
+			if want := []registryauth.Scope{{Type: "repository", Name: "team-a/web", Actions: []string{"pull"}}}; !reflect.DeepEqual(a.access, want) {
+				t.Errorf("access %v, want %v", a.access, want)
+			}
+			for claim, want := range map[string]any{"iss": "pullpass.example.com", "aud": testService, "sub": "system:serviceaccount:team-a:web"} {
+				if a.claims[claim] != want {
+					t.Errorf("%s is %v, want %v", claim, a.claims[claim], want)
+				}
+			}
+			if a.body.ExpiresIn != 300 || a.body.IssuedAt != "2026-03-04T05:06:07Z" {
+				t.Errorf("expires_in %d, issued_at %s", a.body.ExpiresIn, a.body.IssuedAt)
+			}
+			e := r.lastEvent(t, 1)
+			if e.Result != exchange.ResultGranted || e.Status != 200 || e.Reason != "" || e.Rule != "own-namespace" ||
+				e.Cluster != "prod" || e.Namespace != "team-a" || *e.ServiceAccount != (exchange.Object{Name: "web", UID: webUID}) ||
+				e.Pod.Name != "web-0" || e.Node.Name != "node1" || e.CredentialID != "JTI=63ef7a8c-1d81-4c97-8f89-724a51634a91" ||
+				e.IssuedID != a.claims["jti"] || e.Service != testService || e.Caller != "192.0.2.1" ||
+				!reflect.DeepEqual(e.Requested, []string{"repository:team-a/web:pull"}) || !reflect.DeepEqual(e.Granted, e.Requested) {
+				t.Errorf("event %+v", e)
+			}
+		})
+	}
+}
+
+// Harbor grants everything that the user has; the token specification wants
+// the intersection of what is asked and what is allowed.
+func TestNeverMoreThanAsked(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *rigConfig) {
+		c.serviceAccounts = annotations{byUID: map[string]map[string]string{webUID: {"pullpass.dev/repositories": "team-a/web:pull,push"}}}
+	})
+	a := r.do(t, get(r.token(t, nil), "repository:team-a/web:pull"))
+	if len(a.access) != 1 || !reflect.DeepEqual(a.access[0].Actions, []string{"pull"}) {
+		t.Errorf("access %v, want pull alone", a.access)
+	}
+}
+
+// Missing rights are no error (token specification): 200 with less, and the
+// event says why.
+func TestPartialAndNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	token := r.token(t, nil)
+	a := r.do(t, get(token, "repository:team-a/web:pull,push", "repository:team-b/app:pull"))
+	e := r.lastEvent(t, 1)
+	if a.status != 200 || len(a.access) != 1 || e.Result != exchange.ResultPartial || e.Reason != "scope_not_granted" || len(e.Scopes) != 2 {
+		t.Errorf("status %d, access %v, event %+v", a.status, a.access, e)
+	}
+	a = r.do(t, get(token, "repository:team-b/app:pull"))
+	e = r.lastEvent(t, 2)
+	if a.status != 200 || a.access == nil || len(a.access) != 0 || e.Result != exchange.ResultNone || e.Granted != nil ||
+		len(e.Scopes) != 1 || e.Scopes[0].Reason == "" {
+		t.Errorf("status %d, access %#v, event %+v", a.status, a.access, e)
+	}
+}
+
+func TestLogin(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	a := r.do(t, get(r.token(t, nil)))
+	if a.status != 200 || len(a.access) != 0 {
+		t.Errorf("status %d, access %v", a.status, a.access)
+	}
+	if e := r.lastEvent(t, 1); e.Result != exchange.ResultGranted {
+		t.Errorf("result %s", e.Result)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	down := func(c *rigConfig) {
+		c.verifier = verifierFunc(func() (oidc.Identity, error) {
+			return oidc.Identity{}, &oidc.Error{Reason: oidc.ReasonUnavailable, Message: "keys of cluster prod cannot be had", Cluster: "prod", Err: errors.New("dial tcp 10.1.2.3:443")}
+		})
+	}
+	for _, test := range []struct {
+		name    string
+		rig     func(*rigConfig)
+		request func(*testing.T, *rig) *http.Request
+		status  int
+		code    string // in errors[]
+		oauth   string // for POST
+		result  exchange.Result
+		reason  string
+		message string // a part of what the caller is told
+	}{
+		{
+			name:    "unknown service",
+			request: func(t *testing.T, r *rig) *http.Request { return with(get(r.token(t, nil)), "service", "other") },
+			status:  400, code: "UNSUPPORTED", result: exchange.ResultInvalid, reason: "service_unknown", message: `"other"`,
+		}, {
+			name: "bad scope",
+			request: func(t *testing.T, r *rig) *http.Request {
+				return post(r.token(t, nil), "repository:../x:pull")
+			},
+			status: 400, code: "UNSUPPORTED", oauth: "invalid_scope", result: exchange.ResultInvalid, reason: "request_malformed", message: "scope",
+		}, {
+			name:    "other method",
+			request: func(*testing.T, *rig) *http.Request { return httptest.NewRequest("DELETE", "/token", nil) },
+			status:  405, code: "UNSUPPORTED", result: exchange.ResultInvalid, reason: "method_not_allowed", message: "GET and POST",
+		}, {
+			name: "forged signature",
+			request: func(t *testing.T, r *rig) *http.Request {
+				genuine := strings.Split(r.token(t, nil), ".")
+				return get(strings.Join(genuine[:2], ".")+"."+strings.Split(sign(t, r.stranger, map[string]any{"a": 1}), ".")[2], "repository:team-a/web:pull")
+			},
+			status: 401, code: "UNAUTHORIZED", result: exchange.ResultRefused, reason: "token_signature", message: "signature",
+		}, {
+			name: "other audience",
+			request: func(t *testing.T, r *rig) *http.Request {
+				return post(r.token(t, func(c map[string]any) { c["aud"] = []string{"vault"} }), "repository:team-a/web:pull")
+			},
+			status: 401, code: "UNAUTHORIZED", oauth: "invalid_grant", result: exchange.ResultRefused, reason: "token_audience", message: "audience",
+		}, {
+			name:    "anonymous",
+			request: func(*testing.T, *rig) *http.Request { return get("", "repository:team-a/web:pull") },
+			status:  401, code: "UNAUTHORIZED", result: exchange.ResultRefused, reason: "anonymous", message: "no credential",
+		}, {
+			name:    "anonymous login",
+			request: func(*testing.T, *rig) *http.Request { return get("") },
+			status:  401, code: "UNAUTHORIZED", result: exchange.ResultRefused, reason: "anonymous", message: "no credential",
+		}, {
+			name: "denied subject",
+			request: func(t *testing.T, r *rig) *http.Request {
+				return post(r.token(t, inNamespace("team-bad")), "repository:team-bad/web:pull")
+			},
+			status: 403, code: "DENIED", oauth: "access_denied", result: exchange.ResultRefused, reason: "subject_denied", message: "quarantine",
+		}, {
+			name: "issuer down", rig: down,
+			request: func(t *testing.T, r *rig) *http.Request {
+				return get(r.token(t, nil), "repository:team-a/web:pull")
+			},
+			status: 503, code: "UNAVAILABLE", result: exchange.ResultUnavailable, reason: "issuer_unavailable", message: "cannot be had",
+		}, {
+			// An error read as "no annotations" would be a wrong refusal, and with other rules a wrong grant.
+			name: "annotations cannot be read", rig: func(c *rigConfig) { c.serviceAccounts = annotations{err: errors.New("api down 10.1.2.3")} },
+			request: func(t *testing.T, r *rig) *http.Request {
+				return get(r.token(t, nil), "repository:team-a/web:pull")
+			},
+			status: 503, code: "UNAVAILABLE", result: exchange.ResultUnavailable, reason: "service_accounts_unavailable", message: "try again",
+		}, {
+			name: "no signing key", rig: func(c *rigConfig) { c.keys = noKeys{} },
+			request: func(t *testing.T, r *rig) *http.Request {
+				return get(r.token(t, nil), "repository:team-a/web:pull")
+			},
+			status: 503, code: "UNAVAILABLE", result: exchange.ResultUnavailable, reason: "signing_key_unavailable", message: "try again",
+		}, {
+			name: "a fault of ours", rig: func(c *rigConfig) {
+				c.verifier = verifierFunc(func() (oidc.Identity, error) { return oidc.Identity{}, errors.New("secret detail 10.1.2.3") })
+			},
+			request: func(t *testing.T, r *rig) *http.Request {
+				return post(r.token(t, nil), "repository:team-a/web:pull")
+			},
+			status: 500, code: "UNKNOWN", oauth: "server_error", result: exchange.ResultError, reason: "internal_error", message: "internal error",
+		}, {
+			name: "a panic", rig: func(c *rigConfig) {
+				c.verifier = verifierFunc(func() (oidc.Identity, error) { panic("secret detail 10.1.2.3") })
+			},
+			request: func(t *testing.T, r *rig) *http.Request {
+				return post(r.token(t, nil), "repository:team-a/web:pull")
+			},
+			status: 500, code: "UNKNOWN", result: exchange.ResultError, reason: "internal_error", message: "internal error",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, test.rig)
+			a := r.do(t, test.request(t, r))
+			if a.status != test.status || a.body.Errors[0].Code != test.code || a.body.Error != test.oauth {
+				t.Errorf("status %d, code %s, error %q", a.status, a.body.Errors[0].Code, a.body.Error)
+			}
+			if !strings.Contains(a.body.Errors[0].Message, test.message) {
+				t.Errorf("message %q does not say %q", a.body.Errors[0].Message, test.message)
+			}
+			if strings.Contains(a.body.Errors[0].Message, "10.1.2.3") || strings.Contains(a.body.Errors[0].Message, "secret detail") {
+				t.Errorf("the caller is told internals: %q", a.body.Errors[0].Message)
+			}
+			if a.status == 401 != strings.HasPrefix(a.header.Get("WWW-Authenticate"), "Basic realm=") {
+				t.Errorf("status %d with WWW-Authenticate %q", a.status, a.header.Get("WWW-Authenticate"))
+			}
+			e := r.lastEvent(t, 1)
+			if e.Status != test.status || e.Result != test.result || e.Reason != test.reason || e.Message == "" || e.Granted != nil || e.IssuedID != "" {
+				t.Errorf("event %+v", e)
+			}
+		})
+	}
+}
+
+// The kubelet's own failures arrive as anonymous pulls, without a word on the
+// pod: the audit line must name them.
+func TestAnonymousCauses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	r.do(t, get("", "repository:team-a/web:pull"))
+	e := r.lastEvent(t, 1)
+	for _, cause := range []string{"cacheType", "request-serviceaccounts-token-audience", "annotation", "plugin", "matchImages"} {
+		if !strings.Contains(e.Message, cause) {
+			t.Errorf("the event does not name %s: %s", cause, e.Message)
+		}
+	}
+}
+
+func TestAnonymousRule(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	a := r.do(t, get("", "repository:public/base:pull"))
+	if a.status != 200 || len(a.access) != 1 || a.claims["sub"] != "" {
+		t.Errorf("status %d, access %v, sub %v", a.status, a.access, a.claims["sub"])
+	}
+	if e := r.lastEvent(t, 1); e.Result != exchange.ResultGranted || e.ServiceAccount != nil || e.Rule != "public" {
+		t.Errorf("event %+v", e)
+	}
+}
+
+// A refused token's own words help to find its sender, but never as facts.
+func TestClaimedIsNotIdentity(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	r.do(t, get(r.token(t, func(c map[string]any) { c["aud"] = []string{"vault"} })))
+	e := r.lastEvent(t, 1)
+	if e.ServiceAccount != nil || e.Namespace != "" || e.CredentialID != "" {
+		t.Errorf("unproven claims stand as identity: %+v", e)
+	}
+	if e.Claimed == nil || e.Claimed.Subject != "system:serviceaccount:team-a:web" || e.Claimed.Verified {
+		t.Errorf("claimed %+v", e.Claimed)
+	}
+}
+
+// An annotation selects and never grants, and belongs to the UID: a recreated
+// ServiceAccount of the same name is another one.
+func TestAnnotationsByUID(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *rigConfig) {
+		c.serviceAccounts = annotations{byUID: map[string]map[string]string{webUID: {"pullpass.dev/repositories": "team-a/web:push team-b/x:push"}}}
+	})
+	a := r.do(t, get(r.token(t, nil), "repository:team-a/web:push", "repository:team-b/x:push"))
+	if len(a.access) != 1 || a.access[0].Name != "team-a/web" {
+		t.Errorf("access %v, want push on team-a/web alone", a.access)
+	}
+	recreated := r.token(t, func(c map[string]any) {
+		c["kubernetes.io"].(map[string]any)["serviceaccount"] = map[string]any{"name": "web", "uid": "another-uid"}
+	})
+	if a := r.do(t, get(recreated, "repository:team-a/web:push")); len(a.access) != 0 {
+		t.Errorf("access %v for another UID", a.access)
+	}
+}
+
+// A pull asks twice for the same thing and gets the same token, but only the
+// same credential, granted the same, and only while it is young.
+func TestReuse(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	token := r.token(t, nil)
+	other := r.token(t, func(c map[string]any) { c["jti"] = "another" })
+	id := func(a answer) any { return a.claims["jti"] }
+
+	first := r.do(t, post(token, "repository:team-a/web:pull"))
+	if again := r.do(t, get(token, "repository:team-a/web:pull")); id(again) != id(first) || !r.lastEvent(t, 2).Reused {
+		t.Error("the same request got another token")
+	}
+	if a := r.do(t, get(other, "repository:team-a/web:pull")); id(a) == id(first) {
+		t.Error("another credential got the same token")
+	}
+	if a := r.do(t, get(token, "repository:team-a/worker:pull")); id(a) == id(first) {
+		t.Error("another scope got the same token")
+	}
+	r.advance(100 * time.Second)
+	if a := r.do(t, get(token, "repository:team-a/web:pull")); id(a) != id(first) || a.body.ExpiresIn != 200 {
+		t.Errorf("after 100 s: another token, or expires_in %d instead of what is left", a.body.ExpiresIn)
+	}
+	r.advance(51 * time.Second)
+	if a := r.do(t, get(token, "repository:team-a/web:pull")); id(a) == id(first) || a.body.ExpiresIn != 300 {
+		t.Errorf("past half of its life the token was returned again, expires_in %d", a.body.ExpiresIn)
+	}
+}
+
+// Clients count on 60 seconds (token specification), so a short token is not
+// returned again with less.
+func TestReuseLeavesAMinute(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *rigConfig) { c.tokenLifetime = 100 * time.Second })
+	token := r.token(t, nil)
+	r.do(t, get(token, "repository:team-a/web:pull"))
+	r.advance(45 * time.Second)
+	if a := r.do(t, get(token, "repository:team-a/web:pull")); a.body.ExpiresIn < 60 {
+		t.Errorf("expires_in %d", a.body.ExpiresIn)
+	}
+}
+
+// What was remembered must not outlive a change of mind: the policy is asked
+// for each request.
+func TestPolicyChangeIsSeenAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	token := r.token(t, nil)
+	if a := r.do(t, get(token, "repository:team-a/web:pull")); len(a.access) != 1 {
+		t.Fatal("not granted")
+	}
+	r.exchanger.SetPolicy(parsePolicy(t, strings.ReplaceAll(testPolicy, "{namespace}/**", "elsewhere/**")))
+	if a := r.do(t, get(token, "repository:team-a/web:pull")); len(a.access) != 0 {
+		t.Errorf("access %v after the policy was taken back", a.access)
+	}
+	r.exchanger.SetPolicy(parsePolicy(t, strings.ReplaceAll(testPolicy, "team-bad", "team-a")))
+	if a := r.do(t, get(token, "repository:team-a/web:pull")); a.status != 403 {
+		t.Errorf("status %d after the namespace was denied", a.status)
+	}
+}
+
+// Nothing may outlive the incoming token (artifact-keeper#1166), but for the
+// 60 seconds below which the token specification forbids to go.
+func TestEndsWithTheIncomingToken(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ left, want time.Duration }{
+		{time.Hour, 300 * time.Second}, {120 * time.Second, 120 * time.Second}, {20 * time.Second, 60 * time.Second},
+	} {
+		r := newRig(t, nil)
+		a := r.do(t, get(r.token(t, func(c map[string]any) { c["exp"] = r.Now().Add(test.left).Unix() }), "repository:team-a/web:pull"))
+		if got := time.Duration(a.body.ExpiresIn) * time.Second; got != test.want {
+			t.Errorf("%s left: expires_in %s, want %s", test.left, got, test.want)
+		}
+	}
+}
+
+// containerd repeats a refused POST as GET: one attempt, counted once. Another
+// caller's GET, another credential's, a second or a late one is its own.
+func TestRetryIsOneAttempt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	bad := r.token(t, func(c map[string]any) { c["aud"] = []string{"vault"} })
+	worse := r.token(t, func(c map[string]any) { c["aud"] = []string{"nothing"} })
+	from := func(address string, request *http.Request) *http.Request {
+		request.RemoteAddr = address
+		return request
+	}
+	requests := 0
+	retry := func(request *http.Request) bool {
+		r.do(t, request)
+		requests++
+		return r.lastEvent(t, requests).Retry
+	}
+	if retry(post(bad)) {
+		t.Error("a POST is the first half")
+	}
+	if retry(get(worse)) || retry(from("198.51.100.1:1", get(bad))) {
+		t.Error("another credential or caller counts as the same attempt")
+	}
+	if !retry(get(bad)) {
+		t.Error("the GET that repeats the POST counts as another attempt")
+	}
+	if retry(get(bad)) {
+		t.Error("one POST excuses two GETs")
+	}
+	retry(post(bad))
+	r.advance(time.Minute)
+	if retry(get(bad)) {
+		t.Error("a GET a minute later counts as the same attempt")
+	}
+	good := r.token(t, nil)
+	retry(post(good))
+	if retry(get(good)) {
+		t.Error("a granted POST excuses a GET")
+	}
+}
+
+// Tokens end in logs by many ways (docker_auth, harbor#7884): no event and no
+// log line holds one, whatever goes wrong.
+func TestNoTokenInEventsAndLogs(t *testing.T) {
+	t.Parallel()
+	panics := func(c *rigConfig) {
+		c.verifier = panickingVerifier{}
+	}
+	for _, change := range []func(*rigConfig){nil, panics} {
+		r := newRig(t, change)
+		var tokens []string
+		for _, alter := range []func(map[string]any){
+			nil, inNamespace("team-bad"), func(c map[string]any) { c["aud"] = "x" }, func(c map[string]any) { delete(c, "jti") },
+		} {
+			token := r.token(t, alter)
+			tokens = append(tokens, token)
+			for _, request := range []*http.Request{
+				get(token, "repository:team-a/web:pull"), post(token, "repository:team-a/web:pull"), get(token, "nonsense"),
+				with(get(""), "password", token), get(token[:len(token)-3]),
+			} {
+				w := httptest.NewRecorder()
+				r.handler.ServeHTTP(w, request)
+				if w.Code != http.StatusOK {
+					r.log.WriteString(w.Body.String())
+				}
+			}
+		}
+		written, err := json.Marshal(r.events)
+		must(t, err)
+		all := r.log.String() + string(written)
+		for _, token := range tokens {
+			for _, part := range strings.Split(token, ".")[1:] {
+				if strings.Contains(all, part[:len(part)-4]) {
+					t.Fatalf("a token was written:\n%s", all)
+				}
+			}
+		}
+	}
+}
+
+func with(request *http.Request, key, value string) *http.Request {
+	query := request.URL.Query()
+	query.Set(key, value)
+	request.URL.RawQuery = query.Encode()
+	return request
+}
+
+type verifierFunc func() (oidc.Identity, error)
+
+func (f verifierFunc) Verify(context.Context, string) (oidc.Identity, error) { return f() }
+
+type panickingVerifier struct{}
+
+func (panickingVerifier) Verify(_ context.Context, raw string) (oidc.Identity, error) { panic(raw) }
+
+type noKeys struct{}
+
+func (noKeys) Signing() (*registryauth.SigningKey, error) { return nil, registryauth.ErrNoSigningKey }
+func (noKeys) Trusted() registryauth.TrustBundle          { return registryauth.TrustBundle{} }

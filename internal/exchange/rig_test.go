@@ -1,0 +1,334 @@
+package exchange_test
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+const (
+	testService  = "registry.example.com"
+	testIssuer   = "https://issuer.example.com"
+	testAudience = "registry.example.com"
+	webUID       = "6d2b46cf-ca6d-4816-a59d-1d08107f9180"
+)
+
+// testPolicy lets team-a pull its own, and more by annotation.
+const testPolicy = `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- name: own-namespace
+  subjects: [{namespaces: ["team-*"]}]
+  allow: [{repositories: ["{namespace}/**"], actions: [pull]}]
+- name: asked-for
+  subjects: [{namespaces: ["team-*"]}]
+  annotation: pullpass.dev/repositories
+  allow: [{repositories: ["{namespace}/**"], actions: [pull, push]}]
+- name: public
+  anonymous: true
+  allow: [{repositories: ["public/**"], actions: [pull]}]
+deny:
+- name: quarantine
+  subjects: [{namespaces: ["team-bad"]}]
+`
+
+// signingKeys are made once for all tests: RSA keys are dear.
+var signingKeys = sync.OnceValue(func() [2]*rsa.PrivateKey {
+	var keys [2]*rsa.PrivateKey
+	for i := range keys {
+		var err error
+		if keys[i], err = rsa.GenerateKey(rand.Reader, 2048); err != nil {
+			panic(err)
+		}
+	}
+	return keys
+})
+
+// rig is a token endpoint made of the real parts: verifier, policy, keys.
+type rig struct {
+	handler   *exchange.Handler
+	exchanger *exchange.Exchanger
+	issuer    *registryauth.Issuer
+	keys      registryauth.Keys
+	signer    jose.Signer
+	stranger  jose.Signer // same kid, another key
+	log       *strings.Builder
+
+	mu     sync.Mutex
+	now    time.Time
+	events []*exchange.Event
+}
+
+type rigConfig struct {
+	policy          string
+	serviceAccounts exchange.ServiceAccounts
+	verifier        exchange.Verifier
+	cacheSize       int
+	tokenLifetime   time.Duration
+	recorder        exchange.Recorder
+	keys            registryauth.Keys
+	caller          func(*http.Request) string
+}
+
+func newRig(t testing.TB, change func(*rigConfig)) *rig {
+	t.Helper()
+	r := &rig{now: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), log: &strings.Builder{}}
+	c := rigConfig{
+		policy:        testPolicy,
+		tokenLifetime: 5 * time.Minute,
+		caller:        func(r *http.Request) string { host, _, _ := strings.Cut(r.RemoteAddr, ":"); return host },
+		recorder:      r,
+	}
+	dir := t.TempDir()
+	keys := signingKeys()
+	jwks, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{
+		{Key: keys[0].Public(), KeyID: "k1", Algorithm: "RS256", Use: "sig"},
+	}})
+	must(t, err)
+	jwksFile := filepath.Join(dir, "jwks.json")
+	must(t, os.WriteFile(jwksFile, jwks, 0o600))
+	if change != nil {
+		change(&c)
+	}
+	if c.verifier == nil {
+		c.verifier, err = oidc.New(oidc.Config{
+			Issuers: []oidc.Issuer{{
+				Cluster: "prod", URL: testIssuer, Audiences: []string{testAudience}, Bound: oidc.BoundPod, RequireNode: true,
+				MaxLifetime: 24 * time.Hour, MaxKeyAge: 24 * time.Hour, Discovery: oidc.Discovery{JWKSFile: jwksFile},
+			}},
+			CacheSize: c.cacheSize,
+			Now:       r.Now,
+		})
+		must(t, err)
+	}
+	if c.keys == nil {
+		managed, err := registryauth.NewManagedKeys(registryauth.ManagedKeysConfig{
+			Dir: filepath.Join(dir, "keys"), Algorithm: registryauth.ES256, Trust: registryauth.TrustCertificate,
+			Service: testService, Lifetime: c.tokenLifetime, Now: r.Now,
+		})
+		must(t, err)
+		must(t, managed.Maintain())
+		c.keys = managed
+	}
+	r.keys = c.keys
+	r.issuer, err = registryauth.NewIssuer(registryauth.IssuerConfig{
+		Issuer: "pullpass.example.com", Service: testService, Lifetime: c.tokenLifetime, Keys: c.keys, Now: r.Now,
+	})
+	must(t, err)
+	r.exchanger, err = exchange.New(exchange.Config{
+		Verifier:        c.verifier,
+		ServiceAccounts: c.serviceAccounts,
+		Registries:      []*registryauth.Issuer{r.issuer},
+		Policy:          parsePolicy(t, c.policy),
+		CacheSize:       c.cacheSize,
+		Now:             r.Now,
+	})
+	must(t, err)
+	r.handler, err = exchange.NewHandler(exchange.HandlerConfig{
+		Exchanger: r.exchanger,
+		Recorder:  c.recorder,
+		Caller:    c.caller,
+		Logger:    slog.New(slog.NewJSONHandler(r.log, nil)),
+		Now:       r.Now,
+	})
+	must(t, err)
+	r.signer = newSigner(t, keys[0])
+	r.stranger = newSigner(t, keys[1])
+	return r
+}
+
+func newSigner(t testing.TB, key *rsa.PrivateKey) jose.Signer {
+	t.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", "k1"))
+	must(t, err)
+	return signer
+}
+
+func parsePolicy(t testing.TB, text string) *exchange.Policy {
+	t.Helper()
+	p, err := exchange.ParsePolicy(exchange.PolicyFile{Name: "policy.yaml", Data: []byte(text)})
+	must(t, err)
+	return p
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *rig) Now() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.now
+}
+
+func (r *rig) advance(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.now = r.now.Add(d)
+}
+
+// Record implements exchange.Recorder.
+func (r *rig) Record(e *exchange.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, e)
+}
+
+// lastEvent returns the newest event, and fails the test unless there is
+// exactly one for each request made so far.
+func (r *rig) lastEvent(t testing.TB, requests int) *exchange.Event {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.events) != requests {
+		t.Fatalf("%d events for %d requests", len(r.events), requests)
+	}
+	return r.events[requests-1]
+}
+
+// token signs the claims of a pod of team-a/web after change, which may be nil.
+func (r *rig) token(t testing.TB, change func(claims map[string]any)) string {
+	t.Helper()
+	now := r.Now()
+	claims := map[string]any{
+		"iss": testIssuer, "aud": []string{testAudience}, "sub": "system:serviceaccount:team-a:web",
+		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix(), "jti": "63ef7a8c-1d81-4c97-8f89-724a51634a91",
+		"kubernetes.io": map[string]any{
+			"namespace":      "team-a",
+			"serviceaccount": map[string]any{"name": "web", "uid": webUID},
+			"pod":            map[string]any{"name": "web-0", "uid": "da2e7a3c-63e8-4855-9874-2073194456f5"},
+			"node":           map[string]any{"name": "node1", "uid": "2bf1cc3e-4f38-4595-b30d-f4751860f82e"},
+		},
+	}
+	if change != nil {
+		change(claims)
+	}
+	return sign(t, r.signer, claims)
+}
+
+func sign(t testing.TB, signer jose.Signer, claims map[string]any) string {
+	t.Helper()
+	token, err := jwt.Signed(signer).Claims(claims).Serialize()
+	must(t, err)
+	return token
+}
+
+// inNamespace moves the claims to another namespace.
+func inNamespace(namespace string) func(map[string]any) {
+	return func(c map[string]any) {
+		c["sub"] = "system:serviceaccount:" + namespace + ":web"
+		c["kubernetes.io"].(map[string]any)["namespace"] = namespace
+	}
+}
+
+// answer is a parsed response of the token endpoint.
+type answer struct {
+	status int
+	header http.Header
+	body   struct {
+		Token       string `json:"token"`
+		AccessToken string `json:"access_token"`
+		ExpiresIn   int    `json:"expires_in"`
+		IssuedAt    string `json:"issued_at"`
+		Errors      []struct{ Code, Message string }
+		Error       string `json:"error"`
+		Description string `json:"error_description"`
+	}
+	access []registryauth.Scope
+	claims map[string]any
+}
+
+func (r *rig) do(t testing.TB, request *http.Request) answer {
+	t.Helper()
+	w := httptest.NewRecorder()
+	r.handler.ServeHTTP(w, request)
+	a := answer{status: w.Code, header: w.Header()}
+	if err := json.Unmarshal(w.Body.Bytes(), &a.body); err != nil {
+		t.Fatalf("status %d, body is not JSON: %v\n%s", w.Code, err, w.Body)
+	}
+	if a.status == http.StatusOK {
+		if a.body.Token == "" || a.body.Token != a.body.AccessToken {
+			t.Errorf("token and access_token must be the same and there")
+		}
+		a.claims, a.access = r.readToken(t, a.body.Token)
+	} else if len(a.body.Errors) != 1 || a.body.Errors[0].Code == "" || a.body.Errors[0].Message == "" {
+		t.Errorf("status %d without the registry's error form: %s", w.Code, w.Body)
+	}
+	if got := w.Header().Get("Cache-Control"); got != "no-store" {
+		t.Errorf("Cache-Control is %q", got)
+	}
+	return a
+}
+
+func (r *rig) readToken(t testing.TB, raw string) (map[string]any, []registryauth.Scope) {
+	t.Helper()
+	token, err := jwt.ParseSigned(raw, []jose.SignatureAlgorithm{jose.ES256})
+	must(t, err)
+	claims := map[string]any{}
+	var access struct {
+		Access []struct {
+			Type    string   `json:"type"`
+			Class   string   `json:"class"`
+			Name    string   `json:"name"`
+			Actions []string `json:"actions"`
+		} `json:"access"`
+	}
+	must(t, token.UnsafeClaimsWithoutVerification(&claims, &access)) // the registry's own check is the oracle in registryauth
+	scopes := []registryauth.Scope{}
+	for _, a := range access.Access {
+		scopes = append(scopes, registryauth.Scope(a))
+	}
+	return claims, scopes
+}
+
+// get is docker's and crane's way, post containerd's.
+func get(token string, scopes ...string) *http.Request {
+	request := httptest.NewRequest(http.MethodGet, "/token?"+url.Values{"service": {testService}, "scope": scopes}.Encode(), nil)
+	if token != "" {
+		request.SetBasicAuth("serviceaccount", token)
+	}
+	return request
+}
+
+func post(token string, scopes ...string) *http.Request {
+	form := url.Values{
+		"grant_type": {"password"}, "service": {testService}, "client_id": {"containerd-client"},
+		"username": {"serviceaccount"}, "password": {token}, "scope": {strings.Join(scopes, " ")},
+	}
+	request := httptest.NewRequest(http.MethodPost, "/token", strings.NewReader(form.Encode()))
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8")
+	request.Header.Set("User-Agent", "containerd/v2.4.2")
+	return request
+}
+
+// annotations answers with fixed annotations per UID, or an error.
+type annotations struct {
+	byUID map[string]map[string]string
+	err   error
+}
+
+func (a annotations) Annotations(_ context.Context, id oidc.Identity) (map[string]string, error) {
+	return a.byUID[id.ServiceAccount.UID], a.err
+}
