@@ -2,7 +2,6 @@ package registryauth
 
 import (
 	"bytes"
-	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -15,8 +14,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,64 +22,6 @@ import (
 )
 
 const testOverlap = 6 * time.Minute
-
-func certPEM(certs ...*testCert) []byte {
-	var out []byte
-	for _, cert := range certs {
-		out = append(out, encodeCertificatePEM(cert.Certificate)...)
-	}
-	return out
-}
-
-func keyPEM(t testing.TB, key crypto.Signer) []byte {
-	t.Helper()
-	data, err := encodeKeyPEM(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
-}
-
-func pemBlock(kind string, der []byte, err error) []byte {
-	if err != nil {
-		panic(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-}
-
-// keyFiles are the files of a test; nil means that there is none.
-type keyFiles struct{ cert, key, ca []byte }
-
-func (f keyFiles) write(t testing.TB, dir string) {
-	t.Helper()
-	for name, data := range map[string][]byte{"tls.crt": f.cert, "tls.key": f.key, "ca.crt": f.ca} {
-		if data == nil {
-			continue
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// config names the files that f has.
-func (f keyFiles) config(dir string, algorithm Algorithm) FileKeysConfig {
-	cfg := FileKeysConfig{Algorithm: algorithm, Trust: TrustJWKS, KeyFile: filepath.Join(dir, "tls.key"), Overlap: testOverlap}
-	if f.cert != nil {
-		cfg.Trust, cfg.CertFile = TrustCertificate, filepath.Join(dir, "tls.crt")
-	}
-	if f.ca != nil {
-		cfg.CAFile = filepath.Join(dir, "ca.crt")
-	}
-	return cfg
-}
-
-func (f keyFiles) load(t testing.TB, algorithm Algorithm) (*FileKeys, error) {
-	t.Helper()
-	dir := t.TempDir()
-	f.write(t, dir)
-	return NewFileKeys(f.config(dir, algorithm))
-}
 
 func mustLoad(t testing.TB, cfg FileKeysConfig) *FileKeys {
 	t.Helper()
@@ -418,6 +357,26 @@ func TestFileKeysOverlap(t *testing.T) {
 	}
 }
 
+// A CA that is taken out of the CA file may be what a token leads to.
+func TestFileKeysOverlapOfTheCAFile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		key, ca, other := newTestSigner(t, ES256), newTestCA(t, nil), newTestCA(t, nil)
+		files := keyFiles{certPEM(newTestCert(t, key, ca, nil)), keyPEM(t, key), certPEM(ca, other)}
+		dir := t.TempDir()
+		files.write(t, dir)
+		keys := mustLoad(t, files.config(dir, ES256))
+		keyFiles{ca: certPEM(ca)}.write(t, dir)
+		if err := keys.Reload(); err != nil || len(keys.Trusted().Certificates) != 2 {
+			t.Errorf("%d certificates right after the change, want 2, error %v", len(keys.Trusted().Certificates), err)
+		}
+		time.Sleep(testOverlap)
+		if len(keys.Trusted().Certificates) != 1 {
+			t.Errorf("%d certificates after the overlap, want 1", len(keys.Trusted().Certificates))
+		}
+	})
+}
+
 // Reload that misses Kubernetes mounts: the kubelet swaps the link ..data, and
 // the files' own links never change.
 func TestFileKeysFollowSymbolicLinks(t *testing.T) {
@@ -493,46 +452,5 @@ func TestFileKeysChangeUnderLoad(t *testing.T) {
 			time.Sleep(5*time.Minute + token.Leeway - time.Second)
 			verifyAll(t, raws, registryTrust(t, keys))
 		})
-	}
-}
-
-// issueWhile issues tokens from several goroutines while change runs, and
-// verifies each at once. It returns them all.
-func issueWhile(t *testing.T, keys Keys, change func()) []string {
-	t.Helper()
-	issuer := newTestIssuer(t, keys, nil)
-	var done atomic.Bool
-	var mu sync.Mutex
-	var all []string
-	var wg sync.WaitGroup
-	for range 2 {
-		wg.Go(func() {
-			for stop := false; !stop; {
-				stop = done.Load() // one more after the last change
-				issued, err := issuer.Issue(Grant{Subject: testSubject})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				verifyAll(t, []string{issued.Value.Reveal()}, registryTrust(t, keys))
-				mu.Lock()
-				all = append(all, issued.Value.Reveal())
-				mu.Unlock()
-			}
-		})
-	}
-	change()
-	done.Store(true)
-	wg.Wait()
-	return all
-}
-
-func verifyAll(t *testing.T, raws []string, opts token.VerifyOptions) {
-	t.Helper()
-	for _, raw := range raws {
-		if _, err := registryVerify(raw, opts); err != nil {
-			t.Errorf("distribution refuses a token: %v", err)
-			return
-		}
 	}
 }

@@ -19,8 +19,8 @@ import (
 func MarshalJWKS(keys ...Keys) ([]byte, error) {
 	set := jose.JSONWebKeySet{Keys: []jose.JSONWebKey{}} // never null
 	for _, jwk := range trustOf(keys).JWKS.Keys {
-		if !jwk.Valid() || !jwk.IsPublic() {
-			return nil, fmt.Errorf("key %q is not a valid public key: it is not published", jwk.KeyID)
+		if !jwk.IsPublic() {
+			return nil, fmt.Errorf("key %q is not a public key: it is not published", jwk.KeyID)
 		}
 		set.Keys = append(set.Keys, jose.JSONWebKey{Key: jwk.Key, KeyID: jwk.KeyID, Algorithm: jwk.Algorithm, Use: jwk.Use})
 	}

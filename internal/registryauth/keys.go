@@ -13,8 +13,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -115,7 +113,7 @@ type TrustBundle struct {
 }
 
 // SigningKey is a private key, ready to sign. It is immutable and safe for
-// concurrent use, and it never prints its private part.
+// concurrent use, and it cannot print its private part.
 type SigningKey struct {
 	ID        string // RFC 7638 thumbprint, SHA-256
 	Algorithm Algorithm
@@ -124,8 +122,8 @@ type SigningKey struct {
 	public crypto.PublicKey
 	leaf   *x509.Certificate // nil with TrustJWKS
 	header string            // protected header in base64url, made once: it is the same in every token
-	// signature holds the private key where nothing can print it: fmt follows
-	// pointers in unexported fields in some cases (%s), past any Format method.
+	// signature holds the private key where nothing can print it. A Format method
+	// would not do: fmt passes by it in unexported fields.
 	signature func(message []byte) ([]byte, error)
 }
 
@@ -228,12 +226,6 @@ func signatureFunc(signer crypto.Signer) (func([]byte) ([]byte, error), error) {
 func (k *SigningKey) publicJWK() jose.JSONWebKey {
 	return jose.JSONWebKey{Key: k.public, KeyID: k.ID, Algorithm: string(k.Algorithm), Use: "sig"}
 }
-
-func (k SigningKey) String() string       { return "signing key " + k.ID }
-func (k SigningKey) LogValue() slog.Value { return slog.StringValue(k.ID) }
-
-// Format covers every verb: %v of the fields would show an Ed25519 key.
-func (k SigningKey) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, k.String()) }
 
 func thumbprint(pub crypto.PublicKey) (string, error) {
 	jwk := jose.JSONWebKey{Key: pub}

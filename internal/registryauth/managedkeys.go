@@ -154,8 +154,8 @@ func (m *ManagedKeys) Trusted() TrustBundle {
 	}
 	now := m.cfg.Now()
 	var live []*SigningKey
-	for n, k := range set.keys {
-		if n == set.signingAt(now) || !k.ended(now) {
+	for _, k := range set.keys {
+		if !k.ended(now) {
 			live = append(live, k.signing)
 		}
 	}
@@ -318,9 +318,6 @@ func (m *ManagedKeys) locked(do func(reloadErr error) error) error {
 			return fmt.Errorf("signing keys: %w", err)
 		}
 	}
-	if _, err := m.dir.list(); err != nil {
-		return fmt.Errorf("signing keys: %w", err)
-	}
 	unlock, err := m.dir.lock()
 	if err != nil {
 		return fmt.Errorf("signing keys: %w", err)
@@ -338,7 +335,7 @@ func (m *ManagedKeys) keyDue() bool {
 	set := m.current.Load()
 	if m.cfg.Trust == TrustJWKS {
 		// Only the very first: no registry would know another.
-		return len(set.listing.keys) == 0 && len(set.keys) == 0
+		return len(set.listing.keys) == 0
 	}
 	now := m.cfg.Now()
 	n := set.signingAt(now)
@@ -357,18 +354,8 @@ func (m *ManagedKeys) keyDue() bool {
 
 func (m *ManagedKeys) cleanupDue() bool {
 	set := m.current.Load()
-	return len(set.listing.temps) > 0 || len(set.ended(m.cfg.Now())) > 0
-}
-
-func (s *managedSet) ended(now time.Time) []managedKey {
-	signing := s.signingAt(now)
-	var out []managedKey
-	for n, k := range s.keys {
-		if n != signing && k.ended(now) {
-			out = append(out, k)
-		}
-	}
-	return out
+	now := m.cfg.Now()
+	return len(set.listing.temps) > 0 || slices.ContainsFunc(set.keys, func(k managedKey) bool { return k.ended(now) })
 }
 
 // cleanup removes keys that have ended and files that a crash has left. The
@@ -379,10 +366,12 @@ func (m *ManagedKeys) cleanup() error {
 	for _, name := range set.listing.temps {
 		faults = append(faults, removeFile(m.dir.path(name)))
 	}
-	ended := set.ended(m.cfg.Now())
-	for _, key := range ended {
-		faults = append(faults, removeFile(key.file))
-		m.cfg.Logger.Info("signing key removed, all its tokens have ended", "directory", m.cfg.Dir, "key", key.signing.ID)
+	now := m.cfg.Now()
+	for _, key := range set.keys {
+		if key.ended(now) {
+			faults = append(faults, removeFile(key.file))
+			m.cfg.Logger.Info("signing key removed, all its tokens have ended", "directory", m.cfg.Dir, "key", key.signing.ID)
+		}
 	}
 	return errors.Join(append(faults, m.reload())...)
 }

@@ -3,14 +3,11 @@ package registryauth
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -159,6 +156,38 @@ func TestManagedRotationNeverTouchesTheCA(t *testing.T) {
 	})
 }
 
+// Clocks are coarse, and two operators may rotate at once: the later key signs.
+func TestManagedRotationsAtOneInstant(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		keys := newManaged(t, TrustJWKS)
+		for range 8 {
+			if info := mustRotate(t, keys, 0); info.State != KeySigning {
+				t.Errorf("the new key is %+v", info)
+			}
+		}
+	})
+}
+
+func TestManagedKeysWaitForTheNextKey(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		keys := newManaged(t, TrustCertificate)
+		mustRotate(t, keys, 10*24*time.Hour)
+		time.Sleep(2 * rotateEvery)
+		mustMaintain(t, keys)
+		if n := len(keys.List()); n != 2 {
+			t.Errorf("%d keys while one waits, want 2", n)
+		}
+		// But signing must not stop if it waits longer than the certificate lives.
+		time.Sleep(2 * rotateEvery)
+		mustMaintain(t, keys)
+		if n := len(keys.List()); n != 3 {
+			t.Errorf("%d keys when the certificate comes to its end, want 3", n)
+		}
+	})
+}
+
 func TestManagedKeysRotateDailyAndPrune(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -268,11 +297,17 @@ func TestManagedJWKSRotatesInTwoSteps(t *testing.T) {
 		time.Sleep(5*time.Minute + token.Leeway - 3*time.Second)
 		verifyAll(t, []string{last.Value.Reveal(), next.Value.Reveal()}, registryTrust(t, keys))
 		time.Sleep(overlapMargin)
+		cancel()
+		wg.Wait()
 		if set := keys.Trusted().JWKS.Keys; len(set) != 1 || set[0].KeyID != info.ID {
 			t.Errorf("published after the overlap: %+v", set)
 		}
-		cancel()
-		wg.Wait()
+		// Also when nothing can be removed.
+		mustRotate(t, keys, 0)
+		time.Sleep(5*time.Minute + overlapMargin)
+		if n := len(keys.Trusted().JWKS.Keys); n != 1 || len(keys.List()) != 2 {
+			t.Errorf("%d keys are published after the overlap, want 1 of %d", n, len(keys.List()))
+		}
 	})
 }
 
@@ -344,414 +379,5 @@ func TestManagedKeysChangeUnderLoad(t *testing.T) {
 			mustMaintain(t, keys)
 			verifyAll(t, raws, registryTrust(t, keys))
 		})
-	}
-}
-
-func TestManagedKeysIgnoreAndRemoveCrashLeftovers(t *testing.T) {
-	t.Parallel()
-	keys := newManaged(t, TrustCertificate)
-	before := keys.List()
-	for name, data := range map[string]string{"tmp-1": "", "tmp-22": "{", "lost+found": "", "README": "x"} {
-		if err := os.WriteFile(filepath.Join(keys.cfg.Dir, name), []byte(data), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := keys.Reload(); err != nil || !slices.Equal(keys.List(), before) {
-		t.Errorf("leftovers were read: %v", err)
-	}
-	mustMaintain(t, keys)
-	want := []string{"README", "ca.pem", filepath.Base(before[0].File), "lock", "lost+found"}
-	if names := dirNames(t, keys.cfg.Dir); len(names) != len(want) || slices.ContainsFunc(want, func(n string) bool { return !slices.Contains(names, n) }) {
-		t.Errorf("the directory holds %v, want %v", names, want)
-	}
-}
-
-// What others can read may be known to others.
-func TestManagedKeysRefuseOpenModes(t *testing.T) {
-	t.Parallel()
-	keys := newManaged(t, TrustCertificate)
-	dir, file := keys.cfg.Dir, keys.List()[0].File
-	for _, mode := range []os.FileMode{0o750, 0o701, 0o720} {
-		if err := os.Chmod(dir, mode); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := NewManagedKeys(keys.cfg); err == nil || !strings.Contains(err.Error(), "chmod go=") || !strings.Contains(err.Error(), dir) {
-			t.Errorf("directory with mode %o: %v", mode, err)
-		}
-		if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), "kept as they were") {
-			t.Errorf("reload with mode %o: %v", mode, err)
-		}
-		mustSigning(t, keys)
-	}
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{file, filepath.Join(dir, "ca.pem")} {
-		if err := os.Chmod(name, 0o640); err != nil {
-			t.Fatal(err)
-		}
-		other := openManaged(t, keys.cfg)
-		if _, err := other.Signing(); !errors.Is(err, ErrNoSigningKey) {
-			t.Errorf("%s with mode 640 is used: %v", name, err)
-		}
-		if err := other.Reload(); err == nil || !strings.Contains(err.Error(), name+" has mode 0640") {
-			t.Errorf("%s with mode 640: %v", name, err)
-		}
-		if err := os.Chmod(name, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// An existing directory is not made private by us: it may have been read.
-	open := managedConfig(t, TrustJWKS)
-	if err := os.Mkdir(open.Dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := NewManagedKeys(open); err == nil || !strings.Contains(err.Error(), "has mode 0755") {
-		t.Errorf("an open, empty directory: %v", err)
-	}
-}
-
-func TestManagedKeysSkipBrokenFiles(t *testing.T) {
-	t.Parallel()
-	keys := newManaged(t, TrustCertificate)
-	good := keys.List()[0]
-	bad := mustRotate(t, keys, 0)
-	content, err := os.ReadFile(bad.File)
-	if err != nil {
-		t.Fatal(err)
-	}
-	otherKey, err := os.ReadFile(newManaged(t, TrustCertificate).List()[0].File)
-	if err != nil {
-		t.Fatal(err)
-	}
-	jwksKey, err := os.ReadFile(newManaged(t, TrustJWKS).List()[0].File)
-	if err != nil {
-		t.Fatal(err)
-	}
-	changed := func(edit func(map[string]any)) []byte {
-		var fields map[string]any
-		if err := json.Unmarshal(content, &fields); err != nil {
-			t.Fatal(err)
-		}
-		edit(fields)
-		data, err := json.Marshal(fields)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return data
-	}
-	goodContent, err := os.ReadFile(good.File)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var goodFields map[string]any
-	if err := json.Unmarshal(goodContent, &goodFields); err != nil {
-		t.Fatal(err)
-	}
-	for want, data := range map[string][]byte{
-		"is damaged":              content[:len(content)/2],
-		"is damaged: restore":     changed(func(f map[string]any) { f["extra"] = 1 }),
-		"version 2":               changed(func(f map[string]any) { f["version"] = 2 }),
-		"no private key":          changed(func(f map[string]any) { f["privateKey"] = "" }),
-		"no certificate":          changed(func(f map[string]any) { f["certificate"] = "" }),
-		"not for this private":    changed(func(f map[string]any) { f["certificate"] = goodFields["certificate"] }),
-		"algorithm RS256":         changed(func(f map[string]any) { f["algorithm"] = "RS256" }),
-		"about to end":            changed(func(f map[string]any) { f["createdAt"] = "2099-01-01T00:00:00Z" }),
-		"renamed or copied":       goodContent,
-		"does not vouch":          otherKey,
-		"made for another trust":  jwksKey,
-		"larger than 65536 bytes": append(content, make([]byte, maxKeyFileBytes)...),
-	} {
-		if err := os.WriteFile(bad.File, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		// A process that knew the key keeps it.
-		if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), bad.File) {
-			t.Errorf("reload: %v, want %q and the name of the file", err, want)
-		}
-		if mustSigning(t, keys).ID != bad.ID {
-			t.Errorf("%s: the last good keys were dropped", want)
-		}
-		// One that starts now reports the file and goes on with the key before.
-		var log bytes.Buffer
-		cfg := keys.cfg
-		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		fresh := openManaged(t, cfg)
-		if !strings.Contains(log.String(), want) {
-			t.Errorf("%s: the log says %s", want, log.String())
-		}
-		if mustSigning(t, fresh).ID != good.ID {
-			t.Errorf("%s: a fresh process signs with %s, want %s", want, mustSigning(t, fresh).ID, good.ID)
-		}
-		for line := range strings.SplitSeq(string(content), `\n`) {
-			if len(line) == 64 && strings.Contains(log.String(), line) {
-				t.Errorf("%s: the log shows the file's content", want)
-			}
-		}
-	}
-}
-
-func TestManagedKeysKeepTheLastGoodSet(t *testing.T) {
-	t.Parallel()
-	for _, trust := range []Trust{TrustCertificate, TrustJWKS} {
-		keys := newManaged(t, trust)
-		published, id := MarshalCertificates(keys), mustSigning(t, keys).ID
-		check := func(when, want string) {
-			t.Helper()
-			if err := keys.Maintain(); err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s, %s: %v, want %q", trust, when, err, want)
-			}
-			if mustSigning(t, keys).ID != id || !bytes.Equal(MarshalCertificates(keys), published) {
-				t.Errorf("%s, %s: the keys in use changed", trust, when)
-			}
-		}
-		moved := keys.cfg.Dir + ".moved"
-		if err := os.Rename(keys.cfg.Dir, moved); err != nil {
-			t.Fatal(err)
-		}
-		check("the directory vanished", "no such file")
-		if err := os.Mkdir(keys.cfg.Dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		// As when a volume is not mounted any more: making new keys there would
-		// make a CA, or a key, that no registry knows.
-		check("the directory is empty", "no usable signing key any more")
-		if names := dirNames(t, keys.cfg.Dir); len(names) != 0 {
-			t.Errorf("%s: %v was made in the place of keys that exist", trust, names)
-		}
-		if err := os.Remove(keys.cfg.Dir); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(moved, keys.cfg.Dir); err != nil {
-			t.Fatal(err)
-		}
-		mustMaintain(t, keys)
-	}
-}
-
-// Registries know the CA: one that is lost or damaged must not be replaced in
-// silence.
-func TestManagedKeysNeverReplaceTheCA(t *testing.T) {
-	t.Parallel()
-	ca := filepath.Join(newManaged(t, TrustCertificate).cfg.Dir, caFile)
-	other, err := os.ReadFile(ca)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for want, data := range map[string][]byte{
-		"is missing":         nil,
-		"no certificate":     {},
-		"no private key":     bytes.SplitAfter(other, []byte("END CERTIFICATE-----\n"))[0],
-		"2 certificates":     append(bytes.SplitAfter(other, []byte("END CERTIFICATE-----\n"))[0], other...),
-		"not the certificat": append(bytes.SplitAfter(other, []byte("END CERTIFICATE-----\n"))[0], keyPEM(t, newTestSigner(t, ES256))...),
-		"is not a CA's": func() []byte {
-			key := newTestSigner(t, ES256)
-			return append(certPEM(newTestCert(t, key, nil, nil)), keyPEM(t, key)...)
-		}(),
-	} {
-		keys := newManaged(t, TrustCertificate)
-		file := filepath.Join(keys.cfg.Dir, caFile)
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
-		if data != nil {
-			if err := os.WriteFile(file, data, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		fresh := openManaged(t, keys.cfg)
-		if err := fresh.Maintain(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
-			t.Errorf("error %v, want %q and the name of the file", err, want)
-		}
-		if got, err := os.ReadFile(file); !bytes.Equal(got, data) {
-			t.Errorf("%s: the CA was replaced (%v)", want, err)
-		}
-		if _, err := fresh.Signing(); !errors.Is(err, ErrNoSigningKey) {
-			t.Errorf("%s: %v, want ErrNoSigningKey", want, err)
-		}
-		if err := keys.Reload(); err == nil {
-			t.Errorf("%s: a running process does not report it", want)
-		}
-		mustSigning(t, keys)
-	}
-
-	keys := newManaged(t, TrustCertificate)
-	published := MarshalCertificates(keys)
-	if err := os.WriteFile(filepath.Join(keys.cfg.Dir, caFile), other, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := keys.Rotate(RotateOptions{}); err == nil || !strings.Contains(err.Error(), "another CA than before") {
-		t.Errorf("rotation with another CA: %v", err)
-	}
-	if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), "another CA than before") || !bytes.Equal(MarshalCertificates(keys), published) {
-		t.Errorf("another CA was taken over while running: %v", err)
-	}
-}
-
-func TestManagedKeysReportTheEndOfTheCA(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	cfg := managedConfig(t, TrustCertificate)
-	cfg.Now = func() time.Time { return now }
-	keys := openManaged(t, cfg)
-	mustMaintain(t, keys)
-	end := keys.Trusted().Certificates[0].NotAfter
-
-	now = end.Add(-caWarning - time.Hour)
-	mustMaintain(t, keys)
-	for _, before := range []time.Duration{caWarning, leafValidity, leafValidity / 4, time.Hour} {
-		now = end.Add(-before)
-		for range 3 { // and no flood of new keys
-			if err := keys.Maintain(); err == nil || !strings.Contains(err.Error(), "the CA ") || !strings.Contains(err.Error(), "new directory") {
-				t.Errorf("%s before its end: %v", before, err)
-			}
-		}
-		if key := mustSigning(t, keys); key.NotAfter.After(end) || len(keys.List()) > 2 {
-			t.Errorf("%s before its end: %d keys, the last until %s", before, len(keys.List()), key.NotAfter)
-		}
-	}
-	now = end
-	if err := keys.Maintain(); err == nil || !strings.Contains(err.Error(), "renew it") {
-		t.Errorf("at its end: %v", err)
-	}
-	if _, err := keys.Signing(); !errors.Is(err, ErrNoSigningKey) {
-		t.Errorf("at its end: %v, want ErrNoSigningKey", err)
-	}
-}
-
-func TestManagedKeysChangeTheAlgorithm(t *testing.T) {
-	t.Parallel()
-	for trust, want := range map[Trust]Algorithm{
-		TrustCertificate: EdDSA, // registries do not notice
-		TrustJWKS:        ES256, // only when asked
-	} {
-		keys := newManaged(t, trust)
-		cfg := keys.cfg
-		cfg.Algorithm = EdDSA
-		keys = openManaged(t, cfg)
-		mustMaintain(t, keys)
-		if got := mustSigning(t, keys).Algorithm; got != want {
-			t.Errorf("%s: signs with %s, want %s", trust, got, want)
-		}
-		mustRotate(t, keys, 0)
-		if got := mustSigning(t, keys).Algorithm; got != EdDSA {
-			t.Errorf("%s: signs with %s after a rotation, want EdDSA", trust, got)
-		}
-	}
-}
-
-// A directory belongs to one way of trust: its keys mean nothing to a registry
-// that is set up for the other.
-func TestManagedKeysRefuseAnotherTrust(t *testing.T) {
-	t.Parallel()
-	for made, used := range map[Trust]Trust{TrustCertificate: TrustJWKS, TrustJWKS: TrustCertificate} {
-		keys := newManaged(t, made)
-		before := dirNames(t, keys.cfg.Dir)
-		cfg := keys.cfg
-		cfg.Trust = used
-		other := openManaged(t, cfg)
-		if err := other.Maintain(); !errors.Is(err, errOtherTrust) {
-			t.Errorf("%s in a directory for %s: %v", used, made, err)
-		}
-		if _, err := other.Rotate(RotateOptions{}); !errors.Is(err, errOtherTrust) {
-			t.Errorf("rotation, %s in a directory for %s: %v", used, made, err)
-		}
-		if _, err := other.Signing(); !errors.Is(err, ErrNoSigningKey) {
-			t.Errorf("%s in a directory for %s signs: %v", used, made, err)
-		}
-		if after := dirNames(t, cfg.Dir); !slices.Equal(after, before) {
-			t.Errorf("the directory changed from %v to %v", before, after)
-		}
-	}
-}
-
-func TestManagedKeysWaitForTheLock(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		keys := newManaged(t, TrustJWKS)
-		unlock, err := keys.dir.lock()
-		if err != nil {
-			t.Fatal(err)
-		}
-		start := time.Now()
-		if _, err := keys.Rotate(RotateOptions{}); err == nil || !strings.Contains(err.Error(), "another process is changing") {
-			t.Errorf("rotation while locked: %v", err)
-		}
-		if waited := time.Since(start); waited != lockWait {
-			t.Errorf("waited %s, want %s", waited, lockWait)
-		}
-		go func() {
-			time.Sleep(time.Second)
-			unlock()
-		}()
-		mustRotate(t, keys, 0)
-		if len(keys.List()) != 2 {
-			t.Errorf("%d keys, want 2", len(keys.List()))
-		}
-	})
-}
-
-func TestManagedKeysBoundTheNumberOfFiles(t *testing.T) {
-	t.Parallel()
-	cfg := managedConfig(t, TrustJWKS)
-	if err := os.Mkdir(cfg.Dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for n := range maxManagedFiles + 1 {
-		if err := os.WriteFile(filepath.Join(cfg.Dir, keyFileName(strconv.Itoa(n))), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := NewManagedKeys(cfg); err == nil || !strings.Contains(err.Error(), "more than 256") {
-		t.Errorf("error %v, want too many files refused", err)
-	}
-}
-
-func TestManagedRunLogsEachProblemOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		cfg := managedConfig(t, TrustJWKS)
-		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		keys := openManaged(t, cfg)
-		mustMaintain(t, keys)
-		broken := filepath.Join(cfg.Dir, keyFileName("broken"))
-		if err := os.WriteFile(broken, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() { keys.Run(ctx) })
-		time.Sleep(10 * maintainEvery)
-		cancel()
-		wg.Wait()
-		if n := strings.Count(log.String(), "need attention"); n != 1 || !strings.Contains(log.String(), broken) {
-			t.Errorf("logged %d times: %s", n, log.String())
-		}
-	})
-}
-
-func TestNewManagedKeysRefusesEmptySettings(t *testing.T) {
-	t.Parallel()
-	for want, edit := range map[string]func(*ManagedKeysConfig){
-		"managedDir is empty": func(c *ManagedKeysConfig) { c.Dir = "" },
-		"service is empty":    func(c *ManagedKeysConfig) { c.Service = "" },
-		"is too short":        func(c *ManagedKeysConfig) { c.Lifetime = MinLifetime - 1 },
-		`algorithm "HS256"`:   func(c *ManagedKeysConfig) { c.Algorithm = "HS256" },
-		`trust "x"`:           func(c *ManagedKeysConfig) { c.Trust = "x" },
-		"is not a directory": func(c *ManagedKeysConfig) {
-			if err := os.WriteFile(c.Dir, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		},
-	} {
-		cfg := managedConfig(t, TrustCertificate)
-		edit(&cfg)
-		if _, err := NewManagedKeys(cfg); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want %q", err, want)
-		}
-	}
-	if _, err := newManaged(t, TrustCertificate).Rotate(RotateOptions{SignAfter: -1}); err == nil || !strings.Contains(err.Error(), "is negative") {
-		t.Errorf("a negative delay: %v", err)
 	}
 }

@@ -1,0 +1,99 @@
+package registryauth
+
+import (
+	"crypto"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+func BenchmarkIssue(b *testing.B) {
+	grant := Grant{Subject: testSubject, Access: []Scope{{Type: "repository", Name: "team-a/web", Actions: []string{"pull"}}}}
+	for _, algorithm := range issuingAlgorithms {
+		signer := newTestSigner(b, algorithm)
+		leaf := newTestCert(b, signer, newTestCA(b, nil), nil)
+		key, err := newSigningKey(algorithm, signer, []*x509.Certificate{leaf.Certificate})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(string(algorithm)+"/floor", func(b *testing.B) {
+			benchmarkFloor(b, signer)
+		})
+		b.Run(string(algorithm)+"/certificate", func(b *testing.B) {
+			benchmarkIssue(b, newTestIssuer(b, fixedKeys{key: key}, nil), grant)
+		})
+		b.Run(string(algorithm)+"/jwks", func(b *testing.B) {
+			benchmarkIssue(b, newTestIssuer(b, newFixedKeys(b, algorithm, TrustJWKS), nil), grant)
+		})
+		b.Run(string(algorithm)+"/go-jose", func(b *testing.B) {
+			benchmarkGoJose(b, key, signer)
+		})
+	}
+}
+
+func benchmarkIssue(b *testing.B, issuer *Issuer, grant Grant) {
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := issuer.Issue(grant); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func benchmarkClaims() claims {
+	now := time.Now().Unix()
+	return claims{
+		Issuer: testIssuer, Subject: testSubject, Audience: testService, Expiry: now + 300, NotBefore: now, IssuedAt: now, ID: rand.Text(),
+		Access: []access{{Type: "repository", Name: "team-a/web", Actions: []string{"pull"}}},
+	}
+}
+
+// benchmarkFloor is the least that any issuer does: JSON and a signature.
+func benchmarkFloor(b *testing.B, signer crypto.Signer) {
+	b.ReportAllocs()
+	for b.Loop() {
+		payload, err := json.Marshal(benchmarkClaims())
+		if err != nil {
+			b.Fatal(err)
+		}
+		digest := sha256.Sum256(payload)
+		message, hash := digest[:], crypto.SHA256
+		if _, ok := signer.(ed25519.PrivateKey); ok {
+			message, hash = payload, 0
+		}
+		if _, err := signer.Sign(rand.Reader, message, hash); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// benchmarkGoJose signs the same token with go-jose's signer, made once.
+func benchmarkGoJose(b *testing.B, key *SigningKey, private crypto.Signer) {
+	options := (&jose.SignerOptions{}).WithType("JWT").WithHeader("kid", key.ID).
+		WithHeader("x5c", []string{base64.StdEncoding.EncodeToString(key.leaf.Raw)})
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(key.Algorithm), Key: private}, options)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		payload, err := json.Marshal(benchmarkClaims())
+		if err != nil {
+			b.Fatal(err)
+		}
+		signed, err := signer.Sign(payload)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := signed.CompactSerialize(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
