@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -88,7 +87,7 @@ func (r *keyring) find(ctx context.Context, id string) (*key, Reason, error) {
 	case lastErr != nil:
 		return nil, ReasonUnavailable, lastErr
 	case set == nil:
-		return nil, ReasonUnavailable, errors.New("the keys were not refreshed for too long")
+		return nil, ReasonUnavailable, errors.New("the keys were not fetched again for longer than discovery.maxKeyAge")
 	}
 	return nil, ReasonUnknownKey, nil
 }
@@ -165,7 +164,7 @@ func (r *keyring) finish(keys map[string]*key, err error) {
 	set := r.current.Load()
 	if err != nil {
 		r.failures++
-		r.lastErr = describe(err)
+		r.lastErr = bounded(err)
 		if previousErr == nil || previousErr.Error() != r.lastErr.Error() {
 			r.log.Warn("fetching the issuer's keys failed", "cause", r.lastErr, "keys", set.size())
 		}
@@ -216,12 +215,8 @@ func (r *keyring) status() IssuerStatus {
 	return s
 }
 
-// describe bounds the cause of a failure and takes out what differs at every
-// try, so that the same failure reads the same.
-func describe(err error) error {
-	if op, ok := errors.AsType[*net.OpError](err); ok {
-		op.Source = nil // the port of our own side
-	}
+// bounded bounds the cause of a failure, which can repeat what a server said.
+func bounded(err error) error {
 	if s := err.Error(); len(s) > maxCauseBytes {
 		return errors.New(strings.ToValidUTF8(s[:maxCauseBytes], "") + "...")
 	}

@@ -152,11 +152,25 @@ func parseKey(data []byte) (*key, error) {
 // go-jose would decode header and payload again for a third of the price of the
 // verification. Tests hold every accepted token against go-jose.
 func (k *key) verify(signed string, signature []byte) bool {
+	var buffer [usualTokenBytes]byte
+	message := append(buffer[:0], signed...)
 	switch public := k.public.(type) {
 	case *rsa.PublicKey:
-		digest := sha256.Sum256([]byte(signed))
+		digest := sha256.Sum256(message)
 		return rsa.VerifyPKCS1v15(public, crypto.SHA256, digest[:], signature) == nil
 	case *ecdsa.PublicKey:
+		var digest []byte
+		switch k.algorithm {
+		case jose.ES256:
+			d := sha256.Sum256(message)
+			digest = d[:]
+		case jose.ES384:
+			d := sha512.Sum384(message)
+			digest = d[:]
+		case jose.ES512:
+			d := sha512.Sum512(message)
+			digest = d[:]
+		}
 		// The two numbers have a fixed length each. Any other form would be a
 		// second signature that is as good.
 		half := (public.Params().BitSize + 7) / 8
@@ -164,21 +178,7 @@ func (k *key) verify(signed string, signature []byte) bool {
 			return false
 		}
 		r, s := new(big.Int).SetBytes(signature[:half]), new(big.Int).SetBytes(signature[half:])
-		return ecdsa.Verify(public, k.digest(signed), r, s) // refuses zeros
+		return ecdsa.Verify(public, digest, r, s) // refuses zeros
 	}
 	return false
-}
-
-func (k *key) digest(signed string) []byte {
-	switch k.algorithm {
-	case jose.ES384:
-		digest := sha512.Sum384([]byte(signed))
-		return digest[:]
-	case jose.ES512:
-		digest := sha512.Sum512([]byte(signed))
-		return digest[:]
-	default:
-		digest := sha256.Sum256([]byte(signed))
-		return digest[:]
-	}
 }

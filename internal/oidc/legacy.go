@@ -11,15 +11,15 @@ import (
 const legacyIssuer = "kubernetes/serviceaccount"
 
 // isLegacy cannot hold for a configured issuer, because that is an https URL.
-func (c *claims) isLegacy() bool { return c.Issuer.value == legacyIssuer }
+func (c *claims) isLegacy() bool { return c.Issuer == legacyIssuer }
 
 func (c *claims) legacyClaimed() Claimed {
 	return Claimed{
 		Issuer:         legacyIssuer,
-		Subject:        cut(c.Subject.value),
-		Namespace:      cut(c.LegacyNamespace.value),
-		ServiceAccount: ObjectRef{Name: c.LegacyServiceAccount.value, UID: c.LegacyUID.value}.cut(),
-		Secret:         cut(c.LegacySecret.value),
+		Subject:        cut(c.Subject),
+		Namespace:      cut(c.LegacyNamespace),
+		ServiceAccount: ObjectRef{Name: c.LegacyServiceAccount, UID: c.LegacyUID}.cut(),
+		Secret:         cut(c.LegacySecret),
 	}
 }
 

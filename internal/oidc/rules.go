@@ -14,7 +14,7 @@ import (
 // checkAudience refuses tokens for others, above all those for the API server
 // itself, which every pod has.
 func (i *issuer) checkAudience(c *claims, _ time.Time) *Error {
-	for _, audience := range c.Audience.values {
+	for _, audience := range c.Audience {
 		if slices.Contains(i.Audiences, audience) {
 			return nil
 		}
@@ -23,7 +23,7 @@ func (i *issuer) checkAudience(c *claims, _ time.Time) *Error {
 		Reason: ReasonAudience,
 		Message: fmt.Sprintf("the token's audience %s is not accepted here; request a token with audience %s "+
 			"(tokenAttributes.serviceAccountTokenAudience in the kubelet's CredentialProviderConfig)",
-			"["+quoteList(c.Audience.values, ", ")+"]", quoteList(i.Audiences, " or ")),
+			"["+quoteList(c.Audience, ", ")+"]", quoteList(i.Audiences, " or ")),
 	}
 }
 
@@ -102,10 +102,10 @@ func (i *issuer) checkNode(c *claims, _ time.Time) *Error {
 // notBefore is the first moment at which the token is accepted. A token from
 // the future is as wrong by iat as by nbf.
 func (c *claims) notBefore() time.Time {
-	return time.Unix(max(c.NotBefore.unix, c.IssuedAt.unix), 0).Add(-clockSkew).UTC()
+	return time.Unix(max(c.NotBefore, c.IssuedAt), 0).Add(-clockSkew).UTC()
 }
 
-func unixTime(d date) time.Time { return time.Unix(d.unix, 0).UTC() }
+func unixTime(seconds int64) time.Time { return time.Unix(seconds, 0).UTC() }
 
 // quoteList returns at most three quoted values.
 func quoteList(values []string, separator string) string {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -210,7 +211,7 @@ func get(ctx context.Context, client *http.Client, address *url.URL, bearer stri
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return nil, err
+		return nil, withoutOwnPort(err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
@@ -218,9 +219,18 @@ func get(ctx context.Context, client *http.Client, address *url.URL, bearer stri
 	}
 	data, err := readAll(response.Body, maxDocumentBytes)
 	if err != nil {
-		return nil, fmt.Errorf("GET %s: %w", address, err)
+		return nil, fmt.Errorf("GET %s: %w", address, withoutOwnPort(err))
 	}
 	return data, nil
+}
+
+// withoutOwnPort takes out what differs at every try, so that the same failure
+// reads the same and is logged once.
+func withoutOwnPort(err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		op.Source = nil
+	}
+	return err
 }
 
 func readFile(path string, limit int64) ([]byte, error) {

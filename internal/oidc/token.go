@@ -71,7 +71,7 @@ func parse(raw string) (*token, *Error) {
 		if _, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			return nil, &Error{
 				Reason: ReasonClaims, Claimed: t.claims.claimed(), Err: boundedError(err),
-				Message: `the token's claims do not have the form that Kubernetes gives them (see "kubernetes.io")`,
+				Message: "a claim of the token has another type than API servers give it",
 			}
 		}
 		return malformed("the token's payload is not a JSON object with distinct members", boundedError(err))

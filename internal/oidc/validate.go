@@ -65,7 +65,7 @@ func (i Issuer) validate(fault func(format string, args ...any)) {
 		fault("maxTokenLifetime: must be positive")
 	}
 	if i.MaxKeyAge <= 0 {
-		fault("maximum age of keys: must be positive")
+		fault("discovery.maxKeyAge: must be positive")
 	}
 	i.Discovery.validate(fault)
 }

@@ -57,7 +57,7 @@ func TestFaultyConfigurations(t *testing.T) {
 		{"unknown bound", with(func(i *Issuer) { i.Bound = "Pod" }), `bound: "Pod" is not one of`},
 		{"no lifetime", with(func(i *Issuer) { i.MaxLifetime = 0 }), "maxTokenLifetime: must be positive"},
 		{"negative lifetime", with(func(i *Issuer) { i.MaxLifetime = -time.Hour }), "maxTokenLifetime: must be positive"},
-		{"no age of keys", with(func(i *Issuer) { i.MaxKeyAge = 0 }), "maximum age of keys: must be positive"},
+		{"no age of keys", with(func(i *Issuer) { i.MaxKeyAge = 0 }), "discovery.maxKeyAge: must be positive"},
 		{"two sources", discovery(Discovery{URL: "https://a.example", JWKSURL: "https://a.example"}), "at most one of url, jwksURL and jwksFile"},
 		{"file and URL", discovery(Discovery{JWKSFile: "x", JWKSURL: "https://a.example"}), "at most one of url, jwksURL and jwksFile"},
 		{"http discovery", discovery(Discovery{URL: "http://a.example"}), `discovery.url: "http://a.example" is not an https URL`},
@@ -91,7 +91,7 @@ func TestAllFaultsAreReportedAtOnce(t *testing.T) {
 	want := []string{
 		"cache size",
 		`issuer 0 (cluster "a"): issuer:`, `issuer 0 (cluster "a"): audiences:`, `issuer 0 (cluster "a"): bound:`,
-		`issuer 0 (cluster "a"): maxTokenLifetime:`, `issuer 0 (cluster "a"): maximum age of keys:`,
+		`issuer 0 (cluster "a"): maxTokenLifetime:`, `issuer 0 (cluster "a"): discovery.maxKeyAge:`,
 		`issuer 1 (cluster "b"): discovery: at most one`, `issuer 1 (cluster "b"): discovery.url:`,
 		`issuer 1 (cluster "b"): discovery.jwksURL:`, `issuer 1 (cluster "b"): discovery: caFile`,
 	}
