@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -60,11 +59,16 @@ var judgement = map[string][6]string{
 
 // TestAPIServerTokens presents every kind of token that a real API server issues, in every mode: exactly the right ones pass.
 func TestAPIServerTokens(t *testing.T) {
-	c := cluster.Start(t, certs.NewRSAKey(t))
+	key := certs.NewRSAKey(t)
+	c := cluster.Start(t, key)
+	c.StartTokenController(t, key)
 	createWorkload(t, c)
 	c.OpenDiscovery(t)
 	manifest := serviceAccountManifest(t, c)
 	tokens := requestTokens(t, c)
+	for _, kind := range kinds {
+		checkKind(t, kind, tokens[kind])
+	}
 	ca := certs.NewCA(t, "pullpass-ca")
 
 	config := func(bound, claim string, audiences ...string) pullpass.Config {
@@ -98,7 +102,7 @@ func TestAPIServerTokens(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(fmt.Sprintf("bound=%s,node.claim=%s", orDefault(mode.bound), orDefault(mode.claim)), func(t *testing.T) {
 			proxy := pullpass.Start(t, ca, config(mode.bound, mode.claim, audience))
-			for _, kind := range slices.Sorted(maps.Keys(tokens)) {
+			for _, kind := range kinds {
 				t.Run(kind, func(t *testing.T) {
 					reason := judgement[kind][slices.Index(modeList, mode.column)]
 					judge(t, proxy, tokens[kind], reason)
@@ -214,7 +218,7 @@ func checkGranted(t *testing.T, method, token string, answer pullpass.Answer) {
 	if out["iss"] != pullpass.Issuer || out["aud"] != service && !reflect.DeepEqual(out["aud"], []any{service}) || out["sub"] != in["sub"] {
 		t.Errorf("%s: iss %v, aud %v, sub %v", method, out["iss"], out["aud"], out["sub"])
 	}
-	if end(t, out) > end(t, in) {
+	if number(t, out, "exp") > number(t, in, "exp") {
 		t.Errorf("%s: the registry token outlives the ServiceAccount's", method)
 	}
 	if got := access(t, body.Token); !slices.Equal(got, given) {
@@ -264,17 +268,6 @@ func checkRefused(t *testing.T, method, token string, answer pullpass.Answer, re
 	if reason == "token_legacy" && (audit.Claimed.Secret != "puller-legacy" || !audit.Claimed.Verified) {
 		t.Errorf("%s: the audit line of a legacy token must name its Secret and that the signature is good: %+v", method, audit.Claimed)
 	}
-}
-
-// end is the exp claim.
-func end(t *testing.T, claims map[string]any) int64 {
-	t.Helper()
-	number, _ := claims["exp"].(json.Number)
-	exp, err := number.Int64()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return exp
 }
 
 // object reads the reference to an object from the kubernetes.io claim.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +36,12 @@ const (
 	serviceAccounts = "/api/v1/namespaces/" + namespace + "/serviceaccounts"
 	pods            = "/api/v1/namespaces/" + namespace + "/pods"
 )
+
+// kinds are in the order in which they are presented. The legacy token comes last: it is refused in any case, so it never
+// makes Pullpass fetch the keys with which it can tell that the token is genuine.
+var kinds = []string{
+	podScheduled, podUnscheduled, nodeBound, secretBound, unbound, unboundShort, unboundTwoAud, unboundAPIAud, podYearAPIAud, legacy,
+}
 
 // createWorkload creates what the tokens are about: the namespace, the ServiceAccount, a Node and two pods.
 func createWorkload(t *testing.T, c *cluster.Cluster) {
@@ -91,6 +98,51 @@ func requestTokens(t *testing.T, c *cluster.Cluster) map[string]string {
 		tokens[kind] = c.Token(t, r)
 	}
 	return tokens
+}
+
+// checkKind makes sure that the API server issued what the kind's name says: the claims that tell the kinds apart.
+func checkKind(t *testing.T, kind, token string) {
+	t.Helper()
+	c := claims(t, token)
+	if kind == legacy {
+		for _, claim := range []string{"aud", "exp", "iat", "nbf", "jti", "kubernetes.io"} {
+			if _, has := c[claim]; has {
+				t.Errorf("%s: has the claim %s", kind, claim)
+			}
+		}
+		if c["iss"] != "kubernetes/serviceaccount" {
+			t.Errorf("%s: iss %v", kind, c["iss"])
+		}
+		return
+	}
+	want := map[string][]string{
+		podScheduled: {"pod", "node"}, podYearAPIAud: {"pod", "node"}, podUnscheduled: {"pod"}, nodeBound: {"node"}, secretBound: {"secret"},
+	}[kind]
+	kubernetes, _ := c["kubernetes.io"].(map[string]any)
+	for _, claim := range []string{"pod", "node", "secret"} {
+		if _, has := kubernetes[claim]; has != slices.Contains(want, claim) {
+			t.Errorf("%s: kubernetes.io is %v, want of pod, node and secret %v", kind, kubernetes, want)
+		}
+	}
+	const year = 365 * 24 * time.Hour
+	lifetime := time.Duration(number(t, c, "exp")-number(t, c, "iat")) * time.Second
+	if (kind == podYearAPIAud) != (lifetime == year) {
+		t.Errorf("%s: lifetime %v", kind, lifetime)
+	}
+	if audiences, _ := c["aud"].([]any); (kind == unboundTwoAud) != (len(audiences) == 2) {
+		t.Errorf("%s: aud %v", kind, c["aud"])
+	}
+}
+
+// number reads a claim that is a time in seconds.
+func number(t *testing.T, claims map[string]any, claim string) int64 {
+	t.Helper()
+	value, _ := claims[claim].(json.Number)
+	n, err := value.Int64()
+	if err != nil {
+		t.Fatalf("claim %s: %v", claim, err)
+	}
+	return n
 }
 
 // claims decodes the payload of a token without verifying it. Numbers are json.Number.

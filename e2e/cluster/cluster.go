@@ -1,5 +1,5 @@
-// Package cluster runs the control plane of a Kubernetes cluster on loopback: etcd, kube-apiserver and, of the
-// kube-controller-manager, the controller that fills legacy token Secrets. There is no node, scheduler or network.
+// Package cluster runs the control plane of a Kubernetes cluster on loopback: etcd, kube-apiserver and, where a test asks
+// for it, the controller that fills legacy token Secrets. There is no node, scheduler or network.
 package cluster
 
 import (
@@ -47,7 +47,6 @@ func Start(t testing.TB, key certs.RSAKey) *Cluster {
 	c.admin = c.client(t, c.CA.Client(t, "admin", "system:masters"))
 	c.startEtcd(t)
 	c.startAPIServer(t, key, key)
-	c.startTokenController(t, key)
 	return c
 }
 
@@ -55,10 +54,10 @@ func Start(t testing.TB, key certs.RSAKey) *Cluster {
 // trusted keys signed; the published key set holds the trusted keys.
 func (c *Cluster) RestartAPIServer(t testing.TB, signing certs.RSAKey, trusted ...certs.RSAKey) {
 	t.Helper()
+	c.admin.CloseIdleConnections() // the API server waits for its connections to end
 	if err := c.apiserver.Stop(); err != nil {
 		t.Fatalf("stop kube-apiserver: %v", err)
 	}
-	c.admin.CloseIdleConnections()
 	c.startAPIServer(t, signing, trusted...)
 }
 
@@ -116,8 +115,8 @@ func (c *Cluster) startAPIServer(t testing.TB, signing certs.RSAKey, trusted ...
 	})
 }
 
-// startTokenController runs the controller that signs legacy token Secrets.
-func (c *Cluster) startTokenController(t testing.TB, key certs.RSAKey) {
+// StartTokenController runs the controller of the kube-controller-manager that signs legacy token Secrets, with key.
+func (c *Cluster) StartTokenController(t testing.TB, key certs.RSAKey) {
 	t.Helper()
 	cert := c.CA.Client(t, "system:kube-controller-manager")
 	kubeconfig := filepath.Join(c.dir, "controller-manager.kubeconfig")

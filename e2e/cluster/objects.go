@@ -81,7 +81,7 @@ func (c *Cluster) Token(t testing.TB, r TokenRequest) string {
 	return token
 }
 
-// LegacyToken waits until the token controller has filled the Secret, and returns its token.
+// LegacyToken waits until the token controller, which must run, has filled the Secret, and returns its token.
 func (c *Cluster) LegacyToken(t testing.TB, namespace, secret string) string {
 	t.Helper()
 	for deadline := time.Now().Add(startLimit); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
