@@ -1,0 +1,209 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+)
+
+// fileKind says what has to lie under a name.
+type fileKind int
+
+const (
+	readableFile fileKind = iota
+	tlsFile               // read by newServerTLS, and only when TLS is served
+	writtenFile           // made when it is not there
+	keyDirectory          // made when it is not there
+)
+
+// configFile is a field of the configuration that names a file.
+type configFile struct {
+	path string
+	name *string
+	kind fileKind
+}
+
+// files returns all fields of the configuration that name files, set or not.
+func (c *Config) files() []configFile {
+	files := []configFile{
+		{"server.tls.certFile", &c.Server.TLS.CertFile, tlsFile},
+		{"server.tls.keyFile", &c.Server.TLS.KeyFile, tlsFile},
+		{"server.tls.clientCAFile", &c.Server.TLS.ClientCAFile, tlsFile},
+	}
+	for i := range c.Clusters {
+		discovery := &c.Clusters[i].Discovery
+		path := fmt.Sprintf("clusters[%d].", i)
+		files = append(files,
+			configFile{path + "discovery.jwksFile", &discovery.JWKSFile, readableFile},
+			configFile{path + "discovery.caFile", &discovery.CAFile, readableFile},
+			configFile{path + "discovery.tokenFile", &discovery.TokenFile, readableFile},
+		)
+		files = append(files, listedFiles(path+"kubernetes.manifestFiles", c.Clusters[i].Kubernetes.ManifestFiles)...)
+	}
+	for i := range c.Registries {
+		signing := &c.Registries[i].Signing
+		path := fmt.Sprintf("registries[%d].signing.", i)
+		files = append(files,
+			configFile{path + "certFile", &signing.CertFile, readableFile},
+			configFile{path + "keyFile", &signing.KeyFile, readableFile},
+			configFile{path + "caFile", &signing.CAFile, readableFile},
+			configFile{path + "managedDir", &signing.ManagedDir, keyDirectory},
+		)
+	}
+	files = append(files, listedFiles("policyFiles", c.PolicyFiles)...)
+	return append(files, configFile{"audit.file", &c.Audit.File, writtenFile})
+}
+
+func listedFiles(path string, names []string) []configFile {
+	files := make([]configFile, len(names))
+	for i := range names {
+		files[i] = configFile{fmt.Sprintf("%s[%d]", path, i), &names[i], readableFile}
+	}
+	return files
+}
+
+// CheckFiles finds files that are missing or cannot be read. What is in them is
+// judged by those who read them; so are the files of server.tls, which plain
+// HTTP does without. The error joins a *ConfigFault for each.
+func (c *Config) CheckFiles() error {
+	var faults []error
+	for _, file := range c.files() {
+		if *file.name == "" {
+			continue
+		}
+		var err error
+		switch file.kind {
+		case readableFile:
+			err = checkReadable(*file.name)
+		case writtenFile:
+			err = checkWritable(*file.name)
+		case keyDirectory:
+			err = checkDirectory(*file.name)
+		case tlsFile:
+		}
+		if err != nil {
+			faults = append(faults, c.fault(file.path, err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func (c *Config) fault(path string, err error) error {
+	return &ConfigFault{File: c.name, Path: path, Problem: err.Error(), Err: err}
+}
+
+func checkReadable(name string) error {
+	info, err := os.Stat(name)
+	if err != nil {
+		return missing(err)
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file; name one", name) // a pipe could be read only once
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return fmt.Errorf("%w; let this user read it", err)
+	}
+	return f.Close()
+}
+
+func checkWritable(name string) error {
+	info, err := os.Stat(name)
+	switch {
+	case err == nil && info.IsDir():
+		return fmt.Errorf("%s is a directory; name a file in it", name)
+	case err == nil:
+		return nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	dir, err := os.Stat(filepath.Dir(name))
+	if err != nil {
+		return fmt.Errorf("%w; make the directory", err)
+	}
+	if !dir.IsDir() {
+		return fmt.Errorf("%s is not a directory; name a file in one", filepath.Dir(name))
+	}
+	return nil
+}
+
+func checkDirectory(name string) error {
+	info, err := os.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%s is not a directory; name one for the signing keys", name)
+	}
+	return nil
+}
+
+func missing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w; put the file there or correct its name, which is relative to the configuration file", err)
+	}
+	return err
+}
+
+// CheckListeners judges the public listener: TLS needs its files, and plain
+// HTTP must not be reachable from elsewhere. The error joins a *ConfigFault for each.
+func (c *Config) CheckListeners(insecureHTTP bool) error {
+	var faults []error
+	note := func(path, format string, args ...any) {
+		faults = append(faults, c.fault(path, fmt.Errorf(format, args...)))
+	}
+	tls := c.Server.TLS
+	if insecureHTTP {
+		if !isLoopback(c.Server.Address) {
+			note("server.address", "is not a loopback address (%s); --insecure-http sends tokens in the clear, so write 127.0.0.1:PORT", quoteValue(c.Server.Address))
+		}
+		if tls.ClientCAFile != "" {
+			note("server.tls.clientCAFile", "asks for client certificates (%s), which plain HTTP has not; remove it or do without --insecure-http", quoteValue(tls.ClientCAFile))
+		}
+		return errors.Join(faults...)
+	}
+	if tls.CertFile == "" {
+		note("server.tls.certFile", "is missing; name the certificate for the name that clients use, or serve a loopback address with --insecure-http")
+	}
+	if tls.KeyFile == "" {
+		note("server.tls.keyFile", "is missing; name the private key of certFile, or serve a loopback address with --insecure-http")
+	}
+	return errors.Join(faults...)
+}
+
+func (c *Config) warnings(set map[string]bool) []string {
+	var warnings []string
+	warn := func(path, text string) {
+		warnings = append(warnings, (&ConfigFault{File: c.name, Path: path, Problem: text}).Error())
+	}
+	if !isLoopback(c.Admin.Address) {
+		warn("admin.address", fmt.Sprintf("is not a loopback address (%s); health and metrics need no credential, so let nobody reach it who should not read them", quoteValue(c.Admin.Address)))
+	}
+	for _, path := range []string{"limits.perServiceAccount", "limits.perAddress"} {
+		if set[path] {
+			warn(path, "is not enforced in this version yet")
+		}
+	}
+	return warnings
+}
+
+// isLoopback reports whether only this machine can reach address. It resolves
+// no names but localhost.
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}

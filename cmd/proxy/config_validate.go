@@ -1,0 +1,342 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+const (
+	maxTokenLifetime = time.Hour // of issued tokens: they cannot be recalled
+	maxNameBytes     = 255       // of services, issuers of registries, file names
+	maxAudienceBytes = 512
+	maxPathBytes     = 4095
+)
+
+// notInThisVersion ends the fault of a setting that is part of the format, but
+// that this version cannot enforce. To ignore it would open what its author
+// means to close.
+const notInThisVersion = "is not in this version yet (%s); %s"
+
+// configValidator finds what is wrong with the values of a configuration, also
+// when parts of it could not be decoded. About those parts it says nothing more.
+type configValidator struct {
+	*configDecoder
+	decoded []*ConfigFault
+}
+
+func (v *configValidator) fault(path, format string, args ...any) {
+	for _, f := range v.decoded {
+		if rest, below := strings.CutPrefix(path, f.Path); below && f.Path != "" && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+			return
+		}
+	}
+	v.configDecoder.fault(path, format, args...)
+}
+
+func (v *configValidator) config(c *Config) {
+	v.address("server.address", c.Server.Address)
+	for i, p := range c.Server.TrustedProxies {
+		v.trustedProxy(fmt.Sprintf("server.trustedProxies[%d]", i), p)
+	}
+	v.address("admin.address", c.Admin.Address)
+
+	if len(c.Clusters) == 0 {
+		v.fault("clusters", "is empty; name at least one cluster whose tokens are accepted")
+	}
+	for i := range c.Clusters {
+		v.cluster(fmt.Sprintf("clusters[%d]", i), &c.Clusters[i])
+	}
+	v.unique(len(c.Clusters), "clusters[%d].name", func(i int) string { return c.Clusters[i].Name })
+	v.unique(len(c.Clusters), "clusters[%d].issuer", func(i int) string { return c.Clusters[i].Issuer })
+
+	if len(c.Registries) == 0 {
+		v.fault("registries", "is empty; name at least one registry that tokens are issued for")
+	}
+	for i := range c.Registries {
+		v.registry(fmt.Sprintf("registries[%d]", i), &c.Registries[i])
+	}
+	v.unique(len(c.Registries), "registries[%d].service", func(i int) string { return c.Registries[i].Service })
+	v.unique(len(c.Registries), "registries[%d].signing.managedDir", func(i int) string {
+		if dir := c.Registries[i].Signing.ManagedDir; dir != "" {
+			return filepath.Clean(dir)
+		}
+		return ""
+	})
+
+	if len(c.PolicyFiles) == 0 {
+		v.fault("policyFiles", "is empty; without a policy nothing is granted, so name at least one file")
+	}
+	v.unique(len(c.PolicyFiles), "policyFiles[%d]", func(i int) string { return c.PolicyFiles[i] })
+
+	v.state(&c.State)
+	v.limit("limits.perServiceAccount", c.Limits.PerServiceAccount)
+	v.limit("limits.perAddress", c.Limits.PerAddress)
+	for _, field := range c.files() {
+		v.fileName(field.path, *field.name)
+	}
+}
+
+func (v *configValidator) cluster(path string, c *Cluster) {
+	if !isDNSLabel(c.Name) {
+		v.fault(path+".name", "is not a DNS label (%s); use 1 to 63 of a-z, 0-9 and '-', with a letter or digit at both ends", quoteValue(c.Name))
+	}
+	v.httpsURL(path+".issuer", c.Issuer, "the issuer as in the cluster's tokens (kubectl get --raw /.well-known/openid-configuration)")
+	if u, err := url.Parse(c.Issuer); err == nil && (u.RawQuery != "" || u.ForceQuery) {
+		v.fault(path+".issuer", "has a query (%s); write the issuer as in the cluster's tokens", quoteValue(c.Issuer))
+	}
+	if len(c.Audiences) == 0 {
+		v.fault(path+".audiences", "is empty; an empty list would accept every audience, so name those that this proxy is meant by")
+	}
+	for i, audience := range c.Audiences {
+		if audience == "" || len(audience) > maxAudienceBytes || !isVisible(audience) {
+			v.fault(fmt.Sprintf("%s.audiences[%d]", path, i), "is not an audience (%s); use 1 to %d visible ASCII characters", quoteValue(audience), maxAudienceBytes)
+		}
+	}
+	v.discovery(path+".discovery", &c.Discovery)
+	v.oneOf(path+".bound", c.Bound, string(oidc.BoundPod), string(oidc.BoundPodOrNode), string(oidc.BoundAny))
+	v.positive(path+".maxTokenLifetime", c.MaxTokenLifetime)
+	v.node(path+".node", &c.Node)
+	if c.Kubernetes.InCluster {
+		v.fault(path+".kubernetes.inCluster", notInThisVersion, "true", "set it to false and use manifestFiles")
+	}
+	if c.Kubernetes.KubeconfigFile != "" {
+		v.fault(path+".kubernetes.kubeconfigFile", notInThisVersion, quoteValue(c.Kubernetes.KubeconfigFile), "remove it and use manifestFiles")
+	}
+	files := c.Kubernetes.ManifestFiles
+	v.unique(len(files), path+".kubernetes.manifestFiles[%d]", func(i int) string { return files[i] })
+}
+
+func (v *configValidator) discovery(path string, d *Discovery) {
+	var sources []string
+	for _, s := range []struct{ name, value string }{{"url", d.URL}, {"jwksURL", d.JWKSURL}, {"jwksFile", d.JWKSFile}} {
+		if s.value == "" {
+			continue
+		}
+		sources = append(sources, s.name)
+		if s.name != "jwksFile" {
+			v.httpsURL(path+"."+s.name, s.value, "the whole https URL")
+		}
+	}
+	if len(sources) > 1 {
+		v.fault(path, "has %s; keep one of them", strings.Join(sources, " and "))
+	}
+	if d.JWKSFile != "" {
+		for _, s := range []struct{ name, value string }{{"caFile", d.CAFile}, {"tokenFile", d.TokenFile}} {
+			if s.value != "" {
+				v.fault(path+"."+s.name, "has no use with jwksFile, which needs no network (%s); remove it", quoteValue(s.value))
+			}
+		}
+	}
+	v.positive(path+".maxKeyAge", d.MaxKeyAge)
+}
+
+func (v *configValidator) node(path string, n *Node) {
+	v.oneOf(path+".claim", n.Claim, nodeClaimRequired, nodeClaimOptional)
+	if n.Fallback == nodeFallbackAPI {
+		v.fault(path+".fallback", notInThisVersion, n.Fallback, "set it to "+nodeFallbackNone)
+	} else {
+		v.oneOf(path+".fallback", n.Fallback, nodeFallbackNone)
+	}
+	if n.Selector != "" {
+		v.fault(path+".selector", notInThisVersion, quoteValue(n.Selector), "remove it")
+	}
+	v.mode(path+".proof.mode", n.Proof.Mode)
+	if len(n.Proof.Methods) == 0 {
+		v.fault(path+".proof.methods", "is empty; name %s, %s or both", proofCertificate, proofAddress)
+	}
+	for i, method := range n.Proof.Methods {
+		v.oneOf(fmt.Sprintf("%s.proof.methods[%d]", path, i), method, proofCertificate, proofAddress)
+	}
+	v.unique(len(n.Proof.Methods), path+".proof.methods[%d]", func(i int) string { return n.Proof.Methods[i] })
+}
+
+func (v *configValidator) registry(path string, r *Registry) {
+	if !isName(r.Service) {
+		v.fault(path+".service", "is not a service (%s); write the registry's auth.token.service: 1 to %d printable ASCII characters", quoteValue(r.Service), maxNameBytes)
+	}
+	if !isName(r.Issuer) {
+		v.fault(path+".issuer", "is not an issuer (%s); write the registry's auth.token.issuer: 1 to %d printable ASCII characters", quoteValue(r.Issuer), maxNameBytes)
+	}
+	if lifetime := r.TokenLifetime.Duration(); lifetime < registryauth.MinLifetime || lifetime > maxTokenLifetime {
+		v.fault(path+".tokenLifetime", "is out of range (%s); use %s to %s", r.TokenLifetime, Duration(registryauth.MinLifetime), Duration(maxTokenLifetime))
+	}
+	v.signing(path+".signing", &r.Signing)
+}
+
+func (v *configValidator) signing(path string, s *Signing) {
+	v.oneOf(path+".algorithm", s.Algorithm, string(registryauth.ES256), string(registryauth.RS256), string(registryauth.EdDSA))
+	v.oneOf(path+".trust", s.Trust, string(registryauth.TrustCertificate), string(registryauth.TrustJWKS))
+
+	files := [...]struct{ name, value string }{{"keyFile", s.KeyFile}, {"certFile", s.CertFile}, {"caFile", s.CAFile}}
+	if s.ManagedDir != "" {
+		for _, f := range files {
+			if f.value != "" {
+				v.fault(path+"."+f.name, "cannot be set together with managedDir (%s); remove one of them", quoteValue(f.value))
+			}
+		}
+		return
+	}
+	if s.KeyFile == "" {
+		v.fault(path+".keyFile", "is missing; name the private key's file, or remove certFile and caFile and let Pullpass manage its keys")
+	}
+	switch s.Trust {
+	case string(registryauth.TrustCertificate):
+		if s.CertFile == "" {
+			v.fault(path+".certFile", "is missing; trust %s needs the certificate of keyFile", s.Trust)
+		}
+	case string(registryauth.TrustJWKS):
+		for _, f := range files[1:] {
+			if f.value != "" {
+				v.fault(path+"."+f.name, "has no use with trust %s (%s); remove it", s.Trust, quoteValue(f.value))
+			}
+		}
+	}
+}
+
+func (v *configValidator) state(s *State) {
+	if n := len(s.Redis.Addresses); n > 0 {
+		v.fault("state.redis.addresses", notInThisVersion, quoteValue(s.Redis.Addresses[0]), "remove it and run one replica")
+	}
+	for _, f := range []struct{ name, value string }{
+		{"username", s.Redis.Username}, {"passwordFile", s.Redis.PasswordFile}, {"tls.caFile", s.Redis.TLS.CAFile}, {"masterName", s.Redis.MasterName},
+	} {
+		if f.value != "" {
+			v.fault("state.redis."+f.name, notInThisVersion, quoteValue(f.value), "remove it")
+		}
+	}
+	v.mode("state.replay", s.Replay)
+}
+
+func (v *configValidator) limit(path string, l Limit) {
+	if l.Rate <= 0 {
+		v.fault(path+".rate", "must be more than 0 (%s); write requests per second", strconv.FormatFloat(l.Rate, 'g', -1, 64))
+	}
+	if l.Burst < 1 || l.Burst > math.MaxInt32 {
+		v.fault(path+".burst", "is out of range (%d); use 1 to %d", l.Burst, math.MaxInt32)
+	}
+}
+
+func (v *configValidator) oneOf(path, value string, allowed ...string) {
+	if !slices.Contains(allowed, value) {
+		v.fault(path, "is unknown (%s); use %s", quoteValue(value), oneOf(allowed))
+	}
+}
+
+func oneOf(values []string) string {
+	last := len(values) - 1
+	if last == 0 {
+		return values[0]
+	}
+	return strings.Join(values[:last], ", ") + " or " + values[last]
+}
+
+// mode judges a setting with the modes off, audit and enforce.
+func (v *configValidator) mode(path, value string) {
+	switch value {
+	case modeAudit, modeEnforce:
+		v.fault(path, notInThisVersion, value, "set it to "+modeOff)
+	default:
+		v.oneOf(path, value, modeOff)
+	}
+}
+
+func (v *configValidator) positive(path string, d Duration) {
+	if d <= 0 {
+		v.fault(path, "must be positive (%s); write a time span such as 24h", d)
+	}
+}
+
+// unique reports each value that an earlier element has too. Empty values have
+// faults of their own.
+func (v *configValidator) unique(n int, path string, value func(int) string) {
+	first := map[string]int{}
+	for i := range n {
+		s := value(i)
+		if s == "" {
+			continue
+		}
+		if j, twice := first[s]; twice {
+			v.fault(fmt.Sprintf(path, i), "is the same as %s (%s); each must differ", fmt.Sprintf(path, j), quoteValue(s))
+			continue
+		}
+		first[s] = i
+	}
+}
+
+// httpsURL leaves the value out of a message where it may hold a password.
+func (v *configValidator) httpsURL(path, s, want string) {
+	u, err := url.Parse(s)
+	bad := err != nil || u.Scheme != "https" || u.Hostname() == "" || strings.Contains(s, "#") || !isVisible(s)
+	switch {
+	case s == "":
+		v.fault(path, "is missing; write %s", want)
+	case err == nil && u.User != nil, bad && strings.Contains(s, "@"):
+		v.fault(path, "holds a user name or password; write %s, without them", want)
+	case bad:
+		v.fault(path, "is not an https URL without fragment and spaces (%s); write %s", quoteValue(s), want)
+	}
+}
+
+func (v *configValidator) address(path, s string) {
+	_, port, err := net.SplitHostPort(s)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		v.fault(path, "is not an address (%s); write host:port or :port", quoteValue(s))
+	}
+}
+
+func (v *configValidator) trustedProxy(path string, p netip.Prefix) {
+	switch {
+	case !p.IsValid():
+		return // its decoding failed
+	case p.Bits() == 0:
+		v.fault(path, "is the whole Internet (%s): every caller could choose its own address; name your proxies' networks", p)
+	case p.Addr().Is4In6():
+		v.fault(path, "is an IPv4 network in IPv6 form (%s), which no caller is compared with; write it as IPv4", p)
+	case p != p.Masked():
+		v.fault(path, "is an address within a network (%s); write %s, or %s for the one address", p, p.Masked(), netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))
+	}
+}
+
+// fileName finds content that was put where a file's name belongs, and does not repeat it:
+// it may be a key or a token.
+func (v *configValidator) fileName(path, s string) {
+	if s == "" && strings.HasSuffix(path, "]") {
+		v.fault(path, "is empty; name a file or remove the element")
+	}
+	tooLong := len(s) > maxPathBytes || slices.ContainsFunc(strings.Split(s, "/"), func(part string) bool { return len(part) > maxNameBytes })
+	if tooLong || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		v.fault(path, "is not the name of a file: it is too long, or has control characters; put the file's name here, not its content")
+	}
+}
+
+// isDNSLabel follows RFC 1123, in lower case as Kubernetes has it.
+func isDNSLabel(s string) bool {
+	if s == "" || len(s) > 63 || s[0] == '-' || s[len(s)-1] == '-' {
+		return false
+	}
+	return !strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' })
+}
+
+func isVisible(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+// isName allows spaces inside: registries have services such as "Docker registry".
+func isName(s string) bool {
+	return s != "" && len(s) <= maxNameBytes && strings.TrimSpace(s) == s &&
+		!strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
+}
