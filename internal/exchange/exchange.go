@@ -181,6 +181,9 @@ func (x *Exchanger) issue(registry *registryauth.Issuer, subject Subject, grante
 		}
 	}
 	token, err := registry.Issue(grant)
+	if errors.Is(err, registryauth.ErrGrantEnded) {
+		return registryauth.Token{}, false, &oidc.Error{Reason: oidc.ReasonExpired, Message: "the token has just expired; ask for a new one"}
+	}
 	if err != nil {
 		return registryauth.Token{}, false, &UnavailableError{reason: reasonSigning, Err: err}
 	}

@@ -183,7 +183,7 @@ func (k *FileKeys) read(now time.Time) (*SigningKey, TrustBundle, error) {
 	if err := checkLeaf(chain, roots, signer.Public(), now); err != nil {
 		return nil, TrustBundle{}, fmt.Errorf("signing certificate %s with key %s: %w", k.cfg.CertFile, k.cfg.KeyFile, err)
 	}
-	return key, mergeTrust(TrustBundle{Certificates: roots}), nil
+	return key, mergeTrust(keyTrust(key), TrustBundle{Certificates: roots}), nil
 }
 
 func readCertificates(name string) ([]*x509.Certificate, error) {

@@ -103,10 +103,10 @@ type Keys interface {
 	Trusted() TrustBundle
 }
 
-// TrustBundle is the public half of a set of keys. With TrustCertificate it
-// holds certificates only, with TrustJWKS keys only: a key set that lists the
-// keys of certificate tokens would invite a registry to load keys that change
-// without it.
+// TrustBundle is the public half of a set of keys. The key set is there with
+// either trust: a gateway that reads it again and again can follow each
+// rotation. A registry that reads it once must be given TrustJWKS, whose keys do
+// not change without it. Certificates are there with TrustCertificate only.
 type TrustBundle struct {
 	JWKS         jose.JSONWebKeySet
 	Certificates []*x509.Certificate

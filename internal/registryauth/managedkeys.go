@@ -146,12 +146,6 @@ func (s *managedSet) signingAt(now time.Time) int {
 // have signed tokens that have not ended.
 func (m *ManagedKeys) Trusted() TrustBundle {
 	set := m.current.Load()
-	if m.cfg.Trust == TrustCertificate {
-		if set.ca == nil {
-			return TrustBundle{}
-		}
-		return TrustBundle{Certificates: []*x509.Certificate{set.ca}}
-	}
 	now := m.cfg.Now()
 	var live []*SigningKey
 	for _, k := range set.keys {
@@ -159,7 +153,11 @@ func (m *ManagedKeys) Trusted() TrustBundle {
 			live = append(live, k.signing)
 		}
 	}
-	return keyTrust(live...)
+	bundle := keyTrust(live...)
+	if set.ca != nil {
+		bundle.Certificates = []*x509.Certificate{set.ca}
+	}
+	return bundle
 }
 
 // ended says that no token of the key can be alive.

@@ -381,3 +381,19 @@ func TestManagedKeysChangeUnderLoad(t *testing.T) {
 		})
 	}
 }
+
+// A gateway that follows the key set can do so with either trust.
+func TestManagedKeysArePublishedWithEitherTrust(t *testing.T) {
+	t.Parallel()
+	for _, trust := range []Trust{TrustCertificate, TrustJWKS} {
+		keys := newManaged(t, trust)
+		first := mustSigning(t, keys).ID
+		mustRotate(t, keys, 0)
+		published := keys.Trusted().JWKS
+		for _, id := range []string{first, mustSigning(t, keys).ID} {
+			if len(published.Key(id)) != 1 {
+				t.Errorf("%s: key %s is not in the key set", trust, id)
+			}
+		}
+	}
+}
