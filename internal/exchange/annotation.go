@@ -24,7 +24,7 @@ const (
 //	pattern[:action,action]      the action is pull if none is given
 //
 // What follows the last ':' is a list of actions unless it holds a '/': then
-// the ':' belongs to host:port. A fault anywhere makes the whole annotation
+// the ':' belongs to host:port. An item has at most one **. A fault anywhere makes the whole annotation
 // count for nothing, so that nobody relies on half of it.
 func parseAnnotation(text string) ([]annotationItem, error) {
 	if len(text) > maxAnnotationBytes {
@@ -67,6 +67,10 @@ func parseAnnotationItem(field string) (annotationItem, error) {
 	}
 	if item.pattern.hasPlaceholder() {
 		return annotationItem{}, errors.New("placeholders work in the policy only; write the name itself")
+	}
+	if strings.Count(text, "**") > 1 {
+		// Matching stays linear in what a stranger wrote.
+		return annotationItem{}, errors.New("more than one ** works in the policy only; write an item for each repository")
 	}
 	return item, nil
 }

@@ -94,9 +94,16 @@ type asked struct {
 	fault   error // the annotation counts for nothing
 }
 
+// question is one requested scope.
+type question struct {
+	scope   registryauth.Scope
+	kind    resource
+	actions actionSet
+}
+
 func (e *evaluation) decide(scope registryauth.Scope, trace *Trace) ScopeDecision {
 	d := ScopeDecision{Requested: scope}
-	requested := actionsNamed(scope.Actions)
+	q := question{scope, kindOf(scope), actionsNamed(scope.Actions)}
 	var allowed actionSet
 	for _, i := range e.rules {
 		r := &e.policy.rules[i]
@@ -104,26 +111,27 @@ func (e *evaluation) decide(scope registryauth.Scope, trace *Trace) ScopeDecisio
 		if trace != nil {
 			t = &RuleScope{Requested: scope.String()}
 		}
-		granted := e.allowed(r, scope, t)
-		if more := allowed | granted; more.cover(requested) != allowed.cover(requested) {
+		granted := e.allowed(r, q, t)
+		if more := allowed | granted; more.cover(q.actions) != allowed.cover(q.actions) {
 			d.Rules = appendShared(d.Rules, r.name)
 			allowed = more
 		}
 		if t != nil {
 			t.Granted = granted.pick(scope.Actions)
 			trace.Rules[i].Scopes = append(trace.Rules[i].Scopes, *t)
-		} else if allowed.cover(requested) == requested {
+		} else if allowed.cover(q.actions) == q.actions {
 			break
 		}
 	}
 	d.Granted = allowed.pick(scope.Actions)
-	if missing := allowed.missing(requested); missing != 0 {
-		d.Reason = e.reason(scope, missing)
+	if missing := allowed.missing(q.actions); missing != 0 {
+		d.Reason = e.reason(q, missing)
 	}
 	return d
 }
 
-// appendShared appends without changing or copying what is shared, if it can.
+// appendShared appends without changing what is shared, and without copying it
+// if it can.
 func appendShared(list, shared []string) []string {
 	if list == nil {
 		return shared[:len(shared):len(shared)]
@@ -131,34 +139,31 @@ func appendShared(list, shared []string) []string {
 	return append(list, shared...)
 }
 
-// allowed returns what one rule that applies allows on the scope's resource,
-// whatever was requested. With t it also notes how.
-func (e *evaluation) allowed(r *rule, scope registryauth.Scope, t *RuleScope) actionSet {
-	ceiling := r.ceiling(scope, e.subject, t)
+// allowed returns what one rule that applies allows on the resource, whatever
+// actions were requested. With t it also notes how.
+func (e *evaluation) allowed(r *rule, q question, t *RuleScope) actionSet {
+	ceiling := r.ceiling(q, e.subject, t)
 	if r.annotation == "" || ceiling == 0 && t == nil {
 		return ceiling
 	}
-	return ceiling.intersect(e.asks(r.annotation, scope, t))
+	return ceiling.intersect(e.asks(r, q, t))
 }
 
-// ceiling returns what allow gives on the scope's resource.
-func (r *rule) ceiling(scope registryauth.Scope, subject Subject, t *RuleScope) actionSet {
+// ceiling returns what allow gives on the resource: for a rule without
+// annotation, this is all there is.
+func (r *rule) ceiling(q question, subject Subject, t *RuleScope) actionSet {
 	var set actionSet
-	kind := kindOf(scope)
 	for i := range r.allow {
 		a := &r.allow[i]
-		if a.catalog {
-			if kind == catalogResource {
-				set |= a.actions
-				t.notePattern("registry:catalog")
-			}
-			continue
+		if a.catalog && q.kind == catalogResource {
+			set |= a.actions
+			t.notePattern("registry:catalog")
 		}
-		if kind != repositoryResource {
+		if q.kind != repositoryResource || t == nil && set|a.actions == set {
 			continue
 		}
 		for _, p := range a.repositories {
-			if p.match(scope.Name, subject.Identity) {
+			if p.match(q.scope.Name, subject.Identity) {
 				set |= a.actions
 				t.notePattern(string(p))
 				if t == nil {
@@ -168,18 +173,19 @@ func (r *rule) ceiling(scope registryauth.Scope, subject Subject, t *RuleScope) 
 		}
 	}
 	if t != nil {
-		t.Allows, t.allows = set.names(), set
+		t.Allows = set.names()
 	}
 	return set
 }
 
-// asks returns what an annotation asks for on the scope's resource.
-func (e *evaluation) asks(key string, scope registryauth.Scope, t *RuleScope) actionSet {
-	a := e.annotation(key)
+// asks returns what the ServiceAccount asks for on the resource with the
+// annotation that the rule reads.
+func (e *evaluation) asks(r *rule, q question, t *RuleScope) actionSet {
+	a := e.annotation(r.annotation)
 	var set actionSet
-	if kindOf(scope) == repositoryResource {
+	if q.kind == repositoryResource {
 		for i := range a.items {
-			if a.items[i].pattern.match(scope.Name, nil) {
+			if a.items[i].pattern.match(q.scope.Name, nil) {
 				set |= a.items[i].actions
 				if t != nil {
 					t.Items = append(t.Items, a.items[i].String())
@@ -188,7 +194,7 @@ func (e *evaluation) asks(key string, scope registryauth.Scope, t *RuleScope) ac
 		}
 	}
 	if t != nil {
-		t.Asks, t.asks, t.absent = set.names(), set, !a.present
+		t.Asks = set.names()
 		if a.fault != nil {
 			t.Fault = a.fault.Error()
 		}

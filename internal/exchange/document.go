@@ -75,21 +75,22 @@ func parseDocument(file PolicyFile, f *faults) (node, bool) {
 	return node{faults: f, file: file.Name, value: value}, true
 }
 
-// hasSecondDocument reports whether a document marker follows any content. The
-// YAML decoder would leave what comes after it unread. A marker stands at the
+// hasSecondDocument reports whether content follows the end of a document. The
+// YAML decoder would leave it unread. A document marker stands at the
 // start of a line, where it cannot be part of any value; YAML 1.1 knows more
 // line breaks than \n.
 func hasSecondDocument(data []byte) bool {
-	content := false
+	content, ended := false, false
 	for line := range bytes.FieldsFuncSeq(data, isYAMLBreak) {
 		marker := bytes.HasPrefix(line, []byte("---")) || bytes.HasPrefix(line, []byte("..."))
 		if marker && (len(line) == 3 || line[3] == ' ' || line[3] == '\t') {
-			if content {
-				return true
-			}
+			ended = content
 			line = line[3:]
 		}
 		if line = bytes.TrimLeft(line, " \t"); len(line) > 0 && line[0] != '#' {
+			if ended {
+				return true
+			}
 			content = true
 		}
 	}

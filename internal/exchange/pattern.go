@@ -34,58 +34,54 @@ func parsePattern(text string) (pattern, error) {
 	// The sample has one letter for each wildcard and placeholder. Letters and
 	// digits may stand anywhere in a name, so if the sample is no name, nothing
 	// that the pattern could match is one.
-	var sample strings.Builder
-	for i, component := range splitPath(text) {
-		if i > 0 {
-			sample.WriteByte('/')
-		}
-		if component == "**" {
-			sample.WriteByte('x')
-			continue
-		}
-		if err := sampleComponent(&sample, component); err != nil {
+	var buffer [len("repository:") + maxPatternBytes + len(":pull")]byte
+	sample := append(buffer[:0], "repository:"...)
+	for component := range strings.SplitSeq(text, "/") {
+		var err error
+		if sample, err = appendSample(sample, component); err != nil {
 			return "", fmt.Errorf("%s: %w", quote(text), err)
 		}
+		sample = append(sample, '/')
 	}
-	if _, err := registryauth.ParseScope("repository:" + sample.String() + ":pull"); err != nil {
+	sample = append(sample[:len(sample)-1], ":pull"...)
+	if _, err := registryauth.ParseScope(string(sample)); err != nil {
 		return "", fmt.Errorf("%s can match no repository: names are lower-case letters and digits, joined by '.', '_', '__' or '-', and only a host at the start may have a port", quote(text))
 	}
 	return pattern(text), nil
 }
 
-func splitPath(text string) []string { return strings.Split(text, "/") }
-
-// sampleComponent appends a name that the component matches.
-func sampleComponent(sample *strings.Builder, component string) error {
-	if component == "" {
-		return errors.New("has a leading, trailing or double slash")
-	}
-	if strings.Contains(component, "**") {
-		return errors.New("** must be a whole path component; use * inside one")
+// appendSample appends something that the component matches.
+func appendSample(sample []byte, component string) ([]byte, error) {
+	switch {
+	case component == "":
+		return nil, errors.New("has a leading, trailing or double slash")
+	case component == "**":
+		return append(sample, 'x'), nil
+	case strings.Contains(component, "**"):
+		return nil, errors.New("** must be a whole path component; use * inside one")
 	}
 	for component != "" {
 		switch c := component[0]; {
 		case c == '*':
-			sample.WriteByte('x')
-			component = component[1:]
+			sample = append(sample, 'x')
 		case c == '{':
-			end := strings.IndexByte(component, '}')
-			if end < 0 {
-				return errors.New("a { is not closed in its path component")
+			name, _, closed := strings.Cut(component[1:], "}")
+			if !closed {
+				return nil, errors.New("a { is not closed in its path component")
 			}
-			if _, ok := placeholderValue(component[1:end], &oidc.Identity{}); !ok {
-				return fmt.Errorf("%s is no placeholder; use {namespace}, {serviceAccount} or {cluster}", quote(component[:end+1]))
+			if _, ok := placeholderValue(name, &oidc.Identity{}); !ok {
+				return nil, fmt.Errorf("%s is no placeholder; use {namespace}, {serviceAccount} or {cluster}", quote("{"+name+"}"))
 			}
-			sample.WriteByte('x')
-			component = component[end+1:]
+			sample = append(sample, 'x')
+			component = component[len(name)+1:]
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("._-:", c) >= 0:
-			sample.WriteByte(c)
-			component = component[1:]
+			sample = append(sample, c)
 		default:
-			return fmt.Errorf("%s cannot be part of a repository's name, and patterns are not regular expressions; use * and **", quote(firstRune(component)))
+			return nil, fmt.Errorf("%s cannot be part of a repository's name, and patterns are not regular expressions; use * and **", quote(firstRune(component)))
 		}
+		component = component[1:]
 	}
-	return nil
+	return sample, nil
 }
 
 func firstRune(s string) string {
@@ -100,101 +96,163 @@ func firstRune(s string) string {
 // hasPlaceholder reports whether the pattern needs to know who asks.
 func (p pattern) hasPlaceholder() bool { return strings.IndexByte(string(p), '{') >= 0 }
 
-// match reports whether the pattern matches the whole name. Its cost is at most
-// the product of both lengths: only the last ** and, inside a component, the
-// last * are ever tried again.
+// match reports whether the pattern matches the whole name, which must have no
+// empty component. What stands before the first ** and after the last is
+// compared in place. What stands between two is searched for from the left: the
+// first place found is as good as any, so nothing is ever tried again. A
+// pattern with one ** costs no more than both lengths, no pattern more than
+// their product.
 func (p pattern) match(name string, id *oidc.Identity) bool {
-	rest := string(p)
-	var afterStars, retry string // what follows the last **, and where in the name it is to be tried
-	stars := false
-	for name != "" {
-		if rest != "" {
-			component, next := cutComponent(rest)
-			if component == "**" {
-				if next == "" {
-					return true
-				}
-				stars, afterStars, retry, rest = true, next, name, next
-				continue
-			}
-			first, others := cutComponent(name)
-			if matchComponent(component, first, id) {
-				rest, name = next, others
-				continue
-			}
-		}
-		if !stars {
-			return false
-		}
-		_, retry = cutComponent(retry)
-		rest, name = afterStars, retry
+	segment, rest, more := cutStars(string(p))
+	name, ok := cutMatch(segment, name, id)
+	if !ok || !more {
+		return ok && name == ""
 	}
-	for rest != "" {
-		component, next := cutComponent(rest)
-		if component != "**" {
-			return false
+	for {
+		segment, rest, more = cutStars(rest)
+		if !more {
+			tail, ok := lastComponents(segment, name)
+			if ok {
+				tail, ok = cutMatch(segment, tail, id)
+			}
+			return ok && tail == ""
 		}
-		rest = next
+		after, ok := cutMatch(segment, name, id)
+		for ; !ok; after, ok = cutMatch(segment, name, id) {
+			if name == "" {
+				return false
+			}
+			_, name = cutComponent(name)
+		}
+		name = after
 	}
-	return true
+}
+
+// cutStars cuts a pattern at its first **, which is always a whole component.
+func cutStars(pattern string) (before, after string, found bool) {
+	before, after, found = strings.Cut(pattern, "**")
+	return strings.TrimSuffix(before, "/"), strings.TrimPrefix(after, "/"), found
 }
 
 func cutComponent(path string) (first, rest string) {
-	if i := strings.IndexByte(path, '/'); i >= 0 {
-		return path[:i], path[i+1:]
-	}
-	return path, ""
+	first, rest, _ = strings.Cut(path, "/")
+	return first, rest
 }
 
-// matchComponent matches one path component, or one name of a subject. A
-// placeholder without a value matches nothing, and what a placeholder stands
-// for is never read as a pattern.
+// cutMatch matches a pattern without ** against the first components of a name,
+// and returns the others.
+func cutMatch(pattern, name string, id *oidc.Identity) (rest string, ok bool) {
+	for pattern != "" {
+		if name == "" {
+			return "", false
+		}
+		var want, first string
+		want, pattern = cutComponent(pattern)
+		first, name = cutComponent(name)
+		if !matchComponent(want, first, id) {
+			return "", false
+		}
+	}
+	return name, true
+}
+
+// lastComponents returns as many components from the end of a name as the
+// pattern has, if there are so many.
+func lastComponents(pattern, name string) (string, bool) {
+	if pattern == "" {
+		return "", true
+	}
+	end := len(name)
+	for range strings.Count(pattern, "/") {
+		if end = strings.LastIndexByte(name[:end], '/'); end < 0 {
+			return "", false
+		}
+	}
+	return name[strings.LastIndexByte(name[:end], '/')+1:], true
+}
+
+// matchComponent matches one path component, or one name of a subject, in the
+// way of match, and * in the part of **. A placeholder without a value matches
+// nothing, and what a placeholder stands for is never read as a pattern.
 func matchComponent(pattern, s string, id *oidc.Identity) bool {
-	var afterStar, retry string
-	star := false
+	if pattern != "" && s != "" && pattern[0] != s[0] && pattern[0] != '*' && pattern[0] != '{' {
+		return false // most rules are for others: leave early
+	}
+	text, rest, more := strings.Cut(pattern, "*")
+	s, ok := cutText(text, s, id)
+	if !ok || !more {
+		return ok && s == ""
+	}
 	for {
-		switch {
-		case pattern == "" && s == "":
-			return true
-		case pattern != "" && pattern[0] == '*':
-			pattern = pattern[1:]
-			if pattern == "" {
-				return true
-			}
-			star, afterStar, retry = true, pattern, s
-			continue
-		case pattern != "":
-			literal, next, ok := nextLiteral(pattern, id)
-			if !ok {
+		text, rest, more = strings.Cut(rest, "*")
+		if !more {
+			length, ok := textLength(text, id)
+			if !ok || len(s) < length {
 				return false
 			}
-			if strings.HasPrefix(s, literal) {
-				pattern, s = next, s[len(literal):]
-				continue
-			}
+			left, ok := cutText(text, s[len(s)-length:], id)
+			return ok && left == ""
 		}
-		if !star || retry == "" {
+		if s, ok = findText(text, s, id); !ok {
 			return false
 		}
-		retry = retry[1:]
-		pattern, s = afterStar, retry
 	}
 }
 
-// nextLiteral cuts the text before the next * or placeholder from a pattern, or
-// the placeholder at its start.
-func nextLiteral(pattern string, id *oidc.Identity) (literal, rest string, ok bool) {
-	if pattern[0] == '{' {
-		end := strings.IndexByte(pattern, '}')
-		value, _ := placeholderValue(pattern[1:end], id)
-		return value, pattern[end+1:], value != ""
+// cutText removes a text, in which placeholders are replaced, from the start of
+// s.
+func cutText(text, s string, id *oidc.Identity) (rest string, ok bool) {
+	for text != "" {
+		literal, next, ok := nextLiteral(text, id)
+		if !ok {
+			return "", false
+		}
+		if s, ok = strings.CutPrefix(s, literal); !ok {
+			return "", false
+		}
+		text = next
 	}
-	for i := range len(pattern) {
-		if pattern[i] == '*' || pattern[i] == '{' {
-			return pattern[:i], pattern[i:], true
+	return s, true
+}
+
+// findText returns what follows the first place where s has the text.
+func findText(text, s string, id *oidc.Identity) (rest string, ok bool) {
+	if strings.IndexByte(text, '{') < 0 {
+		_, rest, ok = strings.Cut(s, text)
+		return rest, ok
+	}
+	for i := range len(s) {
+		if rest, ok = cutText(text, s[i:], id); ok {
+			return rest, true
 		}
 	}
-	return pattern, "", true
+	return "", false
+}
+
+func textLength(text string, id *oidc.Identity) (length int, ok bool) {
+	for text != "" {
+		literal, next, ok := nextLiteral(text, id)
+		if !ok {
+			return 0, false
+		}
+		length += len(literal)
+		text = next
+	}
+	return length, true
+}
+
+// nextLiteral returns the text up to the next placeholder, or what the
+// placeholder at the start stands for.
+func nextLiteral(text string, id *oidc.Identity) (literal, rest string, ok bool) {
+	if text[0] == '{' {
+		name, rest, _ := strings.Cut(text[1:], "}")
+		value, _ := placeholderValue(name, id)
+		return value, rest, value != ""
+	}
+	if next := strings.IndexByte(text, '{'); next >= 0 {
+		return text[:next], text[next:], true
+	}
+	return text, "", true
 }
 
 // placeholderValue returns what a placeholder stands for, and whether there is

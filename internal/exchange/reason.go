@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
 const (
@@ -15,38 +13,46 @@ const (
 	maxReasonEntries = 3 // of one rule's allow, and of the patterns of each
 )
 
-// How near a rule was to granting what is missing: a reason tells the nearest
-// first.
+// near says how near a rule was to allowing what is missing. A reason tells the
+// nearest first.
+type near int
+
 const (
-	nearAnnotationFault = iota // the annotation may ask for it, and cannot be read
-	nearNotAsked               // the annotation does not ask for it
-	nearAction                 // the repository matches, the action does not
-	nearAbsent                 // there is no annotation
-	nearCeiling                // the annotation asks for more than it may
-	nearElsewhere              // the rule is about other repositories
+	nearFault     near = iota // the annotation could ask for it, but cannot be read
+	nearNotAsked              // the annotation does not ask for it
+	nearAction                // the repository matches, the action does not
+	nearAbsent                // there is no annotation
+	nearCeiling               // the annotation asks for more than it may
+	nearElsewhere             // the rule is about other repositories
 )
 
-type detail struct {
-	near int
-	text string
-}
-
-// reason says why the missing actions are missing. It runs the rules again, as
-// explain does: only those who are refused pay for it.
-func (e *evaluation) reason(scope registryauth.Scope, missing actionSet) string {
-	if kindOf(scope) == unknownResource {
-		return quote(scope.Type+":"+scope.Name) + " is nothing that rules can allow; they allow repositories and registry:catalog"
+// reason says why the missing actions are missing. It asks the rules again:
+// only those who are refused pay for it.
+func (e *evaluation) reason(q question, missing actionSet) string {
+	if q.kind == unknownResource {
+		return quote(q.scope.Type+":"+q.scope.Name) + " is nothing that rules can allow; they allow repositories and registry:catalog"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "no rule for %s allows %s", who(e.subject), what(scope, missing))
-	details := e.details(scope, missing)
-	for i, d := range details {
+	fmt.Fprintf(&b, "no rule for %s allows %s", who(e.subject), what(q, missing))
+	if len(e.rules) == 0 {
+		b.WriteString("; " + e.noRuleApplies())
+	}
+	type candidate struct {
+		near near
+		rule *rule
+	}
+	candidates := make([]candidate, len(e.rules))
+	for i, index := range e.rules {
+		r := &e.policy.rules[index]
+		candidates[i] = candidate{e.near(r, q, missing), r}
+	}
+	slices.SortStableFunc(candidates, func(a, b candidate) int { return cmp.Compare(a.near, b.near) })
+	for i, c := range candidates {
 		if i == maxReasonRules {
-			fmt.Fprintf(&b, "; %d more rules do not allow it either", len(details)-i)
+			fmt.Fprintf(&b, "; %d more rules do not allow it either", len(candidates)-i)
 			break
 		}
-		b.WriteString("; ")
-		b.WriteString(d.text)
+		b.WriteString("; " + e.explain(c.rule, c.near, q))
 	}
 	if b.Len() > maxReasonBytes {
 		return cut(b.String(), maxReasonBytes) + "..."
@@ -54,56 +60,61 @@ func (e *evaluation) reason(scope registryauth.Scope, missing actionSet) string 
 	return b.String()
 }
 
-func (e *evaluation) details(scope registryauth.Scope, missing actionSet) []detail {
-	if len(e.rules) == 0 {
-		return e.noRuleApplies()
+func (e *evaluation) near(r *rule, q question, missing actionSet) near {
+	ceiling := r.ceiling(q, e.subject, nil)
+	within := ceiling.cover(missing) != 0
+	switch {
+	case r.annotation == "" && ceiling != 0:
+		return nearAction
+	case r.annotation == "":
+		return nearElsewhere
+	case !within && e.asks(r, q, nil).cover(missing) != 0:
+		return nearCeiling
+	case !within:
+		return nearElsewhere
 	}
-	var details []detail
-	for _, i := range e.rules {
-		r := &e.policy.rules[i]
-		var t RuleScope
-		e.allowed(r, scope, &t)
-		details = append(details, e.detail(r, t, missing))
+	switch a := e.annotation(r.annotation); {
+	case a.fault != nil:
+		return nearFault
+	case !a.present:
+		return nearAbsent
 	}
-	slices.SortStableFunc(details, func(a, b detail) int { return cmp.Compare(a.near, b.near) })
-	return details
+	return nearNotAsked
 }
 
-func (e *evaluation) detail(r *rule, t RuleScope, missing actionSet) detail {
+func (e *evaluation) explain(r *rule, how near, q question) string {
 	name := r.name[0]
-	if r.annotation == "" {
-		if t.allows != 0 {
-			return detail{nearAction, fmt.Sprintf("rule %s allows only %s there", name, t.allows)}
-		}
-		return detail{nearElsewhere, fmt.Sprintf("rule %s allows %s", name, e.describe(r))}
+	switch how {
+	case nearFault:
+		return fmt.Sprintf("the annotation %s counts for nothing (rule %s): %v", r.annotation, name, e.annotation(r.annotation).fault)
+	case nearNotAsked:
+		return fmt.Sprintf("rule %s would allow it if the annotation %s asked for it", name, r.annotation)
+	case nearAction:
+		return fmt.Sprintf("rule %s allows only %s there", name, r.ceiling(q, e.subject, nil))
+	case nearAbsent:
+		return fmt.Sprintf("rule %s would allow it to a ServiceAccount that asks for it with the annotation %s, and none is known here", name, r.annotation)
+	case nearCeiling:
+		return fmt.Sprintf("the annotation %s asks for it, beyond the ceiling of rule %s: %s", r.annotation, name, e.describe(r))
 	}
-	within := t.allows.cover(missing) != 0
-	switch {
-	case within && t.Fault != "":
-		return detail{nearAnnotationFault, fmt.Sprintf("the annotation %s counts for nothing (rule %s): %s", r.annotation, name, t.Fault)}
-	case within && t.absent:
-		return detail{nearAbsent, fmt.Sprintf("rule %s would allow it to a ServiceAccount that asks for it with the annotation %s, and none is known here", name, r.annotation)}
-	case within:
-		return detail{nearNotAsked, fmt.Sprintf("rule %s would allow it if the annotation %s asked for it", name, r.annotation)}
-	case t.asks.cover(missing) != 0:
-		return detail{nearCeiling, fmt.Sprintf("the annotation %s asks for it, beyond the ceiling of rule %s: %s", r.annotation, name, e.describe(r))}
+	if r.annotation != "" {
+		return fmt.Sprintf("rule %s lets the annotation %s ask for %s", name, r.annotation, e.describe(r))
 	}
-	return detail{nearElsewhere, fmt.Sprintf("rule %s lets the annotation %s ask for %s", name, r.annotation, e.describe(r))}
+	return fmt.Sprintf("rule %s allows %s", name, e.describe(r))
 }
 
 // noRuleApplies says whether it is the subject or the service that no rule is
 // for.
-func (e *evaluation) noRuleApplies() []detail {
+func (e *evaluation) noRuleApplies() string {
 	for i := range e.policy.rules {
 		r := &e.policy.rules[i]
 		if r.anonymous || matchSubject(r.subjects, e.subject.Identity, nil) {
-			return []detail{{text: fmt.Sprintf("none is for the service %s (rule %s is for %s)", quote(e.service), r.name[0], shorten(r.services))}}
+			return fmt.Sprintf("none is for the service %s (rule %s is for %s)", quote(e.service), r.name[0], shorten(r.services))
 		}
 	}
 	if e.subject.Identity == nil {
-		return []detail{{text: "no rule is anonymous"}}
+		return "no rule is anonymous"
 	}
-	return []detail{{text: "the subjects of no rule match it"}}
+	return "the subjects of no rule match it"
 }
 
 // describe says what a rule allows to this subject.
@@ -141,17 +152,17 @@ func who(subject Subject) string {
 }
 
 // what names the missing actions, also those that no rule can name.
-func what(scope registryauth.Scope, missing actionSet) string {
+func what(q question, missing actionSet) string {
 	names := missing.names()
-	for _, name := range scope.Actions {
+	for _, name := range q.scope.Actions {
 		if missing&otherAction != 0 && actionNamed(name) == otherAction {
 			names = append(names, plain(name))
 		}
 	}
-	if kindOf(scope) == catalogResource {
-		return "registry:catalog:" + plain(strings.Join(scope.Actions, ","))
+	if q.kind == catalogResource {
+		return "registry:catalog:" + plain(strings.Join(q.scope.Actions, ","))
 	}
-	return strings.Join(names, ", ") + " on " + plain(scope.Name)
+	return strings.Join(names, ", ") + " on " + plain(q.scope.Name)
 }
 
 // plain returns s as it is if it can stand in a message.

@@ -39,9 +39,6 @@ type RuleScope struct {
 	Asks      []string `json:"asks,omitempty"`     // actions of these
 	Fault     string   `json:"fault,omitempty"`    // why the annotation counts for nothing
 	Granted   []string `json:"granted,omitempty"`  // what the rule alone gives of what was requested
-
-	allows, asks actionSet
-	absent       bool // the annotation
 }
 
 func (t *RuleScope) notePattern(p string) {
