@@ -1,0 +1,404 @@
+package exchange
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// A decision that nobody made must not grant (failing open by accident).
+func TestZeroDecisionGrantsNothing(t *testing.T) {
+	t.Parallel()
+	if granted := (Decision{}).Granted(); granted != nil {
+		t.Errorf("granted %v", granted)
+	}
+	scopes := scopesOf(t, "repository:a:pull registry:catalog:*")
+	for _, policy := range []*Policy{{}, {rules: []rule{{}}}, {rules: []rule{{name: []string{"r"}, subjects: []subjectMatch{{}}}}}} {
+		for _, subject := range []Subject{{}, {Identity: &oidc.Identity{}}, {Identity: someone()}} {
+			d := policy.Decide(subject, "", scopes)
+			if d.Granted() != nil || len(d.Scopes) != 2 || d.Scopes[0].Reason == "" || d.Scopes[1].Reason == "" {
+				t.Errorf("%+v decides %+v", policy, d)
+			}
+		}
+	}
+}
+
+// DeniedBy refuses the subject as a whole, whatever stands in Scopes.
+func TestDeniedDecisionGrantsNothing(t *testing.T) {
+	t.Parallel()
+	d := Decision{DeniedBy: "quarantine", Scopes: []ScopeDecision{{Requested: scopeNamed("a"), Granted: []string{"pull"}}}}
+	if granted := d.Granted(); granted != nil {
+		t.Errorf("granted %v", granted)
+	}
+}
+
+func TestGrantedIsSortedAndMerged(t *testing.T) {
+	t.Parallel()
+	decided := func(typ, class, name string, granted ...string) ScopeDecision {
+		return ScopeDecision{Requested: registryauth.Scope{Type: typ, Class: class, Name: name, Actions: []string{"*"}}, Granted: granted}
+	}
+	shared := []string{"pull"}
+	d := Decision{Scopes: []ScopeDecision{
+		decided("repository", "", "b", shared[:1:1]...),
+		decided("repository", "", "a", "push"),
+		decided("repository", "", "none"),
+		decided("registry", "", "catalog", "*"),
+		decided("repository", "plugin", "a", "pull"),
+		decided("repository", "", "a", "delete", "push"),
+		decided("repository", "", "a", "pull"),
+	}}
+	want := []registryauth.Scope{
+		{Type: "registry", Name: "catalog", Actions: []string{"*"}},
+		{Type: "repository", Name: "a", Actions: []string{"delete", "pull", "push"}},
+		{Type: "repository", Name: "b", Actions: []string{"pull"}},
+		{Type: "repository", Class: "plugin", Name: "a", Actions: []string{"pull"}},
+	}
+	for range 2 {
+		if granted := d.Granted(); !reflect.DeepEqual(granted, want) {
+			t.Errorf("granted %v, want %v", granted, want)
+		}
+	}
+}
+
+// Requests come sorted and without duplicates from ParseScopes. What does not
+// is granted in that form, too, and is not changed.
+func TestRequestIsNotChanged(t *testing.T) {
+	t.Parallel()
+	policy := parseText(t, strings.Replace(minimalPolicy, "[pull]", "['*']", 1))
+	asked := []string{"push", "pull", "push"}
+	d := policy.Decide(Subject{}, "", []registryauth.Scope{{Type: "repository", Name: "a", Actions: asked}})
+	if got := d.Scopes[0].Granted; !slices.Equal(got, []string{"pull", "push"}) {
+		t.Errorf("granted %q", got)
+	}
+	if !slices.Equal(asked, []string{"push", "pull", "push"}) {
+		t.Errorf("the request became %q", asked)
+	}
+}
+
+// A decision shares memory with the policy, so joining rules must not write
+// into it.
+func TestDecisionsDoNotShareRules(t *testing.T) {
+	t.Parallel()
+	policy := parseText(t, `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- {name: a, anonymous: true, allow: [{repositories: ["**"], actions: [pull]}]}
+- {name: b, anonymous: true, allow: [{repositories: ["b/**"], actions: [push]}]}
+- {name: c, anonymous: true, allow: [{repositories: ["c/**"], actions: [push]}]}
+`)
+	d := policy.Decide(Subject{}, "", scopesOf(t, "repository:b:pull,push repository:c:pull,push"))
+	if got := fmt.Sprint(d.Scopes[0].Rules, d.Scopes[1].Rules); got != "[a b] [a c]" {
+		t.Errorf("rules %s", got)
+	}
+}
+
+// Names that ParseScope would have refused. Matching cuts names at '/', so an
+// empty component must not vanish, and .. must not be matched by **.
+func TestMalformedNamesAreNotGranted(t *testing.T) {
+	t.Parallel()
+	policy := parseText(t, strings.Replace(minimalPolicy, "[a]", "['**', a, 'a/**']", 1))
+	for _, name := range []string{"", "/", "a/", "/a", "a//a", "a/../b", "..", "a/./b", ".a"} {
+		d := policy.Decide(Subject{}, "", []registryauth.Scope{scopeNamed(name)})
+		if d.Granted() != nil || d.Scopes[0].Reason == "" {
+			t.Errorf("%q: %+v", name, d)
+		}
+	}
+}
+
+// The name of a repository comes from a stranger and ends in logs and terminals.
+func TestReasonsAreBoundedAndPlain(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	text.WriteString("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n")
+	for i := range 50 {
+		fmt.Fprintf(&text, "- name: r%d\n  subjects: [{namespaces: ['*']}]\n  annotation: a\n  allow:\n", i)
+		for range 10 {
+			text.WriteString("  - actions: [pull, push, delete]\n    repositories: [")
+			text.WriteString(strings.Repeat("'{namespace}/"+strings.Repeat("x", 200)+"', ", 9) + "z]\n")
+		}
+	}
+	policy := parseText(t, text.String())
+	subject := Subject{Identity: someone(), Annotations: map[string]string{"a": strings.Repeat("\x1b", 100)}}
+	for _, scope := range []registryauth.Scope{
+		scopeNamed(strings.Repeat("a", 5000)),
+		scopeNamed("a\x1b[2J\n"),
+		{Type: "repository", Name: "z", Actions: []string{"pull", strings.Repeat("z", 1000), "a\nb"}},
+		{Type: "registry", Name: "catalog", Actions: []string{"a\nb"}},
+		{Type: "x\n", Name: strings.Repeat("\x1b", 500)},
+	} {
+		scope.Actions = append(scope.Actions, "push")
+		reason := policy.Decide(subject, "", []registryauth.Scope{scope}).Scopes[0].Reason
+		if reason == "" || len(reason) > maxReasonBytes+len("...") || strings.ContainsFunc(reason, func(r rune) bool { return r < ' ' || '~' < r }) {
+			t.Errorf("%d bytes: %q", len(reason), reason)
+		}
+	}
+	long := policy.Decide(subject, "", []registryauth.Scope{scopeNamed("other")}).Scopes[0].Reason
+	if !strings.HasSuffix(long, "...") {
+		t.Errorf("not cut: %q", long)
+	}
+}
+
+func TestReasonTellsHowManyMore(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	text.WriteString("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n")
+	for i := range 5 {
+		fmt.Fprintf(&text, "- {name: r%d, anonymous: true, allow: [{repositories: [a%d, b, c, d, e], actions: [pull]}]}\n", i, i)
+	}
+	reason := parseText(t, text.String()).Decide(Subject{}, "", scopesOf(t, "repository:a4:push")).Scopes[0].Reason
+	want := "no rule for anonymous callers allows push on a4; rule r4 allows only pull there; rule r0 allows pull on a0, b, c, ...; " +
+		"rule r1 allows pull on a1, b, c, ...; 2 more rules do not allow it either"
+	if reason != want {
+		t.Errorf("got  %s\nwant %s", reason, want)
+	}
+}
+
+// The form of a trace is what explain prints as JSON.
+func TestTrace(t *testing.T) {
+	t.Parallel()
+	policy := parseText(t, `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- name: own
+  subjects: [{clusters: [stage]}, {namespaces: ["team-*"]}]
+  allow: [{repositories: ["{namespace}/**"], actions: [pull]}, {repositories: ["*/x"], actions: [push]}]
+- name: asked
+  subjects: [{namespaces: ["*"]}]
+  annotation: a
+  allow: [{repositories: ["**"], actions: ["*"]}]
+- name: elsewhere
+  subjects: [{namespaces: [other]}, {nodes: ["*"]}]
+  services: [other]
+  allow: [{repositories: ["**"], actions: ["*"]}]
+- name: late
+  anonymous: true
+  allow: [{repositories: ["**"], actions: [pull]}, {registry: [catalog], actions: ["*"]}]
+deny:
+- {name: block, subjects: [{nodes: [n1], namespaces: [team-a]}]}
+`)
+	explain := func(annotation string, scopes string) string {
+		_, trace := policy.Explain(Subject{Identity: someone(), Annotations: map[string]string{"a": annotation}}, "r", scopesOf(t, scopes))
+		data, err := json.Marshal(trace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	const deny = `{"deny":[{"name":"block","matched":false,"mismatches":["nodes"]}],"rules":[`
+	const elsewhere = `{"name":"elsewhere","subjectMatched":false,"mismatches":["namespaces","nodes"],"serviceMatched":false},`
+	for _, test := range []struct{ annotation, scopes, want string }{
+		{"team-a/*:push,delete", "repository:team-a/x:pull,push", deny +
+			`{"name":"own","subjectMatched":true,"serviceMatched":true,"scopes":[{"requested":"repository:team-a/x:pull,push","patterns":["{namespace}/**","*/x"],"allows":["pull","push"],"granted":["pull","push"]}]},` +
+			`{"name":"asked","subjectMatched":true,"serviceMatched":true,"annotation":"a","scopes":[{"requested":"repository:team-a/x:pull,push","patterns":["**"],"allows":["*"],"items":["team-a/*:delete,push"],"asks":["delete","push"],"granted":["push"]}]},` +
+			elsewhere +
+			`{"name":"late","subjectMatched":true,"serviceMatched":true,"scopes":[{"requested":"repository:team-a/x:pull,push","patterns":["**"],"allows":["pull"],"granted":["pull"]}]}]}`},
+		{"?", "registry:catalog:*", deny +
+			`{"name":"own","subjectMatched":true,"serviceMatched":true,"scopes":[{"requested":"registry:catalog:*"}]},` +
+			`{"name":"asked","subjectMatched":true,"serviceMatched":true,"annotation":"a","scopes":[{"requested":"registry:catalog:*","fault":"item 1, \"?\": pattern \"?\": \"?\" cannot be part of a repository's name, and patterns are not regular expressions; use * and **"}]},` +
+			elsewhere +
+			`{"name":"late","subjectMatched":true,"serviceMatched":true,"scopes":[{"requested":"registry:catalog:*","patterns":["registry:catalog"],"allows":["*"],"granted":["*"]}]}]}`},
+	} {
+		if got := explain(test.annotation, test.scopes); got != test.want {
+			t.Errorf("got\n%s\nwant\n%s", got, test.want)
+		}
+	}
+	id := someone()
+	id.Node.Name = "n1"
+	denied, trace := policy.Explain(Subject{Identity: id}, "r", scopesOf(t, "repository:team-a/x:pull"))
+	if denied.DeniedBy != "block" || !reflect.DeepEqual(trace, Trace{Deny: []DenyTrace{{Name: "block", Matched: true}}}) {
+		t.Errorf("denied: %+v, %+v", denied, trace)
+	}
+}
+
+// world makes small random policies and requests that meet often.
+type world struct{ *rand.Rand }
+
+func (w world) pick(from ...string) string { return from[w.IntN(len(from))] }
+
+func (w world) some(from ...string) string {
+	var list []string
+	for range 1 + w.IntN(2) {
+		list = append(list, "'"+w.pick(from...)+"'")
+	}
+	return "[" + strings.Join(list, ", ") + "]"
+}
+
+func (w world) subject() string {
+	return w.pick("{namespaces: "+w.some("a", "b", "*", "a*")+"}", "{clusters: "+w.some("c1", "c2")+", serviceAccounts: "+w.some("s", "*")+"}", "{nodes: "+w.some("n*", "m")+"}")
+}
+
+func (w world) rule(name string) string {
+	head, repository := "anonymous: true", func() string { return w.some("a/**", "**", "a/*", "b", "*/x", "x") }
+	allow := func() string {
+		return "{repositories: " + repository() + ", actions: " + w.some("pull", "push", "delete", "pull", "*") + "}"
+	}
+	if w.IntN(4) > 0 {
+		head, repository = "subjects: ["+w.subject()+"]", func() string { return w.some("{namespace}/**", "{serviceAccount}", "**/x", "b/**", "*", "a/{cluster}") }
+		if w.IntN(3) == 0 {
+			head += ", annotation: " + w.pick("k1", "k2")
+		} else if w.IntN(4) == 0 {
+			allow = func() string { return "{registry: [catalog], actions: ['*']}" }
+		}
+	}
+	if w.IntN(4) == 0 {
+		head += ", services: " + w.some("r1", "r2")
+	}
+	return fmt.Sprintf("- {name: %s, %s, allow: [%s, %s]}\n", name, head, allow(), allow())
+}
+
+func (w world) asker() Subject {
+	if w.IntN(6) == 0 {
+		return Subject{}
+	}
+	annotation := func() string {
+		return w.pick("**:*", "a/x", "a/**:push b:pull,push", "x:delete", "bad:", "")
+	}
+	return Subject{
+		Identity: &oidc.Identity{
+			Cluster: w.pick("c1", "c2"), Namespace: w.pick("a", "b", "ab"), ServiceAccount: oidc.ObjectRef{Name: w.pick("s", "x")},
+			Node: oidc.ObjectRef{Name: w.pick("", "n1", "m")}, TokenID: "t1",
+		},
+		Annotations: map[string]string{"k1": annotation(), "k2": annotation()},
+	}
+}
+
+func (w world) request() []registryauth.Scope {
+	var scopes []registryauth.Scope
+	for range 1 + w.IntN(3) {
+		actions := []string{w.pick("pull", "push", "delete", "*", "sign"), w.pick("pull", "push", "pull")}
+		slices.Sort(actions)
+		s := scopeNamed(w.pick("a", "a/x", "a/y/x", "b", "b/x", "x", "s", "a/c1"))
+		if w.IntN(8) == 0 {
+			s = registryauth.Scope{Type: w.pick("registry", "plugin"), Name: "catalog"}
+		}
+		s.Actions = slices.Compact(actions)
+		scopes = append(scopes, s)
+	}
+	return scopes
+}
+
+func policyOf(t *testing.T, rules []string, deny string) *Policy {
+	t.Helper()
+	return parseText(t, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n"+strings.Join(rules, "")+deny)
+}
+
+// includes reports whether one set of actions has all of another; * has all.
+func includes(set, other []string) bool {
+	for _, action := range other {
+		if !slices.Contains(set, action) && !slices.Contains(set, "*") {
+			return false
+		}
+	}
+	return true
+}
+
+// Properties that hold for every policy. Harbor granted all that a user has,
+// octo-sts and jwt-registry-auth everything when no rule was set.
+func TestDecideProperties(t *testing.T) {
+	t.Parallel()
+	w := world{rand.New(rand.NewPCG(1, 2))}
+	grants := 0
+	for round := range 400 {
+		var rules []string
+		for i := range 1 + w.IntN(5) {
+			rules = append(rules, w.rule(fmt.Sprintf("r%d", i)))
+		}
+		policy := policyOf(t, rules, "")
+		subject, service, requested := w.asker(), w.pick("r1", "r2"), w.request()
+		d := policy.Decide(subject, service, requested)
+		explained, _ := policy.Explain(subject, service, requested)
+		if !reflect.DeepEqual(d, explained) {
+			t.Fatalf("Explain differs: %+v, %+v", d, explained)
+		}
+		var alone []Decision
+		for i := range rules {
+			alone = append(alone, policyOf(t, rules[i:i+1], "").Decide(subject, service, requested))
+		}
+		w.Shuffle(len(rules), func(i, j int) { rules[i], rules[j] = rules[j], rules[i] })
+		shuffled := policyOf(t, rules, "").Decide(subject, service, requested)
+		more := policyOf(t, append(rules, w.rule("more")), "").Decide(subject, service, requested)
+
+		for i, s := range d.Scopes {
+			fail := func(what string) {
+				t.Errorf("round %d: %s\n%s%s\n%+v asks for %s", round, what, strings.Join(rules, ""), service, subject, s.Requested)
+			}
+			grants += len(s.Granted)
+			var union []string
+			for _, one := range alone {
+				union = append(union, one.Scopes[i].Granted...)
+			}
+			asksAll := slices.Contains(s.Requested.Actions, "*")
+			switch {
+			case !includes(s.Requested.Actions, s.Granted):
+				fail("granted more than was asked")
+			case !includes(union, s.Granted) || !includes(s.Granted, union):
+				fail(fmt.Sprintf("granted %q, the rules alone %q", s.Granted, union))
+			case !slices.Equal(s.Granted, shuffled.Scopes[i].Granted):
+				fail("the order of the rules counts")
+			case !includes(more.Scopes[i].Granted, s.Granted):
+				fail("another rule takes something away")
+			case (len(s.Granted) > 0) != (len(s.Rules) > 0):
+				fail("granted by nobody, or by a rule that gives nothing")
+			case !asksAll && (s.Reason == "") != slices.Equal(s.Granted, s.Requested.Actions):
+				fail(fmt.Sprintf("granted %q, reason %q", s.Granted, s.Reason))
+			case !slices.IsSorted(s.Granted):
+				fail("not sorted")
+			}
+		}
+		if subject.Identity != nil {
+			deny := "deny: [{name: d, subjects: [{nodes: [unknown]}, {namespaces: [" + subject.Identity.Namespace + "]}]}]\n"
+			if denied := policyOf(t, rules, deny).Decide(subject, service, requested); denied.DeniedBy != "d" || denied.Granted() != nil {
+				t.Errorf("denied, yet %+v", denied)
+			}
+		}
+	}
+	if grants < 200 {
+		t.Errorf("only %d grants: the properties are hardly tested", grants)
+	}
+}
+
+func FuzzPolicy(f *testing.F) {
+	f.Add([]byte(minimalPolicy), "a", "repository:a:pull", "a:push")
+	f.Add([]byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n- name: r\n  subjects: [{namespaces: ['a*']}]\n  services: [s]\n"+
+		"  annotation: k\n  allow: [{repositories: ['{namespace}/**', 'x-{cluster}/*'], actions: ['*']}]\n- {name: c, subjects: [{clusters: [c]}], allow: [{registry: [catalog], actions: ['*']}]}\n"+
+		"deny: [{name: d, subjects: [{tokenIDs: [t], nodes: ['n*']}]}]\n"), "ab", "repository:ab/x:*,pull registry:catalog:*", "**:*")
+	f.Fuzz(func(t *testing.T, data []byte, namespace, asked, annotation string) {
+		policy, err := ParsePolicy(PolicyFile{Name: "p", Data: data})
+		if err != nil {
+			if policy != nil {
+				t.Errorf("a policy beside the error %v", err)
+			}
+			return
+		}
+		scopes, err := registryauth.ParseScopes([]string{asked})
+		if err != nil {
+			scopes = []registryauth.Scope{{Type: "repository", Name: asked, Actions: []string{asked}}}
+		}
+		annotations := map[string]string{}
+		for _, key := range policy.AnnotationKeys() {
+			annotations[key] = annotation
+		}
+		id := &oidc.Identity{Cluster: "c", Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: "s"}, TokenID: "t"}
+		for _, subject := range []Subject{{}, {Identity: id, Annotations: annotations}} {
+			d := policy.Decide(subject, "s", scopes)
+			explained, _ := policy.Explain(subject, "s", scopes)
+			if !reflect.DeepEqual(d, explained) {
+				t.Errorf("Explain differs: %+v, %+v", d, explained)
+			}
+			for _, s := range d.Scopes {
+				if !includes(s.Requested.Actions, s.Granted) || len(s.Reason) > maxReasonBytes+len("...") {
+					t.Errorf("%+v", s)
+				}
+			}
+		}
+	})
+}
