@@ -81,8 +81,9 @@ func startProxy(ctx context.Context, binary, config, adminURL string) (*proxy, e
 		return nil, err
 	}
 	go p.readAudit(stdout)
+	client := &http.Client{Timeout: time.Second}
 	err = eventually(10*time.Second, func() error {
-		response, err := http.Get(adminURL + "/readyz")
+		response, err := client.Get(adminURL + "/readyz")
 		if err != nil {
 			return err
 		}

@@ -90,7 +90,7 @@ func (d *demo) badTokens(ctx context.Context) error {
 		what, refusal string
 		make          func() (string, error)
 	}{
-		{"a legacy token from a Secret", "legacy", func() (string, error) { return d.cluster.legacyToken(web) }},
+		{"a legacy token from a Secret", "never expires", func() (string, error) { return d.cluster.legacyToken(web) }},
 		{"a token for another audience", "audience", func() (string, error) {
 			return d.cluster.token(web, func(c map[string]any) { c["aud"] = []string{"https://kubernetes.default.svc"} })
 		}},

@@ -29,10 +29,9 @@ func main() {
 // errReported ends a command with exit code 1 whose output already says why.
 var errReported = errors.New("reported")
 
-// run is the whole program, but for signals and the exit code: 0 for success,
-// 1 for a failure, 2 for a wrong use of the command line.
+// run is the whole program, but for signals. It returns the exit code: 0 for
+// success, 1 for a failure.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	usage := true // until a command's own code runs
 	root := &cobra.Command{
 		Use:   "pullpass",
 		Short: "Let Kubernetes pods pull images with their own ServiceAccount",
@@ -45,7 +44,6 @@ short-lived bearer token that the registry checks by itself.`,
   pullpass explain --config pullpass.yaml --as prod-eu/team-a/web --scope repository:team-a/web:pull`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
-		PersistentPreRun:  func(*cobra.Command, []string) { usage = false },
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	root.SetArgs(args)
@@ -60,9 +58,6 @@ short-lived bearer token that the registry checks by itself.`,
 		return 0
 	case errors.Is(err, errReported):
 		return 1
-	case usage:
-		fmt.Fprintf(stderr, "pullpass: %v\nSee 'pullpass --help'.\n", err)
-		return 2
 	default:
 		fmt.Fprintf(stderr, "pullpass: %v\n", err)
 		return 1

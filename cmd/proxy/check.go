@@ -1,0 +1,103 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+)
+
+func checkCommand() *cobra.Command {
+	var config string
+	var insecureHTTP bool
+	command := &cobra.Command{
+		Use:   "check",
+		Short: "Name every fault of the configuration and of the files that it names",
+		Long: `Name every fault of the configuration, the policy and the other files that it
+names, each with its place and a remedy. Exit code 1 if there is one. Nothing is
+changed and no network is used, so it fits a CI job and an init container.`,
+		Example: `  pullpass check --config pullpass.yaml`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := LoadConfig(config)
+			if err != nil {
+				return reportFaults(cmd.ErrOrStderr(), err)
+			}
+			for _, warning := range cfg.Warnings {
+				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warning)
+			}
+			faults := checkFiles(cfg, insecureHTTP)
+			if len(faults) > 0 {
+				return reportFaults(cmd.ErrOrStderr(), errors.Join(faults...))
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: no faults; %d clusters, %d registries, %d policy files\n",
+				config, len(cfg.Clusters), len(cfg.Registries), len(cfg.PolicyFiles))
+			return nil
+		},
+	}
+	configFlag(command, &config)
+	command.Flags().BoolVar(&insecureHTTP, "insecure-http", false, "check for serve --insecure-http: no TLS files are needed")
+	return command
+}
+
+// checkFiles reads what serve reads, and goes on after a fault.
+func checkFiles(cfg *Config, insecureHTTP bool) []error {
+	var faults []error
+	note := func(err error) { faults = append(faults, flatten(err)...) }
+	// A file that is not there was named by CheckFiles, with its field.
+	noteContent := func(err error) {
+		for _, fault := range flatten(err) {
+			if !errors.Is(fault, fs.ErrNotExist) {
+				note(fault)
+			}
+		}
+	}
+	logger := slog.New(slog.DiscardHandler)
+	note(cfg.CheckListeners(insecureHTTP))
+	note(cfg.CheckFiles())
+	policy, err := loadPolicy(cfg)
+	noteContent(err)
+	if err == nil {
+		_, err = newManifests(cfg, policy)
+		noteContent(err)
+	}
+	_, err = newVerifier(cfg, logger)
+	note(err)
+	for i := range cfg.Registries {
+		// Managed keys are made by keys init or serve: their absence is no fault.
+		_, err := newSigningKeys(&cfg.Registries[i], logger)
+		noteContent(err)
+	}
+	if !insecureHTTP {
+		_, err = newServerTLS(cfg.Server.TLS)
+		note(err)
+	}
+	return faults
+}
+
+// reportFaults writes each fault on its own line.
+func reportFaults(w io.Writer, err error) error {
+	for _, fault := range flatten(err) {
+		fmt.Fprintln(w, fault)
+	}
+	return errReported
+}
+
+// flatten takes apart what errors.Join put together.
+func flatten(err error) []error {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var all []error
+	for _, e := range joined.Unwrap() {
+		all = append(all, flatten(e)...)
+	}
+	return all
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"text/template"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// registrySettings is what a registry has to be told.
+type registrySettings struct {
+	Realm, Service, Issuer, TrustFile string
+	JWKS                              bool // the registry is given a key set, not a CA
+}
+
+// The settings in the registries' own form. Values are YAML or JSON strings,
+// quoted as JSON, which is both.
+var registryTemplates = map[string]string{
+	"distribution": `# For config.yml of distribution (registry:2, registry:3). It is read at start only.
+auth:
+  token:
+    realm: {{.Realm | json}}
+    service: {{.Service | json}}
+    issuer: {{.Issuer | json}}
+{{- if .JWKS}}
+    jwks: {{.TrustFile | json}} # distribution 3.0 or later
+{{- else}}
+    rootcertbundle: {{.TrustFile | json}} # the CA alone: signing keys change without the registry
+{{- end}}
+`,
+	"zot": `{
+  "http": {
+    "auth": {
+      "bearer": {
+        "realm": {{.Realm | json}},
+        "service": {{.Service | json}},
+        "cert": {{.TrustFile | json}}
+      }
+    }
+  }
+}
+`,
+}
+
+func registryConfigCommand() *cobra.Command {
+	var config, service, kind, realm, trustFile string
+	command := &cobra.Command{
+		Use:   "registry-config",
+		Short: "Print what to put into a registry's configuration",
+		Long: `Print what to put into a registry's configuration so that it sends clients to
+Pullpass and believes its tokens. --trust-file also writes the file that the
+registry needs for that: the CA (trust "certificate"), the key set ("jwks"), or,
+for zot, the public key. It holds no secrets; a running server publishes CA and
+key set at /certificates.pem and /.well-known/jwks.json.`,
+		Example: `  pullpass registry-config --config pullpass.yaml --service registry.example.com --trust-file pullpass-ca.pem
+  pullpass registry-config --config pullpass.yaml --service registry.example.com --for zot --realm https://registry.example.com/token`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := LoadConfig(config)
+			if err != nil {
+				return err
+			}
+			registry, err := findRegistry(cfg, service)
+			if err != nil {
+				return err
+			}
+			settings := registrySettings{
+				Realm:     realm,
+				Service:   registry.Service,
+				Issuer:    registry.Issuer,
+				TrustFile: trustFile,
+				JWKS:      registry.Signing.Trust == string(registryauth.TrustJWKS),
+			}
+			if settings.Realm == "" {
+				settings.Realm = defaultRealm(cfg, registry.Service)
+			}
+			if kind == "zot" && !settings.JWKS {
+				return fmt.Errorf(`zot knows one key and follows no certificate chain: set registries[].signing.trust of %s to "jwks"`, registry.Service)
+			}
+			if trustFile != "" {
+				if settings.TrustFile, err = writeTrust(cmd.ErrOrStderr(), registry, trustFile, kind); err != nil {
+					return err
+				}
+			} else if settings.TrustFile = "/etc/pullpass/trust.pem"; settings.JWKS && kind == "distribution" {
+				settings.TrustFile = "/etc/pullpass/jwks.json"
+			}
+			return writeSettings(cmd.OutOrStdout(), kind, settings)
+		},
+	}
+	configFlag(command, &config)
+	command.Flags().StringVar(&service, "service", "", "service of the registry (may be left out when there is only one)")
+	command.Flags().StringVar(&kind, "for", "distribution", "kind of registry: distribution or zot")
+	command.Flags().StringVar(&realm, "realm", "", "public URL of the token endpoint (default: https://SERVICE:PORT/token, with the port of server.address)")
+	command.Flags().StringVar(&trustFile, "trust-file", "", "also write what the registry must trust to this file")
+	return command
+}
+
+func writeSettings(w io.Writer, kind string, settings registrySettings) error {
+	text, ok := registryTemplates[kind]
+	if !ok {
+		return fmt.Errorf("--for %q is not known: use distribution or zot", kind)
+	}
+	t, err := template.New(kind).Funcs(template.FuncMap{"json": func(s string) (string, error) {
+		var b bytes.Buffer
+		encoder := json.NewEncoder(&b)
+		encoder.SetEscapeHTML(false)
+		err := encoder.Encode(s)
+		return string(bytes.TrimSpace(b.Bytes())), err
+	}}).Parse(text)
+	if err != nil {
+		return err
+	}
+	return t.Execute(w, settings)
+}
+
+// writeTrust writes what the registry has to trust and returns the file's
+// absolute path, because the registry runs elsewhere.
+func writeTrust(log io.Writer, registry *Registry, name, kind string) (string, error) {
+	keys, err := newSigningKeys(registry, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		return "", err
+	}
+	signing, err := keys.Signing()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w; make one: pullpass keys init", registry.Service, err)
+	}
+	var data []byte
+	switch {
+	case kind == "zot":
+		// zot knows one key, as PEM, and reads it at start.
+		fmt.Fprintf(log, "zot is given the key %s alone: after each pullpass keys rotate, write the file again and restart zot before the new key signs\n", signing.ID)
+		trusted := keys.Trusted().JWKS
+		data, err = publicKeyPEM(trusted.Key(signing.ID)[0].Key)
+	case registry.Signing.Trust == string(registryauth.TrustJWKS):
+		data, err = registryauth.MarshalJWKS(keys)
+	default:
+		data = registryauth.MarshalCertificates(keys)
+	}
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(name, data, 0o644); err != nil { // public by nature, and the registry runs as somebody else
+		return "", err
+	}
+	return filepath.Abs(name)
+}
+
+func publicKeyPEM(key crypto.PublicKey) ([]byte, error) {
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("public key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), nil
+}
+
+func findRegistry(cfg *Config, service string) (*Registry, error) {
+	if service == "" && len(cfg.Registries) == 1 {
+		return &cfg.Registries[0], nil
+	}
+	var services []string
+	for i := range cfg.Registries {
+		if cfg.Registries[i].Service == service {
+			return &cfg.Registries[i], nil
+		}
+		services = append(services, cfg.Registries[i].Service)
+	}
+	return nil, fmt.Errorf("--service %q is not configured; registries[].service are: %q", service, services)
+}
+
+func defaultRealm(cfg *Config, service string) string {
+	host := service
+	if h, _, err := net.SplitHostPort(service); err == nil {
+		host = h
+	}
+	if _, port, err := net.SplitHostPort(cfg.Server.Address); err == nil && port != "443" {
+		host = net.JoinHostPort(host, port)
+	}
+	return "https://" + host + "/token"
+}

@@ -1,0 +1,291 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+func serveCommand() *cobra.Command {
+	var config string
+	var insecureHTTP bool
+	command := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve the token endpoint",
+		Long: `Serve the token endpoint until SIGTERM or SIGINT, then finish open requests.
+Audit events go to standard output (or audit.file), one JSON object a line; the
+program's own log goes to standard error.`,
+		Example: `  pullpass serve --config /etc/pullpass/pullpass.yaml`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			logger := slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))
+			cfg, err := LoadConfig(config)
+			if err != nil {
+				return err
+			}
+			if err := cfg.CheckListeners(insecureHTTP); err != nil {
+				return err
+			}
+			s, err := newService(cfg, insecureHTTP, cmd.OutOrStdout(), logger)
+			if err != nil {
+				return err
+			}
+			return s.run(cmd.Context())
+		},
+	}
+	configFlag(command, &config)
+	command.Flags().BoolVar(&insecureHTTP, "insecure-http", false, "serve plain HTTP, on a loopback address only, behind something that ends TLS")
+	return command
+}
+
+// service is everything that serve keeps running.
+type service struct {
+	cfg       *Config
+	logger    *slog.Logger
+	verifier  *oidc.Verifier
+	manifests *kube.Manifests
+	exchanger *exchange.Exchanger
+	keys      map[string]*signingKeys // by service
+	tls       *serverTLS              // nil: plain HTTP
+	audit     *auditLog
+	metrics   *metrics
+	ready     *readiness
+	public    http.Handler
+	admin     http.Handler
+}
+
+// newService reads everything that the configuration names. What may come later
+// (an issuer, a signing key of a directory that cannot be written just now) is
+// no reason not to start.
+func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.Logger) (*service, error) {
+	s := &service{cfg: cfg, logger: logger, keys: map[string]*signingKeys{}}
+	for _, warning := range cfg.Warnings {
+		logger.Warn(warning)
+	}
+	policy, err := loadPolicy(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if s.manifests, err = newManifests(cfg, policy); err != nil {
+		return nil, err
+	}
+	if s.verifier, err = newVerifier(cfg, logger); err != nil {
+		return nil, err
+	}
+	registries, err := s.openRegistries()
+	if err != nil {
+		return nil, err
+	}
+	s.exchanger, err = exchange.New(exchange.Config{
+		Verifier: s.verifier, ServiceAccounts: s.manifests, Registries: registries, Policy: policy,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !insecureHTTP {
+		if s.tls, err = newServerTLS(cfg.Server.TLS); err != nil {
+			return nil, err
+		}
+	}
+	s.metrics = newMetrics(programVersion(), cfg, s.verifier)
+	if s.audit, err = openAudit(cfg.Audit.File, stdout, logger); err != nil {
+		return nil, err
+	}
+	handler, err := exchange.NewHandler(exchange.HandlerConfig{
+		Exchanger: s.exchanger,
+		Recorder:  recorders{s.audit, s.metrics},
+		Caller:    callerAddress(cfg.Server.TrustedProxies),
+		Logger:    logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.ready = &readiness{kinds: map[string]func() []check{"issuers": s.checkIssuers, "signingKeys": s.checkSigningKeys}}
+	s.public = publicHandler(handler, http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates))
+	s.admin = adminHandler(s.ready, s.metrics.handler())
+	return s, nil
+}
+
+func (s *service) openRegistries() ([]*registryauth.Issuer, error) {
+	var registries []*registryauth.Issuer
+	for i := range s.cfg.Registries {
+		r := &s.cfg.Registries[i]
+		keys, err := newSigningKeys(r, s.logger)
+		if err != nil {
+			return nil, err
+		}
+		if keys.managed != nil {
+			if err := keys.managed.Maintain(); err != nil {
+				s.logger.Error("managed signing keys", "service", r.Service, "error", err)
+			}
+		}
+		s.keys[r.Service] = keys
+		issuer, err := registryauth.NewIssuer(registryauth.IssuerConfig{
+			Issuer: r.Issuer, Service: r.Service, Lifetime: r.TokenLifetime.Duration(), Keys: keys,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("registry %s: %w", r.Service, err)
+		}
+		registries = append(registries, issuer)
+	}
+	return registries, nil
+}
+
+// run serves until ctx ends or a listener fails.
+func (s *service) run(ctx context.Context) error {
+	public, err := net.Listen("tcp", s.cfg.Server.Address)
+	if err != nil {
+		return fmt.Errorf("server.address: %w", err)
+	}
+	admin, err := net.Listen("tcp", s.cfg.Admin.Address)
+	if err != nil {
+		return fmt.Errorf("admin.address: %w", errors.Join(err, public.Close()))
+	}
+	s.logger.Info("serving", "version", programVersion(), "address", public.Addr().String(), "admin", admin.Addr().String())
+
+	// Background work and the admin listener outlive the public listener, so
+	// that open requests finish and readyz tells that no more should come.
+	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBackground()
+	group, failed := errgroup.WithContext(ctx)
+	var rest errgroup.Group
+
+	rest.Go(func() error { return s.verifier.Run(background) })
+	rest.Go(func() error {
+		Watch(background, s.logger, s.watched(), s.metrics.reloaded)
+		return nil
+	})
+	for _, keys := range s.keys {
+		if keys.run != nil {
+			rest.Go(func() error { keys.run(background); return nil })
+		}
+	}
+	rest.Go(func() error { return serveUntil(background, newServer(s.admin, nil, s.logger), admin) })
+
+	group.Go(func() error {
+		var config *tls.Config
+		if s.tls != nil {
+			config = s.tls.config()
+		}
+		return serveUntil(failed, newServer(s.public, config, s.logger), public)
+	})
+	group.Go(func() error {
+		<-failed.Done()
+		s.ready.draining.Store(true)
+		return nil
+	})
+	err = group.Wait()
+	stopBackground()
+	return errors.Join(err, rest.Wait(), s.audit.Close())
+}
+
+// watched names the files that are re-read when they change.
+func (s *service) watched() []WatchGroup {
+	groups := []WatchGroup{{
+		Name:  "policy",
+		Paths: s.cfg.PolicyFiles,
+		Reload: func() error {
+			policy, err := loadPolicy(s.cfg)
+			if err != nil {
+				return err
+			}
+			// Annotations first: a policy that asks for a key must not meet
+			// ServiceAccounts that were read without it.
+			if err := s.manifests.SetAnnotationKeys(policy.AnnotationKeys()); err != nil {
+				return err
+			}
+			s.exchanger.SetPolicy(policy)
+			return nil
+		},
+	}}
+	var manifests []string
+	for _, c := range s.cfg.Clusters {
+		manifests = append(manifests, c.Kubernetes.ManifestFiles...)
+	}
+	if len(manifests) > 0 {
+		groups = append(groups, WatchGroup{Name: "manifests", Paths: manifests, Reload: s.manifests.Reload})
+	}
+	for _, r := range s.cfg.Registries {
+		groups = append(groups, WatchGroup{Name: "signing-keys/" + r.Service, Paths: r.Signing.paths(), Reload: s.keys[r.Service].reload})
+	}
+	if s.tls != nil {
+		groups = append(groups, WatchGroup{Name: "tls", Paths: s.cfg.Server.TLS.paths(), Reload: s.tls.Reload})
+	}
+	return groups
+}
+
+func (s *service) checkIssuers() []check {
+	var checks []check
+	for _, status := range s.verifier.Status() {
+		c := check{Name: status.Cluster, Healthy: status.Keys > 0, Message: status.LastFailure}
+		if !c.Healthy && c.Message == "" {
+			c.Message = "no keys fetched yet"
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+func (s *service) checkSigningKeys() []check {
+	var checks []check
+	for i := range s.cfg.Registries {
+		c := check{Name: s.cfg.Registries[i].Service, Healthy: true}
+		if _, err := s.keys[c.Name].Signing(); err != nil {
+			c.Healthy, c.Message = false, err.Error()
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+func (s *service) allKeys() []registryauth.Keys {
+	all := make([]registryauth.Keys, 0, len(s.keys))
+	for i := range s.cfg.Registries {
+		all = append(all, s.keys[s.cfg.Registries[i].Service])
+	}
+	return all
+}
+
+// trustMaxAge is how long caches may keep what registries trust, in seconds:
+// short against the time for which a key is published before and after it signs.
+const trustMaxAge = "max-age=60"
+
+func (s *service) serveJWKS(w http.ResponseWriter, _ *http.Request) {
+	data, err := registryauth.MarshalJWKS(s.allKeys()...)
+	if err != nil {
+		s.logger.Error("publishing the key set", "error", err)
+		http.Error(w, "the key set cannot be published now", http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "application/jwk-set+json")
+	w.Header().Set("Cache-Control", trustMaxAge)
+	_, _ = w.Write(data)
+}
+
+func (s *service) serveCertificates(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/pem-certificate-chain")
+	w.Header().Set("Cache-Control", trustMaxAge)
+	_, _ = w.Write(registryauth.MarshalCertificates(s.allKeys()...))
+}
+
+// recorders hands each event to all, in order.
+type recorders []exchange.Recorder
+
+func (rs recorders) Record(e *exchange.Event) {
+	for _, r := range rs {
+		r.Record(e)
+	}
+}

@@ -1,0 +1,390 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/distribution/distribution/v3/registry/auth/token"
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+)
+
+// issuerKey signs the tokens of all tests: RSA keys are dear.
+var issuerKey = sync.OnceValue(func() *rsa.PrivateKey {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		panic(err)
+	}
+	return key
+})
+
+// proxy is a running service with files of its own.
+type proxy struct {
+	dir, address, admin string
+	client              *http.Client
+	stdout, log         *syncBuffer
+	stop                func() error
+}
+
+func startService(t *testing.T, extra string) *proxy {
+	t.Helper()
+	dir := t.TempDir()
+	p := &proxy{dir: dir, address: freeAddress(t), admin: freeAddress(t), stdout: &syncBuffer{}, log: &syncBuffer{}}
+	pool := writeServingCertificate(t, dir, 1)
+	p.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true,
+	}}
+	jwks, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: issuerKey().Public(), KeyID: "k1", Algorithm: "RS256", Use: "sig"}}})
+	must(t, err)
+	write(t, dir, "issuer.json", string(jwks))
+	write(t, dir, "policy.yaml", policyFor("{namespace}/**"))
+	write(t, dir, "serviceaccounts.yaml", "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web, namespace: team-a, uid: uid-1}\n")
+	write(t, dir, "pullpass.yaml", fmt.Sprintf(`
+apiVersion: pullpass.dev/v1alpha1
+kind: ProxyConfiguration
+server: {address: %q, tls: {certFile: tls.crt, keyFile: tls.key}}
+admin: {address: %q}
+clusters:
+- name: prod
+  issuer: https://issuer.example.com
+  audiences: [registry.example.com]
+  discovery: {jwksFile: issuer.json}
+  kubernetes: {manifestFiles: [serviceaccounts.yaml]}
+%s
+registries:
+- {service: registry.example.com, issuer: pullpass.example.com}
+policyFiles: [policy.yaml]
+`, p.address, p.admin, extra))
+	cfg, err := LoadConfig(filepath.Join(dir, "pullpass.yaml"))
+	must(t, err)
+	s, err := newService(cfg, false, p.stdout, slog.New(slog.NewJSONHandler(p.log, nil)))
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.run(ctx) }()
+	p.stop = sync.OnceValue(func() error { cancel(); return <-ended })
+	t.Cleanup(func() {
+		if err := p.stop(); err != nil {
+			t.Errorf("the service ended with: %v\n%s", err, p.log)
+		}
+	})
+	eventually(t, "the service gets ready", func() bool {
+		status, _ := p.fetch(t, "http://"+p.admin+"/readyz")
+		return status == http.StatusOK
+	})
+	return p
+}
+
+// The whole of serve: the endpoint under its three names, what registries
+// trust, the audit line, health, metrics, and an orderly end.
+func TestServe(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	raw := serviceAccountToken(t)
+
+	status, bundle := p.fetch(t, "https://"+p.address+"/certificates.pem")
+	if status != 200 {
+		t.Fatalf("/certificates.pem: %d", status)
+	}
+	if strings.Contains(bundle, "PRIVATE") {
+		t.Fatalf("/certificates.pem: %s", bundle)
+	}
+	for _, path := range []string{"/token", "/auth/token", "/auth/token/"} {
+		access := p.exchange(t, path, raw, "repository:team-a/web:pull")
+		if len(access) != 1 || access[0].Name != "team-a/web" {
+			t.Errorf("%s: access %v", path, access)
+		}
+	}
+	if status, body := p.fetch(t, "https://"+p.address+"/.well-known/jwks.json"); status != 200 || !strings.Contains(body, `"keys"`) || strings.Contains(body, `"d"`) {
+		t.Errorf("/.well-known/jwks.json: %d %s", status, body)
+	}
+	// The admin listener's paths are not on the public one, and neither tells what it runs.
+	for _, path := range []string{"/metrics", "/readyz", "/livez", "/debug/pprof/", "/"} {
+		if status, _ := p.fetch(t, "https://"+p.address+path); status != http.StatusNotFound {
+			t.Errorf("public %s: %d, want 404", path, status)
+		}
+	}
+	if status, _ := p.fetch(t, "http://"+p.admin+"/debug/pprof/"); status != http.StatusNotFound {
+		t.Errorf("profiling is on by default: %d", status)
+	}
+	if status, _ := p.fetch(t, "http://"+p.admin+"/livez"); status != 200 {
+		t.Errorf("/livez: %d", status)
+	}
+	if _, body := p.fetch(t, "http://"+p.admin+"/readyz"); !strings.Contains(body, `"prod"`) || !strings.Contains(body, `"registry.example.com"`) {
+		t.Errorf("/readyz names no dependencies: %s", body)
+	}
+	_, metrics := p.fetch(t, "http://"+p.admin+"/metrics")
+	for _, want := range []string{
+		`pullpass_exchanges_total{cluster="prod",grant_type="basic",reason="",result="granted",service="registry.example.com"} 3`,
+		`pullpass_issuer_keys{cluster="prod"} 1`,
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics has no line %s:\n%s", want, metrics)
+		}
+	}
+	must(t, p.stop())
+	lines := 0
+	for scanner := bufio.NewScanner(bytes.NewReader(p.stdout.Bytes())); scanner.Scan(); lines++ {
+		var event struct {
+			Result, Cluster, Namespace, CredentialID, Caller string
+			ServiceAccount                                   struct{ Name, UID string }
+			Granted                                          []string
+		}
+		must(t, json.Unmarshal(scanner.Bytes(), &event))
+		if event.Result != "granted" || event.Cluster != "prod" || event.Namespace != "team-a" || event.ServiceAccount.UID != "uid-1" ||
+			event.CredentialID != "JTI=id-1" || event.Caller != "127.0.0.1" || len(event.Granted) != 1 {
+			t.Errorf("audit line %s", scanner.Text())
+		}
+	}
+	if lines != 3 {
+		t.Errorf("%d audit lines for 3 exchanges", lines)
+	}
+	if all := p.stdout.String() + p.log.String(); strings.Contains(all, strings.Split(raw, ".")[2]) {
+		t.Error("a token stands in what the service wrote")
+	}
+}
+
+// Policy and serving certificate are re-read when they change, also by the
+// symbolic links with which Kubernetes swaps a volume; a bad file changes nothing.
+func TestServeReloads(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	raw := serviceAccountToken(t)
+	granted := func() int { return len(p.exchange(t, "/token", raw, "repository:team-a/web:pull")) }
+	if granted() != 1 {
+		t.Fatal("not granted")
+	}
+	write(t, p.dir, "policy.yaml", "nonsense")
+	eventually(t, "the bad policy is reported", func() bool { return strings.Contains(p.log.String(), "policy.yaml") })
+	if granted() != 1 {
+		t.Error("a bad policy replaced the good one")
+	}
+	write(t, p.dir, "policy.yaml", policyFor("elsewhere/**"))
+	eventually(t, "the new policy counts", func() bool { return granted() == 0 })
+
+	p.client.Transport.(*http.Transport).TLSClientConfig.RootCAs = writeServingCertificate(t, p.dir, 2)
+	eventually(t, "the new certificate is served", func() bool {
+		response, err := p.client.Get("https://" + p.address + "/certificates.pem")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		return response.TLS.PeerCertificates[0].SerialNumber.Int64() == 2
+	})
+}
+
+// SIGTERM fails readiness first, and an open request still gets its answer.
+func TestServeDrains(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	connection, err := tls.Dial("tcp", p.address, p.client.Transport.(*http.Transport).TLSClientConfig)
+	must(t, err)
+	defer connection.Close()
+	body := url.Values{"grant_type": {"password"}, "service": {"registry.example.com"}, "username": {"x"}, "password": {serviceAccountToken(t)}}.Encode()
+	_, err = fmt.Fprintf(connection, "POST /token HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\n%s", len(body), body[:10])
+	must(t, err)
+	time.Sleep(50 * time.Millisecond) // until the server has the header: it then counts as open
+	stopped := make(chan error, 1)
+	go func() { stopped <- p.stop() }()
+	eventually(t, "readyz says that the service drains", func() bool {
+		status, body := p.fetch(t, "http://"+p.admin+"/readyz")
+		return status == http.StatusServiceUnavailable && strings.Contains(body, `"draining":true`)
+	})
+	_, err = io.WriteString(connection, body[10:])
+	must(t, err)
+	response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+	must(t, err)
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		t.Errorf("the open request got %s", response.Status)
+	}
+	if err := <-stopped; err != nil {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// What is larger than any token request is refused before it is read.
+func TestServeCapsSizes(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	request, err := http.NewRequest(http.MethodGet, "https://"+p.address+"/token?service=registry.example.com", nil)
+	must(t, err)
+	request.Header.Set("X-Large", strings.Repeat("x", maxHeaderBytes+8<<10))
+	response, err := p.client.Do(request)
+	must(t, err)
+	response.Body.Close()
+	if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("a header of more than %d bytes: %s", maxHeaderBytes, response.Status)
+	}
+	response, err = p.client.Post("https://"+p.address+"/token", "application/x-www-form-urlencoded",
+		strings.NewReader("grant_type=password&service=registry.example.com&username=x&password="+strings.Repeat("x", 1<<20)))
+	must(t, err)
+	response.Body.Close()
+	if response.StatusCode != http.StatusBadRequest {
+		t.Errorf("a body of 1 MiB: %s", response.Status)
+	}
+}
+
+func (p *proxy) fetch(t *testing.T, url string) (int, string) {
+	t.Helper()
+	response, err := p.client.Get(url)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	must(t, err)
+	return response.StatusCode, string(body)
+}
+
+// exchange asks for a token, lets distribution verify it with the published
+// CA, and returns what it opens.
+func (p *proxy) exchange(t *testing.T, path, raw, scope string) []*token.ResourceActions {
+	t.Helper()
+	_, bundle := p.fetch(t, "https://"+p.address+"/certificates.pem")
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(bundle))
+	request, err := http.NewRequest(http.MethodGet, "https://"+p.address+path+"?"+url.Values{"service": {"registry.example.com"}, "scope": {scope}}.Encode(), nil)
+	must(t, err)
+	request.SetBasicAuth("serviceaccount", raw)
+	response, err := p.client.Do(request)
+	must(t, err)
+	defer response.Body.Close()
+	var answer struct{ Token string }
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v", path, response.Status, err)
+	}
+	parsed, err := token.NewToken(answer.Token, []jose.SignatureAlgorithm{jose.ES256})
+	must(t, err)
+	claims, err := parsed.Verify(token.VerifyOptions{
+		TrustedIssuers: []string{"pullpass.example.com"}, AcceptedAudiences: []string{"registry.example.com"}, Roots: roots,
+	})
+	if err != nil {
+		t.Fatalf("%s: distribution refuses the token: %v", path, err)
+	}
+	return claims.Access
+}
+
+func policyFor(repositories string) string {
+	return `apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- name: own-namespace
+  subjects: [{namespaces: ["team-*"]}]
+  allow: [{repositories: ["` + repositories + `"], actions: [pull]}]
+`
+}
+
+func serviceAccountToken(t *testing.T) string {
+	t.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: issuerKey()}, (&jose.SignerOptions{}).WithHeader("kid", "k1"))
+	must(t, err)
+	now := time.Now()
+	raw, err := jwt.Signed(signer).Claims(map[string]any{
+		"iss": "https://issuer.example.com", "aud": []string{"registry.example.com"}, "sub": "system:serviceaccount:team-a:web", "jti": "id-1",
+		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix(),
+		"kubernetes.io": map[string]any{
+			"namespace":      "team-a",
+			"serviceaccount": map[string]string{"name": "web", "uid": "uid-1"},
+			"pod":            map[string]string{"name": "web-0", "uid": "uid-2"},
+			"node":           map[string]string{"name": "node1", "uid": "uid-3"},
+		},
+	}).Serialize()
+	must(t, err)
+	return raw
+}
+
+// writeServingCertificate makes a self-signed certificate for 127.0.0.1.
+func writeServingCertificate(t *testing.T, dir string, serial int64) *x509.CertPool {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	must(t, err)
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	must(t, err)
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	write(t, dir, "tls.crt", string(certPEM))
+	write(t, dir, "tls.key", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})))
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(certPEM)
+	return pool
+}
+
+func write(t *testing.T, dir, name, content string) {
+	t.Helper()
+	must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// eventually waits for what happens in another goroutine.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(15 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("timed out: %s", what)
+		}
+	}
+}
+
+// syncBuffer is written by the service and read by the test.
+type syncBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *syncBuffer) Bytes() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return bytes.Clone(b.buffer.Bytes())
+}
+
+func (b *syncBuffer) String() string { return string(b.Bytes()) }

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// registryLeeway is how long after its end distribution still takes a token;
+// a replaced key stays published for so much longer.
+const registryLeeway = 60 * time.Second
+
+// loadPolicy reads the policy files as one policy; all faults at once.
+func loadPolicy(cfg *Config) (*exchange.Policy, error) {
+	files := make([]exchange.PolicyFile, 0, len(cfg.PolicyFiles))
+	var faults []error
+	for i, name := range cfg.PolicyFiles {
+		data, err := readLimited(name, exchange.MaxPolicyBytes)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("policyFiles[%d]: %w", i, err))
+			continue
+		}
+		files = append(files, exchange.PolicyFile{Name: name, Data: data})
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	return exchange.ParsePolicy(files...)
+}
+
+func newVerifier(cfg *Config, logger *slog.Logger) (*oidc.Verifier, error) {
+	issuers := make([]oidc.Issuer, len(cfg.Clusters))
+	for i, c := range cfg.Clusters {
+		issuers[i] = oidc.Issuer{
+			Cluster:     c.Name,
+			URL:         c.Issuer,
+			Audiences:   c.Audiences,
+			Bound:       oidc.Bound(c.Bound),
+			RequireNode: c.Node.Claim == nodeClaimRequired,
+			MaxLifetime: c.MaxTokenLifetime.Duration(),
+			MaxKeyAge:   c.Discovery.MaxKeyAge.Duration(),
+			Discovery: oidc.Discovery{
+				URL:       c.Discovery.URL,
+				JWKSURL:   c.Discovery.JWKSURL,
+				JWKSFile:  c.Discovery.JWKSFile,
+				CAFile:    c.Discovery.CAFile,
+				TokenFile: c.Discovery.TokenFile,
+			},
+		}
+	}
+	return oidc.New(oidc.Config{Issuers: issuers, Logger: logger})
+}
+
+// newManifests reads the ServiceAccounts of the manifest files.
+func newManifests(cfg *Config, policy *exchange.Policy) (*kube.Manifests, error) {
+	files := map[string][]string{}
+	for _, c := range cfg.Clusters {
+		if len(c.Kubernetes.ManifestFiles) > 0 {
+			files[c.Name] = c.Kubernetes.ManifestFiles
+		}
+	}
+	return kube.NewManifests(kube.ManifestsConfig{Files: files, AnnotationKeys: policy.AnnotationKeys()})
+}
+
+// signingKeys are the keys of one registry, and how they are kept current.
+type signingKeys struct {
+	registryauth.Keys
+	reload  func() error
+	run     func(context.Context) // nil: nothing to do but reload
+	managed *registryauth.ManagedKeys
+}
+
+// newSigningKeys opens the keys of one registry. Managed keys may still have
+// none: call managed.Maintain to make them.
+func newSigningKeys(r *Registry, logger *slog.Logger) (*signingKeys, error) {
+	lifetime := r.TokenLifetime.Duration()
+	algorithm, trust := registryauth.Algorithm(r.Signing.Algorithm), registryauth.Trust(r.Signing.Trust)
+	if r.Signing.KeyFile != "" {
+		keys, err := registryauth.NewFileKeys(registryauth.FileKeysConfig{
+			Algorithm: algorithm, Trust: trust,
+			CertFile: r.Signing.CertFile, KeyFile: r.Signing.KeyFile, CAFile: r.Signing.CAFile,
+			Overlap: lifetime + registryLeeway,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("registry %s: %w", r.Service, err)
+		}
+		return &signingKeys{Keys: keys, reload: keys.Reload}, nil
+	}
+	keys, err := registryauth.NewManagedKeys(registryauth.ManagedKeysConfig{
+		Dir: r.Signing.ManagedDir, Algorithm: algorithm, Trust: trust,
+		Service: r.Service, Lifetime: lifetime, Logger: logger,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("registry %s: %w", r.Service, err)
+	}
+	return &signingKeys{Keys: keys, reload: keys.Reload, run: keys.Run, managed: keys}, nil
+}
