@@ -128,6 +128,7 @@ func (k *kubernetesClaims) check(subject string) string {
 		case o == nil: // which ones must be there is configured
 		case !isSubdomain(o.Name):
 			return fmt.Sprintf(`claim "kubernetes.io.%s.name" is not the name of a Kubernetes object`, claim.name)
+		case o == k.Node && o.UID == "": // see hasNode
 		case o.UID == "" || len(o.UID) > maxUIDBytes || !isPrintable(o.UID):
 			return fmt.Sprintf(`claim "kubernetes.io.%s.uid" must be 1 to %d printable characters`, claim.name, maxUIDBytes)
 		}
@@ -137,6 +138,11 @@ func (k *kubernetesClaims) check(subject string) string {
 	}
 	return ""
 }
+
+// hasNode reports whether the token is tied to one node for sure. When a pod's
+// Node object is not there at the time of issuing, API servers write its name
+// without a UID.
+func (k *kubernetesClaims) hasNode() bool { return k.Node != nil && k.Node.UID != "" }
 
 // subject is unambiguous, because no name can hold a colon.
 func (k *kubernetesClaims) subject() string {

@@ -128,7 +128,7 @@ func TestClaims(t *testing.T) {
 		{"pod with a slash", pod, `{"name":"team-b/app-1","uid":"da2e7a3c"}`, ReasonClaims, "is not the name of a Kubernetes object"},
 		{"pod null is none", pod, `null`, ReasonNotBound, ""},
 		{"node empty", node, `{}`, ReasonClaims, "is not the name of a Kubernetes object"},
-		{"node without UID", node, `{"name":"node1"}`, ReasonClaims, `claim "kubernetes.io.node.uid" must be 1 to 128 printable`},
+		{"node with a bad UID", node, `{"name":"node1","uid":" "}`, ReasonClaims, `claim "kubernetes.io.node.uid" must be 1 to 128 printable`},
 		{"node in upper case", node, `{"name":"NODE1","uid":"2bf1cc3e"}`, ReasonClaims, "is not the name of a Kubernetes object"},
 		{"secret empty", namespace, namespace + `,"secret":{}`, ReasonClaims, "is not the name of a Kubernetes object"},
 	} {

@@ -13,6 +13,10 @@ type ObjectRef struct {
 }
 
 // Identity is what a verified token proves. It is immutable and safe to share.
+//
+// A Node can have a name without a UID, unless Issuer.RequireNode is set: API
+// servers write that when the pod's Node object was not there. The name may be
+// used to refuse, not to allow.
 type Identity struct {
 	Cluster        string // configured name of the issuer that signed the token
 	Issuer         string // iss

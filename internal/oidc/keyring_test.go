@@ -325,7 +325,7 @@ func TestBackgroundRefresh(t *testing.T) {
 			case n == 16:
 				cancel()
 				return nil, nil
-			case n > 2 && n < 14:
+			case n > 2 && n < 14 || n == 15:
 				return nil, outage
 			}
 			return map[string]*key{}, nil
@@ -336,7 +336,8 @@ func TestBackgroundRefresh(t *testing.T) {
 		for wait := firstRetry; wait < networkInterval; wait *= 2 {
 			want = append(want, wait)
 		}
-		want = append(want, networkInterval, networkInterval, networkInterval, networkInterval) // two failures more, two successes
+		want = append(want, networkInterval, networkInterval, networkInterval) // two failures more, a success
+		want = append(want, firstRetry)                                        // a new failure is retried soon
 		if len(gaps) != len(want) {
 			t.Fatalf("fetched after %v, want about %v", gaps, want)
 		}

@@ -68,7 +68,7 @@ func (i *issuer) checkBound(c *claims, _ time.Time) *Error {
 	case k.Pod != nil:
 		return nil
 	case i.Bound == BoundPodOrNode:
-		if k.Node != nil {
+		if k.hasNode() {
 			return nil
 		}
 		want = "a pod or node"
@@ -89,8 +89,15 @@ func (i *issuer) checkBound(c *claims, _ time.Time) *Error {
 }
 
 func (i *issuer) checkNode(c *claims, _ time.Time) *Error {
-	if !i.RequireNode || c.Kubernetes.Node != nil {
+	if !i.RequireNode || c.Kubernetes.hasNode() {
 		return nil
+	}
+	if c.Kubernetes.Node != nil {
+		return &Error{
+			Reason: ReasonNoNode,
+			Message: fmt.Sprintf("the token's node claim has no UID, which cluster %s requires (node.claim); "+
+				"the Node object did not exist when the token was issued", quote(i.Cluster)),
+		}
 	}
 	return &Error{
 		Reason: ReasonNoNode,

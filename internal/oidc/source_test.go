@@ -278,6 +278,9 @@ func TestFailedFetches(t *testing.T) {
 		{"redirects without end", func(_ *testing.T, s *issuerServer, _ *Discovery) {
 			s.handle(keysPath, http.RedirectHandler(keysPath, http.StatusFound).ServeHTTP)
 		}, "more than 3 redirects"},
+		{"redirects to long addresses", func(_ *testing.T, s *issuerServer, _ *Discovery) {
+			s.handle(keysPath, http.RedirectHandler(keysPath+"?"+strings.Repeat("x", 5000), http.StatusFound).ServeHTTP)
+		}, "xxx..."},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -78,6 +78,24 @@ func TestKindsOfTokensInEachBoundMode(t *testing.T) {
 	}
 }
 
+// API servers write the name of a node alone when its Node object is not there.
+// The name is kept, because a rule may refuse it, but it counts for nothing.
+func TestNodeClaimWithoutUID(t *testing.T) {
+	t.Parallel()
+	const node, pod = `,"uid":"2bf1cc3e-4f38-4595-b30d-f4751860f82e"`, `"pod":{"name":"app-1","uid":"da2e7a3c-63e8-4855-9874-2073194456f5"},`
+	ofPod := keys().rsa.sign(t, payload(t, "kubelet", node, ""))
+	ofNode := keys().rsa.sign(t, payload(t, "kubelet", node, "", pod, ""))
+
+	f := newFixture(t, func(c *Config) { c.Issuers[0].Bound = BoundPodOrNode })
+	if id := accept(t, f.Verifier, ofPod); id.Node != (ObjectRef{Name: "node1"}) {
+		t.Errorf("node %+v", id.Node)
+	}
+	refuse(t, f.Verifier, ofNode, ReasonNotBound, "")
+
+	f = newFixture(t, func(c *Config) { c.Issuers[0].RequireNode = true })
+	refuse(t, f.Verifier, ofPod, ReasonNoNode, "the token's node claim has no UID")
+}
+
 // The message of a refusal is all that a developer gets to see.
 func TestRefusalsSayTheRemedy(t *testing.T) {
 	t.Parallel()

@@ -124,3 +124,12 @@ func TestNewNeedsNoFileAndNoNetwork(t *testing.T) {
 		}
 	}
 }
+
+// What was checked is what counts, whatever the caller does with its slice.
+func TestConfigurationIsCopied(t *testing.T) {
+	t.Parallel()
+	audiences := []string{audience1}
+	f := newFixture(t, func(c *Config) { c.Issuers[0].Audiences = audiences })
+	audiences[0] = "vault"
+	accept(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet")))
+}
