@@ -1,0 +1,390 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// watchRig runs a watch on one file and tells what each reload has read.
+type watchRig struct {
+	t       *testing.T
+	file    string
+	reloads chan string
+}
+
+// longPoll is a poll that no test waits for: what is seen is seen by events.
+const longPoll = time.Hour
+
+func newWatchRig(t *testing.T, file string, timing watchTiming) *watchRig {
+	t.Helper()
+	rig := &watchRig{t: t, file: file, reloads: make(chan string, 1000)}
+	read := func() error {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			rig.reloads <- "missing"
+			return err
+		}
+		rig.reloads <- string(data)
+		if string(data) == "bad" {
+			return errors.New("bad content")
+		}
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		watch(ctx, slog.New(slog.DiscardHandler), []WatchGroup{{Name: "policy", Paths: []string{file}, Reload: read}}, func(string, error) {}, timing)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return rig
+}
+
+// await waits for a reload that reads want; what is read in between does not
+// matter, for a file may be seen half-written. It returns the number of reloads.
+func (rig *watchRig) await(want string) int {
+	rig.t.Helper()
+	deadline := time.After(30 * time.Second)
+	for n := 1; ; n++ {
+		select {
+		case got := <-rig.reloads:
+			if got == want {
+				return n
+			}
+		case <-deadline:
+			rig.t.Fatalf("no reload has read %q", want)
+		}
+	}
+}
+
+var quickEvents = watchTiming{quiet: 5 * time.Millisecond, most: 20 * time.Millisecond, poll: longPoll}
+
+func TestWatchSeesAnOverwrite(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	put(t, file, "one")
+	rig := newWatchRig(t, file, quickEvents)
+	rig.await("one") // a change between the first reading and the watch must not be missed
+	put(t, file, "two")
+	rig.await("two")
+}
+
+// Editors and configuration tools write beside the file and rename.
+func TestWatchSeesARename(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	put(t, file, "one")
+	rig := newWatchRig(t, file, quickEvents)
+	rig.await("one")
+	for _, content := range []string{"two", "three"} {
+		put(t, file+".tmp", content)
+		rename(t, file+".tmp", file)
+		rig.await(content)
+	}
+}
+
+// The kubelet's atomic writer never touches the file that is watched: it makes
+// a new directory, links ..data_tmp to it, renames that to ..data, and removes
+// the old directory. A watch on the file sees nothing, or ends with the first
+// swap.
+func TestWatchSeesTheKubeletSwapAVolume(t *testing.T) {
+	t.Parallel()
+	volume := filepath.Join(t.TempDir(), "volume")
+	mkdir(t, volume)
+	swap := func(name, content string) {
+		t.Helper()
+		old, _ := os.Readlink(filepath.Join(volume, "..data"))
+		mkdir(t, filepath.Join(volume, name))
+		put(t, filepath.Join(volume, name, "policy.yaml"), content)
+		link(t, name, filepath.Join(volume, "..data_tmp"))
+		rename(t, filepath.Join(volume, "..data_tmp"), filepath.Join(volume, "..data"))
+		if old != "" {
+			remove(t, filepath.Join(volume, old))
+		}
+	}
+	swap("..2026_01_01_10_00_00.1", "one")
+	link(t, "..data/policy.yaml", filepath.Join(volume, "policy.yaml"))
+	rig := newWatchRig(t, filepath.Join(volume, "policy.yaml"), quickEvents)
+	rig.await("one")
+	swap("..2026_01_01_10_01_00.2", "two")
+	rig.await("two")
+	swap("..2026_01_01_10_02_00.3", "six") // of the same size
+	rig.await("six")
+}
+
+func TestWatchFollowsALinkToAnotherDirectory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	mkdir(t, filepath.Join(dir, "etc"))
+	mkdir(t, filepath.Join(dir, "srv/policies"))
+	target := filepath.Join(dir, "srv/policies/current.yaml")
+	put(t, target, "one")
+	file := filepath.Join(dir, "etc/policy.yaml")
+	link(t, target, file)
+	rig := newWatchRig(t, file, quickEvents)
+	rig.await("one")
+	put(t, target, "two")
+	rig.await("two")
+}
+
+// A watch on a directory ends with the directory.
+func TestWatchSeesADirectoryRemovedAndMadeAgain(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "config")
+	file := filepath.Join(dir, "policy.yaml")
+	mkdir(t, dir)
+	put(t, file, "one")
+	rig := newWatchRig(t, file, quickEvents)
+	rig.await("one")
+	for _, content := range []string{"two", "three"} {
+		remove(t, dir)
+		rig.await("missing")
+		mkdir(t, dir)
+		put(t, file, content)
+		rig.await(content)
+	}
+	// Replaced by another one in one step.
+	mkdir(t, dir+".new")
+	put(t, filepath.Join(dir+".new", "policy.yaml"), "four")
+	rename(t, dir, dir+".old")
+	rename(t, dir+".new", dir)
+	rig.await("four")
+	put(t, file, "five")
+	rig.await("five")
+}
+
+func TestWatchSeesAFileThatComesLater(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "later/policy.yaml")
+	rig := newWatchRig(t, file, quickEvents)
+	rig.await("missing")
+	mkdir(t, filepath.Dir(file))
+	put(t, file, "one")
+	rig.await("one")
+}
+
+func TestWatchSeesFilesOfADirectory(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "keys")
+	mkdir(t, dir)
+	reloads := make(chan []string, 1000)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		watch(ctx, slog.New(slog.DiscardHandler), []WatchGroup{{Name: "keys", Paths: []string{dir}, Reload: func() error {
+			entries, err := os.ReadDir(dir)
+			var names []string
+			for _, entry := range entries {
+				names = append(names, entry.Name())
+			}
+			reloads <- names
+			return err
+		}}}, func(string, error) {}, quickEvents)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	await := func(want ...string) {
+		t.Helper()
+		for {
+			select {
+			case got := <-reloads:
+				if slices.Equal(got, want) {
+					return
+				}
+			case <-time.After(30 * time.Second):
+				t.Fatalf("no reload has seen %q", want)
+			}
+		}
+	}
+	await()
+	put(t, filepath.Join(dir, "key-1.json"), "1")
+	await("key-1.json")
+	put(t, filepath.Join(dir, "key-2.json"), "2")
+	await("key-1.json", "key-2.json")
+	remove(t, filepath.Join(dir, "key-1.json"))
+	await("key-2.json")
+}
+
+// Many events must not become many reloads, and a directory in which something
+// is always written must not put a reload off for ever.
+func TestWatchReloadsOnceForManyEvents(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "policy.yaml")
+	put(t, file, "one")
+	rig := newWatchRig(t, file, watchTiming{quiet: time.Minute, most: 50 * time.Millisecond, poll: longPoll})
+	rig.await("one")
+
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() { // an audit log beside the policy
+		defer close(stopped)
+		log, err := os.OpenFile(filepath.Join(dir, "audit.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer log.Close()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_, _ = log.WriteString("x")
+			}
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+
+	put(t, file, "two")
+	if n := rig.await("two"); n > 2 { // once more if it was seen half-written
+		t.Errorf("%d reloads for one change", n)
+	}
+	if n := len(rig.reloads); n > 0 {
+		t.Errorf("%d reloads without a change", n)
+	}
+}
+
+// Events are not the only way: inotify may be at its limit, and a link far up
+// can be swapped where nothing is watched.
+func TestWatchPolls(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	for _, release := range []string{"one", "two"} {
+		mkdir(t, filepath.Join(base, release, "etc/pullpass"))
+		put(t, filepath.Join(base, release, "etc/pullpass/policy.yaml"), release)
+	}
+	mkdir(t, filepath.Join(base, "current"))
+	link(t, filepath.Join(base, "one"), filepath.Join(base, "current/release"))
+	timing := quickEvents
+	timing.poll = 10 * time.Millisecond
+	rig := newWatchRig(t, filepath.Join(base, "current/release/etc/pullpass/policy.yaml"), timing)
+	rig.await("one")
+	link(t, filepath.Join(base, "two"), filepath.Join(base, "current/next"))
+	rename(t, filepath.Join(base, "current/next"), filepath.Join(base, "current/release"))
+	rig.await("two")
+}
+
+func TestWatchReloadsWhatChangedAndRetriesWhatFailed(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	put(t, file, "one")
+	var reloads []string
+	outcomes := map[string]int{}
+	failing := false
+	w := &fileWatcher{
+		logger:   slog.New(slog.DiscardHandler),
+		onReload: func(name string, err error) { outcomes[name+" "+errorText(err)]++ },
+		groups: []*watchedGroup{{WatchGroup: WatchGroup{Name: "policy", Paths: []string{file}, Reload: func() error {
+			data, err := os.ReadFile(file)
+			reloads = append(reloads, string(data))
+			if failing {
+				return errors.New("bad content")
+			}
+			return err
+		}}}},
+	}
+	expect := func(want ...string) {
+		t.Helper()
+		if !slices.Equal(reloads, want) {
+			t.Errorf("reloads have read %q, want %q", reloads, want)
+		}
+	}
+	w.check(true)
+	w.check(true)
+	expect("one") // nothing new, nothing to do
+	put(t, file, "two")
+	w.check(false)
+	expect("one", "two")
+
+	failing = true
+	put(t, file, "bad")
+	w.check(false)
+	expect("one", "two", "bad")
+	w.check(false) // an event of something else
+	expect("one", "two", "bad")
+	w.check(true) // a poll: the cause may lie elsewhere, so it may have gone
+	expect("one", "two", "bad", "bad")
+	failing = false
+	w.check(true)
+	w.check(true)
+	expect("one", "two", "bad", "bad", "bad")
+	if outcomes["policy ok"] != 3 || outcomes["policy bad content"] != 2 {
+		t.Errorf("outcomes %v, want 3 times ok, 2 times bad content", outcomes)
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return err.Error()
+}
+
+func TestWatchLogsWhatFailedAndWhatStays(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	var log strings.Builder
+	w := &fileWatcher{
+		logger:   slog.New(slog.NewTextHandler(&log, nil)),
+		onReload: func(string, error) {},
+		groups: []*watchedGroup{{WatchGroup: WatchGroup{Name: "policy", Paths: []string{file}, Reload: func() error {
+			_, err := os.Stat(file)
+			return err
+		}}}},
+	}
+	w.check(true)
+	if want := `level=ERROR msg="reload failed, the last good files stay in use" name=policy error="stat ` + file; !strings.Contains(log.String(), want) {
+		t.Errorf("log:\n%s\nwant %s", log.String(), want)
+	}
+	put(t, file, "")
+	w.check(true)
+	if want := "level=INFO msg=reloaded name=policy"; !strings.Contains(log.String(), want) {
+		t.Errorf("log:\n%s\nwant %s", log.String(), want)
+	}
+}
+
+// Two lists of files must never look alike.
+func TestContentOfTellsFilesApart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	name := func(n string) string { return filepath.Join(dir, n) }
+	put(t, name("a"), "a")
+	put(t, name("ab"), "ab")
+	put(t, name("b"), "b")
+	put(t, name("empty"), "")
+	mkdir(t, name("d"))
+	mkdir(t, name("e"))
+	put(t, name("e/a"), "a")
+	seen := map[[32]byte][]string{}
+	for _, paths := range [][]string{
+		{}, {name("a")}, {name("b")}, {name("a"), name("b")}, {name("b"), name("a")}, {name("ab")}, {name("empty")},
+		{name("empty"), name("empty")}, {name("missing")}, {name("d")}, {name("e")},
+	} {
+		content := contentOf(paths)
+		if other, twice := seen[content]; twice {
+			t.Errorf("%q and %q look alike", paths, other)
+		}
+		seen[content] = paths
+	}
+}
+
+func rename(t testing.TB, from, to string) {
+	t.Helper()
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func link(t testing.TB, target, name string) {
+	t.Helper()
+	if err := os.Symlink(target, name); err != nil {
+		t.Fatal(err)
+	}
+}
