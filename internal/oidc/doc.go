@@ -8,6 +8,12 @@
 // background, and never because a caller sent many unknown key ids. A verified
 // token is remembered until it expires or its key is withdrawn.
 //
+// When a token names a key that is not at hand, the issuer is asked once per
+// interval, however many such tokens come. If it says that the key does not
+// exist, the token is refused for good (ReasonUnknownKey). If it cannot be
+// asked, the key may be new, so the failure is ReasonUnavailable. Known keys go
+// on working while the issuer is down, up to Issuer.MaxKeyAge.
+//
 // The package judges what the token alone can tell. Whatever can change while
 // a token lives (policy, annotations, revocation, whether the pod is still
 // there, who calls) is judged elsewhere on every request.
