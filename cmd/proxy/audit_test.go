@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+)
+
+// writerFunc counts on one Write for one line.
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+func quietLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func testEvent(id string) *exchange.Event {
+	return &exchange.Event{ID: id, Result: exchange.ResultGranted, Status: 200, Requested: []string{"repository:a/<b>&c:pull"}}
+}
+
+// Lines of several requests, and of other processes on the same file, must not
+// run into each other.
+func TestAuditWritesEachEventAsOneLineInOneWrite(t *testing.T) {
+	t.Parallel()
+	var writes []string
+	a, err := openAudit("", writerFunc(func(p []byte) (int, error) { writes = append(writes, string(p)); return len(p), nil }), quietLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for range 20 {
+		group.Go(func() {
+			for range 50 {
+				a.Record(testEvent(strings.Repeat("x", 100)))
+			}
+		})
+	}
+	group.Wait()
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	if len(writes) != 1000 {
+		t.Errorf("%d writes for 1000 events", len(writes))
+	}
+	for _, line := range writes {
+		var event exchange.Event
+		if err := json.Unmarshal([]byte(line), &event); err != nil || strings.Index(line, "\n") != len(line)-1 {
+			t.Fatalf("not one line of JSON: %q: %v", line, err)
+		}
+		if !strings.Contains(line, "repository:a/<b>&c:pull") {
+			t.Fatalf("a scope is not as it was asked for: %s", line)
+		}
+	}
+}
+
+// What a client sends must not forge a line.
+func TestAuditEscapesLineBreaks(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	a, err := openAudit("", &out, quietLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	event := testEvent("1")
+	event.Client = "curl\n{\"result\":\"granted\"}\r\x1b[2J"
+	a.Record(event)
+	if got := out.String(); strings.Count(got, "\n") != 1 || strings.ContainsAny(got, "\r\x1b") {
+		t.Errorf("line %q", got)
+	}
+}
+
+func TestAuditAppendsToAFileThatOthersCannotRead(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "audit.log")
+	for _, id := range []string{"one", "two"} {
+		a, err := openAudit(name, io.Discard, quietLogger())
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Record(testEvent(id))
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		a.Record(testEvent("late"))
+		if a.Failures() != 1 {
+			t.Errorf("%d failures after an event that came after Close, want 1", a.Failures())
+		}
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Split(string(data), "\n"); len(lines) != 3 || !strings.Contains(lines[0], `"one"`) || !strings.Contains(lines[1], `"two"`) {
+		t.Errorf("file:\n%s", data)
+	}
+	info, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %o, want 600: the log names who pulls what", info.Mode().Perm())
+	}
+}
+
+func TestAuditNamesAFileThatCannotBeOpened(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "missing", "audit.log")
+	_, err := openAudit(name, io.Discard, quietLogger())
+	if !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "audit.file: open "+name) {
+		t.Errorf("error %v, want one that names the field and the file", err)
+	}
+}
+
+// A full disk must neither fail the exchange nor fill the program's own log.
+func TestAuditCountsFailuresAndReportsThemOnceAMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		full := true
+		var out bytes.Buffer
+		a, err := openAudit("", writerFunc(func(p []byte) (int, error) {
+			if full {
+				return 0, errors.New("no space left on device")
+			}
+			return out.Write(p)
+		}), slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 100 {
+			a.Record(testEvent("lost"))
+		}
+		if n := strings.Count(log.String(), "\n"); n != 1 || a.Failures() != 100 {
+			t.Errorf("%d reports and %d failures for 100 lost events, want 1 and 100", n, a.Failures())
+		}
+		time.Sleep(auditComplaintEvery)
+		a.Record(testEvent("lost"))
+		if !strings.Contains(log.String(), `level=ERROR msg="an audit event was not written" to="standard output" failures=101 error="no space left on device"`) {
+			t.Errorf("log:\n%s", log.String())
+		}
+		full = false
+		a.Record(testEvent("kept"))
+		if n := strings.Count(log.String(), "\n"); n != 2 || a.Failures() != 101 || !strings.Contains(out.String(), "kept") {
+			t.Errorf("%d reports, %d failures, output %q", n, a.Failures(), out.String())
+		}
+	})
+}
+
+// The line after one that was cut off must be whole.
+func TestAuditBeginsANewLineAfterATornOne(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	tear := true
+	a, err := openAudit("", writerFunc(func(p []byte) (int, error) {
+		if tear {
+			n, _ := out.Write(p[:10])
+			return n, errors.New("no space left on device")
+		}
+		return out.Write(p)
+	}), quietLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Record(testEvent("lost"))
+	tear = false
+	a.Record(testEvent("one"))
+	a.Record(testEvent("two"))
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	if len(lines) != 3 || !json.Valid([]byte(lines[1])) || !json.Valid([]byte(lines[2])) {
+		t.Errorf("output:\n%s", out.String())
+	}
+}
+
+func TestAuditCountsWhatIsNotJSON(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	a, err := openAudit("", &out, quietLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	event := testEvent("1")
+	event.Latency = math.NaN()
+	a.Record(event)
+	if a.Failures() != 1 || out.Len() != 0 {
+		t.Errorf("%d failures, output %q", a.Failures(), out.String())
+	}
+}
+
+func BenchmarkAudit(b *testing.B) {
+	a, err := openAudit("", io.Discard, quietLogger())
+	if err != nil {
+		b.Fatal(err)
+	}
+	event := testEvent("1")
+	b.ReportAllocs()
+	for b.Loop() {
+		a.Record(event)
+	}
+}
