@@ -1,7 +1,9 @@
-// Package kube knows the Kubernetes objects behind a token's claims, for
-// internal/exchange: the annotations of ServiceAccounts, by UID.
+// Package kube knows what Kubernetes says of ServiceAccounts now. It implements
+// the interfaces that package exchange declares.
 //
-// Manifests reads them from files, as kubectl prints them, for a proxy that
-// cannot reach a cluster's API. It decides nothing, and it knows only the
-// annotations whose keys the policy names.
+//	Manifests   ServiceAccounts from files, for a proxy that cannot reach the API
+//
+// It owns how objects are found: by cluster and UID, because names are reused.
+// It does not own tokens (package oidc), nor what an annotation means (package
+// exchange). It never reads what a node or a plugin sends.
 package kube

@@ -1,47 +1,41 @@
 package kube
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
-// maxManifestBytes bounds one file. kubectl prints about 400 bytes for a
-// ServiceAccount.
-const maxManifestBytes = 64 << 20
-
 // ManifestsConfig configures Manifests.
 type ManifestsConfig struct {
-	// Files lists the files of each cluster, by the cluster's name. They hold
-	// ServiceAccounts as kubectl get -o yaml prints them: a List, or documents
-	// separated by ---. Other kinds are passed over.
-	Files          map[string][]string
-	AnnotationKeys []string // the annotations to keep
+	Files          map[string][]string // by cluster; may be empty, then no ServiceAccount is known
+	AnnotationKeys []string            // no other annotation is kept
 }
 
-// Manifests is a set of ServiceAccounts from files. It is safe for concurrent
-// use.
+// Manifests are ServiceAccounts from files, as printed by "kubectl get
+// serviceaccounts -A -o yaml" (or json), alone or as several YAML documents.
+// Objects of other kinds are passed over. It is safe for concurrent use.
+//
+// What the files say is as old as the files: a ServiceAccount that was made
+// since has no annotations here.
 type Manifests struct {
 	files   map[string][]string
-	reload  sync.Mutex // one change at a time
+	reload  sync.Mutex // one at a time; guards keys
 	keys    []string
 	current atomic.Pointer[accounts]
 }
 
 var _ exchange.ServiceAccounts = (*Manifests)(nil)
 
-// accounts is immutable.
+// accounts is immutable once it is stored.
 type accounts struct {
 	byUID map[uidKey]account
 	uids  map[nameKey]string
@@ -56,12 +50,21 @@ type (
 
 type account struct {
 	namespace, name string
-	annotations     map[string]string
+	annotations     map[string]string // nil: none that is kept
 }
 
-// NewManifests reads the files. The error joins all faults, each with its file
-// and document.
+// maxManifestBytes caps each file. 100,000 ServiceAccounts as kubectl prints
+// them are about 40 MB.
+const maxManifestBytes = 64 << 20
+
+// NewManifests reads all files. An error joins everything that is wrong with
+// them, each as FILE: document N: PATH: what is wrong: remedy.
 func NewManifests(c ManifestsConfig) (*Manifests, error) {
+	for cluster, files := range c.Files {
+		if len(files) == 0 {
+			return nil, fmt.Errorf("cluster %s: no manifest file is given: name one, or remove the cluster's manifestFiles", cluster)
+		}
+	}
 	m := &Manifests{files: maps.Clone(c.Files), keys: slices.Clone(c.AnnotationKeys)}
 	if err := m.Reload(); err != nil {
 		return nil, err
@@ -69,19 +72,20 @@ func NewManifests(c ManifestsConfig) (*Manifests, error) {
 	return m, nil
 }
 
-// Reload reads all files again. On an error everything stays as it was.
+// Reload reads all files again. If anything is wrong with any of them, what was
+// read last stays, and the error says what, as for NewManifests.
 func (m *Manifests) Reload() error {
 	m.reload.Lock()
 	defer m.reload.Unlock()
 	return m.read(m.keys)
 }
 
-// SetAnnotationKeys changes which annotations are kept, and reads all files
-// again unless the keys are the same. On an error everything stays as it was.
+// SetAnnotationKeys says which annotations are kept from now on. It reads the
+// files again, but not if the keys are the same. If that fails, nothing changes.
 func (m *Manifests) SetAnnotationKeys(keys []string) error {
 	m.reload.Lock()
 	defer m.reload.Unlock()
-	if slices.Equal(keys, m.keys) {
+	if slices.Equal(slices.Sorted(slices.Values(keys)), slices.Sorted(slices.Values(m.keys))) {
 		return nil
 	}
 	if err := m.read(keys); err != nil {
@@ -92,29 +96,52 @@ func (m *Manifests) SetAnnotationKeys(keys []string) error {
 }
 
 func (m *Manifests) read(keys []string) error {
-	r := reader{keys: keys, accounts: accounts{byUID: map[uidKey]account{}, uids: map[nameKey]string{}}}
+	r := newReader(keys)
 	for _, cluster := range slices.Sorted(maps.Keys(m.files)) {
+		r.cluster = cluster
 		for _, name := range m.files[cluster] {
-			r.readFile(cluster, name)
+			data, err := readFile(name)
+			if err != nil {
+				r.fail(err)
+				continue
+			}
+			r.file(name, data)
 		}
 	}
-	if err := errors.Join(r.faults...); err != nil {
+	if err := r.err(); err != nil {
 		return err
 	}
 	m.current.Store(&r.accounts)
 	return nil
 }
 
+func readFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxManifestBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxManifestBytes {
+		return nil, fmt.Errorf("%s: has more than %d bytes: split it into several files", name, maxManifestBytes)
+	}
+	return data, nil
+}
+
 // Annotations returns the annotations of the ServiceAccount with the identity's
-// cluster and UID, and nil when the files have none. A ServiceAccount of the
-// same name with another UID is another one: names are reused. The error is
-// always nil.
+// UID, and nil if the files do not have it: a ServiceAccount of the same name
+// that was made again is another one (ingress-nginx CVE-2021-25746 is what comes
+// of believing anything else). The map must not be changed. There is no error:
+// what the files said last is all that can be known.
 func (m *Manifests) Annotations(_ context.Context, id oidc.Identity) (map[string]string, error) {
-	a, ok := m.current.Load().byUID[uidKey{id.Cluster, id.ServiceAccount.UID}]
-	if !ok || a.namespace != id.Namespace || a.name != id.ServiceAccount.Name {
+	found, ok := m.current.Load().byUID[uidKey{id.Cluster, id.ServiceAccount.UID}]
+	if !ok || found.namespace != id.Namespace || found.name != id.ServiceAccount.Name {
 		return nil, nil
 	}
-	return a.annotations, nil
+	return found.annotations, nil
 }
 
 // UID returns the UID of a ServiceAccount by its name, or "" when the files
@@ -122,126 +149,4 @@ func (m *Manifests) Annotations(_ context.Context, id oidc.Identity) (map[string
 // from one.
 func (m *Manifests) UID(cluster, namespace, name string) string {
 	return m.current.Load().uids[nameKey{cluster, namespace, name}]
-}
-
-// object is what matters of a Kubernetes object in a file.
-type object struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Metadata   struct {
-		Name        string            `json:"name"`
-		Namespace   string            `json:"namespace"`
-		UID         string            `json:"uid"`
-		Annotations map[string]string `json:"annotations"`
-	} `json:"metadata"`
-	Items []object `json:"items"`
-}
-
-// reader gathers accounts and faults.
-type reader struct {
-	keys     []string
-	accounts accounts
-	faults   []error
-}
-
-func (r *reader) fault(format string, args ...any) {
-	r.faults = append(r.faults, fmt.Errorf(format, args...))
-}
-
-func (r *reader) readFile(cluster, name string) {
-	info, err := os.Stat(name)
-	if err != nil {
-		r.faults = append(r.faults, err)
-		return
-	}
-	if info.Size() > maxManifestBytes {
-		r.fault("%s: has %d bytes; at most %d are read: split it", name, info.Size(), maxManifestBytes)
-		return
-	}
-	data, err := os.ReadFile(name)
-	if err != nil {
-		r.faults = append(r.faults, err)
-		return
-	}
-	r.readDocuments(cluster, name, data)
-}
-
-func (r *reader) readDocuments(cluster, name string, data []byte) {
-	for i, document := range documents(data) {
-		var o object
-		if err := yaml.Unmarshal(document, &o); err != nil {
-			r.fault("%s: document %d: is not YAML as kubectl prints it: %w", name, i+1, err)
-			continue
-		}
-		r.add(cluster, fmt.Sprintf("%s: document %d", name, i+1), o)
-	}
-}
-
-func (r *reader) add(cluster, where string, o object) {
-	switch o.Kind {
-	case "List", "ServiceAccountList":
-		for i, item := range o.Items {
-			if item.Kind == "" && o.Kind == "ServiceAccountList" {
-				item.APIVersion, item.Kind = o.APIVersion, "ServiceAccount" // the API leaves it out inside a typed list
-			}
-			r.add(cluster, fmt.Sprintf("%s: items[%d]", where, i), item)
-		}
-		return
-	case "ServiceAccount":
-	case "":
-		if o.APIVersion == "" && o.Metadata.Name == "" {
-			return // an empty document
-		}
-		r.fault("%s: kind is missing", where)
-		return
-	default:
-		return
-	}
-	switch {
-	case o.APIVersion != "v1":
-		r.fault("%s: apiVersion of a ServiceAccount is %q, not v1", where, o.APIVersion)
-		return
-	case o.Metadata.Name == "" || o.Metadata.Namespace == "":
-		r.fault("%s: metadata.name or metadata.namespace of a ServiceAccount is missing", where)
-		return
-	case o.Metadata.UID == "":
-		r.fault("%s: ServiceAccount %s/%s has no metadata.uid, and a name may be reused by another: write the file with kubectl get serviceaccounts -A -o yaml",
-			where, o.Metadata.Namespace, o.Metadata.Name)
-		return
-	}
-	byUID := uidKey{cluster, o.Metadata.UID}
-	byName := nameKey{cluster, o.Metadata.Namespace, o.Metadata.Name}
-	_, sameUID := r.accounts.byUID[byUID]
-	_, sameName := r.accounts.uids[byName]
-	if sameUID || sameName {
-		r.fault("%s: ServiceAccount %s/%s or its UID stands in the files of cluster %s already: keep one", where, byName.namespace, byName.name, cluster)
-		return
-	}
-	a := account{namespace: byName.namespace, name: byName.name}
-	for _, key := range r.keys {
-		if value, ok := o.Metadata.Annotations[key]; ok {
-			if a.annotations == nil {
-				a.annotations = map[string]string{}
-			}
-			a.annotations[key] = value
-		}
-	}
-	r.accounts.byUID[byUID] = a
-	r.accounts.uids[byName] = o.Metadata.UID
-}
-
-// documents splits a file at the lines that start with --- (YAML 1.2 section
-// 9.1.2), as kubectl does.
-func documents(data []byte) [][]byte {
-	var all [][]byte
-	var current []byte
-	for line := range bytes.Lines(data) {
-		if bytes.HasPrefix(line, []byte("---")) {
-			all = append(all, current)
-			current = nil
-			line = line[3:] // content may follow on the same line
-		}
-		current = append(current, line...)
-	}
-	return append(all, current)
 }

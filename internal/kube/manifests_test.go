@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -104,35 +106,173 @@ func TestAnnotationsByClusterAndUID(t *testing.T) {
 	}
 }
 
+// What is not as kubectl prints it is refused with what to do, and everything
+// at once: a ServiceAccount that is left out would just be refused its pulls.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ name, content, want string }{
-		{"no uid", "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web, namespace: a}", "document 1: ServiceAccount a/web has no metadata.uid"},
-		{"no namespace", "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web, uid: u}", "metadata.namespace of a ServiceAccount is missing"},
-		{"other version", "apiVersion: v2\nkind: ServiceAccount\nmetadata: {name: web, namespace: a, uid: u}", `is "v2", not v1`},
-		{"no kind", "metadata: {name: web}", "kind is missing"},
-		{"twice", list + "---\n" + list, "document 2: items[0]: ServiceAccount team-a/web or its UID stands in the files"},
-		{"not YAML", "a: [", "document 1: is not YAML"},
-		{"wrong type", "kind: ServiceAccount\nmetadata: {annotations: [1]}", "document 1: is not YAML as kubectl prints it"},
+	const account = "apiVersion: v1\nkind: ServiceAccount\n"
+	for _, test := range []struct {
+		name, content string
+		want          []string // after the file's name
+	}{
+		{"no uid", account + "metadata: {name: web, namespace: a}", []string{
+			"document 1: metadata.uid: is missing: names are reused, so only the uid tells which ServiceAccount is meant; kubectl get -o yaml prints it",
+		}},
+		{"several faults", account + "metadata: {uid: 7, annotations: {" + key + ": true}}\n---\n[]\n---\nkind: Pod\n---\napiVersion: v1\n", []string{
+			"document 1: metadata.namespace: is missing or not text: write it as kubectl get -o yaml prints it",
+			"document 1: metadata.name: is missing or not text: write it as kubectl get -o yaml prints it",
+			"document 1: metadata.uid: is missing: names are reused, so only the uid tells which ServiceAccount is meant; kubectl get -o yaml prints it",
+			"document 1: metadata.annotations: " + key + " is not text: write its value in quotes",
+			"document 2: is not a Kubernetes object: write one as kubectl get -o yaml prints it",
+			"document 3: has no kind or no apiVersion: write an object as kubectl get -o yaml prints it",
+			"document 4: has no kind or no apiVersion: write an object as kubectl get -o yaml prints it",
+		}},
+		{"annotations", account + "metadata: {name: web, namespace: a, uid: u, annotations: [1]}", []string{
+			"document 1: metadata.annotations: is not a mapping: write it as kubectl get -o yaml prints it",
+		}},
+		{"metadata", account + "---\n" + account + "metadata: web", []string{
+			"document 1: metadata: is missing or not a mapping: write it as kubectl get -o yaml prints it",
+			"document 2: metadata: is missing or not a mapping: write it as kubectl get -o yaml prints it",
+		}},
+		{"items", "apiVersion: v1\nkind: List\nitems: {}\n---\napiVersion: v1\nkind: List\nitems: [{metadata: {}}, 1]", []string{
+			"document 1: items: is not a list: write it as kubectl get -o yaml prints it",
+			"document 2: items[0]: has no kind or no apiVersion: write an object as kubectl get -o yaml prints it",
+			"document 2: items[1]: is not a Kubernetes object: write one as kubectl get -o yaml prints it",
+		}},
+		{"in a list", strings.Replace(list, "    uid: uid-web\n", "", 1), []string{
+			"document 1: items[0].metadata.uid: is missing: names are reused, so only the uid tells which ServiceAccount is meant; kubectl get -o yaml prints it",
+		}},
+		{"the same UID", list + "---\n" + account + "metadata: {name: other, namespace: a, uid: uid-web}", []string{
+			`document 2: metadata: the ServiceAccount "other" of namespace "a", or its uid, is in the files of cluster one already: keep the newer one`,
+		}},
+		{"the same name", list + "---\n" + account + "metadata: {name: web, namespace: team-a, uid: uid-new}", []string{
+			`document 2: metadata: the ServiceAccount "web" of namespace "team-a", or its uid, is in the files of cluster one already: keep the newer one`,
+		}},
+		// A second value of a key, of which one would win.
+		{"duplicate key", account + "metadata: {name: web, namespace: a, uid: u, uid: v}", []string{
+			`document 1: is not valid YAML: yaml: unmarshal errors: line 3: key "uid" already set in map`,
+		}},
+		// encoding/json would read UID into uid.
+		{"field names have one case", account + "metadata: {name: web, namespace: a, UID: u}", []string{
+			"document 1: metadata.uid: is missing: names are reused, so only the uid tells which ServiceAccount is meant; kubectl get -o yaml prints it",
+		}},
+		{"not YAML", "a: [", []string{"document 1: is not valid YAML: yaml: line 1: did not find expected node content"}},
+		// A kubectl that failed leaves an empty file behind.
+		{"empty", "", []string{"is empty: write the output of kubectl get serviceaccounts -A -o yaml into it"}},
+		{"empty documents", "# nothing\n---\n---\n", []string{"is empty: write the output of kubectl get serviceaccounts -A -o yaml into it"}},
+		{"not UTF-8", "\xff\xfea\x00", []string{"is not UTF-8: save it as UTF-8"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {writeFile(t, "f.yaml", test.content)}}})
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("error %v does not say %q", err, test.want)
+			file := writeFile(t, "f.yaml", test.content)
+			_, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {file}}, AnnotationKeys: []string{key}})
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			want := file + ": " + strings.Join(test.want, "\n"+file+": ")
+			if err.Error() != want {
+				t.Errorf("got\n%v\nwant\n%s", err, want)
 			}
 		})
 	}
+}
+
+func TestUnreadableFiles(t *testing.T) {
+	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "missing.yaml")
-	if _, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {missing}}}); err == nil || !strings.Contains(err.Error(), missing) {
-		t.Errorf("a missing file: %v", err)
-	}
 	large := writeFile(t, "large.yaml", "")
 	if err := os.Truncate(large, maxManifestBytes+1); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {large}}}); err == nil || !strings.Contains(err.Error(), "split it") {
-		t.Errorf("a file over the limit: %v", err)
+	_, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {missing, large}}})
+	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), large+": has more than 67108864 bytes: split it into several files") {
+		t.Errorf("error %v", err)
+	}
+	_, err = NewManifests(ManifestsConfig{Files: map[string][]string{"one": nil}})
+	if err == nil || err.Error() != "cluster one: no manifest file is given: name one, or remove the cluster's manifestFiles" {
+		t.Errorf("a cluster without files: %v", err)
+	}
+}
+
+// A message for each of very many faults would itself be a flood.
+func TestFaultCount(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, "f.yaml", strings.Repeat("--- 1\n", 1000))
+	_, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {file}}})
+	if err == nil || strings.Count(err.Error(), "\n") != maxFaults || !strings.HasSuffix(err.Error(), "\nand 900 more faults") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// All of what kubectl prints is read, and what is no ServiceAccount is passed
+// over.
+func TestForms(t *testing.T) {
+	t.Parallel()
+	const metadata = `"metadata": {"name": "web", "namespace": "team-a", "uid": "uid-web", "annotations": {"` + key + `": "a"}}`
+	const yamlAccount = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web, namespace: team-a, uid: uid-web, annotations: {" + key + ": a}}"
+	for name, content := range map[string]string{
+		"yaml":            yamlAccount,
+		"json":            "{\n    \"apiVersion\": \"v1\",\n    \"kind\": \"ServiceAccount\",\n    " + metadata + "\n}\n",
+		"json list":       `{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "ServiceAccount", ` + metadata + `}]}`,
+		"raw list":        `{"apiVersion": "v1", "kind": "ServiceAccountList", "metadata": {}, "items": [{` + metadata + `}]}`,
+		"among others":    "apiVersion: v1\nkind: List\nitems: []\n---\napiVersion: v1\nkind: List\nitems:\n---\napiVersion: v1\nkind: Pod\n---\n" + yamlAccount,
+		"another group":   "apiVersion: example.com/v1\nkind: ServiceAccount\n---\n" + yamlAccount,
+		"after an end":    "kind: Pod\napiVersion: v1\n...\n---\n" + yamlAccount,
+		"no marker":       "kind: Pod\napiVersion: v1\n...\n" + yamlAccount,
+		"Windows":         strings.ReplaceAll("kind: Pod\napiVersion: v1\n---\n"+yamlAccount+"\n", "\n", "\r\n"),
+		"old Macintosh":   strings.ReplaceAll("kind: Pod\napiVersion: v1\n---\n"+yamlAccount+"\n", "\n", "\r"),
+		"Unicode breaks":  "kind: Pod\napiVersion: v1\u2028---\u0085" + yamlAccount,
+		"on the marker":   "--- {kind: Pod, apiVersion: v1}\n---\t# next\n" + yamlAccount,
+		"marker in value": strings.Replace(yamlAccount, "metadata: {", "metadata: {\n ---x: 1,", 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {writeFile(t, "f.yaml", content)}}, AnnotationKeys: []string{key}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := m.Annotations(t.Context(), identity("one", "team-a", "web", "uid-web"))
+			if err != nil || len(got) != 1 || got[key] != "a" {
+				t.Errorf("annotations %v, %v", got, err)
+			}
+		})
+	}
+}
+
+// Without any file nobody has annotations, and that is no fault.
+func TestNoFiles(t *testing.T) {
+	t.Parallel()
+	m, err := NewManifests(ManifestsConfig{AnnotationKeys: []string{key}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := m.Annotations(t.Context(), identity("one", "team-a", "web", "uid-web")); got != nil || err != nil {
+		t.Errorf("annotations %v, %v", got, err)
+	}
+}
+
+// A new policy that reads the same annotations must not wait for the files to
+// be put in order: it may hold a denial that is needed now.
+func TestSameKeysDoNotReadTheFiles(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, "list.yaml", list)
+	m, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {file}}, AnnotationKeys: []string{"b", key}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.SetAnnotationKeys([]string{key, "b"}); err != nil {
+		t.Error(err)
+	}
+	for range 2 { // a failure must not be taken for a success the second time
+		if err := m.SetAnnotationKeys([]string{"c"}); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("error %v", err)
+		}
+	}
+	if a, _ := m.Annotations(t.Context(), identity("one", "team-a", "web", "uid-web")); a[key] != "team-a/web:pull,push" {
+		t.Errorf("annotations %v", a)
 	}
 }
 
@@ -181,10 +321,14 @@ func FuzzDocuments(f *testing.F) {
 	f.Add([]byte(list))
 	f.Add([]byte(documentsFile))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r := reader{keys: []string{key}, accounts: accounts{byUID: map[uidKey]account{}, uids: map[nameKey]string{}}}
-		r.readDocuments("one", "file", data)
+		r := newReader([]string{key})
+		r.cluster = "one"
+		r.file("file", data)
+		if r.err() == nil && len(splitDocuments(data)) == 0 {
+			t.Error("an empty file was accepted")
+		}
 		for k, a := range r.accounts.byUID {
-			if k.uid == "" || a.name == "" || a.namespace == "" {
+			if k.uid == "" || a.name == "" || a.namespace == "" || r.accounts.uids[nameKey{"one", a.namespace, a.name}] != k.uid {
 				t.Fatalf("an account without identity: %+v %+v", k, a)
 			}
 		}

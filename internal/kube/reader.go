@@ -1,0 +1,228 @@
+package kube
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"sigs.k8s.io/yaml"
+)
+
+// reader gathers the ServiceAccounts of one cluster's files after the other's.
+type reader struct {
+	accounts accounts
+	keys     []string // of the annotations to keep
+	cluster  string
+	faults   []error
+	more     int // faults that are not kept
+}
+
+// maxFaults is how many faults are reported at once.
+const maxFaults = 100
+
+func newReader(keys []string) reader {
+	return reader{keys: keys, accounts: accounts{byUID: map[uidKey]account{}, uids: map[nameKey]string{}}}
+}
+
+func (r *reader) fail(err error) {
+	if len(r.faults) == maxFaults {
+		r.more++
+		return
+	}
+	r.faults = append(r.faults, err)
+}
+
+func (r *reader) err() error {
+	if r.more > 0 {
+		return errors.Join(append(r.faults, fmt.Errorf("and %d more faults", r.more))...)
+	}
+	return errors.Join(r.faults...)
+}
+
+// place is where a value stands: file, document and path.
+type place struct{ document, path string }
+
+func (p place) field(name string) place {
+	if p.path != "" {
+		name = p.path + "." + name
+	}
+	return place{p.document, name}
+}
+
+func (p place) String() string {
+	if p.path == "" {
+		return p.document
+	}
+	return p.document + ": " + p.path
+}
+
+func (r *reader) fault(at place, format string, args ...any) {
+	r.fail(fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...)))
+}
+
+func (r *reader) file(name string, data []byte) {
+	if !utf8.Valid(data) {
+		r.fault(place{document: name}, "is not UTF-8: save it as UTF-8")
+		return
+	}
+	documents := splitDocuments(data)
+	if len(documents) == 0 {
+		// kubectl that fails leaves such a file behind: that nobody has
+		// annotations any more would be the wrong lesson.
+		r.fault(place{document: name}, "is empty: write the output of kubectl get serviceaccounts -A -o yaml into it")
+	}
+	for i, document := range documents {
+		at := place{document: name + ": document " + strconv.Itoa(i+1)}
+		var value any
+		if err := yaml.UnmarshalStrict(document, &value); err != nil {
+			text := strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")
+			r.fault(at, "is not valid YAML: %s", strings.Join(strings.Fields(text), " "))
+			continue
+		}
+		r.object(at, value, "")
+	}
+}
+
+// object takes ServiceAccounts and lists of anything, and passes over the rest.
+// The items of a typed list (ServiceAccountList) do not repeat their kind.
+func (r *reader) object(at place, value any, listed string) {
+	object, ok := value.(map[string]any)
+	if !ok {
+		r.fault(at, "is not a Kubernetes object: write one as kubectl get -o yaml prints it")
+		return
+	}
+	kind, _ := object["kind"].(string)
+	version, _ := object["apiVersion"].(string)
+	if kind == "" && listed != "" {
+		kind, version = listed, "v1"
+	}
+	switch {
+	case kind == "" || version == "":
+		r.fault(at, "has no kind or no apiVersion: write an object as kubectl get -o yaml prints it")
+	case version == "v1" && (kind == "List" || kind == "ServiceAccountList"):
+		items, ok := object["items"].([]any)
+		if _, has := object["items"]; !ok && has && object["items"] != nil {
+			r.fault(at.field("items"), "is not a list: write it as kubectl get -o yaml prints it")
+		}
+		for i, item := range items {
+			r.object(place{at.document, fmt.Sprintf("%s[%d]", at.field("items").path, i)}, item, strings.TrimSuffix(kind, "List"))
+		}
+	case version == "v1" && kind == "ServiceAccount":
+		r.serviceAccount(at, object)
+	}
+}
+
+func (r *reader) serviceAccount(at place, object map[string]any) {
+	at = at.field("metadata")
+	metadata, ok := object["metadata"].(map[string]any)
+	if !ok {
+		r.fault(at, "is missing or not a mapping: write it as kubectl get -o yaml prints it")
+		return
+	}
+	before := len(r.faults) + r.more
+	found := account{namespace: r.text(at, metadata, "namespace"), name: r.text(at, metadata, "name")}
+	uid, _ := metadata["uid"].(string)
+	if uid == "" {
+		r.fault(at.field("uid"), "is missing: names are reused, so only the uid tells which ServiceAccount is meant; kubectl get -o yaml prints it")
+	}
+	if value, has := metadata["annotations"]; has && value != nil {
+		found.annotations = r.annotations(at.field("annotations"), value)
+	}
+	if len(r.faults)+r.more > before {
+		return
+	}
+	byUID, byName := uidKey{r.cluster, uid}, nameKey{r.cluster, found.namespace, found.name}
+	_, sameUID := r.accounts.byUID[byUID]
+	_, sameName := r.accounts.uids[byName]
+	if sameUID || sameName {
+		r.fault(at, "the ServiceAccount %.253q of namespace %.63q, or its uid, is in the files of cluster %s already: keep the newer one", found.name, found.namespace, r.cluster)
+		return
+	}
+	r.accounts.byUID[byUID] = found
+	r.accounts.uids[byName] = uid
+}
+
+func (r *reader) text(at place, object map[string]any, field string) string {
+	text, _ := object[field].(string)
+	if text == "" {
+		r.fault(at.field(field), "is missing or not text: write it as kubectl get -o yaml prints it")
+	}
+	return text
+}
+
+// annotations keeps those that are wanted.
+func (r *reader) annotations(at place, value any) map[string]string {
+	object, ok := value.(map[string]any)
+	if !ok {
+		r.fault(at, "is not a mapping: write it as kubectl get -o yaml prints it")
+		return nil
+	}
+	var kept map[string]string
+	for _, key := range r.keys {
+		value, has := object[key]
+		if !has {
+			continue
+		}
+		text, ok := value.(string)
+		if !ok {
+			r.fault(at, "%s is not text: write its value in quotes", key)
+			continue
+		}
+		if kept == nil {
+			kept = map[string]string{}
+		}
+		kept[key] = text
+	}
+	return kept
+}
+
+// splitDocuments returns the YAML documents that have content. A document
+// marker stands at the start of a line, where it cannot be part of any value;
+// YAML 1.1 knows more line breaks than \n.
+func splitDocuments(data []byte) [][]byte {
+	var documents [][]byte
+	start, content := 0, false
+	end := func(at int) {
+		if content {
+			documents = append(documents, data[start:at])
+		}
+		start, content = at, false
+	}
+	for at := 0; at < len(data); {
+		length := bytes.IndexFunc(data[at:], isYAMLBreak)
+		if length < 0 {
+			length = len(data) - at
+		}
+		line := data[at : at+length]
+		text := line
+		if isMarker(line) {
+			end(at)
+			text = line[3:]
+			if line[0] == '.' {
+				start = at + length // it ends a document and belongs to none
+			}
+		}
+		if text = bytes.TrimLeft(text, " \t"); len(text) > 0 && text[0] != '#' {
+			content = true
+		}
+		at += length
+		if at < len(data) {
+			_, size := utf8.DecodeRune(data[at:])
+			at += size
+		}
+	}
+	end(len(data))
+	return documents
+}
+
+func isMarker(line []byte) bool {
+	return (bytes.HasPrefix(line, []byte("---")) || bytes.HasPrefix(line, []byte("..."))) &&
+		(len(line) == 3 || line[3] == ' ' || line[3] == '\t')
+}
+
+func isYAMLBreak(r rune) bool {
+	return r == '\n' || r == '\r' || r == '\u0085' || r == '\u2028' || r == '\u2029'
+}
