@@ -12,10 +12,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pullpass/pullpass/internal/exchange"
 )
@@ -61,6 +64,37 @@ func BenchmarkExchange(b *testing.B) {
 	run("first", r.handler, func(i int) int { return i })
 	run("repeated", r.handler, func(int) int { return 0 })
 	run("mix", r.handler, func(i int) int { return i / 2 })
+}
+
+// BenchmarkLiveIdentities fills the memory of verified and of issued tokens
+// with as many pods as a large cluster has, and reports what they cost.
+func BenchmarkLiveIdentities(b *testing.B) {
+	const identities = 100_000
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: fastKey()}, (&jose.SignerOptions{}).WithHeader("kid", "k2"))
+	must(b, err)
+	for b.Loop() {
+		r := newRig(b, func(c *rigConfig) { c.recorder = encodingRecorder{} })
+		before := heap()
+		for i := range identities {
+			claims := r.claims()
+			claims["jti"] = fmt.Sprintf("63ef7a8c-1d81-4c97-8f89-%012d", i)
+			w := httptest.NewRecorder()
+			r.handler.ServeHTTP(w, get(sign(b, signer, claims), "repository:team-a/web:pull"))
+			if w.Code != http.StatusOK {
+				b.Fatalf("status %d: %s", w.Code, w.Body)
+			}
+		}
+		b.ReportMetric(float64(heap()-before)/(1<<20), "MiB/100k-identities")
+		runtime.KeepAlive(r)
+	}
+}
+
+// heap returns the bytes that are in use.
+func heap() uint64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
 }
 
 // encodingRecorder pays for the audit line, as a real recorder does.

@@ -34,7 +34,7 @@ type Config struct {
 	ServiceAccounts ServiceAccounts // nil: no ServiceAccount has annotations
 	Registries      []*registryauth.Issuer
 	Policy          *Policy
-	CacheSize       int              // issued tokens to remember; 0 means 100,000
+	CacheSize       int              // issued tokens to remember; 0 means 25,000
 	Now             func() time.Time // nil means time.Now
 }
 
@@ -81,7 +81,9 @@ func New(c Config) (*Exchanger, error) {
 	}
 	size := c.CacheSize
 	if size == 0 {
-		size = 100_000
+		// About 40 MB. The second request of a pull follows the first within
+		// seconds, so what counts is the rate of pulls, not the number of pods.
+		size = 25_000
 	}
 	var err error
 	if x.issued, err = lru.New[issuedKey, registryauth.Token](size); err != nil {

@@ -2,6 +2,8 @@ package exchange_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"encoding/json"
@@ -63,6 +65,15 @@ var signingKeys = sync.OnceValue(func() [2]*rsa.PrivateKey {
 	return keys
 })
 
+// fastKey signs where a hundred thousand tokens are needed.
+var fastKey = sync.OnceValue(func() *ecdsa.PrivateKey {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	return key
+})
+
 // rig is a token endpoint made of the real parts: verifier, policy, keys.
 type rig struct {
 	handler   *exchange.Handler
@@ -102,6 +113,7 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 	keys := signingKeys()
 	jwks, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{
 		{Key: keys[0].Public(), KeyID: "k1", Algorithm: "RS256", Use: "sig"},
+		{Key: fastKey().Public(), KeyID: "k2", Algorithm: "ES256", Use: "sig"},
 	}})
 	must(t, err)
 	jwksFile := filepath.Join(dir, "jwks.json")
@@ -211,8 +223,17 @@ func (r *rig) lastEvent(t testing.TB, requests int) *exchange.Event {
 // token signs the claims of a pod of team-a/web after change, which may be nil.
 func (r *rig) token(t testing.TB, change func(claims map[string]any)) string {
 	t.Helper()
+	claims := r.claims()
+	if change != nil {
+		change(claims)
+	}
+	return sign(t, r.signer, claims)
+}
+
+// claims are those that the kubelet gets for a pod of team-a/web.
+func (r *rig) claims() map[string]any {
 	now := r.Now()
-	claims := map[string]any{
+	return map[string]any{
 		"iss": testIssuer, "aud": []string{testAudience}, "sub": "system:serviceaccount:team-a:web",
 		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix(), "jti": "63ef7a8c-1d81-4c97-8f89-724a51634a91",
 		"kubernetes.io": map[string]any{
@@ -222,10 +243,6 @@ func (r *rig) token(t testing.TB, change func(claims map[string]any)) string {
 			"node":           map[string]any{"name": "node1", "uid": "2bf1cc3e-4f38-4595-b30d-f4751860f82e"},
 		},
 	}
-	if change != nil {
-		change(claims)
-	}
-	return sign(t, r.signer, claims)
 }
 
 func sign(t testing.TB, signer jose.Signer, claims map[string]any) string {
