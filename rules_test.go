@@ -52,7 +52,7 @@ var imports = map[string]allowedImports{
 		ours: []string{"internal/oidc", "internal/registryauth", "internal/exchange", "internal/kube", "internal/state"},
 		others: []string{
 			"github.com/fsnotify/fsnotify", "github.com/go-chi/chi/v5", "github.com/prometheus/client_golang",
-			"github.com/spf13/cobra", "golang.org/x/sync", "sigs.k8s.io/yaml",
+			"github.com/spf13/cobra", "go.yaml.in/yaml/v3", "golang.org/x/sync",
 		},
 	},
 	"cmd/credential-provider": {},
