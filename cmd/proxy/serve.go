@@ -101,9 +101,13 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 		}
 	}
 	s.metrics = newMetrics(programVersion(), cfg, s.verifier)
+	for service, keys := range s.keys {
+		s.metrics.watchSigningKeys(service, keys)
+	}
 	if s.audit, err = openAudit(cfg.Audit.File, stdout, logger); err != nil {
 		return nil, err
 	}
+	s.metrics.watchAudit(s.audit.Failures)
 	handler, err := exchange.NewHandler(exchange.HandlerConfig{
 		Exchanger: s.exchanger,
 		Recorder:  recorders{s.audit, s.metrics},

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// unknownService stands for every service that is not configured.
+const unknownService = "unknown"
+
+const (
+	maxScrapes    = 4 // at a time
+	scrapeTimeout = 10 * time.Second
+)
+
+// metrics are what /metrics shows. All methods are safe for concurrent use.
+//
+// No label holds what a caller chose: no repository, pod, token id or address,
+// and of services and clusters only those that are configured.
+type metrics struct {
+	registry *prometheus.Registry
+	clusters map[string]bool
+	services map[string]bool
+
+	exchanges    *prometheus.CounterVec
+	duration     *prometheus.HistogramVec
+	legacyTokens *prometheus.CounterVec
+	reloads      *prometheus.CounterVec
+	lastReload   *prometheus.GaugeVec
+}
+
+var _ exchange.Recorder = (*metrics)(nil)
+
+// issuerStates tells the state of each issuer's keys.
+type issuerStates interface{ Status() []oidc.IssuerStatus }
+
+func newMetrics(version string, cfg *Config, issuers issuerStates) *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		clusters: map[string]bool{},
+		services: map[string]bool{},
+		exchanges: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pullpass_exchanges_total",
+			Help: "Token requests by outcome; the GET with which a client repeats a refused POST is not counted again.",
+		}, []string{"result", "reason", "cluster", "service", "grant_type"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:                            "pullpass_exchange_duration_seconds",
+			Help:                            "Time to answer a token request.",
+			Buckets:                         []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+			NativeHistogramBucketFactor:     1.1,
+			NativeHistogramMaxBucketNumber:  160,
+			NativeHistogramMinResetDuration: time.Hour,
+		}, []string{"result"}),
+		legacyTokens: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pullpass_legacy_tokens_total",
+			Help: "Refused secret-based ServiceAccount tokens; the audit log names their Secrets.",
+		}, []string{"cluster"}),
+		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pullpass_reloads_total",
+			Help: "Readings of files, the first one included; after a failure the last good files stay in use.",
+		}, []string{"name", "result"}),
+		lastReload: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "pullpass_reload_last_success_timestamp_seconds",
+			Help: "When files were last read without a fault.",
+		}, []string{"name"}),
+	}
+	for i := range cfg.Clusters {
+		m.clusters[cfg.Clusters[i].Name] = true
+		m.legacyTokens.WithLabelValues(cfg.Clusters[i].Name) // 0 is a statement too: nobody is left
+	}
+	for i := range cfg.Registries {
+		m.services[cfg.Registries[i].Service] = true
+	}
+	buildInfo := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "pullpass_build_info", Help: "Always 1.", ConstLabels: prometheus.Labels{"version": version},
+	})
+	buildInfo.Set(1)
+	m.registry.MustRegister(
+		m.exchanges, m.duration, m.legacyTokens, m.reloads, m.lastReload, buildInfo, newIssuerCollector(issuers),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return m
+}
+
+// Record counts one request.
+func (m *metrics) Record(event *exchange.Event) {
+	if event.Retry && event.Status >= http.StatusBadRequest {
+		return // containerd repeats a refused POST as a GET: one attempt, refused once
+	}
+	cluster := ""
+	if m.clusters[event.Cluster] {
+		cluster = event.Cluster
+	}
+	service := unknownService
+	if m.services[event.Service] {
+		service = event.Service
+	}
+	result := string(event.Result)
+	m.exchanges.WithLabelValues(result, event.Reason, cluster, service, knownGrantType(event.GrantType)).Inc()
+	m.duration.WithLabelValues(result).Observe(event.Latency)
+	if event.Reason == string(oidc.ReasonLegacy) {
+		m.legacyTokens.WithLabelValues(cluster).Inc()
+	}
+}
+
+func knownGrantType(s string) string {
+	switch registryauth.GrantType(s) {
+	case registryauth.GrantAnonymous, registryauth.GrantBasic, registryauth.GrantBearer,
+		registryauth.GrantPassword, registryauth.GrantRefreshToken, registryauth.GrantTokenExchange:
+		return s
+	}
+	return "" // the request was refused before its form was known
+}
+
+// reloaded counts one reading of a group of files. name is one of ours.
+func (m *metrics) reloaded(name string, err error) {
+	if err != nil {
+		m.reloads.WithLabelValues(name, "failure").Inc()
+		return
+	}
+	m.reloads.WithLabelValues(name, "success").Inc()
+	m.lastReload.WithLabelValues(name).SetToCurrentTime()
+}
+
+// watchSigningKeys shows when the key that signs for a service ends: 0 while no
+// key can sign, nothing while it has no end.
+func (m *metrics) watchSigningKeys(service string, keys registryauth.Keys) {
+	m.registry.MustRegister(signingKeyCollector{
+		expiry: prometheus.NewDesc("pullpass_signing_key_expiry_timestamp_seconds",
+			"When the certificate of the signing key ends; 0 while no key can sign.", nil, prometheus.Labels{"service": service}),
+		keys: keys,
+	})
+}
+
+// watchAudit shows how many audit events were lost.
+func (m *metrics) watchAudit(failures func() uint64) {
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "pullpass_audit_failures_total", Help: "Audit events that could not be written.",
+	}, func() float64 { return float64(failures()) }))
+}
+
+// handler serves the metrics. It is for the admin listener only.
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+		MaxRequestsInFlight: maxScrapes,
+		Timeout:             scrapeTimeout,
+		EnableOpenMetrics:   true,
+	})
+}
+
+// issuerCollector reads the state of the issuers' keys at each scrape.
+type issuerCollector struct {
+	issuers                  issuerStates
+	keys, fetchedAt, fetches *prometheus.Desc
+}
+
+func newIssuerCollector(issuers issuerStates) issuerCollector {
+	return issuerCollector{
+		issuers: issuers,
+		keys: prometheus.NewDesc("pullpass_issuer_keys",
+			"Keys of the cluster's issuer that are believed now.", []string{"cluster"}, nil),
+		fetchedAt: prometheus.NewDesc("pullpass_issuer_keys_fetched_timestamp_seconds",
+			"When the keys were last fetched; 0: never.", []string{"cluster"}, nil),
+		fetches: prometheus.NewDesc("pullpass_issuer_key_fetches_total",
+			"Attempts to fetch the keys.", []string{"cluster", "result"}, nil),
+	}
+}
+
+func (c issuerCollector) Describe(descs chan<- *prometheus.Desc) {
+	descs <- c.keys
+	descs <- c.fetchedAt
+	descs <- c.fetches
+}
+
+func (c issuerCollector) Collect(out chan<- prometheus.Metric) {
+	for _, s := range c.issuers.Status() {
+		out <- prometheus.MustNewConstMetric(c.keys, prometheus.GaugeValue, float64(s.Keys), s.Cluster)
+		out <- prometheus.MustNewConstMetric(c.fetchedAt, prometheus.GaugeValue, timestamp(s.FetchedAt), s.Cluster)
+		out <- prometheus.MustNewConstMetric(c.fetches, prometheus.CounterValue, float64(s.Fetches-s.Failures), s.Cluster, "success")
+		out <- prometheus.MustNewConstMetric(c.fetches, prometheus.CounterValue, float64(s.Failures), s.Cluster, "failure")
+	}
+}
+
+type signingKeyCollector struct {
+	expiry *prometheus.Desc
+	keys   registryauth.Keys
+}
+
+func (c signingKeyCollector) Describe(descs chan<- *prometheus.Desc) { descs <- c.expiry }
+
+func (c signingKeyCollector) Collect(out chan<- prometheus.Metric) {
+	key, err := c.keys.Signing()
+	switch {
+	case err != nil:
+		out <- prometheus.MustNewConstMetric(c.expiry, prometheus.GaugeValue, 0)
+	case !key.NotAfter.IsZero():
+		out <- prometheus.MustNewConstMetric(c.expiry, prometheus.GaugeValue, timestamp(key.NotAfter))
+	}
+}
+
+// timestamp is t as Prometheus wants it, and 0 for no time.
+func timestamp(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1000
+}
