@@ -154,14 +154,19 @@ func goBuild(t testing.TB, dir, out, pkg, ldflags string) {
 
 func cacheDir(t testing.TB) string {
 	t.Helper()
-	if dir := os.Getenv("PULLPASS_E2E_CACHE"); dir != "" {
-		return dir
+	dir := os.Getenv("PULLPASS_E2E_CACHE")
+	if dir == "" {
+		user, err := os.UserCacheDir()
+		if err != nil {
+			t.Fatalf("no cache directory, set PULLPASS_E2E_CACHE: %v", err)
+		}
+		dir = filepath.Join(user, "pullpass-e2e")
 	}
-	dir, err := os.UserCacheDir()
+	dir, err := filepath.Abs(dir) // programs are built in other directories
 	if err != nil {
-		t.Fatalf("no cache directory, set PULLPASS_E2E_CACHE: %v", err)
+		t.Fatal(err)
 	}
-	return filepath.Join(dir, "pullpass-e2e")
+	return dir
 }
 
 // e2eDir is the directory of this module. Tests run in the directory of their package: all are in the module's root.

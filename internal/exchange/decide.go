@@ -130,11 +130,11 @@ func (e *evaluation) decide(scope registryauth.Scope, trace *Trace) ScopeDecisio
 	return d
 }
 
-// appendShared appends without changing what is shared, and without copying it
-// if it can.
+// appendShared appends without copying what is shared, if it can. What is shared
+// has no room to append in.
 func appendShared(list, shared []string) []string {
 	if list == nil {
-		return shared[:len(shared):len(shared)]
+		return shared
 	}
 	return append(list, shared...)
 }

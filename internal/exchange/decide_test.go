@@ -80,6 +80,12 @@ func TestRequestIsNotChanged(t *testing.T) {
 	if !slices.Equal(asked, []string{"push", "pull", "push"}) {
 		t.Errorf("the request became %q", asked)
 	}
+	sorted := []string{"pull", "push", "sign"}
+	d = policy.Decide(Subject{}, "", []registryauth.Scope{{Type: "repository", Name: "a", Actions: sorted[:2]}})
+	_ = append(d.Scopes[0].Granted, "delete")
+	if sorted[2] != "sign" {
+		t.Errorf("appending to what is granted changed the request to %q", sorted)
+	}
 }
 
 // A decision shares memory with the policy, so joining rules must not write
@@ -97,6 +103,28 @@ rules:
 	d := policy.Decide(Subject{}, "", scopesOf(t, "repository:b:pull,push repository:c:pull,push"))
 	if got := fmt.Sprint(d.Scopes[0].Rules, d.Scopes[1].Rules); got != "[a b] [a c]" {
 		t.Errorf("rules %s", got)
+	}
+}
+
+// A rule with * gives more than one with every action that has a name, so the
+// latter must not end the search.
+func TestOrderDoesNotCountForAll(t *testing.T) {
+	t.Parallel()
+	rules := []string{
+		"- {name: named, anonymous: true, allow: [{repositories: [a], actions: [pull, push, delete]}]}\n",
+		"- {name: all, anonymous: true, allow: [{repositories: [a], actions: ['*']}]}\n",
+	}
+	for range 2 {
+		d := policyOf(t, rules, "").Decide(Subject{}, "", scopesOf(t, "repository:a:*"))
+		if !slices.Equal(d.Scopes[0].Granted, []string{"*"}) || d.Scopes[0].Reason != "" {
+			t.Errorf("%s grants %+v", rules, d.Scopes[0])
+		}
+		slices.Reverse(rules)
+	}
+	// Named or not, there is nothing left to ask for, and no reason to give.
+	d := policyOf(t, rules[:1], "").Decide(Subject{}, "", scopesOf(t, "repository:a:*"))
+	if !slices.Equal(d.Scopes[0].Granted, []string{"delete", "pull", "push"}) || d.Scopes[0].Reason != "" {
+		t.Errorf("granted %+v", d.Scopes[0])
 	}
 }
 

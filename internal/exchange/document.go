@@ -82,8 +82,7 @@ func parseDocument(file PolicyFile, f *faults) (node, bool) {
 func hasSecondDocument(data []byte) bool {
 	content, ended := false, false
 	for line := range bytes.FieldsFuncSeq(data, isYAMLBreak) {
-		marker := bytes.HasPrefix(line, []byte("---")) || bytes.HasPrefix(line, []byte("..."))
-		if marker && (len(line) == 3 || line[3] == ' ' || line[3] == '\t') {
+		if bytes.HasPrefix(line, []byte("---")) || bytes.HasPrefix(line, []byte("...")) {
 			ended = content
 			line = line[3:]
 		}

@@ -113,9 +113,9 @@ func (p pattern) match(name string, id *oidc.Identity) bool {
 		if !more {
 			tail, ok := lastComponents(segment, name)
 			if ok {
-				tail, ok = cutMatch(segment, tail, id)
+				_, ok = cutMatch(segment, tail, id)
 			}
-			return ok && tail == ""
+			return ok
 		}
 		after, ok := cutMatch(segment, name, id)
 		for ; !ok; after, ok = cutMatch(segment, name, id) {
@@ -186,8 +186,8 @@ func matchComponent(pattern, s string, id *oidc.Identity) bool {
 	for {
 		text, rest, more = strings.Cut(rest, "*")
 		if !more {
-			length, ok := textLength(text, id)
-			if !ok || len(s) < length {
+			length := textLength(text, id)
+			if len(s) < length {
 				return false
 			}
 			left, ok := cutText(text, s[len(s)-length:], id)
@@ -229,16 +229,14 @@ func findText(text, s string, id *oidc.Identity) (rest string, ok bool) {
 	return "", false
 }
 
-func textLength(text string, id *oidc.Identity) (length int, ok bool) {
+func textLength(text string, id *oidc.Identity) int {
+	length := 0
 	for text != "" {
-		literal, next, ok := nextLiteral(text, id)
-		if !ok {
-			return 0, false
-		}
+		literal, next, _ := nextLiteral(text, id)
 		length += len(literal)
 		text = next
 	}
-	return length, true
+	return length
 }
 
 // nextLiteral returns the text up to the next placeholder, or what the

@@ -25,7 +25,7 @@ func (m *subjectMatch) mismatch(id *oidc.Identity) string {
 		return "serviceAccounts"
 	case !matchAny(m.nodes, id.Node.Name):
 		return "nodes"
-	case m.tokenIDs != nil && (id.TokenID == "" || !slices.Contains(m.tokenIDs, id.TokenID)):
+	case m.tokenIDs != nil && !slices.Contains(m.tokenIDs, id.TokenID):
 		return "tokenIDs"
 	}
 	return ""

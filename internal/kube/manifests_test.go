@@ -86,6 +86,7 @@ func TestAnnotationsByClusterAndUID(t *testing.T) {
 		{"same in another cluster", identity("two", "team-a", "web", "uid-web"), "of the other cluster"},
 		{"recreated: another UID", identity("one", "team-a", "web", "uid-new"), ""},
 		{"UID of another account", identity("one", "team-a", "web", "uid-default"), ""},
+		{"another name", identity("one", "team-a", "api", "uid-web"), ""},
 		{"another namespace", identity("one", "team-b", "web", "uid-web"), ""},
 		{"unknown cluster", identity("three", "team-a", "web", "uid-web"), ""},
 		{"no UID", identity("one", "team-a", "web", ""), ""},
