@@ -190,8 +190,8 @@ func matchComponent(pattern, s string, id *oidc.Identity) bool {
 			if len(s) < length {
 				return false
 			}
-			left, ok := cutText(text, s[len(s)-length:], id)
-			return ok && left == ""
+			_, ok = cutText(text, s[len(s)-length:], id)
+			return ok
 		}
 		if s, ok = findText(text, s, id); !ok {
 			return false

@@ -219,8 +219,7 @@ func splitDocuments(data []byte) [][]byte {
 }
 
 func isMarker(line []byte) bool {
-	return (bytes.HasPrefix(line, []byte("---")) || bytes.HasPrefix(line, []byte("..."))) &&
-		(len(line) == 3 || line[3] == ' ' || line[3] == '\t')
+	return bytes.HasPrefix(line, []byte("---")) || bytes.HasPrefix(line, []byte("..."))
 }
 
 func isYAMLBreak(r rune) bool {
