@@ -150,7 +150,7 @@ func parseSubjects(n node, deny bool) []subjectMatch {
 	}
 	var subjects []subjectMatch
 	for _, entry := range n.list() {
-		var m subjectMatch
+		m := subjectMatch{provenNode: !deny}
 		fields := entry.fields(known...)
 		for _, name := range known {
 			field, ok := fields[name]

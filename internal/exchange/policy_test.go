@@ -130,7 +130,9 @@ func identity(t testing.TB, text string) *oidc.Identity {
 	for _, field := range fields[1:] {
 		switch key, value, _ := strings.Cut(field, "="); key {
 		case "node":
-			id.Node.Name = value
+			id.Node = oidc.ObjectRef{Name: value, UID: "uid-of-" + value}
+		case "node-without-uid":
+			id.Node = oidc.ObjectRef{Name: value}
 		case "token":
 			id.TokenID = value
 		default:

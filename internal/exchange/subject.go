@@ -12,6 +12,11 @@ import (
 type subjectMatch struct {
 	clusters, namespaces, serviceAccounts, nodes []string // globs
 	tokenIDs                                     []string // exact
+	// provenNode is set in rules: what a rule allows to a node, it allows only
+	// to one that the token names with its UID. The API server writes the mere
+	// name of a Node that did not exist when the token was issued. A denial
+	// takes that name as well.
+	provenNode bool
 }
 
 // mismatch names the first field that does not match, or is empty.
@@ -23,7 +28,7 @@ func (m *subjectMatch) mismatch(id *oidc.Identity) string {
 		return "namespaces"
 	case !matchAny(m.serviceAccounts, id.ServiceAccount.Name):
 		return "serviceAccounts"
-	case !matchAny(m.nodes, id.Node.Name):
+	case !matchAny(m.nodes, id.Node.Name), m.nodes != nil && m.provenNode && id.Node.UID == "":
 		return "nodes"
 	case m.tokenIDs != nil && !slices.Contains(m.tokenIDs, id.TokenID):
 		return "tokenIDs"
