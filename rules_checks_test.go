@@ -88,6 +88,9 @@ var rules = []rule{
 		{sources("examples/tls.key", ""), "examples/tls.key"},
 		{sources("examples/testdata.pem", ""), "examples/testdata.pem"},
 	}},
+	{"tests that Markdown names exist", markdownTests, []example{
+		{sources("SECURITY.md", "see `TestGone`"), "SECURITY.md: TestGone"},
+	}},
 	{"links in Markdown lead to files", markdownLinks, []example{
 		{sources("README.md", "see [the design](docs/design.md#flow)"), "README.md:1: docs/design.md"},
 		{sources("docs/a.md", "```\ncode\n```\n[up](README.md)"), "docs/a.md:4: README.md"},
@@ -344,6 +347,40 @@ func linkTargets(line string) (targets []string) {
 		}
 	}
 	return targets
+}
+
+// markdownTests keeps a promise like "this test would fail" from outliving the
+// test.
+func markdownTests(p project) (violations []string) {
+	exists := map[string]bool{}
+	for _, f := range p.goFiles() {
+		for _, d := range f.syntax.Decls {
+			if function, ok := d.(*ast.FuncDecl); ok && f.isTest() {
+				exists[function.Name.Name] = true
+			}
+		}
+	}
+	for _, name := range p.paths() {
+		if path.Ext(name) != ".md" {
+			continue
+		}
+		for i, word := range strings.Split(p.files[name], "`") {
+			inCode := i%2 == 1
+			if inCode && isTestName(word) && !exists[word] {
+				violations = append(violations, name+": "+word+" is no test here")
+			}
+		}
+	}
+	return violations
+}
+
+func isTestName(word string) bool {
+	for _, prefix := range []string{"Test", "Fuzz"} {
+		if rest, ok := strings.CutPrefix(word, prefix); ok && rest != "" && 'A' <= rest[0] && rest[0] <= 'Z' && !strings.ContainsAny(rest, " .(") {
+			return true
+		}
+	}
+	return false
 }
 
 type goFile struct {
