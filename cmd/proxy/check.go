@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"slices"
 
 	"github.com/spf13/cobra"
 )
@@ -26,10 +27,10 @@ changed and no network is used, so it fits a CI job and an init container.`,
 			if err != nil {
 				return reportFaults(cmd.ErrOrStderr(), err)
 			}
-			for _, warning := range cfg.Warnings {
+			faults, warnings := checkFiles(cfg, insecureHTTP)
+			for _, warning := range slices.Concat(cfg.Warnings, warnings) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warning)
 			}
-			faults := checkFiles(cfg, insecureHTTP)
 			if len(faults) > 0 {
 				return reportFaults(cmd.ErrOrStderr(), errors.Join(faults...))
 			}
@@ -44,8 +45,7 @@ changed and no network is used, so it fits a CI job and an init container.`,
 }
 
 // checkFiles reads what serve reads, and goes on after a fault.
-func checkFiles(cfg *Config, insecureHTTP bool) []error {
-	var faults []error
+func checkFiles(cfg *Config, insecureHTTP bool) (faults []error, warnings []string) {
 	note := func(err error) { faults = append(faults, flatten(err)...) }
 	// A file that is not there was named by CheckFiles, with its field.
 	noteContent := func(err error) {
@@ -56,11 +56,13 @@ func checkFiles(cfg *Config, insecureHTTP bool) []error {
 		}
 	}
 	logger := slog.New(slog.DiscardHandler)
-	note(cfg.CheckListeners(insecureHTTP))
+	listeners := cfg.CheckListeners(insecureHTTP)
+	note(listeners)
 	note(cfg.CheckFiles())
 	policy, err := loadPolicy(cfg)
 	noteContent(err)
 	if err == nil {
+		warnings = policyWarnings(cfg, policy)
 		_, err = newManifests(cfg, policy)
 		noteContent(err)
 	}
@@ -71,11 +73,11 @@ func checkFiles(cfg *Config, insecureHTTP bool) []error {
 		_, err := newSigningKeys(&cfg.Registries[i], logger)
 		noteContent(err)
 	}
-	if !insecureHTTP {
+	if !insecureHTTP && listeners == nil {
 		_, err = newServerTLS(cfg.Server.TLS)
 		note(err)
 	}
-	return faults
+	return faults, warnings
 }
 
 // reportFaults writes each fault on its own line.

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -72,12 +73,12 @@ type service struct {
 // no reason not to start.
 func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.Logger) (*service, error) {
 	s := &service{cfg: cfg, logger: logger, keys: map[string]*signingKeys{}}
-	for _, warning := range cfg.Warnings {
-		logger.Warn(warning)
-	}
 	policy, err := loadPolicy(cfg)
 	if err != nil {
 		return nil, err
+	}
+	for _, warning := range slices.Concat(cfg.Warnings, policyWarnings(cfg, policy)) {
+		logger.Warn(warning)
 	}
 	if s.manifests, err = newManifests(cfg, policy); err != nil {
 		return nil, err

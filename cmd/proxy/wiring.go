@@ -35,6 +35,18 @@ func loadPolicy(cfg *Config) (*exchange.Policy, error) {
 	return exchange.ParsePolicy(files...)
 }
 
+// policyWarnings names what in the policy no request can match.
+func policyWarnings(cfg *Config, policy *exchange.Policy) []string {
+	var clusters, services []string
+	for i := range cfg.Clusters {
+		clusters = append(clusters, cfg.Clusters[i].Name)
+	}
+	for i := range cfg.Registries {
+		services = append(services, cfg.Registries[i].Service)
+	}
+	return policy.Unused(clusters, services)
+}
+
 func newVerifier(cfg *Config, logger *slog.Logger) (*oidc.Verifier, error) {
 	issuers := make([]oidc.Issuer, len(cfg.Clusters))
 	for i, c := range cfg.Clusters {

@@ -110,3 +110,35 @@ func quote(s string) string {
 	}
 	return strconv.QuoteToASCII(s)
 }
+
+// Unused names what can never match because no such cluster or service is
+// configured. It is a warning, not a fault: one policy may serve several
+// proxies. But a denial with a mistyped name denies nobody.
+func (p *Policy) Unused(clusters, services []string) []string {
+	var unused []string
+	note := func(where, field, value, configured string) {
+		unused = append(unused, fmt.Sprintf("%s: %s: %s matches nothing that is configured (%s)", where, field, quote(value), configured))
+	}
+	checkSubjects := func(where string, subjects []subjectMatch) {
+		for _, s := range subjects {
+			for _, glob := range s.clusters {
+				if !slices.ContainsFunc(clusters, func(name string) bool { return matchComponent(glob, name, nil) }) {
+					note(where, "clusters", glob, "clusters[].name")
+				}
+			}
+		}
+	}
+	for _, r := range p.rules {
+		where := "rule " + r.name[0]
+		checkSubjects(where, r.subjects)
+		for _, service := range r.services {
+			if !slices.Contains(services, service) {
+				note(where, "services", service, "registries[].service")
+			}
+		}
+	}
+	for _, d := range p.deny {
+		checkSubjects("deny rule "+d.name, d.subjects)
+	}
+	return unused
+}
