@@ -103,7 +103,7 @@ policyFiles: [policy.yaml]
 func TestServe(t *testing.T) {
 	t.Parallel()
 	p := startService(t, "")
-	raw := serviceAccountToken(t)
+	raw := serviceAccountToken(t, "https://issuer.example.com")
 
 	status, bundle := p.fetch(t, "https://"+p.address+"/certificates.pem")
 	if status != 200 {
@@ -172,7 +172,7 @@ func TestServe(t *testing.T) {
 func TestServeReloads(t *testing.T) {
 	t.Parallel()
 	p := startService(t, "")
-	raw := serviceAccountToken(t)
+	raw := serviceAccountToken(t, "https://issuer.example.com")
 	granted := func() int { return len(p.exchange(t, "/token", raw, "repository:team-a/web:pull")) }
 	if granted() != 1 {
 		t.Fatal("not granted")
@@ -201,7 +201,7 @@ func TestServeDrains(t *testing.T) {
 	t.Parallel()
 	p := startService(t, "")
 	connection := p.dial(t)
-	body := url.Values{"grant_type": {"password"}, "service": {"registry.example.com"}, "username": {"x"}, "password": {serviceAccountToken(t)}}.Encode()
+	body := url.Values{"grant_type": {"password"}, "service": {"registry.example.com"}, "username": {"x"}, "password": {serviceAccountToken(t, "https://issuer.example.com")}}.Encode()
 	_, err := fmt.Fprintf(connection, "POST /token HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\n%s", len(body), body[:10])
 	must(t, err)
 	time.Sleep(50 * time.Millisecond) // until the server has the header: it then counts as open
@@ -221,6 +221,33 @@ func TestServeDrains(t *testing.T) {
 	}
 	if err := <-stopped; err != nil {
 		t.Errorf("ended with %v", err)
+	}
+}
+
+// One cluster's issuer that is down is that cluster's trouble alone: the proxy
+// starts, serves the others, and says who is missing.
+func TestServeWithAnIssuerDown(t *testing.T) {
+	t.Parallel()
+	p := startService(t, `
+- name: lost
+  issuer: https://127.0.0.1:1
+  audiences: [registry.example.com]
+`)
+	if access := p.exchange(t, "/token", serviceAccountToken(t, "https://issuer.example.com"), "repository:team-a/web:pull"); len(access) != 1 {
+		t.Errorf("the other cluster's token opens %v", access)
+	}
+	request, err := http.NewRequest(http.MethodGet, "https://"+p.address+"/token?service=registry.example.com", nil)
+	must(t, err)
+	request.SetBasicAuth("serviceaccount", serviceAccountToken(t, "https://127.0.0.1:1"))
+	response, err := p.client.Do(request)
+	must(t, err)
+	response.Body.Close()
+	if response.StatusCode != http.StatusServiceUnavailable || response.Header.Get("Retry-After") == "" {
+		t.Errorf("a token of the lost cluster: %s, Retry-After %q", response.Status, response.Header.Get("Retry-After"))
+	}
+	status, body := p.fetch(t, "http://"+p.admin+"/readyz")
+	if status != http.StatusOK || !strings.Contains(body, `{"name":"lost","healthy":false,"message":"`) || !strings.Contains(body, `{"name":"prod","healthy":true}`) {
+		t.Errorf("/readyz: %d %s", status, body)
 	}
 }
 
@@ -307,13 +334,13 @@ rules:
 `
 }
 
-func serviceAccountToken(t *testing.T) string {
+func serviceAccountToken(t *testing.T, issuer string) string {
 	t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: issuerKey()}, (&jose.SignerOptions{}).WithHeader("kid", "k1"))
 	must(t, err)
 	now := time.Now()
 	raw, err := jwt.Signed(signer).Claims(map[string]any{
-		"iss": "https://issuer.example.com", "aud": []string{"registry.example.com"}, "sub": "system:serviceaccount:team-a:web", "jti": "id-1",
+		"iss": issuer, "aud": []string{"registry.example.com"}, "sub": "system:serviceaccount:team-a:web", "jti": "id-1",
 		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix(),
 		"kubernetes.io": map[string]any{
 			"namespace":      "team-a",
