@@ -23,7 +23,6 @@ const (
 	readTimeout       = 10 * time.Second
 	writeTimeout      = 30 * time.Second
 	idleTimeout       = 2 * time.Minute
-	requestTimeout    = 15 * time.Second
 	maxHeaderBytes    = 64 << 10 // a 16 KiB token in Basic, and room to refuse a larger one politely
 	shutdownTimeout   = 20 * time.Second
 
@@ -43,7 +42,6 @@ func publicHandler(token, jwks, certificates http.Handler) http.Handler {
 			StatusCode:   http.StatusServiceUnavailable,
 			RetryAfterFn: func(bool) time.Duration { return queueRetryHint },
 		}))
-		r.Use(middleware.Timeout(requestTimeout))
 		for _, path := range []string{"/token", "/auth/token", "/auth/token/"} {
 			r.Handle(path, token)
 		}

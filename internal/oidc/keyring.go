@@ -24,6 +24,11 @@ const (
 	// maxWait is how long a token waits for a fetch that is under way.
 	maxWait = 5 * time.Second
 
+	// maxWaiting is how many tokens of one issuer wait at a time. Forged ones
+	// wait as well, and must not take all of the server's places while an
+	// issuer hangs.
+	maxWaiting = 256
+
 	networkInterval = 5 * time.Minute
 	fileInterval    = 10 * time.Second
 	firstRetry      = time.Second
@@ -41,6 +46,8 @@ type keyring struct {
 	log      *slog.Logger
 
 	current atomic.Pointer[keySet] // nil before the first good fetch
+
+	waiting atomic.Int64
 
 	mu        sync.Mutex
 	running   <-chan struct{} // closed at the end of the fetch that is under way; nil: none is
@@ -108,6 +115,11 @@ func (r *keyring) fetchOnDemand(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 
+	if r.waiting.Add(1) > maxWaiting {
+		r.waiting.Add(-1)
+		return errors.New("the keys are still being fetched, and too many tokens wait for them")
+	}
+	defer r.waiting.Add(-1)
 	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, errors.New("the keys are still being fetched"))
 	defer cancel()
 	select {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -307,6 +308,47 @@ func TestWaitForAFetchIsBounded(t *testing.T) {
 		if status := r.status(); status.Fetches != 1 || status.Failures != 1 {
 			t.Errorf("status %+v", status)
 		}
+	})
+}
+
+// A flood of forged tokens must not take all of the server's places while the
+// issuer that they name hangs.
+func TestFewTokensWaitForAHangingIssuer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := &keyring{
+			maxAge: time.Hour, now: time.Now, log: slog.New(slog.DiscardHandler),
+			fetch: func(ctx context.Context) (map[string]*key, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			},
+		}
+		var atOnce, waited atomic.Int64
+		begin := time.Now()
+		var callers sync.WaitGroup
+		for range 2 * maxWaiting {
+			callers.Go(func() {
+				_, reason, _ := r.find(t.Context(), "forged")
+				switch took := time.Since(begin); {
+				case reason != ReasonUnavailable:
+					t.Errorf("reason %s", reason)
+				case took == 0:
+					atOnce.Add(1)
+				case took == maxWait:
+					waited.Add(1)
+				default:
+					t.Errorf("answered after %s", took)
+				}
+			})
+		}
+		callers.Wait()
+		if atOnce.Load() != maxWaiting || waited.Load() != maxWaiting {
+			t.Errorf("%d were answered at once and %d waited, want %d each", atOnce.Load(), waited.Load(), maxWaiting)
+		}
+		if n := r.waiting.Load(); n != 0 {
+			t.Errorf("%d wait for ever", n)
+		}
+		time.Sleep(fetchTimeout) // the fetch ends
 	})
 }
 
