@@ -53,8 +53,8 @@ build: ## bin/pullpass and bin/pullpass-credential-provider
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/pullpass ./cmd/proxy
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/pullpass-credential-provider ./cmd/credential-provider
 
-image: ## container image (not there yet)
-	@echo "make image: there is no Dockerfile yet; 'make build' makes static binaries" >&2; exit 1
+image: build ## bin/pullpass-image.tar, for docker load, podman load, skopeo and ctr
+	$(GO) run ./deploy/image
 
 clean: ## remove bin/
 	rm -rf bin
