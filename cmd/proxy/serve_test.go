@@ -202,18 +202,21 @@ func TestServeDrains(t *testing.T) {
 	p := startService(t, "")
 	connection := p.dial(t)
 	body := url.Values{"grant_type": {"password"}, "service": {"registry.example.com"}, "username": {"x"}, "password": {serviceAccountToken(t, "https://issuer.example.com")}}.Encode()
-	_, err := fmt.Fprintf(connection, "POST /token HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\n%s", len(body), body[:10])
+	_, err := fmt.Fprintf(connection, "POST /token HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(body))
 	must(t, err)
-	time.Sleep(50 * time.Millisecond) // until the server has the header: it then counts as open
+	reader := bufio.NewReader(connection)
+	if begun, err := http.ReadResponse(reader, nil); err != nil || begun.StatusCode != http.StatusContinue {
+		t.Fatalf("the request did not begin: %v, %v", begun, err)
+	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- p.stop() }()
 	eventually(t, "readyz says that the service drains", func() bool {
 		status, body := p.fetch(t, "http://"+p.admin+"/readyz")
 		return status == http.StatusServiceUnavailable && strings.Contains(body, `"draining":true`)
 	})
-	_, err = io.WriteString(connection, body[10:])
+	_, err = io.WriteString(connection, body)
 	must(t, err)
-	response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+	response, err := http.ReadResponse(reader, nil)
 	must(t, err)
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
