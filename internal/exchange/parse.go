@@ -45,7 +45,8 @@ func (p *policyParser) parse(file PolicyFile) {
 			p.rules = append(p.rules, p.rule(n))
 		}
 	}
-	if hasDeny {
+	// Nobody denied is a plain statement; every other empty list is a fault.
+	if none, isList := deny.value.([]any); hasDeny && !(isList && len(none) == 0) {
 		for _, n := range p.limited(deny.list()) {
 			p.deny = append(p.deny, p.denyRule(n))
 		}

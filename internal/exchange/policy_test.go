@@ -193,3 +193,20 @@ deny:
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+// A file that says "deny: []" says that nobody is denied.
+func TestEmptyDeny(t *testing.T) {
+	t.Parallel()
+	const rules = `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules: [{name: all, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["**"], actions: [pull]}]}]
+deny: []
+`
+	policy := mustParse(t, PolicyFile{Name: "policy.yaml", Data: []byte(rules)})
+	requested := []registryauth.Scope{{Type: "repository", Name: "a/b", Actions: []string{"pull"}}}
+	subject := Subject{Identity: identity(t, "prod/team-a/web")}
+	if d := policy.Decide(subject, "registry.example.com", requested); d.DeniedBy != "" || len(d.Granted()) != 1 {
+		t.Errorf("decision %+v", d)
+	}
+}
