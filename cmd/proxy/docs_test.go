@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"reflect"
 	"regexp"
@@ -58,4 +59,44 @@ func TestPolicyDocument(t *testing.T) {
 	t.Parallel()
 	_, err := exchange.ParsePolicy(exchange.PolicyFile{Name: "docs/policy.md", Data: yamlBlock(t, "docs/policy.md")})
 	must(t, err)
+}
+
+// The examples belong together: one audience in all of them, and the plugin's
+// own name.
+func TestExamplesAgree(t *testing.T) {
+	t.Parallel()
+	read := func(name string, into any) {
+		t.Helper()
+		data, err := os.ReadFile("../../examples/" + name)
+		must(t, err)
+		decoder := yaml.NewDecoder(bytes.NewReader(data))
+		must(t, decoder.Decode(into))
+	}
+	data, err := os.ReadFile("../../examples/pullpass.yaml")
+	must(t, err)
+	cfg, err := ParseConfig(data, "pullpass.yaml", "../../examples")
+	must(t, err)
+	audience := cfg.Clusters[0].Audiences[0]
+
+	var plugin struct {
+		Providers []struct {
+			Name            string
+			MatchImages     []string `yaml:"matchImages"`
+			TokenAttributes struct {
+				Audience  string `yaml:"serviceAccountTokenAudience"`
+				CacheType string `yaml:"cacheType"`
+			} `yaml:"tokenAttributes"`
+		}
+	}
+	read("credential-provider.yaml", &plugin)
+	if p := plugin.Providers[0]; p.Name != "pullpass-credential-provider" || p.TokenAttributes.Audience != audience || p.TokenAttributes.CacheType != "Token" {
+		t.Errorf("credential-provider.yaml: %+v, and the audience is %q", p, audience)
+	}
+	var role struct {
+		Rules []struct{ Resources, Verbs []string }
+	}
+	read("audience-rbac.yaml", &role)
+	if r := role.Rules[0]; r.Resources[0] != audience || r.Verbs[0] != "request-serviceaccounts-token-audience" {
+		t.Errorf("audience-rbac.yaml: %+v, and the audience is %q", r, audience)
+	}
 }
