@@ -185,6 +185,25 @@ func TestServeReloads(t *testing.T) {
 	write(t, p.dir, "policy.yaml", policyFor("elsewhere/**"))
 	eventually(t, "the new policy counts", func() bool { return granted() == 0 })
 
+	// A rule that reads an annotation, and then a ServiceAccount that has it.
+	write(t, p.dir, "policy.yaml", policyFor("elsewhere/**")+annotationRule)
+	write(t, p.dir, "serviceaccounts.yaml", "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web, namespace: team-a, uid: uid-1, annotations: {pullpass.dev/repositories: team-a/web}}\n")
+	eventually(t, "the annotation counts", func() bool { return granted() == 1 })
+	write(t, p.dir, "serviceaccounts.yaml", "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web, namespace: team-a, uid: uid-9, annotations: {pullpass.dev/repositories: team-a/web}}\n")
+	eventually(t, "the recreated ServiceAccount is another one", func() bool { return granted() == 0 })
+
+	// A key made beside the running server signs.
+	_, before := p.fetch(t, "https://"+p.address+"/.well-known/jwks.json")
+	var stderr bytes.Buffer
+	if code := run(t.Context(), []string{"keys", "rotate", "--config", filepath.Join(p.dir, "pullpass.yaml")}, nil, io.Discard, &stderr); code != 0 {
+		t.Fatal(stderr.String())
+	}
+	eventually(t, "the new key is published", func() bool {
+		_, after := p.fetch(t, "https://"+p.address+"/.well-known/jwks.json")
+		return after != before
+	})
+	p.exchange(t, "/token", raw, "repository:team-a/web:pull") // and the CA is still the same
+
 	p.client.Transport.(*http.Transport).TLSClientConfig.RootCAs = writeServingCertificate(t, p.dir, 2)
 	eventually(t, "the new certificate is served", func() bool {
 		response, err := p.client.Get("https://" + p.address + "/certificates.pem")
@@ -227,6 +246,25 @@ func TestServeDrains(t *testing.T) {
 	}
 }
 
+// The settings of a cluster reach the code that enforces them.
+func TestServeJudgesAsConfigured(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "  node: {claim: required}\n  maxTokenLifetime: 2h\n  bound: pod\n")
+	type object = map[string]any
+	for reason, change := range map[string]func(claims object){
+		"token_audience":  func(c object) { c["aud"] = []string{"https://kubernetes.default.svc"} },
+		"token_no_node":   func(c object) { delete(c["kubernetes.io"].(object), "node") },
+		"token_not_bound": func(c object) { delete(c["kubernetes.io"].(object), "pod") },
+		"token_lifetime":  func(c object) { c["exp"] = time.Now().Add(3 * time.Hour).Unix() },
+	} {
+		claims := tokenClaims("https://issuer.example.com")
+		change(claims)
+		if status := p.status(t, signToken(t, claims)); status != http.StatusUnauthorized || !strings.Contains(p.stdout.String(), `"reason":"`+reason+`"`) {
+			t.Errorf("%s: status %d", reason, status)
+		}
+	}
+}
+
 // One cluster's issuer that is down is that cluster's trouble alone: the proxy
 // starts, serves the others, and says who is missing.
 func TestServeWithAnIssuerDown(t *testing.T) {
@@ -239,14 +277,8 @@ func TestServeWithAnIssuerDown(t *testing.T) {
 	if access := p.exchange(t, "/token", serviceAccountToken(t, "https://issuer.example.com"), "repository:team-a/web:pull"); len(access) != 1 {
 		t.Errorf("the other cluster's token opens %v", access)
 	}
-	request, err := http.NewRequest(http.MethodGet, "https://"+p.address+"/token?service=registry.example.com", nil)
-	must(t, err)
-	request.SetBasicAuth("serviceaccount", serviceAccountToken(t, "https://127.0.0.1:1"))
-	response, err := p.client.Do(request)
-	must(t, err)
-	response.Body.Close()
-	if response.StatusCode != http.StatusServiceUnavailable || response.Header.Get("Retry-After") == "" {
-		t.Errorf("a token of the lost cluster: %s, Retry-After %q", response.Status, response.Header.Get("Retry-After"))
+	if status := p.status(t, serviceAccountToken(t, "https://127.0.0.1:1")); status != http.StatusServiceUnavailable {
+		t.Errorf("a token of the lost cluster: %d", status)
 	}
 	status, body := p.fetch(t, "http://"+p.admin+"/readyz")
 	if status != http.StatusOK || !strings.Contains(body, `{"name":"lost","healthy":false,"message":"`) || !strings.Contains(body, `{"name":"prod","healthy":true}`) {
@@ -299,6 +331,18 @@ func (p *proxy) fetch(t *testing.T, url string) (int, string) {
 	return response.StatusCode, string(body)
 }
 
+// status asks for a login with the token.
+func (p *proxy) status(t *testing.T, raw string) int {
+	t.Helper()
+	request, err := http.NewRequest(http.MethodGet, "https://"+p.address+"/token?service=registry.example.com", nil)
+	must(t, err)
+	request.SetBasicAuth("serviceaccount", raw)
+	response, err := p.client.Do(request)
+	must(t, err)
+	response.Body.Close()
+	return response.StatusCode
+}
+
 // exchange asks for a token, lets distribution verify it with the published
 // CA, and returns what it opens.
 func (p *proxy) exchange(t *testing.T, path, raw, scope string) []*token.ResourceActions {
@@ -338,11 +382,19 @@ rules:
 }
 
 func serviceAccountToken(t *testing.T, issuer string) string {
-	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: issuerKey()}, (&jose.SignerOptions{}).WithHeader("kid", "k1"))
-	must(t, err)
+	return signToken(t, tokenClaims(issuer))
+}
+
+const annotationRule = `- name: asked-for
+  subjects: [{namespaces: ["team-*"]}]
+  annotation: pullpass.dev/repositories
+  allow: [{repositories: ["team-a/**"], actions: [pull]}]
+`
+
+// tokenClaims are those of a pod of team-a/web.
+func tokenClaims(issuer string) map[string]any {
 	now := time.Now()
-	raw, err := jwt.Signed(signer).Claims(map[string]any{
+	return map[string]any{
 		"iss": issuer, "aud": []string{"registry.example.com"}, "sub": "system:serviceaccount:team-a:web", "jti": "id-1",
 		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix(),
 		"kubernetes.io": map[string]any{
@@ -351,7 +403,14 @@ func serviceAccountToken(t *testing.T, issuer string) string {
 			"pod":            map[string]string{"name": "web-0", "uid": "uid-2"},
 			"node":           map[string]string{"name": "node1", "uid": "uid-3"},
 		},
-	}).Serialize()
+	}
+}
+
+func signToken(t *testing.T, claims map[string]any) string {
+	t.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: issuerKey()}, (&jose.SignerOptions{}).WithHeader("kid", "k1"))
+	must(t, err)
+	raw, err := jwt.Signed(signer).Claims(claims).Serialize()
 	must(t, err)
 	return raw
 }

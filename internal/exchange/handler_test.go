@@ -291,6 +291,9 @@ func TestReuse(t *testing.T) {
 	if a := r.do(t, get(token, "repository:team-a/worker:pull")); id(a) == id(first) {
 		t.Error("another scope got the same token")
 	}
+	if a := r.do(t, with(get(token, "repository:team-a/web:pull"), "service", otherService)); id(a) == id(first) || a.claims["aud"] != otherService {
+		t.Errorf("another service got the same token, for %v", a.claims["aud"])
+	}
 	r.advance(100 * time.Second)
 	if a := r.do(t, get(token, "repository:team-a/web:pull")); id(a) != id(first) || a.body.ExpiresIn != 200 {
 		t.Errorf("after 100 s: another token, or expires_in %d instead of what is left", a.body.ExpiresIn)
@@ -298,6 +301,59 @@ func TestReuse(t *testing.T) {
 	r.advance(51 * time.Second)
 	if a := r.do(t, get(token, "repository:team-a/web:pull")); id(a) == id(first) || a.body.ExpiresIn != 300 {
 		t.Errorf("past half of its life the token was returned again, expires_in %d", a.body.ExpiresIn)
+	}
+}
+
+// A key that was replaced, perhaps because it leaked, must not be seen again in
+// answers.
+func TestReuseEndsWithTheKey(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	token := r.token(t, nil)
+	first := r.do(t, get(token, "repository:team-a/web:pull"))
+	_, err := r.keys.(*registryauth.ManagedKeys).Rotate(registryauth.RotateOptions{})
+	must(t, err)
+	if a := r.do(t, get(token, "repository:team-a/web:pull")); a.claims["jti"] == first.claims["jti"] {
+		t.Error("a token of the old key was returned again")
+	}
+}
+
+// A token may end between its verification and the signature of ours.
+func TestTokenThatEndsOnTheWay(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *rigConfig) {
+		c.verifier = verifierFunc(func() (oidc.Identity, error) {
+			return oidc.Identity{Cluster: "prod", Namespace: "team-a", Expiry: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)}, nil
+		})
+	})
+	if a := r.do(t, get(r.token(t, nil), "repository:team-a/web:pull")); a.status != http.StatusUnauthorized {
+		t.Errorf("status %d", a.status)
+	}
+	if e := r.lastEvent(t, 1); e.Reason != string(oidc.ReasonExpired) {
+		t.Errorf("reason %s", e.Reason)
+	}
+}
+
+func TestServiceTwice(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	_, err := exchange.New(exchange.Config{
+		Verifier: panickingVerifier{}, Policy: parsePolicy(t, testPolicy), Registries: []*registryauth.Issuer{r.issuer, r.issuer},
+	})
+	if err == nil || !strings.Contains(err.Error(), "configured twice") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// What a stranger writes into headers must not fill the audit log.
+func TestClientIsCut(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	request := get(r.token(t, nil), "repository:team-a/web:pull")
+	request.Header.Set("User-Agent", strings.Repeat("ä", 5000))
+	r.do(t, request)
+	if e := r.lastEvent(t, 1); len(e.Client) != 256 || !strings.HasPrefix(e.Client, "ä") {
+		t.Errorf("%d bytes of the User-Agent were kept", len(e.Client))
 	}
 }
 

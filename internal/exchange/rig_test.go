@@ -30,6 +30,7 @@ const (
 	testService  = "registry.example.com"
 	testIssuer   = "https://issuer.example.com"
 	testAudience = "registry.example.com"
+	otherService = "mirror.example.com" // another registry, with the same keys
 	webUID       = "6d2b46cf-ca6d-4816-a59d-1d08107f9180"
 )
 
@@ -146,10 +147,14 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 		Issuer: "pullpass.example.com", Service: testService, Lifetime: c.tokenLifetime, Keys: c.keys, Now: r.Now,
 	})
 	must(t, err)
+	other, err := registryauth.NewIssuer(registryauth.IssuerConfig{
+		Issuer: "pullpass.example.com", Service: otherService, Lifetime: c.tokenLifetime, Keys: c.keys, Now: r.Now,
+	})
+	must(t, err)
 	r.exchanger, err = exchange.New(exchange.Config{
 		Verifier:        c.verifier,
 		ServiceAccounts: c.serviceAccounts,
-		Registries:      []*registryauth.Issuer{r.issuer},
+		Registries:      []*registryauth.Issuer{r.issuer, other},
 		Policy:          parsePolicy(t, c.policy),
 		CacheSize:       c.cacheSize,
 		Now:             r.Now,
