@@ -286,6 +286,16 @@ func TestServeWithAnIssuerDown(t *testing.T) {
 	}
 }
 
+// A slow client must not hold a connection for ever; net/http has no limits of
+// its own.
+func TestServerHasEveryLimit(t *testing.T) {
+	t.Parallel()
+	s := newServer(http.NotFoundHandler(), nil, slog.New(slog.DiscardHandler))
+	if s.ReadHeaderTimeout <= 0 || s.ReadTimeout <= 0 || s.WriteTimeout <= 0 || s.IdleTimeout <= 0 || s.MaxHeaderBytes <= 0 {
+		t.Errorf("a limit is missing: %+v", s)
+	}
+}
+
 // What is larger than any token request is refused before it is read.
 func TestServeCapsSizes(t *testing.T) {
 	t.Parallel()
