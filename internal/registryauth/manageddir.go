@@ -25,7 +25,7 @@ import (
 // the directory agree without talking to each other.
 const (
 	lockFile   = "lock"
-	caFile     = "ca.pem" // the CA's certificate and key, with TrustCertificate
+	caFile     = "ca-private.pem" // the CA's certificate and key, with TrustCertificate: named so that nobody gives it to a registry
 	keyPrefix  = "key-"
 	keySuffix  = ".json"
 	tempPrefix = "tmp-" // being written, or left by a crash

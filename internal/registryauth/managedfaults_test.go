@@ -31,7 +31,7 @@ func TestManagedKeysIgnoreAndRemoveCrashLeftovers(t *testing.T) {
 		t.Errorf("leftovers were read: %v", err)
 	}
 	mustMaintain(t, keys)
-	want := []string{"README", "ca.pem", filepath.Base(before[0].File), "lock", "lost+found"}
+	want := []string{"README", "ca-private.pem", filepath.Base(before[0].File), "lock", "lost+found"}
 	if names := dirNames(t, keys.cfg.Dir); len(names) != len(want) || slices.ContainsFunc(want, func(n string) bool { return !slices.Contains(names, n) }) {
 		t.Errorf("the directory holds %v, want %v", names, want)
 	}
@@ -57,7 +57,7 @@ func TestManagedKeysRefuseOpenModes(t *testing.T) {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{file, filepath.Join(dir, "ca.pem")} {
+	for _, name := range []string{file, filepath.Join(dir, "ca-private.pem")} {
 		if err := os.Chmod(name, 0o640); err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -424,7 +423,7 @@ func (m *ManagedKeys) ensureCA(set *managedSet, now time.Time) (*x509.Certificat
 		if _, err := m.dir.makeCA(m.cfg.Service, now); err != nil {
 			return nil, nil, fmt.Errorf("make the CA of the signing keys: %w", err)
 		}
-		m.cfg.Logger.Info("CA of the signing keys made, give it to the registry", "file", filepath.Join(m.cfg.Dir, caFile))
+		m.cfg.Logger.Info("CA of the signing keys made; registries need its certificate, which is published, and nothing of this directory", "directory", m.cfg.Dir, "service", m.cfg.Service)
 		ca, key, err = m.dir.readCA()
 	}
 	if err != nil {

@@ -93,7 +93,7 @@ func TestManagedKeysStart(t *testing.T) {
 			if len(infos) != 1 || infos[0].State != KeySigning || infos[0].ID != mustSigning(t, keys).ID || infos[0].Algorithm != algorithm {
 				t.Errorf("list %+v", infos)
 			}
-			want := []string{"ca.pem", filepath.Base(infos[0].File), "lock"}
+			want := []string{"ca-private.pem", filepath.Base(infos[0].File), "lock"}
 			if trust == TrustJWKS {
 				want = want[1:]
 			}
