@@ -114,6 +114,8 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 		Recorder:  recorders{s.audit, s.metrics},
 		Caller:    callerAddress(cfg.Server.TrustedProxies),
 		Logger:    logger,
+		InFlight:  maxInFlight,
+		Waiting:   maxWaiting,
 	})
 	if err != nil {
 		return nil, err

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
-	"github.com/go-chi/chi/v5/middleware"
 )
 
 // Limits of the public listener. A token request is small and answered in
@@ -26,26 +25,17 @@ const (
 	maxHeaderBytes    = 64 << 10 // a 16 KiB token in Basic, and room to refuse a larger one politely
 	shutdownTimeout   = 20 * time.Second
 
-	maxInFlight    = 1024 // then requests queue
-	maxQueued      = 4096 // then they are refused
-	maxQueueTime   = 5 * time.Second
-	queueRetryHint = time.Second
+	maxInFlight = 1024 // then requests wait
+	maxWaiting  = 4096 // then they are refused
 )
 
 // publicHandler routes the public listener: the token endpoint, also where
 // distribution's autoredirect looks for it, and the trust that registries need.
 func publicHandler(token, jwks, certificates http.Handler) http.Handler {
 	r := chi.NewRouter()
-	r.Group(func(r chi.Router) {
-		r.Use(middleware.ThrottleWithOpts(middleware.ThrottleOpts{
-			Limit: maxInFlight, BacklogLimit: maxQueued, BacklogTimeout: maxQueueTime,
-			StatusCode:   http.StatusServiceUnavailable,
-			RetryAfterFn: func(bool) time.Duration { return queueRetryHint },
-		}))
-		for _, path := range []string{"/token", "/auth/token", "/auth/token/"} {
-			r.Handle(path, token)
-		}
-	})
+	for _, path := range []string{"/token", "/auth/token", "/auth/token/"} {
+		r.Handle(path, token)
+	}
 	r.Method(http.MethodGet, "/.well-known/jwks.json", jwks)
 	r.Method(http.MethodGet, "/certificates.pem", certificates)
 	return r

@@ -12,6 +12,7 @@ const (
 	reasonNotGranted     = "scope_not_granted"
 	reasonAnnotations    = "service_accounts_unavailable"
 	reasonSigning        = "signing_key_unavailable"
+	reasonOverloaded     = "overloaded"
 	reasonCanceled       = "request_canceled"
 	reasonInternal       = "internal_error"
 )

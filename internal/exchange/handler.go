@@ -24,6 +24,8 @@ type HandlerConfig struct {
 	Caller    func(*http.Request) string // the caller's IP address; required
 	Logger    *slog.Logger               // faults of ours; required
 	Now       func() time.Time           // nil means time.Now
+	InFlight  int                        // requests worked on at a time; required
+	Waiting   int                        // requests that may wait for that; then 503
 }
 
 // Handler is the token endpoint. It is safe for concurrent use.
@@ -34,12 +36,13 @@ type Handler struct {
 	logger    *slog.Logger
 	now       func() time.Time
 	attempts  *attempts
+	queue     *queue
 }
 
 // NewHandler returns the token endpoint.
 func NewHandler(c HandlerConfig) (*Handler, error) {
-	if c.Exchanger == nil || c.Recorder == nil || c.Caller == nil || c.Logger == nil {
-		return nil, errors.New("exchange: Exchanger, Recorder, Caller and Logger are required")
+	if c.Exchanger == nil || c.Recorder == nil || c.Caller == nil || c.Logger == nil || c.InFlight <= 0 {
+		return nil, errors.New("exchange: Exchanger, Recorder, Caller, Logger and InFlight are required")
 	}
 	h := &Handler{
 		exchanger: c.Exchanger,
@@ -47,6 +50,7 @@ func NewHandler(c HandlerConfig) (*Handler, error) {
 		caller:    c.Caller,
 		logger:    c.Logger,
 		now:       c.Now,
+		queue:     newQueue(c.InFlight, c.Waiting),
 	}
 	if h.now == nil {
 		h.now = time.Now
@@ -87,6 +91,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPost {
 		grantType = registryauth.GrantPassword // the form of an error, until more is known
 	}
+	if !h.queue.enter(r.Context()) {
+		h.fail(w, grantType, event, errOverloaded)
+		return
+	}
+	defer h.queue.leave()
 	req, err := registryauth.ParseRequest(r)
 	if err != nil {
 		h.fail(w, grantType, event, err)
@@ -166,6 +175,11 @@ func (h *Handler) classify(err error, event *Event) (registryauth.Failure, Resul
 			Status: http.StatusServiceUnavailable, Code: "UNAVAILABLE", OAuthError: "temporarily_unavailable",
 			Message: "the token service cannot answer now; try again", RetryAfter: retryAfter,
 		}, ResultUnavailable, unavailable.reason
+	case errors.Is(err, errOverloaded):
+		return registryauth.Failure{
+			Status: http.StatusServiceUnavailable, Code: "UNAVAILABLE", OAuthError: "temporarily_unavailable",
+			Message: "too many requests at once; try again", RetryAfter: overloadRetryAfter,
+		}, ResultUnavailable, reasonOverloaded
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return registryauth.Failure{
 			Status: http.StatusServiceUnavailable, Code: "UNAVAILABLE", OAuthError: "temporarily_unavailable",
@@ -184,6 +198,9 @@ func (h *Handler) classify(err error, event *Event) (registryauth.Failure, Resul
 // retryAfter is what a 503 asks clients to wait: about as long as a key fetch
 // or a watch needs to recover by itself.
 const retryAfter = 10 * time.Second
+
+// overloadRetryAfter is shorter: a full queue is worked off in about that time.
+const overloadRetryAfter = time.Second
 
 func unauthorized(message, service string) registryauth.Failure {
 	return registryauth.Failure{

@@ -213,6 +213,40 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// More requests than places and queue get a 503 in the registry's form and an
+// event, and the next one is served again.
+func TestOverload(t *testing.T) {
+	t.Parallel()
+	working, release := make(chan bool), make(chan bool)
+	r := newRig(t, func(c *rigConfig) {
+		c.inFlight = 1
+		c.verifier = verifierFunc(func() (oidc.Identity, error) {
+			working <- true
+			<-release
+			return oidc.Identity{}, &oidc.Error{Reason: oidc.ReasonSignature, Message: "the token's signature is wrong"}
+		})
+	})
+	token := r.token(t, nil)
+	first := make(chan answer)
+	go func() { first <- r.do(t, post(token)) }()
+	<-working
+	a := r.do(t, post(token))
+	if a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") != "1" || a.body.Error != "temporarily_unavailable" {
+		t.Errorf("status %d, Retry-After %q, error %q", a.status, a.header.Get("Retry-After"), a.body.Error)
+	}
+	if e := r.lastEvent(t, 1); e.Reason != "overloaded" || e.Result != exchange.ResultUnavailable {
+		t.Errorf("event %+v", e)
+	}
+	close(release)
+	if a := <-first; a.status != http.StatusUnauthorized {
+		t.Errorf("the first request got %d", a.status)
+	}
+	go func() { <-working }()
+	if a := r.do(t, post(token)); a.status != http.StatusUnauthorized {
+		t.Errorf("a request after the overload got %d", a.status)
+	}
+}
+
 // The kubelet's own failures arrive as anonymous pulls, without a word on the
 // pod: the audit line must name them.
 func TestAnonymousCauses(t *testing.T) {

@@ -99,6 +99,7 @@ type rigConfig struct {
 	recorder        exchange.Recorder
 	keys            registryauth.Keys
 	caller          func(*http.Request) string
+	inFlight        int
 }
 
 func newRig(t testing.TB, change func(*rigConfig)) *rig {
@@ -109,6 +110,7 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 		tokenLifetime: 5 * time.Minute,
 		caller:        func(r *http.Request) string { host, _, _ := strings.Cut(r.RemoteAddr, ":"); return host },
 		recorder:      r,
+		inFlight:      100,
 	}
 	dir := t.TempDir()
 	keys := signingKeys()
@@ -166,6 +168,7 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 		Caller:    c.caller,
 		Logger:    slog.New(slog.NewJSONHandler(r.log, nil)),
 		Now:       r.Now,
+		InFlight:  c.inFlight,
 	})
 	must(t, err)
 	r.signer = newSigner(t, keys[0])
