@@ -34,9 +34,9 @@ func (*AnonymousError) Error() string {
 	return "no credential was sent, and no rule grants anonymous access to what was asked for"
 }
 
-// anonymousCauses is for the audit log: containerd shows none of it to the
-// user, and the kubelet makes no event of it (INTEROP: every failure on the
-// kubelet's side becomes an anonymous pull).
+// anonymousCauses is for the audit log. Every failure on the kubelet's side
+// becomes an anonymous pull; the kubelet makes no event of it, and containerd
+// shows the user a status and no more (seen with Kubernetes 1.36).
 const anonymousCauses = "no credential was sent; if a pod should have pulled with its ServiceAccount, look at its kubelet: " +
 	"is the plugin installed and executable, does matchImages match the image, is tokenAttributes.cacheType Token, " +
 	"may system:nodes request this audience (verb request-serviceaccounts-token-audience), " +

@@ -117,16 +117,17 @@ func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, even
 	}
 
 	decision := policy.Decide(subject, req.Service, req.Scopes)
-	event.decide(decision)
+	granted := decision.Granted()
+	names := scopeStrings(granted)
+	event.decide(decision, names)
 	if decision.DeniedBy != "" {
 		return registryauth.Token{}, &DeniedError{Rule: decision.DeniedBy}
 	}
-	granted := decision.Granted()
 	if subject.Identity == nil && len(granted) == 0 {
 		return registryauth.Token{}, &AnonymousError{}
 	}
 
-	token, reused, err := x.issue(registry, subject, granted)
+	token, reused, err := x.issue(registry, subject, granted, strings.Join(names, "\n"))
 	if err != nil {
 		return registryauth.Token{}, err
 	}
@@ -163,13 +164,14 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, poli
 // issue returns the token last issued for the same thing while at least half
 // of its life and the 60 seconds that clients count on are left: a pull asks
 // twice (resolve, then fetch).
-func (x *Exchanger) issue(registry *registryauth.Issuer, subject Subject, granted []registryauth.Scope) (registryauth.Token, bool, error) {
+// lines are the granted scopes as the key of the cache holds them.
+func (x *Exchanger) issue(registry *registryauth.Issuer, subject Subject, granted []registryauth.Scope, lines string) (registryauth.Token, bool, error) {
 	now := x.now()
 	keyID, err := registry.KeyID()
 	if err != nil {
-		return registryauth.Token{}, false, &UnavailableError{reason: reasonSigning, Err: err}
+		return registryauth.Token{}, false, issueError(err)
 	}
-	key := issuedKey{service: registry.Service(), granted: canonical(granted), keyID: keyID}
+	key := issuedKey{service: registry.Service(), granted: lines, keyID: keyID}
 	grant := registryauth.Grant{Access: granted}
 	if id := subject.Identity; id != nil {
 		key.tokenHash = id.TokenHash
@@ -183,23 +185,21 @@ func (x *Exchanger) issue(registry *registryauth.Issuer, subject Subject, grante
 		}
 	}
 	token, err := registry.Issue(grant)
-	if errors.Is(err, registryauth.ErrGrantEnded) {
-		return registryauth.Token{}, false, &oidc.Error{Reason: oidc.ReasonExpired, Message: "the token has just expired; ask for a new one"}
-	}
 	if err != nil {
-		return registryauth.Token{}, false, &UnavailableError{reason: reasonSigning, Err: err}
+		return registryauth.Token{}, false, issueError(err)
 	}
 	x.issued.Add(key, token)
 	return token, false, nil
 }
 
-func canonical(scopes []registryauth.Scope) string {
-	if len(scopes) == 1 {
-		return scopes[0].String()
+// issueError tells what may pass and what is the token's own from faults of
+// ours, which stay as they are.
+func issueError(err error) error {
+	switch {
+	case errors.Is(err, registryauth.ErrNoSigningKey):
+		return &UnavailableError{reason: reasonSigning, Err: err}
+	case errors.Is(err, registryauth.ErrGrantEnded):
+		return &oidc.Error{Reason: oidc.ReasonExpired, Message: "the token has just expired; ask for a new one"}
 	}
-	lines := make([]string, len(scopes))
-	for i, s := range scopes {
-		lines[i] = s.String()
-	}
-	return strings.Join(lines, "\n")
+	return err
 }

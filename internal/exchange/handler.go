@@ -73,8 +73,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if p := recover(); p != nil {
 			// The panic's value may hold anything, a token too: only its type is logged.
 			h.logger.Error("panic while serving a token request", "id", event.ID, "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
-			event.Granted, event.IssuedID = nil, ""
-			if !answered {
+			if !answered { // otherwise the token may be out, and the event says so
 				h.fail(w, "", event, errors.New("panic"))
 			}
 		}
@@ -218,12 +217,12 @@ func (e *Event) request(req registryauth.Request) {
 
 // decide notes a decision: what was granted, by which rules, and for what is
 // missing, why.
-func (e *Event) decide(d Decision) {
+func (e *Event) decide(d Decision, granted []string) {
 	if d.DeniedBy != "" {
 		e.Rule = d.DeniedBy
 		return
 	}
-	e.Granted = scopeStrings(d.Granted())
+	e.Granted = granted
 	e.Result = ResultGranted
 	for _, s := range d.Scopes {
 		for _, rule := range s.Rules {

@@ -247,6 +247,21 @@ func TestOverload(t *testing.T) {
 	}
 }
 
+// A token that may be out must stand in the audit log, also when writing it ends
+// in a panic.
+func TestPanicWhileAnswering(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	r.handler.ServeHTTP(panickingWriter{httptest.NewRecorder()}, get(r.token(t, nil), "repository:team-a/web:pull"))
+	if e := r.lastEvent(t, 1); e.Status != http.StatusOK || e.Result != exchange.ResultGranted || e.IssuedID == "" || len(e.Granted) != 1 {
+		t.Errorf("event %+v", e)
+	}
+}
+
+type panickingWriter struct{ http.ResponseWriter }
+
+func (panickingWriter) Write([]byte) (int, error) { panic("the connection is gone") }
+
 // The kubelet's own failures arrive as anonymous pulls, without a word on the
 // pod: the audit line must name them.
 func TestAnonymousCauses(t *testing.T) {

@@ -306,7 +306,7 @@ func parseRepositories(n node, r *rule) []pattern {
 }
 
 // parseRegistry checks an entry that allows to list the catalog. Registries
-// know only the action * on it (INTEROP section 1).
+// know only the action * on it (distribution, registry/handlers).
 func parseRegistry(n, actions node, set actionSet, r *rule) {
 	for _, entry := range n.list() {
 		if name, ok := entry.text(); ok && name != "catalog" {

@@ -141,8 +141,8 @@ func (s *managedSet) signingAt(now time.Time) int {
 	return -1
 }
 
-// Trusted returns the CA, or with TrustJWKS the keys that sign, will sign, or
-// have signed tokens that have not ended.
+// Trusted returns the keys that sign, will sign, or have signed tokens that have
+// not ended, and with TrustCertificate the CA.
 func (m *ManagedKeys) Trusted() TrustBundle {
 	set := m.current.Load()
 	now := m.cfg.Now()
