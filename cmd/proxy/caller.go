@@ -5,24 +5,39 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/pullpass/pullpass/internal/exchange"
 )
+
+// callerOf returns where a request comes from. A proxy that ends TLS presents
+// its own certificate or none; one that passes TLS on, the client's.
+func callerOf(trusted []netip.Prefix) func(*http.Request) exchange.Caller {
+	address := callerAddress(trusted)
+	return func(r *http.Request) exchange.Caller {
+		caller := exchange.Caller{Address: address(r)}
+		if r.TLS != nil {
+			caller.Certificates = r.TLS.PeerCertificates
+		}
+		return caller
+	}
+}
 
 // callerAddress returns the address of the client of a request: the TCP peer,
 // or, when the peer is a trusted proxy, the right-most address of
 // X-Forwarded-For that is not itself a trusted proxy. Everything further left
 // was written by the client and proves nothing.
-func callerAddress(trusted []netip.Prefix) func(*http.Request) string {
+func callerAddress(trusted []netip.Prefix) func(*http.Request) netip.Addr {
 	isTrusted := func(a netip.Addr) bool {
 		return slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(a) })
 	}
-	return func(r *http.Request) string {
+	return func(r *http.Request) netip.Addr {
 		peer, err := netip.ParseAddrPort(r.RemoteAddr)
 		if err != nil {
-			return ""
+			return netip.Addr{}
 		}
 		caller := peer.Addr().Unmap().WithZone("")
 		if len(trusted) == 0 || !isTrusted(caller) {
-			return caller.String()
+			return caller
 		}
 		// Several header lines are one list (RFC 9110 section 5.3).
 		hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
@@ -36,7 +51,7 @@ func callerAddress(trusted []netip.Prefix) func(*http.Request) string {
 				break
 			}
 		}
-		return caller.String()
+		return caller
 	}
 }
 

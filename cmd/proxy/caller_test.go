@@ -37,7 +37,7 @@ func TestCallerAddress(t *testing.T) {
 			for _, f := range test.forwarded {
 				r.Header.Add("X-Forwarded-For", f)
 			}
-			if got := callerAddress(trusted)(r); got != test.want {
+			if got := callerOf(trusted)(r).String(); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})

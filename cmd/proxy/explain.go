@@ -97,7 +97,7 @@ func explain(ctx context.Context, o explainOptions, stdin io.Reader, stdout, std
 	if err != nil {
 		return err
 	}
-	annotations, err := manifests.Annotations(ctx, id)
+	facts, err := manifests.Lookup(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -106,8 +106,8 @@ func explain(ctx context.Context, o explainOptions, stdin io.Reader, stdout, std
 	if o.caller != "" {
 		e.line("caller", o.caller+" is not judged: no cluster has node.proof")
 	}
-	e.annotations(policy.AnnotationKeys(), annotations)
-	decision, trace := policy.Explain(exchange.Subject{Identity: &id, Annotations: annotations}, registry.Service, scopes)
+	e.annotations(policy.AnnotationKeys(), facts.Annotations)
+	decision, trace := policy.Explain(exchange.Subject{Identity: &id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels}, registry.Service, scopes)
 	e.decision(decision, trace)
 	return nil
 }

@@ -91,7 +91,7 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 		return nil, err
 	}
 	s.exchanger, err = exchange.New(exchange.Config{
-		Verifier: s.verifier, ServiceAccounts: s.manifests, Registries: registries, Policy: policy,
+		Verifier: s.verifier, Objects: s.manifests, Registries: registries, Policy: policy,
 	})
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 	handler, err := exchange.NewHandler(exchange.HandlerConfig{
 		Exchanger: s.exchanger,
 		Recorder:  recorders{s.audit, s.metrics},
-		Caller:    callerAddress(cfg.Server.TrustedProxies),
+		Caller:    callerOf(cfg.Server.TrustedProxies),
 		Logger:    logger,
 		InFlight:  maxInFlight,
 		Waiting:   maxWaiting,

@@ -11,8 +11,9 @@ import (
 
 // Subject is who asks. The zero Subject is anonymous.
 type Subject struct {
-	Identity    *oidc.Identity    // nil: anonymous
-	Annotations map[string]string // of the live ServiceAccount with the identity's UID; nil: none known
+	Identity        *oidc.Identity    // nil: anonymous
+	Annotations     map[string]string // of the live ServiceAccount with the identity's UID; nil: none known
+	NamespaceLabels map[string]string // nil: not known
 }
 
 // Decision is the answer of a policy to one request. The zero Decision grants
@@ -28,6 +29,7 @@ type ScopeDecision struct {
 	Granted   []string // sorted; a subset of the requested actions; nil: nothing
 	Rules     []string // names of the rules that granted, in the policy's order
 	Reason    string   // why what is missing is missing, for people; empty when all was granted
+	Remedy    string   // what would grant it, for people; empty when all was granted
 }
 
 // Granted returns the scopes that a token may carry: those with at least one

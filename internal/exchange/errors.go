@@ -10,7 +10,10 @@ const (
 	reasonAnonymous      = "anonymous"
 	reasonDenied         = "subject_denied"
 	reasonNotGranted     = "scope_not_granted"
-	reasonAnnotations    = "service_accounts_unavailable"
+	reasonGone           = "_gone" // after the kind: service_account_gone, pod_gone, node_gone
+	reasonNode           = "node_not_selected"
+	reasonCaller         = "caller_not_node"
+	reasonObjects        = "kubernetes_unavailable"
 	reasonSigning        = "signing_key_unavailable"
 	reasonOverloaded     = "overloaded"
 	reasonCanceled       = "request_canceled"

@@ -47,6 +47,9 @@ type Event struct {
 	ServiceAccount *Object `json:"serviceAccount,omitempty"`
 	Pod            *Object `json:"pod,omitempty"`
 	Node           *Object `json:"node,omitempty"`
+	// NodeFromAPI marks a node that is not in the token: the API server named it
+	// for the token's pod.
+	NodeFromAPI bool `json:"nodeFromAPI,omitempty"`
 	// CredentialID is JTI=<jti>, as the API server's audit log writes it in
 	// authentication.kubernetes.io/credential-id (KEP-4193).
 	CredentialID string `json:"credentialID,omitempty"`
@@ -64,7 +67,9 @@ type Event struct {
 	Reused    bool         `json:"reused,omitempty"`   // the issued token was issued before
 
 	// From where: believed in nothing but the address.
-	Caller   string `json:"caller,omitempty"` // IP address
+	Caller string `json:"caller,omitempty"` // IP address
+	// Proof says whether the caller proved to be the node; nil: nobody asked.
+	Proof    *Proof `json:"proof,omitempty"`
 	Client   string `json:"client,omitempty"` // User-Agent
 	ClientID string `json:"clientID,omitempty"`
 	Account  string `json:"account,omitempty"`
@@ -81,6 +86,7 @@ type ScopeEvent struct {
 	Granted []string `json:"granted,omitempty"` // actions
 	Rules   []string `json:"rules,omitempty"`
 	Reason  string   `json:"reason"`
+	Remedy  string   `json:"remedy,omitempty"`
 }
 
 // Claimed is the unproven self-description of a refused token. Verified is

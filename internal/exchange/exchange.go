@@ -20,32 +20,26 @@ type Verifier interface {
 	Verify(ctx context.Context, raw string) (oidc.Identity, error)
 }
 
-// ServiceAccounts reads the annotations of the live ServiceAccount with the
-// identity's UID; nil when there is none. The map is read-only. An error means
-// that they cannot be known now: the request is answered 503, because both a
-// grant and a refusal could be wrong.
-type ServiceAccounts interface {
-	Annotations(ctx context.Context, id oidc.Identity) (map[string]string, error)
-}
-
 // Config configures an Exchanger.
 type Config struct {
-	Verifier        Verifier
-	ServiceAccounts ServiceAccounts // nil: no ServiceAccount has annotations
-	Registries      []*registryauth.Issuer
-	Policy          *Policy
-	CacheSize       int              // issued tokens to remember; 0 means 25,000
-	Now             func() time.Time // nil means time.Now
+	Verifier   Verifier
+	Objects    Objects               // nil: nothing is known of any object
+	Nodes      map[string]NodeChecks // by cluster; one that is not there has none
+	Registries []*registryauth.Issuer
+	Policy     *Policy
+	CacheSize  int              // issued tokens to remember; 0 means 25,000
+	Now        func() time.Time // nil means time.Now
 }
 
 // Exchanger turns requests into tokens. It is safe for concurrent use.
 type Exchanger struct {
-	verifier        Verifier
-	serviceAccounts ServiceAccounts
-	registries      map[string]*registryauth.Issuer
-	policy          atomic.Pointer[Policy]
-	issued          *lru.Cache[issuedKey, registryauth.Token]
-	now             func() time.Time
+	verifier   Verifier
+	objects    Objects
+	nodes      map[string]NodeChecks
+	registries map[string]*registryauth.Issuer
+	policy     atomic.Pointer[Policy]
+	issued     *lru.Cache[issuedKey, registryauth.Token]
+	now        func() time.Time
 }
 
 // issuedKey holds everything that the content of a token depends on, save the
@@ -65,10 +59,11 @@ func New(c Config) (*Exchanger, error) {
 		return nil, errors.New("exchange: a verifier, a policy and at least one registry are required")
 	}
 	x := &Exchanger{
-		verifier:        c.Verifier,
-		serviceAccounts: c.ServiceAccounts,
-		registries:      make(map[string]*registryauth.Issuer, len(c.Registries)),
-		now:             c.Now,
+		verifier:   c.Verifier,
+		objects:    c.Objects,
+		nodes:      c.Nodes,
+		registries: make(map[string]*registryauth.Issuer, len(c.Registries)),
+		now:        c.Now,
 	}
 	if x.now == nil {
 		x.now = time.Now
@@ -100,10 +95,10 @@ func (x *Exchanger) SetPolicy(p *Policy) { x.policy.Store(p) }
 // learns on the way, so that the event is complete also when it fails.
 //
 // Steps go from cheap to dear, and each has its own error:
-// *UnknownServiceError, *oidc.Error, *UnavailableError, *DeniedError,
-// *AnonymousError. A scope that is not granted is not an error (token
+// *UnknownServiceError, *oidc.Error, *GoneError, *NodeError,
+// *UnavailableError, *DeniedError, *AnonymousError. A scope that is not granted is not an error (token
 // specification): the token just has less access.
-func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, event *Event) (registryauth.Token, error) {
+func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, caller Caller, event *Event) (registryauth.Token, error) {
 	registry, ok := x.registries[req.Service]
 	if !ok {
 		return registryauth.Token{}, &UnknownServiceError{Service: req.Service}
@@ -111,7 +106,7 @@ func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, even
 	event.Service = req.Service
 
 	policy := x.policy.Load()
-	subject, err := x.identify(ctx, req, policy, event)
+	subject, err := x.identify(ctx, req, caller, event)
 	if err != nil {
 		return registryauth.Token{}, err
 	}
@@ -136,9 +131,9 @@ func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, even
 	return token, nil
 }
 
-// identify verifies the credential, if there is one, and looks up what is
-// known of its ServiceAccount now.
-func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, policy *Policy, event *Event) (Subject, error) {
+// identify verifies the credential, if there is one, asks what is known now of
+// the objects that it names, and judges the caller.
+func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, caller Caller, event *Event) (Subject, error) {
 	if req.GrantType == registryauth.GrantAnonymous {
 		return Subject{}, nil
 	}
@@ -151,14 +146,23 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, poli
 		return Subject{}, err
 	}
 	event.identify(&id)
-	subject := Subject{Identity: &id}
-	if x.serviceAccounts == nil || len(policy.AnnotationKeys()) == 0 {
-		return subject, nil
+	return x.subject(ctx, id, caller, event)
+}
+
+// subject is what of identify comes after the token.
+func (x *Exchanger) subject(ctx context.Context, id oidc.Identity, caller Caller, event *Event) (Subject, error) {
+	var facts Facts
+	if x.objects != nil {
+		var err error
+		if facts, err = x.objects.Lookup(ctx, id); err != nil {
+			var gone *GoneError
+			if errors.As(err, &gone) {
+				return Subject{}, gone
+			}
+			return Subject{}, &UnavailableError{reason: reasonObjects, Err: err}
+		}
 	}
-	if subject.Annotations, err = x.serviceAccounts.Annotations(ctx, id); err != nil {
-		return Subject{}, &UnavailableError{reason: reasonAnnotations, Err: err}
-	}
-	return subject, nil
+	return Subject{Identity: &id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels}, nil
 }
 
 // issue returns the token last issued for the same thing while at least half

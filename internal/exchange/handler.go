@@ -21,7 +21,7 @@ const maxClientLength = 256
 type HandlerConfig struct {
 	Exchanger *Exchanger                 // required
 	Recorder  Recorder                   // required
-	Caller    func(*http.Request) string // the caller's IP address; required
+	Caller    func(*http.Request) Caller // required
 	Logger    *slog.Logger               // faults of ours; required
 	Now       func() time.Time           // nil means time.Now
 	InFlight  int                        // requests worked on at a time; required
@@ -32,7 +32,7 @@ type HandlerConfig struct {
 type Handler struct {
 	exchanger *Exchanger
 	recorder  Recorder
-	caller    func(*http.Request) string
+	caller    func(*http.Request) Caller
 	logger    *slog.Logger
 	now       func() time.Time
 	attempts  *attempts
@@ -62,10 +62,11 @@ func NewHandler(c HandlerConfig) (*Handler, error) {
 
 // ServeHTTP answers one token request and records its event, whatever happens.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	caller := h.caller(r)
 	event := &Event{
 		Time:   h.now(),
 		ID:     rand.Text(),
-		Caller: h.caller(r),
+		Caller: caller.String(),
 		Client: cut(r.UserAgent(), maxClientLength),
 	}
 	answered := false
@@ -102,7 +103,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	event.request(req)
 	event.Retry = h.attempts.repeats(r.Method, event, req)
-	token, err := h.exchanger.Exchange(r.Context(), req, event)
+	token, err := h.exchanger.Exchange(r.Context(), req, caller, event)
 	if err != nil {
 		h.fail(w, req.GrantType, event, err)
 		h.attempts.failed(r.Method, event, req)
@@ -136,6 +137,8 @@ func (h *Handler) classify(err error, event *Event) (registryauth.Failure, Resul
 		service     *UnknownServiceError
 		token       *oidc.Error
 		anonymous   *AnonymousError
+		gone        *GoneError
+		node        *NodeError
 		denied      *DeniedError
 		unavailable *UnavailableError
 	)
@@ -164,10 +167,12 @@ func (h *Handler) classify(err error, event *Event) (registryauth.Failure, Resul
 	case errors.As(err, &anonymous):
 		event.Message = anonymousCauses
 		return unauthorized(anonymous.Error(), event.Service), ResultRefused, reasonAnonymous
+	case errors.As(err, &gone):
+		return forbidden(gone.Error()), ResultRefused, gone.reason()
+	case errors.As(err, &node):
+		return forbidden(node.Error()), ResultRefused, node.reason
 	case errors.As(err, &denied):
-		return registryauth.Failure{
-			Status: http.StatusForbidden, Code: "DENIED", OAuthError: "access_denied", Message: denied.Error(),
-		}, ResultRefused, reasonDenied
+		return forbidden(denied.Error()), ResultRefused, reasonDenied
 	case errors.As(err, &unavailable):
 		event.Message = unavailable.Error()
 		return registryauth.Failure{
@@ -208,6 +213,10 @@ func unauthorized(message, service string) registryauth.Failure {
 	}
 }
 
+func forbidden(message string) registryauth.Failure {
+	return registryauth.Failure{Status: http.StatusForbidden, Code: "DENIED", OAuthError: "access_denied", Message: message}
+}
+
 func (e *Event) request(req registryauth.Request) {
 	e.GrantType = string(req.GrantType)
 	e.ClientID = req.ClientID
@@ -232,7 +241,7 @@ func (e *Event) decide(d Decision, granted []string) {
 			continue
 		}
 		e.Result, e.Reason = ResultPartial, reasonNotGranted
-		e.Scopes = append(e.Scopes, ScopeEvent{Scope: s.Requested.String(), Granted: s.Granted, Rules: s.Rules, Reason: s.Reason})
+		e.Scopes = append(e.Scopes, ScopeEvent{Scope: s.Requested.String(), Granted: s.Granted, Rules: s.Rules, Reason: s.Reason, Remedy: s.Remedy})
 	}
 	if e.Result == ResultPartial && len(e.Granted) == 0 {
 		e.Result = ResultNone

@@ -54,7 +54,7 @@ func TestGranted(t *testing.T) {
 func TestNeverMoreThanAsked(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
-		c.serviceAccounts = annotations{byUID: map[string]map[string]string{webUID: {"pullpass.dev/repositories": "team-a/web:pull,push"}}}
+		c.objects = annotated("team-a/web:pull,push")
 	})
 	a := r.do(t, get(r.token(t, nil), "repository:team-a/web:pull"))
 	if len(a.access) != 1 || !reflect.DeepEqual(a.access[0].Actions, []string{"pull"}) {
@@ -160,11 +160,11 @@ func TestRefusals(t *testing.T) {
 			status: 503, code: "UNAVAILABLE", result: exchange.ResultUnavailable, reason: "issuer_unavailable", message: "cannot be had",
 		}, {
 			// An error read as "no annotations" would be a wrong refusal, and with other rules a wrong grant.
-			name: "annotations cannot be read", rig: func(c *rigConfig) { c.serviceAccounts = annotations{err: errors.New("api down 10.1.2.3")} },
+			name: "annotations cannot be read", rig: func(c *rigConfig) { c.objects = objects{err: errors.New("api down 10.1.2.3")} },
 			request: func(t *testing.T, r *rig) *http.Request {
 				return get(r.token(t, nil), "repository:team-a/web:pull")
 			},
-			status: 503, code: "UNAVAILABLE", result: exchange.ResultUnavailable, reason: "service_accounts_unavailable", message: "try again",
+			status: 503, code: "UNAVAILABLE", result: exchange.ResultUnavailable, reason: "kubernetes_unavailable", message: "try again",
 		}, {
 			name: "no signing key", rig: func(c *rigConfig) { c.keys = noKeys{} },
 			request: func(t *testing.T, r *rig) *http.Request {
@@ -307,7 +307,7 @@ func TestClaimedIsNotIdentity(t *testing.T) {
 func TestAnnotationsByUID(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
-		c.serviceAccounts = annotations{byUID: map[string]map[string]string{webUID: {"pullpass.dev/repositories": "team-a/web:push team-b/x:push"}}}
+		c.objects = annotated("team-a/web:push team-b/x:push")
 	})
 	a := r.do(t, get(r.token(t, nil), "repository:team-a/web:push", "repository:team-b/x:push"))
 	if len(a.access) != 1 || a.access[0].Name != "team-a/web" {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -91,15 +92,16 @@ type rig struct {
 }
 
 type rigConfig struct {
-	policy          string
-	serviceAccounts exchange.ServiceAccounts
-	verifier        exchange.Verifier
-	cacheSize       int
-	tokenLifetime   time.Duration
-	recorder        exchange.Recorder
-	keys            registryauth.Keys
-	caller          func(*http.Request) string
-	inFlight        int
+	policy        string
+	objects       exchange.Objects
+	nodes         map[string]exchange.NodeChecks
+	verifier      exchange.Verifier
+	cacheSize     int
+	tokenLifetime time.Duration
+	recorder      exchange.Recorder
+	keys          registryauth.Keys
+	caller        func(*http.Request) exchange.Caller
+	inFlight      int
 }
 
 func newRig(t testing.TB, change func(*rigConfig)) *rig {
@@ -108,7 +110,7 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 	c := rigConfig{
 		policy:        testPolicy,
 		tokenLifetime: 5 * time.Minute,
-		caller:        func(r *http.Request) string { host, _, _ := strings.Cut(r.RemoteAddr, ":"); return host },
+		caller:        callerOf,
 		recorder:      r,
 		inFlight:      100,
 	}
@@ -154,12 +156,13 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 	})
 	must(t, err)
 	r.exchanger, err = exchange.New(exchange.Config{
-		Verifier:        c.verifier,
-		ServiceAccounts: c.serviceAccounts,
-		Registries:      []*registryauth.Issuer{r.issuer, other},
-		Policy:          parsePolicy(t, c.policy),
-		CacheSize:       c.cacheSize,
-		Now:             r.Now,
+		Verifier:   c.verifier,
+		Objects:    c.objects,
+		Nodes:      c.nodes,
+		Registries: []*registryauth.Issuer{r.issuer, other},
+		Policy:     parsePolicy(t, c.policy),
+		CacheSize:  c.cacheSize,
+		Now:        r.Now,
 	})
 	must(t, err)
 	r.handler, err = exchange.NewHandler(exchange.HandlerConfig{
@@ -348,12 +351,24 @@ func post(token string, scopes ...string) *http.Request {
 	return request
 }
 
-// annotations answers with fixed annotations per UID, or an error.
-type annotations struct {
-	byUID map[string]map[string]string
+// objects answers with fixed facts per UID of the ServiceAccount, or an error.
+type objects struct {
+	byUID map[string]exchange.Facts
 	err   error
 }
 
-func (a annotations) Annotations(_ context.Context, id oidc.Identity) (map[string]string, error) {
-	return a.byUID[id.ServiceAccount.UID], a.err
+func (o objects) Lookup(_ context.Context, id oidc.Identity) (exchange.Facts, error) {
+	return o.byUID[id.ServiceAccount.UID], o.err
+}
+
+// annotated answers that web has the annotation that policies read.
+func annotated(repositories string) objects {
+	return objects{byUID: map[string]exchange.Facts{
+		webUID: {Annotations: map[string]string{"pullpass.dev/repositories": repositories}},
+	}}
+}
+
+func callerOf(r *http.Request) exchange.Caller {
+	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return exchange.Caller{Address: peer.Addr()}
 }

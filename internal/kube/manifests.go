@@ -33,7 +33,7 @@ type Manifests struct {
 	current atomic.Pointer[accounts]
 }
 
-var _ exchange.ServiceAccounts = (*Manifests)(nil)
+var _ exchange.Objects = (*Manifests)(nil)
 
 // accounts is immutable once it is stored.
 type accounts struct {
@@ -131,17 +131,17 @@ func readFile(name string) ([]byte, error) {
 	return data, nil
 }
 
-// Annotations returns the annotations of the ServiceAccount with the identity's
-// UID, and nil if the files do not have it: a ServiceAccount of the same name
+// Lookup returns the annotations of the ServiceAccount with the identity's UID,
+// and none if the files do not have it: a ServiceAccount of the same name
 // that was made again is another one (ingress-nginx CVE-2021-25746 is what comes
 // of believing anything else). The map must not be changed. There is no error:
 // what the files said last is all that can be known.
-func (m *Manifests) Annotations(_ context.Context, id oidc.Identity) (map[string]string, error) {
+func (m *Manifests) Lookup(_ context.Context, id oidc.Identity) (exchange.Facts, error) {
 	found, ok := m.current.Load().byUID[uidKey{id.Cluster, id.ServiceAccount.UID}]
 	if !ok || found.namespace != id.Namespace || found.name != id.ServiceAccount.Name {
-		return nil, nil
+		return exchange.Facts{}, nil
 	}
-	return found.annotations, nil
+	return exchange.Facts{Annotations: found.annotations}, nil
 }
 
 // UID returns the UID of a ServiceAccount by its name, or "" when the files

@@ -59,6 +59,12 @@ func writeFile(t *testing.T, name, content string) string {
 	return path
 }
 
+func annotations(t *testing.T, m *Manifests, id oidc.Identity) (map[string]string, error) {
+	t.Helper()
+	facts, err := m.Lookup(t.Context(), id)
+	return facts.Annotations, err
+}
+
 func identity(cluster, namespace, name, uid string) oidc.Identity {
 	return oidc.Identity{Cluster: cluster, Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: name, UID: uid}}
 }
@@ -91,7 +97,7 @@ func TestAnnotationsByClusterAndUID(t *testing.T) {
 		{"unknown cluster", identity("three", "team-a", "web", "uid-web"), ""},
 		{"no UID", identity("one", "team-a", "web", ""), ""},
 	} {
-		annotations, err := m.Annotations(t.Context(), test.id)
+		annotations, err := annotations(t, m, test.id)
 		if err != nil || annotations[key] != test.want {
 			t.Errorf("%s: %q, %v; want %q", test.name, annotations[key], err, test.want)
 		}
@@ -232,7 +238,7 @@ func TestForms(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := m.Annotations(t.Context(), identity("one", "team-a", "web", "uid-web"))
+			got, err := annotations(t, m, identity("one", "team-a", "web", "uid-web"))
 			if err != nil || len(got) != 1 || got[key] != "a" {
 				t.Errorf("annotations %v, %v", got, err)
 			}
@@ -247,7 +253,7 @@ func TestNoFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := m.Annotations(t.Context(), identity("one", "team-a", "web", "uid-web")); got != nil || err != nil {
+	if got, err := annotations(t, m, identity("one", "team-a", "web", "uid-web")); got != nil || err != nil {
 		t.Errorf("annotations %v, %v", got, err)
 	}
 }
@@ -272,7 +278,7 @@ func TestSameKeysDoNotReadTheFiles(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	}
-	if a, _ := m.Annotations(t.Context(), identity("one", "team-a", "web", "uid-web")); a[key] != "team-a/web:pull,push" {
+	if a, _ := annotations(t, m, identity("one", "team-a", "web", "uid-web")); a[key] != "team-a/web:pull,push" {
 		t.Errorf("annotations %v", a)
 	}
 }
@@ -288,7 +294,7 @@ func TestReloadKeepsTheLastGood(t *testing.T) {
 	id := identity("one", "team-a", "web", "uid-web")
 	has := func(want string) {
 		t.Helper()
-		if a, _ := m.Annotations(t.Context(), id); a[key] != want {
+		if a, _ := annotations(t, m, id); a[key] != want {
 			t.Errorf("annotation %q, want %q", a[key], want)
 		}
 	}
@@ -312,7 +318,7 @@ func TestReloadKeepsTheLastGood(t *testing.T) {
 		t.Fatal(err)
 	}
 	has("")
-	if a, _ := m.Annotations(t.Context(), id); a["unrelated.example.com/x"] != "1" {
+	if a, _ := annotations(t, m, id); a["unrelated.example.com/x"] != "1" {
 		t.Errorf("annotations %v after the keys changed", a)
 	}
 }

@@ -1,0 +1,71 @@
+package exchange
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+)
+
+// Objects knows the objects that an identity names, as the API server of its
+// cluster has them now.
+//
+// A *GoneError says for sure that one of them is not there any more. Every
+// other error means that it cannot be known now: the request is answered 503,
+// because both a grant and a refusal could be wrong. Implementations must be
+// safe for concurrent use and return within their own time limit.
+type Objects interface {
+	Lookup(ctx context.Context, id oidc.Identity) (Facts, error)
+}
+
+// Facts is what is known of the objects that an identity names. Nobody may
+// change it. The zero Facts knows nothing.
+type Facts struct {
+	Annotations     map[string]string // of the ServiceAccount, those that policies read
+	NamespaceLabels map[string]string // nil: not known
+	Node            *Node             // that the token names, or else its pod; nil: not known
+}
+
+// Node is a Node object.
+type Node struct {
+	Name, UID string            // without UID: a pod names it, but there is no such object
+	Labels    map[string]string // nil where no check reads them
+	Addresses []netip.Addr      // likewise
+}
+
+// Kind is the kind of an object that a token names.
+type Kind string
+
+// The kinds.
+const (
+	KindServiceAccount Kind = "ServiceAccount"
+	KindPod            Kind = "Pod"
+	KindNode           Kind = "Node"
+)
+
+// GoneError refuses an identity because an object that it names is not there
+// any more: deleted, or deleted and made again under the same name (KEP-4412).
+type GoneError struct {
+	Kind Kind
+	Name string // NAMESPACE/NAME, of a Node its name
+	UID  string // in the token
+	Now  string // UID of the object that has this name now; empty: none has it
+}
+
+func (e *GoneError) Error() string {
+	if e.Now == "" {
+		return fmt.Sprintf("the %s %s that the token names was deleted (UID %s); its tokens ended with it", e.Kind, e.Name, e.UID)
+	}
+	return fmt.Sprintf("the %s %s that the token names was deleted (UID %s), and another one of this name is not the same (UID %s); pods that are made now get tokens for the new one",
+		e.Kind, e.Name, e.UID, e.Now)
+}
+
+// reason is service_account_gone, pod_gone or node_gone.
+func (e *GoneError) reason() string {
+	if e.Kind == KindServiceAccount {
+		return "service_account" + reasonGone
+	}
+	return strings.ToLower(string(e.Kind)) + reasonGone
+}
