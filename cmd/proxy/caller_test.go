@@ -15,20 +15,21 @@ func TestCallerAddress(t *testing.T) {
 		name, peer string
 		forwarded  []string
 		want       string
+		viaProxy   bool
 	}{
-		{"direct", "192.0.2.7:4000", nil, "192.0.2.7"},
-		{"direct, header ignored", "192.0.2.7:4000", []string{"198.51.100.1"}, "192.0.2.7"},
-		{"one proxy", "10.0.0.1:4000", []string{"198.51.100.1"}, "198.51.100.1"},
-		{"spoofed left part", "10.0.0.1:4000", []string{"203.0.113.9, 198.51.100.1"}, "198.51.100.1"},
-		{"two proxies", "10.0.0.1:4000", []string{"203.0.113.9, 198.51.100.1, 10.0.0.2"}, "198.51.100.1"},
-		{"two header lines", "10.0.0.1:4000", []string{"203.0.113.9", "198.51.100.1"}, "198.51.100.1"},
-		{"unreadable hop stops", "10.0.0.1:4000", []string{"203.0.113.9, nonsense, 10.0.0.2"}, "10.0.0.2"},
-		{"proxy without header", "10.0.0.1:4000", nil, "10.0.0.1"},
-		{"only proxies", "10.0.0.1:4000", []string{"10.0.0.3"}, "10.0.0.3"},
-		{"IPv6", "[fd00::1]:4000", []string{"2001:db8::1"}, "2001:db8::1"},
-		{"IPv6 with port", "[fd00::1]:4000", []string{"[2001:db8::1]:99"}, "2001:db8::1"},
-		{"IPv4 in IPv6", "[::ffff:10.0.0.1]:4000", []string{"::ffff:198.51.100.1"}, "198.51.100.1"},
-		{"no address", "@", nil, ""},
+		{"direct", "192.0.2.7:4000", nil, "192.0.2.7", false},
+		{"direct, header ignored", "192.0.2.7:4000", []string{"198.51.100.1"}, "192.0.2.7", false},
+		{"one proxy", "10.0.0.1:4000", []string{"198.51.100.1"}, "198.51.100.1", false},
+		{"spoofed left part", "10.0.0.1:4000", []string{"203.0.113.9, 198.51.100.1"}, "198.51.100.1", false},
+		{"two proxies", "10.0.0.1:4000", []string{"203.0.113.9, 198.51.100.1, 10.0.0.2"}, "198.51.100.1", false},
+		{"two header lines", "10.0.0.1:4000", []string{"203.0.113.9", "198.51.100.1"}, "198.51.100.1", false},
+		{"unreadable hop stops", "10.0.0.1:4000", []string{"203.0.113.9, nonsense, 10.0.0.2"}, "10.0.0.2", true},
+		{"proxy without header", "10.0.0.1:4000", nil, "10.0.0.1", true},
+		{"only proxies", "10.0.0.1:4000", []string{"10.0.0.3"}, "10.0.0.3", true},
+		{"IPv6", "[fd00::1]:4000", []string{"2001:db8::1"}, "2001:db8::1", false},
+		{"IPv6 with port", "[fd00::1]:4000", []string{"[2001:db8::1]:99"}, "2001:db8::1", false},
+		{"IPv4 in IPv6", "[::ffff:10.0.0.1]:4000", []string{"::ffff:198.51.100.1"}, "198.51.100.1", false},
+		{"no address", "@", nil, "", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -37,8 +38,8 @@ func TestCallerAddress(t *testing.T) {
 			for _, f := range test.forwarded {
 				r.Header.Add("X-Forwarded-For", f)
 			}
-			if got := callerOf(trusted)(r).String(); got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
+			if got := callerOf(trusted)(r); got.String() != test.want || got.ViaProxy != test.viaProxy {
+				t.Errorf("got %q, via proxy %t, want %q, %t", got, got.ViaProxy, test.want, test.viaProxy)
 			}
 		})
 	}

@@ -61,3 +61,6 @@ type UnavailableError struct {
 
 func (e *UnavailableError) Error() string { return e.reason + ": " + e.Err.Error() }
 func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// Reason is kubernetes_unavailable or signing_key_unavailable.
+func (e *UnavailableError) Reason() string { return e.reason }

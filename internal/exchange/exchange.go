@@ -34,8 +34,7 @@ type Config struct {
 // Exchanger turns requests into tokens. It is safe for concurrent use.
 type Exchanger struct {
 	verifier   Verifier
-	objects    Objects
-	nodes      map[string]NodeChecks
+	admission  *Admission
 	registries map[string]*registryauth.Issuer
 	policy     atomic.Pointer[Policy]
 	issued     *lru.Cache[issuedKey, registryauth.Token]
@@ -58,10 +57,13 @@ func New(c Config) (*Exchanger, error) {
 	if c.Verifier == nil || c.Policy == nil || len(c.Registries) == 0 {
 		return nil, errors.New("exchange: a verifier, a policy and at least one registry are required")
 	}
+	admission, err := NewAdmission(AdmissionConfig{Objects: c.Objects, Nodes: c.Nodes, Now: c.Now})
+	if err != nil {
+		return nil, err
+	}
 	x := &Exchanger{
 		verifier:   c.Verifier,
-		objects:    c.Objects,
-		nodes:      c.Nodes,
+		admission:  admission,
 		registries: make(map[string]*registryauth.Issuer, len(c.Registries)),
 		now:        c.Now,
 	}
@@ -80,7 +82,6 @@ func New(c Config) (*Exchanger, error) {
 		// seconds, so what counts is the rate of pulls, not the number of pods.
 		size = 25_000
 	}
-	var err error
 	if x.issued, err = lru.New[issuedKey, registryauth.Token](size); err != nil {
 		return nil, fmt.Errorf("exchange: cache of issued tokens: %w", err)
 	}
@@ -96,8 +97,8 @@ func (x *Exchanger) SetPolicy(p *Policy) { x.policy.Store(p) }
 //
 // Steps go from cheap to dear, and each has its own error:
 // *UnknownServiceError, *oidc.Error, *GoneError, *NodeError,
-// *UnavailableError, *DeniedError, *AnonymousError. A scope that is not granted is not an error (token
-// specification): the token just has less access.
+// *UnavailableError, *DeniedError, *AnonymousError. A scope that is not granted
+// is not an error (token specification): the token just has less access.
 func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, caller Caller, event *Event) (registryauth.Token, error) {
 	registry, ok := x.registries[req.Service]
 	if !ok {
@@ -131,8 +132,8 @@ func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, call
 	return token, nil
 }
 
-// identify verifies the credential, if there is one, asks what is known now of
-// the objects that it names, and judges the caller.
+// identify verifies the credential, if there is one, and has its identity
+// admitted. Anonymous callers have nothing to prove.
 func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, caller Caller, event *Event) (Subject, error) {
 	if req.GrantType == registryauth.GrantAnonymous {
 		return Subject{}, nil
@@ -145,24 +146,7 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, call
 		}
 		return Subject{}, err
 	}
-	event.identify(&id)
-	return x.subject(ctx, id, caller, event)
-}
-
-// subject is what of identify comes after the token.
-func (x *Exchanger) subject(ctx context.Context, id oidc.Identity, caller Caller, event *Event) (Subject, error) {
-	var facts Facts
-	if x.objects != nil {
-		var err error
-		if facts, err = x.objects.Lookup(ctx, id); err != nil {
-			var gone *GoneError
-			if errors.As(err, &gone) {
-				return Subject{}, gone
-			}
-			return Subject{}, &UnavailableError{reason: reasonObjects, Err: err}
-		}
-	}
-	return Subject{Identity: &id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels}, nil
+	return x.admission.Admit(ctx, id, caller, event)
 }
 
 // issue returns the token last issued for the same thing while at least half

@@ -168,9 +168,9 @@ func (h *Handler) classify(err error, event *Event) (registryauth.Failure, Resul
 		event.Message = anonymousCauses
 		return unauthorized(anonymous.Error(), event.Service), ResultRefused, reasonAnonymous
 	case errors.As(err, &gone):
-		return forbidden(gone.Error()), ResultRefused, gone.reason()
+		return forbidden(gone.Error()), ResultRefused, gone.Reason()
 	case errors.As(err, &node):
-		return forbidden(node.Error()), ResultRefused, node.reason
+		return forbidden(node.Error()), ResultRefused, node.Reason()
 	case errors.As(err, &denied):
 		return forbidden(denied.Error()), ResultRefused, reasonDenied
 	case errors.As(err, &unavailable):
@@ -178,7 +178,7 @@ func (h *Handler) classify(err error, event *Event) (registryauth.Failure, Resul
 		return registryauth.Failure{
 			Status: http.StatusServiceUnavailable, Code: "UNAVAILABLE", OAuthError: "temporarily_unavailable",
 			Message: "the token service cannot answer now; try again", RetryAfter: retryAfter,
-		}, ResultUnavailable, unavailable.reason
+		}, ResultUnavailable, unavailable.Reason()
 	case errors.Is(err, errOverloaded):
 		return registryauth.Failure{
 			Status: http.StatusServiceUnavailable, Code: "UNAVAILABLE", OAuthError: "temporarily_unavailable",

@@ -2,7 +2,10 @@ package exchange
 
 import (
 	"crypto/x509"
+	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -17,6 +20,37 @@ type NodeChecks struct {
 	Proof    ProofConfig
 }
 
+// check returns what is wrong with the settings: an empty one never switches a
+// check off, and one that nobody can pass is a mistake.
+func (c NodeChecks) check(objectsKnown bool) error {
+	p := c.Proof
+	switch p.Mode {
+	case "", ProofOff, ProofAudit, ProofEnforce:
+	default:
+		return fmt.Errorf("unknown mode of proof %s", quote(string(p.Mode)))
+	}
+	for _, method := range p.Methods {
+		if method != ProofCertificate && method != ProofAddress {
+			return fmt.Errorf("unknown method of proof %s", quote(string(method)))
+		}
+	}
+	switch {
+	case c.Selector != nil && c.Selector.Empty():
+		return errors.New("the node selector is empty; without one, every node may pull")
+	case c.Selector != nil && !objectsKnown:
+		return errors.New("a node selector needs to know Node objects")
+	case !p.wanted():
+		return nil
+	case len(p.Methods) == 0:
+		return fmt.Errorf("proof in mode %s has no methods", p.Mode)
+	case slices.Contains(p.Methods, ProofCertificate) && p.CAs == nil:
+		return errors.New("proof by certificate has no CAs")
+	case slices.Contains(p.Methods, ProofAddress) && !objectsKnown:
+		return errors.New("proof by address needs to know Node objects")
+	}
+	return nil
+}
+
 // ProofConfig says how callers prove that they are the node that their token
 // names (KEP-4193).
 type ProofConfig struct {
@@ -24,9 +58,13 @@ type ProofConfig struct {
 	Methods []ProofMethod // any of these suffices; required unless Mode is ProofOff
 	// CAs returns the CAs that sign the kubelets' client certificates of this
 	// cluster and of no other; nil: none is known now, and no certificate passes.
-	// Required with ProofCertificate. It must be safe for concurrent use.
+	// Required with ProofCertificate. It must be safe for concurrent use. What
+	// was verified is remembered for the pool that is returned: it is the same
+	// until the CAs change, and then another one.
 	CAs func() *x509.CertPool
 }
+
+func (c ProofConfig) wanted() bool { return c.Mode != "" && c.Mode != ProofOff }
 
 // ProofMode says what becomes of a caller without proof.
 type ProofMode string
@@ -50,6 +88,9 @@ const (
 // Caller is where a request comes from.
 type Caller struct {
 	Address netip.Addr // zero: not known
+	// ViaProxy marks an Address that is a trusted proxy's own: behind it may be
+	// anybody, so it proves nothing.
+	ViaProxy bool
 	// Certificates are what the client presented over TLS, leaf first. The
 	// handshake proved that it has the key; nothing else is checked yet.
 	Certificates []*x509.Certificate
@@ -69,8 +110,8 @@ type Proof struct {
 	Passed bool        `json:"passed"`
 	Method ProofMethod `json:"method,omitempty"` // that sufficed
 	// Reason says in one word why no method sufficed, Message in more.
-	Reason  string `json:"reason,omitempty"`
-	Message string `json:"message,omitempty"`
+	Reason  ProofReason `json:"reason,omitempty"`
+	Message string      `json:"message,omitempty"`
 }
 
 // NodeError refuses an identity because of its node: it is not one that may
@@ -81,3 +122,6 @@ type NodeError struct {
 }
 
 func (e *NodeError) Error() string { return e.message }
+
+// Reason is node_not_selected or caller_not_node.
+func (e *NodeError) Reason() string { return e.reason }

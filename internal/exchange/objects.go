@@ -62,8 +62,8 @@ func (e *GoneError) Error() string {
 		e.Kind, e.Name, e.UID, e.Now)
 }
 
-// reason is service_account_gone, pod_gone or node_gone.
-func (e *GoneError) reason() string {
+// Reason is service_account_gone, pod_gone or node_gone.
+func (e *GoneError) Reason() string {
 	if e.Kind == KindServiceAccount {
 		return "service_account" + reasonGone
 	}

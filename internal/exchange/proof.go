@@ -1,0 +1,219 @@
+package exchange
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+)
+
+// What a kubelet's client certificate says (Kubernetes documentation, "Using
+// Node Authorization"; signer kubernetes.io/kube-apiserver-client-kubelet).
+const (
+	nodeUserPrefix = "system:node:"
+	nodesGroup     = "system:nodes"
+)
+
+// ProofReason says in one word why a caller is not proven to be a node.
+type ProofReason string
+
+// The reasons. The set is closed: it is a metric label. When both methods
+// failed, a certificate that was presented counts for more than the address.
+const (
+	ProofNoNode                 ProofReason = "no_node" // the identity names none for sure
+	ProofCertificateMissing     ProofReason = "certificate_missing"
+	ProofCertificateNotNode     ProofReason = "certificate_not_a_node"
+	ProofCertificateNotYetValid ProofReason = "certificate_not_yet_valid"
+	ProofCertificateExpired     ProofReason = "certificate_expired"
+	ProofCertificateCAUnknown   ProofReason = "certificate_ca_unknown" // none is known to us
+	ProofCertificateUntrusted   ProofReason = "certificate_untrusted"
+	ProofCertificateOtherNode   ProofReason = "certificate_other_node" // proven: the token is with another node
+	ProofNodeUnknown            ProofReason = "node_unknown"           // its addresses are not known
+	ProofAddressUnknown         ProofReason = "address_unknown"
+	ProofAddressOfProxy         ProofReason = "address_of_proxy"
+	ProofAddressOther           ProofReason = "address_other"
+)
+
+// unproven says why one method does not suffice. The zero unproven says that it
+// does.
+type unproven struct {
+	reason        ProofReason
+	fault, remedy string
+}
+
+// prove tries the methods in their order until one suffices. It is asked for
+// every request: a connection lives longer than a certificate, and longer than
+// a node has its addresses.
+func (a *Admission) prove(config ProofConfig, id *oidc.Identity, node *Node, caller Caller) Proof {
+	proof := Proof{Mode: config.Mode}
+	if id.Node.UID == "" {
+		proof.Reason = ProofNoNode
+		proof.Message = "the caller cannot prove to be the token's node, as cluster " + quote(id.Cluster) + " asks (node.proof): " +
+			"no node is known for sure to be the token's; use a token of a pod that is scheduled"
+		return proof
+	}
+	var faults []string
+	for _, method := range config.Methods {
+		var u unproven
+		if method == ProofCertificate {
+			u = a.certificate(config.CAs, id, caller.Certificates)
+		} else {
+			u = address(node, caller)
+		}
+		if u == (unproven{}) {
+			return Proof{Mode: config.Mode, Passed: true, Method: method}
+		}
+		if proof.Reason == "" || proof.Reason == ProofCertificateMissing || method == ProofCertificate && u.reason != ProofCertificateMissing {
+			proof.Reason = u.reason
+		}
+		faults = append(faults, fmt.Sprintf("%s (%s)", u.fault, u.remedy))
+	}
+	proof.Message = fmt.Sprintf("the caller is not proven to be the node %s, which the token names: %s", quote(id.Node.Name), strings.Join(faults, "; "))
+	return proof
+}
+
+// certificate judges what was presented, from cheap to dear. The certificate
+// names a node by its name alone: that the Node of this name still has the
+// token's UID is for Objects to say.
+func (a *Admission) certificate(clusterCAs func() *x509.CertPool, id *oidc.Identity, presented []*x509.Certificate) unproven {
+	if len(presented) == 0 {
+		return unproven{ProofCertificateMissing, "it presented no client certificate",
+			"set client in containerd's hosts.toml for the registry to the kubelet's, such as /var/lib/kubelet/pki/kubelet-client-current.pem"}
+	}
+	leaf, now := presented[0], a.now()
+	name, isNode := strings.CutPrefix(leaf.Subject.CommonName, nodeUserPrefix)
+	// x509 takes a certificate without extended key usages for any use; a
+	// kubelet's has this one, and its serving certificate has the same names.
+	isNode = isNode && slices.Contains(leaf.Subject.Organization, nodesGroup) && slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth)
+	switch {
+	case !isNode:
+		return unproven{ProofCertificateNotNode, "its client certificate " + quote(leaf.Subject.CommonName) + " is not a kubelet's",
+			"one has the common name " + nodeUserPrefix + "NAME, the organization " + nodesGroup + " and the extended key usage client authentication"}
+	case now.Before(leaf.NotBefore):
+		return unproven{ProofCertificateNotYetValid, "its client certificate is not valid yet", "compare the clocks of the node and of this service"}
+	case now.After(leaf.NotAfter):
+		return unproven{ProofCertificateExpired, "its client certificate has expired", "see why the kubelet did not renew it, and that the runtime reads the new one"}
+	}
+	cas := clusterCAs()
+	if cas == nil { // x509 would take the system's
+		return unproven{ProofCertificateCAUnknown, "the CAs of cluster " + quote(id.Cluster) + " are not known now", "see the log of this service"}
+	}
+	if !a.chains.lead(presented, id.Cluster, cas, now) {
+		return unproven{ProofCertificateUntrusted, "its client certificate does not lead to a CA of cluster " + quote(id.Cluster),
+			"it must come from the cluster of the token, and the CAs that are configured here must be the ones that sign kubelets' client certificates"}
+	}
+	if name != id.Node.Name {
+		return unproven{ProofCertificateOtherNode, "its client certificate is that of the node " + quote(name),
+			"a token counts only on the node that its pod runs on"}
+	}
+	return unproven{}
+}
+
+// address compares the caller's address with those of the Node.
+func address(node *Node, caller Caller) unproven {
+	from := plainAddress(caller.Address)
+	switch {
+	case node == nil || len(node.Addresses) == 0:
+		return unproven{ProofNodeUnknown, "no addresses of the node are known", "see that the Node object is there and has addresses"}
+	case !from.IsValid():
+		return unproven{ProofAddressUnknown, "its address is not known", "see what stands before this service"}
+	case caller.ViaProxy:
+		return unproven{ProofAddressOfProxy, "its address " + from.String() + " is that of a trusted proxy, behind which may be anybody",
+			"let the proxy send X-Forwarded-For, or leave it out of trustedProxies if it is a node"}
+	case !slices.ContainsFunc(node.Addresses, func(a netip.Addr) bool { return plainAddress(a) == from }):
+		return unproven{ProofAddressOther, "its address " + from.String() + " is not one of the node's",
+			"where addresses are translated on the way, only a certificate proves a node"}
+	}
+	return unproven{}
+}
+
+// plainAddress is the same for all forms of an address. A zone names an
+// interface of this machine and says nothing about the caller.
+func plainAddress(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+const (
+	// maxPresented is how many certificates of a caller are looked at. Building
+	// chains out of forged ones with equal names grows fast with their number.
+	maxPresented = 5
+
+	// chainsRemembered is enough for two clusters of the largest size that
+	// Kubernetes supports, in about 2 MB.
+	chainsRemembered = 10_000
+)
+
+// chains remembers the certificates that lead to a CA: verifying signatures
+// costs more than all the rest of an exchange, and a kubelet presents the same
+// certificate hundreds of times. Bad ones are not remembered: strangers could
+// fill the memory with them.
+type chains struct {
+	good *lru.Cache[chainKey, validity]
+}
+
+// chainKey holds all that the outcome depends on, save the clock. CAs that were
+// read again are another pool, whose address is not used twice while the key
+// holds it.
+type chainKey struct {
+	presented [sha256.Size]byte
+	cluster   string
+	cas       *x509.CertPool
+}
+
+// validity is the time in which every certificate of a chain is valid.
+type validity struct{ from, until time.Time }
+
+func newChains() (*chains, error) {
+	good, err := lru.New[chainKey, validity](chainsRemembered)
+	if err != nil {
+		return nil, fmt.Errorf("exchange: cache of certificates: %w", err)
+	}
+	return &chains{good}, nil
+}
+
+// lead reports whether the first certificate leads to one of the CAs, by way of
+// the others, and is for client authentication.
+func (c *chains) lead(presented []*x509.Certificate, cluster string, cas *x509.CertPool, now time.Time) bool {
+	if len(presented) > maxPresented {
+		return false
+	}
+	var hashes [maxPresented * sha256.Size]byte // each of fixed length, so that no two lists are the same
+	all := hashes[:0]
+	for _, certificate := range presented {
+		hash := sha256.Sum256(certificate.Raw)
+		all = append(all, hash[:]...)
+	}
+	key := chainKey{sha256.Sum256(all), cluster, cas}
+	if v, ok := c.good.Get(key); ok && !now.Before(v.from) && !now.After(v.until) {
+		return true
+	}
+	intermediates := x509.NewCertPool()
+	for _, certificate := range presented[1:] {
+		intermediates.AddCert(certificate)
+	}
+	found, err := presented[0].Verify(x509.VerifyOptions{
+		Roots:         cas,
+		Intermediates: intermediates,
+		CurrentTime:   now,
+		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return false
+	}
+	v := validity{from: presented[0].NotBefore, until: presented[0].NotAfter}
+	for _, certificate := range found[0] {
+		if certificate.NotBefore.After(v.from) {
+			v.from = certificate.NotBefore
+		}
+		if certificate.NotAfter.Before(v.until) {
+			v.until = certificate.NotAfter
+		}
+	}
+	c.good.Add(key, v)
+	return true
+}
