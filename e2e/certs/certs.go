@@ -76,9 +76,16 @@ func (ca *CA) Server(t testing.TB, name string) Pair {
 // Client issues a client certificate: Kubernetes reads the user from its common name and the groups from its organizations.
 func (ca *CA) Client(t testing.TB, user string, groups ...string) Pair {
 	t.Helper()
+	return ca.ClientUntil(t, ca.cert.NotAfter, user, groups...)
+}
+
+// ClientUntil is Client with an end, which may have passed.
+func (ca *CA) ClientUntil(t testing.TB, end time.Time, user string, groups ...string) Pair {
+	t.Helper()
 	return ca.issue(t, user, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: user, Organization: groups},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		NotAfter:    end,
 	})
 }
 
@@ -92,7 +99,10 @@ func (ca *CA) issue(t testing.TB, name string, template *x509.Certificate) Pair 
 	t.Helper()
 	key := newKey(t)
 	template.SerialNumber = serial(t)
-	template.NotBefore, template.NotAfter = ca.cert.NotBefore, ca.cert.NotAfter
+	template.NotBefore = ca.cert.NotBefore
+	if template.NotAfter.IsZero() {
+		template.NotAfter = ca.cert.NotAfter
+	}
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, key.Public(), ca.key)
 	check(t, err)

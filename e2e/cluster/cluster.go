@@ -32,21 +32,27 @@ type Cluster struct {
 	address   string // host:port of the API server
 	etcd      string // URL
 	dir       string
+	flags     []string // of the API server, beyond those that all have
 	admin     *http.Client
 	apiserver *process.Process
 	serving   certs.Pair
+	signing   certs.RSAKey
+	trusted   []certs.RSAKey
 }
 
 // Start runs a control plane whose ServiceAccount tokens are signed with key. Anonymous callers are let through to the
-// discovery documents only, and are not authorized to read them until OpenDiscovery.
-func Start(t testing.TB, key certs.RSAKey) *Cluster {
+// discovery documents only, and are not authorized to read them until OpenDiscovery. The flags are for kube-apiserver.
+func Start(t testing.TB, key certs.RSAKey, flags ...string) *Cluster {
 	t.Helper()
-	c := &Cluster{CA: certs.NewCA(t, "cluster-ca"), address: process.FreeAddress(t), dir: t.TempDir()}
+	c := &Cluster{
+		CA: certs.NewCA(t, "cluster-ca"), address: process.FreeAddress(t), dir: t.TempDir(), flags: flags,
+		signing: key, trusted: []certs.RSAKey{key},
+	}
 	c.Issuer = "https://" + c.address
 	c.serving = c.CA.Server(t, "kube-apiserver")
 	c.admin = c.client(t, c.CA.Client(t, "admin", "system:masters"))
 	c.startEtcd(t)
-	c.startAPIServer(t, key, key)
+	c.startAPIServer(t)
 	return c
 }
 
@@ -58,7 +64,21 @@ func (c *Cluster) RestartAPIServer(t testing.TB, signing certs.RSAKey, trusted .
 	if err := c.apiserver.Stop(); err != nil {
 		t.Fatalf("stop kube-apiserver: %v", err)
 	}
-	c.startAPIServer(t, signing, trusted...)
+	c.signing, c.trusted = signing, trusted
+	c.startAPIServer(t)
+}
+
+// Crash ends the API server at once and breaks all its connections. Recover runs it again at the same address.
+func (c *Cluster) Crash(t testing.TB) {
+	t.Helper()
+	c.apiserver.Kill(t)
+	c.admin.CloseIdleConnections()
+}
+
+// Recover ends what Crash began.
+func (c *Cluster) Recover(t testing.TB) {
+	t.Helper()
+	c.startAPIServer(t)
 }
 
 func (c *Cluster) startEtcd(t testing.TB) {
@@ -90,7 +110,7 @@ anonymous:
   - path: /readyz
 `
 
-func (c *Cluster) startAPIServer(t testing.TB, signing certs.RSAKey, trusted ...certs.RSAKey) {
+func (c *Cluster) startAPIServer(t testing.TB) {
 	t.Helper()
 	config := filepath.Join(c.dir, "authentication.yaml")
 	writeFile(t, config, authentication)
@@ -100,15 +120,16 @@ func (c *Cluster) startAPIServer(t testing.TB, signing certs.RSAKey, trusted ...
 		"--endpoint-reconciler-type=none", // the kubernetes Service would need an address that is not loopback
 		"--tls-cert-file=" + c.serving.CertFile, "--tls-private-key-file=" + c.serving.KeyFile, "--client-ca-file=" + c.CA.File,
 		"--service-account-issuer=" + c.Issuer, "--service-account-jwks-uri=" + c.Issuer + "/openid/v1/jwks", "--api-audiences=" + c.Issuer,
-		"--service-account-signing-key-file=" + signing.PrivateFile,
+		"--service-account-signing-key-file=" + c.signing.PrivateFile,
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--authentication-config=" + config,
 		"--service-cluster-ip-range=10.96.0.0/24",
 		"--cert-dir=" + filepath.Join(c.dir, "apiserver"),
 		"--profiling=false", "--v=1",
 	}
-	for _, key := range trusted {
+	for _, key := range c.trusted {
 		args = append(args, "--service-account-key-file="+key.PublicFile)
 	}
+	args = append(args, c.flags...)
 	c.apiserver = process.Start(t, exec.Command(programs.KubeAPIServer(t), args...))
 	c.apiserver.Await(t, startLimit, func(ctx context.Context) error {
 		return getOK(ctx, c.admin, c.Issuer+"/readyz")
@@ -120,13 +141,7 @@ func (c *Cluster) StartTokenController(t testing.TB, key certs.RSAKey) {
 	t.Helper()
 	cert := c.CA.Client(t, "system:kube-controller-manager")
 	kubeconfig := filepath.Join(c.dir, "controller-manager.kubeconfig")
-	writeFile(t, kubeconfig, fmt.Sprintf(`apiVersion: v1
-kind: Config
-clusters: [{name: e2e, cluster: {server: %q, certificate-authority: %q}}]
-users: [{name: controller-manager, user: {client-certificate: %q, client-key: %q}}]
-contexts: [{name: e2e, context: {cluster: e2e, user: controller-manager}}]
-current-context: e2e
-`, c.Issuer, c.CA.File, cert.CertFile, cert.KeyFile))
+	writeFile(t, kubeconfig, c.kubeconfig(t, c.Issuer, Object{"client-certificate": cert.CertFile, "client-key": cert.KeyFile}))
 	process.Start(t, exec.Command(programs.KubeControllerManager(t),
 		"--kubeconfig="+kubeconfig,
 		"--controllers=serviceaccount-token-controller",

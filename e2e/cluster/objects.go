@@ -3,23 +3,40 @@ package cluster
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"testing"
-	"time"
 )
 
 // Object is any Kubernetes object, as JSON decodes it.
 type Object map[string]any
 
 // UID is the object's metadata.uid.
-func (o Object) UID() string {
+func (o Object) UID() string { return o.metadata("uid") }
+
+// Name is the object's metadata.name.
+func (o Object) Name() string { return o.metadata("name") }
+
+// Namespace is the object's metadata.namespace.
+func (o Object) Namespace() string { return o.metadata("namespace") }
+
+func (o Object) metadata(field string) string {
 	metadata, _ := o["metadata"].(map[string]any)
-	uid, _ := metadata["uid"].(string)
-	return uid
+	value, _ := metadata[field].(string)
+	return value
+}
+
+// Text is the text at the path of field names; "" if there is none.
+func (o Object) Text(path ...string) string {
+	value := any(map[string]any(o))
+	for _, field := range path {
+		fields, _ := value.(map[string]any)
+		value = fields[field]
+	}
+	text, _ := value.(string)
+	return text
 }
 
 // Create creates an object. The collection is its path, such as /api/v1/namespaces.
@@ -34,10 +51,16 @@ func (c *Cluster) Get(t testing.TB, path string) Object {
 	return c.do(t, http.MethodGet, path, nil)
 }
 
-// Delete deletes the object at path.
+// Patch merges the change into the object at path (RFC 7396: null removes).
+func (c *Cluster) Patch(t testing.TB, path string, change Object) Object {
+	t.Helper()
+	return c.do(t, http.MethodPatch, path, change)
+}
+
+// Delete deletes the object at path, at once: without a kubelet, nothing would end a pod's period of grace.
 func (c *Cluster) Delete(t testing.TB, path string) {
 	t.Helper()
-	c.do(t, http.MethodDelete, path, nil)
+	c.do(t, http.MethodDelete, path+"?gracePeriodSeconds=0", nil)
 }
 
 // OpenDiscovery lets anonymous callers read the discovery documents, as many clusters do for token federation.
@@ -50,77 +73,37 @@ func (c *Cluster) OpenDiscovery(t testing.TB) {
 	})
 }
 
-// Bound is the object whose life a token shares.
-type Bound struct{ Kind, Name, UID string }
-
-// TokenRequest asks for a ServiceAccount token.
-type TokenRequest struct {
-	Namespace, ServiceAccount string
-	Audiences                 []string      // empty: the API server's own
-	Lifetime                  time.Duration // 0: one hour
-	Bound                     *Bound        // nil: not bound
-}
-
-// Token requests a token with the TokenRequest API, as the kubelet and "kubectl create token" do.
-func (c *Cluster) Token(t testing.TB, r TokenRequest) string {
-	t.Helper()
-	spec := Object{"audiences": r.Audiences}
-	if r.Lifetime > 0 {
-		spec["expirationSeconds"] = int64(r.Lifetime / time.Second)
-	}
-	if r.Bound != nil {
-		spec["boundObjectRef"] = Object{"apiVersion": "v1", "kind": r.Bound.Kind, "name": r.Bound.Name, "uid": r.Bound.UID}
-	}
-	answer := c.Create(t, "/api/v1/namespaces/"+r.Namespace+"/serviceaccounts/"+r.ServiceAccount+"/token",
-		Object{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec})
-	status, _ := answer["status"].(map[string]any)
-	token, _ := status["token"].(string)
-	if token == "" {
-		t.Fatalf("the API server answered %v to a TokenRequest without a token", answer["kind"])
-	}
-	return token
-}
-
-// LegacyToken waits until the token controller, which must run, has filled the Secret, and returns its token.
-func (c *Cluster) LegacyToken(t testing.TB, namespace, secret string) string {
-	t.Helper()
-	for deadline := time.Now().Add(startLimit); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		data, _ := c.Get(t, "/api/v1/namespaces/"+namespace+"/secrets/"+secret)["data"].(map[string]any)
-		if encoded, _ := data["token"].(string); encoded != "" {
-			token, err := base64.StdEncoding.DecodeString(encoded)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return string(token)
-		}
-	}
-	t.Fatalf("no token in the Secret %s/%s after %v", namespace, secret, startLimit)
-	return ""
-}
-
 func (c *Cluster) do(t testing.TB, method, path string, body Object) Object {
 	t.Helper()
-	object, err := c.try(t.Context(), method, path, body)
+	object, err := c.Try(t.Context(), method, path, body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return object
 }
 
-func (c *Cluster) try(ctx context.Context, method, path string, body Object) (Object, error) {
-	var payload io.Reader
+// Try sends a request as the administrator and returns the API server's answer. It is for goroutines, which must not end a test.
+func (c *Cluster) Try(ctx context.Context, method, path string, body Object) (Object, error) {
+	contentType := "application/json"
+	if method == http.MethodPatch {
+		contentType = "application/merge-patch+json"
+	}
+	var payload []byte
 	if body != nil {
-		encoded, err := json.Marshal(body)
-		if err != nil {
+		var err error
+		if payload, err = json.Marshal(body); err != nil {
 			return nil, err
 		}
-		payload = bytes.NewReader(encoded)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, c.Issuer+path, payload)
+	return c.send(ctx, method, path, contentType, payload)
+}
+
+func (c *Cluster) send(ctx context.Context, method, path, contentType string, payload []byte) (Object, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.Issuer+path, bytes.NewReader(payload))
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Content-Type", contentType)
 	resp, err := c.admin.Do(req)
 	if err != nil {
 		return nil, err

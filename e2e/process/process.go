@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -33,6 +34,7 @@ type Process struct {
 	output *buffer
 	done   chan struct{} // closed when the program has ended
 	err    error         // how it ended; read only after done
+	killed atomic.Bool   // by Kill
 }
 
 // Start runs cmd until the test ends. Standard error, and standard output unless cmd.Stdout is set, are kept for Output.
@@ -92,10 +94,21 @@ func (p *Process) Stop() error {
 	return fmt.Errorf("did not end within %v after SIGTERM: killed", stopGrace)
 }
 
-// exit is nil for exit status 0 and for a program that lets SIGTERM end it.
+// Kill ends the program at once, as a crash does. It fails the test when the program has ended before.
+func (p *Process) Kill(t testing.TB) {
+	t.Helper()
+	p.killed.Store(true)
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatalf("kill %s: %v", p.name, err)
+	}
+	<-p.done
+}
+
+// exit is nil for exit status 0, for a program that lets SIGTERM end it, and after Kill.
 func (p *Process) exit() error {
 	if exit, ok := errors.AsType[*exec.ExitError](p.err); ok {
-		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() && status.Signal() == syscall.SIGTERM {
+		status, ok := exit.Sys().(syscall.WaitStatus)
+		if ok && status.Signaled() && (status.Signal() == syscall.SIGTERM || status.Signal() == syscall.SIGKILL && p.killed.Load()) {
 			return nil
 		}
 	}

@@ -3,6 +3,8 @@ package pullpass
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +21,7 @@ type Event struct {
 	ServiceAccount Object   `json:"serviceAccount"`
 	Pod            Object   `json:"pod"`
 	Node           Object   `json:"node"`
+	NodeFromAPI    bool     `json:"nodeFromAPI"`
 	CredentialID   string   `json:"credentialID"`
 	Claimed        Claimed  `json:"claimed"`
 	Service        string   `json:"service"`
@@ -28,6 +31,7 @@ type Event struct {
 	Rule           string   `json:"rule"`
 	IssuedID       string   `json:"issuedID"`
 	Caller         string   `json:"caller"`
+	Proof          *Outcome `json:"proof"`
 	Client         string   `json:"client"`
 }
 
@@ -35,6 +39,15 @@ type Event struct {
 type Object struct {
 	Name string `json:"name"`
 	UID  string `json:"uid"`
+}
+
+// Outcome is what became of the caller's proof to be the node.
+type Outcome struct {
+	Mode    string `json:"mode"`
+	Passed  bool   `json:"passed"`
+	Method  string `json:"method"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
 }
 
 // Claimed is what a refused token said of itself.
@@ -47,22 +60,19 @@ type Claimed struct {
 // Audit returns the audit lines so far. Anything else on standard output fails the test.
 func (p *Proxy) Audit(t testing.TB) []Event {
 	t.Helper()
-	var events []Event
-	for _, line := range p.audit.complete() {
-		var event Event
-		if err := json.Unmarshal(line, &event); err != nil {
-			t.Fatalf("a line on standard output is not an audit event: %v: %s", err, line)
-		}
-		events = append(events, event)
+	p.audit.mu.Lock()
+	defer p.audit.mu.Unlock()
+	if p.audit.err != nil {
+		t.Fatal(p.audit.err)
 	}
-	return events
+	return slices.Clone(p.audit.events)
 }
 
 // NeverLog makes the test fail when the token, or its signature, is in what Pullpass wrote.
 func (p *Proxy) NeverLog(token string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.secrets = append(p.secrets, token)
+	p.secrets[token] = true
 }
 
 func (p *Proxy) checkSecrets(t testing.TB) {
@@ -70,7 +80,7 @@ func (p *Proxy) checkSecrets(t testing.TB) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	written := p.process.Output() + p.audit.String()
-	for _, token := range p.secrets {
+	for token := range p.secrets {
 		signature := token[strings.LastIndex(token, ".")+1:]
 		if len(signature) > 16 && strings.Contains(written, signature) {
 			t.Errorf("the token of %v is in the output of pullpass", token[:min(len(token), 20)])
@@ -78,29 +88,45 @@ func (p *Proxy) checkSecrets(t testing.TB) {
 	}
 }
 
-// lines keeps what is written, for one writer and many readers.
-type lines struct {
-	mu  sync.Mutex
-	buf []byte
+// audit keeps what Pullpass writes to standard output, for one writer and many readers.
+type audit struct {
+	mu       sync.Mutex
+	text     []byte
+	parsed   int // bytes of text, up to the end of a line
+	events   []Event
+	byClient map[string]Event // the latest with this User-Agent
+	err      error            // of the first line that is no event
 }
 
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.buf = append(l.buf, b...)
-	return len(b), nil
+func (a *audit) Write(b []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.text = append(a.text, b...)
+	for {
+		line, _, found := bytes.Cut(a.text[a.parsed:], []byte("\n"))
+		if !found {
+			return len(b), nil
+		}
+		a.parsed += len(line) + 1
+		var event Event
+		if err := json.Unmarshal(line, &event); err != nil && a.err == nil {
+			a.err = fmt.Errorf("a line on standard output is not an audit event: %w: %s", err, line)
+		}
+		a.events = append(a.events, event)
+		a.byClient[event.Client] = event
+	}
 }
 
-// complete returns the lines that have ended.
-func (l *lines) complete() [][]byte {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := bytes.Split(bytes.Clone(l.buf), []byte("\n"))
-	return all[:len(all)-1]
+// of returns the event of the request with the User-Agent, if it was written already.
+func (a *audit) of(client string) (Event, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	event, written := a.byClient[client]
+	return event, written
 }
 
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return string(l.buf)
+func (a *audit) String() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return string(a.text)
 }

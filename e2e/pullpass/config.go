@@ -10,6 +10,11 @@ type Config struct {
 	Service string
 	// Signing says which key signs the tokens, and how the registry checks them. Without files, Pullpass makes the key.
 	Signing Signing
+	// ClientCAFile and TrustedProxies are settings of the listener.
+	ClientCAFile   string
+	TrustedProxies []string
+	// Environment is what the process gets beyond the test's own: NAME=value.
+	Environment []string
 }
 
 // Signing is the signing of the registry's tokens.
@@ -38,14 +43,27 @@ type Discovery struct {
 	TokenFile string `json:"tokenFile,omitempty"`
 }
 
-// Node says whether the node claim is required.
+// Node says what is asked of the node that a token names, and of the caller.
 type Node struct {
-	Claim string `json:"claim,omitempty"`
+	Claim    string `json:"claim,omitempty"`
+	Fallback string `json:"fallback,omitempty"`
+	Selector string `json:"selector,omitempty"`
+	Proof    Proof  `json:"proof,omitzero"`
 }
 
-// Kubernetes says where ServiceAccounts are read from.
+// Proof says how callers prove that they are the node that their token names.
+type Proof struct {
+	Mode         string   `json:"mode,omitempty"`
+	Methods      []string `json:"methods,omitempty"`
+	ClientCAFile string   `json:"clientCAFile,omitempty"`
+}
+
+// Kubernetes says where ServiceAccounts, pods and nodes are read from.
 type Kubernetes struct {
-	ManifestFiles []string `json:"manifestFiles,omitempty"`
+	KubeconfigFile string   `json:"kubeconfigFile,omitempty"`
+	ManifestFiles  []string `json:"manifestFiles,omitempty"`
+	PodEvents      *bool    `json:"podEvents,omitempty"`
+	PodChecks      *bool    `json:"podChecks,omitempty"`
 }
 
 // file is the configuration file. It is written as JSON, which is YAML too.
@@ -60,13 +78,15 @@ type file struct {
 }
 
 type server struct {
-	Address string `json:"address"`
-	TLS     tls    `json:"tls"`
+	Address        string   `json:"address"`
+	TLS            tls      `json:"tls"`
+	TrustedProxies []string `json:"trustedProxies,omitempty"`
 }
 
 type tls struct {
-	CertFile string `json:"certFile"`
-	KeyFile  string `json:"keyFile"`
+	CertFile     string `json:"certFile"`
+	KeyFile      string `json:"keyFile"`
+	ClientCAFile string `json:"clientCAFile,omitempty"`
 }
 
 type admin struct {

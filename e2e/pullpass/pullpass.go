@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,12 +35,14 @@ type Proxy struct {
 	// URL is https://localhost:port. Not 127.0.0.1: clients refuse a realm at a loopback address unless the registry is there as well.
 	URL string
 
+	admin   string // URL of the admin listener
 	process *process.Process
+	ca      *certs.CA
 	client  *http.Client
-	audit   lines
+	audit   audit
 
 	mu      sync.Mutex
-	secrets []string // tokens that were presented or issued: none may appear in what the process writes
+	secrets map[string]bool // tokens that were presented or issued: none may appear in what the process writes
 }
 
 // Start runs Pullpass until the test ends. Its TLS certificate is of ca.
@@ -55,11 +56,16 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 	if config.Signing.KeyFile == "" {
 		config.Signing.ManagedDir = filepath.Join(dir, "keys")
 	}
+	adminAddress := process.FreeAddress(t)
 	content, err := json.MarshalIndent(file{
-		APIVersion:  "pullpass.dev/v1alpha1",
-		Kind:        "ProxyConfiguration",
-		Server:      server{Address: address, TLS: tls{CertFile: serving.CertFile, KeyFile: serving.KeyFile}},
-		Admin:       admin{Address: process.FreeAddress(t)},
+		APIVersion: "pullpass.dev/v1alpha1",
+		Kind:       "ProxyConfiguration",
+		Server: server{
+			Address:        address,
+			TLS:            tls{CertFile: serving.CertFile, KeyFile: serving.KeyFile, ClientCAFile: config.ClientCAFile},
+			TrustedProxies: config.TrustedProxies,
+		},
+		Admin:       admin{Address: adminAddress},
 		Clusters:    config.Clusters,
 		Registries:  []registry{{Service: config.Service, Issuer: Issuer, Signing: config.Signing}},
 		PolicyFiles: []string{policy},
@@ -73,10 +79,15 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 	transport := &http.Transport{TLSClientConfig: &cryptotls.Config{RootCAs: ca.Pool()}}
 	t.Cleanup(transport.CloseIdleConnections)
 	p := &Proxy{
-		URL:    "https://localhost" + address[strings.LastIndex(address, ":"):],
-		client: &http.Client{Transport: transport, Timeout: 30 * time.Second},
+		URL:     "https://localhost" + address[strings.LastIndex(address, ":"):],
+		admin:   "http://" + adminAddress,
+		ca:      ca,
+		client:  &http.Client{Transport: transport, Timeout: 30 * time.Second},
+		audit:   audit{byClient: map[string]Event{}},
+		secrets: map[string]bool{},
 	}
 	cmd := exec.Command(programs.Pullpass(t), "serve", "--config", configFile)
+	cmd.Env = append(os.Environ(), config.Environment...)
 	cmd.Stdout = &p.audit
 	p.process = process.Start(t, cmd)
 	p.process.Await(t, startLimit, func(ctx context.Context) error {
@@ -134,85 +145,6 @@ func (p *Proxy) fetch(ctx context.Context, path string) ([]byte, error) {
 		return nil, fmt.Errorf("GET %s: %s: %s", path, resp.Status, content)
 	}
 	return content, nil
-}
-
-// Answer is what the token endpoint answered, and what Pullpass wrote to its audit log about it.
-type Answer struct {
-	Status int
-	Header http.Header
-	Body   Body
-	Audit  Event
-}
-
-// Body is the body of an answer: a token, or an error in the registry's form and in that of RFC 6749.
-type Body struct {
-	Token       string    `json:"token"`
-	AccessToken string    `json:"access_token"`
-	ExpiresIn   int       `json:"expires_in"`
-	IssuedAt    time.Time `json:"issued_at"`
-	Scope       *string   `json:"scope"`
-	Refresh     string    `json:"refresh_token"`
-
-	Errors []struct {
-		Code    string `json:"code"`
-		Message string `json:"message"`
-	} `json:"errors"`
-	Error            string `json:"error"`
-	ErrorDescription string `json:"error_description"`
-}
-
-// Get asks as most clients do: GET, the token as the password of Basic.
-func (p *Proxy) Get(t testing.TB, service, token string, scopes ...string) Answer {
-	t.Helper()
-	query := url.Values{"service": {service}, "scope": scopes}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.URL+"/token?"+query.Encode(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.SetBasicAuth("serviceaccount", token)
-	return p.ask(t, req, token)
-}
-
-// Post asks as containerd does: POST, the token as the password in the form.
-func (p *Proxy) Post(t testing.TB, service, token string, scopes ...string) Answer {
-	t.Helper()
-	form := url.Values{
-		"grant_type": {"password"}, "client_id": {"containerd-client"}, "username": {"serviceaccount"},
-		"service": {service}, "scope": {strings.Join(scopes, " ")}, "password": {token},
-	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL+"/token", strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8")
-	return p.ask(t, req, token)
-}
-
-// ask expects that no other request is under way: the next audit line is about this one.
-func (p *Proxy) ask(t testing.TB, req *http.Request, token string) Answer {
-	t.Helper()
-	before := len(p.Audit(t))
-	resp, err := p.client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	answer := Answer{Status: resp.StatusCode, Header: resp.Header}
-	if err := json.NewDecoder(resp.Body).Decode(&answer.Body); err != nil {
-		t.Fatalf("the body of %s %s (%s) is not the JSON that it should be: %v", req.Method, req.URL.Path, resp.Status, err)
-	}
-	p.NeverLog(token)
-	p.NeverLog(answer.Body.Token)
-	for deadline := time.Now().Add(auditLimit); ; time.Sleep(5 * time.Millisecond) {
-		events := p.Audit(t)
-		if len(events) == before+1 {
-			answer.Audit = events[before]
-			return answer
-		}
-		if len(events) > before+1 || time.Now().After(deadline) {
-			t.Fatalf("%d audit lines about one request, want 1", len(events)-before)
-		}
-	}
 }
 
 func writeFile(t testing.TB, path, content string) {

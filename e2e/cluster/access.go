@@ -1,0 +1,153 @@
+package cluster
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// rbacFile is what administrators apply; the path is relative to the module's root, where tests run.
+const rbacFile = "../deploy/kubernetes/rbac.yaml"
+
+const (
+	rbac            = "/apis/rbac.authorization.k8s.io/v1/"
+	systemNamespace = "pullpass" // of Pullpass itself, as the file says
+	account         = "pullpass" // name of its ServiceAccount and ClusterRole, likewise
+)
+
+// Verb is one thing that a ClusterRole allows.
+type Verb struct{ Resource, Verb string }
+
+// Access is what a program is given to use the API.
+type Access struct {
+	KubeconfigFile string
+	TokenFile      string // the token in it alone
+}
+
+// ApplyRBAC creates the namespace pullpass and in it what deploy/kubernetes/rbac.yaml holds, and returns what Pullpass needs
+// to connect as the ServiceAccount of that file.
+func (c *Cluster) ApplyRBAC(t testing.TB) Access {
+	t.Helper()
+	c.CreateNamespace(t, systemNamespace, nil)
+	content, err := os.ReadFile(rbacFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	collections := map[string]string{
+		"ServiceAccount":     "/api/v1/namespaces/" + systemNamespace + "/serviceaccounts",
+		"ClusterRole":        rbac + "clusterroles",
+		"ClusterRoleBinding": rbac + "clusterrolebindings",
+	}
+	for document := range strings.SplitSeq(string(content), "\n---\n") {
+		_, rest, _ := strings.Cut("\n"+document, "\nkind: ")
+		kind, _, _ := strings.Cut(rest, "\n")
+		// The API server reads YAML itself, and refuses a namespace that is not the path's.
+		if _, err := c.send(t.Context(), http.MethodPost, collections[kind], "application/yaml", []byte(document)); err != nil {
+			t.Fatalf("%s: %v", rbacFile, err)
+		}
+	}
+	return c.access(t, c.Issuer, account)
+}
+
+// Verbs lists what the ClusterRole of ApplyRBAC allows.
+func (c *Cluster) Verbs(t testing.TB) []Verb {
+	t.Helper()
+	var verbs []Verb
+	for _, rule := range c.role(t).Rules {
+		for _, resource := range rule.Resources {
+			for _, verb := range rule.Verbs {
+				verbs = append(verbs, Verb{resource, verb})
+			}
+		}
+	}
+	return verbs
+}
+
+// AccessWithout makes a ServiceAccount that may do what that of ApplyRBAC may, but for the given verbs.
+func (c *Cluster) AccessWithout(t testing.TB, missing ...Verb) Access {
+	t.Helper()
+	name := account
+	for _, m := range missing {
+		name += "-no-" + m.Resource + "-" + m.Verb
+	}
+	role := c.role(t)
+	var rules []policyRule
+	for _, rule := range role.Rules {
+		for _, resource := range rule.Resources {
+			left := slices.DeleteFunc(slices.Clone(rule.Verbs), func(verb string) bool {
+				return slices.Contains(missing, Verb{resource, verb})
+			})
+			if len(left) > 0 {
+				rules = append(rules, policyRule{rule.APIGroups, []string{resource}, left})
+			}
+		}
+	}
+	c.CreateServiceAccount(t, systemNamespace, name, nil)
+	c.Create(t, rbac+"clusterroles", Object{"metadata": Object{"name": name}, "rules": rules})
+	c.Create(t, rbac+"clusterrolebindings", Object{
+		"metadata": Object{"name": name},
+		"roleRef":  Object{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+		"subjects": []Object{{"kind": "ServiceAccount", "namespace": systemNamespace, "name": name}},
+	})
+	return c.access(t, c.Issuer, name)
+}
+
+// AccessThrough is the access of ApplyRBAC, but through a relay.
+func (c *Cluster) AccessThrough(t testing.TB, relay *Relay) Access {
+	t.Helper()
+	return c.access(t, "https://"+relay.Address, account)
+}
+
+type policyRule struct {
+	APIGroups []string `json:"apiGroups"`
+	Resources []string `json:"resources"`
+	Verbs     []string `json:"verbs"`
+}
+
+type clusterRole struct {
+	Rules []policyRule `json:"rules"`
+}
+
+func (c *Cluster) role(t testing.TB) clusterRole {
+	t.Helper()
+	content, err := json.Marshal(c.Get(t, rbac+"clusterroles/"+account))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var role clusterRole
+	if err := json.Unmarshal(content, &role); err != nil {
+		t.Fatal(err)
+	}
+	return role
+}
+
+func (c *Cluster) access(t testing.TB, server, serviceAccount string) Access {
+	t.Helper()
+	token := c.Token(t, TokenRequest{Namespace: systemNamespace, ServiceAccount: serviceAccount, Lifetime: time.Hour})
+	dir := t.TempDir()
+	a := Access{KubeconfigFile: filepath.Join(dir, "kubeconfig"), TokenFile: filepath.Join(dir, "token")}
+	writeFile(t, a.TokenFile, token)
+	writeFile(t, a.KubeconfigFile, c.kubeconfig(t, server, Object{"tokenFile": a.TokenFile}))
+	return a
+}
+
+// kubeconfig is a file for one user. JSON is YAML too.
+func (c *Cluster) kubeconfig(t testing.TB, server string, user Object) string {
+	t.Helper()
+	content, err := json.Marshal(Object{
+		"apiVersion": "v1", "kind": "Config",
+		"clusters":        []Object{{"name": "e2e", "cluster": Object{"server": server, "certificate-authority": c.CA.File}}},
+		"users":           []Object{{"name": "e2e", "user": user}},
+		"contexts":        []Object{{"name": "e2e", "context": Object{"cluster": "e2e", "user": "e2e"}}},
+		"current-context": "e2e",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}

@@ -1,0 +1,102 @@
+package cluster
+
+import (
+	"io"
+	"net"
+	"sync"
+	"testing"
+)
+
+// Relay passes TCP connections on to the API server until it is cut: a network that fails between two programs that run.
+type Relay struct {
+	Address string // host:port
+
+	target   string
+	listener net.Listener
+	mu       sync.Mutex
+	cut      bool
+	open     map[net.Conn]bool // both sides of each connection
+}
+
+// Relay starts a relay to the API server. It ends with the test.
+func (c *Cluster) Relay(t testing.TB) *Relay {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Relay{Address: listener.Addr().String(), target: c.address, listener: listener, open: map[net.Conn]bool{}}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			running.Go(func() { r.pass(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		r.Cut()
+		running.Wait()
+	})
+	return r
+}
+
+// Cut breaks all connections; new ones are closed at once until Restore.
+func (r *Relay) Cut() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cut = true
+	for conn := range r.open {
+		_ = conn.Close()
+	}
+}
+
+// Restore ends what Cut began.
+func (r *Relay) Restore() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cut = false
+}
+
+func (r *Relay) pass(near net.Conn) {
+	defer near.Close()
+	far, err := net.Dial("tcp", r.target)
+	if err != nil {
+		return
+	}
+	defer far.Close()
+	if !r.enter(near, far) {
+		return
+	}
+	defer r.leave(near, far)
+	var directions sync.WaitGroup
+	for _, d := range [][2]net.Conn{{near, far}, {far, near}} {
+		directions.Go(func() {
+			_, _ = io.Copy(d[0], d[1]) // it ends when either side is closed
+			_ = d[0].Close()
+		})
+	}
+	directions.Wait()
+}
+
+func (r *Relay) enter(conns ...net.Conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, conn := range conns {
+		if !r.cut {
+			r.open[conn] = true
+		}
+	}
+	return !r.cut
+}
+
+func (r *Relay) leave(conns ...net.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, conn := range conns {
+		delete(r.open, conn)
+	}
+}

@@ -1,0 +1,68 @@
+package pullpass
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Ready asks whether Pullpass is ready, and returns what it says of each dependency.
+func (p *Proxy) Ready(t testing.TB) (bool, string) {
+	t.Helper()
+	status, content, err := p.askAdmin(t.Context(), "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return status == http.StatusOK, string(content)
+}
+
+// Metric adds up the samples of a metric whose labels hold all of the given ones, each written as name="value".
+func (p *Proxy) Metric(t testing.TB, name string, labels ...string) float64 {
+	t.Helper()
+	_, content, err := p.askAdmin(t.Context(), "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := 0.0
+	for lines := bufio.NewScanner(bytes.NewReader(content)); lines.Scan(); {
+		sample, value, _ := strings.Cut(lines.Text(), " ")
+		metric, set, _ := strings.Cut(sample, "{")
+		if metric != name || !containsAll(set, labels) {
+			continue
+		}
+		n, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			t.Fatalf("metric %s: %v", sample, err)
+		}
+		sum += n
+	}
+	return sum
+}
+
+func containsAll(text string, parts []string) bool {
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *Proxy) askAdmin(ctx context.Context, path string) (int, []byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.admin+path, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	content, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, content, err
+}
