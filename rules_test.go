@@ -55,7 +55,7 @@ var imports = map[string]allowedImports{
 		ours: []string{"internal/oidc", "internal/registryauth", "internal/exchange", "internal/kube", "internal/state"},
 		others: []string{
 			"github.com/fsnotify/fsnotify", "github.com/go-chi/chi/v5", "github.com/prometheus/client_golang",
-			"github.com/spf13/cobra", "go.yaml.in/yaml/v3", "golang.org/x/sync",
+			"github.com/spf13/cobra", "go.yaml.in/yaml/v3", "golang.org/x/sync", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog/v2",
 		},
 	},
 	"cmd/credential-provider": {},

@@ -74,7 +74,7 @@ func checkFiles(cfg *Config, insecureHTTP bool) (faults []error, warnings []stri
 		noteContent(err)
 	}
 	if !insecureHTTP && listeners == nil {
-		_, err = newServerTLS(cfg.Server.TLS)
+		_, err = newServerTLS(cfg)
 		note(err)
 	}
 	return faults, warnings

@@ -65,13 +65,12 @@ type Server struct {
 
 // TLSFiles are the files of the public listener's TLS, all PEM.
 type TLSFiles struct {
-	CertFile     string `json:"certFile"` // chain, leaf first
-	KeyFile      string `json:"keyFile"`
-	ClientCAFile string `json:"clientCAFile"` // CAs of client certificates; empty: none is asked for
+	CertFile string `json:"certFile"` // chain, leaf first
+	KeyFile  string `json:"keyFile"`
+	// ClientCAFile holds the CAs of the kubelets' client certificates, for
+	// clusters that name none of their own.
+	ClientCAFile string `json:"clientCAFile"`
 }
-
-// paths returns the files that are set.
-func (f TLSFiles) paths() []string { return nonEmpty(f.CertFile, f.KeyFile, f.ClientCAFile) }
 
 // Admin is the listener for health and metrics.
 type Admin struct {
@@ -106,23 +105,29 @@ type Discovery struct {
 // Node says what the node claim of a token has to be (KEP-4193).
 type Node struct {
 	Claim    string `json:"claim"`    // required or optional
-	Fallback string `json:"fallback"` // none
-	Selector string `json:"selector"` // empty
+	Fallback string `json:"fallback"` // none or api
+	Selector string `json:"selector"` // of Node objects, as kubectl has it; empty: every node
 	Proof    Proof  `json:"proof"`
 }
 
 // Proof says how a caller proves that it is the node that the token names.
 type Proof struct {
-	Mode    string   `json:"mode"`    // off
+	Mode    string   `json:"mode"`    // off, audit or enforce
 	Methods []string `json:"methods"` // certificate, address
+	// ClientCAFile holds the CAs of this cluster's kubelets, and of no other's;
+	// empty: server.tls.clientCAFile.
+	ClientCAFile string `json:"clientCAFile"`
 }
 
-// Kubernetes says where a cluster's ServiceAccounts are read from.
+// Kubernetes says where a cluster's ServiceAccounts are read from: its API
+// server (InCluster or KubeconfigFile) or files. The last two fields count only
+// with an API server.
 type Kubernetes struct {
 	InCluster      bool     `json:"inCluster"`
 	KubeconfigFile string   `json:"kubeconfigFile"`
 	ManifestFiles  []string `json:"manifestFiles"`
-	PodEvents      bool     `json:"podEvents"` // only with a connection
+	PodChecks      bool     `json:"podChecks"` // false: a token outlives its pod
+	PodEvents      bool     `json:"podEvents"`
 }
 
 // Registry is one registry that tokens are issued for.
@@ -232,7 +237,7 @@ func (c *Cluster) setDefaults() {
 			Fallback: nodeFallbackNone,
 			Proof:    Proof{Mode: modeOff, Methods: []string{proofCertificate, proofAddress}},
 		},
-		Kubernetes: Kubernetes{ManifestFiles: []string{}, PodEvents: true},
+		Kubernetes: Kubernetes{ManifestFiles: []string{}, PodChecks: true, PodEvents: true},
 	}
 }
 

@@ -41,6 +41,8 @@ func (c *Config) files() []configFile {
 			configFile{path + "discovery.jwksFile", &discovery.JWKSFile, readableFile},
 			configFile{path + "discovery.caFile", &discovery.CAFile, readableFile},
 			configFile{path + "discovery.tokenFile", &discovery.TokenFile, readableFile},
+			configFile{path + "node.proof.clientCAFile", &c.Clusters[i].Node.Proof.ClientCAFile, tlsFile},
+			configFile{path + "kubernetes.kubeconfigFile", &c.Clusters[i].Kubernetes.KubeconfigFile, readableFile},
 		)
 		files = append(files, listedFiles(path+"kubernetes.manifestFiles", c.Clusters[i].Kubernetes.ManifestFiles)...)
 	}
@@ -67,8 +69,8 @@ func listedFiles(path string, names []string) []configFile {
 }
 
 // CheckFiles finds files that are missing or cannot be read. What is in them is
-// judged by those who read them; so are the files of server.tls, which plain
-// HTTP does without. The error joins a *ConfigFault for each.
+// judged by those who read them; so are the files of TLS, which plain HTTP does
+// without. The error joins a *ConfigFault for each.
 func (c *Config) CheckFiles() error {
 	var faults []error
 	for _, file := range c.files() {
@@ -164,8 +166,8 @@ func (c *Config) CheckListeners(insecureHTTP bool) error {
 		if !isLoopback(c.Server.Address) {
 			note("server.address", "is not a loopback address (%s); --insecure-http sends tokens in the clear, so write 127.0.0.1:PORT", quoteValue(c.Server.Address))
 		}
-		if tls.ClientCAFile != "" {
-			note("server.tls.clientCAFile", "asks for client certificates (%s), which plain HTTP has not; remove it or do without --insecure-http", quoteValue(tls.ClientCAFile))
+		for _, ca := range c.clientCAFiles() {
+			note(ca.field, "asks for client certificates (%s), which plain HTTP has not; remove it or do without --insecure-http", quoteValue(ca.name))
 		}
 		return errors.Join(faults...)
 	}
@@ -186,6 +188,7 @@ func (c *Config) warnings(set map[string]bool) []string {
 	if !isLoopback(c.Admin.Address) {
 		warn("admin.address", fmt.Sprintf("is not a loopback address (%s); health and metrics need no credential, so let nobody reach it who should not read them", quoteValue(c.Admin.Address)))
 	}
+	c.proofWarnings(warn)
 	for _, path := range []string{"limits.perServiceAccount", "limits.perAddress"} {
 		if set[path] {
 			warn(path, "is not enforced in this version yet")

@@ -24,6 +24,8 @@ clusters:
   issuer: https://b.example.com
   audiences: [registry.example.com]
   discovery: {jwksFile: jwks.json}
+  node: {proof: {clientCAFile: nodes.crt}}
+  kubernetes: {kubeconfigFile: kubeconfig}
 registries:
 - service: files.example.com
   issuer: pullpass.example.com
@@ -58,6 +60,7 @@ func TestCheckFilesNamesEachMissingFile(t *testing.T) {
 		{"clusters[0].discovery.tokenFile", "token"},
 		{"clusters[0].kubernetes.manifestFiles[0]", "serviceaccounts.yaml"},
 		{"clusters[1].discovery.jwksFile", "jwks.json"},
+		{"clusters[1].kubernetes.kubeconfigFile", "kubeconfig"},
 		{"registries[0].signing.certFile", "sign.crt"},
 		{"registries[0].signing.keyFile", "sign.key"},
 		{"registries[0].signing.caFile", "sign-ca.crt"},
@@ -75,7 +78,7 @@ func TestCheckFilesNamesEachMissingFile(t *testing.T) {
 func TestCheckFilesAcceptsWhatIsThere(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for _, name := range []string{"ca.crt", "token", "serviceaccounts.yaml", "jwks.json", "sign.crt", "sign.key", "sign-ca.crt", "policy.yaml"} {
+	for _, name := range []string{"ca.crt", "token", "serviceaccounts.yaml", "jwks.json", "kubeconfig", "sign.crt", "sign.key", "sign-ca.crt", "policy.yaml"} {
 		put(t, filepath.Join(dir, name), "")
 	}
 	mkdir(t, filepath.Join(dir, "log"))
@@ -93,7 +96,7 @@ func TestCheckFilesAcceptsWhatIsThere(t *testing.T) {
 func TestCheckFilesRefusesOtherThingsThanFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for _, name := range []string{"ca.crt", "token", "serviceaccounts.yaml", "jwks.json", "sign.crt", "sign.key", "sign-ca.crt"} {
+	for _, name := range []string{"ca.crt", "token", "serviceaccounts.yaml", "jwks.json", "kubeconfig", "sign.crt", "sign.key", "sign-ca.crt"} {
 		put(t, filepath.Join(dir, name), "")
 	}
 	mkdir(t, filepath.Join(dir, "policy.yaml"))
@@ -132,28 +135,32 @@ func TestListenersNeedTLSOrLoopback(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		server   Server
+		nodeCAs  string // of the cluster
 		insecure bool
 		want     string
 	}{
-		{"TLS", Server{Address: ":8443", TLS: TLSFiles{CertFile: "c", KeyFile: "k"}}, false, ""},
-		{"no TLS", Server{Address: "127.0.0.1:1"}, false, noCert + "\n" + noKey},
-		{"no certificate", Server{Address: ":1", TLS: TLSFiles{KeyFile: "k"}}, false, noCert},
-		{"no key", Server{Address: ":1", TLS: TLSFiles{CertFile: "c"}}, false, noKey},
-		{"HTTP on 127.0.0.1", Server{Address: "127.0.0.1:1"}, true, ""},
-		{"HTTP on localhost", Server{Address: "localhost:1"}, true, ""},
-		{"HTTP on ::1", Server{Address: "[::1]:1"}, true, ""},
-		{"HTTP everywhere", Server{Address: ":1"}, true, notLoopback(":1")},
-		{"HTTP on all addresses", Server{Address: "0.0.0.0:1"}, true, notLoopback("0.0.0.0:1")},
-		{"HTTP on an address", Server{Address: "192.0.2.1:1"}, true, notLoopback("192.0.2.1:1")},
-		{"HTTP on a name", Server{Address: "localhost.example.com:1"}, true, notLoopback("localhost.example.com:1")},
+		{"TLS", Server{Address: ":8443", TLS: TLSFiles{CertFile: "c", KeyFile: "k"}}, "", false, ""},
+		{"no TLS", Server{Address: "127.0.0.1:1"}, "", false, noCert + "\n" + noKey},
+		{"no certificate", Server{Address: ":1", TLS: TLSFiles{KeyFile: "k"}}, "", false, noCert},
+		{"no key", Server{Address: ":1", TLS: TLSFiles{CertFile: "c"}}, "", false, noKey},
+		{"HTTP on 127.0.0.1", Server{Address: "127.0.0.1:1"}, "", true, ""},
+		{"HTTP on localhost", Server{Address: "localhost:1"}, "", true, ""},
+		{"HTTP on ::1", Server{Address: "[::1]:1"}, "", true, ""},
+		{"HTTP everywhere", Server{Address: ":1"}, "", true, notLoopback(":1")},
+		{"HTTP on all addresses", Server{Address: "0.0.0.0:1"}, "", true, notLoopback("0.0.0.0:1")},
+		{"HTTP on an address", Server{Address: "192.0.2.1:1"}, "", true, notLoopback("192.0.2.1:1")},
+		{"HTTP on a name", Server{Address: "localhost.example.com:1"}, "", true, notLoopback("localhost.example.com:1")},
 		// A setting for security must not be dropped without a word.
-		{"HTTP with client certificates", Server{Address: "127.0.0.1:1", TLS: TLSFiles{ClientCAFile: "ca"}}, true,
+		{"HTTP with client certificates", Server{Address: "127.0.0.1:1", TLS: TLSFiles{ClientCAFile: "ca"}}, "", true,
 			`config.yaml: server.tls.clientCAFile: asks for client certificates ("ca"), which plain HTTP has not; remove it or do without --insecure-http`},
+		{"HTTP with client certificates of a cluster", Server{Address: "127.0.0.1:1"}, "ca", true,
+			`config.yaml: clusters[0].node.proof.clientCAFile: asks for client certificates ("ca"), which plain HTTP has not; remove it or do without --insecure-http`},
+		{"TLS with both", Server{Address: ":1", TLS: TLSFiles{CertFile: "c", KeyFile: "k", ClientCAFile: "ca"}}, "ca", false, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			got := ""
-			if err := (&Config{name: "config.yaml", Server: test.server}).CheckListeners(test.insecure); err != nil {
+			if err := (&Config{name: "config.yaml", Server: test.server, Clusters: []Cluster{{Node: Node{Proof: Proof{ClientCAFile: test.nodeCAs}}}}}).CheckListeners(test.insecure); err != nil {
 				got = err.Error()
 			}
 			if got != test.want {

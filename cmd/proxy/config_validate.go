@@ -55,10 +55,11 @@ func (v *configValidator) config(c *Config) {
 		v.fault("clusters", "is empty; name at least one cluster whose tokens are accepted")
 	}
 	for i := range c.Clusters {
-		v.cluster(fmt.Sprintf("clusters[%d]", i), &c.Clusters[i])
+		v.cluster(fmt.Sprintf("clusters[%d]", i), c, &c.Clusters[i])
 	}
 	v.unique(len(c.Clusters), "clusters[%d].name", func(i int) string { return c.Clusters[i].Name })
 	v.unique(len(c.Clusters), "clusters[%d].issuer", func(i int) string { return c.Clusters[i].Issuer })
+	v.apart(c)
 
 	if len(c.Registries) == 0 {
 		v.fault("registries", "is empty; name at least one registry that tokens are issued for")
@@ -87,7 +88,7 @@ func (v *configValidator) config(c *Config) {
 	}
 }
 
-func (v *configValidator) cluster(path string, c *Cluster) {
+func (v *configValidator) cluster(path string, config *Config, c *Cluster) {
 	if !isDNSLabel(c.Name) {
 		v.fault(path+".name", "is not a DNS label (%s); use 1 to 63 of a-z, 0-9 and '-', with a letter or digit at both ends", quoteValue(c.Name))
 	}
@@ -106,15 +107,8 @@ func (v *configValidator) cluster(path string, c *Cluster) {
 	v.discovery(path+".discovery", &c.Discovery)
 	v.oneOf(path+".bound", c.Bound, string(oidc.BoundPod), string(oidc.BoundPodOrNode), string(oidc.BoundAny))
 	v.positive(path+".maxTokenLifetime", c.MaxTokenLifetime)
-	v.node(path+".node", &c.Node)
-	if c.Kubernetes.InCluster {
-		v.fault(path+".kubernetes.inCluster", notInThisVersion, "true", "set it to false and use manifestFiles")
-	}
-	if c.Kubernetes.KubeconfigFile != "" {
-		v.fault(path+".kubernetes.kubeconfigFile", notInThisVersion, quoteValue(c.Kubernetes.KubeconfigFile), "remove it and use manifestFiles")
-	}
-	files := c.Kubernetes.ManifestFiles
-	v.unique(len(files), path+".kubernetes.manifestFiles[%d]", func(i int) string { return files[i] })
+	v.node(path+".node", config, c)
+	v.kubernetes(path+".kubernetes", &c.Kubernetes)
 }
 
 func (v *configValidator) discovery(path string, d *Discovery) {
@@ -139,26 +133,6 @@ func (v *configValidator) discovery(path string, d *Discovery) {
 		}
 	}
 	v.positive(path+".maxKeyAge", d.MaxKeyAge)
-}
-
-func (v *configValidator) node(path string, n *Node) {
-	v.oneOf(path+".claim", n.Claim, nodeClaimRequired, nodeClaimOptional)
-	if n.Fallback == nodeFallbackAPI {
-		v.fault(path+".fallback", notInThisVersion, n.Fallback, "set it to "+nodeFallbackNone)
-	} else {
-		v.oneOf(path+".fallback", n.Fallback, nodeFallbackNone)
-	}
-	if n.Selector != "" {
-		v.fault(path+".selector", notInThisVersion, quoteValue(n.Selector), "remove it")
-	}
-	v.mode(path+".proof.mode", n.Proof.Mode)
-	if len(n.Proof.Methods) == 0 {
-		v.fault(path+".proof.methods", "is empty; name %s, %s or both", proofCertificate, proofAddress)
-	}
-	for i, method := range n.Proof.Methods {
-		v.oneOf(fmt.Sprintf("%s.proof.methods[%d]", path, i), method, proofCertificate, proofAddress)
-	}
-	v.unique(len(n.Proof.Methods), path+".proof.methods[%d]", func(i int) string { return n.Proof.Methods[i] })
 }
 
 func (v *configValidator) registry(path string, r *Registry) {
@@ -215,7 +189,11 @@ func (v *configValidator) state(s *State) {
 			v.fault("state.redis."+f.name, notInThisVersion, quoteValue(f.value), "remove it")
 		}
 	}
-	v.mode("state.replay", s.Replay)
+	if s.Replay == modeAudit || s.Replay == modeEnforce {
+		v.fault("state.replay", notInThisVersion, s.Replay, "set it to "+modeOff)
+	} else {
+		v.oneOf("state.replay", s.Replay, modeOff)
+	}
 }
 
 func (v *configValidator) limit(path string, l Limit) {
@@ -239,16 +217,6 @@ func oneOf(values []string) string {
 		return values[0]
 	}
 	return strings.Join(values[:last], ", ") + " or " + values[last]
-}
-
-// mode judges a setting with the modes off, audit and enforce.
-func (v *configValidator) mode(path, value string) {
-	switch value {
-	case modeAudit, modeEnforce:
-		v.fault(path, notInThisVersion, value, "set it to "+modeOff)
-	default:
-		v.oneOf(path, value, modeOff)
-	}
 }
 
 func (v *configValidator) positive(path string, d Duration) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -73,6 +74,11 @@ type service struct {
 // no reason not to start.
 func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.Logger) (*service, error) {
 	s := &service{cfg: cfg, logger: logger, keys: map[string]*signingKeys{}}
+	for i := range cfg.Clusters {
+		if cfg.Clusters[i].Kubernetes.connected() {
+			return nil, fmt.Errorf("cluster %s: kubernetes: the API server is not asked in this version yet", cfg.Clusters[i].Name)
+		}
+	}
 	policy, err := loadPolicy(cfg)
 	if err != nil {
 		return nil, err
@@ -90,16 +96,22 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 	if err != nil {
 		return nil, err
 	}
-	s.exchanger, err = exchange.New(exchange.Config{
-		Verifier: s.verifier, Objects: s.manifests, Registries: registries, Policy: policy,
-	})
+	var nodeCAs func(cluster string) *x509.CertPool
+	if !insecureHTTP {
+		if s.tls, err = newServerTLS(cfg); err != nil {
+			return nil, err
+		}
+		nodeCAs = s.tls.nodeCAs
+	}
+	nodes, err := nodeChecks(cfg, nodeCAs)
 	if err != nil {
 		return nil, err
 	}
-	if !insecureHTTP {
-		if s.tls, err = newServerTLS(cfg.Server.TLS); err != nil {
-			return nil, err
-		}
+	s.exchanger, err = exchange.New(exchange.Config{
+		Verifier: s.verifier, Objects: s.manifests, Nodes: nodes, Registries: registries, Policy: policy,
+	})
+	if err != nil {
+		return nil, err
 	}
 	s.metrics = newMetrics(programVersion(), cfg, s.verifier)
 	for service, keys := range s.keys {
@@ -229,7 +241,7 @@ func (s *service) watched() []WatchGroup {
 		groups = append(groups, WatchGroup{Name: "signing-keys/" + r.Service, Paths: r.Signing.paths(), Reload: s.keys[r.Service].reload})
 	}
 	if s.tls != nil {
-		groups = append(groups, WatchGroup{Name: "tls", Paths: s.cfg.Server.TLS.paths(), Reload: s.tls.Reload})
+		groups = append(groups, WatchGroup{Name: "tls", Paths: s.tls.paths(), Reload: s.tls.Reload})
 	}
 	return groups
 }

@@ -13,22 +13,29 @@ import (
 
 const maxTLSFileBytes = 1 << 20
 
-// serverTLS is the TLS of the public listener. Its files are read again by
-// Reload; handshakes that begin afterwards use them. It is safe for concurrent use.
+// serverTLS is the TLS of the public listener, and the CAs by which callers
+// prove that they are nodes. Its files are read again by Reload; handshakes and
+// requests that begin afterwards use them. It is safe for concurrent use.
 type serverTLS struct {
-	files   TLSFiles
+	cfg     *Config
 	now     func() time.Time
 	reload  sync.Mutex // one Reload at a time
-	current atomic.Pointer[tls.Config]
+	current atomic.Pointer[tlsFiles]
+}
+
+// tlsFiles is what the files said last. It never changes.
+type tlsFiles struct {
+	server *tls.Config
+	nodes  map[string]*x509.CertPool // by cluster
 }
 
 // newServerTLS reads the files. An error names the field and the file.
-func newServerTLS(files TLSFiles) (*serverTLS, error) {
-	return newServerTLSAt(files, time.Now)
+func newServerTLS(cfg *Config) (*serverTLS, error) {
+	return newServerTLSAt(cfg, time.Now)
 }
 
-func newServerTLSAt(files TLSFiles, now func() time.Time) (*serverTLS, error) {
-	s := &serverTLS{files: files, now: now}
+func newServerTLSAt(cfg *Config, now func() time.Time) (*serverTLS, error) {
+	s := &serverTLS{cfg: cfg, now: now}
 	if err := s.Reload(); err != nil {
 		return nil, err
 	}
@@ -50,60 +57,127 @@ func (s *serverTLS) Reload() error {
 	return nil
 }
 
+// paths returns the files.
+func (s *serverTLS) paths() []string {
+	paths := []string{s.cfg.Server.TLS.CertFile, s.cfg.Server.TLS.KeyFile}
+	for _, cas := range s.cfg.clientCAFiles() {
+		paths = append(paths, cas.name)
+	}
+	return paths
+}
+
 // config returns what a server needs; it follows all later reloads.
 func (s *serverTLS) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		// Not GetCertificate: the pool of client CAs has no hook of its own.
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.current.Load(), nil },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.current.Load().server, nil },
 	}
 }
 
-func (s *serverTLS) read() (*tls.Config, error) {
-	var contents [3][]byte
-	var faults []error
-	for i, f := range []struct{ field, name string }{
-		{"certFile", s.files.CertFile}, {"keyFile", s.files.KeyFile}, {"clientCAFile", s.files.ClientCAFile},
-	} {
-		if f.name == "" && f.field == "clientCAFile" {
-			continue
-		}
-		var err error
-		if contents[i], err = readLimited(f.name, maxTLSFileBytes); err != nil {
-			faults = append(faults, fmt.Errorf("server.tls.%s: %w", f.field, err))
-		}
-	}
-	if err := errors.Join(faults...); err != nil {
+// nodeCAs returns the CAs that sign the client certificates of a cluster's
+// kubelets; nil: no certificate proves anything there.
+func (s *serverTLS) nodeCAs(cluster string) *x509.CertPool { return s.current.Load().nodes[cluster] }
+
+func (s *serverTLS) read() (*tlsFiles, error) {
+	files := s.cfg.Server.TLS
+	cert, certErr := readTLSFile("server.tls.certFile", files.CertFile)
+	key, keyErr := readTLSFile("server.tls.keyFile", files.KeyFile)
+	cas, casErr := s.readClientCAs()
+	if err := errors.Join(certErr, keyErr, casErr); err != nil {
 		return nil, err
 	}
-	cert, err := tls.X509KeyPair(contents[0], contents[1])
+	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return nil, fmt.Errorf("server.tls: certificate %s and key %s: %w; put both halves of one pair there", s.files.CertFile, s.files.KeyFile, err)
+		return nil, fmt.Errorf("server.tls: certificate %s and key %s: %w; put both halves of one pair there", files.CertFile, files.KeyFile, err)
 	}
-	if err := checkServerCertificate(cert.Leaf, s.now()); err != nil {
-		return nil, fmt.Errorf("server.tls.certFile: %s %w", s.files.CertFile, err)
+	if err := checkServerCertificate(pair.Leaf, s.now()); err != nil {
+		return nil, fmt.Errorf("server.tls.certFile: %s %w", files.CertFile, err)
+	}
+	nodes, err := s.nodePools(cas)
+	if err != nil {
+		return nil, err
 	}
 	config := &tls.Config{
 		MinVersion:   tls.VersionTLS12,
 		NextProtos:   []string{"h2", "http/1.1"}, // this config replaces the one that net/http has prepared
-		Certificates: []tls.Certificate{cert},
+		Certificates: []tls.Certificate{pair},
 	}
-	if s.files.ClientCAFile != "" {
-		if config.ClientCAs, err = parseClientCAs(contents[2]); err != nil {
-			return nil, fmt.Errorf("server.tls.clientCAFile: %s %w; put the CAs of the nodes' client certificates there, as PEM", s.files.ClientCAFile, err)
+	if len(cas) > 0 {
+		// A certificate is asked for and not judged here. A handshake that fails
+		// would be a refusal without an audit line, also in a cluster whose proof
+		// is in the mode audit, and a session that is resumed would be judged by the CAs of
+		// its beginning. Each request is judged instead, by the CAs of its token's
+		// cluster. That the client has the key is still proven here.
+		config.ClientAuth = tls.RequestClientCert
+		config.ClientCAs = x509.NewCertPool() // named to clients, which choose by it what they present
+		for _, certs := range cas {
+			addAll(config.ClientCAs, certs)
 		}
-		// Clients without a certificate go on; one that is presented and is not
-		// of these CAs ends the handshake.
-		config.ClientAuth = tls.VerifyClientCertIfGiven
 	}
-	return config, nil
+	return &tlsFiles{server: config, nodes: nodes}, nil
+}
+
+func readTLSFile(field, name string) ([]byte, error) {
+	data, err := readLimited(name, maxTLSFileBytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	return data, nil
+}
+
+// readClientCAs returns the CAs by the field that names their file.
+func (s *serverTLS) readClientCAs() (map[string][]*x509.Certificate, error) {
+	all := map[string][]*x509.Certificate{}
+	var faults []error
+	for _, file := range s.cfg.clientCAFiles() {
+		data, err := readTLSFile(file.field, file.name)
+		if err == nil {
+			if all[file.field], err = parseClientCAs(data); err != nil {
+				err = fmt.Errorf("%s: %s %w; put the CAs of the nodes' client certificates there, as PEM", file.field, file.name, err)
+			}
+		}
+		if err != nil {
+			faults = append(faults, err)
+		}
+	}
+	return all, errors.Join(faults...)
+}
+
+// nodePools returns the CAs of each cluster whose callers are proven by
+// certificate. No two may have one in common, not even as copies in two files:
+// a CA is known by its key, which is what its certificates are verified with.
+func (s *serverTLS) nodePools(cas map[string][]*x509.Certificate) (map[string]*x509.CertPool, error) {
+	pools := map[string]*x509.CertPool{}
+	owners := map[string]int{}
+	for i := range s.cfg.Clusters {
+		file, used := s.cfg.certificateCAs(i)
+		if !used {
+			continue
+		}
+		for _, cert := range cas[file.field] {
+			key := string(cert.RawSubjectPublicKeyInfo)
+			if other, known := owners[key]; known && other != i {
+				return nil, fmt.Errorf(clusterCAField+": %s (%s) holds a CA that clusters[%d] has too; %s", i, file.name, file.field, other, ownCAs)
+			}
+			owners[key] = i
+		}
+		pools[s.cfg.Clusters[i].Name] = x509.NewCertPool()
+		addAll(pools[s.cfg.Clusters[i].Name], cas[file.field])
+	}
+	return pools, nil
+}
+
+func addAll(pool *x509.CertPool, certs []*x509.Certificate) {
+	for _, cert := range certs {
+		pool.AddCert(cert)
+	}
 }
 
 // parseClientCAs takes all or nothing: x509.CertPool skips what it cannot
 // parse, and the nodes of one cluster would be locked out without a word.
-func parseClientCAs(data []byte) (*x509.CertPool, error) {
-	pool := x509.NewCertPool()
-	n := 0
+func parseClientCAs(data []byte) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
 			return nil, fmt.Errorf("holds a block of another type than CERTIFICATE (%s)", quoteValue(block.Type))
@@ -112,13 +186,12 @@ func parseClientCAs(data []byte) (*x509.CertPool, error) {
 		if err != nil {
 			return nil, fmt.Errorf("holds a certificate that cannot be read: %w", err)
 		}
-		pool.AddCert(cert)
-		n++
+		certs = append(certs, cert)
 	}
-	if n == 0 {
+	if len(certs) == 0 {
 		return nil, errors.New("holds no certificate")
 	}
-	return pool, nil
+	return certs, nil
 }
 
 func checkServerCertificate(leaf *x509.Certificate, now time.Time) error {

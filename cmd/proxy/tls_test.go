@@ -7,12 +7,15 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/pem"
 	"io"
 	"log/slog"
+	"math/big"
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,7 +65,12 @@ func (a authority) leaf(t testing.TB, name string, notBefore, notAfter time.Dura
 
 func (a authority) client(t testing.TB, name string) *tls.Certificate {
 	t.Helper()
-	cert, key := a.leaf(t, name, -time.Minute, time.Hour)
+	return a.clientUntil(t, name, time.Hour)
+}
+
+func (a authority) clientUntil(t testing.TB, name string, end time.Duration) *tls.Certificate {
+	t.Helper()
+	cert, key := a.leaf(t, name, -time.Hour, end)
 	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
 	if err != nil {
 		t.Fatal(err)
@@ -96,10 +104,12 @@ func pemBlock(kind string, der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
 
-// tlsRig is a server with the TLS that serve uses, and its files.
+// tlsRig is a server with the TLS that serve uses, and its files. Callers of its
+// one cluster are proven by certificate.
 type tlsRig struct {
 	dir     string
 	ca      authority
+	cfg     *Config
 	tls     *serverTLS
 	address string
 }
@@ -108,13 +118,16 @@ func newTLSRig(t *testing.T, clientCA string) *tlsRig {
 	t.Helper()
 	rig := &tlsRig{dir: t.TempDir(), ca: newAuthority(t, "serving CA")}
 	rig.install(t, "first", -time.Minute, time.Hour)
-	files := TLSFiles{CertFile: filepath.Join(rig.dir, "tls.crt"), KeyFile: filepath.Join(rig.dir, "tls.key")}
+	rig.cfg = &Config{
+		Server:   Server{TLS: TLSFiles{CertFile: filepath.Join(rig.dir, "tls.crt"), KeyFile: filepath.Join(rig.dir, "tls.key")}},
+		Clusters: []Cluster{{Name: "prod", Node: Node{Proof: Proof{Mode: modeEnforce, Methods: []string{proofCertificate}}}}},
+	}
 	if clientCA != "" {
-		files.ClientCAFile = filepath.Join(rig.dir, "ca.crt")
-		put(t, files.ClientCAFile, clientCA)
+		rig.cfg.Server.TLS.ClientCAFile = filepath.Join(rig.dir, "ca.crt")
+		put(t, rig.cfg.Server.TLS.ClientCAFile, clientCA)
 	}
 	var err error
-	if rig.tls, err = newServerTLS(files); err != nil {
+	if rig.tls, err = newServerTLS(rig.cfg); err != nil {
 		t.Fatal(err)
 	}
 	listener, err := net.Listen("tcp", "localhost:0")
@@ -123,16 +136,30 @@ func newTLSRig(t *testing.T, clientCA string) *tlsRig {
 	}
 	rig.address = "localhost" + listener.Addr().String()[strings.LastIndex(listener.Addr().String(), ":"):]
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name := "nobody"
-		if len(r.TLS.VerifiedChains) > 0 {
-			name = r.TLS.VerifiedChains[0][0].Subject.CommonName
+		seen := "nobody"
+		if len(r.TLS.PeerCertificates) > 0 {
+			leaf := r.TLS.PeerCertificates[0]
+			seen = leaf.Subject.CommonName
+			if !rig.knows("prod", leaf) {
+				seen += " of another CA"
+			}
 		}
-		_, _ = io.WriteString(w, r.Proto+" "+name)
+		_, _ = io.WriteString(w, r.Proto+" "+seen)
 	})
 	server := newServer(handler, rig.tls.config(), slog.New(slog.DiscardHandler))
 	go func() { _ = server.ServeTLS(listener, "", "") }()
 	t.Cleanup(func() { _ = server.Close() })
 	return rig
+}
+
+// knows judges a certificate by the CAs that a cluster has now.
+func (rig *tlsRig) knows(cluster string, leaf *x509.Certificate) bool {
+	pool := rig.tls.nodeCAs(cluster)
+	if pool == nil {
+		return false
+	}
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	return err == nil
 }
 
 // install puts a new certificate and key in place.
@@ -147,10 +174,19 @@ func (rig *tlsRig) install(t *testing.T, name string, notBefore, notAfter time.D
 // and what the server saw.
 func (rig *tlsRig) get(t *testing.T, config *tls.Config) (server, seen string, err error) {
 	t.Helper()
+	transport := rig.transport(config)
+	defer transport.CloseIdleConnections()
+	return rig.getOver(t, transport)
+}
+
+func (rig *tlsRig) transport(config *tls.Config) *http.Transport {
 	config = config.Clone()
 	config.RootCAs = rig.ca.pool()
-	transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}
-	defer transport.CloseIdleConnections()
+	return &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}
+}
+
+func (rig *tlsRig) getOver(t *testing.T, transport *http.Transport) (server, seen string, err error) {
+	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+rig.address+"/", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -258,35 +294,127 @@ func TestTLSKeepsTheLastGoodCertificate(t *testing.T) {
 func TestTLSRefusesToBeginWithoutAGoodCertificate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	_, err := newServerTLS(TLSFiles{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")})
+	_, err := newServerTLS(&Config{Server: Server{TLS: TLSFiles{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}}})
 	if err == nil || !strings.Contains(err.Error(), "server.tls.certFile: open "+dir) {
 		t.Errorf("error %v, want one that names the field and the file", err)
 	}
 }
 
+// No certificate ends the handshake: whether it proves anything is said in an
+// answer and an audit line.
 func TestTLSClientCertificates(t *testing.T) {
 	t.Parallel()
 	nodes, others := newAuthority(t, "node CA"), newAuthority(t, "other CA")
 	rig := newTLSRig(t, nodes.pem())
 	rig.expect(t, &tls.Config{}, "first", "HTTP/2.0 nobody")
 	rig.expect(t, with(nodes.client(t, "system:node:a")), "first", "HTTP/2.0 system:node:a")
-	if _, seen, err := rig.get(t, with(others.client(t, "system:node:a"))); err == nil {
-		t.Errorf("a certificate of another CA was accepted as %q", seen)
-	}
+	rig.expect(t, with(others.client(t, "system:node:a")), "first", "HTTP/2.0 system:node:a of another CA")
+	rig.expect(t, with(nodes.clientUntil(t, "system:node:a", -time.Minute)), "first", "HTTP/2.0 system:node:a of another CA")
 
 	put(t, filepath.Join(rig.dir, "ca.crt"), others.pem())
 	if err := rig.tls.Reload(); err != nil {
 		t.Fatal(err)
 	}
 	rig.expect(t, with(others.client(t, "system:node:b")), "first", "HTTP/2.0 system:node:b")
-	if _, seen, err := rig.get(t, with(nodes.client(t, "system:node:a"))); err == nil {
-		t.Errorf("a certificate of a removed CA was accepted as %q", seen)
+	rig.expect(t, with(nodes.client(t, "system:node:a")), "first", "HTTP/2.0 system:node:a of another CA")
+
+	// A certificate without its key does end the handshake.
+	stolen := others.client(t, "system:node:b")
+	stolen.PrivateKey = newECKey(t)
+	if _, seen, err := rig.get(t, with(stolen)); err == nil {
+		t.Errorf("a certificate was taken from somebody who has not its key: %q", seen)
 	}
 }
 
-// A resumed session must not outlive the CA that its client certificate was
-// judged by (CVE-2025-68121 was of this kind).
-func TestTLSResumedSessionIsJudgedByTheCAsOfNow(t *testing.T) {
+// Clients choose by the CAs that the server names, so all clusters' are named;
+// without any, nobody is asked.
+func TestTLSNamesTheClientCAs(t *testing.T) {
+	t.Parallel()
+	common, own := newAuthority(t, "common CA"), newAuthority(t, "CA of another cluster")
+	asked := func(rig *tlsRig) (subjects []string, asked bool) {
+		rig.expect(t, &tls.Config{GetClientCertificate: func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			asked = true
+			for _, raw := range info.AcceptableCAs {
+				var name pkix.RDNSequence
+				if _, err := asn1.Unmarshal(raw, &name); err != nil {
+					return nil, err
+				}
+				subjects = append(subjects, name.String())
+			}
+			return &tls.Certificate{}, nil
+		}}, "first", "HTTP/2.0 nobody")
+		return subjects, asked
+	}
+	if subjects, asked := asked(newTLSRig(t, "")); asked {
+		t.Errorf("certificates of %q are asked for, and nobody needs them", subjects)
+	}
+	rig := newTLSRig(t, common.pem())
+	rig.cfg.Clusters = append(rig.cfg.Clusters, Cluster{Name: "other", Node: Node{Proof: Proof{
+		Mode: modeAudit, Methods: []string{proofCertificate}, ClientCAFile: filepath.Join(rig.dir, "own.crt"),
+	}}})
+	put(t, filepath.Join(rig.dir, "own.crt"), own.pem())
+	if err := rig.tls.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	subjects, _ := asked(rig)
+	slices.Sort(subjects)
+	if want := []string{"CN=CA of another cluster", "CN=common CA"}; !slices.Equal(subjects, want) {
+		t.Errorf("the server names %q, want %q", subjects, want)
+	}
+}
+
+// The CA of one cluster says nothing about the nodes of another.
+func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
+	t.Parallel()
+	first, second := newAuthority(t, "first CA"), newAuthority(t, "second CA")
+	rig := newTLSRig(t, first.pem())
+	proof := Proof{Mode: modeAudit, Methods: []string{proofCertificate}, ClientCAFile: filepath.Join(rig.dir, "own.crt")}
+	off := proof
+	off.Mode = modeOff
+	rig.cfg.Clusters = append(rig.cfg.Clusters, Cluster{Name: "second", Node: Node{Proof: proof}}, Cluster{Name: "off", Node: Node{Proof: off}})
+	reload := func(cas string) error {
+		put(t, proof.ClientCAFile, cas)
+		return rig.tls.Reload()
+	}
+	if err := reload(second.pem()); err != nil {
+		t.Fatal(err)
+	}
+	a, b := first.client(t, "system:node:a").Leaf, second.client(t, "system:node:a").Leaf
+	check := func() {
+		t.Helper()
+		for _, test := range []struct {
+			cluster     string
+			first, both bool
+		}{{"prod", true, false}, {"second", false, true}, {"off", false, false}, {"unknown", false, false}} {
+			if rig.knows(test.cluster, a) != test.first || rig.knows(test.cluster, b) != test.both {
+				t.Errorf("cluster %s knows certificates of the first CA: %t, of the second: %t", test.cluster, rig.knows(test.cluster, a), rig.knows(test.cluster, b))
+			}
+		}
+	}
+	check()
+	// Copies in two files are one CA, also when one was renewed with its key.
+	renewed := first
+	renewed.cert = sign(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: "first CA, renewed"}, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, SerialNumber: big.NewInt(2),
+	}, first.cert, &first.key.PublicKey, first.key)
+	for _, cas := range []string{first.pem(), second.pem() + first.pem(), renewed.pem()} {
+		err := reload(cas)
+		want := "clusters[1].node.proof.clientCAFile: " + proof.ClientCAFile + " (clusters[1].node.proof.clientCAFile) holds a CA that clusters[0] has too; " + ownCAs
+		if err == nil || err.Error() != want {
+			t.Errorf("error\n%v\nwant\n%s", err, want)
+		}
+		check()
+	}
+	if err := reload(second.pem() + second.pem()); err != nil {
+		t.Errorf("one file that names a CA twice: %v", err)
+	}
+}
+
+// A session that is resumed and a connection that stays open must not outlive
+// the CA of their certificate (CVE-2025-68121 was of this kind): each request is
+// judged anew, with the certificate that the first handshake proved.
+func TestTLSOldConnectionsAreJudgedByTheCAsOfNow(t *testing.T) {
 	t.Parallel()
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		nodes, others := newAuthority(t, "node CA"), newAuthority(t, "other CA")
@@ -294,15 +422,22 @@ func TestTLSResumedSessionIsJudgedByTheCAsOfNow(t *testing.T) {
 		config := with(nodes.client(t, "system:node:a"))
 		config.MaxVersion = version
 		config.ClientSessionCache = tls.NewLRUClientSessionCache(1)
-		rig.expect(t, config, "first", "HTTP/2.0 system:node:a")
+		open := rig.transport(config)
+		defer open.CloseIdleConnections()
+		over := func(want string) {
+			t.Helper()
+			if _, seen, err := rig.getOver(t, open); err != nil || seen != want {
+				t.Errorf("%s: the open connection's request was seen as %q, %v; want %q", tls.VersionName(version), seen, err, want)
+			}
+		}
+		over("HTTP/2.0 system:node:a")
 		rig.expect(t, config, "first", "HTTP/2.0 system:node:a resumed")
 		put(t, filepath.Join(rig.dir, "ca.crt"), others.pem())
 		if err := rig.tls.Reload(); err != nil {
 			t.Fatal(err)
 		}
-		if _, seen, err := rig.get(t, config); err == nil {
-			t.Errorf("%s: a session of a removed CA was resumed as %q", tls.VersionName(version), seen)
-		}
+		over("HTTP/2.0 system:node:a of another CA")
+		rig.expect(t, config, "first", "HTTP/2.0 system:node:a of another CA resumed")
 	}
 }
 

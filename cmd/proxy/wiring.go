@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kube"
@@ -55,7 +58,7 @@ func newVerifier(cfg *Config, logger *slog.Logger) (*oidc.Verifier, error) {
 			URL:         c.Issuer,
 			Audiences:   c.Audiences,
 			Bound:       oidc.Bound(c.Bound),
-			RequireNode: c.Node.Claim == nodeClaimRequired,
+			RequireNode: c.Node.Claim == nodeClaimRequired && c.Node.Fallback == nodeFallbackNone,
 			MaxLifetime: c.MaxTokenLifetime.Duration(),
 			MaxKeyAge:   c.Discovery.MaxKeyAge.Duration(),
 			Discovery: oidc.Discovery{
@@ -68,6 +71,34 @@ func newVerifier(cfg *Config, logger *slog.Logger) (*oidc.Verifier, error) {
 		}
 	}
 	return oidc.New(oidc.Config{Issuers: issuers, Logger: logger})
+}
+
+// nodeChecks returns what is asked of the nodes of each cluster. cas is where
+// the CAs of their kubelets are kept; nil: no certificate proves anything.
+func nodeChecks(cfg *Config, cas func(cluster string) *x509.CertPool) (map[string]exchange.NodeChecks, error) {
+	all := map[string]exchange.NodeChecks{}
+	for i := range cfg.Clusters {
+		c := &cfg.Clusters[i]
+		checks := exchange.NodeChecks{
+			// The verifier cannot know the node of a token that names none.
+			Required: c.Node.Claim == nodeClaimRequired && c.Node.Fallback == nodeFallbackAPI,
+			Proof: exchange.ProofConfig{
+				Mode: exchange.ProofMode(c.Node.Proof.Mode),
+				CAs:  func() *x509.CertPool { return cas(c.Name) },
+			},
+		}
+		for _, method := range cfg.proofMethods(c) {
+			checks.Proof.Methods = append(checks.Proof.Methods, exchange.ProofMethod(method))
+		}
+		if c.Node.Selector != "" {
+			var err error
+			if checks.Selector, err = labels.Parse(c.Node.Selector); err != nil {
+				return nil, fmt.Errorf("cluster %s: node.selector: %w", c.Name, err)
+			}
+		}
+		all[c.Name] = checks
+	}
+	return all, nil
 }
 
 // newManifests reads the ServiceAccounts of the manifest files.

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// connected reports whether the cluster's API server is asked.
+func (k Kubernetes) connected() bool { return k.InCluster || k.KubeconfigFile != "" }
+
+const (
+	commonCAField  = "server.tls.clientCAFile"
+	clusterCAField = "clusters[%d].node.proof.clientCAFile"
+)
+
+// clientCAs is a file with CAs of the kubelets' client certificates.
+type clientCAs struct{ field, name string }
+
+// clientCAFiles returns those that are set.
+func (c *Config) clientCAFiles() []clientCAs {
+	all := []clientCAs{{commonCAField, c.Server.TLS.ClientCAFile}}
+	for i := range c.Clusters {
+		all = append(all, clientCAs{fmt.Sprintf(clusterCAField, i), c.Clusters[i].Node.Proof.ClientCAFile})
+	}
+	return slices.DeleteFunc(all, func(f clientCAs) bool { return f.name == "" })
+}
+
+// certificateCAs returns the CAs of the cluster at index i, if its callers are
+// proven by certificate.
+func (c *Config) certificateCAs(i int) (cas clientCAs, used bool) {
+	if !slices.Contains(c.proofMethods(&c.Clusters[i]), proofCertificate) {
+		return clientCAs{}, false
+	}
+	if own := c.Clusters[i].Node.Proof.ClientCAFile; own != "" {
+		return clientCAs{fmt.Sprintf(clusterCAField, i), own}, true
+	}
+	return clientCAs{commonCAField, c.Server.TLS.ClientCAFile}, true
+}
+
+// proofMethods returns the methods by which the cluster's callers are proven:
+// of those that are listed the ones that have what they need, and none when
+// proof is off.
+func (c *Config) proofMethods(cluster *Cluster) []string {
+	if cluster.Node.Proof.Mode == modeOff {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(cluster.Node.Proof.Methods), func(method string) bool {
+		return c.proofLacks(cluster, method) != ""
+	})
+}
+
+// proofLacks says what a method needs and has not, or nothing.
+func (c *Config) proofLacks(cluster *Cluster, method string) string {
+	switch {
+	case method == proofCertificate && cluster.Node.Proof.ClientCAFile == "" && c.Server.TLS.ClientCAFile == "":
+		return proofCertificate + " needs the CA of the kubelets' client certificates (node.proof.clientCAFile or server.tls.clientCAFile)"
+	case method == proofAddress && !cluster.Kubernetes.connected():
+		return proofAddress + " needs the API server (kubernetes.inCluster or kubernetes.kubeconfigFile)"
+	}
+	return ""
+}
+
+const needsConnection = "needs the API server (%s); set kubernetes.inCluster or kubernetes.kubeconfigFile, or %s"
+
+func (v *configValidator) node(path string, config *Config, c *Cluster) {
+	n := &c.Node
+	v.oneOf(path+".claim", n.Claim, nodeClaimRequired, nodeClaimOptional)
+	v.oneOf(path+".fallback", n.Fallback, nodeFallbackNone, nodeFallbackAPI)
+	if n.Fallback == nodeFallbackAPI && !c.Kubernetes.connected() {
+		v.fault(path+".fallback", needsConnection, n.Fallback, "write "+nodeFallbackNone)
+	}
+	if n.Selector != "" {
+		// The parser's own error repeats the text as it is.
+		if selector, err := labels.Parse(n.Selector); err != nil || selector.Empty() {
+			v.fault(path+".selector", `is not a label selector (%s); write it as for kubectl get nodes --selector: "pool=build,!gpu"`, quoteValue(n.Selector))
+		} else if !c.Kubernetes.connected() {
+			v.fault(path+".selector", needsConnection, quoteValue(n.Selector), "remove it")
+		}
+	}
+	v.proof(path+".proof", config, c)
+}
+
+func (v *configValidator) proof(path string, config *Config, c *Cluster) {
+	p := &c.Node.Proof
+	v.oneOf(path+".mode", p.Mode, modeOff, modeAudit, modeEnforce)
+	if len(p.Methods) == 0 {
+		v.fault(path+".methods", "is empty; name %s, %s or both", proofCertificate, proofAddress)
+	}
+	for i, method := range p.Methods {
+		v.oneOf(fmt.Sprintf("%s.methods[%d]", path, i), method, proofCertificate, proofAddress)
+	}
+	v.unique(len(p.Methods), path+".methods[%d]", func(i int) string { return p.Methods[i] })
+	if p.ClientCAFile != "" && !slices.Contains(p.Methods, proofCertificate) {
+		v.fault(path+".clientCAFile", "has no use without the method %s (%s); add it to methods, or remove the file", proofCertificate, quoteValue(p.ClientCAFile))
+	}
+	if (p.Mode == modeAudit || p.Mode == modeEnforce) && len(p.Methods) > 0 && len(config.proofMethods(c)) == 0 {
+		var lacks []string
+		for _, method := range p.Methods {
+			lacks = append(lacks, config.proofLacks(c, method))
+		}
+		v.fault(path+".mode", "cannot be done (%s): %s; set what is missing, or write %s", p.Mode, strings.Join(lacks, ", and "), modeOff)
+	}
+}
+
+func (v *configValidator) kubernetes(path string, k *Kubernetes) {
+	if k.InCluster && k.KubeconfigFile != "" {
+		v.fault(path+".kubeconfigFile", "cannot be set together with inCluster (%s); remove one of them", quoteValue(k.KubeconfigFile))
+	}
+	files := k.ManifestFiles
+	if k.connected() && len(files) > 0 {
+		v.fault(path+".manifestFiles", "cannot be set together with inCluster or kubeconfigFile (%s); remove them: the API server knows better", quoteValue(files[0]))
+	}
+	v.unique(len(files), path+".manifestFiles[%d]", func(i int) string { return files[i] })
+}
+
+// apart finds clusters that could be taken for each other.
+func (v *configValidator) apart(c *Config) {
+	home, withCA := "", map[string]int{}
+	for i := range c.Clusters {
+		path := fmt.Sprintf("clusters[%d]", i)
+		if c.Clusters[i].Kubernetes.InCluster {
+			if home != "" {
+				v.fault(path+".kubernetes.inCluster", "is set for %s too (true); a pod runs in one cluster, so name the kubeconfigFile of the other", home)
+			} else {
+				home = path
+			}
+		}
+		cas, used := c.certificateCAs(i)
+		if !used {
+			continue
+		}
+		name := filepath.Clean(cas.name)
+		if other, twice := withCA[name]; twice {
+			v.fault(fmt.Sprintf(clusterCAField, i), "is the file of clusters[%d] too (%s: %s); %s", other, cas.field, quoteValue(cas.name), ownCAs)
+			continue
+		}
+		withCA[name] = i
+	}
+}
+
+// ownCAs is the remedy for a CA that two clusters have.
+const ownCAs = "a node of either could pass for the one of that name in the other, so name a file with the CAs of this cluster alone"
+
+func (c *Config) proofWarnings(warn func(path, text string)) {
+	used := c.Server.TLS.ClientCAFile == ""
+	for i := range c.Clusters {
+		cluster := &c.Clusters[i]
+		cas, _ := c.certificateCAs(i)
+		used = used || cas.field == commonCAField
+		if len(c.proofMethods(cluster)) == 0 {
+			continue
+		}
+		for j, method := range cluster.Node.Proof.Methods {
+			if lacks := c.proofLacks(cluster, method); lacks != "" {
+				warn(fmt.Sprintf("clusters[%d].node.proof.methods[%d]", i, j), "proves nobody: "+lacks+"; set it, or remove the method")
+			}
+		}
+	}
+	if !used {
+		warn(commonCAField, fmt.Sprintf("keeps nobody out (%s): no cluster asks for certificates of these CAs; see node.proof", quoteValue(c.Server.TLS.ClientCAFile)))
+	}
+}
