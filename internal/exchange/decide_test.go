@@ -163,9 +163,13 @@ func TestReasonsAreBoundedAndPlain(t *testing.T) {
 		{Type: "x\n", Name: strings.Repeat("\x1b", 500)},
 	} {
 		scope.Actions = append(scope.Actions, "push")
-		reason := policy.Decide(subject, "", []registryauth.Scope{scope}).Scopes[0].Reason
-		if reason == "" || len(reason) > maxReasonBytes+len("...") || strings.ContainsFunc(reason, func(r rune) bool { return r < ' ' || '~' < r }) {
-			t.Errorf("%d bytes: %q", len(reason), reason)
+		for _, asker := range []Subject{subject, {}, {Identity: someone()}} {
+			d := policy.Decide(asker, "", []registryauth.Scope{scope}).Scopes[0]
+			for text, limit := range map[string]int{d.Reason: maxReasonBytes, d.Remedy: maxRemedyBytes} {
+				if text == "" || len(text) > limit || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || '~' < r }) {
+					t.Errorf("%d bytes: %q", len(text), text)
+				}
+			}
 		}
 	}
 	long := policy.Decide(subject, "", []registryauth.Scope{scopeNamed("other")}).Scopes[0].Reason
@@ -407,8 +411,8 @@ func FuzzPolicy(f *testing.F) {
 			}
 			return
 		}
-		scopes, err := registryauth.ParseScopes([]string{asked})
-		if err != nil {
+		scopes, unparsed := registryauth.ParseScopes([]string{asked})
+		if unparsed != nil {
 			scopes = []registryauth.Scope{{Type: "repository", Name: asked, Actions: []string{asked}}}
 		}
 		annotations := map[string]string{}
@@ -423,8 +427,11 @@ func FuzzPolicy(f *testing.F) {
 				t.Errorf("Explain differs: %+v, %+v", d, explained)
 			}
 			for _, s := range d.Scopes {
-				if !includes(s.Requested.Actions, s.Granted) || len(s.Reason) > maxReasonBytes+len("...") {
+				if !includes(s.Requested.Actions, s.Granted) || len(s.Reason) > maxReasonBytes || len(s.Remedy) > maxRemedyBytes || (s.Reason == "") != (s.Remedy == "") {
 					t.Errorf("%+v", s)
+				}
+				if unparsed == nil {
+					command(t, s.Remedy)
 				}
 			}
 		}

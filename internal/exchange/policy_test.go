@@ -14,7 +14,7 @@ import (
 )
 
 // TestPolicies runs the cases of testdata/policy. Everything there is compared
-// as a whole: grants, rules, reasons. Explain must say the same as Decide.
+// as a whole: grants, rules, reasons, remedies. Explain must say the same as Decide.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
 	names, err := filepath.Glob("testdata/policy/*.txtar")
@@ -72,7 +72,7 @@ func runCase(t *testing.T, policy *Policy, text string) {
 			if requested, err = registryauth.ParseScopes([]string{value}); err != nil {
 				t.Fatal(err)
 			}
-		case "want", "denied", "reason":
+		case "want", "denied", "reason", "remedy":
 			want = append(want, line)
 		default:
 			t.Fatalf("unknown line %q", line)
@@ -112,6 +112,9 @@ func report(d Decision) []string {
 	for _, s := range d.Scopes {
 		if s.Reason != "" {
 			lines = append(lines, "reason: "+s.Reason)
+		}
+		if s.Remedy != "" {
+			lines = append(lines, "remedy: "+s.Remedy)
 		}
 	}
 	return lines

@@ -26,42 +26,47 @@ const (
 	nearElsewhere             // the rule is about other repositories
 )
 
-// reason says why the missing actions are missing. It asks the rules again:
-// only those who are refused pay for it.
-func (e *evaluation) reason(q question, missing actionSet) string {
+// candidate is a rule that applies and does not allow all that is asked.
+type candidate struct {
+	near    near
+	rule    *rule
+	ceiling actionSet // of the rule, on the resource
+}
+
+// nearest returns the rules that apply, the nearest first. It asks them again:
+// only those who are refused pay for reasons and remedies.
+func (e *evaluation) nearest(q question, missing actionSet) []candidate {
+	candidates := make([]candidate, len(e.rules))
+	for i, index := range e.rules {
+		r := &e.policy.rules[index]
+		ceiling := r.ceiling(q, e.subject, nil)
+		candidates[i] = candidate{e.near(r, q, ceiling, missing), r, ceiling}
+	}
+	slices.SortStableFunc(candidates, func(a, b candidate) int { return cmp.Compare(a.near, b.near) })
+	return candidates
+}
+
+// reason says why the missing actions are missing.
+func (e *evaluation) reason(q question, missing actionSet, candidates []candidate) string {
 	if q.kind == unknownResource {
 		return quote(q.scope.Type+":"+q.scope.Name) + " is nothing that rules can allow; they allow repositories and registry:catalog"
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "no rule for %s allows %s", who(e.subject), what(q, missing))
-	if len(e.rules) == 0 {
+	if len(candidates) == 0 {
 		b.WriteString("; " + e.noRuleApplies())
 	}
-	type candidate struct {
-		near near
-		rule *rule
-	}
-	candidates := make([]candidate, len(e.rules))
-	for i, index := range e.rules {
-		r := &e.policy.rules[index]
-		candidates[i] = candidate{e.near(r, q, missing), r}
-	}
-	slices.SortStableFunc(candidates, func(a, b candidate) int { return cmp.Compare(a.near, b.near) })
 	for i, c := range candidates {
 		if i == maxReasonRules {
 			fmt.Fprintf(&b, "; %d more rules do not allow it either", len(candidates)-i)
 			break
 		}
-		b.WriteString("; " + e.explain(c.rule, c.near, q))
+		b.WriteString("; " + e.explain(c))
 	}
-	if b.Len() > maxReasonBytes {
-		return cut(b.String(), maxReasonBytes) + "..."
-	}
-	return b.String()
+	return shortened(b.String(), maxReasonBytes)
 }
 
-func (e *evaluation) near(r *rule, q question, missing actionSet) near {
-	ceiling := r.ceiling(q, e.subject, nil)
+func (e *evaluation) near(r *rule, q question, ceiling, missing actionSet) near {
 	within := ceiling.cover(missing) != 0
 	switch {
 	case r.annotation == "" && ceiling != 0:
@@ -82,15 +87,15 @@ func (e *evaluation) near(r *rule, q question, missing actionSet) near {
 	return nearNotAsked
 }
 
-func (e *evaluation) explain(r *rule, how near, q question) string {
-	name := r.name[0]
-	switch how {
+func (e *evaluation) explain(c candidate) string {
+	r, name := c.rule, c.rule.name[0]
+	switch c.near {
 	case nearFault:
 		return fmt.Sprintf("the annotation %s counts for nothing (rule %s): %v", r.annotation, name, e.annotation(r.annotation).fault)
 	case nearNotAsked:
 		return fmt.Sprintf("rule %s would allow it if the annotation %s asked for it", name, r.annotation)
 	case nearAction:
-		return fmt.Sprintf("rule %s allows only %s there", name, r.ceiling(q, e.subject, nil))
+		return fmt.Sprintf("rule %s allows only %s there", name, c.ceiling)
 	case nearAbsent:
 		return fmt.Sprintf("rule %s would allow it to a ServiceAccount that asks for it with the annotation %s, and none is known here", name, r.annotation)
 	case nearCeiling:
@@ -107,7 +112,7 @@ func (e *evaluation) explain(r *rule, how near, q question) string {
 func (e *evaluation) noRuleApplies() string {
 	for i := range e.policy.rules {
 		r := &e.policy.rules[i]
-		if r.anonymous || matchSubject(r.subjects, e.subject.Identity, nil) {
+		if r.anonymous || matchSubject(r.subjects, e.subject, nil) {
 			return fmt.Sprintf("none is for the service %s (rule %s is for %s)", quote(e.service), r.name[0], shorten(r.services))
 		}
 	}
@@ -171,4 +176,12 @@ func plain(s string) string {
 		return quote(s)
 	}
 	return s
+}
+
+// shortened returns s with at most n bytes, and a mark if it was longer.
+func shortened(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return cut(s, n-len("...")) + "..."
 }
