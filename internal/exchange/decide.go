@@ -53,13 +53,13 @@ func (p *Policy) denies(subject Subject, trace *Trace) string {
 	for i := range p.deny {
 		d := &p.deny[i]
 		if trace == nil {
-			if matchSubject(d.subjects, subject.Identity, nil) {
+			if matchSubject(d.subjects, subject, nil) {
 				return d.name
 			}
 			continue
 		}
 		t := DenyTrace{Name: d.name}
-		if t.Matched = matchSubject(d.subjects, subject.Identity, &t.Mismatches); t.Matched {
+		if t.Matched = matchSubject(d.subjects, subject, &t.Mismatches); t.Matched {
 			t.Mismatches = nil
 			denied = cmp.Or(denied, d.name)
 		}
@@ -71,10 +71,10 @@ func (p *Policy) denies(subject Subject, trace *Trace) string {
 func (r *rule) applies(subject Subject, service string, trace *Trace) bool {
 	serves := r.services == nil || slices.Contains(r.services, service)
 	if trace == nil {
-		return serves && (r.anonymous || matchSubject(r.subjects, subject.Identity, nil))
+		return serves && (r.anonymous || matchSubject(r.subjects, subject, nil))
 	}
 	t := RuleTrace{Name: r.name[0], ServiceMatched: serves, Annotation: r.annotation}
-	if t.SubjectMatched = r.anonymous || matchSubject(r.subjects, subject.Identity, &t.Mismatches); t.SubjectMatched {
+	if t.SubjectMatched = r.anonymous || matchSubject(r.subjects, subject, &t.Mismatches); t.SubjectMatched {
 		t.Mismatches = nil
 	}
 	trace.Rules = append(trace.Rules, t)

@@ -145,13 +145,13 @@ func (p *policyParser) name(n node, fields map[string]node) string {
 }
 
 func parseSubjects(n node, deny bool) []subjectMatch {
-	known := []string{"clusters", "namespaces", "serviceAccounts", "nodes"}
+	known := []string{"clusters", "namespaces", "namespaceSelector", "serviceAccounts", "nodes"}
 	if deny {
 		known = append(known, "tokenIDs")
 	}
 	var subjects []subjectMatch
 	for _, entry := range n.list() {
-		m := subjectMatch{provenNode: !deny}
+		m := subjectMatch{denies: deny}
 		fields := entry.fields(known...)
 		for _, name := range known {
 			field, ok := fields[name]
@@ -163,6 +163,8 @@ func parseSubjects(n node, deny bool) []subjectMatch {
 				m.clusters = parseGlobs(field, "._-", true)
 			case "namespaces":
 				m.namespaces = parseGlobs(field, "-", false)
+			case "namespaceSelector":
+				m.namespaceSelector = parseSelector(field)
 			case "serviceAccounts":
 				m.serviceAccounts = parseGlobs(field, ".-", false)
 			case "nodes":

@@ -142,3 +142,27 @@ func (p *Policy) Unused(clusters, services []string) []string {
 	}
 	return unused
 }
+
+// WithoutLabels names what depends on the labels of namespaces in clusters
+// without a connection, where they are never known. It is a warning: a policy
+// may serve such clusters, too, by other rules.
+func (p *Policy) WithoutLabels(clusters []string) []string {
+	var affected []string
+	check := func(where, effect string, subjects []subjectMatch) {
+		for i, s := range subjects {
+			for _, name := range clusters {
+				if s.namespaceSelector != nil && matchAny(s.clusters, name) {
+					affected = append(affected, fmt.Sprintf("%s: subjects[%d] "+effect+
+						": its namespaces' labels are not known without a connection (clusters[].kubernetes)", where, i, quote(name)))
+				}
+			}
+		}
+	}
+	for _, r := range p.rules {
+		check("rule "+r.name[0], "matches nobody of cluster %s", r.subjects)
+	}
+	for _, d := range p.deny {
+		check("deny rule "+d.name, "refuses everybody of cluster %s whom its other fields match", d.subjects)
+	}
+	return affected
+}

@@ -112,7 +112,7 @@ func (e *evaluation) explain(c candidate) string {
 func (e *evaluation) noRuleApplies() string {
 	for i := range e.policy.rules {
 		r := &e.policy.rules[i]
-		if r.anonymous || matchSubject(r.subjects, e.subject.Identity, nil) {
+		if r.anonymous || matchSubject(r.subjects, e.subject, nil) {
 			return fmt.Sprintf("none is for the service %s (rule %s is for %s)", quote(e.service), r.name[0], shorten(r.services))
 		}
 	}

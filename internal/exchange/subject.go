@@ -3,7 +3,7 @@ package exchange
 import (
 	"slices"
 
-	"github.com/pullpass/pullpass/internal/oidc"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // subjectMatch says which identities are meant. All fields that are given must
@@ -12,28 +12,40 @@ import (
 type subjectMatch struct {
 	clusters, namespaces, serviceAccounts, nodes []string // globs
 	tokenIDs                                     []string // exact
-	// provenNode is set in rules: what a rule allows to a node, it allows only
-	// to one that the token names with its UID. The API server writes the mere
-	// name of a Node that did not exist when the token was issued. A denial
-	// takes that name as well.
-	provenNode bool
+	namespaceSelector                            labels.Selector
+	// denies is set in denials. A rule does not match on what is in doubt, and a
+	// denial does. In doubt is a node that the token names without its UID: the
+	// API server writes the mere name of a Node that did not exist when the token
+	// was issued. In doubt are labels that are not known; no labels at all are
+	// known.
+	denies bool
 }
 
 // mismatch names the first field that does not match, or is empty.
-func (m *subjectMatch) mismatch(id *oidc.Identity) string {
+func (m *subjectMatch) mismatch(subject Subject) string {
+	id := subject.Identity
 	switch {
 	case !matchAny(m.clusters, id.Cluster):
 		return "clusters"
 	case !matchAny(m.namespaces, id.Namespace):
 		return "namespaces"
+	case m.namespaceSelector != nil && !m.matchLabels(subject.NamespaceLabels):
+		return "namespaceSelector"
 	case !matchAny(m.serviceAccounts, id.ServiceAccount.Name):
 		return "serviceAccounts"
-	case !matchAny(m.nodes, id.Node.Name), m.nodes != nil && m.provenNode && id.Node.UID == "":
+	case !matchAny(m.nodes, id.Node.Name), m.nodes != nil && !m.denies && id.Node.UID == "":
 		return "nodes"
 	case m.tokenIDs != nil && !slices.Contains(m.tokenIDs, id.TokenID):
 		return "tokenIDs"
 	}
 	return ""
+}
+
+func (m *subjectMatch) matchLabels(known map[string]string) bool {
+	if known == nil {
+		return m.denies
+	}
+	return m.namespaceSelector.Matches(labels.Set(known))
 }
 
 // matchAny reports whether a glob matches the value. What the token does not
@@ -56,12 +68,12 @@ func matchAny(globs []string, value string) bool {
 // matchSubject reports whether one of the subjects matches. Nobody anonymous is
 // a subject. If mismatches is not nil, the field that differs is appended for
 // each subject that does not match.
-func matchSubject(subjects []subjectMatch, id *oidc.Identity, mismatches *[]string) bool {
-	if id == nil {
+func matchSubject(subjects []subjectMatch, subject Subject, mismatches *[]string) bool {
+	if subject.Identity == nil {
 		return false
 	}
 	for i := range subjects {
-		field := subjects[i].mismatch(id)
+		field := subjects[i].mismatch(subject)
 		if field == "" {
 			return true
 		}

@@ -1,0 +1,227 @@
+package exchange
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Limits of a namespaceSelector: a request may be compared with all values.
+const (
+	maxSelectorBytes  = 4096 // written as text
+	maxRequirements   = 32
+	maxSelectorValues = 256 // of all requirements together
+)
+
+// parseSelector reads a selector of labels as Kubernetes users write it: as in
+// a NetworkPolicy, or as text for kubectl -l. In Kubernetes an empty one matches
+// everything; here it is a fault, as every empty setting.
+func parseSelector(n node) labels.Selector {
+	var requirements []labels.Requirement
+	switch n.value.(type) {
+	case string:
+		requirements = parseSelectorText(n)
+	case map[string]any:
+		requirements = parseSelectorObject(n)
+	default:
+		n.fault("%s: write matchLabels and matchExpressions, or text as for kubectl -l", notA("a selector", n.value))
+	}
+	values := 0
+	for i := range requirements {
+		values += len(requirements[i].ValuesUnsorted())
+	}
+	switch {
+	case len(requirements) > maxRequirements:
+		n.fault("has %d requirements; at most %d are read: write several subjects", len(requirements), maxRequirements)
+	case values > maxSelectorValues:
+		n.fault("has %d values; at most %d are read: write several subjects", values, maxSelectorValues)
+	default:
+		if key := contradiction(requirements); key != "" {
+			n.fault("no namespace can match all that is required of the label %s: write In with a list if any of several values will do", key)
+		}
+	}
+	return labels.NewSelector().Add(requirements...)
+}
+
+func parseSelectorText(n node) []labels.Requirement {
+	text, ok := n.text()
+	switch {
+	case !ok:
+		return nil
+	case len(text) > maxSelectorBytes:
+		n.fault("has %d bytes; at most %d are read: write several subjects", len(text), maxSelectorBytes)
+		return nil
+	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || '~' < r }):
+		// Kubernetes' parser takes a NUL for the end and leaves the rest unread.
+		n.fault("%s has a character that no selector has: write one line of ASCII", quote(text))
+		return nil
+	}
+	requirements, err := labels.ParseToRequirements(text, field.WithPath(field.NewPath("label")))
+	if err != nil {
+		n.fault("%s is not a selector for kubectl -l: %v", quote(text), err)
+		return nil
+	}
+	if len(requirements) == 0 {
+		n.fault("is blank: fill it or remove it")
+	}
+	var accepted []labels.Requirement
+	for _, r := range requirements {
+		switch operator := r.Operator(); {
+		case operator == selection.GreaterThan || operator == selection.LessThan:
+			n.fault("%s compares numbers, which namespaceSelector does not: write a list, like team in (a,b)", quote(r.String()))
+		case operator != selection.Equals && operator != selection.DoubleEquals && slices.Contains(r.ValuesUnsorted(), ""):
+			// "team notin ()" is every namespace whose label team is not empty.
+			n.fault("%s has an empty value: fill it; only = can ask for an empty value, like team=", quote(r.String()))
+		default:
+			accepted = append(accepted, r)
+		}
+	}
+	return accepted
+}
+
+func parseSelectorObject(n node) []labels.Requirement {
+	fields := n.fields("matchLabels", "matchExpressions")
+	var requirements []labels.Requirement
+	if matchLabels, ok := fields["matchLabels"]; ok {
+		requirements = parseMatchLabels(matchLabels)
+	}
+	if matchExpressions, ok := fields["matchExpressions"]; ok {
+		for _, entry := range matchExpressions.list() {
+			requirements = append(requirements, parseExpression(entry)...)
+		}
+	}
+	return requirements
+}
+
+func parseMatchLabels(n node) []labels.Requirement {
+	object, ok := n.value.(map[string]any)
+	switch {
+	case !ok:
+		n.fault("%s: write labels and their values", notA("a mapping", n.value))
+	case len(object) == 0:
+		n.fault("is empty: fill it or remove it")
+	}
+	var requirements []labels.Requirement
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		entry := n
+		entry.path, entry.value = fmt.Sprintf("%s[%s]", n.path, quote(key)), object[key]
+		value, ok := entry.value.(string)
+		if !ok {
+			entry.fault("%s: write it in quotes", notA("text", entry.value))
+		} else if !isLabelValue(entry, value) {
+			value = "" // so that the key is judged alone
+		}
+		requirements = append(requirements, newRequirement(entry, key, selection.Equals, []string{value})...)
+	}
+	return requirements
+}
+
+// parseExpression returns one requirement, or none if it reported why.
+func parseExpression(n node) []labels.Requirement {
+	fields := n.fields("key", "operator", "values")
+	if fields == nil {
+		return nil
+	}
+	operator, values := parseComparison(n, fields)
+	key, ok := fields["key"]
+	if !ok {
+		n.faultAt("key", "is missing: write the key of a label")
+		return nil
+	}
+	text, ok := key.text()
+	if !ok || operator == "" {
+		return nil
+	}
+	return newRequirement(key, text, operator, values)
+}
+
+// parseComparison returns an operator with the values that it needs, or no
+// operator if it reported why.
+func parseComparison(n node, fields map[string]node) (selection.Operator, []string) {
+	name, ok := fields["operator"]
+	if !ok {
+		n.faultAt("operator", "is missing: write In, NotIn, Exists or DoesNotExist")
+		return "", nil
+	}
+	text, ok := name.text()
+	if !ok {
+		return "", nil
+	}
+	operator, ok := map[string]selection.Operator{
+		"In": selection.In, "NotIn": selection.NotIn, "Exists": selection.Exists, "DoesNotExist": selection.DoesNotExist,
+	}[text]
+	if !ok {
+		name.fault("%s is not an operator: write In, NotIn, Exists or DoesNotExist", quote(text))
+		return "", nil
+	}
+	values, hasValues := fields["values"]
+	if operator == selection.Exists || operator == selection.DoesNotExist {
+		if hasValues {
+			values.fault("%s has no values: remove them, or write In or NotIn", text)
+		}
+		return operator, nil
+	}
+	if !hasValues {
+		n.faultAt("values", "is missing: write the values that %s compares with", text)
+		return "", nil
+	}
+	var list []string
+	for _, entry := range values.list() {
+		if value, ok := entry.text(); ok && isLabelValue(entry, value) {
+			list = append(list, value)
+		}
+	}
+	if list == nil {
+		return "", nil
+	}
+	return operator, list
+}
+
+func isLabelValue(n node, value string) bool {
+	if len(content.IsLabelValue(value)) > 0 {
+		n.fault("%s cannot be the value of a label: write at most 63 letters, digits and inner '-', '_' or '.'; * is not special", quote(value))
+		return false
+	}
+	return true
+}
+
+// newRequirement reports a key that is none: the rest was judged before.
+func newRequirement(key node, text string, operator selection.Operator, values []string) []labels.Requirement {
+	requirement, err := labels.NewRequirement(text, operator, values)
+	if err != nil {
+		key.fault("%s is not the key of a label: write one like team or example.com/team", quote(text))
+		return nil
+	}
+	return []labels.Requirement{*requirement}
+}
+
+// contradiction returns the key of a label that no namespace can have, or lack,
+// as required. A denial with team=a,team=b would deny nobody, and nobody would
+// notice.
+func contradiction(requirements []labels.Requirement) string {
+	// The empty value stands for every value that is not written: only = takes it.
+	possible := map[string][]labels.Set{}
+	for i := range requirements {
+		key := requirements[i].Key()
+		if possible[key] == nil {
+			possible[key] = []labels.Set{{}, {key: ""}}
+		}
+		for _, value := range requirements[i].ValuesUnsorted() {
+			possible[key] = append(possible[key], labels.Set{key: value})
+		}
+	}
+	for i := range requirements {
+		r := &requirements[i]
+		possible[r.Key()] = slices.DeleteFunc(possible[r.Key()], func(set labels.Set) bool { return !r.Matches(set) })
+		if len(possible[r.Key()]) == 0 {
+			return r.Key()
+		}
+	}
+	return ""
+}
