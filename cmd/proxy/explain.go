@@ -225,9 +225,9 @@ func (e explanation) decision(d exchange.Decision, trace exchange.Trace) {
 		case s.Reason == "":
 			fmt.Fprintf(e.w, "  GRANTED: %s\n", strings.Join(s.Granted, ", "))
 		case len(s.Granted) > 0:
-			fmt.Fprintf(e.w, "  GRANTED IN PART: %s\n  why: %s\n", strings.Join(s.Granted, ", "), s.Reason)
+			fmt.Fprintf(e.w, "  GRANTED IN PART: %s\n  why: %s\n  remedy: %s\n", strings.Join(s.Granted, ", "), s.Reason, s.Remedy)
 		default:
-			fmt.Fprintf(e.w, "  NOT GRANTED\n  why: %s\n", s.Reason)
+			fmt.Fprintf(e.w, "  NOT GRANTED\n  why: %s\n  remedy: %s\n", s.Reason, s.Remedy)
 		}
 	}
 }

@@ -33,6 +33,7 @@ type metrics struct {
 	exchanges    *prometheus.CounterVec
 	duration     *prometheus.HistogramVec
 	legacyTokens *prometheus.CounterVec
+	callerProofs *prometheus.CounterVec
 	reloads      *prometheus.CounterVec
 	lastReload   *prometheus.GaugeVec
 }
@@ -63,6 +64,10 @@ func newMetrics(version string, cfg *Config, issuers issuerStates) *metrics {
 			Name: "pullpass_legacy_tokens_total",
 			Help: "Refused secret-based ServiceAccount tokens; the audit log names their Secrets.",
 		}, []string{"cluster"}),
+		callerProofs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pullpass_caller_proofs_total",
+			Help: "Callers by whether they are the node of their token; reason says why not.",
+		}, []string{"cluster", "mode", "result", "reason"}),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pullpass_reloads_total",
 			Help: "Readings of files, the first one included; after a failure the last good files stay in use.",
@@ -84,7 +89,7 @@ func newMetrics(version string, cfg *Config, issuers issuerStates) *metrics {
 	})
 	buildInfo.Set(1)
 	m.registry.MustRegister(
-		m.exchanges, m.duration, m.legacyTokens, m.reloads, m.lastReload, buildInfo, newIssuerCollector(issuers),
+		m.exchanges, m.duration, m.legacyTokens, m.callerProofs, m.reloads, m.lastReload, buildInfo, newIssuerCollector(issuers),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -108,6 +113,13 @@ func (m *metrics) Record(event *exchange.Event) {
 	m.duration.WithLabelValues(result).Observe(event.Latency)
 	if event.Reason == string(oidc.ReasonLegacy) {
 		m.legacyTokens.WithLabelValues(cluster).Inc()
+	}
+	if p := event.Proof; p != nil {
+		result := "failed"
+		if p.Passed {
+			result = "passed"
+		}
+		m.callerProofs.WithLabelValues(cluster, string(p.Mode), result, string(p.Reason)).Inc()
 	}
 }
 

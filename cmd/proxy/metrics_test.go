@@ -92,6 +92,23 @@ pullpass_legacy_tokens_total{cluster="prod-us"} 0
 `, "pullpass_exchanges_total", "pullpass_legacy_tokens_total")
 }
 
+func TestMetricsCountCallerProofs(t *testing.T) {
+	t.Parallel()
+	m := testMetrics()
+	prove := func(cluster string, proof *exchange.Proof, retry bool) {
+		m.Record(&exchange.Event{Result: exchange.ResultRefused, Status: 403, Cluster: cluster, Proof: proof, Retry: retry})
+	}
+	prove("prod-eu", &exchange.Proof{Mode: exchange.ProofAudit, Passed: true, Method: exchange.ProofAddress}, false)
+	missing := &exchange.Proof{Mode: exchange.ProofEnforce, Reason: exchange.ProofCertificateMissing}
+	prove("prod-us", missing, false)
+	prove("prod-us", missing, true) // the same attempt
+	prove("prod-us", nil, false)
+	expectMetrics(t, m, `
+pullpass_caller_proofs_total{cluster="prod-eu",mode="audit",reason="",result="passed"} 1
+pullpass_caller_proofs_total{cluster="prod-us",mode="enforce",reason="certificate_missing",result="failed"} 1
+`, "pullpass_caller_proofs_total")
+}
+
 // Whoever can reach the endpoint could fill the memory of Prometheus, if a
 // label held what requests say.
 func TestMetricsDoNotGrowWithWhatCallersSend(t *testing.T) {
@@ -104,6 +121,7 @@ func TestMetricsDoNotGrowWithWhatCallersSend(t *testing.T) {
 			Cluster: s, Namespace: s, ServiceAccount: &exchange.Object{Name: s, UID: s}, Pod: &exchange.Object{Name: s}, Node: &exchange.Object{Name: s},
 			CredentialID: s, Claimed: &exchange.Claimed{Issuer: s, Subject: s}, Service: s, GrantType: s,
 			Requested: []string{s}, Granted: []string{s}, Rule: s, IssuedID: s, Caller: s, Client: s, ClientID: s, Account: s,
+			Proof:   &exchange.Proof{Mode: exchange.ProofAudit, Reason: exchange.ProofAddressOther, Message: s},
 			Latency: float64(i),
 		})
 	}
@@ -111,6 +129,7 @@ func TestMetricsDoNotGrowWithWhatCallersSend(t *testing.T) {
 		"pullpass_exchanges_total":                 1,
 		"pullpass_exchange_duration_seconds_count": 1,
 		"pullpass_legacy_tokens_total":             3, // one for each cluster, one for the rest
+		"pullpass_caller_proofs_total":             1,
 	} {
 		if n := len(series(t, m, name)); n != want {
 			t.Errorf("%s has %d series after 1000 callers, want %d", name, n, want)

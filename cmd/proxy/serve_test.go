@@ -49,7 +49,21 @@ type proxy struct {
 	stop                func() error
 }
 
+// startService waits until the service is ready. extra are fields of its
+// cluster, which may go on with further clusters.
 func startService(t *testing.T, extra string) *proxy {
+	t.Helper()
+	p := startServiceWith(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n"+extra, nil)
+	eventually(t, "the service gets ready", func() bool {
+		status, _ := p.fetch(t, "http://"+p.admin+"/readyz")
+		return status == http.StatusOK
+	})
+	return p
+}
+
+// startServiceWith takes the fields of the cluster, and files that are in the directory of the
+// configuration. It waits until the service listens.
+func startServiceWith(t *testing.T, cluster string, files map[string]string) *proxy {
 	t.Helper()
 	dir := t.TempDir()
 	p := &proxy{dir: dir, address: freeAddress(t), admin: freeAddress(t), stdout: &syncBuffer{}, log: &syncBuffer{}}
@@ -62,6 +76,9 @@ func startService(t *testing.T, extra string) *proxy {
 	write(t, dir, "issuer.json", string(jwks))
 	write(t, dir, "policy.yaml", policyFor("{namespace}/**"))
 	write(t, dir, "serviceaccounts.yaml", "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web, namespace: team-a, uid: uid-1}\n")
+	for name, content := range files {
+		write(t, dir, name, content)
+	}
 	write(t, dir, "pullpass.yaml", fmt.Sprintf(`
 apiVersion: pullpass.dev/v1alpha1
 kind: ProxyConfiguration
@@ -72,12 +89,11 @@ clusters:
   issuer: https://issuer.example.com
   audiences: [registry.example.com]
   discovery: {jwksFile: issuer.json}
-  kubernetes: {manifestFiles: [serviceaccounts.yaml]}
 %s
 registries:
 - {service: registry.example.com, issuer: pullpass.example.com}
 policyFiles: [policy.yaml]
-`, p.address, p.admin, extra))
+`, p.address, p.admin, cluster))
 	cfg, err := LoadConfig(filepath.Join(dir, "pullpass.yaml"))
 	must(t, err)
 	s, err := newService(cfg, false, p.stdout, slog.New(slog.NewJSONHandler(p.log, nil)))
@@ -91,8 +107,8 @@ policyFiles: [policy.yaml]
 			t.Errorf("the service ended with: %v\n%s", err, p.log)
 		}
 	})
-	eventually(t, "the service gets ready", func() bool {
-		status, _ := p.fetch(t, "http://"+p.admin+"/readyz")
+	eventually(t, "the service listens", func() bool {
+		status, _ := p.fetch(t, "http://"+p.admin+"/livez")
 		return status == http.StatusOK
 	})
 	return p
@@ -344,10 +360,17 @@ func (p *proxy) fetch(t *testing.T, url string) (int, string) {
 // status asks for a login with the token.
 func (p *proxy) status(t *testing.T, raw string) int {
 	t.Helper()
+	return p.statusFrom(t, p.client, raw)
+}
+
+func (p *proxy) statusFrom(t *testing.T, client *http.Client, raw string) int {
+	t.Helper()
 	request, err := http.NewRequest(http.MethodGet, "https://"+p.address+"/token?service=registry.example.com", nil)
 	must(t, err)
 	request.SetBasicAuth("serviceaccount", raw)
-	response, err := p.client.Do(request)
+	response, err := client.Do(request)
+	must(t, err)
+	_, err = io.Copy(io.Discard, response.Body)
 	must(t, err)
 	response.Body.Close()
 	return response.StatusCode

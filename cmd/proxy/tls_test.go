@@ -47,12 +47,16 @@ func (a authority) pool() *x509.CertPool {
 func (a authority) pem() string { return pemBlock("CERTIFICATE", a.cert.Raw) }
 
 // leaf returns a certificate and key as PEM, good from notBefore to notAfter
-// (relative to now).
+// (relative to now). The names of nodes are in their group.
 func (a authority) leaf(t testing.TB, name string, notBefore, notAfter time.Duration) (cert, key string) {
 	t.Helper()
 	private := newECKey(t)
+	subject := pkix.Name{CommonName: name}
+	if strings.HasPrefix(name, "system:node:") {
+		subject.Organization = []string{"system:nodes"}
+	}
 	c := sign(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: name}, DNSNames: []string{"localhost"},
+		Subject: subject, DNSNames: []string{"localhost"},
 		NotBefore: time.Now().Add(notBefore), NotAfter: time.Now().Add(notAfter),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, a.cert, &private.PublicKey, a.key)
