@@ -131,6 +131,6 @@ func notSelected(id *oidc.Identity, node *Node, selector labels.Selector) error 
 	default:
 		fault, remedy = fmt.Sprintf("the labels of the token's node %s do not match", quote(id.Node.Name)), "change the labels of the Node, or node.selector"
 	}
-	return &NodeError{reason: reasonNode, message: fmt.Sprintf("only nodes that match %s may pull in cluster %s (node.selector), and %s; %s",
-		quote(selector.String()), quote(id.Cluster), fault, remedy)}
+	return &NodeError{reason: reasonNode, message: fmt.Sprintf("only nodes that match %q may pull in cluster %s (node.selector), and %s; %s",
+		selector, quote(id.Cluster), fault, remedy)}
 }

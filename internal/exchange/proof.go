@@ -55,7 +55,7 @@ func (a *Admission) prove(config ProofConfig, id *oidc.Identity, node *Node, cal
 	proof := Proof{Mode: config.Mode}
 	if id.Node.UID == "" {
 		proof.Reason = ProofNoNode
-		proof.Message = "the caller cannot prove to be the token's node, as cluster " + quote(id.Cluster) + " asks (node.proof): " +
+		proof.Message = "the caller cannot prove to be the token's node, which cluster " + quote(id.Cluster) + " asks for (node.proof): " +
 			"no node is known for sure to be the token's; use a token of a pod that is scheduled"
 		return proof
 	}
@@ -70,12 +70,15 @@ func (a *Admission) prove(config ProofConfig, id *oidc.Identity, node *Node, cal
 		if u == (unproven{}) {
 			return Proof{Mode: config.Mode, Passed: true, Method: method}
 		}
-		if proof.Reason == "" || proof.Reason == ProofCertificateMissing || method == ProofCertificate && u.reason != ProofCertificateMissing {
+		// A certificate that was presented tells more than the address does, and
+		// the address more than that there is no certificate.
+		if presented := method == ProofCertificate && u.reason != ProofCertificateMissing; presented ||
+			proof.Reason == "" || proof.Reason == ProofCertificateMissing {
 			proof.Reason = u.reason
 		}
-		faults = append(faults, fmt.Sprintf("%s (%s)", u.fault, u.remedy))
+		faults = append(faults, u.fault+" ("+u.remedy+")")
 	}
-	proof.Message = fmt.Sprintf("the caller is not proven to be the node %s, which the token names: %s", quote(id.Node.Name), strings.Join(faults, "; "))
+	proof.Message = "the caller is not proven to be the token's node " + quote(id.Node.Name) + ": " + strings.Join(faults, "; ")
 	return proof
 }
 

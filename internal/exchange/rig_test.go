@@ -33,6 +33,7 @@ const (
 	testAudience = "registry.example.com"
 	otherService = "mirror.example.com" // another registry, with the same keys
 	webUID       = "6d2b46cf-ca6d-4816-a59d-1d08107f9180"
+	node1UID     = "2bf1cc3e-4f38-4595-b30d-f4751860f82e"
 )
 
 // testPolicy lets team-a pull its own, and more by annotation.
@@ -102,11 +103,12 @@ type rigConfig struct {
 	keys          registryauth.Keys
 	caller        func(*http.Request) exchange.Caller
 	inFlight      int
+	nodeOptional  bool // the verifier takes tokens without a node
 }
 
 func newRig(t testing.TB, change func(*rigConfig)) *rig {
 	t.Helper()
-	r := &rig{now: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), log: &strings.Builder{}}
+	r := &rig{now: made, log: &strings.Builder{}}
 	c := rigConfig{
 		policy:        testPolicy,
 		tokenLifetime: 5 * time.Minute,
@@ -129,7 +131,7 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 	if c.verifier == nil {
 		c.verifier, err = oidc.New(oidc.Config{
 			Issuers: []oidc.Issuer{{
-				Cluster: "prod", URL: testIssuer, Audiences: []string{testAudience}, Bound: oidc.BoundPod, RequireNode: true,
+				Cluster: "prod", URL: testIssuer, Audiences: []string{testAudience}, Bound: oidc.BoundPod, RequireNode: !c.nodeOptional,
 				MaxLifetime: 24 * time.Hour, MaxKeyAge: 24 * time.Hour, Discovery: oidc.Discovery{JWKSFile: jwksFile},
 			}},
 			CacheSize: c.cacheSize,
@@ -251,7 +253,7 @@ func (r *rig) claims() map[string]any {
 			"namespace":      "team-a",
 			"serviceaccount": map[string]any{"name": "web", "uid": webUID},
 			"pod":            map[string]any{"name": "web-0", "uid": "da2e7a3c-63e8-4855-9874-2073194456f5"},
-			"node":           map[string]any{"name": "node1", "uid": "2bf1cc3e-4f38-4595-b30d-f4751860f82e"},
+			"node":           map[string]any{"name": "node1", "uid": node1UID},
 		},
 	}
 }
@@ -368,7 +370,21 @@ func annotated(repositories string) objects {
 	}}
 }
 
+type callerKey struct{}
+
+// from makes the request one of this caller.
+func from(caller exchange.Caller, request *http.Request) *http.Request {
+	return request.WithContext(context.WithValue(request.Context(), callerKey{}, caller))
+}
+
 func callerOf(r *http.Request) exchange.Caller {
+	if caller, ok := r.Context().Value(callerKey{}).(exchange.Caller); ok {
+		return caller
+	}
 	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
-	return exchange.Caller{Address: peer.Addr()}
+	caller := exchange.Caller{Address: peer.Addr()}
+	if r.TLS != nil {
+		caller.Certificates = r.TLS.PeerCertificates
+	}
+	return caller
 }

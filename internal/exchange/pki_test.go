@@ -1,0 +1,97 @@
+package exchange_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"testing"
+	"time"
+)
+
+// holder has a certificate and its key. One whose certificate is a CA's signs
+// as a cluster does.
+type holder struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+// made is the moment for which all certificates are valid unless a test says
+// otherwise: when the rig's clock starts.
+var made = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+
+// newCA returns the CA of a cluster: all have the same name.
+func newCA(t testing.TB) holder { return certify(t, nil, authority("kubernetes")) }
+
+// authority makes a template that of a CA.
+func authority(name string) func(*x509.Certificate) {
+	return func(c *x509.Certificate) {
+		c.Subject = pkix.Name{CommonName: name}
+		c.NotBefore, c.NotAfter = made.AddDate(-1, 0, 0), made.AddDate(9, 0, 0)
+		c.IsCA, c.BasicConstraintsValid, c.KeyUsage, c.ExtKeyUsage = true, true, x509.KeyUsageCertSign, nil
+	}
+}
+
+// sign issues a kubelet's client certificate for node1, with changes.
+func (h holder) sign(t testing.TB, changes ...func(*x509.Certificate)) holder {
+	t.Helper()
+	return certify(t, &h, changes...)
+}
+
+func certify(t testing.TB, parent *holder, changes ...func(*x509.Certificate)) holder {
+	t.Helper()
+	template := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "system:node:node1", Organization: []string{"system:nodes"}},
+		NotBefore:   made.Add(-5 * time.Minute),
+		NotAfter:    made.Add(time.Hour),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	for _, change := range changes {
+		change(template)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	if parent == nil {
+		parent = &holder{template, key}
+	}
+	template.SerialNumber, err = rand.Int(rand.Reader, big.NewInt(1<<62))
+	must(t, err)
+	der, err := x509.CreateCertificate(rand.Reader, template, parent.certificate, key.Public(), parent.key)
+	must(t, err)
+	certificate, err := x509.ParseCertificate(der)
+	must(t, err)
+	return holder{certificate, key}
+}
+
+func (h holder) pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(h.certificate)
+	return pool
+}
+
+func (h holder) tls() tls.Certificate {
+	return tls.Certificate{Certificate: [][]byte{h.certificate.Raw}, PrivateKey: h.key}
+}
+
+// named changes the common name.
+func named(name string) func(*x509.Certificate) {
+	return func(c *x509.Certificate) { c.Subject.CommonName = name }
+}
+
+// during changes the time of validity, relative to the start of the rig's clock.
+func during(from, until time.Duration) func(*x509.Certificate) {
+	return func(c *x509.Certificate) { c.NotBefore, c.NotAfter = made.Add(from), made.Add(until) }
+}
+
+// presented is what a client sends, leaf first.
+func presented(holders ...holder) []*x509.Certificate {
+	var certificates []*x509.Certificate
+	for _, h := range holders {
+		certificates = append(certificates, h.certificate)
+	}
+	return certificates
+}
