@@ -1,9 +1,11 @@
-// Package kube knows what Kubernetes says of ServiceAccounts now. It implements
-// the interfaces that package exchange declares.
+// Package kube knows what Kubernetes says now of the objects that a token
+// names. It implements the interfaces that package exchange declares.
 //
+//	Cluster     one cluster's API server: watched, and asked before anybody is refused
+//	Directory   the clusters by name
 //	Manifests   ServiceAccounts from files, for a proxy that cannot reach the API
 //
 // It owns how objects are found: by cluster and UID, because names are reused.
-// It does not own tokens (package oidc), nor what an annotation means (package
-// exchange). It never reads what a node or a plugin sends.
+// It does not own tokens (package oidc), nor what an annotation, a label or a
+// node means (package exchange). It never reads what a node or a plugin sends.
 package kube

@@ -1,0 +1,142 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/flowcontrol"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// userAgent is how API servers name the proxy in their logs.
+const userAgent = "pullpass"
+
+// Live GETs are what the store cannot answer: pods that are newer than the
+// watch, and pods that are gone. They may come in a burst, when a rollout is
+// faster than the watch, and in a flood, when somebody holds many dead tokens.
+// The rate is twice what an API server grants one kubelet (kubeAPIQPS), so a
+// flood costs it no more than two nodes do.
+const (
+	getsPerSecond = 100
+	getBurst      = 200
+)
+
+// maxKubeconfigBytes caps the file. One that holds a certificate and a key is
+// about 10 KiB.
+const maxKubeconfigBytes = 1 << 20
+
+// InCluster returns the connection of the pod's own ServiceAccount.
+func InCluster() (*rest.Config, error) {
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		return nil, fmt.Errorf("no connection from inside the cluster: %w: run as a pod with automountServiceAccountToken, or give a kubeconfig file", err)
+	}
+	// client-go would go on with the CAs of the system, of which any could
+	// speak for the API server.
+	if config.CAFile == "" {
+		return nil, errors.New("no connection from inside the cluster: ca.crt of the ServiceAccount cannot be read: let the pod mount it, or give a kubeconfig file")
+	}
+	return config, nil
+}
+
+// Kubeconfig returns the connection of the current context of a file. Relative
+// paths in it are relative to it.
+func Kubeconfig(file string) (*rest.Config, error) {
+	data, err := readKubeconfig(file)
+	if err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.Load(data)
+	if err != nil {
+		// Not err: it quotes what it could not read, and that may be a secret.
+		return nil, fmt.Errorf("%s: is not a kubeconfig: write one as kubectl config view --raw --minify prints it", file)
+	}
+	if config.CurrentContext == "" {
+		return nil, fmt.Errorf("%s: has no current-context: choose one with kubectl config use-context", file)
+	}
+	for _, cluster := range config.Clusters {
+		cluster.LocationOfOrigin = file
+	}
+	for _, user := range config.AuthInfos {
+		user.LocationOfOrigin = file
+	}
+	if err := clientcmd.ResolveLocalPaths(config); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	connection, err := clientcmd.NewNonInteractiveClientConfig(*config, config.CurrentContext, nil, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("%s: context %q: %w: write it as kubectl config view --raw --minify prints it", file, config.CurrentContext, err)
+	}
+	return connection, nil
+}
+
+func readKubeconfig(file string) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("%w: give the path of a kubeconfig", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxKubeconfigBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxKubeconfigBytes {
+		return nil, fmt.Errorf("%s: has more than %d bytes: name a file that holds one context", file, maxKubeconfigBytes)
+	}
+	return data, nil
+}
+
+// clients speak to one API server over the same connections.
+type clients struct {
+	metadata metadata.Interface // for lists and watches
+	nodes    rest.Interface     // likewise, of whole Nodes
+
+	get     metadata.Interface // for live GETs
+	getCore rest.Interface     // likewise, of whole objects
+}
+
+func newClients(config *rest.Config) (clients, error) {
+	config = rest.CopyConfig(config)
+	config.UserAgent = userAgent
+	config.Timeout = 0 // it would end watches; every request has a limit of its own
+	config.WarningHandlerWithContext = rest.NoWarnings{}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return clients{}, err
+	}
+	// Lists and watches follow one another and wait after a failure: there is
+	// nothing to limit, and nothing that a flood of GETs may hold up.
+	config.QPS = -1
+	var c clients
+	var faults [4]error
+	c.metadata, faults[0] = metadata.NewForConfigAndClient(config, client)
+	c.nodes, faults[1] = rest.RESTClientForConfigAndClient(coreConfig(config), client)
+	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(getsPerSecond, getBurst) // one for both
+	c.get, faults[2] = metadata.NewForConfigAndClient(config, client)
+	c.getCore, faults[3] = rest.RESTClientForConfigAndClient(coreConfig(config), client)
+	return c, errors.Join(faults[:]...)
+}
+
+// coreConfig is for objects that are wanted with more than their metadata. The
+// scheme holds no other: k8s.io/client-go/kubernetes would link every API group.
+func coreConfig(config *rest.Config) *rest.Config {
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Node{}, &corev1.NodeList{}, &corev1.Pod{})
+	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	config = rest.CopyConfig(config)
+	config.APIPath = "/api"
+	config.GroupVersion = &corev1.SchemeGroupVersion
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	config.ContentType = runtime.ContentTypeProtobuf
+	return config
+}

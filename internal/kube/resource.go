@@ -1,0 +1,410 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+)
+
+const (
+	// pageSize is how many objects one answer of a list has. Full objects are in
+	// memory a page at a time: see resource.
+	pageSize = 500
+	// maxPageTime is how long one page may take.
+	maxPageTime = time.Minute
+	// maxWatchOverrun is how long after the end that was agreed on a watch may
+	// last. A middlebox that swallows everything must not keep what was deleted
+	// alive.
+	maxWatchOverrun = 30 * time.Second
+)
+
+// resource holds what is wanted of all objects of a resource, as a reflector
+// keeps it up to date. It is safe for concurrent use.
+//
+// There is no informer between the reflector and the store: it would keep each
+// object as the API server sends it, or at least as a pointer to something of
+// that size. What is kept is a fraction of it.
+//
+// While everything is listed, memory holds the old objects and the new, both as
+// they are kept. As the API server sends them there is one at a time where it
+// streams lists (KEP-3157), and a page elsewhere.
+type resource struct {
+	name   string        // in URLs and ClusterRoles
+	sample metav1.Object // of the type that a list or watch yields
+	source cache.ListerWatcherWithContext
+	fetch  func(ctx context.Context, namespace, name string) (metav1.Object, error)
+	keep   func(metav1.Object) object
+	log    *slog.Logger
+
+	synced chan struct{} // closed when everything was listed once
+
+	mu        sync.RWMutex
+	objects   map[objectKey]object // nil until synced
+	streaming bool                 // the current list is a stream
+	failure   string               // of the latest list or watch; empty: none
+}
+
+// objectKey names an object. The name of a namespace is in memory once, however
+// many objects are in it.
+type objectKey struct {
+	namespace unique.Handle[string]
+	name      string
+}
+
+// object is what is kept of one.
+type object struct {
+	uid  string
+	text map[string]string // annotations of a ServiceAccount, labels of a Namespace
+	node *exchange.Node    // a Node; of a pod, the name of its node
+}
+
+// find returns an object as it was last seen.
+func (r *resource) find(namespace, name string) (object, bool) {
+	key := objectKey{unique.Make(namespace), name}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	found, ok := r.objects[key]
+	return found, ok
+}
+
+// get asks the API server. Without a resourceVersion it reads from a quorum of
+// etcd, so what it does not find is not there.
+func (r *resource) get(ctx context.Context, namespace, name string) (object, error) {
+	found, err := r.fetch(ctx, namespace, name)
+	if err != nil {
+		return object{}, err
+	}
+	i, err := r.convert(found)
+	if err != nil {
+		return object{}, err
+	}
+	return i.object, nil
+}
+
+// reflect keeps the objects up to date until ctx ends.
+func (r *resource) reflect(ctx context.Context) {
+	// Lists and watches report their own failures, so what client-go says of
+	// them is dropped.
+	silent := klog.Logger{}
+	reflector := cache.NewReflectorWithOptions((*lister)(r), r.sample, (*store)(r), cache.ReflectorOptions{
+		Name:   r.name,
+		Logger: &silent,
+		// As client-go's own, but for the cap of 30 seconds: until the watch is
+		// back, nobody notices what is deleted.
+		Backoff: &wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 5 * time.Second},
+	})
+	reflector.WatchListPageSize = pageSize
+	reflector.RunWithContext(klog.NewContext(ctx, silent))
+}
+
+// failed notes that a list or watch failed. It does not for the end of history:
+// that a resourceVersion was compacted is no fault, and leads to a new list.
+func (r *resource) failed(verb string, err error) {
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return
+	}
+	message := explain(err, verb, r.name).Error()
+	r.mu.Lock()
+	changed := r.failure != message
+	r.failure = message
+	r.mu.Unlock()
+	if changed {
+		r.log.Warn("cannot "+verb+" objects; what was known last is used, and the rest is asked for one by one", "resource", r.name, "error", message)
+	}
+}
+
+func (r *resource) recovered() {
+	r.mu.Lock()
+	changed := r.failure != ""
+	r.failure = ""
+	r.mu.Unlock()
+	if changed {
+		r.log.Info("objects are watched again", "resource", r.name)
+	}
+}
+
+func (r *resource) status() ResourceStatus {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return ResourceStatus{Resource: r.name, Synced: r.objects != nil, Objects: len(r.objects), LastFailure: r.failure}
+}
+
+// item is an object on its way into the store. It is immutable.
+type item struct {
+	key    objectKey
+	object object
+}
+
+func (*item) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
+func (i *item) DeepCopyObject() runtime.Object { return i }
+
+// convert drops all that is not wanted.
+func (r *resource) convert(value any) (*item, error) {
+	from, ok := value.(metav1.Object)
+	if !ok {
+		return nil, fmt.Errorf("the API server sent a %T for %s", value, r.name)
+	}
+	key, err := keyOf(from)
+	if err != nil {
+		return nil, fmt.Errorf("the API server sent one of %s %w", r.name, err)
+	}
+	kept := r.keep(from)
+	kept.uid = string(from.GetUID())
+	return &item{key, kept}, nil
+}
+
+// keyOf refuses what has no identity: no object of an API server is like that,
+// but an answer of something else could be.
+func keyOf(from metav1.Object) (objectKey, error) {
+	if from.GetName() == "" || from.GetUID() == "" {
+		return objectKey{}, fmt.Errorf("without name or UID")
+	}
+	return objectKey{unique.Make(from.GetNamespace()), from.GetName()}, nil
+}
+
+// keepIdentity is for objects of which only the UID is wanted.
+func keepIdentity(metav1.Object) object { return object{} }
+
+// keepAnnotations keeps those with the given keys.
+func keepAnnotations(keys []string) func(metav1.Object) object {
+	return func(from metav1.Object) object {
+		var kept map[string]string
+		all := from.GetAnnotations()
+		for _, key := range keys {
+			if value, has := all[key]; has {
+				if kept == nil {
+					kept = map[string]string{}
+				}
+				kept[key] = value
+			}
+		}
+		return object{text: kept}
+	}
+}
+
+func keepLabels(from metav1.Object) object { return object{text: labelsOf(from)} }
+
+// labelsOf never returns nil, which would mean that they are not known.
+func labelsOf(from metav1.Object) map[string]string {
+	if labels := from.GetLabels(); labels != nil {
+		return labels
+	}
+	return map[string]string{}
+}
+
+// keepNode keeps the labels if they are wanted, and the addresses of a whole
+// Node.
+func keepNode(labels bool) func(metav1.Object) object {
+	return func(from metav1.Object) object {
+		kept := &exchange.Node{Name: from.GetName(), UID: string(from.GetUID())}
+		if labels {
+			kept.Labels = labelsOf(from)
+		}
+		if whole, ok := from.(*corev1.Node); ok {
+			kept.Addresses = addressesOf(whole)
+		}
+		return object{node: kept}
+	}
+}
+
+// addressesOf leaves out names, which prove nothing, and what is no address of
+// exactly one interface.
+func addressesOf(from *corev1.Node) []netip.Addr {
+	kept := []netip.Addr{}
+	for _, address := range from.Status.Addresses {
+		if address.Type != corev1.NodeInternalIP && address.Type != corev1.NodeExternalIP {
+			continue
+		}
+		if ip, err := netip.ParseAddr(address.Address); err == nil && ip.Zone() == "" {
+			kept = append(kept, ip.Unmap())
+		}
+	}
+	return kept
+}
+
+// keepNodeName keeps the node that a pod is bound to. That never changes.
+func keepNodeName(from metav1.Object) object {
+	if pod, ok := from.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
+		return object{node: &exchange.Node{Name: pod.Spec.NodeName}}
+	}
+	return object{}
+}
+
+// lister is what the reflector asks for a resource.
+type lister resource
+
+var _ cache.ListerWatcherWithContext = (*lister)(nil)
+
+// ListWithContext returns a page. The items are converted here, because the
+// reflector gathers those of all pages.
+func (l *lister) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	r := (*resource)(l)
+	r.mu.Lock()
+	r.streaming = false
+	r.mu.Unlock()
+	// 0 means "whatever the watch cache has": it may be older than what was known
+	// before a restart, so that the deleted live again, and it comes in one piece.
+	if options.ResourceVersion == "0" {
+		options.ResourceVersion = ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxPageTime)
+	defer cancel()
+	page, err := r.source.ListWithContext(ctx, options)
+	if err != nil {
+		r.failed("list", err)
+		return nil, err
+	}
+	converted, err := r.convertPage(page)
+	if err != nil {
+		r.failed("list", err)
+		return nil, err
+	}
+	return converted, nil
+}
+
+func (r *resource) convertPage(page runtime.Object) (*internalversion.List, error) {
+	from, err := meta.ListAccessor(page)
+	if err != nil {
+		return nil, err
+	}
+	converted := &internalversion.List{}
+	converted.ResourceVersion = from.GetResourceVersion()
+	converted.Continue = from.GetContinue()
+	err = meta.EachListItem(page, func(value runtime.Object) error {
+		i, err := r.convert(value)
+		if err != nil {
+			return err
+		}
+		converted.Items = append(converted.Items, i)
+		return nil
+	})
+	return converted, err
+}
+
+func (l *lister) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	r := (*resource)(l)
+	streaming := options.SendInitialEvents != nil
+	r.mu.Lock()
+	r.streaming = streaming
+	r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(*options.TimeoutSeconds)*time.Second+maxWatchOverrun)
+	watched, err := r.source.WatchWithContext(ctx, options)
+	if err != nil {
+		cancel()
+		// API servers that do not stream lists (before 1.32, or without the
+		// feature) say 422; the reflector lists next.
+		if !streaming || !apierrors.IsInvalid(err) {
+			r.failed("watch", err)
+		}
+		return nil, err
+	}
+	if !streaming { // else store.Replace
+		r.recovered()
+	}
+	return &stream{watched, cancel}, nil
+}
+
+// List is not called: there is ListWithContext.
+func (l *lister) List(options metav1.ListOptions) (runtime.Object, error) {
+	return l.ListWithContext(context.Background(), options)
+}
+
+// Watch is not called: there is WatchWithContext.
+func (l *lister) Watch(options metav1.ListOptions) (watch.Interface, error) {
+	return l.WatchWithContext(context.Background(), options)
+}
+
+// stream is a watch with a time limit.
+type stream struct {
+	watch.Interface
+	cancel context.CancelFunc
+}
+
+func (s *stream) Stop() {
+	s.Interface.Stop()
+	s.cancel()
+}
+
+// store is what the reflector fills for a resource.
+type store resource
+
+var _ cache.TransformingStore = (*store)(nil)
+
+// Transformer converts what a stream brings before the rest of it is there.
+func (s *store) Transformer() cache.TransformFunc {
+	return func(value any) (any, error) { return (*resource)(s).convert(value) }
+}
+
+func (s *store) Add(value any) error {
+	i, err := (*resource)(s).convert(value)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.objects[i.key] = i.object
+	return nil
+}
+
+func (s *store) Update(value any) error { return s.Add(value) }
+
+func (s *store) Delete(value any) error {
+	from, ok := value.(metav1.Object)
+	if !ok {
+		return fmt.Errorf("the API server sent a %T for %s", value, s.name)
+	}
+	key, err := keyOf(from)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.objects, key)
+	return nil
+}
+
+// Replace takes all objects of a list, which are converted already.
+func (s *store) Replace(values []any, _ string) error {
+	objects := make(map[objectKey]object, len(values))
+	for _, value := range values {
+		i, ok := value.(*item)
+		if !ok {
+			return fmt.Errorf("a %T is among %s", value, s.name)
+		}
+		objects[i.key] = i.object
+	}
+	s.mu.Lock()
+	first := s.objects == nil
+	s.objects = objects
+	streaming := s.streaming
+	s.mu.Unlock()
+	if first {
+		close(s.synced)
+	}
+	if streaming { // the same stream goes on as a watch
+		(*resource)(s).recovered()
+	}
+	return nil
+}
+
+// Resync has nothing to do: nobody is told of changes.
+func (s *store) Resync() error { return nil }

@@ -1,0 +1,35 @@
+package kube
+
+// ClusterStatus says how the connection to a cluster's API server is.
+type ClusterStatus struct {
+	Resources []ResourceStatus // that are watched
+	Gets      GetCounts
+}
+
+// ResourceStatus says how far one resource is known.
+type ResourceStatus struct {
+	Resource    string // as in URLs: serviceaccounts
+	Synced      bool   // everything was listed once
+	Objects     int    // known now
+	LastFailure string // of a list or watch, with what to do; empty once one succeeded again
+}
+
+// GetCounts counts live GETs since the start.
+type GetCounts struct {
+	Found  uint64 // the object was there
+	Gone   uint64 // it was not, or not with that UID
+	Failed uint64 // it could not be known
+}
+
+// Status is for readiness and metrics.
+func (c *Cluster) Status() ClusterStatus {
+	status := ClusterStatus{Gets: GetCounts{
+		Found: c.live.found.Load(), Gone: c.live.absent.Load(), Failed: c.live.failed.Load(),
+	}}
+	for _, r := range []*resource{c.accounts.Load().resource, c.namespaces, c.pods, c.nodes} {
+		if r != nil {
+			status.Resources = append(status.Resources, r.status())
+		}
+	}
+	return status
+}
