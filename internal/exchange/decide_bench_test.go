@@ -41,6 +41,24 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
+// BenchmarkDecideByLabels looks at the labels for every rule, in vain but for the
+// last.
+func BenchmarkDecideByLabels(b *testing.B) {
+	var text strings.Builder
+	text.WriteString("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n")
+	const rules = 1000
+	for i := range rules {
+		fmt.Fprintf(&text, "- {name: r%d, subjects: [{namespaceSelector: 'example.com/team=t%d,env in (prod,staging),!legacy'}], allow: [{repositories: ['team-a/**'], actions: [pull]}]}\n", i, i)
+	}
+	policy := parseText(b, text.String())
+	subject := Subject{Identity: someone(), NamespaceLabels: labelsOf(fmt.Sprintf("kubernetes.io/metadata.name=team-a example.com/team=t%d env=prod", rules-1))}
+	scopes := scopesOf(b, "repository:team-a/web:pull")
+	b.ReportAllocs()
+	for b.Loop() {
+		policy.Decide(subject, "registry.example.com", scopes)
+	}
+}
+
 // BenchmarkDecideHostile is the dearest request that anyone who may edit a
 // ServiceAccount can make: the longest annotation, the most and longest names.
 func BenchmarkDecideHostile(b *testing.B) {

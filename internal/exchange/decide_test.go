@@ -265,7 +265,13 @@ func (w world) some(from ...string) string {
 }
 
 func (w world) subject() string {
-	return w.pick("{namespaces: "+w.some("a", "b", "*", "a*")+"}", "{clusters: "+w.some("c1", "c2")+", serviceAccounts: "+w.some("s", "*")+"}", "{nodes: "+w.some("n*", "m")+"}")
+	return w.pick("{namespaces: "+w.some("a", "b", "*", "a*")+"}", "{clusters: "+w.some("c1", "c2")+", serviceAccounts: "+w.some("s", "*")+"}", "{nodes: "+w.some("n*", "m")+"}",
+		"{namespaceSelector: "+w.selector()+"}", "{namespaceSelector: "+w.selector()+", namespaces: "+w.some("a", "*")+"}")
+}
+
+func (w world) selector() string {
+	return w.pick("'l1=x'", "'l1!=x'", "'l1 in (x,y),!l2'", "l2", "'l2 notin (y)'", "{matchLabels: {l1: x}}", "{matchExpressions: [{key: l1, operator: DoesNotExist}]}",
+		"{matchLabels: {l2: x}, matchExpressions: [{key: l1, operator: NotIn, values: [z]}]}")
 }
 
 func (w world) rule(name string) string {
@@ -299,8 +305,16 @@ func (w world) asker() Subject {
 			Cluster: w.pick("c1", "c2"), Namespace: w.pick("a", "b", "ab"), ServiceAccount: oidc.ObjectRef{Name: w.pick("s", "x")},
 			Node: oidc.ObjectRef{Name: w.pick("", "n1", "m")}, TokenID: "t1",
 		},
-		Annotations: map[string]string{"k1": annotation(), "k2": annotation()},
+		Annotations:     map[string]string{"k1": annotation(), "k2": annotation()},
+		NamespaceLabels: w.labels(),
 	}
+}
+
+func (w world) labels() map[string]string {
+	if w.IntN(4) == 0 {
+		return nil
+	}
+	return labelsOf(w.pick("", "l1=x", "l1=z", "l1=", "l1") + " " + w.pick("", "l2=x", "l2=y", "l2="))
 }
 
 func (w world) request() []registryauth.Scope {
@@ -338,7 +352,7 @@ func includes(set, other []string) bool {
 func TestDecideProperties(t *testing.T) {
 	t.Parallel()
 	w := world{rand.New(rand.NewPCG(1, 2))}
-	grants := 0
+	grants, inDoubt := 0, 0 // inDoubt: denied only because labels are not known
 	for round := range 400 {
 		var rules []string
 		for i := range 1 + w.IntN(5) {
@@ -357,6 +371,9 @@ func TestDecideProperties(t *testing.T) {
 		}
 		w.Shuffle(len(rules), func(i, j int) { rules[i], rules[j] = rules[j], rules[i] })
 		shuffled := policyOf(t, rules, "").Decide(subject, service, requested)
+		unknown := subject
+		unknown.NamespaceLabels = nil
+		ofUnknown := policy.Decide(unknown, service, requested)
 		more := policyOf(t, append(rules, w.rule("more")), "").Decide(subject, service, requested)
 
 		for i, s := range d.Scopes {
@@ -378,6 +395,8 @@ func TestDecideProperties(t *testing.T) {
 				fail("the order of the rules counts")
 			case !includes(more.Scopes[i].Granted, s.Granted):
 				fail("another rule takes something away")
+			case !includes(s.Granted, ofUnknown.Scopes[i].Granted):
+				fail("granted by labels that are not known")
 			case (len(s.Granted) > 0) != (len(s.Rules) > 0):
 				fail("granted by nobody, or by a rule that gives nothing")
 			case !asksAll && (s.Reason == "") != slices.Equal(s.Granted, s.Requested.Actions):
@@ -391,10 +410,17 @@ func TestDecideProperties(t *testing.T) {
 			if denied := policyOf(t, rules, deny).Decide(subject, service, requested); denied.DeniedBy != "d" || denied.Granted() != nil {
 				t.Errorf("denied, yet %+v", denied)
 			}
+			policy := policyOf(t, rules, "deny: [{name: d, subjects: ["+w.subject()+", "+w.subject()+"]}]\n")
+			denied := policy.Decide(subject, service, requested).DeniedBy
+			if whatever := policy.Decide(unknown, service, requested).DeniedBy; denied != "" && whatever == "" {
+				t.Errorf("round %d: %+v is denied, and is not if its labels are not known", round, subject)
+			} else if denied != whatever {
+				inDoubt++
+			}
 		}
 	}
-	if grants < 200 {
-		t.Errorf("only %d grants: the properties are hardly tested", grants)
+	if grants < 200 || inDoubt < 20 {
+		t.Errorf("only %d grants and %d denials in doubt: the properties are hardly tested", grants, inDoubt)
 	}
 }
 
@@ -403,6 +429,8 @@ func FuzzPolicy(f *testing.F) {
 	f.Add([]byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n- name: r\n  subjects: [{namespaces: ['a*']}]\n  services: [s]\n"+
 		"  annotation: k\n  allow: [{repositories: ['{namespace}/**', 'x-{cluster}/*'], actions: ['*']}]\n- {name: c, subjects: [{clusters: [c]}], allow: [{registry: [catalog], actions: ['*']}]}\n"+
 		"deny: [{name: d, subjects: [{tokenIDs: [t], nodes: ['n*']}]}]\n"), "ab", "repository:ab/x:*,pull registry:catalog:*", "**:*")
+	f.Add([]byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n- name: r\n  subjects: [{namespaceSelector: 'team==ab,env in (a, b),!x.y/z,w!=1'}]\n  allow: [{repositories: ['**'], actions: [pull]}]\n"+
+		"deny: [{name: d, subjects: [{namespaceSelector: {matchLabels: {x.y/z: ''}, matchExpressions: [{key: a, operator: NotIn, values: [b]}, {key: c, operator: DoesNotExist}]}}]}]\n"), "ab", "repository:ab/x:pull", "")
 	f.Fuzz(func(t *testing.T, data []byte, namespace, asked, annotation string) {
 		policy, err := ParsePolicy(PolicyFile{Name: "p", Data: data})
 		if err != nil {
@@ -420,7 +448,9 @@ func FuzzPolicy(f *testing.F) {
 			annotations[key] = annotation
 		}
 		id := &oidc.Identity{Cluster: "c", Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: "s"}, TokenID: "t"}
-		for _, subject := range []Subject{{}, {Identity: id, Annotations: annotations}} {
+		checkSelectors(t, policy)
+		labels := map[string]string{"team": namespace, "env": "a", "a": namespace}
+		for _, subject := range []Subject{{}, {Identity: id, Annotations: annotations}, {Identity: id, NamespaceLabels: labels}} {
 			d := policy.Decide(subject, "s", scopes)
 			explained, _ := policy.Explain(subject, "s", scopes)
 			if !reflect.DeepEqual(d, explained) {

@@ -65,6 +65,8 @@ func runCase(t *testing.T, policy *Policy, text string) {
 		case "annotation":
 			name, text, _ := strings.Cut(value, " ")
 			subject.Annotations = map[string]string{name: text}
+		case "labels": // of the namespace; without the line they are not known
+			subject.NamespaceLabels = labelsOf(value)
 		case "service":
 			service = value
 		case "scope":
