@@ -1,0 +1,146 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pullpass/pullpass/credential"
+)
+
+const (
+	defaultTokenFile = "/var/run/secrets/pullpass/token"
+
+	// maxServerSize is in bytes. An image name has at most 255.
+	maxServerSize = 4 << 10
+)
+
+// Clients know these by their text (credentials.IsErrCredentialsNotFoundMessage
+// and the like of docker-credential-helpers). After the first they go on
+// without a credential or ask another store; any other error ends the pull.
+var (
+	errNotFound = errors.New("credentials not found in native keychain")
+	errNoServer = errors.New("no credentials server URL")
+)
+
+var (
+	errArguments  = errors.New("expected one of get, list, store, erase, version and --help")
+	errServerSize = errors.New("server on standard input: longer than 4 KiB")
+	errStore      = errors.New("nothing was stored: the pod's ServiceAccount is logged in already, by its token, " +
+		"and no password replaces that")
+	errErase = errors.New("nothing was erased: the token belongs to the pod and is stored nowhere else " +
+		"(to stop using it, take the registry out of credHelpers in the client's config.json)")
+	errNoRegistries = errors.New("PULLPASS_REGISTRIES: empty; set it to the registries that may get the pod's token, " +
+		"as their images name them (registry.example.com,localhost:5443)")
+	// The value is not quoted: who mistakes the variable for the token's would
+	// find it in a log.
+	errTokenFile = errors.New("PULLPASS_TOKEN_FILE: must be an absolute path")
+)
+
+// settings are what the environment says. Protocol and clients leave no other
+// way: a helper is started with one argument.
+type settings struct {
+	registries []string
+	audience   string // empty: the name of the registry
+	tokenFile  string
+}
+
+func parseSettings(getenv func(string) string) (settings, error) {
+	s := settings{audience: getenv("PULLPASS_AUDIENCE"), tokenFile: cmp.Or(getenv("PULLPASS_TOKEN_FILE"), defaultTokenFile)}
+	registries := getenv("PULLPASS_REGISTRIES")
+	if registries == "" {
+		return settings{}, errNoRegistries
+	}
+	for registry := range strings.SplitSeq(registries, ",") {
+		registry = strings.TrimSpace(registry)
+		if !isHost(registry) {
+			return settings{}, fmt.Errorf("PULLPASS_REGISTRIES: entry %d is not HOST or HOST:PORT", len(s.registries)+1)
+		}
+		s.registries = append(s.registries, registry)
+	}
+	if !strings.HasPrefix(s.tokenFile, "/") {
+		return settings{}, errTokenFile
+	}
+	return s, nil
+}
+
+// get answers with the token if the server is one of the registries. Hosts are
+// compared byte by byte, as clients do with credHelpers.
+func get(getenv func(string) string, now time.Time, stdin io.Reader) ([]byte, error) {
+	s, err := parseSettings(getenv)
+	if err != nil {
+		return nil, err
+	}
+	server, err := readServer(stdin)
+	if err != nil {
+		return nil, err
+	}
+	registry := registryOf(server)
+	if !slices.Contains(s.registries, registry) {
+		return nil, errNotFound
+	}
+	c, err := credential.FromFile(s.tokenFile, cmp.Or(s.audience, registry), now)
+	if errors.Is(err, credential.ErrAudience) {
+		return nil, fmt.Errorf("%w (or set PULLPASS_AUDIENCE, if Pullpass expects another audience of this cluster)", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return encode(struct{ ServerURL, Username, Secret string }{server, credential.Username, c.Password()})
+}
+
+// list names the registries without looking at the token: whoever lists asks
+// for each of them next, and is told then what is wrong with it.
+func list(getenv func(string) string) ([]byte, error) {
+	s, err := parseSettings(getenv)
+	if err != nil {
+		return nil, err
+	}
+	usernames := map[string]string{}
+	for _, registry := range s.registries {
+		usernames[registry] = credential.Username
+	}
+	return encode(usernames)
+}
+
+func encode(answer any) ([]byte, error) {
+	output, err := json.Marshal(answer)
+	return append(output, '\n'), err
+}
+
+func readServer(stdin io.Reader) (string, error) {
+	input, err := io.ReadAll(io.LimitReader(stdin, maxServerSize+1))
+	if err != nil {
+		return "", fmt.Errorf("server on standard input: %w", err)
+	}
+	if len(input) > maxServerSize {
+		return "", errServerSize
+	}
+	server := strings.TrimSpace(string(input))
+	if server == "" {
+		return "", errNoServer
+	}
+	return server, nil
+}
+
+// registryOf returns HOST[:PORT] of what clients send: that alone, with a
+// repository, or as a URL (https://HOST/v1/). The result counts only if it is
+// one of the configured registries to the letter, so what is no host needs no
+// refusal; neither does a URL of plain HTTP, of which "http:" remains.
+func registryOf(server string) string {
+	host, _, _ := strings.Cut(strings.TrimPrefix(server, "https://"), "/")
+	return host
+}
+
+// isHost catches URLs, repositories and globs, with which an entry would never
+// match.
+func isHost(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || 'z' < r) && (r < 'A' || 'Z' < r) && (r < '0' || '9' < r) && !strings.ContainsRune(".-:[]", r)
+	})
+}

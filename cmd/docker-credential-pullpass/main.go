@@ -1,0 +1,98 @@
+// Command docker-credential-pullpass is a docker credential helper: registry
+// clients in a pod start it, and it answers with the pod's own ServiceAccount
+// token as the password for the registries that are named to it. Pullpass
+// judges that password later, at the registry's token endpoint.
+//
+// The token comes from a projected volume and is read at every call, so a
+// rotated one is found without anybody's doing. Package credential does that and
+// says what is wrong with a token; what is here is the protocol of
+// github.com/docker/docker-credential-helpers, and the decision who gets the
+// token: servers in PULLPASS_REGISTRIES and no others.
+//
+// That list is needed because a client does not say why it asks. With credHelpers
+// in its config.json it asks for one registry, with credsStore for every server
+// it meets, and both look the same from here.
+//
+// It has no network access and no state, and the token is printed nowhere but in
+// the answer. The standard library is all it imports besides package credential,
+// because clients start it for every image and it goes into images of others.
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+	"time"
+)
+
+// version is set by the linker (-X main.version).
+var version = "devel"
+
+const help = `docker-credential-pullpass answers registry clients with the pod's ServiceAccount
+token as the password (docker credential helper protocol).
+
+Clients start it as their config.json says: {"credHelpers": {"REGISTRY": "pullpass"}}
+
+  get         read a server from standard input, print its credential
+  list        print the registries that have one
+  version     print the version
+  --help      print this text
+
+  PULLPASS_REGISTRIES   required: the registries that may get the token, as their
+                        images name them, separated by commas: HOST[:PORT],HOST[:PORT]
+  PULLPASS_AUDIENCE     audience that the token must have; default: the registry's name
+  PULLPASS_TOKEN_FILE   the token; default: ` + defaultTokenFile + `
+
+store and erase are refused: there is nothing to log in to or to log out of.
+
+Exit codes: 0 answered, 1 refused (the reason is on standard output, where clients
+look for it).
+`
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Getenv, time.Now(), os.Stdin, os.Stdout))
+}
+
+// run is the whole program; it returns the exit code.
+func run(args []string, getenv func(string) string, now time.Time, stdin io.Reader, stdout io.Writer) int {
+	output, err := answer(args, getenv, now, stdin)
+	code := 0
+	if err != nil {
+		output, code = message(err), 1
+	}
+	if _, err := stdout.Write(output); err != nil {
+		return 1 // there is nobody to tell
+	}
+	return code
+}
+
+func answer(args []string, getenv func(string) string, now time.Time, stdin io.Reader) ([]byte, error) {
+	if len(args) != 1 {
+		return nil, errArguments
+	}
+	switch args[0] {
+	case "get":
+		return get(getenv, now, stdin)
+	case "list":
+		return list(getenv)
+	case "store":
+		return nil, errStore
+	case "erase":
+		return nil, errErase
+	case "version":
+		return []byte("docker-credential-pullpass " + version + "\n"), nil
+	case "--help":
+		return []byte(help), nil
+	}
+	return nil, errArguments
+}
+
+// message is one line. Clients know some errors by their whole text; to the
+// others it says who speaks, because clients quote them without.
+func message(err error) []byte {
+	text := err.Error()
+	if !errors.Is(err, errNotFound) && !errors.Is(err, errNoServer) {
+		text = "docker-credential-pullpass: " + text
+	}
+	return []byte(text + "\n")
+}

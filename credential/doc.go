@@ -1,0 +1,17 @@
+// Package credential gives a program in a cluster its registry credential: the
+// ServiceAccount token that the kubelet put into a projected volume, or handed
+// to a CSI driver (KEP-1855), as the password that Pullpass accepts at the
+// registry's token endpoint.
+//
+//	c, err := credential.FromFile("/var/run/secrets/pullpass/token", "registry.example.com", time.Now())
+//
+// It reads and checks; it asks nobody and keeps nothing. Call it again for each
+// use, because the kubelet replaces tokens long before they end.
+//
+// The checks are there for people, so that a mistake in a manifest is named
+// where it was made, and so that a token which opens the API server is never
+// sent to a registry. They verify no signature: who may pull what is decided by
+// Pullpass alone.
+//
+// The standard library is all it imports, and of that neither net nor crypto.
+package credential
