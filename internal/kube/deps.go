@@ -1,5 +1,0 @@
-package kube
-
-import (
-	_ "k8s.io/client-go/tools/record"
-)

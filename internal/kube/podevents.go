@@ -1,0 +1,250 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/tools/record/util"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+)
+
+const (
+	eventSource = "pullpass"
+	eventReason = "ImagePullDenied"
+
+	// reasonPodGone is exchange's word for a pod that was deleted: nobody could
+	// read its events.
+	reasonPodGone = "pod_gone"
+
+	// What is sent to one API server, so that events never starve the requests
+	// that answers depend on. The kubelet may send 50 events a second.
+	eventQPS     = 5
+	eventBurst   = 50
+	eventTimeout = 10 * time.Second // of one request
+
+	// Up to 2 MB of events wait for each cluster; further ones are dropped. A pod
+	// that is refused asks again, so nothing is lost for good.
+	eventQueue = 512
+	// correlatedPods are remembered for each cluster, to count instead of repeat;
+	// at the very worst in 20 MB.
+	correlatedPods = 1024
+
+	eventLogInterval = time.Minute // between two lines about the same cluster
+)
+
+// PodEventsConfig configures PodEvents.
+type PodEventsConfig struct {
+	Clusters map[string]*rest.Config // where events go, by cluster name; a cluster that is not in it gets none
+	Logger   *slog.Logger            // nil discards
+}
+
+// PodEvents writes refusals as Kubernetes Events on the pods whose tokens were
+// refused: container runtimes show their users no more than the status. It needs
+// the verbs create and patch on events, in every namespace.
+//
+// It is safe for concurrent use.
+type PodEvents struct {
+	clusters map[string]*podEventSender
+}
+
+// NewPodEvents does not use the network. All faults are reported at once.
+func NewPodEvents(c PodEventsConfig) (*PodEvents, error) {
+	logger := c.Logger
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	p := &PodEvents{clusters: make(map[string]*podEventSender, len(c.Clusters))}
+	var faults []error
+	for _, name := range slices.Sorted(maps.Keys(c.Clusters)) {
+		client, err := newEventClient(c.Clusters[name])
+		if err != nil {
+			faults = append(faults, fmt.Errorf("kube: events on pods of cluster %s: %w", name, err))
+			continue
+		}
+		p.clusters[name] = &podEventSender{
+			client:     client,
+			limiter:    flowcontrol.NewTokenBucketRateLimiter(eventQPS, eventBurst),
+			correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{LRUCacheSize: correlatedPods}),
+			queue:      make(chan *corev1.Event, eventQueue),
+			logger:     logger.With("cluster", name),
+		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// newEventClient returns a client that knows events and nothing else: the one of
+// k8s.io/client-go/kubernetes links every API group there is.
+func newEventClient(c *rest.Config) (rest.Interface, error) {
+	if c == nil {
+		return nil, errors.New("no connection is configured")
+	}
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Event{})
+	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	own := rest.CopyConfig(c)
+	own.APIPath = "/api"
+	own.ContentConfig = rest.ContentConfig{
+		ContentType:          runtime.ContentTypeJSON,
+		GroupVersion:         &corev1.SchemeGroupVersion,
+		NegotiatedSerializer: serializer.NewCodecFactory(scheme).WithoutConversion(),
+	}
+	// The limiter of the copied configuration may be shared, and client-go's own
+	// writes lines of log of its own.
+	own.RateLimiter, own.QPS = nil, -1
+	own.WarningHandler, own.WarningHandlerWithContext = nil, rest.NoWarnings{}
+	return rest.RESTClientFor(own)
+}
+
+// Record implements exchange.Recorder. It never blocks and does not change the
+// event.
+func (p *PodEvents) Record(e *exchange.Event) {
+	sender := p.clusters[e.Cluster]
+	if sender == nil || !concernsPod(e) {
+		return
+	}
+	for i, message := range messages(e) {
+		sender.enqueue(newPodEvent(e, i, message))
+	}
+}
+
+// concernsPod reports whether people should find the refusal on the pod. An
+// identity that was not proven (Event.Claimed) sets no Pod: whoever can make up
+// a token could write on any pod. A pod is named by its UID, as names are reused.
+func concernsPod(e *exchange.Event) bool {
+	if e.Pod == nil || e.Pod.UID == "" || e.Retry || e.Reason == reasonPodGone {
+		return false
+	}
+	return e.Result == exchange.ResultRefused || e.Result == exchange.ResultPartial || e.Result == exchange.ResultNone
+}
+
+func newPodEvent(e *exchange.Event, i int, message string) *corev1.Event {
+	seen := metav1.NewTime(e.Time)
+	return &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      util.GenerateEventName(e.Pod.Name, e.Time.UnixNano()+int64(i)),
+			Namespace: e.Namespace,
+		},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Pod", Namespace: e.Namespace, Name: e.Pod.Name, UID: types.UID(e.Pod.UID),
+		},
+		Type:                corev1.EventTypeWarning,
+		Reason:              eventReason,
+		Message:             message,
+		Source:              corev1.EventSource{Component: eventSource},
+		ReportingController: eventSource,
+		FirstTimestamp:      seen,
+		LastTimestamp:       seen,
+		Count:               1,
+	}
+}
+
+// Run sends events until ctx ends. What waits then is dropped.
+func (p *PodEvents) Run(ctx context.Context) {
+	var senders sync.WaitGroup
+	for _, sender := range p.clusters {
+		senders.Go(func() { sender.run(ctx) })
+	}
+	senders.Wait()
+}
+
+// Failures returns how many events could not be sent since the start, by
+// cluster, also those dropped because too many waited.
+func (p *PodEvents) Failures() map[string]uint64 {
+	failures := make(map[string]uint64, len(p.clusters))
+	for name, sender := range p.clusters {
+		failures[name] = sender.failures.Load()
+	}
+	return failures
+}
+
+// podEventSender sends the events of one cluster, one after the other. It uses
+// client-go's correlator without its broadcaster, which retries an event for two
+// minutes, drops others without a word, and cannot be stopped in a request.
+type podEventSender struct {
+	client     rest.Interface
+	limiter    flowcontrol.RateLimiter
+	correlator *record.EventCorrelator
+	queue      chan *corev1.Event
+	failures   atomic.Uint64
+	logger     *slog.Logger
+	logged     time.Time // the last failure that was
+}
+
+func (s *podEventSender) enqueue(event *corev1.Event) {
+	select {
+	case s.queue <- event:
+	default:
+		s.failures.Add(1)
+	}
+}
+
+func (s *podEventSender) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case event := <-s.queue:
+			s.send(ctx, event)
+		}
+	}
+}
+
+// send counts the same refusal up in one event, joins many different ones on
+// one pod, and leaves out what exceeds the pod's share. An event that cannot be
+// sent is not sent again: the refusal will be.
+func (s *podEventSender) send(ctx context.Context, event *corev1.Event) {
+	result, err := s.correlator.EventCorrelate(event)
+	if err == nil && result.Skip {
+		return
+	}
+	if err == nil {
+		if s.limiter.Wait(ctx) != nil {
+			return // ctx has ended
+		}
+		err = s.write(ctx, result.Event, result.Patch)
+	}
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	failures := s.failures.Add(1)
+	if now := time.Now(); now.Sub(s.logged) >= eventLogInterval {
+		s.logged = now
+		s.logger.Warn("an event on a pod could not be sent; it needs create and patch on events",
+			"namespace", event.Namespace, "pod", event.InvolvedObject.Name, "failures", failures, "error", err)
+	}
+}
+
+// write needs nothing of the answer: the correlator knows the event's name and
+// count.
+func (s *podEventSender) write(ctx context.Context, event *corev1.Event, patch []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
+	defer cancel()
+	if event.Count > 1 {
+		err := s.client.Patch(types.StrategicMergePatchType).Namespace(event.Namespace).Resource("events").Name(event.Name).Body(patch).Do(ctx).Error()
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
+		// API servers forget events, after an hour by default.
+	}
+	return s.client.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(ctx).Error()
+}

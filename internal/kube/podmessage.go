@@ -1,0 +1,72 @@
+package kube
+
+import (
+	"strings"
+	"unicode"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+)
+
+const (
+	// maxMessageBytes is the limit of the API (events.k8s.io/v1, note), without
+	// what client-go puts before joined events.
+	maxMessageBytes = 1024 - len("(combined from similar events): ")
+	maxWhatBytes    = 240
+	maxServiceBytes = 120
+	maxRemedyBytes  = 500 // what exchange keeps to
+
+	// maxScopes of one request get events: more than the two of a push with a
+	// mount are nothing that a pod usually asks for.
+	maxScopes = 3
+)
+
+// messages says what was refused, why, and what would help. Nothing in it
+// differs from one request to the next, so that repeated refusals are counted in
+// one event.
+func messages(e *exchange.Event) []string {
+	if e.Result == exchange.ResultRefused {
+		what := "a login"
+		if len(e.Requested) > 0 {
+			what = strings.Join(e.Requested, " ")
+		}
+		return []string{message("refused "+what, e.Service, e.Message, e.Remedy())}
+	}
+	scopes := e.Scopes[:min(len(e.Scopes), maxScopes)]
+	list := make([]string, 0, len(scopes))
+	for _, s := range scopes {
+		what := "refused " + s.Scope
+		if len(s.Granted) > 0 {
+			what = "allowed only " + strings.Join(s.Granted, ", ") + " of " + s.Scope
+		}
+		list = append(list, message(what, e.Service, s.Reason, s.Remedy))
+	}
+	return list
+}
+
+func message(what, service, why, remedy string) string {
+	head := "Pullpass " + shortened(clean(what), maxWhatBytes) + " at " + shortened(clean(service), maxServiceBytes) + ": "
+	tail := ""
+	// Half a command could be run all the same, so a remedy is whole or not there.
+	if remedy = clean(remedy); remedy != "" && len(remedy) <= maxRemedyBytes {
+		tail = ". Remedy: " + remedy
+	}
+	return head + shortened(clean(why), maxMessageBytes-len(head)-len(tail)) + tail
+}
+
+// clean keeps out of a terminal whatever could forge a line there.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, strings.ToValidUTF8(s, "?"))
+}
+
+// shortened returns s with at most n bytes, and a mark if it was longer.
+func shortened(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n-len("...")], "") + "..."
+}
