@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"time"
 )
 
 const (
@@ -14,6 +16,10 @@ const (
 	// maxRequestSize is in bytes. A request is about 1.5 KiB; annotations, which
 	// Kubernetes limits to 256 KiB, can make it larger.
 	maxRequestSize = 1 << 20
+
+	// readTimeout is shorter than the minute after which the kubelet kills the
+	// plugin, so that its log gets the reason.
+	readTimeout = 30 * time.Second
 
 	// maxTokenSize is in bytes and equals the limit of the token endpoint, so
 	// that a token that is too long fails where its cause is.
@@ -29,8 +35,14 @@ const (
 // The messages are fixed texts. What encoding/json reports can hold pieces of
 // the input, and the token is part of the input.
 var (
-	errArguments = errors.New("unexpected arguments: only --help and --version are known " +
+	errArguments = errors.New("unexpected arguments: only --registry=HOST[:PORT], --help and --version are known " +
 		"(see args of this provider in the kubelet's CredentialProviderConfig)")
+	errRegistry = errors.New("argument --registry: must be HOST[:PORT], without scheme, path and wildcards " +
+		"(see args of this provider in the kubelet's CredentialProviderConfig)")
+	errOtherRegistry = errors.New("image of the request: its registry is not one of --registry, and is not given the token " +
+		"(correct matchImages or args of this provider in the kubelet's CredentialProviderConfig)")
+	errSlow = errors.New("request on standard input: not complete after 30s " +
+		"(this program is started by the kubelet; see --help)")
 	errRequestSize = errors.New("request on standard input: larger than 1 MiB")
 	errRequestJSON = errors.New("request on standard input: not a JSON CredentialProviderRequest " +
 		"(this program is started by the kubelet; see --help)")
@@ -71,14 +83,12 @@ type credential struct {
 	Password string `json:"password"`
 }
 
-// respond reads one request and returns the encoded response to it.
-func respond(stdin io.Reader) ([]byte, error) {
-	input, err := io.ReadAll(io.LimitReader(stdin, maxRequestSize+1))
+// respond reads one request and returns the encoded response to it. The registry
+// must be one of those that are given, if any are.
+func respond(stdin io.Reader, registries []string) ([]byte, error) {
+	input, err := readRequest(stdin)
 	if err != nil {
-		return nil, fmt.Errorf("reading the request from standard input: %w", err)
-	}
-	if len(input) > maxRequestSize {
-		return nil, errRequestSize
+		return nil, err
 	}
 	var r request
 	if err := json.Unmarshal(input, &r); err != nil {
@@ -91,6 +101,11 @@ func respond(stdin io.Reader) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	// matchImages may have a wildcard, and whoever receives the token can use it
+	// as the pod until it expires.
+	if len(registries) > 0 && !slices.Contains(registries, host) {
+		return nil, errOtherRegistry
+	}
 	output, err := json.Marshal(response{
 		APIVersion:   apiVersion,
 		Kind:         "CredentialProviderResponse",
@@ -101,6 +116,30 @@ func respond(stdin io.Reader) ([]byte, error) {
 		Auth:          map[string]credential{host: {Username: username, Password: r.ServiceAccountToken}},
 	})
 	return append(output, '\n'), err
+}
+
+// readRequest is bounded in size and time. What it does not wait for ends with
+// the process.
+func readRequest(stdin io.Reader) ([]byte, error) {
+	var input []byte
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		input, err = io.ReadAll(io.LimitReader(stdin, maxRequestSize+1))
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			return nil, fmt.Errorf("reading the request from standard input: %w", err)
+		}
+		if len(input) > maxRequestSize {
+			return nil, errRequestSize
+		}
+		return input, nil
+	case <-time.After(readTimeout):
+		return nil, errSlow
+	}
 }
 
 func (r request) validate() error {

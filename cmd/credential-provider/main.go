@@ -5,9 +5,9 @@
 //
 // It is a pass-through: the pod's ServiceAccount token from the request becomes
 // the password of the response, and Pullpass judges that password later, at the
-// registry's token endpoint. So the plugin has no configuration, no network
-// access and no state, and it decides nothing but which registry host the
-// password is for.
+// registry's token endpoint. So the plugin has no network access and no state, and
+// it decides nothing but which registry host the password is for. Its arguments
+// can only narrow that.
 //
 // It never prints the token except as that password, and its errors quote
 // nothing of the request: the kubelet copies standard error into its own log.
@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 )
 
 // version is set by the linker (-X main.version).
@@ -32,8 +33,10 @@ The kubelet starts it as its CredentialProviderConfig says: it reads a
 CredentialProviderRequest from standard input and writes a
 CredentialProviderResponse to standard output.
 
-  --help      print this text
-  --version   print the version
+  --registry=HOST[:PORT]   give the token to this registry alone; repeatable, for
+                           args of this provider in the CredentialProviderConfig
+  --help                   print this text
+  --version                print the version
 
 Exit codes: 0 answered, 1 refused (the reason is on standard error).
 `
@@ -57,12 +60,34 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 func answer(args []string, stdin io.Reader) ([]byte, error) {
 	switch {
-	case len(args) == 0:
-		return respond(stdin)
 	case len(args) == 1 && args[0] == "--help":
 		return []byte(help), nil
 	case len(args) == 1 && args[0] == "--version":
 		return []byte("pullpass-credential-provider " + version + "\n"), nil
 	}
-	return nil, errArguments
+	registries, err := parseRegistries(args)
+	if err != nil {
+		return nil, err
+	}
+	return respond(stdin, registries)
+}
+
+// parseRegistries returns the hosts of --registry=HOST and --registry HOST. None
+// means that matchImages alone decides.
+func parseRegistries(args []string) (hosts []string, err error) {
+	for i := 0; i < len(args); i++ {
+		host, found := strings.CutPrefix(args[i], "--registry=")
+		if !found {
+			if i++; args[i-1] != "--registry" || i == len(args) {
+				return nil, errArguments
+			}
+			host = args[i]
+		}
+		// The host of an image is compared with it, so it must be one.
+		if got, err := registryHost(host + "/repository"); err != nil || got != host {
+			return nil, errRegistry
+		}
+		hosts = append(hosts, host)
+	}
+	return hosts, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -133,6 +134,23 @@ func TestTokenIsPassedThroughForTheRegistryOfTheImage(t *testing.T) {
 	}
 }
 
+func TestTokenIsPassedToNamedRegistries(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"--registry=registry.example.com"},
+		{"--registry", "registry.example.com"},
+		{"--registry=127.0.0.1:5443", "--registry", "registry.example.com", "--registry=[::1]:5443", "--registry=docker.io"},
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := run(args, strings.NewReader(kubeletRequest("registry.example.com/team/app")), &stdout, &stderr); code != 0 {
+			t.Fatalf("%q: exit code %d: %s", args, code, stderr.String())
+		}
+		if host, password := decodeAsKubelet(t, stdout.Bytes()); host != "registry.example.com" || password != token {
+			t.Errorf("%q: %q for %q", args, password, host)
+		}
+	}
+}
+
 // A newer kubelet may add fields to the request.
 func TestUnknownFieldsOfTheRequestAreIgnored(t *testing.T) {
 	t.Parallel()
@@ -164,6 +182,20 @@ func TestRefusals(t *testing.T) {
 		{"unknown argument", []string{"--token=" + token}, valid, errArguments},
 		{"two arguments", []string{"--version", token}, valid, errArguments},
 		{"subcommand", []string{token}, valid, errArguments},
+		{"version and a registry", []string{"--registry=registry.example.com", "--version"}, valid, errArguments},
+		{"registry without a host", []string{"--registry"}, valid, errArguments},
+		{"empty registry", []string{"--registry="}, valid, errRegistry},
+		{"registry with a scheme", []string{"--registry=https://registry.example.com"}, valid, errRegistry},
+		{"registry with a path", []string{"--registry=registry.example.com/app"}, valid, errRegistry},
+		{"registry with a wildcard", []string{"--registry=*.example.com"}, valid, errRegistry},
+		{"registry that is a repository of docker.io", []string{"--registry=registry"}, valid, errRegistry},
+		{"second registry is none", []string{"--registry=registry.example.com", "--registry", token + "/"}, valid, errRegistry},
+
+		{"other registry", []string{"--registry=other.example.com"}, valid, errOtherRegistry},
+		{"other port", []string{"--registry", "registry.example.com:5443"}, valid, errOtherRegistry},
+		{"registry above", []string{"--registry=example.com"}, valid, errOtherRegistry},
+		{"registry below", []string{"--registry=eu.registry.example.com"}, valid, errOtherRegistry},
+		{"docker.io, which a short name means", []string{"--registry=registry.example.com"}, image("team/app"), errOtherRegistry},
 
 		{"nothing", nil, "", errRequestJSON},
 		{"no JSON", nil, token, errRequestJSON},
@@ -288,6 +320,38 @@ func TestReadingStopsAtTheLimit(t *testing.T) {
 	if endless.read > maxRequestSize+1 {
 		t.Errorf("read %d bytes, want at most %d", endless.read, maxRequestSize+1)
 	}
+}
+
+// The kubelet kills a plugin after a minute, and its log then says nothing about
+// the reason.
+func TestSlowRequestIsGivenUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var stdout, stderr bytes.Buffer
+		if code := run(nil, trickle{start.Add(2 * readTimeout)}, &stdout, &stderr); code != 1 || stdout.Len() > 0 {
+			t.Errorf("exit code %d with %q, want 1 with nothing", code, stdout.String())
+		}
+		if want := "pullpass-credential-provider: " + errSlow.Error() + "\n"; stderr.String() != want {
+			t.Errorf("standard error: %q, want %q", stderr.String(), want)
+		}
+		if took := time.Since(start); took != readTimeout {
+			t.Errorf("took %v, want %v", took, readTimeout)
+		}
+		time.Sleep(2 * readTimeout) // the reader comes to its end
+	})
+}
+
+// trickle is a request of which a byte comes now and then, for twice the time.
+type trickle struct{ end time.Time }
+
+func (r trickle) Read(b []byte) (int, error) {
+	if !time.Now().Before(r.end) {
+		return 0, io.EOF
+	}
+	time.Sleep(time.Second)
+	b[0] = ' '
+	return 1, nil
 }
 
 type countingReader struct{ read int }
