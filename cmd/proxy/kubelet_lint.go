@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// kubeletFinding is one mistake in a file of a node.
+type kubeletFinding struct {
+	file    string
+	line    int // 0: the file as a whole
+	field   string
+	problem string // what is wrong; remedy
+}
+
+func (f *kubeletFinding) Error() string {
+	place := f.file
+	if f.line > 0 {
+		place = fmt.Sprintf("%s:%d", f.file, f.line)
+	}
+	return strings.Join(nonEmpty(place, f.field, f.problem), ": ")
+}
+
+// kubeletLint judges the files of a node together: a role in one file is the
+// right to what another file asks for.
+type kubeletLint struct {
+	target    kubeletTarget
+	files     []string
+	documents []*lintedDocument
+	providers []*providerDocument
+	roles     []rbacObject
+	bindings  []rbacObject
+	judged    map[string]bool // parts that were among the files
+	findings  []*kubeletFinding
+}
+
+// lintedDocument is one document of a YAML or JSON file. Its faults have the
+// paths of fields, from which the lines are found.
+type lintedDocument struct {
+	*configValidator
+	root *yaml.Node
+}
+
+func lintKubelet(stdout, stderr io.Writer, target kubeletTarget, files []string) error {
+	l := &kubeletLint{target: target, files: files, judged: map[string]bool{}}
+	for _, name := range files {
+		l.file(name)
+	}
+	l.together()
+	if findings := l.result(); len(findings) > 0 {
+		return reportFaults(stderr, errors.Join(findings...))
+	}
+	fmt.Fprintf(stdout, "%d files: no findings\n", len(files))
+	for _, part := range kubeletPartNames() {
+		if !l.judged[part] {
+			fmt.Fprintf(stdout, "not judged: %s, which is not among the files\n", part)
+		}
+	}
+	return nil
+}
+
+func (l *kubeletLint) find(file string, line int, field, format string, args ...any) {
+	l.findings = append(l.findings, &kubeletFinding{file, line, field, fmt.Sprintf(format, args...)})
+}
+
+func (l *kubeletLint) file(name string) {
+	data, err := readLimited(name, maxConfigBytes)
+	if err != nil {
+		l.findings = append(l.findings, &kubeletFinding{problem: err.Error()}) // the error names the file
+		return
+	}
+	switch filepath.Ext(name) {
+	case ".yaml", ".yml", ".json":
+		l.yaml(name, data)
+	case ".toml":
+		l.judged["hosts"] = true
+		l.hosts(name, data)
+	default:
+		l.judged["flags"] = true
+		l.flags(name, data)
+	}
+}
+
+func (l *kubeletLint) yaml(name string, data []byte) {
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	known := false
+	for i := 0; ; i++ {
+		var document yaml.Node
+		err := decoder.Decode(&document)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			l.find(name, 0, "", "cannot be read (%v); correct the YAML", err)
+			return
+		}
+		if len(document.Content) == 0 || document.Content[0].ShortTag() == "!!null" {
+			continue
+		}
+		root := resolve(document.Content[0])
+		if root.Kind != yaml.MappingNode {
+			l.find(name, root.Line, "", "must be a mapping (is %s); give a Kubernetes object", show(root))
+			return
+		}
+		known = l.document(name, i, root) || known
+	}
+	if !known {
+		l.find(name, 0, "", "holds nothing that is judged; give a CredentialProviderConfig, a KubeletConfiguration, or roles and bindings")
+	}
+}
+
+// document takes what it knows by its kind, and by what makes a
+// CredentialProviderConfig whose kind is wrong.
+func (l *kubeletLint) document(name string, i int, root *yaml.Node) (known bool) {
+	d := &lintedDocument{&configValidator{configDecoder: &configDecoder{file: name, set: map[string]bool{}}}, root}
+	kind := ""
+	if n := field(root, "kind"); n != nil {
+		kind = n.Value
+	}
+	switch {
+	case kind == "KubeletConfiguration":
+		d.kubeletConfiguration()
+	case kind == "CredentialProviderConfig" || field(root, "providers") != nil:
+		l.judged["provider"] = true
+		if i > 0 {
+			d.fault("kind", "is the second document of the file (%s), and the kubelet reads the first only; give it a file of its own", quoteValue(kind))
+		}
+		l.providers = append(l.providers, readProviders(d))
+	case kind == "List":
+		items := field(root, "items")
+		if items == nil || items.Kind != yaml.SequenceNode {
+			return false
+		}
+		for i, item := range items.Content {
+			known = l.rbacObject(d, fmt.Sprintf("items[%d]", i), resolve(item)) || known
+		}
+	default:
+		known = l.rbacObject(d, "", root)
+		if !known {
+			return false
+		}
+	}
+	l.documents = append(l.documents, d)
+	return true
+}
+
+// together judges what needs all files.
+func (l *kubeletLint) together() {
+	l.providerNames()
+	ours := l.ours()
+	audiences := map[string]rbacPlace{}
+	for _, p := range ours {
+		p.judge(l.target)
+		if audience := p.provider().TokenAttributes.Audience; slices.Contains(l.target.Cluster.Audiences, audience) {
+			audiences[audience] = rbacPlace{p.lintedDocument, p.path() + ".tokenAttributes.serviceAccountTokenAudience"}
+		}
+	}
+	if l.judged["provider"] {
+		l.matched(ours)
+	}
+	if l.judged["rbac"] {
+		l.rights(audiences)
+	}
+}
+
+// result returns all findings by file, as they were given, and line.
+func (l *kubeletLint) result() []error {
+	for _, d := range l.documents {
+		for _, fault := range d.faults {
+			l.findings = append(l.findings, &kubeletFinding{d.file, lineOf(d.root, "", fault.Path, d.root.Line), fault.Path, fault.Problem})
+		}
+	}
+	slices.SortStableFunc(l.findings, func(a, b *kubeletFinding) int {
+		return cmp.Or(cmp.Compare(slices.Index(l.files, a.file), slices.Index(l.files, b.file)), cmp.Compare(a.line, b.line))
+	})
+	all := make([]error, len(l.findings))
+	for i, f := range l.findings {
+		all[i] = f
+	}
+	return all
+}
+
+// lineOf returns the line of the field at path, or of what it is missing from.
+// at is the path of n, and line its own. Of a field that is there twice, the
+// second is meant.
+func lineOf(n *yaml.Node, at, path string, line int) int {
+	n = resolve(n)
+	for i := len(n.Content) - 1; i >= 0; i-- {
+		child, childLine := fmt.Sprintf("%s[%d]", at, i), n.Content[i].Line
+		if n.Kind == yaml.MappingNode {
+			if i%2 == 0 {
+				continue // a name: it comes with its value
+			}
+			child, childLine = join(at, n.Content[i-1].Value), n.Content[i-1].Line
+		}
+		if rest, below := strings.CutPrefix(path, child); below && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+			return lineOf(n.Content[i], child, path, childLine)
+		}
+	}
+	return line
+}
