@@ -96,6 +96,9 @@ func (r *resource) get(ctx context.Context, namespace, name string) (object, err
 	if err != nil {
 		return object{}, err
 	}
+	if asked := (objectKey{unique.Make(namespace), name}); i.key != asked {
+		return object{}, fmt.Errorf("the API server sent %s when asked for %s", join(found.GetNamespace(), found.GetName()), join(namespace, name))
+	}
 	return i.object, nil
 }
 

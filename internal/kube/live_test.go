@@ -1,0 +1,353 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/oidc"
+)
+
+func isGone(err error) bool {
+	var gone *exchange.GoneError
+	return errors.As(err, &gone)
+}
+
+// podOf is a token of team-a/web, bound to a pod.
+func podOf(name, uid string) oidc.Identity {
+	id := webPod()
+	id.Pod = oidc.ObjectRef{Name: name, UID: uid}
+	return id
+}
+
+// A new pod can be faster than the watch.
+func TestFasterThanTheWatch(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
+		run(t, c)
+		s.count("")
+		s.put(thing{resource: "pods", namespace: "team-a", name: "web-2", uid: "uid-2"}) // nobody has seen it yet
+		if _, err := c.Lookup(t.Context(), podOf("web-2", "uid-2")); err != nil || s.count("get pods") > 1 {
+			t.Errorf("a new pod: %v", err)
+		}
+		synctest.Wait()
+		s.fail("watch pods", hang)
+		s.compact()
+		synctest.Wait()
+		s.put(thing{resource: "pods", namespace: "team-a", name: "web-1", uid: "uid-again"})
+		if _, err := c.Lookup(t.Context(), podOf("web-1", "uid-again")); err != nil || s.count("get pods") != 1 {
+			t.Errorf("a pod made again: %v", err)
+		}
+	})
+}
+
+// What the watch saw deleted is asked for once, refused, and not asked for
+// again for a while.
+func TestDeleted(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
+		run(t, c)
+		refused := func(id oidc.Identity, gets int) {
+			t.Helper()
+			if _, err := c.Lookup(t.Context(), id); !isGone(err) {
+				t.Errorf("error %v", err)
+			}
+			if n := s.count("get"); n != gets {
+				t.Errorf("%d GETs, want %d", n, gets)
+			}
+		}
+		s.remove("pods", "team-a", "web-1")
+		synctest.Wait()
+		refused(webPod(), 1)
+		for range 100 {
+			refused(webPod(), 0)
+		}
+		refused(podOf("web-1", "uid-other"), 1) // another token is another question
+		time.Sleep(goneTime)
+		refused(webPod(), 1)
+		if got, want := c.Status().Gets, (GetCounts{Gone: 3}); got != want {
+			t.Errorf("counts %+v", got)
+		}
+
+		// A pod of the same name has a UID of its own.
+		s.put(thing{resource: "pods", namespace: "team-a", name: "web-1", uid: "uid-again"})
+		if _, err := c.Lookup(t.Context(), podOf("web-1", "uid-again")); err != nil {
+			t.Error(err)
+		}
+		// So is a ServiceAccount's: deleting it revokes (KEP-4412).
+		s.put(thing{resource: "serviceaccounts", namespace: "team-a", name: "web", uid: "uid-again"})
+		synctest.Wait()
+		s.count("get")
+		refused(podOf("web-1", "uid-again"), 1)
+		refused(podOf("web-1", "uid-again"), 0)
+	})
+}
+
+func TestGoneMemoryIsBounded(t *testing.T) {
+	in(t, func(t *testing.T) {
+		c := newTestCluster(t, newAPIServer(team()...), ClusterConfig{PodChecks: true})
+		began := time.Now()
+		for i := range maxGone + 1 {
+			for { // until the rate limit lets it pass
+				if _, err := c.Lookup(t.Context(), podOf("dead", fmt.Sprint("uid-", i))); isGone(err) {
+					break
+				} else if !has(err, "rate") {
+					t.Fatal(err)
+				}
+			}
+		}
+		if n := c.live.gone.Len(); n != maxGone {
+			t.Errorf("%d are remembered", n)
+		}
+		// Each asks for the ServiceAccount as well, because nothing is watched.
+		if took := time.Since(began).Seconds(); took < (2*maxGone-getBurst)/getsPerSecond {
+			t.Errorf("%d GETs took %.0f s: they are not limited", 2*maxGone, took)
+		}
+	})
+}
+
+// "Could not ask" is never "not there", and is not remembered.
+func TestCannotKnow(t *testing.T) {
+	t.Parallel()
+	notFound := `{"kind":"Status","apiVersion":"v1","status":"Failure","code":404,"reason":"NotFound","details":%s}`
+	for _, test := range []struct {
+		name   string
+		answer http.HandlerFunc
+		want   []string
+	}{
+		{"forbidden", status(403, "Forbidden", `pods "new" is forbidden`), []string{`pods "new" is forbidden: give the proxy's ClusterRole the verb "get" on "pods"`}},
+		{"unauthorized", status(401, "Unauthorized", "Unauthorized"), []string{"the API server does not know the proxy's credentials: renew them"}},
+		{"broken", status(500, "InternalError", "etcd is gone"), []string{"etcd is gone"}},
+		{"overloaded", status(503, "ServiceUnavailable", "later"), []string{"later"}},
+		{"too many", status(429, "TooManyRequests", "later"), []string{"later"}},
+		{"hangs", hang, []string{"the API server did not answer in 3s"}},
+		{"not found, says a load balancer", says(404, "text/plain", "404 page not found"), []string{"the server could not find the requested resource"}},
+		{"not found, says a load balancer in HTML", says(404, "text/html", "<html>"), []string{"the server could not find the requested resource"}},
+		{"not found, in JSON", says(404, "application/json", "{}"), []string{"the server could not find the requested resource"}},
+		{"not found, but what?", says(404, "application/json", fmt.Sprintf(notFound, "null")), []string{""}},
+		{"another name not found", says(404, "application/json", fmt.Sprintf(notFound, `{"name":"other","kind":"pods"}`)), []string{""}},
+		{"another kind not found", says(404, "application/json", fmt.Sprintf(notFound, `{"name":"new","kind":"nodes"}`)), []string{""}},
+		{"gone, in HTTP", says(410, "text/plain", "gone"), []string{""}},
+		{"not JSON", says(200, "application/json", "<html>"), []string{""}},
+		{"not an object", says(200, "application/json", "{}"), []string{""}},
+		{"no object of this kind", says(200, "text/html", "<html>"), []string{""}},
+		{"without UID", says(200, "application/json", `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"new"}}`),
+			[]string{"the API server sent one of pods without name or UID"}},
+		{"another object", says(200, "application/json", `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"web-1","namespace":"team-a","uid":"uid-pod"}}`),
+			[]string{"the API server sent team-a/web-1 when asked for team-a/new"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			in(t, func(t *testing.T) {
+				s := newAPIServer(team()...)
+				c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
+				run(t, c)
+				s.fail("watch pods", hang)
+				s.compact()
+				synctest.Wait()
+				s.put(thing{resource: "pods", namespace: "team-a", name: "new", uid: "uid-new"})
+				s.fail("get pods", test.answer)
+				_, err := c.Lookup(t.Context(), podOf("new", "uid-new"))
+				if isGone(err) || !has(err, append(test.want, "cluster one: cannot get pods team-a/new: ")...) {
+					t.Errorf("error %v", err)
+				}
+				// What is known serves meanwhile.
+				if _, err := c.Lookup(t.Context(), webPod()); err != nil {
+					t.Errorf("a known pod: %v", err)
+				}
+				s.fail("get pods", nil)
+				if _, err := c.Lookup(t.Context(), podOf("new", "uid-new")); err != nil {
+					t.Errorf("once it works again: %v", err)
+				}
+				if got, want := c.Status().Gets, (GetCounts{Found: 1, Failed: 1}); got != want {
+					t.Errorf("counts %+v", got)
+				}
+			})
+		})
+	}
+}
+
+// Without the API server, whatever was known last serves, and nobody else is
+// refused or let in.
+func TestOutage(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		c := newTestCluster(t, s, ClusterConfig{AnnotationKeys: []string{key}, PodChecks: true, NodeFallback: true, Nodes: true})
+		run(t, c)
+		if _, err := c.Lookup(t.Context(), webPod()); err != nil {
+			t.Fatal(err)
+		}
+		s.refuse(true)
+		s.remove("pods", "team-a", "web-1")
+		time.Sleep(time.Hour)
+		if facts, err := c.Lookup(t.Context(), webPod()); err != nil || facts.Annotations[key] != "team-a/web" || facts.Node.UID != "uid-node" || facts.NamespaceLabels["tier"] != "gold" {
+			t.Errorf("a known pod: %+v, %v", facts, err)
+		}
+		node := webPod()
+		node.Node = oidc.ObjectRef{Name: "node-1", UID: "uid-again"}
+		for name, id := range map[string]oidc.Identity{
+			"pods team-a/none":            podOf("none", "uid-none"),
+			"pods team-a/web-1":           podOf("web-1", "uid-again"),
+			"pods team-a/orphan":          podOf("orphan", "uid-orphan"), // of which the node is not known
+			"serviceaccounts team-a/none": identity("one", "team-a", "none", "uid-none"),
+			"serviceaccounts team-b/web":  identity("one", "team-b", "web", "uid-web"),
+			"nodes node-1":                node,
+		} {
+			if _, err := c.Lookup(t.Context(), id); isGone(err) || !has(err, "cannot get "+name+": ", "connection refused") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		s.refuse(false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if _, err := c.Lookup(t.Context(), webPod()); !isGone(err) {
+			t.Errorf("what was deleted during the outage: %v", err)
+		}
+	})
+}
+
+// The remaining questions that Lookup asks can fail as well.
+func TestCannotKnowNodeOrNamespace(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		forbidden := status(403, "Forbidden", "no")
+		for _, resource := range []string{"namespaces", "nodes", "pods", "serviceaccounts"} {
+			c := newTestCluster(t, s, ClusterConfig{NodeFallback: true, Nodes: true, NodeAddresses: true})
+			s.fail("get "+resource, forbidden)
+			facts, err := c.Lookup(t.Context(), webPod())
+			if isGone(err) || !has(err, "cannot get "+resource, `the verb "get" on "`+resource+`"`) || facts.NamespaceLabels != nil {
+				t.Errorf("%s: %+v, %v", resource, facts, err)
+			}
+			s.fail("get "+resource, nil)
+		}
+	})
+}
+
+func TestOneGETForMany(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		c := newTestCluster(t, s, ClusterConfig{})
+		s.put(thing{resource: "serviceaccounts", namespace: "team-a", name: "made", uid: "uid-old"})
+		release := make(chan struct{})
+		s.fail("get serviceaccounts", func(w http.ResponseWriter, r *http.Request) {
+			<-release
+			s.get(w, r, "serviceaccounts", "team-a", "made")
+		})
+		var wg sync.WaitGroup
+		lookup := func(uid string, gone bool) {
+			wg.Go(func() {
+				if _, err := c.Lookup(t.Context(), identity("one", "team-a", "made", uid)); isGone(err) != gone || (err != nil) != gone {
+					t.Errorf("%s: %v", uid, err)
+				}
+			})
+		}
+		for range 100 {
+			lookup("uid-old", false)
+		}
+		synctest.Wait()
+		if n := s.count("get"); n != 1 {
+			t.Errorf("%d GETs", n)
+		}
+		// A token of another UID may be younger than that GET, whose answer says
+		// nothing of it then.
+		lookup("uid-dead", true)
+		synctest.Wait()
+		if n := s.count("get"); n != 1 {
+			t.Errorf("%d GETs for another UID", n)
+		}
+		close(release)
+		wg.Wait()
+	})
+}
+
+// A caller that gives up takes neither the answer from others nor its place.
+func TestCallerGivesUp(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		c := newTestCluster(t, s, ClusterConfig{})
+		release := make(chan struct{})
+		s.fail("get serviceaccounts", func(w http.ResponseWriter, r *http.Request) {
+			<-release
+			s.get(w, r, "serviceaccounts", "team-a", "web")
+		})
+		reason := errors.New("the client went away")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		first, second := make(chan error), make(chan error)
+		go func() { _, err := c.Lookup(ctx, webPod()); first <- err }()
+		synctest.Wait()
+		go func() { _, err := c.Lookup(t.Context(), webPod()); second <- err }()
+		synctest.Wait()
+		cancel(reason)
+		if err := <-first; !errors.Is(err, reason) {
+			t.Errorf("first: %v", err)
+		}
+		close(release)
+		if err := <-second; err != nil {
+			t.Errorf("second: %v", err)
+		}
+		if n := s.count("get serviceaccounts"); n != 1 {
+			t.Errorf("%d GETs", n)
+		}
+		synctest.Wait()
+		if c.live.waiting != 0 || len(c.live.flights) != 0 {
+			t.Errorf("%d wait for %d GETs", c.live.waiting, len(c.live.flights))
+		}
+	})
+}
+
+// An API server that hangs must not take all of the proxy's places.
+func TestBounds(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		c := newTestCluster(t, s, ClusterConfig{})
+		run(t, c)
+		s.fail("get serviceaccounts", hang)
+		var wg sync.WaitGroup
+		ask := func(name string) {
+			wg.Go(func() {
+				if _, err := c.Lookup(t.Context(), identity("one", "team-a", name, "uid-none")); err == nil || isGone(err) || errors.Is(err, errBusy) {
+					t.Errorf("error %v", err)
+				}
+			})
+		}
+		busy := func(name string) {
+			t.Helper()
+			now := time.Now()
+			_, err := c.Lookup(t.Context(), identity("one", "team-a", name, "uid-none"))
+			if !errors.Is(err, errBusy) || time.Since(now) != 0 {
+				t.Errorf("after %s: %v", time.Since(now), err)
+			}
+			if _, err := c.Lookup(t.Context(), webPod()); err != nil {
+				t.Errorf("what is watched: %v", err)
+			}
+		}
+		began := time.Now()
+		for i := range maxGets {
+			ask(fmt.Sprint("sa-", i))
+		}
+		synctest.Wait()
+		busy("one-more")
+		for range maxWaiting - maxGets {
+			ask("sa-0")
+		}
+		synctest.Wait()
+		busy("sa-0")
+		wg.Wait()
+		if took := time.Since(began); took != maxGetTime {
+			t.Errorf("they waited %s", took)
+		}
+		s.fail("get serviceaccounts", nil)
+		synctest.Wait()
+		time.Sleep(time.Minute) // for the rate limit
+		if _, err := c.Lookup(t.Context(), identity("one", "team-a", "one-more", "uid-none")); !isGone(err) {
+			t.Errorf("afterwards: %v", err)
+		}
+	})
+}
