@@ -66,6 +66,13 @@ func checkFiles(cfg *Config, insecureHTTP bool) (faults []error, warnings []stri
 		_, err = newManifests(cfg, policy)
 		noteContent(err)
 	}
+	for i := range cfg.Clusters {
+		// Only a pod can tell whether inCluster works.
+		if file := cfg.Clusters[i].Kubernetes.KubeconfigFile; file != "" && checkReadable(file) == nil {
+			_, err := connect(cfg, i, nil, logger)
+			note(err)
+		}
+	}
 	_, err = newVerifier(cfg, logger)
 	note(err)
 	for i := range cfg.Registries {

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -14,12 +16,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// explainTimeout bounds the fetch of an issuer's keys.
+// explainTimeout bounds the fetch of an issuer's keys and the questions to an
+// API server.
 const explainTimeout = 15 * time.Second
 
 type explainOptions struct {
@@ -33,8 +35,9 @@ func explainCommand() *cobra.Command {
 		Use:   "explain",
 		Short: "Say what a token or a ServiceAccount would get, and why",
 		Long: `Say what a token or a ServiceAccount would get, step by step, by the same code
-that serves. Nothing is issued and the token is never printed. Exit code 0 if
-the question could be answered, whatever the answer.`,
+that serves. Nothing is issued and the token is never printed. Where a cluster
+has an API server, it is asked. Exit code 0 if the question could be answered,
+whatever the answer.`,
 		Example: `  pullpass explain --config pullpass.yaml --token-file token.jwt --scope repository:team-a/web:pull
   kubectl create token web -n team-a --audience registry.example.com |
     pullpass explain --config pullpass.yaml --token-file - --scope repository:team-a/web:pull
@@ -49,7 +52,7 @@ the question could be answered, whatever the answer.`,
 	command.Flags().StringVar(&o.as, "as", "", "CLUSTER/NAMESPACE/SERVICEACCOUNT, instead of a token")
 	command.Flags().StringVar(&o.service, "service", "", "service of the registry (may be left out when there is only one)")
 	command.Flags().StringArrayVar(&o.scopes, "scope", nil, "requested scope, repeatable; none is a login")
-	command.Flags().StringVar(&o.caller, "caller", "", "address that the request comes from")
+	command.Flags().StringVar(&o.caller, "caller", "", "address that the request comes from, for node.proof by address")
 	command.MarkFlagsMutuallyExclusive("token-file", "as")
 	command.MarkFlagsOneRequired("token-file", "as")
 	return command
@@ -75,7 +78,7 @@ func explain(ctx context.Context, o explainOptions, stdin io.Reader, stdout, std
 	if err != nil {
 		return err
 	}
-	manifests, err := newManifests(cfg, policy)
+	objects, err := openObjects(cfg, policy, logger)
 	if err != nil {
 		return err
 	}
@@ -83,7 +86,7 @@ func explain(ctx context.Context, o explainOptions, stdin io.Reader, stdout, std
 	e := explanation{w: stdout}
 	var id oidc.Identity
 	if o.as != "" {
-		id, err = identityAs(cfg, manifests, o.as)
+		id, err = identityAs(ctx, cfg, objects, o.as)
 	} else {
 		var verifier *oidc.Verifier
 		if verifier, err = newVerifier(cfg, logger); err != nil {
@@ -97,24 +100,24 @@ func explain(ctx context.Context, o explainOptions, stdin io.Reader, stdout, std
 	if err != nil {
 		return err
 	}
-	facts, err := manifests.Lookup(ctx, id)
+	subject, refused, err := e.admit(ctx, cfg, objects, id, o)
 	if err != nil {
 		return err
 	}
-	e.identity(id)
 	e.line("service", registry.Service)
-	if o.caller != "" {
-		e.line("caller", o.caller+" is not judged: no cluster has node.proof")
+	if refused {
+		return nil
 	}
-	e.annotations(policy.AnnotationKeys(), facts.Annotations)
-	decision, trace := policy.Explain(exchange.Subject{Identity: &id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels}, registry.Service, scopes)
+	e.annotations(policy.AnnotationKeys(), subject.Annotations)
+	e.labels(subject.NamespaceLabels)
+	decision, trace := policy.Explain(subject, registry.Service, scopes)
 	e.decision(decision, trace)
 	return nil
 }
 
 // identityAs makes the identity that a pod of a ServiceAccount would have; what
 // only a token can tell (pod, node, token id) stays empty.
-func identityAs(cfg *Config, manifests *kube.Manifests, as string) (oidc.Identity, error) {
+func identityAs(ctx context.Context, cfg *Config, objects *objects, as string) (oidc.Identity, error) {
 	parts := strings.Split(as, "/")
 	if len(parts) != 3 || slices.Contains(parts, "") {
 		return oidc.Identity{}, fmt.Errorf("--as %q is not CLUSTER/NAMESPACE/SERVICEACCOUNT", as)
@@ -124,12 +127,19 @@ func identityAs(cfg *Config, manifests *kube.Manifests, as string) (oidc.Identit
 	if i < 0 {
 		return oidc.Identity{}, fmt.Errorf("--as: cluster %q is not configured (clusters[].name)", cluster)
 	}
+	uid, err := objects.uid(ctx, cluster, namespace, name)
+	if err != nil {
+		return oidc.Identity{}, err
+	}
+	if uid == "" && cfg.Clusters[i].Kubernetes.connected() {
+		return oidc.Identity{}, fmt.Errorf("--as: cluster %q has no ServiceAccount %s/%s", cluster, namespace, name)
+	}
 	return oidc.Identity{
 		Cluster:        cluster,
 		Issuer:         cfg.Clusters[i].Issuer,
 		Subject:        "system:serviceaccount:" + namespace + ":" + name,
 		Namespace:      namespace,
-		ServiceAccount: oidc.ObjectRef{Name: name, UID: manifests.UID(cluster, namespace, name)},
+		ServiceAccount: oidc.ObjectRef{Name: name, UID: uid},
 	}, nil
 }
 
@@ -178,7 +188,7 @@ func readToken(stdin io.Reader, name string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-func (e explanation) identity(id oidc.Identity) {
+func (e explanation) identity(id oidc.Identity, event *exchange.Event) {
 	uid := id.ServiceAccount.UID
 	if uid == "" {
 		uid = "not known"
@@ -187,9 +197,25 @@ func (e explanation) identity(id oidc.Identity) {
 	if id.Pod.Name != "" {
 		e.line("pod", id.Pod.Name+", UID "+id.Pod.UID)
 	}
-	if id.Node.Name != "" {
-		e.line("node", id.Node.Name+", UID "+id.Node.UID)
+	if node := event.Node; node != nil {
+		text := node.Name + ", UID " + cmp.Or(node.UID, "not known")
+		if event.NodeFromAPI {
+			text += ", says the API server"
+		}
+		e.line("node", text)
 	}
+}
+
+// labels are all of the namespace, as kubectl get --show-labels writes them.
+func (e explanation) labels(labels map[string]string) {
+	if labels == nil {
+		return // a cluster without connection
+	}
+	var pairs []string
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		pairs = append(pairs, key+"="+labels[key])
+	}
+	e.line("labels", "of the namespace: "+cmp.Or(strings.Join(pairs, ","), "none"))
 }
 
 func (e explanation) annotations(keys []string, annotations map[string]string) {

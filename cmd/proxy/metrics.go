@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -152,6 +153,30 @@ func (m *metrics) watchSigningKeys(service string, keys registryauth.Keys) {
 	})
 }
 
+// watchKubernetes shows how the connection to a cluster's API server is.
+func (m *metrics) watchKubernetes(cluster string, status func() kube.ClusterStatus) {
+	labels := prometheus.Labels{"cluster": cluster}
+	m.registry.MustRegister(kubernetesCollector{
+		status: status,
+		synced: prometheus.NewDesc("pullpass_kubernetes_synced",
+			"1 when everything of the resource was listed once.", []string{"resource"}, labels),
+		objects: prometheus.NewDesc("pullpass_kubernetes_objects",
+			"Objects of the resource that are known now.", []string{"resource"}, labels),
+		confirmations: prometheus.NewDesc("pullpass_kubernetes_confirmations_total",
+			"Objects that were not known and asked for by name: found, gone, or failed if that could not be known.", []string{"result"}, labels),
+	})
+}
+
+// watchPodEvents shows how many events on pods were lost, by cluster.
+func (m *metrics) watchPodEvents(failures func() map[string]uint64) {
+	for cluster := range failures() {
+		m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "pullpass_pod_event_failures_total", Help: "Events on pods that could not be written.",
+			ConstLabels: prometheus.Labels{"cluster": cluster},
+		}, func() float64 { return float64(failures()[cluster]) }))
+	}
+}
+
 // watchAudit shows how many audit events were lost.
 func (m *metrics) watchAudit(failures func() uint64) {
 	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
@@ -198,6 +223,33 @@ func (c issuerCollector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(c.fetchedAt, prometheus.GaugeValue, timestamp(s.FetchedAt), s.Cluster)
 		out <- prometheus.MustNewConstMetric(c.fetches, prometheus.CounterValue, float64(s.Fetches-s.Failures), s.Cluster, "success")
 		out <- prometheus.MustNewConstMetric(c.fetches, prometheus.CounterValue, float64(s.Failures), s.Cluster, "failure")
+	}
+}
+
+// kubernetesCollector reads the state of a connection at each scrape.
+type kubernetesCollector struct {
+	status                         func() kube.ClusterStatus
+	synced, objects, confirmations *prometheus.Desc
+}
+
+func (c kubernetesCollector) Describe(descs chan<- *prometheus.Desc) {
+	descs <- c.synced
+	descs <- c.objects
+	descs <- c.confirmations
+}
+
+func (c kubernetesCollector) Collect(out chan<- prometheus.Metric) {
+	status := c.status()
+	for _, r := range status.Resources {
+		synced := 0.0
+		if r.Synced {
+			synced = 1
+		}
+		out <- prometheus.MustNewConstMetric(c.synced, prometheus.GaugeValue, synced, r.Resource)
+		out <- prometheus.MustNewConstMetric(c.objects, prometheus.GaugeValue, float64(r.Objects), r.Resource)
+	}
+	for result, n := range map[string]uint64{"found": status.Gets.Found, "gone": status.Gets.Gone, "failed": status.Gets.Failed} {
+		out <- prometheus.MustNewConstMetric(c.confirmations, prometheus.CounterValue, float64(n), result)
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kube"
@@ -34,6 +36,7 @@ program's own log goes to standard error.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			logger := slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))
+			klog.SetSlogLogger(logger) // what client-go has to say, for the whole process
 			cfg, err := LoadConfig(config)
 			if err != nil {
 				return err
@@ -58,12 +61,14 @@ type service struct {
 	cfg       *Config
 	logger    *slog.Logger
 	verifier  *oidc.Verifier
-	manifests *kube.Manifests
+	objects   *objects
+	policy    *exchange.Policy // in use; belongs to its reload
 	exchanger *exchange.Exchanger
 	keys      map[string]*signingKeys // by service
 	tls       *serverTLS              // nil: plain HTTP
 	audit     *auditLog
 	metrics   *metrics
+	podEvents *kube.PodEvents
 	ready     *readiness
 	public    http.Handler
 	admin     http.Handler
@@ -74,19 +79,14 @@ type service struct {
 // no reason not to start.
 func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.Logger) (*service, error) {
 	s := &service{cfg: cfg, logger: logger, keys: map[string]*signingKeys{}}
-	for i := range cfg.Clusters {
-		if cfg.Clusters[i].Kubernetes.connected() {
-			return nil, fmt.Errorf("cluster %s: kubernetes: the API server is not asked in this version yet", cfg.Clusters[i].Name)
-		}
-	}
-	policy, err := loadPolicy(cfg)
-	if err != nil {
+	var err error
+	if s.policy, err = loadPolicy(cfg); err != nil {
 		return nil, err
 	}
-	for _, warning := range slices.Concat(cfg.Warnings, policyWarnings(cfg, policy)) {
+	for _, warning := range slices.Concat(cfg.Warnings, policyWarnings(cfg, s.policy)) {
 		logger.Warn(warning)
 	}
-	if s.manifests, err = newManifests(cfg, policy); err != nil {
+	if s.objects, err = openObjects(cfg, s.policy, logger); err != nil {
 		return nil, err
 	}
 	if s.verifier, err = newVerifier(cfg, logger); err != nil {
@@ -108,7 +108,7 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 		return nil, err
 	}
 	s.exchanger, err = exchange.New(exchange.Config{
-		Verifier: s.verifier, Objects: s.manifests, Nodes: nodes, Registries: registries, Policy: policy,
+		Verifier: s.verifier, Objects: s.objects, Nodes: nodes, Registries: registries, Policy: s.policy,
 	})
 	if err != nil {
 		return nil, err
@@ -117,13 +117,24 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 	for service, keys := range s.keys {
 		s.metrics.watchSigningKeys(service, keys)
 	}
+	told := map[string]*rest.Config{} // clusters whose pods are told of refusals
+	for _, c := range s.objects.connected {
+		s.metrics.watchKubernetes(c.name, c.Status)
+		if c.podEvents {
+			told[c.name] = c.rest
+		}
+	}
+	if s.podEvents, err = kube.NewPodEvents(kube.PodEventsConfig{Clusters: told, Logger: logger}); err != nil {
+		return nil, err
+	}
+	s.metrics.watchPodEvents(s.podEvents.Failures)
 	if s.audit, err = openAudit(cfg.Audit.File, stdout, logger); err != nil {
 		return nil, err
 	}
 	s.metrics.watchAudit(s.audit.Failures)
 	handler, err := exchange.NewHandler(exchange.HandlerConfig{
 		Exchanger: s.exchanger,
-		Recorder:  recorders{s.audit, s.metrics},
+		Recorder:  recorders{s.audit, s.metrics, s.podEvents},
 		Caller:    callerOf(cfg.Server.TrustedProxies),
 		Logger:    logger,
 		InFlight:  maxInFlight,
@@ -133,6 +144,9 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 		return nil, err
 	}
 	s.ready = &readiness{kinds: map[string]func() []check{"issuers": s.checkIssuers, "signingKeys": s.checkSigningKeys}}
+	if len(s.objects.connected) > 0 {
+		s.ready.kinds["kubernetes"] = func() []check { return s.objects.checks(cfg) }
+	}
 	s.public = publicHandler(handler, http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates))
 	s.admin = adminHandler(s.ready, s.metrics.handler())
 	return s, nil
@@ -180,19 +194,23 @@ func (s *service) run(ctx context.Context) error {
 	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBackground()
 	group, failed := errgroup.WithContext(ctx)
-	var rest errgroup.Group
+	var others errgroup.Group
 
-	rest.Go(func() error { return s.verifier.Run(background) })
-	rest.Go(func() error {
-		Watch(background, s.logger, s.watched(), s.metrics.reloaded)
+	others.Go(func() error { return s.verifier.Run(background) })
+	others.Go(func() error {
+		Watch(background, s.logger, s.watched(background), s.metrics.reloaded)
 		return nil
 	})
+	for _, c := range s.objects.connected {
+		others.Go(func() error { c.Run(background); return nil })
+	}
+	others.Go(func() error { s.podEvents.Run(background); return nil })
 	for _, keys := range s.keys {
 		if keys.run != nil {
-			rest.Go(func() error { keys.run(background); return nil })
+			others.Go(func() error { keys.run(background); return nil })
 		}
 	}
-	rest.Go(func() error { return serveUntil(background, newServer(s.admin, nil, s.logger), admin) })
+	others.Go(func() error { return serveUntil(background, newServer(s.admin, nil, s.logger), admin) })
 
 	group.Go(func() error {
 		var config *tls.Config
@@ -208,34 +226,19 @@ func (s *service) run(ctx context.Context) error {
 	})
 	err = group.Wait()
 	stopBackground()
-	return errors.Join(err, rest.Wait(), s.audit.Close())
+	return errors.Join(err, others.Wait(), s.audit.Close())
 }
 
-// watched names the files that are re-read when they change.
-func (s *service) watched() []WatchGroup {
-	groups := []WatchGroup{{
-		Name:  "policy",
-		Paths: s.cfg.PolicyFiles,
-		Reload: func() error {
-			policy, err := loadPolicy(s.cfg)
-			if err != nil {
-				return err
-			}
-			// Annotations first: a policy that asks for a key must not meet
-			// ServiceAccounts that were read without it.
-			if err := s.manifests.SetAnnotationKeys(policy.AnnotationKeys()); err != nil {
-				return err
-			}
-			s.exchanger.SetPolicy(policy)
-			return nil
-		},
-	}}
+// watched names the files that are re-read when they change. ctx ends what a
+// reload waits for.
+func (s *service) watched(ctx context.Context) []WatchGroup {
+	groups := []WatchGroup{{Name: "policy", Paths: s.cfg.PolicyFiles, Reload: func() error { return s.reloadPolicy(ctx) }}}
 	var manifests []string
 	for _, c := range s.cfg.Clusters {
 		manifests = append(manifests, c.Kubernetes.ManifestFiles...)
 	}
 	if len(manifests) > 0 {
-		groups = append(groups, WatchGroup{Name: "manifests", Paths: manifests, Reload: s.manifests.Reload})
+		groups = append(groups, WatchGroup{Name: "manifests", Paths: manifests, Reload: s.objects.manifests.Reload})
 	}
 	for _, r := range s.cfg.Registries {
 		groups = append(groups, WatchGroup{Name: "signing-keys/" + r.Service, Paths: r.Signing.paths(), Reload: s.keys[r.Service].reload})
@@ -244,6 +247,25 @@ func (s *service) watched() []WatchGroup {
 		groups = append(groups, WatchGroup{Name: "tls", Paths: s.tls.paths(), Reload: s.tls.Reload})
 	}
 	return groups
+}
+
+// reloadPolicy leaves everything as it is when it fails; the watch tries it again.
+func (s *service) reloadPolicy(ctx context.Context) error {
+	next, err := loadPolicy(s.cfg)
+	if err != nil {
+		return err
+	}
+	// Annotations first: a policy that asks for a key must not meet
+	// ServiceAccounts that were read without it. Those of the policy in use stay,
+	// for it goes on if one cluster of several cannot give them.
+	keys := slices.Concat(s.policy.AnnotationKeys(), next.AnnotationKeys())
+	slices.Sort(keys)
+	if err := s.objects.setAnnotationKeys(ctx, slices.Compact(keys)); err != nil {
+		return err
+	}
+	s.exchanger.SetPolicy(next)
+	s.policy = next
+	return nil
 }
 
 func (s *service) checkIssuers() []check {

@@ -43,6 +43,7 @@ var issuerKey = sync.OnceValue(func() *rsa.PrivateKey {
 
 // proxy is a running service with files of its own.
 type proxy struct {
+	service             *service
 	dir, address, admin string
 	client              *http.Client
 	stdout, log         *syncBuffer
@@ -61,9 +62,29 @@ func startService(t *testing.T, extra string) *proxy {
 	return p
 }
 
-// startServiceWith takes the fields of the cluster, and files that are in the directory of the
-// configuration. It waits until the service listens.
+// startServiceWith runs a newTestService and waits until it listens.
 func startServiceWith(t *testing.T, cluster string, files map[string]string) *proxy {
+	t.Helper()
+	p := newTestService(t, cluster, files)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.service.run(ctx) }()
+	p.stop = sync.OnceValue(func() error { cancel(); return <-ended })
+	t.Cleanup(func() {
+		if err := p.stop(); err != nil {
+			t.Errorf("the service ended with: %v\n%s", err, p.log)
+		}
+	})
+	eventually(t, "the service listens", func() bool {
+		status, _ := p.fetch(t, "http://"+p.admin+"/livez")
+		return status == http.StatusOK
+	})
+	return p
+}
+
+// newTestService takes the fields of the cluster, and files for the directory of
+// the configuration.
+func newTestService(t *testing.T, cluster string, files map[string]string) *proxy {
 	t.Helper()
 	dir := t.TempDir()
 	p := &proxy{dir: dir, address: freeAddress(t), admin: freeAddress(t), stdout: &syncBuffer{}, log: &syncBuffer{}}
@@ -71,9 +92,7 @@ func startServiceWith(t *testing.T, cluster string, files map[string]string) *pr
 	p.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true,
 	}}
-	jwks, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: issuerKey().Public(), KeyID: "k1", Algorithm: "RS256", Use: "sig"}}})
-	must(t, err)
-	write(t, dir, "issuer.json", string(jwks))
+	write(t, dir, "issuer.json", issuerJWKS(t))
 	write(t, dir, "policy.yaml", policyFor("{namespace}/**"))
 	write(t, dir, "serviceaccounts.yaml", "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web, namespace: team-a, uid: uid-1}\n")
 	for name, content := range files {
@@ -96,21 +115,8 @@ policyFiles: [policy.yaml]
 `, p.address, p.admin, cluster))
 	cfg, err := LoadConfig(filepath.Join(dir, "pullpass.yaml"))
 	must(t, err)
-	s, err := newService(cfg, false, p.stdout, slog.New(slog.NewJSONHandler(p.log, nil)))
+	p.service, err = newService(cfg, false, p.stdout, slog.New(slog.NewJSONHandler(p.log, nil)))
 	must(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.run(ctx) }()
-	p.stop = sync.OnceValue(func() error { cancel(); return <-ended })
-	t.Cleanup(func() {
-		if err := p.stop(); err != nil {
-			t.Errorf("the service ended with: %v\n%s", err, p.log)
-		}
-	})
-	eventually(t, "the service listens", func() bool {
-		status, _ := p.fetch(t, "http://"+p.admin+"/livez")
-		return status == http.StatusOK
-	})
 	return p
 }
 
@@ -412,6 +418,13 @@ rules:
   subjects: [{namespaces: ["team-*"]}]
   allow: [{repositories: ["` + repositories + `"], actions: [pull]}]
 `
+}
+
+func issuerJWKS(t *testing.T) string {
+	t.Helper()
+	jwks, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: issuerKey().Public(), KeyID: "k1", Algorithm: "RS256", Use: "sig"}}})
+	must(t, err)
+	return string(jwks)
 }
 
 func serviceAccountToken(t *testing.T, issuer string) string {

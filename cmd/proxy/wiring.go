@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -38,16 +39,19 @@ func loadPolicy(cfg *Config) (*exchange.Policy, error) {
 	return exchange.ParsePolicy(files...)
 }
 
-// policyWarnings names what in the policy no request can match.
+// policyWarnings names what in the policy does less, or more, than it seems.
 func policyWarnings(cfg *Config, policy *exchange.Policy) []string {
-	var clusters, services []string
+	var clusters, unconnected, services []string
 	for i := range cfg.Clusters {
 		clusters = append(clusters, cfg.Clusters[i].Name)
+		if !cfg.Clusters[i].Kubernetes.connected() {
+			unconnected = append(unconnected, cfg.Clusters[i].Name)
+		}
 	}
 	for i := range cfg.Registries {
 		services = append(services, cfg.Registries[i].Service)
 	}
-	return policy.Unused(clusters, services)
+	return slices.Concat(policy.Unused(clusters, services), policy.WithoutLabels(unconnected))
 }
 
 func newVerifier(cfg *Config, logger *slog.Logger) (*oidc.Verifier, error) {
