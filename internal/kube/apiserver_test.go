@@ -141,6 +141,13 @@ func (s *apiServer) count(prefix string) int {
 	return n
 }
 
+// asked returns the requests that were not counted.
+func (s *apiServer) asked() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.requests)
+}
+
 // hang lets a request wait until its client gives up.
 func hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 

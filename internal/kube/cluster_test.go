@@ -133,7 +133,9 @@ func TestLookup(t *testing.T) {
 		{"fallback to no such node", all, with(func(id *oidc.Identity) {
 			id.Pod, id.Node = oidc.ObjectRef{Name: "orphan", UID: "uid-orphan"}, oidc.ObjectRef{}
 		}), withNode(&exchange.Node{Name: "node-9"}), nil},
-		{"fallback before a node is chosen", all, with(func(id *oidc.Identity) { id.Pod, id.Node = oidc.ObjectRef{Name: "waits", UID: "uid-waits"}, oidc.ObjectRef{} }), facts, nil},
+		{"fallback before a node is chosen", all, with(func(id *oidc.Identity) {
+			id.Pod, id.Node = oidc.ObjectRef{Name: "waits", UID: "uid-waits"}, oidc.ObjectRef{}
+		}), facts, nil},
 		{"fallback to a pod made again", ClusterConfig{NodeFallback: true}, with(func(id *oidc.Identity) { id.Pod.UID, id.Node = "uid-old", oidc.ObjectRef{} }),
 			exchange.Facts{}, gone("Pod", "team-a/web-1", "uid-old", "uid-pod")},
 	} {
@@ -181,8 +183,8 @@ func TestRequests(t *testing.T) {
 						t.Errorf("%d watches of %s", n, r)
 					}
 				}
-				if len(s.requests) > 0 || s.userAgent != "pullpass" {
-					t.Errorf("user agent %s, also asked: %v", s.userAgent, s.requests)
+				if len(s.asked()) > 0 || s.userAgent != "pullpass" {
+					t.Errorf("user agent %s, also asked: %v", s.userAgent, s.asked())
 				}
 			})
 		})
@@ -219,8 +221,8 @@ func TestNamesStayNames(t *testing.T) {
 				t.Errorf("%v: %v", id, err)
 			}
 		}
-		if len(s.requests) > 0 {
-			t.Errorf("requests %v", s.requests)
+		if len(s.asked()) > 0 {
+			t.Errorf("requests %v", s.asked())
 		}
 	})
 }
@@ -331,8 +333,8 @@ func TestAnnotationKeys(t *testing.T) {
 		}
 		set := func(keys ...string) error { return c.SetAnnotationKeys(t.Context(), keys) }
 		// Before anything is watched there is nothing to list.
-		if err := set("other"); err != nil || len(s.requests) > 0 {
-			t.Fatalf("%v, %v", err, s.requests)
+		if err := set("other"); err != nil || len(s.asked()) > 0 {
+			t.Fatalf("%v, %v", err, s.asked())
 		}
 		want(map[string]string{"other": "x"})
 		run(t, c)

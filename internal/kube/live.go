@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -195,8 +196,13 @@ func isAbsent(err error, s subject) bool {
 		!apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// explain adds what to do, where that is known.
+// explain adds what to do, where that is known. It leaves out the URL, which
+// differs from try to try.
 func explain(err error, verb, resource string) error {
+	var request *url.Error
+	if errors.As(err, &request) {
+		err = request.Err
+	}
 	switch {
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%w: give the proxy's ClusterRole the verb %q on %q", err, verb, resource)

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
@@ -313,9 +314,9 @@ func (l *lister) WatchWithContext(ctx context.Context, options metav1.ListOption
 	watched, err := r.source.WatchWithContext(ctx, options)
 	if err != nil {
 		cancel()
-		// API servers that do not stream lists (before 1.32, or without the
-		// feature) say 422; the reflector lists next.
-		if !streaming || !apierrors.IsInvalid(err) {
+		// A stream that fails is no fault yet: the reflector lists next, as it must
+		// where lists cannot be streamed. It does not after these two.
+		if !streaming || utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
 			r.failed("watch", err)
 		}
 		return nil, err

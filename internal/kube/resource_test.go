@@ -1,0 +1,368 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+)
+
+// podNames returns what is known of the pods: NAME=UID.
+func podNames(c *Cluster) []string {
+	c.pods.mu.RLock()
+	defer c.pods.mu.RUnlock()
+	names := []string{}
+	for key, known := range c.pods.objects {
+		names = append(names, key.name+"="+known.uid)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func podStatus(c *Cluster) ResourceStatus {
+	resources := c.Status().Resources
+	return resources[slices.IndexFunc(resources, func(r ResourceStatus) bool { return r.Resource == "pods" })]
+}
+
+// restarts are the ways in which a watch ends, and what happens meanwhile must
+// be seen afterwards: a pod made, one deleted, one made again.
+func TestWatchRestarts(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		end  func(s *apiServer, change func())
+	}{
+		{"by itself", func(s *apiServer, change func()) {
+			time.Sleep(30 * time.Minute)
+			change()
+		}},
+		{"compacted", func(s *apiServer, change func()) {
+			s.fail("watch pods", status(http.StatusInternalServerError, "InternalError", "starting"))
+			s.fail("list pods", status(http.StatusInternalServerError, "InternalError", "starting"))
+			s.compact()
+			synctest.Wait()
+			change()
+			s.compact() // so that the place where it stopped is no more
+			s.fail("watch pods", nil)
+			s.fail("list pods", nil)
+		}},
+		{"refused", func(s *apiServer, change func()) {
+			s.refuse(true)
+			time.Sleep(time.Minute)
+			change()
+			s.refuse(false)
+		}},
+		{"refused and compacted", func(s *apiServer, change func()) {
+			s.refuse(true)
+			time.Sleep(time.Minute)
+			change()
+			s.compact()
+			s.refuse(false)
+		}},
+		{"hangs", func(s *apiServer, change func()) {
+			s.fail("watch pods", func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(http.StatusOK)
+				w.(http.Flusher).Flush()
+				<-r.Context().Done()
+			})
+			s.fail("list pods", hang)
+			s.compact()
+			change()
+			time.Sleep(11 * time.Minute) // the longest watch, and its overrun
+			s.fail("watch pods", nil)
+			s.fail("list pods", nil)
+			time.Sleep(11 * time.Minute)
+		}},
+	} {
+		for name, streams := range map[string]bool{"streamed": true, "listed": false} {
+			t.Run(test.name+" "+name, func(t *testing.T) {
+				in(t, func(t *testing.T) {
+					s := newAPIServer(team()...)
+					s.streams = streams
+					c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
+					run(t, c)
+					if got, want := podNames(c), []string{"orphan=uid-orphan", "waits=uid-waits", "web-1=uid-pod"}; !slices.Equal(got, want) {
+						t.Fatalf("pods %v", got)
+					}
+					test.end(s, func() {
+						s.remove("pods", "team-a", "orphan")
+						s.put(thing{resource: "pods", namespace: "team-a", name: "waits", uid: "uid-again"},
+							thing{resource: "pods", namespace: "team-a", name: "new", uid: "uid-new"})
+					})
+					time.Sleep(time.Minute)
+					synctest.Wait()
+					if got, want := podNames(c), []string{"new=uid-new", "waits=uid-again", "web-1=uid-pod"}; !slices.Equal(got, want) {
+						t.Errorf("pods %v, want %v", got, want)
+					}
+					if got, want := podStatus(c), (ResourceStatus{Resource: "pods", Synced: true, Objects: 3}); got != want {
+						t.Errorf("status %+v", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Where lists are not streamed they come in pages, and never from a cache that
+// may be older than what was known before.
+func TestPages(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		s.streams = false
+		for i := range 2 * pageSize {
+			s.put(thing{resource: "pods", namespace: "team-b", name: fmt.Sprintf("pod-%04d", i), uid: fmt.Sprint("uid-", i)})
+		}
+		c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
+		run(t, c)
+		if got := podStatus(c); got.Objects != 2*pageSize+3 {
+			t.Errorf("status %+v", got)
+		}
+		if n := s.count("list pods ?limit=500") + s.count("list pods?continue=") + s.count("list pods?limit=500"); n != 3 {
+			t.Errorf("%d pages of three; others: %v", n, s.asked())
+		}
+		s.fail("list pods", status(http.StatusInternalServerError, "InternalError", "no"))
+		s.compact()
+		s.compact()
+		s.fail("list pods", nil)
+		time.Sleep(time.Minute)
+		for _, request := range s.asked() {
+			if strings.HasPrefix(request, "list") && (!strings.Contains(request, "limit=500") || strings.Contains(request, "resourceVersion=0&")) {
+				t.Error(request)
+			}
+		}
+	})
+}
+
+// Readiness and logs say what is wrong and what to do, until it works again.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	forbidden := func(verb string) http.HandlerFunc {
+		return status(403, "Forbidden", `pods is forbidden: User "u" cannot `+verb+` resource "pods"`)
+	}
+	for _, test := range []struct {
+		name   string
+		spoil  func(s *apiServer)
+		synced bool
+		want   string
+	}{
+		{"neither list nor watch", func(s *apiServer) {
+			s.fail("watch pods", forbidden("watch"))
+			s.fail("list pods", forbidden("list"))
+		}, false, `give the proxy's ClusterRole the verb "list" on "pods"`},
+		{"no watch", func(s *apiServer) { s.fail("watch pods", forbidden("watch")) }, true, `give the proxy's ClusterRole the verb "watch" on "pods"`},
+		{"unauthorized", func(s *apiServer) {
+			s.fail("watch pods", status(401, "Unauthorized", "Unauthorized"))
+			s.fail("list pods", status(401, "Unauthorized", "Unauthorized"))
+		}, false, "does not know the proxy's credentials: renew them"},
+		{"refused", func(s *apiServer) { s.refuse(true) }, false, "connection refused"},
+		{"hangs", func(s *apiServer) {
+			s.fail("watch pods", hang)
+			s.fail("list pods", hang)
+		}, false, "context deadline exceeded"},
+		{"no list", func(s *apiServer) {
+			s.streams = false
+			s.fail("list pods", says(200, "application/json", `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"x"}}]}`))
+		}, false, "the API server sent one of pods without name or UID"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			in(t, func(t *testing.T) {
+				var log bytes.Buffer
+				s := newAPIServer(team()...)
+				test.spoil(s)
+				c := newTestCluster(t, s, ClusterConfig{PodChecks: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				if got := podStatus(c); got != (ResourceStatus{Resource: "pods"}) {
+					t.Errorf("before: %+v", got)
+				}
+				go c.Run(t.Context())
+				time.Sleep(30 * time.Minute)
+				synctest.Wait()
+				if got := podStatus(c); got.Synced != test.synced || !strings.Contains(got.LastFailure, test.want) {
+					t.Errorf("status %+v", got)
+				}
+				// Somebody must be able to read the log afterwards.
+				if n := strings.Count(log.String(), "resource=pods"); n == 0 || n > 2 {
+					t.Errorf("%d lines in the log:\n%s", n, &log)
+				}
+				s.refuse(false)
+				s.fail("watch pods", nil)
+				s.fail("list pods", nil)
+				time.Sleep(15 * time.Minute)
+				synctest.Wait()
+				if got, want := podStatus(c), (ResourceStatus{Resource: "pods", Synced: true, Objects: 3}); got != want {
+					t.Errorf("afterwards: %+v", got)
+				}
+				if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), `level=INFO msg="objects are watched again" cluster=one resource=pods`) {
+					t.Errorf("log\n%s", &log)
+				}
+			})
+		})
+	}
+}
+
+// An API server without the feature to stream lists is no fault, and the end of
+// history is none.
+func TestNoFault(t *testing.T) {
+	in(t, func(t *testing.T) {
+		var log bytes.Buffer
+		s := newAPIServer(team()...)
+		s.streams = false
+		run(t, newTestCluster(t, s, ClusterConfig{PodChecks: true, Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+		time.Sleep(time.Minute)
+		s.compact()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if log.Len() > 0 {
+			t.Errorf("log\n%s", &log)
+		}
+	})
+}
+
+// A limit on requests, as a kubeconfig may bring it, is none on watches.
+func TestTimeLimitOfTheConnection(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		c, err := NewCluster(ClusterConfig{Name: "one", REST: &rest.Config{Host: "http://api.example.com", Transport: s, Timeout: time.Second}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, c)
+		s.count("watch")
+		time.Sleep(4 * time.Minute)
+		if n := s.count("watch"); n != 0 {
+			t.Errorf("%d watches had to begin again", n)
+		}
+	})
+}
+
+// Run returns when its context ends, also while the API server is down.
+func TestRunEnds(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		s.refuse(true)
+		c := newTestCluster(t, s, ClusterConfig{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		c.Run(ctx)
+		if took := time.Since(began); took != time.Minute {
+			t.Errorf("it took %s", took)
+		}
+		time.Sleep(time.Minute) // for the reflectors
+	})
+}
+
+// A full object: whatever is not wanted would be in memory for every pod.
+func TestKeptIsWhatIsWanted(t *testing.T) {
+	t.Parallel()
+	metadata := metav1.ObjectMeta{
+		Name: "NAME", Namespace: "NAMESPACE", UID: "UID", GenerateName: "x", SelfLink: "x", ResourceVersion: "x", Generation: 7,
+		Labels: map[string]string{"LABEL": "L"}, Annotations: map[string]string{"ANNOTATION": "A", "x": "x"},
+		Finalizers: []string{"x"}, OwnerReferences: []metav1.OwnerReference{{APIVersion: "x", Kind: "x", Name: "x", UID: "x"}},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x", FieldsV1: &metav1.FieldsV1{Raw: []byte("x")}}},
+	}
+	node := corev1.Node{ObjectMeta: metadata, Status: corev1.NodeStatus{
+		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}, {Type: corev1.NodeHostName, Address: "x"}},
+		Images:    []corev1.ContainerImage{{Names: []string{"x"}}}, NodeInfo: corev1.NodeSystemInfo{MachineID: "x"},
+	}}
+	pod := corev1.Pod{ObjectMeta: metadata, Spec: corev1.PodSpec{NodeName: "NODE", Hostname: "x"}, Status: corev1.PodStatus{PodIP: "x"}}
+	id := []string{"NAME", "NAMESPACE", "UID"}
+	for _, test := range []struct {
+		name string
+		keep func(metav1.Object) object
+		from metav1.Object
+		want []string
+	}{
+		{"ServiceAccount", keepAnnotations([]string{"ANNOTATION", "none"}), &metav1.PartialObjectMetadata{ObjectMeta: metadata}, []string{"A", "ANNOTATION"}},
+		{"ServiceAccount without keys", keepAnnotations(nil), &metav1.PartialObjectMetadata{ObjectMeta: metadata}, nil},
+		{"Namespace", keepLabels, &metav1.PartialObjectMetadata{ObjectMeta: metadata}, []string{"L", "LABEL"}},
+		{"Pod", keepIdentity, &metav1.PartialObjectMetadata{ObjectMeta: metadata}, nil},
+		{"Pod with its node", keepNodeName, &pod, []string{"NODE"}},
+		{"Node", keepNode(false), &metav1.PartialObjectMetadata{ObjectMeta: metadata}, []string{"NAME", "UID"}},
+		{"Node with labels", keepNode(true), &metav1.PartialObjectMetadata{ObjectMeta: metadata}, []string{"L", "LABEL", "NAME", "UID"}},
+		{"Node with addresses", keepNode(false), &node, []string{"an address", "NAME", "UID"}},
+	} {
+		i, err := (&resource{keep: test.keep}).convert(test.from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := texts(reflect.ValueOf(i))
+		want := append(slices.Clone(id), test.want...)
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %v is kept, want %v", test.name, got, want)
+		}
+	}
+}
+
+// texts returns all texts and numbers that v leads to, and that there is an
+// address.
+func texts(v reflect.Value) (found []string) {
+	switch v.Kind() {
+	case reflect.String:
+		if v.String() != "" {
+			found = append(found, v.String())
+		}
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			found = texts(v.Elem())
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			found = append(found, texts(v.Index(i))...)
+		}
+	case reflect.Map:
+		for _, key := range v.MapKeys() {
+			found = append(append(found, texts(key)...), texts(v.MapIndex(key))...)
+		}
+	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[netip.Addr]() {
+			return []string{"an address"}
+		}
+		for i := range v.NumField() { // a unique.Handle leads to its text
+			found = append(found, texts(v.Field(i))...)
+		}
+	case reflect.Int, reflect.Int64:
+		if v.Int() != 0 {
+			found = append(found, fmt.Sprint(v.Int()))
+		}
+	}
+	return found
+}
+
+// What has no identity is not stored under an empty one.
+func TestConvertRefuses(t *testing.T) {
+	t.Parallel()
+	r := &resource{name: "pods", keep: keepIdentity, objects: map[objectKey]object{}}
+	for _, bad := range []any{
+		"text",
+		&metav1.Status{},
+		&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "x"}},
+		&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{UID: types.UID("x")}},
+	} {
+		s := (*store)(r)
+		if s.Add(bad) == nil || s.Update(bad) == nil || s.Delete(bad) == nil || s.Replace([]any{bad}, "") == nil {
+			t.Errorf("%T was accepted", bad)
+		}
+		if _, err := s.Transformer()(bad); err == nil {
+			t.Errorf("%T was converted", bad)
+		}
+	}
+	if len(r.objects) != 0 {
+		t.Errorf("objects %v", r.objects)
+	}
+}
