@@ -1,8 +1,11 @@
 package main
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"testing"
 )
 
@@ -42,5 +45,19 @@ func TestCallerAddress(t *testing.T) {
 				t.Errorf("got %q, via proxy %t, want %q, %t", got, got.ViaProxy, test.want, test.viaProxy)
 			}
 		})
+	}
+}
+
+// What the client presented is handed on whole, the leaf first.
+func TestCallerCertificates(t *testing.T) {
+	t.Parallel()
+	r := httptest.NewRequest("GET", "/token", nil)
+	if got := callerOf(nil)(r).Certificates; got != nil {
+		t.Errorf("certificates %v without TLS", got)
+	}
+	presented := []*x509.Certificate{{}, {}}
+	r.TLS = &tls.ConnectionState{PeerCertificates: presented}
+	if got := callerOf(nil)(r).Certificates; !slices.Equal(got, presented) {
+		t.Errorf("certificates %v, want %v", got, presented)
 	}
 }

@@ -104,7 +104,7 @@ func (a *Admission) lookup(ctx context.Context, id oidc.Identity) (Facts, error)
 // nodeOf returns the Node object that the identity names, or nil. Names are
 // reused: what is known of another UID says nothing about this node.
 func nodeOf(id *oidc.Identity, facts Facts) *Node {
-	if id.Node.UID == "" || facts.Node == nil || id.Node != (oidc.ObjectRef{Name: facts.Node.Name, UID: facts.Node.UID}) {
+	if id.Node.UID == "" || facts.Node == nil || facts.Node.UID != id.Node.UID {
 		return nil
 	}
 	return facts.Node

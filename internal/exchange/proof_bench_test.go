@@ -1,0 +1,49 @@
+package exchange_test
+
+import (
+	"context"
+	"crypto/x509"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+)
+
+// BenchmarkProof tells what a caller's proof adds to an exchange.
+//
+//	off       nobody asks
+//	address   one of the Node's addresses
+//	known     a certificate that was presented before: every pull but the first
+//	verified  a certificate that was not, by way of an intermediate
+func BenchmarkProof(b *testing.B) {
+	ca := newCA(b)
+	intermediate := ca.sign(b, authority("intermediate"))
+	from := caller("192.0.2.7")
+	from.Certificates = presented(intermediate.sign(b), intermediate)
+	pool := ca.pool()
+	for _, bench := range []struct {
+		name   string
+		mode   exchange.ProofMode
+		method exchange.ProofMethod
+		cas    func() *x509.CertPool
+	}{
+		{"off", exchange.ProofOff, exchange.ProofAddress, nil},
+		{"address", exchange.ProofEnforce, exchange.ProofAddress, nil},
+		{"known", exchange.ProofEnforce, exchange.ProofCertificate, always(pool)},
+		{"verified", exchange.ProofEnforce, exchange.ProofCertificate, pool.Clone},
+	} {
+		b.Run("proof="+bench.name, func(b *testing.B) {
+			r := newRig(b, nil)
+			a, err := exchange.NewAdmission(exchange.AdmissionConfig{
+				Objects: node1At("10.0.0.7", "192.0.2.7"), Nodes: proving(bench.mode, bench.cas, bench.method), Now: r.Now,
+			})
+			must(b, err)
+			id := identityOn("prod", "node1")
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := a.Admit(context.Background(), id, from, new(exchange.Event)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
