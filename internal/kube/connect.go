@@ -34,18 +34,27 @@ const (
 // about 10 KiB.
 const maxKubeconfigBytes = 1 << 20
 
+const kubeconfigRemedy = "write it as kubectl config view --raw --minify prints it"
+
 // InCluster returns the connection of the pod's own ServiceAccount.
 func InCluster() (*rest.Config, error) {
 	config, err := rest.InClusterConfig()
 	if err != nil {
 		return nil, fmt.Errorf("no connection from inside the cluster: %w: run as a pod with automountServiceAccountToken, or give a kubeconfig file", err)
 	}
-	// client-go would go on with the CAs of the system, of which any could
-	// speak for the API server.
-	if config.CAFile == "" {
-		return nil, errors.New("no connection from inside the cluster: ca.crt of the ServiceAccount cannot be read: let the pod mount it, or give a kubeconfig file")
+	if err := requireCA(config); err != nil {
+		return nil, err
 	}
 	return config, nil
+}
+
+// requireCA refuses what client-go accepts when it cannot read the ServiceAccount's
+// CA: the CAs of the system, of which any could speak for the API server.
+func requireCA(config *rest.Config) error {
+	if config.CAFile == "" {
+		return errors.New("no connection from inside the cluster: ca.crt beside the ServiceAccount's token cannot be read: let the pod mount it, or give a kubeconfig file")
+	}
+	return nil
 }
 
 // Kubeconfig returns the connection of the current context of a file. Relative
@@ -57,8 +66,7 @@ func Kubeconfig(file string) (*rest.Config, error) {
 	}
 	config, err := clientcmd.Load(data)
 	if err != nil {
-		// Not err: it quotes what it could not read, and that may be a secret.
-		return nil, fmt.Errorf("%s: is not a kubeconfig: write one as kubectl config view --raw --minify prints it", file)
+		return nil, fmt.Errorf("%s: is not a kubeconfig: %w: %s", file, err, kubeconfigRemedy)
 	}
 	if config.CurrentContext == "" {
 		return nil, fmt.Errorf("%s: has no current-context: choose one with kubectl config use-context", file)
@@ -74,7 +82,11 @@ func Kubeconfig(file string) (*rest.Config, error) {
 	}
 	connection, err := clientcmd.NewNonInteractiveClientConfig(*config, config.CurrentContext, nil, nil).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("%s: context %q: %w: write it as kubectl config view --raw --minify prints it", file, config.CurrentContext, err)
+		return nil, fmt.Errorf("%s: context %q: %w: %s", file, config.CurrentContext, err, kubeconfigRemedy)
+	}
+	// Who may pull depends on these answers, so nobody on the way may give them.
+	if connection.Insecure || !rest.IsConfigTransportTLS(*connection) {
+		return nil, fmt.Errorf("%s: context %q: the server is not authenticated: give it an https URL and certificate-authority, without insecure-skip-tls-verify", file, config.CurrentContext)
 	}
 	return connection, nil
 }
