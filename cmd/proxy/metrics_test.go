@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -156,6 +157,33 @@ pullpass_issuer_keys_fetched_timestamp_seconds{cluster="prod-us"} 0
 pullpass_issuer_keys{cluster="prod-eu"} 2
 pullpass_issuer_keys{cluster="prod-us"} 0
 `, "pullpass_issuer_key_fetches_total", "pullpass_issuer_keys", "pullpass_issuer_keys_fetched_timestamp_seconds")
+}
+
+func TestMetricsShowConnections(t *testing.T) {
+	t.Parallel()
+	m := testMetrics()
+	m.watchKubernetes("prod-eu", func() kube.ClusterStatus {
+		return kube.ClusterStatus{
+			Resources: []kube.ResourceStatus{{Resource: "pods", Synced: true, Objects: 7}, {Resource: "nodes", LastFailure: "secret cause"}},
+			Gets:      kube.GetCounts{Found: 1, Gone: 2, Failed: 3},
+		}
+	})
+	m.watchKubernetes("prod-us", func() kube.ClusterStatus { return kube.ClusterStatus{} })
+	m.watchPodEvents(func() map[string]uint64 { return map[string]uint64{"prod-eu": 5, "prod-us": 0} })
+	expectMetrics(t, m, `
+pullpass_kubernetes_confirmations_total{cluster="prod-eu",result="failed"} 3
+pullpass_kubernetes_confirmations_total{cluster="prod-eu",result="found"} 1
+pullpass_kubernetes_confirmations_total{cluster="prod-eu",result="gone"} 2
+pullpass_kubernetes_confirmations_total{cluster="prod-us",result="failed"} 0
+pullpass_kubernetes_confirmations_total{cluster="prod-us",result="found"} 0
+pullpass_kubernetes_confirmations_total{cluster="prod-us",result="gone"} 0
+pullpass_kubernetes_objects{cluster="prod-eu",resource="nodes"} 0
+pullpass_kubernetes_objects{cluster="prod-eu",resource="pods"} 7
+pullpass_kubernetes_synced{cluster="prod-eu",resource="nodes"} 0
+pullpass_kubernetes_synced{cluster="prod-eu",resource="pods"} 1
+pullpass_pod_event_failures_total{cluster="prod-eu"} 5
+pullpass_pod_event_failures_total{cluster="prod-us"} 0
+`, "pullpass_kubernetes_confirmations_total", "pullpass_kubernetes_objects", "pullpass_kubernetes_synced", "pullpass_pod_event_failures_total")
 }
 
 type fixedKeys struct {

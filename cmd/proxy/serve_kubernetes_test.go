@@ -1,182 +1,18 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"encoding/pem"
-	"errors"
-	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
-
-type object = map[string]any
-
-// apiServer is as much of an API server as the proxy asks, over TLS. It serves
-// what the real one cannot be made to show at will: lists that fail. What is
-// said about real ones is in e2e.
-type apiServer struct {
-	*httptest.Server
-
-	mu       sync.Mutex
-	objects  map[string][]object // by resource
-	events   []object            // that were written
-	failList func()              // called for each list of ServiceAccounts, which then fails; nil: they succeed
-}
-
-func newAPIServer(t *testing.T) *apiServer {
-	t.Helper()
-	a := &apiServer{objects: map[string][]object{
-		"serviceaccounts": {newObject("team-a", "web", "uid-1")},
-		"pods":            {newObject("team-a", "web-0", "uid-2")},
-		"nodes":           {newObject("", "node1", "uid-3"), newObject("", "node2", "uid-4")},
-		"namespaces":      {newObject("", "team-a", "uid-5")},
-	}}
-	a.Server = httptest.NewUnstartedServer(a)
-	a.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
-	a.StartTLS()
-	t.Cleanup(a.Close)
-	t.Cleanup(a.CloseClientConnections) // watches
-	return a
-}
-
-func newObject(namespace, name, uid string) object {
-	return object{"metadata": object{"namespace": namespace, "name": name, "uid": uid, "resourceVersion": "1"}}
-}
-
-func (a *apiServer) kubeconfig() string {
-	ca, _ := json.Marshal(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Certificate().Raw}))
-	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
-"clusters": [{"name": "c", "cluster": {"server": %q, "certificate-authority-data": %s}}],
-"users": [{"name": "u", "user": {"token": "kubeconfig-secret"}}],
-"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}`, a.URL, ca)
-}
-
-// set adds a field to the only object of this name.
-func (a *apiServer) set(resource, name, field string, value any) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, o := range a.objects[resource] {
-		metadata := o["metadata"].(object)
-		if metadata["name"] != name {
-			continue
-		}
-		if field == "labels" || field == "annotations" {
-			metadata[field] = value
-		} else {
-			o[field] = value
-		}
-	}
-}
-
-func (a *apiServer) failLists(called func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.failList = called
-}
-
-func (a *apiServer) written() []object {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Clone(a.events)
-}
-
-// ServeHTTP answers /api/v1[/namespaces/NAMESPACE]/RESOURCE[/NAME].
-func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/api/v1/"), "/")
-	namespace, name := "", ""
-	if len(parts) > 2 {
-		namespace, parts = parts[1], parts[2:]
-	}
-	resource := parts[0]
-	if len(parts) == 2 {
-		name = parts[1]
-	}
-	query := r.URL.Query()
-	switch {
-	case r.Header.Get("Authorization") != "Bearer kubeconfig-secret":
-		answerStatus(w, http.StatusUnauthorized, "Unauthorized", object{})
-	case r.Method == http.MethodPost && resource == "events":
-		var event object
-		_ = json.NewDecoder(r.Body).Decode(&event)
-		a.mu.Lock()
-		a.events = append(a.events, event)
-		a.mu.Unlock()
-		_ = json.NewEncoder(w).Encode(event)
-	case query.Get("sendInitialEvents") != "": // as API servers do that do not stream lists
-		answerStatus(w, http.StatusUnprocessableEntity, "Invalid", object{})
-	case query.Get("watch") != "":
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done() // nothing ever happens
-	case name != "":
-		a.answerGet(w, resource, namespace, name)
-	default:
-		a.answerList(w, resource)
-	}
-}
-
-func (a *apiServer) answerGet(w http.ResponseWriter, resource, namespace, name string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, o := range a.objects[resource] {
-		if metadata := o["metadata"].(object); metadata["name"] == name && metadata["namespace"] == namespace {
-			answerJSON(w, http.StatusOK, asKind(o, resource))
-			return
-		}
-	}
-	answerStatus(w, http.StatusNotFound, "NotFound", object{"kind": resource, "name": name})
-}
-
-func (a *apiServer) answerList(w http.ResponseWriter, resource string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if resource == "serviceaccounts" && a.failList != nil {
-		a.failList()
-		answerStatus(w, http.StatusInternalServerError, "InternalError", object{})
-		return
-	}
-	kind := "PartialObjectMetadataList"
-	version := "meta.k8s.io/v1"
-	if resource == "nodes" {
-		kind, version = "NodeList", "v1"
-	}
-	items := []object{}
-	for _, o := range a.objects[resource] {
-		items = append(items, asKind(o, resource))
-	}
-	answerJSON(w, http.StatusOK, object{"apiVersion": version, "kind": kind, "metadata": object{"resourceVersion": "1"}, "items": items})
-}
-
-// asKind returns a whole object, which has everything of its metadata as well.
-func asKind(o object, resource string) object {
-	kinds := map[string]string{"nodes": "Node", "pods": "Pod", "serviceaccounts": "ServiceAccount", "namespaces": "Namespace"}
-	whole := object{"apiVersion": "v1", "kind": kinds[resource]}
-	for field, value := range o {
-		whole[field] = value
-	}
-	return whole
-}
-
-func answerStatus(w http.ResponseWriter, code int, reason string, details object) {
-	answerJSON(w, code, object{"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": reason, "message": reason, "code": code, "details": details})
-}
-
-func answerJSON(w http.ResponseWriter, code int, value any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(value)
-}
 
 func (p *proxy) ready(t *testing.T) bool {
 	t.Helper()
@@ -365,143 +201,22 @@ func TestPolicyWaitsForItsAnnotations(t *testing.T) {
 	}
 }
 
-// explain asks by the same code as serve, and says what was asked.
-func TestExplainAsksTheAPIServer(t *testing.T) {
+// Ready is who has listed everything once, also if the API server is down by now.
+func TestReadinessOfConnections(t *testing.T) {
 	t.Parallel()
-	api := newAPIServer(t)
-	api.set("serviceaccounts", "web", "annotations", object{"pullpass.dev/repositories": "team-a/web"})
-	api.set("namespaces", "team-a", "labels", object{"team": "a", "tier": "gold"})
-	api.set("nodes", "node1", "labels", object{"pool": "build"})
-	api.set("nodes", "node1", "status", object{"addresses": []object{{"type": "InternalIP", "address": "192.0.2.1"}}})
-	api.set("pods", "web-0", "spec", object{"nodeName": "node1"})
-	raw := serviceAccountToken(t, "https://issuer.example.com")
-	onNode2 := tokenWith(t, func(k object) { k["node"] = object{"name": "node2", "uid": "uid-4"} })
-	gone := tokenWith(t, func(k object) { k["pod"] = object{"name": "web-0", "uid": "uid-old"} })
-	unnamed := tokenWith(t, func(k object) { delete(k, "node") })
-	const asked = "  node: {selector: pool=build, fallback: api, proof: {mode: MODE, methods: [METHODS], clientCAFile: nodes.crt}}\n"
-	settings := func(mode, methods string) string {
-		text := strings.NewReplacer("MODE", mode, "METHODS", methods).Replace(asked)
-		if !strings.Contains(methods, proofCertificate) {
-			text = strings.Replace(text, ", clientCAFile: nodes.crt", "", 1)
-		}
-		return text
-	}
-	as := []string{"--as", "prod/team-a/web"}
-	by := func(token string, more ...string) []string { return append([]string{"--token-file", token}, more...) }
 	for name, test := range map[string]struct {
-		cluster string
-		args    []string
-		want    []string
-		not     string
+		resources []kube.ResourceStatus
+		want      check
 	}{
-		"a name": {settings(modeEnforce, "address"), as, []string{
-			"UID uid-1", `annotation   pullpass.dev/repositories: "team-a/web"`, "labels       of the namespace: team=a,tier=gold",
-			"caller       is not judged: only a token names a node", "GRANTED: pull",
-		}, "REFUSED"},
-		"a token": {settings(modeOff, "address"), by(raw, "--caller", "192.0.2.9"), []string{
-			"node         node1, UID uid-3\n", "selector     the node matches pool=build", "caller       192.0.2.9 is not judged: node.proof is off in this cluster", "GRANTED: pull",
-		}, "REFUSED"},
-		"the pod's node": {settings(modeOff, "address"), by(unnamed), []string{"node         node1, UID uid-3, says the API server", "GRANTED: pull"}, "caller"},
-		"a pod that is gone": {settings(modeEnforce, "address"), by(gone, "--caller", "192.0.2.1"), []string{
-			"REFUSED      the Pod team-a/web-0 that the token names was deleted", "reason       pod_gone",
-		}, "GRANTED"},
-		"another node": {settings(modeOff, "address"), by(onNode2), []string{"node         node2, UID uid-4", "REFUSED      only nodes that match", "reason       node_not_selected"}, "GRANTED"},
-		"an address of the node": {settings(modeEnforce, "address"), by(raw, "--caller", "192.0.2.1"), []string{
-			"caller       192.0.2.1 is an address of the node", "GRANTED: pull",
-		}, "REFUSED"},
-		"another address": {settings(modeEnforce, "address"), by(raw, "--caller", "192.0.2.9"), []string{
-			`caller       the caller is not proven to be the token's node "node1"`, "REFUSED      node.proof.mode is enforce (403)",
-		}, "GRANTED"},
-		"another address, watched": {settings(modeAudit, "address"), by(raw, "--caller", "192.0.2.9"), []string{
-			"not proven", "node.proof.mode is audit: it is written down, and nobody is refused", "GRANTED: pull",
-		}, "REFUSED"},
-		"another address, and certificates": {settings(modeEnforce, "certificate, address"), by(raw, "--caller", "192.0.2.9"), []string{
-			"not proven", "REFUSED (403) unless its client certificate proves it", "GRANTED: pull",
-		}, ""},
-		"a proxy": {settings(modeEnforce, "address"), by(raw, "--caller", "10.0.0.1"), []string{"is that of a trusted proxy", "REFUSED"}, "GRANTED"},
-		"no address": {settings(modeEnforce, "address"), by(raw), []string{
-			"caller       is not judged (node.proof.mode is enforce); --caller ADDRESS does", "GRANTED: pull",
-		}, "REFUSED"},
-		"certificates only": {settings(modeEnforce, "certificate"), by(raw, "--caller", "192.0.2.1"), []string{
-			"caller       is not judged (node.proof.mode is enforce); only a certificate proves one in this cluster", "GRANTED: pull",
-		}, "REFUSED"},
+		"listed":           {[]kube.ResourceStatus{{Resource: "pods", Synced: true}, {Resource: "nodes", Synced: true}}, check{Name: "prod", Healthy: true}},
+		"one is not":       {[]kube.ResourceStatus{{Resource: "pods", Synced: true}, {Resource: "nodes"}}, check{Name: "prod", Message: "nodes: not listed yet"}},
+		"the first is not": {[]kube.ResourceStatus{{Resource: "pods"}, {Resource: "nodes", Synced: true}}, check{Name: "prod", Message: "pods: not listed yet"}},
+		"forbidden": {[]kube.ResourceStatus{{Resource: "pods", LastFailure: "forbidden"}, {Resource: "nodes", LastFailure: "down"}},
+			check{Name: "prod", Message: "pods: forbidden; nodes: down"}},
+		"lost later": {[]kube.ResourceStatus{{Resource: "pods", Synced: true, LastFailure: "down"}}, check{Name: "prod", Healthy: true, Message: "pods: down"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			args := slices.Clone(test.args)
-			p := explainFiles(t, api, test.cluster)
-			if args[0] == "--token-file" {
-				write(t, p, "token.jwt", args[1])
-				args[1] = filepath.Join(p, "token.jwt")
-			}
-			out, err := runExplain(t, p, args...)
-			must(t, err)
-			for _, want := range test.want {
-				if !strings.Contains(out, want) {
-					t.Errorf("no %q in\n%s", want, out)
-				}
-			}
-			if test.not != "" && strings.Contains(out, test.not) {
-				t.Errorf("%q is in\n%s", test.not, out)
-			}
-		})
-	}
-	dir := explainFiles(t, api, "")
-	if _, err := runExplain(t, dir, "--as", "prod/team-a/nobody"); err == nil || err.Error() != `pullpass: --as: cluster "prod" has no ServiceAccount team-a/nobody` {
-		t.Errorf("a name that nobody has: %v", err)
-	}
-	write(t, dir, "token.jwt", raw)
-	if _, err := runExplain(t, dir, "--token-file", filepath.Join(dir, "token.jwt"), "--caller", "worker-17"); err == nil || err.Error() != `pullpass: --caller "worker-17" is not an IP address` {
-		t.Errorf("a caller that is no address: %v", err)
-	}
-}
-
-// Without its API server there is no answer, and that is said at once.
-func TestExplainWithAnAPIServerDown(t *testing.T) {
-	t.Parallel()
-	api := newAPIServer(t)
-	dir := explainFiles(t, api, "")
-	api.Close()
-	write(t, dir, "token.jwt", serviceAccountToken(t, "https://issuer.example.com"))
-	for _, args := range [][]string{{"--as", "prod/team-a/web"}, {"--token-file", filepath.Join(dir, "token.jwt")}} {
-		out, err := runExplain(t, dir, args...)
-		if err == nil || !strings.Contains(err.Error(), "cluster prod: cannot get serviceaccounts team-a/web: ") || strings.Contains(out, "REFUSED") || strings.Contains(out, "GRANTED") {
-			t.Errorf("%s: %v\n%s", args[0], err, out)
+		if got := kubernetesCheck("prod", kube.ClusterStatus{Resources: test.resources}); got != test.want {
+			t.Errorf("%s: %+v, want %+v", name, got, test.want)
 		}
 	}
-}
-
-// explainFiles returns a directory with a configuration; cluster are fields of
-// its cluster.
-func explainFiles(t *testing.T, api *apiServer, cluster string) string {
-	t.Helper()
-	dir := t.TempDir()
-	write(t, dir, "kubeconfig", api.kubeconfig())
-	write(t, dir, "policy.yaml", policyFor("elsewhere/**")+annotationRule)
-	write(t, dir, "issuer.json", issuerJWKS(t))
-	write(t, dir, "pullpass.yaml", `
-apiVersion: pullpass.dev/v1alpha1
-kind: ProxyConfiguration
-server: {trustedProxies: [10.0.0.0/8]}
-clusters:
-- name: prod
-  issuer: https://issuer.example.com
-  audiences: [registry.example.com]
-  discovery: {jwksFile: issuer.json}
-  kubernetes: {kubeconfigFile: kubeconfig}
-`+cluster+`
-registries: [{service: registry.example.com, issuer: pullpass.example.com}]
-policyFiles: [policy.yaml]
-`)
-	return dir
-}
-
-func runExplain(t *testing.T, dir string, args ...string) (string, error) {
-	t.Helper()
-	var stdout, stderr bytes.Buffer
-	args = append([]string{"explain", "--config", filepath.Join(dir, "pullpass.yaml"), "--scope", "repository:team-a/web:pull"}, args...)
-	if code := run(t.Context(), args, nil, &stdout, &stderr); code != 0 {
-		return stdout.String(), errors.New(strings.TrimSpace(stderr.String()))
-	}
-	return stdout.String(), nil
 }

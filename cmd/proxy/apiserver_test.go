@@ -1,0 +1,171 @@
+package main
+
+import (
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+type object = map[string]any
+
+// apiServer is as much of an API server as the proxy asks, over TLS. It serves
+// what the real one cannot be made to show at will: lists that fail. What is
+// said about real ones is in e2e.
+type apiServer struct {
+	*httptest.Server
+
+	mu       sync.Mutex
+	objects  map[string][]object // by resource
+	events   []object            // that were written
+	failList func()              // called for each list of ServiceAccounts, which then fails; nil: they succeed
+}
+
+func newAPIServer(t *testing.T) *apiServer {
+	t.Helper()
+	a := &apiServer{objects: map[string][]object{
+		"serviceaccounts": {newObject("team-a", "web", "uid-1")},
+		"pods":            {newObject("team-a", "web-0", "uid-2")},
+		"nodes":           {newObject("", "node1", "uid-3"), newObject("", "node2", "uid-4")},
+		"namespaces":      {newObject("", "team-a", "uid-5")},
+	}}
+	a.Server = httptest.NewUnstartedServer(a)
+	a.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+	a.StartTLS()
+	t.Cleanup(a.Close)
+	t.Cleanup(a.CloseClientConnections) // watches
+	return a
+}
+
+func newObject(namespace, name, uid string) object {
+	return object{"metadata": object{"namespace": namespace, "name": name, "uid": uid, "resourceVersion": "1"}}
+}
+
+func (a *apiServer) kubeconfig() string {
+	ca, _ := json.Marshal(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Certificate().Raw}))
+	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+"clusters": [{"name": "c", "cluster": {"server": %q, "certificate-authority-data": %s}}],
+"users": [{"name": "u", "user": {"token": "kubeconfig-secret"}}],
+"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}`, a.URL, ca)
+}
+
+// set adds a field to the only object of this name.
+func (a *apiServer) set(resource, name, field string, value any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, o := range a.objects[resource] {
+		metadata := o["metadata"].(object)
+		if metadata["name"] != name {
+			continue
+		}
+		if field == "labels" || field == "annotations" {
+			metadata[field] = value
+		} else {
+			o[field] = value
+		}
+	}
+}
+
+func (a *apiServer) failLists(called func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.failList = called
+}
+
+func (a *apiServer) written() []object {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.events)
+}
+
+// ServeHTTP answers /api/v1[/namespaces/NAMESPACE]/RESOURCE[/NAME].
+func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/api/v1/"), "/")
+	namespace, name := "", ""
+	if len(parts) > 2 {
+		namespace, parts = parts[1], parts[2:]
+	}
+	resource := parts[0]
+	if len(parts) == 2 {
+		name = parts[1]
+	}
+	query := r.URL.Query()
+	switch {
+	case r.Header.Get("Authorization") != "Bearer kubeconfig-secret":
+		answerStatus(w, http.StatusUnauthorized, "Unauthorized", object{})
+	case r.Method == http.MethodPost && resource == "events":
+		var event object
+		_ = json.NewDecoder(r.Body).Decode(&event)
+		a.mu.Lock()
+		a.events = append(a.events, event)
+		a.mu.Unlock()
+		_ = json.NewEncoder(w).Encode(event)
+	case query.Get("sendInitialEvents") != "": // as API servers do that do not stream lists
+		answerStatus(w, http.StatusUnprocessableEntity, "Invalid", object{})
+	case query.Get("watch") != "":
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done() // nothing ever happens
+	case name != "":
+		a.answerGet(w, resource, namespace, name)
+	default:
+		a.answerList(w, resource)
+	}
+}
+
+func (a *apiServer) answerGet(w http.ResponseWriter, resource, namespace, name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, o := range a.objects[resource] {
+		if metadata := o["metadata"].(object); metadata["name"] == name && metadata["namespace"] == namespace {
+			answerJSON(w, http.StatusOK, asKind(o, resource))
+			return
+		}
+	}
+	answerStatus(w, http.StatusNotFound, "NotFound", object{"kind": resource, "name": name})
+}
+
+func (a *apiServer) answerList(w http.ResponseWriter, resource string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if resource == "serviceaccounts" && a.failList != nil {
+		a.failList()
+		answerStatus(w, http.StatusInternalServerError, "InternalError", object{})
+		return
+	}
+	kind := "PartialObjectMetadataList"
+	version := "meta.k8s.io/v1"
+	if resource == "nodes" {
+		kind, version = "NodeList", "v1"
+	}
+	items := []object{}
+	for _, o := range a.objects[resource] {
+		items = append(items, asKind(o, resource))
+	}
+	answerJSON(w, http.StatusOK, object{"apiVersion": version, "kind": kind, "metadata": object{"resourceVersion": "1"}, "items": items})
+}
+
+// asKind returns a whole object, which has everything of its metadata as well.
+func asKind(o object, resource string) object {
+	kinds := map[string]string{"nodes": "Node", "pods": "Pod", "serviceaccounts": "ServiceAccount", "namespaces": "Namespace"}
+	whole := object{"apiVersion": "v1", "kind": kinds[resource]}
+	for field, value := range o {
+		whole[field] = value
+	}
+	return whole
+}
+
+func answerStatus(w http.ResponseWriter, code int, reason string, details object) {
+	answerJSON(w, code, object{"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": reason, "message": reason, "code": code, "details": details})
+}
+
+func answerJSON(w http.ResponseWriter, code int, value any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(value)
+}
