@@ -114,24 +114,13 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 		return nil, err
 	}
 	s.metrics = newMetrics(programVersion(), cfg, s.verifier)
-	for service, keys := range s.keys {
-		s.metrics.watchSigningKeys(service, keys)
-	}
-	told := map[string]*rest.Config{} // clusters whose pods are told of refusals
-	for _, c := range s.objects.connected {
-		s.metrics.watchKubernetes(c.name, c.Status)
-		if c.podEvents {
-			told[c.name] = c.rest
-		}
-	}
-	if s.podEvents, err = kube.NewPodEvents(kube.PodEventsConfig{Clusters: told, Logger: logger}); err != nil {
+	if s.podEvents, err = s.newPodEvents(); err != nil {
 		return nil, err
 	}
-	s.metrics.watchPodEvents(s.podEvents.Failures)
 	if s.audit, err = openAudit(cfg.Audit.File, stdout, logger); err != nil {
 		return nil, err
 	}
-	s.metrics.watchAudit(s.audit.Failures)
+	s.watchMetrics()
 	handler, err := exchange.NewHandler(exchange.HandlerConfig{
 		Exchanger: s.exchanger,
 		Recorder:  recorders{s.audit, s.metrics, s.podEvents},
@@ -150,6 +139,28 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 	s.public = publicHandler(handler, http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates))
 	s.admin = adminHandler(s.ready, s.metrics.handler())
 	return s, nil
+}
+
+// newPodEvents is for the clusters whose pods are told of refusals.
+func (s *service) newPodEvents() (*kube.PodEvents, error) {
+	clusters := map[string]*rest.Config{}
+	for _, c := range s.objects.connected {
+		if c.podEvents {
+			clusters[c.name] = c.rest
+		}
+	}
+	return kube.NewPodEvents(kube.PodEventsConfig{Clusters: clusters, Logger: s.logger})
+}
+
+func (s *service) watchMetrics() {
+	for service, keys := range s.keys {
+		s.metrics.watchSigningKeys(service, keys)
+	}
+	for _, c := range s.objects.connected {
+		s.metrics.watchKubernetes(c.name, c.Status)
+	}
+	s.metrics.watchPodEvents(s.podEvents.Failures)
+	s.metrics.watchAudit(s.audit.Failures)
 }
 
 func (s *service) openRegistries() ([]*registryauth.Issuer, error) {
