@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,7 +39,7 @@ func metadataOf(i int, namespace, name string) metav1.ObjectMeta {
 	now := metav1.NewTime(time.Unix(1_772_600_000, 0))
 	field := func(manager string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{Manager: manager, Operation: "Update", APIVersion: "v1", Time: &now, FieldsType: "FieldsV1",
-			FieldsV1: &metav1.FieldsV1{Raw: make([]byte, 700)}}
+			FieldsV1: metav1.NewFieldsV1(strings.Repeat("x", 700))}
 	}
 	return metav1.ObjectMeta{
 		Name: name, GenerateName: "payment-service-worker-7d9c8b6f5d-", Namespace: namespace, UID: types.UID(uuid(i)),

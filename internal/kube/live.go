@@ -113,6 +113,8 @@ func (l *live) wrap(s subject, err error) error {
 	return fmt.Errorf("cluster %s: cannot get %s: %w", l.cluster, s, err)
 }
 
+var errSlow = errors.New("the API server did not answer in time")
+
 var errBusy = errors.New("too many requests wait for the API server: see whether it answers in time")
 
 // join finds the flight, or begins it. Unless there is an error, leave must be
@@ -175,8 +177,6 @@ func (l *live) get(ctx context.Context, f flight) (object, bool, error) {
 	switch {
 	case isAbsent(err, f.subject):
 		return object{}, false, nil
-	case errors.Is(err, context.DeadlineExceeded):
-		return object{}, false, fmt.Errorf("the API server did not answer in %s: %w", maxGetTime, err)
 	case err != nil:
 		return object{}, false, explain(err, "get", f.resource.name)
 	}
@@ -204,6 +204,8 @@ func explain(err error, verb, resource string) error {
 		err = request.Err
 	}
 	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return errSlow
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%w: give the proxy's ClusterRole the verb %q on %q", err, verb, resource)
 	case apierrors.IsUnauthorized(err):

@@ -128,7 +128,7 @@ func TestCannotKnow(t *testing.T) {
 		{"broken", status(500, "InternalError", "etcd is gone"), []string{"etcd is gone"}},
 		{"overloaded", status(503, "ServiceUnavailable", "later"), []string{"later"}},
 		{"too many", status(429, "TooManyRequests", "later"), []string{"later"}},
-		{"hangs", hang, []string{"the API server did not answer in 3s"}},
+		{"hangs", hang, []string{"the API server did not answer in time"}},
 		{"not found, says a load balancer", says(404, "text/plain", "404 page not found"), []string{"the server could not find the requested resource"}},
 		{"not found, says a load balancer in HTML", says(404, "text/html", "<html>"), []string{"the server could not find the requested resource"}},
 		{"not found, in JSON", says(404, "application/json", "{}"), []string{"the server could not find the requested resource"}},

@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"sync"
 	"time"
 	"unique"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -21,16 +19,17 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-
-	"github.com/pullpass/pullpass/internal/exchange"
 )
 
 const (
 	// pageSize is how many objects one answer of a list has. Full objects are in
 	// memory a page at a time: see resource.
 	pageSize = 500
-	// maxPageTime is how long one page may take.
+	// maxPageTime is how long one page may take, and maxOpenTime how long a watch
+	// may take to begin: a proxy may hold its head back until the first event, and
+	// API servers send a bookmark every minute.
 	maxPageTime = time.Minute
+	maxOpenTime = 2 * time.Minute
 	// maxWatchOverrun is how long after the end that was agreed on a watch may
 	// last. A middlebox that swallows everything must not keep what was deleted
 	// alive.
@@ -68,13 +67,6 @@ type resource struct {
 type objectKey struct {
 	namespace unique.Handle[string]
 	name      string
-}
-
-// object is what is kept of one.
-type object struct {
-	uid  string
-	text map[string]string // annotations of a ServiceAccount, labels of a Namespace
-	node *exchange.Node    // a Node; of a pod, the name of its node
 }
 
 // find returns an object as it was last seen.
@@ -119,10 +111,10 @@ func (r *resource) reflect(ctx context.Context) {
 	reflector.RunWithContext(klog.NewContext(ctx, silent))
 }
 
-// failed notes that a list or watch failed. It does not for the end of history:
-// that a resourceVersion was compacted is no fault, and leads to a new list.
-func (r *resource) failed(verb string, err error) {
-	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+// failed notes that a list or watch failed. That ctx ended is no fault, and that
+// history did is none: a resourceVersion was compacted, and a new list follows.
+func (r *resource) failed(ctx context.Context, verb string, err error) {
+	if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return
 	}
 	message := explain(err, verb, r.name).Error()
@@ -185,74 +177,6 @@ func keyOf(from metav1.Object) (objectKey, error) {
 	return objectKey{unique.Make(from.GetNamespace()), from.GetName()}, nil
 }
 
-// keepIdentity is for objects of which only the UID is wanted.
-func keepIdentity(metav1.Object) object { return object{} }
-
-// keepAnnotations keeps those with the given keys.
-func keepAnnotations(keys []string) func(metav1.Object) object {
-	return func(from metav1.Object) object {
-		var kept map[string]string
-		all := from.GetAnnotations()
-		for _, key := range keys {
-			if value, has := all[key]; has {
-				if kept == nil {
-					kept = map[string]string{}
-				}
-				kept[key] = value
-			}
-		}
-		return object{text: kept}
-	}
-}
-
-func keepLabels(from metav1.Object) object { return object{text: labelsOf(from)} }
-
-// labelsOf never returns nil, which would mean that they are not known.
-func labelsOf(from metav1.Object) map[string]string {
-	if labels := from.GetLabels(); labels != nil {
-		return labels
-	}
-	return map[string]string{}
-}
-
-// keepNode keeps the labels if they are wanted, and the addresses of a whole
-// Node.
-func keepNode(labels bool) func(metav1.Object) object {
-	return func(from metav1.Object) object {
-		kept := &exchange.Node{Name: from.GetName(), UID: string(from.GetUID())}
-		if labels {
-			kept.Labels = labelsOf(from)
-		}
-		if whole, ok := from.(*corev1.Node); ok {
-			kept.Addresses = addressesOf(whole)
-		}
-		return object{node: kept}
-	}
-}
-
-// addressesOf leaves out names, which prove nothing, and what is no address of
-// exactly one interface.
-func addressesOf(from *corev1.Node) []netip.Addr {
-	kept := []netip.Addr{}
-	for _, address := range from.Status.Addresses {
-		if address.Type != corev1.NodeInternalIP && address.Type != corev1.NodeExternalIP {
-			continue
-		}
-		if ip, err := netip.ParseAddr(address.Address); err == nil && ip.Zone() == "" {
-			kept = append(kept, ip.Unmap())
-		}
-	}
-	return kept
-}
-
-// keepNodeName keeps the node that a pod is bound to. That never changes.
-func keepNodeName(from metav1.Object) object {
-	if pod, ok := from.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
-		return object{node: &exchange.Node{Name: pod.Spec.NodeName}}
-	}
-	return object{}
-}
-
 // lister is what the reflector asks for a resource.
 type lister resource
 
@@ -265,27 +189,25 @@ func (l *lister) ListWithContext(ctx context.Context, options metav1.ListOptions
 	r.mu.Lock()
 	r.streaming = false
 	r.mu.Unlock()
-	// 0 means "whatever the watch cache has": it may be older than what was known
-	// before a restart, so that the deleted live again, and it comes in one piece.
-	if options.ResourceVersion == "0" {
-		options.ResourceVersion = ""
+	// The reflector asks for 0, which is whatever the API server has in its cache.
+	// That may be older than what was known before a restart, so that the deleted
+	// live again, and it comes in one piece. This is the latest, in pages.
+	options.ResourceVersion = ""
+	page, err := r.page(ctx, options)
+	if err != nil {
+		r.failed(ctx, "list", err)
+		return nil, err
 	}
+	return page, nil
+}
+
+func (r *resource) page(ctx context.Context, options metav1.ListOptions) (*internalversion.List, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxPageTime)
 	defer cancel()
 	page, err := r.source.ListWithContext(ctx, options)
 	if err != nil {
-		r.failed("list", err)
 		return nil, err
 	}
-	converted, err := r.convertPage(page)
-	if err != nil {
-		r.failed("list", err)
-		return nil, err
-	}
-	return converted, nil
-}
-
-func (r *resource) convertPage(page runtime.Object) (*internalversion.List, error) {
 	from, err := meta.ListAccessor(page)
 	if err != nil {
 		return nil, err
@@ -310,19 +232,34 @@ func (l *lister) WatchWithContext(ctx context.Context, options metav1.ListOption
 	r.mu.Lock()
 	r.streaming = streaming
 	r.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(*options.TimeoutSeconds)*time.Second+maxWatchOverrun)
-	watched, err := r.source.WatchWithContext(ctx, options)
+	watched, err := r.watch(ctx, options)
 	if err != nil {
-		cancel()
 		// A stream that fails is no fault yet: the reflector lists next, as it must
 		// where lists cannot be streamed. It does not after these two.
 		if !streaming || utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err) {
-			r.failed("watch", err)
+			r.failed(ctx, "watch", err)
 		}
 		return nil, err
 	}
 	if !streaming { // else store.Replace
 		r.recovered()
+	}
+	return watched, nil
+}
+
+func (r *resource) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(*options.TimeoutSeconds)*time.Second+maxWatchOverrun)
+	opens := time.AfterFunc(maxOpenTime, cancel)
+	watched, err := r.source.WatchWithContext(ctx, options)
+	if !opens.Stop() {
+		if err == nil {
+			watched.Stop()
+		}
+		err = errSlow
+	}
+	if err != nil {
+		cancel()
+		return nil, err
 	}
 	return &stream{watched, cancel}, nil
 }

@@ -82,10 +82,9 @@ func TestWatchRestarts(t *testing.T) {
 			s.fail("list pods", hang)
 			s.compact()
 			change()
-			time.Sleep(11 * time.Minute) // the longest watch, and its overrun
 			s.fail("watch pods", nil)
 			s.fail("list pods", nil)
-			time.Sleep(11 * time.Minute)
+			time.Sleep(11 * time.Minute) // the longest watch, and its overrun
 		}},
 	} {
 		for name, streams := range map[string]bool{"streamed": true, "listed": false} {
@@ -140,7 +139,7 @@ func TestPages(t *testing.T) {
 		s.fail("list pods", nil)
 		time.Sleep(time.Minute)
 		for _, request := range s.asked() {
-			if strings.HasPrefix(request, "list") && (!strings.Contains(request, "limit=500") || strings.Contains(request, "resourceVersion=0&")) {
+			if strings.HasPrefix(request, "list") && (!strings.Contains(request, "limit=500") || strings.Contains(request, "resourceVersion=")) {
 				t.Error(request)
 			}
 		}
@@ -172,7 +171,8 @@ func TestStatus(t *testing.T) {
 		{"hangs", func(s *apiServer) {
 			s.fail("watch pods", hang)
 			s.fail("list pods", hang)
-		}, false, "context deadline exceeded"},
+		}, false, "the API server did not answer in time"},
+		{"watches hang", func(s *apiServer) { s.fail("watch pods", hang) }, true, "the API server did not answer in time"},
 		{"no list", func(s *apiServer) {
 			s.streams = false
 			s.fail("list pods", says(200, "application/json", `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"x"}}]}`))
@@ -248,6 +248,25 @@ func TestTimeLimitOfTheConnection(t *testing.T) {
 	})
 }
 
+// What ends because the proxy does is no fault.
+func TestShutdownIsQuiet(t *testing.T) {
+	in(t, func(t *testing.T) {
+		var log bytes.Buffer
+		s := newAPIServer(team()...)
+		s.streams = false
+		s.fail("watch pods", hang)
+		s.fail("list namespaces", hang)
+		c := newTestCluster(t, s, ClusterConfig{PodChecks: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		c.Run(ctx)
+		time.Sleep(time.Minute)
+		if log.Len() > 0 {
+			t.Errorf("log\n%s", &log)
+		}
+	})
+}
+
 // Run returns when its context ends, also while the API server is down.
 func TestRunEnds(t *testing.T) {
 	in(t, func(t *testing.T) {
@@ -269,10 +288,10 @@ func TestRunEnds(t *testing.T) {
 func TestKeptIsWhatIsWanted(t *testing.T) {
 	t.Parallel()
 	metadata := metav1.ObjectMeta{
-		Name: "NAME", Namespace: "NAMESPACE", UID: "UID", GenerateName: "x", SelfLink: "x", ResourceVersion: "x", Generation: 7,
+		Name: "NAME", Namespace: "NAMESPACE", UID: "UID", GenerateName: "x", ResourceVersion: "x", Generation: 7,
 		Labels: map[string]string{"LABEL": "L"}, Annotations: map[string]string{"ANNOTATION": "A", "x": "x"},
 		Finalizers: []string{"x"}, OwnerReferences: []metav1.OwnerReference{{APIVersion: "x", Kind: "x", Name: "x", UID: "x"}},
-		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x", FieldsV1: &metav1.FieldsV1{Raw: []byte("x")}}},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x", FieldsV1: metav1.NewFieldsV1("x")}},
 	}
 	node := corev1.Node{ObjectMeta: metadata, Status: corev1.NodeStatus{
 		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}, {Type: corev1.NodeHostName, Address: "x"}},
