@@ -102,6 +102,7 @@ func newEventClient(c *rest.Config) (rest.Interface, error) {
 	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Event{})
 	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
 	own := rest.CopyConfig(c)
+	own.UserAgent = userAgent
 	own.APIPath = "/api"
 	own.ContentConfig = rest.ContentConfig{
 		ContentType:          runtime.ContentTypeJSON,

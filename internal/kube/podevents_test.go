@@ -63,8 +63,8 @@ func (a *eventAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if r.Header.Get("Authorization") != "Bearer "+bearer {
-		a.t.Errorf("Authorization %q", r.Header.Get("Authorization"))
+	if r.Header.Get("Authorization") != "Bearer "+bearer || r.UserAgent() != "pullpass" {
+		a.t.Errorf("header %q", r.Header)
 	}
 	var event corev1.Event
 	switch {
