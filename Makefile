@@ -49,9 +49,10 @@ lint: ## gofmt, vet, staticcheck, module checksums
 	$(GO) mod verify
 	cd e2e && $(GO) vet ./...
 
-build: ## bin/pullpass and bin/pullpass-credential-provider
+build: ## the programs, in bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/pullpass ./cmd/proxy
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/pullpass-credential-provider ./cmd/credential-provider
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/docker-credential-pullpass ./cmd/docker-credential-pullpass
 
 image: build ## bin/pullpass-image.tar, for docker load, podman load, skopeo and ctr
 	$(GO) run ./deploy/image

@@ -75,6 +75,7 @@ var rules = []rule{
 		{sources("internal/oidc/a.go", "package a\nvar c = http.DefaultTransport.(*http.Transport).Clone()"), "http.DefaultTransport"},
 		{sources("cmd/proxy/a.go", "package a\nfunc f() { http.Get(url) }"), "http.Get"},
 		{sources("internal/oidc/a.go", "package a\nfunc f() { os.Getenv(\"A\") }"), "os.Getenv"},
+		{sources("credential/a.go", "package a\nfunc f() { os.Getenv(\"A\") }"), "os.Getenv"},
 		{sources("internal/oidc/a.go", "package a\nfunc init() {}"), "func init"},
 	}},
 	{"tests do not skip", noSkippedTests, []example{
@@ -249,7 +250,7 @@ func ambientInputs(p project) (violations []string) {
 			continue
 		}
 		forbidden := []string{"http.DefaultClient", "http.DefaultTransport", "http.Get", "http.Head", "http.Post", "http.PostForm"}
-		if within(file.path, "internal") {
+		if !within(file.path, "cmd") {
 			forbidden = append(forbidden, "os.Getenv", "os.LookupEnv", "os.Environ", "os.ExpandEnv")
 		}
 		ast.Inspect(file.syntax, func(n ast.Node) bool {
@@ -393,7 +394,7 @@ func (f goFile) isTest() bool { return strings.HasSuffix(f.path, "_test.go") }
 
 // isProduction tells programs and their packages from tests and their fixtures.
 func (f goFile) isProduction() bool {
-	return !f.isTest() && withinAny(f.path, []string{"cmd", "internal"}) && !strings.Contains(f.path, "/testdata/")
+	return !f.isTest() && withinAny(f.path, []string{"cmd", "credential", "internal"}) && !strings.Contains(f.path, "/testdata/")
 }
 
 func (f goFile) at(n ast.Node) string {

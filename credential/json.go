@@ -39,9 +39,9 @@ func members(object []byte) (map[string]json.RawMessage, error) {
 	}
 	values := map[string]json.RawMessage{}
 	for decoder.More() {
-		token, err := decoder.Token()
+		token, _ := decoder.Token() // nil with an error
 		name, isName := token.(string)
-		if err != nil || !isName {
+		if !isName {
 			return nil, errNoObject
 		}
 		if _, found := values[name]; found {

@@ -20,6 +20,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -46,24 +47,32 @@ Clients start it as their config.json says: {"credHelpers": {"REGISTRY": "pullpa
 store and erase are refused: there is nothing to log in to or to log out of.
 
 Exit codes: 0 answered, 1 refused (the reason is on standard output, where clients
-look for it).
+look for it, and on standard error).
 `
 
 func main() {
-	os.Exit(run(os.Args[1:], os.Getenv, time.Now(), os.Stdin, os.Stdout))
+	os.Exit(run(os.Args[1:], os.Getenv, time.Now(), os.Stdin, os.Stdout, os.Stderr))
 }
 
 // run is the whole program; it returns the exit code.
-func run(args []string, getenv func(string) string, now time.Time, stdin io.Reader, stdout io.Writer) int {
+func run(args []string, getenv func(string) string, now time.Time, stdin io.Reader, stdout, stderr io.Writer) int {
 	output, err := answer(args, getenv, now, stdin)
-	code := 0
-	if err != nil {
-		output, code = message(err), 1
+	switch {
+	case err == nil:
+		if _, err = stdout.Write(output); err == nil {
+			return 0
+		}
+		fmt.Fprintln(stderr, "docker-credential-pullpass: writing to standard output:", err)
+	case errors.Is(err, errNotFound), errors.Is(err, errNoServer):
+		fmt.Fprintln(stdout, err)
+	default:
+		// Clients read standard output and pass standard error on. docker pull and
+		// docker manifest drop what they read (ResolveAuthConfig of docker/cli) and
+		// go on without a credential: there the second line is all that people see.
+		fmt.Fprintln(stdout, "docker-credential-pullpass:", err)
+		fmt.Fprintln(stderr, "docker-credential-pullpass:", err)
 	}
-	if _, err := stdout.Write(output); err != nil {
-		return 1 // there is nobody to tell
-	}
-	return code
+	return 1
 }
 
 func answer(args []string, getenv func(string) string, now time.Time, stdin io.Reader) ([]byte, error) {
@@ -85,14 +94,4 @@ func answer(args []string, getenv func(string) string, now time.Time, stdin io.R
 		return []byte(help), nil
 	}
 	return nil, errArguments
-}
-
-// message is one line. Clients know some errors by their whole text; to the
-// others it says who speaks, because clients quote them without.
-func message(err error) []byte {
-	text := err.Error()
-	if !errors.Is(err, errNotFound) && !errors.Is(err, errNoServer) {
-		text = "docker-credential-pullpass: " + text
-	}
-	return []byte(text + "\n")
 }
