@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// apiServer answers as kube-apiserver does (1.37 was compared), and fails when
+// apiServer answers as kube-apiserver does (1.36 was compared), and fails when
 // told to. It is an http.Handler, and a transport that serves itself in memory,
 // so that the time of synctest rules both ends.
 type apiServer struct {

@@ -188,7 +188,7 @@ func TestStatus(t *testing.T) {
 					t.Errorf("before: %+v", got)
 				}
 				go c.Run(t.Context())
-				time.Sleep(30 * time.Minute)
+				time.Sleep(5 * time.Minute)
 				synctest.Wait()
 				if got := podStatus(c); got.Synced != test.synced || !strings.Contains(got.LastFailure, test.want) {
 					t.Errorf("status %+v", got)
