@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -281,9 +282,17 @@ func object(claims map[string]any, kind string) pullpass.Object {
 // access lists what a registry token gives, in the form of scopes.
 func access(t *testing.T, token string) []string {
 	t.Helper()
-	entries, ok := claims(t, token)["access"].([]any)
+	scopes, err := accessIn(claims(t, token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return scopes
+}
+
+func accessIn(claims map[string]any) ([]string, error) {
+	entries, ok := claims["access"].([]any)
 	if !ok {
-		t.Fatal("access is not a list")
+		return nil, errors.New("access is not a list")
 	}
 	var scopes []string
 	for _, entry := range entries {
@@ -294,7 +303,7 @@ func access(t *testing.T, token string) []string {
 		}
 		scopes = append(scopes, fmt.Sprintf("%v:%v:%s", e["type"], e["name"], strings.Join(actions, ",")))
 	}
-	return scopes
+	return scopes, nil
 }
 
 // throughPlugin runs the kubelet's credential provider as the kubelet does, and returns the username and password for the host.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -157,21 +158,27 @@ func keyID(t *testing.T, token string) string {
 
 func part(t *testing.T, token string, n int) map[string]any {
 	t.Helper()
+	decoded, err := decode(token, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decoded
+}
+
+// decode is part for goroutines, which must not end a test.
+func decode(token string, n int) (map[string]any, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
-		t.Fatalf("a token of %d parts", len(parts))
+		return nil, fmt.Errorf("a token of %d parts", len(parts))
 	}
 	encoded, err := base64.RawURLEncoding.DecodeString(parts[n])
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	decoder := json.NewDecoder(bytes.NewReader(encoded))
 	decoder.UseNumber() // times must stay integers when they are signed again
 	var decoded map[string]any
-	if err := decoder.Decode(&decoded); err != nil {
-		t.Fatal(err)
-	}
-	return decoded
+	return decoded, decoder.Decode(&decoded)
 }
 
 // resign returns a token with the same claims, signed with another key.

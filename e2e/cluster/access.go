@@ -68,13 +68,9 @@ func (c *Cluster) Verbs(t testing.TB) []Verb {
 	return verbs
 }
 
-// AccessWithout makes a ServiceAccount that may do what that of ApplyRBAC may, but for the given verbs.
-func (c *Cluster) AccessWithout(t testing.TB, missing ...Verb) Access {
+// AccessWithout makes a ServiceAccount of the given name that may do what that of ApplyRBAC may, but for the given verbs.
+func (c *Cluster) AccessWithout(t testing.TB, name string, missing ...Verb) Access {
 	t.Helper()
-	name := account
-	for _, m := range missing {
-		name += "-no-" + m.Resource + "-" + m.Verb
-	}
 	role := c.role(t)
 	var rules []policyRule
 	for _, rule := range role.Rules {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,7 @@ type Cluster struct {
 	address   string // host:port of the API server
 	etcd      string // URL
 	dir       string
-	flags     []string // of the API server, beyond those that all have
+	options   Options
 	admin     *http.Client
 	apiserver *process.Process
 	serving   certs.Pair
@@ -40,12 +41,24 @@ type Cluster struct {
 	trusted   []certs.RSAKey
 }
 
+// Options are what a control plane may have that others have not.
+type Options struct {
+	OldEtcd      bool // programs.OldEtcd
+	NoWatchCache bool // watches read from etcd itself
+}
+
 // Start runs a control plane whose ServiceAccount tokens are signed with key. Anonymous callers are let through to the
-// discovery documents only, and are not authorized to read them until OpenDiscovery. The flags are for kube-apiserver.
-func Start(t testing.TB, key certs.RSAKey, flags ...string) *Cluster {
+// discovery documents only, and are not authorized to read them until OpenDiscovery.
+func Start(t testing.TB, key certs.RSAKey) *Cluster {
+	t.Helper()
+	return StartWith(t, key, Options{})
+}
+
+// StartWith is Start with options.
+func StartWith(t testing.TB, key certs.RSAKey, options Options) *Cluster {
 	t.Helper()
 	c := &Cluster{
-		CA: certs.NewCA(t, "cluster-ca"), address: process.FreeAddress(t), dir: t.TempDir(), flags: flags,
+		CA: certs.NewCA(t, "cluster-ca"), address: process.FreeAddress(t), dir: t.TempDir(), options: options,
 		signing: key, trusted: []certs.RSAKey{key},
 	}
 	c.Issuer = "https://" + c.address
@@ -85,7 +98,11 @@ func (c *Cluster) startEtcd(t testing.TB) {
 	t.Helper()
 	c.etcd = "http://" + process.FreeAddress(t)
 	peers := "http://" + process.FreeAddress(t)
-	etcd := process.Start(t, exec.Command(programs.Etcd(t),
+	program := programs.Etcd
+	if c.options.OldEtcd {
+		program = programs.OldEtcd
+	}
+	etcd := process.Start(t, exec.Command(program(t),
 		"--name=e2e",
 		"--data-dir="+filepath.Join(c.dir, "etcd"),
 		"--listen-client-urls="+c.etcd, "--advertise-client-urls="+c.etcd,
@@ -125,12 +142,14 @@ func (c *Cluster) startAPIServer(t testing.TB) {
 		"--service-cluster-ip-range=10.96.0.0/24",
 		"--cert-dir=" + filepath.Join(c.dir, "apiserver"),
 		"--profiling=false", "--v=1",
+		"--watch-cache=" + strconv.FormatBool(!c.options.NoWatchCache),
 	}
 	for _, key := range c.trusted {
 		args = append(args, "--service-account-key-file="+key.PublicFile)
 	}
-	args = append(args, c.flags...)
 	c.apiserver = process.Start(t, exec.Command(programs.KubeAPIServer(t), args...))
+	apiserver := c.apiserver
+	t.Cleanup(func() { apiserver.Kill(t) }) // SIGTERM would wait for watches of programs that end later
 	c.apiserver.Await(t, startLimit, func(ctx context.Context) error {
 		return getOK(ctx, c.admin, c.Issuer+"/readyz")
 	})

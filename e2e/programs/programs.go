@@ -1,8 +1,8 @@
 // Package programs finds or builds the programs that the end-to-end tests run.
 //
-//   - Debian's (etcd, skopeo, podman, docker-registry) are looked up in PATH; install.sh installs them.
-//   - kube-apiserver, kube-controller-manager, helm and the distribution registry are built from modules of their own
-//     (e2e/kubernetes, e2e/helm, e2e/distribution), once per version: the programs are kept in a cache directory,
+//   - Debian's (an old etcd, skopeo, podman, docker-registry) are looked up in PATH; install.sh installs them.
+//   - kube-apiserver, kube-controller-manager, etcd, helm and the distribution registry are built from modules of their own
+//     (e2e/kubernetes, e2e/etcd, e2e/helm, e2e/distribution), once per version: the programs are kept in a cache directory,
 //     $PULLPASS_E2E_CACHE or pullpass-e2e in the user's cache directory.
 //   - The project's own are built on every run; Go's build cache makes that quick.
 //
@@ -10,6 +10,7 @@
 package programs
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"os"
@@ -24,6 +25,7 @@ import (
 // tool is a program that is built from a module of its own, a directory of e2e.
 type tool struct {
 	module, pkg, ldflags string
+	name                 string // of the program; empty: the last element of pkg
 }
 
 const kubernetesVersion = "-X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/component-base/version.gitMajor=1" +
@@ -31,23 +33,32 @@ const kubernetesVersion = "-X k8s.io/component-base/version.gitVersion=v1.36.3 -
 
 func KubeAPIServer(t testing.TB) string {
 	t.Helper()
-	return tool{"kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", kubernetesVersion}.build(t)
+	return tool{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", ldflags: kubernetesVersion}.build(t)
 }
 
 func KubeControllerManager(t testing.TB) string {
 	t.Helper()
-	return tool{"kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", kubernetesVersion}.build(t)
+	return tool{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", ldflags: kubernetesVersion}.build(t)
 }
+
+// Etcd is of the version that the API server's own client has.
+func Etcd(t testing.TB) string {
+	t.Helper()
+	return tool{module: "etcd", pkg: "go.etcd.io/etcd/server/v3", name: "etcd"}.build(t)
+}
+
+// OldEtcd is older than 3.4.31: API servers cannot stream lists from it (KEP-3157).
+func OldEtcd(t testing.TB) string { t.Helper(); return debian(t, "etcd", "etcd-server") }
 
 func Helm(t testing.TB) string {
 	t.Helper()
-	return tool{"helm", "helm.sh/helm/v4/cmd/helm", ""}.build(t)
+	return tool{module: "helm", pkg: "helm.sh/helm/v4/cmd/helm"}.build(t)
 }
 
 // Distribution is the registry of the distribution project, version 3.
 func Distribution(t testing.TB) string {
 	t.Helper()
-	return tool{"distribution", "github.com/distribution/distribution/v3/cmd/registry", ""}.build(t)
+	return tool{module: "distribution", pkg: "github.com/distribution/distribution/v3/cmd/registry"}.build(t)
 }
 
 // Pullpass is the project's service, built from cmd/proxy.
@@ -62,7 +73,6 @@ func CredentialProvider(t testing.TB) string {
 	return project(t, "pullpass-credential-provider", "./cmd/credential-provider")
 }
 
-func Etcd(t testing.TB) string   { t.Helper(); return debian(t, "etcd", "etcd-server") }
 func Skopeo(t testing.TB) string { t.Helper(); return debian(t, "skopeo", "skopeo") }
 func Podman(t testing.TB) string { t.Helper(); return debian(t, "podman", "podman") }
 func DockerRegistry(t testing.TB) string {
@@ -87,7 +97,7 @@ func (b tool) build(t testing.TB) string {
 	building.Lock()
 	defer building.Unlock()
 	dir := filepath.Join(cacheDir(t), b.module+"-"+b.version(t))
-	out := filepath.Join(dir, filepath.Base(b.pkg))
+	out := filepath.Join(dir, cmp.Or(b.name, filepath.Base(b.pkg)))
 	if _, err := os.Stat(out); err == nil {
 		return out
 	}

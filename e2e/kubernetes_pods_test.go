@@ -1,0 +1,120 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/pullpass"
+)
+
+// A pod's first pull may come before the watch tells of the pod. It must never be refused for that.
+func testNewPods(t *testing.T, s *site) {
+	const namespace, count, workers = "new-pods", 1000, 8
+	s.workload(t, namespace)
+	proxy := s.pullpass(t, s.config())
+	host := proxy.Host(t, pullpass.From{})
+
+	var next, refused atomic.Int64
+	var running sync.WaitGroup
+	for range workers {
+		running.Go(func() {
+			for n := next.Add(1); n <= count; n = next.Add(1) {
+				if err := s.pullFromNewPod(t.Context(), host, namespace, fmt.Sprintf("web-%d", n)); err != nil {
+					t.Error(err)
+					refused.Add(1)
+				}
+			}
+		})
+	}
+	running.Wait()
+	t.Logf("%d of %d new pods were refused; %v live confirmations", refused.Load(), count, proxy.Metric(t, "pullpass_kubernetes_confirmations_total"))
+}
+
+func (s *site) pullFromNewPod(ctx context.Context, host *pullpass.Host, namespace, name string) error {
+	pod, err := s.TryPod(ctx, namespace, name, puller, "node1")
+	if err != nil {
+		return err
+	}
+	token, err := s.TryToken(ctx, cluster.PodToken(pod, audience))
+	if err != nil {
+		return err
+	}
+	answer, err := host.Try(ctx, service, token, own(namespace))
+	if err != nil {
+		return err
+	}
+	if got := outcome(answer); got != own(namespace) {
+		return fmt.Errorf("pod %s: %q; %s", name, got, answer.Audit.Message)
+	}
+	return nil
+}
+
+// podEvent is an event, as far as the tests read it.
+type podEvent struct {
+	kind, reason, component, message string
+	count                            float64
+}
+
+// podEvents lists the events about an object.
+func (s *site) podEvents(t *testing.T, namespace, uid string) []podEvent {
+	t.Helper()
+	items, _ := s.Get(t, "/api/v1/namespaces/"+namespace+"/events?fieldSelector=involvedObject.uid%3D"+uid)["items"].([]any)
+	var events []podEvent
+	for _, item := range items {
+		e := cluster.Object(item.(map[string]any))
+		count, _ := e["count"].(float64)
+		events = append(events, podEvent{e.Text("type"), e.Text("reason"), e.Text("source", "component"), e.Text("message"), count})
+	}
+	return events
+}
+
+// The developer reads with "kubectl describe pod" why the pull was refused.
+func testPodEvents(t *testing.T, s *site) {
+	const namespace, repetitions = "events", 30
+	s.workload(t, namespace)
+	host := s.pullpass(t, s.config()).Host(t, pullpass.From{})
+	pod := func(name string) (cluster.Object, string) {
+		object := s.CreatePod(t, namespace, name, puller, "node1")
+		return object, s.podToken(t, object)
+	}
+	refused, refusedToken := pod("refused")
+	granted, grantedToken := pod("granted")
+	forged, forgedToken := pod("forged")
+	const foreign = "repository:team-b/secret:pull"
+
+	// Those of which there must be none come first: when the last one is there, they would be.
+	expect(t, "granted", host.Ask(t, service, grantedToken, own(namespace)), own(namespace))
+	expect(t, "forged", host.Ask(t, service, forgedToken[:len(forgedToken)-8]+"AAAAAAAA", foreign), "401 token_signature")
+	for range repetitions {
+		expect(t, "refused", host.Ask(t, service, refusedToken, foreign), "")
+	}
+
+	within(t, reconnectLimit, "an event that counts", func() bool {
+		events := s.podEvents(t, namespace, refused.UID())
+		return len(events) > 0 && events[0].count > 1
+	})
+	events := s.podEvents(t, namespace, refused.UID())
+	if len(events) != 1 {
+		t.Fatalf("%d events for %d refusals, want 1: %+v", len(events), repetitions, events)
+	}
+	t.Logf("event: %+v", events[0])
+	if e := events[0]; e.kind != "Warning" || e.reason != "ImagePullDenied" || e.component != "pullpass" {
+		t.Errorf("event %+v", e)
+	}
+	// What was asked, what may be had, by which rule, and what to do.
+	for _, part := range []string{"team-b/secret", "pull", namespace + "/**", "own-namespace", "administers Pullpass"} {
+		if !strings.Contains(events[0].message, part) {
+			t.Errorf("the event does not say %q: %s", part, events[0].message)
+		}
+	}
+	for name, object := range map[string]cluster.Object{"granted": granted, "forged": forged} {
+		if events := s.podEvents(t, namespace, object.UID()); len(events) > 0 {
+			t.Errorf("%s: events %+v", name, events)
+		}
+	}
+}
