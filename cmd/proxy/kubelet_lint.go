@@ -121,10 +121,8 @@ func (l *kubeletLint) yaml(name string, data []byte) {
 // CredentialProviderConfig whose kind is wrong.
 func (l *kubeletLint) document(name string, i int, root *yaml.Node) (known bool) {
 	d := &lintedDocument{&configValidator{configDecoder: &configDecoder{file: name, set: map[string]bool{}}}, root}
-	kind := ""
-	if n := field(root, "kind"); n != nil {
-		kind = n.Value
-	}
+	kind := kindOf(root)
+	known = true
 	switch {
 	case kind == "KubeletConfiguration":
 		d.kubeletConfiguration()
@@ -135,21 +133,29 @@ func (l *kubeletLint) document(name string, i int, root *yaml.Node) (known bool)
 		}
 		l.providers = append(l.providers, readProviders(d))
 	case kind == "List":
-		items := field(root, "items")
-		if items == nil || items.Kind != yaml.SequenceNode {
-			return false
-		}
-		for i, item := range items.Content {
-			known = l.rbacObject(d, fmt.Sprintf("items[%d]", i), resolve(item)) || known
+		known = false
+		if items := field(root, "items"); items != nil && items.Kind == yaml.SequenceNode {
+			for i, item := range items.Content {
+				known = l.rbacObject(d, fmt.Sprintf("items[%d]", i), resolve(item)) || known
+			}
 		}
 	default:
 		known = l.rbacObject(d, "", root)
-		if !known {
-			return false
+	}
+	if known {
+		l.documents = append(l.documents, d)
+	}
+	return known
+}
+
+// kindOf returns the kind of an object, or nothing.
+func kindOf(n *yaml.Node) string {
+	if n.Kind == yaml.MappingNode {
+		if kind := field(n, "kind"); kind != nil {
+			return kind.Value
 		}
 	}
-	l.documents = append(l.documents, d)
-	return true
+	return ""
 }
 
 // together judges what needs all files.

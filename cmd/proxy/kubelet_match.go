@@ -56,26 +56,24 @@ func portName(port string) string {
 }
 
 // wide reports whether the pattern may match more than one registry.
-func (p imagePattern) wide() bool { return strings.ContainsAny(strings.Join(p.domain, "."), `*?[\`) }
+func (p imagePattern) wide() bool { return strings.Contains(strings.Join(p.domain, ""), "*") }
 
-// patternFault says why an element of matchImages cannot mean what its author
-// had in mind, although the kubelet accepts it, or nothing.
-func patternFault(s string) string {
-	domain, below, _ := strings.Cut(s, "/")
+// patternFault says what keeps an element of matchImages from meaning what its
+// author had in mind, although the kubelet accepts it, or nothing.
+func patternFault(s string) (problem, remedy string) {
+	host, below, _ := strings.Cut(s, "/")
 	switch {
 	case strings.Contains(s, "://"):
-		return "has a scheme, and so matches nothing; write host[:port][/path]"
+		return "has a scheme, and so matches nothing", "write host[:port][/path]"
 	case strings.ContainsAny(s, "@#?\\ \t"):
-		return "has a character that no image matches; write host[:port][/path], without tag and digest, and * as the only wildcard"
+		return "has a character that has no place in it", "write host[:port][/path], without tag and digest, and * as the only wildcard"
 	case strings.ContainsAny(below, "*["):
-		return "has a wildcard in the path, where it is a plain character: paths match by their beginning, so leave it out"
+		return "has a wildcard in the path, where it is a plain character", "leave it out: a path matches by its beginning"
 	case strings.Contains(below, ":"):
-		return "has a tag, and the kubelet matches images without one; leave it out"
+		return "has a tag, and the kubelet matches images without one", "leave it out"
+	case strings.HasSuffix(host, "]"):
+		// Without a port the brackets stay, and path.Match takes them for a class.
+		return "is an IPv6 address without port, which the kubelet cannot match", "write [ADDRESS]:443, and so in the names of images"
 	}
-	for part := range strings.SplitSeq(domain, ".") {
-		if _, err := path.Match(part, ""); err != nil {
-			return "has a [ without end, and so matches nothing; write * for any text within a part"
-		}
-	}
-	return ""
+	return "", ""
 }

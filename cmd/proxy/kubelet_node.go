@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"net/url"
 	"strings"
 )
@@ -107,23 +106,24 @@ func (l *kubeletLint) hosts(name string, data []byte) {
 		if !isHost {
 			continue
 		}
-		field := "server"
-		if !last {
-			field = fmt.Sprintf("host.%q", address)
+		field := "host"
+		if last {
+			field = "server"
 		}
 		if !strings.Contains(address, "://") {
 			address = "https://" + address
 		}
+		// The URL is not shown as it is: it may hold a password.
 		u, err := url.Parse(address)
 		if err != nil || u.Host == "" {
-			l.find(name, table.line, field, "is not a URL (%s); write https://%s", quoteValue(address), l.target.Registry)
+			l.find(name, table.line, field, "is not a URL; write https://%s", l.target.Registry)
 			continue
 		}
 		if u.Scheme != "https" {
-			l.find(name, table.line, field, "sends the pod's token in the clear (%s); write https", quoteValue(address))
+			l.find(name, table.line, field, "sends the pod's token in the clear (%s); write https", quoteValue(u.Scheme))
 		}
-		if u.Host != l.target.Registry {
-			l.find(name, table.line, field, "is another registry than %s (%s), and containerd offers the pod's token to it too; remove it, or name it in --registry", l.target.Registry, quoteValue(address))
+		if strings.TrimSuffix(u.Host, ":443") != strings.TrimSuffix(l.target.Registry, ":443") {
+			l.find(name, table.line, field, "is another registry than %s (%s), and containerd offers the pod's token to it too; remove it, or name it in --registry", l.target.Registry, quoteValue(u.Host))
 			continue
 		}
 		if v, found := table.keys["skip_verify"]; found && v.text != "false" {
@@ -190,7 +190,7 @@ func (l *kubeletLint) readTOML(name string, data []byte) []*tomlTable {
 			table.keys[key] = tomlValue{value, i + 1}
 			open, list = depth, key
 		default:
-			l.find(name, i+1, "", `is not read here (%s); write each setting as KEY = VALUE on a line of its own, below [host."URL"]`, quoteValue(code))
+			l.find(name, i+1, "", `is not read here; write each setting as KEY = VALUE on a line of its own, below [host."URL"]`)
 		}
 	}
 	return tables

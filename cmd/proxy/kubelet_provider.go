@@ -74,6 +74,16 @@ func readProviders(d *lintedDocument) *providerDocument {
 	document := &providerDocument{lintedDocument: d}
 	c := &document.config
 	d.value("", d.root, reflect.ValueOf(c).Elem())
+	for _, fault := range d.faults {
+		// The general messages show values, and these may be a plugin's secrets.
+		_, field, _ := strings.Cut(fault.Path, ".")
+		switch name, _, _ := strings.Cut(strings.ReplaceAll(field, ".", "["), "["); name {
+		case "args":
+			fault.Problem = "must be a list of texts; write [\"--NAME=VALUE\"]"
+		case "env":
+			fault.Problem = "must be a list of variables; write [{name: NAME, value: \"TEXT\"}]"
+		}
+	}
 	d.decoded = slices.Clone(d.faults)
 	if c.APIVersion != providerConfigVersion {
 		document.fault("apiVersion", "is not the one with tokenAttributes (%s); write %s", quoteValue(c.APIVersion), providerConfigVersion)
@@ -196,7 +206,7 @@ func (l *kubeletLint) ours() []lintedProvider {
 
 func (p lintedProvider) matches(registry string) bool {
 	return slices.ContainsFunc(p.provider().MatchImages, func(pattern string) bool {
-		return patternFault(pattern) == "" && registryDiffers(pattern, registry) == ""
+		return registryDiffers(pattern, registry) == ""
 	})
 }
 
@@ -226,7 +236,8 @@ func (l *kubeletLint) matched(ours []lintedProvider) {
 	}
 	for _, p := range ours {
 		for i, pattern := range p.provider().MatchImages {
-			if _, err := parseImagePattern(pattern); err == nil && patternFault(pattern) == "" {
+			_, err := parseImagePattern(pattern)
+			if problem, _ := patternFault(pattern); err == nil && problem == "" {
 				p.fault(fmt.Sprintf("matchImages[%d]", i), "does not match %s (%s): %s; write %s",
 					l.target.Registry, quoteValue(pattern), registryDiffers(pattern, l.target.Registry), l.target.Registry)
 			}
@@ -247,8 +258,8 @@ func (p lintedProvider) judge(target kubeletTarget) {
 		if err != nil {
 			continue // said already
 		}
-		if fault := patternFault(pattern); fault != "" {
-			p.fault(field, "%s (%s)", fault, quoteValue(pattern))
+		if problem, remedy := patternFault(pattern); problem != "" {
+			p.fault(field, "%s (%s); %s", problem, quoteValue(pattern), remedy)
 		} else if parsed.wide() && len(hosts) == 0 {
 			p.fault(field, "may match a stranger's registry (%s), which would be handed the pod's token; name hosts, or add args: [\"--registry=%s\"]", quoteValue(pattern), target.Registry)
 		}
@@ -284,13 +295,13 @@ func (p lintedProvider) args(target kubeletTarget) (hosts []string) {
 		}
 		switch {
 		case !found:
-			p.fault(field, "is not known to the plugin (%s), which refuses to work; write --registry=HOST or nothing", quoteValue(args[i]))
+			p.fault(field, "is not known to the plugin, which refuses to work; write --registry=HOST or nothing")
 		case !isRegistryHost(host):
-			p.fault(field, "is not a registry's host (%s); write host or host:port as in the names of images", quoteValue(host))
+			p.fault(field, "is not a registry's host; write host or host:port as in the names of images")
 		}
 		hosts = append(hosts, host)
 	}
-	if len(hosts) > 0 && !slices.Contains(hosts, target.Registry) {
+	if len(hosts) > 0 && p.matches(target.Registry) && !slices.Contains(hosts, target.Registry) {
 		p.fault("args", "do not hold %s, so the plugin refuses its images; add --registry=%s", target.Registry, target.Registry)
 	}
 	return hosts

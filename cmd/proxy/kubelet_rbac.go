@@ -57,12 +57,7 @@ func holds(values []string, want string) bool {
 }
 
 func (l *kubeletLint) rbacObject(d *lintedDocument, path string, n *yaml.Node) (known bool) {
-	kind := ""
-	if n.Kind == yaml.MappingNode {
-		if k := field(n, "kind"); k != nil {
-			kind = k.Value
-		}
-	}
+	kind := kindOf(n)
 	isRole := kind == "ClusterRole" || kind == "Role"
 	if !isRole && kind != "ClusterRoleBinding" && kind != "RoleBinding" {
 		return false
@@ -127,7 +122,7 @@ func (l *kubeletLint) right(audience string, place rbacPlace) {
 		}
 	}
 	if !found {
-		place.document.fault(place.path, "may not be requested by the kubelet (%s): no role has the verb %s for it; apply kubelet-config --part rbac", quoteValue(audience), audienceVerb)
+		place.document.fault(place.path, "no role lets the kubelet request the audience (%s; verb %s); apply what kubelet-config --part rbac prints", quoteValue(audience), audienceVerb)
 	}
 }
 
