@@ -1,17 +1,26 @@
 package credential_test
 
 import (
+	"context"
 	"fmt"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/pullpass/pullpass/credential"
 )
 
-// keychain makes a client of go-containerregistry use the pod's token:
-// remote.WithAuthFromKeychain(keychain{}). It reads the token at each use and
-// gives it to one registry.
+// A keychain for go-containerregistry.
+func ExampleFromFile() {
+	image := name.MustParseReference("registry.example.com/team-a/web:v1")
+	_, err := remote.Image(image, remote.WithAuthFromKeychain(keychain{}))
+	fmt.Println(err)
+	// Output: /var/run/secrets/pullpass/token: no ServiceAccount token; mount a projected volume there (volumes[].projected.sources[].serviceAccountToken of the pod with audience "registry.example.com", and volumeMounts[] of the container)
+}
+
 type keychain struct{}
 
 func (keychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
@@ -19,24 +28,30 @@ func (keychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
 		return authn.Anonymous, nil
 	}
 	c, err := credential.FromFile("/var/run/secrets/pullpass/token", "registry.example.com", time.Now())
-	return &authn.Basic{Username: credential.Username, Password: c.Password()}, err
-}
-
-func ExampleFromFile() {
-	var _ authn.Keychain = keychain{}
-}
-
-// A CSI driver has the token of the pod for which it mounts.
-func ExampleFromCSI() {
-	// NodePublishVolume(ctx, request) has it in request.GetSecrets() or, without
-	// serviceAccountTokenInSecrets in the CSIDriver object, in request.GetVolumeContext().
-	values := map[string]string{}
-
-	c, err := credential.FromCSI(values, "registry.example.com", time.Now())
 	if err != nil {
-		fmt.Println(err) // and codes.Unauthenticated: the kubelet tries again
-		return
+		return nil, err
 	}
-	_ = &authn.Basic{Username: credential.Username, Password: c.Password()}
-	// Output: csi.storage.k8s.io/serviceAccount.tokens: no ServiceAccount token; add audience "registry.example.com" to spec.tokenRequests of the CSIDriver object, and read the secrets instead of the volume context if and only if it has serviceAccountTokenInSecrets
+	return &authn.Basic{Username: credential.Username, Password: c.Password()}, nil
+}
+
+// A CSI driver pulls as the pod for which it mounts.
+func ExampleFromCSI() {
+	image := name.MustParseReference("registry.example.com/team-a/web:v1")
+	secrets := map[string]string{"csi.storage.k8s.io/serviceAccount.tokens": `{"vault":{}}`}
+	_, err := pull(context.Background(), secrets, image)
+	fmt.Println(err)
+	// Output: csi.storage.k8s.io/serviceAccount.tokens: no ServiceAccount token for audience "registry.example.com"; add it to spec.tokenRequests of the CSIDriver object
+}
+
+// pull gets an image as the pod. The secrets are those of NodePublishVolumeRequest.
+func pull(ctx context.Context, secrets map[string]string, image name.Reference) (v1.Image, error) {
+	if image.Context().RegistryStr() != "registry.example.com" {
+		return nil, fmt.Errorf("%s: not from the registry that gets the pod's token", image)
+	}
+	c, err := credential.FromCSI(secrets, "registry.example.com", time.Now())
+	if err != nil {
+		return nil, err // says what is wrong, never the token
+	}
+	auth := &authn.Basic{Username: credential.Username, Password: c.Password()}
+	return remote.Image(image, remote.WithContext(ctx), remote.WithAuth(auth))
 }

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"os"
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/docker/cli/cli/config"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// What docs/in-pod.md shows fits together, and fits the defaults.
+func TestDocumentShowsAPodThatWorks(t *testing.T) {
+	t.Parallel()
+	document, err := os.ReadFile("../../docs/in-pod.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(document), "```yaml\n")
+	block, _, _ = strings.Cut(block, "```")
+	first, second, _ := strings.Cut(block, "---\n")
+	var files corev1.ConfigMap
+	if err := yaml.UnmarshalStrict([]byte(first), &files); err != nil {
+		t.Fatal(err)
+	}
+	var pod corev1.Pod
+	if err := yaml.UnmarshalStrict([]byte(second), &pod); err != nil {
+		t.Fatal(err)
+	}
+
+	container, sources := pod.Spec.Containers[0], pod.Spec.Volumes[0].Projected.Sources
+	mount, projected := container.VolumeMounts[0], sources[0].ServiceAccountToken
+	if mount.Name != pod.Spec.Volumes[0].Name || mount.SubPath != "" || sources[1].ConfigMap.Name != files.Name || pod.Namespace != files.Namespace {
+		t.Error("the volume is not what is mounted")
+	}
+	if file := path.Join(mount.MountPath, projected.Path); file != defaultTokenFile {
+		t.Errorf("the token is at %s, want %s", file, defaultTokenFile)
+	}
+	env := environment{}
+	for _, variable := range container.Env {
+		env[variable.Name] = variable.Value
+	}
+	if env["DOCKER_CONFIG"] != mount.MountPath {
+		t.Errorf("DOCKER_CONFIG is %s, but config.json is in %s", env["DOCKER_CONFIG"], mount.MountPath)
+	}
+	s, err := parseSettings(env.get)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := config.LoadFromReader(strings.NewReader(files.Data["config.json"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.registries) != 1 || s.registries[0] != projected.Audience || client.CredentialHelpers[projected.Audience] != "pullpass" {
+		t.Errorf("registries %v, audience %q, credHelpers %v", s.registries, projected.Audience, client.CredentialHelpers)
+	}
+
+	// The document and --help name the same settings.
+	for _, text := range []string{"PULLPASS_REGISTRIES", "PULLPASS_AUDIENCE", "PULLPASS_TOKEN_FILE", defaultTokenFile} {
+		if !strings.Contains(string(document), text) || !strings.Contains(help, text) {
+			t.Errorf("%s is not in the document, or not in the help", text)
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package credential_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	storagev1 "k8s.io/api/storage/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// What docs/csi.md shows is what the examples compile, and what Kubernetes takes.
+func TestDocumentShowsTheExamples(t *testing.T) {
+	t.Parallel()
+	document, err := os.ReadFile("../docs/csi.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples, err := os.ReadFile("example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]int{}
+	for i, block := range strings.Split(string(document), "```") {
+		kind, text, _ := strings.Cut(block, "\n")
+		if i%2 == 0 {
+			continue
+		}
+		kinds[kind]++
+		switch kind {
+		case "go":
+			if !strings.Contains(string(examples), text) {
+				t.Errorf("not in example_test.go:\n%s", text)
+			}
+		case "yaml":
+			var driver storagev1.CSIDriver
+			if err := yaml.UnmarshalStrict([]byte(text), &driver); err != nil {
+				t.Fatal(err)
+			}
+			if requests := driver.Spec.TokenRequests; len(requests) != 1 || !strings.Contains(string(examples), `"`+requests[0].Audience+`"`) {
+				t.Errorf("tokenRequests %v, of which the examples use none", requests)
+			}
+		}
+	}
+	if kinds["go"] != 2 || kinds["yaml"] != 1 {
+		t.Errorf("blocks of each kind: %v", kinds)
+	}
+}
