@@ -24,12 +24,20 @@ rules:
   allow: [{repositories: ["shared/**"], actions: [pull]}]
 `
 
+// testSecondCluster has a cluster of its own, from which lists cannot be streamed: clients list page by page and watch then.
+func testSecondCluster(t *testing.T, s *site) {
+	second := startSite(t, cluster.Options{OldEtcd: true})
+	t.Run("same names", func(t *testing.T) { testTwoClusters(t, s, second) })
+	t.Run("API server hangs", func(t *testing.T) { testHang(t, second) })
+	t.Run("API server crashes", func(t *testing.T) { testCrash(t, second) })
+}
+
 // Two clusters in which everything has the same name.
-func testTwoClusters(t *testing.T, s *site) {
+func testTwoClusters(t *testing.T, s, second *site) {
 	const namespace, node = "twins", "twin-1"
 	const firstScope, secondScope = "repository:first/web:pull", "repository:second/web:pull"
 	scopes := []string{firstScope, secondScope, sharedScope}
-	twins := []*site{s, startSite(t, cluster.Options{})}
+	twins := []*site{s, second}
 	var tokens []string
 	config := pullpass.Config{Policy: clustersPolicy, Service: service}
 	var cas []*certs.CA

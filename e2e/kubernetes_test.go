@@ -57,7 +57,7 @@ func TestKubernetes(t *testing.T) {
 			"certificate expires":      testCertificateExpires,
 			"pod events":               testPodEvents,
 			"rights":                   testRights,
-			"a second cluster":         testTwoClusters,
+			"a second cluster":         testSecondCluster,
 			"a watch that expires":     testWatchExpires,
 		} {
 			t.Run(name, func(t *testing.T) {

@@ -94,6 +94,12 @@ func (c *Cluster) Recover(t testing.TB) {
 	c.startAPIServer(t)
 }
 
+// Hang lets the API server answer nobody, with all its connections open, until Resume.
+func (c *Cluster) Hang(t testing.TB) { t.Helper(); c.apiserver.Freeze(t) }
+
+// Resume ends what Hang began.
+func (c *Cluster) Resume(t testing.TB) { t.Helper(); c.apiserver.Thaw(t) }
+
 func (c *Cluster) startEtcd(t testing.TB) {
 	t.Helper()
 	c.etcd = "http://" + process.FreeAddress(t)

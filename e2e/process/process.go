@@ -104,6 +104,19 @@ func (p *Process) Kill(t testing.TB) {
 	<-p.done
 }
 
+// Freeze stops the program where it is, without ending it: its connections stay open and nobody answers. Thaw ends that.
+func (p *Process) Freeze(t testing.TB) { t.Helper(); p.signal(t, syscall.SIGSTOP) }
+
+// Thaw lets the program go on after Freeze.
+func (p *Process) Thaw(t testing.TB) { t.Helper(); p.signal(t, syscall.SIGCONT) }
+
+func (p *Process) signal(t testing.TB, signal syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(signal); err != nil {
+		t.Fatalf("send %v to %s: %v", signal, p.name, err)
+	}
+}
+
 // exit is nil for exit status 0, for a program that lets SIGTERM end it, and after Kill.
 func (p *Process) exit() error {
 	if exit, ok := errors.AsType[*exec.ExitError](p.err); ok {
