@@ -111,6 +111,60 @@ func TestRemedyTakesNothingUnparsed(t *testing.T) {
 	}
 }
 
+// Names are plain wherever they stand.
+func TestRemedyNamesArePlain(t *testing.T) {
+	t.Parallel()
+	id := identity(t, "prod/team-a/web")
+	id.Cluster, id.ServiceAccount.Name = "a\nb", "c\nd"
+	for _, test := range []struct {
+		subject Subject
+		scope   string
+		want    string
+	}{
+		{Subject{Identity: id}, "registry:catalog:*", `whoever administers Pullpass has to allow registry:catalog:* to "a\nb/team-a/c\nd"; no rule does`},
+		{Subject{Identity: id, Annotations: map[string]string{"pullpass.dev/repositories": "?"}}, "repository:x:pull",
+			`correct the annotation pullpass.dev/repositories of the ServiceAccount "a\nb/team-a/c\nd", and let it ask for pull on x`},
+		{Subject{Identity: &oidc.Identity{Cluster: "a\nb", Namespace: "n", ServiceAccount: oidc.ObjectRef{Name: "s"}}}, "repository:x:pull",
+			`run in cluster "a\nb": kubectl annotate serviceaccount s -n n pullpass.dev/repositories='x:pull'`},
+	} {
+		if got := parseText(t, askPolicy).Decide(test.subject, "", scopesOf(t, test.scope)).Scopes[0].Remedy; got != test.want {
+			t.Errorf("got  %s\nwant %s", got, test.want)
+		}
+	}
+}
+
+// Everything here is as long as it can be: the key of an annotation, names and
+// actions. A remedy that was cut has no command.
+func TestRemedyIsBounded(t *testing.T) {
+	t.Parallel()
+	key := strings.Repeat(strings.Repeat("k", 49)+".", 5) + "dev/" + strings.Repeat("k", 63)
+	policy := parseText(t, strings.Replace(askPolicy, "pullpass.dev/repositories", key, 1))
+	pulling := parseText(t, strings.NewReplacer("pullpass.dev/repositories", "k", `actions: ["*"]`, "actions: [pull]").Replace(askPolicy))
+	var actions []string
+	for i := range 15 {
+		actions = append(actions, strings.Repeat(string(rune('a'+i)), 32))
+	}
+	many := append(actions, "pull")
+	id := identity(t, "prod/team-a/"+strings.Repeat("s", 180))
+	name := strings.Repeat("x", 190)
+	for what, test := range map[string]struct {
+		policy      *Policy
+		annotations map[string]string
+		actions     []string
+	}{
+		"nobody allows it":              {&Policy{}, nil, many},
+		"a fault":                       {policy, map[string]string{key: "?"}, many},
+		"in words":                      {policy, nil, many},
+		"for the rest, in words at all": {pulling, map[string]string{"k": strings.Repeat("y ", 60)}, []string{"pull", "push"}},
+	} {
+		scope := registryauth.Scope{Type: "repository", Name: name, Actions: test.actions}
+		got := test.policy.Decide(Subject{Identity: id, Annotations: test.annotations}, "", []registryauth.Scope{scope}).Scopes[0].Remedy
+		if len(got) != maxRemedyBytes || !strings.HasSuffix(got, "...") || strings.Contains(got, "kubectl") {
+			t.Errorf("%s: %d bytes: %s", what, len(got), got)
+		}
+	}
+}
+
 // Each remedy that is a command takes nothing away and gives something, until
 // the annotations cannot give more.
 func TestRemediesHelp(t *testing.T) {
