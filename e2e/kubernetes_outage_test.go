@@ -3,8 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -50,45 +48,6 @@ func testWatchExpires(t *testing.T, _ *site) {
 	turns(t, host, token, sharedScope, sharedScope, "")
 }
 
-// phase is what the API server is doing.
-type phase = int32
-
-const (
-	down phase = iota
-	back       // or coming back
-)
-
-// asker presents one token again and again while the API server goes and comes.
-type asker struct {
-	name, token string
-	// expected are the outcomes that are right for an answer that comes in a phase.
-	expected func(phase) []string
-
-	asked   int
-	got     map[string]int
-	slowest time.Duration
-}
-
-func (a *asker) run(ctx context.Context, host *pullpass.Host, now *atomic.Int32, scopes []string) error {
-	a.got = map[string]int{}
-	for ctx.Err() == nil {
-		start := time.Now()
-		answer, err := host.Try(context.WithoutCancel(ctx), service, a.token, scopes...)
-		if err != nil {
-			return fmt.Errorf("%s: %w", a.name, err)
-		}
-		a.asked++
-		a.slowest = max(a.slowest, time.Since(start))
-		got := outcome(answer)
-		a.got[got]++
-		if p := now.Load(); !slices.Contains(a.expected(p), got) {
-			return fmt.Errorf("%s: %q in phase %d; %s", a.name, got, p, answer.Audit.Message)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	return nil
-}
-
 // outage is a way in which an API server fails and comes back.
 type outage struct {
 	name       string // of the namespaces
@@ -99,100 +58,156 @@ func testCrash(t *testing.T, s *site) { testOutage(t, s, outage{"crash", s.Crash
 
 func testHang(t *testing.T, s *site) { testOutage(t, s, outage{"hang", s.Hang, s.Resume}) }
 
-// outageTime is longer than Pullpass waits for one answer of an API server, whatever the way in which it does not come.
-const outageTime = 4 * time.Second
+const (
+	// outageTime is longer than Pullpass waits for one answer of an API server.
+	outageTime = 4 * time.Second
+	// knownLimit is for what Pullpass knows: it must not wait for the API server.
+	knownLimit = 2 * time.Second
+	// unknownLimit is for what it asks the API server. Clients give up later.
+	unknownLimit = 10 * time.Second
+
+	unavailable = "503 kubernetes_unavailable"
+)
 
 // testOutage lets an API server go away under load and come back. What Pullpass knows it goes on serving, of everything else it
 // says that it cannot know it, and it never says anything wrong.
 func testOutage(t *testing.T, s *site, o outage) {
 	plain, asks, leaving := o.name+"-plain", o.name+"-asks", o.name+"-leaving"
-	scopes := []string{own(plain), own(asks), own(leaving), sharedScope}
+	load := &load{scopes: []string{own(plain), own(asks), own(leaving), sharedScope}}
 	grants := map[string]string{plain: own(plain), asks: own(asks) + " " + sharedScope, leaving: own(leaving)}
 	for namespace := range grants {
 		s.workload(t, namespace)
 	}
 	s.Patch(t, accountPath(asks), metadata("annotations", cluster.Object{"pullpass.dev/repositories": "shared/base"}))
-	var askers []*asker
-	for _, namespace := range []string{plain, asks} {
-		for n := range 2 {
-			pod := s.CreatePod(t, namespace, fmt.Sprintf("known-%d", n), puller, "node1")
-			askers = append(askers, &asker{
-				name: "known, " + namespace, token: s.podToken(t, pod),
-				expected: func(phase) []string { return []string{grants[namespace]} },
-			})
-		}
+	pod := func(namespace, name, account string) string {
+		return s.podToken(t, s.CreatePod(t, namespace, name, account, "node1"))
 	}
-	leavingToken := s.podToken(t, s.CreatePod(t, leaving, "known", puller, "node1"))
+	for _, namespace := range []string{plain, asks} {
+		load.add("known, "+namespace, pod(namespace, "known", puller), knownLimit, grants[namespace])
+	}
+	leavingToken, asksToken := pod(leaving, "known", puller), pod(asks, "known-too", puller)
 	relay := s.Relay(t)
 	through := s.AccessThrough(t, relay)
-	proxy := s.pullpass(t, s.config(func(c *pullpass.Cluster) { c.Kubernetes.KubeconfigFile = through.KubeconfigFile }))
+	config := s.config(func(c *pullpass.Cluster) { c.Kubernetes.KubeconfigFile = through.KubeconfigFile })
+	proxy := s.pullpass(t, config)
 	host := proxy.Host(t, pullpass.From{})
-	expect(t, "before", host.Ask(t, service, leavingToken, scopes...), grants[leaving])
+	expect(t, "before", host.Ask(t, service, leavingToken, load.scopes...), grants[leaving])
 
 	// Pullpass is cut off first, so that there are tokens of pods, and of a ServiceAccount, that it cannot know.
 	relay.Cut()
 	s.CreateServiceAccount(t, plain, "late", nil)
-	const unknown = "503 kubernetes_unavailable"
-	var late []*asker
-	for namespace, account := range map[string]string{plain: "late", asks: puller} {
-		token := s.podToken(t, s.CreatePod(t, namespace, "late", account, "node1"))
-		for range 4 {
-			late = append(late, &asker{
-				name: "unknown, " + namespace, token: token,
-				expected: func(p phase) []string {
-					if p == down {
-						return []string{unknown}
-					}
-					// The pod is asked for by name; the annotation is what the watch last said.
-					return []string{unknown, grants[namespace]}
-				},
-			})
-		}
+	late := map[string]string{plain: pod(plain, "late", "late"), asks: pod(asks, "late", puller)}
+	for namespace, token := range late {
+		load.add("unknown, "+namespace, token, unknownLimit, unavailable, grants[namespace])
 	}
 
-	var now atomic.Int32
-	now.Store(down)
-	ctx, stop := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer stop()
-	for _, a := range slices.Concat(askers, late) {
-		running.Go(func() {
-			if err := a.run(ctx, host, &now, scopes); err != nil {
-				t.Error(err)
-			}
-		})
-	}
 	began := time.Now()
+	stop := load.start(t, proxy)
+	defer stop()
 	o.begin(t)
 	relay.Restore()
+	meanwhile := pullpass.Start(t, s.ca, config)
 	time.Sleep(outageTime)
-	now.Store(back)
+	if ready, report := meanwhile.Ready(t); ready {
+		t.Errorf("started without an API server, but ready: %s", report)
+	}
+	load.back.Store(true)
 	o.end(t)
 	s.Delete(t, accountPath(leaving))
 	t.Logf("the API server was away for %v", time.Since(began).Round(time.Millisecond))
 
 	within(t, reconnectLimit, "what was deleted at once after that is refused", func() bool {
-		got := outcome(host.Ask(t, service, leavingToken, scopes...))
+		got := outcome(host.Ask(t, service, leavingToken, load.scopes...))
 		if got != grants[leaving] && got != "403 service_account_gone" {
 			t.Fatalf("%q", got)
 		}
 		return got == "403 service_account_gone"
 	})
-	for _, a := range late {
-		within(t, reconnectLimit, a.name+": granted", func() bool { return host.Ask(t, service, a.token, scopes...).Status == http.StatusOK })
+	for namespace, token := range late {
+		within(t, reconnectLimit, "what was not known is granted", func() bool {
+			return outcome(host.Ask(t, service, token, load.scopes...)) == grants[namespace]
+		})
 	}
 	stop()
-	running.Wait()
-	for _, a := range slices.Concat(askers, late) {
+	load.check(t)
+	s.Patch(t, accountPath(asks), metadata("annotations", cluster.Object{"pullpass.dev/repositories": nil}))
+	turns(t, host, asksToken, sharedScope, sharedScope, "")
+	within(t, reconnectLimit, "the one that was started meanwhile is ready", func() bool { ready, _ := meanwhile.Ready(t); return ready })
+	expect(t, "started meanwhile", meanwhile.Host(t, pullpass.From{}).Ask(t, service, late[plain], load.scopes...), grants[plain])
+}
+
+// load asks for tokens all the time while an API server goes and comes.
+type load struct {
+	scopes []string
+	askers []*asker
+	back   atomic.Bool // the API server is back, or coming back
+}
+
+// asker presents one token again and again.
+type asker struct {
+	name, token string
+	limit       time.Duration
+	away, after string // what it must get while the API server is away; afterwards it may be the second
+
+	asked   int
+	slowest time.Duration
+	got     map[string]int
+}
+
+// add adds askers with one token. What they get is the last of the outcomes, and before the API server is back the first.
+func (l *load) add(name, token string, limit time.Duration, outcomes ...string) {
+	for range 4 {
+		l.askers = append(l.askers, &asker{
+			name: name, token: token, limit: limit, away: outcomes[0], after: outcomes[len(outcomes)-1], got: map[string]int{},
+		})
+	}
+}
+
+// start lets all ask until stop is called, which waits for their last answers.
+func (l *load) start(t *testing.T, proxy *pullpass.Proxy) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for _, a := range l.askers {
+		host := proxy.Host(t, pullpass.From{})
+		running.Go(func() {
+			for ctx.Err() == nil {
+				if err := l.ask(host, a); err != nil {
+					t.Errorf("%s: %v", a.name, err)
+					return
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+		})
+	}
+	return func() { cancel(); running.Wait() }
+}
+
+func (l *load) ask(host *pullpass.Host, a *asker) error {
+	start := time.Now()
+	answer, err := host.Try(context.Background(), service, a.token, l.scopes...)
+	if err != nil {
+		return err
+	}
+	a.asked++
+	a.slowest = max(a.slowest, time.Since(start))
+	got := outcome(answer)
+	a.got[got]++
+	if back := l.back.Load(); got != a.away && (!back || got != a.after) {
+		return fmt.Errorf("%q (the API server is back: %t); %s", got, back, answer.Audit.Message)
+	}
+	return nil
+}
+
+func (l *load) check(t *testing.T) {
+	t.Helper()
+	for _, a := range l.askers {
 		t.Logf("%s: %d times, slowest %v: %v", a.name, a.asked, a.slowest.Round(time.Millisecond), a.got)
-		if a.slowest > outageTime {
+		if a.slowest > a.limit {
 			t.Errorf("%s: an answer after %v", a.name, a.slowest)
 		}
-		if a.name[0] == 'u' && a.got[unknown] == 0 {
-			t.Errorf("%s: never asked while the API server was away", a.name)
+		if a.got[a.away] == 0 {
+			t.Errorf("%s: never got %q", a.name, a.away)
 		}
 	}
-	s.Patch(t, accountPath(asks), metadata("annotations", cluster.Object{"pullpass.dev/repositories": nil}))
-	turns(t, host, askers[2].token, sharedScope, sharedScope, "")
 }

@@ -17,11 +17,11 @@ func testNewPods(t *testing.T, s *site) {
 	const namespace, count, workers = "new-pods", 1000, 8
 	s.workload(t, namespace)
 	proxy := s.pullpass(t, s.config())
-	host := proxy.Host(t, pullpass.From{})
 
 	var next, refused atomic.Int64
 	var running sync.WaitGroup
 	for range workers {
+		host := proxy.Host(t, pullpass.From{})
 		running.Go(func() {
 			for n := next.Add(1); n <= count; n = next.Add(1) {
 				if err := s.pullFromNewPod(t.Context(), host, namespace, fmt.Sprintf("web-%d", n)); err != nil {

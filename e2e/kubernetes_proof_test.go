@@ -76,9 +76,11 @@ func testCertificateProof(t *testing.T, s *site) {
 	const namespace = "by-certificate"
 	s.CreateNode(t, "cert-1", nil)
 	token := s.proofWorkload(t, namespace, "cert-1")
-	ca, otherCA := certs.NewCA(t, "kubelet-ca"), certs.NewCA(t, "other-kubelet-ca")
+	ca, otherCA := s.CA, certs.NewCA(t, "other-kubelet-ca")
+	published := s.Get(t, "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication")
+	caFile := writeFile(t, "kubelet-ca.crt", []byte(published.Text("data", "client-ca-file")))
 	config := s.config(func(c *pullpass.Cluster) {
-		c.Node.Proof = pullpass.Proof{Methods: []string{"certificate"}, ClientCAFile: ca.File}
+		c.Node.Proof = pullpass.Proof{Methods: []string{"certificate"}, ClientCAFile: caFile}
 	})
 	presenting := func(c *tls.Certificate) pullpass.From { return pullpass.From{Certificate: c} }
 	yesterday := time.Now().Add(-24 * time.Hour)

@@ -80,6 +80,35 @@ func testRights(t *testing.T, s *site) {
 			lost(newLimited(t, s, verb), t)
 		})
 	}
+	t.Run("without what is switched off", func(t *testing.T) {
+		t.Parallel()
+		testLeastRights(t, s, verbs)
+	})
+}
+
+// What is switched off needs no right.
+func testLeastRights(t *testing.T, s *site, verbs []cluster.Verb) {
+	const namespace = "least"
+	s.workload(t, namespace)
+	pod := s.CreatePod(t, namespace, "web", puller, "node1")
+	token := s.podToken(t, pod)
+	missing := slices.DeleteFunc(verbs, func(v cluster.Verb) bool { return v.Resource == "serviceaccounts" || v.Resource == "namespaces" })
+	limited, no := s.AccessWithout(t, namespace, missing...), false
+	config := s.config(func(c *pullpass.Cluster) {
+		c.Kubernetes = pullpass.Kubernetes{KubeconfigFile: limited.KubeconfigFile, PodChecks: &no, PodEvents: &no}
+	})
+	proxy := s.pullpass(t, config)
+	host := proxy.Host(t, pullpass.From{})
+	expect(t, "granted", host.Ask(t, service, token, own(namespace)), own(namespace))
+	expect(t, "refused", host.Ask(t, service, token, sharedScope), "")
+	s.Delete(t, accountPath(namespace))
+	turns(t, host, token, own(namespace), own(namespace), "403 service_account_gone")
+	if ready, report := proxy.Ready(t); !ready || strings.Contains(report, "forbidden") {
+		t.Errorf("readyz: %s", report)
+	}
+	if log := proxy.Log(); strings.Contains(log, "forbidden") {
+		t.Errorf("log: %s", log)
+	}
 }
 
 // limited is a workload of its own for a Pullpass that lacks a right.

@@ -21,6 +21,9 @@ func (p *Proxy) Ready(t testing.TB) (bool, string) {
 	return status == http.StatusOK, string(content)
 }
 
+// Log is what Pullpass wrote to standard error.
+func (p *Proxy) Log() string { return p.process.Output() }
+
 // Metric adds up the samples of a metric whose labels hold all of the given ones, each written as name="value".
 func (p *Proxy) Metric(t testing.TB, name string, labels ...string) float64 {
 	t.Helper()

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Host is a machine that asks Pullpass for tokens. It may be used from several goroutines.
+// Host is a machine that asks Pullpass for tokens, one at a time. Asked by several goroutines, net/http would open connections
+// that it does not use in the end; the server closes such a one after a while, and a POST that begins just then fails.
 type Host struct {
 	proxy        *Proxy
 	client       *http.Client
@@ -39,7 +40,7 @@ func (p *Proxy) Host(t testing.TB, from From) *Host {
 			return from.Certificate, nil
 		}
 	}
-	transport := &http.Transport{DialContext: dialer.DialContext, TLSClientConfig: config, MaxIdleConnsPerHost: 100}
+	transport := &http.Transport{DialContext: dialer.DialContext, TLSClientConfig: config}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &Host{p, &http.Client{Transport: transport, Timeout: 30 * time.Second}, from.ForwardedFor}
 }
