@@ -317,6 +317,33 @@ func TestWhatMakesNoPodEvent(t *testing.T) {
 	}
 }
 
+func TestWhatMakesPodEvents(t *testing.T) {
+	t.Parallel()
+	api := newEventAPI(t)
+	p := start(t, PodEventsConfig{Clusters: map[string]*rest.Config{"prod": api.serve()}})
+	later := func(e *exchange.Event) { e.Time = e.Time.Add(time.Second) }
+	p.Record(refusal(refuse("subject_denied", "as a whole"), func(e *exchange.Event) { e.Rule = "quarantine" }))
+	p.Record(refusal(later, func(e *exchange.Event) { // two at the same time
+		e.Result = exchange.ResultPartial
+		e.Scopes = []exchange.ScopeEvent{{Scope: "repository:a:pull,push", Granted: []string{"pull"}, Reason: "in part"}, {Scope: "repository:b:pull", Reason: "not at all"}}
+	}))
+	flush(t, p, api, "prod")
+	var got []string
+	for _, event := range api.all() {
+		if event.Namespace != "last" {
+			got = append(got, event.Message)
+		}
+	}
+	slices.Sort(got)
+	if want := []string{
+		"Pullpass allowed only pull of repository:a:pull,push at registry.example.com: in part",
+		"Pullpass refused repository:b:pull at registry.example.com: not at all",
+		"Pullpass refused repository:shared/x:pull at registry.example.com: as a whole. Remedy: whoever administers Pullpass knows why the deny rule quarantine is there, and can change it",
+	}; !slices.Equal(got, want) {
+		t.Errorf("got\n%s", strings.Join(got, "\n"))
+	}
+}
+
 func TestClustersGetTheirOwn(t *testing.T) {
 	t.Parallel()
 	eu, us := newEventAPI(t), newEventAPI(t)
@@ -485,6 +512,9 @@ func TestFailuresAreCountedAndTold(t *testing.T) {
 		p.Record(refusal())
 		synctest.Wait()
 		want += line(4)
+		if len(api.writes) != 4 {
+			t.Errorf("%d writes: a failure other than 404 is no reason to make the event", len(api.writes))
+		}
 		if log.String() != want || p.Failures()["prod"] != 4 {
 			t.Errorf("failures %v, log\n%swant\n%s", p.Failures(), log, want)
 		}
