@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -113,12 +114,22 @@ func TestServeJudgesNodes(t *testing.T) {
 	if event := p.expect(t, unnamed, http.StatusOK, ""); !event.NodeFromAPI || event.Node == nil || event.Node.UID != "uid-3" {
 		t.Errorf("the node of the pod is %+v", event.Node)
 	}
-	unbound := tokenWith(t, func(k object) { delete(k, "node"); k["pod"] = object{"name": "web-0", "uid": "uid-2"} })
-	api.set("pods", "web-0", "spec", object{})
-	q := startServiceWith(t, "  node: {fallback: api, proof: {mode: enforce, methods: [address]}}\n  kubernetes: {kubeconfigFile: kubeconfig}\n", files)
-	q.expect(t, unbound, http.StatusUnauthorized, "token_no_node")
-	q.expect(t, onNode2, http.StatusForbidden, "caller_not_node")
-	if event := q.expect(t, serviceAccountToken(t, "https://issuer.example.com"), http.StatusOK, ""); event.Proof == nil || event.Proof.Method != exchange.ProofAddress {
+
+	// The fallback alone, and tokens that are bound to a node instead of a pod.
+	p = startServiceWith(t, "  node: {fallback: api}\n  kubernetes: {kubeconfigFile: kubeconfig}\n", files)
+	p.expect(t, unnamed, http.StatusOK, "")
+	p = startServiceWith(t, "  bound: pod-or-node\n  kubernetes: {kubeconfigFile: kubeconfig}\n", files)
+	boundTo := func(uid string) string {
+		return tokenWith(t, func(k object) { delete(k, "pod"); k["node"] = object{"name": "node1", "uid": uid} })
+	}
+	p.expect(t, boundTo("uid-3"), http.StatusOK, "")
+	p.expect(t, boundTo("uid-old"), http.StatusForbidden, "node_gone")
+
+	api.set("pods", "web-0", "spec", object{}) // not scheduled
+	p = startServiceWith(t, "  node: {fallback: api, proof: {mode: enforce, methods: [address]}}\n  kubernetes: {kubeconfigFile: kubeconfig}\n", files)
+	p.expect(t, unnamed, http.StatusUnauthorized, "token_no_node")
+	p.expect(t, onNode2, http.StatusForbidden, "caller_not_node")
+	if event := p.expect(t, serviceAccountToken(t, "https://issuer.example.com"), http.StatusOK, ""); event.Proof == nil || event.Proof.Method != exchange.ProofAddress {
 		t.Errorf("proof %+v", event.Proof)
 	}
 }
@@ -158,7 +169,9 @@ func TestServeWithAnAPIServerDown(t *testing.T) {
 func TestPolicyWaitsForItsAnnotations(t *testing.T) {
 	t.Parallel()
 	api := newAPIServer(t)
-	api.set("serviceaccounts", "web", "annotations", object{"pullpass.dev/repositories": "team-a/web", "example.com/more": "team-a/more"})
+	api.set("serviceaccounts", "web", "annotations", object{
+		"pullpass.dev/repositories": "team-a/web", "example.com/more": "team-a/more", "example.com/last": "team-a/web",
+	})
 	old := policyFor("elsewhere/**") + annotationRule
 	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n", map[string]string{"kubeconfig": api.kubeconfig(), "policy.yaml": old})
 	connection := p.service.objects.connected[0]
@@ -190,14 +203,21 @@ func TestPolicyWaitsForItsAnnotations(t *testing.T) {
 
 	// With several clusters, one may have the annotations of the new policy while
 	// another has not and the old policy goes on: so those of the old one stay.
-	claims := tokenClaims("https://issuer.example.com")["kubernetes.io"].(object)
-	account := claims["serviceaccount"].(map[string]string)
-	facts, err := p.service.objects.Lookup(t.Context(), oidc.Identity{
-		Cluster: "prod", Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: account["name"], UID: account["uid"]},
-	})
-	must(t, err)
-	if len(facts.Annotations) != 2 {
-		t.Errorf("annotations %v, want those of both policies", facts.Annotations)
+	kept := func() []string {
+		t.Helper()
+		facts, err := p.service.objects.Lookup(t.Context(), oidc.Identity{
+			Cluster: "prod", Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web", UID: "uid-1"},
+		})
+		must(t, err)
+		return slices.Sorted(maps.Keys(facts.Annotations))
+	}
+	if got, want := kept(), []string{"example.com/more", "pullpass.dev/repositories"}; !slices.Equal(got, want) {
+		t.Errorf("annotations %q, want %q", got, want)
+	}
+	write(t, p.dir, "policy.yaml", strings.ReplaceAll(old, "pullpass.dev/repositories", "example.com/last"))
+	must(t, p.service.reloadPolicy(t.Context()))
+	if got, want := kept(), []string{"example.com/last", "example.com/more"}; !slices.Equal(got, want) {
+		t.Errorf("annotations %q, want %q", got, want)
 	}
 }
 
