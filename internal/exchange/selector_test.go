@@ -77,6 +77,7 @@ func TestSelectorsThatCanMatch(t *testing.T) {
 		"team!=a,team!=b":                         "",
 		"!team,team!=a":                           "",
 		"team=,team!=a,team":                      "team=",
+		"team==":                                  "team=",
 		"team==a,team=a":                          "team=a",
 		"team=a,env=b":                            "team=a env=b",
 		"in in (in,notin),notin notin (in),!team": "in=notin",

@@ -13,11 +13,10 @@ type subjectMatch struct {
 	clusters, namespaces, serviceAccounts, nodes []string // globs
 	tokenIDs                                     []string // exact
 	namespaceSelector                            labels.Selector
-	// denies is set in denials. A rule does not match on what is in doubt, and a
-	// denial does. In doubt is a node that the token names without its UID: the
-	// API server writes the mere name of a Node that did not exist when the token
-	// was issued. In doubt are labels that are not known; no labels at all are
-	// known.
+	// denies is set in denials: what is in doubt matches a denial and no rule. In
+	// doubt is a node that the token names without its UID, because the API server
+	// writes the mere name of a Node that did not exist when the token was issued;
+	// and so are the labels of a namespace where nobody can ask for them.
 	denies bool
 }
 
