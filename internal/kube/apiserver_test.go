@@ -36,6 +36,7 @@ type apiServer struct {
 	failures  map[string]http.HandlerFunc
 	requests  []string // VERB RESOURCE[ NAME]?query
 	userAgent string
+	watches   map[string]int // that are open, by resource
 }
 
 // thing is an object, as far as tests vary it.
@@ -55,7 +56,7 @@ type change struct {
 func newAPIServer(things ...thing) *apiServer {
 	s := &apiServer{
 		objects: map[string]map[string]thing{}, changed: make(chan struct{}), streams: true,
-		revision: 100, failures: map[string]http.HandlerFunc{},
+		revision: 100, failures: map[string]http.HandlerFunc{}, watches: map[string]int{},
 	}
 	s.put(things...)
 	return s
@@ -103,12 +104,19 @@ func (s *apiServer) wake() {
 
 // compact forgets all history, so that whoever watches must list again.
 func (s *apiServer) compact() {
+	s.forget()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.broken++
+	s.wake()
+}
+
+// forget is compact for those that watch later.
+func (s *apiServer) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.revision++
 	s.oldest = s.revision
-	s.broken++
-	s.wake()
 }
 
 // fail lets requests like "get pods" be answered by what is given; nil ends it.
@@ -266,7 +274,9 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, resource strin
 		events = append(events, change{"BOOKMARK", thing{annotations: map[string]string{"k8s.io/initial-events-end": "true"}, revision: s.revision}})
 		from = s.revision
 	}
+	s.watches[resource]++
 	s.mu.Unlock()
+	defer s.closed(resource)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
 	seconds, _ := strconv.Atoi(query.Get("timeoutSeconds"))
@@ -306,6 +316,19 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, resource strin
 			return
 		}
 	}
+}
+
+func (s *apiServer) closed(resource string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watches[resource]--
+}
+
+// open returns how many watches of a resource are.
+func (s *apiServer) open(resource string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.watches[resource]
 }
 
 // partial reports whether only the metadata is asked for.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -86,8 +87,13 @@ func TestDeleted(t *testing.T) {
 		s.put(thing{resource: "serviceaccounts", namespace: "team-a", name: "web", uid: "uid-again"})
 		synctest.Wait()
 		s.count("get")
-		refused(podOf("web-1", "uid-again"), 1)
-		refused(podOf("web-1", "uid-again"), 0)
+		for _, gets := range []int{1, 0} {
+			refused(podOf("web-1", "uid-again"), gets)
+			want := exchange.GoneError{Kind: exchange.KindServiceAccount, Name: "team-a/web", UID: "uid-web", Now: "uid-again"}
+			if _, err := c.Lookup(t.Context(), podOf("web-1", "uid-again")); !reflect.DeepEqual(err, &want) {
+				t.Errorf("error %#v", err)
+			}
+		}
 	})
 }
 

@@ -224,6 +224,8 @@ func TestNoFault(t *testing.T) {
 		time.Sleep(time.Minute)
 		s.compact()
 		time.Sleep(time.Minute)
+		s.forget()
+		time.Sleep(15 * time.Minute) // the watches end, and find no place to go on from
 		synctest.Wait()
 		if log.Len() > 0 {
 			t.Errorf("log\n%s", &log)
