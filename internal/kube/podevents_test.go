@@ -20,6 +20,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
@@ -187,6 +188,7 @@ func TestPodEvent(t *testing.T) {
 	config := api.serve()
 	config.WarningHandlerWithContext = warnings{t}
 	config.RateLimiter = flowcontrol.NewFakeNeverRateLimiter() // of others
+	config.ContentType = runtime.ContentTypeProtobuf           // likewise
 	p := start(t, PodEventsConfig{Clusters: map[string]*rest.Config{"prod": config}})
 	e, same := refusal(), refusal()
 	p.Record(e)
@@ -451,8 +453,8 @@ func TestHangingAPI(t *testing.T) {
 		// The end waits neither for the request nor for the queue.
 		cancel()
 		running.Wait()
-		if took := time.Since(began()); took != 25*time.Second || len(api.requests) != 3 {
-			t.Errorf("ended after %s and %d requests", took, len(api.requests))
+		if took := time.Since(began()); took != 25*time.Second || len(api.requests) != 3 || p.Failures()["prod"] != 5000-512+2 {
+			t.Errorf("ended after %s and %d requests, failures %v", took, len(api.requests), p.Failures())
 		}
 		p.Record(refusal())
 		if lines := strings.Count(log.String(), "\n"); lines != 1 || strings.Contains(log.String(), bearer) {
@@ -552,12 +554,12 @@ func TestConfigurationIsCopied(t *testing.T) {
 	t.Parallel()
 	config := (&eventAPI{}).config()
 	limiter := flowcontrol.NewFakeAlwaysRateLimiter()
-	config.RateLimiter, config.QPS, config.ContentType = limiter, 7, "application/vnd.kubernetes.protobuf"
+	config.RateLimiter, config.QPS, config.ContentType = limiter, 7, runtime.ContentTypeProtobuf
 	if _, err := NewPodEvents(PodEventsConfig{Clusters: map[string]*rest.Config{"prod": config}}); err != nil {
 		t.Fatal(err)
 	}
 	if config.RateLimiter != limiter || config.QPS != 7 || config.APIPath != "" || config.GroupVersion != nil ||
-		config.ContentType != "application/vnd.kubernetes.protobuf" || config.WarningHandlerWithContext != nil {
+		config.ContentType != runtime.ContentTypeProtobuf || config.WarningHandlerWithContext != nil {
 		t.Errorf("changed to %+v", config)
 	}
 }
