@@ -127,7 +127,7 @@ func notSelected(id *oidc.Identity, node *Node, selector labels.Selector) error 
 	case id.Node.UID == "":
 		fault, remedy = "no node is known for sure to be the token's", "use a token of a pod that is scheduled"
 	case node == nil:
-		fault, remedy = fmt.Sprintf("of the token's node %s no labels are known", quote(id.Node.Name)), "see that the Node object is there"
+		fault, remedy = fmt.Sprintf("of the token's node %s no labels are known", quote(id.Node.Name)), "see that the Node object is there, with the UID in the token"
 	default:
 		fault, remedy = fmt.Sprintf("the labels of the token's node %s do not match", quote(id.Node.Name)), "change the labels of the Node, or node.selector"
 	}

@@ -363,6 +363,18 @@ func TestAuditLineOfARefusedCaller(t *testing.T) {
 	}
 }
 
+// What is known of the objects is handed on to policy.
+func TestSubjectHoldsTheFacts(t *testing.T) {
+	t.Parallel()
+	facts := exchange.Facts{Annotations: map[string]string{"a": "1"}, NamespaceLabels: map[string]string{"b": "2"}}
+	a, err := exchange.NewAdmission(exchange.AdmissionConfig{Objects: objects{byUID: map[string]exchange.Facts{webUID: facts}}})
+	must(t, err)
+	subject, err := a.Admit(t.Context(), identityOn("prod", "node1"), exchange.Caller{}, new(exchange.Event))
+	if err != nil || !maps.Equal(subject.Annotations, facts.Annotations) || !maps.Equal(subject.NamespaceLabels, facts.NamespaceLabels) {
+		t.Errorf("error %v, subject %+v", err, subject)
+	}
+}
+
 // Nothing that is empty or mistyped switches a check off, nor asks for what
 // nobody can pass.
 func TestFaultyNodeChecks(t *testing.T) {

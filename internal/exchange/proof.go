@@ -124,7 +124,7 @@ func address(node *Node, caller Caller) unproven {
 	from := plainAddress(caller.Address)
 	switch {
 	case node == nil || len(node.Addresses) == 0:
-		return unproven{ProofNodeUnknown, "no addresses of the node are known", "see that the Node object is there and has addresses"}
+		return unproven{ProofNodeUnknown, "no addresses of the node are known", "see that the Node object is there, with the UID in the token, and has addresses"}
 	case !from.IsValid():
 		return unproven{ProofAddressUnknown, "its address is not known", "see what stands before this service"}
 	case caller.ViaProxy:
