@@ -53,14 +53,15 @@ func message(what, service, why, remedy string) string {
 	return head + shortened(clean(why), maxMessageBytes-len(head)-len(tail)) + tail
 }
 
-// clean keeps out of a terminal whatever could forge a line there.
+// clean keeps out of a terminal whatever could forge a line there. What is not
+// UTF-8 becomes U+FFFD.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
 		}
 		return '?'
-	}, strings.ToValidUTF8(s, "?"))
+	}, s)
 }
 
 // shortened returns s with at most n bytes, and a mark if it was longer.
