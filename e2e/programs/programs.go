@@ -1,9 +1,9 @@
 // Package programs finds or builds the programs that the end-to-end tests run.
 //
 //   - Debian's (an old etcd, skopeo, podman, docker-registry) are looked up in PATH; install.sh installs them.
-//   - kube-apiserver, kube-controller-manager, etcd, helm and the distribution registry are built from modules of their own
-//     (e2e/kubernetes, e2e/etcd, e2e/helm, e2e/distribution), once per version: the programs are kept in a cache directory,
-//     $PULLPASS_E2E_CACHE or pullpass-e2e in the user's cache directory.
+//   - kube-apiserver, kube-controller-manager, kubelet, kubectl, containerd, etcd, helm and the distribution registry are built from
+//     modules of their own (e2e/kubernetes, e2e/containerd, e2e/etcd, e2e/helm, e2e/distribution), once per version: the programs are
+//     kept in a cache directory, $PULLPASS_E2E_CACHE or pullpass-e2e in the user's cache directory.
 //   - The project's own are built on every run; Go's build cache makes that quick.
 //
 // A program that is not there fails the test. No test is ever skipped for it.
@@ -40,6 +40,30 @@ func KubeControllerManager(t testing.TB) string {
 	t.Helper()
 	return tool{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", ldflags: kubernetesVersion}.build(t)
 }
+
+func Kubelet(t testing.TB) string {
+	t.Helper()
+	return tool{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubelet", ldflags: kubernetesVersion}.build(t)
+}
+
+func Kubectl(t testing.TB) string {
+	t.Helper()
+	return tool{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubectl", ldflags: kubernetesVersion}.build(t)
+}
+
+// Containerd is version 2; its shim and ctr are in the same directory.
+func Containerd(t testing.TB) string {
+	t.Helper()
+	const commands = "github.com/containerd/containerd/v2/cmd/"
+	tool{module: "containerd", pkg: commands + "containerd-shim-runc-v2"}.build(t)
+	tool{module: "containerd", pkg: commands + "ctr"}.build(t)
+	return tool{module: "containerd", pkg: commands + "containerd"}.build(t)
+}
+
+// OldContainerd is Debian's, version 1.6; its shim and ctr are beside it.
+func OldContainerd(t testing.TB) string { t.Helper(); return debian(t, "containerd", "containerd") }
+
+func Runc(t testing.TB) string { t.Helper(); return debian(t, "runc", "runc") }
 
 // Etcd is of the version that the API server's own client has.
 func Etcd(t testing.TB) string {
