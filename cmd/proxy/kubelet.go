@@ -144,7 +144,7 @@ func isRegistryHost(s string) bool {
 	}
 	name, port, hasPort := strings.Cut(s, ":")
 	if hasPort {
-		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || port[0] == '0' {
+		if _, err := strconv.ParseUint(port, 10, 16); err != nil || port[0] == '0' {
 			return false
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 const (
@@ -68,8 +70,8 @@ func (p lintedProvider) fault(field, format string, args ...any) {
 
 func (p lintedProvider) has(field string) bool { return p.set[p.path()+"."+field] }
 
-// readProviders finds what makes the kubelet refuse to start, in providers of
-// any kind, because one is enough for that.
+// readProviders finds what the kubelet refuses to start with, or cannot use, in
+// providers of any kind: one that is wrong is enough.
 func readProviders(d *lintedDocument) *providerDocument {
 	document := &providerDocument{lintedDocument: d}
 	c := &document.config
@@ -160,7 +162,13 @@ func (p lintedProvider) tokenAttributes(t *tokenAttributes) {
 		name string
 		keys []string
 	}{{"requiredServiceAccountAnnotationKeys", t.RequiredAnnotations}, {"optionalServiceAccountAnnotationKeys", t.OptionalAnnotations}} {
-		p.unique(len(keys.keys), p.path()+".tokenAttributes."+keys.name+"[%d]", func(i int) string { return keys.keys[i] })
+		path := "tokenAttributes." + keys.name + "[%d]"
+		p.unique(len(keys.keys), p.path()+"."+path, func(i int) string { return keys.keys[i] })
+		for i, key := range keys.keys {
+			if len(validation.IsQualifiedName(strings.ToLower(key))) > 0 {
+				p.fault(fmt.Sprintf(path, i), "is not the key of an annotation (%s); write it as kubectl annotate takes it", quoteValue(key))
+			}
+		}
 	}
 	for i, key := range t.OptionalAnnotations {
 		if slices.Contains(t.RequiredAnnotations, key) {

@@ -53,6 +53,16 @@ policyFiles: [policy.yaml]
 	}
 }
 
+func TestExamplesForTheNodesHaveNoFindings(t *testing.T) {
+	t.Parallel()
+	var stdout, stderr bytes.Buffer
+	args := []string{"kubelet-config", "--config", "../../examples/pullpass.yaml", "--registry", "registry.example.com",
+		"--lint", "../../examples/credential-provider.yaml", "../../examples/audience-rbac.yaml"}
+	if code := run(t.Context(), args, nil, &stdout, &stderr); code != 0 {
+		t.Errorf("exit code %d: %s", code, stderr.String())
+	}
+}
+
 // Every value comes from the configuration or a flag, and every setting of the
 // kubelet's is the one that KEP-4412 wants for a token that is passed through.
 func TestKubeletConfigProvider(t *testing.T) {
