@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"os"
@@ -313,6 +314,10 @@ func TestUID(t *testing.T) {
 		if uid, err := c.UID(t.Context(), "team-a", "none"); uid != "" || err != nil {
 			t.Errorf("UID %q, %v", uid, err)
 		}
+		s.put(thing{resource: "serviceaccounts", namespace: "team-a", name: "none", uid: "uid-new"})
+		if uid, err := c.UID(t.Context(), "team-a", "none"); uid != "uid-new" || err != nil {
+			t.Errorf("UID %q, %v", uid, err)
+		}
 		s.refuse(true)
 		if uid, err := c.UID(t.Context(), "team-a", "web"); uid != "" || !has(err, "cluster one: cannot get serviceaccounts team-a/web", "connection refused") {
 			t.Errorf("UID %q, %v", uid, err)
@@ -381,6 +386,25 @@ func TestAnnotationKeys(t *testing.T) {
 		s.put(thing{resource: "serviceaccounts", namespace: "team-a", name: "web", uid: "uid-web", annotations: map[string]string{"other": "z", "new": "n"}})
 		synctest.Wait()
 		want(map[string]string{"other": "z"})
+	})
+}
+
+// Lists need not keep to a rate: they follow one another.
+func TestListsAreNotLimited(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		s.streams = false
+		c := newTestCluster(t, s, ClusterConfig{})
+		run(t, c)
+		began := time.Now()
+		for i := range 50 {
+			if err := c.SetAnnotationKeys(t.Context(), []string{fmt.Sprint("key-", i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("50 lists took %s", took)
+		}
 	})
 }
 

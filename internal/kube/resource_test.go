@@ -82,6 +82,7 @@ func TestWatchRestarts(t *testing.T) {
 			s.fail("list pods", hang)
 			s.compact()
 			change()
+			time.Sleep(time.Minute) // for the next watch to begin
 			s.fail("watch pods", nil)
 			s.fail("list pods", nil)
 			time.Sleep(11 * time.Minute) // the longest watch, and its overrun
@@ -173,6 +174,11 @@ func TestStatus(t *testing.T) {
 			s.fail("list pods", hang)
 		}, false, "the API server did not answer in time"},
 		{"watches hang", func(s *apiServer) { s.fail("watch pods", hang) }, true, "the API server did not answer in time"},
+		{"too many requests", func(s *apiServer) { s.fail("watch pods", status(429, "TooManyRequests", "too many")) }, false, "too many"},
+		{"streams break", func(s *apiServer) {
+			s.fail("watch pods", says(200, "application/json", ""))
+			s.fail("list pods", forbidden("list"))
+		}, false, `the verb "list" on "pods"`},
 		{"no list", func(s *apiServer) {
 			s.streams = false
 			s.fail("list pods", says(200, "application/json", `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"x"}}]}`))
