@@ -4,6 +4,8 @@
 //	TestAPIServerTokens       every kind of token that a kube-apiserver issues, in every mode
 //	TestAPIServerDiscovery    the API server's keys, over its TLS, with and without anonymous access
 //	TestAPIServerKeyRotation  the API server changes its signing key
+//	TestKubernetes            the live connection, with the rights of deploy/kubernetes/rbac.yaml: what is checked, who the caller
+//	                          is, outages, two clusters, events on pods, and what is lost without each right
 //	TestRegistriesVerify      tokens of Pullpass, and variants that differ in one point, at each registry
 //	TestClients               clients × registries: login, push, pull, mount, catalog, delete, and what is refused
 //
@@ -12,12 +14,12 @@
 //	programs   finds Debian's programs, builds the others and keeps them in a cache
 //	process    starts, watches and stops a program
 //	certs      keys and certificates
-//	cluster    etcd, kube-apiserver, the token controller; TokenRequest
+//	cluster    etcd, kube-apiserver, the token controller; TokenRequest, rights, and ways to fail
 //	issuer     a cluster's issuer without the cluster
 //	registry   a distribution registry
 //	pullpass   "pullpass serve", its answers and its audit lines
 //
-// The directories kubernetes, helm and distribution are modules of their own that only say which version to build, so that
+// The directories kubernetes, etcd, helm and distribution are modules of their own that only say which version to build, so that
 // neither the product nor these tests depend on them.
 //
 // Nothing here is skipped: a part that is missing fails the test and says how to get it. The first run builds kube-apiserver,

@@ -53,10 +53,9 @@ func testServiceAccountRecreated(t *testing.T, s *site) {
 
 	expect(t, "before", host.Ask(t, service, old, own(namespace)), own(namespace))
 	s.Delete(t, accountPath(namespace))
-	turns(t, host, old, own(namespace), own(namespace), "403 service_account_gone")
 	s.CreateServiceAccount(t, namespace, puller, nil)
 	expect(t, "the token of the new one, at once", host.Ask(t, service, s.podToken(t, pod), own(namespace)), own(namespace))
-	expect(t, "the token of the old one", host.Ask(t, service, old, own(namespace)), "403 service_account_gone")
+	turns(t, host, old, own(namespace), own(namespace), "403 service_account_gone")
 }
 
 func testPods(t *testing.T, s *site) {
@@ -73,9 +72,13 @@ func testPods(t *testing.T, s *site) {
 	turns(t, checked, token, own(namespace), own(namespace), "403 pod_gone")
 	expect(t, "podChecks: false", unchecked.Ask(t, service, token, own(namespace)), own(namespace))
 
-	again := s.podToken(t, s.CreatePod(t, namespace, "web", puller, "node1"))
-	expect(t, "another pod of the name", checked.Ask(t, service, again, own(namespace)), own(namespace))
-	expect(t, "the token of the first", checked.Ask(t, service, token, own(namespace)), "403 pod_gone")
+	second := s.CreatePod(t, namespace, "web", puller, "node1")
+	token = s.podToken(t, second)
+	expect(t, "another pod of the name, at once", checked.Ask(t, service, token, own(namespace)), own(namespace))
+	s.Delete(t, cluster.PodPath(second))
+	third := s.podToken(t, s.CreatePod(t, namespace, "web", puller, "node1"))
+	expect(t, "a third one, at once", checked.Ask(t, service, third, own(namespace)), own(namespace))
+	turns(t, checked, token, own(namespace), own(namespace), "403 pod_gone")
 }
 
 func (s *site) nodeToken(t *testing.T, namespace string, node cluster.Object) string {
@@ -95,9 +98,13 @@ func testNodeDeleted(t *testing.T, s *site) {
 	expect(t, "before", host.Ask(t, service, token, own(namespace)), own(namespace))
 	s.Delete(t, "/api/v1/nodes/"+node)
 	turns(t, host, token, own(namespace), own(namespace), "403 node_gone")
-	again := s.CreateNode(t, node, nil)
-	expect(t, "the token of the new one, at once", host.Ask(t, service, s.nodeToken(t, namespace, again), own(namespace)), own(namespace))
-	expect(t, "the token of the old one", host.Ask(t, service, token, own(namespace)), "403 node_gone")
+	second := s.CreateNode(t, node, nil)
+	token = s.nodeToken(t, namespace, second)
+	expect(t, "the token of the new one, at once", host.Ask(t, service, token, own(namespace)), own(namespace))
+	s.Delete(t, "/api/v1/nodes/"+node)
+	third := s.nodeToken(t, namespace, s.CreateNode(t, node, nil))
+	expect(t, "the token of a third one, at once", host.Ask(t, service, third, own(namespace)), own(namespace))
+	turns(t, host, token, own(namespace), own(namespace), "403 node_gone")
 }
 
 func testNodeSelector(t *testing.T, s *site) {
