@@ -39,17 +39,14 @@ func members(object []byte) (map[string]json.RawMessage, error) {
 	}
 	values := map[string]json.RawMessage{}
 	for decoder.More() {
-		token, _ := decoder.Token() // nil with an error
+		token, _ := decoder.Token() // no name with an error
 		name, isName := token.(string)
-		if !isName {
+		var value json.RawMessage
+		if !isName || decoder.Decode(&value) != nil {
 			return nil, errNoObject
 		}
 		if _, found := values[name]; found {
 			return nil, errors.New("a name is there twice in the JSON")
-		}
-		var value json.RawMessage
-		if decoder.Decode(&value) != nil {
-			return nil, errNoObject
 		}
 		values[name] = value
 	}
