@@ -164,6 +164,14 @@ func TestServeWithAnAPIServerDown(t *testing.T) {
 	others.expect(t, serviceAccountToken(t, "https://other.example.com"), http.StatusOK, "")
 }
 
+// While one API server hangs, the tokens of other clusters find a place.
+func TestOneAPIServerCannotTakeAllPlaces(t *testing.T) {
+	t.Parallel()
+	if maxInFlight < 2*kube.MaxWaiting {
+		t.Errorf("%d requests are worked on at a time, and %d can wait for one API server", maxInFlight, kube.MaxWaiting)
+	}
+}
+
 // A policy that reads an annotation counts when the annotation is there, and not
 // before: it would refuse what it grants. Until then the old one counts.
 func TestPolicyWaitsForItsAnnotations(t *testing.T) {

@@ -20,16 +20,18 @@ const (
 	// maxGetTime is how long a live GET may take, with its wait for the rate
 	// limit. containerd waits for a token endpoint longer than that.
 	maxGetTime = 3 * time.Second
-	// maxGets bounds the GETs at a time, maxWaiting the requests that wait for
-	// one: an API server that hangs must not take all of the proxy's places.
-	maxGets    = 256
-	maxWaiting = 1024
+	maxGets = 256 // at a time
 	// goneTime is how long it is remembered that a UID is gone, and maxGone how
 	// many of them are. A UID does not come back, but memory is bounded and etcd
 	// can be restored.
 	goneTime = 10 * time.Second
 	maxGone  = 4096
 )
+
+// MaxWaiting bounds the Lookups of one Cluster that wait for its API server at a
+// time. It has to be well below the number of requests that are worked on at a
+// time: an API server that hangs must not take all of the proxy's places.
+const MaxWaiting = 512
 
 // live asks the API server about single objects. It is safe for concurrent use.
 type live struct {
@@ -122,7 +124,7 @@ var errBusy = errors.New("too many requests wait for the API server: see whether
 func (l *live) join(f flight) (*answer, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.waiting == maxWaiting {
+	if l.waiting == MaxWaiting {
 		return nil, errBusy
 	}
 	a, ok := l.flights[f]

@@ -355,7 +355,7 @@ func TestBounds(t *testing.T) {
 		}
 		synctest.Wait()
 		busy("one-more")
-		for range maxWaiting - maxGets {
+		for range MaxWaiting - maxGets {
 			ask("sa-0")
 		}
 		synctest.Wait()
