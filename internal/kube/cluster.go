@@ -189,7 +189,8 @@ func (c *Cluster) SetAnnotationKeys(ctx context.Context, keys []string) error {
 // if it is checked, and the node of a token that is bound to a node: otherwise
 // it returns a *exchange.GoneError, but never because the API server could not
 // be asked. That, and an object that memory does not confirm while too many
-// requests wait, is any other error.
+// requests wait, is any other error. It asks at most five times, each within
+// maxGetTime, and only once of an API server that hangs.
 func (c *Cluster) Lookup(ctx context.Context, id oidc.Identity) (exchange.Facts, error) {
 	account, err := c.confirm(ctx, c.accounts.Load().resource, exchange.KindServiceAccount, id.Namespace, id.ServiceAccount)
 	if err != nil {
