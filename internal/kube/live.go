@@ -20,7 +20,7 @@ const (
 	// maxGetTime is how long a live GET may take, with its wait for the rate
 	// limit. containerd waits for a token endpoint longer than that.
 	maxGetTime = 3 * time.Second
-	maxGets = 256 // at a time
+	maxGets    = 256 // at a time
 	// goneTime is how long it is remembered that a UID is gone, and maxGone how
 	// many of them are. A UID does not come back, but memory is bounded and etcd
 	// can be restored.
