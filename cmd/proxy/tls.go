@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -147,25 +149,37 @@ func (s *serverTLS) readClientCAs() (map[string][]*x509.Certificate, error) {
 // nodePools returns the CAs of each cluster whose callers are proven by
 // certificate. No two may have one in common, not even as copies in two files:
 // a CA is known by its key, which is what its certificates are verified with.
+// Nor may one be above another's: what that signs leads to it as well.
 func (s *serverTLS) nodePools(cas map[string][]*x509.Certificate) (map[string]*x509.CertPool, error) {
 	pools := map[string]*x509.CertPool{}
-	owners := map[string]int{}
 	for i := range s.cfg.Clusters {
 		file, used := s.cfg.certificateCAs(i)
 		if !used {
 			continue
 		}
-		for _, cert := range cas[file.field] {
-			key := string(cert.RawSubjectPublicKeyInfo)
-			if other, known := owners[key]; known && other != i {
-				return nil, fmt.Errorf(clusterCAField+": %s (%s) holds a CA that clusters[%d] has too; %s", i, file.name, file.field, other, ownCAs)
+		for other := range s.cfg.Clusters {
+			otherFile, used := s.cfg.certificateCAs(other)
+			if other == i || !used {
+				continue
 			}
-			owners[key] = i
+			if share(cas[file.field], cas[otherFile.field]) {
+				return nil, fmt.Errorf(clusterCAField+": %s (%s) holds a CA that clusters[%d] has too, or that signed one of its; %s", i, file.name, file.field, other, ownCAs)
+			}
 		}
 		pools[s.cfg.Clusters[i].Name] = x509.NewCertPool()
 		addAll(pools[s.cfg.Clusters[i].Name], cas[file.field])
 	}
 	return pools, nil
+}
+
+// share reports whether a certificate of the others leads to one of the CAs.
+func share(cas, others []*x509.Certificate) bool {
+	return slices.ContainsFunc(cas, func(ca *x509.Certificate) bool {
+		return slices.ContainsFunc(others, func(other *x509.Certificate) bool {
+			return bytes.Equal(other.RawSubjectPublicKeyInfo, ca.RawSubjectPublicKeyInfo) ||
+				bytes.Equal(other.RawIssuer, ca.RawSubject) && other.CheckSignatureFrom(ca) == nil
+		})
+	})
 }
 
 func addAll(pool *x509.CertPool, certs []*x509.Certificate) {

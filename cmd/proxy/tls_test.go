@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/asn1"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
@@ -402,14 +403,33 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 		Subject: pkix.Name{CommonName: "first CA, renewed"}, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, SerialNumber: big.NewInt(2),
 	}, first.cert, &first.key.PublicKey, first.key)
-	for _, cas := range []string{first.pem(), second.pem() + first.pem(), renewed.pem()} {
-		err := reload(cas)
-		want := "clusters[1].node.proof.clientCAFile: " + proof.ClientCAFile + " (clusters[1].node.proof.clientCAFile) holds a CA that clusters[0] has too; " + ownCAs
+	// What a CA above another signs are nodes of both, whichever has it.
+	below := first
+	below.cert = sign(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: "below the first CA"}, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, SerialNumber: big.NewInt(3),
+	}, first.cert, &second.key.PublicKey, first.key)
+	for _, test := range []struct {
+		first, second string
+		fault         int
+	}{
+		{first.pem(), first.pem(), 0},
+		{first.pem(), second.pem() + first.pem(), 0},
+		{first.pem(), renewed.pem(), 0},
+		{first.pem(), below.pem(), 0},
+		{below.pem(), second.pem() + first.pem(), 0}, // the key of the second
+		{below.pem(), first.pem(), 1},
+	} {
+		put(t, rig.cfg.Server.TLS.ClientCAFile, test.first)
+		err := reload(test.second)
+		file, _ := rig.cfg.certificateCAs(test.fault)
+		want := fmt.Sprintf("clusters[%d].node.proof.clientCAFile: %s (%s) holds a CA that clusters[%d] has too, or that signed one of its; ", test.fault, file.name, file.field, 1-test.fault) + ownCAs
 		if err == nil || err.Error() != want {
 			t.Errorf("error\n%v\nwant\n%s", err, want)
 		}
 		check()
 	}
+	put(t, rig.cfg.Server.TLS.ClientCAFile, first.pem())
 	if err := reload(second.pem() + second.pem()); err != nil {
 		t.Errorf("one file that names a CA twice: %v", err)
 	}
