@@ -22,15 +22,16 @@ func (e explanation) admit(ctx context.Context, cfg *Config, objects *objects, i
 	checks, caller := all[id.Cluster], exchange.Caller{}
 	configured := checks.Proof
 	checks.Proof = exchange.ProofConfig{}
+	if len(configured.Methods) > 0 {
+		// Whether it refuses is for us to say: a certificate might suffice.
+		checks.Proof = exchange.ProofConfig{Mode: exchange.ProofAudit, Methods: []exchange.ProofMethod{exchange.ProofAddress}}
+	}
 	if o.caller != "" {
 		if caller.Address, err = netip.ParseAddr(o.caller); err != nil {
 			return exchange.Subject{}, false, fmt.Errorf("--caller %q is not an IP address", o.caller)
 		}
+		caller.Address = caller.Address.Unmap().WithZone("") // as callerAddress has it
 		caller.ViaProxy = slices.ContainsFunc(cfg.Server.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(caller.Address) })
-		if slices.Contains(configured.Methods, exchange.ProofAddress) {
-			// Whether it refuses is for us to say: a certificate might suffice.
-			checks.Proof = exchange.ProofConfig{Mode: exchange.ProofAudit, Methods: []exchange.ProofMethod{exchange.ProofAddress}}
-		}
 	}
 	if o.as != "" {
 		checks = exchange.NodeChecks{}
@@ -86,7 +87,8 @@ func (e explanation) proof(proof *exchange.Proof, configured exchange.ProofConfi
 	case o.as != "":
 		e.line("caller", "is not judged: only a token names a node")
 		return false
-	case proof == nil:
+	case proof.Reason == exchange.ProofNoNode: // nobody can be it
+	case o.caller == "" || !slices.Contains(configured.Methods, exchange.ProofAddress):
 		how := "--caller ADDRESS does"
 		if !slices.Contains(configured.Methods, exchange.ProofAddress) {
 			how = "only a certificate proves one in this cluster"
@@ -102,7 +104,7 @@ func (e explanation) proof(proof *exchange.Proof, configured exchange.ProofConfi
 	case configured.Mode == exchange.ProofAudit:
 		e.line("", "node.proof.mode is audit: it is written down, and nobody is refused")
 		return false
-	case slices.Contains(configured.Methods, exchange.ProofCertificate):
+	case proof.Reason != exchange.ProofNoNode && slices.Contains(configured.Methods, exchange.ProofCertificate):
 		e.line("", "REFUSED (403) unless its client certificate proves it")
 		return false
 	}

@@ -30,6 +30,9 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 		}
 		return text
 	}
+	noClaim := func(mode string) string {
+		return "  node: {claim: optional, proof: {mode: " + mode + ", methods: [certificate, address], clientCAFile: nodes.crt}}\n"
+	}
 	as := []string{"--as", "prod/team-a/web"}
 	by := func(token string, more ...string) []string { return append([]string{"--token-file", token}, more...) }
 	for name, test := range map[string]struct {
@@ -69,6 +72,16 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 		"certificates only": {settings(modeEnforce, "certificate"), by(raw, "--caller", "192.0.2.1"), []string{
 			"caller       is not judged (node.proof.mode is enforce); only a certificate proves one in this cluster", "GRANTED: pull",
 		}, "REFUSED"},
+		"a token that names no node": {noClaim(modeEnforce), by(unnamed), []string{
+			"no node is known for sure to be the token's", "REFUSED      node.proof.mode is enforce (403)",
+		}, "GRANTED"},
+		"a token that names no node, from an address": {noClaim(modeEnforce), by(unnamed, "--caller", "192.0.2.1"), []string{
+			"no node is known for sure to be the token's", "REFUSED      node.proof.mode is enforce (403)",
+		}, "GRANTED"},
+		"a token that names no node, watched": {noClaim(modeAudit), by(unnamed), []string{
+			"no node is known for sure to be the token's", "nobody is refused", "GRANTED: pull",
+		}, "REFUSED"},
+		"a proxy, as mapped into IPv6": {settings(modeEnforce, "address"), by(raw, "--caller", "::ffff:10.0.0.1"), []string{"is that of a trusted proxy", "REFUSED"}, "GRANTED"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
