@@ -234,6 +234,7 @@ client = "/var/lib/kubelet/pki/kubelet-client-current.pem"
 {{- else}}
 # No client certificate: Pullpass asks for none (node.proof of cluster {{.Cluster.Name}}).
 {{- end}}
+[host] # empty: no mirrors. containerd 1 ignores a file without it
 `},
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -91,6 +92,10 @@ type tomlValue struct {
 func (l *kubeletLint) hosts(name string, data []byte) {
 	tables := l.readTOML(name, data)
 	top := tables[0]
+	if !slices.ContainsFunc(tables, func(t *tomlTable) bool { return t.name == "host" || strings.HasPrefix(t.name, "host.") }) {
+		// Seen with 1.6: "invalid `host` tree" in its log, and the directory is read as if it held certificates alone.
+		l.find(name, 1, "host", "is missing, and containerd 1 ignores a file without such a table; add [host] at the end")
+	}
 	if _, found := top.keys["server"]; !found {
 		top.keys["server"] = tomlValue{"https://" + l.target.Registry, 1}
 	}
