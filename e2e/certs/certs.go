@@ -62,12 +62,12 @@ func (ca *CA) Pool() *x509.CertPool {
 	return pool
 }
 
-// Server issues a certificate for a server on localhost and 127.0.0.1.
-func (ca *CA) Server(t testing.TB, name string) Pair {
+// Server issues a certificate for a server on localhost and 127.0.0.1, and under other host names.
+func (ca *CA) Server(t testing.TB, name string, hosts ...string) Pair {
 	t.Helper()
 	return ca.issue(t, name, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: name},
-		DNSNames:    []string{"localhost"},
+		DNSNames:    append([]string{"localhost"}, hosts...),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})

@@ -9,10 +9,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/relay"
 )
 
-// rbacFile is what administrators apply; the path is relative to the module's root, where tests run.
-const rbacFile = "../deploy/kubernetes/rbac.yaml"
+// rbacFile is what administrators apply, in the repository.
+const rbacFile = "deploy/kubernetes/rbac.yaml"
 
 const (
 	rbac            = "/apis/rbac.authorization.k8s.io/v1/"
@@ -34,24 +37,30 @@ type Access struct {
 func (c *Cluster) ApplyRBAC(t testing.TB) Access {
 	t.Helper()
 	c.CreateNamespace(t, systemNamespace, nil)
-	content, err := os.ReadFile(rbacFile)
+	content, err := os.ReadFile(filepath.Join(programs.Checkout(t), rbacFile))
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.Apply(t, string(content))
+	return c.access(t, c.Issuer, account)
+}
+
+// Apply creates what administrators of Pullpass are given: ServiceAccounts in its namespace, roles and bindings, in YAML.
+func (c *Cluster) Apply(t testing.TB, manifest string) {
+	t.Helper()
 	collections := map[string]string{
 		"ServiceAccount":     "/api/v1/namespaces/" + systemNamespace + "/serviceaccounts",
 		"ClusterRole":        rbac + "clusterroles",
 		"ClusterRoleBinding": rbac + "clusterrolebindings",
 	}
-	for document := range strings.SplitSeq(string(content), "\n---\n") {
+	for document := range strings.SplitSeq(manifest, "\n---\n") {
 		_, rest, _ := strings.Cut("\n"+document, "\nkind: ")
 		kind, _, _ := strings.Cut(rest, "\n")
 		// The API server reads YAML itself, and refuses a namespace that is not the path's.
 		if _, err := c.send(t.Context(), http.MethodPost, collections[kind], "application/yaml", []byte(document)); err != nil {
-			t.Fatalf("%s: %v", rbacFile, err)
+			t.Fatalf("%v of:\n%s", err, document)
 		}
 	}
-	return c.access(t, c.Issuer, account)
 }
 
 // Verbs lists what the ClusterRole of ApplyRBAC allows.
@@ -93,10 +102,16 @@ func (c *Cluster) AccessWithout(t testing.TB, name string, missing ...Verb) Acce
 	return c.access(t, c.Issuer, name)
 }
 
-// AccessThrough is the access of ApplyRBAC, but through a relay.
-func (c *Cluster) AccessThrough(t testing.TB, relay *Relay) Access {
+// Relay starts a relay to the API server. It ends with the test.
+func (c *Cluster) Relay(t testing.TB) *relay.Relay {
 	t.Helper()
-	return c.access(t, "https://"+relay.Address, account)
+	return relay.Start(t, "127.0.0.1:0", c.address)
+}
+
+// AccessThrough is the access of ApplyRBAC, but through a relay.
+func (c *Cluster) AccessThrough(t testing.TB, r *relay.Relay) Access {
+	t.Helper()
+	return c.access(t, "https://"+r.Address, account)
 }
 
 type policyRule struct {
@@ -130,6 +145,12 @@ func (c *Cluster) access(t testing.TB, server, serviceAccount string) Access {
 	writeFile(t, a.TokenFile, token)
 	writeFile(t, a.KubeconfigFile, c.kubeconfig(t, server, Object{"tokenFile": a.TokenFile}))
 	return a
+}
+
+// Kubeconfig writes a file for one who has a client certificate.
+func (c *Cluster) Kubeconfig(t testing.TB, file, certFile, keyFile string) {
+	t.Helper()
+	writeFile(t, file, c.kubeconfig(t, c.Issuer, Object{"client-certificate": certFile, "client-key": keyFile}))
 }
 
 // kubeconfig is a file for one user. JSON is YAML too.

@@ -1,5 +1,5 @@
 // Package cluster runs the control plane of a Kubernetes cluster on loopback: etcd, kube-apiserver and, where a test asks
-// for it, the controller that fills legacy token Secrets. There is no node, scheduler or network.
+// for them, controllers. Package node runs nodes. There is no scheduler, and no network of pods.
 package cluster
 
 import (
@@ -29,6 +29,8 @@ type Cluster struct {
 	Issuer string
 	// CA signed the API server's certificate.
 	CA *certs.CA
+	// Admin is the client certificate of the administrator.
+	Admin certs.Pair
 
 	address   string // host:port of the API server
 	etcd      string // URL
@@ -63,7 +65,8 @@ func StartWith(t testing.TB, key certs.RSAKey, options Options) *Cluster {
 	}
 	c.Issuer = "https://" + c.address
 	c.serving = c.CA.Server(t, "kube-apiserver")
-	c.admin = c.client(t, c.CA.Client(t, "admin", "system:masters"))
+	c.Admin = c.CA.Client(t, "admin", "system:masters")
+	c.admin = c.client(t, c.Admin)
 	c.startEtcd(t)
 	c.startAPIServer(t)
 	return c
@@ -146,6 +149,8 @@ func (c *Cluster) startAPIServer(t testing.TB) {
 		"--service-account-signing-key-file=" + c.signing.PrivateFile,
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--authentication-config=" + config,
 		"--service-cluster-ip-range=10.96.0.0/24",
+		// For the logs of pods, and commands in them.
+		"--kubelet-preferred-address-types=InternalIP", "--kubelet-client-certificate=" + c.Admin.CertFile, "--kubelet-client-key=" + c.Admin.KeyFile,
 		"--cert-dir=" + filepath.Join(c.dir, "apiserver"),
 		"--profiling=false", "--v=1",
 		"--watch-cache=" + strconv.FormatBool(!c.options.NoWatchCache),
@@ -164,12 +169,25 @@ func (c *Cluster) startAPIServer(t testing.TB) {
 // StartTokenController runs the controller of the kube-controller-manager that signs legacy token Secrets, with key.
 func (c *Cluster) StartTokenController(t testing.TB, key certs.RSAKey) {
 	t.Helper()
+	c.startControllers(t, key, "serviceaccount-token-controller")
+}
+
+// StartControllers runs what a cluster with nodes needs: the token controller, and those that give each namespace its
+// ServiceAccount default, and the CA that its pods trust.
+func (c *Cluster) StartControllers(t testing.TB, key certs.RSAKey) {
+	t.Helper()
+	c.startControllers(t, key, "serviceaccount-token-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller")
+}
+
+func (c *Cluster) startControllers(t testing.TB, key certs.RSAKey, names ...string) {
+	t.Helper()
 	cert := c.CA.Client(t, "system:kube-controller-manager")
 	kubeconfig := filepath.Join(c.dir, "controller-manager.kubeconfig")
-	writeFile(t, kubeconfig, c.kubeconfig(t, c.Issuer, Object{"client-certificate": cert.CertFile, "client-key": cert.KeyFile}))
+	c.Kubeconfig(t, kubeconfig, cert.CertFile, cert.KeyFile)
 	process.Start(t, exec.Command(programs.KubeControllerManager(t),
 		"--kubeconfig="+kubeconfig,
-		"--controllers=serviceaccount-token-controller",
+		"--controllers="+strings.Join(names, ","),
+		"--use-service-account-credentials=true",
 		"--service-account-private-key-file="+key.PrivateFile,
 		"--root-ca-file="+c.CA.File,
 		"--leader-elect=false",

@@ -13,6 +13,8 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -88,13 +90,19 @@ func Distribution(t testing.TB) string {
 // Pullpass is the project's service, built from cmd/proxy.
 func Pullpass(t testing.TB) string {
 	t.Helper()
-	return project(t, "pullpass", "./cmd/proxy")
+	return project(t, Checkout(t), "pullpass", "./cmd/proxy")
 }
 
 // CredentialProvider is the project's kubelet plugin.
 func CredentialProvider(t testing.TB) string {
 	t.Helper()
-	return project(t, "pullpass-credential-provider", "./cmd/credential-provider")
+	return project(t, Checkout(t), "pullpass-credential-provider", "./cmd/credential-provider")
+}
+
+// Pause is all that is in the images of the tests: it waits for SIGTERM, as the program of a pod's sandbox does.
+func Pause(t testing.TB) string {
+	t.Helper()
+	return project(t, e2eDir(t), "pause", "./node/pause")
 }
 
 func Skopeo(t testing.TB) string { t.Helper(); return debian(t, "skopeo", "skopeo") }
@@ -148,17 +156,17 @@ func (b tool) version(t testing.TB) string {
 // built are the project's programs that this run of the tests has built already.
 var built = map[string]string{}
 
-func project(t testing.TB, name, pkg string) string {
+// project builds a package of the module in dir.
+func project(t testing.TB, dir, name, pkg string) string {
 	t.Helper()
 	building.Lock()
 	defer building.Unlock()
 	if path, ok := built[name]; ok {
 		return path
 	}
-	root := filepath.Dir(e2eDir(t))
-	checkout := sha256.Sum256([]byte(root)) // two checkouts must not share their programs
+	checkout := sha256.Sum256([]byte(Checkout(t))) // two checkouts must not share their programs
 	out := filepath.Join(cacheDir(t), "project-"+hex.EncodeToString(checkout[:8]), name)
-	goBuild(t, root, out, pkg, "")
+	goBuild(t, dir, out, pkg, "")
 	built[name] = out
 	return out
 }
@@ -203,12 +211,24 @@ func cacheDir(t testing.TB) string {
 	return dir
 }
 
-// e2eDir is the directory of this module. Tests run in the directory of their package: all are in the module's root.
+// Checkout is the directory of the repository that is tested.
+func Checkout(t testing.TB) string { t.Helper(); return filepath.Dir(e2eDir(t)) }
+
+// e2eDir is the directory of this module. Tests run in the directory of their package.
 func e2eDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return dir
+	for {
+		_, err := os.Stat(filepath.Join(dir, "go.mod"))
+		if err == nil {
+			return dir
+		}
+		if !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
+			t.Fatalf("the module that the tests belong to: %v", err)
+		}
+		dir = filepath.Dir(dir)
+	}
 }

@@ -13,6 +13,8 @@ type Config struct {
 	// ClientCAFile and TrustedProxies are settings of the listener.
 	ClientCAFile   string
 	TrustedProxies []string
+	// Names are those that its certificate has, beside localhost.
+	Names []string
 	// Environment is what the process gets beyond the test's own: NAME=value.
 	Environment []string
 }
@@ -23,7 +25,7 @@ type Signing struct {
 	CertFile   string `json:"certFile,omitempty"`
 	KeyFile    string `json:"keyFile,omitempty"`
 	CAFile     string `json:"caFile,omitempty"`
-	ManagedDir string `json:"managedDir,omitempty"` // set by Start when there is no KeyFile
+	ManagedDir string `json:"managedDir,omitempty"` // set by Start when there is neither this nor KeyFile
 }
 
 // Cluster is one element of the configuration's clusters.

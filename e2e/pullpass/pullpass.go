@@ -34,6 +34,8 @@ const Issuer = "pullpass.example.com"
 type Proxy struct {
 	// URL is https://localhost:port. Not 127.0.0.1: clients refuse a realm at a loopback address unless the registry is there as well.
 	URL string
+	// ConfigFile is its configuration.
+	ConfigFile string
 
 	admin   string // URL of the admin listener
 	process *process.Process
@@ -49,11 +51,11 @@ type Proxy struct {
 func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 	t.Helper()
 	dir := t.TempDir()
-	serving := ca.Server(t, "pullpass")
+	serving := ca.Server(t, "pullpass", config.Names...)
 	address := process.FreeAddress(t)
 	policy := filepath.Join(dir, "policy.yaml")
 	writeFile(t, policy, config.Policy)
-	if config.Signing.KeyFile == "" {
+	if config.Signing.KeyFile == "" && config.Signing.ManagedDir == "" {
 		config.Signing.ManagedDir = filepath.Join(dir, "keys")
 	}
 	adminAddress := process.FreeAddress(t)
@@ -79,12 +81,13 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 	transport := &http.Transport{TLSClientConfig: &cryptotls.Config{RootCAs: ca.Pool()}}
 	t.Cleanup(transport.CloseIdleConnections)
 	p := &Proxy{
-		URL:     "https://localhost" + address[strings.LastIndex(address, ":"):],
-		admin:   "http://" + adminAddress,
-		ca:      ca,
-		client:  &http.Client{Transport: transport, Timeout: 30 * time.Second},
-		audit:   audit{byClient: map[string]Event{}},
-		secrets: map[string]bool{},
+		URL:        "https://localhost" + address[strings.LastIndex(address, ":"):],
+		ConfigFile: configFile,
+		admin:      "http://" + adminAddress,
+		ca:         ca,
+		client:     &http.Client{Transport: transport, Timeout: 30 * time.Second},
+		audit:      audit{byClient: map[string]Event{}},
+		secrets:    map[string]bool{},
 	}
 	cmd := exec.Command(programs.Pullpass(t), "serve", "--config", configFile)
 	cmd.Env = append(os.Environ(), config.Environment...)
@@ -104,6 +107,25 @@ func (p *Proxy) Stop(t testing.TB) {
 	if err := p.process.Stop(); err != nil {
 		t.Fatalf("stop pullpass: %v", err)
 	}
+}
+
+// Kill ends Pullpass at once, as a crash does.
+func (p *Proxy) Kill(t testing.TB) { t.Helper(); p.process.Kill(t) }
+
+// Address is where Pullpass listens, for something that passes connections on to it.
+func (p *Proxy) Address() string { return "127.0.0.1" + p.URL[strings.LastIndex(p.URL, ":"):] }
+
+// Command runs another command of Pullpass with the same configuration, and returns what it printed.
+func (p *Proxy) Command(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), programs.Pullpass(t), append([]string{name, "--config", p.ConfigFile}, args...)...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	output, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("pullpass %s %q: %v\n%s%s", name, args, err, output, &stderr)
+	}
+	return string(output)
 }
 
 // Certificates is the trust bundle that Pullpass publishes for registries (PEM).

@@ -21,6 +21,10 @@ const startLimit = 30 * time.Second
 
 // Config configures one registry.
 type Config struct {
+	// Address is where it listens; empty: a free port of 127.0.0.1.
+	Address string
+	// Names are those that its certificate has, beside localhost.
+	Names []string
 	// Program is the registry's program, of version 2 or 3.
 	Program string
 	// Realm is the URL of the token endpoint.
@@ -54,9 +58,12 @@ func (r *Registry) Mounted(from, to string) bool {
 func Start(t testing.TB, ca *certs.CA, config Config) *Registry {
 	t.Helper()
 	dir := t.TempDir()
-	address := process.FreeAddress(t)
+	address := config.Address
+	if address == "" {
+		address = process.FreeAddress(t)
+	}
 	host := "localhost" + address[strings.LastIndex(address, ":"):]
-	serving := ca.Server(t, "registry")
+	serving := ca.Server(t, "registry", config.Names...)
 	trust := "rootcertbundle: " + writeFile(t, dir, "token-ca.pem", config.RootCertBundle)
 	if config.JWKS != nil {
 		trust = "jwks: " + writeFile(t, dir, "token-keys.json", config.JWKS)

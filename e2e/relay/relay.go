@@ -1,4 +1,5 @@
-package cluster
+// Package relay passes TCP connections on, and breaks them: a network that fails between two programs that run.
+package relay
 
 import (
 	"io"
@@ -7,25 +8,25 @@ import (
 	"testing"
 )
 
-// Relay passes TCP connections on to the API server until it is cut: a network that fails between two programs that run.
+// Relay passes connections on until it is cut.
 type Relay struct {
 	Address string // host:port
 
-	target   string
 	listener net.Listener
 	mu       sync.Mutex
+	target   string
 	cut      bool
 	open     map[net.Conn]bool // both sides of each connection
 }
 
-// Relay starts a relay to the API server. It ends with the test.
-func (c *Cluster) Relay(t testing.TB) *Relay {
+// Start passes connections from one address on to another. The relay ends with the test.
+func Start(t testing.TB, address, target string) *Relay {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Relay{Address: listener.Addr().String(), target: c.address, listener: listener, open: map[net.Conn]bool{}}
+	r := &Relay{Address: listener.Addr().String(), target: target, listener: listener, open: map[net.Conn]bool{}}
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -42,6 +43,13 @@ func (c *Cluster) Relay(t testing.TB) *Relay {
 		running.Wait()
 	})
 	return r
+}
+
+// To passes new connections on to another address. Those that are open stay with the one of before.
+func (r *Relay) To(target string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.target = target
 }
 
 // Cut breaks all connections; new ones are closed at once until Restore.
@@ -63,7 +71,10 @@ func (r *Relay) Restore() {
 
 func (r *Relay) pass(near net.Conn) {
 	defer near.Close()
-	far, err := net.Dial("tcp", r.target)
+	r.mu.Lock()
+	target := r.target
+	r.mu.Unlock()
+	far, err := net.Dial("tcp", target)
 	if err != nil {
 		return
 	}

@@ -1,0 +1,107 @@
+package node
+
+import "fmt"
+
+// Settings of containerd and the kubelet that only the machines of the tests need: no systemd, no CAP_SYS_RESOURCE, either
+// version of cgroups, no network of pods, and no disk that images may fill.
+const (
+	sandboxImage = "e2e.local/pause:1"
+
+	// containerd 2.
+	containerdConfig = `version = 3
+root = '%[1]s/containerd'
+state = '/run/containerd'
+disabled_plugins = ['io.containerd.internal.v1.opt', 'io.containerd.nri.v1.nri', 'io.containerd.snapshotter.v1.btrfs', 'io.containerd.snapshotter.v1.devmapper', 'io.containerd.snapshotter.v1.zfs', 'io.containerd.snapshotter.v1.blockfile', 'io.containerd.snapshotter.v1.erofs', 'io.containerd.tracing.processor.v1.otlp']
+[grpc]
+  address = '/run/containerd/containerd.sock'
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = 'overlayfs'
+  [plugins.'io.containerd.cri.v1.images'.pinned_images]
+    sandbox = '` + sandboxImage + `'
+  [plugins.'io.containerd.cri.v1.images'.registry]
+    config_path = '/etc/containerd/certs.d'
+[plugins.'io.containerd.transfer.v1.local']
+  config_path = '/etc/containerd/certs.d'
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+    runtime_type = 'io.containerd.runc.v2'
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+      Root = '/run/containerd/runc'
+      SystemdCgroup = false
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = ['/usr/lib/cni']
+    conf_dir = '/etc/containerd/cni'
+[plugins.'io.containerd.shim.v1.manager']
+  socket_dir = '/run/containerd/s'
+[plugins.'io.containerd.grpc.v1.cri']
+  stream_server_address = '%[2]s'
+`
+
+	// containerd 1.
+	oldContainerdConfig = `version = 2
+root = '%[1]s/containerd'
+state = '/run/containerd'
+disabled_plugins = ['io.containerd.internal.v1.opt', 'io.containerd.snapshotter.v1.aufs', 'io.containerd.snapshotter.v1.btrfs', 'io.containerd.snapshotter.v1.devmapper', 'io.containerd.snapshotter.v1.zfs']
+[grpc]
+  address = '/run/containerd/containerd.sock'
+[plugins.'io.containerd.grpc.v1.cri']
+  sandbox_image = '` + sandboxImage + `'
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  stream_server_address = '%[2]s'
+  [plugins.'io.containerd.grpc.v1.cri'.registry]
+    config_path = '/etc/containerd/certs.d'
+  [plugins.'io.containerd.grpc.v1.cri'.cni]
+    bin_dir = '/usr/lib/cni'
+    conf_dir = '/etc/containerd/cni'
+  [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]
+    runtime_type = 'io.containerd.runc.v2'
+    [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc.options]
+      Root = '/run/containerd/runc'
+      SystemdCgroup = false
+`
+
+	// loopback alone makes containerd report a network; all pods have hostNetwork.
+	networkConfig = `{"cniVersion": "1.0.0", "name": "e2e", "plugins": [{"type": "loopback"}]}`
+
+	kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: %[1]s
+healthzBindAddress: %[1]s
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+staticPodPath: /var/lib/kubelet/manifests
+fileCheckFrequency: 1s
+syncFrequency: 2s
+nodeStatusUpdateFrequency: 5s
+cgroupDriver: cgroupfs
+cgroupRoot: %[2]s
+authentication:
+  anonymous: {enabled: false}
+  webhook: {enabled: false}
+  x509: {clientCAFile: /var/lib/kubelet/pki/ca.crt}
+authorization: {mode: AlwaysAllow}
+failCgroupV1: false
+failSwapOn: false
+makeIPTablesUtilChains: false
+localStorageCapacityIsolation: false
+resolvConf: ""
+serializeImagePulls: false
+maxParallelImagePulls: 8
+registryPullQPS: 0
+eventRecordQPS: 0
+imageGCHighThresholdPercent: 100
+imageGCLowThresholdPercent: 99
+evictionHard: {memory.available: "0%%", nodefs.available: "0%%", imagefs.available: "0%%"}
+logging: {verbosity: 5}
+`
+)
+
+func (n *Node) containerdConfig() string {
+	config := containerdConfig
+	if n.config.OldContainerd {
+		config = oldContainerdConfig
+	}
+	return fmt.Sprintf(config, n.dir, n.config.Address)
+}

@@ -1,0 +1,64 @@
+package node
+
+import (
+	"archive/tar"
+	"bytes"
+	"io"
+	"os"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/pullpass/pullpass/e2e/programs"
+)
+
+// Image returns an image that runs until SIGTERM. Those with different labels have nothing in common: no layer of one comes
+// with another.
+func Image(t testing.TB, label string) v1.Image {
+	t.Helper()
+	program, err := os.ReadFile(programs.Pause(t))
+	check(t, err)
+	var files bytes.Buffer
+	archive := tar.NewWriter(&files)
+	for _, file := range []struct {
+		name    string
+		mode    int64
+		content []byte
+	}{{"label", 0o644, []byte(label)}, {"pause", 0o755, program}} {
+		check(t, archive.WriteHeader(&tar.Header{Name: file.name, Mode: file.mode, Size: int64(len(file.content))}))
+		_, err := archive.Write(file.content)
+		check(t, err)
+	}
+	check(t, archive.Close())
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files.Bytes())), nil })
+	check(t, err)
+	image, err := mutate.AppendLayers(empty.Image, layer)
+	check(t, err)
+	config, err := image.ConfigFile()
+	check(t, err)
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", "amd64"
+	config.Config.Entrypoint = []string{"/pause"}
+	image, err = mutate.ConfigFile(image, config)
+	check(t, err)
+	return image
+}
+
+// saveImage writes an image that containerd imports under the given name.
+func saveImage(t testing.TB, file, reference string) {
+	t.Helper()
+	tag, err := name.NewTag(reference)
+	check(t, err)
+	check(t, tarball.WriteToFile(file, tag, Image(t, reference)))
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,212 @@
+// Package node runs nodes of a cluster: containerd and the kubelet, configured with what "pullpass kubelet-config" prints, at
+// the paths of the documentation. The tests have to run inside namespaces of package isolate.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/isolate"
+	"github.com/pullpass/pullpass/e2e/process"
+	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/pullpass"
+)
+
+const (
+	startLimit = time.Minute
+
+	certsDir     = "/etc/containerd/certs.d"
+	providerFile = "/etc/pullpass/credential-provider.yaml"
+	pluginDir    = "/usr/local/libexec/pullpass"
+	manifestDir  = "/var/lib/kubelet/manifests"
+	clientFile   = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+)
+
+// Config configures a node.
+type Config struct {
+	Name, Address string
+	// OldContainerd runs Debian's containerd 1 instead of version 2.
+	OldContainerd bool
+	Cluster       *cluster.Cluster
+	// Pullpass prints the configuration of the node.
+	Pullpass *pullpass.Proxy
+	// Registry is its host, as in the names of images, and CA signed its certificate and that of Pullpass.
+	Registry string
+	CA       *certs.CA
+	// Providers are more entries of providers in the CredentialProviderConfig.
+	Providers string
+	// Plugins are more files in the directory of plugins. The content of Pullpass's own is "", and so is that of those that
+	// are links to it.
+	Plugins []Plugin
+	// Hosts are more hosts.toml, by the host.
+	Hosts map[string]string
+}
+
+// Plugin is a file in the directory of plugins.
+type Plugin struct {
+	Name    string
+	Content string // empty: that of Pullpass's plugin
+	Mode    os.FileMode
+}
+
+// Node is a running node.
+type Node struct {
+	config  Config
+	dir     string
+	view    *view
+	kubelet *process.Process
+}
+
+// Start runs a node until the test ends, and waits until it is ready.
+func Start(t testing.TB, config Config) *Node {
+	t.Helper()
+	dir := t.TempDir()
+	n := &Node{config: config, dir: dir, view: newView(t, filepath.Join(dir, "view"))}
+	n.startContainerd(t)
+	n.configure(t)
+	n.startKubelet(t)
+	return n
+}
+
+func (n *Node) startContainerd(t testing.TB) {
+	t.Helper()
+	n.view.write(t, "/etc/containerd/config.toml", n.containerdConfig(), 0o644)
+	n.view.write(t, "/etc/containerd/cni/10-e2e.conflist", networkConfig, 0o644)
+	program := programs.Containerd(t)
+	if n.config.OldContainerd {
+		program = programs.OldContainerd(t)
+	}
+	cmd := n.view.command(program, "--config=/etc/containerd/config.toml")
+	// containerd finds its shim through PATH; those of different versions do not fit.
+	bin := filepath.Dir(program)
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+	containerd := process.Start(t, cmd)
+	ctr := func(ctx context.Context, args ...string) error {
+		cmd := n.view.command(filepath.Join(bin, "ctr"), append([]string{"--address=/run/containerd/containerd.sock", "--namespace=k8s.io"}, args...)...)
+		if output, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("ctr %v: %w: %s", args, err, output)
+		}
+		return ctx.Err()
+	}
+	containerd.Await(t, startLimit, func(ctx context.Context) error { return ctr(ctx, "version") })
+	archive := filepath.Join(n.dir, "pause.tar")
+	saveImage(t, archive, sandboxImage)
+	check(t, ctr(t.Context(), "images", "import", archive))
+	check(t, ctr(t.Context(), "images", "label", sandboxImage, "io.cri-containerd.image=managed", "io.cri-containerd.pinned=pinned"))
+}
+
+// configure does what docs/kubelet.md says, and lets Pullpass judge the result.
+func (n *Node) configure(t testing.TB) {
+	t.Helper()
+	ca, err := os.ReadFile(n.config.CA.File)
+	check(t, err)
+	hosts := map[string]string{n.config.Registry: n.print(t, n.config.Registry, "hosts")}
+	for host, content := range n.config.Hosts {
+		hosts[host] = content
+	}
+	for host, content := range hosts {
+		n.view.write(t, filepath.Join(certsDir, host, "hosts.toml"), uncomment(content, "ca = "), 0o644)
+		n.view.write(t, filepath.Join(certsDir, host, "ca.crt"), string(ca), 0o644)
+	}
+	n.view.write(t, providerFile, n.print(t, n.config.Registry, "provider")+n.config.Providers, 0o644)
+	program, err := os.ReadFile(programs.CredentialProvider(t))
+	check(t, err)
+	own := Plugin{Name: filepath.Base(programs.CredentialProvider(t)), Mode: 0o755}
+	for _, plugin := range append(n.config.Plugins, own) {
+		if plugin.Content == "" {
+			plugin.Content = string(program)
+		}
+		n.view.write(t, filepath.Join(pluginDir, plugin.Name), plugin.Content, plugin.Mode)
+	}
+}
+
+// print is a part of what "pullpass kubelet-config" prints for a registry.
+func (n *Node) print(t testing.TB, registry, part string) string {
+	t.Helper()
+	return n.config.Pullpass.Command(t, "kubelet-config", "--registry="+registry, "--part="+part)
+}
+
+// uncomment takes the # from the line that begins so.
+func uncomment(text, line string) string {
+	return strings.Replace(text, "\n# "+line, "\n"+line, 1)
+}
+
+func (n *Node) startKubelet(t testing.TB) {
+	t.Helper()
+	group, err := isolate.MakeCgroup(n.config.Name)
+	check(t, err)
+	pair := n.config.Cluster.CA.Client(t, "system:node:"+n.config.Name, "system:nodes")
+	var pem []byte
+	for _, file := range []string{pair.CertFile, pair.KeyFile} {
+		content, err := os.ReadFile(file)
+		check(t, err)
+		pem = append(pem, content...)
+	}
+	n.view.write(t, clientFile, string(pem), 0o600)
+	ca, err := os.ReadFile(n.config.Cluster.CA.File)
+	check(t, err)
+	n.view.write(t, "/var/lib/kubelet/pki/ca.crt", string(ca), 0o644)
+	n.view.write(t, "/var/lib/kubelet/config.yaml", fmt.Sprintf(kubeletConfig, n.config.Address, group), 0o644)
+	check(t, os.MkdirAll(n.view.path(manifestDir), 0o755))
+	n.config.Cluster.Kubeconfig(t, n.view.path("/var/lib/kubelet/kubeconfig"), clientFile, clientFile)
+
+	flags := n.print(t, n.config.Registry, "flags")
+	_, flags, _ = strings.Cut(flags, `KUBELET_EXTRA_ARGS="`)
+	flags, _, found := strings.Cut(flags, `"`)
+	if !found {
+		t.Fatalf("no flags of the kubelet in %q", flags)
+	}
+	args := append([]string{
+		"--config=/var/lib/kubelet/config.yaml", "--kubeconfig=/var/lib/kubelet/kubeconfig",
+		"--hostname-override=" + n.config.Name, "--node-ip=" + n.config.Address,
+	}, strings.Fields(flags)...)
+	n.kubelet = process.Start(t, n.view.command(programs.Kubelet(t), args...))
+	n.kubelet.Await(t, startLimit, func(ctx context.Context) error {
+		node, err := n.config.Cluster.Try(ctx, "GET", "/api/v1/nodes/"+n.config.Name, nil)
+		if err != nil {
+			return err
+		}
+		return ready(node)
+	})
+}
+
+func ready(node cluster.Object) error {
+	status, _ := node["status"].(map[string]any)
+	conditions, _ := status["conditions"].([]any)
+	for _, condition := range conditions {
+		c := cluster.Object(condition.(map[string]any))
+		if c.Text("type") == "Ready" {
+			if c.Text("status") == "True" {
+				return nil
+			}
+			return errors.New(c.Text("message"))
+		}
+	}
+	return errors.New("the kubelet has not said whether the node is ready")
+}
+
+// Name is the name of the Node.
+func (n *Node) Name() string { return n.config.Name }
+
+// Log is what the kubelet wrote.
+func (n *Node) Log() string { return n.kubelet.Output() }
+
+// Command is a program that runs on the node and sees its files.
+func (n *Node) Command(program string, args ...string) *exec.Cmd {
+	return n.view.command(program, args...)
+}
+
+// StaticPod lets the kubelet run a pod from a file.
+func (n *Node) StaticPod(t testing.TB, name, manifest string) {
+	t.Helper()
+	n.view.write(t, filepath.Join(manifestDir, name+".yaml"), manifest, 0o644)
+}

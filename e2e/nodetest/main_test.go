@@ -1,0 +1,22 @@
+// Package nodetest runs pods on nodes: the kubelet, containerd, a registry, Pullpass and its plugin, with a control plane.
+// "go test -v" shows a table of what was seen.
+package nodetest
+
+import (
+	"testing"
+
+	"github.com/pullpass/pullpass/e2e/isolate"
+	"github.com/pullpass/pullpass/e2e/programs"
+)
+
+func TestMain(m *testing.M) {
+	isolate.Main(m, func(t testing.TB) {
+		for _, build := range []func(testing.TB) string{
+			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.Kubelet, programs.Kubectl,
+			programs.Containerd, programs.OldContainerd, programs.Runc, programs.Distribution,
+			programs.Pullpass, programs.CredentialProvider, programs.Pause,
+		} {
+			build(t)
+		}
+	})
+}

@@ -1,0 +1,170 @@
+package nodetest
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/isolate"
+	"github.com/pullpass/pullpass/e2e/node"
+	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/registry"
+	"github.com/pullpass/pullpass/e2e/relay"
+)
+
+const (
+	registryName = "registry.example.com" // as in the documentation; also the service and the audience
+	tokenAddress = "127.0.0.1:8443"
+	realm        = "https://" + registryName + ":8443/token"
+
+	annotation = "pullpass.dev/repositories"
+	builders   = "builders" // namespace of those who push
+
+	// pollPeriod is short beside what the kubelet does between two polls.
+	pollPeriod = 50 * time.Millisecond
+	podLimit   = time.Minute
+)
+
+const policy = `apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- name: own-namespace
+  subjects: [{namespaces: ["*"]}]
+  allow: [{repositories: ["{namespace}/**"], actions: [pull]}]
+- name: asked-for
+  subjects: [{namespaces: ["*"]}]
+  annotation: ` + annotation + `
+  allow: [{repositories: ["shared/**"], actions: [pull]}]
+- name: builders
+  subjects: [{namespaces: [` + builders + `]}]
+  allow: [{repositories: ["**"], actions: [pull, push]}]
+`
+
+// site is all that a registry's users have.
+type site struct {
+	*cluster.Cluster
+	key      certs.RSAKey // signs the tokens of the ServiceAccounts
+	ca       *certs.CA    // of the registry and Pullpass
+	config   pullpass.Config
+	proxy    *pullpass.Proxy // the first one
+	relay    *relay.Relay    // in front of Pullpass
+	builder  *http.Transport
+	password string // of the builder
+}
+
+func startSite(t testing.TB) *site {
+	t.Helper()
+	names := []string{registryName}
+	for _, m := range mistakes() {
+		names = append(names, m.host())
+	}
+	check(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+strings.Join(names, " ")+"\n"), 0o644))
+	s := &site{key: certs.NewRSAKey(t), ca: certs.NewCA(t, "registry-ca")}
+	s.Cluster = cluster.Start(t, s.key)
+	s.StartControllers(t, s.key)
+	access := s.ApplyRBAC(t)
+	s.config = pullpass.Config{
+		Clusters: []pullpass.Cluster{{
+			Name: "prod-eu", Issuer: s.Issuer, Audiences: []string{registryName},
+			Discovery:  pullpass.Discovery{CAFile: s.CA.File, TokenFile: access.TokenFile},
+			Kubernetes: pullpass.Kubernetes{KubeconfigFile: access.KubeconfigFile},
+			Node:       pullpass.Node{Proof: pullpass.Proof{Mode: "enforce", Methods: []string{"certificate"}, ClientCAFile: s.CA.File}},
+		}},
+		Policy:  policy,
+		Service: registryName,
+		Signing: pullpass.Signing{ManagedDir: filepath.Join(t.TempDir(), "keys")},
+		Names:   []string{registryName},
+	}
+	s.proxy = s.startPullpass(t)
+	s.relay = relay.Start(t, tokenAddress, s.proxy.Address())
+	registry.Start(t, s.ca, registry.Config{
+		Program: programs.Distribution(t), Address: "127.0.0.1:443", Names: names, Realm: realm,
+		Service: registryName, Issuer: pullpass.Issuer, RootCertBundle: s.proxy.Certificates(t),
+	})
+	s.Apply(t, s.proxy.Command(t, "kubelet-config", "--registry="+registryName, "--part=rbac"))
+	s.startBuilder(t)
+	return s
+}
+
+// startPullpass runs one more Pullpass, with the keys of the others, and waits until it has read the cluster.
+func (s *site) startPullpass(t testing.TB) *pullpass.Proxy {
+	t.Helper()
+	proxy := pullpass.Start(t, s.ca, s.config)
+	await(t, podLimit, "Pullpass is ready", func() bool { ready, _ := proxy.Ready(t); return ready })
+	return proxy
+}
+
+// startNodes runs a node with each containerd.
+func (s *site) startNodes(t testing.TB) []*node.Node {
+	t.Helper()
+	addresses := isolate.Addresses()
+	var nodes []*node.Node
+	for i, name := range []string{"containerd-2", "containerd-1"} {
+		nodes = append(nodes, node.Start(t, s.nodeConfig(name, addresses[i], i == 1)))
+	}
+	return nodes
+}
+
+func (s *site) nodeConfig(name, address string, old bool) node.Config {
+	return node.Config{
+		Name: name, Address: address, OldContainerd: old, Cluster: s.Cluster, Pullpass: s.proxy, Registry: registryName, CA: s.ca,
+	}
+}
+
+// startBuilder is a pod that may push. It runs on no kubelet; its token and the certificate of its node are all that is needed.
+func (s *site) startBuilder(t testing.TB) {
+	t.Helper()
+	s.CreateNamespace(t, builders, nil)
+	s.CreateServiceAccount(t, builders, "builder", nil)
+	s.CreateNode(t, "build-1", nil)
+	s.password = s.Token(t, cluster.PodToken(s.CreatePod(t, builders, "build", "builder", "build-1"), registryName))
+	certificate := s.CA.Client(t, "system:node:build-1", "system:nodes").TLS(t)
+	s.builder = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.ca.Pool(), Certificates: []tls.Certificate{certificate}}}
+	t.Cleanup(s.builder.CloseIdleConnections)
+}
+
+// push puts an image into a repository, and returns its name.
+func (s *site) push(t testing.TB, repository string) string {
+	t.Helper()
+	image := registryName + "/" + repository + ":v1"
+	reference, err := name.NewTag(image)
+	check(t, err)
+	check(t, remote.Write(reference, node.Image(t, repository), remote.WithContext(t.Context()), remote.WithTransport(s.builder),
+		remote.WithAuth(&authn.Basic{Username: "serviceaccount", Password: s.password})))
+	return image
+}
+
+// await polls until done returns true, and returns how long that took.
+func await(t testing.TB, limit time.Duration, what string, done func() bool) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for !done() {
+		if time.Since(start) > limit {
+			t.Fatalf("%s: not within %v", what, limit)
+		}
+		time.Sleep(pollPeriod)
+	}
+	return time.Since(start)
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// milliseconds is for the table.
+func milliseconds(d time.Duration) string { return fmt.Sprint(d.Round(time.Millisecond)) }
