@@ -192,12 +192,12 @@ func (c *Cluster) SetAnnotationKeys(ctx context.Context, keys []string) error {
 // requests wait, is any other error. It asks at most five times, each within
 // maxGetTime, and only once of an API server that hangs.
 func (c *Cluster) Lookup(ctx context.Context, id oidc.Identity) (exchange.Facts, error) {
-	account, err := c.confirm(ctx, c.accounts.Load().resource, exchange.KindServiceAccount, id.Namespace, id.ServiceAccount)
+	account, remembered, err := c.confirm(ctx, c.accounts.Load().resource, exchange.KindServiceAccount, id.Namespace, id.ServiceAccount)
 	if err != nil {
 		return exchange.Facts{}, err
 	}
 	if c.pods != nil && id.Pod != (oidc.ObjectRef{}) {
-		if _, err := c.confirm(ctx, c.pods, exchange.KindPod, id.Namespace, id.Pod); err != nil {
+		if _, _, err := c.confirm(ctx, c.pods, exchange.KindPod, id.Namespace, id.Pod); err != nil {
 			return exchange.Facts{}, err
 		}
 	}
@@ -205,29 +205,29 @@ func (c *Cluster) Lookup(ctx context.Context, id oidc.Identity) (exchange.Facts,
 	if err != nil {
 		return exchange.Facts{}, err
 	}
-	labels, err := c.namespaceLabels(ctx, id.Namespace)
+	labels, err := c.namespaceLabels(ctx, id.Namespace, remembered)
 	if err != nil {
 		return exchange.Facts{}, err
 	}
 	return exchange.Facts{Annotations: account.text, NamespaceLabels: labels, Node: node}, nil
 }
 
-// confirm returns the object if it has the UID.
-func (c *Cluster) confirm(ctx context.Context, r *resource, kind exchange.Kind, namespace string, ref oidc.ObjectRef) (object, error) {
+// confirm returns the object if it has the UID, and whether memory has it so.
+func (c *Cluster) confirm(ctx context.Context, r *resource, kind exchange.Kind, namespace string, ref oidc.ObjectRef) (confirmed object, remembered bool, err error) {
 	if ref.UID == "" { // it would confirm any object of the name
-		return object{}, fmt.Errorf("cluster %s: the token names the %s %s without UID", c.name, kind, join(namespace, ref.Name))
+		return object{}, false, fmt.Errorf("cluster %s: the token names the %s %s without UID", c.name, kind, join(namespace, ref.Name))
 	}
 	if known, ok := r.find(namespace, ref.Name); ok && known.uid == ref.UID {
-		return known, nil
+		return known, true, nil
 	}
 	asked, found, err := c.live.ask(ctx, r, subject{r.name, namespace, ref.Name, ref.UID})
 	if err != nil {
-		return object{}, err
+		return object{}, false, err
 	}
 	if !found {
-		return object{}, &exchange.GoneError{Kind: kind, Name: join(namespace, ref.Name), UID: ref.UID, Now: asked.uid}
+		return object{}, false, &exchange.GoneError{Kind: kind, Name: join(namespace, ref.Name), UID: ref.UID, Now: asked.uid}
 	}
-	return asked, nil
+	return asked, false, nil
 }
 
 // node returns the node that the token names, or else its pod; nil if that is
@@ -242,7 +242,7 @@ func (c *Cluster) node(ctx context.Context, id *oidc.Identity) (*exchange.Node, 
 	case c.nodes == nil || id.Node.UID == "":
 		return nil, nil
 	}
-	found, err := c.confirm(ctx, c.nodes, exchange.KindNode, "", id.Node)
+	found, _, err := c.confirm(ctx, c.nodes, exchange.KindNode, "", id.Node)
 	var gone *exchange.GoneError
 	if errors.As(err, &gone) && id.Pod != (oidc.ObjectRef{}) {
 		// A Node object can be deleted and registered again while its pods run on;
@@ -257,7 +257,7 @@ func (c *Cluster) node(ctx context.Context, id *oidc.Identity) (*exchange.Node, 
 func (c *Cluster) nodeOfPod(ctx context.Context, id *oidc.Identity) (*exchange.Node, error) {
 	name, ok := c.nodeNames.Get(id.Pod.UID)
 	if !ok {
-		pod, err := c.confirm(ctx, c.podSpecs, exchange.KindPod, id.Namespace, id.Pod)
+		pod, _, err := c.confirm(ctx, c.podSpecs, exchange.KindPod, id.Namespace, id.Pod)
 		if err != nil || pod.node == nil {
 			return nil, err
 		}
@@ -280,8 +280,11 @@ func (c *Cluster) nodeOfPod(ctx context.Context, id *oidc.Identity) (*exchange.N
 	return known.node, nil
 }
 
-func (c *Cluster) namespaceLabels(ctx context.Context, namespace string) (map[string]string, error) {
-	if known, ok := c.namespaces.find("", namespace); ok {
+// namespaceLabels answers from memory only if that has the ServiceAccount, too.
+// A token does not name the UID of its namespace: a ServiceAccount that memory
+// has not seen may be in a namespace that was deleted and made again since.
+func (c *Cluster) namespaceLabels(ctx context.Context, namespace string, accountRemembered bool) (map[string]string, error) {
+	if known, ok := c.namespaces.find("", namespace); ok && accountRemembered {
 		return known.text, nil
 	}
 	asked, found, err := c.live.ask(ctx, c.namespaces, subject{resource: c.namespaces.name, name: namespace})

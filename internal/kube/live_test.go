@@ -323,6 +323,38 @@ func TestCallerGivesUp(t *testing.T) {
 	})
 }
 
+// A namespace that was deleted and made again may belong to somebody else: while
+// memory is behind, the labels of the old one say nothing about the new one.
+func TestNamespaceMadeAgainWhileWatchesAreBroken(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		c := newTestCluster(t, s, ClusterConfig{})
+		run(t, c)
+		for _, request := range []string{"watch namespaces", "list namespaces", "watch serviceaccounts", "list serviceaccounts"} {
+			s.fail(request, status(http.StatusInternalServerError, "InternalError", "broken"))
+		}
+		s.compact()
+		synctest.Wait()
+		s.put(thing{resource: "namespaces", name: "team-a", uid: "uid-ns-new", labels: map[string]string{"tier": "none"}},
+			thing{resource: "serviceaccounts", namespace: "team-a", name: "web", uid: "uid-web-new"})
+		synctest.Wait()
+		labels := func(uid string) string {
+			t.Helper()
+			facts, err := c.Lookup(t.Context(), identity("one", "team-a", "web", uid))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return facts.NamespaceLabels["tier"]
+		}
+		if got := labels("uid-web-new"); got != "none" {
+			t.Errorf("the new namespace has the label tier=%s", got)
+		}
+		if got := labels("uid-web"); got != "gold" || s.count("get namespaces") != 1 {
+			t.Errorf("what was known last is not used: tier=%s", got)
+		}
+	})
+}
+
 // An API server that hangs must not take all of the proxy's places.
 func TestBounds(t *testing.T) {
 	in(t, func(t *testing.T) {
