@@ -39,9 +39,15 @@ func callerAddress(r *http.Request, isTrusted func(netip.Addr) bool) netip.Addr 
 	if !isTrusted(caller) {
 		return caller
 	}
-	// Several header lines are one list (RFC 9110 section 5.3).
-	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
-	for _, hop := range slices.Backward(hops) {
+	// Several header lines are one list (RFC 9110 section 5.3). It is not split:
+	// the client writes most of it.
+	left := strings.Join(r.Header.Values("X-Forwarded-For"), ",")
+	for more := true; more; {
+		hop := left
+		at := strings.LastIndexByte(left, ',')
+		if more = at >= 0; more {
+			left, hop = left[:at], left[at+1:]
+		}
 		address, err := parseHop(strings.TrimSpace(hop))
 		if err != nil {
 			break // an unreadable hop hides whatever stands left of it

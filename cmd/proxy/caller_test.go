@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -45,6 +46,17 @@ func TestCallerAddress(t *testing.T) {
 				t.Errorf("got %q, via proxy %t, want %q, %t", got, got.ViaProxy, test.want, test.viaProxy)
 			}
 		})
+	}
+}
+
+// The client writes most of the header, and need not have a credential.
+func TestCallerAddressReadsNoMoreHopsThanCount(t *testing.T) {
+	r := httptest.NewRequest("GET", "/token", nil)
+	r.RemoteAddr = "10.0.0.1:4000"
+	r.Header.Set("X-Forwarded-For", strings.Repeat(",", maxHeaderBytes)+"198.51.100.1:4000")
+	address := callerOf([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})
+	if n := testing.AllocsPerRun(10, func() { address(r) }); n > 0 {
+		t.Errorf("%.0f allocations", n)
 	}
 }
 
