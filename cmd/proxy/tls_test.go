@@ -473,3 +473,13 @@ func TestTLSRefusesOldVersions(t *testing.T) {
 		t.Errorf("TLS 1.1: %v, want a refusal of the version", err)
 	}
 }
+
+// Where no CAs are kept, none is known: that refuses, and does not panic.
+func TestNodeChecksWithoutCAs(t *testing.T) {
+	t.Parallel()
+	proof := Proof{Mode: modeEnforce, Methods: []string{proofCertificate}, ClientCAFile: "nodes.crt"}
+	checks, err := nodeChecks(&Config{Clusters: []Cluster{{Name: "prod", Node: Node{Proof: proof}}}}, nil)
+	if err != nil || checks["prod"].Proof.CAs() != nil {
+		t.Errorf("checks %+v, %v", checks, err)
+	}
+}
