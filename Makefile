@@ -6,7 +6,7 @@ BENCHCOUNT = 6
 VERSION = $$(git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS = -s -w -X main.version=$(VERSION)
 
-.PHONY: help demo test e2e bench bench-plugin fuzz lint build image clean compiler
+.PHONY: help demo test e2e bench bench-plugin fuzz lint build image clean compiler redis-server
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
@@ -14,7 +14,7 @@ help: ## list the targets
 demo: ## the whole flow on this machine, nothing to install
 	$(GO) run ./cmd/demo
 
-test: compiler ## unit tests with the race detector, and the project's own rules
+test: compiler redis-server ## unit tests with the race detector, and the project's own rules
 	$(GO) test -race ./...
 
 e2e: ## tests with the real API server, registries and clients (root: installs Debian packages)
@@ -63,3 +63,7 @@ clean: ## remove bin/
 # The race detector is linked by a C compiler.
 compiler:
 	@command -v "$$($(GO) env CC)" >/dev/null || { echo "go test -race needs a C compiler: apt-get install -y gcc libc6-dev" >&2; exit 1; }
+
+# Tests of internal/state start their own, on free ports.
+redis-server:
+	@command -v redis-server >/dev/null || { echo "tests need a Redis server: apt-get install -y redis-server" >&2; exit 1; }

@@ -49,7 +49,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/state": {
 		ours:   []string{"internal/exchange", "internal/oidc", "internal/registryauth"},
-		others: []string{"github.com/redis/go-redis/v9"},
+		others: []string{"github.com/hashicorp/golang-lru/v2", "github.com/redis/go-redis/v9"},
 	},
 	"cmd/proxy": {
 		ours: []string{"internal/oidc", "internal/registryauth", "internal/exchange", "internal/kube", "internal/state"},

@@ -1,0 +1,253 @@
+package state
+
+import (
+	"context"
+	_ "embed"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+//go:embed limit.lua
+var limitScript string
+
+// RedisConfig configures a Redis.
+type RedisConfig struct {
+	// Addresses are host:port of one Redis; of Sentinels, if MasterName is set; or
+	// of two or more nodes of a Cluster. Required.
+	Addresses  []string
+	MasterName string // of the master that Sentinels watch
+	Username   string // ACL user; empty: default
+	// PasswordFile is read for every new connection. A line break at its end is
+	// not part of the password. Empty: no password.
+	PasswordFile string
+	TLS          *RedisTLS // nil: no TLS
+	// Timeout is how long a call may take; 0 means 500 milliseconds. A token
+	// request waits for it, and clients of token endpoints give up after seconds.
+	Timeout time.Duration
+	Now     func() time.Time // nil means time.Now
+}
+
+// RedisTLS configures TLS.
+type RedisTLS struct {
+	// CAFile is read for every new connection; empty: the system's CAs. A
+	// certificate must be for the address that is dialed: with Sentinel and Cluster
+	// for those that they announce.
+	CAFile string
+}
+
+const (
+	defaultTimeout = 500 * time.Millisecond
+	// maxConnections bounds the connections to one node. A connection is busy for
+	// less than a millisecond a call.
+	maxConnections = 50
+	idleTime       = 5 * time.Minute
+
+	keyPrefix = "pullpass:"
+	// clockGrace is how far the clocks of replicas may be apart before one of them
+	// takes a token for ended, and its owner for forgotten, too early.
+	clockGrace = time.Minute
+)
+
+// Redis keeps owners and limits of all replicas in one Redis, of version 7.0 or
+// later. It is safe for concurrent use.
+//
+// Every call returns within Timeout. An error says that the answer is not
+// known, never that there is nothing. After some calls without an answer, the
+// next ones fail at once, and one a second is let through to see whether there
+// are answers again: nothing has to be restarted.
+type Redis struct {
+	client  redis.UniversalClient
+	timeout time.Duration
+	now     func() time.Time
+	limit   *redis.Script
+	revoke  *redis.Script
+
+	mu     sync.Mutex
+	status RedisStatus
+}
+
+// RedisStatus is for readiness and metrics.
+type RedisStatus struct {
+	Healthy bool      // the last call was answered
+	Since   time.Time // when that began; zero before the first call
+	// LastFailure says why a call was not answered, also when later ones were;
+	// empty: none failed.
+	LastFailure   string
+	LastFailureAt time.Time
+	Failures      uint64 // calls without an answer since the start
+}
+
+// OpenRedis returns a Redis without connecting to it. All faults of the
+// configuration are reported at once.
+func OpenRedis(c RedisConfig) (*Redis, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	r := &Redis{timeout: c.Timeout, now: c.Now, limit: redis.NewScript(limitScript), revoke: redis.NewScript(revokeScript)}
+	if r.timeout == 0 {
+		r.timeout = defaultTimeout
+	}
+	if r.now == nil {
+		r.now = time.Now
+	}
+	// Each failure is returned to a caller or kept in the status. go-redis would
+	// write it to standard error as well, for the whole process.
+	logging.Disable()
+	r.client = redis.NewUniversalClient(c.options(r.timeout))
+	switch client := r.client.(type) {
+	case *redis.ClusterClient:
+		client.OnNewNode(func(node *redis.Client) { node.AddHook(&breaker{}) })
+	default:
+		client.AddHook(&breaker{})
+	}
+	return r, nil
+}
+
+func (c RedisConfig) check() error {
+	var faults []error
+	if len(c.Addresses) == 0 {
+		faults = append(faults, errors.New("redis: addresses are required"))
+	}
+	for _, address := range c.Addresses {
+		if err := checkAddress(address); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if c.Username != "" && c.PasswordFile == "" {
+		faults = append(faults, fmt.Errorf("redis: user %q has no password: without one, connections would be those of the default user", c.Username))
+	}
+	return errors.Join(faults...)
+}
+
+func (c RedisConfig) options(timeout time.Duration) *redis.UniversalOptions {
+	return &redis.UniversalOptions{
+		Addrs:      c.Addresses,
+		MasterName: c.MasterName,
+
+		Dialer:                     c.dialer(timeout),
+		CredentialsProviderContext: c.credentials,
+
+		// A retry would make callers wait for longer than they asked to. Redirections
+		// of a Cluster are no retries; all of them end with the call.
+		MaxRetries:            -1,
+		DialerRetries:         1,
+		DialTimeout:           timeout,
+		ReadTimeout:           timeout,
+		WriteTimeout:          timeout,
+		PoolTimeout:           timeout,
+		ContextTimeoutEnabled: true,
+
+		PoolSize:         maxConnections,
+		MaxActiveConns:   maxConnections,
+		ConnMaxIdleTime:  idleTime,
+		PipelinePoolSize: -1,
+		ReadBufferSize:   4096,
+		WriteBufferSize:  4096,
+
+		// Both would need further rights.
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+}
+
+// Close closes all connections.
+func (r *Redis) Close() error { return r.client.Close() }
+
+// Status says how Redis answers.
+func (r *Redis) Status() RedisStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.status
+}
+
+// call runs one command, for no longer than it may take.
+func (r *Redis) call(ctx context.Context, what string, command func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	err := command(ctx)
+	if err != nil {
+		err = fmt.Errorf("redis: %s: %w", what, err)
+	}
+	r.note(err)
+	return err
+}
+
+func (r *Redis) note(err error) {
+	if errors.Is(err, context.Canceled) {
+		return // the caller's own doing
+	}
+	now := r.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if healthy := err == nil; healthy != r.status.Healthy || r.status.Since.IsZero() {
+		r.status.Healthy, r.status.Since = healthy, now
+	}
+	if err != nil {
+		r.status.LastFailure, r.status.LastFailureAt = err.Error(), now
+		r.status.Failures++
+	}
+}
+
+// redisKey names a key of a caller. It is hashed: callers' keys may hold
+// anything, of any length, and what they hold is nobody's business who can list
+// keys.
+func redisKey(use, key string) string {
+	hashed := hashKey(key)
+	return keyPrefix + use + ":" + base64.RawURLEncoding.EncodeToString(hashed[:])
+}
+
+// Own makes owner the owner of key until the given time, unless it has one, and
+// returns whose it is.
+func (r *Redis) Own(ctx context.Context, key, owner string, until time.Time) (string, error) {
+	if err := checkOwner(owner); err != nil {
+		return "", err
+	}
+	current := owner
+	err := r.call(ctx, "own a token id", func(ctx context.Context) error {
+		old, err := r.client.SetArgs(ctx, redisKey("owner", key), owner, redis.SetArgs{
+			Mode: "NX", Get: true,
+			// A duration and not a time: Redis's clock does not matter.
+			TTL: max(until.Sub(r.now()), 0) + clockGrace,
+		}).Result()
+		switch {
+		case errors.Is(err, redis.Nil):
+			return nil // there was none
+		case err == nil && old == "":
+			return errors.New("the key holds no owner")
+		case err == nil:
+			current = old
+		}
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return current, nil
+}
+
+// Take takes cost units from the bucket of key, if they are there; if not, it
+// takes none and says when they will be. An error is ErrLimit, or says that
+// Redis did not answer.
+func (r *Redis) Take(ctx context.Context, key string, limit Limit, cost int) (bool, time.Duration, error) {
+	if err := limit.check(cost); err != nil {
+		return false, 0, err
+	}
+	var wait int64
+	err := r.call(ctx, "take from a limit", func(ctx context.Context) (err error) {
+		unit := strconv.FormatFloat(1e6/limit.Rate, 'f', -1, 64)
+		wait, err = r.limit.Run(ctx, r.client, []string{redisKey("limit", key)}, unit, limit.Burst, cost).Int64()
+		return err
+	})
+	if err != nil {
+		return false, 0, err
+	}
+	return wait == 0, time.Duration(wait) * time.Microsecond, nil
+}

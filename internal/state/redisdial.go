@@ -1,0 +1,82 @@
+package state
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxSecretBytes caps files that are read for every connection.
+const maxSecretBytes = 1 << 20
+
+func checkAddress(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if number, numErr := strconv.ParseUint(port, 10, 16); err != nil || numErr != nil || host == "" || number == 0 {
+		return fmt.Errorf("redis: address %.100q is not host:port", address)
+	}
+	return nil
+}
+
+// credentials returns what a new connection logs in with. Files are read each
+// time, so a changed password counts without a restart; connections that are
+// open stay logged in.
+func (c RedisConfig) credentials(context.Context) (username, password string, err error) {
+	if c.PasswordFile == "" {
+		return "", "", nil
+	}
+	data, err := readSmall(c.PasswordFile)
+	if err != nil {
+		return "", "", fmt.Errorf("passwordFile: %w", err)
+	}
+	password = strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
+	if password == "" {
+		return "", "", fmt.Errorf("passwordFile: %s is empty", c.PasswordFile)
+	}
+	return c.Username, password, nil
+}
+
+// dialer returns a function that connects, to Redis or to a Sentinel.
+func (c RedisConfig) dialer(timeout time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		// go-redis looks for nodes of a Cluster in its own time, without a limit.
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		var dialer net.Dialer
+		if c.TLS == nil {
+			return dialer.DialContext(ctx, network, address)
+		}
+		config := &tls.Config{MinVersion: tls.VersionTLS12}
+		if c.TLS.CAFile != "" {
+			data, err := readSmall(c.TLS.CAFile)
+			if err != nil {
+				return nil, fmt.Errorf("tls.caFile: %w", err)
+			}
+			config.RootCAs = x509.NewCertPool()
+			if !config.RootCAs.AppendCertsFromPEM(data) {
+				return nil, fmt.Errorf("tls.caFile: %s holds no certificate in PEM", c.TLS.CAFile)
+			}
+		}
+		return (&tls.Dialer{NetDialer: &dialer, Config: config}).DialContext(ctx, network, address)
+	}
+}
+
+func readSmall(file string) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxSecretBytes+1))
+	if err == nil && len(data) > maxSecretBytes {
+		err = errors.New(file + " is too large")
+	}
+	return data, err
+}

@@ -1,0 +1,226 @@
+package state
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+//go:embed revoke.lua
+var revokeScript string
+
+const (
+	// revocationsKey is a hash, and the channel on which changes are told.
+	revocationsKey = keyPrefix + "revocations"
+	// readInterval is how long a change can stay unseen if its message is lost.
+	readInterval = 10 * time.Second
+	// followPause is how long to wait after a failure.
+	followPause = 500 * time.Millisecond
+	// writeBatch is how many records are written at once, so that no script keeps
+	// Redis from its other work for long.
+	writeBatch = 200
+)
+
+// RedisRevocations keeps the revocations of all replicas in a Redis, and a copy
+// of its own, which answers Revoked. It is safe for concurrent use.
+//
+// A revocation ends by its time or by Remove, and by nothing else: the copy
+// stays while Redis is down, and what a Redis has lost (a restart without
+// persistence, a failover to a replica that was behind) is written again by
+// the replicas that know it.
+type RedisRevocations struct {
+	revocationList
+	redis *Redis
+	most  int
+
+	statusMu sync.Mutex
+	status   RevocationsStatus
+}
+
+// RevocationsStatus is for readiness and metrics.
+type RevocationsStatus struct {
+	Read    time.Time // last time the whole list was read; zero: never
+	Entries int       // that count now
+	// LastFailure says why the list, or one entry of it, could not be read or
+	// repaired; empty once all of it was.
+	LastFailure string
+}
+
+// NewRedisRevocations returns a list that has not been read yet. Run reads it.
+func NewRedisRevocations(r *Redis) *RedisRevocations {
+	v := &RedisRevocations{redis: r, most: maxRevocations}
+	v.now = r.now
+	return v
+}
+
+// Run reads the list at once, after every change, and every ten seconds, until
+// the context ends. Without it the list is that of the last call.
+func (v *RedisRevocations) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		v.follow(ctx)
+	}
+}
+
+// follow subscribes, and reads after each message. It does so for one interval
+// only: whatever a subscription can suffer that nobody notices (a node that
+// vanished, a master that no longer is one) ends with it.
+func (v *RedisRevocations) follow(ctx context.Context) {
+	subscription := v.redis.client.Subscribe(ctx, revocationsKey)
+	defer subscription.Close()
+	// One that is pending stands for all messages that follow before the list is
+	// read.
+	messages := make(chan struct{}, 1)
+	go func() {
+		defer close(messages)
+		for {
+			// The first is the confirmation: nothing is missed after that.
+			if _, err := subscription.Receive(ctx); err != nil {
+				return
+			}
+			select {
+			case messages <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	end := time.NewTimer(readInterval)
+	defer end.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-end.C:
+			v.refresh(ctx)
+			return
+		case _, ok := <-messages:
+			v.refresh(ctx)
+			if ok {
+				continue
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(followPause):
+			}
+			return
+		}
+	}
+}
+
+// refresh reads the list, and writes what Redis has lost. The error says that
+// the list could not be read; the status tells of lesser faults, too.
+func (v *RedisRevocations) refresh(ctx context.Context) error {
+	var values map[string]string
+	err := v.redis.call(ctx, "read the revocations", func(ctx context.Context) (err error) {
+		values, err = v.redis.client.HGetAll(ctx, revocationsKey).Result()
+		return err
+	})
+	if err != nil {
+		v.note(err, false)
+		return err
+	}
+	records := make([]record, 0, len(values))
+	var faults []error
+	for field, value := range values {
+		// What cannot be read keeps nobody from the rest.
+		r, err := decodeRecord(field, value)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("redis: %s: field %.50q %w", revocationsKey, field, err))
+			continue
+		}
+		records = append(records, r)
+	}
+	for lost := range slices.Chunk(v.merge(records), writeBatch) {
+		if err := v.write(ctx, "restore revocations", lost...); err != nil {
+			faults = append(faults, err)
+			break
+		}
+	}
+	v.note(errors.Join(faults...), true)
+	return nil
+}
+
+func (v *RedisRevocations) note(err error, read bool) {
+	v.statusMu.Lock()
+	defer v.statusMu.Unlock()
+	v.status.LastFailure = ""
+	if err != nil {
+		v.status.LastFailure = err.Error()
+	}
+	if read {
+		v.status.Read = v.now()
+	}
+}
+
+// Status says how far the list is known.
+func (v *RedisRevocations) Status() RevocationsStatus {
+	v.statusMu.Lock()
+	defer v.statusMu.Unlock()
+	status := v.status
+	status.Entries = len(v.all())
+	return status
+}
+
+// Add revokes, or replaces the revocation of the same target, and returns once
+// Redis has it; other replicas follow within a second. The error is
+// ErrRevocation or ErrFull, or says that Redis did not answer.
+func (v *RedisRevocations) Add(ctx context.Context, r Revocation) error {
+	r.Since = v.now()
+	if err := r.check(r.Since); err != nil {
+		return err
+	}
+	if err := v.write(ctx, "revoke", record{Revocation: r}); err != nil {
+		return err
+	}
+	return v.refresh(ctx)
+}
+
+// Remove ends a revocation. The error is ErrNotRevoked, ErrRevocation if by is
+// missing, or says that Redis did not answer.
+func (v *RedisRevocations) Remove(ctx context.Context, target Target, by string) error {
+	if err := v.refresh(ctx); err != nil {
+		return err
+	}
+	r, err := v.removal(target, by)
+	if err != nil {
+		return err
+	}
+	r.changed = 0
+	if err := v.write(ctx, "remove a revocation", r); err != nil {
+		return err
+	}
+	return v.refresh(ctx)
+}
+
+// List returns what is revoked now, those that end first first. The error says
+// that Redis did not answer.
+func (v *RedisRevocations) List(ctx context.Context) ([]Revocation, error) {
+	if err := v.refresh(ctx); err != nil {
+		return nil, err
+	}
+	return v.all(), nil
+}
+
+// write writes records: with changed 0 as the newest of their targets.
+func (v *RedisRevocations) write(ctx context.Context, what string, records ...record) error {
+	args := []any{v.most, clockGrace.Milliseconds()}
+	for _, r := range records {
+		until, text, err := r.encode()
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		args = append(args, r.Target.field(), r.changed, until, text)
+	}
+	var written int
+	err := v.redis.call(ctx, what, func(ctx context.Context) (err error) {
+		written, err = v.redis.revoke.Run(ctx, v.redis.client, []string{revocationsKey}, args...).Int()
+		return err
+	})
+	if err == nil && written < 0 {
+		err = fmt.Errorf("%w: %d revocations; remove some, or let some end", ErrFull, v.most)
+	}
+	return err
+}

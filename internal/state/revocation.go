@@ -1,0 +1,164 @@
+package state
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// TargetKind says what a revocation names.
+type TargetKind string
+
+// The kinds.
+const (
+	TargetToken          TargetKind = "token"          // Name is a token id (jti)
+	TargetPod            TargetKind = "pod"            // Name is a pod's UID
+	TargetServiceAccount TargetKind = "serviceAccount" // Cluster, Namespace and Name
+	TargetNode           TargetKind = "node"           // Cluster and Name
+)
+
+// Target is what is revoked: all tokens that name it. Fields that its kind does
+// not use are empty. Equal targets are the same.
+type Target struct {
+	Kind      TargetKind `json:"kind"`
+	Cluster   string     `json:"cluster,omitempty"`
+	Namespace string     `json:"namespace,omitempty"`
+	Name      string     `json:"name"`
+}
+
+// Revocation refuses all tokens of a Target for a time. What is to be refused
+// for good belongs into the policy's deny rules.
+type Revocation struct {
+	Target Target    `json:"target"`
+	By     string    `json:"by"`     // who revoked
+	Reason string    `json:"reason"` // why
+	Since  time.Time `json:"since"`
+	Until  time.Time `json:"until"`
+}
+
+// Bounds of a revocation, so that a full list stays below some 10 MB.
+const (
+	maxRevocations  = 10_000
+	maxTargetBytes  = 253 // the longest name of a Kubernetes object
+	maxByBytes      = 128
+	maxReasonBytes  = 256
+	maxRevokedFor   = 366 * 24 * time.Hour
+	tombstoneReason = "removed"
+)
+
+var (
+	// ErrRevocation refuses a revocation that is not complete.
+	ErrRevocation = errors.New("not a revocation")
+	// ErrNotRevoked says that there is nothing to remove.
+	ErrNotRevoked = errors.New("not revoked")
+	// ErrNotRead says that the list of revocations has not been read yet, so that
+	// nobody knows who is revoked.
+	ErrNotRead = errors.New("the list of revocations has not been read yet")
+)
+
+func (t Target) check() error {
+	var want [2]bool // Cluster, Namespace
+	switch t.Kind {
+	case TargetToken, TargetPod:
+	case TargetServiceAccount:
+		want = [2]bool{true, true}
+	case TargetNode:
+		want = [2]bool{true, false}
+	default:
+		return fmt.Errorf("%w: unknown kind %.20q", ErrRevocation, t.Kind)
+	}
+	for _, field := range []struct {
+		name, value string
+		wanted      bool
+	}{{"cluster", t.Cluster, want[0]}, {"namespace", t.Namespace, want[1]}, {"name", t.Name, true}} {
+		if !field.wanted && field.value != "" {
+			return fmt.Errorf("%w: a %s has no %s", ErrRevocation, t.Kind, field.name)
+		}
+		if err := checkText(field.name, field.value, maxTargetBytes); field.wanted && err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r Revocation) check(now time.Time) error {
+	if err := r.Target.check(); err != nil {
+		return err
+	}
+	if err := checkText("by", r.By, maxByBytes); err != nil {
+		return err
+	}
+	if err := checkText("reason", r.Reason, maxReasonBytes); err != nil {
+		return err
+	}
+	if left := r.Until.Sub(now); left <= 0 || left > maxRevokedFor {
+		return fmt.Errorf("%w: until %s is past, or more than a year away: what is to stay belongs into the policy's deny rules",
+			ErrRevocation, r.Until.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// checkText holds what people will read to one printable line.
+func checkText(field, value string, most int) error {
+	if value == "" || len(value) > most || !utf8.ValidString(value) || strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return fmt.Errorf("%w: %s is needed, in at most %d bytes that can be printed", ErrRevocation, field, most)
+	}
+	return nil
+}
+
+// record is a revocation, or its removal, as it is kept. A removal is kept like
+// a revocation until that would have ended: a replica that missed it, or a Redis
+// that lost it, must not bring the revocation back.
+type record struct {
+	Revocation
+	Removed bool `json:"removed,omitempty"`
+
+	// changed orders the records of one target: the greater one counts. It is
+	// Redis's time in microseconds, or the next number after the one before.
+	changed int64
+}
+
+// encode returns what the script in revoke.lua takes: the end in milliseconds,
+// and the record as JSON.
+func (r record) encode() (until int64, text string, err error) {
+	data, err := json.Marshal(r)
+	return r.Until.UnixMilli(), string(data), err
+}
+
+// decodeRecord reads CHANGED UNTIL JSON, which is what that script writes.
+func decodeRecord(field, value string) (record, error) {
+	number, rest, _ := strings.Cut(value, " ")
+	_, text, _ := strings.Cut(rest, " ")
+	changed, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return record{}, errors.New("begins with no number")
+	}
+	var r record
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		return record{}, errors.New("holds no record in JSON")
+	}
+	r.changed = changed
+	if err := r.Target.check(); err != nil {
+		return record{}, err
+	}
+	if r.Target.field() != field {
+		return record{}, errors.New("holds a record of another target")
+	}
+	return r, nil
+}
+
+// field names the target in the hash. It is injective, and short for all.
+func (t Target) field() string {
+	h := sha256.New()
+	for _, part := range []string{string(t.Kind), t.Cluster, t.Namespace, t.Name} {
+		fmt.Fprintf(h, "%d:%s", len(part), part)
+	}
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+}

@@ -1,0 +1,162 @@
+package state
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+)
+
+// revocationList is what a replica knows of revocations. Lookups take no lock:
+// changes, which are rare, make a new map.
+type revocationList struct {
+	now     func() time.Time
+	mu      sync.Mutex // one change at a time
+	records atomic.Pointer[map[Target]record]
+}
+
+// Revoked returns the revocation that refuses an identity, or nil. It reads
+// local memory alone. The error is ErrNotRead.
+//
+// The identity's node should be the one that was found for it, also where the
+// token names none.
+func (l *revocationList) Revoked(id *oidc.Identity) (*Revocation, error) {
+	records := l.records.Load()
+	if records == nil {
+		return nil, ErrNotRead
+	}
+	if len(*records) == 0 {
+		return nil, nil
+	}
+	// No record has an empty name, so what a token does not say matches nothing.
+	for _, target := range [...]Target{
+		{Kind: TargetToken, Name: id.TokenID},
+		{Kind: TargetPod, Name: id.Pod.UID},
+		{Kind: TargetServiceAccount, Cluster: id.Cluster, Namespace: id.Namespace, Name: id.ServiceAccount.Name},
+		{Kind: TargetNode, Cluster: id.Cluster, Name: id.Node.Name},
+	} {
+		if r, ok := (*records)[target]; ok && r.counts(l.now()) {
+			return &r.Revocation, nil
+		}
+	}
+	return nil, nil
+}
+
+func (r record) counts(now time.Time) bool { return !r.Removed && now.Before(r.Until) }
+
+// merge takes over the records that are newer than those known, forgets what
+// has ended, and returns the known ones that the others lack or have an older
+// record of. Nothing else ends a revocation: not its absence.
+func (l *revocationList) merge(others []record) (missing []record) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	known := map[Target]record{}
+	if old := l.records.Load(); old != nil {
+		maps.Copy(known, *old)
+	}
+	maps.DeleteFunc(known, func(_ Target, r record) bool { return !now.Before(r.Until) })
+	lacking := maps.Clone(known)
+	for _, r := range others {
+		if !now.Before(r.Until) {
+			continue
+		}
+		if r.changed >= known[r.Target].changed {
+			known[r.Target] = r
+			delete(lacking, r.Target)
+		}
+	}
+	l.records.Store(&known)
+	return slices.Collect(maps.Values(lacking))
+}
+
+// all returns the revocations that count now, those that end first first.
+func (l *revocationList) all() []Revocation {
+	var list []Revocation
+	if records := l.records.Load(); records != nil {
+		for _, r := range *records {
+			if r.counts(l.now()) {
+				list = append(list, r.Revocation)
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b Revocation) int {
+		return cmp.Or(a.Until.Compare(b.Until), cmp.Compare(a.Target.Kind, b.Target.Kind), cmp.Compare(a.Target.Cluster, b.Target.Cluster),
+			cmp.Compare(a.Target.Namespace, b.Target.Namespace), cmp.Compare(a.Target.Name, b.Target.Name))
+	})
+	return list
+}
+
+// removal returns the record that ends the revocation of a target.
+func (l *revocationList) removal(target Target, by string) (record, error) {
+	if err := checkText("by", by, maxByBytes); err != nil {
+		return record{}, err
+	}
+	if records := l.records.Load(); records != nil {
+		if r, ok := (*records)[target]; ok && r.counts(l.now()) {
+			r.Removed, r.By, r.Reason, r.Since = true, by, tombstoneReason, l.now()
+			return r, nil
+		}
+	}
+	return record{}, ErrNotRevoked
+}
+
+// MemoryRevocations keeps the revocations of one replica. They end with the
+// process. It is safe for concurrent use.
+type MemoryRevocations struct {
+	revocationList
+	putMu sync.Mutex
+}
+
+// NewMemoryRevocations returns an empty list. A nil now means time.Now.
+func NewMemoryRevocations(now func() time.Time) *MemoryRevocations {
+	m := &MemoryRevocations{}
+	m.now = now
+	if now == nil {
+		m.now = time.Now
+	}
+	m.merge(nil)
+	return m
+}
+
+// Add revokes, or replaces the revocation of the same target. The error is
+// ErrRevocation or ErrFull.
+func (m *MemoryRevocations) Add(_ context.Context, r Revocation) error {
+	r.Since = m.now()
+	if err := r.check(r.Since); err != nil {
+		return err
+	}
+	return m.put(record{Revocation: r})
+}
+
+// Remove ends a revocation. The error is ErrNotRevoked, or ErrRevocation if by
+// is missing.
+func (m *MemoryRevocations) Remove(_ context.Context, target Target, by string) error {
+	r, err := m.removal(target, by)
+	if err != nil {
+		return err
+	}
+	return m.put(r)
+}
+
+// List returns what is revoked now, those that end first first.
+func (m *MemoryRevocations) List(context.Context) ([]Revocation, error) { return m.all(), nil }
+
+func (m *MemoryRevocations) put(r record) error {
+	m.putMu.Lock()
+	defer m.putMu.Unlock()
+	m.merge(nil) // what has ended makes room
+	records := *m.records.Load()
+	old, replaces := records[r.Target]
+	if !replaces && len(records) >= maxRevocations {
+		return ErrFull
+	}
+	r.changed = old.changed + 1
+	m.merge([]record{r})
+	return nil
+}

@@ -1,0 +1,149 @@
+package statetest
+
+import (
+	"bufio"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// startTime is how long a server may take until it is ready.
+const startTime = 20 * time.Second
+
+// Server is a redis-server process that ends with the test.
+type Server struct {
+	Port int
+
+	tb     testing.TB
+	dir    string
+	args   []string
+	cmd    *exec.Cmd
+	exited chan struct{}
+
+	mu  sync.Mutex
+	log []string
+}
+
+// Address is the server's host:port.
+func (s *Server) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port)) }
+
+// Redis starts a server without persistence on a free port. Arguments are as
+// in redis.conf, with two hyphens before each name; PORT in them is the port.
+func Redis(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	return start(tb, append([]string{"--port", "PORT"}, args...)...)
+}
+
+func start(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		tb.Fatal("these tests need a Redis server: apt-get install -y redis-server")
+	}
+	s := &Server{tb: tb, dir: tb.TempDir(), args: args}
+	tb.Cleanup(func() { s.Kill() })
+	// Another process may take the port between the look and the start.
+	for range 5 {
+		s.Port = freePort(tb)
+		if s.run() {
+			return s
+		}
+	}
+	tb.Fatalf("redis-server does not start:\n%s", s.tail())
+	return nil
+}
+
+func freePort(tb testing.TB) int {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// run starts the process and waits until it is ready; false: it ended.
+func (s *Server) run() bool {
+	s.tb.Helper()
+	args := []string{}
+	for _, arg := range s.args {
+		args = append(args, strings.ReplaceAll(arg, "PORT", strconv.Itoa(s.Port)))
+	}
+	args = append(args, "--bind", "127.0.0.1", "--dir", s.dir, "--save", "", "--daemonize", "no")
+	s.cmd = exec.Command("redis-server", args...)
+	s.cmd.Stderr = os.Stderr
+	stdout, err := s.cmd.StdoutPipe()
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	if err := s.cmd.Start(); err != nil {
+		s.tb.Fatal(err)
+	}
+	ready, exited := make(chan struct{}), make(chan struct{})
+	s.exited = exited
+	go func() {
+		defer close(exited)
+		isReady := sync.OnceFunc(func() { close(ready) })
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+			s.mu.Lock()
+			s.log = append(s.log, lines.Text())
+			s.mu.Unlock()
+			if strings.Contains(lines.Text(), "Ready to accept connections") || strings.Contains(lines.Text(), "# +monitor master") {
+				isReady()
+			}
+		}
+		s.cmd.Wait() // it is killed, or the log says why it ended
+	}()
+	select {
+	case <-ready:
+		return true
+	case <-exited:
+		return false
+	case <-time.After(startTime):
+		s.tb.Fatalf("redis-server is not ready after %s:\n%s", startTime, s.tail())
+		return false
+	}
+}
+
+func (s *Server) tail() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.log[max(0, len(s.log)-20):], "\n")
+}
+
+// Kill ends the process at once.
+func (s *Server) Kill() {
+	if s.cmd != nil && s.cmd.Process != nil {
+		s.cmd.Process.Kill()
+		<-s.exited
+	}
+}
+
+// Start starts the server again after Kill, on the same port and with what it
+// had written, which is nothing unless its arguments say so.
+func (s *Server) Start() {
+	s.tb.Helper()
+	if !s.run() {
+		s.tb.Fatalf("redis-server does not start again:\n%s", s.tail())
+	}
+}
+
+// Stop makes the process hang: connections are accepted, and nothing is
+// answered. Continue ends that.
+func (s *Server) Stop() { s.signal(syscall.SIGSTOP) }
+
+// Continue ends Stop.
+func (s *Server) Continue() { s.signal(syscall.SIGCONT) }
+
+func (s *Server) signal(signal os.Signal) {
+	s.tb.Helper()
+	if err := s.cmd.Process.Signal(signal); err != nil {
+		s.tb.Fatal(err)
+	}
+}
