@@ -41,7 +41,7 @@ var imports = map[string]allowedImports{
 		others: []string{"github.com/hashicorp/golang-lru/v2", "k8s.io/apimachinery", "sigs.k8s.io/yaml"},
 	},
 	"internal/kube": {
-		ours:   []string{"internal/exchange", "internal/oidc", "internal/registryauth"},
+		ours: []string{"internal/exchange", "internal/oidc", "internal/registryauth"},
 		others: []string{
 			"github.com/hashicorp/golang-lru/v2", "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go",
 			"k8s.io/klog/v2", "sigs.k8s.io/yaml",
