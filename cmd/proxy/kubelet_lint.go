@@ -161,6 +161,11 @@ func kindOf(n *yaml.Node) string {
 // together judges what needs all files.
 func (l *kubeletLint) together() {
 	l.providerNames()
+	if l.target.PluginDir != "" {
+		for _, p := range l.all() {
+			p.binary(l.target.PluginDir)
+		}
+	}
 	ours := l.ours()
 	audiences := map[string]rbacPlace{}
 	for _, p := range ours {

@@ -59,7 +59,7 @@ func TestKubeletLint(t *testing.T) {
 					continue
 				case strings.HasPrefix(file.Name, "bin/"):
 					o.pluginDir = filepath.Join(dir, "bin")
-					must(t, os.MkdirAll(o.pluginDir, 0o755))
+					must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file.Name)), 0o755))
 					mode, err = strconv.ParseUint(strings.TrimSpace(string(file.Data)), 8, 32)
 					must(t, err)
 				default:

@@ -103,17 +103,16 @@ func (l *kubeletLint) hosts(name string, data []byte) {
 	top.line = server.line
 	seen := false
 	for i, table := range append(tables[1:], top) {
-		address, isHost := hostOfTable(table.name)
-		last := i == len(tables)-1
-		if last {
-			address, isHost = server.text, true
-		}
-		if !isHost {
-			continue
-		}
-		field := "host"
-		if last {
-			field = "server"
+		address, field := server.text, "server"
+		if i < len(tables)-1 {
+			isHost, known := false, false
+			if address, isHost, known = hostOfTable(table.name); !known {
+				l.find(name, table.line, "", `is not read here; write [host."https://%s"]`, l.target.Registry)
+			}
+			if !isHost {
+				continue
+			}
+			field = "host"
 		}
 		if !strings.Contains(address, "://") {
 			address = "https://" + address
@@ -143,24 +142,22 @@ func (l *kubeletLint) hosts(name string, data []byte) {
 	}
 	for _, table := range tables {
 		for key, value := range table.keys {
-			if strings.HasSuffix(table.name, "header") && strings.EqualFold(key, "authorization") {
+			if strings.EqualFold(key, "authorization") {
 				l.find(name, value.line, "header", "sends a credential of its own to Pullpass too, which refuses two in one request; remove Authorization")
 			}
 		}
 	}
 }
 
-// hostOfTable returns URL of host."URL". Tables below it are others.
-func hostOfTable(name string) (address string, isHost bool) {
+// hostOfTable returns the URL of host."URL". Of other tables only host, header
+// and host."URL".header are known.
+func hostOfTable(name string) (address string, isHost, known bool) {
 	rest, found := strings.CutPrefix(name, "host.")
-	if !found {
-		return "", false
+	if !found || !strings.HasPrefix(rest, `"`) && !strings.HasPrefix(rest, "'") {
+		return "", false, name == "host" || name == "header"
 	}
-	if quote := rest[:min(1, len(rest))]; quote == `"` || quote == "'" {
-		address, after, closed := strings.Cut(rest[1:], quote)
-		return address, closed && after == ""
-	}
-	return rest, !strings.Contains(rest, ".")
+	address, below, closed := strings.Cut(rest[1:], rest[:1])
+	return address, closed && below == "", closed && (below == "" || below == ".header")
 }
 
 // readTOML reads as much of TOML as a hosts.toml has: tables and keys with

@@ -256,9 +256,6 @@ func (l *kubeletLint) matched(ours []lintedProvider) {
 // judge finds what the kubelet accepts and Pullpass cannot work with.
 func (p lintedProvider) judge(target kubeletTarget) {
 	c := p.provider()
-	if target.PluginDir != "" {
-		p.binary(target.PluginDir)
-	}
 	hosts := p.args(target)
 	for i, pattern := range c.MatchImages {
 		field := fmt.Sprintf("matchImages[%d]", i)

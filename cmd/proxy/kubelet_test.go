@@ -5,11 +5,13 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubernetesyaml "sigs.k8s.io/yaml"
 )
 
 func printed(t *testing.T, target kubeletTarget, part string) []byte {
@@ -105,10 +107,28 @@ func TestKubeletConfigProvider(t *testing.T) {
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("provider: %+v, want %+v", got, want)
 			}
-			role := rbacObject{}
-			must(t, yaml.Unmarshal(printed(t, target, "rbac"), &role))
-			if !slices.Equal(role.Rules[0].Resources, []string{test.audience}) {
-				t.Errorf("rbac: resources %q, want %s", role.Rules[0].Resources, test.audience)
+
+			name := "pullpass:request-audience:" + test.o.registry
+			var role rbacv1.ClusterRole
+			var binding rbacv1.ClusterRoleBinding
+			documents := strings.Split(string(printed(t, target, "rbac")), "\n---\n")
+			must(t, kubernetesyaml.UnmarshalStrict([]byte(documents[0]), &role))
+			must(t, kubernetesyaml.UnmarshalStrict([]byte(documents[1]), &binding))
+			wantRole := rbacv1.ClusterRole{
+				TypeMeta:   metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"},
+				ObjectMeta: metav1.ObjectMeta{Name: name},
+				Rules: []rbacv1.PolicyRule{{
+					APIGroups: []string{""}, Resources: []string{test.audience}, Verbs: []string{"request-serviceaccounts-token-audience"},
+				}},
+			}
+			wantBinding := rbacv1.ClusterRoleBinding{
+				TypeMeta:   metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding"},
+				ObjectMeta: metav1.ObjectMeta{Name: name},
+				RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: name},
+				Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "Group", Name: "system:nodes"}},
+			}
+			if !reflect.DeepEqual(role, wantRole) || !reflect.DeepEqual(binding, wantBinding) {
+				t.Errorf("rbac: %+v %+v, want %+v %+v", role, binding, wantRole, wantBinding)
 			}
 		})
 	}
