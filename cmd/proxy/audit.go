@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,115 +12,283 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/pullpass/pullpass/internal/exchange"
 )
 
-// auditComplaintEvery bounds how often a failing audit log is reported.
-const auditComplaintEvery = time.Minute
+const (
+	// auditPatience is how long an answer waits for its line. Usually the line is
+	// written before the answer leaves; a disk or a log collector that stalls
+	// delays answers by this much and no more.
+	auditPatience = time.Second
 
-// maxAuditBuffer is the largest buffer that is kept for the next line, in bytes.
-const maxAuditBuffer = 64 << 10
+	// auditRoom is how much may wait in memory while nothing can be written, in
+	// bytes. Lines that find no room are lost, and counted.
+	auditRoom = 16 << 20
+
+	minAuditWeight = 1 << 10 // bytes that a line takes up of the room at least
+	maxAuditBuffer = 4 << 10 // bytes of a buffer that is kept for another line
+
+	auditFlushTimeout = 5 * time.Second
+
+	// auditComplaintEvery bounds how often a failing audit log is reported.
+	auditComplaintEvery = time.Minute
+)
+
+var (
+	errAuditClosed = errors.New("the audit log is closed")
+	errAuditFull   = errors.New("nothing can be written, and there is no more room for events that wait")
+	errAuditSlow   = errors.New("writing takes long; events wait in memory")
+)
 
 // auditLog writes each event as one line of JSON, in one Write, so that lines
 // stay whole where other processes write to the same file. It is safe for
 // concurrent use. A line that cannot be written does not fail the exchange; it
 // is counted and reported.
+//
+// A write cannot be interrupted, so a goroutine of its own does it, and another
+// one reports: standard error may stall together with standard output.
 type auditLog struct {
-	name     string
+	out      *auditOutput // belongs to the writer
 	logger   *slog.Logger
-	file     *os.File  // nil: standard output, not ours to close
-	buffers  sync.Pool // of *bytes.Buffer
+	lines    sync.Pool           // of *auditLine
+	room     *semaphore.Weighted // of what waits; whoever has it may send to queue
+	queue    chan *auditLine     // never full: room is for less
+	reopen   chan struct{}
+	trouble  chan error
+	pending  atomic.Int64 // events that are neither written nor lost
 	failures atomic.Uint64
-
-	mu         sync.Mutex // of what follows
-	out        io.Writer
-	torn       bool // the last line was written in part
-	complained time.Time
+	closed   atomic.Bool
+	stop     chan struct{}
+	ended    chan error
 }
 
 var _ exchange.Recorder = (*auditLog)(nil)
 
+// auditLine is one event on its way.
+type auditLine struct {
+	buffer  bytes.Buffer
+	encoder *json.Encoder // to buffer
+	text    []byte
+	weight  int64
+	done    chan struct{} // holds one value when the writer is done with it
+	waited  *time.Timer   // stopped, but while its request waits
+}
+
 // openAudit appends to the file, which is made (mode 0600) if it is not there,
 // or writes to stdout when no file is named. Close it at the end.
 func openAudit(file string, stdout io.Writer, logger *slog.Logger) (*auditLog, error) {
-	a := &auditLog{name: "standard output", logger: logger, out: stdout}
-	if file != "" {
-		f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-		if err != nil {
-			return nil, fmt.Errorf("audit.file: %w", err)
-		}
-		a.name, a.out, a.file = file, f, f
+	out, err := openAuditOutput(file, stdout)
+	if err != nil {
+		return nil, err
 	}
+	a := &auditLog{
+		out:     out,
+		logger:  logger.With("to", out.String()),
+		room:    semaphore.NewWeighted(auditRoom),
+		queue:   make(chan *auditLine, auditRoom/minAuditWeight),
+		reopen:  make(chan struct{}, 1),
+		trouble: make(chan error, 1),
+		stop:    make(chan struct{}),
+		ended:   make(chan error, 1),
+	}
+	reported := make(chan struct{})
+	go func() { defer close(reported); a.report() }()
+	go func() { err := a.write(); <-reported; a.ended <- err }()
 	return a, nil
 }
 
 // Record writes one event.
 func (a *auditLog) Record(event *exchange.Event) {
-	buffer, ok := a.buffers.Get().(*bytes.Buffer)
+	line, ok := a.lines.Get().(*auditLine)
 	if !ok {
-		buffer = new(bytes.Buffer)
+		line = &auditLine{done: make(chan struct{}, 1), waited: time.NewTimer(auditPatience)}
+		line.encoder = json.NewEncoder(&line.buffer)
+		line.encoder.SetEscapeHTML(false)
 	}
-	defer func() {
-		if buffer.Cap() <= maxAuditBuffer {
-			a.buffers.Put(buffer)
+	if err := line.encode(event); err != nil {
+		a.lose(err)
+		return
+	}
+	a.pending.Add(1) // before the question whether the log is closed: Close counts what it leaves behind
+	if a.closed.Load() {
+		a.pending.Add(-1)
+		a.lose(errAuditClosed)
+		return
+	}
+	if !a.room.TryAcquire(line.weight) {
+		a.recordLate(line)
+		return
+	}
+	a.queue <- line
+	line.waited.Reset(auditPatience)
+	select {
+	case <-line.done:
+		line.waited.Stop()
+		if line.buffer.Cap() <= maxAuditBuffer {
+			a.lines.Put(line)
 		}
-	}()
-	buffer.Reset()
-	encoder := json.NewEncoder(buffer)
-	encoder.SetEscapeHTML(false)
-	err := encoder.Encode(event) // ends with a newline
-
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err == nil {
-		err = a.write(buffer.Bytes())
-	}
-	if err != nil {
-		a.complain(err)
+	case <-line.waited.C: // the line is the writer's from now on
+		a.complain(errAuditSlow)
 	}
 }
 
-func (a *auditLog) write(line []byte) error {
-	if a.torn {
-		// End the torn line first, or this one would be lost with it.
-		line = append([]byte{'\n'}, line...)
+// recordLate waits for room, and then no longer.
+func (a *auditLog) recordLate(line *auditLine) {
+	patience, cancel := context.WithTimeout(context.Background(), auditPatience)
+	defer cancel()
+	if a.room.Acquire(patience, line.weight) != nil {
+		a.pending.Add(-1)
+		a.lose(errAuditFull)
+		return
 	}
-	n, err := a.out.Write(line)
-	if n == len(line) {
-		a.torn = false
-	} else if n > 0 {
-		a.torn = true
-	}
-	return err
+	a.queue <- line
 }
 
-// complain needs mu.
+func (l *auditLine) encode(event *exchange.Event) error {
+	l.buffer.Reset()
+	if err := l.encoder.Encode(event); err != nil { // ends with a newline
+		return err
+	}
+	l.text = asciiJSON(l.buffer.Bytes())
+	l.weight = int64(max(minAuditWeight, l.buffer.Cap(), len(l.text)))
+	return nil
+}
+
+// write is the writer. It ends at stop, with what closing the file gave.
+func (a *auditLog) write() error {
+	for {
+		select {
+		case line := <-a.queue:
+			if err := a.out.follow(time.Now()); err != nil {
+				a.complain(err)
+			}
+			if err := a.out.write(line.text); err != nil {
+				a.lose(err)
+			}
+			a.room.Release(line.weight)
+			a.pending.Add(-1)
+			line.done <- struct{}{} // last: it may be used again at once
+		case <-a.reopen:
+			if err := a.out.reopen(); err != nil {
+				a.complain(err)
+			}
+		case <-a.stop:
+			return a.out.close()
+		}
+	}
+}
+
+// Reopen opens the file anew under its name, for the rotation of logs. Lines
+// that are on their way go into the old or into the new one.
+func (a *auditLog) Reopen() {
+	select {
+	case a.reopen <- struct{}{}:
+	default: // it is about to be done
+	}
+}
+
+// reopenAt calls Reopen for each signal until ctx ends.
+func (a *auditLog) reopenAt(ctx context.Context, signals <-chan os.Signal) {
+	for {
+		select {
+		case <-signals:
+			a.Reopen()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (a *auditLog) lose(err error) {
+	a.failures.Add(1)
+	a.complain(err)
+}
+
 func (a *auditLog) complain(err error) {
-	failures := a.failures.Add(1)
-	if now := time.Now(); a.complained.IsZero() || now.Sub(a.complained) >= auditComplaintEvery {
-		a.complained = now
-		a.logger.Error("an audit event was not written", "to", a.name, "failures", failures, "error", err)
+	select {
+	case a.trouble <- err:
+	default: // one complaint waits already
+	}
+}
+
+// report tells of trouble until stop, at most once in auditComplaintEvery.
+func (a *auditLog) report() {
+	say := func(err error) {
+		a.logger.Error("audit events are not written as they should be", "lost", a.failures.Load(), "waiting", a.pending.Load(), "error", err)
+	}
+	for {
+		select {
+		case err := <-a.trouble:
+			say(err)
+		case <-a.stop:
+			select {
+			case err := <-a.trouble:
+				say(err)
+			default:
+			}
+			return
+		}
+		select {
+		case <-time.After(auditComplaintEvery):
+		case <-a.stop:
+		}
 	}
 }
 
 // Failures returns how many events were not written since the start.
 func (a *auditLog) Failures() uint64 { return a.failures.Load() }
 
-// Close closes the file, with everything on the disk. Events that come later
-// are counted as failures.
+// Close writes what waits and closes the file, with everything on the disk. It
+// gives up after auditFlushTimeout; what waits then is lost. Events that come
+// later are counted as failures. Close must be called once.
 func (a *auditLog) Close() error {
-	if a.file == nil {
-		return nil
+	a.closed.Store(true)
+	patience, cancel := context.WithTimeout(context.Background(), auditFlushTimeout)
+	defer cancel()
+	// Whoever has all the room knows that nothing waits, and that nothing will.
+	flushed := a.room.Acquire(patience, auditRoom) == nil
+	close(a.stop)
+	if flushed {
+		select {
+		case err := <-a.ended:
+			return err
+		case <-patience.Done():
+		}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var err error
-	if info, statErr := a.file.Stat(); statErr == nil && info.Mode().IsRegular() { // pipes and terminals cannot be synced
-		err = a.file.Sync()
+	lost := a.pending.Load()
+	a.failures.Add(uint64(lost))
+	return fmt.Errorf("the audit log (%s) did not end in %s: %d events were not written", a.out, auditFlushTimeout, lost)
+}
+
+// asciiJSON returns JSON that means the same and has no byte above '~'. A
+// terminal obeys U+009B and believes U+202E as it does ESC, and both may stand
+// in what a client sends; JSON escapes only what lies below the space.
+func asciiJSON(line []byte) []byte {
+	isPlain := true
+	for _, b := range line {
+		isPlain = isPlain && b <= '~'
 	}
-	if err := errors.Join(err, a.file.Close()); err != nil {
-		return fmt.Errorf("audit.file: %w", err)
+	if isPlain {
+		return line
 	}
-	return nil
+	escaped := make([]byte, 0, 2*len(line))
+	for len(line) > 0 {
+		r, size := utf8.DecodeRune(line)
+		switch {
+		case r <= '~':
+			escaped = append(escaped, byte(r))
+		case r <= 0xffff:
+			escaped = fmt.Appendf(escaped, `\u%04x`, r)
+		default:
+			high, low := utf16.EncodeRune(r)
+			escaped = fmt.Appendf(escaped, `\u%04x\u%04x`, high, low)
+		}
+		line = line[size:]
+	}
+	return escaped
 }

@@ -29,15 +29,27 @@ func testEvent(id string) *exchange.Event {
 	return &exchange.Event{ID: id, Result: exchange.ResultGranted, Status: 200, Requested: []string{"repository:a/<b>&c:pull"}}
 }
 
+// openTestAudit closes the log at the end of the test, if the test does not.
+func openTestAudit(t testing.TB, file string, out io.Writer, logger *slog.Logger) *auditLog {
+	t.Helper()
+	a, err := openAudit(file, out, logger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if !a.closed.Load() {
+			_ = a.Close()
+		}
+	})
+	return a
+}
+
 // Lines of several requests, and of other processes on the same file, must not
 // run into each other.
 func TestAuditWritesEachEventAsOneLineInOneWrite(t *testing.T) {
 	t.Parallel()
 	var writes []string
-	a, err := openAudit("", writerFunc(func(p []byte) (int, error) { writes = append(writes, string(p)); return len(p), nil }), quietLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := openTestAudit(t, "", writerFunc(func(p []byte) (int, error) { writes = append(writes, string(p)); return len(p), nil }), quietLogger())
 	var group sync.WaitGroup
 	for range 20 {
 		group.Go(func() {
@@ -68,10 +80,7 @@ func TestAuditWritesEachEventAsOneLineInOneWrite(t *testing.T) {
 func TestAuditEscapesLineBreaks(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	a, err := openAudit("", &out, quietLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := openTestAudit(t, "", &out, quietLogger())
 	event := testEvent("1")
 	event.Client = "curl\n{\"result\":\"granted\"}\r\x1b[2J"
 	a.Record(event)
@@ -84,10 +93,7 @@ func TestAuditAppendsToAFileThatOthersCannotRead(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "audit.log")
 	for _, id := range []string{"one", "two"} {
-		a, err := openAudit(name, io.Discard, quietLogger())
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := openTestAudit(t, name, io.Discard, quietLogger())
 		a.Record(testEvent(id))
 		if err := a.Close(); err != nil {
 			t.Fatal(err)
@@ -126,32 +132,33 @@ func TestAuditNamesAFileThatCannotBeOpened(t *testing.T) {
 func TestAuditCountsFailuresAndReportsThemOnceAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log syncBuffer
 		full := true
 		var out bytes.Buffer
-		a, err := openAudit("", writerFunc(func(p []byte) (int, error) {
+		a := openTestAudit(t, "", writerFunc(func(p []byte) (int, error) {
 			if full {
 				return 0, errors.New("no space left on device")
 			}
 			return out.Write(p)
 		}), slog.New(slog.NewTextHandler(&log, nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 100 {
+		a.Record(testEvent("lost"))
+		synctest.Wait()
+		for range 99 {
 			a.Record(testEvent("lost"))
 		}
+		synctest.Wait()
 		if n := strings.Count(log.String(), "\n"); n != 1 || a.Failures() != 100 {
 			t.Errorf("%d reports and %d failures for 100 lost events, want 1 and 100", n, a.Failures())
 		}
+		// What was not said at once is said later, though nothing more happens.
 		time.Sleep(auditComplaintEvery)
-		a.Record(testEvent("lost"))
-		if !strings.Contains(log.String(), `level=ERROR msg="an audit event was not written" to="standard output" failures=101 error="no space left on device"`) {
-			t.Errorf("log:\n%s", log.String())
+		synctest.Wait()
+		if want := `level=ERROR msg="audit events are not written as they should be" to="standard output" lost=100 waiting=0 error="no space left on device"`; !strings.Contains(log.String(), want) {
+			t.Errorf("log:\n%s\nwant a line with %s", log.String(), want)
 		}
 		full = false
 		a.Record(testEvent("kept"))
-		if n := strings.Count(log.String(), "\n"); n != 2 || a.Failures() != 101 || !strings.Contains(out.String(), "kept") {
+		if n := strings.Count(log.String(), "\n"); n != 2 || a.Failures() != 100 || !strings.Contains(out.String(), "kept") {
 			t.Errorf("%d reports, %d failures, output %q", n, a.Failures(), out.String())
 		}
 	})
@@ -162,16 +169,13 @@ func TestAuditBeginsANewLineAfterATornOne(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	tear := true
-	a, err := openAudit("", writerFunc(func(p []byte) (int, error) {
+	a := openTestAudit(t, "", writerFunc(func(p []byte) (int, error) {
 		if tear {
 			n, _ := out.Write(p[:10])
 			return n, errors.New("no space left on device")
 		}
 		return out.Write(p)
 	}), quietLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
 	a.Record(testEvent("lost"))
 	tear = false
 	a.Record(testEvent("one"))
@@ -185,10 +189,7 @@ func TestAuditBeginsANewLineAfterATornOne(t *testing.T) {
 func TestAuditCountsWhatIsNotJSON(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	a, err := openAudit("", &out, quietLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := openTestAudit(t, "", &out, quietLogger())
 	event := testEvent("1")
 	event.Latency = math.NaN()
 	a.Record(event)
@@ -197,14 +198,33 @@ func TestAuditCountsWhatIsNotJSON(t *testing.T) {
 	}
 }
 
-func BenchmarkAudit(b *testing.B) {
-	a, err := openAudit("", io.Discard, quietLogger())
-	if err != nil {
-		b.Fatal(err)
-	}
+// Terminals obey more than what JSON escapes.
+func TestAuditLinesAreASCII(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	a := openTestAudit(t, "", &out, quietLogger())
 	event := testEvent("1")
-	b.ReportAllocs()
-	for b.Loop() {
-		a.Record(event)
+	event.Client = "\u009b2J\u202e\x7f\U0001f600\xff~é"
+	a.Record(event)
+	line := out.String()
+	if strings.ContainsFunc(line, func(r rune) bool { return r > '~' }) {
+		t.Errorf("line %q", line)
+	}
+	var got exchange.Event
+	if err := json.Unmarshal([]byte(line), &got); err != nil || got.Client != strings.ToValidUTF8(event.Client, "\ufffd") {
+		t.Errorf("client %q, %v; want %q", got.Client, err, event.Client)
+	}
+}
+
+func BenchmarkAudit(b *testing.B) {
+	for _, output := range []struct{ name, file string }{{"discard", ""}, {"file", filepath.Join(b.TempDir(), "audit.log")}} {
+		b.Run("output="+output.name, func(b *testing.B) {
+			a := openTestAudit(b, output.file, io.Discard, quietLogger())
+			event := testEvent("1")
+			b.ReportAllocs()
+			for b.Loop() {
+				a.Record(event)
+			}
+		})
 	}
 }

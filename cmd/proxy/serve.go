@@ -10,7 +10,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"os/signal"
 	"slices"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -31,7 +34,8 @@ func serveCommand() *cobra.Command {
 		Short: "Serve the token endpoint",
 		Long: `Serve the token endpoint until SIGTERM or SIGINT, then finish open requests.
 Audit events go to standard output (or audit.file), one JSON object a line; the
-program's own log goes to standard error.`,
+program's own log goes to standard error. SIGHUP opens audit.file anew, after
+it was moved away.`,
 		Example: `  pullpass serve --config /etc/pullpass/pullpass.yaml`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -207,6 +211,10 @@ func (s *service) run(ctx context.Context) error {
 	group, failed := errgroup.WithContext(ctx)
 	var others errgroup.Group
 
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	others.Go(func() error { s.audit.reopenAt(background, hangup); return nil })
 	others.Go(func() error { return s.verifier.Run(background) })
 	others.Go(func() error {
 		Watch(background, s.logger, s.watched(background), s.metrics.reloaded)
