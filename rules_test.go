@@ -47,12 +47,15 @@ var imports = map[string]allowedImports{
 			"k8s.io/klog/v2", "sigs.k8s.io/yaml",
 		},
 	},
+	"internal/pullsecrets": {
+		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
+	},
 	"internal/state": {
 		ours:   []string{"internal/exchange", "internal/oidc", "internal/registryauth"},
 		others: []string{"github.com/hashicorp/golang-lru/v2", "github.com/redis/go-redis/v9"},
 	},
 	"cmd/proxy": {
-		ours: []string{"internal/oidc", "internal/registryauth", "internal/exchange", "internal/kube", "internal/state"},
+		ours: []string{"internal/oidc", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state"},
 		others: []string{
 			"github.com/fsnotify/fsnotify", "github.com/go-chi/chi/v5", "github.com/prometheus/client_golang",
 			"github.com/spf13/cobra", "go.yaml.in/yaml/v3", "golang.org/x/sync", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog/v2",

@@ -1,0 +1,223 @@
+package pullsecrets
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+)
+
+const (
+	// pageSize is how many objects one answer has: so many are in memory as the
+	// API server sends them. A Secret can have a megabyte, and few have.
+	pageSize       = 500
+	secretPageSize = 100
+	// maxPageTime is how long one answer may take.
+	maxPageTime = time.Minute
+)
+
+// client asks one API server.
+type client struct {
+	metadata  metadata.Interface
+	whole     map[schema.GroupVersion]rest.Interface
+	namespace string // empty: all
+}
+
+func newClient(config *rest.Config, namespace string) (*client, error) {
+	config = rest.CopyConfig(config)
+	config.UserAgent = "pullpass-pull-secrets"
+	config.WarningHandlerWithContext = rest.NoWarnings{}
+	config.QPS = -1 // pages follow one another: there is nothing to limit
+	shared, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	c := &client{namespace: namespace, whole: map[schema.GroupVersion]rest.Interface{}}
+	if c.metadata, err = metadata.NewForConfigAndClient(config, shared); err != nil {
+		return nil, err
+	}
+	// No other types than these: k8s.io/client-go/kubernetes would link every API
+	// group.
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.ConfigMap{}, &corev1.SecretList{}, &corev1.ServiceAccountList{},
+		&corev1.PodList{}, &corev1.ReplicationControllerList{})
+	scheme.AddKnownTypes(appsv1.SchemeGroupVersion, &appsv1.DeploymentList{}, &appsv1.StatefulSetList{}, &appsv1.DaemonSetList{}, &appsv1.ReplicaSetList{})
+	scheme.AddKnownTypes(batchv1.SchemeGroupVersion, &batchv1.JobList{}, &batchv1.CronJobList{})
+	for _, group := range []schema.GroupVersion{corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion, batchv1.SchemeGroupVersion} {
+		metav1.AddToGroupVersion(scheme, group)
+		one := rest.CopyConfig(config)
+		one.GroupVersion = &group
+		one.APIPath = "/apis"
+		if group.Group == "" {
+			one.APIPath = "/api"
+		}
+		one.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+		one.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+		one.ContentType = runtime.ContentTypeProtobuf
+		if c.whole[group], err = rest.RESTClientForConfigAndClient(one, shared); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// wanted is a list of whole objects.
+type wanted struct {
+	group    schema.GroupVersion
+	resource string
+	secrets  corev1.SecretType // for Secrets: of this type only
+	page     func() runtime.Object
+}
+
+// list calls each for every object. Pages come one after the other, and nothing
+// of them is kept.
+func (c *client) list(ctx context.Context, w wanted, each func(runtime.Object)) error {
+	options := metav1.ListOptions{Limit: pageSize}
+	if w.secrets != "" {
+		options.Limit, options.FieldSelector = secretPageSize, "type="+string(w.secrets)
+	}
+	return c.pages(ctx, w.resource, options, func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		page := w.page()
+		return page, c.whole[w.group].Get().NamespaceIfScoped(c.namespace, c.namespace != "").Resource(w.resource).
+			VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(page)
+	}, each)
+}
+
+// listMetadata is for objects of which the metadata is enough: the API server
+// sends nothing else.
+func (c *client) listMetadata(ctx context.Context, resource, fields string, each func(runtime.Object)) error {
+	kind := corev1.SchemeGroupVersion.WithResource(resource)
+	if resource == "namespaces" && c.namespace != "" {
+		ctx, cancel := context.WithTimeout(ctx, maxPageTime)
+		defer cancel()
+		found, err := c.metadata.Resource(kind).Get(ctx, c.namespace, metav1.GetOptions{})
+		if err != nil {
+			return newFault("get", resource, err)
+		}
+		each(found)
+		return nil
+	}
+	return c.pages(ctx, resource, metav1.ListOptions{Limit: pageSize, FieldSelector: fields}, func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return c.metadata.Resource(kind).Namespace(c.namespace).List(ctx, options)
+	}, each)
+}
+
+func (c *client) pages(ctx context.Context, resource string, options metav1.ListOptions,
+	get func(context.Context, metav1.ListOptions) (runtime.Object, error), each func(runtime.Object)) error {
+	for {
+		page, err := c.page(ctx, options, get)
+		if err != nil {
+			return newFault("list", resource, err)
+		}
+		if err := meta.EachListItem(page, func(o runtime.Object) error { each(o); return nil }); err != nil {
+			return newFault("list", resource, err)
+		}
+		list, err := meta.ListAccessor(page)
+		if err != nil {
+			return newFault("list", resource, err)
+		}
+		if options.Continue = list.GetContinue(); options.Continue == "" {
+			return nil
+		}
+	}
+}
+
+func (c *client) page(ctx context.Context, options metav1.ListOptions,
+	get func(context.Context, metav1.ListOptions) (runtime.Object, error)) (runtime.Object, error) {
+	ctx, cancel := context.WithTimeout(ctx, maxPageTime)
+	defer cancel()
+	return get(ctx, options)
+}
+
+// trackedSince asks for what the API server writes down when it begins to track
+// tokens; zero: it does not.
+func (c *client) trackedSince(ctx context.Context) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, maxPageTime)
+	defer cancel()
+	found := &corev1.ConfigMap{}
+	err := c.whole[corev1.SchemeGroupVersion].Get().Namespace(metav1.NamespaceSystem).Resource("configmaps").
+		Name("kube-apiserver-legacy-service-account-token-tracking").Do(ctx).Into(found)
+	switch {
+	case apierrors.IsNotFound(err):
+		return time.Time{}, nil
+	case err != nil:
+		return time.Time{}, newFault("get", "configmaps", err)
+	}
+	return date(found.Data["since"]), nil
+}
+
+// discoverIssuer asks for the issuer of the tokens that the API server makes.
+func (c *client) discoverIssuer(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, maxPageTime)
+	defer cancel()
+	const path = "/.well-known/openid-configuration"
+	data, err := c.whole[corev1.SchemeGroupVersion].Get().AbsPath(path).Do(ctx).Raw()
+	if err != nil {
+		return "", newFault("get", path, err)
+	}
+	var document struct {
+		Issuer string `json:"issuer"`
+	}
+	if err := json.Unmarshal(data, &document); err != nil {
+		return "", newFault("get", path, err)
+	}
+	return document.Issuer, nil
+}
+
+// date returns zero for what is no date.
+func date(s string) time.Time {
+	t, err := time.Parse(time.DateOnly, s)
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}
+
+// fault says why a resource could not be read. It repeats nothing of an answer:
+// that could be a Secret.
+type fault struct {
+	verb, resource, why string
+	forbidden           bool
+}
+
+func (f *fault) Error() string { return "cannot " + f.verb + " " + f.resource + ": " + f.why }
+
+func newFault(verb, resource string, err error) error {
+	f := &fault{verb: verb, resource: resource}
+	var request *url.Error
+	var status apierrors.APIStatus
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		f.why = "the API server takes too long; --namespace asks for less"
+	case errors.Is(err, context.Canceled):
+		f.why = "interrupted"
+	case apierrors.IsForbidden(err):
+		f.forbidden = true
+		f.why = fmt.Sprintf("not allowed; the kubeconfig's user needs the verb %q on %q", verb, resource)
+	case apierrors.IsUnauthorized(err):
+		f.why = "the API server does not know the kubeconfig's user; renew its credentials"
+	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		f.why = "the list took longer than the API server keeps its history; run it again, or with --namespace"
+	case errors.As(err, &status):
+		f.why = fmt.Sprintf("the API server answers %d %q", status.Status().Code, status.Status().Reason)
+	case errors.As(err, &request):
+		f.why = request.Err.Error()
+	default:
+		f.why = "the answer cannot be read"
+	}
+	return f
+}
