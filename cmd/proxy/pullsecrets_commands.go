@@ -36,13 +36,13 @@ func (m *migration) removeFromTemplate(w pullsecrets.Workload, names []string) (
 	path := templatePath(w.Kind)
 	switch {
 	case w.Owner != (pullsecrets.Owner{}):
-		return "remove them from what makes it, or they come back: " + objectName(w.Owner.Kind, w.Owner.Name), ""
+		return "remove them from what makes it, or they come back: " + kindAndName(w.Owner.Kind, w.Owner.Name), ""
 	case w.Kind == "Pod":
 		return "make the pod again, without imagePullSecrets: those of a pod cannot be changed", ""
 	case w.Kind == "Job":
 		return "nothing, if it ends by itself: make the next one without imagePullSecrets", ""
 	case !w.Template || path == "":
-		return "remove them from the pod template of " + objectName(w.Kind, w.Name), ""
+		return "remove them from the pod template of " + kindAndName(w.Kind, w.Name), ""
 	}
 	return m.removeReferences(strings.ToLower(w.Kind), w.Key, path, w.Own, names)
 }

@@ -89,7 +89,7 @@ func (m *migration) plan(ctx context.Context) error {
 		if inherits {
 			heirs[account]++
 			if row.Verdict == verdictPolicyFirst {
-				blocked[account] = append(blocked[account], objectName(w.Kind, w.Name))
+				blocked[account] = append(blocked[account], kindAndName(w.Kind, w.Name))
 			}
 		}
 		switch {
@@ -246,7 +246,7 @@ func (m *migration) account(a pullsecrets.Account, blocked []string, heirs int) 
 	default:
 		row.Step, row.Verdict = stepRemove, verdictReady
 		if heirs > 0 && opens {
-			why = joined(fmt.Sprintf("the policy grants every image of the %d workloads that use it", heirs), why)
+			why = joined(fmt.Sprintf("the policy grants every image of what uses it (workloads: %d)", heirs), why)
 		} else if opens {
 			why = joined("no workload uses it", why)
 		}
@@ -281,7 +281,7 @@ func (m *migration) secret(s pullsecrets.Secret) migrationRow {
 		parts = append(parts, "no ServiceAccount, pod or pod template names it")
 		row.Do, row.Command = m.deleteSecret(s.Key)
 		if s.Owner != (pullsecrets.Owner{}) {
-			row.Do, row.Command = "delete what makes it, or it comes back: "+objectName(s.Owner.Kind, s.Owner.Name), ""
+			row.Do, row.Command = "delete what makes it, or it comes back: "+kindAndName(s.Owner.Kind, s.Owner.Name), ""
 		}
 	}
 	row.Why = strings.Join(parts, "; ")
@@ -298,10 +298,10 @@ func (m *migration) findUsers() {
 		}
 	}
 	for _, a := range m.inventory.Accounts {
-		note(objectName("ServiceAccount", a.Name), a.Namespace, a.PullSecrets...)
+		note(kindAndName("ServiceAccount", a.Name), a.Namespace, a.PullSecrets...)
 	}
 	for _, w := range m.inventory.Workloads {
-		note(objectName(w.Kind, w.Name), w.Namespace, slices.Concat(w.Own, w.Carried, w.Mounted)...)
+		note(kindAndName(w.Kind, w.Name), w.Namespace, slices.Concat(w.Own, w.Carried, w.Mounted)...)
 	}
 	for key, users := range m.users {
 		slices.Sort(users)
@@ -344,7 +344,7 @@ func (m *migration) token(t pullsecrets.Token) migrationRow {
 	case tracked.IsZero():
 		row.Verdict = verdictUnknown
 		why += "; whether it is used is not known: the API server does not say since when it tracks that"
-		row.Do = "see the audit log of the API server (authentication.k8s.io/legacy-token)"
+		row.Do = "see the audit log of the API server (annotations authentication.k8s.io/legacy-token-...)"
 	case !last.IsZero() && m.now.Sub(last) < legacyTokenPeriod:
 		why += "; used with the API server on " + day(last)
 		row.Do = "find its user in the API server's audit log, and give it a token of kubectl create token, or a projected volume"

@@ -31,7 +31,7 @@ func writeMigrationTable(w io.Writer, m *migration) error {
 		table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(table, "STEP\tVERDICT\tNAMESPACE\tOBJECT\tSECRETS\tWHY")
 		for _, r := range m.Rows {
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\n", r.Step, r.Verdict, cmp.Or(plainText(r.Namespace), "-"), objectName(r.Kind, r.Name), cmp.Or(several(plainTexts(r.Secrets)), "-"), r.Why)
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\n", r.Step, r.Verdict, cmp.Or(plainText(r.Namespace), "-"), kindAndName(r.Kind, r.Name), cmp.Or(several(plainTexts(r.Secrets)), "-"), r.Why)
 		}
 		if err := table.Flush(); err != nil {
 			return err
@@ -43,7 +43,7 @@ func writeMigrationTable(w io.Writer, m *migration) error {
 			step = r.Step
 			fmt.Fprintf(&b, "\nStep %d: %s\n", step, stepTitle(step))
 		}
-		name := objectName(r.Kind, r.Name)
+		name := kindAndName(r.Kind, r.Name)
 		if r.Namespace != "" {
 			name = plainText(r.Namespace) + ": " + name
 		}
@@ -85,7 +85,7 @@ func writeMigrationJSON(w io.Writer, m *migration) error {
 	}{configAPIVersion, "PullSecretReport", m.Cluster, m.Namespace, m.Registries, rows, m.Unread, m.Migrated, m.StaticPods})
 }
 
-func objectName(kind, name string) string { return plainText(kind) + " " + plainText(name) }
+func kindAndName(kind, name string) string { return plainText(kind) + " " + plainText(name) }
 
 // plainText returns s as it is if a terminal and a table can show it.
 func plainText(s string) string {
