@@ -80,7 +80,7 @@ func (c *Cluster) RestartAPIServer(t testing.TB, signing certs.RSAKey, trusted .
 	if err := c.apiserver.Stop(); err != nil {
 		t.Fatalf("stop kube-apiserver: %v", err)
 	}
-	c.signing, c.trusted = signing, trusted
+	c.SetKeys(signing, trusted...)
 	c.startAPIServer(t)
 }
 
@@ -89,6 +89,11 @@ func (c *Cluster) Crash(t testing.TB) {
 	t.Helper()
 	c.apiserver.Kill(t)
 	c.admin.CloseIdleConnections()
+}
+
+// SetKeys changes the keys of the API server from its next start on, as RestartAPIServer does.
+func (c *Cluster) SetKeys(signing certs.RSAKey, trusted ...certs.RSAKey) {
+	c.signing, c.trusted = signing, trusted
 }
 
 // Recover ends what Crash began.

@@ -44,8 +44,7 @@ type Config struct {
 	CA       *certs.CA
 	// Providers are more entries of providers in the CredentialProviderConfig.
 	Providers string
-	// Plugins are more files in the directory of plugins. The content of Pullpass's own is "", and so is that of those that
-	// are links to it.
+	// Plugins are more files in the directory of plugins.
 	Plugins []Plugin
 	// Hosts are more hosts.toml, by the host.
 	Hosts map[string]string
@@ -55,7 +54,6 @@ type Config struct {
 type Plugin struct {
 	Name    string
 	Content string // empty: that of Pullpass's plugin
-	Mode    os.FileMode
 }
 
 // Node is a running node.
@@ -120,12 +118,12 @@ func (n *Node) configure(t testing.TB) {
 	n.view.write(t, providerFile, n.print(t, n.config.Registry, "provider")+n.config.Providers, 0o644)
 	program, err := os.ReadFile(programs.CredentialProvider(t))
 	check(t, err)
-	own := Plugin{Name: filepath.Base(programs.CredentialProvider(t)), Mode: 0o755}
+	own := Plugin{Name: filepath.Base(programs.CredentialProvider(t))}
 	for _, plugin := range append(n.config.Plugins, own) {
 		if plugin.Content == "" {
 			plugin.Content = string(program)
 		}
-		n.view.write(t, filepath.Join(pluginDir, plugin.Name), plugin.Content, plugin.Mode)
+		n.view.write(t, filepath.Join(pluginDir, plugin.Name), plugin.Content, 0o755)
 	}
 }
 
@@ -199,6 +197,9 @@ func (n *Node) Name() string { return n.config.Name }
 
 // Log is what the kubelet wrote.
 func (n *Node) Log() string { return n.kubelet.Output() }
+
+// Path is where the tests find what the node sees at a path.
+func (n *Node) Path(place string) string { return n.view.path(place) }
 
 // Command is a program that runs on the node and sees its files.
 func (n *Node) Command(program string, args ...string) *exec.Cmd {

@@ -3,6 +3,8 @@
 package nodetest
 
 import (
+	"flag"
+	"log"
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/isolate"
@@ -10,6 +12,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// The scenarios wait for the kubelets most of the time, so more of them fit than processors.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "32"); err != nil {
+		log.Fatal(err)
+	}
 	isolate.Main(m, func(t testing.TB) {
 		for _, build := range []func(testing.TB) string{
 			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.Kubelet, programs.Kubectl,

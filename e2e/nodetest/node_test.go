@@ -1,12 +1,15 @@
 package nodetest
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/e2e/node"
 )
 
 // TestNode runs the scenarios on a node with each containerd, side by side.
@@ -14,51 +17,83 @@ func TestNode(t *testing.T) {
 	start := time.Now()
 	s := startSite(t)
 	nodes := s.startNodes(t)
-	seen := &table{}
-	seen.add("both", "the cluster with two nodes is ready", "", time.Since(start))
-	t.Run("scenarios", func(t *testing.T) {
+	s.table.add(0, "both", "the cluster with its two nodes is ready", "", time.Since(start))
+	t.Run("together", func(t *testing.T) {
 		for _, n := range nodes {
-			for _, sc := range scenarios() {
-				t.Run(n.Name()+"/"+sc.name, func(t *testing.T) {
+			for i, scenario := range scenarios() {
+				t.Run(n.Name()+"/"+scenario.name, func(t *testing.T) {
 					t.Parallel()
-					start := time.Now()
-					w := &work{site: s, node: n, prefix: sc.name + "-" + n.Name()}
-					said := sc.run(t, w)
-					seen.add(n.Name(), sc.about, said, time.Since(start))
+					w := &work{site: s, node: n, order: i + 1, namespace: scenario.name + "-" + n.Name(), since: time.Now()}
+					w.account(t, "puller", nil)
+					scenario.run(t, w)
 				})
 			}
 		}
 	})
-	seen.add("both", "all", "", time.Since(start))
-	t.Log(seen)
+	t.Run("disruptions", func(t *testing.T) { testDisruptions(t, s, nodes) }) // alone: it ends the Pullpass of the others
+	s.table.add(99, "both", "all", "", time.Since(start))
+	t.Log(s.table)
 }
 
-// scenario returns what was seen, for the table.
 type scenario struct {
-	name, about string
-	run         func(*testing.T, *work) string
+	name string
+	run  func(*testing.T, *work)
 }
 
 func scenarios() []scenario {
 	return []scenario{
-		{"granted", "a pod with nothing but its ServiceAccount", testGranted},
+		{"granted", testGranted},
+		{"annotated", testAnnotated},
+		{"recreated", testRecreated},
+		{"present", testPresent},
+		{"secret", testPullSecret},
+		{"mistakes", testMistakes},
+		{"static", testStaticPod},
+		{"no-client", testNoClientCertificate},
+		{"stolen", testStolenToken},
 	}
 }
 
-// table is what was seen, in rows.
-type table struct {
-	mu   sync.Mutex
-	rows []string
+// work is a scenario on a node. It has a namespace of that name, and a ServiceAccount puller in it.
+type work struct {
+	*site
+	node      *node.Node
+	order     int
+	namespace string
+	since     time.Time // the last line of the table, or the beginning
 }
 
-func (b *table) add(node, scenario, seen string, took time.Duration) {
+// saw adds a line to the table, with the time since the last.
+func (w *work) saw(what, format string, args ...any) {
+	w.table.add(w.order, w.node.Name(), what, fmt.Sprintf(format, args...), time.Since(w.since))
+	w.since = time.Now()
+}
+
+// table is what was seen, in the order of the scenarios.
+type table struct {
+	mu   sync.Mutex
+	rows []row
+}
+
+type row struct {
+	order int
+	text  string
+}
+
+func (b *table) add(order int, node, what, seen string, took time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.rows = append(b.rows, fmt.Sprintf("%-40s %-13s %6.1f s  %s", scenario, node, took.Seconds(), seen))
+	b.rows = append(b.rows, row{order, fmt.Sprintf("%-52s %-12s %6.1f s  %s", what, node, took.Seconds(), seen)})
 }
 
 func (b *table) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return "what was seen\n" + strings.Join(slices.Sorted(slices.Values(b.rows)), "\n")
+	slices.SortStableFunc(b.rows, func(a, b row) int { return cmp.Compare(a.order, b.order) })
+	var text strings.Builder
+	text.WriteString("what was seen\n")
+	for _, r := range b.rows {
+		text.WriteString(r.text + "\n")
+	}
+	return text.String()
 }

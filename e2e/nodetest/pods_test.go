@@ -1,6 +1,8 @@
 package nodetest
 
 import (
+	"cmp"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -8,39 +10,45 @@ import (
 	"github.com/pullpass/pullpass/e2e/pullpass"
 )
 
-// pod is what the tests choose about a pod.
+// pod is what the tests choose about a pod of one container.
 type pod struct {
-	namespace, name, account, node string
-	images                         []string
-	policy                         string // imagePullPolicy; empty: Always
-	pullSecret                     string // imagePullSecrets; empty: none
+	name, image string
+	account     string // empty: puller
+	policy      string // imagePullPolicy; empty: Always
+	pullSecret  string // imagePullSecrets; empty: none
 }
 
-// run creates the pod.
-func (s *site) run(t testing.TB, p pod) cluster.Object {
+// start creates a pod in the namespace of the scenario.
+func (w *work) start(t testing.TB, p pod) cluster.Object {
 	t.Helper()
-	if p.policy == "" {
-		p.policy = "Always"
-	}
-	spec := cluster.Object{
-		"nodeName": p.node, "serviceAccountName": p.account, "hostNetwork": true, "terminationGracePeriodSeconds": 0,
-	}
+	spec := podSpec(w.node.Name(), cmp.Or(p.account, "puller"), cmp.Or(p.policy, "Always"), p.image)
 	if p.pullSecret != "" {
 		spec["imagePullSecrets"] = []cluster.Object{{"name": p.pullSecret}}
 	}
-	var containers []cluster.Object
-	for i, image := range p.images {
-		containers = append(containers, cluster.Object{"name": "c" + string(rune('a'+i)), "image": image, "imagePullPolicy": p.policy})
-	}
-	spec["containers"] = containers
-	return s.Create(t, "/api/v1/namespaces/"+p.namespace+"/pods", cluster.Object{"metadata": cluster.Object{"name": p.name}, "spec": spec})
+	return w.Create(t, "/api/v1/namespaces/"+w.namespace+"/pods", cluster.Object{"metadata": cluster.Object{"name": p.name}, "spec": spec})
 }
 
-// namespace creates a namespace with the ServiceAccount puller.
-func (s *site) namespace(t testing.TB, name string, annotations cluster.Object) {
+func podSpec(node, account, policy string, images ...string) cluster.Object {
+	var containers []cluster.Object
+	for i, image := range images {
+		containers = append(containers, cluster.Object{"name": fmt.Sprintf("c%d", i), "image": image, "imagePullPolicy": policy})
+	}
+	return cluster.Object{
+		"nodeName": node, "serviceAccountName": account, "hostNetwork": true, "terminationGracePeriodSeconds": 0, "containers": containers,
+	}
+}
+
+// account creates a ServiceAccount in the namespace of the scenario, and the namespace.
+func (w *work) account(t testing.TB, name string, annotations cluster.Object) {
 	t.Helper()
-	s.CreateNamespace(t, name, nil)
-	s.CreateServiceAccount(t, name, "puller", annotations)
+	if _, err := w.Try(t.Context(), "GET", "/api/v1/namespaces/"+w.namespace, nil); err != nil {
+		w.CreateNamespace(t, w.namespace, nil)
+	}
+	w.CreateServiceAccount(t, w.namespace, name, annotations)
+}
+
+func (w *work) accountPath(name string) string {
+	return "/api/v1/namespaces/" + w.namespace + "/serviceaccounts/" + name
 }
 
 // running says whether all containers of a pod run, and otherwise why not.
@@ -90,8 +98,8 @@ func (s *site) events(t testing.TB, pod cluster.Object) []event {
 	return events
 }
 
-// awaitEvent waits for an event about the pod whose reason and message are as wanted, and returns its message.
-func (s *site) awaitEvent(t testing.TB, pod cluster.Object, reason string, parts ...string) string {
+// awaitEvent waits for an event about the pod that says the parts, and returns its message.
+func (s *site) awaitEvent(t testing.TB, pod cluster.Object, reason, component string, parts ...string) string {
 	t.Helper()
 	var message string
 	defer func() {
@@ -101,7 +109,7 @@ func (s *site) awaitEvent(t testing.TB, pod cluster.Object, reason string, parts
 	}()
 	await(t, podLimit, "event "+reason+" with "+strings.Join(parts, ", "), func() bool {
 		for _, e := range s.events(t, pod) {
-			if e.reason == reason && containsAll(e.message, parts) {
+			if e.reason == reason && e.component == component && containsAll(e.message, parts) {
 				message = e.message
 				return true
 			}
@@ -126,6 +134,11 @@ func awaitAudit(t testing.TB, proxy *pullpass.Proxy, what string, wanted func(pu
 	return found
 }
 
+// about is true for what the Pullpass did with a request for a pod.
+func about(pod cluster.Object, result string) func(pullpass.Event) bool {
+	return func(e pullpass.Event) bool { return e.Pod.UID == pod.UID() && e.Result == result }
+}
+
 func containsAll(text string, parts []string) bool {
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
@@ -133,4 +146,10 @@ func containsAll(text string, parts []string) bool {
 		}
 	}
 	return true
+}
+
+// lastWords is the end of the kubelet's message about a pull, which begins with the image three times.
+func lastWords(message string) string {
+	parts := strings.Split(message, ": ")
+	return strings.Join(parts[max(0, len(parts)-2):], ": ")
 }

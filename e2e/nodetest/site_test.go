@@ -59,19 +59,21 @@ type site struct {
 	ca       *certs.CA    // of the registry and Pullpass
 	config   pullpass.Config
 	proxy    *pullpass.Proxy // the first one
-	relay    *relay.Relay    // in front of Pullpass
+	retired  []*pullpass.Proxy
+	relay    *relay.Relay // in front of Pullpass
 	builder  *http.Transport
 	password string // of the builder
+	table    *table
 }
 
 func startSite(t testing.TB) *site {
 	t.Helper()
 	names := []string{registryName}
-	for _, m := range mistakes() {
-		names = append(names, m.host())
+	for _, a := range aliases() {
+		names = append(names, a.host())
 	}
 	check(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+strings.Join(names, " ")+"\n"), 0o644))
-	s := &site{key: certs.NewRSAKey(t), ca: certs.NewCA(t, "registry-ca")}
+	s := &site{table: &table{}, key: certs.NewRSAKey(t), ca: certs.NewCA(t, "registry-ca")}
 	s.Cluster = cluster.Start(t, s.key)
 	s.StartControllers(t, s.key)
 	access := s.ApplyRBAC(t)
@@ -112,15 +114,26 @@ func (s *site) startNodes(t testing.TB) []*node.Node {
 	addresses := isolate.Addresses()
 	var nodes []*node.Node
 	for i, name := range []string{"containerd-2", "containerd-1"} {
-		nodes = append(nodes, node.Start(t, s.nodeConfig(name, addresses[i], i == 1)))
+		nodes = append(nodes, node.Start(t, s.nodeConfig(t, name, addresses[i], i == 1)))
 	}
 	return nodes
 }
 
-func (s *site) nodeConfig(name, address string, old bool) node.Config {
-	return node.Config{
+func (s *site) nodeConfig(t testing.TB, name, address string, old bool) node.Config {
+	config := node.Config{
 		Name: name, Address: address, OldContainerd: old, Cluster: s.Cluster, Pullpass: s.proxy, Registry: registryName, CA: s.ca,
+		Hosts: map[string]string{},
 	}
+	for _, a := range aliases() {
+		config.Providers += a.provider()
+		config.Plugins = append(config.Plugins, a.file())
+		hosts := s.proxy.Command(t, "kubelet-config", "--registry="+a.host(), "--part=hosts")
+		if a.name == noClient.name {
+			hosts = strings.Replace(hosts, "\nclient = ", "\n# client = ", 1)
+		}
+		config.Hosts[a.host()] = hosts
+	}
+	return config
 }
 
 // startBuilder is a pod that may push. It runs on no kubelet; its token and the certificate of its node are all that is needed.
