@@ -17,7 +17,7 @@ func stepTitle(step int) string {
 		stepNodes:  "make the nodes ready. Nothing changes for pods: their imagePullSecrets are tried first.",
 		stepPolicy: "let the policy grant what is pulled. Nothing changes for pods.",
 		stepRemove: "remove the imagePullSecrets, one object at a time, and in the files that it is made from. A changed template restarts its pods.",
-		stepWatch:  "renew the pods that still have them, and watch: the audit log says granted for each, and pullpass_exchanges_total counts no other result.",
+		stepWatch:  "renew the pods that still have them, and watch: the audit log says granted for each, and pullpass_exchanges_total counts no other result of the cluster.",
 		stepDelete: "delete what nothing uses any more. Controllers that name a Secret in objects of their own are not seen.",
 	}[step]
 }
