@@ -360,6 +360,19 @@ func TestPullSecretsLines(t *testing.T) {
 			want: []string{"not read: issuer: not allowed; the kubeconfig's user needs the verb \"get\" on \"/.well-known/openid-configuration\"", "not read: configmaps"},
 			not:  "team-b",
 		},
+		"a template with Secrets of its own gets none of its ServiceAccount's": {
+			change: func(_ *testing.T, l *listServer, _ *pullSecretsOptions) {
+				l.objects["deployments"] = append(l.objects["deployments"], object{
+					"metadata": object{"namespace": "team-a", "name": "apart", "uid": "d2"},
+					"spec": object{"template": object{"spec": object{
+						"imagePullSecrets": []object{{"name": "hub"}},
+						"containers":       []object{{"name": "c", "image": "registry.example.com/secret/app"}},
+					}}},
+				})
+			},
+			want: []string{"3     ready           team-a     ServiceAccount default", "what uses it (workloads: 1)", "without imagePullSecrets: 1\n"},
+			not:  "Deployment apart",
+		},
 		"workloads cannot be listed": {
 			change: func(t *testing.T, l *listServer, _ *pullSecretsOptions) { l.forbid["jobs"] = true },
 			want:   []string{"3     unknown       team-a     ServiceAccount default", "who uses it is not known"},
