@@ -1,0 +1,23 @@
+// Package podtest runs those who pull as a pod on a real node: registry clients in pods, and CSI drivers. What is tested is what
+// docs/in-pod.md and docs/csi.md show. "go test -v" shows a table of what was seen.
+package podtest
+
+import (
+	"testing"
+
+	"github.com/pullpass/pullpass/e2e/isolate"
+	"github.com/pullpass/pullpass/e2e/programs"
+)
+
+func TestMain(m *testing.M) {
+	isolate.Main(m, func(t testing.TB) {
+		for _, build := range []func(testing.TB) string{
+			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.Kubelet, programs.Kubectl,
+			programs.Containerd, programs.Runc, programs.Distribution,
+			programs.Pullpass, programs.CredentialProvider, programs.Pause,
+			programs.CredentialHelper, programs.PodClient, programs.CSIDriver,
+		} {
+			build(t)
+		}
+	})
+}

@@ -1,0 +1,259 @@
+package podtest
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/isolate"
+	"github.com/pullpass/pullpass/e2e/node"
+	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/registry"
+	"github.com/pullpass/pullpass/e2e/relay"
+)
+
+// The names of the documentation.
+const (
+	registryName = "registry.example.com"
+	team         = "team-a"
+	otherTeam    = "team-b"
+	tokenAddress = "127.0.0.1:8443"
+	realm        = "https://" + registryName + ":8443/token"
+)
+
+const (
+	// pollPeriod is short beside what the kubelet does between two polls.
+	pollPeriod = 50 * time.Millisecond
+	podLimit   = time.Minute
+)
+
+const policy = `apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- name: own-namespace
+  subjects: [{namespaces: ["team-*"]}]
+  allow: [{repositories: ["{namespace}/**"], actions: [pull, push]}]
+`
+
+type site struct {
+	*cluster.Cluster
+	ca         *certs.CA // of the registry and Pullpass
+	config     pullpass.Config
+	proxy      *pullpass.Proxy
+	relay      *relay.Relay // in front of Pullpass
+	node       *node.Node
+	kubeconfig string
+	passwords  map[string]string // for pushes, by the team
+
+	pushes int // of clients in pods
+
+	begin, since time.Time // of the table, and of its last line
+	table        strings.Builder
+}
+
+func startSite(t testing.TB) *site {
+	t.Helper()
+	check(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+registryName+"\n"), 0o644))
+	s := &site{ca: certs.NewCA(t, "registry-ca"), passwords: map[string]string{}, begin: time.Now(), since: time.Now()}
+	key := certs.NewRSAKey(t)
+	s.Cluster = cluster.Start(t, key)
+	s.StartControllers(t, key)
+	s.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	s.Kubeconfig(t, s.kubeconfig, s.Admin.CertFile, s.Admin.KeyFile)
+	access := s.ApplyRBAC(t)
+	s.config = pullpass.Config{
+		Clusters: []pullpass.Cluster{{
+			Name: "prod-eu", Issuer: s.Issuer, Audiences: []string{registryName},
+			Discovery:  pullpass.Discovery{CAFile: s.CA.File, TokenFile: access.TokenFile},
+			Kubernetes: pullpass.Kubernetes{KubeconfigFile: access.KubeconfigFile},
+			Node:       pullpass.Node{Proof: pullpass.Proof{Mode: "audit", Methods: []string{"certificate"}, ClientCAFile: s.CA.File}},
+		}},
+		Policy:  policy,
+		Service: registryName,
+		Signing: pullpass.Signing{ManagedDir: filepath.Join(t.TempDir(), "keys")},
+		Names:   []string{registryName},
+	}
+	s.proxy = s.startPullpass(t)
+	s.relay = relay.Start(t, tokenAddress, s.proxy.Address())
+	registry.Start(t, s.ca, registry.Config{
+		Program: programs.Distribution(t), Address: "127.0.0.1:443", Names: []string{registryName}, Realm: realm,
+		Service: registryName, Issuer: pullpass.Issuer, RootCertBundle: s.proxy.Certificates(t),
+	})
+	s.Apply(t, s.proxy.Command(t, "kubelet-config", "--registry="+registryName, "--part=rbac"))
+	s.node = node.Start(t, node.Config{
+		Name: "node-1", Address: isolate.Addresses()[0], Cluster: s.Cluster, Pullpass: s.proxy, Registry: registryName, CA: s.ca,
+	})
+	s.CreateNode(t, "build-1", nil) // no kubelet runs there
+	for _, namespace := range []string{team, otherTeam} {
+		s.CreateNamespace(t, namespace, nil)
+		s.CreateServiceAccount(t, namespace, "builder", nil)
+		pod := s.CreatePod(t, namespace, "push", "builder", "build-1")
+		s.passwords[namespace] = s.Token(t, cluster.PodToken(pod, registryName))
+	}
+	s.saw("the cluster with its node is ready", "")
+	return s
+}
+
+// startPullpass runs one more Pullpass, with the keys of the others, and waits until it has read the cluster.
+func (s *site) startPullpass(t testing.TB) *pullpass.Proxy {
+	t.Helper()
+	proxy := pullpass.Start(t, s.ca, s.config)
+	await(t, "Pullpass is ready", func() bool { ready, _ := proxy.Ready(t); return ready })
+	return proxy
+}
+
+// push puts an image into a repository of a team, and returns its name.
+func (s *site) push(t testing.TB, team, repository string, image v1.Image) string {
+	t.Helper()
+	reference, err := name.NewTag(registryName + "/" + team + "/" + repository)
+	check(t, err)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.ca.Pool()}}
+	defer transport.CloseIdleConnections()
+	check(t, remote.Write(reference, image, remote.WithContext(t.Context()), remote.WithTransport(transport),
+		remote.WithAuth(&authn.Basic{Username: "serviceaccount", Password: s.passwords[team]})))
+	return reference.Name()
+}
+
+// document is a block of YAML from a document of the project.
+func document(t testing.TB, file string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(programs.Checkout(t), "docs", file))
+	check(t, err)
+	_, text, _ := strings.Cut(string(content), "```yaml\n")
+	text, _, found := strings.Cut(text, "```")
+	if !found {
+		t.Fatalf("no YAML in %s", file)
+	}
+	return text
+}
+
+// replace replaces the only occurrence of old.
+func replace(t testing.TB, text, old, with string) string {
+	t.Helper()
+	if strings.Count(text, old) != 1 {
+		t.Fatalf("%q is there %d times, want once, in:\n%s", old, strings.Count(text, old), text)
+	}
+	return strings.Replace(text, old, with, 1)
+}
+
+// create gives YAML to kubectl, as administrators do.
+func (s *site) create(t testing.TB, manifest string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), programs.Kubectl(t), "--kubeconfig="+s.kubeconfig, "create", "-f", "-")
+	cmd.Stdin = strings.NewReader(manifest)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("kubectl create: %v: %s\n%s", err, output, manifest)
+	}
+}
+
+// awaitRunning waits until the only container of a pod runs, and returns the pod.
+func (s *site) awaitRunning(t testing.TB, pod string) cluster.Object {
+	t.Helper()
+	var object cluster.Object
+	defer func() {
+		if t.Failed() {
+			t.Logf("%v; events: %+v", object["status"], s.messages(t, object))
+		}
+	}()
+	await(t, pod+" runs", func() bool {
+		object = s.Get(t, "/api/v1/namespaces/"+team+"/pods/"+pod)
+		return container(object).Text("state", "running", "startedAt") != ""
+	})
+	return object
+}
+
+// container is the status of the only container.
+func container(pod cluster.Object) cluster.Object {
+	status, _ := pod["status"].(map[string]any)
+	containers, _ := status["containerStatuses"].([]any)
+	if len(containers) == 0 {
+		return nil
+	}
+	return containers[0].(map[string]any)
+}
+
+// awaitMessage waits for an event about a pod that says the parts, and returns it.
+func (s *site) awaitMessage(t testing.TB, pod cluster.Object, parts ...string) (found string) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			t.Logf("events of pod %s: %q", pod.Name(), s.messages(t, pod))
+		}
+	}()
+	await(t, fmt.Sprintf("event with %q", parts), func() bool {
+		for _, found = range s.messages(t, pod) {
+			if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(found, part) }) {
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// messages are those of the events about a pod.
+func (s *site) messages(t testing.TB, pod cluster.Object) (messages []string) {
+	t.Helper()
+	items, _ := s.Get(t, "/api/v1/namespaces/"+team+"/events?fieldSelector=involvedObject.uid%3D"+pod.UID())["items"].([]any)
+	for _, item := range items {
+		e := cluster.Object(item.(map[string]any))
+		messages = append(messages, e.Text("reason")+": "+e.Text("message"))
+	}
+	return messages
+}
+
+// awaitRefused waits for an audit line that a client was refused as a pod.
+func awaitRefused(t testing.TB, proxy *pullpass.Proxy, pod cluster.Object, client, reason string) {
+	t.Helper()
+	await(t, "audit line: "+reason, func() bool {
+		return slices.ContainsFunc(events(t, proxy, pod, client), func(e pullpass.Event) bool { return e.Reason == reason })
+	})
+}
+
+// events are the audit lines of a Pullpass about what a client did as a pod.
+func events(t testing.TB, proxy *pullpass.Proxy, pod cluster.Object, client string) (found []pullpass.Event) {
+	t.Helper()
+	for _, e := range proxy.Audit(t) {
+		if e.Pod.UID == pod.UID() && strings.HasPrefix(e.Client, client) {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// saw adds a line to the table, with the time since the last.
+func (s *site) saw(what, format string, args ...any) {
+	fmt.Fprintf(&s.table, "%-58s %6.1f s  %s\n", what, time.Since(s.since).Seconds(), fmt.Sprintf(format, args...))
+	s.since = time.Now()
+}
+
+func await(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(podLimit); !done(); time.Sleep(pollPeriod) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v", what, podLimit)
+		}
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
