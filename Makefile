@@ -6,7 +6,7 @@ BENCHCOUNT = 6
 VERSION = $$(git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS = -s -w -X main.version=$(VERSION)
 
-.PHONY: help demo test e2e bench bench-plugin fuzz lint build image clean compiler redis-server
+.PHONY: help demo test e2e node-up node-shell node-down bench bench-plugin fuzz lint build image clean compiler redis-server
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
@@ -19,7 +19,16 @@ test: compiler redis-server ## unit tests with the race detector, and the projec
 
 e2e: ## tests with the real API server, registries and clients (root: installs Debian packages)
 	./e2e/install.sh
-	cd e2e && $(GO) test -count=1 -timeout 40m ./...
+	cd e2e && $(GO) test -count=1 -p 1 -timeout 40m ./...
+
+node-up: ## a cluster with two nodes, a registry and Pullpass, to try things in (root)
+	@./e2e/nodetest/hold.sh up
+
+node-shell: ## a shell in there: kubectl, ctr-NODE, pullpass
+	@./e2e/nodetest/hold.sh shell
+
+node-down: ## end it; nothing stays behind
+	@./e2e/nodetest/hold.sh down
 
 # benchstat compares the columns with the first one, the floor: "-60%" means 0.40 times the floor.
 bench: bench-plugin ## cost of an exchange and of the plugin, against floors measured in the same run

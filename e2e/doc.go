@@ -9,19 +9,27 @@
 //	TestRegistriesVerify      tokens of Pullpass, and variants that differ in one point, at each registry
 //	TestClients               clients × registries: login, push, pull, mount, catalog, delete, and what is refused
 //
+// Package nodetest has namespaces of its own:
+//
+//	TestNode                  pods on kubelets, with containerd 2 and 1: granted, refused, robbed, and pulling through restarts
+//	                          and new keys
+//
 // The packages below it run the parts:
 //
 //	programs   finds Debian's programs, builds the others and keeps them in a cache
 //	process    starts, watches and stops a program
 //	certs      keys and certificates
-//	cluster    etcd, kube-apiserver, the token controller; TokenRequest, rights, and ways to fail
+//	cluster    etcd, kube-apiserver, controllers; TokenRequest, rights, and ways to fail
 //	issuer     a cluster's issuer without the cluster
 //	registry   a distribution registry
 //	pullpass   "pullpass serve", its answers and its audit lines
+//	node       containerd and the kubelet
+//	isolate    namespaces in which the tests of a package run
+//	relay      a network that fails between two programs
 //
-// The directories kubernetes, etcd, helm and distribution are modules of their own that only say which version to build, so that
+// The directories kubernetes, containerd, etcd, helm and distribution are modules of their own that only say which version to build, so that
 // neither the product nor these tests depend on them.
 //
-// Nothing here is skipped: a part that is missing fails the test and says how to get it. The first run builds kube-apiserver,
-// which takes minutes; later runs take it from the cache. "go test -v" shows the table of clients and operations.
+// Nothing here is skipped: a part that is missing fails the test and says how to get it. The first run builds Kubernetes and
+// containerd, which takes minutes; later runs take it from the cache. "go test -v" shows the tables of clients and operations, and of pods.
 package e2e

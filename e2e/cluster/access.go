@@ -139,7 +139,7 @@ func (c *Cluster) role(t testing.TB) clusterRole {
 
 func (c *Cluster) access(t testing.TB, server, serviceAccount string) Access {
 	t.Helper()
-	token := c.Token(t, TokenRequest{Namespace: systemNamespace, ServiceAccount: serviceAccount, Lifetime: time.Hour})
+	token := c.Token(t, TokenRequest{Namespace: systemNamespace, ServiceAccount: serviceAccount, Lifetime: 24 * time.Hour})
 	dir := t.TempDir()
 	a := Access{KubeconfigFile: filepath.Join(dir, "kubeconfig"), TokenFile: filepath.Join(dir, "token")}
 	writeFile(t, a.TokenFile, token)

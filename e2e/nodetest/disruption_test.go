@@ -10,36 +10,40 @@ import (
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/node"
+	"github.com/pullpass/pullpass/e2e/pullpass"
 )
 
-// TestNode's last scenario: pulls on all nodes while Pullpass ends in every way and keys change. Every pod runs in the end, and
-// none that may not.
 const (
-	disruptedPods = 20 // half of them on each node
-	pullsOfPod    = 5  // containers, each with an image of its own
-	disruptLimit  = 3 * time.Minute
+	podsEach     = 4 // in each disruption, half of them on each node
+	pullsOfPod   = 5 // containers, each with an image of its own
+	disruptLimit = 3 * time.Minute
 )
 
-// disruptions happen one after the other, each when as many more pulls were granted.
+// disruption happens while pods pull; failed is closed over the pods, and waits until one of their pulls has failed.
+type disruption struct {
+	name string
+	do   func(t *testing.T, failed func())
+}
+
 func (s *site) disruptions() []disruption {
 	return []disruption{
-		{"signing key rotated", func(t *testing.T) { s.proxy.Command(t, "keys", "rotate") }},
-		{"restarted", func(t *testing.T) {
-			s.proxy.Stop(t)
-			s.relay.Cut() // what a closed port is: connections end at once
-			s.replace(t)
-		}},
-		{"rolled", func(t *testing.T) {
+		{"the signing key is rotated", func(t *testing.T, _ func()) { s.proxy.Command(t, "keys", "rotate") }},
+		{"Pullpass is replaced by another", func(t *testing.T, _ func()) {
 			old := s.proxy
 			s.replace(t) // new connections go to the new one from now on
 			old.Stop(t)  // and those that are open end when they are answered
 		}},
-		{"killed", func(t *testing.T) {
-			s.proxy.Kill(t)
-			s.relay.Cut()
+		{"Pullpass is stopped, and started later", func(t *testing.T, failed func()) {
+			s.proxy.Stop(t)
+			failed()
 			s.replace(t)
 		}},
-		{"the API server's key rotated", func(t *testing.T) {
+		{"Pullpass is killed, and started later", func(t *testing.T, failed func()) {
+			s.proxy.Kill(t)
+			failed()
+			s.replace(t)
+		}},
+		{"the API server's key is rotated", func(t *testing.T, _ func()) {
 			next := certs.NewRSAKey(t)
 			s.Crash(t) // nothing waits for the watches of the kubelets to end
 			s.SetKeys(next, s.key, next)
@@ -48,47 +52,49 @@ func (s *site) disruptions() []disruption {
 	}
 }
 
-type disruption struct {
-	name string
-	do   func(*testing.T)
-}
-
 // replace runs another Pullpass, and lets new connections go there.
 func (s *site) replace(t *testing.T) {
 	t.Helper()
 	s.retired = append(s.retired, s.proxy)
 	s.proxy = s.startPullpass(t)
 	s.relay.To(s.proxy.Address())
-	s.relay.Restore()
 }
 
+// testDisruptions lets pods pull on all nodes while Pullpass ends in every way and keys change. Every pod runs in the end, and
+// none that may not.
 func testDisruptions(t *testing.T, s *site, nodes []*node.Node) {
-	w := &work{site: s, node: nodes[0], order: 50, namespace: "disrupted", since: time.Now()}
+	w := &work{site: s, order: len(scenarios()) + 1, namespace: "disrupted", since: time.Now()}
 	w.account(t, "puller", nil)
+	disruptions := s.disruptions()
 	var images []string
-	for i := range pullsOfPod * disruptedPods {
+	for i := range len(disruptions) * podsEach * pullsOfPod {
 		images = append(images, w.push(t, fmt.Sprintf("%s/app-%d", w.namespace, i)))
 	}
 	foreign := w.push(t, "elsewhere/app")
 	w.saw("disruptions: images pushed", "%d", len(images))
 
 	var allowed, denied []cluster.Object
-	create := func(i int) {
-		mine := images[i*pullsOfPod : (i+1)*pullsOfPod]
-		where := nodes[i%len(nodes)].Name()
-		allowed = append(allowed, w.pods(t, fmt.Sprintf("app-%d", i), where, mine...))
-		if i%4 == 0 {
-			denied = append(denied, w.pods(t, fmt.Sprintf("denied-%d", i), where, foreign))
+	rest := images
+	for n, d := range disruptions {
+		var batch []cluster.Object
+		for i := range podsEach {
+			batch = append(batch, w.pods(t, fmt.Sprintf("app-%d-%d", n, i), nodes[i%len(nodes)].Name(), rest[:pullsOfPod]...))
+			rest = rest[pullsOfPod:]
 		}
-	}
-	each := disruptedPods / len(s.disruptions())
-	for n, d := range s.disruptions() {
-		for i := range each {
-			create(n*each + i)
-		}
+		allowed = append(allowed, batch...)
+		denied = append(denied, w.pods(t, fmt.Sprintf("denied-%d", n), nodes[n%len(nodes)].Name(), foreign))
+		awaitAudit(t, s.proxy, "the first pull of many", func(e pullpass.Event) bool {
+			return e.Result == "granted" && slices.ContainsFunc(batch, func(pod cluster.Object) bool { return pod.UID() == e.Pod.UID })
+		})
 		start := time.Now()
-		d.do(t)
-		w.saw("disruptions: Pullpass "+d.name, "with %d pods that pull; it took %s", each, milliseconds(time.Since(start)))
+		d.do(t, func() {
+			await(t, podLimit, "a pull that failed", func() bool {
+				return slices.ContainsFunc(batch, func(pod cluster.Object) bool {
+					return slices.ContainsFunc(s.events(t, pod), func(e event) bool { return e.reason == "Failed" })
+				})
+			})
+		})
+		w.saw("while "+d.name, "%d pods pull %d images; it took %s", podsEach, podsEach*pullsOfPod, milliseconds(time.Since(start)))
 	}
 	for _, pod := range allowed {
 		await(t, disruptLimit, "pod "+pod.Name()+" runs", func() bool { running, _ := w.running(t, pod); return running })
@@ -99,10 +105,14 @@ func testDisruptions(t *testing.T, s *site, nodes []*node.Node) {
 			if e.Namespace != w.namespace {
 				continue
 			}
-			if e.Result == "granted" {
+			foreign := slices.ContainsFunc(denied, func(pod cluster.Object) bool { return pod.UID() == e.Pod.UID })
+			switch {
+			case e.Result == "granted" && !foreign:
 				granted++
-			} else {
-				other[e.Result+" "+e.Reason]++
+			case foreign && e.Reason == "scope_not_granted", e.Status == 503:
+				other[e.Reason]++
+			default:
+				t.Errorf("a wrong answer: %+v", e)
 			}
 			if slices.ContainsFunc(e.Granted, func(scope string) bool { return !strings.HasPrefix(scope, "repository:"+w.namespace+"/") }) {
 				t.Errorf("a wrong grant: %+v", e)
@@ -114,7 +124,7 @@ func testDisruptions(t *testing.T, s *site, nodes []*node.Node) {
 			t.Errorf("pod %s runs", pod.Name())
 		}
 	}
-	w.saw("disruptions: every pod runs", "%d pods, %d containers; %d requests granted; others: %v; %d foreign pods do not run",
+	w.saw("after that every pod runs", "%d pods, %d containers; %d requests granted, others: %v; %d foreign pods do not run",
 		len(allowed), len(images), granted, other, len(denied))
 }
 

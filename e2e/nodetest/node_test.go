@@ -17,7 +17,7 @@ func TestNode(t *testing.T) {
 	start := time.Now()
 	s := startSite(t)
 	nodes := s.startNodes(t)
-	s.table.add(0, "both", "the cluster with its two nodes is ready", "", time.Since(start))
+	s.table.add(0, "all", "the cluster with its two nodes is ready", "", time.Since(start))
 	t.Run("together", func(t *testing.T) {
 		for _, n := range nodes {
 			for i, scenario := range scenarios() {
@@ -31,7 +31,7 @@ func TestNode(t *testing.T) {
 		}
 	})
 	t.Run("disruptions", func(t *testing.T) { testDisruptions(t, s, nodes) }) // alone: it ends the Pullpass of the others
-	s.table.add(99, "both", "all", "", time.Since(start))
+	s.table.add(len(scenarios())+2, "all", "all of it", "", time.Since(start))
 	t.Log(s.table)
 }
 
@@ -57,7 +57,7 @@ func scenarios() []scenario {
 // work is a scenario on a node. It has a namespace of that name, and a ServiceAccount puller in it.
 type work struct {
 	*site
-	node      *node.Node
+	node      *node.Node // nil: all of them
 	order     int
 	namespace string
 	since     time.Time // the last line of the table, or the beginning
@@ -65,7 +65,11 @@ type work struct {
 
 // saw adds a line to the table, with the time since the last.
 func (w *work) saw(what, format string, args ...any) {
-	w.table.add(w.order, w.node.Name(), what, fmt.Sprintf(format, args...), time.Since(w.since))
+	name := "all"
+	if w.node != nil {
+		name = w.node.Name()
+	}
+	w.table.add(w.order, name, what, fmt.Sprintf(format, args...), time.Since(w.since))
 	w.since = time.Now()
 }
 
