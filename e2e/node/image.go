@@ -3,7 +3,6 @@ package node
 import (
 	"archive/tar"
 	"bytes"
-	"io"
 	"os"
 	"testing"
 
@@ -11,7 +10,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/pullpass/pullpass/e2e/programs"
 )
@@ -34,9 +35,7 @@ func Image(t testing.TB, label string) v1.Image {
 		check(t, err)
 	}
 	check(t, archive.Close())
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files.Bytes())), nil })
-	check(t, err)
-	image, err := mutate.AppendLayers(empty.Image, layer)
+	image, err := mutate.AppendLayers(empty.Image, static.NewLayer(files.Bytes(), types.DockerUncompressedLayer))
 	check(t, err)
 	config, err := image.ConfigFile()
 	check(t, err)
