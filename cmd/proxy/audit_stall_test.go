@@ -68,7 +68,7 @@ func TestAuditThatStallsHangsNoAnswer(t *testing.T) {
 func TestAuditThatStallsIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const events, size = 40, 1 << 20
+		const events, size = 20, 1 << 20
 		var log syncBuffer
 		v := &valve{open: make(chan struct{})}
 		a := openTestAudit(t, "", v, slog.New(slog.NewTextHandler(&log, nil)))
@@ -277,6 +277,7 @@ func TestServeReopensTheAuditFileAtSIGHUP(t *testing.T) {
 // ids returns the ids of the events in lines that must be whole.
 func ids(t *testing.T, lines []byte) []string {
 	t.Helper()
+	checkAuditLines(t, lines)
 	var all []string
 	for decoder := json.NewDecoder(bytes.NewReader(lines)); ; {
 		var event exchange.Event

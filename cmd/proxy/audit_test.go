@@ -26,7 +26,10 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 func quietLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func testEvent(id string) *exchange.Event {
-	return &exchange.Event{ID: id, Result: exchange.ResultGranted, Status: 200, Requested: []string{"repository:a/<b>&c:pull"}}
+	return &exchange.Event{
+		ID: id, Result: exchange.ResultGranted, Status: 200, Service: "registry.example.com", GrantType: "basic",
+		Requested: []string{"repository:a/<b>&c:pull"}, IssuedID: "issued-" + id,
+	}
 }
 
 // openTestAudit closes the log at the end of the test, if the test does not.
@@ -65,6 +68,7 @@ func TestAuditWritesEachEventAsOneLineInOneWrite(t *testing.T) {
 	if len(writes) != 1000 {
 		t.Errorf("%d writes for 1000 events", len(writes))
 	}
+	checkAuditLines(t, []byte(strings.Join(writes, "")))
 	for _, line := range writes {
 		var event exchange.Event
 		if err := json.Unmarshal([]byte(line), &event); err != nil || strings.Index(line, "\n") != len(line)-1 {

@@ -117,6 +117,7 @@ policyFiles: [policy.yaml]
 	must(t, err)
 	p.service, err = newService(cfg, false, p.stdout, slog.New(slog.NewJSONHandler(p.log, nil)))
 	must(t, err)
+	t.Cleanup(func() { checkAuditLines(t, p.stdout.Bytes()) })
 	return p
 }
 

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+type auditOptions struct {
+	tokenID, repository, pod, serviceAccount, since, until, output string
+}
+
+func auditCommand() *cobra.Command {
+	var o auditOptions
+	command := &cobra.Command{
+		Use:   "audit [FILE...]",
+		Short: "Search the audit log: what did a token, a pod, a ServiceAccount do, who touched a repository",
+		Long: `Search the audit log in the files, in their order, or on standard input (also
+as -). Files may be compressed with gzip. Conditions that are given must all
+hold; without any, every event is shown.
+
+What a refused token says of itself is not proven. It is found as well, and
+marked: claimed. Damaged lines, as a crash leaves them, are counted on standard
+error; exit code 1 only if a file cannot be read to its end.`,
+		Example: `  pullpass audit --token-id JTI=63ef7a8c-1d81-4c97-8f89-724a51634a91 audit.log
+  pullpass audit --repository team-a/web --since 24h audit.log.1.gz audit.log
+  pullpass audit --pod prod-eu/team-a/web-5c9f-x2x7q audit.log
+  pullpass audit --service-account prod-eu/team-a/web --since 2026-03-01T00:00:00Z --until 2026-03-02T00:00:00Z audit.log
+  kubectl logs -n pullpass deployment/pullpass | pullpass audit --repository team-a/web -o json`,
+		RunE: func(cmd *cobra.Command, files []string) error {
+			for _, name := range []string{"token-id", "repository", "pod", "service-account", "since", "until"} {
+				// A variable of a script that is not set must not widen the search.
+				if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
+					return fmt.Errorf("--%s is empty; leave it out to search without it", name)
+				}
+			}
+			search, err := newAuditSearch(o, time.Now(), cmd.OutOrStdout())
+			if err != nil {
+				return err
+			}
+			// A read from a terminal or a pipe cannot be interrupted.
+			ended := make(chan error, 1)
+			go func() { ended <- search.run(files, cmd.InOrStdin(), cmd.ErrOrStderr()) }()
+			select {
+			case err := <-ended:
+				return err
+			case <-cmd.Context().Done():
+				return errReported
+			}
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&o.tokenID, "token-id", "", "id of a ServiceAccount token, with or without JTI=, or of a registry token that was issued")
+	flags.StringVar(&o.repository, "repository", "", "repository that was asked for or granted")
+	flags.StringVar(&o.pod, "pod", "", "CLUSTER/NAMESPACE/NAME or UID of a pod")
+	flags.StringVar(&o.serviceAccount, "service-account", "", "CLUSTER/NAMESPACE/NAME of a ServiceAccount")
+	flags.StringVar(&o.since, "since", "", "not before: a time as in RFC 3339, or how long ago, such as 90m")
+	flags.StringVar(&o.until, "until", "", "before: likewise")
+	flags.StringVarP(&o.output, "output", "o", "table", "table, or json: the lines of the log")
+	return command
+}
+
+// auditSearch is one search of the audit log.
+type auditSearch struct {
+	conditions []func(*exchange.Event) bool
+	show       func(line []byte, event *exchange.Event) error
+	found      int
+}
+
+func newAuditSearch(o auditOptions, now time.Time, out io.Writer) (*auditSearch, error) {
+	s := &auditSearch{}
+	switch o.output {
+	case "table":
+		table := auditTable{out: out}
+		s.show = func(_ []byte, event *exchange.Event) error { return table.row(event) }
+	case "json":
+		s.show = func(line []byte, _ *exchange.Event) error {
+			_, err := fmt.Fprintf(out, "%s\n", asciiJSON(line))
+			return err
+		}
+	default:
+		return nil, fmt.Errorf("--output %q is not known: use table or json", o.output)
+	}
+	if o.tokenID != "" {
+		id := strings.TrimPrefix(o.tokenID, "JTI=")
+		if id == "" {
+			return nil, fmt.Errorf("--token-id %q names no token", o.tokenID)
+		}
+		s.conditions = append(s.conditions, ofToken(id))
+	}
+	if o.repository != "" {
+		s.conditions = append(s.conditions, ofRepository(o.repository))
+	}
+	if o.pod != "" {
+		condition, err := ofPod(o.pod)
+		if err != nil {
+			return nil, fmt.Errorf("--pod %w or a UID", err)
+		}
+		s.conditions = append(s.conditions, condition)
+	}
+	if o.serviceAccount != "" {
+		name, err := parseObjectName(o.serviceAccount)
+		if err != nil {
+			return nil, fmt.Errorf("--service-account %w", err)
+		}
+		s.conditions = append(s.conditions, ofServiceAccount(name))
+	}
+	for flag, value := range map[string]string{"since": o.since, "until": o.until} {
+		if value == "" {
+			continue
+		}
+		limit, err := parseMoment(value, now)
+		if err != nil {
+			return nil, fmt.Errorf("--%s %w", flag, err)
+		}
+		isUntil := flag == "until"
+		s.conditions = append(s.conditions, func(e *exchange.Event) bool { return e.Time.Before(limit) == isUntil })
+	}
+	return s, nil
+}
+
+// run goes on after a file that cannot be read.
+func (s *auditSearch) run(files []string, stdin io.Reader, stderr io.Writer) error {
+	if len(files) == 0 {
+		files = []string{"-"}
+	}
+	damaged := 0
+	var faults []error
+	for _, name := range files {
+		n, err := s.file(name, stdin)
+		damaged += n
+		if err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if damaged > 0 {
+		fmt.Fprintf(stderr, "warning: %d lines are damaged, or no audit events, and were left out\n", damaged)
+	}
+	if s.found == 0 {
+		fmt.Fprintln(stderr, "no audit event was found")
+	}
+	return errors.Join(faults...)
+}
+
+func (s *auditSearch) file(name string, stdin io.Reader) (damaged int, err error) {
+	in := stdin
+	if name == "-" {
+		name = "standard input"
+	} else {
+		f, err := os.Open(name)
+		if err != nil {
+			return 0, err
+		}
+		defer f.Close()
+		in = f
+	}
+	damaged, err = readAudit(in, func(line []byte, event *exchange.Event) error {
+		for _, holds := range s.conditions {
+			if !holds(event) {
+				return nil
+			}
+		}
+		s.found++
+		return s.show(line, event)
+	})
+	if err != nil {
+		return damaged, fmt.Errorf("%s: %w", name, err)
+	}
+	return damaged, nil
+}
+
+func ofToken(id string) func(*exchange.Event) bool {
+	return func(e *exchange.Event) bool {
+		return e.CredentialID == "JTI="+id || e.IssuedID == id || e.Claimed != nil && e.Claimed.CredentialID == "JTI="+id
+	}
+}
+
+func ofRepository(name string) func(*exchange.Event) bool {
+	is := func(s string) bool {
+		scope, err := registryauth.ParseScope(s)
+		return err == nil && scope.Type == "repository" && scope.Name == name
+	}
+	return func(e *exchange.Event) bool {
+		return slices.ContainsFunc(e.Requested, is) || slices.ContainsFunc(e.Granted, is)
+	}
+}
+
+func ofPod(pod string) (func(*exchange.Event) bool, error) {
+	if !strings.Contains(pod, "/") {
+		return func(e *exchange.Event) bool { return e.Pod != nil && e.Pod.UID == pod }, nil
+	}
+	name, err := parseObjectName(pod)
+	if err != nil {
+		return nil, err
+	}
+	return func(e *exchange.Event) bool {
+		if e.Claimed != nil {
+			account, ok := claimedServiceAccount(e)
+			return ok && name == objectName{account.cluster, account.namespace, e.Claimed.Pod}
+		}
+		return e.Pod != nil && name == objectName{e.Cluster, e.Namespace, e.Pod.Name}
+	}, nil
+}
+
+func ofServiceAccount(name objectName) func(*exchange.Event) bool {
+	return func(e *exchange.Event) bool {
+		if e.Claimed != nil {
+			account, ok := claimedServiceAccount(e)
+			return ok && name == account
+		}
+		return e.ServiceAccount != nil && name == objectName{e.Cluster, e.Namespace, e.ServiceAccount.Name}
+	}
+}
+
+// claimedServiceAccount is who a refused token says to be. The cluster is the
+// one whose issuer the token names.
+func claimedServiceAccount(e *exchange.Event) (objectName, bool) {
+	rest, ok := strings.CutPrefix(e.Claimed.Subject, "system:serviceaccount:")
+	namespace, name, found := strings.Cut(rest, ":")
+	return objectName{e.Cluster, namespace, name}, ok && found
+}
+
+// objectName names an object in a namespace of a cluster.
+type objectName struct{ cluster, namespace, name string }
+
+func (n objectName) String() string { return n.cluster + "/" + n.namespace + "/" + n.name }
+
+func parseObjectName(s string) (objectName, error) {
+	parts := strings.Split(s, "/")
+	if len(parts) != 3 || slices.Contains(parts, "") {
+		return objectName{}, fmt.Errorf("%q is not CLUSTER/NAMESPACE/NAME", s)
+	}
+	return objectName{parts[0], parts[1], parts[2]}, nil
+}
+
+func parseMoment(s string, now time.Time) (time.Time, error) {
+	if ago, err := time.ParseDuration(s); err == nil && ago >= 0 {
+		return now.Add(-ago), nil
+	}
+	moment, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%q is neither a time, such as 2026-03-01T15:04:05Z, nor how long ago, such as 90m", s)
+	}
+	return moment, nil
+}

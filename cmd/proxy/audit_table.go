@@ -1,0 +1,151 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// maxAuditColumn is how wide a column gets for the sake of those below, in
+// characters. Longer cells are written whole.
+const maxAuditColumn = 60
+
+// auditTable writes events for people, each as soon as it comes, so columns
+// get wider on the way. Much of an event comes from callers: every value is
+// written so that it can neither steer a terminal nor pass for another value.
+type auditTable struct {
+	out    io.Writer
+	widths []int // of all columns but the last; nil: nothing is written yet
+}
+
+func (t *auditTable) row(e *exchange.Event) error {
+	if t.widths == nil {
+		t.widths = []int{20, 11, 40, 40, 32, 24} // what is usual
+		if err := t.write("TIME", "RESULT", "WHO", "TOKEN", "WHAT", "FROM", "WHY"); err != nil {
+			return err
+		}
+	}
+	return t.write(e.Time.UTC().Format(time.RFC3339), words(string(e.Result), strconv.Itoa(e.Status)),
+		auditWho(e), auditToken(e), auditWhat(e), words(e.Caller, e.Client), auditWhy(e))
+}
+
+func (t *auditTable) write(cells ...string) error {
+	var line strings.Builder
+	last := len(cells) - 1
+	for i, cell := range cells[:last] {
+		cell = cmp.Or(cell, "-")
+		width := utf8.RuneCountInString(cell)
+		t.widths[i] = max(t.widths[i], min(width, maxAuditColumn))
+		line.WriteString(cell)
+		line.WriteString(strings.Repeat(" ", max(0, t.widths[i]-width)+2))
+	}
+	line.WriteString(cmp.Or(cells[last], "-"))
+	line.WriteByte('\n')
+	_, err := io.WriteString(t.out, line.String())
+	return err
+}
+
+// auditWho names the subject. Only here stands what is not proven, and then it
+// begins with "claimed".
+func auditWho(e *exchange.Event) string {
+	switch c := e.Claimed; {
+	case c != nil:
+		subject := c.Subject
+		if account, ok := claimedServiceAccount(e); ok {
+			account.cluster = cmp.Or(account.cluster, "?")
+			subject = account.String()
+		}
+		return words("claimed", subject) + named("pod", c.Pod) + named("node", c.Node) + named("secret", c.Secret)
+	case e.ServiceAccount != nil:
+		who := words(objectName{e.Cluster, e.Namespace, e.ServiceAccount.Name}.String())
+		if e.Pod != nil {
+			who += named("pod", e.Pod.Name)
+		}
+		if e.Node != nil {
+			who += named("node", e.Node.Name)
+		}
+		return who
+	case e.GrantType == string(registryauth.GrantAnonymous):
+		return "anonymous"
+	}
+	return "unknown"
+}
+
+func auditToken(e *exchange.Event) string {
+	if e.Claimed != nil && e.Claimed.CredentialID != "" {
+		return words("claimed", e.Claimed.CredentialID)
+	}
+	return words(e.CredentialID)
+}
+
+func auditWhat(e *exchange.Event) string {
+	switch {
+	case len(e.Requested) == 0 && e.GrantType == "":
+		return ""
+	case len(e.Requested) == 0:
+		return "login"
+	case e.Result == exchange.ResultPartial:
+		return words(e.Requested...) + ", got " + words(e.Granted...)
+	case e.Result == exchange.ResultNone:
+		return words(e.Requested...) + ", got nothing"
+	}
+	return words(e.Requested...)
+}
+
+func auditWhy(e *exchange.Event) string {
+	var parts []string
+	if e.Reason != "" {
+		parts = append(parts, words(e.Reason))
+	}
+	if e.Rule != "" {
+		parts = append(parts, "rule "+words(e.Rule))
+	}
+	if e.Message != "" {
+		parts = append(parts, text(e.Message))
+	}
+	for _, s := range e.Scopes {
+		parts = append(parts, text(s.Reason))
+	}
+	if e.Proof != nil && !e.Proof.Passed && e.Proof.Mode == exchange.ProofAudit {
+		parts = append(parts, "caller is not proven to be the node, "+words(string(e.Proof.Reason)))
+	}
+	return strings.Join(parts, "; ")
+}
+
+func named(what, name string) string {
+	if name == "" {
+		return ""
+	}
+	return fmt.Sprintf(" %s %s", what, words(name))
+}
+
+// words joins values that are not empty. One that is not a single word is quoted.
+func words(values ...string) string {
+	var all []string
+	for _, v := range values {
+		if v == "" {
+			continue
+		}
+		if strings.ContainsFunc(v, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' }) {
+			v = strconv.QuoteToASCII(v)
+		}
+		all = append(all, v)
+	}
+	return strings.Join(all, " ")
+}
+
+// text returns what is for people and stands last in its line, quoted if it is
+// more than printable ASCII.
+func text(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return strconv.QuoteToASCII(s)
+	}
+	return s
+}
