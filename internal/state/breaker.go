@@ -20,7 +20,7 @@ const (
 )
 
 // errPaused refuses a call at once, because the ones before it failed.
-var errPaused = errors.New("did not answer lately, tried again every second")
+var errPaused = errors.New("failed lately, tried again every second")
 
 // breaker keeps calls away from a Redis node that does not answer, so that not
 // every request waits for its full time limit. One call in a while is let
@@ -70,14 +70,22 @@ func answered(err error) bool {
 	return errors.As(err, &reply) && !redis.IsAuthError(err)
 }
 
+// allowed marks the context of a command that was let through.
+type allowed struct{}
+
 // ProcessHook is part of redis.Hook.
 func (b *breaker) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
+		// For a new connection, go-redis logs in with commands that pass here again:
+		// they are part of the one that needs the connection.
+		if ctx.Value(allowed{}) != nil {
+			return next(ctx, cmd)
+		}
 		if err := b.allow(); err != nil {
 			cmd.SetErr(err)
 			return err
 		}
-		err := next(ctx, cmd)
+		err := next(context.WithValue(ctx, allowed{}, true), cmd)
 		b.report(err)
 		return err
 	}

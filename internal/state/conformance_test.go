@@ -10,24 +10,46 @@ import (
 	"github.com/pullpass/pullpass/internal/state/statetest"
 )
 
-func TestConformanceOfMemory(t *testing.T) {
-	t.Parallel()
-	statetest.Run(t, func(t *testing.T) [2]statetest.Replica {
-		memory, err := state.NewMemory(state.MemoryConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := statetest.Replica{Owners: memory, Limits: memory, Revocations: state.NewMemoryRevocations(nil)}
-		return [2]statetest.Replica{r, r}
-	})
+func TestConformance(t *testing.T) {
+	atOnce(t, map[string]func(*testing.T) [2]statetest.Replica{
+		"Memory": func(t *testing.T) [2]statetest.Replica {
+			memory := newMemory(t, state.MemoryConfig{})
+			r := statetest.Replica{Owners: memory, Limits: memory, Revocations: state.NewMemoryRevocations(nil)}
+			return [2]statetest.Replica{r, r}
+		},
+		"Redis": func(t *testing.T) [2]statetest.Replica {
+			return replicas(t, state.RedisConfig{Addresses: []string{statetest.Redis(t).Address()}})
+		},
+		"Sentinel": func(t *testing.T) [2]statetest.Replica {
+			return replicas(t, state.RedisConfig{Addresses: statetest.StartSentinels(t).Addresses, MasterName: statetest.MasterName})
+		},
+		"Cluster": func(t *testing.T) [2]statetest.Replica {
+			return replicas(t, state.RedisConfig{Addresses: statetest.StartCluster(t).Addresses})
+		},
+		"Redis with TLS and ACL": replicasWithTLS,
+		"Sentinel with ACL":      replicasOfSentinelWithACL,
+		"Cluster with ACL":       replicasOfClusterWithACL,
+	}, statetest.Run)
 }
 
-func TestConformanceOfRedis(t *testing.T) {
+// atOnce runs tests that mostly wait for servers: all at the same time, and not
+// as many as there are CPUs.
+func atOnce[T any](t *testing.T, tests map[string]T, run func(*testing.T, T)) {
 	t.Parallel()
-	statetest.Run(t, func(t *testing.T) [2]statetest.Replica {
-		server := statetest.Redis(t)
-		return replicas(t, state.RedisConfig{Addresses: []string{server.Address()}})
-	})
+	var wg sync.WaitGroup
+	for name, test := range tests {
+		wg.Go(func() { t.Run(name, func(t *testing.T) { run(t, test) }) })
+	}
+	wg.Wait()
+}
+
+func newMemory(t *testing.T, config state.MemoryConfig) *state.Memory {
+	t.Helper()
+	memory, err := state.NewMemory(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return memory
 }
 
 // patient is the time limit of calls that are expected to succeed: machines

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -49,6 +50,8 @@ const (
 	// less than a millisecond a call.
 	maxConnections = 50
 	idleTime       = 5 * time.Minute
+	// ownersKnown is about 5 MB. A pull asks twice for the same token, at once.
+	ownersKnown = 25_000
 
 	keyPrefix = "pullpass:"
 	// clockGrace is how far the clocks of replicas may be apart before one of them
@@ -69,9 +72,16 @@ type Redis struct {
 	now     func() time.Time
 	limit   *redis.Script
 	revoke  *redis.Script
+	owners  *lru.Cache[hashedKey, ownership] // what Redis has answered
 
 	mu     sync.Mutex
 	status RedisStatus
+}
+
+// ownership is an answer of Redis. It stays true until the token ends.
+type ownership struct {
+	owner string
+	until time.Time
 }
 
 // RedisStatus is for readiness and metrics.
@@ -98,6 +108,10 @@ func OpenRedis(c RedisConfig) (*Redis, error) {
 	if r.now == nil {
 		r.now = time.Now
 	}
+	var err error
+	if r.owners, err = lru.New[hashedKey, ownership](ownersKnown); err != nil {
+		return nil, fmt.Errorf("redis: owners that are known: %w", err)
+	}
 	// Each failure is returned to a caller or kept in the status. go-redis would
 	// write it to standard error as well, for the whole process.
 	logging.Disable()
@@ -123,6 +137,9 @@ func (c RedisConfig) check() error {
 	}
 	if c.Username != "" && c.PasswordFile == "" {
 		faults = append(faults, fmt.Errorf("redis: user %q has no password: without one, connections would be those of the default user", c.Username))
+	}
+	if c.Timeout < 0 {
+		faults = append(faults, fmt.Errorf("redis: timeout %s is negative", c.Timeout))
 	}
 	return errors.Join(faults...)
 }
@@ -199,23 +216,27 @@ func (r *Redis) note(err error) {
 // redisKey names a key of a caller. It is hashed: callers' keys may hold
 // anything, of any length, and what they hold is nobody's business who can list
 // keys.
-func redisKey(use, key string) string {
-	hashed := hashKey(key)
-	return keyPrefix + use + ":" + base64.RawURLEncoding.EncodeToString(hashed[:])
+func redisKey(use string, key hashedKey) string {
+	return keyPrefix + use + ":" + base64.RawURLEncoding.EncodeToString(key[:])
 }
 
 // Own makes owner the owner of key until the given time, unless it has one, and
-// returns whose it is.
+// returns whose it is. What Redis answered once is known until the token ends,
+// also while Redis is down.
 func (r *Redis) Own(ctx context.Context, key, owner string, until time.Time) (string, error) {
 	if err := checkOwner(owner); err != nil {
 		return "", err
 	}
+	hashed, now := hashKey(key), r.now()
+	if known, ok := r.owners.Get(hashed); ok && now.Before(known.until) {
+		return known.owner, nil
+	}
 	current := owner
 	err := r.call(ctx, "own a token id", func(ctx context.Context) error {
-		old, err := r.client.SetArgs(ctx, redisKey("owner", key), owner, redis.SetArgs{
+		old, err := r.client.SetArgs(ctx, redisKey("owner", hashed), owner, redis.SetArgs{
 			Mode: "NX", Get: true,
 			// A duration and not a time: Redis's clock does not matter.
-			TTL: max(until.Sub(r.now()), 0) + clockGrace,
+			TTL: max(until.Sub(now), 0) + clockGrace,
 		}).Result()
 		switch {
 		case errors.Is(err, redis.Nil):
@@ -230,6 +251,7 @@ func (r *Redis) Own(ctx context.Context, key, owner string, until time.Time) (st
 	if err != nil {
 		return "", err
 	}
+	r.owners.Add(hashed, ownership{current, until})
 	return current, nil
 }
 
@@ -243,11 +265,27 @@ func (r *Redis) Take(ctx context.Context, key string, limit Limit, cost int) (bo
 	var wait int64
 	err := r.call(ctx, "take from a limit", func(ctx context.Context) (err error) {
 		unit := strconv.FormatFloat(1e6/limit.Rate, 'f', -1, 64)
-		wait, err = r.limit.Run(ctx, r.client, []string{redisKey("limit", key)}, unit, limit.Burst, cost).Int64()
+		wait, err = r.limit.Run(ctx, r.client, []string{redisKey("limit", hashKey(key))}, unit, limit.Burst, cost).Int64()
 		return err
 	})
 	if err != nil {
 		return false, 0, err
 	}
 	return wait == 0, time.Duration(wait) * time.Microsecond, nil
+}
+
+// FallbackLimits takes from the limits that all replicas share, and from local
+// ones while Redis does not answer: a limit is then that of each replica.
+type FallbackLimits struct {
+	Shared *Redis
+	Local  *Memory
+}
+
+// Take is like Redis.Take and Memory.Take. The error is ErrLimit, or that of
+// the context.
+func (l FallbackLimits) Take(ctx context.Context, key string, limit Limit, cost int) (bool, time.Duration, error) {
+	if ok, wait, err := l.Shared.Take(ctx, key, limit, cost); err == nil {
+		return ok, wait, nil
+	}
+	return l.Local.Take(ctx, key, limit, cost)
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 //go:embed revoke.lua
@@ -17,7 +19,7 @@ const (
 	// revocationsKey is a hash, and the channel on which changes are told.
 	revocationsKey = keyPrefix + "revocations"
 	// readInterval is how long a change can stay unseen if its message is lost.
-	readInterval = 10 * time.Second
+	readInterval = 5 * time.Second
 	// followPause is how long to wait after a failure.
 	followPause = 500 * time.Millisecond
 	// writeBatch is how many records are written at once, so that no script keeps
@@ -37,16 +39,19 @@ type RedisRevocations struct {
 	redis *Redis
 	most  int
 
-	statusMu sync.Mutex
-	status   RevocationsStatus
+	statusMu  sync.Mutex
+	read      time.Time
+	readErr   error // of the last time
+	followErr error // likewise, of the subscription
 }
 
 // RevocationsStatus is for readiness and metrics.
 type RevocationsStatus struct {
 	Read    time.Time // last time the whole list was read; zero: never
 	Entries int       // that count now
-	// LastFailure says why the list, or one entry of it, could not be read or
-	// repaired; empty once all of it was.
+	// LastFailure says why the list, or one entry of it, could not be read, or
+	// written where Redis had lost it, or why changes are not told; empty once all
+	// that works.
 	LastFailure string
 }
 
@@ -57,7 +62,7 @@ func NewRedisRevocations(r *Redis) *RedisRevocations {
 	return v
 }
 
-// Run reads the list at once, after every change, and every ten seconds, until
+// Run reads the list at once, after every change, and every five seconds, until
 // the context ends. Without it the list is that of the last call.
 func (v *RedisRevocations) Run(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -78,7 +83,9 @@ func (v *RedisRevocations) follow(ctx context.Context) {
 		defer close(messages)
 		for {
 			// The first is the confirmation: nothing is missed after that.
-			if _, err := subscription.Receive(ctx); err != nil {
+			_, err := subscription.Receive(ctx)
+			v.noteFollow(err)
+			if err != nil {
 				return
 			}
 			select {
@@ -119,10 +126,10 @@ func (v *RedisRevocations) refresh(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		v.note(err, false)
+		v.noteRead(err, false)
 		return err
 	}
-	records := make([]record, 0, len(values))
+	records := make([]*record, 0, len(values))
 	var faults []error
 	for field, value := range values {
 		// What cannot be read keeps nobody from the rest.
@@ -139,19 +146,28 @@ func (v *RedisRevocations) refresh(ctx context.Context) error {
 			break
 		}
 	}
-	v.note(errors.Join(faults...), true)
+	v.noteRead(errors.Join(faults...), true)
 	return nil
 }
 
-func (v *RedisRevocations) note(err error, read bool) {
+func (v *RedisRevocations) noteRead(err error, read bool) {
 	v.statusMu.Lock()
 	defer v.statusMu.Unlock()
-	v.status.LastFailure = ""
-	if err != nil {
-		v.status.LastFailure = err.Error()
-	}
+	v.readErr = err
 	if read {
-		v.status.Read = v.now()
+		v.read = v.now()
+	}
+}
+
+func (v *RedisRevocations) noteFollow(err error) {
+	if errors.Is(err, redis.ErrClosed) || errors.Is(err, context.Canceled) {
+		return // by follow itself
+	}
+	v.statusMu.Lock()
+	defer v.statusMu.Unlock()
+	v.followErr = nil
+	if err != nil {
+		v.followErr = fmt.Errorf("redis: subscribe to %s: %w", revocationsKey, err)
 	}
 }
 
@@ -159,8 +175,10 @@ func (v *RedisRevocations) note(err error, read bool) {
 func (v *RedisRevocations) Status() RevocationsStatus {
 	v.statusMu.Lock()
 	defer v.statusMu.Unlock()
-	status := v.status
-	status.Entries = len(v.all())
+	status := RevocationsStatus{Read: v.read, Entries: len(v.all())}
+	if err := errors.Join(v.readErr, v.followErr); err != nil {
+		status.LastFailure = err.Error()
+	}
 	return status
 }
 
@@ -172,7 +190,7 @@ func (v *RedisRevocations) Add(ctx context.Context, r Revocation) error {
 	if err := r.check(r.Since); err != nil {
 		return err
 	}
-	if err := v.write(ctx, "revoke", record{Revocation: r}); err != nil {
+	if err := v.write(ctx, "revoke", &record{Revocation: r}); err != nil {
 		return err
 	}
 	return v.refresh(ctx)
@@ -188,7 +206,6 @@ func (v *RedisRevocations) Remove(ctx context.Context, target Target, by string)
 	if err != nil {
 		return err
 	}
-	r.changed = 0
 	if err := v.write(ctx, "remove a revocation", r); err != nil {
 		return err
 	}
@@ -205,7 +222,7 @@ func (v *RedisRevocations) List(ctx context.Context) ([]Revocation, error) {
 }
 
 // write writes records: with changed 0 as the newest of their targets.
-func (v *RedisRevocations) write(ctx context.Context, what string, records ...record) error {
+func (v *RedisRevocations) write(ctx context.Context, what string, records ...*record) error {
 	args := []any{v.most, clockGrace.Milliseconds()}
 	for _, r := range records {
 		until, text, err := r.encode()

@@ -45,12 +45,11 @@ type Revocation struct {
 
 // Bounds of a revocation, so that a full list stays below some 10 MB.
 const (
-	maxRevocations  = 10_000
-	maxTargetBytes  = 253 // the longest name of a Kubernetes object
-	maxByBytes      = 128
-	maxReasonBytes  = 256
-	maxRevokedFor   = 366 * 24 * time.Hour
-	tombstoneReason = "removed"
+	maxRevocations = 10_000
+	maxTargetBytes = 253 // the longest name of a Kubernetes object
+	maxByBytes     = 128
+	maxReasonBytes = 256
+	maxRevokedFor  = 366 * 24 * time.Hour
 )
 
 var (
@@ -127,29 +126,29 @@ type record struct {
 
 // encode returns what the script in revoke.lua takes: the end in milliseconds,
 // and the record as JSON.
-func (r record) encode() (until int64, text string, err error) {
+func (r *record) encode() (until int64, text string, err error) {
 	data, err := json.Marshal(r)
 	return r.Until.UnixMilli(), string(data), err
 }
 
 // decodeRecord reads CHANGED UNTIL JSON, which is what that script writes.
-func decodeRecord(field, value string) (record, error) {
+func decodeRecord(field, value string) (*record, error) {
 	number, rest, _ := strings.Cut(value, " ")
 	_, text, _ := strings.Cut(rest, " ")
 	changed, err := strconv.ParseInt(number, 10, 64)
 	if err != nil {
-		return record{}, errors.New("begins with no number")
+		return nil, errors.New("begins with no number")
 	}
-	var r record
-	if err := json.Unmarshal([]byte(text), &r); err != nil {
-		return record{}, errors.New("holds no record in JSON")
+	r := &record{}
+	if err := json.Unmarshal([]byte(text), r); err != nil {
+		return nil, errors.New("holds no record in JSON")
 	}
 	r.changed = changed
 	if err := r.Target.check(); err != nil {
-		return record{}, err
+		return nil, err
 	}
 	if r.Target.field() != field {
-		return record{}, errors.New("holds a record of another target")
+		return nil, errors.New("holds a record of another target")
 	}
 	return r, nil
 }

@@ -17,7 +17,7 @@ import (
 type revocationList struct {
 	now     func() time.Time
 	mu      sync.Mutex // one change at a time
-	records atomic.Pointer[map[Target]record]
+	records atomic.Pointer[map[Target]*record]
 }
 
 // Revoked returns the revocation that refuses an identity, or nil. It reads
@@ -47,26 +47,26 @@ func (l *revocationList) Revoked(id *oidc.Identity) (*Revocation, error) {
 	return nil, nil
 }
 
-func (r record) counts(now time.Time) bool { return !r.Removed && now.Before(r.Until) }
+func (r *record) counts(now time.Time) bool { return !r.Removed && now.Before(r.Until) }
 
 // merge takes over the records that are newer than those known, forgets what
 // has ended, and returns the known ones that the others lack or have an older
 // record of. Nothing else ends a revocation: not its absence.
-func (l *revocationList) merge(others []record) (missing []record) {
+func (l *revocationList) merge(others []*record) (missing []*record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
-	known := map[Target]record{}
+	known := map[Target]*record{}
 	if old := l.records.Load(); old != nil {
 		maps.Copy(known, *old)
 	}
-	maps.DeleteFunc(known, func(_ Target, r record) bool { return !now.Before(r.Until) })
+	maps.DeleteFunc(known, func(_ Target, r *record) bool { return !now.Before(r.Until) })
 	lacking := maps.Clone(known)
 	for _, r := range others {
 		if !now.Before(r.Until) {
 			continue
 		}
-		if r.changed >= known[r.Target].changed {
+		if old := known[r.Target]; old == nil || r.changed >= old.changed {
 			known[r.Target] = r
 			delete(lacking, r.Target)
 		}
@@ -93,29 +93,31 @@ func (l *revocationList) all() []Revocation {
 }
 
 // removal returns the record that ends the revocation of a target.
-func (l *revocationList) removal(target Target, by string) (record, error) {
+func (l *revocationList) removal(target Target, by string) (*record, error) {
 	if err := checkText("by", by, maxByBytes); err != nil {
-		return record{}, err
+		return nil, err
 	}
 	if records := l.records.Load(); records != nil {
 		if r, ok := (*records)[target]; ok && r.counts(l.now()) {
-			r.Removed, r.By, r.Reason, r.Since = true, by, tombstoneReason, l.now()
-			return r, nil
+			return &record{Removed: true, Revocation: Revocation{
+				Target: target, By: by, Reason: "removed", Since: l.now(), Until: r.Until,
+			}}, nil
 		}
 	}
-	return record{}, ErrNotRevoked
+	return nil, ErrNotRevoked
 }
 
 // MemoryRevocations keeps the revocations of one replica. They end with the
 // process. It is safe for concurrent use.
 type MemoryRevocations struct {
 	revocationList
+	most  int
 	putMu sync.Mutex
 }
 
 // NewMemoryRevocations returns an empty list. A nil now means time.Now.
 func NewMemoryRevocations(now func() time.Time) *MemoryRevocations {
-	m := &MemoryRevocations{}
+	m := &MemoryRevocations{most: maxRevocations}
 	m.now = now
 	if now == nil {
 		m.now = time.Now
@@ -131,7 +133,7 @@ func (m *MemoryRevocations) Add(_ context.Context, r Revocation) error {
 	if err := r.check(r.Since); err != nil {
 		return err
 	}
-	return m.put(record{Revocation: r})
+	return m.put(&record{Revocation: r})
 }
 
 // Remove ends a revocation. The error is ErrNotRevoked, or ErrRevocation if by
@@ -147,16 +149,18 @@ func (m *MemoryRevocations) Remove(_ context.Context, target Target, by string) 
 // List returns what is revoked now, those that end first first.
 func (m *MemoryRevocations) List(context.Context) ([]Revocation, error) { return m.all(), nil }
 
-func (m *MemoryRevocations) put(r record) error {
+func (m *MemoryRevocations) put(r *record) error {
 	m.putMu.Lock()
 	defer m.putMu.Unlock()
 	m.merge(nil) // what has ended makes room
 	records := *m.records.Load()
 	old, replaces := records[r.Target]
-	if !replaces && len(records) >= maxRevocations {
+	if !replaces && len(records) >= m.most {
 		return ErrFull
 	}
-	r.changed = old.changed + 1
-	m.merge([]record{r})
+	if replaces {
+		r.changed = old.changed + 1
+	}
+	m.merge([]*record{r})
 	return nil
 }

@@ -34,10 +34,18 @@ type Server struct {
 func (s *Server) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port)) }
 
 // Redis starts a server without persistence on a free port. Arguments are as
-// in redis.conf, with two hyphens before each name; PORT in them is the port.
+// in redis.conf, with two hyphens before each name.
 func Redis(tb testing.TB, args ...string) *Server {
 	tb.Helper()
 	return start(tb, append([]string{"--port", "PORT"}, args...)...)
+}
+
+// RedisWithTLS starts a server that listens with TLS, too, and returns that
+// address. The arguments are as TLS returns them.
+func RedisWithTLS(tb testing.TB, args ...string) (s *Server, tlsAddress string) {
+	tb.Helper()
+	port := strconv.Itoa(freePort(tb))
+	return Redis(tb, append([]string{"--tls-port", port}, args...)...), net.JoinHostPort("127.0.0.1", port)
 }
 
 func start(tb testing.TB, args ...string) *Server {
@@ -73,7 +81,10 @@ func (s *Server) run() bool {
 	s.tb.Helper()
 	args := []string{}
 	for _, arg := range s.args {
-		args = append(args, strings.ReplaceAll(arg, "PORT", strconv.Itoa(s.Port)))
+		if arg == "PORT" {
+			arg = strconv.Itoa(s.Port)
+		}
+		args = append(args, arg)
 	}
 	args = append(args, "--bind", "127.0.0.1", "--dir", s.dir, "--save", "", "--daemonize", "no")
 	s.cmd = exec.Command("redis-server", args...)

@@ -1,0 +1,21 @@
+package state
+
+import "context"
+
+// SetMost bounds the list to what a test can fill.
+func (m *MemoryRevocations) SetMost(most int) { m.most = most }
+
+// SetMost bounds the list to what a test can fill.
+func (v *RedisRevocations) SetMost(most int) { v.most = most }
+
+// Fill adds many revocations at once, without reading the list.
+func (v *RedisRevocations) Fill(ctx context.Context, revocations []Revocation) error {
+	records := make([]*record, len(revocations))
+	for i, r := range revocations {
+		records[i] = &record{Revocation: r}
+	}
+	return v.write(ctx, "fill the list", records...)
+}
+
+// Refresh reads the list, as Run does.
+func (v *RedisRevocations) Refresh(ctx context.Context) error { return v.refresh(ctx) }

@@ -1,0 +1,151 @@
+package state_test
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/state"
+)
+
+// clock is a time that tests move.
+type clock struct{ at atomic.Int64 }
+
+func newClock() *clock {
+	c := &clock{}
+	c.at.Store(time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC).UnixNano())
+	return c
+}
+
+func (c *clock) now() time.Time       { return time.Unix(0, c.at.Load()) }
+func (c *clock) move(d time.Duration) { c.at.Add(int64(d)) }
+
+func TestMemoryForgetsOwnersWhenTheirTokensEnd(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	m := newMemory(t, state.MemoryConfig{Owners: 3, Now: c.now})
+	own := func(key, owner string, lives time.Duration) (string, error) {
+		return m.Own(t.Context(), key, owner, c.now().Add(lives))
+	}
+	for key, lives := range map[string]time.Duration{"b": 2 * time.Minute, "a": time.Minute, "c": 3 * time.Minute} {
+		if got, err := own(key, "first", lives); got != "first" || err != nil {
+			t.Errorf("%s: %q, %v", key, got, err)
+		}
+	}
+	c.move(time.Minute - 1)
+	// Nobody is forgotten for somebody new.
+	if got, err := own("d", "first", time.Hour); got != "" || !errors.Is(err, state.ErrFull) {
+		t.Errorf("a fourth of three: %q, %v", got, err)
+	}
+	for _, key := range []string{"a", "b", "c"} {
+		if got, err := own(key, "second", time.Hour); got != "first" || err != nil {
+			t.Errorf("%s: %q, %v", key, got, err)
+		}
+	}
+	c.move(1)
+	for _, want := range []struct{ key, owner string }{{"a", "second"}, {"b", "first"}, {"c", "first"}} {
+		if got, err := own(want.key, "second", time.Hour); got != want.owner || err != nil {
+			t.Errorf("%s: %q, %v; want %q", want.key, got, err, want.owner)
+		}
+	}
+	if _, err := own("d", "first", time.Hour); !errors.Is(err, state.ErrFull) {
+		t.Errorf("full again: %v", err)
+	}
+	c.move(time.Hour)
+	for i := range 3 {
+		if _, err := own(fmt.Sprint("new ", i), "first", time.Hour); err != nil {
+			t.Errorf("after all have ended: %v", err)
+		}
+	}
+}
+
+func TestMemoryLimits(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	m := newMemory(t, state.MemoryConfig{Now: c.now})
+	limit := state.Limit{Rate: 10, Burst: 3}
+	for i, step := range []struct {
+		move time.Duration
+		cost int
+		wait time.Duration // 0: taken
+	}{
+		{0, 1, 0}, {0, 2, 0}, {0, 1, 100 * time.Millisecond}, {0, 3, 300 * time.Millisecond},
+		{99 * time.Millisecond, 1, time.Millisecond}, {time.Millisecond, 1, 0}, {0, 1, 100 * time.Millisecond},
+		{150 * time.Millisecond, 1, 0}, {0, 1, 50 * time.Millisecond}, {50 * time.Millisecond, 1, 0},
+		{time.Hour, 3, 0}, {0, 1, 100 * time.Millisecond}, // no more than the burst is saved
+		{-time.Hour, 1, 100 * time.Millisecond}, // a clock that goes back costs no more than a burst
+	} {
+		c.move(step.move)
+		ok, wait, err := m.Take(t.Context(), "key", limit, step.cost)
+		if ok != (step.wait == 0) || wait != step.wait || err != nil {
+			t.Errorf("step %d: %t, %s, %v; want to wait %s", i, ok, wait, err, step.wait)
+		}
+	}
+}
+
+// Addresses of IPv6 cost nothing. However many there are, memory stays
+// bounded, and it is the key that was not used for longest that is forgotten.
+func TestMemoryForgetsTheOldestLimit(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	m := newMemory(t, state.MemoryConfig{Limits: 3, Now: c.now})
+	take := func(key string) bool {
+		ok, _, err := m.Take(t.Context(), key, state.Limit{Rate: 0.001, Burst: 1}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	for _, want := range []struct {
+		key string
+		ok  bool
+	}{
+		{"a", true}, {"b", true}, {"c", true}, {"a", false}, // a is refused, and was used all the same
+		{"d", true}, {"a", false}, {"c", false}, {"d", false}, {"b", true},
+	} {
+		if got := take(want.key); got != want.ok {
+			t.Errorf("%s: %t, want %t", want.key, got, want.ok)
+		}
+	}
+}
+
+func TestMemoryRefusesNegativeSizes(t *testing.T) {
+	t.Parallel()
+	if _, err := state.NewMemory(state.MemoryConfig{Limits: -1}); err == nil {
+		t.Error("no error")
+	}
+}
+
+func TestMemoryRevocationsAreBounded(t *testing.T) {
+	t.Parallel()
+	c := newClock()
+	m := state.NewMemoryRevocations(c.now)
+	add := func(i int, lives time.Duration) error {
+		r := anyRevocation("a reason")
+		r.Target.Name, r.Until = fmt.Sprint("pod ", i), c.now().Add(lives)
+		return m.Add(t.Context(), r)
+	}
+	for i := range 5 {
+		if err := add(i, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.SetMost(5)
+	if err := add(5, time.Hour); !errors.Is(err, state.ErrFull) {
+		t.Errorf("one too many: %v", err)
+	}
+	if err := add(4, time.Hour); err != nil {
+		t.Errorf("replaced: %v", err)
+	}
+	c.move(time.Minute)
+	for i := range 4 {
+		if err := add(10+i, time.Hour); err != nil {
+			t.Errorf("after four have ended: %v", err)
+		}
+	}
+	if err := add(20, time.Hour); !errors.Is(err, state.ErrFull) {
+		t.Errorf("one too many: %v", err)
+	}
+}
