@@ -14,6 +14,11 @@
 //	TestNode                  pods on kubelets, with containerd 2 and 1: granted, refused, robbed, and pulling through restarts
 //	                          and new keys
 //
+// Package podtest has, too:
+//
+//	TestPods                  registry clients in pods, and CSI drivers: as docs/in-pod.md and docs/csi.md show, with tokens that
+//	                          the kubelet renews
+//
 // The packages below it run the parts:
 //
 //	programs   finds Debian's programs, builds the others and keeps them in a cache
@@ -28,7 +33,7 @@
 //	relay      a network that fails between two programs
 //
 // The directories kubernetes, containerd, etcd, helm and distribution are modules of their own that only say which version to build, so that
-// neither the product nor these tests depend on them.
+// neither the product nor these tests depend on them. So is csidriver, the driver of podtest.
 //
 // Nothing here is skipped: a part that is missing fails the test and says how to get it. The first run builds Kubernetes and
 // containerd, which takes minutes; later runs take it from the cache. "go test -v" shows the tables of clients and operations, and of pods.

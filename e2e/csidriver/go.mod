@@ -2,6 +2,7 @@ module github.com/pullpass/pullpass/e2e/csidriver
 
 go 1.26.0
 
+// "go get ." follows the module of Pullpass when that has newer versions of these.
 require (
 	github.com/container-storage-interface/spec v1.13.0
 	github.com/google/go-containerregistry v0.22.1

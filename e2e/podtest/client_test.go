@@ -3,6 +3,7 @@ package podtest
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -93,7 +94,7 @@ func (c client) ask(path string, images ...string) error {
 		return err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(content)))
+		return errors.New(strings.TrimSpace(string(content)))
 	}
 	return nil
 }

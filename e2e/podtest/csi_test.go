@@ -48,8 +48,8 @@ type volume struct {
 	process      *process.Process // the driver
 	pod          cluster.Object
 	audiences    []string
-	forged       bool // what the pod's author wrote reaches the driver
-	lifetime     time.Duration
+	forged       bool          // what the pod's author wrote reaches the driver
+	lifetime     time.Duration // of the token
 }
 
 // published is what a driver wrote about a NodePublishVolume.
