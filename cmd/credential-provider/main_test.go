@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -12,6 +13,9 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	credentialprovider "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
 )
 
 func TestMain(m *testing.M) {
@@ -34,49 +38,29 @@ func kubeletRequest(image string) string {
 		`"serviceAccountToken":"` + token + `"}`
 }
 
-// kubeletResponse mirrors the types into which the kubelet decodes a response
-// (k8s.io/kubelet/pkg/apis/credentialprovider/v1).
-type kubeletResponse struct {
-	APIVersion    string          `json:"apiVersion"`
-	Kind          string          `json:"kind"`
-	CacheKeyType  string          `json:"cacheKeyType"`
-	CacheDuration *kubeletSeconds `json:"cacheDuration,omitempty"`
-	Auth          map[string]struct {
-		Username string `json:"username"`
-		Password string `json:"password"`
-	} `json:"auth,omitempty"`
-}
-
-// kubeletSeconds mirrors metav1.Duration.
-type kubeletSeconds struct{ time.Duration }
-
-func (d *kubeletSeconds) UnmarshalJSON(b []byte) error {
-	var text string
-	if err := json.Unmarshal(b, &text); err != nil {
-		return err
+// kubeletTypes are the kubelet's own: what they cannot hold, it refuses.
+func kubeletTypes(t *testing.T) runtime.Decoder {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := credentialprovider.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
 	}
-	var err error
-	d.Duration, err = time.ParseDuration(text)
-	return err
+	return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 }
 
-// decodeAsKubelet decodes as strictly as the kubelet does and returns the only
-// key of auth with its password.
+// decodeAsKubelet decodes as the kubelet does and returns the only key of auth
+// with its password.
 func decodeAsKubelet(t *testing.T, output []byte) (host, password string) {
 	t.Helper()
-	var r kubeletResponse
-	decoder := json.NewDecoder(bytes.NewReader(output))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&r); err != nil {
+	object, _, err := kubeletTypes(t).Decode(output, nil, nil)
+	if err != nil {
 		t.Fatalf("response %q: %v", output, err)
 	}
-	if err := decoder.Decode(new(any)); !errors.Is(err, io.EOF) {
-		t.Errorf("response %q: more than one JSON value (%v)", output, err)
+	r, ok := object.(*credentialprovider.CredentialProviderResponse)
+	if !ok {
+		t.Fatalf("response is a %T", object)
 	}
-	if r.APIVersion != "credentialprovider.kubelet.k8s.io/v1" || r.Kind != "CredentialProviderResponse" {
-		t.Errorf("response is a %q of %q", r.Kind, r.APIVersion)
-	}
-	if r.CacheKeyType != "Registry" {
+	if r.CacheKeyType != credentialprovider.RegistryPluginCacheKeyType {
 		t.Errorf("cacheKeyType = %q, want Registry", r.CacheKeyType)
 	}
 	if r.CacheDuration == nil || r.CacheDuration.Duration != 0 {
@@ -92,6 +76,24 @@ func decodeAsKubelet(t *testing.T, output []byte) (host, password string) {
 		host, password = key, credential.Password
 	}
 	return host, password
+}
+
+// The request of these tests is one that the kubelet can write.
+func TestRequestIsTheKubelets(t *testing.T) {
+	t.Parallel()
+	object, _, err := kubeletTypes(t).Decode([]byte(kubeletRequest("registry.example.com/team/app")), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &credentialprovider.CredentialProviderRequest{
+		Image:                     "registry.example.com/team/app",
+		ServiceAccountToken:       token,
+		ServiceAccountAnnotations: map[string]string{"registry.example/claims": "team/app:pull"},
+	}
+	want.SetGroupVersionKind(credentialprovider.SchemeGroupVersion.WithKind("CredentialProviderRequest"))
+	if !reflect.DeepEqual(object, want) {
+		t.Errorf("decoded %+v", object)
+	}
 }
 
 func TestTokenIsPassedThroughForTheRegistryOfTheImage(t *testing.T) {
