@@ -57,6 +57,7 @@ lint: ## gofmt, vet, staticcheck, module checksums
 	$(GO) tool staticcheck ./...
 	$(GO) mod verify
 	cd e2e && $(GO) vet ./...
+	cd e2e/csidriver && $(GO) vet .
 
 build: ## the programs, in bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/pullpass ./cmd/proxy
