@@ -2,6 +2,7 @@ package nodetest
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/node"
+	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
 )
 
@@ -132,4 +134,27 @@ func (w *work) pods(t *testing.T, name, where string, images ...string) cluster.
 	return w.Create(t, "/api/v1/namespaces/"+w.namespace+"/pods", cluster.Object{
 		"metadata": cluster.Object{"name": name}, "spec": podSpec(where, "puller", "Always", images...),
 	})
+}
+
+// testClocks lets the clock of Pullpass be wrong, by what RFC 7519 section 4.1.4 calls a small leeway.
+func testClocks(t *testing.T, s *site, nodes []*node.Node) {
+	w := &work{site: s, order: len(scenarios()) + 2, namespace: "clocks", since: time.Now()}
+	w.account(t, "puller", nil)
+	s.config.Program = programs.PullpassWithClock(t)
+	for _, seconds := range []int{-30, 30} {
+		s.config.Environment = []string{fmt.Sprintf("%s=%d", programs.ClockVariable, seconds)}
+		old := s.proxy
+		s.replace(t)
+		old.Stop(t)
+		said, err := http.ParseTime(s.proxy.Host(t, pullpass.From{}).Ask(t, registryName, "nothing", "repository:a:pull").Header.Get("Date"))
+		check(t, err)
+		if off := time.Until(said).Seconds() - float64(seconds); off < -5 || off > 5 {
+			t.Errorf("the clock is %v s off what it should be", off)
+		}
+		for i, n := range nodes {
+			name := fmt.Sprintf("clock-%d-%d", seconds+100, i)
+			pod := w.pods(t, name, n.Name(), w.push(t, w.namespace+"/"+name))
+			w.saw(fmt.Sprintf("the clock of Pullpass is %+d s off", seconds), "a pod on %s runs %s after it was created", n.Name(), s.awaitRunning(t, pod))
+		}
+	}
 }

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 		for _, build := range []func(testing.TB) string{
 			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.Kubelet, programs.Kubectl,
 			programs.Containerd, programs.OldContainerd, programs.Runc, programs.Distribution,
-			programs.Pullpass, programs.CredentialProvider, programs.Pause,
+			programs.Pullpass, programs.PullpassWithClock, programs.CredentialProvider, programs.Pause,
 		} {
 			build(t)
 		}

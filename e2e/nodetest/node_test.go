@@ -31,7 +31,8 @@ func TestNode(t *testing.T) {
 		}
 	})
 	t.Run("disruptions", func(t *testing.T) { testDisruptions(t, s, nodes) }) // alone: it ends the Pullpass of the others
-	s.table.add(len(scenarios())+2, "all", "all of it", "", time.Since(start))
+	t.Run("clocks", func(t *testing.T) { testClocks(t, s, nodes) })
+	s.table.add(len(scenarios())+3, "all", "all of it", "", time.Since(start))
 	t.Log(s.table)
 }
 

@@ -157,7 +157,7 @@ func (b tool) version(t testing.TB) string {
 var built = map[string]string{}
 
 // project builds a package of the module in dir.
-func project(t testing.TB, dir, name, pkg string) string {
+func project(t testing.TB, dir, name, pkg string, flags ...string) string {
 	t.Helper()
 	building.Lock()
 	defer building.Unlock()
@@ -166,13 +166,13 @@ func project(t testing.TB, dir, name, pkg string) string {
 	}
 	checkout := sha256.Sum256([]byte(Checkout(t))) // two checkouts must not share their programs
 	out := filepath.Join(cacheDir(t), "project-"+hex.EncodeToString(checkout[:8]), name)
-	goBuild(t, dir, out, pkg, "")
+	goBuild(t, dir, out, pkg, "", flags...)
 	built[name] = out
 	return out
 }
 
 // goBuild builds pkg of the module in dir. The result appears under its name only when it is complete.
-func goBuild(t testing.TB, dir, out, pkg, ldflags string) {
+func goBuild(t testing.TB, dir, out, pkg, ldflags string, flags ...string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		t.Fatal(err)
@@ -183,7 +183,8 @@ func goBuild(t testing.TB, dir, out, pkg, ldflags string) {
 	}
 	defer os.RemoveAll(tmp)
 	partial := filepath.Join(tmp, filepath.Base(out))
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-p", "2", "-trimpath", "-ldflags", strings.TrimSpace("-s -w "+ldflags), "-o", partial, pkg)
+	args := append([]string{"build", "-p", "2", "-trimpath", "-ldflags", strings.TrimSpace("-s -w " + ldflags), "-o", partial}, flags...)
+	cmd := exec.CommandContext(t.Context(), "go", append(args, pkg)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := cmd.CombinedOutput(); err != nil {

@@ -15,6 +15,8 @@ type Config struct {
 	TrustedProxies []string
 	// Names are those that its certificate has, beside localhost.
 	Names []string
+	// Program is the program; empty: that of programs.Pullpass.
+	Program string
 	// Environment is what the process gets beyond the test's own: NAME=value.
 	Environment []string
 }

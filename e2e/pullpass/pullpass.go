@@ -2,6 +2,7 @@
 package pullpass
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -89,7 +90,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		audit:      audit{byClient: map[string]Event{}},
 		secrets:    map[string]bool{},
 	}
-	cmd := exec.Command(programs.Pullpass(t), "serve", "--config", configFile)
+	cmd := exec.Command(cmp.Or(config.Program, programs.Pullpass(t)), "serve", "--config", configFile)
 	cmd.Env = append(os.Environ(), config.Environment...)
 	cmd.Stdout = &p.audit
 	p.process = process.Start(t, cmd)
