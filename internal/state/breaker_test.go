@@ -48,9 +48,9 @@ func TestBreaker(t *testing.T) {
 		call(context.DeadlineExceeded, true)
 		call(nil, false)
 
-		time.Sleep(breakerPause - 1)
+		time.Sleep(breakerPause - time.Nanosecond)
 		call(nil, false)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		call(io.ErrUnexpectedEOF, true) // one tries …
 		call(nil, false)                // … and the others do not wait for it
 		time.Sleep(breakerPause)
