@@ -162,12 +162,15 @@ func TestAuditRotation(t *testing.T) {
 			}
 			turns := rotations
 			if !reopen {
-				turns = 1 // it takes up to auditLookEvery
+				turns = 2 // each takes up to auditLookEvery
 			}
 			for i := range turns {
 				must(t, os.Rename(file, fmt.Sprintf("%s.%d", file, i)))
-				if reopen {
+				switch {
+				case reopen:
 					hangup <- syscall.SIGHUP
+				case i > 0: // as logrotate does with "create"
+					must(t, os.WriteFile(file, nil, 0o600))
 				}
 				eventually(t, "lines go into a new file", func() bool {
 					info, err := os.Stat(file)

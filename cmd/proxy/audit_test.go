@@ -165,6 +165,13 @@ func TestAuditCountsFailuresAndReportsThemOnceAMinute(t *testing.T) {
 		if n := strings.Count(log.String(), "\n"); n != 2 || a.Failures() != 100 || !strings.Contains(out.String(), "kept") {
 			t.Errorf("%d reports, %d failures, output %q", n, a.Failures(), out.String())
 		}
+		// The end is no reason to be silent.
+		full = true
+		a.Record(testEvent("lost"))
+		must(t, a.Close())
+		if n := strings.Count(log.String(), "\n"); n != 3 || !strings.Contains(log.String(), "lost=101") {
+			t.Errorf("%d reports at the end:\n%s", n, log.String())
+		}
 	})
 }
 
