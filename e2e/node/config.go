@@ -90,7 +90,8 @@ resolvConf: ""
 serializeImagePulls: false
 maxParallelImagePulls: 8
 registryPullQPS: 0
-eventRecordQPS: 0
+eventRecordQPS: 1000 # 0 is the default, 5, and the tests wait for events
+eventBurst: 1000
 imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
 evictionHard: {memory.available: "0%%", nodefs.available: "0%%", imagefs.available: "0%%"}

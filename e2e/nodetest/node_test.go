@@ -30,8 +30,10 @@ func TestNode(t *testing.T) {
 			}
 		}
 	})
-	t.Run("disruptions", func(t *testing.T) { testDisruptions(t, s, nodes) }) // alone: it ends the Pullpass of the others
-	t.Run("clocks", func(t *testing.T) { testClocks(t, s, nodes) })
+	t.Run("alone", func(t *testing.T) { // what ends the Pullpass of the others; what they start ends with this
+		testDisruptions(t, s, nodes)
+		testClocks(t, s, nodes)
+	})
 	s.table.add(len(scenarios())+3, "all", "all of it", "", time.Since(start))
 	t.Log(s.table)
 }
