@@ -17,5 +17,10 @@ func (v *RedisRevocations) Fill(ctx context.Context, revocations []Revocation) e
 	return v.write(ctx, "fill the list", records...)
 }
 
+// Restore writes a revocation as it was, as a replica does when Redis has lost it.
+func (v *RedisRevocations) Restore(ctx context.Context, r Revocation, changed int64) error {
+	return v.write(ctx, "restore revocations", &record{Revocation: r, changed: changed})
+}
+
 // Refresh reads the list, as Run does.
 func (v *RedisRevocations) Refresh(ctx context.Context) error { return v.refresh(ctx) }

@@ -333,6 +333,80 @@ func TestUnreadableRevocations(t *testing.T) {
 	}
 }
 
+// TestNewerRevocationsCount changes what Redis holds while a replica gives back
+// what it knew, and after a failover to a server whose clock is late.
+func TestNewerRevocationsCount(t *testing.T) {
+	t.Parallel()
+	admin := administrator(t, statetest.Redis(t))
+	revocations := state.NewRedisRevocations(open(t, state.RedisConfig{Addresses: []string{admin.Options().Addr}, Timeout: patient}))
+	count := func(want string) {
+		t.Helper()
+		list, err := revocations.List(t.Context())
+		if err != nil || len(list) != 1 || list[0].Reason != want {
+			t.Errorf("%+v, %v; want %q", list, err, want)
+		}
+	}
+	add := func(reason string) {
+		t.Helper()
+		if err := revocations.Add(t.Context(), anyRevocation(reason)); err != nil {
+			t.Fatal(err)
+		}
+		count(reason)
+	}
+	restore := func(r state.Revocation, changed int64) {
+		t.Helper()
+		if err := revocations.Restore(t.Context(), r, changed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("first")
+	restore(anyRevocation("older"), 1)
+	count("first")
+	inAnHour := time.Now().Add(time.Hour).UnixMicro()
+	restore(anyRevocation("of a clock that is early"), inAnHour)
+	count("of a clock that is early")
+	restore(anyRevocation("as new"), inAnHour)
+	count("of a clock that is early")
+	add("second")
+	if err := revocations.Remove(t.Context(), anyRevocation("").Target, "an operator"); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := revocations.List(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("removed: %+v, %v", list, err)
+	}
+
+	// What has ended, by more than clocks may differ, is not given back.
+	ended := anyRevocation("ended")
+	ended.Target.Name, ended.Until = "another", time.Now().Add(-2*time.Minute)
+	restore(ended, inAnHour)
+	if n, err := admin.HLen(t.Context(), "pullpass:revocations").Result(); err != nil || n != 1 {
+		t.Errorf("%d fields, %v", n, err)
+	}
+}
+
+// A bucket that was full long ago holds a burst, and no more.
+func TestRedisLimitsSaveNoMoreThanABurst(t *testing.T) {
+	t.Parallel()
+	admin := administrator(t, statetest.Redis(t))
+	r := open(t, state.RedisConfig{Addresses: []string{admin.Options().Addr}, Timeout: patient})
+	take := func(want bool) {
+		t.Helper()
+		if ok, _, err := r.Take(t.Context(), "key", state.Limit{Rate: 0.001, Burst: 2}, 2); ok != want || err != nil {
+			t.Errorf("%t, %v; want %t", ok, err, want)
+		}
+	}
+	take(true)
+	keys, err := admin.Keys(t.Context(), "*").Result()
+	if err != nil || len(keys) != 1 {
+		t.Fatal(keys, err)
+	}
+	if err := admin.Set(t.Context(), keys[0], "1", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	take(true)
+	take(false)
+}
+
 // Nobody may be taken for not revoked while nobody knows.
 func TestRevokedBeforeTheListIsRead(t *testing.T) {
 	t.Parallel()
