@@ -93,6 +93,9 @@ func TestClients(t *testing.T) {
 			}
 			// A client of the field that Pullpass does not understand, or that makes it fail.
 			for _, event := range world.proxy.Audit(t) {
+				if strings.Contains(event.Message, "could not be read to its end") {
+					continue // a client that pushes in parallel gives up its other requests when one is refused
+				}
 				if event.Result == "invalid" || event.Result == "error" || event.Result == "unavailable" {
 					t.Errorf("a real client's request ended as %s: %+v", event.Result, event)
 				}
