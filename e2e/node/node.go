@@ -102,7 +102,7 @@ func (n *Node) startContainerd(t testing.TB) {
 	check(t, ctr(t.Context(), "images", "label", sandboxImage, "io.cri-containerd.image=managed", "io.cri-containerd.pinned=pinned"))
 }
 
-// configure does what docs/kubelet.md says, and lets Pullpass judge the result.
+// configure does what docs/kubelet.md says, with what Pullpass prints.
 func (n *Node) configure(t testing.TB) {
 	t.Helper()
 	ca, err := os.ReadFile(n.config.CA.File)
