@@ -15,19 +15,22 @@ import (
 
 // AdmissionConfig configures an Admission.
 type AdmissionConfig struct {
-	Objects Objects               // nil: nothing is known of any object
-	Nodes   map[string]NodeChecks // by cluster; one that is not there has none
-	Now     func() time.Time      // nil means time.Now
+	Objects     Objects               // nil: nothing is known of any object
+	Nodes       map[string]NodeChecks // by cluster; one that is not there has none
+	Revocations Revocations           // nil: they are not judged
+	Now         func() time.Time      // nil means time.Now
 }
 
 // Admission judges what policy does not: whether the objects that an identity
-// names are still there, whether its node may pull at all, and whether the
-// caller is that node. It is safe for concurrent use.
+// names are still there, whether its node may pull at all, whether the caller
+// is that node, and whether an operator has revoked it. It is safe for
+// concurrent use.
 type Admission struct {
-	objects Objects
-	nodes   map[string]NodeChecks
-	chains  *chains
-	now     func() time.Time
+	objects     Objects
+	nodes       map[string]NodeChecks
+	revocations Revocations
+	chains      *chains
+	now         func() time.Time
 }
 
 // NewAdmission returns an Admission. All faults of the configuration are
@@ -46,7 +49,7 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Admission{objects: c.Objects, nodes: maps.Clone(c.Nodes), chains: remembered, now: c.Now}
+	a := &Admission{objects: c.Objects, nodes: maps.Clone(c.Nodes), revocations: c.Revocations, chains: remembered, now: c.Now}
 	if a.now == nil {
 		a.now = time.Now
 	}
@@ -55,7 +58,8 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 
 // Admit judges a verified identity and returns it as policy sees it. It notes
 // in event what it learns, also when it refuses. The error is a *GoneError, an
-// *oidc.Error with ReasonNoNode, a *NodeError or an *UnavailableError.
+// *oidc.Error with ReasonNoNode, a *NodeError, a *RevokedError or an
+// *UnavailableError.
 //
 // Policy is asked only afterwards, so nobody learns what it would have granted.
 func (a *Admission) Admit(ctx context.Context, id oidc.Identity, caller Caller, event *Event) (Subject, error) {
@@ -82,6 +86,9 @@ func (a *Admission) Admit(ctx context.Context, id oidc.Identity, caller Caller, 
 		if !proof.Passed && proof.Mode != ProofAudit {
 			return Subject{}, &NodeError{reason: reasonCaller, message: proof.Message}
 		}
+	}
+	if err := a.revoked(&id, event); err != nil {
+		return Subject{}, err
 	}
 	return Subject{Identity: &id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels}, nil
 }

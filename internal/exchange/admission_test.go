@@ -403,6 +403,7 @@ func TestFaultyNodeChecks(t *testing.T) {
 		r := newRig(t, nil)
 		_, err := exchange.New(exchange.Config{
 			Verifier: panickingVerifier{}, Policy: parsePolicy(t, testPolicy), Registries: []*registryauth.Issuer{r.issuer}, Objects: known, Nodes: c.Nodes,
+			Revocations: revocations{}, Replay: exchange.ReplayOff, ServiceAccounts: unlimited,
 		})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New: error %v, want %s", err, want)

@@ -2,8 +2,8 @@
 // policy gives. It turns a registryauth.Request into a registryauth.Token.
 //
 //	Handler          HTTP in, HTTP out; the only place that maps errors to a status
-//	Exchanger        verify → Admission.Admit → Policy.Decide → issue
-//	Admission.Admit  are the named objects still there, may the node pull, is the caller that node
+//	Exchanger        verify → Admission.Admit → replay, limit → Policy.Decide → issue
+//	Admission.Admit  are the named objects still there, may the node pull, is the caller that node, is it revoked
 //	Policy.Decide    pure: no clock, no I/O; the same code serves, explains and checks
 //	Event            one per request, whatever happens
 //

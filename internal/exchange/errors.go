@@ -4,20 +4,27 @@ import "fmt"
 
 // Reasons of this package's own refusals; those of a token are oidc.Reason.
 const (
-	reasonRequest        = "request_malformed"
-	reasonMethod         = "method_not_allowed"
-	reasonUnknownService = "service_unknown"
-	reasonAnonymous      = "anonymous"
-	reasonDenied         = "subject_denied"
-	reasonNotGranted     = "scope_not_granted"
-	reasonGone           = "_gone" // after the kind: service_account_gone, pod_gone, node_gone
-	reasonNode           = "node_not_selected"
-	reasonCaller         = "caller_not_node"
-	reasonObjects        = "kubernetes_unavailable"
-	reasonSigning        = "signing_key_unavailable"
-	reasonOverloaded     = "overloaded"
-	reasonCanceled       = "request_canceled"
-	reasonInternal       = "internal_error"
+	reasonRequest             = "request_malformed"
+	reasonMethod              = "method_not_allowed"
+	reasonUnknownService      = "service_unknown"
+	reasonAnonymous           = "anonymous"
+	reasonDenied              = "subject_denied"
+	reasonNotGranted          = "scope_not_granted"
+	reasonGone                = "_gone" // after the kind: service_account_gone, pod_gone, node_gone
+	reasonNode                = "node_not_selected"
+	reasonCaller              = "caller_not_node"
+	reasonRevoked             = "revoked"
+	reasonReplayed            = "token_replayed"
+	reasonCallerUnknown       = "caller_unknown"
+	reasonServiceAccountLimit = "limited_service_account"
+	reasonAddressLimit        = "limited_address"
+	reasonObjects             = "kubernetes_unavailable"
+	reasonRevocations         = "revocations_unavailable"
+	reasonOwners              = "replay_unavailable"
+	reasonSigning             = "signing_key_unavailable"
+	reasonOverloaded          = "overloaded"
+	reasonCanceled            = "request_canceled"
+	reasonInternal            = "internal_error"
 )
 
 // UnknownServiceError refuses a request for a registry that is not configured.
@@ -62,5 +69,6 @@ type UnavailableError struct {
 func (e *UnavailableError) Error() string { return e.reason + ": " + e.Err.Error() }
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// Reason is kubernetes_unavailable or signing_key_unavailable.
+// Reason is kubernetes_unavailable, revocations_unavailable,
+// replay_unavailable or signing_key_unavailable.
 func (e *UnavailableError) Reason() string { return e.reason }

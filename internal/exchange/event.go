@@ -18,7 +18,7 @@ const (
 	ResultGranted     Result = "granted"     // everything asked for; also a login
 	ResultPartial     Result = "partial"     // less than asked for
 	ResultNone        Result = "none"        // a valid token that opens nothing
-	ResultRefused     Result = "refused"     // no token: credential or subject refused
+	ResultRefused     Result = "refused"     // no token: credential or subject refused, or too many requests
 	ResultInvalid     Result = "invalid"     // not a token request
 	ResultUnavailable Result = "unavailable" // something that the answer needs is down
 	ResultError       Result = "error"       // a fault of ours
@@ -69,7 +69,13 @@ type Event struct {
 	// From where: believed in nothing but the address.
 	Caller string `json:"caller,omitempty"` // IP address
 	// Proof says whether the caller proved to be the node; nil: nobody asked.
-	Proof    *Proof `json:"proof,omitempty"`
+	Proof *Proof `json:"proof,omitempty"`
+	// Replay says whether the caller is the first one with this token; nil: nobody
+	// asked.
+	Replay *Replay `json:"replay,omitempty"`
+	// Revocation is the one that refused the request.
+	Revocation *Revocation `json:"revocation,omitempty"`
+
 	Client   string `json:"client,omitempty"` // User-Agent
 	ClientID string `json:"clientID,omitempty"`
 	Account  string `json:"account,omitempty"`

@@ -18,27 +18,37 @@ import (
 // anything else counts as a fault of ours and grants nothing.
 type Verifier interface {
 	Verify(ctx context.Context, raw string) (oidc.Identity, error)
+	// Remembers reports whether Verify would accept a token for next to nothing,
+	// because it has done so before.
+	Remembers(raw string) bool
 }
 
 // Config configures an Exchanger.
 type Config struct {
-	Verifier   Verifier
-	Objects    Objects               // nil: nothing is known of any object
-	Nodes      map[string]NodeChecks // by cluster; one that is not there has none
-	Registries []*registryauth.Issuer
-	Policy     *Policy
-	CacheSize  int              // issued tokens to remember; 0 means 25,000
-	Now        func() time.Time // nil means time.Now
+	Verifier        Verifier
+	Objects         Objects               // nil: nothing is known of any object
+	Nodes           map[string]NodeChecks // by cluster; one that is not there has none
+	Revocations     Revocations
+	Replay          ReplayMode
+	Owners          Owners // of token ids, with Limiter and Revocations for as many replicas as serve; nil: Replay is off
+	ServiceAccounts Limiter
+	Registries      []*registryauth.Issuer
+	Policy          *Policy
+	CacheSize       int              // issued tokens to remember; 0 means 25,000
+	Now             func() time.Time // nil means time.Now
 }
 
 // Exchanger turns requests into tokens. It is safe for concurrent use.
 type Exchanger struct {
-	verifier   Verifier
-	admission  *Admission
-	registries map[string]*registryauth.Issuer
-	policy     atomic.Pointer[Policy]
-	issued     *lru.Cache[issuedKey, registryauth.Token]
-	now        func() time.Time
+	verifier        Verifier
+	admission       *Admission
+	replay          ReplayMode
+	owners          Owners
+	serviceAccounts Limiter
+	registries      map[string]*registryauth.Issuer
+	policy          atomic.Pointer[Policy]
+	issued          *lru.Cache[issuedKey, registryauth.Token]
+	now             func() time.Time
 }
 
 // issuedKey holds everything that the content of a token depends on, save the
@@ -54,18 +64,30 @@ type issuedKey struct {
 
 // New returns an Exchanger. Every field that is not optional must be set.
 func New(c Config) (*Exchanger, error) {
-	if c.Verifier == nil || c.Policy == nil || len(c.Registries) == 0 {
-		return nil, errors.New("exchange: a verifier, a policy and at least one registry are required")
+	if c.Verifier == nil || c.Revocations == nil || c.ServiceAccounts == nil || c.Policy == nil || len(c.Registries) == 0 {
+		return nil, errors.New("exchange: a verifier, revocations, a limit of ServiceAccounts, a policy and at least one registry are required")
 	}
-	admission, err := NewAdmission(AdmissionConfig{Objects: c.Objects, Nodes: c.Nodes, Now: c.Now})
+	switch c.Replay {
+	case ReplayOff:
+	case ReplayAudit, ReplayEnforce:
+		if c.Owners == nil {
+			return nil, fmt.Errorf("exchange: replay in mode %s needs owners", c.Replay)
+		}
+	default:
+		return nil, fmt.Errorf("exchange: unknown mode of replay %s", quote(string(c.Replay)))
+	}
+	admission, err := NewAdmission(AdmissionConfig{Objects: c.Objects, Nodes: c.Nodes, Revocations: c.Revocations, Now: c.Now})
 	if err != nil {
 		return nil, err
 	}
 	x := &Exchanger{
-		verifier:   c.Verifier,
-		admission:  admission,
-		registries: make(map[string]*registryauth.Issuer, len(c.Registries)),
-		now:        c.Now,
+		verifier:        c.Verifier,
+		admission:       admission,
+		replay:          c.Replay,
+		owners:          c.Owners,
+		serviceAccounts: c.ServiceAccounts,
+		registries:      make(map[string]*registryauth.Issuer, len(c.Registries)),
+		now:             c.Now,
 	}
 	if x.now == nil {
 		x.now = time.Now
@@ -96,9 +118,10 @@ func (x *Exchanger) SetPolicy(p *Policy) { x.policy.Store(p) }
 // learns on the way, so that the event is complete also when it fails.
 //
 // Steps go from cheap to dear, and each has its own error:
-// *UnknownServiceError, *oidc.Error, *GoneError, *NodeError,
-// *UnavailableError, *DeniedError, *AnonymousError. A scope that is not granted
-// is not an error (token specification): the token just has less access.
+// *UnknownServiceError, *oidc.Error, *GoneError, *NodeError, *RevokedError,
+// *ReplayError, *LimitError, *UnavailableError, *DeniedError, *AnonymousError. A
+// scope that is not granted is not an error (token specification): the token
+// just has less access.
 func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, caller Caller, event *Event) (registryauth.Token, error) {
 	registry, ok := x.registries[req.Service]
 	if !ok {
@@ -132,8 +155,9 @@ func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, call
 	return token, nil
 }
 
-// identify verifies the credential, if there is one, and has its identity
-// admitted. Anonymous callers have nothing to prove.
+// identify verifies the credential, if there is one, has its identity admitted,
+// and judges what other requests count for: they are counted only if nothing
+// else refuses them. Anonymous callers have nothing to prove.
 func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, caller Caller, event *Event) (Subject, error) {
 	if req.GrantType == registryauth.GrantAnonymous {
 		return Subject{}, nil
@@ -146,8 +170,21 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, call
 		}
 		return Subject{}, err
 	}
-	return x.admission.Admit(ctx, id, caller, event)
+	subject, err := x.admission.Admit(ctx, id, caller, event)
+	if err != nil {
+		return Subject{}, err
+	}
+	if err := x.judgeReplay(ctx, subject.Identity, caller, event); err != nil {
+		return Subject{}, err
+	}
+	if err := x.limitServiceAccount(ctx, subject.Identity); err != nil {
+		return Subject{}, err
+	}
+	return subject, nil
 }
+
+// remembers reports whether a credential was good before.
+func (x *Exchanger) remembers(credential string) bool { return x.verifier.Remembers(credential) }
 
 // issue returns the token last issued for the same thing while at least half
 // of its life and the 60 seconds that clients count on are left: a pull asks

@@ -22,6 +22,7 @@ type HandlerConfig struct {
 	Exchanger *Exchanger                 // required
 	Recorder  Recorder                   // required
 	Caller    func(*http.Request) Caller // required
+	Addresses Limiter                    // of requests without a good credential; required
 	Logger    *slog.Logger               // faults of ours; required
 	Now       func() time.Time           // nil means time.Now
 	InFlight  int                        // requests worked on at a time; required
@@ -36,13 +37,14 @@ type Handler struct {
 	logger    *slog.Logger
 	now       func() time.Time
 	attempts  *attempts
+	addresses *addressLimit
 	queue     *queue
 }
 
 // NewHandler returns the token endpoint.
 func NewHandler(c HandlerConfig) (*Handler, error) {
-	if c.Exchanger == nil || c.Recorder == nil || c.Caller == nil || c.Logger == nil || c.InFlight <= 0 {
-		return nil, errors.New("exchange: Exchanger, Recorder, Caller, Logger and InFlight are required")
+	if c.Exchanger == nil || c.Recorder == nil || c.Caller == nil || c.Addresses == nil || c.Logger == nil || c.InFlight <= 0 {
+		return nil, errors.New("exchange: Exchanger, Recorder, Caller, Addresses, Logger and InFlight are required")
 	}
 	h := &Handler{
 		exchanger: c.Exchanger,
@@ -56,7 +58,10 @@ func NewHandler(c HandlerConfig) (*Handler, error) {
 		h.now = time.Now
 	}
 	var err error
-	h.attempts, err = newAttempts()
+	if h.attempts, err = newAttempts(); err != nil {
+		return nil, err
+	}
+	h.addresses, err = newAddressLimit(c.Addresses, h.now)
 	return h, err
 }
 
@@ -99,14 +104,20 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req, err := registryauth.ParseRequest(r)
 	if err != nil {
 		h.fail(w, grantType, event, err)
+		h.addresses.failed(r.Context(), caller, event)
 		return
 	}
 	event.request(req)
 	event.Retry = h.attempts.repeats(r.Method, event, req)
-	token, err := h.exchanger.Exchange(r.Context(), req, caller, event)
+	var token registryauth.Token
+	err = h.addresses.admit(r.Context(), caller, req, event, h.exchanger.remembers)
+	if err == nil {
+		token, err = h.exchanger.Exchange(r.Context(), req, caller, event)
+	}
 	if err != nil {
 		h.fail(w, req.GrantType, event, err)
 		h.attempts.failed(r.Method, event, req)
+		h.addresses.failed(r.Context(), caller, event)
 		return
 	}
 	event.Status = http.StatusOK
@@ -139,6 +150,9 @@ func (h *Handler) classify(err error, event *Event) (registryauth.Failure, Resul
 		anonymous   *AnonymousError
 		gone        *GoneError
 		node        *NodeError
+		revoked     *RevokedError
+		replay      *ReplayError
+		limit       *LimitError
 		denied      *DeniedError
 		unavailable *UnavailableError
 	)
@@ -171,6 +185,16 @@ func (h *Handler) classify(err error, event *Event) (registryauth.Failure, Resul
 		return forbidden(gone.Error()), ResultRefused, gone.Reason()
 	case errors.As(err, &node):
 		return forbidden(node.Error()), ResultRefused, node.Reason()
+	case errors.As(err, &revoked):
+		return forbidden(revoked.Error()), ResultRefused, reasonRevoked
+	case errors.As(err, &replay):
+		event.Message = event.Replay.Message // who came first is for the operator
+		return forbidden(replay.Error()), ResultRefused, replay.Reason()
+	case errors.As(err, &limit):
+		return registryauth.Failure{
+			Status: http.StatusTooManyRequests, Code: "TOOMANYREQUESTS", OAuthError: "temporarily_unavailable",
+			Message: limit.Error(), RetryAfter: limit.Wait,
+		}, ResultRefused, limit.Reason()
 	case errors.As(err, &denied):
 		return forbidden(denied.Error()), ResultRefused, reasonDenied
 	case errors.As(err, &unavailable):

@@ -388,6 +388,7 @@ func TestServiceTwice(t *testing.T) {
 	r := newRig(t, nil)
 	_, err := exchange.New(exchange.Config{
 		Verifier: panickingVerifier{}, Policy: parsePolicy(t, testPolicy), Registries: []*registryauth.Issuer{r.issuer, r.issuer},
+		Revocations: revocations{}, Replay: exchange.ReplayOff, ServiceAccounts: unlimited,
 	})
 	if err == nil || !strings.Contains(err.Error(), "configured twice") {
 		t.Errorf("error %v", err)
@@ -543,10 +544,12 @@ func with(request *http.Request, key, value string) *http.Request {
 type verifierFunc func() (oidc.Identity, error)
 
 func (f verifierFunc) Verify(context.Context, string) (oidc.Identity, error) { return f() }
+func (verifierFunc) Remembers(string) bool                                   { return false }
 
 type panickingVerifier struct{}
 
 func (panickingVerifier) Verify(_ context.Context, raw string) (oidc.Identity, error) { panic(raw) }
+func (panickingVerifier) Remembers(raw string) bool                                   { panic(raw) }
 
 type noKeys struct{}
 

@@ -108,6 +108,10 @@ func (e *Event) Remedy() string {
 		return "delete the pod: what made it makes another one, whose token names a node that is there"
 	case reasonCaller:
 		return "the token was sent from " + e.Caller + "; if neither the pod's node nor a NAT of yours has this address, somebody else has the token: delete the pod to end it"
+	case reasonReplayed:
+		return "if both callers are the pod's node, by two of its addresses, let node.proof say so; if not, somebody else has the token: delete the pod to end it"
+	case reasonRevoked:
+		return administrator + " can end a revocation (pullpass revoke undo)"
 	}
 	return ""
 }

@@ -103,6 +103,11 @@ type rigConfig struct {
 	keys          registryauth.Keys
 	caller        func(*http.Request) exchange.Caller
 	inFlight      int
+	revocations   exchange.Revocations
+	replay        exchange.ReplayMode
+	owners        exchange.Owners
+	limits        exchange.Limiter // of both kinds
+	wrap          func(exchange.Verifier) exchange.Verifier
 	nodeOptional  bool // the verifier takes tokens without a node
 }
 
@@ -115,6 +120,9 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 		caller:        callerOf,
 		recorder:      r,
 		inFlight:      100,
+		revocations:   revocations{},
+		replay:        exchange.ReplayOff,
+		limits:        unlimited,
 	}
 	dir := t.TempDir()
 	keys := signingKeys()
@@ -139,6 +147,9 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 		})
 		must(t, err)
 	}
+	if c.wrap != nil {
+		c.verifier = c.wrap(c.verifier)
+	}
 	if c.keys == nil {
 		managed, err := registryauth.NewManagedKeys(registryauth.ManagedKeysConfig{
 			Dir: filepath.Join(dir, "keys"), Algorithm: registryauth.ES256, Trust: registryauth.TrustCertificate,
@@ -158,19 +169,24 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 	})
 	must(t, err)
 	r.exchanger, err = exchange.New(exchange.Config{
-		Verifier:   c.verifier,
-		Objects:    c.objects,
-		Nodes:      c.nodes,
-		Registries: []*registryauth.Issuer{r.issuer, other},
-		Policy:     parsePolicy(t, c.policy),
-		CacheSize:  c.cacheSize,
-		Now:        r.Now,
+		Verifier:        c.verifier,
+		Objects:         c.objects,
+		Nodes:           c.nodes,
+		Revocations:     c.revocations,
+		Replay:          c.replay,
+		Owners:          c.owners,
+		ServiceAccounts: c.limits,
+		Registries:      []*registryauth.Issuer{r.issuer, other},
+		Policy:          parsePolicy(t, c.policy),
+		CacheSize:       c.cacheSize,
+		Now:             r.Now,
 	})
 	must(t, err)
 	r.handler, err = exchange.NewHandler(exchange.HandlerConfig{
 		Exchanger: r.exchanger,
 		Recorder:  c.recorder,
 		Caller:    c.caller,
+		Addresses: c.limits,
 		Logger:    slog.New(slog.NewJSONHandler(r.log, nil)),
 		Now:       r.Now,
 		InFlight:  c.inFlight,

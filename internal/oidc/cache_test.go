@@ -56,6 +56,13 @@ func TestOnlyTheSameTokenIsRemembered(t *testing.T) {
 	if !f.cache.entries.Contains(sha256.Sum256([]byte(raw))) {
 		t.Error("the token is not remembered by its SHA-256")
 	}
+	if !f.Remembers(raw) || f.Remembers(raw+"AA") || f.Remembers(raw[:len(raw)-2]) || f.Remembers("") {
+		t.Error("another token is said to be remembered, or this one is not")
+	}
+	f.clock.advance(time.Hour)
+	if f.Remembers(raw) {
+		t.Error("a token that has ended is said to be remembered")
+	}
 }
 
 // Mistake: strangers fill a cache.

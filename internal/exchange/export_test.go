@@ -1,0 +1,4 @@
+package exchange
+
+// Joined makes keys, for tests.
+var Joined = joined

@@ -1,0 +1,145 @@
+package exchange
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// Limiter bounds how often something may happen, by key. It always answers,
+// and within its own time limit: an implementation that shares its buckets with
+// other replicas counts by itself while they cannot be reached. A limit is then
+// neither open to everybody nor closed to all. Implementations must be safe for
+// concurrent use.
+type Limiter interface {
+	// Take takes one from the bucket of key and returns 0; or it takes none and
+	// returns how long it will be until one is there.
+	Take(ctx context.Context, key string) time.Duration
+}
+
+// LimitError refuses a request because there were too many before it.
+type LimitError struct {
+	reason string
+	what   string
+	Wait   time.Duration // until the next one may come
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("too many requests %s; try again in %d s", e.what, (e.Wait+time.Second-1)/time.Second)
+}
+
+// Reason is limited_service_account or limited_address.
+func (e *LimitError) Reason() string { return e.reason }
+
+// limitServiceAccount takes a request from the limit of its ServiceAccount. It
+// comes after everything that refuses an identity as a whole: who holds a
+// revoked or a stolen token must not use up what the pods need.
+func (x *Exchanger) limitServiceAccount(ctx context.Context, id *oidc.Identity) error {
+	wait := x.serviceAccounts.Take(ctx, joined("serviceAccount", id.Cluster, id.Namespace, id.ServiceAccount.Name, id.ServiceAccount.UID))
+	if wait <= 0 {
+		return nil
+	}
+	return &LimitError{reason: reasonServiceAccountLimit, what: "of this ServiceAccount (limits.perServiceAccount)", Wait: wait}
+}
+
+// spentRemembered bounds the addresses that are known to have spent their
+// limit. One that is forgotten has another credential checked, and is back.
+const spentRemembered = 10_000
+
+// addressLimit bounds what strangers make of us: garbage must cost those who
+// send it more than it costs us. Behind one address may be all nodes of a
+// cluster, which must not be starved by their own number. So
+//
+//   - a good credential takes nothing. One that fails (400 or 401) takes one from
+//     its address afterwards, and a request without any takes one beforehand;
+//   - an address that has spent its limit is noted until the next one is there.
+//     Until then its credentials are refused before any signature is checked,
+//     and without a question to a store, save those that are remembered as good:
+//     they cost next to nothing;
+//   - the GET with which containerd repeats a refused POST takes nothing and is
+//     judged: its answer is the one that people are shown.
+//
+// Requests that are worked on at the same time may all pass before the first of
+// them fails; the queue bounds how many. Of IPv6, a /64 counts as one
+// address: a caller can choose freely within it.
+type addressLimit struct {
+	limiter Limiter
+	spent   *lru.Cache[netip.Prefix, time.Time] // until when
+	now     func() time.Time
+}
+
+func newAddressLimit(limiter Limiter, now func() time.Time) (*addressLimit, error) {
+	spent, err := lru.New[netip.Prefix, time.Time](spentRemembered)
+	return &addressLimit{limiter: limiter, spent: spent, now: now}, err
+}
+
+// admit judges a request before its credential is. remembers says whether a
+// credential was good before.
+func (l *addressLimit) admit(ctx context.Context, caller Caller, req registryauth.Request, event *Event, remembers func(string) bool) error {
+	if event.Retry {
+		return nil
+	}
+	from := network(caller.Address)
+	wait := l.wait(from)
+	switch {
+	case req.GrantType == registryauth.GrantAnonymous:
+		if wait <= 0 {
+			wait = l.take(ctx, from)
+		}
+	case wait > 0 && remembers(req.Credential.Reveal()):
+		return nil
+	}
+	if wait <= 0 {
+		return nil
+	}
+	return &LimitError{reason: reasonAddressLimit, what: "without a good credential from this address (limits.perAddress)", Wait: wait}
+}
+
+// failed takes what a refused request costs its address. A caller that has gone
+// away in the meantime pays all the same.
+func (l *addressLimit) failed(ctx context.Context, caller Caller, event *Event) {
+	if event.Status != http.StatusBadRequest && event.Status != http.StatusUnauthorized {
+		return
+	}
+	if event.Retry || event.GrantType == string(registryauth.GrantAnonymous) {
+		return // it was paid for
+	}
+	if from := network(caller.Address); l.wait(from) <= 0 {
+		l.take(context.WithoutCancel(ctx), from)
+	}
+}
+
+func (l *addressLimit) take(ctx context.Context, from netip.Prefix) time.Duration {
+	wait := l.limiter.Take(ctx, joined("address", from.String()))
+	if wait > 0 {
+		l.spent.Add(from, l.now().Add(wait))
+	}
+	return wait
+}
+
+// wait returns how long the address has to wait, as far as that is noted.
+func (l *addressLimit) wait(from netip.Prefix) time.Duration {
+	until, ok := l.spent.Peek(from)
+	if !ok {
+		return 0
+	}
+	return until.Sub(l.now())
+}
+
+// network is what counts as one address. All that have none are one.
+func network(a netip.Addr) netip.Prefix {
+	a = plainAddress(a)
+	bits := 32
+	if a.Is6() {
+		bits = 64
+	}
+	p, _ := a.Prefix(bits) // the zero Prefix for no address
+	return p
+}

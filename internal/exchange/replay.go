@@ -1,0 +1,144 @@
+package exchange
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+)
+
+// Owners remembers who was the first to use something. An error means that this
+// cannot be known now; Exchanger says what becomes of the request.
+// Implementations must be safe for concurrent use and return within their own
+// time limit.
+type Owners interface {
+	// Own makes owner the owner of key until the given time, unless it has one,
+	// and returns whose it is.
+	Own(ctx context.Context, key, owner string, until time.Time) (string, error)
+}
+
+// ReplayMode says what becomes of a caller who presents a token that another
+// one presented first.
+type ReplayMode string
+
+// The modes.
+const (
+	ReplayOff     ReplayMode = "off"
+	ReplayAudit   ReplayMode = "audit"   // grant, but write down what enforce would have done
+	ReplayEnforce ReplayMode = "enforce" // refuse
+)
+
+// ReplayReason says in one word why a caller did not pass. The set is closed:
+// it is a metric label.
+type ReplayReason string
+
+// The reasons.
+const (
+	ReplayOtherCaller   ReplayReason = "other_caller"
+	ReplayCallerUnknown ReplayReason = "caller_unknown" // it has no address of its own
+	ReplayUnavailable   ReplayReason = "unavailable"    // nobody can say who came first
+)
+
+// Replay says whether a caller is the first one that presented its token. Both
+// are named node/NAME/UID if they proved to be the token's node, or else
+// address/IP.
+type Replay struct {
+	Mode   ReplayMode `json:"mode"`
+	Passed bool       `json:"passed"`
+	Owner  string     `json:"owner,omitempty"`  // who came first
+	Caller string     `json:"caller,omitempty"` // who came now
+	// Reason says in one word why the caller did not pass, Message in more.
+	Reason  ReplayReason `json:"reason,omitempty"`
+	Message string       `json:"message,omitempty"`
+}
+
+// ReplayError refuses a caller who is not the first one that presented its
+// token, or of whom that cannot be said.
+type ReplayError struct{ reason, message string }
+
+func (e *ReplayError) Error() string { return e.message }
+
+// Reason is token_replayed or caller_unknown.
+func (e *ReplayError) Reason() string { return e.reason }
+
+// judgeReplay makes the first caller of a token id its owner until the token
+// ends, and refuses every other one. The kubelet gives a token to the runtime of
+// its own node alone, so all requests of a pull, and those that are repeated,
+// come from one caller.
+//
+// What makes a caller is the best that is known of it. One that proved to be
+// the token's node is that node, by whichever of its addresses it comes. Of
+// any other, the whole address counts, also of IPv6: all nodes of a network
+// share one /64. It says less where addresses are translated on the way:
+// nodes behind the same one look like one, and a node behind several looks
+// like several.
+func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller Caller, event *Event) error {
+	if x.replay == ReplayOff {
+		return nil
+	}
+	r := &Replay{Mode: x.replay, Caller: ownerOf(id, event.Proof, caller)}
+	event.Replay = r
+	if r.Caller == "" {
+		r.Reason = ReplayCallerUnknown
+		r.Message = "it cannot be said whether the caller is the first one that presented this token (state.replay): its address is not known, " +
+			"or is that of a trusted proxy; let the proxy send X-Forwarded-For, or leave it out of trustedProxies if it is a node"
+		return r.refusal(reasonCallerUnknown)
+	}
+	owner, err := x.owners.Own(ctx, joined(id.Cluster, id.TokenID), r.Caller, id.Expiry)
+	switch {
+	case err != nil:
+		r.Reason, r.Message = ReplayUnavailable, err.Error()
+		if r.Mode == ReplayEnforce {
+			return &UnavailableError{reason: reasonOwners, Err: err}
+		}
+		return nil
+	case owner != r.Caller:
+		r.Owner, r.Reason = owner, ReplayOtherCaller
+		r.Message = fmt.Sprintf("%s presented this token, which is that of %s (state.replay)", r.Caller, owner)
+		return r.refusal(reasonReplayed)
+	}
+	r.Owner, r.Passed = owner, true
+	return nil
+}
+
+func (r *Replay) refusal(reason string) error {
+	if r.Mode != ReplayEnforce {
+		return nil
+	}
+	if reason == reasonReplayed {
+		// Who came first is for the operator: the caller may be a thief.
+		return &ReplayError{reason, "another caller presented this token first, and it counts for that one alone (state.replay)"}
+	}
+	return &ReplayError{reason, r.Message}
+}
+
+// ownerOf names a caller, or is empty if nothing tells it from others.
+func ownerOf(id *oidc.Identity, proof *Proof, caller Caller) string {
+	if proof != nil && proof.Passed {
+		return "node/" + id.Node.Name + "/" + id.Node.UID
+	}
+	address := plainAddress(caller.Address)
+	if !address.IsValid() || caller.ViaProxy {
+		return ""
+	}
+	return "address/" + address.String()
+}
+
+// joined returns a key of several parts. Different parts make different keys.
+func joined(parts ...string) string {
+	size := 0
+	for _, part := range parts {
+		size += len(part) + len("123:")
+	}
+	var b strings.Builder
+	b.Grow(size)
+	for _, part := range parts {
+		b.WriteString(strconv.Itoa(len(part)))
+		b.WriteByte(':')
+		b.WriteString(part)
+	}
+	return b.String()
+}

@@ -1,0 +1,50 @@
+package exchange
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+)
+
+// Revocations knows what operators have revoked: token ids, pods,
+// ServiceAccounts and nodes, for a time.
+//
+// It is asked for every request, so it answers from memory. Every error means
+// that it is not known who is revoked: the request is answered 503, because
+// nobody who may be revoked is granted anything. Implementations must be safe
+// for concurrent use.
+type Revocations interface {
+	// Revoked returns the revocation that refuses an identity, or nil.
+	Revoked(id *oidc.Identity) (*Revocation, error)
+}
+
+// Revocation is an operator's refusal of every token that names a target. It is
+// part of an Event; the caller is told Reason alone.
+type Revocation struct {
+	Target string    `json:"target"` // its kind and name, as people write them
+	By     string    `json:"by"`     // the operator
+	Reason string    `json:"reason"`
+	Until  time.Time `json:"until"`
+}
+
+// RevokedError refuses an identity that an operator has revoked.
+type RevokedError struct{ Reason string }
+
+func (e *RevokedError) Error() string { return fmt.Sprintf("revoked by an operator: %q", e.Reason) }
+
+// revoked judges an identity whose node was found.
+func (a *Admission) revoked(id *oidc.Identity, event *Event) error {
+	if a.revocations == nil {
+		return nil
+	}
+	revocation, err := a.revocations.Revoked(id)
+	if err != nil {
+		return &UnavailableError{reason: reasonRevocations, Err: err}
+	}
+	if revocation == nil {
+		return nil
+	}
+	event.Revocation = revocation
+	return &RevokedError{Reason: revocation.Reason}
+}
