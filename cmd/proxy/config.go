@@ -155,21 +155,23 @@ func (s Signing) paths() []string { return nonEmpty(s.CertFile, s.KeyFile, s.CAF
 // State says where state is kept that several proxies share.
 type State struct {
 	Redis  Redis  `json:"redis"`
-	Replay string `json:"replay"` // off
+	Replay string `json:"replay"` // off, audit or enforce
 }
 
-// Redis is not in this version: every field has to be empty.
+// Redis is where several proxies share their state.
 type Redis struct {
-	Addresses    []string `json:"addresses"`
+	Addresses    []string `json:"addresses"` // host:port of Redis, of Sentinels, or of nodes of a Cluster; empty: in memory
 	Username     string   `json:"username"`
 	PasswordFile string   `json:"passwordFile"`
 	TLS          RedisTLS `json:"tls"`
-	MasterName   string   `json:"masterName"`
+	MasterName   string   `json:"masterName"` // not empty: addresses are Sentinels
 }
 
-// RedisTLS is the TLS of connections to Redis.
+// RedisTLS says by which CAs Redis is believed: those of a file or those of the
+// system. Neither means no TLS.
 type RedisTLS struct {
-	CAFile string `json:"caFile"`
+	CAFile    string `json:"caFile"`
+	SystemCAs bool   `json:"systemCAs"`
 }
 
 // Limits bound how often tokens may be asked for.
@@ -286,7 +288,7 @@ func ParseConfig(data []byte, name, dir string) (*Config, error) {
 			*field.name = filepath.Join(dir, *field.name)
 		}
 	}
-	c.Warnings = c.warnings(d.set)
+	c.Warnings = c.warnings()
 	return c, nil
 }
 

@@ -56,6 +56,10 @@ func (c *Config) files() []configFile {
 			configFile{path + "managedDir", &signing.ManagedDir, keyDirectory},
 		)
 	}
+	files = append(files,
+		configFile{"state.redis.passwordFile", &c.State.Redis.PasswordFile, readableFile},
+		configFile{"state.redis.tls.caFile", &c.State.Redis.TLS.CAFile, readableFile},
+	)
 	files = append(files, listedFiles("policyFiles", c.PolicyFiles)...)
 	return append(files, configFile{"audit.file", &c.Audit.File, writtenFile})
 }
@@ -180,7 +184,7 @@ func (c *Config) CheckListeners(insecureHTTP bool) error {
 	return errors.Join(faults...)
 }
 
-func (c *Config) warnings(set map[string]bool) []string {
+func (c *Config) warnings() []string {
 	var warnings []string
 	warn := func(path, text string) {
 		warnings = append(warnings, (&ConfigFault{File: c.name, Path: path, Problem: text}).Error())
@@ -189,10 +193,8 @@ func (c *Config) warnings(set map[string]bool) []string {
 		warn("admin.address", fmt.Sprintf("is not a loopback address (%s); health and metrics need no credential, so let nobody reach it who should not read them", quoteValue(c.Admin.Address)))
 	}
 	c.proofWarnings(warn)
-	for _, path := range []string{"limits.perServiceAccount", "limits.perAddress"} {
-		if set[path] {
-			warn(path, "is not enforced in this version yet")
-		}
+	if c.State.Replay != modeOff && len(c.State.Redis.Addresses) == 0 {
+		warn("state.replay", "is "+c.State.Replay+" without Redis: a replica knows nothing of what others were presented; set state.redis.addresses, or run one replica")
 	}
 	return warnings
 }

@@ -18,15 +18,12 @@ import (
 
 const (
 	maxTokenLifetime = time.Hour // of issued tokens: they cannot be recalled
-	maxNameBytes     = 255       // of services, issuers of registries, file names
+	maxRate          = 1_000_000 // of limits, as internal/state has it; so is maxFillTime
+	maxFillTime      = 24 * time.Hour
+	maxNameBytes     = 255 // of services, issuers of registries, file names
 	maxAudienceBytes = 512
 	maxPathBytes     = 4095
 )
-
-// notInThisVersion ends the fault of a setting that is part of the format, but
-// that this version cannot enforce. To ignore it would open what its author
-// means to close.
-const notInThisVersion = "is not in this version yet (%s); %s"
 
 // configValidator finds what is wrong with the values of a configuration, also
 // when parts of it could not be decoded. About those parts it says nothing more.
@@ -179,29 +176,48 @@ func (v *configValidator) signing(path string, s *Signing) {
 }
 
 func (v *configValidator) state(s *State) {
-	if n := len(s.Redis.Addresses); n > 0 {
-		v.fault("state.redis.addresses", notInThisVersion, quoteValue(s.Redis.Addresses[0]), "remove it and run one replica")
-	}
-	for _, f := range []struct{ name, value string }{
-		{"username", s.Redis.Username}, {"passwordFile", s.Redis.PasswordFile}, {"tls.caFile", s.Redis.TLS.CAFile}, {"masterName", s.Redis.MasterName},
-	} {
-		if f.value != "" {
-			v.fault("state.redis."+f.name, notInThisVersion, quoteValue(f.value), "remove it")
+	v.redis("state.redis", &s.Redis)
+	v.oneOf("state.replay", s.Replay, modeOff, modeAudit, modeEnforce)
+}
+
+func (v *configValidator) redis(path string, r *Redis) {
+	for i, address := range r.Addresses {
+		host, port, err := net.SplitHostPort(address)
+		if number, numberErr := strconv.ParseUint(port, 10, 16); err != nil || numberErr != nil || host == "" || number == 0 {
+			v.fault(fmt.Sprintf("%s.addresses[%d]", path, i), "is not an address (%s); write host:port", quoteValue(address))
 		}
 	}
-	if s.Replay == modeAudit || s.Replay == modeEnforce {
-		v.fault("state.replay", notInThisVersion, s.Replay, "set it to "+modeOff)
-	} else {
-		v.oneOf("state.replay", s.Replay, modeOff)
+	v.unique(len(r.Addresses), path+".addresses[%d]", func(i int) string { return r.Addresses[i] })
+	if len(r.Addresses) == 0 {
+		for _, f := range []struct{ name, value string }{
+			{"username", r.Username}, {"passwordFile", r.PasswordFile}, {"tls.caFile", r.TLS.CAFile}, {"masterName", r.MasterName},
+		} {
+			if f.value != "" {
+				v.fault(path+"."+f.name, "has no use without addresses (%s); name them, or remove it and run one replica", quoteValue(f.value))
+			}
+		}
+		if r.TLS.SystemCAs {
+			v.fault(path+".tls.systemCAs", "has no use without addresses (true); name them, or remove it and run one replica")
+		}
+	}
+	if r.Username != "" && r.PasswordFile == "" {
+		v.fault(path+".passwordFile", "is missing; without a password, connections would be those of the default user and not of username (%s)", quoteValue(r.Username))
+	}
+	if r.TLS.CAFile != "" && r.TLS.SystemCAs {
+		v.fault(path+".tls", "has caFile and systemCAs; keep one of them")
 	}
 }
 
 func (v *configValidator) limit(path string, l Limit) {
-	if l.Rate <= 0 {
-		v.fault(path+".rate", "must be more than 0 (%s); write requests per second", strconv.FormatFloat(l.Rate, 'g', -1, 64))
+	inRange := l.Rate > 0 && l.Rate <= maxRate
+	if !inRange {
+		v.fault(path+".rate", "is out of range (%s); write requests per second, more than 0 and at most %d", strconv.FormatFloat(l.Rate, 'g', -1, 64), maxRate)
 	}
-	if l.Burst < 1 || l.Burst > math.MaxInt32 {
+	switch {
+	case l.Burst < 1 || l.Burst > math.MaxInt32:
 		v.fault(path+".burst", "is out of range (%d); use 1 to %d", l.Burst, math.MaxInt32)
+	case inRange && float64(l.Burst)/l.Rate > maxFillTime.Seconds():
+		v.fault(path+".burst", "takes longer than %s to come back at this rate (%d); make it smaller, or the rate greater", Duration(maxFillTime), l.Burst)
 	}
 }
 

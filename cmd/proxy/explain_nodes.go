@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
@@ -36,7 +37,11 @@ func (e explanation) admit(ctx context.Context, cfg *Config, objects *objects, i
 	if o.as != "" {
 		checks = exchange.NodeChecks{}
 	}
-	admission, err := exchange.NewAdmission(exchange.AdmissionConfig{Objects: objects, Nodes: map[string]exchange.NodeChecks{id.Cluster: checks}})
+	revocations, closeList := e.revocations(ctx, cfg)
+	defer closeList()
+	admission, err := exchange.NewAdmission(exchange.AdmissionConfig{
+		Objects: objects, Nodes: map[string]exchange.NodeChecks{id.Cluster: checks}, Revocations: revocations,
+	})
 	if err != nil {
 		return exchange.Subject{}, false, err
 	}
@@ -47,6 +52,9 @@ func (e explanation) admit(ctx context.Context, cfg *Config, objects *objects, i
 	case reason != "":
 		e.line("REFUSED", err.Error())
 		e.line("reason", reason)
+		if r := event.Revocation; r != nil {
+			e.line("revoked", fmt.Sprintf("%s until %s, by %q", r.Target, r.Until.UTC().Format(time.RFC3339), r.By))
+		}
 		return exchange.Subject{}, true, nil
 	case err != nil:
 		return exchange.Subject{}, false, err
@@ -57,19 +65,38 @@ func (e explanation) admit(ctx context.Context, cfg *Config, objects *objects, i
 	return subject, e.proof(event.Proof, configured, o), nil
 }
 
+// revocations reads who is revoked, or says why that is not judged.
+func (e explanation) revocations(ctx context.Context, cfg *Config) (judged exchange.Revocations, closeList func()) {
+	list, closeList, err := openRevocations(cfg)
+	if errors.Is(err, errNoRedis) {
+		return nil, func() {}
+	}
+	if err == nil {
+		if _, err = list.List(ctx); err == nil {
+			return revocations{list}, closeList
+		}
+		closeList()
+	}
+	e.line("revocations", "are not judged: "+err.Error())
+	return nil, func() {}
+}
+
 // refusal returns the reason if err refuses an identity, and nothing if it only
 // says that something could not be known.
 func refusal(err error) string {
 	var (
-		gone  *exchange.GoneError
-		node  *exchange.NodeError
-		token *oidc.Error
+		gone    *exchange.GoneError
+		node    *exchange.NodeError
+		revoked *exchange.RevokedError
+		token   *oidc.Error
 	)
 	switch {
 	case errors.As(err, &gone):
 		return gone.Reason()
 	case errors.As(err, &node):
 		return node.Reason()
+	case errors.As(err, &revoked):
+		return "revoked"
 	case errors.As(err, &token):
 		return string(token.Reason)
 	}

@@ -50,7 +50,7 @@ short-lived bearer token that the registry checks by itself.`,
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.AddCommand(serveCommand(), checkCommand(), explainCommand(), auditCommand(), registryConfigCommand(), kubeletConfigCommand(), pullSecretsCommand(), keysCommand(), versionCommand())
+	root.AddCommand(serveCommand(), checkCommand(), explainCommand(), auditCommand(), registryConfigCommand(), kubeletConfigCommand(), pullSecretsCommand(), keysCommand(), revokeCommand(), versionCommand())
 
 	err := root.ExecuteContext(ctx)
 	switch {

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/state"
 )
 
 // unknownService stands for every service that is not configured.
@@ -35,6 +38,8 @@ type metrics struct {
 	duration     *prometheus.HistogramVec
 	legacyTokens *prometheus.CounterVec
 	callerProofs *prometheus.CounterVec
+	replays      *prometheus.CounterVec
+	limited      *prometheus.CounterVec
 	reloads      *prometheus.CounterVec
 	lastReload   *prometheus.GaugeVec
 }
@@ -69,6 +74,13 @@ func newMetrics(version string, cfg *Config, issuers issuerStates) *metrics {
 			Name: "pullpass_caller_proofs_total",
 			Help: "Callers by whether they are the node of their token; reason says why not.",
 		}, []string{"cluster", "mode", "result", "reason"}),
+		replays: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pullpass_replays_total",
+			Help: "Tokens by whether their first caller presented them: passed, or why that was not so or not known.",
+		}, []string{"cluster", "mode", "result"}),
+		limited: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pullpass_limited_total", Help: "Token requests that were refused because there were too many, by the limit.",
+		}, []string{"limit"}),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pullpass_reloads_total",
 			Help: "Readings of files, the first one included; after a failure the last good files stay in use.",
@@ -90,7 +102,7 @@ func newMetrics(version string, cfg *Config, issuers issuerStates) *metrics {
 	})
 	buildInfo.Set(1)
 	m.registry.MustRegister(
-		m.exchanges, m.duration, m.legacyTokens, m.callerProofs, m.reloads, m.lastReload, buildInfo, newIssuerCollector(issuers),
+		m.exchanges, m.duration, m.legacyTokens, m.callerProofs, m.replays, m.limited, m.reloads, m.lastReload, buildInfo, newIssuerCollector(issuers),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -121,6 +133,12 @@ func (m *metrics) Record(event *exchange.Event) {
 			result = "passed"
 		}
 		m.callerProofs.WithLabelValues(cluster, string(p.Mode), result, string(p.Reason)).Inc()
+	}
+	if r := event.Replay; r != nil {
+		m.replays.WithLabelValues(cluster, string(r.Mode), cmp.Or(string(r.Reason), "passed")).Inc()
+	}
+	if limit, ok := strings.CutPrefix(event.Reason, "limited_"); ok {
+		m.limited.WithLabelValues(limit).Inc()
 	}
 }
 
@@ -165,6 +183,25 @@ func (m *metrics) watchKubernetes(cluster string, status func() kube.ClusterStat
 		confirmations: prometheus.NewDesc("pullpass_kubernetes_confirmations_total",
 			"Objects that were not known and asked for by name: found, gone, or failed if that could not be known.", []string{"result"}, labels),
 	})
+}
+
+// watchRedis shows how Redis answers, and how far its revocations are known.
+func (m *metrics) watchRedis(redis func() state.RedisStatus, revocations func() state.RevocationsStatus) {
+	gauge := func(name, help string, value func() float64) {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+	}
+	gauge("pullpass_redis_healthy", "1 if Redis answered the last call.", func() float64 {
+		if redis().Healthy {
+			return 1
+		}
+		return 0
+	})
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "pullpass_redis_failures_total", Help: "Calls that Redis did not answer.",
+	}, func() float64 { return float64(redis().Failures) }))
+	gauge("pullpass_revocations", "Revocations that count now.", func() float64 { return float64(revocations().Entries) })
+	gauge("pullpass_revocations_read_timestamp_seconds", "When the list of revocations was last read; 0: never.",
+		func() float64 { return timestamp(revocations().Read) })
 }
 
 // watchPodEvents shows how many events on pods were lost, by cluster.

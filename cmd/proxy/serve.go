@@ -67,6 +67,7 @@ type service struct {
 	verifier  *oidc.Verifier
 	objects   *objects
 	policy    *exchange.Policy // in use; belongs to its reload
+	shared    *sharedState
 	exchanger *exchange.Exchanger
 	keys      map[string]*signingKeys // by service
 	tls       *serverTLS              // nil: plain HTTP
@@ -111,8 +112,13 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 	if err != nil {
 		return nil, err
 	}
+	if s.shared, err = openState(cfg); err != nil {
+		return nil, err
+	}
 	s.exchanger, err = exchange.New(exchange.Config{
-		Verifier: s.verifier, Objects: s.objects, Nodes: nodes, Registries: registries, Policy: s.policy,
+		Verifier: s.verifier, Objects: s.objects, Nodes: nodes, Revocations: s.shared.revocations,
+		Replay: exchange.ReplayMode(cfg.State.Replay), Owners: s.shared.owners, ServiceAccounts: s.shared.serviceAccounts,
+		Registries: registries, Policy: s.policy,
 	})
 	if err != nil {
 		return nil, err
@@ -129,6 +135,7 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 		Exchanger: s.exchanger,
 		Recorder:  recorders{s.audit, s.metrics, s.podEvents},
 		Caller:    callerOf(cfg.Server.TrustedProxies),
+		Addresses: s.shared.addresses,
 		Logger:    logger,
 		InFlight:  maxInFlight,
 		Waiting:   maxWaiting,
@@ -139,6 +146,9 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 	s.ready = &readiness{kinds: map[string]func() []check{"issuers": s.checkIssuers, "signingKeys": s.checkSigningKeys}}
 	if len(s.objects.connected) > 0 {
 		s.ready.kinds["kubernetes"] = func() []check { return s.objects.checks(cfg) }
+	}
+	if s.shared.redis != nil {
+		s.ready.kinds["redis"] = s.shared.check
 	}
 	s.public = publicHandler(handler, http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates))
 	s.admin = adminHandler(s.ready, s.metrics.handler())
@@ -162,6 +172,9 @@ func (s *service) watchMetrics() {
 	}
 	for _, c := range s.objects.connected {
 		s.metrics.watchKubernetes(c.name, c.Status)
+	}
+	if s.shared.redis != nil {
+		s.metrics.watchRedis(s.shared.redis.Status, s.shared.list.Status)
 	}
 	s.metrics.watchPodEvents(s.podEvents.Failures)
 	s.metrics.watchAudit(s.audit.Failures)
@@ -223,6 +236,9 @@ func (s *service) run(ctx context.Context) error {
 	for _, c := range s.objects.connected {
 		others.Go(func() error { c.Run(background); return nil })
 	}
+	if s.shared.list != nil {
+		others.Go(func() error { s.shared.list.Run(background); return nil })
+	}
 	others.Go(func() error { s.podEvents.Run(background); return nil })
 	for _, keys := range s.keys {
 		if keys.run != nil {
@@ -245,7 +261,7 @@ func (s *service) run(ctx context.Context) error {
 	})
 	err = group.Wait()
 	stopBackground()
-	return errors.Join(err, others.Wait(), s.audit.Close())
+	return errors.Join(err, others.Wait(), s.shared.close(), s.audit.Close())
 }
 
 // watched names the files that are re-read when they change. ctx ends what a

@@ -56,7 +56,9 @@ func adminHandler(ready, metrics http.Handler) http.Handler {
 type check struct {
 	Name    string `json:"name"`
 	Healthy bool   `json:"healthy"`
-	Message string `json:"message,omitempty"`
+	// Tolerated marks a dependency without which the proxy serves all the same.
+	Tolerated bool   `json:"tolerated,omitempty"`
+	Message   string `json:"message,omitempty"`
 }
 
 // readiness answers /readyz. One cluster's issuer that is down must not take
@@ -77,7 +79,7 @@ func (rd *readiness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		report.Checks[kind] = checks()
 		healthy := false
 		for _, c := range report.Checks[kind] {
-			healthy = healthy || c.Healthy
+			healthy = healthy || c.Healthy || c.Tolerated
 		}
 		report.Ready = report.Ready && healthy
 	}

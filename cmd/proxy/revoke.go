@@ -1,0 +1,224 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pullpass/pullpass/internal/state"
+)
+
+// revokeTimeout bounds a command's conversation with Redis.
+const revokeTimeout = 10 * time.Second
+
+// revokeOptions say what is revoked, and by whom.
+type revokeOptions struct {
+	config, tokenID, podUID, serviceAccount, node, by string
+}
+
+func revokeCommand() *cobra.Command {
+	var o revokeOptions
+	var reason string
+	var lifetime time.Duration
+	command := &cobra.Command{
+		Use:   "revoke",
+		Short: "Refuse the tokens of a pod, a ServiceAccount or a node, or one token, for a time",
+		Long: `Refuse one token, or all tokens of a pod, a ServiceAccount or a node, on every
+replica within a second. Tokens that registries have already are not recalled:
+they live for registries[].tokenLifetime.
+
+A revocation ends by itself, by default when the tokens of now have ended
+(the longest clusters[].maxTokenLifetime). What is to be refused for good
+belongs into the deny rules of the policy. A caller is told the reason; audit
+events name who revoked as well.
+
+Revocations are kept in Redis (state.redis).`,
+		Example: `  pullpass revoke --config pullpass.yaml --token-id JTI=63ef7a8c-1d81-4c97-8f89-724a51634a91 --reason "found in a log"
+  pullpass revoke --config pullpass.yaml --node prod-eu/worker-17 --for 4h --reason "being examined"
+  pullpass revoke list --config pullpass.yaml
+  pullpass revoke undo --config pullpass.yaml --node prod-eu/worker-17`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd.Context(), func(ctx context.Context, cfg *Config, list *state.RedisRevocations, target state.Target) error {
+				if !cmd.Flags().Changed("for") {
+					lifetime = longestTokenLifetime(cfg)
+				}
+				until := time.Now().Add(lifetime)
+				if err := list.Add(ctx, state.Revocation{Target: target, By: o.by, Reason: reason, Until: until}); err != nil {
+					return err
+				}
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "revoked %s until %s, by %s: %q\n", targetName(target), until.UTC().Format(time.RFC3339), o.by, reason)
+				return err
+			})
+		},
+	}
+	o.flags(command)
+	command.Flags().StringVar(&reason, "reason", "", "why; callers are told")
+	command.Flags().DurationVar(&lifetime, "for", 0, "how long, such as 4h (default the longest clusters[].maxTokenLifetime)")
+	if err := command.MarkFlagRequired("reason"); err != nil {
+		panic(err) // the flag was defined two lines before
+	}
+	command.AddCommand(revokeListCommand(), revokeUndoCommand())
+	return command
+}
+
+func revokeUndoCommand() *cobra.Command {
+	var o revokeOptions
+	command := &cobra.Command{
+		Use:     "undo",
+		Short:   "End a revocation before its time",
+		Example: `  pullpass revoke undo --config pullpass.yaml --pod-uid da2e7a3c-63e8-4855-9874-2073194456f5`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd.Context(), func(ctx context.Context, _ *Config, list *state.RedisRevocations, target state.Target) error {
+				if err := list.Remove(ctx, target, o.by); err != nil {
+					return fmt.Errorf("%s: %w", targetName(target), err)
+				}
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "no longer revoked: %s, by %s\n", targetName(target), o.by)
+				return err
+			})
+		},
+	}
+	o.flags(command)
+	return command
+}
+
+func revokeListCommand() *cobra.Command {
+	var config string
+	command := &cobra.Command{
+		Use:     "list",
+		Short:   "Show what is revoked now",
+		Example: `  pullpass revoke list --config pullpass.yaml`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := LoadConfig(config)
+			if err != nil {
+				return err
+			}
+			list, closeList, err := openRevocations(cfg)
+			if err != nil {
+				return err
+			}
+			defer closeList()
+			ctx, cancel := context.WithTimeout(cmd.Context(), revokeTimeout)
+			defer cancel()
+			all, err := list.List(ctx)
+			if err != nil {
+				return err
+			}
+			return printRevocations(cmd.OutOrStdout(), all)
+		},
+	}
+	configFlag(command, &config)
+	return command
+}
+
+// printRevocations quotes what people wrote.
+func printRevocations(out io.Writer, all []state.Revocation) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "REVOKED\tSINCE\tUNTIL\tBY\tREASON")
+	for _, r := range all {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%q\t%q\n", targetName(r.Target), r.Since.UTC().Format(time.RFC3339), r.Until.UTC().Format(time.RFC3339), r.By, r.Reason)
+	}
+	return w.Flush()
+}
+
+func (o *revokeOptions) flags(command *cobra.Command) {
+	configFlag(command, &o.config)
+	flags := command.Flags()
+	flags.StringVar(&o.tokenID, "token-id", "", "one token: its jti, as in the audit log, with or without JTI=")
+	flags.StringVar(&o.podUID, "pod-uid", "", "all tokens of a pod, by its UID")
+	flags.StringVar(&o.serviceAccount, "service-account", "", "all tokens of a ServiceAccount: CLUSTER/NAMESPACE/NAME")
+	flags.StringVar(&o.node, "node", "", "all tokens that name a node: CLUSTER/NAME")
+	flags.StringVar(&o.by, "by", operator(), "who does it, for the audit log")
+	targets := []string{"token-id", "pod-uid", "service-account", "node"}
+	command.MarkFlagsMutuallyExclusive(targets...)
+	command.MarkFlagsOneRequired(targets...)
+}
+
+// run connects and has the target revoked, or the opposite.
+func (o *revokeOptions) run(ctx context.Context, do func(context.Context, *Config, *state.RedisRevocations, state.Target) error) error {
+	cfg, err := LoadConfig(o.config)
+	if err != nil {
+		return err
+	}
+	target, err := o.target(cfg)
+	if err != nil {
+		return err
+	}
+	list, closeList, err := openRevocations(cfg)
+	if err != nil {
+		return err
+	}
+	defer closeList()
+	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
+	defer cancel()
+	return do(ctx, cfg, list, target)
+}
+
+// target refuses what no token can name: a slip would revoke nobody, unnoticed.
+func (o *revokeOptions) target(cfg *Config) (state.Target, error) {
+	t := state.Target{}
+	var fault error
+	switch {
+	case o.tokenID != "":
+		t = state.Target{Kind: state.TargetToken, Name: strings.TrimPrefix(o.tokenID, "JTI=")}
+	case o.podUID != "":
+		t = state.Target{Kind: state.TargetPod, Name: o.podUID}
+	case o.serviceAccount != "":
+		parts := strings.Split(o.serviceAccount, "/")
+		if len(parts) != 3 || slices.Contains(parts, "") {
+			return t, fmt.Errorf("--service-account %q is not CLUSTER/NAMESPACE/NAME", o.serviceAccount)
+		}
+		t = state.Target{Kind: state.TargetServiceAccount, Cluster: parts[0], Namespace: parts[1], Name: parts[2]}
+		fault = knownCluster(cfg, "--service-account", t.Cluster)
+	case o.node != "":
+		parts := strings.Split(o.node, "/")
+		if len(parts) != 2 || slices.Contains(parts, "") {
+			return t, fmt.Errorf("--node %q is not CLUSTER/NAME", o.node)
+		}
+		t = state.Target{Kind: state.TargetNode, Cluster: parts[0], Name: parts[1]}
+		fault = knownCluster(cfg, "--node", t.Cluster)
+	default:
+		return t, errors.New("--token-id, --pod-uid, --service-account or --node is empty; write what is to be revoked")
+	}
+	return t, fault
+}
+
+func knownCluster(cfg *Config, flag, name string) error {
+	if slices.ContainsFunc(cfg.Clusters, func(c Cluster) bool { return c.Name == name }) {
+		return nil
+	}
+	return fmt.Errorf("%s: cluster %q is not configured (clusters[].name)", flag, name)
+}
+
+func longestTokenLifetime(cfg *Config) time.Duration {
+	var longest time.Duration
+	for i := range cfg.Clusters {
+		longest = max(longest, cfg.Clusters[i].MaxTokenLifetime.Duration())
+	}
+	return longest
+}
+
+// operator is who this process says that it is: it proves nothing, as whoever
+// can write to Redis can write any name.
+func operator() string {
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = cmp.Or(u.Username, u.Uid)
+	}
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	return name
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/state"
+)
+
+// sharedState is what several replicas must know together: in Redis, or in the
+// memory of the only one.
+type sharedState struct {
+	redis *state.Redis // nil: in memory
+	// list is what Redis knows of revocations; nil: without Redis, nobody can
+	// revoke.
+	list *state.RedisRevocations
+
+	owners          exchange.Owners
+	revocations     exchange.Revocations
+	serviceAccounts exchange.Limiter
+	addresses       exchange.Limiter
+}
+
+// openState connects to nothing yet.
+func openState(cfg *Config) (*sharedState, error) {
+	local, err := state.NewMemory(state.MemoryConfig{})
+	if err != nil {
+		return nil, err
+	}
+	s := &sharedState{owners: local}
+	var limits taker = local
+	if len(cfg.State.Redis.Addresses) == 0 {
+		s.revocations = revocations{state.NewMemoryRevocations(nil)}
+	} else {
+		if s.redis, err = openRedis(cfg); err != nil {
+			return nil, err
+		}
+		s.list = state.NewRedisRevocations(s.redis)
+		s.owners, s.revocations = s.redis, revocations{s.list}
+		limits = state.FallbackLimits{Shared: s.redis, Local: local}
+	}
+	s.serviceAccounts = limiter{limits, state.Limit(cfg.Limits.PerServiceAccount)}
+	s.addresses = limiter{limits, state.Limit(cfg.Limits.PerAddress)}
+	return s, nil
+}
+
+func openRedis(cfg *Config) (*state.Redis, error) {
+	r := cfg.State.Redis
+	config := state.RedisConfig{Addresses: r.Addresses, MasterName: r.MasterName, Username: r.Username, PasswordFile: r.PasswordFile}
+	if r.TLS.CAFile != "" || r.TLS.SystemCAs {
+		config.TLS = &state.RedisTLS{CAFile: r.TLS.CAFile}
+	}
+	return state.OpenRedis(config)
+}
+
+func (s *sharedState) close() error {
+	if s.redis == nil {
+		return nil
+	}
+	return s.redis.Close()
+}
+
+// check says how Redis answers. A proxy without it goes on serving, so it is
+// ready; but not before it has read once who is revoked, because until then it
+// can grant nothing.
+func (s *sharedState) check() []check {
+	status, list := s.redis.Status(), s.list.Status()
+	c := check{Name: "redis", Healthy: status.Healthy && list.LastFailure == "", Tolerated: !list.Read.IsZero()}
+	switch {
+	case list.Read.IsZero():
+		c.Message = "the list of revocations has not been read yet, so nothing is granted"
+	case !c.Healthy:
+		c.Message = "limits count for this replica alone, and the list of revocations is that of " + list.Read.UTC().Format(time.RFC3339)
+	}
+	switch {
+	case c.Healthy:
+	case !status.Healthy && status.LastFailure != "":
+		c.Message += ": " + status.LastFailure
+	case list.LastFailure != "":
+		c.Message += ": " + list.LastFailure
+	}
+	return []check{c}
+}
+
+type taker interface {
+	Take(ctx context.Context, key string, limit state.Limit, cost int) (ok bool, wait time.Duration, err error)
+}
+
+// limiter is one limit of the configuration.
+type limiter struct {
+	buckets taker
+	limit   state.Limit
+}
+
+// Take implements exchange.Limiter.
+func (l limiter) Take(ctx context.Context, key string) time.Duration {
+	ok, wait, err := l.buckets.Take(ctx, key, l.limit, 1)
+	switch {
+	case ok:
+		return 0
+	case err == nil:
+		return wait
+	default:
+		// Nobody waits for the answer any more, or the limit is none, which the
+		// configuration was checked for. Neither lets anything pass.
+		return time.Second
+	}
+}
+
+// revocations tells exchange what state knows.
+type revocations struct {
+	list interface {
+		Revoked(id *oidc.Identity) (*state.Revocation, error)
+	}
+}
+
+// Revoked implements exchange.Revocations.
+func (r revocations) Revoked(id *oidc.Identity) (*exchange.Revocation, error) {
+	revoked, err := r.list.Revoked(id)
+	if err != nil || revoked == nil {
+		return nil, err
+	}
+	return &exchange.Revocation{Target: targetName(revoked.Target), By: revoked.By, Reason: revoked.Reason, Until: revoked.Until}, nil
+}
+
+// targetName writes a target as the flags of pullpass revoke take it.
+func targetName(t state.Target) string {
+	switch t.Kind {
+	case state.TargetToken:
+		return "--token-id " + t.Name
+	case state.TargetPod:
+		return "--pod-uid " + t.Name
+	case state.TargetServiceAccount:
+		return "--service-account " + t.Cluster + "/" + t.Namespace + "/" + t.Name
+	case state.TargetNode:
+		return "--node " + t.Cluster + "/" + t.Name
+	}
+	return string(t.Kind) + " " + t.Name
+}
+
+// errNoRedis is told to operators who want to revoke.
+var errNoRedis = errors.New("revocations are kept in Redis, and none is configured (state.redis.addresses); a deny rule of the policy refuses without it")
+
+// openRevocations is for commands. It connects to nothing yet.
+func openRevocations(cfg *Config) (*state.RedisRevocations, func(), error) {
+	if len(cfg.State.Redis.Addresses) == 0 {
+		return nil, nil, errNoRedis
+	}
+	redis, err := openRedis(cfg)
+	if err != nil {
+		return nil, nil, fmt.Errorf("state.redis: %w", err)
+	}
+	return state.NewRedisRevocations(redis), func() { _ = redis.Close() }, nil
+}
