@@ -44,7 +44,7 @@ registries: [{service: registry.example.com, issuer: pullpass.example.com}]
 policyFiles: [policy.yaml]
 `), "plain", "/etc/pullpass")
 	must(t, err)
-	// Written out, an empty list is a list, and limits are worth a warning.
+	// Written out, an empty list is a list.
 	shown.Warnings, shown.name, plain.name = nil, "", ""
 	left, err := yaml.Marshal(shown)
 	must(t, err)

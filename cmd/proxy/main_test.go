@@ -21,7 +21,7 @@ func TestScripts(t *testing.T) {
 // Help is the manual that is always at hand: every command has an example.
 func TestHelpHasExamples(t *testing.T) {
 	t.Parallel()
-	for _, command := range []string{"", "serve", "check", "explain", "audit", "registry-config", "keys init", "keys rotate", "keys list"} {
+	for _, command := range []string{"", "serve", "check", "explain", "audit", "registry-config", "keys init", "keys rotate", "keys list", "revoke", "revoke list", "revoke undo"} {
 		var stdout, stderr bytes.Buffer
 		if code := run(t.Context(), append(strings.Fields(command), "--help"), nil, &stdout, &stderr); code != 0 {
 			t.Errorf("pullpass %s --help: exit code %d: %s", command, code, stderr.String())

@@ -223,7 +223,9 @@ func TestManyNodesBehindOneAddress(t *testing.T) {
 func TestWhatTakesFromAnAddress(t *testing.T) {
 	t.Parallel()
 	down := func(c *rigConfig) {
-		c.verifier = verifierFunc(func() (oidc.Identity, error) { return oidc.Identity{}, &oidc.Error{Reason: oidc.ReasonUnavailable, Message: "down"} })
+		c.verifier = verifierFunc(func() (oidc.Identity, error) {
+			return oidc.Identity{}, &oidc.Error{Reason: oidc.ReasonUnavailable, Message: "down"}
+		})
 	}
 	for _, test := range []struct {
 		name     string
