@@ -1,0 +1,247 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/state"
+	"github.com/pullpass/pullpass/internal/state/statetest"
+)
+
+// withRedis are the fields of a configuration that shares its state.
+func withRedis(address, replay string) string {
+	return fmt.Sprintf("state: {redis: {addresses: [%q]}, replay: %s}\nlimits: {perServiceAccount: {rate: 0.01, burst: 3}, perAddress: {rate: 0.01, burst: 2}}\n", address, replay)
+}
+
+// clientFrom calls from another address of this machine.
+func (p *proxy) clientFrom(address string) *http.Client {
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		TLSClientConfig: p.client.Transport.(*http.Transport).TLSClientConfig, DisableKeepAlives: true, DialContext: dialer.DialContext,
+	}}
+}
+
+// podToken is a token of another pod, of a ServiceAccount of its own.
+func podToken(t *testing.T, name string) string {
+	t.Helper()
+	claims := tokenClaims("https://issuer.example.com")
+	claims["jti"], claims["sub"] = "id-of-"+name, "system:serviceaccount:team-a:"+name
+	kubernetes := claims["kubernetes.io"].(object)
+	kubernetes["serviceaccount"] = map[string]string{"name": name, "uid": "uid-of-" + name}
+	kubernetes["pod"] = map[string]string{"name": name, "uid": "pod-of-" + name}
+	return signToken(t, claims)
+}
+
+// revoke runs a command of pullpass revoke and returns what it printed.
+func (p *proxy) revoke(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), append(append([]string{"revoke"}, args...), "--config", filepath.Join(p.dir, "pullpass.yaml")), nil, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// What one replica learns counts on the other: limits and owners at once,
+// revocations within a second.
+func TestServeSharesStateInRedis(t *testing.T) {
+	t.Parallel()
+	redis := statetest.Redis(t)
+	a, b := startService(t, withRedis(redis.Address(), "enforce")), startService(t, withRedis(redis.Address(), "enforce"))
+
+	busy := podToken(t, "busy")
+	for i, p := range []*proxy{a, b, a} {
+		if status := p.status(t, busy); status != http.StatusOK {
+			t.Fatalf("request %d: status %d", i, status)
+		}
+	}
+	b.expect(t, busy, http.StatusTooManyRequests, "limited_service_account")
+
+	stolen := podToken(t, "stolen")
+	a.expect(t, stolen, http.StatusOK, "")
+	if status := b.statusFrom(t, b.clientFrom("127.0.0.2"), stolen); status != http.StatusForbidden {
+		t.Errorf("a replay on the other replica: %d", status)
+	}
+	if e := b.lastEvent(t); e.Reason != "token_replayed" || e.Replay.Owner != "address/127.0.0.1" || e.Replay.Caller != "address/127.0.0.2" {
+		t.Errorf("event %+v, replay %+v", e, e.Replay)
+	}
+	b.expect(t, stolen, http.StatusOK, "") // from the owner
+
+	code, stdout, stderr := a.revoke(t, "--pod-uid", "pod-of-stolen", "--reason", "taken over", "--by", "alice", "--for", "1h")
+	if code != 0 || !strings.Contains(stdout, "revoked --pod-uid pod-of-stolen until ") || !strings.Contains(stdout, `by alice: "taken over"`) {
+		t.Fatalf("exit code %d: %s%s", code, stdout, stderr)
+	}
+	started := time.Now()
+	eventually(t, "both replicas refuse", func() bool {
+		return b.status(t, stolen) == http.StatusForbidden && a.status(t, stolen) == http.StatusForbidden
+	})
+	if took := time.Since(started); took > 5*time.Second { // a second, on a machine with nothing else to do
+		t.Errorf("a revocation took %s", took)
+	}
+	if e := b.lastEvent(t); e.Reason != "revoked" || e.Revocation.By != "alice" || e.Revocation.Target != "--pod-uid pod-of-stolen" ||
+		!strings.Contains(e.Message, "taken over") || strings.Contains(e.Message, "alice") {
+		t.Errorf("event %+v, revocation %+v", e, e.Revocation)
+	}
+	if _, stdout, stderr = b.revoke(t, "list"); !strings.Contains(stdout, "--pod-uid pod-of-stolen") || !strings.Contains(stdout, `"taken over"`) {
+		t.Errorf("list: %s%s", stdout, stderr)
+	}
+	write(t, a.dir, "token.jwt", stolen)
+	var explained bytes.Buffer
+	if code := run(t.Context(), []string{"explain", "--config", filepath.Join(a.dir, "pullpass.yaml"), "--token-file", filepath.Join(a.dir, "token.jwt")}, nil, &explained, &explained); code != 0 ||
+		!strings.Contains(explained.String(), `by "alice"`) || !strings.Contains(explained.String(), "taken over") {
+		t.Errorf("explain: %s", &explained)
+	}
+	if code, stdout, stderr = b.revoke(t, "undo", "--pod-uid", "pod-of-stolen", "--by", "bob"); code != 0 || !strings.Contains(stdout, "no longer revoked: --pod-uid pod-of-stolen, by bob") {
+		t.Errorf("undo: %d %s%s", code, stdout, stderr)
+	}
+	eventually(t, "both replicas serve again", func() bool {
+		return a.status(t, stolen) != http.StatusForbidden && b.status(t, stolen) != http.StatusForbidden
+	})
+
+	// Two replicas, one bucket: it has two units.
+	a.expect(t, "a.b.c", http.StatusUnauthorized, "token_malformed")
+	a.expect(t, "a.b.d", http.StatusUnauthorized, "token_malformed")
+	b.expect(t, "a.b.e", http.StatusUnauthorized, "token_malformed") // and learns that nothing is left
+	b.expect(t, "a.b.f", http.StatusTooManyRequests, "limited_address")
+
+	_, metrics := b.fetch(t, "http://"+b.admin+"/metrics")
+	for _, want := range []string{
+		`pullpass_limited_total{limit="address"} 1`, `pullpass_replays_total{cluster="prod",mode="enforce",result="other_caller"} 1`,
+		"pullpass_redis_healthy 1", "pullpass_revocations 0", "pullpass_redis_failures_total 0",
+	} {
+		if !strings.Contains(metrics, want+"\n") {
+			t.Errorf("/metrics has no line %s", want)
+		}
+	}
+	if _, body := b.fetch(t, "http://"+b.admin+"/readyz"); !strings.Contains(body, `"redis":[{"name":"redis","healthy":true,"tolerated":true}]`) {
+		t.Errorf("/readyz: %s", body)
+	}
+}
+
+// Without Redis, what was known counts on, and each replica counts for itself.
+func TestServeWithRedisDown(t *testing.T) {
+	t.Parallel()
+	redis := statetest.Redis(t)
+	p := startService(t, withRedis(redis.Address(), "enforce"))
+	seen, revoked := podToken(t, "seen"), podToken(t, "revoked")
+	p.expect(t, seen, http.StatusOK, "")
+	if code, _, stderr := p.revoke(t, "--node", "prod/node1", "--reason", "examined"); code != 0 {
+		t.Fatal(stderr)
+	}
+	eventually(t, "the node is revoked", func() bool { return p.status(t, seen) == http.StatusForbidden })
+	if code, _, stderr := p.revoke(t, "undo", "--node", "prod/node1"); code != 0 {
+		t.Fatal(stderr)
+	}
+	eventually(t, "the node is not revoked", func() bool { return p.status(t, seen) == http.StatusOK })
+	if code, _, stderr := p.revoke(t, "--token-id", "JTI=id-of-revoked", "--reason", "stolen"); code != 0 {
+		t.Fatal(stderr)
+	}
+	eventually(t, "the token is revoked", func() bool { return p.status(t, revoked) == http.StatusForbidden })
+
+	redis.Kill()
+	p.expect(t, revoked, http.StatusForbidden, "revoked")
+	unseen := podToken(t, "unseen")
+	p.expect(t, unseen, http.StatusServiceUnavailable, "replay_unavailable")
+	for range 3 {
+		p.expect(t, seen, http.StatusOK, "") // its owner is known, and the local bucket is full
+	}
+	p.expect(t, seen, http.StatusTooManyRequests, "limited_service_account")
+	p.expect(t, "a.b.c", http.StatusUnauthorized, "token_malformed")
+	p.expect(t, "a.b.d", http.StatusUnauthorized, "token_malformed")
+	p.expect(t, "a.b.e", http.StatusUnauthorized, "token_malformed")
+	p.expect(t, "a.b.f", http.StatusTooManyRequests, "limited_address")
+
+	status, body := p.fetch(t, "http://"+p.admin+"/readyz")
+	if status != http.StatusOK || !strings.Contains(body, `"redis":[{"name":"redis","healthy":false,"tolerated":true,"message":"limits count for this replica alone`) {
+		t.Errorf("/readyz: %d %s", status, body)
+	}
+	if _, metrics := p.fetch(t, "http://"+p.admin+"/metrics"); !strings.Contains(metrics, "pullpass_redis_healthy 0\n") || !strings.Contains(metrics, "pullpass_revocations 1\n") {
+		t.Error("/metrics does not say that Redis is down, or forgot the revocation")
+	}
+	if code, _, stderr := p.revoke(t, "--token-id", "x", "--reason", "y"); code != 1 || !strings.Contains(stderr, "redis") {
+		t.Errorf("revoke without Redis: %d %s", code, stderr)
+	}
+	redis.Start()
+	eventually(t, "Redis answers again", func() bool { return p.status(t, unseen) == http.StatusOK })
+	p.expect(t, revoked, http.StatusForbidden, "revoked") // also by what the replica wrote back
+}
+
+// Who is revoked is not known before the list was read once: nobody gets
+// anything until then, and no load balancer sends anybody.
+func TestServeBeforeRevocationsAreRead(t *testing.T) {
+	t.Parallel()
+	p := startServiceWith(t, withRedis(freeAddress(t), "off"), nil)
+	p.expect(t, podToken(t, "web"), http.StatusServiceUnavailable, "revocations_unavailable")
+	status, body := p.fetch(t, "http://"+p.admin+"/readyz")
+	if status != http.StatusServiceUnavailable || !strings.Contains(body, "has not been read yet, so nothing is granted") {
+		t.Errorf("/readyz: %d %s", status, body)
+	}
+}
+
+// One replica needs no Redis for limits and replay, and says so of revocations.
+func TestServeKeepsStateInMemory(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "state: {replay: audit}\nlimits: {perServiceAccount: {rate: 0.01, burst: 2}}\n")
+	raw := podToken(t, "web")
+	p.expect(t, raw, http.StatusOK, "")
+	if status := p.statusFrom(t, p.clientFrom("127.0.0.2"), raw); status != http.StatusOK || p.lastEvent(t).Replay.Reason != "other_caller" {
+		t.Errorf("status %d, event %+v", status, p.lastEvent(t).Replay)
+	}
+	p.expect(t, raw, http.StatusTooManyRequests, "limited_service_account")
+	if code, _, stderr := p.revoke(t, "--token-id", "x", "--reason", "y"); code != 1 || !strings.Contains(stderr, "state.redis.addresses") || !strings.Contains(stderr, "deny rule") {
+		t.Errorf("revoke without Redis: %d %s", code, stderr)
+	}
+	if _, body := p.fetch(t, "http://"+p.admin+"/readyz"); strings.Contains(body, "redis") {
+		t.Errorf("/readyz: %s", body)
+	}
+}
+
+// A slip in a target would revoke nobody, unnoticed.
+func TestRevokeRefuses(t *testing.T) {
+	t.Parallel()
+	p := newTestService(t, withRedis("127.0.0.1:1", "off"), nil)
+	for want, args := range map[string][]string{
+		`cluster "prd" is not configured`:   {"--node", "prd/node1"},
+		`cluster "x" is not configured`:     {"--service-account", "x/team-a/web"},
+		`is not CLUSTER/NAME`:               {"--node", "node1"},
+		`is not CLUSTER/NAMESPACE/NAME`:     {"--service-account", "prod//web"},
+		"is empty; write what":              {"--token-id", ""},
+		"at least one of the flags":         {},
+		"none of the others can be":         {"--token-id", "x", "--node", "prod/node1"},
+		"until":                             {"--token-id", "x", "--for", "-1h"},
+		"reason is needed":                  {"--token-id", "x", "--reason", ""},
+		`required flag(s) "reason" not set`: nil,
+	} {
+		if args == nil {
+			args = []string{"--token-id", "x"}
+		} else {
+			args = append([]string{"--reason", "why"}, args...)
+		}
+		if code, _, stderr := p.revoke(t, args...); code != 1 || !strings.Contains(stderr, want) {
+			t.Errorf("%q: exit code %d, %s; want %s", args, code, stderr, want)
+		}
+	}
+}
+
+// What the configuration allows as a limit is one: nothing else would pass.
+func TestLimitsAtTheirBounds(t *testing.T) {
+	t.Parallel()
+	memory, err := state.NewMemory(state.MemoryConfig{})
+	must(t, err)
+	for i, limit := range []Limit{{Rate: maxRate, Burst: 1}, {Rate: 1. / 86400, Burst: 1}, {Rate: 25000, Burst: 2147483647}} {
+		v := &configValidator{configDecoder: &configDecoder{}}
+		if v.limit("limit", limit); len(v.faults) > 0 {
+			t.Errorf("%+v: %v", limit, v.faults[0])
+		}
+		if wait := (limiter{memory, state.Limit(limit)}).Take(t.Context(), fmt.Sprint(i)); wait != 0 {
+			t.Errorf("%+v: wait %s", limit, wait)
+		}
+	}
+	if wait := (limiter{memory, state.Limit{}}).Take(t.Context(), "x"); wait <= 0 {
+		t.Error("a limit that is none lets everything pass")
+	}
+}
