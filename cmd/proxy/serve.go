@@ -237,7 +237,7 @@ func (s *service) run(ctx context.Context) error {
 		others.Go(func() error { c.Run(background); return nil })
 	}
 	if s.shared.list != nil {
-		others.Go(func() error { s.shared.list.Run(background); return nil })
+		others.Go(func() error { s.shared.run(background, s.logger); return nil })
 	}
 	others.Go(func() error { s.podEvents.Run(background); return nil })
 	for _, keys := range s.keys {

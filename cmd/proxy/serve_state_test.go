@@ -86,6 +86,13 @@ func TestServeSharesStateInRedis(t *testing.T) {
 		!strings.Contains(e.Message, "taken over") || strings.Contains(e.Message, "alice") {
 		t.Errorf("event %+v, revocation %+v", e, e.Revocation)
 	}
+	logged := func(want string) {
+		t.Helper()
+		for _, p := range []*proxy{a, b} {
+			eventually(t, "each replica logs the change once", func() bool { return strings.Count(p.log.String(), want) == 1 })
+		}
+	}
+	logged(`"msg":"revoked","target":"--pod-uid pod-of-stolen","by":"alice","reason":"taken over"`)
 	if _, stdout, stderr = b.revoke(t, "list"); !strings.Contains(stdout, "--pod-uid pod-of-stolen") || !strings.Contains(stdout, `"taken over"`) {
 		t.Errorf("list: %s%s", stdout, stderr)
 	}
@@ -101,6 +108,8 @@ func TestServeSharesStateInRedis(t *testing.T) {
 	eventually(t, "both replicas serve again", func() bool {
 		return a.status(t, stolen) != http.StatusForbidden && b.status(t, stolen) != http.StatusForbidden
 	})
+
+	logged(`"msg":"no longer revoked","target":"--pod-uid pod-of-stolen","by":"bob"`)
 
 	// Two replicas, one bucket: it has two units.
 	a.expect(t, "a.b.c", http.StatusUnauthorized, "token_malformed")

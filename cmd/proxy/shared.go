@@ -4,12 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/state"
 )
+
+// changeInterval is how long a change of revocations may stay unlogged. It
+// counts as soon as it is known.
+const changeInterval = time.Second
 
 // sharedState is what several replicas must know together: in Redis, or in the
 // memory of the only one.
@@ -84,6 +90,37 @@ func (s *sharedState) check() []check {
 		c.Message += ": " + list.LastFailure
 	}
 	return []check{c}
+}
+
+// run follows the revocations until ctx ends, and logs each change with who and
+// why: that is how it is known who revoked, and who ended it.
+func (s *sharedState) run(ctx context.Context, logger *slog.Logger) {
+	var following sync.WaitGroup
+	following.Go(func() { s.list.Run(ctx) })
+	defer following.Wait()
+	known := map[state.Target]state.Change{}
+	tick := time.NewTicker(changeInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		changes := map[state.Target]state.Change{}
+		for _, c := range s.list.Changes() {
+			changes[c.Target] = c
+			if old, ok := known[c.Target]; ok && old.Removed == c.Removed && old.Since.Equal(c.Since) {
+				continue
+			}
+			what := "revoked"
+			if c.Removed {
+				what = "no longer revoked"
+			}
+			logger.Info(what, "target", targetName(c.Target), "by", c.By, "reason", c.Reason, "since", c.Since, "until", c.Until)
+		}
+		known = changes
+	}
 }
 
 type taker interface {

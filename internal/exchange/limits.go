@@ -2,7 +2,6 @@ package exchange
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"time"
@@ -31,9 +30,9 @@ type LimitError struct {
 	Wait   time.Duration // until the next one may come
 }
 
-func (e *LimitError) Error() string {
-	return fmt.Sprintf("too many requests %s; try again in %d s", e.what, (e.Wait+time.Second-1)/time.Second)
-}
+// Error does not say how long to wait, which is in Retry-After: events on pods
+// that are the same are counted and not repeated.
+func (e *LimitError) Error() string { return "too many requests " + e.what + "; try again later" }
 
 // Reason is limited_service_account or limited_address.
 func (e *LimitError) Reason() string { return e.reason }

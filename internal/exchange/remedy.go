@@ -110,6 +110,8 @@ func (e *Event) Remedy() string {
 		return "the token was sent from " + e.Caller + "; if neither the pod's node nor a NAT of yours has this address, somebody else has the token: delete the pod to end it"
 	case reasonReplayed:
 		return "if both callers are the pod's node, by two of its addresses, let node.proof say so; if not, somebody else has the token: delete the pod to end it"
+	case reasonServiceAccountLimit:
+		return "the runtime tries again by itself; if it goes on, see who uses this ServiceAccount, or let " + administrator + " raise limits.perServiceAccount"
 	case reasonRevoked:
 		return administrator + " can end a revocation (pullpass revoke undo)"
 	}

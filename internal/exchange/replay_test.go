@@ -63,6 +63,9 @@ func TestReplayEnforced(t *testing.T) {
 			t.Errorf("replay %+v", e.Replay)
 		}
 	}
+	if key := exchange.Joined("prod", "63ef7a8c-1d81-4c97-8f89-724a51634a91"); len(o.owner) != 1 || o.owner[key] == "" {
+		t.Errorf("owners %v", o.owner)
+	}
 	if !o.until.Equal(r.Now().Add(time.Hour)) {
 		t.Errorf("owned until %s, not until the token ends", o.until)
 	}
