@@ -79,6 +79,17 @@ type file struct {
 	Clusters    []Cluster  `json:"clusters"`
 	Registries  []registry `json:"registries"`
 	PolicyFiles []string   `json:"policyFiles"`
+	Limits      limits     `json:"limits"`
+}
+
+type limits struct {
+	PerServiceAccount limit `json:"perServiceAccount"`
+	PerAddress        limit `json:"perAddress"`
+}
+
+type limit struct {
+	Rate  float64 `json:"rate"`
+	Burst int     `json:"burst"`
 }
 
 type server struct {

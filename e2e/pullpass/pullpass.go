@@ -48,6 +48,9 @@ type Proxy struct {
 	secrets map[string]bool // tokens that were presented or issued: none may appear in what the process writes
 }
 
+// plenty is what no test asks for: the load of many nodes comes from one ServiceAccount and one address here.
+var plenty = limit{Rate: 100_000, Burst: 100_000}
+
 // Start runs Pullpass until the test ends. Its TLS certificate is of ca.
 func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 	t.Helper()
@@ -72,6 +75,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		Clusters:    config.Clusters,
 		Registries:  []registry{{Service: config.Service, Issuer: Issuer, Signing: config.Signing}},
 		PolicyFiles: []string{policy},
+		Limits:      limits{plenty, plenty},
 	}, "", "  ")
 	if err != nil {
 		t.Fatal(err)
