@@ -148,9 +148,10 @@ func credentialID(jti string) string {
 }
 
 // Recorder receives the event of every request, after the answer was decided.
-// Implementations must be safe for concurrent use and must not block: an event
-// that cannot be written does not fail the exchange, so they count their own
-// failures. The event belongs to the Recorder from then on.
+// Implementations must be safe for concurrent use and delay an answer for a
+// bounded time at most: an event that cannot be written does not fail the
+// exchange, so they count their own failures. Nobody changes the event from
+// then on.
 type Recorder interface {
 	Record(*Event)
 }

@@ -3,8 +3,7 @@ package kube
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
+	"io/fs"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -60,7 +59,10 @@ func requireCA(config *rest.Config) error {
 // Kubeconfig returns the connection of the current context of a file. Relative
 // paths in it are relative to it.
 func Kubeconfig(file string) (*rest.Config, error) {
-	data, err := readKubeconfig(file)
+	data, err := readFile(file, maxKubeconfigBytes, "name a file that holds one context")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: give the path of a kubeconfig", err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -89,22 +91,6 @@ func Kubeconfig(file string) (*rest.Config, error) {
 		return nil, fmt.Errorf("%s: context %q: the server is not authenticated: give it an https URL and certificate-authority, without insecure-skip-tls-verify", file, config.CurrentContext)
 	}
 	return connection, nil
-}
-
-func readKubeconfig(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, fmt.Errorf("%w: give the path of a kubeconfig", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxKubeconfigBytes+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxKubeconfigBytes {
-		return nil, fmt.Errorf("%s: has more than %d bytes: name a file that holds one context", file, maxKubeconfigBytes)
-	}
-	return data, nil
 }
 
 // clients speak to one API server over the same connections.

@@ -100,7 +100,7 @@ func (m *Manifests) read(keys []string) error {
 	for _, cluster := range slices.Sorted(maps.Keys(m.files)) {
 		r.cluster = cluster
 		for _, name := range m.files[cluster] {
-			data, err := readFile(name)
+			data, err := readFile(name, maxManifestBytes, "split it into several files")
 			if err != nil {
 				r.fail(err)
 				continue
@@ -115,18 +115,20 @@ func (m *Manifests) read(keys []string) error {
 	return nil
 }
 
-func readFile(name string) ([]byte, error) {
+// readFile reads at most limit bytes. A larger file is an error that ends with
+// the remedy.
+func readFile(name string, limit int64, remedy string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxManifestBytes+1))
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err != nil {
 		return nil, err
 	}
-	if len(data) > maxManifestBytes {
-		return nil, fmt.Errorf("%s: has more than %d bytes: split it into several files", name, maxManifestBytes)
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("%s: has more than %d bytes: %s", name, limit, remedy)
 	}
 	return data, nil
 }

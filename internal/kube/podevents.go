@@ -29,10 +29,6 @@ const (
 	eventSource = "pullpass"
 	eventReason = "ImagePullDenied"
 
-	// reasonPodGone is exchange's word for a pod that was deleted: nobody could
-	// read its events.
-	reasonPodGone = "pod_gone"
-
 	// What is sent to one API server, so that events never starve the requests
 	// that answers depend on. The kubelet may send 50 events a second.
 	eventQPS     = 5
@@ -131,8 +127,10 @@ func (p *PodEvents) Record(e *exchange.Event) {
 // concernsPod reports whether people should find the refusal on the pod. An
 // identity that was not proven (Event.Claimed) sets no Pod: whoever can make up
 // a token could write on any pod. A pod is named by its UID, as names are reused.
+// Nobody could read the events of one that is gone.
 func concernsPod(e *exchange.Event) bool {
-	if e.Pod == nil || e.Pod.UID == "" || e.Retry || e.Reason == reasonPodGone {
+	podGone := (&exchange.GoneError{Kind: exchange.KindPod}).Reason()
+	if e.Pod == nil || e.Pod.UID == "" || e.Retry || e.Reason == podGone {
 		return false
 	}
 	return e.Result == exchange.ResultRefused || e.Result == exchange.ResultPartial || e.Result == exchange.ResultNone
