@@ -27,12 +27,12 @@ type auditTable struct {
 
 func (t *auditTable) row(e *exchange.Event) error {
 	if t.widths == nil {
-		t.widths = []int{20, 11, 40, 40, 32, 24} // what is usual
-		if err := t.write("TIME", "RESULT", "WHO", "TOKEN", "WHAT", "FROM", "WHY"); err != nil {
+		t.widths = []int{20, 26, 11, 40, 40, 32, 24} // what is usual
+		if err := t.write("TIME", "ID", "RESULT", "WHO", "TOKEN", "WHAT", "FROM", "WHY"); err != nil {
 			return err
 		}
 	}
-	return t.write(e.Time.UTC().Format(time.RFC3339), words(string(e.Result), strconv.Itoa(e.Status)),
+	return t.write(e.Time.UTC().Format(time.RFC3339), words(e.ID), words(string(e.Result), strconv.Itoa(e.Status)),
 		auditWho(e), auditToken(e), auditWhat(e), words(e.Caller, e.Client), auditWhy(e))
 }
 
@@ -52,8 +52,7 @@ func (t *auditTable) write(cells ...string) error {
 	return err
 }
 
-// auditWho names the subject. Only here stands what is not proven, and then it
-// begins with "claimed".
+// auditWho names the subject. What is not proven begins with "claimed".
 func auditWho(e *exchange.Event) string {
 	switch c := e.Claimed; {
 	case c != nil:
@@ -115,6 +114,16 @@ func auditWhy(e *exchange.Event) string {
 	}
 	if e.Proof != nil && !e.Proof.Passed && e.Proof.Mode == exchange.ProofAudit {
 		parts = append(parts, "caller is not proven to be the node, "+words(string(e.Proof.Reason)))
+	}
+	if r := e.Replay; r != nil && !r.Passed && r.Mode == exchange.ReplayAudit {
+		why := "replay " + words(string(r.Reason))
+		if r.Owner != "" {
+			why += ": " + words(r.Owner) + " came first with this token, not " + words(r.Caller)
+		}
+		parts = append(parts, why)
+	}
+	if r := e.Revocation; r != nil {
+		parts = append(parts, "revoked "+words(r.Target)+" until "+r.Until.UTC().Format(time.RFC3339)+", claimed by "+words(r.By))
 	}
 	return strings.Join(parts, "; ")
 }
