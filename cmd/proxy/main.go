@@ -32,6 +32,24 @@ var errReported = errors.New("reported")
 // run is the whole program, but for signals. It returns the exit code: 0 for
 // success, 1 for a failure.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := rootCommand()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errReported):
+		return 1
+	default:
+		fmt.Fprintf(stderr, "pullpass: %v\n", err)
+		return 1
+	}
+}
+
+func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pullpass",
 		Short: "Let Kubernetes pods pull images with their own ServiceAccount",
@@ -46,29 +64,16 @@ short-lived bearer token that the registry checks by itself.`,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.SetArgs(args)
-	root.SetIn(stdin)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
 	root.AddCommand(serveCommand(), checkCommand(), explainCommand(), auditCommand(), registryConfigCommand(), kubeletConfigCommand(), pullSecretsCommand(), keysCommand(), revokeCommand(), versionCommand())
-
-	err := root.ExecuteContext(ctx)
-	switch {
-	case err == nil:
-		return 0
-	case errors.Is(err, errReported):
-		return 1
-	default:
-		fmt.Fprintf(stderr, "pullpass: %v\n", err)
-		return 1
-	}
+	return root
 }
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Use:     "version",
+		Short:   "Print the version",
+		Example: `  pullpass version`,
+		Args:    cobra.NoArgs,
 		Run: func(cmd *cobra.Command, _ []string) {
 			fmt.Fprintln(cmd.OutOrStdout(), "pullpass", programVersion())
 		},

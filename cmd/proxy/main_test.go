@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
 )
 
 func TestMain(m *testing.M) {
@@ -18,16 +19,34 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{Dir: "testdata/script"})
 }
 
-// Help is the manual that is always at hand: every command has an example.
+// Help is the manual that is always at hand: every command has an example, and
+// begins with what people type.
 func TestHelpHasExamples(t *testing.T) {
 	t.Parallel()
-	for _, command := range []string{"", "serve", "check", "explain", "audit", "registry-config", "keys init", "keys rotate", "keys list", "revoke", "revoke list", "revoke undo"} {
+	seen := 0
+	var walk func(command *cobra.Command)
+	walk = func(command *cobra.Command) {
+		for _, child := range command.Commands() {
+			walk(child)
+		}
+		if !command.Runnable() && command.HasParent() {
+			return // a name for others, like keys
+		}
+		seen++
+		path := command.CommandPath()
 		var stdout, stderr bytes.Buffer
-		if code := run(t.Context(), append(strings.Fields(command), "--help"), nil, &stdout, &stderr); code != 0 {
-			t.Errorf("pullpass %s --help: exit code %d: %s", command, code, stderr.String())
+		args := append(strings.Fields(path)[1:], "--help")
+		if code := run(t.Context(), args, nil, &stdout, &stderr); code != 0 {
+			t.Errorf("%s --help: exit code %d: %s", path, code, stderr.String())
 		}
-		if !strings.Contains(stdout.String(), "Examples:\n  pullpass ") {
-			t.Errorf("pullpass %s --help has no example:\n%s", command, stdout.String())
+		_, examples, _ := strings.Cut(stdout.String(), "Examples:\n")
+		examples, _, _ = strings.Cut(examples, "\n\n")
+		if !strings.Contains("\n"+examples, "\n  "+path) {
+			t.Errorf("%s --help has no example of it:\n%s", path, stdout.String())
 		}
+	}
+	walk(rootCommand())
+	if seen < 15 {
+		t.Errorf("only %d commands were found", seen)
 	}
 }
