@@ -103,7 +103,7 @@ func (e *Event) Remedy() string {
 	case reasonDenied:
 		return denialRemedy(e.Rule)
 	case "service_account" + reasonGone:
-		return "see that the ServiceAccount is there, then replace the pod (kubectl rollout restart of what made it)"
+		return "see that the ServiceAccount is there: the kubelet gets a token for it by itself at its next try; whatever else pulls with the pod's token needs a new pod"
 	case "node" + reasonGone:
 		return "delete the pod: what made it makes another one, whose token names a node that is there"
 	case reasonCaller:

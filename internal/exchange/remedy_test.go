@@ -249,7 +249,7 @@ func TestRemedyOfAWholeRefusal(t *testing.T) {
 		want  string
 	}{
 		{Event{Result: ResultRefused, Reason: reasonDenied, Rule: "quarantine"}, "whoever administers Pullpass knows why the deny rule quarantine is there, and can change it"},
-		{Event{Result: ResultRefused, Reason: (&GoneError{Kind: KindServiceAccount}).Reason()}, "see that the ServiceAccount is there, then replace the pod (kubectl rollout restart of what made it)"},
+		{Event{Result: ResultRefused, Reason: (&GoneError{Kind: KindServiceAccount}).Reason()}, "see that the ServiceAccount is there: the kubelet gets a token for it by itself at its next try; whatever else pulls with the pod's token needs a new pod"},
 		{Event{Result: ResultRefused, Reason: (&GoneError{Kind: KindNode}).Reason()}, "delete the pod: what made it makes another one, whose token names a node that is there"},
 		{Event{Result: ResultRefused, Reason: reasonCaller, Caller: "192.0.2.7"}, "the token was sent from 192.0.2.7; if neither the pod's node nor a NAT of yours has this address, somebody else has the token: delete the pod to end it"},
 		{Event{Result: ResultRefused, Reason: (&GoneError{Kind: KindPod}).Reason()}, ""},

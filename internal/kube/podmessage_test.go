@@ -76,8 +76,8 @@ func TestMessages(t *testing.T) {
 				"Remedy: whoever administers Pullpass knows why the deny rule quarantine is there, and can change it"}},
 		"a ServiceAccount that is gone": {refusal(gone(exchange.GoneError{Kind: exchange.KindServiceAccount, Name: "team-b/web", UID: "uid-1", Now: "uid-2"})), []string{
 			"Pullpass refused repository:shared/x:pull at registry.example.com: the ServiceAccount team-b/web that the token names was deleted (UID uid-1), " +
-				"and another one of this name is not the same (UID uid-2); pods that are made now get tokens for the new one. " +
-				"Remedy: see that the ServiceAccount is there, then replace the pod (kubectl rollout restart of what made it)"}},
+				"and another one of this name is not the same (UID uid-2); tokens that are requested now are for the new one. " +
+				"Remedy: see that the ServiceAccount is there: the kubelet gets a token for it by itself at its next try; whatever else pulls with the pod's token needs a new pod"}},
 		"another caller": {refusal(refuse("caller_not_node", `the caller is not proven to be the node "worker-1", which the token names: it presented no client certificate`)), []string{
 			`Pullpass refused repository:shared/x:pull at registry.example.com: the caller is not proven to be the node "worker-1", which the token names: ` +
 				"it presented no client certificate. Remedy: the token was sent from 192.0.2.1; if neither the pod's node nor a NAT of yours has this address, " +
