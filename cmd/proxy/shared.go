@@ -47,7 +47,9 @@ func openState(cfg *Config) (*sharedState, error) {
 		}
 		s.list = state.NewRedisRevocations(s.redis)
 		s.owners, s.revocations = s.redis, revocations{s.list}
-		limits = state.FallbackLimits{Shared: s.redis, Local: local}
+		if limits, err = state.NewSharedLimits(state.SharedLimitsConfig{Shared: s.redis, Local: local}); err != nil {
+			return nil, err
+		}
 	}
 	s.serviceAccounts = limiter{limits, state.Limit(cfg.Limits.PerServiceAccount)}
 	s.addresses = limiter{limits, state.Limit(cfg.Limits.PerAddress)}

@@ -20,6 +20,7 @@ func BenchmarkState(b *testing.B) {
 		b.Fatal(err)
 	}
 	redis := open(b, state.RedisConfig{Addresses: []string{statetest.Redis(b).Address()}, Timeout: patient})
+	shared := sharedLimits(b, redis, nil)
 	end := time.Now().Add(time.Hour)
 	limit := state.Limit{Rate: 1e6, Burst: 1e6}
 	first := 0
@@ -42,6 +43,10 @@ func BenchmarkState(b *testing.B) {
 		}},
 		{"Take/store=memory", func(ctx context.Context, i int) error {
 			_, _, err := memory.Take(ctx, strconv.Itoa(i%1000), limit, 1)
+			return err
+		}},
+		{"Take/store=redis-in-advance", func(ctx context.Context, i int) error {
+			_, _, err := shared.Take(ctx, strconv.Itoa(i%1000), limit, 1)
 			return err
 		}},
 		{"Take/store=redis", func(ctx context.Context, i int) error {

@@ -61,7 +61,7 @@ func replicas(t *testing.T, config state.RedisConfig) (both [2]statetest.Replica
 	config.Timeout = patient
 	for i := range both {
 		redis := open(t, config)
-		both[i] = statetest.Replica{Owners: redis, Limits: redis, Revocations: follow(t, redis)}
+		both[i] = statetest.Replica{Owners: redis, Limits: sharedLimits(t, redis, nil), Revocations: follow(t, redis)}
 	}
 	return both
 }

@@ -262,30 +262,25 @@ func (r *Redis) Take(ctx context.Context, key string, limit Limit, cost int) (bo
 	if err := limit.check(cost); err != nil {
 		return false, 0, err
 	}
-	var wait int64
-	err := r.call(ctx, "take from a limit", func(ctx context.Context) (err error) {
+	wait, _, err := r.take(ctx, hashKey(key), limit, cost, 0)
+	return err == nil && wait == 0, wait, err
+}
+
+// take is Take of a limit that was checked. When it takes, it takes in advance,
+// too: one in so many of the units that are left then, if oneIn is not 0.
+func (r *Redis) take(ctx context.Context, key hashedKey, limit Limit, cost, oneIn int) (wait time.Duration, advance int, err error) {
+	var answer int64
+	err = r.call(ctx, "take from a limit", func(ctx context.Context) (err error) {
 		unit := strconv.FormatFloat(1e6/limit.Rate, 'f', -1, 64)
-		wait, err = r.limit.Run(ctx, r.client, []string{redisKey("limit", hashKey(key))}, unit, limit.Burst, cost).Int64()
+		answer, err = r.limit.Run(ctx, r.client, []string{redisKey("limit", key)}, unit, limit.Burst, cost, oneIn).Int64()
 		return err
 	})
-	if err != nil {
-		return false, 0, err
+	switch {
+	case err != nil:
+		return 0, 0, err
+	case answer > 0:
+		return time.Duration(answer) * time.Microsecond, 0, nil
+	default:
+		return 0, int(-answer), nil
 	}
-	return wait == 0, time.Duration(wait) * time.Microsecond, nil
-}
-
-// FallbackLimits takes from the limits that all replicas share, and from local
-// ones while Redis does not answer: a limit is then that of each replica.
-type FallbackLimits struct {
-	Shared *Redis
-	Local  *Memory
-}
-
-// Take is like Redis.Take and Memory.Take. The error is ErrLimit, or that of
-// the context.
-func (l FallbackLimits) Take(ctx context.Context, key string, limit Limit, cost int) (bool, time.Duration, error) {
-	if ok, wait, err := l.Shared.Take(ctx, key, limit, cost); err == nil {
-		return ok, wait, nil
-	}
-	return l.Local.Take(ctx, key, limit, cost)
 }

@@ -236,12 +236,10 @@ func TestRedisFiles(t *testing.T) {
 	statetest.Eventually(t, "the new CA is used", func(ctx context.Context) bool { return own(ctx) == nil })
 }
 
-func TestFallbackLimits(t *testing.T) {
+func TestSharedLimitsWithoutRedis(t *testing.T) {
 	t.Parallel()
 	server := statetest.Redis(t)
-	limits := state.FallbackLimits{
-		Shared: open(t, state.RedisConfig{Addresses: []string{server.Address()}, Timeout: patient}), Local: newMemory(t, state.MemoryConfig{}),
-	}
+	limits := sharedLimits(t, open(t, state.RedisConfig{Addresses: []string{server.Address()}, Timeout: patient}), nil)
 	slow := state.Limit{Rate: 0.001, Burst: 2}
 	take := func(want bool) {
 		t.Helper()
