@@ -61,6 +61,9 @@ type Server struct {
 	Address        string         `json:"address"`
 	TLS            TLSFiles       `json:"tls"`
 	TrustedProxies []netip.Prefix `json:"trustedProxies"` // whose X-Forwarded-For is believed
+	// ShutdownDelay is how long requests are still taken after SIGTERM, so that
+	// load balancers see /readyz say no before nobody listens any more.
+	ShutdownDelay Duration `json:"shutdownDelay"`
 }
 
 // TLSFiles are the files of the public listener's TLS, all PEM.
@@ -75,6 +78,7 @@ type TLSFiles struct {
 // Admin is the listener for health and metrics.
 type Admin struct {
 	Address string `json:"address"`
+	PProf   bool   `json:"pprof"` // Go's profiles, at /debug/pprof/
 }
 
 // Cluster is one cluster whose ServiceAccount tokens are accepted.

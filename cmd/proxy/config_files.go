@@ -190,7 +190,11 @@ func (c *Config) warnings() []string {
 		warnings = append(warnings, (&ConfigFault{File: c.name, Path: path, Problem: text}).Error())
 	}
 	if !isLoopback(c.Admin.Address) {
-		warn("admin.address", fmt.Sprintf("is not a loopback address (%s); health and metrics need no credential, so let nobody reach it who should not read them", quoteValue(c.Admin.Address)))
+		open := "health and metrics"
+		if c.Admin.PProf {
+			open = "health, metrics and profiles"
+		}
+		warn("admin.address", fmt.Sprintf("is not a loopback address (%s); %s need no credential, so let nobody reach it who should not read them", quoteValue(c.Admin.Address), open))
 	}
 	c.proofWarnings(warn)
 	if c.State.Replay != modeOff && len(c.State.Redis.Addresses) == 0 {

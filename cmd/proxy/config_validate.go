@@ -18,6 +18,7 @@ import (
 
 const (
 	maxTokenLifetime = time.Hour // of issued tokens: they cannot be recalled
+	maxShutdownDelay = 5 * time.Minute
 	maxRate          = 1_000_000 // of limits, as internal/state has it; so is maxFillTime
 	maxFillTime      = 24 * time.Hour
 	maxNameBytes     = 255 // of services, issuers of registries, file names
@@ -45,6 +46,9 @@ func (v *configValidator) config(c *Config) {
 	v.address("server.address", c.Server.Address)
 	for i, p := range c.Server.TrustedProxies {
 		v.trustedProxy(fmt.Sprintf("server.trustedProxies[%d]", i), p)
+	}
+	if delay := c.Server.ShutdownDelay.Duration(); delay < 0 || delay > maxShutdownDelay {
+		v.fault("server.shutdownDelay", "is out of range (%s); use 0s to %s", c.Server.ShutdownDelay, Duration(maxShutdownDelay))
 	}
 	v.address("admin.address", c.Admin.Address)
 

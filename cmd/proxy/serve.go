@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -77,13 +78,14 @@ type service struct {
 	ready     *readiness
 	public    http.Handler
 	admin     http.Handler
+	after     func(time.Duration) <-chan time.Time // time.After
 }
 
 // newService reads everything that the configuration names. What may come later
 // (an issuer, a signing key of a directory that cannot be written just now) is
 // no reason not to start.
 func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.Logger) (*service, error) {
-	s := &service{cfg: cfg, logger: logger, keys: map[string]*signingKeys{}}
+	s := &service{cfg: cfg, logger: logger, keys: map[string]*signingKeys{}, after: time.After}
 	var err error
 	if s.policy, err = loadPolicy(cfg); err != nil {
 		return nil, err
@@ -150,8 +152,8 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 	if s.shared.redis != nil {
 		s.ready.kinds["redis"] = s.shared.check
 	}
-	s.public = publicHandler(handler, http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates))
-	s.admin = adminHandler(s.ready, s.metrics.handler())
+	s.public = s.ready.lastAnswers(publicHandler(handler, http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates)))
+	s.admin = adminHandler(s.ready, s.metrics.handler(), cfg.Admin.PProf)
 	return s, nil
 }
 
@@ -205,7 +207,8 @@ func (s *service) openRegistries() ([]*registryauth.Issuer, error) {
 	return registries, nil
 }
 
-// run serves until ctx ends or a listener fails.
+// run serves until ctx ends, and server.shutdownDelay after that, or until the
+// public listener fails.
 func (s *service) run(ctx context.Context) error {
 	public, err := net.Listen("tcp", s.cfg.Server.Address)
 	if err != nil {
@@ -221,9 +224,12 @@ func (s *service) run(ctx context.Context) error {
 	// that open requests finish and readyz tells that no more should come.
 	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBackground()
-	group, failed := errgroup.WithContext(ctx)
 	var others errgroup.Group
 
+	// When the reader of standard output is gone, writing fails and is counted,
+	// instead of ending the process and with it every pull. Notify and not Ignore,
+	// which the plugins that a kubeconfig names would inherit.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
@@ -247,21 +253,36 @@ func (s *service) run(ctx context.Context) error {
 	}
 	others.Go(func() error { return serveUntil(background, newServer(s.admin, nil, s.logger), admin) })
 
-	group.Go(func() error {
-		var config *tls.Config
-		if s.tls != nil {
-			config = s.tls.config()
-		}
-		return serveUntil(failed, newServer(s.public, config, s.logger), public)
-	})
-	group.Go(func() error {
-		<-failed.Done()
-		s.ready.draining.Store(true)
+	open, closeListener := context.WithCancel(background)
+	others.Go(func() error {
+		s.drain(ctx, open)
+		closeListener()
 		return nil
 	})
-	err = group.Wait()
+	var config *tls.Config
+	if s.tls != nil {
+		config = s.tls.config()
+	}
+	err = serveUntil(open, newServer(s.public, config, s.logger), public)
 	stopBackground()
 	return errors.Join(err, others.Wait(), s.shared.close(), s.audit.Close())
+}
+
+// drain returns when the public listener is to be closed: when its shutdown was
+// announced for long enough, or when it does not serve any more by itself.
+func (s *service) drain(ctx, open context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-open.Done():
+	}
+	s.ready.draining.Store(true)
+	if delay := s.cfg.Server.ShutdownDelay.Duration(); delay > 0 && open.Err() == nil {
+		s.logger.Info("shutting down, and serving until load balancers look away", "delay", delay.String())
+		select {
+		case <-s.after(delay):
+		case <-open.Done():
+		}
+	}
 }
 
 // watched names the files that are re-read when they change. ctx ends what a

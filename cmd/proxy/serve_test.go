@@ -66,6 +66,13 @@ func startService(t *testing.T, extra string) *proxy {
 func startServiceWith(t *testing.T, cluster string, files map[string]string) *proxy {
 	t.Helper()
 	p := newTestService(t, cluster, files)
+	p.start(t)
+	return p
+}
+
+// start runs the service and waits until it listens.
+func (p *proxy) start(t *testing.T) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.service.run(ctx) }()
@@ -79,7 +86,6 @@ func startServiceWith(t *testing.T, cluster string, files map[string]string) *pr
 		status, _ := p.fetch(t, "http://"+p.admin+"/livez")
 		return status == http.StatusOK
 	})
-	return p
 }
 
 // newTestService takes the fields of the cluster, and files for the directory of
@@ -236,37 +242,6 @@ func TestServeReloads(t *testing.T) {
 		defer response.Body.Close()
 		return response.TLS.PeerCertificates[0].SerialNumber.Int64() == 2
 	})
-}
-
-// SIGTERM fails readiness first, and an open request still gets its answer.
-func TestServeDrains(t *testing.T) {
-	t.Parallel()
-	p := startService(t, "")
-	connection := p.dial(t)
-	body := url.Values{"grant_type": {"password"}, "service": {"registry.example.com"}, "username": {"x"}, "password": {serviceAccountToken(t, "https://issuer.example.com")}}.Encode()
-	_, err := fmt.Fprintf(connection, "POST /token HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(body))
-	must(t, err)
-	reader := bufio.NewReader(connection)
-	if begun, err := http.ReadResponse(reader, nil); err != nil || begun.StatusCode != http.StatusContinue {
-		t.Fatalf("the request did not begin: %v, %v", begun, err)
-	}
-	stopped := make(chan error, 1)
-	go func() { stopped <- p.stop() }()
-	eventually(t, "readyz says that the service drains", func() bool {
-		status, body := p.fetch(t, "http://"+p.admin+"/readyz")
-		return status == http.StatusServiceUnavailable && strings.Contains(body, `"draining":true`)
-	})
-	_, err = io.WriteString(connection, body)
-	must(t, err)
-	response, err := http.ReadResponse(reader, nil)
-	must(t, err)
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		t.Errorf("the open request got %s", response.Status)
-	}
-	if err := <-stopped; err != nil {
-		t.Errorf("ended with %v", err)
-	}
 }
 
 // The settings of a cluster reach the code that enforces them.

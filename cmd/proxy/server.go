@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"sync/atomic"
 	"time"
 
@@ -42,13 +43,20 @@ func publicHandler(token, jwks, certificates http.Handler) http.Handler {
 }
 
 // adminHandler routes the admin listener: the process, its dependencies, its
-// metrics.
-func adminHandler(ready, metrics http.Handler) http.Handler {
+// metrics, and if so configured its profiles, which cost time and tell what the
+// process holds.
+func adminHandler(ready, metrics http.Handler, profiles bool) http.Handler {
 	r := chi.NewRouter()
 	// Liveness never depends on an upstream: restarting would not bring it back.
 	r.Get("/livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	r.Method(http.MethodGet, "/readyz", ready)
 	r.Method(http.MethodGet, "/metrics", metrics)
+	if profiles {
+		r.Get("/debug/pprof/*", pprof.Index) // and those that it lists
+		r.Get("/debug/pprof/cmdline", pprof.Cmdline)
+		r.Get("/debug/pprof/profile", pprof.Profile)
+		r.Get("/debug/pprof/trace", pprof.Trace)
+	}
 	return r
 }
 
@@ -89,6 +97,19 @@ func (rd *readiness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	_ = json.NewEncoder(w).Encode(report)
+}
+
+// lastAnswers ends connections with the next answer once the proxy shuts down,
+// so that clients come back through the load balancer to another replica. Idle
+// connections stay: a request may be on its way. For HTTP/2, net/http makes a
+// GOAWAY of it.
+func (rd *readiness) lastAnswers(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if rd.draining.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // newServer returns a server with every limit set. A nil tlsConfig serves
