@@ -117,14 +117,7 @@ func startWorld(t *testing.T, program string, signing pullpass.Signing) *world {
 	t.Helper()
 	w := &world{ca: certs.NewCA(t, "registry-ca")}
 	w.issuer = issuer.Start(t, w.ca)
-	w.proxy = pullpass.Start(t, w.ca, pullpass.Config{
-		Clusters: []pullpass.Cluster{{
-			Name: "e2e", Issuer: w.issuer.URL, Audiences: []string{audience}, Discovery: pullpass.Discovery{CAFile: w.ca.File},
-		}},
-		Policy:  clientPolicy,
-		Service: service,
-		Signing: signing,
-	})
+	w.proxy = startProxy(t, w, signing)
 	config := registry.Config{Program: program, Realm: w.proxy.URL + "/token", Service: service, Issuer: pullpass.Issuer}
 	if signing.Trust == "jwks" {
 		config.JWKS = w.proxy.JWKS(t)
@@ -133,6 +126,18 @@ func startWorld(t *testing.T, program string, signing pullpass.Signing) *world {
 	}
 	w.registry = registry.Start(t, w.ca, config)
 	return w
+}
+
+func startProxy(t *testing.T, w *world, signing pullpass.Signing) *pullpass.Proxy {
+	t.Helper()
+	return pullpass.Start(t, w.ca, pullpass.Config{
+		Clusters: []pullpass.Cluster{{
+			Name: "e2e", Issuer: w.issuer.URL, Audiences: []string{audience}, Discovery: pullpass.Discovery{CAFile: w.ca.File},
+		}},
+		Policy:  clientPolicy,
+		Service: service,
+		Signing: signing,
+	})
 }
 
 // publish pushes what is there before the clients come: an image that everybody may pull, and one of another team. Their

@@ -33,12 +33,17 @@ type Config struct {
 	Service, Issuer string
 	// RootCertBundle (PEM) or JWKS is what it trusts. One of the two.
 	RootCertBundle, JWKS []byte
+	// ReadOnlyStorage is the Storage of another registry, which is served here
+	// as well, to be read; empty: storage of its own.
+	ReadOnlyStorage string
 }
 
 // Registry is a running registry.
 type Registry struct {
 	// Host is localhost:port.
-	Host    string
+	Host string
+	// Storage is the directory that holds what was pushed.
+	Storage string
 	process *process.Process
 }
 
@@ -68,11 +73,16 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Registry {
 	if config.JWKS != nil {
 		trust = "jwks: " + writeFile(t, dir, "token-keys.json", config.JWKS)
 	}
+	storage, maintenance := filepath.Join(dir, "data"), "{}"
+	if config.ReadOnlyStorage != "" {
+		storage, maintenance = config.ReadOnlyStorage, "{readonly: {enabled: true}}"
+	}
 	configFile := writeFile(t, dir, "config.yaml", fmt.Appendf(nil, `version: 0.1
 log: {level: info}
 storage:
   filesystem: {rootdirectory: %q}
   delete: {enabled: true}
+  maintenance: %s
 http:
   addr: %q
   secret: not-a-secret
@@ -83,7 +93,7 @@ auth:
     service: %q
     issuer: %q
     %s
-`, filepath.Join(dir, "data"), address, serving.CertFile, serving.KeyFile, config.Realm, config.Service, config.Issuer, trust))
+`, storage, maintenance, address, serving.CertFile, serving.KeyFile, config.Realm, config.Service, config.Issuer, trust))
 
 	cmd := exec.Command(config.Program, "serve", configFile)
 	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none") // version 3 exports traces otherwise
@@ -106,7 +116,7 @@ auth:
 		}
 		return nil
 	})
-	return &Registry{Host: host, process: registry}
+	return &Registry{Host: host, Storage: storage, process: registry}
 }
 
 func writeFile(t testing.TB, dir, name string, content []byte) string {
