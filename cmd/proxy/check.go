@@ -13,21 +13,28 @@ import (
 
 func checkCommand() *cobra.Command {
 	var config string
-	var insecureHTTP bool
+	var insecureHTTP, configOnly bool
 	command := &cobra.Command{
 		Use:   "check",
 		Short: "Name every fault of the configuration and of the files that it names",
 		Long: `Name every fault of the configuration, the policy and the other files that it
 names, each with its place and a remedy. Exit code 1 if there is one. Nothing is
-changed and no network is used, so it fits a CI job and an init container.`,
-		Example: `  pullpass check --config pullpass.yaml`,
-		Args:    cobra.NoArgs,
+changed and no network is used, so it fits a CI job and an init container.
+--config-only does without keys, certificates and all the other files, which are
+seldom where a configuration is reviewed.`,
+		Example: `  pullpass check --config pullpass.yaml
+  pullpass check --config pullpass.yaml --config-only`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := LoadConfig(config)
 			if err != nil {
 				return reportFaults(cmd.ErrOrStderr(), err)
 			}
-			faults, warnings := checkFiles(cfg, insecureHTTP)
+			check := checkFiles
+			if configOnly {
+				check = checkConfig
+			}
+			faults, warnings := check(cfg, insecureHTTP)
 			for _, warning := range slices.Concat(cfg.Warnings, warnings) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warning)
 			}
@@ -41,7 +48,17 @@ changed and no network is used, so it fits a CI job and an init container.`,
 	}
 	configFlag(command, &config)
 	command.Flags().BoolVar(&insecureHTTP, "insecure-http", false, "check for serve --insecure-http: no TLS files are needed")
+	command.Flags().BoolVar(&configOnly, "config-only", false, "check the configuration and the policy alone: no other file is read")
 	return command
+}
+
+// checkConfig reads the policy files and no others.
+func checkConfig(cfg *Config, insecureHTTP bool) (faults []error, warnings []string) {
+	policy, err := loadPolicy(cfg)
+	if err == nil {
+		warnings = policyWarnings(cfg, policy)
+	}
+	return slices.Concat(flatten(cfg.CheckListeners(insecureHTTP)), flatten(err)), warnings
 }
 
 // checkFiles reads what serve reads, and goes on after a fault.
