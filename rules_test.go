@@ -66,6 +66,7 @@ var imports = map[string]allowedImports{
 	},
 	"cmd/credential-provider": {},
 	"deploy/image":            {others: []string{"github.com/google/go-containerregistry"}},
+	"deploy/helm":             {},
 	"cmd/demo": {
 		others: []string{
 			"github.com/distribution/distribution/v3", "github.com/go-jose/go-jose/v4",

@@ -19,6 +19,12 @@
 //	TestPods                  registry clients in pods, and CSI drivers: as docs/in-pod.md and docs/csi.md show, with tokens that
 //	                          the kubelet renews
 //
+// Package charttest, in the same way, tests the Helm chart, each of these with many sets of values:
+//
+//	TestGolden, TestNotes     what Helm makes of them, and what it says
+//	TestMistakes, TestRights  values that are refused; the rights of deploy/kubernetes/rbac.yaml and no others
+//	TestCheck                 "pullpass check" with the files of the pod
+//
 // The packages below it run the parts:
 //
 //	programs   finds Debian's programs, builds the others and keeps them in a cache

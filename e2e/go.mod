@@ -6,6 +6,7 @@ require (
 	github.com/go-jose/go-jose/v4 v4.1.8
 	github.com/google/go-containerregistry v0.22.1
 	github.com/opencontainers/image-spec v1.1.1
+	go.yaml.in/yaml/v3 v3.0.6
 	oras.land/oras-go/v2 v2.6.4
 )
 

@@ -1,0 +1,201 @@
+{{- define "pullpass.name" -}}
+{{- if contains "pullpass" .Release.Name -}}
+{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else -}}
+{{ printf "%s-pullpass" (.Release.Name | trunc 31 | trimSuffix "-") }}
+{{- end -}}
+{{- end }}
+
+{{- define "pullpass.selector" -}}
+app.kubernetes.io/name: pullpass
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "pullpass.labels" -}}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{ include "pullpass.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "pullpass.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{- define "pullpass.servingSecret" -}}
+{{ .Values.serving.secretName | default (printf "%s-serving" (include "pullpass.name" .)) }}
+{{- end }}
+
+{{- define "pullpass.signingSecret" -}}
+{{ .Values.signing.secretName | default (printf "%s-signing" (include "pullpass.name" .)) }}
+{{- end }}
+
+{{- define "pullpass.accountDir" -}}
+/var/run/secrets/kubernetes.io/serviceaccount
+{{- end }}
+
+{{- /* Not empty when Pullpass calls the API server of the cluster that it runs in. */}}
+{{- define "pullpass.callsAPI" -}}
+{{- $dir := include "pullpass.accountDir" . -}}
+{{- range .Values.config.clusters -}}
+{{- $kubernetes := .kubernetes | default dict -}}
+{{- $discovery := .discovery | default dict -}}
+{{- if or $kubernetes.inCluster (hasPrefix $dir ($discovery.tokenFile | default "")) (hasPrefix $dir ($discovery.caFile | default "")) -}}
+true
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- /* Not empty when Pullpass reads objects of the cluster that it runs in. */}}
+{{- define "pullpass.inCluster" -}}
+{{- range .Values.config.clusters -}}
+{{- if (.kubernetes | default dict).inCluster -}}true{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- /* The registries that sign with the key of the values, as a list in JSON. */}}
+{{- define "pullpass.signed" -}}
+{{- $signed := list -}}
+{{- range .Values.config.registries -}}
+{{- $signing := .signing | default dict -}}
+{{- if not (or $signing.keyFile $signing.certFile $signing.caFile) -}}
+{{- $signed = append $signed . -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $signed -}}
+{{- end }}
+
+{{- /* The kind of key that cert-manager has to make. */}}
+{{- define "pullpass.signingAlgorithm" -}}
+{{- $algorithms := list -}}
+{{- range include "pullpass.signed" . | fromJsonArray -}}
+{{- $algorithms = append $algorithms ((.signing | default dict).algorithm | default "ES256") -}}
+{{- end -}}
+{{- $algorithms = uniq $algorithms -}}
+{{- if gt (len $algorithms) 1 -}}
+{{- fail (printf "signing.certManager: config.registries have several algorithms (%s), and it makes one key; give the others a keyFile of their own" (join ", " $algorithms)) -}}
+{{- end -}}
+{{- first $algorithms -}}
+{{- end }}
+
+{{- /* What the schema cannot say. */}}
+{{- define "pullpass.check" -}}
+{{- range list "apiVersion" "kind" -}}
+{{- if hasKey $.Values.config . -}}{{- fail (printf "config.%s: the chart sets it; remove it" .) -}}{{- end -}}
+{{- end -}}
+{{- if hasKey .Values.config "policyFiles" -}}{{- fail "config.policyFiles: the chart sets it; use policy" -}}{{- end -}}
+{{- if hasKey .Values.config "audit" -}}{{- fail "config.audit: a pod keeps no files; the audit log is its standard output" -}}{{- end -}}
+{{- $server := .Values.config.server | default dict -}}
+{{- if hasKey $server "address" -}}{{- fail "config.server.address: the chart sets it; use ports.public" -}}{{- end -}}
+{{- if hasKey $server "shutdownDelay" -}}{{- fail "config.server.shutdownDelay: the chart sets it; use shutdownDelay" -}}{{- end -}}
+{{- range list "certFile" "keyFile" -}}
+{{- if hasKey ($server.tls | default dict) . -}}{{- fail (printf "config.server.tls.%s: the chart sets it; use serving" .) -}}{{- end -}}
+{{- end -}}
+{{- if hasKey (.Values.config.admin | default dict) "address" -}}{{- fail "config.admin.address: the chart sets it; use ports.admin" -}}{{- end -}}
+{{- range .Values.config.registries -}}
+{{- $signing := .signing | default dict -}}
+{{- if $signing.managedDir -}}
+{{- fail (printf "config.registries: signing.managedDir of %s: a pod keeps no keys; use signing" .service) -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.signing.certManager.enabled -}}
+{{- range include "pullpass.signed" . | fromJsonArray -}}
+{{- if eq ((.signing | default dict).trust | default "") "jwks" -}}
+{{- fail (printf "signing.certManager: %s has trust jwks, and would not know the keys that cert-manager makes; use trust certificate, or a Secret of your own" .service) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.hostNetwork .Values.networkPolicy.enabled -}}
+{{- fail "networkPolicy.enabled: has no effect on pods in the nodes' network; write false, and keep others away from ports.public and ports.admin yourself" -}}
+{{- end -}}
+{{- if and .Values.monitoring.serviceMonitor.enabled .Values.networkPolicy.enabled (not .Values.networkPolicy.metricsFrom) -}}
+{{- fail "networkPolicy.metricsFrom: is empty, and Prometheus could not read metrics; name its namespace" -}}
+{{- end -}}
+{{- if and .Values.autoscaling.enabled (gt (int .Values.replicas) (int .Values.autoscaling.maxReplicas)) -}}
+{{- fail "autoscaling.maxReplicas: is less than replicas" -}}
+{{- end -}}
+{{- end }}
+
+{{- /* Only who asks for it reaches health and metrics of a pod in the node's network. */}}
+{{- define "pullpass.adminHost" -}}
+{{- if and .Values.hostNetwork (not .Values.monitoring.serviceMonitor.enabled) -}}127.0.0.1{{- end -}}
+{{- end }}
+
+{{- define "pullpass.config" -}}
+{{- include "pullpass.check" . -}}
+{{- $config := deepCopy .Values.config -}}
+{{- $_ := set $config "apiVersion" "pullpass.dev/v1alpha1" -}}
+{{- $_ := set $config "kind" "ProxyConfiguration" -}}
+{{- $_ := set $config "server" (mergeOverwrite ($config.server | default dict) (dict
+      "address" (printf ":%d" (int .Values.ports.public))
+      "shutdownDelay" (printf "%ds" (int .Values.shutdownDelay))
+      "tls" (dict "certFile" "/etc/pullpass/serving/tls.crt" "keyFile" "/etc/pullpass/serving/tls.key"))) -}}
+{{- $_ := set $config "admin" (mergeOverwrite ($config.admin | default dict) (dict
+      "address" (printf "%s:%d" (include "pullpass.adminHost" .) (int .Values.ports.admin)))) -}}
+{{- $certManager := .Values.signing.certManager.enabled -}}
+{{- range $config.registries -}}
+{{- $signing := .signing | default dict -}}
+{{- if not (or $signing.keyFile $signing.certFile $signing.caFile) -}}
+{{- $_ := set $signing "keyFile" "/etc/pullpass/signing/tls.key" -}}
+{{- if ne ($signing.trust | default "certificate") "jwks" -}}
+{{- $_ := set $signing "certFile" "/etc/pullpass/signing/tls.crt" -}}
+{{- if $certManager -}}
+{{- $_ := set $signing "caFile" "/etc/pullpass/signing/ca.crt" -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set . "signing" $signing -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $config "policyFiles" (list "policy.yaml") -}}
+{{- toYaml $config -}}
+{{- end }}
+
+{{- define "pullpass.policy" -}}
+{{- toYaml (mergeOverwrite (deepCopy .Values.policy) (dict "apiVersion" "pullpass.dev/v1alpha1" "kind" "AccessPolicy")) -}}
+{{- end }}
+
+{{- /* What the program and the check before an upgrade have in common. "config" is the ConfigMap with the configuration. */}}
+{{- define "pullpass.podSpec" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+{{- toYaml . | nindent 0 }}
+{{- end }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- if .Values.hostNetwork }}
+hostNetwork: true
+dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+{{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end }}
+
+{{- define "pullpass.container" -}}
+image: {{ include "pullpass.image" . | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+resources:
+{{- toYaml .Values.resources | nindent 2 }}
+{{- end }}

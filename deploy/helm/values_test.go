@@ -1,0 +1,162 @@
+// Package helm_test holds the chart's values, their schema, their table in the README, and the configuration together. What
+// the chart makes of them is tested with Helm itself, in e2e/charttest.
+package helm_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+var update = flag.Bool("update", false, "write the table of README.md")
+
+// value is one that can be set: a leaf of values.yaml.
+type value struct{ path, comment, standard string }
+
+// The table in the README is that of values.yaml.
+func TestReadme(t *testing.T) {
+	t.Parallel()
+	const file, marker = "pullpass/README.md", "go test ./deploy/helm -update -->\n\n"
+	content, err := os.ReadFile(file)
+	must(t, err)
+	text, _, found := strings.Cut(string(content), marker)
+	if !found {
+		t.Fatalf("%s has no line that ends with %q", file, marker)
+	}
+	var table strings.Builder
+	table.WriteString("| value | default | |\n| --- | --- | --- |\n")
+	for _, v := range values(t) {
+		fmt.Fprintf(&table, "| `%s` | `%s` | %s |\n", v.path, v.standard, v.comment)
+	}
+	want := text + marker + table.String()
+	if *update {
+		must(t, os.WriteFile(file, []byte(want), 0o644))
+	} else if string(content) != want {
+		t.Errorf("%s is not what values.yaml says: go test ./deploy/helm -update", file)
+	}
+}
+
+// Every value says what it is for and has a place in the schema, and the schema has no others.
+func TestSchema(t *testing.T) {
+	t.Parallel()
+	allowed := schema(t)
+	var unset []string
+	for path := range allowed.leaves() {
+		unset = append(unset, path)
+	}
+	for _, v := range values(t) {
+		if v.comment == "" {
+			t.Errorf("values.yaml: %s has no comment", v.path)
+		}
+		if !allowed.has(strings.Split(v.path, ".")) {
+			t.Errorf("values.schema.json: %s is not there, so nobody could set it", v.path)
+		}
+		// What is in an object without properties, the schema leaves open.
+		unset = slices.DeleteFunc(unset, func(path string) bool {
+			return path == v.path || strings.HasPrefix(v.path+".", path+".") || strings.HasPrefix(path, v.path+".")
+		})
+	}
+	// Beside what every chart has, these are the fields of the configuration that have no default in values.yaml.
+	slices.Sort(unset)
+	open := regexp.MustCompile(`^(global|config\.\w+|policy\.(apiVersion|kind))$`)
+	for _, path := range unset {
+		if !open.MatchString(path) {
+			t.Errorf("values.schema.json: %s is not in values.yaml, so nobody would know of it", path)
+		}
+	}
+}
+
+// The schema knows each field at the top of the configuration.
+func TestSchemaKnowsTheConfiguration(t *testing.T) {
+	t.Parallel()
+	document, err := os.ReadFile("../../docs/configuration.md")
+	must(t, err)
+	block := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(document)
+	if block == nil {
+		t.Fatal("docs/configuration.md has no block of YAML")
+	}
+	var config map[string]any
+	must(t, yaml.Unmarshal(block[1], &config))
+	known := schema(t).Properties["config"].Properties
+	if got, want := slices.Sorted(maps.Keys(known)), slices.Sorted(maps.Keys(config)); !slices.Equal(got, want) {
+		t.Errorf("values.schema.json: config has %q, and docs/configuration.md %q", got, want)
+	}
+}
+
+// property is a part of a JSON Schema, as far as it is read here.
+type property struct{ Properties map[string]property }
+
+func schema(t *testing.T) property {
+	t.Helper()
+	content, err := os.ReadFile("pullpass/values.schema.json")
+	must(t, err)
+	var p property
+	must(t, json.Unmarshal(content, &p))
+	return p
+}
+
+func (p property) has(path []string) bool {
+	if len(p.Properties) == 0 || len(path) == 0 {
+		return true
+	}
+	next, ok := p.Properties[path[0]]
+	return ok && next.has(path[1:])
+}
+
+// leaves yields the paths of the properties that have none of their own.
+func (p property) leaves() func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for name, below := range p.Properties {
+			if len(below.Properties) == 0 {
+				yield(name)
+				continue
+			}
+			for path := range below.leaves() {
+				yield(name + "." + path)
+			}
+		}
+	}
+}
+
+func values(t *testing.T) []value {
+	t.Helper()
+	content, err := os.ReadFile("pullpass/values.yaml")
+	must(t, err)
+	var document yaml.Node
+	must(t, yaml.Unmarshal(content, &document))
+	return leaves(t, "", document.Content[0])
+}
+
+// leaves returns what is at the ends of a mapping; one with a comment of its own is an end.
+func leaves(t *testing.T, prefix string, mapping *yaml.Node) (all []value) {
+	t.Helper()
+	for i := 0; i < len(mapping.Content); i += 2 {
+		key, node := mapping.Content[i], mapping.Content[i+1]
+		path := prefix + key.Value
+		if node.Kind == yaml.MappingNode && node.Style != yaml.FlowStyle && key.HeadComment == "" {
+			all = append(all, leaves(t, path+".", node)...)
+			continue
+		}
+		var content any
+		must(t, node.Decode(&content))
+		standard, err := json.Marshal(content)
+		must(t, err)
+		all = append(all, value{path, strings.TrimPrefix(key.HeadComment, "# "), string(standard)})
+	}
+	return all
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,187 @@
+package charttest
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/e2e/programs"
+)
+
+var update = flag.Bool("update", false, "write testdata/golden")
+
+// TestGolden compares what the chart makes of each set of values with what it made before.
+func TestGolden(t *testing.T) {
+	for _, s := range sets(t) {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			got := s.template(t)
+			file := "testdata/golden/" + s.name + ".yaml"
+			if *update {
+				check(t, os.WriteFile(file, []byte(got), 0o644))
+				return
+			}
+			want, err := os.ReadFile(file)
+			check(t, err)
+			if got != string(want) {
+				t.Errorf("%s is different; see it with git diff after: go test ./charttest -run=TestGolden -update", file)
+			}
+			output, err := helm(t, "lint", "--strict", chart(t), "--values="+s.values())
+			check(t, err)
+			if strings.Contains(output, "[WARNING]") {
+				t.Error(output)
+			}
+		})
+	}
+}
+
+// The chart says what the administrator has to do next.
+func TestNotes(t *testing.T) {
+	for _, s := range sets(t) {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			output, err := helm(t, "install", "--dry-run=client", s.release, chart(t), "--namespace="+s.namespace, "--values="+s.values())
+			check(t, err)
+			_, notes, _ := strings.Cut(output, "\nNOTES:\n")
+			file := "testdata/golden/" + s.name + ".txt"
+			if *update {
+				check(t, os.WriteFile(file, []byte(notes), 0o644))
+				return
+			}
+			want, err := os.ReadFile(file)
+			check(t, err)
+			if notes != string(want) {
+				t.Errorf("%s is different; see it with git diff after: go test ./charttest -run=TestNotes -update", file)
+			}
+		})
+	}
+}
+
+// Mistakes are refused by name when Helm reads the values, before anything is changed.
+func TestMistakes(t *testing.T) {
+	for _, c := range []struct{ name, values, want string }{
+		{"nothing is said", "", "'/image/repository': minLength: got 0, want 1"},
+		{"no cluster", "config: {clusters: []}", "'/config/clusters': minItems: got 0, want 1"},
+		{"no registry", "config: {registries: []}", "'/config/registries': minItems: got 0, want 1"},
+		{"mistyped value", "replica: 3", "additional properties 'replica' not allowed"},
+		{"mistyped value further down", "serving: {secret: a}", "'/serving': additional properties 'secret' not allowed"},
+		{"mistyped field of the configuration", "config: {cluster: []}", "'/config': additional properties 'cluster' not allowed"},
+		{"mistyped field of the policy", "policy: {rule: []}", "'/policy': additional properties 'rule' not allowed"},
+		{"digest in the repository", "image: {repository: a@sha256:0}", "'/image/repository': 'not' failed"},
+		{"digest without its algorithm", "image: {digest: 0123}", "'/image/digest'"},
+		{"tag that is a number", "image: {tag: 1.0}", "'/image/tag': got number, want string"},
+		{"key among the files", "files: {tls.key: '-----BEGIN PRIVATE KEY-----'}", "'/files/tls.key': 'not' failed"},
+		{"file with the name of the configuration", "files: {pullpass.yaml: a}", "invalid propertyName 'pullpass.yaml'"},
+		{"file in a directory", "files: {a/b: c}", "invalid propertyName 'a/b'"},
+		{"Secret with a path", "secrets: [../a]", "'/secrets/0'"},
+		{"cert-manager without issuer", "serving: {certManager: {enabled: true, dnsNames: [a.example.com]}}", "'/serving/certManager/issuerRef': missing property 'name'"},
+		{"cert-manager without names", "serving: {certManager: {enabled: true, issuerRef: {name: a}}}", "'/serving/certManager/dnsNames': minItems: got 0, want 1"},
+		{"kind of Service", "service: {type: Loadbalancer}", "'/service/type': value must be one of 'ClusterIP', 'NodePort', 'LoadBalancer'"},
+		{"node port of a ClusterIP", "service: {nodePort: 30443}", "'/service/nodePort': value must be 0"},
+		{"traffic policy of a ClusterIP", "service: {externalTrafficPolicy: Local}", "'/service/externalTrafficPolicy': value must be 'Cluster'"},
+		{"port that needs root", "ports: {public: 443}", "'/ports/public': minimum: got 443, want 1,024"},
+		{"no replica", "replicas: 0", "'/replicas': minimum: got 0, want 1"},
+		{"delay with a unit", "shutdownDelay: 10s", "'/shutdownDelay': got string, want integer"},
+
+		{"kind of the configuration", "config: {kind: ProxyConfiguration}", "config.kind: the chart sets it; remove it"},
+		{"version of the configuration", "config: {apiVersion: a}", "config.apiVersion: the chart sets it; remove it"},
+		{"policy files", "config: {policyFiles: [a]}", "config.policyFiles: the chart sets it; use policy"},
+		{"audit file", "config: {audit: {file: a}}", "config.audit: a pod keeps no files; the audit log is its standard output"},
+		{"address", "config: {server: {address: ':443'}}", "config.server.address: the chart sets it; use ports.public"},
+		{"delay in the configuration", "config: {server: {shutdownDelay: 1s}}", "config.server.shutdownDelay: the chart sets it; use shutdownDelay"},
+		{"certificate", "config: {server: {tls: {certFile: a}}}", "config.server.tls.certFile: the chart sets it; use serving"},
+		{"key", "config: {server: {tls: {keyFile: a}}}", "config.server.tls.keyFile: the chart sets it; use serving"},
+		{"admin address", "config: {admin: {address: ':9090'}}", "config.admin.address: the chart sets it; use ports.admin"},
+		{"managed keys", "config: {registries: [{service: a, signing: {managedDir: b}}]}", "config.registries: signing.managedDir of a: a pod keeps no keys; use signing"},
+		{"key sets with keys that change by themselves", "{config: {registries: [{service: a, signing: {trust: jwks}}]}, signing: {certManager: {enabled: true}}}",
+			"signing.certManager: a has trust jwks, and would not know the keys that cert-manager makes"},
+		{"one key for two algorithms", "{config: {registries: [{service: a}, {service: b, signing: {algorithm: RS256}}]}, signing: {certManager: {enabled: true}}}",
+			"signing.certManager: config.registries have several algorithms (ES256, RS256)"},
+		{"NetworkPolicy without effect", "hostNetwork: true", "networkPolicy.enabled: has no effect on pods in the nodes' network"},
+		{"Prometheus is kept out", "monitoring: {serviceMonitor: {enabled: true}}", "networkPolicy.metricsFrom: is empty, and Prometheus could not read metrics"},
+		{"fewer at most than at least", "{replicas: 3, autoscaling: {enabled: true, maxReplicas: 2}}", "autoscaling.maxReplicas: is less than replicas"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			args := []string{"template", "pullpass", chart(t)}
+			if c.values != "" {
+				file := filepath.Join(t.TempDir(), "values.yaml")
+				check(t, os.WriteFile(file, []byte(c.values), 0o600))
+				args = append(args, "--values=testdata/values/default.yaml", "--values="+file)
+			}
+			if _, err := helm(t, args...); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// The chart gives Pullpass the rights of deploy/kubernetes/rbac.yaml, and none where it reads nothing of the cluster.
+func TestRights(t *testing.T) {
+	content, err := os.ReadFile(filepath.Join(programs.Checkout(t), "deploy", "kubernetes", "rbac.yaml"))
+	check(t, err)
+	want := rights(parse(t, string(content)))
+	if len(want) < 10 {
+		t.Fatalf("deploy/kubernetes/rbac.yaml gives %q", want)
+	}
+	for _, s := range sets(t) {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			rendered := parse(t, s.template(t))
+			name := s.namespace + "-" + rendered.kind("Deployment")[0].Name()
+			var roles objects
+			for _, role := range rendered.kind("ClusterRole") {
+				switch role.Name() {
+				case name:
+					roles = append(roles, role)
+				case name + "-kubelets":
+					for _, right := range rights(objects{role}) {
+						if !strings.HasPrefix(right, " ") || !strings.HasSuffix(right, ".example.com request-serviceaccounts-token-audience") {
+							t.Errorf("kubelets may %q", right)
+						}
+					}
+				default:
+					t.Errorf("ClusterRole %s", role.Name())
+				}
+			}
+			token := strings.Contains(fmt.Sprint(rendered.kind("Deployment")), "serviceAccountToken")
+			if s.name == "manifests" {
+				if len(roles) != 0 || token {
+					t.Errorf("roles %v, token %v", roles, token)
+				}
+			} else if got := rights(roles); !slices.Equal(got, want) || !token {
+				t.Errorf("rights\n%q\nwant those of deploy/kubernetes/rbac.yaml\n%q\nand a token (%v)", got, want, token)
+			}
+			for _, binding := range rendered.kind("ClusterRoleBinding") {
+				subject := list(binding, "subjects")[0]
+				account := binding.Name() == name && subject.Text("kind") == "ServiceAccount" && subject.Text("namespace") == s.namespace &&
+					rendered.named("ServiceAccount", subject.Text("name")) != nil
+				nodes := binding.Name() == name+"-kubelets" && subject.Text("kind") == "Group" && subject.Text("name") == "system:nodes"
+				if !account && !nodes || binding.Text("roleRef", "name") != binding.Name() {
+					t.Errorf("binding %v", binding)
+				}
+			}
+		})
+	}
+}
+
+// rights are what the ClusterRoles allow, each as "GROUP RESOURCE VERB".
+func rights(all objects) (found []string) {
+	for _, role := range all.kind("ClusterRole") {
+		for _, rule := range list(role, "rules") {
+			for _, group := range texts(rule["apiGroups"]) {
+				for _, resource := range texts(rule["resources"]) {
+					for _, verb := range texts(rule["verbs"]) {
+						found = append(found, group+" "+resource+" "+verb)
+					}
+				}
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}
