@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,24 +15,35 @@ import (
 func keysCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "keys",
-		Short: "Make, rotate and list the signing keys that Pullpass manages",
-		Long: `Make, rotate and list the signing keys in the directories that Pullpass manages
-(registries[].signing.managedDir). A running server sees the change by itself.`,
+		Short: "Make, rotate, revoke and list signing keys and their CAs",
+		Long: `Make, rotate and revoke the signing keys, and their CAs, in the directories that
+Pullpass manages (registries[].signing.managedDir), and list all keys. A running
+server sees the change by itself. Keys from files are replaced by replacing the
+files; docs/keys.md has the steps for both.`,
 		Args: cobra.NoArgs,
 	}
-	command.AddCommand(keysInitCommand(), keysRotateCommand(), keysListCommand())
+	command.AddCommand(keysInitCommand(), keysRotateCommand(), keysRotateCACommand(), keysRevokeCommand(), keysListCommand())
 	return command
 }
 
-// managedRegistry is a registry whose keys Pullpass manages.
-type managedRegistry struct {
+// openedRegistry is a registry with its keys as they are now.
+type openedRegistry struct {
 	*Registry
-	keys *registryauth.ManagedKeys
+	keys *signingKeys
 }
 
-// managedRegistries opens the managed keys of the chosen registry, or of all.
-func managedRegistries(config, service string, log io.Writer) ([]managedRegistry, error) {
-	cfg, err := LoadConfig(config)
+// keysFlags are those of every command about keys.
+type keysFlags struct{ config, service string }
+
+func (f *keysFlags) add(command *cobra.Command) {
+	configFlag(command, &f.config)
+	command.Flags().StringVar(&f.service, "service", "", "only this registry (default: all)")
+}
+
+// open reads the keys of the chosen registry, or of all. Faults of one are no
+// reason not to return the others.
+func (f *keysFlags) open(log io.Writer) ([]openedRegistry, error) {
+	cfg, err := LoadConfig(f.config)
 	if err != nil {
 		return nil, err
 	}
@@ -41,33 +51,44 @@ func managedRegistries(config, service string, log io.Writer) ([]managedRegistry
 	for i := range cfg.Registries {
 		registries[i] = &cfg.Registries[i]
 	}
-	if service != "" {
-		chosen, err := findRegistry(cfg, service)
+	if f.service != "" {
+		chosen, err := findRegistry(cfg, f.service)
 		if err != nil {
 			return nil, err
 		}
 		registries = []*Registry{chosen}
 	}
 	logger := slog.New(slog.NewTextHandler(log, nil))
-	var managed []managedRegistry
+	var opened []openedRegistry
+	var faults []error
 	for _, r := range registries {
-		if r.Signing.KeyFile != "" {
-			continue
-		}
 		keys, err := newSigningKeys(r, logger)
 		if err != nil {
-			return nil, err
+			faults = append(faults, err)
+			continue
 		}
-		managed = append(managed, managedRegistry{r, keys.managed})
+		opened = append(opened, openedRegistry{r, keys})
 	}
-	if len(managed) == 0 {
-		return nil, errors.New("there are no managed keys: they come from files (registries[].signing.keyFile); replace the files instead")
+	return opened, errors.Join(faults...)
+}
+
+// managed returns those whose keys Pullpass manages, at least one.
+func (f *keysFlags) managed(log io.Writer) ([]openedRegistry, error) {
+	all, err := f.open(log)
+	var managed []openedRegistry
+	for _, r := range all {
+		if r.keys.managed != nil {
+			managed = append(managed, r)
+		}
 	}
-	return managed, nil
+	if err == nil && len(managed) == 0 {
+		err = errors.New("there are no managed keys: they come from files (registries[].signing.keyFile); replace the files instead")
+	}
+	return managed, err
 }
 
 func keysInitCommand() *cobra.Command {
-	var config, service string
+	var flags keysFlags
 	command := &cobra.Command{
 		Use:   "init",
 		Short: "Make the directory, its CA and a first key, where they are missing",
@@ -75,12 +96,12 @@ func keysInitCommand() *cobra.Command {
   pullpass registry-config --config pullpass.yaml --service registry.example.com --trust-file ca.pem`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			registries, err := managedRegistries(config, service, cmd.ErrOrStderr())
+			registries, err := flags.managed(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
 			for _, r := range registries {
-				if err := r.keys.Maintain(); err != nil {
+				if err := r.keys.managed.Maintain(); err != nil {
 					return fmt.Errorf("%s: %w", r.Service, err)
 				}
 				key, err := r.keys.Signing()
@@ -92,17 +113,20 @@ func keysInitCommand() *cobra.Command {
 			return nil
 		},
 	}
-	configFlag(command, &config)
-	command.Flags().StringVar(&service, "service", "", "only this registry (default: all)")
+	flags.add(command)
 	return command
 }
 
-// jwksSignAfter leaves time to give a registry its new key set and to restart
-// it, when the operator says nothing else.
-const jwksSignAfter = 24 * time.Hour
+const (
+	// jwksSignAfter leaves time to give a registry its new key set and to restart
+	// it, when the operator says nothing else.
+	jwksSignAfter = 24 * time.Hour
+	// caSignAfter is the same for a new CA, which all registries need.
+	caSignAfter = 7 * 24 * time.Hour
+)
 
 func keysRotateCommand() *cobra.Command {
-	var config, service string
+	var flags keysFlags
 	var signAfter time.Duration
 	command := &cobra.Command{
 		Use:   "rotate",
@@ -115,16 +139,16 @@ key set within that time.`,
   pullpass keys rotate --config pullpass.yaml --service registry.example.com --sign-after 1h`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			registries, err := managedRegistries(config, service, cmd.ErrOrStderr())
+			registries, err := flags.managed(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
 			for _, r := range registries {
 				delay := signAfter
-				if r.Signing.Trust == string(registryauth.TrustJWKS) && !cmd.Flags().Changed("sign-after") {
+				if r.trustsKeySet() && !cmd.Flags().Changed("sign-after") {
 					delay = jwksSignAfter
 				}
-				key, err := r.keys.Rotate(registryauth.RotateOptions{SignAfter: delay})
+				key, err := r.keys.managed.Rotate(registryauth.RotateOptions{SignAfter: delay})
 				if err != nil {
 					return fmt.Errorf("%s: %w", r.Service, err)
 				}
@@ -133,45 +157,100 @@ key set within that time.`,
 			return nil
 		},
 	}
-	configFlag(command, &config)
-	command.Flags().StringVar(&service, "service", "", "only this registry (default: all)")
+	flags.add(command)
 	command.Flags().DurationVar(&signAfter, "sign-after", 0, "publish now, sign after this time")
 	return command
 }
 
-func keysListCommand() *cobra.Command {
-	var config, service string
+func (r openedRegistry) trustsKeySet() bool { return r.Signing.Trust == string(registryauth.TrustJWKS) }
+
+func keysRotateCACommand() *cobra.Command {
+	var flags keysFlags
+	var signAfter time.Duration
 	command := &cobra.Command{
-		Use:     "list",
-		Short:   "Show which key signs, and which are trusted until when",
-		Example: `  pullpass keys list --config pullpass.yaml`,
+		Use:   "rotate-ca",
+		Short: "Make a new CA that signs later, when the registries have it",
+		Long: `Make a new CA (trust "certificate"). It is published at once beside the old one and
+certifies signing keys only after --sign-after. Within that time give both to
+every registry (registry-config --trust-file) and restart it: a registry that
+knows only the old CA refuses every token from then on.
+
+To change over sooner, or after --sign-after 0 to end the old CA at once, revoke
+the old CA. To go back, revoke the new one: that works until the old one is
+removed, a week after it signed last. keys list shows these times.`,
+		Example: `  pullpass keys rotate-ca --config pullpass.yaml --service registry.example.com --sign-after 336h`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			registries, err := managedRegistries(config, service, cmd.ErrOrStderr())
+			registries, err := flags.managed(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "SERVICE\tKEY\tALGORITHM\tSTATE\tSIGNS FROM\tSIGNS UNTIL\tPUBLISHED UNTIL\tCERTIFICATE ENDS")
 			for _, r := range registries {
-				for _, key := range r.keys.List() {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Service, key.ID, key.Algorithm, key.State,
-						orDash(key.SignsFrom), orDash(key.SignsUntil), orDash(key.PublishedUntil), orDash(key.CertificateExpiry))
+				if r.trustsKeySet() && flags.service == "" {
+					continue // it has no CA, and nobody said that it had
 				}
+				ca, err := r.keys.managed.RotateCA(registryauth.RotateOptions{SignAfter: signAfter})
+				if err != nil {
+					return fmt.Errorf("%s: %w", r.Service, err)
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: CA %s signs from %s\n", r.Service, ca.ID, ca.SignsFrom.UTC().Format(time.RFC3339))
 			}
-			return w.Flush()
+			return nil
 		},
 	}
-	configFlag(command, &config)
-	command.Flags().StringVar(&service, "service", "", "only this registry (default: all)")
+	flags.add(command)
+	command.Flags().DurationVar(&signAfter, "sign-after", caSignAfter, "publish now, sign after this time")
 	return command
 }
 
-func orDash(t time.Time) string {
-	if t.IsZero() {
-		return "-"
+func keysRevokeCommand() *cobra.Command {
+	var flags keysFlags
+	command := &cobra.Command{
+		Use:   "revoke ID",
+		Short: "Remove a key, or a CA with all of its keys, at once",
+		Long: `Remove a key, or a CA with all of its keys, at once: it signs no more, and its file
+and its place in what Pullpass publishes are gone. What waits takes its place, or
+else a new key is made. The last CA cannot be revoked: make another first.
+
+Registries ask nobody. They accept whatever the key has signed, and what a thief
+signs with it, until they are restarted with a key set (trust "jwks") or CAs (trust
+"certificate") without it, or until its certificate ends (see keys list).`,
+		Example: `  pullpass keys revoke --config pullpass.yaml NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			registries, err := flags.managed(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			for _, r := range registries {
+				known := r.keys.Status()
+				key, err := r.keys.managed.Revoke(args[0])
+				if errors.Is(err, registryauth.ErrUnknownKey) {
+					continue
+				}
+				if err != nil {
+					return fmt.Errorf("%s: %w", r.Service, err)
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: %s is revoked, key %s signs\n", r.Service, args[0], key.ID)
+				if r.trustsKeySet() && !knows(known, key.ID) {
+					fmt.Fprintf(cmd.ErrOrStderr(), "%s: pulls fail until the registry has the new key set: pullpass registry-config --trust-file, and restart it\n", r.Service)
+				}
+				return nil
+			}
+			return fmt.Errorf("no managed key and no CA has the id %q: pullpass keys list shows them", args[0])
+		},
 	}
-	return t.UTC().Format(time.RFC3339)
+	flags.add(command)
+	return command
+}
+
+func knows(status registryauth.Status, id string) bool {
+	for _, key := range status.Keys {
+		if key.ID == id {
+			return true
+		}
+	}
+	return false
 }
 
 // configFlag adds the --config that every command needs.

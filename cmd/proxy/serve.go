@@ -247,9 +247,7 @@ func (s *service) run(ctx context.Context) error {
 	}
 	others.Go(func() error { s.podEvents.Run(background); return nil })
 	for _, keys := range s.keys {
-		if keys.run != nil {
-			others.Go(func() error { keys.run(background); return nil })
-		}
+		others.Go(func() error { keys.run(background); return nil })
 	}
 	others.Go(func() error { return serveUntil(background, newServer(s.admin, nil, s.logger), admin) })
 

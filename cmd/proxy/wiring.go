@@ -123,7 +123,7 @@ func newManifests(cfg *Config, policy *exchange.Policy) (*kube.Manifests, error)
 type signingKeys struct {
 	registryauth.Keys
 	reload  func() error
-	run     func(context.Context) // nil: nothing to do but reload
+	run     func(context.Context)
 	managed *registryauth.ManagedKeys
 }
 
@@ -136,12 +136,12 @@ func newSigningKeys(r *Registry, logger *slog.Logger) (*signingKeys, error) {
 		keys, err := registryauth.NewFileKeys(registryauth.FileKeysConfig{
 			Algorithm: algorithm, Trust: trust,
 			CertFile: r.Signing.CertFile, KeyFile: r.Signing.KeyFile, CAFile: r.Signing.CAFile,
-			Overlap: lifetime + registryLeeway,
+			Overlap: lifetime + registryLeeway, Logger: logger,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("registry %s: %w", r.Service, err)
 		}
-		return &signingKeys{Keys: keys, reload: keys.Reload}, nil
+		return &signingKeys{Keys: keys, reload: keys.Reload, run: keys.Run}, nil
 	}
 	keys, err := registryauth.NewManagedKeys(registryauth.ManagedKeysConfig{
 		Dir: r.Signing.ManagedDir, Algorithm: algorithm, Trust: trust,

@@ -555,3 +555,4 @@ type noKeys struct{}
 
 func (noKeys) Signing() (*registryauth.SigningKey, error) { return nil, registryauth.ErrNoSigningKey }
 func (noKeys) Trusted() registryauth.TrustBundle          { return registryauth.TrustBundle{} }
+func (noKeys) Status() registryauth.Status                { return registryauth.Status{} }

@@ -2,9 +2,11 @@ package registryauth
 
 import (
 	"cmp"
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -23,13 +25,15 @@ type FileKeysConfig struct {
 	// not judged: Secret volumes are often 0644.
 	KeyFile string
 	// CAFile is what registries are told to trust, as PEM; it must vouch for the
-	// chain. If it is empty, that is the last certificate of CertFile, which is
-	// the leaf itself if it is self-signed. Only with TrustCertificate.
+	// chain. It may hold a CA of which no key is here yet, or no more. If it is
+	// empty, that is the last certificate of CertFile, which is the leaf itself if
+	// it is self-signed. Only with TrustCertificate.
 	CAFile string
 	// Overlap is how long a key stays published after another has replaced it:
 	// the lifetime of tokens, plus the leeway of the registry (distribution: 60 s).
 	Overlap time.Duration
 	Now     func() time.Time // nil: time.Now
+	Logger  *slog.Logger     // nil: silent
 }
 
 // FileKeys holds a signing key that is read from files, which may be replaced
@@ -39,6 +43,10 @@ type FileKeysConfig struct {
 // key until it is told. So publish first: add the new public key to the
 // registry's key set file, restart the registry, and only then replace KeyFile.
 // ManagedKeys.Rotate does this in two steps by itself.
+//
+// With TrustCertificate, likewise, a registry does not know a new CA until it is
+// told. So a key whose CA was not published before does not replace one that
+// works: see Reload.
 type FileKeys struct {
 	cfg     FileKeysConfig
 	reload  sync.Mutex // one Reload at a time
@@ -50,6 +58,7 @@ var _ Keys = (*FileKeys)(nil)
 // fileKeySet is immutable.
 type fileKeySet struct {
 	key     *SigningKey
+	chain   []*x509.Certificate // as in the file
 	trusted TrustBundle
 	retired []retiredTrust
 }
@@ -60,6 +69,8 @@ type retiredTrust struct {
 	until   time.Time
 }
 
+func (r retiredTrust) ended(now time.Time) bool { return !now.Before(r.until) }
+
 // NewFileKeys checks cfg and reads the files at once. It reports all faults of
 // cfg together, or what is wrong with the files.
 func NewFileKeys(cfg FileKeysConfig) (*FileKeys, error) {
@@ -67,6 +78,9 @@ func NewFileKeys(cfg FileKeysConfig) (*FileKeys, error) {
 	cfg.Trust = cmp.Or(cfg.Trust, TrustCertificate)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -112,7 +126,7 @@ func (k *FileKeys) Trusted() TrustBundle {
 	bundles := []TrustBundle{set.trusted}
 	now := k.cfg.Now()
 	for _, old := range set.retired {
-		if now.Before(old.until) {
+		if !old.ended(now) {
 			bundles = append(bundles, old.trusted)
 		}
 	}
@@ -123,6 +137,10 @@ func (k *FileKeys) Trusted() TrustBundle {
 // which names the file and the remedy, everything stays as it was. A pair of
 // which one half is already new is such an error; the next Reload mends it.
 //
+// A key of a CA that was not published until now is such an error, too, while
+// there is a key that works: registries would refuse every token. A CA that is
+// renewed without anybody's doing must not end all pulls.
+//
 // It opens the files by their paths, so it follows the symbolic links by which
 // Kubernetes swaps a volume. Call it when their directory changes and, because
 // events get lost, now and then.
@@ -131,14 +149,16 @@ func (k *FileKeys) Reload() error {
 	defer k.reload.Unlock()
 
 	now := k.cfg.Now()
-	key, trusted, err := k.read(now)
+	next, err := k.read(now)
 	if err != nil {
 		return err
 	}
-	next := &fileKeySet{key: key, trusted: trusted}
 	if old := k.current.Load(); old != nil {
-		next.retired = slices.DeleteFunc(slices.Clone(old.retired), func(r retiredTrust) bool { return !now.Before(r.until) })
-		if old.key.header == key.header && sameTrust(old.trusted, trusted) {
+		if err := k.checkKnown(next, old, now); err != nil {
+			return err
+		}
+		next.retired = slices.DeleteFunc(slices.Clone(old.retired), func(r retiredTrust) bool { return r.ended(now) })
+		if old.key.header == next.key.header && sameTrust(old.trusted, next.trusted) {
 			next.key = old.key // nothing new
 		} else {
 			next.retired = append(next.retired, retiredTrust{old.trusted, now.Add(k.cfg.Overlap)})
@@ -148,42 +168,118 @@ func (k *FileKeys) Reload() error {
 	return nil
 }
 
-func (k *FileKeys) read(now time.Time) (*SigningKey, TrustBundle, error) {
+// checkKnown says whether registries that trust what was published until now
+// would accept the certificate of next.
+func (k *FileKeys) checkKnown(next, old *fileKeySet, now time.Time) error {
+	if k.cfg.Trust == TrustJWKS || old.key.usable(now) != nil {
+		return nil // nothing is known of registries, or nothing is to be lost
+	}
+	if _, err := verifyLeaf(next.chain, k.Trusted().Certificates, next.key.public, now); err == nil {
+		return nil
+	}
+	root := next.key.root()
+	return fmt.Errorf("signing certificate %s: its CA %q (%s) was not published before, so registries do not know it, and the last key stays: "+
+		"put the CA into caFile beside the old one, give both to the registries, then put the new key in place; a restart takes it at once",
+		k.cfg.CertFile, root.Subject, fingerprint(root))
+}
+
+// Status describes the key in the files, those that it replaced within the
+// overlap, and the certificates that they lead to.
+func (k *FileKeys) Status() Status {
+	set := k.current.Load()
+	now := k.cfg.Now()
+	key := KeyInfo{ID: set.key.ID, Algorithm: set.key.Algorithm, State: StateSigning, NotAfter: set.key.NotAfter, File: k.cfg.KeyFile}
+	var status Status
+	if root := set.key.root(); root != nil {
+		key.CA = fingerprint(root)
+		for n, cert := range set.key.path {
+			if n == 0 && len(set.key.path) > 1 {
+				continue // the key's own; alone, it is what registries are given
+			}
+			info := newCAInfo(cert, StateSigning, k.cfg.CertFile)
+			info.Intermediate = n < len(set.key.path)-1
+			status.addCA(info)
+		}
+	}
+	for _, cert := range set.trusted.Certificates {
+		status.addCA(newCAInfo(cert, StateTrusted, cmp.Or(k.cfg.CAFile, k.cfg.CertFile)))
+	}
+	known := map[string]bool{key.ID: true}
+	for _, old := range slices.Backward(set.retired) { // the latest first: it is published longest
+		if old.ended(now) {
+			continue
+		}
+		for _, jwk := range old.trusted.JWKS.Keys {
+			if !known[jwk.KeyID] {
+				known[jwk.KeyID] = true
+				status.Keys = append(status.Keys, KeyInfo{
+					ID: jwk.KeyID, Algorithm: Algorithm(jwk.Algorithm), State: StateRetired, PublishedUntil: old.until, File: k.cfg.KeyFile,
+				})
+			}
+		}
+		for _, cert := range old.trusted.Certificates {
+			info := newCAInfo(cert, StateRetired, cmp.Or(k.cfg.CAFile, k.cfg.CertFile))
+			info.PublishedUntil = old.until
+			status.addCA(info)
+		}
+	}
+	slices.Reverse(status.Keys)
+	slices.Reverse(status.CAs)
+	status.Keys = append(status.Keys, key)
+	return status
+}
+
+// addCA adds what is not there yet.
+func (s *Status) addCA(info CAInfo) {
+	if !slices.ContainsFunc(s.CAs, func(have CAInfo) bool { return have.ID == info.ID }) {
+		s.CAs = append(s.CAs, info)
+	}
+}
+
+// Run warns of certificates that end soon, now and every minute until ctx ends;
+// each warning once. It does not read the files: Reload does.
+func (k *FileKeys) Run(ctx context.Context) {
+	var ending lastSaid
+	everyMinute(ctx, func() {
+		ending.log(k.cfg.Logger, slog.LevelWarn, "put a renewed signing certificate in place",
+			endSoon(k.current.Load().key.path, k.cfg.Now()), "file", k.cfg.CertFile)
+	})
+}
+
+// read returns what the files hold now.
+func (k *FileKeys) read(now time.Time) (*fileKeySet, error) {
 	data, err := readKeyFile(k.cfg.KeyFile)
 	if err != nil {
-		return nil, TrustBundle{}, fmt.Errorf("signing key: %w", err)
+		return nil, fmt.Errorf("signing key: %w", err)
 	}
 	signer, err := parsePrivateKey(data)
 	if err != nil {
-		return nil, TrustBundle{}, fmt.Errorf("signing key %s: %w", k.cfg.KeyFile, err)
+		return nil, fmt.Errorf("signing key %s: %w", k.cfg.KeyFile, err)
 	}
-	var chain, roots []*x509.Certificate
+	var chain, roots, path []*x509.Certificate
 	if k.cfg.Trust == TrustCertificate {
 		if chain, err = readCertificates(k.cfg.CertFile); err != nil {
-			return nil, TrustBundle{}, err
+			return nil, err
 		}
 		if len(chain) > maxChain {
-			return nil, TrustBundle{}, fmt.Errorf("signing certificate %s: %d certificates would make every token too large: leave %d at most, leaf first",
+			return nil, fmt.Errorf("signing certificate %s: %d certificates would make every token too large: leave %d at most, leaf first",
 				k.cfg.CertFile, len(chain), maxChain)
 		}
 		roots = chain[len(chain)-1:]
 		if k.cfg.CAFile != "" {
 			if roots, err = readCertificates(k.cfg.CAFile); err != nil {
-				return nil, TrustBundle{}, err
+				return nil, err
 			}
 		}
+		if path, err = verifyLeaf(chain, roots, signer.Public(), now); err != nil {
+			return nil, fmt.Errorf("signing certificate %s with key %s: %w", k.cfg.CertFile, k.cfg.KeyFile, err)
+		}
 	}
-	key, err := newSigningKey(k.cfg.Algorithm, signer, chain)
+	key, err := newSigningKey(k.cfg.Algorithm, signer, chain, path)
 	if err != nil {
-		return nil, TrustBundle{}, fmt.Errorf("signing key %s: %w", k.cfg.KeyFile, err)
+		return nil, fmt.Errorf("signing key %s: %w", k.cfg.KeyFile, err)
 	}
-	if k.cfg.Trust == TrustJWKS {
-		return key, keyTrust(key), nil
-	}
-	if err := checkLeaf(chain, roots, signer.Public(), now); err != nil {
-		return nil, TrustBundle{}, fmt.Errorf("signing certificate %s with key %s: %w", k.cfg.CertFile, k.cfg.KeyFile, err)
-	}
-	return key, mergeTrust(keyTrust(key), TrustBundle{Certificates: roots}), nil
+	return &fileKeySet{key: key, chain: chain, trusted: mergeTrust(keyTrust(key), TrustBundle{Certificates: roots})}, nil
 }
 
 func readCertificates(name string) ([]*x509.Certificate, error) {

@@ -2,6 +2,7 @@ package registryauth
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -9,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"log/slog"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -308,8 +310,9 @@ func TestFileKeysOverlap(t *testing.T) {
 	t.Parallel()
 	for _, trust := range []Trust{TrustJWKS, TrustCertificate} {
 		synctest.Test(t, func(t *testing.T) {
+			ca := newTestCA(t, nil)
 			pair := func() keyFiles {
-				key, ca := newTestSigner(t, ES256), newTestCA(t, nil)
+				key := newTestSigner(t, ES256)
 				if trust == TrustJWKS {
 					return keyFiles{key: keyPEM(t, key)}
 				}
@@ -361,24 +364,167 @@ func TestFileKeysOverlap(t *testing.T) {
 	}
 }
 
-// A CA that is taken out of the CA file may be what a token leads to.
-func TestFileKeysOverlapOfTheCAFile(t *testing.T) {
+// A CA is rolled over in three steps: both are given to the registries, the new
+// one signs, the old one is taken away. No token fails on the way, also at a
+// registry that was told last, or that forgot the old one first.
+func TestFileKeysRollTheCAOver(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		key, ca, other := newTestSigner(t, ES256), newTestCA(t, nil), newTestCA(t, nil)
-		files := keyFiles{certPEM(newTestCert(t, key, ca, nil)), keyPEM(t, key), certPEM(ca, other)}
-		dir := t.TempDir()
-		files.write(t, dir)
-		keys := mustLoad(t, files.config(dir, ES256))
-		keyFiles{ca: certPEM(ca)}.write(t, dir)
-		if err := keys.Reload(); err != nil || len(keys.Trusted().Certificates) != 2 {
-			t.Errorf("%d certificates right after the change, want 2, error %v", len(keys.Trusted().Certificates), err)
-		}
-		time.Sleep(testOverlap)
-		if len(keys.Trusted().Certificates) != 1 {
-			t.Errorf("%d certificates after the overlap, want 1", len(keys.Trusted().Certificates))
-		}
-	})
+	for _, deep := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			oldCA, newCA := newTestCA(t, nil), newTestCA(t, nil)
+			pair := func(ca *testCert) keyFiles {
+				key, chain := newTestSigner(t, ES256), []*testCert{}
+				if deep {
+					ca = newTestCA(t, ca)
+					chain = append(chain, ca)
+				}
+				return keyFiles{cert: certPEM(append([]*testCert{newTestCert(t, key, ca, nil)}, chain...)...), key: keyPEM(t, key)}
+			}
+			first, second := pair(oldCA), pair(newCA)
+			first.ca = certPEM(oldCA)
+			dir := t.TempDir()
+			first.write(t, dir)
+			keys := mustLoad(t, first.config(dir, ES256))
+			issuer := newTestIssuer(t, keys, nil)
+			token := func() string { return issueTestToken(t, issuer).Value.Reveal() }
+			onlyOld := registryTrust(t, keys)
+			state := func(ca *testCert) State {
+				for _, info := range keys.Status().CAs {
+					if info.ID == fingerprint(ca.Certificate) {
+						return info.State
+					}
+				}
+				return ""
+			}
+
+			keyFiles{ca: certPEM(oldCA, newCA)}.write(t, dir)
+			must(t, keys.Reload())
+			both, before := registryTrust(t, keys), token()
+			verifyAll(t, []string{before}, onlyOld)
+			if state(oldCA) != StateSigning || state(newCA) != StateTrusted {
+				t.Errorf("both are published: the old CA is %q, the new one %q", state(oldCA), state(newCA))
+			}
+
+			second.write(t, dir)
+			must(t, keys.Reload())
+			after := token()
+			if _, err := registryVerify(after, onlyOld); err == nil {
+				t.Error("the new CA does not sign")
+			}
+			verifyAll(t, []string{before, after}, both)
+			if state(oldCA) != StateTrusted || state(newCA) != StateSigning {
+				t.Errorf("the new one signs: the old CA is %q, the new one %q", state(oldCA), state(newCA))
+			}
+
+			keyFiles{ca: certPEM(newCA)}.write(t, dir)
+			must(t, keys.Reload())
+			if state(oldCA) != StateRetired {
+				t.Errorf("the old CA is taken away, with tokens alive: it is %q", state(oldCA))
+			}
+			verifyAll(t, []string{before, after}, registryTrust(t, keys))
+			time.Sleep(testOverlap)
+			if state(oldCA) != "" || len(keys.Trusted().Certificates) != 1 {
+				t.Errorf("after the overlap the old CA is %q", state(oldCA))
+			}
+		})
+	}
+}
+
+// cert-manager renews a CA when its time has come, and the next certificate
+// brings it along. No registry knows it.
+func TestFileKeysRefuseACAThatNobodyKnows(t *testing.T) {
+	t.Parallel()
+	for _, caInFile := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			pair := func() (keyFiles, *testCert) {
+				key, ca := newTestSigner(t, ES256), newTestCA(t, nil)
+				files := keyFiles{cert: certPEM(newTestCert(t, key, ca, nil), ca), key: keyPEM(t, key)}
+				if caInFile {
+					files.ca = certPEM(ca)
+				}
+				return files, ca
+			}
+			first, _ := pair()
+			second, newCA := pair()
+			dir := t.TempDir()
+			first.write(t, dir)
+			keys := mustLoad(t, first.config(dir, ES256))
+			opts := registryTrust(t, keys)
+			issuer := newTestIssuer(t, keys, nil)
+
+			second.write(t, dir)
+			for range 2 {
+				if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), "was not published before") || !strings.Contains(err.Error(), fingerprint(newCA.Certificate)) {
+					t.Fatalf("reload: %v, want the CA refused, by its fingerprint", err)
+				}
+				verifyAll(t, []string{issueTestToken(t, issuer).Value.Reveal()}, opts)
+				if len(keys.Trusted().Certificates) != 1 {
+					t.Error("it is published")
+				}
+			}
+			time.Sleep(24*time.Hour - MinLifetime)
+			third, _ := pair()
+			third.write(t, dir)
+			if err := keys.Reload(); err == nil {
+				t.Error("refused no more while the last key can sign")
+			}
+			time.Sleep(time.Second) // nothing is lost any more: it cannot
+			must(t, keys.Reload())
+			mustSigning(t, keys)
+		})
+	}
+}
+
+// A registry checks all certificates on the way, so the key ends with the first.
+func TestFileKeysEndWithTheirCA(t *testing.T) {
+	t.Parallel()
+	for _, ending := range []string{"root", "intermediate"} {
+		synctest.Test(t, func(t *testing.T) {
+			soon := time.Now().Add(10 * time.Minute)
+			ca := func(name string, parent *testCert) *testCert {
+				return newTestCert(t, newTestSigner(t, ES256), parent, func(c *x509.Certificate) {
+					c.Subject.CommonName, c.IsCA, c.KeyUsage = name, true, x509.KeyUsageCertSign
+					if name == ending {
+						c.NotAfter = soon
+					}
+				})
+			}
+			root := ca("root", nil)
+			intermediate := ca("intermediate", root)
+			key := newTestSigner(t, ES256)
+			var log bytes.Buffer
+			files := keyFiles{certPEM(newTestCert(t, key, intermediate, nil), intermediate), keyPEM(t, key), certPEM(root)}
+			dir := t.TempDir()
+			files.write(t, dir)
+			cfg := files.config(dir, ES256)
+			cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			keys := mustLoad(t, cfg)
+			issuer := newTestIssuer(t, keys, func(c *IssuerConfig) { c.Lifetime = time.Hour })
+
+			if issued := issueTestToken(t, issuer); !issued.Expiry.Equal(soon) {
+				t.Errorf("the token ends at %s, the %s at %s", issued.Expiry, ending, soon)
+			}
+			if got := keys.Status(); !got.Keys[0].NotAfter.Equal(soon) || len(got.CAs) != 2 {
+				t.Errorf("%s: status %+v", ending, got)
+			}
+			time.Sleep(9 * time.Minute)
+			mustSigning(t, keys)
+			time.Sleep(time.Second)
+			if _, err := keys.Signing(); !errors.Is(err, ErrNoSigningKey) || !strings.Contains(err.Error(), "CN="+ending) {
+				t.Errorf("at the end of the %s: %v", ending, err)
+			}
+			if _, err := NewFileKeys(cfg); err == nil || !strings.Contains(err.Error(), "CN="+ending) {
+				t.Errorf("at the end of the %s they load: %v", ending, err)
+			}
+
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer cancel()
+			keys.Run(ctx)
+			if n := strings.Count(log.String(), "put a renewed"); n != 1 || !strings.Contains(log.String(), "CN="+ending) {
+				t.Errorf("warned %d times: %s", n, log.String())
+			}
+		})
+	}
 }
 
 // Reload that misses Kubernetes mounts: the kubelet swaps the link ..data, and
@@ -392,12 +538,13 @@ func TestFileKeysFollowSymbolicLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	ca := newTestCA(t, nil)
 	for _, version := range []string{"..v1", "..v2"} {
 		if err := os.Mkdir(filepath.Join(dir, version), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		key := newTestSigner(t, ES256)
-		keyFiles{cert: certPEM(newTestCert(t, key, nil, nil)), key: keyPEM(t, key)}.write(t, filepath.Join(dir, version))
+		keyFiles{cert: certPEM(newTestCert(t, key, ca, nil), ca), key: keyPEM(t, key)}.write(t, filepath.Join(dir, version))
 	}
 	link("..v1", "..data")
 	link("..data/tls.crt", "tls.crt")
@@ -434,8 +581,9 @@ func TestFileKeysChangeUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, trust := range []Trust{TrustJWKS, TrustCertificate} {
 		synctest.Test(t, func(t *testing.T) {
+			ca := newTestCA(t, nil)
 			pair := func() keyFiles {
-				key, ca := newTestSigner(t, ES256), newTestCA(t, nil)
+				key := newTestSigner(t, ES256)
 				if trust == TrustJWKS {
 					return keyFiles{key: keyPEM(t, key)}
 				}

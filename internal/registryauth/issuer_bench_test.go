@@ -19,7 +19,7 @@ func BenchmarkIssue(b *testing.B) {
 	for _, algorithm := range issuingAlgorithms {
 		signer := newTestSigner(b, algorithm)
 		leaf := newTestCert(b, signer, newTestCA(b, nil), nil)
-		key, err := newSigningKey(algorithm, signer, []*x509.Certificate{leaf.Certificate})
+		key, err := newSigningKey(algorithm, signer, []*x509.Certificate{leaf.Certificate}, []*x509.Certificate{leaf.Certificate})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -77,7 +77,7 @@ func benchmarkFloor(b *testing.B, signer crypto.Signer) {
 // benchmarkGoJose signs the same token with go-jose's signer, made once.
 func benchmarkGoJose(b *testing.B, key *SigningKey, private crypto.Signer) {
 	options := (&jose.SignerOptions{}).WithType("JWT").WithHeader("kid", key.ID).
-		WithHeader("x5c", []string{base64.StdEncoding.EncodeToString(key.leaf.Raw)})
+		WithHeader("x5c", []string{base64.StdEncoding.EncodeToString(key.path[0].Raw)})
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(key.Algorithm), Key: private}, options)
 	if err != nil {
 		b.Fatal(err)

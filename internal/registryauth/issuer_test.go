@@ -214,7 +214,7 @@ func TestTokenHeader(t *testing.T) {
 			want := map[string]any{"alg": string(algorithm), "typ": "JWT", "kid": kid}
 			if trust == TrustCertificate {
 				// RFC 7515: standard base64, with padding.
-				want["x5c"] = []any{base64.StdEncoding.EncodeToString(keys.key.leaf.Raw)}
+				want["x5c"] = []any{base64.StdEncoding.EncodeToString(keys.key.path[0].Raw)}
 			}
 			if got := tokenPart(t, issued.Value.Reveal(), 0); fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("%s, %s: header %v, want %v", algorithm, trust, got, want)
@@ -374,7 +374,7 @@ func TestECDSASignaturesHaveFixedLength(t *testing.T) {
 func TestSigningKeyDoesNotPrintItself(t *testing.T) {
 	t.Parallel()
 	private := newTestSigner(t, EdDSA).(ed25519.PrivateKey)
-	key, err := newSigningKey(EdDSA, private, nil)
+	key, err := newSigningKey(EdDSA, private, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

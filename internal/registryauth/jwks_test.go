@@ -20,7 +20,7 @@ func TestMarshalJWKSShowsNoPrivateKey(t *testing.T) {
 	published := map[string]bool{"kty": true, "kid": true, "use": true, "alg": true, "crv": true, "x": true, "y": true, "n": true, "e": true}
 	for _, algorithm := range issuingAlgorithms {
 		signer := newTestSigner(t, algorithm)
-		key, err := newSigningKey(algorithm, signer, nil)
+		key, err := newSigningKey(algorithm, signer, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,7 @@ func TestKeyIDWithLeadingZeros(t *testing.T) {
 		if token.GetJWKThumbprint(signer.Public()) == want {
 			continue
 		}
-		key, err := newSigningKey(ES256, signer, nil)
+		key, err := newSigningKey(ES256, signer, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,12 +3,15 @@ package registryauth
 import (
 	"bytes"
 	"crypto"
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -99,23 +102,24 @@ func parseCertificates(data []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// checkLeaf says whether the first certificate of chain can stand for pub in
+// verifyLeaf says whether the first certificate of chain can stand for pub in
 // tokens made at now, and whether one of roots vouches for it, as the registry
-// will see it: nothing but what the token carries, and the roots.
-func checkLeaf(chain, roots []*x509.Certificate, pub crypto.PublicKey, now time.Time) error {
+// will see it: nothing but what the token carries, and the roots. It returns the
+// way from the leaf to that root; of several, the one that lasts longest.
+func verifyLeaf(chain, roots []*x509.Certificate, pub crypto.PublicKey, now time.Time) ([]*x509.Certificate, error) {
 	leaf := chain[0]
 	if same, ok := pub.(interface{ Equal(crypto.PublicKey) bool }); !ok || !same.Equal(leaf.PublicKey) {
-		return errors.New("the first certificate is not for this private key: put both files of one pair in place, the chain leaf first")
+		return nil, errors.New("the first certificate is not for this private key: put both files of one pair in place, the chain leaf first")
 	}
 	if leaf.IsCA {
-		return errors.New("the first certificate is a CA's: sign tokens with a leaf certificate issued by it, " +
+		return nil, errors.New("the first certificate is a CA's: sign tokens with a leaf certificate issued by it, " +
 			"or with a self-signed one that has basicConstraints CA:FALSE")
 	}
 	if leaf.KeyUsage != 0 && leaf.KeyUsage&x509.KeyUsageDigitalSignature == 0 {
-		return errors.New("the certificate's key usage lacks digitalSignature: issue one that has it, or none")
+		return nil, errors.New("the certificate's key usage lacks digitalSignature: issue one that has it, or none")
 	}
 	if err := checkValidity(leaf, now); err != nil {
-		return err
+		return nil, err
 	}
 	opts := x509.VerifyOptions{
 		Roots:         x509.NewCertPool(),
@@ -129,23 +133,48 @@ func checkLeaf(chain, roots []*x509.Certificate, pub crypto.PublicKey, now time.
 	for _, cert := range chain[1:] {
 		opts.Intermediates.AddCert(cert)
 	}
-	if _, err := leaf.Verify(opts); err != nil {
-		return fmt.Errorf("the CA does not vouch for the certificate, so no registry would: %w", err)
+	paths, err := leaf.Verify(opts)
+	if err != nil {
+		return nil, fmt.Errorf("the CA does not vouch for the certificate, so no registry would: %w", err)
 	}
-	return nil
+	path := slices.MaxFunc(paths, func(a, b []*x509.Certificate) int { return endOf(a).Compare(endOf(b)) })
+	for _, cert := range path[1:] {
+		if err := checkValidity(cert, now); err != nil {
+			return nil, err
+		}
+	}
+	return path, nil
+}
+
+// endOf is when the first of the certificates ends: registries check each.
+func endOf(path []*x509.Certificate) time.Time {
+	first := path[0].NotAfter
+	for _, cert := range path[1:] {
+		if cert.NotAfter.Before(first) {
+			first = cert.NotAfter
+		}
+	}
+	return first
 }
 
 // checkValidity says whether a token made at now can live for MinLifetime
 // before cert ends: a registry checks both at the time of the pull.
 func checkValidity(cert *x509.Certificate, now time.Time) error {
 	if now.Before(cert.NotBefore) {
-		return fmt.Errorf("the certificate is not valid before %s, and it is %s: check the clocks",
-			cert.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+		return fmt.Errorf("the certificate of %q is not valid before %s, and it is %s: check the clocks",
+			cert.Subject, cert.NotBefore.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
 	if now.Add(MinLifetime).After(cert.NotAfter) {
-		return fmt.Errorf("the certificate ended, or is about to end, at %s: renew it", cert.NotAfter.Format(time.RFC3339))
+		return fmt.Errorf("the certificate of %q ended, or is about to end, at %s: renew it", cert.Subject, cert.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return nil
+}
+
+// fingerprint names a certificate: the SHA-256 of its DER form, in hexadecimal,
+// as "openssl x509 -outform der | sha256sum" prints it.
+func fingerprint(cert *x509.Certificate) string {
+	sum := sha256.Sum256(cert.Raw)
+	return hex.EncodeToString(sum[:])
 }
 
 func selfSigned(cert *x509.Certificate) bool {

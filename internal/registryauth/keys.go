@@ -96,11 +96,14 @@ var ErrNoSigningKey = errors.New("no usable signing key")
 // use; Signing is on the way of every token and takes no lock.
 type Keys interface {
 	// Signing returns the key to sign with now. Its certificate, if it has one,
-	// is valid for at least MinLifetime more. An error wraps ErrNoSigningKey.
+	// and those that this one depends on are valid for at least MinLifetime more.
+	// An error wraps ErrNoSigningKey.
 	Signing() (*SigningKey, error)
 	// Trusted returns what a registry must trust now: for the signing key, for
 	// keys whose tokens have not all ended, and for a key that will sign soon.
 	Trusted() TrustBundle
+	// Status describes the keys and the CAs for people and for metrics.
+	Status() Status
 }
 
 // TrustBundle is the public half of a set of keys. The key set is there with
@@ -117,19 +120,19 @@ type TrustBundle struct {
 type SigningKey struct {
 	ID        string // RFC 7638 thumbprint, SHA-256
 	Algorithm Algorithm
-	NotAfter  time.Time // end of its certificate; zero without one
+	NotAfter  time.Time // end of its certificate, or of one that it depends on; zero without one
 
 	public crypto.PublicKey
-	leaf   *x509.Certificate // nil with TrustJWKS
-	header string            // protected header in base64url, made once: it is the same in every token
+	path   []*x509.Certificate // from its certificate to the registry's root; empty with TrustJWKS
+	header string              // protected header in base64url, made once: it is the same in every token
 	// signature holds the private key where nothing can print it. A Format method
 	// would not do: fmt passes by it in unexported fields.
 	signature func(message []byte) ([]byte, error)
 }
 
-// newSigningKey prepares signer. chain is the certificate chain, leaf first,
-// and empty with TrustJWKS.
-func newSigningKey(algorithm Algorithm, signer crypto.Signer, chain []*x509.Certificate) (*SigningKey, error) {
+// newSigningKey prepares signer. chain is sent with each token, leaf first; path
+// is how it leads to the registry's root. Both are empty with TrustJWKS.
+func newSigningKey(algorithm Algorithm, signer crypto.Signer, chain, path []*x509.Certificate) (*SigningKey, error) {
 	if err := algorithm.checkKey(signer.Public()); err != nil {
 		return nil, err
 	}
@@ -137,7 +140,7 @@ func newSigningKey(algorithm Algorithm, signer crypto.Signer, chain []*x509.Cert
 	if err != nil {
 		return nil, err
 	}
-	key := &SigningKey{ID: id, Algorithm: algorithm, public: signer.Public()}
+	key := &SigningKey{ID: id, Algorithm: algorithm, public: signer.Public(), path: path}
 	if key.signature, err = signatureFunc(signer); err != nil {
 		return nil, err
 	}
@@ -155,9 +158,8 @@ func newSigningKey(algorithm Algorithm, signer crypto.Signer, chain []*x509.Cert
 		}
 		header.X5c = append(header.X5c, cert.Raw)
 	}
-	if len(chain) > 0 {
-		key.leaf = chain[0]
-		key.NotAfter = chain[0].NotAfter
+	if len(path) > 0 {
+		key.NotAfter = endOf(path)
 	}
 	raw, err := json.Marshal(header)
 	if err != nil {
@@ -169,10 +171,20 @@ func newSigningKey(algorithm Algorithm, signer crypto.Signer, chain []*x509.Cert
 
 // usable reports whether a token signed at now can live for MinLifetime.
 func (k *SigningKey) usable(now time.Time) error {
-	if k.leaf == nil {
+	for _, cert := range k.path {
+		if err := checkValidity(cert, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// root is the certificate that the registry must have; nil with TrustJWKS.
+func (k *SigningKey) root() *x509.Certificate {
+	if len(k.path) == 0 {
 		return nil
 	}
-	return checkValidity(k.leaf, now)
+	return k.path[len(k.path)-1]
 }
 
 // sign returns the compact serialization (RFC 7515 section 7.1) of payload.

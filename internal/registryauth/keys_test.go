@@ -105,12 +105,13 @@ type fixedKeys struct {
 
 func (k fixedKeys) Signing() (*SigningKey, error) { return k.key, k.err }
 func (k fixedKeys) Trusted() TrustBundle          { return k.trusted }
+func (k fixedKeys) Status() Status                { return Status{} }
 
 func newFixedKeys(t testing.TB, algorithm Algorithm, trust Trust) fixedKeys {
 	t.Helper()
 	signer := newTestSigner(t, algorithm)
 	if trust == TrustJWKS {
-		key, err := newSigningKey(algorithm, signer, nil)
+		key, err := newSigningKey(algorithm, signer, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +119,7 @@ func newFixedKeys(t testing.TB, algorithm Algorithm, trust Trust) fixedKeys {
 	}
 	ca := newTestCA(t, nil)
 	leaf := newTestCert(t, signer, ca, nil)
-	key, err := newSigningKey(algorithm, signer, []*x509.Certificate{leaf.Certificate})
+	key, err := newSigningKey(algorithm, signer, []*x509.Certificate{leaf.Certificate}, []*x509.Certificate{leaf.Certificate})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,5 +300,19 @@ func verifyAll(t *testing.T, raws []string, opts token.VerifyOptions) {
 			t.Errorf("distribution refuses a token: %v", err)
 			return
 		}
+	}
+}
+
+func readFile(t testing.TB, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	must(t, err)
+	return data
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

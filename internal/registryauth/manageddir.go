@@ -3,8 +3,6 @@ package registryauth
 import (
 	"bytes"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -25,9 +23,9 @@ import (
 // the directory agree without talking to each other.
 const (
 	lockFile   = "lock"
-	caFile     = "ca-private.pem" // the CA's certificate and key, with TrustCertificate: named so that nobody gives it to a registry
+	caPrefix   = "ca-private-" // a CA's certificate and key, with TrustCertificate: named so that nobody gives it to a registry
 	keyPrefix  = "key-"
-	keySuffix  = ".json"
+	fileSuffix = ".json"
 	tempPrefix = "tmp-" // being written, or left by a crash
 
 	maxManagedFiles = 256
@@ -54,7 +52,16 @@ type keyFile struct {
 	PrivateKey           string    `json:"privateKey"`
 }
 
-const keyFileVersion = 1
+// caFile is the content of a CA's file.
+type caFile struct {
+	Version     int       `json:"version"`
+	Sequence    int       `json:"sequence"` // orders CAs that sign from the same instant
+	SignsFrom   time.Time `json:"signsFrom"`
+	Certificate string    `json:"certificate"`
+	PrivateKey  string    `json:"privateKey"`
+}
+
+const fileVersion = 1
 
 // errOtherTrust says that a directory was made for the other way of trust.
 var errOtherTrust = errors.New("made for another trust setting")
@@ -66,6 +73,7 @@ func (d managedDir) path(name string) string { return filepath.Join(string(d), n
 
 // listing is what lies in the directory.
 type listing struct {
+	cas   []string
 	keys  []string
 	temps []string
 }
@@ -92,12 +100,14 @@ func (d managedDir) list() (listing, error) {
 		switch name := entry.Name(); {
 		case strings.HasPrefix(name, tempPrefix):
 			out.temps = append(out.temps, name)
-		case strings.HasPrefix(name, keyPrefix) && strings.HasSuffix(name, keySuffix):
+		case strings.HasPrefix(name, keyPrefix) && strings.HasSuffix(name, fileSuffix):
 			out.keys = append(out.keys, name)
+		case strings.HasPrefix(name, caPrefix) && strings.HasSuffix(name, fileSuffix):
+			out.cas = append(out.cas, name)
 		}
 	}
-	if len(out.keys) > maxManagedFiles {
-		return listing{}, fmt.Errorf("%s holds %d key files, more than %d: remove those that are no longer needed", d, len(out.keys), maxManagedFiles)
+	if n := len(out.keys) + len(out.cas); n > maxManagedFiles {
+		return listing{}, fmt.Errorf("%s holds %d key files, more than %d: remove those that are no longer needed", d, n, maxManagedFiles)
 	}
 	return out, nil
 }
@@ -128,61 +138,22 @@ func (d managedDir) read(name string) ([]byte, error) {
 	return readCapped(f, d.path(name))
 }
 
-// readCA returns the CA's certificate and key.
-func (d managedDir) readCA() (*x509.Certificate, crypto.Signer, error) {
-	data, err := d.read(caFile)
-	if err != nil {
-		return nil, nil, fmt.Errorf("CA of the signing keys: %w", err)
-	}
-	certs, err := parseCertificates(data)
-	if err == nil && len(certs) != 1 {
-		err = fmt.Errorf("there are %d certificates: keep the CA's own", len(certs))
-	}
-	var key crypto.Signer
-	if err == nil {
-		key, err = parsePrivateKey(data)
-	}
-	if err == nil {
-		err = checkCA(certs[0], key)
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("CA of the signing keys %s: %w; restore it from a backup", d.path(caFile), err)
-	}
-	return certs[0], key, nil
-}
-
-func checkCA(cert *x509.Certificate, key crypto.Signer) error {
-	if pub, ok := key.Public().(*ecdsa.PublicKey); !ok || !pub.Equal(cert.PublicKey) {
-		return errors.New("the key is not the certificate's")
-	}
-	if !cert.IsCA {
-		return errors.New("the certificate is not a CA's")
-	}
-	return nil
-}
-
-// readKey returns the key in the file called name. ca is nil with TrustJWKS.
-func (d managedDir) readKey(name string, trust Trust, ca *x509.Certificate) (managedKey, error) {
-	key, err := d.parseKey(name, trust, ca)
+// readKey returns the key in the file called name. cas is empty with TrustJWKS.
+func (d managedDir) readKey(name string, trust Trust, cas []managedCA) (managedKey, error) {
+	key, err := d.parseKey(name, trust, cas)
 	if err != nil {
 		return managedKey{}, fmt.Errorf("signing key %s: %w", d.path(name), err)
 	}
 	return key, nil
 }
 
-func (d managedDir) parseKey(name string, trust Trust, ca *x509.Certificate) (managedKey, error) {
-	data, err := d.read(name)
-	if err != nil {
+func (d managedDir) parseKey(name string, trust Trust, cas []managedCA) (managedKey, error) {
+	var file keyFile
+	if err := d.readJSON(name, &file); err != nil {
 		return managedKey{}, err
 	}
-	var file keyFile
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&file); err != nil {
-		return managedKey{}, errors.New("the file is damaged: restore it or remove it") // the decoder's error could quote the key
-	}
-	if file.Version != keyFileVersion {
-		return managedKey{}, fmt.Errorf("version %d is not known: it was made by another version of this program", file.Version)
+	if file.Version != fileVersion {
+		return managedKey{}, unknownVersion(file.Version)
 	}
 	if file.Trust != trust {
 		return managedKey{}, fmt.Errorf("%w: trust %q, and %q is configured; use a directory of its own for each", errOtherTrust, string(file.Trust), trust)
@@ -191,63 +162,70 @@ func (d managedDir) parseKey(name string, trust Trust, ca *x509.Certificate) (ma
 	if err != nil {
 		return managedKey{}, err
 	}
-	var chain []*x509.Certificate
-	if trust == TrustCertificate {
-		if ca == nil {
-			return managedKey{}, fmt.Errorf("its CA, %s, is missing: restore it, or remove all key files to start anew", d.path(caFile))
-		}
-		if chain, err = parseCertificates([]byte(file.Certificate)); err != nil {
-			return managedKey{}, err
-		}
-		// Judged at the time when it was made: whether it still serves is asked
-		// when it signs.
-		if err := checkLeaf(chain, []*x509.Certificate{ca}, signer.Public(), file.CreatedAt); err != nil {
-			return managedKey{}, err
-		}
-	}
-	signing, err := newSigningKey(file.Algorithm, signer, chain)
-	if err != nil {
-		return managedKey{}, err
-	}
-	if name != keyFileName(signing.ID) {
-		return managedKey{}, fmt.Errorf("the file holds the key %s: it was renamed or copied", signing.ID)
-	}
-	return managedKey{
-		signing:       signing,
+	key := managedKey{
 		sequence:      file.Sequence,
 		createdAt:     file.CreatedAt,
 		signsFrom:     file.SignsFrom,
 		tokenLifetime: time.Duration(file.TokenLifetimeSeconds) * time.Second,
 		file:          d.path(name),
-	}, nil
+	}
+	var chain, path []*x509.Certificate
+	if trust == TrustCertificate {
+		if chain, err = parseCertificates([]byte(file.Certificate)); err != nil {
+			return managedKey{}, err
+		}
+		if key.ca, path, err = vouchingCA(cas, chain, signer.Public(), file.CreatedAt); err != nil {
+			return managedKey{}, err
+		}
+	}
+	if key.signing, err = newSigningKey(file.Algorithm, signer, chain, path); err != nil {
+		return managedKey{}, err
+	}
+	if name != keyFileName(key.signing.ID) {
+		return managedKey{}, renamed(key.signing.ID)
+	}
+	return key, nil
 }
 
-func keyFileName(id string) string { return keyPrefix + id + keySuffix }
-
-// makeCA makes the directory's CA. It signs nothing but leaf certificates.
-func (d managedDir) makeCA(service string, now time.Time) (*x509.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
+// vouchingCA returns the CA that vouches for the first certificate of chain. It
+// judges at the time when that was made: whether it still serves is asked when
+// it signs.
+func vouchingCA(cas []managedCA, chain []*x509.Certificate, pub crypto.PublicKey, madeAt time.Time) (id string, path []*x509.Certificate, err error) {
+	for _, ca := range cas {
+		if path, err = verifyLeaf(chain, []*x509.Certificate{ca.cert}, pub, madeAt); err == nil {
+			return ca.id, path, nil
+		}
 	}
-	cert, err := signCertificate(&x509.Certificate{
-		Subject:               pkix.Name{CommonName: commonName("Pullpass CA " + service)},
-		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(caValidity),
-		KeyUsage:              x509.KeyUsageCertSign,
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-		MaxPathLenZero:        true,
-	}, nil, key.Public(), key)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = errors.New("there is no CA")
 	}
-	data, err := encodeKeyPEM(key)
-	if err != nil {
-		return nil, err
-	}
-	return cert, d.write(caFile, append(encodeCertificatePEM(cert), data...))
+	return "", nil, fmt.Errorf("%w; restore %s of its CA from a backup, or remove this file", err, caFileName("*"))
 }
+
+// readJSON reads a file that this package wrote. Errors hold nothing of it.
+func (d managedDir) readJSON(name string, into any) error {
+	data, err := d.read(name)
+	if err != nil {
+		return err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil {
+		return errors.New("the file is damaged: restore it or remove it") // the decoder's error could quote the key
+	}
+	return nil
+}
+
+func unknownVersion(version int) error {
+	return fmt.Errorf("version %d is not known: it was made by another version of this program", version)
+}
+
+func renamed(id string) error {
+	return fmt.Errorf("the file holds %s: it was renamed or copied", id)
+}
+
+func keyFileName(id string) string { return keyPrefix + id + fileSuffix }
+func caFileName(id string) string  { return caPrefix + id + fileSuffix }
 
 // makeKey makes a signing key and its file, and with a ca its certificate.
 func (d managedDir) makeKey(file keyFile, service string, ca *x509.Certificate, caKey crypto.Signer) (id string, err error) {
@@ -271,8 +249,8 @@ func (d managedDir) makeKey(file keyFile, service string, ca *x509.Certificate, 
 		if err != nil {
 			return "", err
 		}
-		if err := checkLeaf([]*x509.Certificate{cert}, []*x509.Certificate{ca}, signer.Public(), file.CreatedAt); err != nil {
-			return "", fmt.Errorf("CA of the signing keys %s: %w", d.path(caFile), err)
+		if _, err := verifyLeaf([]*x509.Certificate{cert}, []*x509.Certificate{ca}, signer.Public(), file.CreatedAt); err != nil {
+			return "", fmt.Errorf("CA of the signing keys: %w", err)
 		}
 		file.Certificate = string(encodeCertificatePEM(cert))
 	}
@@ -281,14 +259,10 @@ func (d managedDir) makeKey(file keyFile, service string, ca *x509.Certificate, 
 		return "", err
 	}
 	file.PrivateKey = string(keyPEM)
-	data, err := json.MarshalIndent(file, "", "  ")
-	if err != nil {
-		return "", err
-	}
 	if id, err = thumbprint(signer.Public()); err != nil {
 		return "", err
 	}
-	return id, d.write(keyFileName(id), append(data, '\n'))
+	return id, d.writeJSON(keyFileName(id), file)
 }
 
 // commonName cuts to what X.520 allows.
@@ -317,6 +291,14 @@ func encodeKeyPEM(key crypto.Signer) ([]byte, error) {
 
 func encodeCertificatePEM(cert *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
+}
+
+func (d managedDir) writeJSON(name string, content any) error {
+	data, err := json.MarshalIndent(content, "", "  ")
+	if err != nil {
+		return err
+	}
+	return d.write(name, append(data, '\n'))
 }
 
 // write puts a new file in place, whole or not at all, also across a power

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -21,17 +20,17 @@ import (
 func TestManagedKeysIgnoreAndRemoveCrashLeftovers(t *testing.T) {
 	t.Parallel()
 	keys := newManaged(t, TrustCertificate)
-	before := keys.List()
+	before := keys.Status().Keys
 	for name, data := range map[string]string{"tmp-1": "", "tmp-22": "{", "lost+found": "", "README": "x"} {
 		if err := os.WriteFile(filepath.Join(keys.cfg.Dir, name), []byte(data), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := keys.Reload(); err != nil || !slices.Equal(keys.List(), before) {
+	if err := keys.Reload(); err != nil || !slices.Equal(keys.Status().Keys, before) {
 		t.Errorf("leftovers were read: %v", err)
 	}
 	mustMaintain(t, keys)
-	want := []string{"README", "ca-private.pem", filepath.Base(before[0].File), "lock", "lost+found"}
+	want := []string{"README", filepath.Base(onlyCA(t, keys).File), filepath.Base(before[0].File), "lock", "lost+found"}
 	if names := dirNames(t, keys.cfg.Dir); len(names) != len(want) || slices.ContainsFunc(want, func(n string) bool { return !slices.Contains(names, n) }) {
 		t.Errorf("the directory holds %v, want %v", names, want)
 	}
@@ -41,7 +40,7 @@ func TestManagedKeysIgnoreAndRemoveCrashLeftovers(t *testing.T) {
 func TestManagedKeysRefuseOpenModes(t *testing.T) {
 	t.Parallel()
 	keys := newManaged(t, TrustCertificate)
-	dir, file := keys.cfg.Dir, keys.List()[0].File
+	dir, file := keys.cfg.Dir, keys.Status().Keys[0].File
 	for _, mode := range []os.FileMode{0o750, 0o701, 0o720} {
 		if err := os.Chmod(dir, mode); err != nil {
 			t.Fatal(err)
@@ -57,7 +56,7 @@ func TestManagedKeysRefuseOpenModes(t *testing.T) {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{file, filepath.Join(dir, "ca-private.pem")} {
+	for _, name := range []string{file, onlyCA(t, keys).File} {
 		if err := os.Chmod(name, 0o640); err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +77,7 @@ func TestManagedKeysRefuseOpenModes(t *testing.T) {
 	if err := os.Mkdir(open.Dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := before.Maintain(); err == nil || !strings.Contains(err.Error(), "has mode 0755") || len(before.List()) != 0 {
+	if err := before.Maintain(); err == nil || !strings.Contains(err.Error(), "has mode 0755") || len(before.Status().Keys) != 0 {
 		t.Errorf("an open directory is used: %v", err)
 	}
 	if names := dirNames(t, open.Dir); slices.ContainsFunc(names, func(n string) bool { return n != lockFile }) {
@@ -92,17 +91,17 @@ func TestManagedKeysRefuseOpenModes(t *testing.T) {
 func TestManagedKeysSkipBrokenFiles(t *testing.T) {
 	t.Parallel()
 	keys := newManaged(t, TrustCertificate)
-	good := keys.List()[0]
+	good := keys.Status().Keys[0]
 	bad := mustRotate(t, keys, 0)
 	content, err := os.ReadFile(bad.File)
 	if err != nil {
 		t.Fatal(err)
 	}
-	otherKey, err := os.ReadFile(newManaged(t, TrustCertificate).List()[0].File)
+	otherKey, err := os.ReadFile(newManaged(t, TrustCertificate).Status().Keys[0].File)
 	if err != nil {
 		t.Fatal(err)
 	}
-	jwksKey, err := os.ReadFile(newManaged(t, TrustJWKS).List()[0].File)
+	jwksKey, err := os.ReadFile(newManaged(t, TrustJWKS).Status().Keys[0].File)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,59 +210,65 @@ func TestManagedKeysKeepTheLastGoodSet(t *testing.T) {
 // silence.
 func TestManagedKeysNeverReplaceTheCA(t *testing.T) {
 	t.Parallel()
-	ca := filepath.Join(newManaged(t, TrustCertificate).cfg.Dir, caFile)
-	other, err := os.ReadFile(ca)
-	if err != nil {
-		t.Fatal(err)
+	other := readFile(t, onlyCA(t, newManaged(t, TrustCertificate)).File)
+	var sound caFile
+	must(t, json.Unmarshal(other, &sound))
+	edited := func(edit func(*caFile)) func(*ManagedKeys) []byte {
+		return func(keys *ManagedKeys) []byte {
+			var file caFile
+			must(t, json.Unmarshal(readFile(t, onlyCA(t, keys).File), &file))
+			edit(&file)
+			data, err := json.Marshal(file)
+			must(t, err)
+			return data
+		}
 	}
-	for want, data := range map[string][]byte{
-		"is missing":         nil,
-		"no certificate":     {},
-		"no private key":     bytes.SplitAfter(other, []byte("END CERTIFICATE-----\n"))[0],
-		"2 certificates":     append(bytes.SplitAfter(other, []byte("END CERTIFICATE-----\n"))[0], other...),
-		"not the certificat": append(bytes.SplitAfter(other, []byte("END CERTIFICATE-----\n"))[0], keyPEM(t, newTestSigner(t, ES256))...),
-		"is not a CA's": func() []byte {
-			key := newTestSigner(t, ES256)
-			return append(certPEM(newTestCert(t, key, nil, nil)), keyPEM(t, key)...)
-		}(),
+	leafKey := newTestSigner(t, ES256)
+	for want, content := range map[string]func(*ManagedKeys) []byte{
+		"is missing":         func(*ManagedKeys) []byte { return nil },
+		"is damaged":         func(*ManagedKeys) []byte { return []byte{} },
+		"version 2":          edited(func(f *caFile) { f.Version = 2 }),
+		"no certificate":     edited(func(f *caFile) { f.Certificate = "" }),
+		"no private key":     edited(func(f *caFile) { f.PrivateKey = "" }),
+		"not the certificat": edited(func(f *caFile) { f.PrivateKey = sound.PrivateKey }),
+		"is not a CA's": edited(func(f *caFile) {
+			f.Certificate, f.PrivateKey = string(certPEM(newTestCert(t, leafKey, nil, nil))), string(keyPEM(t, leafKey))
+		}),
+		"renamed or copied": func(*ManagedKeys) []byte { return other },
 	} {
 		keys := newManaged(t, TrustCertificate)
-		file := filepath.Join(keys.cfg.Dir, caFile)
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
+		file, data := onlyCA(t, keys).File, content(keys)
+		must(t, os.Remove(file))
 		if data != nil {
-			if err := os.WriteFile(file, data, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, data, 0o600))
 		}
+		before := dirNames(t, keys.cfg.Dir)
 		fresh := openManaged(t, keys.cfg)
-		if err := fresh.Maintain(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
-			t.Errorf("error %v, want %q and the name of the file", err, want)
+		if err := fresh.Maintain(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
 		}
-		if got, err := os.ReadFile(file); !bytes.Equal(got, data) {
-			t.Errorf("%s: the CA was replaced (%v)", want, err)
+		if after := dirNames(t, keys.cfg.Dir); !slices.Equal(after, before) {
+			t.Errorf("%s: the CA was replaced: %v", want, after)
 		}
 		if _, err := fresh.Signing(); !errors.Is(err, ErrNoSigningKey) {
 			t.Errorf("%s: %v, want ErrNoSigningKey", want, err)
 		}
 		published := MarshalCertificates(keys)
-		if err := keys.Reload(); err == nil || !bytes.Equal(MarshalCertificates(keys), published) {
+		if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), file) || !bytes.Equal(MarshalCertificates(keys), published) {
 			t.Errorf("%s: a running process does not report it, or drops its CA: %v", want, err)
 		}
 		mustSigning(t, keys)
-	}
-
-	keys := newManaged(t, TrustCertificate)
-	published := MarshalCertificates(keys)
-	if err := os.WriteFile(filepath.Join(keys.cfg.Dir, caFile), other, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := keys.Rotate(RotateOptions{}); err == nil || !strings.Contains(err.Error(), "another CA than before") {
-		t.Errorf("rotation with another CA: %v", err)
-	}
-	if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), "another CA than before") || !bytes.Equal(MarshalCertificates(keys), published) {
-		t.Errorf("another CA was taken over while running: %v", err)
+		if _, err := keys.Rotate(RotateOptions{}); err == nil || !strings.Contains(err.Error(), file) {
+			t.Errorf("%s: rotation: %v", want, err)
+		}
+		// But when asked, for a CA that is lost must not be the end.
+		info, err := fresh.RotateCA(RotateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fresh.Status().Keys; got[len(got)-1].CA != info.ID || got[len(got)-1].State != StateSigning {
+			t.Errorf("%s: after another CA was made: %+v", want, got)
+		}
 	}
 }
 
@@ -271,24 +276,18 @@ func TestManagedKeysNeverReplaceTheCA(t *testing.T) {
 func TestManagedKeysNeverReplaceACAWithoutKeys(t *testing.T) {
 	t.Parallel()
 	keys := newManaged(t, TrustCertificate)
-	if err := os.Remove(keys.List()[0].File); err != nil {
-		t.Fatal(err)
-	}
+	file := onlyCA(t, keys).File
+	must(t, os.Remove(keys.Status().Keys[0].File))
+	data := readFile(t, file)
+	must(t, os.WriteFile(file, nil, 0o600))
 	keys = openManaged(t, keys.cfg)
-	published := MarshalCertificates(keys)
-	file := filepath.Join(keys.cfg.Dir, caFile)
-	if err := os.Rename(file, file+".moved"); err != nil {
-		t.Fatal(err)
+	if err := keys.Maintain(); err == nil || !strings.Contains(err.Error(), file+": the file is damaged") {
+		t.Errorf("error %v, want the file that is damaged", err)
 	}
-	if err := keys.Maintain(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("error %v, want the file that is missing", err)
-	}
-	if names := dirNames(t, keys.cfg.Dir); slices.Contains(names, caFile) || !bytes.Equal(MarshalCertificates(keys), published) {
+	if names := dirNames(t, keys.cfg.Dir); len(names) != 2 {
 		t.Errorf("another CA was made: %v", names)
 	}
-	if err := os.Rename(file+".moved", file); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, data, 0o600))
 	mustMaintain(t, keys)
 	mustSigning(t, keys)
 }
@@ -314,28 +313,35 @@ func TestManagedKeysReportTheEndOfTheCA(t *testing.T) {
 	cfg.Now = func() time.Time { return now }
 	keys := openManaged(t, cfg)
 	mustMaintain(t, keys)
-	end := keys.Trusted().Certificates[0].NotAfter
+	end := onlyCA(t, keys).NotAfter
 
-	now = end.Add(-caWarning - time.Hour)
-	mustMaintain(t, keys)
-	for _, before := range []time.Duration{caWarning, leafValidity, leafValidity / 4, time.Hour} {
+	now = end.Add(-maxEndWarning)
+	if err := keys.endSoon(); err != nil {
+		t.Errorf("long before its end: %v", err)
+	}
+	for before, want := range map[time.Duration]string{maxEndWarning - time.Second: "in 179 days", leafValidity: "in 7 days", leafValidity / 4: "in 1 days", time.Hour: "in 0 days"} {
 		now = end.Add(-before)
 		for range 3 { // and no flood of new keys
-			if err := keys.Maintain(); err == nil || !strings.Contains(err.Error(), "the CA ") || !strings.Contains(err.Error(), "new directory") {
-				t.Errorf("%s before its end: %v", before, err)
-			}
+			mustMaintain(t, keys)
 		}
-		if key := mustSigning(t, keys); key.NotAfter.After(end) || len(keys.List()) > 2 {
-			t.Errorf("%s before its end: %d keys, the last until %s", before, len(keys.List()), key.NotAfter)
+		if err := keys.endSoon(); err == nil || !strings.Contains(err.Error(), "CA certificate of") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s before its end: %v, want %q", before, err, want)
+		}
+		if key := mustSigning(t, keys); key.NotAfter.After(end) || len(keys.Status().Keys) > 2 {
+			t.Errorf("%s before its end: %d keys, the last until %s", before, len(keys.Status().Keys), key.NotAfter)
 		}
 	}
 	now = end
-	if err := keys.Maintain(); err == nil || !strings.Contains(err.Error(), "renew it") {
+	if err := keys.Maintain(); err == nil || !strings.Contains(err.Error(), "renew it: keys rotate-ca") {
 		t.Errorf("at its end: %v", err)
 	}
 	if _, err := keys.Signing(); !errors.Is(err, ErrNoSigningKey) {
 		t.Errorf("at its end: %v, want ErrNoSigningKey", err)
 	}
+	if _, err := keys.RotateCA(RotateOptions{}); err != nil || keys.endSoon() != nil {
+		t.Errorf("a new CA: %v, and %v", err, keys.endSoon())
+	}
+	mustSigning(t, keys)
 }
 
 func TestManagedKeysChangeTheAlgorithm(t *testing.T) {
@@ -404,8 +410,8 @@ func TestManagedKeysWaitForTheLock(t *testing.T) {
 			unlock()
 		}()
 		mustRotate(t, keys, 0)
-		if len(keys.List()) != 2 {
-			t.Errorf("%d keys, want 2", len(keys.List()))
+		if len(keys.Status().Keys) != 2 {
+			t.Errorf("%d keys, want 2", len(keys.Status().Keys))
 		}
 	})
 }

@@ -20,8 +20,6 @@ const (
 	// rotateEvery is how often a new key signs with TrustCertificate. Registries
 	// do not notice.
 	rotateEvery = 24 * time.Hour
-	// caWarning is how long before its end the CA is reported.
-	caWarning = 180 * 24 * time.Hour
 	// maintainEvery is how often Run looks at the directory.
 	maintainEvery = time.Minute
 	// overlapMargin is added to the lifetime of tokens: the registry's leeway
@@ -47,8 +45,9 @@ type ManagedKeysConfig struct {
 // time, and removes them when their tokens have ended. Several processes may
 // share the directory; a lock file keeps their changes apart.
 //
-// With TrustCertificate there is a CA, made once, for ten years. Registries
-// trust it alone. Each day a new leaf key signs.
+// With TrustCertificate there is a CA, for ten years. Registries trust it alone.
+// Each day a new leaf key signs. RotateCA publishes a new CA at once and lets it
+// sign after a delay, in which registries are given both.
 //
 // With TrustJWKS nothing changes by itself, because a registry reads its key
 // set once. Rotate publishes a new key at once and lets it sign after a delay,
@@ -59,6 +58,7 @@ type ManagedKeysConfig struct {
 type ManagedKeys struct {
 	cfg     ManagedKeysConfig
 	dir     managedDir
+	opened  time.Time
 	change  sync.Mutex // one change of current at a time
 	current atomic.Pointer[managedSet]
 }
@@ -67,13 +67,14 @@ var _ Keys = (*ManagedKeys)(nil)
 
 // managedSet is immutable.
 type managedSet struct {
-	ca      *x509.Certificate // nil with TrustJWKS
-	keys    []managedKey      // in the order in which they sign
-	listing listing           // what lay in the directory, usable or not
+	cas     []managedCA  // in the order in which they sign; none with TrustJWKS
+	keys    []managedKey // in the order in which they sign
+	listing listing      // what lay in the directory, usable or not
 }
 
 type managedKey struct {
 	signing       *SigningKey
+	ca            string // id; empty with TrustJWKS
 	sequence      int
 	createdAt     time.Time
 	signsFrom     time.Time
@@ -110,7 +111,7 @@ func NewManagedKeys(cfg ManagedKeysConfig) (*ManagedKeys, error) {
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
-	m := &ManagedKeys{cfg: cfg, dir: managedDir(cfg.Dir)}
+	m := &ManagedKeys{cfg: cfg, dir: managedDir(cfg.Dir), opened: cfg.Now()}
 	m.current.Store(&managedSet{})
 	if _, err := m.dir.list(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("signing keys: %w", err)
@@ -131,18 +132,25 @@ func (m *ManagedKeys) Signing() (*SigningKey, error) {
 	return nil, fmt.Errorf("%w in %s: see the log for its files, or run the command keys init", ErrNoSigningKey, m.cfg.Dir)
 }
 
-// signingAt returns the index of the key that signs at now, or -1.
+// signingAt returns the index of the key that signs at now, or -1. A key that
+// waits is better than none: the one before was revoked, or the clock was set
+// back.
 func (s *managedSet) signingAt(now time.Time) int {
+	waiting := -1
 	for n := len(s.keys) - 1; n >= 0; n-- {
-		if k := s.keys[n]; !k.signsFrom.After(now) && k.signing.usable(now) == nil {
+		if s.keys[n].signing.usable(now) != nil {
+			continue
+		}
+		if !s.keys[n].signsFrom.After(now) {
 			return n
 		}
+		waiting = n
 	}
-	return -1
+	return waiting
 }
 
 // Trusted returns the keys that sign, will sign, or have signed tokens that have
-// not ended, and with TrustCertificate the CA.
+// not ended, and with TrustCertificate their CAs.
 func (m *ManagedKeys) Trusted() TrustBundle {
 	set := m.current.Load()
 	now := m.cfg.Now()
@@ -153,10 +161,12 @@ func (m *ManagedKeys) Trusted() TrustBundle {
 		}
 	}
 	bundle := keyTrust(live...)
-	if set.ca != nil {
-		bundle.Certificates = []*x509.Certificate{set.ca}
+	for _, ca := range set.cas {
+		if !set.caOver(ca, now) {
+			bundle.Certificates = append(bundle.Certificates, ca.cert)
+		}
 	}
-	return bundle
+	return mergeTrust(bundle)
 }
 
 // ended says that no token of the key can be alive.
@@ -188,12 +198,12 @@ func (m *ManagedKeys) reload() error {
 	next := &managedSet{listing: list}
 	var faults []error
 	if m.cfg.Trust == TrustCertificate {
-		if next.ca, err = m.reloadCA(old.ca); err != nil {
+		if err := m.reloadCAs(next, old); err != nil {
 			faults = append(faults, err)
 		}
 	}
 	for _, name := range list.keys {
-		key, err := m.dir.readKey(name, m.cfg.Trust, next.ca)
+		key, err := m.dir.readKey(name, m.cfg.Trust, next.cas)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed by another process since the listing
 		}
@@ -216,23 +226,6 @@ func (m *ManagedKeys) reload() error {
 	return errors.Join(faults...)
 }
 
-// reloadCA never exchanges a CA in a running process: registries trust the old
-// one, and so do the keys in use.
-func (m *ManagedKeys) reloadCA(old *x509.Certificate) (*x509.Certificate, error) {
-	ca, _, err := m.dir.readCA()
-	switch {
-	case err != nil && old != nil:
-		return old, err
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil // not made yet; a key without it reports that
-	case err != nil:
-		return nil, err
-	case old != nil && !ca.Equal(old):
-		return old, fmt.Errorf("%s is another CA than before: give it to the registries, then restart", m.dir.path(caFile))
-	}
-	return ca, nil
-}
-
 // order sorts the keys and works out until when they serve.
 func (s *managedSet) order(lifetime time.Duration) {
 	slices.SortFunc(s.keys, func(a, b managedKey) int {
@@ -250,32 +243,30 @@ func (s *managedSet) order(lifetime time.Duration) {
 }
 
 // Run maintains the directory now and every minute until ctx ends. What goes
-// wrong is logged, once until it changes.
+// wrong, and what will, is logged, once until it changes.
 func (m *ManagedKeys) Run(ctx context.Context) {
-	ticker := time.NewTicker(maintainEvery)
-	defer ticker.Stop()
-	last := ""
-	for {
-		problem := ""
-		if err := m.Maintain(); err != nil {
-			problem = err.Error()
-		}
-		if problem != "" && problem != last {
-			m.cfg.Logger.Error("signing keys need attention", "directory", m.cfg.Dir, "error", problem)
-		}
-		last = problem
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	var problem, ending lastSaid
+	everyMinute(ctx, func() {
+		problem.log(m.cfg.Logger, slog.LevelError, "signing keys need attention", m.Maintain(), "directory", m.cfg.Dir)
+		ending.log(m.cfg.Logger, slog.LevelWarn, "make a new CA for the registries in time: keys rotate-ca", m.endSoon(), "directory", m.cfg.Dir)
+	})
+}
+
+// endSoon warns long before the CA that signs ends: it is not replaced by itself,
+// because registries would have to learn the new one.
+func (m *ManagedKeys) endSoon() error {
+	set := m.current.Load()
+	now := m.cfg.Now()
+	if n := len(set.cas) - 1; n >= 0 {
+		return endSoon([]*x509.Certificate{set.cas[n].cert}, now)
 	}
+	return nil
 }
 
 // Maintain does what is due: it reads the directory, makes the first key (and
-// the CA), with TrustCertificate makes a new key each day, and removes keys
-// whose tokens have ended and what a crash has left. An error leaves the keys
-// in use as they are.
+// the CA), with TrustCertificate makes a new key each day and when a new CA is to
+// sign, and removes keys whose tokens have ended and what a crash has left. An
+// error leaves the keys in use as they are.
 func (m *ManagedKeys) Maintain() error {
 	m.change.Lock()
 	defer m.change.Unlock()
@@ -284,25 +275,14 @@ func (m *ManagedKeys) Maintain() error {
 	if m.keyDue() || m.cleanupDue() {
 		err = m.locked(func(err error) error {
 			if m.keyDue() {
-				if _, makeErr := m.makeKey(m.cfg.Now()); makeErr != nil {
+				if _, makeErr := m.makeKey(m.current.Load(), m.cfg.Now()); makeErr != nil {
 					return errors.Join(err, makeErr)
 				}
 			}
 			return errors.Join(err, m.cleanup())
 		})
 	}
-	return errors.Join(err, m.checkCALife())
-}
-
-// checkCALife warns long before the CA ends. It is not replaced by itself,
-// because registries would have to learn the new one.
-func (m *ManagedKeys) checkCALife() error {
-	ca := m.current.Load().ca
-	if ca == nil || ca.NotAfter.Sub(m.cfg.Now()) > caWarning {
-		return nil
-	}
-	return fmt.Errorf("the CA %s ends at %s: make keys in a new directory, give registries both CAs, then change managedDir",
-		m.dir.path(caFile), ca.NotAfter.Format(time.RFC3339))
+	return err
 }
 
 // locked runs do with the directory locked, made if need be, and read once
@@ -310,7 +290,7 @@ func (m *ManagedKeys) checkCALife() error {
 // reading.
 func (m *ManagedKeys) locked(do func(reloadErr error) error) error {
 	set := m.current.Load()
-	if len(set.keys) == 0 && set.ca == nil {
+	if len(set.keys)+len(set.cas) == 0 {
 		if err := os.MkdirAll(m.cfg.Dir, 0o700); err != nil {
 			return fmt.Errorf("signing keys: %w", err)
 		}
@@ -340,23 +320,33 @@ func (m *ManagedKeys) keyDue() bool {
 		return true
 	}
 	key := set.keys[n]
-	if key.signing.NotAfter.Sub(now) < leafValidity/2 && key.signing.NotAfter.Before(set.ca.NotAfter) {
-		return true
+	if ca := set.caAt(now); ca >= 0 {
+		if key.ca != set.cas[ca].id {
+			return true
+		}
+		if key.signing.NotAfter.Sub(now) < leafValidity/2 && key.signing.NotAfter.Before(set.cas[ca].cert.NotAfter) {
+			return true
+		}
 	}
 	if n+1 < len(set.keys) {
 		return false // the next one waits
 	}
-	return now.Sub(key.signsFrom) >= rotateEvery || key.signing.Algorithm != m.cfg.Algorithm
+	// A key that was made while this process ran was made by one with a newer
+	// configuration: two must not undo each other's work while a change is rolled
+	// out.
+	otherAlgorithm := key.signing.Algorithm != m.cfg.Algorithm && key.createdAt.Before(m.opened)
+	return now.Sub(key.signsFrom) >= rotateEvery || otherAlgorithm
 }
 
 func (m *ManagedKeys) cleanupDue() bool {
 	set := m.current.Load()
 	now := m.cfg.Now()
-	return len(set.listing.temps) > 0 || slices.ContainsFunc(set.keys, func(k managedKey) bool { return k.ended(now) })
+	return len(set.listing.temps) > 0 || slices.ContainsFunc(set.keys, func(k managedKey) bool { return k.ended(now) }) ||
+		slices.ContainsFunc(set.cas, func(ca managedCA) bool { return set.caOver(ca, now) })
 }
 
-// cleanup removes keys that have ended and files that a crash has left. The
-// caller holds the lock, so nobody is writing those.
+// cleanup removes keys and CAs that have ended and files that a crash has left.
+// The caller holds the lock, so nobody is writing those.
 func (m *ManagedKeys) cleanup() error {
 	set := m.current.Load()
 	var faults []error
@@ -370,6 +360,13 @@ func (m *ManagedKeys) cleanup() error {
 			m.cfg.Logger.Info("signing key removed, all its tokens have ended", "directory", m.cfg.Dir, "key", key.signing.ID)
 		}
 	}
+	for _, ca := range set.cas {
+		if set.caOver(ca, now) {
+			faults = append(faults, removeFile(ca.file))
+			m.cfg.Logger.Info("CA of the signing keys removed, all its certificates have ended; registries may forget it",
+				"directory", m.cfg.Dir, "service", m.cfg.Service, "ca", ca.id)
+		}
+	}
 	return errors.Join(append(faults, m.reload())...)
 }
 
@@ -380,27 +377,26 @@ func removeFile(name string) error {
 	return nil
 }
 
-// makeKey makes a key that signs from signsFrom on, and reads it. The caller
-// holds the lock.
-func (m *ManagedKeys) makeKey(signsFrom time.Time) (id string, err error) {
-	set := m.current.Load()
+// makeKey makes a key that signs from signsFrom on, by a CA of set, and reads it.
+// The caller holds the lock.
+func (m *ManagedKeys) makeKey(set *managedSet, signsFrom time.Time) (id string, err error) {
 	now := m.cfg.Now()
 	var ca *x509.Certificate
 	var caKey crypto.Signer
 	if m.cfg.Trust == TrustCertificate {
-		if ca, caKey, err = m.ensureCA(set, now); err != nil {
+		if ca, caKey, err = m.signingCA(set, now); err != nil {
 			return "", err
 		}
 	}
 	file := keyFile{
-		Version:              keyFileVersion,
+		Version:              fileVersion,
 		Trust:                m.cfg.Trust,
 		Algorithm:            m.cfg.Algorithm,
 		CreatedAt:            now.UTC(),
 		SignsFrom:            signsFrom.UTC(),
 		TokenLifetimeSeconds: int64(m.cfg.Lifetime / time.Second),
 	}
-	for _, k := range set.keys {
+	for _, k := range m.current.Load().keys {
 		file.Sequence = max(file.Sequence, k.sequence+1)
 	}
 	if id, err = m.dir.makeKey(file, m.cfg.Service, ca, caKey); err != nil {
@@ -413,24 +409,4 @@ func (m *ManagedKeys) makeKey(signsFrom time.Time) (id string, err error) {
 		return "", fmt.Errorf("the new signing key %s cannot be read back", m.dir.path(keyFileName(id)))
 	}
 	return id, nil
-}
-
-// ensureCA returns the CA and makes it if this is a new directory. It is never
-// replaced: registries would refuse every token until they are told.
-func (m *ManagedKeys) ensureCA(set *managedSet, now time.Time) (*x509.Certificate, crypto.Signer, error) {
-	ca, key, err := m.dir.readCA()
-	if errors.Is(err, fs.ErrNotExist) && set.ca == nil && len(set.listing.keys) == 0 {
-		if _, err := m.dir.makeCA(m.cfg.Service, now); err != nil {
-			return nil, nil, fmt.Errorf("make the CA of the signing keys: %w", err)
-		}
-		m.cfg.Logger.Info("CA of the signing keys made; registries need its certificate, which is published, and nothing of this directory", "directory", m.cfg.Dir, "service", m.cfg.Service)
-		ca, key, err = m.dir.readCA()
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	if set.ca != nil && !set.ca.Equal(ca) {
-		return nil, nil, fmt.Errorf("%s is another CA than before: give it to the registries, then restart", m.dir.path(caFile))
-	}
-	return ca, key, nil
 }

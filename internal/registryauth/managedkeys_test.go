@@ -55,6 +55,15 @@ func mustRotate(t testing.TB, keys *ManagedKeys, signAfter time.Duration) KeyInf
 	return info
 }
 
+func onlyCA(t testing.TB, keys Keys) CAInfo {
+	t.Helper()
+	cas := keys.Status().CAs
+	if len(cas) != 1 {
+		t.Fatalf("%d CAs, want 1: %+v", len(cas), cas)
+	}
+	return cas[0]
+}
+
 func dirNames(t testing.TB, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -89,13 +98,13 @@ func TestManagedKeysStart(t *testing.T) {
 			if header := tokenPart(t, raw, 0); header["alg"] != string(algorithm) {
 				t.Errorf("alg %v, want %s", header["alg"], algorithm)
 			}
-			infos := keys.List()
-			if len(infos) != 1 || infos[0].State != KeySigning || infos[0].ID != mustSigning(t, keys).ID || infos[0].Algorithm != algorithm {
+			infos := keys.Status().Keys
+			if len(infos) != 1 || infos[0].State != StateSigning || infos[0].ID != mustSigning(t, keys).ID || infos[0].Algorithm != algorithm {
 				t.Errorf("list %+v", infos)
 			}
-			want := []string{"ca-private.pem", filepath.Base(infos[0].File), "lock"}
-			if trust == TrustJWKS {
-				want = want[1:]
+			want := []string{filepath.Base(infos[0].File), "lock"}
+			if trust == TrustCertificate {
+				want = append([]string{filepath.Base(onlyCA(t, keys).File)}, want...)
 			}
 			if got := dirNames(t, cfg.Dir); !slices.Equal(got, want) {
 				t.Errorf("the directory holds %v, want %v", got, want)
@@ -114,7 +123,7 @@ func TestManagedKeysStart(t *testing.T) {
 func TestManagedCertificates(t *testing.T) {
 	t.Parallel()
 	keys := newManaged(t, TrustCertificate)
-	ca, leaf := keys.Trusted().Certificates[0], mustSigning(t, keys).leaf
+	ca, leaf := keys.Trusted().Certificates[0], mustSigning(t, keys).path[0]
 	if !ca.IsCA || !ca.MaxPathLenZero || ca.MaxPathLen != 0 || ca.NotAfter.Sub(ca.NotBefore) != caValidity+backdate {
 		t.Errorf("CA: %v, path length %d, from %s to %s", ca.IsCA, ca.MaxPathLen, ca.NotBefore, ca.NotAfter)
 	}
@@ -138,7 +147,7 @@ func TestManagedRotationNeverTouchesTheCA(t *testing.T) {
 		var alive []string
 		for range 100 {
 			info := mustRotate(t, keys, 0)
-			if ids[info.ID] || info.State != KeySigning || mustSigning(t, keys).ID != info.ID {
+			if ids[info.ID] || info.State != StateSigning || mustSigning(t, keys).ID != info.ID {
 				t.Fatalf("rotation gave %+v", info)
 			}
 			ids[info.ID] = true
@@ -150,7 +159,7 @@ func TestManagedRotationNeverTouchesTheCA(t *testing.T) {
 		if !bytes.Equal(MarshalCertificates(keys), published) {
 			t.Error("the published certificates changed")
 		}
-		if n := len(keys.List()); n > 12 {
+		if n := len(keys.Status().Keys); n > 12 {
 			t.Errorf("%d keys are left", n)
 		}
 	})
@@ -162,7 +171,7 @@ func TestManagedRotationsAtOneInstant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		keys := newManaged(t, TrustJWKS)
 		for range 8 {
-			if info := mustRotate(t, keys, 0); info.State != KeySigning {
+			if info := mustRotate(t, keys, 0); info.State != StateSigning {
 				t.Errorf("the new key is %+v", info)
 			}
 		}
@@ -176,13 +185,13 @@ func TestManagedKeysWaitForTheNextKey(t *testing.T) {
 		mustRotate(t, keys, 10*24*time.Hour)
 		time.Sleep(2 * rotateEvery)
 		mustMaintain(t, keys)
-		if n := len(keys.List()); n != 2 {
+		if n := len(keys.Status().Keys); n != 2 {
 			t.Errorf("%d keys while one waits, want 2", n)
 		}
 		// But signing must not stop if it waits longer than the certificate lives.
 		time.Sleep(2 * rotateEvery)
 		mustMaintain(t, keys)
-		if n := len(keys.List()); n != 3 {
+		if n := len(keys.Status().Keys); n != 3 {
 			t.Errorf("%d keys when the certificate comes to its end, want 3", n)
 		}
 	})
@@ -209,8 +218,8 @@ func TestManagedKeysRotateDailyAndPrune(t *testing.T) {
 		if second == first {
 			t.Error("the key did not change after a day")
 		}
-		infos := keys.List()
-		if len(infos) != 2 || infos[0].State != KeyRetired || !infos[0].SignsUntil.Equal(infos[1].SignsFrom) ||
+		infos := keys.Status().Keys
+		if len(infos) != 2 || infos[0].State != StateRetired || !infos[0].SignsUntil.Equal(infos[1].SignsFrom) ||
 			!infos[0].PublishedUntil.Equal(infos[0].SignsUntil.Add(5*time.Minute+overlapMargin)) {
 			t.Errorf("list %+v", infos)
 		}
@@ -230,7 +239,7 @@ func TestManagedKeysRotateDailyAndPrune(t *testing.T) {
 			mustMaintain(t, keys)
 			verifyAll(t, []string{issueTestToken(t, issuer).Value.Reveal()}, opts)
 		}
-		if n := len(keys.List()); n > 2 {
+		if n := len(keys.Status().Keys); n > 2 {
 			t.Errorf("%d keys after a month", n)
 		}
 	})
@@ -267,13 +276,13 @@ func TestManagedJWKSRotatesInTwoSteps(t *testing.T) {
 		registry := registryTrust(t, keys)
 
 		time.Sleep(3 * rotateEvery)
-		if mustSigning(t, keys).ID != first || len(keys.List()) != 1 {
+		if mustSigning(t, keys).ID != first || len(keys.Status().Keys) != 1 {
 			t.Fatal("a key that registries read once changed by itself")
 		}
 
 		operator := openManaged(t, keys.cfg) // the command, beside the server
 		info := mustRotate(t, operator, time.Hour)
-		if info.State != KeyNext || !info.SignsFrom.Equal(time.Now().Add(time.Hour)) {
+		if info.State != StateNext || !info.SignsFrom.Equal(time.Now().Add(time.Hour)) {
 			t.Errorf("the new key is %+v", info)
 		}
 		if _, err := operator.Rotate(RotateOptions{SignAfter: time.Hour}); err == nil || !strings.Contains(err.Error(), "waits already") {
@@ -305,8 +314,8 @@ func TestManagedJWKSRotatesInTwoSteps(t *testing.T) {
 		// Also when nothing can be removed.
 		mustRotate(t, keys, 0)
 		time.Sleep(5*time.Minute + overlapMargin)
-		if n := len(keys.Trusted().JWKS.Keys); n != 1 || len(keys.List()) != 2 {
-			t.Errorf("%d keys are published after the overlap, want 1 of %d", n, len(keys.List()))
+		if n := len(keys.Trusted().JWKS.Keys); n != 1 || len(keys.Status().Keys) != 2 {
+			t.Errorf("%d keys are published after the overlap, want 1 of %d", n, len(keys.Status().Keys))
 		}
 	})
 }
@@ -347,18 +356,18 @@ func TestManagedKeysOfTwoProcessesAgree(t *testing.T) {
 			wg.Wait()
 		}
 		together((*ManagedKeys).Maintain)
-		if n := len(all[0].List()); n != 1 {
+		if n := len(all[0].Status().Keys); n != 1 {
 			t.Errorf("%s: %d keys were made by a common start, want 1", trust, n)
 		}
 		together(func(keys *ManagedKeys) error { _, err := keys.Rotate(RotateOptions{}); return err })
 		together((*ManagedKeys).Reload)
-		want := all[0].List()
+		want := all[0].Status().Keys
 		if len(want) != 1+len(all) {
 			t.Errorf("%s: %d keys, want %d", trust, len(want), 1+len(all))
 		}
 		for _, keys := range all[1:] {
-			if !slices.Equal(keys.List(), want) {
-				t.Errorf("%s: the processes disagree:\n%+v\n%+v", trust, keys.List(), want)
+			if !slices.Equal(keys.Status().Keys, want) {
+				t.Errorf("%s: the processes disagree:\n%+v\n%+v", trust, keys.Status().Keys, want)
 			}
 			verifyAll(t, []string{issueTestToken(t, newTestIssuer(t, all[0], nil)).Value.Reveal()}, registryTrust(t, keys))
 		}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+func keysListCommand() *cobra.Command {
+	var flags keysFlags
+	var output string
+	command := &cobra.Command{
+		Use:   "list",
+		Short: "Show which keys and CAs sign, and which are trusted until when",
+		Long: `Show which keys and CAs sign, and which are trusted until when, for managed keys
+and for keys from files. CAs are named by the SHA-256 of the certificate:
+openssl x509 -in ca.pem -outform der | sha256sum. A key that was replaced in files is
+known to the running server alone, which publishes it for the life of its tokens.`,
+		Example: `  pullpass keys list --config pullpass.yaml
+  pullpass keys list --config pullpass.yaml --service registry.example.com -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			write, ok := map[string]func(io.Writer, []openedRegistry) error{"table": writeKeysTable, "json": writeKeysJSON}[output]
+			if !ok {
+				return fmt.Errorf("--output %q is not known: use table or json", output)
+			}
+			registries, err := flags.open(cmd.ErrOrStderr())
+			return errors.Join(write(cmd.OutOrStdout(), registries), err)
+		},
+	}
+	flags.add(command)
+	command.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	return command
+}
+
+func writeKeysJSON(out io.Writer, registries []openedRegistry) error {
+	type registry struct {
+		Service string `json:"service"`
+		Trust   string `json:"trust"`
+		registryauth.Status
+	}
+	list := struct {
+		Registries []registry `json:"registries"`
+	}{Registries: []registry{}}
+	for _, r := range registries {
+		list.Registries = append(list.Registries, registry{r.Service, r.Signing.Trust, r.keys.Status()})
+	}
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(list)
+}
+
+func writeKeysTable(out io.Writer, registries []openedRegistry) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "SERVICE\tKEY\tALGORITHM\tSTATE\tSIGNS FROM\tSIGNS UNTIL\tPUBLISHED UNTIL\tENDS\tCA")
+	for _, r := range registries {
+		for _, key := range r.keys.Status().Keys {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Service, key.ID, key.Algorithm, key.State,
+				orDash(key.SignsFrom), orDash(key.SignsUntil), orDash(key.PublishedUntil), orDash(key.NotAfter), cmp.Or(shortID(key.CA), "-"))
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	header := "SERVICE\tCA\tSTATE\tSIGNS FROM\tSIGNS UNTIL\tPUBLISHED UNTIL\tENDS\tSUBJECT"
+	for _, r := range registries {
+		for _, ca := range r.keys.Status().CAs {
+			if header != "" {
+				fmt.Fprintf(w, "\n%s\n", header)
+				header = ""
+			}
+			state := string(ca.State)
+			if ca.Intermediate {
+				state = "intermediate" // tokens carry it, registries need the CA above
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%q\n", r.Service, ca.ID, state,
+				orDash(ca.SignsFrom), orDash(ca.SignsUntil), orDash(ca.PublishedUntil), orDash(ca.NotAfter), ca.Subject)
+		}
+	}
+	return w.Flush()
+}
+
+// shortID is enough to find a CA in the other table.
+func shortID(id string) string { return id[:min(len(id), 12)] }
+
+func orDash(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
