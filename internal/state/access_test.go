@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,7 +40,7 @@ func documentedRights(t *testing.T, cluster bool) []string {
 		t.Fatal("docs/redis.md has no line that begins with ACL SETUSER pullpass on")
 	}
 	if !cluster {
-		rights = slices.DeleteFunc(rights, func(right string) bool { return strings.HasPrefix(right, "+cluster|") })
+		rights = slices.DeleteFunc(rights, func(right string) bool { return strings.HasPrefix(right, "+cluster|") || right == "+asking" })
 	}
 	return rights
 }
@@ -105,6 +106,58 @@ func replicasOfClusterWithACL(t *testing.T) [2]statetest.Replica {
 		}
 	}
 	return replicas(t, config)
+}
+
+// TestClusterSlotsBeingMoved leaves every slot that is in use between two nodes,
+// as it is while a slot with many keys is moved: the node that had a key sends
+// the question on, and the other one must be asked with ASKING.
+func TestClusterSlotsBeingMoved(t *testing.T) {
+	t.Parallel()
+	cluster := statetest.StartCluster(t)
+	config := state.RedisConfig{
+		Addresses: cluster.Addresses, Username: user, PasswordFile: writeFile(t, "password", password), Timeout: patient,
+	}
+	setRights := func(rights []string) {
+		for _, node := range cluster.Nodes {
+			setUser(t, administrator(t, node), rights)
+		}
+	}
+	use := func() error {
+		client := open(t, config)
+		if owner, err := client.Own(t.Context(), "key", "node-2", time.Now().Add(time.Hour)); err != nil || owner != "node-1" {
+			return fmt.Errorf("owner %q, %w", owner, err)
+		}
+		if ok, _, err := client.Take(t.Context(), "key", state.Limit{Rate: 0.001, Burst: 1}, 1); err != nil || ok {
+			return fmt.Errorf("taken %t, %w", ok, err)
+		}
+		list, err := state.NewRedisRevocations(client).List(t.Context())
+		if err == nil && len(list) != 1 {
+			err = fmt.Errorf("revoked: %+v", list)
+		}
+		return err
+	}
+	rights := documentedRights(t, true)
+	setRights(rights)
+	client := open(t, config)
+	if _, err := client.Own(t.Context(), "key", "node-1", time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if ok, _, err := client.Take(t.Context(), "key", state.Limit{Rate: 0.001, Burst: 1}, 1); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	if err := state.NewRedisRevocations(client).Add(t.Context(), anyRevocation("a reason")); err != nil {
+		t.Fatal(err)
+	}
+	if moved := cluster.MoveKeysHalf(t); moved != 3 {
+		t.Fatalf("%d keys, want 3", moved)
+	}
+	if err := use(); err != nil {
+		t.Error(err)
+	}
+	setRights(slices.DeleteFunc(rights, func(right string) bool { return right == "+asking" }))
+	if err := use(); err == nil || !strings.Contains(err.Error(), "permission") {
+		t.Errorf("without +asking: %v", err)
+	}
 }
 
 // TestEachDocumentedRightIsNeeded takes them away one by one: something must

@@ -95,6 +95,44 @@ func StartCluster(tb testing.TB, args ...string) *Cluster {
 	return c
 }
 
+// MoveKeysHalf moves every key to the next node, and leaves its slot between the
+// two. It returns how many there were.
+func (c *Cluster) MoveKeysHalf(tb testing.TB) (moved int) {
+	tb.Helper()
+	ctx := tb.Context()
+	do := func(client *redis.Client, args ...any) any {
+		tb.Helper()
+		answer, err := client.Do(ctx, args...).Result()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return answer
+	}
+	var clients []*redis.Client
+	var keys [][]string
+	for _, node := range c.Nodes {
+		client := redis.NewClient(&redis.Options{Addr: node.Address()})
+		defer client.Close()
+		found, err := client.Keys(ctx, "*").Result()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		clients, keys = append(clients, client), append(keys, found)
+	}
+	for i, source := range clients {
+		next := (i + 1) % len(clients)
+		target := clients[next]
+		for _, key := range keys[i] {
+			slot := do(source, "cluster", "keyslot", key)
+			do(target, "cluster", "setslot", slot, "importing", do(source, "cluster", "myid"))
+			do(source, "cluster", "setslot", slot, "migrating", do(target, "cluster", "myid"))
+			do(source, "migrate", "127.0.0.1", c.Nodes[next].Port, key, 0, 5000)
+			moved++
+		}
+	}
+	return moved
+}
+
 // Eventually waits until a condition of real processes holds.
 func Eventually(tb testing.TB, what string, holds func(context.Context) bool) {
 	tb.Helper()
