@@ -6,7 +6,7 @@ BENCHCOUNT = 6
 VERSION = $$(git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS = -s -w -X main.version=$(VERSION)
 
-.PHONY: help demo test e2e node-up node-shell node-down bench bench-plugin fuzz lint build image clean compiler redis-server
+.PHONY: help demo test docs e2e node-up node-shell node-down bench bench-plugin fuzz lint build image clean compiler redis-server
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
@@ -16,6 +16,9 @@ demo: ## the whole flow on this machine, nothing to install
 
 test: compiler redis-server ## unit tests with the race detector, and the project's own rules
 	$(GO) test -race ./...
+
+docs: ## docs/metrics.md, from the code
+	$(GO) test -count=1 -run='^TestMetricsDocument$$' ./cmd/proxy -update-metrics
 
 e2e: ## tests with the real API server, registries and clients (root: installs Debian packages)
 	./e2e/install.sh

@@ -243,6 +243,17 @@ func (a *auditLog) report() {
 // Failures returns how many events were not written since the start.
 func (a *auditLog) Failures() uint64 { return a.failures.Load() }
 
+// auditStatus is for metrics.
+type auditStatus struct {
+	Failures uint64 // events that were not written since the start
+	Waiting  int64  // events that are not written yet
+}
+
+// Status says how the writing goes.
+func (a *auditLog) Status() auditStatus {
+	return auditStatus{Failures: a.failures.Load(), Waiting: a.pending.Load()}
+}
+
 // Close writes what waits and closes the file, with everything on the disk. It
 // gives up after auditFlushTimeout; what waits then is lost. Events that come
 // later are counted as failures. Close must be called once.

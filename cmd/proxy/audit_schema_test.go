@@ -142,17 +142,19 @@ func TestAuditWordsAreDocumented(t *testing.T) {
 	for _, words := range []struct {
 		path    string
 		want    map[string]bool
+		listed  []string
 		heading string
 		column  string
 	}{
-		{"reason", reasons, "## Reasons", "reason"},
-		{"result", choose(inExchange, "Result"), "## Results", "result"},
-		{"proof.reason", proofReasons, "## Reasons", "proof.reason"},
-		{"replay.reason", replayReasons, "## Reasons", "replay.reason"},
+		{"reason", reasons, exchange.Reasons(), "## Reasons", "reason"},
+		{"result", choose(inExchange, "Result"), closedSet(exchange.Results()...), "## Results", "result"},
+		{"proof.reason", proofReasons, closedSet(exchange.ProofReasons()...), "## Reasons", "proof.reason"},
+		{"replay.reason", replayReasons, closedSet(exchange.ReplayReasons()...), "## Reasons", "replay.reason"},
 	} {
 		if len(words.want) < 3 {
 			t.Fatalf("only %d constants for %s were found", len(words.want), words.path)
 		}
+		sameSet(t, "constants for "+words.path, words.want, "the function for metrics", setOf(words.listed))
 		sameSet(t, "constants for "+words.path, words.want, "the schema", schema.enum(t, words.path))
 		sameSet(t, "constants for "+words.path, words.want, "docs/audit.md", firstCells(t, words.heading, words.column))
 	}
@@ -330,4 +332,12 @@ func sameSet(t *testing.T, whatA string, a map[string]bool, whatB string, b map[
 			t.Errorf("%q is %s, but not one of the %s", name, whatB, whatA)
 		}
 	}
+}
+
+func setOf(names []string) map[string]bool {
+	set := map[string]bool{}
+	for _, name := range names {
+		set[name] = true
+	}
+	return set
 }

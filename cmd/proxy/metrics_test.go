@@ -14,18 +14,15 @@ import (
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/state"
 )
 
-type fixedStates []oidc.IssuerStatus
-
-func (s fixedStates) Status() []oidc.IssuerStatus { return s }
-
-func testMetrics(states ...oidc.IssuerStatus) *metrics {
-	cfg := &Config{
-		Clusters:   []Cluster{{Name: "prod-eu"}, {Name: "prod-us"}},
-		Registries: []Registry{{Service: "registry.example.com"}},
-	}
-	return newMetrics("v1.2.3", cfg, fixedStates(states))
+func testMetrics(from sources) *metrics {
+	from.clusters = []string{"prod-eu", "prod-us"}
+	from.services = []string{"registry.example.com", "other.example.com", "broken.example.com"}
+	m := newMetrics("v1.2.3")
+	m.use(from)
+	return m
 }
 
 // expectMetrics compares all series of the named metrics, without their help.
@@ -49,7 +46,7 @@ func series(t *testing.T, m *metrics, names ...string) (lines []string) {
 
 func TestMetricsCountExchanges(t *testing.T) {
 	t.Parallel()
-	m := testMetrics()
+	m := testMetrics(sources{})
 	granted := &exchange.Event{
 		Result: exchange.ResultGranted, Status: 200, Cluster: "prod-eu", Service: "registry.example.com", GrantType: "password", Latency: 0.002,
 	}
@@ -81,7 +78,7 @@ pullpass_exchanges_total{cluster="prod-us",grant_type="basic",reason="token_expi
 // two refusals. That the repetition succeeds is news.
 func TestMetricsCountARepeatedRefusalOnce(t *testing.T) {
 	t.Parallel()
-	m := testMetrics()
+	m := testMetrics(sources{})
 	m.Record(&exchange.Event{Result: exchange.ResultRefused, Status: 401, Reason: "token_legacy", Cluster: "prod-eu", GrantType: "password"})
 	m.Record(&exchange.Event{Result: exchange.ResultRefused, Status: 401, Reason: "token_legacy", Cluster: "prod-eu", GrantType: "basic", Retry: true})
 	m.Record(&exchange.Event{Result: exchange.ResultGranted, Status: 200, Cluster: "prod-eu", GrantType: "basic", Retry: true})
@@ -95,7 +92,7 @@ pullpass_legacy_tokens_total{cluster="prod-us"} 0
 
 func TestMetricsCountCallerProofs(t *testing.T) {
 	t.Parallel()
-	m := testMetrics()
+	m := testMetrics(sources{})
 	prove := func(cluster string, proof *exchange.Proof, retry bool) {
 		m.Record(&exchange.Event{Result: exchange.ResultRefused, Status: 403, Cluster: cluster, Proof: proof, Retry: retry})
 	}
@@ -111,30 +108,33 @@ pullpass_caller_proofs_total{cluster="prod-us",mode="enforce",reason="certificat
 }
 
 // Whoever can reach the endpoint could fill the memory of Prometheus, if a
-// label held what requests say.
+// label held what requests say. Words from a closed set are in the event, too:
+// should one of them ever be what a request says, it counts as other.
 func TestMetricsDoNotGrowWithWhatCallersSend(t *testing.T) {
 	t.Parallel()
-	m := testMetrics()
-	for i := range 1000 {
-		s := fmt.Sprintf("chosen-%d", i)
+	m := testMetrics(sources{})
+	record := func(s string, i int) {
 		m.Record(&exchange.Event{
-			ID: s, Result: exchange.ResultRefused, Status: 401, Reason: "token_legacy", Message: s,
+			ID: s, Result: exchange.Result(s), Status: 401, Reason: s, Message: s,
 			Cluster: s, Namespace: s, ServiceAccount: &exchange.Object{Name: s, UID: s}, Pod: &exchange.Object{Name: s}, Node: &exchange.Object{Name: s},
 			CredentialID: s, Claimed: &exchange.Claimed{Issuer: s, Subject: s}, Service: s, GrantType: s,
 			Requested: []string{s}, Granted: []string{s}, Rule: s, IssuedID: s, Caller: s, Client: s, ClientID: s, Account: s,
-			Proof:   &exchange.Proof{Mode: exchange.ProofAudit, Reason: exchange.ProofAddressOther, Message: s},
+			Proof:   &exchange.Proof{Mode: exchange.ProofMode(s), Reason: exchange.ProofReason(s), Message: s},
+			Replay:  &exchange.Replay{Mode: exchange.ReplayMode(s), Reason: exchange.ReplayReason(s), Owner: s, Caller: s, Message: s},
 			Latency: float64(i),
 		})
+		m.Record(&exchange.Event{Result: exchange.ResultRefused, Status: 401, Reason: "token_legacy", Cluster: s, Service: s, GrantType: s})
+		m.Record(&exchange.Event{Result: exchange.ResultRefused, Status: 429, Reason: "limited_" + s, Cluster: s, Service: s, GrantType: s})
+		m.redisCall(state.Operation(s), time.Duration(i), nil)
 	}
-	for name, want := range map[string]int{
-		"pullpass_exchanges_total":                 1,
-		"pullpass_exchange_duration_seconds_count": 1,
-		"pullpass_legacy_tokens_total":             3, // one for each cluster, one for the rest
-		"pullpass_caller_proofs_total":             1,
-	} {
-		if n := len(series(t, m, name)); n != want {
-			t.Errorf("%s has %d series after 1000 callers, want %d", name, n, want)
-		}
+	record("chosen", 0)
+	count := func() int { return strings.Count(scrape(t, m), "\npullpass_") }
+	first := count()
+	for i := range 1000 {
+		record(fmt.Sprintf("chosen-%d", i), i)
+	}
+	if n := count(); n != first {
+		t.Errorf("%d series after 1000 callers, and %d after the first", n, first)
 	}
 	if text := scrape(t, m); strings.Contains(text, "chosen") {
 		t.Errorf("what callers sent is in the metrics:\n%s", text)
@@ -143,10 +143,12 @@ func TestMetricsDoNotGrowWithWhatCallersSend(t *testing.T) {
 
 func TestMetricsShowTheIssuersKeys(t *testing.T) {
 	t.Parallel()
-	m := testMetrics(
-		oidc.IssuerStatus{Cluster: "prod-eu", Keys: 2, FetchedAt: time.Unix(1000, 500_000_000), Fetches: 7, Failures: 3, LastFailure: "secret cause"},
-		oidc.IssuerStatus{Cluster: "prod-us", Fetches: 1, Failures: 1},
-	)
+	m := testMetrics(sources{issuers: func() []oidc.IssuerStatus {
+		return []oidc.IssuerStatus{
+			{Cluster: "prod-eu", Keys: 2, FetchedAt: time.Unix(1000, 500_000_000), Fetches: 7, Failures: 3, LastFailure: "secret cause"},
+			{Cluster: "prod-us", Fetches: 1, Failures: 1},
+		}
+	}})
 	expectMetrics(t, m, `
 pullpass_issuer_key_fetches_total{cluster="prod-eu",result="failure"} 3
 pullpass_issuer_key_fetches_total{cluster="prod-eu",result="success"} 4
@@ -161,15 +163,22 @@ pullpass_issuer_keys{cluster="prod-us"} 0
 
 func TestMetricsShowConnections(t *testing.T) {
 	t.Parallel()
-	m := testMetrics()
-	m.watchKubernetes("prod-eu", func() kube.ClusterStatus {
-		return kube.ClusterStatus{
-			Resources: []kube.ResourceStatus{{Resource: "pods", Synced: true, Objects: 7}, {Resource: "nodes", LastFailure: "secret cause"}},
-			Gets:      kube.GetCounts{Found: 1, Gone: 2, Failed: 3},
-		}
+	m := testMetrics(sources{
+		kubernetes: map[string]func() kube.ClusterStatus{
+			"prod-eu": func() kube.ClusterStatus {
+				return kube.ClusterStatus{
+					Resources: []kube.ResourceStatus{
+						{Resource: "pods", Synced: true, Objects: 7, HeardAt: time.Unix(1000, 0)}, {Resource: "nodes", LastFailure: "secret cause"},
+					},
+					Gets: kube.GetCounts{Found: 1, Gone: 2, Failed: 3},
+				}
+			},
+			"prod-us": func() kube.ClusterStatus { return kube.ClusterStatus{} },
+		},
+		podEvents: func() map[string]kube.PodEventCounts {
+			return map[string]kube.PodEventCounts{"prod-eu": {Sent: 6, Failed: 5}, "prod-us": {}}
+		},
 	})
-	m.watchKubernetes("prod-us", func() kube.ClusterStatus { return kube.ClusterStatus{} })
-	m.watchPodEvents(func() map[string]uint64 { return map[string]uint64{"prod-eu": 5, "prod-us": 0} })
 	expectMetrics(t, m, `
 pullpass_kubernetes_confirmations_total{cluster="prod-eu",result="failed"} 3
 pullpass_kubernetes_confirmations_total{cluster="prod-eu",result="found"} 1
@@ -177,54 +186,111 @@ pullpass_kubernetes_confirmations_total{cluster="prod-eu",result="gone"} 2
 pullpass_kubernetes_confirmations_total{cluster="prod-us",result="failed"} 0
 pullpass_kubernetes_confirmations_total{cluster="prod-us",result="found"} 0
 pullpass_kubernetes_confirmations_total{cluster="prod-us",result="gone"} 0
+pullpass_kubernetes_heard_timestamp_seconds{cluster="prod-eu",resource="nodes"} 0
+pullpass_kubernetes_heard_timestamp_seconds{cluster="prod-eu",resource="pods"} 1000
 pullpass_kubernetes_objects{cluster="prod-eu",resource="nodes"} 0
 pullpass_kubernetes_objects{cluster="prod-eu",resource="pods"} 7
 pullpass_kubernetes_synced{cluster="prod-eu",resource="nodes"} 0
 pullpass_kubernetes_synced{cluster="prod-eu",resource="pods"} 1
 pullpass_pod_event_failures_total{cluster="prod-eu"} 5
 pullpass_pod_event_failures_total{cluster="prod-us"} 0
-`, "pullpass_kubernetes_confirmations_total", "pullpass_kubernetes_objects", "pullpass_kubernetes_synced", "pullpass_pod_event_failures_total")
+pullpass_pod_events_total{cluster="prod-eu"} 6
+pullpass_pod_events_total{cluster="prod-us"} 0
+`, "pullpass_kubernetes_confirmations_total", "pullpass_kubernetes_objects", "pullpass_kubernetes_synced", "pullpass_kubernetes_heard_timestamp_seconds",
+		"pullpass_pod_events_total", "pullpass_pod_event_failures_total")
 }
 
 type fixedKeys struct {
 	registryauth.Keys
-	notAfter time.Time
-	err      error
+	since, notAfter time.Time
+	err             error
 }
 
 func (k fixedKeys) Signing() (*registryauth.SigningKey, error) {
 	if k.err != nil {
 		return nil, k.err
 	}
-	return &registryauth.SigningKey{NotAfter: k.notAfter}, nil
+	return &registryauth.SigningKey{Since: k.since, NotAfter: k.notAfter}, nil
 }
 
-func TestMetricsShowTheEndOfSigningKeys(t *testing.T) {
+func TestMetricsShowTheEndOfKeys(t *testing.T) {
 	t.Parallel()
-	m := testMetrics()
-	m.watchSigningKeys("certificate.example.com", fixedKeys{notAfter: time.Unix(2000, 0)})
-	m.watchSigningKeys("jwks.example.com", fixedKeys{})
-	m.watchSigningKeys("broken.example.com", fixedKeys{err: registryauth.ErrNoSigningKey})
+	m := testMetrics(sources{
+		signingKeys: map[string]registryauth.Keys{
+			"registry.example.com": fixedKeys{since: time.Unix(500, 0), notAfter: time.Unix(2000, 0)},
+			"other.example.com":    fixedKeys{},
+			"broken.example.com":   fixedKeys{err: registryauth.ErrNoSigningKey},
+		},
+		tls: func() tlsEnds {
+			return tlsEnds{certificate: time.Unix(3000, 0), clientCAs: map[string]time.Time{"prod-eu": time.Unix(4000, 0)}}
+		},
+	})
 	expectMetrics(t, m, `
+pullpass_client_ca_expiry_timestamp_seconds{cluster="prod-eu"} 4000
 pullpass_signing_key_expiry_timestamp_seconds{service="broken.example.com"} 0
-pullpass_signing_key_expiry_timestamp_seconds{service="certificate.example.com"} 2000
-`, "pullpass_signing_key_expiry_timestamp_seconds")
+pullpass_signing_key_expiry_timestamp_seconds{service="registry.example.com"} 2000
+pullpass_signing_key_since_timestamp_seconds{service="registry.example.com"} 500
+pullpass_tls_certificate_expiry_timestamp_seconds 3000
+`, "pullpass_signing_key_expiry_timestamp_seconds", "pullpass_signing_key_since_timestamp_seconds",
+		"pullpass_tls_certificate_expiry_timestamp_seconds", "pullpass_client_ca_expiry_timestamp_seconds")
+}
+
+func TestMetricsShowSharedState(t *testing.T) {
+	t.Parallel()
+	m := testMetrics(sources{
+		redis: func() state.RedisStatus {
+			return state.RedisStatus{Healthy: true, Failures: 3, LastFailure: "secret cause"}
+		},
+		revocations: func() state.RevocationsStatus { return state.RevocationsStatus{Entries: 4, Read: time.Unix(1000, 0)} },
+	})
+	m.redisCall(state.Operations()[0], 2*time.Millisecond, nil)
+	m.redisCall(state.Operations()[0], time.Second, errors.New("secret cause"))
+	expectMetrics(t, m, `
+pullpass_redis_call_duration_seconds_count{operation="own",result="failure"} 1
+pullpass_redis_call_duration_seconds_count{operation="own",result="success"} 1
+pullpass_redis_failures_total 3
+pullpass_redis_healthy 1
+pullpass_revocations 4
+pullpass_revocations_read_timestamp_seconds 1000
+`, "pullpass_redis_call_duration_seconds_count", "pullpass_redis_failures_total", "pullpass_redis_healthy", "pullpass_revocations",
+		"pullpass_revocations_read_timestamp_seconds")
+}
+
+// A policy that is replaced leaves no series behind, or one would come with
+// every change.
+func TestMetricsShowThePolicyInUse(t *testing.T) {
+	t.Parallel()
+	parse := func(repositories string) *exchange.Policy {
+		policy, err := exchange.ParsePolicy(exchange.PolicyFile{Name: "policy.yaml", Data: []byte(policyFor(repositories))})
+		must(t, err)
+		return policy
+	}
+	policy := parse("a/**")
+	m := testMetrics(sources{policy: func() *exchange.Policy { return policy }, load: func() exchange.Load { return exchange.Load{InFlight: 3, Waiting: 2} }})
+	for _, next := range []*exchange.Policy{policy, parse("b/**")} {
+		policy = next
+		expectMetrics(t, m, `
+pullpass_policy_info{revision="`+next.Revision()[:12]+`"} 1
+pullpass_requests_in_flight 3
+pullpass_requests_waiting 2
+`, "pullpass_policy_info", "pullpass_requests_in_flight", "pullpass_requests_waiting")
+	}
 }
 
 func TestMetricsCountReloadsAndLostEvents(t *testing.T) {
 	t.Parallel()
-	m := testMetrics()
-	m.watchAudit(func() uint64 { return 5 })
+	m := testMetrics(sources{audit: func() auditStatus { return auditStatus{Failures: 5, Waiting: 6} }})
 	m.reloaded("policy", nil)
 	m.reloaded("policy", errors.New("bad"))
 	m.reloaded("tls", errors.New("bad"))
 	expectMetrics(t, m, `
 pullpass_audit_failures_total 5
+pullpass_audit_waiting_events 6
 pullpass_build_info{version="v1.2.3"} 1
 pullpass_reloads_total{name="policy",result="failure"} 1
 pullpass_reloads_total{name="policy",result="success"} 1
 pullpass_reloads_total{name="tls",result="failure"} 1
-`, "pullpass_audit_failures_total", "pullpass_build_info", "pullpass_reloads_total")
+`, "pullpass_audit_failures_total", "pullpass_audit_waiting_events", "pullpass_build_info", "pullpass_reloads_total")
 	last := series(t, m, "pullpass_reload_last_success_timestamp_seconds")
 	if len(last) != 1 {
 		t.Fatalf("last good readings: %q, want one", last)
@@ -239,7 +305,7 @@ pullpass_reloads_total{name="tls",result="failure"} 1
 func TestMetricsAreOursAlone(t *testing.T) {
 	t.Parallel()
 	for range 2 { // a default registry would refuse the second
-		text := scrape(t, testMetrics())
+		text := scrape(t, testMetrics(sources{}))
 		for _, want := range []string{"go_goroutines", "process_cpu_seconds_total"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("no %s in\n%s", want, text)
@@ -256,5 +322,6 @@ func scrape(t *testing.T, m *metrics) string {
 	if response.Code != 200 {
 		t.Fatalf("%d %s", response.Code, response.Body)
 	}
+	expectClosed(t, m)
 	return response.Body.String()
 }

@@ -85,7 +85,7 @@ type service struct {
 // (an issuer, a signing key of a directory that cannot be written just now) is
 // no reason not to start.
 func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.Logger) (*service, error) {
-	s := &service{cfg: cfg, logger: logger, keys: map[string]*signingKeys{}, after: time.After}
+	s := &service{cfg: cfg, logger: logger, keys: map[string]*signingKeys{}, metrics: newMetrics(programVersion()), after: time.After}
 	var err error
 	if s.policy, err = loadPolicy(cfg); err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 	if err != nil {
 		return nil, err
 	}
-	if s.shared, err = openState(cfg); err != nil {
+	if s.shared, err = openState(cfg, s.metrics.redisCall); err != nil {
 		return nil, err
 	}
 	s.exchanger, err = exchange.New(exchange.Config{
@@ -125,14 +125,12 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 	if err != nil {
 		return nil, err
 	}
-	s.metrics = newMetrics(programVersion(), cfg, s.verifier)
 	if s.podEvents, err = s.newPodEvents(); err != nil {
 		return nil, err
 	}
 	if s.audit, err = openAudit(cfg.Audit.File, stdout, logger); err != nil {
 		return nil, err
 	}
-	s.watchMetrics()
 	handler, err := exchange.NewHandler(exchange.HandlerConfig{
 		Exchanger: s.exchanger,
 		Recorder:  recorders{s.audit, s.metrics, s.podEvents},
@@ -145,6 +143,7 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 	if err != nil {
 		return nil, err
 	}
+	s.metrics.use(s.sources(handler))
 	s.ready = &readiness{kinds: map[string]func() []check{"issuers": s.checkIssuers, "signingKeys": s.checkSigningKeys}}
 	if len(s.objects.connected) > 0 {
 		s.ready.kinds["kubernetes"] = func() []check { return s.objects.checks(cfg) }
@@ -166,20 +165,6 @@ func (s *service) newPodEvents() (*kube.PodEvents, error) {
 		}
 	}
 	return kube.NewPodEvents(kube.PodEventsConfig{Clusters: clusters, Logger: s.logger})
-}
-
-func (s *service) watchMetrics() {
-	for service, keys := range s.keys {
-		s.metrics.watchSigningKeys(service, keys)
-	}
-	for _, c := range s.objects.connected {
-		s.metrics.watchKubernetes(c.name, c.Status)
-	}
-	if s.shared.redis != nil {
-		s.metrics.watchRedis(s.shared.redis.Status, s.shared.list.Status)
-	}
-	s.metrics.watchPodEvents(s.podEvents.Failures)
-	s.metrics.watchAudit(s.audit.Failures)
 }
 
 func (s *service) openRegistries() ([]*registryauth.Issuer, error) {

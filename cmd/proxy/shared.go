@@ -31,8 +31,8 @@ type sharedState struct {
 	addresses       exchange.Limiter
 }
 
-// openState connects to nothing yet.
-func openState(cfg *Config) (*sharedState, error) {
+// openState connects to nothing yet. observe is told of every call to Redis.
+func openState(cfg *Config, observe func(state.Operation, time.Duration, error)) (*sharedState, error) {
 	local, err := state.NewMemory(state.MemoryConfig{})
 	if err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func openState(cfg *Config) (*sharedState, error) {
 	if len(cfg.State.Redis.Addresses) == 0 {
 		s.revocations = revocations{state.NewMemoryRevocations(nil)}
 	} else {
-		if s.redis, err = openRedis(cfg); err != nil {
+		if s.redis, err = openRedis(cfg, observe); err != nil {
 			return nil, err
 		}
 		s.list = state.NewRedisRevocations(s.redis)
@@ -56,9 +56,9 @@ func openState(cfg *Config) (*sharedState, error) {
 	return s, nil
 }
 
-func openRedis(cfg *Config) (*state.Redis, error) {
+func openRedis(cfg *Config, observe func(state.Operation, time.Duration, error)) (*state.Redis, error) {
 	r := cfg.State.Redis
-	config := state.RedisConfig{Addresses: r.Addresses, MasterName: r.MasterName, Username: r.Username, PasswordFile: r.PasswordFile}
+	config := state.RedisConfig{Addresses: r.Addresses, MasterName: r.MasterName, Username: r.Username, PasswordFile: r.PasswordFile, Observe: observe}
 	if r.TLS.CAFile != "" || r.TLS.SystemCAs {
 		config.TLS = &state.RedisTLS{CAFile: r.TLS.CAFile}
 	}
@@ -189,7 +189,7 @@ func openRevocations(cfg *Config) (*state.RedisRevocations, func(), error) {
 	if len(cfg.State.Redis.Addresses) == 0 {
 		return nil, nil, errNoRedis
 	}
-	redis, err := openRedis(cfg)
+	redis, err := openRedis(cfg, nil)
 	if err != nil {
 		return nil, nil, fmt.Errorf("state.redis: %w", err)
 	}

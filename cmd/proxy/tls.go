@@ -29,6 +29,7 @@ type serverTLS struct {
 type tlsFiles struct {
 	server *tls.Config
 	nodes  map[string]*x509.CertPool // by cluster
+	ends   tlsEnds
 }
 
 // newServerTLS reads the files. An error names the field and the file.
@@ -81,6 +82,14 @@ func (s *serverTLS) config() *tls.Config {
 // kubelets; nil: no certificate proves anything there.
 func (s *serverTLS) nodeCAs(cluster string) *x509.CertPool { return s.current.Load().nodes[cluster] }
 
+// expiries returns when the files that are in use end.
+func (s *serverTLS) expiries() tlsEnds { return s.current.Load().ends }
+
+// firstEnd returns when the first of at least one certificate ends.
+func firstEnd(certs []*x509.Certificate) time.Time {
+	return slices.MinFunc(certs, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) }).NotAfter
+}
+
 func (s *serverTLS) read() (*tlsFiles, error) {
 	files := s.cfg.Server.TLS
 	cert, certErr := readTLSFile("server.tls.certFile", files.CertFile)
@@ -100,6 +109,12 @@ func (s *serverTLS) read() (*tlsFiles, error) {
 	if err != nil {
 		return nil, err
 	}
+	ends := tlsEnds{certificate: pair.Leaf.NotAfter, clientCAs: map[string]time.Time{}}
+	for i := range s.cfg.Clusters {
+		if file, used := s.cfg.certificateCAs(i); used {
+			ends.clientCAs[s.cfg.Clusters[i].Name] = firstEnd(cas[file.field])
+		}
+	}
 	config := &tls.Config{
 		MinVersion:   tls.VersionTLS12,
 		NextProtos:   []string{"h2", "http/1.1"}, // this config replaces the one that net/http has prepared
@@ -117,7 +132,7 @@ func (s *serverTLS) read() (*tlsFiles, error) {
 			addAll(config.ClientCAs, certs)
 		}
 	}
-	return &tlsFiles{server: config, nodes: nodes}, nil
+	return &tlsFiles{server: config, nodes: nodes, ends: ends}, nil
 }
 
 func readTLSFile(field, name string) ([]byte, error) {

@@ -236,6 +236,31 @@ func TestTLSCertificateIsReplacedWithoutARestart(t *testing.T) {
 	rig.expect(t, &tls.Config{}, "second", "HTTP/2.0 nobody")
 }
 
+// Whoever watches these ends is warned in time, also of the CA that ends first
+// among several in one file.
+func TestTLSTellsWhenItEnds(t *testing.T) {
+	t.Parallel()
+	first, second := newAuthority(t, "first CA"), newAuthority(t, "second CA")
+	longer := *second.cert
+	longer.NotAfter = time.Now().Add(48 * time.Hour)
+	second.cert = sign(t, &longer, &longer, &second.key.PublicKey, second.key)
+	for _, pems := range []string{first.pem() + second.pem(), second.pem() + first.pem()} {
+		rig := newTLSRig(t, pems)
+		ends := rig.tls.expiries()
+		if want := first.cert.NotAfter; len(ends.clientCAs) != 1 || !ends.clientCAs["prod"].Equal(want) {
+			t.Errorf("CAs end %v, want %s", ends.clientCAs, want)
+		}
+		rig.install(t, "renewed", -time.Minute, 30*time.Minute)
+		must(t, rig.tls.Reload())
+		if left := time.Until(rig.tls.expiries().certificate); left < 29*time.Minute || left > 30*time.Minute {
+			t.Errorf("the certificate that was renewed for 30 minutes ends in %s", left)
+		}
+	}
+	if ends := newTLSRig(t, "").tls.expiries().clientCAs; len(ends) != 0 {
+		t.Errorf("without CAs, they end %v", ends)
+	}
+}
+
 // A broken, half-written or expired certificate must not take down a server
 // that has a good one.
 func TestTLSKeepsTheLastGoodCertificate(t *testing.T) {

@@ -114,6 +114,9 @@ func New(c Config) (*Exchanger, error) {
 // SetPolicy replaces the policy for all requests that begin from now on.
 func (x *Exchanger) SetPolicy(p *Policy) { x.policy.Store(p) }
 
+// Policy returns the one in use.
+func (x *Exchanger) Policy() *Policy { return x.policy.Load() }
+
 // Exchange judges one request and issues a token. It notes in event what it
 // learns on the way, so that the event is complete also when it fails.
 //

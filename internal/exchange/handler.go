@@ -65,6 +65,9 @@ func NewHandler(c HandlerConfig) (*Handler, error) {
 	return h, err
 }
 
+// Load returns how many requests are worked on now, and how many wait.
+func (h *Handler) Load() Load { return h.queue.load() }
+
 // ServeHTTP answers one token request and records its event, whatever happens.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	caller := h.caller(r)

@@ -50,3 +50,8 @@ func (q *queue) enter(ctx context.Context) bool {
 }
 
 func (q *queue) leave() { <-q.places }
+
+// Load is how busy a Handler is.
+type Load struct{ InFlight, Waiting int }
+
+func (q *queue) load() Load { return Load{len(q.places), int(q.waiting.Load())} }

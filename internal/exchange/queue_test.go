@@ -24,6 +24,9 @@ func TestQueue(t *testing.T) {
 		if q.enter(t.Context()) {
 			t.Error("more wait than may")
 		}
+		if load := q.load(); load != (Load{InFlight: 2, Waiting: 1}) {
+			t.Errorf("load %+v", load)
+		}
 		q.leave()
 		if !<-result {
 			t.Error("the one that waited got no place")
@@ -42,8 +45,8 @@ func TestQueue(t *testing.T) {
 		if <-result {
 			t.Error("a place for a caller that has gone")
 		}
-		if n := q.waiting.Load(); n != 0 {
-			t.Errorf("%d wait for ever", n)
+		if load := q.load(); load != (Load{InFlight: 2}) {
+			t.Errorf("load %+v", load)
 		}
 		q.leave()
 		q.leave()

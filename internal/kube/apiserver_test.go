@@ -282,6 +282,8 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, resource strin
 	seconds, _ := strconv.Atoi(query.Get("timeoutSeconds"))
 	timer := time.NewTimer(time.Duration(seconds) * time.Second)
 	defer timer.Stop()
+	bookmarks := time.NewTicker(time.Minute)
+	defer bookmarks.Stop()
 	for {
 		for _, e := range events {
 			json.NewEncoder(w).Encode(map[string]any{"type": e.event, "object": e.thing.encode(r)})
@@ -310,6 +312,8 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, resource strin
 		}
 		select {
 		case <-changed:
+		case <-bookmarks.C:
+			events = append(events, change{"BOOKMARK", thing{resource: resource, revision: from}})
 		case <-timer.C:
 			return
 		case <-r.Context().Done():

@@ -45,6 +45,7 @@ type Cluster struct {
 	clients      clients
 	live         *live
 	log          *slog.Logger
+	now          func() time.Time
 	podChecks    bool
 	nodeFallback bool
 
@@ -86,7 +87,7 @@ func NewCluster(config ClusterConfig) (*Cluster, error) {
 		config.Now = time.Now
 	}
 	c := &Cluster{
-		name: config.Name, clients: connections, log: config.Logger.With("cluster", config.Name),
+		name: config.Name, clients: connections, log: config.Logger.With("cluster", config.Name), now: config.Now,
 		podChecks: config.PodChecks, nodeFallback: config.NodeFallback, changing: make(chan struct{}, 1),
 	}
 	if c.live, err = newLive(config.Name, config.Now); err != nil {

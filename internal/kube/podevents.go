@@ -166,14 +166,19 @@ func (p *PodEvents) Run(ctx context.Context) {
 	senders.Wait()
 }
 
-// Failures returns how many events could not be sent since the start, by
-// cluster, also those dropped because too many waited.
-func (p *PodEvents) Failures() map[string]uint64 {
-	failures := make(map[string]uint64, len(p.clusters))
+// PodEventCounts counts events since the start.
+type PodEventCounts struct {
+	Sent   uint64 // also those that count an earlier one up
+	Failed uint64 // could not be sent, or were dropped because too many waited
+}
+
+// Counts is for metrics, by cluster.
+func (p *PodEvents) Counts() map[string]PodEventCounts {
+	counts := make(map[string]PodEventCounts, len(p.clusters))
 	for name, sender := range p.clusters {
-		failures[name] = sender.failures.Load()
+		counts[name] = PodEventCounts{Sent: sender.sent.Load(), Failed: sender.failures.Load()}
 	}
-	return failures
+	return counts
 }
 
 // podEventSender sends the events of one cluster, one after the other. It uses
@@ -184,6 +189,7 @@ type podEventSender struct {
 	limiter    flowcontrol.RateLimiter
 	correlator *record.EventCorrelator
 	queue      chan *corev1.Event
+	sent       atomic.Uint64
 	failures   atomic.Uint64
 	logger     *slog.Logger
 	logged     time.Time // the last failure that was
@@ -222,7 +228,11 @@ func (s *podEventSender) send(ctx context.Context, event *corev1.Event) {
 		}
 		err = s.write(ctx, result.Event, result.Patch)
 	}
-	if err == nil || ctx.Err() != nil {
+	switch {
+	case err == nil:
+		s.sent.Add(1)
+		return
+	case ctx.Err() != nil:
 		return
 	}
 	failures := s.failures.Add(1)

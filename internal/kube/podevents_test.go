@@ -216,8 +216,8 @@ func TestPodEvent(t *testing.T) {
 			}
 		}
 	}
-	if failures := p.Failures(); !maps.Equal(failures, map[string]uint64{"prod": 0}) {
-		t.Errorf("failures %v", failures)
+	if counts := p.Counts(); !maps.Equal(counts, map[string]PodEventCounts{"prod": {Sent: 1}}) {
+		t.Errorf("counts %v", counts)
 	}
 }
 
@@ -378,8 +378,8 @@ func TestForgottenEventIsMadeAgain(t *testing.T) {
 		p.Record(refusal())
 		synctest.Wait()
 		events := slices.Collect(maps.Values(api.all()))
-		if len(events) != 1 || events[0].Count != 2 || events[0].Message == "" || p.Failures()["prod"] != 0 {
-			t.Errorf("%+v, failures %v", events, p.Failures())
+		if len(events) != 1 || events[0].Count != 2 || events[0].Message == "" || p.Counts()["prod"].Failed != 0 {
+			t.Errorf("%+v, failures %v", events, p.Counts())
 		}
 	})
 }
@@ -441,20 +441,20 @@ func TestHangingAPI(t *testing.T) {
 		if took := time.Since(began()); took != 0 {
 			t.Errorf("Record took %s", took)
 		}
-		if failures := p.Failures()["prod"]; failures != 5000-512 {
+		if failures := p.Counts()["prod"].Failed; failures != 5000-512 {
 			t.Errorf("%d were dropped: not what the queue does not hold", failures)
 		}
 		// Each request ends after its time limit, and is not tried again.
 		time.Sleep(25 * time.Second)
 		synctest.Wait()
-		if len(api.requests) != 3 || p.Failures()["prod"] != 5000-512+2 {
-			t.Errorf("%d requests, failures %v", len(api.requests), p.Failures())
+		if len(api.requests) != 3 || p.Counts()["prod"].Failed != 5000-512+2 {
+			t.Errorf("%d requests, failures %v", len(api.requests), p.Counts())
 		}
 		// The end waits neither for the request nor for the queue.
 		cancel()
 		running.Wait()
-		if took := time.Since(began()); took != 25*time.Second || len(api.requests) != 3 || p.Failures()["prod"] != 5000-512+2 {
-			t.Errorf("ended after %s and %d requests, failures %v", took, len(api.requests), p.Failures())
+		if took := time.Since(began()); took != 25*time.Second || len(api.requests) != 3 || p.Counts()["prod"].Failed != 5000-512+2 {
+			t.Errorf("ended after %s and %d requests, failures %v", took, len(api.requests), p.Counts())
 		}
 		p.Record(refusal())
 		if lines := strings.Count(log.String(), "\n"); lines != 1 || strings.Contains(log.String(), bearer) {
@@ -480,8 +480,8 @@ func TestEndDoesNotWaitForTheRate(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		running.Wait()
-		if took := time.Since(began()); took != 0 || len(api.writes) != 50 || p.Failures()["prod"] != 0 {
-			t.Errorf("ended after %s, %d writes, failures %v", took, len(api.writes), p.Failures())
+		if took := time.Since(began()); took != 0 || len(api.writes) != 50 || p.Counts()["prod"].Failed != 0 {
+			t.Errorf("ended after %s, %d writes, failures %v", took, len(api.writes), p.Counts())
 		}
 	})
 }
@@ -517,8 +517,8 @@ func TestFailuresAreCountedAndTold(t *testing.T) {
 		if len(api.writes) != 4 {
 			t.Errorf("%d writes: a failure other than 404 is no reason to make the event", len(api.writes))
 		}
-		if log.String() != want || p.Failures()["prod"] != 4 {
-			t.Errorf("failures %v, log\n%swant\n%s", p.Failures(), log, want)
+		if log.String() != want || p.Counts()["prod"].Failed != 4 {
+			t.Errorf("failures %v, log\n%swant\n%s", p.Counts(), log, want)
 		}
 		// As soon as it works, the event tells of all.
 		api.fail = nil
@@ -529,8 +529,8 @@ func TestFailuresAreCountedAndTold(t *testing.T) {
 				t.Errorf("event %+v", event)
 			}
 		}
-		if len(api.all()) != 1 || p.Failures()["prod"] != 4 {
-			t.Errorf("%d events, failures %v", len(api.all()), p.Failures())
+		if len(api.all()) != 1 || p.Counts()["prod"].Failed != 4 {
+			t.Errorf("%d events, failures %v", len(api.all()), p.Counts())
 		}
 	})
 }

@@ -53,6 +53,7 @@ type resource struct {
 	fetch  func(ctx context.Context, namespace, name string) (metav1.Object, error)
 	keep   func(metav1.Object) object
 	log    *slog.Logger
+	now    func() time.Time
 
 	synced chan struct{} // closed when everything was listed once
 
@@ -60,6 +61,7 @@ type resource struct {
 	objects   map[objectKey]object // nil until synced
 	streaming bool                 // the current list is a stream
 	failure   string               // of the latest list or watch; empty: none
+	heard     time.Time            // when the API server last said anything about it
 }
 
 // objectKey names an object. The name of a namespace is in memory once, however
@@ -140,7 +142,7 @@ func (r *resource) recovered() {
 func (r *resource) status() ResourceStatus {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return ResourceStatus{Resource: r.name, Synced: r.objects != nil, Objects: len(r.objects), LastFailure: r.failure}
+	return ResourceStatus{Resource: r.name, Synced: r.objects != nil, Objects: len(r.objects), HeardAt: r.heard, LastFailure: r.failure}
 }
 
 // item is an object on its way into the store. It is immutable.
@@ -288,7 +290,10 @@ func (s *stream) Stop() {
 // store is what the reflector fills for a resource.
 type store resource
 
-var _ cache.TransformingStore = (*store)(nil)
+var (
+	_ cache.TransformingStore      = (*store)(nil)
+	_ cache.ReflectorBookmarkStore = (*store)(nil)
+)
 
 // Transformer converts what a stream brings before the rest of it is there.
 func (s *store) Transformer() cache.TransformFunc {
@@ -303,6 +308,7 @@ func (s *store) Add(value any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.objects[i.key] = i.object
+	s.heard = s.now()
 	return nil
 }
 
@@ -320,6 +326,16 @@ func (s *store) Delete(value any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.objects, key)
+	s.heard = s.now()
+	return nil
+}
+
+// Bookmark is told that nothing has changed: API servers say so about once a
+// minute. It tells a quiet resource from a watch that hangs.
+func (s *store) Bookmark(string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heard = s.now()
 	return nil
 }
 
@@ -336,6 +352,7 @@ func (s *store) Replace(values []any, _ string) error {
 	s.mu.Lock()
 	first := s.objects == nil
 	s.objects = objects
+	s.heard = s.now()
 	streaming := s.streaming
 	s.mu.Unlock()
 	if first {

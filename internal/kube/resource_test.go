@@ -32,9 +32,17 @@ func podNames(c *Cluster) []string {
 	return names
 }
 
+// podStatus leaves out when that was.
 func podStatus(c *Cluster) ResourceStatus {
 	resources := c.Status().Resources
-	return resources[slices.IndexFunc(resources, func(r ResourceStatus) bool { return r.Resource == "pods" })]
+	pods := resources[slices.IndexFunc(resources, func(r ResourceStatus) bool { return r.Resource == "pods" })]
+	pods.HeardAt = time.Time{}
+	return pods
+}
+
+func podsHeardAt(c *Cluster) time.Time {
+	resources := c.Status().Resources
+	return resources[slices.IndexFunc(resources, func(r ResourceStatus) bool { return r.Resource == "pods" })].HeardAt
 }
 
 // restarts are the ways in which a watch ends, and what happens meanwhile must
@@ -98,6 +106,7 @@ func TestWatchRestarts(t *testing.T) {
 					if got, want := podNames(c), []string{"orphan=uid-orphan", "waits=uid-waits", "web-1=uid-pod"}; !slices.Equal(got, want) {
 						t.Fatalf("pods %v", got)
 					}
+					before := time.Now()
 					test.end(s, func() {
 						s.remove("pods", "team-a", "orphan")
 						s.put(thing{resource: "pods", namespace: "team-a", name: "waits", uid: "uid-again"},
@@ -111,10 +120,35 @@ func TestWatchRestarts(t *testing.T) {
 					if got, want := podStatus(c), (ResourceStatus{Resource: "pods", Synced: true, Objects: 3}); got != want {
 						t.Errorf("status %+v", got)
 					}
+					if heard := podsHeardAt(c); heard.Before(before) {
+						t.Errorf("nothing was heard since %s", heard)
+					}
 				})
 			})
 		}
 	}
+}
+
+// A resource of which nothing changes is heard of all the same, as long as the
+// watch works.
+func TestStatusTellsAQuietWatchFromADeadOne(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
+		if heard := podsHeardAt(c); !heard.IsZero() {
+			t.Errorf("before anything was asked, heard at %s", heard)
+		}
+		run(t, c)
+		time.Sleep(time.Hour)
+		if quiet := time.Since(podsHeardAt(c)); quiet > 2*time.Minute {
+			t.Errorf("nothing was heard for %s of a watch that works", quiet)
+		}
+		s.refuse(true)
+		time.Sleep(time.Hour)
+		if quiet := time.Since(podsHeardAt(c)); quiet < time.Hour {
+			t.Errorf("heard %s ago of an API server that refuses for an hour", quiet)
+		}
+	})
 }
 
 // Where lists are not streamed they come in pages, and never from a cache that

@@ -16,7 +16,7 @@ import (
 func (c *Cluster) newResource(name string, keep func(metav1.Object) object) *resource {
 	kind := corev1.SchemeGroupVersion.WithResource(name)
 	return &resource{
-		name: name, sample: &metav1.PartialObjectMetadata{}, keep: keep, log: c.log, synced: make(chan struct{}),
+		name: name, sample: &metav1.PartialObjectMetadata{}, keep: keep, log: c.log, now: c.now, synced: make(chan struct{}),
 		source: &cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 				return c.clients.metadata.Resource(kind).List(ctx, options)
@@ -35,7 +35,7 @@ func (c *Cluster) newResource(name string, keep func(metav1.Object) object) *res
 func (c *Cluster) newWholeNodes(keep func(metav1.Object) object) *resource {
 	const name = "nodes"
 	return &resource{
-		name: name, sample: &corev1.Node{}, keep: keep, log: c.log, synced: make(chan struct{}),
+		name: name, sample: &corev1.Node{}, keep: keep, log: c.log, now: c.now, synced: make(chan struct{}),
 		source: cache.NewListWatchFromClient(c.clients.nodes, name, metav1.NamespaceAll, fields.Everything()),
 		fetch: func(ctx context.Context, _, object string) (metav1.Object, error) {
 			node := &corev1.Node{}

@@ -1,5 +1,7 @@
 package kube
 
+import "time"
+
 // ClusterStatus says how the connection to a cluster's API server is.
 type ClusterStatus struct {
 	Resources []ResourceStatus // that are watched
@@ -8,10 +10,11 @@ type ClusterStatus struct {
 
 // ResourceStatus says how far one resource is known.
 type ResourceStatus struct {
-	Resource    string // as in URLs: serviceaccounts
-	Synced      bool   // everything was listed once
-	Objects     int    // known now
-	LastFailure string // of a list or watch, with what to do; empty once one succeeded again
+	Resource    string    // as in URLs: serviceaccounts
+	Synced      bool      // everything was listed once
+	Objects     int       // known now
+	HeardAt     time.Time // when the API server last sent a list, a change, or word that there was none; zero: never
+	LastFailure string    // of a list or watch, with what to do; empty once one succeeded again
 }
 
 // GetCounts counts live GETs since the start.

@@ -32,6 +32,15 @@ const (
 	ReasonSignature     Reason = "token_signature"
 )
 
+// Reasons returns all of them.
+func Reasons() []Reason {
+	return []Reason{
+		ReasonMalformed, ReasonLegacy, ReasonUnknownIssuer, ReasonAlgorithm, ReasonHeader, ReasonClaims, ReasonAudience,
+		ReasonExpired, ReasonNotYetValid, ReasonLifetime, ReasonNotBound, ReasonNoNode,
+		ReasonUnavailable, ReasonUnknownKey, ReasonSignature,
+	}
+}
+
 // Claimed is what a refused token says of itself. Nothing of it is proven
 // unless Error.Verified is set; it helps an operator to find the sender and
 // must never be used for a decision. Values are cut to a bounded length.

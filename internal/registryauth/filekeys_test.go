@@ -106,6 +106,9 @@ func TestFileKeysReadEveryForm(t *testing.T) {
 			if len(got) != len(c.published) {
 				t.Errorf("%d certificates are published, want %d", len(got), len(c.published))
 			}
+			if key := mustSigning(t, keys); key.Since.IsZero() != (c.x5c == 0) || len(key.path) > 0 && !key.Since.Equal(key.path[0].NotBefore) {
+				t.Errorf("it signs since %s", key.Since)
+			}
 		})
 	}
 }

@@ -120,6 +120,7 @@ type TrustBundle struct {
 type SigningKey struct {
 	ID        string // RFC 7638 thumbprint, SHA-256
 	Algorithm Algorithm
+	Since     time.Time // when it began to sign, or its certificate to be valid; zero if neither is known
 	NotAfter  time.Time // end of its certificate, or of one that it depends on; zero without one
 
 	public crypto.PublicKey
@@ -159,7 +160,7 @@ func newSigningKey(algorithm Algorithm, signer crypto.Signer, chain, path []*x50
 		header.X5c = append(header.X5c, cert.Raw)
 	}
 	if len(path) > 0 {
-		key.NotAfter = endOf(path)
+		key.Since, key.NotAfter = path[0].NotBefore, endOf(path)
 	}
 	raw, err := json.Marshal(header)
 	if err != nil {

@@ -184,6 +184,7 @@ func (d managedDir) parseKey(name string, trust Trust, cas []managedCA) (managed
 	if name != keyFileName(key.signing.ID) {
 		return managedKey{}, renamed(key.signing.ID)
 	}
+	key.signing.Since = file.SignsFrom
 	return key, nil
 }
 

@@ -98,6 +98,9 @@ func TestManagedKeysStart(t *testing.T) {
 			if header := tokenPart(t, raw, 0); header["alg"] != string(algorithm) {
 				t.Errorf("alg %v, want %s", header["alg"], algorithm)
 			}
+			if since := time.Since(mustSigning(t, keys).Since); since < 0 || since > time.Minute {
+				t.Errorf("the key that was just made signs for %s", since)
+			}
 			infos := keys.Status().Keys
 			if len(infos) != 1 || infos[0].State != StateSigning || infos[0].ID != mustSigning(t, keys).ID || infos[0].Algorithm != algorithm {
 				t.Errorf("list %+v", infos)

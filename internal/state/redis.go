@@ -33,7 +33,27 @@ type RedisConfig struct {
 	// Timeout is how long a call may take; 0 means 500 milliseconds. A token
 	// request waits for it, and clients of token endpoints give up after seconds.
 	Timeout time.Duration
+	// Observe is told of every call, answered or not, but for those that the
+	// caller gave up; nil: nobody is.
+	Observe func(operation Operation, took time.Duration, err error)
 	Now     func() time.Time // nil means time.Now
+}
+
+// Operation is what Redis is asked to do. The set is closed: it is a metric
+// label.
+type Operation string
+
+// The operations.
+const (
+	operationOwn   Operation = "own"
+	operationTake  Operation = "take"
+	operationRead  Operation = "read_revocations"
+	operationWrite Operation = "write_revocations"
+)
+
+// Operations returns all of them.
+func Operations() []Operation {
+	return []Operation{operationOwn, operationTake, operationRead, operationWrite}
 }
 
 // RedisTLS configures TLS.
@@ -69,6 +89,7 @@ const (
 type Redis struct {
 	client  redis.UniversalClient
 	timeout time.Duration
+	observe func(Operation, time.Duration, error)
 	now     func() time.Time
 	limit   *redis.Script
 	revoke  *redis.Script
@@ -101,7 +122,7 @@ func OpenRedis(c RedisConfig) (*Redis, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	r := &Redis{timeout: c.Timeout, now: c.Now, limit: redis.NewScript(limitScript), revoke: redis.NewScript(revokeScript)}
+	r := &Redis{timeout: c.Timeout, observe: c.Observe, now: c.Now, limit: redis.NewScript(limitScript), revoke: redis.NewScript(revokeScript)}
 	if r.timeout == 0 {
 		r.timeout = defaultTimeout
 	}
@@ -185,21 +206,25 @@ func (r *Redis) Status() RedisStatus {
 	return r.status
 }
 
-// call runs one command, for no longer than it may take.
-func (r *Redis) call(ctx context.Context, what string, command func(context.Context) error) error {
+// call runs one command, for no longer than it may take. what says it in words.
+func (r *Redis) call(ctx context.Context, operation Operation, what string, command func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
+	began := time.Now() // not r.now, which may be no clock that runs
 	err := command(ctx)
 	if err != nil {
 		err = fmt.Errorf("redis: %s: %w", what, err)
 	}
-	r.note(err)
+	r.note(operation, time.Since(began), err)
 	return err
 }
 
-func (r *Redis) note(err error) {
+func (r *Redis) note(operation Operation, took time.Duration, err error) {
 	if errors.Is(err, context.Canceled) {
 		return // the caller's own doing
+	}
+	if r.observe != nil {
+		r.observe(operation, took, err)
 	}
 	now := r.now()
 	r.mu.Lock()
@@ -232,7 +257,7 @@ func (r *Redis) Own(ctx context.Context, key, owner string, until time.Time) (st
 		return known.owner, nil
 	}
 	current := owner
-	err := r.call(ctx, "own a token id", func(ctx context.Context) error {
+	err := r.call(ctx, operationOwn, "own a token id", func(ctx context.Context) error {
 		old, err := r.client.SetArgs(ctx, redisKey("owner", hashed), owner, redis.SetArgs{
 			Mode: "NX", Get: true,
 			// A duration and not a time: Redis's clock does not matter.
@@ -270,7 +295,7 @@ func (r *Redis) Take(ctx context.Context, key string, limit Limit, cost int) (bo
 // too: one in so many of the units that are left then, if oneIn is not 0.
 func (r *Redis) take(ctx context.Context, key hashedKey, limit Limit, cost, oneIn int) (wait time.Duration, advance int, err error) {
 	var answer int64
-	err = r.call(ctx, "take from a limit", func(ctx context.Context) (err error) {
+	err = r.call(ctx, operationTake, "take from a limit", func(ctx context.Context) (err error) {
 		unit := strconv.FormatFloat(1e6/limit.Rate, 'f', -1, 64)
 		answer, err = r.limit.Run(ctx, r.client, []string{redisKey("limit", key)}, unit, limit.Burst, cost, oneIn).Int64()
 		return err

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -169,6 +171,39 @@ func TestRedisStatus(t *testing.T) {
 	take()
 	if status := r.Status(); !status.Healthy || status.Since != c.now() || status.Failures != 2 || status.LastFailure == "" {
 		t.Errorf("an answer: %+v", status)
+	}
+}
+
+func TestRedisCallsAreObserved(t *testing.T) {
+	t.Parallel()
+	server := statetest.Redis(t)
+	var mu sync.Mutex
+	var seen []string
+	r := open(t, state.RedisConfig{Addresses: []string{server.Address()}, Timeout: patient, Observe: func(operation state.Operation, took time.Duration, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if took <= 0 || !slices.Contains(state.Operations(), operation) {
+			t.Errorf("%s took %s", operation, took)
+		}
+		seen = append(seen, fmt.Sprint(operation, " ", err == nil))
+	}})
+	call := func() {
+		_, _ = r.Own(t.Context(), "token", "node-1", time.Now().Add(time.Hour))
+		_, _ = r.Own(t.Context(), "token", "node-1", time.Now().Add(time.Hour)) // known: no call
+		_, _, _ = r.Take(t.Context(), "key", state.Limit{Rate: 1, Burst: 1}, 1)
+		_ = state.NewRedisRevocations(r).Add(t.Context(), anyRevocation("a reason"))
+	}
+	call()
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _, _ = r.Take(canceled, "key", state.Limit{Rate: 1, Burst: 1}, 1)
+	server.Kill()
+	call()
+	mu.Lock()
+	defer mu.Unlock()
+	want := "own true,take true,write_revocations true,read_revocations true,take false,write_revocations false"
+	if got := strings.Join(seen, ","); got != want {
+		t.Errorf("saw %s, want %s", got, want)
 	}
 }
 

@@ -121,7 +121,7 @@ func (v *RedisRevocations) follow(ctx context.Context) {
 // the list could not be read; the status tells of lesser faults, too.
 func (v *RedisRevocations) refresh(ctx context.Context) error {
 	var values map[string]string
-	err := v.redis.call(ctx, "read the revocations", func(ctx context.Context) (err error) {
+	err := v.redis.call(ctx, operationRead, "read the revocations", func(ctx context.Context) (err error) {
 		values, err = v.redis.client.HGetAll(ctx, revocationsKey).Result()
 		return err
 	})
@@ -232,7 +232,7 @@ func (v *RedisRevocations) write(ctx context.Context, what string, records ...*r
 		args = append(args, r.Target.field(), r.changed, until, text)
 	}
 	var written int
-	err := v.redis.call(ctx, what, func(ctx context.Context) (err error) {
+	err := v.redis.call(ctx, operationWrite, what, func(ctx context.Context) (err error) {
 		written, err = v.redis.revoke.Run(ctx, v.redis.client, []string{revocationsKey}, args...).Int()
 		return err
 	})

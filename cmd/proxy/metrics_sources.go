@@ -1,0 +1,138 @@
+package main
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/state"
+)
+
+// sources are what is read at each scrape. What is nil or empty is not there.
+type sources struct {
+	clusters []string // all that are configured
+	services []string
+
+	load        func() exchange.Load
+	issuers     func() []oidc.IssuerStatus
+	kubernetes  map[string]func() kube.ClusterStatus // by cluster
+	podEvents   func() map[string]kube.PodEventCounts
+	signingKeys map[string]registryauth.Keys // by service
+	tls         func() tlsEnds
+	policy      func() *exchange.Policy
+	redis       func() state.RedisStatus
+	revocations func() state.RevocationsStatus
+	audit       func() auditStatus
+}
+
+// sources are what metrics are read from.
+func (s *service) sources(handler *exchange.Handler) sources {
+	from := sources{
+		load: handler.Load, issuers: s.verifier.Status, podEvents: s.podEvents.Counts, audit: s.audit.Status,
+		policy:     s.exchanger.Policy,
+		kubernetes: map[string]func() kube.ClusterStatus{}, signingKeys: map[string]registryauth.Keys{},
+	}
+	for i := range s.cfg.Clusters {
+		from.clusters = append(from.clusters, s.cfg.Clusters[i].Name)
+	}
+	for service, keys := range s.keys {
+		from.services = append(from.services, service)
+		from.signingKeys[service] = keys
+	}
+	for _, c := range s.objects.connected {
+		from.kubernetes[c.name] = c.Status
+	}
+	if s.tls != nil {
+		from.tls = s.tls.expiries
+	}
+	if s.shared.redis != nil {
+		from.redis, from.revocations = s.shared.redis.Status, s.shared.list.Status
+	}
+	return from
+}
+
+// reading is one scrape.
+type reading struct {
+	descs map[*metric]*prometheus.Desc
+	out   chan<- prometheus.Metric
+}
+
+func (r reading) show(d *metric, value float64, labels ...string) {
+	kind := prometheus.GaugeValue
+	if d.kind == counter {
+		kind = prometheus.CounterValue
+	}
+	r.out <- prometheus.MustNewConstMetric(r.descs[d], kind, value, labels...)
+}
+
+var _ prometheus.Collector = (*metrics)(nil)
+
+// Describe is part of prometheus.Collector, for what is read at each scrape.
+func (m *metrics) Describe(descs chan<- *prometheus.Desc) {
+	for _, desc := range m.read {
+		descs <- desc
+	}
+}
+
+// Collect is part of prometheus.Collector.
+func (m *metrics) Collect(out chan<- prometheus.Metric) {
+	s, r := m.current.Load().sources, reading{m.read, out}
+	if s.load != nil {
+		load := s.load()
+		r.show(requestsInFlight, float64(load.InFlight))
+		r.show(requestsWaiting, float64(load.Waiting))
+	}
+	if s.issuers != nil {
+		for _, status := range s.issuers() {
+			r.issuer(status)
+		}
+	}
+	for cluster, status := range s.kubernetes {
+		r.cluster(cluster, status())
+	}
+	if s.podEvents != nil {
+		for cluster, counts := range s.podEvents() {
+			r.show(podEvents, float64(counts.Sent), cluster)
+			r.show(podEventFailures, float64(counts.Failed), cluster)
+		}
+	}
+	for service, keys := range s.signingKeys {
+		r.signingKey(service, keys)
+	}
+	if s.tls != nil {
+		r.tls(s.tls())
+	}
+	if s.policy != nil {
+		r.show(policyInfo, 1, s.policy().Revision()[:revisionLength])
+	}
+	if s.redis != nil {
+		r.redis(s.redis())
+	}
+	if s.revocations != nil {
+		r.revocations(s.revocations())
+	}
+	if s.audit != nil {
+		status := s.audit()
+		r.show(auditFailures, float64(status.Failures))
+		r.show(auditWaiting, float64(status.Waiting))
+	}
+}
+
+// timestamp is t as Prometheus wants it, and 0 for no time.
+func timestamp(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1000
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,41 @@
+package exchange
+
+import "github.com/pullpass/pullpass/internal/oidc"
+
+// The functions below return closed sets of words, for metric labels: what is
+// not in them is nothing that this package says.
+
+// Results returns all values of Event.Result.
+func Results() []Result {
+	return []Result{ResultGranted, ResultPartial, ResultNone, ResultRefused, ResultInvalid, ResultUnavailable, ResultError}
+}
+
+// Reasons returns all values of Event.Reason but the empty one.
+func Reasons() []string {
+	all := []string{
+		reasonRequest, reasonMethod, reasonUnknownService, reasonAnonymous, reasonDenied, reasonNotGranted,
+		reasonNode, reasonCaller, reasonRevoked, reasonReplayed, reasonCallerUnknown, reasonServiceAccountLimit, reasonAddressLimit,
+		reasonObjects, reasonRevocations, reasonOwners, reasonSigning, reasonOverloaded, reasonCanceled, reasonInternal,
+	}
+	for _, kind := range []Kind{KindServiceAccount, KindPod, KindNode} {
+		all = append(all, (&GoneError{Kind: kind}).Reason())
+	}
+	for _, reason := range oidc.Reasons() {
+		all = append(all, string(reason))
+	}
+	return all
+}
+
+// ProofReasons returns all values of Proof.Reason but the empty one.
+func ProofReasons() []ProofReason {
+	return []ProofReason{
+		ProofNoNode, ProofCertificateMissing, ProofCertificateNotNode, ProofCertificateNotYetValid, ProofCertificateExpired,
+		ProofCertificateCAUnknown, ProofCertificateUntrusted, ProofCertificateOtherNode,
+		ProofNodeUnknown, ProofAddressUnknown, ProofAddressOfProxy, ProofAddressOther,
+	}
+}
+
+// ReplayReasons returns all values of Replay.Reason but the empty one.
+func ReplayReasons() []ReplayReason {
+	return []ReplayReason{ReplayOtherCaller, ReplayCallerUnknown, ReplayUnavailable}
+}
