@@ -44,6 +44,9 @@ func (p *Policy) decide(subject Subject, service string, requested []registryaut
 	for i := range requested {
 		d.Scopes[i] = e.decide(requested[i], trace)
 	}
+	if trace != nil {
+		trace.Edit = e.edit(d.Scopes)
+	}
 	return d
 }
 
@@ -58,9 +61,9 @@ func (p *Policy) denies(subject Subject, trace *Trace) string {
 			}
 			continue
 		}
-		t := DenyTrace{Name: d.name}
+		t := DenyTrace{Name: d.name, Origin: d.origin}
 		if t.Matched = matchSubject(d.subjects, subject, &t.Mismatches); t.Matched {
-			t.Mismatches = nil
+			t.MatchedBy, t.Mismatches = matched(t.Mismatches), nil
 			denied = cmp.Or(denied, d.name)
 		}
 		trace.Deny = append(trace.Deny, t)
@@ -73,9 +76,12 @@ func (r *rule) applies(subject Subject, service string, trace *Trace) bool {
 	if trace == nil {
 		return serves && (r.anonymous || matchSubject(r.subjects, subject, nil))
 	}
-	t := RuleTrace{Name: r.name[0], ServiceMatched: serves, Annotation: r.annotation}
-	if t.SubjectMatched = r.anonymous || matchSubject(r.subjects, subject, &t.Mismatches); t.SubjectMatched {
-		t.Mismatches = nil
+	t := RuleTrace{Name: r.name[0], Origin: r.origin, ServiceMatched: serves, Annotation: r.annotation}
+	switch {
+	case r.anonymous:
+		t.SubjectMatched, t.MatchedBy = true, "anonymous"
+	case matchSubject(r.subjects, subject, &t.Mismatches):
+		t.SubjectMatched, t.MatchedBy, t.Mismatches = true, matched(t.Mismatches), nil
 	}
 	trace.Rules = append(trace.Rules, t)
 	return serves && t.SubjectMatched

@@ -225,19 +225,19 @@ deny:
 		}
 		return string(data)
 	}
-	const deny = `{"deny":[{"name":"block","matched":false,"mismatches":["nodes"]}],"rules":[`
-	const elsewhere = `{"name":"elsewhere","subjectMatched":false,"mismatches":["namespaces","nodes"],"serviceMatched":false},`
+	const deny = `{"deny":[{"name":"block","origin":"policy.yaml: deny[0]","matched":false,"mismatches":["nodes"]}],"rules":[`
+	const elsewhere = `{"name":"elsewhere","origin":"policy.yaml: rules[2]","subjectMatched":false,"mismatches":["namespaces","nodes"],"serviceMatched":false},`
 	for _, test := range []struct{ annotation, scopes, want string }{
 		{"team-a/*:push,delete", "repository:team-a/x:pull,push", deny +
-			`{"name":"own","subjectMatched":true,"serviceMatched":true,"scopes":[{"requested":"repository:team-a/x:pull,push","patterns":["{namespace}/**","*/x"],"allows":["pull","push"],"granted":["pull","push"]}]},` +
-			`{"name":"asked","subjectMatched":true,"serviceMatched":true,"annotation":"a","scopes":[{"requested":"repository:team-a/x:pull,push","patterns":["**"],"allows":["*"],"items":["team-a/*:delete,push"],"asks":["delete","push"],"granted":["push"]}]},` +
+			`{"name":"own","origin":"policy.yaml: rules[0]","subjectMatched":true,"matchedBy":"subjects[1]","serviceMatched":true,"scopes":[{"requested":"repository:team-a/x:pull,push","patterns":["{namespace}/**","*/x"],"allows":["pull","push"],"granted":["pull","push"]}]},` +
+			`{"name":"asked","origin":"policy.yaml: rules[1]","subjectMatched":true,"matchedBy":"subjects[0]","serviceMatched":true,"annotation":"a","scopes":[{"requested":"repository:team-a/x:pull,push","patterns":["**"],"allows":["*"],"items":["team-a/*:delete,push"],"asks":["delete","push"],"granted":["push"]}]},` +
 			elsewhere +
-			`{"name":"late","subjectMatched":true,"serviceMatched":true,"scopes":[{"requested":"repository:team-a/x:pull,push","patterns":["**"],"allows":["pull"],"granted":["pull"]}]}]}`},
+			`{"name":"late","origin":"policy.yaml: rules[3]","subjectMatched":true,"matchedBy":"anonymous","serviceMatched":true,"scopes":[{"requested":"repository:team-a/x:pull,push","patterns":["**"],"allows":["pull"],"granted":["pull"]}]}]}`},
 		{"?", "registry:catalog:*", deny +
-			`{"name":"own","subjectMatched":true,"serviceMatched":true,"scopes":[{"requested":"registry:catalog:*"}]},` +
-			`{"name":"asked","subjectMatched":true,"serviceMatched":true,"annotation":"a","scopes":[{"requested":"registry:catalog:*","fault":"item 1, \"?\": pattern \"?\": \"?\" cannot be part of a repository's name, and patterns are not regular expressions; use * and **"}]},` +
+			`{"name":"own","origin":"policy.yaml: rules[0]","subjectMatched":true,"matchedBy":"subjects[1]","serviceMatched":true,"scopes":[{"requested":"registry:catalog:*"}]},` +
+			`{"name":"asked","origin":"policy.yaml: rules[1]","subjectMatched":true,"matchedBy":"subjects[0]","serviceMatched":true,"annotation":"a","scopes":[{"requested":"registry:catalog:*","fault":"item 1, \"?\": pattern \"?\": \"?\" cannot be part of a repository's name, and patterns are not regular expressions; use * and **"}]},` +
 			elsewhere +
-			`{"name":"late","subjectMatched":true,"serviceMatched":true,"scopes":[{"requested":"registry:catalog:*","patterns":["registry:catalog"],"allows":["*"],"granted":["*"]}]}]}`},
+			`{"name":"late","origin":"policy.yaml: rules[3]","subjectMatched":true,"matchedBy":"anonymous","serviceMatched":true,"scopes":[{"requested":"registry:catalog:*","patterns":["registry:catalog"],"allows":["*"],"granted":["*"]}]}]}`},
 	} {
 		if got := explain(test.annotation, test.scopes); got != test.want {
 			t.Errorf("got\n%s\nwant\n%s", got, test.want)
@@ -246,7 +246,7 @@ deny:
 	id := someone()
 	id.Node.Name = "n1"
 	denied, trace := policy.Explain(Subject{Identity: id}, "r", scopesOf(t, "repository:team-a/x:pull"))
-	if denied.DeniedBy != "block" || !reflect.DeepEqual(trace, Trace{Deny: []DenyTrace{{Name: "block", Matched: true}}}) {
+	if denied.DeniedBy != "block" || !reflect.DeepEqual(trace, Trace{Deny: []DenyTrace{{Name: "block", Origin: "policy.yaml: deny[0]", Matched: true, MatchedBy: "subjects[0]"}}}) {
 		t.Errorf("denied: %+v, %+v", denied, trace)
 	}
 }
@@ -452,9 +452,14 @@ func FuzzPolicy(f *testing.F) {
 		labels := map[string]string{"team": namespace, "env": "a", "a": namespace}
 		for _, subject := range []Subject{{}, {Identity: id, Annotations: annotations}, {Identity: id, NamespaceLabels: labels}} {
 			d := policy.Decide(subject, "s", scopes)
-			explained, _ := policy.Explain(subject, "s", scopes)
+			explained, trace := policy.Explain(subject, "s", scopes)
 			if !reflect.DeepEqual(d, explained) {
 				t.Errorf("Explain differs: %+v, %+v", d, explained)
+			}
+			if trace.Edit != nil {
+				for _, annotate := range trace.Edit.Commands {
+					command(t, annotate)
+				}
 			}
 			for _, s := range d.Scopes {
 				if !includes(s.Requested.Actions, s.Granted) || len(s.Reason) > maxReasonBytes || len(s.Remedy) > maxRemedyBytes || (s.Reason == "") != (s.Remedy == "") {

@@ -102,6 +102,9 @@ func isYAMLBreak(r rune) bool {
 
 func (n node) fault(format string, args ...any) { n.faults.add(n.file, n.path, format, args...) }
 
+// origin says where the node stands, as faults do.
+func (n node) origin() string { return n.file + ": " + n.path }
+
 // faultAt reports a fault of a field that is not there.
 func (n node) faultAt(field, format string, args ...any) {
 	n.at(field, nil).fault(format, args...)

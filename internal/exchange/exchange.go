@@ -142,11 +142,8 @@ func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, call
 	granted := decision.Granted()
 	names := scopeStrings(granted)
 	event.decide(decision, names)
-	if decision.DeniedBy != "" {
-		return registryauth.Token{}, &DeniedError{Rule: decision.DeniedBy}
-	}
-	if subject.Identity == nil && len(granted) == 0 {
-		return registryauth.Token{}, &AnonymousError{}
+	if err := decision.refusal(subject); err != nil {
+		return registryauth.Token{}, err
 	}
 
 	token, reused, err := x.issue(registry, subject, granted, strings.Join(names, "\n"))

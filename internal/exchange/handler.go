@@ -131,21 +131,31 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // errMethod is the one refusal that belongs to HTTP alone.
 var errMethod = errors.New("method not allowed")
 
-// fail answers with what err means and notes it in the event. It is the only
-// place that gives a domain error its HTTP status.
+// fail answers with what err means and notes it in the event.
 func (h *Handler) fail(w http.ResponseWriter, grantType registryauth.GrantType, event *Event, err error) {
-	failure, result, reason := h.classify(err, event)
-	event.Status = failure.Status
-	event.Result = result
-	event.Reason = reason
-	if event.Message == "" {
-		event.Message = failure.Message
+	failure := event.fail(err)
+	if event.Result == ResultError {
+		// What an unknown error says is not known to be fit for the caller.
+		h.logger.Error("token request failed", "id", event.ID, "error", err)
 	}
-	event.Granted, event.IssuedID = nil, ""
 	registryauth.WriteFailure(w, grantType, failure)
 }
 
-func (h *Handler) classify(err error, event *Event) (registryauth.Failure, Result, string) {
+// fail notes what err means, and returns what the caller is told.
+func (e *Event) fail(err error) registryauth.Failure {
+	failure, result, reason := classify(err, e)
+	e.Status = failure.Status
+	e.Result = result
+	e.Reason = reason
+	if e.Message == "" {
+		e.Message = failure.Message
+	}
+	e.Granted, e.IssuedID = nil, ""
+	return failure
+}
+
+// classify is the only place that gives a domain error its HTTP status.
+func classify(err error, event *Event) (registryauth.Failure, Result, string) {
 	var (
 		request     *registryauth.RequestError
 		service     *UnknownServiceError
@@ -217,8 +227,6 @@ func (h *Handler) classify(err error, event *Event) (registryauth.Failure, Resul
 			Message: "the token service did not answer in time; try again", RetryAfter: retryAfter,
 		}, ResultUnavailable, reasonCanceled
 	default:
-		// What an unknown error says is not known to be fit for the caller.
-		h.logger.Error("token request failed", "id", event.ID, "error", err)
 		return registryauth.Failure{
 			Status: http.StatusInternalServerError, Code: "UNKNOWN", OAuthError: "server_error",
 			Message: "internal error; the operator finds it in the log under id " + event.ID,

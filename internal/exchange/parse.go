@@ -68,7 +68,7 @@ func (p *policyParser) rule(n node) rule {
 	if fields == nil {
 		return r
 	}
-	r.name = []string{p.name(n, fields)}
+	r.name, r.origin = []string{p.name(n, fields)}, n.origin()
 	if anonymous, ok := fields["anonymous"]; ok {
 		r.anonymous = anonymous.boolean()
 	}
@@ -107,7 +107,7 @@ func (p *policyParser) denyRule(n node) denyRule {
 	if fields == nil {
 		return d
 	}
-	d.name = p.name(n, fields)
+	d.name, d.origin = p.name(n, fields), n.origin()
 	if subjects, ok := fields["subjects"]; ok {
 		d.subjects = parseSubjects(subjects, true)
 	} else {
@@ -132,7 +132,7 @@ func (p *policyParser) name(n node, fields map[string]node) string {
 		field.fault("%s is not a name: write 1 to 63 lower-case letters, digits and inner '-'", quote(name))
 		return ""
 	}
-	where := field.file + ": " + field.path
+	where := field.origin()
 	if first, taken := p.names[name]; taken {
 		field.fault("%s is taken by %s: names are unique over all files, rules and denials", quote(name), first)
 		return name

@@ -23,6 +23,7 @@ type Policy struct {
 // rule grants what allow says to those whom subjects says.
 type rule struct {
 	name       []string // one element, so that a decision can share it
+	origin     string   // FILE: rules[0], for people
 	anonymous  bool     // applies to everybody, with a token or without
 	subjects   []subjectMatch
 	services   []string // exact; nil: any
@@ -39,6 +40,7 @@ type allowance struct {
 // denyRule refuses subjects as a whole.
 type denyRule struct {
 	name     string
+	origin   string
 	subjects []subjectMatch
 }
 

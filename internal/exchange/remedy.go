@@ -57,36 +57,43 @@ func (e *evaluation) askWith(key string, q question, missing actionSet, nearest 
 	}
 	// A command that was cut could be run all the same, and take away what the
 	// annotation asks for now. So it is whole or not there.
-	if command, ok := e.annotate(key, item); ok && len(first)+len(command) <= maxRemedyBytes {
-		return first + command
+	if command, ok := e.annotate(key, item); ok {
+		if whole := first + "run in cluster " + plain(e.subject.Identity.Cluster) + ": " + command; len(whole) <= maxRemedyBytes {
+			return whole
+		}
 	}
 	return shortened(first+"let the annotation "+key+" of the ServiceAccount "+plain(who(e.subject))+" ask for "+plain(item.String()), maxRemedyBytes)
 }
 
-// annotate returns the command that adds an item to an annotation. People run
+// annotate returns the command that adds items to an annotation. People run
 // it in a shell, and strangers write parts of it: clients the repository, owners
 // of ServiceAccounts the annotation. Only what was parsed gets in, and no
 // grammar has a quote, a backslash or a control character.
-func (e *evaluation) annotate(key string, item annotationItem) (string, bool) {
+func (e *evaluation) annotate(key string, added ...annotationItem) (string, bool) {
 	id := e.subject.Identity
-	if _, err := registryauth.ParseScope("repository:" + item.String()); err != nil {
-		return "", false
+	for _, item := range added {
+		if _, err := registryauth.ParseScope("repository:" + item.String()); err != nil {
+			return "", false
+		}
 	}
 	if !isJoined(id.ServiceAccount.Name, "-.", false) || !isLabel(id.Namespace) {
 		return "", false
 	}
 	// What is not known is not overwritten: Pullpass may not see the live
 	// annotation, and kubectl refuses to replace one without --overwrite.
-	var overwrite, items string
-	if a := e.annotation(key); a.present {
+	overwrite := ""
+	value := strings.FieldsFunc(e.subject.Annotations[key], isASCIISpace)
+	if e.annotation(key).present {
 		overwrite = " --overwrite"
-		items = strings.Join(strings.FieldsFunc(e.subject.Annotations[key], isASCIISpace), " ")
-		if items != "" {
-			items += " "
-		}
 	}
-	return "run in cluster " + plain(id.Cluster) + ": kubectl annotate serviceaccount " + id.ServiceAccount.Name + " -n " + id.Namespace +
-		overwrite + " " + key + "='" + items + item.String() + "'", true
+	for _, item := range added {
+		value = append(value, item.String())
+	}
+	if _, err := parseAnnotation(strings.Join(value, " ")); err != nil {
+		return "", false // it is full: all of it would count for nothing
+	}
+	return "kubectl annotate serviceaccount " + id.ServiceAccount.Name + " -n " + id.Namespace +
+		overwrite + " " + key + "='" + strings.Join(value, " ") + "'", true
 }
 
 func denialRemedy(rule string) string {

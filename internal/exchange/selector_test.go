@@ -202,9 +202,9 @@ deny: [{name: d, subjects: [{namespaceSelector: blocked, nodes: [n1]}, {namespac
 		denied bool
 		want   string
 	}{
-		{nil, true, "[{d true []}] []"},
-		{labelsOf(""), false, "[{d false [namespaceSelector namespaceSelector]}] [{r false [clusters namespaceSelector nodes] true  []}]"},
-		{labelsOf("blocked=x"), true, "[{d true []}] []"},
+		{nil, true, "[{d policy.yaml: deny[0] true subjects[1] []}] []"},
+		{labelsOf(""), false, "[{d policy.yaml: deny[0] false  [namespaceSelector namespaceSelector]}] [{r policy.yaml: rules[0] false  [clusters namespaceSelector nodes] true  []}]"},
+		{labelsOf("blocked=x"), true, "[{d policy.yaml: deny[0] true subjects[1] []}] []"},
 	} {
 		d, trace := policy.Explain(Subject{Identity: someone(), NamespaceLabels: test.labels}, "", nil)
 		if got := fmt.Sprint(trace.Deny, trace.Rules); got != test.want || (d.DeniedBy == "d") != test.denied {

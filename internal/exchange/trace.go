@@ -1,6 +1,9 @@
 package exchange
 
 import (
+	"fmt"
+	"net/http"
+
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -9,12 +12,15 @@ import (
 type Trace struct {
 	Deny  []DenyTrace `json:"deny,omitempty"`
 	Rules []RuleTrace `json:"rules,omitempty"` // nil when a denial matched: no rule was asked
+	Edit  *Edit       `json:"edit,omitempty"`  // nil: nothing is missing, or no edit is known that would grant it
 }
 
 // DenyTrace says whether a denial matched.
 type DenyTrace struct {
 	Name       string   `json:"name"`
+	Origin     string   `json:"origin"` // FILE: deny[0]
 	Matched    bool     `json:"matched"`
+	MatchedBy  string   `json:"matchedBy,omitempty"`  // the first of its subjects that matched: subjects[0]
 	Mismatches []string `json:"mismatches,omitempty"` // for each of its subjects, the first field that differs
 }
 
@@ -22,7 +28,9 @@ type DenyTrace struct {
 // service match.
 type RuleTrace struct {
 	Name           string      `json:"name"`
+	Origin         string      `json:"origin"` // FILE: rules[0]
 	SubjectMatched bool        `json:"subjectMatched"`
+	MatchedBy      string      `json:"matchedBy,omitempty"`  // the first of its subjects that matched: subjects[0]; or anonymous
 	Mismatches     []string    `json:"mismatches,omitempty"` // for each of its subjects, the first field that differs
 	ServiceMatched bool        `json:"serviceMatched"`
 	Annotation     string      `json:"annotation,omitempty"` // the key that the rule reads
@@ -47,9 +55,27 @@ func (t *RuleScope) notePattern(p string) {
 	}
 }
 
+// matched says which of the subjects matched, when so many did not.
+func matched(mismatches []string) string { return fmt.Sprintf("subjects[%d]", len(mismatches)) }
+
 // Explain decides as Decide does, by the same code, and tells how.
 func (p *Policy) Explain(subject Subject, service string, requested []registryauth.Scope) (Decision, Trace) {
 	var trace Trace
 	decision := p.decide(subject, service, requested, &trace)
 	return decision, trace
+}
+
+// Conclude notes in an event what the token endpoint would have answered: to err,
+// if a Verifier or an Admission returned one, or else to the decision. It is for
+// those who explain: nothing is issued.
+func (e *Event) Conclude(subject Subject, d Decision, err error) {
+	if err == nil {
+		e.decide(d, scopeStrings(d.Granted()))
+		err = d.refusal(subject)
+	}
+	if err != nil {
+		e.fail(err)
+		return
+	}
+	e.Status = http.StatusOK
 }

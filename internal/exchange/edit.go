@@ -1,0 +1,130 @@
+package exchange
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// Edit is what would grant all that is missing, in a form that people apply:
+// the commands, for whoever may edit the ServiceAccount, and the rule, for
+// whoever owns the policy. It gives to this ServiceAccount what it asked for,
+// and to nobody else. Where an annotation has a fault, what it could ask for is
+// left out: correct it first.
+type Edit struct {
+	Cluster  string   `json:"cluster"`            // whose API server the commands are for
+	Commands []string `json:"commands,omitempty"` // kubectl, one for each annotation
+	Rule     string   `json:"rule,omitempty"`     // YAML, to be put below rules
+}
+
+// edit collects the edits of all scopes: two commands for the same annotation
+// would undo each other.
+func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
+	if e.subject.Identity == nil {
+		return nil // to open a registry to everybody is not for a program to propose
+	}
+	edit := Edit{Cluster: e.subject.Identity.Cluster}
+	var keys []string
+	items := map[string][]annotationItem{} // by key
+	var allow []string
+	for _, s := range scopes {
+		q := question{s.Requested, kindOf(s.Requested), actionsNamed(s.Requested.Actions)}
+		if _, err := registryauth.ParseScope(s.Requested.String()); err != nil || s.Reason == "" || q.kind == unknownResource {
+			continue // a name that was not parsed could be a pattern
+		}
+		missing := actionsNamed(s.Granted).missing(q.actions)
+		for _, c := range e.nearest(q, missing) {
+			key, within := c.rule.annotation, c.ceiling.cover(missing)
+			switch c.near {
+			case nearFault:
+				missing &^= within
+			case nearNotAsked, nearAbsent:
+				missing &^= within
+				if within != 0 {
+					items[key] = append(items[key], annotationItem{pattern(q.scope.Name), withNames(within)})
+				}
+				if !slices.Contains(keys, key) {
+					keys = append(keys, key)
+				}
+			}
+		}
+		if missing != 0 {
+			allow = append(allow, allowText(q, withNames(missing)))
+		}
+	}
+	for _, key := range keys {
+		if command, ok := e.annotate(key, items[key]...); ok {
+			edit.Commands = append(edit.Commands, command)
+		}
+	}
+	edit.Rule = e.ruleText(allow)
+	if edit.Commands == nil && edit.Rule == "" {
+		return nil
+	}
+	return &edit
+}
+
+// withNames returns what a policy or an annotation can name: for an action that
+// has no name there, nothing less than *.
+func withNames(set actionSet) actionSet {
+	if set&otherAction != 0 {
+		return allActions
+	}
+	return set
+}
+
+func allowText(q question, actions actionSet) string {
+	if q.kind == catalogResource {
+		return `{registry: ["catalog"], actions: ["*"]}`
+	}
+	return fmt.Sprintf("{repositories: [%q], actions: [%s]}", q.scope.Name, quotedList(actions.names()))
+}
+
+// ruleText returns a rule that allows this to the ServiceAccount, or nothing if
+// it were not a rule: names come from strangers, and people paste this.
+func (e *evaluation) ruleText(allow []string) string {
+	if allow == nil {
+		return ""
+	}
+	id := e.subject.Identity
+	if strings.Contains(id.Cluster+id.Namespace+id.ServiceAccount.Name, "*") {
+		return "" // no such name exists, and the rule would be for others
+	}
+	text := fmt.Sprintf("- name: %s\n  subjects:\n  - {clusters: [%q], namespaces: [%q], serviceAccounts: [%q]}\n",
+		e.policy.freeName("allow-"+id.Namespace+"-"+id.ServiceAccount.Name), id.Cluster, id.Namespace, id.ServiceAccount.Name)
+	if e.service != "" {
+		text += fmt.Sprintf("  services: [%q]\n", e.service)
+	}
+	text += "  allow:\n  - " + strings.Join(allow, "\n  - ") + "\n"
+	header := "apiVersion: " + policyAPIVersion + "\nkind: " + policyKind + "\nrules:\n"
+	if _, err := ParsePolicy(PolicyFile{Data: []byte(header + text)}); err != nil {
+		return ""
+	}
+	return text
+}
+
+// freeName returns a name that no rule has yet.
+func (p *Policy) freeName(wanted string) string {
+	base := strings.ReplaceAll(wanted, ".", "-")
+	name := strings.TrimRight(cut(base, 63), "-")
+	for i := 2; p.hasRule(name); i++ {
+		end := fmt.Sprintf("-%d", i)
+		name = strings.TrimRight(cut(base, 63-len(end)), "-") + end
+	}
+	return name
+}
+
+func (p *Policy) hasRule(name string) bool {
+	return slices.ContainsFunc(p.rules, func(r rule) bool { return r.name[0] == name }) ||
+		slices.ContainsFunc(p.deny, func(d denyRule) bool { return d.name == name })
+}
+
+func quotedList(list []string) string {
+	quoted := make([]string, len(list))
+	for i, s := range list {
+		quoted[i] = fmt.Sprintf("%q", s)
+	}
+	return strings.Join(quoted, ", ")
+}
