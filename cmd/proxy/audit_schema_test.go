@@ -23,30 +23,40 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 )
 
-const auditSchemaFile = "../../docs/audit.schema.json"
-
-type auditSchema struct {
+// outputSchema is a schema of docs.
+type outputSchema struct {
 	compiled *jsonschema.Schema
 	document map[string]any
 }
 
-var openAuditSchema = sync.OnceValues(func() (auditSchema, error) {
-	data, err := os.ReadFile(auditSchemaFile)
-	if err != nil {
-		return auditSchema{}, err
-	}
-	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
-	if err != nil {
-		return auditSchema{}, err
-	}
+var (
+	openAuditSchema       = sync.OnceValues(func() (outputSchema, error) { return openSchema("audit.schema.json") })
+	openExplanationSchema = sync.OnceValues(func() (outputSchema, error) { return openSchema("explain.schema.json", "audit.schema.json") })
+)
+
+// openSchema compiles a schema of docs, which may refer to the others.
+func openSchema(name string, others ...string) (outputSchema, error) {
 	compiler := jsonschema.NewCompiler()
 	compiler.AssertFormat()
-	if err := compiler.AddResource("audit.schema.json", document); err != nil {
-		return auditSchema{}, err
+	var schema outputSchema
+	for _, name := range append(others, name) {
+		data, err := os.ReadFile("../../docs/" + name)
+		if err != nil {
+			return outputSchema{}, err
+		}
+		document, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
+		if err != nil {
+			return outputSchema{}, err
+		}
+		schema.document = document.(map[string]any)
+		if err := compiler.AddResource(schema.document["$id"].(string), document); err != nil {
+			return outputSchema{}, err
+		}
 	}
-	compiled, err := compiler.Compile("audit.schema.json")
-	return auditSchema{compiled, document.(map[string]any)}, err
-})
+	compiled, err := compiler.Compile(schema.document["$id"].(string))
+	schema.compiled = compiled
+	return schema, err
+}
 
 // checkAuditLines holds every line to the schema.
 func checkAuditLines(t testing.TB, lines []byte) {
@@ -107,8 +117,10 @@ func TestAuditFieldsAreDocumented(t *testing.T) {
 	inSchema := map[string]bool{}
 	schema.fields(t, schema.document, "", inSchema)
 	sameSet(t, "fields of exchange.Event", fields, "of the schema", inSchema)
-	sameSet(t, "fields of exchange.Event", fields, "of docs/audit.md", firstCells(t, "## Fields", "field"))
+	sameSet(t, "fields of exchange.Event", fields, "of docs/audit.md", firstCells(t, auditDocument, "## Fields", "field"))
 }
+
+const auditDocument = "audit.md"
 
 // The sets of words are closed: whoever counts or alerts on them can rely on it.
 func TestAuditWordsAreDocumented(t *testing.T) {
@@ -156,7 +168,7 @@ func TestAuditWordsAreDocumented(t *testing.T) {
 		}
 		sameSet(t, "constants for "+words.path, words.want, "the function for metrics", setOf(words.listed))
 		sameSet(t, "constants for "+words.path, words.want, "the schema", schema.enum(t, words.path))
-		sameSet(t, "constants for "+words.path, words.want, "docs/audit.md", firstCells(t, words.heading, words.column))
+		sameSet(t, "constants for "+words.path, words.want, "docs/audit.md", firstCells(t, auditDocument, words.heading, words.column))
 	}
 }
 
@@ -225,6 +237,13 @@ func auditFields(t *testing.T, typ reflect.Type, path string, into map[string]bo
 	}
 	for field := range typ.Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if !field.IsExported() {
+			continue
+		}
+		if field.Anonymous && name == "" {
+			auditFields(t, field.Type, path, into)
+			continue
+		}
 		if name == "" {
 			t.Fatalf("the field %s%s has no name in JSON", path, field.Name)
 		}
@@ -234,9 +253,13 @@ func auditFields(t *testing.T, typ reflect.Type, path string, into map[string]bo
 }
 
 // resolve follows a reference within the document, and goes into arrays.
-func (s auditSchema) resolve(schema map[string]any) map[string]any {
+func (s outputSchema) resolve(schema map[string]any) map[string]any {
 	if ref, ok := schema["$ref"].(string); ok {
-		return s.resolve(s.document["$defs"].(map[string]any)[strings.TrimPrefix(ref, "#/$defs/")].(map[string]any))
+		definition, ok := strings.CutPrefix(ref, "#/$defs/")
+		if !ok {
+			return nil // of another document
+		}
+		return s.resolve(s.document["$defs"].(map[string]any)[definition].(map[string]any))
 	}
 	if items, ok := schema["items"].(map[string]any); ok {
 		return s.resolve(items)
@@ -244,7 +267,7 @@ func (s auditSchema) resolve(schema map[string]any) map[string]any {
 	return schema
 }
 
-func (s auditSchema) fields(t *testing.T, schema map[string]any, path string, into map[string]bool) {
+func (s outputSchema) fields(t *testing.T, schema map[string]any, path string, into map[string]bool) {
 	t.Helper()
 	schema = s.resolve(schema)
 	properties, ok := schema["properties"].(map[string]any)
@@ -257,7 +280,7 @@ func (s auditSchema) fields(t *testing.T, schema map[string]any, path string, in
 	}
 }
 
-func (s auditSchema) enum(t *testing.T, path string) map[string]bool {
+func (s outputSchema) enum(t *testing.T, path string) map[string]bool {
 	t.Helper()
 	schema := s.document
 	for name := range strings.SplitSeq(path, ".") {
@@ -270,11 +293,11 @@ func (s auditSchema) enum(t *testing.T, path string) map[string]bool {
 	return values
 }
 
-// firstCells returns the words in the first column of a table in docs/audit.md,
-// which stands below a heading and has a name in its first column.
-func firstCells(t *testing.T, heading, column string) map[string]bool {
+// firstCells returns the words in the first column of a table of a document in
+// docs, which stands below a heading and has a name in its first column.
+func firstCells(t *testing.T, document, heading, column string) map[string]bool {
 	t.Helper()
-	data, err := os.ReadFile("../../docs/audit.md")
+	data, err := os.ReadFile("../../docs/" + document)
 	must(t, err)
 	_, text, _ := strings.Cut(string(data), heading+"\n")
 	_, text, _ = strings.Cut(text, "\n| "+column+" |")

@@ -1,13 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -20,57 +20,72 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// explainTimeout bounds the fetch of an issuer's keys and the questions to an
-// API server.
+// explainTimeout bounds the fetch of an issuer's keys, and the questions to an
+// API server and to Redis.
 const explainTimeout = 15 * time.Second
 
 type explainOptions struct {
-	config, tokenFile, as, service, caller string
-	scopes                                 []string
+	config, tokenFile, as, fromAudit, service, caller, output string
+	auditFiles, scopes                                        []string
 }
 
 func explainCommand() *cobra.Command {
 	var o explainOptions
 	command := &cobra.Command{
 		Use:   "explain",
-		Short: "Say what a token or a ServiceAccount would get, and why",
-		Long: `Say what a token or a ServiceAccount would get, step by step, by the same code
-that serves. Nothing is issued and the token is never printed. Where a cluster
-has an API server, it is asked. Exit code 0 if the question could be answered,
-whatever the answer.`,
+		Short: "Say what a token, a ServiceAccount or a request of the audit log would get now, and why",
+		Long: `Say what a request would get now, step by step, by the same code that serves:
+with a token, with a good token of a ServiceAccount, or as a line of the audit
+log has it, with what was decided then. Nothing is issued, nothing is counted
+for limits or replays, and the token is never printed. Where a cluster has an
+API server, it is asked; so is Redis, about revocations. What is not judged is
+said.
+
+Exit code 0 if the question could be answered, whatever the answer.`,
 		Example: `  pullpass explain --config pullpass.yaml --token-file token.jwt --scope repository:team-a/web:pull
   kubectl create token web -n team-a --audience registry.example.com |
     pullpass explain --config pullpass.yaml --token-file - --scope repository:team-a/web:pull
-  pullpass explain --config pullpass.yaml --as prod-eu/team-a/web --scope repository:team-a/web:pull,push`,
+  pullpass explain --config pullpass.yaml --as prod-eu/team-a/web --scope repository:team-a/web:pull,push
+  pullpass explain --config pullpass.yaml --from-audit RVAAVBYEBQLKHI2OMWKLLIJSK3 --audit-file audit.log
+  kubectl logs -n pullpass deployment/pullpass |
+    pullpass explain --config pullpass.yaml --from-audit RVAAVBYEBQLKHI2OMWKLLIJSK3 --audit-file - -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return explain(cmd.Context(), o, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	configFlag(command, &o.config)
-	command.Flags().StringVar(&o.tokenFile, "token-file", "", "file with the ServiceAccount token; - is standard input")
-	command.Flags().StringVar(&o.as, "as", "", "CLUSTER/NAMESPACE/SERVICEACCOUNT, instead of a token")
-	command.Flags().StringVar(&o.service, "service", "", "service of the registry (may be left out when there is only one)")
-	command.Flags().StringArrayVar(&o.scopes, "scope", nil, "requested scope, repeatable; none is a login")
-	command.Flags().StringVar(&o.caller, "caller", "", "address that the request comes from, for node.proof by address")
-	command.MarkFlagsMutuallyExclusive("token-file", "as")
-	command.MarkFlagsOneRequired("token-file", "as")
+	flags := command.Flags()
+	flags.StringVar(&o.tokenFile, "token-file", "", "file with the ServiceAccount token; - is standard input")
+	flags.StringVar(&o.as, "as", "", "CLUSTER/NAMESPACE/SERVICEACCOUNT, instead of a token")
+	flags.StringVar(&o.fromAudit, "from-audit", "", "id of a line of the audit log, whose request is judged again")
+	flags.StringArrayVar(&o.auditFiles, "audit-file", nil, "where that line is, repeatable; - is standard input (default audit.file of the configuration)")
+	flags.StringVar(&o.service, "service", "", "service of the registry (may be left out when there is only one)")
+	flags.StringArrayVar(&o.scopes, "scope", nil, "requested scope, repeatable; none is a login")
+	flags.StringVar(&o.caller, "caller", "", "address that the request comes from, for node.proof by address")
+	flags.StringVarP(&o.output, "output", "o", outputText, "text, or json: docs/explain.md says what its fields mean")
+	command.MarkFlagsMutuallyExclusive("token-file", "as", "from-audit")
+	command.MarkFlagsOneRequired("token-file", "as", "from-audit")
+	for _, asked := range []string{"service", "scope", "caller"} {
+		command.MarkFlagsMutuallyExclusive("from-audit", asked)
+	}
+	for _, other := range []string{"token-file", "as"} {
+		command.MarkFlagsMutuallyExclusive("audit-file", other)
+	}
 	return command
 }
 
+const (
+	outputText = "text"
+	outputJSON = "json"
+)
+
 func explain(ctx context.Context, o explainOptions, stdin io.Reader, stdout, stderr io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
-	defer cancel()
+	if o.output != outputText && o.output != outputJSON {
+		return fmt.Errorf("--output %q is not known: use %s or %s", o.output, outputText, outputJSON)
+	}
 	logger := slog.New(slog.NewTextHandler(stderr, nil))
 	cfg, err := LoadConfig(o.config)
-	if err != nil {
-		return err
-	}
-	registry, err := findRegistry(cfg, o.service)
-	if err != nil {
-		return err
-	}
-	scopes, err := registryauth.ParseScopes(o.scopes)
 	if err != nil {
 		return err
 	}
@@ -82,93 +97,94 @@ func explain(ctx context.Context, o explainOptions, stdin io.Reader, stdout, std
 	if err != nil {
 		return err
 	}
-
-	e := explanation{w: stdout}
-	var id oidc.Identity
-	if o.as != "" {
-		id, err = identityAs(ctx, cfg, objects, o.as)
-	} else {
-		var verifier *oidc.Verifier
-		if verifier, err = newVerifier(cfg, logger); err != nil {
+	e := &explainer{cfg: cfg, policy: policy, objects: objects, logger: logger}
+	// What is read from a pipe may take its time.
+	switch {
+	case o.fromAudit != "":
+		err = e.fromAudit(o, stdin, stderr)
+	case o.as != "":
+		err = e.fromName(o)
+	case o.tokenFile != "":
+		err = e.fromToken(o, stdin)
+	default:
+		err = errors.New("--token-file, --as or --from-audit is empty; write what is to be explained")
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
+	defer cancel()
+	answer, err := e.explain(ctx)
+	if err != nil {
+		return err
+	}
+	if o.output == outputJSON {
+		text, err := json.MarshalIndent(answer, "", "  ")
+		if err != nil {
 			return err
 		}
-		var refused bool
-		if id, refused, err = e.verify(ctx, verifier, stdin, o.tokenFile); refused {
-			return nil
-		}
+		_, err = fmt.Fprintf(stdout, "%s\n", asciiJSON(text))
+		return err
 	}
+	return printExplanation(stdout, answer)
+}
+
+// explainer judges one request. It asks by the same code as serve, and issues
+// nothing.
+type explainer struct {
+	cfg     *Config
+	policy  *exchange.Policy
+	objects *objects
+	logger  *slog.Logger
+
+	// The request.
+	source  string
+	token   string         // sourceToken
+	id      *oidc.Identity // other sources; nil: anonymous
+	service string
+	scopes  []registryauth.Scope
+	caller  exchange.Caller
+	line    []byte // sourceAudit and sourceClaim, and who was anonymous then
+	then    *exchange.Event
+
+	steps []explainedStep
+}
+
+// request reads what the flags say of a request.
+func (e *explainer) request(o explainOptions) error {
+	registry, err := findRegistry(e.cfg, o.service)
 	if err != nil {
 		return err
 	}
-	subject, refused, err := e.admit(ctx, cfg, objects, id, o)
-	if err != nil {
-		return err
+	e.service = registry.Service
+	if e.scopes, err = registryauth.ParseScopes(o.scopes); err != nil {
+		return fmt.Errorf("--scope: %w", err)
 	}
-	e.line("service", registry.Service)
-	if refused {
+	if o.caller == "" {
 		return nil
 	}
-	e.annotations(policy.AnnotationKeys(), subject.Annotations)
-	e.labels(subject.NamespaceLabels)
-	decision, trace := policy.Explain(subject, registry.Service, scopes)
-	e.decision(decision, trace)
+	address, err := netip.ParseAddr(o.caller)
+	if err != nil {
+		return fmt.Errorf("--caller %q is not an IP address", o.caller)
+	}
+	e.from(address)
 	return nil
 }
 
-// identityAs makes the identity that a pod of a ServiceAccount would have; what
-// only a token can tell (pod, node, token id) stays empty.
-func identityAs(ctx context.Context, cfg *Config, objects *objects, as string) (oidc.Identity, error) {
-	parts := strings.Split(as, "/")
-	if len(parts) != 3 || slices.Contains(parts, "") {
-		return oidc.Identity{}, fmt.Errorf("--as %q is not CLUSTER/NAMESPACE/SERVICEACCOUNT", as)
-	}
-	cluster, namespace, name := parts[0], parts[1], parts[2]
-	i := slices.IndexFunc(cfg.Clusters, func(c Cluster) bool { return c.Name == cluster })
-	if i < 0 {
-		return oidc.Identity{}, fmt.Errorf("--as: cluster %q is not configured (clusters[].name)", cluster)
-	}
-	uid, err := objects.uid(ctx, cluster, namespace, name)
-	if err != nil {
-		return oidc.Identity{}, err
-	}
-	if uid == "" && cfg.Clusters[i].Kubernetes.connected() {
-		return oidc.Identity{}, fmt.Errorf("--as: cluster %q has no ServiceAccount %s/%s", cluster, namespace, name)
-	}
-	return oidc.Identity{
-		Cluster:        cluster,
-		Issuer:         cfg.Clusters[i].Issuer,
-		Subject:        "system:serviceaccount:" + namespace + ":" + name,
-		Namespace:      namespace,
-		ServiceAccount: oidc.ObjectRef{Name: name, UID: uid},
-	}, nil
+// from sets the caller, as callerOf would.
+func (e *explainer) from(address netip.Addr) {
+	address = address.Unmap().WithZone("")
+	trusted := slices.ContainsFunc(e.cfg.Server.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(address) })
+	e.caller = exchange.Caller{Address: address, ViaProxy: trusted}
 }
 
-// explanation writes the answer for people.
-type explanation struct{ w io.Writer }
-
-func (e explanation) line(what, text string) { fmt.Fprintf(e.w, "%-12s %s\n", what, text) }
-
-// verify judges the token. A token that is refused is an answer, not an error.
-func (e explanation) verify(ctx context.Context, verifier *oidc.Verifier, stdin io.Reader, name string) (id oidc.Identity, refused bool, err error) {
-	token, err := readToken(stdin, name)
-	if err != nil {
-		return oidc.Identity{}, false, err
+func (e *explainer) fromToken(o explainOptions, stdin io.Reader) (err error) {
+	e.source = sourceToken
+	if err := e.request(o); err != nil {
+		return err
 	}
-	id, err = verifier.Verify(ctx, token)
-	var failure *oidc.Error
-	if errors.As(err, &failure) && failure.Reason != oidc.ReasonUnavailable {
-		e.line("token", "REFUSED: "+failure.Message)
-		e.line("reason", string(failure.Reason))
-		if failure.Claimed.Subject != "" {
-			e.line("claims", "to be "+failure.Claimed.Subject+", which is not proven")
-		}
-		return oidc.Identity{}, true, nil
-	}
-	if err != nil {
-		return oidc.Identity{}, false, err
-	}
-	e.line("token", "good until "+id.Expiry.UTC().Format(time.RFC3339)+", JTI="+id.TokenID)
-	return id, false, nil
+	e.token, err = readToken(stdin, o.tokenFile)
+	return err
 }
 
 func readToken(stdin io.Reader, name string) (string, error) {
@@ -188,105 +204,57 @@ func readToken(stdin io.Reader, name string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-func (e explanation) identity(id oidc.Identity, event *exchange.Event) {
-	uid := id.ServiceAccount.UID
-	if uid == "" {
-		uid = "not known"
+func (e *explainer) fromName(o explainOptions) error {
+	e.source = sourceName
+	name, err := parseObjectName(o.as)
+	if err != nil {
+		return fmt.Errorf("--as %q is not CLUSTER/NAMESPACE/SERVICEACCOUNT", o.as)
 	}
-	e.line("subject", fmt.Sprintf("%s of cluster %s, UID %s", id.Subject, id.Cluster, uid))
-	if id.Pod.Name != "" {
-		e.line("pod", id.Pod.Name+", UID "+id.Pod.UID)
+	if err := knownCluster(e.cfg, "--as", name.cluster); err != nil {
+		return err
 	}
-	if node := event.Node; node != nil {
-		text := node.Name + ", UID " + cmp.Or(node.UID, "not known")
-		if event.NodeFromAPI {
-			text += ", says the API server"
-		}
-		e.line("node", text)
+	if !isObjectName(name.namespace) || !isObjectName(name.name) {
+		return fmt.Errorf("--as %q: no ServiceAccount can have such a name", o.as)
+	}
+	e.id = identityNamed(e.cluster(name.cluster), name)
+	return e.request(o)
+}
+
+// cluster returns the settings of a cluster, or nil.
+func (e *explainer) cluster(name string) *Cluster {
+	i := slices.IndexFunc(e.cfg.Clusters, func(c Cluster) bool { return c.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &e.cfg.Clusters[i]
+}
+
+// identityNamed is the identity that a pod of a ServiceAccount would have. What
+// only a token can tell (pod, node, token id) stays empty.
+func identityNamed(cluster *Cluster, name objectName) *oidc.Identity {
+	return &oidc.Identity{
+		Cluster:        cluster.Name,
+		Issuer:         cluster.Issuer,
+		Subject:        "system:serviceaccount:" + name.namespace + ":" + name.name,
+		Namespace:      name.namespace,
+		ServiceAccount: oidc.ObjectRef{Name: name.name},
 	}
 }
 
-// labels are all of the namespace, as kubectl get --show-labels writes them.
-func (e explanation) labels(labels map[string]string) {
-	if labels == nil {
-		return // a cluster without connection
+// live finds the UID of a ServiceAccount that is known by name alone.
+func (e *explainer) live(ctx context.Context) error {
+	id := e.id
+	by := "--as"
+	if e.source == sourceClaim {
+		by = "the refused token claims to be one of " + id.Namespace + "/" + id.ServiceAccount.Name
 	}
-	var pairs []string
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		pairs = append(pairs, key+"="+labels[key])
+	uid, err := e.objects.uid(ctx, id.Cluster, id.Namespace, id.ServiceAccount.Name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", by, err)
 	}
-	e.line("labels", "of the namespace: "+cmp.Or(strings.Join(pairs, ","), "none"))
-}
-
-func (e explanation) annotations(keys []string, annotations map[string]string) {
-	for _, key := range keys {
-		if value, ok := annotations[key]; ok {
-			e.line("annotation", fmt.Sprintf("%s: %q", key, value))
-		} else {
-			e.line("annotation", key+": none on this ServiceAccount")
-		}
+	if uid == "" && e.cluster(id.Cluster).Kubernetes.connected() {
+		return fmt.Errorf("%s: cluster %q has no ServiceAccount %s/%s", by, id.Cluster, id.Namespace, id.ServiceAccount.Name)
 	}
-}
-
-func (e explanation) decision(d exchange.Decision, trace exchange.Trace) {
-	for _, deny := range trace.Deny {
-		if deny.Matched {
-			e.line("deny", deny.Name+": MATCHES, no token is issued (403)")
-		} else {
-			e.line("deny", deny.Name+": does not match ("+strings.Join(deny.Mismatches, ", ")+" differ)")
-		}
-	}
-	if d.DeniedBy != "" {
-		return
-	}
-	if len(d.Scopes) == 0 {
-		e.line("login", "granted: the token opens nothing by itself")
-	}
-	for i, s := range d.Scopes {
-		fmt.Fprintf(e.w, "\n%s\n", s.Requested)
-		for _, rule := range trace.Rules {
-			fmt.Fprintf(e.w, "  rule %s: %s\n", rule.Name, ruleVerdict(rule, i))
-		}
-		switch {
-		case s.Reason == "":
-			fmt.Fprintf(e.w, "  GRANTED: %s\n", strings.Join(s.Granted, ", "))
-		case len(s.Granted) > 0:
-			fmt.Fprintf(e.w, "  GRANTED IN PART: %s\n  why: %s\n  remedy: %s\n", strings.Join(s.Granted, ", "), s.Reason, s.Remedy)
-		default:
-			fmt.Fprintf(e.w, "  NOT GRANTED\n  why: %s\n  remedy: %s\n", s.Reason, s.Remedy)
-		}
-	}
-}
-
-// ruleVerdict says what one rule did with the scope at index i.
-func ruleVerdict(rule exchange.RuleTrace, i int) string {
-	switch {
-	case !rule.SubjectMatched:
-		return "is for others (" + strings.Join(rule.Mismatches, ", ") + " differ)"
-	case !rule.ServiceMatched:
-		return "is for other services"
-	case i >= len(rule.Scopes):
-		return "was not asked"
-	}
-	s := rule.Scopes[i]
-	var parts []string
-	if len(s.Patterns) == 0 {
-		parts = append(parts, "no pattern matches")
-	} else {
-		parts = append(parts, fmt.Sprintf("allows %s on %s", strings.Join(s.Allows, ", "), strings.Join(s.Patterns, " ")))
-	}
-	if rule.Annotation != "" {
-		switch {
-		case s.Fault != "":
-			parts = append(parts, "but the annotation counts for nothing: "+s.Fault)
-		case len(s.Items) == 0:
-			parts = append(parts, "the annotation does not ask for it")
-		default:
-			parts = append(parts, "the annotation asks for "+strings.Join(s.Items, " "))
-		}
-	}
-	if len(s.Granted) > 0 {
-		parts = append(parts, "gives "+strings.Join(s.Granted, ", "))
-	}
-	return strings.Join(parts, "; ")
+	id.ServiceAccount.UID = uid
+	return nil
 }

@@ -42,51 +42,61 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 		not     string
 	}{
 		"a name": {settings(modeEnforce, "address"), as, []string{
-			"UID uid-1", `annotation   pullpass.dev/repositories: "team-a/web"`, "labels       of the namespace: team=a,tier=gold",
-			"caller       is not judged: only a token names a node", "GRANTED: pull",
+			"prod/team-a/web, ServiceAccount UID uid-1\n", "NOT PROVEN: no token says so: --as does", "token        not judged  --as has none",
+			"objects      passed      the ServiceAccount is there, says the API server; a pod is not named",
+			`annotation   pullpass.dev/repositories: "team-a/web"`, "labels       of the namespace: team=a,tier=gold",
+			"node         not judged  only a token names one", "caller       not judged  only a token names a node (node.proof.mode is enforce)",
+			"GRANTED: pull", "now          granted 200\n             unless this refuses, which was not judged: token, node, caller\n",
 		}, "REFUSED"},
 		"a token": {settings(modeOff, "address"), by(raw, "--caller", "192.0.2.9"), []string{
-			"node         node1, UID uid-3\n", "selector     the node matches pool=build", "caller       192.0.2.9 is not judged: node.proof is off in this cluster", "GRANTED: pull",
-		}, "REFUSED"},
-		"the pod's node": {settings(modeOff, "address"), by(unnamed), []string{"node         node1, UID uid-3, says the API server", "GRANTED: pull"}, "caller"},
+			"node         node1, UID uid-3\n", "token        passed      good until ", "objects      passed      what the token names is there, says the API server\n",
+			"node         passed      its labels match pool=build", "caller       off         node.proof is off in this cluster",
+			"revocations  off         nobody can be revoked without Redis (state.redis)", "now          granted 200\n",
+		}, "PROVEN"},
+		"the pod's node": {settings(modeOff, "address"), by(unnamed), []string{"node         node1, UID uid-3, says the API server\n", "now          granted 200\n"}, "unless"},
 		"a pod that is gone": {settings(modeEnforce, "address"), by(gone, "--caller", "192.0.2.1"), []string{
-			"REFUSED      the Pod team-a/web-0 that the token names was deleted", "reason       pod_gone",
-		}, "GRANTED"},
-		"another node": {settings(modeOff, "address"), by(onNode2), []string{"node         node2, UID uid-4", "REFUSED      only nodes that match", "reason       node_not_selected"}, "GRANTED"},
+			"objects      REFUSED     the Pod team-a/web-0 that the token names was deleted", "now          refused 403: pod_gone; the Pod",
+		}, "granted"},
+		"another node": {settings(modeOff, "address"), by(onNode2), []string{"node         node2, UID uid-4", "node         REFUSED     only nodes that match", "refused 403: node_not_selected"}, "granted"},
 		"an address of the node": {settings(modeEnforce, "address"), by(raw, "--caller", "192.0.2.1"), []string{
-			"caller       192.0.2.1 is an address of the node", "GRANTED: pull",
-		}, "REFUSED"},
+			"caller       passed      192.0.2.1 is an address of the node", "now          granted 200\n",
+		}, "unless"},
 		"another address": {settings(modeEnforce, "address"), by(raw, "--caller", "192.0.2.9"), []string{
-			`caller       the caller is not proven to be the token's node "node1"`, "REFUSED      node.proof.mode is enforce (403)",
-		}, "GRANTED"},
+			`caller       REFUSED     the caller is not proven to be the token's node "node1"`, "now          refused 403: caller_not_node; ", "remedy       the token was sent from 192.0.2.9",
+		}, "granted"},
 		"another address, watched": {settings(modeAudit, "address"), by(raw, "--caller", "192.0.2.9"), []string{
-			"not proven", "node.proof.mode is audit: it is written down, and nobody is refused", "GRANTED: pull",
-		}, "REFUSED"},
+			"caller       noted       the caller is not proven", "node.proof.mode is audit: it is written down, and nobody is refused", "now          granted 200\n",
+		}, "unless"},
 		"another address, and certificates": {settings(modeEnforce, "certificate, address"), by(raw, "--caller", "192.0.2.9"), []string{
-			"not proven", "REFUSED (403) unless its client certificate proves it", "GRANTED: pull",
-		}, ""},
-		"a proxy": {settings(modeEnforce, "address"), by(raw, "--caller", "10.0.0.1"), []string{"is that of a trusted proxy", "REFUSED"}, "GRANTED"},
+			"caller       not judged  the caller is not proven", "only its client certificate could prove it (node.proof.mode is enforce)",
+			"granted 200\n             unless this refuses, which was not judged: caller\n",
+		}, "REFUSED"},
+		"a proxy": {settings(modeEnforce, "address"), by(raw, "--caller", "10.0.0.1"), []string{"is that of a trusted proxy", "REFUSED"}, "granted"},
 		"no address": {settings(modeEnforce, "address"), by(raw), []string{
-			"caller       is not judged (node.proof.mode is enforce); --caller ADDRESS does", "GRANTED: pull",
+			"caller       not judged  node.proof.mode is enforce; --caller ADDRESS judges an address", "unless this refuses, which was not judged: caller\n",
 		}, "REFUSED"},
 		"certificates only": {settings(modeEnforce, "certificate"), by(raw, "--caller", "192.0.2.1"), []string{
-			"caller       is not judged (node.proof.mode is enforce); only a certificate proves one in this cluster", "GRANTED: pull",
+			"caller       not judged  only a certificate proves one in this cluster (node.proof.mode is enforce)", "unless this refuses, which was not judged: caller\n",
 		}, "REFUSED"},
 		"a token that names no node": {noClaim(modeEnforce), by(unnamed), []string{
-			"no node is known for sure to be the token's", "REFUSED      node.proof.mode is enforce (403)",
-		}, "GRANTED"},
+			"caller       REFUSED     the caller cannot prove", "no node is known for sure to be the token's", "refused 403: caller_not_node",
+		}, "granted"},
 		"a token that names no node, from an address": {noClaim(modeEnforce), by(unnamed, "--caller", "192.0.2.1"), []string{
-			"no node is known for sure to be the token's", "REFUSED      node.proof.mode is enforce (403)",
-		}, "GRANTED"},
+			"no node is known for sure to be the token's", "refused 403: caller_not_node",
+		}, "granted"},
 		"a token that names no node, watched": {noClaim(modeAudit), by(unnamed), []string{
-			"no node is known for sure to be the token's", "nobody is refused", "GRANTED: pull",
+			"node         off         none is known, and none is asked for (node.claim)", "caller       noted", "nobody is refused", "now          granted 200\n",
 		}, "REFUSED"},
-		"a proxy, as mapped into IPv6": {settings(modeEnforce, "address"), by(raw, "--caller", "::ffff:10.0.0.1"), []string{"is that of a trusted proxy", "REFUSED"}, "GRANTED"},
+		"a proxy, as mapped into IPv6": {settings(modeEnforce, "address"), by(raw, "--caller", "::ffff:10.0.0.1"), []string{"is that of a trusted proxy", "REFUSED"}, "granted"},
+		"pods that are not asked for":  {"", by(raw), []string{"objects      passed      the ServiceAccount is there, says the API server; it is not asked for the pod (podChecks: false)"}, "REFUSED"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			args := slices.Clone(test.args)
 			p := explainFiles(t, api, test.cluster)
+			if name == "pods that are not asked for" {
+				p = explainFiles(t, api, "", "podChecks: false")
+			}
 			if args[0] == "--token-file" {
 				write(t, p, "token.jwt", args[1])
 				args[1] = filepath.Join(p, "token.jwt")
@@ -129,8 +139,8 @@ func TestExplainWithAnAPIServerDown(t *testing.T) {
 }
 
 // explainFiles returns a directory with a configuration; cluster are fields of
-// its cluster.
-func explainFiles(t *testing.T, api *apiServer, cluster string) string {
+// its cluster, kubernetes those of its connection.
+func explainFiles(t *testing.T, api *apiServer, cluster string, kubernetes ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	write(t, dir, "kubeconfig", api.kubeconfig())
@@ -145,7 +155,7 @@ clusters:
   issuer: https://issuer.example.com
   audiences: [registry.example.com]
   discovery: {jwksFile: issuer.json}
-  kubernetes: {kubeconfigFile: kubeconfig}
+  kubernetes: {`+strings.Join(append(kubernetes, "kubeconfigFile: kubeconfig"), ", ")+`}
 `+cluster+`
 registries: [{service: registry.example.com, issuer: pullpass.example.com}]
 policyFiles: [policy.yaml]
@@ -153,12 +163,25 @@ policyFiles: [policy.yaml]
 	return dir
 }
 
+// runExplain returns what people are told. What tools are told is held to the
+// schema.
 func runExplain(t *testing.T, dir string, args ...string) (string, error) {
 	t.Helper()
-	var stdout, stderr bytes.Buffer
 	args = append([]string{"explain", "--config", filepath.Join(dir, "pullpass.yaml"), "--scope", "repository:team-a/web:pull"}, args...)
+	return explainBoth(t, args...)
+}
+
+func explainBoth(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var stdout, stderr, answer bytes.Buffer
 	if code := run(t.Context(), args, nil, &stdout, &stderr); code != 0 {
 		return stdout.String(), errors.New(strings.TrimSpace(stderr.String()))
+	}
+	if code := run(t.Context(), append(args, "-o", "json"), nil, &answer, &stderr); code != 0 {
+		t.Errorf("as JSON: %s", &stderr)
+	}
+	if err := checkExplanation(answer.Bytes()); err != nil {
+		t.Errorf("%v\n%s", err, &answer)
 	}
 	return stdout.String(), nil
 }

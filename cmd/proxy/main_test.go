@@ -16,7 +16,10 @@ func TestMain(m *testing.M) {
 // TestScripts runs the commands as an operator does.
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	testscript.Run(t, testscript.Params{Dir: "testdata/script"})
+	testscript.Run(t, testscript.Params{
+		Dir:  "testdata/script",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"explanation": cmdExplanation},
+	})
 }
 
 // Help is the manual that is always at hand: every command has an example, and

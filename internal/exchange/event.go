@@ -117,7 +117,12 @@ func (e *Event) identify(id *oidc.Identity) {
 }
 
 func (e *Event) claim(failure *oidc.Error) {
-	e.Cluster = failure.Cluster
+	e.Cluster, e.Claimed = failure.Cluster, ClaimedBy(failure)
+}
+
+// ClaimedBy returns what the token of a failure says of itself, or nil if it
+// says nothing that an event has.
+func ClaimedBy(failure *oidc.Error) *Claimed {
 	c := failure.Claimed
 	claimed := Claimed{
 		Issuer:       c.Issuer,
@@ -128,9 +133,10 @@ func (e *Event) claim(failure *oidc.Error) {
 		Secret:       c.Secret,
 		Verified:     failure.Verified,
 	}
-	if claimed != (Claimed{}) {
-		e.Claimed = &claimed
+	if claimed == (Claimed{}) {
+		return nil
 	}
+	return &claimed
 }
 
 func object(ref oidc.ObjectRef) *Object {

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// checkExplanation holds an answer of explain to the schema.
+func checkExplanation(text []byte) error {
+	schema, err := openExplanationSchema()
+	if err != nil {
+		return err
+	}
+	answer, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	if i := bytes.IndexFunc(text, func(r rune) bool { return r != '\n' && (r < ' ' || r > '~') }); i >= 0 {
+		return fmt.Errorf("byte %#x is no printable ASCII", text[i])
+	}
+	return schema.compiled.Validate(answer)
+}
+
+// cmdExplanation is the command of scripts that holds a file to the schema.
+func cmdExplanation(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: explanation FILE")
+	}
+	ts.Check(checkExplanation([]byte(ts.ReadFile(args[0]))))
+}
+
+// The schema refuses what is not an explanation, or it would prove nothing.
+func TestExplanationSchemaIsStrict(t *testing.T) {
+	t.Parallel()
+	const good = `{"apiVersion":"pullpass.dev/v1alpha1","kind":"Explanation","subject":{"source":"token","proven":true,"node":{"name":"n"}},"service":"s",` +
+		`"steps":[{"step":"service","verdict":"passed","message":"m"},STEP,STEP,STEP,STEP,STEP,STEP,STEP,STEP],` +
+		`"rules":[{"name":"r","origin":"o","subjectMatched":true,"serviceMatched":true,"scopes":[{"requested":"s"}]}],"now":{"result":"none","status":200,"reason":"scope_not_granted"}}`
+	whole := strings.ReplaceAll(good, "STEP", `{"step":"deny","verdict":"off","message":"m"}`)
+	if err := checkExplanation([]byte(whole)); err != nil {
+		t.Fatal(err)
+	}
+	for old, changed := range map[string]string{
+		`"service":"s"`:                 `"service":"s","other":1`,
+		`"name":"n"`:                    `"name":"n","other":1`,
+		`"requested":"s"`:               `"requested":"s","other":1`,
+		`"verdict":"passed"`:            `"verdict":"fine"`,
+		`"step":"service"`:              `"step":"anything"`,
+		`"proven":true`:                 `"proven":false`,
+		`"source":"token"`:              `"source":"name"`,
+		`"proven":true,`:                `"proven":true,"unproven":"why",`,
+		`"reason":"scope_not_granted"`:  `"reason":"because"`,
+		`"status":200`:                  `"status":500`,
+		`"result":"none"`:               `"result":"unavailable"`,
+		`,{"step":"deny","verdict":"of`: `,{"other":1},{"step":"deny","verdict":"of`,
+		`"kind":"Explanation"`:          `"kind":"Other"`,
+	} {
+		if err := checkExplanation([]byte(strings.Replace(whole, old, changed, 1))); err == nil {
+			t.Errorf("the schema accepts %s instead of %s", changed, old)
+		}
+	}
+	claim := strings.NewReplacer(`"source":"token","proven":true`, `"source":"claim","proven":false,"unproven":"why"`, `"service":"s"`,
+		`"service":"s","then":{"time":"2026-03-01T09:00:00Z","id":"a","result":"refused","status":401,"reason":"anonymous","message":"m","latency":0.1}`).Replace(whole)
+	if err := checkExplanation([]byte(claim)); err != nil {
+		t.Fatal(err)
+	}
+	for old, changed := range map[string]string{
+		`"service":"s"`:      `"service":"s","edit":{"cluster":"c","rule":"- name: x"}`,
+		`,"unproven":"why"`:  ``,
+		`"then":`:            `"than":`,
+		`"id":"a",`:          ``,
+		`"message":"m","lat`: `"lat`,
+	} {
+		if err := checkExplanation([]byte(strings.Replace(claim, old, changed, 1))); err == nil {
+			t.Errorf("of a claim, the schema accepts %s instead of %s", changed, old)
+		}
+	}
+}
+
+func TestExplanationFieldsAreDocumented(t *testing.T) {
+	t.Parallel()
+	schema, err := openExplanationSchema()
+	must(t, err)
+	fields := map[string]bool{}
+	auditFields(t, reflect.TypeFor[explanation](), "", fields)
+	inSchema := map[string]bool{}
+	schema.fields(t, schema.document, "", inSchema)
+	for name := range fields { // of another document
+		for _, of := range []string{"subject.claimed.", "now.scopes.", "now.revocation.", "subject.serviceAccount.", "subject.pod.", "subject.node."} {
+			if strings.HasPrefix(name, of) {
+				inSchema[name] = true
+			}
+		}
+	}
+	sameSet(t, "fields of the explanation", fields, "of the schema", inSchema)
+	sameSet(t, "fields of the explanation", fields, "of docs/explain.md", firstCells(t, "explain.md", "## As JSON", "field"))
+}
+
+// Every example of documents and of --help works as it stands there.
+func TestExplainExamplesWork(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	log, token := scriptFile(t, "audit.log"), serviceAccountToken(t, "https://oidc.prod-eu.example.com")
+	write(t, dir, "audit.log", log)
+	write(t, dir, "token.jwt", token)
+	write(t, dir, "issuer.json", issuerJWKS(t))
+	write(t, dir, "policy.yaml", policyFor("team-a/**"))
+	write(t, dir, "pullpass.yaml", `
+apiVersion: pullpass.dev/v1alpha1
+kind: ProxyConfiguration
+clusters:
+- name: prod-eu
+  issuer: https://oidc.prod-eu.example.com
+  audiences: [registry.example.com]
+  discovery: {jwksFile: issuer.json}
+registries: [{service: registry.example.com, issuer: pullpass.example.com}]
+policyFiles: [policy.yaml]
+`)
+	text := explainCommand().Example + "\n" + rootCommand().Example
+	for _, name := range []string{"docs/explain.md", "docs/policy.md", "README.md"} {
+		data, err := os.ReadFile("../../" + name)
+		must(t, err)
+		text += "\n" + string(data)
+	}
+	examples := regexp.MustCompile(`(?m)^ *(pullpass explain .*?)(?: #.*)?$`).FindAllStringSubmatch(text, -1)
+	if len(examples) < 10 {
+		t.Fatalf("only %d examples were found", len(examples))
+	}
+	for _, example := range examples {
+		args, stdin := strings.Fields(example[1])[1:], log
+		for i, arg := range args {
+			if _, err := os.Stat(filepath.Join(dir, arg)); err == nil {
+				args[i] = filepath.Join(dir, arg)
+			}
+			if arg == "--token-file" {
+				stdin = token
+			}
+		}
+		var stdout, stderr bytes.Buffer
+		if code := run(t.Context(), args, strings.NewReader(stdin), &stdout, &stderr); code != 0 || strings.Contains(stdout.String(), "token_malformed") {
+			t.Errorf("%s: exit code %d\n%s%s", example[1], code, &stdout, &stderr)
+		}
+	}
+}
