@@ -16,6 +16,7 @@ demo: ## the whole flow on this machine, nothing to install
 
 test: compiler redis-server ## unit tests with the race detector, and the project's own rules
 	$(GO) test -race ./...
+	cd loadtest && $(GO) test -race ./...
 
 docs: ## docs/metrics.md, from the code
 	$(GO) test -count=1 -run='^TestMetricsDocument$$' ./cmd/proxy -update-metrics
@@ -45,6 +46,17 @@ bench-plugin: ## start-up time and size of the kubelet plugin, against a program
 	$(GO) test -run='^$$' -bench=Start -count=$(BENCHCOUNT) ./cmd/credential-provider >bin/bench-plugin.txt || { cat bin/bench-plugin.txt; exit 1; }
 	$(GO) tool benchstat -col='/program@(floor plugin)' bin/bench-plugin.txt
 
+loadtest: loadtest-programs ## load on a real Pullpass, judged by the service objectives; plots in bin/loadtest/report (LOADTEST='-scale 1 storm')
+	bin/loadtest/loadtest $(LOADTEST)
+
+# Times are not judged: a machine that tests is not a quiet one. "compare" measures and judges nothing.
+loadtest-smoke: loadtest-programs ## the same in a minute, and only whether the answers are right
+	bin/loadtest/loadtest -errors-only -rate 20 -duration 8s -scale 0.01 -window 15s steady storm flood rotation soak
+
+loadtest-programs:
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/loadtest/pullpass ./cmd/proxy
+	cd loadtest && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o ../bin/loadtest/ . ./issuer ./floor go.k6.io/k6
+
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@for package in $$($(GO) list ./...); do \
 		targets=$$($(GO) test -list='^Fuzz' $$package) || { echo "$$targets"; exit 1; }; \
@@ -61,6 +73,7 @@ lint: ## gofmt, vet, staticcheck, module checksums
 	$(GO) mod verify
 	cd e2e && $(GO) vet ./...
 	cd e2e/csidriver && $(GO) vet .
+	cd loadtest && $(GO) vet ./... && $(GO) tool -modfile=../go.mod staticcheck ./...
 
 build: ## the programs, in bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/pullpass ./cmd/proxy
