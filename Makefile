@@ -6,7 +6,7 @@ BENCHCOUNT = 6
 VERSION = $$(git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS = -s -w -X main.version=$(VERSION)
 
-.PHONY: help demo test docs e2e node-up node-shell node-down bench bench-plugin fuzz lint build image clean compiler redis-server
+.PHONY: help demo test docs e2e node-up node-shell node-down bench bench-plugin loadtest loadtest-smoke loadtest-programs fuzz lint build image clean compiler redis-server
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
