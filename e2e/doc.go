@@ -25,6 +25,11 @@
 //	TestMistakes, TestRights  values that are refused; the rights of deploy/kubernetes/rbac.yaml and no others
 //	TestCheck                 "pullpass check" with the files of the pod
 //
+// Package replicatest has, too:
+//
+//	TestFaults                three replicas under load, while Redis and replicas fail in every way: what degrades, what does not, and
+//	                          how long answers take before, meanwhile and after
+//
 // The packages below it run the parts:
 //
 //	programs   finds Debian's programs, builds the others and keeps them in a cache
@@ -35,12 +40,13 @@
 //	registry   a distribution registry
 //	pullpass   "pullpass serve", its answers and its audit lines
 //	node       containerd and the kubelet
-//	isolate    namespaces in which the tests of a package run
-//	relay      a network that fails between two programs
+//	isolate    namespaces in which the tests of a package run, and a network that can be partitioned
+//	relay      a network that fails, or is slow, between two programs, and a load balancer
+//	redis      one server, Sentinels or a Cluster, and redis-cli
 //
 // The directories kubernetes, containerd, etcd, helm and distribution are modules of their own that only say which version to build, so that
 // neither the product nor these tests depend on them. So is csidriver, the driver of podtest.
 //
 // Nothing here is skipped: a part that is missing fails the test and says how to get it. The first run builds Kubernetes and
-// containerd, which takes minutes; later runs take it from the cache. "go test -v" shows the tables of clients and operations, and of pods.
+// containerd, which takes minutes; later runs take it from the cache. "go test -v" shows the tables of clients and operations, of pods, and of faults.
 package e2e

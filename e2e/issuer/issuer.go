@@ -53,8 +53,17 @@ func Start(t testing.TB, ca *certs.CA) *Issuer {
 // Token is the token that a kubelet gets for a pod of the ServiceAccount.
 func (i *Issuer) Token(t testing.TB, audience, namespace, serviceAccount string) string {
 	t.Helper()
+	token, err := i.TryToken(audience, namespace, serviceAccount)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// TryToken is Token for goroutines, which must not end a test.
+func (i *Issuer) TryToken(audience, namespace, serviceAccount string) (string, error) {
 	now := time.Now()
-	return i.sign(t, map[string]any{
+	return i.sign(map[string]any{
 		"iss": i.URL,
 		"sub": "system:serviceaccount:" + namespace + ":" + serviceAccount,
 		"aud": []string{audience},
@@ -73,25 +82,20 @@ func object(name string) map[string]string {
 	return map[string]string{"name": name, "uid": "uid-of-" + name}
 }
 
-func (i *Issuer) sign(t testing.TB, claims map[string]any) string {
-	t.Helper()
+func (i *Issuer) sign(claims map[string]any) (string, error) {
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: jose.JSONWebKey{Key: i.key.PrivateKey, KeyID: keyID}}, nil)
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	payload, err := json.Marshal(claims)
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	signed, err := signer.Sign(payload)
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
-	token, err := signed.CompactSerialize()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return token
+	return signed.CompactSerialize()
 }
 
 func writeJSON(w http.ResponseWriter, v any) {

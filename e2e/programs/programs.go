@@ -112,6 +112,10 @@ func DockerRegistry(t testing.TB) string {
 	return debian(t, "docker-registry", "docker-registry")
 }
 
+// RedisServer is also the Sentinel.
+func RedisServer(t testing.TB) string { t.Helper(); return debian(t, "redis-server", "redis-server") }
+func RedisCLI(t testing.TB) string    { t.Helper(); return debian(t, "redis-cli", "redis-tools") }
+
 func debian(t testing.TB, program, pkg string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)

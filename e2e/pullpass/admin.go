@@ -21,6 +21,12 @@ func (p *Proxy) Ready(t testing.TB) (bool, string) {
 	return status == http.StatusOK, string(content)
 }
 
+// IsReady is Ready for load balancers: one that does not answer is not.
+func (p *Proxy) IsReady(ctx context.Context) bool {
+	status, _, err := p.askAdmin(ctx, "/readyz")
+	return err == nil && status == http.StatusOK
+}
+
 // Log is what Pullpass wrote to standard error.
 func (p *Proxy) Log() string { return p.process.Output() }
 

@@ -32,6 +32,7 @@ type Event struct {
 	IssuedID       string   `json:"issuedID"`
 	Caller         string   `json:"caller"`
 	Proof          *Outcome `json:"proof"`
+	Replay         *Replay  `json:"replay"`
 	Client         string   `json:"client"`
 }
 
@@ -50,6 +51,14 @@ type Outcome struct {
 	Message string `json:"message"`
 }
 
+// Replay says whether the caller was the first one with its token.
+type Replay struct {
+	Passed bool   `json:"passed"`
+	Owner  string `json:"owner"`
+	Caller string `json:"caller"`
+	Reason string `json:"reason"`
+}
+
 // Claimed is what a refused token said of itself.
 type Claimed struct {
 	Subject  string `json:"subject"`
@@ -66,6 +75,12 @@ func (p *Proxy) Audit(t testing.TB) []Event {
 		t.Fatal(p.audit.err)
 	}
 	return slices.Clone(p.audit.events)
+}
+
+// Replays returns the audit lines about callers that were not the first ones with their token, or of whom nobody knew.
+func (p *Proxy) Replays(t testing.TB) []Event {
+	t.Helper()
+	return slices.DeleteFunc(p.Audit(t), func(e Event) bool { return e.Replay == nil || e.Replay.Passed })
 }
 
 // NeverLog makes the test fail when the token, or its signature, is in what Pullpass wrote.

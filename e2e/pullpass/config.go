@@ -13,12 +13,36 @@ type Config struct {
 	// ClientCAFile and TrustedProxies are settings of the listener.
 	ClientCAFile   string
 	TrustedProxies []string
+	// State is what it shares with other replicas, and what becomes of replays.
+	State State
+	// PerServiceAccount is a limit; empty: what no test asks for.
+	PerServiceAccount Limit
 	// Names are those that its certificate has, beside localhost.
 	Names []string
 	// Program is the program; empty: that of programs.Pullpass.
 	Program string
 	// Environment is what the process gets beyond the test's own: NAME=value.
 	Environment []string
+}
+
+// State says what becomes of replays, and where replicas share that and more. It is in memory without addresses.
+type State struct {
+	Redis  Redis  `json:"redis,omitzero"`
+	Replay string `json:"replay,omitempty"` // off (the default), audit or enforce
+}
+
+// Redis names one server, the Sentinels of a master, or the nodes of a Cluster.
+type Redis struct {
+	Addresses    []string `json:"addresses,omitempty"`
+	MasterName   string   `json:"masterName,omitempty"`
+	Username     string   `json:"username,omitempty"`
+	PasswordFile string   `json:"passwordFile,omitempty"`
+}
+
+// Limit is a bucket of Burst requests that fills with Rate a second.
+type Limit struct {
+	Rate  float64 `json:"rate"`
+	Burst int     `json:"burst"`
 }
 
 // Signing is the signing of the registry's tokens.
@@ -79,17 +103,13 @@ type file struct {
 	Clusters    []Cluster  `json:"clusters"`
 	Registries  []registry `json:"registries"`
 	PolicyFiles []string   `json:"policyFiles"`
+	State       State      `json:"state,omitzero"`
 	Limits      limits     `json:"limits"`
 }
 
 type limits struct {
-	PerServiceAccount limit `json:"perServiceAccount"`
-	PerAddress        limit `json:"perAddress"`
-}
-
-type limit struct {
-	Rate  float64 `json:"rate"`
-	Burst int     `json:"burst"`
+	PerServiceAccount Limit `json:"perServiceAccount"`
+	PerAddress        Limit `json:"perAddress"`
 }
 
 type server struct {

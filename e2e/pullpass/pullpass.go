@@ -49,7 +49,7 @@ type Proxy struct {
 }
 
 // plenty is what no test asks for: the load of many nodes comes from one ServiceAccount and one address here.
-var plenty = limit{Rate: 100_000, Burst: 100_000}
+var plenty = Limit{Rate: 100_000, Burst: 100_000}
 
 // Start runs Pullpass until the test ends. Its TLS certificate is of ca.
 func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
@@ -75,7 +75,8 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		Clusters:    config.Clusters,
 		Registries:  []registry{{Service: config.Service, Issuer: Issuer, Signing: config.Signing}},
 		PolicyFiles: []string{policy},
-		Limits:      limits{plenty, plenty},
+		State:       config.State,
+		Limits:      limits{cmp.Or(config.PerServiceAccount, plenty), plenty},
 	}, "", "  ")
 	if err != nil {
 		t.Fatal(err)
@@ -123,14 +124,24 @@ func (p *Proxy) Address() string { return "127.0.0.1" + p.URL[strings.LastIndex(
 // Command runs another command of Pullpass with the same configuration, and returns what it printed.
 func (p *Proxy) Command(t testing.TB, name string, args ...string) string {
 	t.Helper()
+	output, err := p.TryCommand(t, name, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return output
+}
+
+// TryCommand is Command where it may fail. The error holds what was printed then.
+func (p *Proxy) TryCommand(t testing.TB, name string, args ...string) (string, error) {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), programs.Pullpass(t), append([]string{name, "--config", p.ConfigFile}, args...)...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	output, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("pullpass %s %q: %v\n%s%s", name, args, err, output, &stderr)
+		return "", fmt.Errorf("pullpass %s %q: %w\n%s%s", name, args, err, output, &stderr)
 	}
-	return string(output)
+	return string(output), nil
 }
 
 // Certificates is the trust bundle that Pullpass publishes for registries (PEM).

@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Relay passes connections on until it is cut.
@@ -15,6 +16,7 @@ type Relay struct {
 	listener net.Listener
 	mu       sync.Mutex
 	target   string
+	delay    time.Duration
 	cut      bool
 	open     map[net.Conn]bool // both sides of each connection
 }
@@ -69,6 +71,13 @@ func (r *Relay) Restore() {
 	r.cut = false
 }
 
+// Slow delays from now on what the target sends, as a long way does: what is sent later waits no longer. Zero ends that.
+func (r *Relay) Slow(delay time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.delay = delay
+}
+
 func (r *Relay) pass(near net.Conn) {
 	defer near.Close()
 	r.mu.Lock()
@@ -83,10 +92,17 @@ func (r *Relay) pass(near net.Conn) {
 		return
 	}
 	defer r.leave(near, far)
+	slow := r.startLate(near)
+	splice(slow, far)
+	<-slow.written
+}
+
+// splice passes on what either side sends, until one of them is closed.
+func splice(near, far net.Conn) {
 	var directions sync.WaitGroup
 	for _, d := range [][2]net.Conn{{near, far}, {far, near}} {
 		directions.Go(func() {
-			_, _ = io.Copy(d[0], d[1]) // it ends when either side is closed
+			_, _ = io.Copy(d[0], d[1])
 			_ = d[0].Close()
 		})
 	}

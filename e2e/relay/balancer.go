@@ -1,0 +1,134 @@
+package relay
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+const (
+	checkPeriod = 100 * time.Millisecond
+	checkLimit  = time.Second
+)
+
+// Backend is one of several that a Balancer has.
+type Backend interface {
+	Address() string
+	IsReady(context.Context) bool
+}
+
+// Balancer passes each new connection on to the next backend that is ready. Backends see the addresses of the clients, as behind
+// a load balancer that leaves packets as they are.
+type Balancer struct {
+	Address string // host:port
+
+	mu       sync.Mutex
+	backends []Backend
+	ready    map[Backend]bool
+	next     int
+}
+
+// StartBalancer listens on an address of 127.0.0.1 until the test ends.
+func StartBalancer(t testing.TB, address string) *Balancer {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &Balancer{Address: listener.Addr().String(), ready: map[Backend]bool{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			running.Go(func() { b.pass(ctx, conn) })
+		}
+	})
+	running.Go(func() {
+		for tick := time.NewTicker(checkPeriod); ; {
+			b.check(ctx)
+			select {
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		cancel()
+		running.Wait()
+	})
+	return b
+}
+
+// Use replaces the backends. Connections that are open stay where they are.
+func (b *Balancer) Use(backends ...Backend) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.backends = backends
+	for old := range b.ready {
+		if !slices.Contains(backends, old) {
+			delete(b.ready, old)
+		}
+	}
+}
+
+func (b *Balancer) check(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
+	b.mu.Lock()
+	backends := b.backends
+	b.mu.Unlock()
+	var checks sync.WaitGroup
+	for _, backend := range backends {
+		checks.Go(func() {
+			ready := backend.IsReady(ctx)
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if slices.Contains(b.backends, backend) {
+				b.ready[backend] = ready
+			}
+		})
+	}
+	checks.Wait()
+}
+
+// turn returns the backends that are ready, the one whose turn it is first.
+func (b *Balancer) turn() (backends []Backend) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.next++
+	for i := range b.backends {
+		backend := b.backends[(b.next+i)%len(b.backends)]
+		if b.ready[backend] {
+			backends = append(backends, backend)
+		}
+	}
+	return backends
+}
+
+// pass tries the next backend when one does not listen any more: nothing was sent yet.
+func (b *Balancer) pass(ctx context.Context, near net.Conn) {
+	defer near.Close()
+	client := near.RemoteAddr().(*net.TCPAddr).IP
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: client}}
+	for _, backend := range b.turn() {
+		far, err := dialer.DialContext(ctx, "tcp", backend.Address())
+		if err != nil {
+			continue
+		}
+		defer far.Close()
+		stop := context.AfterFunc(ctx, func() { _ = near.Close() })
+		defer stop()
+		splice(near, far)
+		return
+	}
+}

@@ -1,0 +1,48 @@
+package relay
+
+import (
+	"bytes"
+	"net"
+	"time"
+)
+
+// late is a connection on which what is written arrives later, by the delay of its relay.
+type late struct {
+	net.Conn
+	relay   *Relay
+	queue   chan parcel
+	written chan struct{} // closed when nothing is under way any more
+}
+
+type parcel struct {
+	content []byte
+	due     time.Time
+}
+
+func (r *Relay) startLate(conn net.Conn) *late {
+	l := &late{conn, r, make(chan parcel, 1024), make(chan struct{})}
+	go func() {
+		defer close(l.written)
+		for p := range l.queue {
+			time.Sleep(time.Until(p.due))
+			_, _ = l.Conn.Write(p.content) // the reader of a connection notices that it is closed
+		}
+		_ = l.Conn.Close()
+	}()
+	return l
+}
+
+// Write returns at once. Only one goroutine writes, and none after Close.
+func (l *late) Write(b []byte) (int, error) {
+	l.relay.mu.Lock()
+	delay := l.relay.delay
+	l.relay.mu.Unlock()
+	l.queue <- parcel{bytes.Clone(b), time.Now().Add(delay)}
+	return len(b), nil
+}
+
+// Close closes the connection when all has arrived.
+func (l *late) Close() error {
+	close(l.queue)
+	return nil
+}

@@ -1,0 +1,121 @@
+package replicatest
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/e2e/process"
+	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/redis"
+	"github.com/pullpass/pullpass/e2e/relay"
+)
+
+// slotsMoved takes some seconds.
+const slotsMoved = 3000
+
+// revocationsKey is in docs/redis.md.
+const revocationsKey = "pullpass:revocations"
+
+// testFarRedis lets the way to Redis become long: not so long that calls take more than they may, and longer.
+func (w *world) testFarRedis(t *testing.T) {
+	server := redis.Start(t)
+	server.AddUser(t, password)
+	way := relay.Start(t, process.FreeAddress(t), server.Address)
+	config := pullpass.Redis{Addresses: []string{way.Address}, Username: redis.User, PasswordFile: writePassword(t)}
+	audited, enforced := w.startFleet(t, audit, config), w.startFleet(t, enforce, config)
+	audited.startLoad(t)
+	enforced.startLoad(t)
+	for _, s := range []scenario{
+		{
+			name:  "slow by 100 ms",
+			begin: func() { way.Slow(100 * time.Millisecond) },
+			end:   func() { way.Slow(0) },
+		},
+		{
+			name: "slow by 500 ms", silent: true,
+			begin: func() { way.Slow(500 * time.Millisecond) },
+			end:   func() { way.Slow(0) },
+		},
+	} {
+		w.run(t, s, audited, enforced)
+	}
+	audited.judgeLines(t, false)
+	enforced.judgeLines(t, false)
+}
+
+// testSentinel kills the master.
+func (w *world) testSentinel(t *testing.T) {
+	servers := redis.StartSentinels(t)
+	for _, server := range []*redis.Server{servers.Master, servers.Replica} {
+		server.AddUser(t, password)
+	}
+	f := w.startFleet(t, enforce, pullpass.Redis{
+		Addresses: servers.Addresses, MasterName: redis.MasterName, Username: redis.User, PasswordFile: writePassword(t),
+	})
+	f.startLoad(t)
+	w.run(t, scenario{
+		name: "master killed", silent: true, forgets: true,
+		begin: func() { servers.Master.Kill(t) },
+	}, f)
+	f.judgeLines(t, true)
+}
+
+// testCluster moves slots from one node to another.
+func (w *world) testCluster(t *testing.T) {
+	cluster := redis.StartCluster(t)
+	for _, node := range cluster.Nodes {
+		node.AddUser(t, password)
+	}
+	f := w.startFleet(t, enforce, pullpass.Redis{Addresses: cluster.Addresses(), Username: redis.User, PasswordFile: writePassword(t)})
+	f.startLoad(t)
+	check(t, f.revoke(t, "first")) // so that the list is there, and somewhere
+	from := cluster.Owner(t, revocationsKey)
+	for _, s := range []scenario{
+		{
+			name: "slot half moved",
+			begin: func() {
+				cluster.MoveHalf(t, from, (from+1)%3, revocationsKey)
+				time.Sleep(time.Second)
+				f.revokeFor(t, "during-the-move")
+			},
+			end: func() { cluster.MoveRest(t, (from+1)%3, revocationsKey) },
+		},
+		{
+			name:  "slots moved",
+			begin: func() { cluster.Move(t, (from+1)%3, from, slotsMoved) },
+		},
+	} {
+		w.run(t, s, f)
+	}
+	f.judgeLines(t, false)
+}
+
+// testReplicas lets replicas end.
+func (w *world) testReplicas(t *testing.T) {
+	server := redis.Start(t)
+	server.AddUser(t, password)
+	// Whether Redis answers in time on a busy machine does not matter to the replicas that only write down what they do not know.
+	f := w.startFleet(t, audit, pullpass.Redis{Addresses: []string{server.Address}, Username: redis.User, PasswordFile: writePassword(t)})
+	f.startLoad(t)
+	w.run(t, scenario{
+		name: "replica killed", breaks: 20,
+		begin: func() {
+			f.replicas[0].Kill(t)
+			f.retired, f.replicas = append(f.retired, f.replicas[0]), f.replicas[1:]
+		},
+		end: func() {
+			f.replicas = append(f.replicas, f.startReplica(t))
+			f.balance()
+		},
+	}, f)
+	f.judgeLines(t, false)
+}
+
+func writePassword(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "password")
+	check(t, os.WriteFile(file, []byte(password), 0o600))
+	return file
+}
