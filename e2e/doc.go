@@ -4,6 +4,7 @@
 //	TestAPIServerTokens       every kind of token that a kube-apiserver issues, in every mode
 //	TestAPIServerDiscovery    the API server's keys, over its TLS, with and without anonymous access
 //	TestAPIServerKeyRotation  the API server changes its signing key
+//	TestSigningKeyRotation    Pullpass changes keys, algorithms, CAs and the way of trust a hundred times, and no pull fails
 //	TestKubernetes            the live connection, with the rights of deploy/kubernetes/rbac.yaml: what is checked, who the caller
 //	                          is, outages, two clusters, events on pods, and what is lost without each right
 //	TestRegistriesVerify      tokens of Pullpass, and variants that differ in one point, at each registry

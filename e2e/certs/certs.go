@@ -36,6 +36,15 @@ type Pair struct{ CertFile, KeyFile string }
 // NewCA makes a CA.
 func NewCA(t testing.TB, name string) *CA {
 	t.Helper()
+	return newCA(t, name, nil)
+}
+
+// Intermediate makes a CA below this one.
+func (ca *CA) Intermediate(t testing.TB, name string) *CA { t.Helper(); return newCA(t, name, ca) }
+
+// newCA makes a CA below parent; nil: a root.
+func newCA(t testing.TB, name string, parent *CA) *CA {
+	t.Helper()
 	ca := &CA{dir: t.TempDir(), key: newKey(t)}
 	template := &x509.Certificate{
 		SerialNumber:          serial(t),
@@ -46,7 +55,11 @@ func NewCA(t testing.TB, name string) *CA {
 		BasicConstraintsValid: true,
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, ca.key.Public(), ca.key)
+	issuer, signer := template, ca.key
+	if parent != nil {
+		issuer, signer = parent.cert, parent.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, issuer, ca.key.Public(), signer)
 	check(t, err)
 	ca.cert, err = x509.ParseCertificate(der)
 	check(t, err)

@@ -47,7 +47,8 @@ type Limit struct {
 
 // Signing is the signing of the registry's tokens.
 type Signing struct {
-	Trust      string `json:"trust,omitempty"` // certificate (the default) or jwks
+	Trust      string `json:"trust,omitempty"`     // certificate (the default) or jwks
+	Algorithm  string `json:"algorithm,omitempty"` // ES256 is the default
 	CertFile   string `json:"certFile,omitempty"`
 	KeyFile    string `json:"keyFile,omitempty"`
 	CAFile     string `json:"caFile,omitempty"`

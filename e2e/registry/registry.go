@@ -31,7 +31,7 @@ type Config struct {
 	Realm string
 	// Service and Issuer are the aud and iss of the tokens that it accepts.
 	Service, Issuer string
-	// RootCertBundle (PEM) or JWKS is what it trusts. One of the two.
+	// RootCertBundle (PEM) and JWKS are what it trusts, at least one of them.
 	RootCertBundle, JWKS []byte
 	// ReadOnlyStorage is the Storage of another registry, which is served here
 	// as well, to be read; empty: storage of its own.
@@ -59,6 +59,17 @@ func (r *Registry) Mounted(from, to string) bool {
 	return false
 }
 
+// Address is where it listens, for something that passes connections on to it.
+func (r *Registry) Address() string { return "127.0.0.1" + r.Host[strings.LastIndex(r.Host, ":"):] }
+
+// Stop ends the registry before the test does. It finishes the requests that it has.
+func (r *Registry) Stop(t testing.TB) {
+	t.Helper()
+	if err := r.process.Stop(); err != nil {
+		t.Fatalf("stop the registry: %v", err)
+	}
+}
+
 // Start runs a registry until the test ends. Its TLS certificate is of ca.
 func Start(t testing.TB, ca *certs.CA, config Config) *Registry {
 	t.Helper()
@@ -69,9 +80,12 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Registry {
 	}
 	host := "localhost" + address[strings.LastIndex(address, ":"):]
 	serving := ca.Server(t, "registry", config.Names...)
-	trust := "rootcertbundle: " + writeFile(t, dir, "token-ca.pem", config.RootCertBundle)
+	var trust []string
+	if config.RootCertBundle != nil {
+		trust = append(trust, "rootcertbundle: "+writeFile(t, dir, "token-ca.pem", config.RootCertBundle))
+	}
 	if config.JWKS != nil {
-		trust = "jwks: " + writeFile(t, dir, "token-keys.json", config.JWKS)
+		trust = append(trust, "jwks: "+writeFile(t, dir, "token-keys.json", config.JWKS))
 	}
 	storage, maintenance := filepath.Join(dir, "data"), "{}"
 	if config.ReadOnlyStorage != "" {
@@ -86,6 +100,7 @@ storage:
 http:
   addr: %q
   secret: not-a-secret
+  draintimeout: 10s
   tls: {certificate: %q, key: %q}
 auth:
   token:
@@ -93,7 +108,7 @@ auth:
     service: %q
     issuer: %q
     %s
-`, storage, maintenance, address, serving.CertFile, serving.KeyFile, config.Realm, config.Service, config.Issuer, trust))
+`, storage, maintenance, address, serving.CertFile, serving.KeyFile, config.Realm, config.Service, config.Issuer, strings.Join(trust, "\n    ")))
 
 	cmd := exec.Command(config.Program, "serve", configFile)
 	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none") // version 3 exports traces otherwise
