@@ -4,7 +4,10 @@ GO = go
 FUZZTIME = 20s
 BENCHCOUNT = 6
 VERSION = $$(git describe --tags --always --dirty 2>/dev/null || echo devel)
-LDFLAGS = -s -w -X main.version=$(VERSION)
+REVISION = $$(git rev-parse HEAD 2>/dev/null || echo unknown)
+SOURCE_DATE_EPOCH = $$(git log -1 --format=%ct 2>/dev/null || echo 0)
+# Nothing of the machine, of the directory or of the time is in a program: the Dockerfile builds the same.
+GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
 
 .PHONY: help demo test docs e2e node-up node-shell node-down bench bench-plugin loadtest loadtest-smoke loadtest-programs fuzz lint build image clean compiler redis-server
 
@@ -76,12 +79,16 @@ lint: ## gofmt, vet, staticcheck, module checksums
 	cd loadtest && $(GO) vet ./... && $(GO) tool -modfile=../go.mod staticcheck ./...
 
 build: ## the programs, in bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/pullpass ./cmd/proxy
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/pullpass-credential-provider ./cmd/credential-provider
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/docker-credential-pullpass ./cmd/docker-credential-pullpass
+	$(GOBUILD) -o bin/pullpass ./cmd/proxy
+	$(GOBUILD) -o bin/pullpass-credential-provider ./cmd/credential-provider
+	$(GOBUILD) -o bin/docker-credential-pullpass ./cmd/docker-credential-pullpass
 
-image: build ## bin/pullpass-image.tar, for docker load, podman load, skopeo and ctr
-	$(GO) run ./deploy/image
+image: ## bin/pullpass-image.tar and SBOMs, for amd64 and arm64, without an engine
+	GOOS=linux GOARCH=amd64 $(GOBUILD) -o bin/linux-amd64/pullpass ./cmd/proxy
+	GOOS=linux GOARCH=arm64 $(GOBUILD) -o bin/linux-arm64/pullpass ./cmd/proxy
+	$(GO) run ./deploy/image/roots >bin/ca-certificates.crt
+	$(GO) run ./deploy/image -version $(VERSION) -revision $(REVISION) -created $(SOURCE_DATE_EPOCH) -roots bin/ca-certificates.crt \
+		bin/linux-amd64/pullpass bin/linux-arm64/pullpass
 
 clean: ## remove bin/
 	rm -rf bin

@@ -65,8 +65,13 @@ var imports = map[string]allowedImports{
 		},
 	},
 	"cmd/credential-provider": {},
-	"deploy/image":            {others: []string{"github.com/google/go-containerregistry"}},
-	"deploy/helm":             {},
+	"deploy/image": {
+		others: []string{
+			"github.com/CycloneDX/cyclonedx-go", "github.com/distribution/reference", "github.com/google/go-containerregistry",
+			"golang.org/x/crypto/x509roots/fallback",
+		},
+	},
+	"deploy/helm": {},
 	"cmd/demo": {
 		others: []string{
 			"github.com/distribution/distribution/v3", "github.com/go-jose/go-jose/v4",
@@ -91,6 +96,7 @@ var unreachable = map[string][]string{
 	// They are counterparts in tests and in the demo, not parts of the product.
 	"cmd/proxy": {
 		"github.com/distribution/distribution/v3", "github.com/google/go-containerregistry", "k8s.io/kubernetes",
+		"github.com/CycloneDX/cyclonedx-go", "golang.org/x/crypto/x509roots",
 	},
 	// It runs at every pull and passes a token on without looking into it.
 	"cmd/credential-provider": {"net", "crypto"},

@@ -1,26 +1,22 @@
-// Command image packs the static pullpass binary into a container image,
-// without a container engine: an archive that docker load, podman load, skopeo
-// and ctr images import read. The same inputs give the same digest.
+// Command image packs the static pullpass binaries of several architectures
+// into one container image, without a container engine. The archive is an OCI
+// image layout that also is what docker load reads, so that skopeo, podman, ctr
+// and docker all take it. An SBOM is with each architecture's image, and beside
+// the archive. The same inputs give the same bytes.
 package main
 
 import (
-	"archive/tar"
-	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"runtime"
+	"path/filepath"
+	"strings"
+	"time"
 
-	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/distribution/reference"
 )
-
-// nobody runs the process: no user of the image's own, and none of the host's.
-const nobody = "65532:65532"
 
 func main() {
 	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
@@ -29,95 +25,70 @@ func main() {
 	}
 }
 
+// options are what all architectures have in common.
+type options struct {
+	name              reference.NamedTagged
+	version, revision string
+	created           time.Time
+	roots             []byte // CA certificates, PEM
+}
+
 func run(args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	binary := flags.String("binary", "bin/pullpass", "static binary")
-	roots := flags.String("roots", "/etc/ssl/certs/ca-certificates.crt", "CA certificates for issuers without discovery.caFile (Debian package ca-certificates)")
-	reference := flags.String("name", "pullpass:dev", "name of the image")
-	out := flags.String("out", "bin/pullpass-image.tar", "archive to write")
+	flags.Usage = func() {
+		fmt.Fprintln(stderr, "usage: image [flags] BINARY…")
+		flags.PrintDefaults()
+	}
+	nameText := flags.String("name", "pullpass:dev", "name of the image")
+	version := flags.String("version", "", "version of Pullpass (required)")
+	revision := flags.String("revision", "", "commit that the binaries are built from (required)")
+	created := flags.Int64("created", 0, "time in the image's configuration, in seconds since 1970")
+	rootsFile := flags.String("roots", "", "CA certificates for issuers without discovery.caFile (required)")
+	out := flags.String("out", "bin/pullpass-image.tar", "archive to write; the SBOMs get its name and .ARCH.cdx.json")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	tag, err := name.NewTag(*reference)
+	if *version == "" || *revision == "" || *rootsFile == "" || flags.NArg() == 0 {
+		return errors.New("-version, -revision, -roots and at least one binary are required")
+	}
+	named, err := reference.ParseNormalizedNamed(*nameText)
+	if err != nil {
+		return fmt.Errorf("-name %q: %w", *nameText, err)
+	}
+	tagged, ok := reference.TagNameOnly(named).(reference.NamedTagged)
+	if !ok {
+		return fmt.Errorf("-name %q: has a digest; it needs a tag", *nameText)
+	}
+	o := options{name: tagged, version: *version, revision: *revision, created: time.Unix(*created, 0).UTC()}
+	if o.roots, err = os.ReadFile(*rootsFile); err != nil {
+		return err
+	}
+	images := make([]platformImage, flags.NArg())
+	for i, file := range flags.Args() {
+		if images[i], err = newPlatformImage(file, o); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	digest, err := writeArchive(*out, images, o)
 	if err != nil {
 		return err
 	}
-	image, err := build(*binary, *roots)
-	if err != nil {
-		return err
+	for _, image := range images {
+		name := fmt.Sprintf("%s.%s.cdx.json", strings.TrimSuffix(*out, filepath.Ext(*out)), image.platform.Architecture)
+		if err := os.WriteFile(name, image.sbom, 0o644); err != nil {
+			return err
+		}
+		fmt.Fprintf(stdout, "%s: SBOM\n", name)
 	}
-	if err := tarball.WriteToFile(*out, tag, image); err != nil {
-		return err
-	}
-	digest, err := image.Digest()
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(stdout, "%s: %s %s\n", *out, tag, digest)
+	fmt.Fprintf(stdout, "%s: %s %s, %s\n", *out, reference.FamiliarString(o.name), digest, sizes(images))
 	return nil
 }
 
-// build returns an image that holds the binary, the CA certificates, and
-// nothing else: no shell, no packages.
-func build(binary, roots string) (v1.Image, error) {
-	content, err := layer([]file{
-		{from: binary, to: "pullpass", mode: 0o755},
-		{from: roots, to: "etc/ssl/certs/ca-certificates.crt", mode: 0o644},
-	})
-	if err != nil {
-		return nil, err
+func sizes(images []platformImage) string {
+	texts := make([]string, len(images))
+	for i, image := range images {
+		texts[i] = fmt.Sprintf("%s %.1f MB", image.platform, float64(image.size)/1e6)
 	}
-	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil })
-	if err != nil {
-		return nil, err
-	}
-	image, err := mutate.AppendLayers(empty.Image, l)
-	if err != nil {
-		return nil, err
-	}
-	config, err := image.ConfigFile()
-	if err != nil {
-		return nil, err
-	}
-	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", runtime.GOARCH
-	config.Config = v1.Config{
-		Entrypoint:   []string{"/pullpass"},
-		Cmd:          []string{"serve", "--config", "/etc/pullpass/pullpass.yaml"},
-		User:         nobody,
-		ExposedPorts: map[string]struct{}{"8443/tcp": {}},
-		Labels: map[string]string{
-			"org.opencontainers.image.title":    "pullpass",
-			"org.opencontainers.image.source":   "https://github.com/pullpass/pullpass",
-			"org.opencontainers.image.licenses": "Apache-2.0",
-		},
-	}
-	return mutate.ConfigFile(image, config)
-}
-
-type file struct {
-	from, to string
-	mode     int64
-}
-
-// layer is a tar with no times and no owners in it, so that it depends on the
-// files' contents alone.
-func layer(files []file) ([]byte, error) {
-	var out bytes.Buffer
-	w := tar.NewWriter(&out)
-	for _, f := range files {
-		content, err := os.ReadFile(f.from)
-		if err != nil {
-			return nil, err
-		}
-		if err := w.WriteHeader(&tar.Header{Name: f.to, Mode: f.mode, Size: int64(len(content)), Typeflag: tar.TypeReg}); err != nil {
-			return nil, err
-		}
-		if _, err := w.Write(content); err != nil {
-			return nil, err
-		}
-	}
-	err := w.Close()
-	return out.Bytes(), err
+	return strings.Join(texts, ", ")
 }

@@ -3,76 +3,262 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/x509"
+	"debug/elf"
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// The image runs the binary as nobody, holds nothing else, and is the same
-// each time.
+func build(t *testing.T, out, source string, environment ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", out, source)
+	cmd.Env = append(os.Environ(), environment...)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, output)
+	}
+	return out
+}
+
+// inputs are what an image is made of, in a directory of their own. A small
+// program, which depends on a module as well, stands in for pullpass.
+type inputs struct{ dir, amd64, arm64, roots string }
+
+func newInputs(t *testing.T) inputs {
+	t.Helper()
+	dir := t.TempDir()
+	in := inputs{
+		dir:   dir,
+		amd64: build(t, filepath.Join(dir, "amd64"), "./roots", "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0"),
+		arm64: build(t, filepath.Join(dir, "arm64"), "./roots", "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0"),
+		roots: filepath.Join(dir, "roots.crt"),
+	}
+	out, err := exec.CommandContext(t.Context(), "go", "run", "./roots").Output()
+	check(t, err)
+	check(t, os.WriteFile(in.roots, out, 0o600))
+	return in
+}
+
+// pack returns the name of the archive, and what the program printed.
+func (in inputs) pack(t *testing.T) (archive, printed string) {
+	t.Helper()
+	archive = filepath.Join(in.dir, "image.tar")
+	var stdout, stderr bytes.Buffer
+	err := run([]string{
+		"-name", "registry.example.com/tools/pullpass:v1", "-version", "v1.2.3", "-revision", "c0ffee", "-created", "1700000000",
+		"-roots", in.roots, "-out", archive, in.amd64, in.arm64,
+	}, &stdout, &stderr)
+	if err != nil {
+		t.Fatal(err, stderr.String())
+	}
+	return archive, stdout.String()
+}
+
 func TestImage(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	for name, content := range map[string]string{"pullpass": "binary", "roots": "certificates"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	in := newInputs(t)
+	archive, printed := in.pack(t)
+	index := openIndex(t, archive)
+	check(t, validate.Index(index))
+	digest, err := index.Digest()
+	check(t, err)
+	if want := "registry.example.com/tools/pullpass:v1 " + digest.String(); !strings.Contains(printed, want) {
+		t.Errorf("printed %q, without %q", printed, want)
 	}
-	build := func(out string) string {
-		var stdout, stderr bytes.Buffer
-		err := run([]string{"-binary", filepath.Join(dir, "pullpass"), "-roots", filepath.Join(dir, "roots"), "-name", "registry.example.com/pullpass:v1", "-out", out}, &stdout, &stderr)
-		if err != nil {
-			t.Fatal(err, stderr.String())
-		}
-		_, printed, _ := strings.Cut(stdout.String(), ": ")
-		return printed
+	manifest, err := index.IndexManifest()
+	check(t, err)
+	var platforms []string
+	for _, m := range manifest.Manifests {
+		platforms = append(platforms, m.Platform.String())
+		image, err := index.Image(m.Digest)
+		check(t, err)
+		checkConfig(t, image, m.Platform.Architecture)
+		checkFiles(t, image, in, m.Platform.Architecture)
 	}
-	archive := filepath.Join(dir, "image.tar")
-	first, second := build(archive), build(filepath.Join(dir, "again.tar"))
-	if first != second || !strings.Contains(first, "registry.example.com/pullpass:v1 sha256:") {
-		t.Errorf("the same inputs gave %q and %q", first, second)
+	if got := strings.Join(platforms, " "); got != "linux/amd64 linux/arm64" {
+		t.Errorf("the index names the platforms %s", got)
 	}
+}
 
-	image, err := tarball.ImageFromPath(archive, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+func checkConfig(t *testing.T, image v1.Image, architecture string) {
+	t.Helper()
 	config, err := image.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
+	check(t, err)
+	if config.OS != "linux" || config.Architecture != architecture || !config.Created.Equal(time.Unix(1700000000, 0)) {
+		t.Errorf("%s: the configuration says %s/%s, created %v", architecture, config.OS, config.Architecture, config.Created)
 	}
-	if config.Config.User != nobody || config.Config.Entrypoint[0] != "/pullpass" {
-		t.Errorf("config %+v", config.Config)
+	c := config.Config
+	if c.User != "65532:65532" || strings.Join(c.Entrypoint, " ") != "/pullpass" || strings.Join(c.Cmd, " ") != "serve --config /etc/pullpass/pullpass.yaml" ||
+		len(c.ExposedPorts) != 1 || len(c.Env)+len(c.Volumes) != 0 {
+		t.Errorf("%s: config %+v", architecture, c)
 	}
+	for label, want := range map[string]string{
+		"title": "Pullpass", "licenses": "Apache-2.0", "source": "https://github.com/pullpass/pullpass", "version": "v1.2.3", "revision": "c0ffee",
+	} {
+		if got := c.Labels["org.opencontainers.image."+label]; got != want {
+			t.Errorf("%s: label %s is %q", architecture, label, got)
+		}
+	}
+}
+
+// checkFiles looks at all that is in the image: there is no shell, and nothing
+// that the process, or somebody in it, could use to become another user.
+func checkFiles(t *testing.T, image v1.Image, in inputs, architecture string) {
+	t.Helper()
 	content := mutate.Extract(image)
 	defer content.Close()
+	files := map[string][]byte{}
 	var names []string
 	for reader := tar.NewReader(content); ; {
 		header, err := reader.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
+		check(t, err)
+		if header.Mode&^0o755 != 0 || header.Uid != 0 || header.Gid != 0 || header.ModTime.Unix() != 0 {
+			t.Errorf("%s: %s has mode %o, owner %d:%d, time %v", architecture, header.Name, header.Mode, header.Uid, header.Gid, header.ModTime)
 		}
 		names = append(names, header.Name)
+		files[header.Name], err = io.ReadAll(reader)
+		check(t, err)
 	}
-	if got := strings.Join(names, " "); got != "pullpass etc/ssl/certs/ca-certificates.crt" {
-		t.Errorf("the image holds %s", got)
+	if got := strings.Join(names, " "); got != "etc etc/ssl etc/ssl/certs etc/ssl/certs/ca-certificates.crt pullpass" {
+		t.Errorf("%s: the image holds %s", architecture, got)
+	}
+	program, err := elf.NewFile(bytes.NewReader(files["pullpass"]))
+	check(t, err)
+	if want := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[architecture]; program.Machine != want {
+		t.Errorf("%s: the program is for %v", architecture, program.Machine)
+	}
+	for _, p := range program.Progs {
+		if p.Type == elf.PT_INTERP {
+			t.Errorf("%s: the program needs a dynamic linker, and there is none", architecture)
+		}
+	}
+	roots, err := os.ReadFile(in.roots)
+	check(t, err)
+	if !bytes.Equal(files["etc/ssl/certs/ca-certificates.crt"], roots) {
+		t.Errorf("%s: other CA certificates", architecture)
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(roots) || bytes.Count(roots, []byte("BEGIN CERTIFICATE")) < 50 {
+		t.Errorf("too few CA certificates: %d bytes", len(roots))
 	}
 }
 
-func TestImageWithoutAFile(t *testing.T) {
+// Engines before version 25 load an archive by the description that docker save
+// writes.
+func TestDockerLoadsTheSameImage(t *testing.T) {
 	t.Parallel()
-	var stdout, stderr bytes.Buffer
-	err := run([]string{"-binary", filepath.Join(t.TempDir(), "missing")}, &stdout, &stderr)
-	if err == nil || !strings.Contains(err.Error(), "missing") {
-		t.Errorf("error %v", err)
+	archive, _ := newInputs(t).pack(t)
+	loaded, err := tarball.ImageFromPath(archive, nil)
+	check(t, err)
+	want, err := loaded.ConfigName()
+	check(t, err)
+	index := openIndex(t, archive)
+	manifest, err := index.IndexManifest()
+	check(t, err)
+	for _, m := range manifest.Manifests {
+		image, err := index.Image(m.Digest)
+		check(t, err)
+		if got, err := image.ConfigName(); err == nil && got == want {
+			return
+		}
+	}
+	t.Errorf("the image that docker loads, %v, is none of the index", want)
+}
+
+// The same inputs in another directory, with other times, give the same bytes.
+func TestReproducible(t *testing.T) {
+	t.Parallel()
+	first, again := newInputs(t), newInputs(t)
+	for _, file := range []string{again.amd64, again.arm64, again.roots} {
+		old := time.Now().Add(-1000 * time.Hour)
+		check(t, os.Chtimes(file, old, old))
+		check(t, os.Chmod(file, 0o777))
+	}
+	one, _ := first.pack(t)
+	two, _ := again.pack(t)
+	for _, suffix := range []string{".tar", ".amd64.cdx.json", ".arm64.cdx.json"} {
+		a, err := os.ReadFile(strings.TrimSuffix(one, ".tar") + suffix)
+		check(t, err)
+		b, err := os.ReadFile(strings.TrimSuffix(two, ".tar") + suffix)
+		check(t, err)
+		if !bytes.Equal(a, b) {
+			t.Errorf("two builds differ in image%s", suffix)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text")
+	check(t, os.WriteFile(text, []byte("#!/bin/sh"), 0o600))
+	empty := filepath.Join(dir, "main.go")
+	check(t, os.WriteFile(empty, []byte("package main\nfunc main() {}"), 0o600))
+	good := []string{"-version", "v1", "-revision", "c0ffee", "-roots", text, "-out", filepath.Join(dir, "image.tar")}
+	for _, test := range []struct {
+		name, want string
+		args       []string
+	}{
+		{"no version", "required", good[2:]},
+		{"no binary", "required", good},
+		{"no roots", "no such file", append(good, "-roots", filepath.Join(dir, "missing"), text)},
+		{"no such binary", "missing", append(good, filepath.Join(dir, "missing"))},
+		{"a script", "unrecognized file format", append(good, text)},
+		{"another system", "GOOS=windows", append(good, build(t, filepath.Join(dir, "windows"), empty, "GOOS=windows", "CGO_ENABLED=0"))},
+		{"with a C library", "CGO_ENABLED=1", append(good, build(t, filepath.Join(dir, "cgo"), empty, "CGO_ENABLED=1"))},
+		{"a digest", "needs a tag", append(good, "-name", "pullpass@sha256:"+strings.Repeat("0", 64), text)},
+	} {
+		var stdout, stderr bytes.Buffer
+		if err := run(test.args, &stdout, &stderr); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: error %v, want %q", test.name, err, test.want)
+		}
+	}
+}
+
+// openIndex returns the image of an archive, and makes sure that the layout
+// finds it under its name.
+func openIndex(t *testing.T, archive string) v1.ImageIndex {
+	t.Helper()
+	list, err := openLayout(t, archive).ImageIndex()
+	check(t, err)
+	manifest, err := list.IndexManifest()
+	check(t, err)
+	named := manifest.Manifests[0]
+	if named.Annotations["org.opencontainers.image.ref.name"] != "v1" || named.Annotations["io.containerd.image.name"] != "registry.example.com/tools/pullpass:v1" {
+		t.Errorf("the image has the annotations %v", named.Annotations)
+	}
+	index, err := list.ImageIndex(named.Digest)
+	check(t, err)
+	return index
+}
+
+func openLayout(t *testing.T, archive string) layout.Path {
+	t.Helper()
+	dir := t.TempDir()
+	if output, err := exec.CommandContext(t.Context(), "tar", "-x", "-f", archive, "-C", dir).CombinedOutput(); err != nil {
+		t.Fatalf("tar: %v\n%s", err, output)
+	}
+	path, err := layout.FromPath(dir)
+	check(t, err)
+	return path
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"debug/buildinfo"
+	"fmt"
+	"io"
+	"os"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// nobody runs the process: no user of the image's own, and none of the host's.
+// It is a number, because Kubernetes believes runAsNonRoot of nothing else.
+const nobody = "65532:65532"
+
+// platformImage is the image of one architecture.
+type platformImage struct {
+	v1.Image
+	platform v1.Platform
+	sbom     []byte
+	size     int64 // of the compressed layers, in bytes
+}
+
+// newPlatformImage returns an image that holds the binary, the CA certificates,
+// and nothing else. The platform is that of the binary. The Dockerfile makes
+// the same; the tests compare the two.
+func newPlatformImage(binary string, o options) (platformImage, error) {
+	content, err := os.ReadFile(binary)
+	if err != nil {
+		return platformImage{}, err
+	}
+	info, err := buildinfo.Read(bytes.NewReader(content))
+	if err != nil {
+		return platformImage{}, err
+	}
+	settings := map[string]string{}
+	for _, s := range info.Settings {
+		settings[s.Key] = s.Value
+	}
+	if settings["GOOS"] != "linux" || settings["CGO_ENABLED"] != "0" {
+		return platformImage{}, fmt.Errorf("is built with GOOS=%s CGO_ENABLED=%s; an image without a C library needs GOOS=linux CGO_ENABLED=0",
+			settings["GOOS"], settings["CGO_ENABLED"])
+	}
+	p := platformImage{platform: v1.Platform{OS: "linux", Architecture: settings["GOARCH"]}}
+	if p.sbom, err = sbom(info, content, o); err != nil {
+		return platformImage{}, err
+	}
+
+	archive, err := layer([]file{
+		{name: "etc/"},
+		{name: "etc/ssl/"},
+		{name: "etc/ssl/certs/"},
+		{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, content: o.roots},
+		{name: "pullpass", mode: 0o755, content: content},
+	})
+	if err != nil {
+		return platformImage{}, err
+	}
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive)), nil },
+		tarball.WithMediaType(types.OCILayer))
+	if err != nil {
+		return platformImage{}, err
+	}
+	if p.size, err = l.Size(); err != nil {
+		return platformImage{}, err
+	}
+	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	p.Image, err = mutate.Append(base, mutate.Addendum{Layer: l, History: v1.History{Created: v1.Time{Time: o.created}, CreatedBy: "deploy/image"}})
+	if err != nil {
+		return platformImage{}, err
+	}
+	p.Image, err = configure(p.Image, p.platform, o)
+	return p, err
+}
+
+func configure(image v1.Image, platform v1.Platform, o options) (v1.Image, error) {
+	config, err := image.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = platform.OS, platform.Architecture
+	config.Created = v1.Time{Time: o.created}
+	config.Config = v1.Config{
+		Entrypoint:   []string{"/pullpass"},
+		Cmd:          []string{"serve", "--config", "/etc/pullpass/pullpass.yaml"},
+		WorkingDir:   "/",
+		User:         nobody,
+		ExposedPorts: map[string]struct{}{"8443/tcp": {}},
+		Labels: map[string]string{
+			"org.opencontainers.image.title":       "Pullpass",
+			"org.opencontainers.image.description": "Kubernetes pods pull images with their own ServiceAccount",
+			"org.opencontainers.image.source":      "https://github.com/pullpass/pullpass",
+			"org.opencontainers.image.licenses":    "Apache-2.0",
+			"org.opencontainers.image.version":     o.version,
+			"org.opencontainers.image.revision":    o.revision,
+		},
+	}
+	return mutate.ConfigFile(image, config)
+}
+
+// file is an entry of a layer; a name that ends with a slash is a directory.
+type file struct {
+	name    string
+	mode    int64
+	content []byte
+}
+
+// layer is a tar with no times in it, so that it depends on the files' contents
+// alone. All belongs to root: the process can change nothing.
+func layer(files []file) ([]byte, error) {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, f := range files {
+		header := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.content)), Typeflag: tar.TypeReg}
+		if f.name[len(f.name)-1] == '/' {
+			header.Mode, header.Typeflag = 0o755, tar.TypeDir
+		}
+		if err := w.WriteHeader(header); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(f.content); err != nil {
+			return nil, err
+		}
+	}
+	err := w.Close()
+	return out.Bytes(), err
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/CycloneDX/cyclonedx-go"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// The SBOM is beside the archive, and in it as what belongs to the image.
+func TestSBOM(t *testing.T) {
+	t.Parallel()
+	in := newInputs(t)
+	archive, _ := in.pack(t)
+	layout := openLayout(t, archive)
+	list, err := layout.ImageIndex()
+	check(t, err)
+	artifacts, err := list.IndexManifest()
+	check(t, err)
+	images, err := openIndex(t, archive).IndexManifest()
+	check(t, err)
+	schema := cyclonedxSchema(t)
+	for i, image := range images.Manifests {
+		descriptor := artifacts.Manifests[1+i]
+		raw, err := layout.Bytes(descriptor.Digest)
+		check(t, err)
+		var artifact v1.Manifest
+		check(t, json.Unmarshal(raw, &artifact))
+		if artifact.Subject == nil || artifact.Subject.Digest != image.Digest || artifact.Subject.Size != image.Size {
+			t.Errorf("%s: the subject is %v, the image %v", image.Platform, artifact.Subject, image.Digest)
+		}
+		const mediaType = "application/vnd.cyclonedx+json"
+		if descriptor.ArtifactType != mediaType || artifact.ArtifactType != mediaType || artifact.Layers[0].MediaType != mediaType ||
+			artifact.Config.MediaType != "application/vnd.oci.empty.v1+json" {
+			t.Errorf("%s: artifact %s", image.Platform, raw)
+		}
+		attached, err := layout.Bytes(artifact.Layers[0].Digest)
+		check(t, err)
+		beside, err := os.ReadFile(strings.TrimSuffix(archive, "tar") + image.Platform.Architecture + ".cdx.json")
+		check(t, err)
+		if !bytes.Equal(attached, beside) {
+			t.Errorf("%s: the SBOM beside the archive is another one", image.Platform)
+		}
+		checkSBOM(t, schema, beside, filepath.Join(in.dir, image.Platform.Architecture))
+	}
+}
+
+func checkSBOM(t *testing.T, schema *jsonschema.Schema, text []byte, binary string) {
+	t.Helper()
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	check(t, err)
+	check(t, schema.Validate(document))
+	var bom cyclonedx.BOM
+	check(t, cyclonedx.NewBOMDecoder(bytes.NewReader(text), cyclonedx.BOMFileFormatJSON).Decode(&bom))
+	product := bom.Metadata.Component
+	content, err := os.ReadFile(binary)
+	check(t, err)
+	if product.Name != "github.com/pullpass/pullpass" || product.Version != "v1.2.3" || (*product.Hashes)[0] != (*hashes(content))[0] {
+		t.Errorf("the SBOM is about %+v", product)
+	}
+	var names []string
+	for _, c := range *bom.Components {
+		names = append(names, c.Name)
+	}
+	if want := []string{"stdlib", "golang.org/x/crypto/x509roots/fallback", "etc/ssl/certs/ca-certificates.crt"}; !slices.Equal(names, want) {
+		t.Errorf("the SBOM lists %q, want %q", names, want)
+	}
+	if purl := (*bom.Components)[1].PackageURL; !strings.HasPrefix(purl, "pkg:golang/golang.org/x/crypto/x509roots/fallback@v0.0.0-") {
+		t.Errorf("package URL %s", purl)
+	}
+}
+
+func TestPackageURL(t *testing.T) {
+	t.Parallel()
+	c := module("github.com/Azure/go-ansiterm", "v1.0.0+incompatible")
+	if c.PackageURL != "pkg:golang/github.com/azure/go-ansiterm@v1.0.0%2Bincompatible" || c.Name != "github.com/Azure/go-ansiterm" {
+		t.Errorf("%+v", c)
+	}
+}
+
+// cyclonedxSchema is the schema that CycloneDX publishes, as it comes with the
+// library.
+func cyclonedxSchema(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/CycloneDX/cyclonedx-go").Output()
+	check(t, err)
+	compiler := jsonschema.NewCompiler()
+	for _, name := range []string{"bom-1.6.schema.json", "spdx.schema.json", "jsf-0.82.schemax.json"} {
+		file, err := os.Open(filepath.Join(strings.TrimSpace(string(dir)), "schema", name))
+		check(t, err)
+		content, err := io.ReadAll(file)
+		check(t, err)
+		check(t, file.Close())
+		document, err := jsonschema.UnmarshalJSON(bytes.NewReader(content))
+		check(t, err)
+		url := "http://cyclonedx.org/schema/" + strings.Replace(name, "schemax", "schema", 1)
+		check(t, compiler.AddResource(url, document))
+	}
+	schema, err := compiler.Compile("http://cyclonedx.org/schema/bom-1.6.schema.json")
+	check(t, err)
+	return schema
+}
