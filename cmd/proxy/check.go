@@ -14,6 +14,7 @@ import (
 func checkCommand() *cobra.Command {
 	var config string
 	var insecureHTTP, configOnly bool
+	var tests []string
 	command := &cobra.Command{
 		Use:   "check",
 		Short: "Name every fault of the configuration and of the files that it names",
@@ -21,9 +22,11 @@ func checkCommand() *cobra.Command {
 names, each with its place and a remedy. Exit code 1 if there is one. Nothing is
 changed and no network is used, so it fits a CI job and an init container.
 --config-only does without keys, certificates and all the other files, which are
-seldom where a configuration is reviewed.`,
+seldom where a configuration is reviewed.
+
+--tests runs tests of the policy, and says why one fails. Exit code 1 if one does.`,
 		Example: `  pullpass check --config pullpass.yaml
-  pullpass check --config pullpass.yaml --config-only`,
+  pullpass check --config pullpass.yaml --config-only --tests policy-tests.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := LoadConfig(config)
@@ -38,8 +41,12 @@ seldom where a configuration is reviewed.`,
 			for _, warning := range slices.Concat(cfg.Warnings, warnings) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warning)
 			}
+			passed := len(tests) == 0 || runPolicyTests(cfg, tests, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if len(faults) > 0 {
 				return reportFaults(cmd.ErrOrStderr(), errors.Join(faults...))
+			}
+			if !passed {
+				return errReported
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: no faults; %d clusters, %d registries, %d policy files\n",
 				config, len(cfg.Clusters), len(cfg.Registries), len(cfg.PolicyFiles))
@@ -49,6 +56,7 @@ seldom where a configuration is reviewed.`,
 	configFlag(command, &config)
 	command.Flags().BoolVar(&insecureHTTP, "insecure-http", false, "check for serve --insecure-http: no TLS files are needed")
 	command.Flags().BoolVar(&configOnly, "config-only", false, "check the configuration and the policy alone: no other file is read")
+	command.Flags().StringArrayVar(&tests, "tests", nil, "file with tests of the policy, repeatable")
 	return command
 }
 

@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
+	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
@@ -55,10 +57,46 @@ policyFiles: [policy.yaml]
 	}
 }
 
+// The policy that the document shows passes the tests that it shows.
 func TestPolicyDocument(t *testing.T) {
 	t.Parallel()
-	_, err := exchange.ParsePolicy(exchange.PolicyFile{Name: "docs/policy.md", Data: yamlBlock(t, "docs/policy.md")})
+	policy, err := exchange.ParsePolicy(exchange.PolicyFile{Name: "docs/policy.md", Data: yamlBlock(t, "docs/policy.md")})
 	must(t, err)
+	text, err := os.ReadFile("../../docs/policy.md")
+	must(t, err)
+	_, section, _ := strings.Cut(string(text), "## Test your policy in CI")
+	_, block, _ := strings.Cut(section, "```yaml\n")
+	block, _, _ = strings.Cut(block, "```")
+	cases, err := exchange.ParseCases(exchange.PolicyFile{Name: "docs/policy.md", Data: []byte(block)})
+	must(t, err)
+	for _, c := range cases {
+		if differences, _, _ := policy.Check(c); differences != nil {
+			t.Errorf("%s: %q", c.Name, differences)
+		}
+	}
+}
+
+// The example policy passes its tests, and they are tests: with another policy
+// they fail.
+func TestExamplePolicyTests(t *testing.T) {
+	t.Parallel()
+	check := func(config string) (int, string) {
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), []string{"check", "--config", config, "--config-only", "--tests", "../../examples/policy-tests.yaml"}, nil, &stdout, &stderr)
+		return code, stdout.String() + stderr.String()
+	}
+	if code, out := check("../../examples/pullpass.yaml"); code != 0 || !strings.Contains(out, "6 tests of the policy: 6 passed, 0 failed\n") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"pullpass.yaml", "policy.yaml"} {
+		data, err := os.ReadFile("../../examples/" + name)
+		must(t, err)
+		write(t, dir, name, strings.NewReplacer("actions: [pull]", "actions: [push]", "team-quarantined", "team-other").Replace(string(data)))
+	}
+	if code, out := check(filepath.Join(dir, "pullpass.yaml")); code != 1 || !strings.Contains(out, "1 passed, 5 failed\n") {
+		t.Errorf("of another policy: exit code %d\n%s", code, out)
+	}
 }
 
 // The examples belong together: one audience in all of them, and the plugin's

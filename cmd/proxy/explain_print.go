@@ -130,7 +130,7 @@ func (p *explanationPrinter) policy(a *explanation) {
 		case !r.SubjectMatched:
 			others = append(others, r.Name+" ("+mismatchText(r.Mismatches)+")")
 		case !r.ServiceMatched:
-			others = append(others, r.Name+" (services)")
+			others = append(others, r.Name+" (by services)")
 		}
 	}
 	p.others("rules", others)
@@ -151,7 +151,7 @@ func mismatchText(fields []string) string {
 	if len(fields) == 0 {
 		return "nobody anonymous"
 	}
-	return strings.Join(slices.Compact(slices.Clone(fields)), ", ") + " differ"
+	return "by " + strings.Join(slices.Compact(slices.Clone(fields)), ", ")
 }
 
 func (p *explanationPrinter) scope(a *explanation, i int) {

@@ -41,17 +41,21 @@ func loadPolicy(cfg *Config) (*exchange.Policy, error) {
 
 // policyWarnings names what in the policy does less, or more, than it seems.
 func policyWarnings(cfg *Config, policy *exchange.Policy) []string {
-	var clusters, unconnected, services []string
+	var clusters, unconnected, unknown, services []string
 	for i := range cfg.Clusters {
-		clusters = append(clusters, cfg.Clusters[i].Name)
-		if !cfg.Clusters[i].Kubernetes.connected() {
-			unconnected = append(unconnected, cfg.Clusters[i].Name)
+		name, kubernetes := cfg.Clusters[i].Name, cfg.Clusters[i].Kubernetes
+		clusters = append(clusters, name)
+		if !kubernetes.connected() {
+			unconnected = append(unconnected, name)
+			if len(kubernetes.ManifestFiles) == 0 {
+				unknown = append(unknown, name)
+			}
 		}
 	}
 	for i := range cfg.Registries {
 		services = append(services, cfg.Registries[i].Service)
 	}
-	return slices.Concat(policy.Unused(clusters, services), policy.WithoutLabels(unconnected))
+	return slices.Concat(policy.Unused(clusters, services), policy.WithoutLabels(unconnected), policy.WithoutAnnotations(unknown))
 }
 
 func newVerifier(cfg *Config, logger *slog.Logger) (*oidc.Verifier, error) {

@@ -46,8 +46,9 @@ type node struct {
 	value  any
 }
 
-// parseDocument reads the only YAML document of a file.
-func parseDocument(file PolicyFile, f *faults) (node, bool) {
+// parseDocument reads the only YAML document of a file. fill says what to write
+// into one that is empty.
+func parseDocument(file PolicyFile, f *faults, fill string) (node, bool) {
 	fault := func(format string, args ...any) (node, bool) {
 		f.add(file.Name, "", format, args...)
 		return node{}, false
@@ -70,7 +71,7 @@ func parseDocument(file PolicyFile, f *faults) (node, bool) {
 		return node{}, false
 	}
 	if value == nil {
-		return fault("is empty: write rules, or remove it from policyFiles")
+		return fault("is empty: %s", fill)
 	}
 	return node{faults: f, file: file.Name, value: value}, true
 }

@@ -19,7 +19,7 @@ type policyParser struct {
 }
 
 func (p *policyParser) parse(file PolicyFile) {
-	document, ok := parseDocument(file, &p.faults)
+	document, ok := parseDocument(file, &p.faults, "write rules, or remove it from policyFiles")
 	if !ok {
 		return
 	}
@@ -202,18 +202,24 @@ func parseGlobs(n node, others string, upper bool) []string {
 func parseTokenIDs(n node) []string {
 	var ids []string
 	for _, entry := range n.list() {
-		id, ok := entry.text()
-		if !ok {
-			continue
+		if id := parseTokenID(entry); id != "" {
+			ids = append(ids, id)
 		}
-		if strings.HasPrefix(id, "JTI=") {
-			entry.fault("%s is a credential id: write what follows JTI=", quote(id))
-		} else if strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || '~' < r || r == '*' }) {
-			entry.fault("%s is not a token id: ids are compared exactly, without *", quote(id))
-		}
-		ids = append(ids, id)
 	}
 	return ids
+}
+
+func parseTokenID(n node) string {
+	id, ok := n.text()
+	switch {
+	case !ok:
+		return ""
+	case strings.HasPrefix(id, "JTI="):
+		n.fault("%s is a credential id: write what follows JTI=", quote(id))
+	case strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || '~' < r || r == '*' }):
+		n.fault("%s is not a token id: ids are compared exactly, without *", quote(id))
+	}
+	return id
 }
 
 func parseServices(n node) []string {
@@ -233,14 +239,18 @@ func parseAnnotationKey(n node) string {
 	if !ok {
 		return ""
 	}
-	prefix, name, hasPrefix := strings.Cut(key, "/")
-	if !hasPrefix {
-		prefix, name = "", key
-	}
-	if hasPrefix && !isSubdomain(prefix) || !isQualifiedName(name) {
+	if !isAnnotationKey(key) {
 		n.fault("%s is not the key of an annotation: write one like pullpass.dev/repositories", quote(key))
 	}
 	return key
+}
+
+func isAnnotationKey(key string) bool {
+	prefix, name, hasPrefix := strings.Cut(key, "/")
+	if !hasPrefix {
+		return isQualifiedName(key)
+	}
+	return isSubdomain(prefix) && isQualifiedName(name)
 }
 
 func parseAllowance(n node, r *rule) allowance {

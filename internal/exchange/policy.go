@@ -168,3 +168,20 @@ func (p *Policy) WithoutLabels(clusters []string) []string {
 	}
 	return affected
 }
+
+// WithoutAnnotations names rules that read an annotation in clusters where none
+// is ever known: there, they give nothing. It is a warning, as WithoutLabels.
+func (p *Policy) WithoutAnnotations(clusters []string) []string {
+	var affected []string
+	for _, r := range p.rules {
+		for i, s := range r.subjects {
+			for _, name := range clusters {
+				if r.annotation != "" && matchAny(s.clusters, name) {
+					affected = append(affected, fmt.Sprintf("rule %s: subjects[%d] gets nothing in cluster %s: its ServiceAccounts' annotations are not known "+
+						"without a connection or manifestFiles (clusters[].kubernetes)", r.name[0], i, quote(name)))
+				}
+			}
+		}
+	}
+	return affected
+}

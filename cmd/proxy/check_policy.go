@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+)
+
+// runPolicyTests writes a line for each test, and for one that fails, why. It
+// reports whether all passed.
+func runPolicyTests(cfg *Config, names []string, stdout, stderr io.Writer) bool {
+	cases, err := loadCases(cfg, names)
+	if err != nil {
+		_ = reportFaults(stderr, err)
+	}
+	policy, policyErr := loadPolicy(cfg) // whose faults are reported as such
+	if err != nil || policyErr != nil {
+		fmt.Fprintln(stderr, "the tests of the policy were not run")
+		return false
+	}
+	failed := 0
+	for _, c := range cases {
+		differences, decision, trace := policy.Check(c)
+		verdict := "ok  "
+		if len(differences) > 0 {
+			failed++
+			verdict = "FAIL"
+		}
+		fmt.Fprintf(stdout, "%s  %s: %s\n", verdict, c.Origin, c.Name)
+		if len(differences) == 0 {
+			continue
+		}
+		for _, difference := range differences {
+			fmt.Fprintf(stdout, "      %s\n", difference)
+		}
+		// What is proposed is what the test expects, and no more of what it asks for.
+		_, expected := policy.Explain(c.Subject, c.Service, c.Expected.Granted)
+		trace.Edit = expected.Edit
+		writeIndented(stdout, whyTestFailed(c, decision, trace))
+	}
+	for _, warning := range unreadAnnotations(policy, cases) {
+		fmt.Fprintln(stderr, "warning:", warning)
+	}
+	fmt.Fprintf(stdout, "%d tests of the policy: %d passed, %d failed\n", len(cases), len(cases)-failed, failed)
+	return failed == 0
+}
+
+// loadCases reads the files, and refuses what the configuration does not know: a
+// test of a mistyped cluster would test nothing.
+func loadCases(cfg *Config, names []string) ([]exchange.Case, error) {
+	files := make([]exchange.PolicyFile, 0, len(names))
+	var faults []error
+	for _, name := range names {
+		data, err := readLimited(name, exchange.MaxPolicyBytes)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("--tests: %w", err))
+			continue
+		}
+		files = append(files, exchange.PolicyFile{Name: name, Data: data})
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	cases, err := exchange.ParseCases(files...)
+	if err != nil {
+		return nil, err
+	}
+	for i := range cases {
+		c := &cases[i]
+		if id := c.Subject.Identity; id != nil && !slices.ContainsFunc(cfg.Clusters, func(known Cluster) bool { return known.Name == id.Cluster }) {
+			faults = append(faults, fmt.Errorf("%s.identity.cluster: %q is not configured (clusters[].name)", c.Origin, id.Cluster))
+		}
+		switch registry, err := findRegistry(cfg, c.Service); {
+		case err == nil:
+			c.Service = registry.Service
+		case c.Service == "":
+			faults = append(faults, fmt.Errorf("%s.service: is missing, and there are %d registries: write which one is asked for", c.Origin, len(cfg.Registries)))
+		default:
+			faults = append(faults, fmt.Errorf("%s.service: %q is not configured (registries[].service)", c.Origin, c.Service))
+		}
+	}
+	return cases, errors.Join(faults...)
+}
+
+// unreadAnnotations names annotations in tests that no rule reads.
+func unreadAnnotations(policy *exchange.Policy, cases []exchange.Case) []string {
+	var warnings []string
+	for _, c := range cases {
+		for key := range c.Subject.Annotations {
+			if !slices.Contains(policy.AnnotationKeys(), key) {
+				warnings = append(warnings, fmt.Sprintf("%s.identity.annotations: no rule reads %q", c.Origin, key))
+			}
+		}
+	}
+	slices.Sort(warnings)
+	return warnings
+}
+
+// whyTestFailed says what explain would.
+func whyTestFailed(c exchange.Case, decision exchange.Decision, trace exchange.Trace) []byte {
+	a := &explanation{Trace: trace, decision: decision}
+	for _, scope := range c.Requested {
+		a.Requested = append(a.Requested, scope.String())
+	}
+	p := &explanationPrinter{}
+	for _, d := range trace.Deny {
+		if d.Matched {
+			p.line("denied", fmt.Sprintf("%s matches by %s (%s)", d.Name, d.MatchedBy, d.Origin))
+		}
+	}
+	p.policy(a)
+	for i := range a.scopesAsked() {
+		p.scope(a, i)
+	}
+	p.edit(a.Edit)
+	return p.out.Bytes()
+}
+
+func writeIndented(w io.Writer, text []byte) {
+	var out bytes.Buffer
+	for line := range strings.Lines(string(text)) {
+		if line != "\n" {
+			out.WriteString("      ")
+		}
+		out.WriteString(line)
+	}
+	_, _ = w.Write(out.Bytes())
+}

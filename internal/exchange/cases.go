@@ -1,0 +1,400 @@
+package exchange
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/validate/content"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+const casesKind = "AccessPolicyTests"
+
+// maxCaseName keeps a test's name on a line, in bytes.
+const maxCaseName = 200
+
+// Case is one test of a policy: who asks for what, and what must come of it.
+type Case struct {
+	Name      string
+	Origin    string // FILE: tests[0]
+	Subject   Subject
+	Service   string // empty: not said
+	Requested []registryauth.Scope
+	Expected  Expected
+}
+
+// Expected is what a policy must decide.
+type Expected struct {
+	Granted []registryauth.Scope // these and no others, as Decision.Granted has them
+	Rules   []string             // that grant it, in any order; nil: whichever
+	Reason  string               // a part of why something is not granted; empty: whyever
+	Denied  string               // the deny rule that must match; then nothing else is expected
+}
+
+// caseParser gathers the tests of several files.
+type caseParser struct {
+	faults faults
+	names  map[string]string // where each was first seen
+}
+
+// ParseCases reads tests of a policy, as strictly as ParsePolicy: the error joins
+// all faults, each as FILE: PATH: what is wrong: remedy. A file without a test is
+// a fault, because it would pass.
+func ParseCases(files ...PolicyFile) ([]Case, error) {
+	if len(files) == 0 {
+		return nil, errors.New("no file with tests is given: name one")
+	}
+	p := caseParser{names: map[string]string{}}
+	var cases []Case
+	for _, file := range files {
+		cases = append(cases, p.parse(file)...)
+	}
+	if err := p.faults.err(); err != nil {
+		return nil, err
+	}
+	return cases, nil
+}
+
+func (p *caseParser) parse(file PolicyFile) []Case {
+	document, ok := parseDocument(file, &p.faults, "write tests")
+	if !ok {
+		return nil
+	}
+	object, isObject := document.value.(map[string]any)
+	if kind, ok := object["kind"].(string); isObject && ok && kind != casesKind {
+		document.at("kind", kind).fault("%s is not a file of tests: write %s", quote(kind), casesKind)
+		return nil
+	}
+	fields := document.fields("apiVersion", "kind", "tests")
+	if fields == nil {
+		return nil
+	}
+	document.require(fields, "apiVersion", policyAPIVersion)
+	document.require(fields, "kind", casesKind)
+	tests, ok := fields["tests"]
+	if !ok {
+		document.faultAt("tests", "is missing: write tests")
+		return nil
+	}
+	var cases []Case
+	for _, n := range tests.list() {
+		cases = append(cases, p.test(n))
+	}
+	return cases
+}
+
+func (p *caseParser) test(n node) Case {
+	c := Case{Origin: n.origin()}
+	fields := n.fields("name", "identity", "anonymous", "service", "scopes", "expect")
+	if fields == nil {
+		return c
+	}
+	c.Name = p.name(n, fields)
+	c.Subject = parseAsker(n, fields)
+	if service, ok := fields["service"]; ok {
+		c.Service, _ = service.text()
+	}
+	isRead := true
+	if scopes, ok := fields["scopes"]; ok {
+		c.Requested, isRead = parseScopes(scopes)
+	}
+	if expect, ok := fields["expect"]; ok {
+		c.Expected = parseExpected(expect, c.Requested, isRead)
+	} else {
+		n.faultAt("expect", "is missing: write granted or denied")
+	}
+	return c
+}
+
+func (p *caseParser) name(n node, fields map[string]node) string {
+	field, ok := fields["name"]
+	if !ok {
+		n.faultAt("name", "is missing: say what is tested")
+		return ""
+	}
+	name, ok := field.text()
+	if !ok {
+		return ""
+	}
+	if len(name) > maxCaseName || strings.TrimSpace(name) != name || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || '~' < r }) {
+		field.fault("%s is not a name: write one line of at most %d printable ASCII characters", quote(name), maxCaseName)
+		return ""
+	}
+	if first, taken := p.names[name]; taken {
+		field.fault("%s is taken by %s: names are unique over all files", quote(name), first)
+		return name
+	}
+	p.names[name] = field.origin()
+	return name
+}
+
+func parseAsker(n node, fields map[string]node) Subject {
+	identity, hasIdentity := fields["identity"]
+	anonymous, hasAnonymous := fields["anonymous"]
+	switch {
+	case hasIdentity && hasAnonymous:
+		anonymous.fault("who has an identity is not anonymous: remove one of them")
+	case hasAnonymous && anonymous.value != true:
+		anonymous.fault("must be true: write that, or identity instead")
+	case !hasIdentity && !hasAnonymous:
+		n.faultAt("identity", "is missing: say who asks, or write anonymous: true")
+	}
+	if !hasIdentity {
+		return Subject{}
+	}
+	return parseCaseIdentity(identity)
+}
+
+// parseCaseIdentity reads what a good token would say. Names are checked as
+// Kubernetes does: what no token can name would test nothing.
+func parseCaseIdentity(n node) Subject {
+	fields := n.fields("cluster", "namespace", "serviceAccount", "node", "tokenID", "annotations", "namespaceLabels")
+	if fields == nil {
+		return Subject{}
+	}
+	required := func(name, what string, isName func(string) bool) string {
+		field, ok := fields[name]
+		if !ok {
+			n.faultAt(name, "is missing: write the name of %s", what)
+			return ""
+		}
+		return parseName(field, what, isName)
+	}
+	id := &oidc.Identity{
+		Cluster:        required("cluster", "a cluster", isLabel),
+		Namespace:      required("namespace", "a namespace", isLabel),
+		ServiceAccount: oidc.ObjectRef{Name: required("serviceAccount", "a ServiceAccount", isSubdomain)},
+	}
+	id.Subject = "system:serviceaccount:" + id.Namespace + ":" + id.ServiceAccount.Name
+	if field, ok := fields["node"]; ok {
+		// With a UID, as API servers name a node that is there.
+		id.Node = oidc.ObjectRef{Name: parseName(field, "a node", isSubdomain), UID: "known"}
+	}
+	if field, ok := fields["tokenID"]; ok {
+		id.TokenID = parseTokenID(field)
+	}
+	s := Subject{Identity: id}
+	if field, ok := fields["annotations"]; ok {
+		s.Annotations = parseTexts(field, "the key of an annotation, like pullpass.dev/repositories", isAnnotationKey, nil)
+	}
+	if field, ok := fields["namespaceLabels"]; ok {
+		isKey := func(key string) bool { return len(content.IsLabelKey(key)) == 0 }
+		s.NamespaceLabels = parseTexts(field, "the key of a label, like team or example.com/team", isKey, isLabelValue)
+	}
+	return s
+}
+
+func parseName(n node, what string, isName func(string) bool) string {
+	name, ok := n.text()
+	if ok && !isName(name) {
+		n.fault("%s is not the name of %s: write it as the token has it, without *", quote(name), what)
+	}
+	return name
+}
+
+// parseTexts reads a mapping of keys to texts. It may be empty, which says that
+// there are none, and so may the texts.
+func parseTexts(n node, what string, isKey func(string) bool, isValue func(node, string) bool) map[string]string {
+	object, ok := n.value.(map[string]any)
+	if !ok {
+		n.fault("%s: write keys and their values, or {} if there are none", notA("a mapping", n.value))
+		return nil
+	}
+	texts := make(map[string]string, len(object))
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		entry := n
+		entry.path, entry.value = fmt.Sprintf("%s[%s]", n.path, quote(key)), object[key]
+		value, ok := entry.value.(string)
+		switch {
+		case !isKey(key):
+			entry.fault("is not %s", what)
+		case !ok:
+			entry.fault("%s: write it in quotes", notA("text", entry.value))
+		case isValue != nil && !isValue(entry, value):
+		default:
+			texts[key] = value
+		}
+	}
+	return texts
+}
+
+// parseScopes reads scopes, and merges them as a request does. It reports
+// whether all could be read.
+func parseScopes(n node) (scopes []registryauth.Scope, ok bool) {
+	var fields []string
+	entries := n.list()
+	for _, entry := range entries {
+		text, ok := entry.text()
+		if !ok {
+			continue
+		}
+		if _, err := registryauth.ParseScope(text); err != nil {
+			entry.fault("%s: write one like repository:team-a/web:pull,push", scopeFault(err))
+			continue
+		}
+		fields = append(fields, text)
+	}
+	scopes, err := registryauth.ParseScopes(fields)
+	if err != nil {
+		n.fault("%s", scopeFault(err))
+	}
+	return scopes, err == nil && len(fields) == len(entries)
+}
+
+// scopeFault says what is wrong with a scope, without the field of a request.
+func scopeFault(err error) string {
+	var fault *registryauth.RequestError
+	if errors.As(err, &fault) {
+		return fault.Message
+	}
+	return err.Error()
+}
+
+// parseExpected compares what is granted with what is requested, if that could
+// be read.
+func parseExpected(n node, requested []registryauth.Scope, isRead bool) Expected {
+	var e Expected
+	fields := n.fields("granted", "denied", "rules", "reason")
+	if fields == nil {
+		return e
+	}
+	granted, hasGranted := fields["granted"]
+	denied, hasDenied := fields["denied"]
+	rules, hasRules := fields["rules"]
+	reason, hasReason := fields["reason"]
+	switch {
+	case hasGranted && hasDenied:
+		denied.fault("who is denied is granted nothing: remove one of them")
+	case hasDenied:
+		e.Denied = parseRuleName(denied)
+		for _, other := range []struct {
+			node node
+			is   bool
+		}{{rules, hasRules}, {reason, hasReason}} {
+			if other.is {
+				other.node.fault("says nothing of who is denied: remove it")
+			}
+		}
+		return e
+	case !hasGranted:
+		n.faultAt("granted", "is missing: write the scopes, [] for none, or write denied")
+		return e
+	}
+	// Nothing granted is a plain statement, and as strict as any.
+	if none, isList := granted.value.([]any); !isList || len(none) > 0 {
+		e.Granted, _ = parseScopes(granted)
+		slices.SortFunc(e.Granted, compareResources)
+		if isRead {
+			checkAsked(granted, e.Granted, requested)
+		}
+	}
+	if hasRules {
+		for _, entry := range rules.list() {
+			e.Rules = append(e.Rules, parseRuleName(entry))
+		}
+		if len(e.Granted) == 0 {
+			rules.fault("no rule grants nothing: remove it")
+		}
+	}
+	if hasReason {
+		e.Reason, _ = reason.text()
+	}
+	return e
+}
+
+// checkAsked refuses what no policy could grant: more than is asked for.
+func checkAsked(n node, granted, requested []registryauth.Scope) {
+	for _, scope := range granted {
+		i := slices.IndexFunc(requested, func(asked registryauth.Scope) bool { return compareResources(asked, scope) == 0 })
+		asked := actionSet(0)
+		if i >= 0 {
+			asked = actionsNamed(requested[i].Actions)
+		}
+		for _, action := range scope.Actions {
+			if i < 0 || asked&allActions == 0 && !slices.Contains(requested[i].Actions, action) {
+				n.fault("%s of %s is not asked for (scopes), so it is never granted", plain(action), plain(scope.String()))
+			}
+		}
+	}
+}
+
+func parseRuleName(n node) string {
+	name, ok := n.text()
+	if ok && !isLabel(name) {
+		n.fault("%s is not the name of a rule", quote(name))
+	}
+	return name
+}
+
+// Check returns what differs from what is expected, each on one line, and how
+// the policy came to its decision.
+func (p *Policy) Check(c Case) (differences []string, decision Decision, trace Trace) {
+	decision, trace = p.Explain(c.Subject, c.Service, c.Requested)
+	differ := func(what, expected, got string) {
+		differences = append(differences, fmt.Sprintf("%s: expected %s, got %s", what, expected, got))
+	}
+	e := c.Expected
+	if e.Denied != decision.DeniedBy {
+		differ("denied", ruleOrNobody(p, e.Denied), ruleOrNobody(p, decision.DeniedBy))
+		return differences, decision, trace
+	}
+	expected, got := scopeStrings(e.Granted), scopeStrings(decision.Granted())
+	if !slices.Equal(expected, got) {
+		differ("granted", orNothing(expected), orNothing(got))
+	}
+	if e.Rules != nil {
+		if rules := decision.rules(); !slices.Equal(slices.Compact(slices.Sorted(slices.Values(e.Rules))), rules) {
+			differ("rules", p.known(e.Rules), orNothing(rules))
+		}
+	}
+	if e.Reason != "" && !slices.ContainsFunc(decision.Scopes, func(s ScopeDecision) bool { return strings.Contains(s.Reason, e.Reason) }) {
+		var reasons []string
+		for _, s := range decision.Scopes {
+			if s.Reason != "" {
+				reasons = append(reasons, s.Reason)
+			}
+		}
+		differ("reason", fmt.Sprintf("%+q", e.Reason), orNothing(reasons))
+	}
+	return differences, decision, trace
+}
+
+// rules returns the names of the rules that granted, sorted.
+func (d Decision) rules() []string {
+	var names []string
+	for _, s := range d.Scopes {
+		names = append(names, s.Rules...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func orNothing(list []string) string {
+	if len(list) == 0 {
+		return "nothing"
+	}
+	return strings.Join(list, " ")
+}
+
+func ruleOrNobody(p *Policy, name string) string {
+	if name == "" {
+		return "not denied"
+	}
+	return p.known([]string{name})
+}
+
+// known returns names, and says of which there is no rule: they may be mistyped.
+func (p *Policy) known(names []string) string {
+	list := slices.Clone(names)
+	for i, name := range list {
+		if !p.hasRule(name) {
+			list[i] += " (there is no such rule)"
+		}
+	}
+	return strings.Join(list, " ")
+}

@@ -1,0 +1,269 @@
+package exchange
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+	"sigs.k8s.io/yaml"
+
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// What would test nothing, or something else, is a fault: a test that passes
+// must mean something. All faults are reported at once.
+func TestCaseFaults(t *testing.T) {
+	t.Parallel()
+	archive, err := txtar.ParseFile("testdata/casefaults.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pair := range slices.Chunk(archive.Files, 2) {
+		t.Run(pair[0].Name, func(t *testing.T) {
+			t.Parallel()
+			cases, err := ParseCases(PolicyFile{Name: pair[0].Name, Data: pair[0].Data})
+			if err == nil || cases != nil {
+				t.Fatalf("parsed, error %v", err)
+			}
+			if want := strings.TrimSpace(string(pair[1].Data)); err.Error() != want {
+				t.Errorf("got\n%v\nwant\n%s", err, want)
+			}
+		})
+	}
+}
+
+const minimalCases = `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicyTests
+tests: [{name: a, anonymous: true, expect: {granted: []}}]
+`
+
+func TestCaseFiles(t *testing.T) {
+	t.Parallel()
+	if _, err := ParseCases(); err == nil || err.Error() != "no file with tests is given: name one" {
+		t.Errorf("no file: %v", err)
+	}
+	_, err := ParseCases(PolicyFile{Name: "a", Data: []byte(minimalCases)}, PolicyFile{Name: "b", Data: []byte(minimalCases)})
+	if want := `b: tests[0].name: "a" is taken by a: tests[0].name: names are unique over all files`; err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	_, err = ParseCases(PolicyFile{Name: "p", Data: bytes.Repeat([]byte{0xff}, MaxPolicyBytes+1)})
+	if err == nil || !strings.Contains(err.Error(), "at most 1048576 are read") {
+		t.Errorf("a large file: %v", err)
+	}
+	long := strings.Replace(minimalCases, "name: a", "name: "+strings.Repeat("a", maxCaseName+1), 1)
+	if _, err = ParseCases(PolicyFile{Name: "p", Data: []byte(long)}); err == nil || !strings.Contains(err.Error(), "is not a name: write one line of at most 200") {
+		t.Errorf("a long name: %v", err)
+	}
+}
+
+// Everything that a test can say of who asks reaches the policy.
+func TestCaseSubject(t *testing.T) {
+	t.Parallel()
+	cases, err := ParseCases(PolicyFile{Name: "p", Data: []byte(`
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicyTests
+tests:
+- name: all
+  identity: {cluster: c, namespace: ns, serviceAccount: s.t, node: n1.example.com, tokenID: t1, annotations: {a.b/c: "", d: x}, namespaceLabels: {e.f/g: "", h: i}}
+  service: Docker registry
+  scopes: ["repository:b:*", "repository:a:push,pull", "repository:a:delete"]
+  expect: {granted: ["repository:b:pull", "repository:a:pull", "repository:a:delete"], rules: [r], reason: because}
+- name: least
+  identity: {cluster: c, namespace: ns, serviceAccount: s, annotations: {}, namespaceLabels: {}}
+  expect: {denied: d}
+`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := identity(t, "c/ns/s.t node=n1.example.com token=t1")
+	id.ServiceAccount.UID, id.Node.UID, id.Subject = "", "known", "system:serviceaccount:ns:s.t"
+	least := identity(t, "c/ns/s")
+	least.ServiceAccount.UID, least.Subject = "", "system:serviceaccount:ns:s"
+	repository := func(name string, actions ...string) registryauth.Scope {
+		return registryauth.Scope{Type: "repository", Name: name, Actions: actions}
+	}
+	want := []Case{
+		{
+			Name: "all", Origin: "p: tests[0]", Service: "Docker registry",
+			Subject:   Subject{id, map[string]string{"a.b/c": "", "d": "x"}, map[string]string{"e.f/g": "", "h": "i"}},
+			Requested: []registryauth.Scope{repository("b", "*"), repository("a", "delete", "pull", "push")},
+			Expected:  Expected{Granted: []registryauth.Scope{repository("a", "delete", "pull"), repository("b", "pull")}, Rules: []string{"r"}, Reason: "because"},
+		},
+		{Name: "least", Origin: "p: tests[1]", Subject: Subject{least, map[string]string{}, map[string]string{}}, Expected: Expected{Denied: "d"}},
+	}
+	if !reflect.DeepEqual(cases, want) {
+		t.Errorf("got  %+v\nwant %+v", cases, want)
+	}
+}
+
+// A test passes if all that it expects is so, and nothing more.
+func TestCheckCases(t *testing.T) {
+	t.Parallel()
+	policy := parseText(t, `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- {name: own, subjects: [{namespaces: ["team-*"]}], allow: [{repositories: ["{namespace}/**"], actions: [pull]}]}
+- {name: builds, subjects: [{nodes: ["build-*"]}], services: [r1], allow: [{repositories: ["**"], actions: [push]}]}
+- {name: labelled, subjects: [{namespaceSelector: tier=gold}], allow: [{repositories: ["gold/**"], actions: ["*"]}]}
+- {name: public, anonymous: true, allow: [{repositories: ["public/**"], actions: [pull]}]}
+deny:
+- {name: stolen, subjects: [{tokenIDs: [t1]}]}
+- {name: blocked, subjects: [{namespaceSelector: blocked, namespaces: [team-b]}]}
+`)
+	for _, test := range []struct {
+		asker, expect string
+		want          string // the differences
+	}{
+		{"identity: {ID}, scopes: ['repository:team-a/x:pull,push']", "granted: ['repository:team-a/x:pull'], rules: [own], reason: rule own allows only pull there", ""},
+		{"identity: {ID}, scopes: ['repository:team-a/x:pull,push']", "granted: ['repository:team-a/x:pull,push']", "granted: expected repository:team-a/x:pull,push, got repository:team-a/x:pull"},
+		{"identity: {ID}, scopes: ['repository:team-a/x:pull,push']", "granted: []", "granted: expected nothing, got repository:team-a/x:pull"},
+		{"identity: {ID}, scopes: ['repository:team-b/x:pull']", "granted: ['repository:team-b/x:pull']", "granted: expected repository:team-b/x:pull, got nothing"},
+		{"identity: {ID}, scopes: ['repository:team-a/x:pull']", "granted: ['repository:team-a/x:pull'], rules: [builds, oun]", "rules: expected builds oun (there is no such rule), got own"},
+		{"identity: {ID}, scopes: ['repository:team-a/x:pull']", "granted: ['repository:team-a/x:pull'], reason: because", `reason: expected "because", got nothing`},
+		{"identity: {ID}, scopes: ['repository:b:pull']", "granted: [], reason: because",
+			`reason: expected "because", got no rule for c/team-a/s allows pull on b; rule own allows pull on team-a/**; rule public allows pull on public/**`},
+		{"identity: {ID, node: build-1}, service: r1, scopes: ['repository:team-a/x:pull,push']", "granted: ['repository:team-a/x:pull,push'], rules: [builds, own, own]", ""},
+		{"identity: {ID, node: build-1}, service: r2, scopes: ['repository:b:push']", "granted: []", ""},
+		{"identity: {ID, namespaceLabels: {tier: gold}}, scopes: ['repository:gold/x:*']", "granted: ['repository:gold/x:*']", ""},
+		{"identity: {ID, namespaceLabels: {}}, scopes: ['repository:gold/x:pull']", "granted: []", ""},
+		{"identity: {ID, tokenID: t1}", "denied: stolen", ""},
+		{"identity: {ID, tokenID: t2}", "granted: []", ""},
+		{"identity: {ID, tokenID: t2}", "denied: stolen", "denied: expected stolen, got not denied"},
+		{"identity: {ID, tokenID: t1}", "denied: blocked", "denied: expected blocked, got stolen"},
+		{"identity: {ID, tokenID: t1}", "denied: stollen", "denied: expected stollen (there is no such rule), got stolen"},
+		{"identity: {ID, tokenID: t1}", "granted: []", "denied: expected not denied, got stolen"},
+		{"identity: {cluster: c, namespace: team-b, serviceAccount: s}", "denied: blocked", ""}, // labels are not known
+		{"identity: {cluster: c, namespace: team-b, serviceAccount: s, namespaceLabels: {}}", "granted: []", ""},
+		{"anonymous: true, scopes: ['repository:public/x:pull', 'repository:a:pull']", "granted: ['repository:public/x:pull'], rules: [public]", ""},
+	} {
+		asker := strings.Replace(test.asker, "{ID", "{cluster: c, namespace: team-a, serviceAccount: s", 1)
+		cases, err := ParseCases(PolicyFile{Name: "p", Data: fmt.Appendf(nil, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicyTests\ntests: [{name: a, %s, expect: {%s}}]\n", asker, test.expect)})
+		if err != nil {
+			t.Errorf("%s: %v", test.asker, err)
+			continue
+		}
+		differences, decision, trace := policy.Check(cases[0])
+		if got := strings.Join(differences, "\n"); got != test.want {
+			t.Errorf("%s, %s: got\n%s\nwant\n%s", test.asker, test.expect, got, test.want)
+		}
+		want, wantTrace := policy.Explain(cases[0].Subject, cases[0].Service, cases[0].Requested)
+		if !reflect.DeepEqual(decision, want) || !reflect.DeepEqual(trace, wantTrace) {
+			t.Errorf("%s: Check decides otherwise than Explain", test.asker)
+		}
+	}
+}
+
+// casesText writes cases as a file that has them.
+func casesText(t *testing.T, cases []Case) []byte {
+	t.Helper()
+	var tests []any
+	for _, c := range cases {
+		expect := map[string]any{"granted": append([]string{}, scopeStrings(c.Expected.Granted)...)}
+		if c.Expected.Denied != "" {
+			expect = map[string]any{"denied": c.Expected.Denied}
+		}
+		if c.Expected.Rules != nil {
+			expect["rules"] = c.Expected.Rules
+		}
+		if c.Expected.Reason != "" {
+			expect["reason"] = c.Expected.Reason
+		}
+		test := map[string]any{"name": c.Name, "expect": expect}
+		if c.Service != "" {
+			test["service"] = c.Service
+		}
+		if c.Requested != nil {
+			test["scopes"] = scopeStrings(c.Requested)
+		}
+		if id := c.Subject.Identity; id == nil {
+			test["anonymous"] = true
+		} else {
+			who := map[string]any{"cluster": id.Cluster, "namespace": id.Namespace, "serviceAccount": id.ServiceAccount.Name}
+			if id.Node.Name != "" {
+				who["node"] = id.Node.Name
+			}
+			if id.TokenID != "" {
+				who["tokenID"] = id.TokenID
+			}
+			if c.Subject.Annotations != nil {
+				who["annotations"] = c.Subject.Annotations
+			}
+			if c.Subject.NamespaceLabels != nil {
+				who["namespaceLabels"] = c.Subject.NamespaceLabels
+			}
+			test["identity"] = who
+		}
+		tests = append(tests, test)
+	}
+	text, err := yaml.Marshal(map[string]any{"apiVersion": policyAPIVersion, "kind": casesKind, "tests": tests})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// What was read can be written, and means the same when it is read again.
+func FuzzCases(f *testing.F) {
+	f.Add([]byte(minimalCases))
+	f.Add([]byte(`{"apiVersion":"pullpass.dev/v1alpha1","kind":"AccessPolicyTests","tests":[
+{"name":"a","identity":{"cluster":"c","namespace":"ns","serviceAccount":"s.t","node":"m","tokenID":"t","annotations":{"a.b/c":"x\n"},"namespaceLabels":{"d":""}},"service":"r",
+ "scopes":["repository:h:1/a:pull,push","registry:catalog:*"],"expect":{"granted":["repository:h:1/a:push"],"rules":["r"],"reason":"\u00a0"}},
+{"name":"b","identity":{"cluster":"c","namespace":"ns","serviceAccount":"s","annotations":{},"namespaceLabels":{}},"expect":{"denied":"d"}}]}`))
+	policy := parseText(f, askPolicy)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		cases, err := ParseCases(PolicyFile{Name: "p", Data: data})
+		if err != nil {
+			if cases != nil {
+				t.Errorf("cases beside the error %v", err)
+			}
+			if len(err.Error()) > 1<<20 || strings.ContainsFunc(err.Error(), func(r rune) bool { return r < ' ' && r != '\n' }) && !strings.Contains(err.Error(), "not valid YAML") {
+				t.Errorf("error %q", err)
+			}
+			return
+		}
+		if len(cases) == 0 {
+			t.Error("no tests and no error")
+		}
+		again, err := ParseCases(PolicyFile{Name: "p", Data: casesText(t, cases)})
+		if err != nil || !reflect.DeepEqual(again, cases) {
+			t.Errorf("%v\ngot  %+v\nwant %+v", err, again, cases)
+		}
+		for _, c := range cases {
+			differences, _, _ := policy.Check(c)
+			for _, d := range differences {
+				if strings.ContainsFunc(d, func(r rune) bool { return r < ' ' || '~' < r }) {
+					t.Errorf("not plain: %q", d)
+				}
+			}
+		}
+	})
+}
+
+func TestWithoutAnnotations(t *testing.T) {
+	t.Parallel()
+	policy := parseText(t, `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- {name: plain, subjects: [{clusters: ["*"]}], allow: [{repositories: [a], actions: [pull]}]}
+- {name: asked, subjects: [{clusters: ["eu-*"]}, {namespaces: [a]}], annotation: k, allow: [{repositories: [a], actions: [pull]}]}
+`)
+	const end = ": its ServiceAccounts' annotations are not known without a connection or manifestFiles (clusters[].kubernetes)"
+	want := []string{
+		`rule asked: subjects[0] gets nothing in cluster "eu-1"` + end,
+		`rule asked: subjects[1] gets nothing in cluster "eu-1"` + end,
+		`rule asked: subjects[1] gets nothing in cluster "us"` + end,
+	}
+	if got := policy.WithoutAnnotations([]string{"eu-1", "us"}); !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if got := policy.WithoutAnnotations(nil); got != nil {
+		t.Errorf("without such clusters: %q", got)
+	}
+}
