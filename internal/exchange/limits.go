@@ -41,7 +41,8 @@ func (e *LimitError) Reason() string { return e.reason }
 // comes after everything that refuses an identity as a whole: who holds a
 // revoked or a stolen token must not use up what the pods need.
 func (x *Exchanger) limitServiceAccount(ctx context.Context, id *oidc.Identity) error {
-	wait := x.serviceAccounts.Take(ctx, joined("serviceAccount", id.Cluster, id.Namespace, id.ServiceAccount.Name, id.ServiceAccount.UID))
+	// A caller that hangs up pays all the same, and was not one too many.
+	wait := x.serviceAccounts.Take(context.WithoutCancel(ctx), joined("serviceAccount", id.Cluster, id.Namespace, id.ServiceAccount.Name, id.ServiceAccount.UID))
 	if wait <= 0 {
 		return nil
 	}
@@ -101,8 +102,7 @@ func (l *addressLimit) admit(ctx context.Context, caller Caller, req registryaut
 	return &LimitError{reason: reasonAddressLimit, what: "without a good credential from this address (limits.perAddress)", Wait: wait}
 }
 
-// failed takes what a refused request costs its address. A caller that has gone
-// away in the meantime pays all the same.
+// failed takes what a refused request costs its address.
 func (l *addressLimit) failed(ctx context.Context, caller Caller, event *Event) {
 	if event.Status != http.StatusBadRequest && event.Status != http.StatusUnauthorized {
 		return
@@ -111,12 +111,14 @@ func (l *addressLimit) failed(ctx context.Context, caller Caller, event *Event) 
 		return // it was paid for
 	}
 	if from := network(caller.Address); l.wait(from) <= 0 {
-		l.take(context.WithoutCancel(ctx), from)
+		l.take(ctx, from)
 	}
 }
 
+// take takes one for an address. A caller that hangs up pays all the same, and
+// does not make the address one that has spent its limit.
 func (l *addressLimit) take(ctx context.Context, from netip.Prefix) time.Duration {
-	wait := l.limiter.Take(ctx, joined("address", from.String()))
+	wait := l.limiter.Take(context.WithoutCancel(ctx), joined("address", from.String()))
 	if wait > 0 {
 		l.spent.Add(from, l.now().Add(wait))
 	}

@@ -35,6 +35,9 @@ func (b *buckets) Take(ctx context.Context, key string) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked++
+	if ctx.Err() != nil {
+		return time.Second // nothing was asked, and nobody waits for the answer
+	}
 	now := b.now()
 	full := b.full[key]
 	if full.Before(now) {
@@ -43,9 +46,6 @@ func (b *buckets) Take(ctx context.Context, key string) time.Duration {
 	full = full.Add(b.period)
 	if wait := full.Sub(now) - time.Duration(b.size)*b.period; wait > 0 {
 		return wait
-	}
-	if ctx.Err() != nil {
-		return 0 // as a store that was not asked
 	}
 	b.full[key] = full
 	return 0
@@ -302,6 +302,25 @@ func TestCanceledRequestsTakeFromTheirAddress(t *testing.T) {
 	}
 	if keys := b.keys("7:address"); len(keys) != 1 {
 		t.Errorf("took from %q", keys)
+	}
+}
+
+// A caller who hangs up was not one too many, and those who come after it from
+// its address do not wait for that.
+func TestCanceledRequestsAreNotLimited(t *testing.T) {
+	t.Parallel()
+	r, _ := limited(t, 10, time.Second, nil)
+	token := r.token(t, nil)
+	r.do(t, post(token)) // reads the keys of the issuer
+	for i, request := range []*http.Request{post(token), get("", "repository:public/base:pull")} {
+		ctx, cancel := context.WithCancel(request.Context())
+		cancel()
+		if a := r.do(t, request.WithContext(ctx)); a.status == http.StatusTooManyRequests {
+			t.Errorf("request %d is limited", i)
+		}
+	}
+	if a := r.do(t, get("a.b.c")); a.status != http.StatusUnauthorized {
+		t.Errorf("the next one from the address: status %d", a.status)
 	}
 }
 

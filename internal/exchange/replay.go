@@ -87,7 +87,9 @@ func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller C
 			"or is that of a trusted proxy; let the proxy send X-Forwarded-For, or leave it out of trustedProxies if it is a node"
 		return r.refusal(reasonCallerUnknown)
 	}
-	owner, err := x.owners.Own(ctx, joined(id.Cluster, id.TokenID), r.Caller, id.Expiry)
+	// A caller that hangs up came first all the same, and that it did says nothing
+	// of what keeps the owners.
+	owner, err := x.owners.Own(context.WithoutCancel(ctx), joined(id.Cluster, id.TokenID), r.Caller, id.Expiry)
 	switch {
 	case err != nil:
 		r.Reason, r.Message = ReplayUnavailable, err.Error()

@@ -92,6 +92,35 @@ func TestReplayEnforced(t *testing.T) {
 	}
 }
 
+// patientOwners gives up when nobody waits any more, as a store over a network
+// does.
+type patientOwners struct{ *owners }
+
+func (o patientOwners) Own(ctx context.Context, key, owner string, until time.Time) (string, error) {
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	return o.owners.Own(ctx, key, owner, until)
+}
+
+// A caller that hangs up before the answer was the first one all the same, and
+// that it did is no failure of what keeps the owners.
+func TestCanceledRequestsOwnTheirToken(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *rigConfig) { c.replay, c.owners = exchange.ReplayEnforce, patientOwners{newOwners()} })
+	r.do(t, post(r.token(t, func(c map[string]any) { c["jti"] = "another" }))) // reads the keys of the issuer
+	token := r.token(t, nil)
+	request := from(at("192.0.2.1"), post(token))
+	ctx, cancel := context.WithCancel(request.Context())
+	cancel()
+	if a := r.do(t, request.WithContext(ctx)); a.status != http.StatusOK {
+		t.Errorf("status %d, event %+v", a.status, r.lastEvent(t, 2))
+	}
+	if a := r.do(t, from(at("192.0.2.2"), post(token))); a.status != http.StatusForbidden {
+		t.Errorf("from elsewhere: status %d", a.status)
+	}
+}
+
 func TestReplayAudited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) { c.replay, c.owners = exchange.ReplayAudit, newOwners() })
