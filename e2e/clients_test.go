@@ -91,6 +91,7 @@ func TestClients(t *testing.T) {
 					world.use(t, c, seen.row(r.name, c.name))
 				})
 			}
+			world.checkReplays(t)
 			// A client of the field that Pullpass does not understand, or that makes it fail.
 			for _, event := range world.proxy.Audit(t) {
 				if strings.Contains(event.Message, "could not be read to its end") {
@@ -137,6 +138,7 @@ func startProxy(t *testing.T, w *world, signing pullpass.Signing) *pullpass.Prox
 		Policy:  clientPolicy,
 		Service: service,
 		Signing: signing,
+		State:   pullpass.State{Replay: "enforce"},
 	})
 }
 
@@ -215,6 +217,23 @@ func (w *world) use(t *testing.T, c client, row *row) {
 	row.refused(t, w.proxy, "pull of another team's", c.refusedAccess, func() error { return c.pull(t, s, "team-b/app") })
 	row.refused(t, w.proxy, "push to shared", c.refusedAccess, func() error { return c.push(t, s, "shared/base") })
 	row.refused(t, w.proxy, "login with a token for others", c.refusedLogin, func() error { return c.login(t, w.session(t, foreign)) })
+}
+
+// checkReplays shows that nothing that a client repeats, or does over several connections, is a replay. All clients come from one
+// address here; the same from another one is a replay.
+func (w *world) checkReplays(t *testing.T) {
+	t.Helper()
+	for _, event := range w.proxy.Replays(t) {
+		t.Errorf("a real client's request counts as a replay: %+v, %+v", event, event.Replay)
+	}
+	token := w.token(t, namespace)
+	if answer := w.proxy.Get(t, service, token); answer.Status != http.StatusOK || answer.Audit.Replay == nil {
+		t.Errorf("the first request with a token: status %d, audit %+v", answer.Status, answer.Audit)
+	}
+	answer := w.proxy.Host(t, pullpass.From{Address: "127.0.0.2"}).Ask(t, service, token)
+	if answer.Status != http.StatusForbidden || answer.Audit.Reason != "token_replayed" {
+		t.Errorf("from another address: status %d, audit %+v", answer.Status, answer.Audit)
+	}
 }
 
 // exists asks for the repository's tag as its owner.

@@ -34,7 +34,8 @@ func TestNode(t *testing.T) {
 		testDisruptions(t, s, nodes)
 		testClocks(t, s, nodes)
 	})
-	s.table.add(len(scenarios())+3, "all", "all of it", "", time.Since(start))
+	s.checkReplays(t)
+	s.table.add(len(scenarios())+4, "all", "all of it", "", time.Since(start))
 	t.Log(s.table)
 }
 

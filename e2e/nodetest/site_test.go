@@ -88,6 +88,8 @@ func startSite(t testing.TB) *site {
 		Service: registryName,
 		Signing: pullpass.Signing{ManagedDir: filepath.Join(t.TempDir(), "keys")},
 		Names:   []string{registryName},
+		// Replicas share nothing here: each is the only one that pods are sent to.
+		State: pullpass.State{Replay: "enforce"},
 	}
 	s.proxy = s.startPullpass(t)
 	s.relay = relay.Start(t, tokenAddress, s.proxy.Address())
@@ -106,6 +108,36 @@ func (s *site) startPullpass(t testing.TB) *pullpass.Proxy {
 	proxy := pullpass.Start(t, s.ca, s.config)
 	await(t, podLimit, "Pullpass is ready", func() bool { ready, _ := proxy.Ready(t); return ready })
 	return proxy
+}
+
+// checkReplays shows that nothing that nodes do is a replay: the two requests of a pull, what is repeated, and one token for
+// several pulls. The callers are nodes, by their certificates: all come from one address. The tokens that the tests present from
+// elsewhere are refused because that is no proof of the node, before anybody asks who came first.
+func (s *site) checkReplays(t testing.TB) {
+	t.Helper()
+	first := map[string]bool{} // by the token
+	used := 0
+	for _, proxy := range append(s.retired, s.proxy) {
+		for _, e := range proxy.Replays(t) {
+			t.Errorf("a replay: %+v, %+v", e, e.Replay)
+		}
+		for _, e := range proxy.Audit(t) {
+			if e.Replay == nil {
+				continue
+			}
+			if !strings.HasPrefix(e.Replay.Caller, "node/"+e.Node.Name+"/") {
+				t.Errorf("the caller is not the node: %+v, %+v", e, e.Replay)
+			}
+			if first[e.CredentialID] {
+				used++
+			}
+			first[e.CredentialID] = true
+		}
+	}
+	if used == 0 {
+		t.Errorf("%d tokens, and none was presented again", len(first))
+	}
+	s.table.add(len(scenarios())+3, "all", "tokens that count for their first caller alone", fmt.Sprintf("%d, presented %d times again by the same", len(first), used), 0)
 }
 
 // startNodes runs a node with each containerd.

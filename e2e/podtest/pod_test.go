@@ -2,6 +2,7 @@ package podtest
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,8 +24,29 @@ func TestPods(t *testing.T) {
 	}
 	s.testRefusedVolumes(t, drivers, own, other)
 	s.testRenewal(t, clients, volumes, own)
+	s.checkReplays(t)
 	s.testProof(t, clients.documented, volumes[0], own)
 	t.Logf("what was seen\n%s%s in all", s.table.String(), time.Since(s.begin).Round(time.Second/10))
+}
+
+// checkReplays shows that nothing that a pod, a driver or the node does is a replay: each has tokens of its own. The node is known
+// by its certificate, and the others by an address, which is the same for all here.
+func (s *site) checkReplays(t *testing.T) {
+	t.Helper()
+	for _, e := range s.proxy.Replays(t) {
+		t.Errorf("a replay: %+v, %+v", e, e.Replay)
+	}
+	callers := map[string]int{}
+	for _, e := range s.proxy.Audit(t) {
+		if e.Replay != nil {
+			kind, _, _ := strings.Cut(e.Replay.Caller, "/")
+			callers[kind]++
+		}
+	}
+	if callers["node"] == 0 || callers["address"] == 0 {
+		t.Errorf("callers by kind: %v, want some of both", callers)
+	}
+	s.saw("tokens that count for their first caller alone", "presented by %v, and none by another", callers)
 }
 
 // The kubelet renews the tokens, and clients and drivers use the new ones while their pods run on.

@@ -87,6 +87,7 @@ func startSite(t testing.TB) *site {
 		Service: registryName,
 		Signing: pullpass.Signing{ManagedDir: filepath.Join(t.TempDir(), "keys")},
 		Names:   []string{registryName},
+		State:   pullpass.State{Replay: "enforce"},
 	}
 	s.proxy = s.startPullpass(t)
 	s.relay = relay.Start(t, tokenAddress, s.proxy.Address())
