@@ -20,11 +20,13 @@
 //	TestPods                  registry clients in pods, and CSI drivers: as docs/in-pod.md and docs/csi.md show, with tokens that
 //	                          the kubelet renews
 //
-// Package charttest, in the same way, tests the Helm chart, each of these with many sets of values:
+// Package charttest, in the same way, tests the Helm chart, with many sets of values:
 //
 //	TestGolden, TestNotes     what Helm makes of them, and what it says
 //	TestMistakes, TestRights  values that are refused; the rights of deploy/kubernetes/rbac.yaml and no others
 //	TestCheck                 "pullpass check" with the files of the pod
+//	TestCluster               a real API server accepts all of it; docs/install.md, step by step; upgrades, a drain and a rollback
+//	                          while pods pull; what is left after an uninstall
 //
 // Package replicatest has, too:
 //
@@ -36,7 +38,7 @@
 //	programs   finds Debian's programs, builds the others and keeps them in a cache
 //	process    starts, watches and stops a program
 //	certs      keys and certificates
-//	cluster    etcd, kube-apiserver, controllers; TokenRequest, rights, and ways to fail
+//	cluster    etcd, kube-apiserver, controllers, scheduler; TokenRequest, rights, and ways to fail
 //	issuer     a cluster's issuer without the cluster
 //	registry   a distribution registry
 //	pullpass   "pullpass serve", its answers and its audit lines
@@ -46,7 +48,8 @@
 //	redis      one server, Sentinels or a Cluster, and redis-cli
 //
 // The directories kubernetes, containerd, etcd, helm and distribution are modules of their own that only say which version to build, so that
-// neither the product nor these tests depend on them. So is csidriver, the driver of podtest.
+// neither the product nor these tests depend on them. So are csidriver, the driver of podtest, and crds, which names whose definitions
+// of custom resources charttest uses.
 //
 // Nothing here is skipped: a part that is missing fails the test and says how to get it. The first run builds Kubernetes and
 // containerd, which takes minutes; later runs take it from the cache. "go test -v" shows the tables of clients and operations, of pods, and of faults.

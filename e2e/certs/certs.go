@@ -75,15 +75,23 @@ func (ca *CA) Pool() *x509.CertPool {
 	return pool
 }
 
-// Server issues a certificate for a server on localhost and 127.0.0.1, and under other host names.
+// Server issues a certificate for a server on localhost and 127.0.0.1, and under other host names and addresses.
 func (ca *CA) Server(t testing.TB, name string, hosts ...string) Pair {
 	t.Helper()
-	return ca.issue(t, name, &x509.Certificate{
+	template := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: name},
-		DNSNames:    append([]string{"localhost"}, hosts...),
+		DNSNames:    []string{"localhost"},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	})
+	}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	return ca.issue(t, name, template)
 }
 
 // Client issues a client certificate: Kubernetes reads the user from its common name and the groups from its organizations.

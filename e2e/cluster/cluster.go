@@ -16,8 +16,10 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/isolate"
 	"github.com/pullpass/pullpass/e2e/process"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/relay"
 )
 
 // startLimit is for each program. kube-apiserver needs 3 s on a machine that is not busy.
@@ -64,7 +66,7 @@ func StartWith(t testing.TB, key certs.RSAKey, options Options) *Cluster {
 		signing: key, trusted: []certs.RSAKey{key},
 	}
 	c.Issuer = "https://" + c.address
-	c.serving = c.CA.Server(t, "kube-apiserver")
+	c.serving = c.CA.Server(t, "kube-apiserver", isolate.ServiceAddress)
 	c.Admin = c.CA.Client(t, "admin", "system:masters")
 	c.admin = c.client(t, c.Admin)
 	c.startEtcd(t)
@@ -177,11 +179,28 @@ func (c *Cluster) StartTokenController(t testing.TB, key certs.RSAKey) {
 	c.startControllers(t, key, "serviceaccount-token-controller")
 }
 
-// StartControllers runs what a cluster with nodes needs: the token controller, and those that give each namespace its
-// ServiceAccount default, and the CA that its pods trust.
-func (c *Cluster) StartControllers(t testing.TB, key certs.RSAKey) {
+// StartControllers runs what a cluster with nodes needs: the token controller, those that give each namespace its
+// ServiceAccount default, and the CA that its pods trust, and more.
+func (c *Cluster) StartControllers(t testing.TB, key certs.RSAKey, more ...string) {
 	t.Helper()
-	c.startControllers(t, key, "serviceaccount-token-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller")
+	c.startControllers(t, key, append(more, "serviceaccount-token-controller", "serviceaccount-controller", "root-ca-certificate-publisher-controller")...)
+}
+
+// StartScheduler runs the scheduler.
+func (c *Cluster) StartScheduler(t testing.TB) {
+	t.Helper()
+	cert := c.CA.Client(t, "system:kube-scheduler")
+	kubeconfig := filepath.Join(c.dir, "scheduler.kubeconfig")
+	c.Kubeconfig(t, kubeconfig, cert.CertFile, cert.KeyFile)
+	scheduler := process.Start(t, exec.Command(programs.KubeScheduler(t), "--kubeconfig="+kubeconfig, "--leader-elect=false", "--secure-port=0"))
+	t.Cleanup(func() { scheduler.Kill(t) }) // without leader election, it ends with an error in any case
+}
+
+// ServePods lets pods reach the API server at the address that they are told, that of the Service kubernetes. The tests have to
+// run inside namespaces of package isolate, and no kube-proxy runs there.
+func (c *Cluster) ServePods(t testing.TB) {
+	t.Helper()
+	relay.Start(t, isolate.ServiceAddress+":443", c.address)
 }
 
 func (c *Cluster) startControllers(t testing.TB, key certs.RSAKey, names ...string) {

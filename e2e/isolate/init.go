@@ -11,6 +11,9 @@ import (
 // Addresses are those of the nodes: a kubelet refuses one of loopback.
 func Addresses() []string { return []string{"10.99.0.1", "10.99.0.2"} }
 
+// ServiceAddress is that of the Service kubernetes, the first of the API server's --service-cluster-ip-range.
+const ServiceAddress = "10.96.0.1"
+
 // initialize is process 1: it returns the exit code of the tests.
 func initialize() (int, error) {
 	work := os.Getenv(workVariable)
@@ -78,7 +81,7 @@ func mount(source, target, kind string, flags uintptr, data string) error {
 
 func network() error {
 	commands := [][]string{{"link", "set", "lo", "up"}}
-	for _, address := range Addresses() {
+	for _, address := range append(Addresses(), ServiceAddress) {
 		commands = append(commands, []string{"address", "add", address + "/32", "dev", "lo"})
 	}
 	for _, args := range commands {

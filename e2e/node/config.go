@@ -64,7 +64,11 @@ disabled_plugins = ['io.containerd.internal.v1.opt', 'io.containerd.snapshotter.
 `
 
 	// loopback alone makes containerd report a network; all pods have hostNetwork.
-	networkConfig = `{"cniVersion": "1.0.0", "name": "e2e", "plugins": [{"type": "loopback"}]}`
+	noNetwork = `{"cniVersion": "1.0.0", "name": "e2e", "plugins": [{"type": "loopback"}]}`
+
+	// A bridge of the node, by which pods and the machine reach each other.
+	podNetwork = `{"cniVersion": "1.0.0", "name": "e2e", "plugins": [{"type": "bridge", "bridge": "%s", "isGateway": true,
+  "ipam": {"type": "host-local", "dataDir": "/run/containerd/addresses", "ranges": [[{"subnet": "%s"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`
 
 	kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -98,6 +102,14 @@ evictionHard: {memory.available: "0%%", nodefs.available: "0%%", imagefs.availab
 logging: {verbosity: 5}
 `
 )
+
+func (n *Node) networkConfig() string {
+	if n.config.PodNetwork == "" {
+		return noNetwork
+	}
+	// The name of a network interface has 15 characters at most.
+	return fmt.Sprintf(podNetwork, fmt.Sprintf("br%.13s", n.config.Name), n.config.PodNetwork)
+}
 
 func (n *Node) containerdConfig() string {
 	config := containerdConfig

@@ -42,6 +42,8 @@ type Config struct {
 	// Registry is its host, as in the names of images, and CA signed its certificate and that of Pullpass.
 	Registry string
 	CA       *certs.CA
+	// PodNetwork is the network of its pods; empty: they must have hostNetwork.
+	PodNetwork string
 	// Providers are more entries of providers in the CredentialProviderConfig.
 	Providers string
 	// Plugins are more files in the directory of plugins.
@@ -60,6 +62,7 @@ type Plugin struct {
 type Node struct {
 	config  Config
 	dir     string
+	bin     string // directory of containerd
 	view    *view
 	kubelet *process.Process
 }
@@ -78,28 +81,36 @@ func Start(t testing.TB, config Config) *Node {
 func (n *Node) startContainerd(t testing.TB) {
 	t.Helper()
 	n.view.write(t, "/etc/containerd/config.toml", n.containerdConfig(), 0o644)
-	n.view.write(t, "/etc/containerd/cni/10-e2e.conflist", networkConfig, 0o644)
+	n.view.write(t, "/etc/containerd/cni/10-e2e.conflist", n.networkConfig(), 0o644)
 	program := programs.Containerd(t)
 	if n.config.OldContainerd {
 		program = programs.OldContainerd(t)
 	}
 	cmd := n.view.command(program, "--config=/etc/containerd/config.toml")
 	// containerd finds its shim through PATH; those of different versions do not fit.
-	bin := filepath.Dir(program)
-	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+	n.bin = filepath.Dir(program)
+	cmd.Env = append(os.Environ(), "PATH="+n.bin+":"+os.Getenv("PATH"))
 	containerd := process.Start(t, cmd)
-	ctr := func(ctx context.Context, args ...string) error {
-		cmd := n.view.command(filepath.Join(bin, "ctr"), append([]string{"--address=/run/containerd/containerd.sock", "--namespace=k8s.io"}, args...)...)
-		if output, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("ctr %v: %w: %s", args, err, output)
-		}
-		return ctx.Err()
-	}
-	containerd.Await(t, startLimit, func(ctx context.Context) error { return ctr(ctx, "version") })
+	containerd.Await(t, startLimit, func(ctx context.Context) error { return n.ctr(ctx, "version") })
 	archive := filepath.Join(n.dir, "pause.tar")
 	saveImage(t, archive, sandboxImage)
-	check(t, ctr(t.Context(), "images", "import", archive))
-	check(t, ctr(t.Context(), "images", "label", sandboxImage, "io.cri-containerd.image=managed", "io.cri-containerd.pinned=pinned"))
+	n.ImportImage(t, archive, sandboxImage)
+	check(t, n.ctr(t.Context(), "images", "label", sandboxImage, "io.cri-containerd.pinned=pinned"))
+}
+
+// ImportImage puts the image of an archive on the node, as if it had been pulled.
+func (n *Node) ImportImage(t testing.TB, archive, name string) {
+	t.Helper()
+	check(t, n.ctr(t.Context(), "images", "import", archive))
+	check(t, n.ctr(t.Context(), "images", "label", name, "io.cri-containerd.image=managed"))
+}
+
+func (n *Node) ctr(ctx context.Context, args ...string) error {
+	cmd := n.view.command(filepath.Join(n.bin, "ctr"), append([]string{"--address=/run/containerd/containerd.sock", "--namespace=k8s.io"}, args...)...)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("ctr %v: %w: %s", args, err, output)
+	}
+	return ctx.Err()
 }
 
 // configure does what docs/kubelet.md says, with what Pullpass prints.

@@ -1,7 +1,7 @@
 // Package programs finds or builds the programs that the end-to-end tests run.
 //
 //   - Debian's (an old etcd, skopeo, podman, docker-registry) are looked up in PATH; install.sh installs them.
-//   - kube-apiserver, kube-controller-manager, kubelet, kubectl, containerd, etcd, helm and the distribution registry are built from
+//   - kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl, containerd, etcd, helm and the distribution registry are built from
 //     modules of their own (e2e/kubernetes, e2e/containerd, e2e/etcd, e2e/helm, e2e/distribution), once per version: the programs are
 //     kept in a cache directory, $PULLPASS_E2E_CACHE or pullpass-e2e in the user's cache directory.
 //   - The project's own are built on every run; Go's build cache makes that quick.
@@ -41,6 +41,11 @@ func KubeAPIServer(t testing.TB) string {
 func KubeControllerManager(t testing.TB) string {
 	t.Helper()
 	return tool{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", ldflags: kubernetesVersion}.build(t)
+}
+
+func KubeScheduler(t testing.TB) string {
+	t.Helper()
+	return tool{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", ldflags: kubernetesVersion}.build(t)
 }
 
 func Kubelet(t testing.TB) string {

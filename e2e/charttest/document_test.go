@@ -1,0 +1,73 @@
+package charttest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/e2e/programs"
+)
+
+// manual is docs/install.md, read and done step by step in a directory.
+type manual struct {
+	directory string
+	blocks    []string // with the language in the first line
+}
+
+func openManual(t testing.TB) *manual {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(programs.Checkout(t), "docs", "install.md"))
+	check(t, err)
+	m := &manual{directory: t.TempDir()}
+	for i, part := range strings.Split(string(content), "```") {
+		if i%2 == 1 {
+			m.blocks = append(m.blocks, part)
+		}
+	}
+	return m
+}
+
+// block is the only one of a language that holds a text.
+func (m *manual) block(t testing.TB, language, text string) string {
+	t.Helper()
+	var found []string
+	for _, block := range m.blocks {
+		if content, ok := strings.CutPrefix(block, language+"\n"); ok && strings.Contains(content, text) {
+			found = append(found, content)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("docs/install.md has %d blocks of %s with %q, want one", len(found), language, text)
+	}
+	return found[0]
+}
+
+// do runs the commands that hold a text, and returns what they print. more is added to the last one.
+func (s *site) do(t testing.TB, m *manual, text string, more ...string) string {
+	t.Helper()
+	commands := strings.TrimSpace(m.block(t, "sh", text) + " " + strings.Join(more, " "))
+	commands = strings.ReplaceAll(commands, " deploy/helm/pullpass ", " "+chart(t)+" ")
+	return s.run(t, "sh", "-euc", "cd "+m.directory+"\n"+commands)
+}
+
+func (m *manual) write(t testing.TB, name, content string) {
+	t.Helper()
+	check(t, os.WriteFile(filepath.Join(m.directory, name), []byte(content), 0o600))
+}
+
+func (m *manual) read(t testing.TB, name string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(m.directory, name))
+	check(t, err)
+	return string(content)
+}
+
+// replace replaces the only occurrence of old.
+func replace(t testing.TB, text, old, with string) string {
+	t.Helper()
+	if strings.Count(text, old) != 1 {
+		t.Fatalf("%q is there %d times, want once, in:\n%s", old, strings.Count(text, old), text)
+	}
+	return strings.Replace(text, old, with, 1)
+}

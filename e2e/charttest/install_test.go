@@ -1,0 +1,144 @@
+package charttest
+
+import (
+	"crypto/tls"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/isolate"
+	"github.com/pullpass/pullpass/e2e/node"
+	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/registry"
+)
+
+// The names of docs/install.md.
+const (
+	registryName = "registry.example.com"
+	realm        = "https://" + registryName + ":8443/token"
+	namespace    = "pullpass"
+	builders     = "builders" // of those who push
+)
+
+// installation is what docs/install.md leads to.
+type installation struct {
+	*site
+	*manual
+	ca         *certs.CA // of the registry and the token endpoint
+	nodes      []*node.Node
+	builder    *http.Transport // presents the certificate of a node
+	token      string          // of a pod on that node that may push
+	otherToken string          // of a pod of team-b there
+}
+
+// install does what docs/install.md says, and changes what is different here: the addresses of the API server, and nodes that have
+// to prove who they are.
+func (s *site) install(t testing.TB) *installation {
+	t.Helper()
+	i := &installation{site: s, manual: openManual(t), ca: certs.NewCA(t, "registry-ca")}
+	check(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+registryName+"\n"), 0o644))
+	nodeCA := s.run(t, "kubectl", "get", "configmap", "--namespace=kube-system", "extension-apiserver-authentication", "--output=jsonpath={.data.client-ca-file}")
+	values := i.block(t, "yaml", "# values.yaml")
+	values = replace(t, values, "https://kubernetes.default.svc.cluster.local #", s.Issuer+" #")
+	values = replace(t, values, "    discovery: #", "    discovery:\n      jwksURL: https://"+isolate.ServiceAddress+"/openid/v1/jwks #")
+	values = replace(t, values, "    kubernetes: {inCluster: true}\n", "    kubernetes: {inCluster: true}\n    node: {proof: {mode: enforce, methods: [certificate], clientCAFile: node-ca.crt}}\n")
+	values += "  - {name: builders, subjects: [{namespaces: [" + builders + "]}], allow: [{repositories: ['**'], actions: [pull, push]}]}\n" +
+		"files:\n  node-ca.crt: |\n    " + strings.ReplaceAll(strings.TrimSpace(nodeCA), "\n", "\n    ") + "\nshutdownDelay: 3\n"
+	i.write(t, "values.yaml", values)
+	i.startNodes(t)
+
+	serving := i.ca.Server(t, "pullpass", registryName)
+	for file, path := range map[string]string{"tls.crt": serving.CertFile, "tls.key": serving.KeyFile} {
+		content, err := os.ReadFile(path)
+		check(t, err)
+		i.write(t, file, string(content))
+	}
+	i.do(t, i.manual, "openssl req -x509")
+	s.saw("certificates and keys", "")
+	i.do(t, i.manual, "helm install")
+	s.saw("helm install", "")
+	i.route(t)
+	i.startRegistry(t)
+	i.startBuilder(t)
+	return i
+}
+
+// startNodes runs a node with each containerd, configured as what was not yet installed will say.
+func (i *installation) startNodes(t testing.TB) {
+	t.Helper()
+	rendered := parse(t, i.run(t, "helm", "template", "pullpass", chart(t), "--namespace="+namespace, "--values="+filepath.Join(i.directory, "values.yaml")))
+	i.write(t, "pullpass.yaml", rendered.named("ConfigMap", "pullpass").Text("data", "pullpass.yaml"))
+	archive := programs.PullpassImage(t, image)
+	for n, address := range isolate.Addresses() {
+		started := node.Start(t, node.Config{
+			Name: []string{"containerd-2", "containerd-1"}[n], Address: address, OldContainerd: n == 1,
+			PodNetwork: []string{"10.98.1.0/24", "10.98.2.0/24"}[n],
+			Cluster:    i.Cluster, Pullpass: &pullpass.Proxy{ConfigFile: filepath.Join(i.directory, "pullpass.yaml")}, Registry: registryName, CA: i.ca,
+		})
+		started.ImportImage(t, archive, image)
+		i.nodes = append(i.nodes, started)
+	}
+	i.saw("two nodes are ready", "")
+}
+
+func (i *installation) startRegistry(t testing.TB) {
+	t.Helper()
+	printed := i.do(t, i.manual, " registry-config ")
+	for _, line := range []string{"realm: \"" + realm + "\"", "service: \"" + registryName + "\"", "issuer: \"" + pullpass.Issuer + "\"", "rootcertbundle:"} {
+		if !strings.Contains(printed, "\n    "+line) {
+			t.Errorf("registry-config has no line %q:\n%s", line, printed)
+		}
+	}
+	registry.Start(t, i.ca, registry.Config{
+		Program: programs.Distribution(t), Address: "127.0.0.1:443", Names: []string{registryName}, Realm: realm,
+		Service: registryName, Issuer: pullpass.Issuer, RootCertBundle: []byte(i.read(t, "signing-ca.crt")),
+	})
+	printed = i.do(t, i.manual, " kubelet-config ")
+	for _, n := range i.nodes {
+		for _, place := range []string{"/etc/pullpass/credential-provider.yaml", "/etc/containerd/certs.d/" + registryName + "/hosts.toml"} {
+			content, err := os.ReadFile(n.Path(place))
+			check(t, err)
+			for line := range strings.Lines(string(content)) {
+				if !strings.Contains(printed, strings.TrimPrefix(line, "ca = ")) {
+					t.Errorf("%s of %s has the line %q, which kubelet-config does not print in the pod", place, n.Name(), line)
+				}
+			}
+		}
+	}
+	i.saw("registry-config and kubelet-config in a pod", "")
+}
+
+// startBuilder is a pod that may push. It runs on no kubelet; its token and the certificate of its node are all that is needed.
+func (i *installation) startBuilder(t testing.TB) {
+	t.Helper()
+	i.CreateNode(t, "build-1", nil)
+	token := func(namespace string) string {
+		i.CreateNamespace(t, namespace, nil)
+		i.CreateServiceAccount(t, namespace, "builder", nil)
+		return i.Token(t, cluster.PodToken(i.CreatePod(t, namespace, "build", "builder", "build-1"), registryName))
+	}
+	i.token, i.otherToken = token(builders), token("team-b")
+	certificate := i.CA.Client(t, "system:node:build-1", "system:nodes").TLS(t)
+	i.builder = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: i.ca.Pool(), Certificates: []tls.Certificate{certificate}}}
+	t.Cleanup(i.builder.CloseIdleConnections)
+}
+
+// push puts an image into a repository, and returns its name.
+func (i *installation) push(t testing.TB, repository string) string {
+	t.Helper()
+	image := registryName + "/" + repository + ":v1"
+	reference, err := name.NewTag(image)
+	check(t, err)
+	check(t, remote.Write(reference, node.Image(t, repository), remote.WithContext(t.Context()), remote.WithTransport(i.builder),
+		remote.WithAuth(&authn.Basic{Username: "serviceaccount", Password: i.token})))
+	return image
+}

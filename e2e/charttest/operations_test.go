@@ -1,0 +1,233 @@
+package charttest
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/isolate"
+)
+
+// The document's last step: a pod runs from a private image with nothing but its ServiceAccount.
+func (i *installation) testFirstPull(t *testing.T) {
+	i.push(t, "team-a/web")
+	i.do(t, i.manual, "kubectl run")
+	i.saw("the first pull", "as docs/install.md says")
+}
+
+// testOperations changes Pullpass while pods pull through it.
+func (i *installation) testOperations(t *testing.T) {
+	var images []string
+	for n := range 100 {
+		images = append(images, i.push(t, fmt.Sprintf("team-a/app-%d", n)))
+	}
+	i.saw("images pushed", "%d", len(images))
+	p := i.startPulls(t, images)
+	first := i.pods(t)
+	if len(first) != 2 {
+		t.Errorf("pods %q, want two", first)
+	}
+	same := func(what string) {
+		t.Helper()
+		if now := i.pods(t); !slices.Equal(now, first) {
+			t.Errorf("%s: new pods %q, before %q", what, now, first)
+		}
+	}
+
+	i.testPolicy(t)
+	same("a new policy")
+	i.testNewKey(t)
+	same("a new key")
+
+	_, err := i.tryUpgrade(t, "--set=policy.rules[0].allow[0].actions[0]=pul")
+	if err == nil || !strings.Contains(err.Error(), `/etc/pullpass/config/policy.yaml: rules[0].allow[0].actions[0]: \"pul\" is not an action`) {
+		t.Errorf("an upgrade with a faulty policy: %v", err)
+	}
+	same("a refused upgrade")
+	i.saw("helm upgrade: a faulty policy", "refused, and why")
+
+	i.upgrade(t, "--values=policy.yaml", "--set=config.limits.perAddress.burst=2000")
+	if now := i.pods(t); slices.ContainsFunc(now, func(pod string) bool { return slices.Contains(first, pod) }) {
+		t.Errorf("pods %q go on with the configuration of before: %q", now, first)
+	}
+	i.saw("helm upgrade: a new configuration", "new pods")
+
+	i.upgrade(t, "--values=policy.yaml", "--set=config.limits.perAddress.burst=2000,replicas=3")
+	i.saw("helm upgrade: two replicas become three", "%d pods", len(i.pods(t)))
+
+	i.evict(t)
+
+	i.run(t, "helm", "rollback", "pullpass", "1", "--namespace="+namespace, "--wait")
+	await(t, "the policy of before counts", func() bool { return !i.sharedGranted(t) })
+	i.saw("helm rollback to what was installed", "%d pods, and the policy of before", len(i.pods(t)))
+	p.finish(t)
+}
+
+// testPolicy lets another team pull what it could not.
+func (i *installation) testPolicy(t *testing.T) {
+	image := i.push(t, "shared/base")
+	if i.sharedGranted(t) {
+		t.Error("team-b may pull what no rule allows")
+	}
+	i.write(t, "policy.yaml", "policy: {rules: [{name: all, subjects: [{namespaces: ['*']}], allow: [{repositories: ['**'], actions: [pull, push]}]}]}")
+	i.upgrade(t, "--values=policy.yaml")
+	i.saw("helm upgrade: a new policy", "")
+	await(t, "the new policy counts", func() bool { return i.sharedGranted(t) })
+	pod := i.Create(t, "/api/v1/namespaces/team-b/pods", cluster.Object{
+		"metadata": cluster.Object{"name": "shared"}, "spec": cluster.Object{"containers": []cluster.Object{{"name": "c", "image": image}}},
+	})
+	i.awaitRunning(t, pod)
+	i.saw("the new policy counts", "without a restart")
+}
+
+// sharedGranted asks as team-b.
+func (i *installation) sharedGranted(t testing.TB) bool {
+	t.Helper()
+	body, err := i.ask(t.Context(), i.otherToken, "shared/base")
+	check(t, err)
+	return strings.Contains(part(t, body.Token, 1), "shared/base")
+}
+
+// testNewKey replaces the key that signs, as docs/install.md made it, below the CA that the registry trusts.
+func (i *installation) testNewKey(t *testing.T) {
+	header := func() string {
+		body, err := i.ask(t.Context(), i.token, "team-a/web")
+		check(t, err)
+		return part(t, body.Token, 0)
+	}
+	before := header()
+	commands := i.block(t, "sh", "openssl req -x509")
+	commands = commands[strings.Index(commands, "openssl req -newkey"):]
+	commands = strings.TrimSpace(commands) + " --dry-run=client --output=yaml | kubectl apply --server-side --force-conflicts --filename=-"
+	i.run(t, "sh", "-euc", "cd "+i.directory+"\n"+commands)
+	await(t, "the new key signs", func() bool { return header() != before })
+	i.saw("another signing key in the Secret", "signs without a restart")
+}
+
+// testHostNetwork moves Pullpass into the network of a node. The two nodes here have one network, so there is room for one pod.
+func (i *installation) testHostNetwork(t *testing.T) {
+	i.upgrade(t, "--set=hostNetwork=true,networkPolicy.enabled=false,ports.public=9443,ports.admin=9091,replicas=1")
+	await(t, "the endpoint is at a node's address", func() bool {
+		ready := i.endpoints(t)
+		return len(ready) == 1 && slices.Contains(isolate.Addresses(), strings.TrimSuffix(ready[0], ":9443"))
+	})
+	image := i.push(t, "team-a/last")
+	i.awaitRunning(t, i.Create(t, "/api/v1/namespaces/team-a/pods", cluster.Object{
+		"metadata": cluster.Object{"name": "last"}, "spec": cluster.Object{"containers": []cluster.Object{{"name": "c", "image": image}}},
+	}))
+	i.saw("helm upgrade: in the network of a node", "pulls go there")
+}
+
+// testNotes does what the chart says next.
+func (i *installation) testNotes(t *testing.T) {
+	notes := i.run(t, "helm", "get", "notes", "pullpass", "--namespace="+namespace)
+	notes = strings.NewReplacer("HOST", registryName, "NAMESPACE/SERVICEACCOUNT", "team-a/default", "repository:NAME", "repository:team-a/web").Replace(notes)
+	done := 0
+	for line := range strings.Lines(notes) {
+		if command, ok := strings.CutPrefix(line, "  "); ok {
+			i.run(t, "sh", "-euc", command)
+			done++
+		}
+	}
+	if done != 4 {
+		t.Errorf("%d commands in\n%s", done, notes)
+	}
+	i.saw("what helm install says next", "%d commands", done)
+}
+
+func (i *installation) upgrade(t testing.TB, args ...string) {
+	t.Helper()
+	if _, err := i.tryUpgrade(t, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (i *installation) tryUpgrade(t testing.TB, args ...string) (string, error) {
+	t.Helper()
+	command := []string{"helm", "upgrade", "pullpass", chart(t), "--namespace=" + namespace, "--wait", "--values=" + filepath.Join(i.directory, "values.yaml")}
+	for _, arg := range args {
+		command = append(command, strings.Replace(arg, "--values=", "--values="+i.directory+"/", 1))
+	}
+	return i.try(t, command...)
+}
+
+// pods are the names of those of Pullpass that are not about to end.
+func (i *installation) pods(t testing.TB) (names []string) {
+	t.Helper()
+	for _, pod := range list(i.Get(t, "/api/v1/namespaces/"+namespace+"/pods?labelSelector=app.kubernetes.io%2Fname%3Dpullpass"), "items") {
+		if pod.Text("metadata", "deletionTimestamp") == "" {
+			names = append(names, pod.Name())
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// evict evicts all pods at once, as draining their nodes would: one may go, and the others only when another has come.
+func (i *installation) evict(t testing.TB) {
+	t.Helper()
+	var evicted, kept int
+	for _, pod := range i.pods(t) {
+		_, err := i.Try(t.Context(), "POST", "/api/v1/namespaces/"+namespace+"/pods/"+pod+"/eviction", cluster.Object{
+			"apiVersion": "policy/v1", "kind": "Eviction", "metadata": cluster.Object{"name": pod},
+		})
+		switch {
+		case err == nil:
+			evicted++
+		case strings.Contains(err.Error(), "disruption budget"):
+			kept++
+		default:
+			t.Error(err)
+		}
+	}
+	if evicted != 1 || kept != 2 {
+		t.Errorf("%d pods were evicted and %d were not, want 1 and 2", evicted, kept)
+	}
+	i.saw("eviction of all pods at once", "%d of %d", evicted, evicted+kept)
+	i.run(t, "kubectl", "rollout", "status", "--namespace="+namespace, "deploy/pullpass")
+}
+
+// testUninstall finds nothing of the release after its end.
+func (i *installation) testUninstall(t *testing.T) {
+	release := func() []string {
+		return i.objects(t, "--all-namespaces", "--selector=app.kubernetes.io/instance=pullpass")
+	}
+	before := release()
+	if len(before) < 15 {
+		t.Errorf("only these objects of the release are found while it runs: %q", before)
+	}
+	i.run(t, "helm", "uninstall", "pullpass", "--namespace="+namespace, "--wait")
+	i.saw("helm uninstall", "%d objects before", len(before))
+	await(t, "all objects are gone", func() bool { return len(release()) == 0 })
+	var left []string
+	for _, object := range i.objects(t, "--all-namespaces") {
+		if strings.Contains(object, "pullpass") {
+			left = append(left, object)
+		}
+	}
+	// What the administrator made.
+	if want := []string{"namespace/pullpass", "secret/pullpass-serving", "secret/pullpass-signing"}; !slices.Equal(left, want) {
+		t.Errorf("left are %q, want %q", left, want)
+	}
+	i.saw("what is left", "%q", left)
+}
+
+// objects are the names of all objects that a selection of kubectl finds, but for events and those that controllers make of others.
+func (i *installation) objects(t testing.TB, selection ...string) (names []string) {
+	t.Helper()
+	var kinds []string
+	for kind := range strings.Lines(i.run(t, "kubectl", "api-resources", "--verbs=list", "--output=name")) {
+		if kind = strings.TrimSpace(kind); kind != "events" && kind != "events.events.k8s.io" && kind != "componentstatuses" {
+			kinds = append(kinds, kind)
+		}
+	}
+	output := i.run(t, append([]string{"kubectl", "get", strings.Join(kinds, ","), "--ignore-not-found", "--output=name"}, selection...)...)
+	for name := range strings.Lines(output) {
+		names = append(names, strings.TrimSpace(name))
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,67 @@
+package programs
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// CustomResources are the files with the definitions (CRDs) that others publish and that our objects need, as the module e2e/crds
+// names them.
+func CustomResources(t testing.TB) []string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json")
+	cmd.Dir = filepath.Join(e2eDir(t), "crds")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	output, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go mod download in %s: %v: %s%s", cmd.Dir, err, output, &stderr)
+	}
+	directories := map[string]string{}
+	for decoder := json.NewDecoder(bytes.NewReader(output)); ; {
+		var module struct{ Path, Dir string }
+		err := decoder.Decode(&module)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		directories[module.Path] = module.Dir
+	}
+	certManager := filepath.Join(directories["github.com/cert-manager/cert-manager"], "deploy", "crds")
+	prometheus := filepath.Join(directories["github.com/prometheus-operator/prometheus-operator"], "example", "prometheus-operator-crd")
+	return []string{
+		filepath.Join(certManager, "cert-manager.io_certificates.yaml"),
+		filepath.Join(certManager, "cert-manager.io_issuers.yaml"),
+		filepath.Join(prometheus, "monitoring.coreos.com_servicemonitors.yaml"),
+		filepath.Join(prometheus, "monitoring.coreos.com_prometheusrules.yaml"),
+	}
+}
+
+// PullpassImage is an archive with the project's image under the given name, as "make image" makes it, for this machine alone.
+func PullpassImage(t testing.TB, name string) string {
+	t.Helper()
+	image, binary := project(t, Checkout(t), "image", "./deploy/image"), Pullpass(t)
+	directory := filepath.Dir(image)
+	roots, err := exec.CommandContext(t.Context(), project(t, Checkout(t), "roots", "./deploy/image/roots")).Output()
+	if err != nil {
+		t.Fatalf("deploy/image/roots: %v", err)
+	}
+	rootsFile, archive := filepath.Join(directory, "ca-certificates.crt"), filepath.Join(directory, "pullpass-image.tar")
+	if err := os.WriteFile(rootsFile, roots, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), image, "-name="+name, "-version=devel", "-revision=none", "-roots="+rootsFile, "-out="+archive, binary)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("deploy/image: %v: %s", err, output)
+	}
+	return archive
+}
