@@ -56,7 +56,7 @@ func rotateManagedKeys(t *testing.T) {
 
 	t.Log("a key leaked")
 	leaked := r.signing(t)
-	r.keys(t, "revoke", leaked)
+	r.keys(t, "revoke", "--id", leaked)
 	waitFor(t, "another key signs", func() bool { return r.signing(t) != leaked })
 	if bytes.Contains(r.proxy.JWKS(t), []byte(leaked)) {
 		t.Error("a key that was revoked is published")
@@ -72,7 +72,7 @@ func rotateManagedKeys(t *testing.T) {
 	r.rollRegistries(t, trust{rootCertBundle: bytes.Replace(both, oldCA, nil, 1)})
 	for _, ca := range r.list(t).CAs {
 		if ca.ID != newCA {
-			r.keys(t, "revoke", ca.ID)
+			r.keys(t, "revoke", "--id", ca.ID)
 		}
 	}
 	r.published(t, "BEGIN CERTIFICATE", 1, r.proxy.Certificates)
@@ -139,7 +139,7 @@ func rotateKeySet(t *testing.T) {
 
 		// As if the old one had leaked; otherwise it would go by itself.
 		r.forget(t)
-		r.keys(t, "revoke", oldKey)
+		r.keys(t, "revoke", "--id", oldKey)
 		r.rollRegistries(t, trust{jwks: r.published(t, `"kid"`, 1, r.proxy.JWKS)})
 		r.lap(t)
 		return key

@@ -205,8 +205,9 @@ removed, a week after it signed last. keys list shows these times.`,
 
 func keysRevokeCommand() *cobra.Command {
 	var flags keysFlags
+	var id string
 	command := &cobra.Command{
-		Use:   "revoke ID",
+		Use:   "revoke",
 		Short: "Remove a key, or a CA with all of its keys, at once",
 		Long: `Remove a key, or a CA with all of its keys, at once: it signs no more, and its file
 and its place in what Pullpass publishes are gone. What waits takes its place, or
@@ -215,32 +216,37 @@ else a new key is made. The last CA cannot be revoked: make another first.
 Registries ask nobody. They accept whatever the key has signed, and what a thief
 signs with it, until they are restarted with a key set (trust "jwks") or CAs (trust
 "certificate") without it, or until its certificate ends (see keys list).`,
-		Example: `  pullpass keys revoke --config pullpass.yaml NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs`,
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Example: `  pullpass keys revoke --config pullpass.yaml --id NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			registries, err := flags.managed(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
 			for _, r := range registries {
 				known := r.keys.Status()
-				key, err := r.keys.managed.Revoke(args[0])
+				key, err := r.keys.managed.Revoke(id)
 				if errors.Is(err, registryauth.ErrUnknownKey) {
 					continue
 				}
 				if err != nil {
 					return fmt.Errorf("%s: %w", r.Service, err)
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: %s is revoked, key %s signs\n", r.Service, args[0], key.ID)
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: %s is revoked, key %s signs\n", r.Service, id, key.ID)
 				if r.trustsKeySet() && !knows(known, key.ID) {
 					fmt.Fprintf(cmd.ErrOrStderr(), "%s: pulls fail until the registry has the new key set: pullpass registry-config --trust-file, and restart it\n", r.Service)
 				}
 				return nil
 			}
-			return fmt.Errorf("no managed key and no CA has the id %q: pullpass keys list shows them", args[0])
+			return fmt.Errorf("no managed key and no CA has the id %q: pullpass keys list shows them", id)
 		},
 	}
 	flags.add(command)
+	// A flag and no argument: an id may begin with "-".
+	command.Flags().StringVar(&id, "id", "", "the key or the CA, as keys list shows it (required)")
+	if err := command.MarkFlagRequired("id"); err != nil {
+		panic(err) // the flag was defined a line before
+	}
 	return command
 }
 

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,7 +30,16 @@ func (a authority) intermediate(t testing.TB, name string) authority {
 // another root.
 func TestKeysScripts(t *testing.T) {
 	t.Parallel()
-	testscript.Run(t, testscript.Params{Dir: "testdata/keys", Setup: func(env *testscript.Env) error {
+	testscript.Run(t, testscript.Params{Dir: "testdata/keys", Cmds: map[string]func(*testscript.TestScript, bool, []string){
+		// keep NAME REGEXP: what the group of the expression matches in the last output
+		"keep": func(ts *testscript.TestScript, _ bool, args []string) {
+			match := regexp.MustCompile("(?m)" + args[1]).FindStringSubmatch(ts.ReadFile("stdout"))
+			if match == nil {
+				ts.Fatalf("no match for %s", args[1])
+			}
+			ts.Setenv(args[0], match[1])
+		},
+	}, Setup: func(env *testscript.Env) error {
 		var faults []error
 		put := func(name, content string) {
 			faults = append(faults, os.WriteFile(filepath.Join(env.WorkDir, name), []byte(content), 0o600))
@@ -44,4 +55,33 @@ func TestKeysScripts(t *testing.T) {
 		}
 		return errors.Join(faults...)
 	}})
+}
+
+// TestKeysDocument holds docs/keys.md to the scripts: what it tells people to type was typed.
+func TestKeysDocument(t *testing.T) {
+	t.Parallel()
+	document, err := os.ReadFile("../../docs/keys.md")
+	must(t, err)
+	scripts, err := filepath.Glob("testdata/keys/*.txtar")
+	must(t, err)
+	typed := map[string]bool{}
+	for _, name := range scripts {
+		script, err := os.ReadFile(name)
+		must(t, err)
+		for line := range strings.Lines(string(script)) {
+			typed[strings.TrimPrefix(strings.TrimSpace(line), "exec ")] = true
+		}
+	}
+	commands := 0
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(document), -1) {
+		for line := range strings.Lines(block[1]) {
+			commands++
+			if line = strings.TrimSpace(line); !typed[line] {
+				t.Errorf("no script runs %q", line)
+			}
+		}
+	}
+	if commands < 10 {
+		t.Errorf("%d commands were found", commands)
+	}
 }

@@ -132,17 +132,19 @@ func writeTrust(log io.Writer, registry *Registry, name, kind string) (string, e
 	if err != nil {
 		return "", err
 	}
-	signing, err := keys.Signing()
-	if err != nil {
+	if _, err := keys.Signing(); err != nil {
 		return "", fmt.Errorf("%s: %w; make one: pullpass keys init", registry.Service, err)
 	}
 	var data []byte
 	switch {
 	case kind == "zot":
-		// zot knows one key, as PEM, and reads it at start.
-		fmt.Fprintf(log, "zot is given the key %s alone: after each pullpass keys rotate, write the file again and restart zot before the new key signs\n", signing.ID)
+		// zot knows one key, as PEM, and reads it at start: the newest, or it would
+		// have to be told once more.
+		all := keys.Status().Keys
+		key := all[len(all)-1]
+		fmt.Fprintf(log, "zot is given the key %s alone: restart it when this key begins to sign (pullpass keys list), and after each pullpass keys rotate with the file written again\n", key.ID)
 		trusted := keys.Trusted().JWKS
-		data, err = publicKeyPEM(trusted.Key(signing.ID)[0].Key)
+		data, err = publicKeyPEM(trusted.Key(key.ID)[0].Key)
 	case registry.Signing.Trust == string(registryauth.TrustJWKS):
 		data, err = registryauth.MarshalJWKS(keys)
 	default:
