@@ -319,16 +319,19 @@ func TestManagedKeysReportTheEndOfTheCA(t *testing.T) {
 	if err := keys.endSoon(); err != nil {
 		t.Errorf("long before its end: %v", err)
 	}
-	for before, want := range map[time.Duration]string{maxEndWarning - time.Second: "in 179 days", leafValidity: "in 7 days", leafValidity / 4: "in 1 days", time.Hour: "in 0 days"} {
-		now = end.Add(-before)
+	for _, at := range []struct {
+		before time.Duration
+		want   string
+	}{{maxEndWarning - time.Second, "in 179 days"}, {leafValidity, "in 7 days"}, {leafValidity / 4, "in 1 days"}, {time.Hour, "in 0 days"}} {
+		now = end.Add(-at.before)
 		for range 3 { // and no flood of new keys
 			mustMaintain(t, keys)
 		}
-		if err := keys.endSoon(); err == nil || !strings.Contains(err.Error(), "CA certificate of") || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s before its end: %v, want %q", before, err, want)
+		if err := keys.endSoon(); err == nil || !strings.Contains(err.Error(), "CA certificate of") || !strings.Contains(err.Error(), at.want) {
+			t.Errorf("%s before its end: %v, want %q", at.before, err, at.want)
 		}
 		if key := mustSigning(t, keys); key.NotAfter.After(end) || len(keys.Status().Keys) > 2 {
-			t.Errorf("%s before its end: %d keys, the last until %s", before, len(keys.Status().Keys), key.NotAfter)
+			t.Errorf("%s before its end: %d keys, the last until %s", at.before, len(keys.Status().Keys), key.NotAfter)
 		}
 	}
 	now = end
