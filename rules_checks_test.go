@@ -60,6 +60,9 @@ var rules = []rule{
 		{sources("a/a.go", "package a"+strings.Repeat("\n", 501)), "a/a.go: 501 lines"},
 		{sources("a/a_test.go", "package a"+strings.Repeat("\n", 701)), "a/a_test.go: 701 lines"},
 	}},
+	{"no build results", largeFiles, []example{
+		{sources("proxy", strings.Repeat("x", maxFileBytes+1)), "proxy: 1048577 bytes"},
+	}},
 	{"go.mod replaces nothing", noReplace, []example{
 		{sources("go.mod", "module m\nreplace a => ../a\n"), "go.mod:2"},
 		{sources("go.mod", "module m\n\nreplace (\n\ta => ../a\n)\n"), "go.mod:3"},
@@ -266,6 +269,19 @@ func ambientInputs(p project) (violations []string) {
 			}
 			return true
 		})
+	}
+	return violations
+}
+
+// maxFileBytes is far more than any source has. What git has once been given
+// stays in its history.
+const maxFileBytes = 1 << 20
+
+func largeFiles(p project) (violations []string) {
+	for _, name := range p.paths() {
+		if size := len(p.files[name]); size > maxFileBytes {
+			violations = append(violations, fmt.Sprintf("%s: %d bytes", name, size))
+		}
 	}
 	return violations
 }
