@@ -20,7 +20,7 @@ const metricsIntroduction = `# Metrics
 
 <!-- Made from cmd/proxy/metrics*.go by "make docs". Change it there. -->
 
-` + "`GET /metrics` on the admin listener, for Prometheus." + `
+` + "`GET /metrics` on the admin listener, for Prometheus. The same goes to an OpenTelemetry collector if one is named: [telemetry.md](telemetry.md)." + `
 
 Every replica counts for itself. Times are Unix times in seconds, so ` + "`time() - metric`" + ` is an age. A label has no other values than those listed
 here and the names in the configuration: what callers send never becomes one. Durations are native histograms (Prometheus needs

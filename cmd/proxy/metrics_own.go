@@ -140,10 +140,15 @@ var (
 		help: "Audit events that are not written yet.",
 		act:  "Above a few: writing takes long, and answers wait for up to a second.",
 	}
+	telemetryFailures = &metric{
+		name: "pullpass_telemetry_failures_total", kind: counter, read: true,
+		help: "Failures to send traces or metrics to the OpenTelemetry collector. Not there if none is configured.",
+		act:  "Requests are not affected. The log has one failure a minute. [telemetry.md](telemetry.md)",
+	}
 	buildInfo = &metric{
 		name: "pullpass_build_info", kind: gauge,
 		help:   "Always 1.",
 		labels: []label{{name: "version", from: fromCode}},
 	}
-	processMetrics = []*metric{auditFailures, auditWaiting, buildInfo}
+	processMetrics = []*metric{auditFailures, auditWaiting, telemetryFailures, buildInfo}
 )

@@ -27,12 +27,13 @@ type sources struct {
 	redis       func() state.RedisStatus
 	revocations func() state.RevocationsStatus
 	audit       func() auditStatus
+	telemetry   func() uint64
 }
 
 // sources are what metrics are read from.
 func (s *service) sources(handler *exchange.Handler) sources {
 	from := sources{
-		load: handler.Load, issuers: s.verifier.Status, podEvents: s.podEvents.Counts, audit: s.audit.Status,
+		load: handler.Load, issuers: s.verifier.Status, podEvents: s.podEvents.Counts, audit: s.audit.Status, telemetry: s.telemetry.failures(),
 		policy:     s.exchanger.Policy,
 		kubernetes: map[string]func() kube.ClusterStatus{}, signingKeys: map[string]registryauth.Keys{},
 	}
@@ -119,6 +120,9 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		status := s.audit()
 		r.show(auditFailures, float64(status.Failures))
 		r.show(auditWaiting, float64(status.Waiting))
+	}
+	if s.telemetry != nil {
+		r.show(telemetryFailures, float64(s.telemetry()))
 	}
 }
 

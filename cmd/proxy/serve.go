@@ -74,6 +74,7 @@ type service struct {
 	tls       *serverTLS              // nil: plain HTTP
 	audit     *auditLog
 	metrics   *metrics
+	telemetry *telemetry
 	podEvents *kube.PodEvents
 	ready     *readiness
 	public    http.Handler
@@ -87,6 +88,9 @@ type service struct {
 func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.Logger) (*service, error) {
 	s := &service{cfg: cfg, logger: logger, keys: map[string]*signingKeys{}, metrics: newMetrics(programVersion()), after: time.After}
 	var err error
+	if s.telemetry, err = openTelemetry(s.metrics.registry, logger); err != nil {
+		return nil, err
+	}
 	if s.policy, err = loadPolicy(cfg); err != nil {
 		return nil, err
 	}
@@ -151,7 +155,7 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 	if s.shared.redis != nil {
 		s.ready.kinds["redis"] = s.shared.check
 	}
-	s.public = s.ready.lastAnswers(publicHandler(handler, http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates)))
+	s.public = s.ready.lastAnswers(publicHandler(s.telemetry.trace(handler), http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates)))
 	s.admin = adminHandler(s.ready, s.metrics.handler(), cfg.Admin.PProf)
 	return s, nil
 }
@@ -248,7 +252,9 @@ func (s *service) run(ctx context.Context) error {
 	}
 	err = serveUntil(open, newServer(s.public, config, s.logger), public)
 	stopBackground()
-	return errors.Join(err, others.Wait(), s.shared.close(), s.audit.Close())
+	err = errors.Join(err, others.Wait(), s.shared.close(), s.audit.Close())
+	s.telemetry.close() // last: all the others may have something to tell
+	return err
 }
 
 // drain returns when the public listener is to be closed: when its shutdown was

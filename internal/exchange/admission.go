@@ -97,7 +97,9 @@ func (a *Admission) lookup(ctx context.Context, id oidc.Identity) (Facts, error)
 	if a.objects == nil {
 		return Facts{}, nil
 	}
+	ctx, span := begin(ctx, stepKube)
 	facts, err := a.objects.Lookup(ctx, id)
+	end(span, err)
 	if err != nil {
 		var gone *GoneError
 		if errors.As(err, &gone) {

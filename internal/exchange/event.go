@@ -33,10 +33,11 @@ type Object struct {
 // Event is the record of one request: one line of the audit log. It never
 // holds a token. Fields are present only when known.
 type Event struct {
-	Time   time.Time `json:"time"`
-	ID     string    `json:"id"` // of this request, random
-	Result Result    `json:"result"`
-	Status int       `json:"status"`
+	Time    time.Time `json:"time"`
+	ID      string    `json:"id"`                // of this request, random
+	TraceID string    `json:"traceID,omitempty"` // of the trace that the request is part of; the caller may have chosen it
+	Result  Result    `json:"result"`
+	Status  int       `json:"status"`
 	// Reason is a short stable word, from a closed set; Message says it to people.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`

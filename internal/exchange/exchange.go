@@ -138,7 +138,9 @@ func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, call
 		return registryauth.Token{}, err
 	}
 
+	_, deciding := begin(ctx, stepDecide)
 	decision := policy.Decide(subject, req.Service, req.Scopes)
+	deciding.End()
 	granted := decision.Granted()
 	names := scopeStrings(granted)
 	event.decide(decision, names)
@@ -146,7 +148,9 @@ func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, call
 		return registryauth.Token{}, err
 	}
 
+	_, issuing := begin(ctx, stepIssue)
 	token, reused, err := x.issue(registry, subject, granted, strings.Join(names, "\n"))
+	end(issuing, err)
 	if err != nil {
 		return registryauth.Token{}, err
 	}
@@ -162,7 +166,9 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, call
 	if req.GrantType == registryauth.GrantAnonymous {
 		return Subject{}, nil
 	}
-	id, err := x.verifier.Verify(ctx, req.Credential.Reveal())
+	verifying, span := begin(ctx, stepVerify)
+	id, err := x.verifier.Verify(verifying, req.Credential.Reveal())
+	end(span, err)
 	if err != nil {
 		var failure *oidc.Error
 		if errors.As(err, &failure) {
@@ -174,10 +180,13 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, call
 	if err != nil {
 		return Subject{}, err
 	}
-	if err := x.judgeReplay(ctx, subject.Identity, caller, event); err != nil {
-		return Subject{}, err
+	sharing, span := begin(ctx, stepState)
+	err = x.judgeReplay(sharing, subject.Identity, caller, event)
+	if err == nil {
+		err = x.limitServiceAccount(sharing, subject.Identity)
 	}
-	if err := x.limitServiceAccount(ctx, subject.Identity); err != nil {
+	end(span, err)
+	if err != nil {
 		return Subject{}, err
 	}
 	return subject, nil

@@ -10,6 +10,8 @@ import (
 	"runtime/debug"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -77,6 +79,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Caller: caller.String(),
 		Client: cut(r.UserAgent(), maxClientLength),
 	}
+	span := trace.SpanFromContext(r.Context())
+	if id := span.SpanContext().TraceID(); id.IsValid() {
+		event.TraceID = id.String()
+	}
 	answered := false
 	defer func() {
 		if p := recover(); p != nil {
@@ -87,6 +93,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 		event.Latency = h.now().Sub(event.Time).Seconds()
+		event.describe(span)
 		h.recorder.Record(event)
 	}()
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"go.opentelemetry.io/otel/trace"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,8 @@ const (
 	// can be restored.
 	goneTime = 10 * time.Second
 	maxGone  = 4096
+
+	tracerName = "github.com/pullpass/pullpass/internal/kube"
 )
 
 // MaxWaiting bounds the Lookups of one Cluster that wait for its API server at a
@@ -95,6 +98,8 @@ func (l *live) ask(ctx context.Context, r *resource, s subject) (object, bool, e
 	if gone, ok := l.gone.Get(s); ok && l.now().Before(gone.until) {
 		return object{uid: gone.now}, false, nil
 	}
+	_, span := trace.SpanFromContext(ctx).TracerProvider().Tracer(tracerName).Start(ctx, "get "+r.name, trace.WithSpanKind(trace.SpanKindClient))
+	defer span.End()
 	a, err := l.join(flight{r, s})
 	if err != nil {
 		return object{}, false, l.wrap(s, err)

@@ -11,6 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
@@ -45,6 +48,23 @@ func TestFasterThanTheWatch(t *testing.T) {
 		s.put(thing{resource: "pods", namespace: "team-a", name: "web-1", uid: "uid-again"})
 		if _, err := c.Lookup(t.Context(), podOf("web-1", "uid-again")); err != nil || s.count("get pods") != 1 {
 			t.Errorf("a pod made again: %v", err)
+		}
+	})
+}
+
+// Only what is asked for has a span.
+func TestSpansOfGets(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
+		run(t, c)
+		recorder := tracetest.NewSpanRecorder()
+		ctx, _ := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test").Start(t.Context(), "kube")
+		for _, id := range []oidc.Identity{webPod(), podOf("web-1", "uid-old")} {
+			_, _ = c.Lookup(ctx, id)
+		}
+		if ended := recorder.Ended(); len(ended) != 1 || ended[0].Name() != "get pods" || len(ended[0].Attributes()) > 0 {
+			t.Errorf("spans %v", ended)
 		}
 	})
 }

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 )
 
 const (
@@ -34,6 +36,8 @@ const (
 	firstRetry      = time.Second
 
 	maxCauseBytes = 512
+
+	tracerName = "github.com/pullpass/pullpass/internal/oidc"
 )
 
 // keyring holds the keys of one issuer and decides when to fetch them. It knows
@@ -120,6 +124,8 @@ func (r *keyring) fetchOnDemand(ctx context.Context) error {
 		return errors.New("the keys are still being fetched, and too many tokens wait for them")
 	}
 	defer r.waiting.Add(-1)
+	_, span := trace.SpanFromContext(ctx).TracerProvider().Tracer(tracerName).Start(ctx, "wait for keys")
+	defer span.End()
 	ctx, cancel := context.WithTimeoutCause(ctx, maxWait, errors.New("the keys are still being fetched"))
 	defer cancel()
 	select {

@@ -16,6 +16,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
 // forged returns tokens with distinct key ids that nobody published.
@@ -134,7 +137,16 @@ func TestNewKeyIsFetchedWhenATokenNeedsIt(t *testing.T) {
 		t.Errorf("cause %v", failure.Err)
 	}
 	f.clock.advance(demandInterval + demandJitter)
-	accept(t, f.Verifier, next)
+	recorder := tracetest.NewSpanRecorder()
+	ctx, _ := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test").Start(t.Context(), "verify")
+	for range 2 { // the second one waits for nothing
+		if _, err := f.Verify(ctx, next); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ended := recorder.Ended(); len(ended) != 1 || ended[0].Name() != "wait for keys" {
+		t.Errorf("spans %v", ended)
+	}
 }
 
 // Mistake: a withdrawn key lives on in a cache of verified tokens.

@@ -14,6 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
 )
 
 //go:embed limit.lua
@@ -77,6 +79,8 @@ const (
 	// clockGrace is how far the clocks of replicas may be apart before one of them
 	// takes a token for ended, and its owner for forgotten, too early.
 	clockGrace = time.Minute
+
+	tracerName = "github.com/pullpass/pullpass/internal/state"
 )
 
 // Redis keeps owners and limits of all replicas in one Redis, of version 7.0 or
@@ -210,9 +214,12 @@ func (r *Redis) Status() RedisStatus {
 func (r *Redis) call(ctx context.Context, operation Operation, what string, command func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
+	ctx, span := trace.SpanFromContext(ctx).TracerProvider().Tracer(tracerName).Start(ctx, "redis "+string(operation), trace.WithSpanKind(trace.SpanKindClient))
+	defer span.End()
 	began := time.Now() // not r.now, which may be no clock that runs
 	err := command(ctx)
 	if err != nil {
+		span.SetStatus(codes.Error, "")
 		err = fmt.Errorf("redis: %s: %w", what, err)
 	}
 	r.note(operation, time.Since(began), err)

@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
@@ -187,10 +190,12 @@ func TestRedisCallsAreObserved(t *testing.T) {
 		}
 		seen = append(seen, fmt.Sprint(operation, " ", err == nil))
 	}})
+	recorder := tracetest.NewSpanRecorder()
+	ctx, _ := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test").Start(t.Context(), "state")
 	call := func() {
-		_, _ = r.Own(t.Context(), "token", "node-1", time.Now().Add(time.Hour))
-		_, _ = r.Own(t.Context(), "token", "node-1", time.Now().Add(time.Hour)) // known: no call
-		_, _, _ = r.Take(t.Context(), "key", state.Limit{Rate: 1, Burst: 1}, 1)
+		_, _ = r.Own(ctx, "token", "node-1", time.Now().Add(time.Hour))
+		_, _ = r.Own(ctx, "token", "node-1", time.Now().Add(time.Hour)) // known: no call
+		_, _, _ = r.Take(ctx, "key", state.Limit{Rate: 1, Burst: 1}, 1)
 		_ = state.NewRedisRevocations(r).Add(t.Context(), anyRevocation("a reason"))
 	}
 	call()
@@ -204,6 +209,13 @@ func TestRedisCallsAreObserved(t *testing.T) {
 	want := "own true,take true,write_revocations true,read_revocations true,take false,write_revocations false"
 	if got := strings.Join(seen, ","); got != want {
 		t.Errorf("saw %s, want %s", got, want)
+	}
+	var spans []string
+	for _, span := range recorder.Ended() {
+		spans = append(spans, fmt.Sprint(span.Name(), " ", span.Status().Code, span.Attributes(), span.Status().Description))
+	}
+	if got, want := strings.Join(spans, ","), "redis own Unset [],redis take Unset [],redis take Error []"; got != want {
+		t.Errorf("spans %s, want %s", got, want)
 	}
 }
 

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	bridge "go.opentelemetry.io/contrib/bridges/prometheus"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/propagation"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+)
+
+const (
+	// telemetryFlushTimeout is how long the end of the process waits for a
+	// collector.
+	telemetryFlushTimeout = 3 * time.Second
+
+	// maxAttributeBytes bounds what a caller can put into a span, a User-Agent for
+	// example, unless the environment says otherwise.
+	maxAttributeBytes = 1 << 10
+)
+
+// telemetry sends traces and metrics to an OpenTelemetry collector, if the
+// environment names one. What is sent waits in bounded queues: requests never
+// wait for a collector.
+//
+// The OTEL_* variables are those of the specification. Of exporters, there are
+// otlp and none: "console" would write into the audit log, and metrics are
+// served to Prometheus in any case.
+type telemetry struct {
+	traces  *sdktrace.TracerProvider // nil: none are sent
+	metrics *sdkmetric.MeterProvider // likewise
+	said    *telemetryLog
+}
+
+// openTelemetry connects to nothing yet. Whatever is wrong with the variables is
+// an error. It sets what the SDK keeps once for the process, but only if there
+// is something to send.
+func openTelemetry(metrics prometheus.Gatherer, logger *slog.Logger) (*telemetry, error) {
+	traces, tracesErr := otlpSignal("TRACES")
+	meters, metersErr := otlpSignal("METRICS")
+	if err := errors.Join(tracesErr, metersErr); err != nil {
+		return nil, err
+	}
+	t := &telemetry{said: &telemetryLog{logger: logger}}
+	if traces == "" && meters == "" {
+		return t, nil
+	}
+	err := t.said.starting(func() error { return t.open(traces, meters, metrics) })
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: OTEL_* variables of the environment: %w", err)
+	}
+	return t, nil
+}
+
+// otlpSignal returns the protocol by which a signal is sent, or "" if it is not.
+func otlpSignal(signal string) (protocol string, err error) {
+	if os.Getenv("OTEL_SDK_DISABLED") == "true" {
+		return "", nil
+	}
+	named := false
+	for _, variable := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_" + signal + "_ENDPOINT"} {
+		endpoint := os.Getenv(variable)
+		if endpoint == "" {
+			continue
+		}
+		named = true
+		// The value is not told: it may hold a password.
+		if u, err := url.Parse(endpoint); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
+			return "", fmt.Errorf("telemetry: %s is no URL such as http://collector:4318 (credentials go into OTEL_EXPORTER_OTLP_HEADERS)", variable)
+		}
+	}
+	variable := "OTEL_" + signal + "_EXPORTER"
+	switch exporter := os.Getenv(variable); {
+	case exporter == "none", exporter == "" && !named:
+		return "", nil
+	case exporter != "" && exporter != "otlp":
+		return "", fmt.Errorf("telemetry: %s is %s; there are otlp and none", variable, quoteValue(exporter))
+	}
+	for _, variable := range []string{"OTEL_EXPORTER_OTLP_" + signal + "_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
+		switch protocol := os.Getenv(variable); protocol {
+		case "":
+		case protocolGRPC, protocolHTTP:
+			return protocol, nil
+		default:
+			return "", fmt.Errorf("telemetry: %s is %s; there are %s and %s", variable, quoteValue(protocol), protocolGRPC, protocolHTTP)
+		}
+	}
+	return protocolHTTP, nil
+}
+
+const (
+	protocolGRPC = "grpc"
+	protocolHTTP = "http/protobuf" // the default of the specification
+)
+
+func (t *telemetry) open(traces, meters string, metrics prometheus.Gatherer) error {
+	ctx := context.Background()
+	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(), resource.WithService(), resource.WithAttributes(
+		attribute.String("service.name", "pullpass"), attribute.String("service.version", programVersion()),
+	), resource.WithFromEnv())
+	if err != nil {
+		return err
+	}
+	if traces != "" {
+		var exporter sdktrace.SpanExporter
+		if traces == protocolGRPC {
+			exporter, err = otlptracegrpc.New(ctx)
+		} else {
+			exporter, err = otlptracehttp.New(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		t.traces = newTracerProvider(sdktrace.NewBatchSpanProcessor(exporter), about)
+	}
+	if meters != "" {
+		var exporter sdkmetric.Exporter
+		if meters == protocolGRPC {
+			exporter, err = otlpmetricgrpc.New(ctx)
+		} else {
+			exporter, err = otlpmetrichttp.New(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		producer := bridge.NewMetricProducer(bridge.WithGatherer(metrics))
+		t.metrics = sdkmetric.NewMeterProvider(sdkmetric.WithResource(about),
+			sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter, sdkmetric.WithProducer(producer))))
+	}
+	return nil
+}
+
+// newTracerProvider samples as OTEL_TRACES_SAMPLER says.
+func newTracerProvider(to sdktrace.SpanProcessor, about *resource.Resource) *sdktrace.TracerProvider {
+	limits := sdktrace.NewSpanLimits()
+	if limits.AttributeValueLengthLimit < 0 {
+		limits.AttributeValueLengthLimit = maxAttributeBytes
+	}
+	return sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(to), sdktrace.WithResource(about), sdktrace.WithRawSpanLimits(limits),
+		// A panic's value may hold anything, a token too.
+		sdktrace.WithoutPanicRecording())
+}
+
+// trace returns a handler whose requests are traced, each as part of the trace
+// that its caller names (W3C Trace Context). Baggage is not taken: nobody here
+// needs it, and it would come from anybody.
+func (t *telemetry) trace(next http.Handler) http.Handler {
+	if t.traces == nil {
+		return next
+	}
+	return otelhttp.NewHandler(next, "",
+		otelhttp.WithTracerProvider(t.traces),
+		otelhttp.WithPropagators(propagation.TraceContext{}),
+		otelhttp.WithMeterProvider(noop.NewMeterProvider()), // ours are counted by result
+	)
+}
+
+// failures returns how often something could not be sent, or nil if nothing is.
+func (t *telemetry) failures() func() uint64 {
+	if t.traces == nil && t.metrics == nil {
+		return nil
+	}
+	return t.said.failures.Load
+}
+
+// close sends what waits, for telemetryFlushTimeout at most.
+func (t *telemetry) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), telemetryFlushTimeout)
+	defer cancel()
+	var both sync.WaitGroup
+	if t.traces != nil {
+		both.Go(func() { t.said.Handle(t.traces.Shutdown(ctx)) })
+	}
+	if t.metrics != nil {
+		both.Go(func() { t.said.Handle(t.metrics.Shutdown(ctx)) })
+	}
+	both.Wait()
+}

@@ -1,0 +1,367 @@
+package main
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+)
+
+const (
+	callersTrace = "0af7651916cd43dd8448eb211c80319c"
+	callersSpan  = "b7ad6b7169203331"
+	sampled      = "00-" + callersTrace + "-" + callersSpan + "-01"
+	notSampled   = "00-" + callersTrace + "-" + callersSpan + "-00"
+)
+
+// process runs serve in a process of its own, because the SDK reads the
+// environment, and returns what ends it.
+func (p *proxy) process(t *testing.T, env ...string) (stop func() error) {
+	t.Helper()
+	program, err := os.Executable()
+	must(t, err)
+	serve := exec.Command(program)
+	serve.Args = []string{"pullpass", "serve", "--config", filepath.Join(p.dir, "pullpass.yaml")} // see TestMain
+	serve.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
+	serve.Stdout, serve.Stderr = p.stdout, p.log
+	must(t, serve.Start())
+	stop = sync.OnceValue(func() error {
+		_ = serve.Process.Signal(syscall.SIGTERM)
+		return serve.Wait()
+	})
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Errorf("ended with %v\n%s", err, p.log)
+		}
+	})
+	eventually(t, "the service gets ready", func() bool {
+		status, _ := p.fetch(t, "http://"+p.admin+"/readyz")
+		return status == http.StatusOK
+	})
+	return stop
+}
+
+// ask sends a request as one of the forms, with a traceparent.
+func (p *proxy) ask(t *testing.T, traceparent string, request *http.Request) int {
+	t.Helper()
+	request.Header.Set("Traceparent", traceparent)
+	response, err := p.client.Do(request)
+	must(t, err)
+	defer response.Body.Close()
+	_, err = io.Copy(io.Discard, response.Body)
+	must(t, err)
+	return response.StatusCode
+}
+
+func (p *proxy) get(t *testing.T, query url.Values) *http.Request {
+	t.Helper()
+	request, err := http.NewRequest(http.MethodGet, "https://"+p.address+"/token?"+query.Encode(), nil)
+	must(t, err)
+	return request
+}
+
+func (p *proxy) post(t *testing.T, raw string) *http.Request {
+	t.Helper()
+	form := url.Values{"grant_type": {"password"}, "service": {"registry.example.com"}, "username": {"x"}, "password": {raw}, "scope": {"repository:team-a/web:pull"}}
+	request, err := http.NewRequest(http.MethodPost, "https://"+p.address+"/auth/token", strings.NewReader(form.Encode()))
+	must(t, err)
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	return request
+}
+
+// One exchange is one trace, which goes on from the caller's, and the audit line
+// leads to it and back.
+func TestTelemetry(t *testing.T) {
+	t.Parallel()
+	for protocol, start := range map[string]func(*testing.T) *collector{protocolGRPC: startGRPCCollector, protocolHTTP: startHTTPCollector} {
+		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
+			c := start(t)
+			p := newTestService(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", nil)
+			stop := p.process(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
+				"OTEL_RESOURCE_ATTRIBUTES=k8s.namespace.name=pullpass-system")
+			raw := serviceAccountToken(t, "https://issuer.example.com")
+			request := p.post(t, raw)
+			request.Header.Set("X-Forwarded-For", "192.0.2.1") // of nobody who is trusted
+			request.Header.Set("User-Agent", strings.Repeat("a", 10_000))
+			if status := p.ask(t, sampled, request); status != http.StatusOK {
+				t.Fatalf("status %d", status)
+			}
+			must(t, stop()) // at once: what waits is sent now
+			spans := c.trace(callersTrace)
+			if got, want := names(spans), "POST /auth/token, decide, issue, kube, state, verify"; got != want {
+				t.Fatalf("spans %s, want %s", got, want)
+			}
+			root := spans["POST /auth/token"]
+			for name, span := range spans {
+				want := hex.EncodeToString(root.SpanId)
+				if span == root {
+					want = callersSpan
+				}
+				if got := hex.EncodeToString(span.ParentSpanId); got != want {
+					t.Errorf("%s is below %s, want %s", name, got, want)
+				}
+				if span.StartTimeUnixNano < root.StartTimeUnixNano || span.EndTimeUnixNano > root.EndTimeUnixNano || len(span.Events) > 0 {
+					t.Errorf("%s: %v", name, span)
+				}
+			}
+			event := p.lastEvent(t)
+			got := attributes(root.Attributes)
+			for name, want := range map[string]string{
+				"pullpass.request_id": event.ID, "pullpass.result": "granted", "pullpass.reason": "", "pullpass.cluster": "prod",
+				"pullpass.service": "registry.example.com", "pullpass.grant_type": "password",
+				"client.address": "127.0.0.1", "http.route": "/auth/token", "user_agent.original": strings.Repeat("a", maxAttributeBytes),
+			} {
+				if got[name] != want {
+					t.Errorf("%s is %q, want %q", name, got[name], want)
+				}
+			}
+			if event.TraceID != callersTrace {
+				t.Errorf("the audit line is of trace %q", event.TraceID)
+			}
+			for name, want := range map[string]string{"service.name": "pullpass", "service.version": programVersion(), "k8s.namespace.name": "pullpass-system"} {
+				if c.about[name] != want {
+					t.Errorf("%s is %q, want %q", name, c.about[name], want)
+				}
+			}
+			if c.about["service.instance.id"] == "" {
+				t.Error("replicas cannot be told apart")
+			}
+			exchanges := c.metric("pullpass_exchanges_total").GetSum()
+			if points := exchanges.GetDataPoints(); len(points) != 1 || points[0].GetAsDouble() != 1 || !exchanges.IsMonotonic || attributes(points[0].Attributes)["grant_type"] != "password" {
+				t.Errorf("exchanges %v", exchanges)
+			}
+			duration := c.metric("pullpass_exchange_duration_seconds").GetExponentialHistogram().GetDataPoints()
+			if len(duration) != 1 || duration[0].Count != 1 || duration[0].GetSum() <= 0 {
+				t.Errorf("durations %v", duration)
+			}
+			if c.metric("pullpass_telemetry_failures_total").GetSum().GetDataPoints()[0].GetAsDouble() != 0 || c.metric("go_goroutines") == nil {
+				t.Error("metrics are missing")
+			}
+			c.expectNothingOf(t, raw)
+		})
+	}
+}
+
+// Whatever form a credential comes in, and wherever it is by mistake.
+func TestTelemetryHoldsNoSecret(t *testing.T) {
+	t.Parallel()
+	c := startHTTPCollector(t)
+	p := newTestService(t, "", nil)
+	stop := p.process(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint)
+	raw, service := serviceAccountToken(t, "https://issuer.example.com"), "registry.example.com"
+	forged := raw[:len(raw)-20] + strings.Repeat("A", 20)
+	with := func(request *http.Request, header, value string) *http.Request {
+		request.Header.Set(header, value)
+		return request
+	}
+	basic := base64.StdEncoding.EncodeToString([]byte("serviceaccount:" + raw))
+	for name, request := range map[string]*http.Request{
+		"Basic":            with(p.get(t, url.Values{"service": {service}}), "Authorization", "Basic "+basic),
+		"Bearer":           with(p.get(t, url.Values{"service": {service}}), "Authorization", "Bearer "+raw),
+		"forged":           with(p.get(t, url.Values{"service": {service}}), "Authorization", "Bearer "+forged),
+		"form":             p.post(t, raw),
+		"account":          p.get(t, url.Values{"service": {service}, "account": {raw}, "client_id": {raw}}),
+		"query":            p.get(t, url.Values{"service": {service}, "password": {raw}, "token": {raw}}),
+		"service":          p.get(t, url.Values{"service": {raw}}),
+		"scope":            with(p.get(t, url.Values{"service": {service}, "scope": {"repository:" + raw + ":pull"}}), "Authorization", "Bearer "+raw),
+		"malformed":        with(p.get(t, url.Values{"service": {service}, "scope": {raw}}), "Authorization", "Bearer "+raw),
+		"password in URL":  p.get(t, url.Values{"service": {service}, "account": {"a"}}),
+		"cookie":           with(p.get(t, url.Values{"service": {service}}), "Cookie", "token="+raw),
+		"unknown location": with(p.get(t, url.Values{"service": {service}}), "X-Token", raw),
+		"baggage":          with(p.get(t, url.Values{"service": {service}}), "Baggage", "token="+raw),
+	} {
+		if name == "password in URL" {
+			request.URL.User = url.UserPassword("serviceaccount", raw)
+		}
+		p.ask(t, sampled, request)
+	}
+	// A path that is no endpoint is not traced at all.
+	p.fetch(t, "https://"+p.address+"/token/"+raw)
+	must(t, stop())
+	if got := c.metric("pullpass_exchanges_total").GetSum().GetDataPoints(); len(got) < 4 {
+		t.Errorf("only %d kinds of exchanges: %v", len(got), got)
+	}
+	if got := names(c.trace(callersTrace)); !strings.Contains(got, "GET /token") || !strings.Contains(got, "POST /auth/token") {
+		t.Errorf("spans %s", got)
+	}
+	c.expectNothingOf(t, raw, forged, basic, url.QueryEscape(raw))
+	if strings.Contains(p.log.String(), raw) {
+		t.Error("the log holds the token")
+	}
+}
+
+// OTEL_TRACES_SAMPLER decides what is sent. The audit line names the caller's
+// trace all the same: others have their spans of it.
+func TestTelemetrySampling(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, traceparent string
+		env               []string
+		want              bool
+	}{
+		{"by default the caller decides: yes", sampled, nil, true},
+		{"by default the caller decides: no", notSampled, nil, false},
+		{"always", notSampled, []string{"OTEL_TRACES_SAMPLER=always_on"}, true},
+		{"never", sampled, []string{"OTEL_TRACES_SAMPLER=always_off"}, false},
+		{"no traces, but metrics", sampled, []string{"OTEL_TRACES_EXPORTER=none"}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			c := startHTTPCollector(t)
+			p := newTestService(t, "", nil)
+			stop := p.process(t, append(test.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint)...)
+			if status := p.ask(t, test.traceparent, p.post(t, serviceAccountToken(t, "https://issuer.example.com"))); status != http.StatusOK {
+				t.Fatalf("status %d", status)
+			}
+			must(t, stop())
+			if spans := c.trace(callersTrace); len(spans) > 0 != test.want {
+				t.Errorf("spans %s", names(spans))
+			}
+			if c.metric("pullpass_exchanges_total") == nil {
+				t.Error("no metrics")
+			}
+			if want := !strings.Contains(strings.Join(test.env, " "), "none"); p.lastEvent(t).TraceID == callersTrace != want {
+				t.Errorf("the audit line is of trace %q", p.lastEvent(t).TraceID)
+			}
+		})
+	}
+}
+
+// A collector that takes connections and never answers, or none at all, delays
+// neither an answer nor for long the end.
+func TestTelemetryWithoutACollector(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { silent.Close() })
+	for name, endpoint := range map[string]string{"hangs": "http://" + silent.Addr().String(), "down": "http://" + freeAddress(t)} {
+		for _, protocol := range []string{protocolGRPC, protocolHTTP} {
+			t.Run(name+" "+protocol, func(t *testing.T) {
+				t.Parallel()
+				p := newTestService(t, "", nil)
+				stop := p.process(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol, "OTEL_EXPORTER_OTLP_TIMEOUT=60000",
+					"OTEL_BSP_MAX_QUEUE_SIZE=8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=4", "OTEL_BSP_SCHEDULE_DELAY=10", "OTEL_METRIC_EXPORT_INTERVAL=10")
+				raw := serviceAccountToken(t, "https://issuer.example.com")
+				for range 30 { // 150 spans
+					if status := p.ask(t, sampled, p.post(t, raw)); status != http.StatusOK {
+						t.Fatalf("status %d", status)
+					}
+				}
+				begin := time.Now()
+				must(t, stop())
+				if took := time.Since(begin); took > 20*time.Second { // an export alone may take 30, and 60
+					t.Errorf("it took %s to end", took)
+				}
+				if n := strings.Count(p.log.String(), "telemetry is not delivered"); n != 1 {
+					t.Errorf("%d complaints:\n%s", n, p.log)
+				}
+			})
+		}
+	}
+}
+
+func TestTelemetryFailuresAreCounted(t *testing.T) {
+	t.Parallel()
+	refuses := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, strings.Repeat("no ", 1000), http.StatusForbidden)
+	}))
+	t.Cleanup(refuses.Close)
+	p := newTestService(t, "", nil)
+	p.process(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+refuses.URL, "OTEL_METRIC_EXPORT_INTERVAL=10", "OTEL_EXPORTER_OTLP_HEADERS=api-key=secret")
+	eventually(t, "failures are counted", func() bool {
+		_, metrics := p.fetch(t, "http://"+p.admin+"/metrics")
+		return strings.Contains(metrics, "pullpass_telemetry_failures_total ") && !strings.Contains(metrics, "pullpass_telemetry_failures_total 0\n")
+	})
+	if log := p.log.String(); !strings.Contains(log, "403 Forbidden") || strings.Count(log, "not delivered") != 1 || strings.Contains(log, "secret") || len(log) > 4000 {
+		t.Errorf("log:\n%s", log)
+	}
+}
+
+// A variable that cannot be used is said at the start, and never its value if
+// that may be a secret: the SDK would go on with a default.
+func TestTelemetryRefusesBadVariables(t *testing.T) {
+	t.Parallel()
+	p := newTestService(t, "", nil)
+	for variable, want := range map[string]string{
+		"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4317":                       "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=https://user:secret@collector:4318":   "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=https://user:secret@collector:x":      "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
+		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=unix:/run/collector":          "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is no URL",
+		"OTEL_TRACES_EXPORTER=console":                                     `OTEL_TRACES_EXPORTER is "console"; there are otlp and none`,
+		"OTEL_METRICS_EXPORTER=prometheus":                                 `OTEL_METRICS_EXPORTER is "prometheus"; there are otlp and none`,
+		"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_PROTOCOL=http/json":  `OTEL_EXPORTER_OTLP_PROTOCOL is "http/json"; there are grpc and http/protobuf`,
+		"OTEL_TRACES_EXPORTER=otlp OTEL_TRACES_SAMPLER=sometimes":          "unsupported sampler: sometimes",
+		"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_CERTIFICATE=missing": "open missing: no such file or directory",
+		"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_HEADERS=secret":      "parse headers: missing '=",
+		"OTEL_TRACES_EXPORTER=otlp OTEL_RESOURCE_ATTRIBUTES=odd":           "missing value: [odd]",
+	} {
+		serve := exec.CommandContext(t.Context(), os.Args[0])
+		serve.Args = []string{"pullpass", "serve", "--config", filepath.Join(p.dir, "pullpass.yaml")}
+		serve.Env = strings.Fields(variable)
+		out, err := serve.CombinedOutput()
+		if err == nil || serve.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), want) || strings.Contains(string(out), "secret") {
+			t.Errorf("%s: %v, want %s\n%s", variable, err, want, out)
+		}
+	}
+}
+
+// Without a collector, requests do not even pass a middleware.
+func TestTelemetryOff(t *testing.T) {
+	t.Parallel()
+	for _, env := range [][]string{
+		nil,
+		{"OTEL_SERVICE_NAME=pullpass"},
+		{"OTEL_SDK_DISABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"},
+		{"OTEL_TRACES_EXPORTER=none", "OTEL_METRICS_EXPORTER=none", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"},
+	} {
+		p := newTestService(t, "", nil)
+		stop := p.process(t, env...)
+		if status := p.ask(t, sampled, p.post(t, serviceAccountToken(t, "https://issuer.example.com"))); status != http.StatusOK {
+			t.Fatalf("status %d", status)
+		}
+		if _, metrics := p.fetch(t, "http://"+p.admin+"/metrics"); strings.Contains(metrics, "pullpass_telemetry_failures_total") {
+			t.Errorf("%s: metrics tell of a collector", env)
+		}
+		must(t, stop())
+		if id := p.lastEvent(t).TraceID; id != "" {
+			t.Errorf("%s: the audit line is of trace %s", env, id)
+		}
+		if log := p.log.String(); strings.Contains(log, "telemetry") {
+			t.Errorf("%s:\n%s", env, log)
+		}
+	}
+	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	if got := (&telemetry{}).trace(next); fmt.Sprintf("%p", got) != fmt.Sprintf("%p", next) {
+		t.Error("there is a middleware")
+	}
+}
+
+// A panic's value may be anything, and the SDK would send it.
+func TestTelemetryHoldsNoPanic(t *testing.T) {
+	t.Parallel()
+	recorder := tracetest.NewSpanRecorder()
+	traced := (&telemetry{traces: newTracerProvider(recorder, nil)}).trace(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a.secret.token") }))
+	func() {
+		defer func() { _ = recover() }()
+		traced.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/token", nil))
+	}()
+	ended := recorder.Ended()
+	if len(ended) != 1 || strings.Contains(fmt.Sprintf("%+v", ended[0].Events()), "secret") {
+		t.Errorf("spans %+v", ended)
+	}
+}
