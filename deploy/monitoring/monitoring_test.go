@@ -1,0 +1,122 @@
+// Package monitoring_test holds what is shown and alerted on to what there is.
+package monitoring_test
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// alerts returns the names of the alerts and their expressions.
+func alerts(t *testing.T) map[string]string {
+	t.Helper()
+	var file struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr string
+				Annotations map[string]string
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "alerts.yaml")), &file); err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for _, g := range file.Groups {
+		for _, r := range g.Rules {
+			found[r.Alert] = r.Expr
+			if want := "/docs/operations.md#" + strings.ToLower(r.Alert); !strings.HasSuffix(r.Annotations["runbook_url"], want) {
+				t.Errorf("%s: runbook_url %q does not end in %q", r.Alert, r.Annotations["runbook_url"], want)
+			}
+		}
+	}
+	return found
+}
+
+// queries returns the expressions of the dashboard.
+func queries(t *testing.T) []string {
+	t.Helper()
+	var dashboard struct {
+		Panels []struct {
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal([]byte(read(t, "dashboard.json")), &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, p := range dashboard.Panels {
+		for _, target := range p.Targets {
+			all = append(all, target.Expr)
+		}
+	}
+	return all
+}
+
+// TestMetricsExist takes the names from the document that is made from the code.
+func TestMetricsExist(t *testing.T) {
+	t.Parallel()
+	document := read(t, "../../docs/metrics.md")
+	expressions := queries(t)
+	for _, expr := range alerts(t) {
+		expressions = append(expressions, expr)
+	}
+	if len(expressions) < 40 {
+		t.Fatalf("only %d expressions were found", len(expressions))
+	}
+	used := map[string]bool{}
+	for _, expr := range expressions {
+		for _, name := range regexp.MustCompile(`pullpass_\w+`).FindAllString(expr, -1) {
+			name = strings.TrimSuffix(name, "_bucket")
+			used[name] = true
+			if !strings.Contains(document, "| `"+name+"` (") {
+				t.Errorf("there is no metric %s: %s", name, expr)
+			}
+		}
+	}
+	// Whoever adds a metric says here, by a panel or an alert, what it is good for.
+	for _, m := range regexp.MustCompile("\\| `(pullpass_\\w+)` \\(").FindAllStringSubmatch(document, -1) {
+		if name := m[1]; !used[name] && !slices.Contains(seldomNeeded, name) {
+			t.Errorf("%s is in no alert and on no panel", name)
+		}
+	}
+}
+
+// seldomNeeded are metrics that one looks at by name.
+var seldomNeeded = []string{
+	"pullpass_issuer_key_fetches_total", "pullpass_kubernetes_synced", "pullpass_kubernetes_objects", "pullpass_pod_events_total",
+	"pullpass_signing_key_since_timestamp_seconds", "pullpass_reload_last_success_timestamp_seconds", "pullpass_telemetry_failures_total",
+}
+
+func TestEachAlertHasASectionAndATest(t *testing.T) {
+	t.Parallel()
+	runbook, tests := read(t, "../../docs/operations.md"), read(t, "alerts_test.yaml")
+	found := alerts(t)
+	for name := range found {
+		if !strings.Contains(runbook, "\n## "+name+"\n") {
+			t.Errorf("docs/operations.md has no section %s", name)
+		}
+		if !strings.Contains(tests, `{alertname="`+name+`"}`) {
+			t.Errorf("alerts_test.yaml does not make %s fire", name)
+		}
+	}
+	for _, m := range regexp.MustCompile(`(?m)^## (Pullpass\w+)$`).FindAllStringSubmatch(runbook, -1) {
+		if _, ok := found[m[1]]; !ok {
+			t.Errorf("docs/operations.md has a section for %s, which is no alert", m[1])
+		}
+	}
+}
