@@ -121,6 +121,9 @@ func DockerRegistry(t testing.TB) string {
 func RedisServer(t testing.TB) string { t.Helper(); return debian(t, "redis-server", "redis-server") }
 func RedisCLI(t testing.TB) string    { t.Helper(); return debian(t, "redis-cli", "redis-tools") }
 
+func Prometheus(t testing.TB) string { t.Helper(); return debian(t, "prometheus", "prometheus") }
+func Promtool(t testing.TB) string   { t.Helper(); return debian(t, "promtool", "prometheus") }
+
 func debian(t testing.TB, program, pkg string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)

@@ -27,6 +27,9 @@ func (p *Proxy) IsReady(ctx context.Context) bool {
 	return err == nil && status == http.StatusOK
 }
 
+// AdminAddress is host:port of the admin listener.
+func (p *Proxy) AdminAddress() string { return strings.TrimPrefix(p.admin, "http://") }
+
 // Log is what Pullpass wrote to standard error.
 func (p *Proxy) Log() string { return p.process.Output() }
 

@@ -1,0 +1,187 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/issuer"
+	"github.com/pullpass/pullpass/e2e/process"
+	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/redis"
+)
+
+const monitoringDir = "../deploy/monitoring/"
+
+// TestAlertRules lets promtool judge the rules, and make each of them fire and be silent.
+func TestAlertRules(t *testing.T) {
+	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
+		cmd := exec.CommandContext(t.Context(), programs.Promtool(t), args...)
+		cmd.Dir = monitoringDir
+		if output, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, output)
+		}
+	}
+}
+
+// TestDashboard lets a real Prometheus scrape Pullpass, with and without native histograms, and answer what the dashboard asks.
+func TestDashboard(t *testing.T) {
+	w := &world{ca: certs.NewCA(t, "registry-ca")}
+	w.issuer = issuer.Start(t, w.ca)
+	w.proxy = pullpass.Start(t, w.ca, pullpass.Config{
+		Clusters: []pullpass.Cluster{{
+			Name: "e2e", Issuer: w.issuer.URL, Audiences: []string{audience}, Discovery: pullpass.Discovery{CAFile: w.ca.File},
+		}},
+		Policy: clientPolicy, Service: service, Signing: pullpass.Signing{Trust: "certificate"},
+		State: pullpass.State{Redis: pullpass.Redis{Addresses: []string{redis.Start(t).Address}}, Replay: "audit"},
+	})
+	ask := func() {
+		w.proxy.Get(t, service, w.token(t, namespace), "repository:team-a/app:pull")
+		w.proxy.Get(t, service, w.issuer.Token(t, "another.audience", namespace, puller), "repository:team-a/app:pull")
+	}
+	for name, flags := range map[string][]string{"classic histograms": nil, "native histograms": {"--enable-feature=native-histograms"}} {
+		t.Run(name, func(t *testing.T) {
+			p := startPrometheus(t, w.proxy, flags...)
+			// A rate needs two scrapes, and something between them.
+			for deadline := time.Now().Add(time.Minute); ; {
+				ask()
+				if samples := p.query(t, `sum(rate(pullpass_exchanges_total[1m])) > 0`); samples > 0 {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatal("nothing is scraped")
+				}
+			}
+			for _, panel := range dashboardPanels(t) {
+				for _, target := range panel.Targets {
+					samples := p.query(t, target.Expr)
+					if samples == 0 && !emptyPanels[panel.Title] {
+						t.Errorf("panel %q is empty: %s", panel.Title, target.Expr)
+					}
+				}
+			}
+			if rules := p.rules(t); rules < 20 {
+				t.Errorf("%d rules are loaded", rules)
+			}
+		})
+	}
+}
+
+// emptyPanels have nothing to show while nothing is wrong, or without a connection to an API server.
+var emptyPanels = map[string]bool{
+	"Limited": true, "Callers that are not the node of their token": true, "Replays": true, "Without a token, or with a secret-based one": true,
+	"Silence of API servers": true, "Objects asked for by name": true, "Ends in": true, "Readings of files that failed": true,
+	"Audit log and events on pods": true,
+}
+
+type dashboardPanel struct {
+	Title   string
+	Targets []struct{ Expr string }
+}
+
+func dashboardPanels(t *testing.T) []dashboardPanel {
+	t.Helper()
+	content, err := os.ReadFile(monitoringDir + "dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct{ Panels []dashboardPanel }
+	if err := json.Unmarshal(content, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	if len(dashboard.Panels) < 20 {
+		t.Fatalf("%d panels", len(dashboard.Panels))
+	}
+	return dashboard.Panels
+}
+
+type prometheus struct {
+	url    string
+	client *http.Client
+}
+
+// startPrometheus scrapes Pullpass each second, with the alert rules.
+func startPrometheus(t *testing.T, proxy *pullpass.Proxy, flags ...string) *prometheus {
+	t.Helper()
+	dir, address := t.TempDir(), process.FreeAddress(t)
+	rules, err := filepath.Abs(monitoringDir + "alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "prometheus.yaml")
+	config := fmt.Sprintf(`global: {scrape_interval: 1s, evaluation_interval: 1s}
+rule_files: [%q]
+scrape_configs:
+- job_name: pullpass
+  static_configs: [{targets: [%q]}]
+`, rules, proxy.AdminAddress())
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server := process.Start(t, exec.Command(programs.Prometheus(t), append([]string{
+		"--config.file=" + file, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + address,
+	}, flags...)...))
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	p := &prometheus{url: "http://" + address, client: &http.Client{Transport: transport, Timeout: 30 * time.Second}}
+	server.Await(t, 30*time.Second, func(ctx context.Context) error { return p.get(ctx, "/-/ready", nil) })
+	return p
+}
+
+// query returns how many series answer an expression of the dashboard.
+func (p *prometheus) query(t *testing.T, expr string) int {
+	t.Helper()
+	expr = strings.NewReplacer("$__rate_interval", "1m", "$cluster", ".*", "$service", ".*").Replace(expr)
+	var answer struct {
+		Data struct{ Result []json.RawMessage }
+	}
+	if err := p.get(t.Context(), "/api/v1/query?query="+url.QueryEscape(expr), &answer); err != nil {
+		t.Fatalf("%s: %v", expr, err)
+	}
+	return len(answer.Data.Result)
+}
+
+func (p *prometheus) rules(t *testing.T) (rules int) {
+	t.Helper()
+	var answer struct {
+		Data struct {
+			Groups []struct{ Rules []json.RawMessage }
+		}
+	}
+	if err := p.get(t.Context(), "/api/v1/rules", &answer); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range answer.Data.Groups {
+		rules += len(g.Rules)
+	}
+	return rules
+}
+
+func (p *prometheus) get(ctx context.Context, path string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: %s", path, resp.Status)
+	}
+	if into == nil {
+		return nil
+	}
+	return json.NewDecoder(resp.Body).Decode(into)
+}
