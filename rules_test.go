@@ -78,7 +78,8 @@ var imports = map[string]allowedImports{
 			"golang.org/x/crypto/x509roots/fallback",
 		},
 	},
-	"deploy/helm": {},
+	"deploy/helm":       {},
+	"deploy/monitoring": {},
 	"cmd/demo": {
 		others: []string{
 			"github.com/distribution/distribution/v3", "github.com/go-jose/go-jose/v4",
