@@ -82,7 +82,7 @@ func TestNoEdit(t *testing.T) {
 		"a cluster that is a pattern":       {&Policy{}, Subject{Identity: named("*", "a", "b")}, "s", scopeNamed("a")},
 		"a namespace that is a pattern":     {&Policy{}, Subject{Identity: named("a", "*", "b")}, "s", scopeNamed("a")},
 		"a ServiceAccount with a quote":     {&Policy{}, Subject{Identity: named("a", "b", `c"]`)}, "s", scopeNamed("a")},
-		"a service that no rule can name":   {&Policy{}, Subject{Identity: someone}, "Docker registry", scopeNamed("a")},
+		"a service that no rule can name":   {&Policy{}, Subject{Identity: someone}, "Docker*registry", scopeNamed("a")},
 		"a service that ends its line":      {&Policy{}, Subject{Identity: someone}, "a\nb", scopeNamed("a")},
 		"a command for nobody":              {asking, Subject{Identity: named("a", "b", "-f")}, "s", scopeNamed("a")},
 		"a command for a repository that's": {asking, Subject{Identity: someone}, "s", scopeNamed("x';reboot;'")},
@@ -96,6 +96,18 @@ func TestNoEdit(t *testing.T) {
 	d := asking.Decide(Subject{Identity: someone, Annotations: map[string]string{key: full}}, "s", scopesOf(t, "repository:a:pull"))
 	if got, want := d.Scopes[0].Remedy, "let the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/web ask for a:pull"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// A registry's service may be of several words, and rules can name it.
+func TestServiceOfSeveralWords(t *testing.T) {
+	t.Parallel()
+	_, trace := (&Policy{}).Explain(Subject{Identity: identity(t, "prod/team-a/web")}, "Docker registry", scopesOf(t, "repository:a:pull"))
+	policy := parseText(t, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n"+trace.Edit.Rule)
+	for service, want := range map[string]int{"Docker registry": 1, "Docker": 0} {
+		if d := policy.Decide(Subject{Identity: identity(t, "prod/team-a/web")}, service, scopesOf(t, "repository:a:pull")); len(d.Granted()) != want {
+			t.Errorf("%s: %+v", service, d)
+		}
 	}
 }
 

@@ -226,7 +226,8 @@ func parseServices(n node) []string {
 	var services []string
 	for _, entry := range n.list() {
 		service, ok := entry.text()
-		if ok && strings.ContainsFunc(service, func(r rune) bool { return r <= ' ' || '~' < r || r == '*' }) {
+		// A space is allowed inside, as in registries[].service: "Docker registry".
+		if ok && (strings.TrimSpace(service) != service || strings.ContainsFunc(service, func(r rune) bool { return r < ' ' || '~' < r || r == '*' })) {
 			entry.fault("%s is not the name of a service: names are compared exactly with registries[].service, without *", quote(service))
 		}
 		services = append(services, service)
