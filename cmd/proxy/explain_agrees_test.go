@@ -82,7 +82,10 @@ rules:
 			}
 			for token, raw := range tokens {
 				for _, address := range []string{"192.0.2.1", "192.0.2.9"} {
-					for _, asked := range scopes {
+					for i, asked := range scopes {
+						if i > 1 && token != "good" && token != "nodeless" && token != "" {
+							continue // whoever is refused is refused whatever is asked for
+						}
 						request := httptest.NewRequest(http.MethodGet, "/token?"+url.Values{"service": {"registry.example.com"}, "scope": asked}.Encode(), nil)
 						request.RemoteAddr = address + ":1234"
 						args := []string{"--caller", address}

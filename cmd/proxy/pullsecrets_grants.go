@@ -83,7 +83,7 @@ func (g *pullGrants) decide(ctx context.Context, inventory *pullsecrets.Inventor
 		}
 		subject.Annotations = facts.Annotations
 	}
-	decision, _ := g.policy.Explain(subject, g.services[image.Registry], []registryauth.Scope{scope})
+	decision := g.policy.Decide(subject, g.services[image.Registry], []registryauth.Scope{scope})
 	if decision.DeniedBy != "" {
 		answer.Reason = "the deny rule " + decision.DeniedBy + " refuses the ServiceAccount"
 		answer.Remedy = "let whoever administers Pullpass change that rule, or use another ServiceAccount"
