@@ -61,40 +61,39 @@ func (e *explainer) identify(ctx context.Context, event *exchange.Event, answer 
 		return exchange.Subject{}, err
 	}
 	e.step(stepService, verdictPassed, "it is one of registries[]")
-	subject := exchange.Subject{}
 	if e.source == sourceAnonymous {
 		e.step(stepToken, verdictOff, "no credential was sent")
 		for _, step := range []string{stepObjects, stepNode, stepCaller, stepRevocations} {
 			e.step(step, verdictOff, "nobody is named")
 		}
-	} else {
-		id, err := e.verify(ctx, answer)
-		if err != nil {
-			return exchange.Subject{}, err
-		}
-		if subject, err = e.admit(ctx, id, event); err != nil {
-			return exchange.Subject{}, err
-		}
+		e.shared(exchange.Subject{})
+		return exchange.Subject{}, nil
 	}
-	e.shared(subject)
-	return subject, nil
+	id, err := e.verify(ctx, answer)
+	if err != nil {
+		return exchange.Subject{}, err
+	}
+	subject, err := e.admit(ctx, id, event)
+	if err == nil {
+		e.shared(subject)
+	}
+	return subject, err
 }
 
 // verify judges the token, or what there is instead of one.
 func (e *explainer) verify(ctx context.Context, answer *explanation) (oidc.Identity, error) {
-	var err error
 	switch e.source {
+	case sourceToken:
+		return e.verifyToken(ctx, answer)
 	case sourceName:
 		e.step(stepToken, verdictNotJudged, "--as has none: what follows is what a good one would get")
-	case sourceAudit, sourceClaim:
-		if err = e.auditToken(); err != nil {
+	default:
+		if err := e.auditToken(); err != nil {
 			e.step(stepToken, verdictRefused, "%s", err)
 			return oidc.Identity{}, err
 		}
-	case sourceToken:
-		return e.verifyToken(ctx, answer)
 	}
-	if e.source == sourceName || e.source == sourceClaim {
+	if e.source != sourceAudit { // who is known by name alone
 		if err := e.live(ctx); err != nil {
 			return oidc.Identity{}, err
 		}
@@ -139,6 +138,8 @@ func (e *explainer) admit(ctx context.Context, id oidc.Identity, event *exchange
 	}
 	revocations, closeList, revocationsFault := e.revocations(ctx)
 	defer closeList()
+	// Nobody can show a certificate here. If the address proves nothing, but a
+	// certificate could, the rest is judged as if it had.
 	attempt := func(mode exchange.ProofMode) (exchange.Subject, error) {
 		checks.Proof = exchange.ProofConfig{}
 		if e.hasToken() && len(configured.Methods) > 0 {
