@@ -20,6 +20,7 @@ func TestCluster(t *testing.T) {
 	i := s.install(t)
 	i.testFirstPull(t)
 	i.testNotes(t)
+	i.testProof(t)
 	i.testOperations(t)
 	i.testHostNetwork(t)
 	i.testUninstall(t)

@@ -36,25 +36,22 @@ type installation struct {
 	ca         *certs.CA // of the registry and the token endpoint
 	nodes      []*node.Node
 	builder    *http.Transport // presents the certificate of a node
+	asker      *http.Transport // likewise, with a connection for each request
 	token      string          // of a pod on that node that may push
 	otherToken string          // of a pod of team-b there
 }
 
-// install does what docs/install.md says, and changes what is different here: the addresses of the API server, and nodes that have
-// to prove who they are.
+// install does what docs/install.md says, and changes what is different here: the addresses of the API server, and who may push.
 func (s *site) install(t testing.TB) *installation {
 	t.Helper()
 	i := &installation{site: s, manual: openManual(t), ca: certs.NewCA(t, "registry-ca")}
 	check(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+registryName+"\n"), 0o644))
-	nodeCA := s.run(t, "kubectl", "get", "configmap", "--namespace=kube-system", "extension-apiserver-authentication", "--output=jsonpath={.data.client-ca-file}")
 	values := i.block(t, "yaml", "# values.yaml")
 	values = replace(t, values, "https://kubernetes.default.svc.cluster.local #", s.Issuer+" #")
 	values = replace(t, values, "    discovery: #", "    discovery:\n      jwksURL: https://"+isolate.ServiceAddress+"/openid/v1/jwks #")
-	values = replace(t, values, "    kubernetes: {inCluster: true}\n", "    kubernetes: {inCluster: true}\n    node: {proof: {mode: enforce, methods: [certificate], clientCAFile: node-ca.crt}}\n")
-	values += "  - {name: builders, subjects: [{namespaces: [" + builders + "]}], allow: [{repositories: ['**'], actions: [pull, push]}]}\n" +
-		"files:\n  node-ca.crt: |\n    " + strings.ReplaceAll(strings.TrimSpace(nodeCA), "\n", "\n    ") + "\nshutdownDelay: 3\n"
-	i.write(t, "values.yaml", values)
-	i.startNodes(t)
+	values += "  - {name: builders, subjects: [{namespaces: [" + builders + "]}], allow: [{repositories: ['**'], actions: [pull, push]}]}\nshutdownDelay: 3\n"
+	proof := replace(t, i.block(t, "yaml", "proof:"), "mode: audit", "mode: enforce")
+	i.startNodes(t, replace(t, values, "    kubernetes: {inCluster: true}\n", "    kubernetes: {inCluster: true}\n"+proof))
 
 	serving := i.ca.Server(t, "pullpass", registryName)
 	for file, path := range map[string]string{"tls.crt": serving.CertFile, "tls.key": serving.KeyFile} {
@@ -63,7 +60,9 @@ func (s *site) install(t testing.TB) *installation {
 		i.write(t, file, string(content))
 	}
 	i.do(t, i.manual, "openssl req -x509")
+	s.run(t, "kubectl", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
 	s.saw("certificates and keys", "")
+	i.write(t, "values.yaml", values)
 	i.do(t, i.manual, "helm install")
 	s.saw("helm install", "")
 	i.route(t)
@@ -72,9 +71,10 @@ func (s *site) install(t testing.TB) *installation {
 	return i
 }
 
-// startNodes runs a node with each containerd, configured as what was not yet installed will say.
-func (i *installation) startNodes(t testing.TB) {
+// startNodes runs a node with each containerd, configured as what will be installed with the values says.
+func (i *installation) startNodes(t testing.TB, values string) {
 	t.Helper()
+	i.write(t, "values.yaml", values)
 	rendered := parse(t, i.run(t, "helm", "template", "pullpass", chart(t), "--namespace="+namespace, "--values="+filepath.Join(i.directory, "values.yaml")))
 	i.write(t, "pullpass.yaml", rendered.named("ConfigMap", "pullpass").Text("data", "pullpass.yaml"))
 	archive := programs.PullpassImage(t, image)
@@ -102,19 +102,7 @@ func (i *installation) startRegistry(t testing.TB) {
 		Program: programs.Distribution(t), Address: "127.0.0.1:443", Names: []string{registryName}, Realm: realm,
 		Service: registryName, Issuer: pullpass.Issuer, RootCertBundle: []byte(i.read(t, "signing-ca.crt")),
 	})
-	printed = i.do(t, i.manual, " kubelet-config ")
-	for _, n := range i.nodes {
-		for _, place := range []string{"/etc/pullpass/credential-provider.yaml", "/etc/containerd/certs.d/" + registryName + "/hosts.toml"} {
-			content, err := os.ReadFile(n.Path(place))
-			check(t, err)
-			for line := range strings.Lines(string(content)) {
-				if !strings.Contains(printed, strings.TrimPrefix(line, "ca = ")) {
-					t.Errorf("%s of %s has the line %q, which kubelet-config does not print in the pod", place, n.Name(), line)
-				}
-			}
-		}
-	}
-	i.saw("registry-config and kubelet-config in a pod", "")
+	i.saw("registry-config in a pod", "")
 }
 
 // startBuilder is a pod that may push. It runs on no kubelet; its token and the certificate of its node are all that is needed.
@@ -130,6 +118,8 @@ func (i *installation) startBuilder(t testing.TB) {
 	certificate := i.CA.Client(t, "system:node:build-1", "system:nodes").TLS(t)
 	i.builder = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: i.ca.Pool(), Certificates: []tls.Certificate{certificate}}}
 	t.Cleanup(i.builder.CloseIdleConnections)
+	i.asker = i.builder.Clone()
+	i.asker.DisableKeepAlives = true
 }
 
 // push puts an image into a repository, and returns its name.

@@ -64,14 +64,17 @@ func endpoints(endpointSlices cluster.Object) (ready []string) {
 
 // ask asks for a token with a pull of a repository, by a connection of its own, with the token of a pod on the builder's node.
 func (i *installation) ask(ctx context.Context, token, repository string) (pullpass.Body, error) {
+	return askFrom(ctx, i.asker, token, repository)
+}
+
+func askFrom(ctx context.Context, asker *http.Transport, token, repository string) (pullpass.Body, error) {
 	query := url.Values{"service": {registryName}, "scope": {"repository:" + repository + ":pull"}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, realm+"?"+query.Encode(), nil)
 	if err != nil {
 		return pullpass.Body{}, err
 	}
 	req.SetBasicAuth("serviceaccount", token)
-	req.Close = true
-	resp, err := i.builder.RoundTrip(req)
+	resp, err := asker.RoundTrip(req)
 	if err != nil {
 		return pullpass.Body{}, err
 	}
@@ -81,7 +84,7 @@ func (i *installation) ask(ctx context.Context, token, repository string) (pullp
 		return pullpass.Body{}, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return body, fmt.Errorf("%s: %s", resp.Status, body.ErrorDescription)
+		return body, fmt.Errorf("%s: %+v", resp.Status, body.Errors)
 	}
 	return body, nil
 }
@@ -117,27 +120,28 @@ type pulls struct {
 // startPulls takes the images in turn; an image that is there already is asked for as well.
 func (i *installation) startPulls(t testing.TB, images []string) *pulls {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx := t.Context()
+	stop, cancel := context.WithCancel(ctx) // what is under way is finished
 	p := &pulls{installation: i, cancel: cancel, ran: map[string]bool{}}
 	t.Cleanup(func() { cancel(); p.running.Wait() })
-	every := func(period time.Duration, do func(n int) error) {
+	every := func(period time.Duration, do func() error) {
 		p.running.Go(func() {
 			ticker := time.NewTicker(period)
 			defer ticker.Stop()
-			for n := 0; ; n++ {
+			for {
 				select {
-				case <-ctx.Done():
+				case <-stop.Done():
 					return
 				case <-ticker.C:
 				}
-				if err := do(n); err != nil && ctx.Err() == nil {
+				if err := do(); err != nil {
 					p.note(err)
 				}
 			}
 		})
 	}
-	every(podPeriod, func(int) error { return p.turnOver(ctx, images) })
-	every(askPeriod, func(int) error {
+	every(podPeriod, func() error { return p.turnOver(ctx, images) })
+	every(askPeriod, func() error {
 		_, err := i.ask(ctx, i.token, "team-a/web")
 		p.asked++
 		return err

@@ -2,6 +2,7 @@ package charttest
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +17,36 @@ func (i *installation) testFirstPull(t *testing.T) {
 	i.push(t, "team-a/web")
 	i.do(t, i.manual, "kubectl run")
 	i.saw("the first pull", "as docs/install.md says")
+}
+
+// The nodes were configured for this from the beginning; now it is asked of them.
+func (i *installation) testProof(t *testing.T) {
+	values := i.read(t, "values.yaml")
+	proof := replace(t, i.block(t, "yaml", "proof:"), "mode: audit", "mode: enforce")
+	i.write(t, "values.yaml", replace(t, values, "    kubernetes: {inCluster: true}\n", "    kubernetes: {inCluster: true}\n"+proof))
+	i.do(t, i.manual, "--set-file")
+	printed := i.do(t, i.manual, " kubelet-config ")
+	for _, n := range i.nodes {
+		for _, place := range []string{"/etc/pullpass/credential-provider.yaml", "/etc/containerd/certs.d/" + registryName + "/hosts.toml"} {
+			content, err := os.ReadFile(n.Path(place))
+			check(t, err)
+			for line := range strings.Lines(string(content)) {
+				if !strings.Contains(printed, line) {
+					t.Errorf("%s of %s has the line %q, which kubelet-config does not print in the pod", place, n.Name(), line)
+				}
+			}
+		}
+	}
+	nobody := i.asker.Clone()
+	nobody.TLSClientConfig.Certificates = nil
+	_, err := askFrom(t.Context(), nobody, i.token, "team-a/web")
+	if err == nil || !strings.HasPrefix(err.Error(), "403 ") {
+		t.Errorf("without a certificate: %v, want 403", err)
+	}
+	if _, err := i.ask(t.Context(), i.token, "team-a/web"); err != nil {
+		t.Error(err)
+	}
+	i.saw("nodes prove who they are", "without a certificate: %v", err)
 }
 
 // testOperations changes Pullpass while pods pull through it.
@@ -60,9 +91,9 @@ func (i *installation) testOperations(t *testing.T) {
 
 	i.evict(t)
 
-	i.run(t, "helm", "rollback", "pullpass", "1", "--namespace="+namespace, "--wait")
+	i.run(t, "helm", "rollback", "pullpass", "2", "--namespace="+namespace, "--wait")
 	await(t, "the policy of before counts", func() bool { return !i.sharedGranted(t) })
-	i.saw("helm rollback to what was installed", "%d pods, and the policy of before", len(i.pods(t)))
+	i.saw("helm rollback to what was before", "%d pods, and the policy of before", len(i.pods(t)))
 	p.finish(t)
 }
 
@@ -109,6 +140,7 @@ func (i *installation) testNewKey(t *testing.T) {
 
 // testHostNetwork moves Pullpass into the network of a node. The two nodes here have one network, so there is room for one pod.
 func (i *installation) testHostNetwork(t *testing.T) {
+	i.run(t, "kubectl", "label", "--overwrite", "namespace", namespace, "pod-security.kubernetes.io/enforce=privileged")
 	i.upgrade(t, "--set=hostNetwork=true,networkPolicy.enabled=false,ports.public=9443,ports.admin=9091,replicas=1")
 	await(t, "the endpoint is at a node's address", func() bool {
 		ready := i.endpoints(t)
@@ -147,7 +179,8 @@ func (i *installation) upgrade(t testing.TB, args ...string) {
 
 func (i *installation) tryUpgrade(t testing.TB, args ...string) (string, error) {
 	t.Helper()
-	command := []string{"helm", "upgrade", "pullpass", chart(t), "--namespace=" + namespace, "--wait", "--values=" + filepath.Join(i.directory, "values.yaml")}
+	command := []string{"helm", "upgrade", "pullpass", chart(t), "--namespace=" + namespace, "--wait",
+		"--values=" + filepath.Join(i.directory, "values.yaml"), `--set-file=files.node-ca\.crt=` + filepath.Join(i.directory, "node-ca.crt")}
 	for _, arg := range args {
 		command = append(command, strings.Replace(arg, "--values=", "--values="+i.directory+"/", 1))
 	}
