@@ -131,6 +131,35 @@ func TestManagedKeysChangeOverAtTheirTime(t *testing.T) {
 	})
 }
 
+// A key of the old CA that signs after the change needs that CA once more.
+func TestManagedKeysKeepACAForItsKeys(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		keys := newManaged(t, TrustCertificate)
+		late := mustRotate(t, keys, 10*24*time.Hour)
+		mustRotateCA(t, keys, time.Hour)
+		for range 10 * 24 {
+			time.Sleep(time.Hour)
+			if mustSigning(t, keys).ID == late.ID {
+				verifyAll(t, []string{issueTestToken(t, newTestIssuer(t, keys, nil)).Value.Reveal()}, registryTrust(t, keys))
+				mustMaintain(t, keys)
+				break
+			}
+			mustMaintain(t, keys)
+			if n := len(keys.Trusted().Certificates); n != 2 {
+				t.Fatalf("%d CAs are published while keys of both are there, want 2", n)
+			}
+		}
+		if mustSigning(t, keys).ID == late.ID {
+			t.Error("a key of the old CA goes on to sign")
+		}
+		time.Sleep(keys.cfg.Lifetime + overlapMargin)
+		mustMaintain(t, keys) // its key goes
+		mustMaintain(t, keys) // and so does the CA
+		onlyCA(t, keys)
+	})
+}
+
 // A registry was forgotten: the way back is open until the last certificate of
 // the old CA has ended.
 func TestManagedKeysGoBackToTheOldCA(t *testing.T) {

@@ -419,6 +419,44 @@ func TestManagedKeysWaitForTheLock(t *testing.T) {
 	})
 }
 
+// A full or read-only volume: pulls go on for the better part of a week.
+func TestManagedKeysInADirectoryThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		keys := newManaged(t, TrustCertificate)
+		opts := registryTrust(t, keys)
+		issuer := newTestIssuer(t, keys, nil)
+		must(t, os.Remove(keys.dir.path(lockFile)))
+		must(t, os.Mkdir(keys.dir.path(lockFile), 0o700)) // root may write everywhere, but not into this
+		days := 0
+		for ; ; days++ {
+			if _, err := keys.Signing(); err != nil {
+				break
+			}
+			verifyAll(t, []string{issueTestToken(t, issuer).Value.Reveal()}, opts)
+			time.Sleep(24 * time.Hour)
+			if err := keys.Maintain(); err == nil || !strings.Contains(err.Error(), lockFile) {
+				t.Fatalf("after %d days: %v, want the file that cannot be written", days, err)
+			}
+		}
+		if days != 7 {
+			t.Errorf("signing went on for %d days, want 7", days)
+		}
+		for _, do := range []func() error{
+			func() error { _, err := keys.Rotate(RotateOptions{}); return err },
+			func() error { _, err := keys.RotateCA(RotateOptions{}); return err },
+			func() error { _, err := keys.Revoke(keys.Status().Keys[0].ID); return err },
+		} {
+			if err := do(); err == nil || !strings.Contains(err.Error(), lockFile) {
+				t.Errorf("an operator is told %v", err)
+			}
+		}
+		must(t, os.Remove(keys.dir.path(lockFile)))
+		mustMaintain(t, keys)
+		verifyAll(t, []string{issueTestToken(t, issuer).Value.Reveal()}, opts)
+	})
+}
+
 func TestManagedKeysBoundTheNumberOfFiles(t *testing.T) {
 	t.Parallel()
 	cfg := managedConfig(t, TrustJWKS)
