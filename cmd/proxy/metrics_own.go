@@ -20,6 +20,12 @@ var (
 		labels: []label{serviceLabel},
 		act:    "Renew it in time: after its end nothing is issued for this service (503).",
 	}
+	signingCAExpiry = &metric{
+		name: "pullpass_signing_ca_expiry_timestamp_seconds", kind: gauge, read: true,
+		help:   "When the first of the CAs ends that the signing key depends on. Not there if it has none.",
+		labels: []label{serviceLabel},
+		act:    "Make another long before, and tell the registries: docs/keys.md.",
+	}
 	servingCertificateExpiry = &metric{
 		name: "pullpass_tls_certificate_expiry_timestamp_seconds", kind: gauge, read: true,
 		help: "When the certificate of the public listener ends.",
@@ -31,10 +37,13 @@ var (
 		labels: []label{clusterLabel},
 		act:    "Put the CA that follows into the file in time: both may be in it.",
 	}
-	keyMetrics = []*metric{signingKeySince, signingKeyExpiry, servingCertificateExpiry, clientCAExpiry}
+	keyMetrics = []*metric{signingKeySince, signingKeyExpiry, signingCAExpiry, servingCertificateExpiry, clientCAExpiry}
 )
 
 func (r reading) signingKey(service string, keys registryauth.Keys) {
+	if end := caEnd(keys.Status()); !end.IsZero() {
+		r.show(signingCAExpiry, timestamp(end), service)
+	}
 	key, err := keys.Signing()
 	if err != nil {
 		r.show(signingKeyExpiry, 0, service)
@@ -46,6 +55,16 @@ func (r reading) signingKey(service string, keys registryauth.Keys) {
 	if !key.NotAfter.IsZero() {
 		r.show(signingKeyExpiry, timestamp(key.NotAfter), service)
 	}
+}
+
+// caEnd is when the first of the CAs ends that sign now; zero: there is none.
+func caEnd(status registryauth.Status) (first time.Time) {
+	for _, ca := range status.CAs {
+		if ca.State == registryauth.StateSigning && (first.IsZero() || ca.NotAfter.Before(first)) {
+			first = ca.NotAfter
+		}
+	}
+	return first
 }
 
 // tlsEnds says when what TLS is built on ends.

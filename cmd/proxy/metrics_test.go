@@ -203,8 +203,11 @@ pullpass_pod_events_total{cluster="prod-us"} 0
 type fixedKeys struct {
 	registryauth.Keys
 	since, notAfter time.Time
+	cas             []registryauth.CAInfo
 	err             error
 }
+
+func (k fixedKeys) Status() registryauth.Status { return registryauth.Status{CAs: k.cas} }
 
 func (k fixedKeys) Signing() (*registryauth.SigningKey, error) {
 	if k.err != nil {
@@ -217,9 +220,14 @@ func TestMetricsShowTheEndOfKeys(t *testing.T) {
 	t.Parallel()
 	m := testMetrics(sources{
 		signingKeys: map[string]registryauth.Keys{
-			"registry.example.com": fixedKeys{since: time.Unix(500, 0), notAfter: time.Unix(2000, 0)},
-			"other.example.com":    fixedKeys{},
-			"broken.example.com":   fixedKeys{err: registryauth.ErrNoSigningKey},
+			"registry.example.com": fixedKeys{since: time.Unix(500, 0), notAfter: time.Unix(2000, 0), cas: []registryauth.CAInfo{
+				{State: registryauth.StateRetired, NotAfter: time.Unix(6000, 0)},
+				{State: registryauth.StateSigning, NotAfter: time.Unix(9000, 0)},
+				{State: registryauth.StateSigning, NotAfter: time.Unix(8000, 0), Intermediate: true},
+				{State: registryauth.StateNext, NotAfter: time.Unix(7000, 0)},
+			}},
+			"other.example.com":  fixedKeys{},
+			"broken.example.com": fixedKeys{err: registryauth.ErrNoSigningKey},
 		},
 		tls: func() tlsEnds {
 			return tlsEnds{certificate: time.Unix(3000, 0), clientCAs: map[string]time.Time{"prod-eu": time.Unix(4000, 0)}}
@@ -227,11 +235,12 @@ func TestMetricsShowTheEndOfKeys(t *testing.T) {
 	})
 	expectMetrics(t, m, `
 pullpass_client_ca_expiry_timestamp_seconds{cluster="prod-eu"} 4000
+pullpass_signing_ca_expiry_timestamp_seconds{service="registry.example.com"} 8000
 pullpass_signing_key_expiry_timestamp_seconds{service="broken.example.com"} 0
 pullpass_signing_key_expiry_timestamp_seconds{service="registry.example.com"} 2000
 pullpass_signing_key_since_timestamp_seconds{service="registry.example.com"} 500
 pullpass_tls_certificate_expiry_timestamp_seconds 3000
-`, "pullpass_signing_key_expiry_timestamp_seconds", "pullpass_signing_key_since_timestamp_seconds",
+`, "pullpass_signing_ca_expiry_timestamp_seconds", "pullpass_signing_key_expiry_timestamp_seconds", "pullpass_signing_key_since_timestamp_seconds",
 		"pullpass_tls_certificate_expiry_timestamp_seconds", "pullpass_client_ca_expiry_timestamp_seconds")
 }
 

@@ -46,9 +46,9 @@ func (s *managedSet) caAt(now time.Time) int {
 	return waiting
 }
 
-// orderCAs sorts the CAs and works out until when they serve. The last to sign
-// with a CA is the last of its leaf certificates: as long, a CA that was replaced
-// can be had back by revoking its successor.
+// orderCAs sorts the CAs and works out until when they serve. A CA that was
+// replaced is kept until the last certificate that it can have signed has ended;
+// so long, it comes back when its successor is revoked.
 func (s *managedSet) orderCAs() {
 	slices.SortFunc(s.cas, func(a, b managedCA) int {
 		return cmp.Or(a.signsFrom.Compare(b.signsFrom), cmp.Compare(a.sequence, b.sequence), cmp.Compare(a.id, b.id))
