@@ -220,7 +220,7 @@ func (r *rollout) stopped() bool {
 	select {
 	case <-r.stop:
 		return true
-	case <-time.After(10 * time.Millisecond):
+	case <-time.After(25 * time.Millisecond):
 		return false
 	}
 }
