@@ -11,9 +11,15 @@
 local unit, burst, cost, oneIn = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local full = tonumber(redis.call('GET', KEYS[1]) or now)
--- The upper bound is for a clock that went back, and for a limit that changed.
-full = math.min(math.max(full, now), now + burst * unit) + cost * unit
+local full = math.max(tonumber(redis.call('GET', KEYS[1]) or now), now)
+-- A clock that went back, or a limit that changed: the bucket is empty, and
+-- begins to fill.
+local empty = now + burst * unit
+if full > empty then
+  full = empty
+  redis.call('SET', KEYS[1], string.format('%.0f', full), 'PX', math.ceil((full - now) / 1000))
+end
+full = full + cost * unit
 local wait = math.ceil(full - burst * unit - now)
 if wait > 0 then
   return wait

@@ -124,9 +124,10 @@ func (m *Memory) Take(ctx context.Context, key string, limit Limit, cost int) (b
 		full = at
 	}
 	// A bucket is never emptier than empty, also after the clock or the limit
-	// was changed.
+	// was changed: it begins to fill.
 	if empty := now.Add(limit.duration(limit.Burst)); full.After(empty) {
 		full = empty
+		m.limits.Add(hashed, full)
 	}
 	full = full.Add(limit.duration(cost))
 	if wait := full.Sub(now) - limit.duration(limit.Burst); wait > 0 {

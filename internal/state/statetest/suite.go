@@ -221,12 +221,19 @@ func badLimits(t *testing.T, r [2]Replica) {
 }
 
 // smallerLimit changes the limit, as a new configuration does: nobody waits
-// for longer than the new one asks.
+// for longer than the new one asks, however often it is asked for.
 func smallerLimit(t *testing.T, r [2]Replica) {
 	take(t, r[0], "smaller", slow, 5) // empty for 5,000 seconds
-	fast := state.Limit{Rate: 100, Burst: 5}
-	if ok, wait := take(t, r[1], "smaller", fast, 5); ok || wait > 50*time.Millisecond {
-		t.Errorf("%t, wait %s", ok, wait)
+	fast := state.Limit{Rate: 10, Burst: 5}
+	for i, deadline := 0, time.Now().Add(followTime); ; i++ {
+		ok, wait := take(t, r[1], "smaller", fast, 5)
+		if ok && i > 0 {
+			return
+		}
+		if ok || wait > 500*time.Millisecond || time.Now().After(deadline) {
+			t.Fatalf("%t, wait %s", ok, wait)
+		}
+		time.Sleep(wait / 2)
 	}
 }
 
