@@ -124,14 +124,31 @@ func (c *Cluster) Run(ctx context.Context) {
 	c.running = ctx
 	c.stopAccounts = c.start(c.accounts.Load().resource)
 	c.mu.Unlock()
-	for _, r := range []*resource{c.namespaces, c.pods, c.nodes} {
-		if r != nil {
-			c.start(r)
-		}
+	for _, r := range c.watched()[1:] {
+		c.start(r)
 	}
 	// Nothing waits for the reflectors: one that found the API server down may
 	// sleep for seconds before it sees that ctx ended.
 	<-ctx.Done()
+}
+
+// watched returns what Run watches, ServiceAccounts first.
+func (c *Cluster) watched() []*resource {
+	all := []*resource{c.accounts.Load().resource, c.namespaces, c.pods, c.nodes}
+	return slices.DeleteFunc(all, func(r *resource) bool { return r == nil })
+}
+
+// Synced returns when everything was listed once, or with an error when ctx
+// ends before that. Run must have been called, or about to be.
+func (c *Cluster) Synced(ctx context.Context) error {
+	for _, r := range c.watched() {
+		select {
+		case <-r.synced:
+		case <-ctx.Done():
+			return fmt.Errorf("cluster %s: %s are not listed yet: %w", c.name, r.name, r.cause(ctx))
+		}
+	}
+	return nil
 }
 
 // start must only be called after Run was.
@@ -143,7 +160,7 @@ func (c *Cluster) start(r *resource) (stop context.CancelFunc) {
 
 // SetAnnotationKeys says which annotations are kept from now on. For a key that
 // was not kept so far it lists the ServiceAccounts again, and returns when that
-// is done. If ctx ends first, nothing changes.
+// is done, or at once if they were never listed. If ctx ends first, nothing changes.
 func (c *Cluster) SetAnnotationKeys(ctx context.Context, keys []string) error {
 	select {
 	case c.changing <- struct{}{}:
@@ -151,8 +168,7 @@ func (c *Cluster) SetAnnotationKeys(ctx context.Context, keys []string) error {
 	case <-ctx.Done():
 		return fmt.Errorf("cluster %s: another change of the annotations that are kept is not done yet: %w", c.name, context.Cause(ctx))
 	}
-	kept := c.accounts.Load().keys
-	if !slices.ContainsFunc(keys, func(key string) bool { return !slices.Contains(kept, key) }) {
+	if c.KeepsAnnotations(keys) {
 		return nil
 	}
 	fresh := c.newAccounts(keys)
@@ -163,26 +179,42 @@ func (c *Cluster) SetAnnotationKeys(ctx context.Context, keys []string) error {
 		return nil
 	}
 	running, stop := c.running, c.start(fresh.resource)
+	if !c.accounts.Load().status().Synced { // nothing is in memory that could be taken for all there is
+		c.takeAccounts(fresh, stop)
+		c.mu.Unlock()
+		return nil
+	}
 	c.mu.Unlock()
 	var ended error
 	select {
 	case <-fresh.synced:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.accounts.Store(fresh)
-		c.stopAccounts()
-		c.stopAccounts = stop
+		c.takeAccounts(fresh, stop)
 		return nil
 	case <-ctx.Done():
-		ended = context.Cause(ctx)
+		ended = fresh.cause(ctx)
 	case <-running.Done():
-		ended = context.Cause(running)
+		ended = fresh.cause(running)
 	}
 	stop()
-	if failure := fresh.status().LastFailure; failure != "" {
-		return fmt.Errorf("cluster %s: cannot list the ServiceAccounts with the annotations of the new policy: %w: %s", c.name, ended, failure)
-	}
 	return fmt.Errorf("cluster %s: cannot list the ServiceAccounts with the annotations of the new policy: %w", c.name, ended)
+}
+
+// takeAccounts is called with mu.
+func (c *Cluster) takeAccounts(fresh *accountResource, stop context.CancelFunc) {
+	c.accounts.Store(fresh)
+	c.stopAccounts()
+	c.stopAccounts = stop
+}
+
+// KeepsAnnotations reports whether annotations with all of these keys are kept.
+func (c *Cluster) KeepsAnnotations(keys []string) bool {
+	return containsAll(c.accounts.Load().keys, keys)
+}
+
+func containsAll(list, wanted []string) bool {
+	return !slices.ContainsFunc(wanted, func(s string) bool { return !slices.Contains(list, s) })
 }
 
 // Lookup returns what is known of the objects that an identity names. The

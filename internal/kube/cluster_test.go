@@ -389,6 +389,72 @@ func TestAnnotationKeys(t *testing.T) {
 	})
 }
 
+// Whoever replaces a connection waits until the new one knows everything.
+func TestSynced(t *testing.T) {
+	in(t, func(t *testing.T) {
+		for _, resource := range []string{"serviceaccounts", "namespaces", "pods", "nodes"} {
+			s := newAPIServer(team()...)
+			c := newTestCluster(t, s, ClusterConfig{PodChecks: true, Nodes: true, AnnotationKeys: []string{key}})
+			s.fail("watch "+resource, hang)
+			go c.Run(t.Context())
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			err := c.Synced(ctx)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || !has(err, "cluster one: "+resource+" are not listed yet") {
+				t.Errorf("%s hang: %v", resource, err)
+			}
+			if !c.KeepsAnnotations([]string{key}) || c.KeepsAnnotations([]string{key, "other"}) {
+				t.Error("not the annotations that are kept")
+			}
+		}
+		s := newAPIServer(team()...)
+		c := newTestCluster(t, s, ClusterConfig{PodChecks: true, Nodes: true})
+		s.refuse(true)
+		go c.Run(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if err := c.Synced(ctx); !has(err, "connection refused") {
+			t.Errorf("during an outage: %v", err)
+		}
+		s.refuse(false)
+		if err := c.Synced(t.Context()); err != nil {
+			t.Error(err)
+		}
+		for _, r := range c.Status().Resources {
+			if !r.Synced {
+				t.Errorf("%s are not synced", r.Resource)
+			}
+		}
+	})
+}
+
+// An API server that was down from the start does not hold up a policy: of its
+// ServiceAccounts, nothing is in memory.
+func TestAnnotationKeysOfAClusterThatIsDown(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		s.refuse(true)
+		c := newTestCluster(t, s, ClusterConfig{})
+		go c.Run(t.Context())
+		synctest.Wait()
+		if err := c.SetAnnotationKeys(t.Context(), []string{key}); err != nil {
+			t.Fatal(err)
+		}
+		s.refuse(false)
+		if err := c.Synced(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		facts, err := c.Lookup(t.Context(), webPod())
+		if err != nil || facts.Annotations[key] == "" {
+			t.Errorf("annotations %v, %v", facts.Annotations, err)
+		}
+		time.Sleep(time.Minute) // the reflector that was stopped sleeps
+		if n := s.open("serviceaccounts"); n != 1 {
+			t.Errorf("%d watches", n)
+		}
+	})
+}
+
 // Lists need not keep to a rate: they follow one another.
 func TestListsAreNotLimited(t *testing.T) {
 	in(t, func(t *testing.T) {

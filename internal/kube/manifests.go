@@ -28,8 +28,7 @@ type ManifestsConfig struct {
 // since has no annotations here.
 type Manifests struct {
 	files   map[string][]string
-	reload  sync.Mutex // one at a time; guards keys
-	keys    []string
+	reload  sync.Mutex // one at a time
 	current atomic.Pointer[accounts]
 }
 
@@ -37,6 +36,7 @@ var _ exchange.Objects = (*Manifests)(nil)
 
 // accounts is immutable once it is stored.
 type accounts struct {
+	keys  []string // of the annotations that are kept
 	byUID map[uidKey]account
 	uids  map[nameKey]string
 }
@@ -65,8 +65,8 @@ func NewManifests(c ManifestsConfig) (*Manifests, error) {
 			return nil, fmt.Errorf("cluster %s: no manifest file is given: name one, or remove the cluster's manifestFiles", cluster)
 		}
 	}
-	m := &Manifests{files: maps.Clone(c.Files), keys: slices.Clone(c.AnnotationKeys)}
-	if err := m.Reload(); err != nil {
+	m := &Manifests{files: maps.Clone(c.Files)}
+	if err := m.read(c.AnnotationKeys); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -77,7 +77,7 @@ func NewManifests(c ManifestsConfig) (*Manifests, error) {
 func (m *Manifests) Reload() error {
 	m.reload.Lock()
 	defer m.reload.Unlock()
-	return m.read(m.keys)
+	return m.read(m.current.Load().keys)
 }
 
 // SetAnnotationKeys says which annotations are kept from now on. It reads the
@@ -85,18 +85,19 @@ func (m *Manifests) Reload() error {
 func (m *Manifests) SetAnnotationKeys(keys []string) error {
 	m.reload.Lock()
 	defer m.reload.Unlock()
-	if slices.Equal(slices.Sorted(slices.Values(keys)), slices.Sorted(slices.Values(m.keys))) {
+	if slices.Equal(slices.Sorted(slices.Values(keys)), slices.Sorted(slices.Values(m.current.Load().keys))) {
 		return nil
 	}
-	if err := m.read(keys); err != nil {
-		return err
-	}
-	m.keys = slices.Clone(keys)
-	return nil
+	return m.read(keys)
+}
+
+// KeepsAnnotations reports whether annotations with all of these keys are kept.
+func (m *Manifests) KeepsAnnotations(keys []string) bool {
+	return containsAll(m.current.Load().keys, keys)
 }
 
 func (m *Manifests) read(keys []string) error {
-	r := newReader(keys)
+	r := newReader(slices.Clone(keys))
 	for _, cluster := range slices.Sorted(maps.Keys(m.files)) {
 		r.cluster = cluster
 		for _, name := range m.files[cluster] {

@@ -281,6 +281,9 @@ func TestSameKeysDoNotReadTheFiles(t *testing.T) {
 	if a, _ := annotations(t, m, identity("one", "team-a", "web", "uid-web")); a[key] != "team-a/web:pull,push" {
 		t.Errorf("annotations %v", a)
 	}
+	if !m.KeepsAnnotations([]string{key, "b"}) || m.KeepsAnnotations([]string{key, "c"}) {
+		t.Error("not the annotations that are kept")
+	}
 }
 
 // A file in the middle of being written must not take the annotations away.

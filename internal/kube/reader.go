@@ -14,7 +14,6 @@ import (
 // reader gathers the ServiceAccounts of one cluster's files after the other's.
 type reader struct {
 	accounts accounts
-	keys     []string // of the annotations to keep
 	cluster  string
 	faults   []error
 	more     int // faults that are not kept
@@ -24,7 +23,7 @@ type reader struct {
 const maxFaults = 100
 
 func newReader(keys []string) reader {
-	return reader{keys: keys, accounts: accounts{byUID: map[uidKey]account{}, uids: map[nameKey]string{}}}
+	return reader{accounts: accounts{keys: keys, byUID: map[uidKey]account{}, uids: map[nameKey]string{}}}
 }
 
 func (r *reader) fail(err error) {
@@ -161,7 +160,7 @@ func (r *reader) annotations(at place, value any) map[string]string {
 		return nil
 	}
 	var kept map[string]string
-	for _, key := range r.keys {
+	for _, key := range r.accounts.keys {
 		value, has := object[key]
 		if !has {
 			continue

@@ -145,6 +145,14 @@ func (r *resource) status() ResourceStatus {
 	return ResourceStatus{Resource: r.name, Synced: r.objects != nil, Objects: len(r.objects), HeardAt: r.heard, LastFailure: r.failure}
 }
 
+// cause says why ctx ended before the objects were there.
+func (r *resource) cause(ctx context.Context) error {
+	if failure := r.status().LastFailure; failure != "" {
+		return fmt.Errorf("%w: %s", context.Cause(ctx), failure)
+	}
+	return context.Cause(ctx)
+}
+
 // item is an object on its way into the store. It is immutable.
 type item struct {
 	key    objectKey

@@ -29,10 +29,8 @@ func (c *Cluster) Status() ClusterStatus {
 	status := ClusterStatus{Gets: GetCounts{
 		Found: c.live.found.Load(), Gone: c.live.absent.Load(), Failed: c.live.failed.Load(),
 	}}
-	for _, r := range []*resource{c.accounts.Load().resource, c.namespaces, c.pods, c.nodes} {
-		if r != nil {
-			status.Resources = append(status.Resources, r.status())
-		}
+	for _, r := range c.watched() {
+		status.Resources = append(status.Resources, r.status())
 	}
 	return status
 }
