@@ -24,6 +24,8 @@ type apiServer struct {
 	mu       sync.Mutex
 	objects  map[string][]object // by resource
 	events   []object            // that were written
+	lists    int                 // that were asked for
+	watches  int                 // that are open
 	failList func()              // called for each list of ServiceAccounts, which then fails; nil: they succeed
 }
 
@@ -72,6 +74,30 @@ func (a *apiServer) set(resource, name, field string, value any) {
 	}
 }
 
+// rename gives the only object of this name another one.
+func (a *apiServer) rename(resource, name, next string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, o := range a.objects[resource] {
+		if metadata := o["metadata"].(object); metadata["name"] == name {
+			metadata["name"] = next
+		}
+	}
+}
+
+func (a *apiServer) count(what *int, n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	*what += n
+}
+
+// traffic returns how many lists were asked for, and how many watches are open.
+func (a *apiServer) traffic() (lists, watches int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.lists, a.watches
+}
+
 func (a *apiServer) failLists(called func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -109,11 +135,14 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case query.Get("sendInitialEvents") != "": // as API servers do that do not stream lists
 		answerStatus(w, http.StatusUnprocessableEntity, "Invalid", object{})
 	case query.Get("watch") != "":
+		a.count(&a.watches, 1)
+		defer a.count(&a.watches, -1)
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done() // nothing ever happens
 	case name != "":
 		a.answerGet(w, resource, namespace, name)
 	default:
+		a.count(&a.lists, 1)
 		a.answerList(w, resource)
 	}
 }

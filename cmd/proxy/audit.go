@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -189,18 +188,6 @@ func (a *auditLog) Reopen() {
 	select {
 	case a.reopen <- struct{}{}:
 	default: // it is about to be done
-	}
-}
-
-// reopenAt calls Reopen for each signal until ctx ends.
-func (a *auditLog) reopenAt(ctx context.Context, signals <-chan os.Signal) {
-	for {
-		select {
-		case <-signals:
-			a.Reopen()
-		case <-ctx.Done():
-			return
-		}
 	}
 }
 

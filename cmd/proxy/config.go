@@ -153,6 +153,16 @@ type Signing struct {
 	ManagedDir string `json:"managedDir"`
 }
 
+// registry returns the one of a service, or nil.
+func (c *Config) registry(service string) *Registry {
+	for i := range c.Registries {
+		if c.Registries[i].Service == service {
+			return &c.Registries[i]
+		}
+	}
+	return nil
+}
+
 // paths returns the files and the directory that are set.
 func (s Signing) paths() []string { return nonEmpty(s.CertFile, s.KeyFile, s.CAFile, s.ManagedDir) }
 

@@ -93,7 +93,7 @@ func explain(ctx context.Context, o explainOptions, stdin io.Reader, stdout, std
 	if err != nil {
 		return err
 	}
-	objects, err := openObjects(cfg, policy, logger)
+	objects, err := openObjects(cfg, policy, logger, nil)
 	if err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func (m *metrics) define(d *metric) {
 }
 
 // use says from where metrics are read from now on, and which names are known.
-// What was counted so far stays.
+// What was counted so far stays, but for names that are not known any more.
 func (m *metrics) use(s sources) {
 	set := func(names []string) map[string]bool {
 		known := map[string]bool{}
@@ -91,13 +91,46 @@ func (m *metrics) use(s sources) {
 		}
 		return known
 	}
-	m.current.Store(&knownSources{s, map[from]map[string]bool{fromClusters: set(s.clusters), fromServices: set(s.services)}})
+	before := m.current.Swap(&knownSources{s, map[from]map[string]bool{
+		fromClusters: set(s.clusters), fromServices: set(s.services), fromFiles: set(s.files),
+	}})
+	if before != nil {
+		m.forget(before.known)
+	}
 	// 0 is a statement too: nobody is left, nobody was refused.
 	for _, cluster := range s.clusters {
 		m.counters[legacyTokens].WithLabelValues(cluster)
 	}
 	for _, limit := range limitLabel.values {
 		m.counters[limited].WithLabelValues(limit)
+	}
+}
+
+// forget drops what was counted for names that were known and are not any more.
+func (m *metrics) forget(before map[from]map[string]bool) {
+	known := m.current.Load().known
+	for _, c := range allMetrics() {
+		for _, d := range c.metrics {
+			for _, l := range d.labels {
+				for name := range before[l.from] {
+					if !known[l.from][name] {
+						m.deleteSeries(d, prometheus.Labels{l.name: name})
+					}
+				}
+			}
+		}
+	}
+}
+
+func (m *metrics) deleteSeries(d *metric, labels prometheus.Labels) {
+	switch {
+	case d.read: // from what is configured now
+	case d.kind == counter:
+		m.counters[d].DeletePartialMatch(labels)
+	case d.kind == gauge:
+		m.gauges[d].DeletePartialMatch(labels)
+	case d.kind == histogram:
+		m.histograms[d].DeletePartialMatch(labels)
 	}
 }
 
@@ -127,6 +160,9 @@ func (m *metrics) bounded(d *metric, values []string) []string {
 
 // reloaded counts one reading of a group of files. name is one of ours.
 func (m *metrics) reloaded(name string, err error) {
+	if !m.current.Load().known[fromFiles][name] {
+		return // it was taken out of the configuration meanwhile
+	}
 	if err != nil {
 		m.count(reloads, name, resultFailure)
 		return

@@ -40,6 +40,7 @@ const (
 	fromCode     from = "code" // as many as there are things of ours, whatever is asked of us
 	fromClusters from = "clusters"
 	fromServices from = "services"
+	fromFiles    from = "files" // groups that are re-read
 )
 
 // Values that several labels have.

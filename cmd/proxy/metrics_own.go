@@ -101,7 +101,8 @@ var (
 		help:   "When files were last read without a fault.",
 		labels: []label{reloadLabel},
 	}
-	reloadLabel = label{name: "name", from: fromCode, means: "`policy`, `manifests`, `tls`, and `signing-keys/` with the service"}
+	reloadLabel = label{name: "name", from: fromFiles, other: otherValue,
+		means: "`config`, `policy`, `manifests`, `tls`, `kubeconfig/` with the cluster, and `signing-keys/` with the service"}
 	fileMetrics = []*metric{policyInfo, reloads, lastReload}
 )
 

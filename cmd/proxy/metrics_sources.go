@@ -16,6 +16,7 @@ import (
 type sources struct {
 	clusters []string // all that are configured
 	services []string
+	files    []string // groups that are re-read
 
 	load        func() exchange.Load
 	issuers     func() []oidc.IssuerStatus
@@ -31,24 +32,27 @@ type sources struct {
 }
 
 // sources are what metrics are read from.
-func (s *service) sources(handler *exchange.Handler) sources {
+func (s *service) sources(g *generation) sources {
 	from := sources{
-		load: handler.Load, issuers: s.verifier.Status, podEvents: s.podEvents.Counts, audit: s.audit.Status, telemetry: s.telemetry.failures(),
-		policy:     s.exchanger.Policy,
+		load: g.handler.Load, issuers: g.verifier.Status, podEvents: g.objects.podRecorders().counts, audit: s.audit.Status, telemetry: s.telemetry.failures(),
+		policy:     g.exchanger.Policy,
 		kubernetes: map[string]func() kube.ClusterStatus{}, signingKeys: map[string]registryauth.Keys{},
 	}
-	for i := range s.cfg.Clusters {
-		from.clusters = append(from.clusters, s.cfg.Clusters[i].Name)
+	for i := range g.cfg.Clusters {
+		from.clusters = append(from.clusters, g.cfg.Clusters[i].Name)
 	}
-	for service, keys := range s.keys {
+	for _, group := range s.watched(g) {
+		from.files = append(from.files, group.Name)
+	}
+	for service, keys := range g.keys {
 		from.services = append(from.services, service)
 		from.signingKeys[service] = keys
 	}
-	for _, c := range s.objects.connected {
+	for _, c := range g.objects.connected {
 		from.kubernetes[c.name] = c.Status
 	}
-	if s.tls != nil {
-		from.tls = s.tls.expiries
+	if g.tls != nil {
+		from.tls = g.tls.expiries
 	}
 	if s.shared.redis != nil {
 		from.redis, from.revocations = s.shared.redis.Status, s.shared.list.Status

@@ -288,7 +288,8 @@ pullpass_requests_waiting 2
 
 func TestMetricsCountReloadsAndLostEvents(t *testing.T) {
 	t.Parallel()
-	m := testMetrics(sources{audit: func() auditStatus { return auditStatus{Failures: 5, Waiting: 6} }})
+	m := testMetrics(sources{audit: func() auditStatus { return auditStatus{Failures: 5, Waiting: 6} }, files: []string{"policy", "tls"}})
+	m.reloaded("gone", nil)
 	m.reloaded("policy", nil)
 	m.reloaded("policy", errors.New("bad"))
 	m.reloaded("tls", errors.New("bad"))
@@ -308,6 +309,39 @@ pullpass_reloads_total{name="tls",result="failure"} 1
 	if age := float64(time.Now().Unix()) - seconds; err != nil || age < -60 || age > 60 {
 		t.Errorf("the last good reading was %f seconds ago: %s, %v", age, last[0], err)
 	}
+}
+
+// What is taken out of the configuration is not shown any more; all other
+// counters go on.
+func TestMetricsForgetWhatIsGone(t *testing.T) {
+	t.Parallel()
+	names := []string{"a", "b"}
+	m := testMetrics(sources{})
+	m.use(sources{clusters: names, services: names, files: names})
+	record := func() {
+		for _, cluster := range names {
+			for _, service := range names {
+				m.Record(&exchange.Event{Result: exchange.ResultGranted, Cluster: cluster, Service: service, GrantType: "basic"})
+			}
+			m.reloaded(cluster, nil)
+		}
+	}
+	record()
+	m.use(sources{clusters: []string{"a", "c"}, services: []string{"b"}, files: []string{"a"}})
+	const shown = "pullpass_exchanges_total"
+	expectMetrics(t, m, `
+pullpass_exchanges_total{cluster="a",grant_type="basic",reason="",result="granted",service="b"} 1
+`, shown)
+	record()
+	expectMetrics(t, m, `
+pullpass_exchanges_total{cluster="",grant_type="basic",reason="",result="granted",service="b"} 1
+pullpass_exchanges_total{cluster="",grant_type="basic",reason="",result="granted",service="unknown"} 1
+pullpass_exchanges_total{cluster="a",grant_type="basic",reason="",result="granted",service="b"} 2
+pullpass_exchanges_total{cluster="a",grant_type="basic",reason="",result="granted",service="unknown"} 1
+pullpass_legacy_tokens_total{cluster="a"} 0
+pullpass_legacy_tokens_total{cluster="c"} 0
+pullpass_reloads_total{name="a",result="success"} 2
+`, shown, "pullpass_legacy_tokens_total", "pullpass_reloads_total")
 }
 
 // Each proxy has a registry of its own: nothing is collected but what is ours.

@@ -182,7 +182,7 @@ func TestPolicyWaitsForItsAnnotations(t *testing.T) {
 	})
 	old := policyFor("elsewhere/**") + annotationRule
 	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n", map[string]string{"kubeconfig": api.kubeconfig(), "policy.yaml": old})
-	connection := p.service.objects.connected[0]
+	connection := p.service.current.Load().objects.connected[0]
 	go connection.Run(t.Context())
 	raw := serviceAccountToken(t, "https://issuer.example.com")
 	expect := func(repository string) {
@@ -199,21 +199,24 @@ func TestPolicyWaitsForItsAnnotations(t *testing.T) {
 	expect("team-a/web")
 
 	write(t, p.dir, "policy.yaml", strings.ReplaceAll(old, "pullpass.dev/repositories", "example.com/more"))
+	background := p.service.background
 	ctx, cancel := context.WithCancel(t.Context())
+	p.service.background = ctx
 	api.failLists(cancel)
-	if err := p.service.reloadPolicy(ctx); err == nil || !strings.HasPrefix(err.Error(), "cluster prod: cannot list the ServiceAccounts with the annotations of the new policy: ") {
+	if err := p.service.reloadPolicy(); err == nil || !strings.HasPrefix(err.Error(), "cluster prod: cannot list the ServiceAccounts with the annotations of the new policy: ") {
 		t.Errorf("a list that fails: %v", err)
 	}
 	expect("team-a/web")
 	api.failLists(nil)
-	must(t, p.service.reloadPolicy(t.Context()))
+	p.service.background = background
+	must(t, p.service.reloadPolicy())
 	expect("team-a/more")
 
 	// With several clusters, one may have the annotations of the new policy while
 	// another has not and the old policy goes on: so those of the old one stay.
 	kept := func() []string {
 		t.Helper()
-		facts, err := p.service.objects.Lookup(t.Context(), oidc.Identity{
+		facts, err := p.service.current.Load().objects.Lookup(t.Context(), oidc.Identity{
 			Cluster: "prod", Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web", UID: "uid-1"},
 		})
 		must(t, err)
@@ -223,7 +226,7 @@ func TestPolicyWaitsForItsAnnotations(t *testing.T) {
 		t.Errorf("annotations %q, want %q", got, want)
 	}
 	write(t, p.dir, "policy.yaml", strings.ReplaceAll(old, "pullpass.dev/repositories", "example.com/last"))
-	must(t, p.service.reloadPolicy(t.Context()))
+	must(t, p.service.reloadPolicy())
 	if got, want := kept(), []string{"example.com/last", "example.com/more"}; !slices.Equal(got, want) {
 		t.Errorf("annotations %q, want %q", got, want)
 	}

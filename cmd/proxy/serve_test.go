@@ -127,6 +127,25 @@ policyFiles: [policy.yaml]
 	return p
 }
 
+// configure replaces a text in the configuration file, in one step.
+func (p *proxy) configure(t *testing.T, old, new string) {
+	t.Helper()
+	name := filepath.Join(p.dir, "pullpass.yaml")
+	text, err := os.ReadFile(name)
+	must(t, err)
+	if strings.Count(string(text), old) != 1 {
+		t.Fatalf("%q is not there once:\n%s", old, text)
+	}
+	p.put(t, "pullpass.yaml", strings.Replace(string(text), old, new, 1))
+}
+
+// put replaces a file in one step: nobody reads a half of it.
+func (p *proxy) put(t *testing.T, name, content string) {
+	t.Helper()
+	write(t, p.dir, name+".next", content)
+	must(t, os.Rename(filepath.Join(p.dir, name+".next"), filepath.Join(p.dir, name)))
+}
+
 // The whole of serve: the endpoint under its three names, what registries
 // trust, the audit line, health, metrics, and an orderly end.
 func TestServe(t *testing.T) {

@@ -25,10 +25,9 @@ type sharedState struct {
 	// revoke.
 	list *state.RedisRevocations
 
-	owners          exchange.Owners
-	revocations     exchange.Revocations
-	serviceAccounts exchange.Limiter
-	addresses       exchange.Limiter
+	owners      exchange.Owners
+	revocations exchange.Revocations
+	buckets     taker
 }
 
 // openState connects to nothing yet. observe is told of every call to Redis.
@@ -37,8 +36,7 @@ func openState(cfg *Config, observe func(state.Operation, time.Duration, error))
 	if err != nil {
 		return nil, err
 	}
-	s := &sharedState{owners: local}
-	var limits taker = local
+	s := &sharedState{owners: local, buckets: local}
 	if len(cfg.State.Redis.Addresses) == 0 {
 		s.revocations = revocations{state.NewMemoryRevocations(nil)}
 	} else {
@@ -47,14 +45,14 @@ func openState(cfg *Config, observe func(state.Operation, time.Duration, error))
 		}
 		s.list = state.NewRedisRevocations(s.redis)
 		s.owners, s.revocations = s.redis, revocations{s.list}
-		if limits, err = state.NewSharedLimits(state.SharedLimitsConfig{Shared: s.redis, Local: local}); err != nil {
+		if s.buckets, err = state.NewSharedLimits(state.SharedLimitsConfig{Shared: s.redis, Local: local}); err != nil {
 			return nil, err
 		}
 	}
-	s.serviceAccounts = limiter{limits, state.Limit(cfg.Limits.PerServiceAccount)}
-	s.addresses = limiter{limits, state.Limit(cfg.Limits.PerAddress)}
 	return s, nil
 }
+
+func (s *sharedState) limiter(l Limit) exchange.Limiter { return limiter{s.buckets, state.Limit(l)} }
 
 func openRedis(cfg *Config, observe func(state.Operation, time.Duration, error)) (*state.Redis, error) {
 	r := cfg.State.Redis

@@ -52,7 +52,8 @@ func TestServeDrains(t *testing.T) {
 func TestServeGoesOnForTheShutdownDelay(t *testing.T) {
 	t.Parallel()
 	p := newTestService(t, "", nil)
-	p.service.cfg.Server.ShutdownDelay = Duration(17 * time.Second)
+	p.configure(t, "server: {", "server: {shutdownDelay: 17s, ")
+	must(t, p.service.reloadConfig())
 	asked, passed := make(chan time.Duration, 1), make(chan time.Time)
 	p.service.after = func(d time.Duration) <-chan time.Time { asked <- d; return passed }
 	p.start(t)
@@ -147,7 +148,8 @@ func TestServeOutlivesTheReaderOfStandardOutput(t *testing.T) {
 func TestServeProfiles(t *testing.T) {
 	t.Parallel()
 	p := newTestService(t, "", nil)
-	p.service.admin = adminHandler(p.service.ready, p.service.metrics.handler(), true)
+	p.configure(t, "admin: {", "admin: {pprof: true, ")
+	must(t, p.service.reloadConfig())
 	p.start(t)
 	for path, want := range map[string]string{
 		"": "goroutine", "heap?debug=1": "heap profile", "goroutine?debug=1": "goroutine profile", "cmdline": "proxy", "profile?seconds=1": "", "trace?seconds=1": "",

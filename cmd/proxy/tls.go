@@ -7,10 +7,13 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
 const maxTLSFileBytes = 1 << 20
@@ -45,6 +48,11 @@ func newServerTLSAt(cfg *Config, now func() time.Time) (*serverTLS, error) {
 	return s, nil
 }
 
+// fits reports whether a configuration asks for nothing else than is read here.
+func (s *serverTLS) fits(cfg *Config) bool {
+	return s != nil && reflect.DeepEqual(tlsSettingsOf(cfg), tlsSettingsOf(s.cfg))
+}
+
 // Reload reads the files again. What cannot be used never replaces what works:
 // on an error, which names the field, the file and the remedy, all stays as it was. A certificate
 // and key of which only one is new yet is such an error; the next Reload mends it.
@@ -60,6 +68,19 @@ func (s *serverTLS) Reload() error {
 	return nil
 }
 
+// check says whether the certificate is still good. Without a good one, no client
+// connects, so the proxy is not ready then.
+func (s *serverTLS) check() check {
+	leaf, now := s.current.Load().server.Certificates[0].Leaf, s.now()
+	c := check{Name: "server.tls.certFile", Healthy: true}
+	if err := checkServerCertificate(leaf, now); err != nil {
+		c.Healthy, c.Message = false, err.Error()
+	} else if err := registryauth.EndsSoon([]*x509.Certificate{leaf}, now); err != nil {
+		c.Message = err.Error()
+	}
+	return c
+}
+
 // paths returns the files.
 func (s *serverTLS) paths() []string {
 	paths := []string{s.cfg.Server.TLS.CertFile, s.cfg.Server.TLS.KeyFile}
@@ -69,13 +90,36 @@ func (s *serverTLS) paths() []string {
 	return paths
 }
 
-// config returns what a server needs; it follows all later reloads.
-func (s *serverTLS) config() *tls.Config {
+// listenerTLS returns what a server needs. It asks for each handshake what is in
+// use, and so follows all reloads.
+func listenerTLS(inUse func() *serverTLS) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		// Not GetCertificate: the pool of client CAs has no hook of its own.
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.current.Load().server, nil },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return inUse().current.Load().server, nil },
 	}
+}
+
+// tlsSettings are all settings that a serverTLS depends on.
+type tlsSettings struct {
+	server   TLSFiles
+	files    []clientCAs
+	clusters []clusterCAs // whose callers are proven by certificate
+}
+
+type clusterCAs struct {
+	cluster string
+	cas     clientCAs
+}
+
+func tlsSettingsOf(cfg *Config) tlsSettings {
+	settings := tlsSettings{server: cfg.Server.TLS, files: cfg.clientCAFiles()}
+	for i := range cfg.Clusters {
+		if cas, used := cfg.certificateCAs(i); used {
+			settings.clusters = append(settings.clusters, clusterCAs{cfg.Clusters[i].Name, cas})
+		}
+	}
+	return settings
 }
 
 // nodeCAs returns the CAs that sign the client certificates of a cluster's

@@ -151,7 +151,7 @@ func newTLSRig(t *testing.T, clientCA string) *tlsRig {
 		}
 		_, _ = io.WriteString(w, r.Proto+" "+seen)
 	})
-	server := newServer(handler, rig.tls.config(), slog.New(slog.DiscardHandler))
+	server := newServer(handler, listenerTLS(func() *serverTLS { return rig.tls }), slog.New(slog.DiscardHandler))
 	go func() { _ = server.ServeTLS(listener, "", "") }()
 	t.Cleanup(func() { _ = server.Close() })
 	return rig

@@ -23,8 +23,11 @@ type WatchGroup struct {
 	// Paths are files, which may be symbolic links, or directories, which are
 	// watched for what lies in them, one level deep. They need not exist.
 	Paths []string
+	// Part is what Reload reloads, if another one can take its place: that is
+	// reloaded at once. It must be comparable.
+	Part any
 	// Reload reads them all again and keeps what it had when it fails. It is
-	// never called twice at a time.
+	// never called twice at a time, but at the same time as that of other groups.
 	Reload func() error
 }
 
@@ -37,8 +40,10 @@ type watchTiming struct {
 
 // Watch calls Reload of each group once, so that no change since the first
 // reading is missed, and then whenever the content of one of its files has
-// changed. It tells the outcome to onReload and the log, and returns when ctx
-// ends.
+// changed, or when all are asked for. It tells the outcome to onReload and the
+// log, and returns when ctx ends and no reload is under way. Which groups there
+// are is asked each time that files are looked at. A reload that takes long holds
+// up no other group.
 //
 // Events come from the directories, not from the files: the kubelet replaces
 // the files of a volume by swapping a symbolic link beside them (..data), of
@@ -46,15 +51,13 @@ type watchTiming struct {
 // does not matter: contents are compared. Because events get lost (inotify is
 // at its limit, a directory is replaced, a link far up is swapped), files are
 // also looked at once a minute. A reload that failed is tried again then.
-func Watch(ctx context.Context, logger *slog.Logger, groups []WatchGroup, onReload func(name string, err error)) {
-	watch(ctx, logger, groups, onReload, watchTiming{quiet: 150 * time.Millisecond, most: time.Second, poll: time.Minute})
+func Watch(ctx context.Context, logger *slog.Logger, groups func() []WatchGroup, all <-chan struct{}, onReload func(name string, err error)) {
+	watch(ctx, logger, groups, all, onReload, watchTiming{quiet: 150 * time.Millisecond, most: time.Second, poll: time.Minute})
 }
 
-func watch(ctx context.Context, logger *slog.Logger, groups []WatchGroup, onReload func(string, error), timing watchTiming) {
-	w := &fileWatcher{logger: logger, onReload: onReload, warned: map[string]bool{}}
-	for _, g := range groups {
-		w.groups = append(w.groups, &watchedGroup{WatchGroup: g})
-	}
+func watch(ctx context.Context, logger *slog.Logger, groups func() []WatchGroup, all <-chan struct{}, onReload func(string, error), timing watchTiming) {
+	w := &fileWatcher{logger: logger, groups: groups, onReload: onReload, warned: map[string]bool{}, ended: make(chan *watchedGroup)}
+	defer w.end()
 	var events chan fsnotify.Event
 	var failures chan error
 	notify, err := fsnotify.NewWatcher()
@@ -65,7 +68,7 @@ func watch(ctx context.Context, logger *slog.Logger, groups []WatchGroup, onRelo
 		w.notify, events, failures = notify, notify.Events, notify.Errors
 	}
 
-	w.check(true)
+	w.check(failedToo)
 	poll := time.NewTicker(timing.poll)
 	defer poll.Stop()
 	pending := time.NewTimer(timing.quiet)
@@ -80,11 +83,18 @@ func watch(ctx context.Context, logger *slog.Logger, groups []WatchGroup, onRelo
 		case err := <-failures:
 			logger.Warn("file events were lost, files are looked at instead", "error", err)
 		case <-poll.C:
-			w.check(true)
+			w.check(failedToo)
+			continue
+		case <-all:
+			w.check(everything)
+			continue
+		case g := <-w.ended:
+			w.reloaded(g)
+			w.check(changed)
 			continue
 		case <-pending.C:
 			since = time.Time{}
-			w.check(false)
+			w.check(changed)
 			continue
 		}
 		if since.IsZero() {
@@ -96,43 +106,97 @@ func watch(ctx context.Context, logger *slog.Logger, groups []WatchGroup, onRelo
 	}
 }
 
-// fileWatcher belongs to one goroutine.
+// fileWatcher belongs to one goroutine. Others only reload and tell ended.
 type fileWatcher struct {
 	logger   *slog.Logger
 	notify   *fsnotify.Watcher // nil: only polling
-	groups   []*watchedGroup
+	groups   func() []WatchGroup
+	watched  []*watchedGroup
 	onReload func(string, error)
 	warned   map[string]bool // directories that cannot be watched, said once
+	ended    chan *watchedGroup
+	running  int // reloads
 }
 
 type watchedGroup struct {
 	WatchGroup
 	content [sha256.Size]byte // at the last reload
-	loaded  bool              // a reload was tried
-	failed  bool              // … and the last one failed
+	busy    bool              // a reload is under way
+	again   bool              // … and another one is wanted
+	reloads int               // so far
+	err     error             // of the last one
 }
 
-// check reloads the groups whose content has changed, and, when retry is set,
-// those whose last reload failed.
-func (w *fileWatcher) check(retry bool) {
+// selection says which groups are reloaded besides those that never were.
+type selection int
+
+const (
+	changed    selection = iota // whose content has changed
+	failedToo                   // and those whose last reload failed
+	everything                  // all
+)
+
+// check reloads the groups that are selected.
+func (w *fileWatcher) check(which selection) {
+	w.follow(w.groups())
 	w.watchDirectories()
-	for _, g := range w.groups {
+	for _, g := range w.watched {
+		if g.busy {
+			g.again = g.again || which == everything
+			continue // what changed in the meantime is looked at when it ends
+		}
 		// Before the reload: what changes during it is seen as a change at the
 		// next look.
 		content := contentOf(g.Paths)
-		first := !g.loaded
-		if !first && content == g.content && !(retry && g.failed) {
+		if g.reloads > 0 && content == g.content && !(which == failedToo && g.err != nil) && which != everything && !g.again {
 			continue
 		}
-		err := g.Reload()
-		switch {
-		case err != nil:
-			w.logger.Error("reload failed, the last good files stay in use", "name", g.Name, "error", err)
-		case !first:
-			w.logger.Info("reloaded", "name", g.Name)
+		g.content, g.busy, g.again = content, true, false
+		w.running++
+		go func() {
+			g.err = g.Reload()
+			w.ended <- g
+		}()
+	}
+}
+
+// follow brings the groups that are watched in line with those that are there.
+func (w *fileWatcher) follow(groups []WatchGroup) {
+	var watched []*watchedGroup
+	for _, now := range groups {
+		i := slices.IndexFunc(w.watched, func(g *watchedGroup) bool {
+			return g.Name == now.Name && g.Part == now.Part && slices.Equal(g.Paths, now.Paths)
+		})
+		if i >= 0 {
+			watched = append(watched, w.watched[i])
+		} else {
+			watched = append(watched, &watchedGroup{WatchGroup: now})
 		}
-		w.onReload(g.Name, err)
-		g.content, g.loaded, g.failed = content, true, err != nil
+	}
+	w.watched = watched
+}
+
+// reloaded notes how a reload ended, if its group is still there.
+func (w *fileWatcher) reloaded(g *watchedGroup) {
+	w.running--
+	g.busy = false
+	g.reloads++
+	if !slices.Contains(w.watched, g) {
+		return
+	}
+	switch {
+	case g.err != nil:
+		w.logger.Error("reload failed, the last good files stay in use", "name", g.Name, "error", g.err)
+	case g.reloads > 1:
+		w.logger.Info("reloaded", "name", g.Name)
+	}
+	w.onReload(g.Name, g.err)
+}
+
+// end waits for the reloads that are under way.
+func (w *fileWatcher) end() {
+	for ; w.running > 0; w.running-- {
+		<-w.ended
 	}
 }
 
@@ -145,7 +209,7 @@ func (w *fileWatcher) watchDirectories() {
 		return
 	}
 	wanted := map[string]bool{} // true: the files themselves are in it
-	for _, g := range w.groups {
+	for _, g := range w.watched {
 		for _, path := range g.Paths {
 			for _, name := range []string{path, resolved(path)} {
 				if info, err := os.Stat(name); err == nil && info.IsDir() {

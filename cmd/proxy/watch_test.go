@@ -41,7 +41,7 @@ func newWatchRig(t *testing.T, file string, timing watchTiming) *watchRig {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		watch(ctx, slog.New(slog.DiscardHandler), []WatchGroup{{Name: "policy", Paths: []string{file}, Reload: read}}, func(string, error) {}, timing)
+		watch(ctx, slog.New(slog.DiscardHandler), always(WatchGroup{Name: "policy", Paths: []string{file}, Reload: read}), nil, func(string, error) {}, timing)
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	return rig
@@ -61,6 +61,19 @@ func (rig *watchRig) await(want string) int {
 		case <-deadline:
 			rig.t.Fatalf("no reload has read %q", want)
 		}
+	}
+}
+
+func always(groups ...WatchGroup) func() []WatchGroup { return func() []WatchGroup { return groups } }
+
+func newFileWatcher(logger *slog.Logger, onReload func(string, error), groups func() []WatchGroup) *fileWatcher {
+	return &fileWatcher{logger: logger, onReload: onReload, groups: groups, ended: make(chan *watchedGroup)}
+}
+
+// look is check, and waits until nothing is left to do.
+func (w *fileWatcher) look(which selection) {
+	for w.check(which); w.running > 0; w.check(changed) {
+		w.reloaded(<-w.ended)
 	}
 }
 
@@ -179,7 +192,7 @@ func TestWatchSeesFilesOfADirectory(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		watch(ctx, slog.New(slog.DiscardHandler), []WatchGroup{{Name: "keys", Paths: []string{dir}, Reload: func() error {
+		watch(ctx, slog.New(slog.DiscardHandler), always(WatchGroup{Name: "keys", Paths: []string{dir}, Reload: func() error {
 			entries, err := os.ReadDir(dir)
 			var names []string
 			for _, entry := range entries {
@@ -187,7 +200,7 @@ func TestWatchSeesFilesOfADirectory(t *testing.T) {
 			}
 			reloads <- names
 			return err
-		}}}, func(string, error) {}, quickEvents)
+		}}), nil, func(string, error) {}, quickEvents)
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	await := func(want ...string) {
@@ -278,46 +291,138 @@ func TestWatchReloadsWhatChangedAndRetriesWhatFailed(t *testing.T) {
 	var reloads []string
 	outcomes := map[string]int{}
 	failing := false
-	w := &fileWatcher{
-		logger:   slog.New(slog.DiscardHandler),
-		onReload: func(name string, err error) { outcomes[name+" "+errorText(err)]++ },
-		groups: []*watchedGroup{{WatchGroup: WatchGroup{Name: "policy", Paths: []string{file}, Reload: func() error {
+	w := newFileWatcher(slog.New(slog.DiscardHandler), func(name string, err error) { outcomes[name+" "+errorText(err)]++ },
+		always(WatchGroup{Name: "policy", Paths: []string{file}, Reload: func() error {
 			data, err := os.ReadFile(file)
 			reloads = append(reloads, string(data))
 			if failing {
 				return errors.New("bad content")
 			}
 			return err
-		}}}},
-	}
+		}}))
 	expect := func(want ...string) {
 		t.Helper()
 		if !slices.Equal(reloads, want) {
 			t.Errorf("reloads have read %q, want %q", reloads, want)
 		}
 	}
-	w.check(true)
-	w.check(true)
+	w.look(failedToo)
+	w.look(failedToo)
 	expect("one") // nothing new, nothing to do
 	put(t, file, "two")
-	w.check(false)
+	w.look(changed)
 	expect("one", "two")
 
 	failing = true
 	put(t, file, "bad")
-	w.check(false)
+	w.look(changed)
 	expect("one", "two", "bad")
-	w.check(false) // an event of something else
+	w.look(changed) // an event of something else
 	expect("one", "two", "bad")
-	w.check(true) // a poll: the cause may lie elsewhere, so it may have gone
+	w.look(failedToo) // a poll: the cause may lie elsewhere, so it may have gone
 	expect("one", "two", "bad", "bad")
 	failing = false
-	w.check(true)
-	w.check(true)
+	w.look(failedToo)
+	w.look(failedToo)
 	expect("one", "two", "bad", "bad", "bad")
-	if outcomes["policy ok"] != 3 || outcomes["policy bad content"] != 2 {
-		t.Errorf("outcomes %v, want 3 times ok, 2 times bad content", outcomes)
+	w.look(everything)
+	expect("one", "two", "bad", "bad", "bad", "bad")
+	if outcomes["policy ok"] != 4 || outcomes["policy bad content"] != 2 {
+		t.Errorf("outcomes %v, want 4 times ok, 2 times bad content", outcomes)
 	}
+}
+
+// Groups come and go with the configuration. One that is there already is not
+// read again, and one that is not the same any more is.
+func TestWatchFollowsTheGroups(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	put(t, one, "")
+	put(t, two, "")
+	var reloads, told []string
+	group := func(name string, part any, paths ...string) WatchGroup {
+		return WatchGroup{Name: name, Part: part, Paths: paths, Reload: func() error { reloads = append(reloads, name); return nil }}
+	}
+	var groups []WatchGroup
+	w := newFileWatcher(slog.New(slog.DiscardHandler), func(name string, _ error) { told = append(told, name) }, func() []WatchGroup { return groups })
+	for _, step := range []struct {
+		what   string
+		groups []WatchGroup
+		want   []string
+	}{
+		{"first", []WatchGroup{group("a", nil, one)}, []string{"a"}},
+		{"another one", []WatchGroup{group("b", nil, two), group("a", nil, one)}, []string{"b"}},
+		{"other files", []WatchGroup{group("b", nil, two), group("a", nil, one, two)}, []string{"a"}},
+		{"another part", []WatchGroup{group("b", 1, two), group("a", nil, one, two)}, []string{"b"}},
+		{"one less", []WatchGroup{group("b", 1, two)}, nil},
+		{"back", []WatchGroup{group("b", 1, two), group("a", nil, one, two)}, []string{"a"}},
+	} {
+		reloads, told, groups = nil, nil, step.groups
+		w.look(changed)
+		if !slices.Equal(reloads, step.want) || !slices.Equal(told, step.want) {
+			t.Errorf("%s: reloaded %q, told of %q, want %q", step.what, reloads, told, step.want)
+		}
+	}
+}
+
+// A reload that takes long holds up no other one. What changes meanwhile, or is
+// asked for, is not forgotten.
+func TestWatchDoesNotWait(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	slow, quick := filepath.Join(dir, "slow"), filepath.Join(dir, "quick")
+	put(t, slow, "one")
+	put(t, quick, "one")
+	begun, release, told := make(chan string), make(chan bool), make(chan string, 100)
+	all := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		watch(ctx, slog.New(slog.DiscardHandler), always(
+			WatchGroup{Name: "slow", Paths: []string{slow}, Reload: func() error {
+				data, err := os.ReadFile(slow)
+				begun <- string(data)
+				<-release
+				return err
+			}},
+			WatchGroup{Name: "quick", Paths: []string{quick}, Reload: func() error { return nil }},
+		), all, func(name string, _ error) { told <- name }, quickEvents)
+	}()
+	t.Cleanup(func() { cancel(); close(release); <-done })
+	next := func(c chan string, want string) {
+		t.Helper()
+		select {
+		case got := <-c:
+			if got != want {
+				t.Fatalf("%q, want %q", got, want)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("no %q", want)
+		}
+	}
+	next(begun, "one")
+	next(told, "quick")
+	put(t, quick, "two")
+	next(told, "quick")
+	put(t, slow, "two")
+	all <- struct{}{}
+	next(told, "quick")
+	release <- true
+	next(told, "slow")
+	next(begun, "two")
+	release <- true
+	next(told, "slow")
+
+	all <- struct{}{}
+	next(told, "quick")
+	next(begun, "two")
+	all <- struct{}{} // while it is under way
+	next(told, "quick")
+	release <- true
+	next(told, "slow")
+	next(begun, "two")
 }
 
 func errorText(err error) string {
@@ -331,20 +436,17 @@ func TestWatchLogsWhatFailedAndWhatStays(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	var log strings.Builder
-	w := &fileWatcher{
-		logger:   slog.New(slog.NewTextHandler(&log, nil)),
-		onReload: func(string, error) {},
-		groups: []*watchedGroup{{WatchGroup: WatchGroup{Name: "policy", Paths: []string{file}, Reload: func() error {
+	w := newFileWatcher(slog.New(slog.NewTextHandler(&log, nil)), func(string, error) {},
+		always(WatchGroup{Name: "policy", Paths: []string{file}, Reload: func() error {
 			_, err := os.Stat(file)
 			return err
-		}}}},
-	}
-	w.check(true)
+		}}))
+	w.look(failedToo)
 	if want := `level=ERROR msg="reload failed, the last good files stay in use" name=policy error="stat ` + file; !strings.Contains(log.String(), want) {
 		t.Errorf("log:\n%s\nwant %s", log.String(), want)
 	}
 	put(t, file, "")
-	w.check(true)
+	w.look(failedToo)
 	if want := "level=INFO msg=reloaded name=policy"; !strings.Contains(log.String(), want) {
 		t.Errorf("log:\n%s\nwant %s", log.String(), want)
 	}

@@ -58,7 +58,8 @@ func policyWarnings(cfg *Config, policy *exchange.Policy) []string {
 	return slices.Concat(policy.Unused(clusters, services), policy.WithoutLabels(unconnected), policy.WithoutAnnotations(unknown))
 }
 
-func newVerifier(cfg *Config, logger *slog.Logger) (*oidc.Verifier, error) {
+// issuersOf returns what the verifier is told of each cluster.
+func issuersOf(cfg *Config) []oidc.Issuer {
 	issuers := make([]oidc.Issuer, len(cfg.Clusters))
 	for i, c := range cfg.Clusters {
 		issuers[i] = oidc.Issuer{
@@ -78,7 +79,11 @@ func newVerifier(cfg *Config, logger *slog.Logger) (*oidc.Verifier, error) {
 			},
 		}
 	}
-	return oidc.New(oidc.Config{Issuers: issuers, Logger: logger})
+	return issuers
+}
+
+func newVerifier(cfg *Config, logger *slog.Logger) (*oidc.Verifier, error) {
+	return oidc.New(oidc.Config{Issuers: issuersOf(cfg), Logger: logger})
 }
 
 // nodeChecks returns what is asked of the nodes of each cluster. cas is where
@@ -112,15 +117,20 @@ func nodeChecks(cfg *Config, cas func(cluster string) *x509.CertPool) (map[strin
 	return all, nil
 }
 
-// newManifests reads the ServiceAccounts of the manifest files.
-func newManifests(cfg *Config, policy *exchange.Policy) (*kube.Manifests, error) {
+// manifestFiles returns the files of each cluster that has any.
+func manifestFiles(cfg *Config) map[string][]string {
 	files := map[string][]string{}
 	for _, c := range cfg.Clusters {
 		if len(c.Kubernetes.ManifestFiles) > 0 {
 			files[c.Name] = c.Kubernetes.ManifestFiles
 		}
 	}
-	return kube.NewManifests(kube.ManifestsConfig{Files: files, AnnotationKeys: policy.AnnotationKeys()})
+	return files
+}
+
+// newManifests reads the ServiceAccounts of the manifest files.
+func newManifests(cfg *Config, policy *exchange.Policy) (*kube.Manifests, error) {
+	return kube.NewManifests(kube.ManifestsConfig{Files: manifestFiles(cfg), AnnotationKeys: policy.AnnotationKeys()})
 }
 
 // signingKeys are the keys of one registry, and how they are kept current.
@@ -130,6 +140,9 @@ type signingKeys struct {
 	run     func(context.Context)
 	managed *registryauth.ManagedKeys
 }
+
+// Run keeps the keys current until ctx ends.
+func (k *signingKeys) Run(ctx context.Context) { k.run(ctx) }
 
 // newSigningKeys opens the keys of one registry. Managed keys may still have
 // none: call managed.Maintain to make them.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -36,9 +35,15 @@ type Config struct {
 	Policy          *Policy
 	CacheSize       int              // issued tokens to remember; 0 means 25,000
 	Now             func() time.Time // nil means time.Now
+	// Before is the Exchanger that this one takes the place of, and with whose
+	// memory it goes on; nil: none. CacheSize is then Before's. Issued tokens are
+	// remembered for the Registry that signed them, so that one with other settings
+	// has to be another one.
+	Before *Exchanger
 }
 
-// Exchanger turns requests into tokens. It is safe for concurrent use.
+// Exchanger turns requests into tokens. Its settings do not change: another
+// Exchanger takes its place. It is safe for concurrent use.
 type Exchanger struct {
 	verifier        Verifier
 	admission       *Admission
@@ -46,18 +51,18 @@ type Exchanger struct {
 	owners          Owners
 	serviceAccounts Limiter
 	registries      map[string]*registryauth.Issuer
-	policy          atomic.Pointer[Policy]
+	policy          *Policy
 	issued          *lru.Cache[issuedKey, registryauth.Token]
 	now             func() time.Time
 }
 
 // issuedKey holds everything that the content of a token depends on, save the
-// clock: the credential (and with it the subject and the end), the service,
+// clock: the credential (and with it the subject and the end), the registry,
 // the decision's outcome, and the key that signs. Whoever presents the same
 // credential and is granted the same may have the same token; nobody else can.
 type issuedKey struct {
 	tokenHash [32]byte // zero for anonymous
-	service   string
+	registry  *registryauth.Issuer
 	granted   string // canonical scopes, one a line: a scope holds no newline
 	keyID     string
 }
@@ -87,6 +92,7 @@ func New(c Config) (*Exchanger, error) {
 		owners:          c.Owners,
 		serviceAccounts: c.ServiceAccounts,
 		registries:      make(map[string]*registryauth.Issuer, len(c.Registries)),
+		policy:          c.Policy,
 		now:             c.Now,
 	}
 	if x.now == nil {
@@ -98,6 +104,10 @@ func New(c Config) (*Exchanger, error) {
 		}
 		x.registries[r.Service()] = r
 	}
+	if c.Before != nil {
+		x.issued, x.admission.chains = c.Before.issued, c.Before.admission.chains
+		return x, nil
+	}
 	size := c.CacheSize
 	if size == 0 {
 		// About 40 MB. The second request of a pull follows the first within
@@ -107,15 +117,11 @@ func New(c Config) (*Exchanger, error) {
 	if x.issued, err = lru.New[issuedKey, registryauth.Token](size); err != nil {
 		return nil, fmt.Errorf("exchange: cache of issued tokens: %w", err)
 	}
-	x.policy.Store(c.Policy)
 	return x, nil
 }
 
-// SetPolicy replaces the policy for all requests that begin from now on.
-func (x *Exchanger) SetPolicy(p *Policy) { x.policy.Store(p) }
-
 // Policy returns the one in use.
-func (x *Exchanger) Policy() *Policy { return x.policy.Load() }
+func (x *Exchanger) Policy() *Policy { return x.policy }
 
 // Exchange judges one request and issues a token. It notes in event what it
 // learns on the way, so that the event is complete also when it fails.
@@ -132,14 +138,13 @@ func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, call
 	}
 	event.Service = req.Service
 
-	policy := x.policy.Load()
 	subject, err := x.identify(ctx, req, caller, event)
 	if err != nil {
 		return registryauth.Token{}, err
 	}
 
 	_, deciding := begin(ctx, stepDecide)
-	decision := policy.Decide(subject, req.Service, req.Scopes)
+	decision := x.policy.Decide(subject, req.Service, req.Scopes)
 	deciding.End()
 	granted := decision.Granted()
 	names := scopeStrings(granted)
@@ -205,7 +210,7 @@ func (x *Exchanger) issue(registry *registryauth.Issuer, subject Subject, grante
 	if err != nil {
 		return registryauth.Token{}, false, issueError(err)
 	}
-	key := issuedKey{service: registry.Service(), granted: lines, keyID: keyID}
+	key := issuedKey{registry: registry, granted: lines, keyID: keyID}
 	grant := registryauth.Grant{Access: granted}
 	if id := subject.Identity; id != nil {
 		key.tokenHash = id.TokenHash

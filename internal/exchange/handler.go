@@ -29,6 +29,10 @@ type HandlerConfig struct {
 	Now       func() time.Time           // nil means time.Now
 	InFlight  int                        // requests worked on at a time; required
 	Waiting   int                        // requests that may wait for that; then 503
+	// Before is the Handler that this one takes the place of, and with whose memory
+	// it goes on; nil: none. InFlight and Waiting are then Before's, and count the
+	// requests of both.
+	Before *Handler
 }
 
 // Handler is the token endpoint. It is safe for concurrent use.
@@ -54,11 +58,16 @@ func NewHandler(c HandlerConfig) (*Handler, error) {
 		caller:    c.Caller,
 		logger:    c.Logger,
 		now:       c.Now,
-		queue:     newQueue(c.InFlight, c.Waiting),
 	}
 	if h.now == nil {
 		h.now = time.Now
 	}
+	if c.Before != nil {
+		h.queue, h.attempts = c.Before.queue, c.Before.attempts
+		h.addresses = &addressLimit{limiter: c.Addresses, spent: c.Before.addresses.spent, now: h.now}
+		return h, nil
+	}
+	h.queue = newQueue(c.InFlight, c.Waiting)
 	var err error
 	if h.attempts, err = newAttempts(); err != nil {
 		return nil, err

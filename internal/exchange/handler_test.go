@@ -429,11 +429,15 @@ func TestPolicyChangeIsSeenAtOnce(t *testing.T) {
 	if a := r.do(t, get(token, "repository:team-a/web:pull")); len(a.access) != 1 {
 		t.Fatal("not granted")
 	}
-	r.exchanger.SetPolicy(parsePolicy(t, strings.ReplaceAll(testPolicy, "{namespace}/**", "elsewhere/**")))
+	r.follow(t, func(c *exchange.Config) {
+		c.Policy = parsePolicy(t, strings.ReplaceAll(testPolicy, "{namespace}/**", "elsewhere/**"))
+	})
 	if a := r.do(t, get(token, "repository:team-a/web:pull")); len(a.access) != 0 {
 		t.Errorf("access %v after the policy was taken back", a.access)
 	}
-	r.exchanger.SetPolicy(parsePolicy(t, strings.ReplaceAll(testPolicy, "team-bad", "team-a")))
+	r.follow(t, func(c *exchange.Config) {
+		c.Policy = parsePolicy(t, strings.ReplaceAll(testPolicy, "team-bad", "team-a"))
+	})
 	if a := r.do(t, get(token, "repository:team-a/web:pull")); a.status != 403 {
 		t.Errorf("status %d after the namespace was denied", a.status)
 	}
@@ -556,3 +560,4 @@ type noKeys struct{}
 func (noKeys) Signing() (*registryauth.SigningKey, error) { return nil, registryauth.ErrNoSigningKey }
 func (noKeys) Trusted() registryauth.TrustBundle          { return registryauth.TrustBundle{} }
 func (noKeys) Status() registryauth.Status                { return registryauth.Status{} }
+func (noKeys) EndsSoon() error                            { return nil }

@@ -103,6 +103,17 @@ func (p *Policy) Revision() string { return p.revision }
 // Rules returns the number of rules, denials not counted.
 func (p *Policy) Rules() int { return len(p.rules) }
 
+// AndDenials returns a policy with the rules of p and the denials of both. It is
+// for the time in which the rules of next cannot count yet, because annotations
+// that they read are still to come: who is denied must not wait for that.
+func (p *Policy) AndDenials(next *Policy) *Policy {
+	both := *p
+	both.deny = slices.Concat(p.deny, next.deny)
+	revision := sha256.Sum256([]byte(p.revision + next.revision))
+	both.revision = hex.EncodeToString(revision[:])
+	return &both
+}
+
 // quote returns s for a message: short, and with everything escaped that could
 // forge a line of a log or a terminal.
 func quote(s string) string {

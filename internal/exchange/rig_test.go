@@ -81,6 +81,8 @@ var fastKey = sync.OnceValue(func() *ecdsa.PrivateKey {
 type rig struct {
 	handler   *exchange.Handler
 	exchanger *exchange.Exchanger
+	settings  exchange.Config
+	endpoint  exchange.HandlerConfig
 	issuer    *registryauth.Issuer
 	keys      registryauth.Keys
 	signer    jose.Signer
@@ -168,7 +170,7 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 		Issuer: "pullpass.example.com", Service: otherService, Lifetime: c.tokenLifetime, Keys: c.keys, Now: r.Now,
 	})
 	must(t, err)
-	r.exchanger, err = exchange.New(exchange.Config{
+	r.settings = exchange.Config{
 		Verifier:        c.verifier,
 		Objects:         c.objects,
 		Nodes:           c.nodes,
@@ -180,21 +182,32 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 		Policy:          parsePolicy(t, c.policy),
 		CacheSize:       c.cacheSize,
 		Now:             r.Now,
-	})
-	must(t, err)
-	r.handler, err = exchange.NewHandler(exchange.HandlerConfig{
-		Exchanger: r.exchanger,
+	}
+	r.endpoint = exchange.HandlerConfig{
 		Recorder:  c.recorder,
 		Caller:    c.caller,
 		Addresses: c.limits,
 		Logger:    slog.New(slog.NewJSONHandler(r.log, nil)),
 		Now:       r.Now,
 		InFlight:  c.inFlight,
-	})
-	must(t, err)
+	}
+	r.follow(t, func(*exchange.Config) {})
 	r.signer = newSigner(t, keys[0])
 	r.stranger = newSigner(t, keys[1])
 	return r
+}
+
+// follow lets an Exchanger and a Handler take the place of those before.
+func (r *rig) follow(t testing.TB, change func(*exchange.Config)) {
+	t.Helper()
+	change(&r.settings)
+	r.settings.Before, r.endpoint.Before = r.exchanger, r.handler
+	var err error
+	r.exchanger, err = exchange.New(r.settings)
+	must(t, err)
+	r.endpoint.Exchanger = r.exchanger
+	r.handler, err = exchange.NewHandler(r.endpoint)
+	must(t, err)
 }
 
 func newSigner(t testing.TB, key *rsa.PrivateKey) jose.Signer {

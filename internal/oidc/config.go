@@ -22,6 +22,10 @@ type Config struct {
 	CacheSize int              // verified tokens to remember; 0 means 100,000
 	Now       func() time.Time // nil means time.Now
 	Logger    *slog.Logger     // key fetches and their failures; nil discards
+	// Before is the Verifier that this one takes the place of; nil: none. Its
+	// verified tokens are remembered and its keys are kept, of each issuer as far as
+	// its settings are the same. CacheSize is then Before's.
+	Before *Verifier
 }
 
 // Issuer is one cluster's token issuer. New refuses empty or unknown values:

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -44,44 +45,84 @@ func New(c Config) (*Verifier, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	remembered, err := newCache(c.CacheSize)
-	if err != nil {
-		return nil, err
+	v := &Verifier{byURL: map[string]*issuer{}, now: c.Now}
+	var before map[string]*issuer
+	if c.Before != nil {
+		v.cache, before = c.Before.cache, c.Before.byURL
+	} else {
+		var err error
+		if v.cache, err = newCache(c.CacheSize); err != nil {
+			return nil, err
+		}
 	}
-	v := &Verifier{byURL: map[string]*issuer{}, cache: remembered, now: c.Now}
 	for _, settings := range c.Issuers {
-		settings.Audiences = slices.Clone(settings.Audiences)
-		keys := &keyring{
-			maxAge: settings.MaxKeyAge,
-			now:    c.Now,
-			log:    c.Logger.With("cluster", settings.Cluster, "issuer", settings.URL),
+		i, err := newIssuer(settings, before[settings.URL], c)
+		if err != nil {
+			return nil, err
 		}
-		if file := settings.Discovery.JWKSFile; file != "" {
-			keys.fetch, keys.interval = fileSource(file).fetch, fileInterval
-		} else {
-			source, err := newNetworkSource(settings)
-			if err != nil {
-				return nil, err
-			}
-			keys.fetch, keys.interval = source.fetch, networkInterval
-		}
-		i := &issuer{Issuer: settings, keys: keys}
 		v.issuers = append(v.issuers, i)
 		v.byURL[i.URL] = i
 	}
 	return v, nil
 }
 
+// newIssuer returns the issuer before, which may be nil, if nothing about it is
+// new: the tokens that it has accepted are remembered for its address.
+func newIssuer(settings Issuer, before *issuer, c Config) (*issuer, error) {
+	if before != nil && reflect.DeepEqual(before.Issuer, settings) {
+		return before, nil
+	}
+	settings.Audiences = slices.Clone(settings.Audiences)
+	if before != nil && before.Cluster == settings.Cluster && before.Discovery == settings.Discovery && before.MaxKeyAge == settings.MaxKeyAge {
+		return &issuer{settings, before.keys}, nil
+	}
+	keys := &keyring{
+		maxAge: settings.MaxKeyAge,
+		now:    c.Now,
+		log:    c.Logger.With("cluster", settings.Cluster, "issuer", settings.URL),
+	}
+	if file := settings.Discovery.JWKSFile; file != "" {
+		keys.fetch, keys.interval = fileSource(file).fetch, fileInterval
+	} else {
+		source, err := newNetworkSource(settings)
+		if err != nil {
+			return nil, err
+		}
+		keys.fetch, keys.interval = source.fetch, networkInterval
+	}
+	return &issuer{settings, keys}, nil
+}
+
 // Run fetches the keys of every issuer at once and refreshes them until ctx
-// ends; then it returns nil. Without it, keys are fetched only when a token
-// needs them. Failures are logged and shown by Status.
-func (v *Verifier) Run(ctx context.Context) error {
+// ends. Without it, keys are fetched only when a token needs them. Failures are
+// logged and shown by Status.
+func (v *Verifier) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, i := range v.issuers {
 		running.Go(func() { i.keys.run(ctx) })
 	}
 	running.Wait()
-	return nil
+}
+
+// Fetch fetches the keys of every issuer now, and returns when each fetch has
+// succeeded or failed, or when ctx ends. Status says how it went.
+func (v *Verifier) Fetch(ctx context.Context) {
+	v.fetch(ctx, func(*keyring) bool { return true })
+}
+
+// FetchFirst is Fetch for the issuers whose keys were never fetched.
+func (v *Verifier) FetchFirst(ctx context.Context) {
+	v.fetch(ctx, func(r *keyring) bool { return r.status().Fetches == 0 })
+}
+
+func (v *Verifier) fetch(ctx context.Context, wanted func(*keyring) bool) {
+	var fetching sync.WaitGroup
+	for _, i := range v.issuers {
+		if wanted(i.keys) {
+			fetching.Go(func() { _ = i.keys.refresh(ctx) })
+		}
+	}
+	fetching.Wait()
 }
 
 // Status returns the state of each issuer's keys, in configured order.
@@ -108,7 +149,7 @@ func (v *Verifier) Verify(ctx context.Context, raw string) (Identity, error) {
 	now := v.now()
 	var buffer [usualTokenBytes]byte // on the stack, unlike []byte(raw)
 	hash := sha256.Sum256(append(buffer[:0], raw...))
-	if remembered := v.cache.find(hash, now); remembered != nil {
+	if remembered := v.remembered(hash, now); remembered != nil {
 		return remembered.identity, nil
 	}
 	accepted, refusal := v.judge(ctx, raw, now)
@@ -123,7 +164,16 @@ func (v *Verifier) Verify(ctx context.Context, raw string) (Identity, error) {
 // Remembers reports whether Verify would accept a token now without checking
 // its signature, because it was accepted before.
 func (v *Verifier) Remembers(raw string) bool {
-	return len(raw) <= MaxTokenBytes && v.cache.find(sha256.Sum256([]byte(raw)), v.now()) != nil
+	return len(raw) <= MaxTokenBytes && v.remembered(sha256.Sum256([]byte(raw)), v.now()) != nil
+}
+
+// remembered returns what was accepted by an issuer as it is configured now.
+func (v *Verifier) remembered(hash [sha256.Size]byte, now time.Time) *verified {
+	found := v.cache.find(hash, now)
+	if found == nil || v.byURL[found.issuer.URL] != found.issuer {
+		return nil
+	}
+	return found
 }
 
 // judge goes from cheap to dear: what needs a key, and perhaps the network,

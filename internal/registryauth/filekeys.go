@@ -242,9 +242,12 @@ func (k *FileKeys) Run(ctx context.Context) {
 	var ending lastSaid
 	everyMinute(ctx, func() {
 		ending.log(k.cfg.Logger, slog.LevelWarn, "put a renewed signing certificate in place",
-			endSoon(k.current.Load().key.path, k.cfg.Now()), "file", k.cfg.CertFile)
+			k.EndsSoon(), "file", k.cfg.CertFile)
 	})
 }
+
+// EndsSoon warns of the certificate in the file and of those that it depends on.
+func (k *FileKeys) EndsSoon() error { return EndsSoon(k.current.Load().key.path, k.cfg.Now()) }
 
 // read returns what the files hold now.
 func (k *FileKeys) read(now time.Time) (*fileKeySet, error) {

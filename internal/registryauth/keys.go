@@ -104,6 +104,9 @@ type Keys interface {
 	Trusted() TrustBundle
 	// Status describes the keys and the CAs for people and for metrics.
 	Status() Status
+	// EndsSoon says that a certificate ends soon that tokens depend on, and that
+	// people have to do something about; nil: none does.
+	EndsSoon() error
 }
 
 // TrustBundle is the public half of a set of keys. The key set is there with

@@ -316,7 +316,7 @@ func TestManagedKeysReportTheEndOfTheCA(t *testing.T) {
 	end := onlyCA(t, keys).NotAfter
 
 	now = end.Add(-maxEndWarning)
-	if err := keys.endSoon(); err != nil {
+	if err := keys.EndsSoon(); err != nil {
 		t.Errorf("long before its end: %v", err)
 	}
 	for _, at := range []struct {
@@ -327,7 +327,7 @@ func TestManagedKeysReportTheEndOfTheCA(t *testing.T) {
 		for range 3 { // and no flood of new keys
 			mustMaintain(t, keys)
 		}
-		if err := keys.endSoon(); err == nil || !strings.Contains(err.Error(), "CA certificate of") || !strings.Contains(err.Error(), at.want) {
+		if err := keys.EndsSoon(); err == nil || !strings.Contains(err.Error(), "CA certificate of") || !strings.Contains(err.Error(), at.want) {
 			t.Errorf("%s before its end: %v, want %q", at.before, err, at.want)
 		}
 		if key := mustSigning(t, keys); key.NotAfter.After(end) || len(keys.Status().Keys) > 2 {
@@ -341,8 +341,8 @@ func TestManagedKeysReportTheEndOfTheCA(t *testing.T) {
 	if _, err := keys.Signing(); !errors.Is(err, ErrNoSigningKey) {
 		t.Errorf("at its end: %v, want ErrNoSigningKey", err)
 	}
-	if _, err := keys.RotateCA(RotateOptions{}); err != nil || keys.endSoon() != nil {
-		t.Errorf("a new CA: %v, and %v", err, keys.endSoon())
+	if _, err := keys.RotateCA(RotateOptions{}); err != nil || keys.EndsSoon() != nil {
+		t.Errorf("a new CA: %v, and %v", err, keys.EndsSoon())
 	}
 	mustSigning(t, keys)
 }

@@ -248,17 +248,17 @@ func (m *ManagedKeys) Run(ctx context.Context) {
 	var problem, ending lastSaid
 	everyMinute(ctx, func() {
 		problem.log(m.cfg.Logger, slog.LevelError, "signing keys need attention", m.Maintain(), "directory", m.cfg.Dir)
-		ending.log(m.cfg.Logger, slog.LevelWarn, "make a new CA for the registries in time: keys rotate-ca", m.endSoon(), "directory", m.cfg.Dir)
+		ending.log(m.cfg.Logger, slog.LevelWarn, "make a new CA for the registries in time: keys rotate-ca", m.EndsSoon(), "directory", m.cfg.Dir)
 	})
 }
 
-// endSoon warns long before the CA that signs ends: it is not replaced by itself,
+// EndsSoon warns long before the CA that signs ends: it is not replaced by itself,
 // because registries would have to learn the new one.
-func (m *ManagedKeys) endSoon() error {
+func (m *ManagedKeys) EndsSoon() error {
 	set := m.current.Load()
 	now := m.cfg.Now()
 	if n := len(set.cas) - 1; n >= 0 {
-		return endSoon([]*x509.Certificate{set.cas[n].cert}, now)
+		return EndsSoon([]*x509.Certificate{set.cas[n].cert}, now)
 	}
 	return nil
 }

@@ -74,8 +74,8 @@ func endWarning(cert *x509.Certificate) time.Duration {
 	return min(cert.NotAfter.Sub(cert.NotBefore)/4, maxEndWarning)
 }
 
-// endSoon describes the first certificate of path that ends soon.
-func endSoon(path []*x509.Certificate, now time.Time) error {
+// EndsSoon describes the first certificate of path that ends soon, or returns nil.
+func EndsSoon(path []*x509.Certificate, now time.Time) error {
 	for _, cert := range path {
 		left := cert.NotAfter.Sub(now)
 		if left >= endWarning(cert) {

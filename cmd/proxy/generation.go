@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// settleTimeout bounds how long a new configuration waits for what is new in it:
+// in the largest clusters a list of all pods takes seconds.
+const settleTimeout = 30 * time.Second
+
+// parts are what a configuration and the files that it names open. The next
+// configuration takes over those of which no setting has changed, with all that
+// they know: nothing is listed or fetched again because of a limit.
+type parts struct {
+	cfg    *Config
+	policy *exchange.Policy
+	// awaited is a policy whose rules cannot count yet, because annotations that
+	// they read are still to come. Its denials do. Usually there is none.
+	awaited  *exchange.Policy
+	objects  *objects
+	verifier *oidc.Verifier
+	keys     map[string]*signingKeys // by service
+	tls      *serverTLS              // nil: plain HTTP
+}
+
+// open opens what a configuration names, as far as it is not among the parts
+// before, which may be empty. Nothing that these do is changed.
+func open(cfg *Config, insecureHTTP bool, logger *slog.Logger, before parts) (parts, error) {
+	if before.cfg == nil {
+		before.cfg = &Config{}
+	}
+	next := before
+	next.cfg = cfg
+	var err error
+	if !slices.Equal(cfg.PolicyFiles, before.cfg.PolicyFiles) {
+		next.awaited = nil
+		if next.policy, err = loadPolicy(cfg); err != nil {
+			return parts{}, err
+		}
+	}
+	if next.objects, err = openObjects(cfg, next.policy, logger, before.objects); err != nil {
+		return parts{}, err
+	}
+	if issuers := issuersOf(cfg); !reflect.DeepEqual(issuers, issuersOf(before.cfg)) {
+		if next.verifier, err = oidc.New(oidc.Config{Issuers: issuers, Logger: logger, Before: before.verifier}); err != nil {
+			return parts{}, err
+		}
+	}
+	if next.keys, err = openKeys(cfg, logger, before); err != nil {
+		return parts{}, err
+	}
+	if !insecureHTTP && !next.tls.fits(cfg) {
+		if next.tls, err = newServerTLS(cfg); err != nil {
+			return parts{}, err
+		}
+	}
+	return next, nil
+}
+
+func openKeys(cfg *Config, logger *slog.Logger, before parts) (map[string]*signingKeys, error) {
+	all := map[string]*signingKeys{}
+	for i := range cfg.Registries {
+		r := &cfg.Registries[i]
+		if old := before.cfg.registry(r.Service); old != nil && old.TokenLifetime == r.TokenLifetime && old.Signing == r.Signing {
+			all[r.Service] = before.keys[r.Service]
+			continue
+		}
+		keys, err := newSigningKeys(r, logger)
+		if err != nil {
+			return nil, err
+		}
+		if keys.managed != nil {
+			if err := keys.managed.Maintain(); err != nil {
+				logger.Error("managed signing keys", "service", r.Service, "error", err)
+			}
+		}
+		all[r.Service] = keys
+	}
+	return all, nil
+}
+
+// worker is a part that works in the background until ctx ends.
+type worker interface{ Run(ctx context.Context) }
+
+func (p parts) workers() []worker {
+	all := []worker{p.verifier}
+	for _, c := range p.objects.connected {
+		all = append(all, c.Cluster)
+		if c.events != nil {
+			all = append(all, c.events)
+		}
+	}
+	for _, keys := range p.keys {
+		all = append(all, keys)
+	}
+	return all
+}
+
+// settle waits until the parts that are new know what they have to, or until ctx
+// ends. It returns an error if something that worked before does not work then. A
+// cluster that is new may be down: as at the start, that is its own trouble.
+func (p parts) settle(ctx context.Context, before parts) error {
+	var waiting sync.WaitGroup
+	waiting.Go(func() { p.verifier.FetchFirst(ctx) })
+	for _, c := range p.objects.connected {
+		if !slices.Contains(before.objects.connected, c) {
+			waiting.Go(func() { _ = c.Synced(ctx) }) // what it lacks is among the checks
+		}
+	}
+	waiting.Wait()
+
+	var losses []error
+	had, has := before.checks(), p.checks()
+	for _, kind := range slices.Sorted(maps.Keys(had)) {
+		for _, old := range had[kind] {
+			i := slices.IndexFunc(has[kind], func(c check) bool { return c.Name == old.Name })
+			if i >= 0 && old.Healthy && !has[kind][i].Healthy {
+				losses = append(losses, fmt.Errorf("%s: %s works as it is, and would not with what is new: %s", kind, old.Name, has[kind][i].Message))
+			}
+		}
+	}
+	return errors.Join(losses...)
+}
+
+// generation is the parts, put together to serve. It never changes; a request
+// is served by one generation from its beginning to its end.
+type generation struct {
+	parts
+	registries map[string]*registryauth.Issuer // by service
+	exchanger  *exchange.Exchanger
+	handler    *exchange.Handler
+	replaced   []replacedKeys
+}
+
+// replacedKeys are no longer configured, and their last tokens have not ended.
+type replacedKeys struct {
+	registryauth.Keys
+	until time.Time
+}
+
+// assemble puts parts together, for the requests that begin from now on. before is
+// the generation that serves until then, or nil.
+func (s *service) assemble(p parts, before *generation) (*generation, error) {
+	g := &generation{parts: p, registries: map[string]*registryauth.Issuer{}}
+	previous := &generation{parts: parts{cfg: &Config{}}}
+	if before != nil {
+		previous = before
+	}
+	for i := range p.cfg.Registries {
+		r := &p.cfg.Registries[i]
+		if old := previous.cfg.registry(r.Service); old != nil && *old == *r {
+			g.registries[r.Service] = previous.registries[r.Service] // tokens are remembered for it
+			continue
+		}
+		issuer, err := registryauth.NewIssuer(registryauth.IssuerConfig{
+			Issuer: r.Issuer, Service: r.Service, Lifetime: r.TokenLifetime.Duration(), Keys: p.keys[r.Service],
+		})
+		if err != nil {
+			return nil, fmt.Errorf("registry %s: %w", r.Service, err)
+		}
+		g.registries[r.Service] = issuer
+	}
+	g.replaced = previous.stillPublished(p.keys, time.Now())
+
+	var nodeCAs func(cluster string) *x509.CertPool
+	if p.tls != nil {
+		nodeCAs = p.tls.nodeCAs
+	}
+	nodes, err := nodeChecks(p.cfg, nodeCAs)
+	if err != nil {
+		return nil, err
+	}
+	policy := p.policy
+	if p.awaited != nil {
+		policy = policy.AndDenials(p.awaited)
+	}
+	g.exchanger, err = exchange.New(exchange.Config{
+		Verifier: p.verifier, Objects: p.objects, Nodes: nodes, Revocations: s.shared.revocations,
+		Replay: exchange.ReplayMode(p.cfg.State.Replay), Owners: s.shared.owners,
+		ServiceAccounts: s.shared.limiter(p.cfg.Limits.PerServiceAccount),
+		Registries:      slices.Collect(maps.Values(g.registries)), Policy: policy, Before: previous.exchanger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.handler, err = exchange.NewHandler(exchange.HandlerConfig{
+		Exchanger: g.exchanger,
+		Recorder:  recorders{s.audit, s.metrics, p.objects.podRecorders()},
+		Caller:    callerOf(p.cfg.Server.TrustedProxies),
+		Addresses: s.shared.limiter(p.cfg.Limits.PerAddress),
+		Logger:    s.logger,
+		InFlight:  maxInFlight,
+		Waiting:   maxWaiting,
+		Before:    previous.handler,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// stillPublished returns the keys that are not among the next ones, but that
+// registries need until the tokens that they have signed are at their end.
+func (g *generation) stillPublished(next map[string]*signingKeys, now time.Time) []replacedKeys {
+	still := slices.DeleteFunc(slices.Clone(g.replaced), func(r replacedKeys) bool { return !now.Before(r.until) })
+	for i := range g.cfg.Registries {
+		r := &g.cfg.Registries[i]
+		if keys := g.keys[r.Service]; next[r.Service] != keys {
+			still = append(still, replacedKeys{keys, now.Add(r.TokenLifetime.Duration() + registryLeeway)})
+		}
+	}
+	return still
+}
+
+// published returns the keys that registries have to trust now.
+func (g *generation) published() []registryauth.Keys {
+	var all []registryauth.Keys
+	for i := range g.cfg.Registries {
+		all = append(all, g.keys[g.cfg.Registries[i].Service])
+	}
+	for _, r := range g.stillPublished(g.keys, time.Now()) {
+		all = append(all, r)
+	}
+	return all
+}

@@ -1,0 +1,420 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+)
+
+const secondCluster = `- name: second
+  issuer: https://second.example.com
+  audiences: [registry.example.com]
+  discovery: {jwksFile: issuer.json}
+`
+
+// policyInUse is the last line of the configuration of tests.
+const policyInUse = "policyFiles: [policy.yaml]"
+
+// reconfigure changes the configuration and waits until it is in use.
+func (p *proxy) reconfigure(t *testing.T, old, new string) {
+	t.Helper()
+	before := p.service.current.Load().cfg
+	p.configure(t, old, new)
+	eventually(t, "the new configuration is in use", func() bool { return p.service.current.Load().cfg != before })
+}
+
+// reading returns what readyz says of a group of files.
+func (p *proxy) reading(t *testing.T, group string) check {
+	t.Helper()
+	checks := p.service.checks()["files"]
+	i := slices.IndexFunc(checks, func(c check) bool { return c.Name == group })
+	if i < 0 {
+		t.Fatalf("%s is not among %+v", group, checks)
+	}
+	return checks[i]
+}
+
+// refuses waits until the last reading of a group of files has failed, and
+// looks at all that must say so. Then what was in use before must still be.
+func (p *proxy) refuses(t *testing.T, group, fault string) {
+	t.Helper()
+	eventually(t, group+" is refused", func() bool { return !p.reading(t, group).Healthy })
+	if c := p.reading(t, group); !c.Tolerated || !strings.Contains(c.Message, "the last good files stay in use: ") || !strings.Contains(c.Message, fault) {
+		t.Errorf("readyz says %+v, want %q", c, fault)
+	}
+	if !p.ready(t) {
+		t.Error("not ready because of a reload that failed")
+	}
+	_, metrics := p.fetch(t, "http://"+p.admin+"/metrics")
+	if !strings.Contains(metrics, `pullpass_reloads_total{name="`+group+`",result="failure"} `) || !strings.Contains(metrics, `pullpass_reload_last_success_timestamp_seconds{name="`+group+`"} `) {
+		t.Errorf("the metric does not count the failure of %s", group)
+	}
+	if !strings.Contains(p.log.String(), `"msg":"reload failed, the last good files stay in use","name":"`+group+`"`) {
+		t.Errorf("the log does not name %s:\n%s", group, p.log)
+	}
+}
+
+// accepts waits until the last reading of a group of files was good.
+func (p *proxy) accepts(t *testing.T, group string) {
+	t.Helper()
+	eventually(t, group+" is read without a fault", func() bool { return p.reading(t, group).Healthy })
+}
+
+func (p *proxy) metric(t *testing.T, line string) {
+	t.Helper()
+	if _, metrics := p.fetch(t, "http://"+p.admin+"/metrics"); !strings.Contains(metrics, line+"\n") {
+		t.Errorf("/metrics has no line %s", line)
+	}
+}
+
+// Every setting that may change while the proxy runs does so, and what did not
+// change goes on: nothing is listed, fetched or verified again.
+func TestConfigurationReload(t *testing.T) {
+	t.Parallel()
+	api := newAPIServer(t)
+	p := startServiceWith(t, "  kubernetes: {kubeconfigFile: kubeconfig}\nlimits: {perServiceAccount: {rate: 50, burst: 200}}\n", map[string]string{"kubeconfig": api.kubeconfig()})
+	eventually(t, "the service gets ready", func() bool { return p.ready(t) })
+	raw := serviceAccountToken(t, "https://issuer.example.com")
+	first := p.expect(t, raw, http.StatusOK, "")
+	lists, watches := api.traffic()
+	before := p.service.current.Load()
+	fetches := before.verifier.Status()[0].Fetches
+
+	p.reconfigure(t, "rate: 50, burst: 200", "rate: 0.001, burst: 2")
+	if e := p.expect(t, raw, http.StatusOK, ""); !e.Reused || e.IssuedID != first.IssuedID {
+		t.Errorf("the issued token was forgotten: %+v", e)
+	}
+	p.expect(t, raw, http.StatusOK, "")
+	p.expect(t, raw, http.StatusTooManyRequests, "limited_service_account")
+	p.reconfigure(t, "rate: 0.001, burst: 2", "rate: 1000, burst: 10000") // from empty buckets on
+	eventually(t, "the new limit counts", func() bool { return p.status(t, raw) == http.StatusOK })
+	p.reconfigure(t, "server: {", "server: {trustedProxies: [127.0.0.1/32], ")
+	if e := p.expect(t, raw, http.StatusOK, ""); e.Caller != "127.0.0.1" {
+		t.Errorf("caller %s", e.Caller)
+	}
+	if got := p.service.current.Load().cfg.Server.TrustedProxies; !slices.Equal(got, []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}) {
+		t.Errorf("trusted proxies %v", got)
+	}
+	p.reconfigure(t, policyInUse, "state: {replay: audit}\n"+policyInUse)
+	if e := p.expect(t, raw, http.StatusOK, ""); e.Replay == nil || e.Replay.Reason != exchange.ReplayCallerUnknown {
+		t.Errorf("replay %+v", e.Replay)
+	}
+	p.reconfigure(t, "admin: {", "admin: {pprof: true, ")
+	if status, _ := p.fetch(t, "http://"+p.admin+"/debug/pprof/cmdline"); status != http.StatusOK {
+		t.Errorf("profiles: %d", status)
+	}
+	p.reconfigure(t, "issuer: pullpass.example.com", "issuer: other.example.com")
+	if e := p.expect(t, raw, http.StatusOK, ""); e.Reused {
+		t.Error("a token of the issuer that is not configured any more was issued")
+	}
+	p.reconfigure(t, "audiences: [registry.example.com]", "audiences: [vault]")
+	p.expect(t, raw, http.StatusUnauthorized, "token_audience")
+	p.reconfigure(t, "audiences: [vault]", "audiences: [registry.example.com]")
+	p.expect(t, raw, http.StatusOK, "")
+
+	if l, w := api.traffic(); l != lists || w != watches {
+		t.Errorf("%d lists and %d watches, and before %d and %d", l, w, lists, watches)
+	}
+	after := p.service.current.Load()
+	if after.objects.connected[0] != before.objects.connected[0] || after.tls != before.tls || after.keys["registry.example.com"] != before.keys["registry.example.com"] {
+		t.Error("a part was made anew, and nothing about it was changed")
+	}
+	// Twice the audiences were changed, and with them what Run fetches for.
+	if s := after.verifier.Status()[0]; s.Fetches > fetches+3 || s.Keys != 1 {
+		t.Errorf("keys were fetched %d times, before %d times", s.Fetches, fetches)
+	}
+	p.metric(t, `pullpass_exchanges_total{cluster="prod",grant_type="basic",reason="",result="granted",service="registry.example.com"} 8`)
+}
+
+// A cluster that comes counts when everything is known of it, and one that goes
+// counts for nothing from then on.
+func TestClustersComeAndGo(t *testing.T) {
+	t.Parallel()
+	api := newAPIServer(t)
+	p := startServiceWith(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", map[string]string{"kubeconfig": api.kubeconfig(), "policy.yaml": policyFor("{namespace}/**") + annotationRule})
+	eventually(t, "the service gets ready", func() bool { return p.ready(t) })
+	first, second := serviceAccountToken(t, "https://issuer.example.com"), serviceAccountToken(t, "https://second.example.com")
+	p.expect(t, first, http.StatusOK, "")
+	p.expect(t, second, http.StatusUnauthorized, "token_unknown_issuer")
+
+	p.reconfigure(t, "registries:", secondCluster+"  kubernetes: {kubeconfigFile: kubeconfig}\nregistries:")
+	p.expect(t, second, http.StatusOK, "")
+	if c := p.service.current.Load().objects.connected[0]; !kubernetesCheck("", c.Status()).Healthy {
+		t.Errorf("it counts before it is known: %+v", c.Status())
+	}
+	if gets := p.service.current.Load().objects.connected[0].Status().Gets; gets.Found != 0 {
+		t.Errorf("%d objects were asked for", gets.Found)
+	}
+	if _, watches := api.traffic(); watches != 3 {
+		t.Errorf("%d watches", watches)
+	}
+	p.metric(t, `pullpass_kubernetes_synced{cluster="second",resource="pods"} 1`)
+	p.metric(t, `pullpass_issuer_keys{cluster="second"} 1`)
+	p.metric(t, `pullpass_reloads_total{name="kubeconfig/second",result="success"} 1`)
+
+	p.reconfigure(t, secondCluster+"  kubernetes: {kubeconfigFile: kubeconfig}\n", "")
+	p.expect(t, second, http.StatusUnauthorized, "token_unknown_issuer")
+	p.expect(t, first, http.StatusOK, "")
+	eventually(t, "the API server is left alone", func() bool { _, watches := api.traffic(); return watches == 0 })
+	_, metrics := p.fetch(t, "http://"+p.admin+"/metrics")
+	if strings.Contains(metrics, `second"`) {
+		t.Errorf("/metrics still tells of the cluster:\n%s", metrics)
+	}
+	p.metric(t, `pullpass_exchanges_total{cluster="prod",grant_type="basic",reason="",result="granted",service="registry.example.com"} 2`)
+	if _, body := p.fetch(t, "http://"+p.admin+"/readyz"); strings.Contains(body, `second"`) {
+		t.Errorf("/readyz: %s", body)
+	}
+}
+
+// A cluster that is new may be down: its own trouble. One that works must not
+// stop to because of what the new configuration says.
+func TestAReloadTakesNothingAway(t *testing.T) {
+	t.Parallel()
+	api, down := newAPIServer(t), newAPIServer(t)
+	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n", map[string]string{"kubeconfig": api.kubeconfig(), "down": down.kubeconfig(), "gone": down.kubeconfig()})
+	p.service.settleTimeout = 200 * time.Millisecond
+	p.start(t)
+	down.Close()
+	eventually(t, "the service gets ready", func() bool { return p.ready(t) })
+	first, second := serviceAccountToken(t, "https://issuer.example.com"), serviceAccountToken(t, "https://second.example.com")
+
+	p.reconfigure(t, "registries:", secondCluster+"  kubernetes: {kubeconfigFile: gone}\nregistries:")
+	p.expect(t, second, http.StatusServiceUnavailable, "kubernetes_unavailable")
+	p.expect(t, first, http.StatusOK, "")
+
+	for _, change := range []struct{ old, new, fault string }{
+		{"kubeconfigFile: kubeconfig}", "kubeconfigFile: down}", "kubernetes: prod works as it is, and would not with what is new: "},
+		{"discovery: {jwksFile: issuer.json}\n  kubernetes: {kubeconfigFile: kubeconfig}", "discovery: {jwksFile: missing.json}\n  kubernetes: {kubeconfigFile: kubeconfig}", "issuers: prod works as it is"},
+	} {
+		p.configure(t, change.old, change.new)
+		p.refuses(t, "config", change.fault)
+		p.expect(t, first, http.StatusOK, "")
+		p.configure(t, change.new, change.old)
+		p.accepts(t, "config")
+	}
+	if _, watches := api.traffic(); watches != 3 {
+		t.Errorf("%d watches", watches)
+	}
+}
+
+// A configuration that does not load changes nothing, whatever is wrong with it.
+func TestABadConfigurationChangesNothing(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	raw := serviceAccountToken(t, "https://issuer.example.com")
+	write(t, p.dir, "bad.yaml", "nonsense")
+	for _, change := range []struct{ old, new, fault string }{
+		{"server: {", "server: {unknown: 1, ", "server.unknown"},
+		{"audiences: [registry.example.com]", "audiences: []", "clusters[0].audiences"},
+		{"keyFile: tls.key}", "keyFile: tls.key, clientCAFile: missing.crt}", "missing.crt"},
+		{policyInUse, "policyFiles: [bad.yaml]", "bad.yaml"},
+		{"manifestFiles: [serviceaccounts.yaml]", "manifestFiles: [missing.yaml]", "missing.yaml"},
+		{"issuer: pullpass.example.com}", "issuer: pullpass.example.com, signing: {trust: jwks, keyFile: missing.key}}", "missing.key"},
+		{"kubernetes: {manifestFiles: [serviceaccounts.yaml]}", "kubernetes: {kubeconfigFile: bad.yaml}", "bad.yaml"},
+	} {
+		p.configure(t, change.old, change.new)
+		p.refuses(t, "config", change.fault)
+		p.expect(t, raw, http.StatusOK, "")
+		p.configure(t, change.new, change.old)
+		p.accepts(t, "config")
+	}
+	if p.service.current.Load().cfg != p.service.started {
+		t.Error("another configuration is in use")
+	}
+}
+
+// What counts only after a restart is named.
+func TestSettingsThatNeedARestart(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	for _, change := range []struct{ old, new string }{
+		{"admin: {address: ", "admin: {pprof: true, address: "},
+		{fmt.Sprintf("admin: {pprof: true, address: %q}", p.admin), `admin: {pprof: true, address: "127.0.0.1:1"}`},
+		{fmt.Sprintf("server: {address: %q", p.address), `server: {address: "127.0.0.1:1"`},
+		{policyInUse, policyInUse + "\naudit: {file: audit.log}"},
+		{policyInUse, `state: {redis: {addresses: ["127.0.0.1:1"]}}` + "\n" + policyInUse},
+	} {
+		p.reconfigure(t, change.old, change.new)
+	}
+	p.accepts(t, "config")
+	const fields = "server.address, admin.address, state.redis, audit.file"
+	if c := p.reading(t, "config"); c.Message != "some settings count only after a restart: "+fields {
+		t.Errorf("readyz says %+v", c)
+	}
+	eventually(t, "the log says so", func() bool {
+		return strings.Contains(p.log.String(), `"fields":["server.address","admin.address","state.redis","audit.file"]`)
+	})
+	if strings.Count(p.log.String(), "only after a restart") != 4 {
+		t.Errorf("the first change needed none:\n%s", p.log)
+	}
+	p.expect(t, serviceAccountToken(t, "https://issuer.example.com"), http.StatusOK, "")
+}
+
+// A kubeconfig that changes connects anew, and until that connection knows
+// everything, the old one answers.
+func TestKubeconfigReload(t *testing.T) {
+	t.Parallel()
+	old, next, down := newAPIServer(t), newAPIServer(t), newAPIServer(t)
+	down.Close()
+	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n", map[string]string{"kubeconfig": old.kubeconfig()})
+	p.service.settleTimeout = time.Second
+	p.start(t)
+	eventually(t, "the service gets ready", func() bool { return p.ready(t) })
+	raw := serviceAccountToken(t, "https://issuer.example.com")
+	p.expect(t, raw, http.StatusOK, "")
+	lists, watches := old.traffic()
+	must(t, p.service.reloadKubeconfig("prod"))
+	must(t, p.service.reloadKubeconfig("no such cluster"))
+
+	for content, fault := range map[string]string{"nonsense": "is not a kubeconfig", down.kubeconfig(): "kubernetes: prod works as it is"} {
+		p.put(t, "kubeconfig", content)
+		p.refuses(t, "kubeconfig/prod", fault)
+		p.expect(t, raw, http.StatusOK, "")
+		p.put(t, "kubeconfig", old.kubeconfig())
+		p.accepts(t, "kubeconfig/prod")
+	}
+	if l, w := old.traffic(); l != lists || w != watches {
+		t.Errorf("%d lists and %d watches, and before %d and %d", l, w, lists, watches)
+	}
+
+	next.set("pods", "web-0", "spec", object{})
+	next.rename("pods", "web-0", "web-1") // it was deleted
+	p.put(t, "kubeconfig", next.kubeconfig())
+	eventually(t, "the new API server counts", func() bool { return p.status(t, raw) == http.StatusForbidden })
+	if e := p.lastEvent(t); e.Reason != "pod_gone" {
+		t.Errorf("event %+v", e)
+	}
+	eventually(t, "the old one is left alone", func() bool { _, watches := old.traffic(); return watches == 0 })
+	p.expect(t, tokenWith(t, func(k object) { k["serviceaccount"] = object{"name": "web", "uid": "uid-old"} }), http.StatusForbidden, "service_account_gone")
+	eventually(t, "pods are told by the new one", func() bool { return len(next.written()) > 0 })
+}
+
+// Denials count at once, also while the rules beside them wait for annotations.
+func TestDenialsDoNotWait(t *testing.T) {
+	t.Parallel()
+	api := newAPIServer(t)
+	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n", map[string]string{"kubeconfig": api.kubeconfig()})
+	p.start(t)
+	eventually(t, "the service gets ready", func() bool { return p.ready(t) })
+	raw := serviceAccountToken(t, "https://issuer.example.com")
+	p.expect(t, raw, http.StatusOK, "")
+	asked := make(chan bool)
+	api.failLists(func() {
+		select {
+		case asked <- true:
+		default:
+		}
+	})
+	deny := "deny:\n- {name: quarantine, subjects: [{namespaces: [team-a]}]}\n"
+	write(t, p.dir, "policy.yaml", policyFor("{namespace}/**")+annotationRule+deny)
+	eventually(t, "the denial counts", func() bool { return p.status(t, raw) == http.StatusForbidden })
+	<-asked // it is still waiting for the annotations
+	if p.service.current.Load().awaited == nil {
+		t.Error("the rules do not wait")
+	}
+	p.expect(t, raw, http.StatusForbidden, "subject_denied")
+	// Who takes the denial back before the annotations are there is not held up.
+	write(t, p.dir, "policy.yaml", policyFor("{namespace}/**")+annotationRule)
+	api.failLists(nil)
+	eventually(t, "the new policy counts", func() bool { return p.status(t, raw) == http.StatusOK })
+	if g := p.service.current.Load(); g.awaited != nil || len(g.exchanger.Policy().AnnotationKeys()) != 1 {
+		t.Errorf("awaited %v, annotations %q", g.awaited, g.exchanger.Policy().AnnotationKeys())
+	}
+}
+
+// Signing keys that are not configured any more stay published until their last
+// token has ended.
+func TestReplacedKeysStayPublished(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	jwks := func() string {
+		t.Helper()
+		_, body := p.fetch(t, "https://"+p.address+"/.well-known/jwks.json")
+		return body
+	}
+	before := jwks()
+	p.reconfigure(t, "issuer: pullpass.example.com}", "issuer: pullpass.example.com, tokenLifetime: 1m, signing: {managedDir: other}}")
+	both := jwks()
+	if strings.Count(before, `"kid"`) != 1 || strings.Count(both, `"kid"`) != 2 {
+		t.Errorf("before\n%s\nand then\n%s", before, both)
+	}
+	if access := p.exchange(t, "/token", serviceAccountToken(t, "https://issuer.example.com"), "repository:team-a/web:pull"); len(access) != 1 {
+		t.Errorf("access %v", access)
+	}
+	g := p.service.current.Load()
+	until := g.replaced[0].until
+	if left := time.Until(until); left < 5*time.Minute || left > 6*time.Minute {
+		t.Errorf("published for %s", left)
+	}
+	if left := g.stillPublished(g.keys, until); len(left) != 0 {
+		t.Errorf("%d keys are published for ever", len(left))
+	}
+	p.reconfigure(t, "managedDir: other", "managedDir: other, algorithm: EdDSA")
+	p.expect(t, serviceAccountToken(t, "https://issuer.example.com"), http.StatusOK, "")
+	if all := jwks(); strings.Count(all, `"kid"`) != 3 || strings.Count(all, `"EdDSA"`) != 1 {
+		t.Errorf("with another algorithm\n%s", all)
+	}
+}
+
+// TLS files of other names, and CAs of nodes that come with the configuration.
+func TestTLSFilesOfAnotherName(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	must(t, os.Mkdir(filepath.Join(p.dir, "next"), 0o700))
+	pool := writeServingCertificate(t, filepath.Join(p.dir, "next"), 7)
+	p.reconfigure(t, "certFile: tls.crt, keyFile: tls.key", "certFile: next/tls.crt, keyFile: next/tls.key")
+	p.client.Transport.(*http.Transport).TLSClientConfig.RootCAs = pool
+	p.expect(t, serviceAccountToken(t, "https://issuer.example.com"), http.StatusOK, "")
+	// The new files are watched, too.
+	p.client.Transport.(*http.Transport).TLSClientConfig.RootCAs = writeServingCertificate(t, filepath.Join(p.dir, "next"), 8)
+	eventually(t, "the next certificate is served", func() bool {
+		response, err := p.client.Get("https://" + p.address + "/certificates.pem")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		return response.TLS.PeerCertificates[0].SerialNumber.Int64() == 8
+	})
+	write(t, p.dir, "nodes.crt", newAuthority(t, "nodes").pem())
+	p.reconfigure(t, "  discovery: {jwksFile: issuer.json}", "  discovery: {jwksFile: issuer.json}\n  node: {proof: {mode: enforce, methods: [certificate], clientCAFile: nodes.crt}}")
+	p.expect(t, serviceAccountToken(t, "https://issuer.example.com"), http.StatusForbidden, "caller_not_node")
+}
+
+// SIGHUP reads everything again, whether it has changed or not.
+func TestServeReadsEverythingAtSIGHUP(t *testing.T) {
+	t.Parallel()
+	api := newAPIServer(t)
+	p := startServiceWith(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n"+secondCluster+"  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", map[string]string{"kubeconfig": api.kubeconfig()})
+	groups := []string{"config", "policy", "manifests", "tls", "kubeconfig/prod", "signing-keys/registry.example.com"}
+	counts := func() map[string]string {
+		all := map[string]string{}
+		_, metrics := p.fetch(t, "http://"+p.admin+"/metrics")
+		for line := range strings.Lines(metrics) {
+			if rest, ok := strings.CutPrefix(line, `pullpass_reloads_total{name="`); ok {
+				name, count, _ := strings.Cut(rest, `",result="success"} `)
+				all[name] = count
+			}
+		}
+		return all
+	}
+	eventually(t, "everything was read once", func() bool { return len(counts()) == len(groups) && p.ready(t) })
+	before, fetches := counts(), p.service.current.Load().verifier.Status()[0].Fetches
+	lists, _ := api.traffic()
+	must(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
+	for _, group := range groups {
+		eventually(t, group+" is read again", func() bool { return counts()[group] != before[group] })
+	}
+	eventually(t, "keys are fetched again", func() bool { return p.service.current.Load().verifier.Status()[0].Fetches > fetches })
+	if l, _ := api.traffic(); l != lists {
+		t.Errorf("%d lists, before %d", l, lists)
+	}
+}
