@@ -101,34 +101,33 @@ func (b *Balancer) check(ctx context.Context) {
 	checks.Wait()
 }
 
-// turn returns the backends that are ready, the one whose turn it is first.
-func (b *Balancer) turn() (backends []Backend) {
+// turn returns the backend whose turn it is, or nil.
+func (b *Balancer) turn() Backend {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.next++
 	for i := range b.backends {
-		backend := b.backends[(b.next+i)%len(b.backends)]
-		if b.ready[backend] {
-			backends = append(backends, backend)
+		if backend := b.backends[(b.next+i)%len(b.backends)]; b.ready[backend] {
+			return backend
 		}
 	}
-	return backends
+	return nil
 }
 
-// pass tries the next backend when one does not listen any more: nothing was sent yet.
+// pass tries no other backend when one does not listen: packets are never sent twice, either.
 func (b *Balancer) pass(ctx context.Context, near net.Conn) {
 	defer near.Close()
-	client := near.RemoteAddr().(*net.TCPAddr).IP
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: client}}
-	for _, backend := range b.turn() {
-		far, err := dialer.DialContext(ctx, "tcp", backend.Address())
-		if err != nil {
-			continue
-		}
-		defer far.Close()
-		stop := context.AfterFunc(ctx, func() { _ = near.Close() })
-		defer stop()
-		splice(near, far)
+	backend := b.turn()
+	if backend == nil {
 		return
 	}
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: near.RemoteAddr().(*net.TCPAddr).IP}}
+	far, err := dialer.DialContext(ctx, "tcp", backend.Address())
+	if err != nil {
+		return
+	}
+	defer far.Close()
+	stop := context.AfterFunc(ctx, func() { _ = near.Close() })
+	defer stop()
+	splice(near, far)
 }

@@ -25,7 +25,8 @@ type scenario struct {
 	begin, end func()
 	// silent says that Redis answers nobody, or refuses to write: who owns a token that a replica has not seen is not known.
 	silent bool
-	// breaks is how many requests may get no answer: those that a replica was working on when it died.
+	// breaks is how many requests may get no answer: those that a replica was working on when it died, and those that were sent to
+	// it until the load balancer looked.
 	breaks int
 	// forgets says that Redis may lose what it was told in the last second before the fault.
 	forgets bool

@@ -99,18 +99,30 @@ func (w *world) testReplicas(t *testing.T) {
 	// Whether Redis answers in time on a busy machine does not matter to the replicas that only write down what they do not know.
 	f := w.startFleet(t, audit, pullpass.Redis{Addresses: []string{server.Address}, Username: redis.User, PasswordFile: writePassword(t)})
 	f.startLoad(t)
-	w.run(t, scenario{
-		name: "replica killed", breaks: 20,
-		begin: func() {
-			f.replicas[0].Kill(t)
-			f.retired, f.replicas = append(f.retired, f.replicas[0]), f.replicas[1:]
+	for _, s := range []scenario{
+		{
+			name: "replica killed", breaks: 60,
+			begin: func() { f.retire().Kill(t) },
+			end:   func() { f.add(t) },
 		},
-		end: func() {
-			f.replicas = append(f.replicas, f.startReplica(t))
-			f.balance()
-		},
-	}, f)
+	} {
+		w.run(t, s, f)
+	}
 	f.judgeLines(t, false)
+}
+
+// add runs one more replica behind the load balancer.
+func (f *fleet) add(t *testing.T) {
+	t.Helper()
+	f.replicas = append(f.replicas, f.startReplica(t))
+	f.balance()
+}
+
+// retire takes the oldest replica off the list, and leaves it behind the load balancer.
+func (f *fleet) retire() *pullpass.Proxy {
+	oldest := f.replicas[0]
+	f.retired, f.replicas = append(f.retired, oldest), f.replicas[1:]
+	return oldest
 }
 
 func writePassword(t *testing.T) string {
