@@ -17,6 +17,8 @@ type Config struct {
 	State State
 	// PerServiceAccount is a limit; empty: what no test asks for.
 	PerServiceAccount Limit
+	// ShutdownDelay is how long it serves after SIGTERM, as Go writes durations; empty: the default.
+	ShutdownDelay string
 	// Names are those that its certificate has, beside localhost.
 	Names []string
 	// Program is the program; empty: that of programs.Pullpass.
@@ -117,6 +119,7 @@ type server struct {
 	Address        string   `json:"address"`
 	TLS            tls      `json:"tls"`
 	TrustedProxies []string `json:"trustedProxies,omitempty"`
+	ShutdownDelay  string   `json:"shutdownDelay,omitempty"`
 }
 
 type tls struct {

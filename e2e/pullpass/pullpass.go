@@ -70,6 +70,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 			Address:        address,
 			TLS:            tls{CertFile: serving.CertFile, KeyFile: serving.KeyFile, ClientCAFile: config.ClientCAFile},
 			TrustedProxies: config.TrustedProxies,
+			ShutdownDelay:  config.ShutdownDelay,
 		},
 		Admin:       admin{Address: adminAddress},
 		Clusters:    config.Clusters,

@@ -35,6 +35,8 @@ const (
 	image     = "app:v1" // in each namespace
 	elsewhere = "elsewhere"
 
+	shutdownDelay = "1s" // several times as often as the load balancer looks
+
 	pollPeriod   = 20 * time.Millisecond
 	recoverLimit = 20 * time.Second // several times what docs/redis.md says
 )
@@ -135,6 +137,7 @@ func (w *world) startFleet(t *testing.T, mode string, redis pullpass.Redis) *fle
 	f := &fleet{world: w, mode: mode, config: w.config()}
 	f.config.State = pullpass.State{Redis: redis, Replay: mode}
 	f.config.PerServiceAccount = perServiceAccount
+	f.config.ShutdownDelay = shutdownDelay
 	for range replicas {
 		f.replicas = append(f.replicas, f.startReplica(t))
 	}

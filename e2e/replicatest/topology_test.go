@@ -92,7 +92,7 @@ func (w *world) testCluster(t *testing.T) {
 	f.judgeLines(t, false)
 }
 
-// testReplicas lets replicas end.
+// testReplicas lets replicas end: by a crash, and one after the other for an update.
 func (w *world) testReplicas(t *testing.T) {
 	server := redis.Start(t)
 	server.AddUser(t, password)
@@ -104,6 +104,18 @@ func (w *world) testReplicas(t *testing.T) {
 			name: "replica killed", breaks: 60,
 			begin: func() { f.retire().Kill(t) },
 			end:   func() { f.add(t) },
+		},
+		{
+			// As a Deployment does it: the next one is ready before one is told to end. Nothing breaks off.
+			name: "rolling restart",
+			begin: func() {
+				for range replicas {
+					f.add(t)
+					// The load balancer still sends it connections, until it looks.
+					f.retire().Stop(t)
+					f.balance()
+				}
+			},
 		},
 	} {
 		w.run(t, s, f)
