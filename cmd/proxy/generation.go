@@ -46,7 +46,6 @@ func open(cfg *Config, insecureHTTP bool, logger *slog.Logger, before parts) (pa
 	next.cfg = cfg
 	var err error
 	if !slices.Equal(cfg.PolicyFiles, before.cfg.PolicyFiles) {
-		next.awaited = nil
 		if next.policy, err = loadPolicy(cfg); err != nil {
 			return parts{}, err
 		}
@@ -132,7 +131,10 @@ func (p parts) settle(ctx context.Context, before parts) error {
 			}
 		}
 	}
-	return errors.Join(losses...)
+	if len(losses) > 0 {
+		return retryLater{errors.Join(losses...)}
+	}
+	return nil
 }
 
 // generation is the parts, put together to serve. It never changes; a request

@@ -116,39 +116,29 @@ func (s *service) adopt(before *generation, next parts) error {
 }
 
 // reloadPolicy leaves the rules as they are when it fails; the watch tries it
-// again. Denials count at once, whatever the rules wait for.
+// again.
 func (s *service) reloadPolicy() error {
-	files := s.current.Load().cfg.PolicyFiles
-	next, err := loadPolicy(&Config{PolicyFiles: files})
+	before := s.current.Load()
+	next, err := loadPolicy(before.cfg)
 	if err != nil {
 		return err
 	}
 	err = s.replace(func(now parts) parts {
-		if slices.Equal(now.cfg.PolicyFiles, files) {
-			now.awaited = next
+		if slices.Equal(now.cfg.PolicyFiles, before.cfg.PolicyFiles) { // else a new configuration has read others
+			now.policy = next
 		}
 		return now
 	})
-	if err != nil {
-		return err
-	}
-	var known bool
-	err = s.replace(func(now parts) parts {
-		known = now.awaited != next || now.policy.Revision() == next.Revision()
-		if now.awaited == next {
-			now.policy, now.awaited = next, nil
-		}
-		return now
-	})
-	if err == nil && !known {
-		s.warn(policyWarnings(s.current.Load().cfg, next))
+	if err == nil && next.Revision() != before.policy.Revision() {
+		s.warn(policyWarnings(before.cfg, next))
 	}
 	return err
 }
 
 // replace lets what change makes of the present parts serve, for all requests
 // that begin from now on. Annotations come first: a policy that reads them must
-// not meet ServiceAccounts that were listed without them.
+// not meet ServiceAccounts that were listed without them. Only its denials do not
+// wait.
 func (s *service) replace(change func(now parts) parts) error {
 	for {
 		before := s.current.Load().objects
@@ -171,17 +161,26 @@ func (s *service) tryReplace(change func(now parts) parts) (lacking *objects, ke
 	defer s.replacing.Unlock()
 	before := s.current.Load()
 	next := change(before.parts)
+	if next.policy != before.policy {
+		next.awaited = nil
+	}
 	if !next.objects.keepsAnnotations(next.policy.AnnotationKeys()) {
 		keys = slices.Concat(before.policy.AnnotationKeys(), next.policy.AnnotationKeys())
 		slices.Sort(keys)
-		return next.objects, slices.Compact(keys), nil
+		lacking, keys = next.objects, slices.Compact(keys)
+		wanted := next
+		next = before.parts
+		// That of another configuration comes with it, or not at all.
+		if wanted.cfg == next.cfg && wanted.policy != next.policy {
+			next.awaited = wanted.policy
+		}
 	}
 	g, err := s.assemble(next, before)
 	if err != nil {
 		return nil, nil, err
 	}
 	s.serve(g)
-	return nil, nil, nil
+	return lacking, keys, nil
 }
 
 // work starts the workers of these parts that do not work yet, and ends all

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -83,6 +84,7 @@ func TestConfigurationReload(t *testing.T) {
 	api := newAPIServer(t)
 	p := startServiceWith(t, "  kubernetes: {kubeconfigFile: kubeconfig}\nlimits: {perServiceAccount: {rate: 50, burst: 200}}\n", map[string]string{"kubeconfig": api.kubeconfig()})
 	eventually(t, "the service gets ready", func() bool { return p.ready(t) })
+	eventually(t, "everything is watched", func() bool { _, watches := api.traffic(); return watches == 3 })
 	raw := serviceAccountToken(t, "https://issuer.example.com")
 	first := p.expect(t, raw, http.StatusOK, "")
 	lists, watches := api.traffic()
@@ -270,6 +272,7 @@ func TestKubeconfigReload(t *testing.T) {
 	p.start(t)
 	eventually(t, "the service gets ready", func() bool { return p.ready(t) })
 	raw := serviceAccountToken(t, "https://issuer.example.com")
+	eventually(t, "everything is watched", func() bool { _, watches := old.traffic(); return watches == 3 })
 	p.expect(t, raw, http.StatusOK, "")
 	lists, watches := old.traffic()
 	must(t, p.service.reloadKubeconfig("prod"))
@@ -278,6 +281,9 @@ func TestKubeconfigReload(t *testing.T) {
 	for content, fault := range map[string]string{"nonsense": "is not a kubeconfig", down.kubeconfig(): "kubernetes: prod works as it is"} {
 		p.put(t, "kubeconfig", content)
 		p.refuses(t, "kubeconfig/prod", fault)
+		if _, later := errors.AsType[retryLater](p.service.reloadKubeconfig("prod")); later != (content != "nonsense") {
+			t.Errorf("of %q, tried again later: %v", fault, later)
+		}
 		p.expect(t, raw, http.StatusOK, "")
 		p.put(t, "kubeconfig", old.kubeconfig())
 		p.accepts(t, "kubeconfig/prod")

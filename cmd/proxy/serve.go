@@ -61,19 +61,18 @@ after it was moved away.`,
 // service is everything that serve keeps running.
 type service struct {
 	// For as long as the process runs.
-	started      *Config // what the settings were at the start
-	insecureHTTP bool
-	logger       *slog.Logger
-	shared       *sharedState
-	audit        *auditLog
-	metrics      *metrics
-	telemetry    *telemetry
-	ready        *readiness
-	public       http.Handler
-	admin        http.Handler
-	after        func(time.Duration) <-chan time.Time // time.After
-	// settleTimeout is settleTimeout, but in tests.
-	settleTimeout time.Duration
+	started       *Config // what the settings were at the start
+	insecureHTTP  bool
+	logger        *slog.Logger
+	shared        *sharedState
+	audit         *auditLog
+	metrics       *metrics
+	telemetry     *telemetry
+	ready         *readiness
+	public        http.Handler
+	admin         http.Handler
+	after         func(time.Duration) <-chan time.Time // time.After
+	settleTimeout time.Duration                        // the constant, but in tests
 
 	// What serves, which a reload replaces.
 	current   atomic.Pointer[generation]

@@ -31,6 +31,15 @@ type WatchGroup struct {
 	Reload func() error
 }
 
+// retryLater is the error of a reload that asked much of others: unless its files
+// change, it is tried again at the first, third, seventh… poll.
+type retryLater struct{ error }
+
+func (e retryLater) Unwrap() error { return e.error }
+
+// maxRetryPolls is the most polls that a reload is put off for.
+const maxRetryPolls = 15
+
 // watchTiming says how fast Watch is.
 type watchTiming struct {
 	quiet time.Duration // how long nothing must happen before files are looked at
@@ -120,11 +129,13 @@ type fileWatcher struct {
 
 type watchedGroup struct {
 	WatchGroup
-	content [sha256.Size]byte // at the last reload
-	busy    bool              // a reload is under way
-	again   bool              // … and another one is wanted
-	reloads int               // so far
-	err     error             // of the last one
+	content  [sha256.Size]byte // at the last reload
+	busy     bool              // a reload is under way
+	again    bool              // … and another one is wanted
+	reloads  int               // so far
+	err      error             // of the last one
+	putOff   int               // polls that are not for trying again
+	patience int               // putOff after the next failure
 }
 
 // selection says which groups are reloaded besides those that never were.
@@ -148,7 +159,7 @@ func (w *fileWatcher) check(which selection) {
 		// Before the reload: what changes during it is seen as a change at the
 		// next look.
 		content := contentOf(g.Paths)
-		if g.reloads > 0 && content == g.content && !(which == failedToo && g.err != nil) && which != everything && !g.again {
+		if g.reloads > 0 && content == g.content && !(which == failedToo && g.isDue()) && which != everything && !g.again {
 			continue
 		}
 		g.content, g.busy, g.again = content, true, false
@@ -158,6 +169,15 @@ func (w *fileWatcher) check(which selection) {
 			w.ended <- g
 		}()
 	}
+}
+
+// isDue reports, once for each poll, whether what failed is tried again.
+func (g *watchedGroup) isDue() bool {
+	if g.err == nil {
+		return false
+	}
+	g.putOff--
+	return g.putOff < 0
 }
 
 // follow brings the groups that are watched in line with those that are there.
@@ -181,6 +201,12 @@ func (w *fileWatcher) reloaded(g *watchedGroup) {
 	w.running--
 	g.busy = false
 	g.reloads++
+	g.putOff = 0
+	if _, later := errors.AsType[retryLater](g.err); later {
+		g.putOff, g.patience = g.patience, min(2*g.patience+1, maxRetryPolls)
+	} else {
+		g.patience = 0
+	}
 	if !slices.Contains(w.watched, g) {
 		return
 	}

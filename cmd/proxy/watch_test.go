@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -423,6 +424,45 @@ func TestWatchDoesNotWait(t *testing.T) {
 	release <- true
 	next(told, "slow")
 	next(begun, "two")
+}
+
+// What asks much of others is not asked for every minute, but for a change of
+// its files.
+func TestWatchRetriesLater(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	put(t, file, "one")
+	failure := error(fmt.Errorf("wrapped: %w", retryLater{errors.New("down")}))
+	tries := 0
+	w := newFileWatcher(slog.New(slog.DiscardHandler), func(string, error) {},
+		always(WatchGroup{Name: "kubeconfig", Paths: []string{file}, Reload: func() error { tries++; return failure }}))
+	at := func(polls int) (tried []int) {
+		t.Helper()
+		for i := range polls {
+			before := tries
+			if w.look(failedToo); tries > before {
+				tried = append(tried, i)
+			}
+		}
+		return tried
+	}
+	if got := at(60); !slices.Equal(got, []int{0, 1, 3, 7, 15, 31, 47}) {
+		t.Errorf("tried at %d", got)
+	}
+	put(t, file, "two")
+	w.look(changed)
+	if tries != 8 {
+		t.Errorf("%d tries; the files have changed", tries)
+	}
+	failure = errors.New("bad content")
+	w.look(everything)
+	if got := at(3); !slices.Equal(got, []int{0, 1, 2}) {
+		t.Errorf("of another failure, tried at %d", got)
+	}
+	failure = nil
+	if got := at(3); !slices.Equal(got, []int{0}) {
+		t.Errorf("of none, tried at %d", got)
+	}
 }
 
 func errorText(err error) string {
