@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -27,6 +29,8 @@ var errPaused = errors.New("failed lately, tried again every second")
 // through, and ends the pause if it succeeds. It is a hook of the node's client
 // and safe for concurrent use.
 type breaker struct {
+	stats func() *redis.PoolStats // of the node's client
+
 	mu       sync.Mutex
 	failures int // in a row
 	next     time.Time
@@ -70,6 +74,15 @@ func answered(err error) bool {
 	return errors.As(err, &reply) && !redis.IsAuthError(err)
 }
 
+// broken tells a connection that was there and is not any more.
+func broken(err error) bool {
+	var failed *net.OpError
+	if errors.As(err, &failed) && failed.Op == "dial" {
+		return false
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
 // allowed marks the context of a command that was let through.
 type allowed struct{}
 
@@ -85,7 +98,18 @@ func (b *breaker) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			cmd.SetErr(err)
 			return err
 		}
-		err := next(context.WithValue(ctx, allowed{}, true), cmd)
+		ctx = context.WithValue(ctx, allowed{}, true)
+		err := next(ctx, cmd)
+		// A server whose machine was replaced knows nothing of the connections of
+		// before, and each of them fails when it is used. Without this, one a second
+		// would. Whatever a call does, it may do twice.
+		if broken(err) {
+			for range b.stats().IdleConns + 1 {
+				if err = next(ctx, cmd); !broken(err) || ctx.Err() != nil {
+					break
+				}
+			}
+		}
 		b.report(err)
 		return err
 	}

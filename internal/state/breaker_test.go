@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +26,7 @@ func TestBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var answer error
 		reached := 0
+		late := errors.New("no answer in time")
 		command := (&breaker{}).ProcessHook(func(context.Context, redis.Cmder) error {
 			reached++
 			return answer
@@ -40,7 +43,7 @@ func TestBreaker(t *testing.T) {
 			}
 		}
 		// One answer ends a row of failures.
-		for _, result := range []error{io.EOF, io.EOF, nil, io.EOF, io.EOF, replyError("OOM"), io.EOF, io.EOF, redis.Nil, io.EOF, io.EOF} {
+		for _, result := range []error{late, late, nil, late, late, replyError("OOM"), late, late, redis.Nil, late, late} {
 			call(result, true)
 		}
 		// What the caller did is neither.
@@ -51,12 +54,54 @@ func TestBreaker(t *testing.T) {
 		time.Sleep(breakerPause - time.Nanosecond)
 		call(nil, false)
 		time.Sleep(time.Nanosecond)
-		call(io.ErrUnexpectedEOF, true) // one tries …
-		call(nil, false)                // … and the others do not wait for it
+		call(late, true) // one tries …
+		call(nil, false) // … and the others do not wait for it
 		time.Sleep(breakerPause)
 		call(nil, true)
 		call(nil, true)
 	})
+}
+
+// A broken connection says nothing of the others that are idle, nor of a new one.
+// Whatever else fails is not tried again.
+func TestBreakerTriesOtherConnections(t *testing.T) {
+	t.Parallel()
+	const idle = 3
+	reset := &net.OpError{Op: "read", Err: syscall.ECONNRESET}
+	refused := &net.OpError{Op: "dial", Err: syscall.ECONNRESET}
+	for _, test := range []struct {
+		results []error
+		want    int // how many of them are seen, the last one by the caller
+	}{
+		{[]error{nil}, 1},
+		{[]error{io.EOF, fmt.Errorf("tls: %w", io.ErrUnexpectedEOF), reset, &net.OpError{Op: "write", Err: syscall.EPIPE}, nil}, 5},
+		{[]error{reset, reset, reset, reset, reset, nil}, 2 + idle},
+		{[]error{reset, refused, nil}, 2},
+		{[]error{reset, replyError("OOM"), nil}, 2},
+		{[]error{refused, nil}, 1},
+		{[]error{context.DeadlineExceeded, nil}, 1},
+		{[]error{replyError("LOADING"), nil}, 1},
+	} {
+		seen := 0
+		command := (&breaker{stats: func() *redis.PoolStats { return &redis.PoolStats{IdleConns: idle} }}).ProcessHook(func(context.Context, redis.Cmder) error {
+			seen++
+			return test.results[seen-1]
+		})
+		if err := command(t.Context(), redis.NewCmd(t.Context())); seen != test.want || err != test.results[test.want-1] {
+			t.Errorf("%v: %v after %d attempts, want %d", test.results, err, seen, test.want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	attempts := 0
+	command := (&breaker{stats: func() *redis.PoolStats { return &redis.PoolStats{IdleConns: idle} }}).ProcessHook(func(context.Context, redis.Cmder) error {
+		if attempts++; attempts == 2 {
+			cancel()
+		}
+		return io.EOF
+	})
+	if err := command(ctx, redis.NewCmd(ctx)); err != io.EOF || attempts != 2 {
+		t.Errorf("%v after %d attempts, of which the caller waited for 2", err, attempts)
+	}
 }
 
 func TestBreakerLetsOneOfManyTry(t *testing.T) {

@@ -143,9 +143,9 @@ func OpenRedis(c RedisConfig) (*Redis, error) {
 	r.client = redis.NewUniversalClient(c.options(r.timeout))
 	switch client := r.client.(type) {
 	case *redis.ClusterClient:
-		client.OnNewNode(func(node *redis.Client) { node.AddHook(&breaker{}) })
+		client.OnNewNode(func(node *redis.Client) { node.AddHook(&breaker{stats: node.PoolStats}) })
 	default:
-		client.AddHook(&breaker{})
+		client.AddHook(&breaker{stats: client.PoolStats})
 	}
 	return r, nil
 }
