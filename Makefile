@@ -57,7 +57,7 @@ loadtest-smoke: loadtest-programs ## the same in a minute, and only whether the 
 	bin/loadtest/loadtest -errors-only -rate 20 -duration 8s -scale 0.01 -window 15s steady storm flood rotation soak
 
 loadtest-programs:
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/loadtest/pullpass ./cmd/proxy
+	$(GOBUILD) -o bin/loadtest/pullpass ./cmd/proxy
 	cd loadtest && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o ../bin/loadtest/ . ./issuer ./floor go.k6.io/k6
 
 fuzz: ## every fuzz target for FUZZTIME (20s)

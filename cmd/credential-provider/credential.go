@@ -52,7 +52,7 @@ var (
 	errEmptyToken = errors.New("serviceAccountToken of the request: empty " +
 		"(set tokenAttributes.serviceAccountTokenAudience and tokenAttributes.requireServiceAccount: true " +
 		"for the provider in the kubelet's CredentialProviderConfig)")
-	errTokenSize  = errors.New("serviceAccountToken of the request: longer than 16 KiB")
+	errTokenSize  = errors.New("serviceAccountToken of the request: longer than 16 KiB, which Pullpass does not take either: use fewer audiences")
 	errEmptyImage = errors.New("image of the request: empty")
 	errImage      = errors.New("image of the request: must be HOST[:PORT]/REPOSITORY")
 	errIPv6       = errors.New("image of the request: an IPv6 address needs a port, " +

@@ -35,7 +35,7 @@ error; exit code 1 only if a file cannot be read to its end.`,
   pullpass audit --repository team-a/web --since 24h audit.log.1.gz audit.log
   pullpass audit --pod prod-eu/team-a/web-5c9f-x2x7q audit.log
   pullpass audit --service-account prod-eu/team-a/web --since 2026-03-01T00:00:00Z --until 2026-03-02T00:00:00Z audit.log
-  kubectl logs -n pullpass deployment/pullpass | pullpass audit --repository team-a/web -o json`,
+  kubectl logs -n pullpass -l app.kubernetes.io/name=pullpass --tail -1 | pullpass audit --repository team-a/web -o json`,
 		RunE: func(cmd *cobra.Command, files []string) error {
 			for _, name := range []string{"token-id", "repository", "pod", "service-account", "since", "until"} {
 				// A variable of a script that is not set must not widen the search.

@@ -92,7 +92,7 @@ func parseYAML(data []byte) (*yaml.Node, error) {
 	var document yaml.Node
 	switch err := decoder.Decode(&document); {
 	case errors.Is(err, io.EOF):
-		return nil, errors.New("is empty; see the example configuration")
+		return nil, errors.New("is empty; see examples/pullpass.yaml and docs/configuration.md")
 	case err != nil:
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func parseYAML(data []byte) (*yaml.Node, error) {
 	}
 	root := resolve(document.Content[0])
 	if root.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("must be a mapping (is %s); see the example configuration", show(root))
+		return nil, fmt.Errorf("must be a mapping (is %s); see examples/pullpass.yaml and docs/configuration.md", show(root))
 	}
 	return root, nil
 }

@@ -99,42 +99,20 @@ func TestExamplePolicyTests(t *testing.T) {
 	}
 }
 
-// The examples belong together: one audience in all of them, and the plugin's
-// own name.
+// The examples for nodes and cluster are what the command prints for that of the
+// configuration.
 func TestExamplesAgree(t *testing.T) {
 	t.Parallel()
-	read := func(name string, into any) {
-		t.Helper()
-		data, err := os.ReadFile("../../examples/" + name)
-		must(t, err)
-		decoder := yaml.NewDecoder(bytes.NewReader(data))
-		must(t, decoder.Decode(into))
-	}
-	data, err := os.ReadFile("../../examples/pullpass.yaml")
-	must(t, err)
-	cfg, err := ParseConfig(data, "pullpass.yaml", "../../examples")
-	must(t, err)
-	audience := cfg.Clusters[0].Audiences[0]
-
-	var plugin struct {
-		Providers []struct {
-			Name            string
-			MatchImages     []string `yaml:"matchImages"`
-			TokenAttributes struct {
-				Audience  string `yaml:"serviceAccountTokenAudience"`
-				CacheType string `yaml:"cacheType"`
-			} `yaml:"tokenAttributes"`
+	for part, name := range map[string]string{"provider": "credential-provider.yaml", "rbac": "audience-rbac.yaml"} {
+		var printed, stderr bytes.Buffer
+		args := []string{"kubelet-config", "--config", "../../examples/pullpass.yaml", "--registry", "registry.example.com", "--part", part}
+		if code := run(t.Context(), args, nil, &printed, &stderr); code != 0 {
+			t.Fatalf("exit code %d: %s", code, stderr.String())
 		}
-	}
-	read("credential-provider.yaml", &plugin)
-	if p := plugin.Providers[0]; p.Name != "pullpass-credential-provider" || p.TokenAttributes.Audience != audience || p.TokenAttributes.CacheType != "Token" {
-		t.Errorf("credential-provider.yaml: %+v, and the audience is %q", p, audience)
-	}
-	var role struct {
-		Rules []struct{ Resources, Verbs []string }
-	}
-	read("audience-rbac.yaml", &role)
-	if r := role.Rules[0]; r.Resources[0] != audience || r.Verbs[0] != "request-serviceaccounts-token-audience" {
-		t.Errorf("audience-rbac.yaml: %+v, and the audience is %q", r, audience)
+		example, err := os.ReadFile("../../examples/" + name)
+		must(t, err)
+		if string(example) != printed.String() {
+			t.Errorf("%s is not what kubelet-config --part %s prints:\n%s", name, part, &printed)
+		}
 	}
 }

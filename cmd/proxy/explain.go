@@ -43,11 +43,11 @@ said.
 
 Exit code 0 if the question could be answered, whatever the answer.`,
 		Example: `  pullpass explain --config pullpass.yaml --token-file token.jwt --scope repository:team-a/web:pull
-  kubectl create token web -n team-a --audience registry.example.com |
+  kubectl create token web -n team-a --audience registry.example.com --bound-object-kind Pod --bound-object-name web-0 |
     pullpass explain --config pullpass.yaml --token-file - --scope repository:team-a/web:pull
   pullpass explain --config pullpass.yaml --as prod-eu/team-a/web --scope repository:team-a/web:pull,push
   pullpass explain --config pullpass.yaml --from-audit RVAAVBYEBQLKHI2OMWKLLIJSK3 --audit-file audit.log
-  kubectl logs -n pullpass deployment/pullpass |
+  kubectl logs -n pullpass -l app.kubernetes.io/name=pullpass --tail -1 |
     pullpass explain --config pullpass.yaml --from-audit RVAAVBYEBQLKHI2OMWKLLIJSK3 --audit-file - -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -158,7 +158,7 @@ func (e *explainer) auditToken() error {
 	if e.source == sourceClaim {
 		switch {
 		case e.isLegacy():
-			return &oidc.Error{Reason: oidc.ReasonLegacy, Message: "a secret-based token is never accepted; use one of the kubelet or of kubectl create token"}
+			return &oidc.Error{Reason: oidc.ReasonLegacy, Message: "a secret-based token is never accepted; use one of the kubelet, or of kubectl create token --bound-object-kind Pod"}
 		case e.claimedCluster() == nil:
 			return &oidc.Error{Reason: oidc.ReasonUnknownIssuer, Message: fmt.Sprintf("its issuer, as it claims, is %q, which is not in clusters[].issuer", then.Claimed.Issuer)}
 		}

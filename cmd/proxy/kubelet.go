@@ -66,7 +66,7 @@ FILE:LINE: field: what is wrong; remedy. Exit code 1 if there is one.`,
 		},
 	}
 	configFlag(command, &o.config)
-	command.Flags().StringVar(&o.registry, "registry", "", "host[:port] of the registry as in the names of images")
+	command.Flags().StringVar(&o.registry, "registry", "", "host[:port] of the registry as in the names of images (required)")
 	command.Flags().StringVar(&o.service, "service", "", "service of the registry, if it is not the same as --registry: its audience is preferred")
 	command.Flags().StringVar(&o.cluster, "cluster", "", "name of the cluster (may be left out when there is only one)")
 	command.Flags().StringVar(&o.pluginDir, "plugin-dir", "", "directory of the plugin on the nodes (default: "+defaultPluginDir+"); with --lint: here, to be looked at")

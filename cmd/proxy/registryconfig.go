@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"text/template"
@@ -35,7 +36,7 @@ auth:
     service: {{.Service | json}}
     issuer: {{.Issuer | json}}
 {{- if .JWKS}}
-    jwks: {{.TrustFile | json}} # distribution 3.0 or later
+    jwks: {{.TrustFile | json}} # distribution 3.1 or later
 {{- else}}
     rootcertbundle: {{.TrustFile | json}} # the CA alone: signing keys change without the registry
 {{- end}}
@@ -84,7 +85,9 @@ key set at /certificates.pem and /.well-known/jwks.json.`,
 				JWKS:      registry.Signing.Trust == string(registryauth.TrustJWKS),
 			}
 			if settings.Realm == "" {
-				settings.Realm = defaultRealm(cfg, registry.Service)
+				if settings.Realm, err = defaultRealm(cfg, registry.Service); err != nil {
+					return err
+				}
 			}
 			if kind == "zot" && !settings.JWKS {
 				return fmt.Errorf(`zot knows one key and follows no certificate chain: set registries[].signing.trust of %s to "jwks"`, registry.Service)
@@ -102,7 +105,7 @@ key set at /certificates.pem and /.well-known/jwks.json.`,
 	configFlag(command, &config)
 	command.Flags().StringVar(&service, "service", "", "service of the registry (may be left out when there is only one)")
 	command.Flags().StringVar(&kind, "for", "distribution", "kind of registry: distribution or zot")
-	command.Flags().StringVar(&realm, "realm", "", "public URL of the token endpoint (default: https://SERVICE:PORT/token, with the port of server.address)")
+	command.Flags().StringVar(&realm, "realm", "", "public URL of the token endpoint (default, if the service is a host: https://SERVICE:PORT/token, with the port of server.address)")
 	command.Flags().StringVar(&trustFile, "trust-file", "", "also write what the registry must trust to this file")
 	return command
 }
@@ -181,7 +184,9 @@ func findRegistry(cfg *Config, service string) (*Registry, error) {
 	return nil, fmt.Errorf("--service %q is not configured; registries[].service are: %q", service, services)
 }
 
-func defaultRealm(cfg *Config, service string) string {
+// defaultRealm takes the service for the host. Distribution's own documents have a
+// service that is none, "Docker registry".
+func defaultRealm(cfg *Config, service string) (string, error) {
 	host := service
 	if h, _, err := net.SplitHostPort(service); err == nil {
 		host = h
@@ -189,5 +194,9 @@ func defaultRealm(cfg *Config, service string) string {
 	if _, port, err := net.SplitHostPort(cfg.Server.Address); err == nil && port != "443" {
 		host = net.JoinHostPort(host, port)
 	}
-	return "https://" + host + "/token"
+	realm := "https://" + host + "/token"
+	if parsed, err := url.Parse(realm); err != nil || parsed.Host != host {
+		return "", fmt.Errorf("the service %q is no host: write --realm, the URL of the token endpoint as clients see it", service)
+	}
+	return realm, nil
 }

@@ -63,8 +63,8 @@ Revocations are kept in Redis (state.redis).`,
 		},
 	}
 	o.flags(command)
-	command.Flags().StringVar(&reason, "reason", "", "why; callers are told")
-	command.Flags().DurationVar(&lifetime, "for", 0, "how long, such as 4h (default the longest clusters[].maxTokenLifetime)")
+	command.Flags().StringVar(&reason, "reason", "", "why; callers are told; at most 256 bytes (required)")
+	command.Flags().DurationVar(&lifetime, "for", 0, "how long, such as 4h, at most 366 days (default the longest clusters[].maxTokenLifetime)")
 	if err := command.MarkFlagRequired("reason"); err != nil {
 		panic(err) // the flag was defined two lines before
 	}
@@ -140,7 +140,7 @@ func (o *revokeOptions) flags(command *cobra.Command) {
 	flags.StringVar(&o.podUID, "pod-uid", "", "all tokens of a pod, by its UID")
 	flags.StringVar(&o.serviceAccount, "service-account", "", "all tokens of a ServiceAccount: CLUSTER/NAMESPACE/NAME")
 	flags.StringVar(&o.node, "node", "", "all tokens that name a node: CLUSTER/NAME")
-	flags.StringVar(&o.by, "by", operator(), "who does it, for the audit log")
+	flags.StringVar(&o.by, "by", operator(), "who does it, for the audit log; at most 128 bytes")
 	targets := []string{"token-id", "pod-uid", "service-account", "node"}
 	command.MarkFlagsMutuallyExclusive(targets...)
 	command.MarkFlagsOneRequired(targets...)

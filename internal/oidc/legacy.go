@@ -30,7 +30,7 @@ func (v *Verifier) refuseLegacy(t *token, now time.Time) *Error {
 	claimed := t.claims.legacyClaimed()
 	failure := &Error{Reason: ReasonLegacy, Claimed: claimed}
 	failure.Message = fmt.Sprintf("the token of Secret %s in namespace %s never expires and is not accepted; "+
-		"delete that Secret, and use the kubelet's credential provider, a projected volume or \"kubectl create token\" (KEP-2799)",
+		"delete that Secret, and use the kubelet's credential provider, a projected volume or \"kubectl create token --bound-object-kind Pod\" (KEP-2799)",
 		quote(claimed.Secret), quote(claimed.Namespace))
 
 	algorithm, keyID, refusal := t.checkHeader()
