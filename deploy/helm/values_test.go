@@ -16,7 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-var update = flag.Bool("update", false, "write the table of README.md")
+var update = flag.Bool("update", false, "write the table of README.md, and the copies in pullpass/files")
 
 // value is one that can be set: a leaf of values.yaml.
 type value struct{ path, comment, standard string }
@@ -41,6 +41,24 @@ func TestReadme(t *testing.T) {
 		must(t, os.WriteFile(file, []byte(want), 0o644))
 	} else if string(content) != want {
 		t.Errorf("%s is not what values.yaml says: go test ./deploy/helm -update", file)
+	}
+}
+
+// Alerts and dashboard are in the chart too, since Helm reads no files outside of it.
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"alerts.yaml", "dashboard.json"} {
+		want, err := os.ReadFile("../monitoring/" + name)
+		must(t, err)
+		file := "pullpass/files/" + name
+		if *update {
+			must(t, os.WriteFile(file, want, 0o644))
+		}
+		got, err := os.ReadFile(file)
+		must(t, err)
+		if string(got) != string(want) {
+			t.Errorf("%s is not deploy/monitoring/%s: go test ./deploy/helm -update", file, name)
+		}
 	}
 }
 

@@ -44,7 +44,7 @@ func (s *site) testAccepted(t *testing.T) {
 		}
 		s.saw("accepted by the API server: "+set.name, "%d objects", len(objects))
 	}
-	for _, kind := range []string{"Deployment", "Job", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy", "Certificate", "Issuer", "ServiceMonitor"} {
+	for _, kind := range []string{"Deployment", "Job", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy", "Certificate", "Issuer", "ServiceMonitor", "PrometheusRule"} {
 		if !kinds[kind] {
 			t.Errorf("no set of values has a %s", kind)
 		}
