@@ -97,6 +97,7 @@ func TestMistakes(t *testing.T) {
 		{"traffic policy of a ClusterIP", "service: {externalTrafficPolicy: Local}", "'/service/externalTrafficPolicy': value must be 'Cluster'"},
 		{"port that needs root", "ports: {public: 443}", "'/ports/public': minimum: got 443, want 1,024"},
 		{"no replica", "replicas: 0", "'/replicas': minimum: got 0, want 1"},
+		{"variable that is a number", "env: [{name: GOGC, value: 200}]", "'/env/0/value': got number, want string"},
 		{"delay with a unit", "shutdownDelay: 10s", "'/shutdownDelay': got string, want integer"},
 
 		{"kind of the configuration", "config: {kind: ProxyConfiguration}", "config.kind: the chart sets it; remove it"},

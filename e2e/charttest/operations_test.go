@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/isolate"
@@ -25,6 +26,17 @@ func (i *installation) testProof(t *testing.T) {
 	proof := replace(t, i.block(t, "yaml", "proof:"), "mode: audit", "mode: enforce")
 	i.write(t, "values.yaml", replace(t, values, "    kubernetes: {inCluster: true}\n", "    kubernetes: {inCluster: true}\n"+proof))
 	i.do(t, i.manual, "--set-file")
+	nobody := i.asker.Clone()
+	nobody.TLSClientConfig.Certificates = nil
+	var refused error
+	i.everywhere(t, "nodes have to prove who they are", func() bool {
+		_, refused = askFrom(t.Context(), nobody, i.token, "team-a/web")
+		return refused != nil && strings.HasPrefix(refused.Error(), "403 ")
+	})
+	i.builder.CloseIdleConnections() // nobody asked for a certificate when they were opened
+	if _, err := i.ask(t.Context(), i.token, "team-a/web"); err != nil {
+		t.Error(err)
+	}
 	printed := i.do(t, i.manual, " kubelet-config ")
 	for _, n := range i.nodes {
 		for _, place := range []string{"/etc/pullpass/credential-provider.yaml", "/etc/containerd/certs.d/" + registryName + "/hosts.toml"} {
@@ -37,16 +49,21 @@ func (i *installation) testProof(t *testing.T) {
 			}
 		}
 	}
-	nobody := i.asker.Clone()
-	nobody.TLSClientConfig.Certificates = nil
-	_, err := askFrom(t.Context(), nobody, i.token, "team-a/web")
-	if err == nil || !strings.HasPrefix(err.Error(), "403 ") {
-		t.Errorf("without a certificate: %v, want 403", err)
-	}
-	if _, err := i.ask(t.Context(), i.token, "team-a/web"); err != nil {
-		t.Error(err)
-	}
-	i.saw("nodes prove who they are", "without a certificate: %v", err)
+	i.saw("nodes prove who they are", "without a certificate: %.60v", refused)
+}
+
+// everywhere waits until the pods, which are asked in turn, are all of one mind.
+func (i *installation) everywhere(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	await(t, what, func() bool {
+		for range 10 {
+			if !done() {
+				return false
+			}
+			time.Sleep(pollPeriod)
+		}
+		return true
+	})
 }
 
 // testOperations changes Pullpass while pods pull through it.
@@ -80,19 +97,28 @@ func (i *installation) testOperations(t *testing.T) {
 	same("a refused upgrade")
 	i.saw("helm upgrade: a faulty policy", "refused, and why")
 
-	i.upgrade(t, "--values=policy.yaml", "--set=config.limits.perAddress.burst=2000")
-	if now := i.pods(t); slices.ContainsFunc(now, func(pod string) bool { return slices.Contains(first, pod) }) {
-		t.Errorf("pods %q go on with the configuration of before: %q", now, first)
-	}
-	i.saw("helm upgrade: a new configuration", "new pods")
+	i.upgrade(t, "--values=policy.yaml", "--set=config.registries[0].tokenLifetime=1m")
+	i.everywhere(t, "the new configuration counts", func() bool {
+		body, err := i.ask(t.Context(), i.token, "team-a/web")
+		check(t, err)
+		return body.ExpiresIn <= 60 // it may be one that was issued a moment before
+	})
+	same("a new configuration")
+	i.saw("helm upgrade: a new configuration", "counts without a restart")
 
-	i.upgrade(t, "--values=policy.yaml", "--set=config.limits.perAddress.burst=2000,replicas=3")
+	i.upgrade(t, "--values=policy.yaml", "--set-string=env[0].name=GOGC,env[0].value=200")
+	await(t, "no pod goes on with the environment of before", func() bool {
+		return !slices.ContainsFunc(i.pods(t), func(pod string) bool { return slices.Contains(first, pod) })
+	})
+	i.saw("helm upgrade: another environment", "new pods")
+
+	i.upgrade(t, "--values=policy.yaml", "--set-string=env[0].name=GOGC,env[0].value=200", "--set=replicas=3")
 	i.saw("helm upgrade: two replicas become three", "%d pods", len(i.pods(t)))
 
 	i.evict(t)
 
 	i.run(t, "helm", "rollback", "pullpass", "2", "--namespace="+namespace, "--wait")
-	await(t, "the policy of before counts", func() bool { return !i.sharedGranted(t) })
+	i.everywhere(t, "the policy of before counts", func() bool { return !i.sharedGranted(t) })
 	i.saw("helm rollback to what was before", "%d pods, and the policy of before", len(i.pods(t)))
 	p.finish(t)
 }
@@ -106,7 +132,7 @@ func (i *installation) testPolicy(t *testing.T) {
 	i.write(t, "policy.yaml", "policy: {rules: [{name: all, subjects: [{namespaces: ['*']}], allow: [{repositories: ['**'], actions: [pull, push]}]}]}")
 	i.upgrade(t, "--values=policy.yaml")
 	i.saw("helm upgrade: a new policy", "")
-	await(t, "the new policy counts", func() bool { return i.sharedGranted(t) })
+	i.everywhere(t, "the new policy counts", func() bool { return i.sharedGranted(t) })
 	pod := i.Create(t, "/api/v1/namespaces/team-b/pods", cluster.Object{
 		"metadata": cluster.Object{"name": "shared"}, "spec": cluster.Object{"containers": []cluster.Object{{"name": "c", "image": image}}},
 	})
@@ -134,7 +160,7 @@ func (i *installation) testNewKey(t *testing.T) {
 	commands = commands[strings.Index(commands, "openssl req -newkey"):]
 	commands = strings.TrimSpace(commands) + " --dry-run=client --output=yaml | kubectl apply --server-side --force-conflicts --filename=-"
 	i.run(t, "sh", "-euc", "cd "+i.directory+"\n"+commands)
-	await(t, "the new key signs", func() bool { return header() != before })
+	i.everywhere(t, "the new key signs", func() bool { return header() != before })
 	i.saw("another signing key in the Secret", "signs without a restart")
 }
 
@@ -202,6 +228,11 @@ func (i *installation) pods(t testing.TB) (names []string) {
 // evict evicts all pods at once, as draining their nodes would: one may go, and the others only when another has come.
 func (i *installation) evict(t testing.TB) {
 	t.Helper()
+	await(t, "the disruption controller has seen all pods", func() bool {
+		budget := i.Get(t, "/apis/policy/v1/namespaces/"+namespace+"/poddisruptionbudgets/pullpass")
+		status, _ := budget["status"].(map[string]any)
+		return fmt.Sprint(status["currentHealthy"], status["disruptionsAllowed"]) == "3 1"
+	})
 	var evicted, kept int
 	for _, pod := range i.pods(t) {
 		_, err := i.Try(t.Context(), "POST", "/api/v1/namespaces/"+namespace+"/pods/"+pod+"/eviction", cluster.Object{
@@ -229,8 +260,13 @@ func (i *installation) testUninstall(t *testing.T) {
 		return i.objects(t, "--all-namespaces", "--selector=app.kubernetes.io/instance=pullpass")
 	}
 	before := release()
-	if len(before) < 15 {
-		t.Errorf("only these objects of the release are found while it runs: %q", before)
+	for _, object := range parse(t, i.run(t, "helm", "get", "manifest", "pullpass", "--namespace="+namespace)) {
+		kind := strings.ToLower(object.Text("kind"))
+		if !slices.ContainsFunc(before, func(name string) bool {
+			return strings.HasPrefix(name, kind) && strings.HasSuffix(name, "/"+object.Name())
+		}) {
+			t.Errorf("%s %s is not found while it is there, only %q", kind, object.Name(), before)
+		}
 	}
 	i.run(t, "helm", "uninstall", "pullpass", "--namespace="+namespace, "--wait")
 	i.saw("helm uninstall", "%d objects before", len(before))

@@ -16,7 +16,7 @@ import (
 
 const (
 	pollPeriod = 50 * time.Millisecond // short beside what a kubelet does between two polls
-	waitLimit  = 2 * time.Minute
+	waitLimit  = 5 * time.Minute       // a kubelet takes 90 seconds at most for what changes in a volume, on a machine that is not busy
 )
 
 // site is a cluster without Pullpass, but with the definitions of cert-manager and the Prometheus operator.
@@ -52,7 +52,7 @@ func startSite(t testing.TB) *site {
 		args = append(args, "--filename="+file)
 	}
 	s.run(t, args...)
-	s.run(t, "kubectl", "wait", "--for=condition=Established", "customresourcedefinitions", "--all")
+	s.run(t, "kubectl", "wait", "--for=condition=Established", "--timeout="+waitLimit.String(), "customresourcedefinitions", "--all")
 	s.saw("the control plane runs", "")
 	return s
 }

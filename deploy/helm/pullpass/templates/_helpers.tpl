@@ -154,11 +154,14 @@ true
 {{- toYaml $config -}}
 {{- end }}
 
-{{- define "pullpass.policy" -}}
-{{- toYaml (mergeOverwrite (deepCopy .Values.policy) (dict "apiVersion" "pullpass.dev/v1alpha1" "kind" "AccessPolicy")) -}}
+{{- define "pullpass.data" -}}
+pullpass.yaml: |
+  {{- include "pullpass.config" . | nindent 2 }}
+policy.yaml: |
+  {{- toYaml (mergeOverwrite (deepCopy .Values.policy) (dict "apiVersion" "pullpass.dev/v1alpha1" "kind" "AccessPolicy")) | nindent 2 }}
 {{- end }}
 
-{{- /* What the program and the check before an upgrade have in common. "config" is the ConfigMap with the configuration. */}}
+{{- /* What the program and the check before an upgrade have in common. */}}
 {{- define "pullpass.podSpec" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
