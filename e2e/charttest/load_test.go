@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -87,6 +88,19 @@ func askFrom(ctx context.Context, asker *http.Transport, token, repository strin
 		return body, fmt.Errorf("%s: %+v", resp.Status, body.Errors)
 	}
 	return body, nil
+}
+
+// certificates are the CAs that Pullpass publishes for registries.
+func (i *installation) certificates(t testing.TB) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.Replace(realm, "/token", "/certificates.pem", 1), nil)
+	check(t, err)
+	resp, err := i.asker.RoundTrip(req)
+	check(t, err)
+	defer resp.Body.Close()
+	bundle, err := io.ReadAll(resp.Body)
+	check(t, err)
+	return string(bundle)
 }
 
 // part is a part of a signed token: 0 is its header, 1 what it says.

@@ -89,6 +89,8 @@ func (i *installation) testOperations(t *testing.T) {
 	same("a new policy")
 	i.testNewKey(t)
 	same("a new key")
+	i.testNewCA(t)
+	same("a new CA")
 
 	_, err := i.tryUpgrade(t, "--set=policy.rules[0].allow[0].actions[0]=pul")
 	if err == nil || !strings.Contains(err.Error(), `/etc/pullpass/config/policy.yaml: rules[0].allow[0].actions[0]: \"pul\" is not an action`) {
@@ -148,20 +150,36 @@ func (i *installation) sharedGranted(t testing.TB) bool {
 	return strings.Contains(part(t, body.Token, 1), "shared/base")
 }
 
-// testNewKey replaces the key that signs, as docs/install.md made it, below the CA that the registry trusts.
+// testNewKey replaces the key that signs, below the CA that the registry trusts.
 func (i *installation) testNewKey(t *testing.T) {
+	i.replaceKey(t, "signing-ca")
+	i.saw("another signing key in the Secret", "signs without a restart")
+}
+
+// testNewCA does what docs/keys.md says for keys from files. The registry has both CAs already.
+func (i *installation) testNewCA(t *testing.T) {
+	i.write(t, "roots.pem", i.read(t, "signing-ca.crt")+i.read(t, "next-ca.crt"))
+	i.upgrade(t, "--values=policy.yaml", "--set=config.registries[0].signing.caFile=roots.pem", `--set-file=files.roots\.pem=`+filepath.Join(i.directory, "roots.pem"))
+	i.everywhere(t, "both CAs are published", func() bool { return strings.Count(i.certificates(t), "BEGIN CERTIFICATE") == 2 })
+	i.saw("helm upgrade: another CA", "published without a restart")
+	i.replaceKey(t, "next-ca")
+	i.saw("a signing key of the other CA in the Secret", "signs without a restart")
+}
+
+// replaceKey makes a key of a CA, as docs/install.md does, and waits until it signs.
+func (i *installation) replaceKey(t testing.TB, ca string) {
+	t.Helper()
 	header := func() string {
 		body, err := i.ask(t.Context(), i.token, "team-a/web")
 		check(t, err)
 		return part(t, body.Token, 0)
 	}
 	before := header()
-	commands := i.block(t, "sh", "openssl req -x509")
+	commands := strings.ReplaceAll(i.block(t, "sh", "openssl req -x509"), "signing-ca", ca)
 	commands = commands[strings.Index(commands, "openssl req -newkey"):]
 	commands = strings.TrimSpace(commands) + " --dry-run=client --output=yaml | kubectl apply --server-side --force-conflicts --filename=-"
 	i.run(t, "sh", "-euc", "cd "+i.directory+"\n"+commands)
 	i.everywhere(t, "the new key signs", func() bool { return header() != before })
-	i.saw("another signing key in the Secret", "signs without a restart")
 }
 
 // testHostNetwork moves Pullpass into the network of a node. The two nodes here have one network, so there is room for one pod.

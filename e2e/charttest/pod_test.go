@@ -125,7 +125,7 @@ func contents(t *testing.T, volume cluster.Object, rendered objects, secrets map
 		case source["serviceAccountToken"] != nil:
 			files["token"] = []byte("token")
 		case name == "kube-root-ca.crt":
-			maps.Copy(files, given(t)["pullpass-redis"])
+			files["ca.crt"] = authorities(secrets)
 		case name != "":
 			data, _ := rendered.named("ConfigMap", name)["data"].(map[string]any)
 			if len(data) == 0 {
@@ -133,8 +133,8 @@ func contents(t *testing.T, volume cluster.Object, rendered objects, secrets map
 			}
 			for file, content := range data {
 				files[file] = []byte(fmt.Sprint(content))
-				if strings.HasSuffix(fmt.Sprint(content), "-CA") { // for a certificate that is made anew each time
-					files[file] = given(t)["pullpass-redis"]["ca.crt"]
+				if strings.HasSuffix(fmt.Sprint(content), "-CA") { // for certificates that are made anew each time
+					files[file] = authorities(secrets)
 				}
 			}
 		default:
@@ -153,4 +153,12 @@ func contents(t *testing.T, volume cluster.Object, rendered objects, secrets map
 	}
 	add(volume)
 	return files
+}
+
+// authorities are the CAs of all Secrets.
+func authorities(secrets map[string]secret) (bundle []byte) {
+	for _, made := range secrets {
+		bundle = append(bundle, made["ca.crt"]...)
+	}
+	return bundle
 }

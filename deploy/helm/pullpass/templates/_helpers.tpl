@@ -62,7 +62,7 @@ true
 {{- $signed := list -}}
 {{- range .Values.config.registries -}}
 {{- $signing := .signing | default dict -}}
-{{- if not (or $signing.keyFile $signing.certFile $signing.caFile) -}}
+{{- if not (or $signing.keyFile $signing.certFile) -}}
 {{- $signed = append $signed . -}}
 {{- end -}}
 {{- end -}}
@@ -139,11 +139,11 @@ true
 {{- $certManager := .Values.signing.certManager.enabled -}}
 {{- range $config.registries -}}
 {{- $signing := .signing | default dict -}}
-{{- if not (or $signing.keyFile $signing.certFile $signing.caFile) -}}
+{{- if not (or $signing.keyFile $signing.certFile) -}}
 {{- $_ := set $signing "keyFile" "/etc/pullpass/signing/tls.key" -}}
 {{- if ne ($signing.trust | default "certificate") "jwks" -}}
 {{- $_ := set $signing "certFile" "/etc/pullpass/signing/tls.crt" -}}
-{{- if $certManager -}}
+{{- if and $certManager (not $signing.caFile) -}}
 {{- $_ := set $signing "caFile" "/etc/pullpass/signing/ca.crt" -}}
 {{- end -}}
 {{- end -}}
