@@ -2,22 +2,46 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"path/filepath"
-	"strconv"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
-// comparisonRate is high, so that seconds of CPU are measured and not the clock's ticks. With keep-alive the load needs
-// little CPU itself.
-const comparisonRate = 400
+const (
+	comparedExchanges = 5000 // of each kind, at each server
+	comparedAtOnce    = 500  // then it is the other server's turn: whatever else the machine does falls on both
+	comparedClients   = 16   // enough to keep one core busy
+)
 
-// compare measures the CPU of an exchange at the floor and at Pullpass, with the same load in the same minutes: plain HTTP on
-// connections that stay open, which is the exchange alone, and a TLS connection for each, as containerd does.
+// kinds of exchanges to compare.
+var kinds = []struct {
+	name string
+	each int // requests with a token, one after the other
+	pods int
+}{
+	{"first", 1, comparedExchanges},
+	{"repeated", 1, 100},
+	{"mix", 2, comparedExchanges / 2},
+}
+
+// compare measures the CPU of an exchange at Pullpass, and at a peer if there is one, as ratio to that at the floor. Each has
+// one core (GOMAXPROCS) and as much to do as it can: at a low rate, a server needs more CPU for falling asleep and waking up than for its work.
+// That is also why the load is not from k6, which needs several times as much CPU for a request as the server.
+//
+// Once it is plain HTTP on connections that stay open, which is the exchange alone, and once a TLS connection for each
+// exchange, as containerd does.
 func compare(ctx context.Context, o options, stderr io.Writer) (results []result, err error) {
 	for _, withTLS := range []bool{false, true} {
-		site, err := openSite(ctx, o, withTLS)
+		site, err := openSite(ctx, o, variant{plainHTTP: !withTLS, oneCore: true, perServiceAccount: 100_000})
 		if err != nil {
 			return nil, err
 		}
@@ -28,84 +52,162 @@ func compare(ctx context.Context, o options, stderr io.Writer) (results []result
 		results = append(results, measured...)
 	}
 	for _, r := range results {
-		fmt.Fprintf(stderr, "  %s: %.3f CPU s per 1,000 %s\n", r.name, r.cpu*1000/r.exchanges, r.note)
+		fmt.Fprintf(stderr, "  %s: %s\n", r.name, r.note)
 	}
 	return results, nil
 }
 
-func (s *site) compare(ctx context.Context, withTLS bool) ([]result, error) {
-	floor, url, err := s.startFloor(ctx, withTLS)
+func (s *site) compare(ctx context.Context, withTLS bool) (results []result, err error) {
+	transport := map[bool]string{false: "http", true: "tls"}[withTLS]
+	floor, err := s.startContender(ctx, filepath.Join(s.programs, "floor"), "/token", withTLS)
 	if err != nil {
 		return nil, err
 	}
-	transport := map[bool]string{false: "http", true: "tls"}[withTLS]
-	var results []result
-	for i, load := range []string{"floor", "first", "repeated", "mix"} {
-		server, target := s.pullpass, s.tokens
-		if load == "floor" {
-			server, target = floor, url
-		}
-		// Other pods for each load, so that a first exchange is one.
-		pods := int(comparisonRate * s.duration.Seconds())
-		r, err := s.compareOne(ctx, server, target, load, i*pods, pods, withTLS)
+	contenders := []*contender{floor, {process: s.pullpass, url: s.tokens + "/token"}}
+	if s.peer != "" {
+		peer, err := s.startContender(ctx, s.peer, s.peerPath, withTLS)
 		if err != nil {
 			return nil, err
 		}
-		r.name = transport + " " + load
-		if load != "floor" {
-			r.note = fmt.Sprintf("%.2f × floor", r.cpu/r.exchanges/(results[0].cpu/results[0].exchanges))
+		contenders = append(contenders, peer)
+	}
+	client := *s.client
+	t := s.client.Transport.(*http.Transport).Clone()
+	t.MaxIdleConnsPerHost = comparedClients
+	t.DisableKeepAlives = withTLS
+	client.Transport = t
+	defer client.CloseIdleConnections()
+	from := 0
+	for _, kind := range kinds {
+		requests, err := s.requests(ctx, from, kind.pods, kind.each)
+		if err != nil {
+			return nil, err
 		}
-		results = append(results, *r)
+		from += kind.pods // others, so that a first exchange is one
+		for _, c := range contenders {
+			c.reset()
+		}
+		for slice := range slices.Chunk(requests, comparedAtOnce) {
+			for _, c := range contenders {
+				if err := c.exchange(ctx, &client, slice); err != nil {
+					return nil, fmt.Errorf("%s %s: %w", transport, kind.name, err)
+				}
+			}
+		}
+		for _, c := range contenders[1:] {
+			r := c.result(transport + " " + kind.name + ": " + c.process.name)
+			r.note = fmt.Sprintf("CPU %.2f × floor, which has %.3f", c.cpu/floor.cpu, floor.cpu*1000/comparedExchanges)
+			results = append(results, r)
+		}
 	}
 	return results, nil
 }
 
-func (s *site) compareOne(ctx context.Context, server *process, target, kind string, from, pods int, withTLS bool) (*result, error) {
-	switch kind {
-	case "repeated":
-		pods = 100 // not one alone, which would have the limit of its ServiceAccount
-	case "mix":
-		pods /= 2
-	}
-	if err := s.prepare(ctx, from, pods); err != nil {
-		return nil, err
-	}
-	env := map[string]string{
-		"PULLPASS": target, "RATE": strconv.Itoa(comparisonRate), "DURATION": s.duration.String(), "FROM": strconv.Itoa(from),
-		"PODS": strconv.Itoa(pods), "EACH": map[bool]string{false: "1", true: "2"}[kind == "mix"], "KEEP_ALIVE": strconv.FormatBool(!withTLS),
-	}
-	began, _, err := server.usage()
+// requests are the forms of comparedExchanges token requests, as containerd sends them.
+func (s *site) requests(ctx context.Context, from, pods, each int) ([]string, error) {
+	text, err := s.ask(ctx, http.MethodGet, fmt.Sprintf("%s/tokens?from=%d&count=%d", s.issuer, from, pods))
 	if err != nil {
 		return nil, err
 	}
-	measured, err := s.k6(ctx, load{name: "compare", script: "compare.js", from: nodeAddresses, env: env})
-	if err != nil {
+	var tokens []struct{ Token, Namespace, ServiceAccount string }
+	if err := json.Unmarshal(text, &tokens); err != nil {
 		return nil, err
 	}
-	ended, peak, err := server.usage()
-	if err != nil {
-		return nil, err
+	requests := make([]string, comparedExchanges)
+	for i := range requests {
+		t := tokens[i/each%pods]
+		requests[i] = url.Values{
+			"client_id": {"containerd-client"}, "grant_type": {"password"}, "password": {t.Token},
+			"scope": {"repository:" + t.Namespace + "/" + t.ServiceAccount + ":pull"}, "service": {"registry.example.com"}, "username": {"serviceaccount"},
+		}.Encode()
 	}
-	times := measured.Metrics["exchange_time"].Values
-	return &result{
-		faults: measured.faults(), exchanges: measured.Metrics["exchanges"].Values["count"], seconds: measured.State.Milliseconds / 1000,
-		median: times["med"], p95: times["p(95)"], p99: times["p(99)"], failed: failures(measured), cpu: ended - began, peak: peak,
-	}, nil
+	return requests, nil
 }
 
-func (s *site) startFloor(ctx context.Context, withTLS bool) (*process, string, error) {
+// contender is a server that is compared, and what it needed.
+type contender struct {
+	process *process
+	url     string
+
+	times   []time.Duration
+	elapsed time.Duration
+	cpu     float64
+	peak    float64
+}
+
+func (c *contender) reset() { c.times, c.elapsed, c.cpu = nil, 0, 0 }
+
+// exchange sends requests, some at a time, each with the next free client.
+func (c *contender) exchange(ctx context.Context, client *http.Client, requests []string) error {
+	before, err := c.process.usage()
+	if err != nil {
+		return err
+	}
+	times := make([]time.Duration, len(requests))
+	var group errgroup.Group
+	group.SetLimit(comparedClients)
+	began := time.Now()
+	for i, form := range requests {
+		group.Go(func() (err error) {
+			times[i], err = c.exchangeOne(ctx, client, form)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	c.elapsed += time.Since(began)
+	c.times = append(c.times, times...)
+	after, err := c.process.usage()
+	c.cpu, c.peak = c.cpu+after.cpu-before.cpu, after.peak
+	return err
+}
+
+func (c *contender) exchangeOne(ctx context.Context, client *http.Client, form string) (time.Duration, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(form))
+	if err != nil {
+		return 0, err
+	}
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8")
+	request.Header.Set("User-Agent", "containerd/v2.4.2")
+	began := time.Now()
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %s", c.process.name, response.Status, body)
+	}
+	return time.Since(began), err
+}
+
+func (c *contender) result(name string) result {
+	slices.Sort(c.times)
+	milliseconds := func(q float64) float64 {
+		return float64(c.times[int(q*float64(len(c.times)-1))]) / float64(time.Millisecond)
+	}
+	return result{
+		name: name, exchanges: float64(len(c.times)), seconds: c.elapsed.Seconds(), cpu: c.cpu, peak: c.peak,
+		median: milliseconds(0.5), p95: milliseconds(0.95), p99: milliseconds(0.99),
+	}
+}
+
+// startContender starts a program that takes the flags of floor and has a token endpoint.
+func (s *site) startContender(ctx context.Context, program, path string, withTLS bool) (*contender, error) {
 	addresses, err := freeAddresses(1)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	url := "http://" + addresses[0]
+	origin := "http://" + addresses[0]
 	args := []string{"-listen", addresses[0], "-issuer", s.issuer, "-ca", s.file("ca.crt")}
 	if withTLS {
-		url = "https://" + addresses[0]
+		origin = "https://" + addresses[0]
 		args = append(args, "-tls-cert", s.file("tls.crt"), "-tls-key", s.file("tls.key"))
 	}
-	if err := s.start(ctx, s.healthy(url+"/livez"), filepath.Join(s.programs, "floor"), args...); err != nil {
-		return nil, "", err
+	if err := s.start(ctx, listening(addresses[0]), program, args...); err != nil {
+		return nil, err
 	}
-	return s.processes[len(s.processes)-1], url, nil
+	return &contender{process: s.processes[len(s.processes)-1], url: origin + path}, nil
 }

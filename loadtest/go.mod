@@ -4,7 +4,10 @@ go 1.26.0
 
 tool go.k6.io/k6
 
-require github.com/go-jose/go-jose/v4 v4.1.8
+require (
+	github.com/go-jose/go-jose/v4 v4.1.8
+	golang.org/x/sync v0.24.0
+)
 
 require (
 	buf.build/gen/go/gogo/protobuf/protocolbuffers/go v1.36.11-20240617172848-e1dbca2775a7.1 // indirect
@@ -87,7 +90,6 @@ require (
 	golang.org/x/crypto v0.53.0 // indirect
 	golang.org/x/crypto/x509roots/fallback v0.0.0-20260113154411-7d0074ccc6f1 // indirect
 	golang.org/x/net v0.56.0 // indirect
-	golang.org/x/sync v0.21.0 // indirect
 	golang.org/x/sys v0.46.0 // indirect
 	golang.org/x/term v0.44.0 // indirect
 	golang.org/x/text v0.39.0 // indirect

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,7 +64,7 @@ func (s *site) k6(ctx context.Context, l load) (*summary, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.CopyFS(dir, scripts); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.CopyFS(dir, scripts); err != nil {
 		return nil, err
 	}
 	result := filepath.Join(dir, "summary.json")

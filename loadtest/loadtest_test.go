@@ -56,7 +56,7 @@ func TestGrowth(t *testing.T) {
 			for i := range samples {
 				test.change(i, &samples[i])
 			}
-			faults := growth(samples, 300, time.Minute)
+			faults := growth(options{duration: time.Minute}, samples)
 			if test.want == "" && len(faults) > 0 || test.want != "" && (len(faults) != 1 || faults[0] != test.want) {
 				t.Errorf("got %q, want %q", faults, test.want)
 			}
@@ -70,11 +70,11 @@ func TestGrowthOfRenewedTokens(t *testing.T) {
 	for i := range samples {
 		samples[i].heap += float64(i) * (1 << 18) * 2
 	}
-	// In a day, 10,000 pods have 300,000 tokens.
-	if faults := growth(samples, 10_000, 24*time.Hour); len(faults) > 0 {
+	// In a day, each pod has 30 tokens.
+	if faults := growth(options{duration: 24 * time.Hour}, samples); len(faults) > 0 {
 		t.Errorf("got %q", faults)
 	}
-	if faults := growth(samples[:8], 300, time.Minute); len(faults) != 1 || !strings.Contains(faults[0], "too short") {
+	if faults := growth(options{duration: time.Minute}, samples[:8]); len(faults) != 1 || !strings.Contains(faults[0], "too short") {
 		t.Errorf("8 samples: got %q", faults)
 	}
 }
@@ -112,8 +112,8 @@ func TestSummaryFaults(t *testing.T) {
 	if got := s.faults(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q", got)
 	}
-	if failures(&s) != 3 {
-		t.Errorf("%v failures, want 3", failures(&s))
+	if r := newResult("storm", &s); r.failed != 3 || r.exchanges != 6 || r.p95 != 72.25 || len(r.faults) != 2 {
+		t.Errorf("got %+v", r)
 	}
 }
 

@@ -43,6 +43,8 @@ type options struct {
 	window     time.Duration // of the storm: a minute, or less to have it harder
 	redis      bool
 	errorsOnly bool // judge answers, not times
+
+	peer, peerPath string // program to compare with, and its token endpoint; empty: none
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -66,6 +68,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.DurationVar(&o.window, "window", time.Minute, "time in which the storm's nodes restart")
 	flags.BoolVar(&o.redis, "redis", false, "state in Redis, as several replicas have it (Debian package redis-server)")
 	flags.BoolVar(&o.errorsOnly, "errors-only", false, "judge whether answers are right, not how long they take: for a machine that is busy with other things")
+	flags.StringVar(&o.peer, "peer", "", "compare: a program that takes the flags of loadtest/floor and serves another token endpoint (example: loadtest/zot.sh)")
+	flags.StringVar(&o.peerPath, "peer-path", "/token", "compare: the path of that endpoint")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

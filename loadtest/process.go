@@ -26,8 +26,9 @@ type process struct {
 	err  error         // how; read only after done
 }
 
-// start runs a program until ctx ends or stop is called. What it writes goes to files in dir.
-func start(ctx context.Context, dir, program string, args ...string) (*process, error) {
+// start runs a program until ctx ends or stop is called, with additions to the environment. What it writes goes to files
+// in dir.
+func start(ctx context.Context, dir string, env []string, program string, args ...string) (*process, error) {
 	name := filepath.Base(program)
 	p := &process{name: name, log: filepath.Join(dir, name+".log"), cmd: exec.CommandContext(ctx, program, args...), done: make(chan struct{})}
 	stdout, err := os.Create(filepath.Join(dir, name+".out"))
@@ -40,6 +41,7 @@ func start(ctx context.Context, dir, program string, args ...string) (*process, 
 		return nil, err
 	}
 	defer stderr.Close()
+	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = stdout, stderr
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 	p.cmd.WaitDelay = stopGrace

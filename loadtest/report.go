@@ -25,6 +25,16 @@ type result struct {
 	samples          []sample
 }
 
+// newResult has what clients measured.
+func newResult(name string, s *summary) result {
+	times := s.Metrics["exchange_time"].Values
+	return result{
+		name: name, faults: s.faults(), exchanges: s.Metrics["exchanges"].Values["count"], seconds: s.State.Milliseconds / 1000,
+		median: times["med"], p95: times["p(95)"], p99: times["p(99)"],
+		failed: s.Metrics["exchange_failed"].Values["passes"], // k6 counts there how often a rate was true
+	}
+}
+
 type report struct{ results []result }
 
 // columns are the figures of the table.

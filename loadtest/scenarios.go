@@ -7,8 +7,9 @@ import (
 	"io"
 	"math"
 	"strconv"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pullpass/pullpass/loadtest/fleet"
 )
@@ -16,42 +17,51 @@ import (
 // scenario is one kind of load. Each has a Pullpass of its own, so none profits from what another left in the caches.
 type scenario struct {
 	name, about string
-	run         func(context.Context, *site) (*outcome, error) // nil: compare, which has sites of its own
+	least       time.Duration         // that it takes
+	site        func(options) variant // nil: as a company would have it
+	pods        func(options) int     // whose tokens are made beforehand
+	run         func(context.Context, *site) (*outcome, error)
+	judge       func(options, []sample) []string // names what Pullpass did that it should not; nil: nothing to judge
 }
 
 // outcome is what a scenario measured beyond Pullpass's own metrics.
 type outcome struct {
 	*summary          // of the good traffic
-	faults   []string // objectives that it missed
+	faults   []string // objectives that others missed
 	note     string   // for the report
 }
 
 // Clients of good traffic and of floods have different addresses, as nodes and strangers have.
 const (
-	nodeAddresses     = "127.1.0.0/16"
-	strangerAddresses = "127.2.0.1-127.2.0.2"
+	nodeAddresses   = "127.1.0.0/16"
+	strangerAddress = "127.2.0.1"
 )
 
 var scenarios = []scenario{
-	{"steady", "pulls at an even rate, as on every day", runSteady},
-	{"storm", "every node of a cluster restarts its 30 pods within a minute", runStorm},
-	{"flood", "strangers with bad credentials, beside good traffic", runFlood},
-	{"rotation", "the keys of Pullpass and of the cluster change under load", runRotation},
-	{"soak", "the same pods again and again: memory must not grow", runSoak},
-	{"compare", "CPU of an exchange, over real sockets, as ratio to a hand-written floor", nil},
+	{name: "steady", about: "pulls at an even rate, as on every day", pods: pulled, run: runSteady},
+	{name: "storm", about: "every node of a cluster restarts its 30 pods within a minute", site: stormSite, pods: stormPods, run: runStorm},
+	{name: "flood", about: "strangers with bad credentials, beside good traffic", pods: pulled, run: runFlood},
+	{name: "rotation", about: "the keys of Pullpass and of the cluster change under load", least: 2 * publishedBefore, pods: pulled, run: runRotation},
+	{name: "soak", about: "the same pods again and again: memory must not grow", pods: func(options) int { return soakPods }, run: runSoak, judge: growth},
+	{name: "compare", about: "CPU of an exchange, over real sockets, as ratio to a hand-written floor"}, // has sites of its own
 }
 
 // play runs one scenario.
-func play(ctx context.Context, o options, s scenario, stderr io.Writer) ([]result, error) {
-	if s.run == nil {
+func play(ctx context.Context, o options, sc scenario, stderr io.Writer) ([]result, error) {
+	if sc.run == nil {
 		return compare(ctx, o, stderr)
 	}
-	site, err := openSite(ctx, o, true)
+	o.duration = max(o.duration, sc.least)
+	var v variant
+	if sc.site != nil {
+		v = sc.site(o)
+	}
+	s, err := openSite(ctx, o, v)
 	if err != nil {
 		return nil, err
 	}
-	r, err := measure(ctx, site, s)
-	if err := errors.Join(err, site.close()); err != nil {
+	r, err := measure(ctx, s, sc)
+	if err := errors.Join(err, s.close()); err != nil {
 		return nil, err
 	}
 	for _, fault := range r.faults {
@@ -62,98 +72,108 @@ func play(ctx context.Context, o options, s scenario, stderr io.Writer) ([]resul
 
 // measure runs a scenario and watches Pullpass meanwhile.
 func measure(ctx context.Context, s *site, sc scenario) (*result, error) {
-	watching, stop := context.WithCancel(ctx)
-	defer stop()
-	var samples []sample
-	var watchErr error
-	var watcher sync.WaitGroup
-	watcher.Go(func() { samples, watchErr = s.watch(watching, time.Now()) })
-	o, err := sc.run(ctx, s)
-	stop()
-	watcher.Wait()
-	if err := errors.Join(err, watchErr); err != nil {
+	if err := s.prepare(ctx, 0, sc.pods(s.options)); err != nil {
 		return nil, err
 	}
-	_, peak, err := s.pullpass.usage()
+	var samples []sample
+	var o *outcome
+	group, running := errgroup.WithContext(ctx)
+	watching, stop := context.WithCancel(running)
+	group.Go(func() (err error) {
+		samples, err = s.watch(watching, time.Now())
+		return err
+	})
+	group.Go(func() (err error) {
+		defer stop()
+		o, err = sc.run(running, s)
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	used, err := s.pullpass.usage()
 	if err != nil {
 		return nil, err
 	}
 	first, last := samples[0], samples[len(samples)-1]
-	if sc.name == "soak" {
-		o.faults = append(o.faults, growth(samples, soakPods, s.duration)...)
+	r := newResult(sc.name, o.summary)
+	r.note, r.page, r.samples = o.note, sc.name+".html", samples
+	r.faults = append(r.faults, o.faults...)
+	if sc.judge != nil {
+		r.faults = append(r.faults, sc.judge(s.options, samples)...)
 	}
-	times := o.Metrics["exchange_time"].Values
-	return &result{
-		name: sc.name, note: o.note, faults: o.faults, samples: samples, page: sc.name + ".html",
-		exchanges: last.exchanges - first.exchanges,
-		seconds:   o.State.Milliseconds / 1000,
-		median:    times["med"], p95: times["p(95)"], p99: times["p(99)"],
-		failed: failures(o.summary),
-		cpu:    last.cpu - first.cpu,
-		peak:   peak,
-	}, nil
+	// All that Pullpass answered, also strangers.
+	r.exchanges, r.cpu, r.peak = last.exchanges-first.exchanges, last.cpu-first.cpu, used.peak
+	return &r, nil
 }
 
-// failures counts the good requests that failed. k6 counts in "passes" how often a rate was true.
-func failures(s *summary) float64 { return s.Metrics["exchange_failed"].Values["passes"] }
-
-// steady runs the good traffic of most scenarios. Its pods are new ones, unless pods bounds how many there are.
+// steady runs the good traffic of most scenarios.
 func (s *site) steady(ctx context.Context, pods int, name string, env map[string]string) (*outcome, error) {
-	if err := s.prepare(ctx, 0, pods); err != nil {
-		return nil, err
-	}
 	all := map[string]string{"RATE": strconv.Itoa(s.rate), "DURATION": s.duration.String(), "PODS": strconv.Itoa(pods)}
 	for variable, value := range env {
 		all[variable] = value
 	}
-	measured, err := s.k6(ctx, load{script: "steady.js", from: nodeAddresses, env: all, name: name})
+	measured, err := s.k6(ctx, load{name: name, script: "steady.js", from: nodeAddresses, env: all})
 	if err != nil {
 		return nil, err
 	}
-	return &outcome{summary: measured, faults: measured.faults(), note: fmt.Sprintf("%d pulls a second for %s", s.rate, s.duration)}, nil
+	return &outcome{summary: measured, note: fmt.Sprintf("%d pulls a second for %s", s.rate, s.duration)}, nil
 }
 
 // pulled is how many pods a scenario with new ones needs.
-func (s *site) pulled() int {
-	const atATime = 250 // the clients of steady.js take batches, which may be in use at the end
-	return int(float64(s.rate)*s.duration.Seconds()) + atATime
+func pulled(o options) int {
+	const atATime = 500 // the clients of steady.js take batches, which may be in use at the end
+	return int(float64(o.rate)*o.duration.Seconds()) + atATime
 }
 
 func runSteady(ctx context.Context, s *site) (*outcome, error) {
-	return s.steady(ctx, s.pulled(), "steady", nil)
+	return s.steady(ctx, pulled(s.options), "steady", nil)
+}
+
+func stormNodes(o options) int { return max(1, int(math.Round(o.scale*fleet.Nodes))) }
+func stormPods(o options) int  { return stormNodes(o) * fleet.PodsPerNode }
+
+// stormSite has the limit that docs/capacity.md advises for DaemonSets, if that is not the default.
+func stormSite(o options) variant {
+	const byDefault = 50
+	if rate := int(2 * float64(stormNodes(o)) / o.window.Seconds()); rate > byDefault {
+		return variant{perServiceAccount: rate}
+	}
+	return variant{}
 }
 
 func runStorm(ctx context.Context, s *site) (*outcome, error) {
-	nodes := int(math.Max(1, math.Round(s.scale*fleet.Nodes)))
-	if err := s.prepare(ctx, 0, nodes*fleet.PodsPerNode); err != nil {
-		return nil, err
-	}
+	nodes := stormNodes(s.options)
 	env := map[string]string{"NODES": strconv.Itoa(nodes), "WINDOW": strconv.FormatFloat(s.window.Seconds(), 'f', -1, 64)}
-	measured, err := s.k6(ctx, load{script: "storm.js", from: nodeAddresses, env: env, name: "storm"})
+	measured, err := s.k6(ctx, load{name: "storm", script: "storm.js", from: nodeAddresses, env: env})
 	if err != nil {
 		return nil, err
 	}
-	note := fmt.Sprintf("%d of %d nodes (scale %g), %d pulls within %s", nodes, fleet.Nodes, s.scale, nodes*fleet.PodsPerNode, s.window)
-	return &outcome{summary: measured, faults: measured.faults(), note: note}, nil
+	note := fmt.Sprintf("%d of %d nodes (scale %g), %d pulls within %s", nodes, fleet.Nodes, s.scale, stormPods(s.options), s.window)
+	return &outcome{summary: measured, note: note}, nil
 }
 
-// floodFactor is how many bad attempts there are for each good pull.
-const floodFactor = 4
+// floodFactor is how many bad attempts there are for each good pull. By default these are twice as many as
+// limits.perAddress lets one address have, so it is spent after some seconds.
+const floodFactor = 8
 
 func runFlood(ctx context.Context, s *site) (*outcome, error) {
 	var flood *summary
-	var floodErr error
-	var flooding sync.WaitGroup
-	flooding.Go(func() {
+	var good *outcome
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
 		env := map[string]string{"RATE": strconv.Itoa(s.rate * floodFactor), "DURATION": s.duration.String()}
-		flood, floodErr = s.k6(ctx, load{name: "strangers", script: "flood.js", from: strangerAddresses, env: env})
+		flood, err = s.k6(ctx, load{name: "strangers", script: "flood.js", from: strangerAddress, env: env})
+		return err
 	})
-	good, err := s.steady(ctx, s.pulled(), "flood", nil)
-	flooding.Wait()
-	if err := errors.Join(err, floodErr); err != nil {
+	group.Go(func() (err error) {
+		good, err = s.steady(ctx, pulled(s.options), "flood", nil)
+		return err
+	})
+	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	good.faults = append(good.faults, flood.faults()...)
+	good.faults = flood.faults()
 	good.note += fmt.Sprintf("; %d bad attempts a second: %.0f answers were 401, %.0f were 429",
 		s.rate*floodFactor, flood.Metrics["flood_refused"].Values["count"], flood.Metrics["flood_limited"].Values["count"])
 	return good, nil
@@ -166,23 +186,29 @@ const publishedBefore = 15 * time.Second
 
 // runRotation changes the key of Pullpass, then that of the cluster, then that of Pullpass again.
 func runRotation(ctx context.Context, s *site) (*outcome, error) {
-	s.duration = max(s.duration, 2*publishedBefore)
-	var changeErr error
-	var changing sync.WaitGroup
-	changing.Go(func() {
-		changeErr = s.rotateIssuerKey(ctx, s.duration/2)
+	var good *outcome
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := s.rotateIssuerKey(ctx, s.duration/2); err != nil {
+			return err
+		}
 		for _, wait := range []time.Duration{s.duration / 4, s.duration / 2} {
 			select {
 			case <-time.After(wait):
 			case <-ctx.Done():
-				return
+				return ctx.Err()
 			}
-			changeErr = errors.Join(changeErr, s.rotateSigningKey(ctx))
+			if err := s.rotateSigningKey(ctx); err != nil {
+				return err
+			}
 		}
+		return nil
 	})
-	good, err := s.steady(ctx, s.pulled(), "rotation", map[string]string{"KEYS_CHANGE": "true"})
-	changing.Wait()
-	if err := errors.Join(err, changeErr); err != nil {
+	group.Go(func() (err error) {
+		good, err = s.steady(ctx, pulled(s.options), "rotation", map[string]string{"KEYS_CHANGE": "true"})
+		return err
+	})
+	if err := group.Wait(); err != nil {
 		return nil, err
 	}
 	good.note += "; Pullpass changed its key twice, the cluster once"

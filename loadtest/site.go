@@ -16,9 +16,17 @@ import (
 	"time"
 )
 
+// variant is how a site differs from one that a company would have.
+type variant struct {
+	plainHTTP         bool // as behind something that ends TLS
+	oneCore           bool // for each program
+	perServiceAccount int  // rate of limits.perServiceAccount, with a burst of four seconds; 0: the default
+}
+
 // site is a Pullpass with an issuer, and Redis if it was asked for.
 type site struct {
 	options
+	variant
 	dir       string // configuration, keys, logs
 	tokens    string // URL of the token endpoint's host
 	admin     string
@@ -62,9 +70,9 @@ deny:
   subjects: [{nodes: [node-quarantined]}]
 `
 
-// openSite starts everything. Without TLS, Pullpass serves plain HTTP, as behind something that ends TLS.
-func openSite(ctx context.Context, o options, withTLS bool) (_ *site, err error) {
-	s := &site{options: o}
+// openSite starts everything.
+func openSite(ctx context.Context, o options, v variant) (_ *site, err error) {
+	s := &site{options: o, variant: v}
 	if s.dir, err = os.MkdirTemp("", "pullpass-loadtest-"); err != nil {
 		return nil, err
 	}
@@ -98,7 +106,10 @@ func openSite(ctx context.Context, o options, withTLS bool) (_ *site, err error)
 	}
 	arguments := []string{"serve", "--config", s.file("pullpass.yaml")}
 	s.tokens = "https://" + public
-	if !withTLS {
+	if rate := v.perServiceAccount; rate > 0 {
+		config += fmt.Sprintf("limits: {perServiceAccount: {rate: %d, burst: %d}}\n", rate, 4*rate)
+	}
+	if v.plainHTTP {
 		s.tokens = "http://" + public
 		arguments = append(arguments, "--insecure-http")
 		config = strings.Replace(config, "  tls: {certFile: tls.crt, keyFile: tls.key}\n", "", 1)
@@ -131,7 +142,11 @@ func (s *site) close() error {
 func (s *site) file(name string) string { return filepath.Join(s.dir, name) }
 
 func (s *site) start(ctx context.Context, ready func(context.Context) error, program string, args ...string) error {
-	p, err := start(ctx, s.dir, program, args...)
+	var env []string
+	if s.oneCore {
+		env = append(env, "GOMAXPROCS=1")
+	}
+	p, err := start(ctx, s.dir, env, program, args...)
 	if err != nil {
 		return err
 	}
@@ -148,14 +163,18 @@ func (s *site) startRedis(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
-	ready := func(ctx context.Context) error {
+	return s.start(ctx, listening(address), program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", s.dir)
+}
+
+// listening is for programs that listen when they are ready.
+func listening(address string) func(context.Context) error {
+	return func(ctx context.Context) error {
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 		if err != nil {
 			return err
 		}
 		return c.Close()
 	}
-	return s.start(ctx, ready, program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", s.dir)
 }
 
 func (s *site) healthy(url string) func(context.Context) error {

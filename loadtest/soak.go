@@ -19,12 +19,12 @@ const (
 //
 // The heap goes up and down with the garbage in it: its lowest point is what is in use. The tokens of the pods are renewed,
 // and a token that is no longer sent is forgotten only when there is no room for a new one.
-func growth(samples []sample, pods int, duration time.Duration) (faults []string) {
+func growth(o options, samples []sample) (faults []string) {
 	third := len(samples) / 3
 	if third < 3 {
 		return []string{"the soak was too short to judge memory"}
 	}
-	renewed := float64(pods) * perIdentity * math.Ceil(float64(duration)/float64(tokenRenewal))
+	renewed := soakPods * perIdentity * math.Ceil(float64(o.duration)/float64(tokenRenewal))
 	middle, last := samples[third:2*third], samples[2*third:]
 	for _, m := range []struct {
 		name        string

@@ -4,10 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -70,6 +70,9 @@ func (s *site) watch(ctx context.Context, began time.Time) ([]sample, error) {
 		if err != nil {
 			return nil, err
 		}
+		if ended && len(samples) > 1 && one.at-samples[len(samples)-1].at < watchPeriod/2 {
+			samples = samples[:len(samples)-1] // rates over a moment mean nothing
+		}
 		samples = append(samples, one)
 		if ended {
 			return samples, nil
@@ -81,25 +84,39 @@ func (s *site) watch(ctx context.Context, began time.Time) ([]sample, error) {
 	}
 }
 
-// usage is what a process has used so far: seconds of CPU, to 10 ms, and the most memory that was resident, in bytes.
-func (p *process) usage() (cpu, peak float64, err error) {
-	const ticks = 100 // a second: USER_HZ of every Linux
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+// usage is what a process has used so far.
+type usage struct {
+	cpu  float64 // seconds
+	peak float64 // bytes, the most that was resident
+}
+
+func (p *process) usage() (usage, error) {
+	var u usage
+	proc := fmt.Sprintf("/proc/%d", p.cmd.Process.Pid)
+	// Not stat, which counts in hundredths of a second. Threads that have ended are missing here; Go keeps its threads.
+	threads, err := filepath.Glob(proc + "/task/*/schedstat")
 	if err != nil {
-		return 0, 0, err
+		return usage{}, err
 	}
-	// The name of the program may hold spaces; it ends with the last parenthesis. See proc_pid_stat(5).
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	user, userErr := strconv.ParseFloat(fields[11], 64)
-	system, systemErr := strconv.ParseFloat(fields[12], 64)
-	status, statusErr := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err := errors.Join(userErr, systemErr, statusErr); err != nil {
-		return 0, 0, fmt.Errorf("usage of %s: %w", p.name, err)
-	}
-	for line := range strings.Lines(string(status)) {
-		if kilobytes, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			peak, err = strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(kilobytes), " kB"), 64)
+	for _, name := range threads {
+		var nanoseconds float64
+		text, err := os.ReadFile(name)
+		if err == nil {
+			_, err = fmt.Sscan(string(text), &nanoseconds)
 		}
+		if err != nil {
+			return usage{}, fmt.Errorf("%s: %w", name, err)
+		}
+		u.cpu += nanoseconds / 1e9
 	}
-	return (user + system) / ticks, peak * 1024, err
+	status, err := os.ReadFile(proc + "/status")
+	if err != nil {
+		return usage{}, err
+	}
+	_, line, _ := strings.Cut(string(status), "VmHWM:")
+	if _, err := fmt.Sscanf(strings.TrimSpace(line), "%g kB", &u.peak); err != nil {
+		return usage{}, fmt.Errorf("%s/status: VmHWM: %w", proc, err)
+	}
+	u.peak *= 1024
+	return u, nil
 }

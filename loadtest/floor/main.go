@@ -60,7 +60,6 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/token", handler)
-	mux.HandleFunc("/livez", func(http.ResponseWriter, *http.Request) {})
 	server := &http.Server{Addr: *listen, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	stopped := context.AfterFunc(ctx, func() { _ = server.Close() }) // serving says what came of it
 	defer stopped()

@@ -15,7 +15,7 @@ const refused = new Counter('flood_refused');
 export const options = {
   ...common,
   scenarios: {
-    flood: { executor: 'constant-arrival-rate', rate: Number(__ENV.RATE), duration: __ENV.DURATION, preAllocatedVUs: 100 },
+    flood: { executor: 'constant-arrival-rate', rate: Number(__ENV.RATE), duration: __ENV.DURATION, preAllocatedVUs: 200 },
   },
   thresholds: { flood_granted: ['count==0'], flood_faults: ['count==0'], flood_refused: ['count>0'] },
 };
