@@ -9,7 +9,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/pullpass/pullpass/loadtest/fleet"
@@ -23,55 +25,78 @@ func main() {
 }
 
 func run(args []string, stdout, stderr io.Writer) error {
-	s := storm{Window: 60, Cores: 2, Requests: 2, Between: 0.02, Seed: 1}
+	s := documented()
 	flags := flag.NewFlagSet("model", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.Float64Var(&s.First, "first", 0.0008, "CPU seconds of an exchange of a new token, with its TLS handshake: loadtest compare, tls first")
-	flags.Float64Var(&s.Repeated, "repeated", 0.0006, "of one that follows: tls repeated")
+	flags.Float64Var(&s.First, "first", s.First, "CPU seconds of an exchange of a new token, with its TLS handshake: loadtest compare, tls first")
+	flags.Float64Var(&s.Repeated, "repeated", s.Repeated, "of one that follows: tls repeated")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	replicas(stdout, s)
-	limits(stdout, s)
+	replicas(stdout, s, sizes)
+	limits(stdout, s, 1500, 2500, fleet.Nodes)
+	curve(stdout, s)
 	return nil
 }
 
-// replicas prints how many replicas a storm takes.
-func replicas(w io.Writer, s storm) {
-	fmt.Fprintln(w, "| nodes | replicas | requests a second, most | CPU, busiest second | p50 | p99 | 503 | last pod pulled after |")
+// documented is the storm of docs/capacity.md, but for its size and what answers it.
+func documented() storm {
+	return storm{Window: 60, Cores: 2, First: 0.0008, Repeated: 0.0006, Requests: 2, Between: 0.02, Seed: 1}
+}
+
+// size is that of a cluster, or of several that share a Pullpass, and of the Pullpass.
+type size struct {
+	nodes, replicas int
+	affinity        bool
+}
+
+var sizes = []size{
+	{fleet.Nodes, 1, false}, {fleet.Nodes, 2, false}, {fleet.Nodes, 3, false},
+	{4 * fleet.Nodes, 6, false}, {4 * fleet.Nodes, 8, false}, {4 * fleet.Nodes, 10, false},
+	{20 * fleet.Nodes, 16, false}, {20 * fleet.Nodes, 24, false}, {20 * fleet.Nodes, 32, false}, {20 * fleet.Nodes, 40, false},
+	{20 * fleet.Nodes, 48, false}, {20 * fleet.Nodes, 36, true},
+}
+
+// replicas prints what storms do to some replicas.
+func replicas(w io.Writer, s storm, sizes []size) {
+	fmt.Fprintln(w, "| nodes | replicas | requests in the busiest second | CPU asked for then | p50 | p99 | answered 503 | last pod pulled after |")
 	fmt.Fprintln(w, "| --- | --- | --- | --- | --- | --- | --- | --- |")
-	for _, size := range []struct {
-		nodes    int
-		replicas []int
-	}{
-		{fleet.Nodes, []int{1, 2, 3, 4}},
-		{4 * fleet.Nodes, []int{4, 6, 8, 12}},
-		{20 * fleet.Nodes, []int{16, 24, 32, 40, 48}},
-	} {
-		for _, replicas := range size.replicas {
-			s.Nodes, s.Replicas = size.nodes, replicas
-			o := s.run()
-			fmt.Fprintf(w, "| %s | %d | %s | %.0f %% | %s | %s | %s | %.0f s |\n", thousands(s.Nodes), replicas, thousands(most(o.Arrivals)),
-				o.Utilization*100, milliseconds(o.Times, 0.5), milliseconds(o.Times, 0.99), thousands(o.Overloaded), o.Pulled[len(o.Pulled)-1])
+	for _, size := range sizes {
+		s.Nodes, s.Replicas, s.Affinity = size.nodes, size.replicas, size.affinity
+		o := s.run()
+		replicas := fmt.Sprint(size.replicas)
+		if size.affinity {
+			replicas += ", sticky"
 		}
+		fmt.Fprintf(w, "| %s | %s | %s | %.0f %% | %s | %s | %s | %.0f s |\n", thousands(s.Nodes), replicas, thousands(slices.Max(o.Arrivals)),
+			o.Utilization*100, milliseconds(o.Times, 0.5), milliseconds(o.Times, 0.99), thousands(o.Overloaded), o.Pulled[len(o.Pulled)-1])
 	}
 }
 
-// limits prints what limits.perServiceAccount does to a storm.
-func limits(w io.Writer, s storm) {
-	fmt.Fprintln(w, "\n| nodes | limits.perServiceAccount | 429 | half of the pods pulled after | 99 % | all |")
+// perServiceAccount are variants of the limit for a cluster of some nodes.
+func perServiceAccount(nodes int) []namedLimit {
+	advised := math.Max(50, 2*float64(nodes)/60)
+	return []namedLimit{
+		{"50 a second, burst 200 (the default), in Redis", limit{Rate: 50, Burst: 200, Shared: true}},
+		{"the same without Redis, so for each of 3 replicas", limit{Rate: 50, Burst: 200}},
+		{"as advised below, in Redis", limit{Rate: advised, Burst: 4 * advised, Shared: true}},
+		{"50 a second, burst 200, for each node of a ServiceAccount", limit{Rate: 50, Burst: 200, Shared: true, PerNode: true}},
+	}
+}
+
+type namedLimit struct {
+	name string
+	limit
+}
+
+// limits prints what limits.perServiceAccount does to a storm, for clusters of some nodes.
+func limits(w io.Writer, s storm, clusters ...int) {
+	fmt.Fprintln(w, "\n| nodes of a cluster | limits.perServiceAccount | answered 429 | half of the pods pulled after | 99 % | all |")
 	fmt.Fprintln(w, "| --- | --- | --- | --- | --- | --- |")
-	for _, size := range []struct{ nodes, replicas int }{{100, 2}, {1000, 2}, {fleet.Nodes, 4}} {
-		for _, l := range []struct {
-			name string
-			limit
-		}{
-			{"none", limit{}},
-			{"50 a second, burst 200; a Redis for all replicas", limit{Rate: 50, Burst: 200, Shared: true}},
-			{"the same, each replica for itself", limit{Rate: 50, Burst: 200}},
-			{"the same for each node of a ServiceAccount", limit{Rate: 50, Burst: 200, Shared: true, PerNode: true}},
-		} {
-			s.Nodes, s.Replicas, s.Limit = size.nodes, size.replicas, l.limit
+	s.Replicas = 3
+	for _, nodes := range clusters {
+		for _, l := range perServiceAccount(nodes) {
+			s.Nodes, s.Limit = nodes, l.limit
 			o := s.run()
 			fmt.Fprintf(w, "| %s | %s | %s | %.0f s | %.0f s | %.0f s |\n", thousands(s.Nodes), l.name, thousands(o.Limited),
 				quantile(o.Pulled, 0.5), quantile(o.Pulled, 0.99), o.Pulled[len(o.Pulled)-1])
@@ -79,19 +104,30 @@ func limits(w io.Writer, s storm) {
 	}
 }
 
+// curve draws how many pods of a whole cluster are pulled over time, with the default limit in Redis (the lower line) and
+// with a limit for each node.
+func curve(w io.Writer, s storm) {
+	const until, step = 480, 30
+	s.Nodes, s.Replicas = fleet.Nodes, 3
+	fmt.Fprintf(w, "\n```mermaid\nxychart-beta\n    x-axis \"seconds\" 0 --> %d\n    y-axis \"pods pulled, percent\" 0 --> 100\n", until)
+	for _, i := range []int{0, 3} {
+		s.Limit = perServiceAccount(fleet.Nodes)[i].limit
+		pulled := s.run().Pulled
+		var points []string
+		for t := 0.0; t <= until; t += step {
+			n, _ := slices.BinarySearch(pulled, t)
+			points = append(points, fmt.Sprintf("%.0f", 100*float64(n)/float64(len(pulled))))
+		}
+		fmt.Fprintf(w, "    line [%s]\n", strings.Join(points, ", "))
+	}
+	fmt.Fprintln(w, "```")
+}
+
 // quantile returns a value of a sorted list.
 func quantile(sorted []float64, q float64) float64 { return sorted[int(q*float64(len(sorted)-1))] }
 
 func milliseconds(sorted []float64, q float64) string {
 	return fmt.Sprintf("%.1f ms", 1000*quantile(sorted, q))
-}
-
-func most(counts []int) int {
-	highest := 0
-	for _, n := range counts {
-		highest = max(highest, n)
-	}
-	return highest
 }
 
 // thousands writes 1234567 as 1,234,567.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"math"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -156,5 +157,22 @@ func TestFlags(t *testing.T) {
 	var out strings.Builder
 	if err := run([]string{"-first", "fast"}, &out, &out); err == nil || !strings.Contains(err.Error(), "fast") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What docs/capacity.md shows is what the model says now: for the smallest of its storms, because all take a minute.
+func TestDocument(t *testing.T) {
+	t.Parallel()
+	document, err := os.ReadFile("../../docs/capacity.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	replicas(&out, documented(), sizes[:1])
+	limits(&out, documented(), 1500)
+	for line := range strings.Lines(out.String()) {
+		if !strings.Contains(string(document), line) {
+			t.Errorf("docs/capacity.md lacks this line; run the model as it says and replace its tables: %s", line)
+		}
 	}
 }
