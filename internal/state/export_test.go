@@ -14,12 +14,14 @@ func (v *RedisRevocations) Fill(ctx context.Context, revocations []Revocation) e
 	for i, r := range revocations {
 		records[i] = &record{Revocation: r}
 	}
-	return v.write(ctx, "fill the list", records...)
+	_, err := v.write(ctx, "fill the list", records...)
+	return err
 }
 
 // Restore writes a revocation as it was, as a replica does when Redis has lost it.
 func (v *RedisRevocations) Restore(ctx context.Context, r Revocation, changed int64) error {
-	return v.write(ctx, "restore revocations", &record{Revocation: r, changed: changed})
+	_, err := v.write(ctx, "restore revocations", &record{Revocation: r, changed: changed})
+	return err
 }
 
 // Refresh reads the list, as Run does.

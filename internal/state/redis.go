@@ -79,6 +79,11 @@ const (
 	// clockGrace is how far the clocks of replicas may be apart before one of them
 	// takes a token for ended, and its owner for forgotten, too early.
 	clockGrace = time.Minute
+	// changedAhead is how far a change of revocations may seem to be ahead. It is
+	// Redis's time, so this is about clocks that nobody looked at, such as one
+	// that holds local time. A change without a bound could never be followed by
+	// another: whoever wrote it once into Redis would have the last word.
+	changedAhead = 24 * time.Hour
 
 	tracerName = "github.com/pullpass/pullpass/internal/state"
 )

@@ -509,8 +509,9 @@ func TestRevocationsAreFollowedByMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for field, value := range values {
-		changed, rest, _ := strings.Cut(value, " ")
-		if err := admin.HSet(t.Context(), "pullpass:revocations", field, changed+"0 "+strings.Replace(rest, list[0].Reason, lost.Reason, 1)).Err(); err != nil {
+		_, rest, _ := strings.Cut(value, " ")
+		later := fmt.Sprint(time.Now().Add(time.Minute).UnixMicro(), " ")
+		if err := admin.HSet(t.Context(), "pullpass:revocations", field, later+strings.Replace(rest, list[0].Reason, lost.Reason, 1)).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}

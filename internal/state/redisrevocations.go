@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -133,7 +134,7 @@ func (v *RedisRevocations) refresh(ctx context.Context) error {
 	var faults []error
 	for field, value := range values {
 		// What cannot be read keeps nobody from the rest.
-		r, err := decodeRecord(field, value)
+		r, err := decodeRecord(field, value, v.now().Add(changedAhead))
 		if err != nil {
 			faults = append(faults, fmt.Errorf("redis: %s: field %.50q %w", revocationsKey, field, err))
 			continue
@@ -141,7 +142,7 @@ func (v *RedisRevocations) refresh(ctx context.Context) error {
 		records = append(records, r)
 	}
 	for lost := range slices.Chunk(v.merge(records), writeBatch) {
-		if err := v.write(ctx, "restore revocations", lost...); err != nil {
+		if _, err := v.write(ctx, "restore revocations", lost...); err != nil {
 			faults = append(faults, err)
 			break
 		}
@@ -184,20 +185,17 @@ func (v *RedisRevocations) Status() RevocationsStatus {
 
 // Add revokes, or replaces the revocation of the same target, and returns once
 // Redis has it; other replicas follow within a second. The error is
-// ErrRevocation or ErrFull, or says that Redis did not answer.
+// ErrRevocation, ErrFull or ErrNotConfirmed, or says that Redis did not answer.
 func (v *RedisRevocations) Add(ctx context.Context, r Revocation) error {
 	r.Since = v.now()
 	if err := r.check(r.Since); err != nil {
 		return err
 	}
-	if err := v.write(ctx, "revoke", &record{Revocation: r}); err != nil {
-		return err
-	}
-	return v.refresh(ctx)
+	return v.change(ctx, "revoke", &record{Revocation: r})
 }
 
 // Remove ends a revocation. The error is ErrNotRevoked, ErrRevocation if by is
-// missing, or says that Redis did not answer.
+// missing, ErrNotConfirmed, or says that Redis did not answer.
 func (v *RedisRevocations) Remove(ctx context.Context, target Target, by string) error {
 	if err := v.refresh(ctx); err != nil {
 		return err
@@ -206,10 +204,29 @@ func (v *RedisRevocations) Remove(ctx context.Context, target Target, by string)
 	if err != nil {
 		return err
 	}
-	if err := v.write(ctx, "remove a revocation", r); err != nil {
+	return v.change(ctx, "remove a revocation", r)
+}
+
+// change writes a new record, and reads the list to see that it counts: an
+// operator who is told so looks no further.
+func (v *RedisRevocations) change(ctx context.Context, what string, r *record) error {
+	written, err := v.write(ctx, what, r)
+	if err != nil {
 		return err
 	}
-	return v.refresh(ctx)
+	if written == 0 {
+		return fmt.Errorf("%s: %w: nothing was written, because by the clock of Redis %s is past; here it is %s: set the clocks right, and try again",
+			what, ErrNotConfirmed, r.Until.UTC().Format(time.RFC3339), v.now().UTC().Format(time.RFC3339))
+	}
+	if err := v.refresh(ctx); err != nil {
+		return fmt.Errorf("%s: %w: it was written, and cannot be read again: %w", what, ErrNotConfirmed, err)
+	}
+	if !v.agrees(r) {
+		return fmt.Errorf("%s: %w: it was written, and the list that Redis returns says otherwise: somebody may have changed it at the same time, "+
+			"or the clock of Redis is ahead of the one here; look at the list, at the clocks and at who can write to Redis (%s)",
+			what, ErrNotConfirmed, cmp.Or(v.Status().LastFailure, "every record can be read"))
+	}
+	return nil
 }
 
 // List returns what is revoked now, those that end first first. The error says
@@ -221,23 +238,23 @@ func (v *RedisRevocations) List(ctx context.Context) ([]Revocation, error) {
 	return v.all(), nil
 }
 
-// write writes records: with changed 0 as the newest of their targets.
-func (v *RedisRevocations) write(ctx context.Context, what string, records ...*record) error {
-	args := []any{v.most, clockGrace.Milliseconds()}
+// write writes records: with changed 0 as the newest of their targets. It
+// returns how many were written: not those that have ended, or are known.
+func (v *RedisRevocations) write(ctx context.Context, what string, records ...*record) (written int, err error) {
+	args := []any{v.most, clockGrace.Milliseconds(), changedAhead.Microseconds()}
 	for _, r := range records {
 		until, text, err := r.encode()
 		if err != nil {
-			return fmt.Errorf("%s: %w", what, err)
+			return 0, fmt.Errorf("%s: %w", what, err)
 		}
 		args = append(args, r.Target.field(), r.changed, until, text)
 	}
-	var written int
-	err := v.redis.call(ctx, operationWrite, what, func(ctx context.Context) (err error) {
+	err = v.redis.call(ctx, operationWrite, what, func(ctx context.Context) (err error) {
 		written, err = v.redis.revoke.Run(ctx, v.redis.client, []string{revocationsKey}, args...).Int()
 		return err
 	})
 	if err == nil && written < 0 {
 		err = fmt.Errorf("%w: %d revocations; remove some, or let some end", ErrFull, v.most)
 	}
-	return err
+	return written, err
 }

@@ -57,6 +57,8 @@ var (
 	ErrRevocation = errors.New("not a revocation")
 	// ErrNotRevoked says that there is nothing to remove.
 	ErrNotRevoked = errors.New("not revoked")
+	// ErrNotConfirmed says that a change may count for nobody.
+	ErrNotConfirmed = errors.New("not confirmed")
 	// ErrNotRead says that the list of revocations has not been read yet, so that
 	// nobody knows who is revoked.
 	ErrNotRead = errors.New("the list of revocations has not been read yet")
@@ -131,13 +133,17 @@ func (r *record) encode() (until int64, text string, err error) {
 	return r.Until.UnixMilli(), string(data), err
 }
 
-// decodeRecord reads CHANGED UNTIL JSON, which is what that script writes.
-func decodeRecord(field, value string) (*record, error) {
+// decodeRecord reads CHANGED UNTIL JSON, which is what that script writes, and
+// refuses what was changed later than latest.
+func decodeRecord(field, value string, latest time.Time) (*record, error) {
 	number, rest, _ := strings.Cut(value, " ")
 	_, text, _ := strings.Cut(rest, " ")
 	changed, err := strconv.ParseInt(number, 10, 64)
 	if err != nil {
 		return nil, errors.New("begins with no number")
+	}
+	if changed > latest.UnixMicro() {
+		return nil, errors.New("was changed in the future: compare the clock of Redis with the one here, and see who can write to Redis")
 	}
 	r := &record{}
 	if err := json.Unmarshal([]byte(text), r); err != nil {

@@ -75,6 +75,17 @@ func (l *revocationList) merge(others []*record) (missing []*record) {
 	return slices.Collect(maps.Values(lacking))
 }
 
+// agrees reports whether the list says of a target what a new record does: that
+// it is not revoked, or that it is, for as long at least.
+func (l *revocationList) agrees(with *record) bool {
+	r, ok := (*l.records.Load())[with.Target]
+	revoked := ok && r.counts(l.now())
+	if with.Removed {
+		return !revoked
+	}
+	return revoked && !r.Until.Before(with.Until)
+}
+
 // all returns the revocations that count now, those that end first first.
 func (l *revocationList) all() []Revocation {
 	var list []Revocation
