@@ -164,11 +164,11 @@ func TestServeWithAnAPIServerDown(t *testing.T) {
 	others.expect(t, serviceAccountToken(t, "https://other.example.com"), http.StatusOK, "")
 }
 
-// While one API server hangs, the tokens of other clusters find a place.
-func TestOneAPIServerCannotTakeAllPlaces(t *testing.T) {
+// While three clusters hang, API servers and issuers, the tokens of others find a place.
+func TestClustersThatHangCannotTakeAllPlaces(t *testing.T) {
 	t.Parallel()
-	if maxInFlight < 2*kube.MaxWaiting {
-		t.Errorf("%d requests are worked on at a time, and %d can wait for one API server", maxInFlight, kube.MaxWaiting)
+	if each := kube.MaxWaiting + oidc.MaxWaiting; maxInFlight <= 3*each {
+		t.Errorf("%d requests are worked on at a time, and %d can wait for one cluster", maxInFlight, each)
 	}
 }
 

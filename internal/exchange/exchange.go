@@ -33,7 +33,7 @@ type Config struct {
 	ServiceAccounts Limiter
 	Registries      []*registryauth.Issuer
 	Policy          *Policy
-	CacheSize       int              // issued tokens to remember; 0 means 25,000
+	CacheSize       int              // issued tokens to remember; 0 means 10,000
 	Now             func() time.Time // nil means time.Now
 	// Before is the Exchanger that this one takes the place of, and with whose
 	// memory it goes on; nil: none. CacheSize is then Before's. Issued tokens are
@@ -66,6 +66,14 @@ type issuedKey struct {
 	granted   string // canonical scopes, one a line: a scope holds no newline
 	keyID     string
 }
+
+// maxIssued is how many issued tokens are remembered, and maxIssuedScopes the
+// longest scopes of one, in bytes. A client chooses what it asks for: together
+// they bound the memory to about 50 MB. What a pull asks for is a quarter as long.
+const (
+	maxIssued       = 10_000
+	maxIssuedScopes = 512
+)
 
 // New returns an Exchanger. Every field that is not optional must be set.
 func New(c Config) (*Exchanger, error) {
@@ -110,9 +118,9 @@ func New(c Config) (*Exchanger, error) {
 	}
 	size := c.CacheSize
 	if size == 0 {
-		// About 40 MB. The second request of a pull follows the first within
-		// seconds, so what counts is the rate of pulls, not the number of pods.
-		size = 25_000
+		// The second request of a pull follows the first within seconds, so what
+		// counts is the rate of pulls, not the number of pods.
+		size = maxIssued
 	}
 	if x.issued, err = lru.New[issuedKey, registryauth.Token](size); err != nil {
 		return nil, fmt.Errorf("exchange: cache of issued tokens: %w", err)
@@ -227,7 +235,9 @@ func (x *Exchanger) issue(registry *registryauth.Issuer, subject Subject, grante
 	if err != nil {
 		return registryauth.Token{}, false, issueError(err)
 	}
-	x.issued.Add(key, token)
+	if len(lines) <= maxIssuedScopes {
+		x.issued.Add(key, token)
+	}
 	return token, false, nil
 }
 

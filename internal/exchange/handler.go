@@ -16,6 +16,11 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
+// maxScopesTold is for how many scopes an event says why they were not granted, and
+// how many it has of a request that a limit refused. A pull asks for one or two; a
+// line of the audit log must not be many times as long as what a client sends.
+const maxScopesTold = 8
+
 // maxClientLength bounds what the audit log keeps of a User-Agent, in bytes.
 const maxClientLength = 256
 
@@ -44,6 +49,7 @@ type Handler struct {
 	now       func() time.Time
 	attempts  *attempts
 	addresses *addressLimit
+	readers   *readers
 	queue     *queue
 }
 
@@ -63,11 +69,11 @@ func NewHandler(c HandlerConfig) (*Handler, error) {
 		h.now = time.Now
 	}
 	if c.Before != nil {
-		h.queue, h.attempts = c.Before.queue, c.Before.attempts
+		h.queue, h.attempts, h.readers = c.Before.queue, c.Before.attempts, c.Before.readers
 		h.addresses = &addressLimit{limiter: c.Addresses, spent: c.Before.addresses.spent, now: h.now}
 		return h, nil
 	}
-	h.queue = newQueue(c.InFlight, c.Waiting)
+	h.queue, h.readers = newQueue(c.InFlight, c.Waiting), newReaders()
 	var err error
 	if h.attempts, err = newAttempts(); err != nil {
 		return nil, err
@@ -98,7 +104,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			// The panic's value may hold anything, a token too: only its type is logged.
 			h.logger.Error("panic while serving a token request", "id", event.ID, "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
 			if !answered { // otherwise the token may be out, and the event says so
-				h.fail(w, "", event, errors.New("panic"))
+				registryauth.WriteFailure(w, "", h.failure(event, errors.New("panic")))
 			}
 		}
 		event.Latency = h.now().Sub(event.Time).Seconds()
@@ -108,53 +114,87 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	if r.Method != http.MethodGet && r.Method != http.MethodPost {
 		w.Header().Set("Allow", "GET, POST")
-		h.fail(w, "", event, errMethod)
+		registryauth.WriteFailure(w, "", h.failure(event, errMethod))
 		return
 	}
 	grantType := registryauth.GrantType("")
 	if r.Method == http.MethodPost {
 		grantType = registryauth.GrantPassword // the form of an error, until more is known
 	}
-	if !h.queue.enter(r.Context()) {
-		h.fail(w, grantType, event, errOverloaded)
-		return
-	}
-	defer h.queue.leave()
-	req, err := registryauth.ParseRequest(r)
+	// A place is held for what is ours alone: neither while a client sends nor while
+	// it reads, which may take as long as it likes.
+	req, err := h.read(w, r, caller)
 	if err != nil {
-		h.fail(w, grantType, event, err)
+		failure := h.failure(event, err)
 		h.addresses.failed(r.Context(), caller, event)
+		registryauth.WriteFailure(w, grantType, failure)
 		return
 	}
 	event.request(req)
 	event.Retry = h.attempts.repeats(r.Method, event, req)
-	var token registryauth.Token
-	err = h.addresses.admit(r.Context(), caller, req, event, h.exchanger.remembers)
-	if err == nil {
-		token, err = h.exchanger.Exchange(r.Context(), req, caller, event)
-	}
-	if err != nil {
-		h.fail(w, req.GrantType, event, err)
-		h.attempts.failed(r.Method, event, req)
-		h.addresses.failed(r.Context(), caller, event)
+	token, failure := h.answer(r, req, caller, event)
+	answered = true
+	if failure != nil {
+		registryauth.WriteFailure(w, req.GrantType, *failure)
 		return
 	}
-	event.Status = http.StatusOK
-	answered = true
 	registryauth.WriteToken(w, req.GrantType, token, h.now())
+}
+
+// read parses a request.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request, caller Caller) (registryauth.Request, error) {
+	if r.Method == http.MethodPost {
+		from := network(caller.Address)
+		h.readers.begin(w, from)
+		defer h.readers.end(w, from)
+	}
+	return registryauth.ParseRequest(r)
+}
+
+// answer judges a request, and has what came of it counted before the client knows.
+func (h *Handler) answer(r *http.Request, req registryauth.Request, caller Caller, event *Event) (registryauth.Token, *registryauth.Failure) {
+	token, err := h.inTurn(r, req, caller, event)
+	if err != nil {
+		failure := h.failure(event, err)
+		h.attempts.failed(r.Method, event, req)
+		h.addresses.failed(r.Context(), caller, event)
+		return registryauth.Token{}, &failure
+	}
+	event.Status = http.StatusOK
+	return token, nil
+}
+
+// inTurn judges a request when there is a place. Those of an address that has spent
+// its limit do not wait for one, nor those that waited while it did.
+func (h *Handler) inTurn(r *http.Request, req registryauth.Request, caller Caller, event *Event) (registryauth.Token, error) {
+	refusal := func() error { return h.addresses.refusal(caller, req, event, h.exchanger.remembers) }
+	if err := refusal(); err != nil {
+		return registryauth.Token{}, err
+	}
+	if !h.queue.enter(r) {
+		return registryauth.Token{}, errOverloaded
+	}
+	defer h.queue.leave()
+	if err := refusal(); err != nil {
+		return registryauth.Token{}, err
+	}
+	if err := h.addresses.admit(r.Context(), caller, req, event); err != nil {
+		return registryauth.Token{}, err
+	}
+	return h.exchanger.Exchange(r.Context(), req, caller, event)
 }
 
 // errMethod is the one refusal that belongs to HTTP alone.
 var errMethod = errors.New("method not allowed")
 
-// fail answers with what err means and notes it in the event.
-func (h *Handler) fail(w http.ResponseWriter, grantType registryauth.GrantType, event *Event, err error) {
+// failure notes in the event what err means, and returns it.
+func (h *Handler) failure(event *Event, err error) registryauth.Failure {
 	failure := event.fail(err)
 	if event.Result == ResultError {
 		// What an unknown error says is not known to be fit for the caller.
 		h.logger.Error("token request failed", "id", event.ID, "error", err)
 	}
-	registryauth.WriteFailure(w, grantType, failure)
+	return failure
 }
 
 // fail notes what err means, and returns what the caller is told.
@@ -167,6 +207,9 @@ func (e *Event) fail(err error) registryauth.Failure {
 		e.Message = failure.Message
 	}
 	e.Granted, e.IssuedID = nil, ""
+	if failure.Status == http.StatusTooManyRequests {
+		e.Requested = e.Requested[:min(len(e.Requested), maxScopesTold)]
+	}
 	return failure
 }
 
@@ -292,6 +335,9 @@ func (e *Event) decide(d Decision, granted []string) {
 			continue
 		}
 		e.Result, e.Reason = ResultPartial, reasonNotGranted
+		if len(e.Scopes) == maxScopesTold {
+			continue
+		}
 		e.Scopes = append(e.Scopes, ScopeEvent{Scope: s.Requested.String(), Granted: s.Granted, Rules: s.Rules, Reason: s.Reason, Remedy: s.Remedy})
 	}
 	if e.Result == ResultPartial && len(e.Granted) == 0 {

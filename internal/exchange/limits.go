@@ -80,25 +80,32 @@ func newAddressLimit(limiter Limiter, now func() time.Time) (*addressLimit, erro
 	return &addressLimit{limiter: limiter, spent: spent, now: now}, err
 }
 
-// admit judges a request before its credential is. remembers says whether a
-// credential was good before.
-func (l *addressLimit) admit(ctx context.Context, caller Caller, req registryauth.Request, event *Event, remembers func(string) bool) error {
+// refusal judges a request before its credential is, and before it has a place in
+// the queue: by what is noted alone. remembers says whether a credential was good
+// before.
+func (l *addressLimit) refusal(caller Caller, req registryauth.Request, event *Event, remembers func(string) bool) error {
 	if event.Retry {
 		return nil
 	}
-	from := network(caller.Address)
-	wait := l.wait(from)
-	switch {
-	case req.GrantType == registryauth.GrantAnonymous:
-		if wait <= 0 {
-			wait = l.take(ctx, from)
-		}
-	case wait > 0 && remembers(req.Credential.Reveal()):
+	wait := l.wait(network(caller.Address))
+	if wait <= 0 || req.GrantType != registryauth.GrantAnonymous && remembers(req.Credential.Reveal()) {
 		return nil
 	}
-	if wait <= 0 {
+	return tooManyFailures(wait)
+}
+
+// admit takes what a request without a credential costs its address.
+func (l *addressLimit) admit(ctx context.Context, caller Caller, req registryauth.Request, event *Event) error {
+	if event.Retry || req.GrantType != registryauth.GrantAnonymous {
 		return nil
 	}
+	if wait := l.take(ctx, network(caller.Address)); wait > 0 {
+		return tooManyFailures(wait)
+	}
+	return nil
+}
+
+func tooManyFailures(wait time.Duration) *LimitError {
 	return &LimitError{reason: reasonAddressLimit, what: "without a good credential from this address (limits.perAddress)", Wait: wait}
 }
 

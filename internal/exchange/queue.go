@@ -1,15 +1,25 @@
 package exchange
 
 import (
-	"context"
 	"errors"
+	"net/http"
 	"sync/atomic"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
 // maxQueueTime is how long a request waits for its turn: containerd gives up
 // on a token endpoint later than that.
 const maxQueueTime = 5 * time.Second
+
+const (
+	// usualBytes is what a request holds in memory at most, and maxExcessBytes what
+	// all that wait may hold together beyond that: those that are unusual have to
+	// find a place at once when there are many of them.
+	usualBytes     = 8 << 10
+	maxExcessBytes = 16 << 20
+)
 
 // errOverloaded refuses a request that found no place, or not in time.
 var errOverloaded = errors.New("too many requests at once")
@@ -19,7 +29,8 @@ var errOverloaded = errors.New("too many requests at once")
 type queue struct {
 	places  chan struct{} // one element for each request that is worked on
 	waiting atomic.Int64
-	most    int64 // that may wait
+	excess  atomic.Int64 // bytes of those that wait
+	most    int64        // that may wait
 }
 
 func newQueue(inFlight, waiting int) *queue {
@@ -28,14 +39,16 @@ func newQueue(inFlight, waiting int) *queue {
 
 // enter waits for a place and reports whether there is one; then leave must be
 // called.
-func (q *queue) enter(ctx context.Context) bool {
+func (q *queue) enter(r *http.Request) bool {
 	select {
 	case q.places <- struct{}{}:
 		return true
 	default:
 	}
 	defer q.waiting.Add(-1)
-	if q.waiting.Add(1) > q.most {
+	excess := max(requestBytes(r)-usualBytes, 0)
+	defer q.excess.Add(-excess)
+	if q.waiting.Add(1) > q.most || q.excess.Add(excess) > maxExcessBytes && excess > 0 {
 		return false
 	}
 	timer := time.NewTimer(maxQueueTime)
@@ -44,9 +57,23 @@ func (q *queue) enter(ctx context.Context) bool {
 	case q.places <- struct{}{}:
 		return true
 	case <-timer.C:
-	case <-ctx.Done():
+	case <-r.Context().Done():
 	}
 	return false
+}
+
+// requestBytes is about what a request holds in memory.
+func requestBytes(r *http.Request) int64 {
+	size := int64(len(r.RequestURI))
+	for name, values := range r.Header {
+		for _, value := range values {
+			size += int64(len(name) + len(value))
+		}
+	}
+	if r.ContentLength < 0 { // not said
+		return size + registryauth.MaxBodyBytes
+	}
+	return size + r.ContentLength
 }
 
 func (q *queue) leave() { <-q.places }

@@ -2,26 +2,35 @@ package exchange
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/registryauth"
 )
+
+func request(ctx context.Context) *http.Request {
+	return httptest.NewRequestWithContext(ctx, http.MethodGet, "/token", nil)
+}
 
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(2, 1)
 		for range 2 {
-			if !q.enter(t.Context()) {
+			if !q.enter(request(t.Context())) {
 				t.Fatal("no place in an empty queue")
 			}
 		}
 		result := make(chan bool)
-		wait := func(ctx context.Context) { result <- q.enter(ctx) }
+		wait := func(ctx context.Context) { result <- q.enter(request(ctx)) }
 
 		go wait(t.Context())
 		synctest.Wait()
-		if q.enter(t.Context()) {
+		if q.enter(request(t.Context())) {
 			t.Error("more wait than may")
 		}
 		if load := q.load(); load != (Load{InFlight: 2, Waiting: 1}) {
@@ -50,8 +59,48 @@ func TestQueue(t *testing.T) {
 		}
 		q.leave()
 		q.leave()
-		if !q.enter(t.Context()) {
+		if !q.enter(request(t.Context())) {
 			t.Error("places were lost")
+		}
+	})
+}
+
+// Requests that are as large as they may be do not fill the memory while they wait.
+func TestQueueBoundsBytes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const most = 4096
+		q := newQueue(1, most)
+		q.enter(request(t.Context()))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		large := map[string]func() *http.Request{
+			"URL":    func() *http.Request { r := request(ctx); r.RequestURI = strings.Repeat("a", 60<<10); return r },
+			"header": func() *http.Request { r := request(ctx); r.Header.Set("Cookie", strings.Repeat("a", 60<<10)); return r },
+			"body":   func() *http.Request { r := request(ctx); r.ContentLength = registryauth.MaxBodyBytes; return r },
+			"chunks": func() *http.Request { r := request(ctx); r.ContentLength = -1; return r },
+		}
+		for range most / 8 {
+			for _, make := range large {
+				go q.enter(make())
+			}
+		}
+		synctest.Wait()
+		if waiting := q.load().Waiting; waiting < 280 || waiting > 320 {
+			t.Errorf("%d large requests wait, want about 300: 16 MiB", waiting)
+		}
+		before := q.load().Waiting
+		usual := request(ctx)
+		usual.Header.Set("Authorization", strings.Repeat("a", usualBytes-100))
+		go q.enter(usual)
+		synctest.Wait()
+		if q.load().Waiting != before+1 {
+			t.Error("a usual request may not wait any more")
+		}
+		cancel()
+		synctest.Wait()
+		if load, excess := q.load(), q.excess.Load(); load.Waiting != 0 || excess != 0 {
+			t.Errorf("load %+v, excess %d, and nobody waits", load, excess)
 		}
 	})
 }

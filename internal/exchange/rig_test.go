@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -260,6 +261,12 @@ func (r *rig) lastEvent(t testing.TB, requests int) *exchange.Event {
 		t.Fatalf("%d events for %d requests", len(r.events), requests)
 	}
 	return r.events[requests-1]
+}
+
+func (r *rig) recorded() []*exchange.Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.events)
 }
 
 // token signs the claims of a pod of team-a/web after change, which may be nil.

@@ -33,8 +33,8 @@ const (
 
 // MaxWaiting bounds the Lookups of one Cluster that wait for its API server at a
 // time. It has to be well below the number of requests that are worked on at a
-// time: an API server that hangs must not take all of the proxy's places.
-const MaxWaiting = 512
+// time: API servers that hang, and issuers, must not take all of the proxy's places.
+const MaxWaiting = 256
 
 // live asks the API server about single objects. It is safe for concurrent use.
 type live struct {

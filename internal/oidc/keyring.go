@@ -26,10 +26,10 @@ const (
 	// maxWait is how long a token waits for a fetch that is under way.
 	maxWait = 5 * time.Second
 
-	// maxWaiting is how many tokens of one issuer wait at a time. Forged ones
-	// wait as well, and must not take all of the server's places while an
-	// issuer hangs.
-	maxWaiting = 256
+	// MaxWaiting is how many tokens of one issuer wait at a time. Forged ones
+	// wait as well, and must not take all of the server's places while issuers
+	// hang.
+	MaxWaiting = 64
 
 	networkInterval = 5 * time.Minute
 	fileInterval    = 10 * time.Second
@@ -119,7 +119,7 @@ func (r *keyring) fetchOnDemand(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 
-	if r.waiting.Add(1) > maxWaiting {
+	if r.waiting.Add(1) > MaxWaiting {
 		r.waiting.Add(-1)
 		return errors.New("the keys are still being fetched, and too many tokens wait for them")
 	}

@@ -336,7 +336,7 @@ func TestFewTokensWaitForAHangingIssuer(t *testing.T) {
 		var atOnce, waited atomic.Int64
 		begin := time.Now()
 		var callers sync.WaitGroup
-		for range 2 * maxWaiting {
+		for range 2 * MaxWaiting {
 			callers.Go(func() {
 				_, reason, _ := r.find(t.Context(), "forged")
 				switch took := time.Since(begin); {
@@ -352,8 +352,8 @@ func TestFewTokensWaitForAHangingIssuer(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		if atOnce.Load() != maxWaiting || waited.Load() != maxWaiting {
-			t.Errorf("%d were answered at once and %d waited, want %d each", atOnce.Load(), waited.Load(), maxWaiting)
+		if atOnce.Load() != MaxWaiting || waited.Load() != MaxWaiting {
+			t.Errorf("%d were answered at once and %d waited, want %d each", atOnce.Load(), waited.Load(), MaxWaiting)
 		}
 		if n := r.waiting.Load(); n != 0 {
 			t.Errorf("%d wait for ever", n)

@@ -421,7 +421,7 @@ func parseParameters(raw string) (parameters, error) {
 		switch {
 		case field < 0: // not of this protocol
 		case field == paramScope:
-			p.scopes = append(p.scopes, strings.Clone(value))
+			p.scopes = append(p.scopes, value)
 			p.seen[field] = true
 		case p.seen[field]:
 			return p, invalidRequest(name, "comes several times; send it once")

@@ -100,7 +100,8 @@ func ParseScopes(fields []string) ([]Scope, error) {
 			if s == "" {
 				continue
 			}
-			scope, err := ParseScope(s)
+			// A copy of each: what is remembered of one must not hold on to the others.
+			scope, err := ParseScope(strings.Clone(s))
 			if err != nil {
 				return nil, err
 			}

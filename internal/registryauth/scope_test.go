@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/distribution/reference"
 )
@@ -298,5 +299,21 @@ func scopeRefused(t *testing.T, what string, err error, want string) {
 	}
 	if e.Code != "invalid_scope" || e.Field != "scope" || !strings.Contains(e.Message, want) {
 		t.Errorf("%q: got %q, %q, %q, want invalid_scope, scope, …%s…", what, e.Code, e.Field, e.Message, want)
+	}
+}
+
+// What remembers one scope must not hold on to all that came with it.
+func TestScopesShareNoMemory(t *testing.T) {
+	t.Parallel()
+	field := "repository:a/b:pull " + strings.Repeat("repository:other/x:pull ", 40)
+	scopes, err := ParseScopes([]string{field})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := uintptr(unsafe.Pointer(unsafe.StringData(field)))
+	for _, part := range []string{scopes[0].Type, scopes[0].Name, scopes[0].Actions[0]} {
+		if at := uintptr(unsafe.Pointer(unsafe.StringData(part))); at >= begin && at < begin+uintptr(len(field)) {
+			t.Errorf("%q is a part of the field", part)
+		}
 	}
 }

@@ -1,0 +1,53 @@
+package exchange
+
+import (
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+const (
+	// crowd is how many bodies of one address may be on their way before their
+	// senders have to hurry. An honest body comes with its headers, so that not even
+	// all nodes of a cluster behind one address have as many.
+	crowd = 64
+	// hurry is how long such a body may take.
+	hurry = 250 * time.Millisecond
+)
+
+// readers counts the bodies that are being read, by address. A sender that is slow
+// holds none of the queue's places, but it holds memory: one that is slow many
+// times over is cut off soon. It is safe for concurrent use.
+type readers struct {
+	mu      sync.Mutex
+	reading map[netip.Prefix]int
+}
+
+func newReaders() *readers { return &readers{reading: map[netip.Prefix]int{}} }
+
+// begin counts a body, for which end must be called.
+func (b *readers) begin(w http.ResponseWriter, from netip.Prefix) {
+	b.mu.Lock()
+	b.reading[from]++
+	crowded := b.reading[from] > crowd
+	b.mu.Unlock()
+	if crowded {
+		// What cannot do this has the server's own limit.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(hurry))
+	}
+}
+
+func (b *readers) end(w http.ResponseWriter, from netip.Prefix) {
+	b.mu.Lock()
+	crowded := b.reading[from] > crowd
+	if b.reading[from]--; b.reading[from] == 0 {
+		delete(b.reading, from)
+	}
+	b.mu.Unlock()
+	if crowded {
+		// Of HTTP/1, the connection is read on to see that the caller has gone: a
+		// deadline that passes would look like that.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	}
+}

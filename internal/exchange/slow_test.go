@@ -1,0 +1,201 @@
+package exchange_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+)
+
+// Clients that send or read slowly take no place from others, however many they are.
+func TestSlowClientsHoldNoPlace(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *rigConfig) { c.inFlight = 1 })
+	token := r.token(t, nil)
+	expect := func() {
+		t.Helper()
+		if a := r.do(t, post(token)); a.status != http.StatusOK {
+			t.Errorf("status %d", a.status)
+		}
+	}
+
+	body, client := io.Pipe()
+	slow := post(token)
+	slow.Body, slow.ContentLength = body, 100
+	sent := make(chan int)
+	go func() {
+		w := httptest.NewRecorder()
+		r.handler.ServeHTTP(w, slow)
+		sent <- w.Code
+	}()
+	fmt.Fprint(client, "grant_type=") // it is being read
+	expect()
+	client.CloseWithError(io.ErrUnexpectedEOF)
+	if status := <-sent; status != http.StatusBadRequest {
+		t.Errorf("a body that ends early got %d", status)
+	}
+
+	for name, request := range map[string]*http.Request{"granted": post(token), "refused": post("garbage"), "invalid": httptest.NewRequest(http.MethodPost, "/token", nil)} {
+		w := stalledWriter{httptest.NewRecorder(), make(chan bool), make(chan bool)}
+		done := make(chan bool)
+		go func() { r.handler.ServeHTTP(w, request); close(done) }()
+		<-w.writing
+		t.Run(name, func(*testing.T) { expect() })
+		close(w.release)
+		<-done
+	}
+}
+
+// stalledWriter is a client that does not read its answer.
+type stalledWriter struct {
+	http.ResponseWriter
+	writing, release chan bool
+}
+
+func (w stalledWriter) Write(b []byte) (int, error) {
+	close(w.writing)
+	<-w.release
+	return w.ResponseWriter.Write(b)
+}
+
+// An address from which many bodies are on their way has to hurry: what a client
+// does not send is not waited for.
+func TestCrowdOfSlowBodies(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	server := httptest.NewServer(r.handler)
+	t.Cleanup(server.Close)
+	const late = 8
+	for range exchange.Crowd + late {
+		c, err := net.Dial("tcp", server.Listener.Addr().String())
+		must(t, err)
+		t.Cleanup(func() { c.Close() })
+		fmt.Fprint(c, "POST /token HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\ngrant_type=")
+	}
+	for deadline := time.Now().Add(time.Minute); len(r.recorded()) < late; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d were cut off, want %d", len(r.recorded()), late)
+		}
+	}
+	for _, e := range r.recorded() {
+		if e.Status != http.StatusBadRequest || !strings.Contains(e.Message, "in time") {
+			t.Errorf("event %+v", e)
+		}
+	}
+	// Whoever sends at once is served, whatever the crowd does, and may take longer
+	// than a body may.
+	form := post(r.token(t, nil))
+	content, err := io.ReadAll(form.Body)
+	must(t, err)
+	response, err := http.Post(server.URL+"/token", form.Header.Get("Content-Type"), bytes.NewReader(content))
+	must(t, err)
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		t.Errorf("status %d", response.StatusCode)
+	}
+}
+
+// Only those above the crowd get a deadline, and only for their bodies.
+func TestDeadlinesOfBodies(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	var crowd sync.WaitGroup
+	var clients []*io.PipeWriter
+	join := func() {
+		body, client := io.Pipe()
+		request := post("")
+		request.Body = body
+		crowd.Go(func() { r.handler.ServeHTTP(httptest.NewRecorder(), request) })
+		fmt.Fprint(client, "grant_type=") // it is being read
+		clients = append(clients, client)
+	}
+	for range exchange.Crowd - 1 {
+		join()
+	}
+	if got := r.deadlines(t, "192.0.2.1:1"); len(got) != 0 {
+		t.Errorf("no crowd yet: deadlines %v", got)
+	}
+	join()
+	if got := r.deadlines(t, "192.0.2.1:1"); len(got) != 2 || time.Until(got[0]) > exchange.Hurry || !got[1].IsZero() {
+		t.Errorf("deadlines %v, want one that is near, and none", got)
+	}
+	if got := r.deadlines(t, "192.0.2.2:1"); len(got) != 0 {
+		t.Errorf("another address: deadlines %v", got)
+	}
+	for _, client := range clients {
+		client.Close()
+	}
+	crowd.Wait()
+	if got := r.deadlines(t, "192.0.2.1:1"); len(got) != 0 {
+		t.Errorf("the crowd has gone: deadlines %v", got)
+	}
+}
+
+// deadlines returns those that a POST from an address was given.
+func (r *rig) deadlines(t *testing.T, from string) []time.Time {
+	t.Helper()
+	w := &deadlineWriter{ResponseWriter: httptest.NewRecorder()}
+	request := post(r.token(t, nil))
+	request.RemoteAddr = from
+	r.handler.ServeHTTP(w, request)
+	return w.deadlines
+}
+
+type deadlineWriter struct {
+	http.ResponseWriter
+	deadlines []time.Time
+}
+
+func (w *deadlineWriter) SetReadDeadline(at time.Time) error {
+	w.deadlines = append(w.deadlines, at)
+	return nil
+}
+
+// What clients ask for does not fill the memory with issued tokens.
+func TestIssuedTokensAreBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	token := r.token(t, nil)
+	long := func(i int) string { return fmt.Sprintf("repository:team-a/%s%03d:pull", strings.Repeat("a", 200), i) }
+	ask := func(scope string) *exchange.Event {
+		t.Helper()
+		if a := r.do(t, get(token, scope)); a.status != http.StatusOK {
+			t.Fatalf("status %d", a.status)
+		}
+		events := r.recorded()
+		return events[len(events)-1]
+	}
+	if ask(long(1) + " " + long(2)); !ask(long(1) + " " + long(2)).Reused {
+		t.Error("two long names are not remembered")
+	}
+	if ask(long(1) + " " + long(2) + " " + long(3)); ask(long(1) + " " + long(2) + " " + long(3)).Reused {
+		t.Error("more than two long names are remembered")
+	}
+}
+
+// However much a client asks for, an event is not many times as long as the request.
+func TestEventsAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	var scopes []string
+	for i := range 60 {
+		scopes = append(scopes, fmt.Sprintf("repository:other/app%d:pull", i))
+	}
+	r.do(t, get(r.token(t, nil), strings.Join(scopes, " ")))
+	if e := r.lastEvent(t, 1); len(e.Requested) != 60 || len(e.Scopes) != 8 || e.Result != exchange.ResultNone {
+		t.Errorf("%s, %d scopes requested, %d of them told about", e.Result, len(e.Requested), len(e.Scopes))
+	}
+	limited := newRig(t, func(c *rigConfig) { c.limits = limiterFunc(func(string) time.Duration { return time.Minute }) })
+	limited.do(t, get(limited.token(t, nil), strings.Join(scopes, " ")))
+	if e := limited.lastEvent(t, 1); e.Status != http.StatusTooManyRequests || len(e.Requested) != 8 {
+		t.Errorf("status %d, %d scopes", e.Status, len(e.Requested))
+	}
+}
