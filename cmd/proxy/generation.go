@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -177,7 +176,7 @@ func (s *service) assemble(p parts, before *generation) (*generation, error) {
 	}
 	g.replaced = previous.stillPublished(p.keys, time.Now())
 
-	var nodeCAs func(cluster string) *x509.CertPool
+	var nodeCAs func(cluster string) *exchange.NodeCAs
 	if p.tls != nil {
 		nodeCAs = p.tls.nodeCAs
 	}

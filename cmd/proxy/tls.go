@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -31,7 +32,7 @@ type serverTLS struct {
 // tlsFiles is what the files said last. It never changes.
 type tlsFiles struct {
 	server *tls.Config
-	nodes  map[string]*x509.CertPool // by cluster
+	nodes  map[string]*exchange.NodeCAs // by cluster
 	ends   tlsEnds
 }
 
@@ -124,7 +125,7 @@ func tlsSettingsOf(cfg *Config) tlsSettings {
 
 // nodeCAs returns the CAs that sign the client certificates of a cluster's
 // kubelets; nil: no certificate proves anything there.
-func (s *serverTLS) nodeCAs(cluster string) *x509.CertPool { return s.current.Load().nodes[cluster] }
+func (s *serverTLS) nodeCAs(cluster string) *exchange.NodeCAs { return s.current.Load().nodes[cluster] }
 
 // expiries returns when the files that are in use end.
 func (s *serverTLS) expiries() tlsEnds { return s.current.Load().ends }
@@ -149,7 +150,7 @@ func (s *serverTLS) read() (*tlsFiles, error) {
 	if err := checkServerCertificate(pair.Leaf, s.now()); err != nil {
 		return nil, fmt.Errorf("server.tls.certFile: %s %w", files.CertFile, err)
 	}
-	nodes, err := s.nodePools(cas)
+	nodes, err := s.allNodeCAs(cas)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +174,9 @@ func (s *serverTLS) read() (*tlsFiles, error) {
 		config.ClientAuth = tls.RequestClientCert
 		config.ClientCAs = x509.NewCertPool() // named to clients, which choose by it what they present
 		for _, certs := range cas {
-			addAll(config.ClientCAs, certs)
+			for _, cert := range certs {
+				config.ClientCAs.AddCert(cert)
+			}
 		}
 	}
 	return &tlsFiles{server: config, nodes: nodes, ends: ends}, nil
@@ -205,12 +208,13 @@ func (s *serverTLS) readClientCAs() (map[string][]*x509.Certificate, error) {
 	return all, errors.Join(faults...)
 }
 
-// nodePools returns the CAs of each cluster whose callers are proven by
+// allNodeCAs returns the CAs of each cluster whose callers are proven by
 // certificate. No two may have one in common, not even as copies in two files:
 // a CA is known by its key, which is what its certificates are verified with.
-// Nor may one be above another's: what that signs leads to it as well.
-func (s *serverTLS) nodePools(cas map[string][]*x509.Certificate) (map[string]*x509.CertPool, error) {
-	pools := map[string]*x509.CertPool{}
+// Nor may one be above another's: what that signs leads to it as well. If it is
+// so by way of certificates that no file has, the proof finds it.
+func (s *serverTLS) allNodeCAs(cas map[string][]*x509.Certificate) (map[string]*exchange.NodeCAs, error) {
+	byCluster := map[string][]*x509.Certificate{}
 	for i := range s.cfg.Clusters {
 		file, used := s.cfg.certificateCAs(i)
 		if !used {
@@ -225,10 +229,13 @@ func (s *serverTLS) nodePools(cas map[string][]*x509.Certificate) (map[string]*x
 				return nil, fmt.Errorf(clusterCAField+": %s (%s) holds a CA that clusters[%d] has too, or that signed one of its; %s", i, file.name, file.field, other, ownCAs)
 			}
 		}
-		pools[s.cfg.Clusters[i].Name] = x509.NewCertPool()
-		addAll(pools[s.cfg.Clusters[i].Name], cas[file.field])
+		byCluster[s.cfg.Clusters[i].Name] = cas[file.field]
 	}
-	return pools, nil
+	all := map[string]*exchange.NodeCAs{}
+	for cluster := range byCluster {
+		all[cluster] = exchange.NewNodeCAs(cluster, byCluster)
+	}
+	return all, nil
 }
 
 // share reports whether a certificate of the others leads to one of the CAs.
@@ -239,12 +246,6 @@ func share(cas, others []*x509.Certificate) bool {
 				bytes.Equal(other.RawIssuer, ca.RawSubject) && other.CheckSignatureFrom(ca) == nil
 		})
 	})
-}
-
-func addAll(pool *x509.CertPool, certs []*x509.Certificate) {
-	for _, cert := range certs {
-		pool.AddCert(cert)
-	}
 }
 
 // parseClientCAs takes all or nothing: x509.CertPool skips what it cannot

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -20,6 +21,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/oidc"
 )
 
 // authority signs the certificates of a test.
@@ -159,12 +163,24 @@ func newTLSRig(t *testing.T, clientCA string) *tlsRig {
 
 // knows judges a certificate by the CAs that a cluster has now.
 func (rig *tlsRig) knows(cluster string, leaf *x509.Certificate) bool {
-	pool := rig.tls.nodeCAs(cluster)
-	if pool == nil {
-		return false
+	return rig.judge(cluster, leaf) == ""
+}
+
+// judge says why what is presented, leaf first, does not prove a node.
+func (rig *tlsRig) judge(cluster string, presented ...*x509.Certificate) exchange.ProofReason {
+	admission, err := exchange.NewAdmission(exchange.AdmissionConfig{Nodes: map[string]exchange.NodeChecks{cluster: {Proof: exchange.ProofConfig{
+		Mode: exchange.ProofAudit, Methods: []exchange.ProofMethod{exchange.ProofCertificate},
+		CAs: func() *exchange.NodeCAs { return rig.tls.nodeCAs(cluster) },
+	}}}})
+	if err != nil {
+		return exchange.ProofReason(err.Error())
 	}
-	_, err := leaf.Verify(x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-	return err == nil
+	node := oidc.ObjectRef{Name: strings.TrimPrefix(presented[0].Subject.CommonName, "system:node:"), UID: "uid"}
+	var event exchange.Event
+	if _, err := admission.Admit(context.Background(), oidc.Identity{Cluster: cluster, Node: node}, exchange.Caller{Certificates: presented}, &event); err != nil {
+		return exchange.ProofReason(err.Error())
+	}
+	return event.Proof.Reason
 }
 
 // install puts a new certificate and key in place.
@@ -458,6 +474,30 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 	if err := reload(second.pem() + second.pem()); err != nil {
 		t.Errorf("one file that names a CA twice: %v", err)
 	}
+	// The first is above the third by way of one that no file has: only who
+	// presents that shows it.
+	between, third := newAuthority(t, "between"), newAuthority(t, "third CA")
+	between.cert = first.above(t, between)
+	third.cert = between.above(t, third)
+	if err := reload(third.pem()); err != nil {
+		t.Fatal(err)
+	}
+	node := third.client(t, "system:node:a").Leaf
+	if got := rig.judge("prod", node, third.cert, between.cert); got != exchange.ProofCertificateOtherCluster {
+		t.Errorf("a node of the second cluster is judged in the first: %q", got)
+	}
+	if got := rig.judge("second", node, third.cert, between.cert); got != "" {
+		t.Errorf("and in its own: %q", got)
+	}
+}
+
+// above signs the key of another CA.
+func (a authority) above(t *testing.T, other authority) *x509.Certificate {
+	t.Helper()
+	return sign(t, &x509.Certificate{
+		Subject: other.cert.Subject, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, SerialNumber: big.NewInt(4),
+	}, a.cert, &other.key.PublicKey, a.key)
 }
 
 // A session that is resumed and a connection that stays open must not outlive

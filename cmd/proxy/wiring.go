@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -88,9 +87,9 @@ func newVerifier(cfg *Config, logger *slog.Logger) (*oidc.Verifier, error) {
 
 // nodeChecks returns what is asked of the nodes of each cluster. cas is where
 // the CAs of their kubelets are kept; nil: no certificate proves anything.
-func nodeChecks(cfg *Config, cas func(cluster string) *x509.CertPool) (map[string]exchange.NodeChecks, error) {
+func nodeChecks(cfg *Config, cas func(cluster string) *exchange.NodeCAs) (map[string]exchange.NodeChecks, error) {
 	if cas == nil {
-		cas = func(string) *x509.CertPool { return nil }
+		cas = func(string) *exchange.NodeCAs { return nil }
 	}
 	all := map[string]exchange.NodeChecks{}
 	for i := range cfg.Clusters {
@@ -100,7 +99,7 @@ func nodeChecks(cfg *Config, cas func(cluster string) *x509.CertPool) (map[strin
 			Required: c.Node.Claim == nodeClaimRequired && c.Node.Fallback == nodeFallbackAPI,
 			Proof: exchange.ProofConfig{
 				Mode: exchange.ProofMode(c.Node.Proof.Mode),
-				CAs:  func() *x509.CertPool { return cas(c.Name) },
+				CAs:  func() *exchange.NodeCAs { return cas(c.Name) },
 			},
 		}
 		for _, method := range cfg.proofMethods(c) {

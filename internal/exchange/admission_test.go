@@ -294,7 +294,7 @@ func TestReuseIsJudgedAfresh(t *testing.T) {
 	changing := &changingObjects{current: known}
 	r := newRig(t, func(c *rigConfig) {
 		c.objects = changing
-		c.nodes = proving(exchange.ProofEnforce, always(ca.pool()), exchange.ProofCertificate, exchange.ProofAddress)
+		c.nodes = proving(exchange.ProofEnforce, always(ca.cas()), exchange.ProofCertificate, exchange.ProofAddress)
 	})
 	token := r.token(t, nil)
 	right := exchange.Caller{Certificates: presented(ca.sign(t))}
@@ -379,7 +379,7 @@ func TestSubjectHoldsTheFacts(t *testing.T) {
 // nobody can pass.
 func TestFaultyNodeChecks(t *testing.T) {
 	t.Parallel()
-	pool := always(newCA(t).pool())
+	pool := always(newCA(t).cas())
 	some := selector(t, "pool=a")["prod"].Selector
 	for want, checks := range map[string]exchange.NodeChecks{
 		`unknown mode of proof "enforced"`:            {Proof: exchange.ProofConfig{Mode: "enforced", Methods: []exchange.ProofMethod{exchange.ProofAddress}}},

@@ -10,6 +10,8 @@ import (
 	"math/big"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/exchange"
 )
 
 // holder has a certificate and its key. One whose certificate is a CA's signs
@@ -43,6 +45,14 @@ func (h holder) sign(t testing.TB, changes ...func(*x509.Certificate)) holder {
 
 func certify(t testing.TB, parent *holder, changes ...func(*x509.Certificate)) holder {
 	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	return certifyKey(t, parent, key, changes...)
+}
+
+// certifyKey is for a key that has a certificate already.
+func certifyKey(t testing.TB, parent *holder, key *ecdsa.PrivateKey, changes ...func(*x509.Certificate)) holder {
+	t.Helper()
 	template := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "system:node:node1", Organization: []string{"system:nodes"}},
 		NotBefore:   made.Add(-5 * time.Minute),
@@ -53,11 +63,10 @@ func certify(t testing.TB, parent *holder, changes ...func(*x509.Certificate)) h
 	for _, change := range changes {
 		change(template)
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
 	if parent == nil {
 		parent = &holder{template, key}
 	}
+	var err error
 	template.SerialNumber, err = rand.Int(rand.Reader, big.NewInt(1<<62))
 	must(t, err)
 	der, err := x509.CreateCertificate(rand.Reader, template, parent.certificate, key.Public(), parent.key)
@@ -67,10 +76,9 @@ func certify(t testing.TB, parent *holder, changes ...func(*x509.Certificate)) h
 	return holder{certificate, key}
 }
 
-func (h holder) pool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(h.certificate)
-	return pool
+// cas returns the CAs of a cluster that is the only one.
+func (h holder) cas() *exchange.NodeCAs {
+	return exchange.NewNodeCAs("prod", map[string][]*x509.Certificate{"prod": {h.certificate}})
 }
 
 func (h holder) tls() tls.Certificate {

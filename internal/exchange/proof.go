@@ -27,18 +27,19 @@ type ProofReason string
 // The reasons. The set is closed: it is a metric label. When both methods
 // failed, a certificate that was presented counts for more than the address.
 const (
-	ProofNoNode                 ProofReason = "no_node" // the identity names none for sure
-	ProofCertificateMissing     ProofReason = "certificate_missing"
-	ProofCertificateNotNode     ProofReason = "certificate_not_a_node"
-	ProofCertificateNotYetValid ProofReason = "certificate_not_yet_valid"
-	ProofCertificateExpired     ProofReason = "certificate_expired"
-	ProofCertificateCAUnknown   ProofReason = "certificate_ca_unknown" // none is known to us
-	ProofCertificateUntrusted   ProofReason = "certificate_untrusted"
-	ProofCertificateOtherNode   ProofReason = "certificate_other_node" // proven: the token is with another node
-	ProofNodeUnknown            ProofReason = "node_unknown"           // its addresses are not known
-	ProofAddressUnknown         ProofReason = "address_unknown"
-	ProofAddressOfProxy         ProofReason = "address_of_proxy"
-	ProofAddressOther           ProofReason = "address_other"
+	ProofNoNode                  ProofReason = "no_node" // the identity names none for sure
+	ProofCertificateMissing      ProofReason = "certificate_missing"
+	ProofCertificateNotNode      ProofReason = "certificate_not_a_node"
+	ProofCertificateNotYetValid  ProofReason = "certificate_not_yet_valid"
+	ProofCertificateExpired      ProofReason = "certificate_expired"
+	ProofCertificateCAUnknown    ProofReason = "certificate_ca_unknown" // none is known to us
+	ProofCertificateUntrusted    ProofReason = "certificate_untrusted"
+	ProofCertificateOtherCluster ProofReason = "certificate_other_cluster" // of a CA between that another cluster has
+	ProofCertificateOtherNode    ProofReason = "certificate_other_node"    // proven: the token is with another node
+	ProofNodeUnknown             ProofReason = "node_unknown"              // its addresses are not known
+	ProofAddressUnknown          ProofReason = "address_unknown"
+	ProofAddressOfProxy          ProofReason = "address_of_proxy"
+	ProofAddressOther            ProofReason = "address_other"
 )
 
 // unproven says why one method does not suffice. The zero unproven says that it
@@ -85,7 +86,7 @@ func (a *Admission) prove(config ProofConfig, id *oidc.Identity, node *Node, cal
 // certificate judges what was presented, from cheap to dear. The certificate
 // names a node by its name alone: that the Node of this name still has the
 // token's UID is for Objects to say.
-func (a *Admission) certificate(clusterCAs func() *x509.CertPool, id *oidc.Identity, presented []*x509.Certificate) unproven {
+func (a *Admission) certificate(clusterCAs func() *NodeCAs, id *oidc.Identity, presented []*x509.Certificate) unproven {
 	if len(presented) == 0 {
 		return unproven{ProofCertificateMissing, "it presented no client certificate",
 			"set client in containerd's hosts.toml for the registry to the kubelet's, such as /var/lib/kubelet/pki/kubelet-client-current.pem"}
@@ -105,10 +106,16 @@ func (a *Admission) certificate(clusterCAs func() *x509.CertPool, id *oidc.Ident
 		return unproven{ProofCertificateExpired, "its client certificate has expired", "see why the kubelet did not renew it, and that the runtime reads the new one"}
 	}
 	cas := clusterCAs()
-	if cas == nil { // x509 would take the system's
+	if cas == nil {
 		return unproven{ProofCertificateCAUnknown, "the CAs of cluster " + quote(id.Cluster) + " are not known now", "see the log of this service"}
 	}
-	if !a.chains.lead(presented, id.Cluster, cas, now) {
+	other, ok := a.chains.lead(presented, id.Cluster, cas, now)
+	switch {
+	case other != "":
+		return unproven{ProofCertificateOtherCluster, "its client certificate is that of a node of cluster " + quote(other) +
+			", whose CA was signed by way of one of cluster " + quote(id.Cluster),
+			"a token counts only in its own cluster; name the CAs there that sign kubelets' client certificates, not what is above them"}
+	case !ok:
 		return unproven{ProofCertificateUntrusted, "its client certificate does not lead to a CA of cluster " + quote(id.Cluster),
 			"it must come from the cluster of the token, and the CAs that are configured here must be the ones that sign kubelets' client certificates"}
 	}
@@ -162,12 +169,12 @@ type chains struct {
 }
 
 // chainKey holds all that the outcome depends on, save the clock. CAs that were
-// read again are another pool, whose address is not used twice while the key
-// holds it.
+// read again have another address, which is not used twice while the key holds
+// it.
 type chainKey struct {
 	presented [sha256.Size]byte
 	cluster   string
-	cas       *x509.CertPool
+	cas       *NodeCAs
 }
 
 // validity is the time in which every certificate of a chain is valid.
@@ -182,10 +189,13 @@ func newChains() (*chains, error) {
 }
 
 // lead reports whether the first certificate leads to one of the CAs, by way of
-// the others, and is for client authentication.
-func (c *chains) lead(presented []*x509.Certificate, cluster string, cas *x509.CertPool, now time.Time) bool {
+// the others, and is for client authentication. If a CA of another cluster is
+// on the way, it does not, and that cluster is returned: two clusters' CAs can
+// have one above both, with certificates between that no file has, and only who
+// presents them shows them.
+func (c *chains) lead(presented []*x509.Certificate, cluster string, cas *NodeCAs, now time.Time) (other string, ok bool) {
 	if len(presented) > maxPresented {
-		return false
+		return "", false
 	}
 	var hashes [maxPresented * sha256.Size]byte // each of fixed length, so that no two lists are the same
 	all := hashes[:0]
@@ -195,20 +205,23 @@ func (c *chains) lead(presented []*x509.Certificate, cluster string, cas *x509.C
 	}
 	key := chainKey{sha256.Sum256(all), cluster, cas}
 	if v, ok := c.good.Get(key); ok && !now.Before(v.from) && !now.After(v.until) {
-		return true
+		return "", true
 	}
 	intermediates := x509.NewCertPool()
 	for _, certificate := range presented[1:] {
 		intermediates.AddCert(certificate)
 	}
 	found, err := presented[0].Verify(x509.VerifyOptions{
-		Roots:         cas,
+		Roots:         cas.own,
 		Intermediates: intermediates,
 		CurrentTime:   now,
 		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 	if err != nil {
-		return false
+		return "", false
+	}
+	if other, found := cas.other(found); found {
+		return other, false
 	}
 	v := validity{from: presented[0].NotBefore, until: presented[0].NotAfter}
 	for _, certificate := range found[0] {
@@ -220,5 +233,5 @@ func (c *chains) lead(presented []*x509.Certificate, cluster string, cas *x509.C
 		}
 	}
 	c.good.Add(key, v)
-	return true
+	return "", true
 }

@@ -2,7 +2,6 @@ package exchange_test
 
 import (
 	"context"
-	"crypto/x509"
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/exchange"
@@ -19,17 +18,17 @@ func BenchmarkProof(b *testing.B) {
 	intermediate := ca.sign(b, authority("intermediate"))
 	from := caller("192.0.2.7")
 	from.Certificates = presented(intermediate.sign(b), intermediate)
-	pool := ca.pool()
+	cas := ca.cas()
 	for _, bench := range []struct {
 		name   string
 		mode   exchange.ProofMode
 		method exchange.ProofMethod
-		cas    func() *x509.CertPool
+		cas    func() *exchange.NodeCAs
 	}{
 		{"off", exchange.ProofOff, exchange.ProofAddress, nil},
 		{"address", exchange.ProofEnforce, exchange.ProofAddress, nil},
-		{"known", exchange.ProofEnforce, exchange.ProofCertificate, always(pool)},
-		{"verified", exchange.ProofEnforce, exchange.ProofCertificate, pool.Clone},
+		{"known", exchange.ProofEnforce, exchange.ProofCertificate, always(cas)},
+		{"verified", exchange.ProofEnforce, exchange.ProofCertificate, ca.cas},
 	} {
 		b.Run("proof="+bench.name, func(b *testing.B) {
 			r := newRig(b, nil)

@@ -20,11 +20,13 @@ import (
 const pullWeb = "repository:team-a/web:pull"
 
 // proving makes cluster prod ask for proof.
-func proving(mode exchange.ProofMode, cas func() *x509.CertPool, methods ...exchange.ProofMethod) map[string]exchange.NodeChecks {
+func proving(mode exchange.ProofMode, cas func() *exchange.NodeCAs, methods ...exchange.ProofMethod) map[string]exchange.NodeChecks {
 	return map[string]exchange.NodeChecks{"prod": {Proof: exchange.ProofConfig{Mode: mode, Methods: methods, CAs: cas}}}
 }
 
-func always(pool *x509.CertPool) func() *x509.CertPool { return func() *x509.CertPool { return pool } }
+func always(cas *exchange.NodeCAs) func() *exchange.NodeCAs {
+	return func() *exchange.NodeCAs { return cas }
+}
 
 // node1At answers that the Node of the test's tokens has these addresses.
 func node1At(addresses ...string) objects {
@@ -125,7 +127,7 @@ func TestProofByCertificate(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, func(c *rigConfig) {
-				c.nodes = proving(exchange.ProofEnforce, always(ca.pool()), exchange.ProofCertificate)
+				c.nodes = proving(exchange.ProofEnforce, always(ca.cas()), exchange.ProofCertificate)
 			})
 			for n := range 2 { // the second time, what was remembered counts
 				a := r.do(t, from(exchange.Caller{Certificates: test.presented}, post(r.token(t, nil), pullWeb)))
@@ -159,19 +161,19 @@ func TestProofEndsWithTheCertificates(t *testing.T) {
 	late := ca.sign(t, authority("late"), during(5*time.Minute, time.Hour))
 	for name, test := range map[string]struct {
 		presented      []*x509.Certificate
-		pool           *x509.CertPool
+		cas            *exchange.NodeCAs
 		begins, ends   time.Duration // relative to the start; whole seconds, inclusive
 		before, beyond exchange.ProofReason
 	}{
-		"leaf":                    {presented(ca.sign(t, during(time.Minute, 10*time.Minute))), ca.pool(), time.Minute, 10 * time.Minute, exchange.ProofCertificateNotYetValid, exchange.ProofCertificateExpired},
-		"intermediate ends first": {presented(intermediate.sign(t, during(time.Minute, time.Hour)), intermediate), ca.pool(), time.Minute, 20 * time.Minute, exchange.ProofCertificateNotYetValid, exchange.ProofCertificateUntrusted},
-		"intermediate comes last": {presented(late.sign(t, during(0, 10*time.Minute)), late), ca.pool(), 5 * time.Minute, 10 * time.Minute, exchange.ProofCertificateUntrusted, exchange.ProofCertificateExpired},
-		"CA ends first":           {presented(intermediate.sign(t, during(time.Minute, time.Hour))), intermediate.pool(), time.Minute, 20 * time.Minute, exchange.ProofCertificateNotYetValid, exchange.ProofCertificateUntrusted},
+		"leaf":                    {presented(ca.sign(t, during(time.Minute, 10*time.Minute))), ca.cas(), time.Minute, 10 * time.Minute, exchange.ProofCertificateNotYetValid, exchange.ProofCertificateExpired},
+		"intermediate ends first": {presented(intermediate.sign(t, during(time.Minute, time.Hour)), intermediate), ca.cas(), time.Minute, 20 * time.Minute, exchange.ProofCertificateNotYetValid, exchange.ProofCertificateUntrusted},
+		"intermediate comes last": {presented(late.sign(t, during(0, 10*time.Minute)), late), ca.cas(), 5 * time.Minute, 10 * time.Minute, exchange.ProofCertificateUntrusted, exchange.ProofCertificateExpired},
+		"CA ends first":           {presented(intermediate.sign(t, during(time.Minute, time.Hour))), intermediate.cas(), time.Minute, 20 * time.Minute, exchange.ProofCertificateNotYetValid, exchange.ProofCertificateUntrusted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, func(c *rigConfig) {
-				c.nodes = proving(exchange.ProofEnforce, always(test.pool), exchange.ProofCertificate)
+				c.nodes = proving(exchange.ProofEnforce, always(test.cas), exchange.ProofCertificate)
 			})
 			token := r.token(t, nil)
 			ask := func(at time.Duration) (answer, *exchange.Event) {
@@ -204,24 +206,24 @@ func TestProofEndsWithTheCertificates(t *testing.T) {
 func TestProofFollowsTheCAs(t *testing.T) {
 	t.Parallel()
 	ca, next := newCA(t), newCA(t)
-	var pool *x509.CertPool // none is known at first
+	var cas *exchange.NodeCAs // none is known at first
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, func() *x509.CertPool { return pool }, exchange.ProofCertificate)
+		c.nodes = proving(exchange.ProofEnforce, func() *exchange.NodeCAs { return cas }, exchange.ProofCertificate)
 	})
 	for i, step := range []struct {
-		pool *x509.CertPool
+		cas  *exchange.NodeCAs
 		by   holder
 		want exchange.ProofReason
 	}{
 		{nil, ca, exchange.ProofCertificateCAUnknown},
-		{x509.NewCertPool(), ca, exchange.ProofCertificateUntrusted},
-		{ca.pool(), ca, ""},
-		{next.pool(), ca, exchange.ProofCertificateUntrusted},
-		{next.pool(), next, ""},
-		{ca.pool(), ca, ""},
+		{exchange.NewNodeCAs("prod", nil), ca, exchange.ProofCertificateUntrusted},
+		{ca.cas(), ca, ""},
+		{next.cas(), ca, exchange.ProofCertificateUntrusted},
+		{next.cas(), next, ""},
+		{ca.cas(), ca, ""},
 		{nil, ca, exchange.ProofCertificateCAUnknown},
 	} {
-		pool = step.pool
+		cas = step.cas
 		a := r.do(t, from(exchange.Caller{Certificates: presented(step.by.sign(t))}, post(r.token(t, nil), pullWeb)))
 		if e := r.lastEvent(t, i+1); step.want == "" {
 			mustPass(t, a, e, exchange.ProofCertificate)
@@ -238,16 +240,16 @@ func TestRememberedChainIsOfItsCAs(t *testing.T) {
 	ca, next := newCA(t), newCA(t)
 	intermediate := ca.sign(t, authority("intermediate"))
 	leaf := intermediate.sign(t)
-	pool := ca.pool()
+	cas := ca.cas()
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, func() *x509.CertPool { return pool }, exchange.ProofCertificate)
+		c.nodes = proving(exchange.ProofEnforce, func() *exchange.NodeCAs { return cas }, exchange.ProofCertificate)
 	})
 	ask := func(certificates ...holder) answer {
 		return r.do(t, from(exchange.Caller{Certificates: presented(certificates...)}, post(r.token(t, nil), pullWeb)))
 	}
 	mustPass(t, ask(leaf, intermediate), r.lastEvent(t, 1), exchange.ProofCertificate)
 	mustRefuse(t, ask(leaf), r.lastEvent(t, 2), exchange.ProofCertificateUntrusted)
-	pool = next.pool()
+	cas = next.cas()
 	mustRefuse(t, ask(leaf, intermediate), r.lastEvent(t, 3), exchange.ProofCertificateUntrusted)
 }
 
@@ -259,7 +261,7 @@ func TestChainIsVerifiedOnce(t *testing.T) {
 	ca := newCA(t)
 	leaf := ca.sign(t).certificate
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, always(ca.pool()), exchange.ProofCertificate)
+		c.nodes = proving(exchange.ProofEnforce, always(ca.cas()), exchange.ProofCertificate)
 	})
 	ask := func() answer {
 		return r.do(t, from(exchange.Caller{Certificates: []*x509.Certificate{leaf}}, post(r.token(t, nil), pullWeb)))
@@ -278,8 +280,8 @@ func TestProofIsPerCluster(t *testing.T) {
 	t.Parallel()
 	ca, foreign := newCA(t), newCA(t)
 	a, err := exchange.NewAdmission(exchange.AdmissionConfig{Now: func() time.Time { return made }, Nodes: map[string]exchange.NodeChecks{
-		"prod": proving(exchange.ProofEnforce, always(ca.pool()), exchange.ProofCertificate)["prod"],
-		"test": proving(exchange.ProofEnforce, always(foreign.pool()), exchange.ProofCertificate)["prod"],
+		"prod": proving(exchange.ProofEnforce, always(ca.cas()), exchange.ProofCertificate)["prod"],
+		"test": proving(exchange.ProofEnforce, always(foreign.cas()), exchange.ProofCertificate)["prod"],
 	}})
 	must(t, err)
 	for cluster, own := range map[string]holder{"prod": ca, "test": foreign} {
@@ -293,13 +295,66 @@ func TestProofIsPerCluster(t *testing.T) {
 	}
 }
 
+// One CA can be above those of two clusters, by way of certificates that are in
+// neither file and that nodes present.
+func TestProofWithOneCAAboveTwoClusters(t *testing.T) {
+	t.Parallel()
+	root := newCA(t)
+	between := root.sign(t, authority("between"))
+	below := between.sign(t, authority("below"))
+	other := root.sign(t, authority("other"))
+	ended := certify(t, nil, authority("below"), during(-time.Hour, -time.Minute))
+	renewed := certifyKey(t, &between, ended.key, authority("below"))
+	for _, test := range []struct {
+		name      string
+		test      holder // whose CA the cluster test has; prod has the root
+		cluster   string // of the token
+		presented []*x509.Certificate
+		want      exchange.ProofReason // empty: passes
+	}{
+		{"a node of the cluster below", below, "prod", presented(below.sign(t), below, between), exchange.ProofCertificateOtherCluster},
+		{"which is another one by name", below, "prod", presented(below.sign(t, named("system:node:node2")), below, between), exchange.ProofCertificateOtherCluster},
+		{"what is above it, in its file", between, "prod", presented(below.sign(t), below, between), exchange.ProofCertificateOtherCluster},
+		{"a CA that has ended in its file", ended, "prod", presented(renewed.sign(t), renewed, between), exchange.ProofCertificateOtherCluster},
+		{"without what is between", below, "prod", presented(below.sign(t)), exchange.ProofCertificateUntrusted},
+		{"a node of the cluster above", below, "prod", presented(root.sign(t)), ""},
+		{"by way of another CA", below, "prod", presented(other.sign(t), other), ""},
+		{"by way of one that is not the other's", below, "prod", presented(between.sign(t), between), ""},
+
+		{"the cluster's own node", below, "test", presented(below.sign(t)), ""},
+		{"with all that is between", below, "test", presented(below.sign(t), below, between), ""},
+		{"a node of the cluster above, there", below, "test", presented(root.sign(t)), exchange.ProofCertificateUntrusted},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			all := map[string][]*x509.Certificate{"prod": {root.certificate}, "test": {test.test.certificate}}
+			nodes := map[string]exchange.NodeChecks{}
+			for cluster := range all {
+				nodes[cluster] = proving(exchange.ProofEnforce, always(exchange.NewNodeCAs(cluster, all)), exchange.ProofCertificate)["prod"]
+			}
+			a, err := exchange.NewAdmission(exchange.AdmissionConfig{Now: func() time.Time { return made }, Nodes: nodes})
+			must(t, err)
+			for range 2 { // the second time, what was remembered counts
+				var e exchange.Event
+				_, err = a.Admit(t.Context(), identityOn(test.cluster, "node1"), exchange.Caller{Certificates: test.presented}, &e)
+				if (err == nil) != (test.want == "") || e.Proof.Passed != (test.want == "") || e.Proof.Reason != test.want {
+					t.Fatalf("error %v, proof %+v", err, e.Proof)
+				}
+				if test.want == exchange.ProofCertificateOtherCluster && !strings.Contains(err.Error(), `that of a node of cluster "test"`) {
+					t.Errorf("error %v", err)
+				}
+			}
+		})
+	}
+}
+
 // Over real TLS: a connection that is kept alive, or resumed with a ticket,
 // brings the certificate along, and brings no proof after its end.
 func TestProofOverKeptAndResumedConnections(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, always(ca.pool()), exchange.ProofCertificate)
+		c.nodes = proving(exchange.ProofEnforce, always(ca.cas()), exchange.ProofCertificate)
 	})
 	resumed := false
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
@@ -433,7 +488,7 @@ func TestProofModesAndMethods(t *testing.T) {
 				t.Parallel()
 				r := newRig(t, func(c *rigConfig) {
 					c.objects = node1At("192.0.2.7")
-					c.nodes = proving(mode, always(ca.pool()), test.methods...)
+					c.nodes = proving(mode, always(ca.cas()), test.methods...)
 				})
 				a := r.do(t, from(test.caller, post(r.token(t, nil), pullWeb)))
 				e := r.lastEvent(t, 1)
@@ -476,7 +531,7 @@ func TestProofNeedsANode(t *testing.T) {
 				t.Parallel()
 				r := newRig(t, func(c *rigConfig) {
 					c.nodeOptional = true
-					c.nodes = proving(mode, always(ca.pool()), exchange.ProofCertificate)
+					c.nodes = proving(mode, always(ca.cas()), exchange.ProofCertificate)
 				})
 				a := r.do(t, from(exchange.Caller{Certificates: presented(ca.sign(t))}, post(r.token(t, onNode(node)), pullWeb)))
 				e := r.lastEvent(t, 1)
@@ -496,7 +551,7 @@ func TestProofNeedsANode(t *testing.T) {
 func TestAnonymousProvesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, always(newCA(t).pool()), exchange.ProofCertificate)
+		c.nodes = proving(exchange.ProofEnforce, always(newCA(t).cas()), exchange.ProofCertificate)
 	})
 	a := r.do(t, get("", "repository:public/base:pull"))
 	if e := r.lastEvent(t, 1); a.status != http.StatusOK || len(a.access) != 1 || e.Proof != nil {
@@ -509,7 +564,7 @@ func TestAnonymousProvesNothing(t *testing.T) {
 func TestProofComesBeforePolicy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, always(newCA(t).pool()), exchange.ProofCertificate)
+		c.nodes = proving(exchange.ProofEnforce, always(newCA(t).cas()), exchange.ProofCertificate)
 	})
 	token, denied := r.token(t, nil), r.token(t, inNamespace("team-bad"))
 	first := r.do(t, post(token, pullWeb))

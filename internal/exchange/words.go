@@ -30,7 +30,7 @@ func Reasons() []string {
 func ProofReasons() []ProofReason {
 	return []ProofReason{
 		ProofNoNode, ProofCertificateMissing, ProofCertificateNotNode, ProofCertificateNotYetValid, ProofCertificateExpired,
-		ProofCertificateCAUnknown, ProofCertificateUntrusted, ProofCertificateOtherNode,
+		ProofCertificateCAUnknown, ProofCertificateUntrusted, ProofCertificateOtherCluster, ProofCertificateOtherNode,
 		ProofNodeUnknown, ProofAddressUnknown, ProofAddressOfProxy, ProofAddressOther,
 	}
 }
