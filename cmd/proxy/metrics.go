@@ -97,12 +97,23 @@ func (m *metrics) use(s sources) {
 	if before != nil {
 		m.forget(before.known)
 	}
-	// 0 is a statement too: nobody is left, nobody was refused.
+	// 0 is a statement too: nobody is left, nobody was refused, nothing failed. And a
+	// rate does not see the first of what begins with it.
 	for _, cluster := range s.clusters {
 		m.counters[legacyTokens].WithLabelValues(cluster)
 	}
 	for _, limit := range limitLabel.values {
 		m.counters[limited].WithLabelValues(limit)
+	}
+	for _, name := range s.files {
+		m.counters[reloads].WithLabelValues(name, resultFailure)
+	}
+	if s.redis != nil {
+		for _, operation := range state.Operations() {
+			for _, result := range outcomeLabel.values {
+				m.histograms[redisDuration].WithLabelValues(string(operation), result)
+			}
+		}
 	}
 }
 

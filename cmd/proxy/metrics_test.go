@@ -257,6 +257,12 @@ func TestMetricsShowSharedState(t *testing.T) {
 	expectMetrics(t, m, `
 pullpass_redis_call_duration_seconds_count{operation="own",result="failure"} 1
 pullpass_redis_call_duration_seconds_count{operation="own",result="success"} 1
+pullpass_redis_call_duration_seconds_count{operation="read_revocations",result="failure"} 0
+pullpass_redis_call_duration_seconds_count{operation="read_revocations",result="success"} 0
+pullpass_redis_call_duration_seconds_count{operation="take",result="failure"} 0
+pullpass_redis_call_duration_seconds_count{operation="take",result="success"} 0
+pullpass_redis_call_duration_seconds_count{operation="write_revocations",result="failure"} 0
+pullpass_redis_call_duration_seconds_count{operation="write_revocations",result="success"} 0
 pullpass_redis_failures_total 3
 pullpass_redis_healthy 1
 pullpass_revocations 4
@@ -288,7 +294,7 @@ pullpass_requests_waiting 2
 
 func TestMetricsCountReloadsAndLostEvents(t *testing.T) {
 	t.Parallel()
-	m := testMetrics(sources{audit: func() auditStatus { return auditStatus{Failures: 5, Waiting: 6} }, files: []string{"policy", "tls"}})
+	m := testMetrics(sources{audit: func() auditStatus { return auditStatus{Failures: 5, Waiting: 6} }, files: []string{"config", "policy", "tls"}})
 	m.reloaded("gone", nil)
 	m.reloaded("policy", nil)
 	m.reloaded("policy", errors.New("bad"))
@@ -297,6 +303,7 @@ func TestMetricsCountReloadsAndLostEvents(t *testing.T) {
 pullpass_audit_failures_total 5
 pullpass_audit_waiting_events 6
 pullpass_build_info{version="v1.2.3"} 1
+pullpass_reloads_total{name="config",result="failure"} 0
 pullpass_reloads_total{name="policy",result="failure"} 1
 pullpass_reloads_total{name="policy",result="success"} 1
 pullpass_reloads_total{name="tls",result="failure"} 1
@@ -340,6 +347,7 @@ pullpass_exchanges_total{cluster="a",grant_type="basic",reason="",result="grante
 pullpass_exchanges_total{cluster="a",grant_type="basic",reason="",result="granted",service="unknown"} 1
 pullpass_legacy_tokens_total{cluster="a"} 0
 pullpass_legacy_tokens_total{cluster="c"} 0
+pullpass_reloads_total{name="a",result="failure"} 0
 pullpass_reloads_total{name="a",result="success"} 2
 `, shown, "pullpass_legacy_tokens_total", "pullpass_reloads_total")
 }

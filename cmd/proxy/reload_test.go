@@ -406,8 +406,9 @@ func TestServeReadsEverythingAtSIGHUP(t *testing.T) {
 		_, metrics := p.fetch(t, "http://"+p.admin+"/metrics")
 		for line := range strings.Lines(metrics) {
 			if rest, ok := strings.CutPrefix(line, `pullpass_reloads_total{name="`); ok {
-				name, count, _ := strings.Cut(rest, `",result="success"} `)
-				all[name] = count
+				if name, count, ok := strings.Cut(rest, `",result="success"} `); ok {
+					all[name] = count
+				}
 			}
 		}
 		return all
