@@ -9,17 +9,18 @@ import (
 	"github.com/pullpass/pullpass/e2e/programs"
 )
 
-// manual is docs/install.md, read and done step by step in a directory.
+// manual is a document, read and done step by step in a directory.
 type manual struct {
+	name      string
 	directory string
 	blocks    []string // with the language in the first line
 }
 
-func openManual(t testing.TB) *manual {
+func openManual(t testing.TB, name, directory string) *manual {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(programs.Checkout(t), "docs", "install.md"))
+	content, err := os.ReadFile(filepath.Join(programs.Checkout(t), "docs", name))
 	check(t, err)
-	m := &manual{directory: t.TempDir()}
+	m := &manual{name: name, directory: directory}
 	for i, part := range strings.Split(string(content), "```") {
 		if i%2 == 1 {
 			m.blocks = append(m.blocks, part)
@@ -38,7 +39,7 @@ func (m *manual) block(t testing.TB, language, text string) string {
 		}
 	}
 	if len(found) != 1 {
-		t.Fatalf("docs/install.md has %d blocks of %s with %q, want one", len(found), language, text)
+		t.Fatalf("docs/%s has %d blocks of %s with %q, want one", m.name, len(found), language, text)
 	}
 	return found[0]
 }

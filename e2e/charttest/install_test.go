@@ -44,7 +44,7 @@ type installation struct {
 // install does what docs/install.md says, and changes what is different here: the addresses of the API server, and who may push.
 func (s *site) install(t testing.TB) *installation {
 	t.Helper()
-	i := &installation{site: s, manual: openManual(t), ca: certs.NewCA(t, "registry-ca")}
+	i := &installation{site: s, manual: openManual(t, "install.md", t.TempDir()), ca: certs.NewCA(t, "registry-ca")}
 	check(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+registryName+"\n"), 0o644))
 	values := i.block(t, "yaml", "# values.yaml")
 	values = replace(t, values, "https://kubernetes.default.svc.cluster.local #", s.Issuer+" #")

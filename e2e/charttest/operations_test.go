@@ -11,6 +11,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/isolate"
+	"github.com/pullpass/pullpass/e2e/pullpass"
 )
 
 // The document's last step: a pod runs from a private image with nothing but its ServiceAccount.
@@ -159,7 +160,12 @@ func (i *installation) testNewKey(t *testing.T) {
 // testNewCA does what docs/keys.md says for keys from files. The registry has both CAs already.
 func (i *installation) testNewCA(t *testing.T) {
 	i.write(t, "roots.pem", i.read(t, "signing-ca.crt")+i.read(t, "next-ca.crt"))
-	i.upgrade(t, "--values=policy.yaml", "--set=config.registries[0].signing.caFile=roots.pem", `--set-file=files.roots\.pem=`+filepath.Join(i.directory, "roots.pem"))
+	values := i.read(t, "values.yaml")
+	i.write(t, "values.yaml", replace(t, values, "    issuer: "+pullpass.Issuer+"\n", "    issuer: "+pullpass.Issuer+"\n    signing: {caFile: roots.pem}\n"))
+	command, _, _ := strings.Cut(openManual(t, "keys.md", i.directory).block(t, "sh", "helm upgrade"), "\n")
+	command = replace(t, command, " deploy/helm/pullpass ", " "+chart(t)+" ")
+	i.run(t, "sh", "-euc", "cd "+i.directory+"\n"+command+` --values policy.yaml --set-file 'files.node-ca\.crt=node-ca.crt'`)
+	i.write(t, "values.yaml", values)
 	i.everywhere(t, "both CAs are published", func() bool { return strings.Count(i.certificates(t), "BEGIN CERTIFICATE") == 2 })
 	i.saw("helm upgrade: another CA", "published without a restart")
 	i.replaceKey(t, "next-ca")
