@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
@@ -310,10 +311,12 @@ func TestTelemetryRefusesBadVariables(t *testing.T) {
 		"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_HEADERS=secret":      "parse headers: missing '=",
 		"OTEL_TRACES_EXPORTER=otlp OTEL_RESOURCE_ATTRIBUTES=odd":           "missing value: [odd]",
 	} {
-		serve := exec.CommandContext(t.Context(), os.Args[0])
+		patience, cancel := context.WithTimeout(t.Context(), time.Minute) // it serves if it accepts the variable
+		serve := exec.CommandContext(patience, os.Args[0])
 		serve.Args = []string{"pullpass", "serve", "--config", filepath.Join(p.dir, "pullpass.yaml")}
 		serve.Env = strings.Fields(variable)
 		out, err := serve.CombinedOutput()
+		cancel()
 		if err == nil || serve.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), want) || strings.Contains(string(out), "secret") {
 			t.Errorf("%s: %v, want %s\n%s", variable, err, want, out)
 		}

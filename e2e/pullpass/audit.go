@@ -4,10 +4,15 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/pullpass/pullpass/e2e/programs"
 )
 
 // Event is one audit line, as far as the tests read it.
@@ -90,8 +95,10 @@ func (p *Proxy) NeverLog(token string) {
 	p.secrets[token] = true
 }
 
-func (p *Proxy) checkSecrets(t testing.TB) {
+// checkOutput holds all that was written to what every test demands.
+func (p *Proxy) checkOutput(t testing.TB) {
 	t.Helper()
+	p.Audit(t)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	written := p.process.Output() + p.audit.String()
@@ -103,14 +110,28 @@ func (p *Proxy) checkSecrets(t testing.TB) {
 	}
 }
 
+// auditSchema is docs/audit.schema.json.
+func auditSchema(t testing.TB) *jsonschema.Schema {
+	t.Helper()
+	compiler := jsonschema.NewCompiler()
+	compiler.AssertFormat()
+	schema, err := compiler.Compile(filepath.Join(programs.Checkout(t), "docs", "audit.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema
+}
+
 // audit keeps what Pullpass writes to standard output, for one writer and many readers.
 type audit struct {
+	schema *jsonschema.Schema
+
 	mu       sync.Mutex
 	text     []byte
 	parsed   int // bytes of text, up to the end of a line
 	events   []Event
 	byClient map[string]Event // the latest with this User-Agent
-	err      error            // of the first line that is no event
+	err      error            // of the first line that is no event, or not as the schema says
 }
 
 func (a *audit) Write(b []byte) (int, error) {
@@ -123,13 +144,24 @@ func (a *audit) Write(b []byte) (int, error) {
 			return len(b), nil
 		}
 		a.parsed += len(line) + 1
-		var event Event
-		if err := json.Unmarshal(line, &event); err != nil && a.err == nil {
+		event, err := a.parse(line)
+		if err != nil && a.err == nil {
 			a.err = fmt.Errorf("a line on standard output is not an audit event: %w: %s", err, line)
 		}
 		a.events = append(a.events, event)
 		a.byClient[event.Client] = event
 	}
+}
+
+func (a *audit) parse(line []byte) (event Event, err error) {
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(line))
+	if err != nil {
+		return event, err
+	}
+	if err := a.schema.Validate(document); err != nil {
+		return event, err
+	}
+	return event, json.Unmarshal(line, &event)
 }
 
 // of returns the event of the request with the User-Agent, if it was written already.

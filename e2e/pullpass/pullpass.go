@@ -93,7 +93,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		admin:      "http://" + adminAddress,
 		ca:         ca,
 		client:     &http.Client{Transport: transport, Timeout: 30 * time.Second},
-		audit:      audit{byClient: map[string]Event{}},
+		audit:      audit{schema: auditSchema(t), byClient: map[string]Event{}},
 		secrets:    map[string]bool{},
 	}
 	cmd := exec.Command(cmp.Or(config.Program, programs.Pullpass(t)), "serve", "--config", configFile)
@@ -104,7 +104,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		_, err := p.fetch(ctx, "/.well-known/jwks.json")
 		return err
 	})
-	t.Cleanup(func() { p.checkSecrets(t) })
+	t.Cleanup(func() { p.checkOutput(t) })
 	return p
 }
 
