@@ -54,7 +54,7 @@ func policyWarnings(cfg *Config, policy *exchange.Policy) []string {
 	for i := range cfg.Registries {
 		services = append(services, cfg.Registries[i].Service)
 	}
-	return slices.Concat(policy.Unused(clusters, services), policy.WithoutLabels(unconnected), policy.WithoutAnnotations(unknown))
+	return slices.Concat(policy.Unused(clusters, services), policy.WithoutLabels(unconnected), policy.WithoutAnnotations(unknown), policy.Collisions(clusters))
 }
 
 // issuersOf returns what the verifier is told of each cluster.
