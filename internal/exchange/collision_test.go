@@ -117,7 +117,7 @@ rules:
 		got := policy.Collisions(test.clusters)
 		for i, line := range got {
 			why := strings.Contains(line, " gives one ServiceAccount the repositories of another, depending on their names (for example, ") &&
-				strings.HasSuffix(line, "): put a / between a placeholder and what follows, or a _, which is in no name")
+				strings.HasSuffix(line, "): put a / between them, or a _, which is in no name, unless there is a * on both sides")
 			if i >= len(test.want) || !strings.HasPrefix(line, test.want[i]) || !why {
 				t.Errorf("%q: %s", test.clusters, line)
 			}
