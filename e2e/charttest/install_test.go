@@ -48,7 +48,7 @@ func (s *site) install(t testing.TB) *installation {
 	check(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+registryName+"\n"), 0o644))
 	values := i.block(t, "yaml", "# values.yaml")
 	values = replace(t, values, "https://kubernetes.default.svc.cluster.local #", s.Issuer+" #")
-	values = replace(t, values, "    discovery: #", "    discovery:\n      jwksURL: https://"+isolate.ServiceAddress+"/openid/v1/jwks #")
+	values = replace(t, values, "https://kubernetes.default.svc.cluster.local/openid", "https://"+isolate.ServiceAddress+"/openid")
 	values += "  - {name: builders, subjects: [{namespaces: [" + builders + "]}], allow: [{repositories: ['**'], actions: [pull, push]}]}\nshutdownDelay: 3\n"
 	proof := replace(t, i.block(t, "yaml", "proof:"), "mode: audit", "mode: enforce")
 	i.startNodes(t, replace(t, values, "    kubernetes: {inCluster: true}\n", "    kubernetes: {inCluster: true}\n"+proof))
