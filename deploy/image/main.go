@@ -43,7 +43,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	nameText := flags.String("name", "pullpass:dev", "name of the image")
 	version := flags.String("version", "", "version of Pullpass (required)")
 	revision := flags.String("revision", "", "commit that the binaries are built from (required)")
-	created := flags.Int64("created", 0, "time in the image's configuration, in seconds since 1970")
+	created := flags.Int64("created", 0, "time of the image and of all that is in it, in seconds since 1970")
 	rootsFile := flags.String("roots", "", "CA certificates for issuers without discovery.caFile (required)")
 	out := flags.String("out", "bin/pullpass-image.tar", "archive to write; the SBOMs get its name and .ARCH.cdx.json")
 	if err := flags.Parse(args); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -58,7 +59,7 @@ func newPlatformImage(binary string, o options) (platformImage, error) {
 		{name: "etc/ssl/certs/"},
 		{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, content: o.roots},
 		{name: "pullpass", mode: 0o755, content: content},
-	})
+	}, o.created)
 	if err != nil {
 		return platformImage{}, err
 	}
@@ -112,13 +113,13 @@ type file struct {
 	content []byte
 }
 
-// layer is a tar with no times in it, so that it depends on the files' contents
-// alone. All belongs to root: the process can change nothing.
-func layer(files []file) ([]byte, error) {
+// layer is a tar with one time for all files, so that it depends on nothing but
+// their contents. All belongs to root: the process can change nothing.
+func layer(files []file, created time.Time) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, f := range files {
-		header := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.content)), Typeflag: tar.TypeReg}
+		header := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.content)), Typeflag: tar.TypeReg, ModTime: created}
 		if f.name[len(f.name)-1] == '/' {
 			header.Mode, header.Typeflag = 0o755, tar.TypeDir
 		}
