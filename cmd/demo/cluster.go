@@ -20,11 +20,7 @@ type cluster struct {
 	signer jose.Signer
 }
 
-func newCluster(issuer string) (*cluster, error) {
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		return nil, err
-	}
+func newCluster(issuer string, key *rsa.PrivateKey) (*cluster, error) {
 	signer, err := jose.NewSigner(
 		jose.SigningKey{Algorithm: jose.RS256, Key: key},
 		(&jose.SignerOptions{}).WithHeader("kid", "demo-key"))

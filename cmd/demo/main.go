@@ -2,10 +2,15 @@
 // registry, pullpass serve as its own process, the kubelet's plugin, pulls and
 // pushes. It ends with a table, and with exit code 1 if anything differs from
 // what it should be.
+//
+// docker-compose.yaml shows the same with containers. The parts that it needs
+// of the demo are commands: init, serve and token.
 package main
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
 	"fmt"
 	"io"
 	"net"
@@ -28,7 +33,7 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Stdout); err != nil {
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintf(os.Stderr, "\ndemo: %v\n", err)
 		stop()
 		os.Exit(1)
@@ -57,7 +62,10 @@ type step struct {
 	ok              bool
 }
 
-func run(ctx context.Context, out io.Writer) error {
+func run(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) > 0 {
+		return runPart(ctx, args, out)
+	}
 	dir, err := os.MkdirTemp("", "pullpass-demo-")
 	if err != nil {
 		return err
@@ -105,7 +113,11 @@ func (d *demo) setUp(ctx context.Context) error {
 	if d.servers, err = newPKI(d.dir); err != nil {
 		return err
 	}
-	if d.cluster, err = newCluster(issuer); err != nil {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return err
+	}
+	if d.cluster, err = newCluster(issuer, key); err != nil {
 		return err
 	}
 	issuerListener, err := net.Listen("tcp", addresses[2])

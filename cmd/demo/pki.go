@@ -17,7 +17,8 @@ import (
 )
 
 // pki is the certificate authority of the demo's servers, and one serving
-// certificate for localhost. It has nothing to do with Pullpass's signing keys.
+// certificate: for localhost, and for the name that containers have for the
+// cluster. It has nothing to do with Pullpass's signing keys.
 type pki struct {
 	caFile, certFile, keyFile string
 	server                    tls.Certificate
@@ -33,7 +34,7 @@ func newPKI(dir string) (*pki, error) {
 		SerialNumber:          big.NewInt(1),
 		Subject:               pkix.Name{CommonName: "demo servers"},
 		NotBefore:             time.Now().Add(-time.Minute),
-		NotAfter:              time.Now().Add(24 * time.Hour),
+		NotAfter:              time.Now().AddDate(1, 0, 0),
 		IsCA:                  true,
 		BasicConstraintsValid: true,
 		KeyUsage:              x509.KeyUsageCertSign,
@@ -49,7 +50,7 @@ func newPKI(dir string) (*pki, error) {
 	leaf := &x509.Certificate{
 		SerialNumber: big.NewInt(2),
 		Subject:      pkix.Name{CommonName: "localhost"},
-		DNSNames:     []string{"localhost"},
+		DNSNames:     []string{"localhost", "cluster"},
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotBefore:    ca.NotBefore,
 		NotAfter:     ca.NotAfter,
@@ -88,11 +89,13 @@ func newPKI(dir string) (*pki, error) {
 
 // serve answers on listener with the demo's certificate until the process ends.
 func (p *pki) serve(listener net.Listener, handler http.Handler) {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
-	go func() {
-		_ = server.Serve(tls.NewListener(listener, &tls.Config{
-			Certificates: []tls.Certificate{p.server},
-			MinVersion:   tls.VersionTLS12,
-		}))
-	}()
+	go func() { _ = newServer(p.server, handler).ServeTLS(listener, "", "") }()
+}
+
+func newServer(certificate tls.Certificate, handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		TLSConfig:         &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12},
+	}
 }
