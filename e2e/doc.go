@@ -33,6 +33,10 @@
 //	TestFaults                three replicas under load, while Redis and replicas fail in every way: what degrades, what does not, and
 //	                          how long answers take before, meanwhile and after
 //
+// Package composetest has, too, and an engine of its own:
+//
+//	TestDocker                docs/docker.md, step by step: docker-compose.yaml, and the image, which is the same however it is built
+//
 // The packages below it run the parts:
 //
 //	programs   finds Debian's programs, builds the others and keeps them in a cache
@@ -47,9 +51,9 @@
 //	relay      a network that fails, or is slow, between two programs, and a load balancer
 //	redis      one server, Sentinels or a Cluster, and redis-cli
 //
-// The directories kubernetes, containerd, etcd, helm and distribution are modules of their own that only say which version to build, so that
-// neither the product nor these tests depend on them. So are csidriver, the driver of podtest, and crds, which names whose definitions
-// of custom resources charttest uses.
+// The directories kubernetes, containerd, compose, etcd, helm and distribution are modules of their own that only say which version to
+// build, so that neither the product nor these tests depend on them. So are csidriver, the driver of podtest, and crds, which names
+// whose definitions of custom resources charttest uses.
 //
 // Nothing here is skipped: a part that is missing fails the test and says how to get it. The first run builds Kubernetes and
 // containerd, which takes minutes; later runs take it from the cache. "go test -v" shows the tables of clients and operations, of pods, and of faults.

@@ -4,7 +4,7 @@
 set -eu
 
 missing=
-for package in etcd-server skopeo podman docker-registry containerd runc containernetworking-plugins iproute2 redis-server openssl; do
+for package in etcd-server skopeo podman docker-registry containerd runc containernetworking-plugins iproute2 redis-server openssl curl docker.io haproxy busybox-static; do
 	dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing="$missing $package"
 done
 if [ -z "$missing" ]; then

@@ -1,0 +1,38 @@
+package programs
+
+import (
+	"os"
+	"testing"
+)
+
+// Dockerd is Debian's container engine.
+func Dockerd(t testing.TB) string { t.Helper(); return debian(t, "dockerd", "docker.io") }
+
+// Docker is the client of the same package. Another one may come earlier in PATH.
+func Docker(t testing.TB) string {
+	t.Helper()
+	const path = "/usr/bin/docker"
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%s is not there: run e2e/install.sh (Debian package docker.io)", path)
+	}
+	return path
+}
+
+// Compose is a plugin of the client, as Buildx, which it needs for builds.
+func Compose(t testing.TB) string {
+	t.Helper()
+	return tool{module: "compose", pkg: "github.com/docker/compose/v5/cmd", name: "docker-compose",
+		ldflags: "-X github.com/docker/compose/v5/internal.Version=v5.5.1"}.build(t)
+}
+
+// Buildx says its version, because Compose asks for it.
+func Buildx(t testing.TB) string {
+	t.Helper()
+	return tool{module: "compose", pkg: "github.com/docker/buildx/cmd/buildx", name: "docker-buildx",
+		ldflags: "-X github.com/docker/buildx/version.Version=v0.37.2"}.build(t)
+}
+
+func HAProxy(t testing.TB) string { t.Helper(); return debian(t, "haproxy", "haproxy") }
+
+// Busybox is static: all that an image needs to run the commands of a Dockerfile.
+func Busybox(t testing.TB) string { t.Helper(); return debian(t, "busybox", "busybox-static") }
