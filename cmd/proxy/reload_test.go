@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"os"
@@ -413,7 +414,11 @@ func TestServeReadsEverythingAtSIGHUP(t *testing.T) {
 		}
 		return all
 	}
-	eventually(t, "everything was read once", func() bool { return len(counts()) == len(groups) && p.ready(t) })
+	eventually(t, "everything was read once", func() bool {
+		read := slices.DeleteFunc(slices.Collect(maps.Values(counts())), func(count string) bool { return count == "0" })
+		_, watches := api.traffic()
+		return len(read) == len(groups) && watches == 3
+	})
 	before, fetches := counts(), p.service.current.Load().verifier.Status()[0].Fetches
 	lists, _ := api.traffic()
 	must(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
