@@ -24,6 +24,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -490,18 +491,25 @@ func must(t *testing.T, err error) {
 	}
 }
 
+var lastPort atomic.Int32
+
+// freeAddress returns one of a range that the system takes for no connection of
+// its own accord: it could be in use again before it is listened on.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	for {
+		address := fmt.Sprintf("127.0.0.1:%d", 10_000+lastPort.Add(1)%20_000)
+		if l, err := net.Listen("tcp", address); err == nil {
+			must(t, l.Close())
+			return address
+		}
+	}
 }
 
 // eventually waits for what happens in another goroutine.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("timed out: %s", what)
 		}
