@@ -162,6 +162,9 @@ func (w *fileWatcher) check(which selection) {
 		if g.reloads > 0 && content == g.content && !(which == failedToo && g.isDue()) && which != everything && !g.again {
 			continue
 		}
+		if content != g.content {
+			g.patience = 0
+		}
 		g.content, g.busy, g.again = content, true, false
 		w.running++
 		go func() {

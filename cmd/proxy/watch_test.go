@@ -454,6 +454,9 @@ func TestWatchRetriesLater(t *testing.T) {
 	if tries != 8 {
 		t.Errorf("%d tries; the files have changed", tries)
 	}
+	if got := at(4); !slices.Equal(got, []int{0, 2}) {
+		t.Errorf("after a change, tried again at %d", got)
+	}
 	failure = errors.New("bad content")
 	w.look(everything)
 	if got := at(3); !slices.Equal(got, []int{0, 1, 2}) {

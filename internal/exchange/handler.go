@@ -145,8 +145,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) read(w http.ResponseWriter, r *http.Request, caller Caller) (registryauth.Request, error) {
 	if r.Method == http.MethodPost {
 		from := network(caller.Address)
-		h.readers.begin(w, from)
-		defer h.readers.end(w, from)
+		hurried := h.readers.begin(w, from)
+		defer h.readers.end(w, from, hurried)
 	}
 	return registryauth.ParseRequest(r)
 }
@@ -165,19 +165,15 @@ func (h *Handler) answer(r *http.Request, req registryauth.Request, caller Calle
 }
 
 // inTurn judges a request when there is a place. Those of an address that has spent
-// its limit do not wait for one, nor those that waited while it did.
+// its limit do not wait for one.
 func (h *Handler) inTurn(r *http.Request, req registryauth.Request, caller Caller, event *Event) (registryauth.Token, error) {
-	refusal := func() error { return h.addresses.refusal(caller, req, event, h.exchanger.remembers) }
-	if err := refusal(); err != nil {
+	if err := h.addresses.refusal(caller, req, event, h.exchanger.remembers); err != nil {
 		return registryauth.Token{}, err
 	}
 	if !h.queue.enter(r) {
 		return registryauth.Token{}, errOverloaded
 	}
 	defer h.queue.leave()
-	if err := refusal(); err != nil {
-		return registryauth.Token{}, err
-	}
 	if err := h.addresses.admit(r.Context(), caller, req, event); err != nil {
 		return registryauth.Token{}, err
 	}

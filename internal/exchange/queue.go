@@ -14,7 +14,7 @@ import (
 const maxQueueTime = 5 * time.Second
 
 const (
-	// usualBytes is what a request holds in memory at most, and maxExcessBytes what
+	// usualBytes is what a usual request holds in memory, and maxExcessBytes what
 	// all that wait may hold together beyond that: those that are unusual have to
 	// find a place at once when there are many of them.
 	usualBytes     = 8 << 10
@@ -45,10 +45,11 @@ func (q *queue) enter(r *http.Request) bool {
 		return true
 	default:
 	}
-	defer q.waiting.Add(-1)
 	excess := max(requestBytes(r)-usualBytes, 0)
+	waiting, allExcess := q.waiting.Add(1), q.excess.Add(excess)
+	defer q.waiting.Add(-1)
 	defer q.excess.Add(-excess)
-	if q.waiting.Add(1) > q.most || q.excess.Add(excess) > maxExcessBytes && excess > 0 {
+	if waiting > q.most || excess > 0 && allExcess > maxExcessBytes {
 		return false
 	}
 	timer := time.NewTimer(maxQueueTime)

@@ -89,6 +89,11 @@ func TestQueueBoundsBytes(t *testing.T) {
 		if waiting := q.load().Waiting; waiting < 280 || waiting > 320 {
 			t.Errorf("%d large requests wait, want about 300: 16 MiB", waiting)
 		}
+		for range 100 { // those that find no room change nothing for the others
+			if q.enter(large["URL"]()) {
+				t.Error("a place")
+			}
+		}
 		before := q.load().Waiting
 		usual := request(ctx)
 		usual.Header.Set("Authorization", strings.Repeat("a", usualBytes-100))
@@ -103,4 +108,16 @@ func TestQueueBoundsBytes(t *testing.T) {
 			t.Errorf("load %+v, excess %d, and nobody waits", load, excess)
 		}
 	})
+}
+
+// What is refused because too many wait is not taken off the bytes of those that do.
+func TestQueueCountsBytesOfAll(t *testing.T) {
+	t.Parallel()
+	q := newQueue(1, 0)
+	q.enter(request(t.Context()))
+	large := request(t.Context())
+	large.ContentLength = registryauth.MaxBodyBytes
+	if q.enter(large) || q.excess.Load() != 0 || q.load().Waiting != 0 {
+		t.Errorf("excess %d, load %+v, and nobody waits", q.excess.Load(), q.load())
+	}
 }

@@ -26,26 +26,27 @@ type readers struct {
 
 func newReaders() *readers { return &readers{reading: map[netip.Prefix]int{}} }
 
-// begin counts a body, for which end must be called.
-func (b *readers) begin(w http.ResponseWriter, from netip.Prefix) {
+// begin counts a body, for which end must be called with what it returns: whether
+// the sender has to hurry.
+func (b *readers) begin(w http.ResponseWriter, from netip.Prefix) (hurried bool) {
 	b.mu.Lock()
 	b.reading[from]++
-	crowded := b.reading[from] > crowd
+	hurried = b.reading[from] > crowd
 	b.mu.Unlock()
-	if crowded {
+	if hurried {
 		// What cannot do this has the server's own limit.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(hurry))
 	}
+	return hurried
 }
 
-func (b *readers) end(w http.ResponseWriter, from netip.Prefix) {
+func (b *readers) end(w http.ResponseWriter, from netip.Prefix, hurried bool) {
 	b.mu.Lock()
-	crowded := b.reading[from] > crowd
 	if b.reading[from]--; b.reading[from] == 0 {
 		delete(b.reading, from)
 	}
 	b.mu.Unlock()
-	if crowded {
+	if hurried {
 		// Of HTTP/1, the connection is read on to see that the caller has gone: a
 		// deadline that passes would look like that.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})

@@ -7,12 +7,14 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/oidc"
 )
 
 // Clients that send or read slowly take no place from others, however many they are.
@@ -130,10 +132,24 @@ func TestDeadlinesOfBodies(t *testing.T) {
 	if got := r.deadlines(t, "192.0.2.2:1"); len(got) != 0 {
 		t.Errorf("another address: deadlines %v", got)
 	}
+	// The crowd goes while the last one still sends: its deadline must not outlive
+	// its body, or the request ends with it.
+	body, last := io.Pipe()
+	request := post("")
+	request.Body = body
+	w := &deadlineWriter{ResponseWriter: httptest.NewRecorder()}
+	var sending sync.WaitGroup
+	sending.Go(func() { r.handler.ServeHTTP(w, request) })
+	fmt.Fprint(last, "grant_type=")
 	for _, client := range clients {
 		client.Close()
 	}
 	crowd.Wait()
+	last.Close()
+	sending.Wait()
+	if len(w.deadlines) != 2 || !w.deadlines[1].IsZero() {
+		t.Errorf("deadlines %v of the last one", w.deadlines)
+	}
 	if got := r.deadlines(t, "192.0.2.1:1"); len(got) != 0 {
 		t.Errorf("the crowd has gone: deadlines %v", got)
 	}
@@ -198,4 +214,34 @@ func TestEventsAreBounded(t *testing.T) {
 	if e := limited.lastEvent(t, 1); e.Status != http.StatusTooManyRequests || len(e.Requested) != 8 {
 		t.Errorf("status %d, %d scopes", e.Status, len(e.Requested))
 	}
+}
+
+// Garbage from an address that has spent its limit waits for no place.
+func TestSpentAddressesWaitForNoPlace(t *testing.T) {
+	t.Parallel()
+	working, release := make(chan bool), make(chan bool)
+	r := newRig(t, func(c *rigConfig) {
+		c.inFlight = 1
+		c.limits = limiterFunc(func(key string) time.Duration {
+			if strings.HasPrefix(key, "7:address") {
+				return time.Minute
+			}
+			return 0
+		})
+		c.verifier = verifierFunc(func() (oidc.Identity, error) {
+			working <- true
+			<-release
+			return oidc.Identity{}, &oidc.Error{Reason: oidc.ReasonSignature, Message: "the token's signature is wrong"}
+		})
+	})
+	r.do(t, get("")) // and its address has spent its limit
+	other := from(exchange.Caller{Address: netip.MustParseAddr("198.51.100.1")}, post("a.b.c"))
+	var busy sync.WaitGroup
+	busy.Go(func() { r.handler.ServeHTTP(httptest.NewRecorder(), other) })
+	<-working
+	if a := r.do(t, get("d.e.f")); a.status != http.StatusTooManyRequests {
+		t.Errorf("status %d while there is no place", a.status)
+	}
+	close(release)
+	busy.Wait()
 }
