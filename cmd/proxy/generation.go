@@ -16,8 +16,9 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// settleTimeout bounds how long a new configuration waits for what is new in it:
-// in the largest clusters a list of all pods takes seconds.
+// settleTimeout bounds how long a new configuration waits for what is new in it,
+// and a new policy for the annotations that it reads: in the largest clusters a
+// list of all pods takes seconds.
 const settleTimeout = 30 * time.Second
 
 // parts are what a configuration and the files that it names open. The next
@@ -60,8 +61,8 @@ func open(cfg *Config, insecureHTTP bool, logger *slog.Logger, before parts) (pa
 	if next.keys, err = openKeys(cfg, logger, before); err != nil {
 		return parts{}, err
 	}
-	if !insecureHTTP && !next.tls.fits(cfg) {
-		if next.tls, err = newServerTLS(cfg); err != nil {
+	if !insecureHTTP && (before.tls == nil || !reflect.DeepEqual(tlsSettingsOf(cfg), tlsSettingsOf(before.cfg))) {
+		if next.tls, err = openTLS(cfg, time.Now()); err != nil {
 			return parts{}, err
 		}
 	}
@@ -176,9 +177,9 @@ func (s *service) assemble(p parts, before *generation) (*generation, error) {
 	}
 	g.replaced = previous.stillPublished(p.keys, time.Now())
 
-	var nodeCAs func(cluster string) *exchange.NodeCAs
+	var nodeCAs map[string]*exchange.NodeCAs
 	if p.tls != nil {
-		nodeCAs = p.tls.nodeCAs
+		nodeCAs = p.tls.nodes
 	}
 	nodes, err := nodeChecks(p.cfg, nodeCAs)
 	if err != nil {

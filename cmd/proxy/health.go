@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"sync/atomic"
+	"time"
 )
 
 // check is the state of one dependency.
@@ -66,7 +67,7 @@ func (s *service) checks() map[string][]check {
 	}
 	all["files"] = s.readings.checks(s.watched(g), s.restartNeeded())
 	if g.tls != nil {
-		all["tls"] = []check{g.tls.check()}
+		all["tls"] = []check{g.tls.check(time.Now())}
 	}
 	if s.shared.redis != nil {
 		all["redis"] = s.shared.check()

@@ -23,7 +23,7 @@ type sources struct {
 	kubernetes  map[string]func() kube.ClusterStatus // by cluster
 	podEvents   func() map[string]kube.PodEventCounts
 	signingKeys map[string]registryauth.Keys // by service
-	tls         func() tlsEnds
+	tls         *tlsEnds                     // nil: plain HTTP
 	policy      func() *exchange.Policy
 	redis       func() state.RedisStatus
 	revocations func() state.RevocationsStatus
@@ -52,7 +52,7 @@ func (s *service) sources(g *generation) sources {
 		from.kubernetes[c.name] = c.Status
 	}
 	if g.tls != nil {
-		from.tls = g.tls.expiries
+		from.tls = &g.tls.ends
 	}
 	if s.shared.redis != nil {
 		from.redis, from.revocations = s.shared.redis.Status, s.shared.list.Status
@@ -109,7 +109,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		r.signingKey(service, keys)
 	}
 	if s.tls != nil {
-		r.tls(s.tls())
+		r.tls(*s.tls)
 	}
 	if s.policy != nil {
 		r.show(policyInfo, 1, s.policy().Revision()[:revisionLength])

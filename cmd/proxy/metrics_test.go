@@ -229,9 +229,7 @@ func TestMetricsShowTheEndOfKeys(t *testing.T) {
 			"other.example.com":  fixedKeys{},
 			"broken.example.com": fixedKeys{err: registryauth.ErrNoSigningKey},
 		},
-		tls: func() tlsEnds {
-			return tlsEnds{certificate: time.Unix(3000, 0), clientCAs: map[string]time.Time{"prod-eu": time.Unix(4000, 0)}}
-		},
+		tls: &tlsEnds{certificate: time.Unix(3000, 0), clientCAs: map[string]time.Time{"prod-eu": time.Unix(4000, 0)}},
 	})
 	expectMetrics(t, m, `
 pullpass_client_ca_expiry_timestamp_seconds{cluster="prod-eu"} 4000

@@ -10,7 +10,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
@@ -19,11 +18,6 @@ import (
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
-
-// annotationKeysTimeout bounds how long a new policy waits for the annotations
-// that it reads: in the largest clusters a list of all ServiceAccounts takes
-// seconds.
-const annotationKeysTimeout = 30 * time.Second
 
 // objects is what is known of the objects of each cluster, by its API server or
 // by files.
@@ -189,10 +183,8 @@ func (all podRecorders) counts() map[string]kube.PodEventCounts {
 }
 
 // setAnnotationKeys returns when every cluster has the annotations. One whose
-// API server does not give them in time is an error, and keeps what it had.
+// API server does not give them before ctx ends is an error, and keeps what it had.
 func (o *objects) setAnnotationKeys(ctx context.Context, keys []string) error {
-	ctx, cancel := context.WithTimeout(ctx, annotationKeysTimeout)
-	defer cancel()
 	faults := make([]error, len(o.connected)+1)
 	var group errgroup.Group
 	for i, c := range o.connected {

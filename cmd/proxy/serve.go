@@ -75,17 +75,16 @@ type service struct {
 	settleTimeout time.Duration                        // the constant, but in tests
 
 	// What serves, which a reload replaces.
-	current   atomic.Pointer[generation]
-	replacing sync.Mutex // one at a time; never held for long
-	opening   sync.Mutex // one new configuration at a time, from its opening to its end
-	readings  readings
+	current  atomic.Pointer[generation]
+	reloads  chan *reload // to the goroutine that reconciles
+	readings readings
 
 	// Background work and the admin listener outlive the public listener, so that
 	// open requests finish and readyz tells that no more should come.
 	background     context.Context
 	stopBackground context.CancelFunc
 	running        sync.WaitGroup
-	workers        map[worker]context.CancelFunc // belongs to opening
+	workers        map[worker]context.CancelFunc // belongs to the goroutine that reconciles
 }
 
 // newService reads everything that the configuration names. What may come later
@@ -95,7 +94,7 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 	s := &service{
 		started: cfg, insecureHTTP: insecureHTTP, logger: logger, metrics: newMetrics(programVersion()),
 		after: time.After, settleTimeout: settleTimeout,
-		readings: readings{faults: map[string]string{}}, workers: map[worker]context.CancelFunc{},
+		reloads: make(chan *reload), readings: readings{faults: map[string]string{}}, workers: map[worker]context.CancelFunc{},
 	}
 	s.background, s.stopBackground = context.WithCancel(context.Background())
 	var err error
@@ -159,9 +158,8 @@ func (s *service) run(ctx context.Context) error {
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
 
-	s.opening.Lock()
 	s.work(s.current.Load().parts)
-	s.opening.Unlock()
+	s.running.Go(s.reconcile)
 	if s.shared.list != nil {
 		s.running.Go(func() { s.shared.run(s.background, s.logger) })
 	}

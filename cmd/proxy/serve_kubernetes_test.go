@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kube"
@@ -182,6 +182,8 @@ func TestPolicyWaitsForItsAnnotations(t *testing.T) {
 	})
 	old := policyFor("elsewhere/**") + annotationRule
 	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n", map[string]string{"kubeconfig": api.kubeconfig(), "policy.yaml": old})
+	p.service.settleTimeout = 3 * time.Second
+	p.reconcile(t)
 	connection := p.service.current.Load().objects.connected[0]
 	go connection.Run(t.Context())
 	raw := serviceAccountToken(t, "https://issuer.example.com")
@@ -199,16 +201,12 @@ func TestPolicyWaitsForItsAnnotations(t *testing.T) {
 	expect("team-a/web")
 
 	write(t, p.dir, "policy.yaml", strings.ReplaceAll(old, "pullpass.dev/repositories", "example.com/more"))
-	background := p.service.background
-	ctx, cancel := context.WithCancel(t.Context())
-	p.service.background = ctx
-	api.failLists(cancel)
+	api.failLists(func() {})
 	if err := p.service.reloadPolicy(); err == nil || !strings.HasPrefix(err.Error(), "cluster prod: cannot list the ServiceAccounts with the annotations of the new policy: ") {
 		t.Errorf("a list that fails: %v", err)
 	}
 	expect("team-a/web")
 	api.failLists(nil)
-	p.service.background = background
 	must(t, p.service.reloadPolicy())
 	expect("team-a/more")
 

@@ -89,6 +89,14 @@ func (p *proxy) start(t *testing.T) {
 	})
 }
 
+// reconcile lets a service that was not started make changes.
+func (p *proxy) reconcile(t *testing.T) {
+	t.Helper()
+	var ended sync.WaitGroup
+	ended.Go(p.service.reconcile)
+	t.Cleanup(func() { p.service.stopBackground(); ended.Wait(); p.service.running.Wait() })
+}
+
 // newTestService takes the fields of the cluster, and files for the directory of
 // the configuration.
 func newTestService(t *testing.T, cluster string, files map[string]string) *proxy {

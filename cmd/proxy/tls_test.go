@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -119,7 +120,7 @@ type tlsRig struct {
 	dir     string
 	ca      authority
 	cfg     *Config
-	tls     *serverTLS
+	tls     atomic.Pointer[serverTLS]
 	address string
 }
 
@@ -135,10 +136,7 @@ func newTLSRig(t *testing.T, clientCA string) *tlsRig {
 		rig.cfg.Server.TLS.ClientCAFile = filepath.Join(rig.dir, "ca.crt")
 		put(t, rig.cfg.Server.TLS.ClientCAFile, clientCA)
 	}
-	var err error
-	if rig.tls, err = newServerTLS(rig.cfg); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rig.reload())
 	listener, err := net.Listen("tcp", "localhost:0")
 	if err != nil {
 		t.Fatal(err)
@@ -155,10 +153,19 @@ func newTLSRig(t *testing.T, clientCA string) *tlsRig {
 		}
 		_, _ = io.WriteString(w, r.Proto+" "+seen)
 	})
-	server := newServer(handler, listenerTLS(func() *serverTLS { return rig.tls }), slog.New(slog.DiscardHandler))
+	server := newServer(handler, listenerTLS(rig.tls.Load), slog.New(slog.DiscardHandler))
 	go func() { _ = server.ServeTLS(listener, "", "") }()
 	t.Cleanup(func() { _ = server.Close() })
 	return rig
+}
+
+// reload reads the files, as serve does.
+func (rig *tlsRig) reload() error {
+	next, err := openTLS(rig.cfg, time.Now())
+	if err == nil {
+		rig.tls.Store(next)
+	}
+	return err
 }
 
 // knows judges a certificate by the CAs that a cluster has now.
@@ -170,7 +177,7 @@ func (rig *tlsRig) knows(cluster string, leaf *x509.Certificate) bool {
 func (rig *tlsRig) judge(cluster string, presented ...*x509.Certificate) exchange.ProofReason {
 	admission, err := exchange.NewAdmission(exchange.AdmissionConfig{Nodes: map[string]exchange.NodeChecks{cluster: {Proof: exchange.ProofConfig{
 		Mode: exchange.ProofAudit, Methods: []exchange.ProofMethod{exchange.ProofCertificate},
-		CAs: func() *exchange.NodeCAs { return rig.tls.nodeCAs(cluster) },
+		CAs: func() *exchange.NodeCAs { return rig.tls.Load().nodes[cluster] },
 	}}}})
 	if err != nil {
 		return exchange.ProofReason(err.Error())
@@ -246,7 +253,7 @@ func TestTLSCertificateIsReplacedWithoutARestart(t *testing.T) {
 	rig.expect(t, &tls.Config{}, "first", "HTTP/2.0 nobody")
 	rig.install(t, "second", -time.Minute, time.Hour)
 	rig.expect(t, &tls.Config{}, "first", "HTTP/2.0 nobody")
-	if err := rig.tls.Reload(); err != nil {
+	if err := rig.reload(); err != nil {
 		t.Fatal(err)
 	}
 	rig.expect(t, &tls.Config{}, "second", "HTTP/2.0 nobody")
@@ -262,17 +269,17 @@ func TestTLSTellsWhenItEnds(t *testing.T) {
 	second.cert = sign(t, &longer, &longer, &second.key.PublicKey, second.key)
 	for _, pems := range []string{first.pem() + second.pem(), second.pem() + first.pem()} {
 		rig := newTLSRig(t, pems)
-		ends := rig.tls.expiries()
+		ends := rig.tls.Load().ends
 		if want := first.cert.NotAfter; len(ends.clientCAs) != 1 || !ends.clientCAs["prod"].Equal(want) {
 			t.Errorf("CAs end %v, want %s", ends.clientCAs, want)
 		}
 		rig.install(t, "renewed", -time.Minute, 30*time.Minute)
-		must(t, rig.tls.Reload())
-		if left := time.Until(rig.tls.expiries().certificate); left < 29*time.Minute || left > 30*time.Minute {
+		must(t, rig.reload())
+		if left := time.Until(rig.tls.Load().ends.certificate); left < 29*time.Minute || left > 30*time.Minute {
 			t.Errorf("the certificate that was renewed for 30 minutes ends in %s", left)
 		}
 	}
-	if ends := newTLSRig(t, "").tls.expiries().clientCAs; len(ends) != 0 {
+	if ends := newTLSRig(t, "").tls.Load().ends.clientCAs; len(ends) != 0 {
 		t.Errorf("without CAs, they end %v", ends)
 	}
 }
@@ -319,7 +326,7 @@ func TestTLSKeepsTheLastGoodCertificate(t *testing.T) {
 			nodes := newAuthority(t, "node CA")
 			rig := newTLSRig(t, nodes.pem())
 			test.spoil(t, rig)
-			err := rig.tls.Reload()
+			err := rig.reload()
 			if err == nil {
 				t.Fatal("no error")
 			}
@@ -329,7 +336,7 @@ func TestTLSKeepsTheLastGoodCertificate(t *testing.T) {
 			rig.expect(t, with(nodes.client(t, "system:node:a")), "first", "HTTP/2.0 system:node:a")
 			rig.install(t, "mended", -time.Minute, time.Hour)
 			put(t, filepath.Join(rig.dir, "ca.crt"), nodes.pem())
-			if err := rig.tls.Reload(); err != nil {
+			if err := rig.reload(); err != nil {
 				t.Fatal(err)
 			}
 			rig.expect(t, &tls.Config{}, "mended", "HTTP/2.0 nobody")
@@ -340,7 +347,7 @@ func TestTLSKeepsTheLastGoodCertificate(t *testing.T) {
 func TestTLSRefusesToBeginWithoutAGoodCertificate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	_, err := newServerTLS(&Config{Server: Server{TLS: TLSFiles{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}}})
+	_, err := openTLS(&Config{Server: Server{TLS: TLSFiles{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}}}, time.Now())
 	if err == nil || !strings.Contains(err.Error(), "server.tls.certFile: open "+dir) {
 		t.Errorf("error %v, want one that names the field and the file", err)
 	}
@@ -358,7 +365,7 @@ func TestTLSClientCertificates(t *testing.T) {
 	rig.expect(t, with(nodes.clientUntil(t, "system:node:a", -time.Minute)), "first", "HTTP/2.0 system:node:a of another CA")
 
 	put(t, filepath.Join(rig.dir, "ca.crt"), others.pem())
-	if err := rig.tls.Reload(); err != nil {
+	if err := rig.reload(); err != nil {
 		t.Fatal(err)
 	}
 	rig.expect(t, with(others.client(t, "system:node:b")), "first", "HTTP/2.0 system:node:b")
@@ -399,7 +406,7 @@ func TestTLSNamesTheClientCAs(t *testing.T) {
 		Mode: modeAudit, Methods: []string{proofCertificate}, ClientCAFile: filepath.Join(rig.dir, "own.crt"),
 	}}})
 	put(t, filepath.Join(rig.dir, "own.crt"), own.pem())
-	if err := rig.tls.Reload(); err != nil {
+	if err := rig.reload(); err != nil {
 		t.Fatal(err)
 	}
 	subjects, _ := asked(rig)
@@ -420,7 +427,7 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 	rig.cfg.Clusters = append(rig.cfg.Clusters, Cluster{Name: "second", Node: Node{Proof: proof}}, Cluster{Name: "off", Node: Node{Proof: off}})
 	reload := func(cas string) error {
 		put(t, proof.ClientCAFile, cas)
-		return rig.tls.Reload()
+		return rig.reload()
 	}
 	if err := reload(second.pem()); err != nil {
 		t.Fatal(err)
@@ -522,7 +529,7 @@ func TestTLSOldConnectionsAreJudgedByTheCAsOfNow(t *testing.T) {
 		over("HTTP/2.0 system:node:a")
 		rig.expect(t, config, "first", "HTTP/2.0 system:node:a resumed")
 		put(t, filepath.Join(rig.dir, "ca.crt"), others.pem())
-		if err := rig.tls.Reload(); err != nil {
+		if err := rig.reload(); err != nil {
 			t.Fatal(err)
 		}
 		over("HTTP/2.0 system:node:a of another CA")

@@ -85,12 +85,9 @@ func newVerifier(cfg *Config, logger *slog.Logger) (*oidc.Verifier, error) {
 	return oidc.New(oidc.Config{Issuers: issuersOf(cfg), Logger: logger})
 }
 
-// nodeChecks returns what is asked of the nodes of each cluster. cas is where
-// the CAs of their kubelets are kept; nil: no certificate proves anything.
-func nodeChecks(cfg *Config, cas func(cluster string) *exchange.NodeCAs) (map[string]exchange.NodeChecks, error) {
-	if cas == nil {
-		cas = func(string) *exchange.NodeCAs { return nil }
-	}
+// nodeChecks returns what is asked of the nodes of each cluster. cas are the CAs
+// of their kubelets, by cluster; nil: no certificate proves anything.
+func nodeChecks(cfg *Config, cas map[string]*exchange.NodeCAs) (map[string]exchange.NodeChecks, error) {
 	all := map[string]exchange.NodeChecks{}
 	for i := range cfg.Clusters {
 		c := &cfg.Clusters[i]
@@ -99,7 +96,7 @@ func nodeChecks(cfg *Config, cas func(cluster string) *exchange.NodeCAs) (map[st
 			Required: c.Node.Claim == nodeClaimRequired && c.Node.Fallback == nodeFallbackAPI,
 			Proof: exchange.ProofConfig{
 				Mode: exchange.ProofMode(c.Node.Proof.Mode),
-				CAs:  func() *exchange.NodeCAs { return cas(c.Name) },
+				CAs:  func() *exchange.NodeCAs { return cas[c.Name] },
 			},
 		}
 		for _, method := range cfg.proofMethods(c) {
