@@ -15,12 +15,15 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-type auditOptions struct {
-	tokenID, repository, pod, serviceAccount, since, until, output string
+// auditQuery says which events are searched. Conditions that are given must all
+// hold.
+type auditQuery struct {
+	tokenID, repository, pod, serviceAccount, since, until string
 }
 
 func auditCommand() *cobra.Command {
-	var o auditOptions
+	var q auditQuery
+	var output string
 	command := &cobra.Command{
 		Use:   "audit [FILE...]",
 		Short: "Search the audit log: what did a token, a pod, a ServiceAccount do, who touched a repository",
@@ -43,7 +46,7 @@ error; exit code 1 only if a file cannot be read to its end.`,
 					return fmt.Errorf("--%s is empty; leave it out to search without it", name)
 				}
 			}
-			search, err := newAuditSearch(o, time.Now(), cmd.OutOrStdout())
+			search, err := newAuditSearch(q, output, time.Now(), cmd.OutOrStdout())
 			if err != nil {
 				return err
 			}
@@ -59,13 +62,13 @@ error; exit code 1 only if a file cannot be read to its end.`,
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&o.tokenID, "token-id", "", "id of a ServiceAccount token, with or without JTI=, or of a registry token that was issued")
-	flags.StringVar(&o.repository, "repository", "", "repository that was asked for or granted")
-	flags.StringVar(&o.pod, "pod", "", "CLUSTER/NAMESPACE/NAME or UID of a pod")
-	flags.StringVar(&o.serviceAccount, "service-account", "", "CLUSTER/NAMESPACE/NAME of a ServiceAccount")
-	flags.StringVar(&o.since, "since", "", "not before: a time as in RFC 3339, or how long ago, such as 90m")
-	flags.StringVar(&o.until, "until", "", "before: likewise")
-	flags.StringVarP(&o.output, "output", "o", "table", "table, or json: the lines of the log")
+	flags.StringVar(&q.tokenID, "token-id", "", "id of a ServiceAccount token, with or without JTI=, or of a registry token that was issued")
+	flags.StringVar(&q.repository, "repository", "", "repository that was asked for or granted")
+	flags.StringVar(&q.pod, "pod", "", "CLUSTER/NAMESPACE/NAME or UID of a pod")
+	flags.StringVar(&q.serviceAccount, "service-account", "", "CLUSTER/NAMESPACE/NAME of a ServiceAccount")
+	flags.StringVar(&q.since, "since", "", "not before: a time as in RFC 3339, or how long ago, such as 90m")
+	flags.StringVar(&q.until, "until", "", "before: likewise")
+	flags.StringVarP(&output, "output", "o", "table", "table, or json: the lines of the log")
 	return command
 }
 
@@ -76,9 +79,11 @@ type auditSearch struct {
 	found      int
 }
 
-func newAuditSearch(o auditOptions, now time.Time, out io.Writer) (*auditSearch, error) {
+// newAuditSearch returns a search whose events are written to out, as a table or as
+// JSON.
+func newAuditSearch(q auditQuery, output string, now time.Time, out io.Writer) (*auditSearch, error) {
 	s := &auditSearch{}
-	switch o.output {
+	switch output {
 	case "table":
 		table := auditTable{out: out}
 		s.show = func(_ []byte, event *exchange.Event) error { return table.row(event) }
@@ -88,33 +93,33 @@ func newAuditSearch(o auditOptions, now time.Time, out io.Writer) (*auditSearch,
 			return err
 		}
 	default:
-		return nil, fmt.Errorf("--output %q is not known: use table or json", o.output)
+		return nil, fmt.Errorf("--output %q is not known: use table or json", output)
 	}
-	if o.tokenID != "" {
-		id := strings.TrimPrefix(o.tokenID, "JTI=")
+	if q.tokenID != "" {
+		id := strings.TrimPrefix(q.tokenID, "JTI=")
 		if id == "" {
-			return nil, fmt.Errorf("--token-id %q names no token", o.tokenID)
+			return nil, fmt.Errorf("--token-id %q names no token", q.tokenID)
 		}
 		s.conditions = append(s.conditions, ofToken(id))
 	}
-	if o.repository != "" {
-		s.conditions = append(s.conditions, ofRepository(o.repository))
+	if q.repository != "" {
+		s.conditions = append(s.conditions, ofRepository(q.repository))
 	}
-	if o.pod != "" {
-		condition, err := ofPod(o.pod)
+	if q.pod != "" {
+		condition, err := ofPod(q.pod)
 		if err != nil {
 			return nil, fmt.Errorf("--pod %w or a UID", err)
 		}
 		s.conditions = append(s.conditions, condition)
 	}
-	if o.serviceAccount != "" {
-		name, err := parseObjectName(o.serviceAccount)
+	if q.serviceAccount != "" {
+		name, err := parseObjectName(q.serviceAccount)
 		if err != nil {
 			return nil, fmt.Errorf("--service-account %w", err)
 		}
 		s.conditions = append(s.conditions, ofServiceAccount(name))
 	}
-	for flag, value := range map[string]string{"since": o.since, "until": o.until} {
+	for flag, value := range map[string]string{"since": q.since, "until": q.until} {
 		if value == "" {
 			continue
 		}

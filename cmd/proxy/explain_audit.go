@@ -16,8 +16,8 @@ import (
 )
 
 // fromAudit makes the request of a line of the audit log anew.
-func (e *explainer) fromAudit(o explainOptions, stdin io.Reader, stderr io.Writer) error {
-	files := o.auditFiles
+func (e *explainer) fromAudit(r explainRequest, stdin io.Reader, stderr io.Writer) error {
+	files := r.auditFiles
 	if len(files) == 0 {
 		if e.cfg.Audit.File == "" {
 			return errors.New("audit.file is not set, so the audit log is on standard output: say with --audit-file where it was kept; - is standard input")
@@ -25,11 +25,11 @@ func (e *explainer) fromAudit(o explainOptions, stdin io.Reader, stderr io.Write
 		files = []string{e.cfg.Audit.File}
 	}
 	var err error
-	if e.line, e.then, err = findAuditLine(files, o.fromAudit, stdin, stderr); err != nil {
+	if e.line, e.then, err = findAuditLine(files, r.fromAudit, stdin, stderr); err != nil {
 		return err
 	}
 	if err := e.repeat(); err != nil {
-		return fmt.Errorf("audit line %s: %w", words(o.fromAudit), err)
+		return fmt.Errorf("audit line %s: %w", words(r.fromAudit), err)
 	}
 	return nil
 }

@@ -49,22 +49,19 @@ type lintedDocument struct {
 	root *yaml.Node
 }
 
-func lintKubelet(stdout, stderr io.Writer, target kubeletTarget, files []string) error {
-	l := &kubeletLint{target: target, files: files, judged: map[string]bool{}}
+// lint judges files, and names the parts that are in none of them.
+func (k kubeletTarget) lint(files []string) (findings []error, notJudged []string) {
+	l := &kubeletLint{target: k, files: files, judged: map[string]bool{}}
 	for _, name := range files {
 		l.file(name)
 	}
 	l.together()
-	if findings := l.result(); len(findings) > 0 {
-		return reportFaults(stderr, errors.Join(findings...))
-	}
-	fmt.Fprintf(stdout, "%d files: no findings\n", len(files))
 	for _, part := range kubeletPartNames() {
 		if !l.judged[part] {
-			fmt.Fprintf(stdout, "not judged: %s, which is not among the files\n", part)
+			notJudged = append(notJudged, part)
 		}
 	}
-	return nil
+	return l.result(), notJudged
 }
 
 func (l *kubeletLint) find(file string, line int, field, format string, args ...any) {

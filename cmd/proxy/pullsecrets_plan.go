@@ -47,7 +47,8 @@ type migration struct {
 	Migrated   int // workloads that pull without imagePullSecrets
 	StaticPods int
 
-	options   pullSecretsOptions
+	options   migrationOptions
+	config    string // file name of the configuration
 	now       time.Time
 	inventory *pullsecrets.Inventory
 	grants    *pullGrants
@@ -126,7 +127,7 @@ func (m *migration) nodes() {
 			Step: stepNodes, Verdict: verdictNotChecked, Kind: "Nodes", Name: r.Host,
 			Why: "nodes cannot be looked into from here",
 			Do:  "judge the files of every kind of node before step 3: name them after --lint",
-			Command: "pullpass kubelet-config --config " + shellQuoted(m.options.config) + " --cluster " + shellQuoted(m.Cluster) +
+			Command: "pullpass kubelet-config --config " + shellQuoted(m.config) + " --cluster " + shellQuoted(m.Cluster) +
 				" --registry " + shellQuoted(r.Host) + " --service " + shellQuoted(r.Service) + " --lint FILES",
 		})
 	}
