@@ -46,7 +46,9 @@ after it was moved away.`,
 			if err := cfg.CheckListeners(insecureHTTP); err != nil {
 				return err
 			}
-			s, err := newService(cfg, insecureHTTP, cmd.OutOrStdout(), logger)
+			s, err := newService(serviceConfig{
+				Config: cfg, InsecureHTTP: insecureHTTP, Version: programVersion(), Stdout: cmd.OutOrStdout(), Logger: logger,
+			})
 			if err != nil {
 				return err
 			}
@@ -63,6 +65,7 @@ type service struct {
 	// For as long as the process runs.
 	started       *Config // what the settings were at the start
 	insecureHTTP  bool
+	version       string
 	logger        *slog.Logger
 	shared        *sharedState
 	audit         *auditLog
@@ -87,18 +90,28 @@ type service struct {
 	workers        map[worker]context.CancelFunc // belongs to the goroutine that reconciles
 }
 
+// serviceConfig says what is served. Every field must be set but InsecureHTTP.
+type serviceConfig struct {
+	Config       *Config
+	InsecureHTTP bool   // plain HTTP, on a loopback address
+	Version      string // of the program, for metrics, traces and the log
+	Stdout       io.Writer
+	Logger       *slog.Logger
+}
+
 // newService reads everything that the configuration names. What may come later
 // (an issuer, a signing key of a directory that cannot be written just now) is
 // no reason not to start.
-func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.Logger) (*service, error) {
+func newService(c serviceConfig) (*service, error) {
+	cfg, insecureHTTP, logger := c.Config, c.InsecureHTTP, c.Logger
 	s := &service{
-		started: cfg, insecureHTTP: insecureHTTP, logger: logger, metrics: newMetrics(programVersion()),
+		started: cfg, insecureHTTP: insecureHTTP, version: c.Version, logger: logger, metrics: newMetrics(c.Version),
 		after: time.After, settleTimeout: settleTimeout,
 		reloads: make(chan *reload), readings: readings{faults: map[string]string{}}, workers: map[worker]context.CancelFunc{},
 	}
 	s.background, s.stopBackground = context.WithCancel(context.Background())
 	var err error
-	if s.telemetry, err = openTelemetry(s.metrics.registry, logger); err != nil {
+	if s.telemetry, err = openTelemetry(c.Version, s.metrics.registry, logger); err != nil {
 		return nil, err
 	}
 	first, err := open(cfg, insecureHTTP, logger, parts{})
@@ -109,7 +122,7 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 	if s.shared, err = openState(cfg, s.metrics.redisCall); err != nil {
 		return nil, err
 	}
-	if s.audit, err = openAudit(cfg.Audit.File, stdout, logger); err != nil {
+	if s.audit, err = openAudit(cfg.Audit.File, c.Stdout, logger); err != nil {
 		return nil, err
 	}
 	g, err := s.assemble(first, nil)
@@ -148,7 +161,7 @@ func (s *service) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("admin.address: %w", errors.Join(err, public.Close()))
 	}
-	s.logger.Info("serving", "version", programVersion(), "address", public.Addr().String(), "admin", admin.Addr().String())
+	s.logger.Info("serving", "version", s.version, "address", public.Addr().String(), "admin", admin.Addr().String())
 
 	// When the reader of standard output is gone, writing fails and is counted,
 	// instead of ending the process and with it every pull. Notify and not Ignore,

@@ -130,7 +130,7 @@ policyFiles: [policy.yaml]
 `, p.address, p.admin, cluster))
 	cfg, err := LoadConfig(filepath.Join(dir, "pullpass.yaml"))
 	must(t, err)
-	p.service, err = newService(cfg, false, p.stdout, slog.New(slog.NewJSONHandler(p.log, nil)))
+	p.service, err = newService(serviceConfig{Config: cfg, Version: programVersion(), Stdout: p.stdout, Logger: slog.New(slog.NewJSONHandler(p.log, nil))})
 	must(t, err)
 	t.Cleanup(func() { checkAuditLines(t, p.stdout.Bytes()) })
 	return p

@@ -70,28 +70,6 @@ func (s *sharedState) close() error {
 	return s.redis.Close()
 }
 
-// check says how Redis answers. A proxy without it goes on serving, so it is
-// ready; but not before it has read once who is revoked, because until then it
-// can grant nothing.
-func (s *sharedState) check() []check {
-	status, list := s.redis.Status(), s.list.Status()
-	c := check{Name: "redis", Healthy: status.Healthy && list.LastFailure == "", Tolerated: !list.Read.IsZero()}
-	switch {
-	case list.Read.IsZero():
-		c.Message = "the list of revocations has not been read yet, so nothing is granted"
-	case !c.Healthy:
-		c.Message = "limits count for this replica alone, and the list of revocations is that of " + list.Read.UTC().Format(time.RFC3339)
-	}
-	switch {
-	case c.Healthy:
-	case !status.Healthy && status.LastFailure != "":
-		c.Message += ": " + status.LastFailure
-	case list.LastFailure != "":
-		c.Message += ": " + list.LastFailure
-	}
-	return []check{c}
-}
-
 // run follows the revocations until ctx ends, and logs each change with who and
 // why: that is how it is known who revoked, and who ended it.
 func (s *sharedState) run(ctx context.Context, logger *slog.Logger) {

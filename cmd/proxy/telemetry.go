@@ -52,7 +52,7 @@ type telemetry struct {
 // openTelemetry connects to nothing yet. Whatever is wrong with the variables is
 // an error. It sets what the SDK keeps once for the process, but only if there
 // is something to send.
-func openTelemetry(metrics prometheus.Gatherer, logger *slog.Logger) (*telemetry, error) {
+func openTelemetry(version string, metrics prometheus.Gatherer, logger *slog.Logger) (*telemetry, error) {
 	traces, tracesErr := otlpSignal("TRACES")
 	meters, metersErr := otlpSignal("METRICS")
 	if err := errors.Join(tracesErr, metersErr); err != nil {
@@ -62,7 +62,7 @@ func openTelemetry(metrics prometheus.Gatherer, logger *slog.Logger) (*telemetry
 	if traces == "" && meters == "" {
 		return t, nil
 	}
-	err := t.said.starting(func() error { return t.open(traces, meters, metrics) })
+	err := t.said.starting(func() error { return t.open(version, traces, meters, metrics) })
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: OTEL_* variables of the environment: %w", err)
 	}
@@ -110,10 +110,10 @@ const (
 	protocolHTTP = "http/protobuf" // the default of the specification
 )
 
-func (t *telemetry) open(traces, meters string, metrics prometheus.Gatherer) error {
+func (t *telemetry) open(version, traces, meters string, metrics prometheus.Gatherer) error {
 	ctx := context.Background()
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(), resource.WithService(), resource.WithAttributes(
-		attribute.String("service.name", "pullpass"), attribute.String("service.version", programVersion()),
+		attribute.String("service.name", "pullpass"), attribute.String("service.version", version),
 	), resource.WithFromEnv())
 	if err != nil {
 		return err
