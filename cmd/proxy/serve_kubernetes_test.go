@@ -15,31 +15,6 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
-func (p *proxy) ready(t *testing.T) bool {
-	t.Helper()
-	status, _ := p.fetch(t, "http://"+p.admin+"/readyz")
-	return status == http.StatusOK
-}
-
-// expect asks for a login and looks at the answer and its audit line.
-func (p *proxy) expect(t *testing.T, raw string, status int, reason string) exchange.Event {
-	t.Helper()
-	got := p.status(t, raw)
-	event := p.lastEvent(t)
-	if got != status || event.Reason != reason {
-		t.Errorf("status %d, reason %q (%s); want %d, %q", got, event.Reason, event.Message, status, reason)
-	}
-	return event
-}
-
-// tokenWith is the token of the pod with other claims of Kubernetes.
-func tokenWith(t *testing.T, change func(kubernetes object)) string {
-	t.Helper()
-	claims := tokenClaims("https://issuer.example.com")
-	change(claims["kubernetes.io"].(object))
-	return signToken(t, claims)
-}
-
 // All that a connection is for: who is gone, annotations, labels, the pod's
 // event, readiness and metrics.
 func TestServeAsksTheAPIServer(t *testing.T) {

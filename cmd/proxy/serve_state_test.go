@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -13,30 +12,6 @@ import (
 	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
 )
-
-// withRedis are the fields of a configuration that shares its state.
-func withRedis(address, replay string) string {
-	return fmt.Sprintf("state: {redis: {addresses: [%q]}, replay: %s}\nlimits: {perServiceAccount: {rate: 0.01, burst: 3}, perAddress: {rate: 0.01, burst: 2}}\n", address, replay)
-}
-
-// clientFrom calls from another address of this machine.
-func (p *proxy) clientFrom(address string) *http.Client {
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
-	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		TLSClientConfig: p.client.Transport.(*http.Transport).TLSClientConfig, DisableKeepAlives: true, DialContext: dialer.DialContext,
-	}}
-}
-
-// podToken is a token of another pod, of a ServiceAccount of its own.
-func podToken(t *testing.T, name string) string {
-	t.Helper()
-	claims := tokenClaims("https://issuer.example.com")
-	claims["jti"], claims["sub"] = "id-of-"+name, "system:serviceaccount:team-a:"+name
-	kubernetes := claims["kubernetes.io"].(object)
-	kubernetes["serviceaccount"] = map[string]string{"name": name, "uid": "uid-of-" + name}
-	kubernetes["pod"] = map[string]string{"name": name, "uid": "pod-of-" + name}
-	return signToken(t, claims)
-}
 
 // revoke runs a command of pullpass revoke and returns what it printed.
 func (p *proxy) revoke(t *testing.T, args ...string) (code int, stdout, stderr string) {

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -54,34 +53,6 @@ func (p *proxy) process(t *testing.T, env ...string) (stop func() error) {
 		return status == http.StatusOK
 	})
 	return stop
-}
-
-// ask sends a request as one of the forms, with a traceparent.
-func (p *proxy) ask(t *testing.T, traceparent string, request *http.Request) int {
-	t.Helper()
-	request.Header.Set("Traceparent", traceparent)
-	response, err := p.client.Do(request)
-	must(t, err)
-	defer response.Body.Close()
-	_, err = io.Copy(io.Discard, response.Body)
-	must(t, err)
-	return response.StatusCode
-}
-
-func (p *proxy) get(t *testing.T, query url.Values) *http.Request {
-	t.Helper()
-	request, err := http.NewRequest(http.MethodGet, "https://"+p.address+"/token?"+query.Encode(), nil)
-	must(t, err)
-	return request
-}
-
-func (p *proxy) post(t *testing.T, raw string) *http.Request {
-	t.Helper()
-	form := url.Values{"grant_type": {"password"}, "service": {"registry.example.com"}, "username": {"x"}, "password": {raw}, "scope": {"repository:team-a/web:pull"}}
-	request, err := http.NewRequest(http.MethodPost, "https://"+p.address+"/auth/token", strings.NewReader(form.Encode()))
-	must(t, err)
-	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	return request
 }
 
 // One exchange is one trace, which goes on from the caller's, and the audit line
