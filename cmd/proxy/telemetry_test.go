@@ -30,7 +30,7 @@ const (
 
 // process runs serve in a process of its own, because the SDK reads the
 // environment, and returns what ends it.
-func (p *proxy) process(t *testing.T, env ...string) (stop func() error) {
+func process(t *testing.T, p *site, env ...string) (stop func() error) {
 	t.Helper()
 	program, err := os.Executable()
 	must(t, err)
@@ -63,8 +63,8 @@ func TestTelemetry(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
 			c := start(t)
-			p := newTestService(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", nil)
-			stop := p.process(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
+			p := newSite(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", nil)
+			stop := process(t, p, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
 				"OTEL_RESOURCE_ATTRIBUTES=k8s.namespace.name=pullpass-system")
 			raw := serviceAccountToken(t, "https://issuer.example.com")
 			request := p.post(t, raw)
@@ -133,8 +133,8 @@ func TestTelemetry(t *testing.T) {
 func TestTelemetryHoldsNoSecret(t *testing.T) {
 	t.Parallel()
 	c := startHTTPCollector(t)
-	p := newTestService(t, "", nil)
-	stop := p.process(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint)
+	p := newSite(t, "", nil)
+	stop := process(t, p, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint)
 	raw, service := serviceAccountToken(t, "https://issuer.example.com"), "registry.example.com"
 	forged := raw[:len(raw)-20] + strings.Repeat("A", 20)
 	with := func(request *http.Request, header, value string) *http.Request {
@@ -195,8 +195,8 @@ func TestTelemetrySampling(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			c := startHTTPCollector(t)
-			p := newTestService(t, "", nil)
-			stop := p.process(t, append(test.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint)...)
+			p := newSite(t, "", nil)
+			stop := process(t, p, append(test.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint)...)
 			if status := p.ask(t, test.traceparent, p.post(t, serviceAccountToken(t, "https://issuer.example.com"))); status != http.StatusOK {
 				t.Fatalf("status %d", status)
 			}
@@ -225,8 +225,8 @@ func TestTelemetryWithoutACollector(t *testing.T) {
 		for _, protocol := range []string{protocolGRPC, protocolHTTP} {
 			t.Run(name+" "+protocol, func(t *testing.T) {
 				t.Parallel()
-				p := newTestService(t, "", nil)
-				stop := p.process(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol, "OTEL_EXPORTER_OTLP_TIMEOUT=60000",
+				p := newSite(t, "", nil)
+				stop := process(t, p, "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol, "OTEL_EXPORTER_OTLP_TIMEOUT=60000",
 					"OTEL_BSP_MAX_QUEUE_SIZE=8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=4", "OTEL_BSP_SCHEDULE_DELAY=10", "OTEL_METRIC_EXPORT_INTERVAL=10")
 				raw := serviceAccountToken(t, "https://issuer.example.com")
 				for range 30 { // 150 spans
@@ -253,8 +253,8 @@ func TestTelemetryFailuresAreCounted(t *testing.T) {
 		http.Error(w, strings.Repeat("no ", 1000), http.StatusForbidden)
 	}))
 	t.Cleanup(refuses.Close)
-	p := newTestService(t, "", nil)
-	p.process(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+refuses.URL, "OTEL_METRIC_EXPORT_INTERVAL=10", "OTEL_EXPORTER_OTLP_HEADERS=api-key=secret")
+	p := newSite(t, "", nil)
+	process(t, p, "OTEL_EXPORTER_OTLP_ENDPOINT="+refuses.URL, "OTEL_METRIC_EXPORT_INTERVAL=10", "OTEL_EXPORTER_OTLP_HEADERS=api-key=secret")
 	eventually(t, "failures are counted", func() bool {
 		_, metrics := p.fetch(t, "http://"+p.admin+"/metrics")
 		return strings.Contains(metrics, "pullpass_telemetry_failures_total ") && !strings.Contains(metrics, "pullpass_telemetry_failures_total 0\n")
@@ -268,7 +268,7 @@ func TestTelemetryFailuresAreCounted(t *testing.T) {
 // that may be a secret: the SDK would go on with a default.
 func TestTelemetryRefusesBadVariables(t *testing.T) {
 	t.Parallel()
-	p := newTestService(t, "", nil)
+	p := newSite(t, "", nil)
 	for variable, want := range map[string]string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4317":                       "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=https://user:secret@collector:4318":   "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
@@ -303,8 +303,8 @@ func TestTelemetryOff(t *testing.T) {
 		{"OTEL_SDK_DISABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"},
 		{"OTEL_TRACES_EXPORTER=none", "OTEL_METRICS_EXPORTER=none", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"},
 	} {
-		p := newTestService(t, "", nil)
-		stop := p.process(t, env...)
+		p := newSite(t, "", nil)
+		stop := process(t, p, env...)
 		if status := p.ask(t, sampled, p.post(t, serviceAccountToken(t, "https://issuer.example.com"))); status != http.StatusOK {
 			t.Fatalf("status %d", status)
 		}
