@@ -16,10 +16,11 @@ const pemHeader = "-----BEGIN " + "PRIVATE KEY-----"
 
 var rules = []rule{
 	{"the rules see the project", essentialPackagesExist, []example{
-		{project{packages: packagesIn("internal/oidc", "internal/registryauth", "internal/exchange", "cmd/proxy")}, "cmd/credential-provider"},
+		{project{packages: packagesIn("internal/oidc", "internal/signing", "internal/registryauth", "internal/exchange", "cmd/proxy")}, "cmd/credential-provider"},
 	}},
 	{"packages import what their entry in imports allows", directImports, []example{
 		{importing("internal/oidc", module+"/internal/registryauth"), "internal/oidc imports " + module + "/internal/registryauth"},
+		{importing("internal/signing", module+"/internal/registryauth"), "internal/signing imports " + module + "/internal/registryauth"},
 		{importing("internal/registryauth", module+"/internal/exchange"), "internal/registryauth imports " + module + "/internal/exchange"},
 		{importing("internal/exchange", module+"/internal/state"), "internal/exchange imports " + module + "/internal/state"},
 		{importing("internal/kube", module+"/internal/state"), "internal/kube imports " + module + "/internal/state"},
@@ -45,6 +46,7 @@ var rules = []rule{
 		{reaching("cmd/proxy", "testing"), "cmd/proxy reaches testing"},
 		{reaching("internal/state", "testing/synctest"), "internal/state reaches testing/synctest"},
 		{reaching("internal/latest", "testing"), "internal/latest reaches testing"},
+		{reaching("internal/pkitest/more", "testing"), "internal/pkitest/more reaches testing"},
 	}},
 	{"packages have a doc comment", packageDocs, []example{
 		{sources("a/a.go", "package a"), "a: no package doc"},
@@ -165,10 +167,10 @@ func indirectImports(p project) (violations []string) {
 }
 
 // testingInProduction leaves out test suites that are packages: a directory
-// that carries the name of its parent and "test".
+// that carries the name of its parent and "test", and testHelpers.
 func testingInProduction(p project) (violations []string) {
 	for _, pkg := range p.packages {
-		if path.Base(pkg.dir()) == path.Base(path.Dir(pkg.dir()))+"test" {
+		if path.Base(pkg.dir()) == path.Base(path.Dir(pkg.dir()))+"test" || slices.Contains(testHelpers, pkg.dir()) {
 			continue
 		}
 		for _, dep := range pkg.Deps {

@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"slices"
 	"time"
-)
 
-// MinLifetime is the shortest life of a token that the token specification
-// allows (expires_in: never less than 60 seconds).
-const MinLifetime = 60 * time.Second
+	"github.com/pullpass/pullpass/internal/signing"
+)
 
 // ErrGrantEnded says that the incoming token has ended, so nothing may be
 // issued for it.
@@ -22,8 +20,8 @@ var ErrGrantEnded = errors.New("the incoming token has ended")
 type IssuerConfig struct {
 	Issuer   string        // iss, as in the registry's auth.token.issuer
 	Service  string        // aud, as in the registry's auth.token.service
-	Lifetime time.Duration // at least MinLifetime
-	Keys     Keys          // decides how the registry trusts the tokens, too
+	Lifetime time.Duration // at least signing.MinLifetime
+	Keys     signing.Keys  // decides how the registry trusts the tokens, too
 	Now      func() time.Time
 }
 
@@ -32,7 +30,7 @@ type Issuer struct {
 	issuer   string
 	service  string
 	lifetime time.Duration
-	keys     Keys
+	keys     signing.Keys
 	now      func() time.Time
 }
 
@@ -46,8 +44,8 @@ func NewIssuer(cfg IssuerConfig) (*Issuer, error) {
 	if cfg.Service == "" {
 		faults = append(faults, errors.New("service is empty: set the registry's service, the aud of its tokens"))
 	}
-	if cfg.Lifetime < MinLifetime {
-		faults = append(faults, fmt.Errorf("token lifetime %s is too short: the token specification asks for %s at least", cfg.Lifetime, MinLifetime))
+	if cfg.Lifetime < signing.MinLifetime {
+		faults = append(faults, fmt.Errorf("token lifetime %s is too short: the token specification asks for %s at least", cfg.Lifetime, signing.MinLifetime))
 	}
 	if cfg.Keys == nil {
 		faults = append(faults, errors.New("there are no keys to sign with"))
@@ -85,11 +83,11 @@ type access struct {
 // Issue signs a token that says what grant says, and no more.
 //
 // The token ends after the configured lifetime, or with the incoming token if
-// that is sooner, but not within MinLifetime: the token specification forbids
+// that is sooner, but not within signing.MinLifetime: the token specification forbids
 // less, and clients believe it. So a token can outlive the incoming one by less
 // than 60 seconds, and never by more.
 //
-// Errors: ErrGrantEnded; ErrNoSigningKey; others are faults of the caller.
+// Errors: ErrGrantEnded; signing.ErrNoSigningKey; others are faults of the caller.
 func (i *Issuer) Issue(grant Grant) (Token, error) {
 	now := i.now()
 	if !grant.NotAfter.IsZero() && !now.Before(grant.NotAfter) {
@@ -109,11 +107,11 @@ func (i *Issuer) Issue(grant Grant) (Token, error) {
 	if !grant.NotAfter.IsZero() && grant.NotAfter.Before(expiry) {
 		expiry = grant.NotAfter
 	}
-	if soonest := issuedAt.Add(MinLifetime); expiry.Before(soonest) {
+	if soonest := issuedAt.Add(signing.MinLifetime); expiry.Before(soonest) {
 		expiry = soonest
 	}
 	if !key.NotAfter.IsZero() && key.NotAfter.Before(expiry) {
-		expiry = key.NotAfter // the registry refuses the token from then on; Signing leaves MinLifetime
+		expiry = key.NotAfter // the registry refuses the token from then on; Signing leaves signing.MinLifetime
 	}
 	expiry = expiry.UTC().Truncate(time.Second)
 
@@ -134,7 +132,7 @@ func (i *Issuer) Issue(grant Grant) (Token, error) {
 	if err != nil {
 		return Token{}, fmt.Errorf("token claims: %w", err)
 	}
-	value, err := key.sign(payload)
+	value, err := key.Sign(payload)
 	if err != nil {
 		return Token{}, err
 	}
@@ -171,7 +169,7 @@ func sortedAccess(granted []Scope) ([]Scope, error) {
 func (i *Issuer) Service() string { return i.service }
 
 // KeyID returns the id of the key that signs now. An error wraps
-// ErrNoSigningKey.
+// signing.ErrNoSigningKey.
 func (i *Issuer) KeyID() (string, error) {
 	key, err := i.keys.Signing()
 	if err != nil {
