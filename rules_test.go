@@ -56,7 +56,7 @@ var imports = map[string]allowedImports{
 		},
 	},
 	"internal/kube": {
-		ours: []string{"internal/exchange", "internal/oidc", "internal/registryauth"},
+		ours: []string{"internal/exchange", "internal/oidc", "internal/registryauth", "internal/pkitest"},
 		others: []string{
 			"github.com/hashicorp/golang-lru/v2", "go.opentelemetry.io/otel/trace", "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go",
 			"k8s.io/klog/v2", "sigs.k8s.io/yaml",
