@@ -213,6 +213,15 @@ func TestFailedFetches(t *testing.T) {
 		{"discovery without issuer", func(_ *testing.T, s *issuerServer, _ *Discovery) {
 			s.answer(wellKnownPath, `{"ISSUER":"`+s.URL+`","jwks_uri":"`+s.URL+keysPath+`"}`)
 		}, `is of issuer ""`},
+		{"discovery with a second issuer", func(_ *testing.T, s *issuerServer, _ *Discovery) {
+			s.answer(wellKnownPath, `{"issuer":"`+s.URL+`","ISSUER":"https://evil.example","jwks_uri":"`+s.URL+keysPath+`"}`)
+		}, `is of issuer "https://evil.example"`},
+		{"discovery with a member twice", func(_ *testing.T, s *issuerServer, _ *Discovery) {
+			s.answer(wellKnownPath, `{"issuer":"`+s.URL+`","jwks_uri":"https://evil.example","jwks_uri":"`+s.URL+keysPath+`"}`)
+		}, "is not a discovery document: json: duplicate key 'jwks_uri'"},
+		{"discovery with an endpoint of another type", func(_ *testing.T, s *issuerServer, _ *Discovery) {
+			s.answer(wellKnownPath, `{"issuer":"`+s.URL+`","jwks_uri":"`+s.URL+keysPath+`","userinfo_endpoint":7}`)
+		}, "is not a discovery document: oidc: failed to decode"},
 		{"discovery URL of another issuer", func(_ *testing.T, s *issuerServer, d *Discovery) {
 			s.answer("/other", discoveryDocument("https://evil.example", s.URL+keysPath))
 			d.URL = s.URL + "/other"
