@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/distribution/distribution/v3/registry/auth/token"
+
 	"github.com/pullpass/pullpass/internal/signing"
 )
 
@@ -59,25 +61,15 @@ func NewIssuer(cfg IssuerConfig) (*Issuer, error) {
 	return &Issuer{issuer: cfg.Issuer, service: cfg.Service, lifetime: cfg.Lifetime, keys: cfg.Keys, now: cfg.Now}, nil
 }
 
-// claims are the token's, in the form of distribution's jwt document.
+// claims are the token's, as distribution reads them: what it declares is what
+// is signed, but for two members, which take the place of its own.
 type claims struct {
-	Issuer  string `json:"iss"`
-	Subject string `json:"sub"`
+	token.ClaimSet
 	// A plain string: distribution 2 reads nothing else, distribution 3 and zot
-	// read both forms.
-	Audience  string   `json:"aud"`
-	Expiry    int64    `json:"exp"`
-	NotBefore int64    `json:"nbf"`
-	IssuedAt  int64    `json:"iat"`
-	ID        string   `json:"jti"`
-	Access    []access `json:"access"`
-}
-
-type access struct {
-	Type    string   `json:"type"`
-	Class   string   `json:"class,omitempty"`
-	Name    string   `json:"name"`
-	Actions []string `json:"actions"`
+	// read both forms, and AudienceList writes a list.
+	Audience string `json:"aud"`
+	// Not pointers: each would be an allocation for each token.
+	Access []token.ResourceActions `json:"access"`
 }
 
 // Issue signs a token that says what grant says, and no more.
@@ -116,17 +108,19 @@ func (i *Issuer) Issue(grant Grant) (Token, error) {
 	expiry = expiry.UTC().Truncate(time.Second)
 
 	body := claims{
-		Issuer:    i.issuer,
-		Subject:   grant.Subject,
-		Audience:  i.service,
-		Expiry:    expiry.Unix(),
-		NotBefore: issuedAt.Unix(),
-		IssuedAt:  issuedAt.Unix(),
-		ID:        rand.Text(),
-		Access:    make([]access, len(scopes)),
+		ClaimSet: token.ClaimSet{
+			Issuer:     i.issuer,
+			Subject:    grant.Subject,
+			Expiration: expiry.Unix(),
+			NotBefore:  issuedAt.Unix(),
+			IssuedAt:   issuedAt.Unix(),
+			JWTID:      rand.Text(),
+		},
+		Audience: i.service,
+		Access:   make([]token.ResourceActions, len(scopes)),
 	}
 	for n, scope := range scopes {
-		body.Access[n] = access(scope)
+		body.Access[n] = token.ResourceActions(scope)
 	}
 	payload, err := json.Marshal(body)
 	if err != nil {
@@ -138,7 +132,7 @@ func (i *Issuer) Issue(grant Grant) (Token, error) {
 	}
 	return Token{
 		Value:    NewSecret(value),
-		ID:       body.ID,
+		ID:       body.JWTID,
 		KeyID:    key.ID,
 		IssuedAt: issuedAt,
 		Expiry:   expiry,

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/distribution/distribution/v3/registry/auth/token"
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pullpass/pullpass/internal/signing"
@@ -47,8 +48,9 @@ func benchmarkIssue(b *testing.B, issuer *Issuer, grant Grant) {
 func benchmarkClaims() claims {
 	now := time.Now().Unix()
 	return claims{
-		Issuer: signingtest.Issuer, Subject: testSubject, Audience: signingtest.Service, Expiry: now + 300, NotBefore: now, IssuedAt: now, ID: rand.Text(),
-		Access: []access{{Type: "repository", Name: "team-a/web", Actions: []string{"pull"}}},
+		ClaimSet: token.ClaimSet{Issuer: signingtest.Issuer, Subject: testSubject, Expiration: now + 300, NotBefore: now, IssuedAt: now, JWTID: rand.Text()},
+		Audience: signingtest.Service,
+		Access:   []token.ResourceActions{{Type: "repository", Name: "team-a/web", Actions: []string{"pull"}}},
 	}
 }
 

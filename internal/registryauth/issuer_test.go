@@ -244,8 +244,8 @@ func TestTokenClaims(t *testing.T) {
 		}
 		return strings.Replace(string(data), issued.ID, "ID", 1)
 	}
-	const head = `{"iss":"pullpass.example.com","sub":"SUB","aud":"registry.example.com",` +
-		`"exp":1800000300,"nbf":1800000000,"iat":1800000000,"jti":"ID","access":`
+	const head = `{"iss":"pullpass.example.com","sub":"SUB","exp":1800000300,"nbf":1800000000,"iat":1800000000,"jti":"ID",` +
+		`"aud":"registry.example.com","access":`
 	if got, want := payload(Grant{}), strings.Replace(head, "SUB", "", 1)+`[]}`; got != want {
 		t.Errorf("anonymous login:\n%s\nwant\n%s", got, want)
 	}
