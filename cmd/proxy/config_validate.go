@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
 const (
@@ -143,15 +143,15 @@ func (v *configValidator) registry(path string, r *Registry) {
 	if !isName(r.Issuer) {
 		v.fault(path+".issuer", "is not an issuer (%s); write the registry's auth.token.issuer: 1 to %d printable ASCII characters", quoteValue(r.Issuer), maxNameBytes)
 	}
-	if lifetime := r.TokenLifetime.Duration(); lifetime < registryauth.MinLifetime || lifetime > maxTokenLifetime {
-		v.fault(path+".tokenLifetime", "is out of range (%s); use %s to %s", r.TokenLifetime, Duration(registryauth.MinLifetime), Duration(maxTokenLifetime))
+	if lifetime := r.TokenLifetime.Duration(); lifetime < signing.MinLifetime || lifetime > maxTokenLifetime {
+		v.fault(path+".tokenLifetime", "is out of range (%s); use %s to %s", r.TokenLifetime, Duration(signing.MinLifetime), Duration(maxTokenLifetime))
 	}
 	v.signing(path+".signing", &r.Signing)
 }
 
 func (v *configValidator) signing(path string, s *Signing) {
-	v.oneOf(path+".algorithm", s.Algorithm, string(registryauth.ES256), string(registryauth.RS256), string(registryauth.EdDSA))
-	v.oneOf(path+".trust", s.Trust, string(registryauth.TrustCertificate), string(registryauth.TrustJWKS))
+	v.oneOf(path+".algorithm", s.Algorithm, string(signing.ES256), string(signing.RS256), string(signing.EdDSA))
+	v.oneOf(path+".trust", s.Trust, string(signing.TrustCertificate), string(signing.TrustJWKS))
 
 	files := [...]struct{ name, value string }{{"keyFile", s.KeyFile}, {"certFile", s.CertFile}, {"caFile", s.CAFile}}
 	if s.ManagedDir != "" {
@@ -166,11 +166,11 @@ func (v *configValidator) signing(path string, s *Signing) {
 		v.fault(path+".keyFile", "is missing; name the private key's file, or remove certFile and caFile and let Pullpass manage its keys")
 	}
 	switch s.Trust {
-	case string(registryauth.TrustCertificate):
+	case string(signing.TrustCertificate):
 		if s.CertFile == "" {
 			v.fault(path+".certFile", "is missing; trust %s needs the certificate of keyFile", s.Trust)
 		}
-	case string(registryauth.TrustJWKS):
+	case string(signing.TrustJWKS):
 		for _, f := range files[1:] {
 			if f.value != "" {
 				v.fault(path+"."+f.name, "has no use with trust %s (%s); remove it", s.Trust, quoteValue(f.value))

@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
 // settleTimeout bounds how long a new configuration waits for what is new in it,
@@ -149,7 +150,7 @@ type generation struct {
 
 // replacedKeys are no longer configured, and their last tokens have not ended.
 type replacedKeys struct {
-	registryauth.Keys
+	signing.Keys
 	until time.Time
 }
 
@@ -228,8 +229,8 @@ func (g *generation) stillPublished(next map[string]*signingKeys, now time.Time)
 }
 
 // published returns the keys that registries have to trust now.
-func (g *generation) published() []registryauth.Keys {
-	var all []registryauth.Keys
+func (g *generation) published() []signing.Keys {
+	var all []signing.Keys
 	for i := range g.cfg.Registries {
 		all = append(all, g.keys[g.cfg.Registries[i].Service])
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/state"
 )
 
@@ -22,8 +22,8 @@ type sources struct {
 	issuers     func() []oidc.IssuerStatus
 	kubernetes  map[string]func() kube.ClusterStatus // by cluster
 	podEvents   func() map[string]kube.PodEventCounts
-	signingKeys map[string]registryauth.Keys // by service
-	tls         *tlsEnds                     // nil: plain HTTP
+	signingKeys map[string]signing.Keys // by service
+	tls         *tlsEnds                // nil: plain HTTP
 	policy      func() *exchange.Policy
 	redis       func() state.RedisStatus
 	revocations func() state.RevocationsStatus
@@ -36,7 +36,7 @@ func (s *service) sources(g *generation) sources {
 	from := sources{
 		load: g.handler.Load, issuers: g.verifier.Status, podEvents: g.objects.podRecorders().counts, audit: s.audit.Status, telemetry: s.telemetry.failures(),
 		policy:     g.exchanger.Policy,
-		kubernetes: map[string]func() kube.ClusterStatus{}, signingKeys: map[string]registryauth.Keys{},
+		kubernetes: map[string]func() kube.ClusterStatus{}, signingKeys: map[string]signing.Keys{},
 	}
 	for i := range g.cfg.Clusters {
 		from.clusters = append(from.clusters, g.cfg.Clusters[i].Name)

@@ -17,7 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
 // registrySettings is what a registry has to be told.
@@ -82,7 +82,7 @@ key set at /certificates.pem and /.well-known/jwks.json.`,
 				Service:   registry.Service,
 				Issuer:    registry.Issuer,
 				TrustFile: trustFile,
-				JWKS:      registry.Signing.Trust == string(registryauth.TrustJWKS),
+				JWKS:      registry.Signing.Trust == string(signing.TrustJWKS),
 			}
 			if settings.Realm == "" {
 				if settings.Realm, err = defaultRealm(cfg, registry.Service); err != nil {
@@ -148,10 +148,10 @@ func writeTrust(log io.Writer, registry *Registry, name, kind string) (string, e
 		fmt.Fprintf(log, "zot is given the key %s alone: restart it when this key begins to sign (pullpass keys list), and after each pullpass keys rotate with the file written again\n", key.ID)
 		trusted := keys.Trusted().JWKS
 		data, err = publicKeyPEM(trusted.Key(key.ID)[0].Key)
-	case registry.Signing.Trust == string(registryauth.TrustJWKS):
-		data, err = registryauth.MarshalJWKS(keys)
+	case registry.Signing.Trust == string(signing.TrustJWKS):
+		data, err = signing.MarshalJWKS(keys)
 	default:
-		data = registryauth.MarshalCertificates(keys)
+		data = signing.MarshalCertificates(keys)
 	}
 	if err != nil {
 		return "", err

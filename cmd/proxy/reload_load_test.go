@@ -24,7 +24,7 @@ func TestNoRequestFailsInAThousandReloads(t *testing.T) {
 	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n", files)
 	serving := newAuthority(t, "serving")
 	config := p.client.Transport.(*http.Transport).TLSClientConfig
-	config.RootCAs, config.ServerName = serving.pool(), "localhost"
+	config.RootCAs, config.ServerName = serving.Pool(), "localhost"
 	putPair := func(authority authority, name string) {
 		cert, key := authority.leaf(t, "localhost", -time.Hour, time.Hour)
 		p.put(t, name+".crt", cert)

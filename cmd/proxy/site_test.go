@@ -1,14 +1,10 @@
 package main
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"math/big"
@@ -26,6 +22,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/pkitest"
 )
 
 // site is a proxy's directory with its configuration, and what asks the proxy. It
@@ -73,23 +70,13 @@ policyFiles: [policy.yaml]
 // writeServingCertificate makes a self-signed certificate for 127.0.0.1.
 func writeServingCertificate(t *testing.T, dir string, serial int64) *x509.CertPool {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	must(t, err)
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	must(t, err)
-	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	write(t, dir, "tls.crt", string(certPEM))
-	write(t, dir, "tls.key", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})))
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(certPEM)
-	return pool
+	cert := pkitest.NewCA(t, nil, func(c *x509.Certificate) {
+		c.SerialNumber, c.Subject, c.IPAddresses = big.NewInt(serial), pkix.Name{CommonName: "localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)}
+		c.KeyUsage, c.ExtKeyUsage = 0, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	})
+	write(t, dir, "tls.crt", string(pkitest.CertPEM(cert)))
+	write(t, dir, "tls.key", string(pkitest.KeyPEM(t, cert.Key)))
+	return cert.Pool()
 }
 
 // configure replaces a text in the configuration file, in one step.

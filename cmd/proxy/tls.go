@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
 const maxTLSFileBytes = 1 << 20
@@ -31,7 +31,7 @@ func (s *serverTLS) check(now time.Time) check {
 	c := check{Name: "server.tls.certFile", Healthy: true}
 	if err := checkServerCertificate(leaf, now); err != nil {
 		c.Healthy, c.Message = false, err.Error()
-	} else if err := registryauth.EndsSoon([]*x509.Certificate{leaf}, now); err != nil {
+	} else if err := signing.EndsSoon([]*x509.Certificate{leaf}, now); err != nil {
 		c.Message = err.Error()
 	}
 	return c

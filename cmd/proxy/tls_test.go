@@ -2,18 +2,13 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -25,52 +20,40 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/pkitest"
 )
 
 // authority signs the certificates of a test.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
+type authority struct{ *pkitest.Cert }
 
 func newAuthority(t testing.TB, name string) authority {
 	t.Helper()
-	a := authority{key: newECKey(t)}
-	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	return authority{pkitest.NewCA(t, nil, caNamed(name))}
+}
+
+// caNamed makes a template a CA's, good for an hour.
+func caNamed(name string) func(*x509.Certificate) {
+	return func(c *x509.Certificate) {
+		c.Subject, c.NotAfter = pkix.Name{CommonName: name}, time.Now().Add(time.Hour)
+		c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign
 	}
-	a.cert = sign(t, template, template, &a.key.PublicKey, a.key)
-	return a
 }
 
-func (a authority) pool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(a.cert)
-	return pool
-}
-
-func (a authority) pem() string { return pemBlock("CERTIFICATE", a.cert.Raw) }
+func (a authority) pem() string { return string(pkitest.CertPEM(a.Cert)) }
 
 // leaf returns a certificate and key as PEM, good from notBefore to notAfter
 // (relative to now). The names of nodes are in their group.
 func (a authority) leaf(t testing.TB, name string, notBefore, notAfter time.Duration) (cert, key string) {
 	t.Helper()
-	private := newECKey(t)
-	subject := pkix.Name{CommonName: name}
-	if strings.HasPrefix(name, "system:node:") {
-		subject.Organization = []string{"system:nodes"}
-	}
-	c := sign(t, &x509.Certificate{
-		Subject: subject, DNSNames: []string{"localhost"},
-		NotBefore: time.Now().Add(notBefore), NotAfter: time.Now().Add(notAfter),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}, a.cert, &private.PublicKey, a.key)
-	der, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pemBlock("CERTIFICATE", c.Raw), pemBlock("PRIVATE KEY", der)
+	leaf := pkitest.NewCert(t, pkitest.ECKey(t), a.Cert, func(c *x509.Certificate) {
+		c.Subject, c.DNSNames = pkix.Name{CommonName: name}, []string{"localhost"}
+		if strings.HasPrefix(name, "system:node:") {
+			c.Subject.Organization = []string{"system:nodes"}
+		}
+		c.NotBefore, c.NotAfter = time.Now().Add(notBefore), time.Now().Add(notAfter)
+		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	})
+	return string(pkitest.CertPEM(leaf)), string(pkitest.KeyPEM(t, leaf.Key))
 }
 
 func (a authority) client(t testing.TB, name string) *tls.Certificate {
@@ -86,32 +69,6 @@ func (a authority) clientUntil(t testing.TB, name string, end time.Duration) *tl
 		t.Fatal(err)
 	}
 	return &pair
-}
-
-func newECKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func sign(t testing.TB, template, parent *x509.Certificate, pub *ecdsa.PublicKey, key *ecdsa.PrivateKey) *x509.Certificate {
-	t.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, pub, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert
-}
-
-func pemBlock(kind string, der []byte) string {
-	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
 
 // tlsRig is a server with the TLS that serve uses, and its files. Callers of its
@@ -209,7 +166,7 @@ func (rig *tlsRig) get(t *testing.T, config *tls.Config) (server, seen string, e
 
 func (rig *tlsRig) transport(config *tls.Config) *http.Transport {
 	config = config.Clone()
-	config.RootCAs = rig.ca.pool()
+	config.RootCAs = rig.ca.Pool()
 	return &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}
 }
 
@@ -263,14 +220,12 @@ func TestTLSCertificateIsReplacedWithoutARestart(t *testing.T) {
 // among several in one file.
 func TestTLSTellsWhenItEnds(t *testing.T) {
 	t.Parallel()
-	first, second := newAuthority(t, "first CA"), newAuthority(t, "second CA")
-	longer := *second.cert
-	longer.NotAfter = time.Now().Add(48 * time.Hour)
-	second.cert = sign(t, &longer, &longer, &second.key.PublicKey, second.key)
+	first := newAuthority(t, "first CA")
+	second := authority{pkitest.NewCA(t, nil, caNamed("second CA"), func(c *x509.Certificate) { c.NotAfter = time.Now().Add(48 * time.Hour) })}
 	for _, pems := range []string{first.pem() + second.pem(), second.pem() + first.pem()} {
 		rig := newTLSRig(t, pems)
 		ends := rig.tls.Load().ends
-		if want := first.cert.NotAfter; len(ends.clientCAs) != 1 || !ends.clientCAs["prod"].Equal(want) {
+		if want := first.NotAfter; len(ends.clientCAs) != 1 || !ends.clientCAs["prod"].Equal(want) {
 			t.Errorf("CAs end %v, want %s", ends.clientCAs, want)
 		}
 		rig.install(t, "renewed", -time.Minute, 30*time.Minute)
@@ -314,7 +269,7 @@ func TestTLSKeepsTheLastGoodCertificate(t *testing.T) {
 			"server.tls.clientCAFile: DIR/ca.crt holds no certificate; put the CAs of the nodes' client certificates there, as PEM"},
 		// x509.CertPool would skip it, and lock its nodes out.
 		{"one bad client CA of two", func(t *testing.T, rig *tlsRig) {
-			put(t, filepath.Join(rig.dir, "ca.crt"), rig.ca.pem()+pemBlock("CERTIFICATE", []byte("x")))
+			put(t, filepath.Join(rig.dir, "ca.crt"), rig.ca.pem()+string(pkitest.PEM("CERTIFICATE", []byte("x"))))
 		}, "server.tls.clientCAFile: DIR/ca.crt holds a certificate that cannot be read: "},
 		{"a key among the client CAs", func(t *testing.T, rig *tlsRig) {
 			_, key := rig.ca.leaf(t, "other", -time.Minute, time.Hour)
@@ -373,7 +328,7 @@ func TestTLSClientCertificates(t *testing.T) {
 
 	// A certificate without its key does end the handshake.
 	stolen := others.client(t, "system:node:b")
-	stolen.PrivateKey = newECKey(t)
+	stolen.PrivateKey = pkitest.ECKey(t)
 	if _, seen, err := rig.get(t, with(stolen)); err == nil {
 		t.Errorf("a certificate was taken from somebody who has not its key: %q", seen)
 	}
@@ -446,17 +401,9 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 	}
 	check()
 	// Copies in two files are one CA, also when one was renewed with its key.
-	renewed := first
-	renewed.cert = sign(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: "first CA, renewed"}, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, SerialNumber: big.NewInt(2),
-	}, first.cert, &first.key.PublicKey, first.key)
+	renewed := authority{pkitest.NewCert(t, first.Key, first.Cert, caNamed("first CA, renewed"))}
 	// What a CA above another signs are nodes of both, whichever has it.
-	below := first
-	below.cert = sign(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: "below the first CA"}, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, SerialNumber: big.NewInt(3),
-	}, first.cert, &second.key.PublicKey, first.key)
+	below := authority{pkitest.NewCert(t, second.Key, first.Cert, caNamed("below the first CA"))}
 	for _, test := range []struct {
 		first, second string
 		fault         int
@@ -483,28 +430,18 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 	}
 	// The first is above the third by way of one that no file has: only who
 	// presents that shows it.
-	between, third := newAuthority(t, "between"), newAuthority(t, "third CA")
-	between.cert = first.above(t, between)
-	third.cert = between.above(t, third)
+	between := first.intermediate(t, "between")
+	third := between.intermediate(t, "third CA")
 	if err := reload(third.pem()); err != nil {
 		t.Fatal(err)
 	}
 	node := third.client(t, "system:node:a").Leaf
-	if got := rig.judge("prod", node, third.cert, between.cert); got != exchange.ProofCertificateOtherCluster {
+	if got := rig.judge("prod", node, third.Certificate, between.Certificate); got != exchange.ProofCertificateOtherCluster {
 		t.Errorf("a node of the second cluster is judged in the first: %q", got)
 	}
-	if got := rig.judge("second", node, third.cert, between.cert); got != "" {
+	if got := rig.judge("second", node, third.Certificate, between.Certificate); got != "" {
 		t.Errorf("and in its own: %q", got)
 	}
-}
-
-// above signs the key of another CA.
-func (a authority) above(t *testing.T, other authority) *x509.Certificate {
-	t.Helper()
-	return sign(t, &x509.Certificate{
-		Subject: other.cert.Subject, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, SerialNumber: big.NewInt(4),
-	}, a.cert, &other.key.PublicKey, a.key)
 }
 
 // A session that is resumed and a connection that stays open must not outlive

@@ -13,7 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
 // registryLeeway is how long after its end distribution still takes a token;
@@ -131,10 +131,10 @@ func newManifests(cfg *Config, policy *exchange.Policy) (*kube.Manifests, error)
 
 // signingKeys are the keys of one registry, and how they are kept current.
 type signingKeys struct {
-	registryauth.Keys
+	signing.Keys
 	reload  func() error
 	run     func(context.Context)
-	managed *registryauth.ManagedKeys
+	managed *signing.ManagedKeys
 }
 
 // Run keeps the keys current until ctx ends.
@@ -144,9 +144,9 @@ func (k *signingKeys) Run(ctx context.Context) { k.run(ctx) }
 // none: call managed.Maintain to make them.
 func newSigningKeys(r *Registry, logger *slog.Logger) (*signingKeys, error) {
 	lifetime := r.TokenLifetime.Duration()
-	algorithm, trust := registryauth.Algorithm(r.Signing.Algorithm), registryauth.Trust(r.Signing.Trust)
+	algorithm, trust := signing.Algorithm(r.Signing.Algorithm), signing.Trust(r.Signing.Trust)
 	if r.Signing.KeyFile != "" {
-		keys, err := registryauth.NewFileKeys(registryauth.FileKeysConfig{
+		keys, err := signing.NewFileKeys(signing.FileKeysConfig{
 			Algorithm: algorithm, Trust: trust,
 			CertFile: r.Signing.CertFile, KeyFile: r.Signing.KeyFile, CAFile: r.Signing.CAFile,
 			Overlap: lifetime + registryLeeway, Logger: logger,
@@ -156,7 +156,7 @@ func newSigningKeys(r *Registry, logger *slog.Logger) (*signingKeys, error) {
 		}
 		return &signingKeys{Keys: keys, reload: keys.Reload, run: keys.Run}, nil
 	}
-	keys, err := registryauth.NewManagedKeys(registryauth.ManagedKeysConfig{
+	keys, err := signing.NewManagedKeys(signing.ManagedKeysConfig{
 		Dir: r.Signing.ManagedDir, Algorithm: algorithm, Trust: trust,
 		Service: r.Service, Lifetime: lifetime, Logger: logger,
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
 // Verifier authenticates a ServiceAccount token. Its errors are *oidc.Error;
@@ -227,7 +228,7 @@ func (x *Exchanger) issue(registry *registryauth.Issuer, subject Subject, grante
 	}
 	if token, ok := x.issued.Get(key); ok {
 		left := token.Expiry.Sub(now)
-		if left >= registryauth.MinLifetime && 2*left >= token.Expiry.Sub(token.IssuedAt) {
+		if left >= signing.MinLifetime && 2*left >= token.Expiry.Sub(token.IssuedAt) {
 			return token, true, nil
 		}
 	}
@@ -245,7 +246,7 @@ func (x *Exchanger) issue(registry *registryauth.Issuer, subject Subject, grante
 // ours, which stay as they are.
 func issueError(err error) error {
 	switch {
-	case errors.Is(err, registryauth.ErrNoSigningKey):
+	case errors.Is(err, signing.ErrNoSigningKey):
 		return &UnavailableError{reason: reasonSigning, Err: err}
 	case errors.Is(err, registryauth.ErrGrantEnded):
 		return &oidc.Error{Reason: oidc.ReasonExpired, Message: "the token has just expired; ask for a new one"}

@@ -26,6 +26,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
 const (
@@ -85,7 +86,7 @@ type rig struct {
 	settings  exchange.Config
 	endpoint  exchange.HandlerConfig
 	issuer    *registryauth.Issuer
-	keys      registryauth.Keys
+	keys      signing.Keys
 	signer    jose.Signer
 	stranger  jose.Signer // same kid, another key
 	log       *strings.Builder
@@ -103,7 +104,7 @@ type rigConfig struct {
 	cacheSize     int
 	tokenLifetime time.Duration
 	recorder      exchange.Recorder
-	keys          registryauth.Keys
+	keys          signing.Keys
 	caller        func(*http.Request) exchange.Caller
 	inFlight      int
 	revocations   exchange.Revocations
@@ -154,8 +155,8 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 		c.verifier = c.wrap(c.verifier)
 	}
 	if c.keys == nil {
-		managed, err := registryauth.NewManagedKeys(registryauth.ManagedKeysConfig{
-			Dir: filepath.Join(dir, "keys"), Algorithm: registryauth.ES256, Trust: registryauth.TrustCertificate,
+		managed, err := signing.NewManagedKeys(signing.ManagedKeysConfig{
+			Dir: filepath.Join(dir, "keys"), Algorithm: signing.ES256, Trust: signing.TrustCertificate,
 			Service: testService, Lifetime: c.tokenLifetime, Now: r.Now,
 		})
 		must(t, err)

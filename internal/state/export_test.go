@@ -3,10 +3,10 @@ package state
 import "context"
 
 // SetMost bounds the list to what a test can fill.
-func (m *MemoryRevocations) SetMost(most int) { m.most = most }
+func (m *MemoryRevocations) SetMax(n int) { m.max = n }
 
 // SetMost bounds the list to what a test can fill.
-func (v *RedisRevocations) SetMost(most int) { v.most = most }
+func (v *RedisRevocations) SetMax(n int) { v.max = n }
 
 // Fill adds many revocations at once, without reading the list.
 func (v *RedisRevocations) Fill(ctx context.Context, revocations []Revocation) error {

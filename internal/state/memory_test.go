@@ -132,7 +132,7 @@ func TestMemoryRevocationsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m.SetMost(5)
+	m.SetMax(5)
 	if err := add(5, time.Hour); !errors.Is(err, state.ErrFull) {
 		t.Errorf("one too many: %v", err)
 	}

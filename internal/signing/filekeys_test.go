@@ -1,4 +1,4 @@
-package registryauth
+package signing
 
 import (
 	"bytes"
@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/distribution/distribution/v3/registry/auth/token"
+
+	"github.com/pullpass/pullpass/internal/pkitest"
 )
 
 const testOverlap = 6 * time.Minute
@@ -48,39 +50,40 @@ func TestFileKeysReadEveryForm(t *testing.T) {
 	ec := newTestSigner(t, ES256).(*ecdsa.PrivateKey)
 	ed := newTestSigner(t, EdDSA)
 	sec1, err := x509.MarshalECPrivateKey(ec)
-	ca := newTestCA(t, nil)
-	intermediate := newTestCert(t, newTestSigner(t, ES256), ca, func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign })
-	leaf := newTestCert(t, ec, ca, nil)
-	deepLeaf := newTestCert(t, ec, intermediate, nil)
-	selfSigned := newTestCert(t, ec, nil, nil)
-	rsaLeaf := newTestCert(t, issuingRSAKey(), ca, nil)
-	edLeaf := newTestCert(t, ed, ca, nil)
-	noUsage := newTestCert(t, ec, ca, func(c *x509.Certificate) { c.KeyUsage = 0 })
+	must(t, err)
+	ca := pkitest.NewCA(t, nil)
+	intermediate := pkitest.NewCert(t, newTestSigner(t, ES256), ca, func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign })
+	leaf := pkitest.NewCert(t, ec, ca)
+	deepLeaf := pkitest.NewCert(t, ec, intermediate)
+	selfSigned := pkitest.NewCert(t, ec, nil)
+	rsaLeaf := pkitest.NewCert(t, pkitest.RSAKey(t), ca)
+	edLeaf := pkitest.NewCert(t, ed, ca)
+	noUsage := pkitest.NewCert(t, ec, ca, func(c *x509.Certificate) { c.KeyUsage = 0 })
 
 	cases := map[string]struct {
 		files     keyFiles
 		algorithm Algorithm
 		x5c       int // certificates in the token
-		published []*testCert
+		published []*pkitest.Cert
 	}{
-		"PKCS#8 EC":                  {keyFiles{key: keyPEM(t, ec)}, ES256, 0, nil},
-		"SEC 1 with parameters":      {keyFiles{key: append(pemBlock("EC PARAMETERS", []byte{6}, nil), pemBlock("EC PRIVATE KEY", sec1, err)...)}, ES256, 0, nil},
-		"PKCS#8 RSA":                 {keyFiles{key: keyPEM(t, issuingRSAKey())}, RS256, 0, nil},
-		"PKCS#1 RSA":                 {keyFiles{key: pemBlock("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(issuingRSAKey()), nil)}, RS256, 0, nil},
-		"PKCS#8 Ed25519":             {keyFiles{key: keyPEM(t, ed)}, EdDSA, 0, nil},
-		"default is ES256":           {keyFiles{key: keyPEM(t, ec)}, "", 0, nil},
-		"leaf and CA file":           {keyFiles{certPEM(leaf), keyPEM(t, ec), certPEM(ca)}, ES256, 1, []*testCert{ca}},
-		"leaf and CA in the chain":   {keyFiles{cert: certPEM(leaf, ca), key: keyPEM(t, ec)}, ES256, 1, []*testCert{ca}},
-		"leaf, intermediate, CA":     {keyFiles{cert: certPEM(deepLeaf, intermediate, ca), key: keyPEM(t, ec)}, ES256, 2, []*testCert{ca}},
-		"intermediate, CA file":      {keyFiles{certPEM(deepLeaf, intermediate), keyPEM(t, ec), certPEM(ca)}, ES256, 2, []*testCert{ca}},
-		"intermediate as the anchor": {keyFiles{cert: certPEM(deepLeaf, intermediate), key: keyPEM(t, ec)}, ES256, 2, []*testCert{intermediate}},
-		"leaf as the anchor":         {keyFiles{cert: certPEM(leaf), key: keyPEM(t, ec)}, ES256, 1, []*testCert{leaf}},
-		"self-signed":                {keyFiles{cert: certPEM(selfSigned), key: keyPEM(t, ec)}, ES256, 1, []*testCert{selfSigned}},
-		"certificate and key in one": {keyFiles{cert: append(keyPEM(t, ec), certPEM(leaf, ca)...), key: append(certPEM(leaf), keyPEM(t, ec)...)}, ES256, 1, []*testCert{ca}},
-		"two CAs in the CA file":     {keyFiles{certPEM(leaf), keyPEM(t, ec), certPEM(ca, selfSigned)}, ES256, 1, []*testCert{ca, selfSigned}},
-		"RSA leaf of an EC CA":       {keyFiles{certPEM(rsaLeaf), keyPEM(t, issuingRSAKey()), certPEM(ca)}, RS256, 1, []*testCert{ca}},
-		"Ed25519 leaf of an EC CA":   {keyFiles{certPEM(edLeaf), keyPEM(t, ed), certPEM(ca)}, EdDSA, 1, []*testCert{ca}},
-		"no key usage at all":        {keyFiles{certPEM(noUsage), keyPEM(t, ec), certPEM(ca)}, ES256, 1, []*testCert{ca}},
+		"PKCS#8 EC":                  {keyFiles{key: pkitest.KeyPEM(t, ec)}, ES256, 0, nil},
+		"SEC 1 with parameters":      {keyFiles{key: append(pkitest.PEM("EC PARAMETERS", []byte{6}), pkitest.PEM("EC PRIVATE KEY", sec1)...)}, ES256, 0, nil},
+		"PKCS#8 RSA":                 {keyFiles{key: pkitest.KeyPEM(t, pkitest.RSAKey(t))}, RS256, 0, nil},
+		"PKCS#1 RSA":                 {keyFiles{key: pkitest.PEM("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(pkitest.RSAKey(t)))}, RS256, 0, nil},
+		"PKCS#8 Ed25519":             {keyFiles{key: pkitest.KeyPEM(t, ed)}, EdDSA, 0, nil},
+		"default is ES256":           {keyFiles{key: pkitest.KeyPEM(t, ec)}, "", 0, nil},
+		"leaf and CA file":           {keyFiles{pkitest.CertPEM(leaf), pkitest.KeyPEM(t, ec), pkitest.CertPEM(ca)}, ES256, 1, []*pkitest.Cert{ca}},
+		"leaf and CA in the chain":   {keyFiles{cert: pkitest.CertPEM(leaf, ca), key: pkitest.KeyPEM(t, ec)}, ES256, 1, []*pkitest.Cert{ca}},
+		"leaf, intermediate, CA":     {keyFiles{cert: pkitest.CertPEM(deepLeaf, intermediate, ca), key: pkitest.KeyPEM(t, ec)}, ES256, 2, []*pkitest.Cert{ca}},
+		"intermediate, CA file":      {keyFiles{pkitest.CertPEM(deepLeaf, intermediate), pkitest.KeyPEM(t, ec), pkitest.CertPEM(ca)}, ES256, 2, []*pkitest.Cert{ca}},
+		"intermediate as the anchor": {keyFiles{cert: pkitest.CertPEM(deepLeaf, intermediate), key: pkitest.KeyPEM(t, ec)}, ES256, 2, []*pkitest.Cert{intermediate}},
+		"leaf as the anchor":         {keyFiles{cert: pkitest.CertPEM(leaf), key: pkitest.KeyPEM(t, ec)}, ES256, 1, []*pkitest.Cert{leaf}},
+		"self-signed":                {keyFiles{cert: pkitest.CertPEM(selfSigned), key: pkitest.KeyPEM(t, ec)}, ES256, 1, []*pkitest.Cert{selfSigned}},
+		"certificate and key in one": {keyFiles{cert: append(pkitest.KeyPEM(t, ec), pkitest.CertPEM(leaf, ca)...), key: append(pkitest.CertPEM(leaf), pkitest.KeyPEM(t, ec)...)}, ES256, 1, []*pkitest.Cert{ca}},
+		"two CAs in the CA file":     {keyFiles{pkitest.CertPEM(leaf), pkitest.KeyPEM(t, ec), pkitest.CertPEM(ca, selfSigned)}, ES256, 1, []*pkitest.Cert{ca, selfSigned}},
+		"RSA leaf of an EC CA":       {keyFiles{pkitest.CertPEM(rsaLeaf), pkitest.KeyPEM(t, pkitest.RSAKey(t)), pkitest.CertPEM(ca)}, RS256, 1, []*pkitest.Cert{ca}},
+		"Ed25519 leaf of an EC CA":   {keyFiles{pkitest.CertPEM(edLeaf), pkitest.KeyPEM(t, ed), pkitest.CertPEM(ca)}, EdDSA, 1, []*pkitest.Cert{ca}},
+		"no key usage at all":        {keyFiles{pkitest.CertPEM(noUsage), pkitest.KeyPEM(t, ec), pkitest.CertPEM(ca)}, ES256, 1, []*pkitest.Cert{ca}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -89,8 +92,8 @@ func TestFileKeysReadEveryForm(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			raw := issueTestToken(t, newTestIssuer(t, keys, nil)).Value.Reveal()
-			if _, err := registryVerify(raw, registryTrust(t, keys)); err != nil {
+			raw := testToken(t, keys)
+			if _, err := newRegistry(t, keys).Verify(raw); err != nil {
 				t.Errorf("distribution refuses the token: %v", err)
 			}
 			x5c, _ := tokenPart(t, raw, 0)["x5c"].([]any)
@@ -117,10 +120,10 @@ func TestFileKeysRefuseWhatCannotWork(t *testing.T) {
 	t.Parallel()
 	ec := newTestSigner(t, ES256).(*ecdsa.PrivateKey)
 	other := newTestSigner(t, ES256)
-	ca, otherCA := newTestCA(t, nil), newTestCA(t, nil)
-	leaf := newTestCert(t, ec, ca, nil)
+	ca, otherCA := pkitest.NewCA(t, nil), pkitest.NewCA(t, nil)
+	leaf := pkitest.NewCert(t, ec, ca)
 	edited := func(edit func(*x509.Certificate)) keyFiles {
-		return keyFiles{certPEM(newTestCert(t, ec, ca, edit)), keyPEM(t, ec), certPEM(ca)}
+		return keyFiles{pkitest.CertPEM(pkitest.NewCert(t, ec, ca, edit)), pkitest.KeyPEM(t, ec), pkitest.CertPEM(ca)}
 	}
 	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 	if err != nil {
@@ -138,31 +141,31 @@ func TestFileKeysRefuseWhatCannotWork(t *testing.T) {
 		want      string
 	}{
 		"empty key file":           {keyFiles{key: []byte{}}, ES256, "tls.key", "no private key in PEM form"},
-		"public key":               {keyFiles{key: pemBlock("PUBLIC KEY", []byte{1}, nil)}, ES256, "tls.key", "no private key in PEM form"},
-		"damaged key":              {keyFiles{key: pemBlock("PRIVATE KEY", []byte{1}, nil)}, ES256, "tls.key", "is damaged"},
-		"encrypted PKCS#8":         {keyFiles{key: pemBlock("ENCRYPTED PRIVATE KEY", []byte{1}, nil)}, ES256, "tls.key", "is encrypted"},
+		"public key":               {keyFiles{key: pkitest.PEM("PUBLIC KEY", []byte{1})}, ES256, "tls.key", "no private key in PEM form"},
+		"damaged key":              {keyFiles{key: pkitest.PEM("PRIVATE KEY", []byte{1})}, ES256, "tls.key", "is damaged"},
+		"encrypted PKCS#8":         {keyFiles{key: pkitest.PEM("ENCRYPTED PRIVATE KEY", []byte{1})}, ES256, "tls.key", "is encrypted"},
 		"encrypted PKCS#1":         {keyFiles{key: encrypted}, RS256, "tls.key", "is encrypted"},
-		"two keys":                 {keyFiles{key: append(keyPEM(t, ec), keyPEM(t, other)...)}, ES256, "tls.key", "more than one private key"},
-		"too large":                {keyFiles{key: append(keyPEM(t, ec), make([]byte, maxKeyFileBytes)...)}, ES256, "tls.key", "larger than"},
-		"P-384":                    {keyFiles{key: keyPEM(t, p384)}, ES256, "tls.key", "ES256 needs P-256"},
-		"weak RSA":                 {keyFiles{key: keyPEM(t, weak)}, RS256, "tls.key", "has 1024 bits"},
-		"EC key, RS256":            {keyFiles{key: keyPEM(t, ec)}, RS256, "tls.key", "algorithm RS256 is configured"},
-		"RSA key, ES256":           {keyFiles{key: keyPEM(t, issuingRSAKey())}, ES256, "tls.key", "algorithm ES256 is configured"},
-		"Ed25519 key, ES256":       {keyFiles{key: keyPEM(t, newTestSigner(t, EdDSA))}, ES256, "tls.key", "algorithm ES256 is configured"},
-		"no certificate":           {keyFiles{cert: []byte("x"), key: keyPEM(t, ec)}, ES256, "tls.crt", "no certificate in PEM form"},
-		"damaged certificate":      {keyFiles{cert: pemBlock("CERTIFICATE", []byte{1}, nil), key: keyPEM(t, ec)}, ES256, "tls.crt", "certificate 1 is damaged"},
-		"large certificate file":   {keyFiles{cert: append(certPEM(leaf), make([]byte, maxKeyFileBytes)...), key: keyPEM(t, ec)}, ES256, "tls.crt", "larger than"},
-		"certificate of other key": {keyFiles{certPEM(newTestCert(t, other, ca, nil)), keyPEM(t, ec), certPEM(ca)}, ES256, "tls.crt", "not for this private key"},
-		"CA before leaf":           {keyFiles{cert: certPEM(ca, leaf), key: keyPEM(t, ec)}, ES256, "tls.crt", "not for this private key"},
-		"CA signs tokens":          {keyFiles{cert: certPEM(ca), key: keyPEM(t, ca.key)}, ES256, "tls.crt", "is a CA's"},
+		"two keys":                 {keyFiles{key: append(pkitest.KeyPEM(t, ec), pkitest.KeyPEM(t, other)...)}, ES256, "tls.key", "more than one private key"},
+		"too large":                {keyFiles{key: append(pkitest.KeyPEM(t, ec), make([]byte, maxKeyFileBytes)...)}, ES256, "tls.key", "larger than"},
+		"P-384":                    {keyFiles{key: pkitest.KeyPEM(t, p384)}, ES256, "tls.key", "ES256 needs P-256"},
+		"weak RSA":                 {keyFiles{key: pkitest.KeyPEM(t, weak)}, RS256, "tls.key", "has 1024 bits"},
+		"EC key, RS256":            {keyFiles{key: pkitest.KeyPEM(t, ec)}, RS256, "tls.key", "algorithm RS256 is configured"},
+		"RSA key, ES256":           {keyFiles{key: pkitest.KeyPEM(t, pkitest.RSAKey(t))}, ES256, "tls.key", "algorithm ES256 is configured"},
+		"Ed25519 key, ES256":       {keyFiles{key: pkitest.KeyPEM(t, newTestSigner(t, EdDSA))}, ES256, "tls.key", "algorithm ES256 is configured"},
+		"no certificate":           {keyFiles{cert: []byte("x"), key: pkitest.KeyPEM(t, ec)}, ES256, "tls.crt", "no certificate in PEM form"},
+		"damaged certificate":      {keyFiles{cert: pkitest.PEM("CERTIFICATE", []byte{1}), key: pkitest.KeyPEM(t, ec)}, ES256, "tls.crt", "certificate 1 is damaged"},
+		"large certificate file":   {keyFiles{cert: append(pkitest.CertPEM(leaf), make([]byte, maxKeyFileBytes)...), key: pkitest.KeyPEM(t, ec)}, ES256, "tls.crt", "larger than"},
+		"certificate of other key": {keyFiles{pkitest.CertPEM(pkitest.NewCert(t, other, ca)), pkitest.KeyPEM(t, ec), pkitest.CertPEM(ca)}, ES256, "tls.crt", "not for this private key"},
+		"CA before leaf":           {keyFiles{cert: pkitest.CertPEM(ca, leaf), key: pkitest.KeyPEM(t, ec)}, ES256, "tls.crt", "not for this private key"},
+		"CA signs tokens":          {keyFiles{cert: pkitest.CertPEM(ca), key: pkitest.KeyPEM(t, ca.Key)}, ES256, "tls.crt", "is a CA's"},
 		"key usage":                {edited(func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageKeyEncipherment }), ES256, "tls.crt", "lacks digitalSignature"},
 		"expired":                  {edited(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), ES256, "tls.crt", "renew it"},
 		"ends in half a minute":    {edited(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(30 * time.Second) }), ES256, "tls.crt", "about to end"},
 		"not yet valid":            {edited(func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) }), ES256, "tls.crt", "not valid before"},
-		"other CA":                 {keyFiles{certPEM(leaf), keyPEM(t, ec), certPEM(otherCA)}, ES256, "tls.crt", "does not vouch"},
-		"unrelated chain":          {keyFiles{cert: certPEM(leaf, otherCA), key: keyPEM(t, ec)}, ES256, "tls.crt", "does not vouch"},
-		"empty CA file":            {keyFiles{certPEM(leaf), keyPEM(t, ec), []byte{}}, ES256, "ca.crt", "no certificate in PEM form"},
-		"long chain":               {keyFiles{certPEM(leaf, ca, ca, ca, ca, ca), keyPEM(t, ec), certPEM(ca)}, ES256, "tls.crt", "make every token too large"},
+		"other CA":                 {keyFiles{pkitest.CertPEM(leaf), pkitest.KeyPEM(t, ec), pkitest.CertPEM(otherCA)}, ES256, "tls.crt", "does not vouch"},
+		"unrelated chain":          {keyFiles{cert: pkitest.CertPEM(leaf, otherCA), key: pkitest.KeyPEM(t, ec)}, ES256, "tls.crt", "does not vouch"},
+		"empty CA file":            {keyFiles{pkitest.CertPEM(leaf), pkitest.KeyPEM(t, ec), []byte{}}, ES256, "ca.crt", "no certificate in PEM form"},
+		"long chain":               {keyFiles{pkitest.CertPEM(leaf, ca, ca, ca, ca, ca), pkitest.KeyPEM(t, ec), pkitest.CertPEM(ca)}, ES256, "tls.crt", "make every token too large"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -174,7 +177,7 @@ func TestFileKeysRefuseWhatCannotWork(t *testing.T) {
 		})
 	}
 	for _, missing := range []string{"tls.key", "tls.crt", "ca.crt"} {
-		files := keyFiles{certPEM(leaf), keyPEM(t, ec), certPEM(ca)}
+		files := keyFiles{pkitest.CertPEM(leaf), pkitest.KeyPEM(t, ec), pkitest.CertPEM(ca)}
 		dir := t.TempDir()
 		files.write(t, dir)
 		if err := os.Remove(filepath.Join(dir, missing)); err != nil {
@@ -219,10 +222,10 @@ func TestFileKeysRefuseContradictions(t *testing.T) {
 // middle of a change must not sign with a certificate of another key.
 func TestFileKeysKeepTheLastGoodKey(t *testing.T) {
 	t.Parallel()
-	ca := newTestCA(t, nil)
+	ca := pkitest.NewCA(t, nil)
 	pair := func() keyFiles {
 		key := newTestSigner(t, ES256)
-		return keyFiles{certPEM(newTestCert(t, key, ca, nil)), keyPEM(t, key), certPEM(ca)}
+		return keyFiles{pkitest.CertPEM(pkitest.NewCert(t, key, ca)), pkitest.KeyPEM(t, key), pkitest.CertPEM(ca)}
 	}
 	first, second := pair(), pair()
 	dir := t.TempDir()
@@ -240,7 +243,7 @@ func TestFileKeysKeepTheLastGoodKey(t *testing.T) {
 		"not for this private key": {cert: second.cert},
 		"no private key":           {cert: first.cert, key: []byte("-----BEGIN PRIV")},
 		"no certificate":           {cert: []byte{}, key: first.key},
-		"does not vouch":           {cert: first.cert, ca: certPEM(newTestCA(t, nil))},
+		"does not vouch":           {cert: first.cert, ca: pkitest.CertPEM(pkitest.NewCA(t, nil))},
 	} {
 		half.write(t, dir)
 		if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), want) {
@@ -249,7 +252,7 @@ func TestFileKeysKeepTheLastGoodKey(t *testing.T) {
 		if mustSigning(t, keys) != key {
 			t.Errorf("%s: the key changed", want)
 		}
-		if _, err := registryVerify(issueTestToken(t, newTestIssuer(t, keys, nil)).Value.Reveal(), registryTrust(t, keys)); err != nil {
+		if _, err := newRegistry(t, keys).Verify(testToken(t, keys)); err != nil {
 			t.Errorf("%s: %v", want, err)
 		}
 		first.write(t, dir)
@@ -265,22 +268,22 @@ func TestFileKeysKeepTheLastGoodKey(t *testing.T) {
 
 func TestFileKeysRefuseAnExpiredReplacement(t *testing.T) {
 	t.Parallel()
-	ca := newTestCA(t, nil)
+	ca := pkitest.NewCA(t, nil)
 	key := newTestSigner(t, ES256)
-	files := keyFiles{certPEM(newTestCert(t, key, ca, nil)), keyPEM(t, key), certPEM(ca)}
+	files := keyFiles{pkitest.CertPEM(pkitest.NewCert(t, key, ca)), pkitest.KeyPEM(t, key), pkitest.CertPEM(ca)}
 	dir := t.TempDir()
 	files.write(t, dir)
 	keys := mustLoad(t, files.config(dir, ES256))
 	good := mustSigning(t, keys)
-	expired := newTestCert(t, key, ca, func(c *x509.Certificate) { c.NotAfter = time.Now() })
-	keyFiles{cert: certPEM(expired)}.write(t, dir)
+	expired := pkitest.NewCert(t, key, ca, func(c *x509.Certificate) { c.NotAfter = time.Now() })
+	keyFiles{cert: pkitest.CertPEM(expired)}.write(t, dir)
 	if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), "tls.crt") || !strings.Contains(err.Error(), "renew it") {
 		t.Errorf("reload: %v, want the expired certificate refused", err)
 	}
 	if mustSigning(t, keys) != good {
 		t.Error("an expired certificate replaced a good one")
 	}
-	keyFiles{cert: certPEM(newTestCert(t, key, ca, nil))}.write(t, dir)
+	keyFiles{cert: pkitest.CertPEM(pkitest.NewCert(t, key, ca))}.write(t, dir)
 	if err := keys.Reload(); err != nil || mustSigning(t, keys) == good {
 		t.Errorf("a renewed certificate of the same key was not taken over: %v", err)
 	}
@@ -292,8 +295,8 @@ func TestFileKeysStopWithTheCertificate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		key := newTestSigner(t, ES256)
-		cert := newTestCert(t, key, nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(10 * time.Minute) })
-		keys, err := keyFiles{cert: certPEM(cert), key: keyPEM(t, key)}.load(t, ES256)
+		cert := pkitest.NewCert(t, key, nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(10 * time.Minute) })
+		keys, err := keyFiles{cert: pkitest.CertPEM(cert), key: pkitest.KeyPEM(t, key)}.load(t, ES256)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -313,30 +316,29 @@ func TestFileKeysOverlap(t *testing.T) {
 	t.Parallel()
 	for _, trust := range []Trust{TrustJWKS, TrustCertificate} {
 		synctest.Test(t, func(t *testing.T) {
-			ca := newTestCA(t, nil)
+			ca := pkitest.NewCA(t, nil)
 			pair := func() keyFiles {
 				key := newTestSigner(t, ES256)
 				if trust == TrustJWKS {
-					return keyFiles{key: keyPEM(t, key)}
+					return keyFiles{key: pkitest.KeyPEM(t, key)}
 				}
-				return keyFiles{certPEM(newTestCert(t, key, ca, nil)), keyPEM(t, key), certPEM(ca)}
+				return keyFiles{pkitest.CertPEM(pkitest.NewCert(t, key, ca)), pkitest.KeyPEM(t, key), pkitest.CertPEM(ca)}
 			}
 			first, second := pair(), pair()
 			dir := t.TempDir()
 			first.write(t, dir)
 			keys := mustLoad(t, first.config(dir, ES256))
-			issuer := newTestIssuer(t, keys, nil)
 			id := mustSigning(t, keys).ID
 
-			old := issueTestToken(t, issuer).Value.Reveal()
+			old := testToken(t, keys)
 			second.write(t, dir)
 			if err := keys.Reload(); err != nil {
 				t.Fatal(err)
 			}
 			verify := func(when string) {
 				t.Helper()
-				for _, raw := range []string{old, issueTestToken(t, issuer).Value.Reveal()} {
-					if _, err := registryVerify(raw, registryTrust(t, keys)); err != nil {
+				for _, raw := range []string{old, testToken(t, keys)} {
+					if _, err := newRegistry(t, keys).Verify(raw); err != nil {
 						t.Errorf("%s, %s: %v", trust, when, err)
 					}
 				}
@@ -374,24 +376,23 @@ func TestFileKeysRollTheCAOver(t *testing.T) {
 	t.Parallel()
 	for _, deep := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			oldCA, newCA := newTestCA(t, nil), newTestCA(t, nil)
-			pair := func(ca *testCert) keyFiles {
-				key, chain := newTestSigner(t, ES256), []*testCert{}
+			oldCA, newCA := pkitest.NewCA(t, nil), pkitest.NewCA(t, nil)
+			pair := func(ca *pkitest.Cert) keyFiles {
+				key, chain := newTestSigner(t, ES256), []*pkitest.Cert{}
 				if deep {
-					ca = newTestCA(t, ca)
+					ca = pkitest.NewCA(t, ca)
 					chain = append(chain, ca)
 				}
-				return keyFiles{cert: certPEM(append([]*testCert{newTestCert(t, key, ca, nil)}, chain...)...), key: keyPEM(t, key)}
+				return keyFiles{cert: pkitest.CertPEM(append([]*pkitest.Cert{pkitest.NewCert(t, key, ca)}, chain...)...), key: pkitest.KeyPEM(t, key)}
 			}
 			first, second := pair(oldCA), pair(newCA)
-			first.ca = certPEM(oldCA)
+			first.ca = pkitest.CertPEM(oldCA)
 			dir := t.TempDir()
 			first.write(t, dir)
 			keys := mustLoad(t, first.config(dir, ES256))
-			issuer := newTestIssuer(t, keys, nil)
-			token := func() string { return issueTestToken(t, issuer).Value.Reveal() }
-			onlyOld := registryTrust(t, keys)
-			state := func(ca *testCert) State {
+			token := func() string { return testToken(t, keys) }
+			onlyOld := newRegistry(t, keys)
+			state := func(ca *pkitest.Cert) State {
 				for _, info := range keys.Status().CAs {
 					if info.ID == fingerprint(ca.Certificate) {
 						return info.State
@@ -400,9 +401,9 @@ func TestFileKeysRollTheCAOver(t *testing.T) {
 				return ""
 			}
 
-			keyFiles{ca: certPEM(oldCA, newCA)}.write(t, dir)
+			keyFiles{ca: pkitest.CertPEM(oldCA, newCA)}.write(t, dir)
 			must(t, keys.Reload())
-			both, before := registryTrust(t, keys), token()
+			both, before := newRegistry(t, keys), token()
 			verifyAll(t, []string{before}, onlyOld)
 			if state(oldCA) != StateSigning || state(newCA) != StateTrusted {
 				t.Errorf("both are published: the old CA is %q, the new one %q", state(oldCA), state(newCA))
@@ -411,7 +412,7 @@ func TestFileKeysRollTheCAOver(t *testing.T) {
 			second.write(t, dir)
 			must(t, keys.Reload())
 			after := token()
-			if _, err := registryVerify(after, onlyOld); err == nil {
+			if _, err := onlyOld.Verify(after); err == nil {
 				t.Error("the new CA does not sign")
 			}
 			verifyAll(t, []string{before, after}, both)
@@ -419,12 +420,12 @@ func TestFileKeysRollTheCAOver(t *testing.T) {
 				t.Errorf("the new one signs: the old CA is %q, the new one %q", state(oldCA), state(newCA))
 			}
 
-			keyFiles{ca: certPEM(newCA)}.write(t, dir)
+			keyFiles{ca: pkitest.CertPEM(newCA)}.write(t, dir)
 			must(t, keys.Reload())
 			if state(oldCA) != StateRetired {
 				t.Errorf("the old CA is taken away, with tokens alive: it is %q", state(oldCA))
 			}
-			verifyAll(t, []string{before, after}, registryTrust(t, keys))
+			verifyAll(t, []string{before, after}, newRegistry(t, keys))
 			time.Sleep(testOverlap)
 			if state(oldCA) != "" || len(keys.Trusted().Certificates) != 1 {
 				t.Errorf("after the overlap the old CA is %q", state(oldCA))
@@ -439,11 +440,11 @@ func TestFileKeysRefuseACAThatNobodyKnows(t *testing.T) {
 	t.Parallel()
 	for _, caInFile := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			pair := func() (keyFiles, *testCert) {
-				key, ca := newTestSigner(t, ES256), newTestCA(t, nil)
-				files := keyFiles{cert: certPEM(newTestCert(t, key, ca, nil), ca), key: keyPEM(t, key)}
+			pair := func() (keyFiles, *pkitest.Cert) {
+				key, ca := newTestSigner(t, ES256), pkitest.NewCA(t, nil)
+				files := keyFiles{cert: pkitest.CertPEM(pkitest.NewCert(t, key, ca), ca), key: pkitest.KeyPEM(t, key)}
 				if caInFile {
-					files.ca = certPEM(ca)
+					files.ca = pkitest.CertPEM(ca)
 				}
 				return files, ca
 			}
@@ -452,15 +453,14 @@ func TestFileKeysRefuseACAThatNobodyKnows(t *testing.T) {
 			dir := t.TempDir()
 			first.write(t, dir)
 			keys := mustLoad(t, first.config(dir, ES256))
-			opts := registryTrust(t, keys)
-			issuer := newTestIssuer(t, keys, nil)
+			registry := newRegistry(t, keys)
 
 			second.write(t, dir)
 			for range 2 {
 				if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), "was not published before") || !strings.Contains(err.Error(), fingerprint(newCA.Certificate)) {
 					t.Fatalf("reload: %v, want the CA refused, by its fingerprint", err)
 				}
-				verifyAll(t, []string{issueTestToken(t, issuer).Value.Reveal()}, opts)
+				verifyAll(t, []string{testToken(t, keys)}, registry)
 				if len(keys.Trusted().Certificates) != 1 {
 					t.Error("it is published")
 				}
@@ -484,8 +484,8 @@ func TestFileKeysEndWithTheirCA(t *testing.T) {
 	for _, ending := range []string{"root", "intermediate"} {
 		synctest.Test(t, func(t *testing.T) {
 			soon := time.Now().Add(10 * time.Minute)
-			ca := func(name string, parent *testCert) *testCert {
-				return newTestCert(t, newTestSigner(t, ES256), parent, func(c *x509.Certificate) {
+			ca := func(name string, parent *pkitest.Cert) *pkitest.Cert {
+				return pkitest.NewCert(t, newTestSigner(t, ES256), parent, func(c *x509.Certificate) {
 					c.Subject.CommonName, c.IsCA, c.KeyUsage = name, true, x509.KeyUsageCertSign
 					if name == ending {
 						c.NotAfter = soon
@@ -496,16 +496,15 @@ func TestFileKeysEndWithTheirCA(t *testing.T) {
 			intermediate := ca("intermediate", root)
 			key := newTestSigner(t, ES256)
 			var log bytes.Buffer
-			files := keyFiles{certPEM(newTestCert(t, key, intermediate, nil), intermediate), keyPEM(t, key), certPEM(root)}
+			files := keyFiles{pkitest.CertPEM(pkitest.NewCert(t, key, intermediate), intermediate), pkitest.KeyPEM(t, key), pkitest.CertPEM(root)}
 			dir := t.TempDir()
 			files.write(t, dir)
 			cfg := files.config(dir, ES256)
 			cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 			keys := mustLoad(t, cfg)
-			issuer := newTestIssuer(t, keys, func(c *IssuerConfig) { c.Lifetime = time.Hour })
 
-			if issued := issueTestToken(t, issuer); !issued.Expiry.Equal(soon) {
-				t.Errorf("the token ends at %s, the %s at %s", issued.Expiry, ending, soon)
+			if key := mustSigning(t, keys); !key.NotAfter.Equal(soon) {
+				t.Errorf("the key ends at %s, the %s at %s", key.NotAfter, ending, soon)
 			}
 			if got := keys.Status(); !got.Keys[0].NotAfter.Equal(soon) || len(got.CAs) != 2 {
 				t.Errorf("%s: status %+v", ending, got)
@@ -541,13 +540,13 @@ func TestFileKeysFollowSymbolicLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ca := newTestCA(t, nil)
+	ca := pkitest.NewCA(t, nil)
 	for _, version := range []string{"..v1", "..v2"} {
 		if err := os.Mkdir(filepath.Join(dir, version), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		key := newTestSigner(t, ES256)
-		keyFiles{cert: certPEM(newTestCert(t, key, ca, nil), ca), key: keyPEM(t, key)}.write(t, filepath.Join(dir, version))
+		keyFiles{cert: pkitest.CertPEM(pkitest.NewCert(t, key, ca), ca), key: pkitest.KeyPEM(t, key)}.write(t, filepath.Join(dir, version))
 	}
 	link("..v1", "..data")
 	link("..data/tls.crt", "tls.crt")
@@ -569,7 +568,7 @@ func TestFileKeysFollowSymbolicLinks(t *testing.T) {
 // Errors must not quote the key that they complain about.
 func TestFileKeysErrorsShowNoKey(t *testing.T) {
 	t.Parallel()
-	key := keyPEM(t, newTestSigner(t, ES256))
+	key := pkitest.KeyPEM(t, newTestSigner(t, ES256))
 	body := strings.Split(string(key), "\n")[1]
 	for _, data := range [][]byte{key[:len(key)/2], bytes.Replace(key, []byte("PRIVATE"), []byte("OTHER"), 2), append(key, key...)} {
 		if _, err := (keyFiles{key: data}).load(t, ES256); err == nil || strings.Contains(err.Error(), body[:8]) {
@@ -584,13 +583,13 @@ func TestFileKeysChangeUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, trust := range []Trust{TrustJWKS, TrustCertificate} {
 		synctest.Test(t, func(t *testing.T) {
-			ca := newTestCA(t, nil)
+			ca := pkitest.NewCA(t, nil)
 			pair := func() keyFiles {
 				key := newTestSigner(t, ES256)
 				if trust == TrustJWKS {
-					return keyFiles{key: keyPEM(t, key)}
+					return keyFiles{key: pkitest.KeyPEM(t, key)}
 				}
-				return keyFiles{certPEM(newTestCert(t, key, ca, nil)), keyPEM(t, key), certPEM(ca)}
+				return keyFiles{pkitest.CertPEM(pkitest.NewCert(t, key, ca)), pkitest.KeyPEM(t, key), pkitest.CertPEM(ca)}
 			}
 			files := pair()
 			dir := t.TempDir()
@@ -605,7 +604,7 @@ func TestFileKeysChangeUnderLoad(t *testing.T) {
 				}
 			})
 			time.Sleep(5*time.Minute + token.Leeway - time.Second)
-			verifyAll(t, raws, registryTrust(t, keys))
+			verifyAll(t, raws, newRegistry(t, keys))
 		})
 	}
 }

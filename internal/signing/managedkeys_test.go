@@ -1,4 +1,4 @@
-package registryauth
+package signing
 
 import (
 	"bytes"
@@ -15,11 +15,13 @@ import (
 	"time"
 
 	"github.com/distribution/distribution/v3/registry/auth/token"
+
+	"github.com/pullpass/pullpass/internal/signing/signingtest"
 )
 
 func managedConfig(t testing.TB, trust Trust) ManagedKeysConfig {
 	t.Helper()
-	return ManagedKeysConfig{Dir: filepath.Join(t.TempDir(), "keys"), Trust: trust, Service: testService, Lifetime: 5 * time.Minute}
+	return ManagedKeysConfig{Dir: filepath.Join(t.TempDir(), "keys"), Trust: trust, Service: signingtest.Service, Lifetime: 5 * time.Minute}
 }
 
 func openManaged(t testing.TB, cfg ManagedKeysConfig) *ManagedKeys {
@@ -93,8 +95,8 @@ func TestManagedKeysStart(t *testing.T) {
 			mustMaintain(t, keys)
 			mustMaintain(t, keys)
 
-			raw := issueTestToken(t, newTestIssuer(t, keys, nil)).Value.Reveal()
-			verifyAll(t, []string{raw}, registryTrust(t, keys))
+			raw := testToken(t, keys)
+			verifyAll(t, []string{raw}, newRegistry(t, keys))
 			if header := tokenPart(t, raw, 0); header["alg"] != string(algorithm) {
 				t.Errorf("alg %v, want %s", header["alg"], algorithm)
 			}
@@ -133,7 +135,7 @@ func TestManagedCertificates(t *testing.T) {
 	if leaf.IsCA || len(leaf.ExtKeyUsage)+len(leaf.DNSNames) != 0 || leaf.NotAfter.Sub(leaf.NotBefore) != leafValidity+backdate {
 		t.Errorf("leaf: CA %v, names %v, usage %v, from %s to %s", leaf.IsCA, leaf.DNSNames, leaf.ExtKeyUsage, leaf.NotBefore, leaf.NotAfter)
 	}
-	if !strings.Contains(ca.Subject.CommonName, testService) {
+	if !strings.Contains(ca.Subject.CommonName, signingtest.Service) {
 		t.Errorf("CA of %q does not say whose it is", ca.Subject)
 	}
 }
@@ -144,8 +146,7 @@ func TestManagedRotationNeverTouchesTheCA(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		keys := newManaged(t, TrustCertificate)
 		published := MarshalCertificates(keys)
-		opts := registryTrust(t, keys)
-		issuer := newTestIssuer(t, keys, nil)
+		registry := newRegistry(t, keys)
 		ids := map[string]bool{mustSigning(t, keys).ID: true}
 		var alive []string
 		for range 100 {
@@ -154,8 +155,8 @@ func TestManagedRotationNeverTouchesTheCA(t *testing.T) {
 				t.Fatalf("rotation gave %+v", info)
 			}
 			ids[info.ID] = true
-			alive = append(alive, issueTestToken(t, issuer).Value.Reveal())
-			verifyAll(t, alive[max(0, len(alive)-5):], opts)
+			alive = append(alive, testToken(t, keys))
+			verifyAll(t, alive[max(0, len(alive)-5):], registry)
 			time.Sleep(time.Minute)
 			mustMaintain(t, keys)
 		}
@@ -208,8 +209,7 @@ func TestManagedKeysRotateDailyAndPrune(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { keys.Run(ctx) })
 		synctest.Wait()
-		opts := registryTrust(t, keys)
-		issuer := newTestIssuer(t, keys, nil)
+		registry := newRegistry(t, keys)
 		first := mustSigning(t, keys).ID
 
 		time.Sleep(rotateEvery - maintainEvery/2)
@@ -240,7 +240,7 @@ func TestManagedKeysRotateDailyAndPrune(t *testing.T) {
 		for range 30 {
 			time.Sleep(24 * time.Hour)
 			mustMaintain(t, keys)
-			verifyAll(t, []string{issueTestToken(t, issuer).Value.Reveal()}, opts)
+			verifyAll(t, []string{testToken(t, keys)}, registry)
 		}
 		if n := len(keys.Status().Keys); n > 2 {
 			t.Errorf("%d keys after a month", n)
@@ -253,14 +253,14 @@ func TestManagedKeysRecoverAfterALongPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		keys := newManaged(t, TrustCertificate)
-		opts := registryTrust(t, keys)
+		registry := newRegistry(t, keys)
 		time.Sleep(leafValidity)
 		if _, err := keys.Signing(); !errors.Is(err, ErrNoSigningKey) {
 			t.Errorf("with an expired certificate: %v, want ErrNoSigningKey", err)
 		}
 		again := openManaged(t, keys.cfg)
 		mustMaintain(t, again)
-		verifyAll(t, []string{issueTestToken(t, newTestIssuer(t, again, nil)).Value.Reveal()}, opts)
+		verifyAll(t, []string{testToken(t, again)}, registry)
 	})
 }
 
@@ -274,9 +274,8 @@ func TestManagedJWKSRotatesInTwoSteps(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { keys.Run(ctx) })
 		synctest.Wait()
-		issuer := newTestIssuer(t, keys, nil)
 		first := mustSigning(t, keys).ID
-		registry := registryTrust(t, keys)
+		registry := newRegistry(t, keys)
 
 		time.Sleep(3 * rotateEvery)
 		if mustSigning(t, keys).ID != first || len(keys.Status().Keys) != 1 {
@@ -296,18 +295,18 @@ func TestManagedJWKSRotatesInTwoSteps(t *testing.T) {
 			t.Errorf("%d keys are published, want both", n)
 		}
 		time.Sleep(time.Hour - maintainEvery - 2*time.Second)
-		last := issueTestToken(t, issuer)
-		verifyAll(t, []string{last.Value.Reveal()}, registry)
-		registry = registryTrust(t, keys) // rolled out in time
+		last := mustIssue(t, keys, tokenLifetime)
+		verifyAll(t, []string{last.raw}, registry)
+		registry = newRegistry(t, keys) // rolled out in time
 		time.Sleep(2 * time.Second)
-		next := issueTestToken(t, issuer)
-		if last.KeyID != first || next.KeyID != info.ID {
-			t.Errorf("tokens of %s, then %s, want %s, then %s", last.KeyID, next.KeyID, first, info.ID)
+		next := mustIssue(t, keys, tokenLifetime)
+		if last.keyID != first || next.keyID != info.ID {
+			t.Errorf("tokens of %s, then %s, want %s, then %s", last.keyID, next.keyID, first, info.ID)
 		}
-		verifyAll(t, []string{last.Value.Reveal(), next.Value.Reveal()}, registry)
+		verifyAll(t, []string{last.raw, next.raw}, registry)
 
 		time.Sleep(5*time.Minute + token.Leeway - 3*time.Second)
-		verifyAll(t, []string{last.Value.Reveal(), next.Value.Reveal()}, registryTrust(t, keys))
+		verifyAll(t, []string{last.raw, next.raw}, newRegistry(t, keys))
 		time.Sleep(overlapMargin)
 		cancel()
 		wg.Wait()
@@ -331,13 +330,13 @@ func TestManagedKeysOutliveAShorterLifetime(t *testing.T) {
 		cfg.Lifetime = time.Hour
 		keys := openManaged(t, cfg)
 		mustMaintain(t, keys)
-		issued := issueTestToken(t, newTestIssuer(t, keys, func(c *IssuerConfig) { c.Lifetime = time.Hour })).Value.Reveal()
+		issued := mustIssue(t, keys, time.Hour).raw
 		cfg.Lifetime = 5 * time.Minute
 		keys = openManaged(t, cfg)
 		mustRotate(t, keys, 0)
 		time.Sleep(time.Hour)
 		mustMaintain(t, keys)
-		verifyAll(t, []string{issued}, registryTrust(t, keys))
+		verifyAll(t, []string{issued}, newRegistry(t, keys))
 	})
 }
 
@@ -372,7 +371,7 @@ func TestManagedKeysOfTwoProcessesAgree(t *testing.T) {
 			if !slices.Equal(keys.Status().Keys, want) {
 				t.Errorf("%s: the processes disagree:\n%+v\n%+v", trust, keys.Status().Keys, want)
 			}
-			verifyAll(t, []string{issueTestToken(t, newTestIssuer(t, all[0], nil)).Value.Reveal()}, registryTrust(t, keys))
+			verifyAll(t, []string{testToken(t, all[0])}, newRegistry(t, keys))
 		}
 	}
 }
@@ -389,7 +388,7 @@ func TestManagedKeysChangeUnderLoad(t *testing.T) {
 			})
 			time.Sleep(5*time.Minute + token.Leeway - time.Second)
 			mustMaintain(t, keys)
-			verifyAll(t, raws, registryTrust(t, keys))
+			verifyAll(t, raws, newRegistry(t, keys))
 		})
 	}
 }

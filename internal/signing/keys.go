@@ -1,4 +1,4 @@
-package registryauth
+package signing
 
 import (
 	"crypto"
@@ -87,6 +87,11 @@ const (
 	maxRSABits        = 4096 // what go-jose, and so distribution, still verifies
 	maxSignatureBytes = maxRSABits / 8
 )
+
+// MinLifetime is the shortest life of a token that the token specification
+// allows (expires_in: never less than 60 seconds). A key signs only while its
+// certificates last for that long.
+const MinLifetime = 60 * time.Second
 
 // ErrNoSigningKey says that no key can sign at present. It is a fault of this
 // side, not of the client: 503.
@@ -191,11 +196,11 @@ func (k *SigningKey) root() *x509.Certificate {
 	return k.path[len(k.path)-1]
 }
 
-// sign returns the compact serialization (RFC 7515 section 7.1) of payload.
+// Sign returns the compact serialization (RFC 7515 section 7.1) of payload.
 //
 // This is done here and not by go-jose, because go-jose serializes the header,
 // certificates included, for each token.
-func (k *SigningKey) sign(payload []byte) (string, error) {
+func (k *SigningKey) Sign(payload []byte) (string, error) {
 	enc := base64.RawURLEncoding
 	size := len(k.header) + 1 + enc.EncodedLen(len(payload))
 	token := make([]byte, 0, size+1+enc.EncodedLen(maxSignatureBytes))

@@ -1,4 +1,4 @@
-package registryauth
+package signing
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package registryauth
+package signing
 
 import (
 	"cmp"
@@ -239,7 +239,7 @@ func (s *Status) addCA(info CAInfo) {
 // Run warns of certificates that end soon, now and every minute until ctx ends;
 // each warning once. It does not read the files: Reload does.
 func (k *FileKeys) Run(ctx context.Context) {
-	var ending lastSaid
+	var ending lastLogged
 	everyMinute(ctx, func() {
 		ending.log(k.cfg.Logger, slog.LevelWarn, "put a renewed signing certificate in place",
 			k.EndsSoon(), "file", k.cfg.CertFile)

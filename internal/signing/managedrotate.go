@@ -1,4 +1,4 @@
-package registryauth
+package signing
 
 import (
 	"errors"
@@ -30,7 +30,7 @@ func (m *ManagedKeys) operate(signAfter time.Duration, do func(now time.Time) er
 	})
 }
 
-func waits(what, id string, signsFrom time.Time) error {
+func errPending(what, id string, signsFrom time.Time) error {
 	return fmt.Errorf("%s %s waits already and signs from %s: wait for that, or end it: keys revoke", what, id, signsFrom.Format(time.RFC3339))
 }
 
@@ -41,7 +41,7 @@ func (m *ManagedKeys) Rotate(opts RotateOptions) (KeyInfo, error) {
 	err := m.operate(opts.SignAfter, func(now time.Time) (err error) {
 		set := m.current.Load()
 		if n := len(set.keys); n > 0 && set.keys[n-1].signsFrom.After(now) {
-			return waits("key", set.keys[n-1].signing.ID, set.keys[n-1].signsFrom)
+			return errPending("key", set.keys[n-1].signing.ID, set.keys[n-1].signsFrom)
 		}
 		id, err = m.makeKey(set, now.Add(opts.SignAfter))
 		return err

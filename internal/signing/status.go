@@ -1,4 +1,4 @@
-package registryauth
+package signing
 
 import (
 	"context"
@@ -105,17 +105,17 @@ func everyMinute(ctx context.Context, do func()) {
 	}
 }
 
-// lastSaid is the last complaint about one thing.
-type lastSaid string
+// lastLogged is the last error that was logged about one thing.
+type lastLogged string
 
 // log writes err to the log unless it did so the last time.
-func (last *lastSaid) log(logger *slog.Logger, level slog.Level, message string, err error, args ...any) {
-	said := lastSaid("")
+func (last *lastLogged) log(logger *slog.Logger, level slog.Level, message string, err error, args ...any) {
+	text := lastLogged("")
 	if err != nil {
-		said = lastSaid(err.Error())
+		text = lastLogged(err.Error())
 	}
-	if said != "" && said != *last {
+	if text != "" && text != *last {
 		logger.Log(context.Background(), level, message, append(args, "error", err)...)
 	}
-	*last = said
+	*last = text
 }

@@ -1,4 +1,4 @@
-package registryauth
+package signing
 
 import (
 	"cmp"
@@ -63,9 +63,9 @@ func (s *managedSet) orderCAs() {
 	}
 }
 
-// caOver says that all certificates of a CA, and the keys that have them, have
+// caEnded says that all certificates of a CA, and the keys that have them, have
 // ended.
-func (s *managedSet) caOver(ca managedCA, now time.Time) bool {
+func (s *managedSet) caEnded(ca managedCA, now time.Time) bool {
 	return !ca.publishedUntil.IsZero() && !now.Before(ca.publishedUntil) &&
 		!slices.ContainsFunc(s.keys, func(k managedKey) bool { return k.ca == ca.id })
 }
@@ -236,7 +236,7 @@ func (m *ManagedKeys) RotateCA(opts RotateOptions) (CAInfo, error) {
 	var id string
 	err := m.operate(opts.SignAfter, func(now time.Time) (err error) {
 		if cas := m.current.Load().cas; len(cas) > 0 && cas[len(cas)-1].signsFrom.After(now) {
-			return waits("CA", cas[len(cas)-1].id, cas[len(cas)-1].signsFrom)
+			return errPending("CA", cas[len(cas)-1].id, cas[len(cas)-1].signsFrom)
 		}
 		if id, err = m.makeCA(now.Add(opts.SignAfter)); err != nil || opts.SignAfter > 0 {
 			return err // servers change over when its time has come

@@ -1,4 +1,4 @@
-package registryauth
+package signing
 
 import (
 	"bytes"
@@ -15,6 +15,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/pkitest"
 )
 
 func TestManagedKeysIgnoreAndRemoveCrashLeftovers(t *testing.T) {
@@ -232,7 +234,7 @@ func TestManagedKeysNeverReplaceTheCA(t *testing.T) {
 		"no private key":     edited(func(f *caFile) { f.PrivateKey = "" }),
 		"not the certificat": edited(func(f *caFile) { f.PrivateKey = sound.PrivateKey }),
 		"is not a CA's": edited(func(f *caFile) {
-			f.Certificate, f.PrivateKey = string(certPEM(newTestCert(t, leafKey, nil, nil))), string(keyPEM(t, leafKey))
+			f.Certificate, f.PrivateKey = string(pkitest.CertPEM(pkitest.NewCert(t, leafKey, nil))), string(pkitest.KeyPEM(t, leafKey))
 		}),
 		"renamed or copied": func(*ManagedKeys) []byte { return other },
 	} {
@@ -424,8 +426,7 @@ func TestManagedKeysInADirectoryThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		keys := newManaged(t, TrustCertificate)
-		opts := registryTrust(t, keys)
-		issuer := newTestIssuer(t, keys, nil)
+		registry := newRegistry(t, keys)
 		must(t, os.Remove(keys.dir.path(lockFile)))
 		must(t, os.Mkdir(keys.dir.path(lockFile), 0o700)) // root may write everywhere, but not into this
 		days := 0
@@ -433,7 +434,7 @@ func TestManagedKeysInADirectoryThatCannotBeWritten(t *testing.T) {
 			if _, err := keys.Signing(); err != nil {
 				break
 			}
-			verifyAll(t, []string{issueTestToken(t, issuer).Value.Reveal()}, opts)
+			verifyAll(t, []string{testToken(t, keys)}, registry)
 			time.Sleep(24 * time.Hour)
 			if err := keys.Maintain(); err == nil || !strings.Contains(err.Error(), lockFile) {
 				t.Fatalf("after %d days: %v, want the file that cannot be written", days, err)
@@ -453,7 +454,7 @@ func TestManagedKeysInADirectoryThatCannotBeWritten(t *testing.T) {
 		}
 		must(t, os.Remove(keys.dir.path(lockFile)))
 		mustMaintain(t, keys)
-		verifyAll(t, []string{issueTestToken(t, issuer).Value.Reveal()}, opts)
+		verifyAll(t, []string{testToken(t, keys)}, registry)
 	})
 }
 

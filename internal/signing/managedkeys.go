@@ -1,4 +1,4 @@
-package registryauth
+package signing
 
 import (
 	"cmp"
@@ -162,7 +162,7 @@ func (m *ManagedKeys) Trusted() TrustBundle {
 	}
 	bundle := keyTrust(live...)
 	for _, ca := range set.cas {
-		if !set.caOver(ca, now) {
+		if !set.caEnded(ca, now) {
 			bundle.Certificates = append(bundle.Certificates, ca.cert)
 		}
 	}
@@ -245,7 +245,7 @@ func (s *managedSet) order(lifetime time.Duration) {
 // Run maintains the directory now and every minute until ctx ends. What goes
 // wrong, and what will, is logged, once until it changes.
 func (m *ManagedKeys) Run(ctx context.Context) {
-	var problem, ending lastSaid
+	var problem, ending lastLogged
 	everyMinute(ctx, func() {
 		problem.log(m.cfg.Logger, slog.LevelError, "signing keys need attention", m.Maintain(), "directory", m.cfg.Dir)
 		ending.log(m.cfg.Logger, slog.LevelWarn, "make a new CA for the registries in time: keys rotate-ca", m.EndsSoon(), "directory", m.cfg.Dir)
@@ -342,7 +342,7 @@ func (m *ManagedKeys) cleanupDue() bool {
 	set := m.current.Load()
 	now := m.cfg.Now()
 	return len(set.listing.temps) > 0 || slices.ContainsFunc(set.keys, func(k managedKey) bool { return k.ended(now) }) ||
-		slices.ContainsFunc(set.cas, func(ca managedCA) bool { return set.caOver(ca, now) })
+		slices.ContainsFunc(set.cas, func(ca managedCA) bool { return set.caEnded(ca, now) })
 }
 
 // cleanup removes keys and CAs that have ended and files that a crash has left.
@@ -361,7 +361,7 @@ func (m *ManagedKeys) cleanup() error {
 		}
 	}
 	for _, ca := range set.cas {
-		if set.caOver(ca, now) {
+		if set.caEnded(ca, now) {
 			faults = append(faults, removeFile(ca.file))
 			m.cfg.Logger.Info("CA of the signing keys removed, all its certificates have ended; registries may forget it",
 				"directory", m.cfg.Dir, "service", m.cfg.Service, "ca", ca.id)

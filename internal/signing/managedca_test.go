@@ -1,4 +1,4 @@
-package registryauth
+package signing
 
 import (
 	"bytes"
@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/distribution/distribution/v3/registry/auth/token"
+
+	"github.com/pullpass/pullpass/internal/signing/signingtest"
 )
 
 func mustRotateCA(t testing.TB, keys *ManagedKeys, signAfter time.Duration) CAInfo {
@@ -54,7 +56,6 @@ func TestManagedKeysRollTheCAOver(t *testing.T) {
 		cfg.Lifetime = time.Hour
 		keys := openManaged(t, cfg)
 		mustMaintain(t, keys)
-		issuer := newTestIssuer(t, keys, func(c *IssuerConfig) { c.Lifetime = cfg.Lifetime })
 		oldCA := onlyCA(t, keys)
 		operator := openManaged(t, cfg)
 		info := mustRotateCA(t, operator, signAfter)
@@ -69,16 +70,16 @@ func TestManagedKeysRollTheCAOver(t *testing.T) {
 			t.Errorf("the server sees CAs %v", got)
 		}
 
-		var alive []Token
-		published := []token.VerifyOptions{registryTrust(t, keys)} // at each step
+		var alive []issued
+		published := []signingtest.Registry{newRegistry(t, keys)} // at each step
 		for end := info.SignsFrom.Add(leafValidity + time.Hour); time.Now().Before(end); time.Sleep(step) {
 			mustMaintain(t, keys)
-			alive = append(alive, issueTestToken(t, issuer))
-			alive = slices.DeleteFunc(alive, func(tok Token) bool { return time.Since(tok.Expiry) > token.Leeway })
+			alive = append(alive, mustIssue(t, keys, cfg.Lifetime))
+			alive = slices.DeleteFunc(alive, func(tok issued) bool { return time.Since(tok.expiry) > token.Leeway })
 			for _, tok := range alive {
-				verifyAll(t, []string{tok.Value.Reveal()}, published[max(0, len(published)-int(time.Hour/step))])
+				verifyAll(t, []string{tok.raw}, published[max(0, len(published)-int(time.Hour/step))])
 			}
-			published = append(published, registryTrust(t, keys))
+			published = append(published, newRegistry(t, keys))
 		}
 		if ca := onlyCA(t, keys); ca.ID != info.ID || ca.State != StateSigning {
 			t.Errorf("in the end the CA is %+v, want %s", ca, info.ID)
@@ -141,7 +142,7 @@ func TestManagedKeysKeepACAForItsKeys(t *testing.T) {
 		for range 10 * 24 {
 			time.Sleep(time.Hour)
 			if mustSigning(t, keys).ID == late.ID {
-				verifyAll(t, []string{issueTestToken(t, newTestIssuer(t, keys, nil)).Value.Reveal()}, registryTrust(t, keys))
+				verifyAll(t, []string{testToken(t, keys)}, newRegistry(t, keys))
 				mustMaintain(t, keys)
 				break
 			}
@@ -166,8 +167,7 @@ func TestManagedKeysGoBackToTheOldCA(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		keys := newManaged(t, TrustCertificate)
-		forgotten := registryTrust(t, keys)
-		issuer := newTestIssuer(t, keys, nil)
+		forgotten := newRegistry(t, keys)
 		info := mustRotateCA(t, keys, time.Hour)
 		wait := func(d time.Duration) {
 			t.Helper()
@@ -177,15 +177,15 @@ func TestManagedKeysGoBackToTheOldCA(t *testing.T) {
 			}
 		}
 		wait(6 * 24 * time.Hour)
-		if _, err := registryVerify(issueTestToken(t, issuer).Value.Reveal(), forgotten); err == nil {
+		if _, err := forgotten.Verify(testToken(t, keys)); err == nil {
 			t.Fatal("the new CA does not sign")
 		}
 		if _, err := keys.Revoke(info.ID); err != nil {
 			t.Fatal(err)
 		}
-		verifyAll(t, []string{issueTestToken(t, issuer).Value.Reveal()}, forgotten)
+		verifyAll(t, []string{testToken(t, keys)}, forgotten)
 		wait(leafValidity)
-		verifyAll(t, []string{issueTestToken(t, issuer).Value.Reveal()}, forgotten)
+		verifyAll(t, []string{testToken(t, keys)}, forgotten)
 	})
 }
 
@@ -249,9 +249,8 @@ func TestManagedKeysRevoke(t *testing.T) {
 			server := openManaged(t, managedConfig(t, trust))
 			runManaged(t, server)
 			leaked := mustSigning(t, server).ID
-			issuer := newTestIssuer(t, server, nil)
-			opts := registryTrust(t, server)
-			before := issueTestToken(t, issuer)
+			registry := newRegistry(t, server)
+			before := testToken(t, server)
 
 			operator := openManaged(t, server.cfg)
 			if _, err := operator.Revoke("unknown"); !errors.Is(err, ErrUnknownKey) {
@@ -273,8 +272,8 @@ func TestManagedKeysRevoke(t *testing.T) {
 				t.Errorf("%s: its file is there: %v", trust, names)
 			}
 			// The documentation says so: registries go on with what they have.
-			verifyAll(t, []string{before.Value.Reveal()}, opts)
-			_, err = registryVerify(issueTestToken(t, issuer).Value.Reveal(), opts)
+			verifyAll(t, []string{before}, registry)
+			_, err = registry.Verify(testToken(t, server))
 			if (err == nil) != (trust == TrustCertificate) {
 				t.Errorf("%s: a registry that was told nothing says %v to the new key", trust, err)
 			}
@@ -350,15 +349,14 @@ func TestManagedKeysWhenTheClockJumps(t *testing.T) {
 				if trust == TrustCertificate {
 					mustRotateCA(t, keys, 3*24*time.Hour)
 				}
-				opts := registryTrust(t, keys) // of the right time, with both CAs
-				issuer := newTestIssuer(t, keys, nil)
+				registry := newRegistry(t, keys) // of the right time, with both CAs
 				check := func(when string) {
 					t.Helper()
 					for range 30 {
 						mustMaintain(t, keys)
 						time.Sleep(time.Minute)
 					}
-					if _, err := registryVerify(issueTestToken(t, issuer).Value.Reveal(), opts); err != nil {
+					if _, err := registry.Verify(testToken(t, keys)); err != nil {
 						t.Errorf("%s, %s by %s: %v", trust, when, jump, err)
 					}
 				}
