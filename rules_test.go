@@ -30,26 +30,27 @@ type allowedImports struct {
 // imports has an entry for every package. A package may be listed before it
 // exists.
 var imports = map[string]allowedImports{
+	"internal/lru": {},
 	"internal/oidc": {
+		ours: []string{"internal/lru"},
 		others: []string{
-			"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "github.com/hashicorp/golang-lru/v2",
-			"go.opentelemetry.io/otel/trace", "golang.org/x/sync",
+			"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/trace", "golang.org/x/sync",
 		},
 	},
 	"internal/registryauth": {
 		others: []string{"github.com/go-jose/go-jose/v4"},
 	},
 	"internal/exchange": {
-		ours: []string{"internal/oidc", "internal/registryauth"},
+		ours: []string{"internal/lru", "internal/oidc", "internal/registryauth"},
 		others: []string{
-			"github.com/hashicorp/golang-lru/v2", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes",
+			"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes",
 			"go.opentelemetry.io/otel/trace", "k8s.io/apimachinery", "sigs.k8s.io/yaml",
 		},
 	},
 	"internal/kube": {
-		ours: []string{"internal/exchange", "internal/oidc", "internal/registryauth"},
+		ours: []string{"internal/exchange", "internal/lru", "internal/oidc", "internal/registryauth"},
 		others: []string{
-			"github.com/hashicorp/golang-lru/v2", "go.opentelemetry.io/otel/trace", "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go",
+			"go.opentelemetry.io/otel/trace", "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go",
 			"k8s.io/klog/v2", "sigs.k8s.io/yaml",
 		},
 	},
@@ -57,8 +58,8 @@ var imports = map[string]allowedImports{
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
 	"internal/state": {
-		ours:   []string{"internal/exchange", "internal/oidc", "internal/registryauth"},
-		others: []string{"github.com/hashicorp/golang-lru/v2", "github.com/redis/go-redis/v9", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace"},
+		ours:   []string{"internal/exchange", "internal/lru", "internal/oidc", "internal/registryauth"},
+		others: []string{"github.com/redis/go-redis/v9", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace"},
 	},
 	"cmd/proxy": {
 		ours: []string{
