@@ -32,7 +32,7 @@ type sharedState struct {
 
 // openState connects to nothing yet. observe is told of every call to Redis.
 func openState(cfg *Config, observe func(state.Operation, time.Duration, error)) (*sharedState, error) {
-	local, err := state.NewMemory(state.MemoryConfig{})
+	local, err := state.NewMemory(state.MemoryConfig{OwnerBytes: caches().owners, LimitBytes: caches().limits})
 	if err != nil {
 		return nil, err
 	}

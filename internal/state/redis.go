@@ -77,6 +77,10 @@ const (
 	// token, at once.
 	ownerBytes = 4 << 20
 
+	// RedisCacheBytes is what replicas keep of what Redis answered, at most: owners,
+	// and what was taken in advance of limits.
+	RedisCacheBytes = ownerBytes + advanceBytes
+
 	keyPrefix = "pullpass:"
 	// clockGrace is how far the clocks of replicas may be apart before one of them
 	// takes a token for ended, and its owner for forgotten, too early.
