@@ -28,8 +28,8 @@ const (
 )
 
 // cacheBytes are the bounds of the caches whose need depends on the clusters'
-// size. Together they have half of what Go may use: the other half is for
-// connections and requests, the clusters' objects and everything of fixed size.
+// size. Together they have 17/32 of what Go may use: the rest is for connections
+// and requests, the clusters' objects and everything of fixed size.
 type cacheBytes struct {
 	verified int // tokens of clusters
 	issued   int // tokens for registries
@@ -43,7 +43,7 @@ func cachesFor(limit int64) cacheBytes {
 		limit = goPart(usualContainer)
 	}
 	all := int(min(max(limit, goPart(leastContainer)), goPart(mostContainer)))
-	return cacheBytes{verified: all / 4, issued: all / 16, owners: all / 8, limits: all / 16}
+	return cacheBytes{verified: all / 32 * 9, issued: all / 16, owners: all / 8, limits: all / 16}
 }
 
 // caches are the bounds under the limit that the process has now.

@@ -108,11 +108,11 @@ func TestCachesFollowTheMemoryLimit(t *testing.T) {
 		limit int64
 		all   int
 	}{
-		{math.MaxInt64, 120795955}, {goPart(256 << 20), 120795955}, {goPart(512 << 20), 241591910},
-		{goPart(1 << 40), 483183820}, {1, 30198988}, {goPart(64 << 20), 30198988},
+		{math.MaxInt64, 128345702}, {goPart(256 << 20), 128345702}, {goPart(512 << 20), 256691404},
+		{goPart(1 << 40), 513382809}, {1, 32086425}, {goPart(64 << 20), 32086425},
 	} {
 		c := cachesFor(test.limit)
-		if all := c.verified + c.issued + c.owners + c.limits; all < test.all-4 || all > test.all || c.verified < all/2-4 || min(c.issued, c.owners, c.limits) < all/8-4 {
+		if all := c.verified + c.issued + c.owners + c.limits; all < test.all-20 || all > test.all || c.verified < all/2 || min(c.issued, c.owners, c.limits) < all/9 {
 			t.Errorf("%d: %+v, together %d", test.limit, c, all)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // defaultCacheBytes is enough for 100,000 tokens with names of usual length.
-const defaultCacheBytes = 56 << 20
+const defaultCacheBytes = 64 << 20
 
 // cache remembers verified tokens by their SHA-256; it never holds a token. It
 // is bounded by what was used least recently.

@@ -19,7 +19,7 @@ const (
 // Config configures a Verifier.
 type Config struct {
 	Issuers    []Issuer
-	CacheBytes int              // for verified tokens; 0 means 56 MiB, which is enough for 100,000
+	CacheBytes int              // for verified tokens; 0 means 64 MiB, which is enough for 100,000
 	Now        func() time.Time // nil means time.Now
 	Logger     *slog.Logger     // key fetches and their failures; nil discards
 	// Before is the Verifier that this one takes the place of; nil: none. Its
