@@ -29,7 +29,7 @@ type verified struct {
 	key       *key
 }
 
-// remembered is a verified token in a third of the memory. A large cluster has
+// remembered is a verified token in one piece of text. A large cluster has
 // 100,000 of them.
 type remembered struct {
 	issuer *issuer
