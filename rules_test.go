@@ -30,11 +30,11 @@ type allowedImports struct {
 // imports has an entry for every package. A package may be listed before it
 // exists.
 var imports = map[string]allowedImports{
+	"internal/lru": {},
 	"internal/oidc": {
-		ours: []string{"internal/pkitest"},
+		ours: []string{"internal/lru", "internal/pkitest"},
 		others: []string{
-			"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "github.com/hashicorp/golang-lru/v2",
-			"go.opentelemetry.io/otel/trace", "golang.org/x/sync",
+			"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/trace", "golang.org/x/sync",
 		},
 	},
 	"internal/signing": {
@@ -50,16 +50,16 @@ var imports = map[string]allowedImports{
 	},
 	"internal/pkitest": {},
 	"internal/exchange": {
-		ours: []string{"internal/oidc", "internal/registryauth", "internal/signing", "internal/pkitest"},
+		ours: []string{"internal/lru", "internal/oidc", "internal/pkitest", "internal/registryauth", "internal/signing"},
 		others: []string{
-			"github.com/hashicorp/golang-lru/v2", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes",
+			"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes",
 			"go.opentelemetry.io/otel/trace", "k8s.io/apimachinery", "sigs.k8s.io/yaml",
 		},
 	},
 	"internal/kube": {
-		ours: []string{"internal/exchange", "internal/oidc", "internal/registryauth", "internal/pkitest"},
+		ours: []string{"internal/exchange", "internal/lru", "internal/oidc", "internal/pkitest", "internal/registryauth"},
 		others: []string{
-			"github.com/hashicorp/golang-lru/v2", "go.opentelemetry.io/otel/trace", "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go",
+			"go.opentelemetry.io/otel/trace", "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go",
 			"k8s.io/klog/v2", "sigs.k8s.io/yaml",
 		},
 	},
@@ -67,8 +67,8 @@ var imports = map[string]allowedImports{
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
 	"internal/state": {
-		ours:   []string{"internal/exchange", "internal/oidc", "internal/registryauth", "internal/pkitest"},
-		others: []string{"github.com/hashicorp/golang-lru/v2", "github.com/redis/go-redis/v9", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace"},
+		ours: []string{"internal/exchange", "internal/lru", "internal/oidc", "internal/pkitest", "internal/registryauth"},
+		others: []string{"github.com/redis/go-redis/v9", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace"},
 	},
 	"cmd/proxy": {
 		ours: []string{

@@ -55,7 +55,7 @@ func open(cfg *Config, insecureHTTP bool, logger *slog.Logger, before parts) (pa
 		return parts{}, err
 	}
 	if issuers := issuersOf(cfg); !reflect.DeepEqual(issuers, issuersOf(before.cfg)) {
-		if next.verifier, err = oidc.New(oidc.Config{Issuers: issuers, Logger: logger, Before: before.verifier}); err != nil {
+		if next.verifier, err = oidc.New(oidc.Config{Issuers: issuers, CacheBytes: caches().verified, Logger: logger, Before: before.verifier}); err != nil {
 			return parts{}, err
 		}
 	}
@@ -194,7 +194,8 @@ func (s *service) assemble(p parts, before *generation) (*generation, error) {
 		Verifier: p.verifier, Objects: p.objects, Nodes: nodes, Revocations: s.shared.revocations,
 		Replay: exchange.ReplayMode(p.cfg.State.Replay), Owners: s.shared.owners,
 		ServiceAccounts: s.shared.limiter(p.cfg.Limits.PerServiceAccount),
-		Registries:      slices.Collect(maps.Values(g.registries)), Policy: policy, Before: previous.exchanger,
+		Registries:      slices.Collect(maps.Values(g.registries)), Policy: policy,
+		CacheBytes: caches().issued, Before: previous.exchanger,
 	})
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -23,7 +24,9 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 )
 
-func serveCommand() *cobra.Command {
+// serveCommand is given the file system of the machine, which says how much
+// memory there is.
+func serveCommand(root fs.FS) *cobra.Command {
 	var config string
 	var insecureHTTP bool
 	command := &cobra.Command{
@@ -39,6 +42,7 @@ after it was moved away.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			logger := slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))
 			klog.SetSlogLogger(logger) // what client-go has to say, for the whole process
+			limitMemory(root, os.Getenv("GOMEMLIMIT"), logger)
 			cfg, err := LoadConfig(config)
 			if err != nil {
 				return err

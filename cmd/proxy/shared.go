@@ -32,7 +32,7 @@ type sharedState struct {
 
 // openState connects to nothing yet. observe is told of every call to Redis.
 func openState(cfg *Config, observe func(state.Operation, time.Duration, error)) (*sharedState, error) {
-	local, err := state.NewMemory(state.MemoryConfig{})
+	local, err := state.NewMemory(state.MemoryConfig{OwnerBytes: caches().owners, LimitBytes: caches().limits})
 	if err != nil {
 		return nil, err
 	}
@@ -45,9 +45,7 @@ func openState(cfg *Config, observe func(state.Operation, time.Duration, error))
 		}
 		s.list = state.NewRedisRevocations(s.redis)
 		s.owners, s.revocations = s.redis, revocations{s.list}
-		if s.buckets, err = state.NewSharedLimits(state.SharedLimitsConfig{Shared: s.redis, Local: local}); err != nil {
-			return nil, err
-		}
+		s.buckets = state.NewSharedLimits(state.SharedLimitsConfig{Shared: s.redis, Local: local})
 	}
 	return s, nil
 }

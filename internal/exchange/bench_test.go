@@ -34,7 +34,7 @@ import (
 func BenchmarkExchange(b *testing.B) {
 	const identities = 256
 	r := newRig(b, func(c *rigConfig) {
-		c.cacheSize = 1 // so that another token's request finds nothing remembered
+		c.cacheBytes = 4 << 10 // so that another token's request finds nothing remembered
 		c.recorder = encodingRecorder{}
 	})
 	requests := make([]func() *http.Request, identities)

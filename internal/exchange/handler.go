@@ -74,12 +74,8 @@ func NewHandler(c HandlerConfig) (*Handler, error) {
 		return h, nil
 	}
 	h.queue, h.readers = newQueue(c.InFlight, c.Waiting), newReaders()
-	var err error
-	if h.attempts, err = newAttempts(); err != nil {
-		return nil, err
-	}
-	h.addresses, err = newAddressLimit(c.Addresses, h.now)
-	return h, err
+	h.attempts, h.addresses = newAttempts(), newAddressLimit(c.Addresses, h.now)
+	return h, nil
 }
 
 // Load returns how many requests are worked on now, and how many wait.

@@ -6,8 +6,7 @@ import (
 	"net/netip"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
-
+	"github.com/pullpass/pullpass/internal/lru"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -49,9 +48,9 @@ func (x *Exchanger) limitServiceAccount(ctx context.Context, id *oidc.Identity) 
 	return &LimitError{reason: reasonServiceAccountLimit, what: "of this ServiceAccount (limits.perServiceAccount)", Wait: wait}
 }
 
-// spentRemembered bounds the addresses that are known to have spent their
-// limit. One that is forgotten has another credential checked, and is back.
-const spentRemembered = 10_000
+// spentBytes bounds the addresses that are known to have spent their limit, to
+// 8,000. One that is forgotten has another credential checked, and is back.
+const spentBytes = 2 << 20
 
 // addressLimit bounds what strangers make of us: garbage must cost those who
 // send it more than it costs us. Behind one address may be all nodes of a
@@ -75,9 +74,8 @@ type addressLimit struct {
 	now     func() time.Time
 }
 
-func newAddressLimit(limiter Limiter, now func() time.Time) (*addressLimit, error) {
-	spent, err := lru.New[netip.Prefix, time.Time](spentRemembered)
-	return &addressLimit{limiter: limiter, spent: spent, now: now}, err
+func newAddressLimit(limiter Limiter, now func() time.Time) *addressLimit {
+	return &addressLimit{limiter: limiter, spent: lru.New[netip.Prefix, time.Time](spentBytes, nil), now: now}
 }
 
 // refusal judges a request before its credential is, and before it has a place in

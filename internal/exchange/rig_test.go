@@ -101,7 +101,7 @@ type rigConfig struct {
 	objects       exchange.Objects
 	nodes         map[string]exchange.NodeChecks
 	verifier      exchange.Verifier
-	cacheSize     int
+	cacheBytes    int
 	tokenLifetime time.Duration
 	recorder      exchange.Recorder
 	keys          signing.Keys
@@ -146,8 +146,8 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 				Cluster: "prod", URL: testIssuer, Audiences: []string{testAudience}, Bound: oidc.BoundPod, RequireNode: !c.nodeOptional,
 				MaxLifetime: 24 * time.Hour, MaxKeyAge: 24 * time.Hour, Discovery: oidc.Discovery{JWKSFile: jwksFile},
 			}},
-			CacheSize: c.cacheSize,
-			Now:       r.Now,
+			CacheBytes: c.cacheBytes,
+			Now:        r.Now,
 		})
 		must(t, err)
 	}
@@ -182,7 +182,7 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 		ServiceAccounts: c.limits,
 		Registries:      []*registryauth.Issuer{r.issuer, other},
 		Policy:          parsePolicy(t, c.policy),
-		CacheSize:       c.cacheSize,
+		CacheBytes:      c.cacheBytes,
 		Now:             r.Now,
 	}
 	r.endpoint = exchange.HandlerConfig{

@@ -3,7 +3,6 @@ package oidc
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/go-jose/go-jose/v4/json"
 )
@@ -168,14 +167,11 @@ func (o *objectClaim) ref() ObjectRef {
 
 // identity returns what checked claims say.
 func (c *claims) identity() Identity {
-	subject := c.Subject
-	// Parts of the subject, so that a remembered token holds them once.
-	namespace, name, _ := strings.Cut(subject[len(subjectPrefix):], ":")
 	return Identity{
-		Subject:        subject,
+		Subject:        c.Subject,
 		TokenID:        c.TokenID,
-		Namespace:      namespace,
-		ServiceAccount: ObjectRef{Name: name, UID: c.Kubernetes.ServiceAccount.UID},
+		Namespace:      c.Kubernetes.Namespace,
+		ServiceAccount: c.Kubernetes.ServiceAccount.ref(),
 		Pod:            c.Kubernetes.Pod.ref(),
 		Node:           c.Kubernetes.Node.ref(),
 		IssuedAt:       unixTime(c.IssuedAt),

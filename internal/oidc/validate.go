@@ -19,8 +19,8 @@ func (c Config) validate() error {
 	if len(c.Issuers) == 0 {
 		faults = append(faults, errors.New("issuers: at least one is required"))
 	}
-	if c.CacheSize < 0 {
-		faults = append(faults, fmt.Errorf("cache size %d: must not be negative", c.CacheSize))
+	if c.CacheBytes < 0 {
+		faults = append(faults, fmt.Errorf("cache of %d bytes: must not be negative", c.CacheBytes))
 	}
 	clusters, urls := map[string]bool{}, map[string]bool{}
 	for n, i := range c.Issuers {
