@@ -146,7 +146,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, caller Caller) (r
 	if r.Body == http.NoBody {
 		return registryauth.ParseRequest(r)
 	}
-	from := network(caller.Address)
+	from := Network(caller.Address)
 	// Of a copy: what net/http does with a body afterwards depends on its type.
 	r = r.WithContext(r.Context())
 	body := &watchedBody{ReadCloser: r.Body}
