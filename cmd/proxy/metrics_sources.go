@@ -19,6 +19,7 @@ type sources struct {
 	files    []string // groups that are re-read
 
 	load        func() exchange.Load
+	connections *connections
 	issuers     func() []oidc.IssuerStatus
 	kubernetes  map[string]func() kube.ClusterStatus // by cluster
 	podEvents   func() map[string]kube.PodEventCounts
@@ -34,7 +35,7 @@ type sources struct {
 // sources are what metrics are read from.
 func (s *service) sources(g *generation) sources {
 	from := sources{
-		load: g.handler.Load, issuers: g.verifier.Status, podEvents: g.objects.podRecorders().counts, audit: s.audit.Status, telemetry: s.telemetry.failures(),
+		load: g.handler.Load, connections: s.connections, issuers: g.verifier.Status, podEvents: g.objects.podRecorders().counts, audit: s.audit.Status, telemetry: s.telemetry.failures(),
 		policy:     g.exchanger.Policy,
 		kubernetes: map[string]func() kube.ClusterStatus{}, signingKeys: map[string]signing.Keys{},
 	}
@@ -90,6 +91,11 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		load := s.load()
 		r.show(requestsInFlight, float64(load.InFlight))
 		r.show(requestsWaiting, float64(load.Waiting))
+	}
+	if s.connections != nil {
+		r.show(openConnections, float64(s.connections.open()))
+		r.show(connectionsLimit, float64(cap(s.connections.places)))
+		r.show(connectionsRefused, float64(s.connections.refused.Load()))
 	}
 	if s.issuers != nil {
 		for _, status := range s.issuers() {

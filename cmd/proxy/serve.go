@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
 	"slices"
@@ -76,6 +77,7 @@ type service struct {
 	metrics       *metrics
 	telemetry     *telemetry
 	ready         *readiness
+	connections   *connections // of the public listener
 	public        http.Handler
 	admin         http.Handler
 	after         func(time.Duration) <-chan time.Time // time.After
@@ -114,6 +116,7 @@ func newService(c serviceConfig) (*service, error) {
 		reloads: make(chan *reload), readings: readings{faults: map[string]string{}}, workers: map[worker]context.CancelFunc{},
 	}
 	s.background, s.stopBackground = context.WithCancel(context.Background())
+	s.connections = newConnections(memoryLimit(), func(a netip.Addr) bool { return isTrusted(s.current.Load().cfg.Server.TrustedProxies, a) })
 	var err error
 	if s.telemetry, err = openTelemetry(c.Version, s.metrics.registry, logger); err != nil {
 		return nil, err
@@ -136,7 +139,8 @@ func newService(c serviceConfig) (*service, error) {
 	s.serve(g)
 	s.ready = &readiness{checks: s.checks}
 	token := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.current.Load().handler.ServeHTTP(w, r) })
-	s.public = s.ready.lastAnswers(publicHandler(s.telemetry.trace(token), http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates)))
+	public := publicHandler(s.telemetry.trace(token), http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates))
+	s.public = s.connections.handler(s.ready.lastAnswers(public))
 	s.admin = adminHandler(s.ready, s.metrics.handler(), func() bool { return s.current.Load().cfg.Admin.PProf })
 	return s, nil
 }
@@ -196,7 +200,9 @@ func (s *service) run(ctx context.Context) error {
 	if !s.insecureHTTP {
 		config = listenerTLS(func() *serverTLS { return s.current.Load().tls })
 	}
-	err = serveUntil(listening, newServer(s.public, config, s.logger), public)
+	server := newServer(s.public, config, s.logger)
+	server.ConnState = s.connections.connState
+	err = serveUntil(listening, server, s.connections.listener(public, drainTimeout))
 	s.stopBackground()
 	s.running.Wait()
 	err = errors.Join(err, <-adminEnded, s.shared.close(), s.audit.Close())

@@ -139,11 +139,16 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // read parses a request.
 func (h *Handler) read(w http.ResponseWriter, r *http.Request, caller Caller) (registryauth.Request, error) {
-	if r.Method == http.MethodPost {
-		from := network(caller.Address)
-		hurried := h.readers.begin(w, from)
-		defer h.readers.end(w, from, hurried)
+	if r.Body == http.NoBody {
+		return registryauth.ParseRequest(r)
 	}
+	from := Network(caller.Address)
+	// Of a copy: what net/http does with a body afterwards depends on its type.
+	r = r.WithContext(r.Context())
+	body := &watchedBody{ReadCloser: r.Body}
+	r.Body = body
+	hurried := h.readers.begin(w, from)
+	defer func() { h.readers.end(w, from, hurried, body.ended) }()
 	return registryauth.ParseRequest(r)
 }
 

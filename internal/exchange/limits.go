@@ -85,7 +85,7 @@ func (l *addressLimit) refusal(caller Caller, req registryauth.Request, event *E
 	if event.Retry {
 		return nil
 	}
-	wait := l.wait(network(caller.Address))
+	wait := l.wait(Network(caller.Address))
 	if wait <= 0 || req.GrantType != registryauth.GrantAnonymous && remembers(req.Credential.Reveal()) {
 		return nil
 	}
@@ -97,7 +97,7 @@ func (l *addressLimit) admit(ctx context.Context, caller Caller, req registryaut
 	if event.Retry || req.GrantType != registryauth.GrantAnonymous {
 		return nil
 	}
-	if wait := l.take(ctx, network(caller.Address)); wait > 0 {
+	if wait := l.take(ctx, Network(caller.Address)); wait > 0 {
 		return tooManyFailures(wait)
 	}
 	return nil
@@ -115,7 +115,7 @@ func (l *addressLimit) failed(ctx context.Context, caller Caller, event *Event) 
 	if event.Retry || event.GrantType == string(registryauth.GrantAnonymous) {
 		return // it was paid for
 	}
-	if from := network(caller.Address); l.wait(from) <= 0 {
+	if from := Network(caller.Address); l.wait(from) <= 0 {
 		l.take(ctx, from)
 	}
 }
@@ -139,8 +139,8 @@ func (l *addressLimit) wait(from netip.Prefix) time.Duration {
 	return until.Sub(l.now())
 }
 
-// network is what counts as one address. All that have none are one.
-func network(a netip.Addr) netip.Prefix {
+// Network is what counts as one address. All that have none are one.
+func Network(a netip.Addr) netip.Prefix {
 	a = plainAddress(a)
 	bits := 32
 	if a.Is6() {
