@@ -67,7 +67,7 @@ var imports = map[string]allowedImports{
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
 	"internal/state": {
-		ours: []string{"internal/exchange", "internal/lru", "internal/oidc", "internal/pkitest", "internal/registryauth"},
+		ours:   []string{"internal/exchange", "internal/lru", "internal/oidc", "internal/pkitest", "internal/registryauth"},
 		others: []string{"github.com/redis/go-redis/v9", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace"},
 	},
 	"cmd/proxy": {
