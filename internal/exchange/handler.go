@@ -16,11 +16,6 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// maxScopesTold is for how many scopes an event says why they were not granted, and
-// how many it has of a request that a limit refused. A pull asks for one or two; a
-// line of the audit log must not be many times as long as what a client sends.
-const maxScopesTold = 8
-
 // maxClientLength bounds what the audit log keeps of a User-Agent, in bytes.
 const maxClientLength = 256
 
