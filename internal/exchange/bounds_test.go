@@ -60,6 +60,19 @@ func TestWorstRequestIsBounded(t *testing.T) {
 	}
 }
 
+// However many rules read an annotation, it is matched once for a scope.
+func TestAnnotationIsMatchedOnce(t *testing.T) {
+	t.Parallel()
+	const rules = 300
+	subject := Subject{Identity: someone(), Annotations: map[string]string{"k": annotationOf(strings.Repeat("*/", 15) + "*b*")}}
+	scope := worstScopes(strings.Repeat("a/", 15))[:1]
+	one := rulesWithAnnotation(t, 1, "'**/*%d*', '**'").Decide(subject, "", scope).steps
+	many := rulesWithAnnotation(t, rules, "'**/*%d*', '**'").Decide(subject, "", scope).steps
+	if most := one + rules*100; many > most {
+		t.Errorf("%d steps with %d rules, and %d with one: at most %d are allowed", many, rules, one, most)
+	}
+}
+
 // What was too much to compare is not granted, and what was asked for last is
 // judged first.
 func TestTooMuchToCompare(t *testing.T) {
