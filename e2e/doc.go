@@ -9,6 +9,7 @@
 //	                          is, outages, two clusters, events on pods, and what is lost without each right
 //	TestRegistriesVerify      tokens of Pullpass, and variants that differ in one point, at each registry
 //	TestClients               clients × registries: login, push, pull, mount, catalog, delete, and what is refused
+//	TestMirror                regclient, which asks for all that it has used before, with 500 repositories
 //
 // Package nodetest has namespaces of its own:
 //

@@ -161,6 +161,10 @@ type explainer struct {
 	line    []byte // sourceAudit and sourceClaim, and who was anonymous then
 	then    *exchange.Event
 
+	// What of that request was not judged then, either.
+	malformed []registryauth.MalformedScope
+	omitted   int
+
 	steps []explainedStep
 }
 

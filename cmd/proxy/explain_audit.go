@@ -74,8 +74,10 @@ func (e *explainer) repeat() error {
 	}
 	var err error
 	e.service = then.Service
-	if e.scopes, err = registryauth.ParseScopes(then.Requested); err != nil {
-		return err
+	e.scopes, e.malformed, e.omitted = registryauth.ReadScopes(then.Requested)
+	e.omitted += then.Omitted
+	if e.malformed != nil && then.Result == exchange.ResultGranted {
+		return e.malformed[0].Fault // what is no scope is never granted: the line was changed
 	}
 	if then.Caller != "" {
 		address, err := netip.ParseAddr(then.Caller)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
 func (e *explainer) step(step, verdict, format string, args ...any) {
@@ -38,7 +39,7 @@ func (e *explainer) explain(ctx context.Context) (*explanation, error) {
 			answer.Edit = nil // whoever makes up a token must not get an edit proposed
 		}
 	}
-	event.Conclude(subject, answer.decision, refusal)
+	event.Conclude(registryauth.Request{Malformed: e.malformed, Omitted: e.omitted}, subject, answer.decision, refusal)
 	if event.Result == exchange.ResultUnavailable || event.Result == exchange.ResultError {
 		return nil, refusal
 	}

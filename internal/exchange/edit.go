@@ -26,11 +26,11 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 		return nil // to open a registry to everybody is not for a program to propose
 	}
 	edit := Edit{Cluster: e.subject.Identity.Cluster}
-	var keys []string
+	var readers []*rule                    // one for each annotation
 	items := map[string][]annotationItem{} // by key
 	var allow []string
 	for _, s := range scopes {
-		q := question{s.Requested, kindOf(s.Requested), actionsNamed(s.Requested.Actions)}
+		q := newQuestion(s.Requested)
 		if _, err := registryauth.ParseScope(s.Requested.String()); err != nil || s.Reason == "" || q.kind == unknownResource {
 			continue // a name that was not parsed could be a pattern
 		}
@@ -45,8 +45,8 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 				if within != 0 {
 					items[key] = append(items[key], annotationItem{pattern(q.scope.Name), withNames(within)})
 				}
-				if !slices.Contains(keys, key) {
-					keys = append(keys, key)
+				if !slices.ContainsFunc(readers, func(r *rule) bool { return r.annotation == key }) {
+					readers = append(readers, c.rule)
 				}
 			}
 		}
@@ -54,8 +54,8 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 			allow = append(allow, allowText(q, withNames(missing)))
 		}
 	}
-	for _, key := range keys {
-		if command, ok := e.annotate(key, items[key]...); ok {
+	for _, r := range readers {
+		if command, ok := e.annotate(r, items[r.annotation]...); ok {
 			edit.Commands = append(edit.Commands, command)
 		}
 	}

@@ -170,6 +170,7 @@ func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, call
 	if err := decision.refusal(subject); err != nil {
 		return registryauth.Token{}, err
 	}
+	event.unread(req)
 
 	_, issuing := begin(ctx, stepIssue)
 	token, reused, err := x.issue(registry, subject, granted, strings.Join(names, "\n"))

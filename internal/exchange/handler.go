@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -15,11 +18,6 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
-
-// maxScopesTold is for how many scopes an event says why they were not granted, and
-// how many it has of a request that a limit refused. A pull asks for one or two; a
-// line of the audit log must not be many times as long as what a client sends.
-const maxScopesTold = 8
 
 // maxClientLength bounds what the audit log keeps of a User-Agent, in bytes.
 const maxClientLength = 256
@@ -312,7 +310,10 @@ func (e *Event) request(req registryauth.Request) {
 	e.GrantType = string(req.GrantType)
 	e.ClientID = req.ClientID
 	e.Account = req.Account
-	e.Requested = scopeStrings(req.Scopes)
+	e.Requested, e.Omitted = scopeStrings(req.Scopes), req.Omitted
+	for _, m := range req.Malformed {
+		e.Requested = append(e.Requested, m.Text)
+	}
 }
 
 // decide notes a decision: what was granted, by which rules, and for what is
@@ -324,20 +325,37 @@ func (e *Event) decide(d Decision, granted []string) {
 	}
 	e.Granted = granted
 	e.Result = ResultGranted
+	var rules []string
 	for _, s := range d.Scopes {
 		for _, rule := range s.Rules {
-			e.Rule = appendWord(e.Rule, rule)
+			if !slices.Contains(rules, rule) {
+				rules = append(rules, rule)
+			}
 		}
-		if s.Reason == "" {
-			continue
+		if s.Reason != "" {
+			e.notGranted(reasonNotGranted, ScopeEvent{Scope: s.Requested.String(), Granted: s.Granted, Rules: s.Rules, Reason: s.Reason, Remedy: s.Remedy})
 		}
-		e.Result, e.Reason = ResultPartial, reasonNotGranted
-		if len(e.Scopes) == maxScopesTold {
-			continue
-		}
-		e.Scopes = append(e.Scopes, ScopeEvent{Scope: s.Requested.String(), Granted: s.Granted, Rules: s.Rules, Reason: s.Reason, Remedy: s.Remedy})
 	}
-	if e.Result == ResultPartial && len(e.Granted) == 0 {
+	e.Rule = strings.Join(rules, ",")
+}
+
+// unread notes, after a decision, what it could not be about. That is no error: a
+// scope that is not granted never is (token specification).
+func (e *Event) unread(req registryauth.Request) {
+	for _, m := range req.Malformed {
+		e.notGranted(reasonMalformedScope, ScopeEvent{Scope: m.Text, Reason: "it is no scope: " + m.Fault.Message})
+	}
+	if req.Omitted > 0 {
+		e.notGranted(reasonOmittedScopes)
+	}
+}
+
+// notGranted notes that not all was granted, and of the first scopes, why. Of
+// several reasons it keeps the first.
+func (e *Event) notGranted(reason string, scopes ...ScopeEvent) {
+	e.Result, e.Reason = ResultPartial, cmp.Or(e.Reason, reason)
+	if len(e.Granted) == 0 {
 		e.Result = ResultNone
 	}
+	e.Scopes = append(e.Scopes, scopes[:min(len(scopes), maxScopesTold-len(e.Scopes))]...)
 }

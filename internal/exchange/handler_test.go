@@ -117,11 +117,17 @@ func TestRefusals(t *testing.T) {
 			request: func(t *testing.T, r *rig) *http.Request { return with(get(r.token(t, nil)), "service", "other") },
 			status:  400, code: "UNSUPPORTED", result: exchange.ResultInvalid, reason: "service_unknown", message: `"other"`,
 		}, {
-			name: "bad scope",
+			name:    "no service",
+			request: func(t *testing.T, r *rig) *http.Request { return with(get(r.token(t, nil)), "service", "") },
+			status:  400, code: "UNSUPPORTED", result: exchange.ResultInvalid, reason: "request_malformed", message: "service",
+		}, {
+			name: "no grant type",
 			request: func(t *testing.T, r *rig) *http.Request {
-				return post(r.token(t, nil), "repository:../x:pull")
+				request := httptest.NewRequest("POST", "/token", strings.NewReader("service="+testService))
+				request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+				return request
 			},
-			status: 400, code: "UNSUPPORTED", oauth: "invalid_scope", result: exchange.ResultInvalid, reason: "request_malformed", message: "scope",
+			status: 400, code: "UNSUPPORTED", oauth: "invalid_request", result: exchange.ResultInvalid, reason: "request_malformed", message: "grant_type",
 		}, {
 			name:    "other method",
 			request: func(*testing.T, *rig) *http.Request { return httptest.NewRequest("DELETE", "/token", nil) },

@@ -29,6 +29,8 @@ type rule struct {
 	services   []string // exact; nil: any
 	annotation string   // key; if set, allow is a ceiling and the annotation selects
 	allow      []allowance
+
+	annotationIndex int // of the key, in Policy.annotationKeys
 }
 
 type allowance struct {
@@ -84,10 +86,15 @@ func ParsePolicy(files ...PolicyFile) (*Policy, error) {
 			keys[r.annotation] = true
 		}
 	}
+	sorted := slices.Sorted(maps.Keys(keys))
+	for i := range parser.rules {
+		r := &parser.rules[i]
+		r.annotationIndex, _ = slices.BinarySearch(sorted, r.annotation)
+	}
 	return &Policy{
 		rules:          parser.rules,
 		deny:           parser.deny,
-		annotationKeys: slices.Sorted(maps.Keys(keys)),
+		annotationKeys: sorted,
 		revision:       hex.EncodeToString(hash.Sum(nil)),
 	}, nil
 }
