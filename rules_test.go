@@ -30,7 +30,9 @@ type allowedImports struct {
 // imports has an entry for every package. A package may be listed before it
 // exists.
 var imports = map[string]allowedImports{
+	"internal/names": {},
 	"internal/oidc": {
+		ours: []string{"internal/names"},
 		others: []string{
 			"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "github.com/hashicorp/golang-lru/v2",
 			"go.opentelemetry.io/otel/trace", "golang.org/x/sync",
@@ -40,7 +42,7 @@ var imports = map[string]allowedImports{
 		others: []string{"github.com/go-jose/go-jose/v4"},
 	},
 	"internal/exchange": {
-		ours: []string{"internal/oidc", "internal/registryauth"},
+		ours: []string{"internal/names", "internal/oidc", "internal/registryauth"},
 		others: []string{
 			"github.com/hashicorp/golang-lru/v2", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes",
 			"go.opentelemetry.io/otel/trace", "k8s.io/apimachinery", "sigs.k8s.io/yaml",
@@ -62,7 +64,7 @@ var imports = map[string]allowedImports{
 	},
 	"cmd/proxy": {
 		ours: []string{
-			"internal/oidc", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
+			"internal/names", "internal/oidc", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
 			"internal/state/statetest", // its tests start Redis; that nothing else does is a rule of its own
 		},
 		others: []string{

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -58,12 +59,12 @@ func auditWho(e *exchange.Event) string {
 	case c != nil:
 		subject := c.Subject
 		if account, ok := claimedServiceAccount(e); ok {
-			account.cluster = cmp.Or(account.cluster, "?")
+			account.Cluster = cmp.Or(account.Cluster, "?")
 			subject = account.String()
 		}
 		return words("claimed", subject) + named("pod", c.Pod) + named("node", c.Node) + named("secret", c.Secret)
 	case e.ServiceAccount != nil:
-		who := words(objectName{e.Cluster, e.Namespace, e.ServiceAccount.Name}.String())
+		who := words(names.Object{Cluster: e.Cluster, Namespace: e.Namespace, Name: e.ServiceAccount.Name}.String())
 		if e.Pod != nil {
 			who += named("pod", e.Pod.Name)
 		}

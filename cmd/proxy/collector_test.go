@@ -160,6 +160,6 @@ func attributes(pairs []*common.KeyValue) map[string]string {
 	return all
 }
 
-func names(spans map[string]*tracepb.Span) string {
+func spanNames(spans map[string]*tracepb.Span) string {
 	return strings.Join(slices.Sorted(maps.Keys(spans)), ", ")
 }

@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/pullpass/pullpass/internal/names"
 )
 
 // ConfigFault is one thing that is wrong with a configuration.
@@ -274,7 +276,7 @@ func show(n *yaml.Node) string {
 		case "!!null":
 			return "no value"
 		case "!!bool", "!!int", "!!float", "!!timestamp":
-			if isVisible(n.Value) {
+			if names.IsVisible(n.Value) {
 				return cutValue(n.Value)
 			}
 			return quoteValue(n.Value) // a tag was put before a text

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -90,7 +91,7 @@ func (v *configValidator) config(c *Config) {
 }
 
 func (v *configValidator) cluster(path string, config *Config, c *Cluster) {
-	if !isDNSLabel(c.Name) {
+	if !names.IsLabel(c.Name) {
 		v.fault(path+".name", "is not a DNS label (%s); use 1 to 63 of a-z, 0-9 and '-', with a letter or digit at both ends", quoteValue(c.Name))
 	}
 	v.httpsURL(path+".issuer", c.Issuer, "the issuer as in the cluster's tokens (kubectl get --raw /.well-known/openid-configuration)")
@@ -101,7 +102,7 @@ func (v *configValidator) cluster(path string, config *Config, c *Cluster) {
 		v.fault(path+".audiences", "is empty; an empty list would accept every audience, so name those that this proxy is meant by")
 	}
 	for i, audience := range c.Audiences {
-		if audience == "" || len(audience) > maxAudienceBytes || !isVisible(audience) {
+		if audience == "" || len(audience) > maxAudienceBytes || !names.IsVisible(audience) {
 			v.fault(fmt.Sprintf("%s.audiences[%d]", path, i), "is not an audience (%s); use 1 to %d visible ASCII characters", quoteValue(audience), maxAudienceBytes)
 		}
 	}
@@ -265,7 +266,7 @@ func (v *configValidator) unique(n int, path string, value func(int) string) {
 // httpsURL leaves the value out of a message where it may hold a password.
 func (v *configValidator) httpsURL(path, s, want string) {
 	u, err := url.Parse(s)
-	bad := err != nil || u.Scheme != "https" || u.Hostname() == "" || strings.Contains(s, "#") || !isVisible(s)
+	bad := err != nil || u.Scheme != "https" || u.Hostname() == "" || strings.Contains(s, "#") || !names.IsVisible(s)
 	switch {
 	case s == "":
 		v.fault(path, "is missing; write %s", want)
@@ -309,18 +310,6 @@ func (v *configValidator) fileName(path, s string) {
 	if tooLong || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		v.fault(path, "is not the name of a file: it is too long, or has control characters; put the file's name here, not its content")
 	}
-}
-
-// isDNSLabel follows RFC 1123, in lower case as Kubernetes has it.
-func isDNSLabel(s string) bool {
-	if s == "" || len(s) > 63 || s[0] == '-' || s[len(s)-1] == '-' {
-		return false
-	}
-	return !strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' })
-}
-
-func isVisible(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // isName allows spaces inside: registries have services such as "Docker registry".

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -108,17 +109,21 @@ func provenThen(then *exchange.Event) (*oidc.Identity, error) {
 		Namespace:      then.Namespace,
 		ServiceAccount: oidc.ObjectRef(*then.ServiceAccount),
 	}
-	names := []string{id.Namespace, id.ServiceAccount.Name}
+	said := []string{id.ServiceAccount.Name}
 	if then.Pod != nil {
 		id.Pod = oidc.ObjectRef(*then.Pod)
-		names = append(names, id.Pod.Name)
+		said = append(said, id.Pod.Name)
 	}
 	if then.Node != nil && !then.NodeFromAPI { // else it is for the API server to name it again
 		id.Node = oidc.ObjectRef(*then.Node)
-		names = append(names, id.Node.Name)
+		said = append(said, id.Node.Name)
 	}
-	if i := slices.IndexFunc(names, func(name string) bool { return !isObjectName(name) }); i >= 0 {
-		return nil, fmt.Errorf("%q is the name of no Kubernetes object; was the line changed?", names[i])
+	const changed = "%q is the name of no Kubernetes object; was the line changed?"
+	if !names.IsLabel(id.Namespace) {
+		return nil, fmt.Errorf(changed, id.Namespace)
+	}
+	if i := slices.IndexFunc(said, func(name string) bool { return !names.IsSubdomain(name) }); i >= 0 {
+		return nil, fmt.Errorf(changed, said[i])
 	}
 	return id, nil
 }
@@ -132,7 +137,7 @@ func (e *explainer) claimed() error {
 		return nil // which is the answer
 	}
 	account, ok := claimedServiceAccount(e.then)
-	if account.cluster = cluster.Name; !ok || !isObjectName(account.namespace) || !isObjectName(account.name) {
+	if account.Cluster = cluster.Name; !ok || account.Check() != nil {
 		return fmt.Errorf("the refused token claimed to be %q, which is no ServiceAccount, so nobody can be judged (%s: %s)", c.Subject, words(e.then.Reason), text(e.then.Message))
 	}
 	e.id = identityNamed(cluster, account)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/names"
 )
 
 // maxOtherRules is how many of the rules that are for others are named to
@@ -60,7 +61,7 @@ func (p *explanationPrinter) subject(a *explanation) {
 	s := a.Subject
 	switch {
 	case s.ServiceAccount != nil:
-		p.line("subject", fmt.Sprintf("%s, ServiceAccount UID %s", words(objectName{s.Cluster, s.Namespace, s.ServiceAccount.Name}.String()), uidText(s.ServiceAccount)))
+		p.line("subject", fmt.Sprintf("%s, ServiceAccount UID %s", words(names.Object{Cluster: s.Cluster, Namespace: s.Namespace, Name: s.ServiceAccount.Name}.String()), uidText(s.ServiceAccount)))
 	case a.then != nil && s.Claimed != nil:
 		p.line("subject", auditWho(a.then))
 	case s.Claimed != nil:

@@ -12,6 +12,8 @@ import (
 	"text/template"
 
 	"github.com/spf13/cobra"
+
+	"github.com/pullpass/pullpass/internal/names"
 )
 
 const (
@@ -152,7 +154,7 @@ func isRegistryHost(s string) bool {
 		return false
 	}
 	for label := range strings.SplitSeq(name, ".") {
-		if !isDNSLabel(label) {
+		if !names.IsLabel(label) {
 			return false
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/pullsecrets"
 )
 
@@ -73,7 +74,7 @@ func pullSecrets(ctx context.Context, o pullSecretsOptions, now time.Time, stdou
 	if !ok {
 		return fmt.Errorf("--output %s is not known: use table or json", quoteValue(o.output))
 	}
-	if o.namespace != "" && !isDNSLabel(o.namespace) {
+	if o.namespace != "" && !names.IsLabel(o.namespace) {
 		return fmt.Errorf("--namespace %s is not the name of a namespace", quoteValue(o.namespace))
 	}
 	cfg, err := LoadConfig(o.config)

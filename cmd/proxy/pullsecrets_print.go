@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/pullsecrets"
 )
 
@@ -89,7 +90,7 @@ func kindAndName(kind, name string) string { return plainText(kind) + " " + plai
 
 // plainText returns s as it is if a terminal and a table can show it.
 func plainText(s string) string {
-	if len(s) > 253 || !isVisible(s) {
+	if len(s) > 253 || !names.IsVisible(s) {
 		return quoteValue(s)
 	}
 	return s

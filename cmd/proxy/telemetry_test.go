@@ -104,7 +104,7 @@ func TestTelemetry(t *testing.T) {
 			}
 			must(t, stop()) // at once: what waits is sent now
 			spans := c.trace(callersTrace)
-			if got, want := names(spans), "POST /auth/token, decide, issue, kube, state, verify"; got != want {
+			if got, want := spanNames(spans), "POST /auth/token, decide, issue, kube, state, verify"; got != want {
 				t.Fatalf("spans %s, want %s", got, want)
 			}
 			root := spans["POST /auth/token"]
@@ -197,7 +197,7 @@ func TestTelemetryHoldsNoSecret(t *testing.T) {
 	if got := c.metric("pullpass_exchanges_total").GetSum().GetDataPoints(); len(got) < 4 {
 		t.Errorf("only %d kinds of exchanges: %v", len(got), got)
 	}
-	if got := names(c.trace(callersTrace)); !strings.Contains(got, "GET /token") || !strings.Contains(got, "POST /auth/token") {
+	if got := spanNames(c.trace(callersTrace)); !strings.Contains(got, "GET /token") || !strings.Contains(got, "POST /auth/token") {
 		t.Errorf("spans %s", got)
 	}
 	c.expectNothingOf(t, raw, forged, basic, url.QueryEscape(raw))
@@ -231,7 +231,7 @@ func TestTelemetrySampling(t *testing.T) {
 			}
 			must(t, stop())
 			if spans := c.trace(callersTrace); len(spans) > 0 != test.want {
-				t.Errorf("spans %s", names(spans))
+				t.Errorf("spans %s", spanNames(spans))
 			}
 			if c.metric("pullpass_exchanges_total") == nil {
 				t.Error("no metrics")

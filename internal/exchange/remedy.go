@@ -3,6 +3,7 @@ package exchange
 import (
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -76,7 +77,7 @@ func (e *evaluation) annotate(key string, added ...annotationItem) (string, bool
 			return "", false
 		}
 	}
-	if !isJoined(id.ServiceAccount.Name, "-.", false) || !isLabel(id.Namespace) {
+	if !names.IsSubdomain(id.ServiceAccount.Name) || !names.IsLabel(id.Namespace) {
 		return "", false
 	}
 	// What is not known is not overwritten: Pullpass may not see the live

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"github.com/go-jose/go-jose/v4/json"
+
+	"github.com/pullpass/pullpass/internal/names"
 )
 
 const (
@@ -188,7 +190,7 @@ func (s *networkSource) bearer() (string, error) {
 		return "", fmt.Errorf("discovery.tokenFile: %w", err)
 	}
 	bearer := strings.TrimSpace(string(data))
-	if bearer == "" || !isPrintable(bearer) {
+	if bearer == "" || !names.IsVisible(bearer) {
 		return "", fmt.Errorf("discovery.tokenFile: %s holds no token", s.tokenFile)
 	}
 	return bearer, nil
