@@ -30,7 +30,8 @@ type allowedImports struct {
 // imports has an entry for every package. A package may be listed before it
 // exists.
 var imports = map[string]allowedImports{
-	"internal/names": {},
+	"internal/names":  {},
+	"internal/redact": {},
 	"internal/oidc": {
 		ours: []string{"internal/names"},
 		others: []string{
@@ -42,7 +43,7 @@ var imports = map[string]allowedImports{
 		others: []string{"github.com/go-jose/go-jose/v4"},
 	},
 	"internal/exchange": {
-		ours: []string{"internal/names", "internal/oidc", "internal/registryauth"},
+		ours: []string{"internal/names", "internal/oidc", "internal/redact", "internal/registryauth"},
 		others: []string{
 			"github.com/hashicorp/golang-lru/v2", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes",
 			"go.opentelemetry.io/otel/trace", "k8s.io/apimachinery", "sigs.k8s.io/yaml",
@@ -64,7 +65,7 @@ var imports = map[string]allowedImports{
 	},
 	"cmd/proxy": {
 		ours: []string{
-			"internal/names", "internal/oidc", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
+			"internal/names", "internal/oidc", "internal/redact", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
 			"internal/state/statetest", // its tests start Redis; that nothing else does is a rule of its own
 		},
 		others: []string{

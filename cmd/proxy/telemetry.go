@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,8 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/pullpass/pullpass/internal/redact"
 )
 
 const (
@@ -165,11 +168,32 @@ func (t *telemetry) trace(next http.Handler) http.Handler {
 	if t.traces == nil {
 		return next
 	}
-	return otelhttp.NewHandler(next, "",
+	traced := otelhttp.NewHandler(next, "",
 		otelhttp.WithTracerProvider(t.traces),
 		otelhttp.WithPropagators(propagation.TraceContext{}),
 		otelhttp.WithMeterProvider(noop.NewMeterProvider()), // ours are counted by result
 	)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { traced.ServeHTTP(w, withoutCredentials(r)) })
+}
+
+// withoutCredentials returns the request without what looks like a token in the
+// fields that a span has from its beginning. A trace state that may be a piece
+// of one is dropped, as W3C Trace Context allows: it is sent as it came, before
+// the credential is known that it could be compared with.
+func withoutCredentials(r *http.Request) *http.Request {
+	const agentField, stateField = "User-Agent", "Tracestate"
+	agent, host, states := redact.Text(r.UserAgent()), redact.Text(r.Host), r.Header.Values(stateField)
+	isOpaque := slices.ContainsFunc(states, redact.Opaque)
+	if agent == r.UserAgent() && host == r.Host && !isOpaque {
+		return r
+	}
+	clean := r.WithContext(r.Context())
+	clean.Host, clean.Header = host, r.Header.Clone()
+	clean.Header.Set(agentField, agent)
+	if isOpaque {
+		clean.Header.Del(stateField)
+	}
+	return clean
 }
 
 // failures returns how often something could not be sent, or nil if nothing is.
