@@ -32,25 +32,27 @@ type allowedImports struct {
 var imports = map[string]allowedImports{
 	"internal/names":  {},
 	"internal/redact": {},
+	"internal/term":   {ours: []string{"internal/names"}},
 	"internal/oidc": {
-		ours: []string{"internal/names"},
+		ours: []string{"internal/names", "internal/term"},
 		others: []string{
 			"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "github.com/hashicorp/golang-lru/v2",
 			"go.opentelemetry.io/otel/trace", "golang.org/x/sync",
 		},
 	},
 	"internal/registryauth": {
+		ours:   []string{"internal/term"},
 		others: []string{"github.com/go-jose/go-jose/v4"},
 	},
 	"internal/exchange": {
-		ours: []string{"internal/names", "internal/oidc", "internal/redact", "internal/registryauth"},
+		ours: []string{"internal/names", "internal/oidc", "internal/redact", "internal/registryauth", "internal/term"},
 		others: []string{
 			"github.com/hashicorp/golang-lru/v2", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes",
 			"go.opentelemetry.io/otel/trace", "k8s.io/apimachinery", "sigs.k8s.io/yaml",
 		},
 	},
 	"internal/kube": {
-		ours: []string{"internal/exchange", "internal/oidc", "internal/registryauth"},
+		ours: []string{"internal/exchange", "internal/oidc", "internal/registryauth", "internal/term"},
 		others: []string{
 			"github.com/hashicorp/golang-lru/v2", "go.opentelemetry.io/otel/trace", "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go",
 			"k8s.io/klog/v2", "sigs.k8s.io/yaml",
@@ -65,7 +67,7 @@ var imports = map[string]allowedImports{
 	},
 	"cmd/proxy": {
 		ours: []string{
-			"internal/names", "internal/oidc", "internal/redact", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
+			"internal/names", "internal/oidc", "internal/redact", "internal/term", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
 			"internal/state/statetest", // its tests start Redis; that nothing else does is a rule of its own
 		},
 		others: []string{

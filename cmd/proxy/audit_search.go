@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 type auditOptions struct {
@@ -85,7 +86,7 @@ func newAuditSearch(o auditOptions, now time.Time, out io.Writer) (*auditSearch,
 		s.show = func(_ []byte, event *exchange.Event) error { return table.row(event) }
 	case "json":
 		s.show = func(line []byte, _ *exchange.Event) error {
-			_, err := fmt.Fprintf(out, "%s\n", asciiJSON(line))
+			_, err := fmt.Fprintf(out, "%s\n", term.ASCIIJSON(line))
 			return err
 		}
 	default:

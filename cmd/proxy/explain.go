@@ -19,6 +19,7 @@ import (
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // explainTimeout bounds the fetch of an issuer's keys, and the questions to an
@@ -124,7 +125,7 @@ func explain(ctx context.Context, o explainOptions, stdin io.Reader, stdout, std
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(stdout, "%s\n", asciiJSON(text))
+		_, err = fmt.Fprintf(stdout, "%s\n", term.ASCIIJSON(text))
 		return err
 	}
 	return printExplanation(stdout, answer)

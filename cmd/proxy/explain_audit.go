@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // fromAudit makes the request of a line of the audit log anew.
@@ -30,7 +31,7 @@ func (e *explainer) fromAudit(o explainOptions, stdin io.Reader, stderr io.Write
 		return err
 	}
 	if err := e.repeat(); err != nil {
-		return fmt.Errorf("audit line %s: %w", words(o.fromAudit), err)
+		return fmt.Errorf("audit line %s: %w", term.Words(o.fromAudit), err)
 	}
 	return nil
 }
@@ -68,10 +69,10 @@ func findAuditLine(files []string, id string, stdin io.Reader, stderr io.Writer)
 func (e *explainer) repeat() error {
 	then := e.then
 	if then.GrantType == "" {
-		return fmt.Errorf("it was no token request that could be judged again (%s)", words(then.Reason))
+		return fmt.Errorf("it was no token request that could be judged again (%s)", term.Words(then.Reason))
 	}
 	if then.Service == "" {
-		return fmt.Errorf("it was for no registry that is served here (%s): %s", words(then.Reason), text(then.Message))
+		return fmt.Errorf("it was for no registry that is served here (%s): %s", term.Words(then.Reason), term.Line(then.Message))
 	}
 	var err error
 	e.service = then.Service
@@ -97,7 +98,7 @@ func (e *explainer) repeat() error {
 		e.source = sourceAnonymous
 		return nil
 	}
-	return fmt.Errorf("the token told nothing of itself, so nobody is named whom --as could stand for (%s: %s)", words(then.Reason), text(then.Message))
+	return fmt.Errorf("the token told nothing of itself, so nobody is named whom --as could stand for (%s: %s)", term.Words(then.Reason), term.Line(then.Message))
 }
 
 // provenThen is the identity that the token of an event proved.
@@ -138,7 +139,7 @@ func (e *explainer) claimed() error {
 	}
 	account, ok := claimedServiceAccount(e.then)
 	if account.Cluster = cluster.Name; !ok || account.Check() != nil {
-		return fmt.Errorf("the refused token claimed to be %q, which is no ServiceAccount, so nobody can be judged (%s: %s)", c.Subject, words(e.then.Reason), text(e.then.Message))
+		return fmt.Errorf("the refused token claimed to be %q, which is no ServiceAccount, so nobody can be judged (%s: %s)", c.Subject, term.Words(e.then.Reason), term.Line(e.then.Message))
 	}
 	e.id = identityNamed(cluster, account)
 	return nil
@@ -168,7 +169,7 @@ func (e *explainer) auditToken() error {
 			return &oidc.Error{Reason: oidc.ReasonUnknownIssuer, Message: fmt.Sprintf("its issuer, as it claims, is %q, which is not in clusters[].issuer", then.Claimed.Issuer)}
 		}
 		e.step(stepToken, verdictNotJudged, "it was refused at %s (%s), and %s; what follows is what a good token of the ServiceAccount would get, whoever the sender was",
-			when, words(then.Reason), isGone)
+			when, term.Words(then.Reason), isGone)
 		return nil
 	}
 	cluster := e.cluster(e.id.Cluster)

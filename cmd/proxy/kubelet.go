@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -93,10 +94,10 @@ type kubeletTarget struct {
 
 func newKubeletTarget(cfg *Config, o kubeletOptions) (kubeletTarget, error) {
 	if !isRegistryHost(o.registry) {
-		return kubeletTarget{}, fmt.Errorf("--registry %s is not a registry's host; write host or host:port as in the names of images, without scheme and path", quoteValue(o.registry))
+		return kubeletTarget{}, fmt.Errorf("--registry %s is not a registry's host; write host or host:port as in the names of images, without scheme and path", term.QuoteValue(o.registry))
 	}
 	if o.pluginDir != "" && !o.lint && !isPlainPath(o.pluginDir) {
-		return kubeletTarget{}, fmt.Errorf("--plugin-dir %s is not an absolute path of a-z, A-Z, 0-9 and ._/-; name the directory on the nodes", quoteValue(o.pluginDir))
+		return kubeletTarget{}, fmt.Errorf("--plugin-dir %s is not an absolute path of a-z, A-Z, 0-9 and ._/-; name the directory on the nodes", term.QuoteValue(o.pluginDir))
 	}
 	cluster, err := findCluster(cfg, o.cluster)
 	if err != nil {
@@ -254,7 +255,7 @@ func (k kubeletTarget) write(w io.Writer, name string) error {
 	if name != "" {
 		i := slices.IndexFunc(parts, func(p kubeletPart) bool { return p.name == name })
 		if i < 0 {
-			return fmt.Errorf("--part %s is not known: use %s", quoteValue(name), oneOf(kubeletPartNames()))
+			return fmt.Errorf("--part %s is not known: use %s", term.QuoteValue(name), oneOf(kubeletPartNames()))
 		}
 		parts = parts[i : i+1]
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/pullsecrets"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // pullSecretsTimeout bounds the whole command. 150,000 pods are 300 pages, of
@@ -72,10 +73,10 @@ func pullSecrets(ctx context.Context, o pullSecretsOptions, now time.Time, stdou
 	defer cancel()
 	write, ok := map[string]func(io.Writer, *migration) error{"table": writeMigrationTable, "json": writeMigrationJSON}[o.output]
 	if !ok {
-		return fmt.Errorf("--output %s is not known: use table or json", quoteValue(o.output))
+		return fmt.Errorf("--output %s is not known: use table or json", term.QuoteValue(o.output))
 	}
 	if o.namespace != "" && !names.IsLabel(o.namespace) {
-		return fmt.Errorf("--namespace %s is not the name of a namespace", quoteValue(o.namespace))
+		return fmt.Errorf("--namespace %s is not the name of a namespace", term.QuoteValue(o.namespace))
 	}
 	cfg, err := LoadConfig(o.config)
 	if err != nil {
@@ -127,7 +128,7 @@ func servicesOf(cfg *Config, hosts []string, service string) (map[string]string,
 	services := map[string]string{}
 	for _, host := range hosts {
 		if !isRegistryHost(host) {
-			return nil, fmt.Errorf("--registry %s is not a registry's host; write host or host:port as in the names of images, without scheme and path", quoteValue(host))
+			return nil, fmt.Errorf("--registry %s is not a registry's host; write host or host:port as in the names of images, without scheme and path", term.QuoteValue(host))
 		}
 		if _, twice := services[host]; twice {
 			return nil, fmt.Errorf("--registry %s is given twice", host)

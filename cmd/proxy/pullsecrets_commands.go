@@ -9,6 +9,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/pullsecrets"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // People run these commands in a shell, and strangers write parts of them: an
@@ -18,7 +19,7 @@ import (
 
 // kubectl names the kubeconfig, so that nothing is done to another cluster.
 func (m *migration) kubectl(namespace, rest string) string {
-	return "kubectl --kubeconfig " + shellQuoted(m.options.kubeconfig) + " -n " + namespace + " " + rest
+	return "kubectl --kubeconfig " + term.ShellWord(m.options.kubeconfig) + " -n " + namespace + " " + rest
 }
 
 // templatePath says where workloads have the imagePullSecrets of their pods.
@@ -73,7 +74,7 @@ func (m *migration) removeReferences(resource string, key pullsecrets.Key, path 
 	if err != nil || !names.IsLabel(key.Namespace) || !names.IsSubdomain(key.Name) {
 		return what + " by hand", ""
 	}
-	return what, m.kubectl(key.Namespace, "patch "+resource+" "+key.Name+" --type=json -p "+shellQuoted(string(data)))
+	return what, m.kubectl(key.Namespace, "patch "+resource+" "+key.Name+" --type=json -p "+term.ShellWord(string(data)))
 }
 
 // renewPods says how pods come to be that have not what the present ones have.
@@ -107,15 +108,4 @@ func (m *migration) markInvalid(key pullsecrets.Key) string {
 		return ""
 	}
 	return m.kubectl(key.Namespace, "label secret "+key.Name+" kubernetes.io/legacy-token-invalid-since="+m.now.UTC().Format(time.DateOnly))
-}
-
-// shellQuoted returns s as one word of a POSIX shell.
-func shellQuoted(s string) string {
-	plain := !strings.ContainsFunc(s, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._/:@%+,=-", r)
-	})
-	if plain && s != "" {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

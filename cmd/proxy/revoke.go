@@ -17,6 +17,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/state"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // revokeTimeout bounds a command's conversation with Redis.
@@ -179,7 +180,7 @@ func (o *revokeOptions) target(cfg *Config) (state.Target, error) {
 		return state.Target{Kind: state.TargetToken, Name: id}, nil
 	case o.podUID != "":
 		if !names.IsUID(o.podUID) || strings.Contains(o.podUID, "/") {
-			return state.Target{}, fmt.Errorf("--pod-uid %s: no pod can have such a UID; write its metadata.uid", quoteValue(o.podUID))
+			return state.Target{}, fmt.Errorf("--pod-uid %s: no pod can have such a UID; write its metadata.uid", term.QuoteValue(o.podUID))
 		}
 		return state.Target{Kind: state.TargetPod, Name: o.podUID}, nil
 	case o.serviceAccount != "":

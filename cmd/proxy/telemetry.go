@@ -27,6 +27,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/pullpass/pullpass/internal/redact"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -94,7 +95,7 @@ func otlpSignal(signal string) (protocol string, err error) {
 	case exporter == "none", exporter == "" && !named:
 		return "", nil
 	case exporter != "" && exporter != "otlp":
-		return "", fmt.Errorf("telemetry: %s is %s; there are otlp and none", variable, quoteValue(exporter))
+		return "", fmt.Errorf("telemetry: %s is %s; there are otlp and none", variable, term.QuoteValue(exporter))
 	}
 	for _, variable := range []string{"OTEL_EXPORTER_OTLP_" + signal + "_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
 		switch protocol := os.Getenv(variable); protocol {
@@ -102,7 +103,7 @@ func otlpSignal(signal string) (protocol string, err error) {
 		case protocolGRPC, protocolHTTP:
 			return protocol, nil
 		default:
-			return "", fmt.Errorf("telemetry: %s is %s; there are %s and %s", variable, quoteValue(protocol), protocolGRPC, protocolHTTP)
+			return "", fmt.Errorf("telemetry: %s is %s; there are %s and %s", variable, term.QuoteValue(protocol), protocolGRPC, protocolHTTP)
 		}
 	}
 	return protocolHTTP, nil

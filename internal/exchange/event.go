@@ -184,11 +184,3 @@ func appendWord(list, word string) string {
 	}
 	return list + "," + word
 }
-
-// cut shortens s to at most n bytes, at a rune's border.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
-}

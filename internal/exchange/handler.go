@@ -15,6 +15,7 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/redact"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // maxScopesTold is for how many scopes an event says why they were not granted, and
@@ -94,7 +95,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Time:   h.now(),
 		ID:     rand.Text(),
 		Caller: caller.String(),
-		Client: cut(redact.Text(r.UserAgent()), maxClientLength), // in this order: half a token would look like none
+		Client: term.Cut(redact.Text(r.UserAgent()), maxClientLength), // in this order: half a token would look like none
 	}
 	span := trace.SpanFromContext(r.Context())
 	if id := span.SpanContext().TraceID(); id.IsValid() {

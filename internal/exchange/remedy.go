@@ -5,6 +5,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // maxRemedyBytes leaves room for a reason where both stand together: an event
@@ -25,13 +26,13 @@ func (e *evaluation) remedy(q question, missing actionSet, nearest []candidate) 
 	for _, c := range nearest {
 		switch c.near {
 		case nearFault:
-			return shortened("correct the annotation "+c.rule.annotation+" of the ServiceAccount "+plain(who(e.subject))+
+			return term.Shorten("correct the annotation "+c.rule.annotation+" of the ServiceAccount "+plain(who(e.subject))+
 				", and let it ask for "+what(q, missing), maxRemedyBytes)
 		case nearNotAsked, nearAbsent:
 			return e.askWith(c.rule.annotation, q, missing, nearest)
 		}
 	}
-	return shortened(e.toAllow(q, missing)+"; no rule does", maxRemedyBytes)
+	return term.Shorten(e.toAllow(q, missing)+"; no rule does", maxRemedyBytes)
 }
 
 func (e *evaluation) toAllow(q question, missing actionSet) string {
@@ -63,7 +64,7 @@ func (e *evaluation) askWith(key string, q question, missing actionSet, nearest 
 			return whole
 		}
 	}
-	return shortened(first+"let the annotation "+key+" of the ServiceAccount "+plain(who(e.subject))+" ask for "+plain(item.String()), maxRemedyBytes)
+	return term.Shorten(first+"let the annotation "+key+" of the ServiceAccount "+plain(who(e.subject))+" ask for "+plain(item.String()), maxRemedyBytes)
 }
 
 // annotate returns the command that adds items to an annotation. People run

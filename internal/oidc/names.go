@@ -1,9 +1,6 @@
 package oidc
 
-import (
-	"strconv"
-	"strings"
-)
+import "github.com/pullpass/pullpass/internal/term"
 
 // maxQuotedBytes bounds each value of a token that a message or a Claimed
 // repeats. Names of Kubernetes objects fit.
@@ -13,14 +10,8 @@ func isAlphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// quote returns s for a message: cut, and with everything escaped that could
-// forge a line of a log.
-func quote(s string) string { return strconv.QuoteToASCII(cut(s)) }
+// quote returns s for a message.
+func quote(s string) string { return term.Quote(s, maxQuotedBytes) }
 
 // cut bounds a value that a stranger chose.
-func cut(s string) string {
-	if len(s) <= maxQuotedBytes {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxQuotedBytes], "") + "..."
-}
+func cut(s string) string { return term.Abbreviate(s, maxQuotedBytes) }
