@@ -30,9 +30,12 @@ type allowedImports struct {
 // imports has an entry for every package. A package may be listed before it
 // exists.
 var imports = map[string]allowedImports{
-	"internal/lru": {},
+	"internal/lru":    {},
+	"internal/names":  {},
+	"internal/redact": {},
+	"internal/term":   {ours: []string{"internal/names"}},
 	"internal/oidc": {
-		ours: []string{"internal/lru", "internal/pkitest"},
+		ours: []string{"internal/lru", "internal/names", "internal/pkitest", "internal/term"},
 		others: []string{
 			"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/trace", "golang.org/x/sync",
 		},
@@ -45,19 +48,19 @@ var imports = map[string]allowedImports{
 		others: []string{"github.com/distribution/distribution/v3/registry/auth/token", "github.com/go-jose/go-jose/v4"},
 	},
 	"internal/registryauth": {
-		ours:   []string{"internal/signing", "internal/signing/signingtest", "internal/pkitest"},
+		ours:   []string{"internal/signing", "internal/signing/signingtest", "internal/pkitest", "internal/term"},
 		others: []string{"github.com/distribution/distribution/v3/registry/auth/token"}, // the claims; no other part of it
 	},
 	"internal/pkitest": {},
 	"internal/exchange": {
-		ours: []string{"internal/lru", "internal/oidc", "internal/pkitest", "internal/registryauth", "internal/signing"},
+		ours: []string{"internal/lru", "internal/names", "internal/oidc", "internal/pkitest", "internal/redact", "internal/registryauth", "internal/signing", "internal/term"},
 		others: []string{
 			"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes",
 			"go.opentelemetry.io/otel/trace", "k8s.io/apimachinery", "sigs.k8s.io/yaml",
 		},
 	},
 	"internal/kube": {
-		ours: []string{"internal/exchange", "internal/lru", "internal/oidc", "internal/pkitest", "internal/registryauth"},
+		ours: []string{"internal/exchange", "internal/lru", "internal/oidc", "internal/pkitest", "internal/registryauth", "internal/term"},
 		others: []string{
 			"go.opentelemetry.io/otel/trace", "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go",
 			"k8s.io/klog/v2", "sigs.k8s.io/yaml",
@@ -72,7 +75,7 @@ var imports = map[string]allowedImports{
 	},
 	"cmd/proxy": {
 		ours: []string{
-			"internal/oidc", "internal/signing", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
+			"internal/lru", "internal/names", "internal/redact", "internal/term", "internal/oidc", "internal/signing", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
 			"internal/state/statetest", "internal/pkitest", // for its tests; that nothing else uses them is a rule of its own
 		},
 		others: []string{

@@ -12,7 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // auditQuery says which events are searched. Conditions that are given must all
@@ -89,7 +91,7 @@ func newAuditSearch(q auditQuery, output string, now time.Time, out io.Writer) (
 		s.show = func(_ []byte, event *exchange.Event) error { return table.row(event) }
 	case "json":
 		s.show = func(line []byte, _ *exchange.Event) error {
-			_, err := fmt.Fprintf(out, "%s\n", asciiJSON(line))
+			_, err := fmt.Fprintf(out, "%s\n", term.ASCIIJSON(line))
 			return err
 		}
 	default:
@@ -113,7 +115,7 @@ func newAuditSearch(q auditQuery, output string, now time.Time, out io.Writer) (
 		s.conditions = append(s.conditions, condition)
 	}
 	if q.serviceAccount != "" {
-		name, err := parseObjectName(q.serviceAccount)
+		name, err := names.ParseObject(q.serviceAccount)
 		if err != nil {
 			return nil, fmt.Errorf("--service-account %w", err)
 		}
@@ -203,48 +205,35 @@ func ofPod(pod string) (func(*exchange.Event) bool, error) {
 	if !strings.Contains(pod, "/") {
 		return func(e *exchange.Event) bool { return e.Pod != nil && e.Pod.UID == pod }, nil
 	}
-	name, err := parseObjectName(pod)
+	name, err := names.ParseObject(pod)
 	if err != nil {
 		return nil, err
 	}
 	return func(e *exchange.Event) bool {
 		if e.Claimed != nil {
 			account, ok := claimedServiceAccount(e)
-			return ok && name == objectName{account.cluster, account.namespace, e.Claimed.Pod}
+			return ok && name == names.Object{Cluster: account.Cluster, Namespace: account.Namespace, Name: e.Claimed.Pod}
 		}
-		return e.Pod != nil && name == objectName{e.Cluster, e.Namespace, e.Pod.Name}
+		return e.Pod != nil && name == names.Object{Cluster: e.Cluster, Namespace: e.Namespace, Name: e.Pod.Name}
 	}, nil
 }
 
-func ofServiceAccount(name objectName) func(*exchange.Event) bool {
+func ofServiceAccount(name names.Object) func(*exchange.Event) bool {
 	return func(e *exchange.Event) bool {
 		if e.Claimed != nil {
 			account, ok := claimedServiceAccount(e)
 			return ok && name == account
 		}
-		return e.ServiceAccount != nil && name == objectName{e.Cluster, e.Namespace, e.ServiceAccount.Name}
+		return e.ServiceAccount != nil && name == names.Object{Cluster: e.Cluster, Namespace: e.Namespace, Name: e.ServiceAccount.Name}
 	}
 }
 
 // claimedServiceAccount is who a refused token says to be. The cluster is the
 // one whose issuer the token names.
-func claimedServiceAccount(e *exchange.Event) (objectName, bool) {
+func claimedServiceAccount(e *exchange.Event) (names.Object, bool) {
 	rest, ok := strings.CutPrefix(e.Claimed.Subject, "system:serviceaccount:")
 	namespace, name, found := strings.Cut(rest, ":")
-	return objectName{e.Cluster, namespace, name}, ok && found
-}
-
-// objectName names an object in a namespace of a cluster.
-type objectName struct{ cluster, namespace, name string }
-
-func (n objectName) String() string { return n.cluster + "/" + n.namespace + "/" + n.name }
-
-func parseObjectName(s string) (objectName, error) {
-	parts := strings.Split(s, "/")
-	if len(parts) != 3 || slices.Contains(parts, "") {
-		return objectName{}, fmt.Errorf("%q is not CLUSTER/NAMESPACE/NAME", s)
-	}
-	return objectName{parts[0], parts[1], parts[2]}, nil
+	return names.Object{Cluster: e.Cluster, Namespace: namespace, Name: name}, ok && found
 }
 
 func parseMoment(s string, now time.Time) (time.Time, error) {

@@ -15,6 +15,9 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // ConfigFault is one thing that is wrong with a configuration.
@@ -140,7 +143,7 @@ func (d *configDecoder) value(path string, n *yaml.Node, into reflect.Value) {
 			d.fault(path, "must be a text (is %s)", show(n))
 		} else if err := text.UnmarshalText([]byte(n.Value)); err != nil {
 			if _, ok := text.(*netip.Prefix); ok {
-				err = fmt.Errorf("is not a network (%s); write it as 10.0.0.0/8 or 2001:db8::/32", quoteValue(n.Value))
+				err = fmt.Errorf("is not a network (%s); write it as 10.0.0.0/8 or 2001:db8::/32", term.QuoteValue(n.Value))
 			}
 			d.fault(path, "%v", err)
 		}
@@ -250,14 +253,14 @@ func (d *configDecoder) scalar(path string, n *yaml.Node, into reflect.Value) {
 func join(path, name string) string {
 	for _, c := range []byte(name) {
 		if c <= ' ' || c > '~' || c == '.' || c == '[' {
-			name = quoteValue(name)
+			name = term.QuoteValue(name)
 			break
 		}
 	}
 	if path == "" {
-		return cutValue(name)
+		return term.CutValue(name)
 	}
-	return path + "." + cutValue(name)
+	return path + "." + term.CutValue(name)
 }
 
 // show says for a message what a node is.
@@ -270,35 +273,16 @@ func show(n *yaml.Node) string {
 	case yaml.ScalarNode:
 		switch n.ShortTag() {
 		case "!!str":
-			return quoteValue(n.Value)
+			return term.QuoteValue(n.Value)
 		case "!!null":
 			return "no value"
 		case "!!bool", "!!int", "!!float", "!!timestamp":
-			if isVisible(n.Value) {
-				return cutValue(n.Value)
+			if names.IsVisible(n.Value) {
+				return term.CutValue(n.Value)
 			}
-			return quoteValue(n.Value) // a tag was put before a text
+			return term.QuoteValue(n.Value) // a tag was put before a text
 		}
-		return "of the YAML type " + cutValue(strconv.QuoteToASCII(n.Tag))
+		return "of the YAML type " + term.CutValue(strconv.QuoteToASCII(n.Tag))
 	}
 	return "nothing"
-}
-
-// quoteValue returns a value of the file for a message: on one line and cut. What has
-// several lines is most likely a key or certificate that was put where its
-// file's name belongs, and is not repeated.
-func quoteValue(s string) string {
-	if strings.ContainsAny(strings.TrimSpace(s), "\r\n") {
-		return "a text of several lines"
-	}
-	return strconv.QuoteToASCII(cutValue(s))
-}
-
-// cutValue bounds what a message repeats, in bytes.
-func cutValue(s string) string {
-	const limit = 80
-	if len(s) <= limit {
-		return s
-	}
-	return strings.ToValidUTF8(s[:limit], "") + "..."
 }

@@ -16,8 +16,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // explainTimeout bounds the fetch of an issuer's keys, and the questions to an
@@ -139,7 +141,7 @@ func writeExplanation(w io.Writer, answer *explanation) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "%s\n", asciiJSON(text))
+	_, err = fmt.Fprintf(w, "%s\n", term.ASCIIJSON(text))
 	return err
 }
 
@@ -224,17 +226,17 @@ func readToken(stdin io.Reader, name string) (string, error) {
 
 func (e *explainer) fromName(r explainRequest) error {
 	e.source = sourceName
-	name, err := parseObjectName(r.as)
+	name, err := names.ParseObject(r.as)
 	if err != nil {
 		return fmt.Errorf("--as %q is not CLUSTER/NAMESPACE/SERVICEACCOUNT", r.as)
 	}
-	if err := knownCluster(e.cfg, "--as", name.cluster); err != nil {
+	if err := knownCluster(e.cfg, "--as", name.Cluster); err != nil {
 		return err
 	}
-	if !isObjectName(name.namespace) || !isObjectName(name.name) {
+	if name.Check() != nil {
 		return fmt.Errorf("--as %q: no ServiceAccount can have such a name", r.as)
 	}
-	e.id = identityNamed(e.cluster(name.cluster), name)
+	e.id = identityNamed(e.cluster(name.Cluster), name)
 	return e.request(r)
 }
 
@@ -249,13 +251,13 @@ func (e *explainer) cluster(name string) *Cluster {
 
 // identityNamed is the identity that a pod of a ServiceAccount would have. What
 // only a token can tell (pod, node, token id) stays empty.
-func identityNamed(cluster *Cluster, name objectName) *oidc.Identity {
+func identityNamed(cluster *Cluster, name names.Object) *oidc.Identity {
 	return &oidc.Identity{
 		Cluster:        cluster.Name,
 		Issuer:         cluster.Issuer,
-		Subject:        "system:serviceaccount:" + name.namespace + ":" + name.name,
-		Namespace:      name.namespace,
-		ServiceAccount: oidc.ObjectRef{Name: name.name},
+		Subject:        "system:serviceaccount:" + name.Namespace + ":" + name.Name,
+		Namespace:      name.Namespace,
+		ServiceAccount: oidc.ObjectRef{Name: name.Name},
 	}
 }
 

@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // fromAudit makes the request of a line of the audit log anew.
@@ -29,7 +31,7 @@ func (e *explainer) fromAudit(r explainRequest, stdin io.Reader, stderr io.Write
 		return err
 	}
 	if err := e.repeat(); err != nil {
-		return fmt.Errorf("audit line %s: %w", words(r.fromAudit), err)
+		return fmt.Errorf("audit line %s: %w", term.Words(r.fromAudit), err)
 	}
 	return nil
 }
@@ -67,10 +69,10 @@ func findAuditLine(files []string, id string, stdin io.Reader, stderr io.Writer)
 func (e *explainer) repeat() error {
 	then := e.then
 	if then.GrantType == "" {
-		return fmt.Errorf("it was no token request that could be judged again (%s)", words(then.Reason))
+		return fmt.Errorf("it was no token request that could be judged again (%s)", term.Words(then.Reason))
 	}
 	if then.Service == "" {
-		return fmt.Errorf("it was for no registry that is served here (%s): %s", words(then.Reason), text(then.Message))
+		return fmt.Errorf("it was for no registry that is served here (%s): %s", term.Words(then.Reason), term.Line(then.Message))
 	}
 	var err error
 	e.service = then.Service
@@ -98,7 +100,7 @@ func (e *explainer) repeat() error {
 		e.source = sourceAnonymous
 		return nil
 	}
-	return fmt.Errorf("the token told nothing of itself, so nobody is named whom --as could stand for (%s: %s)", words(then.Reason), text(then.Message))
+	return fmt.Errorf("the token told nothing of itself, so nobody is named whom --as could stand for (%s: %s)", term.Words(then.Reason), term.Line(then.Message))
 }
 
 // provenThen is the identity that the token of an event proved.
@@ -110,17 +112,21 @@ func provenThen(then *exchange.Event) (*oidc.Identity, error) {
 		Namespace:      then.Namespace,
 		ServiceAccount: oidc.ObjectRef(*then.ServiceAccount),
 	}
-	names := []string{id.Namespace, id.ServiceAccount.Name}
+	said := []string{id.ServiceAccount.Name}
 	if then.Pod != nil {
 		id.Pod = oidc.ObjectRef(*then.Pod)
-		names = append(names, id.Pod.Name)
+		said = append(said, id.Pod.Name)
 	}
 	if then.Node != nil && !then.NodeFromAPI { // else it is for the API server to name it again
 		id.Node = oidc.ObjectRef(*then.Node)
-		names = append(names, id.Node.Name)
+		said = append(said, id.Node.Name)
 	}
-	if i := slices.IndexFunc(names, func(name string) bool { return !isObjectName(name) }); i >= 0 {
-		return nil, fmt.Errorf("%q is the name of no Kubernetes object; was the line changed?", names[i])
+	const changed = "%q is the name of no Kubernetes object; was the line changed?"
+	if !names.IsLabel(id.Namespace) {
+		return nil, fmt.Errorf(changed, id.Namespace)
+	}
+	if i := slices.IndexFunc(said, func(name string) bool { return !names.IsSubdomain(name) }); i >= 0 {
+		return nil, fmt.Errorf(changed, said[i])
 	}
 	return id, nil
 }
@@ -134,8 +140,8 @@ func (e *explainer) claimed() error {
 		return nil // which is the answer
 	}
 	account, ok := claimedServiceAccount(e.then)
-	if account.cluster = cluster.Name; !ok || !isObjectName(account.namespace) || !isObjectName(account.name) {
-		return fmt.Errorf("the refused token claimed to be %q, which is no ServiceAccount, so nobody can be judged (%s: %s)", c.Subject, words(e.then.Reason), text(e.then.Message))
+	if account.Cluster = cluster.Name; !ok || account.Check() != nil {
+		return fmt.Errorf("the refused token claimed to be %q, which is no ServiceAccount, so nobody can be judged (%s: %s)", c.Subject, term.Words(e.then.Reason), term.Line(e.then.Message))
 	}
 	e.id = identityNamed(cluster, account)
 	return nil
@@ -165,7 +171,7 @@ func (e *explainer) auditToken() error {
 			return &oidc.Error{Reason: oidc.ReasonUnknownIssuer, Message: fmt.Sprintf("its issuer, as it claims, is %q, which is not in clusters[].issuer", then.Claimed.Issuer)}
 		}
 		e.step(stepToken, verdictNotJudged, "it was refused at %s (%s), and %s; what follows is what a good token of the ServiceAccount would get, whoever the sender was",
-			when, words(then.Reason), isGone)
+			when, term.Words(then.Reason), isGone)
 		return nil
 	}
 	cluster := e.cluster(e.id.Cluster)

@@ -13,6 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 func (e *explainer) step(step, verdict, format string, args ...any) {
@@ -377,7 +378,7 @@ func (e *explainer) unproven(s *explainedSubject) string {
 	case s.Claimed != nil && s.Claimed.Verified:
 		return "" // the signature is good, though the token is not
 	case e.source == sourceClaim:
-		return "a token that was refused (" + words(e.then.Reason) + ") claimed it, and anybody can make such a token"
+		return "a token that was refused (" + term.Words(e.then.Reason) + ") claimed it, and anybody can make such a token"
 	case s.ServiceAccount == nil:
 		return "the token is refused, so nothing that it claims is proven"
 	}

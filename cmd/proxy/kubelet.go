@@ -12,6 +12,9 @@ import (
 	"text/template"
 
 	"github.com/spf13/cobra"
+
+	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -104,7 +107,7 @@ type kubeletTarget struct {
 
 func newKubeletTarget(cfg *Config, o kubeletOptions) (kubeletTarget, error) {
 	if !isRegistryHost(o.registry) {
-		return kubeletTarget{}, fmt.Errorf("--registry %s is not a registry's host; write host or host:port as in the names of images, without scheme and path", quoteValue(o.registry))
+		return kubeletTarget{}, fmt.Errorf("--registry %s is not a registry's host; write host or host:port as in the names of images, without scheme and path", term.QuoteValue(o.registry))
 	}
 	cluster, err := findCluster(cfg, o.cluster)
 	if err != nil {
@@ -162,7 +165,7 @@ func isRegistryHost(s string) bool {
 		return false
 	}
 	for label := range strings.SplitSeq(name, ".") {
-		if !isDNSLabel(label) {
+		if !names.IsLabel(label) {
 			return false
 		}
 	}
@@ -259,13 +262,13 @@ func kubeletPartNames() (names []string) {
 // write prints one part, or all with an empty line between them.
 func (k kubeletTarget) write(w io.Writer, name string) error {
 	if k.PluginDir != "" && !isPlainPath(k.PluginDir) {
-		return fmt.Errorf("--plugin-dir %s is not an absolute path of a-z, A-Z, 0-9 and ._/-; name the directory on the nodes", quoteValue(k.PluginDir))
+		return fmt.Errorf("--plugin-dir %s is not an absolute path of a-z, A-Z, 0-9 and ._/-; name the directory on the nodes", term.QuoteValue(k.PluginDir))
 	}
 	parts := kubeletParts()
 	if name != "" {
 		i := slices.IndexFunc(parts, func(p kubeletPart) bool { return p.name == name })
 		if i < 0 {
-			return fmt.Errorf("--part %s is not known: use %s", quoteValue(name), oneOf(kubeletPartNames()))
+			return fmt.Errorf("--part %s is not known: use %s", term.QuoteValue(name), oneOf(kubeletPartNames()))
 		}
 		parts = parts[i : i+1]
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // kubeletFinding is one mistake in a file of a node.
@@ -126,7 +128,7 @@ func (l *kubeletLint) document(name string, i int, root *yaml.Node) (known bool)
 	case kind == "CredentialProviderConfig" || field(root, "providers") != nil:
 		l.judged["provider"] = true
 		if i > 0 {
-			d.fault("kind", "is the second document of the file (%s), and the kubelet reads the first only; give it a file of its own", quoteValue(kind))
+			d.fault("kind", "is the second document of the file (%s), and the kubelet reads the first only; give it a file of its own", term.QuoteValue(kind))
 		}
 		l.providers = append(l.providers, readProviders(d))
 	case kind == "List":

@@ -11,7 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/pullsecrets"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // pullSecretsTimeout bounds the whole command. 150,000 pods are 300 pages, of
@@ -74,7 +76,7 @@ Exit code 0 if the question could be answered, whatever the answer.`,
 func pullSecrets(ctx context.Context, config string, o migrationOptions, output string, now time.Time, stdout io.Writer) error {
 	write, ok := map[string]func(io.Writer, *migration) error{"table": writeMigrationTable, "json": writeMigrationJSON}[output]
 	if !ok {
-		return fmt.Errorf("--output %s is not known: use table or json", quoteValue(output))
+		return fmt.Errorf("--output %s is not known: use table or json", term.QuoteValue(output))
 	}
 	cfg, err := LoadConfig(config)
 	if err != nil {
@@ -92,8 +94,8 @@ func pullSecrets(ctx context.Context, config string, o migrationOptions, output 
 func planMigration(ctx context.Context, cfg *Config, o migrationOptions, now time.Time) (*migration, error) {
 	ctx, cancel := context.WithTimeout(ctx, pullSecretsTimeout)
 	defer cancel()
-	if o.namespace != "" && !isDNSLabel(o.namespace) {
-		return nil, fmt.Errorf("--namespace %s is not the name of a namespace", quoteValue(o.namespace))
+	if o.namespace != "" && !names.IsLabel(o.namespace) {
+		return nil, fmt.Errorf("--namespace %s is not the name of a namespace", term.QuoteValue(o.namespace))
 	}
 	cluster, err := findCluster(cfg, o.cluster)
 	if err != nil {
@@ -138,7 +140,7 @@ func servicesOf(cfg *Config, hosts []string, service string) (map[string]string,
 	services := map[string]string{}
 	for _, host := range hosts {
 		if !isRegistryHost(host) {
-			return nil, fmt.Errorf("--registry %s is not a registry's host; write host or host:port as in the names of images, without scheme and path", quoteValue(host))
+			return nil, fmt.Errorf("--registry %s is not a registry's host; write host or host:port as in the names of images, without scheme and path", term.QuoteValue(host))
 		}
 		if _, twice := services[host]; twice {
 			return nil, fmt.Errorf("--registry %s is given twice", host)

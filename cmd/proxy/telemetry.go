@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,9 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/pullpass/pullpass/internal/redact"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -91,7 +95,7 @@ func otlpSignal(signal string) (protocol string, err error) {
 	case exporter == "none", exporter == "" && !named:
 		return "", nil
 	case exporter != "" && exporter != "otlp":
-		return "", fmt.Errorf("telemetry: %s is %s; there are otlp and none", variable, quoteValue(exporter))
+		return "", fmt.Errorf("telemetry: %s is %s; there are otlp and none", variable, term.QuoteValue(exporter))
 	}
 	for _, variable := range []string{"OTEL_EXPORTER_OTLP_" + signal + "_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
 		switch protocol := os.Getenv(variable); protocol {
@@ -99,7 +103,7 @@ func otlpSignal(signal string) (protocol string, err error) {
 		case protocolGRPC, protocolHTTP:
 			return protocol, nil
 		default:
-			return "", fmt.Errorf("telemetry: %s is %s; there are %s and %s", variable, quoteValue(protocol), protocolGRPC, protocolHTTP)
+			return "", fmt.Errorf("telemetry: %s is %s; there are %s and %s", variable, term.QuoteValue(protocol), protocolGRPC, protocolHTTP)
 		}
 	}
 	return protocolHTTP, nil
@@ -165,11 +169,32 @@ func (t *telemetry) trace(next http.Handler) http.Handler {
 	if t.traces == nil {
 		return next
 	}
-	return otelhttp.NewHandler(next, "",
+	traced := otelhttp.NewHandler(next, "",
 		otelhttp.WithTracerProvider(t.traces),
 		otelhttp.WithPropagators(propagation.TraceContext{}),
 		otelhttp.WithMeterProvider(noop.NewMeterProvider()), // ours are counted by result
 	)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { traced.ServeHTTP(w, withoutCredentials(r)) })
+}
+
+// withoutCredentials returns the request without what looks like a token in the
+// fields that a span has from its beginning. A trace state that may be a piece
+// of one is dropped, as W3C Trace Context allows: it is sent as it came, before
+// the credential is known that it could be compared with.
+func withoutCredentials(r *http.Request) *http.Request {
+	const agentField, stateField = "User-Agent", "Tracestate"
+	agent, host, states := redact.Text(r.UserAgent()), redact.Text(r.Host), r.Header.Values(stateField)
+	isOpaque := slices.ContainsFunc(states, redact.Opaque)
+	if agent == r.UserAgent() && host == r.Host && !isOpaque {
+		return r
+	}
+	clean := r.WithContext(r.Context())
+	clean.Host, clean.Header = host, r.Header.Clone()
+	clean.Header.Set(agentField, agent)
+	if isOpaque {
+		clean.Header.Del(stateField)
+	}
+	return clean
 }
 
 // failures returns how often something could not be sent, or nil if nothing is.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const maxTLSFileBytes = 1 << 20
@@ -203,7 +204,7 @@ func parseClientCAs(data []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
-			return nil, fmt.Errorf("holds a block of another type than CERTIFICATE (%s)", quoteValue(block.Type))
+			return nil, fmt.Errorf("holds a block of another type than CERTIFICATE (%s)", term.QuoteValue(block.Type))
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // Edit is what would grant all that is missing, in a form that people apply:
@@ -108,10 +109,10 @@ func (e *evaluation) ruleText(allow []string) string {
 // freeName returns a name that no rule has yet.
 func (p *Policy) freeName(wanted string) string {
 	base := strings.ReplaceAll(wanted, ".", "-")
-	name := strings.TrimRight(cut(base, 63), "-")
+	name := strings.TrimRight(term.Cut(base, 63), "-")
 	for i := 2; p.hasRule(name); i++ {
 		end := fmt.Sprintf("-%d", i)
-		name = strings.TrimRight(cut(base, 63-len(end)), "-") + end
+		name = strings.TrimRight(term.Cut(base, 63-len(end)), "-") + end
 	}
 	return name
 }

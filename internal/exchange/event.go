@@ -1,7 +1,6 @@
 package exchange
 
 import (
-	"strings"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/oidc"
@@ -172,12 +171,4 @@ func scopeStrings(scopes []registryauth.Scope) []string {
 		out[i] = s.String()
 	}
 	return out
-}
-
-// cut shortens s to at most n bytes, at a rune's border.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
 }

@@ -16,7 +16,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/redact"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // maxClientLength bounds what the audit log keeps of a User-Agent, in bytes.
@@ -82,11 +84,12 @@ func (h *Handler) Load() Load { return h.queue.load() }
 // ServeHTTP answers one token request and records its event, whatever happens.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	caller := h.caller(r)
+	var req registryauth.Request
 	event := &Event{
 		Time:   h.now(),
 		ID:     rand.Text(),
 		Caller: caller.String(),
-		Client: cut(r.UserAgent(), maxClientLength),
+		Client: term.Cut(redact.Text(r.UserAgent()), maxClientLength), // in this order: half a token would look like none
 	}
 	span := trace.SpanFromContext(r.Context())
 	if id := span.SpanContext().TraceID(); id.IsValid() {
@@ -98,17 +101,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			// The panic's value may hold anything, a token too: only its type is logged.
 			h.logger.Error("panic while serving a token request", "id", event.ID, "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
 			if !answered { // otherwise the token may be out, and the event says so
-				registryauth.WriteFailure(w, "", h.failure(event, errors.New("panic")))
+				registryauth.WriteFailure(w, "", h.failure(event, errors.New("panic"), sent(r, req)))
 			}
 		}
 		event.Latency = h.now().Sub(event.Time).Seconds()
+		event.redact(sent(r, req))
+		redactSpan(span, r, sent(r, req))
 		event.describe(span)
 		h.recorder.Record(event)
 	}()
 
 	if r.Method != http.MethodGet && r.Method != http.MethodPost {
 		w.Header().Set("Allow", "GET, POST")
-		registryauth.WriteFailure(w, "", h.failure(event, errMethod))
+		registryauth.WriteFailure(w, "", h.failure(event, errMethod, sent(r, req)))
 		return
 	}
 	grantType := registryauth.GrantType("")
@@ -117,9 +122,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	// A place is held for what is ours alone: neither while a client sends nor while
 	// it reads, which may take as long as it likes.
-	req, err := h.read(w, r, caller)
-	if err != nil {
-		failure := h.failure(event, err)
+	var err error
+	if req, err = h.read(w, r, caller); err != nil {
+		failure := h.failure(event, err, sent(r, req))
 		h.addresses.failed(r.Context(), caller, event)
 		registryauth.WriteFailure(w, grantType, failure)
 		return
@@ -154,7 +159,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, caller Caller) (r
 func (h *Handler) answer(r *http.Request, req registryauth.Request, caller Caller, event *Event) (registryauth.Token, *registryauth.Failure) {
 	token, err := h.inTurn(r, req, caller, event)
 	if err != nil {
-		failure := h.failure(event, err)
+		failure := h.failure(event, err, sent(r, req))
 		h.attempts.failed(r.Method, event, req)
 		h.addresses.failed(r.Context(), caller, event)
 		return registryauth.Token{}, &failure
@@ -182,12 +187,14 @@ func (h *Handler) inTurn(r *http.Request, req registryauth.Request, caller Calle
 // errMethod is the one refusal that belongs to HTTP alone.
 var errMethod = errors.New("method not allowed")
 
-// failure notes in the event what err means, and returns it.
-func (h *Handler) failure(event *Event, err error) registryauth.Failure {
+// failure notes in the event what err means, and returns it. What the client is
+// told is written down at its end, so no credential is repeated there either.
+func (h *Handler) failure(event *Event, err error, secrets [2]string) registryauth.Failure {
 	failure := event.fail(err)
+	failure.Message = redact.Message(failure.Message, secrets[:]...)
 	if event.Result == ResultError {
 		// What an unknown error says is not known to be fit for the caller.
-		h.logger.Error("token request failed", "id", event.ID, "error", err)
+		h.logger.Error("token request failed", "id", event.ID, "error", redact.Message(err.Error(), secrets[:]...))
 	}
 	return failure
 }

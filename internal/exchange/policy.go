@@ -9,6 +9,8 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // Policy says who may have what. It is immutable and safe for concurrent use.
@@ -126,7 +128,7 @@ func (p *Policy) AndDenials(next *Policy) *Policy {
 func quote(s string) string {
 	const limit = 80
 	if len(s) > limit {
-		return strconv.QuoteToASCII(cut(s, limit)) + "..."
+		return strconv.QuoteToASCII(term.Cut(s, limit)) + "..."
 	}
 	return strconv.QuoteToASCII(s)
 }

@@ -3,6 +3,8 @@ package exchange
 import (
 	"fmt"
 	"strings"
+
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -74,7 +76,7 @@ func (e *evaluation) reason(q question, missing actionSet, candidates []candidat
 		}
 		b.WriteString("; " + e.explain(c))
 	}
-	return shortened(b.String(), maxReasonBytes)
+	return term.Shorten(b.String(), maxReasonBytes)
 }
 
 func (e *evaluation) near(r *rule, q question, ceiling, missing actionSet) near {
@@ -187,12 +189,4 @@ func plain(s string) string {
 		return quote(s)
 	}
 	return s
-}
-
-// shortened returns s with at most n bytes, and a mark if it was longer.
-func shortened(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return cut(s, n-len("...")) + "..."
 }

@@ -3,7 +3,9 @@ package exchange
 import (
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // maxRemedyBytes leaves room for a reason where both stand together: an event
@@ -24,13 +26,13 @@ func (e *evaluation) remedy(q question, missing actionSet, nearest []candidate) 
 	for _, c := range nearest {
 		switch c.near {
 		case nearFault:
-			return shortened("correct the annotation "+c.rule.annotation+" of the ServiceAccount "+plain(who(e.subject))+
+			return term.Shorten("correct the annotation "+c.rule.annotation+" of the ServiceAccount "+plain(who(e.subject))+
 				", and let it ask for "+what(q, missing), maxRemedyBytes)
 		case nearNotAsked, nearAbsent:
 			return e.askWith(c.rule, q, missing, nearest)
 		}
 	}
-	return shortened(e.toAllow(q, missing)+"; no rule does", maxRemedyBytes)
+	return term.Shorten(e.toAllow(q, missing)+"; no rule does", maxRemedyBytes)
 }
 
 func (e *evaluation) toAllow(q question, missing actionSet) string {
@@ -63,7 +65,7 @@ func (e *evaluation) askWith(r *rule, q question, missing actionSet, nearest []c
 			return whole
 		}
 	}
-	return shortened(first+"let the annotation "+key+" of the ServiceAccount "+plain(who(e.subject))+" ask for "+plain(item.String()), maxRemedyBytes)
+	return term.Shorten(first+"let the annotation "+key+" of the ServiceAccount "+plain(who(e.subject))+" ask for "+plain(item.String()), maxRemedyBytes)
 }
 
 // annotate returns the command that adds items to the annotation that a rule
@@ -78,7 +80,7 @@ func (e *evaluation) annotate(r *rule, added ...annotationItem) (string, bool) {
 			return "", false
 		}
 	}
-	if !isJoined(id.ServiceAccount.Name, "-.", false) || !isLabel(id.Namespace) {
+	if !names.IsSubdomain(id.ServiceAccount.Name) || !names.IsLabel(id.Namespace) {
 		return "", false
 	}
 	// What is not known is not overwritten: Pullpass may not see the live

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4/json"
+
+	"github.com/pullpass/pullpass/internal/names"
 )
 
 func TestRememberedTokenExpires(t *testing.T) {
@@ -96,7 +98,7 @@ func TestCacheIsBoundedInBytes(t *testing.T) {
 		for n := range 200 {
 			body := payload(t, "kubelet", `"jti":"63ef`, fmt.Sprintf(`"jti":"%04d`, n))
 			if longest {
-				body = fmt.Sprintf(long, fmt.Sprintf("%0*d", maxTokenIDBytes, n))
+				body = fmt.Sprintf(long, fmt.Sprintf("%0*d", names.MaxTokenIDBytes, n))
 			}
 			raw := keys().ec256.sign(t, body)
 			if first == "" {
@@ -122,9 +124,9 @@ func TestCacheIsBoundedInBytes(t *testing.T) {
 // for jti.
 func longestNames(t *testing.T) string {
 	t.Helper()
-	name, uid := strings.Repeat("n", maxSubdomainBytes), strings.Repeat("u", maxUIDBytes)
+	name, uid := strings.Repeat("n", 253), strings.Repeat("u", names.MaxUIDBytes)
 	object := fmt.Sprintf(`{"name":%q,"uid":%q}`, name, uid)
-	namespace := strings.Repeat("s", maxLabelBytes)
+	namespace := strings.Repeat("s", 63)
 	return fmt.Sprintf(`{"iss":%q,"sub":"system:serviceaccount:%s:%s","aud":[%q],"iat":%d,"nbf":%d,"exp":%d,"jti":"%%s",`+
 		`"kubernetes.io":{"namespace":%q,"serviceaccount":%s,"pod":%s,"node":%s}}`,
 		issuerURL, namespace, name, audience1, issuedAt.Unix(), issuedAt.Unix(), issuedAt.Add(time.Hour).Unix(), namespace, object, object, object)
@@ -136,7 +138,7 @@ func TestRememberedTokenSaysTheSame(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.Issuers[0].Bound = BoundAny })
 	for name, body := range map[string]string{
 		"usual":      payload(t, "kubelet"),
-		"longest":    fmt.Sprintf(longestNames(t), strings.Repeat("j", maxTokenIDBytes)),
+		"longest":    fmt.Sprintf(longestNames(t), strings.Repeat("j", names.MaxTokenIDBytes)),
 		"not bound":  payload(t, "unbound"),
 		"node alone": payload(t, "kubelet", `"pod":`, `"other":`),
 	} {

@@ -12,6 +12,8 @@ import (
 	"net/url"
 	"os"
 	"strings"
+
+	"github.com/pullpass/pullpass/internal/names"
 )
 
 const (
@@ -161,7 +163,7 @@ func (s *networkSource) bearer() (string, error) {
 		return "", fmt.Errorf("discovery.tokenFile: %w", err)
 	}
 	bearer := strings.TrimSpace(string(data))
-	if bearer == "" || !isPrintable(bearer) {
+	if bearer == "" || !names.IsVisible(bearer) {
 		return "", fmt.Errorf("discovery.tokenFile: %s holds no token", s.tokenFile)
 	}
 	return bearer, nil

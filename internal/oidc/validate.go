@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+
+	"github.com/pullpass/pullpass/internal/names"
 )
 
 const (
@@ -52,7 +54,7 @@ func (i Issuer) validate(fault func(format string, args ...any)) {
 		fault("audiences: at least one is required")
 	}
 	for n, audience := range i.Audiences {
-		if audience == "" || len(audience) > maxAudienceBytes || !isPrintable(audience) {
+		if audience == "" || len(audience) > maxAudienceBytes || !names.IsVisible(audience) {
 			fault("audiences[%d]: must be 1 to %d printable characters without spaces", n, maxAudienceBytes)
 		}
 	}
