@@ -30,13 +30,16 @@ type allowedImports struct {
 // imports has an entry for every package. A package may be listed before it
 // exists.
 var imports = map[string]allowedImports{
+	"internal/file": {},
 	"internal/oidc": {
+		ours: []string{"internal/file"},
 		others: []string{
 			"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "github.com/hashicorp/golang-lru/v2",
 			"go.opentelemetry.io/otel/trace", "golang.org/x/sync",
 		},
 	},
 	"internal/registryauth": {
+		ours:   []string{"internal/file"},
 		others: []string{"github.com/go-jose/go-jose/v4"},
 	},
 	"internal/exchange": {
@@ -47,7 +50,7 @@ var imports = map[string]allowedImports{
 		},
 	},
 	"internal/kube": {
-		ours: []string{"internal/exchange", "internal/oidc", "internal/registryauth"},
+		ours: []string{"internal/exchange", "internal/file", "internal/oidc", "internal/registryauth"},
 		others: []string{
 			"github.com/hashicorp/golang-lru/v2", "go.opentelemetry.io/otel/trace", "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go",
 			"k8s.io/klog/v2", "sigs.k8s.io/yaml",
@@ -57,12 +60,12 @@ var imports = map[string]allowedImports{
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
 	"internal/state": {
-		ours:   []string{"internal/exchange", "internal/oidc", "internal/registryauth"},
+		ours:   []string{"internal/exchange", "internal/file", "internal/oidc", "internal/registryauth"},
 		others: []string{"github.com/hashicorp/golang-lru/v2", "github.com/redis/go-redis/v9", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace"},
 	},
 	"cmd/proxy": {
 		ours: []string{
-			"internal/oidc", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
+			"internal/file", "internal/oidc", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
 			"internal/state/statetest", // its tests start Redis; that nothing else does is a rule of its own
 		},
 		others: []string{

@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -85,7 +84,7 @@ func explain(ctx context.Context, o explainOptions, stdin io.Reader, stdout, std
 		return fmt.Errorf("--output %q is not known: use %s or %s", o.output, outputText, outputJSON)
 	}
 	logger := slog.New(slog.NewTextHandler(stderr, nil))
-	cfg, err := LoadConfig(o.config)
+	cfg, err := readConfig(ctx, o.config)
 	if err != nil {
 		return err
 	}
@@ -101,11 +100,11 @@ func explain(ctx context.Context, o explainOptions, stdin io.Reader, stdout, std
 	// What is read from a pipe may take its time.
 	switch {
 	case o.fromAudit != "":
-		err = e.fromAudit(o, stdin, stderr)
+		err = e.fromAudit(ctx, o, stdin, stderr)
 	case o.as != "":
 		err = e.fromName(o)
 	case o.tokenFile != "":
-		err = e.fromToken(o, stdin)
+		err = e.fromToken(ctx, o, stdin)
 	default:
 		err = errors.New("--token-file, --as or --from-audit is empty; write what is to be explained")
 	}
@@ -178,19 +177,19 @@ func (e *explainer) from(address netip.Addr) {
 	e.caller = exchange.Caller{Address: address, ViaProxy: trusted}
 }
 
-func (e *explainer) fromToken(o explainOptions, stdin io.Reader) (err error) {
+func (e *explainer) fromToken(ctx context.Context, o explainOptions, stdin io.Reader) (err error) {
 	e.source = sourceToken
 	if err := e.request(o); err != nil {
 		return err
 	}
-	e.token, err = readToken(stdin, o.tokenFile)
+	e.token, err = readToken(ctx, stdin, o.tokenFile)
 	return err
 }
 
-func readToken(stdin io.Reader, name string) (string, error) {
-	in := stdin
+func readToken(ctx context.Context, stdin io.Reader, name string) (string, error) {
+	in := until(ctx, stdin)
 	if name != "-" {
-		f, err := os.Open(name)
+		f, err := openArgument(ctx, name)
 		if err != nil {
 			return "", fmt.Errorf("--token-file: %w", err)
 		}

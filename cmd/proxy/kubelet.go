@@ -51,7 +51,7 @@ FILE:LINE: field: what is wrong; remedy. Exit code 1 if there is one.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, files []string) error {
-			cfg, err := LoadConfig(o.config)
+			cfg, err := readConfig(cmd.Context(), o.config)
 			if err != nil {
 				return err
 			}
@@ -60,7 +60,7 @@ FILE:LINE: field: what is wrong; remedy. Exit code 1 if there is one.`,
 				return err
 			}
 			if o.lint {
-				return lintKubelet(cmd.OutOrStdout(), cmd.ErrOrStderr(), target, files)
+				return lintKubelet(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), target, files)
 			}
 			return target.write(cmd.OutOrStdout(), o.part)
 		},

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -49,10 +50,10 @@ type lintedDocument struct {
 	root *yaml.Node
 }
 
-func lintKubelet(stdout, stderr io.Writer, target kubeletTarget, files []string) error {
+func lintKubelet(ctx context.Context, stdout, stderr io.Writer, target kubeletTarget, files []string) error {
 	l := &kubeletLint{target: target, files: files, judged: map[string]bool{}}
 	for _, name := range files {
-		l.file(name)
+		l.file(ctx, name)
 	}
 	l.together()
 	if findings := l.result(); len(findings) > 0 {
@@ -71,8 +72,8 @@ func (l *kubeletLint) find(file string, line int, field, format string, args ...
 	l.findings = append(l.findings, &kubeletFinding{file, line, field, fmt.Sprintf(format, args...)})
 }
 
-func (l *kubeletLint) file(name string) {
-	data, err := readLimited(name, maxConfigBytes)
+func (l *kubeletLint) file(ctx context.Context, name string) {
+	data, err := readArgument(ctx, name, maxConfigBytes)
 	if err != nil {
 		l.findings = append(l.findings, &kubeletFinding{problem: err.Error()}) // the error names the file
 		return

@@ -86,7 +86,7 @@ func TestKubeletLint(t *testing.T) {
 func lintWith(t *testing.T, o kubeletOptions, files []string) string {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	err := lintKubelet(&stdout, &stderr, kubeletTestTarget(t, kubeletTestConfig, o), files)
+	err := lintKubelet(t.Context(), &stdout, &stderr, kubeletTestTarget(t, kubeletTestConfig, o), files)
 	if failed := errors.Is(err, errReported); failed != (stderr.Len() > 0) || failed == (stdout.Len() > 0) || !failed && err != nil {
 		t.Errorf("error %v, standard output %q, standard error %q", err, stdout.String(), stderr.String())
 	}

@@ -48,7 +48,7 @@ policyFiles: [policy.yaml]
 			}
 			target.PluginDir = ""
 			var stdout, stderr bytes.Buffer
-			if err := lintKubelet(&stdout, &stderr, target, files); err != nil || stdout.String() != "4 files: no findings\n" {
+			if err := lintKubelet(t.Context(), &stdout, &stderr, target, files); err != nil || stdout.String() != "4 files: no findings\n" {
 				t.Errorf("%s: %v\n%s%s", o.registry, err, stdout.String(), stderr.String())
 			}
 		}

@@ -76,7 +76,7 @@ func pullSecrets(ctx context.Context, o pullSecretsOptions, now time.Time, stdou
 	if o.namespace != "" && !isDNSLabel(o.namespace) {
 		return fmt.Errorf("--namespace %s is not the name of a namespace", quoteValue(o.namespace))
 	}
-	cfg, err := LoadConfig(o.config)
+	cfg, err := readConfig(ctx, o.config)
 	if err != nil {
 		return err
 	}

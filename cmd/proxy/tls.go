@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/file"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -183,7 +184,7 @@ func (s *serverTLS) read() (*tlsFiles, error) {
 }
 
 func readTLSFile(field, name string) ([]byte, error) {
-	data, err := readLimited(name, maxTLSFileBytes)
+	data, err := file.Read(name, maxTLSFileBytes)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", field, err)
 	}

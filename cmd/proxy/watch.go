@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/pullpass/pullpass/internal/file"
 )
 
 // WatchGroup are files that are read together.
@@ -301,7 +303,7 @@ func addPath(sum hash.Hash, path string) {
 				addFile(sum, filepath.Join(path, entry.Name()))
 			}
 		}
-	case info.Mode().IsRegular():
+	default:
 		addFile(sum, path)
 	}
 }
@@ -310,7 +312,7 @@ func addPath(sum hash.Hash, path string) {
 const maxWatchedBytes = 64 << 20
 
 func addFile(sum hash.Hash, path string) {
-	f, err := os.Open(path)
+	f, err := file.Open(path)
 	if err != nil {
 		addPart(sum, "error", err.Error())
 		return
