@@ -30,7 +30,8 @@ type allowedImports struct {
 // imports has an entry for every package. A package may be listed before it
 // exists.
 var imports = map[string]allowedImports{
-	"internal/file": {},
+	"internal/file":       {},
+	"internal/strictyaml": {others: []string{"go.yaml.in/yaml/v3"}},
 	"internal/oidc": {
 		ours: []string{"internal/file"},
 		others: []string{
@@ -43,17 +44,17 @@ var imports = map[string]allowedImports{
 		others: []string{"github.com/go-jose/go-jose/v4"},
 	},
 	"internal/exchange": {
-		ours: []string{"internal/oidc", "internal/registryauth"},
+		ours: []string{"internal/oidc", "internal/registryauth", "internal/strictyaml"},
 		others: []string{
 			"github.com/hashicorp/golang-lru/v2", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes",
-			"go.opentelemetry.io/otel/trace", "k8s.io/apimachinery", "sigs.k8s.io/yaml",
+			"go.opentelemetry.io/otel/trace", "k8s.io/apimachinery",
 		},
 	},
 	"internal/kube": {
-		ours: []string{"internal/exchange", "internal/file", "internal/oidc", "internal/registryauth"},
+		ours: []string{"internal/exchange", "internal/file", "internal/oidc", "internal/registryauth", "internal/strictyaml"},
 		others: []string{
 			"github.com/hashicorp/golang-lru/v2", "go.opentelemetry.io/otel/trace", "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go",
-			"k8s.io/klog/v2", "sigs.k8s.io/yaml",
+			"k8s.io/klog/v2",
 		},
 	},
 	"internal/pullsecrets": {
@@ -65,7 +66,7 @@ var imports = map[string]allowedImports{
 	},
 	"cmd/proxy": {
 		ours: []string{
-			"internal/file", "internal/oidc", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
+			"internal/file", "internal/strictyaml", "internal/oidc", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
 			"internal/state/statetest", // its tests start Redis; that nothing else does is a rule of its own
 		},
 		others: []string{

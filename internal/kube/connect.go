@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
 // userAgent is how API servers name the proxy in their logs.
@@ -69,6 +70,9 @@ func Kubeconfig(name string) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkAliases(data); err != nil {
+		return nil, fmt.Errorf("%s: is not a kubeconfig: %w: %s", name, err, kubeconfigRemedy)
+	}
 	config, err := clientcmd.Load(data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: is not a kubeconfig: %w: %s", name, err, kubeconfigRemedy)
@@ -97,6 +101,12 @@ func Kubeconfig(name string) (*rest.Config, error) {
 		return nil, fmt.Errorf("%s: context %q: the server is not authenticated: give it an https URL and certificate-authority, without insecure-skip-tls-verify", name, config.CurrentContext)
 	}
 	return connection, nil
+}
+
+// checkAliases refuses what would fill the memory: clientcmd writes aliases out.
+func checkAliases(data []byte) error {
+	_, err := strictyaml.ParseAll(data, maxKubeconfigBytes)
+	return err
 }
 
 // checkNamed refuses what client-go would wait for: it opens the files that a
