@@ -31,6 +31,7 @@ type allowedImports struct {
 // exists.
 var imports = map[string]allowedImports{
 	"internal/file":       {},
+	"internal/filewatch":  {ours: []string{"internal/file"}, others: []string{"github.com/fsnotify/fsnotify"}},
 	"internal/strictyaml": {others: []string{"go.yaml.in/yaml/v3"}},
 	"internal/oidc": {
 		ours: []string{"internal/file"},
@@ -66,11 +67,11 @@ var imports = map[string]allowedImports{
 	},
 	"cmd/proxy": {
 		ours: []string{
-			"internal/file", "internal/strictyaml", "internal/oidc", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
+			"internal/file", "internal/filewatch", "internal/strictyaml", "internal/oidc", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
 			"internal/state/statetest", // its tests start Redis; that nothing else does is a rule of its own
 		},
 		others: []string{
-			"github.com/fsnotify/fsnotify", "github.com/go-chi/chi/v5", "github.com/go-logr/logr", "github.com/prometheus/client_golang",
+			"github.com/go-chi/chi/v5", "github.com/go-logr/logr", "github.com/prometheus/client_golang",
 			"github.com/spf13/cobra", "go.opentelemetry.io/contrib/bridges/prometheus", "go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp",
 			"go.opentelemetry.io/otel", "go.yaml.in/yaml/v3", "golang.org/x/sync", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog/v2",
 		},

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/pullpass/pullpass/internal/filewatch"
 )
 
 // The groups of files that are re-read, by their names in the log, in metrics
@@ -21,8 +23,8 @@ const (
 )
 
 // watched names the files of a generation that are re-read when they change.
-func (s *service) watched(g *generation) []WatchGroup {
-	groups := []WatchGroup{
+func (s *service) watched(g *generation) []filewatch.Group {
+	groups := []filewatch.Group{
 		{Name: configGroup, Paths: []string{g.cfg.name}, Reload: s.reloadConfig},
 		{Name: policyGroup, Paths: g.cfg.PolicyFiles, Reload: s.reloadPolicy},
 	}
@@ -31,18 +33,18 @@ func (s *service) watched(g *generation) []WatchGroup {
 		c := &g.cfg.Clusters[i]
 		manifests = append(manifests, c.Kubernetes.ManifestFiles...)
 		if file := c.Kubernetes.KubeconfigFile; file != "" {
-			groups = append(groups, WatchGroup{Name: kubeconfigGroup + c.Name, Paths: []string{file}, Reload: func() error { return s.reloadKubeconfig(c.Name) }})
+			groups = append(groups, filewatch.Group{Name: kubeconfigGroup + c.Name, Paths: []string{file}, Reload: func() error { return s.reloadKubeconfig(c.Name) }})
 		}
 	}
 	if len(manifests) > 0 {
-		groups = append(groups, WatchGroup{Name: manifestsGroup, Paths: manifests, Part: g.objects.manifests, Reload: g.objects.manifests.Reload})
+		groups = append(groups, filewatch.Group{Name: manifestsGroup, Paths: manifests, Part: g.objects.manifests, Reload: g.objects.manifests.Reload})
 	}
 	for _, r := range g.cfg.Registries {
 		keys := g.keys[r.Service]
-		groups = append(groups, WatchGroup{Name: signingKeysGroup + r.Service, Paths: r.Signing.paths(), Part: keys, Reload: keys.reload})
+		groups = append(groups, filewatch.Group{Name: signingKeysGroup + r.Service, Paths: r.Signing.paths(), Part: keys, Reload: keys.reload})
 	}
 	if g.tls != nil {
-		groups = append(groups, WatchGroup{Name: tlsGroup, Paths: g.tls.paths(), Part: g.tls, Reload: g.tls.Reload})
+		groups = append(groups, filewatch.Group{Name: tlsGroup, Paths: g.tls.paths(), Part: g.tls, Reload: g.tls.Reload})
 	}
 	return groups
 }
@@ -85,7 +87,7 @@ func (s *service) reloadKubeconfig(cluster string) error {
 	defer s.opening.Unlock()
 	before := s.current.Load()
 	connected, ok := before.objects.connection(cluster)
-	if !ok || connected.content == contentOf([]string{connected.settings.kubeconfig}) {
+	if !ok || connected.content == filewatch.Digest([]string{connected.settings.kubeconfig}) {
 		return nil
 	}
 	rest := before.parts
@@ -244,7 +246,7 @@ func (r *readings) note(name string, err error) {
 
 // checks says of each group whether its files are in use as they are now. What
 // was read before serves, so every fault is tolerated.
-func (r *readings) checks(groups []WatchGroup, restartNeeded []string) []check {
+func (r *readings) checks(groups []filewatch.Group, restartNeeded []string) []check {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var checks []check
