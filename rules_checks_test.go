@@ -76,6 +76,15 @@ var rules = []rule{
 		{sources("cmd/proxy/a.go", "package a\nimport r \"math/rand/v2\""), "math/rand/v2"},
 		{sources("internal/exchange/policy/a.go", "package a\nimport \"regexp\""), "regexp"},
 	}},
+	{"files are read by package file", fileReads, []example{
+		{sources("internal/oidc/a.go", "package a\nfunc f() { os.ReadFile(\"a\") }"), "internal/oidc/a.go:2: os.ReadFile"},
+		{sources("cmd/proxy/a.go", "package a\nvar f, err = os.Open(\"a\")"), "cmd/proxy/a.go:2: os.Open"},
+		{sources("cmd/proxy/b.go", "package a\nvar open = os.OpenFile"), "os.OpenFile"},
+		{sources("internal/kube/a.go", "package a\nvar r, err = os.OpenRoot(\"a\")"), "os.OpenRoot"},
+		{sources("internal/kube/b.go", "package a\nvar a = os.DirFS(\"a\")"), "os.DirFS"},
+		{sources("internal/state/a.go", "package a\nvar a, err = syscall.Open(\"a\", 0, 0)"), "syscall.Open"},
+		{sources("internal/state/b.go", "package a\nvar a, err = ioutil.ReadFile(\"a\")"), "ioutil.ReadFile"},
+	}},
 	{"production code takes its inputs as parameters", ambientInputs, []example{
 		{sources("internal/oidc/a.go", "package a\nvar c = http.DefaultClient"), "internal/oidc/a.go:2: http.DefaultClient"},
 		{sources("internal/oidc/a.go", "package a\nvar c = http.DefaultTransport.(*http.Transport).Clone()"), "http.DefaultTransport"},
@@ -268,6 +277,33 @@ func ambientInputs(p project) (violations []string) {
 			case *ast.FuncDecl:
 				if n.Name.Name == "init" && n.Recv == nil {
 					violations = append(violations, file.at(n)+": func init: let main call it")
+				}
+			}
+			return true
+		})
+	}
+	return violations
+}
+
+// openers open files otherwise than package file does, each for a reason.
+var openers = map[string]string{
+	"internal/file/file.go":               "is that package",
+	"internal/registryauth/manageddir.go": "locks a file and syncs a directory, and reads neither",
+	"cmd/proxy/argument.go":               "reads once what its user names, which may be a pipe, and not longer than its user waits",
+	"cmd/proxy/audit_output.go":           "appends, and reads nothing",
+}
+
+// fileReads keeps reading from waiting for a FIFO, or for the end of a device.
+func fileReads(p project) (violations []string) {
+	forbidden := []string{"os.Open", "os.OpenFile", "os.ReadFile", "os.OpenRoot", "os.OpenInRoot", "os.DirFS", "syscall.Open", "ioutil.ReadFile"}
+	for _, file := range p.goFiles() {
+		if !file.isProduction() || !withinAny(file.path, []string{"cmd/proxy", "internal"}) || openers[file.path] != "" {
+			continue
+		}
+		ast.Inspect(file.syntax, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := s.X.(*ast.Ident); ok && slices.Contains(forbidden, x.Name+"."+s.Sel.Name) {
+					violations = append(violations, file.at(s)+": "+x.Name+"."+s.Sel.Name+": use package file, which waits for nobody")
 				}
 			}
 			return true

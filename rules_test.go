@@ -30,18 +30,21 @@ type allowedImports struct {
 // imports has an entry for every package. A package may be listed before it
 // exists.
 var imports = map[string]allowedImports{
-	"internal/lru":    {},
-	"internal/names":  {},
-	"internal/redact": {},
-	"internal/term":   {ours: []string{"internal/names"}},
+	"internal/lru":        {},
+	"internal/names":      {},
+	"internal/redact":     {},
+	"internal/term":       {ours: []string{"internal/names"}},
+	"internal/file":       {},
+	"internal/filewatch":  {ours: []string{"internal/file"}, others: []string{"github.com/fsnotify/fsnotify"}},
+	"internal/strictyaml": {others: []string{"go.yaml.in/yaml/v3"}},
 	"internal/oidc": {
-		ours: []string{"internal/lru", "internal/names", "internal/pkitest", "internal/term"},
+		ours: []string{"internal/file", "internal/lru", "internal/names", "internal/pkitest", "internal/term"},
 		others: []string{
 			"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/trace", "golang.org/x/sync",
 		},
 	},
 	"internal/signing": {
-		ours:   []string{"internal/pkitest"},
+		ours:   []string{"internal/file", "internal/pkitest"},
 		others: []string{"github.com/go-jose/go-jose/v4"},
 	},
 	"internal/signing/signingtest": {
@@ -53,33 +56,33 @@ var imports = map[string]allowedImports{
 	},
 	"internal/pkitest": {},
 	"internal/exchange": {
-		ours: []string{"internal/lru", "internal/names", "internal/oidc", "internal/pkitest", "internal/redact", "internal/registryauth", "internal/signing", "internal/term"},
+		ours: []string{"internal/file", "internal/lru", "internal/names", "internal/oidc", "internal/pkitest", "internal/redact", "internal/registryauth", "internal/signing", "internal/strictyaml", "internal/term"},
 		others: []string{
 			"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes",
-			"go.opentelemetry.io/otel/trace", "k8s.io/apimachinery", "sigs.k8s.io/yaml",
+			"go.opentelemetry.io/otel/trace", "k8s.io/apimachinery",
 		},
 	},
 	"internal/kube": {
-		ours: []string{"internal/exchange", "internal/lru", "internal/oidc", "internal/pkitest", "internal/registryauth", "internal/term"},
+		ours: []string{"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/pkitest", "internal/registryauth", "internal/strictyaml", "internal/term"},
 		others: []string{
 			"go.opentelemetry.io/otel/trace", "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go",
-			"k8s.io/klog/v2", "sigs.k8s.io/yaml",
+			"k8s.io/klog/v2",
 		},
 	},
 	"internal/pullsecrets": {
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
 	"internal/state": {
-		ours:   []string{"internal/exchange", "internal/lru", "internal/oidc", "internal/pkitest", "internal/registryauth"},
+		ours:   []string{"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/pkitest", "internal/registryauth"},
 		others: []string{"github.com/redis/go-redis/v9", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace"},
 	},
 	"cmd/proxy": {
 		ours: []string{
-			"internal/lru", "internal/names", "internal/redact", "internal/term", "internal/oidc", "internal/signing", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
+			"internal/file", "internal/filewatch", "internal/strictyaml", "internal/lru", "internal/names", "internal/redact", "internal/term", "internal/oidc", "internal/signing", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
 			"internal/state/statetest", "internal/pkitest", // for its tests; that nothing else uses them is a rule of its own
 		},
 		others: []string{
-			"github.com/fsnotify/fsnotify", "github.com/go-chi/chi/v5", "github.com/go-logr/logr", "github.com/prometheus/client_golang",
+			"github.com/go-chi/chi/v5", "github.com/go-logr/logr", "github.com/prometheus/client_golang",
 			"github.com/spf13/cobra", "go.opentelemetry.io/contrib/bridges/prometheus", "go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp",
 			"go.opentelemetry.io/otel", "go.yaml.in/yaml/v3", "golang.org/x/sync", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog/v2",
 		},

@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/file"
 )
 
 // auditLookEvery is how often it is looked whether the file still has its name.
@@ -57,12 +59,12 @@ func (o *auditOutput) reopen() error {
 
 // endsTorn reports whether the file ends within a line, as a crash leaves it.
 // What cannot be read counts as torn: an empty line does no harm.
-func endsTorn(name string, file *os.File) bool {
-	info, err := file.Stat()
+func endsTorn(name string, written *os.File) bool {
+	info, err := written.Stat()
 	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
 		return false
 	}
-	readable, err := os.Open(name)
+	readable, err := file.Open(name)
 	if err != nil {
 		return true
 	}

@@ -1,10 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -52,9 +52,9 @@ error; exit code 1 only if a file cannot be read to its end.`,
 			if err != nil {
 				return err
 			}
-			// A read from a terminal or a pipe cannot be interrupted.
+			// A write to a pipe cannot be interrupted.
 			ended := make(chan error, 1)
-			go func() { ended <- search.run(files, cmd.InOrStdin(), cmd.ErrOrStderr()) }()
+			go func() { ended <- search.run(cmd.Context(), files, cmd.InOrStdin(), cmd.ErrOrStderr()) }()
 			select {
 			case err := <-ended:
 				return err
@@ -136,14 +136,14 @@ func newAuditSearch(q auditQuery, output string, now time.Time, out io.Writer) (
 }
 
 // run goes on after a file that cannot be read.
-func (s *auditSearch) run(files []string, stdin io.Reader, stderr io.Writer) error {
+func (s *auditSearch) run(ctx context.Context, files []string, stdin io.Reader, stderr io.Writer) error {
 	if len(files) == 0 {
 		files = []string{"-"}
 	}
 	damaged := 0
 	var faults []error
 	for _, name := range files {
-		n, err := s.file(name, stdin)
+		n, err := s.file(ctx, name, stdin)
 		damaged += n
 		if err != nil {
 			faults = append(faults, err)
@@ -158,12 +158,12 @@ func (s *auditSearch) run(files []string, stdin io.Reader, stderr io.Writer) err
 	return errors.Join(faults...)
 }
 
-func (s *auditSearch) file(name string, stdin io.Reader) (damaged int, err error) {
-	in := stdin
+func (s *auditSearch) file(ctx context.Context, name string, stdin io.Reader) (damaged int, err error) {
+	in := until(ctx, stdin)
 	if name == "-" {
 		name = "standard input"
 	} else {
-		f, err := os.Open(name)
+		f, err := openArgument(ctx, name)
 		if err != nil {
 			return 0, err
 		}

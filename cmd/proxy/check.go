@@ -30,7 +30,7 @@ seldom where a configuration is reviewed.
   pullpass check --config pullpass.yaml --config-only --tests policy-tests.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := LoadConfig(config)
+			cfg, err := readConfig(cmd.Context(), config)
 			if err != nil {
 				return reportFaults(cmd.ErrOrStderr(), err)
 			}
@@ -42,7 +42,7 @@ seldom where a configuration is reviewed.
 			for _, warning := range slices.Concat(cfg.Warnings, warnings) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warning)
 			}
-			passed := len(tests) == 0 || runPolicyTests(cfg, tests, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			passed := len(tests) == 0 || runPolicyTests(cmd.Context(), cfg, tests, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if len(faults) > 0 {
 				return reportFaults(cmd.ErrOrStderr(), errors.Join(faults...))
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +14,8 @@ import (
 
 // runPolicyTests writes a line for each test, and for one that fails, why. It
 // reports whether all passed.
-func runPolicyTests(cfg *Config, names []string, stdout, stderr io.Writer) bool {
-	cases, err := loadCases(cfg, names)
+func runPolicyTests(ctx context.Context, cfg *Config, names []string, stdout, stderr io.Writer) bool {
+	cases, err := loadCases(ctx, cfg, names)
 	if err != nil {
 		_ = reportFaults(stderr, err)
 	}
@@ -52,11 +53,11 @@ func runPolicyTests(cfg *Config, names []string, stdout, stderr io.Writer) bool 
 
 // loadCases reads the files, and refuses what the configuration does not know: a
 // test of a mistyped cluster would test nothing.
-func loadCases(cfg *Config, names []string) ([]exchange.Case, error) {
+func loadCases(ctx context.Context, cfg *Config, names []string) ([]exchange.Case, error) {
 	files := make([]exchange.PolicyFile, 0, len(names))
 	var faults []error
 	for _, name := range names {
-		data, err := readLimited(name, exchange.MaxPolicyBytes)
+		data, err := readArgument(ctx, name, exchange.MaxPolicyBytes)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("--tests: %w", err))
 			continue

@@ -3,13 +3,12 @@ package main
 import (
 	"encoding"
 	"fmt"
-	"io"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/file"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -273,7 +272,7 @@ func (r *Registry) setDefaults() {
 //
 // The error joins all faults, each a *ConfigFault.
 func LoadConfig(path string) (*Config, error) {
-	data, err := readLimited(path, maxConfigBytes)
+	data, err := file.Read(path, maxConfigBytes)
 	if err != nil {
 		return nil, &ConfigFault{Problem: err.Error(), Err: err} // the error names the file
 	}
@@ -339,23 +338,6 @@ func escapeFileName(s string) string {
 		}
 	}
 	return b.String()
-}
-
-// readLimited reads a file that may have at most limit bytes.
-func readLimited(name string, limit int64) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("%s has more than %d bytes; no more are read", name, limit)
-	}
-	return data, nil
 }
 
 func nonEmpty(names ...string) []string {

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"encoding"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"net/netip"
@@ -17,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -34,8 +33,8 @@ func (f *ConfigFault) Error() string {
 
 func (f *ConfigFault) Unwrap() error { return f.Err }
 
-// maxConfigNodes bounds the work that aliases can make of a small file.
-const maxConfigNodes = 100_000
+// maxConfigFaults is how many faults of a document are kept.
+const maxConfigFaults = 100
 
 // configDecoder reads a YAML document into structs by their json tags. It knows
 // no lenience: unknown and repeated fields, names in another case, null, and
@@ -46,7 +45,7 @@ type configDecoder struct {
 	file    string
 	faults  []*ConfigFault
 	set     map[string]bool // paths of the fields that the file names
-	nodes   int             // visited so far
+	more    int             // faults that are not kept
 	foreign bool            // the file is not a configuration at all
 }
 
@@ -54,6 +53,10 @@ type configDecoder struct {
 type defaulter interface{ setDefaults() }
 
 func (d *configDecoder) fault(path, format string, args ...any) {
+	if len(d.faults) == maxConfigFaults {
+		d.more++
+		return
+	}
 	d.faults = append(d.faults, &ConfigFault{File: d.file, Path: path, Problem: fmt.Sprintf(format, args...)})
 }
 
@@ -62,6 +65,9 @@ func (d *configDecoder) result() error {
 	all := make([]error, len(d.faults))
 	for i, fault := range d.faults {
 		all[i] = fault
+	}
+	if d.more > 0 {
+		all = append(all, fmt.Errorf("and %d more faults", d.more))
 	}
 	return errors.Join(all...)
 }
@@ -76,7 +82,7 @@ func (d *configDecoder) document(data []byte, c *Config) {
 		return
 	}
 	for _, want := range []struct{ path, value string }{{"apiVersion", configAPIVersion}, {"kind", configKind}} {
-		n := field(root, want.path)
+		n := strictyaml.Field(root, want.path)
 		switch {
 		case n == nil:
 			d.fault(want.path, "is missing; write %s", want.value)
@@ -91,49 +97,24 @@ func (d *configDecoder) document(data []byte, c *Config) {
 }
 
 func parseYAML(data []byte) (*yaml.Node, error) {
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	var document yaml.Node
-	switch err := decoder.Decode(&document); {
-	case errors.Is(err, io.EOF):
+	root, _, err := strictyaml.Parse(data, maxConfigBytes)
+	switch {
+	case errors.Is(err, strictyaml.ErrEmpty):
 		return nil, errors.New("is empty; see examples/pullpass.yaml and docs/configuration.md")
+	case errors.Is(err, strictyaml.ErrSeveral):
+		return nil, fmt.Errorf("%w; only one is read", err)
 	case err != nil:
 		return nil, err
 	}
-	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, errors.New("holds more than one YAML document; only one is read")
-	}
-	root := resolve(document.Content[0])
+	root = strictyaml.Resolve(root)
 	if root.Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("must be a mapping (is %s); see examples/pullpass.yaml and docs/configuration.md", show(root))
 	}
 	return root, nil
 }
 
-// resolve follows an alias to what it stands for.
-func resolve(n *yaml.Node) *yaml.Node {
-	for n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
-	return n
-}
-
-func field(mapping *yaml.Node, name string) *yaml.Node {
-	for i := 0; i+1 < len(mapping.Content); i += 2 {
-		if mapping.Content[i].Value == name {
-			return resolve(mapping.Content[i+1])
-		}
-	}
-	return nil
-}
-
 func (d *configDecoder) value(path string, n *yaml.Node, into reflect.Value) {
-	if d.nodes++; d.nodes > maxConfigNodes {
-		if d.nodes == maxConfigNodes+1 {
-			d.fault("", "has more than %d values, aliases counted as often as they are used; no more are read", maxConfigNodes)
-		}
-		return
-	}
-	n = resolve(n)
+	n = strictyaml.Resolve(n)
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
 		d.fault(path, "has no value; give it one or remove the field")
 		return
@@ -172,7 +153,7 @@ func (d *configDecoder) mapping(path string, n *yaml.Node, into reflect.Value) {
 	}
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		name := resolve(n.Content[i]).Value
+		name := strictyaml.Resolve(n.Content[i]).Value
 		at := join(path, name)
 		target, known := fields[name]
 		switch {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/pullpass/pullpass/internal/file"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -79,22 +80,22 @@ func listedFiles(path string, names []string) []configFile {
 // without. The error joins a *ConfigFault for each.
 func (c *Config) CheckFiles() error {
 	var faults []error
-	for _, file := range c.files() {
-		if *file.name == "" {
+	for _, field := range c.files() {
+		if *field.name == "" {
 			continue
 		}
 		var err error
-		switch file.kind {
+		switch field.kind {
 		case readableFile:
-			err = checkReadable(*file.name)
+			err = checkReadable(*field.name)
 		case writtenFile:
-			err = checkWritable(*file.name)
+			err = checkWritable(*field.name)
 		case keyDirectory:
-			err = checkDirectory(*file.name)
+			err = checkDirectory(*field.name)
 		case tlsFile:
 		}
 		if err != nil {
-			faults = append(faults, c.fault(file.path, err))
+			faults = append(faults, c.fault(field.path, err))
 		}
 	}
 	return errors.Join(faults...)
@@ -105,16 +106,15 @@ func (c *Config) fault(path string, err error) error {
 }
 
 func checkReadable(name string) error {
-	info, err := os.Stat(name)
-	if err != nil {
-		return missing(err)
+	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w; put the file there or correct its name, which is relative to the configuration file", err)
 	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is not a regular file; name one", name) // a pipe could be read only once
-	}
-	f, err := os.Open(name)
-	if err != nil {
+	f, err := file.Open(name)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w; let this user read it", err)
+	case err != nil:
+		return err
 	}
 	return f.Close()
 }
@@ -151,13 +151,6 @@ func checkDirectory(name string) error {
 		return fmt.Errorf("%s is not a directory; name one for the signing keys", name)
 	}
 	return nil
-}
-
-func missing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w; put the file there or correct its name, which is relative to the configuration file", err)
-	}
-	return err
 }
 
 // CheckListeners judges the public listener: TLS needs its files, and plain

@@ -114,7 +114,7 @@ func TestCheckFilesRefusesOtherThingsThanFiles(t *testing.T) {
 		}
 	}
 	check("config.yaml: registries[1].signing.managedDir: DIR/keys is not a directory; name one for the signing keys\n" +
-		"config.yaml: policyFiles[0]: DIR/policy.yaml is not a regular file; name one\n" +
+		"config.yaml: policyFiles[0]: DIR/policy.yaml is not a regular file but a directory; name one\n" +
 		"config.yaml: audit.file: DIR/log/audit.log is a directory; name a file in it")
 
 	remove(t, filepath.Join(dir, "log"))

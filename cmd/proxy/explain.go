@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -119,11 +118,11 @@ func explain(ctx context.Context, cfg *Config, r explainRequest, stdin io.Reader
 	// What is read from a pipe may take its time.
 	switch {
 	case r.fromAudit != "":
-		err = e.fromAudit(r, stdin, stderr)
+		err = e.fromAudit(ctx, r, stdin, stderr)
 	case r.as != "":
 		err = e.fromName(r)
 	case r.tokenFile != "":
-		err = e.fromToken(r, stdin)
+		err = e.fromToken(ctx, r, stdin)
 	default:
 		err = errors.New("--token-file, --as or --from-audit is empty; write what is to be explained")
 	}
@@ -198,19 +197,19 @@ func (e *explainer) from(address netip.Addr) {
 	e.caller = exchange.Caller{Address: address, ViaProxy: trusted}
 }
 
-func (e *explainer) fromToken(r explainRequest, stdin io.Reader) (err error) {
+func (e *explainer) fromToken(ctx context.Context, r explainRequest, stdin io.Reader) (err error) {
 	e.source = sourceToken
 	if err := e.request(r); err != nil {
 		return err
 	}
-	e.token, err = readToken(stdin, r.tokenFile)
+	e.token, err = readToken(ctx, stdin, r.tokenFile)
 	return err
 }
 
-func readToken(stdin io.Reader, name string) (string, error) {
-	in := stdin
+func readToken(ctx context.Context, stdin io.Reader, name string) (string, error) {
+	in := until(ctx, stdin)
 	if name != "-" {
-		f, err := os.Open(name)
+		f, err := openArgument(ctx, name)
 		if err != nil {
 			return "", fmt.Errorf("--token-file: %w", err)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +19,7 @@ import (
 )
 
 // fromAudit makes the request of a line of the audit log anew.
-func (e *explainer) fromAudit(r explainRequest, stdin io.Reader, stderr io.Writer) error {
+func (e *explainer) fromAudit(ctx context.Context, r explainRequest, stdin io.Reader, stderr io.Writer) error {
 	files := r.auditFiles
 	if len(files) == 0 {
 		if e.cfg.Audit.File == "" {
@@ -27,7 +28,7 @@ func (e *explainer) fromAudit(r explainRequest, stdin io.Reader, stderr io.Write
 		files = []string{e.cfg.Audit.File}
 	}
 	var err error
-	if e.line, e.then, err = findAuditLine(files, r.fromAudit, stdin, stderr); err != nil {
+	if e.line, e.then, err = findAuditLine(ctx, files, r.fromAudit, stdin, stderr); err != nil {
 		return err
 	}
 	if err := e.repeat(); err != nil {
@@ -39,7 +40,7 @@ func (e *explainer) fromAudit(r explainRequest, stdin io.Reader, stderr io.Write
 var errFound = errors.New("found")
 
 // findAuditLine returns the event with an id, and its line.
-func findAuditLine(files []string, id string, stdin io.Reader, stderr io.Writer) (line []byte, event *exchange.Event, err error) {
+func findAuditLine(ctx context.Context, files []string, id string, stdin io.Reader, stderr io.Writer) (line []byte, event *exchange.Event, err error) {
 	search := auditSearch{
 		conditions: []func(*exchange.Event) bool{func(e *exchange.Event) bool { return e.ID == id }},
 		show: func(found []byte, e *exchange.Event) error {
@@ -49,7 +50,7 @@ func findAuditLine(files []string, id string, stdin io.Reader, stderr io.Writer)
 	}
 	damaged := 0
 	for _, name := range files {
-		n, err := search.file(name, stdin)
+		n, err := search.file(ctx, name, stdin)
 		if errors.Is(err, errFound) {
 			return line, event, nil
 		}

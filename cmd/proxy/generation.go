@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/filewatch"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/signing"
@@ -133,7 +134,7 @@ func (p parts) settle(ctx context.Context, before parts) error {
 		}
 	}
 	if len(losses) > 0 {
-		return retryLater{errors.Join(losses...)}
+		return filewatch.RetryLater{Err: errors.Join(losses...)}
 	}
 	return nil
 }

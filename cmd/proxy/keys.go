@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -42,8 +43,8 @@ func (f *keysFlags) add(command *cobra.Command) {
 
 // open reads the keys of the chosen registry, or of all. Faults of one are no
 // reason not to return the others.
-func (f *keysFlags) open(log io.Writer) ([]openedRegistry, error) {
-	cfg, err := LoadConfig(f.config)
+func (f *keysFlags) open(ctx context.Context, log io.Writer) ([]openedRegistry, error) {
+	cfg, err := readConfig(ctx, f.config)
 	if err != nil {
 		return nil, err
 	}
@@ -73,8 +74,8 @@ func (f *keysFlags) open(log io.Writer) ([]openedRegistry, error) {
 }
 
 // managed returns those whose keys Pullpass manages, at least one.
-func (f *keysFlags) managed(log io.Writer) ([]openedRegistry, error) {
-	all, err := f.open(log)
+func (f *keysFlags) managed(ctx context.Context, log io.Writer) ([]openedRegistry, error) {
+	all, err := f.open(ctx, log)
 	var managed []openedRegistry
 	for _, r := range all {
 		if r.keys.managed != nil {
@@ -96,7 +97,7 @@ func keysInitCommand() *cobra.Command {
   pullpass registry-config --config pullpass.yaml --service registry.example.com --trust-file ca.pem`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			registries, err := flags.managed(cmd.ErrOrStderr())
+			registries, err := flags.managed(cmd.Context(), cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -139,7 +140,7 @@ key set within that time.`,
   pullpass keys rotate --config pullpass.yaml --service registry.example.com --sign-after 1h`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			registries, err := flags.managed(cmd.ErrOrStderr())
+			registries, err := flags.managed(cmd.Context(), cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -181,7 +182,7 @@ removed, a week after it signed last. keys list shows these times.`,
 		Example: `  pullpass keys rotate-ca --config pullpass.yaml --service registry.example.com --sign-after 336h`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			registries, err := flags.managed(cmd.ErrOrStderr())
+			registries, err := flags.managed(cmd.Context(), cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -219,7 +220,7 @@ signs with it, until they are restarted with a key set (trust "jwks") or CAs (tr
 		Example: `  pullpass keys revoke --config pullpass.yaml --id NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			registries, err := flags.managed(cmd.ErrOrStderr())
+			registries, err := flags.managed(cmd.Context(), cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}

@@ -32,7 +32,7 @@ known to the running server alone, which publishes it for the life of its tokens
 			if !ok {
 				return fmt.Errorf("--output %q is not known: use table or json", output)
 			}
-			registries, err := flags.open(cmd.ErrOrStderr())
+			registries, err := flags.open(cmd.Context(), cmd.ErrOrStderr())
 			return errors.Join(write(cmd.OutOrStdout(), registries), err)
 		},
 	}

@@ -59,7 +59,7 @@ FILE:LINE: field: what is wrong; remedy. Exit code 1 if there is one.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, files []string) error {
-			cfg, err := LoadConfig(config)
+			cfg, err := readConfig(cmd.Context(), config)
 			if err != nil {
 				return err
 			}
@@ -70,7 +70,7 @@ FILE:LINE: field: what is wrong; remedy. Exit code 1 if there is one.`,
 			if !lint {
 				return target.write(cmd.OutOrStdout(), part)
 			}
-			findings, notJudged := target.lint(files)
+			findings, notJudged := target.lint(cmd.Context(), files)
 			if len(findings) > 0 {
 				return reportFaults(cmd.ErrOrStderr(), errors.Join(findings...))
 			}

@@ -1,17 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
-	"errors"
+	"context"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -52,10 +51,10 @@ type lintedDocument struct {
 }
 
 // lint judges files, and names the parts that are in none of them.
-func (k kubeletTarget) lint(files []string) (findings []error, notJudged []string) {
+func (k kubeletTarget) lint(ctx context.Context, files []string) (findings []error, notJudged []string) {
 	l := &kubeletLint{target: k, files: files, judged: map[string]bool{}}
 	for _, name := range files {
-		l.file(name)
+		l.file(ctx, name)
 	}
 	l.together()
 	for _, part := range kubeletPartNames() {
@@ -70,8 +69,8 @@ func (l *kubeletLint) find(file string, line int, field, format string, args ...
 	l.findings = append(l.findings, &kubeletFinding{file, line, field, fmt.Sprintf(format, args...)})
 }
 
-func (l *kubeletLint) file(name string) {
-	data, err := readLimited(name, maxConfigBytes)
+func (l *kubeletLint) file(ctx context.Context, name string) {
+	data, err := readArgument(ctx, name, maxConfigBytes)
 	if err != nil {
 		l.findings = append(l.findings, &kubeletFinding{problem: err.Error()}) // the error names the file
 		return
@@ -89,27 +88,22 @@ func (l *kubeletLint) file(name string) {
 }
 
 func (l *kubeletLint) yaml(name string, data []byte) {
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	documents, err := strictyaml.ParseAll(data, maxConfigBytes)
 	known := false
-	for i := 0; ; i++ {
-		var document yaml.Node
-		err := decoder.Decode(&document)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			l.find(name, 0, "", "cannot be read (%v); correct the YAML", err)
-			return
-		}
-		if len(document.Content) == 0 || document.Content[0].ShortTag() == "!!null" {
+	for i, root := range documents {
+		if root.ShortTag() == "!!null" {
 			continue
 		}
-		root := resolve(document.Content[0])
+		root = strictyaml.Resolve(root)
 		if root.Kind != yaml.MappingNode {
 			l.find(name, root.Line, "", "must be a mapping (is %s); give a Kubernetes object", show(root))
 			return
 		}
 		known = l.document(name, i, root) || known
+	}
+	if err != nil {
+		l.find(name, 0, "", "cannot be read (%v); correct the YAML", err)
+		return
 	}
 	if !known {
 		l.find(name, 0, "", "holds nothing that is judged; give a CredentialProviderConfig, a KubeletConfiguration, or roles and bindings")
@@ -125,7 +119,7 @@ func (l *kubeletLint) document(name string, i int, root *yaml.Node) (known bool)
 	switch {
 	case kind == "KubeletConfiguration":
 		d.kubeletConfiguration()
-	case kind == "CredentialProviderConfig" || field(root, "providers") != nil:
+	case kind == "CredentialProviderConfig" || strictyaml.Field(root, "providers") != nil:
 		l.judged["provider"] = true
 		if i > 0 {
 			d.fault("kind", "is the second document of the file (%s), and the kubelet reads the first only; give it a file of its own", term.QuoteValue(kind))
@@ -133,9 +127,9 @@ func (l *kubeletLint) document(name string, i int, root *yaml.Node) (known bool)
 		l.providers = append(l.providers, readProviders(d))
 	case kind == "List":
 		known = false
-		if items := field(root, "items"); items != nil && items.Kind == yaml.SequenceNode {
+		if items := strictyaml.Field(root, "items"); items != nil && items.Kind == yaml.SequenceNode {
 			for i, item := range items.Content {
-				known = l.rbacObject(d, fmt.Sprintf("items[%d]", i), resolve(item)) || known
+				known = l.rbacObject(d, fmt.Sprintf("items[%d]", i), strictyaml.Resolve(item)) || known
 			}
 		}
 	default:
@@ -150,7 +144,7 @@ func (l *kubeletLint) document(name string, i int, root *yaml.Node) (known bool)
 // kindOf returns the kind of an object, or nothing.
 func kindOf(n *yaml.Node) string {
 	if n.Kind == yaml.MappingNode {
-		if kind := field(n, "kind"); kind != nil {
+		if kind := strictyaml.Field(n, "kind"); kind != nil {
 			return kind.Value
 		}
 	}
@@ -187,6 +181,9 @@ func (l *kubeletLint) result() []error {
 		for _, fault := range d.faults {
 			l.findings = append(l.findings, &kubeletFinding{d.file, lineOf(d.root, "", fault.Path, d.root.Line), fault.Path, fault.Problem})
 		}
+		if d.more > 0 {
+			l.find(d.file, 0, "", "has %d more findings in a document; correct those that are named", d.more)
+		}
 	}
 	slices.SortStableFunc(l.findings, func(a, b *kubeletFinding) int {
 		return cmp.Or(cmp.Compare(slices.Index(l.files, a.file), slices.Index(l.files, b.file)), cmp.Compare(a.line, b.line))
@@ -202,7 +199,7 @@ func (l *kubeletLint) result() []error {
 // at is the path of n, and line its own. Of a field that is there twice, the
 // second is meant.
 func lineOf(n *yaml.Node, at, path string, line int) int {
-	n = resolve(n)
+	n = strictyaml.Resolve(n)
 	for i := len(n.Content) - 1; i >= 0; i-- {
 		child, childLine := fmt.Sprintf("%s[%d]", at, i), n.Content[i].Line
 		if n.Kind == yaml.MappingNode {

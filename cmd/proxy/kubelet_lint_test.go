@@ -84,7 +84,7 @@ func TestKubeletLint(t *testing.T) {
 // lintWith returns the findings, or what is said without any.
 func lintWith(t *testing.T, o kubeletOptions, files []string) string {
 	t.Helper()
-	findings, notJudged := kubeletTestTarget(t, kubeletTestConfig, o).lint(files)
+	findings, notJudged := kubeletTestTarget(t, kubeletTestConfig, o).lint(t.Context(), files)
 	var said strings.Builder
 	for _, finding := range findings {
 		fmt.Fprintln(&said, finding)

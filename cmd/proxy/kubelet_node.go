@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -60,18 +61,18 @@ func (l *kubeletLint) flags(name string, data []byte) {
 // kubeletConfiguration judges the few settings that concern the plugin: its
 // files are named by flags alone.
 func (d *lintedDocument) kubeletConfiguration() {
-	if gates := field(d.root, "featureGates"); gates != nil {
+	if gates := strictyaml.Field(d.root, "featureGates"); gates != nil {
 		for _, gate := range []struct{ name, consequence string }{
 			{tokenGate, "the kubelet refuses tokenAttributes"},
 			{verifyGate, "any pod of the node may use an image that another's ServiceAccount pulled"},
 		} {
-			if n := field(gates, gate.name); n != nil && n.Value == "false" {
+			if n := strictyaml.Field(gates, gate.name); n != nil && n.Value == "false" {
 				d.fault("featureGates."+gate.name, "is false: %s; remove it", gate.consequence)
 			}
 		}
 	}
 	const policy = "imagePullCredentialsVerificationPolicy"
-	if n := field(d.root, policy); n != nil && n.Value == "NeverVerify" {
+	if n := strictyaml.Field(d.root, policy); n != nil && n.Value == "NeverVerify" {
 		d.fault(policy, "is NeverVerify: any pod of the node may use an image that another's ServiceAccount pulled; write NeverVerifyPreloadedImages or AlwaysVerify")
 	}
 }

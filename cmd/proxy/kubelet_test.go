@@ -47,7 +47,7 @@ policyFiles: [policy.yaml]
 				must(t, os.WriteFile(filepath.Join(dir, name), printed(t, target, part), 0o600))
 			}
 			target.PluginDir = ""
-			if findings, notJudged := target.lint(files); len(findings) > 0 || len(notJudged) > 0 {
+			if findings, notJudged := target.lint(t.Context(), files); len(findings) > 0 || len(notJudged) > 0 {
 				t.Errorf("%s: %v; not judged: %q", o.registry, findings, notJudged)
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/filewatch"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
@@ -121,7 +122,7 @@ func connect(cfg *Config, i int, annotationKeys []string, logger *slog.Logger) (
 	} else {
 		field = "kubeconfigFile"
 		// Before it is read: what changes meanwhile is seen as a change.
-		opened.content = contentOf([]string{settings.kubeconfig})
+		opened.content = filewatch.Digest([]string{settings.kubeconfig})
 		config, err = kube.Kubeconfig(settings.kubeconfig)
 	}
 	if err == nil {

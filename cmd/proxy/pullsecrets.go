@@ -78,7 +78,7 @@ func pullSecrets(ctx context.Context, config string, o migrationOptions, output 
 	if !ok {
 		return fmt.Errorf("--output %s is not known: use table or json", term.QuoteValue(output))
 	}
-	cfg, err := LoadConfig(config)
+	cfg, err := readConfig(ctx, config)
 	if err != nil {
 		return err
 	}

@@ -69,7 +69,7 @@ key set at /certificates.pem and /.well-known/jwks.json.`,
   pullpass registry-config --config pullpass.yaml --service registry.example.com --for zot --realm https://registry.example.com/token`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := LoadConfig(config)
+			cfg, err := readConfig(cmd.Context(), config)
 			if err != nil {
 				return err
 			}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/filewatch"
 )
 
 // The groups of files that are re-read, by their names in the log, in metrics
@@ -22,8 +24,8 @@ const (
 )
 
 // watched names the files of a generation that are re-read when they change.
-func (s *service) watched(g *generation) []WatchGroup {
-	groups := []WatchGroup{
+func (s *service) watched(g *generation) []filewatch.Group {
+	groups := []filewatch.Group{
 		{Name: configGroup, Paths: []string{g.cfg.name}, Reload: s.reloadConfig},
 		{Name: policyGroup, Paths: g.cfg.PolicyFiles, Reload: s.reloadPolicy},
 	}
@@ -32,18 +34,18 @@ func (s *service) watched(g *generation) []WatchGroup {
 		c := &g.cfg.Clusters[i]
 		manifests = append(manifests, c.Kubernetes.ManifestFiles...)
 		if file := c.Kubernetes.KubeconfigFile; file != "" {
-			groups = append(groups, WatchGroup{Name: kubeconfigGroup + c.Name, Paths: []string{file}, Reload: func() error { return s.reloadKubeconfig(c.Name) }})
+			groups = append(groups, filewatch.Group{Name: kubeconfigGroup + c.Name, Paths: []string{file}, Reload: func() error { return s.reloadKubeconfig(c.Name) }})
 		}
 	}
 	if len(manifests) > 0 {
-		groups = append(groups, WatchGroup{Name: manifestsGroup, Paths: manifests, Part: g.objects.manifests, Reload: g.objects.manifests.Reload})
+		groups = append(groups, filewatch.Group{Name: manifestsGroup, Paths: manifests, Part: g.objects.manifests, Reload: g.objects.manifests.Reload})
 	}
 	for _, r := range g.cfg.Registries {
 		keys := g.keys[r.Service]
-		groups = append(groups, WatchGroup{Name: signingKeysGroup + r.Service, Paths: r.Signing.paths(), Part: keys, Reload: keys.reload})
+		groups = append(groups, filewatch.Group{Name: signingKeysGroup + r.Service, Paths: r.Signing.paths(), Part: keys, Reload: keys.reload})
 	}
 	if g.tls != nil {
-		groups = append(groups, WatchGroup{Name: tlsGroup, Paths: tlsPaths(g.cfg), Reload: s.reloadTLS})
+		groups = append(groups, filewatch.Group{Name: tlsGroup, Paths: tlsPaths(g.cfg), Reload: s.reloadTLS})
 	}
 	return groups
 }
@@ -141,7 +143,7 @@ func (s *service) reloadConfig() error {
 func (s *service) reloadKubeconfig(cluster string) error {
 	return s.reload(&reload{exclusive: true, read: func(now *generation) (change, error) {
 		connected, ok := now.objects.connection(cluster)
-		if !ok || connected.content == contentOf([]string{connected.settings.kubeconfig}) {
+		if !ok || connected.content == filewatch.Digest([]string{connected.settings.kubeconfig}) {
 			return nil, nil
 		}
 		rest := now.parts
@@ -372,7 +374,7 @@ func (r *readings) note(name string, err error) {
 
 // checks says of each group whether its files are in use as they are now. What
 // was read before serves, so every fault is tolerated.
-func (r *readings) checks(groups []WatchGroup, restartNeeded []string) []check {
+func (r *readings) checks(groups []filewatch.Group, restartNeeded []string) []check {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var checks []check

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/filewatch"
 )
 
 // reconfigure changes the configuration and waits until it is in use.
@@ -229,7 +230,7 @@ func TestKubeconfigReload(t *testing.T) {
 	for content, fault := range map[string]string{"nonsense": "is not a kubeconfig", down.kubeconfig(): "kubernetes: prod works as it is"} {
 		p.put(t, "kubeconfig", content)
 		p.refuses(t, "kubeconfig/prod", fault)
-		if _, later := errors.AsType[retryLater](p.service.reloadKubeconfig("prod")); later != (content != "nonsense") {
+		if _, later := errors.AsType[filewatch.RetryLater](p.service.reloadKubeconfig("prod")); later != (content != "nonsense") {
 			t.Errorf("of %q, tried again later: %v", fault, later)
 		}
 		p.expect(t, raw, http.StatusOK, "")

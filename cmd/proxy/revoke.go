@@ -103,7 +103,7 @@ func revokeListCommand() *cobra.Command {
 		Example: `  pullpass revoke list --config pullpass.yaml`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := LoadConfig(config)
+			cfg, err := readConfig(cmd.Context(), config)
 			if err != nil {
 				return err
 			}
@@ -150,7 +150,7 @@ func (o *revokeOptions) flags(command *cobra.Command) {
 
 // run connects and has the target revoked, or the opposite.
 func (o *revokeOptions) run(ctx context.Context, do func(context.Context, *Config, *state.RedisRevocations, state.Target) error) error {
-	cfg, err := LoadConfig(o.config)
+	cfg, err := readConfig(ctx, o.config)
 	if err != nil {
 		return err
 	}

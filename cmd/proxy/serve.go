@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/filewatch"
 )
 
 // serveCommand is given the file system of the machine, which says how much
@@ -185,8 +186,8 @@ func (s *service) run(ctx context.Context) error {
 		s.running.Go(func() { s.shared.run(s.background, s.logger) })
 	}
 	all := make(chan struct{}, 1)
-	files := func() []WatchGroup { return s.watched(s.current.Load()) }
-	s.running.Go(func() { Watch(s.background, s.logger, files, all, s.reloaded) })
+	files := func() []filewatch.Group { return s.watched(s.current.Load()) }
+	s.running.Go(func() { filewatch.Watch(s.background, s.logger, files, all, s.reloaded) })
 	s.running.Go(func() { s.readAgainAt(hangup, all) })
 	adminEnded := make(chan error, 1)
 	go func() { adminEnded <- serveUntil(s.background, newServer(s.admin, nil, s.logger), admin) }()

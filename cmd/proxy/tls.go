@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/file"
 	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -133,7 +134,7 @@ func openTLS(cfg *Config, now time.Time) (*serverTLS, error) {
 }
 
 func readTLSFile(field, name string) ([]byte, error) {
-	data, err := readLimited(name, maxTLSFileBytes)
+	data, err := file.Read(name, maxTLSFileBytes)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", field, err)
 	}

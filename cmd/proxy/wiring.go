@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/file"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/signing"
@@ -25,7 +26,7 @@ func loadPolicy(cfg *Config) (*exchange.Policy, error) {
 	files := make([]exchange.PolicyFile, 0, len(cfg.PolicyFiles))
 	var faults []error
 	for i, name := range cfg.PolicyFiles {
-		data, err := readLimited(name, exchange.MaxPolicyBytes)
+		data, err := file.Read(name, exchange.MaxPolicyBytes)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("policyFiles[%d]: %w", i, err))
 			continue

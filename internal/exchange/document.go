@@ -1,7 +1,6 @@
 package exchange
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,7 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"sigs.k8s.io/yaml"
+	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
 // faults collects everything that is wrong with the files of a policy.
@@ -58,47 +57,27 @@ func parseDocument(file PolicyFile, f *faults, fill string) (node, bool) {
 		return fault("has %d bytes; at most %d are read: split it into several files", len(file.Data), MaxPolicyBytes)
 	case !utf8.Valid(file.Data):
 		return fault("is not UTF-8: save it as UTF-8")
-	case hasSecondDocument(file.Data):
-		return fault("has more than one YAML document: put each into a file of its own")
 	}
-	var value any
-	if err := yaml.UnmarshalStrict(file.Data, &value); err != nil {
-		for line := range strings.SplitSeq(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "), "\n") {
-			if line = strings.TrimPrefix(strings.TrimSpace(line), "yaml: "); line != "unmarshal errors:" {
-				f.add(file.Name, "", "is not valid YAML: %s", line)
-			}
-		}
+	root, _, err := strictyaml.Parse(file.Data, MaxPolicyBytes)
+	switch {
+	case errors.Is(err, strictyaml.ErrEmpty):
+		return fault("is empty: %s", fill)
+	case errors.Is(err, strictyaml.ErrSeveral):
+		return fault("has more than one YAML document: put each into a file of its own")
+	case err != nil:
+		return fault("is not valid YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	value, problems := strictyaml.Value(root)
+	for _, problem := range problems {
+		fault("is not valid YAML: %s", problem)
+	}
+	if len(problems) > 0 {
 		return node{}, false
 	}
 	if value == nil {
 		return fault("is empty: %s", fill)
 	}
 	return node{faults: f, file: file.Name, value: value}, true
-}
-
-// hasSecondDocument reports whether content follows the end of a document. The
-// YAML decoder would leave it unread. A document marker stands at the
-// start of a line, where it cannot be part of any value; YAML 1.1 knows more
-// line breaks than \n.
-func hasSecondDocument(data []byte) bool {
-	content, ended := false, false
-	for line := range bytes.FieldsFuncSeq(data, isYAMLBreak) {
-		if bytes.HasPrefix(line, []byte("---")) || bytes.HasPrefix(line, []byte("...")) {
-			ended = content
-			line = line[3:]
-		}
-		if line = bytes.TrimLeft(line, " \t"); len(line) > 0 && line[0] != '#' {
-			if ended {
-				return true
-			}
-			content = true
-		}
-	}
-	return false
-}
-
-func isYAMLBreak(r rune) bool {
-	return r == '\n' || r == '\r' || r == '\u0085' || r == '\u2028' || r == '\u2029'
 }
 
 func (n node) fault(format string, args ...any) { n.faults.add(n.file, n.path, format, args...) }

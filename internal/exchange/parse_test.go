@@ -3,6 +3,7 @@ package exchange
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -148,8 +149,29 @@ func TestAliasBomb(t *testing.T) {
 		text += fmt.Sprintf("a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 10), ","))
 	}
 	_, err := ParsePolicy(PolicyFile{Name: "p", Data: []byte(text)})
-	if err == nil || err.Error() != "p: is not valid YAML: document contains excessive aliasing" {
+	if err == nil || err.Error() != "p: is not valid YAML: line 6: with its aliases written out, the document has more than 1048576 bytes; use fewer" {
 		t.Errorf("error %v", err)
+	}
+}
+
+// Nor is one small text written out hundreds of thousands of times. It is alone while it
+// measures: it does not run in parallel.
+func TestAliasesOfALongText(t *testing.T) {
+	text := "x: &a " + strings.Repeat("x", 5_000) + "\n%s: [" + strings.Repeat("*a,", 200_000) + "]\n"
+	for field, parse := range map[string]func(PolicyFile) error{
+		"rules": func(f PolicyFile) error { _, err := ParsePolicy(f); return err },
+		"tests": func(f PolicyFile) error { _, err := ParseCases(f); return err },
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := parse(PolicyFile{Name: "p", Data: fmt.Appendf(nil, text, field)})
+		runtime.ReadMemStats(&after)
+		if want := "p: is not valid YAML: line 2: with its aliases written out, the document has more than 1048576 bytes; use fewer"; err == nil || err.Error() != want {
+			t.Errorf("%s: error %v", field, err)
+		}
+		if allocated := (after.TotalAlloc - before.TotalAlloc) >> 20; allocated > 400 {
+			t.Errorf("%s: %d MiB were taken", field, allocated)
+		}
 	}
 }
 

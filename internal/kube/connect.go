@@ -11,9 +11,13 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/flowcontrol"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
 // userAgent is how API servers name the proxy in their logs.
@@ -58,39 +62,73 @@ func requireCA(config *rest.Config) error {
 
 // Kubeconfig returns the connection of the current context of a file. Relative
 // paths in it are relative to it.
-func Kubeconfig(file string) (*rest.Config, error) {
-	data, err := readFile(file, maxKubeconfigBytes, "name a file that holds one context")
+func Kubeconfig(name string) (*rest.Config, error) {
+	data, err := readFile(name, maxKubeconfigBytes, "name a file that holds one context")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: give the path of a kubeconfig", err)
 	}
 	if err != nil {
 		return nil, err
 	}
+	if err := checkAliases(data); err != nil {
+		return nil, fmt.Errorf("%s: is not a kubeconfig: %w: %s", name, err, kubeconfigRemedy)
+	}
 	config, err := clientcmd.Load(data)
 	if err != nil {
-		return nil, fmt.Errorf("%s: is not a kubeconfig: %w: %s", file, err, kubeconfigRemedy)
+		return nil, fmt.Errorf("%s: is not a kubeconfig: %w: %s", name, err, kubeconfigRemedy)
 	}
 	if config.CurrentContext == "" {
-		return nil, fmt.Errorf("%s: has no current-context: choose one with kubectl config use-context", file)
+		return nil, fmt.Errorf("%s: has no current-context: choose one with kubectl config use-context", name)
 	}
 	for _, cluster := range config.Clusters {
-		cluster.LocationOfOrigin = file
+		cluster.LocationOfOrigin = name
 	}
 	for _, user := range config.AuthInfos {
-		user.LocationOfOrigin = file
+		user.LocationOfOrigin = name
 	}
 	if err := clientcmd.ResolveLocalPaths(config); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if err := checkNamed(config); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	connection, err := clientcmd.NewNonInteractiveClientConfig(*config, config.CurrentContext, nil, nil).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("%s: context %q: %w: %s", file, config.CurrentContext, err, kubeconfigRemedy)
+		return nil, fmt.Errorf("%s: context %q: %w: %s", name, config.CurrentContext, err, kubeconfigRemedy)
 	}
 	// Who may pull depends on these answers, so nobody on the way may give them.
 	if connection.Insecure || !rest.IsConfigTransportTLS(*connection) {
-		return nil, fmt.Errorf("%s: context %q: the server is not authenticated: give it an https URL and certificate-authority, without insecure-skip-tls-verify", file, config.CurrentContext)
+		return nil, fmt.Errorf("%s: context %q: the server is not authenticated: give it an https URL and certificate-authority, without insecure-skip-tls-verify", name, config.CurrentContext)
 	}
 	return connection, nil
+}
+
+// checkAliases refuses what would fill the memory: clientcmd writes aliases out.
+func checkAliases(data []byte) error {
+	_, err := strictyaml.ParseAll(data, maxKubeconfigBytes)
+	return err
+}
+
+// checkNamed refuses what client-go would wait for: it opens the files that a
+// kubeconfig names itself, whatever they are.
+func checkNamed(config *clientcmdapi.Config) error {
+	var faults []error
+	check := func(field, name string) {
+		f, err := file.Open(name)
+		if errors.Is(err, file.ErrNotRegular) {
+			faults = append(faults, fmt.Errorf("%s: %w", field, err))
+		} // what cannot be read for another reason is told by client-go, if it is of use at all
+		_ = f.Close()
+	}
+	for _, cluster := range config.Clusters {
+		check("certificate-authority", cluster.CertificateAuthority)
+	}
+	for _, user := range config.AuthInfos {
+		check("client-certificate", user.ClientCertificate)
+		check("client-key", user.ClientKey)
+		check("tokenFile", user.TokenFile)
+	}
+	return errors.Join(faults...)
 }
 
 // clients speak to one API server over the same connections.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"k8s.io/client-go/rest"
@@ -111,6 +112,23 @@ func TestKubeconfigFaults(t *testing.T) {
 	}
 	if _, err := Kubeconfig(t.TempDir()); err == nil {
 		t.Error("a directory was accepted")
+	}
+	// client-go would read these itself, and wait for a writer.
+	for _, field := range []string{"certificate-authority", "client-certificate", "client-key", "tokenFile"} {
+		user, cluster := "tokenFile: token", ""
+		if field == "certificate-authority" {
+			cluster = ", certificate-authority: fifo"
+		} else {
+			user = field + ": fifo"
+		}
+		name := writeFile(t, "config", "apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\n"+
+			"clusters: [{name: c, cluster: {server: 'https://a'"+cluster+"}}]\nusers: [{name: u, user: {"+user+"}}]\n")
+		if err := syscall.Mkfifo(filepath.Join(filepath.Dir(name), "fifo"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Kubeconfig(name); !has(err, name+": "+field+": ", "fifo is not a regular file but a FIFO") {
+			t.Errorf("%s is a FIFO: %v", field, err)
+		}
 	}
 }
 

@@ -2,15 +2,15 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/file"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
@@ -119,19 +119,11 @@ func (m *Manifests) read(keys []string) error {
 // readFile reads at most limit bytes. A larger file is an error that ends with
 // the remedy.
 func readFile(name string, limit int64, remedy string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(data)) > limit {
+	data, err := file.Read(name, limit)
+	if errors.Is(err, file.ErrTooLarge) {
 		return nil, fmt.Errorf("%s: has more than %d bytes: %s", name, limit, remedy)
 	}
-	return data, nil
+	return data, err
 }
 
 // Lookup returns the annotations of the ServiceAccount with the identity's UID,

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -157,7 +158,7 @@ func TestFaults(t *testing.T) {
 		}},
 		// A second value of a key, of which one would win.
 		{"duplicate key", account + "metadata: {name: web, namespace: a, uid: u, uid: v}", []string{
-			`document 1: is not valid YAML: yaml: unmarshal errors: line 3: key "uid" already set in map`,
+			`document 1: is not valid YAML: line 3: key "uid" already set in map`,
 		}},
 		// encoding/json would read UID into uid.
 		{"field names have one case", account + "metadata: {name: web, namespace: a, UID: u}", []string{
@@ -198,6 +199,41 @@ func TestUnreadableFiles(t *testing.T) {
 	_, err = NewManifests(ManifestsConfig{Files: map[string][]string{"one": nil}})
 	if err == nil || err.Error() != "cluster one: no manifest file is given: name one, or remove the cluster's manifestFiles" {
 		t.Errorf("a cluster without files: %v", err)
+	}
+}
+
+// Aliases would stand for gigabytes. The documents of a file have room together.
+// It is alone while it measures: it does not run in parallel.
+func TestAliasesAreNotWrittenOut(t *testing.T) {
+	text := func(aliases int) string {
+		return "kind: Pod\napiVersion: v1\na: &a " + strings.Repeat("x", 100_000) + "\nb: [" + strings.Repeat("*a,", aliases) + "]\n"
+	}
+	manifests := func(content string) func() error {
+		return func() error {
+			_, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {writeFile(t, "f.yaml", content)}}})
+			return err
+		}
+	}
+	for _, test := range []struct {
+		name string
+		read func() error
+		want string
+	}{
+		{"one document", manifests(text(100_000)), "document 1: is not valid YAML: line 4: with its aliases written out, the document has more than 67108864 bytes; use fewer"},
+		{"two documents", manifests(text(400) + "---\n" + text(400)), "document 2: is not valid YAML: line 5: with its aliases written out, the document has more than "},
+		{"within the limit", manifests(text(500)), ""},
+		{"kubeconfig", func() error { _, err := Kubeconfig(writeFile(t, "config", text(100_000))); return err }, "is not a kubeconfig: line 4: with its aliases written out, the document has more than 1048576 bytes; use fewer: write it as kubectl"},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := test.read()
+		runtime.ReadMemStats(&after)
+		if test.want == "" && err != nil || test.want != "" && !has(err, test.want) {
+			t.Errorf("%s: error %v", test.name, err)
+		}
+		if allocated := (after.TotalAlloc - before.TotalAlloc) >> 20; allocated > 400 {
+			t.Errorf("%s: %d MiB were taken", test.name, allocated)
+		}
 	}
 }
 

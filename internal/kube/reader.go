@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"sigs.k8s.io/yaml"
+	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
 // reader gathers the ServiceAccounts of one cluster's files after the other's.
@@ -73,12 +73,20 @@ func (r *reader) file(name string, data []byte) {
 		// annotations any more would be the wrong lesson.
 		r.fault(place{document: name}, "is empty: write the output of kubectl get serviceaccounts -A -o yaml into it")
 	}
+	left := maxManifestBytes // with aliases written out
 	for i, document := range documents {
 		at := place{document: name + ": document " + strconv.Itoa(i+1)}
-		var value any
-		if err := yaml.UnmarshalStrict(document, &value); err != nil {
-			text := strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")
-			r.fault(at, "is not valid YAML: %s", strings.Join(strings.Fields(text), " "))
+		root, size, err := strictyaml.Parse(document, left)
+		if err != nil {
+			r.fault(at, "is not valid YAML: %v", err)
+			continue
+		}
+		left -= size
+		value, problems := strictyaml.Value(root)
+		for _, problem := range problems {
+			r.fault(at, "is not valid YAML: %s", problem)
+		}
+		if len(problems) > 0 {
 			continue
 		}
 		r.object(at, value, "")

@@ -3,6 +3,7 @@ package oidc
 import (
 	"encoding/json"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +19,25 @@ func jwkJSON(t *testing.T, jwk jose.JSONWebKey) string {
 		t.Fatal(err)
 	}
 	return string(data)
+}
+
+// JSON has no aliases, and what is nested deeply ends in an error like any other:
+// a set is read in proportion to its bytes. It is alone while it measures: it does
+// not run in parallel.
+func TestNestedKeySets(t *testing.T) {
+	deep := strings.Repeat("[", maxDocumentBytes/2-100) + strings.Repeat("]", maxDocumentBytes/2-100)
+	for _, set := range []string{deep, `{"keys": ` + deep + `}`, `{"keys": [` + deep + `]}`, `{"keys": [{"x5c": ` + deep + `}]}`, `{"other": ` + deep + `}`} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		keys, err := parseKeySet([]byte(set))
+		runtime.ReadMemStats(&after)
+		if err == nil || keys != nil {
+			t.Errorf("%.20s: %v", set, keys)
+		}
+		if allocated := (after.TotalAlloc - before.TotalAlloc) >> 20; allocated > 200 {
+			t.Errorf("%.20s: %d MiB were taken", set, allocated)
+		}
+	}
 }
 
 func TestKeySets(t *testing.T) {

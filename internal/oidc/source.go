@@ -10,10 +10,11 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/names"
+
+	"github.com/pullpass/pullpass/internal/file"
 )
 
 const (
@@ -209,12 +210,12 @@ func withoutOwnPort(err error) error {
 }
 
 func readFile(path string, limit int64) ([]byte, error) {
-	file, err := os.Open(path)
+	f, err := file.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
-	data, err := readAll(file, limit)
+	defer f.Close()
+	data, err := readAll(f, limit)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/pkitest"
@@ -177,6 +178,12 @@ func TestFailedFetches(t *testing.T) {
 		{"CA file missing", func(_ *testing.T, _ *issuerServer, d *Discovery) { d.CAFile += "x" }, "discovery.caFile: open"},
 		{"CA file empty", func(t *testing.T, s *issuerServer, _ *Discovery) { writeFile(t, s.caFile, nil) }, "holds no PEM certificate"},
 		{"CA file too long", func(t *testing.T, s *issuerServer, _ *Discovery) { writeFile(t, s.caFile, []byte(huge+" ")) }, "ca.pem: longer than 1048576 bytes"},
+		{"token file is a FIFO", func(t *testing.T, s *issuerServer, d *Discovery) {
+			d.TokenFile = filepath.Join(t.TempDir(), "fifo")
+			if err := syscall.Mkfifo(d.TokenFile, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, "fifo is not a regular file but a FIFO; name one"},
 		{"token file missing", func(_ *testing.T, s *issuerServer, d *Discovery) { d.TokenFile = s.caFile + "x" }, "discovery.tokenFile: open"},
 		{"token file empty", func(t *testing.T, s *issuerServer, d *Discovery) {
 			d.TokenFile = s.caFile + "x"

@@ -10,9 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/file"
 )
 
 const (
@@ -25,7 +26,7 @@ const (
 
 // readKeyFile reads a file that must be small.
 func readKeyFile(name string) ([]byte, error) {
-	f, err := os.Open(name)
+	f, err := file.Open(name)
 	if err != nil {
 		return nil, err
 	}

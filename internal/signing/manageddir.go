@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/file"
 )
 
 // The files of a managed directory. Key files are written once and never
@@ -123,7 +125,7 @@ func checkPrivate(name string, info fs.FileInfo) error {
 }
 
 func (d managedDir) read(name string) ([]byte, error) {
-	f, err := os.Open(d.path(name))
+	f, err := file.Open(d.path(name))
 	if err != nil {
 		return nil, err
 	}

@@ -245,14 +245,14 @@ func TestRedisFiles(t *testing.T) {
 		"the system's CAs": {func(c *state.RedisConfig) { c.TLS = &state.RedisTLS{} }, "certificate signed by unknown authority"},
 		"no CA file":       {func(c *state.RedisConfig) { c.TLS = &state.RedisTLS{CAFile: filepath.Join(dir, "none")} }, "tls.caFile: open"},
 		"no certificate":   {func(c *state.RedisConfig) { c.TLS = &state.RedisTLS{CAFile: c.PasswordFile} }, "holds no certificate"},
-		"a huge CA file":   {func(c *state.RedisConfig) { c.TLS = &state.RedisTLS{CAFile: huge} }, "is too large"},
+		"a huge CA file":   {func(c *state.RedisConfig) { c.TLS = &state.RedisTLS{CAFile: huge} }, "has more than 1048576 bytes"},
 		"no TLS":           {func(c *state.RedisConfig) { c.TLS = nil }, "EOF"},
 		"another host": {func(c *state.RedisConfig) {
 			c.Addresses = []string{strings.Replace(tlsAddress, "127.0.0.1", "localhost", 1)}
 		}, "certificate is not valid for any names"},
 		"no password file":  {func(c *state.RedisConfig) { c.PasswordFile = filepath.Join(dir, "none") }, "passwordFile: open"},
 		"an empty password": {func(c *state.RedisConfig) { c.PasswordFile = writeFile(t, filepath.Join(dir, "empty"), "\n") }, "is empty"},
-		"a huge password":   {func(c *state.RedisConfig) { c.PasswordFile = huge }, "is too large"},
+		"a huge password":   {func(c *state.RedisConfig) { c.PasswordFile = huge }, "has more than 1048576 bytes"},
 		"a wrong password": {func(c *state.RedisConfig) {
 			c.PasswordFile = writeFile(t, filepath.Join(dir, "wrong"), password+"\n\n")
 		}, "WRONGPASS"},

@@ -4,14 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
-	"io"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/file"
 )
 
 // maxSecretBytes caps files that are read for every connection.
@@ -32,7 +31,7 @@ func (c RedisConfig) credentials(context.Context) (username, password string, er
 	if c.PasswordFile == "" {
 		return "", "", nil
 	}
-	data, err := readSmall(c.PasswordFile)
+	data, err := file.Read(c.PasswordFile, maxSecretBytes)
 	if err != nil {
 		return "", "", fmt.Errorf("passwordFile: %w", err)
 	}
@@ -55,7 +54,7 @@ func (c RedisConfig) dialer(timeout time.Duration) func(ctx context.Context, net
 		}
 		config := &tls.Config{MinVersion: tls.VersionTLS12}
 		if c.TLS.CAFile != "" {
-			data, err := readSmall(c.TLS.CAFile)
+			data, err := file.Read(c.TLS.CAFile, maxSecretBytes)
 			if err != nil {
 				return nil, fmt.Errorf("tls.caFile: %w", err)
 			}
@@ -66,17 +65,4 @@ func (c RedisConfig) dialer(timeout time.Duration) func(ctx context.Context, net
 		}
 		return (&tls.Dialer{NetDialer: &dialer, Config: config}).DialContext(ctx, network, address)
 	}
-}
-
-func readSmall(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxSecretBytes+1))
-	if err == nil && len(data) > maxSecretBytes {
-		err = errors.New(file + " is too large")
-	}
-	return data, err
 }

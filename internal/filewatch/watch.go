@@ -1,4 +1,4 @@
-package main
+package filewatch
 
 import (
 	"context"
@@ -15,10 +15,12 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/pullpass/pullpass/internal/file"
 )
 
-// WatchGroup are files that are read together.
-type WatchGroup struct {
+// Group is files that are read together.
+type Group struct {
 	Name string // for the log and for metrics
 	// Paths are files, which may be symbolic links, or directories, which are
 	// watched for what lies in them, one level deep. They need not exist.
@@ -31,17 +33,18 @@ type WatchGroup struct {
 	Reload func() error
 }
 
-// retryLater is the error of a reload that asked much of others: unless its files
+// RetryLater is the error of a reload that asked much of others: unless its files
 // change, it is tried again at the first, third, seventh… poll.
-type retryLater struct{ error }
+type RetryLater struct{ Err error }
 
-func (e retryLater) Unwrap() error { return e.error }
+func (e RetryLater) Error() string { return e.Err.Error() }
+func (e RetryLater) Unwrap() error { return e.Err }
 
 // maxRetryPolls is the most polls that a reload is put off for.
 const maxRetryPolls = 15
 
-// watchTiming says how fast Watch is.
-type watchTiming struct {
+// timing says how fast Watch is.
+type timing struct {
 	quiet time.Duration // how long nothing must happen before files are looked at
 	most  time.Duration // … but no longer than this after the first event
 	poll  time.Duration // how often files are looked at without an event
@@ -60,27 +63,27 @@ type watchTiming struct {
 // does not matter: contents are compared. Because events get lost (inotify is
 // at its limit, a directory is replaced, a link far up is swapped), files are
 // also looked at once a minute. A reload that failed is tried again then.
-func Watch(ctx context.Context, logger *slog.Logger, groups func() []WatchGroup, all <-chan struct{}, onReload func(name string, err error)) {
-	watch(ctx, logger, groups, all, onReload, watchTiming{quiet: 150 * time.Millisecond, most: time.Second, poll: time.Minute})
+func Watch(ctx context.Context, logger *slog.Logger, groups func() []Group, all <-chan struct{}, onReload func(name string, err error)) {
+	watch(ctx, logger, groups, all, onReload, timing{quiet: 150 * time.Millisecond, most: time.Second, poll: time.Minute})
 }
 
-func watch(ctx context.Context, logger *slog.Logger, groups func() []WatchGroup, all <-chan struct{}, onReload func(string, error), timing watchTiming) {
-	w := &fileWatcher{logger: logger, groups: groups, onReload: onReload, warned: map[string]bool{}, ended: make(chan *watchedGroup)}
+func watch(ctx context.Context, logger *slog.Logger, groups func() []Group, all <-chan struct{}, onReload func(string, error), t timing) {
+	w := &watcher{logger: logger, groups: groups, onReload: onReload, warned: map[string]bool{}, ended: make(chan *watchedGroup)}
 	defer w.end()
 	var events chan fsnotify.Event
 	var failures chan error
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
-		logger.Warn("no file events, changes are seen within the time of a poll", "poll", timing.poll, "error", err)
+		logger.Warn("no file events, changes are seen within the time of a poll", "poll", t.poll, "error", err)
 	} else {
 		defer notify.Close()
 		w.notify, events, failures = notify, notify.Events, notify.Errors
 	}
 
 	w.check(failedToo)
-	poll := time.NewTicker(timing.poll)
+	poll := time.NewTicker(t.poll)
 	defer poll.Stop()
-	pending := time.NewTimer(timing.quiet)
+	pending := time.NewTimer(t.quiet)
 	pending.Stop()
 	defer pending.Stop()
 	var since time.Time // of the first event that is pending; zero: none
@@ -111,15 +114,15 @@ func watch(ctx context.Context, logger *slog.Logger, groups func() []WatchGroup,
 		}
 		// A directory in which something is always going on, a log for example,
 		// must not put the reload off for ever.
-		pending.Reset(min(timing.quiet, max(0, timing.most-time.Since(since))))
+		pending.Reset(min(t.quiet, max(0, t.most-time.Since(since))))
 	}
 }
 
-// fileWatcher belongs to one goroutine. Others only reload and tell ended.
-type fileWatcher struct {
+// watcher belongs to one goroutine. Others only reload and tell ended.
+type watcher struct {
 	logger   *slog.Logger
 	notify   *fsnotify.Watcher // nil: only polling
-	groups   func() []WatchGroup
+	groups   func() []Group
 	watched  []*watchedGroup
 	onReload func(string, error)
 	warned   map[string]bool // directories that cannot be watched, said once
@@ -128,7 +131,7 @@ type fileWatcher struct {
 }
 
 type watchedGroup struct {
-	WatchGroup
+	Group
 	content  [sha256.Size]byte // at the last reload
 	busy     bool              // a reload is under way
 	again    bool              // … and another one is wanted
@@ -148,7 +151,7 @@ const (
 )
 
 // check reloads the groups that are selected.
-func (w *fileWatcher) check(which selection) {
+func (w *watcher) check(which selection) {
 	w.follow(w.groups())
 	w.watchDirectories()
 	for _, g := range w.watched {
@@ -158,7 +161,7 @@ func (w *fileWatcher) check(which selection) {
 		}
 		// Before the reload: what changes during it is seen as a change at the
 		// next look.
-		content := contentOf(g.Paths)
+		content := Digest(g.Paths)
 		if g.reloads > 0 && content == g.content && !(which == failedToo && g.isDue()) && which != everything && !g.again {
 			continue
 		}
@@ -184,7 +187,7 @@ func (g *watchedGroup) isDue() bool {
 }
 
 // follow brings the groups that are watched in line with those that are there.
-func (w *fileWatcher) follow(groups []WatchGroup) {
+func (w *watcher) follow(groups []Group) {
 	var watched []*watchedGroup
 	for _, now := range groups {
 		i := slices.IndexFunc(w.watched, func(g *watchedGroup) bool {
@@ -193,19 +196,19 @@ func (w *fileWatcher) follow(groups []WatchGroup) {
 		if i >= 0 {
 			watched = append(watched, w.watched[i])
 		} else {
-			watched = append(watched, &watchedGroup{WatchGroup: now})
+			watched = append(watched, &watchedGroup{Group: now})
 		}
 	}
 	w.watched = watched
 }
 
 // reloaded notes how a reload ended, if its group is still there.
-func (w *fileWatcher) reloaded(g *watchedGroup) {
+func (w *watcher) reloaded(g *watchedGroup) {
 	w.running--
 	g.busy = false
 	g.reloads++
 	g.putOff = 0
-	if _, later := errors.AsType[retryLater](g.err); later {
+	if _, later := errors.AsType[RetryLater](g.err); later {
 		g.putOff, g.patience = g.patience, min(2*g.patience+1, maxRetryPolls)
 	} else {
 		g.patience = 0
@@ -223,7 +226,7 @@ func (w *fileWatcher) reloaded(g *watchedGroup) {
 }
 
 // end waits for the reloads that are under way.
-func (w *fileWatcher) end() {
+func (w *watcher) end() {
 	for ; w.running > 0; w.running-- {
 		<-w.ended
 	}
@@ -233,7 +236,7 @@ func (w *fileWatcher) end() {
 // their directory, in the one above it (it sees the directory come and go), and
 // where their links lead. A directory that is not there is tried again at the
 // next look.
-func (w *fileWatcher) watchDirectories() {
+func (w *watcher) watchDirectories() {
 	if w.notify == nil {
 		return
 	}
@@ -273,10 +276,10 @@ func resolved(path string) string {
 	return target
 }
 
-// contentOf digests what the paths lead to. Times and sizes would not do: a
+// Digest returns a digest of what the paths lead to. Times and sizes would not do: a
 // file can be replaced by one of the same size within one tick of the file
 // system's clock.
-func contentOf(paths []string) [sha256.Size]byte {
+func Digest(paths []string) [sha256.Size]byte {
 	sum := sha256.New()
 	for _, path := range paths {
 		addPath(sum, path)
@@ -301,7 +304,7 @@ func addPath(sum hash.Hash, path string) {
 				addFile(sum, filepath.Join(path, entry.Name()))
 			}
 		}
-	case info.Mode().IsRegular():
+	default:
 		addFile(sum, path)
 	}
 }
@@ -310,7 +313,7 @@ func addPath(sum hash.Hash, path string) {
 const maxWatchedBytes = 64 << 20
 
 func addFile(sum hash.Hash, path string) {
-	f, err := os.Open(path)
+	f, err := file.Open(path)
 	if err != nil {
 		addPart(sum, "error", err.Error())
 		return

@@ -1,4 +1,4 @@
-package main
+package filewatch
 
 import (
 	"context"
@@ -9,8 +9,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/file"
 )
 
 // watchRig runs a watch on one file and tells what each reload has read.
@@ -23,12 +26,16 @@ type watchRig struct {
 // longPoll is a poll that no test waits for: what is seen is seen by events.
 const longPoll = time.Hour
 
-func newWatchRig(t *testing.T, file string, timing watchTiming) *watchRig {
+func newWatchRig(t *testing.T, name string, when timing) *watchRig {
 	t.Helper()
-	rig := &watchRig{t: t, file: file, reloads: make(chan string, 1000)}
+	rig := &watchRig{t: t, file: name, reloads: make(chan string, 1000)}
 	read := func() error {
-		data, err := os.ReadFile(file)
-		if err != nil {
+		data, err := file.Read(name, 100)
+		switch {
+		case errors.Is(err, file.ErrNotRegular):
+			rig.reloads <- "no file"
+			return err
+		case err != nil:
 			rig.reloads <- "missing"
 			return err
 		}
@@ -42,7 +49,7 @@ func newWatchRig(t *testing.T, file string, timing watchTiming) *watchRig {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		watch(ctx, slog.New(slog.DiscardHandler), always(WatchGroup{Name: "policy", Paths: []string{file}, Reload: read}), nil, func(string, error) {}, timing)
+		watch(ctx, slog.New(slog.DiscardHandler), always(Group{Name: "policy", Paths: []string{name}, Reload: read}), nil, func(string, error) {}, when)
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	return rig
@@ -65,20 +72,20 @@ func (rig *watchRig) await(want string) int {
 	}
 }
 
-func always(groups ...WatchGroup) func() []WatchGroup { return func() []WatchGroup { return groups } }
+func always(groups ...Group) func() []Group { return func() []Group { return groups } }
 
-func newFileWatcher(logger *slog.Logger, onReload func(string, error), groups func() []WatchGroup) *fileWatcher {
-	return &fileWatcher{logger: logger, onReload: onReload, groups: groups, ended: make(chan *watchedGroup)}
+func newWatcher(logger *slog.Logger, onReload func(string, error), groups func() []Group) *watcher {
+	return &watcher{logger: logger, onReload: onReload, groups: groups, ended: make(chan *watchedGroup)}
 }
 
 // look is check, and waits until nothing is left to do.
-func (w *fileWatcher) look(which selection) {
+func (w *watcher) look(which selection) {
 	for w.check(which); w.running > 0; w.check(changed) {
 		w.reloaded(<-w.ended)
 	}
 }
 
-var quickEvents = watchTiming{quiet: 5 * time.Millisecond, most: 20 * time.Millisecond, poll: longPoll}
+var quickEvents = timing{quiet: 5 * time.Millisecond, most: 20 * time.Millisecond, poll: longPoll}
 
 func TestWatchSeesAnOverwrite(t *testing.T) {
 	t.Parallel()
@@ -193,7 +200,7 @@ func TestWatchSeesFilesOfADirectory(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		watch(ctx, slog.New(slog.DiscardHandler), always(WatchGroup{Name: "keys", Paths: []string{dir}, Reload: func() error {
+		watch(ctx, slog.New(slog.DiscardHandler), always(Group{Name: "keys", Paths: []string{dir}, Reload: func() error {
 			entries, err := os.ReadDir(dir)
 			var names []string
 			for _, entry := range entries {
@@ -233,7 +240,7 @@ func TestWatchReloadsOnceForManyEvents(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "policy.yaml")
 	put(t, file, "one")
-	rig := newWatchRig(t, file, watchTiming{quiet: time.Minute, most: 50 * time.Millisecond, poll: longPoll})
+	rig := newWatchRig(t, file, timing{quiet: time.Minute, most: 50 * time.Millisecond, poll: longPoll})
 	rig.await("one")
 
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -292,8 +299,8 @@ func TestWatchReloadsWhatChangedAndRetriesWhatFailed(t *testing.T) {
 	var reloads []string
 	outcomes := map[string]int{}
 	failing := false
-	w := newFileWatcher(slog.New(slog.DiscardHandler), func(name string, err error) { outcomes[name+" "+errorText(err)]++ },
-		always(WatchGroup{Name: "policy", Paths: []string{file}, Reload: func() error {
+	w := newWatcher(slog.New(slog.DiscardHandler), func(name string, err error) { outcomes[name+" "+errorText(err)]++ },
+		always(Group{Name: "policy", Paths: []string{file}, Reload: func() error {
 			data, err := os.ReadFile(file)
 			reloads = append(reloads, string(data))
 			if failing {
@@ -342,22 +349,22 @@ func TestWatchFollowsTheGroups(t *testing.T) {
 	put(t, one, "")
 	put(t, two, "")
 	var reloads, told []string
-	group := func(name string, part any, paths ...string) WatchGroup {
-		return WatchGroup{Name: name, Part: part, Paths: paths, Reload: func() error { reloads = append(reloads, name); return nil }}
+	group := func(name string, part any, paths ...string) Group {
+		return Group{Name: name, Part: part, Paths: paths, Reload: func() error { reloads = append(reloads, name); return nil }}
 	}
-	var groups []WatchGroup
-	w := newFileWatcher(slog.New(slog.DiscardHandler), func(name string, _ error) { told = append(told, name) }, func() []WatchGroup { return groups })
+	var groups []Group
+	w := newWatcher(slog.New(slog.DiscardHandler), func(name string, _ error) { told = append(told, name) }, func() []Group { return groups })
 	for _, step := range []struct {
 		what   string
-		groups []WatchGroup
+		groups []Group
 		want   []string
 	}{
-		{"first", []WatchGroup{group("a", nil, one)}, []string{"a"}},
-		{"another one", []WatchGroup{group("b", nil, two), group("a", nil, one)}, []string{"b"}},
-		{"other files", []WatchGroup{group("b", nil, two), group("a", nil, one, two)}, []string{"a"}},
-		{"another part", []WatchGroup{group("b", 1, two), group("a", nil, one, two)}, []string{"b"}},
-		{"one less", []WatchGroup{group("b", 1, two)}, nil},
-		{"back", []WatchGroup{group("b", 1, two), group("a", nil, one, two)}, []string{"a"}},
+		{"first", []Group{group("a", nil, one)}, []string{"a"}},
+		{"another one", []Group{group("b", nil, two), group("a", nil, one)}, []string{"b"}},
+		{"other files", []Group{group("b", nil, two), group("a", nil, one, two)}, []string{"a"}},
+		{"another part", []Group{group("b", 1, two), group("a", nil, one, two)}, []string{"b"}},
+		{"one less", []Group{group("b", 1, two)}, nil},
+		{"back", []Group{group("b", 1, two), group("a", nil, one, two)}, []string{"a"}},
 	} {
 		reloads, told, groups = nil, nil, step.groups
 		w.look(changed)
@@ -382,13 +389,13 @@ func TestWatchDoesNotWait(t *testing.T) {
 	go func() {
 		defer close(done)
 		watch(ctx, slog.New(slog.DiscardHandler), always(
-			WatchGroup{Name: "slow", Paths: []string{slow}, Reload: func() error {
+			Group{Name: "slow", Paths: []string{slow}, Reload: func() error {
 				data, err := os.ReadFile(slow)
 				begun <- string(data)
 				<-release
 				return err
 			}},
-			WatchGroup{Name: "quick", Paths: []string{quick}, Reload: func() error { return nil }},
+			Group{Name: "quick", Paths: []string{quick}, Reload: func() error { return nil }},
 		), all, func(name string, _ error) { told <- name }, quickEvents)
 	}()
 	t.Cleanup(func() { cancel(); close(release); <-done })
@@ -432,10 +439,10 @@ func TestWatchRetriesLater(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	put(t, file, "one")
-	failure := error(fmt.Errorf("wrapped: %w", retryLater{errors.New("down")}))
+	failure := error(fmt.Errorf("wrapped: %w", RetryLater{errors.New("down")}))
 	tries := 0
-	w := newFileWatcher(slog.New(slog.DiscardHandler), func(string, error) {},
-		always(WatchGroup{Name: "kubeconfig", Paths: []string{file}, Reload: func() error { tries++; return failure }}))
+	w := newWatcher(slog.New(slog.DiscardHandler), func(string, error) {},
+		always(Group{Name: "kubeconfig", Paths: []string{file}, Reload: func() error { tries++; return failure }}))
 	at := func(polls int) (tried []int) {
 		t.Helper()
 		for i := range polls {
@@ -479,8 +486,8 @@ func TestWatchLogsWhatFailedAndWhatStays(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	var log strings.Builder
-	w := newFileWatcher(slog.New(slog.NewTextHandler(&log, nil)), func(string, error) {},
-		always(WatchGroup{Name: "policy", Paths: []string{file}, Reload: func() error {
+	w := newWatcher(slog.New(slog.NewTextHandler(&log, nil)), func(string, error) {},
+		always(Group{Name: "policy", Paths: []string{file}, Reload: func() error {
 			_, err := os.Stat(file)
 			return err
 		}}))
@@ -496,7 +503,7 @@ func TestWatchLogsWhatFailedAndWhatStays(t *testing.T) {
 }
 
 // Two lists of files must never look alike.
-func TestContentOfTellsFilesApart(t *testing.T) {
+func TestDigestTellsFilesApart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	name := func(n string) string { return filepath.Join(dir, n) }
@@ -512,7 +519,7 @@ func TestContentOfTellsFilesApart(t *testing.T) {
 		{}, {name("a")}, {name("b")}, {name("a"), name("b")}, {name("b"), name("a")}, {name("ab")}, {name("empty")},
 		{name("empty"), name("empty")}, {name("missing")}, {name("d")}, {name("e")},
 	} {
-		content := contentOf(paths)
+		content := Digest(paths)
 		if other, twice := seen[content]; twice {
 			t.Errorf("%q and %q look alike", paths, other)
 		}
@@ -531,5 +538,51 @@ func link(t testing.TB, target, name string) {
 	t.Helper()
 	if err := os.Symlink(target, name); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func put(t testing.TB, name, content string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mkdir(t testing.TB, name string) {
+	t.Helper()
+	if err := os.MkdirAll(name, 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func remove(t testing.TB, name string) {
+	t.Helper()
+	if err := os.RemoveAll(name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whatever stands in a file's place is a change, and is neither waited for nor
+// read without end.
+func TestWatchSeesWhatIsNoFile(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "policy.yaml")
+	for _, place := range []func() error{
+		func() error { return syscall.Mkfifo(name, 0o600) },
+		func() error { return os.Symlink("/dev/zero", name) },
+		func() error { return os.Mkdir(name, 0o700) },
+	} {
+		remove(t, name)
+		put(t, name, "good")
+		rig := newWatchRig(t, name, quickEvents)
+		rig.await("good")
+		remove(t, name)
+		if err := place(); err != nil {
+			t.Fatal(err)
+		}
+		rig.await("no file")
+		remove(t, name)
+		put(t, name, "better")
+		rig.await("better")
 	}
 }

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"bytes"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// A file of 605 kB that would be a gigabyte if its aliases were written out: check
+// refuses it, and a service that runs goes on. It is alone while it measures: it
+// does not run in parallel.
+func TestAPolicyOfAliases(t *testing.T) {
+	p := startService(t, "")
+	raw := serviceAccountToken(t, "https://issuer.example.com")
+	const fault = "policy.yaml: is not valid YAML: line 2: with its aliases written out, the document has more than 1048576 bytes; use fewer"
+	aliases := "x: &a " + strings.Repeat("x", 5_000) + "\nrules: [" + strings.Repeat("*a,", 200_000) + "]\n"
+
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	p.put(t, "policy.yaml", aliases)
+	p.refuses(t, policyGroup, fault)
+	if status := p.status(t, raw); status != http.StatusOK {
+		t.Errorf("status %d", status)
+	}
+	var stderr bytes.Buffer
+	args := []string{"check", "--config", filepath.Join(p.dir, "pullpass.yaml"), "--tests", filepath.Join(p.dir, "policy.yaml")}
+	if code := run(t.Context(), args, nil, &bytes.Buffer{}, &stderr); code != 1 || strings.Count(stderr.String(), fault) != 2 {
+		t.Errorf("exit code %d\n%s", code, &stderr)
+	}
+	runtime.ReadMemStats(&after)
+	if allocated := (after.TotalAlloc - before.TotalAlloc) >> 20; allocated > 1_000 {
+		t.Errorf("%d MiB were taken", allocated)
+	}
+
+	p.put(t, "policy.yaml", policyFor("{namespace}/**"))
+	p.accepts(t, policyGroup)
+}
