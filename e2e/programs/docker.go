@@ -13,7 +13,7 @@ func Docker(t testing.TB) string {
 	t.Helper()
 	const path = "/usr/bin/docker"
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("%s is not there: run e2e/install.sh (Debian package docker.io)", path)
+		t.Fatalf("%s is not there: run .ci/install e2e (Debian package docker.io)", path)
 	}
 	return path
 }

@@ -1,6 +1,6 @@
 // Package programs finds or builds the programs that the end-to-end tests run.
 //
-//   - Debian's (an old etcd, skopeo, podman, docker-registry, dockerd, haproxy) are looked up in PATH; install.sh installs them.
+//   - Debian's (an old etcd, skopeo, podman, docker-registry, dockerd, haproxy) are looked up in PATH; .ci/install installs them.
 //   - kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl, containerd, etcd, helm, docker compose and buildx, and the distribution registry are built from
 //     modules of their own (e2e/kubernetes, e2e/containerd, e2e/etcd, e2e/helm, e2e/compose, e2e/distribution), once per version: the programs are
 //     kept in a cache directory, $PULLPASS_E2E_CACHE or pullpass-e2e in the user's cache directory.
@@ -128,7 +128,7 @@ func debian(t testing.TB, program, pkg string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
 	if err != nil {
-		t.Fatalf("%s is not installed: run e2e/install.sh (Debian package %s)", program, pkg)
+		t.Fatalf("%s is not installed: run .ci/install e2e (Debian package %s)", program, pkg)
 	}
 	return path
 }
