@@ -98,6 +98,7 @@ var rules = []rule{
 		{sources("e2e/a.go", "package a\nfunc start(tb testing.TB) { tb.Skipf(\"no etcd\") }"), "e2e/a.go:2"},
 		{sources("a/a_test.go", "package a\nfunc FuzzA(f *testing.F) { f.SkipNow() }"), "a/a_test.go:2"},
 	}},
+	{"programs that tests run are in .ci/programs", testProgramsAreListed, programExamples},
 	{"no private keys", noPrivateKeys, []example{
 		{sources("examples/tls.txt", "x\n"+pemHeader+"\n"), "examples/tls.txt"},
 		{sources("examples/tls.txt", strings.Replace(pemHeader, "PRIVATE", "EC PRIVATE", 1)), "examples/tls.txt"},

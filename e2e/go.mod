@@ -8,7 +8,9 @@ require (
 	github.com/opencontainers/image-spec v1.1.1
 	github.com/regclient/regclient v0.11.7
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
+	go.opentelemetry.io/proto/otlp v1.11.0
 	go.yaml.in/yaml/v3 v3.0.6
+	google.golang.org/protobuf v1.36.12
 	oras.land/oras-go/v2 v2.6.4
 )
 

@@ -167,7 +167,7 @@ func (s *site) start(ctx context.Context, ready func(context.Context) error, pro
 func (s *site) startRedis(ctx context.Context, address string) error {
 	program, err := exec.LookPath("redis-server")
 	if err != nil {
-		return errors.New("redis-server is missing: apt-get install -y redis-server")
+		return errors.New("redis-server is not installed: as root on Debian, .ci/install loadtest does that")
 	}
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {

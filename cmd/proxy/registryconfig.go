@@ -41,7 +41,12 @@ auth:
     rootcertbundle: {{.TrustFile | json}} # the CA alone: signing keys change without the registry
 {{- end}}
 `,
+	// By default, zot links a layer that another repository has into the one that is
+	// asked about (zot#511): who may pull from one gets any layer by its digest.
 	"zot": `{
+  "storage": {
+    "dedupe": false
+  },
   "http": {
     "auth": {
       "bearer": {
@@ -64,7 +69,11 @@ func registryConfigCommand() *cobra.Command {
 Pullpass and believes its tokens. --trust-file also writes the file that the
 registry needs for that: the CA (trust "certificate"), the key set ("jwks"), or,
 for zot, the public key. It holds no secrets; a running server publishes CA and
-key set at /certificates.pem and /.well-known/jwks.json.`,
+key set at /certificates.pem and /.well-known/jwks.json.
+
+For zot it also says "dedupe": false, without which zot gives a layer of any
+repository to whoever may pull from one and knows the digest. Images in Docker's
+format need "http": {"compat": ["docker2s2"]} as well.`,
 		Example: `  pullpass registry-config --config pullpass.yaml --service registry.example.com --trust-file pullpass-ca.pem
   pullpass registry-config --config pullpass.yaml --service registry.example.com --for zot --realm https://registry.example.com/token`,
 		Args: cobra.NoArgs,
