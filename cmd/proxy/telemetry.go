@@ -174,26 +174,21 @@ func (t *telemetry) trace(next http.Handler) http.Handler {
 		otelhttp.WithPropagators(propagation.TraceContext{}),
 		otelhttp.WithMeterProvider(noop.NewMeterProvider()), // ours are counted by result
 	)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { traced.ServeHTTP(w, withoutCredentials(r)) })
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { traced.ServeHTTP(w, withoutOpaqueState(r)) })
 }
 
-// withoutCredentials returns the request without what looks like a token in the
-// fields that a span has from its beginning. A trace state that may be a piece
-// of one is dropped, as W3C Trace Context allows: it is sent as it came, before
-// the credential is known that it could be compared with.
-func withoutCredentials(r *http.Request) *http.Request {
-	const agentField, stateField = "User-Agent", "Tracestate"
-	agent, host, states := redact.Text(r.UserAgent()), redact.Text(r.Host), r.Header.Values(stateField)
-	isOpaque := slices.ContainsFunc(states, redact.Opaque)
-	if agent == r.UserAgent() && host == r.Host && !isOpaque {
+// withoutOpaqueState returns the request without a trace state that may hold a
+// piece of a credential. It is the one text of the caller's that a span has from
+// its beginning for good; others are replaced when the credential is known. W3C
+// Trace Context allows to drop it.
+func withoutOpaqueState(r *http.Request) *http.Request {
+	const field = "Tracestate"
+	if !slices.ContainsFunc(r.Header.Values(field), redact.Opaque) {
 		return r
 	}
 	clean := r.WithContext(r.Context())
-	clean.Host, clean.Header = host, r.Header.Clone()
-	clean.Header.Set(agentField, agent)
-	if isOpaque {
-		clean.Header.Del(stateField)
-	}
+	clean.Header = r.Header.Clone()
+	clean.Header.Del(field)
 	return clean
 }
 

@@ -228,6 +228,9 @@ func TestTelemetryHoldsNoSecret(t *testing.T) {
 			}
 		}
 	}
+	// A part that would look like none if it were cut before, beside no credential.
+	signature := raw[strings.LastIndexByte(raw, '.')+1:]
+	p.ask(t, sampled, with(p.get(t, url.Values{"service": {service}}), "User-Agent", strings.Repeat("a ", 110)+signature))
 	// In what a token says of itself: short ones, which would be quoted whole.
 	for _, inner := range []string{raw[:200], raw[len(raw)-80:]} {
 		for _, claim := range []string{"iss", "sub", "jti"} {
