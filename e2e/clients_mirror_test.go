@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/regclient/regclient"
 	"github.com/regclient/regclient/config"
+	"github.com/regclient/regclient/scheme/reg"
 	"github.com/regclient/regclient/types/ref"
 
 	"github.com/pullpass/pullpass/e2e/programs"
@@ -69,7 +71,7 @@ func (s session) regclient(t *testing.T, repoAuth bool) *regclient.RegClient {
 	}
 	host := config.HostNewName(s.host)
 	host.RegCert, host.User, host.Pass, host.RepoAuth = string(ca), "serviceaccount", s.password, repoAuth
-	return regclient.New(regclient.WithConfigHost(*host))
+	return regclient.New(regclient.WithConfigHost(*host), regclient.WithRegOpts(reg.WithDelay(time.Millisecond, time.Second)))
 }
 
 func copyImage(t *testing.T, client *regclient.RegClient, from, to string) error {
