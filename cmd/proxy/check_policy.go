@@ -26,7 +26,7 @@ func runPolicyTests(ctx context.Context, cfg *Config, names []string, stdout, st
 	}
 	failed := 0
 	for _, c := range cases {
-		differences, decision, trace := policy.Check(c)
+		differences, decision, trace := exchange.Run(policy, c)
 		verdict := "ok  "
 		if len(differences) > 0 {
 			failed++

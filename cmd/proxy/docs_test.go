@@ -70,7 +70,7 @@ func TestPolicyDocument(t *testing.T) {
 	cases, err := exchange.ParseCases(exchange.PolicyFile{Name: "docs/policy.md", Data: []byte(block)})
 	must(t, err)
 	for _, c := range cases {
-		if differences, _, _ := policy.Check(c); differences != nil {
+		if differences, _, _ := exchange.Run(policy, c); differences != nil {
 			t.Errorf("%s: %q", c.Name, differences)
 		}
 	}

@@ -39,7 +39,7 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 	var faults []error
 	for _, cluster := range slices.Sorted(maps.Keys(c.Nodes)) {
 		if err := c.Nodes[cluster].check(c.Objects != nil); err != nil {
-			faults = append(faults, fmt.Errorf("exchange: cluster %s: %w", quote(cluster), err))
+			faults = append(faults, fmt.Errorf("exchange: cluster %s: %w", quoteName(cluster), err))
 		}
 	}
 	if err := errors.Join(faults...); err != nil {
@@ -118,10 +118,10 @@ func nodeOf(id *oidc.Identity, facts Facts) *Node {
 // noNode refuses as the verifier does when it requires the claim.
 func noNode(id *oidc.Identity) error {
 	message := fmt.Sprintf("neither the token nor its pod names a node, which cluster %s requires (node.claim); "+
-		"ask for a token when the pod is scheduled", quote(id.Cluster))
+		"ask for a token when the pod is scheduled", quoteName(id.Cluster))
 	if id.Node.Name != "" {
 		message = fmt.Sprintf("the node %s is named without a UID, which cluster %s requires (node.claim); "+
-			"ask for a new token when its Node object is there", quote(id.Node.Name), quote(id.Cluster))
+			"ask for a new token when its Node object is there", quoteName(id.Node.Name), quoteName(id.Cluster))
 	}
 	return &oidc.Error{Reason: oidc.ReasonNoNode, Message: message, Cluster: id.Cluster}
 }
@@ -132,10 +132,10 @@ func notSelected(id *oidc.Identity, node *Node, selector labels.Selector) error 
 	case id.Node.UID == "":
 		fault, remedy = "no node is known for sure to be the token's", "use a token of a pod that is scheduled"
 	case node == nil:
-		fault, remedy = fmt.Sprintf("of the token's node %s no labels are known", quote(id.Node.Name)), "see that the Node object is there, with the UID in the token"
+		fault, remedy = fmt.Sprintf("of the token's node %s no labels are known", quoteName(id.Node.Name)), "see that the Node object is there, with the UID in the token"
 	default:
-		fault, remedy = fmt.Sprintf("the labels of the token's node %s do not match", quote(id.Node.Name)), "change the labels of the Node, or node.selector"
+		fault, remedy = fmt.Sprintf("the labels of the token's node %s do not match", quoteName(id.Node.Name)), "change the labels of the Node, or node.selector"
 	}
 	return &NodeError{reason: reasonNode, message: fmt.Sprintf("only nodes that match %q may pull in cluster %s (node.selector), and %s; %s",
-		selector, quote(id.Cluster), fault, remedy)}
+		selector, quoteName(id.Cluster), fault, remedy)}
 }

@@ -62,7 +62,7 @@ func ParseCases(files ...PolicyFile) ([]Case, error) {
 }
 
 func (p *caseParser) parse(file PolicyFile) []Case {
-	document, ok := parseDocument(file, &p.faults, "write tests")
+	document, ok := parseDocument(file.Name, file.Data, MaxPolicyBytes, &p.faults, "write tests")
 	if !ok {
 		return nil
 	}
@@ -332,9 +332,9 @@ func parseRuleName(n node) string {
 	return name
 }
 
-// Check returns what differs from what is expected, each on one line, and how
-// the policy came to its decision.
-func (p *Policy) Check(c Case) (differences []string, decision Decision, trace Trace) {
+// Run returns what differs from what is expected, each on one line, and how the
+// policy came to its decision.
+func Run(p *Policy, c Case) (differences []string, decision Decision, trace Trace) {
 	decision, trace = p.Explain(c.Subject, c.Service, c.Requested)
 	differ := func(what, expected, got string) {
 		differences = append(differences, fmt.Sprintf("%s: expected %s, got %s", what, expected, got))
@@ -349,8 +349,8 @@ func (p *Policy) Check(c Case) (differences []string, decision Decision, trace T
 		differ("granted", orNothing(expected), orNothing(got))
 	}
 	if e.Rules != nil {
-		if rules := decision.rules(); !slices.Equal(slices.Compact(slices.Sorted(slices.Values(e.Rules))), rules) {
-			differ("rules", p.known(e.Rules), orNothing(rules))
+		if rules := rulesOf(decision); !slices.Equal(slices.Compact(slices.Sorted(slices.Values(e.Rules))), rules) {
+			differ("rules", known(p, e.Rules), orNothing(rules))
 		}
 	}
 	if e.Reason != "" && !slices.ContainsFunc(decision.Scopes, func(s ScopeDecision) bool { return strings.Contains(s.Reason, e.Reason) }) {
@@ -365,8 +365,8 @@ func (p *Policy) Check(c Case) (differences []string, decision Decision, trace T
 	return differences, decision, trace
 }
 
-// rules returns the names of the rules that granted, sorted.
-func (d Decision) rules() []string {
+// rulesOf returns the names of the rules that granted, sorted.
+func rulesOf(d Decision) []string {
 	var names []string
 	for _, s := range d.Scopes {
 		names = append(names, s.Rules...)
@@ -386,11 +386,11 @@ func ruleOrNobody(p *Policy, name string) string {
 	if name == "" {
 		return "not denied"
 	}
-	return p.known([]string{name})
+	return known(p, []string{name})
 }
 
 // known returns names, and says of which there is no rule: they may be mistyped.
-func (p *Policy) known(names []string) string {
+func known(p *Policy, names []string) string {
 	list := slices.Clone(names)
 	for i, name := range list {
 		if !p.hasRule(name) {

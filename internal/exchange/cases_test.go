@@ -11,6 +11,7 @@ import (
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
 
+	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -91,10 +92,11 @@ tests:
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := identity(t, "c/ns/s.t node=n1.example.com token=t1")
-	id.ServiceAccount.UID, id.Node.UID, id.Subject = "", "known", "system:serviceaccount:ns:s.t"
-	least := identity(t, "c/ns/s")
-	least.ServiceAccount.UID, least.Subject = "", "system:serviceaccount:ns:s"
+	id := &oidc.Identity{
+		Cluster: "c", Namespace: "ns", ServiceAccount: oidc.ObjectRef{Name: "s.t"}, Subject: "system:serviceaccount:ns:s.t",
+		Node: oidc.ObjectRef{Name: "n1.example.com", UID: "known"}, TokenID: "t1",
+	}
+	least := &oidc.Identity{Cluster: "c", Namespace: "ns", ServiceAccount: oidc.ObjectRef{Name: "s"}, Subject: "system:serviceaccount:ns:s"}
 	repository := func(name string, actions ...string) registryauth.Scope {
 		return registryauth.Scope{Type: "repository", Name: name, Actions: actions}
 	}
@@ -115,7 +117,7 @@ tests:
 // A test passes if all that it expects is so, and nothing more.
 func TestCheckCases(t *testing.T) {
 	t.Parallel()
-	policy := parseText(t, `
+	policy := parsePolicy(t, `
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
 rules:
@@ -159,7 +161,7 @@ deny:
 			t.Errorf("%s: %v", test.asker, err)
 			continue
 		}
-		differences, decision, trace := policy.Check(cases[0])
+		differences, decision, trace := Run(policy, cases[0])
 		if got := strings.Join(differences, "\n"); got != test.want {
 			t.Errorf("%s, %s: got\n%s\nwant\n%s", test.asker, test.expect, got, test.want)
 		}
@@ -226,7 +228,12 @@ func FuzzCases(f *testing.F) {
 {"name":"a","identity":{"cluster":"c","namespace":"ns","serviceAccount":"s.t","node":"m","tokenID":"t","annotations":{"a.b/c":"x\n"},"namespaceLabels":{"d":""}},"service":"r",
  "scopes":["repository:h:1/a:pull,push","registry:catalog:*"],"expect":{"granted":["repository:h:1/a:push"],"rules":["r"],"reason":"\u00a0"}},
 {"name":"b","identity":{"cluster":"c","namespace":"ns","serviceAccount":"s","annotations":{},"namespaceLabels":{}},"expect":{"denied":"d"}}]}`))
-	policy := parseText(f, askPolicy)
+	policy := parsePolicy(f, `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- {name: r, subjects: [{namespaces: ["*"]}], annotation: k, allow: [{repositories: ["**"], actions: ["*"]}]}
+`)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		cases, err := ParseCases(PolicyFile{Name: "p", Data: data})
 		if err != nil {
@@ -246,7 +253,7 @@ func FuzzCases(f *testing.F) {
 			t.Errorf("%v\ngot  %+v\nwant %+v", err, again, cases)
 		}
 		for _, c := range cases {
-			differences, _, _ := policy.Check(c)
+			differences, _, _ := Run(policy, c)
 			for _, d := range differences {
 				if strings.ContainsFunc(d, func(r rune) bool { return r < ' ' || '~' < r }) {
 					t.Errorf("not plain: %q", d)
@@ -258,7 +265,7 @@ func FuzzCases(f *testing.F) {
 
 func TestWithoutAnnotations(t *testing.T) {
 	t.Parallel()
-	policy := parseText(t, `
+	policy := parsePolicy(t, `
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
 rules:
@@ -276,5 +283,23 @@ rules:
 	}
 	if got := policy.WithoutAnnotations(nil); got != nil {
 		t.Errorf("without such clusters: %q", got)
+	}
+}
+
+func parsePolicy(t testing.TB, text string) *Policy {
+	t.Helper()
+	parsed, err := ParsePolicy(PolicyFile{Name: "policy.yaml", Data: []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed
+}
+
+func TestAliasesAreNotWrittenOut(t *testing.T) {
+	t.Parallel()
+	text := "x: &a " + strings.Repeat("x", 5_000) + "\ntests: [" + strings.Repeat("*a,", 200_000) + "]\n"
+	_, err := ParseCases(PolicyFile{Name: "p", Data: []byte(text)})
+	if want := "p: is not valid YAML: line 2: with its aliases written out, the document has more than 1048576 bytes; use fewer"; err == nil || err.Error() != want {
+		t.Errorf("error %v", err)
 	}
 }

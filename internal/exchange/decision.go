@@ -70,18 +70,6 @@ func (d Decision) Granted() []registryauth.Scope {
 	return merged
 }
 
-// refusal returns the error of a decision that leads to no token: who is denied
-// gets none, and who is anonymous none that opens nothing.
-func (d Decision) refusal(subject Subject) error {
-	switch {
-	case d.DeniedBy != "":
-		return &DeniedError{Rule: d.DeniedBy}
-	case subject.Identity == nil && len(d.Granted()) == 0:
-		return &AnonymousError{}
-	}
-	return nil
-}
-
 func compareResources(a, b registryauth.Scope) int {
 	return cmp.Or(strings.Compare(a.Type, b.Type), strings.Compare(a.Class, b.Class), strings.Compare(a.Name, b.Name))
 }

@@ -9,9 +9,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
-// faults collects everything that is wrong with the files of a policy.
+// maxFaults is how many faults are reported at once.
+const maxFaults = 100
+
+// faults collects everything that is wrong with files that are read together.
 type faults struct {
 	list []error
 	more int // not kept
@@ -36,6 +40,8 @@ func (f *faults) err() error {
 	return errors.Join(f.list...)
 }
 
+const maxQuoted = 80 // bytes of a text in a message
+
 // node is a part of a YAML document, and where it stands. Its methods report a
 // value that is not what they return.
 type node struct {
@@ -45,20 +51,20 @@ type node struct {
 	value  any
 }
 
-// parseDocument reads the only YAML document of a file. fill says what to write
-// into one that is empty.
-func parseDocument(file PolicyFile, f *faults, fill string) (node, bool) {
+// parseDocument reads the only YAML document of a file, of which at most limit
+// bytes are read. fill says what to write into one that is empty.
+func parseDocument(name string, data []byte, limit int, f *faults, fill string) (node, bool) {
 	fault := func(format string, args ...any) (node, bool) {
-		f.add(file.Name, "", format, args...)
+		f.add(name, "", format, args...)
 		return node{}, false
 	}
 	switch {
-	case len(file.Data) > MaxPolicyBytes:
-		return fault("has %d bytes; at most %d are read: split it into several files", len(file.Data), MaxPolicyBytes)
-	case !utf8.Valid(file.Data):
+	case len(data) > limit:
+		return fault("has %d bytes; at most %d are read: split it into several files", len(data), limit)
+	case !utf8.Valid(data):
 		return fault("is not UTF-8: save it as UTF-8")
 	}
-	root, _, err := strictyaml.Parse(file.Data, MaxPolicyBytes)
+	root, _, err := strictyaml.Parse(data, limit)
 	switch {
 	case errors.Is(err, strictyaml.ErrEmpty):
 		return fault("is empty: %s", fill)
@@ -77,7 +83,7 @@ func parseDocument(file PolicyFile, f *faults, fill string) (node, bool) {
 	if value == nil {
 		return fault("is empty: %s", fill)
 	}
-	return node{faults: f, file: file.Name, value: value}, true
+	return node{faults: f, file: name, value: value}, true
 }
 
 func (n node) fault(format string, args ...any) { n.faults.add(n.file, n.path, format, args...) }
@@ -113,7 +119,7 @@ func (n node) fields(known ...string) map[string]node {
 	fields := make(map[string]node, len(object))
 	for _, name := range slices.Sorted(maps.Keys(object)) {
 		if !slices.Contains(known, name) {
-			n.fault("unknown field %s: the fields are %s", quote(name), strings.Join(known, ", "))
+			n.fault("unknown field %s: the fields are %s", term.Quote(name, maxQuoted), strings.Join(known, ", "))
 			continue
 		}
 		fields[name] = n.at(name, object[name])

@@ -1,6 +1,10 @@
 package exchange
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/pullpass/pullpass/internal/term"
+)
 
 // Reasons of this package's own refusals; those of a token are oidc.Reason.
 const (
@@ -74,3 +78,19 @@ func (e *UnavailableError) Unwrap() error { return e.Err }
 // Reason is kubernetes_unavailable, revocations_unavailable,
 // replay_unavailable or signing_key_unavailable.
 func (e *UnavailableError) Reason() string { return e.reason }
+
+// refusal returns the error of a decision that leads to no token: who is denied
+// gets none, and who is anonymous none that opens nothing.
+func refusal(d Decision, subject Subject) error {
+	switch {
+	case d.DeniedBy != "":
+		return &DeniedError{Rule: d.DeniedBy}
+	case subject.Identity == nil && len(d.Granted()) == 0:
+		return &AnonymousError{}
+	}
+	return nil
+}
+
+// quoteName returns s for a message: short, and with everything escaped that could
+// forge a line of a log or a terminal.
+func quoteName(s string) string { return term.Quote(s, 80) }

@@ -94,7 +94,7 @@ func New(c Config) (*Exchanger, error) {
 			return nil, fmt.Errorf("exchange: replay in mode %s needs owners", c.Replay)
 		}
 	default:
-		return nil, fmt.Errorf("exchange: unknown mode of replay %s", quote(string(c.Replay)))
+		return nil, fmt.Errorf("exchange: unknown mode of replay %s", quoteName(string(c.Replay)))
 	}
 	admission, err := NewAdmission(AdmissionConfig{Objects: c.Objects, Nodes: c.Nodes, Revocations: c.Revocations, Now: c.Now})
 	if err != nil {
@@ -167,7 +167,7 @@ func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, call
 	granted := decision.Granted()
 	names := scopeStrings(granted)
 	event.decide(decision, names)
-	if err := decision.refusal(subject); err != nil {
+	if err := refusal(decision, subject); err != nil {
 		return registryauth.Token{}, err
 	}
 	event.unread(req)

@@ -27,11 +27,11 @@ func (c NodeChecks) check(objectsKnown bool) error {
 	switch p.Mode {
 	case "", ProofOff, ProofAudit, ProofEnforce:
 	default:
-		return fmt.Errorf("unknown mode of proof %s", quote(string(p.Mode)))
+		return fmt.Errorf("unknown mode of proof %s", quoteName(string(p.Mode)))
 	}
 	for _, method := range p.Methods {
 		if method != ProofCertificate && method != ProofAddress {
-			return fmt.Errorf("unknown method of proof %s", quote(string(method)))
+			return fmt.Errorf("unknown method of proof %s", quoteName(string(method)))
 		}
 	}
 	switch {

@@ -20,7 +20,7 @@ type policyParser struct {
 }
 
 func (p *policyParser) parse(file PolicyFile) {
-	document, ok := parseDocument(file, &p.faults, "write rules, or remove it from policyFiles")
+	document, ok := parseDocument(file.Name, file.Data, MaxPolicyBytes, &p.faults, "write rules, or remove it from policyFiles")
 	if !ok {
 		return
 	}

@@ -136,7 +136,7 @@ func TestFaultCount(t *testing.T) {
 		t.Fatal("parsed")
 	}
 	lines := strings.Split(err.Error(), "\n")
-	if last := lines[len(lines)-1]; len(lines) != maxFaults+1 || last != "and 900 more faults" {
+	if last := lines[len(lines)-1]; len(lines) != 100+1 || last != "and 900 more faults" {
 		t.Errorf("%d lines, the last is %q", len(lines), last)
 	}
 }
@@ -157,21 +157,16 @@ func TestAliasBomb(t *testing.T) {
 // Nor is one small text written out hundreds of thousands of times. It is alone while it
 // measures: it does not run in parallel.
 func TestAliasesOfALongText(t *testing.T) {
-	text := "x: &a " + strings.Repeat("x", 5_000) + "\n%s: [" + strings.Repeat("*a,", 200_000) + "]\n"
-	for field, parse := range map[string]func(PolicyFile) error{
-		"rules": func(f PolicyFile) error { _, err := ParsePolicy(f); return err },
-		"tests": func(f PolicyFile) error { _, err := ParseCases(f); return err },
-	} {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		err := parse(PolicyFile{Name: "p", Data: fmt.Appendf(nil, text, field)})
-		runtime.ReadMemStats(&after)
-		if want := "p: is not valid YAML: line 2: with its aliases written out, the document has more than 1048576 bytes; use fewer"; err == nil || err.Error() != want {
-			t.Errorf("%s: error %v", field, err)
-		}
-		if allocated := (after.TotalAlloc - before.TotalAlloc) >> 20; allocated > 400 {
-			t.Errorf("%s: %d MiB were taken", field, allocated)
-		}
+	text := "x: &a " + strings.Repeat("x", 5_000) + "\nrules: [" + strings.Repeat("*a,", 200_000) + "]\n"
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := ParsePolicy(PolicyFile{Name: "p", Data: []byte(text)})
+	runtime.ReadMemStats(&after)
+	if want := "p: is not valid YAML: line 2: with its aliases written out, the document has more than 1048576 bytes; use fewer"; err == nil || err.Error() != want {
+		t.Errorf("error %v", err)
+	}
+	if allocated := (after.TotalAlloc - before.TotalAlloc) >> 20; allocated > 400 {
+		t.Errorf("%d MiB were taken", allocated)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -58,7 +57,6 @@ type PolicyFile struct {
 const (
 	MaxPolicyBytes = 1 << 20 // of each file
 	maxRules       = 5000    // of all files, rules and denials together
-	maxFaults      = 100     // reported at once
 )
 
 // ParsePolicy makes one policy of all files: their rules and denials one after
@@ -125,13 +123,7 @@ func (p *Policy) AndDenials(next *Policy) *Policy {
 
 // quote returns s for a message: short, and with everything escaped that could
 // forge a line of a log or a terminal.
-func quote(s string) string {
-	const limit = 80
-	if len(s) > limit {
-		return strconv.QuoteToASCII(term.Cut(s, limit)) + "..."
-	}
-	return strconv.QuoteToASCII(s)
-}
+func quote(s string) string { return term.Quote(s, 80) }
 
 // Unused names what can never match because no such cluster or service is
 // configured. It is a warning, not a fault: one policy may serve several

@@ -54,7 +54,7 @@ func (a *Admission) prove(config ProofConfig, id *oidc.Identity, node *Node, cal
 	proof := Proof{Mode: config.Mode}
 	if id.Node.UID == "" {
 		proof.Reason = ProofNoNode
-		proof.Message = "the caller cannot prove to be the token's node, which cluster " + quote(id.Cluster) + " asks for (node.proof): " +
+		proof.Message = "the caller cannot prove to be the token's node, which cluster " + quoteName(id.Cluster) + " asks for (node.proof): " +
 			"no node is known for sure to be the token's; use a token of a pod that is scheduled"
 		return proof
 	}
@@ -77,7 +77,7 @@ func (a *Admission) prove(config ProofConfig, id *oidc.Identity, node *Node, cal
 		}
 		faults = append(faults, u.fault+" ("+u.remedy+")")
 	}
-	proof.Message = "the caller is not proven to be the token's node " + quote(id.Node.Name) + ": " + strings.Join(faults, "; ")
+	proof.Message = "the caller is not proven to be the token's node " + quoteName(id.Node.Name) + ": " + strings.Join(faults, "; ")
 	return proof
 }
 
@@ -96,7 +96,7 @@ func (a *Admission) certificate(clusterCAs func() *NodeCAs, id *oidc.Identity, p
 	isNode = isNode && slices.Contains(leaf.Subject.Organization, nodesGroup) && slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth)
 	switch {
 	case !isNode:
-		return unproven{ProofCertificateNotNode, "its client certificate " + quote(leaf.Subject.CommonName) + " is not a kubelet's",
+		return unproven{ProofCertificateNotNode, "its client certificate " + quoteName(leaf.Subject.CommonName) + " is not a kubelet's",
 			"one has the common name " + nodeUserPrefix + "NAME, the organization " + nodesGroup + " and the extended key usage client authentication"}
 	case now.Before(leaf.NotBefore):
 		return unproven{ProofCertificateNotYetValid, "its client certificate is not valid yet", "compare the clocks of the node and of this service"}
@@ -105,20 +105,20 @@ func (a *Admission) certificate(clusterCAs func() *NodeCAs, id *oidc.Identity, p
 	}
 	cas := clusterCAs()
 	if cas == nil {
-		return unproven{ProofCertificateCAUnknown, "the CAs of cluster " + quote(id.Cluster) + " are not known now", "see the log of this service"}
+		return unproven{ProofCertificateCAUnknown, "the CAs of cluster " + quoteName(id.Cluster) + " are not known now", "see the log of this service"}
 	}
 	other, ok := a.chains.lead(presented, id.Cluster, cas, now)
 	switch {
 	case other != "":
-		return unproven{ProofCertificateOtherCluster, "its client certificate is that of a node of cluster " + quote(other) +
-			", whose CA was signed by way of one of cluster " + quote(id.Cluster),
+		return unproven{ProofCertificateOtherCluster, "its client certificate is that of a node of cluster " + quoteName(other) +
+			", whose CA was signed by way of one of cluster " + quoteName(id.Cluster),
 			"a token counts only in its own cluster; name the CAs there that sign kubelets' client certificates, not what is above them"}
 	case !ok:
-		return unproven{ProofCertificateUntrusted, "its client certificate does not lead to a CA of cluster " + quote(id.Cluster),
+		return unproven{ProofCertificateUntrusted, "its client certificate does not lead to a CA of cluster " + quoteName(id.Cluster),
 			"it must come from the cluster of the token, and the CAs that are configured here must be the ones that sign kubelets' client certificates"}
 	}
 	if name != id.Node.Name {
-		return unproven{ProofCertificateOtherNode, "its client certificate is that of the node " + quote(name),
+		return unproven{ProofCertificateOtherNode, "its client certificate is that of the node " + quoteName(name),
 			"a token counts only on the node that its pod runs on"}
 	}
 	return unproven{}

@@ -71,7 +71,7 @@ func (p *Policy) Explain(subject Subject, service string, requested []registryau
 func (e *Event) Conclude(req registryauth.Request, subject Subject, d Decision, err error) {
 	if err == nil {
 		e.decide(d, scopeStrings(d.Granted()))
-		err = d.refusal(subject)
+		err = refusal(d, subject)
 	}
 	if err != nil {
 		e.fail(err)

@@ -1,0 +1,26 @@
+package exchange
+
+// Remedy says what would help against a refusal as a whole beyond what Message
+// says, or is empty.
+func (e *Event) Remedy() string {
+	if e.Result != ResultRefused {
+		return ""
+	}
+	switch e.Reason {
+	case reasonDenied:
+		return denialRemedy(e.Rule)
+	case "service_account" + reasonGone:
+		return "see that the ServiceAccount is there: the kubelet gets a token for it by itself at its next try; whatever else pulls with the pod's token needs a new pod"
+	case "node" + reasonGone:
+		return "delete the pod: what made it makes another one, whose token names a node that is there"
+	case reasonCaller:
+		return "the token was sent from " + e.Caller + "; if neither the pod's node nor a NAT of yours has this address, somebody else has the token: delete the pod to end it"
+	case reasonReplayed:
+		return "if both callers are the pod's node, by two of its addresses, let node.proof say so; if not, somebody else has the token: delete the pod to end it"
+	case reasonServiceAccountLimit:
+		return "the runtime tries again by itself; if it goes on, see who uses this ServiceAccount, or let " + administrator + " raise limits.perServiceAccount"
+	case reasonRevoked:
+		return administrator + " can end a revocation (pullpass revoke undo)"
+	}
+	return ""
+}
