@@ -14,6 +14,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
 const (
@@ -29,7 +30,7 @@ const (
 // configValidator finds what is wrong with the values of a configuration, also
 // when parts of it could not be decoded. About those parts it says nothing more.
 type configValidator struct {
-	*configDecoder
+	*strictyaml.Decoder
 	decoded []*ConfigFault
 }
 
@@ -39,7 +40,7 @@ func (v *configValidator) fault(path, format string, args ...any) {
 			return
 		}
 	}
-	v.configDecoder.fault(path, format, args...)
+	v.Fault(path, format, args...)
 }
 
 func (v *configValidator) config(c *Config) {
