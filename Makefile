@@ -9,7 +9,7 @@ SOURCE_DATE_EPOCH = $$(git log -1 --format=%ct 2>/dev/null || echo 0)
 # Nothing of the machine, of the directory or of the time is in a program: the Dockerfile builds the same.
 GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
 
-.PHONY: help demo test docs e2e node-up node-shell node-down bench bench-plugin loadtest loadtest-smoke loadtest-programs fuzz lint build image clean compiler redis-server
+.PHONY: help demo test docs e2e node-up node-shell node-down bench bench-plugin loadtest loadtest-smoke loadtest-programs fuzz lint build image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
@@ -17,7 +17,8 @@ help: ## list the targets
 demo: ## the whole flow on this machine, nothing to install
 	$(GO) run ./cmd/demo
 
-test: compiler redis-server ## unit tests with the race detector, and the project's own rules
+test: ## unit tests with the race detector, and the project's own rules
+	@./.ci/install test
 	$(GO) test -race ./...
 	cd loadtest && $(GO) test -race ./...
 
@@ -25,7 +26,7 @@ docs: ## docs/metrics.md, from the code
 	$(GO) test -count=1 -run='^TestMetricsDocument$$' ./cmd/proxy -update-metrics
 
 e2e: ## tests with the real API server, registries and clients (root: installs Debian packages)
-	./e2e/install.sh
+	@./.ci/install e2e
 	cd e2e && $(GO) test -count=1 -p 1 -timeout 40m ./...
 
 node-up: ## a cluster with two nodes, a registry and Pullpass, to try things in (root)
@@ -57,6 +58,7 @@ loadtest-smoke: loadtest-programs ## the same in a minute, and only whether the 
 	bin/loadtest/loadtest -errors-only -rate 20 -duration 8s -scale 0.01 -window 15s storm flood rotation soak
 
 loadtest-programs:
+	@./.ci/install loadtest
 	$(GOBUILD) -o bin/loadtest/pullpass ./cmd/proxy
 	cd loadtest && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o ../bin/loadtest/ . ./issuer ./floor go.k6.io/k6
 
@@ -92,11 +94,3 @@ image: ## bin/pullpass-image.tar and SBOMs, for amd64 and arm64, without an engi
 
 clean: ## remove bin/
 	rm -rf bin
-
-# The race detector is linked by a C compiler.
-compiler:
-	@command -v "$$($(GO) env CC)" >/dev/null || { echo "go test -race needs a C compiler: apt-get install -y gcc libc6-dev" >&2; exit 1; }
-
-# Tests of internal/state start their own, on free ports.
-redis-server:
-	@command -v redis-server >/dev/null || { echo "tests need a Redis server: apt-get install -y redis-server" >&2; exit 1; }

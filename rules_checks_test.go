@@ -16,17 +16,19 @@ const pemHeader = "-----BEGIN " + "PRIVATE KEY-----"
 
 var rules = []rule{
 	{"the rules see the project", essentialPackagesExist, []example{
-		{project{packages: packagesIn("internal/oidc", "internal/registryauth", "internal/exchange", "cmd/proxy")}, "cmd/credential-provider"},
+		{project{packages: packagesIn("internal/oidc", "internal/signing", "internal/registryauth", "internal/exchange", "cmd/proxy")}, "cmd/credential-provider"},
 	}},
 	{"packages import what their entry in imports allows", directImports, []example{
 		{importing("internal/oidc", module+"/internal/registryauth"), "internal/oidc imports " + module + "/internal/registryauth"},
+		{importing("internal/signing", module+"/internal/registryauth"), "internal/signing imports " + module + "/internal/registryauth"},
 		{importing("internal/registryauth", module+"/internal/exchange"), "internal/registryauth imports " + module + "/internal/exchange"},
 		{importing("internal/exchange", module+"/internal/state"), "internal/exchange imports " + module + "/internal/state"},
 		{importing("internal/kube", module+"/internal/state"), "internal/kube imports " + module + "/internal/state"},
 		{importing("internal/state", module+"/cmd/proxy"), "internal/state imports " + module + "/cmd/proxy"},
 		{importing("cmd/demo", module+"/cmd/proxy"), "cmd/demo imports " + module + "/cmd/proxy"},
 		{importing("internal/oidc", "github.com/go-chi/chi/v5/middleware"), "github.com/go-chi/chi/v5/middleware"},
-		{importing("internal/registryauth", "github.com/go-jose/go-jose/v4evil"), "go-jose/v4evil"},
+		{importing("internal/signing", "github.com/go-jose/go-jose/v4evil"), "go-jose/v4evil"},
+		{importing("internal/registryauth", "github.com/distribution/distribution/v3/registry/auth"), "distribution/v3/registry/auth"},
 		{importing("cmd/credential-provider", "golang.org/x/sync/errgroup"), "golang.org/x/sync/errgroup"},
 		{importing("internal/new", "fmt"), "internal/new has no entry"},
 		{importing("internal/oidc/jwks", "github.com/spf13/cobra"), "internal/oidc/jwks imports github.com/spf13/cobra"},
@@ -37,7 +39,7 @@ var rules = []rule{
 		{reaching("internal/exchange", "k8s.io/client-go/rest"), "reaches k8s.io/client-go/rest"},
 		{reaching("internal/exchange", "github.com/prometheus/client_golang/prometheus"), "client_golang"},
 		{reaching("internal/exchange", "go.opentelemetry.io/otel/sdk/trace"), "otel/sdk/trace"},
-		{reaching("cmd/proxy", "github.com/distribution/distribution/v3/registry/auth/token"), "auth/token"},
+		{reaching("cmd/proxy", "github.com/distribution/distribution/v3/registry/handlers"), "registry/handlers"},
 		{reaching("cmd/credential-provider", "net/http"), "net/http"},
 		{reaching("cmd/credential-provider", "crypto/sha256"), "crypto/sha256"},
 	}},
@@ -45,6 +47,7 @@ var rules = []rule{
 		{reaching("cmd/proxy", "testing"), "cmd/proxy reaches testing"},
 		{reaching("internal/state", "testing/synctest"), "internal/state reaches testing/synctest"},
 		{reaching("internal/latest", "testing"), "internal/latest reaches testing"},
+		{reaching("internal/pkitest/more", "testing"), "internal/pkitest/more reaches testing"},
 	}},
 	{"packages have a doc comment", packageDocs, []example{
 		{sources("a/a.go", "package a"), "a: no package doc"},
@@ -95,6 +98,7 @@ var rules = []rule{
 		{sources("e2e/a.go", "package a\nfunc start(tb testing.TB) { tb.Skipf(\"no etcd\") }"), "e2e/a.go:2"},
 		{sources("a/a_test.go", "package a\nfunc FuzzA(f *testing.F) { f.SkipNow() }"), "a/a_test.go:2"},
 	}},
+	{"programs that tests run are in .ci/programs", testProgramsAreListed, programExamples},
 	{"no private keys", noPrivateKeys, []example{
 		{sources("examples/tls.txt", "x\n"+pemHeader+"\n"), "examples/tls.txt"},
 		{sources("examples/tls.txt", strings.Replace(pemHeader, "PRIVATE", "EC PRIVATE", 1)), "examples/tls.txt"},
@@ -174,10 +178,10 @@ func indirectImports(p project) (violations []string) {
 }
 
 // testingInProduction leaves out test suites that are packages: a directory
-// that carries the name of its parent and "test".
+// that carries the name of its parent and "test", and testHelpers.
 func testingInProduction(p project) (violations []string) {
 	for _, pkg := range p.packages {
-		if path.Base(pkg.dir()) == path.Base(path.Dir(pkg.dir()))+"test" {
+		if path.Base(pkg.dir()) == path.Base(path.Dir(pkg.dir()))+"test" || slices.Contains(testHelpers, pkg.dir()) {
 			continue
 		}
 		for _, dep := range pkg.Deps {
@@ -284,10 +288,11 @@ func ambientInputs(p project) (violations []string) {
 
 // openers open files otherwise than package file does, each for a reason.
 var openers = map[string]string{
-	"internal/file/file.go":               "is that package",
-	"internal/registryauth/manageddir.go": "locks a file and syncs a directory, and reads neither",
-	"cmd/proxy/argument.go":               "reads once what its user names, which may be a pipe, and not longer than its user waits",
-	"cmd/proxy/audit_output.go":           "appends, and reads nothing",
+	"internal/file/file.go":          "is that package",
+	"internal/signing/manageddir.go": "locks a file and syncs a directory, and reads neither",
+	"cmd/proxy/main.go":              "passes on the root under which the kernel tells of cgroups",
+	"cmd/proxy/argument.go":          "reads once what its user names, which may be a pipe, and not longer than its user waits",
+	"cmd/proxy/audit_output.go":      "appends, and reads nothing",
 }
 
 // fileReads keeps reading from waiting for a FIFO, or for the end of a device.

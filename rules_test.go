@@ -30,31 +30,42 @@ type allowedImports struct {
 // imports has an entry for every package. A package may be listed before it
 // exists.
 var imports = map[string]allowedImports{
+	"internal/lru":        {},
+	"internal/names":      {},
+	"internal/redact":     {},
+	"internal/term":       {ours: []string{"internal/names"}},
 	"internal/file":       {},
 	"internal/filewatch":  {ours: []string{"internal/file"}, others: []string{"github.com/fsnotify/fsnotify"}},
-	"internal/strictyaml": {others: []string{"go.yaml.in/yaml/v3"}},
+	"internal/strictyaml": {ours: []string{"internal/names", "internal/term"}, others: []string{"go.yaml.in/yaml/v3"}},
 	"internal/oidc": {
-		ours: []string{"internal/file"},
+		ours: []string{"internal/file", "internal/lru", "internal/names", "internal/pkitest", "internal/term"},
 		others: []string{
-			"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "github.com/hashicorp/golang-lru/v2",
-			"go.opentelemetry.io/otel/trace", "golang.org/x/sync",
+			"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/trace", "golang.org/x/sync",
 		},
 	},
-	"internal/registryauth": {
-		ours:   []string{"internal/file"},
+	"internal/signing": {
+		ours:   []string{"internal/file", "internal/pkitest"},
 		others: []string{"github.com/go-jose/go-jose/v4"},
 	},
+	"internal/signing/signingtest": {
+		others: []string{"github.com/distribution/distribution/v3/registry/auth/token", "github.com/go-jose/go-jose/v4"},
+	},
+	"internal/registryauth": {
+		ours:   []string{"internal/signing", "internal/signing/signingtest", "internal/pkitest", "internal/term"},
+		others: []string{"github.com/distribution/distribution/v3/registry/auth/token"}, // the claims; no other part of it
+	},
+	"internal/pkitest": {},
 	"internal/exchange": {
-		ours: []string{"internal/oidc", "internal/registryauth", "internal/strictyaml"},
+		ours: []string{"internal/file", "internal/lru", "internal/names", "internal/oidc", "internal/pkitest", "internal/redact", "internal/registryauth", "internal/signing", "internal/strictyaml", "internal/term"},
 		others: []string{
-			"github.com/hashicorp/golang-lru/v2", "go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes",
+			"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes",
 			"go.opentelemetry.io/otel/trace", "k8s.io/apimachinery",
 		},
 	},
 	"internal/kube": {
-		ours: []string{"internal/exchange", "internal/file", "internal/oidc", "internal/registryauth", "internal/strictyaml"},
+		ours: []string{"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/pkitest", "internal/registryauth", "internal/strictyaml", "internal/term"},
 		others: []string{
-			"github.com/hashicorp/golang-lru/v2", "go.opentelemetry.io/otel/trace", "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go",
+			"go.opentelemetry.io/otel/trace", "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go",
 			"k8s.io/klog/v2",
 		},
 	},
@@ -62,13 +73,13 @@ var imports = map[string]allowedImports{
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
 	"internal/state": {
-		ours:   []string{"internal/exchange", "internal/file", "internal/oidc", "internal/registryauth"},
-		others: []string{"github.com/hashicorp/golang-lru/v2", "github.com/redis/go-redis/v9", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace"},
+		ours:   []string{"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/pkitest", "internal/registryauth"},
+		others: []string{"github.com/redis/go-redis/v9", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace"},
 	},
 	"cmd/proxy": {
 		ours: []string{
-			"internal/file", "internal/filewatch", "internal/strictyaml", "internal/oidc", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
-			"internal/state/statetest", // its tests start Redis; that nothing else does is a rule of its own
+			"internal/file", "internal/filewatch", "internal/strictyaml", "internal/lru", "internal/names", "internal/redact", "internal/term", "internal/oidc", "internal/signing", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
+			"internal/state/statetest", "internal/pkitest", // for its tests; that nothing else uses them is a rule of its own
 		},
 		others: []string{
 			"github.com/go-chi/chi/v5", "github.com/go-logr/logr", "github.com/prometheus/client_golang",
@@ -106,9 +117,11 @@ var unreachable = map[string][]string{
 		"k8s.io/client-go", "github.com/redis/go-redis/v9", "github.com/go-chi/chi/v5", "go.opentelemetry.io/otel/sdk",
 		"github.com/spf13/cobra", "github.com/fsnotify/fsnotify", "github.com/prometheus",
 	},
-	// They are counterparts in tests and in the demo, not parts of the product.
+	// They are counterparts in tests and in the demo, not parts of the product. Of
+	// distribution, registryauth uses what declares the claims of a token.
 	"cmd/proxy": {
-		"github.com/distribution/distribution/v3", "github.com/google/go-containerregistry", "k8s.io/kubernetes",
+		"github.com/distribution/distribution/v3/configuration", "github.com/distribution/distribution/v3/registry/handlers",
+		"github.com/distribution/distribution/v3/registry/storage", "github.com/google/go-containerregistry", "k8s.io/kubernetes",
 		"github.com/CycloneDX/cyclonedx-go", "golang.org/x/crypto/x509roots",
 	},
 	// It runs at every pull and passes a token on without looking into it.
@@ -121,8 +134,12 @@ var unreachable = map[string][]string{
 // essential packages must be seen, or the rules would hold because they look at
 // nothing.
 var essential = []string{
-	"internal/oidc", "internal/registryauth", "internal/exchange", "cmd/proxy", "cmd/credential-provider",
+	"internal/oidc", "internal/signing", "internal/registryauth", "internal/exchange", "cmd/proxy", "cmd/credential-provider",
 }
+
+// testHelpers are packages for the tests of others. Production code cannot
+// import them: it would reach testing.
+var testHelpers = []string{"internal/pkitest"}
 
 type rule struct {
 	name     string
@@ -173,7 +190,9 @@ func TestRulesAcceptWhatIsAllowed(t *testing.T) {
 		packages: []listedPackage{
 			{ImportPath: module + "/internal/oidc", Imports: []string{"crypto/sha256", "github.com/go-jose/go-jose/v4/jwt"},
 				Deps: []string{"net/http"}, TestImports: []string{"testing", "github.com/coreos/go-oidc/v3/oidc/oidctest"}},
-			{ImportPath: module + "/internal/registryauth"},
+			{ImportPath: module + "/internal/signing", TestImports: []string{module + "/internal/pkitest"}},
+			{ImportPath: module + "/internal/registryauth", Imports: []string{module + "/internal/signing"}},
+			{ImportPath: module + "/internal/pkitest", Imports: []string{"testing"}, Deps: []string{"testing"}},
 			{ImportPath: module + "/internal/exchange", Imports: []string{module + "/internal/oidc"},
 				XTestImports: []string{module + "/internal/exchange"}, Deps: []string{"go.opentelemetry.io/otel/sdkless"}},
 			{ImportPath: module + "/internal/state/statetest", Imports: []string{"testing", module + "/internal/state"}, Deps: []string{"testing"}},

@@ -9,6 +9,7 @@
 //	                          is, outages, two clusters, events on pods, and what is lost without each right
 //	TestRegistriesVerify      tokens of Pullpass, and variants that differ in one point, at each registry
 //	TestClients               clients × registries: login, push, pull, mount, catalog, delete, and what is refused
+//	TestMirror                regclient, which asks for all that it has used before, with 500 repositories
 //
 // Package nodetest has namespaces of its own:
 //
@@ -37,6 +38,10 @@
 //
 //	TestDocker                docs/docker.md, step by step: docker-compose.yaml, and the image, which is the same however it is built
 //
+// Package tracetest has, too:
+//
+//	TestTraceFromContainerd   a pull is one trace, from containerd to Pullpass, and no piece of a credential is sent to the collector
+//
 // The packages below it run the parts:
 //
 //	programs   finds Debian's programs, builds the others and keeps them in a cache
@@ -49,6 +54,8 @@
 //	node       containerd and the kubelet
 //	isolate    namespaces in which the tests of a package run, and a network that can be partitioned
 //	relay      a network that fails, or is slow, between two programs, and a load balancer
+//	collector  an OpenTelemetry collector, which keeps all that it receives
+//	secrets    looks for pieces of credentials in what programs wrote or sent
 //	redis      one server, Sentinels or a Cluster, and redis-cli
 //
 // The directories kubernetes, containerd, compose, etcd, helm and distribution are modules of their own that only say which version to

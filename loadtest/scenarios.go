@@ -22,6 +22,8 @@ type scenario struct {
 	pods        func(options) int     // whose tokens are made beforehand
 	run         func(context.Context, *site) (*outcome, error)
 	judge       func(options, []sample) []string // names what Pullpass did that it should not; nil: nothing to judge
+	// whole plays a scenario that has sites of its own; nil: it has one, and is played by what is above.
+	whole func(context.Context, options, io.Writer) ([]result, error)
 }
 
 // outcome is what a scenario measured beyond Pullpass's own metrics.
@@ -43,13 +45,14 @@ var scenarios = []scenario{
 	{name: "flood", about: "strangers with bad credentials, beside good traffic", pods: pulled, run: runFlood},
 	{name: "rotation", about: "the keys of Pullpass and of the cluster change under load", least: 2 * publishedBefore, pods: pulled, run: runRotation},
 	{name: "soak", about: "the same pods again and again: memory must not grow", pods: func(options) int { return soakPods }, run: runSoak, judge: growth},
-	{name: "compare", about: "CPU of an exchange, over real sockets, as ratio to a hand-written floor"}, // has sites of its own
+	{name: "memory", about: "100,000 pods, with usual and with the longest names: memory must fit the chart's container", whole: memory},
+	{name: "compare", about: "CPU of an exchange, over real sockets, as ratio to a hand-written floor", whole: compare},
 }
 
 // play runs one scenario.
 func play(ctx context.Context, o options, sc scenario, stderr io.Writer) ([]result, error) {
-	if sc.run == nil {
-		return compare(ctx, o, stderr)
+	if sc.whole != nil {
+		return sc.whole(ctx, o, stderr)
 	}
 	o.duration = max(o.duration, sc.least)
 	var v variant

@@ -21,6 +21,10 @@ type variant struct {
 	plainHTTP         bool // as behind something that ends TLS
 	oneCore           bool // for each program
 	perServiceAccount int  // rate of limits.perServiceAccount, with a burst of four seconds; 0: the default
+
+	env      []string          // of its programs
+	clusters string            // further ones, as YAML
+	files    map[string][]byte // that they name
 }
 
 // site is a Pullpass with an issuer, and Redis if it was asked for.
@@ -104,6 +108,12 @@ func openSite(ctx context.Context, o options, v variant) (_ *site, err error) {
 		}
 		config += fmt.Sprintf("state: {redis: {addresses: [%q]}}\n", redis)
 	}
+	config = strings.Replace(config, "registries:\n", v.clusters+"registries:\n", 1)
+	for name, content := range v.files {
+		if err := os.WriteFile(s.file(name), content, 0o600); err != nil {
+			return nil, err
+		}
+	}
 	arguments := []string{"serve", "--config", s.file("pullpass.yaml")}
 	s.tokens = "https://" + public
 	if rate := v.perServiceAccount; rate > 0 {
@@ -142,7 +152,7 @@ func (s *site) close() error {
 func (s *site) file(name string) string { return filepath.Join(s.dir, name) }
 
 func (s *site) start(ctx context.Context, ready func(context.Context) error, program string, args ...string) error {
-	var env []string
+	env := s.env
 	if s.oneCore {
 		env = append(env, "GOMAXPROCS=1")
 	}
@@ -157,7 +167,7 @@ func (s *site) start(ctx context.Context, ready func(context.Context) error, pro
 func (s *site) startRedis(ctx context.Context, address string) error {
 	program, err := exec.LookPath("redis-server")
 	if err != nil {
-		return errors.New("redis-server is missing: apt-get install -y redis-server")
+		return errors.New("redis-server is not installed: as root on Debian, .ci/install loadtest does that")
 	}
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -11,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/pullpass/pullpass/internal/pkitest"
 )
 
 type object = map[string]any
@@ -50,7 +51,7 @@ func newObject(namespace, name, uid string) object {
 }
 
 func (a *apiServer) kubeconfig() string {
-	ca, _ := json.Marshal(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Certificate().Raw}))
+	ca, _ := json.Marshal(pkitest.PEM("CERTIFICATE", a.Certificate().Raw))
 	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
 "clusters": [{"name": "c", "cluster": {"server": %q, "certificate-authority-data": %s}}],
 "users": [{"name": "u", "user": {"token": "kubeconfig-secret"}}],

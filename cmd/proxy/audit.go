@@ -11,12 +11,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"golang.org/x/sync/semaphore"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -153,7 +152,7 @@ func (l *auditLine) encode(event *exchange.Event) error {
 	if err := l.encoder.Encode(event); err != nil { // ends with a newline
 		return err
 	}
-	l.text = asciiJSON(l.buffer.Bytes())
+	l.text = term.ASCIIJSON(l.buffer.Bytes())
 	l.weight = int64(max(minAuditWeight, l.buffer.Cap(), len(l.text)))
 	return nil
 }
@@ -261,32 +260,4 @@ func (a *auditLog) Close() error {
 	lost := a.pending.Load()
 	a.failures.Add(uint64(lost))
 	return fmt.Errorf("the audit log (%s) did not end in %s: %d events were not written", a.out, auditFlushTimeout, lost)
-}
-
-// asciiJSON returns JSON that means the same and has no byte above '~'. A
-// terminal obeys U+009B and believes U+202E as it does ESC, and both may stand
-// in what a client sends; JSON escapes only what lies below the space.
-func asciiJSON(line []byte) []byte {
-	isPlain := true
-	for _, b := range line {
-		isPlain = isPlain && b <= '~'
-	}
-	if isPlain {
-		return line
-	}
-	escaped := make([]byte, 0, 2*len(line))
-	for len(line) > 0 {
-		r, size := utf8.DecodeRune(line)
-		switch {
-		case r <= '~':
-			escaped = append(escaped, byte(r))
-		case r <= 0xffff:
-			escaped = fmt.Appendf(escaped, `\u%04x`, r)
-		default:
-			high, low := utf16.EncodeRune(r)
-			escaped = fmt.Appendf(escaped, `\u%04x\u%04x`, high, low)
-		}
-		line = line[size:]
-	}
-	return escaped
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 )
 
-// maxAuditLine is the longest line that is read, in bytes. A request has at
-// most 64 scopes, and what is written of each is bounded.
+// maxAuditLine is the longest line that is read, in bytes. Of a request, at
+// most 128 scopes are read, and what is written of each is bounded.
 const maxAuditLine = 1 << 20
 
 // readAudit calls each for every event, with its line, which is valid until

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const goodLine = `{"time":"2026-03-01T09:00:00Z","id":"a","result":"granted","status":200,"latency":0.1}`
@@ -121,7 +122,7 @@ func FuzzReadAudit(f *testing.F) {
 				matches(event)
 			}
 			ofRepository(pod)(event)
-			raw.Write(append(asciiJSON(line), '\n'))
+			raw.Write(append(term.ASCIIJSON(line), '\n'))
 			return rows.row(event)
 		})
 		if !bytes.HasPrefix(data, []byte("\x1f\x8b")) && events+damaged > bytes.Count(data, []byte("\n"))+1 {

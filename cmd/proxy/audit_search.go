@@ -12,15 +12,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
-type auditOptions struct {
-	tokenID, repository, pod, serviceAccount, since, until, output string
+// auditQuery says which events are searched. Conditions that are given must all
+// hold.
+type auditQuery struct {
+	tokenID, repository, pod, serviceAccount, since, until string
 }
 
 func auditCommand() *cobra.Command {
-	var o auditOptions
+	var q auditQuery
+	var output string
 	command := &cobra.Command{
 		Use:   "audit [FILE...]",
 		Short: "Search the audit log: what did a token, a pod, a ServiceAccount do, who touched a repository",
@@ -43,7 +48,7 @@ error; exit code 1 only if a file cannot be read to its end.`,
 					return fmt.Errorf("--%s is empty; leave it out to search without it", name)
 				}
 			}
-			search, err := newAuditSearch(o, time.Now(), cmd.OutOrStdout())
+			search, err := newAuditSearch(q, output, time.Now(), cmd.OutOrStdout())
 			if err != nil {
 				return err
 			}
@@ -59,13 +64,13 @@ error; exit code 1 only if a file cannot be read to its end.`,
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&o.tokenID, "token-id", "", "id of a ServiceAccount token, with or without JTI=, or of a registry token that was issued")
-	flags.StringVar(&o.repository, "repository", "", "repository that was asked for or granted")
-	flags.StringVar(&o.pod, "pod", "", "CLUSTER/NAMESPACE/NAME or UID of a pod")
-	flags.StringVar(&o.serviceAccount, "service-account", "", "CLUSTER/NAMESPACE/NAME of a ServiceAccount")
-	flags.StringVar(&o.since, "since", "", "not before: a time as in RFC 3339, or how long ago, such as 90m")
-	flags.StringVar(&o.until, "until", "", "before: likewise")
-	flags.StringVarP(&o.output, "output", "o", "table", "table, or json: the lines of the log")
+	flags.StringVar(&q.tokenID, "token-id", "", "id of a ServiceAccount token, with or without JTI=, or of a registry token that was issued")
+	flags.StringVar(&q.repository, "repository", "", "repository that was asked for or granted")
+	flags.StringVar(&q.pod, "pod", "", "CLUSTER/NAMESPACE/NAME or UID of a pod")
+	flags.StringVar(&q.serviceAccount, "service-account", "", "CLUSTER/NAMESPACE/NAME of a ServiceAccount")
+	flags.StringVar(&q.since, "since", "", "not before: a time as in RFC 3339, or how long ago, such as 90m")
+	flags.StringVar(&q.until, "until", "", "before: likewise")
+	flags.StringVarP(&output, "output", "o", "table", "table, or json: the lines of the log")
 	return command
 }
 
@@ -76,45 +81,47 @@ type auditSearch struct {
 	found      int
 }
 
-func newAuditSearch(o auditOptions, now time.Time, out io.Writer) (*auditSearch, error) {
+// newAuditSearch returns a search whose events are written to out, as a table or as
+// JSON.
+func newAuditSearch(q auditQuery, output string, now time.Time, out io.Writer) (*auditSearch, error) {
 	s := &auditSearch{}
-	switch o.output {
+	switch output {
 	case "table":
 		table := auditTable{out: out}
 		s.show = func(_ []byte, event *exchange.Event) error { return table.row(event) }
 	case "json":
 		s.show = func(line []byte, _ *exchange.Event) error {
-			_, err := fmt.Fprintf(out, "%s\n", asciiJSON(line))
+			_, err := fmt.Fprintf(out, "%s\n", term.ASCIIJSON(line))
 			return err
 		}
 	default:
-		return nil, fmt.Errorf("--output %q is not known: use table or json", o.output)
+		return nil, fmt.Errorf("--output %q is not known: use table or json", output)
 	}
-	if o.tokenID != "" {
-		id := strings.TrimPrefix(o.tokenID, "JTI=")
+	if q.tokenID != "" {
+		id := strings.TrimPrefix(q.tokenID, "JTI=")
 		if id == "" {
-			return nil, fmt.Errorf("--token-id %q names no token", o.tokenID)
+			return nil, fmt.Errorf("--token-id %q names no token", q.tokenID)
 		}
 		s.conditions = append(s.conditions, ofToken(id))
 	}
-	if o.repository != "" {
-		s.conditions = append(s.conditions, ofRepository(o.repository))
+	if q.repository != "" {
+		s.conditions = append(s.conditions, ofRepository(q.repository))
 	}
-	if o.pod != "" {
-		condition, err := ofPod(o.pod)
+	if q.pod != "" {
+		condition, err := ofPod(q.pod)
 		if err != nil {
 			return nil, fmt.Errorf("--pod %w or a UID", err)
 		}
 		s.conditions = append(s.conditions, condition)
 	}
-	if o.serviceAccount != "" {
-		name, err := parseObjectName(o.serviceAccount)
+	if q.serviceAccount != "" {
+		name, err := names.ParseObject(q.serviceAccount)
 		if err != nil {
 			return nil, fmt.Errorf("--service-account %w", err)
 		}
 		s.conditions = append(s.conditions, ofServiceAccount(name))
 	}
-	for flag, value := range map[string]string{"since": o.since, "until": o.until} {
+	for flag, value := range map[string]string{"since": q.since, "until": q.until} {
 		if value == "" {
 			continue
 		}
@@ -198,48 +205,35 @@ func ofPod(pod string) (func(*exchange.Event) bool, error) {
 	if !strings.Contains(pod, "/") {
 		return func(e *exchange.Event) bool { return e.Pod != nil && e.Pod.UID == pod }, nil
 	}
-	name, err := parseObjectName(pod)
+	name, err := names.ParseObject(pod)
 	if err != nil {
 		return nil, err
 	}
 	return func(e *exchange.Event) bool {
 		if e.Claimed != nil {
 			account, ok := claimedServiceAccount(e)
-			return ok && name == objectName{account.cluster, account.namespace, e.Claimed.Pod}
+			return ok && name == names.Object{Cluster: account.Cluster, Namespace: account.Namespace, Name: e.Claimed.Pod}
 		}
-		return e.Pod != nil && name == objectName{e.Cluster, e.Namespace, e.Pod.Name}
+		return e.Pod != nil && name == names.Object{Cluster: e.Cluster, Namespace: e.Namespace, Name: e.Pod.Name}
 	}, nil
 }
 
-func ofServiceAccount(name objectName) func(*exchange.Event) bool {
+func ofServiceAccount(name names.Object) func(*exchange.Event) bool {
 	return func(e *exchange.Event) bool {
 		if e.Claimed != nil {
 			account, ok := claimedServiceAccount(e)
 			return ok && name == account
 		}
-		return e.ServiceAccount != nil && name == objectName{e.Cluster, e.Namespace, e.ServiceAccount.Name}
+		return e.ServiceAccount != nil && name == names.Object{Cluster: e.Cluster, Namespace: e.Namespace, Name: e.ServiceAccount.Name}
 	}
 }
 
 // claimedServiceAccount is who a refused token says to be. The cluster is the
 // one whose issuer the token names.
-func claimedServiceAccount(e *exchange.Event) (objectName, bool) {
+func claimedServiceAccount(e *exchange.Event) (names.Object, bool) {
 	rest, ok := strings.CutPrefix(e.Claimed.Subject, "system:serviceaccount:")
 	namespace, name, found := strings.Cut(rest, ":")
-	return objectName{e.Cluster, namespace, name}, ok && found
-}
-
-// objectName names an object in a namespace of a cluster.
-type objectName struct{ cluster, namespace, name string }
-
-func (n objectName) String() string { return n.cluster + "/" + n.namespace + "/" + n.name }
-
-func parseObjectName(s string) (objectName, error) {
-	parts := strings.Split(s, "/")
-	if len(parts) != 3 || slices.Contains(parts, "") {
-		return objectName{}, fmt.Errorf("%q is not CLUSTER/NAMESPACE/NAME", s)
-	}
-	return objectName{parts[0], parts[1], parts[2]}, nil
+	return names.Object{Cluster: e.Cluster, Namespace: namespace, Name: name}, ok && found
 }
 
 func parseMoment(s string, now time.Time) (time.Time, error) {

@@ -10,7 +10,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // maxAuditColumn is how wide a column gets for the sake of those below, in
@@ -32,8 +34,8 @@ func (t *auditTable) row(e *exchange.Event) error {
 			return err
 		}
 	}
-	return t.write(e.Time.UTC().Format(time.RFC3339), words(e.ID), words(string(e.Result), strconv.Itoa(e.Status)),
-		auditWho(e), auditToken(e), auditWhat(e), words(e.Caller, e.Client), auditWhy(e))
+	return t.write(e.Time.UTC().Format(time.RFC3339), term.Words(e.ID), term.Words(string(e.Result), strconv.Itoa(e.Status)),
+		auditWho(e), auditToken(e), auditWhat(e), term.Words(e.Caller, e.Client), auditWhy(e))
 }
 
 func (t *auditTable) write(cells ...string) error {
@@ -58,12 +60,12 @@ func auditWho(e *exchange.Event) string {
 	case c != nil:
 		subject := c.Subject
 		if account, ok := claimedServiceAccount(e); ok {
-			account.cluster = cmp.Or(account.cluster, "?")
+			account.Cluster = cmp.Or(account.Cluster, "?")
 			subject = account.String()
 		}
-		return words("claimed", subject) + named("pod", c.Pod) + named("node", c.Node) + named("secret", c.Secret)
+		return term.Words("claimed", subject) + named("pod", c.Pod) + named("node", c.Node) + named("secret", c.Secret)
 	case e.ServiceAccount != nil:
-		who := words(objectName{e.Cluster, e.Namespace, e.ServiceAccount.Name}.String())
+		who := term.Words(names.Object{Cluster: e.Cluster, Namespace: e.Namespace, Name: e.ServiceAccount.Name}.String())
 		if e.Pod != nil {
 			who += named("pod", e.Pod.Name)
 		}
@@ -79,9 +81,9 @@ func auditWho(e *exchange.Event) string {
 
 func auditToken(e *exchange.Event) string {
 	if e.Claimed != nil && e.Claimed.CredentialID != "" {
-		return words("claimed", e.Claimed.CredentialID)
+		return term.Words("claimed", e.Claimed.CredentialID)
 	}
-	return words(e.CredentialID)
+	return term.Words(e.CredentialID)
 }
 
 func auditWhat(e *exchange.Event) string {
@@ -91,39 +93,39 @@ func auditWhat(e *exchange.Event) string {
 	case len(e.Requested) == 0:
 		return "login"
 	case e.Result == exchange.ResultPartial:
-		return words(e.Requested...) + ", got " + words(e.Granted...)
+		return term.Words(e.Requested...) + ", got " + term.Words(e.Granted...)
 	case e.Result == exchange.ResultNone:
-		return words(e.Requested...) + ", got nothing"
+		return term.Words(e.Requested...) + ", got nothing"
 	}
-	return words(e.Requested...)
+	return term.Words(e.Requested...)
 }
 
 func auditWhy(e *exchange.Event) string {
 	var parts []string
 	if e.Reason != "" {
-		parts = append(parts, words(e.Reason))
+		parts = append(parts, term.Words(e.Reason))
 	}
 	if e.Rule != "" {
-		parts = append(parts, "rule "+words(e.Rule))
+		parts = append(parts, "rule "+term.Words(e.Rule))
 	}
 	if e.Message != "" {
-		parts = append(parts, text(e.Message))
+		parts = append(parts, term.Line(e.Message))
 	}
 	for _, s := range e.Scopes {
-		parts = append(parts, text(s.Reason))
+		parts = append(parts, term.Line(s.Reason))
 	}
 	if e.Proof != nil && !e.Proof.Passed && e.Proof.Mode == exchange.ProofAudit {
-		parts = append(parts, "caller is not proven to be the node, "+words(string(e.Proof.Reason)))
+		parts = append(parts, "caller is not proven to be the node, "+term.Words(string(e.Proof.Reason)))
 	}
 	if r := e.Replay; r != nil && !r.Passed && r.Mode == exchange.ReplayAudit {
-		why := "replay " + words(string(r.Reason))
+		why := "replay " + term.Words(string(r.Reason))
 		if r.Owner != "" {
-			why += ": " + words(r.Owner) + " came first with this token, not " + words(r.Caller)
+			why += ": " + term.Words(r.Owner) + " came first with this token, not " + term.Words(r.Caller)
 		}
 		parts = append(parts, why)
 	}
 	if r := e.Revocation; r != nil {
-		parts = append(parts, "revoked "+words(r.Target)+" until "+r.Until.UTC().Format(time.RFC3339)+", claimed by "+words(r.By))
+		parts = append(parts, "revoked "+term.Words(r.Target)+" until "+r.Until.UTC().Format(time.RFC3339)+", claimed by "+term.Words(r.By))
 	}
 	return strings.Join(parts, "; ")
 }
@@ -132,29 +134,5 @@ func named(what, name string) string {
 	if name == "" {
 		return ""
 	}
-	return fmt.Sprintf(" %s %s", what, words(name))
-}
-
-// words joins values that are not empty. One that is not a single word is quoted.
-func words(values ...string) string {
-	var all []string
-	for _, v := range values {
-		if v == "" {
-			continue
-		}
-		if strings.ContainsFunc(v, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' }) {
-			v = strconv.QuoteToASCII(v)
-		}
-		all = append(all, v)
-	}
-	return strings.Join(all, " ")
-}
-
-// text returns what is for people and stands last in its line, quoted if it is
-// more than printable ASCII.
-func text(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' }) {
-		return strconv.QuoteToASCII(s)
-	}
-	return s
+	return fmt.Sprintf(" %s %s", what, term.Words(name))
 }

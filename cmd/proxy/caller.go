@@ -12,9 +12,7 @@ import (
 // callerOf returns where a request comes from. A proxy that ends TLS presents
 // its own certificate or none; one that passes TLS on, the client's.
 func callerOf(trusted []netip.Prefix) func(*http.Request) exchange.Caller {
-	isTrusted := func(a netip.Addr) bool {
-		return slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(a) })
-	}
+	isTrusted := func(a netip.Addr) bool { return isTrusted(trusted, a) }
 	return func(r *http.Request) exchange.Caller {
 		address := callerAddress(r, isTrusted)
 		caller := exchange.Caller{Address: address, ViaProxy: isTrusted(address)}
@@ -23,6 +21,10 @@ func callerOf(trusted []netip.Prefix) func(*http.Request) exchange.Caller {
 		}
 		return caller
 	}
+}
+
+func isTrusted(trusted []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // callerAddress returns the address of the client of a request: the TCP peer,

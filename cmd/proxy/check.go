@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -106,7 +107,7 @@ func checkFiles(cfg *Config, insecureHTTP bool) (faults []error, warnings []stri
 		noteContent(err)
 	}
 	if !insecureHTTP && listeners == nil {
-		_, err = newServerTLS(cfg)
+		_, err = openTLS(cfg, time.Now())
 		note(err)
 	}
 	return faults, warnings

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/file"
 	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -226,7 +227,7 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil
 func (d *Duration) UnmarshalText(text []byte) error {
 	parsed, err := time.ParseDuration(string(text))
 	if err != nil {
-		return fmt.Errorf(`is not a time span (%s); write it with its unit: "24h", "5m", "90s"`, quoteValue(string(text)))
+		return fmt.Errorf(`is not a time span (%s); write it with its unit: "24h", "5m", "90s"`, term.QuoteValue(string(text)))
 	}
 	*d = Duration(parsed)
 	return nil

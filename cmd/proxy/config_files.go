@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // fileKind says what has to lie under a name.
@@ -162,10 +163,10 @@ func (c *Config) CheckListeners(insecureHTTP bool) error {
 	tls := c.Server.TLS
 	if insecureHTTP {
 		if !isLoopback(c.Server.Address) {
-			note("server.address", "is not a loopback address (%s); --insecure-http sends tokens in the clear, so write 127.0.0.1:PORT", quoteValue(c.Server.Address))
+			note("server.address", "is not a loopback address (%s); --insecure-http sends tokens in the clear, so write 127.0.0.1:PORT", term.QuoteValue(c.Server.Address))
 		}
 		for _, ca := range c.clientCAFiles() {
-			note(ca.field, "asks for client certificates (%s), which plain HTTP has not; remove it or do without --insecure-http", quoteValue(ca.name))
+			note(ca.field, "asks for client certificates (%s), which plain HTTP has not; remove it or do without --insecure-http", term.QuoteValue(ca.name))
 		}
 		return errors.Join(faults...)
 	}
@@ -188,7 +189,7 @@ func (c *Config) warnings() []string {
 		if c.Admin.PProf {
 			open = "health, metrics and profiles"
 		}
-		warn("admin.address", fmt.Sprintf("is not a loopback address (%s); %s need no credential, so let nobody reach it who should not read them", quoteValue(c.Admin.Address), open))
+		warn("admin.address", fmt.Sprintf("is not a loopback address (%s); %s need no credential, so let nobody reach it who should not read them", term.QuoteValue(c.Admin.Address), open))
 	}
 	c.proofWarnings(warn)
 	if c.State.Replay != modeOff && len(c.State.Redis.Addresses) == 0 {

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // connected reports whether the cluster's API server is asked.
@@ -76,9 +78,9 @@ func (v *configValidator) node(path string, config *Config, c *Cluster) {
 	if n.Selector != "" {
 		// The parser's own error repeats the text as it is.
 		if selector, err := labels.Parse(n.Selector); err != nil || selector.Empty() {
-			v.fault(path+".selector", `is not a label selector (%s); write it as for kubectl get nodes --selector: "pool=build,!gpu"`, quoteValue(n.Selector))
+			v.fault(path+".selector", `is not a label selector (%s); write it as for kubectl get nodes --selector: "pool=build,!gpu"`, term.QuoteValue(n.Selector))
 		} else if !c.Kubernetes.connected() {
-			v.fault(path+".selector", needsConnection, quoteValue(n.Selector), "remove it")
+			v.fault(path+".selector", needsConnection, term.QuoteValue(n.Selector), "remove it")
 		}
 	}
 	v.proof(path+".proof", config, c)
@@ -95,7 +97,7 @@ func (v *configValidator) proof(path string, config *Config, c *Cluster) {
 	}
 	v.unique(len(p.Methods), path+".methods[%d]", func(i int) string { return p.Methods[i] })
 	if p.ClientCAFile != "" && !slices.Contains(p.Methods, proofCertificate) {
-		v.fault(path+".clientCAFile", "has no use without the method %s (%s); add it to methods, or remove the file", proofCertificate, quoteValue(p.ClientCAFile))
+		v.fault(path+".clientCAFile", "has no use without the method %s (%s); add it to methods, or remove the file", proofCertificate, term.QuoteValue(p.ClientCAFile))
 	}
 	if (p.Mode == modeAudit || p.Mode == modeEnforce) && len(p.Methods) > 0 && len(config.proofMethods(c)) == 0 {
 		var lacks []string
@@ -108,11 +110,11 @@ func (v *configValidator) proof(path string, config *Config, c *Cluster) {
 
 func (v *configValidator) kubernetes(path string, k *Kubernetes) {
 	if k.InCluster && k.KubeconfigFile != "" {
-		v.fault(path+".kubeconfigFile", "cannot be set together with inCluster (%s); remove one of them", quoteValue(k.KubeconfigFile))
+		v.fault(path+".kubeconfigFile", "cannot be set together with inCluster (%s); remove one of them", term.QuoteValue(k.KubeconfigFile))
 	}
 	files := k.ManifestFiles
 	if k.connected() && len(files) > 0 {
-		v.fault(path+".manifestFiles", "cannot be set together with inCluster or kubeconfigFile (%s); remove them: the API server knows better", quoteValue(files[0]))
+		v.fault(path+".manifestFiles", "cannot be set together with inCluster or kubeconfigFile (%s); remove them: the API server knows better", term.QuoteValue(files[0]))
 	}
 	v.unique(len(files), path+".manifestFiles[%d]", func(i int) string { return files[i] })
 }
@@ -135,7 +137,7 @@ func (v *configValidator) apart(c *Config) {
 		}
 		name := filepath.Clean(cas.name)
 		if other, twice := withCA[name]; twice {
-			v.fault(fmt.Sprintf(clusterCAField, i), "is the file of clusters[%d] too (%s: %s); %s", other, cas.field, quoteValue(cas.name), ownCAs)
+			v.fault(fmt.Sprintf(clusterCAField, i), "is the file of clusters[%d] too (%s: %s); %s", other, cas.field, term.QuoteValue(cas.name), ownCAs)
 			continue
 		}
 		withCA[name] = i
@@ -161,6 +163,6 @@ func (c *Config) proofWarnings(warn func(path, text string)) {
 		}
 	}
 	if !used {
-		warn(commonCAField, fmt.Sprintf("keeps nobody out (%s): no cluster asks for certificates of these CAs; see node.proof", quoteValue(c.Server.TLS.ClientCAFile)))
+		warn(commonCAField, fmt.Sprintf("keeps nobody out (%s): no cluster asks for certificates of these CAs; see node.proof", term.QuoteValue(c.Server.TLS.ClientCAFile)))
 	}
 }

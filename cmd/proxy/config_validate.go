@@ -12,9 +12,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -91,19 +93,19 @@ func (v *configValidator) config(c *Config) {
 }
 
 func (v *configValidator) cluster(path string, config *Config, c *Cluster) {
-	if !isDNSLabel(c.Name) {
-		v.fault(path+".name", "is not a DNS label (%s); use 1 to 63 of a-z, 0-9 and '-', with a letter or digit at both ends", quoteValue(c.Name))
+	if !names.IsLabel(c.Name) {
+		v.fault(path+".name", "is not a DNS label (%s); use 1 to 63 of a-z, 0-9 and '-', with a letter or digit at both ends", term.QuoteValue(c.Name))
 	}
 	v.httpsURL(path+".issuer", c.Issuer, "the issuer as in the cluster's tokens (kubectl get --raw /.well-known/openid-configuration)")
 	if u, err := url.Parse(c.Issuer); err == nil && (u.RawQuery != "" || u.ForceQuery) {
-		v.fault(path+".issuer", "has a query (%s); write the issuer as in the cluster's tokens", quoteValue(c.Issuer))
+		v.fault(path+".issuer", "has a query (%s); write the issuer as in the cluster's tokens", term.QuoteValue(c.Issuer))
 	}
 	if len(c.Audiences) == 0 {
 		v.fault(path+".audiences", "is empty; an empty list would accept every audience, so name those that this proxy is meant by")
 	}
 	for i, audience := range c.Audiences {
-		if audience == "" || len(audience) > maxAudienceBytes || !isVisible(audience) {
-			v.fault(fmt.Sprintf("%s.audiences[%d]", path, i), "is not an audience (%s); use 1 to %d visible ASCII characters", quoteValue(audience), maxAudienceBytes)
+		if audience == "" || len(audience) > maxAudienceBytes || !names.IsVisible(audience) {
+			v.fault(fmt.Sprintf("%s.audiences[%d]", path, i), "is not an audience (%s); use 1 to %d visible ASCII characters", term.QuoteValue(audience), maxAudienceBytes)
 		}
 	}
 	v.discovery(path+".discovery", &c.Discovery)
@@ -130,7 +132,7 @@ func (v *configValidator) discovery(path string, d *Discovery) {
 	if d.JWKSFile != "" {
 		for _, s := range []struct{ name, value string }{{"caFile", d.CAFile}, {"tokenFile", d.TokenFile}} {
 			if s.value != "" {
-				v.fault(path+"."+s.name, "has no use with jwksFile, which needs no network (%s); remove it", quoteValue(s.value))
+				v.fault(path+"."+s.name, "has no use with jwksFile, which needs no network (%s); remove it", term.QuoteValue(s.value))
 			}
 		}
 	}
@@ -139,26 +141,26 @@ func (v *configValidator) discovery(path string, d *Discovery) {
 
 func (v *configValidator) registry(path string, r *Registry) {
 	if !isName(r.Service) {
-		v.fault(path+".service", "is not a service (%s); write the registry's auth.token.service: 1 to %d printable ASCII characters", quoteValue(r.Service), maxNameBytes)
+		v.fault(path+".service", "is not a service (%s); write the registry's auth.token.service: 1 to %d printable ASCII characters", term.QuoteValue(r.Service), maxNameBytes)
 	}
 	if !isName(r.Issuer) {
-		v.fault(path+".issuer", "is not an issuer (%s); write the registry's auth.token.issuer: 1 to %d printable ASCII characters", quoteValue(r.Issuer), maxNameBytes)
+		v.fault(path+".issuer", "is not an issuer (%s); write the registry's auth.token.issuer: 1 to %d printable ASCII characters", term.QuoteValue(r.Issuer), maxNameBytes)
 	}
-	if lifetime := r.TokenLifetime.Duration(); lifetime < registryauth.MinLifetime || lifetime > maxTokenLifetime {
-		v.fault(path+".tokenLifetime", "is out of range (%s); use %s to %s", r.TokenLifetime, Duration(registryauth.MinLifetime), Duration(maxTokenLifetime))
+	if lifetime := r.TokenLifetime.Duration(); lifetime < signing.MinLifetime || lifetime > maxTokenLifetime {
+		v.fault(path+".tokenLifetime", "is out of range (%s); use %s to %s", r.TokenLifetime, Duration(signing.MinLifetime), Duration(maxTokenLifetime))
 	}
 	v.signing(path+".signing", &r.Signing)
 }
 
 func (v *configValidator) signing(path string, s *Signing) {
-	v.oneOf(path+".algorithm", s.Algorithm, string(registryauth.ES256), string(registryauth.RS256), string(registryauth.EdDSA))
-	v.oneOf(path+".trust", s.Trust, string(registryauth.TrustCertificate), string(registryauth.TrustJWKS))
+	v.oneOf(path+".algorithm", s.Algorithm, string(signing.ES256), string(signing.RS256), string(signing.EdDSA))
+	v.oneOf(path+".trust", s.Trust, string(signing.TrustCertificate), string(signing.TrustJWKS))
 
 	files := [...]struct{ name, value string }{{"keyFile", s.KeyFile}, {"certFile", s.CertFile}, {"caFile", s.CAFile}}
 	if s.ManagedDir != "" {
 		for _, f := range files {
 			if f.value != "" {
-				v.fault(path+"."+f.name, "cannot be set together with managedDir (%s); remove one of them", quoteValue(f.value))
+				v.fault(path+"."+f.name, "cannot be set together with managedDir (%s); remove one of them", term.QuoteValue(f.value))
 			}
 		}
 		return
@@ -167,14 +169,14 @@ func (v *configValidator) signing(path string, s *Signing) {
 		v.fault(path+".keyFile", "is missing; name the private key's file, or remove certFile and caFile and let Pullpass manage its keys")
 	}
 	switch s.Trust {
-	case string(registryauth.TrustCertificate):
+	case string(signing.TrustCertificate):
 		if s.CertFile == "" {
 			v.fault(path+".certFile", "is missing; trust %s needs the certificate of keyFile", s.Trust)
 		}
-	case string(registryauth.TrustJWKS):
+	case string(signing.TrustJWKS):
 		for _, f := range files[1:] {
 			if f.value != "" {
-				v.fault(path+"."+f.name, "has no use with trust %s (%s); remove it", s.Trust, quoteValue(f.value))
+				v.fault(path+"."+f.name, "has no use with trust %s (%s); remove it", s.Trust, term.QuoteValue(f.value))
 			}
 		}
 	}
@@ -189,7 +191,7 @@ func (v *configValidator) redis(path string, r *Redis) {
 	for i, address := range r.Addresses {
 		host, port, err := net.SplitHostPort(address)
 		if number, numberErr := strconv.ParseUint(port, 10, 16); err != nil || numberErr != nil || host == "" || number == 0 {
-			v.fault(fmt.Sprintf("%s.addresses[%d]", path, i), "is not an address (%s); write host:port", quoteValue(address))
+			v.fault(fmt.Sprintf("%s.addresses[%d]", path, i), "is not an address (%s); write host:port", term.QuoteValue(address))
 		}
 	}
 	v.unique(len(r.Addresses), path+".addresses[%d]", func(i int) string { return r.Addresses[i] })
@@ -198,7 +200,7 @@ func (v *configValidator) redis(path string, r *Redis) {
 			{"username", r.Username}, {"passwordFile", r.PasswordFile}, {"tls.caFile", r.TLS.CAFile}, {"masterName", r.MasterName},
 		} {
 			if f.value != "" {
-				v.fault(path+"."+f.name, "has no use without addresses (%s); name them, or remove it and run one replica", quoteValue(f.value))
+				v.fault(path+"."+f.name, "has no use without addresses (%s); name them, or remove it and run one replica", term.QuoteValue(f.value))
 			}
 		}
 		if r.TLS.SystemCAs {
@@ -206,7 +208,7 @@ func (v *configValidator) redis(path string, r *Redis) {
 		}
 	}
 	if r.Username != "" && r.PasswordFile == "" {
-		v.fault(path+".passwordFile", "is missing; without a password, connections would be those of the default user and not of username (%s)", quoteValue(r.Username))
+		v.fault(path+".passwordFile", "is missing; without a password, connections would be those of the default user and not of username (%s)", term.QuoteValue(r.Username))
 	}
 	if r.TLS.CAFile != "" && r.TLS.SystemCAs {
 		v.fault(path+".tls", "has caFile and systemCAs; keep one of them")
@@ -228,7 +230,7 @@ func (v *configValidator) limit(path string, l Limit) {
 
 func (v *configValidator) oneOf(path, value string, allowed ...string) {
 	if !slices.Contains(allowed, value) {
-		v.fault(path, "is unknown (%s); use %s", quoteValue(value), oneOf(allowed))
+		v.fault(path, "is unknown (%s); use %s", term.QuoteValue(value), oneOf(allowed))
 	}
 }
 
@@ -256,7 +258,7 @@ func (v *configValidator) unique(n int, path string, value func(int) string) {
 			continue
 		}
 		if j, twice := first[s]; twice {
-			v.fault(fmt.Sprintf(path, i), "is the same as %s (%s); each must differ", fmt.Sprintf(path, j), quoteValue(s))
+			v.fault(fmt.Sprintf(path, i), "is the same as %s (%s); each must differ", fmt.Sprintf(path, j), term.QuoteValue(s))
 			continue
 		}
 		first[s] = i
@@ -266,14 +268,14 @@ func (v *configValidator) unique(n int, path string, value func(int) string) {
 // httpsURL leaves the value out of a message where it may hold a password.
 func (v *configValidator) httpsURL(path, s, want string) {
 	u, err := url.Parse(s)
-	bad := err != nil || u.Scheme != "https" || u.Hostname() == "" || strings.Contains(s, "#") || !isVisible(s)
+	bad := err != nil || u.Scheme != "https" || u.Hostname() == "" || strings.Contains(s, "#") || !names.IsVisible(s)
 	switch {
 	case s == "":
 		v.fault(path, "is missing; write %s", want)
 	case err == nil && u.User != nil, bad && strings.Contains(s, "@"):
 		v.fault(path, "holds a user name or password; write %s, without them", want)
 	case bad:
-		v.fault(path, "is not an https URL without fragment and spaces (%s); write %s", quoteValue(s), want)
+		v.fault(path, "is not an https URL without fragment and spaces (%s); write %s", term.QuoteValue(s), want)
 	}
 }
 
@@ -283,7 +285,7 @@ func (v *configValidator) address(path, s string) {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		v.fault(path, "is not an address (%s); write host:port or :port", quoteValue(s))
+		v.fault(path, "is not an address (%s); write host:port or :port", term.QuoteValue(s))
 	}
 }
 
@@ -310,18 +312,6 @@ func (v *configValidator) fileName(path, s string) {
 	if tooLong || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		v.fault(path, "is not the name of a file: it is too long, or has control characters; put the file's name here, not its content")
 	}
-}
-
-// isDNSLabel follows RFC 1123, in lower case as Kubernetes has it.
-func isDNSLabel(s string) bool {
-	if s == "" || len(s) > 63 || s[0] == '-' || s[len(s)-1] == '-' {
-		return false
-	}
-	return !strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' })
-}
-
-func isVisible(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // isName allows spaces inside: registries have services such as "Docker registry".

@@ -15,21 +15,30 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // explainTimeout bounds the fetch of an issuer's keys, and the questions to an
 // API server and to Redis.
 const explainTimeout = 15 * time.Second
 
-type explainOptions struct {
-	config, tokenFile, as, fromAudit, service, caller, output string
-	auditFiles, scopes                                        []string
+// explainRequest says what is explained. One of tokenFile, as and fromAudit is set.
+type explainRequest struct {
+	tokenFile  string   // - is standard input
+	as         string   // CLUSTER/NAMESPACE/SERVICEACCOUNT
+	fromAudit  string   // id of a line of the audit log
+	auditFiles []string // where that line is; none: audit.file
+	service    string   // may be empty when there is only one
+	scopes     []string
+	caller     string // address; empty: not known
 }
 
 func explainCommand() *cobra.Command {
-	var o explainOptions
+	var r explainRequest
+	var config, output string
 	command := &cobra.Command{
 		Use:   "explain",
 		Short: "Say what a token, a ServiceAccount or a request of the audit log would get now, and why",
@@ -50,19 +59,33 @@ Exit code 0 if the question could be answered, whatever the answer.`,
     pullpass explain --config pullpass.yaml --from-audit RVAAVBYEBQLKHI2OMWKLLIJSK3 --audit-file - -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return explain(cmd.Context(), o, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			if output != outputText && output != outputJSON {
+				return fmt.Errorf("--output %q is not known: use %s or %s", output, outputText, outputJSON)
+			}
+			cfg, err := LoadConfig(config)
+			if err != nil {
+				return err
+			}
+			answer, err := explain(cmd.Context(), cfg, r, cmd.InOrStdin(), cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			if output == outputJSON {
+				return writeExplanation(cmd.OutOrStdout(), answer)
+			}
+			return printExplanation(cmd.OutOrStdout(), answer)
 		},
 	}
-	configFlag(command, &o.config)
+	configFlag(command, &config)
 	flags := command.Flags()
-	flags.StringVar(&o.tokenFile, "token-file", "", "file with the ServiceAccount token; - is standard input")
-	flags.StringVar(&o.as, "as", "", "CLUSTER/NAMESPACE/SERVICEACCOUNT, instead of a token")
-	flags.StringVar(&o.fromAudit, "from-audit", "", "id of a line of the audit log, whose request is judged again")
-	flags.StringArrayVar(&o.auditFiles, "audit-file", nil, "where that line is, repeatable; - is standard input (default audit.file of the configuration)")
-	flags.StringVar(&o.service, "service", "", "service of the registry (may be left out when there is only one)")
-	flags.StringArrayVar(&o.scopes, "scope", nil, "requested scope, repeatable; none is a login")
-	flags.StringVar(&o.caller, "caller", "", "address that the request comes from, for node.proof by address")
-	flags.StringVarP(&o.output, "output", "o", outputText, "text, or json: docs/explain.md says what its fields mean")
+	flags.StringVar(&r.tokenFile, "token-file", "", "file with the ServiceAccount token; - is standard input")
+	flags.StringVar(&r.as, "as", "", "CLUSTER/NAMESPACE/SERVICEACCOUNT, instead of a token")
+	flags.StringVar(&r.fromAudit, "from-audit", "", "id of a line of the audit log, whose request is judged again")
+	flags.StringArrayVar(&r.auditFiles, "audit-file", nil, "where that line is, repeatable; - is standard input (default audit.file of the configuration)")
+	flags.StringVar(&r.service, "service", "", "service of the registry (may be left out when there is only one)")
+	flags.StringArrayVar(&r.scopes, "scope", nil, "requested scope, repeatable; none is a login")
+	flags.StringVar(&r.caller, "caller", "", "address that the request comes from, for node.proof by address")
+	flags.StringVarP(&output, "output", "o", outputText, "text, or json: docs/explain.md says what its fields mean")
 	command.MarkFlagsMutuallyExclusive("token-file", "as", "from-audit")
 	command.MarkFlagsOneRequired("token-file", "as", "from-audit")
 	for _, asked := range []string{"service", "scope", "caller"} {
@@ -79,53 +102,46 @@ const (
 	outputJSON = "json"
 )
 
-func explain(ctx context.Context, o explainOptions, stdin io.Reader, stdout, stderr io.Writer) error {
-	if o.output != outputText && o.output != outputJSON {
-		return fmt.Errorf("--output %q is not known: use %s or %s", o.output, outputText, outputJSON)
-	}
+// explain judges a request as serve would now. Warnings and the log go to stderr.
+// An error says that it could not be judged; a refusal is an answer.
+func explain(ctx context.Context, cfg *Config, r explainRequest, stdin io.Reader, stderr io.Writer) (*explanation, error) {
 	logger := slog.New(slog.NewTextHandler(stderr, nil))
-	cfg, err := readConfig(ctx, o.config)
-	if err != nil {
-		return err
-	}
 	policy, err := loadPolicy(cfg)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	objects, err := openObjects(cfg, policy, logger, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	e := &explainer{cfg: cfg, policy: policy, objects: objects, logger: logger}
 	// What is read from a pipe may take its time.
 	switch {
-	case o.fromAudit != "":
-		err = e.fromAudit(ctx, o, stdin, stderr)
-	case o.as != "":
-		err = e.fromName(o)
-	case o.tokenFile != "":
-		err = e.fromToken(ctx, o, stdin)
+	case r.fromAudit != "":
+		err = e.fromAudit(ctx, r, stdin, stderr)
+	case r.as != "":
+		err = e.fromName(r)
+	case r.tokenFile != "":
+		err = e.fromToken(ctx, r, stdin)
 	default:
 		err = errors.New("--token-file, --as or --from-audit is empty; write what is to be explained")
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
-	answer, err := e.explain(ctx)
+	return e.explain(ctx)
+}
+
+// writeExplanation writes the answer for programs.
+func writeExplanation(w io.Writer, answer *explanation) error {
+	text, err := json.MarshalIndent(answer, "", "  ")
 	if err != nil {
 		return err
 	}
-	if o.output == outputJSON {
-		text, err := json.MarshalIndent(answer, "", "  ")
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(stdout, "%s\n", asciiJSON(text))
-		return err
-	}
-	return printExplanation(stdout, answer)
+	_, err = fmt.Fprintf(w, "%s\n", term.ASCIIJSON(text))
+	return err
 }
 
 // explainer judges one request. It asks by the same code as serve, and issues
@@ -146,25 +162,29 @@ type explainer struct {
 	line    []byte // sourceAudit and sourceClaim, and who was anonymous then
 	then    *exchange.Event
 
+	// What of that request was not judged then, either.
+	malformed []registryauth.MalformedScope
+	omitted   int
+
 	steps []explainedStep
 }
 
-// request reads what the flags say of a request.
-func (e *explainer) request(o explainOptions) error {
-	registry, err := findRegistry(e.cfg, o.service)
+// request reads what is said of a request.
+func (e *explainer) request(r explainRequest) error {
+	registry, err := findRegistry(e.cfg, r.service)
 	if err != nil {
 		return err
 	}
 	e.service = registry.Service
-	if e.scopes, err = registryauth.ParseScopes(o.scopes); err != nil {
+	if e.scopes, err = registryauth.ParseScopes(r.scopes); err != nil {
 		return fmt.Errorf("--scope: %w", err)
 	}
-	if o.caller == "" {
+	if r.caller == "" {
 		return nil
 	}
-	address, err := netip.ParseAddr(o.caller)
+	address, err := netip.ParseAddr(r.caller)
 	if err != nil {
-		return fmt.Errorf("--caller %q is not an IP address", o.caller)
+		return fmt.Errorf("--caller %q is not an IP address", r.caller)
 	}
 	e.from(address)
 	return nil
@@ -177,12 +197,12 @@ func (e *explainer) from(address netip.Addr) {
 	e.caller = exchange.Caller{Address: address, ViaProxy: trusted}
 }
 
-func (e *explainer) fromToken(ctx context.Context, o explainOptions, stdin io.Reader) (err error) {
+func (e *explainer) fromToken(ctx context.Context, r explainRequest, stdin io.Reader) (err error) {
 	e.source = sourceToken
-	if err := e.request(o); err != nil {
+	if err := e.request(r); err != nil {
 		return err
 	}
-	e.token, err = readToken(ctx, stdin, o.tokenFile)
+	e.token, err = readToken(ctx, stdin, r.tokenFile)
 	return err
 }
 
@@ -203,20 +223,20 @@ func readToken(ctx context.Context, stdin io.Reader, name string) (string, error
 	return strings.TrimSpace(string(data)), nil
 }
 
-func (e *explainer) fromName(o explainOptions) error {
+func (e *explainer) fromName(r explainRequest) error {
 	e.source = sourceName
-	name, err := parseObjectName(o.as)
+	name, err := names.ParseObject(r.as)
 	if err != nil {
-		return fmt.Errorf("--as %q is not CLUSTER/NAMESPACE/SERVICEACCOUNT", o.as)
+		return fmt.Errorf("--as %q is not CLUSTER/NAMESPACE/SERVICEACCOUNT", r.as)
 	}
-	if err := knownCluster(e.cfg, "--as", name.cluster); err != nil {
+	if err := knownCluster(e.cfg, "--as", name.Cluster); err != nil {
 		return err
 	}
-	if !isObjectName(name.namespace) || !isObjectName(name.name) {
-		return fmt.Errorf("--as %q: no ServiceAccount can have such a name", o.as)
+	if name.Check() != nil {
+		return fmt.Errorf("--as %q: no ServiceAccount can have such a name", r.as)
 	}
-	e.id = identityNamed(e.cluster(name.cluster), name)
-	return e.request(o)
+	e.id = identityNamed(e.cluster(name.Cluster), name)
+	return e.request(r)
 }
 
 // cluster returns the settings of a cluster, or nil.
@@ -230,13 +250,13 @@ func (e *explainer) cluster(name string) *Cluster {
 
 // identityNamed is the identity that a pod of a ServiceAccount would have. What
 // only a token can tell (pod, node, token id) stays empty.
-func identityNamed(cluster *Cluster, name objectName) *oidc.Identity {
+func identityNamed(cluster *Cluster, name names.Object) *oidc.Identity {
 	return &oidc.Identity{
 		Cluster:        cluster.Name,
 		Issuer:         cluster.Issuer,
-		Subject:        "system:serviceaccount:" + name.namespace + ":" + name.name,
-		Namespace:      name.namespace,
-		ServiceAccount: oidc.ObjectRef{Name: name.name},
+		Subject:        "system:serviceaccount:" + name.Namespace + ":" + name.Name,
+		Namespace:      name.Namespace,
+		ServiceAccount: oidc.ObjectRef{Name: name.Name},
 	}
 }
 

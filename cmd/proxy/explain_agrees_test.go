@@ -59,9 +59,13 @@ rules:
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n"+cluster, map[string]string{
+			p := newSite(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n"+cluster, map[string]string{
 				"kubeconfig": api.kubeconfig(), "policy.yaml": policy + annotationRule + denials,
 			})
+			cfg, err := LoadConfig(filepath.Join(p.dir, "pullpass.yaml"))
+			must(t, err)
+			service, err := newService(serviceConfig{Config: cfg, Version: "test", Stdout: p.stdout, Logger: quietLogger()})
+			must(t, err)
 			explain := func(args ...string) explanation {
 				t.Helper()
 				var stdout, stderr bytes.Buffer
@@ -96,7 +100,7 @@ rules:
 							request.SetBasicAuth("x", raw)
 							write(t, p.dir, "token.jwt", raw)
 						}
-						p.service.public.ServeHTTP(httptest.NewRecorder(), request)
+						service.public.ServeHTTP(httptest.NewRecorder(), request)
 						event, what := p.lastEvent(t), token+" "+address+" "+strings.Join(asked, " ")
 						if raw != "" {
 							same(what, event, explain(append(args, "--token-file", filepath.Join(p.dir, "token.jwt"))...).Now)

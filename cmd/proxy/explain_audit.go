@@ -12,13 +12,15 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // fromAudit makes the request of a line of the audit log anew.
-func (e *explainer) fromAudit(ctx context.Context, o explainOptions, stdin io.Reader, stderr io.Writer) error {
-	files := o.auditFiles
+func (e *explainer) fromAudit(ctx context.Context, r explainRequest, stdin io.Reader, stderr io.Writer) error {
+	files := r.auditFiles
 	if len(files) == 0 {
 		if e.cfg.Audit.File == "" {
 			return errors.New("audit.file is not set, so the audit log is on standard output: say with --audit-file where it was kept; - is standard input")
@@ -26,11 +28,11 @@ func (e *explainer) fromAudit(ctx context.Context, o explainOptions, stdin io.Re
 		files = []string{e.cfg.Audit.File}
 	}
 	var err error
-	if e.line, e.then, err = findAuditLine(ctx, files, o.fromAudit, stdin, stderr); err != nil {
+	if e.line, e.then, err = findAuditLine(ctx, files, r.fromAudit, stdin, stderr); err != nil {
 		return err
 	}
 	if err := e.repeat(); err != nil {
-		return fmt.Errorf("audit line %s: %w", words(o.fromAudit), err)
+		return fmt.Errorf("audit line %s: %w", term.Words(r.fromAudit), err)
 	}
 	return nil
 }
@@ -68,15 +70,17 @@ func findAuditLine(ctx context.Context, files []string, id string, stdin io.Read
 func (e *explainer) repeat() error {
 	then := e.then
 	if then.GrantType == "" {
-		return fmt.Errorf("it was no token request that could be judged again (%s)", words(then.Reason))
+		return fmt.Errorf("it was no token request that could be judged again (%s)", term.Words(then.Reason))
 	}
 	if then.Service == "" {
-		return fmt.Errorf("it was for no registry that is served here (%s): %s", words(then.Reason), text(then.Message))
+		return fmt.Errorf("it was for no registry that is served here (%s): %s", term.Words(then.Reason), term.Line(then.Message))
 	}
 	var err error
 	e.service = then.Service
-	if e.scopes, err = registryauth.ParseScopes(then.Requested); err != nil {
-		return err
+	e.scopes, e.malformed, e.omitted = registryauth.ReadScopes(then.Requested)
+	e.omitted += then.Omitted
+	if e.malformed != nil && then.Result == exchange.ResultGranted {
+		return e.malformed[0].Fault // what is no scope is never granted: the line was changed
 	}
 	if then.Caller != "" {
 		address, err := netip.ParseAddr(then.Caller)
@@ -97,7 +101,7 @@ func (e *explainer) repeat() error {
 		e.source = sourceAnonymous
 		return nil
 	}
-	return fmt.Errorf("the token told nothing of itself, so nobody is named whom --as could stand for (%s: %s)", words(then.Reason), text(then.Message))
+	return fmt.Errorf("the token told nothing of itself, so nobody is named whom --as could stand for (%s: %s)", term.Words(then.Reason), term.Line(then.Message))
 }
 
 // provenThen is the identity that the token of an event proved.
@@ -109,17 +113,21 @@ func provenThen(then *exchange.Event) (*oidc.Identity, error) {
 		Namespace:      then.Namespace,
 		ServiceAccount: oidc.ObjectRef(*then.ServiceAccount),
 	}
-	names := []string{id.Namespace, id.ServiceAccount.Name}
+	said := []string{id.ServiceAccount.Name}
 	if then.Pod != nil {
 		id.Pod = oidc.ObjectRef(*then.Pod)
-		names = append(names, id.Pod.Name)
+		said = append(said, id.Pod.Name)
 	}
 	if then.Node != nil && !then.NodeFromAPI { // else it is for the API server to name it again
 		id.Node = oidc.ObjectRef(*then.Node)
-		names = append(names, id.Node.Name)
+		said = append(said, id.Node.Name)
 	}
-	if i := slices.IndexFunc(names, func(name string) bool { return !isObjectName(name) }); i >= 0 {
-		return nil, fmt.Errorf("%q is the name of no Kubernetes object; was the line changed?", names[i])
+	const changed = "%q is the name of no Kubernetes object; was the line changed?"
+	if !names.IsLabel(id.Namespace) {
+		return nil, fmt.Errorf(changed, id.Namespace)
+	}
+	if i := slices.IndexFunc(said, func(name string) bool { return !names.IsSubdomain(name) }); i >= 0 {
+		return nil, fmt.Errorf(changed, said[i])
 	}
 	return id, nil
 }
@@ -133,8 +141,8 @@ func (e *explainer) claimed() error {
 		return nil // which is the answer
 	}
 	account, ok := claimedServiceAccount(e.then)
-	if account.cluster = cluster.Name; !ok || !isObjectName(account.namespace) || !isObjectName(account.name) {
-		return fmt.Errorf("the refused token claimed to be %q, which is no ServiceAccount, so nobody can be judged (%s: %s)", c.Subject, words(e.then.Reason), text(e.then.Message))
+	if account.Cluster = cluster.Name; !ok || account.Check() != nil {
+		return fmt.Errorf("the refused token claimed to be %q, which is no ServiceAccount, so nobody can be judged (%s: %s)", c.Subject, term.Words(e.then.Reason), term.Line(e.then.Message))
 	}
 	e.id = identityNamed(cluster, account)
 	return nil
@@ -164,7 +172,7 @@ func (e *explainer) auditToken() error {
 			return &oidc.Error{Reason: oidc.ReasonUnknownIssuer, Message: fmt.Sprintf("its issuer, as it claims, is %q, which is not in clusters[].issuer", then.Claimed.Issuer)}
 		}
 		e.step(stepToken, verdictNotJudged, "it was refused at %s (%s), and %s; what follows is what a good token of the ServiceAccount would get, whoever the sender was",
-			when, words(then.Reason), isGone)
+			when, term.Words(then.Reason), isGone)
 		return nil
 	}
 	cluster := e.cluster(e.id.Cluster)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // maxOtherRules is how many of the rules that are for others are named to
@@ -28,7 +30,7 @@ func printExplanation(w io.Writer, a *explanation) error {
 		if s.Step == stepService && s.Verdict == verdictPassed || strings.HasPrefix(s.Message, notAsked) {
 			continue // it stands above; nobody came to it
 		}
-		p.line(s.Step, fmt.Sprintf("%-10s  %s", verdictText(s.Verdict), text(s.Message)))
+		p.line(s.Step, fmt.Sprintf("%-10s  %s", verdictText(s.Verdict), term.Line(s.Message)))
 	}
 	p.policy(a)
 	for i := range a.scopesAsked() {
@@ -60,11 +62,11 @@ func (p *explanationPrinter) subject(a *explanation) {
 	s := a.Subject
 	switch {
 	case s.ServiceAccount != nil:
-		p.line("subject", fmt.Sprintf("%s, ServiceAccount UID %s", words(objectName{s.Cluster, s.Namespace, s.ServiceAccount.Name}.String()), uidText(s.ServiceAccount)))
+		p.line("subject", fmt.Sprintf("%s, ServiceAccount UID %s", term.Words(names.Object{Cluster: s.Cluster, Namespace: s.Namespace, Name: s.ServiceAccount.Name}.String()), uidText(s.ServiceAccount)))
 	case a.then != nil && s.Claimed != nil:
 		p.line("subject", auditWho(a.then))
 	case s.Claimed != nil:
-		p.line("subject", words("claimed", s.Claimed.Subject))
+		p.line("subject", term.Words("claimed", s.Claimed.Subject))
 	case s.Source == sourceAnonymous:
 		p.line("subject", "anonymous")
 	default:
@@ -77,29 +79,29 @@ func (p *explanationPrinter) subject(a *explanation) {
 		p.line("", "proven: its signature is good")
 	}
 	if s.Pod != nil {
-		p.line("pod", words(s.Pod.Name)+", UID "+uidText(s.Pod))
+		p.line("pod", term.Words(s.Pod.Name)+", UID "+uidText(s.Pod))
 	}
 	if s.Node != nil {
 		from := ""
 		if s.NodeFromAPI {
 			from = ", says the API server"
 		}
-		p.line("node", words(s.Node.Name)+", UID "+uidText(s.Node)+from)
+		p.line("node", term.Words(s.Node.Name)+", UID "+uidText(s.Node)+from)
 	}
 	if s.CredentialID != "" {
-		p.line("token id", words(s.CredentialID))
+		p.line("token id", term.Words(s.CredentialID))
 	}
-	p.line("service", words(a.Service))
+	p.line("service", term.Words(a.Service))
 	if a.Caller != "" {
 		p.line("caller", a.Caller)
 	}
 	if a.then != nil {
-		p.line("then", words(a.then.Time.UTC().Format(time.RFC3339), string(a.then.Result), fmt.Sprint(a.then.Status))+": "+
+		p.line("then", term.Words(a.then.Time.UTC().Format(time.RFC3339), string(a.then.Result), fmt.Sprint(a.then.Status))+": "+
 			cmp.Or(auditWhat(a.then), "-")+"; "+cmp.Or(auditWhy(a.then), "-"))
 	}
 }
 
-func uidText(o *exchange.Object) string { return cmp.Or(words(o.UID), "not known") }
+func uidText(o *exchange.Object) string { return cmp.Or(term.Words(o.UID), "not known") }
 
 // policy says what the policy judged by, and which rules are for others.
 func (p *explanationPrinter) policy(a *explanation) {
@@ -205,7 +207,7 @@ func (p *explanationPrinter) edit(edit *exchange.Edit) {
 	}
 	p.out.WriteString("\nTo grant what is missing")
 	if len(edit.Commands) > 0 {
-		fmt.Fprintf(&p.out, ", run in cluster %s:\n", words(edit.Cluster))
+		fmt.Fprintf(&p.out, ", run in cluster %s:\n", term.Words(edit.Cluster))
 		for _, command := range edit.Commands {
 			fmt.Fprintf(&p.out, "  %s\n", command)
 		}
@@ -227,18 +229,18 @@ func (p *explanationPrinter) edit(edit *exchange.Edit) {
 // answer is what people look for, so it stands last.
 func (p *explanationPrinter) answer(a *explanation) {
 	p.blank()
-	now := words(string(a.Now.Result), fmt.Sprint(a.Now.Status))
+	now := term.Words(string(a.Now.Result), fmt.Sprint(a.Now.Status))
 	switch {
 	case a.Now.Result == exchange.ResultGranted && len(a.Requested) == 0:
 		now += ": a login, the token opens nothing by itself"
 	case a.Now.Reason != "" && a.Now.Message != "":
-		now += ": " + a.Now.Reason + "; " + text(a.Now.Message)
+		now += ": " + a.Now.Reason + "; " + term.Line(a.Now.Message)
 	case a.Now.Reason != "":
 		now += ": " + a.Now.Reason
 	}
 	p.line("now", now)
 	if a.Now.Remedy != "" {
-		p.line("remedy", text(a.Now.Remedy))
+		p.line("remedy", term.Line(a.Now.Remedy))
 	}
 	if conditions := a.conditions(); a.Now.Status == http.StatusOK && len(conditions) > 0 {
 		p.line("", "unless this refuses, which was not judged: "+strings.Join(conditions, ", "))
@@ -253,6 +255,6 @@ func (p *explanationPrinter) answer(a *explanation) {
 		p.line("changed", "nothing: the same would be decided")
 	}
 	for i, c := range a.Changes {
-		p.line([]string{"changed", ""}[min(i, 1)], fmt.Sprintf("%s: %s -> %s", c.Field, cmp.Or(text(c.Then), "none"), cmp.Or(text(c.Now), "none")))
+		p.line([]string{"changed", ""}[min(i, 1)], fmt.Sprintf("%s: %s -> %s", c.Field, cmp.Or(term.Line(c.Then), "none"), cmp.Or(term.Line(c.Now), "none")))
 	}
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 func (e *explainer) step(step, verdict, format string, args ...any) {
@@ -38,7 +40,7 @@ func (e *explainer) explain(ctx context.Context) (*explanation, error) {
 			answer.Edit = nil // whoever makes up a token must not get an edit proposed
 		}
 	}
-	event.Conclude(subject, answer.decision, refusal)
+	event.Conclude(registryauth.Request{Malformed: e.malformed, Omitted: e.omitted}, subject, answer.decision, refusal)
 	if event.Result == exchange.ResultUnavailable || event.Result == exchange.ResultError {
 		return nil, refusal
 	}
@@ -376,7 +378,7 @@ func (e *explainer) unproven(s *explainedSubject) string {
 	case s.Claimed != nil && s.Claimed.Verified:
 		return "" // the signature is good, though the token is not
 	case e.source == sourceClaim:
-		return "a token that was refused (" + words(e.then.Reason) + ") claimed it, and anybody can make such a token"
+		return "a token that was refused (" + term.Words(e.then.Reason) + ") claimed it, and anybody can make such a token"
 	case s.ServiceAccount == nil:
 		return "the token is refused, so nothing that it claims is proven"
 	}

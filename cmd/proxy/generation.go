@@ -15,10 +15,12 @@ import (
 	"github.com/pullpass/pullpass/internal/filewatch"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
-// settleTimeout bounds how long a new configuration waits for what is new in it:
-// in the largest clusters a list of all pods takes seconds.
+// settleTimeout bounds how long a new configuration waits for what is new in it,
+// and a new policy for the annotations that it reads: in the largest clusters a
+// list of all pods takes seconds.
 const settleTimeout = 30 * time.Second
 
 // parts are what a configuration and the files that it names open. The next
@@ -54,15 +56,15 @@ func open(cfg *Config, insecureHTTP bool, logger *slog.Logger, before parts) (pa
 		return parts{}, err
 	}
 	if issuers := issuersOf(cfg); !reflect.DeepEqual(issuers, issuersOf(before.cfg)) {
-		if next.verifier, err = oidc.New(oidc.Config{Issuers: issuers, Logger: logger, Before: before.verifier}); err != nil {
+		if next.verifier, err = oidc.New(oidc.Config{Issuers: issuers, CacheBytes: caches().verified, Logger: logger, Before: before.verifier}); err != nil {
 			return parts{}, err
 		}
 	}
 	if next.keys, err = openKeys(cfg, logger, before); err != nil {
 		return parts{}, err
 	}
-	if !insecureHTTP && !next.tls.fits(cfg) {
-		if next.tls, err = newServerTLS(cfg); err != nil {
+	if !insecureHTTP && (before.tls == nil || !reflect.DeepEqual(tlsSettingsOf(cfg), tlsSettingsOf(before.cfg))) {
+		if next.tls, err = openTLS(cfg, time.Now()); err != nil {
 			return parts{}, err
 		}
 	}
@@ -149,7 +151,7 @@ type generation struct {
 
 // replacedKeys are no longer configured, and their last tokens have not ended.
 type replacedKeys struct {
-	registryauth.Keys
+	signing.Keys
 	until time.Time
 }
 
@@ -177,9 +179,9 @@ func (s *service) assemble(p parts, before *generation) (*generation, error) {
 	}
 	g.replaced = previous.stillPublished(p.keys, time.Now())
 
-	var nodeCAs func(cluster string) *exchange.NodeCAs
+	var nodeCAs map[string]*exchange.NodeCAs
 	if p.tls != nil {
-		nodeCAs = p.tls.nodeCAs
+		nodeCAs = p.tls.nodes
 	}
 	nodes, err := nodeChecks(p.cfg, nodeCAs)
 	if err != nil {
@@ -193,7 +195,8 @@ func (s *service) assemble(p parts, before *generation) (*generation, error) {
 		Verifier: p.verifier, Objects: p.objects, Nodes: nodes, Revocations: s.shared.revocations,
 		Replay: exchange.ReplayMode(p.cfg.State.Replay), Owners: s.shared.owners,
 		ServiceAccounts: s.shared.limiter(p.cfg.Limits.PerServiceAccount),
-		Registries:      slices.Collect(maps.Values(g.registries)), Policy: policy, Before: previous.exchanger,
+		Registries:      slices.Collect(maps.Values(g.registries)), Policy: policy,
+		CacheBytes: caches().issued, Before: previous.exchanger,
 	})
 	if err != nil {
 		return nil, err
@@ -228,8 +231,8 @@ func (g *generation) stillPublished(next map[string]*signingKeys, now time.Time)
 }
 
 // published returns the keys that registries have to trust now.
-func (g *generation) published() []registryauth.Keys {
-	var all []registryauth.Keys
+func (g *generation) published() []signing.Keys {
+	var all []signing.Keys
 	for i := range g.cfg.Registries {
 		all = append(all, g.keys[g.cfg.Registries[i].Service])
 	}

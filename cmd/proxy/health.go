@@ -3,7 +3,12 @@ package main
 import (
 	"encoding/json"
 	"net/http"
+	"strings"
 	"sync/atomic"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/state"
 )
 
 // check is the state of one dependency.
@@ -66,17 +71,17 @@ func (s *service) checks() map[string][]check {
 	}
 	all["files"] = s.readings.checks(s.watched(g), s.restartNeeded())
 	if g.tls != nil {
-		all["tls"] = []check{g.tls.check()}
+		all["tls"] = []check{g.tls.check(time.Now())}
 	}
 	if s.shared.redis != nil {
-		all["redis"] = s.shared.check()
+		all["redis"] = checkRedis(s.shared.redis.Status(), s.shared.list.Status())
 	}
 	return all
 }
 
 // checks says how the parts are that may fail by themselves.
 func (p parts) checks() map[string][]check {
-	return map[string][]check{"issuers": p.checkIssuers(), "signingKeys": p.checkSigningKeys(), "kubernetes": p.objects.checks(p.cfg)}
+	return map[string][]check{"issuers": p.checkIssuers(), "signingKeys": p.checkSigningKeys(), "kubernetes": p.checkClusters()}
 }
 
 func (p parts) checkIssuers() []check {
@@ -103,4 +108,58 @@ func (p parts) checkSigningKeys() []check {
 		checks = append(checks, c)
 	}
 	return checks
+}
+
+// checkClusters says of each cluster whether its objects are known: where an API
+// server is asked, whether everything was listed once. If it fails later, the
+// cluster stays healthy, for what was listed answers from memory.
+func (p parts) checkClusters() []check {
+	var checks []check
+	for i := range p.cfg.Clusters {
+		name := p.cfg.Clusters[i].Name
+		if c, ok := p.objects.connection(name); ok {
+			checks = append(checks, kubernetesCheck(name, c.Status()))
+		} else {
+			// It is served whatever becomes of the others' API servers.
+			checks = append(checks, check{Name: name, Healthy: true, Message: "no API server is asked"})
+		}
+	}
+	return checks
+}
+
+func kubernetesCheck(name string, status kube.ClusterStatus) check {
+	c := check{Name: name, Healthy: true}
+	var messages []string
+	for _, r := range status.Resources {
+		c.Healthy = c.Healthy && r.Synced
+		switch {
+		case r.LastFailure != "":
+			messages = append(messages, r.Resource+": "+r.LastFailure)
+		case !r.Synced:
+			messages = append(messages, r.Resource+": not listed yet")
+		}
+	}
+	c.Message = strings.Join(messages, "; ")
+	return c
+}
+
+// checkRedis says how Redis answers. A proxy without it goes on serving, so it is
+// ready; but not before it has read once who is revoked, because until then it
+// can grant nothing.
+func checkRedis(status state.RedisStatus, list state.RevocationsStatus) []check {
+	c := check{Name: "redis", Healthy: status.Healthy && list.LastFailure == "", Tolerated: !list.Read.IsZero()}
+	switch {
+	case list.Read.IsZero():
+		c.Message = "the list of revocations has not been read yet, so nothing is granted"
+	case !c.Healthy:
+		c.Message = "limits count for this replica alone, and the list of revocations is that of " + list.Read.UTC().Format(time.RFC3339)
+	}
+	switch {
+	case c.Healthy:
+	case !status.Healthy && status.LastFailure != "":
+		c.Message += ": " + status.LastFailure
+	case list.LastFailure != "":
+		c.Message += ": " + list.LastFailure
+	}
+	return []check{c}
 }

@@ -39,16 +39,14 @@ func TestReadinessOfTheServingCertificate(t *testing.T) {
 	cert, key := newAuthority(t, "ca").leaf(t, "localhost", -time.Hour, time.Hour)
 	write(t, dir, "tls.crt", cert)
 	write(t, dir, "tls.key", key)
-	now := time.Now()
-	s, err := newServerTLSAt(&Config{Server: Server{TLS: TLSFiles{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}}}, func() time.Time { return now })
+	s, err := openTLS(&Config{Server: Server{TLS: TLSFiles{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}}}, time.Now())
 	must(t, err)
 	for _, test := range []struct {
 		after   time.Duration
 		healthy bool
 		message string
 	}{{0, true, ""}, {20 * time.Minute, true, ""}, {35 * time.Minute, true, " ends at "}, {61 * time.Minute, false, "ended at "}} {
-		now = time.Now().Add(test.after)
-		if c := s.check(); c.Healthy != test.healthy || c.Tolerated || !strings.Contains(c.Message, test.message) || (c.Message == "") != (test.message == "") {
+		if c := s.check(time.Now().Add(test.after)); c.Healthy != test.healthy || c.Tolerated || !strings.Contains(c.Message, test.message) || (c.Message == "") != (test.message == "") {
 			t.Errorf("after %s: %+v", test.after, c)
 		}
 	}
@@ -61,6 +59,7 @@ func TestReadinessOfSigningKeys(t *testing.T) {
 	cert, key := ca.leaf(t, "signing", -24*time.Hour, 10*time.Minute)
 	p := newTestService(t, "", map[string]string{"signing.crt": cert, "signing.key": key, "ca.crt": ca.pem()})
 	p.configure(t, "issuer: pullpass.example.com}", "issuer: pullpass.example.com, signing: {certFile: signing.crt, keyFile: signing.key, caFile: ca.crt}}")
+	p.reconcile(t)
 	must(t, p.service.reloadConfig())
 	if c := p.service.current.Load().checkSigningKeys()[0]; !c.Healthy || !strings.Contains(c.Message, " ends at ") {
 		t.Errorf("%+v", c)

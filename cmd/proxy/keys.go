@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
 func keysCommand() *cobra.Command {
@@ -149,7 +149,7 @@ key set within that time.`,
 				if r.trustsKeySet() && !cmd.Flags().Changed("sign-after") {
 					delay = jwksSignAfter
 				}
-				key, err := r.keys.managed.Rotate(registryauth.RotateOptions{SignAfter: delay})
+				key, err := r.keys.managed.Rotate(signing.RotateOptions{SignAfter: delay})
 				if err != nil {
 					return fmt.Errorf("%s: %w", r.Service, err)
 				}
@@ -163,7 +163,7 @@ key set within that time.`,
 	return command
 }
 
-func (r openedRegistry) trustsKeySet() bool { return r.Signing.Trust == string(registryauth.TrustJWKS) }
+func (r openedRegistry) trustsKeySet() bool { return r.Signing.Trust == string(signing.TrustJWKS) }
 
 func keysRotateCACommand() *cobra.Command {
 	var flags keysFlags
@@ -190,7 +190,7 @@ removed, a week after it signed last. keys list shows these times.`,
 				if r.trustsKeySet() && flags.service == "" {
 					continue // it has no CA, and nobody said that it had
 				}
-				ca, err := r.keys.managed.RotateCA(registryauth.RotateOptions{SignAfter: signAfter})
+				ca, err := r.keys.managed.RotateCA(signing.RotateOptions{SignAfter: signAfter})
 				if err != nil {
 					return fmt.Errorf("%s: %w", r.Service, err)
 				}
@@ -227,7 +227,7 @@ signs with it, until they are restarted with a key set (trust "jwks") or CAs (tr
 			for _, r := range registries {
 				known := r.keys.Status()
 				key, err := r.keys.managed.Revoke(id)
-				if errors.Is(err, registryauth.ErrUnknownKey) {
+				if errors.Is(err, signing.ErrUnknownKey) {
 					continue
 				}
 				if err != nil {
@@ -251,7 +251,7 @@ signs with it, until they are restarted with a key set (trust "jwks") or CAs (tr
 	return command
 }
 
-func knows(status registryauth.Status, id string) bool {
+func knows(status signing.Status, id string) bool {
 	for _, key := range status.Keys {
 		if key.ID == id {
 			return true

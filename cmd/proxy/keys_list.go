@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
 func keysListCommand() *cobra.Command {
@@ -45,7 +45,7 @@ func writeKeysJSON(out io.Writer, registries []openedRegistry) error {
 	type registry struct {
 		Service string `json:"service"`
 		Trust   string `json:"trust"`
-		registryauth.Status
+		signing.Status
 	}
 	list := struct {
 		Registries []registry `json:"registries"`

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"os"
 	"path/filepath"
@@ -12,17 +10,14 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/pullpass/pullpass/internal/pkitest"
 )
 
 // intermediate is a CA below a.
 func (a authority) intermediate(t testing.TB, name string) authority {
 	t.Helper()
-	below := authority{key: newECKey(t)}
-	below.cert = sign(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: name}, NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter,
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}, a.cert, &below.key.PublicKey, a.key)
-	return below
+	return authority{pkitest.NewCA(t, a.Cert, caNamed(name))}
 }
 
 // TestKeysScripts changes keys as docs/keys.md says. The files of signing/ are

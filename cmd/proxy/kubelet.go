@@ -12,6 +12,9 @@ import (
 	"text/template"
 
 	"github.com/spf13/cobra"
+
+	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -19,13 +22,18 @@ const (
 	defaultPluginDir = "/usr/local/libexec/pullpass"
 )
 
+// kubeletOptions say which registry is served to the nodes of which cluster.
 type kubeletOptions struct {
-	config, registry, service, cluster, pluginDir, part string
-	lint                                                bool
+	registry  string // host[:port]
+	service   string // whose audience is preferred; empty: registry
+	cluster   string // may be empty when there is only one
+	pluginDir string // empty: the default
 }
 
 func kubeletConfigCommand() *cobra.Command {
 	var o kubeletOptions
+	var config, part string
+	var lint bool
 	command := &cobra.Command{
 		Use:   "kubelet-config",
 		Short: "Print what to put on the nodes of a cluster, or judge what is there",
@@ -43,15 +51,15 @@ FILE:LINE: field: what is wrong; remedy. Exit code 1 if there is one.`,
   pullpass kubelet-config --config pullpass.yaml --registry registry.example.com --lint credential-provider.yaml rbac.yaml hosts.toml`,
 		Args: func(_ *cobra.Command, files []string) error {
 			switch {
-			case o.lint && len(files) == 0:
+			case lint && len(files) == 0:
 				return errors.New("--lint needs the names of the files to judge")
-			case !o.lint && len(files) > 0:
+			case !lint && len(files) > 0:
 				return fmt.Errorf("%q is not expected; files are named with --lint", files[0])
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, files []string) error {
-			cfg, err := readConfig(cmd.Context(), o.config)
+			cfg, err := readConfig(cmd.Context(), config)
 			if err != nil {
 				return err
 			}
@@ -59,19 +67,27 @@ FILE:LINE: field: what is wrong; remedy. Exit code 1 if there is one.`,
 			if err != nil {
 				return err
 			}
-			if o.lint {
-				return lintKubelet(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), target, files)
+			if !lint {
+				return target.write(cmd.OutOrStdout(), part)
 			}
-			return target.write(cmd.OutOrStdout(), o.part)
+			findings, notJudged := target.lint(cmd.Context(), files)
+			if len(findings) > 0 {
+				return reportFaults(cmd.ErrOrStderr(), errors.Join(findings...))
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%d files: no findings\n", len(files))
+			for _, part := range notJudged {
+				fmt.Fprintf(cmd.OutOrStdout(), "not judged: %s, which is not among the files\n", part)
+			}
+			return nil
 		},
 	}
-	configFlag(command, &o.config)
+	configFlag(command, &config)
 	command.Flags().StringVar(&o.registry, "registry", "", "host[:port] of the registry as in the names of images (required)")
 	command.Flags().StringVar(&o.service, "service", "", "service of the registry, if it is not the same as --registry: its audience is preferred")
 	command.Flags().StringVar(&o.cluster, "cluster", "", "name of the cluster (may be left out when there is only one)")
 	command.Flags().StringVar(&o.pluginDir, "plugin-dir", "", "directory of the plugin on the nodes (default: "+defaultPluginDir+"); with --lint: here, to be looked at")
-	command.Flags().StringVar(&o.part, "part", "", "print one part alone: "+oneOf(kubeletPartNames()))
-	command.Flags().BoolVar(&o.lint, "lint", false, "judge the files that are named after the flags")
+	command.Flags().StringVar(&part, "part", "", "print one part alone: "+oneOf(kubeletPartNames()))
+	command.Flags().BoolVar(&lint, "lint", false, "judge the files that are named after the flags")
 	command.MarkFlagsMutuallyExclusive("lint", "part")
 	if err := command.MarkFlagRequired("registry"); err != nil {
 		panic(err) // the flag is defined above
@@ -91,10 +107,7 @@ type kubeletTarget struct {
 
 func newKubeletTarget(cfg *Config, o kubeletOptions) (kubeletTarget, error) {
 	if !isRegistryHost(o.registry) {
-		return kubeletTarget{}, fmt.Errorf("--registry %s is not a registry's host; write host or host:port as in the names of images, without scheme and path", quoteValue(o.registry))
-	}
-	if o.pluginDir != "" && !o.lint && !isPlainPath(o.pluginDir) {
-		return kubeletTarget{}, fmt.Errorf("--plugin-dir %s is not an absolute path of a-z, A-Z, 0-9 and ._/-; name the directory on the nodes", quoteValue(o.pluginDir))
+		return kubeletTarget{}, fmt.Errorf("--registry %s is not a registry's host; write host or host:port as in the names of images, without scheme and path", term.QuoteValue(o.registry))
 	}
 	cluster, err := findCluster(cfg, o.cluster)
 	if err != nil {
@@ -152,7 +165,7 @@ func isRegistryHost(s string) bool {
 		return false
 	}
 	for label := range strings.SplitSeq(name, ".") {
-		if !isDNSLabel(label) {
+		if !names.IsLabel(label) {
 			return false
 		}
 	}
@@ -248,11 +261,14 @@ func kubeletPartNames() (names []string) {
 
 // write prints one part, or all with an empty line between them.
 func (k kubeletTarget) write(w io.Writer, name string) error {
+	if k.PluginDir != "" && !isPlainPath(k.PluginDir) {
+		return fmt.Errorf("--plugin-dir %s is not an absolute path of a-z, A-Z, 0-9 and ._/-; name the directory on the nodes", term.QuoteValue(k.PluginDir))
+	}
 	parts := kubeletParts()
 	if name != "" {
 		i := slices.IndexFunc(parts, func(p kubeletPart) bool { return p.name == name })
 		if i < 0 {
-			return fmt.Errorf("--part %s is not known: use %s", quoteValue(name), oneOf(kubeletPartNames()))
+			return fmt.Errorf("--part %s is not known: use %s", term.QuoteValue(name), oneOf(kubeletPartNames()))
 		}
 		parts = parts[i : i+1]
 	}

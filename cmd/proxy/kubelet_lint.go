@@ -3,9 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // kubeletFinding is one mistake in a file of a node.
@@ -51,22 +50,19 @@ type lintedDocument struct {
 	root *yaml.Node
 }
 
-func lintKubelet(ctx context.Context, stdout, stderr io.Writer, target kubeletTarget, files []string) error {
-	l := &kubeletLint{target: target, files: files, judged: map[string]bool{}}
+// lint judges files, and names the parts that are in none of them.
+func (k kubeletTarget) lint(ctx context.Context, files []string) (findings []error, notJudged []string) {
+	l := &kubeletLint{target: k, files: files, judged: map[string]bool{}}
 	for _, name := range files {
 		l.file(ctx, name)
 	}
 	l.together()
-	if findings := l.result(); len(findings) > 0 {
-		return reportFaults(stderr, errors.Join(findings...))
-	}
-	fmt.Fprintf(stdout, "%d files: no findings\n", len(files))
 	for _, part := range kubeletPartNames() {
 		if !l.judged[part] {
-			fmt.Fprintf(stdout, "not judged: %s, which is not among the files\n", part)
+			notJudged = append(notJudged, part)
 		}
 	}
-	return nil
+	return l.result(), notJudged
 }
 
 func (l *kubeletLint) find(file string, line int, field, format string, args ...any) {
@@ -126,7 +122,7 @@ func (l *kubeletLint) document(name string, i int, root *yaml.Node) (known bool)
 	case kind == "CredentialProviderConfig" || strictyaml.Field(root, "providers") != nil:
 		l.judged["provider"] = true
 		if i > 0 {
-			d.fault("kind", "is the second document of the file (%s), and the kubelet reads the first only; give it a file of its own", quoteValue(kind))
+			d.fault("kind", "is the second document of the file (%s), and the kubelet reads the first only; give it a file of its own", term.QuoteValue(kind))
 		}
 		l.providers = append(l.providers, readProviders(d))
 	case kind == "List":

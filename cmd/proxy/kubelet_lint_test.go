@@ -1,9 +1,8 @@
 package main
 
 import (
-	"bytes"
-	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -44,7 +43,7 @@ func TestKubeletLint(t *testing.T) {
 			archive, err := txtar.ParseFile(name)
 			must(t, err)
 			dir := t.TempDir()
-			o := kubeletOptions{registry: "registry.example.com", lint: true}
+			o := kubeletOptions{registry: "registry.example.com"}
 			var files []string
 			for i, file := range archive.Files {
 				mode := uint64(0o644)
@@ -85,12 +84,18 @@ func TestKubeletLint(t *testing.T) {
 // lintWith returns the findings, or what is said without any.
 func lintWith(t *testing.T, o kubeletOptions, files []string) string {
 	t.Helper()
-	var stdout, stderr bytes.Buffer
-	err := lintKubelet(t.Context(), &stdout, &stderr, kubeletTestTarget(t, kubeletTestConfig, o), files)
-	if failed := errors.Is(err, errReported); failed != (stderr.Len() > 0) || failed == (stdout.Len() > 0) || !failed && err != nil {
-		t.Errorf("error %v, standard output %q, standard error %q", err, stdout.String(), stderr.String())
+	findings, notJudged := kubeletTestTarget(t, kubeletTestConfig, o).lint(t.Context(), files)
+	var said strings.Builder
+	for _, finding := range findings {
+		fmt.Fprintln(&said, finding)
 	}
-	return stdout.String() + stderr.String()
+	if len(findings) == 0 {
+		fmt.Fprintf(&said, "%d files: no findings\n", len(files))
+		for _, part := range notJudged {
+			fmt.Fprintf(&said, "not judged: %s, which is not among the files\n", part)
+		}
+	}
+	return said.String()
 }
 
 func kubeletTestTarget(t *testing.T, config string, o kubeletOptions) kubeletTarget {

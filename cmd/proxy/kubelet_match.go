@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"path"
 	"strings"
+
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // imagePattern is an element of matchImages, or an image, taken apart as the
@@ -39,7 +41,7 @@ func (p imagePattern) differs(image imagePattern) string {
 	}
 	for i, glob := range p.domain {
 		if matched, _ := path.Match(glob, image.domain[i]); !matched { // nor does a bad pattern match
-			return fmt.Sprintf("%s does not match %s", quoteValue(glob), quoteValue(image.domain[i]))
+			return fmt.Sprintf("%s does not match %s", term.QuoteValue(glob), term.QuoteValue(image.domain[i]))
 		}
 	}
 	if !strings.HasPrefix(image.path, p.path) {
@@ -52,7 +54,7 @@ func portName(port string) string {
 	if port == "" {
 		return "none"
 	}
-	return quoteValue(port)
+	return term.QuoteValue(port)
 }
 
 // wide reports whether the pattern may match more than one registry.

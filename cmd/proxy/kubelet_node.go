@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -53,7 +54,7 @@ func (l *kubeletLint) flags(name string, data []byte) {
 		}
 	}
 	if dir, ok := found[binDirFlagName]; ok && l.target.PluginDir != "" && strings.TrimRight(dir, "/") != strings.TrimRight(l.target.PluginDir, "/") {
-		l.find(name, lines[binDirFlagName], binDirFlagName, "is another directory than --plugin-dir (%s); correct one of them", quoteValue(dir))
+		l.find(name, lines[binDirFlagName], binDirFlagName, "is another directory than --plugin-dir (%s); correct one of them", term.QuoteValue(dir))
 	}
 }
 
@@ -126,14 +127,14 @@ func (l *kubeletLint) hosts(name string, data []byte) {
 			continue
 		}
 		if u.Scheme != "https" {
-			l.find(name, table.line, field, "sends the pod's token in the clear (%s); write https", quoteValue(u.Scheme))
+			l.find(name, table.line, field, "sends the pod's token in the clear (%s); write https", term.QuoteValue(u.Scheme))
 		}
 		if strings.TrimSuffix(u.Host, ":443") != strings.TrimSuffix(l.target.Registry, ":443") {
-			l.find(name, table.line, field, "is another registry than %s (%s), and containerd offers the pod's token to it too; remove it, or name it in --registry", l.target.Registry, quoteValue(u.Host))
+			l.find(name, table.line, field, "is another registry than %s (%s), and containerd offers the pod's token to it too; remove it, or name it in --registry", l.target.Registry, term.QuoteValue(u.Host))
 			continue
 		}
 		if v, found := table.keys["skip_verify"]; found && v.text != "false" {
-			l.find(name, v.line, "skip_verify", "hands the pod's token to whoever answers (%s); remove it, and name the CA in ca", quoteValue(v.text))
+			l.find(name, v.line, "skip_verify", "hands the pod's token to whoever answers (%s); remove it, and name the CA in ca", term.QuoteValue(v.text))
 		}
 		client, found := table.keys["client"]
 		if l.target.Certificate && !seen && (!found || strings.Trim(client.text, "[] ") == "") {

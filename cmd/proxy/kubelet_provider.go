@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -87,10 +89,10 @@ func readProviders(d *lintedDocument) *providerDocument {
 	}
 	d.decoded = slices.Clone(d.Faults)
 	if c.APIVersion != providerConfigVersion {
-		document.fault("apiVersion", "is not the one with tokenAttributes (%s); write %s", quoteValue(c.APIVersion), providerConfigVersion)
+		document.fault("apiVersion", "is not the one with tokenAttributes (%s); write %s", term.QuoteValue(c.APIVersion), providerConfigVersion)
 	}
 	if c.Kind != "CredentialProviderConfig" {
-		document.fault("kind", "is unknown to the kubelet (%s); write CredentialProviderConfig", quoteValue(c.Kind))
+		document.fault("kind", "is unknown to the kubelet (%s); write CredentialProviderConfig", term.QuoteValue(c.Kind))
 	}
 	if len(c.Providers) == 0 {
 		document.fault("providers", "is empty, and the kubelet does not start; name a provider (see kubelet-config --part provider)")
@@ -107,13 +109,13 @@ func (p lintedProvider) form() {
 	case c.Name == "":
 		p.fault("name", "is missing; write the name of the plugin's binary, %s", pluginName)
 	case strings.ContainsAny(c.Name, "/ ") || c.Name == "." || c.Name == "..":
-		p.fault("name", "is not the name of a binary (%s); write it without directory and spaces, which stands in --image-credential-provider-bin-dir", quoteValue(c.Name))
+		p.fault("name", "is not the name of a binary (%s); write it without directory and spaces, which stands in --image-credential-provider-bin-dir", term.QuoteValue(c.Name))
 	}
 	switch {
 	case c.APIVersion == "":
 		p.fault("apiVersion", "is missing; write %s", providerVersion)
 	case c.APIVersion != providerVersion && p.has("tokenAttributes"):
-		p.fault("apiVersion", "has no tokenAttributes (%s); write %s", quoteValue(c.APIVersion), providerVersion)
+		p.fault("apiVersion", "has no tokenAttributes (%s); write %s", term.QuoteValue(c.APIVersion), providerVersion)
 	case c.APIVersion != providerVersion:
 		p.providerDocument.oneOf(p.path()+".apiVersion", c.APIVersion, providerVersion, providerVersion+"beta1", providerVersion+"alpha1")
 	}
@@ -122,20 +124,20 @@ func (p lintedProvider) form() {
 	}
 	for i, pattern := range c.MatchImages {
 		if _, err := parseImagePattern(pattern); err != nil {
-			p.fault(fmt.Sprintf("matchImages[%d]", i), "is not host[:port][/path] (%s); the kubelet does not start with it, so correct it", quoteValue(pattern))
+			p.fault(fmt.Sprintf("matchImages[%d]", i), "is not host[:port][/path] (%s); the kubelet does not start with it, so correct it", term.QuoteValue(pattern))
 		}
 	}
 	switch duration, err := time.ParseDuration(c.DefaultCacheDuration); {
 	case !p.has("defaultCacheDuration"):
 		p.fault("defaultCacheDuration", `is missing, and the kubelet does not start; write "0s"`)
 	case err != nil:
-		p.fault("defaultCacheDuration", `is not a time span (%s); write it with its unit: "0s", "10m"`, quoteValue(c.DefaultCacheDuration))
+		p.fault("defaultCacheDuration", `is not a time span (%s); write it with its unit: "0s", "10m"`, term.QuoteValue(c.DefaultCacheDuration))
 	case duration < 0:
-		p.fault("defaultCacheDuration", `must not be negative (%s); write "0s"`, quoteValue(c.DefaultCacheDuration))
+		p.fault("defaultCacheDuration", `must not be negative (%s); write "0s"`, term.QuoteValue(c.DefaultCacheDuration))
 	}
 	for i, variable := range c.Env {
 		if variable.Name == "" || strings.Contains(variable.Name, "=") {
-			p.fault(fmt.Sprintf("env[%d].name", i), "is not the name of a variable (%s); write name and value as two fields", quoteValue(variable.Name))
+			p.fault(fmt.Sprintf("env[%d].name", i), "is not the name of a variable (%s); write name and value as two fields", term.QuoteValue(variable.Name))
 		}
 	}
 	if p.has("tokenAttributes") {
@@ -165,13 +167,13 @@ func (p lintedProvider) tokenAttributes(t *tokenAttributes) {
 		p.unique(len(keys.keys), p.path()+"."+path, func(i int) string { return keys.keys[i] })
 		for i, key := range keys.keys {
 			if len(validation.IsQualifiedName(strings.ToLower(key))) > 0 {
-				p.fault(fmt.Sprintf(path, i), "is not the key of an annotation (%s); write it as kubectl annotate takes it", quoteValue(key))
+				p.fault(fmt.Sprintf(path, i), "is not the key of an annotation (%s); write it as kubectl annotate takes it", term.QuoteValue(key))
 			}
 		}
 	}
 	for i, key := range t.OptionalAnnotations {
 		if slices.Contains(t.RequiredAnnotations, key) {
-			p.fault(fmt.Sprintf("tokenAttributes.optionalServiceAccountAnnotationKeys[%d]", i), "is required as well (%s); keep it in one of the two lists", quoteValue(key))
+			p.fault(fmt.Sprintf("tokenAttributes.optionalServiceAccountAnnotationKeys[%d]", i), "is required as well (%s); keep it in one of the two lists", term.QuoteValue(key))
 		}
 	}
 }
@@ -183,7 +185,7 @@ func (l *kubeletLint) providerNames() {
 	for _, p := range l.all() {
 		name := p.provider().Name
 		if place, twice := first[name]; twice && name != "" {
-			p.fault("name", "is the same as in %s (%s); each must differ, so link the binary under a second name", place, quoteValue(name))
+			p.fault("name", "is the same as in %s (%s); each must differ, so link the binary under a second name", place, term.QuoteValue(name))
 		} else {
 			first[name] = fmt.Sprintf("%s of %s", p.path(), p.File)
 		}
@@ -246,7 +248,7 @@ func (l *kubeletLint) matched(ours []lintedProvider) {
 			_, err := parseImagePattern(pattern)
 			if problem, _ := patternFault(pattern); err == nil && problem == "" {
 				p.fault(fmt.Sprintf("matchImages[%d]", i), "does not match %s (%s): %s; write %s",
-					l.target.Registry, quoteValue(pattern), registryDiffers(pattern, l.target.Registry), l.target.Registry)
+					l.target.Registry, term.QuoteValue(pattern), registryDiffers(pattern, l.target.Registry), l.target.Registry)
 			}
 		}
 	}
@@ -263,13 +265,13 @@ func (p lintedProvider) judge(target kubeletTarget) {
 			continue // said already
 		}
 		if problem, remedy := patternFault(pattern); problem != "" {
-			p.fault(field, "%s (%s); %s", problem, quoteValue(pattern), remedy)
+			p.fault(field, "%s (%s); %s", problem, term.QuoteValue(pattern), remedy)
 		} else if parsed.wide() && len(hosts) == 0 {
-			p.fault(field, "may match a stranger's registry (%s), which would be handed the pod's token; name hosts, or add args: [\"--registry=%s\"]", quoteValue(pattern), target.Registry)
+			p.fault(field, "may match a stranger's registry (%s), which would be handed the pod's token; name hosts, or add args: [\"--registry=%s\"]", term.QuoteValue(pattern), target.Registry)
 		}
 	}
 	for i, variable := range c.Env {
-		p.fault(fmt.Sprintf("env[%d]", i), "has no use (%s): the plugin reads no variables; remove it", quoteValue(variable.Name))
+		p.fault(fmt.Sprintf("env[%d]", i), "has no use (%s): the plugin reads no variables; remove it", term.QuoteValue(variable.Name))
 	}
 	if !p.has("tokenAttributes") {
 		p.fault("tokenAttributes", "is missing, and the plugin gets no token; write it (see kubelet-config --part provider)")
@@ -277,7 +279,7 @@ func (p lintedProvider) judge(target kubeletTarget) {
 	}
 	t := &c.TokenAttributes
 	if t.Audience != "" && !slices.Contains(target.Cluster.Audiences, t.Audience) {
-		p.fault("tokenAttributes.serviceAccountTokenAudience", "is not accepted (%s); write one of clusters[].audiences of cluster %s: %q", quoteValue(t.Audience), target.Cluster.Name, target.Cluster.Audiences)
+		p.fault("tokenAttributes.serviceAccountTokenAudience", "is not accepted (%s); write one of clusters[].audiences of cluster %s: %q", term.QuoteValue(t.Audience), target.Cluster.Name, target.Cluster.Audiences)
 	}
 	if t.CacheType == "ServiceAccount" {
 		p.fault("tokenAttributes.cacheType", "must be Token (ServiceAccount): with another one the kubelet throws away the answer that holds the token; write Token")

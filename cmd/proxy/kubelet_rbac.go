@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -122,20 +124,20 @@ func (l *kubeletLint) right(audience string, place rbacPlace) {
 		}
 	}
 	if !found {
-		place.document.fault(place.path, "no role lets the kubelet request the audience (%s; verb %s); apply what kubelet-config --part rbac prints", quoteValue(audience), audienceVerb)
+		place.document.fault(place.path, "no role lets the kubelet request the audience (%s; verb %s); apply what kubelet-config --part rbac prints", term.QuoteValue(audience), audienceVerb)
 	}
 }
 
 // explain says what keeps the rule from allowing the audience.
 func (r rbacRule) explain(place rbacPlace, audience string) {
 	if !holds(r.Verbs, audienceVerb) {
-		place.fault("verbs", "are unknown to the API server (%s); write %s", quoteValue(strings.Join(r.Verbs, " ")), audienceVerb)
+		place.fault("verbs", "are unknown to the API server (%s); write %s", term.QuoteValue(strings.Join(r.Verbs, " ")), audienceVerb)
 	}
 	if !holds(r.APIGroups, "") {
-		place.fault("apiGroups", `do not hold the group of ServiceAccounts (%s); write [""]`, quoteValue(strings.Join(r.APIGroups, " ")))
+		place.fault("apiGroups", `do not hold the group of ServiceAccounts (%s); write [""]`, term.QuoteValue(strings.Join(r.APIGroups, " ")))
 	}
 	if !holds(r.Resources, audience) {
-		place.fault("resources", "do not hold the audience (%s); write [%q]", quoteValue(strings.Join(r.Resources, " ")), audience)
+		place.fault("resources", "do not hold the audience (%s); write [%q]", term.QuoteValue(strings.Join(r.Resources, " ")), audience)
 	}
 }
 
@@ -149,7 +151,7 @@ func (l *kubeletLint) unbound(role rbacObject) {
 		}
 	}
 	if !bound {
-		role.fault("metadata.name", "is a role that nobody has (%s); bind it to the group %s with a ClusterRoleBinding", quoteValue(role.Metadata.Name), nodesGroup)
+		role.fault("metadata.name", "is a role that nobody has (%s); bind it to the group %s with a ClusterRoleBinding", term.QuoteValue(role.Metadata.Name), nodesGroup)
 	}
 }
 

@@ -51,6 +51,20 @@ var (
 		help: "Token requests that wait because too many are worked on.",
 		act:  "Above 0 for minutes: see what is slow, or run more replicas.",
 	}
+	openConnections = &metric{
+		name: "pullpass_connections", kind: gauge, read: true,
+		help: "Connections of the public listener.",
+		act:  "Near `pullpass_connections_limit`: clients wait to connect. Run more replicas, or give them more memory.",
+	}
+	connectionsLimit = &metric{
+		name: "pullpass_connections_limit", kind: gauge, read: true,
+		help: "How many there may be, as memory allows. One address may have half as many.",
+	}
+	connectionsRefused = &metric{
+		name: "pullpass_connections_refused_total", kind: counter, read: true,
+		help: "Connections that were closed because their address had too many, and connections and requests because all together sent too much.",
+		act:  "An address that many share: see [capacity.md](capacity.md#connections). Otherwise somebody tries to be in the way.",
+	}
 
 	legacyTokens = &metric{
 		name: "pullpass_legacy_tokens_total", kind: counter,
@@ -80,7 +94,7 @@ var (
 		act: "`other_caller`: a token was stolen, or nodes share or change their addresses; the audit log has both callers. `unavailable`: see Redis.",
 	}
 	exchangeMetrics = []*metric{
-		exchangesTotal, exchangeDuration, requestsInFlight, requestsWaiting, limited, legacyTokens, callerProofs, replays,
+		exchangesTotal, exchangeDuration, requestsInFlight, requestsWaiting, openConnections, connectionsLimit, connectionsRefused, limited, legacyTokens, callerProofs, replays,
 	}
 )
 

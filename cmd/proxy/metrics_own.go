@@ -3,7 +3,7 @@ package main
 import (
 	"time"
 
-	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/state"
 )
 
@@ -40,7 +40,7 @@ var (
 	keyMetrics = []*metric{signingKeySince, signingKeyExpiry, signingCAExpiry, servingCertificateExpiry, clientCAExpiry}
 )
 
-func (r reading) signingKey(service string, keys registryauth.Keys) {
+func (r reading) signingKey(service string, keys signing.Keys) {
 	if end := caEnd(keys.Status()); !end.IsZero() {
 		r.show(signingCAExpiry, timestamp(end), service)
 	}
@@ -58,9 +58,9 @@ func (r reading) signingKey(service string, keys registryauth.Keys) {
 }
 
 // caEnd is when the first of the CAs ends that sign now; zero: there is none.
-func caEnd(status registryauth.Status) (first time.Time) {
+func caEnd(status signing.Status) (first time.Time) {
 	for _, ca := range status.CAs {
-		if ca.State == registryauth.StateSigning && (first.IsZero() || ca.NotAfter.Before(first)) {
+		if ca.State == signing.StateSigning && (first.IsZero() || ca.NotAfter.Before(first)) {
 			first = ca.NotAfter
 		}
 	}

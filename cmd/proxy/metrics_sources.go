@@ -8,7 +8,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/state"
 )
 
@@ -19,11 +19,12 @@ type sources struct {
 	files    []string // groups that are re-read
 
 	load        func() exchange.Load
+	connections *connections
 	issuers     func() []oidc.IssuerStatus
 	kubernetes  map[string]func() kube.ClusterStatus // by cluster
 	podEvents   func() map[string]kube.PodEventCounts
-	signingKeys map[string]registryauth.Keys // by service
-	tls         func() tlsEnds
+	signingKeys map[string]signing.Keys // by service
+	tls         *tlsEnds                // nil: plain HTTP
 	policy      func() *exchange.Policy
 	redis       func() state.RedisStatus
 	revocations func() state.RevocationsStatus
@@ -34,9 +35,9 @@ type sources struct {
 // sources are what metrics are read from.
 func (s *service) sources(g *generation) sources {
 	from := sources{
-		load: g.handler.Load, issuers: g.verifier.Status, podEvents: g.objects.podRecorders().counts, audit: s.audit.Status, telemetry: s.telemetry.failures(),
+		load: g.handler.Load, connections: s.connections, issuers: g.verifier.Status, podEvents: g.objects.podRecorders().counts, audit: s.audit.Status, telemetry: s.telemetry.failures(),
 		policy:     g.exchanger.Policy,
-		kubernetes: map[string]func() kube.ClusterStatus{}, signingKeys: map[string]registryauth.Keys{},
+		kubernetes: map[string]func() kube.ClusterStatus{}, signingKeys: map[string]signing.Keys{},
 	}
 	for i := range g.cfg.Clusters {
 		from.clusters = append(from.clusters, g.cfg.Clusters[i].Name)
@@ -52,7 +53,7 @@ func (s *service) sources(g *generation) sources {
 		from.kubernetes[c.name] = c.Status
 	}
 	if g.tls != nil {
-		from.tls = g.tls.expiries
+		from.tls = &g.tls.ends
 	}
 	if s.shared.redis != nil {
 		from.redis, from.revocations = s.shared.redis.Status, s.shared.list.Status
@@ -91,6 +92,11 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		r.show(requestsInFlight, float64(load.InFlight))
 		r.show(requestsWaiting, float64(load.Waiting))
 	}
+	if s.connections != nil {
+		r.show(openConnections, float64(s.connections.open()))
+		r.show(connectionsLimit, float64(cap(s.connections.places)))
+		r.show(connectionsRefused, float64(s.connections.refused.Load()))
+	}
 	if s.issuers != nil {
 		for _, status := range s.issuers() {
 			r.issuer(status)
@@ -109,7 +115,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		r.signingKey(service, keys)
 	}
 	if s.tls != nil {
-		r.tls(s.tls())
+		r.tls(*s.tls)
 	}
 	if s.policy != nil {
 		r.show(policyInfo, 1, s.policy().Revision()[:revisionLength])

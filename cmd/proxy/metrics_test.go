@@ -13,7 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/state"
 )
 
@@ -201,37 +201,35 @@ pullpass_pod_events_total{cluster="prod-us"} 0
 }
 
 type fixedKeys struct {
-	registryauth.Keys
+	signing.Keys
 	since, notAfter time.Time
-	cas             []registryauth.CAInfo
+	cas             []signing.CAInfo
 	err             error
 }
 
-func (k fixedKeys) Status() registryauth.Status { return registryauth.Status{CAs: k.cas} }
+func (k fixedKeys) Status() signing.Status { return signing.Status{CAs: k.cas} }
 
-func (k fixedKeys) Signing() (*registryauth.SigningKey, error) {
+func (k fixedKeys) Signing() (*signing.SigningKey, error) {
 	if k.err != nil {
 		return nil, k.err
 	}
-	return &registryauth.SigningKey{Since: k.since, NotAfter: k.notAfter}, nil
+	return &signing.SigningKey{Since: k.since, NotAfter: k.notAfter}, nil
 }
 
 func TestMetricsShowTheEndOfKeys(t *testing.T) {
 	t.Parallel()
 	m := testMetrics(sources{
-		signingKeys: map[string]registryauth.Keys{
-			"registry.example.com": fixedKeys{since: time.Unix(500, 0), notAfter: time.Unix(2000, 0), cas: []registryauth.CAInfo{
-				{State: registryauth.StateRetired, NotAfter: time.Unix(6000, 0)},
-				{State: registryauth.StateSigning, NotAfter: time.Unix(9000, 0)},
-				{State: registryauth.StateSigning, NotAfter: time.Unix(8000, 0), Intermediate: true},
-				{State: registryauth.StateNext, NotAfter: time.Unix(7000, 0)},
+		signingKeys: map[string]signing.Keys{
+			"registry.example.com": fixedKeys{since: time.Unix(500, 0), notAfter: time.Unix(2000, 0), cas: []signing.CAInfo{
+				{State: signing.StateRetired, NotAfter: time.Unix(6000, 0)},
+				{State: signing.StateSigning, NotAfter: time.Unix(9000, 0)},
+				{State: signing.StateSigning, NotAfter: time.Unix(8000, 0), Intermediate: true},
+				{State: signing.StateNext, NotAfter: time.Unix(7000, 0)},
 			}},
 			"other.example.com":  fixedKeys{},
-			"broken.example.com": fixedKeys{err: registryauth.ErrNoSigningKey},
+			"broken.example.com": fixedKeys{err: signing.ErrNoSigningKey},
 		},
-		tls: func() tlsEnds {
-			return tlsEnds{certificate: time.Unix(3000, 0), clientCAs: map[string]time.Time{"prod-eu": time.Unix(4000, 0)}}
-		},
+		tls: &tlsEnds{certificate: time.Unix(3000, 0), clientCAs: map[string]time.Time{"prod-eu": time.Unix(4000, 0)}},
 	})
 	expectMetrics(t, m, `
 pullpass_client_ca_expiry_timestamp_seconds{cluster="prod-eu"} 4000

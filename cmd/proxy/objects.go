@@ -9,8 +9,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
@@ -20,11 +18,6 @@ import (
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
-
-// annotationKeysTimeout bounds how long a new policy waits for the annotations
-// that it reads: in the largest clusters a list of all ServiceAccounts takes
-// seconds.
-const annotationKeysTimeout = 30 * time.Second
 
 // objects is what is known of the objects of each cluster, by its API server or
 // by files.
@@ -53,7 +46,7 @@ type connectionSettings struct {
 	nodes, nodeLabels, nodeAddresses bool
 }
 
-func (cfg *Config) connectionSettings(i int) connectionSettings {
+func connectionSettingsOf(cfg *Config, i int) connectionSettings {
 	c := &cfg.Clusters[i]
 	byAddress := slices.Contains(cfg.proofMethods(c), proofAddress)
 	fallback := c.Node.Fallback == nodeFallbackAPI
@@ -90,7 +83,7 @@ func openObjects(cfg *Config, policy *exchange.Policy, logger *slog.Logger, befo
 		switch {
 		case c.Kubernetes.connected():
 			opened, ok := before.connection(c.Name)
-			if !ok || opened.settings != cfg.connectionSettings(i) {
+			if !ok || opened.settings != connectionSettingsOf(cfg, i) {
 				var err error
 				if opened, err = connect(cfg, i, policy.AnnotationKeys(), logger); err != nil {
 					return nil, err
@@ -121,7 +114,7 @@ func (o *objects) without(cluster string) *objects {
 
 // connect prepares the connection of the cluster at index i.
 func connect(cfg *Config, i int, annotationKeys []string, logger *slog.Logger) (connection, error) {
-	name, settings := cfg.Clusters[i].Name, cfg.connectionSettings(i)
+	name, settings := cfg.Clusters[i].Name, connectionSettingsOf(cfg, i)
 	opened := connection{name: name, settings: settings}
 	field, config, err := "inCluster", (*rest.Config)(nil), error(nil)
 	if settings.inCluster {
@@ -190,10 +183,8 @@ func (all podRecorders) counts() map[string]kube.PodEventCounts {
 }
 
 // setAnnotationKeys returns when every cluster has the annotations. One whose
-// API server does not give them in time is an error, and keeps what it had.
+// API server does not give them before ctx ends is an error, and keeps what it had.
 func (o *objects) setAnnotationKeys(ctx context.Context, keys []string) error {
-	ctx, cancel := context.WithTimeout(ctx, annotationKeysTimeout)
-	defer cancel()
 	faults := make([]error, len(o.connected)+1)
 	var group errgroup.Group
 	for i, c := range o.connected {
@@ -210,37 +201,4 @@ func (o *objects) uid(ctx context.Context, cluster, namespace, name string) (str
 		return c.UID(ctx, namespace, name)
 	}
 	return o.manifests.UID(cluster, namespace, name), nil
-}
-
-// checks says of each cluster whether its objects are known: where an API
-// server is asked, whether everything was listed once. If it fails later, the
-// cluster stays healthy, for what was listed answers from memory.
-func (o *objects) checks(cfg *Config) []check {
-	var checks []check
-	for i := range cfg.Clusters {
-		name := cfg.Clusters[i].Name
-		if c, ok := o.connection(name); ok {
-			checks = append(checks, kubernetesCheck(name, c.Status()))
-		} else {
-			// It is served whatever becomes of the others' API servers.
-			checks = append(checks, check{Name: name, Healthy: true, Message: "no API server is asked"})
-		}
-	}
-	return checks
-}
-
-func kubernetesCheck(name string, status kube.ClusterStatus) check {
-	c := check{Name: name, Healthy: true}
-	var messages []string
-	for _, r := range status.Resources {
-		c.Healthy = c.Healthy && r.Synced
-		switch {
-		case r.LastFailure != "":
-			messages = append(messages, r.Resource+": "+r.LastFailure)
-		case !r.Synced:
-			messages = append(messages, r.Resource+": not listed yet")
-		}
-	}
-	c.Message = strings.Join(messages, "; ")
-	return c
 }

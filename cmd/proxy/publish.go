@@ -3,7 +3,7 @@ package main
 import (
 	"net/http"
 
-	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
 // trustMaxAge is how long caches may keep what registries trust, in seconds:
@@ -11,7 +11,7 @@ import (
 const trustMaxAge = "max-age=60"
 
 func (s *service) serveJWKS(w http.ResponseWriter, _ *http.Request) {
-	data, err := registryauth.MarshalJWKS(s.current.Load().published()...)
+	data, err := signing.MarshalJWKS(s.current.Load().published()...)
 	if err != nil {
 		s.logger.Error("publishing the key set", "error", err)
 		http.Error(w, "the key set cannot be published now", http.StatusServiceUnavailable)
@@ -25,5 +25,5 @@ func (s *service) serveJWKS(w http.ResponseWriter, _ *http.Request) {
 func (s *service) serveCertificates(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/pem-certificate-chain")
 	w.Header().Set("Cache-Control", trustMaxAge)
-	_, _ = w.Write(registryauth.MarshalCertificates(s.current.Load().published()...))
+	_, _ = w.Write(signing.MarshalCertificates(s.current.Load().published()...))
 }

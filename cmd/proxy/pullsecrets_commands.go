@@ -7,7 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/pullsecrets"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // People run these commands in a shell, and strangers write parts of them: an
@@ -17,7 +19,7 @@ import (
 
 // kubectl names the kubeconfig, so that nothing is done to another cluster.
 func (m *migration) kubectl(namespace, rest string) string {
-	return "kubectl --kubeconfig " + shellQuoted(m.options.kubeconfig) + " -n " + namespace + " " + rest
+	return "kubectl --kubeconfig " + term.ShellWord(m.options.kubeconfig) + " -n " + namespace + " " + rest
 }
 
 // templatePath says where workloads have the imagePullSecrets of their pods.
@@ -32,7 +34,7 @@ func templatePath(kind string) string {
 	return ""
 }
 
-func (m *migration) removeFromTemplate(w pullsecrets.Workload, names []string) (do, command string) {
+func (m *migration) removeFromTemplate(w pullsecrets.Workload, unwanted []string) (do, command string) {
 	path := templatePath(w.Kind)
 	switch {
 	case w.Owner != (pullsecrets.Owner{}):
@@ -44,13 +46,13 @@ func (m *migration) removeFromTemplate(w pullsecrets.Workload, names []string) (
 	case !w.Template || path == "":
 		return "remove them from the pod template of " + kindAndName(w.Kind, w.Name), ""
 	}
-	return m.removeReferences(strings.ToLower(w.Kind), w.Key, path, w.Own, names)
+	return m.removeReferences(strings.ToLower(w.Kind), w.Key, path, w.Own, unwanted)
 }
 
 // removeReferences removes by position and tests the name there, so that a
 // change in between makes the command fail. A strategic merge would replace the
 // whole list of a ServiceAccount.
-func (m *migration) removeReferences(resource string, key pullsecrets.Key, path string, list, names []string) (do, command string) {
+func (m *migration) removeReferences(resource string, key pullsecrets.Key, path string, list, unwanted []string) (do, command string) {
 	type operation struct {
 		Op    string `json:"op"`
 		Path  string `json:"path"`
@@ -59,27 +61,27 @@ func (m *migration) removeReferences(resource string, key pullsecrets.Key, path 
 	const what = "remove it from its imagePullSecrets"
 	var patch []operation
 	for i, name := range slices.Backward(list) { // from the end, so that positions stay
-		if !slices.Contains(names, name) {
+		if !slices.Contains(unwanted, name) {
 			continue
 		}
-		if !isObjectName(name) {
+		if !names.IsSubdomain(name) {
 			return what + " by hand: no Secret can have such a name", ""
 		}
 		at := fmt.Sprintf("%s/%d", path, i)
 		patch = append(patch, operation{"test", at + "/name", name}, operation{Op: "remove", Path: at})
 	}
 	data, err := json.Marshal(patch)
-	if err != nil || !isObjectName(key.Namespace) || !isObjectName(key.Name) {
+	if err != nil || !names.IsLabel(key.Namespace) || !names.IsSubdomain(key.Name) {
 		return what + " by hand", ""
 	}
-	return what, m.kubectl(key.Namespace, "patch "+resource+" "+key.Name+" --type=json -p "+shellQuoted(string(data)))
+	return what, m.kubectl(key.Namespace, "patch "+resource+" "+key.Name+" --type=json -p "+term.ShellWord(string(data)))
 }
 
 // renewPods says how pods come to be that have not what the present ones have.
 func (m *migration) renewPods(w pullsecrets.Workload) (do, command string) {
 	switch w.Kind {
 	case "Deployment", "StatefulSet", "DaemonSet":
-		if w.Template && w.Pods > 0 && isObjectName(w.Namespace) && isObjectName(w.Name) {
+		if w.Template && w.Pods > 0 && names.IsLabel(w.Namespace) && names.IsSubdomain(w.Name) {
 			return "restart it", m.kubectl(w.Namespace, "rollout restart "+strings.ToLower(w.Kind)+" "+w.Name)
 		}
 	case "CronJob", "Job":
@@ -94,7 +96,7 @@ func (m *migration) renewPods(w pullsecrets.Workload) (do, command string) {
 }
 
 func (m *migration) deleteSecret(key pullsecrets.Key) (do, command string) {
-	if !isObjectName(key.Namespace) || !isObjectName(key.Name) {
+	if !names.IsLabel(key.Namespace) || !names.IsSubdomain(key.Name) {
 		return "delete it by hand", ""
 	}
 	return "delete it", m.kubectl(key.Namespace, "delete secret "+key.Name)
@@ -102,26 +104,8 @@ func (m *migration) deleteSecret(key pullsecrets.Key) (do, command string) {
 
 // markInvalid is what the API server does itself to tokens that nobody uses.
 func (m *migration) markInvalid(key pullsecrets.Key) string {
-	if !isObjectName(key.Namespace) || !isObjectName(key.Name) {
+	if !names.IsLabel(key.Namespace) || !names.IsSubdomain(key.Name) {
 		return ""
 	}
 	return m.kubectl(key.Namespace, "label secret "+key.Name+" kubernetes.io/legacy-token-invalid-since="+m.now.UTC().Format(time.DateOnly))
-}
-
-// isObjectName accepts the names of namespaces, Secrets, ServiceAccounts and
-// workloads (RFC 1123 subdomain), which mean the same in every shell.
-func isObjectName(s string) bool {
-	return s != "" && len(s) <= 253 && s[0] != '-' && s[0] != '.' &&
-		!strings.ContainsFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '.' })
-}
-
-// shellQuoted returns s as one word of a POSIX shell.
-func shellQuoted(s string) string {
-	plain := !strings.ContainsFunc(s, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._/:@%+,=-", r)
-	})
-	if plain && s != "" {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

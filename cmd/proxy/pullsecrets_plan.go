@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/pullsecrets"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // The verdicts of rows.
@@ -47,7 +48,8 @@ type migration struct {
 	Migrated   int // workloads that pull without imagePullSecrets
 	StaticPods int
 
-	options   pullSecretsOptions
+	options   migrationOptions
+	config    string // file name of the configuration
 	now       time.Time
 	inventory *pullsecrets.Inventory
 	grants    *pullGrants
@@ -126,8 +128,8 @@ func (m *migration) nodes() {
 			Step: stepNodes, Verdict: verdictNotChecked, Kind: "Nodes", Name: r.Host,
 			Why: "nodes cannot be looked into from here",
 			Do:  "judge the files of every kind of node before step 3: name them after --lint",
-			Command: "pullpass kubelet-config --config " + shellQuoted(m.options.config) + " --cluster " + shellQuoted(m.Cluster) +
-				" --registry " + shellQuoted(r.Host) + " --service " + shellQuoted(r.Service) + " --lint FILES",
+			Command: "pullpass kubelet-config --config " + term.ShellWord(m.config) + " --cluster " + term.ShellWord(m.Cluster) +
+				" --registry " + term.ShellWord(r.Host) + " --service " + term.ShellWord(r.Service) + " --lint FILES",
 		})
 	}
 }
@@ -149,12 +151,12 @@ func (m *migration) hosts(namespace string, names []string) (why string, opens, 
 	for _, name := range names {
 		switch m.inventory.State(namespace, name) {
 		case pullsecrets.Missing:
-			parts = append(parts, "there is no pull Secret "+plainText(name))
+			parts = append(parts, "there is no pull Secret "+term.Plain(name))
 		case pullsecrets.Broken:
-			parts = append(parts, "the kubelet cannot read Secret "+plainText(name)+", and pulls nothing for pods that name it")
+			parts = append(parts, "the kubelet cannot read Secret "+term.Plain(name)+", and pulls nothing for pods that name it")
 		case pullsecrets.Unknown:
 			unknown = true
-			parts = append(parts, "unknown hosts: not allowed to read Secret "+plainText(name))
+			parts = append(parts, "unknown hosts: not allowed to read Secret "+term.Plain(name))
 		default:
 			opens = true
 		}
@@ -205,7 +207,7 @@ func (m *migration) workload(ctx context.Context, w pullsecrets.Workload) (row m
 		row.Step, row.Verdict = stepWatch, verdictReady
 		row.Do, row.Command = m.renewPods(w)
 		if inherits {
-			why = joined("through ServiceAccount "+plainText(w.Account), why)
+			why = joined("through ServiceAccount "+term.Plain(w.Account), why)
 			row.Do = "after its ServiceAccount: " + row.Do
 		} else {
 			why = joined("its pods still have what new ones do not get", why)
@@ -319,9 +321,9 @@ func (m *migration) token(t pullsecrets.Token) migrationRow {
 	tracked, last := m.inventory.TokensTracked, t.LastUsed
 	row.UsedBy = slices.Clone(m.users[t.Key])
 	for _, secret := range t.PasswordOf {
-		row.UsedBy = append(row.UsedBy, "Secret "+plainText(secret))
+		row.UsedBy = append(row.UsedBy, "Secret "+term.Plain(secret))
 	}
-	why := "legacy token of ServiceAccount " + plainText(t.Account) + ", " + kind
+	why := "legacy token of ServiceAccount " + term.Plain(t.Account) + ", " + kind
 	day := func(at time.Time) string { return at.Format(time.DateOnly) }
 	switch {
 	case len(t.PasswordOf) > 0:

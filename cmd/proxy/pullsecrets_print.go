@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/pullpass/pullpass/internal/pullsecrets"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // stepTitle says what is done at each step, and what to see before the next.
@@ -31,7 +32,7 @@ func writeMigrationTable(w io.Writer, m *migration) error {
 		table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(table, "STEP\tVERDICT\tNAMESPACE\tOBJECT\tSECRETS\tWHY")
 		for _, r := range m.Rows {
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\n", r.Step, r.Verdict, cmp.Or(plainText(r.Namespace), "-"), kindAndName(r.Kind, r.Name), cmp.Or(several(plainTexts(r.Secrets)), "-"), r.Why)
+			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\n", r.Step, r.Verdict, cmp.Or(term.Plain(r.Namespace), "-"), kindAndName(r.Kind, r.Name), cmp.Or(several(plainTexts(r.Secrets)), "-"), r.Why)
 		}
 		if err := table.Flush(); err != nil {
 			return err
@@ -45,7 +46,7 @@ func writeMigrationTable(w io.Writer, m *migration) error {
 		}
 		name := kindAndName(r.Kind, r.Name)
 		if r.Namespace != "" {
-			name = plainText(r.Namespace) + ": " + name
+			name = term.Plain(r.Namespace) + ": " + name
 		}
 		fmt.Fprintf(&b, "- %s: %s\n", name, r.Do)
 		if r.Command != "" {
@@ -85,20 +86,12 @@ func writeMigrationJSON(w io.Writer, m *migration) error {
 	}{configAPIVersion, "PullSecretReport", m.Cluster, m.Namespace, m.Registries, rows, m.Unread, m.Migrated, m.StaticPods})
 }
 
-func kindAndName(kind, name string) string { return plainText(kind) + " " + plainText(name) }
-
-// plainText returns s as it is if a terminal and a table can show it.
-func plainText(s string) string {
-	if len(s) > 253 || !isVisible(s) {
-		return quoteValue(s)
-	}
-	return s
-}
+func kindAndName(kind, name string) string { return term.Plain(kind) + " " + term.Plain(name) }
 
 func plainTexts(list []string) []string {
 	plain := make([]string, len(list))
 	for i, s := range list {
-		plain[i] = plainText(s)
+		plain[i] = term.Plain(s)
 	}
 	return plain
 }
@@ -132,7 +125,7 @@ func remedies(pulls []pullGrant) string {
 	var lines []string
 	for _, p := range pulls {
 		if !p.Granted {
-			lines = append(lines, plainText(p.Registry+"/"+p.Repository)+": "+p.Reason+"; remedy: "+p.Remedy)
+			lines = append(lines, term.Plain(p.Registry+"/"+p.Repository)+": "+p.Reason+"; remedy: "+p.Remedy)
 		}
 	}
 	return strings.Join(lines, "\n  ")

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -174,6 +175,13 @@ rules:
   allow: [{repositories: ["shared/**"], actions: [pull]}]
 `
 
+// pullSecretsOptions are what is asked of which files.
+type pullSecretsOptions struct {
+	migrationOptions
+	config string
+	write  func(io.Writer, *migration) error
+}
+
 // pullSecretsSite returns the options for a cluster that the proxy is connected
 // to, if kubernetes says so.
 func pullSecretsSite(t *testing.T, l *listServer, kubernetes string) pullSecretsOptions {
@@ -193,15 +201,20 @@ registries: [{service: registry.example.com, issuer: pullpass.example.com}]
 policyFiles: [policy.yaml]
 `)
 	return pullSecretsOptions{
-		config: filepath.Join(dir, "pullpass.yaml"), kubeconfig: filepath.Join(dir, "admin.conf"),
-		registries: []string{"registry.example.com"}, output: "table",
+		config: filepath.Join(dir, "pullpass.yaml"), write: writeMigrationTable,
+		migrationOptions: migrationOptions{kubeconfig: filepath.Join(dir, "admin.conf"), registries: []string{"registry.example.com"}},
 	}
 }
 
 func runPullSecrets(t *testing.T, o pullSecretsOptions) (string, error) {
 	t.Helper()
 	var stdout bytes.Buffer
-	err := pullSecrets(t.Context(), o, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), &stdout)
+	cfg, err := LoadConfig(o.config)
+	must(t, err)
+	m, err := planMigration(t.Context(), cfg, o.migrationOptions, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+	if err == nil {
+		err = o.write(&stdout, m)
+	}
 	out := strings.ReplaceAll(stdout.String(), filepath.Dir(o.config)+"/", "")
 	for name, value := range secretValues {
 		if strings.Contains(out, value) || err != nil && strings.Contains(err.Error(), value) {
@@ -226,7 +239,7 @@ func TestPullSecretsGolden(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*listServer, *pullSecretsOptions){
 		"table.txt":  func(*listServer, *pullSecretsOptions) {},
-		"json.json":  func(_ *listServer, o *pullSecretsOptions) { o.output = "json" },
+		"json.json":  func(_ *listServer, o *pullSecretsOptions) { o.write = writeMigrationJSON },
 		"team-b.txt": func(_ *listServer, o *pullSecretsOptions) { o.namespace = "team-b" },
 		"forbidden.txt": func(l *listServer, _ *pullSecretsOptions) {
 			for _, resource := range []string{"secrets", "cronjobs", "configmaps", "namespaces"} {
@@ -415,14 +428,12 @@ func TestPullSecretsRefuses(t *testing.T) {
 		change func(*listServer, *pullSecretsOptions)
 		want   string
 	}{
-		"output":          {func(_ *listServer, o *pullSecretsOptions) { o.output = "yaml" }, `--output "yaml" is not known: use table or json`},
 		"namespace":       {func(_ *listServer, o *pullSecretsOptions) { o.namespace = "team-a/web" }, `--namespace "team-a/web" is not the name of a namespace`},
 		"empty namespace": {func(_ *listServer, o *pullSecretsOptions) { o.namespace = "team-c" }, "cannot get namespaces: the API server answers 404"},
 		"registry":        {func(_ *listServer, o *pullSecretsOptions) { o.registries = []string{"https://registry.example.com"} }, `--registry "https://registry.example.com" is not a registry's host`},
 		"twice":           {func(_ *listServer, o *pullSecretsOptions) { o.registries = append(o.registries, o.registries...) }, "--registry registry.example.com is given twice"},
 		"service":         {func(_ *listServer, o *pullSecretsOptions) { o.service = "other" }, `--service "other" is not configured`},
 		"cluster":         {func(_ *listServer, o *pullSecretsOptions) { o.cluster = "other" }, `--cluster "other" is not configured`},
-		"config":          {func(_ *listServer, o *pullSecretsOptions) { o.config += "x" }, "pullpass.yamlx"},
 		"kubeconfig":      {func(_ *listServer, o *pullSecretsOptions) { o.kubeconfig += "x" }, "--kubeconfig: open "},
 		"another cluster": {func(l *listServer, _ *pullSecretsOptions) { l.issuer = "https://other.example.com" }, `the API server issues tokens as "https://other.example.com", and the cluster of the configuration as "https://issuer.example.com"`},
 		"pods":            {func(l *listServer, _ *pullSecretsOptions) { l.forbid["pods"] = true }, `cannot list pods: not allowed; the kubeconfig's user needs the verb "list" on "pods"`},

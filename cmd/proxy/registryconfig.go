@@ -17,7 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
 // registrySettings is what a registry has to be told.
@@ -41,7 +41,12 @@ auth:
     rootcertbundle: {{.TrustFile | json}} # the CA alone: signing keys change without the registry
 {{- end}}
 `,
+	// By default, zot links a layer that another repository has into the one that is
+	// asked about (zot#511): who may pull from one gets any layer by its digest.
 	"zot": `{
+  "storage": {
+    "dedupe": false
+  },
   "http": {
     "auth": {
       "bearer": {
@@ -64,7 +69,11 @@ func registryConfigCommand() *cobra.Command {
 Pullpass and believes its tokens. --trust-file also writes the file that the
 registry needs for that: the CA (trust "certificate"), the key set ("jwks"), or,
 for zot, the public key. It holds no secrets; a running server publishes CA and
-key set at /certificates.pem and /.well-known/jwks.json.`,
+key set at /certificates.pem and /.well-known/jwks.json.
+
+For zot it also says "dedupe": false, without which zot gives a layer of any
+repository to whoever may pull from one and knows the digest. Images in Docker's
+format need "http": {"compat": ["docker2s2"]} as well.`,
 		Example: `  pullpass registry-config --config pullpass.yaml --service registry.example.com --trust-file pullpass-ca.pem
   pullpass registry-config --config pullpass.yaml --service registry.example.com --for zot --realm https://registry.example.com/token`,
 		Args: cobra.NoArgs,
@@ -82,7 +91,7 @@ key set at /certificates.pem and /.well-known/jwks.json.`,
 				Service:   registry.Service,
 				Issuer:    registry.Issuer,
 				TrustFile: trustFile,
-				JWKS:      registry.Signing.Trust == string(registryauth.TrustJWKS),
+				JWKS:      registry.Signing.Trust == string(signing.TrustJWKS),
 			}
 			if settings.Realm == "" {
 				if settings.Realm, err = defaultRealm(cfg, registry.Service); err != nil {
@@ -148,10 +157,10 @@ func writeTrust(log io.Writer, registry *Registry, name, kind string) (string, e
 		fmt.Fprintf(log, "zot is given the key %s alone: restart it when this key begins to sign (pullpass keys list), and after each pullpass keys rotate with the file written again\n", key.ID)
 		trusted := keys.Trusted().JWKS
 		data, err = publicKeyPEM(trusted.Key(key.ID)[0].Key)
-	case registry.Signing.Trust == string(registryauth.TrustJWKS):
-		data, err = registryauth.MarshalJWKS(keys)
+	case registry.Signing.Trust == string(signing.TrustJWKS):
+		data, err = signing.MarshalJWKS(keys)
 	default:
-		data = registryauth.MarshalCertificates(keys)
+		data = signing.MarshalCertificates(keys)
 	}
 	if err != nil {
 		return "", err

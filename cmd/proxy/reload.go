@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/pullpass/pullpass/internal/filewatch"
 )
@@ -44,149 +45,276 @@ func (s *service) watched(g *generation) []filewatch.Group {
 		groups = append(groups, filewatch.Group{Name: signingKeysGroup + r.Service, Paths: r.Signing.paths(), Part: keys, Reload: keys.reload})
 	}
 	if g.tls != nil {
-		groups = append(groups, filewatch.Group{Name: tlsGroup, Paths: g.tls.paths(), Part: g.tls, Reload: g.tls.Reload})
+		groups = append(groups, filewatch.Group{Name: tlsGroup, Paths: tlsPaths(g.cfg), Reload: s.reloadTLS})
 	}
 	return groups
+}
+
+// reload is a change of what serves, from its reading to its end. It belongs to
+// the goroutine that reconciles.
+type reload struct {
+	// read opens what the files say now, and uses no network. It returns what makes
+	// the next parts of those that serve, or nil if nothing is new.
+	read func(now *generation) (change, error)
+	// exclusive: it replaces parts that work in the background, so the next one of
+	// its kind is read when it has ended.
+	exclusive bool
+	ended     chan error // holds one value
+
+	change   change
+	before   *objects // that served when it was last prepared
+	prepared error
+}
+
+// change makes the next parts of those that serve. A policy or a certificate may
+// have been reloaded since the change was read, and must not be undone by it.
+type change interface {
+	parts(now parts) parts
+	// prepare waits until what is new knows what it has to. It changes nothing.
+	prepare(ctx context.Context) error
+}
+
+// newParts is the change to parts that were opened for another configuration or
+// kubeconfig.
+type newParts struct{ before, next parts }
+
+func (c newParts) parts(now parts) parts {
+	next := c.next
+	if next.policy == c.before.policy {
+		next.policy, next.awaited = now.policy, now.awaited
+	}
+	if next.tls == c.before.tls {
+		next.tls = now.tls
+	}
+	return next
+}
+
+func (c newParts) prepare(ctx context.Context) error {
+	return c.next.settle(ctx, c.before)
+}
+
+// newPart is a change that needs no preparation of its own.
+type newPart func(now parts) parts
+
+func (c newPart) parts(now parts) parts         { return c(now) }
+func (c newPart) prepare(context.Context) error { return nil }
+
+// reload has the reconciler do one reload, and returns how it ended.
+func (s *service) reload(r *reload) error {
+	r.ended = make(chan error, 1)
+	select {
+	case s.reloads <- r:
+	case <-s.background.Done():
+		return s.background.Err()
+	}
+	select {
+	case err := <-r.ended:
+		return err
+	case <-s.background.Done():
+		return s.background.Err()
+	}
 }
 
 // reloadConfig puts the configuration in the file in the place of the one in
 // use. When it fails, everything is as it was.
 func (s *service) reloadConfig() error {
-	s.opening.Lock()
-	defer s.opening.Unlock()
-	before := s.current.Load()
-	cfg, err := LoadConfig(before.cfg.name)
-	if err != nil {
-		return err
-	}
-	if err := cfg.CheckListeners(s.insecureHTTP); err != nil {
-		return err
-	}
-	if reflect.DeepEqual(cfg, before.cfg) {
-		return nil
-	}
-	next, err := open(cfg, s.insecureHTTP, s.logger, before.parts)
-	if err != nil {
-		return err
-	}
-	if err := s.adopt(before, next); err != nil {
-		return err
-	}
-	s.warn(slices.Concat(cfg.Warnings, policyWarnings(cfg, next.policy)))
-	if fields := s.restartNeeded(); len(fields) > 0 {
-		s.logger.Warn("settings were changed that count only after a restart", "fields", fields)
-	}
-	return nil
+	return s.reload(&reload{exclusive: true, read: func(now *generation) (change, error) {
+		cfg, err := LoadConfig(now.cfg.name)
+		if err != nil {
+			return nil, err
+		}
+		if err := cfg.CheckListeners(s.insecureHTTP); err != nil {
+			return nil, err
+		}
+		if reflect.DeepEqual(cfg, now.cfg) {
+			return nil, nil
+		}
+		next, err := open(cfg, s.insecureHTTP, s.logger, now.parts)
+		if err != nil {
+			return nil, err
+		}
+		return newParts{now.parts, next}, nil
+	}})
 }
 
 // reloadKubeconfig connects to the API server of a cluster anew if its
 // kubeconfig is another one than the connection was made with. Until the new
 // connection knows everything, the one before serves.
 func (s *service) reloadKubeconfig(cluster string) error {
-	s.opening.Lock()
-	defer s.opening.Unlock()
-	before := s.current.Load()
-	connected, ok := before.objects.connection(cluster)
-	if !ok || connected.content == filewatch.Digest([]string{connected.settings.kubeconfig}) {
-		return nil
-	}
-	rest := before.parts
-	rest.objects = before.objects.without(cluster)
-	next, err := open(before.cfg, s.insecureHTTP, s.logger, rest)
-	if err != nil {
-		return err
-	}
-	return s.adopt(before, next)
-}
-
-// adopt lets the next parts serve when they are ready to. It is called with the
-// lock of opening. A policy that was reloaded meanwhile is not undone.
-func (s *service) adopt(before *generation, next parts) error {
-	s.work(before.parts, next)
-	defer func() { s.work(s.current.Load().parts) }() // and what is not needed any more ends
-	ctx, cancel := context.WithTimeout(s.background, s.settleTimeout)
-	defer cancel()
-	if err := next.settle(ctx, before.parts); err != nil {
-		return err
-	}
-	return s.replace(func(now parts) parts {
-		if next.policy == before.policy {
-			next.policy, next.awaited = now.policy, now.awaited
+	return s.reload(&reload{exclusive: true, read: func(now *generation) (change, error) {
+		connected, ok := now.objects.connection(cluster)
+		if !ok || connected.content == filewatch.Digest([]string{connected.settings.kubeconfig}) {
+			return nil, nil
 		}
-		return next
-	})
+		rest := now.parts
+		rest.objects = now.objects.without(cluster)
+		next, err := open(now.cfg, s.insecureHTTP, s.logger, rest)
+		if err != nil {
+			return nil, err
+		}
+		return newParts{now.parts, next}, nil
+	}})
 }
 
 // reloadPolicy leaves the rules as they are when it fails; the watch tries it
 // again.
 func (s *service) reloadPolicy() error {
-	before := s.current.Load()
-	next, err := loadPolicy(before.cfg)
+	return s.reload(&reload{read: func(read *generation) (change, error) {
+		next, err := loadPolicy(read.cfg)
+		if err != nil {
+			return nil, err
+		}
+		return newPart(func(now parts) parts {
+			if slices.Equal(now.cfg.PolicyFiles, read.cfg.PolicyFiles) { // else a new configuration has read others
+				now.policy = next
+			}
+			return now
+		}), nil
+	}})
+}
+
+// reloadTLS reads the certificate, its key and the CAs of the nodes again. A
+// certificate and key of which only one is new yet are an error; the next reload
+// mends it.
+func (s *service) reloadTLS() error {
+	return s.reload(&reload{read: func(read *generation) (change, error) {
+		next, err := openTLS(read.cfg, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		return newPart(func(now parts) parts {
+			if now.tls == read.tls { // else a new configuration has read its own
+				now.tls = next
+			}
+			return now
+		}), nil
+	}})
+}
+
+// reconcile makes every change of what serves, until the service stops. What
+// takes long, others do meanwhile: a change is read, prepared as often as it
+// takes, and swapped in here, in one step.
+func (s *service) reconcile() {
+	prepared := make(chan *reload)
+	var exclusive *reload
+	var waiting []*reload
+	begin := func(r *reload) {
+		if r.exclusive && exclusive != nil {
+			waiting = append(waiting, r)
+			return
+		}
+		var err error
+		now := s.current.Load()
+		if r.change, err = r.read(now); err != nil || r.change == nil {
+			r.ended <- err
+			return
+		}
+		if r.exclusive {
+			exclusive = r
+			s.work(now.parts, r.change.parts(now.parts))
+		}
+		s.prepare(r, r.change.prepare, prepared)
+	}
+	for {
+		var r *reload
+		select {
+		case <-s.background.Done():
+			return
+		case r = <-s.reloads:
+			begin(r)
+			continue
+		case r = <-prepared:
+		}
+		if ended, err := s.swap(r, prepared); ended {
+			if r == exclusive {
+				exclusive = nil
+				s.work(s.current.Load().parts) // and what is not needed any more ends
+			}
+			r.ended <- err
+			for exclusive == nil && len(waiting) > 0 {
+				next := waiting[0]
+				waiting = waiting[1:]
+				begin(next)
+			}
+		}
+	}
+}
+
+// prepare does what takes long for a reload, for settleTimeout at most, and hands
+// it back.
+func (s *service) prepare(r *reload, do func(context.Context) error, prepared chan<- *reload) {
+	r.before = s.current.Load().objects
+	s.running.Go(func() {
+		ctx, cancel := context.WithTimeout(s.background, s.settleTimeout)
+		defer cancel()
+		r.prepared = do(ctx)
+		select {
+		case prepared <- r:
+		case <-s.background.Done():
+		}
+	})
+}
+
+// swap lets what was prepared serve, for all requests that begin from now on.
+// Annotations come first: a policy that reads them must not meet ServiceAccounts
+// that were listed without them. Only its denials do not wait. The reload has
+// ended, or else these annotations are being asked for.
+func (s *service) swap(r *reload, prepared chan<- *reload) (ended bool, err error) {
+	now := s.current.Load()
+	// A connection may have failed because another one took its place.
+	if r.prepared != nil && now.objects == r.before {
+		return true, r.prepared
+	}
+	next := r.change.parts(now.parts)
+	if next.policy != now.policy {
+		next.awaited = nil
+	}
+	if next.objects.keepsAnnotations(next.policy.AnnotationKeys()) {
+		if err := s.assembleAndServe(next, now); err != nil {
+			return true, err
+		}
+		s.tell(now, s.current.Load())
+		return true, nil
+	}
+	// That of another configuration comes with it, or not at all.
+	if denials := now.parts; next.cfg == now.cfg && next.policy != now.policy && next.policy != now.awaited {
+		denials.awaited = next.policy
+		if err := s.assembleAndServe(denials, now); err != nil {
+			return true, err
+		}
+	}
+	// Those of the policy in use, too: it goes on if one cluster of several cannot
+	// give the others.
+	keys := slices.Concat(now.policy.AnnotationKeys(), next.policy.AnnotationKeys())
+	slices.Sort(keys)
+	s.prepare(r, func(ctx context.Context) error { return next.objects.setAnnotationKeys(ctx, slices.Compact(keys)) }, prepared)
+	return false, nil
+}
+
+func (s *service) assembleAndServe(next parts, now *generation) error {
+	g, err := s.assemble(next, now)
 	if err != nil {
 		return err
 	}
-	err = s.replace(func(now parts) parts {
-		if slices.Equal(now.cfg.PolicyFiles, before.cfg.PolicyFiles) { // else a new configuration has read others
-			now.policy = next
-		}
-		return now
-	})
-	if err == nil && next.Revision() != before.policy.Revision() {
-		s.warn(policyWarnings(before.cfg, next))
-	}
-	return err
-}
-
-// replace lets what change makes of the present parts serve, for all requests
-// that begin from now on. Annotations come first: a policy that reads them must
-// not meet ServiceAccounts that were listed without them. Only its denials do not
-// wait.
-func (s *service) replace(change func(now parts) parts) error {
-	for {
-		before := s.current.Load().objects
-		lacking, keys, err := s.tryReplace(change)
-		if err != nil || lacking == nil {
-			return err
-		}
-		err = lacking.setAnnotationKeys(s.background, keys)
-		if err != nil && s.current.Load().objects == before {
-			return err
-		} // else a connection may have ended because another one took its place
-	}
-}
-
-// tryReplace returns the objects that lack annotations, if there are such, and
-// the keys that they should have: also those of the policy in use, for it goes on
-// if one cluster of several cannot give the others.
-func (s *service) tryReplace(change func(now parts) parts) (lacking *objects, keys []string, err error) {
-	s.replacing.Lock()
-	defer s.replacing.Unlock()
-	before := s.current.Load()
-	next := change(before.parts)
-	if next.policy != before.policy {
-		next.awaited = nil
-	}
-	if !next.objects.keepsAnnotations(next.policy.AnnotationKeys()) {
-		keys = slices.Concat(before.policy.AnnotationKeys(), next.policy.AnnotationKeys())
-		slices.Sort(keys)
-		lacking, keys = next.objects, slices.Compact(keys)
-		wanted := next
-		next = before.parts
-		// That of another configuration comes with it, or not at all.
-		if wanted.cfg == next.cfg && wanted.policy != next.policy {
-			next.awaited = wanted.policy
-		}
-	}
-	g, err := s.assemble(next, before)
-	if err != nil {
-		return nil, nil, err
-	}
 	s.serve(g)
-	return lacking, keys, nil
+	return nil
+}
+
+// tell warns of what a new configuration or policy brought.
+func (s *service) tell(before, now *generation) {
+	switch {
+	case now.cfg != before.cfg:
+		s.warn(slices.Concat(now.cfg.Warnings, policyWarnings(now.cfg, now.policy)))
+		if fields := s.restartNeeded(); len(fields) > 0 {
+			s.logger.Warn("settings were changed that count only after a restart", "fields", fields)
+		}
+	case now.policy.Revision() != before.policy.Revision():
+		s.warn(policyWarnings(now.cfg, now.policy))
+	}
 }
 
 // work starts the workers of these parts that do not work yet, and ends all
-// others. It is called with the lock of opening.
+// others. It belongs to the goroutine that reconciles.
 func (s *service) work(all ...parts) {
 	wanted := map[worker]bool{}
 	for _, p := range all {

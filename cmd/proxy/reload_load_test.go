@@ -24,7 +24,7 @@ func TestNoRequestFailsInAThousandReloads(t *testing.T) {
 	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n", files)
 	serving := newAuthority(t, "serving")
 	config := p.client.Transport.(*http.Transport).TLSClientConfig
-	config.RootCAs, config.ServerName = serving.pool(), "localhost"
+	config.RootCAs, config.ServerName = serving.Pool(), "localhost"
 	putPair := func(authority authority, name string) {
 		cert, key := authority.leaf(t, "localhost", -time.Hour, time.Hour)
 		p.put(t, name+".crt", cert)
@@ -33,9 +33,9 @@ func TestNoRequestFailsInAThousandReloads(t *testing.T) {
 	putPair(serving, "tls")
 	p.configure(t, "issuer: pullpass.example.com}", "issuer: pullpass.example.com, signing: {certFile: signing.crt, keyFile: signing.key, caFile: signing-ca.crt}}")
 	p.configure(t, policyInUse, policyInUse+"\nlimits: {perServiceAccount: {rate: 100000, burst: 100000}}")
-	must(t, p.service.reloadConfig())
-	must(t, p.service.current.Load().tls.Reload())
 	p.start(t)
+	must(t, p.service.reloadConfig())
+	must(t, p.service.reloadTLS())
 	eventually(t, "the service gets ready", func() bool { return p.ready(t) })
 
 	settings := [][2]string{
@@ -71,7 +71,7 @@ func TestNoRequestFailsInAThousandReloads(t *testing.T) {
 		}},
 		"tls": {250, func(int) error {
 			putPair(serving, "tls")
-			return p.service.current.Load().tls.Reload()
+			return p.service.reloadTLS()
 		}},
 		"keys": {250, func(int) error {
 			pair.Lock()

@@ -18,65 +18,12 @@ import (
 	"github.com/pullpass/pullpass/internal/filewatch"
 )
 
-const secondCluster = `- name: second
-  issuer: https://second.example.com
-  audiences: [registry.example.com]
-  discovery: {jwksFile: issuer.json}
-`
-
-// policyInUse is the last line of the configuration of tests.
-const policyInUse = "policyFiles: [policy.yaml]"
-
 // reconfigure changes the configuration and waits until it is in use.
 func (p *proxy) reconfigure(t *testing.T, old, new string) {
 	t.Helper()
 	before := p.service.current.Load().cfg
 	p.configure(t, old, new)
 	eventually(t, "the new configuration is in use", func() bool { return p.service.current.Load().cfg != before })
-}
-
-// reading returns what readyz says of a group of files.
-func (p *proxy) reading(t *testing.T, group string) check {
-	t.Helper()
-	checks := p.service.checks()["files"]
-	i := slices.IndexFunc(checks, func(c check) bool { return c.Name == group })
-	if i < 0 {
-		t.Fatalf("%s is not among %+v", group, checks)
-	}
-	return checks[i]
-}
-
-// refuses waits until the last reading of a group of files has failed, and
-// looks at all that must say so. Then what was in use before must still be.
-func (p *proxy) refuses(t *testing.T, group, fault string) {
-	t.Helper()
-	eventually(t, group+" is refused", func() bool { return !p.reading(t, group).Healthy })
-	if c := p.reading(t, group); !c.Tolerated || !strings.Contains(c.Message, "the last good files stay in use: ") || !strings.Contains(c.Message, fault) {
-		t.Errorf("readyz says %+v, want %q", c, fault)
-	}
-	if !p.ready(t) {
-		t.Error("not ready because of a reload that failed")
-	}
-	_, metrics := p.fetch(t, "http://"+p.admin+"/metrics")
-	if !strings.Contains(metrics, `pullpass_reloads_total{name="`+group+`",result="failure"} `) || !strings.Contains(metrics, `pullpass_reload_last_success_timestamp_seconds{name="`+group+`"} `) {
-		t.Errorf("the metric does not count the failure of %s", group)
-	}
-	if !strings.Contains(p.log.String(), `"msg":"reload failed, the last good files stay in use","name":"`+group+`"`) {
-		t.Errorf("the log does not name %s:\n%s", group, p.log)
-	}
-}
-
-// accepts waits until the last reading of a group of files was good.
-func (p *proxy) accepts(t *testing.T, group string) {
-	t.Helper()
-	eventually(t, group+" is read without a fault", func() bool { return p.reading(t, group).Healthy })
-}
-
-func (p *proxy) metric(t *testing.T, line string) {
-	t.Helper()
-	if _, metrics := p.fetch(t, "http://"+p.admin+"/metrics"); !strings.Contains(metrics, line+"\n") {
-		t.Errorf("/metrics has no line %s", line)
-	}
 }
 
 // Every setting that may change while the proxy runs does so, and what did not

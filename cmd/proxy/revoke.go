@@ -15,7 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/state"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // revokeTimeout bounds a command's conversation with Redis.
@@ -167,32 +169,46 @@ func (o *revokeOptions) run(ctx context.Context, do func(context.Context, *Confi
 }
 
 // target refuses what no token can name: a slip would revoke nobody, unnoticed.
+// What may be a token itself, instead of its id, is not repeated.
 func (o *revokeOptions) target(cfg *Config) (state.Target, error) {
-	t := state.Target{}
-	var fault error
 	switch {
 	case o.tokenID != "":
-		t = state.Target{Kind: state.TargetToken, Name: strings.TrimPrefix(o.tokenID, "JTI=")}
+		id := strings.TrimPrefix(o.tokenID, "JTI=")
+		if !names.IsTokenID(id) {
+			return state.Target{}, errors.New("--token-id: no token can have such an id; write its jti, as in the audit log")
+		}
+		return state.Target{Kind: state.TargetToken, Name: id}, nil
 	case o.podUID != "":
-		t = state.Target{Kind: state.TargetPod, Name: o.podUID}
+		if !names.IsUID(o.podUID) || strings.Contains(o.podUID, "/") {
+			return state.Target{}, fmt.Errorf("--pod-uid %s: no pod can have such a UID; write its metadata.uid", term.QuoteValue(o.podUID))
+		}
+		return state.Target{Kind: state.TargetPod, Name: o.podUID}, nil
 	case o.serviceAccount != "":
-		parts := strings.Split(o.serviceAccount, "/")
-		if len(parts) != 3 || slices.Contains(parts, "") {
-			return t, fmt.Errorf("--service-account %q is not CLUSTER/NAMESPACE/NAME", o.serviceAccount)
+		account, err := names.ParseObject(o.serviceAccount)
+		if err != nil {
+			return state.Target{}, fmt.Errorf("--service-account %w", err)
 		}
-		t = state.Target{Kind: state.TargetServiceAccount, Cluster: parts[0], Namespace: parts[1], Name: parts[2]}
-		fault = knownCluster(cfg, "--service-account", t.Cluster)
+		if err := knownCluster(cfg, "--service-account", account.Cluster); err != nil {
+			return state.Target{}, err
+		}
+		if err := account.Check(); err != nil {
+			return state.Target{}, fmt.Errorf("--service-account %q: %w", o.serviceAccount, err)
+		}
+		return state.Target{Kind: state.TargetServiceAccount, Cluster: account.Cluster, Namespace: account.Namespace, Name: account.Name}, nil
 	case o.node != "":
-		parts := strings.Split(o.node, "/")
-		if len(parts) != 2 || slices.Contains(parts, "") {
-			return t, fmt.Errorf("--node %q is not CLUSTER/NAME", o.node)
+		cluster, node, found := strings.Cut(o.node, "/")
+		if !found || cluster == "" || node == "" || strings.Contains(node, "/") {
+			return state.Target{}, fmt.Errorf("--node %q is not CLUSTER/NAME", o.node)
 		}
-		t = state.Target{Kind: state.TargetNode, Cluster: parts[0], Name: parts[1]}
-		fault = knownCluster(cfg, "--node", t.Cluster)
-	default:
-		return t, errors.New("--token-id, --pod-uid, --service-account or --node is empty; write what is to be revoked")
+		if err := knownCluster(cfg, "--node", cluster); err != nil {
+			return state.Target{}, err
+		}
+		if !names.IsSubdomain(node) {
+			return state.Target{}, fmt.Errorf("--node %q: no node can have the name %q", o.node, node)
+		}
+		return state.Target{Kind: state.TargetNode, Cluster: cluster, Name: node}, nil
 	}
-	return t, fault
+	return state.Target{}, errors.New("--token-id, --pod-uid, --service-account or --node is empty; write what is to be revoked")
 }
 
 func knownCluster(cfg *Config, flag, name string) error {

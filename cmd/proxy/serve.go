@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
 	"slices"
@@ -24,7 +26,9 @@ import (
 	"github.com/pullpass/pullpass/internal/filewatch"
 )
 
-func serveCommand() *cobra.Command {
+// serveCommand is given the file system of the machine, which says how much
+// memory there is.
+func serveCommand(root fs.FS) *cobra.Command {
 	var config string
 	var insecureHTTP bool
 	command := &cobra.Command{
@@ -40,6 +44,7 @@ after it was moved away.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			logger := slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))
 			klog.SetSlogLogger(logger) // what client-go has to say, for the whole process
+			limitMemory(root, os.Getenv("GOMEMLIMIT"), logger)
 			cfg, err := LoadConfig(config)
 			if err != nil {
 				return err
@@ -47,7 +52,9 @@ after it was moved away.`,
 			if err := cfg.CheckListeners(insecureHTTP); err != nil {
 				return err
 			}
-			s, err := newService(cfg, insecureHTTP, cmd.OutOrStdout(), logger)
+			s, err := newService(serviceConfig{
+				Config: cfg, InsecureHTTP: insecureHTTP, Version: programVersion(), Stdout: cmd.OutOrStdout(), Logger: logger,
+			})
 			if err != nil {
 				return err
 			}
@@ -64,43 +71,55 @@ type service struct {
 	// For as long as the process runs.
 	started       *Config // what the settings were at the start
 	insecureHTTP  bool
+	version       string
 	logger        *slog.Logger
 	shared        *sharedState
 	audit         *auditLog
 	metrics       *metrics
 	telemetry     *telemetry
 	ready         *readiness
+	connections   *connections // of the public listener
 	public        http.Handler
 	admin         http.Handler
 	after         func(time.Duration) <-chan time.Time // time.After
 	settleTimeout time.Duration                        // the constant, but in tests
 
 	// What serves, which a reload replaces.
-	current   atomic.Pointer[generation]
-	replacing sync.Mutex // one at a time; never held for long
-	opening   sync.Mutex // one new configuration at a time, from its opening to its end
-	readings  readings
+	current  atomic.Pointer[generation]
+	reloads  chan *reload // to the goroutine that reconciles
+	readings readings
 
 	// Background work and the admin listener outlive the public listener, so that
 	// open requests finish and readyz tells that no more should come.
 	background     context.Context
 	stopBackground context.CancelFunc
 	running        sync.WaitGroup
-	workers        map[worker]context.CancelFunc // belongs to opening
+	workers        map[worker]context.CancelFunc // belongs to the goroutine that reconciles
+}
+
+// serviceConfig says what is served. Every field must be set but InsecureHTTP.
+type serviceConfig struct {
+	Config       *Config
+	InsecureHTTP bool   // plain HTTP, on a loopback address
+	Version      string // of the program, for metrics, traces and the log
+	Stdout       io.Writer
+	Logger       *slog.Logger
 }
 
 // newService reads everything that the configuration names. What may come later
 // (an issuer, a signing key of a directory that cannot be written just now) is
 // no reason not to start.
-func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.Logger) (*service, error) {
+func newService(c serviceConfig) (*service, error) {
+	cfg, insecureHTTP, logger := c.Config, c.InsecureHTTP, c.Logger
 	s := &service{
-		started: cfg, insecureHTTP: insecureHTTP, logger: logger, metrics: newMetrics(programVersion()),
+		started: cfg, insecureHTTP: insecureHTTP, version: c.Version, logger: logger, metrics: newMetrics(c.Version),
 		after: time.After, settleTimeout: settleTimeout,
-		readings: readings{faults: map[string]string{}}, workers: map[worker]context.CancelFunc{},
+		reloads: make(chan *reload), readings: readings{faults: map[string]string{}}, workers: map[worker]context.CancelFunc{},
 	}
 	s.background, s.stopBackground = context.WithCancel(context.Background())
+	s.connections = newConnections(memoryLimit(), func(a netip.Addr) bool { return isTrusted(s.current.Load().cfg.Server.TrustedProxies, a) })
 	var err error
-	if s.telemetry, err = openTelemetry(s.metrics.registry, logger); err != nil {
+	if s.telemetry, err = openTelemetry(c.Version, s.metrics.registry, logger); err != nil {
 		return nil, err
 	}
 	first, err := open(cfg, insecureHTTP, logger, parts{})
@@ -111,7 +130,7 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 	if s.shared, err = openState(cfg, s.metrics.redisCall); err != nil {
 		return nil, err
 	}
-	if s.audit, err = openAudit(cfg.Audit.File, stdout, logger); err != nil {
+	if s.audit, err = openAudit(cfg.Audit.File, c.Stdout, logger); err != nil {
 		return nil, err
 	}
 	g, err := s.assemble(first, nil)
@@ -121,7 +140,8 @@ func newService(cfg *Config, insecureHTTP bool, stdout io.Writer, logger *slog.L
 	s.serve(g)
 	s.ready = &readiness{checks: s.checks}
 	token := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.current.Load().handler.ServeHTTP(w, r) })
-	s.public = s.ready.lastAnswers(publicHandler(s.telemetry.trace(token), http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates)))
+	public := publicHandler(s.telemetry.trace(token), http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates))
+	s.public = s.connections.handler(s.ready.lastAnswers(public))
 	s.admin = adminHandler(s.ready, s.metrics.handler(), func() bool { return s.current.Load().cfg.Admin.PProf })
 	return s, nil
 }
@@ -150,7 +170,7 @@ func (s *service) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("admin.address: %w", errors.Join(err, public.Close()))
 	}
-	s.logger.Info("serving", "version", programVersion(), "address", public.Addr().String(), "admin", admin.Addr().String())
+	s.logger.Info("serving", "version", s.version, "address", public.Addr().String(), "admin", admin.Addr().String())
 
 	// When the reader of standard output is gone, writing fails and is counted,
 	// instead of ending the process and with it every pull. Notify and not Ignore,
@@ -160,9 +180,8 @@ func (s *service) run(ctx context.Context) error {
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
 
-	s.opening.Lock()
 	s.work(s.current.Load().parts)
-	s.opening.Unlock()
+	s.running.Go(s.reconcile)
 	if s.shared.list != nil {
 		s.running.Go(func() { s.shared.run(s.background, s.logger) })
 	}
@@ -182,7 +201,9 @@ func (s *service) run(ctx context.Context) error {
 	if !s.insecureHTTP {
 		config = listenerTLS(func() *serverTLS { return s.current.Load().tls })
 	}
-	err = serveUntil(listening, newServer(s.public, config, s.logger), public)
+	server := newServer(s.public, config, s.logger)
+	server.ConnState = s.connections.connState
+	err = serveUntil(listening, server, s.connections.listener(public, drainTimeout))
 	s.stopBackground()
 	s.running.Wait()
 	err = errors.Join(err, <-adminEnded, s.shared.close(), s.audit.Close())

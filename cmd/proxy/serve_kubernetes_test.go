@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -9,36 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
-
-func (p *proxy) ready(t *testing.T) bool {
-	t.Helper()
-	status, _ := p.fetch(t, "http://"+p.admin+"/readyz")
-	return status == http.StatusOK
-}
-
-// expect asks for a login and looks at the answer and its audit line.
-func (p *proxy) expect(t *testing.T, raw string, status int, reason string) exchange.Event {
-	t.Helper()
-	got := p.status(t, raw)
-	event := p.lastEvent(t)
-	if got != status || event.Reason != reason {
-		t.Errorf("status %d, reason %q (%s); want %d, %q", got, event.Reason, event.Message, status, reason)
-	}
-	return event
-}
-
-// tokenWith is the token of the pod with other claims of Kubernetes.
-func tokenWith(t *testing.T, change func(kubernetes object)) string {
-	t.Helper()
-	claims := tokenClaims("https://issuer.example.com")
-	change(claims["kubernetes.io"].(object))
-	return signToken(t, claims)
-}
 
 // All that a connection is for: who is gone, annotations, labels, the pod's
 // event, readiness and metrics.
@@ -182,6 +157,8 @@ func TestPolicyWaitsForItsAnnotations(t *testing.T) {
 	})
 	old := policyFor("elsewhere/**") + annotationRule
 	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n", map[string]string{"kubeconfig": api.kubeconfig(), "policy.yaml": old})
+	p.service.settleTimeout = 3 * time.Second
+	p.reconcile(t)
 	connection := p.service.current.Load().objects.connected[0]
 	go connection.Run(t.Context())
 	raw := serviceAccountToken(t, "https://issuer.example.com")
@@ -199,16 +176,12 @@ func TestPolicyWaitsForItsAnnotations(t *testing.T) {
 	expect("team-a/web")
 
 	write(t, p.dir, "policy.yaml", strings.ReplaceAll(old, "pullpass.dev/repositories", "example.com/more"))
-	background := p.service.background
-	ctx, cancel := context.WithCancel(t.Context())
-	p.service.background = ctx
-	api.failLists(cancel)
+	api.failLists(func() {})
 	if err := p.service.reloadPolicy(); err == nil || !strings.HasPrefix(err.Error(), "cluster prod: cannot list the ServiceAccounts with the annotations of the new policy: ") {
 		t.Errorf("a list that fails: %v", err)
 	}
 	expect("team-a/web")
 	api.failLists(nil)
-	p.service.background = background
 	must(t, p.service.reloadPolicy())
 	expect("team-a/more")
 

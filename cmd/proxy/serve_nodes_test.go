@@ -1,8 +1,6 @@
 package main
 
 import (
-	"crypto/tls"
-	"encoding/json"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -11,29 +9,6 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 )
-
-// callerWith is a client with a certificate, or none, that keeps its
-// connections and sessions as a node's runtime does.
-func (p *proxy) callerWith(t *testing.T, certificate *tls.Certificate) *http.Client {
-	t.Helper()
-	config := p.client.Transport.(*http.Transport).TLSClientConfig.Clone()
-	if certificate != nil {
-		config.GetClientCertificate = with(certificate).GetClientCertificate
-	}
-	config.ClientSessionCache = tls.NewLRUClientSessionCache(1)
-	transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}
-	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Timeout: 10 * time.Second, Transport: transport}
-}
-
-// lastEvent returns the newest audit line.
-func (p *proxy) lastEvent(t *testing.T) exchange.Event {
-	t.Helper()
-	lines := strings.Split(strings.TrimSpace(p.stdout.String()), "\n")
-	var event exchange.Event
-	must(t, json.Unmarshal([]byte(lines[len(lines)-1]), &event))
-	return event
-}
 
 // Whoever presents the token of a pod has to be the pod's node. What proves
 // nothing is answered: with 403 where proof is enforced, with a token where it

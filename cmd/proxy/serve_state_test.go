@@ -2,8 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -15,32 +15,38 @@ import (
 	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
-// withRedis are the fields of a configuration that shares its state.
-func withRedis(address, replay string) string {
-	return fmt.Sprintf("state: {redis: {addresses: [%q]}, replay: %s}\nlimits: {perServiceAccount: {rate: 0.01, burst: 3}, perAddress: {rate: 0.01, burst: 2}}\n", address, replay)
-}
-
-// clientFrom calls from another address of this machine.
-func (p *proxy) clientFrom(address string) *http.Client {
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
-	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		TLSClientConfig: p.client.Transport.(*http.Transport).TLSClientConfig, DisableKeepAlives: true, DialContext: dialer.DialContext,
-	}}
-}
-
-// podToken is a token of another pod, of a ServiceAccount of its own.
-func podToken(t *testing.T, name string) string {
+// serve runs the command until the test ends, and waits until it listens.
+func serve(t *testing.T, cluster string) *site {
 	t.Helper()
-	claims := tokenClaims("https://issuer.example.com")
-	claims["jti"], claims["sub"] = "id-of-"+name, "system:serviceaccount:team-a:"+name
-	kubernetes := claims["kubernetes.io"].(object)
-	kubernetes["serviceaccount"] = map[string]string{"name": name, "uid": "uid-of-" + name}
-	kubernetes["pod"] = map[string]string{"name": name, "uid": "pod-of-" + name}
-	return signToken(t, claims)
+	p := newSite(t, cluster, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, []string{"serve", "--config", filepath.Join(p.dir, "pullpass.yaml")}, nil, p.stdout, p.log)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if code := <-ended; code != 0 {
+			t.Errorf("serve ended with exit code %d\n%s", code, p.log)
+		}
+	})
+	eventually(t, "serve listens", func() bool {
+		status, _ := p.fetch(t, "http://"+p.admin+"/livez")
+		return status == http.StatusOK
+	})
+	return p
+}
+
+// serveReady waits until it is ready, too.
+func serveReady(t *testing.T, cluster string) *site {
+	t.Helper()
+	p := serve(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n"+cluster)
+	eventually(t, "serve gets ready", func() bool { return p.ready(t) })
+	return p
 }
 
 // revoke runs a command of pullpass revoke and returns what it printed.
-func (p *proxy) revoke(t *testing.T, args ...string) (code int, stdout, stderr string) {
+func revoke(t *testing.T, p *site, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	code = run(t.Context(), append(append([]string{"revoke"}, args...), "--config", filepath.Join(p.dir, "pullpass.yaml")), nil, &out, &errs)
@@ -52,10 +58,10 @@ func (p *proxy) revoke(t *testing.T, args ...string) (code int, stdout, stderr s
 func TestServeSharesStateInRedis(t *testing.T) {
 	t.Parallel()
 	redis := statetest.Redis(t)
-	a, b := startService(t, withRedis(redis.Address(), "enforce")), startService(t, withRedis(redis.Address(), "enforce"))
+	a, b := serveReady(t, withRedis(redis.Address(), "enforce")), serveReady(t, withRedis(redis.Address(), "enforce"))
 
 	busy := podToken(t, "busy")
-	for i, p := range []*proxy{a, b, a} {
+	for i, p := range []*site{a, b, a} {
 		if status := p.status(t, busy); status != http.StatusOK {
 			t.Fatalf("request %d: status %d", i, status)
 		}
@@ -72,7 +78,7 @@ func TestServeSharesStateInRedis(t *testing.T) {
 	}
 	b.expect(t, stolen, http.StatusOK, "") // from the owner
 
-	code, stdout, stderr := a.revoke(t, "--pod-uid", "pod-of-stolen", "--reason", "taken over", "--by", "alice", "--for", "1h")
+	code, stdout, stderr := revoke(t, a, "--pod-uid", "pod-of-stolen", "--reason", "taken over", "--by", "alice", "--for", "1h")
 	if code != 0 || !strings.Contains(stdout, "revoked --pod-uid pod-of-stolen until ") || !strings.Contains(stdout, `by alice: "taken over"`) {
 		t.Fatalf("exit code %d: %s%s", code, stdout, stderr)
 	}
@@ -89,12 +95,12 @@ func TestServeSharesStateInRedis(t *testing.T) {
 	}
 	logged := func(want string) {
 		t.Helper()
-		for _, p := range []*proxy{a, b} {
+		for _, p := range []*site{a, b} {
 			eventually(t, "each replica logs the change once", func() bool { return strings.Count(p.log.String(), want) == 1 })
 		}
 	}
 	logged(`"msg":"revoked","target":"--pod-uid pod-of-stolen","by":"alice","reason":"taken over"`)
-	if _, stdout, stderr = b.revoke(t, "list"); !strings.Contains(stdout, "--pod-uid pod-of-stolen") || !strings.Contains(stdout, `"taken over"`) {
+	if _, stdout, stderr = revoke(t, b, "list"); !strings.Contains(stdout, "--pod-uid pod-of-stolen") || !strings.Contains(stdout, `"taken over"`) {
 		t.Errorf("list: %s%s", stdout, stderr)
 	}
 	write(t, a.dir, "token.jwt", stolen)
@@ -103,7 +109,7 @@ func TestServeSharesStateInRedis(t *testing.T) {
 		!strings.Contains(explained.String(), `by "alice"`) || !strings.Contains(explained.String(), "taken over") {
 		t.Errorf("explain: %s", &explained)
 	}
-	if code, stdout, stderr = b.revoke(t, "undo", "--pod-uid", "pod-of-stolen", "--by", "bob"); code != 0 || !strings.Contains(stdout, "no longer revoked: --pod-uid pod-of-stolen, by bob") {
+	if code, stdout, stderr = revoke(t, b, "undo", "--pod-uid", "pod-of-stolen", "--by", "bob"); code != 0 || !strings.Contains(stdout, "no longer revoked: --pod-uid pod-of-stolen, by bob") {
 		t.Errorf("undo: %d %s%s", code, stdout, stderr)
 	}
 	eventually(t, "both replicas serve again", func() bool {
@@ -136,18 +142,18 @@ func TestServeSharesStateInRedis(t *testing.T) {
 func TestServeWithRedisDown(t *testing.T) {
 	t.Parallel()
 	redis := statetest.Redis(t)
-	p := startService(t, withRedis(redis.Address(), "enforce"))
+	p := serveReady(t, withRedis(redis.Address(), "enforce"))
 	seen, revoked := podToken(t, "seen"), podToken(t, "revoked")
 	p.expect(t, seen, http.StatusOK, "")
-	if code, _, stderr := p.revoke(t, "--node", "prod/node1", "--reason", "examined"); code != 0 {
+	if code, _, stderr := revoke(t, p, "--node", "prod/node1", "--reason", "examined"); code != 0 {
 		t.Fatal(stderr)
 	}
 	eventually(t, "the node is revoked", func() bool { return p.status(t, seen) == http.StatusForbidden })
-	if code, _, stderr := p.revoke(t, "undo", "--node", "prod/node1"); code != 0 {
+	if code, _, stderr := revoke(t, p, "undo", "--node", "prod/node1"); code != 0 {
 		t.Fatal(stderr)
 	}
 	eventually(t, "the node is not revoked", func() bool { return p.status(t, seen) == http.StatusOK })
-	if code, _, stderr := p.revoke(t, "--token-id", "JTI=id-of-revoked", "--reason", "stolen"); code != 0 {
+	if code, _, stderr := revoke(t, p, "--token-id", "JTI=id-of-revoked", "--reason", "stolen"); code != 0 {
 		t.Fatal(stderr)
 	}
 	eventually(t, "the token is revoked", func() bool { return p.status(t, revoked) == http.StatusForbidden })
@@ -172,7 +178,7 @@ func TestServeWithRedisDown(t *testing.T) {
 	if _, metrics := p.fetch(t, "http://"+p.admin+"/metrics"); !strings.Contains(metrics, "pullpass_redis_healthy 0\n") || !strings.Contains(metrics, "pullpass_revocations 1\n") {
 		t.Error("/metrics does not say that Redis is down, or forgot the revocation")
 	}
-	if code, _, stderr := p.revoke(t, "--token-id", "x", "--reason", "y"); code != 1 || !strings.Contains(stderr, "redis") {
+	if code, _, stderr := revoke(t, p, "--token-id", "x", "--reason", "y"); code != 1 || !strings.Contains(stderr, "redis") {
 		t.Errorf("revoke without Redis: %d %s", code, stderr)
 	}
 	redis.Start()
@@ -184,7 +190,7 @@ func TestServeWithRedisDown(t *testing.T) {
 // anything until then, and no load balancer sends anybody.
 func TestServeBeforeRevocationsAreRead(t *testing.T) {
 	t.Parallel()
-	p := startServiceWith(t, withRedis(freeAddress(t), "off"), nil)
+	p := serve(t, withRedis(freeAddress(t), "off"))
 	p.expect(t, podToken(t, "web"), http.StatusServiceUnavailable, "revocations_unavailable")
 	status, body := p.fetch(t, "http://"+p.admin+"/readyz")
 	if status != http.StatusServiceUnavailable || !strings.Contains(body, "has not been read yet, so nothing is granted") {
@@ -195,14 +201,14 @@ func TestServeBeforeRevocationsAreRead(t *testing.T) {
 // One replica needs no Redis for limits and replay, and says so of revocations.
 func TestServeKeepsStateInMemory(t *testing.T) {
 	t.Parallel()
-	p := startService(t, "state: {replay: audit}\nlimits: {perServiceAccount: {rate: 0.01, burst: 2}}\n")
+	p := serveReady(t, "state: {replay: audit}\nlimits: {perServiceAccount: {rate: 0.01, burst: 2}}\n")
 	raw := podToken(t, "web")
 	p.expect(t, raw, http.StatusOK, "")
 	if status := p.statusFrom(t, p.clientFrom("127.0.0.2"), raw); status != http.StatusOK || p.lastEvent(t).Replay.Reason != "other_caller" {
 		t.Errorf("status %d, event %+v", status, p.lastEvent(t).Replay)
 	}
 	p.expect(t, raw, http.StatusTooManyRequests, "limited_service_account")
-	if code, _, stderr := p.revoke(t, "--token-id", "x", "--reason", "y"); code != 1 || !strings.Contains(stderr, "state.redis.addresses") || !strings.Contains(stderr, "deny rule") {
+	if code, _, stderr := revoke(t, p, "--token-id", "x", "--reason", "y"); code != 1 || !strings.Contains(stderr, "state.redis.addresses") || !strings.Contains(stderr, "deny rule") {
 		t.Errorf("revoke without Redis: %d %s", code, stderr)
 	}
 	if _, body := p.fetch(t, "http://"+p.admin+"/readyz"); strings.Contains(body, "redis") {
@@ -213,7 +219,7 @@ func TestServeKeepsStateInMemory(t *testing.T) {
 // A slip in a target would revoke nobody, unnoticed.
 func TestRevokeRefuses(t *testing.T) {
 	t.Parallel()
-	p := newTestService(t, withRedis("127.0.0.1:1", "off"), nil)
+	p := newSite(t, withRedis("127.0.0.1:1", "off"), nil)
 	for want, args := range map[string][]string{
 		`cluster "prd" is not configured`:   {"--node", "prd/node1"},
 		`cluster "x" is not configured`:     {"--service-account", "x/team-a/web"},
@@ -231,7 +237,7 @@ func TestRevokeRefuses(t *testing.T) {
 		} else {
 			args = append([]string{"--reason", "why"}, args...)
 		}
-		if code, _, stderr := p.revoke(t, args...); code != 1 || !strings.Contains(stderr, want) {
+		if code, _, stderr := revoke(t, p, args...); code != 1 || !strings.Contains(stderr, want) {
 			t.Errorf("%q: exit code %d, %s; want %s", args, code, stderr, want)
 		}
 	}

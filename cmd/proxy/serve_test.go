@@ -4,51 +4,23 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/big"
-	"net"
 	"net/http"
-	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/distribution/distribution/v3/registry/auth/token"
-	"github.com/go-jose/go-jose/v4"
-	"github.com/go-jose/go-jose/v4/jwt"
 )
-
-// issuerKey signs the tokens of all tests: RSA keys are dear.
-var issuerKey = sync.OnceValue(func() *rsa.PrivateKey {
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		panic(err)
-	}
-	return key
-})
 
 // proxy is a running service with files of its own.
 type proxy struct {
-	service             *service
-	dir, address, admin string
-	client              *http.Client
-	stdout, log         *syncBuffer
-	stop                func() error
+	*site
+	service *service
+	stop    func() error
 }
 
 // startService waits until the service is ready. extra are fields of its
@@ -89,62 +61,24 @@ func (p *proxy) start(t *testing.T) {
 	})
 }
 
+// reconcile lets a service that was not started make changes.
+func (p *proxy) reconcile(t *testing.T) {
+	t.Helper()
+	var ended sync.WaitGroup
+	ended.Go(p.service.reconcile)
+	t.Cleanup(func() { p.service.stopBackground(); ended.Wait(); p.service.running.Wait() })
+}
+
 // newTestService takes the fields of the cluster, and files for the directory of
 // the configuration.
 func newTestService(t *testing.T, cluster string, files map[string]string) *proxy {
 	t.Helper()
-	dir := t.TempDir()
-	p := &proxy{dir: dir, address: freeAddress(t), admin: freeAddress(t), stdout: &syncBuffer{}, log: &syncBuffer{}}
-	pool := writeServingCertificate(t, dir, 1)
-	p.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true,
-	}}
-	write(t, dir, "issuer.json", issuerJWKS(t))
-	write(t, dir, "policy.yaml", policyFor("{namespace}/**"))
-	write(t, dir, "serviceaccounts.yaml", "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web, namespace: team-a, uid: uid-1}\n")
-	for name, content := range files {
-		write(t, dir, name, content)
-	}
-	write(t, dir, "pullpass.yaml", fmt.Sprintf(`
-apiVersion: pullpass.dev/v1alpha1
-kind: ProxyConfiguration
-server: {address: %q, tls: {certFile: tls.crt, keyFile: tls.key}}
-admin: {address: %q}
-clusters:
-- name: prod
-  issuer: https://issuer.example.com
-  audiences: [registry.example.com]
-  discovery: {jwksFile: issuer.json}
-%s
-registries:
-- {service: registry.example.com, issuer: pullpass.example.com}
-policyFiles: [policy.yaml]
-`, p.address, p.admin, cluster))
-	cfg, err := LoadConfig(filepath.Join(dir, "pullpass.yaml"))
+	p := &proxy{site: newSite(t, cluster, files)}
+	cfg, err := LoadConfig(filepath.Join(p.dir, "pullpass.yaml"))
 	must(t, err)
-	p.service, err = newService(cfg, false, p.stdout, slog.New(slog.NewJSONHandler(p.log, nil)))
+	p.service, err = newService(serviceConfig{Config: cfg, Version: "test", Stdout: p.stdout, Logger: slog.New(slog.NewJSONHandler(p.log, nil))})
 	must(t, err)
-	t.Cleanup(func() { checkAuditLines(t, p.stdout.Bytes()) })
 	return p
-}
-
-// configure replaces a text in the configuration file, in one step.
-func (p *proxy) configure(t *testing.T, old, new string) {
-	t.Helper()
-	name := filepath.Join(p.dir, "pullpass.yaml")
-	text, err := os.ReadFile(name)
-	must(t, err)
-	if strings.Count(string(text), old) != 1 {
-		t.Fatalf("%q is not there once:\n%s", old, text)
-	}
-	p.put(t, "pullpass.yaml", strings.Replace(string(text), old, new, 1))
-}
-
-// put replaces a file in one step: nobody reads a half of it.
-func (p *proxy) put(t *testing.T, name, content string) {
-	t.Helper()
-	write(t, p.dir, name+".next", content)
-	must(t, os.Rename(filepath.Join(p.dir, name+".next"), filepath.Join(p.dir, name)))
 }
 
 // The whole of serve: the endpoint under its three names, what registries
@@ -338,200 +272,3 @@ func TestServeCapsSizes(t *testing.T) {
 		t.Errorf("a body of 1 MiB: %s", response.Status)
 	}
 }
-
-func (p *proxy) dial(t *testing.T) net.Conn {
-	t.Helper()
-	connection, err := tls.Dial("tcp", p.address, p.client.Transport.(*http.Transport).TLSClientConfig)
-	must(t, err)
-	t.Cleanup(func() { connection.Close() })
-	return connection
-}
-
-func (p *proxy) fetch(t *testing.T, url string) (int, string) {
-	t.Helper()
-	response, err := p.client.Get(url)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	must(t, err)
-	return response.StatusCode, string(body)
-}
-
-// status asks for a login with the token.
-func (p *proxy) status(t *testing.T, raw string) int {
-	t.Helper()
-	return p.statusFrom(t, p.client, raw)
-}
-
-func (p *proxy) statusFrom(t *testing.T, client *http.Client, raw string) int {
-	t.Helper()
-	request, err := http.NewRequest(http.MethodGet, "https://"+p.address+"/token?service=registry.example.com", nil)
-	must(t, err)
-	request.SetBasicAuth("serviceaccount", raw)
-	response, err := client.Do(request)
-	must(t, err)
-	_, err = io.Copy(io.Discard, response.Body)
-	must(t, err)
-	response.Body.Close()
-	return response.StatusCode
-}
-
-// exchange asks for a token, lets distribution verify it with the published
-// CA, and returns what it opens.
-func (p *proxy) exchange(t *testing.T, path, raw, scope string) []*token.ResourceActions {
-	t.Helper()
-	_, bundle := p.fetch(t, "https://"+p.address+"/certificates.pem")
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM([]byte(bundle))
-	request, err := http.NewRequest(http.MethodGet, "https://"+p.address+path+"?"+url.Values{"service": {"registry.example.com"}, "scope": {scope}}.Encode(), nil)
-	must(t, err)
-	request.SetBasicAuth("serviceaccount", raw)
-	response, err := p.client.Do(request)
-	must(t, err)
-	defer response.Body.Close()
-	var answer struct{ Token string }
-	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil || response.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %s, %v", path, response.Status, err)
-	}
-	parsed, err := token.NewToken(answer.Token, []jose.SignatureAlgorithm{jose.ES256})
-	must(t, err)
-	claims, err := parsed.Verify(token.VerifyOptions{
-		TrustedIssuers: []string{"pullpass.example.com"}, AcceptedAudiences: []string{"registry.example.com"}, Roots: roots,
-	})
-	if err != nil {
-		t.Fatalf("%s: distribution refuses the token: %v", path, err)
-	}
-	return claims.Access
-}
-
-func policyFor(repositories string) string {
-	return `apiVersion: pullpass.dev/v1alpha1
-kind: AccessPolicy
-rules:
-- name: own-namespace
-  subjects: [{namespaces: ["team-*"]}]
-  allow: [{repositories: ["` + repositories + `"], actions: [pull]}]
-`
-}
-
-func issuerJWKS(t *testing.T) string {
-	t.Helper()
-	jwks, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: issuerKey().Public(), KeyID: "k1", Algorithm: "RS256", Use: "sig"}}})
-	must(t, err)
-	return string(jwks)
-}
-
-func serviceAccountToken(t *testing.T, issuer string) string {
-	return signToken(t, tokenClaims(issuer))
-}
-
-const annotationRule = `- name: asked-for
-  subjects: [{namespaces: ["team-*"]}]
-  annotation: pullpass.dev/repositories
-  allow: [{repositories: ["team-a/**"], actions: [pull]}]
-`
-
-// tokenClaims are those of a pod of team-a/web.
-func tokenClaims(issuer string) map[string]any {
-	now := time.Now()
-	return map[string]any{
-		"iss": issuer, "aud": []string{"registry.example.com"}, "sub": "system:serviceaccount:team-a:web", "jti": "id-1",
-		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix(),
-		"kubernetes.io": map[string]any{
-			"namespace":      "team-a",
-			"serviceaccount": map[string]string{"name": "web", "uid": "uid-1"},
-			"pod":            map[string]string{"name": "web-0", "uid": "uid-2"},
-			"node":           map[string]string{"name": "node1", "uid": "uid-3"},
-		},
-	}
-}
-
-func signToken(t *testing.T, claims map[string]any) string {
-	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: issuerKey()}, (&jose.SignerOptions{}).WithHeader("kid", "k1"))
-	must(t, err)
-	raw, err := jwt.Signed(signer).Claims(claims).Serialize()
-	must(t, err)
-	return raw
-}
-
-// writeServingCertificate makes a self-signed certificate for 127.0.0.1.
-func writeServingCertificate(t *testing.T, dir string, serial int64) *x509.CertPool {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	must(t, err)
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	must(t, err)
-	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	write(t, dir, "tls.crt", string(certPEM))
-	write(t, dir, "tls.key", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})))
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(certPEM)
-	return pool
-}
-
-func write(t *testing.T, dir, name, content string) {
-	t.Helper()
-	must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-var lastPort atomic.Int32
-
-// freeAddress returns one of a range that the system takes for no connection of
-// its own accord: it could be in use again before it is listened on.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	for {
-		address := fmt.Sprintf("127.0.0.1:%d", 10_000+lastPort.Add(1)%20_000)
-		if l, err := net.Listen("tcp", address); err == nil {
-			must(t, l.Close())
-			return address
-		}
-	}
-}
-
-// eventually waits for what happens in another goroutine.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out: %s", what)
-		}
-	}
-}
-
-// syncBuffer is written by the service and read by the test.
-type syncBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(p)
-}
-
-func (b *syncBuffer) Bytes() []byte {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return bytes.Clone(b.buffer.Bytes())
-}
-
-func (b *syncBuffer) String() string { return string(b.Bytes()) }

@@ -21,7 +21,8 @@ const (
 	readTimeout       = 10 * time.Second
 	writeTimeout      = 30 * time.Second
 	idleTimeout       = 2 * time.Minute
-	maxHeaderBytes    = 64 << 10 // a 16 KiB token in Basic, and room to refuse a larger one politely
+	maxHeaderBytes    = 64 << 10         // a 16 KiB token in Basic, and room to refuse a larger one politely
+	drainTimeout      = 15 * time.Second // longer than a request takes to arrive
 	shutdownTimeout   = 20 * time.Second
 
 	maxInFlight = 1024 // then requests wait

@@ -32,7 +32,7 @@ type sharedState struct {
 
 // openState connects to nothing yet. observe is told of every call to Redis.
 func openState(cfg *Config, observe func(state.Operation, time.Duration, error)) (*sharedState, error) {
-	local, err := state.NewMemory(state.MemoryConfig{})
+	local, err := state.NewMemory(state.MemoryConfig{OwnerBytes: caches().owners, LimitBytes: caches().limits})
 	if err != nil {
 		return nil, err
 	}
@@ -45,9 +45,7 @@ func openState(cfg *Config, observe func(state.Operation, time.Duration, error))
 		}
 		s.list = state.NewRedisRevocations(s.redis)
 		s.owners, s.revocations = s.redis, revocations{s.list}
-		if s.buckets, err = state.NewSharedLimits(state.SharedLimitsConfig{Shared: s.redis, Local: local}); err != nil {
-			return nil, err
-		}
+		s.buckets = state.NewSharedLimits(state.SharedLimitsConfig{Shared: s.redis, Local: local})
 	}
 	return s, nil
 }
@@ -68,28 +66,6 @@ func (s *sharedState) close() error {
 		return nil
 	}
 	return s.redis.Close()
-}
-
-// check says how Redis answers. A proxy without it goes on serving, so it is
-// ready; but not before it has read once who is revoked, because until then it
-// can grant nothing.
-func (s *sharedState) check() []check {
-	status, list := s.redis.Status(), s.list.Status()
-	c := check{Name: "redis", Healthy: status.Healthy && list.LastFailure == "", Tolerated: !list.Read.IsZero()}
-	switch {
-	case list.Read.IsZero():
-		c.Message = "the list of revocations has not been read yet, so nothing is granted"
-	case !c.Healthy:
-		c.Message = "limits count for this replica alone, and the list of revocations is that of " + list.Read.UTC().Format(time.RFC3339)
-	}
-	switch {
-	case c.Healthy:
-	case !status.Healthy && status.LastFailure != "":
-		c.Message += ": " + status.LastFailure
-	case list.LastFailure != "":
-		c.Message += ": " + list.LastFailure
-	}
-	return []check{c}
 }
 
 // run follows the revocations until ctx ends, and logs each change with who and

@@ -53,10 +53,10 @@ func TestServeGoesOnForTheShutdownDelay(t *testing.T) {
 	t.Parallel()
 	p := newTestService(t, "", nil)
 	p.configure(t, "server: {", "server: {shutdownDelay: 17s, ")
-	must(t, p.service.reloadConfig())
 	asked, passed := make(chan time.Duration, 1), make(chan time.Time)
 	p.service.after = func(d time.Duration) <-chan time.Time { asked <- d; return passed }
 	p.start(t)
+	must(t, p.service.reloadConfig())
 	pass := sync.OnceFunc(func() { close(passed) })
 	t.Cleanup(pass)
 	raw := serviceAccountToken(t, "https://issuer.example.com")
@@ -149,8 +149,8 @@ func TestServeProfiles(t *testing.T) {
 	t.Parallel()
 	p := newTestService(t, "", nil)
 	p.configure(t, "admin: {", "admin: {pprof: true, ")
-	must(t, p.service.reloadConfig())
 	p.start(t)
+	must(t, p.service.reloadConfig())
 	for path, want := range map[string]string{
 		"": "goroutine", "heap?debug=1": "heap profile", "goroutine?debug=1": "goroutine profile", "cmdline": "proxy", "profile?seconds=1": "", "trace?seconds=1": "",
 	} {

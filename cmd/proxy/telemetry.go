@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,9 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/pullpass/pullpass/internal/redact"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -52,7 +56,7 @@ type telemetry struct {
 // openTelemetry connects to nothing yet. Whatever is wrong with the variables is
 // an error. It sets what the SDK keeps once for the process, but only if there
 // is something to send.
-func openTelemetry(metrics prometheus.Gatherer, logger *slog.Logger) (*telemetry, error) {
+func openTelemetry(version string, metrics prometheus.Gatherer, logger *slog.Logger) (*telemetry, error) {
 	traces, tracesErr := otlpSignal("TRACES")
 	meters, metersErr := otlpSignal("METRICS")
 	if err := errors.Join(tracesErr, metersErr); err != nil {
@@ -62,7 +66,7 @@ func openTelemetry(metrics prometheus.Gatherer, logger *slog.Logger) (*telemetry
 	if traces == "" && meters == "" {
 		return t, nil
 	}
-	err := t.said.starting(func() error { return t.open(traces, meters, metrics) })
+	err := t.said.starting(func() error { return t.open(version, traces, meters, metrics) })
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: OTEL_* variables of the environment: %w", err)
 	}
@@ -91,7 +95,7 @@ func otlpSignal(signal string) (protocol string, err error) {
 	case exporter == "none", exporter == "" && !named:
 		return "", nil
 	case exporter != "" && exporter != "otlp":
-		return "", fmt.Errorf("telemetry: %s is %s; there are otlp and none", variable, quoteValue(exporter))
+		return "", fmt.Errorf("telemetry: %s is %s; there are otlp and none", variable, term.QuoteValue(exporter))
 	}
 	for _, variable := range []string{"OTEL_EXPORTER_OTLP_" + signal + "_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
 		switch protocol := os.Getenv(variable); protocol {
@@ -99,7 +103,7 @@ func otlpSignal(signal string) (protocol string, err error) {
 		case protocolGRPC, protocolHTTP:
 			return protocol, nil
 		default:
-			return "", fmt.Errorf("telemetry: %s is %s; there are %s and %s", variable, quoteValue(protocol), protocolGRPC, protocolHTTP)
+			return "", fmt.Errorf("telemetry: %s is %s; there are %s and %s", variable, term.QuoteValue(protocol), protocolGRPC, protocolHTTP)
 		}
 	}
 	return protocolHTTP, nil
@@ -110,10 +114,10 @@ const (
 	protocolHTTP = "http/protobuf" // the default of the specification
 )
 
-func (t *telemetry) open(traces, meters string, metrics prometheus.Gatherer) error {
+func (t *telemetry) open(version, traces, meters string, metrics prometheus.Gatherer) error {
 	ctx := context.Background()
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(), resource.WithService(), resource.WithAttributes(
-		attribute.String("service.name", "pullpass"), attribute.String("service.version", programVersion()),
+		attribute.String("service.name", "pullpass"), attribute.String("service.version", version),
 	), resource.WithFromEnv())
 	if err != nil {
 		return err
@@ -165,11 +169,27 @@ func (t *telemetry) trace(next http.Handler) http.Handler {
 	if t.traces == nil {
 		return next
 	}
-	return otelhttp.NewHandler(next, "",
+	traced := otelhttp.NewHandler(next, "",
 		otelhttp.WithTracerProvider(t.traces),
 		otelhttp.WithPropagators(propagation.TraceContext{}),
 		otelhttp.WithMeterProvider(noop.NewMeterProvider()), // ours are counted by result
 	)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { traced.ServeHTTP(w, withoutOpaqueState(r)) })
+}
+
+// withoutOpaqueState returns the request without a trace state that may hold a
+// piece of a credential. It is the one text of the caller's that a span has from
+// its beginning for good; others are replaced when the credential is known. W3C
+// Trace Context allows to drop it.
+func withoutOpaqueState(r *http.Request) *http.Request {
+	const field = "Tracestate"
+	if !slices.ContainsFunc(r.Header.Values(field), redact.Opaque) {
+		return r
+	}
+	clean := r.WithContext(r.Context())
+	clean.Header = r.Header.Clone()
+	clean.Header.Del(field)
+	return clean
 }
 
 // failures returns how often something could not be sent, or nil if nothing is.

@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel"
+
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -71,15 +72,8 @@ func (l *telemetryLog) Handle(err error) {
 	failures := l.failures.Add(1)
 	if now := time.Now(); l.last.IsZero() || now.Sub(l.last) >= telemetryComplaintEvery {
 		l.last = now
-		l.logger.Warn("telemetry is not delivered", "failures", failures, "error", shortText(err.Error()))
+		l.logger.Warn("telemetry is not delivered", "failures", failures, "error", term.Abbreviate(err.Error(), maxComplaintBytes))
 	}
-}
-
-func shortText(s string) string {
-	if len(s) <= maxComplaintBytes {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxComplaintBytes], "") + "..."
 }
 
 // Init is part of logr.LogSink.

@@ -31,7 +31,7 @@ const (
 
 // process runs serve in a process of its own, because the SDK reads the
 // environment, and returns what ends it.
-func (p *proxy) process(t *testing.T, env ...string) (stop func() error) {
+func process(t *testing.T, p *site, env ...string) (stop func() error) {
 	t.Helper()
 	program, err := os.Executable()
 	must(t, err)
@@ -56,34 +56,6 @@ func (p *proxy) process(t *testing.T, env ...string) (stop func() error) {
 	return stop
 }
 
-// ask sends a request as one of the forms, with a traceparent.
-func (p *proxy) ask(t *testing.T, traceparent string, request *http.Request) int {
-	t.Helper()
-	request.Header.Set("Traceparent", traceparent)
-	response, err := p.client.Do(request)
-	must(t, err)
-	defer response.Body.Close()
-	_, err = io.Copy(io.Discard, response.Body)
-	must(t, err)
-	return response.StatusCode
-}
-
-func (p *proxy) get(t *testing.T, query url.Values) *http.Request {
-	t.Helper()
-	request, err := http.NewRequest(http.MethodGet, "https://"+p.address+"/token?"+query.Encode(), nil)
-	must(t, err)
-	return request
-}
-
-func (p *proxy) post(t *testing.T, raw string) *http.Request {
-	t.Helper()
-	form := url.Values{"grant_type": {"password"}, "service": {"registry.example.com"}, "username": {"x"}, "password": {raw}, "scope": {"repository:team-a/web:pull"}}
-	request, err := http.NewRequest(http.MethodPost, "https://"+p.address+"/auth/token", strings.NewReader(form.Encode()))
-	must(t, err)
-	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	return request
-}
-
 // One exchange is one trace, which goes on from the caller's, and the audit line
 // leads to it and back.
 func TestTelemetry(t *testing.T) {
@@ -92,8 +64,8 @@ func TestTelemetry(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
 			c := start(t)
-			p := newTestService(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", nil)
-			stop := p.process(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
+			p := newSite(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", nil)
+			stop := process(t, p, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
 				"OTEL_RESOURCE_ATTRIBUTES=k8s.namespace.name=pullpass-system")
 			raw := serviceAccountToken(t, "https://issuer.example.com")
 			request := p.post(t, raw)
@@ -104,7 +76,7 @@ func TestTelemetry(t *testing.T) {
 			}
 			must(t, stop()) // at once: what waits is sent now
 			spans := c.trace(callersTrace)
-			if got, want := names(spans), "POST /auth/token, decide, issue, kube, state, verify"; got != want {
+			if got, want := spanNames(spans), "POST /auth/token, decide, issue, kube, state, verify"; got != want {
 				t.Fatalf("spans %s, want %s", got, want)
 			}
 			root := spans["POST /auth/token"]
@@ -162,10 +134,11 @@ func TestTelemetry(t *testing.T) {
 func TestTelemetryHoldsNoSecret(t *testing.T) {
 	t.Parallel()
 	c := startHTTPCollector(t)
-	p := newTestService(t, "", nil)
-	stop := p.process(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint)
+	p := newSite(t, "limits: {perServiceAccount: {rate: 10000, burst: 10000}, perAddress: {rate: 10000, burst: 10000}}\n", nil)
+	stop := process(t, p, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint)
 	raw, service := serviceAccountToken(t, "https://issuer.example.com"), "registry.example.com"
-	forged := raw[:len(raw)-20] + strings.Repeat("A", 20)
+	forge := func(token string) string { return token[:len(token)-20] + strings.Repeat("A", 20) }
+	forged := forge(raw)
 	with := func(request *http.Request, header, value string) *http.Request {
 		request.Header.Set(header, value)
 		return request
@@ -191,18 +164,100 @@ func TestTelemetryHoldsNoSecret(t *testing.T) {
 		}
 		p.ask(t, sampled, request)
 	}
+	// In fields that are written down. A piece from the middle shows by nothing but
+	// the credential beside it what it is.
+	piece := raw[len(raw)/2:][:40]
+	for _, text := range []string{raw, basic, piece, basic[200:240], "containerd/v2 " + raw} {
+		for name, put := range map[string]func(*http.Request){
+			"host":             func(r *http.Request) { r.Host = strings.ReplaceAll(text, " ", "-") },
+			"host and port":    func(r *http.Request) { r.Host = strings.ReplaceAll(text, " ", "-") + ":443" },
+			"agent":            func(r *http.Request) { r.Header.Set("User-Agent", text) },
+			"after long agent": func(r *http.Request) { r.Header.Set("User-Agent", strings.Repeat("a ", 120)+text) },
+			"forwarded for":    func(r *http.Request) { r.Header.Set("X-Forwarded-For", text) },
+			"state":            func(r *http.Request) { r.Header.Set("Tracestate", "vendor="+strings.TrimRight(text, "=")) },
+			"second state":     func(r *http.Request) { r.Header["Tracestate"] = []string{"a=b", "vendor=" + text} },
+			"method":           func(r *http.Request) { r.Method = strings.ReplaceAll(text, " ", "-") },
+			"service":          func(r *http.Request) { r.URL.RawQuery = url.Values{"service": {text}}.Encode() },
+			"client":           func(r *http.Request) { r.URL.RawQuery += "&" + url.Values{"client_id": {text}}.Encode() },
+			"account":          func(r *http.Request) { r.URL.RawQuery += "&" + url.Values{"account": {text}}.Encode() },
+			"scope name": func(r *http.Request) {
+				r.URL.RawQuery += "&" + url.Values{"scope": {"repository:" + text + ":pull"}}.Encode()
+			},
+			"scope host": func(r *http.Request) {
+				r.URL.RawQuery += "&" + url.Values{"scope": {"repository:" + text + ".a/b:pull"}}.Encode()
+			},
+			"scope action": func(r *http.Request) { r.URL.RawQuery += "&" + url.Values{"scope": {"repository:a:" + text}}.Encode() },
+		} {
+			for _, authorization := range []string{"Bearer " + raw, "Basic " + basic, "Bearer " + forged} {
+				if name == "method" && strings.Contains(text, "/") || text == basic[200:240] && authorization != "Basic "+basic {
+					continue // no method, and nothing that shows what it is
+				}
+				request := with(p.get(t, url.Values{"service": {service}}), "Authorization", authorization)
+				put(request)
+				request.Header.Set("Traceparent", sampled)
+				response, err := p.client.Do(request)
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+					continue
+				}
+				if response.StatusCode != http.StatusOK { // clients write that to logs as well
+					_, err = io.Copy(p.log, response.Body)
+					must(t, err)
+				}
+				must(t, response.Body.Close())
+			}
+		}
+		for name, change := range map[string]func(*http.Request, url.Values){
+			"agent": func(r *http.Request, _ url.Values) { r.Header.Set("User-Agent", text) },
+			"host":  func(r *http.Request, _ url.Values) { r.Host = strings.ReplaceAll(text, " ", "-") },
+			"state": func(r *http.Request, _ url.Values) {
+				r.Header.Set("Tracestate", "vendor="+strings.TrimRight(text, "="))
+			},
+			"client": func(_ *http.Request, form url.Values) { form.Set("client_id", text) },
+			"user":   func(_ *http.Request, form url.Values) { form.Set("username", text) },
+		} {
+			form := url.Values{"grant_type": {"password"}, "service": {service}, "username": {"x"}, "password": {raw}}
+			request := p.post(t, raw)
+			change(request, form)
+			if text == basic[200:240] {
+				continue // nothing shows what it is: a form has no such thing
+			}
+			request.Body, request.ContentLength = io.NopCloser(strings.NewReader(form.Encode())), int64(len(form.Encode()))
+			if status := p.ask(t, sampled, request); status != http.StatusOK && len(text) < 100 {
+				t.Errorf("%s: status %d", name, status)
+			}
+		}
+	}
+	// A part that would look like none if it were cut before, beside no credential.
+	signature := raw[strings.LastIndexByte(raw, '.')+1:]
+	p.ask(t, sampled, with(p.get(t, url.Values{"service": {service}}), "User-Agent", strings.Repeat("a ", 110)+signature))
+	// In what a token says of itself: short ones, which would be quoted whole.
+	for _, inner := range []string{raw[:200], raw[len(raw)-80:]} {
+		for _, claim := range []string{"iss", "sub", "jti"} {
+			claims := tokenClaims("https://issuer.example.com")
+			claims[claim] = inner
+			p.ask(t, sampled, with(p.get(t, url.Values{"service": {service}}), "Authorization", "Bearer "+forge(signToken(t, claims))))
+		}
+		for _, header := range []string{`{"alg":"ES256","kid":"` + inner + `"}`, `{"alg":"` + inner + `"}`, `{"alg":"ES256","` + inner + `":"x"}`} {
+			parts := strings.Split(raw, ".")
+			parts[0] = base64.RawURLEncoding.EncodeToString([]byte(header))
+			p.ask(t, sampled, with(p.get(t, url.Values{"service": {service}}), "Authorization", "Bearer "+strings.Join(parts, ".")))
+		}
+	}
 	// A path that is no endpoint is not traced at all.
 	p.fetch(t, "https://"+p.address+"/token/"+raw)
 	must(t, stop())
 	if got := c.metric("pullpass_exchanges_total").GetSum().GetDataPoints(); len(got) < 4 {
 		t.Errorf("only %d kinds of exchanges: %v", len(got), got)
 	}
-	if got := names(c.trace(callersTrace)); !strings.Contains(got, "GET /token") || !strings.Contains(got, "POST /auth/token") {
+	if got := spanNames(c.trace(callersTrace)); !strings.Contains(got, "GET /token") || !strings.Contains(got, "POST /auth/token") {
 		t.Errorf("spans %s", got)
 	}
 	c.expectNothingOf(t, raw, forged, basic, url.QueryEscape(raw))
-	if strings.Contains(p.log.String(), raw) {
-		t.Error("the log holds the token")
+	expectNoPiece(t, "the log, or an answer,", p.log.String(), raw, forged, basic)
+	expectNoPiece(t, "the audit log", p.stdout.String(), raw, forged, basic)
+	if !strings.Contains(p.stdout.String(), "[looks like a token, ") {
+		t.Error("nothing was kept out")
 	}
 }
 
@@ -224,14 +279,14 @@ func TestTelemetrySampling(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			c := startHTTPCollector(t)
-			p := newTestService(t, "", nil)
-			stop := p.process(t, append(test.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint)...)
+			p := newSite(t, "", nil)
+			stop := process(t, p, append(test.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint)...)
 			if status := p.ask(t, test.traceparent, p.post(t, serviceAccountToken(t, "https://issuer.example.com"))); status != http.StatusOK {
 				t.Fatalf("status %d", status)
 			}
 			must(t, stop())
 			if spans := c.trace(callersTrace); len(spans) > 0 != test.want {
-				t.Errorf("spans %s", names(spans))
+				t.Errorf("spans %s", spanNames(spans))
 			}
 			if c.metric("pullpass_exchanges_total") == nil {
 				t.Error("no metrics")
@@ -254,8 +309,8 @@ func TestTelemetryWithoutACollector(t *testing.T) {
 		for _, protocol := range []string{protocolGRPC, protocolHTTP} {
 			t.Run(name+" "+protocol, func(t *testing.T) {
 				t.Parallel()
-				p := newTestService(t, "", nil)
-				stop := p.process(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol, "OTEL_EXPORTER_OTLP_TIMEOUT=60000",
+				p := newSite(t, "", nil)
+				stop := process(t, p, "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol, "OTEL_EXPORTER_OTLP_TIMEOUT=60000",
 					"OTEL_BSP_MAX_QUEUE_SIZE=8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=4", "OTEL_BSP_SCHEDULE_DELAY=10", "OTEL_METRIC_EXPORT_INTERVAL=10")
 				raw := serviceAccountToken(t, "https://issuer.example.com")
 				for range 30 { // 150 spans
@@ -282,8 +337,8 @@ func TestTelemetryFailuresAreCounted(t *testing.T) {
 		http.Error(w, strings.Repeat("no ", 1000), http.StatusForbidden)
 	}))
 	t.Cleanup(refuses.Close)
-	p := newTestService(t, "", nil)
-	p.process(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+refuses.URL, "OTEL_METRIC_EXPORT_INTERVAL=10", "OTEL_EXPORTER_OTLP_HEADERS=api-key=secret")
+	p := newSite(t, "", nil)
+	process(t, p, "OTEL_EXPORTER_OTLP_ENDPOINT="+refuses.URL, "OTEL_METRIC_EXPORT_INTERVAL=10", "OTEL_EXPORTER_OTLP_HEADERS=api-key=secret")
 	eventually(t, "failures are counted", func() bool {
 		_, metrics := p.fetch(t, "http://"+p.admin+"/metrics")
 		return strings.Contains(metrics, "pullpass_telemetry_failures_total ") && !strings.Contains(metrics, "pullpass_telemetry_failures_total 0\n")
@@ -297,7 +352,7 @@ func TestTelemetryFailuresAreCounted(t *testing.T) {
 // that may be a secret: the SDK would go on with a default.
 func TestTelemetryRefusesBadVariables(t *testing.T) {
 	t.Parallel()
-	p := newTestService(t, "", nil)
+	p := newSite(t, "", nil)
 	for variable, want := range map[string]string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4317":                       "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=https://user:secret@collector:4318":   "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
@@ -332,8 +387,8 @@ func TestTelemetryOff(t *testing.T) {
 		{"OTEL_SDK_DISABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"},
 		{"OTEL_TRACES_EXPORTER=none", "OTEL_METRICS_EXPORTER=none", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"},
 	} {
-		p := newTestService(t, "", nil)
-		stop := p.process(t, env...)
+		p := newSite(t, "", nil)
+		stop := process(t, p, env...)
 		if status := p.ask(t, sampled, p.post(t, serviceAccountToken(t, "https://issuer.example.com"))); status != http.StatusOK {
 			t.Fatalf("status %d", status)
 		}

@@ -7,86 +7,42 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/file"
-	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const maxTLSFileBytes = 1 << 20
 
-// serverTLS is the TLS of the public listener, and the CAs by which callers
-// prove that they are nodes. Its files are read again by Reload; handshakes and
-// requests that begin afterwards use them. It is safe for concurrent use.
+// serverTLS is what the files of the public listener's TLS said: its certificate,
+// and the CAs by which callers prove that they are nodes. It never changes.
 type serverTLS struct {
-	cfg     *Config
-	now     func() time.Time
-	reload  sync.Mutex // one Reload at a time
-	current atomic.Pointer[tlsFiles]
-}
-
-// tlsFiles is what the files said last. It never changes.
-type tlsFiles struct {
-	server *tls.Config
+	config *tls.Config
 	nodes  map[string]*exchange.NodeCAs // by cluster
 	ends   tlsEnds
 }
 
-// newServerTLS reads the files. An error names the field and the file.
-func newServerTLS(cfg *Config) (*serverTLS, error) {
-	return newServerTLSAt(cfg, time.Now)
-}
-
-func newServerTLSAt(cfg *Config, now func() time.Time) (*serverTLS, error) {
-	s := &serverTLS{cfg: cfg, now: now}
-	if err := s.Reload(); err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-// fits reports whether a configuration asks for nothing else than is read here.
-func (s *serverTLS) fits(cfg *Config) bool {
-	return s != nil && reflect.DeepEqual(tlsSettingsOf(cfg), tlsSettingsOf(s.cfg))
-}
-
-// Reload reads the files again. What cannot be used never replaces what works:
-// on an error, which names the field, the file and the remedy, all stays as it was. A certificate
-// and key of which only one is new yet is such an error; the next Reload mends it.
-func (s *serverTLS) Reload() error {
-	s.reload.Lock()
-	defer s.reload.Unlock()
-
-	next, err := s.read()
-	if err != nil {
-		return err
-	}
-	s.current.Store(next)
-	return nil
-}
-
 // check says whether the certificate is still good. Without a good one, no client
 // connects, so the proxy is not ready then.
-func (s *serverTLS) check() check {
-	leaf, now := s.current.Load().server.Certificates[0].Leaf, s.now()
+func (s *serverTLS) check(now time.Time) check {
+	leaf := s.config.Certificates[0].Leaf
 	c := check{Name: "server.tls.certFile", Healthy: true}
 	if err := checkServerCertificate(leaf, now); err != nil {
 		c.Healthy, c.Message = false, err.Error()
-	} else if err := registryauth.EndsSoon([]*x509.Certificate{leaf}, now); err != nil {
+	} else if err := signing.EndsSoon([]*x509.Certificate{leaf}, now); err != nil {
 		c.Message = err.Error()
 	}
 	return c
 }
 
-// paths returns the files.
-func (s *serverTLS) paths() []string {
-	paths := []string{s.cfg.Server.TLS.CertFile, s.cfg.Server.TLS.KeyFile}
-	for _, cas := range s.cfg.clientCAFiles() {
+// tlsPaths returns the files.
+func tlsPaths(cfg *Config) []string {
+	paths := []string{cfg.Server.TLS.CertFile, cfg.Server.TLS.KeyFile}
+	for _, cas := range cfg.clientCAFiles() {
 		paths = append(paths, cas.name)
 	}
 	return paths
@@ -98,7 +54,7 @@ func listenerTLS(inUse func() *serverTLS) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		// Not GetCertificate: the pool of client CAs has no hook of its own.
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return inUse().current.Load().server, nil },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return inUse().config, nil },
 	}
 }
 
@@ -124,23 +80,17 @@ func tlsSettingsOf(cfg *Config) tlsSettings {
 	return settings
 }
 
-// nodeCAs returns the CAs that sign the client certificates of a cluster's
-// kubelets; nil: no certificate proves anything there.
-func (s *serverTLS) nodeCAs(cluster string) *exchange.NodeCAs { return s.current.Load().nodes[cluster] }
-
-// expiries returns when the files that are in use end.
-func (s *serverTLS) expiries() tlsEnds { return s.current.Load().ends }
-
 // firstEnd returns when the first of at least one certificate ends.
 func firstEnd(certs []*x509.Certificate) time.Time {
 	return slices.MinFunc(certs, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) }).NotAfter
 }
 
-func (s *serverTLS) read() (*tlsFiles, error) {
-	files := s.cfg.Server.TLS
+// openTLS reads the files. An error names the field, the file and the remedy.
+func openTLS(cfg *Config, now time.Time) (*serverTLS, error) {
+	files := cfg.Server.TLS
 	cert, certErr := readTLSFile("server.tls.certFile", files.CertFile)
 	key, keyErr := readTLSFile("server.tls.keyFile", files.KeyFile)
-	cas, casErr := s.readClientCAs()
+	cas, casErr := readClientCAs(cfg)
 	if err := errors.Join(certErr, keyErr, casErr); err != nil {
 		return nil, err
 	}
@@ -148,17 +98,17 @@ func (s *serverTLS) read() (*tlsFiles, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server.tls: certificate %s and key %s: %w; put both halves of one pair there", files.CertFile, files.KeyFile, err)
 	}
-	if err := checkServerCertificate(pair.Leaf, s.now()); err != nil {
+	if err := checkServerCertificate(pair.Leaf, now); err != nil {
 		return nil, fmt.Errorf("server.tls.certFile: %s %w", files.CertFile, err)
 	}
-	nodes, err := s.allNodeCAs(cas)
+	nodes, err := allNodeCAs(cfg, cas)
 	if err != nil {
 		return nil, err
 	}
 	ends := tlsEnds{certificate: pair.Leaf.NotAfter, clientCAs: map[string]time.Time{}}
-	for i := range s.cfg.Clusters {
-		if file, used := s.cfg.certificateCAs(i); used {
-			ends.clientCAs[s.cfg.Clusters[i].Name] = firstEnd(cas[file.field])
+	for i := range cfg.Clusters {
+		if file, used := cfg.certificateCAs(i); used {
+			ends.clientCAs[cfg.Clusters[i].Name] = firstEnd(cas[file.field])
 		}
 	}
 	config := &tls.Config{
@@ -180,7 +130,7 @@ func (s *serverTLS) read() (*tlsFiles, error) {
 			}
 		}
 	}
-	return &tlsFiles{server: config, nodes: nodes, ends: ends}, nil
+	return &serverTLS{config: config, nodes: nodes, ends: ends}, nil
 }
 
 func readTLSFile(field, name string) ([]byte, error) {
@@ -192,10 +142,10 @@ func readTLSFile(field, name string) ([]byte, error) {
 }
 
 // readClientCAs returns the CAs by the field that names their file.
-func (s *serverTLS) readClientCAs() (map[string][]*x509.Certificate, error) {
+func readClientCAs(cfg *Config) (map[string][]*x509.Certificate, error) {
 	all := map[string][]*x509.Certificate{}
 	var faults []error
-	for _, file := range s.cfg.clientCAFiles() {
+	for _, file := range cfg.clientCAFiles() {
 		data, err := readTLSFile(file.field, file.name)
 		if err == nil {
 			if all[file.field], err = parseClientCAs(data); err != nil {
@@ -214,15 +164,15 @@ func (s *serverTLS) readClientCAs() (map[string][]*x509.Certificate, error) {
 // a CA is known by its key, which is what its certificates are verified with.
 // Nor may one be above another's: what that signs leads to it as well. If it is
 // so by way of certificates that no file has, the proof finds it.
-func (s *serverTLS) allNodeCAs(cas map[string][]*x509.Certificate) (map[string]*exchange.NodeCAs, error) {
+func allNodeCAs(cfg *Config, cas map[string][]*x509.Certificate) (map[string]*exchange.NodeCAs, error) {
 	byCluster := map[string][]*x509.Certificate{}
-	for i := range s.cfg.Clusters {
-		file, used := s.cfg.certificateCAs(i)
+	for i := range cfg.Clusters {
+		file, used := cfg.certificateCAs(i)
 		if !used {
 			continue
 		}
-		for other := range s.cfg.Clusters {
-			otherFile, used := s.cfg.certificateCAs(other)
+		for other := range cfg.Clusters {
+			otherFile, used := cfg.certificateCAs(other)
 			if other == i || !used {
 				continue
 			}
@@ -230,7 +180,7 @@ func (s *serverTLS) allNodeCAs(cas map[string][]*x509.Certificate) (map[string]*
 				return nil, fmt.Errorf(clusterCAField+": %s (%s) holds a CA that clusters[%d] has too, or that signed one of its; %s", i, file.name, file.field, other, ownCAs)
 			}
 		}
-		byCluster[s.cfg.Clusters[i].Name] = cas[file.field]
+		byCluster[cfg.Clusters[i].Name] = cas[file.field]
 	}
 	all := map[string]*exchange.NodeCAs{}
 	for cluster := range byCluster {
@@ -255,7 +205,7 @@ func parseClientCAs(data []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
-			return nil, fmt.Errorf("holds a block of another type than CERTIFICATE (%s)", quoteValue(block.Type))
+			return nil, fmt.Errorf("holds a block of another type than CERTIFICATE (%s)", term.QuoteValue(block.Type))
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {

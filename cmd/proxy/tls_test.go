@@ -2,74 +2,58 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/pkitest"
 )
 
 // authority signs the certificates of a test.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
+type authority struct{ *pkitest.Cert }
 
 func newAuthority(t testing.TB, name string) authority {
 	t.Helper()
-	a := authority{key: newECKey(t)}
-	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	return authority{pkitest.NewCA(t, nil, caNamed(name))}
+}
+
+// caNamed makes a template a CA's, good for an hour.
+func caNamed(name string) func(*x509.Certificate) {
+	return func(c *x509.Certificate) {
+		c.Subject, c.NotAfter = pkix.Name{CommonName: name}, time.Now().Add(time.Hour)
+		c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign
 	}
-	a.cert = sign(t, template, template, &a.key.PublicKey, a.key)
-	return a
 }
 
-func (a authority) pool() *x509.CertPool {
-	pool := x509.NewCertPool()
-	pool.AddCert(a.cert)
-	return pool
-}
-
-func (a authority) pem() string { return pemBlock("CERTIFICATE", a.cert.Raw) }
+func (a authority) pem() string { return string(pkitest.CertPEM(a.Cert)) }
 
 // leaf returns a certificate and key as PEM, good from notBefore to notAfter
 // (relative to now). The names of nodes are in their group.
 func (a authority) leaf(t testing.TB, name string, notBefore, notAfter time.Duration) (cert, key string) {
 	t.Helper()
-	private := newECKey(t)
-	subject := pkix.Name{CommonName: name}
-	if strings.HasPrefix(name, "system:node:") {
-		subject.Organization = []string{"system:nodes"}
-	}
-	c := sign(t, &x509.Certificate{
-		Subject: subject, DNSNames: []string{"localhost"},
-		NotBefore: time.Now().Add(notBefore), NotAfter: time.Now().Add(notAfter),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}, a.cert, &private.PublicKey, a.key)
-	der, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pemBlock("CERTIFICATE", c.Raw), pemBlock("PRIVATE KEY", der)
+	leaf := pkitest.NewCert(t, pkitest.ECKey(t), a.Cert, func(c *x509.Certificate) {
+		c.Subject, c.DNSNames = pkix.Name{CommonName: name}, []string{"localhost"}
+		if strings.HasPrefix(name, "system:node:") {
+			c.Subject.Organization = []string{"system:nodes"}
+		}
+		c.NotBefore, c.NotAfter = time.Now().Add(notBefore), time.Now().Add(notAfter)
+		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	})
+	return string(pkitest.CertPEM(leaf)), string(pkitest.KeyPEM(t, leaf.Key))
 }
 
 func (a authority) client(t testing.TB, name string) *tls.Certificate {
@@ -87,39 +71,13 @@ func (a authority) clientUntil(t testing.TB, name string, end time.Duration) *tl
 	return &pair
 }
 
-func newECKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func sign(t testing.TB, template, parent *x509.Certificate, pub *ecdsa.PublicKey, key *ecdsa.PrivateKey) *x509.Certificate {
-	t.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, pub, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert
-}
-
-func pemBlock(kind string, der []byte) string {
-	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
-}
-
 // tlsRig is a server with the TLS that serve uses, and its files. Callers of its
 // one cluster are proven by certificate.
 type tlsRig struct {
 	dir     string
 	ca      authority
 	cfg     *Config
-	tls     *serverTLS
+	tls     atomic.Pointer[serverTLS]
 	address string
 }
 
@@ -135,10 +93,7 @@ func newTLSRig(t *testing.T, clientCA string) *tlsRig {
 		rig.cfg.Server.TLS.ClientCAFile = filepath.Join(rig.dir, "ca.crt")
 		put(t, rig.cfg.Server.TLS.ClientCAFile, clientCA)
 	}
-	var err error
-	if rig.tls, err = newServerTLS(rig.cfg); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rig.reload())
 	listener, err := net.Listen("tcp", "localhost:0")
 	if err != nil {
 		t.Fatal(err)
@@ -155,10 +110,19 @@ func newTLSRig(t *testing.T, clientCA string) *tlsRig {
 		}
 		_, _ = io.WriteString(w, r.Proto+" "+seen)
 	})
-	server := newServer(handler, listenerTLS(func() *serverTLS { return rig.tls }), slog.New(slog.DiscardHandler))
+	server := newServer(handler, listenerTLS(rig.tls.Load), slog.New(slog.DiscardHandler))
 	go func() { _ = server.ServeTLS(listener, "", "") }()
 	t.Cleanup(func() { _ = server.Close() })
 	return rig
+}
+
+// reload reads the files, as serve does.
+func (rig *tlsRig) reload() error {
+	next, err := openTLS(rig.cfg, time.Now())
+	if err == nil {
+		rig.tls.Store(next)
+	}
+	return err
 }
 
 // knows judges a certificate by the CAs that a cluster has now.
@@ -170,7 +134,7 @@ func (rig *tlsRig) knows(cluster string, leaf *x509.Certificate) bool {
 func (rig *tlsRig) judge(cluster string, presented ...*x509.Certificate) exchange.ProofReason {
 	admission, err := exchange.NewAdmission(exchange.AdmissionConfig{Nodes: map[string]exchange.NodeChecks{cluster: {Proof: exchange.ProofConfig{
 		Mode: exchange.ProofAudit, Methods: []exchange.ProofMethod{exchange.ProofCertificate},
-		CAs: func() *exchange.NodeCAs { return rig.tls.nodeCAs(cluster) },
+		CAs: func() *exchange.NodeCAs { return rig.tls.Load().nodes[cluster] },
 	}}}})
 	if err != nil {
 		return exchange.ProofReason(err.Error())
@@ -202,7 +166,7 @@ func (rig *tlsRig) get(t *testing.T, config *tls.Config) (server, seen string, e
 
 func (rig *tlsRig) transport(config *tls.Config) *http.Transport {
 	config = config.Clone()
-	config.RootCAs = rig.ca.pool()
+	config.RootCAs = rig.ca.Pool()
 	return &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}
 }
 
@@ -246,7 +210,7 @@ func TestTLSCertificateIsReplacedWithoutARestart(t *testing.T) {
 	rig.expect(t, &tls.Config{}, "first", "HTTP/2.0 nobody")
 	rig.install(t, "second", -time.Minute, time.Hour)
 	rig.expect(t, &tls.Config{}, "first", "HTTP/2.0 nobody")
-	if err := rig.tls.Reload(); err != nil {
+	if err := rig.reload(); err != nil {
 		t.Fatal(err)
 	}
 	rig.expect(t, &tls.Config{}, "second", "HTTP/2.0 nobody")
@@ -256,23 +220,21 @@ func TestTLSCertificateIsReplacedWithoutARestart(t *testing.T) {
 // among several in one file.
 func TestTLSTellsWhenItEnds(t *testing.T) {
 	t.Parallel()
-	first, second := newAuthority(t, "first CA"), newAuthority(t, "second CA")
-	longer := *second.cert
-	longer.NotAfter = time.Now().Add(48 * time.Hour)
-	second.cert = sign(t, &longer, &longer, &second.key.PublicKey, second.key)
+	first := newAuthority(t, "first CA")
+	second := authority{pkitest.NewCA(t, nil, caNamed("second CA"), func(c *x509.Certificate) { c.NotAfter = time.Now().Add(48 * time.Hour) })}
 	for _, pems := range []string{first.pem() + second.pem(), second.pem() + first.pem()} {
 		rig := newTLSRig(t, pems)
-		ends := rig.tls.expiries()
-		if want := first.cert.NotAfter; len(ends.clientCAs) != 1 || !ends.clientCAs["prod"].Equal(want) {
+		ends := rig.tls.Load().ends
+		if want := first.NotAfter; len(ends.clientCAs) != 1 || !ends.clientCAs["prod"].Equal(want) {
 			t.Errorf("CAs end %v, want %s", ends.clientCAs, want)
 		}
 		rig.install(t, "renewed", -time.Minute, 30*time.Minute)
-		must(t, rig.tls.Reload())
-		if left := time.Until(rig.tls.expiries().certificate); left < 29*time.Minute || left > 30*time.Minute {
+		must(t, rig.reload())
+		if left := time.Until(rig.tls.Load().ends.certificate); left < 29*time.Minute || left > 30*time.Minute {
 			t.Errorf("the certificate that was renewed for 30 minutes ends in %s", left)
 		}
 	}
-	if ends := newTLSRig(t, "").tls.expiries().clientCAs; len(ends) != 0 {
+	if ends := newTLSRig(t, "").tls.Load().ends.clientCAs; len(ends) != 0 {
 		t.Errorf("without CAs, they end %v", ends)
 	}
 }
@@ -307,7 +269,7 @@ func TestTLSKeepsTheLastGoodCertificate(t *testing.T) {
 			"server.tls.clientCAFile: DIR/ca.crt holds no certificate; put the CAs of the nodes' client certificates there, as PEM"},
 		// x509.CertPool would skip it, and lock its nodes out.
 		{"one bad client CA of two", func(t *testing.T, rig *tlsRig) {
-			put(t, filepath.Join(rig.dir, "ca.crt"), rig.ca.pem()+pemBlock("CERTIFICATE", []byte("x")))
+			put(t, filepath.Join(rig.dir, "ca.crt"), rig.ca.pem()+string(pkitest.PEM("CERTIFICATE", []byte("x"))))
 		}, "server.tls.clientCAFile: DIR/ca.crt holds a certificate that cannot be read: "},
 		{"a key among the client CAs", func(t *testing.T, rig *tlsRig) {
 			_, key := rig.ca.leaf(t, "other", -time.Minute, time.Hour)
@@ -319,7 +281,7 @@ func TestTLSKeepsTheLastGoodCertificate(t *testing.T) {
 			nodes := newAuthority(t, "node CA")
 			rig := newTLSRig(t, nodes.pem())
 			test.spoil(t, rig)
-			err := rig.tls.Reload()
+			err := rig.reload()
 			if err == nil {
 				t.Fatal("no error")
 			}
@@ -329,7 +291,7 @@ func TestTLSKeepsTheLastGoodCertificate(t *testing.T) {
 			rig.expect(t, with(nodes.client(t, "system:node:a")), "first", "HTTP/2.0 system:node:a")
 			rig.install(t, "mended", -time.Minute, time.Hour)
 			put(t, filepath.Join(rig.dir, "ca.crt"), nodes.pem())
-			if err := rig.tls.Reload(); err != nil {
+			if err := rig.reload(); err != nil {
 				t.Fatal(err)
 			}
 			rig.expect(t, &tls.Config{}, "mended", "HTTP/2.0 nobody")
@@ -340,7 +302,7 @@ func TestTLSKeepsTheLastGoodCertificate(t *testing.T) {
 func TestTLSRefusesToBeginWithoutAGoodCertificate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	_, err := newServerTLS(&Config{Server: Server{TLS: TLSFiles{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}}})
+	_, err := openTLS(&Config{Server: Server{TLS: TLSFiles{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}}}, time.Now())
 	if err == nil || !strings.Contains(err.Error(), "server.tls.certFile: open "+dir) {
 		t.Errorf("error %v, want one that names the field and the file", err)
 	}
@@ -358,7 +320,7 @@ func TestTLSClientCertificates(t *testing.T) {
 	rig.expect(t, with(nodes.clientUntil(t, "system:node:a", -time.Minute)), "first", "HTTP/2.0 system:node:a of another CA")
 
 	put(t, filepath.Join(rig.dir, "ca.crt"), others.pem())
-	if err := rig.tls.Reload(); err != nil {
+	if err := rig.reload(); err != nil {
 		t.Fatal(err)
 	}
 	rig.expect(t, with(others.client(t, "system:node:b")), "first", "HTTP/2.0 system:node:b")
@@ -366,7 +328,7 @@ func TestTLSClientCertificates(t *testing.T) {
 
 	// A certificate without its key does end the handshake.
 	stolen := others.client(t, "system:node:b")
-	stolen.PrivateKey = newECKey(t)
+	stolen.PrivateKey = pkitest.ECKey(t)
 	if _, seen, err := rig.get(t, with(stolen)); err == nil {
 		t.Errorf("a certificate was taken from somebody who has not its key: %q", seen)
 	}
@@ -399,7 +361,7 @@ func TestTLSNamesTheClientCAs(t *testing.T) {
 		Mode: modeAudit, Methods: []string{proofCertificate}, ClientCAFile: filepath.Join(rig.dir, "own.crt"),
 	}}})
 	put(t, filepath.Join(rig.dir, "own.crt"), own.pem())
-	if err := rig.tls.Reload(); err != nil {
+	if err := rig.reload(); err != nil {
 		t.Fatal(err)
 	}
 	subjects, _ := asked(rig)
@@ -420,7 +382,7 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 	rig.cfg.Clusters = append(rig.cfg.Clusters, Cluster{Name: "second", Node: Node{Proof: proof}}, Cluster{Name: "off", Node: Node{Proof: off}})
 	reload := func(cas string) error {
 		put(t, proof.ClientCAFile, cas)
-		return rig.tls.Reload()
+		return rig.reload()
 	}
 	if err := reload(second.pem()); err != nil {
 		t.Fatal(err)
@@ -439,17 +401,9 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 	}
 	check()
 	// Copies in two files are one CA, also when one was renewed with its key.
-	renewed := first
-	renewed.cert = sign(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: "first CA, renewed"}, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, SerialNumber: big.NewInt(2),
-	}, first.cert, &first.key.PublicKey, first.key)
+	renewed := authority{pkitest.NewCert(t, first.Key, first.Cert, caNamed("first CA, renewed"))}
 	// What a CA above another signs are nodes of both, whichever has it.
-	below := first
-	below.cert = sign(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: "below the first CA"}, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, SerialNumber: big.NewInt(3),
-	}, first.cert, &second.key.PublicKey, first.key)
+	below := authority{pkitest.NewCert(t, second.Key, first.Cert, caNamed("below the first CA"))}
 	for _, test := range []struct {
 		first, second string
 		fault         int
@@ -476,28 +430,18 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 	}
 	// The first is above the third by way of one that no file has: only who
 	// presents that shows it.
-	between, third := newAuthority(t, "between"), newAuthority(t, "third CA")
-	between.cert = first.above(t, between)
-	third.cert = between.above(t, third)
+	between := first.intermediate(t, "between")
+	third := between.intermediate(t, "third CA")
 	if err := reload(third.pem()); err != nil {
 		t.Fatal(err)
 	}
 	node := third.client(t, "system:node:a").Leaf
-	if got := rig.judge("prod", node, third.cert, between.cert); got != exchange.ProofCertificateOtherCluster {
+	if got := rig.judge("prod", node, third.Certificate, between.Certificate); got != exchange.ProofCertificateOtherCluster {
 		t.Errorf("a node of the second cluster is judged in the first: %q", got)
 	}
-	if got := rig.judge("second", node, third.cert, between.cert); got != "" {
+	if got := rig.judge("second", node, third.Certificate, between.Certificate); got != "" {
 		t.Errorf("and in its own: %q", got)
 	}
-}
-
-// above signs the key of another CA.
-func (a authority) above(t *testing.T, other authority) *x509.Certificate {
-	t.Helper()
-	return sign(t, &x509.Certificate{
-		Subject: other.cert.Subject, NotBefore: time.Now(), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, SerialNumber: big.NewInt(4),
-	}, a.cert, &other.key.PublicKey, a.key)
 }
 
 // A session that is resumed and a connection that stays open must not outlive
@@ -522,7 +466,7 @@ func TestTLSOldConnectionsAreJudgedByTheCAsOfNow(t *testing.T) {
 		over("HTTP/2.0 system:node:a")
 		rig.expect(t, config, "first", "HTTP/2.0 system:node:a resumed")
 		put(t, filepath.Join(rig.dir, "ca.crt"), others.pem())
-		if err := rig.tls.Reload(); err != nil {
+		if err := rig.reload(); err != nil {
 			t.Fatal(err)
 		}
 		over("HTTP/2.0 system:node:a of another CA")

@@ -14,7 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/file"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
 // registryLeeway is how long after its end distribution still takes a token;
@@ -86,12 +86,9 @@ func newVerifier(cfg *Config, logger *slog.Logger) (*oidc.Verifier, error) {
 	return oidc.New(oidc.Config{Issuers: issuersOf(cfg), Logger: logger})
 }
 
-// nodeChecks returns what is asked of the nodes of each cluster. cas is where
-// the CAs of their kubelets are kept; nil: no certificate proves anything.
-func nodeChecks(cfg *Config, cas func(cluster string) *exchange.NodeCAs) (map[string]exchange.NodeChecks, error) {
-	if cas == nil {
-		cas = func(string) *exchange.NodeCAs { return nil }
-	}
+// nodeChecks returns what is asked of the nodes of each cluster. cas are the CAs
+// of their kubelets, by cluster; nil: no certificate proves anything.
+func nodeChecks(cfg *Config, cas map[string]*exchange.NodeCAs) (map[string]exchange.NodeChecks, error) {
 	all := map[string]exchange.NodeChecks{}
 	for i := range cfg.Clusters {
 		c := &cfg.Clusters[i]
@@ -100,7 +97,7 @@ func nodeChecks(cfg *Config, cas func(cluster string) *exchange.NodeCAs) (map[st
 			Required: c.Node.Claim == nodeClaimRequired && c.Node.Fallback == nodeFallbackAPI,
 			Proof: exchange.ProofConfig{
 				Mode: exchange.ProofMode(c.Node.Proof.Mode),
-				CAs:  func() *exchange.NodeCAs { return cas(c.Name) },
+				CAs:  func() *exchange.NodeCAs { return cas[c.Name] },
 			},
 		}
 		for _, method := range cfg.proofMethods(c) {
@@ -135,10 +132,10 @@ func newManifests(cfg *Config, policy *exchange.Policy) (*kube.Manifests, error)
 
 // signingKeys are the keys of one registry, and how they are kept current.
 type signingKeys struct {
-	registryauth.Keys
+	signing.Keys
 	reload  func() error
 	run     func(context.Context)
-	managed *registryauth.ManagedKeys
+	managed *signing.ManagedKeys
 }
 
 // Run keeps the keys current until ctx ends.
@@ -148,9 +145,9 @@ func (k *signingKeys) Run(ctx context.Context) { k.run(ctx) }
 // none: call managed.Maintain to make them.
 func newSigningKeys(r *Registry, logger *slog.Logger) (*signingKeys, error) {
 	lifetime := r.TokenLifetime.Duration()
-	algorithm, trust := registryauth.Algorithm(r.Signing.Algorithm), registryauth.Trust(r.Signing.Trust)
+	algorithm, trust := signing.Algorithm(r.Signing.Algorithm), signing.Trust(r.Signing.Trust)
 	if r.Signing.KeyFile != "" {
-		keys, err := registryauth.NewFileKeys(registryauth.FileKeysConfig{
+		keys, err := signing.NewFileKeys(signing.FileKeysConfig{
 			Algorithm: algorithm, Trust: trust,
 			CertFile: r.Signing.CertFile, KeyFile: r.Signing.KeyFile, CAFile: r.Signing.CAFile,
 			Overlap: lifetime + registryLeeway, Logger: logger,
@@ -160,7 +157,7 @@ func newSigningKeys(r *Registry, logger *slog.Logger) (*signingKeys, error) {
 		}
 		return &signingKeys{Keys: keys, reload: keys.Reload, run: keys.Run}, nil
 	}
-	keys, err := registryauth.NewManagedKeys(registryauth.ManagedKeysConfig{
+	keys, err := signing.NewManagedKeys(signing.ManagedKeysConfig{
 		Dir: r.Signing.ManagedDir, Algorithm: algorithm, Trust: trust,
 		Service: r.Service, Lifetime: lifetime, Logger: logger,
 	})

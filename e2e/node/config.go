@@ -11,7 +11,7 @@ const (
 	containerdConfig = `version = 3
 root = '%[1]s/containerd'
 state = '/run/containerd'
-disabled_plugins = ['io.containerd.internal.v1.opt', 'io.containerd.nri.v1.nri', 'io.containerd.snapshotter.v1.btrfs', 'io.containerd.snapshotter.v1.devmapper', 'io.containerd.snapshotter.v1.zfs', 'io.containerd.snapshotter.v1.blockfile', 'io.containerd.snapshotter.v1.erofs', 'io.containerd.tracing.processor.v1.otlp']
+disabled_plugins = ['io.containerd.internal.v1.opt', 'io.containerd.nri.v1.nri', 'io.containerd.snapshotter.v1.btrfs', 'io.containerd.snapshotter.v1.devmapper', 'io.containerd.snapshotter.v1.zfs', 'io.containerd.snapshotter.v1.blockfile', 'io.containerd.snapshotter.v1.erofs'%[3]s]
 [grpc]
   address = '/run/containerd/containerd.sock'
 [plugins.'io.containerd.cri.v1.images']
@@ -112,9 +112,12 @@ func (n *Node) networkConfig() string {
 }
 
 func (n *Node) containerdConfig() string {
-	config := containerdConfig
 	if n.config.OldContainerd {
-		config = oldContainerdConfig
+		return fmt.Sprintf(oldContainerdConfig, n.dir, n.config.Address)
 	}
-	return fmt.Sprintf(config, n.dir, n.config.Address)
+	disabled := ", 'io.containerd.tracing.processor.v1.otlp'"
+	if len(n.config.Traces) > 0 {
+		disabled = ""
+	}
+	return fmt.Sprintf(containerdConfig, n.dir, n.config.Address, disabled)
 }

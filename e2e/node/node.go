@@ -50,6 +50,8 @@ type Config struct {
 	Plugins []Plugin
 	// Hosts are more hosts.toml, by the host.
 	Hosts map[string]string
+	// Traces is the environment that makes containerd 2 send traces; empty: it sends none.
+	Traces []string
 }
 
 // Plugin is a file in the directory of plugins.
@@ -70,11 +72,18 @@ type Node struct {
 // Start runs a node until the test ends, and waits until it is ready.
 func Start(t testing.TB, config Config) *Node {
 	t.Helper()
+	n := StartRuntime(t, config)
+	n.startKubelet(t)
+	return n
+}
+
+// StartRuntime is Start without the kubelet: the node needs no cluster.
+func StartRuntime(t testing.TB, config Config) *Node {
+	t.Helper()
 	dir := t.TempDir()
 	n := &Node{config: config, dir: dir, view: newView(t, filepath.Join(dir, "view"))}
 	n.startContainerd(t)
 	n.configure(t)
-	n.startKubelet(t)
 	return n
 }
 
@@ -89,7 +98,7 @@ func (n *Node) startContainerd(t testing.TB) {
 	cmd := n.view.command(program, "--config=/etc/containerd/config.toml")
 	// containerd finds its shim through PATH; those of different versions do not fit.
 	n.bin = filepath.Dir(program)
-	cmd.Env = append(os.Environ(), "PATH="+n.bin+":"+os.Getenv("PATH"))
+	cmd.Env = append(append(os.Environ(), n.config.Traces...), "PATH="+n.bin+":"+os.Getenv("PATH"))
 	containerd := process.Start(t, cmd)
 	containerd.Await(t, startLimit, func(ctx context.Context) error { return n.ctr(ctx, "version") })
 	archive := filepath.Join(n.dir, "pause.tar")
@@ -103,6 +112,12 @@ func (n *Node) ImportImage(t testing.TB, archive, name string) {
 	t.Helper()
 	check(t, n.ctr(t.Context(), "images", "import", archive))
 	check(t, n.ctr(t.Context(), "images", "label", name, "io.cri-containerd.image=managed"))
+}
+
+// Pull lets containerd pull an image with a pod's token, as the kubelet does with what the plugin gives it.
+func (n *Node) Pull(t testing.TB, image, token string) {
+	t.Helper()
+	check(t, n.ctr(t.Context(), "images", "pull", "--hosts-dir="+certsDir, "--user=serviceaccount:"+token, image))
 }
 
 func (n *Node) ctr(ctx context.Context, args ...string) error {

@@ -11,7 +11,7 @@ up)
 		echo "the nodes run already: make node-shell, or make node-down" >&2
 		exit 1
 	fi
-	./e2e/install.sh
+	./.ci/install e2e
 	mkdir -p "$held"
 	(cd e2e && go test -c -tags=hold -o "$held/hold.test" ./nodetest)
 	cd e2e/nodetest # where "go test" runs it

@@ -1,22 +1,12 @@
 package programs
 
-import (
-	"os"
-	"testing"
-)
+import "testing"
 
 // Dockerd is Debian's container engine.
-func Dockerd(t testing.TB) string { t.Helper(); return debian(t, "dockerd", "docker.io") }
+func Dockerd(t testing.TB) string { t.Helper(); return debian(t, "dockerd") }
 
 // Docker is the client of the same package. Another one may come earlier in PATH.
-func Docker(t testing.TB) string {
-	t.Helper()
-	const path = "/usr/bin/docker"
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("%s is not there: run e2e/install.sh (Debian package docker.io)", path)
-	}
-	return path
-}
+func Docker(t testing.TB) string { t.Helper(); return debian(t, "/usr/bin/docker") }
 
 // Compose is a plugin of the client, as Buildx, which it needs for builds.
 func Compose(t testing.TB) string {
@@ -32,7 +22,7 @@ func Buildx(t testing.TB) string {
 		ldflags: "-X github.com/docker/buildx/version.Version=v0.37.2"}.build(t)
 }
 
-func HAProxy(t testing.TB) string { t.Helper(); return debian(t, "haproxy", "haproxy") }
+func HAProxy(t testing.TB) string { t.Helper(); return debian(t, "haproxy") }
 
 // Busybox is static: all that an image needs to run the commands of a Dockerfile.
-func Busybox(t testing.TB) string { t.Helper(); return debian(t, "busybox", "busybox-static") }
+func Busybox(t testing.TB) string { t.Helper(); return debian(t, "busybox") }

@@ -1,6 +1,6 @@
 // Package programs finds or builds the programs that the end-to-end tests run.
 //
-//   - Debian's (an old etcd, skopeo, podman, docker-registry, dockerd, haproxy) are looked up in PATH; install.sh installs them.
+//   - Debian's (an old etcd, skopeo, podman, docker-registry, dockerd, haproxy) are looked up in PATH; .ci/install installs them.
 //   - kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl, containerd, etcd, helm, docker compose and buildx, and the distribution registry are built from
 //     modules of their own (e2e/kubernetes, e2e/containerd, e2e/etcd, e2e/helm, e2e/compose, e2e/distribution), once per version: the programs are
 //     kept in a cache directory, $PULLPASS_E2E_CACHE or pullpass-e2e in the user's cache directory.
@@ -68,9 +68,9 @@ func Containerd(t testing.TB) string {
 }
 
 // OldContainerd is Debian's, version 1.6; its shim and ctr are beside it.
-func OldContainerd(t testing.TB) string { t.Helper(); return debian(t, "containerd", "containerd") }
+func OldContainerd(t testing.TB) string { t.Helper(); return debian(t, "containerd") }
 
-func Runc(t testing.TB) string { t.Helper(); return debian(t, "runc", "runc") }
+func Runc(t testing.TB) string { t.Helper(); return debian(t, "runc") }
 
 // Etcd is of the version that the API server's own client has.
 func Etcd(t testing.TB) string {
@@ -79,7 +79,7 @@ func Etcd(t testing.TB) string {
 }
 
 // OldEtcd is older than 3.4.31: API servers cannot stream lists from it (KEP-3157).
-func OldEtcd(t testing.TB) string { t.Helper(); return debian(t, "etcd", "etcd-server") }
+func OldEtcd(t testing.TB) string { t.Helper(); return debian(t, "etcd") }
 
 func Helm(t testing.TB) string {
 	t.Helper()
@@ -110,25 +110,25 @@ func Pause(t testing.TB) string {
 	return project(t, e2eDir(t), "pause", "./node/pause")
 }
 
-func Skopeo(t testing.TB) string { t.Helper(); return debian(t, "skopeo", "skopeo") }
-func Podman(t testing.TB) string { t.Helper(); return debian(t, "podman", "podman") }
+func Skopeo(t testing.TB) string { t.Helper(); return debian(t, "skopeo") }
+func Podman(t testing.TB) string { t.Helper(); return debian(t, "podman") }
 func DockerRegistry(t testing.TB) string {
 	t.Helper()
-	return debian(t, "docker-registry", "docker-registry")
+	return debian(t, "docker-registry")
 }
 
 // RedisServer is also the Sentinel.
-func RedisServer(t testing.TB) string { t.Helper(); return debian(t, "redis-server", "redis-server") }
-func RedisCLI(t testing.TB) string    { t.Helper(); return debian(t, "redis-cli", "redis-tools") }
+func RedisServer(t testing.TB) string { t.Helper(); return debian(t, "redis-server") }
+func RedisCLI(t testing.TB) string    { t.Helper(); return debian(t, "redis-cli") }
 
-func Prometheus(t testing.TB) string { t.Helper(); return debian(t, "prometheus", "prometheus") }
-func Promtool(t testing.TB) string   { t.Helper(); return debian(t, "promtool", "prometheus") }
+func Prometheus(t testing.TB) string { t.Helper(); return debian(t, "prometheus") }
+func Promtool(t testing.TB) string   { t.Helper(); return debian(t, "promtool") }
 
-func debian(t testing.TB, program, pkg string) string {
+func debian(t testing.TB, program string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
 	if err != nil {
-		t.Fatalf("%s is not installed: run e2e/install.sh (Debian package %s)", program, pkg)
+		t.Fatalf("%s is not installed: as root on Debian, .ci/install e2e does that", program)
 	}
 	return path
 }

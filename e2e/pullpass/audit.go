@@ -39,6 +39,7 @@ type Event struct {
 	Proof          *Outcome `json:"proof"`
 	Replay         *Replay  `json:"replay"`
 	Client         string   `json:"client"`
+	TraceID        string   `json:"traceID"`
 }
 
 // Object is a Kubernetes object that an Event names.

@@ -45,11 +45,7 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
-	remembered, err := newChains()
-	if err != nil {
-		return nil, err
-	}
-	a := &Admission{objects: c.Objects, nodes: maps.Clone(c.Nodes), revocations: c.Revocations, chains: remembered, now: c.Now}
+	a := &Admission{objects: c.Objects, nodes: maps.Clone(c.Nodes), revocations: c.Revocations, chains: newChains(), now: c.Now}
 	if a.now == nil {
 		a.now = time.Now
 	}

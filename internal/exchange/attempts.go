@@ -5,8 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
-
+	"github.com/pullpass/pullpass/internal/lru"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -20,14 +19,11 @@ type attempts struct {
 type attemptKey [sha256.Size]byte
 
 const (
-	attemptsRemembered = 10_000
-	attemptWindow      = 10 * time.Second // the GET follows at once; a slow node gets some grace
+	attemptBytes  = 2 << 20          // for 8,000
+	attemptWindow = 10 * time.Second // the GET follows at once; a slow node gets some grace
 )
 
-func newAttempts() (*attempts, error) {
-	posts, err := lru.New[attemptKey, time.Time](attemptsRemembered)
-	return &attempts{posts: posts}, err
-}
+func newAttempts() *attempts { return &attempts{lru.New[attemptKey, time.Time](attemptBytes, nil)} }
 
 // failed remembers a refused POST.
 func (a *attempts) failed(method string, event *Event, req registryauth.Request) {

@@ -21,6 +21,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
 // BenchmarkExchange puts the whole handler next to a floor: the least that any
@@ -34,7 +35,7 @@ import (
 func BenchmarkExchange(b *testing.B) {
 	const identities = 256
 	r := newRig(b, func(c *rigConfig) {
-		c.cacheSize = 1 // so that another token's request finds nothing remembered
+		c.cacheBytes = 4 << 10 // so that another token's request finds nothing remembered
 		c.recorder = encodingRecorder{}
 	})
 	requests := make([]func() *http.Request, identities)
@@ -64,6 +65,70 @@ func BenchmarkExchange(b *testing.B) {
 	run("first", r.handler, func(i int) int { return i })
 	run("repeated", r.handler, func(int) int { return 0 })
 	run("mix", r.handler, func(i int) int { return i / 2 })
+}
+
+// BenchmarkWorstRequest puts the dearest request that anyone who may edit a
+// ServiceAccount can make next to a plain one: read the ratio, which is reported.
+// All rules are for the ServiceAccount and read its annotation.
+func BenchmarkWorstRequest(b *testing.B) {
+	for _, rules := range []int{10, 300, 5000} {
+		for name, worst := range map[string]struct{ item, scope string }{
+			"components": {strings.Repeat("*/", 15) + "*b*", "team-a/" + strings.Repeat("a/", 14) + strings.Repeat("a", 120)},
+			"wildcards":  {strings.Repeat("*a", 100) + "*b*", strings.Repeat("a", 200)},
+			"deep":       {strings.Repeat("a*/", 120) + "*b*", strings.Repeat("a/", 120) + "a"},
+		} {
+			b.Run(fmt.Sprintf("rules=%d/%s", rules, name), func(b *testing.B) {
+				annotation := strings.Repeat(worst.item+" ", 8000/len(worst.item+" "))
+				plain := newRig(b, func(c *rigConfig) {
+					c.policy, c.objects, c.recorder = manyRules(rules), annotated("team-a/web team-a/worker:pull,push shared/**"), encodingRecorder{}
+				})
+				hostile := newRig(b, func(c *rigConfig) {
+					c.policy, c.objects, c.recorder = manyRules(rules), annotated(annotation), encodingRecorder{}
+				})
+				scopes := make([]string, registryauth.MaxScopes)
+				for i := range scopes {
+					scopes[i] = fmt.Sprintf("repository:%s%d:push", worst.scope, i)
+				}
+				floor := perRequest(b, plain, "repository:team-a/web:push")
+				dear := perRequest(b, hostile, scopes...)
+				for b.Loop() { // measured above
+				}
+				b.ReportMetric(dear.Seconds()*1e6, "µs/worst")
+				b.ReportMetric(floor.Seconds()*1e6, "µs/plain")
+				b.ReportMetric(float64(dear)/float64(floor), "times-a-plain-request")
+			})
+		}
+	}
+}
+
+// manyRules returns a policy of rules that read one annotation, and differ.
+func manyRules(n int) string {
+	var text strings.Builder
+	text.WriteString("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n")
+	for i := range n {
+		fmt.Fprintf(&text, "- {name: r%d, subjects: [{namespaces: ['team-*']}], annotation: pullpass.dev/repositories, allow: [{repositories: ['**/x%d', 'team-a/x%d/**'], actions: [push]}]}\n", i, i, i)
+	}
+	return text.String()
+}
+
+// perRequest returns what a request of a token that was not seen before costs: the
+// fastest of many, because others use the machine, too.
+func perRequest(b *testing.B, r *rig, scopes ...string) time.Duration {
+	b.Helper()
+	fastest := time.Duration(1<<63 - 1)
+	for i := range 40 {
+		request := get(r.token(b, func(c map[string]any) { c["jti"] = fmt.Sprint(i) }), scopes...)
+		w := httptest.NewRecorder()
+		begin := time.Now()
+		r.handler.ServeHTTP(w, request)
+		if i > 0 { // the first one fetches keys
+			fastest = min(fastest, time.Since(begin))
+		}
+		if w.Code != http.StatusOK {
+			b.Fatalf("status %d: %s", w.Code, w.Body)
+		}
+	}
+	return fastest
 }
 
 // BenchmarkLiveIdentities fills the memory of verified and of issued tokens

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/validate/content"
 
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -166,21 +167,21 @@ func parseCaseIdentity(n node) Subject {
 		return parseName(field, what, isName)
 	}
 	id := &oidc.Identity{
-		Cluster:        required("cluster", "a cluster", isLabel),
-		Namespace:      required("namespace", "a namespace", isLabel),
-		ServiceAccount: oidc.ObjectRef{Name: required("serviceAccount", "a ServiceAccount", isSubdomain)},
+		Cluster:        required("cluster", "a cluster", names.IsLabel),
+		Namespace:      required("namespace", "a namespace", names.IsLabel),
+		ServiceAccount: oidc.ObjectRef{Name: required("serviceAccount", "a ServiceAccount", names.IsSubdomain)},
 	}
 	id.Subject = "system:serviceaccount:" + id.Namespace + ":" + id.ServiceAccount.Name
 	if field, ok := fields["node"]; ok {
 		// With a UID, as API servers name a node that is there.
-		id.Node = oidc.ObjectRef{Name: parseName(field, "a node", isSubdomain), UID: "known"}
+		id.Node = oidc.ObjectRef{Name: parseName(field, "a node", names.IsSubdomain), UID: "known"}
 	}
 	if field, ok := fields["tokenID"]; ok {
 		id.TokenID = parseTokenID(field)
 	}
 	s := Subject{Identity: id}
 	if field, ok := fields["annotations"]; ok {
-		s.Annotations = parseTexts(field, "the key of an annotation, like pullpass.dev/repositories", isAnnotationKey, nil)
+		s.Annotations = parseTexts(field, "the key of an annotation, like pullpass.dev/repositories", names.IsAnnotationKey, nil)
 	}
 	if field, ok := fields["namespaceLabels"]; ok {
 		isKey := func(key string) bool { return len(content.IsLabelKey(key)) == 0 }
@@ -325,7 +326,7 @@ func checkAsked(n node, granted, requested []registryauth.Scope) {
 
 func parseRuleName(n node) string {
 	name, ok := n.text()
-	if ok && !isLabel(name) {
+	if ok && !names.IsLabel(name) {
 		n.fault("%s is not the name of a rule", quote(name))
 	}
 	return name

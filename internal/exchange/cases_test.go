@@ -61,6 +61,17 @@ func TestCaseFiles(t *testing.T) {
 	}
 }
 
+// A name that a token may have can be tested: Kubernetes does not limit the
+// labels of a ServiceAccount's name, only the whole.
+func TestCaseWithALongName(t *testing.T) {
+	t.Parallel()
+	identity := "identity: {cluster: c, namespace: team-a, serviceAccount: " + strings.Repeat("a", 253) + "}"
+	text := strings.Replace(minimalCases, "anonymous: true", identity, 1)
+	if _, err := ParseCases(PolicyFile{Name: "p", Data: []byte(text)}); err != nil {
+		t.Error(err)
+	}
+}
+
 // Everything that a test can say of who asks reaches the policy.
 func TestCaseSubject(t *testing.T) {
 	t.Parallel()

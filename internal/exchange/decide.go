@@ -23,12 +23,9 @@ func (p *Policy) decide(subject Subject, service string, requested []registryaut
 		d.Scopes = make([]ScopeDecision, len(requested))
 	}
 	if d.DeniedBy != "" {
+		reason, remedy := "the deny rule "+d.DeniedBy+" refuses "+who(subject), denialRemedy(d.DeniedBy)
 		for i, scope := range requested {
-			d.Scopes[i] = ScopeDecision{
-				Requested: scope,
-				Reason:    "the deny rule " + d.DeniedBy + " refuses " + who(subject),
-				Remedy:    denialRemedy(d.DeniedBy),
-			}
+			d.Scopes[i] = ScopeDecision{Requested: scope, Reason: reason, Remedy: remedy}
 		}
 		return d
 	}
@@ -41,10 +38,11 @@ func (p *Policy) decide(subject Subject, service string, requested []registryaut
 			e.rules = append(e.rules, i)
 		}
 	}
-	for i := range requested {
-		d.Scopes[i] = e.decide(requested[i], trace)
-	}
+	e.decide(requested, d.Scopes)
+	e.tell(d.Scopes, trace != nil)
+	d.steps = e.steps
 	if trace != nil {
+		e.trace(requested, trace)
 		trace.Edit = e.edit(d.Scopes)
 	}
 	return d
@@ -87,21 +85,46 @@ func (r *rule) applies(subject Subject, service string, trace *Trace) bool {
 	return serves && t.SubjectMatched
 }
 
+// maxSteps bounds what the scopes of one request have compared, in the unit of
+// pattern.match: names and annotations come from strangers, and both can be long.
+// It is enough for as many scopes as there can be and some dozens of patterns, or hundreds of literal ones.
+const maxSteps = 1 << 15
+
+// maxScopesTold is for how many scopes a decision says why they were not granted,
+// and how many an event has of a request that a limit refused. A pull asks for one
+// or two; neither the work nor a line of the audit log must be many times that of a
+// pull.
+const maxScopesTold = 8
+
+const (
+	tooMuchReason = "it was not judged: to compare the scopes that were asked for after it with rules and annotations was too much for one request"
+	tooMuchRemedy = "ask for fewer scopes in one request, or with fewer wildcards in the annotation"
+	untoldReason  = "it is not granted whole; of one request, only the first scopes are told why"
+	untoldRemedy  = "ask for fewer scopes in one request, or see pullpass explain"
+)
+
 // evaluation is what the scopes of one request have in common.
 type evaluation struct {
 	policy  *Policy
 	subject Subject
 	service string
 	rules   []int   // those that apply, as indexes
-	asked   []asked // the annotations read so far, each parsed once
+	asked   []asked // the annotations read so far, each parsed once; as Policy.annotationKeys
+	steps   int     // of comparing, so far
+	most    int     // of these, to decide; to tell why may take as many
+	absence string  // noRuleApplies, derived once
 }
 
 // asked is what the ServiceAccount asks for with one annotation.
 type asked struct {
-	key     string
+	isRead  bool
 	present bool
 	items   []annotationItem
 	fault   error // the annotation counts for nothing
+
+	// What it asks for in one repository: every rule that reads it wants to know.
+	name    string
+	actions actionSet
 }
 
 // question is one requested scope.
@@ -111,35 +134,78 @@ type question struct {
 	actions actionSet
 }
 
-func (e *evaluation) decide(scope registryauth.Scope, trace *Trace) ScopeDecision {
-	d := ScopeDecision{Requested: scope}
-	q := question{scope, kindOf(scope), actionsNamed(scope.Actions)}
+func newQuestion(scope registryauth.Scope) question {
+	return question{scope, kindOf(scope), actionsNamed(scope.Actions)}
+}
+
+// decide judges the scopes until too much was compared: the last first, because
+// what a client asked for last is what it needs now. The last one alone has no
+// bound but that of a request for it alone, and with very many rules, some more
+// have as much.
+func (e *evaluation) decide(requested []registryauth.Scope, decisions []ScopeDecision) {
+	e.most = maxSteps
+	for i, scope := range slices.Backward(requested) {
+		d := &decisions[i]
+		d.Requested = scope
+		if e.steps > e.most {
+			d.Reason, d.Remedy = tooMuchReason, tooMuchRemedy
+			continue
+		}
+		e.judge(newQuestion(scope), d)
+		e.most = max(e.most, 4*e.steps/(len(requested)-i))
+	}
+}
+
+// judge finds the rules that grant the scope, or a part of it.
+func (e *evaluation) judge(q question, d *ScopeDecision) {
 	var allowed actionSet
 	for _, i := range e.rules {
 		r := &e.policy.rules[i]
-		var t *RuleScope
-		if trace != nil {
-			t = &RuleScope{Requested: scope.String()}
-		}
-		granted := e.allowed(r, q, t)
+		granted := e.allowed(r, q, nil)
 		if more := allowed | granted; more.cover(q.actions) != allowed.cover(q.actions) {
 			d.Rules = appendShared(d.Rules, r.name)
 			allowed = more
 		}
-		if t != nil {
-			t.Granted = granted.pick(scope.Actions)
-			trace.Rules[i].Scopes = append(trace.Rules[i].Scopes, *t)
-		} else if allowed.cover(q.actions) == q.actions {
+		if allowed.cover(q.actions) == q.actions {
 			break
 		}
 	}
-	d.Granted = allowed.pick(scope.Actions)
-	if missing := allowed.missing(q.actions); missing != 0 {
+	d.Granted = allowed.pick(q.scope.Actions)
+	if allowed.missing(q.actions) != 0 {
+		d.Reason, d.Remedy = untoldReason, untoldRemedy
+	}
+}
+
+// tell says why scopes were not granted whole, of the first so many: of more nobody
+// is told. With isWhole it says it of all, whatever that costs.
+func (e *evaluation) tell(decisions []ScopeDecision, isWhole bool) {
+	told := 0
+	for i := range decisions {
+		d := &decisions[i]
+		if d.Reason == "" || d.Reason == tooMuchReason {
+			continue
+		}
+		if told++; !isWhole && (told > maxScopesTold || told > 1 && e.steps > 2*e.most) {
+			return
+		}
+		q := newQuestion(d.Requested)
+		missing := actionsNamed(d.Granted).missing(q.actions)
 		nearest := e.nearest(q, missing)
 		d.Reason = e.reason(q, missing, nearest)
 		d.Remedy = e.remedy(q, missing, nearest)
 	}
-	return d
+}
+
+// trace notes what each rule does with each scope, for people.
+func (e *evaluation) trace(requested []registryauth.Scope, trace *Trace) {
+	for _, scope := range requested {
+		q := newQuestion(scope)
+		for _, i := range e.rules {
+			t := RuleScope{Requested: scope.String()}
+			t.Granted = e.allowed(&e.policy.rules[i], q, &t).pick(scope.Actions)
+			trace.Rules[i].Scopes = append(trace.Rules[i].Scopes, t)
+		}
+	}
 }
 
 // appendShared appends without copying what is shared, if it can. What is shared
@@ -154,7 +220,7 @@ func appendShared(list, shared []string) []string {
 // allowed returns what one rule that applies allows on the resource, whatever
 // actions were requested. With t it also notes how.
 func (e *evaluation) allowed(r *rule, q question, t *RuleScope) actionSet {
-	ceiling := r.ceiling(q, e.subject, t)
+	ceiling := e.ceiling(r, q, t)
 	if r.annotation == "" || ceiling == 0 && t == nil {
 		return ceiling
 	}
@@ -163,7 +229,7 @@ func (e *evaluation) allowed(r *rule, q question, t *RuleScope) actionSet {
 
 // ceiling returns what allow gives on the resource: for a rule without
 // annotation, this is all there is.
-func (r *rule) ceiling(q question, subject Subject, t *RuleScope) actionSet {
+func (e *evaluation) ceiling(r *rule, q question, t *RuleScope) actionSet {
 	var set actionSet
 	for i := range r.allow {
 		a := &r.allow[i]
@@ -175,7 +241,7 @@ func (r *rule) ceiling(q question, subject Subject, t *RuleScope) actionSet {
 			continue
 		}
 		for _, p := range a.repositories {
-			if p.match(q.scope.Name, subject.Identity) {
+			if p.match(q.scope.Name, e.subject.Identity, &e.steps) {
 				set |= a.actions
 				t.notePattern(string(p))
 				if t == nil {
@@ -193,41 +259,56 @@ func (r *rule) ceiling(q question, subject Subject, t *RuleScope) actionSet {
 // asks returns what the ServiceAccount asks for on the resource with the
 // annotation that the rule reads.
 func (e *evaluation) asks(r *rule, q question, t *RuleScope) actionSet {
-	a := e.annotation(r.annotation)
-	var set actionSet
-	if q.kind == repositoryResource {
+	if q.kind != repositoryResource && t == nil {
+		return 0
+	}
+	a := e.annotation(r)
+	if t != nil {
+		return a.trace(q, t)
+	}
+	if a.name != q.scope.Name {
+		a.name, a.actions = q.scope.Name, 0
 		for i := range a.items {
-			if a.items[i].pattern.match(q.scope.Name, nil) {
-				set |= a.items[i].actions
-				if t != nil {
-					t.Items = append(t.Items, a.items[i].String())
-				}
+			if a.items[i].pattern.match(q.scope.Name, nil, &e.steps) {
+				a.actions |= a.items[i].actions
 			}
 		}
 	}
-	if t != nil {
-		t.Asks = set.names()
-		if a.fault != nil {
-			t.Fault = a.fault.Error()
+	return a.actions
+}
+
+// trace asks for the items that match, too.
+func (a *asked) trace(q question, t *RuleScope) actionSet {
+	var set actionSet
+	for _, item := range a.items {
+		if q.kind == repositoryResource && item.pattern.match(q.scope.Name, nil, new(int)) {
+			set |= item.actions
+			t.Items = append(t.Items, item.String())
 		}
+	}
+	t.Asks = set.names()
+	if a.fault != nil {
+		t.Fault = a.fault.Error()
 	}
 	return set
 }
 
-// annotation reads one annotation of the subject, once for all scopes and rules.
-func (e *evaluation) annotation(key string) *asked {
-	for i := range e.asked {
-		if e.asked[i].key == key {
-			return &e.asked[i]
-		}
+// annotation reads the annotation of the subject that the rule names, once for
+// all scopes and rules.
+func (e *evaluation) annotation(r *rule) *asked {
+	if e.asked == nil {
+		e.asked = make([]asked, len(e.policy.annotationKeys))
 	}
-	a := asked{key: key}
+	a := &e.asked[r.annotationIndex]
+	if a.isRead {
+		return a
+	}
+	a.isRead = true
 	var text string
-	if text, a.present = e.subject.Annotations[key]; a.present {
+	if text, a.present = e.subject.Annotations[r.annotation]; a.present {
 		a.items, a.fault = parseAnnotation(text)
 	}
-	e.asked = append(e.asked, a)
-	return &e.asked[len(e.asked)-1]
+	return a
 }
 
 // resource is what a scope is about, as far as rules can tell.

@@ -21,6 +21,8 @@ type Subject struct {
 type Decision struct {
 	DeniedBy string          // name of the deny rule that refuses the subject as a whole; empty: none
 	Scopes   []ScopeDecision // one for each requested scope, in the order asked
+
+	steps int // of comparing, also for the reasons
 }
 
 // ScopeDecision says what became of one requested scope, and why.

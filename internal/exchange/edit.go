@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // Edit is what would grant all that is missing, in a form that people apply:
@@ -26,11 +27,11 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 		return nil // to open a registry to everybody is not for a program to propose
 	}
 	edit := Edit{Cluster: e.subject.Identity.Cluster}
-	var keys []string
+	var readers []*rule                    // one for each annotation
 	items := map[string][]annotationItem{} // by key
 	var allow []string
 	for _, s := range scopes {
-		q := question{s.Requested, kindOf(s.Requested), actionsNamed(s.Requested.Actions)}
+		q := newQuestion(s.Requested)
 		if _, err := registryauth.ParseScope(s.Requested.String()); err != nil || s.Reason == "" || q.kind == unknownResource {
 			continue // a name that was not parsed could be a pattern
 		}
@@ -45,8 +46,8 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 				if within != 0 {
 					items[key] = append(items[key], annotationItem{pattern(q.scope.Name), withNames(within)})
 				}
-				if !slices.Contains(keys, key) {
-					keys = append(keys, key)
+				if !slices.ContainsFunc(readers, func(r *rule) bool { return r.annotation == key }) {
+					readers = append(readers, c.rule)
 				}
 			}
 		}
@@ -54,8 +55,8 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 			allow = append(allow, allowText(q, withNames(missing)))
 		}
 	}
-	for _, key := range keys {
-		if command, ok := e.annotate(key, items[key]...); ok {
+	for _, r := range readers {
+		if command, ok := e.annotate(r, items[r.annotation]...); ok {
 			edit.Commands = append(edit.Commands, command)
 		}
 	}
@@ -108,10 +109,10 @@ func (e *evaluation) ruleText(allow []string) string {
 // freeName returns a name that no rule has yet.
 func (p *Policy) freeName(wanted string) string {
 	base := strings.ReplaceAll(wanted, ".", "-")
-	name := strings.TrimRight(cut(base, 63), "-")
+	name := strings.TrimRight(term.Cut(base, 63), "-")
 	for i := 2; p.hasRule(name); i++ {
 		end := fmt.Sprintf("-%d", i)
-		name = strings.TrimRight(cut(base, 63-len(end)), "-") + end
+		name = strings.TrimRight(term.Cut(base, 63-len(end)), "-") + end
 	}
 	return name
 }

@@ -10,6 +10,8 @@ const (
 	reasonAnonymous           = "anonymous"
 	reasonDenied              = "subject_denied"
 	reasonNotGranted          = "scope_not_granted"
+	reasonMalformedScope      = "scope_malformed"
+	reasonOmittedScopes       = "scopes_omitted"
 	reasonGone                = "_gone" // after the kind: service_account_gone, pod_gone, node_gone
 	reasonNode                = "node_not_selected"
 	reasonCaller              = "caller_not_node"

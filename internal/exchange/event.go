@@ -1,8 +1,6 @@
 package exchange
 
 import (
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/oidc"
@@ -60,7 +58,8 @@ type Event struct {
 	// What.
 	Service   string       `json:"service,omitempty"`
 	GrantType string       `json:"grantType,omitempty"`
-	Requested []string     `json:"requested,omitempty"`
+	Requested []string     `json:"requested,omitempty"` // those that were read; what is malformed comes last
+	Omitted   int          `json:"omitted,omitempty"`   // scopes asked for before these, which were not read
 	Granted   []string     `json:"granted,omitempty"`
 	Rule      string       `json:"rule,omitempty"` // the rules that granted, or the one that denied; comma-separated
 	Scopes    []ScopeEvent `json:"scopes,omitempty"`
@@ -172,23 +171,4 @@ func scopeStrings(scopes []registryauth.Scope) []string {
 		out[i] = s.String()
 	}
 	return out
-}
-
-// appendWord adds word to a comma-separated list that does not hold it yet.
-func appendWord(list, word string) string {
-	if list == "" {
-		return word
-	}
-	if slices.Contains(strings.Split(list, ","), word) {
-		return list
-	}
-	return list + "," + word
-}
-
-// cut shortens s to at most n bytes, at a rune's border.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
 }

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
-
+	"github.com/pullpass/pullpass/internal/lru"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
 // Verifier authenticates a ServiceAccount token. Its errors are *oidc.Error;
@@ -33,10 +33,10 @@ type Config struct {
 	ServiceAccounts Limiter
 	Registries      []*registryauth.Issuer
 	Policy          *Policy
-	CacheSize       int              // issued tokens to remember; 0 means 10,000
+	CacheBytes      int              // for issued tokens; 0 means 16 MiB
 	Now             func() time.Time // nil means time.Now
 	// Before is the Exchanger that this one takes the place of, and with whose
-	// memory it goes on; nil: none. CacheSize is then Before's. Issued tokens are
+	// memory it goes on; nil: none. CacheBytes is then Before's. Issued tokens are
 	// remembered for the Registry that signed them, so that one with other settings
 	// has to be another one.
 	Before *Exchanger
@@ -67,13 +67,20 @@ type issuedKey struct {
 	keyID     string
 }
 
-// maxIssued is how many issued tokens are remembered, and maxIssuedScopes the
-// longest scopes of one, in bytes. A client chooses what it asks for: together
-// they bound the memory to about 50 MB. What a pull asks for is a quarter as long.
 const (
-	maxIssued       = 10_000
+	// issuedBytes is for about 8,000 tokens. The second request of a pull follows
+	// the first within seconds, so what counts is the rate of pulls, not the number
+	// of pods.
+	issuedBytes = 16 << 20
+	// maxIssuedScopes are the longest scopes of a token that is remembered, in
+	// bytes. A client chooses what it asks for, and one must not wash out what
+	// others need. What a pull asks for is a quarter as long.
 	maxIssuedScopes = 512
 )
+
+// OtherCacheBytes is what the caches of an Exchanger and a Handler hold at most,
+// beside the issued tokens.
+const OtherCacheBytes = attemptBytes + spentBytes + chainBytes
 
 // New returns an Exchanger. Every field that is not optional must be set.
 func New(c Config) (*Exchanger, error) {
@@ -116,16 +123,19 @@ func New(c Config) (*Exchanger, error) {
 		x.issued, x.admission.chains = c.Before.issued, c.Before.admission.chains
 		return x, nil
 	}
-	size := c.CacheSize
-	if size == 0 {
-		// The second request of a pull follows the first within seconds, so what
-		// counts is the rate of pulls, not the number of pods.
-		size = maxIssued
+	bytes := c.CacheBytes
+	if bytes == 0 {
+		bytes = issuedBytes
 	}
-	if x.issued, err = lru.New[issuedKey, registryauth.Token](size); err != nil {
-		return nil, fmt.Errorf("exchange: cache of issued tokens: %w", err)
-	}
+	x.issued = lru.New(bytes, heldByIssued)
 	return x, nil
+}
+
+// heldByIssued is what the cache counts of an entry. Its key id is that of a key
+// that signs, in memory once.
+func heldByIssued(key issuedKey, token registryauth.Token) int {
+	const header = 16 // of the string in a Secret
+	return lru.Bytes(len(key.granted)) + lru.Bytes(len(token.Value.Reveal())) + header + lru.Bytes(len(token.ID))
 }
 
 // Policy returns the one in use.
@@ -160,6 +170,7 @@ func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, call
 	if err := decision.refusal(subject); err != nil {
 		return registryauth.Token{}, err
 	}
+	event.unread(req)
 
 	_, issuing := begin(ctx, stepIssue)
 	token, reused, err := x.issue(registry, subject, granted, strings.Join(names, "\n"))
@@ -227,7 +238,8 @@ func (x *Exchanger) issue(registry *registryauth.Issuer, subject Subject, grante
 	}
 	if token, ok := x.issued.Get(key); ok {
 		left := token.Expiry.Sub(now)
-		if left >= registryauth.MinLifetime && 2*left >= token.Expiry.Sub(token.IssuedAt) {
+		if left >= signing.MinLifetime && 2*left >= token.Expiry.Sub(token.IssuedAt) {
+			token.Access = granted
 			return token, true, nil
 		}
 	}
@@ -236,7 +248,9 @@ func (x *Exchanger) issue(registry *registryauth.Issuer, subject Subject, grante
 		return registryauth.Token{}, false, issueError(err)
 	}
 	if len(lines) <= maxIssuedScopes {
-		x.issued.Add(key, token)
+		kept := token
+		kept.Access = nil // the key says it, and the next request asks for the same
+		x.issued.Add(key, kept)
 	}
 	return token, false, nil
 }
@@ -245,7 +259,7 @@ func (x *Exchanger) issue(registry *registryauth.Issuer, subject Subject, grante
 // ours, which stay as they are.
 func issueError(err error) error {
 	switch {
-	case errors.Is(err, registryauth.ErrNoSigningKey):
+	case errors.Is(err, signing.ErrNoSigningKey):
 		return &UnavailableError{reason: reasonSigning, Err: err}
 	case errors.Is(err, registryauth.ErrGrantEnded):
 		return &oidc.Error{Reason: oidc.ReasonExpired, Message: "the token has just expired; ask for a new one"}

@@ -8,3 +8,8 @@ const (
 	Crowd = crowd
 	Hurry = hurry
 )
+
+// IssuedBytes is what is counted of the issued tokens that are remembered, and
+// Issued how many they are.
+func (x *Exchanger) IssuedBytes() int { return x.issued.Bytes() }
+func (x *Exchanger) Issued() int      { return x.issued.Len() }

@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -8,18 +9,17 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/redact"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
-
-// maxScopesTold is for how many scopes an event says why they were not granted, and
-// how many it has of a request that a limit refused. A pull asks for one or two; a
-// line of the audit log must not be many times as long as what a client sends.
-const maxScopesTold = 8
 
 // maxClientLength bounds what the audit log keeps of a User-Agent, in bytes.
 const maxClientLength = 256
@@ -74,12 +74,8 @@ func NewHandler(c HandlerConfig) (*Handler, error) {
 		return h, nil
 	}
 	h.queue, h.readers = newQueue(c.InFlight, c.Waiting), newReaders()
-	var err error
-	if h.attempts, err = newAttempts(); err != nil {
-		return nil, err
-	}
-	h.addresses, err = newAddressLimit(c.Addresses, h.now)
-	return h, err
+	h.attempts, h.addresses = newAttempts(), newAddressLimit(c.Addresses, h.now)
+	return h, nil
 }
 
 // Load returns how many requests are worked on now, and how many wait.
@@ -88,11 +84,12 @@ func (h *Handler) Load() Load { return h.queue.load() }
 // ServeHTTP answers one token request and records its event, whatever happens.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	caller := h.caller(r)
+	var req registryauth.Request
 	event := &Event{
 		Time:   h.now(),
 		ID:     rand.Text(),
 		Caller: caller.String(),
-		Client: cut(r.UserAgent(), maxClientLength),
+		Client: term.Cut(redact.Text(r.UserAgent()), maxClientLength), // in this order: half a token would look like none
 	}
 	span := trace.SpanFromContext(r.Context())
 	if id := span.SpanContext().TraceID(); id.IsValid() {
@@ -104,17 +101,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			// The panic's value may hold anything, a token too: only its type is logged.
 			h.logger.Error("panic while serving a token request", "id", event.ID, "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
 			if !answered { // otherwise the token may be out, and the event says so
-				registryauth.WriteFailure(w, "", h.failure(event, errors.New("panic")))
+				registryauth.WriteFailure(w, "", h.failure(event, errors.New("panic"), sent(r, req)))
 			}
 		}
 		event.Latency = h.now().Sub(event.Time).Seconds()
+		event.redact(sent(r, req))
+		redactSpan(span, r, sent(r, req))
 		event.describe(span)
 		h.recorder.Record(event)
 	}()
 
 	if r.Method != http.MethodGet && r.Method != http.MethodPost {
 		w.Header().Set("Allow", "GET, POST")
-		registryauth.WriteFailure(w, "", h.failure(event, errMethod))
+		registryauth.WriteFailure(w, "", h.failure(event, errMethod, sent(r, req)))
 		return
 	}
 	grantType := registryauth.GrantType("")
@@ -123,9 +122,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	// A place is held for what is ours alone: neither while a client sends nor while
 	// it reads, which may take as long as it likes.
-	req, err := h.read(w, r, caller)
-	if err != nil {
-		failure := h.failure(event, err)
+	var err error
+	if req, err = h.read(w, r, caller); err != nil {
+		failure := h.failure(event, err, sent(r, req))
 		h.addresses.failed(r.Context(), caller, event)
 		registryauth.WriteFailure(w, grantType, failure)
 		return
@@ -143,11 +142,16 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // read parses a request.
 func (h *Handler) read(w http.ResponseWriter, r *http.Request, caller Caller) (registryauth.Request, error) {
-	if r.Method == http.MethodPost {
-		from := network(caller.Address)
-		hurried := h.readers.begin(w, from)
-		defer h.readers.end(w, from, hurried)
+	if r.Body == http.NoBody {
+		return registryauth.ParseRequest(r)
 	}
+	from := Network(caller.Address)
+	// Of a copy: what net/http does with a body afterwards depends on its type.
+	r = r.WithContext(r.Context())
+	body := &watchedBody{ReadCloser: r.Body}
+	r.Body = body
+	hurried := h.readers.begin(w, from)
+	defer func() { h.readers.end(w, from, hurried, body.ended) }()
 	return registryauth.ParseRequest(r)
 }
 
@@ -155,7 +159,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, caller Caller) (r
 func (h *Handler) answer(r *http.Request, req registryauth.Request, caller Caller, event *Event) (registryauth.Token, *registryauth.Failure) {
 	token, err := h.inTurn(r, req, caller, event)
 	if err != nil {
-		failure := h.failure(event, err)
+		failure := h.failure(event, err, sent(r, req))
 		h.attempts.failed(r.Method, event, req)
 		h.addresses.failed(r.Context(), caller, event)
 		return registryauth.Token{}, &failure
@@ -183,12 +187,14 @@ func (h *Handler) inTurn(r *http.Request, req registryauth.Request, caller Calle
 // errMethod is the one refusal that belongs to HTTP alone.
 var errMethod = errors.New("method not allowed")
 
-// failure notes in the event what err means, and returns it.
-func (h *Handler) failure(event *Event, err error) registryauth.Failure {
+// failure notes in the event what err means, and returns it. What the client is
+// told is written down at its end, so no credential is repeated there either.
+func (h *Handler) failure(event *Event, err error, secrets [2]string) registryauth.Failure {
 	failure := event.fail(err)
+	failure.Message = redact.Message(failure.Message, secrets[:]...)
 	if event.Result == ResultError {
 		// What an unknown error says is not known to be fit for the caller.
-		h.logger.Error("token request failed", "id", event.ID, "error", err)
+		h.logger.Error("token request failed", "id", event.ID, "error", redact.Message(err.Error(), secrets[:]...))
 	}
 	return failure
 }
@@ -311,7 +317,10 @@ func (e *Event) request(req registryauth.Request) {
 	e.GrantType = string(req.GrantType)
 	e.ClientID = req.ClientID
 	e.Account = req.Account
-	e.Requested = scopeStrings(req.Scopes)
+	e.Requested, e.Omitted = scopeStrings(req.Scopes), req.Omitted
+	for _, m := range req.Malformed {
+		e.Requested = append(e.Requested, m.Text)
+	}
 }
 
 // decide notes a decision: what was granted, by which rules, and for what is
@@ -323,20 +332,37 @@ func (e *Event) decide(d Decision, granted []string) {
 	}
 	e.Granted = granted
 	e.Result = ResultGranted
+	var rules []string
 	for _, s := range d.Scopes {
 		for _, rule := range s.Rules {
-			e.Rule = appendWord(e.Rule, rule)
+			if !slices.Contains(rules, rule) {
+				rules = append(rules, rule)
+			}
 		}
-		if s.Reason == "" {
-			continue
+		if s.Reason != "" {
+			e.notGranted(reasonNotGranted, ScopeEvent{Scope: s.Requested.String(), Granted: s.Granted, Rules: s.Rules, Reason: s.Reason, Remedy: s.Remedy})
 		}
-		e.Result, e.Reason = ResultPartial, reasonNotGranted
-		if len(e.Scopes) == maxScopesTold {
-			continue
-		}
-		e.Scopes = append(e.Scopes, ScopeEvent{Scope: s.Requested.String(), Granted: s.Granted, Rules: s.Rules, Reason: s.Reason, Remedy: s.Remedy})
 	}
-	if e.Result == ResultPartial && len(e.Granted) == 0 {
+	e.Rule = strings.Join(rules, ",")
+}
+
+// unread notes, after a decision, what it could not be about. That is no error: a
+// scope that is not granted never is (token specification).
+func (e *Event) unread(req registryauth.Request) {
+	for _, m := range req.Malformed {
+		e.notGranted(reasonMalformedScope, ScopeEvent{Scope: m.Text, Reason: "it is no scope: " + m.Fault.Message})
+	}
+	if req.Omitted > 0 {
+		e.notGranted(reasonOmittedScopes)
+	}
+}
+
+// notGranted notes that not all was granted, and of the first scopes, why. Of
+// several reasons it keeps the first.
+func (e *Event) notGranted(reason string, scopes ...ScopeEvent) {
+	e.Result, e.Reason = ResultPartial, cmp.Or(e.Reason, reason)
+	if len(e.Granted) == 0 {
 		e.Result = ResultNone
 	}
+	e.Scopes = append(e.Scopes, scopes[:min(len(scopes), maxScopesTold-len(e.Scopes))]...)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
 func TestGranted(t *testing.T) {
@@ -116,11 +117,17 @@ func TestRefusals(t *testing.T) {
 			request: func(t *testing.T, r *rig) *http.Request { return with(get(r.token(t, nil)), "service", "other") },
 			status:  400, code: "UNSUPPORTED", result: exchange.ResultInvalid, reason: "service_unknown", message: `"other"`,
 		}, {
-			name: "bad scope",
+			name:    "no service",
+			request: func(t *testing.T, r *rig) *http.Request { return with(get(r.token(t, nil)), "service", "") },
+			status:  400, code: "UNSUPPORTED", result: exchange.ResultInvalid, reason: "request_malformed", message: "service",
+		}, {
+			name: "no grant type",
 			request: func(t *testing.T, r *rig) *http.Request {
-				return post(r.token(t, nil), "repository:../x:pull")
+				request := httptest.NewRequest("POST", "/token", strings.NewReader("service="+testService))
+				request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+				return request
 			},
-			status: 400, code: "UNSUPPORTED", oauth: "invalid_scope", result: exchange.ResultInvalid, reason: "request_malformed", message: "scope",
+			status: 400, code: "UNSUPPORTED", oauth: "invalid_request", result: exchange.ResultInvalid, reason: "request_malformed", message: "grant_type",
 		}, {
 			name:    "other method",
 			request: func(*testing.T, *rig) *http.Request { return httptest.NewRequest("DELETE", "/token", nil) },
@@ -360,7 +367,7 @@ func TestReuseEndsWithTheKey(t *testing.T) {
 	r := newRig(t, nil)
 	token := r.token(t, nil)
 	first := r.do(t, get(token, "repository:team-a/web:pull"))
-	_, err := r.keys.(*registryauth.ManagedKeys).Rotate(registryauth.RotateOptions{})
+	_, err := r.keys.(*signing.ManagedKeys).Rotate(signing.RotateOptions{})
 	must(t, err)
 	if a := r.do(t, get(token, "repository:team-a/web:pull")); a.claims["jti"] == first.claims["jti"] {
 		t.Error("a token of the old key was returned again")
@@ -557,7 +564,7 @@ func (panickingVerifier) Remembers(raw string) bool                             
 
 type noKeys struct{}
 
-func (noKeys) Signing() (*registryauth.SigningKey, error) { return nil, registryauth.ErrNoSigningKey }
-func (noKeys) Trusted() registryauth.TrustBundle          { return registryauth.TrustBundle{} }
-func (noKeys) Status() registryauth.Status                { return registryauth.Status{} }
-func (noKeys) EndsSoon() error                            { return nil }
+func (noKeys) Signing() (*signing.SigningKey, error) { return nil, signing.ErrNoSigningKey }
+func (noKeys) Trusted() signing.TrustBundle          { return signing.TrustBundle{} }
+func (noKeys) Status() signing.Status                { return signing.Status{} }
+func (noKeys) EndsSoon() error                       { return nil }

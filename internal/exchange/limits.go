@@ -6,8 +6,7 @@ import (
 	"net/netip"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
-
+	"github.com/pullpass/pullpass/internal/lru"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -49,9 +48,9 @@ func (x *Exchanger) limitServiceAccount(ctx context.Context, id *oidc.Identity) 
 	return &LimitError{reason: reasonServiceAccountLimit, what: "of this ServiceAccount (limits.perServiceAccount)", Wait: wait}
 }
 
-// spentRemembered bounds the addresses that are known to have spent their
-// limit. One that is forgotten has another credential checked, and is back.
-const spentRemembered = 10_000
+// spentBytes bounds the addresses that are known to have spent their limit, to
+// 8,000. One that is forgotten has another credential checked, and is back.
+const spentBytes = 2 << 20
 
 // addressLimit bounds what strangers make of us: garbage must cost those who
 // send it more than it costs us. Behind one address may be all nodes of a
@@ -75,9 +74,8 @@ type addressLimit struct {
 	now     func() time.Time
 }
 
-func newAddressLimit(limiter Limiter, now func() time.Time) (*addressLimit, error) {
-	spent, err := lru.New[netip.Prefix, time.Time](spentRemembered)
-	return &addressLimit{limiter: limiter, spent: spent, now: now}, err
+func newAddressLimit(limiter Limiter, now func() time.Time) *addressLimit {
+	return &addressLimit{limiter: limiter, spent: lru.New[netip.Prefix, time.Time](spentBytes, nil), now: now}
 }
 
 // refusal judges a request before its credential is, and before it has a place in
@@ -87,7 +85,7 @@ func (l *addressLimit) refusal(caller Caller, req registryauth.Request, event *E
 	if event.Retry {
 		return nil
 	}
-	wait := l.wait(network(caller.Address))
+	wait := l.wait(Network(caller.Address))
 	if wait <= 0 || req.GrantType != registryauth.GrantAnonymous && remembers(req.Credential.Reveal()) {
 		return nil
 	}
@@ -99,7 +97,7 @@ func (l *addressLimit) admit(ctx context.Context, caller Caller, req registryaut
 	if event.Retry || req.GrantType != registryauth.GrantAnonymous {
 		return nil
 	}
-	if wait := l.take(ctx, network(caller.Address)); wait > 0 {
+	if wait := l.take(ctx, Network(caller.Address)); wait > 0 {
 		return tooManyFailures(wait)
 	}
 	return nil
@@ -117,7 +115,7 @@ func (l *addressLimit) failed(ctx context.Context, caller Caller, event *Event) 
 	if event.Retry || event.GrantType == string(registryauth.GrantAnonymous) {
 		return // it was paid for
 	}
-	if from := network(caller.Address); l.wait(from) <= 0 {
+	if from := Network(caller.Address); l.wait(from) <= 0 {
 		l.take(ctx, from)
 	}
 }
@@ -141,8 +139,8 @@ func (l *addressLimit) wait(from netip.Prefix) time.Duration {
 	return until.Sub(l.now())
 }
 
-// network is what counts as one address. All that have none are one.
-func network(a netip.Addr) netip.Prefix {
+// Network is what counts as one address. All that have none are one.
+func Network(a netip.Addr) netip.Prefix {
 	a = plainAddress(a)
 	bits := 32
 	if a.Is6() {

@@ -189,7 +189,7 @@ func TestAddressLimit(t *testing.T) {
 	if e := r.lastEvent(t, 7); e.Status != 429 || e.Result != exchange.ResultRefused || e.Reason != "limited_address" || e.Caller != "192.0.2.1" || e.Cluster != "" {
 		t.Errorf("event %+v", e)
 	}
-	if a := r.do(t, get("", "nonsense")); a.status != http.StatusBadRequest { // its form says it all
+	if a := r.do(t, with(get(""), "service", "")); a.status != http.StatusBadRequest { // its form says it all
 		t.Errorf("status %d", a.status)
 	}
 	if verified != 0 || b.questions() != asked {
@@ -245,7 +245,7 @@ func TestWhatTakesFromAnAddress(t *testing.T) {
 		{"bad", nil, func(r *rig) []*http.Request { return []*http.Request{get("a.b.c"), get("a.b.c")} }, 2},
 		{"one attempt", nil, func(r *rig) []*http.Request { return []*http.Request{post("a.b.c"), get("a.b.c")} }, 1},
 		{"anonymous", nil, func(r *rig) []*http.Request { return []*http.Request{get("", "repository:public/base:pull"), get("")} }, 2},
-		{"malformed", nil, func(r *rig) []*http.Request { return []*http.Request{get("a.b.c", "nonsense")} }, 1},
+		{"malformed", nil, func(r *rig) []*http.Request { return []*http.Request{with(get(r.token(t, nil)), "service", "")} }, 1},
 		{"unknown service", nil, func(r *rig) []*http.Request {
 			return []*http.Request{with(get(r.token(t, nil)), "service", "elsewhere")}
 		}, 1},

@@ -1,8 +1,9 @@
 package exchange
 
 import (
-	"slices"
 	"strings"
+
+	"github.com/pullpass/pullpass/internal/names"
 )
 
 const (
@@ -128,7 +129,7 @@ func (p *policyParser) name(n node, fields map[string]node) string {
 	if !ok {
 		return ""
 	}
-	if !isLabel(name) {
+	if !names.IsLabel(name) {
 		field.fault("%s is not a name: write 1 to 63 lower-case letters, digits and inner '-'", quote(name))
 		return ""
 	}
@@ -216,7 +217,7 @@ func parseTokenID(n node) string {
 		return ""
 	case strings.HasPrefix(id, "JTI="):
 		n.fault("%s is a credential id: write what follows JTI=", quote(id))
-	case strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || '~' < r || r == '*' }):
+	case !names.IsVisible(id) || strings.Contains(id, "*"):
 		n.fault("%s is not a token id: ids are compared exactly, without *", quote(id))
 	}
 	return id
@@ -240,18 +241,10 @@ func parseAnnotationKey(n node) string {
 	if !ok {
 		return ""
 	}
-	if !isAnnotationKey(key) {
+	if !names.IsAnnotationKey(key) {
 		n.fault("%s is not the key of an annotation: write one like pullpass.dev/repositories", quote(key))
 	}
 	return key
-}
-
-func isAnnotationKey(key string) bool {
-	prefix, name, hasPrefix := strings.Cut(key, "/")
-	if !hasPrefix {
-		return isQualifiedName(key)
-	}
-	return isSubdomain(prefix) && isQualifiedName(name)
 }
 
 func parseAllowance(n node, r *rule) allowance {
@@ -332,32 +325,4 @@ func parseRegistry(n, actions node, set actionSet, r *rule) {
 	if r.annotation != "" {
 		n.fault("an annotation cannot ask for the catalog: write a rule without annotation")
 	}
-}
-
-func isLabel(s string) bool {
-	return len(s) <= 63 && isJoined(s, "-", false)
-}
-
-func isSubdomain(s string) bool {
-	return len(s) <= 253 && !slices.ContainsFunc(strings.Split(s, "."), func(label string) bool { return !isLabel(label) })
-}
-
-// isQualifiedName reports whether s can be the name part of an annotation's key,
-// as Kubernetes defines it.
-func isQualifiedName(s string) bool {
-	return len(s) <= 63 && isJoined(s, "-_.", true)
-}
-
-// isJoined reports whether s is made of letters and digits, and inside it
-// joints.
-func isJoined(s, joints string, upper bool) bool {
-	alphanumeric := func(c byte) bool {
-		return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || upper && 'A' <= c && c <= 'Z'
-	}
-	for i := range len(s) {
-		if !alphanumeric(s[i]) && strings.IndexByte(joints, s[i]) < 0 {
-			return false
-		}
-	}
-	return s != "" && alphanumeric(s[0]) && alphanumeric(s[len(s)-1])
 }

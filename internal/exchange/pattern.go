@@ -101,10 +101,15 @@ func (p pattern) hasPlaceholder() bool { return strings.IndexByte(string(p), '{'
 // compared in place. What stands between two is searched for from the left: the
 // first place found is as good as any, so nothing is ever tried again. A
 // pattern with one ** costs no more than both lengths, no pattern more than
-// their product.
-func (p pattern) match(name string, id *oidc.Identity) bool {
+// their product. steps is raised by what it took, in about 5 ns.
+func (p pattern) match(name string, id *oidc.Identity, steps *int) bool {
+	*steps++
+	if isAboutOthers(string(p), name) {
+		return false
+	}
+	*steps += 8
 	segment, rest, more := cutStars(string(p))
-	name, ok := cutMatch(segment, name, id)
+	name, ok := cutMatch(segment, name, id, steps)
 	if !ok || !more {
 		return ok && name == ""
 	}
@@ -113,12 +118,12 @@ func (p pattern) match(name string, id *oidc.Identity) bool {
 		if !more {
 			tail, ok := lastComponents(segment, name)
 			if ok {
-				_, ok = cutMatch(segment, tail, id)
+				_, ok = cutMatch(segment, tail, id, steps)
 			}
 			return ok
 		}
-		after, ok := cutMatch(segment, name, id)
-		for ; !ok; after, ok = cutMatch(segment, name, id) {
+		after, ok := cutMatch(segment, name, id, steps)
+		for ; !ok; after, ok = cutMatch(segment, name, id, steps) {
 			if name == "" {
 				return false
 			}
@@ -126,6 +131,19 @@ func (p pattern) match(name string, id *oidc.Identity) bool {
 		}
 		name = after
 	}
+}
+
+// isAboutOthers tells of most patterns that do not match, by both ends of the name.
+func isAboutOthers(pattern, name string) bool {
+	if pattern != "" && name != "" && pattern[0] != name[0] && pattern[0] != '*' && pattern[0] != '{' {
+		return true
+	}
+	for i, j := len(pattern)-1, len(name)-1; i >= 0 && j >= 0 && pattern[i] != '*' && pattern[i] != '}'; i, j = i-1, j-1 {
+		if pattern[i] != name[j] {
+			return true
+		}
+	}
+	return false
 }
 
 // cutStars cuts a pattern at its first **, which is always a whole component.
@@ -141,7 +159,7 @@ func cutComponent(path string) (first, rest string) {
 
 // cutMatch matches a pattern without ** against the first components of a name,
 // and returns the others.
-func cutMatch(pattern, name string, id *oidc.Identity) (rest string, ok bool) {
+func cutMatch(pattern, name string, id *oidc.Identity, steps *int) (rest string, ok bool) {
 	for pattern != "" {
 		if name == "" {
 			return "", false
@@ -149,6 +167,7 @@ func cutMatch(pattern, name string, id *oidc.Identity) (rest string, ok bool) {
 		var want, first string
 		want, pattern = cutComponent(pattern)
 		first, name = cutComponent(name)
+		*steps += 2 + len(want)/2
 		if !matchComponent(want, first, id) {
 			return "", false
 		}
@@ -175,6 +194,9 @@ func lastComponents(pattern, name string) (string, bool) {
 // way of match, and * in the part of **. A placeholder without a value matches
 // nothing, and what a placeholder stands for is never read as a pattern.
 func matchComponent(pattern, s string, id *oidc.Identity) bool {
+	if pattern == "*" {
+		return true
+	}
 	if pattern != "" && s != "" && pattern[0] != s[0] && pattern[0] != '*' && pattern[0] != '{' {
 		return false // most rules are for others: leave early
 	}

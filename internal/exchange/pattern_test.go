@@ -48,12 +48,12 @@ func TestPatternMatch(t *testing.T) {
 			continue
 		}
 		for name := range strings.FieldsSeq(test.match) {
-			if !p.match(name, someone()) {
+			if !p.match(name, someone(), new(int)) {
 				t.Errorf("%s does not match %s", test.pattern, name)
 			}
 		}
 		for name := range strings.FieldsSeq(test.not) {
-			if p.match(name, someone()) {
+			if p.match(name, someone(), new(int)) {
 				t.Errorf("%s matches %s", test.pattern, name)
 			}
 		}
@@ -86,12 +86,12 @@ func TestPlaceholdersAreLiteral(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := p.match(test.name, id); got != test.want {
+		if got := p.match(test.name, id, new(int)); got != test.want {
 			t.Errorf("namespace %q, pattern %s, name %s: %v", test.namespace, test.pattern, test.name, got)
 		}
 	}
 	p, err := parsePattern("{namespace}/x")
-	if err != nil || p.match("team-a/x", nil) || p.match("/x", nil) {
+	if err != nil || p.match("team-a/x", nil, new(int)) || p.match("/x", nil, new(int)) {
 		t.Errorf("a placeholder stands for something for nobody, %v", err)
 	}
 }
@@ -144,7 +144,7 @@ func TestPatternsCannotBlowUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 1000 {
-			if p.match(test.name, nil) {
+			if p.match(test.name, nil, new(int)) {
 				t.Fatalf("%s matches", test.pattern)
 			}
 		}
@@ -199,7 +199,7 @@ func FuzzPattern(f *testing.F) {
 		if namespace == "" && strings.Contains(text, "{namespace}") {
 			want = false
 		}
-		if got := p.match(name, id); got != want {
+		if got := p.match(name, id, new(int)); got != want {
 			t.Errorf("%s, %s, namespace %q: %v, want %v", text, name, namespace, got, want)
 		}
 	})

@@ -2,16 +2,14 @@ package exchange_test
 
 import (
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"math/big"
 	"testing"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/pkitest"
 )
 
 // holder has a certificate and its key. One whose certificate is a CA's signs
@@ -45,35 +43,23 @@ func (h holder) sign(t testing.TB, changes ...func(*x509.Certificate)) holder {
 
 func certify(t testing.TB, parent *holder, changes ...func(*x509.Certificate)) holder {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
-	return certifyKey(t, parent, key, changes...)
+	return certifyKey(t, parent, pkitest.ECKey(t), changes...)
 }
 
 // certifyKey is for a key that has a certificate already.
 func certifyKey(t testing.TB, parent *holder, key *ecdsa.PrivateKey, changes ...func(*x509.Certificate)) holder {
 	t.Helper()
-	template := &x509.Certificate{
-		Subject:     pkix.Name{CommonName: "system:node:node1", Organization: []string{"system:nodes"}},
-		NotBefore:   made.Add(-5 * time.Minute),
-		NotAfter:    made.Add(time.Hour),
-		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	kubelet := func(c *x509.Certificate) {
+		c.Subject = pkix.Name{CommonName: "system:node:node1", Organization: []string{"system:nodes"}}
+		c.NotBefore, c.NotAfter = made.Add(-5*time.Minute), made.Add(time.Hour)
+		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	}
-	for _, change := range changes {
-		change(template)
+	var ca *pkitest.Cert
+	if parent != nil {
+		ca = &pkitest.Cert{Certificate: parent.certificate, Key: parent.key}
 	}
-	if parent == nil {
-		parent = &holder{template, key}
-	}
-	var err error
-	template.SerialNumber, err = rand.Int(rand.Reader, big.NewInt(1<<62))
-	must(t, err)
-	der, err := x509.CreateCertificate(rand.Reader, template, parent.certificate, key.Public(), parent.key)
-	must(t, err)
-	certificate, err := x509.ParseCertificate(der)
-	must(t, err)
-	return holder{certificate, key}
+	cert := pkitest.NewCert(t, key, ca, append([]func(*x509.Certificate){kubelet}, changes...)...)
+	return holder{cert.Certificate, key}
 }
 
 // cas returns the CAs of a cluster that is the only one.

@@ -9,6 +9,8 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // Policy says who may have what. It is immutable and safe for concurrent use.
@@ -29,6 +31,8 @@ type rule struct {
 	services   []string // exact; nil: any
 	annotation string   // key; if set, allow is a ceiling and the annotation selects
 	allow      []allowance
+
+	annotationIndex int // of the key, in Policy.annotationKeys
 }
 
 type allowance struct {
@@ -84,10 +88,15 @@ func ParsePolicy(files ...PolicyFile) (*Policy, error) {
 			keys[r.annotation] = true
 		}
 	}
+	sorted := slices.Sorted(maps.Keys(keys))
+	for i := range parser.rules {
+		r := &parser.rules[i]
+		r.annotationIndex, _ = slices.BinarySearch(sorted, r.annotation)
+	}
 	return &Policy{
 		rules:          parser.rules,
 		deny:           parser.deny,
-		annotationKeys: slices.Sorted(maps.Keys(keys)),
+		annotationKeys: sorted,
 		revision:       hex.EncodeToString(hash.Sum(nil)),
 	}, nil
 }
@@ -119,7 +128,7 @@ func (p *Policy) AndDenials(next *Policy) *Policy {
 func quote(s string) string {
 	const limit = 80
 	if len(s) > limit {
-		return strconv.QuoteToASCII(cut(s, limit)) + "..."
+		return strconv.QuoteToASCII(term.Cut(s, limit)) + "..."
 	}
 	return strconv.QuoteToASCII(s)
 }

@@ -3,14 +3,12 @@ package exchange
 import (
 	"crypto/sha256"
 	"crypto/x509"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
-
+	"github.com/pullpass/pullpass/internal/lru"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
@@ -155,9 +153,9 @@ const (
 	// milliseconds for each request if they are as dear as TLS allows, five 26.
 	maxPresented = 3
 
-	// chainsRemembered is enough for two clusters of the largest size that
-	// Kubernetes supports, in about 2 MB.
-	chainsRemembered = 10_000
+	// chainBytes is enough for two clusters of the largest size that Kubernetes
+	// supports.
+	chainBytes = 4 << 20
 )
 
 // chains remembers the certificates that lead to a CA: verifying signatures
@@ -180,13 +178,7 @@ type chainKey struct {
 // validity is the time in which every certificate of a chain is valid.
 type validity struct{ from, until time.Time }
 
-func newChains() (*chains, error) {
-	good, err := lru.New[chainKey, validity](chainsRemembered)
-	if err != nil {
-		return nil, fmt.Errorf("exchange: cache of certificates: %w", err)
-	}
-	return &chains{good}, nil
-}
+func newChains() *chains { return &chains{lru.New[chainKey, validity](chainBytes, nil)} }
 
 // lead reports whether the first certificate leads to one of the CAs, by way of
 // the others, and is for client authentication. If a CA of another cluster is

@@ -45,7 +45,7 @@ func (q *queue) enter(r *http.Request) bool {
 		return true
 	default:
 	}
-	excess := max(requestBytes(r)-usualBytes, 0)
+	excess := max(RequestBytes(r)-usualBytes, 0)
 	waiting, allExcess := q.waiting.Add(1), q.excess.Add(excess)
 	defer q.waiting.Add(-1)
 	defer q.excess.Add(-excess)
@@ -63,8 +63,8 @@ func (q *queue) enter(r *http.Request) bool {
 	return false
 }
 
-// requestBytes is about what a request holds in memory.
-func requestBytes(r *http.Request) int64 {
+// RequestBytes is about what a request holds in memory.
+func RequestBytes(r *http.Request) int64 {
 	size := int64(len(r.RequestURI))
 	for name, values := range r.Header {
 		for _, value := range values {
@@ -74,7 +74,7 @@ func requestBytes(r *http.Request) int64 {
 	if r.ContentLength < 0 { // not said
 		return size + registryauth.MaxBodyBytes
 	}
-	return size + r.ContentLength
+	return size + min(r.ContentLength, registryauth.MaxBodyBytes) // of more, nothing is read
 }
 
 func (q *queue) leave() { <-q.places }

@@ -1,6 +1,8 @@
 package exchange
 
 import (
+	"errors"
+	"io"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -12,7 +14,7 @@ const (
 	// senders have to hurry. An honest body comes with its headers, so that not even
 	// all nodes of a cluster behind one address have as many.
 	crowd = 64
-	// hurry is how long such a body may take.
+	// hurry is how long such a body may take, and what is left of one that was refused.
 	hurry = 250 * time.Millisecond
 )
 
@@ -40,15 +42,35 @@ func (b *readers) begin(w http.ResponseWriter, from netip.Prefix) (hurried bool)
 	return hurried
 }
 
-func (b *readers) end(w http.ResponseWriter, from netip.Prefix, hurried bool) {
+// end says that a body is not read any more. ended is whether it was read to its
+// end. What is left of one that was not is read and thrown away by net/http, after
+// the answer is written: for that, too, there must be a deadline.
+func (b *readers) end(w http.ResponseWriter, from netip.Prefix, hurried, ended bool) {
 	b.mu.Lock()
 	if b.reading[from]--; b.reading[from] == 0 {
 		delete(b.reading, from)
 	}
 	b.mu.Unlock()
-	if hurried {
+	switch {
+	case !ended:
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(hurry))
+	case hurried:
 		// Of HTTP/1, the connection is read on to see that the caller has gone: a
 		// deadline that passes would look like that.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	}
+}
+
+// watchedBody notes whether it was read to its end.
+type watchedBody struct {
+	io.ReadCloser
+	ended bool
+}
+
+func (b *watchedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.ended = true
+	}
+	return n, err
 }

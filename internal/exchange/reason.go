@@ -1,10 +1,10 @@
 package exchange
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
+
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -33,17 +33,27 @@ type candidate struct {
 	ceiling actionSet // of the rule, on the resource
 }
 
-// nearest returns the rules that apply, the nearest first. It asks them again:
-// only those who are refused pay for reasons and remedies.
+// nearest returns the rules that apply, the nearest first, and of those that are as
+// near in the policy's order. It asks them again: only those who are refused pay for
+// reasons and remedies.
 func (e *evaluation) nearest(q question, missing actionSet) []candidate {
 	candidates := make([]candidate, len(e.rules))
+	var place [nearElsewhere + 2]int // where those begin that are so near
 	for i, index := range e.rules {
 		r := &e.policy.rules[index]
-		ceiling := r.ceiling(q, e.subject, nil)
+		ceiling := e.ceiling(r, q, nil)
 		candidates[i] = candidate{e.near(r, q, ceiling, missing), r, ceiling}
+		place[candidates[i].near+1]++
 	}
-	slices.SortStableFunc(candidates, func(a, b candidate) int { return cmp.Compare(a.near, b.near) })
-	return candidates
+	for i := range nearElsewhere {
+		place[i+1] += place[i]
+	}
+	sorted := make([]candidate, len(candidates))
+	for _, c := range candidates {
+		sorted[place[c.near]] = c
+		place[c.near]++
+	}
+	return sorted
 }
 
 // reason says why the missing actions are missing.
@@ -54,7 +64,10 @@ func (e *evaluation) reason(q question, missing actionSet, candidates []candidat
 	var b strings.Builder
 	fmt.Fprintf(&b, "no rule for %s allows %s", who(e.subject), what(q, missing))
 	if len(candidates) == 0 {
-		b.WriteString("; " + e.noRuleApplies())
+		if e.absence == "" {
+			e.absence = e.noRuleApplies()
+		}
+		b.WriteString("; " + e.absence)
 	}
 	for i, c := range candidates {
 		if i == maxReasonRules {
@@ -63,7 +76,7 @@ func (e *evaluation) reason(q question, missing actionSet, candidates []candidat
 		}
 		b.WriteString("; " + e.explain(c))
 	}
-	return shortened(b.String(), maxReasonBytes)
+	return term.Shorten(b.String(), maxReasonBytes)
 }
 
 func (e *evaluation) near(r *rule, q question, ceiling, missing actionSet) near {
@@ -78,7 +91,7 @@ func (e *evaluation) near(r *rule, q question, ceiling, missing actionSet) near 
 	case !within:
 		return nearElsewhere
 	}
-	switch a := e.annotation(r.annotation); {
+	switch a := e.annotation(r); {
 	case a.fault != nil:
 		return nearFault
 	case !a.present:
@@ -91,7 +104,7 @@ func (e *evaluation) explain(c candidate) string {
 	r, name := c.rule, c.rule.name[0]
 	switch c.near {
 	case nearFault:
-		return fmt.Sprintf("the annotation %s counts for nothing (rule %s): %v", r.annotation, name, e.annotation(r.annotation).fault)
+		return fmt.Sprintf("the annotation %s counts for nothing (rule %s): %v", r.annotation, name, e.annotation(r).fault)
 	case nearNotAsked:
 		return fmt.Sprintf("rule %s would allow it if the annotation %s asked for it", name, r.annotation)
 	case nearAction:
@@ -125,19 +138,19 @@ func (e *evaluation) noRuleApplies() string {
 // describe says what a rule allows to this subject.
 func (e *evaluation) describe(r *rule) string {
 	var entries []string
-	for _, a := range r.allow {
-		if a.catalog {
+	for i, a := range r.allow {
+		switch {
+		case i == maxReasonEntries:
+			return strings.Join(append(entries, "more"), " and ")
+		case a.catalog:
 			entries = append(entries, a.actions.String()+" on registry:catalog")
-			continue
+		default:
+			var patterns []string
+			for _, p := range a.repositories[:min(len(a.repositories), maxReasonEntries+1)] {
+				patterns = append(patterns, p.expand(e.subject.Identity))
+			}
+			entries = append(entries, a.actions.String()+" on "+shorten(patterns))
 		}
-		patterns := make([]string, 0, len(a.repositories))
-		for _, p := range a.repositories {
-			patterns = append(patterns, p.expand(e.subject.Identity))
-		}
-		entries = append(entries, a.actions.String()+" on "+shorten(patterns))
-	}
-	if len(entries) > maxReasonEntries {
-		entries = append(entries[:maxReasonEntries], "more")
 	}
 	return strings.Join(entries, " and ")
 }
@@ -176,12 +189,4 @@ func plain(s string) string {
 		return quote(s)
 	}
 	return s
-}
-
-// shortened returns s with at most n bytes, and a mark if it was longer.
-func shortened(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return cut(s, n-len("...")) + "..."
 }

@@ -3,7 +3,9 @@ package exchange
 import (
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // maxRemedyBytes leaves room for a reason where both stand together: an event
@@ -24,13 +26,13 @@ func (e *evaluation) remedy(q question, missing actionSet, nearest []candidate) 
 	for _, c := range nearest {
 		switch c.near {
 		case nearFault:
-			return shortened("correct the annotation "+c.rule.annotation+" of the ServiceAccount "+plain(who(e.subject))+
+			return term.Shorten("correct the annotation "+c.rule.annotation+" of the ServiceAccount "+plain(who(e.subject))+
 				", and let it ask for "+what(q, missing), maxRemedyBytes)
 		case nearNotAsked, nearAbsent:
-			return e.askWith(c.rule.annotation, q, missing, nearest)
+			return e.askWith(c.rule, q, missing, nearest)
 		}
 	}
-	return shortened(e.toAllow(q, missing)+"; no rule does", maxRemedyBytes)
+	return term.Shorten(e.toAllow(q, missing)+"; no rule does", maxRemedyBytes)
 }
 
 func (e *evaluation) toAllow(q question, missing actionSet) string {
@@ -38,7 +40,8 @@ func (e *evaluation) toAllow(q question, missing actionSet) string {
 }
 
 // askWith says how to ask with an annotation for what its rules would allow.
-func (e *evaluation) askWith(key string, q question, missing actionSet, nearest []candidate) string {
+func (e *evaluation) askWith(r *rule, q question, missing actionSet, nearest []candidate) string {
+	key := r.annotation
 	var ceiling, anyCeiling actionSet
 	for _, c := range nearest {
 		anyCeiling |= c.ceiling
@@ -57,43 +60,45 @@ func (e *evaluation) askWith(key string, q question, missing actionSet, nearest 
 	}
 	// A command that was cut could be run all the same, and take away what the
 	// annotation asks for now. So it is whole or not there.
-	if command, ok := e.annotate(key, item); ok {
+	if command, ok := e.annotate(r, item); ok {
 		if whole := first + "run in cluster " + plain(e.subject.Identity.Cluster) + ": " + command; len(whole) <= maxRemedyBytes {
 			return whole
 		}
 	}
-	return shortened(first+"let the annotation "+key+" of the ServiceAccount "+plain(who(e.subject))+" ask for "+plain(item.String()), maxRemedyBytes)
+	return term.Shorten(first+"let the annotation "+key+" of the ServiceAccount "+plain(who(e.subject))+" ask for "+plain(item.String()), maxRemedyBytes)
 }
 
-// annotate returns the command that adds items to an annotation. People run
-// it in a shell, and strangers write parts of it: clients the repository, owners
-// of ServiceAccounts the annotation. Only what was parsed gets in, and no
-// grammar has a quote, a backslash or a control character.
-func (e *evaluation) annotate(key string, added ...annotationItem) (string, bool) {
+// annotate returns the command that adds items to the annotation that a rule
+// reads, which has no fault. People run it in a shell, and strangers write parts of
+// it: clients the repository, owners of ServiceAccounts the annotation. Only what
+// was parsed gets in, and no grammar has a quote, a backslash or a control
+// character.
+func (e *evaluation) annotate(r *rule, added ...annotationItem) (string, bool) {
 	id := e.subject.Identity
 	for _, item := range added {
 		if _, err := registryauth.ParseScope("repository:" + item.String()); err != nil {
 			return "", false
 		}
 	}
-	if !isJoined(id.ServiceAccount.Name, "-.", false) || !isLabel(id.Namespace) {
+	if !names.IsSubdomain(id.ServiceAccount.Name) || !names.IsLabel(id.Namespace) {
 		return "", false
 	}
 	// What is not known is not overwritten: Pullpass may not see the live
 	// annotation, and kubectl refuses to replace one without --overwrite.
 	overwrite := ""
-	value := strings.FieldsFunc(e.subject.Annotations[key], isASCIISpace)
-	if e.annotation(key).present {
+	if e.annotation(r).present {
 		overwrite = " --overwrite"
 	}
+	items := strings.FieldsFunc(e.subject.Annotations[r.annotation], isASCIISpace)
 	for _, item := range added {
-		value = append(value, item.String())
+		items = append(items, item.String())
 	}
-	if _, err := parseAnnotation(strings.Join(value, " ")); err != nil {
+	value := strings.Join(items, " ")
+	if len(value) > maxAnnotationBytes || len(items) > maxAnnotationItems {
 		return "", false // it is full: all of it would count for nothing
 	}
 	return "kubectl annotate serviceaccount " + id.ServiceAccount.Name + " -n " + id.Namespace +
-		overwrite + " " + key + "='" + strings.Join(value, " ") + "'", true
+		overwrite + " " + r.annotation + "='" + value + "'", true
 }
 
 func denialRemedy(rule string) string {

@@ -26,6 +26,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
 const (
@@ -85,7 +86,7 @@ type rig struct {
 	settings  exchange.Config
 	endpoint  exchange.HandlerConfig
 	issuer    *registryauth.Issuer
-	keys      registryauth.Keys
+	keys      signing.Keys
 	signer    jose.Signer
 	stranger  jose.Signer // same kid, another key
 	log       *strings.Builder
@@ -100,10 +101,10 @@ type rigConfig struct {
 	objects       exchange.Objects
 	nodes         map[string]exchange.NodeChecks
 	verifier      exchange.Verifier
-	cacheSize     int
+	cacheBytes    int
 	tokenLifetime time.Duration
 	recorder      exchange.Recorder
-	keys          registryauth.Keys
+	keys          signing.Keys
 	caller        func(*http.Request) exchange.Caller
 	inFlight      int
 	revocations   exchange.Revocations
@@ -145,8 +146,8 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 				Cluster: "prod", URL: testIssuer, Audiences: []string{testAudience}, Bound: oidc.BoundPod, RequireNode: !c.nodeOptional,
 				MaxLifetime: 24 * time.Hour, MaxKeyAge: 24 * time.Hour, Discovery: oidc.Discovery{JWKSFile: jwksFile},
 			}},
-			CacheSize: c.cacheSize,
-			Now:       r.Now,
+			CacheBytes: c.cacheBytes,
+			Now:        r.Now,
 		})
 		must(t, err)
 	}
@@ -154,8 +155,8 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 		c.verifier = c.wrap(c.verifier)
 	}
 	if c.keys == nil {
-		managed, err := registryauth.NewManagedKeys(registryauth.ManagedKeysConfig{
-			Dir: filepath.Join(dir, "keys"), Algorithm: registryauth.ES256, Trust: registryauth.TrustCertificate,
+		managed, err := signing.NewManagedKeys(signing.ManagedKeysConfig{
+			Dir: filepath.Join(dir, "keys"), Algorithm: signing.ES256, Trust: signing.TrustCertificate,
 			Service: testService, Lifetime: c.tokenLifetime, Now: r.Now,
 		})
 		must(t, err)
@@ -181,7 +182,7 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 		ServiceAccounts: c.limits,
 		Registries:      []*registryauth.Issuer{r.issuer, other},
 		Policy:          parsePolicy(t, c.policy),
-		CacheSize:       c.cacheSize,
+		CacheBytes:      c.cacheBytes,
 		Now:             r.Now,
 	}
 	r.endpoint = exchange.HandlerConfig{

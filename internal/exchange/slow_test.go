@@ -132,6 +132,11 @@ func TestDeadlinesOfBodies(t *testing.T) {
 	if got := r.deadlines(t, "192.0.2.2:1"); len(got) != 0 {
 		t.Errorf("another address: deadlines %v", got)
 	}
+	// A deadline where there is no body would end the request itself.
+	none := &deadlineWriter{ResponseWriter: httptest.NewRecorder()}
+	if r.handler.ServeHTTP(none, get(r.token(t, nil))); len(none.deadlines) != 0 {
+		t.Errorf("no body: deadlines %v", none.deadlines)
+	}
 	// The crowd goes while the last one still sends: its deadline must not outlive
 	// its body, or the request ends with it.
 	body, last := io.Pipe()

@@ -45,7 +45,7 @@ func TestSpans(t *testing.T) {
 			"verify state decide", "subject_denied"},
 		"anonymous": {nil, func(t *testing.T, r *rig) *http.Request { return get("", "repository:public/web:pull") },
 			"decide issue", ""},
-		"no request": {nil, func(t *testing.T, r *rig) *http.Request { return get(r.token(t, nil), "team-a") }, "", "request_malformed"},
+		"no request": {nil, func(t *testing.T, r *rig) *http.Request { return with(get(r.token(t, nil)), "service", "") }, "", "request_malformed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

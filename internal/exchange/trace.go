@@ -65,10 +65,10 @@ func (p *Policy) Explain(subject Subject, service string, requested []registryau
 	return decision, trace
 }
 
-// Conclude notes in an event what the token endpoint would have answered: to err,
-// if a Verifier or an Admission returned one, or else to the decision. It is for
-// those who explain: nothing is issued.
-func (e *Event) Conclude(subject Subject, d Decision, err error) {
+// Conclude notes in an event what the token endpoint would have answered to a
+// request: to err, if a Verifier or an Admission returned one, or else to the
+// decision. It is for those who explain: nothing is issued.
+func (e *Event) Conclude(req registryauth.Request, subject Subject, d Decision, err error) {
 	if err == nil {
 		e.decide(d, scopeStrings(d.Granted()))
 		err = d.refusal(subject)
@@ -77,5 +77,6 @@ func (e *Event) Conclude(subject Subject, d Decision, err error) {
 		e.fail(err)
 		return
 	}
+	e.unread(req)
 	e.Status = http.StatusOK
 }

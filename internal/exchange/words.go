@@ -13,7 +13,7 @@ func Results() []Result {
 // Reasons returns all values of Event.Reason but the empty one.
 func Reasons() []string {
 	all := []string{
-		reasonRequest, reasonMethod, reasonUnknownService, reasonAnonymous, reasonDenied, reasonNotGranted,
+		reasonRequest, reasonMethod, reasonUnknownService, reasonAnonymous, reasonDenied, reasonNotGranted, reasonMalformedScope, reasonOmittedScopes,
 		reasonNode, reasonCaller, reasonRevoked, reasonReplayed, reasonCallerUnknown, reasonServiceAccountLimit, reasonAddressLimit,
 		reasonObjects, reasonRevocations, reasonOwners, reasonSigning, reasonOverloaded, reasonCanceled, reasonInternal,
 	}

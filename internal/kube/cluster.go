@@ -6,19 +6,20 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
 	"k8s.io/client-go/rest"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/lru"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
-// maxNodeNames is for how many pods the node's name is remembered.
-const maxNodeNames = 32768
+// nodeNameBytes is for the names of the nodes of 25,000 pods.
+const nodeNameBytes = 6 << 20
 
 // ClusterConfig configures a Cluster.
 type ClusterConfig struct {
@@ -90,12 +91,8 @@ func NewCluster(config ClusterConfig) (*Cluster, error) {
 		name: config.Name, clients: connections, log: config.Logger.With("cluster", config.Name), now: config.Now,
 		podChecks: config.PodChecks, nodeFallback: config.NodeFallback, changing: make(chan struct{}, 1),
 	}
-	if c.live, err = newLive(config.Name, config.Now); err != nil {
-		return nil, err
-	}
-	if c.nodeNames, err = lru.New[string, string](maxNodeNames); err != nil {
-		return nil, err
-	}
+	c.live = newLive(config.Name, config.Now)
+	c.nodeNames = lru.New(nodeNameBytes, func(uid, name string) int { return lru.Bytes(len(uid)) + lru.Bytes(len(name)) })
 	c.accounts.Store(c.newAccounts(config.AnnotationKeys))
 	c.namespaces = c.newResource("namespaces", keepLabels)
 	if config.PodChecks {
@@ -295,7 +292,7 @@ func (c *Cluster) nodeOfPod(ctx context.Context, id *oidc.Identity) (*exchange.N
 			return nil, err
 		}
 		name = pod.node.Name
-		c.nodeNames.Add(id.Pod.UID, name)
+		c.nodeNames.Add(strings.Clone(id.Pod.UID), name)
 	}
 	if c.nodes == nil {
 		return &exchange.Node{Name: name}, nil

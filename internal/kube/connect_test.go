@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"encoding/pem"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +11,8 @@ import (
 	"testing"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/pullpass/pullpass/internal/pkitest"
 )
 
 const kubeconfig = `apiVersion: v1
@@ -50,7 +51,7 @@ func TestKubeconfig(t *testing.T) {
 	}))
 	defer server.Close()
 	dir := t.TempDir()
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	ca := pkitest.PEM("CERTIFICATE", server.Certificate().Raw)
 	for name, content := range map[string]string{"ca.crt": string(ca), "token": "the-token", "config": fmt.Sprintf(kubeconfig, "good", server.URL)} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)

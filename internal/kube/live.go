@@ -5,16 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
 	"go.opentelemetry.io/otel/trace"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/pullpass/pullpass/internal/lru"
 )
 
 const (
@@ -22,11 +24,11 @@ const (
 	// limit. containerd waits for a token endpoint longer than that.
 	maxGetTime = 3 * time.Second
 	maxGets    = 256 // at a time
-	// goneTime is how long it is remembered that a UID is gone, and maxGone how
-	// many of them are. A UID does not come back, but memory is bounded and etcd
+	// goneTime is how long it is remembered that a UID is gone, and goneBytes how
+	// much memory that may take. A UID does not come back, but memory is bounded and etcd
 	// can be restored.
-	goneTime = 10 * time.Second
-	maxGone  = 4096
+	goneTime  = 10 * time.Second
+	goneBytes = 2 << 20 // for 3,000
 
 	tracerName = "github.com/pullpass/pullpass/internal/kube"
 )
@@ -52,6 +54,11 @@ type live struct {
 // subject is what is asked for: the object of this name if it has this UID.
 // Without UID it is whatever object has the name.
 type subject struct{ resource, namespace, name, uid string }
+
+// clone returns the same, without what its strings are parts of.
+func (s subject) clone() subject {
+	return subject{s.resource, strings.Clone(s.namespace), strings.Clone(s.name), strings.Clone(s.uid)}
+}
 
 func (s subject) String() string { return s.resource + " " + join(s.namespace, s.name) }
 
@@ -84,12 +91,11 @@ type goneUID struct {
 	until time.Time
 }
 
-func newLive(cluster string, now func() time.Time) (*live, error) {
-	gone, err := lru.New[subject, goneUID](maxGone)
-	if err != nil {
-		return nil, err
-	}
-	return &live{cluster: cluster, now: now, gone: gone, flights: map[flight]*answer{}}, nil
+func newLive(cluster string, now func() time.Time) *live {
+	gone := lru.New(goneBytes, func(s subject, g goneUID) int {
+		return lru.Bytes(len(s.namespace)) + lru.Bytes(len(s.name)) + lru.Bytes(len(s.uid)) + lru.Bytes(len(g.now))
+	})
+	return &live{cluster: cluster, now: now, gone: gone, flights: map[flight]*answer{}}
 }
 
 // ask returns the object and true, or what has its name now and false. An error
@@ -164,7 +170,7 @@ func (l *live) fly(f flight, a *answer) {
 	default:
 		l.absent.Add(1)
 		if f.uid != "" {
-			l.gone.Add(f.subject, goneUID{a.object.uid, l.now().Add(goneTime)})
+			l.gone.Add(f.subject.clone(), goneUID{a.object.uid, l.now().Add(goneTime)})
 		}
 	}
 	l.mu.Lock()

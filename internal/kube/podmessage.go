@@ -5,6 +5,7 @@ import (
 	"unicode"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -44,13 +45,13 @@ func messages(e *exchange.Event) []string {
 }
 
 func message(what, service, why, remedy string) string {
-	head := "Pullpass " + shortened(clean(what), maxWhatBytes) + " at " + shortened(clean(service), maxServiceBytes) + ": "
+	head := "Pullpass " + term.Shorten(clean(what), maxWhatBytes) + " at " + term.Shorten(clean(service), maxServiceBytes) + ": "
 	tail := ""
 	// Half a command could be run all the same, so a remedy is whole or not there.
 	if remedy = clean(remedy); remedy != "" && len(remedy) <= maxRemedyBytes {
 		tail = ". Remedy: " + remedy
 	}
-	return head + shortened(clean(why), maxMessageBytes-len(head)-len(tail)) + tail
+	return head + term.Shorten(clean(why), maxMessageBytes-len(head)-len(tail)) + tail
 }
 
 // clean keeps out of a terminal whatever could forge a line there. What is not
@@ -62,12 +63,4 @@ func clean(s string) string {
 		}
 		return '?'
 	}, s)
-}
-
-// shortened returns s with at most n bytes, and a mark if it was longer.
-func shortened(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n-len("...")], "") + "..."
 }

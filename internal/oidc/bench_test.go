@@ -14,7 +14,7 @@ import (
 // without: "rsa" is the RSA verification alone, "floor" adds one decoding of
 // the claims. Read "first" and "remembered" as ratios to "floor".
 func BenchmarkVerify(b *testing.B) {
-	f := newFixture(b, func(c *Config) { c.CacheSize = 1 })
+	f := newFixture(b, func(c *Config) { c.CacheBytes = 1 << 10 })
 	raw := keys().rsa.sign(b, payload(b, "kubelet"))
 	signed, signaturePart := raw[:strings.LastIndexByte(raw, '.')], raw[strings.LastIndexByte(raw, '.')+1:]
 	signature, err := base64.RawURLEncoding.DecodeString(signaturePart)

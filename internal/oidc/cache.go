@@ -2,12 +2,14 @@ package oidc
 
 import (
 	"crypto/sha256"
+	"strings"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/pullpass/pullpass/internal/lru"
 )
 
-const defaultCacheSize = 100_000
+// defaultCacheBytes is enough for 100,000 tokens with names of usual length.
+const defaultCacheBytes = 64 << 20
 
 // cache remembers verified tokens by their SHA-256; it never holds a token. It
 // is bounded by what was used least recently.
@@ -15,7 +17,7 @@ const defaultCacheSize = 100_000
 // Refusals are not remembered: they can become untrue (a key appears, nbf
 // passes), and strangers could fill the cache with them.
 type cache struct {
-	entries *lru.Cache[[sha256.Size]byte, *verified]
+	entries *lru.Cache[[sha256.Size]byte, remembered]
 }
 
 // verified is a token that was accepted, with all of its acceptance that time
@@ -27,30 +29,86 @@ type verified struct {
 	key       *key
 }
 
-func newCache(size int) (*cache, error) {
-	if size == 0 {
-		size = defaultCacheSize
+// remembered is a verified token in one piece of text. A large cluster has
+// 100,000 of them.
+type remembered struct {
+	issuer *issuer
+	key    *key
+	// text is what names the identity, one after the other, and nothing else: no
+	// part of a token stays in memory with it. Each ends where the next begins.
+	text      string
+	ends      [7]uint16
+	namespace uint16 // where the namespace ends, within the subject
+
+	issuedAt, expiry, notBefore int64 // seconds since 1970
+}
+
+// remember needs names that were checked: their lengths fit.
+func (v *verified) remember() remembered {
+	id := &v.identity
+	r := remembered{
+		issuer: v.issuer, key: v.key,
+		namespace: uint16(len(subjectPrefix) + len(id.Namespace)),
+		issuedAt:  id.IssuedAt.Unix(), expiry: id.Expiry.Unix(), notBefore: v.notBefore.Unix(),
 	}
-	entries, err := lru.New[[sha256.Size]byte, *verified](size)
-	if err != nil {
-		return nil, err
+	parts := [len(r.ends)]string{id.Subject, id.TokenID, id.ServiceAccount.UID, id.Pod.Name, id.Pod.UID, id.Node.Name, id.Node.UID}
+	end := 0
+	for i, part := range parts {
+		end += len(part)
+		r.ends[i] = uint16(end)
 	}
-	return &cache{entries}, nil
+	var text strings.Builder
+	text.Grow(end)
+	for _, part := range parts {
+		text.WriteString(part)
+	}
+	r.text = text.String()
+	return r
+}
+
+func (r *remembered) verified(hash [sha256.Size]byte) verified {
+	part := func(i int) string { return r.text[r.ends[i-1]:r.ends[i]] }
+	return verified{
+		identity: Identity{
+			Cluster:        r.issuer.Cluster,
+			Issuer:         r.issuer.URL,
+			Subject:        r.text[:r.ends[0]],
+			TokenID:        part(1),
+			Namespace:      r.text[len(subjectPrefix):r.namespace],
+			ServiceAccount: ObjectRef{Name: r.text[r.namespace+1 : r.ends[0]], UID: part(2)},
+			Pod:            ObjectRef{Name: part(3), UID: part(4)},
+			Node:           ObjectRef{Name: part(5), UID: part(6)},
+			IssuedAt:       unixTime(r.issuedAt),
+			Expiry:         unixTime(r.expiry),
+			TokenHash:      hash,
+		},
+		notBefore: unixTime(r.notBefore),
+		issuer:    r.issuer,
+		key:       r.key,
+	}
+}
+
+func newCache(bytes int) *cache {
+	if bytes == 0 {
+		bytes = defaultCacheBytes
+	}
+	return &cache{lru.New(bytes, func(_ [sha256.Size]byte, r remembered) int { return lru.Bytes(len(r.text)) })}
 }
 
 // find returns the token if it is still acceptable: not expired, and signed
 // with a key that the issuer still publishes and that is not too old.
 // Otherwise the token is judged anew, which finds the reason to refuse it.
-func (c *cache) find(hash [sha256.Size]byte, now time.Time) *verified {
-	v, ok := c.entries.Get(hash)
+func (c *cache) find(hash [sha256.Size]byte, now time.Time) (verified, bool) {
+	r, ok := c.entries.Get(hash)
 	if !ok {
-		return nil
+		return verified{}, false
 	}
+	v := r.verified(hash)
 	if now.Before(v.notBefore) || !now.Before(v.identity.Expiry) || v.issuer.keys.believed(now).find(v.key.id) != v.key {
 		c.entries.Remove(hash)
-		return nil
+		return verified{}, false
 	}
-	return v
+	return v, true
 }
 
-func (c *cache) add(v *verified) { c.entries.Add(v.identity.TokenHash, v) }
+func (c *cache) add(v *verified) { c.entries.Add(v.identity.TokenHash, v.remember()) }

@@ -3,9 +3,15 @@ package oidc
 import (
 	"crypto/sha256"
 	"fmt"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/go-jose/go-jose/v4/json"
+
+	"github.com/pullpass/pullpass/internal/names"
 )
 
 func TestRememberedTokenExpires(t *testing.T) {
@@ -53,7 +59,7 @@ func TestOnlyTheSameTokenIsRemembered(t *testing.T) {
 	other := keys().rsa2
 	other.id = "rsa"
 	refuse(t, f.Verifier, other.sign(t, payload(t, "kubelet")), ReasonSignature, "")
-	if !f.cache.entries.Contains(sha256.Sum256([]byte(raw))) {
+	if _, ok := f.cache.entries.Peek(sha256.Sum256([]byte(raw))); !ok {
 		t.Error("the token is not remembered by its SHA-256")
 	}
 	if !f.Remembers(raw) || f.Remembers(raw+"AA") || f.Remembers(raw[:len(raw)-2]) || f.Remembers("") {
@@ -79,26 +85,106 @@ func TestRefusalsAreNotRemembered(t *testing.T) {
 	}
 }
 
-func TestCacheIsBounded(t *testing.T) {
+// Mistake: a bound in numbers, while the longest names that Kubernetes allows
+// take three times the memory of usual ones. What is forgotten is judged again.
+func TestCacheIsBoundedInBytes(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, func(c *Config) { c.CacheSize = 3 })
-	var first string
-	for n := range 10 {
-		raw := keys().ec256.sign(t, payload(t, "kubelet", `"jti":"63ef`, fmt.Sprintf(`"jti":"%d`, n)))
-		if first == "" {
-			first = raw
+	const most = 64 << 10
+	f := newFixture(t, func(c *Config) { c.CacheBytes = most })
+	long := longestNames(t)
+	held := map[bool]int{}
+	for _, longest := range []bool{false, true} {
+		var first string
+		for n := range 200 {
+			body := payload(t, "kubelet", `"jti":"63ef`, fmt.Sprintf(`"jti":"%04d`, n))
+			if longest {
+				body = fmt.Sprintf(long, fmt.Sprintf("%0*d", names.MaxTokenIDBytes, n))
+			}
+			raw := keys().ec256.sign(t, body)
+			if first == "" {
+				first = raw
+			}
+			accept(t, f.Verifier, raw)
+			if bytes := f.cache.entries.Bytes(); bytes > most {
+				t.Fatalf("%d tokens are remembered in %d bytes", f.cache.entries.Len(), bytes)
+			}
 		}
-		accept(t, f.Verifier, raw)
+		if f.Remembers(first) {
+			t.Error("the first of many is remembered")
+		}
+		accept(t, f.Verifier, first)
+		held[longest] = f.cache.entries.Len()
 	}
-	if n := f.cache.entries.Len(); n != 3 {
-		t.Errorf("%d tokens are remembered", n)
+	if held[false] < 80 || held[true] < 25 || held[true] > held[false]/2 {
+		t.Errorf("tokens remembered: %v", held)
 	}
-	accept(t, f.Verifier, first)
+}
+
+// longestNames returns a payload that is as long as can be accepted, with a verb
+// for jti.
+func longestNames(t *testing.T) string {
+	t.Helper()
+	name, uid := strings.Repeat("n", 253), strings.Repeat("u", names.MaxUIDBytes)
+	object := fmt.Sprintf(`{"name":%q,"uid":%q}`, name, uid)
+	namespace := strings.Repeat("s", 63)
+	return fmt.Sprintf(`{"iss":%q,"sub":"system:serviceaccount:%s:%s","aud":[%q],"iat":%d,"nbf":%d,"exp":%d,"jti":"%%s",`+
+		`"kubernetes.io":{"namespace":%q,"serviceaccount":%s,"pod":%s,"node":%s}}`,
+		issuerURL, namespace, name, audience1, issuedAt.Unix(), issuedAt.Unix(), issuedAt.Add(time.Hour).Unix(), namespace, object, object, object)
+}
+
+// Whatever a token says, it says the same when it is remembered.
+func TestRememberedTokenSaysTheSame(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, func(c *Config) { c.Issuers[0].Bound = BoundAny })
+	for name, body := range map[string]string{
+		"usual":      payload(t, "kubelet"),
+		"longest":    fmt.Sprintf(longestNames(t), strings.Repeat("j", names.MaxTokenIDBytes)),
+		"not bound":  payload(t, "unbound"),
+		"node alone": payload(t, "kubelet", `"pod":`, `"other":`),
+	} {
+		raw := keys().ec256.sign(t, body)
+		first := accept(t, f.Verifier, raw)
+		if !f.Remembers(raw) {
+			t.Errorf("%s: not remembered", name)
+		}
+		if again := accept(t, f.Verifier, raw); again != first {
+			t.Errorf("%s: first %+v, then %+v", name, first, again)
+		}
+	}
+}
+
+// Not parallel: it measures the memory of the whole process.
+func TestRememberedTokenHoldsNoMoreThanItsNames(t *testing.T) {
+	const most = 4 << 20
+	f := newFixture(t, func(c *Config) { c.CacheBytes = most })
+	var claims claims
+	if err := json.Unmarshal([]byte(payload(t, "kubelet")), &claims); err != nil {
+		t.Fatal(err)
+	}
+	before := heap()
+	for n := range 20_000 {
+		v := verified{identity: claims.identity(), issuer: f.issuers[0]}
+		// As if each name were a part of a whole token.
+		v.identity.TokenID = fmt.Sprintf("%036d%s", n, strings.Repeat("x", 1<<10))[:36]
+		v.identity.TokenHash = sha256.Sum256([]byte(v.identity.TokenID))
+		f.cache.add(&v)
+	}
+	if used := int(heap() - before); used > most+most/20 || f.cache.entries.Bytes() < most*9/10 {
+		t.Errorf("%d bytes are used, %d counted", used, f.cache.entries.Bytes())
+	}
+	runtime.KeepAlive(f)
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
 }
 
 func TestConcurrentUse(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, func(c *Config) { c.CacheSize = 5 })
+	f := newFixture(t, func(c *Config) { c.CacheBytes = 3 << 10 })
 	tokens := make([]string, 10)
 	for n := range tokens {
 		tokens[n] = keys().ec256.sign(t, payload(t, "kubelet", `"jti":"63ef`, fmt.Sprintf(`"jti":"%d`, n)))

@@ -3,15 +3,13 @@ package oidc
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/go-jose/go-jose/v4/json"
+
+	"github.com/pullpass/pullpass/internal/names"
 )
 
 const (
-	maxTokenIDBytes = 256
-	maxUIDBytes     = 128
-
 	// maxUnixTime is the last second of the year 9999.
 	maxUnixTime = 253402300799
 
@@ -81,8 +79,8 @@ func (c *claims) check() string {
 			return missing(claim.name)
 		}
 	}
-	if len(c.TokenID) > maxTokenIDBytes || !isPrintable(c.TokenID) {
-		return fmt.Sprintf(`claim "jti" must be at most %d printable characters`, maxTokenIDBytes)
+	if !names.IsTokenID(c.TokenID) {
+		return fmt.Sprintf(`claim "jti" must be at most %d printable characters`, names.MaxTokenIDBytes)
 	}
 	if len(c.Audience) == 0 {
 		return missing("aud")
@@ -114,7 +112,7 @@ func (k *kubernetesClaims) check(subject string) string {
 	if k == nil {
 		return missing("kubernetes.io")
 	}
-	if !isLabel(k.Namespace) {
+	if !names.IsLabel(k.Namespace) {
 		return `claim "kubernetes.io.namespace" is not the name of a namespace`
 	}
 	if k.ServiceAccount == nil {
@@ -126,11 +124,11 @@ func (k *kubernetesClaims) check(subject string) string {
 	}{{"serviceaccount", k.ServiceAccount}, {"pod", k.Pod}, {"node", k.Node}, {"secret", k.Secret}} {
 		switch o := claim.value; {
 		case o == nil: // which ones must be there is configured
-		case !isSubdomain(o.Name):
+		case !names.IsSubdomain(o.Name):
 			return fmt.Sprintf(`claim "kubernetes.io.%s.name" is not the name of a Kubernetes object`, claim.name)
 		case o == k.Node && o.UID == "": // see hasNode
-		case o.UID == "" || len(o.UID) > maxUIDBytes || !isPrintable(o.UID):
-			return fmt.Sprintf(`claim "kubernetes.io.%s.uid" must be 1 to %d printable characters`, claim.name, maxUIDBytes)
+		case !names.IsUID(o.UID):
+			return fmt.Sprintf(`claim "kubernetes.io.%s.uid" must be 1 to %d printable characters`, claim.name, names.MaxUIDBytes)
 		}
 	}
 	if want := k.subject(); subject != want {
@@ -168,14 +166,11 @@ func (o *objectClaim) ref() ObjectRef {
 
 // identity returns what checked claims say.
 func (c *claims) identity() Identity {
-	subject := c.Subject
-	// Parts of the subject, so that a remembered token holds them once.
-	namespace, name, _ := strings.Cut(subject[len(subjectPrefix):], ":")
 	return Identity{
-		Subject:        subject,
+		Subject:        c.Subject,
 		TokenID:        c.TokenID,
-		Namespace:      namespace,
-		ServiceAccount: ObjectRef{Name: name, UID: c.Kubernetes.ServiceAccount.UID},
+		Namespace:      c.Kubernetes.Namespace,
+		ServiceAccount: c.Kubernetes.ServiceAccount.ref(),
 		Pod:            c.Kubernetes.Pod.ref(),
 		Node:           c.Kubernetes.Node.ref(),
 		IssuedAt:       unixTime(c.IssuedAt),

@@ -18,13 +18,13 @@ const (
 
 // Config configures a Verifier.
 type Config struct {
-	Issuers   []Issuer
-	CacheSize int              // verified tokens to remember; 0 means 100,000
-	Now       func() time.Time // nil means time.Now
-	Logger    *slog.Logger     // key fetches and their failures; nil discards
+	Issuers    []Issuer
+	CacheBytes int              // for verified tokens; 0 means 64 MiB, which is enough for 100,000
+	Now        func() time.Time // nil means time.Now
+	Logger     *slog.Logger     // key fetches and their failures; nil discards
 	// Before is the Verifier that this one takes the place of; nil: none. Its
 	// verified tokens are remembered and its keys are kept, of each issuer as far as
-	// its settings are the same. CacheSize is then Before's.
+	// its settings are the same. CacheBytes is then Before's.
 	Before *Verifier
 }
 

@@ -15,6 +15,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/pullpass/pullpass/internal/names"
 )
 
 // FuzzVerify: nothing but the genuine token is accepted, not even another form
@@ -128,7 +130,7 @@ func FuzzClaims(f *testing.F) {
 			t.Errorf("subject %q", id.Subject)
 		}
 		for _, s := range []string{id.Subject, id.TokenID, id.ServiceAccount.UID, id.Pod.Name + id.Pod.UID, id.Node.Name + id.Node.UID} {
-			if !isPrintable(s) {
+			if !names.IsVisible(s) {
 				t.Errorf("%q is accepted", s)
 			}
 		}

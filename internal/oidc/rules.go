@@ -11,8 +11,9 @@ import (
 // are complete and consistent. They run before the signature is checked and
 // only ever refuse.
 
-// checkAudience refuses tokens for others, above all those for the API server
-// itself, which every pod has.
+// checkAudience refuses tokens for others alone, above all those for the API
+// server itself, which every pod has. One of several audiences is enough (RFC
+// 7519, section 4.1.3).
 func (i *issuer) checkAudience(c *claims, _ time.Time) *Error {
 	for _, audience := range c.Audience {
 		if slices.Contains(i.Audiences, audience) {

@@ -12,7 +12,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/go-jose/go-jose/v4/json"
+	"github.com/pullpass/pullpass/internal/names"
 
 	"github.com/pullpass/pullpass/internal/file"
 )
@@ -21,8 +21,6 @@ const (
 	maxDocumentBytes = 1 << 20 // discovery document, key set, CA bundle
 	maxHeaderLimit   = 64 << 10
 	maxRedirects     = 3
-
-	wellKnownPath = "/.well-known/openid-configuration" // OpenID Connect Discovery 1.0, section 4
 )
 
 // fileSource reads a JWK set from a file. It is opened at every fetch, so a
@@ -97,29 +95,6 @@ func (s *networkSource) fetch(ctx context.Context) (map[string]*key, error) {
 	return keys, nil
 }
 
-// discover returns the address of the key set.
-func (s *networkSource) discover(ctx context.Context, client *http.Client, bearer string) (*url.URL, error) {
-	data, err := get(ctx, client, s.discovery, bearer)
-	if err != nil {
-		return nil, fmt.Errorf("discovery: %w%s", err, s.remedy(err))
-	}
-	var document struct {
-		Issuer  string `json:"issuer"`
-		KeysURL string `json:"jwks_uri"`
-	}
-	if err := json.Unmarshal(data, &document); err != nil {
-		return nil, fmt.Errorf("discovery: %s is not a discovery document: %w", s.discovery, boundedError(err))
-	}
-	if document.Issuer != s.issuer {
-		return nil, fmt.Errorf("discovery: %s is of issuer %s, not of %s", s.discovery, quote(document.Issuer), quote(s.issuer))
-	}
-	keysURL, err := parseHTTPS(document.KeysURL)
-	if err != nil {
-		return nil, fmt.Errorf("discovery: jwks_uri: %w", err)
-	}
-	return keysURL, nil
-}
-
 // remedy says what to configure when the issuer does not answer this caller.
 func (s *networkSource) remedy(err error) string {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
@@ -189,7 +164,7 @@ func (s *networkSource) bearer() (string, error) {
 		return "", fmt.Errorf("discovery.tokenFile: %w", err)
 	}
 	bearer := strings.TrimSpace(string(data))
-	if bearer == "" || !isPrintable(bearer) {
+	if bearer == "" || !names.IsVisible(bearer) {
 		return "", fmt.Errorf("discovery.tokenFile: %s holds no token", s.tokenFile)
 	}
 	return bearer, nil

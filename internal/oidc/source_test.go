@@ -1,14 +1,10 @@
 package oidc
 
 import (
-	"crypto/rand"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -17,7 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/pullpass/pullpass/internal/pkitest"
 )
 
 const keysPath = "/openid/v1/jwks"
@@ -41,21 +38,10 @@ func newIssuerServer(t *testing.T, pairs ...keyPair) *issuerServer {
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.StartTLS()
 	t.Cleanup(s.Close)
-	writeFile(t, s.caFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
+	writeFile(t, s.caFile, pkitest.PEM("CERTIFICATE", s.Certificate().Raw))
 	s.answer(wellKnownPath, discoveryDocument(s.URL, s.URL+keysPath))
 	s.publish(t, pairs...)
 	return s
-}
-
-// selfSigned returns a CA certificate that signed nothing.
-func selfSigned(t *testing.T) []byte {
-	t.Helper()
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, keys().ec256.private.Public(), keys().ec256.private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
 func discoveryDocument(issuer, keysURL string) string {
@@ -187,7 +173,7 @@ func TestFailedFetches(t *testing.T) {
 		{"unknown CA", func(_ *testing.T, _ *issuerServer, d *Discovery) { d.CAFile = "" }, "the CA of the issuer's certificate belongs into discovery.caFile"},
 		{"CA of another issuer", func(t *testing.T, _ *issuerServer, d *Discovery) {
 			d.CAFile = filepath.Join(t.TempDir(), "other.pem")
-			writeFile(t, d.CAFile, selfSigned(t))
+			writeFile(t, d.CAFile, pkitest.CertPEM(pkitest.NewCA(t, nil)))
 		}, "certificate signed by unknown authority"},
 		{"CA file missing", func(_ *testing.T, _ *issuerServer, d *Discovery) { d.CAFile += "x" }, "discovery.caFile: open"},
 		{"CA file empty", func(t *testing.T, s *issuerServer, _ *Discovery) { writeFile(t, s.caFile, nil) }, "holds no PEM certificate"},
@@ -234,6 +220,15 @@ func TestFailedFetches(t *testing.T) {
 		{"discovery without issuer", func(_ *testing.T, s *issuerServer, _ *Discovery) {
 			s.answer(wellKnownPath, `{"ISSUER":"`+s.URL+`","jwks_uri":"`+s.URL+keysPath+`"}`)
 		}, `is of issuer ""`},
+		{"discovery with a second issuer", func(_ *testing.T, s *issuerServer, _ *Discovery) {
+			s.answer(wellKnownPath, `{"issuer":"`+s.URL+`","ISSUER":"https://evil.example","jwks_uri":"`+s.URL+keysPath+`"}`)
+		}, `is of issuer "https://evil.example"`},
+		{"discovery with a member twice", func(_ *testing.T, s *issuerServer, _ *Discovery) {
+			s.answer(wellKnownPath, `{"issuer":"`+s.URL+`","jwks_uri":"https://evil.example","jwks_uri":"`+s.URL+keysPath+`"}`)
+		}, "is not a discovery document: json: duplicate key 'jwks_uri'"},
+		{"discovery with an endpoint of another type", func(_ *testing.T, s *issuerServer, _ *Discovery) {
+			s.answer(wellKnownPath, `{"issuer":"`+s.URL+`","jwks_uri":"`+s.URL+keysPath+`","userinfo_endpoint":7}`)
+		}, "is not a discovery document: oidc: failed to decode"},
 		{"discovery URL of another issuer", func(_ *testing.T, s *issuerServer, d *Discovery) {
 			s.answer("/other", discoveryDocument("https://evil.example", s.URL+keysPath))
 			d.URL = s.URL + "/other"

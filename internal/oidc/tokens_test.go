@@ -203,6 +203,22 @@ func TestOneOfSeveralAudiencesIsEnough(t *testing.T) {
 	}
 }
 
+// What docs/security.md says of the API server's audience.
+func TestAudienceOfTheAPIServer(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, nil)
+	const api, ours = `"https://issuer.example"`, `"registry.example.com"`
+	with := func(audiences string) string {
+		return keys().rsa.sign(t, payload(t, "kubelet", `["registry.example.com"]`, audiences))
+	}
+	for _, alone := range []string{api, "[" + api + "]", "[" + api + `,"https://kubernetes.default.svc"]`} {
+		refuse(t, f.Verifier, with(alone), ReasonAudience, "is not accepted here")
+	}
+	for _, both := range []string{"[" + api + "," + ours + "]", "[" + ours + "," + api + "]"} {
+		accept(t, f.Verifier, with(both))
+	}
+}
+
 // Mistake: the same names in two clusters are taken for the same account, or a
 // key of one cluster signs for the other.
 func TestClustersAreApart(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+
+	"github.com/pullpass/pullpass/internal/names"
 )
 
 const (
@@ -19,8 +21,8 @@ func (c Config) validate() error {
 	if len(c.Issuers) == 0 {
 		faults = append(faults, errors.New("issuers: at least one is required"))
 	}
-	if c.CacheSize < 0 {
-		faults = append(faults, fmt.Errorf("cache size %d: must not be negative", c.CacheSize))
+	if c.CacheBytes < 0 {
+		faults = append(faults, fmt.Errorf("cache of %d bytes: must not be negative", c.CacheBytes))
 	}
 	clusters, urls := map[string]bool{}, map[string]bool{}
 	for n, i := range c.Issuers {
@@ -52,7 +54,7 @@ func (i Issuer) validate(fault func(format string, args ...any)) {
 		fault("audiences: at least one is required")
 	}
 	for n, audience := range i.Audiences {
-		if audience == "" || len(audience) > maxAudienceBytes || !isPrintable(audience) {
+		if audience == "" || len(audience) > maxAudienceBytes || !names.IsVisible(audience) {
 			fault("audiences[%d]: must be 1 to %d printable characters without spaces", n, maxAudienceBytes)
 		}
 	}

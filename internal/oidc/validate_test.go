@@ -30,7 +30,7 @@ func TestFaultyConfigurations(t *testing.T) {
 		want   string
 	}{
 		{"no issuers", Config{}, "issuers: at least one is required"},
-		{"negative cache", Config{Issuers: []Issuer{validIssuer("x")}, CacheSize: -1}, "cache size -1: must not be negative"},
+		{"negative cache", Config{Issuers: []Issuer{validIssuer("x")}, CacheBytes: -1}, "cache of -1 bytes: must not be negative"},
 		{"no cluster", with(func(i *Issuer) { i.Cluster = "" }), "cluster: must be 1 to 63 letters"},
 		{"cluster with a slash", with(func(i *Issuer) { i.Cluster = "a/b" }), "cluster: must be 1 to 63 letters"},
 		{"cluster too long", with(func(i *Issuer) { i.Cluster = strings.Repeat("a", 64) }), "cluster: must be 1 to 63 letters"},
@@ -84,12 +84,12 @@ func TestFaultyConfigurations(t *testing.T) {
 
 func TestAllFaultsAreReportedAtOnce(t *testing.T) {
 	t.Parallel()
-	_, err := New(Config{CacheSize: -1, Issuers: []Issuer{
+	_, err := New(Config{CacheBytes: -1, Issuers: []Issuer{
 		{Cluster: "a"},
 		{Cluster: "b", URL: issuerURL, Discovery: Discovery{URL: "x", JWKSURL: "y", JWKSFile: "z", CAFile: "c"}},
 	}})
 	want := []string{
-		"cache size",
+		"cache of",
 		`issuer 0 (cluster "a"): issuer:`, `issuer 0 (cluster "a"): audiences:`, `issuer 0 (cluster "a"): bound:`,
 		`issuer 0 (cluster "a"): maxTokenLifetime:`, `issuer 0 (cluster "a"): discovery.maxKeyAge:`,
 		`issuer 1 (cluster "b"): discovery: at most one`, `issuer 1 (cluster "b"): discovery.url:`,

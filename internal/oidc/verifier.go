@@ -50,10 +50,7 @@ func New(c Config) (*Verifier, error) {
 	if c.Before != nil {
 		v.cache, before = c.Before.cache, c.Before.byURL
 	} else {
-		var err error
-		if v.cache, err = newCache(c.CacheSize); err != nil {
-			return nil, err
-		}
+		v.cache = newCache(c.CacheBytes)
 	}
 	for _, settings := range c.Issuers {
 		i, err := newIssuer(settings, before[settings.URL], c)
@@ -149,8 +146,8 @@ func (v *Verifier) Verify(ctx context.Context, raw string) (Identity, error) {
 	now := v.now()
 	var buffer [usualTokenBytes]byte // on the stack, unlike []byte(raw)
 	hash := sha256.Sum256(append(buffer[:0], raw...))
-	if remembered := v.remembered(hash, now); remembered != nil {
-		return remembered.identity, nil
+	if known, ok := v.remembered(hash, now); ok {
+		return known.identity, nil
 	}
 	accepted, refusal := v.judge(ctx, raw, now)
 	if refusal != nil {
@@ -164,16 +161,17 @@ func (v *Verifier) Verify(ctx context.Context, raw string) (Identity, error) {
 // Remembers reports whether Verify would accept a token now without checking
 // its signature, because it was accepted before.
 func (v *Verifier) Remembers(raw string) bool {
-	return len(raw) <= MaxTokenBytes && v.remembered(sha256.Sum256([]byte(raw)), v.now()) != nil
+	if len(raw) > MaxTokenBytes {
+		return false
+	}
+	_, ok := v.remembered(sha256.Sum256([]byte(raw)), v.now())
+	return ok
 }
 
 // remembered returns what was accepted by an issuer as it is configured now.
-func (v *Verifier) remembered(hash [sha256.Size]byte, now time.Time) *verified {
-	found := v.cache.find(hash, now)
-	if found == nil || v.byURL[found.issuer.URL] != found.issuer {
-		return nil
-	}
-	return found
+func (v *Verifier) remembered(hash [sha256.Size]byte, now time.Time) (verified, bool) {
+	found, ok := v.cache.find(hash, now)
+	return found, ok && v.byURL[found.issuer.URL] == found.issuer
 }
 
 // judge goes from cheap to dear: what needs a key, and perhaps the network,

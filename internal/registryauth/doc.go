@@ -7,11 +7,10 @@
 //	WriteToken    Token      → 200
 //	WriteFailure  Failure    → 4xx, 5xx
 //
-// It decides nothing: who may have what is the exchange's business. It does no
-// network I/O; signing keys come from files (FileKeys) or from a directory of
-// its own (ManagedKeys).
+// It decides nothing: who may have what is the exchange's business. It holds no
+// keys: signing does. It uses no network.
 //
 // Sources: distribution's token, scope, jwt and oauth documents
 // (docs/content/spec/auth), RFC 6749 (form and errors), RFC 6750 (Bearer),
-// RFC 7515/7517/7519/7638, RFC 7617 (Basic), RFC 8693 (token exchange).
+// RFC 7519 (JWT), RFC 7617 (Basic), RFC 8693 (token exchange).
 package registryauth

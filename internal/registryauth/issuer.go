@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"slices"
 	"time"
-)
 
-// MinLifetime is the shortest life of a token that the token specification
-// allows (expires_in: never less than 60 seconds).
-const MinLifetime = 60 * time.Second
+	"github.com/distribution/distribution/v3/registry/auth/token"
+
+	"github.com/pullpass/pullpass/internal/signing"
+)
 
 // ErrGrantEnded says that the incoming token has ended, so nothing may be
 // issued for it.
@@ -22,8 +22,8 @@ var ErrGrantEnded = errors.New("the incoming token has ended")
 type IssuerConfig struct {
 	Issuer   string        // iss, as in the registry's auth.token.issuer
 	Service  string        // aud, as in the registry's auth.token.service
-	Lifetime time.Duration // at least MinLifetime
-	Keys     Keys          // decides how the registry trusts the tokens, too
+	Lifetime time.Duration // at least signing.MinLifetime
+	Keys     signing.Keys  // decides how the registry trusts the tokens, too
 	Now      func() time.Time
 }
 
@@ -32,7 +32,7 @@ type Issuer struct {
 	issuer   string
 	service  string
 	lifetime time.Duration
-	keys     Keys
+	keys     signing.Keys
 	now      func() time.Time
 }
 
@@ -46,8 +46,8 @@ func NewIssuer(cfg IssuerConfig) (*Issuer, error) {
 	if cfg.Service == "" {
 		faults = append(faults, errors.New("service is empty: set the registry's service, the aud of its tokens"))
 	}
-	if cfg.Lifetime < MinLifetime {
-		faults = append(faults, fmt.Errorf("token lifetime %s is too short: the token specification asks for %s at least", cfg.Lifetime, MinLifetime))
+	if cfg.Lifetime < signing.MinLifetime {
+		faults = append(faults, fmt.Errorf("token lifetime %s is too short: the token specification asks for %s at least", cfg.Lifetime, signing.MinLifetime))
 	}
 	if cfg.Keys == nil {
 		faults = append(faults, errors.New("there are no keys to sign with"))
@@ -61,35 +61,25 @@ func NewIssuer(cfg IssuerConfig) (*Issuer, error) {
 	return &Issuer{issuer: cfg.Issuer, service: cfg.Service, lifetime: cfg.Lifetime, keys: cfg.Keys, now: cfg.Now}, nil
 }
 
-// claims are the token's, in the form of distribution's jwt document.
+// claims are the token's, as distribution reads them: what it declares is what
+// is signed, but for two members, which take the place of its own.
 type claims struct {
-	Issuer  string `json:"iss"`
-	Subject string `json:"sub"`
+	token.ClaimSet
 	// A plain string: distribution 2 reads nothing else, distribution 3 and zot
-	// read both forms.
-	Audience  string   `json:"aud"`
-	Expiry    int64    `json:"exp"`
-	NotBefore int64    `json:"nbf"`
-	IssuedAt  int64    `json:"iat"`
-	ID        string   `json:"jti"`
-	Access    []access `json:"access"`
-}
-
-type access struct {
-	Type    string   `json:"type"`
-	Class   string   `json:"class,omitempty"`
-	Name    string   `json:"name"`
-	Actions []string `json:"actions"`
+	// read both forms, and AudienceList writes a list.
+	Audience string `json:"aud"`
+	// Not pointers: each would be an allocation for each token.
+	Access []token.ResourceActions `json:"access"`
 }
 
 // Issue signs a token that says what grant says, and no more.
 //
 // The token ends after the configured lifetime, or with the incoming token if
-// that is sooner, but not within MinLifetime: the token specification forbids
+// that is sooner, but not within signing.MinLifetime: the token specification forbids
 // less, and clients believe it. So a token can outlive the incoming one by less
 // than 60 seconds, and never by more.
 //
-// Errors: ErrGrantEnded; ErrNoSigningKey; others are faults of the caller.
+// Errors: ErrGrantEnded; signing.ErrNoSigningKey; others are faults of the caller.
 func (i *Issuer) Issue(grant Grant) (Token, error) {
 	now := i.now()
 	if !grant.NotAfter.IsZero() && !now.Before(grant.NotAfter) {
@@ -109,38 +99,40 @@ func (i *Issuer) Issue(grant Grant) (Token, error) {
 	if !grant.NotAfter.IsZero() && grant.NotAfter.Before(expiry) {
 		expiry = grant.NotAfter
 	}
-	if soonest := issuedAt.Add(MinLifetime); expiry.Before(soonest) {
+	if soonest := issuedAt.Add(signing.MinLifetime); expiry.Before(soonest) {
 		expiry = soonest
 	}
 	if !key.NotAfter.IsZero() && key.NotAfter.Before(expiry) {
-		expiry = key.NotAfter // the registry refuses the token from then on; Signing leaves MinLifetime
+		expiry = key.NotAfter // the registry refuses the token from then on; Signing leaves signing.MinLifetime
 	}
 	expiry = expiry.UTC().Truncate(time.Second)
 
 	body := claims{
-		Issuer:    i.issuer,
-		Subject:   grant.Subject,
-		Audience:  i.service,
-		Expiry:    expiry.Unix(),
-		NotBefore: issuedAt.Unix(),
-		IssuedAt:  issuedAt.Unix(),
-		ID:        rand.Text(),
-		Access:    make([]access, len(scopes)),
+		ClaimSet: token.ClaimSet{
+			Issuer:     i.issuer,
+			Subject:    grant.Subject,
+			Expiration: expiry.Unix(),
+			NotBefore:  issuedAt.Unix(),
+			IssuedAt:   issuedAt.Unix(),
+			JWTID:      rand.Text(),
+		},
+		Audience: i.service,
+		Access:   make([]token.ResourceActions, len(scopes)),
 	}
 	for n, scope := range scopes {
-		body.Access[n] = access(scope)
+		body.Access[n] = token.ResourceActions(scope)
 	}
 	payload, err := json.Marshal(body)
 	if err != nil {
 		return Token{}, fmt.Errorf("token claims: %w", err)
 	}
-	value, err := key.sign(payload)
+	value, err := key.Sign(payload)
 	if err != nil {
 		return Token{}, err
 	}
 	return Token{
 		Value:    NewSecret(value),
-		ID:       body.ID,
+		ID:       body.JWTID,
 		KeyID:    key.ID,
 		IssuedAt: issuedAt,
 		Expiry:   expiry,
@@ -171,7 +163,7 @@ func sortedAccess(granted []Scope) ([]Scope, error) {
 func (i *Issuer) Service() string { return i.service }
 
 // KeyID returns the id of the key that signs now. An error wraps
-// ErrNoSigningKey.
+// signing.ErrNoSigningKey.
 func (i *Issuer) KeyID() (string, error) {
 	key, err := i.keys.Signing()
 	if err != nil {

@@ -5,35 +5,33 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"testing"
 	"time"
 
+	"github.com/distribution/distribution/v3/registry/auth/token"
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/signing/signingtest"
 )
 
 func BenchmarkIssue(b *testing.B) {
 	grant := Grant{Subject: testSubject, Access: []Scope{{Type: "repository", Name: "team-a/web", Actions: []string{"pull"}}}}
 	for _, algorithm := range issuingAlgorithms {
-		signer := newTestSigner(b, algorithm)
-		leaf := newTestCert(b, signer, newTestCA(b, nil), nil)
-		key, err := newSigningKey(algorithm, signer, []*x509.Certificate{leaf.Certificate}, []*x509.Certificate{leaf.Certificate})
-		if err != nil {
-			b.Fatal(err)
-		}
+		keys := newTestKeys(b, algorithm, signing.TrustCertificate)
 		b.Run(string(algorithm)+"/floor", func(b *testing.B) {
-			benchmarkFloor(b, signer)
+			benchmarkFloor(b, keys.signer)
 		})
 		b.Run(string(algorithm)+"/certificate", func(b *testing.B) {
-			benchmarkIssue(b, newTestIssuer(b, fixedKeys{key: key}, nil), grant)
+			benchmarkIssue(b, newTestIssuer(b, keys, nil), grant)
 		})
 		b.Run(string(algorithm)+"/jwks", func(b *testing.B) {
-			benchmarkIssue(b, newTestIssuer(b, newFixedKeys(b, algorithm, TrustJWKS), nil), grant)
+			benchmarkIssue(b, newTestIssuer(b, newTestKeys(b, algorithm, signing.TrustJWKS), nil), grant)
 		})
 		b.Run(string(algorithm)+"/go-jose", func(b *testing.B) {
-			benchmarkGoJose(b, key, signer)
+			benchmarkGoJose(b, keys, algorithm)
 		})
 	}
 }
@@ -50,8 +48,9 @@ func benchmarkIssue(b *testing.B, issuer *Issuer, grant Grant) {
 func benchmarkClaims() claims {
 	now := time.Now().Unix()
 	return claims{
-		Issuer: testIssuer, Subject: testSubject, Audience: testService, Expiry: now + 300, NotBefore: now, IssuedAt: now, ID: rand.Text(),
-		Access: []access{{Type: "repository", Name: "team-a/web", Actions: []string{"pull"}}},
+		ClaimSet: token.ClaimSet{Issuer: signingtest.Issuer, Subject: testSubject, Expiration: now + 300, NotBefore: now, IssuedAt: now, JWTID: rand.Text()},
+		Audience: signingtest.Service,
+		Access:   []token.ResourceActions{{Type: "repository", Name: "team-a/web", Actions: []string{"pull"}}},
 	}
 }
 
@@ -75,10 +74,14 @@ func benchmarkFloor(b *testing.B, signer crypto.Signer) {
 }
 
 // benchmarkGoJose signs the same token with go-jose's signer, made once.
-func benchmarkGoJose(b *testing.B, key *SigningKey, private crypto.Signer) {
+func benchmarkGoJose(b *testing.B, keys testKeys, algorithm signing.Algorithm) {
+	key, err := keys.Signing()
+	if err != nil {
+		b.Fatal(err)
+	}
 	options := (&jose.SignerOptions{}).WithType("JWT").WithHeader("kid", key.ID).
-		WithHeader("x5c", []string{base64.StdEncoding.EncodeToString(key.path[0].Raw)})
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(key.Algorithm), Key: private}, options)
+		WithHeader("x5c", []string{base64.StdEncoding.EncodeToString(keys.cert.Raw)})
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(algorithm), Key: keys.signer}, options)
 	if err != nil {
 		b.Fatal(err)
 	}

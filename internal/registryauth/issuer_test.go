@@ -2,7 +2,7 @@ package registryauth
 
 import (
 	"crypto"
-	"crypto/ed25519"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -15,6 +15,9 @@ import (
 
 	"github.com/distribution/distribution/v3/registry/auth/token"
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/signing/signingtest"
 )
 
 func TestDistributionAcceptsEveryToken(t *testing.T) {
@@ -30,10 +33,10 @@ func TestDistributionAcceptsEveryToken(t *testing.T) {
 		"json signs": {{Type: "repository", Name: `<a>&"b"\` + "\u2028", Actions: []string{"pull"}}},
 	}
 	for _, algorithm := range issuingAlgorithms {
-		for _, trust := range []Trust{TrustCertificate, TrustJWKS} {
-			keys := newFixedKeys(t, algorithm, trust)
+		for _, trust := range []signing.Trust{signing.TrustCertificate, signing.TrustJWKS} {
+			keys := newTestKeys(t, algorithm, trust)
 			issuer := newTestIssuer(t, keys, nil)
-			opts := registryTrust(t, keys)
+			registry := newRegistry(t, keys)
 			for name, access := range shapes {
 				t.Run(fmt.Sprintf("%s/%s/%s", algorithm, trust, name), func(t *testing.T) {
 					t.Parallel()
@@ -41,7 +44,7 @@ func TestDistributionAcceptsEveryToken(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					got, err := registryVerify(issued.Value.Reveal(), opts)
+					got, err := registry.Verify(issued.Value.Reveal())
 					if err != nil {
 						t.Fatalf("distribution refuses the token: %v", err)
 					}
@@ -78,38 +81,39 @@ func TestDistributionRefusesWhatIsNotOurs(t *testing.T) {
 		return strings.Join(parts, ".")
 	}
 	for _, algorithm := range issuingAlgorithms {
-		for _, trust := range []Trust{TrustCertificate, TrustJWKS} {
-			keys := newFixedKeys(t, algorithm, trust)
-			other := newFixedKeys(t, ES256, trust)
+		for _, trust := range []signing.Trust{signing.TrustCertificate, signing.TrustJWKS} {
+			keys := newTestKeys(t, algorithm, trust)
+			other := newTestKeys(t, signing.ES256, trust)
+			otherID := issueTestToken(t, newTestIssuer(t, other, nil)).KeyID
 			raw := issueTestToken(t, newTestIssuer(t, keys, nil)).Value.Reveal()
-			trusted := registryTrust(t, keys)
+			trusted := newRegistry(t, keys)
 			signature := strings.LastIndexByte(raw, '.') + 1
 			cases := map[string]struct {
-				raw  string
-				opts token.VerifyOptions
+				raw      string
+				registry signingtest.Registry
 			}{
 				"other issuer":      {issueTestToken(t, newTestIssuer(t, keys, func(c *IssuerConfig) { c.Issuer = "other" })).Value.Reveal(), trusted},
 				"other audience":    {issueTestToken(t, newTestIssuer(t, keys, func(c *IssuerConfig) { c.Service = "other" })).Value.Reveal(), trusted},
-				"other trust":       {raw, registryTrust(t, other)},
+				"other trust":       {raw, newRegistry(t, other)},
 				"tampered payload":  {edit(raw, 1, func(c map[string]any) { c["sub"] = "system:serviceaccount:team-b:web" }), trusted},
 				"tampered header":   {edit(raw, 0, func(h map[string]any) { h["typ"] = "other" }), trusted},
-				"key of another":    {edit(raw, 0, func(h map[string]any) { h["kid"] = other.key.ID; delete(h, "x5c") }), registryTrust(t, keys, other)},
+				"key of another":    {edit(raw, 0, func(h map[string]any) { h["kid"] = otherID; delete(h, "x5c") }), newRegistry(t, keys, other)},
 				"signature changed": {raw[:signature] + flipped(raw[signature:]), trusted},
 				"no signature":      {raw[:signature], trusted},
 			}
-			if trust == TrustCertificate {
+			if trust == signing.TrustCertificate {
 				// A registry that has only a key set refuses x5c, even if it knows the key.
 				cases["certificate token, key set registry"] = struct {
-					raw  string
-					opts token.VerifyOptions
-				}{raw, registryTrust(t, fixedKeys{trusted: keyTrust(keys.key)})}
+					raw      string
+					registry signingtest.Registry
+				}{raw, newRegistry(t, testKeysOf(t, keys.signer, algorithm, signing.TrustJWKS))}
 			}
 			for name, c := range cases {
-				if _, err := registryVerify(c.raw, c.opts); err == nil {
+				if _, err := c.registry.Verify(c.raw); err == nil {
 					t.Errorf("%s, %s: %s is accepted", algorithm, trust, name)
 				}
 			}
-			if _, err := registryVerify(raw, trusted); err != nil {
+			if _, err := trusted.Verify(raw); err != nil {
 				t.Errorf("%s, %s: the untouched token is refused: %v", algorithm, trust, err)
 			}
 		}
@@ -127,22 +131,22 @@ func flipped(s string) string {
 func TestDistributionHonoursTheTimes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		keys := newFixedKeys(t, ES256, TrustCertificate)
-		opts := registryTrust(t, keys)
+		keys := newTestKeys(t, signing.ES256, signing.TrustCertificate)
+		registry := newRegistry(t, keys)
 		issued := issueTestToken(t, newTestIssuer(t, keys, nil)).Value.Reveal()
 		early := issueTestToken(t, newTestIssuer(t, keys, func(c *IssuerConfig) {
 			c.Now = func() time.Time { return time.Now().Add(token.Leeway + time.Second) }
 		})).Value.Reveal()
 
-		if _, err := registryVerify(early, opts); !errors.Is(err, token.ErrInvalidToken) {
+		if _, err := registry.Verify(early); !errors.Is(err, token.ErrInvalidToken) {
 			t.Errorf("a token of the future: %v, want it refused", err)
 		}
 		time.Sleep(5*time.Minute + token.Leeway)
-		if _, err := registryVerify(issued, opts); err != nil {
+		if _, err := registry.Verify(issued); err != nil {
 			t.Errorf("a token at its end, with leeway: %v", err)
 		}
 		time.Sleep(2 * time.Second)
-		if _, err := registryVerify(issued, opts); !errors.Is(err, token.ErrInvalidToken) {
+		if _, err := registry.Verify(issued); !errors.Is(err, token.ErrInvalidToken) {
 			t.Errorf("an expired token: %v, want it refused", err)
 		}
 	})
@@ -153,7 +157,7 @@ func TestTokenEndsWithTheGrant(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Truncate(time.Second).Add(400 * time.Millisecond)
 	issuedAt := now.Truncate(time.Second)
-	keys := newFixedKeys(t, ES256, TrustJWKS)
+	keys := newTestKeys(t, signing.ES256, signing.TrustJWKS)
 	issuer := newTestIssuer(t, keys, func(c *IssuerConfig) { c.Now = func() time.Time { return now } })
 	for name, c := range map[string]struct{ notAfter, want time.Time }{
 		"no end of its own":       {time.Time{}, issuedAt.Add(5 * time.Minute)},
@@ -189,32 +193,30 @@ func TestTokenEndsWithTheGrant(t *testing.T) {
 func TestTokenEndsWithTheCertificate(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Truncate(time.Second)
-	keys := newFixedKeys(t, ES256, TrustCertificate)
-	key := *keys.key
-	key.NotAfter = now.Add(2 * time.Minute)
-	keys.key = &key
+	end := now.Add(2 * time.Minute)
+	keys := newTestKeys(t, signing.ES256, signing.TrustCertificate, func(c *x509.Certificate) { c.NotAfter = end })
 	issued := issueTestToken(t, newTestIssuer(t, keys, func(c *IssuerConfig) { c.Now = func() time.Time { return now } }))
-	if !issued.Expiry.Equal(key.NotAfter) {
-		t.Errorf("the token ends at %s, its certificate at %s", issued.Expiry, key.NotAfter)
+	if !issued.Expiry.Equal(end) {
+		t.Errorf("the token ends at %s, its certificate at %s", issued.Expiry, end)
 	}
 }
 
 func TestTokenHeader(t *testing.T) {
 	t.Parallel()
 	for _, algorithm := range issuingAlgorithms {
-		for _, trust := range []Trust{TrustCertificate, TrustJWKS} {
-			keys := newFixedKeys(t, algorithm, trust)
+		for _, trust := range []signing.Trust{signing.TrustCertificate, signing.TrustJWKS} {
+			keys := newTestKeys(t, algorithm, trust)
 			issued := issueTestToken(t, newTestIssuer(t, keys, nil))
-			jwk := jose.JSONWebKey{Key: keys.key.public}
+			jwk := jose.JSONWebKey{Key: keys.signer.Public()}
 			sum, err := jwk.Thumbprint(crypto.SHA256)
 			if err != nil {
 				t.Fatal(err)
 			}
 			kid := base64.RawURLEncoding.EncodeToString(sum)
 			want := map[string]any{"alg": string(algorithm), "typ": "JWT", "kid": kid}
-			if trust == TrustCertificate {
+			if trust == signing.TrustCertificate {
 				// RFC 7515: standard base64, with padding.
-				want["x5c"] = []any{base64.StdEncoding.EncodeToString(keys.key.path[0].Raw)}
+				want["x5c"] = []any{base64.StdEncoding.EncodeToString(keys.cert.Raw)}
 			}
 			if got := tokenPart(t, issued.Value.Reveal(), 0); fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("%s, %s: header %v, want %v", algorithm, trust, got, want)
@@ -230,7 +232,7 @@ func TestTokenHeader(t *testing.T) {
 func TestTokenClaims(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
-	issuer := newTestIssuer(t, newFixedKeys(t, EdDSA, TrustJWKS), func(c *IssuerConfig) { c.Now = func() time.Time { return now } })
+	issuer := newTestIssuer(t, newTestKeys(t, signing.EdDSA, signing.TrustJWKS), func(c *IssuerConfig) { c.Now = func() time.Time { return now } })
 	payload := func(grant Grant) string {
 		issued, err := issuer.Issue(grant)
 		if err != nil {
@@ -242,8 +244,8 @@ func TestTokenClaims(t *testing.T) {
 		}
 		return strings.Replace(string(data), issued.ID, "ID", 1)
 	}
-	const head = `{"iss":"pullpass.example.com","sub":"SUB","aud":"registry.example.com",` +
-		`"exp":1800000300,"nbf":1800000000,"iat":1800000000,"jti":"ID","access":`
+	const head = `{"iss":"pullpass.example.com","sub":"SUB","exp":1800000300,"nbf":1800000000,"iat":1800000000,"jti":"ID",` +
+		`"aud":"registry.example.com","access":`
 	if got, want := payload(Grant{}), strings.Replace(head, "SUB", "", 1)+`[]}`; got != want {
 		t.Errorf("anonymous login:\n%s\nwant\n%s", got, want)
 	}
@@ -271,7 +273,7 @@ func TestTokenClaims(t *testing.T) {
 // An incomplete scope could be read as more than was meant.
 func TestIssueRefusesIncompleteAccess(t *testing.T) {
 	t.Parallel()
-	issuer := newTestIssuer(t, newFixedKeys(t, EdDSA, TrustJWKS), nil)
+	issuer := newTestIssuer(t, newTestKeys(t, signing.EdDSA, signing.TrustJWKS), nil)
 	for _, scope := range []Scope{
 		{},
 		{Name: "a", Actions: []string{"pull"}},
@@ -287,9 +289,9 @@ func TestIssueRefusesIncompleteAccess(t *testing.T) {
 
 func TestIssueWithoutAKey(t *testing.T) {
 	t.Parallel()
-	issuer := newTestIssuer(t, fixedKeys{err: fmt.Errorf("%w: none here", ErrNoSigningKey)}, nil)
-	if _, err := issuer.Issue(Grant{}); !errors.Is(err, ErrNoSigningKey) {
-		t.Errorf("error %v, want ErrNoSigningKey", err)
+	issuer := newTestIssuer(t, noKeys{err: fmt.Errorf("%w: none here", signing.ErrNoSigningKey)}, nil)
+	if _, err := issuer.Issue(Grant{}); !errors.Is(err, signing.ErrNoSigningKey) {
+		t.Errorf("error %v, want signing.ErrNoSigningKey", err)
 	}
 }
 
@@ -297,14 +299,14 @@ func TestIssueWithoutAKey(t *testing.T) {
 // registry that was left unconfigured too.
 func TestNewIssuerRefusesEmptySettings(t *testing.T) {
 	t.Parallel()
-	good := IssuerConfig{Issuer: "i", Service: "s", Lifetime: MinLifetime, Keys: fixedKeys{}}
+	good := IssuerConfig{Issuer: "i", Service: "s", Lifetime: signing.MinLifetime, Keys: noKeys{}}
 	if _, err := NewIssuer(good); err != nil {
 		t.Fatal(err)
 	}
 	for want, edit := range map[string]func(*IssuerConfig){
 		"issuer is empty":  func(c *IssuerConfig) { c.Issuer = "" },
 		"service is empty": func(c *IssuerConfig) { c.Service = "" },
-		"is too short":     func(c *IssuerConfig) { c.Lifetime = MinLifetime - 1 },
+		"is too short":     func(c *IssuerConfig) { c.Lifetime = signing.MinLifetime - 1 },
 		"no keys":          func(c *IssuerConfig) { c.Keys = nil },
 	} {
 		cfg := good
@@ -322,7 +324,7 @@ func TestNewIssuerRefusesEmptySettings(t *testing.T) {
 // replayed by others.
 func TestTokenIDsAreUniqueAndRandom(t *testing.T) {
 	t.Parallel()
-	issuer := newTestIssuer(t, newFixedKeys(t, EdDSA, TrustJWKS), nil)
+	issuer := newTestIssuer(t, newTestKeys(t, signing.EdDSA, signing.TrustJWKS), nil)
 	const count = 10_000
 	seen := make(map[string]bool, count)
 	var letters []map[byte]int
@@ -354,42 +356,5 @@ func TestTokenIDsAreUniqueAndRandom(t *testing.T) {
 				t.Errorf("letter %d is %c %d times in %d", n, letter, times, count)
 			}
 		}
-	}
-}
-
-// One r or s in 256 has a leading zero byte; a short signature is refused.
-func TestECDSASignaturesHaveFixedLength(t *testing.T) {
-	t.Parallel()
-	issuer := newTestIssuer(t, newFixedKeys(t, ES256, TrustJWKS), nil)
-	for range 1000 {
-		raw := issueTestToken(t, issuer).Value.Reveal()
-		signature, err := base64.RawURLEncoding.DecodeString(raw[strings.LastIndexByte(raw, '.')+1:])
-		if err != nil || len(signature) != 64 {
-			t.Fatalf("signature of %d bytes, error %v, want 64", len(signature), err)
-		}
-	}
-}
-
-// Private keys in logs and errors.
-func TestSigningKeyDoesNotPrintItself(t *testing.T) {
-	t.Parallel()
-	private := newTestSigner(t, EdDSA).(ed25519.PrivateKey)
-	key, err := newSigningKey(EdDSA, private, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keys := fixedKeys{key: key}
-	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%d", "%x", "%q"} {
-		for _, value := range []any{keys.key, *keys.key, keys, &keys} {
-			got := fmt.Sprintf(verb, value)
-			for _, form := range []string{fmt.Sprintf("%x", []byte(private[:8])), strings.Trim(fmt.Sprint([]byte(private[:8])), "[]"), string(private[:8])} {
-				if strings.Contains(got, form) {
-					t.Errorf("%s of %T shows the private key", verb, value)
-				}
-			}
-		}
-	}
-	if data, err := json.Marshal(keys.key); err != nil || strings.Contains(string(data), base64.StdEncoding.EncodeToString(private[:8])[:8]) {
-		t.Errorf("JSON %s, error %v", data, err)
 	}
 }

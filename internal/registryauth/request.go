@@ -31,22 +31,23 @@ const (
 const (
 	MaxTokenBytes = 16 << 10 // a credential
 	MaxBodyBytes  = 64 << 10 // a form; also a query
-	MaxScopes     = 64       // before merging
 )
 
 const (
-	maxTextBytes  = 256           // service, username, account, client_id
-	maxParameters = 2 * MaxScopes // in one query or form
+	maxTextBytes  = 256  // service, username, account, client_id
+	maxParameters = 2048 // in one query or form: as many scopes as have room there
 )
 
 // Request is one token request in one form, however it came.
 type Request struct {
 	GrantType  GrantType
 	Service    string
-	Scopes     []Scope // merged, in the order first asked for; empty for a login
-	Credential Secret  // zero only for GrantAnonymous
-	Account    string  // what the client calls the user; believed in nothing
-	ClientID   string  // what the client calls itself; believed in nothing
+	Scopes     []Scope // the latest MaxScopes, as ReadScopes returns them
+	Malformed  []MalformedScope
+	Omitted    int    // scopes before these, which were not read
+	Credential Secret // zero only for GrantAnonymous
+	Account    string // what the client calls the user; believed in nothing
+	ClientID   string // what the client calls itself; believed in nothing
 }
 
 // RequestError is a request that is refused as it stands: 400.
@@ -309,10 +310,7 @@ func (p *parameters) request() (Request, error) {
 		return Request{}, err
 	}
 	req.Account = cmp.Or(username, account) // the name that came with the credential
-	req.Scopes, err = ParseScopes(p.scopes)
-	if err != nil {
-		return Request{}, err
-	}
+	req.Scopes, req.Malformed, req.Omitted = ReadScopes(p.scopes)
 	return req, nil
 }
 

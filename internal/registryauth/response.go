@@ -6,7 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const maxMessageBytes = 1024 // of an error answer
@@ -75,7 +76,7 @@ func WriteFailure(w http.ResponseWriter, grantType GrantType, f Failure) {
 		Errors      []item `json:"errors"`
 		Error       string `json:"error,omitempty"`
 		Description string `json:"error_description,omitempty"`
-	}{Errors: []item{{Code: f.Code, Message: cut(f.Message, maxMessageBytes), Detail: f.Detail}}}
+	}{Errors: []item{{Code: f.Code, Message: term.Cut(f.Message, maxMessageBytes), Detail: f.Detail}}}
 	if grantType.post() {
 		answer.Error = f.OAuthError
 		answer.Description = description(answer.Errors[0].Message)
@@ -148,15 +149,4 @@ func quotedString(s string) string {
 		}
 	}
 	return string(append(b, '"'))
-}
-
-// cut shortens s to n bytes, not within a character.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
 }

@@ -73,57 +73,6 @@ func ParseScope(s string) (Scope, error) {
 	return scope, nil
 }
 
-// ParseScopes parses the scope fields of one request, each of which may hold
-// several scopes, separated by spaces. Scopes of the same type, class and name
-// become one that has the actions of all; the result is in the order in which
-// the resources were first asked for. More than MaxScopes, counted before
-// merging, are refused before any is parsed. The error is a *RequestError with
-// the code invalid_scope.
-func ParseScopes(fields []string) ([]Scope, error) {
-	count := 0
-	for _, field := range fields {
-		for s := range strings.SplitSeq(field, " ") {
-			if s != "" {
-				count++
-			}
-		}
-	}
-	if count > MaxScopes {
-		return nil, &RequestError{Code: "invalid_scope", Field: "scope", Message: fmt.Sprintf("more than %d scopes; ask for fewer in one request", MaxScopes)}
-	}
-	if count == 0 {
-		return nil, nil
-	}
-	scopes := make([]Scope, 0, count)
-	for _, field := range fields {
-		for s := range strings.SplitSeq(field, " ") {
-			if s == "" {
-				continue
-			}
-			// A copy of each: what is remembered of one must not hold on to the others.
-			scope, err := ParseScope(strings.Clone(s))
-			if err != nil {
-				return nil, err
-			}
-			same := slices.IndexFunc(scopes, func(other Scope) bool {
-				return other.Name == scope.Name && other.Type == scope.Type && other.Class == scope.Class
-			})
-			if same < 0 {
-				scopes = append(scopes, scope)
-				continue
-			}
-			actions := append(scopes[same].Actions, scope.Actions...)
-			slices.Sort(actions)
-			actions = slices.Compact(actions)
-			if len(actions) > maxActions {
-				return nil, invalidScope(s, "more than %d actions with those already asked for", maxActions)
-			}
-			scopes[same].Actions = actions
-		}
-	}
-	return scopes, nil
-}
-
 // String returns the scope as ParseScope reads it.
 func (s Scope) String() string {
 	n := len(s.Type) + len(s.Class) + len("()") + len(s.Name) + len("::")

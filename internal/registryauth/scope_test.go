@@ -2,11 +2,9 @@ package registryauth
 
 import (
 	"errors"
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"github.com/distribution/reference"
 )
@@ -170,62 +168,6 @@ func TestScopeErrorQuotesSafely(t *testing.T) {
 	}
 }
 
-func TestParseScopes(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		fields []string
-		want   string
-	}{
-		"none":                     {nil, ""},
-		"empty fields":             {[]string{"", " ", "  "}, ""},
-		"one":                      {[]string{"repository:a:pull"}, "repository:a:pull"},
-		"in the order asked":       {[]string{"repository:b:pull repository:a:pull"}, "repository:b:pull repository:a:pull"},
-		"repeated":                 {[]string{"repository:b:pull", "repository:a:pull"}, "repository:b:pull repository:a:pull"},
-		"repeated and joined":      {[]string{"repository:b:pull repository:a:pull", "", " repository:c:pull "}, "repository:b:pull repository:a:pull repository:c:pull"},
-		"merged":                   {[]string{"repository:a:push repository:b:pull", "repository:a:pull,push"}, "repository:a:pull,push repository:b:pull"},
-		"another type":             {[]string{"repository:catalog:pull registry:catalog:*"}, "repository:catalog:pull registry:catalog:*"},
-		"another class":            {[]string{"repository:a:pull repository(plugin):a:pull"}, "repository:a:pull repository(plugin):a:pull"},
-		"as many as allowed":       {[]string{scopeList(MaxScopes, true)}, scopeList(MaxScopes, true)},
-		"as many, all of them one": {[]string{scopeList(MaxScopes, false)}, "repository:a:pull"},
-	} {
-		scopes, err := ParseScopes(tc.fields)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		var got []string
-		for _, s := range scopes {
-			got = append(got, s.String())
-		}
-		if strings.Join(got, " ") != tc.want {
-			t.Errorf("%s: got %q, want %q", name, got, tc.want)
-		}
-	}
-}
-
-func TestParseScopesRefuses(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		fields []string
-		want   string
-	}{
-		"one bad of two": {[]string{"repository:a:pull repository:B:pull"}, "lower case"},
-		// The limit is on what must be parsed, so it counts before merging.
-		"too many":                   {[]string{scopeList(MaxScopes+1, true)}, "more than 64 scopes"},
-		"too many in several fields": {strings.Fields(scopeList(MaxScopes+1, false)), "more than 64 scopes"},
-		"too many, all malformed":    {[]string{strings.Repeat("x ", MaxScopes+1)}, "more than 64 scopes"},
-		// Uniting actions must stay cheap, and its result must parse again.
-		"too many actions once merged": {[]string{"repository:a:a,b,c,d,e,f,g,h,i repository:a:j,k,l,m,n,o,p,q"}, "more than 16 actions with those already asked for"},
-		"a tab is no separator":        {[]string{"repository:a:pull\trepository:b:pull"}, "':' only in host:port/"},
-	} {
-		scopes, err := ParseScopes(tc.fields)
-		scopeRefused(t, name, err, tc.want)
-		if scopes != nil {
-			t.Errorf("%s: returned %v with an error", name, scopes)
-		}
-	}
-}
-
 // distribution/reference is what a registry routes by: every name we accept must
 // be one there, and what we refuse of its names is only the upper case of things
 // that do not look like a host, IPv6 hosts, and longer hosts.
@@ -278,18 +220,6 @@ func FuzzScope(f *testing.F) {
 	})
 }
 
-func scopeList(n int, distinct bool) string {
-	var list []string
-	for i := range n {
-		if distinct {
-			list = append(list, fmt.Sprintf("repository:a%d:pull", i))
-		} else {
-			list = append(list, "repository:a:pull")
-		}
-	}
-	return strings.Join(list, " ")
-}
-
 func scopeRefused(t *testing.T, what string, err error, want string) {
 	t.Helper()
 	e, ok := errors.AsType[*RequestError](err)
@@ -299,21 +229,5 @@ func scopeRefused(t *testing.T, what string, err error, want string) {
 	}
 	if e.Code != "invalid_scope" || e.Field != "scope" || !strings.Contains(e.Message, want) {
 		t.Errorf("%q: got %q, %q, %q, want invalid_scope, scope, …%s…", what, e.Code, e.Field, e.Message, want)
-	}
-}
-
-// What remembers one scope must not hold on to all that came with it.
-func TestScopesShareNoMemory(t *testing.T) {
-	t.Parallel()
-	field := "repository:a/b:pull " + strings.Repeat("repository:other/x:pull ", 40)
-	scopes, err := ParseScopes([]string{field})
-	if err != nil {
-		t.Fatal(err)
-	}
-	begin := uintptr(unsafe.Pointer(unsafe.StringData(field)))
-	for _, part := range []string{scopes[0].Type, scopes[0].Name, scopes[0].Actions[0]} {
-		if at := uintptr(unsafe.Pointer(unsafe.StringData(part))); at >= begin && at < begin+uintptr(len(field)) {
-			t.Errorf("%q is a part of the field", part)
-		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 // BenchmarkState measures what each use adds to a request. With Redis it is
 // mostly the way there and back, here over loopback.
 func BenchmarkState(b *testing.B) {
-	memory, err := state.NewMemory(state.MemoryConfig{Owners: 100_000_000})
+	memory, err := state.NewMemory(state.MemoryConfig{OwnerBytes: 1 << 40})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -1,12 +1,28 @@
 package state
 
-import "context"
+import (
+	"context"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/lru"
+)
+
+// OwnerCost is what is counted of a token id whose owner has a short name, and
+// LimitCost of the key of a limit.
+var (
+	OwnerCost = ownerSlot + lru.Bytes(1)
+	LimitCost = func() int {
+		one := lru.New[hashedKey, time.Time](1<<10, nil)
+		one.Add(hashedKey{}, time.Time{})
+		return one.Bytes()
+	}()
+)
 
 // SetMost bounds the list to what a test can fill.
-func (m *MemoryRevocations) SetMost(most int) { m.most = most }
+func (m *MemoryRevocations) SetMax(n int) { m.max = n }
 
 // SetMost bounds the list to what a test can fill.
-func (v *RedisRevocations) SetMost(most int) { v.most = most }
+func (v *RedisRevocations) SetMax(n int) { v.max = n }
 
 // Fill adds many revocations at once, without reading the list.
 func (v *RedisRevocations) Fill(ctx context.Context, revocations []Revocation) error {

@@ -8,15 +8,16 @@ import (
 	"fmt"
 	"sync"
 	"time"
+	"unsafe"
 
-	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"github.com/pullpass/pullpass/internal/lru"
 )
 
 // MemoryConfig configures a Memory.
 type MemoryConfig struct {
-	Owners int              // token ids to remember; 0 means 250,000, about 50 MB
-	Limits int              // keys of limits to remember; 0 means 100,000, about 15 MB
-	Now    func() time.Time // nil means time.Now
+	OwnerBytes int              // for the owners of token ids; 0 means 32 MiB, which is enough for 100,000
+	LimitBytes int              // for the keys of limits; 0 means 16 MiB, which is enough for 65,000
+	Now        func() time.Time // nil means time.Now
 }
 
 // ErrFull says that there is no room for another token id or revocation. What
@@ -31,15 +32,17 @@ const maxOwnerBytes = 1024
 type Memory struct {
 	now func() time.Time
 
-	ownersMu  sync.Mutex
-	owners    map[hashedKey]string
-	ends      ownerEnds
-	maxOwners int
+	ownersMu   sync.Mutex
+	owners     map[hashedKey]string
+	ends       ownerEnds
+	ownerBytes int // of the owners' names
+	ownerSlots int // of the map and of ends, which never shrink
+	mostBytes  int // of all that
 
 	limitsMu sync.Mutex
 	// limits holds for each key when its bucket will be full again (GCRA's
 	// theoretical arrival time).
-	limits *simplelru.LRU[hashedKey, time.Time]
+	limits *lru.Cache[hashedKey, time.Time]
 }
 
 // hashedKey is a caller's key in the one size that all keys have. Keys of
@@ -50,22 +53,19 @@ func hashKey(key string) hashedKey { return sha256.Sum256([]byte(key)) }
 
 // NewMemory returns an empty Memory.
 func NewMemory(c MemoryConfig) (*Memory, error) {
-	m := &Memory{now: c.Now, owners: map[hashedKey]string{}, maxOwners: c.Owners}
-	if m.now == nil {
-		m.now = time.Now
+	if c.OwnerBytes < 0 || c.LimitBytes < 0 {
+		return nil, fmt.Errorf("state in memory: %d bytes for owners and %d for limits: neither may be negative", c.OwnerBytes, c.LimitBytes)
 	}
-	if m.maxOwners == 0 {
-		m.maxOwners = 250_000
+	if c.OwnerBytes == 0 {
+		c.OwnerBytes = 32 << 20
 	}
-	size := c.Limits
-	if size == 0 {
-		size = 100_000
+	if c.LimitBytes == 0 {
+		c.LimitBytes = 16 << 20
 	}
-	var err error
-	if m.limits, err = simplelru.NewLRU[hashedKey, time.Time](size, nil); err != nil {
-		return nil, fmt.Errorf("limits in memory: %w", err)
+	if c.Now == nil {
+		c.Now = time.Now
 	}
-	return m, nil
+	return &Memory{now: c.Now, owners: map[hashedKey]string{}, mostBytes: c.OwnerBytes, limits: lru.New[hashedKey, time.Time](c.LimitBytes, nil)}, nil
 }
 
 // Own makes owner the owner of key until the given time, unless it has one, and
@@ -82,18 +82,26 @@ func (m *Memory) Own(ctx context.Context, key, owner string, until time.Time) (s
 	defer m.ownersMu.Unlock()
 	now := m.now()
 	for len(m.ends) > 0 && !now.Before(m.ends[0].at) {
-		delete(m.owners, heap.Pop(&m.ends).(ownerEnd).key)
+		key := heap.Pop(&m.ends).(ownerEnd).key
+		m.ownerBytes -= lru.Bytes(len(m.owners[key]))
+		delete(m.owners, key)
 	}
 	if current, ok := m.owners[hashed]; ok {
 		return current, nil
 	}
-	if len(m.owners) >= m.maxOwners {
+	size, slots := lru.Bytes(len(owner)), max(m.ownerSlots, len(m.owners)+1)
+	if m.ownerBytes+size+slots*ownerSlot > m.mostBytes {
 		return "", fmt.Errorf("%w: %d token ids have owners", ErrFull, len(m.owners))
 	}
+	m.ownerBytes, m.ownerSlots = m.ownerBytes+size, slots
 	m.owners[hashed] = owner
 	heap.Push(&m.ends, ownerEnd{until, hashed})
 	return owner, nil
 }
+
+// ownerSlot is what a token id takes up beside the name of its owner. A slice
+// that grows has a quarter of room to spare.
+var ownerSlot = lru.MapSlot[hashedKey, string]() + int(unsafe.Sizeof(ownerEnd{}))*5/4
 
 func checkOwner(owner string) error {
 	if owner == "" || len(owner) > maxOwnerBytes {

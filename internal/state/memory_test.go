@@ -3,6 +3,8 @@ package state_test
 import (
 	"errors"
 	"fmt"
+	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,7 +27,7 @@ func (c *clock) move(d time.Duration) { c.at.Add(int64(d)) }
 func TestMemoryForgetsOwnersWhenTheirTokensEnd(t *testing.T) {
 	t.Parallel()
 	c := newClock()
-	m := newMemory(t, state.MemoryConfig{Owners: 3, Now: c.now})
+	m := newMemory(t, state.MemoryConfig{OwnerBytes: 3 * state.OwnerCost, Now: c.now})
 	own := func(key, owner string, lives time.Duration) (string, error) {
 		return m.Own(t.Context(), key, owner, c.now().Add(lives))
 	}
@@ -90,7 +92,7 @@ func TestMemoryLimits(t *testing.T) {
 func TestMemoryForgetsTheOldestLimit(t *testing.T) {
 	t.Parallel()
 	c := newClock()
-	m := newMemory(t, state.MemoryConfig{Limits: 3, Now: c.now})
+	m := newMemory(t, state.MemoryConfig{LimitBytes: 3 * state.LimitCost, Now: c.now})
 	take := func(key string) bool {
 		ok, _, err := m.Take(t.Context(), key, state.Limit{Rate: 0.001, Burst: 1}, 1)
 		if err != nil {
@@ -113,8 +115,48 @@ func TestMemoryForgetsTheOldestLimit(t *testing.T) {
 
 func TestMemoryRefusesNegativeSizes(t *testing.T) {
 	t.Parallel()
-	if _, err := state.NewMemory(state.MemoryConfig{Limits: -1}); err == nil {
-		t.Error("no error")
+	for _, c := range []state.MemoryConfig{{LimitBytes: -1}, {OwnerBytes: -1}} {
+		if _, err := state.NewMemory(c); err == nil {
+			t.Errorf("%+v: no error", c)
+		}
+	}
+}
+
+// Mistake: a bound in numbers, while the names of owners have any length. What is
+// counted is what the heap holds. Not parallel: it measures the whole process.
+func TestMemoryOfOwnersIsBoundedInBytes(t *testing.T) {
+	const most = 8 << 20
+	c := newClock()
+	heap := func() int {
+		runtime.GC()
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return int(stats.HeapAlloc)
+	}
+	for _, length := range []int{10, 100, 400, 1024} {
+		before := heap()
+		m := newMemory(t, state.MemoryConfig{OwnerBytes: most, Now: c.now})
+		full, kept := 0, 0
+		for i := range 100_000 {
+			// Most end at once, so that others take their places.
+			_, err := m.Own(t.Context(), fmt.Sprint(i), strings.Repeat("o", length), c.now().Add(time.Duration(1+i%3)*time.Second))
+			switch {
+			case err == nil:
+				kept++
+			case errors.Is(err, state.ErrFull):
+				full++
+			default:
+				t.Fatal(err)
+			}
+			if i%30_000 == 0 {
+				c.move(time.Second)
+			}
+		}
+		used := heap() - before
+		runtime.KeepAlive(m)
+		if full == 0 || kept < most/(length+600) || used > most {
+			t.Errorf("owners of %d bytes: %d kept, %d refused, %d bytes of %d", length, kept, full, used, most)
+		}
 	}
 }
 
@@ -132,7 +174,7 @@ func TestMemoryRevocationsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m.SetMost(5)
+	m.SetMax(5)
 	if err := add(5, time.Hour); !errors.Is(err, state.ErrFull) {
 		t.Errorf("one too many: %v", err)
 	}

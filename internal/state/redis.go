@@ -10,12 +10,13 @@ import (
 	"sync"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/pullpass/pullpass/internal/lru"
 )
 
 //go:embed limit.lua
@@ -72,8 +73,13 @@ const (
 	// less than a millisecond a call.
 	maxConnections = 50
 	idleTime       = 5 * time.Minute
-	// ownersKnown is about 5 MB. A pull asks twice for the same token, at once.
-	ownersKnown = 25_000
+	// ownerBytes is for 12,000 owners that are known. A pull asks twice for the same
+	// token, at once.
+	ownerBytes = 4 << 20
+
+	// RedisCacheBytes is what replicas keep of what Redis answered, at most: owners,
+	// and what was taken in advance of limits.
+	RedisCacheBytes = ownerBytes + advanceBytes
 
 	keyPrefix = "pullpass:"
 	// clockGrace is how far the clocks of replicas may be apart before one of them
@@ -138,10 +144,7 @@ func OpenRedis(c RedisConfig) (*Redis, error) {
 	if r.now == nil {
 		r.now = time.Now
 	}
-	var err error
-	if r.owners, err = lru.New[hashedKey, ownership](ownersKnown); err != nil {
-		return nil, fmt.Errorf("redis: owners that are known: %w", err)
-	}
+	r.owners = lru.New(ownerBytes, func(_ hashedKey, o ownership) int { return lru.Bytes(len(o.owner)) })
 	// Each failure is returned to a caller or kept in the status. go-redis would
 	// write it to standard error as well, for the whole process.
 	logging.Disable()

@@ -311,7 +311,7 @@ func TestRedisRevocationsAreBounded(t *testing.T) {
 	admin := administrator(t, statetest.Redis(t))
 	r := open(t, state.RedisConfig{Addresses: []string{admin.Options().Addr}, Timeout: patient})
 	revocations := state.NewRedisRevocations(r)
-	revocations.SetMost(3)
+	revocations.SetMax(3)
 	add := func(i int) error {
 		revocation := anyRevocation("a reason")
 		revocation.Target.Name = fmt.Sprint("pod ", i)

@@ -38,7 +38,7 @@ const (
 type RedisRevocations struct {
 	revocationList
 	redis *Redis
-	most  int
+	max   int
 
 	statusMu  sync.Mutex
 	read      time.Time
@@ -58,7 +58,7 @@ type RevocationsStatus struct {
 
 // NewRedisRevocations returns a list that has not been read yet. Run reads it.
 func NewRedisRevocations(r *Redis) *RedisRevocations {
-	v := &RedisRevocations{redis: r, most: maxRevocations}
+	v := &RedisRevocations{redis: r, max: maxRevocations}
 	v.now = r.now
 	return v
 }
@@ -241,7 +241,7 @@ func (v *RedisRevocations) List(ctx context.Context) ([]Revocation, error) {
 // write writes records: with changed 0 as the newest of their targets. It
 // returns how many were written: not those that have ended, or are known.
 func (v *RedisRevocations) write(ctx context.Context, what string, records ...*record) (written int, err error) {
-	args := []any{v.most, clockGrace.Milliseconds(), changedAhead.Microseconds()}
+	args := []any{v.max, clockGrace.Milliseconds(), changedAhead.Microseconds()}
 	for _, r := range records {
 		until, text, err := r.encode()
 		if err != nil {
@@ -254,7 +254,7 @@ func (v *RedisRevocations) write(ctx context.Context, what string, records ...*r
 		return err
 	})
 	if err == nil && written < 0 {
-		err = fmt.Errorf("%w: %d revocations; remove some, or let some end", ErrFull, v.most)
+		err = fmt.Errorf("%w: %d revocations; remove some, or let some end", ErrFull, v.max)
 	}
 	return written, err
 }

@@ -40,14 +40,14 @@ func (l *revocationList) Revoked(id *oidc.Identity) (*Revocation, error) {
 		{Kind: TargetServiceAccount, Cluster: id.Cluster, Namespace: id.Namespace, Name: id.ServiceAccount.Name},
 		{Kind: TargetNode, Cluster: id.Cluster, Name: id.Node.Name},
 	} {
-		if r, ok := (*records)[target]; ok && r.counts(l.now()) {
+		if r, ok := (*records)[target]; ok && r.active(l.now()) {
 			return &r.Revocation, nil
 		}
 	}
 	return nil, nil
 }
 
-func (r *record) counts(now time.Time) bool { return !r.Removed && now.Before(r.Until) }
+func (r *record) active(now time.Time) bool { return !r.Removed && now.Before(r.Until) }
 
 // merge takes over the records that are newer than those known, forgets what
 // has ended, and returns the known ones that the others lack or have an older
@@ -79,7 +79,7 @@ func (l *revocationList) merge(others []*record) (missing []*record) {
 // it is not revoked, or that it is, for as long at least.
 func (l *revocationList) agrees(with *record) bool {
 	r, ok := (*l.records.Load())[with.Target]
-	revoked := ok && r.counts(l.now())
+	revoked := ok && r.active(l.now())
 	if with.Removed {
 		return !revoked
 	}
@@ -91,7 +91,7 @@ func (l *revocationList) all() []Revocation {
 	var list []Revocation
 	if records := l.records.Load(); records != nil {
 		for _, r := range *records {
-			if r.counts(l.now()) {
+			if r.active(l.now()) {
 				list = append(list, r.Revocation)
 			}
 		}
@@ -109,7 +109,7 @@ func (l *revocationList) removal(target Target, by string) (*record, error) {
 		return nil, err
 	}
 	if records := l.records.Load(); records != nil {
-		if r, ok := (*records)[target]; ok && r.counts(l.now()) {
+		if r, ok := (*records)[target]; ok && r.active(l.now()) {
 			return &record{Removed: true, Revocation: Revocation{
 				Target: target, By: by, Reason: "removed", Since: l.now(), Until: r.Until,
 			}}, nil
@@ -122,13 +122,13 @@ func (l *revocationList) removal(target Target, by string) (*record, error) {
 // process. It is safe for concurrent use.
 type MemoryRevocations struct {
 	revocationList
-	most  int
+	max   int
 	putMu sync.Mutex
 }
 
 // NewMemoryRevocations returns an empty list. A nil now means time.Now.
 func NewMemoryRevocations(now func() time.Time) *MemoryRevocations {
-	m := &MemoryRevocations{most: maxRevocations}
+	m := &MemoryRevocations{max: maxRevocations}
 	m.now = now
 	if now == nil {
 		m.now = time.Now
@@ -166,7 +166,7 @@ func (m *MemoryRevocations) put(r *record) error {
 	m.merge(nil) // what has ended makes room
 	records := *m.records.Load()
 	old, replaces := records[r.Target]
-	if !replaces && len(records) >= m.most {
+	if !replaces && len(records) >= m.max {
 		return ErrFull
 	}
 	if replaces {

@@ -2,11 +2,10 @@ package state
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
-	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"github.com/pullpass/pullpass/internal/lru"
 )
 
 const (
@@ -16,8 +15,8 @@ const (
 	// A pull asks for its token twice within this time, and a node that starts
 	// pulls for many pods within it. What is not used until then is lost.
 	advanceTime = time.Second
-	// advancesKept is about 3 MB.
-	advancesKept = 25_000
+	// advanceBytes is for 15,000 buckets.
+	advanceBytes = 4 << 20
 )
 
 // SharedLimitsConfig configures SharedLimits.
@@ -41,7 +40,7 @@ type SharedLimits struct {
 	now    func() time.Time
 
 	mu       sync.Mutex
-	advances *simplelru.LRU[hashedKey, advance]
+	advances *lru.Cache[hashedKey, advance]
 }
 
 // advance is what was taken of a bucket and not used yet.
@@ -52,16 +51,12 @@ type advance struct {
 }
 
 // NewSharedLimits returns limits of which nothing is known yet.
-func NewSharedLimits(c SharedLimitsConfig) (*SharedLimits, error) {
-	advances, err := simplelru.NewLRU[hashedKey, advance](advancesKept, nil)
-	if err != nil {
-		return nil, fmt.Errorf("limits taken in advance: %w", err)
-	}
-	l := &SharedLimits{shared: c.Shared, local: c.Local, now: c.Now, advances: advances}
+func NewSharedLimits(c SharedLimitsConfig) *SharedLimits {
+	l := &SharedLimits{shared: c.Shared, local: c.Local, now: c.Now, advances: lru.New[hashedKey, advance](advanceBytes, nil)}
 	if l.now == nil {
 		l.now = time.Now
 	}
-	return l, nil
+	return l
 }
 
 // Take takes cost units from the bucket of key, if they are there; if not, it

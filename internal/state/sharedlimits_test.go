@@ -14,11 +14,7 @@ func sharedLimits(t testing.TB, redis *state.Redis, now func() time.Time) *state
 	if err != nil {
 		t.Fatal(err)
 	}
-	limits, err := state.NewSharedLimits(state.SharedLimitsConfig{Shared: redis, Local: local, Now: now})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return limits
+	return state.NewSharedLimits(state.SharedLimitsConfig{Shared: redis, Local: local, Now: now})
 }
 
 // large has room for advances, and fills so slowly that no test sees it.

@@ -13,6 +13,9 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // Fault is one thing that is wrong with a document.
@@ -87,7 +90,7 @@ func (d *Decoder) value(path string, n *yaml.Node, into reflect.Value) {
 			d.Fault(path, "must be a text (is %s)", Show(n))
 		} else if err := text.UnmarshalText([]byte(n.Value)); err != nil {
 			if _, ok := text.(*netip.Prefix); ok {
-				err = fmt.Errorf("is not a network (%s); write it as 10.0.0.0/8 or 2001:db8::/32", quoteValue(n.Value))
+				err = fmt.Errorf("is not a network (%s); write it as 10.0.0.0/8 or 2001:db8::/32", term.QuoteValue(n.Value))
 			}
 			d.Fault(path, "%v", err)
 		}
@@ -198,14 +201,14 @@ func (d *Decoder) scalar(path string, n *yaml.Node, into reflect.Value) {
 func Join(path, name string) string {
 	for _, c := range []byte(name) {
 		if c <= ' ' || c > '~' || c == '.' || c == '[' {
-			name = quoteValue(name)
+			name = term.QuoteValue(name)
 			break
 		}
 	}
 	if path == "" {
-		return cutValue(name)
+		return term.CutValue(name)
 	}
-	return path + "." + cutValue(name)
+	return path + "." + term.CutValue(name)
 }
 
 // Show says for a message what a node is.
@@ -218,16 +221,16 @@ func Show(n *yaml.Node) string {
 	case yaml.ScalarNode:
 		switch n.ShortTag() {
 		case "!!str":
-			return quoteValue(n.Value)
+			return term.QuoteValue(n.Value)
 		case "!!null":
 			return "no value"
 		case "!!bool", "!!int", "!!float", "!!timestamp":
-			if !strings.ContainsFunc(n.Value, func(r rune) bool { return r <= ' ' || r > '~' }) {
-				return cutValue(n.Value)
+			if names.IsVisible(n.Value) {
+				return term.CutValue(n.Value)
 			}
-			return quoteValue(n.Value) // a tag was put before a text
+			return term.QuoteValue(n.Value) // a tag was put before a text
 		}
-		return "of the YAML type " + cutValue(strconv.QuoteToASCII(n.Tag))
+		return "of the YAML type " + term.CutValue(strconv.QuoteToASCII(n.Tag))
 	}
 	return "nothing"
 }
@@ -252,23 +255,4 @@ func lineOf(n *yaml.Node, at, path string, line int) int {
 		}
 	}
 	return line
-}
-
-// quoteValue returns a value of the file for a message: on one line and cut. What has
-// several lines is most likely a key or certificate that was put where its
-// file's name belongs, and is not repeated.
-func quoteValue(s string) string {
-	if strings.ContainsAny(strings.TrimSpace(s), "\r\n") {
-		return "a text of several lines"
-	}
-	return strconv.QuoteToASCII(cutValue(s))
-}
-
-// cutValue bounds what a message repeats, in bytes.
-func cutValue(s string) string {
-	const limit = 80
-	if len(s) <= limit {
-		return s
-	}
-	return strings.ToValidUTF8(s[:limit], "") + "..."
 }

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// bounded is a server as it is run, with eight places.
+type bounded struct {
+	*connections
+	server  *http.Server
+	address string
+}
+
+func startBounded(t *testing.T, drain time.Duration, handler http.HandlerFunc) bounded {
+	t.Helper()
+	c := newConnections(8*4*connectionBytes, func(a netip.Addr) bool { return a == netip.MustParseAddr("127.0.0.9") })
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	server := newServer(c.handler(handler), nil, slog.New(slog.DiscardHandler))
+	server.ConnState = c.connState
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(c.listener(listener, drain)) }()
+	t.Cleanup(func() {
+		server.Close()
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+		eventually(t, "all is given back", func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return len(c.places) == 0 && len(c.all) == 0 && len(c.byAddress) == 0 && c.excess.Load() == 0
+		})
+	})
+	return bounded{c, server, listener.Addr().String()}
+}
+
+// from connects from an address, and sends.
+func (b bounded) from(t *testing.T, address, text string) net.Conn {
+	t.Helper()
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	c, err := dialer.Dial("tcp", b.address)
+	must(t, err)
+	t.Cleanup(func() { c.Close() })
+	must(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
+	_, _ = io.WriteString(c, text) // it may be closed already
+	return c
+}
+
+// status of the next answer; 0: the connection was closed.
+func status(t *testing.T, c net.Conn) int {
+	t.Helper()
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal("no answer, and not closed")
+	}
+	if err != nil {
+		return 0
+	}
+	response.Body.Close()
+	return response.StatusCode
+}
+
+const getRequest = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+// One address has half of the places, but for proxies; and what finds no place waits.
+func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, time.Minute, func(http.ResponseWriter, *http.Request) {})
+	head := "GET / HTTP/1.1\r\n"
+	var open []net.Conn
+	for range 4 {
+		open = append(open, b.from(t, "127.0.0.1", head))
+	}
+	eventually(t, "four are open", func() bool { return b.open() == 4 })
+	if s := status(t, b.from(t, "127.0.0.1", getRequest)); s != 0 || b.refused.Load() != 1 {
+		t.Errorf("status %d for one too many, %d refused", s, b.refused.Load())
+	}
+	if s := status(t, b.from(t, "127.0.0.2", getRequest)); s != http.StatusOK {
+		t.Errorf("status %d for another address", s)
+	}
+	open[0].Close()
+	eventually(t, "a place is free", func() bool { return b.open() == 3 })
+	for range 5 { // more than an address may have
+		open = append(open, b.from(t, "127.0.0.9", head))
+	}
+	eventually(t, "all places are taken", func() bool { return b.open() == 8 })
+	waiting := b.from(t, "127.0.0.2", getRequest)
+	open[1].Close()
+	if s := status(t, waiting); s != http.StatusOK || b.refused.Load() != 1 {
+		t.Errorf("status %d for one that waited, %d refused", s, b.refused.Load())
+	}
+}
+
+// Idle connections do not take the places of those that come.
+func TestConnectionsEndWhenThereAreMany(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, time.Minute, func(http.ResponseWriter, *http.Request) {})
+	for n, want := range []bool{false, false, true} {
+		response, err := http.ReadResponse(bufio.NewReader(b.from(t, "127.0.0.1", getRequest)), nil)
+		must(t, err)
+		if response.Close != want {
+			t.Errorf("connection %d: the answer is the last one: %t", n+1, response.Close)
+		}
+	}
+}
+
+// Heads that arrive, and requests that are open, have a bound in bytes.
+func TestLargeRequestsAreBounded(t *testing.T) {
+	t.Parallel()
+	release := make(chan bool)
+	b := startBounded(t, time.Minute, func(http.ResponseWriter, *http.Request) { <-release })
+	large := "GET / HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("a", 60_000)
+	count := func(n int64) func() bool {
+		return func() bool { e := b.excess.Load(); return e > n*50_000 && e < (n+1)*50_000+10_000 }
+	}
+	first := b.from(t, "127.0.0.1", large)
+	eventually(t, "it has arrived", count(1))
+	open := b.from(t, "127.0.0.2", large+"\r\n\r\n") // the handler counts this one
+	eventually(t, "it has arrived", count(2))
+	b.from(t, "127.0.0.3", large)
+	eventually(t, "it has arrived", count(3))
+	if s := status(t, b.from(t, "127.0.0.4", large+"\r\n\r\n")); s != 0 {
+		t.Errorf("status %d for a head that is too much", s)
+	}
+	post := "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n"
+	if s := status(t, b.from(t, "127.0.0.4", post)); s != http.StatusServiceUnavailable {
+		t.Errorf("status %d for a request that is too much", s)
+	}
+	first.Close()
+	eventually(t, "it was given back", count(2))
+	small := b.from(t, "127.0.0.4", getRequest)
+	close(release)
+	if a, s := status(t, open), status(t, small); a != http.StatusOK || s != http.StatusOK {
+		t.Errorf("status %d and %d", a, s)
+	}
+	eventually(t, "it was given back", count(1))
+}
+
+// Nothing here reads a body, and none is waited for.
+func TestUnsentBodiesOnOtherPaths(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, time.Minute, func(http.ResponseWriter, *http.Request) {})
+	b.server.ReadTimeout, b.server.ReadHeaderTimeout = 0, 0
+	c := b.from(t, "127.0.0.1", "PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+	if s := status(t, c); s != http.StatusOK {
+		t.Errorf("status %d", s)
+	}
+	if s := status(t, c); s != 0 {
+		t.Errorf("status %d, and nothing was asked", s)
+	}
+}
+
+// Who does not read answers does not keep the process from ending.
+func TestShutdownEndsConnectionsThatAreNotRead(t *testing.T) {
+	t.Parallel()
+	writing := make(chan bool)
+	b := startBounded(t, 100*time.Millisecond, func(w http.ResponseWriter, _ *http.Request) {
+		close(writing)
+		for chunk := make([]byte, 1<<20); ; {
+			if _, err := w.Write(chunk); err != nil {
+				return
+			}
+		}
+	})
+	b.from(t, "127.0.0.1", getRequest)
+	<-writing
+	ctx, cancel := context.WithTimeout(t.Context(), writeTimeout*2/3)
+	defer cancel()
+	if err := b.server.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// SIGTERM ends the service, whatever was sent to it by halves.
+func TestServeEndsInSpiteOfUnsentBodies(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	head := "POST /token HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n"
+	for i := range 100 { // more than may be slow
+		c := p.dial(t)
+		_, err := fmt.Fprint(c, head, []string{"\r\ngrant_type=", "Authorization: Basic eDp5\r\n\r\n", "\r\n"}[i%3])
+		must(t, err)
+	}
+	eventually(t, "they are refused", func() bool { return strings.Count(p.stdout.String(), "\n") >= 36 })
+	if err := p.stop(); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// A revocation of what no token can name would refuse nobody, and say that it
+// did. Redis is not even asked.
+func TestRevokeRefusesImpossibleTargets(t *testing.T) {
+	t.Parallel()
+	p := newSite(t, withRedis(freeAddress(t), "off"), nil)
+	token := strings.Repeat("eyJhbGciOiJFUzI1NiJ9.", 20)
+	for target, fault := range map[string]string{
+		"--service-account prod/Team_A/web":   `no namespace can have the name "Team_A"`,
+		"--service-account prod/team.a/web":   `no namespace can have the name "team.a"`,
+		"--service-account prod/team-a/a..b":  `no object can have the name "a..b"`,
+		"--service-account prod/team-a/web-":  `no object can have the name "web-"`,
+		"--service-account a/team-a/web":      `cluster "a" is not configured`,
+		"--service-account team-a/web":        "is not CLUSTER/NAMESPACE/NAME",
+		"--service-account prod/team-a/web/x": "is not CLUSTER/NAMESPACE/NAME",
+		"--node prod/Worker":                  `no node can have the name "Worker"`,
+		"--node prod/worker 1":                `no node can have the name "worker 1"`,
+		"--node other/worker-1":               `cluster "other" is not configured`,
+		"--node worker-1":                     "is not CLUSTER/NAME",
+		"--node prod/":                        "is not CLUSTER/NAME",
+		"--node prod/a/b":                     "is not CLUSTER/NAME",
+		"--pod-uid x y":                       `"x y": no pod can have such a UID`,
+		"--pod-uid prod/team-a/web-0":         "no pod can have such a UID",
+		"--pod-uid " + token[:129]:            "no pod can have such a UID",
+		"--token-id x y":                      "no token can have such an id",
+		"--token-id JTI=":                     "no token can have such an id",
+		"--token-id " + token:                 "no token can have such an id",
+	} {
+		flag, value, _ := strings.Cut(target, " ")
+		for _, command := range [][]string{{"--reason", "examined"}, {"undo"}} {
+			code, stdout, stderr := revoke(t, p, append(command, flag, value)...)
+			if code != 1 || stdout != "" || !strings.Contains(stderr, fault) || strings.Contains(stderr, token[:129]) {
+				t.Errorf("%v %s: exit code %d, %s%s, want %s", command, target, code, stdout, stderr, fault)
+			}
+		}
+	}
+	for _, target := range []string{
+		"--service-account prod/team-a/web.7", "--node prod/worker-1.example.com", "--pod-uid da2e7a3c-63e8-4855-9874-2073194456f5", "--token-id JTI=63ef7a8c",
+	} {
+		flag, value, _ := strings.Cut(target, " ")
+		if _, _, stderr := revoke(t, p, "--reason", "examined", flag, value); !strings.Contains(stderr, "redis") {
+			t.Errorf("%s: %s, want that Redis is asked", target, stderr)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package exchange_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// What is remembered of an issued token has a bound in bytes, whatever clients
+// ask for. What is forgotten is signed again.
+func TestIssuedTokensKeepToTheirBytes(t *testing.T) {
+	t.Parallel()
+	const most = 64 << 10
+	r := newRig(t, func(c *rigConfig) { c.cacheBytes = most })
+	token := r.token(t, nil)
+	short := func(i int) string { return fmt.Sprintf("repository:team-a/%d:pull", i) }
+	long := func(i int) string {
+		name := strings.Repeat("a", 200)
+		return fmt.Sprintf("repository:team-a/%s%03d:pull repository:team-a/%s%03d:pull", name, i, name, 1000+i)
+	}
+	for _, scope := range []func(int) string{short, long} {
+		for i := range 60 {
+			r.do(t, get(token, scope(i)))
+			if bytes := r.exchanger.IssuedBytes(); bytes > most {
+				t.Fatalf("%d bytes", bytes)
+			}
+		}
+		if r.exchanger.Issued() < 10 {
+			t.Errorf("only %d tokens are remembered", r.exchanger.Issued())
+		}
+		requests := len(r.recorded())
+		if r.do(t, get(token, scope(59))); !r.lastEvent(t, requests+1).Reused {
+			t.Error("the last token is not remembered")
+		}
+		if r.do(t, get(token, scope(0))); r.lastEvent(t, requests+2).Reused {
+			t.Error("the first of many tokens is remembered")
+		}
+	}
+}
+
+// Not parallel: it measures the memory of the whole process. Nothing of a
+// request stays in memory but what is counted.
+func TestIssuedTokensHoldNoRequest(t *testing.T) {
+	const most = 1 << 20
+	r := newRig(t, func(c *rigConfig) { c.cacheBytes, c.recorder = most, encodingRecorder{} })
+	token := r.token(t, nil)
+	r.do(t, get(token))
+	before := heap()
+	for i := range 1000 {
+		request := get(token, fmt.Sprintf("repository:team-a/%d:pull", i))
+		request.URL.RawQuery = strings.ReplaceAll(request.URL.RawQuery, "%3A", ":") + "&unknown=" + strings.Repeat("x", 8<<10)
+		w := httptest.NewRecorder()
+		if r.handler.ServeHTTP(w, request); w.Code != 200 {
+			t.Fatalf("status %d: %s", w.Code, w.Body)
+		}
+	}
+	if used := int(heap()) - int(before); used > 2*most || r.exchanger.IssuedBytes() < most/2 {
+		t.Errorf("%d bytes are in use, %d are counted", used, r.exchanger.IssuedBytes())
+	}
+	runtime.KeepAlive(r)
+}
+
+// A token that is given again says the same in every form.
+func TestReuseSaysTheSameScopes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	token := r.token(t, nil)
+	var answers [2]struct{ Token, Scope string }
+	for i := range answers {
+		w := httptest.NewRecorder()
+		r.handler.ServeHTTP(w, post(token, "repository:team-a/web:push,pull", "repository:other/x:pull", "repository:team-a/app:pull"))
+		must(t, json.Unmarshal(w.Body.Bytes(), &answers[i]))
+	}
+	if answers[0] != answers[1] || answers[0].Scope != "repository:team-a/app:pull repository:team-a/web:pull" || !r.lastEvent(t, 2).Reused {
+		t.Errorf("answers %+v", answers)
+	}
+}

@@ -1,0 +1,86 @@
+package oidc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	goidc "github.com/coreos/go-oidc/v3/oidc"
+	"github.com/go-jose/go-jose/v4/json"
+)
+
+const wellKnownPath = "/.well-known/openid-configuration" // OpenID Connect Discovery 1.0, section 4
+
+// discover returns the address of the key set. go-oidc judges the document; it
+// reads it by way of discoveryTransport, and its errors, which repeat what the
+// server said, are not passed on as they are.
+//
+// Its provider is not kept: go-oidc fetches keys again for each unknown kid, and
+// keyring does not.
+func (s *networkSource) discover(ctx context.Context, client *http.Client, bearer string) (*url.URL, error) {
+	transport := &discoveryTransport{source: s, client: client, bearer: bearer}
+	_, err := goidc.NewProvider(goidc.ClientContext(ctx, &http.Client{Transport: transport}), s.issuer)
+	if transport.err != nil {
+		return nil, transport.err
+	}
+	if mismatch, ok := errors.AsType[*goidc.IssuerMismatchError](err); ok {
+		return nil, s.otherIssuer(mismatch.Discovered)
+	}
+	if err != nil {
+		return nil, s.noDocument(err)
+	}
+	// Once more, because go-oidc takes "ISSUER" for "issuer".
+	if transport.document.Issuer != s.issuer {
+		return nil, s.otherIssuer(transport.document.Issuer)
+	}
+	keysURL, err := parseHTTPS(transport.document.KeysURL)
+	if err != nil {
+		return nil, fmt.Errorf("discovery: jwks_uri: %w", err)
+	}
+	return keysURL, nil
+}
+
+func (s *networkSource) otherIssuer(issuer string) error {
+	return fmt.Errorf("discovery: %s is of issuer %s, not of %s", s.discovery, quote(issuer), quote(s.issuer))
+}
+
+func (s *networkSource) noDocument(err error) error {
+	return fmt.Errorf("discovery: %s is not a discovery document: %w", s.discovery, boundedError(err))
+}
+
+// discoveryTransport answers go-oidc's one request with the document at the
+// configured address. It goes through a client that bounds the size of the
+// answer and where redirects lead, which go-oidc does not, and lets only a 200
+// with distinct members pass.
+type discoveryTransport struct {
+	source *networkSource
+	client *http.Client
+	bearer string
+
+	document struct {
+		Issuer  string `json:"issuer"`
+		KeysURL string `json:"jwks_uri"`
+	}
+	err error // of the request
+}
+
+// RoundTrip is called once.
+func (t *discoveryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	data, err := get(r.Context(), t.client, t.source.discovery, t.bearer)
+	if err != nil {
+		t.err = fmt.Errorf("discovery: %w%s", err, t.source.remedy(err))
+		return nil, t.err
+	}
+	if err := json.Unmarshal(data, &t.document); err != nil {
+		t.err = t.source.noDocument(err)
+		return nil, t.err
+	}
+	return &http.Response{
+		StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(bytes.NewReader(data)), Request: r,
+	}, nil
+}

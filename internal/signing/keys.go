@@ -1,0 +1,271 @@
+package signing
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+// Trust is how a registry comes to trust the key that signed a token.
+type Trust string
+
+const (
+	// TrustCertificate puts the certificate chain into each token (x5c). The
+	// registry's rootcertbundle holds the CA alone, so keys may change freely.
+	TrustCertificate Trust = "certificate"
+	// TrustJWKS names the key (kid) and sends no chain. The registry holds a key
+	// set file, which it reads once.
+	TrustJWKS Trust = "jwks"
+)
+
+func (t Trust) check() error {
+	switch t {
+	case TrustCertificate, TrustJWKS:
+		return nil
+	}
+	return fmt.Errorf("trust %q is unknown: use %q or %q", string(t), TrustCertificate, TrustJWKS)
+}
+
+// Algorithm is a JWS signature algorithm (RFC 7518, RFC 8037).
+type Algorithm string
+
+// The algorithms that tokens can be signed with.
+const (
+	ES256 Algorithm = "ES256" // ECDSA, P-256: small and fast, the default
+	RS256 Algorithm = "RS256" // RSA, 2048 bits or more: for registries that know nothing else
+	EdDSA Algorithm = "EdDSA" // Ed25519: distribution 3 and zot, not distribution 2
+)
+
+func (a Algorithm) check() error {
+	switch a {
+	case ES256, RS256, EdDSA:
+		return nil
+	}
+	return fmt.Errorf("algorithm %q is unknown: use %q, %q or %q", string(a), ES256, RS256, EdDSA)
+}
+
+// checkKey says whether pub can verify what a signs.
+func (a Algorithm) checkKey(pub crypto.PublicKey) error {
+	switch pub := pub.(type) {
+	case *ecdsa.PublicKey:
+		if a == ES256 && pub.Curve == elliptic.P256() {
+			return nil
+		}
+		return fmt.Errorf("the key is ECDSA %s, but algorithm %s is configured; ES256 needs P-256", pub.Curve.Params().Name, a)
+	case *rsa.PublicKey:
+		bits := pub.N.BitLen()
+		if a != RS256 {
+			return fmt.Errorf("the key is RSA, but algorithm %s is configured", a)
+		}
+		if bits < minRSABits || bits > maxRSABits {
+			return fmt.Errorf("the RSA key has %d bits; use %d to %d", bits, minRSABits, maxRSABits)
+		}
+		return nil
+	case ed25519.PublicKey:
+		if a == EdDSA {
+			return nil
+		}
+		return fmt.Errorf("the key is Ed25519, but algorithm %s is configured", a)
+	}
+	return fmt.Errorf("a key of type %T cannot sign tokens: use ECDSA P-256, RSA or Ed25519", pub)
+}
+
+const (
+	minRSABits        = 2048
+	maxRSABits        = 4096 // what go-jose, and so distribution, still verifies
+	maxSignatureBytes = maxRSABits / 8
+)
+
+// MinLifetime is the shortest life of a token that the token specification
+// allows (expires_in: never less than 60 seconds). A key signs only while its
+// certificates last for that long.
+const MinLifetime = 60 * time.Second
+
+// ErrNoSigningKey says that no key can sign at present. It is a fault of this
+// side, not of the client: 503.
+var ErrNoSigningKey = errors.New("no usable signing key")
+
+// Keys holds the keys of one registry. Implementations are safe for concurrent
+// use; Signing is on the way of every token and takes no lock.
+type Keys interface {
+	// Signing returns the key to sign with now. Its certificate, if it has one,
+	// and those that this one depends on are valid for at least MinLifetime more.
+	// An error wraps ErrNoSigningKey.
+	Signing() (*SigningKey, error)
+	// Trusted returns what a registry must trust now: for the signing key, for
+	// keys whose tokens have not all ended, and for a key that will sign soon.
+	Trusted() TrustBundle
+	// Status describes the keys and the CAs for people and for metrics.
+	Status() Status
+	// EndsSoon says that a certificate ends soon that tokens depend on, and that
+	// people have to do something about; nil: none does.
+	EndsSoon() error
+}
+
+// TrustBundle is the public half of a set of keys. The key set is there with
+// either trust: a gateway that reads it again and again can follow each
+// rotation. A registry that reads it once must be given TrustJWKS, whose keys do
+// not change without it. Certificates are there with TrustCertificate only.
+type TrustBundle struct {
+	JWKS         jose.JSONWebKeySet
+	Certificates []*x509.Certificate
+}
+
+// SigningKey is a private key, ready to sign. It is immutable and safe for
+// concurrent use, and it cannot print its private part.
+type SigningKey struct {
+	ID        string // RFC 7638 thumbprint, SHA-256
+	Algorithm Algorithm
+	Since     time.Time // when it began to sign, or its certificate to be valid; zero if neither is known
+	NotAfter  time.Time // end of its certificate, or of one that it depends on; zero without one
+
+	public crypto.PublicKey
+	path   []*x509.Certificate // from its certificate to the registry's root; empty with TrustJWKS
+	header string              // protected header in base64url, made once: it is the same in every token
+	// signature holds the private key where nothing can print it. A Format method
+	// would not do: fmt passes by it in unexported fields.
+	signature func(message []byte) ([]byte, error)
+}
+
+// newSigningKey prepares signer. chain is sent with each token, leaf first; path
+// is how it leads to the registry's root. Both are empty with TrustJWKS.
+func newSigningKey(algorithm Algorithm, signer crypto.Signer, chain, path []*x509.Certificate) (*SigningKey, error) {
+	if err := algorithm.checkKey(signer.Public()); err != nil {
+		return nil, err
+	}
+	id, err := thumbprint(signer.Public())
+	if err != nil {
+		return nil, err
+	}
+	key := &SigningKey{ID: id, Algorithm: algorithm, public: signer.Public(), path: path}
+	if key.signature, err = signatureFunc(signer); err != nil {
+		return nil, err
+	}
+	// The kid is sent along with x5c too, so that logs can be joined.
+	// Registries look at x5c first (distribution's VerifySigningKey).
+	header := struct {
+		Alg Algorithm `json:"alg"`
+		Kid string    `json:"kid"`
+		Typ string    `json:"typ"`
+		X5c [][]byte  `json:"x5c,omitempty"` // standard base64, as RFC 7515 section 4.1.6 wants it
+	}{Alg: algorithm, Kid: id, Typ: "JWT"}
+	for i, cert := range chain {
+		if i > 0 && selfSigned(cert) {
+			continue // the registry has the root; sending it proves nothing
+		}
+		header.X5c = append(header.X5c, cert.Raw)
+	}
+	if len(path) > 0 {
+		key.Since, key.NotAfter = path[0].NotBefore, endOf(path)
+	}
+	raw, err := json.Marshal(header)
+	if err != nil {
+		return nil, fmt.Errorf("token header: %w", err)
+	}
+	key.header = base64.RawURLEncoding.EncodeToString(raw)
+	return key, nil
+}
+
+// usable reports whether a token signed at now can live for MinLifetime.
+func (k *SigningKey) usable(now time.Time) error {
+	for _, cert := range k.path {
+		if err := checkValidity(cert, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// root is the certificate that the registry must have; nil with TrustJWKS.
+func (k *SigningKey) root() *x509.Certificate {
+	if len(k.path) == 0 {
+		return nil
+	}
+	return k.path[len(k.path)-1]
+}
+
+// Sign returns the compact serialization (RFC 7515 section 7.1) of payload.
+//
+// This is done here and not by go-jose, because go-jose serializes the header,
+// certificates included, for each token.
+func (k *SigningKey) Sign(payload []byte) (string, error) {
+	enc := base64.RawURLEncoding
+	size := len(k.header) + 1 + enc.EncodedLen(len(payload))
+	token := make([]byte, 0, size+1+enc.EncodedLen(maxSignatureBytes))
+	token = append(token, k.header...)
+	token = append(token, '.')
+	token = enc.AppendEncode(token, payload)
+
+	signature, err := k.signature(token)
+	if err != nil {
+		return "", fmt.Errorf("sign with key %s: %w", k.ID, err)
+	}
+	token = append(token, '.')
+	return string(enc.AppendEncode(token, signature)), nil
+}
+
+// signatureFunc returns the JWS signature of a message by signer (RFC 7518
+// sections 3.3 and 3.4, RFC 8037 section 3.1).
+func signatureFunc(signer crypto.Signer) (func([]byte) ([]byte, error), error) {
+	switch key := signer.(type) {
+	case *ecdsa.PrivateKey:
+		return func(message []byte) ([]byte, error) {
+			digest := sha256.Sum256(message)
+			r, s, err := ecdsa.Sign(rand.Reader, key, digest[:])
+			if err != nil {
+				return nil, err
+			}
+			signature := make([]byte, 64) // both as 32 octets, whatever their value
+			r.FillBytes(signature[:32])
+			s.FillBytes(signature[32:])
+			return signature, nil
+		}, nil
+	case *rsa.PrivateKey:
+		return func(message []byte) ([]byte, error) {
+			digest := sha256.Sum256(message)
+			return rsa.SignPKCS1v15(nil, key, crypto.SHA256, digest[:])
+		}, nil
+	case ed25519.PrivateKey:
+		return func(message []byte) ([]byte, error) { return ed25519.Sign(key, message), nil }, nil
+	}
+	return nil, fmt.Errorf("a key of type %T cannot sign tokens: use ECDSA P-256, RSA or Ed25519", signer)
+}
+
+// publicJWK returns the public half, as it is published.
+func (k *SigningKey) publicJWK() jose.JSONWebKey {
+	return jose.JSONWebKey{Key: k.public, KeyID: k.ID, Algorithm: string(k.Algorithm), Use: "sig"}
+}
+
+func thumbprint(pub crypto.PublicKey) (string, error) {
+	jwk := jose.JSONWebKey{Key: pub}
+	sum, err := jwk.Thumbprint(crypto.SHA256)
+	if err != nil {
+		return "", fmt.Errorf("thumbprint of the key: %w", err)
+	}
+	return base64.RawURLEncoding.EncodeToString(sum), nil
+}
+
+func generateKey(algorithm Algorithm) (crypto.Signer, error) {
+	switch algorithm {
+	case ES256:
+		return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	case RS256:
+		return rsa.GenerateKey(rand.Reader, minRSABits)
+	case EdDSA:
+		_, key, err := ed25519.GenerateKey(rand.Reader)
+		return key, err
+	}
+	return nil, algorithm.check()
+}

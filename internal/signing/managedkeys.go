@@ -1,0 +1,412 @@
+package signing
+
+import (
+	"cmp"
+	"context"
+	"crypto"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// rotateEvery is how often a new key signs with TrustCertificate. Registries
+	// do not notice.
+	rotateEvery = 24 * time.Hour
+	// maintainEvery is how often Run looks at the directory.
+	maintainEvery = time.Minute
+	// overlapMargin is added to the lifetime of tokens: the registry's leeway
+	// (distribution: 60 s), the time until another process has read a new key
+	// (maintainEvery), and clocks that differ.
+	overlapMargin = 5 * time.Minute
+)
+
+// ManagedKeysConfig describes the directory of one registry's signing keys.
+type ManagedKeysConfig struct {
+	// Dir holds the keys of one registry and nothing else. Maintain and Rotate
+	// make it with mode 0700; one that others can read is refused.
+	Dir       string
+	Algorithm Algorithm     // of new keys; empty: ES256
+	Trust     Trust         // empty: TrustCertificate
+	Service   string        // the registry's service, for people who read the certificates
+	Lifetime  time.Duration // of tokens, as in IssuerConfig
+	Now       func() time.Time
+	Logger    *slog.Logger // nil: silent
+}
+
+// ManagedKeys makes signing keys in a directory of its own, changes them in
+// time, and removes them when their tokens have ended. Several processes may
+// share the directory; a lock file keeps their changes apart.
+//
+// With TrustCertificate there is a CA, for ten years. Registries trust it alone.
+// Each day a new leaf key signs. RotateCA publishes a new CA at once and lets it
+// sign after a delay, in which registries are given both.
+//
+// With TrustJWKS nothing changes by itself, because a registry reads its key
+// set once. Rotate publishes a new key at once and lets it sign after a delay,
+// in which the registry is given the new set.
+//
+// All methods are safe for concurrent use. A file that cannot be used is
+// reported and skipped; while a process runs, it keeps what it had read before.
+type ManagedKeys struct {
+	cfg     ManagedKeysConfig
+	dir     managedDir
+	opened  time.Time
+	change  sync.Mutex // one change of current at a time
+	current atomic.Pointer[managedSet]
+}
+
+var _ Keys = (*ManagedKeys)(nil)
+
+// managedSet is immutable.
+type managedSet struct {
+	cas     []managedCA  // in the order in which they sign; none with TrustJWKS
+	keys    []managedKey // in the order in which they sign
+	listing listing      // what lay in the directory, usable or not
+}
+
+type managedKey struct {
+	signing       *SigningKey
+	ca            string // id; empty with TrustJWKS
+	sequence      int
+	createdAt     time.Time
+	signsFrom     time.Time
+	tokenLifetime time.Duration
+	file          string
+
+	// Zero for the last key; for others they follow from the next one.
+	signsUntil     time.Time
+	publishedUntil time.Time
+}
+
+// NewManagedKeys checks cfg, all of it at once, and reads the directory. It
+// writes nothing: an empty or missing directory is no error, and has no signing
+// key until Maintain or Run makes one. Files that cannot be used are logged.
+func NewManagedKeys(cfg ManagedKeysConfig) (*ManagedKeys, error) {
+	cfg.Algorithm = cmp.Or(cfg.Algorithm, ES256)
+	cfg.Trust = cmp.Or(cfg.Trust, TrustCertificate)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	faults := []error{cfg.Algorithm.check(), cfg.Trust.check()}
+	if cfg.Dir == "" {
+		faults = append(faults, errors.New("managedDir is empty: name a directory for the signing keys"))
+	}
+	if cfg.Service == "" {
+		faults = append(faults, errors.New("service is empty: set the registry's service"))
+	}
+	if cfg.Lifetime < MinLifetime {
+		faults = append(faults, fmt.Errorf("token lifetime %s is too short: the token specification asks for %s at least", cfg.Lifetime, MinLifetime))
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	m := &ManagedKeys{cfg: cfg, dir: managedDir(cfg.Dir), opened: cfg.Now()}
+	m.current.Store(&managedSet{})
+	if _, err := m.dir.list(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("signing keys: %w", err)
+	}
+	if err := m.Reload(); err != nil {
+		cfg.Logger.Warn("some signing keys cannot be used", "directory", cfg.Dir, "error", err)
+	}
+	return m, nil
+}
+
+// Signing returns the newest key that signs by now.
+func (m *ManagedKeys) Signing() (*SigningKey, error) {
+	set := m.current.Load()
+	now := m.cfg.Now()
+	if n := set.signingAt(now); n >= 0 {
+		return set.keys[n].signing, nil
+	}
+	return nil, fmt.Errorf("%w in %s: see the log for its files, or run the command keys init", ErrNoSigningKey, m.cfg.Dir)
+}
+
+// signingAt returns the index of the key that signs at now, or -1. A key that
+// waits is better than none: the one before was revoked, or the clock was set
+// back.
+func (s *managedSet) signingAt(now time.Time) int {
+	waiting := -1
+	for n := len(s.keys) - 1; n >= 0; n-- {
+		if s.keys[n].signing.usable(now) != nil {
+			continue
+		}
+		if !s.keys[n].signsFrom.After(now) {
+			return n
+		}
+		waiting = n
+	}
+	return waiting
+}
+
+// Trusted returns the keys that sign, will sign, or have signed tokens that have
+// not ended, and with TrustCertificate their CAs.
+func (m *ManagedKeys) Trusted() TrustBundle {
+	set := m.current.Load()
+	now := m.cfg.Now()
+	var live []*SigningKey
+	for _, k := range set.keys {
+		if !k.ended(now) {
+			live = append(live, k.signing)
+		}
+	}
+	bundle := keyTrust(live...)
+	for _, ca := range set.cas {
+		if !set.caEnded(ca, now) {
+			bundle.Certificates = append(bundle.Certificates, ca.cert)
+		}
+	}
+	return mergeTrust(bundle)
+}
+
+// ended says that no token of the key can be alive.
+func (k managedKey) ended(now time.Time) bool {
+	return !k.publishedUntil.IsZero() && !now.Before(k.publishedUntil)
+}
+
+// Reload reads what other processes have changed. On an error, which names each
+// file at fault, those files are left out, or kept as they were if they were
+// good before.
+func (m *ManagedKeys) Reload() error {
+	m.change.Lock()
+	defer m.change.Unlock()
+	return m.reload()
+}
+
+// errUnread says that nothing is known about the directory's files.
+var errUnread = errors.New("signing keys are kept as they were, their directory cannot be read")
+
+func (m *ManagedKeys) reload() error {
+	old := m.current.Load()
+	list, err := m.dir.list()
+	if errors.Is(err, fs.ErrNotExist) && len(old.keys) == 0 {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnread, err)
+	}
+	next := &managedSet{listing: list}
+	var faults []error
+	if m.cfg.Trust == TrustCertificate {
+		if err := m.reloadCAs(next, old); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	for _, name := range list.keys {
+		key, err := m.dir.readKey(name, m.cfg.Trust, next.cas)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed by another process since the listing
+		}
+		if err != nil {
+			faults = append(faults, err)
+			n := slices.IndexFunc(old.keys, func(k managedKey) bool { return k.file == m.dir.path(name) })
+			if n < 0 {
+				continue
+			}
+			key = old.keys[n]
+		}
+		next.keys = append(next.keys, key)
+	}
+	next.order(m.cfg.Lifetime)
+	if now := m.cfg.Now(); next.signingAt(now) < 0 && old.signingAt(now) >= 0 {
+		faults = append(faults, fmt.Errorf("%s has no usable signing key any more: the last good keys are kept until this process ends", m.cfg.Dir))
+		return errors.Join(faults...)
+	}
+	m.current.Store(next)
+	return errors.Join(faults...)
+}
+
+// order sorts the keys and works out until when they serve.
+func (s *managedSet) order(lifetime time.Duration) {
+	slices.SortFunc(s.keys, func(a, b managedKey) int {
+		return cmp.Or(a.signsFrom.Compare(b.signsFrom), cmp.Compare(a.sequence, b.sequence), cmp.Compare(a.signing.ID, b.signing.ID))
+	})
+	for n := range s.keys {
+		k := &s.keys[n]
+		k.signsUntil, k.publishedUntil = time.Time{}, time.Time{}
+		if n+1 < len(s.keys) {
+			k.signsUntil = s.keys[n+1].signsFrom
+			// The configured lifetime may have been longer when the key was made.
+			k.publishedUntil = k.signsUntil.Add(max(lifetime, k.tokenLifetime) + overlapMargin)
+		}
+	}
+}
+
+// Run maintains the directory now and every minute until ctx ends. What goes
+// wrong, and what will, is logged, once until it changes.
+func (m *ManagedKeys) Run(ctx context.Context) {
+	var problem, ending lastLogged
+	everyMinute(ctx, func() {
+		problem.log(m.cfg.Logger, slog.LevelError, "signing keys need attention", m.Maintain(), "directory", m.cfg.Dir)
+		ending.log(m.cfg.Logger, slog.LevelWarn, "make a new CA for the registries in time: keys rotate-ca", m.EndsSoon(), "directory", m.cfg.Dir)
+	})
+}
+
+// EndsSoon warns long before the CA that signs ends: it is not replaced by itself,
+// because registries would have to learn the new one.
+func (m *ManagedKeys) EndsSoon() error {
+	set := m.current.Load()
+	now := m.cfg.Now()
+	if n := len(set.cas) - 1; n >= 0 {
+		return EndsSoon([]*x509.Certificate{set.cas[n].cert}, now)
+	}
+	return nil
+}
+
+// Maintain does what is due: it reads the directory, makes the first key (and
+// the CA), with TrustCertificate makes a new key each day and when a new CA is to
+// sign, and removes keys whose tokens have ended and what a crash has left. An
+// error leaves the keys in use as they are.
+func (m *ManagedKeys) Maintain() error {
+	m.change.Lock()
+	defer m.change.Unlock()
+
+	err := m.reload()
+	if m.keyDue() || m.cleanupDue() {
+		err = m.locked(func(err error) error {
+			if m.keyDue() {
+				if _, makeErr := m.makeKey(m.current.Load(), m.cfg.Now()); makeErr != nil {
+					return errors.Join(err, makeErr)
+				}
+			}
+			return errors.Join(err, m.cleanup())
+		})
+	}
+	return err
+}
+
+// locked runs do with the directory locked, made if need be, and read once
+// more: another process may have done the work. do gets the error of that
+// reading.
+func (m *ManagedKeys) locked(do func(reloadErr error) error) error {
+	set := m.current.Load()
+	if len(set.keys)+len(set.cas) == 0 {
+		if err := os.MkdirAll(m.cfg.Dir, 0o700); err != nil {
+			return fmt.Errorf("signing keys: %w", err)
+		}
+	}
+	unlock, err := m.dir.lock()
+	if err != nil {
+		return fmt.Errorf("signing keys: %w", err)
+	}
+	defer unlock()
+	err = m.reload()
+	if errors.Is(err, errUnread) {
+		return err // what lies there is not known, so nothing is added to it
+	}
+	return do(err)
+}
+
+// keyDue says whether a key must be made without being asked for.
+func (m *ManagedKeys) keyDue() bool {
+	set := m.current.Load()
+	if m.cfg.Trust == TrustJWKS {
+		// Only the very first: no registry would know another.
+		return len(set.listing.keys) == 0
+	}
+	now := m.cfg.Now()
+	n := set.signingAt(now)
+	if n < 0 {
+		return true
+	}
+	key := set.keys[n]
+	if ca := set.caAt(now); ca >= 0 {
+		if key.ca != set.cas[ca].id {
+			return true
+		}
+		if key.signing.NotAfter.Sub(now) < leafValidity/2 && key.signing.NotAfter.Before(set.cas[ca].cert.NotAfter) {
+			return true
+		}
+	}
+	if n+1 < len(set.keys) {
+		return false // the next one waits
+	}
+	// A key that was made while this process ran was made by one with a newer
+	// configuration: two must not undo each other's work while a change is rolled
+	// out.
+	otherAlgorithm := key.signing.Algorithm != m.cfg.Algorithm && key.createdAt.Before(m.opened)
+	return now.Sub(key.signsFrom) >= rotateEvery || otherAlgorithm
+}
+
+func (m *ManagedKeys) cleanupDue() bool {
+	set := m.current.Load()
+	now := m.cfg.Now()
+	return len(set.listing.temps) > 0 || slices.ContainsFunc(set.keys, func(k managedKey) bool { return k.ended(now) }) ||
+		slices.ContainsFunc(set.cas, func(ca managedCA) bool { return set.caEnded(ca, now) })
+}
+
+// cleanup removes keys and CAs that have ended and files that a crash has left.
+// The caller holds the lock, so nobody is writing those.
+func (m *ManagedKeys) cleanup() error {
+	set := m.current.Load()
+	var faults []error
+	for _, name := range set.listing.temps {
+		faults = append(faults, removeFile(m.dir.path(name)))
+	}
+	now := m.cfg.Now()
+	for _, key := range set.keys {
+		if key.ended(now) {
+			faults = append(faults, removeFile(key.file))
+			m.cfg.Logger.Info("signing key removed, all its tokens have ended", "directory", m.cfg.Dir, "key", key.signing.ID)
+		}
+	}
+	for _, ca := range set.cas {
+		if set.caEnded(ca, now) {
+			faults = append(faults, removeFile(ca.file))
+			m.cfg.Logger.Info("CA of the signing keys removed, all its certificates have ended; registries may forget it",
+				"directory", m.cfg.Dir, "service", m.cfg.Service, "ca", ca.id)
+		}
+	}
+	return errors.Join(append(faults, m.reload())...)
+}
+
+func removeFile(name string) error {
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// makeKey makes a key that signs from signsFrom on, by a CA of set, and reads it.
+// The caller holds the lock.
+func (m *ManagedKeys) makeKey(set *managedSet, signsFrom time.Time) (id string, err error) {
+	now := m.cfg.Now()
+	var ca *x509.Certificate
+	var caKey crypto.Signer
+	if m.cfg.Trust == TrustCertificate {
+		if ca, caKey, err = m.signingCA(set, now); err != nil {
+			return "", err
+		}
+	}
+	file := keyFile{
+		Version:              fileVersion,
+		Trust:                m.cfg.Trust,
+		Algorithm:            m.cfg.Algorithm,
+		CreatedAt:            now.UTC(),
+		SignsFrom:            signsFrom.UTC(),
+		TokenLifetimeSeconds: int64(m.cfg.Lifetime / time.Second),
+	}
+	for _, k := range m.current.Load().keys {
+		file.Sequence = max(file.Sequence, k.sequence+1)
+	}
+	if id, err = m.dir.makeKey(file, m.cfg.Service, ca, caKey); err != nil {
+		return "", fmt.Errorf("make a signing key: %w", err)
+	}
+	m.cfg.Logger.Info("signing key made", "directory", m.cfg.Dir, "key", id, "algorithm", m.cfg.Algorithm, "signs_from", file.SignsFrom)
+	// Other files' faults were reported already, and do not concern the caller.
+	_ = m.reload()
+	if !slices.ContainsFunc(m.current.Load().keys, func(k managedKey) bool { return k.signing.ID == id }) {
+		return "", fmt.Errorf("the new signing key %s cannot be read back", m.dir.path(keyFileName(id)))
+	}
+	return id, nil
+}
