@@ -288,10 +288,11 @@ func ambientInputs(p project) (violations []string) {
 
 // openers open files otherwise than package file does, each for a reason.
 var openers = map[string]string{
-	"internal/file/file.go":               "is that package",
-	"internal/registryauth/manageddir.go": "locks a file and syncs a directory, and reads neither",
-	"cmd/proxy/argument.go":               "reads once what its user names, which may be a pipe, and not longer than its user waits",
-	"cmd/proxy/audit_output.go":           "appends, and reads nothing",
+	"internal/file/file.go":          "is that package",
+	"internal/signing/manageddir.go": "locks a file and syncs a directory, and reads neither",
+	"cmd/proxy/main.go":              "passes on the root under which the kernel tells of cgroups",
+	"cmd/proxy/argument.go":          "reads once what its user names, which may be a pipe, and not longer than its user waits",
+	"cmd/proxy/audit_output.go":      "appends, and reads nothing",
 }
 
 // fileReads keeps reading from waiting for a FIFO, or for the end of a device.

@@ -36,7 +36,7 @@ var imports = map[string]allowedImports{
 	"internal/term":       {ours: []string{"internal/names"}},
 	"internal/file":       {},
 	"internal/filewatch":  {ours: []string{"internal/file"}, others: []string{"github.com/fsnotify/fsnotify"}},
-	"internal/strictyaml": {others: []string{"go.yaml.in/yaml/v3"}},
+	"internal/strictyaml": {ours: []string{"internal/names", "internal/term"}, others: []string{"go.yaml.in/yaml/v3"}},
 	"internal/oidc": {
 		ours: []string{"internal/file", "internal/lru", "internal/names", "internal/pkitest", "internal/term"},
 		others: []string{

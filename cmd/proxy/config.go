@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -244,8 +245,8 @@ func defaultConfig() *Config {
 	}
 }
 
-// setDefaults leaves node.claim empty: its default depends on bound.
-func (c *Cluster) setDefaults() {
+// SetDefaults leaves node.claim empty: its default depends on bound.
+func (c *Cluster) SetDefaults() {
 	*c = Cluster{
 		Discovery:        Discovery{MaxKeyAge: Duration(24 * time.Hour)},
 		Bound:            "pod",
@@ -258,9 +259,9 @@ func (c *Cluster) setDefaults() {
 	}
 }
 
-// setDefaults leaves signing.managedDir empty: its default depends on the
+// SetDefaults leaves signing.managedDir empty: its default depends on the
 // service, and on whether there is a key file.
-func (r *Registry) setDefaults() {
+func (r *Registry) SetDefaults() {
 	*r = Registry{
 		TokenLifetime: Duration(5 * time.Minute),
 		Signing:       Signing{Algorithm: "ES256", Trust: "certificate"},
@@ -287,15 +288,14 @@ func ParseConfig(data []byte, name, dir string) (*Config, error) {
 	}
 	c := defaultConfig()
 	c.name = name
-	d := &configDecoder{file: name, set: map[string]bool{}}
-	d.document(data, c)
-	if d.foreign {
-		return nil, d.result()
+	d := strictyaml.NewDecoder(name)
+	if isConfig := decodeConfig(d, data, c); !isConfig {
+		return nil, d.Err()
 	}
-	c.complete(d.set)
-	v := &configValidator{configDecoder: d, decoded: d.faults}
+	c.complete(d.Set)
+	v := &configValidator{Decoder: d, decoded: d.Faults}
 	v.config(c) // file names as they are written
-	if err := d.result(); err != nil {
+	if err := d.Err(); err != nil {
 		return nil, err
 	}
 	for _, field := range c.files() {

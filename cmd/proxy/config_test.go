@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
+
+	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
 var updateConfig = flag.Bool("update-config", false, "write what ParseConfig says into testdata/config")
@@ -122,10 +124,10 @@ func fieldsIn(t *testing.T, path string, typ reflect.Type, written any) {
 			}
 			value, ok := mapping[name]
 			if !ok {
-				t.Errorf("%s is not in the example", join(path, name))
+				t.Errorf("%s is not in the example", strictyaml.Join(path, name))
 				continue
 			}
-			fieldsIn(t, join(path, name), typ.Field(i).Type, value)
+			fieldsIn(t, strictyaml.Join(path, name), typ.Field(i).Type, value)
 		}
 	}
 }

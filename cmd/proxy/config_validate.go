@@ -15,6 +15,7 @@ import (
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -31,7 +32,7 @@ const (
 // configValidator finds what is wrong with the values of a configuration, also
 // when parts of it could not be decoded. About those parts it says nothing more.
 type configValidator struct {
-	*configDecoder
+	*strictyaml.Decoder
 	decoded []*ConfigFault
 }
 
@@ -41,7 +42,7 @@ func (v *configValidator) fault(path, format string, args ...any) {
 			return
 		}
 	}
-	v.configDecoder.fault(path, format, args...)
+	v.Fault(path, format, args...)
 }
 
 func (v *configValidator) config(c *Config) {

@@ -96,7 +96,7 @@ func (l *kubeletLint) yaml(name string, data []byte) {
 		}
 		root = strictyaml.Resolve(root)
 		if root.Kind != yaml.MappingNode {
-			l.find(name, root.Line, "", "must be a mapping (is %s); give a Kubernetes object", show(root))
+			l.find(name, root.Line, "", "must be a mapping (is %s); give a Kubernetes object", strictyaml.Show(root))
 			return
 		}
 		known = l.document(name, i, root) || known
@@ -113,7 +113,7 @@ func (l *kubeletLint) yaml(name string, data []byte) {
 // document takes what it knows by its kind, and by what makes a
 // CredentialProviderConfig whose kind is wrong.
 func (l *kubeletLint) document(name string, i int, root *yaml.Node) (known bool) {
-	d := &lintedDocument{&configValidator{configDecoder: &configDecoder{file: name, set: map[string]bool{}}}, root}
+	d := &lintedDocument{&configValidator{Decoder: strictyaml.NewDecoder(name)}, root}
 	kind := kindOf(root)
 	known = true
 	switch {
@@ -178,11 +178,11 @@ func (l *kubeletLint) together() {
 // result returns all findings by file, as they were given, and line.
 func (l *kubeletLint) result() []error {
 	for _, d := range l.documents {
-		for _, fault := range d.faults {
-			l.findings = append(l.findings, &kubeletFinding{d.file, lineOf(d.root, "", fault.Path, d.root.Line), fault.Path, fault.Problem})
+		for _, fault := range d.Faults {
+			l.findings = append(l.findings, &kubeletFinding{d.File, strictyaml.LineOf(d.root, fault.Path), fault.Path, fault.Problem})
 		}
-		if d.more > 0 {
-			l.find(d.file, 0, "", "has %d more findings in a document; correct those that are named", d.more)
+		if d.More > 0 {
+			l.find(d.File, 0, "", "has %d more findings in a document; correct those that are named", d.More)
 		}
 	}
 	slices.SortStableFunc(l.findings, func(a, b *kubeletFinding) int {
@@ -193,24 +193,4 @@ func (l *kubeletLint) result() []error {
 		all[i] = f
 	}
 	return all
-}
-
-// lineOf returns the line of the field at path, or of what it is missing from.
-// at is the path of n, and line its own. Of a field that is there twice, the
-// second is meant.
-func lineOf(n *yaml.Node, at, path string, line int) int {
-	n = strictyaml.Resolve(n)
-	for i := len(n.Content) - 1; i >= 0; i-- {
-		child, childLine := fmt.Sprintf("%s[%d]", at, i), n.Content[i].Line
-		if n.Kind == yaml.MappingNode {
-			if i%2 == 0 {
-				continue // a name: it comes with its value
-			}
-			child, childLine = join(at, n.Content[i-1].Value), n.Content[i-1].Line
-		}
-		if rest, below := strings.CutPrefix(path, child); below && (rest == "" || rest[0] == '.' || rest[0] == '[') {
-			return lineOf(n.Content[i], child, path, childLine)
-		}
-	}
-	return line
 }

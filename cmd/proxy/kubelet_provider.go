@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +19,7 @@ const (
 )
 
 // credentialProviderConfig mirrors k8s.io/kubelet/config/v1, which the kubelet
-// decodes as strictly as configDecoder does.
+// decodes as strictly as strictyaml.Decoder does.
 type credentialProviderConfig struct {
 	APIVersion string               `json:"apiVersion"`
 	Kind       string               `json:"kind"`
@@ -70,15 +69,15 @@ func (p lintedProvider) fault(field, format string, args ...any) {
 	p.providerDocument.fault(p.path()+"."+field, format, args...)
 }
 
-func (p lintedProvider) has(field string) bool { return p.set[p.path()+"."+field] }
+func (p lintedProvider) has(field string) bool { return p.Set[p.path()+"."+field] }
 
 // readProviders finds what the kubelet refuses to start with, or cannot use, in
 // providers of any kind: one that is wrong is enough.
 func readProviders(d *lintedDocument) *providerDocument {
 	document := &providerDocument{lintedDocument: d}
 	c := &document.config
-	d.value("", d.root, reflect.ValueOf(c).Elem())
-	for _, fault := range d.faults {
+	d.Decode("", d.root, c)
+	for _, fault := range d.Faults {
 		// The general messages show values, and these may be a plugin's secrets.
 		_, field, _ := strings.Cut(fault.Path, ".")
 		switch name, _, _ := strings.Cut(strings.ReplaceAll(field, ".", "["), "["); name {
@@ -88,7 +87,7 @@ func readProviders(d *lintedDocument) *providerDocument {
 			fault.Problem = "must be a list of variables; write [{name: NAME, value: \"TEXT\"}]"
 		}
 	}
-	d.decoded = slices.Clone(d.faults)
+	d.decoded = slices.Clone(d.Faults)
 	if c.APIVersion != providerConfigVersion {
 		document.fault("apiVersion", "is not the one with tokenAttributes (%s); write %s", term.QuoteValue(c.APIVersion), providerConfigVersion)
 	}
@@ -188,7 +187,7 @@ func (l *kubeletLint) providerNames() {
 		if place, twice := first[name]; twice && name != "" {
 			p.fault("name", "is the same as in %s (%s); each must differ, so link the binary under a second name", place, term.QuoteValue(name))
 		} else {
-			first[name] = fmt.Sprintf("%s of %s", p.path(), p.file)
+			first[name] = fmt.Sprintf("%s of %s", p.path(), p.File)
 		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubernetesyaml "sigs.k8s.io/yaml"
+
+	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
 func printed(t *testing.T, target kubeletTarget, part string) []byte {
@@ -88,9 +90,9 @@ func TestKubeletConfigProvider(t *testing.T) {
 			var got credentialProviderConfig
 			var root yaml.Node
 			must(t, yaml.Unmarshal(printed(t, target, "provider"), &root))
-			d := &configDecoder{set: map[string]bool{}}
-			d.value("", root.Content[0], reflect.ValueOf(&got).Elem())
-			must(t, d.result())
+			d := strictyaml.NewDecoder("provider")
+			d.Decode("", root.Content[0], &got)
+			must(t, d.Err())
 			want := credentialProviderConfig{
 				APIVersion: "kubelet.config.k8s.io/v1",
 				Kind:       "CredentialProviderConfig",

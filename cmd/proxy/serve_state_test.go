@@ -12,6 +12,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
+	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
 // serve runs the command until the test ends, and waits until it listens.
@@ -248,9 +249,9 @@ func TestLimitsAtTheirBounds(t *testing.T) {
 	memory, err := state.NewMemory(state.MemoryConfig{})
 	must(t, err)
 	for i, limit := range []Limit{{Rate: maxRate, Burst: 1}, {Rate: 1. / 86400, Burst: 1}, {Rate: 25000, Burst: 2147483647}} {
-		v := &configValidator{configDecoder: &configDecoder{}}
-		if v.limit("limit", limit); len(v.faults) > 0 {
-			t.Errorf("%+v: %v", limit, v.faults[0])
+		v := &configValidator{Decoder: &strictyaml.Decoder{}}
+		if v.limit("limit", limit); len(v.Faults) > 0 {
+			t.Errorf("%+v: %v", limit, v.Faults[0])
 		}
 		if wait := (limiter{memory, state.Limit(limit)}).Take(t.Context(), fmt.Sprint(i)); wait != 0 {
 			t.Errorf("%+v: wait %s", limit, wait)
