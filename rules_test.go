@@ -55,15 +55,22 @@ var imports = map[string]allowedImports{
 		others: []string{"github.com/distribution/distribution/v3/registry/auth/token"}, // the claims; no other part of it
 	},
 	"internal/pkitest": {},
+	"internal/policy": {
+		ours:   []string{"internal/names", "internal/oidc", "internal/registryauth", "internal/strictyaml", "internal/term"},
+		others: []string{"k8s.io/apimachinery"},
+	},
+	"internal/policy/policytest": {
+		ours:   []string{"internal/names", "internal/oidc", "internal/policy", "internal/registryauth", "internal/strictyaml", "internal/term"},
+		others: []string{"k8s.io/apimachinery"},
+	},
 	"internal/exchange": {
-		ours: []string{"internal/file", "internal/lru", "internal/names", "internal/oidc", "internal/pkitest", "internal/redact", "internal/registryauth", "internal/signing", "internal/strictyaml", "internal/term"},
+		ours: []string{"internal/lru", "internal/oidc", "internal/pkitest", "internal/policy", "internal/redact", "internal/registryauth", "internal/signing", "internal/term"},
 		others: []string{
-			"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes",
-			"go.opentelemetry.io/otel/trace", "k8s.io/apimachinery",
+			"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace", "k8s.io/apimachinery",
 		},
 	},
 	"internal/kube": {
-		ours: []string{"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/pkitest", "internal/registryauth", "internal/strictyaml", "internal/term"},
+		ours: []string{"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/pkitest", "internal/policy", "internal/registryauth", "internal/strictyaml", "internal/term"},
 		others: []string{
 			"go.opentelemetry.io/otel/trace", "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go",
 			"k8s.io/klog/v2",
@@ -78,7 +85,7 @@ var imports = map[string]allowedImports{
 	},
 	"cmd/proxy": {
 		ours: []string{
-			"internal/file", "internal/filewatch", "internal/strictyaml", "internal/lru", "internal/names", "internal/redact", "internal/term", "internal/oidc", "internal/signing", "internal/registryauth", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
+			"internal/file", "internal/filewatch", "internal/strictyaml", "internal/lru", "internal/names", "internal/redact", "internal/term", "internal/oidc", "internal/signing", "internal/registryauth", "internal/policy", "internal/policy/policytest", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
 			"internal/state/statetest", "internal/pkitest", // for its tests; that nothing else uses them is a rule of its own
 		},
 		others: []string{
@@ -113,6 +120,10 @@ var imports = map[string]allowedImports{
 // imports.
 var unreachable = map[string][]string{
 	// The decision stays testable without clients, servers and telemetry.
+	"internal/policy": {
+		"k8s.io/client-go", "github.com/redis/go-redis/v9", "github.com/go-chi/chi/v5", "go.opentelemetry.io/otel/sdk",
+		"github.com/spf13/cobra", "github.com/fsnotify/fsnotify", "github.com/prometheus",
+	},
 	"internal/exchange": {
 		"k8s.io/client-go", "github.com/redis/go-redis/v9", "github.com/go-chi/chi/v5", "go.opentelemetry.io/otel/sdk",
 		"github.com/spf13/cobra", "github.com/fsnotify/fsnotify", "github.com/prometheus",

@@ -9,7 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/policytest"
 )
 
 // runPolicyTests writes a line for each test, and for one that fails, why. It
@@ -26,7 +27,7 @@ func runPolicyTests(ctx context.Context, cfg *Config, names []string, stdout, st
 	}
 	failed := 0
 	for _, c := range cases {
-		differences, decision, trace := exchange.Run(policy, c)
+		differences, decision, trace := policytest.Run(policy, c)
 		verdict := "ok  "
 		if len(differences) > 0 {
 			failed++
@@ -53,21 +54,21 @@ func runPolicyTests(ctx context.Context, cfg *Config, names []string, stdout, st
 
 // loadCases reads the files, and refuses what the configuration does not know: a
 // test of a mistyped cluster would test nothing.
-func loadCases(ctx context.Context, cfg *Config, names []string) ([]exchange.Case, error) {
-	files := make([]exchange.PolicyFile, 0, len(names))
+func loadCases(ctx context.Context, cfg *Config, names []string) ([]policytest.Case, error) {
+	files := make([]policy.File, 0, len(names))
 	var faults []error
 	for _, name := range names {
-		data, err := readArgument(ctx, name, exchange.MaxPolicyBytes)
+		data, err := readArgument(ctx, name, policy.MaxBytes)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("--tests: %w", err))
 			continue
 		}
-		files = append(files, exchange.PolicyFile{Name: name, Data: data})
+		files = append(files, policy.File{Name: name, Data: data})
 	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	cases, err := exchange.ParseCases(files...)
+	cases, err := policytest.Parse(files...)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +90,7 @@ func loadCases(ctx context.Context, cfg *Config, names []string) ([]exchange.Cas
 }
 
 // unreadAnnotations names annotations in tests that no rule reads.
-func unreadAnnotations(policy *exchange.Policy, cases []exchange.Case) []string {
+func unreadAnnotations(policy *policy.Policy, cases []policytest.Case) []string {
 	var warnings []string
 	for _, c := range cases {
 		for key := range c.Subject.Annotations {
@@ -103,7 +104,7 @@ func unreadAnnotations(policy *exchange.Policy, cases []exchange.Case) []string 
 }
 
 // whyTestFailed says what explain would.
-func whyTestFailed(c exchange.Case, decision exchange.Decision, trace exchange.Trace) []byte {
+func whyTestFailed(c policytest.Case, decision policy.Decision, trace policy.Trace) []byte {
 	a := &explanation{Trace: trace, decision: decision}
 	for _, scope := range c.Requested {
 		a.Requested = append(a.Requested, scope.String())

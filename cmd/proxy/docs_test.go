@@ -11,7 +11,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/policytest"
 )
 
 // yamlBlock returns the first block of YAML in a document.
@@ -60,17 +61,17 @@ policyFiles: [policy.yaml]
 // The policy that the document shows passes the tests that it shows.
 func TestPolicyDocument(t *testing.T) {
 	t.Parallel()
-	policy, err := exchange.ParsePolicy(exchange.PolicyFile{Name: "docs/policy.md", Data: yamlBlock(t, "docs/policy.md")})
+	p, err := policy.Parse(policy.File{Name: "docs/policy.md", Data: yamlBlock(t, "docs/policy.md")})
 	must(t, err)
 	text, err := os.ReadFile("../../docs/policy.md")
 	must(t, err)
 	_, section, _ := strings.Cut(string(text), "## Test your policy in CI")
 	_, block, _ := strings.Cut(section, "```yaml\n")
 	block, _, _ = strings.Cut(block, "```")
-	cases, err := exchange.ParseCases(exchange.PolicyFile{Name: "docs/policy.md", Data: []byte(block)})
+	cases, err := policytest.Parse(policy.File{Name: "docs/policy.md", Data: []byte(block)})
 	must(t, err)
 	for _, c := range cases {
-		if differences, _, _ := exchange.Run(policy, c); differences != nil {
+		if differences, _, _ := policytest.Run(p, c); differences != nil {
 			t.Errorf("%s: %q", c.Name, differences)
 		}
 	}

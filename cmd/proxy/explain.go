@@ -17,6 +17,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -148,7 +149,7 @@ func writeExplanation(w io.Writer, answer *explanation) error {
 // nothing.
 type explainer struct {
 	cfg     *Config
-	policy  *exchange.Policy
+	policy  *policy.Policy
 	objects *objects
 	logger  *slog.Logger
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/policy"
 )
 
 // explanation is the answer of explain. docs/explain.md and its schema say what
@@ -22,7 +23,7 @@ type explanation struct {
 	// What the policy saw. An annotation that the ServiceAccount has not is nil.
 	Annotations     map[string]*string `json:"annotations,omitempty"`
 	NamespaceLabels map[string]string  `json:"namespaceLabels,omitzero"` // nil: not known
-	exchange.Trace
+	policy.Trace
 
 	Now     outcome         `json:"now"`
 	Then    json.RawMessage `json:"then,omitempty"` // the line of the audit log
@@ -30,12 +31,12 @@ type explanation struct {
 
 	// For people.
 	then     *exchange.Event
-	decision exchange.Decision
+	decision policy.Decision
 }
 
 // scopesAsked is what rules were asked about: nothing, if something refused
 // before.
-func (a *explanation) scopesAsked() []exchange.ScopeDecision {
+func (a *explanation) scopesAsked() []policy.ScopeDecision {
 	if a.decision.DeniedBy != "" {
 		return nil
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -176,7 +177,7 @@ func (p *explanationPrinter) scope(a *explanation, i int) {
 }
 
 // ruleVerdict says what a rule that applies did with the scope at index i.
-func ruleVerdict(rule exchange.RuleTrace, i int) string {
+func ruleVerdict(rule policy.RuleTrace, i int) string {
 	s := rule.Scopes[i]
 	var parts []string
 	if len(s.Patterns) == 0 {
@@ -201,7 +202,7 @@ func ruleVerdict(rule exchange.RuleTrace, i int) string {
 }
 
 // edit says what to run or to write, whole and ready to be copied.
-func (p *explanationPrinter) edit(edit *exchange.Edit) {
+func (p *explanationPrinter) edit(edit *policy.Edit) {
 	if edit == nil {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -56,11 +57,11 @@ func (e *explainer) explain(ctx context.Context) (*explanation, error) {
 }
 
 // identify says what a serving proxy says before it asks the policy.
-func (e *explainer) identify(ctx context.Context, event *exchange.Event, answer *explanation) (exchange.Subject, error) {
+func (e *explainer) identify(ctx context.Context, event *exchange.Event, answer *explanation) (policy.Subject, error) {
 	if _, err := findRegistry(e.cfg, e.service); err != nil { // only of a line of the audit log
 		err = &exchange.UnknownServiceError{Service: e.service}
 		e.step(stepService, verdictRefused, "%s", err)
-		return exchange.Subject{}, err
+		return policy.Subject{}, err
 	}
 	e.step(stepService, verdictPassed, "it is one of registries[]")
 	if e.source == sourceAnonymous {
@@ -68,12 +69,12 @@ func (e *explainer) identify(ctx context.Context, event *exchange.Event, answer 
 		for _, step := range []string{stepObjects, stepNode, stepCaller, stepRevocations} {
 			e.step(step, verdictOff, "nobody is named")
 		}
-		e.shared(exchange.Subject{})
-		return exchange.Subject{}, nil
+		e.shared(policy.Subject{})
+		return policy.Subject{}, nil
 	}
 	id, err := e.verify(ctx, answer)
 	if err != nil {
-		return exchange.Subject{}, err
+		return policy.Subject{}, err
 	}
 	subject, err := e.admit(ctx, id, event)
 	if err == nil {
@@ -124,10 +125,10 @@ func (e *explainer) verifyToken(ctx context.Context, answer *explanation) (oidc.
 func (e *explainer) hasToken() bool { return e.source == sourceToken || e.source == sourceAudit }
 
 // admit asks Admission, and says what it judged.
-func (e *explainer) admit(ctx context.Context, id oidc.Identity, event *exchange.Event) (exchange.Subject, error) {
+func (e *explainer) admit(ctx context.Context, id oidc.Identity, event *exchange.Event) (policy.Subject, error) {
 	all, err := nodeChecks(e.cfg, nil)
 	if err != nil {
-		return exchange.Subject{}, err
+		return policy.Subject{}, err
 	}
 	cluster, checks := e.cluster(id.Cluster), all[id.Cluster]
 	configured := checks.Proof
@@ -142,7 +143,7 @@ func (e *explainer) admit(ctx context.Context, id oidc.Identity, event *exchange
 	defer closeList()
 	// Nobody can show a certificate here. If the address proves nothing, but a
 	// certificate could, the rest is judged as if it had.
-	attempt := func(mode exchange.ProofMode) (exchange.Subject, error) {
+	attempt := func(mode exchange.ProofMode) (policy.Subject, error) {
 		checks.Proof = exchange.ProofConfig{}
 		if e.hasToken() && len(configured.Methods) > 0 {
 			checks.Proof = exchange.ProofConfig{Mode: mode, Methods: []exchange.ProofMethod{exchange.ProofAddress}}
@@ -151,7 +152,7 @@ func (e *explainer) admit(ctx context.Context, id oidc.Identity, event *exchange
 			Objects: e.objects, Nodes: map[string]exchange.NodeChecks{id.Cluster: checks}, Revocations: revocations,
 		})
 		if err != nil {
-			return exchange.Subject{}, err
+			return policy.Subject{}, err
 		}
 		return admission.Admit(ctx, id, e.caller, event)
 	}
@@ -161,7 +162,7 @@ func (e *explainer) admit(ctx context.Context, id oidc.Identity, event *exchange
 	}
 	failed := failedStep(refusal, event)
 	if refusal != nil && failed == "" {
-		return exchange.Subject{}, refusal
+		return policy.Subject{}, refusal
 	}
 	for _, judged := range []struct {
 		step string
@@ -174,7 +175,7 @@ func (e *explainer) admit(ctx context.Context, id oidc.Identity, event *exchange
 	} {
 		if judged.step == failed {
 			e.step(failed, verdictRefused, "%s%s", refusal, revokedBy(event))
-			return exchange.Subject{}, refusal
+			return policy.Subject{}, refusal
 		}
 		judged.say()
 	}
@@ -316,7 +317,7 @@ func (e *explainer) revocationsStep(event *exchange.Event, fault error) {
 
 // shared says what depends on other requests: nothing is asked, because to ask
 // is to count.
-func (e *explainer) shared(subject exchange.Subject) {
+func (e *explainer) shared(subject policy.Subject) {
 	switch {
 	case e.cfg.State.Replay == modeOff || subject.Identity == nil:
 		e.step(stepReplay, verdictOff, "a token may come from several callers (state.replay)")
@@ -327,7 +328,7 @@ func (e *explainer) shared(subject exchange.Subject) {
 }
 
 // policySaw notes what the policy judged by, and its denials.
-func (e *explainer) policySaw(subject exchange.Subject, answer *explanation) {
+func (e *explainer) policySaw(subject policy.Subject, answer *explanation) {
 	if subject.Identity != nil {
 		answer.NamespaceLabels = subject.NamespaceLabels
 		for _, key := range e.policy.AnnotationKeys() {
@@ -340,7 +341,7 @@ func (e *explainer) policySaw(subject exchange.Subject, answer *explanation) {
 			}
 		}
 	}
-	matched := slices.IndexFunc(answer.Deny, func(d exchange.DenyTrace) bool { return d.Matched })
+	matched := slices.IndexFunc(answer.Deny, func(d policy.DenyTrace) bool { return d.Matched })
 	switch {
 	case matched >= 0:
 		d := answer.Deny[matched]

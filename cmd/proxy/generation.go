@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/filewatch"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/signing"
 )
@@ -28,10 +29,10 @@ const settleTimeout = 30 * time.Second
 // they know: nothing is listed or fetched again because of a limit.
 type parts struct {
 	cfg    *Config
-	policy *exchange.Policy
+	policy *policy.Policy
 	// awaited is a policy whose rules cannot count yet, because annotations that
 	// they read are still to come. Its denials do. Usually there is none.
-	awaited  *exchange.Policy
+	awaited  *policy.Policy
 	objects  *objects
 	verifier *oidc.Verifier
 	keys     map[string]*signingKeys // by service

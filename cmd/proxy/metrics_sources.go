@@ -8,6 +8,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/state"
 )
@@ -25,7 +26,7 @@ type sources struct {
 	podEvents   func() map[string]kube.PodEventCounts
 	signingKeys map[string]signing.Keys // by service
 	tls         *tlsEnds                // nil: plain HTTP
-	policy      func() *exchange.Policy
+	policy      func() *policy.Policy
 	redis       func() state.RedisStatus
 	revocations func() state.RevocationsStatus
 	audit       func() auditStatus

@@ -13,6 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/state"
 )
@@ -273,15 +274,15 @@ pullpass_revocations_read_timestamp_seconds 1000
 // every change.
 func TestMetricsShowThePolicyInUse(t *testing.T) {
 	t.Parallel()
-	parse := func(repositories string) *exchange.Policy {
-		policy, err := exchange.ParsePolicy(exchange.PolicyFile{Name: "policy.yaml", Data: []byte(policyFor(repositories))})
+	parse := func(repositories string) *policy.Policy {
+		policy, err := policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(policyFor(repositories))})
 		must(t, err)
 		return policy
 	}
-	policy := parse("a/**")
-	m := testMetrics(sources{policy: func() *exchange.Policy { return policy }, load: func() exchange.Load { return exchange.Load{InFlight: 3, Waiting: 2} }})
-	for _, next := range []*exchange.Policy{policy, parse("b/**")} {
-		policy = next
+	p := parse("a/**")
+	m := testMetrics(sources{policy: func() *policy.Policy { return p }, load: func() exchange.Load { return exchange.Load{InFlight: 3, Waiting: 2} }})
+	for _, next := range []*policy.Policy{p, parse("b/**")} {
+		p = next
 		expectMetrics(t, m, `
 pullpass_policy_info{revision="`+next.Revision()[:12]+`"} 1
 pullpass_requests_in_flight 3

@@ -17,6 +17,7 @@ import (
 	"github.com/pullpass/pullpass/internal/filewatch"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 )
 
 // objects is what is known of the objects of each cluster, by its API server or
@@ -67,7 +68,7 @@ func connectionSettingsOf(cfg *Config, i int) connectionSettings {
 // which may be nil, is kept where its settings are the same. It uses no network,
 // and what it returns answers from the API servers at once; Run of each
 // connection makes it answer from memory.
-func openObjects(cfg *Config, policy *exchange.Policy, logger *slog.Logger, before *objects) (*objects, error) {
+func openObjects(cfg *Config, policy *policy.Policy, logger *slog.Logger, before *objects) (*objects, error) {
 	if before == nil {
 		before = &objects{}
 	}

@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 
-	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/pullsecrets"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -24,7 +24,7 @@ type pullGrant struct {
 // nothing. No token and no node is judged, so a rule for nodes grants nothing.
 type pullGrants struct {
 	cluster   *Cluster
-	policy    *exchange.Policy
+	policy    *policy.Policy
 	services  map[string]string // by host
 	manifests *kube.Manifests
 	asked     map[pullQuestion]pullGrant
@@ -35,7 +35,7 @@ type pullQuestion struct {
 	image   pullsecrets.Image
 }
 
-func newPullGrants(cfg *Config, cluster *Cluster, policy *exchange.Policy, services map[string]string) (*pullGrants, error) {
+func newPullGrants(cfg *Config, cluster *Cluster, policy *policy.Policy, services map[string]string) (*pullGrants, error) {
 	manifests, err := newManifests(cfg, policy)
 	if err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func (g *pullGrants) decide(ctx context.Context, inventory *pullsecrets.Inventor
 		Namespace:      account.Namespace,
 		ServiceAccount: oidc.ObjectRef{Name: account.Name, UID: live.UID},
 	}
-	subject := exchange.Subject{Identity: &id}
+	subject := policy.Subject{Identity: &id}
 	if g.cluster.Kubernetes.connected() {
 		subject.Annotations, subject.NamespaceLabels = live.Annotations, inventory.NamespaceLabels[account.Namespace]
 	} else {

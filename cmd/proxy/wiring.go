@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/file"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/signing"
 )
 
@@ -22,25 +23,25 @@ import (
 const registryLeeway = 60 * time.Second
 
 // loadPolicy reads the policy files as one policy; all faults at once.
-func loadPolicy(cfg *Config) (*exchange.Policy, error) {
-	files := make([]exchange.PolicyFile, 0, len(cfg.PolicyFiles))
+func loadPolicy(cfg *Config) (*policy.Policy, error) {
+	files := make([]policy.File, 0, len(cfg.PolicyFiles))
 	var faults []error
 	for i, name := range cfg.PolicyFiles {
-		data, err := file.Read(name, exchange.MaxPolicyBytes)
+		data, err := file.Read(name, policy.MaxBytes)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("policyFiles[%d]: %w", i, err))
 			continue
 		}
-		files = append(files, exchange.PolicyFile{Name: name, Data: data})
+		files = append(files, policy.File{Name: name, Data: data})
 	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	return exchange.ParsePolicy(files...)
+	return policy.Parse(files...)
 }
 
 // policyWarnings names what in the policy does less, or more, than it seems.
-func policyWarnings(cfg *Config, policy *exchange.Policy) []string {
+func policyWarnings(cfg *Config, policy *policy.Policy) []string {
 	var clusters, unconnected, unknown, services []string
 	for i := range cfg.Clusters {
 		name, kubernetes := cfg.Clusters[i].Name, cfg.Clusters[i].Kubernetes
@@ -126,7 +127,7 @@ func manifestFiles(cfg *Config) map[string][]string {
 }
 
 // newManifests reads the ServiceAccounts of the manifest files.
-func newManifests(cfg *Config, policy *exchange.Policy) (*kube.Manifests, error) {
+func newManifests(cfg *Config, policy *policy.Policy) (*kube.Manifests, error) {
 	return kube.NewManifests(kube.ManifestsConfig{Files: manifestFiles(cfg), AnnotationKeys: policy.AnnotationKeys()})
 }
 

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 )
 
 // AdmissionConfig configures an Admission.
@@ -58,11 +59,11 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 // *UnavailableError.
 //
 // Policy is asked only afterwards, so nobody learns what it would have granted.
-func (a *Admission) Admit(ctx context.Context, id oidc.Identity, caller Caller, event *Event) (Subject, error) {
+func (a *Admission) Admit(ctx context.Context, id oidc.Identity, caller Caller, event *Event) (policy.Subject, error) {
 	event.identify(&id)
 	facts, err := a.lookup(ctx, id)
 	if err != nil {
-		return Subject{}, err
+		return policy.Subject{}, err
 	}
 	if id.Node == (oidc.ObjectRef{}) && facts.Node != nil {
 		id.Node = oidc.ObjectRef{Name: facts.Node.Name, UID: facts.Node.UID}
@@ -71,22 +72,22 @@ func (a *Admission) Admit(ctx context.Context, id oidc.Identity, caller Caller, 
 	checks := a.nodes[id.Cluster]
 	node := nodeOf(&id, facts)
 	if checks.Required && id.Node.UID == "" {
-		return Subject{}, noNode(&id)
+		return policy.Subject{}, noNode(&id)
 	}
 	if checks.Selector != nil && (node == nil || !checks.Selector.Matches(labels.Set(node.Labels))) {
-		return Subject{}, notSelected(&id, node, checks.Selector)
+		return policy.Subject{}, notSelected(&id, node, checks.Selector)
 	}
 	if checks.Proof.wanted() {
 		proof := a.prove(checks.Proof, &id, node, caller)
 		event.Proof = &proof
 		if !proof.Passed && proof.Mode != ProofAudit {
-			return Subject{}, &NodeError{reason: reasonCaller, message: proof.Message}
+			return policy.Subject{}, &NodeError{reason: reasonCaller, message: proof.Message}
 		}
 	}
 	if err := a.revoked(&id, event); err != nil {
-		return Subject{}, err
+		return policy.Subject{}, err
 	}
-	return Subject{Identity: &id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels}, nil
+	return policy.Subject{Identity: &id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels}, nil
 }
 
 func (a *Admission) lookup(ctx context.Context, id oidc.Identity) (Facts, error) {

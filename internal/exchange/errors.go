@@ -3,6 +3,7 @@ package exchange
 import (
 	"fmt"
 
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -73,6 +74,7 @@ type UnavailableError struct {
 }
 
 func (e *UnavailableError) Error() string { return e.reason + ": " + e.Err.Error() }
+
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
 // Reason is kubernetes_unavailable, revocations_unavailable,
@@ -81,7 +83,7 @@ func (e *UnavailableError) Reason() string { return e.reason }
 
 // refusal returns the error of a decision that leads to no token: who is denied
 // gets none, and who is anonymous none that opens nothing.
-func refusal(d Decision, subject Subject) error {
+func refusal(d policy.Decision, subject policy.Subject) error {
 	switch {
 	case d.DeniedBy != "":
 		return &DeniedError{Rule: d.DeniedBy}

@@ -1,9 +1,11 @@
 package exchange
 
 import (
+	"net/http"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -162,13 +164,18 @@ type Recorder interface {
 	Record(*Event)
 }
 
-func scopeStrings(scopes []registryauth.Scope) []string {
-	if len(scopes) == 0 {
-		return nil
+// Conclude notes in an event what the token endpoint would have answered to a
+// request: to err, if a Verifier or an Admission returned one, or else to the
+// decision. It is for those who explain: nothing is issued.
+func (e *Event) Conclude(req registryauth.Request, subject policy.Subject, d policy.Decision, err error) {
+	if err == nil {
+		e.decide(d, policy.ScopeStrings(d.Granted()))
+		err = refusal(d, subject)
 	}
-	out := make([]string, len(scopes))
-	for i, s := range scopes {
-		out[i] = s.String()
+	if err != nil {
+		e.fail(err)
+		return
 	}
-	return out
+	e.unread(req)
+	e.Status = http.StatusOK
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/lru"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/signing"
 )
@@ -32,7 +33,7 @@ type Config struct {
 	Owners          Owners // of token ids, with Limiter and Revocations for as many replicas as serve; nil: Replay is off
 	ServiceAccounts Limiter
 	Registries      []*registryauth.Issuer
-	Policy          *Policy
+	Policy          *policy.Policy
 	CacheBytes      int              // for issued tokens; 0 means 16 MiB
 	Now             func() time.Time // nil means time.Now
 	// Before is the Exchanger that this one takes the place of, and with whose
@@ -51,7 +52,7 @@ type Exchanger struct {
 	owners          Owners
 	serviceAccounts Limiter
 	registries      map[string]*registryauth.Issuer
-	policy          *Policy
+	policy          *policy.Policy
 	issued          *lru.Cache[issuedKey, registryauth.Token]
 	now             func() time.Time
 }
@@ -139,7 +140,7 @@ func heldByIssued(key issuedKey, token registryauth.Token) int {
 }
 
 // Policy returns the one in use.
-func (x *Exchanger) Policy() *Policy { return x.policy }
+func (x *Exchanger) Policy() *policy.Policy { return x.policy }
 
 // Exchange judges one request and issues a token. It notes in event what it
 // learns on the way, so that the event is complete also when it fails.
@@ -165,7 +166,7 @@ func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, call
 	decision := x.policy.Decide(subject, req.Service, req.Scopes)
 	deciding.End()
 	granted := decision.Granted()
-	names := scopeStrings(granted)
+	names := policy.ScopeStrings(granted)
 	event.decide(decision, names)
 	if err := refusal(decision, subject); err != nil {
 		return registryauth.Token{}, err
@@ -186,9 +187,9 @@ func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, call
 // identify verifies the credential, if there is one, has its identity admitted,
 // and judges what other requests count for: they are counted only if nothing
 // else refuses them. Anonymous callers have nothing to prove.
-func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, caller Caller, event *Event) (Subject, error) {
+func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, caller Caller, event *Event) (policy.Subject, error) {
 	if req.GrantType == registryauth.GrantAnonymous {
-		return Subject{}, nil
+		return policy.Subject{}, nil
 	}
 	verifying, span := begin(ctx, stepVerify)
 	id, err := x.verifier.Verify(verifying, req.Credential.Reveal())
@@ -198,11 +199,11 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, call
 		if errors.As(err, &failure) {
 			event.claim(failure)
 		}
-		return Subject{}, err
+		return policy.Subject{}, err
 	}
 	subject, err := x.admission.Admit(ctx, id, caller, event)
 	if err != nil {
-		return Subject{}, err
+		return policy.Subject{}, err
 	}
 	sharing, span := begin(ctx, stepState)
 	err = x.judgeReplay(sharing, subject.Identity, caller, event)
@@ -211,7 +212,7 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, call
 	}
 	end(span, err)
 	if err != nil {
-		return Subject{}, err
+		return policy.Subject{}, err
 	}
 	return subject, nil
 }
@@ -223,7 +224,7 @@ func (x *Exchanger) remembers(credential string) bool { return x.verifier.Rememb
 // of its life and the 60 seconds that clients count on are left: a pull asks
 // twice (resolve, then fetch).
 // lines are the granted scopes as the key of the cache holds them.
-func (x *Exchanger) issue(registry *registryauth.Issuer, subject Subject, granted []registryauth.Scope, lines string) (registryauth.Token, bool, error) {
+func (x *Exchanger) issue(registry *registryauth.Issuer, subject policy.Subject, granted []registryauth.Scope, lines string) (registryauth.Token, bool, error) {
 	now := x.now()
 	keyID, err := registry.KeyID()
 	if err != nil {

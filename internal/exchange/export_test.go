@@ -12,4 +12,5 @@ const (
 // IssuedBytes is what is counted of the issued tokens that are remembered, and
 // Issued how many they are.
 func (x *Exchanger) IssuedBytes() int { return x.issued.Bytes() }
-func (x *Exchanger) Issued() int      { return x.issued.Len() }
+
+func (x *Exchanger) Issued() int { return x.issued.Len() }

@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/redact"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/term"
@@ -210,7 +211,7 @@ func (e *Event) fail(err error) registryauth.Failure {
 	}
 	e.Granted, e.IssuedID = nil, ""
 	if failure.Status == http.StatusTooManyRequests {
-		e.Requested = e.Requested[:min(len(e.Requested), maxScopesTold)]
+		e.Requested = e.Requested[:min(len(e.Requested), policy.MaxScopesTold)]
 	}
 	return failure
 }
@@ -317,7 +318,7 @@ func (e *Event) request(req registryauth.Request) {
 	e.GrantType = string(req.GrantType)
 	e.ClientID = req.ClientID
 	e.Account = req.Account
-	e.Requested, e.Omitted = scopeStrings(req.Scopes), req.Omitted
+	e.Requested, e.Omitted = policy.ScopeStrings(req.Scopes), req.Omitted
 	for _, m := range req.Malformed {
 		e.Requested = append(e.Requested, m.Text)
 	}
@@ -325,7 +326,7 @@ func (e *Event) request(req registryauth.Request) {
 
 // decide notes a decision: what was granted, by which rules, and for what is
 // missing, why.
-func (e *Event) decide(d Decision, granted []string) {
+func (e *Event) decide(d policy.Decision, granted []string) {
 	if d.DeniedBy != "" {
 		e.Rule = d.DeniedBy
 		return
@@ -364,5 +365,5 @@ func (e *Event) notGranted(reason string, scopes ...ScopeEvent) {
 	if len(e.Granted) == 0 {
 		e.Result = ResultNone
 	}
-	e.Scopes = append(e.Scopes, scopes[:min(len(scopes), maxScopesTold-len(e.Scopes))]...)
+	e.Scopes = append(e.Scopes, scopes[:min(len(scopes), policy.MaxScopesTold-len(e.Scopes))]...)
 }

@@ -555,16 +555,21 @@ func with(request *http.Request, key, value string) *http.Request {
 type verifierFunc func() (oidc.Identity, error)
 
 func (f verifierFunc) Verify(context.Context, string) (oidc.Identity, error) { return f() }
-func (verifierFunc) Remembers(string) bool                                   { return false }
+
+func (verifierFunc) Remembers(string) bool { return false }
 
 type panickingVerifier struct{}
 
 func (panickingVerifier) Verify(_ context.Context, raw string) (oidc.Identity, error) { panic(raw) }
-func (panickingVerifier) Remembers(raw string) bool                                   { panic(raw) }
+
+func (panickingVerifier) Remembers(raw string) bool { panic(raw) }
 
 type noKeys struct{}
 
 func (noKeys) Signing() (*signing.SigningKey, error) { return nil, signing.ErrNoSigningKey }
-func (noKeys) Trusted() signing.TrustBundle          { return signing.TrustBundle{} }
-func (noKeys) Status() signing.Status                { return signing.Status{} }
-func (noKeys) EndsSoon() error                       { return nil }
+
+func (noKeys) Trusted() signing.TrustBundle { return signing.TrustBundle{} }
+
+func (noKeys) Status() signing.Status { return signing.Status{} }
+
+func (noKeys) EndsSoon() error { return nil }

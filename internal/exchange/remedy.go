@@ -1,106 +1,30 @@
 package exchange
 
 import (
-	"strings"
-
-	"github.com/pullpass/pullpass/internal/names"
-	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/policy"
 )
 
-// maxRemedyBytes leaves room for a reason where both stand together: an event
-// on a pod has 1024 bytes.
-const maxRemedyBytes = 500
-
-const administrator = "whoever administers Pullpass"
-
-// remedy says what would grant the missing actions. What the ServiceAccount's
-// owner can do alone comes before what somebody else has to do.
-func (e *evaluation) remedy(q question, missing actionSet, nearest []candidate) string {
-	if q.kind == unknownResource {
-		return "ask for repositories or for registry:catalog"
+// Remedy says what would help against a refusal as a whole beyond what Message
+// says, or is empty.
+func (e *Event) Remedy() string {
+	if e.Result != ResultRefused {
+		return ""
 	}
-	if e.subject.Identity == nil {
-		return "send a credential, a ServiceAccount's token: without one, only anonymous rules count"
+	switch e.Reason {
+	case reasonDenied:
+		return policy.DenialRemedy(e.Rule)
+	case "service_account" + reasonGone:
+		return "see that the ServiceAccount is there: the kubelet gets a token for it by itself at its next try; whatever else pulls with the pod's token needs a new pod"
+	case "node" + reasonGone:
+		return "delete the pod: what made it makes another one, whose token names a node that is there"
+	case reasonCaller:
+		return "the token was sent from " + e.Caller + "; if neither the pod's node nor a NAT of yours has this address, somebody else has the token: delete the pod to end it"
+	case reasonReplayed:
+		return "if both callers are the pod's node, by two of its addresses, let node.proof say so; if not, somebody else has the token: delete the pod to end it"
+	case reasonServiceAccountLimit:
+		return "the runtime tries again by itself; if it goes on, see who uses this ServiceAccount, or let " + policy.Administrator + " raise limits.perServiceAccount"
+	case reasonRevoked:
+		return policy.Administrator + " can end a revocation (pullpass revoke undo)"
 	}
-	for _, c := range nearest {
-		switch c.near {
-		case nearFault:
-			return term.Shorten("correct the annotation "+c.rule.annotation+" of the ServiceAccount "+plain(who(e.subject))+
-				", and let it ask for "+what(q, missing), maxRemedyBytes)
-		case nearNotAsked, nearAbsent:
-			return e.askWith(c.rule, q, missing, nearest)
-		}
-	}
-	return term.Shorten(e.toAllow(q, missing)+"; no rule does", maxRemedyBytes)
-}
-
-func (e *evaluation) toAllow(q question, missing actionSet) string {
-	return administrator + " has to allow " + what(q, missing) + " to " + plain(who(e.subject))
-}
-
-// askWith says how to ask with an annotation for what its rules would allow.
-func (e *evaluation) askWith(r *rule, q question, missing actionSet, nearest []candidate) string {
-	key := r.annotation
-	var ceiling, anyCeiling actionSet
-	for _, c := range nearest {
-		anyCeiling |= c.ceiling
-		if c.rule.annotation == key {
-			ceiling |= c.ceiling
-		}
-	}
-	within := ceiling.cover(missing)
-	var first string
-	if beyond := anyCeiling.missing(missing); beyond != 0 {
-		first = e.toAllow(q, beyond) + "; for the rest, "
-	}
-	item := annotationItem{pattern: pattern(q.scope.Name), actions: within}
-	if within&otherAction != 0 {
-		item.actions = allActions // an annotation has no other name for it
-	}
-	// A command that was cut could be run all the same, and take away what the
-	// annotation asks for now. So it is whole or not there.
-	if command, ok := e.annotate(r, item); ok {
-		if whole := first + "run in cluster " + plain(e.subject.Identity.Cluster) + ": " + command; len(whole) <= maxRemedyBytes {
-			return whole
-		}
-	}
-	return term.Shorten(first+"let the annotation "+key+" of the ServiceAccount "+plain(who(e.subject))+" ask for "+plain(item.String()), maxRemedyBytes)
-}
-
-// annotate returns the command that adds items to the annotation that a rule
-// reads, which has no fault. People run it in a shell, and strangers write parts of
-// it: clients the repository, owners of ServiceAccounts the annotation. Only what
-// was parsed gets in, and no grammar has a quote, a backslash or a control
-// character.
-func (e *evaluation) annotate(r *rule, added ...annotationItem) (string, bool) {
-	id := e.subject.Identity
-	for _, item := range added {
-		if _, err := registryauth.ParseScope("repository:" + item.String()); err != nil {
-			return "", false
-		}
-	}
-	if !names.IsSubdomain(id.ServiceAccount.Name) || !names.IsLabel(id.Namespace) {
-		return "", false
-	}
-	// What is not known is not overwritten: Pullpass may not see the live
-	// annotation, and kubectl refuses to replace one without --overwrite.
-	overwrite := ""
-	if e.annotation(r).present {
-		overwrite = " --overwrite"
-	}
-	items := strings.FieldsFunc(e.subject.Annotations[r.annotation], isASCIISpace)
-	for _, item := range added {
-		items = append(items, item.String())
-	}
-	value := strings.Join(items, " ")
-	if len(value) > maxAnnotationBytes || len(items) > maxAnnotationItems {
-		return "", false // it is full: all of it would count for nothing
-	}
-	return "kubectl annotate serviceaccount " + id.ServiceAccount.Name + " -n " + id.Namespace +
-		overwrite + " " + r.annotation + "='" + value + "'", true
-}
-
-func denialRemedy(rule string) string {
-	return administrator + " knows why the deny rule " + rule + " is there, and can change it"
+	return ""
 }

@@ -25,6 +25,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/signing"
 )
@@ -219,9 +220,9 @@ func newSigner(t testing.TB, key *rsa.PrivateKey) jose.Signer {
 	return signer
 }
 
-func parsePolicy(t testing.TB, text string) *exchange.Policy {
+func parsePolicy(t testing.TB, text string) *policy.Policy {
 	t.Helper()
-	p, err := exchange.ParsePolicy(exchange.PolicyFile{Name: "policy.yaml", Data: []byte(text)})
+	p, err := policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(text)})
 	must(t, err)
 	return p
 }

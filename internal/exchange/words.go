@@ -1,6 +1,8 @@
 package exchange
 
-import "github.com/pullpass/pullpass/internal/oidc"
+import (
+	"github.com/pullpass/pullpass/internal/oidc"
+)
 
 // The functions below return closed sets of words, for metric labels: what is
 // not in them is nothing that this package says.

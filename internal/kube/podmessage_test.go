@@ -8,6 +8,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -27,7 +28,7 @@ rules:
 // decided lets a policy decide on what the pod asks for.
 func decided(t *testing.T, annotation string, asked ...string) func(*exchange.Event) {
 	t.Helper()
-	policy, err := exchange.ParsePolicy(exchange.PolicyFile{Name: "policy.yaml", Data: []byte(messagePolicy)})
+	p, err := policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(messagePolicy)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,10 +37,10 @@ func decided(t *testing.T, annotation string, asked ...string) func(*exchange.Ev
 		t.Fatal(err)
 	}
 	id := &oidc.Identity{Cluster: "prod", Namespace: "team-b", ServiceAccount: oidc.ObjectRef{Name: "web"}}
-	subject := exchange.Subject{Identity: id, Annotations: map[string]string{"pullpass.dev/repositories": annotation}}
+	subject := policy.Subject{Identity: id, Annotations: map[string]string{"pullpass.dev/repositories": annotation}}
 	return func(e *exchange.Event) {
 		e.Requested, e.Scopes = asked, nil
-		for _, s := range policy.Decide(subject, e.Service, scopes).Scopes {
+		for _, s := range p.Decide(subject, e.Service, scopes).Scopes {
 			if s.Reason != "" {
 				e.Scopes = append(e.Scopes, exchange.ScopeEvent{Scope: s.Requested.String(), Granted: s.Granted, Rules: s.Rules, Reason: s.Reason, Remedy: s.Remedy})
 			}

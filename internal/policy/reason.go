@@ -1,4 +1,4 @@
-package exchange
+package policy
 
 import (
 	"fmt"
@@ -30,13 +30,13 @@ const (
 type candidate struct {
 	near    near
 	rule    *rule
-	ceiling actionSet // of the rule, on the resource
+	ceiling ActionSet // of the rule, on the resource
 }
 
 // nearest returns the rules that apply, the nearest first, and of those that are as
 // near in the policy's order. It asks them again: only those who are refused pay for
 // reasons and remedies.
-func (e *evaluation) nearest(q question, missing actionSet) []candidate {
+func (e *evaluation) nearest(q question, missing ActionSet) []candidate {
 	candidates := make([]candidate, len(e.rules))
 	var place [nearElsewhere + 2]int // where those begin that are so near
 	for i, index := range e.rules {
@@ -57,9 +57,9 @@ func (e *evaluation) nearest(q question, missing actionSet) []candidate {
 }
 
 // reason says why the missing actions are missing.
-func (e *evaluation) reason(q question, missing actionSet, candidates []candidate) string {
+func (e *evaluation) reason(q question, missing ActionSet, candidates []candidate) string {
 	if q.kind == unknownResource {
-		return quote(q.scope.Type+":"+q.scope.Name) + " is nothing that rules can allow; they allow repositories and registry:catalog"
+		return Quote(q.scope.Type+":"+q.scope.Name) + " is nothing that rules can allow; they allow repositories and registry:catalog"
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "no rule for %s allows %s", who(e.subject), what(q, missing))
@@ -79,7 +79,7 @@ func (e *evaluation) reason(q question, missing actionSet, candidates []candidat
 	return term.Shorten(b.String(), maxReasonBytes)
 }
 
-func (e *evaluation) near(r *rule, q question, ceiling, missing actionSet) near {
+func (e *evaluation) near(r *rule, q question, ceiling, missing ActionSet) near {
 	within := ceiling.cover(missing) != 0
 	switch {
 	case r.annotation == "" && ceiling != 0:
@@ -126,7 +126,7 @@ func (e *evaluation) noRuleApplies() string {
 	for i := range e.policy.rules {
 		r := &e.policy.rules[i]
 		if r.anonymous || matchSubject(r.subjects, e.subject, nil) {
-			return fmt.Sprintf("none is for the service %s (rule %s is for %s)", quote(e.service), r.name[0], shorten(r.services))
+			return fmt.Sprintf("none is for the service %s (rule %s is for %s)", Quote(e.service), r.name[0], shorten(r.services))
 		}
 	}
 	if e.subject.Identity == nil {
@@ -170,23 +170,23 @@ func who(subject Subject) string {
 }
 
 // what names the missing actions, also those that no rule can name.
-func what(q question, missing actionSet) string {
+func what(q question, missing ActionSet) string {
 	names := missing.names()
 	for _, name := range q.scope.Actions {
 		if missing&otherAction != 0 && actionNamed(name) == otherAction {
-			names = append(names, plain(name))
+			names = append(names, Plain(name))
 		}
 	}
 	if q.kind == catalogResource {
-		return "registry:catalog:" + plain(strings.Join(q.scope.Actions, ","))
+		return "registry:catalog:" + Plain(strings.Join(q.scope.Actions, ","))
 	}
-	return strings.Join(names, ", ") + " on " + plain(q.scope.Name)
+	return strings.Join(names, ", ") + " on " + Plain(q.scope.Name)
 }
 
-// plain returns s as it is if it can stand in a message.
-func plain(s string) string {
+// Plain returns s as it is if it can stand in a message.
+func Plain(s string) string {
 	if len(s) > 200 || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || '~' < r }) {
-		return quote(s)
+		return Quote(s)
 	}
 	return s
 }

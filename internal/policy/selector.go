@@ -1,4 +1,4 @@
-package exchange
+package policy
 
 import (
 	"fmt"
@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
 // Limits of a namespaceSelector: a request may be compared with all values.
@@ -22,15 +24,15 @@ const (
 // parseSelector reads a selector of labels as Kubernetes users write it: as in
 // a NetworkPolicy, or as text for kubectl -l. In Kubernetes an empty one matches
 // everything; here it is a fault, as every empty setting.
-func parseSelector(n node) labels.Selector {
+func parseSelector(n strictyaml.Node) labels.Selector {
 	var requirements []labels.Requirement
-	switch n.value.(type) {
+	switch n.Value.(type) {
 	case string:
 		requirements = parseSelectorText(n)
 	case map[string]any:
 		requirements = parseSelectorObject(n)
 	default:
-		n.fault("%s: write matchLabels and matchExpressions, or text as for kubectl -l", notA("a selector", n.value))
+		n.Fault("%s: write matchLabels and matchExpressions, or text as for kubectl -l", strictyaml.NotA("a selector", n.Value))
 	}
 	values := 0
 	for i := range requirements {
@@ -38,46 +40,46 @@ func parseSelector(n node) labels.Selector {
 	}
 	switch {
 	case len(requirements) > maxRequirements:
-		n.fault("has %d requirements; at most %d are read: write several subjects", len(requirements), maxRequirements)
+		n.Fault("has %d requirements; at most %d are read: write several subjects", len(requirements), maxRequirements)
 	case values > maxSelectorValues:
-		n.fault("has %d values; at most %d are read: write several subjects", values, maxSelectorValues)
+		n.Fault("has %d values; at most %d are read: write several subjects", values, maxSelectorValues)
 	default:
 		if key := contradiction(requirements); key != "" {
-			n.fault("no namespace can match all that is required of the label %s: write In with a list if any of several values will do", key)
+			n.Fault("no namespace can match all that is required of the label %s: write In with a list if any of several values will do", key)
 		}
 	}
 	return labels.NewSelector().Add(requirements...)
 }
 
-func parseSelectorText(n node) []labels.Requirement {
-	text, ok := n.text()
+func parseSelectorText(n strictyaml.Node) []labels.Requirement {
+	text, ok := n.Text()
 	switch {
 	case !ok:
 		return nil
 	case len(text) > maxSelectorBytes:
-		n.fault("has %d bytes; at most %d are read: write several subjects", len(text), maxSelectorBytes)
+		n.Fault("has %d bytes; at most %d are read: write several subjects", len(text), maxSelectorBytes)
 		return nil
 	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || '~' < r }):
 		// Kubernetes' parser takes a NUL for the end and leaves the rest unread.
-		n.fault("%s has a character that no selector has: write one line of ASCII", quote(text))
+		n.Fault("%s has a character that no selector has: write one line of ASCII", Quote(text))
 		return nil
 	}
 	requirements, err := labels.ParseToRequirements(text, field.WithPath(field.NewPath("label")))
 	if err != nil {
-		n.fault("%s is not a selector for kubectl -l: %v", quote(text), err)
+		n.Fault("%s is not a selector for kubectl -l: %v", Quote(text), err)
 		return nil
 	}
 	if len(requirements) == 0 {
-		n.fault("is blank: fill it or remove it")
+		n.Fault("is blank: fill it or remove it")
 	}
 	var accepted []labels.Requirement
 	for _, r := range requirements {
 		switch operator := r.Operator(); {
 		case operator == selection.GreaterThan || operator == selection.LessThan:
-			n.fault("%s compares numbers, which namespaceSelector does not: write a list, like team in (a,b)", quote(r.String()))
+			n.Fault("%s compares numbers, which namespaceSelector does not: write a list, like team in (a,b)", Quote(r.String()))
 		case operator != selection.Equals && operator != selection.DoubleEquals && slices.Contains(r.ValuesUnsorted(), ""):
 			// "team notin ()" is every namespace whose label team is not empty.
-			n.fault("%s has an empty value: fill it; only = can ask for an empty value, like team=", quote(r.String()))
+			n.Fault("%s has an empty value: fill it; only = can ask for an empty value, like team=", Quote(r.String()))
 		default:
 			accepted = append(accepted, r)
 		}
@@ -85,36 +87,36 @@ func parseSelectorText(n node) []labels.Requirement {
 	return accepted
 }
 
-func parseSelectorObject(n node) []labels.Requirement {
-	fields := n.fields("matchLabels", "matchExpressions")
+func parseSelectorObject(n strictyaml.Node) []labels.Requirement {
+	fields := n.Fields("matchLabels", "matchExpressions")
 	var requirements []labels.Requirement
 	if matchLabels, ok := fields["matchLabels"]; ok {
 		requirements = parseMatchLabels(matchLabels)
 	}
 	if matchExpressions, ok := fields["matchExpressions"]; ok {
-		for _, entry := range matchExpressions.list() {
+		for _, entry := range matchExpressions.List() {
 			requirements = append(requirements, parseExpression(entry)...)
 		}
 	}
 	return requirements
 }
 
-func parseMatchLabels(n node) []labels.Requirement {
-	object, ok := n.value.(map[string]any)
+func parseMatchLabels(n strictyaml.Node) []labels.Requirement {
+	object, ok := n.Value.(map[string]any)
 	switch {
 	case !ok:
-		n.fault("%s: write labels and their values", notA("a mapping", n.value))
+		n.Fault("%s: write labels and their values", strictyaml.NotA("a mapping", n.Value))
 	case len(object) == 0:
-		n.fault("is empty: fill it or remove it")
+		n.Fault("is empty: fill it or remove it")
 	}
 	var requirements []labels.Requirement
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		entry := n
-		entry.path, entry.value = fmt.Sprintf("%s[%s]", n.path, quote(key)), object[key]
-		value, ok := entry.value.(string)
+		entry.Path, entry.Value = fmt.Sprintf("%s[%s]", n.Path, Quote(key)), object[key]
+		value, ok := entry.Value.(string)
 		if !ok {
-			entry.fault("%s: write it in quotes", notA("text", entry.value))
-		} else if !isLabelValue(entry, value) {
+			entry.Fault("%s: write it in quotes", strictyaml.NotA("text", entry.Value))
+		} else if !IsLabelValue(entry, value) {
 			value = "" // so that the key is judged alone
 		}
 		requirements = append(requirements, newRequirement(entry, key, selection.Equals, []string{value})...)
@@ -123,18 +125,18 @@ func parseMatchLabels(n node) []labels.Requirement {
 }
 
 // parseExpression returns one requirement, or none if it reported why.
-func parseExpression(n node) []labels.Requirement {
-	fields := n.fields("key", "operator", "values")
+func parseExpression(n strictyaml.Node) []labels.Requirement {
+	fields := n.Fields("key", "operator", "values")
 	if fields == nil {
 		return nil
 	}
 	operator, values := parseComparison(n, fields)
 	key, ok := fields["key"]
 	if !ok {
-		n.faultAt("key", "is missing: write the key of a label")
+		n.FaultAt("key", "is missing: write the key of a label")
 		return nil
 	}
-	text, ok := key.text()
+	text, ok := key.Text()
 	if !ok || operator == "" {
 		return nil
 	}
@@ -143,13 +145,13 @@ func parseExpression(n node) []labels.Requirement {
 
 // parseComparison returns an operator with the values that it needs, or no
 // operator if it reported why.
-func parseComparison(n node, fields map[string]node) (selection.Operator, []string) {
+func parseComparison(n strictyaml.Node, fields map[string]strictyaml.Node) (selection.Operator, []string) {
 	name, ok := fields["operator"]
 	if !ok {
-		n.faultAt("operator", "is missing: write In, NotIn, Exists or DoesNotExist")
+		n.FaultAt("operator", "is missing: write In, NotIn, Exists or DoesNotExist")
 		return "", nil
 	}
-	text, ok := name.text()
+	text, ok := name.Text()
 	if !ok {
 		return "", nil
 	}
@@ -157,23 +159,23 @@ func parseComparison(n node, fields map[string]node) (selection.Operator, []stri
 		"In": selection.In, "NotIn": selection.NotIn, "Exists": selection.Exists, "DoesNotExist": selection.DoesNotExist,
 	}[text]
 	if !ok {
-		name.fault("%s is not an operator: write In, NotIn, Exists or DoesNotExist", quote(text))
+		name.Fault("%s is not an operator: write In, NotIn, Exists or DoesNotExist", Quote(text))
 		return "", nil
 	}
 	values, hasValues := fields["values"]
 	if operator == selection.Exists || operator == selection.DoesNotExist {
 		if hasValues {
-			values.fault("%s has no values: remove them, or write In or NotIn", text)
+			values.Fault("%s has no values: remove them, or write In or NotIn", text)
 		}
 		return operator, nil
 	}
 	if !hasValues {
-		n.faultAt("values", "is missing: write the values that %s compares with", text)
+		n.FaultAt("values", "is missing: write the values that %s compares with", text)
 		return "", nil
 	}
 	var list []string
-	for _, entry := range values.list() {
-		if value, ok := entry.text(); ok && isLabelValue(entry, value) {
+	for _, entry := range values.List() {
+		if value, ok := entry.Text(); ok && IsLabelValue(entry, value) {
 			list = append(list, value)
 		}
 	}
@@ -183,19 +185,19 @@ func parseComparison(n node, fields map[string]node) (selection.Operator, []stri
 	return operator, list
 }
 
-func isLabelValue(n node, value string) bool {
+func IsLabelValue(n strictyaml.Node, value string) bool {
 	if len(content.IsLabelValue(value)) > 0 {
-		n.fault("%s cannot be the value of a label: write at most 63 letters, digits and inner '-', '_' or '.'; * is not special", quote(value))
+		n.Fault("%s cannot be the value of a label: write at most 63 letters, digits and inner '-', '_' or '.'; * is not special", Quote(value))
 		return false
 	}
 	return true
 }
 
 // newRequirement reports a key that is none: the rest was judged before.
-func newRequirement(key node, text string, operator selection.Operator, values []string) []labels.Requirement {
+func newRequirement(key strictyaml.Node, text string, operator selection.Operator, values []string) []labels.Requirement {
 	requirement, err := labels.NewRequirement(text, operator, values)
 	if err != nil {
-		key.fault("%s is not the key of a label: write one like team or example.com/team", quote(text))
+		key.Fault("%s is not the key of a label: write one like team or example.com/team", Quote(text))
 		return nil
 	}
 	return []labels.Requirement{*requirement}

@@ -1,4 +1,4 @@
-package exchange
+package policy
 
 import (
 	"fmt"
@@ -35,7 +35,7 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 		if _, err := registryauth.ParseScope(s.Requested.String()); err != nil || s.Reason == "" || q.kind == unknownResource {
 			continue // a name that was not parsed could be a pattern
 		}
-		missing := actionsNamed(s.Granted).missing(q.actions)
+		missing := ActionsNamed(s.Granted).missing(q.actions)
 		for _, c := range e.nearest(q, missing) {
 			key, within := c.rule.annotation, c.ceiling.cover(missing)
 			switch c.near {
@@ -69,14 +69,14 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 
 // withNames returns what a policy or an annotation can name: for an action that
 // has no name there, nothing less than *.
-func withNames(set actionSet) actionSet {
+func withNames(set ActionSet) ActionSet {
 	if set&otherAction != 0 {
-		return allActions
+		return AllActions
 	}
 	return set
 }
 
-func allowText(q question, actions actionSet) string {
+func allowText(q question, actions ActionSet) string {
 	if q.kind == catalogResource {
 		return `{registry: ["catalog"], actions: ["*"]}`
 	}
@@ -99,8 +99,8 @@ func (e *evaluation) ruleText(allow []string) string {
 		text += fmt.Sprintf("  services: [%q]\n", e.service)
 	}
 	text += "  allow:\n  - " + strings.Join(allow, "\n  - ") + "\n"
-	header := "apiVersion: " + policyAPIVersion + "\nkind: " + policyKind + "\nrules:\n"
-	if _, err := ParsePolicy(PolicyFile{Data: []byte(header + text)}); err != nil {
+	header := "apiVersion: " + APIVersion + "\nkind: " + Kind + "\nrules:\n"
+	if _, err := Parse(File{Data: []byte(header + text)}); err != nil {
 		return ""
 	}
 	return text
@@ -110,14 +110,14 @@ func (e *evaluation) ruleText(allow []string) string {
 func (p *Policy) freeName(wanted string) string {
 	base := strings.ReplaceAll(wanted, ".", "-")
 	name := strings.TrimRight(term.Cut(base, 63), "-")
-	for i := 2; p.hasRule(name); i++ {
+	for i := 2; p.HasRule(name); i++ {
 		end := fmt.Sprintf("-%d", i)
 		name = strings.TrimRight(term.Cut(base, 63-len(end)), "-") + end
 	}
 	return name
 }
 
-func (p *Policy) hasRule(name string) bool {
+func (p *Policy) HasRule(name string) bool {
 	return slices.ContainsFunc(p.rules, func(r rule) bool { return r.name[0] == name }) ||
 		slices.ContainsFunc(p.deny, func(d denyRule) bool { return d.name == name })
 }

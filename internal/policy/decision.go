@@ -1,4 +1,4 @@
-package exchange
+package policy
 
 import (
 	"cmp"
@@ -55,11 +55,11 @@ func (d Decision) Granted() []registryauth.Scope {
 			granted = append(granted, scope)
 		}
 	}
-	slices.SortStableFunc(granted, compareResources)
+	slices.SortStableFunc(granted, CompareResources)
 	merged := granted[:1]
 	for _, scope := range granted[1:] {
 		last := &merged[len(merged)-1]
-		if compareResources(*last, scope) != 0 {
+		if CompareResources(*last, scope) != 0 {
 			merged = append(merged, scope)
 			continue
 		}
@@ -70,6 +70,17 @@ func (d Decision) Granted() []registryauth.Scope {
 	return merged
 }
 
-func compareResources(a, b registryauth.Scope) int {
+func CompareResources(a, b registryauth.Scope) int {
 	return cmp.Or(strings.Compare(a.Type, b.Type), strings.Compare(a.Class, b.Class), strings.Compare(a.Name, b.Name))
+}
+
+func ScopeStrings(scopes []registryauth.Scope) []string {
+	if len(scopes) == 0 {
+		return nil
+	}
+	out := make([]string, len(scopes))
+	for i, s := range scopes {
+		out[i] = s.String()
+	}
+	return out
 }

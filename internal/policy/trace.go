@@ -1,8 +1,7 @@
-package exchange
+package policy
 
 import (
 	"fmt"
-	"net/http"
 
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -63,20 +62,4 @@ func (p *Policy) Explain(subject Subject, service string, requested []registryau
 	var trace Trace
 	decision := p.decide(subject, service, requested, &trace)
 	return decision, trace
-}
-
-// Conclude notes in an event what the token endpoint would have answered to a
-// request: to err, if a Verifier or an Admission returned one, or else to the
-// decision. It is for those who explain: nothing is issued.
-func (e *Event) Conclude(req registryauth.Request, subject Subject, d Decision, err error) {
-	if err == nil {
-		e.decide(d, scopeStrings(d.Granted()))
-		err = refusal(d, subject)
-	}
-	if err != nil {
-		e.fail(err)
-		return
-	}
-	e.unread(req)
-	e.Status = http.StatusOK
 }

@@ -1,86 +1,87 @@
-package exchange
+package policy
 
 import (
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
 const (
-	policyAPIVersion = "pullpass.dev/v1alpha1"
-	policyKind       = "AccessPolicy"
+	APIVersion = "pullpass.dev/v1alpha1"
+	Kind       = "AccessPolicy"
 )
 
 // policyParser gathers the rules of several files.
 type policyParser struct {
-	faults faults
+	faults strictyaml.Faults
 	rules  []rule
 	deny   []denyRule
 	names  map[string]string // of rules and denials: where each was first seen
 }
 
-func (p *policyParser) parse(file PolicyFile) {
-	document, ok := parseDocument(file.Name, file.Data, MaxPolicyBytes, &p.faults, "write rules, or remove it from policyFiles")
+func (p *policyParser) parse(file File) {
+	document, ok := strictyaml.ParseDocument(file.Name, file.Data, MaxBytes, &p.faults, "write rules, or remove it from policyFiles")
 	if !ok {
 		return
 	}
-	object, isObject := document.value.(map[string]any)
-	if kind, ok := object["kind"].(string); isObject && ok && kind != policyKind {
+	object, isObject := document.Value.(map[string]any)
+	if kind, ok := object["kind"].(string); isObject && ok && kind != Kind {
 		// Every other field would be a fault, too, and none worth reading.
-		document.at("kind", kind).fault("%s is not a policy: write %s, or remove the file from policyFiles", quote(kind), policyKind)
+		document.At("kind", kind).Fault("%s is not a policy: write %s, or remove the file from policyFiles", Quote(kind), Kind)
 		return
 	}
-	fields := document.fields("apiVersion", "kind", "rules", "deny")
+	fields := document.Fields("apiVersion", "kind", "rules", "deny")
 	if fields == nil {
 		return
 	}
-	document.require(fields, "apiVersion", policyAPIVersion)
-	document.require(fields, "kind", policyKind)
+	document.Require(fields, "apiVersion", APIVersion)
+	document.Require(fields, "kind", Kind)
 	rules, hasRules := fields["rules"]
 	deny, hasDeny := fields["deny"]
 	if !hasRules && !hasDeny {
-		document.faultAt("rules", "the file has neither rules nor deny: write rules, or remove it from policyFiles")
+		document.FaultAt("rules", "the file has neither rules nor deny: write rules, or remove it from policyFiles")
 	}
 	if hasRules {
-		for _, n := range p.limited(rules.list()) {
+		for _, n := range p.limited(rules.List()) {
 			p.rules = append(p.rules, p.rule(n))
 		}
 	}
 	// Nobody denied is a plain statement; every other empty list is a fault.
-	if none, isList := deny.value.([]any); hasDeny && !(isList && len(none) == 0) {
-		for _, n := range p.limited(deny.list()) {
+	if none, isList := deny.Value.([]any); hasDeny && !(isList && len(none) == 0) {
+		for _, n := range p.limited(deny.List()) {
 			p.deny = append(p.deny, p.denyRule(n))
 		}
 	}
 }
 
 // limited returns no rules rather than too many.
-func (p *policyParser) limited(nodes []node) []node {
+func (p *policyParser) limited(nodes []strictyaml.Node) []strictyaml.Node {
 	if len(nodes)+len(p.rules)+len(p.deny) > maxRules {
-		nodes[0].fault("there are more than %d rules: write rules for groups, with * and placeholders", maxRules)
+		nodes[0].Fault("there are more than %d rules: write rules for groups, with * and placeholders", maxRules)
 		return nil
 	}
 	return nodes
 }
 
-func (p *policyParser) rule(n node) rule {
+func (p *policyParser) rule(n strictyaml.Node) rule {
 	var r rule
-	fields := n.fields("name", "subjects", "anonymous", "services", "annotation", "allow")
+	fields := n.Fields("name", "subjects", "anonymous", "services", "annotation", "allow")
 	if fields == nil {
 		return r
 	}
-	r.name, r.origin = []string{p.name(n, fields)}, n.origin()
+	r.name, r.origin = []string{p.name(n, fields)}, n.Origin()
 	if anonymous, ok := fields["anonymous"]; ok {
-		r.anonymous = anonymous.boolean()
+		r.anonymous = anonymous.Boolean()
 	}
 	subjects, hasSubjects := fields["subjects"]
 	switch {
 	case hasSubjects && r.anonymous:
-		subjects.fault("an anonymous rule is for everybody: remove subjects, or write a rule for each")
+		subjects.Fault("an anonymous rule is for everybody: remove subjects, or write a rule for each")
 	case hasSubjects:
 		r.subjects = parseSubjects(subjects, false)
 	case !r.anonymous:
-		n.faultAt("subjects", "is missing: say for whom the rule is, or write anonymous: true for everybody")
+		n.FaultAt("subjects", "is missing: say for whom the rule is, or write anonymous: true for everybody")
 	}
 	if services, ok := fields["services"]; ok {
 		r.services = parseServices(services)
@@ -88,54 +89,54 @@ func (p *policyParser) rule(n node) rule {
 	if annotation, ok := fields["annotation"]; ok {
 		r.annotation = parseAnnotationKey(annotation)
 		if r.anonymous {
-			annotation.fault("who is anonymous has no annotations: remove it, or write subjects")
+			annotation.Fault("who is anonymous has no annotations: remove it, or write subjects")
 		}
 	}
 	allow, ok := fields["allow"]
 	if !ok {
-		n.faultAt("allow", "is missing: say what the rule allows")
+		n.FaultAt("allow", "is missing: say what the rule allows")
 		return r
 	}
-	for _, entry := range allow.list() {
+	for _, entry := range allow.List() {
 		r.allow = append(r.allow, parseAllowance(entry, &r))
 	}
 	return r
 }
 
-func (p *policyParser) denyRule(n node) denyRule {
+func (p *policyParser) denyRule(n strictyaml.Node) denyRule {
 	var d denyRule
-	fields := n.fields("name", "subjects")
+	fields := n.Fields("name", "subjects")
 	if fields == nil {
 		return d
 	}
-	d.name, d.origin = p.name(n, fields), n.origin()
+	d.name, d.origin = p.name(n, fields), n.Origin()
 	if subjects, ok := fields["subjects"]; ok {
 		d.subjects = parseSubjects(subjects, true)
 	} else {
-		n.faultAt("subjects", "is missing: say whom to refuse")
+		n.FaultAt("subjects", "is missing: say whom to refuse")
 	}
 	return d
 }
 
 // name returns the name of a rule or denial. Both stand in the same field of
 // the audit log, so they share one set of names.
-func (p *policyParser) name(n node, fields map[string]node) string {
+func (p *policyParser) name(n strictyaml.Node, fields map[string]strictyaml.Node) string {
 	field, ok := fields["name"]
 	if !ok {
-		n.faultAt("name", "is missing: reasons and audit lines name the rule")
+		n.FaultAt("name", "is missing: reasons and audit lines name the rule")
 		return ""
 	}
-	name, ok := field.text()
+	name, ok := field.Text()
 	if !ok {
 		return ""
 	}
 	if !names.IsLabel(name) {
-		field.fault("%s is not a name: write 1 to 63 lower-case letters, digits and inner '-'", quote(name))
+		field.Fault("%s is not a name: write 1 to 63 lower-case letters, digits and inner '-'", Quote(name))
 		return ""
 	}
-	where := field.origin()
+	where := field.Origin()
 	if first, taken := p.names[name]; taken {
-		field.fault("%s is taken by %s: names are unique over all files, rules and denials", quote(name), first)
+		field.Fault("%s is taken by %s: names are unique over all files, rules and denials", Quote(name), first)
 		return name
 	}
 	if p.names == nil {
@@ -145,15 +146,15 @@ func (p *policyParser) name(n node, fields map[string]node) string {
 	return name
 }
 
-func parseSubjects(n node, deny bool) []subjectMatch {
+func parseSubjects(n strictyaml.Node, deny bool) []subjectMatch {
 	known := []string{"clusters", "namespaces", "namespaceSelector", "serviceAccounts", "nodes"}
 	if deny {
 		known = append(known, "tokenIDs")
 	}
 	var subjects []subjectMatch
-	for _, entry := range n.list() {
+	for _, entry := range n.List() {
 		m := subjectMatch{denies: deny}
-		fields := entry.fields(known...)
+		fields := entry.Fields(known...)
 		for _, name := range known {
 			field, ok := fields[name]
 			if !ok {
@@ -182,17 +183,17 @@ func parseSubjects(n node, deny bool) []subjectMatch {
 // parseGlobs reads names in which * stands for any run of characters. Letters
 // and digits are always allowed, others and upper case only if said so: a name
 // that cannot exist would make the rule match nothing, and nobody would notice.
-func parseGlobs(n node, others string, upper bool) []string {
+func parseGlobs(n strictyaml.Node, others string, upper bool) []string {
 	var globs []string
-	for _, entry := range n.list() {
-		glob, ok := entry.text()
+	for _, entry := range n.List() {
+		glob, ok := entry.Text()
 		if !ok {
 			continue
 		}
 		if i := strings.IndexFunc(glob, func(r rune) bool {
 			return r != '*' && (r < 'a' || 'z' < r) && (r < '0' || '9' < r) && (!upper || r < 'A' || 'Z' < r) && !strings.ContainsRune(others, r)
 		}); i >= 0 {
-			entry.fault("%s cannot match: %s is in no such name; * stands for any characters, nothing else is special", quote(glob), quote(firstRune(glob[i:])))
+			entry.Fault("%s cannot match: %s is in no such name; * stands for any characters, nothing else is special", Quote(glob), Quote(firstRune(glob[i:])))
 			continue
 		}
 		globs = append(globs, glob)
@@ -200,90 +201,90 @@ func parseGlobs(n node, others string, upper bool) []string {
 	return globs
 }
 
-func parseTokenIDs(n node) []string {
+func parseTokenIDs(n strictyaml.Node) []string {
 	var ids []string
-	for _, entry := range n.list() {
-		if id := parseTokenID(entry); id != "" {
+	for _, entry := range n.List() {
+		if id := ParseTokenID(entry); id != "" {
 			ids = append(ids, id)
 		}
 	}
 	return ids
 }
 
-func parseTokenID(n node) string {
-	id, ok := n.text()
+func ParseTokenID(n strictyaml.Node) string {
+	id, ok := n.Text()
 	switch {
 	case !ok:
 		return ""
 	case strings.HasPrefix(id, "JTI="):
-		n.fault("%s is a credential id: write what follows JTI=", quote(id))
+		n.Fault("%s is a credential id: write what follows JTI=", Quote(id))
 	case !names.IsVisible(id) || strings.Contains(id, "*"):
-		n.fault("%s is not a token id: ids are compared exactly, without *", quote(id))
+		n.Fault("%s is not a token id: ids are compared exactly, without *", Quote(id))
 	}
 	return id
 }
 
-func parseServices(n node) []string {
+func parseServices(n strictyaml.Node) []string {
 	var services []string
-	for _, entry := range n.list() {
-		service, ok := entry.text()
+	for _, entry := range n.List() {
+		service, ok := entry.Text()
 		// A space is allowed inside, as in registries[].service: "Docker registry".
 		if ok && (strings.TrimSpace(service) != service || strings.ContainsFunc(service, func(r rune) bool { return r < ' ' || '~' < r || r == '*' })) {
-			entry.fault("%s is not the name of a service: names are compared exactly with registries[].service, without *", quote(service))
+			entry.Fault("%s is not the name of a service: names are compared exactly with registries[].service, without *", Quote(service))
 		}
 		services = append(services, service)
 	}
 	return services
 }
 
-func parseAnnotationKey(n node) string {
-	key, ok := n.text()
+func parseAnnotationKey(n strictyaml.Node) string {
+	key, ok := n.Text()
 	if !ok {
 		return ""
 	}
 	if !names.IsAnnotationKey(key) {
-		n.fault("%s is not the key of an annotation: write one like pullpass.dev/repositories", quote(key))
+		n.Fault("%s is not the key of an annotation: write one like pullpass.dev/repositories", Quote(key))
 	}
 	return key
 }
 
-func parseAllowance(n node, r *rule) allowance {
+func parseAllowance(n strictyaml.Node, r *rule) allowance {
 	var a allowance
-	fields := n.fields("repositories", "registry", "actions")
+	fields := n.Fields("repositories", "registry", "actions")
 	if fields == nil {
 		return a
 	}
 	if actions, ok := fields["actions"]; ok {
 		a.actions = parseActions(actions)
 	} else {
-		n.faultAt("actions", "is missing: write a list of pull, push, delete or *")
+		n.FaultAt("actions", "is missing: write a list of pull, push, delete or *")
 	}
 	repositories, hasRepositories := fields["repositories"]
 	registry, hasRegistry := fields["registry"]
 	switch {
 	case hasRepositories && hasRegistry:
-		n.fault("has both repositories and registry: write an entry for each")
+		n.Fault("has both repositories and registry: write an entry for each")
 	case hasRepositories:
 		a.repositories = parseRepositories(repositories, r)
 	case hasRegistry:
 		a.catalog = true
 		parseRegistry(registry, fields["actions"], a.actions, r)
 	default:
-		n.faultAt("repositories", "is missing: say which repositories are allowed")
+		n.FaultAt("repositories", "is missing: say which repositories are allowed")
 	}
 	return a
 }
 
-func parseActions(n node) actionSet {
-	var set actionSet
-	for _, entry := range n.list() {
-		name, ok := entry.text()
+func parseActions(n strictyaml.Node) ActionSet {
+	var set ActionSet
+	for _, entry := range n.List() {
+		name, ok := entry.Text()
 		if !ok {
 			continue
 		}
 		action := actionNamed(name)
 		if action == otherAction {
-			entry.fault("%s is not an action; use pull, push, delete or *", quote(name))
+			entry.Fault("%s is not an action; use pull, push, delete or *", Quote(name))
 			continue
 		}
 		set |= action
@@ -291,20 +292,20 @@ func parseActions(n node) actionSet {
 	return set
 }
 
-func parseRepositories(n node, r *rule) []pattern {
+func parseRepositories(n strictyaml.Node, r *rule) []pattern {
 	var patterns []pattern
-	for _, entry := range n.list() {
-		text, ok := entry.text()
+	for _, entry := range n.List() {
+		text, ok := entry.Text()
 		if !ok {
 			continue
 		}
 		parsed, err := parsePattern(text)
 		if err != nil {
-			entry.fault("%v", err)
+			entry.Fault("%v", err)
 			continue
 		}
 		if r.anonymous && parsed.hasPlaceholder() {
-			entry.fault("%s has a placeholder, but who is anonymous has no name to put there: write the repository itself", quote(text))
+			entry.Fault("%s has a placeholder, but who is anonymous has no name to put there: write the repository itself", Quote(text))
 		}
 		patterns = append(patterns, parsed)
 	}
@@ -313,16 +314,16 @@ func parseRepositories(n node, r *rule) []pattern {
 
 // parseRegistry checks an entry that allows to list the catalog. Registries
 // know only the action * on it (distribution, registry/handlers).
-func parseRegistry(n, actions node, set actionSet, r *rule) {
-	for _, entry := range n.list() {
-		if name, ok := entry.text(); ok && name != "catalog" {
-			entry.fault("%s is not known: only catalog can be allowed", quote(name))
+func parseRegistry(n, actions strictyaml.Node, set ActionSet, r *rule) {
+	for _, entry := range n.List() {
+		if name, ok := entry.Text(); ok && name != "catalog" {
+			entry.Fault("%s is not known: only catalog can be allowed", Quote(name))
 		}
 	}
-	if set != 0 && set != allActions {
-		actions.fault("the catalog has no such action: write actions: [\"*\"]")
+	if set != 0 && set != AllActions {
+		actions.Fault("the catalog has no such action: write actions: [\"*\"]")
 	}
 	if r.annotation != "" {
-		n.fault("an annotation cannot ask for the catalog: write a rule without annotation")
+		n.Fault("an annotation cannot ask for the catalog: write a rule without annotation")
 	}
 }

@@ -1,27 +1,27 @@
-package exchange
+package policy
 
 import (
 	"slices"
 	"strings"
 )
 
-// actionSet is a set of actions on a resource.
-type actionSet uint8
+// ActionSet is a set of actions on a resource.
+type ActionSet uint8
 
 // The actions that distribution's registries know. Anything else that a client
 // asks for is otherAction: only a rule that allows * gives it.
 const (
-	pullAction actionSet = 1 << iota
+	pullAction ActionSet = 1 << iota
 	pushAction
 	deleteAction
-	allActions // *
+	AllActions // *
 	otherAction
 
 	concreteActions = pullAction | pushAction | deleteAction
 )
 
 // actionNamed returns otherAction for a name that no rule can hold.
-func actionNamed(name string) actionSet {
+func actionNamed(name string) ActionSet {
 	switch name {
 	case "pull":
 		return pullAction
@@ -30,13 +30,13 @@ func actionNamed(name string) actionSet {
 	case "delete":
 		return deleteAction
 	case "*":
-		return allActions
+		return AllActions
 	}
 	return otherAction
 }
 
-func actionsNamed(names []string) actionSet {
-	var set actionSet
+func ActionsNamed(names []string) ActionSet {
+	var set ActionSet
 	for _, name := range names {
 		set |= actionNamed(name)
 	}
@@ -44,7 +44,7 @@ func actionsNamed(names []string) actionSet {
 }
 
 // names returns the actions that have a name, sorted.
-func (s actionSet) names() []string {
+func (s ActionSet) names() []string {
 	var names []string
 	for _, name := range [...]string{"*", "delete", "pull", "push"} {
 		if s&actionNamed(name) != 0 {
@@ -54,14 +54,14 @@ func (s actionSet) names() []string {
 	return names
 }
 
-func (s actionSet) String() string { return strings.Join(s.names(), ", ") }
+func (s ActionSet) String() string { return strings.Join(s.names(), ", ") }
 
 // intersect returns what both sets allow; * allows whatever the other does.
-func (s actionSet) intersect(other actionSet) actionSet {
+func (s ActionSet) intersect(other ActionSet) ActionSet {
 	switch {
-	case s&allActions != 0:
+	case s&AllActions != 0:
 		return other
-	case other&allActions != 0:
+	case other&AllActions != 0:
 		return s
 	}
 	return s & other
@@ -69,11 +69,11 @@ func (s actionSet) intersect(other actionSet) actionSet {
 
 // cover returns the part of the requested actions that s allows. A request for *
 // means all that may be had: of a set without * it gets the concrete actions.
-func (s actionSet) cover(requested actionSet) actionSet {
+func (s ActionSet) cover(requested ActionSet) ActionSet {
 	switch {
-	case s&allActions != 0:
+	case s&AllActions != 0:
 		return requested
-	case requested&allActions != 0:
+	case requested&AllActions != 0:
 		return s & concreteActions
 	}
 	return s & requested
@@ -81,20 +81,20 @@ func (s actionSet) cover(requested actionSet) actionSet {
 
 // missing returns the part of the requested actions that s does not allow. A
 // request for * misses nothing when every action that registries know is there.
-func (s actionSet) missing(requested actionSet) actionSet {
-	if s&allActions != 0 {
+func (s ActionSet) missing(requested ActionSet) ActionSet {
+	if s&AllActions != 0 {
 		return 0
 	}
-	if requested&allActions != 0 {
-		requested = requested&^allActions | concreteActions
+	if requested&AllActions != 0 {
+		requested = requested&^AllActions | concreteActions
 	}
 	return requested &^ s
 }
 
 // pick returns the names of the requested actions that s allows, sorted. The
 // result may share its memory with requested and must not be changed.
-func (s actionSet) pick(requested []string) []string {
-	set := actionsNamed(requested)
+func (s ActionSet) pick(requested []string) []string {
+	set := ActionsNamed(requested)
 	switch covered := s.cover(set); {
 	case covered == 0:
 		return nil

@@ -1,4 +1,4 @@
-package exchange
+package policy
 
 import (
 	"fmt"
@@ -52,7 +52,7 @@ func TestSelectorLimits(t *testing.T) {
 		{"values", "{matchExpressions: [{key: k0, operator: In, values: [" + repeat(256, "v%d", ", ") + "]}]}", ""},
 		{"values", "{matchExpressions: [{key: k0, operator: In, values: [" + repeat(257, "v%d", ", ") + "]}]}", "has 257 values; at most 256 are read: write several subjects"},
 	} {
-		policy, err := ParsePolicy(PolicyFile{Name: "p", Data: fmt.Appendf(nil, selectorPolicy, test.selector)})
+		policy, err := Parse(File{Name: "p", Data: fmt.Appendf(nil, selectorPolicy, test.selector)})
 		switch {
 		case test.fault == "" && err != nil:
 			t.Errorf("%s, at the limit: %v", test.name, err)
@@ -136,8 +136,8 @@ func TestSelectorForms(t *testing.T) {
 			}
 			requirements, expressions = append(requirements, r), append(expressions, written)
 		}
-		object, objectErr := ParsePolicy(PolicyFile{Data: fmt.Appendf(nil, selectorPolicy, "{matchExpressions: ["+strings.Join(expressions, ", ")+"]}")})
-		line, lineErr := ParsePolicy(PolicyFile{Data: fmt.Appendf(nil, selectorPolicy, `"`+strings.Join(text, ",")+`"`)})
+		object, objectErr := Parse(File{Data: fmt.Appendf(nil, selectorPolicy, "{matchExpressions: ["+strings.Join(expressions, ", ")+"]}")})
+		line, lineErr := Parse(File{Data: fmt.Appendf(nil, selectorPolicy, `"`+strings.Join(text, ",")+`"`)})
 		// All that a selector of these keys and values can tell apart.
 		var possible []map[string]string
 		values := []string{"-", "", "a", "b", "C.1", "d"}

@@ -1,4 +1,4 @@
-package exchange
+package policy
 
 import (
 	"fmt"
@@ -124,7 +124,7 @@ func TestEditsHelp(t *testing.T) {
 		}
 		policy := policyOf(t, rules, "")
 		subject, service := w.asker(), w.pick("r1", "r2")
-		requested, err := registryauth.ParseScopes(strings.Fields(strings.Join(scopeStrings(w.request()), " ")))
+		requested, err := registryauth.ParseScopes(strings.Fields(strings.Join(ScopeStrings(w.request()), " ")))
 		if err != nil {
 			t.Fatal(err)
 		}

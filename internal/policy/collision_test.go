@@ -1,4 +1,4 @@
-package exchange
+package policy
 
 import (
 	"strings"
@@ -87,7 +87,7 @@ func mustPattern(t *testing.T, text string) pattern {
 // another does.
 func TestCollisions(t *testing.T) {
 	t.Parallel()
-	policy := mustParse(t, PolicyFile{Name: "policy.yaml", Data: []byte(`
+	policy := mustParse(t, File{Name: "policy.yaml", Data: []byte(`
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
 rules:

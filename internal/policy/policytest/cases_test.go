@@ -1,4 +1,4 @@
-package exchange
+package policytest
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -26,7 +27,7 @@ func TestCaseFaults(t *testing.T) {
 	for pair := range slices.Chunk(archive.Files, 2) {
 		t.Run(pair[0].Name, func(t *testing.T) {
 			t.Parallel()
-			cases, err := ParseCases(PolicyFile{Name: pair[0].Name, Data: pair[0].Data})
+			cases, err := Parse(policy.File{Name: pair[0].Name, Data: pair[0].Data})
 			if err == nil || cases != nil {
 				t.Fatalf("parsed, error %v", err)
 			}
@@ -45,19 +46,19 @@ tests: [{name: a, anonymous: true, expect: {granted: []}}]
 
 func TestCaseFiles(t *testing.T) {
 	t.Parallel()
-	if _, err := ParseCases(); err == nil || err.Error() != "no file with tests is given: name one" {
+	if _, err := Parse(); err == nil || err.Error() != "no file with tests is given: name one" {
 		t.Errorf("no file: %v", err)
 	}
-	_, err := ParseCases(PolicyFile{Name: "a", Data: []byte(minimalCases)}, PolicyFile{Name: "b", Data: []byte(minimalCases)})
+	_, err := Parse(policy.File{Name: "a", Data: []byte(minimalCases)}, policy.File{Name: "b", Data: []byte(minimalCases)})
 	if want := `b: tests[0].name: "a" is taken by a: tests[0].name: names are unique over all files`; err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
-	_, err = ParseCases(PolicyFile{Name: "p", Data: bytes.Repeat([]byte{0xff}, MaxPolicyBytes+1)})
+	_, err = Parse(policy.File{Name: "p", Data: bytes.Repeat([]byte{0xff}, policy.MaxBytes+1)})
 	if err == nil || !strings.Contains(err.Error(), "at most 1048576 are read") {
 		t.Errorf("a large file: %v", err)
 	}
 	long := strings.Replace(minimalCases, "name: a", "name: "+strings.Repeat("a", maxCaseName+1), 1)
-	if _, err = ParseCases(PolicyFile{Name: "p", Data: []byte(long)}); err == nil || !strings.Contains(err.Error(), "is not a name: write one line of at most 200") {
+	if _, err = Parse(policy.File{Name: "p", Data: []byte(long)}); err == nil || !strings.Contains(err.Error(), "is not a name: write one line of at most 200") {
 		t.Errorf("a long name: %v", err)
 	}
 }
@@ -68,7 +69,7 @@ func TestCaseWithALongName(t *testing.T) {
 	t.Parallel()
 	identity := "identity: {cluster: c, namespace: team-a, serviceAccount: " + strings.Repeat("a", 253) + "}"
 	text := strings.Replace(minimalCases, "anonymous: true", identity, 1)
-	if _, err := ParseCases(PolicyFile{Name: "p", Data: []byte(text)}); err != nil {
+	if _, err := Parse(policy.File{Name: "p", Data: []byte(text)}); err != nil {
 		t.Error(err)
 	}
 }
@@ -76,7 +77,7 @@ func TestCaseWithALongName(t *testing.T) {
 // Everything that a test can say of who asks reaches the policy.
 func TestCaseSubject(t *testing.T) {
 	t.Parallel()
-	cases, err := ParseCases(PolicyFile{Name: "p", Data: []byte(`
+	cases, err := Parse(policy.File{Name: "p", Data: []byte(`
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicyTests
 tests:
@@ -103,11 +104,11 @@ tests:
 	want := []Case{
 		{
 			Name: "all", Origin: "p: tests[0]", Service: "Docker registry",
-			Subject:   Subject{id, map[string]string{"a.b/c": "", "d": "x"}, map[string]string{"e.f/g": "", "h": "i"}},
+			Subject:   policy.Subject{Identity: id, Annotations: map[string]string{"a.b/c": "", "d": "x"}, NamespaceLabels: map[string]string{"e.f/g": "", "h": "i"}},
 			Requested: []registryauth.Scope{repository("b", "*"), repository("a", "delete", "pull", "push")},
 			Expected:  Expected{Granted: []registryauth.Scope{repository("a", "delete", "pull"), repository("b", "pull")}, Rules: []string{"r"}, Reason: "because"},
 		},
-		{Name: "least", Origin: "p: tests[1]", Subject: Subject{least, map[string]string{}, map[string]string{}}, Expected: Expected{Denied: "d"}},
+		{Name: "least", Origin: "p: tests[1]", Subject: policy.Subject{Identity: least, Annotations: map[string]string{}, NamespaceLabels: map[string]string{}}, Expected: Expected{Denied: "d"}},
 	}
 	if !reflect.DeepEqual(cases, want) {
 		t.Errorf("got  %+v\nwant %+v", cases, want)
@@ -117,7 +118,7 @@ tests:
 // A test passes if all that it expects is so, and nothing more.
 func TestCheckCases(t *testing.T) {
 	t.Parallel()
-	policy := parsePolicy(t, `
+	p := parsePolicy(t, `
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
 rules:
@@ -156,16 +157,16 @@ deny:
 		{"anonymous: true, scopes: ['repository:public/x:pull', 'repository:a:pull']", "granted: ['repository:public/x:pull'], rules: [public]", ""},
 	} {
 		asker := strings.Replace(test.asker, "{ID", "{cluster: c, namespace: team-a, serviceAccount: s", 1)
-		cases, err := ParseCases(PolicyFile{Name: "p", Data: fmt.Appendf(nil, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicyTests\ntests: [{name: a, %s, expect: {%s}}]\n", asker, test.expect)})
+		cases, err := Parse(policy.File{Name: "p", Data: fmt.Appendf(nil, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicyTests\ntests: [{name: a, %s, expect: {%s}}]\n", asker, test.expect)})
 		if err != nil {
 			t.Errorf("%s: %v", test.asker, err)
 			continue
 		}
-		differences, decision, trace := Run(policy, cases[0])
+		differences, decision, trace := Run(p, cases[0])
 		if got := strings.Join(differences, "\n"); got != test.want {
 			t.Errorf("%s, %s: got\n%s\nwant\n%s", test.asker, test.expect, got, test.want)
 		}
-		want, wantTrace := policy.Explain(cases[0].Subject, cases[0].Service, cases[0].Requested)
+		want, wantTrace := p.Explain(cases[0].Subject, cases[0].Service, cases[0].Requested)
 		if !reflect.DeepEqual(decision, want) || !reflect.DeepEqual(trace, wantTrace) {
 			t.Errorf("%s: Check decides otherwise than Explain", test.asker)
 		}
@@ -177,7 +178,7 @@ func casesText(t *testing.T, cases []Case) []byte {
 	t.Helper()
 	var tests []any
 	for _, c := range cases {
-		expect := map[string]any{"granted": append([]string{}, scopeStrings(c.Expected.Granted)...)}
+		expect := map[string]any{"granted": append([]string{}, policy.ScopeStrings(c.Expected.Granted)...)}
 		if c.Expected.Denied != "" {
 			expect = map[string]any{"denied": c.Expected.Denied}
 		}
@@ -192,7 +193,7 @@ func casesText(t *testing.T, cases []Case) []byte {
 			test["service"] = c.Service
 		}
 		if c.Requested != nil {
-			test["scopes"] = scopeStrings(c.Requested)
+			test["scopes"] = policy.ScopeStrings(c.Requested)
 		}
 		if id := c.Subject.Identity; id == nil {
 			test["anonymous"] = true
@@ -214,7 +215,7 @@ func casesText(t *testing.T, cases []Case) []byte {
 		}
 		tests = append(tests, test)
 	}
-	text, err := yaml.Marshal(map[string]any{"apiVersion": policyAPIVersion, "kind": casesKind, "tests": tests})
+	text, err := yaml.Marshal(map[string]any{"apiVersion": policy.APIVersion, "kind": casesKind, "tests": tests})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,14 +229,14 @@ func FuzzCases(f *testing.F) {
 {"name":"a","identity":{"cluster":"c","namespace":"ns","serviceAccount":"s.t","node":"m","tokenID":"t","annotations":{"a.b/c":"x\n"},"namespaceLabels":{"d":""}},"service":"r",
  "scopes":["repository:h:1/a:pull,push","registry:catalog:*"],"expect":{"granted":["repository:h:1/a:push"],"rules":["r"],"reason":"\u00a0"}},
 {"name":"b","identity":{"cluster":"c","namespace":"ns","serviceAccount":"s","annotations":{},"namespaceLabels":{}},"expect":{"denied":"d"}}]}`))
-	policy := parsePolicy(f, `
+	p := parsePolicy(f, `
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
 rules:
 - {name: r, subjects: [{namespaces: ["*"]}], annotation: k, allow: [{repositories: ["**"], actions: ["*"]}]}
 `)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		cases, err := ParseCases(PolicyFile{Name: "p", Data: data})
+		cases, err := Parse(policy.File{Name: "p", Data: data})
 		if err != nil {
 			if cases != nil {
 				t.Errorf("cases beside the error %v", err)
@@ -248,12 +249,12 @@ rules:
 		if len(cases) == 0 {
 			t.Error("no tests and no error")
 		}
-		again, err := ParseCases(PolicyFile{Name: "p", Data: casesText(t, cases)})
+		again, err := Parse(policy.File{Name: "p", Data: casesText(t, cases)})
 		if err != nil || !reflect.DeepEqual(again, cases) {
 			t.Errorf("%v\ngot  %+v\nwant %+v", err, again, cases)
 		}
 		for _, c := range cases {
-			differences, _, _ := Run(policy, c)
+			differences, _, _ := Run(p, c)
 			for _, d := range differences {
 				if strings.ContainsFunc(d, func(r rune) bool { return r < ' ' || '~' < r }) {
 					t.Errorf("not plain: %q", d)
@@ -286,9 +287,9 @@ rules:
 	}
 }
 
-func parsePolicy(t testing.TB, text string) *Policy {
+func parsePolicy(t testing.TB, text string) *policy.Policy {
 	t.Helper()
-	parsed, err := ParsePolicy(PolicyFile{Name: "policy.yaml", Data: []byte(text)})
+	parsed, err := policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(text)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +299,7 @@ func parsePolicy(t testing.TB, text string) *Policy {
 func TestAliasesAreNotWrittenOut(t *testing.T) {
 	t.Parallel()
 	text := "x: &a " + strings.Repeat("x", 5_000) + "\ntests: [" + strings.Repeat("*a,", 200_000) + "]\n"
-	_, err := ParseCases(PolicyFile{Name: "p", Data: []byte(text)})
+	_, err := Parse(policy.File{Name: "p", Data: []byte(text)})
 	if want := "p: is not valid YAML: line 2: with its aliases written out, the document has more than 1048576 bytes; use fewer"; err == nil || err.Error() != want {
 		t.Errorf("error %v", err)
 	}

@@ -1,4 +1,4 @@
-package exchange
+package policy
 
 import (
 	"fmt"
@@ -115,7 +115,7 @@ func TestToldScopesAreBounded(t *testing.T) {
 	scopes := worstScopes("team-a/web")
 	d := policy.Decide(Subject{Identity: someone()}, "", scopes)
 	for i, s := range d.Scopes {
-		if told := s.Reason != untoldReason; told != (i < maxScopesTold) || s.Reason == "" || s.Remedy == "" {
+		if told := s.Reason != untoldReason; told != (i < MaxScopesTold) || s.Reason == "" || s.Remedy == "" {
 			t.Errorf("scope %d: %+v", i, s)
 		}
 	}
@@ -126,8 +126,8 @@ func TestToldScopesAreBounded(t *testing.T) {
 	if got := testing.AllocsPerRun(20, func() { policy.Decide(many, "", scopes) }); got > base+parsed+8 {
 		t.Errorf("%v allocations; %v with one item, and %v to parse the annotation once", got, base, parsed)
 	}
-	of8 := testing.AllocsPerRun(20, func() { policy.Decide(few, "", scopes[:maxScopesTold]) })
+	of8 := testing.AllocsPerRun(20, func() { policy.Decide(few, "", scopes[:MaxScopesTold]) })
 	if base > of8+8 {
-		t.Errorf("%v allocations for %d scopes, %v for %d", base, len(scopes), of8, maxScopesTold)
+		t.Errorf("%v allocations for %d scopes, %v for %d", base, len(scopes), of8, MaxScopesTold)
 	}
 }

@@ -1,4 +1,4 @@
-package exchange
+package policy
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 // annotationItem is one item of an annotation: what a ServiceAccount asks for.
 type annotationItem struct {
 	pattern pattern
-	actions actionSet
+	actions ActionSet
 }
 
 // Limits of an annotation, checked before and while it is parsed: anyone who may
@@ -41,7 +41,7 @@ func parseAnnotation(text string) ([]annotationItem, error) {
 	for field := range strings.FieldsFuncSeq(text, isASCIISpace) {
 		item, err := parseAnnotationItem(field)
 		if err != nil {
-			return nil, fmt.Errorf("item %d, %s: %w", len(items)+1, quote(field), err)
+			return nil, fmt.Errorf("item %d, %s: %w", len(items)+1, Quote(field), err)
 		}
 		items = append(items, item)
 	}
@@ -56,7 +56,7 @@ func parseAnnotationItem(field string) (annotationItem, error) {
 		for action := range strings.SplitSeq(field[colon+1:], ",") {
 			set := actionNamed(action)
 			if set == otherAction {
-				return annotationItem{}, fmt.Errorf("%s is not an action; use pull, push, delete or *", quote(action))
+				return annotationItem{}, fmt.Errorf("%s is not an action; use pull, push, delete or *", Quote(action))
 			}
 			item.actions |= set
 		}

@@ -1,4 +1,4 @@
-package exchange
+package policytest
 
 import (
 	"errors"
@@ -11,7 +11,9 @@ import (
 
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
 const casesKind = "AccessPolicyTests"
@@ -23,7 +25,7 @@ const maxCaseName = 200
 type Case struct {
 	Name      string
 	Origin    string // FILE: tests[0]
-	Subject   Subject
+	Subject   policy.Subject
 	Service   string // empty: not said
 	Requested []registryauth.Scope
 	Expected  Expected
@@ -39,14 +41,14 @@ type Expected struct {
 
 // caseParser gathers the tests of several files.
 type caseParser struct {
-	faults faults
+	faults strictyaml.Faults
 	names  map[string]string // where each was first seen
 }
 
-// ParseCases reads tests of a policy, as strictly as ParsePolicy: the error joins
+// Parse reads tests of a policy, as strictly as ParsePolicy: the error joins
 // all faults, each as FILE: PATH: what is wrong: remedy. A file without a test is
 // a fault, because it would pass.
-func ParseCases(files ...PolicyFile) ([]Case, error) {
+func Parse(files ...policy.File) ([]Case, error) {
 	if len(files) == 0 {
 		return nil, errors.New("no file with tests is given: name one")
 	}
@@ -55,50 +57,50 @@ func ParseCases(files ...PolicyFile) ([]Case, error) {
 	for _, file := range files {
 		cases = append(cases, p.parse(file)...)
 	}
-	if err := p.faults.err(); err != nil {
+	if err := p.faults.Err(); err != nil {
 		return nil, err
 	}
 	return cases, nil
 }
 
-func (p *caseParser) parse(file PolicyFile) []Case {
-	document, ok := parseDocument(file.Name, file.Data, MaxPolicyBytes, &p.faults, "write tests")
+func (p *caseParser) parse(file policy.File) []Case {
+	document, ok := strictyaml.ParseDocument(file.Name, file.Data, policy.MaxBytes, &p.faults, "write tests")
 	if !ok {
 		return nil
 	}
-	object, isObject := document.value.(map[string]any)
+	object, isObject := document.Value.(map[string]any)
 	if kind, ok := object["kind"].(string); isObject && ok && kind != casesKind {
-		document.at("kind", kind).fault("%s is not a file of tests: write %s", quote(kind), casesKind)
+		document.At("kind", kind).Fault("%s is not a file of tests: write %s", policy.Quote(kind), casesKind)
 		return nil
 	}
-	fields := document.fields("apiVersion", "kind", "tests")
+	fields := document.Fields("apiVersion", "kind", "tests")
 	if fields == nil {
 		return nil
 	}
-	document.require(fields, "apiVersion", policyAPIVersion)
-	document.require(fields, "kind", casesKind)
+	document.Require(fields, "apiVersion", policy.APIVersion)
+	document.Require(fields, "kind", casesKind)
 	tests, ok := fields["tests"]
 	if !ok {
-		document.faultAt("tests", "is missing: write tests")
+		document.FaultAt("tests", "is missing: write tests")
 		return nil
 	}
 	var cases []Case
-	for _, n := range tests.list() {
+	for _, n := range tests.List() {
 		cases = append(cases, p.test(n))
 	}
 	return cases
 }
 
-func (p *caseParser) test(n node) Case {
-	c := Case{Origin: n.origin()}
-	fields := n.fields("name", "identity", "anonymous", "service", "scopes", "expect")
+func (p *caseParser) test(n strictyaml.Node) Case {
+	c := Case{Origin: n.Origin()}
+	fields := n.Fields("name", "identity", "anonymous", "service", "scopes", "expect")
 	if fields == nil {
 		return c
 	}
 	c.Name = p.name(n, fields)
 	c.Subject = parseAsker(n, fields)
 	if service, ok := fields["service"]; ok {
-		c.Service, _ = service.text()
+		c.Service, _ = service.Text()
 	}
 	isRead := true
 	if scopes, ok := fields["scopes"]; ok {
@@ -107,61 +109,61 @@ func (p *caseParser) test(n node) Case {
 	if expect, ok := fields["expect"]; ok {
 		c.Expected = parseExpected(expect, c.Requested, isRead)
 	} else {
-		n.faultAt("expect", "is missing: write granted or denied")
+		n.FaultAt("expect", "is missing: write granted or denied")
 	}
 	return c
 }
 
-func (p *caseParser) name(n node, fields map[string]node) string {
+func (p *caseParser) name(n strictyaml.Node, fields map[string]strictyaml.Node) string {
 	field, ok := fields["name"]
 	if !ok {
-		n.faultAt("name", "is missing: say what is tested")
+		n.FaultAt("name", "is missing: say what is tested")
 		return ""
 	}
-	name, ok := field.text()
+	name, ok := field.Text()
 	if !ok {
 		return ""
 	}
 	if len(name) > maxCaseName || strings.TrimSpace(name) != name || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || '~' < r }) {
-		field.fault("%s is not a name: write one line of at most %d printable ASCII characters", quote(name), maxCaseName)
+		field.Fault("%s is not a name: write one line of at most %d printable ASCII characters", policy.Quote(name), maxCaseName)
 		return ""
 	}
 	if first, taken := p.names[name]; taken {
-		field.fault("%s is taken by %s: names are unique over all files", quote(name), first)
+		field.Fault("%s is taken by %s: names are unique over all files", policy.Quote(name), first)
 		return name
 	}
-	p.names[name] = field.origin()
+	p.names[name] = field.Origin()
 	return name
 }
 
-func parseAsker(n node, fields map[string]node) Subject {
+func parseAsker(n strictyaml.Node, fields map[string]strictyaml.Node) policy.Subject {
 	identity, hasIdentity := fields["identity"]
 	anonymous, hasAnonymous := fields["anonymous"]
 	switch {
 	case hasIdentity && hasAnonymous:
-		anonymous.fault("who has an identity is not anonymous: remove one of them")
-	case hasAnonymous && anonymous.value != true:
-		anonymous.fault("must be true: write that, or identity instead")
+		anonymous.Fault("who has an identity is not anonymous: remove one of them")
+	case hasAnonymous && anonymous.Value != true:
+		anonymous.Fault("must be true: write that, or identity instead")
 	case !hasIdentity && !hasAnonymous:
-		n.faultAt("identity", "is missing: say who asks, or write anonymous: true")
+		n.FaultAt("identity", "is missing: say who asks, or write anonymous: true")
 	}
 	if !hasIdentity {
-		return Subject{}
+		return policy.Subject{}
 	}
 	return parseCaseIdentity(identity)
 }
 
 // parseCaseIdentity reads what a good token would say. Names are checked as
 // Kubernetes does: what no token can name would test nothing.
-func parseCaseIdentity(n node) Subject {
-	fields := n.fields("cluster", "namespace", "serviceAccount", "node", "tokenID", "annotations", "namespaceLabels")
+func parseCaseIdentity(n strictyaml.Node) policy.Subject {
+	fields := n.Fields("cluster", "namespace", "serviceAccount", "node", "tokenID", "annotations", "namespaceLabels")
 	if fields == nil {
-		return Subject{}
+		return policy.Subject{}
 	}
 	required := func(name, what string, isName func(string) bool) string {
 		field, ok := fields[name]
 		if !ok {
-			n.faultAt(name, "is missing: write the name of %s", what)
+			n.FaultAt(name, "is missing: write the name of %s", what)
 			return ""
 		}
 		return parseName(field, what, isName)
@@ -177,45 +179,45 @@ func parseCaseIdentity(n node) Subject {
 		id.Node = oidc.ObjectRef{Name: parseName(field, "a node", names.IsSubdomain), UID: "known"}
 	}
 	if field, ok := fields["tokenID"]; ok {
-		id.TokenID = parseTokenID(field)
+		id.TokenID = policy.ParseTokenID(field)
 	}
-	s := Subject{Identity: id}
+	s := policy.Subject{Identity: id}
 	if field, ok := fields["annotations"]; ok {
 		s.Annotations = parseTexts(field, "the key of an annotation, like pullpass.dev/repositories", names.IsAnnotationKey, nil)
 	}
 	if field, ok := fields["namespaceLabels"]; ok {
 		isKey := func(key string) bool { return len(content.IsLabelKey(key)) == 0 }
-		s.NamespaceLabels = parseTexts(field, "the key of a label, like team or example.com/team", isKey, isLabelValue)
+		s.NamespaceLabels = parseTexts(field, "the key of a label, like team or example.com/team", isKey, policy.IsLabelValue)
 	}
 	return s
 }
 
-func parseName(n node, what string, isName func(string) bool) string {
-	name, ok := n.text()
+func parseName(n strictyaml.Node, what string, isName func(string) bool) string {
+	name, ok := n.Text()
 	if ok && !isName(name) {
-		n.fault("%s is not the name of %s: write it as the token has it, without *", quote(name), what)
+		n.Fault("%s is not the name of %s: write it as the token has it, without *", policy.Quote(name), what)
 	}
 	return name
 }
 
 // parseTexts reads a mapping of keys to texts. It may be empty, which says that
 // there are none, and so may the texts.
-func parseTexts(n node, what string, isKey func(string) bool, isValue func(node, string) bool) map[string]string {
-	object, ok := n.value.(map[string]any)
+func parseTexts(n strictyaml.Node, what string, isKey func(string) bool, isValue func(strictyaml.Node, string) bool) map[string]string {
+	object, ok := n.Value.(map[string]any)
 	if !ok {
-		n.fault("%s: write keys and their values, or {} if there are none", notA("a mapping", n.value))
+		n.Fault("%s: write keys and their values, or {} if there are none", strictyaml.NotA("a mapping", n.Value))
 		return nil
 	}
 	texts := make(map[string]string, len(object))
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		entry := n
-		entry.path, entry.value = fmt.Sprintf("%s[%s]", n.path, quote(key)), object[key]
-		value, ok := entry.value.(string)
+		entry.Path, entry.Value = fmt.Sprintf("%s[%s]", n.Path, policy.Quote(key)), object[key]
+		value, ok := entry.Value.(string)
 		switch {
 		case !isKey(key):
-			entry.fault("is not %s", what)
+			entry.Fault("is not %s", what)
 		case !ok:
-			entry.fault("%s: write it in quotes", notA("text", entry.value))
+			entry.Fault("%s: write it in quotes", strictyaml.NotA("text", entry.Value))
 		case isValue != nil && !isValue(entry, value):
 		default:
 			texts[key] = value
@@ -226,23 +228,23 @@ func parseTexts(n node, what string, isKey func(string) bool, isValue func(node,
 
 // parseScopes reads scopes, and merges them as a request does. It reports
 // whether all could be read.
-func parseScopes(n node) (scopes []registryauth.Scope, ok bool) {
+func parseScopes(n strictyaml.Node) (scopes []registryauth.Scope, ok bool) {
 	var fields []string
-	entries := n.list()
+	entries := n.List()
 	for _, entry := range entries {
-		text, ok := entry.text()
+		text, ok := entry.Text()
 		if !ok {
 			continue
 		}
 		if _, err := registryauth.ParseScope(text); err != nil {
-			entry.fault("%s: write one like repository:team-a/web:pull,push", scopeFault(err))
+			entry.Fault("%s: write one like repository:team-a/web:pull,push", scopeFault(err))
 			continue
 		}
 		fields = append(fields, text)
 	}
 	scopes, err := registryauth.ParseScopes(fields)
 	if err != nil {
-		n.fault("%s", scopeFault(err))
+		n.Fault("%s", scopeFault(err))
 	}
 	return scopes, err == nil && len(fields) == len(entries)
 }
@@ -258,9 +260,9 @@ func scopeFault(err error) string {
 
 // parseExpected compares what is granted with what is requested, if that could
 // be read.
-func parseExpected(n node, requested []registryauth.Scope, isRead bool) Expected {
+func parseExpected(n strictyaml.Node, requested []registryauth.Scope, isRead bool) Expected {
 	var e Expected
-	fields := n.fields("granted", "denied", "rules", "reason")
+	fields := n.Fields("granted", "denied", "rules", "reason")
 	if fields == nil {
 		return e
 	}
@@ -270,71 +272,71 @@ func parseExpected(n node, requested []registryauth.Scope, isRead bool) Expected
 	reason, hasReason := fields["reason"]
 	switch {
 	case hasGranted && hasDenied:
-		denied.fault("who is denied is granted nothing: remove one of them")
+		denied.Fault("who is denied is granted nothing: remove one of them")
 	case hasDenied:
 		e.Denied = parseRuleName(denied)
 		for _, other := range []struct {
-			node node
+			node strictyaml.Node
 			is   bool
 		}{{rules, hasRules}, {reason, hasReason}} {
 			if other.is {
-				other.node.fault("says nothing of who is denied: remove it")
+				other.node.Fault("says nothing of who is denied: remove it")
 			}
 		}
 		return e
 	case !hasGranted:
-		n.faultAt("granted", "is missing: write the scopes, [] for none, or write denied")
+		n.FaultAt("granted", "is missing: write the scopes, [] for none, or write denied")
 		return e
 	}
 	// Nothing granted is a plain statement, and as strict as any.
-	if none, isList := granted.value.([]any); !isList || len(none) > 0 {
+	if none, isList := granted.Value.([]any); !isList || len(none) > 0 {
 		e.Granted, _ = parseScopes(granted)
-		slices.SortFunc(e.Granted, compareResources)
+		slices.SortFunc(e.Granted, policy.CompareResources)
 		if isRead {
 			checkAsked(granted, e.Granted, requested)
 		}
 	}
 	if hasRules {
-		for _, entry := range rules.list() {
+		for _, entry := range rules.List() {
 			e.Rules = append(e.Rules, parseRuleName(entry))
 		}
 		if len(e.Granted) == 0 {
-			rules.fault("no rule grants nothing: remove it")
+			rules.Fault("no rule grants nothing: remove it")
 		}
 	}
 	if hasReason {
-		e.Reason, _ = reason.text()
+		e.Reason, _ = reason.Text()
 	}
 	return e
 }
 
 // checkAsked refuses what no policy could grant: more than is asked for.
-func checkAsked(n node, granted, requested []registryauth.Scope) {
+func checkAsked(n strictyaml.Node, granted, requested []registryauth.Scope) {
 	for _, scope := range granted {
-		i := slices.IndexFunc(requested, func(asked registryauth.Scope) bool { return compareResources(asked, scope) == 0 })
-		asked := actionSet(0)
+		i := slices.IndexFunc(requested, func(asked registryauth.Scope) bool { return policy.CompareResources(asked, scope) == 0 })
+		asked := policy.ActionSet(0)
 		if i >= 0 {
-			asked = actionsNamed(requested[i].Actions)
+			asked = policy.ActionsNamed(requested[i].Actions)
 		}
 		for _, action := range scope.Actions {
-			if i < 0 || asked&allActions == 0 && !slices.Contains(requested[i].Actions, action) {
-				n.fault("%s of %s is not asked for (scopes), so it is never granted", plain(action), plain(scope.String()))
+			if i < 0 || asked&policy.AllActions == 0 && !slices.Contains(requested[i].Actions, action) {
+				n.Fault("%s of %s is not asked for (scopes), so it is never granted", policy.Plain(action), policy.Plain(scope.String()))
 			}
 		}
 	}
 }
 
-func parseRuleName(n node) string {
-	name, ok := n.text()
+func parseRuleName(n strictyaml.Node) string {
+	name, ok := n.Text()
 	if ok && !names.IsLabel(name) {
-		n.fault("%s is not the name of a rule", quote(name))
+		n.Fault("%s is not the name of a rule", policy.Quote(name))
 	}
 	return name
 }
 
 // Run returns what differs from what is expected, each on one line, and how the
 // policy came to its decision.
-func Run(p *Policy, c Case) (differences []string, decision Decision, trace Trace) {
+func Run(p *policy.Policy, c Case) (differences []string, decision policy.Decision, trace policy.Trace) {
 	decision, trace = p.Explain(c.Subject, c.Service, c.Requested)
 	differ := func(what, expected, got string) {
 		differences = append(differences, fmt.Sprintf("%s: expected %s, got %s", what, expected, got))
@@ -344,7 +346,7 @@ func Run(p *Policy, c Case) (differences []string, decision Decision, trace Trac
 		differ("denied", ruleOrNobody(p, e.Denied), ruleOrNobody(p, decision.DeniedBy))
 		return differences, decision, trace
 	}
-	expected, got := scopeStrings(e.Granted), scopeStrings(decision.Granted())
+	expected, got := policy.ScopeStrings(e.Granted), policy.ScopeStrings(decision.Granted())
 	if !slices.Equal(expected, got) {
 		differ("granted", orNothing(expected), orNothing(got))
 	}
@@ -353,7 +355,7 @@ func Run(p *Policy, c Case) (differences []string, decision Decision, trace Trac
 			differ("rules", known(p, e.Rules), orNothing(rules))
 		}
 	}
-	if e.Reason != "" && !slices.ContainsFunc(decision.Scopes, func(s ScopeDecision) bool { return strings.Contains(s.Reason, e.Reason) }) {
+	if e.Reason != "" && !slices.ContainsFunc(decision.Scopes, func(s policy.ScopeDecision) bool { return strings.Contains(s.Reason, e.Reason) }) {
 		var reasons []string
 		for _, s := range decision.Scopes {
 			if s.Reason != "" {
@@ -366,7 +368,7 @@ func Run(p *Policy, c Case) (differences []string, decision Decision, trace Trac
 }
 
 // rulesOf returns the names of the rules that granted, sorted.
-func rulesOf(d Decision) []string {
+func rulesOf(d policy.Decision) []string {
 	var names []string
 	for _, s := range d.Scopes {
 		names = append(names, s.Rules...)
@@ -382,7 +384,7 @@ func orNothing(list []string) string {
 	return strings.Join(list, " ")
 }
 
-func ruleOrNobody(p *Policy, name string) string {
+func ruleOrNobody(p *policy.Policy, name string) string {
 	if name == "" {
 		return "not denied"
 	}
@@ -390,10 +392,10 @@ func ruleOrNobody(p *Policy, name string) string {
 }
 
 // known returns names, and says of which there is no rule: they may be mistyped.
-func known(p *Policy, names []string) string {
+func known(p *policy.Policy, names []string) string {
 	list := slices.Clone(names)
 	for i, name := range list {
-		if !p.hasRule(name) {
+		if !p.HasRule(name) {
 			list[i] += " (there is no such rule)"
 		}
 	}

@@ -1,4 +1,4 @@
-package exchange
+package policy
 
 import (
 	"fmt"
@@ -26,12 +26,12 @@ func TestPolicies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var files []PolicyFile
+		var files []File
 		cases := 0
 		for _, file := range archive.Files {
 			title, isCase := strings.CutPrefix(file.Name, "case: ")
 			if !isCase {
-				files = append(files, PolicyFile{Name: file.Name, Data: file.Data})
+				files = append(files, File{Name: file.Name, Data: file.Data})
 				continue
 			}
 			cases++
@@ -103,7 +103,7 @@ func report(d Decision) []string {
 	var lines []string
 	for _, granted := range d.Granted() {
 		for _, s := range d.Scopes {
-			if compareResources(s.Requested, granted) == 0 {
+			if CompareResources(s.Requested, granted) == 0 {
 				lines = append(lines, fmt.Sprintf("want: %s by %s", granted, strings.Join(s.Rules, ",")))
 			}
 		}
@@ -147,9 +147,9 @@ func identity(t testing.TB, text string) *oidc.Identity {
 	return id
 }
 
-func mustParse(t testing.TB, files ...PolicyFile) *Policy {
+func mustParse(t testing.TB, files ...File) *Policy {
 	t.Helper()
-	policy, err := ParsePolicy(files...)
+	policy, err := Parse(files...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func mustParse(t testing.TB, files ...PolicyFile) *Policy {
 
 func parseText(t testing.TB, text string) *Policy {
 	t.Helper()
-	return mustParse(t, PolicyFile{Name: "policy.yaml", Data: []byte(text)})
+	return mustParse(t, File{Name: "policy.yaml", Data: []byte(text)})
 }
 
 func scopesOf(t testing.TB, text string) []registryauth.Scope {
@@ -173,7 +173,7 @@ func scopesOf(t testing.TB, text string) []registryauth.Scope {
 // A denial with a mistyped cluster denies nobody, and nobody would notice.
 func TestUnused(t *testing.T) {
 	t.Parallel()
-	policy := mustParse(t, PolicyFile{Name: "policy.yaml", Data: []byte(`
+	policy := mustParse(t, File{Name: "policy.yaml", Data: []byte(`
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
 rules:
@@ -208,7 +208,7 @@ kind: AccessPolicy
 rules: [{name: all, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["**"], actions: [pull]}]}]
 deny: []
 `
-	policy := mustParse(t, PolicyFile{Name: "policy.yaml", Data: []byte(rules)})
+	policy := mustParse(t, File{Name: "policy.yaml", Data: []byte(rules)})
 	requested := []registryauth.Scope{{Type: "repository", Name: "a/b", Actions: []string{"pull"}}}
 	subject := Subject{Identity: identity(t, "prod/team-a/web")}
 	if d := policy.Decide(subject, "registry.example.com", requested); d.DeniedBy != "" || len(d.Granted()) != 1 {

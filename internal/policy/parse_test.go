@@ -1,4 +1,4 @@
-package exchange
+package policy
 
 import (
 	"bytes"
@@ -31,7 +31,7 @@ func TestPolicyFaults(t *testing.T) {
 	for pair := range slices.Chunk(archive.Files, 2) {
 		t.Run(pair[0].Name, func(t *testing.T) {
 			t.Parallel()
-			policy, err := ParsePolicy(PolicyFile{Name: pair[0].Name, Data: pair[0].Data})
+			policy, err := Parse(File{Name: pair[0].Name, Data: pair[0].Data})
 			if err == nil || policy != nil {
 				t.Fatalf("parsed, error %v", err)
 			}
@@ -44,17 +44,17 @@ func TestPolicyFaults(t *testing.T) {
 
 func TestPolicyWithoutFiles(t *testing.T) {
 	t.Parallel()
-	if _, err := ParsePolicy(); err == nil || !strings.Contains(err.Error(), "no policy file") {
+	if _, err := Parse(); err == nil || !strings.Contains(err.Error(), "no policy file") {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestFaultsOfAllFiles(t *testing.T) {
 	t.Parallel()
-	_, err := ParsePolicy(
-		PolicyFile{Name: "a.yaml", Data: []byte(minimalPolicy)},
-		PolicyFile{Name: "b.yaml"},
-		PolicyFile{Name: "c.yaml", Data: []byte(minimalPolicy)},
+	_, err := Parse(
+		File{Name: "a.yaml", Data: []byte(minimalPolicy)},
+		File{Name: "b.yaml"},
+		File{Name: "c.yaml", Data: []byte(minimalPolicy)},
 	)
 	want := `b.yaml: is empty: write rules, or remove it from policyFiles
 c.yaml: rules[0].name: "a" is taken by a.yaml: rules[0].name: names are unique over all files, rules and denials`
@@ -70,7 +70,7 @@ func TestSecondDocumentIsNotIgnored(t *testing.T) {
 	for _, more := range []string{"---\ndeny: []", "--- \ndeny: []", "---\tdeny: []", "...\n---\ndeny: []", "...\ndeny: []"} {
 		for _, lineBreak := range []string{"\n", "\r", "\r\n", "\u0085", "\u2028", "\u2029"} {
 			data := minimalPolicy[:len(minimalPolicy)-1] + lineBreak + strings.ReplaceAll(more, "\n", lineBreak)
-			_, err := ParsePolicy(PolicyFile{Name: "p", Data: []byte(data)})
+			_, err := Parse(File{Name: "p", Data: []byte(data)})
 			if want := "p: has more than one YAML document: put each into a file of its own"; err == nil || err.Error() != want {
 				t.Errorf("%q: error %v", data[len(minimalPolicy)-1:], err)
 			}
@@ -80,7 +80,7 @@ func TestSecondDocumentIsNotIgnored(t *testing.T) {
 		"---" + minimalPolicy, "# a comment\n---\n" + minimalPolicy, "---\n# a comment" + minimalPolicy, "--- # a comment" + minimalPolicy,
 		minimalPolicy + "---\n", minimalPolicy + "...\n# the end\n",
 	} {
-		if _, err := ParsePolicy(PolicyFile{Name: "p", Data: []byte(one)}); err != nil {
+		if _, err := Parse(File{Name: "p", Data: []byte(one)}); err != nil {
 			t.Errorf("%q: %v", one, err)
 		}
 	}
@@ -90,7 +90,7 @@ func TestSecondDocumentIsNotIgnored(t *testing.T) {
 // UTF-16 by its byte order mark.
 func TestPolicyIsUTF8(t *testing.T) {
 	t.Parallel()
-	_, err := ParsePolicy(PolicyFile{Name: "p", Data: []byte("\xff\xfea\x00:\x00b\x00")})
+	_, err := Parse(File{Name: "p", Data: []byte("\xff\xfea\x00:\x00b\x00")})
 	if err == nil || err.Error() != "p: is not UTF-8: save it as UTF-8" {
 		t.Errorf("error %v", err)
 	}
@@ -99,12 +99,12 @@ func TestPolicyIsUTF8(t *testing.T) {
 // Sizes are capped before anything is parsed (CVE-2025-30204).
 func TestPolicySize(t *testing.T) {
 	t.Parallel()
-	comment := bytes.Repeat([]byte("#"), MaxPolicyBytes-len(minimalPolicy))
-	if _, err := ParsePolicy(PolicyFile{Name: "p", Data: append([]byte(minimalPolicy), comment...)}); err != nil {
+	comment := bytes.Repeat([]byte("#"), MaxBytes-len(minimalPolicy))
+	if _, err := Parse(File{Name: "p", Data: append([]byte(minimalPolicy), comment...)}); err != nil {
 		t.Errorf("at the limit: %v", err)
 	}
 	// Not even UTF-8, to show that nothing looked at it.
-	_, err := ParsePolicy(PolicyFile{Name: "p", Data: bytes.Repeat([]byte{0xff}, MaxPolicyBytes+1)})
+	_, err := Parse(File{Name: "p", Data: bytes.Repeat([]byte{0xff}, MaxBytes+1)})
 	if err == nil || !strings.Contains(err.Error(), "p: has 1048577 bytes; at most 1048576 are read") {
 		t.Errorf("error %v", err)
 	}
@@ -117,11 +117,11 @@ func TestRuleCount(t *testing.T) {
 	for i := range maxRules {
 		fmt.Fprintf(&text, "- {name: r%d, anonymous: true, allow: [{repositories: [a], actions: [pull]}]}\n", i)
 	}
-	full := PolicyFile{Name: "full", Data: []byte(text.String())}
+	full := File{Name: "full", Data: []byte(text.String())}
 	if policy := mustParse(t, full); policy.Rules() != maxRules {
 		t.Errorf("%d rules", policy.Rules())
 	}
-	_, err := ParsePolicy(full, PolicyFile{Name: "one", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\ndeny: [{name: d, subjects: [{nodes: [a]}]}]")})
+	_, err := Parse(full, File{Name: "one", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\ndeny: [{name: d, subjects: [{nodes: [a]}]}]")})
 	if err == nil || err.Error() != "one: deny[0]: there are more than 5000 rules: write rules for groups, with * and placeholders" {
 		t.Errorf("error %v", err)
 	}
@@ -131,7 +131,7 @@ func TestRuleCount(t *testing.T) {
 func TestFaultCount(t *testing.T) {
 	t.Parallel()
 	text := "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n" + strings.Repeat("- 1\n", 1000)
-	_, err := ParsePolicy(PolicyFile{Name: "p", Data: []byte(text)})
+	_, err := Parse(File{Name: "p", Data: []byte(text)})
 	if err == nil {
 		t.Fatal("parsed")
 	}
@@ -148,7 +148,7 @@ func TestAliasBomb(t *testing.T) {
 	for i := range 9 {
 		text += fmt.Sprintf("a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 10), ","))
 	}
-	_, err := ParsePolicy(PolicyFile{Name: "p", Data: []byte(text)})
+	_, err := Parse(File{Name: "p", Data: []byte(text)})
 	if err == nil || err.Error() != "p: is not valid YAML: line 6: with its aliases written out, the document has more than 1048576 bytes; use fewer" {
 		t.Errorf("error %v", err)
 	}
@@ -160,7 +160,7 @@ func TestAliasesOfALongText(t *testing.T) {
 	text := "x: &a " + strings.Repeat("x", 5_000) + "\nrules: [" + strings.Repeat("*a,", 200_000) + "]\n"
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, err := ParsePolicy(PolicyFile{Name: "p", Data: []byte(text)})
+	_, err := Parse(File{Name: "p", Data: []byte(text)})
 	runtime.ReadMemStats(&after)
 	if want := "p: is not valid YAML: line 2: with its aliases written out, the document has more than 1048576 bytes; use fewer"; err == nil || err.Error() != want {
 		t.Errorf("error %v", err)
@@ -198,12 +198,12 @@ deny:
 // two files does (composite keys that collide).
 func TestRevisionIsInjective(t *testing.T) {
 	t.Parallel()
-	file := func(rule, tail string) PolicyFile {
-		return PolicyFile{Data: []byte(strings.Replace(minimalPolicy, "name: a", "name: "+rule, 1) + tail)}
+	file := func(rule, tail string) File {
+		return File{Data: []byte(strings.Replace(minimalPolicy, "name: a", "name: "+rule, 1) + tail)}
 	}
 	// The comment moves from one file's end to the other's start.
 	b := file("b", "")
-	withComment := PolicyFile{Data: append([]byte("#x"), b.Data...)}
+	withComment := File{Data: append([]byte("#x"), b.Data...)}
 	one := mustParse(t, file("a", "#x"), b)
 	two := mustParse(t, file("a", ""), withComment)
 	if one.Revision() == two.Revision() {

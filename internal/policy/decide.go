@@ -1,4 +1,4 @@
-package exchange
+package policy
 
 import (
 	"cmp"
@@ -23,7 +23,7 @@ func (p *Policy) decide(subject Subject, service string, requested []registryaut
 		d.Scopes = make([]ScopeDecision, len(requested))
 	}
 	if d.DeniedBy != "" {
-		reason, remedy := "the deny rule "+d.DeniedBy+" refuses "+who(subject), denialRemedy(d.DeniedBy)
+		reason, remedy := "the deny rule "+d.DeniedBy+" refuses "+who(subject), DenialRemedy(d.DeniedBy)
 		for i, scope := range requested {
 			d.Scopes[i] = ScopeDecision{Requested: scope, Reason: reason, Remedy: remedy}
 		}
@@ -90,11 +90,11 @@ func (r *rule) applies(subject Subject, service string, trace *Trace) bool {
 // It is enough for as many scopes as there can be and some dozens of patterns, or hundreds of literal ones.
 const maxSteps = 1 << 15
 
-// maxScopesTold is for how many scopes a decision says why they were not granted,
+// MaxScopesTold is for how many scopes a decision says why they were not granted,
 // and how many an event has of a request that a limit refused. A pull asks for one
 // or two; neither the work nor a line of the audit log must be many times that of a
 // pull.
-const maxScopesTold = 8
+const MaxScopesTold = 8
 
 const (
 	tooMuchReason = "it was not judged: to compare the scopes that were asked for after it with rules and annotations was too much for one request"
@@ -124,18 +124,18 @@ type asked struct {
 
 	// What it asks for in one repository: every rule that reads it wants to know.
 	name    string
-	actions actionSet
+	actions ActionSet
 }
 
 // question is one requested scope.
 type question struct {
 	scope   registryauth.Scope
 	kind    resource
-	actions actionSet
+	actions ActionSet
 }
 
 func newQuestion(scope registryauth.Scope) question {
-	return question{scope, kindOf(scope), actionsNamed(scope.Actions)}
+	return question{scope, kindOf(scope), ActionsNamed(scope.Actions)}
 }
 
 // decide judges the scopes until too much was compared: the last first, because
@@ -158,7 +158,7 @@ func (e *evaluation) decide(requested []registryauth.Scope, decisions []ScopeDec
 
 // judge finds the rules that grant the scope, or a part of it.
 func (e *evaluation) judge(q question, d *ScopeDecision) {
-	var allowed actionSet
+	var allowed ActionSet
 	for _, i := range e.rules {
 		r := &e.policy.rules[i]
 		granted := e.allowed(r, q, nil)
@@ -185,11 +185,11 @@ func (e *evaluation) tell(decisions []ScopeDecision, isWhole bool) {
 		if d.Reason == "" || d.Reason == tooMuchReason {
 			continue
 		}
-		if told++; !isWhole && (told > maxScopesTold || told > 1 && e.steps > 2*e.most) {
+		if told++; !isWhole && (told > MaxScopesTold || told > 1 && e.steps > 2*e.most) {
 			return
 		}
 		q := newQuestion(d.Requested)
-		missing := actionsNamed(d.Granted).missing(q.actions)
+		missing := ActionsNamed(d.Granted).missing(q.actions)
 		nearest := e.nearest(q, missing)
 		d.Reason = e.reason(q, missing, nearest)
 		d.Remedy = e.remedy(q, missing, nearest)
@@ -219,7 +219,7 @@ func appendShared(list, shared []string) []string {
 
 // allowed returns what one rule that applies allows on the resource, whatever
 // actions were requested. With t it also notes how.
-func (e *evaluation) allowed(r *rule, q question, t *RuleScope) actionSet {
+func (e *evaluation) allowed(r *rule, q question, t *RuleScope) ActionSet {
 	ceiling := e.ceiling(r, q, t)
 	if r.annotation == "" || ceiling == 0 && t == nil {
 		return ceiling
@@ -229,8 +229,8 @@ func (e *evaluation) allowed(r *rule, q question, t *RuleScope) actionSet {
 
 // ceiling returns what allow gives on the resource: for a rule without
 // annotation, this is all there is.
-func (e *evaluation) ceiling(r *rule, q question, t *RuleScope) actionSet {
-	var set actionSet
+func (e *evaluation) ceiling(r *rule, q question, t *RuleScope) ActionSet {
+	var set ActionSet
 	for i := range r.allow {
 		a := &r.allow[i]
 		if a.catalog && q.kind == catalogResource {
@@ -258,7 +258,7 @@ func (e *evaluation) ceiling(r *rule, q question, t *RuleScope) actionSet {
 
 // asks returns what the ServiceAccount asks for on the resource with the
 // annotation that the rule reads.
-func (e *evaluation) asks(r *rule, q question, t *RuleScope) actionSet {
+func (e *evaluation) asks(r *rule, q question, t *RuleScope) ActionSet {
 	if q.kind != repositoryResource && t == nil {
 		return 0
 	}
@@ -278,8 +278,8 @@ func (e *evaluation) asks(r *rule, q question, t *RuleScope) actionSet {
 }
 
 // trace asks for the items that match, too.
-func (a *asked) trace(q question, t *RuleScope) actionSet {
-	var set actionSet
+func (a *asked) trace(q question, t *RuleScope) ActionSet {
+	var set ActionSet
 	for _, item := range a.items {
 		if q.kind == repositoryResource && item.pattern.match(q.scope.Name, nil, new(int)) {
 			set |= item.actions

@@ -1,4 +1,4 @@
-package exchange
+package policy
 
 import (
 	"crypto/sha256"
@@ -37,7 +37,7 @@ type rule struct {
 type allowance struct {
 	repositories []pattern
 	catalog      bool // registry:catalog, instead of repositories
-	actions      actionSet
+	actions      ActionSet
 }
 
 // denyRule refuses subjects as a whole.
@@ -47,23 +47,23 @@ type denyRule struct {
 	subjects []subjectMatch
 }
 
-// PolicyFile is one file of a policy. Its name is for messages.
-type PolicyFile struct {
+// File is one file of a policy. Its name is for messages.
+type File struct {
 	Name string
 	Data []byte
 }
 
 // Limits of a policy, checked before it is parsed or compiled.
 const (
-	MaxPolicyBytes = 1 << 20 // of each file
-	maxRules       = 5000    // of all files, rules and denials together
+	MaxBytes = 1 << 20 // of each file
+	maxRules = 5000    // of all files, rules and denials together
 )
 
-// ParsePolicy makes one policy of all files: their rules and denials one after
+// Parse makes one policy of all files: their rules and denials one after
 // the other. Files are YAML, strictly: a field that is not known, a duplicate
 // key, a second document, an empty list or a present but empty file is a fault.
 // The error joins all faults, each as FILE: PATH: what is wrong: remedy.
-func ParsePolicy(files ...PolicyFile) (*Policy, error) {
+func Parse(files ...File) (*Policy, error) {
 	if len(files) == 0 {
 		return nil, errors.New("no policy file is given; without a policy nobody may pull anything: name one")
 	}
@@ -74,7 +74,7 @@ func ParsePolicy(files ...PolicyFile) (*Policy, error) {
 		hash.Write(file.Data)
 		parser.parse(file)
 	}
-	if err := parser.faults.err(); err != nil {
+	if err := parser.faults.Err(); err != nil {
 		return nil, err
 	}
 	if len(parser.rules) == 0 {
@@ -121,9 +121,9 @@ func (p *Policy) AndDenials(next *Policy) *Policy {
 	return &both
 }
 
-// quote returns s for a message: short, and with everything escaped that could
+// Quote returns s for a message: short, and with everything escaped that could
 // forge a line of a log or a terminal.
-func quote(s string) string { return term.Quote(s, 80) }
+func Quote(s string) string { return term.Quote(s, 80) }
 
 // Unused names what can never match because no such cluster or service is
 // configured. It is a warning, not a fault: one policy may serve several
@@ -131,7 +131,7 @@ func quote(s string) string { return term.Quote(s, 80) }
 func (p *Policy) Unused(clusters, services []string) []string {
 	var unused []string
 	note := func(where, field, value, configured string) {
-		unused = append(unused, fmt.Sprintf("%s: %s: %s matches nothing that is configured (%s)", where, field, quote(value), configured))
+		unused = append(unused, fmt.Sprintf("%s: %s: %s matches nothing that is configured (%s)", where, field, Quote(value), configured))
 	}
 	checkSubjects := func(where string, subjects []subjectMatch) {
 		for _, s := range subjects {
@@ -167,7 +167,7 @@ func (p *Policy) WithoutLabels(clusters []string) []string {
 			for _, name := range clusters {
 				if s.namespaceSelector != nil && matchAny(s.clusters, name) {
 					affected = append(affected, fmt.Sprintf("%s: subjects[%d] "+effect+
-						": its namespaces' labels are not known without a connection (clusters[].kubernetes)", where, i, quote(name)))
+						": its namespaces' labels are not known without a connection (clusters[].kubernetes)", where, i, Quote(name)))
 				}
 			}
 		}
@@ -190,7 +190,7 @@ func (p *Policy) WithoutAnnotations(clusters []string) []string {
 			for _, name := range clusters {
 				if r.annotation != "" && matchAny(s.clusters, name) {
 					affected = append(affected, fmt.Sprintf("rule %s: subjects[%d] gets nothing in cluster %s: its ServiceAccounts' annotations are not known "+
-						"without a connection or manifestFiles (clusters[].kubernetes)", r.name[0], i, quote(name)))
+						"without a connection or manifestFiles (clusters[].kubernetes)", r.name[0], i, Quote(name)))
 				}
 			}
 		}

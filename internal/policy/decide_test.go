@@ -1,4 +1,4 @@
-package exchange
+package policy
 
 import (
 	"encoding/json"
@@ -432,7 +432,7 @@ func FuzzPolicy(f *testing.F) {
 	f.Add([]byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n- name: r\n  subjects: [{namespaceSelector: 'team==ab,env in (a, b),!x.y/z,w!=1'}]\n  allow: [{repositories: ['**'], actions: [pull]}]\n"+
 		"deny: [{name: d, subjects: [{namespaceSelector: {matchLabels: {x.y/z: ''}, matchExpressions: [{key: a, operator: NotIn, values: [b]}, {key: c, operator: DoesNotExist}]}}]}]\n"), "ab", "repository:ab/x:pull", "")
 	f.Fuzz(func(t *testing.T, data []byte, namespace, asked, annotation string) {
-		policy, err := ParsePolicy(PolicyFile{Name: "p", Data: data})
+		policy, err := Parse(File{Name: "p", Data: data})
 		if err != nil {
 			if policy != nil {
 				t.Errorf("a policy beside the error %v", err)

@@ -1,0 +1,106 @@
+package policy
+
+import (
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+// maxRemedyBytes leaves room for a reason where both stand together: an event
+// on a pod has 1024 bytes.
+const maxRemedyBytes = 500
+
+const Administrator = "whoever administers Pullpass"
+
+// remedy says what would grant the missing actions. What the ServiceAccount's
+// owner can do alone comes before what somebody else has to do.
+func (e *evaluation) remedy(q question, missing ActionSet, nearest []candidate) string {
+	if q.kind == unknownResource {
+		return "ask for repositories or for registry:catalog"
+	}
+	if e.subject.Identity == nil {
+		return "send a credential, a ServiceAccount's token: without one, only anonymous rules count"
+	}
+	for _, c := range nearest {
+		switch c.near {
+		case nearFault:
+			return term.Shorten("correct the annotation "+c.rule.annotation+" of the ServiceAccount "+Plain(who(e.subject))+
+				", and let it ask for "+what(q, missing), maxRemedyBytes)
+		case nearNotAsked, nearAbsent:
+			return e.askWith(c.rule, q, missing, nearest)
+		}
+	}
+	return term.Shorten(e.toAllow(q, missing)+"; no rule does", maxRemedyBytes)
+}
+
+func (e *evaluation) toAllow(q question, missing ActionSet) string {
+	return Administrator + " has to allow " + what(q, missing) + " to " + Plain(who(e.subject))
+}
+
+// askWith says how to ask with an annotation for what its rules would allow.
+func (e *evaluation) askWith(r *rule, q question, missing ActionSet, nearest []candidate) string {
+	key := r.annotation
+	var ceiling, anyCeiling ActionSet
+	for _, c := range nearest {
+		anyCeiling |= c.ceiling
+		if c.rule.annotation == key {
+			ceiling |= c.ceiling
+		}
+	}
+	within := ceiling.cover(missing)
+	var first string
+	if beyond := anyCeiling.missing(missing); beyond != 0 {
+		first = e.toAllow(q, beyond) + "; for the rest, "
+	}
+	item := annotationItem{pattern: pattern(q.scope.Name), actions: within}
+	if within&otherAction != 0 {
+		item.actions = AllActions // an annotation has no other name for it
+	}
+	// A command that was cut could be run all the same, and take away what the
+	// annotation asks for now. So it is whole or not there.
+	if command, ok := e.annotate(r, item); ok {
+		if whole := first + "run in cluster " + Plain(e.subject.Identity.Cluster) + ": " + command; len(whole) <= maxRemedyBytes {
+			return whole
+		}
+	}
+	return term.Shorten(first+"let the annotation "+key+" of the ServiceAccount "+Plain(who(e.subject))+" ask for "+Plain(item.String()), maxRemedyBytes)
+}
+
+// annotate returns the command that adds items to the annotation that a rule
+// reads, which has no fault. People run it in a shell, and strangers write parts of
+// it: clients the repository, owners of ServiceAccounts the annotation. Only what
+// was parsed gets in, and no grammar has a quote, a backslash or a control
+// character.
+func (e *evaluation) annotate(r *rule, added ...annotationItem) (string, bool) {
+	id := e.subject.Identity
+	for _, item := range added {
+		if _, err := registryauth.ParseScope("repository:" + item.String()); err != nil {
+			return "", false
+		}
+	}
+	if !names.IsSubdomain(id.ServiceAccount.Name) || !names.IsLabel(id.Namespace) {
+		return "", false
+	}
+	// What is not known is not overwritten: Pullpass may not see the live
+	// annotation, and kubectl refuses to replace one without --overwrite.
+	overwrite := ""
+	if e.annotation(r).present {
+		overwrite = " --overwrite"
+	}
+	items := strings.FieldsFunc(e.subject.Annotations[r.annotation], isASCIISpace)
+	for _, item := range added {
+		items = append(items, item.String())
+	}
+	value := strings.Join(items, " ")
+	if len(value) > maxAnnotationBytes || len(items) > maxAnnotationItems {
+		return "", false // it is full: all of it would count for nothing
+	}
+	return "kubectl annotate serviceaccount " + id.ServiceAccount.Name + " -n " + id.Namespace +
+		overwrite + " " + r.annotation + "='" + value + "'", true
+}
+
+func DenialRemedy(rule string) string {
+	return Administrator + " knows why the deny rule " + rule + " is there, and can change it"
+}

@@ -1,0 +1,192 @@
+package strictyaml
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+// maxListed is how many faults are reported at once.
+const maxListed = 100
+
+// Faults collects everything that is wrong with files that are read together.
+type Faults struct {
+	list []error
+	more int // not kept
+}
+
+func (f *Faults) add(file, path, format string, args ...any) {
+	if len(f.list) == maxListed {
+		f.more++
+		return
+	}
+	where := file + ": "
+	if path != "" {
+		where += path + ": "
+	}
+	f.list = append(f.list, errors.New(where+fmt.Sprintf(format, args...)))
+}
+
+func (f *Faults) Err() error {
+	if f.more > 0 {
+		return errors.Join(append(f.list, fmt.Errorf("and %d more faults", f.more))...)
+	}
+	return errors.Join(f.list...)
+}
+
+const maxQuoted = 80 // bytes of a text in a message
+
+// Node is a part of a YAML document, and where it stands. Its methods report a
+// value that is not what they return.
+type Node struct {
+	faults *Faults
+	file   string
+	Path   string
+	Value  any
+}
+
+// ParseDocument reads the only YAML document of a file, of which at most limit
+// bytes are read. fill says what to write into one that is empty.
+func ParseDocument(name string, data []byte, limit int, f *Faults, fill string) (Node, bool) {
+	fault := func(format string, args ...any) (Node, bool) {
+		f.add(name, "", format, args...)
+		return Node{}, false
+	}
+	switch {
+	case len(data) > limit:
+		return fault("has %d bytes; at most %d are read: split it into several files", len(data), limit)
+	case !utf8.Valid(data):
+		return fault("is not UTF-8: save it as UTF-8")
+	}
+	root, _, err := Parse(data, limit)
+	switch {
+	case errors.Is(err, ErrEmpty):
+		return fault("is empty: %s", fill)
+	case errors.Is(err, ErrSeveral):
+		return fault("has more than one YAML document: put each into a file of its own")
+	case err != nil:
+		return fault("is not valid YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	value, problems := Value(root)
+	for _, problem := range problems {
+		fault("is not valid YAML: %s", problem)
+	}
+	if len(problems) > 0 {
+		return Node{}, false
+	}
+	if value == nil {
+		return fault("is empty: %s", fill)
+	}
+	return Node{faults: f, file: name, Value: value}, true
+}
+
+func (n Node) Fault(format string, args ...any) { n.faults.add(n.file, n.Path, format, args...) }
+
+// Origin says where the node stands, as faults do.
+func (n Node) Origin() string { return n.file + ": " + n.Path }
+
+// FaultAt reports a fault of a field that is not there.
+func (n Node) FaultAt(field, format string, args ...any) {
+	n.At(field, nil).Fault(format, args...)
+}
+
+func (n Node) At(field string, value any) Node {
+	if n.Path != "" {
+		field = n.Path + "." + field
+	}
+	n.Path, n.Value = field, value
+	return n
+}
+
+// Fields returns the fields that are there, and nil if there are none. Every
+// field that is not known is a fault.
+func (n Node) Fields(known ...string) map[string]Node {
+	object, ok := n.Value.(map[string]any)
+	if !ok {
+		n.Fault("%s: write the fields %s", NotA("a mapping", n.Value), strings.Join(known, ", "))
+		return nil
+	}
+	if len(object) == 0 {
+		n.Fault("is empty: write at least one of the fields %s", strings.Join(known, ", "))
+		return nil
+	}
+	fields := make(map[string]Node, len(object))
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		if !slices.Contains(known, name) {
+			n.Fault("unknown field %s: the fields are %s", term.Quote(name, maxQuoted), strings.Join(known, ", "))
+			continue
+		}
+		fields[name] = n.At(name, object[name])
+	}
+	return fields
+}
+
+// Require reports a field that is not exactly what it must be.
+func (n Node) Require(fields map[string]Node, name, want string) {
+	if field, ok := fields[name]; !ok {
+		n.FaultAt(name, "is missing: write %s", want)
+	} else if field.Value != want {
+		field.Fault("must be %s: no other is known here", want)
+	}
+}
+
+// List returns the elements. An empty list is a fault: it would switch a check
+// off, or grant nothing, without anybody noticing.
+func (n Node) List() []Node {
+	list, ok := n.Value.([]any)
+	switch {
+	case !ok:
+		n.Fault("%s: write a list", NotA("a list", n.Value))
+	case len(list) == 0:
+		n.Fault("the list is empty: fill it or remove the field")
+	}
+	nodes := make([]Node, len(list))
+	for i, value := range list {
+		nodes[i] = n
+		nodes[i].Path, nodes[i].Value = fmt.Sprintf("%s[%d]", n.Path, i), value
+	}
+	return nodes
+}
+
+// Text returns a string that is not empty. YAML 1.1 reads no, on or 1e3 as
+// something else.
+func (n Node) Text() (string, bool) {
+	text, ok := n.Value.(string)
+	switch {
+	case !ok:
+		n.Fault("%s: write it in quotes", NotA("text", n.Value))
+	case text == "":
+		n.Fault("is empty: fill it or remove it")
+	}
+	return text, text != ""
+}
+
+func (n Node) Boolean() bool {
+	value, ok := n.Value.(bool)
+	if !ok {
+		n.Fault("%s: write true or false", NotA("a boolean", n.Value))
+	}
+	return value
+}
+
+func NotA(wanted string, value any) string {
+	found := "a number"
+	switch value.(type) {
+	case nil:
+		return "has no value"
+	case bool:
+		found = "a boolean"
+	case string:
+		found = "text"
+	case []any:
+		found = "a list"
+	case map[string]any:
+		found = "a mapping"
+	}
+	return "is " + found + ", not " + wanted
+}
