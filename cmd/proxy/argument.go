@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
 // openArgument opens what a command is to read once. Other than a file that the
@@ -50,7 +51,7 @@ func readArgument(ctx context.Context, name string, limit int64) ([]byte, error)
 func readConfig(ctx context.Context, path string) (*Config, error) {
 	data, err := readArgument(ctx, path, maxConfigBytes)
 	if err != nil {
-		return nil, &ConfigFault{Problem: err.Error(), Err: err} // the error names the file
+		return nil, &strictyaml.Fault{Problem: err.Error(), Err: err} // the error names the file
 	}
 	return ParseConfig(data, path, filepath.Dir(path))
 }

@@ -271,11 +271,11 @@ func (r *Registry) SetDefaults() {
 // LoadConfig reads and checks the configuration file. It opens no other file:
 // see CheckFiles.
 //
-// The error joins all faults, each a *ConfigFault.
+// The error joins all faults, each a *strictyaml.Fault.
 func LoadConfig(path string) (*Config, error) {
 	data, err := file.Read(path, maxConfigBytes)
 	if err != nil {
-		return nil, &ConfigFault{Problem: err.Error(), Err: err} // the error names the file
+		return nil, &strictyaml.Fault{Problem: err.Error(), Err: err} // the error names the file
 	}
 	return ParseConfig(data, path, filepath.Dir(path))
 }
@@ -284,7 +284,7 @@ func LoadConfig(path string) (*Config, error) {
 // relative file names are resolved against dir.
 func ParseConfig(data []byte, name, dir string) (*Config, error) {
 	if len(data) > maxConfigBytes {
-		return nil, &ConfigFault{File: name, Problem: fmt.Sprintf("has more than %d bytes; a configuration never needs as much", maxConfigBytes)}
+		return nil, &strictyaml.Fault{File: name, Problem: fmt.Sprintf("has more than %d bytes; a configuration never needs as much", maxConfigBytes)}
 	}
 	c := defaultConfig()
 	c.name = name
@@ -293,7 +293,7 @@ func ParseConfig(data []byte, name, dir string) (*Config, error) {
 		return nil, d.Err()
 	}
 	c.complete(d.Set)
-	v := &configValidator{Decoder: d, decoded: d.Faults}
+	v := &configValidator{strictyaml.NewValidator(d)}
 	v.config(c) // file names as they are written
 	if err := d.Err(); err != nil {
 		return nil, err

@@ -9,9 +9,6 @@ import (
 	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
-// ConfigFault is one thing that is wrong with a configuration.
-type ConfigFault = strictyaml.Fault
-
 // decodeConfig reads the only document of data. When that is something else than a
 // configuration, nothing more is said about it.
 func decodeConfig(d *strictyaml.Decoder, data []byte, c *Config) (isConfig bool) {

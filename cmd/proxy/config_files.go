@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -77,7 +78,7 @@ func listedFiles(path string, names []string) []configFile {
 
 // CheckFiles finds files that are missing or cannot be read. What is in them is
 // judged by those who read them; so are the files of TLS, which plain HTTP does
-// without. The error joins a *ConfigFault for each.
+// without. The error joins a *strictyaml.Fault for each.
 func (c *Config) CheckFiles() error {
 	var faults []error
 	for _, field := range c.files() {
@@ -102,7 +103,7 @@ func (c *Config) CheckFiles() error {
 }
 
 func (c *Config) fault(path string, err error) error {
-	return &ConfigFault{File: c.name, Path: path, Problem: err.Error(), Err: err}
+	return &strictyaml.Fault{File: c.name, Path: path, Problem: err.Error(), Err: err}
 }
 
 func checkReadable(name string) error {
@@ -154,7 +155,7 @@ func checkDirectory(name string) error {
 }
 
 // CheckListeners judges the public listener: TLS needs its files, and plain
-// HTTP must not be reachable from elsewhere. The error joins a *ConfigFault for each.
+// HTTP must not be reachable from elsewhere. The error joins a *strictyaml.Fault for each.
 func (c *Config) CheckListeners(insecureHTTP bool) error {
 	var faults []error
 	note := func(path, format string, args ...any) {
@@ -182,7 +183,7 @@ func (c *Config) CheckListeners(insecureHTTP bool) error {
 func (c *Config) warnings() []string {
 	var warnings []string
 	warn := func(path, text string) {
-		warnings = append(warnings, (&ConfigFault{File: c.name, Path: path, Problem: text}).Error())
+		warnings = append(warnings, (&strictyaml.Fault{File: c.name, Path: path, Problem: text}).Error())
 	}
 	if !isLoopback(c.Admin.Address) {
 		open := "health and metrics"

@@ -70,17 +70,17 @@ const needsConnection = "needs the API server (%s); set kubernetes.inCluster or 
 
 func (v *configValidator) node(path string, config *Config, c *Cluster) {
 	n := &c.Node
-	v.oneOf(path+".claim", n.Claim, nodeClaimRequired, nodeClaimOptional)
-	v.oneOf(path+".fallback", n.Fallback, nodeFallbackNone, nodeFallbackAPI)
+	v.OneOf(path+".claim", n.Claim, nodeClaimRequired, nodeClaimOptional)
+	v.OneOf(path+".fallback", n.Fallback, nodeFallbackNone, nodeFallbackAPI)
 	if n.Fallback == nodeFallbackAPI && !c.Kubernetes.connected() {
-		v.fault(path+".fallback", needsConnection, n.Fallback, "write "+nodeFallbackNone)
+		v.Fault(path+".fallback", needsConnection, n.Fallback, "write "+nodeFallbackNone)
 	}
 	if n.Selector != "" {
 		// The parser's own error repeats the text as it is.
 		if selector, err := labels.Parse(n.Selector); err != nil || selector.Empty() {
-			v.fault(path+".selector", `is not a label selector (%s); write it as for kubectl get nodes --selector: "pool=build,!gpu"`, term.QuoteValue(n.Selector))
+			v.Fault(path+".selector", `is not a label selector (%s); write it as for kubectl get nodes --selector: "pool=build,!gpu"`, term.QuoteValue(n.Selector))
 		} else if !c.Kubernetes.connected() {
-			v.fault(path+".selector", needsConnection, term.QuoteValue(n.Selector), "remove it")
+			v.Fault(path+".selector", needsConnection, term.QuoteValue(n.Selector), "remove it")
 		}
 	}
 	v.proof(path+".proof", config, c)
@@ -88,35 +88,35 @@ func (v *configValidator) node(path string, config *Config, c *Cluster) {
 
 func (v *configValidator) proof(path string, config *Config, c *Cluster) {
 	p := &c.Node.Proof
-	v.oneOf(path+".mode", p.Mode, modeOff, modeAudit, modeEnforce)
+	v.OneOf(path+".mode", p.Mode, modeOff, modeAudit, modeEnforce)
 	if len(p.Methods) == 0 {
-		v.fault(path+".methods", "is empty; name %s, %s or both", proofCertificate, proofAddress)
+		v.Fault(path+".methods", "is empty; name %s, %s or both", proofCertificate, proofAddress)
 	}
 	for i, method := range p.Methods {
-		v.oneOf(fmt.Sprintf("%s.methods[%d]", path, i), method, proofCertificate, proofAddress)
+		v.OneOf(fmt.Sprintf("%s.methods[%d]", path, i), method, proofCertificate, proofAddress)
 	}
-	v.unique(len(p.Methods), path+".methods[%d]", func(i int) string { return p.Methods[i] })
+	v.Unique(len(p.Methods), path+".methods[%d]", func(i int) string { return p.Methods[i] })
 	if p.ClientCAFile != "" && !slices.Contains(p.Methods, proofCertificate) {
-		v.fault(path+".clientCAFile", "has no use without the method %s (%s); add it to methods, or remove the file", proofCertificate, term.QuoteValue(p.ClientCAFile))
+		v.Fault(path+".clientCAFile", "has no use without the method %s (%s); add it to methods, or remove the file", proofCertificate, term.QuoteValue(p.ClientCAFile))
 	}
 	if (p.Mode == modeAudit || p.Mode == modeEnforce) && len(p.Methods) > 0 && len(config.proofMethods(c)) == 0 {
 		var lacks []string
 		for _, method := range p.Methods {
 			lacks = append(lacks, config.proofLacks(c, method))
 		}
-		v.fault(path+".mode", "cannot be done (%s): %s; set what is missing, or write %s", p.Mode, strings.Join(lacks, ", and "), modeOff)
+		v.Fault(path+".mode", "cannot be done (%s): %s; set what is missing, or write %s", p.Mode, strings.Join(lacks, ", and "), modeOff)
 	}
 }
 
 func (v *configValidator) kubernetes(path string, k *Kubernetes) {
 	if k.InCluster && k.KubeconfigFile != "" {
-		v.fault(path+".kubeconfigFile", "cannot be set together with inCluster (%s); remove one of them", term.QuoteValue(k.KubeconfigFile))
+		v.Fault(path+".kubeconfigFile", "cannot be set together with inCluster (%s); remove one of them", term.QuoteValue(k.KubeconfigFile))
 	}
 	files := k.ManifestFiles
 	if k.connected() && len(files) > 0 {
-		v.fault(path+".manifestFiles", "cannot be set together with inCluster or kubeconfigFile (%s); remove them: the API server knows better", term.QuoteValue(files[0]))
+		v.Fault(path+".manifestFiles", "cannot be set together with inCluster or kubeconfigFile (%s); remove them: the API server knows better", term.QuoteValue(files[0]))
 	}
-	v.unique(len(files), path+".manifestFiles[%d]", func(i int) string { return files[i] })
+	v.Unique(len(files), path+".manifestFiles[%d]", func(i int) string { return files[i] })
 }
 
 // apart finds clusters that could be taken for each other.
@@ -126,7 +126,7 @@ func (v *configValidator) apart(c *Config) {
 		path := fmt.Sprintf("clusters[%d]", i)
 		if c.Clusters[i].Kubernetes.InCluster {
 			if home != "" {
-				v.fault(path+".kubernetes.inCluster", "is set for %s too (true); a pod runs in one cluster, so name the kubeconfigFile of the other", home)
+				v.Fault(path+".kubernetes.inCluster", "is set for %s too (true); a pod runs in one cluster, so name the kubeconfigFile of the other", home)
 			} else {
 				home = path
 			}
@@ -137,7 +137,7 @@ func (v *configValidator) apart(c *Config) {
 		}
 		name := filepath.Clean(cas.name)
 		if other, twice := withCA[name]; twice {
-			v.fault(fmt.Sprintf(clusterCAField, i), "is the file of clusters[%d] too (%s: %s); %s", other, cas.field, term.QuoteValue(cas.name), ownCAs)
+			v.Fault(fmt.Sprintf(clusterCAField, i), "is the file of clusters[%d] too (%s: %s); %s", other, cas.field, term.QuoteValue(cas.name), ownCAs)
 			continue
 		}
 		withCA[name] = i

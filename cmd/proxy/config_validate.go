@@ -29,21 +29,8 @@ const (
 	maxPathBytes     = 4095
 )
 
-// configValidator finds what is wrong with the values of a configuration, also
-// when parts of it could not be decoded. About those parts it says nothing more.
-type configValidator struct {
-	*strictyaml.Decoder
-	decoded []*ConfigFault
-}
-
-func (v *configValidator) fault(path, format string, args ...any) {
-	for _, f := range v.decoded {
-		if rest, below := strings.CutPrefix(path, f.Path); below && f.Path != "" && (rest == "" || rest[0] == '.' || rest[0] == '[') {
-			return
-		}
-	}
-	v.Fault(path, format, args...)
-}
+// configValidator finds what is wrong with the values of a configuration.
+type configValidator struct{ *strictyaml.Validator }
 
 func (v *configValidator) config(c *Config) {
 	v.address("server.address", c.Server.Address)
@@ -51,28 +38,28 @@ func (v *configValidator) config(c *Config) {
 		v.trustedProxy(fmt.Sprintf("server.trustedProxies[%d]", i), p)
 	}
 	if delay := c.Server.ShutdownDelay.Duration(); delay < 0 || delay > maxShutdownDelay {
-		v.fault("server.shutdownDelay", "is out of range (%s); use 0s to %s", c.Server.ShutdownDelay, Duration(maxShutdownDelay))
+		v.Fault("server.shutdownDelay", "is out of range (%s); use 0s to %s", c.Server.ShutdownDelay, Duration(maxShutdownDelay))
 	}
 	v.address("admin.address", c.Admin.Address)
 
 	if len(c.Clusters) == 0 {
-		v.fault("clusters", "is empty; name at least one cluster whose tokens are accepted")
+		v.Fault("clusters", "is empty; name at least one cluster whose tokens are accepted")
 	}
 	for i := range c.Clusters {
 		v.cluster(fmt.Sprintf("clusters[%d]", i), c, &c.Clusters[i])
 	}
-	v.unique(len(c.Clusters), "clusters[%d].name", func(i int) string { return c.Clusters[i].Name })
-	v.unique(len(c.Clusters), "clusters[%d].issuer", func(i int) string { return c.Clusters[i].Issuer })
+	v.Unique(len(c.Clusters), "clusters[%d].name", func(i int) string { return c.Clusters[i].Name })
+	v.Unique(len(c.Clusters), "clusters[%d].issuer", func(i int) string { return c.Clusters[i].Issuer })
 	v.apart(c)
 
 	if len(c.Registries) == 0 {
-		v.fault("registries", "is empty; name at least one registry that tokens are issued for")
+		v.Fault("registries", "is empty; name at least one registry that tokens are issued for")
 	}
 	for i := range c.Registries {
 		v.registry(fmt.Sprintf("registries[%d]", i), &c.Registries[i])
 	}
-	v.unique(len(c.Registries), "registries[%d].service", func(i int) string { return c.Registries[i].Service })
-	v.unique(len(c.Registries), "registries[%d].signing.managedDir", func(i int) string {
+	v.Unique(len(c.Registries), "registries[%d].service", func(i int) string { return c.Registries[i].Service })
+	v.Unique(len(c.Registries), "registries[%d].signing.managedDir", func(i int) string {
 		if dir := c.Registries[i].Signing.ManagedDir; dir != "" {
 			return filepath.Clean(dir)
 		}
@@ -80,9 +67,9 @@ func (v *configValidator) config(c *Config) {
 	})
 
 	if len(c.PolicyFiles) == 0 {
-		v.fault("policyFiles", "is empty; without a policy nothing is granted, so name at least one file")
+		v.Fault("policyFiles", "is empty; without a policy nothing is granted, so name at least one file")
 	}
-	v.unique(len(c.PolicyFiles), "policyFiles[%d]", func(i int) string { return c.PolicyFiles[i] })
+	v.Unique(len(c.PolicyFiles), "policyFiles[%d]", func(i int) string { return c.PolicyFiles[i] })
 
 	v.state(&c.State)
 	v.limit("limits.perServiceAccount", c.Limits.PerServiceAccount)
@@ -94,22 +81,22 @@ func (v *configValidator) config(c *Config) {
 
 func (v *configValidator) cluster(path string, config *Config, c *Cluster) {
 	if !names.IsLabel(c.Name) {
-		v.fault(path+".name", "is not a DNS label (%s); use 1 to 63 of a-z, 0-9 and '-', with a letter or digit at both ends", term.QuoteValue(c.Name))
+		v.Fault(path+".name", "is not a DNS label (%s); use 1 to 63 of a-z, 0-9 and '-', with a letter or digit at both ends", term.QuoteValue(c.Name))
 	}
 	v.httpsURL(path+".issuer", c.Issuer, "the issuer as in the cluster's tokens (kubectl get --raw /.well-known/openid-configuration)")
 	if u, err := url.Parse(c.Issuer); err == nil && (u.RawQuery != "" || u.ForceQuery) {
-		v.fault(path+".issuer", "has a query (%s); write the issuer as in the cluster's tokens", term.QuoteValue(c.Issuer))
+		v.Fault(path+".issuer", "has a query (%s); write the issuer as in the cluster's tokens", term.QuoteValue(c.Issuer))
 	}
 	if len(c.Audiences) == 0 {
-		v.fault(path+".audiences", "is empty; an empty list would accept every audience, so name those that this proxy is meant by")
+		v.Fault(path+".audiences", "is empty; an empty list would accept every audience, so name those that this proxy is meant by")
 	}
 	for i, audience := range c.Audiences {
 		if audience == "" || len(audience) > maxAudienceBytes || !names.IsVisible(audience) {
-			v.fault(fmt.Sprintf("%s.audiences[%d]", path, i), "is not an audience (%s); use 1 to %d visible ASCII characters", term.QuoteValue(audience), maxAudienceBytes)
+			v.Fault(fmt.Sprintf("%s.audiences[%d]", path, i), "is not an audience (%s); use 1 to %d visible ASCII characters", term.QuoteValue(audience), maxAudienceBytes)
 		}
 	}
 	v.discovery(path+".discovery", &c.Discovery)
-	v.oneOf(path+".bound", c.Bound, string(oidc.BoundPod), string(oidc.BoundPodOrNode), string(oidc.BoundAny))
+	v.OneOf(path+".bound", c.Bound, string(oidc.BoundPod), string(oidc.BoundPodOrNode), string(oidc.BoundAny))
 	v.positive(path+".maxTokenLifetime", c.MaxTokenLifetime)
 	v.node(path+".node", config, c)
 	v.kubernetes(path+".kubernetes", &c.Kubernetes)
@@ -127,12 +114,12 @@ func (v *configValidator) discovery(path string, d *Discovery) {
 		}
 	}
 	if len(sources) > 1 {
-		v.fault(path, "has %s; keep one of them", strings.Join(sources, " and "))
+		v.Fault(path, "has %s; keep one of them", strings.Join(sources, " and "))
 	}
 	if d.JWKSFile != "" {
 		for _, s := range []struct{ name, value string }{{"caFile", d.CAFile}, {"tokenFile", d.TokenFile}} {
 			if s.value != "" {
-				v.fault(path+"."+s.name, "has no use with jwksFile, which needs no network (%s); remove it", term.QuoteValue(s.value))
+				v.Fault(path+"."+s.name, "has no use with jwksFile, which needs no network (%s); remove it", term.QuoteValue(s.value))
 			}
 		}
 	}
@@ -141,42 +128,42 @@ func (v *configValidator) discovery(path string, d *Discovery) {
 
 func (v *configValidator) registry(path string, r *Registry) {
 	if !isName(r.Service) {
-		v.fault(path+".service", "is not a service (%s); write the registry's auth.token.service: 1 to %d printable ASCII characters", term.QuoteValue(r.Service), maxNameBytes)
+		v.Fault(path+".service", "is not a service (%s); write the registry's auth.token.service: 1 to %d printable ASCII characters", term.QuoteValue(r.Service), maxNameBytes)
 	}
 	if !isName(r.Issuer) {
-		v.fault(path+".issuer", "is not an issuer (%s); write the registry's auth.token.issuer: 1 to %d printable ASCII characters", term.QuoteValue(r.Issuer), maxNameBytes)
+		v.Fault(path+".issuer", "is not an issuer (%s); write the registry's auth.token.issuer: 1 to %d printable ASCII characters", term.QuoteValue(r.Issuer), maxNameBytes)
 	}
 	if lifetime := r.TokenLifetime.Duration(); lifetime < signing.MinLifetime || lifetime > maxTokenLifetime {
-		v.fault(path+".tokenLifetime", "is out of range (%s); use %s to %s", r.TokenLifetime, Duration(signing.MinLifetime), Duration(maxTokenLifetime))
+		v.Fault(path+".tokenLifetime", "is out of range (%s); use %s to %s", r.TokenLifetime, Duration(signing.MinLifetime), Duration(maxTokenLifetime))
 	}
 	v.signing(path+".signing", &r.Signing)
 }
 
 func (v *configValidator) signing(path string, s *Signing) {
-	v.oneOf(path+".algorithm", s.Algorithm, string(signing.ES256), string(signing.RS256), string(signing.EdDSA))
-	v.oneOf(path+".trust", s.Trust, string(signing.TrustCertificate), string(signing.TrustJWKS))
+	v.OneOf(path+".algorithm", s.Algorithm, string(signing.ES256), string(signing.RS256), string(signing.EdDSA))
+	v.OneOf(path+".trust", s.Trust, string(signing.TrustCertificate), string(signing.TrustJWKS))
 
 	files := [...]struct{ name, value string }{{"keyFile", s.KeyFile}, {"certFile", s.CertFile}, {"caFile", s.CAFile}}
 	if s.ManagedDir != "" {
 		for _, f := range files {
 			if f.value != "" {
-				v.fault(path+"."+f.name, "cannot be set together with managedDir (%s); remove one of them", term.QuoteValue(f.value))
+				v.Fault(path+"."+f.name, "cannot be set together with managedDir (%s); remove one of them", term.QuoteValue(f.value))
 			}
 		}
 		return
 	}
 	if s.KeyFile == "" {
-		v.fault(path+".keyFile", "is missing; name the private key's file, or remove certFile and caFile and let Pullpass manage its keys")
+		v.Fault(path+".keyFile", "is missing; name the private key's file, or remove certFile and caFile and let Pullpass manage its keys")
 	}
 	switch s.Trust {
 	case string(signing.TrustCertificate):
 		if s.CertFile == "" {
-			v.fault(path+".certFile", "is missing; trust %s needs the certificate of keyFile", s.Trust)
+			v.Fault(path+".certFile", "is missing; trust %s needs the certificate of keyFile", s.Trust)
 		}
 	case string(signing.TrustJWKS):
 		for _, f := range files[1:] {
 			if f.value != "" {
-				v.fault(path+"."+f.name, "has no use with trust %s (%s); remove it", s.Trust, term.QuoteValue(f.value))
+				v.Fault(path+"."+f.name, "has no use with trust %s (%s); remove it", s.Trust, term.QuoteValue(f.value))
 			}
 		}
 	}
@@ -184,84 +171,53 @@ func (v *configValidator) signing(path string, s *Signing) {
 
 func (v *configValidator) state(s *State) {
 	v.redis("state.redis", &s.Redis)
-	v.oneOf("state.replay", s.Replay, modeOff, modeAudit, modeEnforce)
+	v.OneOf("state.replay", s.Replay, modeOff, modeAudit, modeEnforce)
 }
 
 func (v *configValidator) redis(path string, r *Redis) {
 	for i, address := range r.Addresses {
 		host, port, err := net.SplitHostPort(address)
 		if number, numberErr := strconv.ParseUint(port, 10, 16); err != nil || numberErr != nil || host == "" || number == 0 {
-			v.fault(fmt.Sprintf("%s.addresses[%d]", path, i), "is not an address (%s); write host:port", term.QuoteValue(address))
+			v.Fault(fmt.Sprintf("%s.addresses[%d]", path, i), "is not an address (%s); write host:port", term.QuoteValue(address))
 		}
 	}
-	v.unique(len(r.Addresses), path+".addresses[%d]", func(i int) string { return r.Addresses[i] })
+	v.Unique(len(r.Addresses), path+".addresses[%d]", func(i int) string { return r.Addresses[i] })
 	if len(r.Addresses) == 0 {
 		for _, f := range []struct{ name, value string }{
 			{"username", r.Username}, {"passwordFile", r.PasswordFile}, {"tls.caFile", r.TLS.CAFile}, {"masterName", r.MasterName},
 		} {
 			if f.value != "" {
-				v.fault(path+"."+f.name, "has no use without addresses (%s); name them, or remove it and run one replica", term.QuoteValue(f.value))
+				v.Fault(path+"."+f.name, "has no use without addresses (%s); name them, or remove it and run one replica", term.QuoteValue(f.value))
 			}
 		}
 		if r.TLS.SystemCAs {
-			v.fault(path+".tls.systemCAs", "has no use without addresses (true); name them, or remove it and run one replica")
+			v.Fault(path+".tls.systemCAs", "has no use without addresses (true); name them, or remove it and run one replica")
 		}
 	}
 	if r.Username != "" && r.PasswordFile == "" {
-		v.fault(path+".passwordFile", "is missing; without a password, connections would be those of the default user and not of username (%s)", term.QuoteValue(r.Username))
+		v.Fault(path+".passwordFile", "is missing; without a password, connections would be those of the default user and not of username (%s)", term.QuoteValue(r.Username))
 	}
 	if r.TLS.CAFile != "" && r.TLS.SystemCAs {
-		v.fault(path+".tls", "has caFile and systemCAs; keep one of them")
+		v.Fault(path+".tls", "has caFile and systemCAs; keep one of them")
 	}
 }
 
 func (v *configValidator) limit(path string, l Limit) {
 	inRange := l.Rate > 0 && l.Rate <= maxRate
 	if !inRange {
-		v.fault(path+".rate", "is out of range (%s); write requests per second, more than 0 and at most %d", strconv.FormatFloat(l.Rate, 'g', -1, 64), maxRate)
+		v.Fault(path+".rate", "is out of range (%s); write requests per second, more than 0 and at most %d", strconv.FormatFloat(l.Rate, 'g', -1, 64), maxRate)
 	}
 	switch {
 	case l.Burst < 1 || l.Burst > math.MaxInt32:
-		v.fault(path+".burst", "is out of range (%d); use 1 to %d", l.Burst, math.MaxInt32)
+		v.Fault(path+".burst", "is out of range (%d); use 1 to %d", l.Burst, math.MaxInt32)
 	case inRange && float64(l.Burst)/l.Rate > maxFillTime.Seconds():
-		v.fault(path+".burst", "takes longer than %s to come back at this rate (%d); make it smaller, or the rate greater", Duration(maxFillTime), l.Burst)
+		v.Fault(path+".burst", "takes longer than %s to come back at this rate (%d); make it smaller, or the rate greater", Duration(maxFillTime), l.Burst)
 	}
-}
-
-func (v *configValidator) oneOf(path, value string, allowed ...string) {
-	if !slices.Contains(allowed, value) {
-		v.fault(path, "is unknown (%s); use %s", term.QuoteValue(value), oneOf(allowed))
-	}
-}
-
-func oneOf(values []string) string {
-	last := len(values) - 1
-	if last == 0 {
-		return values[0]
-	}
-	return strings.Join(values[:last], ", ") + " or " + values[last]
 }
 
 func (v *configValidator) positive(path string, d Duration) {
 	if d <= 0 {
-		v.fault(path, "must be positive (%s); write a time span such as 24h", d)
-	}
-}
-
-// unique reports each value that an earlier element has too. Empty values have
-// faults of their own.
-func (v *configValidator) unique(n int, path string, value func(int) string) {
-	first := map[string]int{}
-	for i := range n {
-		s := value(i)
-		if s == "" {
-			continue
-		}
-		if j, twice := first[s]; twice {
-			v.fault(fmt.Sprintf(path, i), "is the same as %s (%s); each must differ", fmt.Sprintf(path, j), term.QuoteValue(s))
-			continue
-		}
-		first[s] = i
+		v.Fault(path, "must be positive (%s); write a time span such as 24h", d)
 	}
 }
 
@@ -271,11 +227,11 @@ func (v *configValidator) httpsURL(path, s, want string) {
 	bad := err != nil || u.Scheme != "https" || u.Hostname() == "" || strings.Contains(s, "#") || !names.IsVisible(s)
 	switch {
 	case s == "":
-		v.fault(path, "is missing; write %s", want)
+		v.Fault(path, "is missing; write %s", want)
 	case err == nil && u.User != nil, bad && strings.Contains(s, "@"):
-		v.fault(path, "holds a user name or password; write %s, without them", want)
+		v.Fault(path, "holds a user name or password; write %s, without them", want)
 	case bad:
-		v.fault(path, "is not an https URL without fragment and spaces (%s); write %s", term.QuoteValue(s), want)
+		v.Fault(path, "is not an https URL without fragment and spaces (%s); write %s", term.QuoteValue(s), want)
 	}
 }
 
@@ -285,7 +241,7 @@ func (v *configValidator) address(path, s string) {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		v.fault(path, "is not an address (%s); write host:port or :port", term.QuoteValue(s))
+		v.Fault(path, "is not an address (%s); write host:port or :port", term.QuoteValue(s))
 	}
 }
 
@@ -294,11 +250,11 @@ func (v *configValidator) trustedProxy(path string, p netip.Prefix) {
 	case !p.IsValid():
 		return // its decoding failed
 	case p.Bits() == 0:
-		v.fault(path, "is the whole Internet (%s): every caller could choose its own address; name your proxies' networks", p)
+		v.Fault(path, "is the whole Internet (%s): every caller could choose its own address; name your proxies' networks", p)
 	case p.Addr().Is4In6():
-		v.fault(path, "is an IPv4 network in IPv6 form (%s), which no caller is compared with; write it as IPv4", p)
+		v.Fault(path, "is an IPv4 network in IPv6 form (%s), which no caller is compared with; write it as IPv4", p)
 	case p != p.Masked():
-		v.fault(path, "is an address within a network (%s); write %s, or %s for the one address", p, p.Masked(), netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))
+		v.Fault(path, "is an address within a network (%s); write %s, or %s for the one address", p, p.Masked(), netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))
 	}
 }
 
@@ -306,11 +262,11 @@ func (v *configValidator) trustedProxy(path string, p netip.Prefix) {
 // it may be a key or a token.
 func (v *configValidator) fileName(path, s string) {
 	if s == "" && strings.HasSuffix(path, "]") {
-		v.fault(path, "is empty; name a file or remove the element")
+		v.Fault(path, "is empty; name a file or remove the element")
 	}
 	tooLong := len(s) > maxPathBytes || slices.ContainsFunc(strings.Split(s, "/"), func(part string) bool { return len(part) > maxNameBytes })
 	if tooLong || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		v.fault(path, "is not the name of a file: it is too long, or has control characters; put the file's name here, not its content")
+		v.Fault(path, "is not the name of a file: it is too long, or has control characters; put the file's name here, not its content")
 	}
 }
 

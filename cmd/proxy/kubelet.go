@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -86,7 +87,7 @@ FILE:LINE: field: what is wrong; remedy. Exit code 1 if there is one.`,
 	command.Flags().StringVar(&o.service, "service", "", "service of the registry, if it is not the same as --registry: its audience is preferred")
 	command.Flags().StringVar(&o.cluster, "cluster", "", "name of the cluster (may be left out when there is only one)")
 	command.Flags().StringVar(&o.pluginDir, "plugin-dir", "", "directory of the plugin on the nodes (default: "+defaultPluginDir+"); with --lint: here, to be looked at")
-	command.Flags().StringVar(&part, "part", "", "print one part alone: "+oneOf(kubeletPartNames()))
+	command.Flags().StringVar(&part, "part", "", "print one part alone: "+strictyaml.List(kubeletPartNames()))
 	command.Flags().BoolVar(&lint, "lint", false, "judge the files that are named after the flags")
 	command.MarkFlagsMutuallyExclusive("lint", "part")
 	if err := command.MarkFlagRequired("registry"); err != nil {
@@ -268,7 +269,7 @@ func (k kubeletTarget) write(w io.Writer, name string) error {
 	if name != "" {
 		i := slices.IndexFunc(parts, func(p kubeletPart) bool { return p.name == name })
 		if i < 0 {
-			return fmt.Errorf("--part %s is not known: use %s", term.QuoteValue(name), oneOf(kubeletPartNames()))
+			return fmt.Errorf("--part %s is not known: use %s", term.QuoteValue(name), strictyaml.List(kubeletPartNames()))
 		}
 		parts = parts[i : i+1]
 	}

@@ -46,7 +46,7 @@ type kubeletLint struct {
 // lintedDocument is one document of a YAML or JSON file. Its faults have the
 // paths of fields, from which the lines are found.
 type lintedDocument struct {
-	*configValidator
+	*strictyaml.Validator
 	root *yaml.Node
 }
 
@@ -113,7 +113,7 @@ func (l *kubeletLint) yaml(name string, data []byte) {
 // document takes what it knows by its kind, and by what makes a
 // CredentialProviderConfig whose kind is wrong.
 func (l *kubeletLint) document(name string, i int, root *yaml.Node) (known bool) {
-	d := &lintedDocument{&configValidator{Decoder: strictyaml.NewDecoder(name)}, root}
+	d := &lintedDocument{strictyaml.NewValidator(strictyaml.NewDecoder(name)), root}
 	kind := kindOf(root)
 	known = true
 	switch {
@@ -122,7 +122,7 @@ func (l *kubeletLint) document(name string, i int, root *yaml.Node) (known bool)
 	case kind == "CredentialProviderConfig" || strictyaml.Field(root, "providers") != nil:
 		l.judged["provider"] = true
 		if i > 0 {
-			d.fault("kind", "is the second document of the file (%s), and the kubelet reads the first only; give it a file of its own", term.QuoteValue(kind))
+			d.Fault("kind", "is the second document of the file (%s), and the kubelet reads the first only; give it a file of its own", term.QuoteValue(kind))
 		}
 		l.providers = append(l.providers, readProviders(d))
 	case kind == "List":

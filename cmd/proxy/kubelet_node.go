@@ -67,13 +67,13 @@ func (d *lintedDocument) kubeletConfiguration() {
 			{verifyGate, "any pod of the node may use an image that another's ServiceAccount pulled"},
 		} {
 			if n := strictyaml.Field(gates, gate.name); n != nil && n.Value == "false" {
-				d.fault("featureGates."+gate.name, "is false: %s; remove it", gate.consequence)
+				d.Fault("featureGates."+gate.name, "is false: %s; remove it", gate.consequence)
 			}
 		}
 	}
 	const policy = "imagePullCredentialsVerificationPolicy"
 	if n := strictyaml.Field(d.root, policy); n != nil && n.Value == "NeverVerify" {
-		d.fault(policy, "is NeverVerify: any pod of the node may use an image that another's ServiceAccount pulled; write NeverVerifyPreloadedImages or AlwaysVerify")
+		d.Fault(policy, "is NeverVerify: any pod of the node may use an image that another's ServiceAccount pulled; write NeverVerifyPreloadedImages or AlwaysVerify")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -66,7 +67,7 @@ func (p lintedProvider) path() string { return fmt.Sprintf("providers[%d]", p.in
 
 // fault and has take the path of a field within the provider.
 func (p lintedProvider) fault(field, format string, args ...any) {
-	p.providerDocument.fault(p.path()+"."+field, format, args...)
+	p.providerDocument.Fault(p.path()+"."+field, format, args...)
 }
 
 func (p lintedProvider) has(field string) bool { return p.Set[p.path()+"."+field] }
@@ -87,15 +88,15 @@ func readProviders(d *lintedDocument) *providerDocument {
 			fault.Problem = "must be a list of variables; write [{name: NAME, value: \"TEXT\"}]"
 		}
 	}
-	d.decoded = slices.Clone(d.Faults)
+	d.Validator = strictyaml.NewValidator(d.Decoder)
 	if c.APIVersion != providerConfigVersion {
-		document.fault("apiVersion", "is not the one with tokenAttributes (%s); write %s", term.QuoteValue(c.APIVersion), providerConfigVersion)
+		document.Fault("apiVersion", "is not the one with tokenAttributes (%s); write %s", term.QuoteValue(c.APIVersion), providerConfigVersion)
 	}
 	if c.Kind != "CredentialProviderConfig" {
-		document.fault("kind", "is unknown to the kubelet (%s); write CredentialProviderConfig", term.QuoteValue(c.Kind))
+		document.Fault("kind", "is unknown to the kubelet (%s); write CredentialProviderConfig", term.QuoteValue(c.Kind))
 	}
 	if len(c.Providers) == 0 {
-		document.fault("providers", "is empty, and the kubelet does not start; name a provider (see kubelet-config --part provider)")
+		document.Fault("providers", "is empty, and the kubelet does not start; name a provider (see kubelet-config --part provider)")
 	}
 	for i := range c.Providers {
 		lintedProvider{document, i}.form()
@@ -117,7 +118,7 @@ func (p lintedProvider) form() {
 	case c.APIVersion != providerVersion && p.has("tokenAttributes"):
 		p.fault("apiVersion", "has no tokenAttributes (%s); write %s", term.QuoteValue(c.APIVersion), providerVersion)
 	case c.APIVersion != providerVersion:
-		p.providerDocument.oneOf(p.path()+".apiVersion", c.APIVersion, providerVersion, providerVersion+"beta1", providerVersion+"alpha1")
+		p.OneOf(p.path()+".apiVersion", c.APIVersion, providerVersion, providerVersion+"beta1", providerVersion+"alpha1")
 	}
 	if len(c.MatchImages) == 0 {
 		p.fault("matchImages", "is empty; name the registry's host[:port]")
@@ -152,7 +153,7 @@ func (p lintedProvider) tokenAttributes(t *tokenAttributes) {
 	if !p.has("tokenAttributes.cacheType") {
 		p.fault("tokenAttributes.cacheType", "is missing; write Token")
 	} else {
-		p.oneOf(p.path()+".tokenAttributes.cacheType", t.CacheType, "Token", "ServiceAccount")
+		p.OneOf(p.path()+".tokenAttributes.cacheType", t.CacheType, "Token", "ServiceAccount")
 	}
 	if !p.has("tokenAttributes.requireServiceAccount") {
 		p.fault("tokenAttributes.requireServiceAccount", "is missing; write true")
@@ -164,7 +165,7 @@ func (p lintedProvider) tokenAttributes(t *tokenAttributes) {
 		keys []string
 	}{{"requiredServiceAccountAnnotationKeys", t.RequiredAnnotations}, {"optionalServiceAccountAnnotationKeys", t.OptionalAnnotations}} {
 		path := "tokenAttributes." + keys.name + "[%d]"
-		p.unique(len(keys.keys), p.path()+"."+path, func(i int) string { return keys.keys[i] })
+		p.Unique(len(keys.keys), p.path()+"."+path, func(i int) string { return keys.keys[i] })
 		for i, key := range keys.keys {
 			if len(validation.IsQualifiedName(strings.ToLower(key))) > 0 {
 				p.fault(fmt.Sprintf(path, i), "is not the key of an annotation (%s); write it as kubectl annotate takes it", term.QuoteValue(key))
@@ -240,7 +241,7 @@ func (l *kubeletLint) matched(ours []lintedProvider) {
 		return
 	}
 	if len(ours) == 0 {
-		l.providers[0].fault("providers", "none is named %s or matches %s, so the kubelet pulls anonymously; add one (see kubelet-config --part provider)", pluginName, l.target.Registry)
+		l.providers[0].Fault("providers", "none is named %s or matches %s, so the kubelet pulls anonymously; add one (see kubelet-config --part provider)", pluginName, l.target.Registry)
 		return
 	}
 	for _, p := range ours {

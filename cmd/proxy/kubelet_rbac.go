@@ -23,7 +23,7 @@ type rbacPlace struct {
 }
 
 func (p rbacPlace) fault(field, format string, args ...any) {
-	p.document.fault(strings.TrimPrefix(p.path+"."+field, "."), format, args...)
+	p.document.Fault(strings.TrimPrefix(p.path+"."+field, "."), format, args...)
 }
 
 // rbacObject is what counts of a role or binding.
@@ -67,7 +67,7 @@ func (l *kubeletLint) rbacObject(d *lintedDocument, path string, n *yaml.Node) (
 	l.judged["rbac"] = true
 	o := rbacObject{rbacPlace: rbacPlace{d, path}}
 	if err := n.Decode(&o); err != nil {
-		d.fault(path, "is not a %s; correct its fields, as kubectl apply --dry-run=server names them", kind)
+		d.Fault(path, "is not a %s; correct its fields, as kubectl apply --dry-run=server names them", kind)
 		return true
 	}
 	if isRole {
@@ -124,7 +124,7 @@ func (l *kubeletLint) right(audience string, place rbacPlace) {
 		}
 	}
 	if !found {
-		place.document.fault(place.path, "no role lets the kubelet request the audience (%s; verb %s); apply what kubelet-config --part rbac prints", term.QuoteValue(audience), audienceVerb)
+		place.document.Fault(place.path, "no role lets the kubelet request the audience (%s; verb %s); apply what kubelet-config --part rbac prints", term.QuoteValue(audience), audienceVerb)
 	}
 }
 

@@ -249,7 +249,7 @@ func TestLimitsAtTheirBounds(t *testing.T) {
 	memory, err := state.NewMemory(state.MemoryConfig{})
 	must(t, err)
 	for i, limit := range []Limit{{Rate: maxRate, Burst: 1}, {Rate: 1. / 86400, Burst: 1}, {Rate: 25000, Burst: 2147483647}} {
-		v := &configValidator{Decoder: &strictyaml.Decoder{}}
+		v := &configValidator{strictyaml.NewValidator(strictyaml.NewDecoder(""))}
 		if v.limit("limit", limit); len(v.Faults) > 0 {
 			t.Errorf("%+v: %v", limit, v.Faults[0])
 		}
