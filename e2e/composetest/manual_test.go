@@ -75,6 +75,16 @@ func (m *manual) do(t *testing.T, text string, status int, want ...string) strin
 	return printed.String()
 }
 
+// variable is what a variable of the shell holds.
+func (m *manual) variable(t *testing.T, name string) string {
+	t.Helper()
+	_, err := fmt.Fprintf(m.input, "printf '%%s\\n' \"$%s\"\n", name)
+	check(t, err)
+	line, err := m.output.ReadString('\n')
+	check(t, err)
+	return strings.TrimSpace(line)
+}
+
 // end makes sure that all was done.
 func (m *manual) end(t *testing.T) {
 	t.Helper()
