@@ -13,7 +13,7 @@ import (
 // refuses it, and a service that runs goes on. It is alone while it measures: it
 // does not run in parallel.
 func TestAPolicyOfAliases(t *testing.T) {
-	p := startService(t, "")
+	p := serveReady(t, "")
 	raw := serviceAccountToken(t, "https://issuer.example.com")
 	const fault = "policy.yaml: is not valid YAML: line 2: with its aliases written out, the document has more than 1048576 bytes; use fewer"
 	aliases := "x: &a " + strings.Repeat("x", 5_000) + "\nrules: [" + strings.Repeat("*a,", 200_000) + "]\n"
@@ -21,7 +21,7 @@ func TestAPolicyOfAliases(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	p.put(t, "policy.yaml", aliases)
-	p.refuses(t, policyGroup, fault)
+	p.refuses(t, "policy", fault)
 	if status := p.status(t, raw); status != http.StatusOK {
 		t.Errorf("status %d", status)
 	}
@@ -36,5 +36,5 @@ func TestAPolicyOfAliases(t *testing.T) {
 	}
 
 	p.put(t, "policy.yaml", policyFor("{namespace}/**"))
-	p.accepts(t, policyGroup)
+	p.accepts(t, "policy")
 }

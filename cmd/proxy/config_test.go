@@ -264,3 +264,13 @@ func FuzzConfig(f *testing.F) {
 		}
 	})
 }
+
+func TestLimitsAreAccepted(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []Limit{{Rate: maxRate, Burst: 1}, {Rate: 1. / 86400, Burst: 1}, {Rate: 25000, Burst: 2147483647}} {
+		v := &configValidator{strictyaml.NewValidator(strictyaml.NewDecoder(""))}
+		if v.limit("limit", limit); len(v.Faults) > 0 {
+			t.Errorf("%+v: %v", limit, v.Faults[0])
+		}
+	}
+}

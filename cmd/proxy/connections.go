@@ -147,6 +147,11 @@ func (l *connections) open() int {
 	return len(l.all)
 }
 
+// counts are for metrics.
+func (l *connections) counts() connectionCounts {
+	return connectionCounts{Open: l.open(), Most: cap(l.places), Refused: l.refused.Load()}
+}
+
 // take takes bytes beyond what is usual, if there are so many.
 func (l *connections) take(bytes int64) bool {
 	if l.excess.Add(bytes) <= l.maxExcess || bytes == 0 {

@@ -71,7 +71,7 @@ func TestServeFollowsTheContainersMemory(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })
 	limited := func(max string) fstest.MapFS {
-		return files("proc/self/cgroup", "0::/\n", "sys/fs/cgroup/memory.max", max)
+		return fstest.MapFS{"proc/self/cgroup": {Data: []byte("0::/\n")}, "sys/fs/cgroup/memory.max": {Data: []byte(max)}}
 	}
 	for _, test := range []struct {
 		name, env, max string

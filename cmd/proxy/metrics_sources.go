@@ -20,7 +20,7 @@ type sources struct {
 	files    []string // groups that are re-read
 
 	load        func() exchange.Load
-	connections *connections
+	connections func() connectionCounts
 	issuers     func() []oidc.IssuerStatus
 	kubernetes  map[string]func() kube.ClusterStatus // by cluster
 	podEvents   func() map[string]kube.PodEventCounts
@@ -36,7 +36,7 @@ type sources struct {
 // sources are what metrics are read from.
 func (s *service) sources(g *generation) sources {
 	from := sources{
-		load: g.handler.Load, connections: s.connections, issuers: g.verifier.Status, podEvents: g.objects.podRecorders().counts, audit: s.audit.Status, telemetry: s.telemetry.failures(),
+		load: g.handler.Load, connections: s.connections.counts, issuers: g.verifier.Status, podEvents: g.objects.podRecorders().counts, audit: s.audit.Status, telemetry: s.telemetry.failures(),
 		policy:     g.exchanger.Policy,
 		kubernetes: map[string]func() kube.ClusterStatus{}, signingKeys: map[string]signing.Keys{},
 	}
@@ -60,6 +60,12 @@ func (s *service) sources(g *generation) sources {
 		from.redis, from.revocations = s.shared.redis.Status, s.shared.list.Status
 	}
 	return from
+}
+
+// connectionCounts are those of the public listener.
+type connectionCounts struct {
+	Open, Most int
+	Refused    uint64 // since the start, also requests
 }
 
 // reading is one scrape.
@@ -94,9 +100,10 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		r.show(requestsWaiting, float64(load.Waiting))
 	}
 	if s.connections != nil {
-		r.show(openConnections, float64(s.connections.open()))
-		r.show(connectionsLimit, float64(cap(s.connections.places)))
-		r.show(connectionsRefused, float64(s.connections.refused.Load()))
+		counts := s.connections()
+		r.show(openConnections, float64(counts.Open))
+		r.show(connectionsLimit, float64(counts.Most))
+		r.show(connectionsRefused, float64(counts.Refused))
 	}
 	if s.issuers != nil {
 		for _, status := range s.issuers() {

@@ -521,9 +521,9 @@ func TestPullSecretsCommands(t *testing.T) {
 func TestPullSecretsCommand(t *testing.T) {
 	t.Parallel()
 	l := newListServer(t)
-	o := pullSecretsSite(t, l, "inCluster: true")
+	dir := explainFiles(t, &apiServer{Server: l.Server}, "")
 	var stdout, stderr bytes.Buffer
-	args := []string{"pull-secrets", "--config", o.config, "--kubeconfig", o.kubeconfig, "--registry", "registry.example.com", "--service", "registry.example.com",
+	args := []string{"pull-secrets", "--config", filepath.Join(dir, "pullpass.yaml"), "--kubeconfig", filepath.Join(dir, "kubeconfig"), "--registry", "registry.example.com", "--service", "registry.example.com",
 		"--cluster", "prod", "--namespace", "team-a", "-o", "json"}
 	if code := run(t.Context(), args, nil, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), `"kind": "PullSecretReport"`) {
 		t.Errorf("exit code %d: %s%s", code, stdout.String(), stderr.String())

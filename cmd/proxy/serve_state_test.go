@@ -3,16 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
-	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
 // serve runs the command until the test ends, and waits until it listens.
@@ -240,24 +237,5 @@ func TestRevokeRefuses(t *testing.T) {
 		if code, _, stderr := revoke(t, p, args...); code != 1 || !strings.Contains(stderr, want) {
 			t.Errorf("%q: exit code %d, %s; want %s", args, code, stderr, want)
 		}
-	}
-}
-
-// What the configuration allows as a limit is one: nothing else would pass.
-func TestLimitsAtTheirBounds(t *testing.T) {
-	t.Parallel()
-	memory, err := state.NewMemory(state.MemoryConfig{})
-	must(t, err)
-	for i, limit := range []Limit{{Rate: maxRate, Burst: 1}, {Rate: 1. / 86400, Burst: 1}, {Rate: 25000, Burst: 2147483647}} {
-		v := &configValidator{strictyaml.NewValidator(strictyaml.NewDecoder(""))}
-		if v.limit("limit", limit); len(v.Faults) > 0 {
-			t.Errorf("%+v: %v", limit, v.Faults[0])
-		}
-		if wait := (limiter{memory, state.Limit(limit)}).Take(t.Context(), fmt.Sprint(i)); wait != 0 {
-			t.Errorf("%+v: wait %s", limit, wait)
-		}
-	}
-	if wait := (limiter{memory, state.Limit{}}).Take(t.Context(), "x"); wait <= 0 {
-		t.Error("a limit that is none lets everything pass")
 	}
 }

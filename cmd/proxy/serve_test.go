@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"path/filepath"
@@ -14,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/signing"
 )
 
 // proxy is a running service with files of its own.
@@ -177,10 +178,10 @@ func TestServeReloads(t *testing.T) {
 
 	// A key made beside the running server signs.
 	_, before := p.fetch(t, "https://"+p.address+"/.well-known/jwks.json")
-	var stderr bytes.Buffer
-	if code := run(t.Context(), []string{"keys", "rotate", "--config", filepath.Join(p.dir, "pullpass.yaml")}, nil, io.Discard, &stderr); code != 0 {
-		t.Fatal(stderr.String())
-	}
+	keys, err := newSigningKeys(&p.service.started.Registries[0], quietLogger())
+	must(t, err)
+	_, err = keys.managed.Rotate(signing.RotateOptions{})
+	must(t, err)
 	eventually(t, "the new key is published", func() bool {
 		_, after := p.fetch(t, "https://"+p.address+"/.well-known/jwks.json")
 		return after != before

@@ -241,13 +241,20 @@ func (p *site) post(t *testing.T, raw string) *http.Request {
 	return request
 }
 
+// reportedCheck is what readyz says of one dependency.
+type reportedCheck struct {
+	Name               string
+	Healthy, Tolerated bool
+	Message            string
+}
+
 // reading returns what readyz says of a group of files.
-func (p *site) reading(t *testing.T, group string) check {
+func (p *site) reading(t *testing.T, group string) reportedCheck {
 	t.Helper()
 	_, body := p.fetch(t, "http://"+p.admin+"/readyz")
-	var report struct{ Checks map[string][]check }
+	var report struct{ Checks map[string][]reportedCheck }
 	must(t, json.Unmarshal([]byte(body), &report))
-	i := slices.IndexFunc(report.Checks["files"], func(c check) bool { return c.Name == group })
+	i := slices.IndexFunc(report.Checks["files"], func(c reportedCheck) bool { return c.Name == group })
 	if i < 0 {
 		t.Fatalf("%s is not among the files of %s", group, body)
 	}
