@@ -121,6 +121,7 @@ func TestLargeRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	release := make(chan bool)
 	b := startBounded(t, time.Minute, func(http.ResponseWriter, *http.Request) { <-release })
+	b.server.ReadTimeout, b.server.ReadHeaderTimeout = 0, 0 // nothing else ends what is refused
 	large := "GET / HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("a", 60_000)
 	count := func(n int64) func() bool {
 		return func() bool { e := b.excess.Load(); return e > n*50_000 && e < (n+1)*50_000+10_000 }
@@ -135,8 +136,12 @@ func TestLargeRequestsAreBounded(t *testing.T) {
 		t.Errorf("status %d for a head that is too much", s)
 	}
 	post := "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n"
-	if s := status(t, b.from(t, "127.0.0.4", post)); s != http.StatusServiceUnavailable {
+	refused := b.from(t, "127.0.0.4", post)
+	if s := status(t, refused); s != http.StatusServiceUnavailable {
 		t.Errorf("status %d for a request that is too much", s)
+	}
+	if s := status(t, refused); s != 0 {
+		t.Errorf("status %d, and nothing was asked", s)
 	}
 	first.Close()
 	eventually(t, "it was given back", count(2))
@@ -146,6 +151,57 @@ func TestLargeRequestsAreBounded(t *testing.T) {
 		t.Errorf("status %d and %d", a, s)
 	}
 	eventually(t, "it was given back", count(1))
+}
+
+// With TLS, too, a head counts until its request is answered, and what a handshake
+// sends until it fails. The requests of an HTTP/2 connection all count.
+func TestConnectionsCountBytesOverTLS(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	excess := func(what string, low, high int64) {
+		t.Helper()
+		eventually(t, what, func() bool { e := p.service.connections.excess.Load(); return low <= e && e <= high })
+	}
+	c := p.dial(t)
+	_, err := fmt.Fprint(c, "GET /token HTTP/1.1\r\nHost: localhost\r\nX: ", strings.Repeat("a", 50_000))
+	must(t, err)
+	excess("a head arrives", 40_000, 70_000)
+	_, err = fmt.Fprint(c, "\r\n\r\n")
+	must(t, err)
+	if s := status(t, c); s != http.StatusBadRequest {
+		t.Errorf("status %d", s)
+	}
+	excess("it was answered, and the connection stays", 0, 0)
+
+	raw, err := net.Dial("tcp", p.address)
+	must(t, err)
+	_, err = raw.Write(append([]byte{22, 3, 1, 64, 0, 1, 0, 255, 0}, make([]byte, 15_000)...))
+	must(t, err)
+	excess("a handshake arrives", 5_000, 10_000)
+	raw.Close()
+	excess("it has failed", 0, 0)
+
+	two := &http.Transport{TLSClientConfig: p.client.Transport.(*http.Transport).TLSClientConfig.Clone(), ForceAttemptHTTP2: true}
+	t.Cleanup(two.CloseIdleConnections)
+	body, sender := io.Pipe()
+	request, err := http.NewRequest(http.MethodPost, "https://"+p.address+"/token", body)
+	must(t, err)
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	request.ContentLength = 10
+	answered := make(chan error, 1)
+	go func() {
+		response, err := two.RoundTrip(request)
+		if err == nil {
+			response.Body.Close()
+		}
+		answered <- err
+	}()
+	excess("a small request is open", 2*usualRequestBytes, 2*usualRequestBytes)
+	_, err = io.WriteString(sender, "0123456789")
+	must(t, err)
+	sender.Close()
+	must(t, <-answered)
+	excess("it was answered", 0, 0)
 }
 
 // Nothing here reads a body, and none is waited for.
