@@ -30,6 +30,7 @@ func startBounded(t *testing.T, drain time.Duration, handler http.HandlerFunc) b
 	must(t, err)
 	server := newServer(c.handler(handler), nil, slog.New(slog.DiscardHandler))
 	server.ConnState = c.connState
+	server.ReadTimeout, server.ReadHeaderTimeout = 0, 0 // so that nothing else ends a connection
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(c.listener(listener, drain)) }()
 	t.Cleanup(func() {
@@ -121,7 +122,6 @@ func TestLargeRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	release := make(chan bool)
 	b := startBounded(t, time.Minute, func(http.ResponseWriter, *http.Request) { <-release })
-	b.server.ReadTimeout, b.server.ReadHeaderTimeout = 0, 0 // nothing else ends what is refused
 	large := "GET / HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("a", 60_000)
 	count := func(n int64) func() bool {
 		return func() bool { e := b.excess.Load(); return e > n*50_000 && e < (n+1)*50_000+10_000 }
@@ -208,7 +208,6 @@ func TestConnectionsCountBytesOverTLS(t *testing.T) {
 func TestUnsentBodiesOnOtherPaths(t *testing.T) {
 	t.Parallel()
 	b := startBounded(t, time.Minute, func(http.ResponseWriter, *http.Request) {})
-	b.server.ReadTimeout, b.server.ReadHeaderTimeout = 0, 0
 	c := b.from(t, "127.0.0.1", "PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
 	if s := status(t, c); s != http.StatusOK {
 		t.Errorf("status %d", s)
