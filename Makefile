@@ -23,7 +23,7 @@ test: ## unit tests with the race detector, and the project's own rules
 	cd loadtest && $(GO) test -race ./...
 
 docs: ## docs/metrics.md, from the code
-	$(GO) test -count=1 -run='^TestMetricsDocument$$' ./cmd/proxy -update-metrics
+	$(GO) test -count=1 -run='^TestMetricsDocument$$' ./internal/metrics -update-metrics
 
 e2e: ## tests with the real API server, registries and clients (root: installs Debian packages)
 	@./.ci/install e2e

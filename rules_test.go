@@ -23,77 +23,167 @@ const module = "github.com/pullpass/pullpass"
 
 // allowedImports is what a package may import directly.
 type allowedImports struct {
-	ours   []string // packages of this module; for its tests as well
+	ours   []string // packages of this module
+	tests  []string // further ones, for its tests
 	others []string // third-party modules; its tests may import more
 }
 
 // imports has an entry for every package. A package may be listed before it
 // exists.
 var imports = map[string]allowedImports{
-	"internal/lru":        {},
-	"internal/names":      {},
-	"internal/redact":     {},
-	"internal/term":       {ours: []string{"internal/names"}},
-	"internal/file":       {},
-	"internal/filewatch":  {ours: []string{"internal/file"}, others: []string{"github.com/fsnotify/fsnotify"}},
-	"internal/strictyaml": {ours: []string{"internal/names", "internal/term"}, others: []string{"go.yaml.in/yaml/v3"}},
-	"internal/oidc": {
-		ours: []string{"internal/file", "internal/lru", "internal/names", "internal/pkitest", "internal/term"},
-		others: []string{
-			"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/trace", "golang.org/x/sync",
-		},
+	"internal/lru": {},
+	"internal/file": {
+		tests: []string{"internal/testkit"},
+	},
+	"internal/filewatch": {
+		ours:   []string{"internal/file"},
+		others: []string{"github.com/fsnotify/fsnotify"},
+	},
+	"internal/names": {},
+	"internal/term": {
+		ours: []string{"internal/names"},
+	},
+	"internal/redact": {},
+	"internal/strictyaml": {
+		ours:   []string{"internal/names", "internal/term"},
+		others: []string{"go.yaml.in/yaml/v3"},
 	},
 	"internal/signing": {
-		ours:   []string{"internal/file", "internal/pkitest"},
+		ours:   []string{"internal/file"},
+		tests:  []string{"internal/pkitest", "internal/signing/signingtest"},
 		others: []string{"github.com/go-jose/go-jose/v4"},
 	},
-	"internal/signing/signingtest": {
-		others: []string{"github.com/distribution/distribution/v3/registry/auth/token", "github.com/go-jose/go-jose/v4"},
-	},
 	"internal/registryauth": {
-		ours:   []string{"internal/signing", "internal/signing/signingtest", "internal/pkitest", "internal/term"},
-		others: []string{"github.com/distribution/distribution/v3/registry/auth/token"}, // the claims; no other part of it
+		ours:   []string{"internal/signing", "internal/term"},
+		tests:  []string{"internal/pkitest", "internal/signing/signingtest"},
+		others: []string{"github.com/distribution/distribution/v3/registry/auth/token"},
 	},
-	"internal/pkitest": {},
+	"internal/oidc": {
+		ours:   []string{"internal/file", "internal/lru", "internal/names", "internal/term"},
+		tests:  []string{"internal/pkitest"},
+		others: []string{"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/trace"},
+	},
 	"internal/policy": {
 		ours:   []string{"internal/names", "internal/oidc", "internal/registryauth", "internal/strictyaml", "internal/term"},
 		others: []string{"k8s.io/apimachinery"},
 	},
 	"internal/policy/policytest": {
-		ours:   []string{"internal/names", "internal/oidc", "internal/policy", "internal/registryauth", "internal/strictyaml", "internal/term"},
+		ours:   []string{"internal/names", "internal/oidc", "internal/policy", "internal/registryauth", "internal/strictyaml"},
 		others: []string{"k8s.io/apimachinery"},
 	},
 	"internal/exchange": {
-		ours: []string{"internal/lru", "internal/oidc", "internal/pkitest", "internal/policy", "internal/redact", "internal/registryauth", "internal/signing", "internal/term"},
-		others: []string{
-			"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace", "k8s.io/apimachinery",
+		ours: []string{
+			"internal/lru", "internal/oidc", "internal/policy", "internal/redact", "internal/registryauth", "internal/signing",
+			"internal/term",
 		},
+		tests:  []string{"internal/pkitest"},
+		others: []string{"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace", "k8s.io/apimachinery"},
 	},
 	"internal/kube": {
-		ours: []string{"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/pkitest", "internal/policy", "internal/registryauth", "internal/strictyaml", "internal/term"},
-		others: []string{
-			"go.opentelemetry.io/otel/trace", "golang.org/x/sync", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go",
-			"k8s.io/klog/v2",
-		},
+		ours:   []string{"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/strictyaml", "internal/term"},
+		tests:  []string{"internal/pkitest", "internal/policy", "internal/registryauth"},
+		others: []string{"go.opentelemetry.io/otel/trace", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog/v2"},
+	},
+	"internal/state": {
+		ours:   []string{"internal/file", "internal/lru", "internal/oidc"},
+		tests:  []string{"internal/state/statetest"},
+		others: []string{"github.com/redis/go-redis/v9", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace"},
 	},
 	"internal/pullsecrets": {
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
-	"internal/state": {
-		ours:   []string{"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/pkitest", "internal/registryauth"},
-		others: []string{"github.com/redis/go-redis/v9", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace"},
+	"internal/config": {
+		ours:   []string{"internal/file", "internal/names", "internal/oidc", "internal/signing", "internal/strictyaml", "internal/term"},
+		tests:  []string{"internal/testkit"},
+		others: []string{"go.yaml.in/yaml/v3", "k8s.io/apimachinery"},
+	},
+	"internal/setup": {
+		ours: []string{
+			"internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/kube", "internal/oidc", "internal/policy",
+			"internal/signing", "internal/state",
+		},
+		tests:  []string{"internal/audit", "internal/testkit"},
+		others: []string{"golang.org/x/sync", "k8s.io/apimachinery", "k8s.io/client-go"},
+	},
+	"internal/audit": {
+		ours:   []string{"internal/exchange", "internal/file", "internal/names", "internal/registryauth", "internal/term"},
+		tests:  []string{"internal/proxytest", "internal/testkit"},
+		others: []string{"golang.org/x/sync"},
+	},
+	"internal/metrics": {
+		ours: []string{
+			"internal/audit", "internal/exchange", "internal/kube", "internal/oidc", "internal/policy", "internal/registryauth",
+			"internal/signing", "internal/state",
+		},
+		tests:  []string{"internal/proxytest", "internal/testkit"},
+		others: []string{"github.com/prometheus/client_golang"},
+	},
+	"internal/telemetry": {
+		ours:   []string{"internal/redact", "internal/term"},
+		others: []string{"github.com/go-logr/logr", "github.com/prometheus/client_golang", "go.opentelemetry.io"},
+	},
+	"internal/server": {
+		ours: []string{
+			"internal/audit", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/kube", "internal/metrics",
+			"internal/oidc", "internal/policy", "internal/registryauth", "internal/setup", "internal/signing", "internal/state",
+			"internal/strictyaml", "internal/telemetry", "internal/term",
+		},
+		tests:  []string{"internal/kubetest", "internal/pkitest", "internal/proxytest", "internal/testkit"},
+		others: []string{"github.com/go-chi/chi/v5"},
+	},
+	"internal/explain": {
+		ours: []string{
+			"internal/audit", "internal/config", "internal/exchange", "internal/file", "internal/names", "internal/oidc", "internal/policy",
+			"internal/policy/policytest", "internal/registryauth", "internal/setup", "internal/term",
+		},
+	},
+	"internal/nodeconfig": {
+		ours:   []string{"internal/config", "internal/file", "internal/strictyaml", "internal/term"},
+		tests:  []string{"internal/testkit"},
+		others: []string{"go.yaml.in/yaml/v3", "k8s.io/apimachinery"},
+	},
+	"internal/migration": {
+		ours: []string{
+			"internal/config", "internal/kube", "internal/names", "internal/oidc", "internal/policy", "internal/pullsecrets", "internal/registryauth",
+			"internal/setup", "internal/term",
+		},
+		tests: []string{"internal/kubetest", "internal/testkit"},
 	},
 	"cmd/proxy": {
 		ours: []string{
-			"internal/file", "internal/filewatch", "internal/strictyaml", "internal/lru", "internal/names", "internal/redact", "internal/term", "internal/oidc", "internal/signing", "internal/registryauth", "internal/policy", "internal/policy/policytest", "internal/exchange", "internal/kube", "internal/pullsecrets", "internal/state",
-			"internal/state/statetest", "internal/pkitest", // for its tests; that nothing else uses them is a rule of its own
+			"internal/audit", "internal/config", "internal/explain", "internal/file", "internal/migration", "internal/names", "internal/nodeconfig",
+			"internal/policy", "internal/policy/policytest", "internal/server", "internal/setup", "internal/signing", "internal/state",
+			"internal/strictyaml", "internal/term",
 		},
+		tests: []string{
+			"internal/exchange", "internal/kubetest", "internal/metrics", "internal/pkitest", "internal/proxytest", "internal/state/statetest",
+			"internal/telemetry", "internal/testkit",
+		},
+		others: []string{"github.com/spf13/cobra", "k8s.io/klog/v2"},
+	},
+
+	// For tests.
+	"internal/pkitest": {},
+	"internal/kubetest": {
+		ours:   []string{"internal/pkitest", "internal/testkit"},
+		others: []string{"github.com/go-jose/go-jose/v4", "go.yaml.in/yaml/v3"},
+	},
+	"internal/proxytest": {
+		ours: []string{"internal/exchange", "internal/kubetest", "internal/pkitest", "internal/testkit"},
 		others: []string{
-			"github.com/go-chi/chi/v5", "github.com/go-logr/logr", "github.com/prometheus/client_golang",
-			"github.com/spf13/cobra", "go.opentelemetry.io/contrib/bridges/prometheus", "go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp",
-			"go.opentelemetry.io/otel", "go.yaml.in/yaml/v3", "golang.org/x/sync", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog/v2",
+			"github.com/distribution/distribution/v3/registry/auth/token", "github.com/go-jose/go-jose/v4", "github.com/rogpeppe/go-internal",
+			"github.com/santhosh-tekuri/jsonschema/v6",
 		},
 	},
+	"internal/testkit": {},
+	"internal/signing/signingtest": {
+		others: []string{"github.com/distribution/distribution/v3/registry/auth/token", "github.com/go-jose/go-jose/v4"},
+	},
+	"internal/state/statetest": {
+		ours:   []string{"internal/oidc", "internal/pkitest", "internal/state"},
+		others: []string{"github.com/redis/go-redis/v9"},
+	},
+
 	"cmd/credential-provider": {},
 	"deploy/image": {
 		others: []string{
@@ -150,7 +240,7 @@ var essential = []string{
 
 // testHelpers are packages for the tests of others. Production code cannot
 // import them: it would reach testing.
-var testHelpers = []string{"internal/pkitest"}
+var testHelpers = []string{"internal/kubetest", "internal/pkitest", "internal/proxytest", "internal/testkit"}
 
 type rule struct {
 	name     string

@@ -7,6 +7,9 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/proxytest"
 )
 
 // A file of 605 kB that would be a gigabyte if its aliases were written out: check
@@ -14,19 +17,19 @@ import (
 // does not run in parallel.
 func TestAPolicyOfAliases(t *testing.T) {
 	p := serveReady(t, "")
-	raw := serviceAccountToken(t, "https://issuer.example.com")
+	raw := kubetest.Token(t, "https://issuer.example.com")
 	const fault = "policy.yaml: is not valid YAML: line 2: with its aliases written out, the document has more than 1048576 bytes; use fewer"
 	aliases := "x: &a " + strings.Repeat("x", 5_000) + "\nrules: [" + strings.Repeat("*a,", 200_000) + "]\n"
 
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	p.put(t, "policy.yaml", aliases)
-	p.refuses(t, "policy", fault)
-	if status := p.status(t, raw); status != http.StatusOK {
+	p.Put(t, "policy.yaml", aliases)
+	p.Refuses(t, "policy", fault)
+	if status := p.Status(t, raw); status != http.StatusOK {
 		t.Errorf("status %d", status)
 	}
 	var stderr bytes.Buffer
-	args := []string{"check", "--config", filepath.Join(p.dir, "pullpass.yaml"), "--tests", filepath.Join(p.dir, "policy.yaml")}
+	args := []string{"check", "--config", filepath.Join(p.Dir, "pullpass.yaml"), "--tests", filepath.Join(p.Dir, "policy.yaml")}
 	if code := run(t.Context(), args, nil, &bytes.Buffer{}, &stderr); code != 1 || strings.Count(stderr.String(), fault) != 2 {
 		t.Errorf("exit code %d\n%s", code, &stderr)
 	}
@@ -35,6 +38,6 @@ func TestAPolicyOfAliases(t *testing.T) {
 		t.Errorf("%d MiB were taken", allocated)
 	}
 
-	p.put(t, "policy.yaml", policyFor("{namespace}/**"))
-	p.accepts(t, "policy")
+	p.Put(t, "policy.yaml", proxytest.PolicyFor("{namespace}/**"))
+	p.Accepts(t, "policy")
 }

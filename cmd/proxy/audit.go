@@ -1,263 +1,61 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
+	"github.com/spf13/cobra"
 
-	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/audit"
 )
 
-const (
-	// auditPatience is how long an answer waits for its line. Usually the line is
-	// written before the answer leaves; a disk or a log collector that stalls
-	// delays answers by this much and no more.
-	auditPatience = time.Second
+func auditCommand() *cobra.Command {
+	var q audit.Query
+	var output string
+	command := &cobra.Command{
+		Use:   "audit [FILE...]",
+		Short: "Search the audit log: what did a token, a pod, a ServiceAccount do, who touched a repository",
+		Long: `Search the audit log in the files, in their order, or on standard input (also
+as -). Files may be compressed with gzip. Conditions that are given must all
+hold; without any, every event is shown.
 
-	// auditRoom is how much may wait in memory while nothing can be written, in
-	// bytes. Lines that find no room are lost, and counted.
-	auditRoom = 16 << 20
-
-	minAuditWeight = 1 << 10 // bytes that a line takes up of the room at least
-	maxAuditBuffer = 4 << 10 // bytes of a buffer that is kept for another line
-
-	auditFlushTimeout = 5 * time.Second
-
-	// auditComplaintEvery bounds how often a failing audit log is reported.
-	auditComplaintEvery = time.Minute
-)
-
-var (
-	errAuditClosed = errors.New("the audit log is closed")
-	errAuditFull   = errors.New("nothing can be written, and there is no more room for events that wait")
-	errAuditSlow   = errors.New("writing takes long; events wait in memory")
-)
-
-// auditLog writes each event as one line of JSON, in one Write, so that lines
-// stay whole where other processes write to the same file. It is safe for
-// concurrent use. A line that cannot be written does not fail the exchange; it
-// is counted and reported.
-//
-// A write cannot be interrupted, so a goroutine of its own does it, and another
-// one reports: standard error may stall together with standard output.
-type auditLog struct {
-	out      *auditOutput // belongs to the writer
-	logger   *slog.Logger
-	lines    sync.Pool           // of *auditLine
-	room     *semaphore.Weighted // of what waits; whoever has it may send to queue
-	queue    chan *auditLine     // never full: room is for less
-	reopen   chan struct{}
-	trouble  chan error
-	pending  atomic.Int64 // events that are neither written nor lost
-	failures atomic.Uint64
-	closed   atomic.Bool
-	stop     chan struct{}
-	ended    chan error
-}
-
-var _ exchange.Recorder = (*auditLog)(nil)
-
-// auditLine is one event on its way.
-type auditLine struct {
-	buffer  bytes.Buffer
-	encoder *json.Encoder // to buffer
-	text    []byte
-	weight  int64
-	done    chan struct{} // holds one value when the writer is done with it
-	waited  *time.Timer   // stopped, but while its request waits
-}
-
-// openAudit appends to the file, which is made (mode 0600) if it is not there,
-// or writes to stdout when no file is named. Close it at the end.
-func openAudit(file string, stdout io.Writer, logger *slog.Logger) (*auditLog, error) {
-	out, err := openAuditOutput(file, stdout)
-	if err != nil {
-		return nil, err
-	}
-	a := &auditLog{
-		out:     out,
-		logger:  logger.With("to", out.String()),
-		room:    semaphore.NewWeighted(auditRoom),
-		queue:   make(chan *auditLine, auditRoom/minAuditWeight),
-		reopen:  make(chan struct{}, 1),
-		trouble: make(chan error, 1),
-		stop:    make(chan struct{}),
-		ended:   make(chan error, 1),
-	}
-	reported := make(chan struct{})
-	go func() { defer close(reported); a.report() }()
-	go func() { err := a.write(); <-reported; a.ended <- err }()
-	return a, nil
-}
-
-// Record writes one event.
-func (a *auditLog) Record(event *exchange.Event) {
-	line, ok := a.lines.Get().(*auditLine)
-	if !ok {
-		line = &auditLine{done: make(chan struct{}, 1), waited: time.NewTimer(auditPatience)}
-		line.encoder = json.NewEncoder(&line.buffer)
-		line.encoder.SetEscapeHTML(false)
-	}
-	if err := line.encode(event); err != nil {
-		a.lose(err)
-		return
-	}
-	a.pending.Add(1) // before the question whether the log is closed: Close counts what it leaves behind
-	if a.closed.Load() {
-		a.pending.Add(-1)
-		a.lose(errAuditClosed)
-		return
-	}
-	if !a.room.TryAcquire(line.weight) {
-		a.recordLate(line)
-		return
-	}
-	a.queue <- line
-	line.waited.Reset(auditPatience)
-	select {
-	case <-line.done:
-		line.waited.Stop()
-		if line.buffer.Cap() <= maxAuditBuffer {
-			a.lines.Put(line)
-		}
-	case <-line.waited.C: // the line is the writer's from now on
-		a.complain(errAuditSlow)
-	}
-}
-
-// recordLate waits for room, and then no longer.
-func (a *auditLog) recordLate(line *auditLine) {
-	patience, cancel := context.WithTimeout(context.Background(), auditPatience)
-	defer cancel()
-	if a.room.Acquire(patience, line.weight) != nil {
-		a.pending.Add(-1)
-		a.lose(errAuditFull)
-		return
-	}
-	a.queue <- line
-}
-
-func (l *auditLine) encode(event *exchange.Event) error {
-	l.buffer.Reset()
-	if err := l.encoder.Encode(event); err != nil { // ends with a newline
-		return err
-	}
-	l.text = term.ASCIIJSON(l.buffer.Bytes())
-	l.weight = int64(max(minAuditWeight, l.buffer.Cap(), len(l.text)))
-	return nil
-}
-
-// write is the writer. It ends at stop, with what closing the file gave.
-func (a *auditLog) write() error {
-	for {
-		select {
-		case line := <-a.queue:
-			if err := a.out.follow(time.Now()); err != nil {
-				a.complain(err)
+What a refused token says of itself is not proven. It is found as well, and
+marked: claimed. Damaged lines, as a crash leaves them, are counted on standard
+error; exit code 1 only if a file cannot be read to its end.`,
+		Example: `  pullpass audit --token-id JTI=63ef7a8c-1d81-4c97-8f89-724a51634a91 audit.log
+  pullpass audit --repository team-a/web --since 24h audit.log.1.gz audit.log
+  pullpass audit --pod prod-eu/team-a/web-5c9f-x2x7q audit.log
+  pullpass audit --service-account prod-eu/team-a/web --since 2026-03-01T00:00:00Z --until 2026-03-02T00:00:00Z audit.log
+  kubectl logs -n pullpass -l app.kubernetes.io/name=pullpass --tail -1 | pullpass audit --repository team-a/web -o json`,
+		RunE: func(cmd *cobra.Command, files []string) error {
+			for _, name := range []string{"token-id", "repository", "pod", "service-account", "since", "until"} {
+				// A variable of a script that is not set must not widen the search.
+				if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
+					return fmt.Errorf("--%s is empty; leave it out to search without it", name)
+				}
 			}
-			if err := a.out.write(line.text); err != nil {
-				a.lose(err)
+			search, err := audit.NewSearch(q, output, time.Now(), cmd.OutOrStdout())
+			if err != nil {
+				return err
 			}
-			a.room.Release(line.weight)
-			a.pending.Add(-1)
-			line.done <- struct{}{} // last: it may be used again at once
-		case <-a.reopen:
-			if err := a.out.reopen(); err != nil {
-				a.complain(err)
-			}
-		case <-a.stop:
-			return a.out.close()
-		}
-	}
-}
-
-// Reopen opens the file anew under its name, for the rotation of logs. Lines
-// that are on their way go into the old or into the new one.
-func (a *auditLog) Reopen() {
-	select {
-	case a.reopen <- struct{}{}:
-	default: // it is about to be done
-	}
-}
-
-func (a *auditLog) lose(err error) {
-	a.failures.Add(1)
-	a.complain(err)
-}
-
-func (a *auditLog) complain(err error) {
-	select {
-	case a.trouble <- err:
-	default: // one complaint waits already
-	}
-}
-
-// report tells of trouble until stop, at most once in auditComplaintEvery.
-func (a *auditLog) report() {
-	say := func(err error) {
-		a.logger.Error("audit events are not written as they should be", "lost", a.failures.Load(), "waiting", a.pending.Load(), "error", err)
-	}
-	for {
-		select {
-		case err := <-a.trouble:
-			say(err)
-		case <-a.stop:
+			// A write to a pipe cannot be interrupted.
+			ended := make(chan error, 1)
+			go func() { ended <- search.Run(cmd.Context(), files, cmd.InOrStdin(), cmd.ErrOrStderr()) }()
 			select {
-			case err := <-a.trouble:
-				say(err)
-			default:
+			case err := <-ended:
+				return err
+			case <-cmd.Context().Done():
+				return errReported
 			}
-			return
-		}
-		select {
-		case <-time.After(auditComplaintEvery):
-		case <-a.stop:
-		}
+		},
 	}
-}
-
-// Failures returns how many events were not written since the start.
-func (a *auditLog) Failures() uint64 { return a.failures.Load() }
-
-// auditStatus is for metrics.
-type auditStatus struct {
-	Failures uint64 // events that were not written since the start
-	Waiting  int64  // events that are not written yet
-}
-
-// Status says how the writing goes.
-func (a *auditLog) Status() auditStatus {
-	return auditStatus{Failures: a.failures.Load(), Waiting: a.pending.Load()}
-}
-
-// Close writes what waits and closes the file, with everything on the disk. It
-// gives up after auditFlushTimeout; what waits then is lost. Events that come
-// later are counted as failures. Close must be called once.
-func (a *auditLog) Close() error {
-	a.closed.Store(true)
-	patience, cancel := context.WithTimeout(context.Background(), auditFlushTimeout)
-	defer cancel()
-	// Whoever has all the room knows that nothing waits, and that nothing will.
-	flushed := a.room.Acquire(patience, auditRoom) == nil
-	close(a.stop)
-	if flushed {
-		select {
-		case err := <-a.ended:
-			return err
-		case <-patience.Done():
-		}
-	}
-	lost := a.pending.Load()
-	a.failures.Add(uint64(lost))
-	return fmt.Errorf("the audit log (%s) did not end in %s: %d events were not written", a.out, auditFlushTimeout, lost)
+	flags := command.Flags()
+	flags.StringVar(&q.TokenID, "token-id", "", "id of a ServiceAccount token, with or without JTI=, or of a registry token that was issued")
+	flags.StringVar(&q.Repository, "repository", "", "repository that was asked for or granted")
+	flags.StringVar(&q.Pod, "pod", "", "CLUSTER/NAMESPACE/NAME or UID of a pod")
+	flags.StringVar(&q.ServiceAccount, "service-account", "", "CLUSTER/NAMESPACE/NAME of a ServiceAccount")
+	flags.StringVar(&q.Since, "since", "", "not before: a time as in RFC 3339, or how long ago, such as 90m")
+	flags.StringVar(&q.Until, "until", "", "before: likewise")
+	flags.StringVarP(&output, "output", "o", "table", "table, or json: the lines of the log")
+	return command
 }

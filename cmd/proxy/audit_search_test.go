@@ -6,6 +6,9 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/pullpass/pullpass/internal/proxytest"
+	"github.com/pullpass/pullpass/internal/testkit"
 )
 
 // searchAudit runs pullpass audit on the log of the script and returns the
@@ -13,7 +16,7 @@ import (
 func searchAudit(t *testing.T, args ...string) string {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	if code := run(t.Context(), append([]string{"audit"}, args...), strings.NewReader(scriptFile(t, "audit.log")), &stdout, &stderr); code != 0 {
+	if code := run(t.Context(), append([]string{"audit"}, args...), strings.NewReader(proxytest.ScriptFile(t, "audit.log")), &stdout, &stderr); code != 0 {
 		t.Errorf("%q: exit code %d: %s", args, code, &stderr)
 	}
 	var found []string
@@ -94,7 +97,7 @@ func TestAuditSearchRefusesWhatItCannotUnderstand(t *testing.T) {
 	} {
 		for value, want := range values {
 			var stdout, stderr bytes.Buffer
-			code := run(t.Context(), []string{"audit", "--" + flag + "=" + value}, strings.NewReader(goodLine+"\n"), &stdout, &stderr)
+			code := run(t.Context(), []string{"audit", "--" + flag + "=" + value}, strings.NewReader(proxytest.GoodLine+"\n"), &stdout, &stderr)
 			if code != 1 || !strings.Contains(stderr.String(), want) || !strings.HasPrefix(stderr.String(), "pullpass: --"+flag) || stdout.Len() > 0 {
 				t.Errorf("--%s=%q: exit code %d, %q; want %q", flag, value, code, stderr.String(), want)
 			}
@@ -110,8 +113,8 @@ func TestAuditSearchCanBeInterrupted(t *testing.T) {
 	defer writer.Close()
 	ended := make(chan int)
 	go func() { ended <- run(ctx, []string{"audit"}, in, io.Discard, io.Discard) }()
-	_, err := io.WriteString(writer, goodLine+"\n")
-	must(t, err)
+	_, err := io.WriteString(writer, proxytest.GoodLine+"\n")
+	testkit.Must(t, err)
 	cancel()
 	if code := <-ended; code != 1 {
 		t.Errorf("exit code %d, want 1", code)
@@ -121,7 +124,7 @@ func TestAuditSearchCanBeInterrupted(t *testing.T) {
 // A file that cannot be read to its end is named.
 func TestAuditSearchNamesWhatItCannotRead(t *testing.T) {
 	t.Parallel()
-	packed := compressed(t, goodLine+"\n")
+	packed := proxytest.Compressed(t, proxytest.GoodLine+"\n")
 	var stdout, stderr bytes.Buffer
 	code := run(t.Context(), []string{"audit"}, strings.NewReader(packed[:len(packed)-1]), &stdout, &stderr)
 	if code != 1 || !strings.Contains(stderr.String(), "pullpass: standard input: unexpected EOF") || !strings.Contains(stdout.String(), "2026-03-01T09:00:00Z") {

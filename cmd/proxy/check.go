@@ -4,16 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"log/slog"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/server"
+	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
 func checkCommand() *cobra.Command {
-	var config string
+	var file string
 	var insecureHTTP, configOnly bool
 	var tests []string
 	command := &cobra.Command{
@@ -30,13 +31,13 @@ seldom where a configuration is reviewed.
   pullpass check --config pullpass.yaml --config-only --tests policy-tests.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := readConfig(cmd.Context(), config)
+			cfg, err := config.LoadOnce(cmd.Context(), file)
 			if err != nil {
 				return reportFaults(cmd.ErrOrStderr(), err)
 			}
-			check := checkFiles
+			check := server.CheckFiles
 			if configOnly {
-				check = checkConfig
+				check = server.CheckConfig
 			}
 			faults, warnings := check(cfg, insecureHTTP)
 			for _, warning := range slices.Concat(cfg.Warnings, warnings) {
@@ -50,89 +51,21 @@ seldom where a configuration is reviewed.
 				return errReported
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: no faults; %d clusters, %d registries, %d policy files\n",
-				config, len(cfg.Clusters), len(cfg.Registries), len(cfg.PolicyFiles))
+				file, len(cfg.Clusters), len(cfg.Registries), len(cfg.PolicyFiles))
 			return nil
 		},
 	}
-	configFlag(command, &config)
+	configFlag(command, &file)
 	command.Flags().BoolVar(&insecureHTTP, "insecure-http", false, "check for serve --insecure-http: no TLS files are needed")
 	command.Flags().BoolVar(&configOnly, "config-only", false, "check the configuration and the policy alone: no other file is read")
 	command.Flags().StringArrayVar(&tests, "tests", nil, "file with tests of the policy, repeatable")
 	return command
 }
 
-// checkConfig reads the policy files and no others.
-func checkConfig(cfg *Config, insecureHTTP bool) (faults []error, warnings []string) {
-	policy, err := loadPolicy(cfg)
-	if err == nil {
-		warnings = policyWarnings(cfg, policy)
-	}
-	return slices.Concat(flatten(cfg.CheckListeners(insecureHTTP)), flatten(err)), warnings
-}
-
-// checkFiles reads what serve reads, and goes on after a fault.
-func checkFiles(cfg *Config, insecureHTTP bool) (faults []error, warnings []string) {
-	note := func(err error) { faults = append(faults, flatten(err)...) }
-	// A file that is not there was named by CheckFiles, with its field.
-	noteContent := func(err error) {
-		for _, fault := range flatten(err) {
-			if !errors.Is(fault, fs.ErrNotExist) {
-				note(fault)
-			}
-		}
-	}
-	logger := slog.New(slog.DiscardHandler)
-	listeners := cfg.CheckListeners(insecureHTTP)
-	note(listeners)
-	note(cfg.CheckFiles())
-	policy, err := loadPolicy(cfg)
-	noteContent(err)
-	if err == nil {
-		warnings = policyWarnings(cfg, policy)
-		_, err = newManifests(cfg, policy)
-		noteContent(err)
-	}
-	for i := range cfg.Clusters {
-		// Only a pod can tell whether inCluster works.
-		if file := cfg.Clusters[i].Kubernetes.KubeconfigFile; file != "" && checkReadable(file) == nil {
-			_, err := connect(cfg, i, nil, logger)
-			note(err)
-		}
-	}
-	_, err = newVerifier(cfg, logger)
-	note(err)
-	for i := range cfg.Registries {
-		// Managed keys are made by keys init or serve: their absence is no fault.
-		_, err := newSigningKeys(&cfg.Registries[i], logger)
-		noteContent(err)
-	}
-	if !insecureHTTP && listeners == nil {
-		_, err = openTLS(cfg, time.Now())
-		note(err)
-	}
-	return faults, warnings
-}
-
 // reportFaults writes each fault on its own line.
 func reportFaults(w io.Writer, err error) error {
-	for _, fault := range flatten(err) {
+	for _, fault := range strictyaml.Flatten(err) {
 		fmt.Fprintln(w, fault)
 	}
 	return errReported
-}
-
-// flatten takes apart what errors.Join put together.
-func flatten(err error) []error {
-	if err == nil {
-		return nil
-	}
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return []error{err}
-	}
-	var all []error
-	for _, e := range joined.Unwrap() {
-		all = append(all, flatten(e)...)
-	}
-	return all
 }

@@ -9,18 +9,22 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/explain"
+	"github.com/pullpass/pullpass/internal/file"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/policytest"
+	"github.com/pullpass/pullpass/internal/setup"
 )
 
 // runPolicyTests writes a line for each test, and for one that fails, why. It
 // reports whether all passed.
-func runPolicyTests(ctx context.Context, cfg *Config, names []string, stdout, stderr io.Writer) bool {
+func runPolicyTests(ctx context.Context, cfg *config.Config, names []string, stdout, stderr io.Writer) bool {
 	cases, err := loadCases(ctx, cfg, names)
 	if err != nil {
 		_ = reportFaults(stderr, err)
 	}
-	policy, policyErr := loadPolicy(cfg) // whose faults are reported as such
+	policy, policyErr := setup.LoadPolicy(cfg) // whose faults are reported as such
 	if err != nil || policyErr != nil {
 		fmt.Fprintln(stderr, "the tests of the policy were not run")
 		return false
@@ -43,7 +47,7 @@ func runPolicyTests(ctx context.Context, cfg *Config, names []string, stdout, st
 		// What is proposed is what the test expects, and no more of what it asks for.
 		_, expected := policy.Explain(c.Subject, c.Service, c.Expected.Granted)
 		trace.Edit = expected.Edit
-		writeIndented(stdout, whyTestFailed(c, decision, trace))
+		writeIndented(stdout, explain.WriteFailedTest(c, decision, trace))
 	}
 	for _, warning := range unreadAnnotations(policy, cases) {
 		fmt.Fprintln(stderr, "warning:", warning)
@@ -54,11 +58,11 @@ func runPolicyTests(ctx context.Context, cfg *Config, names []string, stdout, st
 
 // loadCases reads the files, and refuses what the configuration does not know: a
 // test of a mistyped cluster would test nothing.
-func loadCases(ctx context.Context, cfg *Config, names []string) ([]policytest.Case, error) {
+func loadCases(ctx context.Context, cfg *config.Config, names []string) ([]policytest.Case, error) {
 	files := make([]policy.File, 0, len(names))
 	var faults []error
 	for _, name := range names {
-		data, err := readArgument(ctx, name, policy.MaxBytes)
+		data, err := file.ReadArgument(ctx, name, policy.MaxBytes)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("--tests: %w", err))
 			continue
@@ -74,10 +78,10 @@ func loadCases(ctx context.Context, cfg *Config, names []string) ([]policytest.C
 	}
 	for i := range cases {
 		c := &cases[i]
-		if id := c.Subject.Identity; id != nil && !slices.ContainsFunc(cfg.Clusters, func(known Cluster) bool { return known.Name == id.Cluster }) {
+		if id := c.Subject.Identity; id != nil && !slices.ContainsFunc(cfg.Clusters, func(known config.Cluster) bool { return known.Name == id.Cluster }) {
 			faults = append(faults, fmt.Errorf("%s.identity.cluster: %q is not configured (clusters[].name)", c.Origin, id.Cluster))
 		}
-		switch registry, err := findRegistry(cfg, c.Service); {
+		switch registry, err := config.FindRegistry(cfg, c.Service); {
 		case err == nil:
 			c.Service = registry.Service
 		case c.Service == "":
@@ -101,26 +105,6 @@ func unreadAnnotations(policy *policy.Policy, cases []policytest.Case) []string 
 	}
 	slices.Sort(warnings)
 	return warnings
-}
-
-// whyTestFailed says what explain would.
-func whyTestFailed(c policytest.Case, decision policy.Decision, trace policy.Trace) []byte {
-	a := &explanation{Trace: trace, decision: decision}
-	for _, scope := range c.Requested {
-		a.Requested = append(a.Requested, scope.String())
-	}
-	p := &explanationPrinter{}
-	for _, d := range trace.Deny {
-		if d.Matched {
-			p.line("denied", fmt.Sprintf("%s matches by %s (%s)", d.Name, d.MatchedBy, d.Origin))
-		}
-	}
-	p.policy(a)
-	for i := range a.scopesAsked() {
-		p.scope(a, i)
-	}
-	p.edit(a.Edit)
-	return p.out.Bytes()
 }
 
 func writeIndented(w io.Writer, text []byte) {

@@ -20,6 +20,8 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/pullpass/pullpass/internal/testkit"
 )
 
 // collector receives OTLP as a collector does, with the services that
@@ -87,7 +89,7 @@ func startGRPCCollector(t *testing.T) *collector {
 	t.Helper()
 	c := newCollector()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	server := grpc.NewServer()
 	collectortrace.RegisterTraceServiceServer(server, traceService{collector: c})
 	collectormetrics.RegisterMetricsServiceServer(server, metricsService{collector: c})
@@ -143,21 +145,7 @@ func (c *collector) expectNothingOf(t *testing.T, secrets ...string) {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	expectNoPiece(t, "the collector", string(c.raw), secrets...)
-}
-
-// expectNoPiece looks for pieces of 12 bytes. Three letters would be found by
-// chance, in span times and trace ids.
-func expectNoPiece(t *testing.T, where, written string, secrets ...string) {
-	t.Helper()
-	for _, secret := range secrets {
-		for at := 0; at+12 <= len(secret); at += 6 {
-			if i := strings.Index(written, secret[at:at+12]); i >= 0 {
-				t.Errorf("%s has the piece at %d of %.20s…: %.200q", where, at, secret, written[max(0, i-100):])
-				break
-			}
-		}
-	}
+	testkit.ExpectNoPiece(t, "the collector", string(c.raw), secrets...)
 }
 
 func attributes(pairs []*common.KeyValue) map[string]string {

@@ -4,72 +4,26 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"reflect"
-	"regexp"
 	"strings"
 	"testing"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/policytest"
+	"github.com/pullpass/pullpass/internal/testkit"
 )
-
-// yamlBlock returns the first block of YAML in a document.
-func yamlBlock(t *testing.T, name string) []byte {
-	t.Helper()
-	text, err := os.ReadFile("../../" + name)
-	must(t, err)
-	block := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(text)
-	if block == nil {
-		t.Fatalf("%s has no block of YAML", name)
-	}
-	return block[1]
-}
-
-// What the document shows is accepted, whole, and is what a file gets that
-// leaves it out.
-func TestConfigurationDocument(t *testing.T) {
-	t.Parallel()
-	block := yamlBlock(t, "docs/configuration.md")
-	shown, err := ParseConfig(block, "shown", "/etc/pullpass")
-	must(t, err)
-	var written any
-	must(t, yaml.Unmarshal(block, &written))
-	fieldsIn(t, "", reflect.TypeFor[Config](), written)
-
-	plain, err := ParseConfig([]byte(`
-apiVersion: pullpass.dev/v1alpha1
-kind: ProxyConfiguration
-server: {tls: {certFile: tls.crt, keyFile: tls.key}}
-clusters: [{name: prod-eu, issuer: "https://oidc.prod-eu.example.com", audiences: [registry.example.com]}]
-registries: [{service: registry.example.com, issuer: pullpass.example.com}]
-policyFiles: [policy.yaml]
-`), "plain", "/etc/pullpass")
-	must(t, err)
-	// Written out, an empty list is a list.
-	shown.Warnings, shown.name, plain.name = nil, "", ""
-	left, err := yaml.Marshal(shown)
-	must(t, err)
-	right, err := yaml.Marshal(plain)
-	must(t, err)
-	if string(left) != string(right) {
-		t.Errorf("the document shows\n%s\nand the defaults are\n%s", left, right)
-	}
-}
 
 // The policy that the document shows passes the tests that it shows.
 func TestPolicyDocument(t *testing.T) {
 	t.Parallel()
-	p, err := policy.Parse(policy.File{Name: "docs/policy.md", Data: yamlBlock(t, "docs/policy.md")})
-	must(t, err)
+	p, err := policy.Parse(policy.File{Name: "docs/policy.md", Data: testkit.YAMLBlock(t, "docs/policy.md")})
+	testkit.Must(t, err)
 	text, err := os.ReadFile("../../docs/policy.md")
-	must(t, err)
+	testkit.Must(t, err)
 	_, section, _ := strings.Cut(string(text), "## Test your policy in CI")
 	_, block, _ := strings.Cut(section, "```yaml\n")
 	block, _, _ = strings.Cut(block, "```")
 	cases, err := policytest.Parse(policy.File{Name: "docs/policy.md", Data: []byte(block)})
-	must(t, err)
+	testkit.Must(t, err)
 	for _, c := range cases {
 		if differences, _, _ := policytest.Run(p, c); differences != nil {
 			t.Errorf("%s: %q", c.Name, differences)
@@ -92,8 +46,8 @@ func TestExamplePolicyTests(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"pullpass.yaml", "policy.yaml"} {
 		data, err := os.ReadFile("../../examples/" + name)
-		must(t, err)
-		write(t, dir, name, strings.NewReplacer("actions: [pull]", "actions: [push]", "team-quarantined", "team-other").Replace(string(data)))
+		testkit.Must(t, err)
+		testkit.Write(t, dir, name, strings.NewReplacer("actions: [pull]", "actions: [push]", "team-quarantined", "team-other").Replace(string(data)))
 	}
 	if code, out := check(filepath.Join(dir, "pullpass.yaml")); code != 1 || !strings.Contains(out, "1 passed, 5 failed\n") {
 		t.Errorf("of another policy: exit code %d\n%s", code, out)
@@ -111,7 +65,7 @@ func TestExamplesAgree(t *testing.T) {
 			t.Fatalf("exit code %d: %s", code, stderr.String())
 		}
 		example, err := os.ReadFile("../../examples/" + name)
-		must(t, err)
+		testkit.Must(t, err)
 		if string(example) != printed.String() {
 			t.Errorf("%s is not what kubelet-config --part %s prints:\n%s", name, part, &printed)
 		}

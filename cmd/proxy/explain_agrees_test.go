@@ -11,19 +11,25 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/explain"
+	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/proxytest"
+	"github.com/pullpass/pullpass/internal/server"
+	"github.com/pullpass/pullpass/internal/testkit"
 )
 
 // Whatever serve decides, explain says the same: of the same token from the
 // same address, and of the line that serve has written, while nothing changes.
 func TestExplainAgreesWithServe(t *testing.T) {
 	t.Parallel()
-	api := newAPIServer(t)
-	api.set("serviceaccounts", "web", "annotations", object{"pullpass.dev/repositories": "team-a/web shared/x:push"})
-	api.set("namespaces", "team-a", "labels", object{"team": "a"})
-	api.set("nodes", "node1", "labels", object{"pool": "build"})
-	api.set("nodes", "node1", "status", object{"addresses": []object{{"type": "InternalIP", "address": "192.0.2.1"}}})
-	api.set("pods", "web-0", "spec", object{"nodeName": "node1"})
+	api := kubetest.NewAPIServer(t)
+	api.Set("serviceaccounts", "web", "annotations", kubetest.Object{"pullpass.dev/repositories": "team-a/web shared/x:push"})
+	api.Set("namespaces", "team-a", "labels", kubetest.Object{"team": "a"})
+	api.Set("nodes", "node1", "labels", kubetest.Object{"pool": "build"})
+	api.Set("nodes", "node1", "status", kubetest.Object{"addresses": []kubetest.Object{{"type": "InternalIP", "address": "192.0.2.1"}}})
+	api.Set("pods", "web-0", "spec", kubetest.Object{"nodeName": "node1"})
 	const policy = `
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
@@ -33,22 +39,22 @@ rules:
 - {name: public, anonymous: true, allow: [{repositories: ["public/**"], actions: [pull]}]}
 `
 	const denials = "deny: [{name: stolen, subjects: [{tokenIDs: [stolen]}]}]\n"
-	claims := func(change func(claims, kubernetes object)) string {
-		all := tokenClaims("https://issuer.example.com")
-		change(all, all["kubernetes.io"].(object))
-		return signToken(t, all)
+	claims := func(change func(claims, kubernetes kubetest.Object)) string {
+		all := kubetest.TokenClaims("https://issuer.example.com")
+		change(all, all["kubernetes.io"].(kubetest.Object))
+		return kubetest.SignToken(t, all)
 	}
 	tokens := map[string]string{
 		"":              "",
-		"good":          serviceAccountToken(t, "https://issuer.example.com"),
-		"stolen":        claims(func(c, _ object) { c["jti"] = "stolen" }),
-		"nodeless":      claims(func(_, k object) { delete(k, "node") }),
-		"other node":    claims(func(_, k object) { k["node"] = object{"name": "node2", "uid": "uid-4"} }),
-		"pod gone":      claims(func(_, k object) { k["pod"] = object{"name": "web-0", "uid": "uid-old"} }),
-		"account gone":  claims(func(_, k object) { k["serviceaccount"] = object{"name": "web", "uid": "uid-old"} }),
-		"expired":       claims(func(c, _ object) { c["exp"], c["iat"], c["nbf"] = 1700003600, 1700000000, 1700000000 }),
-		"other issuer":  claims(func(c, _ object) { c["iss"] = "https://other.example.com" }),
-		"other purpose": claims(func(c, _ object) { c["aud"] = []string{"other"} }),
+		"good":          kubetest.Token(t, "https://issuer.example.com"),
+		"stolen":        claims(func(c, _ kubetest.Object) { c["jti"] = "stolen" }),
+		"nodeless":      claims(func(_, k kubetest.Object) { delete(k, "node") }),
+		"other node":    claims(func(_, k kubetest.Object) { k["node"] = kubetest.Object{"name": "node2", "uid": "uid-4"} }),
+		"pod gone":      claims(func(_, k kubetest.Object) { k["pod"] = kubetest.Object{"name": "web-0", "uid": "uid-old"} }),
+		"account gone":  claims(func(_, k kubetest.Object) { k["serviceaccount"] = kubetest.Object{"name": "web", "uid": "uid-old"} }),
+		"expired":       claims(func(c, _ kubetest.Object) { c["exp"], c["iat"], c["nbf"] = 1700003600, 1700000000, 1700000000 }),
+		"other issuer":  claims(func(c, _ kubetest.Object) { c["iss"] = "https://other.example.com" }),
+		"other purpose": claims(func(c, _ kubetest.Object) { c["aud"] = []string{"other"} }),
 	}
 	scopes := [][]string{nil, {"repository:labelled/x:pull,push"}, {"repository:nodes/x:pull", "repository:team-a/web:pull"}, {"repository:shared/x:push", "registry:catalog:*"}, {"repository:public/x:pull"}, {"plugin:x:pull"}}
 	for name, cluster := range map[string]string{
@@ -59,26 +65,26 @@ rules:
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newSite(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n"+cluster, map[string]string{
-				"kubeconfig": api.kubeconfig(), "policy.yaml": policy + annotationRule + denials,
+			p := proxytest.New(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n"+cluster, map[string]string{
+				"kubeconfig": api.Kubeconfig(), "policy.yaml": policy + proxytest.AnnotationRule + denials,
 			})
-			cfg, err := LoadConfig(filepath.Join(p.dir, "pullpass.yaml"))
-			must(t, err)
-			service, err := newService(serviceConfig{Config: cfg, Version: "test", Stdout: p.stdout, Logger: quietLogger()})
-			must(t, err)
-			explain := func(args ...string) explanation {
+			cfg, err := config.Load(filepath.Join(p.Dir, "pullpass.yaml"))
+			testkit.Must(t, err)
+			service, err := server.New(server.Config{Config: cfg, Version: "test", Getenv: func(string) string { return "" }, Stdout: p.Stdout, Logger: testkit.QuietLogger()})
+			testkit.Must(t, err)
+			ask := func(args ...string) explain.Explanation {
 				t.Helper()
 				var stdout, stderr bytes.Buffer
-				args = append([]string{"explain", "--config", filepath.Join(p.dir, "pullpass.yaml"), "-o", "json"}, args...)
+				args = append([]string{"explain", "--config", filepath.Join(p.Dir, "pullpass.yaml"), "-o", "json"}, args...)
 				if code := run(t.Context(), args, nil, &stdout, &stderr); code != 0 {
 					t.Fatalf("%q: %s", args, &stderr)
 				}
-				var answer explanation
-				must(t, checkExplanation(stdout.Bytes()))
-				must(t, json.Unmarshal(stdout.Bytes(), &answer))
+				var answer explain.Explanation
+				testkit.Must(t, checkExplanation(stdout.Bytes()))
+				testkit.Must(t, json.Unmarshal(stdout.Bytes(), &answer))
 				return answer
 			}
-			same := func(what string, event exchange.Event, now outcome) {
+			same := func(what string, event exchange.Event, now explain.Outcome) {
 				t.Helper()
 				if event.Result != now.Result || event.Status != now.Status || event.Reason != now.Reason || event.Rule != now.Rule || !slices.Equal(event.Granted, now.Granted) {
 					t.Errorf("%s: serve says\n%+v\nand explain\n%+v", what, event, now)
@@ -98,18 +104,18 @@ rules:
 						}
 						if raw != "" {
 							request.SetBasicAuth("x", raw)
-							write(t, p.dir, "token.jwt", raw)
+							testkit.Write(t, p.Dir, "token.jwt", raw)
 						}
-						service.public.ServeHTTP(httptest.NewRecorder(), request)
-						event, what := p.lastEvent(t), token+" "+address+" "+strings.Join(asked, " ")
+						service.Public.ServeHTTP(httptest.NewRecorder(), request)
+						event, what := p.LastEvent(t), token+" "+address+" "+strings.Join(asked, " ")
 						if raw != "" {
-							same(what, event, explain(append(args, "--token-file", filepath.Join(p.dir, "token.jwt"))...).Now)
+							same(what, event, ask(append(args, "--token-file", filepath.Join(p.Dir, "token.jwt"))...).Now)
 						}
 						if event.Claimed != nil && event.Reason != "token_unknown_issuer" {
 							continue // a good token is judged, and not this one
 						}
-						write(t, p.dir, "audit.log", p.stdout.String())
-						again := explain("--from-audit", event.ID, "--audit-file", filepath.Join(p.dir, "audit.log"))
+						testkit.Write(t, p.Dir, "audit.log", p.Stdout.String())
+						again := ask("--from-audit", event.ID, "--audit-file", filepath.Join(p.Dir, "audit.log"))
 						same(what+", of the log", event, again.Now)
 						if again.Changes != nil {
 							t.Errorf("%s: changed %+v", what, again.Changes)

@@ -8,24 +8,27 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/proxytest"
 	"github.com/pullpass/pullpass/internal/state/statetest"
+	"github.com/pullpass/pullpass/internal/testkit"
 )
 
 // auditOf is the line that a serving proxy would have written of a request of
 // the ServiceAccount that the API server of the tests has.
-func auditOf(t *testing.T, change func(line object)) string {
+func auditOf(t *testing.T, change func(line kubetest.Object)) string {
 	t.Helper()
-	line := object{
+	line := kubetest.Object{
 		"time": "2026-03-01T09:00:00Z", "id": "ID", "result": "granted", "status": 200,
-		"cluster": "prod", "namespace": "team-a", "serviceAccount": object{"name": "web", "uid": "uid-1"},
-		"pod": object{"name": "web-0", "uid": "uid-2"}, "node": object{"name": "node1", "uid": "uid-3"}, "credentialID": "JTI=id-1",
+		"cluster": "prod", "namespace": "team-a", "serviceAccount": kubetest.Object{"name": "web", "uid": "uid-1"},
+		"pod": kubetest.Object{"name": "web-0", "uid": "uid-2"}, "node": kubetest.Object{"name": "node1", "uid": "uid-3"}, "credentialID": "JTI=id-1",
 		"service": "registry.example.com", "grantType": "password", "requested": []string{"repository:team-a/web:pull"},
 		"granted": []string{"repository:team-a/web:pull"}, "rule": "annotated", "issuedID": "I", "caller": "192.0.2.9", "latency": 0.001,
 	}
 	change(line)
 	text, err := json.Marshal(line)
-	must(t, err)
-	checkAuditLines(t, text)
+	testkit.Must(t, err)
+	proxytest.CheckAuditLines(t, text)
 	return string(text) + "\n"
 }
 
@@ -33,52 +36,54 @@ func auditOf(t *testing.T, change func(line object)) string {
 // now: by the objects of now, and by its address.
 func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 	t.Parallel()
-	api := newAPIServer(t)
-	api.set("serviceaccounts", "web", "annotations", object{"pullpass.dev/repositories": "team-a/web"})
-	api.set("nodes", "node1", "labels", object{"pool": "build"})
-	api.set("nodes", "node1", "status", object{"addresses": []object{{"type": "InternalIP", "address": "192.0.2.1"}}})
-	api.set("pods", "web-0", "spec", object{"nodeName": "node1"})
+	api := kubetest.NewAPIServer(t)
+	api.Set("serviceaccounts", "web", "annotations", kubetest.Object{"pullpass.dev/repositories": "team-a/web"})
+	api.Set("nodes", "node1", "labels", kubetest.Object{"pool": "build"})
+	api.Set("nodes", "node1", "status", kubetest.Object{"addresses": []kubetest.Object{{"type": "InternalIP", "address": "192.0.2.1"}}})
+	api.Set("pods", "web-0", "spec", kubetest.Object{"nodeName": "node1"})
 	const byAddress = "  node: {proof: {mode: enforce, methods: [address]}}\n"
 	const byBoth = "  node: {proof: {mode: enforce, methods: [certificate, address], clientCAFile: nodes.crt}}\n"
-	byCertificate := func(line object) { line["proof"] = object{"mode": "enforce", "passed": true, "method": "certificate"} }
+	byCertificate := func(line kubetest.Object) {
+		line["proof"] = kubetest.Object{"mode": "enforce", "passed": true, "method": "certificate"}
+	}
 	for name, test := range map[string]struct {
 		cluster string
-		change  func(line object)
+		change  func(line kubetest.Object)
 		want    []string
 		not     string
 	}{
-		"as it was": {"", func(object) {}, []string{
+		"as it was": {"", func(kubetest.Object) {}, []string{
 			"objects      passed      what the token names is there, says the API server\n", "node         node1, UID uid-3\n",
 			"now          granted 200\n             unless this refuses, which was not judged: token\n",
 		}, "REFUSED"},
-		"the rule has another name now": {"", func(line object) { line["rule"] = "other" }, []string{"changed      rule: other -> asked-for\n"}, "REFUSED"},
-		"a ServiceAccount that was made again": {"", func(line object) { line["serviceAccount"] = object{"name": "web", "uid": "uid-0"} }, []string{
+		"the rule has another name now": {"", func(line kubetest.Object) { line["rule"] = "other" }, []string{"changed      rule: other -> asked-for\n"}, "REFUSED"},
+		"a ServiceAccount that was made again": {"", func(line kubetest.Object) { line["serviceAccount"] = kubetest.Object{"name": "web", "uid": "uid-0"} }, []string{
 			"objects      REFUSED     the ServiceAccount team-a/web that the token names was deleted", "refused 403: service_account_gone",
 			"changed      result: granted -> refused\n", "remedy       see that the ServiceAccount is there: the kubelet gets a token for it by itself",
 		}, "not for it"},
-		"a pod that is gone": {"", func(line object) { line["pod"] = object{"name": "web-0", "uid": "uid-old"} }, []string{"refused 403: pod_gone"}, "not for it"},
-		"a node that the API server named": {"  node: {fallback: api, selector: pool=build}\n", func(line object) {
-			line["nodeFromAPI"], line["node"] = true, object{"name": "node-of-then", "uid": "uid-then"}
+		"a pod that is gone": {"", func(line kubetest.Object) { line["pod"] = kubetest.Object{"name": "web-0", "uid": "uid-old"} }, []string{"refused 403: pod_gone"}, "not for it"},
+		"a node that the API server named": {"  node: {fallback: api, selector: pool=build}\n", func(line kubetest.Object) {
+			line["nodeFromAPI"], line["node"] = true, kubetest.Object{"name": "node-of-then", "uid": "uid-then"}
 		}, []string{"node         node1, UID uid-3, says the API server\n", "node         passed      its labels match pool=build\n"}, "node-of-then, UID"},
-		"a node that the API server no longer names": {"", func(line object) { line["nodeFromAPI"] = true }, []string{
+		"a node that the API server no longer names": {"", func(line kubetest.Object) { line["nodeFromAPI"] = true }, []string{
 			"node         REFUSED     neither the token nor its pod names a node", "refused 401: token_no_node",
 		}, "granted 200\n"},
-		"an address that is not the node's": {byAddress, func(object) {}, []string{
+		"an address that is not the node's": {byAddress, func(kubetest.Object) {}, []string{
 			"caller       REFUSED     the caller is not proven to be the token's node", "refused 403: caller_not_node",
 		}, "not judged  node.proof"},
-		"an address that is the node's": {byAddress, func(line object) { line["caller"] = "192.0.2.1" }, []string{"caller       passed      192.0.2.1 is an address of the node\n"}, "REFUSED"},
+		"an address that is the node's": {byAddress, func(line kubetest.Object) { line["caller"] = "192.0.2.1" }, []string{"caller       passed      192.0.2.1 is an address of the node\n"}, "REFUSED"},
 		"a caller that showed its certificate": {byBoth, byCertificate, []string{
 			"caller       not judged  its client certificate proved it then, and the log holds none (node.proof.mode is enforce)\n",
 			"unless this refuses, which was not judged: token, caller\n",
 		}, "REFUSED"},
 		"a certificate that counts no more": {byAddress, byCertificate, []string{"refused 403: caller_not_node"}, "proved it then"},
-		"a line without an address":         {byAddress, func(line object) { delete(line, "caller") }, []string{"caller       not judged  node.proof.mode is enforce; the line has no address\n"}, "--caller"},
-		"a claim of a ServiceAccount": {"", func(line object) {
+		"a line without an address":         {byAddress, func(line kubetest.Object) { delete(line, "caller") }, []string{"caller       not judged  node.proof.mode is enforce; the line has no address\n"}, "--caller"},
+		"a claim of a ServiceAccount": {"", func(line kubetest.Object) {
 			for _, field := range []string{"serviceAccount", "namespace", "pod", "node", "credentialID", "granted", "rule", "issuedID"} {
 				delete(line, field)
 			}
 			line["result"], line["status"], line["reason"], line["message"] = "refused", 401, "token_signature", "wrong"
-			line["claimed"] = object{"issuer": "https://issuer.example.com", "subject": "system:serviceaccount:team-a:web", "pod": "web-0", "node": "node1"}
+			line["claimed"] = kubetest.Object{"issuer": "https://issuer.example.com", "subject": "system:serviceaccount:team-a:web", "pod": "web-0", "node": "node1"}
 		}, []string{
 			"subject      prod/team-a/web, ServiceAccount UID uid-1\n             NOT PROVEN: a token that was refused (token_signature) claimed it, and anybody can make such a token\n",
 			"token        not judged  it was refused at 2026-03-01T09:00:00Z (token_signature)", "changed      cannot be said",
@@ -87,9 +92,9 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := explainFiles(t, api, test.cluster)
-			write(t, dir, "audit.log", auditOf(t, test.change))
+			testkit.Write(t, dir, "audit.log", auditOf(t, test.change))
 			out, err := explainBoth(t, "explain", "--config", filepath.Join(dir, "pullpass.yaml"), "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log"))
-			must(t, err)
+			testkit.Must(t, err)
 			for _, want := range test.want {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in\n%s", want, out)
@@ -102,12 +107,12 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 	}
 	// A claim that is not even true of a name is no answer.
 	dir := explainFiles(t, api, "")
-	write(t, dir, "audit.log", auditOf(t, func(line object) {
+	testkit.Write(t, dir, "audit.log", auditOf(t, func(line kubetest.Object) {
 		for _, field := range []string{"serviceAccount", "namespace", "pod", "node", "credentialID", "granted", "rule", "issuedID"} {
 			delete(line, field)
 		}
 		line["result"], line["status"], line["reason"], line["message"] = "refused", 401, "token_signature", "wrong"
-		line["claimed"] = object{"issuer": "https://issuer.example.com", "subject": "system:serviceaccount:team-a:nobody"}
+		line["claimed"] = kubetest.Object{"issuer": "https://issuer.example.com", "subject": "system:serviceaccount:team-a:nobody"}
 	}))
 	_, err := explainBoth(t, "explain", "--config", filepath.Join(dir, "pullpass.yaml"), "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log"))
 	if want := `pullpass: the refused token claims to be one of team-a/nobody: cluster "prod" has no ServiceAccount team-a/nobody`; err == nil || err.Error() != want {
@@ -119,14 +124,14 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 func TestExplainJudgesRevocations(t *testing.T) {
 	t.Parallel()
 	redis := statetest.Redis(t)
-	api := newAPIServer(t)
+	api := kubetest.NewAPIServer(t)
 	dir := explainFiles(t, api, "")
 	config := filepath.Join(dir, "pullpass.yaml")
 	settings, err := os.ReadFile(config)
-	must(t, err)
-	write(t, dir, "pullpass.yaml", string(settings)+withRedis(redis.Address(), "enforce"))
-	write(t, dir, "audit.log", auditOf(t, func(object) {}))
-	write(t, dir, "token.jwt", serviceAccountToken(t, "https://issuer.example.com"))
+	testkit.Must(t, err)
+	testkit.Write(t, dir, "pullpass.yaml", string(settings)+proxytest.WithRedis(redis.Address(), "enforce"))
+	testkit.Write(t, dir, "audit.log", auditOf(t, func(kubetest.Object) {}))
+	testkit.Write(t, dir, "token.jwt", kubetest.Token(t, "https://issuer.example.com"))
 	revoke := func(args ...string) {
 		t.Helper()
 		var stdout, stderr bytes.Buffer
@@ -140,7 +145,7 @@ func TestExplainJudgesRevocations(t *testing.T) {
 			"name": {"--as", "prod/team-a/web"}, "token": {"--token-file", filepath.Join(dir, "token.jwt")}, "audit": {"--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log")},
 		}[source]
 		out, err := explainBoth(t, append([]string{"explain", "--config", config}, args...)...)
-		must(t, err)
+		testkit.Must(t, err)
 		for _, want := range want {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: no %q in\n%s", source, want, out)

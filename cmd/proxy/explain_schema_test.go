@@ -12,11 +12,16 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/pullpass/pullpass/internal/explain"
+	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/proxytest"
+	"github.com/pullpass/pullpass/internal/testkit"
 )
 
 // checkExplanation holds an answer of explain to the schema.
 func checkExplanation(text []byte) error {
-	schema, err := openExplanationSchema()
+	schema, err := proxytest.OpenExplanationSchema()
 	if err != nil {
 		return err
 	}
@@ -27,7 +32,7 @@ func checkExplanation(text []byte) error {
 	if i := bytes.IndexFunc(text, func(r rune) bool { return r != '\n' && (r < ' ' || r > '~') }); i >= 0 {
 		return fmt.Errorf("byte %#x is no printable ASCII", text[i])
 	}
-	return schema.compiled.Validate(answer)
+	return schema.Compiled.Validate(answer)
 }
 
 // cmdExplanation is the command of scripts that holds a file to the schema.
@@ -87,12 +92,12 @@ func TestExplanationSchemaIsStrict(t *testing.T) {
 
 func TestExplanationFieldsAreDocumented(t *testing.T) {
 	t.Parallel()
-	schema, err := openExplanationSchema()
-	must(t, err)
+	schema, err := proxytest.OpenExplanationSchema()
+	testkit.Must(t, err)
 	fields := map[string]bool{}
-	auditFields(t, reflect.TypeFor[explanation](), "", fields)
+	auditFields(t, reflect.TypeFor[explain.Explanation](), "", fields)
 	inSchema := map[string]bool{}
-	schema.fields(t, schema.document, "", inSchema)
+	schema.Fields(t, schema.Document, "", inSchema)
 	for name := range fields { // of another document
 		for _, of := range []string{"subject.claimed.", "now.scopes.", "now.revocation.", "subject.serviceAccount.", "subject.pod.", "subject.node."} {
 			if strings.HasPrefix(name, of) {
@@ -108,12 +113,12 @@ func TestExplanationFieldsAreDocumented(t *testing.T) {
 func TestExplainExamplesWork(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	log, token := scriptFile(t, "audit.log"), serviceAccountToken(t, "https://oidc.prod-eu.example.com")
-	write(t, dir, "audit.log", log)
-	write(t, dir, "token.jwt", token)
-	write(t, dir, "issuer.json", issuerJWKS(t))
-	write(t, dir, "policy.yaml", policyFor("team-a/**"))
-	write(t, dir, "pullpass.yaml", `
+	log, token := proxytest.ScriptFile(t, "audit.log"), kubetest.Token(t, "https://oidc.prod-eu.example.com")
+	testkit.Write(t, dir, "audit.log", log)
+	testkit.Write(t, dir, "token.jwt", token)
+	testkit.Write(t, dir, "issuer.json", kubetest.IssuerJWKS(t))
+	testkit.Write(t, dir, "policy.yaml", proxytest.PolicyFor("team-a/**"))
+	testkit.Write(t, dir, "pullpass.yaml", `
 apiVersion: pullpass.dev/v1alpha1
 kind: ProxyConfiguration
 clusters:
@@ -127,7 +132,7 @@ policyFiles: [policy.yaml]
 	text := explainCommand().Example + "\n" + rootCommand().Example
 	for _, name := range []string{"docs/explain.md", "docs/policy.md", "README.md"} {
 		data, err := os.ReadFile("../../" + name)
-		must(t, err)
+		testkit.Must(t, err)
 		text += "\n" + string(data)
 	}
 	examples := regexp.MustCompile(`(?m)^ *(pullpass explain .*?)(?: #.*)?$`).FindAllStringSubmatch(text, -1)

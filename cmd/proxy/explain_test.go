@@ -7,25 +7,30 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/proxytest"
+	"github.com/pullpass/pullpass/internal/testkit"
 )
 
 // explain asks by the same code as serve, and says what was asked.
 func TestExplainAsksTheAPIServer(t *testing.T) {
 	t.Parallel()
-	api := newAPIServer(t)
-	api.set("serviceaccounts", "web", "annotations", object{"pullpass.dev/repositories": "team-a/web"})
-	api.set("namespaces", "team-a", "labels", object{"team": "a", "tier": "gold"})
-	api.set("nodes", "node1", "labels", object{"pool": "build"})
-	api.set("nodes", "node1", "status", object{"addresses": []object{{"type": "InternalIP", "address": "192.0.2.1"}}})
-	api.set("pods", "web-0", "spec", object{"nodeName": "node1"})
-	raw := serviceAccountToken(t, "https://issuer.example.com")
-	onNode2 := tokenWith(t, func(k object) { k["node"] = object{"name": "node2", "uid": "uid-4"} })
-	gone := tokenWith(t, func(k object) { k["pod"] = object{"name": "web-0", "uid": "uid-old"} })
-	unnamed := tokenWith(t, func(k object) { delete(k, "node") })
+	api := kubetest.NewAPIServer(t)
+	api.Set("serviceaccounts", "web", "annotations", kubetest.Object{"pullpass.dev/repositories": "team-a/web"})
+	api.Set("namespaces", "team-a", "labels", kubetest.Object{"team": "a", "tier": "gold"})
+	api.Set("nodes", "node1", "labels", kubetest.Object{"pool": "build"})
+	api.Set("nodes", "node1", "status", kubetest.Object{"addresses": []kubetest.Object{{"type": "InternalIP", "address": "192.0.2.1"}}})
+	api.Set("pods", "web-0", "spec", kubetest.Object{"nodeName": "node1"})
+	raw := kubetest.Token(t, "https://issuer.example.com")
+	onNode2 := kubetest.TokenWith(t, func(k kubetest.Object) { k["node"] = kubetest.Object{"name": "node2", "uid": "uid-4"} })
+	gone := kubetest.TokenWith(t, func(k kubetest.Object) { k["pod"] = kubetest.Object{"name": "web-0", "uid": "uid-old"} })
+	unnamed := kubetest.TokenWith(t, func(k kubetest.Object) { delete(k, "node") })
 	const asked = "  node: {selector: pool=build, fallback: api, proof: {mode: MODE, methods: [METHODS], clientCAFile: nodes.crt}}\n"
 	settings := func(mode, methods string) string {
 		text := strings.NewReplacer("MODE", mode, "METHODS", methods).Replace(asked)
-		if !strings.Contains(methods, proofCertificate) {
+		if !strings.Contains(methods, config.ProofCertificate) {
 			text = strings.Replace(text, ", clientCAFile: nodes.crt", "", 1)
 		}
 		return text
@@ -41,53 +46,53 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 		want    []string
 		not     string
 	}{
-		"a name": {settings(modeEnforce, "address"), as, []string{
+		"a name": {settings(config.ModeEnforce, "address"), as, []string{
 			"prod/team-a/web, ServiceAccount UID uid-1\n", "NOT PROVEN: no token says so: --as does", "token        not judged  --as has none",
 			"objects      passed      the ServiceAccount is there, says the API server; a pod is not named",
 			`annotation   pullpass.dev/repositories: "team-a/web"`, "labels       of the namespace: team=a,tier=gold",
 			"node         not judged  only a token names one", "caller       not judged  only a token names a node (node.proof.mode is enforce)",
 			"GRANTED: pull", "now          granted 200\n             unless this refuses, which was not judged: token, node, caller\n",
 		}, "REFUSED"},
-		"a token": {settings(modeOff, "address"), by(raw, "--caller", "192.0.2.9"), []string{
+		"a token": {settings(config.ModeOff, "address"), by(raw, "--caller", "192.0.2.9"), []string{
 			"node         node1, UID uid-3\n", "token        passed      good until ", "objects      passed      what the token names is there, says the API server\n",
 			"node         passed      its labels match pool=build", "caller       off         node.proof is off in this cluster",
 			"revocations  off         nobody can be revoked without Redis (state.redis)", "now          granted 200\n",
 		}, "PROVEN"},
-		"the pod's node": {settings(modeOff, "address"), by(unnamed), []string{"node         node1, UID uid-3, says the API server\n", "now          granted 200\n"}, "unless"},
-		"a pod that is gone": {settings(modeEnforce, "address"), by(gone, "--caller", "192.0.2.1"), []string{
+		"the pod's node": {settings(config.ModeOff, "address"), by(unnamed), []string{"node         node1, UID uid-3, says the API server\n", "now          granted 200\n"}, "unless"},
+		"a pod that is gone": {settings(config.ModeEnforce, "address"), by(gone, "--caller", "192.0.2.1"), []string{
 			"objects      REFUSED     the Pod team-a/web-0 that the token names was deleted", "now          refused 403: pod_gone; the Pod",
 		}, "granted"},
-		"another node": {settings(modeOff, "address"), by(onNode2), []string{"node         node2, UID uid-4", "node         REFUSED     only nodes that match", "refused 403: node_not_selected"}, "granted"},
-		"an address of the node": {settings(modeEnforce, "address"), by(raw, "--caller", "192.0.2.1"), []string{
+		"another node": {settings(config.ModeOff, "address"), by(onNode2), []string{"node         node2, UID uid-4", "node         REFUSED     only nodes that match", "refused 403: node_not_selected"}, "granted"},
+		"an address of the node": {settings(config.ModeEnforce, "address"), by(raw, "--caller", "192.0.2.1"), []string{
 			"caller       passed      192.0.2.1 is an address of the node", "now          granted 200\n",
 		}, "unless"},
-		"another address": {settings(modeEnforce, "address"), by(raw, "--caller", "192.0.2.9"), []string{
+		"another address": {settings(config.ModeEnforce, "address"), by(raw, "--caller", "192.0.2.9"), []string{
 			`caller       REFUSED     the caller is not proven to be the token's node "node1"`, "now          refused 403: caller_not_node; ", "remedy       the token was sent from 192.0.2.9",
 		}, "granted"},
-		"another address, watched": {settings(modeAudit, "address"), by(raw, "--caller", "192.0.2.9"), []string{
+		"another address, watched": {settings(config.ModeAudit, "address"), by(raw, "--caller", "192.0.2.9"), []string{
 			"caller       noted       the caller is not proven", "node.proof.mode is audit: it is written down, and nobody is refused", "now          granted 200\n",
 		}, "unless"},
-		"another address, and certificates": {settings(modeEnforce, "certificate, address"), by(raw, "--caller", "192.0.2.9"), []string{
+		"another address, and certificates": {settings(config.ModeEnforce, "certificate, address"), by(raw, "--caller", "192.0.2.9"), []string{
 			"caller       not judged  the caller is not proven", "only its client certificate could prove it (node.proof.mode is enforce)",
 			"granted 200\n             unless this refuses, which was not judged: caller\n",
 		}, "REFUSED"},
-		"a proxy": {settings(modeEnforce, "address"), by(raw, "--caller", "10.0.0.1"), []string{"is that of a trusted proxy", "REFUSED"}, "granted"},
-		"no address": {settings(modeEnforce, "address"), by(raw), []string{
+		"a proxy": {settings(config.ModeEnforce, "address"), by(raw, "--caller", "10.0.0.1"), []string{"is that of a trusted proxy", "REFUSED"}, "granted"},
+		"no address": {settings(config.ModeEnforce, "address"), by(raw), []string{
 			"caller       not judged  node.proof.mode is enforce; --caller ADDRESS judges an address", "unless this refuses, which was not judged: caller\n",
 		}, "REFUSED"},
-		"certificates only": {settings(modeEnforce, "certificate"), by(raw, "--caller", "192.0.2.1"), []string{
+		"certificates only": {settings(config.ModeEnforce, "certificate"), by(raw, "--caller", "192.0.2.1"), []string{
 			"caller       not judged  only a certificate proves one in this cluster (node.proof.mode is enforce)", "unless this refuses, which was not judged: caller\n",
 		}, "REFUSED"},
-		"a token that names no node": {noClaim(modeEnforce), by(unnamed), []string{
+		"a token that names no node": {noClaim(config.ModeEnforce), by(unnamed), []string{
 			"caller       REFUSED     the caller cannot prove", "no node is known for sure to be the token's", "refused 403: caller_not_node",
 		}, "granted"},
-		"a token that names no node, from an address": {noClaim(modeEnforce), by(unnamed, "--caller", "192.0.2.1"), []string{
+		"a token that names no node, from an address": {noClaim(config.ModeEnforce), by(unnamed, "--caller", "192.0.2.1"), []string{
 			"no node is known for sure to be the token's", "refused 403: caller_not_node",
 		}, "granted"},
-		"a token that names no node, watched": {noClaim(modeAudit), by(unnamed), []string{
+		"a token that names no node, watched": {noClaim(config.ModeAudit), by(unnamed), []string{
 			"node         off         none is known, and none is asked for (node.claim)", "caller       noted", "nobody is refused", "now          granted 200\n",
 		}, "REFUSED"},
-		"a proxy, as mapped into IPv6": {settings(modeEnforce, "address"), by(raw, "--caller", "::ffff:10.0.0.1"), []string{"is that of a trusted proxy", "REFUSED"}, "granted"},
+		"a proxy, as mapped into IPv6": {settings(config.ModeEnforce, "address"), by(raw, "--caller", "::ffff:10.0.0.1"), []string{"is that of a trusted proxy", "REFUSED"}, "granted"},
 		"pods that are not asked for":  {"", by(raw), []string{"objects      passed      the ServiceAccount is there, says the API server; it is not asked for the pod (podChecks: false)"}, "REFUSED"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -98,11 +103,11 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 				p = explainFiles(t, api, "", "podChecks: false")
 			}
 			if args[0] == "--token-file" {
-				write(t, p, "token.jwt", args[1])
+				testkit.Write(t, p, "token.jwt", args[1])
 				args[1] = filepath.Join(p, "token.jwt")
 			}
 			out, err := runExplain(t, p, args...)
-			must(t, err)
+			testkit.Must(t, err)
 			for _, want := range test.want {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in\n%s", want, out)
@@ -117,7 +122,7 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 	if _, err := runExplain(t, dir, "--as", "prod/team-a/nobody"); err == nil || err.Error() != `pullpass: --as: cluster "prod" has no ServiceAccount team-a/nobody` {
 		t.Errorf("a name that nobody has: %v", err)
 	}
-	write(t, dir, "token.jwt", raw)
+	testkit.Write(t, dir, "token.jwt", raw)
 	if _, err := runExplain(t, dir, "--token-file", filepath.Join(dir, "token.jwt"), "--caller", "worker-17"); err == nil || err.Error() != `pullpass: --caller "worker-17" is not an IP address` {
 		t.Errorf("a caller that is no address: %v", err)
 	}
@@ -126,10 +131,10 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 // Without its API server there is no answer, and that is said at once.
 func TestExplainWithAnAPIServerDown(t *testing.T) {
 	t.Parallel()
-	api := newAPIServer(t)
+	api := kubetest.NewAPIServer(t)
 	dir := explainFiles(t, api, "")
 	api.Close()
-	write(t, dir, "token.jwt", serviceAccountToken(t, "https://issuer.example.com"))
+	testkit.Write(t, dir, "token.jwt", kubetest.Token(t, "https://issuer.example.com"))
 	for _, args := range [][]string{{"--as", "prod/team-a/web"}, {"--token-file", filepath.Join(dir, "token.jwt")}} {
 		out, err := runExplain(t, dir, args...)
 		if err == nil || !strings.Contains(err.Error(), "cluster prod: cannot get serviceaccounts team-a/web: ") || strings.Contains(out, "REFUSED") || strings.Contains(out, "GRANTED") {
@@ -140,13 +145,13 @@ func TestExplainWithAnAPIServerDown(t *testing.T) {
 
 // explainFiles returns a directory with a configuration; cluster are fields of
 // its cluster, kubernetes those of its connection.
-func explainFiles(t *testing.T, api *apiServer, cluster string, kubernetes ...string) string {
+func explainFiles(t *testing.T, api *kubetest.APIServer, cluster string, kubernetes ...string) string {
 	t.Helper()
 	dir := t.TempDir()
-	write(t, dir, "kubeconfig", api.kubeconfig())
-	write(t, dir, "policy.yaml", policyFor("elsewhere/**")+annotationRule)
-	write(t, dir, "issuer.json", issuerJWKS(t))
-	write(t, dir, "pullpass.yaml", `
+	testkit.Write(t, dir, "kubeconfig", api.Kubeconfig())
+	testkit.Write(t, dir, "policy.yaml", proxytest.PolicyFor("elsewhere/**")+proxytest.AnnotationRule)
+	testkit.Write(t, dir, "issuer.json", kubetest.IssuerJWKS(t))
+	testkit.Write(t, dir, "pullpass.yaml", `
 apiVersion: pullpass.dev/v1alpha1
 kind: ProxyConfiguration
 server: {trustedProxies: [10.0.0.0/8]}

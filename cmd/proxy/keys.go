@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/setup"
 	"github.com/pullpass/pullpass/internal/signing"
 )
 
@@ -29,8 +31,8 @@ files; docs/keys.md has the steps for both.`,
 
 // openedRegistry is a registry with its keys as they are now.
 type openedRegistry struct {
-	*Registry
-	keys *signingKeys
+	*config.Registry
+	keys *setup.SigningKeys
 }
 
 // keysFlags are those of every command about keys.
@@ -44,26 +46,26 @@ func (f *keysFlags) add(command *cobra.Command) {
 // open reads the keys of the chosen registry, or of all. Faults of one are no
 // reason not to return the others.
 func (f *keysFlags) open(ctx context.Context, log io.Writer) ([]openedRegistry, error) {
-	cfg, err := readConfig(ctx, f.config)
+	cfg, err := config.LoadOnce(ctx, f.config)
 	if err != nil {
 		return nil, err
 	}
-	registries := make([]*Registry, len(cfg.Registries))
+	registries := make([]*config.Registry, len(cfg.Registries))
 	for i := range cfg.Registries {
 		registries[i] = &cfg.Registries[i]
 	}
 	if f.service != "" {
-		chosen, err := findRegistry(cfg, f.service)
+		chosen, err := config.FindRegistry(cfg, f.service)
 		if err != nil {
 			return nil, err
 		}
-		registries = []*Registry{chosen}
+		registries = []*config.Registry{chosen}
 	}
 	logger := slog.New(slog.NewTextHandler(log, nil))
 	var opened []openedRegistry
 	var faults []error
 	for _, r := range registries {
-		keys, err := newSigningKeys(r, logger)
+		keys, err := setup.NewSigningKeys(r, logger)
 		if err != nil {
 			faults = append(faults, err)
 			continue
@@ -78,7 +80,7 @@ func (f *keysFlags) managed(ctx context.Context, log io.Writer) ([]openedRegistr
 	all, err := f.open(ctx, log)
 	var managed []openedRegistry
 	for _, r := range all {
-		if r.keys.managed != nil {
+		if r.keys.Managed != nil {
 			managed = append(managed, r)
 		}
 	}
@@ -102,7 +104,7 @@ func keysInitCommand() *cobra.Command {
 				return err
 			}
 			for _, r := range registries {
-				if err := r.keys.managed.Maintain(); err != nil {
+				if err := r.keys.Managed.Maintain(); err != nil {
 					return fmt.Errorf("%s: %w", r.Service, err)
 				}
 				key, err := r.keys.Signing()
@@ -149,7 +151,7 @@ key set within that time.`,
 				if r.trustsKeySet() && !cmd.Flags().Changed("sign-after") {
 					delay = jwksSignAfter
 				}
-				key, err := r.keys.managed.Rotate(signing.RotateOptions{SignAfter: delay})
+				key, err := r.keys.Managed.Rotate(signing.RotateOptions{SignAfter: delay})
 				if err != nil {
 					return fmt.Errorf("%s: %w", r.Service, err)
 				}
@@ -190,7 +192,7 @@ removed, a week after it signed last. keys list shows these times.`,
 				if r.trustsKeySet() && flags.service == "" {
 					continue // it has no CA, and nobody said that it had
 				}
-				ca, err := r.keys.managed.RotateCA(signing.RotateOptions{SignAfter: signAfter})
+				ca, err := r.keys.Managed.RotateCA(signing.RotateOptions{SignAfter: signAfter})
 				if err != nil {
 					return fmt.Errorf("%s: %w", r.Service, err)
 				}
@@ -226,7 +228,7 @@ signs with it, until they are restarted with a key set (trust "jwks") or CAs (tr
 			}
 			for _, r := range registries {
 				known := r.keys.Status()
-				key, err := r.keys.managed.Revoke(id)
+				key, err := r.keys.Managed.Revoke(id)
 				if errors.Is(err, signing.ErrUnknownKey) {
 					continue
 				}

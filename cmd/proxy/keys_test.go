@@ -12,13 +12,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/pullpass/pullpass/internal/pkitest"
+	"github.com/pullpass/pullpass/internal/testkit"
 )
-
-// intermediate is a CA below a.
-func (a authority) intermediate(t testing.TB, name string) authority {
-	t.Helper()
-	return authority{pkitest.NewCA(t, a.Cert, caNamed(name))}
-}
 
 // TestKeysScripts changes keys as docs/keys.md says. The files of signing/ are
 // those that cert-manager makes of a CA below a root; next/ holds those of
@@ -41,12 +36,12 @@ func TestKeysScripts(t *testing.T) {
 		}
 		for dir, name := range map[string]string{"signing": "root", "next": "next root"} {
 			faults = append(faults, os.Mkdir(filepath.Join(env.WorkDir, dir), 0o700))
-			root := newAuthority(t, name)
-			below := root.intermediate(t, "below "+name)
-			cert, key := below.leaf(t, "leaf", -time.Hour, time.Hour)
-			put(dir+"/tls.crt", cert+below.pem())
+			root := pkitest.NewAuthority(t, name)
+			below := root.Intermediate(t, "below "+name)
+			cert, key := below.Leaf(t, "leaf", -time.Hour, time.Hour)
+			put(dir+"/tls.crt", cert+below.Pem())
 			put(dir+"/tls.key", key)
-			put(dir+"/roots.pem", root.pem())
+			put(dir+"/roots.pem", root.Pem())
 		}
 		return errors.Join(faults...)
 	}})
@@ -57,13 +52,13 @@ func TestKeysScripts(t *testing.T) {
 func TestKeysDocument(t *testing.T) {
 	t.Parallel()
 	document, err := os.ReadFile("../../docs/keys.md")
-	must(t, err)
+	testkit.Must(t, err)
 	scripts, err := filepath.Glob("testdata/keys/*.txtar")
-	must(t, err)
+	testkit.Must(t, err)
 	typed := map[string]bool{}
 	for _, name := range scripts {
 		script, err := os.ReadFile(name)
-		must(t, err)
+		testkit.Must(t, err)
 		for line := range strings.Lines(string(script)) {
 			typed[strings.TrimPrefix(strings.TrimSpace(line), "exec ")] = true
 		}

@@ -3,58 +3,11 @@ package main
 import (
 	"bytes"
 	"os"
-	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 
-	"go.yaml.in/yaml/v3"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	kubernetesyaml "sigs.k8s.io/yaml"
-
-	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/testkit"
 )
-
-func printed(t *testing.T, target kubeletTarget, part string) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	must(t, target.write(&b, part))
-	return b.Bytes()
-}
-
-// What is printed is what --lint wants, whatever the names.
-func TestKubeletConfigIsItsOwnBestExample(t *testing.T) {
-	t.Parallel()
-	const plain = `
-apiVersion: pullpass.dev/v1alpha1
-kind: ProxyConfiguration
-clusters: [{name: prod-eu, issuer: "https://oidc.prod-eu.example.com", audiences: ['https://"odd"\audience']}]
-registries: [{service: registry.example.com, issuer: pullpass.example.com}]
-policyFiles: [policy.yaml]
-`
-	for _, config := range []string{kubeletTestConfig, plain} {
-		for _, o := range []kubeletOptions{
-			{registry: "registry.example.com"},
-			{registry: "registry.example.com:5000", pluginDir: "/opt/plugins"},
-			{registry: "localhost"},
-			{registry: "[::1]:5443"},
-			{registry: "127.0.0.1:5443"},
-		} {
-			target := kubeletTestTarget(t, config, o)
-			dir := t.TempDir()
-			var files []string
-			for part, name := range map[string]string{"provider": "provider.yaml", "rbac": "rbac.yaml", "flags": "kubelet", "hosts": "hosts.toml"} {
-				files = append(files, filepath.Join(dir, name))
-				must(t, os.WriteFile(filepath.Join(dir, name), printed(t, target, part), 0o600))
-			}
-			target.PluginDir = ""
-			if findings, notJudged := target.lint(t.Context(), files); len(findings) > 0 || len(notJudged) > 0 {
-				t.Errorf("%s: %v; not judged: %q", o.registry, findings, notJudged)
-			}
-		}
-	}
-}
 
 func TestExamplesForTheNodesHaveNoFindings(t *testing.T) {
 	t.Parallel()
@@ -66,128 +19,11 @@ func TestExamplesForTheNodesHaveNoFindings(t *testing.T) {
 	}
 }
 
-// Every value comes from the configuration or a flag, and every setting of the
-// kubelet's is the one that KEP-4412 wants for a token that is passed through.
-func TestKubeletConfigProvider(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name     string
-		o        kubeletOptions
-		audience string
-	}{
-		{"the registry's audience", kubeletOptions{registry: "push.example.com"}, "push.example.com"},
-		{"the service's audience", kubeletOptions{registry: "other.example.com", service: "push.example.com"}, "push.example.com"},
-		{"the service's audience, not the registry's", kubeletOptions{registry: "push.example.com", service: "registry.example.com"}, "registry.example.com"},
-		{"the first audience", kubeletOptions{registry: "other.example.com:5000"}, "registry.example.com"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			config := strings.Replace(kubeletTestConfig, "policyFiles", "- {service: push.example.com, issuer: pullpass.example.com}\npolicyFiles", 1)
-			config = strings.Replace(config, "registries: [{service: registry.example.com, issuer: pullpass.example.com}]",
-				"registries:\n- {service: registry.example.com, issuer: pullpass.example.com}", 1)
-			target := kubeletTestTarget(t, config, test.o)
-
-			var got credentialProviderConfig
-			var root yaml.Node
-			must(t, yaml.Unmarshal(printed(t, target, "provider"), &root))
-			d := strictyaml.NewDecoder("provider")
-			d.Decode("", root.Content[0], &got)
-			must(t, d.Err())
-			want := credentialProviderConfig{
-				APIVersion: "kubelet.config.k8s.io/v1",
-				Kind:       "CredentialProviderConfig",
-				Providers: []credentialProvider{{
-					Name:                 "pullpass-credential-provider",
-					APIVersion:           "credentialprovider.kubelet.k8s.io/v1",
-					MatchImages:          []string{test.o.registry},
-					Args:                 []string{"--registry=" + test.o.registry},
-					DefaultCacheDuration: "0s",
-					TokenAttributes:      tokenAttributes{Audience: test.audience, CacheType: "Token", RequireServiceAccount: true},
-				}},
-			}
-			if !reflect.DeepEqual(got, want) {
-				t.Errorf("provider: %+v, want %+v", got, want)
-			}
-
-			name := "pullpass:request-audience:" + test.o.registry
-			var role rbacv1.ClusterRole
-			var binding rbacv1.ClusterRoleBinding
-			documents := strings.Split(string(printed(t, target, "rbac")), "\n---\n")
-			must(t, kubernetesyaml.UnmarshalStrict([]byte(documents[0]), &role))
-			must(t, kubernetesyaml.UnmarshalStrict([]byte(documents[1]), &binding))
-			wantRole := rbacv1.ClusterRole{
-				TypeMeta:   metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"},
-				ObjectMeta: metav1.ObjectMeta{Name: name},
-				Rules: []rbacv1.PolicyRule{{
-					APIGroups: []string{""}, Resources: []string{test.audience}, Verbs: []string{"request-serviceaccounts-token-audience"},
-				}},
-			}
-			wantBinding := rbacv1.ClusterRoleBinding{
-				TypeMeta:   metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding"},
-				ObjectMeta: metav1.ObjectMeta{Name: name},
-				RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: name},
-				Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "Group", Name: "system:nodes"}},
-			}
-			if !reflect.DeepEqual(role, wantRole) || !reflect.DeepEqual(binding, wantBinding) {
-				t.Errorf("rbac: %+v %+v, want %+v %+v", role, binding, wantRole, wantBinding)
-			}
-		})
-	}
-}
-
-// A client certificate is asked for only where it proves something.
-func TestKubeletConfigHosts(t *testing.T) {
-	t.Parallel()
-	const client = "\nclient = \"/var/lib/kubelet/pki/kubelet-client-current.pem\"\n"
-	for _, test := range []struct {
-		name, from, to string
-		client         bool
-	}{
-		{"enforced", "", "", true},
-		{"audited", "mode: enforce", "mode: audit", true},
-		{"off", "mode: enforce", "mode: off", false},
-		{"by address", "methods: [certificate]}}", "methods: [address]}}\n  kubernetes: {inCluster: true}", false},
-		{"without CA", "methods: [certificate]}}", "}}\n  kubernetes: {inCluster: true}", false},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			config := strings.Replace(kubeletTestConfig, test.from, test.to, 1)
-			if test.name == "without CA" {
-				config = strings.Replace(config, "{clientCAFile: node-ca.crt}", "{}", 1)
-			}
-			got := string(printed(t, kubeletTestTarget(t, config, kubeletOptions{registry: "registry.example.com"}), "hosts"))
-			if strings.Contains(got, client) != test.client {
-				t.Errorf("client certificate wanted: %v\n%s", test.client, got)
-			}
-			if !strings.Contains(got, "\nserver = \"https://registry.example.com\"\n") {
-				t.Errorf("no server:\n%s", got)
-			}
-		})
-	}
-}
-
-func TestRegistryHosts(t *testing.T) {
-	t.Parallel()
-	for host, want := range map[string]bool{
-		"registry.example.com": true, "registry.example.com:5000": true, "localhost": true, "localhost:5000": true,
-		"registry:5000": true, "127.0.0.1": true, "127.0.0.1:5000": true, "[::1]:5000": true,
-		"": false, "registry": false, "https://registry.example.com": false, "registry.example.com/team": false,
-		"registry.example.com:": false, "registry.example.com:https": false, "registry.example.com:0": false,
-		"registry.example.com:05": false, "registry.example.com:65536": false, "registry.example.com:+5": false, ":5000": false,
-		"*.example.com": false, "registry..com": false, ".example.com": false, "Registry.example.com": false,
-		"[::1]": false, "::1": false, "user@registry.example.com": false, "registry.example.com\n": false, `a".example.com`: false,
-	} {
-		if got := isRegistryHost(host); got != want {
-			t.Errorf("%q: %v, want %v", host, got, want)
-		}
-	}
-}
-
 // The document shows what is printed for the example.
 func TestKubeletDocument(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/kubelet.md")
-	must(t, err)
+	testkit.Must(t, err)
 	var stdout, stderr bytes.Buffer
 	args := []string{"kubelet-config", "--config", "../../examples/pullpass.yaml", "--registry", "registry.example.com"}
 	if code := run(t.Context(), args, nil, &stdout, &stderr); code != 0 {

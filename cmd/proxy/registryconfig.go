@@ -17,6 +17,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/setup"
 	"github.com/pullpass/pullpass/internal/signing"
 )
 
@@ -61,7 +63,7 @@ auth:
 }
 
 func registryConfigCommand() *cobra.Command {
-	var config, service, kind, realm, trustFile string
+	var file, service, kind, realm, trustFile string
 	command := &cobra.Command{
 		Use:   "registry-config",
 		Short: "Print what to put into a registry's configuration",
@@ -78,11 +80,11 @@ format need "http": {"compat": ["docker2s2"]} as well.`,
   pullpass registry-config --config pullpass.yaml --service registry.example.com --for zot --realm https://registry.example.com/token`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := readConfig(cmd.Context(), config)
+			cfg, err := config.LoadOnce(cmd.Context(), file)
 			if err != nil {
 				return err
 			}
-			registry, err := findRegistry(cfg, service)
+			registry, err := config.FindRegistry(cfg, service)
 			if err != nil {
 				return err
 			}
@@ -111,7 +113,7 @@ format need "http": {"compat": ["docker2s2"]} as well.`,
 			return writeSettings(cmd.OutOrStdout(), kind, settings)
 		},
 	}
-	configFlag(command, &config)
+	configFlag(command, &file)
 	command.Flags().StringVar(&service, "service", "", "service of the registry (may be left out when there is only one)")
 	command.Flags().StringVar(&kind, "for", "distribution", "kind of registry: distribution or zot")
 	command.Flags().StringVar(&realm, "realm", "", "public URL of the token endpoint (default, if the service is a host: https://SERVICE:PORT/token, with the port of server.address)")
@@ -139,8 +141,8 @@ func writeSettings(w io.Writer, kind string, settings registrySettings) error {
 
 // writeTrust writes what the registry has to trust and returns the file's
 // absolute path, because the registry runs elsewhere.
-func writeTrust(log io.Writer, registry *Registry, name, kind string) (string, error) {
-	keys, err := newSigningKeys(registry, slog.New(slog.NewTextHandler(log, nil)))
+func writeTrust(log io.Writer, registry *config.Registry, name, kind string) (string, error) {
+	keys, err := setup.NewSigningKeys(registry, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		return "", err
 	}
@@ -179,23 +181,9 @@ func publicKeyPEM(key crypto.PublicKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), nil
 }
 
-func findRegistry(cfg *Config, service string) (*Registry, error) {
-	if service == "" && len(cfg.Registries) == 1 {
-		return &cfg.Registries[0], nil
-	}
-	var services []string
-	for i := range cfg.Registries {
-		if cfg.Registries[i].Service == service {
-			return &cfg.Registries[i], nil
-		}
-		services = append(services, cfg.Registries[i].Service)
-	}
-	return nil, fmt.Errorf("--service %q is not configured; registries[].service are: %q", service, services)
-}
-
 // defaultRealm takes the service for the host. Distribution's own documents have a
 // service that is none, "Docker registry".
-func defaultRealm(cfg *Config, service string) (string, error) {
+func defaultRealm(cfg *config.Config, service string) (string, error) {
 	host := service
 	if h, _, err := net.SplitHostPort(service); err == nil {
 		host = h

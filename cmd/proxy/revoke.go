@@ -8,14 +8,15 @@ import (
 	"io"
 	"os"
 	"os/user"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/setup"
 	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -51,7 +52,7 @@ Revocations are kept in Redis (state.redis).`,
   pullpass revoke undo --config pullpass.yaml --node prod-eu/worker-17`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.run(cmd.Context(), func(ctx context.Context, cfg *Config, list *state.RedisRevocations, target state.Target) error {
+			return o.run(cmd.Context(), func(ctx context.Context, cfg *config.Config, list *state.RedisRevocations, target state.Target) error {
 				if !cmd.Flags().Changed("for") {
 					lifetime = longestTokenLifetime(cfg)
 				}
@@ -59,7 +60,7 @@ Revocations are kept in Redis (state.redis).`,
 				if err := list.Add(ctx, state.Revocation{Target: target, By: o.by, Reason: reason, Until: until}); err != nil {
 					return err
 				}
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "revoked %s until %s, by %s: %q\n", targetName(target), until.UTC().Format(time.RFC3339), o.by, reason)
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "revoked %s until %s, by %s: %q\n", setup.TargetName(target), until.UTC().Format(time.RFC3339), o.by, reason)
 				return err
 			})
 		},
@@ -82,11 +83,11 @@ func revokeUndoCommand() *cobra.Command {
 		Example: `  pullpass revoke undo --config pullpass.yaml --pod-uid da2e7a3c-63e8-4855-9874-2073194456f5`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.run(cmd.Context(), func(ctx context.Context, _ *Config, list *state.RedisRevocations, target state.Target) error {
+			return o.run(cmd.Context(), func(ctx context.Context, _ *config.Config, list *state.RedisRevocations, target state.Target) error {
 				if err := list.Remove(ctx, target, o.by); err != nil {
-					return fmt.Errorf("%s: %w", targetName(target), err)
+					return fmt.Errorf("%s: %w", setup.TargetName(target), err)
 				}
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "no longer revoked: %s, by %s\n", targetName(target), o.by)
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "no longer revoked: %s, by %s\n", setup.TargetName(target), o.by)
 				return err
 			})
 		},
@@ -96,18 +97,18 @@ func revokeUndoCommand() *cobra.Command {
 }
 
 func revokeListCommand() *cobra.Command {
-	var config string
+	var file string
 	command := &cobra.Command{
 		Use:     "list",
 		Short:   "Show what is revoked now",
 		Example: `  pullpass revoke list --config pullpass.yaml`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := readConfig(cmd.Context(), config)
+			cfg, err := config.LoadOnce(cmd.Context(), file)
 			if err != nil {
 				return err
 			}
-			list, closeList, err := openRevocations(cfg)
+			list, closeList, err := setup.OpenRevocations(cfg)
 			if err != nil {
 				return err
 			}
@@ -121,7 +122,7 @@ func revokeListCommand() *cobra.Command {
 			return printRevocations(cmd.OutOrStdout(), all)
 		},
 	}
-	configFlag(command, &config)
+	configFlag(command, &file)
 	return command
 }
 
@@ -130,7 +131,7 @@ func printRevocations(out io.Writer, all []state.Revocation) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "REVOKED\tSINCE\tUNTIL\tBY\tREASON")
 	for _, r := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%q\t%q\n", targetName(r.Target), r.Since.UTC().Format(time.RFC3339), r.Until.UTC().Format(time.RFC3339), r.By, r.Reason)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%q\t%q\n", setup.TargetName(r.Target), r.Since.UTC().Format(time.RFC3339), r.Until.UTC().Format(time.RFC3339), r.By, r.Reason)
 	}
 	return w.Flush()
 }
@@ -149,8 +150,8 @@ func (o *revokeOptions) flags(command *cobra.Command) {
 }
 
 // run connects and has the target revoked, or the opposite.
-func (o *revokeOptions) run(ctx context.Context, do func(context.Context, *Config, *state.RedisRevocations, state.Target) error) error {
-	cfg, err := readConfig(ctx, o.config)
+func (o *revokeOptions) run(ctx context.Context, do func(context.Context, *config.Config, *state.RedisRevocations, state.Target) error) error {
+	cfg, err := config.LoadOnce(ctx, o.config)
 	if err != nil {
 		return err
 	}
@@ -158,7 +159,7 @@ func (o *revokeOptions) run(ctx context.Context, do func(context.Context, *Confi
 	if err != nil {
 		return err
 	}
-	list, closeList, err := openRevocations(cfg)
+	list, closeList, err := setup.OpenRevocations(cfg)
 	if err != nil {
 		return err
 	}
@@ -170,7 +171,7 @@ func (o *revokeOptions) run(ctx context.Context, do func(context.Context, *Confi
 
 // target refuses what no token can name: a slip would revoke nobody, unnoticed.
 // What may be a token itself, instead of its id, is not repeated.
-func (o *revokeOptions) target(cfg *Config) (state.Target, error) {
+func (o *revokeOptions) target(cfg *config.Config) (state.Target, error) {
 	switch {
 	case o.tokenID != "":
 		id := strings.TrimPrefix(o.tokenID, "JTI=")
@@ -188,7 +189,7 @@ func (o *revokeOptions) target(cfg *Config) (state.Target, error) {
 		if err != nil {
 			return state.Target{}, fmt.Errorf("--service-account %w", err)
 		}
-		if err := knownCluster(cfg, "--service-account", account.Cluster); err != nil {
+		if err := config.KnownCluster(cfg, "--service-account", account.Cluster); err != nil {
 			return state.Target{}, err
 		}
 		if err := account.Check(); err != nil {
@@ -200,7 +201,7 @@ func (o *revokeOptions) target(cfg *Config) (state.Target, error) {
 		if !found || cluster == "" || node == "" || strings.Contains(node, "/") {
 			return state.Target{}, fmt.Errorf("--node %q is not CLUSTER/NAME", o.node)
 		}
-		if err := knownCluster(cfg, "--node", cluster); err != nil {
+		if err := config.KnownCluster(cfg, "--node", cluster); err != nil {
 			return state.Target{}, err
 		}
 		if !names.IsSubdomain(node) {
@@ -211,14 +212,7 @@ func (o *revokeOptions) target(cfg *Config) (state.Target, error) {
 	return state.Target{}, errors.New("--token-id, --pod-uid, --service-account or --node is empty; write what is to be revoked")
 }
 
-func knownCluster(cfg *Config, flag, name string) error {
-	if slices.ContainsFunc(cfg.Clusters, func(c Cluster) bool { return c.Name == name }) {
-		return nil
-	}
-	return fmt.Errorf("%s: cluster %q is not configured (clusters[].name)", flag, name)
-}
-
-func longestTokenLifetime(cfg *Config) time.Duration {
+func longestTokenLifetime(cfg *config.Config) time.Duration {
 	var longest time.Duration
 	for i := range cfg.Clusters {
 		longest = max(longest, cfg.Clusters[i].MaxTokenLifetime.Duration())

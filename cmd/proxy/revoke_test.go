@@ -3,13 +3,16 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/pullpass/pullpass/internal/proxytest"
+	"github.com/pullpass/pullpass/internal/testkit"
 )
 
 // A revocation of what no token can name would refuse nobody, and say that it
 // did. Redis is not even asked.
 func TestRevokeRefusesImpossibleTargets(t *testing.T) {
 	t.Parallel()
-	p := newSite(t, withRedis(freeAddress(t), "off"), nil)
+	p := proxytest.New(t, proxytest.WithRedis(testkit.FreeAddress(t), "off"), nil)
 	token := strings.Repeat("eyJhbGciOiJFUzI1NiJ9.", 20)
 	for target, fault := range map[string]string{
 		"--service-account prod/Team_A/web":   `no namespace can have the name "Team_A"`,

@@ -1,35 +1,22 @@
 package main
 
 import (
-	"context"
-	"crypto/tls"
-	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
-	"net"
-	"net/http"
-	"net/netip"
 	"os"
-	"os/signal"
-	"slices"
-	"sync"
-	"sync/atomic"
-	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
-	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/filewatch"
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/server"
+	"github.com/pullpass/pullpass/internal/setup"
 )
 
 // serveCommand is given the file system of the machine, which says how much
 // memory there is.
 func serveCommand(root fs.FS) *cobra.Command {
-	var config string
+	var file string
 	var insecureHTTP bool
 	command := &cobra.Command{
 		Use:   "serve",
@@ -44,218 +31,24 @@ after it was moved away.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			logger := slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))
 			klog.SetSlogLogger(logger) // what client-go has to say, for the whole process
-			limitMemory(root, os.Getenv("GOMEMLIMIT"), logger)
-			cfg, err := LoadConfig(config)
+			setup.LimitMemory(root, os.Getenv("GOMEMLIMIT"), logger)
+			cfg, err := config.Load(file)
 			if err != nil {
 				return err
 			}
 			if err := cfg.CheckListeners(insecureHTTP); err != nil {
 				return err
 			}
-			s, err := newService(serviceConfig{
-				Config: cfg, InsecureHTTP: insecureHTTP, Version: programVersion(), Stdout: cmd.OutOrStdout(), Logger: logger,
+			s, err := server.New(server.Config{
+				Config: cfg, InsecureHTTP: insecureHTTP, Version: programVersion(), Getenv: os.Getenv, Stdout: cmd.OutOrStdout(), Logger: logger,
 			})
 			if err != nil {
 				return err
 			}
-			return s.run(cmd.Context())
+			return s.Run(cmd.Context())
 		},
 	}
-	configFlag(command, &config)
+	configFlag(command, &file)
 	command.Flags().BoolVar(&insecureHTTP, "insecure-http", false, "serve plain HTTP, on a loopback address only, behind something that ends TLS")
 	return command
-}
-
-// service is everything that serve keeps running.
-type service struct {
-	// For as long as the process runs.
-	started       *Config // what the settings were at the start
-	insecureHTTP  bool
-	version       string
-	logger        *slog.Logger
-	shared        *sharedState
-	audit         *auditLog
-	metrics       *metrics
-	telemetry     *telemetry
-	ready         *readiness
-	connections   *connections // of the public listener
-	public        http.Handler
-	admin         http.Handler
-	after         func(time.Duration) <-chan time.Time // time.After
-	settleTimeout time.Duration                        // the constant, but in tests
-
-	// What serves, which a reload replaces.
-	current  atomic.Pointer[generation]
-	reloads  chan *reload // to the goroutine that reconciles
-	readings readings
-
-	// Background work and the admin listener outlive the public listener, so that
-	// open requests finish and readyz tells that no more should come.
-	background     context.Context
-	stopBackground context.CancelFunc
-	running        sync.WaitGroup
-	workers        map[worker]context.CancelFunc // belongs to the goroutine that reconciles
-}
-
-// serviceConfig says what is served. Every field must be set but InsecureHTTP.
-type serviceConfig struct {
-	Config       *Config
-	InsecureHTTP bool   // plain HTTP, on a loopback address
-	Version      string // of the program, for metrics, traces and the log
-	Stdout       io.Writer
-	Logger       *slog.Logger
-}
-
-// newService reads everything that the configuration names. What may come later
-// (an issuer, a signing key of a directory that cannot be written just now) is
-// no reason not to start.
-func newService(c serviceConfig) (*service, error) {
-	cfg, insecureHTTP, logger := c.Config, c.InsecureHTTP, c.Logger
-	s := &service{
-		started: cfg, insecureHTTP: insecureHTTP, version: c.Version, logger: logger, metrics: newMetrics(c.Version),
-		after: time.After, settleTimeout: settleTimeout,
-		reloads: make(chan *reload), readings: readings{faults: map[string]string{}}, workers: map[worker]context.CancelFunc{},
-	}
-	s.background, s.stopBackground = context.WithCancel(context.Background())
-	s.connections = newConnections(memoryLimit(), func(a netip.Addr) bool { return isTrusted(s.current.Load().cfg.Server.TrustedProxies, a) })
-	var err error
-	if s.telemetry, err = openTelemetry(c.Version, s.metrics.registry, logger); err != nil {
-		return nil, err
-	}
-	first, err := open(cfg, insecureHTTP, logger, parts{})
-	if err != nil {
-		return nil, err
-	}
-	s.warn(slices.Concat(cfg.Warnings, policyWarnings(cfg, first.policy)))
-	if s.shared, err = openState(cfg, s.metrics.redisCall); err != nil {
-		return nil, err
-	}
-	if s.audit, err = openAudit(cfg.Audit.File, c.Stdout, logger); err != nil {
-		return nil, err
-	}
-	g, err := s.assemble(first, nil)
-	if err != nil {
-		return nil, err
-	}
-	s.serve(g)
-	s.ready = &readiness{checks: s.checks}
-	token := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.current.Load().handler.ServeHTTP(w, r) })
-	public := publicHandler(s.telemetry.trace(token), http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates))
-	s.public = s.connections.handler(s.ready.lastAnswers(public))
-	s.admin = adminHandler(s.ready, s.metrics.handler(), func() bool { return s.current.Load().cfg.Admin.PProf })
-	return s, nil
-}
-
-// serve lets a generation serve from now on.
-func (s *service) serve(g *generation) {
-	s.metrics.use(s.sources(g))
-	s.current.Store(g)
-}
-
-func (s *service) warn(warnings []string) {
-	for _, warning := range warnings {
-		s.logger.Warn(warning)
-	}
-}
-
-// run serves until ctx ends, and server.shutdownDelay after that, or until the
-// public listener fails.
-func (s *service) run(ctx context.Context) error {
-	defer s.stopBackground()
-	public, err := net.Listen("tcp", s.started.Server.Address)
-	if err != nil {
-		return fmt.Errorf("server.address: %w", err)
-	}
-	admin, err := net.Listen("tcp", s.started.Admin.Address)
-	if err != nil {
-		return fmt.Errorf("admin.address: %w", errors.Join(err, public.Close()))
-	}
-	s.logger.Info("serving", "version", s.version, "address", public.Addr().String(), "admin", admin.Addr().String())
-
-	// When the reader of standard output is gone, writing fails and is counted,
-	// instead of ending the process and with it every pull. Notify and not Ignore,
-	// which the plugins that a kubeconfig names would inherit.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-
-	s.work(s.current.Load().parts)
-	s.running.Go(s.reconcile)
-	if s.shared.list != nil {
-		s.running.Go(func() { s.shared.run(s.background, s.logger) })
-	}
-	all := make(chan struct{}, 1)
-	files := func() []filewatch.Group { return s.watched(s.current.Load()) }
-	s.running.Go(func() { filewatch.Watch(s.background, s.logger, files, all, s.reloaded) })
-	s.running.Go(func() { s.readAgainAt(hangup, all) })
-	adminEnded := make(chan error, 1)
-	go func() { adminEnded <- serveUntil(s.background, newServer(s.admin, nil, s.logger), admin) }()
-
-	listening, closeListener := context.WithCancel(s.background)
-	s.running.Go(func() {
-		s.drain(ctx, listening)
-		closeListener()
-	})
-	var config *tls.Config
-	if !s.insecureHTTP {
-		config = listenerTLS(func() *serverTLS { return s.current.Load().tls })
-	}
-	server := newServer(s.public, config, s.logger)
-	server.ConnState = s.connections.connState
-	err = serveUntil(listening, server, s.connections.listener(public, drainTimeout))
-	s.stopBackground()
-	s.running.Wait()
-	err = errors.Join(err, <-adminEnded, s.shared.close(), s.audit.Close())
-	s.telemetry.close() // last: all the others may have something to tell
-	return err
-}
-
-// readAgainAt reads everything anew at each signal.
-func (s *service) readAgainAt(signals <-chan os.Signal, all chan<- struct{}) {
-	for {
-		select {
-		case <-s.background.Done():
-			return
-		case <-signals:
-		}
-		s.audit.Reopen()
-		select {
-		case all <- struct{}{}:
-		default: // it is about to be done
-		}
-		s.running.Go(func() { s.current.Load().verifier.Fetch(s.background) })
-	}
-}
-
-// reloaded notes how the reading of a group of files ended.
-func (s *service) reloaded(name string, err error) {
-	s.metrics.reloaded(name, err)
-	s.readings.note(name, err)
-}
-
-// drain returns when the public listener is to be closed: when its shutdown was
-// announced for long enough, or when it does not serve any more by itself.
-func (s *service) drain(ctx, listening context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-listening.Done():
-	}
-	s.ready.draining.Store(true)
-	if delay := s.current.Load().cfg.Server.ShutdownDelay.Duration(); delay > 0 && listening.Err() == nil {
-		s.logger.Info("shutting down, and serving until load balancers look away", "delay", delay.String())
-		select {
-		case <-s.after(delay):
-		case <-listening.Done():
-		}
-	}
-}
-
-// recorders hands each event to all, in order.
-type recorders []exchange.Recorder
-
-func (rs recorders) Record(e *exchange.Event) {
-	for _, r := range rs {
-		r.Record(e)
-	}
 }

@@ -9,44 +9,47 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/proxytest"
 	"github.com/pullpass/pullpass/internal/state/statetest"
+	"github.com/pullpass/pullpass/internal/testkit"
 )
 
 // serve runs the command until the test ends, and waits until it listens.
-func serve(t *testing.T, cluster string) *site {
+func serve(t *testing.T, cluster string) *proxytest.Proxy {
 	t.Helper()
-	p := newSite(t, cluster, nil)
+	p := proxytest.New(t, cluster, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(ctx, []string{"serve", "--config", filepath.Join(p.dir, "pullpass.yaml")}, nil, p.stdout, p.log)
+		ended <- run(ctx, []string{"serve", "--config", filepath.Join(p.Dir, "pullpass.yaml")}, nil, p.Stdout, p.Log)
 	}()
 	t.Cleanup(func() {
 		cancel()
 		if code := <-ended; code != 0 {
-			t.Errorf("serve ended with exit code %d\n%s", code, p.log)
+			t.Errorf("serve ended with exit code %d\n%s", code, p.Log)
 		}
 	})
-	eventually(t, "serve listens", func() bool {
-		status, _ := p.fetch(t, "http://"+p.admin+"/livez")
+	testkit.Eventually(t, "serve listens", func() bool {
+		status, _ := p.Fetch(t, "http://"+p.Admin+"/livez")
 		return status == http.StatusOK
 	})
 	return p
 }
 
 // serveReady waits until it is ready, too.
-func serveReady(t *testing.T, cluster string) *site {
+func serveReady(t *testing.T, cluster string) *proxytest.Proxy {
 	t.Helper()
 	p := serve(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n"+cluster)
-	eventually(t, "serve gets ready", func() bool { return p.ready(t) })
+	testkit.Eventually(t, "serve gets ready", func() bool { return p.Ready(t) })
 	return p
 }
 
 // revoke runs a command of pullpass revoke and returns what it printed.
-func revoke(t *testing.T, p *site, args ...string) (code int, stdout, stderr string) {
+func revoke(t *testing.T, p *proxytest.Proxy, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = run(t.Context(), append(append([]string{"revoke"}, args...), "--config", filepath.Join(p.dir, "pullpass.yaml")), nil, &out, &errs)
+	code = run(t.Context(), append(append([]string{"revoke"}, args...), "--config", filepath.Join(p.Dir, "pullpass.yaml")), nil, &out, &errs)
 	return code, out.String(), errs.String()
 }
 
@@ -55,73 +58,73 @@ func revoke(t *testing.T, p *site, args ...string) (code int, stdout, stderr str
 func TestServeSharesStateInRedis(t *testing.T) {
 	t.Parallel()
 	redis := statetest.Redis(t)
-	a, b := serveReady(t, withRedis(redis.Address(), "enforce")), serveReady(t, withRedis(redis.Address(), "enforce"))
+	a, b := serveReady(t, proxytest.WithRedis(redis.Address(), "enforce")), serveReady(t, proxytest.WithRedis(redis.Address(), "enforce"))
 
-	busy := podToken(t, "busy")
-	for i, p := range []*site{a, b, a} {
-		if status := p.status(t, busy); status != http.StatusOK {
+	busy := kubetest.PodToken(t, "busy")
+	for i, p := range []*proxytest.Proxy{a, b, a} {
+		if status := p.Status(t, busy); status != http.StatusOK {
 			t.Fatalf("request %d: status %d", i, status)
 		}
 	}
-	b.expect(t, busy, http.StatusTooManyRequests, "limited_service_account")
+	b.Expect(t, busy, http.StatusTooManyRequests, "limited_service_account")
 
-	stolen := podToken(t, "stolen")
-	a.expect(t, stolen, http.StatusOK, "")
-	if status := b.statusFrom(t, b.clientFrom("127.0.0.2"), stolen); status != http.StatusForbidden {
+	stolen := kubetest.PodToken(t, "stolen")
+	a.Expect(t, stolen, http.StatusOK, "")
+	if status := b.StatusFrom(t, b.ClientFrom("127.0.0.2"), stolen); status != http.StatusForbidden {
 		t.Errorf("a replay on the other replica: %d", status)
 	}
-	if e := b.lastEvent(t); e.Reason != "token_replayed" || e.Replay.Owner != "address/127.0.0.1" || e.Replay.Caller != "address/127.0.0.2" {
+	if e := b.LastEvent(t); e.Reason != "token_replayed" || e.Replay.Owner != "address/127.0.0.1" || e.Replay.Caller != "address/127.0.0.2" {
 		t.Errorf("event %+v, replay %+v", e, e.Replay)
 	}
-	b.expect(t, stolen, http.StatusOK, "") // from the owner
+	b.Expect(t, stolen, http.StatusOK, "") // from the owner
 
 	code, stdout, stderr := revoke(t, a, "--pod-uid", "pod-of-stolen", "--reason", "taken over", "--by", "alice", "--for", "1h")
 	if code != 0 || !strings.Contains(stdout, "revoked --pod-uid pod-of-stolen until ") || !strings.Contains(stdout, `by alice: "taken over"`) {
 		t.Fatalf("exit code %d: %s%s", code, stdout, stderr)
 	}
 	started := time.Now()
-	eventually(t, "both replicas refuse", func() bool {
-		return b.status(t, stolen) == http.StatusForbidden && a.status(t, stolen) == http.StatusForbidden
+	testkit.Eventually(t, "both replicas refuse", func() bool {
+		return b.Status(t, stolen) == http.StatusForbidden && a.Status(t, stolen) == http.StatusForbidden
 	})
 	if took := time.Since(started); took > 5*time.Second { // a second, on a machine with nothing else to do
 		t.Errorf("a revocation took %s", took)
 	}
-	if e := b.lastEvent(t); e.Reason != "revoked" || e.Revocation.By != "alice" || e.Revocation.Target != "--pod-uid pod-of-stolen" ||
+	if e := b.LastEvent(t); e.Reason != "revoked" || e.Revocation.By != "alice" || e.Revocation.Target != "--pod-uid pod-of-stolen" ||
 		!strings.Contains(e.Message, "taken over") || strings.Contains(e.Message, "alice") {
 		t.Errorf("event %+v, revocation %+v", e, e.Revocation)
 	}
 	logged := func(want string) {
 		t.Helper()
-		for _, p := range []*site{a, b} {
-			eventually(t, "each replica logs the change once", func() bool { return strings.Count(p.log.String(), want) == 1 })
+		for _, p := range []*proxytest.Proxy{a, b} {
+			testkit.Eventually(t, "each replica logs the change once", func() bool { return strings.Count(p.Log.String(), want) == 1 })
 		}
 	}
 	logged(`"msg":"revoked","target":"--pod-uid pod-of-stolen","by":"alice","reason":"taken over"`)
 	if _, stdout, stderr = revoke(t, b, "list"); !strings.Contains(stdout, "--pod-uid pod-of-stolen") || !strings.Contains(stdout, `"taken over"`) {
 		t.Errorf("list: %s%s", stdout, stderr)
 	}
-	write(t, a.dir, "token.jwt", stolen)
+	testkit.Write(t, a.Dir, "token.jwt", stolen)
 	var explained bytes.Buffer
-	if code := run(t.Context(), []string{"explain", "--config", filepath.Join(a.dir, "pullpass.yaml"), "--token-file", filepath.Join(a.dir, "token.jwt")}, nil, &explained, &explained); code != 0 ||
+	if code := run(t.Context(), []string{"explain", "--config", filepath.Join(a.Dir, "pullpass.yaml"), "--token-file", filepath.Join(a.Dir, "token.jwt")}, nil, &explained, &explained); code != 0 ||
 		!strings.Contains(explained.String(), `by "alice"`) || !strings.Contains(explained.String(), "taken over") {
 		t.Errorf("explain: %s", &explained)
 	}
 	if code, stdout, stderr = revoke(t, b, "undo", "--pod-uid", "pod-of-stolen", "--by", "bob"); code != 0 || !strings.Contains(stdout, "no longer revoked: --pod-uid pod-of-stolen, by bob") {
 		t.Errorf("undo: %d %s%s", code, stdout, stderr)
 	}
-	eventually(t, "both replicas serve again", func() bool {
-		return a.status(t, stolen) != http.StatusForbidden && b.status(t, stolen) != http.StatusForbidden
+	testkit.Eventually(t, "both replicas serve again", func() bool {
+		return a.Status(t, stolen) != http.StatusForbidden && b.Status(t, stolen) != http.StatusForbidden
 	})
 
 	logged(`"msg":"no longer revoked","target":"--pod-uid pod-of-stolen","by":"bob"`)
 
 	// Two replicas, one bucket: it has two units.
-	a.expect(t, "a.b.c", http.StatusUnauthorized, "token_malformed")
-	a.expect(t, "a.b.d", http.StatusUnauthorized, "token_malformed")
-	b.expect(t, "a.b.e", http.StatusUnauthorized, "token_malformed") // and learns that nothing is left
-	b.expect(t, "a.b.f", http.StatusTooManyRequests, "limited_address")
+	a.Expect(t, "a.b.c", http.StatusUnauthorized, "token_malformed")
+	a.Expect(t, "a.b.d", http.StatusUnauthorized, "token_malformed")
+	b.Expect(t, "a.b.e", http.StatusUnauthorized, "token_malformed") // and learns that nothing is left
+	b.Expect(t, "a.b.f", http.StatusTooManyRequests, "limited_address")
 
-	_, metrics := b.fetch(t, "http://"+b.admin+"/metrics")
+	_, metrics := b.Fetch(t, "http://"+b.Admin+"/metrics")
 	for _, want := range []string{
 		`pullpass_limited_total{limit="address"} 1`, `pullpass_replays_total{cluster="prod",mode="enforce",result="other_caller"} 1`,
 		"pullpass_redis_healthy 1", "pullpass_revocations 0", "pullpass_redis_failures_total 0",
@@ -130,7 +133,7 @@ func TestServeSharesStateInRedis(t *testing.T) {
 			t.Errorf("/metrics has no line %s", want)
 		}
 	}
-	if _, body := b.fetch(t, "http://"+b.admin+"/readyz"); !strings.Contains(body, `"redis":[{"name":"redis","healthy":true,"tolerated":true}]`) {
+	if _, body := b.Fetch(t, "http://"+b.Admin+"/readyz"); !strings.Contains(body, `"redis":[{"name":"redis","healthy":true,"tolerated":true}]`) {
 		t.Errorf("/readyz: %s", body)
 	}
 }
@@ -139,57 +142,57 @@ func TestServeSharesStateInRedis(t *testing.T) {
 func TestServeWithRedisDown(t *testing.T) {
 	t.Parallel()
 	redis := statetest.Redis(t)
-	p := serveReady(t, withRedis(redis.Address(), "enforce"))
-	seen, revoked := podToken(t, "seen"), podToken(t, "revoked")
-	p.expect(t, seen, http.StatusOK, "")
+	p := serveReady(t, proxytest.WithRedis(redis.Address(), "enforce"))
+	seen, revoked := kubetest.PodToken(t, "seen"), kubetest.PodToken(t, "revoked")
+	p.Expect(t, seen, http.StatusOK, "")
 	if code, _, stderr := revoke(t, p, "--node", "prod/node1", "--reason", "examined"); code != 0 {
 		t.Fatal(stderr)
 	}
-	eventually(t, "the node is revoked", func() bool { return p.status(t, seen) == http.StatusForbidden })
+	testkit.Eventually(t, "the node is revoked", func() bool { return p.Status(t, seen) == http.StatusForbidden })
 	if code, _, stderr := revoke(t, p, "undo", "--node", "prod/node1"); code != 0 {
 		t.Fatal(stderr)
 	}
-	eventually(t, "the node is not revoked", func() bool { return p.status(t, seen) == http.StatusOK })
+	testkit.Eventually(t, "the node is not revoked", func() bool { return p.Status(t, seen) == http.StatusOK })
 	if code, _, stderr := revoke(t, p, "--token-id", "JTI=id-of-revoked", "--reason", "stolen"); code != 0 {
 		t.Fatal(stderr)
 	}
-	eventually(t, "the token is revoked", func() bool { return p.status(t, revoked) == http.StatusForbidden })
+	testkit.Eventually(t, "the token is revoked", func() bool { return p.Status(t, revoked) == http.StatusForbidden })
 
 	redis.Kill()
-	p.expect(t, revoked, http.StatusForbidden, "revoked")
-	unseen := podToken(t, "unseen")
-	p.expect(t, unseen, http.StatusServiceUnavailable, "replay_unavailable")
+	p.Expect(t, revoked, http.StatusForbidden, "revoked")
+	unseen := kubetest.PodToken(t, "unseen")
+	p.Expect(t, unseen, http.StatusServiceUnavailable, "replay_unavailable")
 	for range 3 {
-		p.expect(t, seen, http.StatusOK, "") // its owner is known, and the local bucket is full
+		p.Expect(t, seen, http.StatusOK, "") // its owner is known, and the local bucket is full
 	}
-	p.expect(t, seen, http.StatusTooManyRequests, "limited_service_account")
-	p.expect(t, "a.b.c", http.StatusUnauthorized, "token_malformed")
-	p.expect(t, "a.b.d", http.StatusUnauthorized, "token_malformed")
-	p.expect(t, "a.b.e", http.StatusUnauthorized, "token_malformed")
-	p.expect(t, "a.b.f", http.StatusTooManyRequests, "limited_address")
+	p.Expect(t, seen, http.StatusTooManyRequests, "limited_service_account")
+	p.Expect(t, "a.b.c", http.StatusUnauthorized, "token_malformed")
+	p.Expect(t, "a.b.d", http.StatusUnauthorized, "token_malformed")
+	p.Expect(t, "a.b.e", http.StatusUnauthorized, "token_malformed")
+	p.Expect(t, "a.b.f", http.StatusTooManyRequests, "limited_address")
 
-	status, body := p.fetch(t, "http://"+p.admin+"/readyz")
+	status, body := p.Fetch(t, "http://"+p.Admin+"/readyz")
 	if status != http.StatusOK || !strings.Contains(body, `"redis":[{"name":"redis","healthy":false,"tolerated":true,"message":"limits count for this replica alone`) {
 		t.Errorf("/readyz: %d %s", status, body)
 	}
-	if _, metrics := p.fetch(t, "http://"+p.admin+"/metrics"); !strings.Contains(metrics, "pullpass_redis_healthy 0\n") || !strings.Contains(metrics, "pullpass_revocations 1\n") {
+	if _, metrics := p.Fetch(t, "http://"+p.Admin+"/metrics"); !strings.Contains(metrics, "pullpass_redis_healthy 0\n") || !strings.Contains(metrics, "pullpass_revocations 1\n") {
 		t.Error("/metrics does not say that Redis is down, or forgot the revocation")
 	}
 	if code, _, stderr := revoke(t, p, "--token-id", "x", "--reason", "y"); code != 1 || !strings.Contains(stderr, "redis") {
 		t.Errorf("revoke without Redis: %d %s", code, stderr)
 	}
 	redis.Start()
-	eventually(t, "Redis answers again", func() bool { return p.status(t, unseen) == http.StatusOK })
-	p.expect(t, revoked, http.StatusForbidden, "revoked") // also by what the replica wrote back
+	testkit.Eventually(t, "Redis answers again", func() bool { return p.Status(t, unseen) == http.StatusOK })
+	p.Expect(t, revoked, http.StatusForbidden, "revoked") // also by what the replica wrote back
 }
 
 // Who is revoked is not known before the list was read once: nobody gets
 // anything until then, and no load balancer sends anybody.
 func TestServeBeforeRevocationsAreRead(t *testing.T) {
 	t.Parallel()
-	p := serve(t, withRedis(freeAddress(t), "off"))
-	p.expect(t, podToken(t, "web"), http.StatusServiceUnavailable, "revocations_unavailable")
-	status, body := p.fetch(t, "http://"+p.admin+"/readyz")
+	p := serve(t, proxytest.WithRedis(testkit.FreeAddress(t), "off"))
+	p.Expect(t, kubetest.PodToken(t, "web"), http.StatusServiceUnavailable, "revocations_unavailable")
+	status, body := p.Fetch(t, "http://"+p.Admin+"/readyz")
 	if status != http.StatusServiceUnavailable || !strings.Contains(body, "has not been read yet, so nothing is granted") {
 		t.Errorf("/readyz: %d %s", status, body)
 	}
@@ -199,16 +202,16 @@ func TestServeBeforeRevocationsAreRead(t *testing.T) {
 func TestServeKeepsStateInMemory(t *testing.T) {
 	t.Parallel()
 	p := serveReady(t, "state: {replay: audit}\nlimits: {perServiceAccount: {rate: 0.01, burst: 2}}\n")
-	raw := podToken(t, "web")
-	p.expect(t, raw, http.StatusOK, "")
-	if status := p.statusFrom(t, p.clientFrom("127.0.0.2"), raw); status != http.StatusOK || p.lastEvent(t).Replay.Reason != "other_caller" {
-		t.Errorf("status %d, event %+v", status, p.lastEvent(t).Replay)
+	raw := kubetest.PodToken(t, "web")
+	p.Expect(t, raw, http.StatusOK, "")
+	if status := p.StatusFrom(t, p.ClientFrom("127.0.0.2"), raw); status != http.StatusOK || p.LastEvent(t).Replay.Reason != "other_caller" {
+		t.Errorf("status %d, event %+v", status, p.LastEvent(t).Replay)
 	}
-	p.expect(t, raw, http.StatusTooManyRequests, "limited_service_account")
+	p.Expect(t, raw, http.StatusTooManyRequests, "limited_service_account")
 	if code, _, stderr := revoke(t, p, "--token-id", "x", "--reason", "y"); code != 1 || !strings.Contains(stderr, "state.redis.addresses") || !strings.Contains(stderr, "deny rule") {
 		t.Errorf("revoke without Redis: %d %s", code, stderr)
 	}
-	if _, body := p.fetch(t, "http://"+p.admin+"/readyz"); strings.Contains(body, "redis") {
+	if _, body := p.Fetch(t, "http://"+p.Admin+"/readyz"); strings.Contains(body, "redis") {
 		t.Errorf("/readyz: %s", body)
 	}
 }
@@ -216,7 +219,7 @@ func TestServeKeepsStateInMemory(t *testing.T) {
 // A slip in a target would revoke nobody, unnoticed.
 func TestRevokeRefuses(t *testing.T) {
 	t.Parallel()
-	p := newSite(t, withRedis("127.0.0.1:1", "off"), nil)
+	p := proxytest.New(t, proxytest.WithRedis("127.0.0.1:1", "off"), nil)
 	for want, args := range map[string][]string{
 		`cluster "prd" is not configured`:   {"--node", "prd/node1"},
 		`cluster "x" is not configured`:     {"--service-account", "x/team-a/web"},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/hex"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -19,7 +18,10 @@ import (
 	"testing"
 	"time"
 
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/proxytest"
+	"github.com/pullpass/pullpass/internal/telemetry"
+	"github.com/pullpass/pullpass/internal/testkit"
 )
 
 const (
@@ -31,26 +33,26 @@ const (
 
 // process runs serve in a process of its own, because the SDK reads the
 // environment, and returns what ends it.
-func process(t *testing.T, p *site, env ...string) (stop func() error) {
+func process(t *testing.T, p *proxytest.Proxy, env ...string) (stop func() error) {
 	t.Helper()
 	program, err := os.Executable()
-	must(t, err)
+	testkit.Must(t, err)
 	serve := exec.Command(program)
-	serve.Args = []string{"pullpass", "serve", "--config", filepath.Join(p.dir, "pullpass.yaml")} // see TestMain
+	serve.Args = []string{"pullpass", "serve", "--config", filepath.Join(p.Dir, "pullpass.yaml")} // see TestMain
 	serve.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
-	serve.Stdout, serve.Stderr = p.stdout, p.log
-	must(t, serve.Start())
+	serve.Stdout, serve.Stderr = p.Stdout, p.Log
+	testkit.Must(t, serve.Start())
 	stop = sync.OnceValue(func() error {
 		_ = serve.Process.Signal(syscall.SIGTERM)
 		return serve.Wait()
 	})
 	t.Cleanup(func() {
 		if err := stop(); err != nil {
-			t.Errorf("ended with %v\n%s", err, p.log)
+			t.Errorf("ended with %v\n%s", err, p.Log)
 		}
 	})
-	eventually(t, "the service gets ready", func() bool {
-		status, _ := p.fetch(t, "http://"+p.admin+"/readyz")
+	testkit.Eventually(t, "the service gets ready", func() bool {
+		status, _ := p.Fetch(t, "http://"+p.Admin+"/readyz")
 		return status == http.StatusOK
 	})
 	return stop
@@ -60,21 +62,21 @@ func process(t *testing.T, p *site, env ...string) (stop func() error) {
 // leads to it and back.
 func TestTelemetry(t *testing.T) {
 	t.Parallel()
-	for protocol, start := range map[string]func(*testing.T) *collector{protocolGRPC: startGRPCCollector, protocolHTTP: startHTTPCollector} {
+	for protocol, start := range map[string]func(*testing.T) *collector{telemetry.ProtocolGRPC: startGRPCCollector, telemetry.ProtocolHTTP: startHTTPCollector} {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
 			c := start(t)
-			p := newSite(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", nil)
+			p := proxytest.New(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", nil)
 			stop := process(t, p, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
 				"OTEL_RESOURCE_ATTRIBUTES=k8s.namespace.name=pullpass-system")
-			raw := serviceAccountToken(t, "https://issuer.example.com")
-			request := p.post(t, raw)
+			raw := kubetest.Token(t, "https://issuer.example.com")
+			request := p.Post(t, raw)
 			request.Header.Set("X-Forwarded-For", "192.0.2.1") // of nobody who is trusted
 			request.Header.Set("User-Agent", strings.Repeat("a", 10_000))
-			if status := p.ask(t, sampled, request); status != http.StatusOK {
+			if status := p.Ask(t, sampled, request); status != http.StatusOK {
 				t.Fatalf("status %d", status)
 			}
-			must(t, stop()) // at once: what waits is sent now
+			testkit.Must(t, stop()) // at once: what waits is sent now
 			spans := c.trace(callersTrace)
 			if got, want := spanNames(spans), "POST /auth/token, decide, issue, kube, state, verify"; got != want {
 				t.Fatalf("spans %s, want %s", got, want)
@@ -92,7 +94,7 @@ func TestTelemetry(t *testing.T) {
 					t.Errorf("%s: %v", name, span)
 				}
 			}
-			event := p.lastEvent(t)
+			event := p.LastEvent(t)
 			got := attributes(root.Attributes)
 			for name, want := range map[string]string{
 				"pullpass.request_id": event.ID, "pullpass.result": "granted", "pullpass.reason": "", "pullpass.cluster": "prod",
@@ -134,9 +136,9 @@ func TestTelemetry(t *testing.T) {
 func TestTelemetryHoldsNoSecret(t *testing.T) {
 	t.Parallel()
 	c := startHTTPCollector(t)
-	p := newSite(t, "limits: {perServiceAccount: {rate: 10000, burst: 10000}, perAddress: {rate: 10000, burst: 10000}}\n", nil)
+	p := proxytest.New(t, "limits: {perServiceAccount: {rate: 10000, burst: 10000}, perAddress: {rate: 10000, burst: 10000}}\n", nil)
 	stop := process(t, p, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint)
-	raw, service := serviceAccountToken(t, "https://issuer.example.com"), "registry.example.com"
+	raw, service := kubetest.Token(t, "https://issuer.example.com"), "registry.example.com"
 	forge := func(token string) string { return token[:len(token)-20] + strings.Repeat("A", 20) }
 	forged := forge(raw)
 	with := func(request *http.Request, header, value string) *http.Request {
@@ -145,24 +147,24 @@ func TestTelemetryHoldsNoSecret(t *testing.T) {
 	}
 	basic := base64.StdEncoding.EncodeToString([]byte("serviceaccount:" + raw))
 	for name, request := range map[string]*http.Request{
-		"Basic":            with(p.get(t, url.Values{"service": {service}}), "Authorization", "Basic "+basic),
-		"Bearer":           with(p.get(t, url.Values{"service": {service}}), "Authorization", "Bearer "+raw),
-		"forged":           with(p.get(t, url.Values{"service": {service}}), "Authorization", "Bearer "+forged),
-		"form":             p.post(t, raw),
-		"account":          p.get(t, url.Values{"service": {service}, "account": {raw}, "client_id": {raw}}),
-		"query":            p.get(t, url.Values{"service": {service}, "password": {raw}, "token": {raw}}),
-		"service":          p.get(t, url.Values{"service": {raw}}),
-		"scope":            with(p.get(t, url.Values{"service": {service}, "scope": {"repository:" + raw + ":pull"}}), "Authorization", "Bearer "+raw),
-		"malformed":        with(p.get(t, url.Values{"service": {service}, "scope": {raw}}), "Authorization", "Bearer "+raw),
-		"password in URL":  p.get(t, url.Values{"service": {service}, "account": {"a"}}),
-		"cookie":           with(p.get(t, url.Values{"service": {service}}), "Cookie", "token="+raw),
-		"unknown location": with(p.get(t, url.Values{"service": {service}}), "X-Token", raw),
-		"baggage":          with(p.get(t, url.Values{"service": {service}}), "Baggage", "token="+raw),
+		"Basic":            with(p.Get(t, url.Values{"service": {service}}), "Authorization", "Basic "+basic),
+		"Bearer":           with(p.Get(t, url.Values{"service": {service}}), "Authorization", "Bearer "+raw),
+		"forged":           with(p.Get(t, url.Values{"service": {service}}), "Authorization", "Bearer "+forged),
+		"form":             p.Post(t, raw),
+		"account":          p.Get(t, url.Values{"service": {service}, "account": {raw}, "client_id": {raw}}),
+		"query":            p.Get(t, url.Values{"service": {service}, "password": {raw}, "token": {raw}}),
+		"service":          p.Get(t, url.Values{"service": {raw}}),
+		"scope":            with(p.Get(t, url.Values{"service": {service}, "scope": {"repository:" + raw + ":pull"}}), "Authorization", "Bearer "+raw),
+		"malformed":        with(p.Get(t, url.Values{"service": {service}, "scope": {raw}}), "Authorization", "Bearer "+raw),
+		"password in URL":  p.Get(t, url.Values{"service": {service}, "account": {"a"}}),
+		"cookie":           with(p.Get(t, url.Values{"service": {service}}), "Cookie", "token="+raw),
+		"unknown location": with(p.Get(t, url.Values{"service": {service}}), "X-Token", raw),
+		"baggage":          with(p.Get(t, url.Values{"service": {service}}), "Baggage", "token="+raw),
 	} {
 		if name == "password in URL" {
 			request.URL.User = url.UserPassword("serviceaccount", raw)
 		}
-		p.ask(t, sampled, request)
+		p.Ask(t, sampled, request)
 	}
 	// In fields that are written down. A piece from the middle shows by nothing but
 	// the credential beside it what it is.
@@ -192,19 +194,19 @@ func TestTelemetryHoldsNoSecret(t *testing.T) {
 				if name == "method" && strings.Contains(text, "/") || text == basic[200:240] && authorization != "Basic "+basic {
 					continue // no method, and nothing that shows what it is
 				}
-				request := with(p.get(t, url.Values{"service": {service}}), "Authorization", authorization)
+				request := with(p.Get(t, url.Values{"service": {service}}), "Authorization", authorization)
 				put(request)
 				request.Header.Set("Traceparent", sampled)
-				response, err := p.client.Do(request)
+				response, err := p.Client.Do(request)
 				if err != nil {
 					t.Errorf("%s: %v", name, err)
 					continue
 				}
 				if response.StatusCode != http.StatusOK { // clients write that to logs as well
-					_, err = io.Copy(p.log, response.Body)
-					must(t, err)
+					_, err = io.Copy(p.Log, response.Body)
+					testkit.Must(t, err)
 				}
-				must(t, response.Body.Close())
+				testkit.Must(t, response.Body.Close())
 			}
 		}
 		for name, change := range map[string]func(*http.Request, url.Values){
@@ -217,36 +219,36 @@ func TestTelemetryHoldsNoSecret(t *testing.T) {
 			"user":   func(_ *http.Request, form url.Values) { form.Set("username", text) },
 		} {
 			form := url.Values{"grant_type": {"password"}, "service": {service}, "username": {"x"}, "password": {raw}}
-			request := p.post(t, raw)
+			request := p.Post(t, raw)
 			change(request, form)
 			if text == basic[200:240] {
 				continue // nothing shows what it is: a form has no such thing
 			}
 			request.Body, request.ContentLength = io.NopCloser(strings.NewReader(form.Encode())), int64(len(form.Encode()))
-			if status := p.ask(t, sampled, request); status != http.StatusOK && len(text) < 100 {
+			if status := p.Ask(t, sampled, request); status != http.StatusOK && len(text) < 100 {
 				t.Errorf("%s: status %d", name, status)
 			}
 		}
 	}
 	// A part that would look like none if it were cut before, beside no credential.
 	signature := raw[strings.LastIndexByte(raw, '.')+1:]
-	p.ask(t, sampled, with(p.get(t, url.Values{"service": {service}}), "User-Agent", strings.Repeat("a ", 110)+signature))
+	p.Ask(t, sampled, with(p.Get(t, url.Values{"service": {service}}), "User-Agent", strings.Repeat("a ", 110)+signature))
 	// In what a token says of itself: short ones, which would be quoted whole.
 	for _, inner := range []string{raw[:200], raw[len(raw)-80:]} {
 		for _, claim := range []string{"iss", "sub", "jti"} {
-			claims := tokenClaims("https://issuer.example.com")
+			claims := kubetest.TokenClaims("https://issuer.example.com")
 			claims[claim] = inner
-			p.ask(t, sampled, with(p.get(t, url.Values{"service": {service}}), "Authorization", "Bearer "+forge(signToken(t, claims))))
+			p.Ask(t, sampled, with(p.Get(t, url.Values{"service": {service}}), "Authorization", "Bearer "+forge(kubetest.SignToken(t, claims))))
 		}
 		for _, header := range []string{`{"alg":"ES256","kid":"` + inner + `"}`, `{"alg":"` + inner + `"}`, `{"alg":"ES256","` + inner + `":"x"}`} {
 			parts := strings.Split(raw, ".")
 			parts[0] = base64.RawURLEncoding.EncodeToString([]byte(header))
-			p.ask(t, sampled, with(p.get(t, url.Values{"service": {service}}), "Authorization", "Bearer "+strings.Join(parts, ".")))
+			p.Ask(t, sampled, with(p.Get(t, url.Values{"service": {service}}), "Authorization", "Bearer "+strings.Join(parts, ".")))
 		}
 	}
 	// A path that is no endpoint is not traced at all.
-	p.fetch(t, "https://"+p.address+"/token/"+raw)
-	must(t, stop())
+	p.Fetch(t, "https://"+p.Address+"/token/"+raw)
+	testkit.Must(t, stop())
 	if got := c.metric("pullpass_exchanges_total").GetSum().GetDataPoints(); len(got) < 4 {
 		t.Errorf("only %d kinds of exchanges: %v", len(got), got)
 	}
@@ -254,9 +256,9 @@ func TestTelemetryHoldsNoSecret(t *testing.T) {
 		t.Errorf("spans %s", got)
 	}
 	c.expectNothingOf(t, raw, forged, basic, url.QueryEscape(raw))
-	expectNoPiece(t, "the log, or an answer,", p.log.String(), raw, forged, basic)
-	expectNoPiece(t, "the audit log", p.stdout.String(), raw, forged, basic)
-	if !strings.Contains(p.stdout.String(), "[looks like a token, ") {
+	testkit.ExpectNoPiece(t, "the log, or an answer,", p.Log.String(), raw, forged, basic)
+	testkit.ExpectNoPiece(t, "the audit log", p.Stdout.String(), raw, forged, basic)
+	if !strings.Contains(p.Stdout.String(), "[looks like a token, ") {
 		t.Error("nothing was kept out")
 	}
 }
@@ -279,20 +281,20 @@ func TestTelemetrySampling(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			c := startHTTPCollector(t)
-			p := newSite(t, "", nil)
+			p := proxytest.New(t, "", nil)
 			stop := process(t, p, append(test.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+c.endpoint)...)
-			if status := p.ask(t, test.traceparent, p.post(t, serviceAccountToken(t, "https://issuer.example.com"))); status != http.StatusOK {
+			if status := p.Ask(t, test.traceparent, p.Post(t, kubetest.Token(t, "https://issuer.example.com"))); status != http.StatusOK {
 				t.Fatalf("status %d", status)
 			}
-			must(t, stop())
+			testkit.Must(t, stop())
 			if spans := c.trace(callersTrace); len(spans) > 0 != test.want {
 				t.Errorf("spans %s", spanNames(spans))
 			}
 			if c.metric("pullpass_exchanges_total") == nil {
 				t.Error("no metrics")
 			}
-			if want := !strings.Contains(strings.Join(test.env, " "), "none"); p.lastEvent(t).TraceID == callersTrace != want {
-				t.Errorf("the audit line is of trace %q", p.lastEvent(t).TraceID)
+			if want := !strings.Contains(strings.Join(test.env, " "), "none"); p.LastEvent(t).TraceID == callersTrace != want {
+				t.Errorf("the audit line is of trace %q", p.LastEvent(t).TraceID)
 			}
 		})
 	}
@@ -303,28 +305,28 @@ func TestTelemetrySampling(t *testing.T) {
 func TestTelemetryWithoutACollector(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { silent.Close() })
-	for name, endpoint := range map[string]string{"hangs": "http://" + silent.Addr().String(), "down": "http://" + freeAddress(t)} {
-		for _, protocol := range []string{protocolGRPC, protocolHTTP} {
+	for name, endpoint := range map[string]string{"hangs": "http://" + silent.Addr().String(), "down": "http://" + testkit.FreeAddress(t)} {
+		for _, protocol := range []string{telemetry.ProtocolGRPC, telemetry.ProtocolHTTP} {
 			t.Run(name+" "+protocol, func(t *testing.T) {
 				t.Parallel()
-				p := newSite(t, "", nil)
+				p := proxytest.New(t, "", nil)
 				stop := process(t, p, "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol, "OTEL_EXPORTER_OTLP_TIMEOUT=60000",
 					"OTEL_BSP_MAX_QUEUE_SIZE=8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=4", "OTEL_BSP_SCHEDULE_DELAY=10", "OTEL_METRIC_EXPORT_INTERVAL=10")
-				raw := serviceAccountToken(t, "https://issuer.example.com")
+				raw := kubetest.Token(t, "https://issuer.example.com")
 				for range 30 { // 150 spans
-					if status := p.ask(t, sampled, p.post(t, raw)); status != http.StatusOK {
+					if status := p.Ask(t, sampled, p.Post(t, raw)); status != http.StatusOK {
 						t.Fatalf("status %d", status)
 					}
 				}
 				begin := time.Now()
-				must(t, stop())
+				testkit.Must(t, stop())
 				if took := time.Since(begin); took > 20*time.Second { // an export alone may take 30, and 60
 					t.Errorf("it took %s to end", took)
 				}
-				if n := strings.Count(p.log.String(), "telemetry is not delivered"); n != 1 {
-					t.Errorf("%d complaints:\n%s", n, p.log)
+				if n := strings.Count(p.Log.String(), "telemetry is not delivered"); n != 1 {
+					t.Errorf("%d complaints:\n%s", n, p.Log)
 				}
 			})
 		}
@@ -337,13 +339,13 @@ func TestTelemetryFailuresAreCounted(t *testing.T) {
 		http.Error(w, strings.Repeat("no ", 1000), http.StatusForbidden)
 	}))
 	t.Cleanup(refuses.Close)
-	p := newSite(t, "", nil)
+	p := proxytest.New(t, "", nil)
 	process(t, p, "OTEL_EXPORTER_OTLP_ENDPOINT="+refuses.URL, "OTEL_METRIC_EXPORT_INTERVAL=10", "OTEL_EXPORTER_OTLP_HEADERS=api-key=secret")
-	eventually(t, "failures are counted", func() bool {
-		_, metrics := p.fetch(t, "http://"+p.admin+"/metrics")
+	testkit.Eventually(t, "failures are counted", func() bool {
+		_, metrics := p.Fetch(t, "http://"+p.Admin+"/metrics")
 		return strings.Contains(metrics, "pullpass_telemetry_failures_total ") && !strings.Contains(metrics, "pullpass_telemetry_failures_total 0\n")
 	})
-	if log := p.log.String(); !strings.Contains(log, "403 Forbidden") || strings.Count(log, "not delivered") != 1 || strings.Contains(log, "secret") || len(log) > 4000 {
+	if log := p.Log.String(); !strings.Contains(log, "403 Forbidden") || strings.Count(log, "not delivered") != 1 || strings.Contains(log, "secret") || len(log) > 4000 {
 		t.Errorf("log:\n%s", log)
 	}
 }
@@ -352,7 +354,7 @@ func TestTelemetryFailuresAreCounted(t *testing.T) {
 // that may be a secret: the SDK would go on with a default.
 func TestTelemetryRefusesBadVariables(t *testing.T) {
 	t.Parallel()
-	p := newSite(t, "", nil)
+	p := proxytest.New(t, "", nil)
 	for variable, want := range map[string]string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4317":                       "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=https://user:secret@collector:4318":   "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
@@ -368,7 +370,7 @@ func TestTelemetryRefusesBadVariables(t *testing.T) {
 	} {
 		patience, cancel := context.WithTimeout(t.Context(), time.Minute) // it serves if it accepts the variable
 		serve := exec.CommandContext(patience, os.Args[0])
-		serve.Args = []string{"pullpass", "serve", "--config", filepath.Join(p.dir, "pullpass.yaml")}
+		serve.Args = []string{"pullpass", "serve", "--config", filepath.Join(p.Dir, "pullpass.yaml")}
 		serve.Env = strings.Fields(variable)
 		out, err := serve.CombinedOutput()
 		cancel()
@@ -387,43 +389,20 @@ func TestTelemetryOff(t *testing.T) {
 		{"OTEL_SDK_DISABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"},
 		{"OTEL_TRACES_EXPORTER=none", "OTEL_METRICS_EXPORTER=none", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"},
 	} {
-		p := newSite(t, "", nil)
+		p := proxytest.New(t, "", nil)
 		stop := process(t, p, env...)
-		if status := p.ask(t, sampled, p.post(t, serviceAccountToken(t, "https://issuer.example.com"))); status != http.StatusOK {
+		if status := p.Ask(t, sampled, p.Post(t, kubetest.Token(t, "https://issuer.example.com"))); status != http.StatusOK {
 			t.Fatalf("status %d", status)
 		}
-		if _, metrics := p.fetch(t, "http://"+p.admin+"/metrics"); strings.Contains(metrics, "pullpass_telemetry_failures_total") {
+		if _, metrics := p.Fetch(t, "http://"+p.Admin+"/metrics"); strings.Contains(metrics, "pullpass_telemetry_failures_total") {
 			t.Errorf("%s: metrics tell of a collector", env)
 		}
-		must(t, stop())
-		if id := p.lastEvent(t).TraceID; id != "" {
+		testkit.Must(t, stop())
+		if id := p.LastEvent(t).TraceID; id != "" {
 			t.Errorf("%s: the audit line is of trace %s", env, id)
 		}
-		if log := p.log.String(); strings.Contains(log, "telemetry") {
+		if log := p.Log.String(); strings.Contains(log, "telemetry") {
 			t.Errorf("%s:\n%s", env, log)
 		}
-	}
-}
-
-// A panic's value may be anything, and the SDK would send it.
-func TestTelemetryHoldsNoPanic(t *testing.T) {
-	t.Parallel()
-	recorder := tracetest.NewSpanRecorder()
-	traced := (&telemetry{traces: newTracerProvider(recorder, nil)}).trace(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("a.secret.token") }))
-	func() {
-		defer func() { _ = recover() }()
-		traced.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/token", nil))
-	}()
-	ended := recorder.Ended()
-	if len(ended) != 1 || strings.Contains(fmt.Sprintf("%+v", ended[0].Events()), "secret") {
-		t.Errorf("spans %+v", ended)
-	}
-}
-
-func TestTelemetryOffIsNoMiddleware(t *testing.T) {
-	t.Parallel()
-	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	if got := (&telemetry{}).trace(next); fmt.Sprintf("%p", got) != fmt.Sprintf("%p", next) {
-		t.Error("there is a middleware")
 	}
 }

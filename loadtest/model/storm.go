@@ -37,7 +37,7 @@ const (
 	backOffJitter   = 0.5 // a pod is looked at again up to so much later
 )
 
-// What a replica does with more than it can answer (internal/exchange/queue.go, cmd/proxy/server.go).
+// What a replica does with more than it can answer (internal/exchange/queue.go, internal/server/listen.go).
 const (
 	inFlight     = 1024
 	waiting      = 4096

@@ -1,0 +1,122 @@
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/file"
+)
+
+// followInterval is how often it is looked whether the file still has its name.
+const followInterval = time.Second
+
+// output is standard output or a file. It belongs to one goroutine.
+type output struct {
+	name   string // empty: standard output
+	out    io.Writer
+	file   *os.File  // nil: standard output, not ours to close
+	torn   bool      // the last line was written in part
+	looked time.Time // for the file under its name
+}
+
+func openOutput(name string, stdout io.Writer) (*output, error) {
+	o := &output{name: name, out: stdout}
+	if name == "" {
+		return o, nil
+	}
+	return o, o.reopen()
+}
+
+func (o *output) String() string {
+	if o.name == "" {
+		return "standard output"
+	}
+	return o.name
+}
+
+// reopen opens the file that has the name now. When that fails, the one that is
+// open stays in use.
+func (o *output) reopen() error {
+	if o.name == "" {
+		return nil
+	}
+	file, err := os.OpenFile(o.name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("audit.file: %w", err)
+	}
+	before := o.file
+	o.file, o.out, o.torn = file, file, endsTorn(o.name, file)
+	if before != nil {
+		if err := before.Close(); err != nil {
+			return fmt.Errorf("audit.file: the file before: %w", err)
+		}
+	}
+	return nil
+}
+
+// endsTorn reports whether the file ends within a line, as a crash leaves it.
+// What cannot be read counts as torn: an empty line does no harm.
+func endsTorn(name string, written *os.File) bool {
+	info, err := written.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
+		return false
+	}
+	readable, err := file.Open(name)
+	if err != nil {
+		return true
+	}
+	defer readable.Close()
+	var last [1]byte
+	_, err = readable.ReadAt(last[:], info.Size()-1)
+	return err != nil || last[0] != '\n'
+}
+
+// follow opens the file anew when it lost its name: it was moved, or removed,
+// and lines in a removed file are lines that nobody will read.
+func (o *output) follow(now time.Time) error {
+	if o.file == nil || now.Sub(o.looked) < followInterval {
+		return nil
+	}
+	o.looked = now
+	opened, err := o.file.Stat()
+	if err != nil {
+		return fmt.Errorf("audit.file: %w", err)
+	}
+	if named, err := os.Stat(o.name); err == nil && os.SameFile(opened, named) {
+		return nil
+	}
+	return o.reopen()
+}
+
+// write writes one line, newline included.
+func (o *output) write(line []byte) error {
+	if o.torn {
+		// End the torn line first, or this one would be lost with it.
+		line = append([]byte{'\n'}, line...)
+	}
+	n, err := o.out.Write(line)
+	if n == len(line) {
+		o.torn = false
+	} else if n > 0 {
+		o.torn = true
+	}
+	return err
+}
+
+// close leaves a file with everything on the disk.
+func (o *output) close() error {
+	if o.file == nil {
+		return nil
+	}
+	var err error
+	if info, statErr := o.file.Stat(); statErr == nil && info.Mode().IsRegular() { // pipes and terminals cannot be synced
+		err = o.file.Sync()
+	}
+	if err := errors.Join(err, o.file.Close()); err != nil {
+		return fmt.Errorf("audit.file: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+)
+
+// maxLine is the longest line that is read, in bytes. Of a request, at
+// most 128 scopes are read, and what is written of each is bounded.
+const maxLine = 1 << 20
+
+// read calls each for every event, with its line, which is valid until
+// each returns. What is compressed with gzip is recognized.
+// Lines that are no events are counted and left out: those that a crash cut
+// off, and what others wrote into the same stream. Memory is bounded by
+// maxLine.
+func read(in io.Reader, each func(line []byte, event *exchange.Event) error) (damaged int, err error) {
+	lines := bufio.NewReaderSize(in, maxLine)
+	if magic, _ := lines.Peek(2); string(magic) == "\x1f\x8b" {
+		unpacked, err := gzip.NewReader(lines)
+		if err != nil {
+			return 0, err
+		}
+		lines = bufio.NewReaderSize(unpacked, maxLine)
+	}
+	for {
+		line, err := lines.ReadSlice('\n')
+		if errors.Is(err, bufio.ErrBufferFull) {
+			damaged++
+			for errors.Is(err, bufio.ErrBufferFull) {
+				_, err = lines.ReadSlice('\n')
+			}
+			line = nil
+		}
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			switch event, kind := ParseLine(line); kind {
+			case Event:
+				if err := each(line, event); err != nil {
+					return damaged, err
+				}
+			case damagedLine:
+				damaged++
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return damaged, nil
+		}
+		if err != nil {
+			return damaged, err
+		}
+	}
+}
+
+type lineKind int
+
+const (
+	damagedLine lineKind = iota
+	Event
+	programLine // of the program's own log: container logs hold both streams
+)
+
+func ParseLine(line []byte) (*exchange.Event, lineKind) {
+	var content struct {
+		exchange.Event
+		Level string `json:"level"` // as log/slog writes it; no field of an event
+	}
+	switch err := json.Unmarshal(line, &content); {
+	case err == nil && content.ID != "" && content.Result != "" && !content.Time.IsZero():
+		return &content.Event, Event
+	case err == nil && content.Level != "":
+		return nil, programLine
+	}
+	return nil, damagedLine
+}

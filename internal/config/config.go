@@ -1,0 +1,362 @@
+package config
+
+import (
+	"context"
+	"encoding"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+// LoadOnce is LoadConfig for a command that reads the configuration once.
+func LoadOnce(ctx context.Context, path string) (*Config, error) {
+	data, err := file.ReadArgument(ctx, path, MaxBytes)
+	if err != nil {
+		return nil, &strictyaml.Fault{Problem: err.Error(), Err: err} // the error names the file
+	}
+	return Parse(data, path, filepath.Dir(path))
+}
+
+const (
+	APIVersion = "pullpass.dev/v1alpha1"
+	Kind       = "ProxyConfiguration"
+
+	MaxBytes = 1 << 20
+)
+
+// The values of settings that have a closed set of them. Those of bound, trust
+// and algorithm are the constants of the packages that act on them.
+const (
+	NodeClaimRequired = "required"
+	nodeClaimOptional = "optional"
+	NodeFallbackNone  = "none"
+	NodeFallbackAPI   = "api"
+
+	ModeOff     = "off"
+	ModeAudit   = "audit"
+	ModeEnforce = "enforce"
+
+	ProofCertificate = "certificate"
+	ProofAddress     = "address"
+)
+
+// Config is the configuration of one proxy. LoadConfig and ParseConfig return
+// it checked, with every default filled in and every file name resolved
+// against the directory of the configuration file.
+type Config struct {
+	APIVersion  string     `json:"apiVersion"`
+	Kind        string     `json:"kind"`
+	Server      Server     `json:"server"`
+	Admin       Admin      `json:"admin"`
+	Clusters    []Cluster  `json:"clusters"`
+	Registries  []Registry `json:"registries"`
+	PolicyFiles []string   `json:"policyFiles"`
+	State       State      `json:"state"`
+	Limits      Limits     `json:"limits"`
+	Audit       Audit      `json:"audit"`
+
+	// Warnings are about settings that are accepted and that the operator
+	// should know something of. Each names the file and the field.
+	Warnings []string `json:"-"`
+
+	// File is its file, as it was named.
+	File string `json:"-"`
+}
+
+// Server is the public listener.
+type Server struct {
+	Address        string         `json:"address"`
+	TLS            TLSFiles       `json:"tls"`
+	TrustedProxies []netip.Prefix `json:"trustedProxies"` // whose X-Forwarded-For is believed
+	// ShutdownDelay is how long requests are still taken after SIGTERM, so that
+	// load balancers see /readyz say no before nobody listens any more.
+	ShutdownDelay Duration `json:"shutdownDelay"`
+}
+
+// TLSFiles are the files of the public listener's TLS, all PEM.
+type TLSFiles struct {
+	CertFile string `json:"certFile"` // chain, leaf first
+	KeyFile  string `json:"keyFile"`
+	// ClientCAFile holds the CAs of the kubelets' client certificates, for
+	// clusters that name none of their own.
+	ClientCAFile string `json:"clientCAFile"`
+}
+
+// Admin is the listener for health and metrics.
+type Admin struct {
+	Address string `json:"address"`
+	PProf   bool   `json:"pprof"` // Go's profiles, at /debug/pprof/
+}
+
+// Cluster is one cluster whose ServiceAccount tokens are accepted.
+type Cluster struct {
+	Name             string     `json:"name"`
+	Issuer           string     `json:"issuer"`    // exact value of iss
+	Audiences        []string   `json:"audiences"` // a token needs one of these
+	Discovery        Discovery  `json:"discovery"`
+	Bound            string     `json:"bound"` // pod, pod-or-node or any
+	MaxTokenLifetime Duration   `json:"maxTokenLifetime"`
+	Node             Node       `json:"node"`
+	Kubernetes       Kubernetes `json:"kubernetes"`
+}
+
+// Discovery says where a cluster's keys are, if not where its issuer says. At
+// most one of URL, JWKSURL and JWKSFile is set.
+type Discovery struct {
+	URL       string `json:"url"`
+	JWKSURL   string `json:"jwksURL"`
+	JWKSFile  string `json:"jwksFile"`
+	CAFile    string `json:"caFile"`
+	TokenFile string `json:"tokenFile"`
+	// MaxKeyAge is how long the last good keys are believed while the issuer
+	// cannot be reached.
+	MaxKeyAge Duration `json:"maxKeyAge"`
+}
+
+// Node says what the node claim of a token has to be (KEP-4193).
+type Node struct {
+	Claim    string `json:"claim"`    // required or optional
+	Fallback string `json:"fallback"` // none or api
+	Selector string `json:"selector"` // of Node objects, as kubectl has it; empty: every node
+	Proof    Proof  `json:"proof"`
+}
+
+// Proof says how a caller proves that it is the node that the token names.
+type Proof struct {
+	Mode    string   `json:"mode"`    // off, audit or enforce
+	Methods []string `json:"methods"` // certificate, address
+	// ClientCAFile holds the CAs of this cluster's kubelets, and of no other's;
+	// empty: server.tls.clientCAFile.
+	ClientCAFile string `json:"clientCAFile"`
+}
+
+// Kubernetes says where a cluster's ServiceAccounts are read from: its API
+// server (InCluster or KubeconfigFile) or files. The last two fields count only
+// with an API server.
+type Kubernetes struct {
+	InCluster      bool     `json:"inCluster"`
+	KubeconfigFile string   `json:"kubeconfigFile"`
+	ManifestFiles  []string `json:"manifestFiles"`
+	PodChecks      bool     `json:"podChecks"` // false: a token outlives its pod
+	PodEvents      bool     `json:"podEvents"`
+}
+
+// Registry is one registry that tokens are issued for.
+type Registry struct {
+	Service       string   `json:"service"` // aud of the issued tokens
+	Issuer        string   `json:"issuer"`  // iss of the issued tokens
+	TokenLifetime Duration `json:"tokenLifetime"`
+	Signing       Signing  `json:"signing"`
+}
+
+// Signing says what tokens are signed with: KeyFile (and CertFile with trust
+// "certificate"), or else the keys in ManagedDir.
+type Signing struct {
+	Algorithm  string `json:"algorithm"` // ES256, RS256 or EdDSA
+	Trust      string `json:"trust"`     // certificate or jwks
+	CertFile   string `json:"certFile"`
+	KeyFile    string `json:"keyFile"`
+	CAFile     string `json:"caFile"`
+	ManagedDir string `json:"managedDir"`
+}
+
+// Registry returns the one of a service, or nil.
+func (c *Config) Registry(service string) *Registry {
+	for i := range c.Registries {
+		if c.Registries[i].Service == service {
+			return &c.Registries[i]
+		}
+	}
+	return nil
+}
+
+// Paths returns the files and the directory that are set.
+func (s Signing) Paths() []string { return NonEmpty(s.CertFile, s.KeyFile, s.CAFile, s.ManagedDir) }
+
+// State says where state is kept that several proxies share.
+type State struct {
+	Redis  Redis  `json:"redis"`
+	Replay string `json:"replay"` // off, audit or enforce
+}
+
+// Redis is where several proxies share their state.
+type Redis struct {
+	Addresses    []string `json:"addresses"` // host:port of Redis, of Sentinels, or of nodes of a Cluster; empty: in memory
+	Username     string   `json:"username"`
+	PasswordFile string   `json:"passwordFile"`
+	TLS          RedisTLS `json:"tls"`
+	MasterName   string   `json:"masterName"` // not empty: addresses are Sentinels
+}
+
+// RedisTLS says by which CAs Redis is believed: those of a file or those of the
+// system. Neither means no TLS.
+type RedisTLS struct {
+	CAFile    string `json:"caFile"`
+	SystemCAs bool   `json:"systemCAs"`
+}
+
+// Limits bound how often tokens may be asked for.
+type Limits struct {
+	PerServiceAccount Limit `json:"perServiceAccount"`
+	PerAddress        Limit `json:"perAddress"`
+}
+
+// Limit is a rate with room for bursts.
+type Limit struct {
+	Rate  float64 `json:"rate"` // requests per second
+	Burst int     `json:"burst"`
+}
+
+// Audit says where the audit log goes.
+type Audit struct {
+	File string `json:"file"` // empty: standard output
+}
+
+// Duration is a time span, in a file written as Go does: "24h", "5m", "1m30s".
+type Duration time.Duration
+
+var (
+	_ encoding.TextMarshaler   = Duration(0)
+	_ encoding.TextUnmarshaler = (*Duration)(nil)
+)
+
+// Duration returns d as the standard library's type.
+func (d Duration) Duration() time.Duration { return time.Duration(d) }
+
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// MarshalText writes d as UnmarshalText reads it.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads a time span with its unit.
+func (d *Duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf(`is not a time span (%s); write it with its unit: "24h", "5m", "90s"`, term.QuoteValue(string(text)))
+	}
+	*d = Duration(parsed)
+	return nil
+}
+
+func defaultConfig() *Config {
+	return &Config{
+		Server: Server{Address: ":8443", TrustedProxies: []netip.Prefix{}},
+		Admin:  Admin{Address: "127.0.0.1:9090"},
+		State:  State{Redis: Redis{Addresses: []string{}}, Replay: ModeOff},
+		Limits: Limits{
+			PerServiceAccount: Limit{Rate: 50, Burst: 200},
+			PerAddress:        Limit{Rate: 200, Burst: 1000},
+		},
+	}
+}
+
+// SetDefaults leaves node.claim empty: its default depends on bound.
+func (c *Cluster) SetDefaults() {
+	*c = Cluster{
+		Discovery:        Discovery{MaxKeyAge: Duration(24 * time.Hour)},
+		Bound:            "pod",
+		MaxTokenLifetime: Duration(24 * time.Hour),
+		Node: Node{
+			Fallback: NodeFallbackNone,
+			Proof:    Proof{Mode: ModeOff, Methods: []string{ProofCertificate, ProofAddress}},
+		},
+		Kubernetes: Kubernetes{ManifestFiles: []string{}, PodChecks: true, PodEvents: true},
+	}
+}
+
+// SetDefaults leaves signing.managedDir empty: its default depends on the
+// service, and on whether there is a key file.
+func (r *Registry) SetDefaults() {
+	*r = Registry{
+		TokenLifetime: Duration(5 * time.Minute),
+		Signing:       Signing{Algorithm: "ES256", Trust: "certificate"},
+	}
+}
+
+// Load reads and checks the configuration file. It opens no other file:
+// see CheckFiles.
+//
+// The error joins all faults, each a *strictyaml.Fault.
+func Load(path string) (*Config, error) {
+	data, err := file.Read(path, MaxBytes)
+	if err != nil {
+		return nil, &strictyaml.Fault{Problem: err.Error(), Err: err} // the error names the file
+	}
+	return Parse(data, path, filepath.Dir(path))
+}
+
+// Parse reads and checks a configuration. name stands in messages;
+// relative file names are resolved against dir.
+func Parse(data []byte, name, dir string) (*Config, error) {
+	if len(data) > MaxBytes {
+		return nil, &strictyaml.Fault{File: name, Problem: fmt.Sprintf("has more than %d bytes; a configuration never needs as much", MaxBytes)}
+	}
+	c := defaultConfig()
+	c.File = name
+	d := strictyaml.NewDecoder(name)
+	if isConfig := decodeConfig(d, data, c); !isConfig {
+		return nil, d.Err()
+	}
+	c.complete(d.Set)
+	v := &validator{strictyaml.NewValidator(d)}
+	v.config(c) // file names as they are written
+	if err := d.Err(); err != nil {
+		return nil, err
+	}
+	for _, field := range c.files() {
+		if *field.name != "" && !filepath.IsAbs(*field.name) {
+			*field.name = filepath.Join(dir, *field.name)
+		}
+	}
+	c.Warnings = c.warnings()
+	return c, nil
+}
+
+// complete fills in the defaults that depend on other settings.
+func (c *Config) complete(set map[string]bool) {
+	for i := range c.Clusters {
+		cluster := &c.Clusters[i]
+		if !set[fmt.Sprintf("clusters[%d].node.claim", i)] {
+			cluster.Node.Claim = NodeClaimRequired
+			if cluster.Bound == "any" {
+				cluster.Node.Claim = nodeClaimOptional // a token that is bound to nothing names no node
+			}
+		}
+	}
+	for i := range c.Registries {
+		signing := &c.Registries[i].Signing
+		if signing.CertFile == "" && signing.KeyFile == "" && signing.CAFile == "" && signing.ManagedDir == "" {
+			signing.ManagedDir = filepath.Join("keys", escapeFileName(c.Registries[i].Service))
+		}
+	}
+}
+
+// escapeFileName turns any text into the name of a directory below another one.
+// It is injective, also where file names differ in case only.
+func escapeFileName(s string) string {
+	var b strings.Builder
+	for i, c := range []byte(s) {
+		if 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.' && i > 0 {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02x", c)
+		}
+	}
+	return b.String()
+}
+
+func NonEmpty(names ...string) []string {
+	var out []string
+	for _, name := range names {
+		if name != "" {
+			out = append(out, name)
+		}
+	}
+	return out
+}

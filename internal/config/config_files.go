@@ -1,0 +1,214 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+// fileKind says what has to lie under a name.
+type fileKind int
+
+const (
+	readableFile fileKind = iota
+	tlsFile               // read by newServerTLS, and only when TLS is served
+	writtenFile           // made when it is not there
+	keyDirectory          // made when it is not there
+)
+
+// fileField is a field of the configuration that names a file.
+type fileField struct {
+	path string
+	name *string
+	kind fileKind
+}
+
+// files returns all fields of the configuration that name files, set or not.
+func (c *Config) files() []fileField {
+	files := []fileField{
+		{"server.tls.certFile", &c.Server.TLS.CertFile, tlsFile},
+		{"server.tls.keyFile", &c.Server.TLS.KeyFile, tlsFile},
+		{"server.tls.clientCAFile", &c.Server.TLS.ClientCAFile, tlsFile},
+	}
+	for i := range c.Clusters {
+		discovery := &c.Clusters[i].Discovery
+		path := fmt.Sprintf("clusters[%d].", i)
+		files = append(files,
+			fileField{path + "discovery.jwksFile", &discovery.JWKSFile, readableFile},
+			fileField{path + "discovery.caFile", &discovery.CAFile, readableFile},
+			fileField{path + "discovery.tokenFile", &discovery.TokenFile, readableFile},
+			fileField{path + "node.proof.clientCAFile", &c.Clusters[i].Node.Proof.ClientCAFile, tlsFile},
+			fileField{path + "kubernetes.kubeconfigFile", &c.Clusters[i].Kubernetes.KubeconfigFile, readableFile},
+		)
+		files = append(files, listedFiles(path+"kubernetes.manifestFiles", c.Clusters[i].Kubernetes.ManifestFiles)...)
+	}
+	for i := range c.Registries {
+		signing := &c.Registries[i].Signing
+		path := fmt.Sprintf("registries[%d].signing.", i)
+		files = append(files,
+			fileField{path + "certFile", &signing.CertFile, readableFile},
+			fileField{path + "keyFile", &signing.KeyFile, readableFile},
+			fileField{path + "caFile", &signing.CAFile, readableFile},
+			fileField{path + "managedDir", &signing.ManagedDir, keyDirectory},
+		)
+	}
+	files = append(files,
+		fileField{"state.redis.passwordFile", &c.State.Redis.PasswordFile, readableFile},
+		fileField{"state.redis.tls.caFile", &c.State.Redis.TLS.CAFile, readableFile},
+	)
+	files = append(files, listedFiles("policyFiles", c.PolicyFiles)...)
+	return append(files, fileField{"audit.file", &c.Audit.File, writtenFile})
+}
+
+func listedFiles(path string, names []string) []fileField {
+	files := make([]fileField, len(names))
+	for i := range names {
+		files[i] = fileField{fmt.Sprintf("%s[%d]", path, i), &names[i], readableFile}
+	}
+	return files
+}
+
+// CheckFiles finds files that are missing or cannot be read. What is in them is
+// judged by those who read them; so are the files of TLS, which plain HTTP does
+// without. The error joins a *strictyaml.Fault for each.
+func (c *Config) CheckFiles() error {
+	var faults []error
+	for _, field := range c.files() {
+		if *field.name == "" {
+			continue
+		}
+		var err error
+		switch field.kind {
+		case readableFile:
+			err = CheckReadable(*field.name)
+		case writtenFile:
+			err = checkWritable(*field.name)
+		case keyDirectory:
+			err = checkDirectory(*field.name)
+		case tlsFile:
+		}
+		if err != nil {
+			faults = append(faults, c.Fault(field.path, err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func (c *Config) Fault(path string, err error) error {
+	return &strictyaml.Fault{File: c.File, Path: path, Problem: err.Error(), Err: err}
+}
+
+func CheckReadable(name string) error {
+	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w; put the file there or correct its name, which is relative to the configuration file", err)
+	}
+	f, err := file.Open(name)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w; let this user read it", err)
+	case err != nil:
+		return err
+	}
+	return f.Close()
+}
+
+func checkWritable(name string) error {
+	info, err := os.Stat(name)
+	switch {
+	case err == nil && info.IsDir():
+		return fmt.Errorf("%s is a directory; name a file in it", name)
+	case err == nil:
+		return nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	dir, err := os.Stat(filepath.Dir(name))
+	if err != nil {
+		return fmt.Errorf("%w; make the directory", err)
+	}
+	if !dir.IsDir() {
+		return fmt.Errorf("%s is not a directory; name a file in one", filepath.Dir(name))
+	}
+	return nil
+}
+
+func checkDirectory(name string) error {
+	info, err := os.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%s is not a directory; name one for the signing keys", name)
+	}
+	return nil
+}
+
+// CheckListeners judges the public listener: TLS needs its files, and plain
+// HTTP must not be reachable from elsewhere. The error joins a *strictyaml.Fault for each.
+func (c *Config) CheckListeners(insecureHTTP bool) error {
+	var faults []error
+	note := func(path, format string, args ...any) {
+		faults = append(faults, c.Fault(path, fmt.Errorf(format, args...)))
+	}
+	tls := c.Server.TLS
+	if insecureHTTP {
+		if !isLoopback(c.Server.Address) {
+			note("server.address", "is not a loopback address (%s); --insecure-http sends tokens in the clear, so write 127.0.0.1:PORT", term.QuoteValue(c.Server.Address))
+		}
+		for _, ca := range c.ClientCAFiles() {
+			note(ca.Field, "asks for client certificates (%s), which plain HTTP has not; remove it or do without --insecure-http", term.QuoteValue(ca.Name))
+		}
+		return errors.Join(faults...)
+	}
+	if tls.CertFile == "" {
+		note("server.tls.certFile", "is missing; name the certificate for the name that clients use, or serve a loopback address with --insecure-http")
+	}
+	if tls.KeyFile == "" {
+		note("server.tls.keyFile", "is missing; name the private key of certFile, or serve a loopback address with --insecure-http")
+	}
+	return errors.Join(faults...)
+}
+
+func (c *Config) warnings() []string {
+	var warnings []string
+	warn := func(path, text string) {
+		warnings = append(warnings, (&strictyaml.Fault{File: c.File, Path: path, Problem: text}).Error())
+	}
+	if !isLoopback(c.Admin.Address) {
+		open := "health and metrics"
+		if c.Admin.PProf {
+			open = "health, metrics and profiles"
+		}
+		warn("admin.address", fmt.Sprintf("is not a loopback address (%s); %s need no credential, so let nobody reach it who should not read them", term.QuoteValue(c.Admin.Address), open))
+	}
+	c.proofWarnings(warn)
+	if c.State.Replay != ModeOff && len(c.State.Redis.Addresses) == 0 {
+		warn("state.replay", "is "+c.State.Replay+" without Redis: a replica knows nothing of what others were presented; set state.redis.addresses, or run one replica")
+	}
+	return warnings
+}
+
+// isLoopback reports whether only this machine can reach address. It resolves
+// no names but localhost.
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}

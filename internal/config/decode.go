@@ -1,0 +1,51 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pullpass/pullpass/internal/strictyaml"
+)
+
+// decodeConfig reads the only document of data. When that is something else than a
+// configuration, nothing more is said about it.
+func decodeConfig(d *strictyaml.Decoder, data []byte, c *Config) (isConfig bool) {
+	root, err := parseConfig(data)
+	if err != nil {
+		d.Fault("", "%v", err)
+		return false
+	}
+	isConfig = true
+	for _, want := range []struct{ path, value string }{{"apiVersion", APIVersion}, {"kind", Kind}} {
+		n := strictyaml.Field(root, want.path)
+		switch {
+		case n == nil:
+			d.Fault(want.path, "is missing; write %s", want.value)
+		case n.Value != want.value:
+			isConfig = false
+			d.Fault(want.path, "is another one (%s); this file must have %s", strictyaml.Show(n), want.value)
+		}
+	}
+	if isConfig {
+		d.Decode("", root, c)
+	}
+	return isConfig
+}
+
+func parseConfig(data []byte) (*yaml.Node, error) {
+	root, _, err := strictyaml.Parse(data, MaxBytes)
+	switch {
+	case errors.Is(err, strictyaml.ErrEmpty):
+		return nil, errors.New("is empty; see examples/pullpass.yaml and docs/configuration.md")
+	case errors.Is(err, strictyaml.ErrSeveral):
+		return nil, fmt.Errorf("%w; only one is read", err)
+	case err != nil:
+		return nil, err
+	}
+	if root.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("must be a mapping (is %s); see examples/pullpass.yaml and docs/configuration.md", strictyaml.Show(root))
+	}
+	return root, nil
+}

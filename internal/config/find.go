@@ -1,0 +1,70 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/names"
+)
+
+func FindCluster(cfg *Config, name string) (*Cluster, error) {
+	if name == "" && len(cfg.Clusters) == 1 {
+		return &cfg.Clusters[0], nil
+	}
+	var names []string
+	for i := range cfg.Clusters {
+		if cfg.Clusters[i].Name == name {
+			return &cfg.Clusters[i], nil
+		}
+		names = append(names, cfg.Clusters[i].Name)
+	}
+	return nil, fmt.Errorf("--cluster %q is not configured; clusters[].name are: %q", name, names)
+}
+
+// IsRegistryHost accepts what an image's name can begin with. A name without
+// dot and port would be a repository of docker.io, and an IPv6 address without
+// port cannot be matched by the kubelet.
+func IsRegistryHost(s string) bool {
+	if _, err := netip.ParseAddrPort(s); err == nil {
+		return true
+	}
+	name, port, hasPort := strings.Cut(s, ":")
+	if hasPort {
+		if _, err := strconv.ParseUint(port, 10, 16); err != nil || port[0] == '0' {
+			return false
+		}
+	}
+	if !hasPort && name != "localhost" && !strings.Contains(name, ".") {
+		return false
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if !names.IsLabel(label) {
+			return false
+		}
+	}
+	return true
+}
+
+func FindRegistry(cfg *Config, service string) (*Registry, error) {
+	if service == "" && len(cfg.Registries) == 1 {
+		return &cfg.Registries[0], nil
+	}
+	var services []string
+	for i := range cfg.Registries {
+		if cfg.Registries[i].Service == service {
+			return &cfg.Registries[i], nil
+		}
+		services = append(services, cfg.Registries[i].Service)
+	}
+	return nil, fmt.Errorf("--service %q is not configured; registries[].service are: %q", service, services)
+}
+
+func KnownCluster(cfg *Config, flag, name string) error {
+	if slices.ContainsFunc(cfg.Clusters, func(c Cluster) bool { return c.Name == name }) {
+		return nil
+	}
+	return fmt.Errorf("%s: cluster %q is not configured (clusters[].name)", flag, name)
+}

@@ -1,0 +1,168 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+// Connected reports whether the cluster's API server is asked.
+func (k Kubernetes) Connected() bool { return k.InCluster || k.KubeconfigFile != "" }
+
+const (
+	commonCAField  = "server.tls.clientCAFile"
+	ClusterCAField = "clusters[%d].node.proof.clientCAFile"
+)
+
+// ClientCAs is a file with CAs of the kubelets' client certificates.
+type ClientCAs struct{ Field, Name string }
+
+// ClientCAFiles returns those that are set.
+func (c *Config) ClientCAFiles() []ClientCAs {
+	all := []ClientCAs{{commonCAField, c.Server.TLS.ClientCAFile}}
+	for i := range c.Clusters {
+		all = append(all, ClientCAs{fmt.Sprintf(ClusterCAField, i), c.Clusters[i].Node.Proof.ClientCAFile})
+	}
+	return slices.DeleteFunc(all, func(f ClientCAs) bool { return f.Name == "" })
+}
+
+// CertificateCAs returns the CAs of the cluster at index i, if its callers are
+// proven by certificate.
+func (c *Config) CertificateCAs(i int) (cas ClientCAs, used bool) {
+	if !slices.Contains(c.ProofMethods(&c.Clusters[i]), ProofCertificate) {
+		return ClientCAs{}, false
+	}
+	if own := c.Clusters[i].Node.Proof.ClientCAFile; own != "" {
+		return ClientCAs{fmt.Sprintf(ClusterCAField, i), own}, true
+	}
+	return ClientCAs{commonCAField, c.Server.TLS.ClientCAFile}, true
+}
+
+// ProofMethods returns the methods by which the cluster's callers are proven:
+// of those that are listed the ones that have what they need, and none when
+// proof is off.
+func (c *Config) ProofMethods(cluster *Cluster) []string {
+	if cluster.Node.Proof.Mode == ModeOff {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(cluster.Node.Proof.Methods), func(method string) bool {
+		return c.proofLacks(cluster, method) != ""
+	})
+}
+
+// proofLacks says what a method needs and has not, or nothing.
+func (c *Config) proofLacks(cluster *Cluster, method string) string {
+	switch {
+	case method == ProofCertificate && cluster.Node.Proof.ClientCAFile == "" && c.Server.TLS.ClientCAFile == "":
+		return ProofCertificate + " needs the CA of the kubelets' client certificates (node.proof.clientCAFile or server.tls.clientCAFile)"
+	case method == ProofAddress && !cluster.Kubernetes.Connected():
+		return ProofAddress + " needs the API server (kubernetes.inCluster or kubernetes.kubeconfigFile)"
+	}
+	return ""
+}
+
+const needsConnection = "needs the API server (%s); set kubernetes.inCluster or kubernetes.kubeconfigFile, or %s"
+
+func (v *validator) node(path string, config *Config, c *Cluster) {
+	n := &c.Node
+	v.OneOf(path+".claim", n.Claim, NodeClaimRequired, nodeClaimOptional)
+	v.OneOf(path+".fallback", n.Fallback, NodeFallbackNone, NodeFallbackAPI)
+	if n.Fallback == NodeFallbackAPI && !c.Kubernetes.Connected() {
+		v.Fault(path+".fallback", needsConnection, n.Fallback, "write "+NodeFallbackNone)
+	}
+	if n.Selector != "" {
+		// The parser's own error repeats the text as it is.
+		if selector, err := labels.Parse(n.Selector); err != nil || selector.Empty() {
+			v.Fault(path+".selector", `is not a label selector (%s); write it as for kubectl get nodes --selector: "pool=build,!gpu"`, term.QuoteValue(n.Selector))
+		} else if !c.Kubernetes.Connected() {
+			v.Fault(path+".selector", needsConnection, term.QuoteValue(n.Selector), "remove it")
+		}
+	}
+	v.proof(path+".proof", config, c)
+}
+
+func (v *validator) proof(path string, config *Config, c *Cluster) {
+	p := &c.Node.Proof
+	v.OneOf(path+".mode", p.Mode, ModeOff, ModeAudit, ModeEnforce)
+	if len(p.Methods) == 0 {
+		v.Fault(path+".methods", "is empty; name %s, %s or both", ProofCertificate, ProofAddress)
+	}
+	for i, method := range p.Methods {
+		v.OneOf(fmt.Sprintf("%s.methods[%d]", path, i), method, ProofCertificate, ProofAddress)
+	}
+	v.Unique(len(p.Methods), path+".methods[%d]", func(i int) string { return p.Methods[i] })
+	if p.ClientCAFile != "" && !slices.Contains(p.Methods, ProofCertificate) {
+		v.Fault(path+".clientCAFile", "has no use without the method %s (%s); add it to methods, or remove the file", ProofCertificate, term.QuoteValue(p.ClientCAFile))
+	}
+	if (p.Mode == ModeAudit || p.Mode == ModeEnforce) && len(p.Methods) > 0 && len(config.ProofMethods(c)) == 0 {
+		var lacks []string
+		for _, method := range p.Methods {
+			lacks = append(lacks, config.proofLacks(c, method))
+		}
+		v.Fault(path+".mode", "cannot be done (%s): %s; set what is missing, or write %s", p.Mode, strings.Join(lacks, ", and "), ModeOff)
+	}
+}
+
+func (v *validator) kubernetes(path string, k *Kubernetes) {
+	if k.InCluster && k.KubeconfigFile != "" {
+		v.Fault(path+".kubeconfigFile", "cannot be set together with inCluster (%s); remove one of them", term.QuoteValue(k.KubeconfigFile))
+	}
+	files := k.ManifestFiles
+	if k.Connected() && len(files) > 0 {
+		v.Fault(path+".manifestFiles", "cannot be set together with inCluster or kubeconfigFile (%s); remove them: the API server knows better", term.QuoteValue(files[0]))
+	}
+	v.Unique(len(files), path+".manifestFiles[%d]", func(i int) string { return files[i] })
+}
+
+// apart finds clusters that could be taken for each other.
+func (v *validator) apart(c *Config) {
+	home, withCA := "", map[string]int{}
+	for i := range c.Clusters {
+		path := fmt.Sprintf("clusters[%d]", i)
+		if c.Clusters[i].Kubernetes.InCluster {
+			if home != "" {
+				v.Fault(path+".kubernetes.inCluster", "is set for %s too (true); a pod runs in one cluster, so name the kubeconfigFile of the other", home)
+			} else {
+				home = path
+			}
+		}
+		cas, used := c.CertificateCAs(i)
+		if !used {
+			continue
+		}
+		name := filepath.Clean(cas.Name)
+		if other, twice := withCA[name]; twice {
+			v.Fault(fmt.Sprintf(ClusterCAField, i), "is the file of clusters[%d] too (%s: %s); %s", other, cas.Field, term.QuoteValue(cas.Name), OwnCAs)
+			continue
+		}
+		withCA[name] = i
+	}
+}
+
+// OwnCAs is the remedy for a CA that two clusters have.
+const OwnCAs = "a node of either could pass for the one of that name in the other, so name a file with the CAs of this cluster alone"
+
+func (c *Config) proofWarnings(warn func(path, text string)) {
+	used := c.Server.TLS.ClientCAFile == ""
+	for i := range c.Clusters {
+		cluster := &c.Clusters[i]
+		cas, _ := c.CertificateCAs(i)
+		used = used || cas.Field == commonCAField
+		if len(c.ProofMethods(cluster)) == 0 {
+			continue
+		}
+		for j, method := range cluster.Node.Proof.Methods {
+			if lacks := c.proofLacks(cluster, method); lacks != "" {
+				warn(fmt.Sprintf("clusters[%d].node.proof.methods[%d]", i, j), "proves nobody: "+lacks+"; set it, or remove the method")
+			}
+		}
+	}
+	if !used {
+		warn(commonCAField, fmt.Sprintf("keeps nobody out (%s): no cluster asks for certificates of these CAs; see node.proof", term.QuoteValue(c.Server.TLS.ClientCAFile)))
+	}
+}

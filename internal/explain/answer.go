@@ -1,0 +1,159 @@
+package explain
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/policy"
+)
+
+// Explanation is the answer of explain. docs/explain.md and its schema say what
+// each field means.
+type Explanation struct {
+	APIVersion string   `json:"apiVersion"`
+	Kind       string   `json:"kind"`
+	Subject    Subject  `json:"subject"`
+	Service    string   `json:"service"`
+	Requested  []string `json:"requested,omitempty"`
+	Caller     string   `json:"caller,omitempty"`
+	Steps      []Step   `json:"steps"`
+
+	// What the policy saw. An annotation that the ServiceAccount has not is nil.
+	Annotations     map[string]*string `json:"annotations,omitempty"`
+	NamespaceLabels map[string]string  `json:"namespaceLabels,omitzero"` // nil: not known
+	policy.Trace
+
+	Now     Outcome         `json:"now"`
+	Then    json.RawMessage `json:"then,omitempty"` // the line of the audit log
+	Changes []outcomeChange `json:"changes,omitempty"`
+
+	// For people.
+	then     *exchange.Event
+	decision policy.Decision
+}
+
+// scopesAsked is what rules were asked about: nothing, if something refused
+// before.
+func (a *Explanation) scopesAsked() []policy.ScopeDecision {
+	if a.decision.DeniedBy != "" {
+		return nil
+	}
+	return a.decision.Scopes
+}
+
+const kind = "Explanation"
+
+// Where the subject of an explanation is from.
+const (
+	sourceToken     = "token" // --token-file
+	sourceName      = "name"  // --as
+	sourceAudit     = "audit" // a line of the audit log, whose token was good
+	sourceClaim     = "claim" // likewise, whose token was refused
+	sourceAnonymous = "anonymous"
+)
+
+// Subject is who asks. What stands in it is proven by a token, now or
+// when the line was written, or else Unproven says why it is not.
+type Subject struct {
+	Source         string            `json:"source"`
+	Proven         bool              `json:"proven"`
+	Unproven       string            `json:"unproven,omitempty"`
+	Cluster        string            `json:"cluster,omitempty"`
+	Namespace      string            `json:"namespace,omitempty"`
+	ServiceAccount *exchange.Object  `json:"serviceAccount,omitempty"`
+	Pod            *exchange.Object  `json:"pod,omitempty"`
+	Node           *exchange.Object  `json:"node,omitempty"`
+	NodeFromAPI    bool              `json:"nodeFromAPI,omitempty"`
+	CredentialID   string            `json:"credentialID,omitempty"`
+	Claimed        *exchange.Claimed `json:"claimed,omitempty"`
+}
+
+// Step is one of explainSteps.
+type Step struct {
+	Step    string `json:"step"`
+	Verdict string `json:"verdict"`
+	Message string `json:"message"`
+}
+
+// The steps of a request, in the order in which serve judges them.
+const (
+	stepService     = "service"
+	stepToken       = "token"
+	stepObjects     = "objects"
+	stepNode        = "node"
+	stepCaller      = "caller"
+	stepRevocations = "revocations"
+	stepReplay      = "replay"
+	stepLimits      = "limits"
+	stepDeny        = "deny"
+)
+
+// The verdicts.
+const (
+	verdictPassed    = "passed"
+	verdictRefused   = "refused"
+	verdictNoted     = "noted" // not passed, and mode audit refuses nobody
+	verdictOff       = "off"   // the configuration asks for nothing here
+	verdictNotJudged = "not_judged"
+)
+
+// Outcome is what the request would come to. Its fields are those of an audit
+// event.
+type Outcome struct {
+	Result     exchange.Result       `json:"result"`
+	Status     int                   `json:"status"`
+	Reason     string                `json:"reason,omitempty"`
+	Message    string                `json:"message,omitempty"`
+	Remedy     string                `json:"remedy,omitempty"` // of a refusal as a whole
+	Granted    []string              `json:"granted,omitempty"`
+	Rule       string                `json:"rule,omitempty"`
+	Scopes     []exchange.ScopeEvent `json:"scopes,omitempty"`
+	Revocation *exchange.Revocation  `json:"revocation,omitempty"`
+}
+
+func newOutcome(e *exchange.Event) Outcome {
+	return Outcome{
+		Result: e.Result, Status: e.Status, Reason: e.Reason, Message: e.Message, Remedy: e.Remedy(),
+		Granted: e.Granted, Rule: e.Rule, Scopes: e.Scopes, Revocation: e.Revocation,
+	}
+}
+
+// outcomeChange is a field of an audit event that would have another value now.
+type outcomeChange struct {
+	Field string `json:"field"`
+	Then  string `json:"then"` // lists are separated by spaces, here and in Now
+	Now   string `json:"now"`
+}
+
+func outcomeChanges(then *exchange.Event, now Outcome) []outcomeChange {
+	var changes []outcomeChange
+	note := func(field, then, now string) {
+		if then != now {
+			changes = append(changes, outcomeChange{field, then, now})
+		}
+	}
+	note("result", string(then.Result), string(now.Result))
+	note("reason", then.Reason, now.Reason)
+	note("granted", strings.Join(then.Granted, " "), strings.Join(now.Granted, " "))
+	note("rule", then.Rule, now.Rule)
+	return changes
+}
+
+// conditions are the steps that a serving proxy judges and this answer does not.
+// Limits are left out: they never say who may have what.
+func (a *Explanation) conditions() []string {
+	var names []string
+	for _, s := range a.Steps {
+		if s.Verdict == verdictNotJudged && s.Step != stepLimits {
+			names = append(names, s.Step)
+		}
+	}
+	return names
+}
+
+func (a *Explanation) verdict(step string) string {
+	i := slices.IndexFunc(a.Steps, func(s Step) bool { return s.Step == step })
+	return a.Steps[i].Verdict
+}

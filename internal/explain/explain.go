@@ -1,0 +1,215 @@
+package explain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/setup"
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+// timeout bounds the fetch of an issuer's keys, and the questions to an
+// API server and to Redis.
+const timeout = 15 * time.Second
+
+// Request says what is explained. One of tokenFile, as and fromAudit is set.
+type Request struct {
+	TokenFile  string   // - is standard input
+	As         string   // CLUSTER/NAMESPACE/SERVICEACCOUNT
+	FromAudit  string   // id of a line of the audit log
+	AuditFiles []string // where that line is; none: audit.file
+	Service    string   // may be empty when there is only one
+	Scopes     []string
+	Caller     string // address; empty: not known
+}
+
+// Explain judges a request as serve would now. Warnings and the log go to stderr.
+// An error says that it could not be judged; a refusal is an answer.
+func Explain(ctx context.Context, cfg *config.Config, r Request, stdin io.Reader, stderr io.Writer) (*Explanation, error) {
+	logger := slog.New(slog.NewTextHandler(stderr, nil))
+	policy, err := setup.LoadPolicy(cfg)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := setup.OpenObjects(cfg, policy, logger, nil)
+	if err != nil {
+		return nil, err
+	}
+	e := &explainer{cfg: cfg, policy: policy, objects: objects, logger: logger}
+	// What is read from a pipe may take its time.
+	switch {
+	case r.FromAudit != "":
+		err = e.fromAudit(ctx, r, stdin, stderr)
+	case r.As != "":
+		err = e.fromName(r)
+	case r.TokenFile != "":
+		err = e.fromToken(ctx, r, stdin)
+	default:
+		err = errors.New("--token-file, --as or --from-audit is empty; write what is to be explained")
+	}
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return e.explain(ctx)
+}
+
+// WriteJSON writes the answer for programs.
+func WriteJSON(w io.Writer, answer *Explanation) error {
+	text, err := json.MarshalIndent(answer, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "%s\n", term.ASCIIJSON(text))
+	return err
+}
+
+// explainer judges one request. It asks by the same code as serve, and issues
+// nothing.
+type explainer struct {
+	cfg     *config.Config
+	policy  *policy.Policy
+	objects *setup.Objects
+	logger  *slog.Logger
+
+	// The request.
+	source  string
+	token   string         // sourceToken
+	id      *oidc.Identity // other sources; nil: anonymous
+	service string
+	scopes  []registryauth.Scope
+	caller  exchange.Caller
+	line    []byte // sourceAudit and sourceClaim, and who was anonymous then
+	then    *exchange.Event
+
+	// What of that request was not judged then, either.
+	malformed []registryauth.MalformedScope
+	omitted   int
+
+	steps []Step
+}
+
+// request reads what is said of a request.
+func (e *explainer) request(r Request) error {
+	registry, err := config.FindRegistry(e.cfg, r.Service)
+	if err != nil {
+		return err
+	}
+	e.service = registry.Service
+	if e.scopes, err = registryauth.ParseScopes(r.Scopes); err != nil {
+		return fmt.Errorf("--scope: %w", err)
+	}
+	if r.Caller == "" {
+		return nil
+	}
+	address, err := netip.ParseAddr(r.Caller)
+	if err != nil {
+		return fmt.Errorf("--caller %q is not an IP address", r.Caller)
+	}
+	e.from(address)
+	return nil
+}
+
+// from sets the caller, as callerOf would.
+func (e *explainer) from(address netip.Addr) {
+	address = address.Unmap().WithZone("")
+	trusted := slices.ContainsFunc(e.cfg.Server.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(address) })
+	e.caller = exchange.Caller{Address: address, ViaProxy: trusted}
+}
+
+func (e *explainer) fromToken(ctx context.Context, r Request, stdin io.Reader) (err error) {
+	e.source = sourceToken
+	if err := e.request(r); err != nil {
+		return err
+	}
+	e.token, err = readToken(ctx, stdin, r.TokenFile)
+	return err
+}
+
+func readToken(ctx context.Context, stdin io.Reader, name string) (string, error) {
+	in := file.Until(ctx, stdin)
+	if name != "-" {
+		f, err := file.OpenArgument(ctx, name)
+		if err != nil {
+			return "", fmt.Errorf("--token-file: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, registryauth.MaxTokenBytes+2))
+	if err != nil {
+		return "", fmt.Errorf("--token-file: %w", err)
+	}
+	return strings.TrimSpace(string(data)), nil
+}
+
+func (e *explainer) fromName(r Request) error {
+	e.source = sourceName
+	name, err := names.ParseObject(r.As)
+	if err != nil {
+		return fmt.Errorf("--as %q is not CLUSTER/NAMESPACE/SERVICEACCOUNT", r.As)
+	}
+	if err := config.KnownCluster(e.cfg, "--as", name.Cluster); err != nil {
+		return err
+	}
+	if name.Check() != nil {
+		return fmt.Errorf("--as %q: no ServiceAccount can have such a name", r.As)
+	}
+	e.id = identityNamed(e.cluster(name.Cluster), name)
+	return e.request(r)
+}
+
+// cluster returns the settings of a cluster, or nil.
+func (e *explainer) cluster(name string) *config.Cluster {
+	i := slices.IndexFunc(e.cfg.Clusters, func(c config.Cluster) bool { return c.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &e.cfg.Clusters[i]
+}
+
+// identityNamed is the identity that a pod of a ServiceAccount would have. What
+// only a token can tell (pod, node, token id) stays empty.
+func identityNamed(cluster *config.Cluster, name names.Object) *oidc.Identity {
+	return &oidc.Identity{
+		Cluster:        cluster.Name,
+		Issuer:         cluster.Issuer,
+		Subject:        "system:serviceaccount:" + name.Namespace + ":" + name.Name,
+		Namespace:      name.Namespace,
+		ServiceAccount: oidc.ObjectRef{Name: name.Name},
+	}
+}
+
+// live finds the UID of a ServiceAccount that is known by name alone.
+func (e *explainer) live(ctx context.Context) error {
+	id := e.id
+	by := "--as"
+	if e.source == sourceClaim {
+		by = "the refused token claims to be one of " + id.Namespace + "/" + id.ServiceAccount.Name
+	}
+	uid, err := e.objects.UID(ctx, id.Cluster, id.Namespace, id.ServiceAccount.Name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", by, err)
+	}
+	if uid == "" && e.cluster(id.Cluster).Kubernetes.Connected() {
+		return fmt.Errorf("%s: cluster %q has no ServiceAccount %s/%s", by, id.Cluster, id.Namespace, id.ServiceAccount.Name)
+	}
+	id.ServiceAccount.UID = uid
+	return nil
+}

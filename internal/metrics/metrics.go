@@ -1,0 +1,201 @@
+package metrics
+
+import (
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/pullpass/pullpass/internal/state"
+)
+
+const (
+	maxScrapes    = 4 // at a time
+	scrapeTimeout = 10 * time.Second
+)
+
+// Metrics are what /metrics shows. They live as long as the process; what the
+// configuration brings is given to use. All methods are safe for concurrent use.
+//
+// No label holds what a caller chose: no repository, pod, token id or address,
+// and of services and clusters only those that are configured.
+type Metrics struct {
+	Registry   *prometheus.Registry
+	counters   map[*metric]*prometheus.CounterVec
+	gauges     map[*metric]*prometheus.GaugeVec
+	histograms map[*metric]*prometheus.HistogramVec
+	read       map[*metric]*prometheus.Desc
+	current    atomic.Pointer[knownSources]
+}
+
+// knownSources are sources, and the names that labels may have.
+type knownSources struct {
+	Sources
+	known map[source]map[string]bool
+}
+
+func New(version string) *Metrics {
+	m := &Metrics{
+		Registry:   prometheus.NewRegistry(),
+		counters:   map[*metric]*prometheus.CounterVec{},
+		gauges:     map[*metric]*prometheus.GaugeVec{},
+		histograms: map[*metric]*prometheus.HistogramVec{},
+		read:       map[*metric]*prometheus.Desc{},
+	}
+	for _, c := range allMetrics() {
+		for _, d := range c.metrics {
+			m.define(d)
+		}
+	}
+	m.Registry.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.Use(Sources{})
+	m.gauges[buildInfo].WithLabelValues(version).Set(1)
+	return m
+}
+
+func (m *Metrics) define(d *metric) {
+	switch {
+	case d.read:
+		m.read[d] = prometheus.NewDesc(d.name, d.help, d.labelNames(), nil)
+	case d.kind == counter:
+		m.counters[d] = prometheus.NewCounterVec(prometheus.CounterOpts{Name: d.name, Help: d.help}, d.labelNames())
+		m.Registry.MustRegister(m.counters[d])
+	case d.kind == gauge:
+		m.gauges[d] = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: d.name, Help: d.help}, d.labelNames())
+		m.Registry.MustRegister(m.gauges[d])
+	case d.kind == histogram:
+		m.histograms[d] = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: d.name, Help: d.help,
+			Buckets: d.buckets, // for what does not read native histograms
+			// Each bucket ends at most a tenth above the one before. When there are too
+			// many, they begin anew after an hour, or get wider before that.
+			NativeHistogramBucketFactor:     1.1,
+			NativeHistogramMaxBucketNumber:  160,
+			NativeHistogramMinResetDuration: time.Hour,
+		}, d.labelNames())
+		m.Registry.MustRegister(m.histograms[d])
+	}
+}
+
+// Use says from where metrics are read from now on, and which names are known.
+// What was counted so far stays, but for names that are not known any more.
+func (m *Metrics) Use(s Sources) {
+	set := func(names []string) map[string]bool {
+		known := map[string]bool{}
+		for _, name := range names {
+			known[name] = true
+		}
+		return known
+	}
+	before := m.current.Swap(&knownSources{s, map[source]map[string]bool{
+		fromClusters: set(s.Clusters), fromServices: set(s.Services), fromFiles: set(s.Files),
+	}})
+	if before != nil {
+		m.forget(before.known)
+	}
+	// 0 is a statement too: nobody is left, nobody was refused, nothing failed. And a
+	// rate does not see the first of what begins with it.
+	for _, cluster := range s.Clusters {
+		m.counters[legacyTokens].WithLabelValues(cluster)
+	}
+	for _, limit := range limitLabel.values {
+		m.counters[limited].WithLabelValues(limit)
+	}
+	for _, name := range s.Files {
+		m.counters[reloads].WithLabelValues(name, resultFailure)
+	}
+	if s.Redis != nil {
+		for _, operation := range state.Operations() {
+			for _, result := range outcomeLabel.values {
+				m.histograms[redisDuration].WithLabelValues(string(operation), result)
+			}
+		}
+	}
+}
+
+// forget drops what was counted for names that were known and are not any more.
+func (m *Metrics) forget(before map[source]map[string]bool) {
+	known := m.current.Load().known
+	for _, c := range allMetrics() {
+		for _, d := range c.metrics {
+			for _, l := range d.labels {
+				for name := range before[l.from] {
+					if !known[l.from][name] {
+						m.deleteSeries(d, prometheus.Labels{l.name: name})
+					}
+				}
+			}
+		}
+	}
+}
+
+func (m *Metrics) deleteSeries(d *metric, labels prometheus.Labels) {
+	switch {
+	case d.read: // from what is configured now
+	case d.kind == counter:
+		m.counters[d].DeletePartialMatch(labels)
+	case d.kind == gauge:
+		m.gauges[d].DeletePartialMatch(labels)
+	case d.kind == histogram:
+		m.histograms[d].DeletePartialMatch(labels)
+	}
+}
+
+func (m *Metrics) count(d *metric, values ...string) {
+	m.counters[d].WithLabelValues(m.bounded(d, values)...).Inc()
+}
+
+func (m *Metrics) observe(d *metric, took time.Duration, values ...string) {
+	m.histograms[d].WithLabelValues(m.bounded(d, values)...).Observe(took.Seconds())
+}
+
+// bounded replaces values that a label cannot have, in place. Whoever can reach the
+// endpoint could fill the memory of Prometheus otherwise.
+func (m *Metrics) bounded(d *metric, values []string) []string {
+	known := m.current.Load().known
+	for i := range d.labels {
+		switch l := &d.labels[i]; {
+		case l.from == fromCode:
+		case l.values != nil && slices.Contains(l.values, values[i]):
+		case known[l.from][values[i]]:
+		default:
+			values[i] = l.other
+		}
+	}
+	return values
+}
+
+// Reloaded counts one reading of a group of files. name is one of ours.
+func (m *Metrics) Reloaded(name string, err error) {
+	if !m.current.Load().known[fromFiles][name] {
+		return // it was taken out of the configuration meanwhile
+	}
+	if err != nil {
+		m.count(reloads, name, resultFailure)
+		return
+	}
+	m.count(reloads, name, resultSuccess)
+	m.gauges[lastReload].WithLabelValues(name).SetToCurrentTime()
+}
+
+// RedisCall notes one call to Redis.
+func (m *Metrics) RedisCall(operation state.Operation, took time.Duration, err error) {
+	result := resultSuccess
+	if err != nil {
+		result = resultFailure
+	}
+	m.observe(redisDuration, took, string(operation), result)
+}
+
+// Handler serves the metrics. It is for the admin listener only.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{
+		MaxRequestsInFlight: maxScrapes,
+		Timeout:             scrapeTimeout,
+		EnableOpenMetrics:   true,
+	})
+}

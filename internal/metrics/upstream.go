@@ -1,0 +1,88 @@
+package metrics
+
+import (
+	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/oidc"
+)
+
+var (
+	issuerKeys = &metric{
+		name: "pullpass_issuer_keys", kind: gauge, read: true,
+		help:   "Keys of the cluster's issuer that are believed now.",
+		labels: []label{clusterLabel},
+		act:    "0: tokens of this cluster get a 503. The log and `/readyz` say why the keys cannot be fetched.",
+	}
+	issuerKeysFetched = &metric{
+		name: "pullpass_issuer_keys_fetched_timestamp_seconds", kind: gauge, read: true,
+		help:   "When the keys were last fetched; 0: never.",
+		labels: []label{clusterLabel},
+		act:    "Older than an hour: fetches fail. The keys are believed until `discovery.maxKeyAge`; mend the way to the issuer before that.",
+	}
+	issuerKeyFetches = &metric{
+		name: "pullpass_issuer_key_fetches_total", kind: counter, read: true,
+		help:   "Attempts to fetch the keys.",
+		labels: []label{clusterLabel, outcomeLabel},
+		act:    "`failure`: see `pullpass_issuer_keys_fetched_timestamp_seconds`.",
+	}
+)
+
+func (r reading) issuer(s oidc.IssuerStatus) {
+	r.show(issuerKeys, float64(s.Keys), s.Cluster)
+	r.show(issuerKeysFetched, timestamp(s.FetchedAt), s.Cluster)
+	r.show(issuerKeyFetches, float64(s.Fetches-s.Failures), s.Cluster, resultSuccess)
+	r.show(issuerKeyFetches, float64(s.Failures), s.Cluster, resultFailure)
+}
+
+var (
+	resourceLabel = label{name: "resource", values: []string{"serviceaccounts", "namespaces", "pods", "nodes"}, other: otherValue}
+
+	kubernetesSynced = &metric{
+		name: "pullpass_kubernetes_synced", kind: gauge, read: true,
+		help:   "1 when all objects of the resource were listed once.",
+		labels: []label{clusterLabel, resourceLabel},
+		act:    "0 for minutes: the API server cannot be reached, or may not be asked (RBAC); the log says which. Until then each request asks for its objects one by one.",
+	}
+	kubernetesHeard = &metric{
+		name: "pullpass_kubernetes_heard_timestamp_seconds", kind: gauge, read: true,
+		help:   "When the API server last sent a list, a change, or word that there was none; 0: never.",
+		labels: []label{clusterLabel, resourceLabel},
+		act:    "API servers send word once a minute. Older than ten minutes: what was deleted since counts as alive. See the log and the way to the API server.",
+	}
+	kubernetesObjects = &metric{
+		name: "pullpass_kubernetes_objects", kind: gauge, read: true,
+		help:   "Objects of the resource that are known now.",
+		labels: []label{clusterLabel, resourceLabel},
+	}
+	kubernetesConfirmations = &metric{
+		name: "pullpass_kubernetes_confirmations_total", kind: counter, read: true,
+		help:   "Objects that were not known and asked for by name: found, gone, or failed if that could not be known.",
+		labels: []label{clusterLabel, {name: "result", values: []string{"found", "gone", "failed"}, other: otherValue}},
+		act:    "`failed`: those requests got a 503; see whether the API server answers in time. Many `found`: the watch is behind.",
+	}
+	podEvents = &metric{
+		name: "pullpass_pod_events_total", kind: counter, read: true,
+		help:   "Events on pods that were written.",
+		labels: []label{clusterLabel},
+	}
+	podEventFailures = &metric{
+		name: "pullpass_pod_event_failures_total", kind: counter, read: true,
+		help:   "Events on pods that could not be written, or that were dropped because too many waited.",
+		labels: []label{clusterLabel},
+		act:    "Pods are not told why they were refused. The log says why; it is `create` and `patch` on `events` that is needed.",
+	}
+	upstreamMetrics = []*metric{
+		issuerKeys, issuerKeysFetched, issuerKeyFetches,
+		kubernetesSynced, kubernetesHeard, kubernetesObjects, kubernetesConfirmations, podEvents, podEventFailures,
+	}
+)
+
+func (r reading) cluster(name string, status kube.ClusterStatus) {
+	for _, s := range status.Resources {
+		r.show(kubernetesSynced, number(s.Synced), name, s.Resource)
+		r.show(kubernetesHeard, timestamp(s.HeardAt), name, s.Resource)
+		r.show(kubernetesObjects, float64(s.Objects), name, s.Resource)
+	}
+	r.show(kubernetesConfirmations, float64(status.Gets.Found), name, "found")
+	r.show(kubernetesConfirmations, float64(status.Gets.Gone), name, "gone")
+	r.show(kubernetesConfirmations, float64(status.Gets.Failed), name, "failed")
+}

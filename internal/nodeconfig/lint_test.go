@@ -1,0 +1,111 @@
+package nodeconfig
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/testkit"
+)
+
+var updateKubelet = flag.Bool("update-kubelet", false, "write what kubelet-config --lint says into testdata/kubelet")
+
+// testConfig has the proof by certificate, and two audiences.
+const testConfig = `
+apiVersion: pullpass.dev/v1alpha1
+kind: ProxyConfiguration
+server: {tls: {clientCAFile: node-ca.crt}}
+clusters:
+- name: prod-eu
+  issuer: https://oidc.prod-eu.example.com
+  audiences: [registry.example.com, push.example.com]
+  node: {proof: {mode: enforce, methods: [certificate]}}
+registries: [{service: registry.example.com, issuer: pullpass.example.com}]
+policyFiles: [policy.yaml]
+`
+
+// Each file of testdata/kubelet holds files of a node and what --lint says of
+// them. A file below bin/ is put there with the mode that it holds, and bin is
+// --plugin-dir.
+func TestKubeletLint(t *testing.T) {
+	t.Parallel()
+	names, err := filepath.Glob("testdata/kubelet/*.txtar")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	for _, name := range names {
+		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			archive, err := txtar.ParseFile(name)
+			testkit.Must(t, err)
+			dir := t.TempDir()
+			o := Options{Registry: "registry.example.com"}
+			var files []string
+			for i, file := range archive.Files {
+				mode := uint64(0o644)
+				switch {
+				case file.Name == "findings":
+					if i != len(archive.Files)-1 {
+						t.Fatal("findings must be the last file")
+					}
+					continue
+				case file.Name == "registry":
+					o.Registry = strings.TrimSpace(string(file.Data))
+					continue
+				case strings.HasPrefix(file.Name, "bin/"):
+					o.PluginDir = filepath.Join(dir, "bin")
+					testkit.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file.Name)), 0o755))
+					mode, err = strconv.ParseUint(strings.TrimSpace(string(file.Data)), 8, 32)
+					testkit.Must(t, err)
+				default:
+					files = append(files, filepath.Join(dir, file.Name))
+				}
+				testkit.Must(t, os.WriteFile(filepath.Join(dir, file.Name), file.Data, 0o644))
+				testkit.Must(t, os.Chmod(filepath.Join(dir, file.Name), os.FileMode(mode)))
+			}
+			got := lintWith(t, o, files)
+			got = strings.ReplaceAll(got, dir+"/", "")
+			findings := &archive.Files[len(archive.Files)-1]
+			if *updateKubelet {
+				findings.Data = []byte(got)
+				testkit.Must(t, os.WriteFile(name, txtar.Format(archive), 0o644))
+			}
+			if want := string(findings.Data); got != want {
+				t.Errorf("findings:\n%s\nwant:\n%s", got, want)
+			}
+		})
+	}
+}
+
+// lintWith returns the findings, or what is said without any.
+func lintWith(t *testing.T, o Options, files []string) string {
+	t.Helper()
+	findings, notJudged := testTarget(t, testConfig, o).Lint(t.Context(), files)
+	var said strings.Builder
+	for _, finding := range findings {
+		fmt.Fprintln(&said, finding)
+	}
+	if len(findings) == 0 {
+		fmt.Fprintf(&said, "%d files: no findings\n", len(files))
+		for _, part := range notJudged {
+			fmt.Fprintf(&said, "not judged: %s, which is not among the files\n", part)
+		}
+	}
+	return said.String()
+}
+
+func testTarget(t *testing.T, file string, o Options) Target {
+	t.Helper()
+	cfg, err := config.Parse([]byte(file), "pullpass.yaml", "/etc/pullpass")
+	testkit.Must(t, err)
+	target, err := NewTarget(cfg, o)
+	testkit.Must(t, err)
+	return target
+}

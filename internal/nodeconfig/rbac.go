@@ -1,0 +1,165 @@
+package nodeconfig
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+const (
+	audienceVerb = "request-serviceaccounts-token-audience"
+	nodesGroup   = "system:nodes"
+)
+
+// rbacPlace is a field of a document.
+type rbacPlace struct {
+	document *lintedDocument
+	path     string
+}
+
+func (p rbacPlace) fault(field, format string, args ...any) {
+	p.document.Fault(strings.TrimPrefix(p.path+"."+field, "."), format, args...)
+}
+
+// rbacObject is what counts of a role or binding.
+type rbacObject struct {
+	rbacPlace `yaml:"-"`
+
+	Kind     string
+	Metadata struct{ Name, Namespace string }
+	Rules    []rbacRule
+	RoleRef  struct{ Kind, Name string } `yaml:"roleRef"`
+	Subjects []struct{ Kind, Name string }
+}
+
+type rbacRule struct {
+	APIGroups []string `yaml:"apiGroups"`
+	Resources []string
+	Verbs     []string
+}
+
+// allows follows the API server: the audience is the resource, and the group is
+// that of the ServiceAccount (NodeRestriction, KEP-4412).
+func (r rbacRule) allows(audience string) bool {
+	return holds(r.Verbs, audienceVerb) && holds(r.APIGroups, "") && holds(r.Resources, audience)
+}
+
+// isFor reports whether the rule was written for this right, well or not.
+func (r rbacRule) isFor() bool {
+	return slices.ContainsFunc(r.Verbs, func(verb string) bool { return strings.Contains(verb, "token-audience") })
+}
+
+func holds(values []string, want string) bool {
+	return slices.Contains(values, want) || slices.Contains(values, "*")
+}
+
+func (l *linter) rbacObject(d *lintedDocument, path string, n *yaml.Node) (known bool) {
+	kind := kindOf(n)
+	isRole := kind == "ClusterRole" || kind == "Role"
+	if !isRole && kind != "ClusterRoleBinding" && kind != "RoleBinding" {
+		return false
+	}
+	l.judged["rbac"] = true
+	o := rbacObject{rbacPlace: rbacPlace{d, path}}
+	if err := n.Decode(&o); err != nil {
+		d.Fault(path, "is not a %s; correct its fields, as kubectl apply --dry-run=server names them", kind)
+		return true
+	}
+	if isRole {
+		l.roles = append(l.roles, o)
+	} else {
+		l.bindings = append(l.bindings, o)
+	}
+	return true
+}
+
+// rights finds audiences that the kubelet may not request. Without a provider
+// among the files, that is the one that would be printed.
+func (l *linter) rights(audiences map[string]rbacPlace) {
+	if len(audiences) == 0 {
+		o := slices.Concat(l.roles, l.bindings)[0]
+		audiences = map[string]rbacPlace{l.target.Audience: {o.document, o.path}}
+	}
+	for _, role := range l.roles {
+		for i, rule := range role.Rules {
+			if rule.isFor() && slices.Contains(rule.Resources, "*") {
+				role.fault(fmt.Sprintf("rules[%d].resources", i), "let a node have tokens for any audience (*), also the API server's; name the audience")
+			}
+		}
+	}
+	for _, audience := range slices.Sorted(maps.Keys(audiences)) {
+		l.right(audience, audiences[audience])
+	}
+}
+
+func (l *linter) right(audience string, place rbacPlace) {
+	var roles []rbacObject
+	for _, role := range l.roles {
+		if !slices.ContainsFunc(role.Rules, func(r rbacRule) bool { return r.allows(audience) }) {
+			continue
+		}
+		if slices.ContainsFunc(l.bindings, func(b rbacObject) bool { return b.binds(role) && b.isForNodes() }) {
+			return
+		}
+		roles = append(roles, role)
+	}
+	for _, role := range roles {
+		l.unbound(role)
+	}
+	if len(roles) > 0 {
+		return
+	}
+	found := false
+	for _, role := range l.roles {
+		for i, rule := range role.Rules {
+			if rule.isFor() {
+				found = true
+				rule.explain(rbacPlace{role.document, strings.TrimPrefix(fmt.Sprintf("%s.rules[%d]", role.path, i), ".")}, audience)
+			}
+		}
+	}
+	if !found {
+		place.document.Fault(place.path, "no role lets the kubelet request the audience (%s; verb %s); apply what kubelet-config --part rbac prints", term.QuoteValue(audience), audienceVerb)
+	}
+}
+
+// explain says what keeps the rule from allowing the audience.
+func (r rbacRule) explain(place rbacPlace, audience string) {
+	if !holds(r.Verbs, audienceVerb) {
+		place.fault("verbs", "are unknown to the API server (%s); write %s", term.QuoteValue(strings.Join(r.Verbs, " ")), audienceVerb)
+	}
+	if !holds(r.APIGroups, "") {
+		place.fault("apiGroups", `do not hold the group of ServiceAccounts (%s); write [""]`, term.QuoteValue(strings.Join(r.APIGroups, " ")))
+	}
+	if !holds(r.Resources, audience) {
+		place.fault("resources", "do not hold the audience (%s); write [%q]", term.QuoteValue(strings.Join(r.Resources, " ")), audience)
+	}
+}
+
+// unbound says why nodes do not have the role.
+func (l *linter) unbound(role rbacObject) {
+	bound := false
+	for _, b := range l.bindings {
+		if b.binds(role) {
+			bound = true
+			b.fault("subjects", "do not hold the kubelets; add {apiGroup: rbac.authorization.k8s.io, kind: Group, name: %q}", nodesGroup)
+		}
+	}
+	if !bound {
+		role.fault("metadata.name", "is a role that nobody has (%s); bind it to the group %s with a ClusterRoleBinding", term.QuoteValue(role.Metadata.Name), nodesGroup)
+	}
+}
+
+func (o rbacObject) binds(role rbacObject) bool {
+	return o.RoleRef.Kind == role.Kind && o.RoleRef.Name == role.Metadata.Name &&
+		(role.Kind == "ClusterRole" || o.Metadata.Namespace == role.Metadata.Namespace)
+}
+
+func (o rbacObject) isForNodes() bool {
+	return slices.ContainsFunc(o.Subjects, func(s struct{ Kind, Name string }) bool { return s.Kind == "Group" && s.Name == nodesGroup })
+}

@@ -1,0 +1,65 @@
+package server
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/setup"
+	"github.com/pullpass/pullpass/internal/strictyaml"
+)
+
+// CheckConfig reads the policy files and no others.
+func CheckConfig(cfg *config.Config, insecureHTTP bool) (faults []error, warnings []string) {
+	policy, err := setup.LoadPolicy(cfg)
+	if err == nil {
+		warnings = setup.PolicyWarnings(cfg, policy)
+	}
+	return slices.Concat(strictyaml.Flatten(cfg.CheckListeners(insecureHTTP)), strictyaml.Flatten(err)), warnings
+}
+
+// CheckFiles reads what serve reads, and goes on after a fault.
+func CheckFiles(cfg *config.Config, insecureHTTP bool) (faults []error, warnings []string) {
+	note := func(err error) { faults = append(faults, strictyaml.Flatten(err)...) }
+	// A file that is not there was named by CheckFiles, with its field.
+	noteContent := func(err error) {
+		for _, fault := range strictyaml.Flatten(err) {
+			if !errors.Is(fault, fs.ErrNotExist) {
+				note(fault)
+			}
+		}
+	}
+	logger := slog.New(slog.DiscardHandler)
+	listeners := cfg.CheckListeners(insecureHTTP)
+	note(listeners)
+	note(cfg.CheckFiles())
+	policy, err := setup.LoadPolicy(cfg)
+	noteContent(err)
+	if err == nil {
+		warnings = setup.PolicyWarnings(cfg, policy)
+		_, err = setup.NewManifests(cfg, policy)
+		noteContent(err)
+	}
+	for i := range cfg.Clusters {
+		// Only a pod can tell whether inCluster works.
+		if file := cfg.Clusters[i].Kubernetes.KubeconfigFile; file != "" && config.CheckReadable(file) == nil {
+			_, err := setup.Connect(cfg, i, nil, logger)
+			note(err)
+		}
+	}
+	_, err = setup.NewVerifier(cfg, logger)
+	note(err)
+	for i := range cfg.Registries {
+		// Managed keys are made by keys init or serve: their absence is no fault.
+		_, err := setup.NewSigningKeys(&cfg.Registries[i], logger)
+		noteContent(err)
+	}
+	if !insecureHTTP && listeners == nil {
+		_, err = openTLS(cfg, time.Now())
+		note(err)
+	}
+	return faults, warnings
+}

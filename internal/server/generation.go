@@ -1,0 +1,246 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/filewatch"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/setup"
+	"github.com/pullpass/pullpass/internal/signing"
+)
+
+// settleTimeout bounds how long a new configuration waits for what is new in it,
+// and a new policy for the annotations that it reads: in the largest clusters a
+// list of all pods takes seconds.
+const settleTimeout = 30 * time.Second
+
+// parts are what a configuration and the files that it names open. The next
+// configuration takes over those of which no setting has changed, with all that
+// they know: nothing is listed or fetched again because of a limit.
+type parts struct {
+	cfg    *config.Config
+	policy *policy.Policy
+	// awaited is a policy whose rules cannot count yet, because annotations that
+	// they read are still to come. Its denials do. Usually there is none.
+	awaited  *policy.Policy
+	objects  *setup.Objects
+	verifier *oidc.Verifier
+	keys     map[string]*setup.SigningKeys // by service
+	tls      *serverTLS                    // nil: plain HTTP
+}
+
+// open opens what a configuration names, as far as it is not among the parts
+// before, which may be empty. Nothing that these do is changed.
+func open(cfg *config.Config, insecureHTTP bool, logger *slog.Logger, before parts) (parts, error) {
+	if before.cfg == nil {
+		before.cfg = &config.Config{}
+	}
+	next := before
+	next.cfg = cfg
+	var err error
+	if !slices.Equal(cfg.PolicyFiles, before.cfg.PolicyFiles) {
+		if next.policy, err = setup.LoadPolicy(cfg); err != nil {
+			return parts{}, err
+		}
+	}
+	if next.objects, err = setup.OpenObjects(cfg, next.policy, logger, before.objects); err != nil {
+		return parts{}, err
+	}
+	if issuers := setup.Issuers(cfg); !reflect.DeepEqual(issuers, setup.Issuers(before.cfg)) {
+		if next.verifier, err = oidc.New(oidc.Config{Issuers: issuers, CacheBytes: setup.Caches().Verified, Logger: logger, Before: before.verifier}); err != nil {
+			return parts{}, err
+		}
+	}
+	if next.keys, err = openKeys(cfg, logger, before); err != nil {
+		return parts{}, err
+	}
+	if !insecureHTTP && (before.tls == nil || !reflect.DeepEqual(tlsSettingsOf(cfg), tlsSettingsOf(before.cfg))) {
+		if next.tls, err = openTLS(cfg, time.Now()); err != nil {
+			return parts{}, err
+		}
+	}
+	return next, nil
+}
+
+func openKeys(cfg *config.Config, logger *slog.Logger, before parts) (map[string]*setup.SigningKeys, error) {
+	all := map[string]*setup.SigningKeys{}
+	for i := range cfg.Registries {
+		r := &cfg.Registries[i]
+		if old := before.cfg.Registry(r.Service); old != nil && old.TokenLifetime == r.TokenLifetime && old.Signing == r.Signing {
+			all[r.Service] = before.keys[r.Service]
+			continue
+		}
+		keys, err := setup.NewSigningKeys(r, logger)
+		if err != nil {
+			return nil, err
+		}
+		if keys.Managed != nil {
+			if err := keys.Managed.Maintain(); err != nil {
+				logger.Error("managed signing keys", "service", r.Service, "error", err)
+			}
+		}
+		all[r.Service] = keys
+	}
+	return all, nil
+}
+
+// worker is a part that works in the background until ctx ends.
+type worker interface{ Run(ctx context.Context) }
+
+func (p parts) workers() []worker {
+	all := []worker{p.verifier}
+	for _, c := range p.objects.Connected {
+		all = append(all, c.Cluster)
+		if c.Events != nil {
+			all = append(all, c.Events)
+		}
+	}
+	for _, keys := range p.keys {
+		all = append(all, keys)
+	}
+	return all
+}
+
+// settle waits until the parts that are new know what they have to, or until ctx
+// ends. It returns an error if something that worked before does not work then. A
+// cluster that is new may be down: as at the start, that is its own trouble.
+func (p parts) settle(ctx context.Context, before parts) error {
+	var waiting sync.WaitGroup
+	waiting.Go(func() { p.verifier.FetchFirst(ctx) })
+	for _, c := range p.objects.Connected {
+		if !slices.Contains(before.objects.Connected, c) {
+			waiting.Go(func() { _ = c.Synced(ctx) }) // what it lacks is among the checks
+		}
+	}
+	waiting.Wait()
+
+	var losses []error
+	had, has := before.checks(), p.checks()
+	for _, kind := range slices.Sorted(maps.Keys(had)) {
+		for _, old := range had[kind] {
+			i := slices.IndexFunc(has[kind], func(c check) bool { return c.Name == old.Name })
+			if i >= 0 && old.Healthy && !has[kind][i].Healthy {
+				losses = append(losses, fmt.Errorf("%s: %s works as it is, and would not with what is new: %s", kind, old.Name, has[kind][i].Message))
+			}
+		}
+	}
+	if len(losses) > 0 {
+		return filewatch.RetryLater{Err: errors.Join(losses...)}
+	}
+	return nil
+}
+
+// generation is the parts, put together to serve. It never changes; a request
+// is served by one generation from its beginning to its end.
+type generation struct {
+	parts
+	registries map[string]*registryauth.Issuer // by service
+	exchanger  *exchange.Exchanger
+	handler    *exchange.Handler
+	replaced   []replacedKeys
+}
+
+// replacedKeys are no longer configured, and their last tokens have not ended.
+type replacedKeys struct {
+	signing.Keys
+	until time.Time
+}
+
+// assemble puts parts together, for the requests that begin from now on. before is
+// the generation that serves until then, or nil.
+func (s *Server) assemble(p parts, before *generation) (*generation, error) {
+	g := &generation{parts: p, registries: map[string]*registryauth.Issuer{}}
+	previous := &generation{parts: parts{cfg: &config.Config{}}}
+	if before != nil {
+		previous = before
+	}
+	for i := range p.cfg.Registries {
+		r := &p.cfg.Registries[i]
+		if old := previous.cfg.Registry(r.Service); old != nil && *old == *r {
+			g.registries[r.Service] = previous.registries[r.Service] // tokens are remembered for it
+			continue
+		}
+		issuer, err := registryauth.NewIssuer(registryauth.IssuerConfig{
+			Issuer: r.Issuer, Service: r.Service, Lifetime: r.TokenLifetime.Duration(), Keys: p.keys[r.Service],
+		})
+		if err != nil {
+			return nil, fmt.Errorf("registry %s: %w", r.Service, err)
+		}
+		g.registries[r.Service] = issuer
+	}
+	g.replaced = previous.stillPublished(p.keys, time.Now())
+
+	var nodeCAs map[string]*exchange.NodeCAs
+	if p.tls != nil {
+		nodeCAs = p.tls.nodes
+	}
+	nodes, err := setup.NodeChecks(p.cfg, nodeCAs)
+	if err != nil {
+		return nil, err
+	}
+	policy := p.policy
+	if p.awaited != nil {
+		policy = policy.AndDenials(p.awaited)
+	}
+	g.exchanger, err = exchange.New(exchange.Config{
+		Verifier: p.verifier, Objects: p.objects, Nodes: nodes, Revocations: s.shared.Revocations,
+		Replay: exchange.ReplayMode(p.cfg.State.Replay), Owners: s.shared.Owners,
+		ServiceAccounts: s.shared.Limiter(p.cfg.Limits.PerServiceAccount),
+		Registries:      slices.Collect(maps.Values(g.registries)), Policy: policy,
+		CacheBytes: setup.Caches().Issued, Before: previous.exchanger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.handler, err = exchange.NewHandler(exchange.HandlerConfig{
+		Exchanger: g.exchanger,
+		Recorder:  recorders{s.audit, s.metrics, p.objects.PodRecorders()},
+		Caller:    callerOf(p.cfg.Server.TrustedProxies),
+		Addresses: s.shared.Limiter(p.cfg.Limits.PerAddress),
+		Logger:    s.logger,
+		InFlight:  maxInFlight,
+		Waiting:   maxWaiting,
+		Before:    previous.handler,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// stillPublished returns the keys that are not among the next ones, but that
+// registries need until the tokens that they have signed are at their end.
+func (g *generation) stillPublished(next map[string]*setup.SigningKeys, now time.Time) []replacedKeys {
+	still := slices.DeleteFunc(slices.Clone(g.replaced), func(r replacedKeys) bool { return !now.Before(r.until) })
+	for i := range g.cfg.Registries {
+		r := &g.cfg.Registries[i]
+		if keys := g.keys[r.Service]; next[r.Service] != keys {
+			still = append(still, replacedKeys{keys, now.Add(r.TokenLifetime.Duration() + setup.RegistryLeeway)})
+		}
+	}
+	return still
+}
+
+// published returns the keys that registries have to trust now.
+func (g *generation) published() []signing.Keys {
+	var all []signing.Keys
+	for i := range g.cfg.Registries {
+		all = append(all, g.keys[g.cfg.Registries[i].Service])
+	}
+	for _, r := range g.stillPublished(g.keys, time.Now()) {
+		all = append(all, r)
+	}
+	return all
+}

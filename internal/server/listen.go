@@ -1,0 +1,112 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+)
+
+// Limits of the public listener. A token request is small and answered in
+// milliseconds, but for the one that waits for an issuer's keys.
+const (
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 10 * time.Second
+	writeTimeout      = 30 * time.Second
+	idleTimeout       = 2 * time.Minute
+	maxHeaderBytes    = 64 << 10         // a 16 KiB token in Basic, and room to refuse a larger one politely
+	drainTimeout      = 15 * time.Second // longer than a request takes to arrive
+	shutdownTimeout   = 20 * time.Second
+
+	maxInFlight = 1024 // then requests wait
+	maxWaiting  = 4096 // then they are refused
+)
+
+// publicHandler routes the public listener: the token endpoint, also where
+// distribution's autoredirect looks for it, and the trust that registries need.
+func publicHandler(token, jwks, certificates http.Handler) http.Handler {
+	r := chi.NewRouter()
+	for _, path := range []string{"/token", "/auth/token", "/auth/token/"} {
+		r.Handle(path, token)
+	}
+	r.Method(http.MethodGet, "/.well-known/jwks.json", jwks)
+	r.Method(http.MethodGet, "/certificates.pem", certificates)
+	return r
+}
+
+// adminHandler routes the admin listener: the process, its dependencies, its
+// metrics, and, while profiles says so, its profiles, which cost time and tell
+// what the process holds.
+func adminHandler(ready, metrics http.Handler, profiles func() bool) http.Handler {
+	r := chi.NewRouter()
+	// Liveness never depends on an upstream: restarting would not bring it back.
+	r.Get("/livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	r.Method(http.MethodGet, "/readyz", ready)
+	r.Method(http.MethodGet, "/metrics", metrics)
+	r.Route("/debug/pprof", func(r chi.Router) {
+		r.Use(func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if !profiles() {
+					http.NotFound(w, r)
+					return
+				}
+				next.ServeHTTP(w, r)
+			})
+		})
+		r.Get("/*", pprof.Index) // and those that it lists
+		r.Get("/cmdline", pprof.Cmdline)
+		r.Get("/profile", pprof.Profile)
+		r.Get("/trace", pprof.Trace)
+	})
+	return r
+}
+
+// newHTTPServer returns a server with every limit set. A nil tlsConfig serves
+// plain HTTP.
+func newHTTPServer(handler http.Handler, tlsConfig *tls.Config, logger *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		TLSConfig:         tlsConfig,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		// Handshake failures of scanners and of clients without our CA: worth a look when debugging only.
+		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+	}
+}
+
+// serveUntil serves until ctx ends, then waits for open requests.
+func serveUntil(ctx context.Context, server *http.Server, listener net.Listener) error {
+	failed := make(chan error, 1)
+	go func() {
+		if server.TLSConfig != nil {
+			failed <- server.ServeTLS(listener, "", "")
+		} else {
+			failed <- server.Serve(listener)
+		}
+	}()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serving on %s: %w", listener.Addr(), err)
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	defer cancel()
+	if err := server.Shutdown(drain); err != nil {
+		_ = server.Close()
+		return fmt.Errorf("open requests on %s did not finish in %s: %w", listener.Addr(), shutdownTimeout, err)
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving on %s: %w", listener.Addr(), err)
+	}
+	return nil
+}

@@ -1,0 +1,29 @@
+package server
+
+import (
+	"net/http"
+
+	"github.com/pullpass/pullpass/internal/signing"
+)
+
+// trustMaxAge is how long caches may keep what registries trust, in seconds:
+// short against the time for which a key is published before and after it signs.
+const trustMaxAge = "max-age=60"
+
+func (s *Server) serveJWKS(w http.ResponseWriter, _ *http.Request) {
+	data, err := signing.MarshalJWKS(s.current.Load().published()...)
+	if err != nil {
+		s.logger.Error("publishing the key set", "error", err)
+		http.Error(w, "the key set cannot be published now", http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "application/jwk-set+json")
+	w.Header().Set("Cache-Control", trustMaxAge)
+	_, _ = w.Write(data)
+}
+
+func (s *Server) serveCertificates(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/pem-certificate-chain")
+	w.Header().Set("Cache-Control", trustMaxAge)
+	_, _ = w.Write(signing.MarshalCertificates(s.current.Load().published()...))
+}

@@ -1,0 +1,165 @@
+package server
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/state"
+)
+
+// check is the state of one dependency.
+type check struct {
+	Name    string `json:"name"`
+	Healthy bool   `json:"healthy"`
+	// Tolerated marks a dependency without which the proxy serves all the same.
+	Tolerated bool   `json:"tolerated,omitempty"`
+	Message   string `json:"message,omitempty"`
+}
+
+// readiness answers /readyz. One cluster's issuer that is down must not take
+// the others' pulls with it, so the proxy is unready only when a whole kind of
+// dependency is down, or when it shuts down; the body names each one.
+type readiness struct {
+	draining atomic.Bool
+	checks   func() map[string][]check // by kind
+}
+
+func (rd *readiness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	report := struct {
+		Ready    bool               `json:"ready"`
+		Draining bool               `json:"draining,omitempty"`
+		Checks   map[string][]check `json:"checks"`
+	}{Ready: !rd.draining.Load(), Draining: rd.draining.Load(), Checks: rd.checks()}
+	for _, checks := range report.Checks {
+		healthy := false
+		for _, c := range checks {
+			healthy = healthy || c.Healthy || c.Tolerated
+		}
+		report.Ready = report.Ready && healthy
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	if !report.Ready {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = json.NewEncoder(w).Encode(report)
+}
+
+// lastAnswers ends connections with the next answer once the proxy shuts down,
+// so that clients come back through the load balancer to another replica. Idle
+// connections stay: a request may be on its way. For HTTP/2, net/http makes a
+// GOAWAY of it.
+func (rd *readiness) lastAnswers(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if rd.draining.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// checks says of everything that is needed to serve how it is now.
+func (s *Server) checks() map[string][]check {
+	g := s.current.Load()
+	all := g.checks()
+	if len(g.objects.Connected) == 0 {
+		delete(all, "kubernetes")
+	}
+	all["files"] = s.readings.checks(s.watched(g), s.restartNeeded())
+	if g.tls != nil {
+		all["tls"] = []check{g.tls.check(time.Now())}
+	}
+	if s.shared.Redis != nil {
+		all["redis"] = checkRedis(s.shared.Redis.Status(), s.shared.List.Status())
+	}
+	return all
+}
+
+// checks says how the parts are that may fail by themselves.
+func (p parts) checks() map[string][]check {
+	return map[string][]check{"issuers": p.checkIssuers(), "signingKeys": p.checkSigningKeys(), "kubernetes": p.checkClusters()}
+}
+
+func (p parts) checkIssuers() []check {
+	var checks []check
+	for _, status := range p.verifier.Status() {
+		c := check{Name: status.Cluster, Healthy: status.Keys > 0, Message: status.LastFailure}
+		if !c.Healthy && c.Message == "" {
+			c.Message = "no keys fetched yet"
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+func (p parts) checkSigningKeys() []check {
+	var checks []check
+	for i := range p.cfg.Registries {
+		c := check{Name: p.cfg.Registries[i].Service, Healthy: true}
+		if _, err := p.keys[c.Name].Signing(); err != nil {
+			c.Healthy, c.Message = false, err.Error()
+		} else if err := p.keys[c.Name].EndsSoon(); err != nil {
+			c.Message = err.Error()
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+// checkClusters says of each cluster whether its objects are known: where an API
+// server is asked, whether everything was listed once. If it fails later, the
+// cluster stays healthy, for what was listed answers from memory.
+func (p parts) checkClusters() []check {
+	var checks []check
+	for i := range p.cfg.Clusters {
+		name := p.cfg.Clusters[i].Name
+		if c, ok := p.objects.Connection(name); ok {
+			checks = append(checks, kubernetesCheck(name, c.Status()))
+		} else {
+			// It is served whatever becomes of the others' API servers.
+			checks = append(checks, check{Name: name, Healthy: true, Message: "no API server is asked"})
+		}
+	}
+	return checks
+}
+
+func kubernetesCheck(name string, status kube.ClusterStatus) check {
+	c := check{Name: name, Healthy: true}
+	var messages []string
+	for _, r := range status.Resources {
+		c.Healthy = c.Healthy && r.Synced
+		switch {
+		case r.LastFailure != "":
+			messages = append(messages, r.Resource+": "+r.LastFailure)
+		case !r.Synced:
+			messages = append(messages, r.Resource+": not listed yet")
+		}
+	}
+	c.Message = strings.Join(messages, "; ")
+	return c
+}
+
+// checkRedis says how Redis answers. A proxy without it goes on serving, so it is
+// ready; but not before it has read once who is revoked, because until then it
+// can grant nothing.
+func checkRedis(status state.RedisStatus, list state.RevocationsStatus) []check {
+	c := check{Name: "redis", Healthy: status.Healthy && list.LastFailure == "", Tolerated: !list.Read.IsZero()}
+	switch {
+	case list.Read.IsZero():
+		c.Message = "the list of revocations has not been read yet, so nothing is granted"
+	case !c.Healthy:
+		c.Message = "limits count for this replica alone, and the list of revocations is that of " + list.Read.UTC().Format(time.RFC3339)
+	}
+	switch {
+	case c.Healthy:
+	case !status.Healthy && status.LastFailure != "":
+		c.Message += ": " + status.LastFailure
+	case list.LastFailure != "":
+		c.Message += ": " + list.LastFailure
+	}
+	return []check{c}
+}

@@ -1,0 +1,396 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/filewatch"
+	"github.com/pullpass/pullpass/internal/setup"
+)
+
+// The groups of files that are re-read, by their names in the log, in metrics
+// and in /readyz.
+const (
+	configGroup      = "config"
+	policyGroup      = "policy"
+	manifestsGroup   = "manifests"
+	tlsGroup         = "tls"
+	kubeconfigGroup  = "kubeconfig/"   // and the cluster
+	signingKeysGroup = "signing-keys/" // and the service
+)
+
+// watched names the files of a generation that are re-read when they change.
+func (s *Server) watched(g *generation) []filewatch.Group {
+	groups := []filewatch.Group{
+		{Name: configGroup, Paths: []string{g.cfg.File}, Reload: s.reloadConfig},
+		{Name: policyGroup, Paths: g.cfg.PolicyFiles, Reload: s.reloadPolicy},
+	}
+	var manifests []string
+	for i := range g.cfg.Clusters {
+		c := &g.cfg.Clusters[i]
+		manifests = append(manifests, c.Kubernetes.ManifestFiles...)
+		if file := c.Kubernetes.KubeconfigFile; file != "" {
+			groups = append(groups, filewatch.Group{Name: kubeconfigGroup + c.Name, Paths: []string{file}, Reload: func() error { return s.reloadKubeconfig(c.Name) }})
+		}
+	}
+	if len(manifests) > 0 {
+		groups = append(groups, filewatch.Group{Name: manifestsGroup, Paths: manifests, Part: g.objects.Manifests, Reload: g.objects.Manifests.Reload})
+	}
+	for _, r := range g.cfg.Registries {
+		keys := g.keys[r.Service]
+		groups = append(groups, filewatch.Group{Name: signingKeysGroup + r.Service, Paths: r.Signing.Paths(), Part: keys, Reload: keys.Reload})
+	}
+	if g.tls != nil {
+		groups = append(groups, filewatch.Group{Name: tlsGroup, Paths: tlsPaths(g.cfg), Reload: s.reloadTLS})
+	}
+	return groups
+}
+
+// reload is a change of what serves, from its reading to its end. It belongs to
+// the goroutine that reconciles.
+type reload struct {
+	// read opens what the files say now, and uses no network. It returns what makes
+	// the next parts of those that serve, or nil if nothing is new.
+	read func(now *generation) (change, error)
+	// exclusive: it replaces parts that work in the background, so the next one of
+	// its kind is read when it has ended.
+	exclusive bool
+	ended     chan error // holds one value
+
+	change   change
+	before   *setup.Objects // that served when it was last prepared
+	prepared error
+}
+
+// change makes the next parts of those that serve. A policy or a certificate may
+// have been reloaded since the change was read, and must not be undone by it.
+type change interface {
+	parts(now parts) parts
+	// prepare waits until what is new knows what it has to. It changes nothing.
+	prepare(ctx context.Context) error
+}
+
+// newParts is the change to parts that were opened for another configuration or
+// kubeconfig.
+type newParts struct{ before, next parts }
+
+func (c newParts) parts(now parts) parts {
+	next := c.next
+	if next.policy == c.before.policy {
+		next.policy, next.awaited = now.policy, now.awaited
+	}
+	if next.tls == c.before.tls {
+		next.tls = now.tls
+	}
+	return next
+}
+
+func (c newParts) prepare(ctx context.Context) error {
+	return c.next.settle(ctx, c.before)
+}
+
+// newPart is a change that needs no preparation of its own.
+type newPart func(now parts) parts
+
+func (c newPart) parts(now parts) parts { return c(now) }
+
+func (c newPart) prepare(context.Context) error { return nil }
+
+// reload has the reconciler do one reload, and returns how it ended.
+func (s *Server) reload(r *reload) error {
+	r.ended = make(chan error, 1)
+	select {
+	case s.reloads <- r:
+	case <-s.background.Done():
+		return s.background.Err()
+	}
+	select {
+	case err := <-r.ended:
+		return err
+	case <-s.background.Done():
+		return s.background.Err()
+	}
+}
+
+// reloadConfig puts the configuration in the file in the place of the one in
+// use. When it fails, everything is as it was.
+func (s *Server) reloadConfig() error {
+	return s.reload(&reload{exclusive: true, read: func(now *generation) (change, error) {
+		cfg, err := config.Load(now.cfg.File)
+		if err != nil {
+			return nil, err
+		}
+		if err := cfg.CheckListeners(s.insecureHTTP); err != nil {
+			return nil, err
+		}
+		if reflect.DeepEqual(cfg, now.cfg) {
+			return nil, nil
+		}
+		next, err := open(cfg, s.insecureHTTP, s.logger, now.parts)
+		if err != nil {
+			return nil, err
+		}
+		return newParts{now.parts, next}, nil
+	}})
+}
+
+// reloadKubeconfig connects to the API server of a cluster anew if its
+// kubeconfig is another one than the connection was made with. Until the new
+// connection knows everything, the one before serves.
+func (s *Server) reloadKubeconfig(cluster string) error {
+	return s.reload(&reload{exclusive: true, read: func(now *generation) (change, error) {
+		connected, ok := now.objects.Connection(cluster)
+		if !ok || connected.Content == filewatch.Digest([]string{connected.Settings.Kubeconfig}) {
+			return nil, nil
+		}
+		rest := now.parts
+		rest.objects = now.objects.Without(cluster)
+		next, err := open(now.cfg, s.insecureHTTP, s.logger, rest)
+		if err != nil {
+			return nil, err
+		}
+		return newParts{now.parts, next}, nil
+	}})
+}
+
+// reloadPolicy leaves the rules as they are when it fails; the watch tries it
+// again.
+func (s *Server) reloadPolicy() error {
+	return s.reload(&reload{read: func(read *generation) (change, error) {
+		next, err := setup.LoadPolicy(read.cfg)
+		if err != nil {
+			return nil, err
+		}
+		return newPart(func(now parts) parts {
+			if slices.Equal(now.cfg.PolicyFiles, read.cfg.PolicyFiles) { // else a new configuration has read others
+				now.policy = next
+			}
+			return now
+		}), nil
+	}})
+}
+
+// reloadTLS reads the certificate, its key and the CAs of the nodes again. A
+// certificate and key of which only one is new yet are an error; the next reload
+// mends it.
+func (s *Server) reloadTLS() error {
+	return s.reload(&reload{read: func(read *generation) (change, error) {
+		next, err := openTLS(read.cfg, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		return newPart(func(now parts) parts {
+			if now.tls == read.tls { // else a new configuration has read its own
+				now.tls = next
+			}
+			return now
+		}), nil
+	}})
+}
+
+// reconcile makes every change of what serves, until the service stops. What
+// takes long, others do meanwhile: a change is read, prepared as often as it
+// takes, and swapped in here, in one step.
+func (s *Server) reconcile() {
+	prepared := make(chan *reload)
+	var exclusive *reload
+	var waiting []*reload
+	begin := func(r *reload) {
+		if r.exclusive && exclusive != nil {
+			waiting = append(waiting, r)
+			return
+		}
+		var err error
+		now := s.current.Load()
+		if r.change, err = r.read(now); err != nil || r.change == nil {
+			r.ended <- err
+			return
+		}
+		if r.exclusive {
+			exclusive = r
+			s.work(now.parts, r.change.parts(now.parts))
+		}
+		s.prepare(r, r.change.prepare, prepared)
+	}
+	for {
+		var r *reload
+		select {
+		case <-s.background.Done():
+			return
+		case r = <-s.reloads:
+			begin(r)
+			continue
+		case r = <-prepared:
+		}
+		if ended, err := s.swap(r, prepared); ended {
+			if r == exclusive {
+				exclusive = nil
+				s.work(s.current.Load().parts) // and what is not needed any more ends
+			}
+			r.ended <- err
+			for exclusive == nil && len(waiting) > 0 {
+				next := waiting[0]
+				waiting = waiting[1:]
+				begin(next)
+			}
+		}
+	}
+}
+
+// prepare does what takes long for a reload, for settleTimeout at most, and hands
+// it back.
+func (s *Server) prepare(r *reload, do func(context.Context) error, prepared chan<- *reload) {
+	r.before = s.current.Load().objects
+	s.running.Go(func() {
+		ctx, cancel := context.WithTimeout(s.background, s.settleTimeout)
+		defer cancel()
+		r.prepared = do(ctx)
+		select {
+		case prepared <- r:
+		case <-s.background.Done():
+		}
+	})
+}
+
+// swap lets what was prepared serve, for all requests that begin from now on.
+// Annotations come first: a policy that reads them must not meet ServiceAccounts
+// that were listed without them. Only its denials do not wait. The reload has
+// ended, or else these annotations are being asked for.
+func (s *Server) swap(r *reload, prepared chan<- *reload) (ended bool, err error) {
+	now := s.current.Load()
+	// A connection may have failed because another one took its place.
+	if r.prepared != nil && now.objects == r.before {
+		return true, r.prepared
+	}
+	next := r.change.parts(now.parts)
+	if next.policy != now.policy {
+		next.awaited = nil
+	}
+	if next.objects.KeepsAnnotations(next.policy.AnnotationKeys()) {
+		if err := s.assembleAndServe(next, now); err != nil {
+			return true, err
+		}
+		s.tell(now, s.current.Load())
+		return true, nil
+	}
+	// That of another configuration comes with it, or not at all.
+	if denials := now.parts; next.cfg == now.cfg && next.policy != now.policy && next.policy != now.awaited {
+		denials.awaited = next.policy
+		if err := s.assembleAndServe(denials, now); err != nil {
+			return true, err
+		}
+	}
+	// Those of the policy in use, too: it goes on if one cluster of several cannot
+	// give the others.
+	keys := slices.Concat(now.policy.AnnotationKeys(), next.policy.AnnotationKeys())
+	slices.Sort(keys)
+	s.prepare(r, func(ctx context.Context) error { return next.objects.SetAnnotationKeys(ctx, slices.Compact(keys)) }, prepared)
+	return false, nil
+}
+
+func (s *Server) assembleAndServe(next parts, now *generation) error {
+	g, err := s.assemble(next, now)
+	if err != nil {
+		return err
+	}
+	s.serve(g)
+	return nil
+}
+
+// tell warns of what a new configuration or policy brought.
+func (s *Server) tell(before, now *generation) {
+	switch {
+	case now.cfg != before.cfg:
+		s.warn(slices.Concat(now.cfg.Warnings, setup.PolicyWarnings(now.cfg, now.policy)))
+		if fields := s.restartNeeded(); len(fields) > 0 {
+			s.logger.Warn("settings were changed that count only after a restart", "fields", fields)
+		}
+	case now.policy.Revision() != before.policy.Revision():
+		s.warn(setup.PolicyWarnings(now.cfg, now.policy))
+	}
+}
+
+// work starts the workers of these parts that do not work yet, and ends all
+// others. It belongs to the goroutine that reconciles.
+func (s *Server) work(all ...parts) {
+	wanted := map[worker]bool{}
+	for _, p := range all {
+		for _, w := range p.workers() {
+			wanted[w] = true
+			if s.workers[w] != nil {
+				continue
+			}
+			ctx, stop := context.WithCancel(s.background)
+			s.workers[w] = stop
+			s.running.Go(func() { w.Run(ctx) })
+		}
+	}
+	for w, stop := range s.workers {
+		if !wanted[w] {
+			stop()
+			delete(s.workers, w)
+		}
+	}
+}
+
+// restartNeeded names the settings that are others in the configuration now than
+// at the start, and count only after a restart.
+func (s *Server) restartNeeded() []string {
+	now := s.current.Load().cfg
+	var fields []string
+	for _, f := range []struct {
+		name  string
+		equal bool
+	}{
+		{"server.address", now.Server.Address == s.started.Server.Address},
+		{"admin.address", now.Admin.Address == s.started.Admin.Address},
+		{"state.redis", reflect.DeepEqual(now.State.Redis, s.started.State.Redis)},
+		{"audit.file", now.Audit.File == s.started.Audit.File},
+	} {
+		if !f.equal {
+			fields = append(fields, f.name)
+		}
+	}
+	return fields
+}
+
+// readings remembers how the last reading of each group of files went.
+type readings struct {
+	mu     sync.Mutex
+	faults map[string]string // by group; none: it went well
+}
+
+func (r *readings) note(name string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.faults, name)
+	if err != nil {
+		r.faults[name] = err.Error()
+	}
+}
+
+// checks says of each group whether its files are in use as they are now. What
+// was read before serves, so every fault is tolerated.
+func (r *readings) checks(groups []filewatch.Group, restartNeeded []string) []check {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var checks []check
+	for _, g := range groups {
+		fault := r.faults[g.Name]
+		c := check{Name: g.Name, Healthy: fault == "", Tolerated: fault != ""}
+		switch {
+		case fault != "":
+			c.Message = "the last good files stay in use: " + fault
+		case g.Name == configGroup && len(restartNeeded) > 0:
+			c.Message = fmt.Sprintf("some settings count only after a restart: %s", strings.Join(restartNeeded, ", "))
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}

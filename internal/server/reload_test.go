@@ -1,0 +1,384 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/filewatch"
+	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/pkitest"
+	"github.com/pullpass/pullpass/internal/proxytest"
+	"github.com/pullpass/pullpass/internal/testkit"
+)
+
+// reconfigure changes the configuration and waits until it is in use.
+func (p *proxy) reconfigure(t *testing.T, old, new string) {
+	t.Helper()
+	before := p.service.current.Load().cfg
+	p.Configure(t, old, new)
+	testkit.Eventually(t, "the new configuration is in use", func() bool { return p.service.current.Load().cfg != before })
+}
+
+// Every setting that may change while the proxy runs does so, and what did not
+// change goes on: nothing is listed, fetched or verified again.
+func TestConfigurationReload(t *testing.T) {
+	t.Parallel()
+	api := kubetest.NewAPIServer(t)
+	p := startServiceWith(t, "  kubernetes: {kubeconfigFile: kubeconfig}\nlimits: {perServiceAccount: {rate: 50, burst: 200}}\n", map[string]string{"kubeconfig": api.Kubeconfig()})
+	testkit.Eventually(t, "the service gets ready", func() bool { return p.Ready(t) })
+	testkit.Eventually(t, "everything is watched", func() bool { _, watches := api.Traffic(); return watches == 3 })
+	raw := kubetest.Token(t, "https://issuer.example.com")
+	first := p.Expect(t, raw, http.StatusOK, "")
+	lists, watches := api.Traffic()
+	before := p.service.current.Load()
+	fetches := before.verifier.Status()[0].Fetches
+
+	p.reconfigure(t, "rate: 50, burst: 200", "rate: 0.001, burst: 2")
+	if e := p.Expect(t, raw, http.StatusOK, ""); !e.Reused || e.IssuedID != first.IssuedID {
+		t.Errorf("the issued token was forgotten: %+v", e)
+	}
+	p.Expect(t, raw, http.StatusOK, "")
+	p.Expect(t, raw, http.StatusTooManyRequests, "limited_service_account")
+	p.reconfigure(t, "rate: 0.001, burst: 2", "rate: 1000, burst: 10000") // from empty buckets on
+	testkit.Eventually(t, "the new limit counts", func() bool { return p.Status(t, raw) == http.StatusOK })
+	p.reconfigure(t, "server: {", "server: {trustedProxies: [127.0.0.1/32], ")
+	if e := p.Expect(t, raw, http.StatusOK, ""); e.Caller != "127.0.0.1" {
+		t.Errorf("caller %s", e.Caller)
+	}
+	if got := p.service.current.Load().cfg.Server.TrustedProxies; !slices.Equal(got, []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}) {
+		t.Errorf("trusted proxies %v", got)
+	}
+	p.reconfigure(t, proxytest.PolicyInUse, "state: {replay: audit}\n"+proxytest.PolicyInUse)
+	if e := p.Expect(t, raw, http.StatusOK, ""); e.Replay == nil || e.Replay.Reason != exchange.ReplayCallerUnknown {
+		t.Errorf("replay %+v", e.Replay)
+	}
+	p.reconfigure(t, "admin: {", "admin: {pprof: true, ")
+	if status, _ := p.Fetch(t, "http://"+p.Admin+"/debug/pprof/cmdline"); status != http.StatusOK {
+		t.Errorf("profiles: %d", status)
+	}
+	p.reconfigure(t, "issuer: pullpass.example.com", "issuer: other.example.com")
+	if e := p.Expect(t, raw, http.StatusOK, ""); e.Reused {
+		t.Error("a token of the issuer that is not configured any more was issued")
+	}
+	p.reconfigure(t, "audiences: [registry.example.com]", "audiences: [vault]")
+	p.Expect(t, raw, http.StatusUnauthorized, "token_audience")
+	p.reconfigure(t, "audiences: [vault]", "audiences: [registry.example.com]")
+	p.Expect(t, raw, http.StatusOK, "")
+
+	if l, w := api.Traffic(); l != lists || w != watches {
+		t.Errorf("%d lists and %d watches, and before %d and %d", l, w, lists, watches)
+	}
+	after := p.service.current.Load()
+	if after.objects.Connected[0] != before.objects.Connected[0] || after.tls != before.tls || after.keys["registry.example.com"] != before.keys["registry.example.com"] {
+		t.Error("a part was made anew, and nothing about it was changed")
+	}
+	// Twice the audiences were changed, and with them what Run fetches for.
+	if s := after.verifier.Status()[0]; s.Fetches > fetches+3 || s.Keys != 1 {
+		t.Errorf("keys were fetched %d times, before %d times", s.Fetches, fetches)
+	}
+	p.Metric(t, `pullpass_exchanges_total{cluster="prod",grant_type="basic",reason="",result="granted",service="registry.example.com"} 8`)
+}
+
+// A cluster that comes counts when everything is known of it, and one that goes
+// counts for nothing from then on.
+func TestClustersComeAndGo(t *testing.T) {
+	t.Parallel()
+	api := kubetest.NewAPIServer(t)
+	p := startServiceWith(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", map[string]string{"kubeconfig": api.Kubeconfig(), "policy.yaml": proxytest.PolicyFor("{namespace}/**") + proxytest.AnnotationRule})
+	testkit.Eventually(t, "the service gets ready", func() bool { return p.Ready(t) })
+	first, second := kubetest.Token(t, "https://issuer.example.com"), kubetest.Token(t, "https://second.example.com")
+	p.Expect(t, first, http.StatusOK, "")
+	p.Expect(t, second, http.StatusUnauthorized, "token_unknown_issuer")
+
+	p.reconfigure(t, "registries:", proxytest.SecondCluster+"  kubernetes: {kubeconfigFile: kubeconfig}\nregistries:")
+	p.Expect(t, second, http.StatusOK, "")
+	if c := p.service.current.Load().objects.Connected[0]; !kubernetesCheck("", c.Status()).Healthy {
+		t.Errorf("it counts before it is known: %+v", c.Status())
+	}
+	if gets := p.service.current.Load().objects.Connected[0].Status().Gets; gets.Found != 0 {
+		t.Errorf("%d objects were asked for", gets.Found)
+	}
+	if _, watches := api.Traffic(); watches != 3 {
+		t.Errorf("%d watches", watches)
+	}
+	p.Metric(t, `pullpass_kubernetes_synced{cluster="second",resource="pods"} 1`)
+	p.Metric(t, `pullpass_issuer_keys{cluster="second"} 1`)
+	p.Metric(t, `pullpass_reloads_total{name="kubeconfig/second",result="success"} 1`)
+
+	p.reconfigure(t, proxytest.SecondCluster+"  kubernetes: {kubeconfigFile: kubeconfig}\n", "")
+	p.Expect(t, second, http.StatusUnauthorized, "token_unknown_issuer")
+	p.Expect(t, first, http.StatusOK, "")
+	testkit.Eventually(t, "the API server is left alone", func() bool { _, watches := api.Traffic(); return watches == 0 })
+	_, metrics := p.Fetch(t, "http://"+p.Admin+"/metrics")
+	if strings.Contains(metrics, `second"`) {
+		t.Errorf("/metrics still tells of the cluster:\n%s", metrics)
+	}
+	p.Metric(t, `pullpass_exchanges_total{cluster="prod",grant_type="basic",reason="",result="granted",service="registry.example.com"} 2`)
+	if _, body := p.Fetch(t, "http://"+p.Admin+"/readyz"); strings.Contains(body, `second"`) {
+		t.Errorf("/readyz: %s", body)
+	}
+}
+
+// A cluster that is new may be down: its own trouble. One that works must not
+// stop to because of what the new configuration says.
+func TestAReloadTakesNothingAway(t *testing.T) {
+	t.Parallel()
+	api, down := kubetest.NewAPIServer(t), kubetest.NewAPIServer(t)
+	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n", map[string]string{"kubeconfig": api.Kubeconfig(), "down": down.Kubeconfig(), "gone": down.Kubeconfig()})
+	p.service.settleTimeout = 200 * time.Millisecond
+	p.start(t)
+	down.Close()
+	testkit.Eventually(t, "the service gets ready", func() bool { return p.Ready(t) })
+	first, second := kubetest.Token(t, "https://issuer.example.com"), kubetest.Token(t, "https://second.example.com")
+
+	p.reconfigure(t, "registries:", proxytest.SecondCluster+"  kubernetes: {kubeconfigFile: gone}\nregistries:")
+	p.Expect(t, second, http.StatusServiceUnavailable, "kubernetes_unavailable")
+	p.Expect(t, first, http.StatusOK, "")
+
+	for _, change := range []struct{ old, new, fault string }{
+		{"kubeconfigFile: kubeconfig}", "kubeconfigFile: down}", "kubernetes: prod works as it is, and would not with what is new: "},
+		{"discovery: {jwksFile: issuer.json}\n  kubernetes: {kubeconfigFile: kubeconfig}", "discovery: {jwksFile: missing.json}\n  kubernetes: {kubeconfigFile: kubeconfig}", "issuers: prod works as it is"},
+	} {
+		p.Configure(t, change.old, change.new)
+		p.Refuses(t, "config", change.fault)
+		p.Expect(t, first, http.StatusOK, "")
+		p.Configure(t, change.new, change.old)
+		p.Accepts(t, "config")
+	}
+	if _, watches := api.Traffic(); watches != 3 {
+		t.Errorf("%d watches", watches)
+	}
+}
+
+// A configuration that does not load changes nothing, whatever is wrong with it.
+func TestABadConfigurationChangesNothing(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	raw := kubetest.Token(t, "https://issuer.example.com")
+	testkit.Write(t, p.Dir, "bad.yaml", "nonsense")
+	for _, change := range []struct{ old, new, fault string }{
+		{"server: {", "server: {unknown: 1, ", "server.unknown"},
+		{"audiences: [registry.example.com]", "audiences: []", "clusters[0].audiences"},
+		{"keyFile: tls.key}", "keyFile: tls.key, clientCAFile: missing.crt}", "missing.crt"},
+		{proxytest.PolicyInUse, "policyFiles: [bad.yaml]", "bad.yaml"},
+		{"manifestFiles: [serviceaccounts.yaml]", "manifestFiles: [missing.yaml]", "missing.yaml"},
+		{"issuer: pullpass.example.com}", "issuer: pullpass.example.com, signing: {trust: jwks, keyFile: missing.key}}", "missing.key"},
+		{"kubernetes: {manifestFiles: [serviceaccounts.yaml]}", "kubernetes: {kubeconfigFile: bad.yaml}", "bad.yaml"},
+	} {
+		p.Configure(t, change.old, change.new)
+		p.Refuses(t, "config", change.fault)
+		p.Expect(t, raw, http.StatusOK, "")
+		p.Configure(t, change.new, change.old)
+		p.Accepts(t, "config")
+	}
+	if p.service.current.Load().cfg != p.service.started {
+		t.Error("another configuration is in use")
+	}
+}
+
+// What counts only after a restart is named.
+func TestSettingsThatNeedARestart(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	for _, change := range []struct{ old, new string }{
+		{"admin: {address: ", "admin: {pprof: true, address: "},
+		{fmt.Sprintf("admin: {pprof: true, address: %q}", p.Admin), `admin: {pprof: true, address: "127.0.0.1:1"}`},
+		{fmt.Sprintf("server: {address: %q", p.Address), `server: {address: "127.0.0.1:1"`},
+		{proxytest.PolicyInUse, proxytest.PolicyInUse + "\naudit: {file: audit.log}"},
+		{proxytest.PolicyInUse, `state: {redis: {addresses: ["127.0.0.1:1"]}}` + "\n" + proxytest.PolicyInUse},
+	} {
+		p.reconfigure(t, change.old, change.new)
+	}
+	p.Accepts(t, "config")
+	const fields = "server.address, admin.address, state.redis, audit.file"
+	if c := p.Reading(t, "config"); c.Message != "some settings count only after a restart: "+fields {
+		t.Errorf("readyz says %+v", c)
+	}
+	testkit.Eventually(t, "the log says so", func() bool {
+		return strings.Contains(p.Log.String(), `"fields":["server.address","admin.address","state.redis","audit.file"]`)
+	})
+	if strings.Count(p.Log.String(), "only after a restart") != 4 {
+		t.Errorf("the first change needed none:\n%s", p.Log)
+	}
+	p.Expect(t, kubetest.Token(t, "https://issuer.example.com"), http.StatusOK, "")
+}
+
+// A kubeconfig that changes connects anew, and until that connection knows
+// everything, the old one answers.
+func TestKubeconfigReload(t *testing.T) {
+	t.Parallel()
+	old, next, down := kubetest.NewAPIServer(t), kubetest.NewAPIServer(t), kubetest.NewAPIServer(t)
+	down.Close()
+	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n", map[string]string{"kubeconfig": old.Kubeconfig()})
+	p.service.settleTimeout = time.Second
+	p.start(t)
+	testkit.Eventually(t, "the service gets ready", func() bool { return p.Ready(t) })
+	raw := kubetest.Token(t, "https://issuer.example.com")
+	testkit.Eventually(t, "everything is watched", func() bool { _, watches := old.Traffic(); return watches == 3 })
+	p.Expect(t, raw, http.StatusOK, "")
+	lists, watches := old.Traffic()
+	testkit.Must(t, p.service.reloadKubeconfig("prod"))
+	testkit.Must(t, p.service.reloadKubeconfig("no such cluster"))
+
+	for content, fault := range map[string]string{"nonsense": "is not a kubeconfig", down.Kubeconfig(): "kubernetes: prod works as it is"} {
+		p.Put(t, "kubeconfig", content)
+		p.Refuses(t, "kubeconfig/prod", fault)
+		if _, later := errors.AsType[filewatch.RetryLater](p.service.reloadKubeconfig("prod")); later != (content != "nonsense") {
+			t.Errorf("of %q, tried again later: %v", fault, later)
+		}
+		p.Expect(t, raw, http.StatusOK, "")
+		p.Put(t, "kubeconfig", old.Kubeconfig())
+		p.Accepts(t, "kubeconfig/prod")
+	}
+	if l, w := old.Traffic(); l != lists || w != watches {
+		t.Errorf("%d lists and %d watches, and before %d and %d", l, w, lists, watches)
+	}
+
+	next.Set("pods", "web-0", "spec", kubetest.Object{})
+	next.Rename("pods", "web-0", "web-1") // it was deleted
+	p.Put(t, "kubeconfig", next.Kubeconfig())
+	testkit.Eventually(t, "the new API server counts", func() bool { return p.Status(t, raw) == http.StatusForbidden })
+	if e := p.LastEvent(t); e.Reason != "pod_gone" {
+		t.Errorf("event %+v", e)
+	}
+	testkit.Eventually(t, "the old one is left alone", func() bool { _, watches := old.Traffic(); return watches == 0 })
+	p.Expect(t, kubetest.TokenWith(t, func(k kubetest.Object) { k["serviceaccount"] = kubetest.Object{"name": "web", "uid": "uid-old"} }), http.StatusForbidden, "service_account_gone")
+	testkit.Eventually(t, "pods are told by the new one", func() bool { return len(next.Written()) > 0 })
+}
+
+// Denials count at once, also while the rules beside them wait for annotations.
+func TestDenialsDoNotWait(t *testing.T) {
+	t.Parallel()
+	api := kubetest.NewAPIServer(t)
+	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n", map[string]string{"kubeconfig": api.Kubeconfig()})
+	p.start(t)
+	testkit.Eventually(t, "the service gets ready", func() bool { return p.Ready(t) })
+	raw := kubetest.Token(t, "https://issuer.example.com")
+	p.Expect(t, raw, http.StatusOK, "")
+	asked := make(chan bool)
+	api.FailLists(func() {
+		select {
+		case asked <- true:
+		default:
+		}
+	})
+	deny := "deny:\n- {name: quarantine, subjects: [{namespaces: [team-a]}]}\n"
+	testkit.Write(t, p.Dir, "policy.yaml", proxytest.PolicyFor("{namespace}/**")+proxytest.AnnotationRule+deny)
+	testkit.Eventually(t, "the denial counts", func() bool { return p.Status(t, raw) == http.StatusForbidden })
+	<-asked // it is still waiting for the annotations
+	if p.service.current.Load().awaited == nil {
+		t.Error("the rules do not wait")
+	}
+	p.Expect(t, raw, http.StatusForbidden, "subject_denied")
+	// Who takes the denial back before the annotations are there is not held up.
+	testkit.Write(t, p.Dir, "policy.yaml", proxytest.PolicyFor("{namespace}/**")+proxytest.AnnotationRule)
+	api.FailLists(nil)
+	testkit.Eventually(t, "the new policy counts", func() bool { return p.Status(t, raw) == http.StatusOK })
+	if g := p.service.current.Load(); g.awaited != nil || len(g.exchanger.Policy().AnnotationKeys()) != 1 {
+		t.Errorf("awaited %v, annotations %q", g.awaited, g.exchanger.Policy().AnnotationKeys())
+	}
+}
+
+// Signing keys that are not configured any more stay published until their last
+// token has ended.
+func TestReplacedKeysStayPublished(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	jwks := func() string {
+		t.Helper()
+		_, body := p.Fetch(t, "https://"+p.Address+"/.well-known/jwks.json")
+		return body
+	}
+	before := jwks()
+	p.reconfigure(t, "issuer: pullpass.example.com}", "issuer: pullpass.example.com, tokenLifetime: 1m, signing: {managedDir: other}}")
+	both := jwks()
+	if strings.Count(before, `"kid"`) != 1 || strings.Count(both, `"kid"`) != 2 {
+		t.Errorf("before\n%s\nand then\n%s", before, both)
+	}
+	if access := p.Exchange(t, "/token", kubetest.Token(t, "https://issuer.example.com"), "repository:team-a/web:pull"); len(access) != 1 {
+		t.Errorf("access %v", access)
+	}
+	g := p.service.current.Load()
+	until := g.replaced[0].until
+	if left := time.Until(until); left < 5*time.Minute || left > 6*time.Minute {
+		t.Errorf("published for %s", left)
+	}
+	if left := g.stillPublished(g.keys, until); len(left) != 0 {
+		t.Errorf("%d keys are published for ever", len(left))
+	}
+	p.reconfigure(t, "managedDir: other", "managedDir: other, algorithm: EdDSA")
+	p.Expect(t, kubetest.Token(t, "https://issuer.example.com"), http.StatusOK, "")
+	if all := jwks(); strings.Count(all, `"kid"`) != 3 || strings.Count(all, `"EdDSA"`) != 1 {
+		t.Errorf("with another algorithm\n%s", all)
+	}
+}
+
+// TLS files of other names, and CAs of nodes that come with the configuration.
+func TestTLSFilesOfAnotherName(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	testkit.Must(t, os.Mkdir(filepath.Join(p.Dir, "next"), 0o700))
+	pool := proxytest.WriteServingCertificate(t, filepath.Join(p.Dir, "next"), 7)
+	p.reconfigure(t, "certFile: tls.crt, keyFile: tls.key", "certFile: next/tls.crt, keyFile: next/tls.key")
+	p.Client.Transport.(*http.Transport).TLSClientConfig.RootCAs = pool
+	p.Expect(t, kubetest.Token(t, "https://issuer.example.com"), http.StatusOK, "")
+	// The new files are watched, too.
+	p.Client.Transport.(*http.Transport).TLSClientConfig.RootCAs = proxytest.WriteServingCertificate(t, filepath.Join(p.Dir, "next"), 8)
+	testkit.Eventually(t, "the next certificate is served", func() bool {
+		response, err := p.Client.Get("https://" + p.Address + "/certificates.pem")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		return response.TLS.PeerCertificates[0].SerialNumber.Int64() == 8
+	})
+	testkit.Write(t, p.Dir, "nodes.crt", pkitest.NewAuthority(t, "nodes").Pem())
+	p.reconfigure(t, "  discovery: {jwksFile: issuer.json}", "  discovery: {jwksFile: issuer.json}\n  node: {proof: {mode: enforce, methods: [certificate], clientCAFile: nodes.crt}}")
+	p.Expect(t, kubetest.Token(t, "https://issuer.example.com"), http.StatusForbidden, "caller_not_node")
+}
+
+// SIGHUP reads everything again, whether it has changed or not.
+func TestServeReadsEverythingAtSIGHUP(t *testing.T) {
+	t.Parallel()
+	api := kubetest.NewAPIServer(t)
+	p := startServiceWith(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n"+proxytest.SecondCluster+"  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", map[string]string{"kubeconfig": api.Kubeconfig()})
+	groups := []string{"config", "policy", "manifests", "tls", "kubeconfig/prod", "signing-keys/registry.example.com"}
+	counts := func() map[string]string {
+		all := map[string]string{}
+		_, metrics := p.Fetch(t, "http://"+p.Admin+"/metrics")
+		for line := range strings.Lines(metrics) {
+			if rest, ok := strings.CutPrefix(line, `pullpass_reloads_total{name="`); ok {
+				if name, count, ok := strings.Cut(rest, `",result="success"} `); ok {
+					all[name] = count
+				}
+			}
+		}
+		return all
+	}
+	testkit.Eventually(t, "everything was read once", func() bool {
+		read := slices.DeleteFunc(slices.Collect(maps.Values(counts())), func(count string) bool { return count == "0" })
+		_, watches := api.Traffic()
+		return len(read) == len(groups) && watches == 3
+	})
+	before, fetches := counts(), p.service.current.Load().verifier.Status()[0].Fetches
+	lists, _ := api.Traffic()
+	testkit.Must(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
+	for _, group := range groups {
+		testkit.Eventually(t, group+" is read again", func() bool { return counts()[group] != before[group] })
+	}
+	testkit.Eventually(t, "keys are fetched again", func() bool { return p.service.current.Load().verifier.Status()[0].Fetches > fetches })
+	if l, _ := api.Traffic(); l != lists {
+		t.Errorf("%d lists, before %d", l, lists)
+	}
+}

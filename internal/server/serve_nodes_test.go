@@ -1,0 +1,65 @@
+package server
+
+import (
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/pkitest"
+	"github.com/pullpass/pullpass/internal/testkit"
+)
+
+// Whoever presents the token of a pod has to be the pod's node. What proves
+// nothing is answered: with 403 where proof is enforced, with a token where it
+// is watched, and with an audit line in both.
+func TestServeAsksCallersForProof(t *testing.T) {
+	t.Parallel()
+	nodes, others := pkitest.NewAuthority(t, "node CA"), pkitest.NewAuthority(t, "other CA")
+	raw := kubetest.Token(t, "https://issuer.example.com")
+	for mode, refused := range map[string]int{config.ModeEnforce: http.StatusForbidden, config.ModeAudit: http.StatusOK} {
+		p := startServiceWith(t, "  node: {proof: {mode: "+mode+", methods: [certificate], clientCAFile: nodes.crt}}\n", map[string]string{"nodes.crt": nodes.Pem()})
+		expect := func(caller *http.Client, want exchange.ProofReason) {
+			t.Helper()
+			status, event := p.StatusFrom(t, caller, raw), p.LastEvent(t)
+			wantStatus := refused
+			if want == "" {
+				wantStatus = http.StatusOK
+			}
+			if status != wantStatus || event.Status != wantStatus {
+				t.Errorf("%s: status %d, in the audit log %d, want %d", mode, status, event.Status, wantStatus)
+			}
+			if event.Proof == nil || event.Proof.Reason != want || event.Proof.Passed != (want == "") || string(event.Proof.Mode) != mode {
+				t.Errorf("%s: proof %+v, want the reason %q", mode, event.Proof, want)
+			}
+		}
+		node := p.CallerWith(t, nodes.Client(t, "system:node:node1"))
+		expect(node, "")
+		expect(p.CallerWith(t, nil), exchange.ProofCertificateMissing)
+		expect(p.CallerWith(t, nodes.Client(t, "system:node:node2")), exchange.ProofCertificateOtherNode)
+		expect(p.CallerWith(t, others.Client(t, "system:node:node1")), exchange.ProofCertificateUntrusted)
+		expect(p.CallerWith(t, nodes.ClientUntil(t, "system:node:node1", -time.Minute)), exchange.ProofCertificateExpired)
+
+		if _, metrics := p.Fetch(t, "http://"+p.Admin+"/metrics"); !strings.Contains(metrics,
+			`pullpass_caller_proofs_total{cluster="prod",mode="`+mode+`",reason="certificate_missing",result="failed"} 1`) {
+			t.Errorf("%s: the metrics do not tell of it:\n%s", mode, metrics)
+		}
+
+		// The CA is replaced: what was good an instant ago proves nothing any more,
+		// neither on the connection that stays open nor in a session that is resumed.
+		testkit.Put(t, filepath.Join(p.Dir, "nodes.crt"), others.Pem())
+		replaced := p.CallerWith(t, others.Client(t, "system:node:node1"))
+		testkit.Eventually(t, "the new CA counts", func() bool {
+			p.StatusFrom(t, replaced, raw)
+			return p.LastEvent(t).Proof.Passed
+		})
+		expect(node, exchange.ProofCertificateUntrusted)
+		node.CloseIdleConnections()
+		expect(node, exchange.ProofCertificateUntrusted)
+		testkit.Must(t, p.stop())
+	}
+}

@@ -1,0 +1,223 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/signal"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/audit"
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/filewatch"
+	"github.com/pullpass/pullpass/internal/metrics"
+	"github.com/pullpass/pullpass/internal/setup"
+	"github.com/pullpass/pullpass/internal/telemetry"
+)
+
+// Server is everything that serve keeps running.
+type Server struct {
+	// For as long as the process runs.
+	started       *config.Config // what the settings were at the start
+	insecureHTTP  bool
+	version       string
+	logger        *slog.Logger
+	shared        *setup.State
+	audit         *audit.Log
+	metrics       *metrics.Metrics
+	telemetry     *telemetry.Telemetry
+	ready         *readiness
+	connections   *connections // of the public listener
+	Public        http.Handler
+	admin         http.Handler
+	after         func(time.Duration) <-chan time.Time // time.After
+	settleTimeout time.Duration                        // the constant, but in tests
+
+	// What serves, which a reload replaces.
+	current  atomic.Pointer[generation]
+	reloads  chan *reload // to the goroutine that reconciles
+	readings readings
+
+	// Background work and the admin listener outlive the public listener, so that
+	// open requests finish and readyz tells that no more should come.
+	background     context.Context
+	stopBackground context.CancelFunc
+	running        sync.WaitGroup
+	workers        map[worker]context.CancelFunc // belongs to the goroutine that reconciles
+}
+
+// Config says what is served. Every field must be set but InsecureHTTP.
+type Config struct {
+	Config       *config.Config
+	InsecureHTTP bool                    // plain HTTP, on a loopback address
+	Version      string                  // of the program, for metrics, traces and the log
+	Getenv       func(key string) string // for telemetry: os.Getenv
+	Stdout       io.Writer
+	Logger       *slog.Logger
+}
+
+// New reads everything that the configuration names. What may come later
+// (an issuer, a signing key of a directory that cannot be written just now) is
+// no reason not to start.
+func New(c Config) (*Server, error) {
+	cfg, insecureHTTP, logger := c.Config, c.InsecureHTTP, c.Logger
+	s := &Server{
+		started: cfg, insecureHTTP: insecureHTTP, version: c.Version, logger: logger, metrics: metrics.New(c.Version),
+		after: time.After, settleTimeout: settleTimeout,
+		reloads: make(chan *reload), readings: readings{faults: map[string]string{}}, workers: map[worker]context.CancelFunc{},
+	}
+	s.background, s.stopBackground = context.WithCancel(context.Background())
+	s.connections = newConnections(memoryLimit(), func(a netip.Addr) bool { return isTrusted(s.current.Load().cfg.Server.TrustedProxies, a) })
+	var err error
+	if s.telemetry, err = telemetry.Open(telemetry.Config{Version: c.Version, Getenv: c.Getenv, Metrics: s.metrics.Registry, Logger: logger}); err != nil {
+		return nil, err
+	}
+	first, err := open(cfg, insecureHTTP, logger, parts{})
+	if err != nil {
+		return nil, err
+	}
+	s.warn(slices.Concat(cfg.Warnings, setup.PolicyWarnings(cfg, first.policy)))
+	if s.shared, err = setup.OpenState(cfg, s.metrics.RedisCall); err != nil {
+		return nil, err
+	}
+	if s.audit, err = audit.Open(cfg.Audit.File, c.Stdout, logger); err != nil {
+		return nil, err
+	}
+	g, err := s.assemble(first, nil)
+	if err != nil {
+		return nil, err
+	}
+	s.serve(g)
+	s.ready = &readiness{checks: s.checks}
+	token := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.current.Load().handler.ServeHTTP(w, r) })
+	public := publicHandler(s.telemetry.Handler(token), http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates))
+	s.Public = s.connections.handler(s.ready.lastAnswers(public))
+	s.admin = adminHandler(s.ready, s.metrics.Handler(), func() bool { return s.current.Load().cfg.Admin.PProf })
+	return s, nil
+}
+
+// serve lets a generation serve from now on.
+func (s *Server) serve(g *generation) {
+	s.metrics.Use(s.sources(g))
+	s.current.Store(g)
+}
+
+func (s *Server) warn(warnings []string) {
+	for _, warning := range warnings {
+		s.logger.Warn(warning)
+	}
+}
+
+// Run serves until ctx ends, and server.shutdownDelay after that, or until the
+// public listener fails.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.stopBackground()
+	public, err := net.Listen("tcp", s.started.Server.Address)
+	if err != nil {
+		return fmt.Errorf("server.address: %w", err)
+	}
+	admin, err := net.Listen("tcp", s.started.Admin.Address)
+	if err != nil {
+		return fmt.Errorf("admin.address: %w", errors.Join(err, public.Close()))
+	}
+	s.logger.Info("serving", "version", s.version, "address", public.Addr().String(), "admin", admin.Addr().String())
+
+	// When the reader of standard output is gone, writing fails and is counted,
+	// instead of ending the process and with it every pull. Notify and not Ignore,
+	// which the plugins that a kubeconfig names would inherit.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+
+	s.work(s.current.Load().parts)
+	s.running.Go(s.reconcile)
+	if s.shared.List != nil {
+		s.running.Go(func() { s.shared.Run(s.background, s.logger) })
+	}
+	all := make(chan struct{}, 1)
+	files := func() []filewatch.Group { return s.watched(s.current.Load()) }
+	s.running.Go(func() { filewatch.Watch(s.background, s.logger, files, all, s.reloaded) })
+	s.running.Go(func() { s.readAgainAt(hangup, all) })
+	adminEnded := make(chan error, 1)
+	go func() { adminEnded <- serveUntil(s.background, newHTTPServer(s.admin, nil, s.logger), admin) }()
+
+	listening, closeListener := context.WithCancel(s.background)
+	s.running.Go(func() {
+		s.drain(ctx, listening)
+		closeListener()
+	})
+	var config *tls.Config
+	if !s.insecureHTTP {
+		config = listenerTLS(func() *serverTLS { return s.current.Load().tls })
+	}
+	server := newHTTPServer(s.Public, config, s.logger)
+	server.ConnState = s.connections.connState
+	err = serveUntil(listening, server, s.connections.listener(public, drainTimeout))
+	s.stopBackground()
+	s.running.Wait()
+	err = errors.Join(err, <-adminEnded, s.shared.Close(), s.audit.Close())
+	s.telemetry.Close() // last: all the others may have something to tell
+	return err
+}
+
+// readAgainAt reads everything anew at each signal.
+func (s *Server) readAgainAt(signals <-chan os.Signal, all chan<- struct{}) {
+	for {
+		select {
+		case <-s.background.Done():
+			return
+		case <-signals:
+		}
+		s.audit.Reopen()
+		select {
+		case all <- struct{}{}:
+		default: // it is about to be done
+		}
+		s.running.Go(func() { s.current.Load().verifier.Fetch(s.background) })
+	}
+}
+
+// reloaded notes how the reading of a group of files ended.
+func (s *Server) reloaded(name string, err error) {
+	s.metrics.Reloaded(name, err)
+	s.readings.note(name, err)
+}
+
+// drain returns when the public listener is to be closed: when its shutdown was
+// announced for long enough, or when it does not serve any more by itself.
+func (s *Server) drain(ctx, listening context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-listening.Done():
+	}
+	s.ready.draining.Store(true)
+	if delay := s.current.Load().cfg.Server.ShutdownDelay.Duration(); delay > 0 && listening.Err() == nil {
+		s.logger.Info("shutting down, and serving until load balancers look away", "delay", delay.String())
+		select {
+		case <-s.after(delay):
+		case <-listening.Done():
+		}
+	}
+}
+
+// recorders hands each event to all, in order.
+type recorders []exchange.Recorder
+
+func (rs recorders) Record(e *exchange.Event) {
+	for _, r := range rs {
+		r.Record(e)
+	}
+}

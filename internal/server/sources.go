@@ -1,0 +1,36 @@
+package server
+
+import (
+	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/metrics"
+	"github.com/pullpass/pullpass/internal/signing"
+)
+
+// sources are what metrics are read from.
+func (s *Server) sources(g *generation) metrics.Sources {
+	from := metrics.Sources{
+		Load: g.handler.Load, Connections: s.connections.counts, Issuers: g.verifier.Status, PodEvents: g.objects.PodRecorders().Counts, Audit: s.audit.Status, Telemetry: s.telemetry.Failures(),
+		Policy:     g.exchanger.Policy,
+		Kubernetes: map[string]func() kube.ClusterStatus{}, SigningKeys: map[string]signing.Keys{},
+	}
+	for i := range g.cfg.Clusters {
+		from.Clusters = append(from.Clusters, g.cfg.Clusters[i].Name)
+	}
+	for _, group := range s.watched(g) {
+		from.Files = append(from.Files, group.Name)
+	}
+	for service, keys := range g.keys {
+		from.Services = append(from.Services, service)
+		from.SigningKeys[service] = keys
+	}
+	for _, c := range g.objects.Connected {
+		from.Kubernetes[c.Name] = c.Status
+	}
+	if g.tls != nil {
+		from.TLS = &g.tls.ends
+	}
+	if s.shared.Redis != nil {
+		from.Redis, from.Revocations = s.shared.Redis.Status, s.shared.List.Status
+	}
+	return from
+}

@@ -1,0 +1,232 @@
+package server
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/metrics"
+	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+const maxTLSFileBytes = 1 << 20
+
+// serverTLS is what the files of the public listener's TLS said: its certificate,
+// and the CAs by which callers prove that they are nodes. It never changes.
+type serverTLS struct {
+	config *tls.Config
+	nodes  map[string]*exchange.NodeCAs // by cluster
+	ends   metrics.TLSEnds
+}
+
+// check says whether the certificate is still good. Without a good one, no client
+// connects, so the proxy is not ready then.
+func (s *serverTLS) check(now time.Time) check {
+	leaf := s.config.Certificates[0].Leaf
+	c := check{Name: "server.tls.certFile", Healthy: true}
+	if err := checkServerCertificate(leaf, now); err != nil {
+		c.Healthy, c.Message = false, err.Error()
+	} else if err := signing.EndsSoon([]*x509.Certificate{leaf}, now); err != nil {
+		c.Message = err.Error()
+	}
+	return c
+}
+
+// tlsPaths returns the files.
+func tlsPaths(cfg *config.Config) []string {
+	paths := []string{cfg.Server.TLS.CertFile, cfg.Server.TLS.KeyFile}
+	for _, cas := range cfg.ClientCAFiles() {
+		paths = append(paths, cas.Name)
+	}
+	return paths
+}
+
+// listenerTLS returns what a server needs. It asks for each handshake what is in
+// use, and so follows all reloads.
+func listenerTLS(inUse func() *serverTLS) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		// Not GetCertificate: the pool of client CAs has no hook of its own.
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return inUse().config, nil },
+	}
+}
+
+// tlsSettings are all settings that a serverTLS depends on.
+type tlsSettings struct {
+	server   config.TLSFiles
+	files    []config.ClientCAs
+	clusters []clusterCAs // whose callers are proven by certificate
+}
+
+type clusterCAs struct {
+	cluster string
+	cas     config.ClientCAs
+}
+
+func tlsSettingsOf(cfg *config.Config) tlsSettings {
+	settings := tlsSettings{server: cfg.Server.TLS, files: cfg.ClientCAFiles()}
+	for i := range cfg.Clusters {
+		if cas, used := cfg.CertificateCAs(i); used {
+			settings.clusters = append(settings.clusters, clusterCAs{cfg.Clusters[i].Name, cas})
+		}
+	}
+	return settings
+}
+
+// firstEnd returns when the first of at least one certificate ends.
+func firstEnd(certs []*x509.Certificate) time.Time {
+	return slices.MinFunc(certs, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) }).NotAfter
+}
+
+// openTLS reads the files. An error names the field, the file and the remedy.
+func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
+	files := cfg.Server.TLS
+	cert, certErr := readTLSFile("server.tls.certFile", files.CertFile)
+	key, keyErr := readTLSFile("server.tls.keyFile", files.KeyFile)
+	cas, casErr := readClientCAs(cfg)
+	if err := errors.Join(certErr, keyErr, casErr); err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("server.tls: certificate %s and key %s: %w; put both halves of one pair there", files.CertFile, files.KeyFile, err)
+	}
+	if err := checkServerCertificate(pair.Leaf, now); err != nil {
+		return nil, fmt.Errorf("server.tls.certFile: %s %w", files.CertFile, err)
+	}
+	nodes, err := allNodeCAs(cfg, cas)
+	if err != nil {
+		return nil, err
+	}
+	ends := metrics.TLSEnds{Certificate: pair.Leaf.NotAfter, ClientCAs: map[string]time.Time{}}
+	for i := range cfg.Clusters {
+		if file, used := cfg.CertificateCAs(i); used {
+			ends.ClientCAs[cfg.Clusters[i].Name] = firstEnd(cas[file.Field])
+		}
+	}
+	config := &tls.Config{
+		MinVersion:   tls.VersionTLS12,
+		NextProtos:   []string{"h2", "http/1.1"}, // this config replaces the one that net/http has prepared
+		Certificates: []tls.Certificate{pair},
+	}
+	if len(cas) > 0 {
+		// A certificate is asked for and not judged here. A handshake that fails
+		// would be a refusal without an audit line, also in a cluster whose proof
+		// is in the mode audit, and a session that is resumed would be judged by the CAs of
+		// its beginning. Each request is judged instead, by the CAs of its token's
+		// cluster. That the client has the key is still proven here.
+		config.ClientAuth = tls.RequestClientCert
+		config.ClientCAs = x509.NewCertPool() // named to clients, which choose by it what they present
+		for _, certs := range cas {
+			for _, cert := range certs {
+				config.ClientCAs.AddCert(cert)
+			}
+		}
+	}
+	return &serverTLS{config: config, nodes: nodes, ends: ends}, nil
+}
+
+func readTLSFile(field, name string) ([]byte, error) {
+	data, err := file.Read(name, maxTLSFileBytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	return data, nil
+}
+
+// readClientCAs returns the CAs by the field that names their file.
+func readClientCAs(cfg *config.Config) (map[string][]*x509.Certificate, error) {
+	all := map[string][]*x509.Certificate{}
+	var faults []error
+	for _, file := range cfg.ClientCAFiles() {
+		data, err := readTLSFile(file.Field, file.Name)
+		if err == nil {
+			if all[file.Field], err = parseClientCAs(data); err != nil {
+				err = fmt.Errorf("%s: %s %w; put the CAs of the nodes' client certificates there, as PEM", file.Field, file.Name, err)
+			}
+		}
+		if err != nil {
+			faults = append(faults, err)
+		}
+	}
+	return all, errors.Join(faults...)
+}
+
+// allNodeCAs returns the CAs of each cluster whose callers are proven by
+// certificate. No two may have one in common, not even as copies in two files:
+// a CA is known by its key, which is what its certificates are verified with.
+// Nor may one be above another's: what that signs leads to it as well. If it is
+// so by way of certificates that no file has, the proof finds it.
+func allNodeCAs(cfg *config.Config, cas map[string][]*x509.Certificate) (map[string]*exchange.NodeCAs, error) {
+	byCluster := map[string][]*x509.Certificate{}
+	for i := range cfg.Clusters {
+		file, used := cfg.CertificateCAs(i)
+		if !used {
+			continue
+		}
+		for other := range cfg.Clusters {
+			otherFile, used := cfg.CertificateCAs(other)
+			if other == i || !used {
+				continue
+			}
+			if share(cas[file.Field], cas[otherFile.Field]) {
+				return nil, fmt.Errorf(config.ClusterCAField+": %s (%s) holds a CA that clusters[%d] has too, or that signed one of its; %s", i, file.Name, file.Field, other, config.OwnCAs)
+			}
+		}
+		byCluster[cfg.Clusters[i].Name] = cas[file.Field]
+	}
+	all := map[string]*exchange.NodeCAs{}
+	for cluster := range byCluster {
+		all[cluster] = exchange.NewNodeCAs(cluster, byCluster)
+	}
+	return all, nil
+}
+
+// share reports whether a certificate of the others leads to one of the CAs.
+func share(cas, others []*x509.Certificate) bool {
+	return slices.ContainsFunc(cas, func(ca *x509.Certificate) bool {
+		return slices.ContainsFunc(others, func(other *x509.Certificate) bool {
+			return bytes.Equal(other.RawSubjectPublicKeyInfo, ca.RawSubjectPublicKeyInfo) ||
+				bytes.Equal(other.RawIssuer, ca.RawSubject) && other.CheckSignatureFrom(ca) == nil
+		})
+	})
+}
+
+// parseClientCAs takes all or nothing: x509.CertPool skips what it cannot
+// parse, and the nodes of one cluster would be locked out without a word.
+func parseClientCAs(data []byte) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			return nil, fmt.Errorf("holds a block of another type than CERTIFICATE (%s)", term.QuoteValue(block.Type))
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("holds a certificate that cannot be read: %w", err)
+		}
+		certs = append(certs, cert)
+	}
+	if len(certs) == 0 {
+		return nil, errors.New("holds no certificate")
+	}
+	return certs, nil
+}
+
+func checkServerCertificate(leaf *x509.Certificate, now time.Time) error {
+	if now.After(leaf.NotAfter) {
+		return fmt.Errorf("ended at %s; renew it", leaf.NotAfter.UTC().Format(time.RFC3339))
+	}
+	if now.Before(leaf.NotBefore) {
+		return fmt.Errorf("begins only at %s; look at this machine's clock", leaf.NotBefore.UTC().Format(time.RFC3339))
+	}
+	return nil
+}

@@ -1,0 +1,446 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/pkitest"
+	"github.com/pullpass/pullpass/internal/proxytest"
+	"github.com/pullpass/pullpass/internal/setup"
+	"github.com/pullpass/pullpass/internal/testkit"
+)
+
+// tlsRig is a server with the TLS that serve uses, and its files. Callers of its
+// one cluster are proven by certificate.
+type tlsRig struct {
+	dir     string
+	ca      pkitest.Authority
+	cfg     *config.Config
+	tls     atomic.Pointer[serverTLS]
+	address string
+}
+
+func newTLSRig(t *testing.T, clientCA string) *tlsRig {
+	t.Helper()
+	rig := &tlsRig{dir: t.TempDir(), ca: pkitest.NewAuthority(t, "serving CA")}
+	rig.install(t, "first", -time.Minute, time.Hour)
+	rig.cfg = &config.Config{
+		Server:   config.Server{TLS: config.TLSFiles{CertFile: filepath.Join(rig.dir, "tls.crt"), KeyFile: filepath.Join(rig.dir, "tls.key")}},
+		Clusters: []config.Cluster{{Name: "prod", Node: config.Node{Proof: config.Proof{Mode: config.ModeEnforce, Methods: []string{config.ProofCertificate}}}}},
+	}
+	if clientCA != "" {
+		rig.cfg.Server.TLS.ClientCAFile = filepath.Join(rig.dir, "ca.crt")
+		testkit.Put(t, rig.cfg.Server.TLS.ClientCAFile, clientCA)
+	}
+	testkit.Must(t, rig.reload())
+	listener, err := net.Listen("tcp", "localhost:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rig.address = "localhost" + listener.Addr().String()[strings.LastIndex(listener.Addr().String(), ":"):]
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen := "nobody"
+		if len(r.TLS.PeerCertificates) > 0 {
+			leaf := r.TLS.PeerCertificates[0]
+			seen = leaf.Subject.CommonName
+			if !rig.knows("prod", leaf) {
+				seen += " of another CA"
+			}
+		}
+		_, _ = io.WriteString(w, r.Proto+" "+seen)
+	})
+	server := newHTTPServer(handler, listenerTLS(rig.tls.Load), slog.New(slog.DiscardHandler))
+	go func() { _ = server.ServeTLS(listener, "", "") }()
+	t.Cleanup(func() { _ = server.Close() })
+	return rig
+}
+
+// reload reads the files, as serve does.
+func (rig *tlsRig) reload() error {
+	next, err := openTLS(rig.cfg, time.Now())
+	if err == nil {
+		rig.tls.Store(next)
+	}
+	return err
+}
+
+// knows judges a certificate by the CAs that a cluster has now.
+func (rig *tlsRig) knows(cluster string, leaf *x509.Certificate) bool {
+	return rig.judge(cluster, leaf) == ""
+}
+
+// judge says why what is presented, leaf first, does not prove a node.
+func (rig *tlsRig) judge(cluster string, presented ...*x509.Certificate) exchange.ProofReason {
+	admission, err := exchange.NewAdmission(exchange.AdmissionConfig{Nodes: map[string]exchange.NodeChecks{cluster: {Proof: exchange.ProofConfig{
+		Mode: exchange.ProofAudit, Methods: []exchange.ProofMethod{exchange.ProofCertificate},
+		CAs: func() *exchange.NodeCAs { return rig.tls.Load().nodes[cluster] },
+	}}}})
+	if err != nil {
+		return exchange.ProofReason(err.Error())
+	}
+	node := oidc.ObjectRef{Name: strings.TrimPrefix(presented[0].Subject.CommonName, "system:node:"), UID: "uid"}
+	var event exchange.Event
+	if _, err := admission.Admit(context.Background(), oidc.Identity{Cluster: cluster, Node: node}, exchange.Caller{Certificates: presented}, &event); err != nil {
+		return exchange.ProofReason(err.Error())
+	}
+	return event.Proof.Reason
+}
+
+// install puts a new certificate and key in place.
+func (rig *tlsRig) install(t *testing.T, name string, notBefore, notAfter time.Duration) {
+	t.Helper()
+	cert, key := rig.ca.Leaf(t, name, notBefore, notAfter)
+	testkit.Put(t, filepath.Join(rig.dir, "tls.crt"), cert)
+	testkit.Put(t, filepath.Join(rig.dir, "tls.key"), key)
+}
+
+// get makes a new connection. It returns the name in the server's certificate,
+// and what the server saw.
+func (rig *tlsRig) get(t *testing.T, config *tls.Config) (server, seen string, err error) {
+	t.Helper()
+	transport := rig.transport(config)
+	defer transport.CloseIdleConnections()
+	return rig.getOver(t, transport)
+}
+
+func (rig *tlsRig) transport(config *tls.Config) *http.Transport {
+	config = config.Clone()
+	config.RootCAs = rig.ca.Pool()
+	return &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}
+}
+
+func (rig *tlsRig) getOver(t *testing.T, transport *http.Transport) (server, seen string, err error) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+rig.address+"/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := (&http.Client{Transport: transport, Timeout: time.Minute}).Do(request)
+	if err != nil {
+		return "", "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	seen = string(body)
+	if response.TLS.DidResume {
+		seen += " resumed"
+	}
+	return response.TLS.PeerCertificates[0].Subject.CommonName, seen, err
+}
+
+func (rig *tlsRig) expect(t *testing.T, config *tls.Config, server, seen string) {
+	t.Helper()
+	gotServer, gotSeen, err := rig.get(t, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gotServer != server || gotSeen != seen {
+		t.Errorf("certificate %q, request %q; want %q, %q", gotServer, gotSeen, server, seen)
+	}
+}
+
+func TestTLSCertificateIsReplacedWithoutARestart(t *testing.T) {
+	t.Parallel()
+	rig := newTLSRig(t, "")
+	rig.expect(t, &tls.Config{}, "first", "HTTP/2.0 nobody")
+	rig.install(t, "second", -time.Minute, time.Hour)
+	rig.expect(t, &tls.Config{}, "first", "HTTP/2.0 nobody")
+	if err := rig.reload(); err != nil {
+		t.Fatal(err)
+	}
+	rig.expect(t, &tls.Config{}, "second", "HTTP/2.0 nobody")
+}
+
+// Whoever watches these ends is warned in time, also of the CA that ends first
+// among several in one file.
+func TestTLSTellsWhenItEnds(t *testing.T) {
+	t.Parallel()
+	first := pkitest.NewAuthority(t, "first CA")
+	second := pkitest.Authority{Cert: pkitest.NewCA(t, nil, pkitest.CaNamed("second CA"), func(c *x509.Certificate) { c.NotAfter = time.Now().Add(48 * time.Hour) })}
+	for _, pems := range []string{first.Pem() + second.Pem(), second.Pem() + first.Pem()} {
+		rig := newTLSRig(t, pems)
+		ends := rig.tls.Load().ends
+		if want := first.NotAfter; len(ends.ClientCAs) != 1 || !ends.ClientCAs["prod"].Equal(want) {
+			t.Errorf("CAs end %v, want %s", ends.ClientCAs, want)
+		}
+		rig.install(t, "renewed", -time.Minute, 30*time.Minute)
+		testkit.Must(t, rig.reload())
+		if left := time.Until(rig.tls.Load().ends.Certificate); left < 29*time.Minute || left > 30*time.Minute {
+			t.Errorf("the certificate that was renewed for 30 minutes ends in %s", left)
+		}
+	}
+	if ends := newTLSRig(t, "").tls.Load().ends.ClientCAs; len(ends) != 0 {
+		t.Errorf("without CAs, they end %v", ends)
+	}
+}
+
+// A broken, half-written or expired certificate must not take down a server
+// that has a good one.
+func TestTLSKeepsTheLastGoodCertificate(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		spoil func(*testing.T, *tlsRig)
+		want  string
+	}{
+		{"another key", func(t *testing.T, rig *tlsRig) {
+			_, key := rig.ca.Leaf(t, "other", -time.Minute, time.Hour)
+			testkit.Put(t, filepath.Join(rig.dir, "tls.key"), key)
+		}, "server.tls: certificate DIR/tls.crt and key DIR/tls.key: tls: private key does not match public key; put both halves of one pair there"},
+		{"expired", func(t *testing.T, rig *tlsRig) { rig.install(t, "old", -2*time.Hour, -time.Hour) },
+			"server.tls.certFile: DIR/tls.crt ended at "},
+		{"not yet valid", func(t *testing.T, rig *tlsRig) { rig.install(t, "new", time.Hour, 2*time.Hour) },
+			"server.tls.certFile: DIR/tls.crt begins only at "},
+		{"empty", func(t *testing.T, rig *tlsRig) { testkit.Put(t, filepath.Join(rig.dir, "tls.crt"), "") },
+			"server.tls: certificate DIR/tls.crt and key DIR/tls.key: tls: failed to find any PEM data in certificate input; put both halves of one pair there"},
+		{"missing", func(t *testing.T, rig *tlsRig) {
+			testkit.Remove(t, filepath.Join(rig.dir, "tls.crt"))
+			testkit.Remove(t, filepath.Join(rig.dir, "tls.key"))
+		}, "server.tls.certFile: open DIR/tls.crt: no such file or directory\nserver.tls.keyFile: open DIR/tls.key: no such file or directory"},
+		{"huge", func(t *testing.T, rig *tlsRig) {
+			testkit.Put(t, filepath.Join(rig.dir, "tls.crt"), strings.Repeat("x", maxTLSFileBytes+1))
+		}, "server.tls.certFile: DIR/tls.crt has more than 1048576 bytes; no more are read"},
+		{"no client CA", func(t *testing.T, rig *tlsRig) { testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), "") },
+			"server.tls.clientCAFile: DIR/ca.crt holds no certificate; put the CAs of the nodes' client certificates there, as PEM"},
+		// x509.CertPool would skip it, and lock its nodes out.
+		{"one bad client CA of two", func(t *testing.T, rig *tlsRig) {
+			testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), rig.ca.Pem()+string(pkitest.PEM("CERTIFICATE", []byte("x"))))
+		}, "server.tls.clientCAFile: DIR/ca.crt holds a certificate that cannot be read: "},
+		{"a key among the client CAs", func(t *testing.T, rig *tlsRig) {
+			_, key := rig.ca.Leaf(t, "other", -time.Minute, time.Hour)
+			testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), rig.ca.Pem()+key)
+		}, `server.tls.clientCAFile: DIR/ca.crt holds a block of another type than CERTIFICATE ("PRIVATE KEY")`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			nodes := pkitest.NewAuthority(t, "node CA")
+			rig := newTLSRig(t, nodes.Pem())
+			test.spoil(t, rig)
+			err := rig.reload()
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if got := strings.ReplaceAll(err.Error(), rig.dir, "DIR"); !strings.HasPrefix(got, test.want) {
+				t.Errorf("error\n%s\nwant\n%s", got, test.want)
+			}
+			rig.expect(t, proxytest.With(nodes.Client(t, "system:node:a")), "first", "HTTP/2.0 system:node:a")
+			rig.install(t, "mended", -time.Minute, time.Hour)
+			testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), nodes.Pem())
+			if err := rig.reload(); err != nil {
+				t.Fatal(err)
+			}
+			rig.expect(t, &tls.Config{}, "mended", "HTTP/2.0 nobody")
+		})
+	}
+}
+
+func TestTLSRefusesToBeginWithoutAGoodCertificate(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, err := openTLS(&config.Config{Server: config.Server{TLS: config.TLSFiles{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}}}, time.Now())
+	if err == nil || !strings.Contains(err.Error(), "server.tls.certFile: open "+dir) {
+		t.Errorf("error %v, want one that names the field and the file", err)
+	}
+}
+
+// No certificate ends the handshake: whether it proves anything is said in an
+// answer and an audit line.
+func TestTLSClientCertificates(t *testing.T) {
+	t.Parallel()
+	nodes, others := pkitest.NewAuthority(t, "node CA"), pkitest.NewAuthority(t, "other CA")
+	rig := newTLSRig(t, nodes.Pem())
+	rig.expect(t, &tls.Config{}, "first", "HTTP/2.0 nobody")
+	rig.expect(t, proxytest.With(nodes.Client(t, "system:node:a")), "first", "HTTP/2.0 system:node:a")
+	rig.expect(t, proxytest.With(others.Client(t, "system:node:a")), "first", "HTTP/2.0 system:node:a of another CA")
+	rig.expect(t, proxytest.With(nodes.ClientUntil(t, "system:node:a", -time.Minute)), "first", "HTTP/2.0 system:node:a of another CA")
+
+	testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), others.Pem())
+	if err := rig.reload(); err != nil {
+		t.Fatal(err)
+	}
+	rig.expect(t, proxytest.With(others.Client(t, "system:node:b")), "first", "HTTP/2.0 system:node:b")
+	rig.expect(t, proxytest.With(nodes.Client(t, "system:node:a")), "first", "HTTP/2.0 system:node:a of another CA")
+
+	// A certificate without its key does end the handshake.
+	stolen := others.Client(t, "system:node:b")
+	stolen.PrivateKey = pkitest.ECKey(t)
+	if _, seen, err := rig.get(t, proxytest.With(stolen)); err == nil {
+		t.Errorf("a certificate was taken from somebody who has not its key: %q", seen)
+	}
+}
+
+// Clients choose by the CAs that the server names, so all clusters' are named;
+// without any, nobody is asked.
+func TestTLSNamesTheClientCAs(t *testing.T) {
+	t.Parallel()
+	common, own := pkitest.NewAuthority(t, "common CA"), pkitest.NewAuthority(t, "CA of another cluster")
+	asked := func(rig *tlsRig) (subjects []string, asked bool) {
+		rig.expect(t, &tls.Config{GetClientCertificate: func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			asked = true
+			for _, raw := range info.AcceptableCAs {
+				var name pkix.RDNSequence
+				if _, err := asn1.Unmarshal(raw, &name); err != nil {
+					return nil, err
+				}
+				subjects = append(subjects, name.String())
+			}
+			return &tls.Certificate{}, nil
+		}}, "first", "HTTP/2.0 nobody")
+		return subjects, asked
+	}
+	if subjects, asked := asked(newTLSRig(t, "")); asked {
+		t.Errorf("certificates of %q are asked for, and nobody needs them", subjects)
+	}
+	rig := newTLSRig(t, common.Pem())
+	rig.cfg.Clusters = append(rig.cfg.Clusters, config.Cluster{Name: "other", Node: config.Node{Proof: config.Proof{
+		Mode: config.ModeAudit, Methods: []string{config.ProofCertificate}, ClientCAFile: filepath.Join(rig.dir, "own.crt"),
+	}}})
+	testkit.Put(t, filepath.Join(rig.dir, "own.crt"), own.Pem())
+	if err := rig.reload(); err != nil {
+		t.Fatal(err)
+	}
+	subjects, _ := asked(rig)
+	slices.Sort(subjects)
+	if want := []string{"CN=CA of another cluster", "CN=common CA"}; !slices.Equal(subjects, want) {
+		t.Errorf("the server names %q, want %q", subjects, want)
+	}
+}
+
+// The CA of one cluster says nothing about the nodes of another.
+func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
+	t.Parallel()
+	first, second := pkitest.NewAuthority(t, "first CA"), pkitest.NewAuthority(t, "second CA")
+	rig := newTLSRig(t, first.Pem())
+	proof := config.Proof{Mode: config.ModeAudit, Methods: []string{config.ProofCertificate}, ClientCAFile: filepath.Join(rig.dir, "own.crt")}
+	off := proof
+	off.Mode = config.ModeOff
+	rig.cfg.Clusters = append(rig.cfg.Clusters, config.Cluster{Name: "second", Node: config.Node{Proof: proof}}, config.Cluster{Name: "off", Node: config.Node{Proof: off}})
+	reload := func(cas string) error {
+		testkit.Put(t, proof.ClientCAFile, cas)
+		return rig.reload()
+	}
+	if err := reload(second.Pem()); err != nil {
+		t.Fatal(err)
+	}
+	a, b := first.Client(t, "system:node:a").Leaf, second.Client(t, "system:node:a").Leaf
+	check := func() {
+		t.Helper()
+		for _, test := range []struct {
+			cluster     string
+			first, both bool
+		}{{"prod", true, false}, {"second", false, true}, {"off", false, false}, {"unknown", false, false}} {
+			if rig.knows(test.cluster, a) != test.first || rig.knows(test.cluster, b) != test.both {
+				t.Errorf("cluster %s knows certificates of the first CA: %t, of the second: %t", test.cluster, rig.knows(test.cluster, a), rig.knows(test.cluster, b))
+			}
+		}
+	}
+	check()
+	// Copies in two files are one CA, also when one was renewed with its key.
+	renewed := pkitest.Authority{Cert: pkitest.NewCert(t, first.Key, first.Cert, pkitest.CaNamed("first CA, renewed"))}
+	// What a CA above another signs are nodes of both, whichever has it.
+	below := pkitest.Authority{Cert: pkitest.NewCert(t, second.Key, first.Cert, pkitest.CaNamed("below the first CA"))}
+	for _, test := range []struct {
+		first, second string
+		fault         int
+	}{
+		{first.Pem(), first.Pem(), 0},
+		{first.Pem(), second.Pem() + first.Pem(), 0},
+		{first.Pem(), renewed.Pem(), 0},
+		{first.Pem(), below.Pem(), 0},
+		{below.Pem(), second.Pem() + first.Pem(), 0}, // the key of the second
+		{below.Pem(), first.Pem(), 1},
+	} {
+		testkit.Put(t, rig.cfg.Server.TLS.ClientCAFile, test.first)
+		err := reload(test.second)
+		file, _ := rig.cfg.CertificateCAs(test.fault)
+		want := fmt.Sprintf("clusters[%d].node.proof.clientCAFile: %s (%s) holds a CA that clusters[%d] has too, or that signed one of its; ", test.fault, file.Name, file.Field, 1-test.fault) + config.OwnCAs
+		if err == nil || err.Error() != want {
+			t.Errorf("error\n%v\nwant\n%s", err, want)
+		}
+		check()
+	}
+	testkit.Put(t, rig.cfg.Server.TLS.ClientCAFile, first.Pem())
+	if err := reload(second.Pem() + second.Pem()); err != nil {
+		t.Errorf("one file that names a CA twice: %v", err)
+	}
+	// The first is above the third by way of one that no file has: only who
+	// presents that shows it.
+	between := first.Intermediate(t, "between")
+	third := between.Intermediate(t, "third CA")
+	if err := reload(third.Pem()); err != nil {
+		t.Fatal(err)
+	}
+	node := third.Client(t, "system:node:a").Leaf
+	if got := rig.judge("prod", node, third.Certificate, between.Certificate); got != exchange.ProofCertificateOtherCluster {
+		t.Errorf("a node of the second cluster is judged in the first: %q", got)
+	}
+	if got := rig.judge("second", node, third.Certificate, between.Certificate); got != "" {
+		t.Errorf("and in its own: %q", got)
+	}
+}
+
+// A session that is resumed and a connection that stays open must not outlive
+// the CA of their certificate (CVE-2025-68121 was of this kind): each request is
+// judged anew, with the certificate that the first handshake proved.
+func TestTLSOldConnectionsAreJudgedByTheCAsOfNow(t *testing.T) {
+	t.Parallel()
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		nodes, others := pkitest.NewAuthority(t, "node CA"), pkitest.NewAuthority(t, "other CA")
+		rig := newTLSRig(t, nodes.Pem())
+		config := proxytest.With(nodes.Client(t, "system:node:a"))
+		config.MaxVersion = version
+		config.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+		open := rig.transport(config)
+		defer open.CloseIdleConnections()
+		over := func(want string) {
+			t.Helper()
+			if _, seen, err := rig.getOver(t, open); err != nil || seen != want {
+				t.Errorf("%s: the open connection's request was seen as %q, %v; want %q", tls.VersionName(version), seen, err, want)
+			}
+		}
+		over("HTTP/2.0 system:node:a")
+		rig.expect(t, config, "first", "HTTP/2.0 system:node:a resumed")
+		testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), others.Pem())
+		if err := rig.reload(); err != nil {
+			t.Fatal(err)
+		}
+		over("HTTP/2.0 system:node:a of another CA")
+		rig.expect(t, config, "first", "HTTP/2.0 system:node:a of another CA resumed")
+	}
+}
+
+func TestTLSRefusesOldVersions(t *testing.T) {
+	t.Parallel()
+	rig := newTLSRig(t, "")
+	_, _, err := rig.get(t, &tls.Config{MinVersion: tls.VersionTLS11, MaxVersion: tls.VersionTLS11})
+	if err == nil || !strings.Contains(err.Error(), "protocol version") {
+		t.Errorf("TLS 1.1: %v, want a refusal of the version", err)
+	}
+}
+
+// Where no CAs are kept, none is known: that refuses, and does not panic.
+func TestNodeChecksWithoutCAs(t *testing.T) {
+	t.Parallel()
+	proof := config.Proof{Mode: config.ModeEnforce, Methods: []string{config.ProofCertificate}, ClientCAFile: "nodes.crt"}
+	checks, err := setup.NodeChecks(&config.Config{Clusters: []config.Cluster{{Name: "prod", Node: config.Node{Proof: proof}}}}, nil)
+	if err != nil || checks["prod"].Proof.CAs() != nil {
+		t.Errorf("checks %+v, %v", checks, err)
+	}
+}

@@ -1,0 +1,206 @@
+package setup
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/filewatch"
+	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
+)
+
+// Objects is what is known of the objects of each cluster, by its API server or
+// by files.
+type Objects struct {
+	kube.Directory
+	files     map[string][]string // of manifests
+	Manifests *kube.Manifests
+	Connected []connection // in the order of the configuration
+}
+
+// connection is a cluster whose API server is asked.
+type connection struct {
+	Name     string
+	Settings connectionSettings
+	Content  [sha256.Size]byte // of the kubeconfig
+	*kube.Cluster
+	Events *kube.PodEvents // nil: pods are not told
+}
+
+// connectionSettings are all settings that a connection depends on.
+type connectionSettings struct {
+	inCluster                        bool
+	Kubeconfig                       string
+	podChecks, podEvents             bool
+	nodeFallback                     bool
+	nodes, nodeLabels, nodeAddresses bool
+}
+
+func connectionSettingsOf(cfg *config.Config, i int) connectionSettings {
+	c := &cfg.Clusters[i]
+	byAddress := slices.Contains(cfg.ProofMethods(c), config.ProofAddress)
+	fallback := c.Node.Fallback == config.NodeFallbackAPI
+	return connectionSettings{
+		inCluster:    c.Kubernetes.InCluster,
+		Kubeconfig:   c.Kubernetes.KubeconfigFile,
+		podChecks:    c.Kubernetes.PodChecks,
+		podEvents:    c.Kubernetes.PodEvents,
+		nodeFallback: fallback,
+		// A token that is bound to a node ends with it.
+		nodes:         c.Bound != string(oidc.BoundPod) || fallback || c.Node.Selector != "" || byAddress,
+		nodeLabels:    c.Node.Selector != "",
+		nodeAddresses: byAddress,
+	}
+}
+
+// OpenObjects reads the manifests and prepares the connections. What before has,
+// which may be nil, is kept where its settings are the same. It uses no network,
+// and what it returns answers from the API servers at once; Run of each
+// connection makes it answer from memory.
+func OpenObjects(cfg *config.Config, policy *policy.Policy, logger *slog.Logger, before *Objects) (*Objects, error) {
+	if before == nil {
+		before = &Objects{}
+	}
+	o := &Objects{Directory: kube.Directory{}, files: manifestFiles(cfg), Manifests: before.Manifests}
+	if o.Manifests == nil || !reflect.DeepEqual(o.files, before.files) {
+		var err error
+		if o.Manifests, err = NewManifests(cfg, policy); err != nil {
+			return nil, err
+		}
+	}
+	for i := range cfg.Clusters {
+		c := &cfg.Clusters[i]
+		switch {
+		case c.Kubernetes.Connected():
+			opened, ok := before.Connection(c.Name)
+			if !ok || opened.Settings != connectionSettingsOf(cfg, i) {
+				var err error
+				if opened, err = Connect(cfg, i, policy.AnnotationKeys(), logger); err != nil {
+					return nil, err
+				}
+			}
+			o.Connected = append(o.Connected, opened)
+			o.Directory[c.Name] = opened
+		case len(c.Kubernetes.ManifestFiles) > 0:
+			o.Directory[c.Name] = o.Manifests
+		}
+	}
+	return o, nil
+}
+
+// Connection returns the one of a cluster.
+func (o *Objects) Connection(cluster string) (connection, bool) {
+	c, ok := o.Directory[cluster].(connection)
+	return c, ok
+}
+
+// Without returns what is left without the connection of a cluster.
+func (o *Objects) Without(cluster string) *Objects {
+	rest := *o
+	rest.Directory = maps.Clone(o.Directory)
+	delete(rest.Directory, cluster)
+	return &rest
+}
+
+// Connect prepares the connection of the cluster at index i.
+func Connect(cfg *config.Config, i int, annotationKeys []string, logger *slog.Logger) (connection, error) {
+	name, settings := cfg.Clusters[i].Name, connectionSettingsOf(cfg, i)
+	opened := connection{Name: name, Settings: settings}
+	field, config, err := "inCluster", (*rest.Config)(nil), error(nil)
+	if settings.inCluster {
+		config, err = kube.InCluster()
+	} else {
+		field = "kubeconfigFile"
+		// Before it is read: what changes meanwhile is seen as a change.
+		opened.Content = filewatch.Digest([]string{settings.Kubeconfig})
+		config, err = kube.Kubeconfig(settings.Kubeconfig)
+	}
+	if err == nil {
+		opened.Cluster, err = kube.NewCluster(kube.ClusterConfig{
+			Name:           name,
+			REST:           config,
+			AnnotationKeys: annotationKeys,
+			PodChecks:      settings.podChecks,
+			NodeFallback:   settings.nodeFallback,
+			Nodes:          settings.nodes,
+			NodeLabels:     settings.nodeLabels,
+			NodeAddresses:  settings.nodeAddresses,
+			Logger:         logger,
+		})
+	}
+	if err == nil && settings.podEvents {
+		opened.Events, err = kube.NewPodEvents(kube.PodEventsConfig{Clusters: map[string]*rest.Config{name: config}, Logger: logger})
+	}
+	if err != nil {
+		return connection{}, cfg.Fault(fmt.Sprintf("clusters[%d].kubernetes.%s", i, field), err)
+	}
+	return opened, nil
+}
+
+// KeepsAnnotations reports whether every cluster has the annotations.
+func (o *Objects) KeepsAnnotations(keys []string) bool {
+	return o.Manifests.KeepsAnnotations(keys) &&
+		!slices.ContainsFunc(o.Connected, func(c connection) bool { return !c.KeepsAnnotations(keys) })
+}
+
+// podRecorders tell pods of what is refused.
+type podRecorders map[string]*kube.PodEvents // by cluster; not of each are pods told
+
+func (o *Objects) PodRecorders() podRecorders {
+	all := podRecorders{}
+	for _, c := range o.Connected {
+		if c.Events != nil {
+			all[c.Name] = c.Events
+		}
+	}
+	return all
+}
+
+// Record implements exchange.Recorder.
+func (all podRecorders) Record(e *exchange.Event) {
+	if events := all[e.Cluster]; events != nil {
+		events.Record(e)
+	}
+}
+
+// Counts says what became of the events, by cluster.
+func (all podRecorders) Counts() map[string]kube.PodEventCounts {
+	counts := map[string]kube.PodEventCounts{}
+	for _, events := range all {
+		maps.Copy(counts, events.Counts())
+	}
+	return counts
+}
+
+// SetAnnotationKeys returns when every cluster has the annotations. One whose
+// API server does not give them before ctx ends is an error, and keeps what it had.
+func (o *Objects) SetAnnotationKeys(ctx context.Context, keys []string) error {
+	faults := make([]error, len(o.Connected)+1)
+	var group errgroup.Group
+	for i, c := range o.Connected {
+		group.Go(func() error { faults[i] = c.SetAnnotationKeys(ctx, keys); return nil })
+	}
+	faults[len(o.Connected)] = o.Manifests.SetAnnotationKeys(keys)
+	_ = group.Wait()
+	return errors.Join(faults...)
+}
+
+// UID returns the UID of a ServiceAccount by its name, or "" when none is known.
+func (o *Objects) UID(ctx context.Context, cluster, namespace, name string) (string, error) {
+	if c, ok := o.Connection(cluster); ok {
+		return c.UID(ctx, namespace, name)
+	}
+	return o.Manifests.UID(cluster, namespace, name), nil
+}

@@ -1,0 +1,172 @@
+package setup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/state"
+)
+
+// changeInterval is how long a change of revocations may stay unlogged. It
+// counts as soon as it is known.
+const changeInterval = time.Second
+
+// State is what several replicas must know together: in Redis, or in the
+// memory of the only one.
+type State struct {
+	Redis *state.Redis // nil: in memory
+	// list is what Redis knows of revocations; nil: without Redis, nobody can
+	// revoke.
+	List *state.RedisRevocations
+
+	Owners      exchange.Owners
+	Revocations exchange.Revocations
+	buckets     limitBackend
+}
+
+// OpenState connects to nothing yet. observe is told of every call to Redis.
+func OpenState(cfg *config.Config, observe func(state.Operation, time.Duration, error)) (*State, error) {
+	local, err := state.NewMemory(state.MemoryConfig{OwnerBytes: Caches().owners, LimitBytes: Caches().limits})
+	if err != nil {
+		return nil, err
+	}
+	s := &State{Owners: local, buckets: local}
+	if len(cfg.State.Redis.Addresses) == 0 {
+		s.Revocations = Revocations{state.NewMemoryRevocations(nil)}
+	} else {
+		if s.Redis, err = openRedis(cfg, observe); err != nil {
+			return nil, err
+		}
+		s.List = state.NewRedisRevocations(s.Redis)
+		s.Owners, s.Revocations = s.Redis, Revocations{s.List}
+		s.buckets = state.NewSharedLimits(state.SharedLimitsConfig{Shared: s.Redis, Local: local})
+	}
+	return s, nil
+}
+
+func (s *State) Limiter(l config.Limit) exchange.Limiter { return limiter{s.buckets, state.Limit(l)} }
+
+func openRedis(cfg *config.Config, observe func(state.Operation, time.Duration, error)) (*state.Redis, error) {
+	r := cfg.State.Redis
+	config := state.RedisConfig{Addresses: r.Addresses, MasterName: r.MasterName, Username: r.Username, PasswordFile: r.PasswordFile, Observe: observe}
+	if r.TLS.CAFile != "" || r.TLS.SystemCAs {
+		config.TLS = &state.RedisTLS{CAFile: r.TLS.CAFile}
+	}
+	return state.OpenRedis(config)
+}
+
+func (s *State) Close() error {
+	if s.Redis == nil {
+		return nil
+	}
+	return s.Redis.Close()
+}
+
+// Run follows the revocations until ctx ends, and logs each change with who and
+// why: that is how it is known who revoked, and who ended it.
+func (s *State) Run(ctx context.Context, logger *slog.Logger) {
+	var following sync.WaitGroup
+	following.Go(func() { s.List.Run(ctx) })
+	defer following.Wait()
+	known := map[state.Target]state.Change{}
+	tick := time.NewTicker(changeInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		changes := map[state.Target]state.Change{}
+		for _, c := range s.List.Changes() {
+			changes[c.Target] = c
+			if old, ok := known[c.Target]; ok && old.Removed == c.Removed && old.Since.Equal(c.Since) {
+				continue
+			}
+			what := "revoked"
+			if c.Removed {
+				what = "no longer revoked"
+			}
+			logger.Info(what, "target", TargetName(c.Target), "by", c.By, "reason", c.Reason, "since", c.Since, "until", c.Until)
+		}
+		known = changes
+	}
+}
+
+type limitBackend interface {
+	Take(ctx context.Context, key string, limit state.Limit, cost int) (ok bool, wait time.Duration, err error)
+}
+
+// limiter is one limit of the configuration.
+type limiter struct {
+	buckets limitBackend
+	limit   state.Limit
+}
+
+// Take implements exchange.Limiter.
+func (l limiter) Take(ctx context.Context, key string) time.Duration {
+	ok, wait, err := l.buckets.Take(ctx, key, l.limit, 1)
+	switch {
+	case ok:
+		return 0
+	case err == nil:
+		return wait
+	default:
+		// Nobody waits for the answer any more, or the limit is none, which the
+		// configuration was checked for. Neither lets anything pass.
+		return time.Second
+	}
+}
+
+// Revocations tells exchange what state knows.
+type Revocations struct {
+	List interface {
+		Revoked(id *oidc.Identity) (*state.Revocation, error)
+	}
+}
+
+// Revoked implements exchange.Revocations.
+func (r Revocations) Revoked(id *oidc.Identity) (*exchange.Revocation, error) {
+	revoked, err := r.List.Revoked(id)
+	if err != nil || revoked == nil {
+		return nil, err
+	}
+	return &exchange.Revocation{Target: TargetName(revoked.Target), By: revoked.By, Reason: revoked.Reason, Until: revoked.Until}, nil
+}
+
+// TargetName writes a target as the flags of pullpass revoke take it.
+func TargetName(t state.Target) string {
+	switch t.Kind {
+	case state.TargetToken:
+		return "--token-id " + t.Name
+	case state.TargetPod:
+		return "--pod-uid " + t.Name
+	case state.TargetServiceAccount:
+		return "--service-account " + t.Cluster + "/" + t.Namespace + "/" + t.Name
+	case state.TargetNode:
+		return "--node " + t.Cluster + "/" + t.Name
+	}
+	return string(t.Kind) + " " + t.Name
+}
+
+// ErrNoRedis is told to operators who want to revoke.
+var ErrNoRedis = errors.New("revocations are kept in Redis, and none is configured (state.redis.addresses); a deny rule of the policy refuses without it")
+
+// OpenRevocations is for commands. It connects to nothing yet.
+func OpenRevocations(cfg *config.Config) (*state.RedisRevocations, func(), error) {
+	if len(cfg.State.Redis.Addresses) == 0 {
+		return nil, nil, ErrNoRedis
+	}
+	redis, err := openRedis(cfg, nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("state.redis: %w", err)
+	}
+	return state.NewRedisRevocations(redis), func() { _ = redis.Close() }, nil
+}

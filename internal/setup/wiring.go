@@ -1,0 +1,170 @@
+package setup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/signing"
+)
+
+// RegistryLeeway is how long after its end distribution still takes a token;
+// a replaced key stays published for so much longer.
+const RegistryLeeway = 60 * time.Second
+
+// LoadPolicy reads the policy files as one policy; all faults at once.
+func LoadPolicy(cfg *config.Config) (*policy.Policy, error) {
+	files := make([]policy.File, 0, len(cfg.PolicyFiles))
+	var faults []error
+	for i, name := range cfg.PolicyFiles {
+		data, err := file.Read(name, policy.MaxBytes)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("policyFiles[%d]: %w", i, err))
+			continue
+		}
+		files = append(files, policy.File{Name: name, Data: data})
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	return policy.Parse(files...)
+}
+
+// PolicyWarnings names what in the policy does less, or more, than it seems.
+func PolicyWarnings(cfg *config.Config, policy *policy.Policy) []string {
+	var clusters, unconnected, unknown, services []string
+	for i := range cfg.Clusters {
+		name, kubernetes := cfg.Clusters[i].Name, cfg.Clusters[i].Kubernetes
+		clusters = append(clusters, name)
+		if !kubernetes.Connected() {
+			unconnected = append(unconnected, name)
+			if len(kubernetes.ManifestFiles) == 0 {
+				unknown = append(unknown, name)
+			}
+		}
+	}
+	for i := range cfg.Registries {
+		services = append(services, cfg.Registries[i].Service)
+	}
+	return slices.Concat(policy.Unused(clusters, services), policy.WithoutLabels(unconnected), policy.WithoutAnnotations(unknown), policy.Collisions(clusters))
+}
+
+// Issuers returns what the verifier is told of each cluster.
+func Issuers(cfg *config.Config) []oidc.Issuer {
+	issuers := make([]oidc.Issuer, len(cfg.Clusters))
+	for i, c := range cfg.Clusters {
+		issuers[i] = oidc.Issuer{
+			Cluster:     c.Name,
+			URL:         c.Issuer,
+			Audiences:   c.Audiences,
+			Bound:       oidc.Bound(c.Bound),
+			RequireNode: c.Node.Claim == config.NodeClaimRequired && c.Node.Fallback == config.NodeFallbackNone,
+			MaxLifetime: c.MaxTokenLifetime.Duration(),
+			MaxKeyAge:   c.Discovery.MaxKeyAge.Duration(),
+			Discovery: oidc.Discovery{
+				URL:       c.Discovery.URL,
+				JWKSURL:   c.Discovery.JWKSURL,
+				JWKSFile:  c.Discovery.JWKSFile,
+				CAFile:    c.Discovery.CAFile,
+				TokenFile: c.Discovery.TokenFile,
+			},
+		}
+	}
+	return issuers
+}
+
+func NewVerifier(cfg *config.Config, logger *slog.Logger) (*oidc.Verifier, error) {
+	return oidc.New(oidc.Config{Issuers: Issuers(cfg), Logger: logger})
+}
+
+// NodeChecks returns what is asked of the nodes of each cluster. cas are the CAs
+// of their kubelets, by cluster; nil: no certificate proves anything.
+func NodeChecks(cfg *config.Config, cas map[string]*exchange.NodeCAs) (map[string]exchange.NodeChecks, error) {
+	all := map[string]exchange.NodeChecks{}
+	for i := range cfg.Clusters {
+		c := &cfg.Clusters[i]
+		checks := exchange.NodeChecks{
+			// The verifier cannot know the node of a token that names none.
+			Required: c.Node.Claim == config.NodeClaimRequired && c.Node.Fallback == config.NodeFallbackAPI,
+			Proof: exchange.ProofConfig{
+				Mode: exchange.ProofMode(c.Node.Proof.Mode),
+				CAs:  func() *exchange.NodeCAs { return cas[c.Name] },
+			},
+		}
+		for _, method := range cfg.ProofMethods(c) {
+			checks.Proof.Methods = append(checks.Proof.Methods, exchange.ProofMethod(method))
+		}
+		if c.Node.Selector != "" {
+			var err error
+			if checks.Selector, err = labels.Parse(c.Node.Selector); err != nil {
+				return nil, fmt.Errorf("cluster %s: node.selector: %w", c.Name, err)
+			}
+		}
+		all[c.Name] = checks
+	}
+	return all, nil
+}
+
+// manifestFiles returns the files of each cluster that has any.
+func manifestFiles(cfg *config.Config) map[string][]string {
+	files := map[string][]string{}
+	for _, c := range cfg.Clusters {
+		if len(c.Kubernetes.ManifestFiles) > 0 {
+			files[c.Name] = c.Kubernetes.ManifestFiles
+		}
+	}
+	return files
+}
+
+// NewManifests reads the ServiceAccounts of the manifest files.
+func NewManifests(cfg *config.Config, policy *policy.Policy) (*kube.Manifests, error) {
+	return kube.NewManifests(kube.ManifestsConfig{Files: manifestFiles(cfg), AnnotationKeys: policy.AnnotationKeys()})
+}
+
+// SigningKeys are the keys of one registry, and how they are kept current.
+type SigningKeys struct {
+	signing.Keys
+	Reload  func() error
+	run     func(context.Context)
+	Managed *signing.ManagedKeys
+}
+
+// Run keeps the keys current until ctx ends.
+func (k *SigningKeys) Run(ctx context.Context) { k.run(ctx) }
+
+// NewSigningKeys opens the keys of one registry. Managed keys may still have
+// none: call managed.Maintain to make them.
+func NewSigningKeys(r *config.Registry, logger *slog.Logger) (*SigningKeys, error) {
+	lifetime := r.TokenLifetime.Duration()
+	algorithm, trust := signing.Algorithm(r.Signing.Algorithm), signing.Trust(r.Signing.Trust)
+	if r.Signing.KeyFile != "" {
+		keys, err := signing.NewFileKeys(signing.FileKeysConfig{
+			Algorithm: algorithm, Trust: trust,
+			CertFile: r.Signing.CertFile, KeyFile: r.Signing.KeyFile, CAFile: r.Signing.CAFile,
+			Overlap: lifetime + RegistryLeeway, Logger: logger,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("registry %s: %w", r.Service, err)
+		}
+		return &SigningKeys{Keys: keys, Reload: keys.Reload, run: keys.Run}, nil
+	}
+	keys, err := signing.NewManagedKeys(signing.ManagedKeysConfig{
+		Dir: r.Signing.ManagedDir, Algorithm: algorithm, Trust: trust,
+		Service: r.Service, Lifetime: lifetime, Logger: logger,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("registry %s: %w", r.Service, err)
+	}
+	return &SigningKeys{Keys: keys, Reload: keys.Reload, run: keys.Run, Managed: keys}, nil
+}
