@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
@@ -17,10 +18,10 @@ import (
 // Verifier authenticates a ServiceAccount token. Its errors are *oidc.Error;
 // anything else counts as a fault of ours and grants nothing.
 type Verifier interface {
-	Verify(ctx context.Context, raw string) (oidc.Identity, error)
+	Verify(ctx context.Context, credential oidc.Credential) (oidc.Identity, error)
 	// Remembers reports whether Verify would accept a token for next to nothing,
 	// because it has done so before.
-	Remembers(raw string) bool
+	Remembers(credential oidc.Credential) bool
 }
 
 // Config configures an Exchanger.
@@ -62,10 +63,10 @@ type Exchanger struct {
 // the decision's outcome, and the key that signs. Whoever presents the same
 // credential and is granted the same may have the same token; nobody else can.
 type issuedKey struct {
-	tokenHash [32]byte // zero for anonymous
-	registry  *registryauth.Issuer
-	granted   string // canonical scopes, one a line: a scope holds no newline
-	keyID     string
+	credential [sha256.Size]byte // its hash; zero for anonymous
+	registry   *registryauth.Issuer
+	granted    string // canonical scopes, one a line: a scope holds no newline
+	keyID      string
 }
 
 const (
@@ -135,8 +136,7 @@ func New(c Config) (*Exchanger, error) {
 // heldByIssued is what the cache counts of an entry. Its key id is that of a key
 // that signs, in memory once.
 func heldByIssued(key issuedKey, token registryauth.Token) int {
-	const header = 16 // of the string in a Secret
-	return lru.Bytes(len(key.granted)) + lru.Bytes(len(token.Value.Reveal())) + header + lru.Bytes(len(token.ID))
+	return lru.Bytes(len(key.granted)) + lru.Bytes(len(token.Value.Reveal())) + lru.Bytes(registryauth.SecretBytes) + lru.Bytes(len(token.ID))
 }
 
 // Policy returns the one in use.
@@ -174,7 +174,7 @@ func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, call
 	event.unread(req)
 
 	_, issuing := begin(ctx, stepIssue)
-	token, reused, err := x.issue(registry, subject, granted, strings.Join(names, "\n"))
+	token, reused, err := x.issue(registry, req.Credential, subject, granted, strings.Join(names, "\n"))
 	end(issuing, err)
 	if err != nil {
 		return registryauth.Token{}, err
@@ -192,7 +192,7 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, call
 		return policy.Subject{}, nil
 	}
 	verifying, span := begin(ctx, stepVerify)
-	id, err := x.verifier.Verify(verifying, req.Credential.Reveal())
+	id, err := x.verifier.Verify(verifying, req.Credential)
 	end(span, err)
 	if err != nil {
 		var failure *oidc.Error
@@ -218,22 +218,23 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, call
 }
 
 // remembers reports whether a credential was good before.
-func (x *Exchanger) remembers(credential string) bool { return x.verifier.Remembers(credential) }
+func (x *Exchanger) remembers(credential registryauth.Secret) bool {
+	return x.verifier.Remembers(credential)
+}
 
 // issue returns the token last issued for the same thing while at least half
 // of its life and the 60 seconds that clients count on are left: a pull asks
 // twice (resolve, then fetch).
 // lines are the granted scopes as the key of the cache holds them.
-func (x *Exchanger) issue(registry *registryauth.Issuer, subject policy.Subject, granted []registryauth.Scope, lines string) (registryauth.Token, bool, error) {
+func (x *Exchanger) issue(registry *registryauth.Issuer, credential registryauth.Secret, subject policy.Subject, granted []registryauth.Scope, lines string) (registryauth.Token, bool, error) {
 	now := x.now()
 	keyID, err := registry.KeyID()
 	if err != nil {
 		return registryauth.Token{}, false, issueError(err)
 	}
-	key := issuedKey{registry: registry, granted: lines, keyID: keyID}
+	key := issuedKey{credential: credential.Hash(), registry: registry, granted: lines, keyID: keyID}
 	grant := registryauth.Grant{Access: granted}
 	if id := subject.Identity; id != nil {
-		key.tokenHash = id.TokenHash
 		grant.Subject = id.Subject
 		grant.NotAfter = id.Expiry
 	}
