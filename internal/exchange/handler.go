@@ -182,7 +182,11 @@ func (h *Handler) inTurn(r *http.Request, req registryauth.Request, caller Calle
 	if err := h.addresses.admit(r.Context(), caller, req, event); err != nil {
 		return registryauth.Token{}, err
 	}
-	return h.exchanger.Exchange(r.Context(), req, caller, event)
+	authorization, err := h.exchanger.Authorize(r.Context(), req, caller, event)
+	if err != nil {
+		return registryauth.Token{}, err
+	}
+	return h.exchanger.Issue(r.Context(), authorization, event)
 }
 
 // errMethod is the one refusal that belongs to HTTP alone.
