@@ -2,7 +2,6 @@ package exchange_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,7 +32,7 @@ func onNode(node any) func(map[string]any) {
 func identityOn(cluster, node string) oidc.Identity {
 	return oidc.Identity{
 		Cluster: cluster, Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web", UID: webUID}, Subject: "system:serviceaccount:team-a:web",
-		Node: oidc.ObjectRef{Name: node, UID: node1UID}, Expiry: made.Add(time.Hour), TokenHash: sha256.Sum256([]byte(cluster + node)),
+		Node: oidc.ObjectRef{Name: node, UID: node1UID}, Expiry: made.Add(time.Hour),
 	}
 }
 

@@ -3,6 +3,7 @@ package exchange
 import (
 	"crypto/sha256"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/lru"
@@ -16,7 +17,11 @@ type attempts struct {
 	posts *lru.Cache[attemptKey, time.Time] // refused POSTs not yet followed by a GET
 }
 
-type attemptKey [sha256.Size]byte
+// attemptKey is the same for both halves.
+type attemptKey struct {
+	caller     netip.Addr
+	credential [sha256.Size]byte
+}
 
 const (
 	attemptBytes  = 2 << 20          // for 8,000
@@ -26,31 +31,21 @@ const (
 func newAttempts() *attempts { return &attempts{lru.New[attemptKey, time.Time](attemptBytes, nil)} }
 
 // failed remembers a refused POST.
-func (a *attempts) failed(method string, event *Event, req registryauth.Request) {
+func (a *attempts) failed(method string, caller Caller, event *Event, req registryauth.Request) {
 	if method != http.MethodPost || (event.Status != http.StatusBadRequest && event.Status != http.StatusUnauthorized) {
 		return
 	}
-	a.posts.Add(attempt(event, req), event.Time)
+	a.posts.Add(attemptKey{caller.Address, req.Credential.Hash()}, event.Time)
 }
 
 // repeats reports whether the request is the second half of an attempt. Each
 // refused POST excuses one GET.
-func (a *attempts) repeats(method string, event *Event, req registryauth.Request) bool {
+func (a *attempts) repeats(method string, caller Caller, event *Event, req registryauth.Request) bool {
 	if method != http.MethodGet || a.posts.Len() == 0 {
 		return false
 	}
-	key := attempt(event, req)
+	key := attemptKey{caller.Address, req.Credential.Hash()}
 	at, ok := a.posts.Peek(key)
 	// Of several GETs at once, only the one that removes the POST is excused.
 	return ok && a.posts.Remove(key) && event.Time.Sub(at) < attemptWindow
-}
-
-// attempt is the same for both halves: caller and credential. The caller's
-// address ends at the first zero byte, so keys do not collide.
-func attempt(event *Event, req registryauth.Request) attemptKey {
-	h := sha256.New()
-	h.Write([]byte(event.Caller))
-	h.Write([]byte{0})
-	h.Write([]byte(req.Credential.Reveal()))
-	return attemptKey(h.Sum(nil))
 }

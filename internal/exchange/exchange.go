@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
@@ -17,10 +18,10 @@ import (
 // Verifier authenticates a ServiceAccount token. Its errors are *oidc.Error;
 // anything else counts as a fault of ours and grants nothing.
 type Verifier interface {
-	Verify(ctx context.Context, raw string) (oidc.Identity, error)
+	Verify(ctx context.Context, credential oidc.Credential) (oidc.Identity, error)
 	// Remembers reports whether Verify would accept a token for next to nothing,
 	// because it has done so before.
-	Remembers(raw string) bool
+	Remembers(credential oidc.Credential) bool
 }
 
 // Config configures an Exchanger.
@@ -62,10 +63,10 @@ type Exchanger struct {
 // the decision's outcome, and the key that signs. Whoever presents the same
 // credential and is granted the same may have the same token; nobody else can.
 type issuedKey struct {
-	tokenHash [32]byte // zero for anonymous
-	registry  *registryauth.Issuer
-	granted   string // canonical scopes, one a line: a scope holds no newline
-	keyID     string
+	credential [sha256.Size]byte // its hash; zero for anonymous
+	registry   *registryauth.Issuer
+	granted    string // canonical scopes, one a line: a scope holds no newline
+	keyID      string
 }
 
 const (
@@ -135,31 +136,40 @@ func New(c Config) (*Exchanger, error) {
 // heldByIssued is what the cache counts of an entry. Its key id is that of a key
 // that signs, in memory once.
 func heldByIssued(key issuedKey, token registryauth.Token) int {
-	const header = 16 // of the string in a Secret
-	return lru.Bytes(len(key.granted)) + lru.Bytes(len(token.Value.Reveal())) + header + lru.Bytes(len(token.ID))
+	return lru.Bytes(len(key.granted)) + lru.Bytes(len(token.Value.Reveal())) + lru.Bytes(registryauth.SecretBytes) + lru.Bytes(len(token.ID))
 }
 
 // Policy returns the one in use.
 func (x *Exchanger) Policy() *policy.Policy { return x.policy }
 
-// Exchange judges one request and issues a token. It notes in event what it
-// learns on the way, so that the event is complete also when it fails.
+// Authorization is what a request may have: the outcome of Authorize, for Issue.
+type Authorization struct {
+	subject    policy.Subject
+	credential [sha256.Size]byte // its hash; zero for anonymous
+	registry   *registryauth.Issuer
+	granted    []registryauth.Scope
+	lines      string // the granted scopes as an issuedKey holds them
+}
+
+// Authorize judges one request: it identifies who asks and decides what is granted.
+// It notes in event what it learns on the way, so that the event is complete also
+// when it fails.
 //
 // Steps go from cheap to dear, and each has its own error:
 // *UnknownServiceError, *oidc.Error, *GoneError, *NodeError, *RevokedError,
 // *ReplayError, *LimitError, *UnavailableError, *DeniedError, *AnonymousError. A
 // scope that is not granted is not an error (token specification): the token
 // just has less access.
-func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, caller Caller, event *Event) (registryauth.Token, error) {
+func (x *Exchanger) Authorize(ctx context.Context, req registryauth.Request, caller Caller, event *Event) (Authorization, error) {
 	registry, ok := x.registries[req.Service]
 	if !ok {
-		return registryauth.Token{}, &UnknownServiceError{Service: req.Service}
+		return Authorization{}, &UnknownServiceError{Service: req.Service}
 	}
 	event.Service = req.Service
 
 	subject, err := x.identify(ctx, req, caller, event)
 	if err != nil {
-		return registryauth.Token{}, err
+		return Authorization{}, err
 	}
 
 	_, deciding := begin(ctx, stepDecide)
@@ -169,18 +179,22 @@ func (x *Exchanger) Exchange(ctx context.Context, req registryauth.Request, call
 	names := policy.ScopeStrings(granted)
 	event.decide(decision, names)
 	if err := refusal(decision, subject); err != nil {
-		return registryauth.Token{}, err
+		return Authorization{}, err
 	}
 	event.unread(req)
+	return Authorization{subject, req.Credential.Hash(), registry, granted, strings.Join(names, "\n")}, nil
+}
 
+// Issue returns a token for what Authorize has granted, and notes it in event. Its
+// errors are *UnavailableError and *oidc.Error.
+func (x *Exchanger) Issue(ctx context.Context, a Authorization, event *Event) (registryauth.Token, error) {
 	_, issuing := begin(ctx, stepIssue)
-	token, reused, err := x.issue(registry, subject, granted, strings.Join(names, "\n"))
+	token, reused, err := x.issue(a)
 	end(issuing, err)
 	if err != nil {
 		return registryauth.Token{}, err
 	}
-	event.IssuedID = token.ID
-	event.Reused = reused
+	event.IssuedID, event.Reused = token.ID, reused
 	return token, nil
 }
 
@@ -192,7 +206,7 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, call
 		return policy.Subject{}, nil
 	}
 	verifying, span := begin(ctx, stepVerify)
-	id, err := x.verifier.Verify(verifying, req.Credential.Reveal())
+	id, err := x.verifier.Verify(verifying, req.Credential)
 	end(span, err)
 	if err != nil {
 		var failure *oidc.Error
@@ -218,37 +232,36 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, call
 }
 
 // remembers reports whether a credential was good before.
-func (x *Exchanger) remembers(credential string) bool { return x.verifier.Remembers(credential) }
+func (x *Exchanger) remembers(credential registryauth.Secret) bool {
+	return x.verifier.Remembers(credential)
+}
 
 // issue returns the token last issued for the same thing while at least half
 // of its life and the 60 seconds that clients count on are left: a pull asks
 // twice (resolve, then fetch).
-// lines are the granted scopes as the key of the cache holds them.
-func (x *Exchanger) issue(registry *registryauth.Issuer, subject policy.Subject, granted []registryauth.Scope, lines string) (registryauth.Token, bool, error) {
+func (x *Exchanger) issue(a Authorization) (token registryauth.Token, reused bool, err error) {
 	now := x.now()
-	keyID, err := registry.KeyID()
+	keyID, err := a.registry.KeyID()
 	if err != nil {
 		return registryauth.Token{}, false, issueError(err)
 	}
-	key := issuedKey{registry: registry, granted: lines, keyID: keyID}
-	grant := registryauth.Grant{Access: granted}
-	if id := subject.Identity; id != nil {
-		key.tokenHash = id.TokenHash
-		grant.Subject = id.Subject
-		grant.NotAfter = id.Expiry
-	}
+	key := issuedKey{credential: a.credential, registry: a.registry, granted: a.lines, keyID: keyID}
 	if token, ok := x.issued.Get(key); ok {
 		left := token.Expiry.Sub(now)
 		if left >= signing.MinLifetime && 2*left >= token.Expiry.Sub(token.IssuedAt) {
-			token.Access = granted
+			token.Access = a.granted
 			return token, true, nil
 		}
 	}
-	token, err := registry.Issue(grant)
+	grant := registryauth.Grant{Access: a.granted}
+	if id := a.subject.Identity; id != nil {
+		grant.Subject, grant.NotAfter = id.Subject, id.Expiry
+	}
+	token, err = a.registry.Issue(grant)
 	if err != nil {
 		return registryauth.Token{}, false, issueError(err)
 	}
-	if len(lines) <= maxIssuedScopes {
+	if len(a.lines) <= maxIssuedScopes {
 		kept := token
 		kept.Access = nil // the key says it, and the next request asks for the same
 		x.issued.Add(key, kept)

@@ -131,7 +131,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	event.request(req)
-	event.Retry = h.attempts.repeats(r.Method, event, req)
+	event.Retry = h.attempts.repeats(r.Method, caller, event, req)
 	token, failure := h.answer(r, req, caller, event)
 	answered = true
 	if failure != nil {
@@ -161,7 +161,7 @@ func (h *Handler) answer(r *http.Request, req registryauth.Request, caller Calle
 	token, err := h.inTurn(r, req, caller, event)
 	if err != nil {
 		failure := h.failure(event, err, sent(r, req))
-		h.attempts.failed(r.Method, event, req)
+		h.attempts.failed(r.Method, caller, event, req)
 		h.addresses.failed(r.Context(), caller, event)
 		return registryauth.Token{}, &failure
 	}
@@ -182,7 +182,11 @@ func (h *Handler) inTurn(r *http.Request, req registryauth.Request, caller Calle
 	if err := h.addresses.admit(r.Context(), caller, req, event); err != nil {
 		return registryauth.Token{}, err
 	}
-	return h.exchanger.Exchange(r.Context(), req, caller, event)
+	authorization, err := h.exchanger.Authorize(r.Context(), req, caller, event)
+	if err != nil {
+		return registryauth.Token{}, err
+	}
+	return h.exchanger.Issue(r.Context(), authorization, event)
 }
 
 // errMethod is the one refusal that belongs to HTTP alone.

@@ -554,15 +554,17 @@ func with(request *http.Request, key, value string) *http.Request {
 
 type verifierFunc func() (oidc.Identity, error)
 
-func (f verifierFunc) Verify(context.Context, string) (oidc.Identity, error) { return f() }
+func (f verifierFunc) Verify(context.Context, oidc.Credential) (oidc.Identity, error) { return f() }
 
-func (verifierFunc) Remembers(string) bool { return false }
+func (verifierFunc) Remembers(oidc.Credential) bool { return false }
 
 type panickingVerifier struct{}
 
-func (panickingVerifier) Verify(_ context.Context, raw string) (oidc.Identity, error) { panic(raw) }
+func (panickingVerifier) Verify(_ context.Context, c oidc.Credential) (oidc.Identity, error) {
+	panic(c.Reveal())
+}
 
-func (panickingVerifier) Remembers(raw string) bool { panic(raw) }
+func (panickingVerifier) Remembers(c oidc.Credential) bool { panic(c.Reveal()) }
 
 type noKeys struct{}
 

@@ -81,12 +81,12 @@ func newAddressLimit(limiter Limiter, now func() time.Time) *addressLimit {
 // refusal judges a request before its credential is, and before it has a place in
 // the queue: by what is noted alone. remembers says whether a credential was good
 // before.
-func (l *addressLimit) refusal(caller Caller, req registryauth.Request, event *Event, remembers func(string) bool) error {
+func (l *addressLimit) refusal(caller Caller, req registryauth.Request, event *Event, remembers func(registryauth.Secret) bool) error {
 	if event.Retry {
 		return nil
 	}
 	wait := l.wait(Network(caller.Address))
-	if wait <= 0 || req.GrantType != registryauth.GrantAnonymous && remembers(req.Credential.Reveal()) {
+	if wait <= 0 || req.GrantType != registryauth.GrantAnonymous && remembers(req.Credential) {
 		return nil
 	}
 	return tooManyFailures(wait)

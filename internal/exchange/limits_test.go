@@ -87,9 +87,9 @@ type counting struct {
 	calls *int
 }
 
-func (c counting) Verify(ctx context.Context, raw string) (oidc.Identity, error) {
+func (c counting) Verify(ctx context.Context, credential oidc.Credential) (oidc.Identity, error) {
 	*c.calls++
-	return c.Verifier.Verify(ctx, raw)
+	return c.Verifier.Verify(ctx, credential)
 }
 
 func TestServiceAccountLimit(t *testing.T) {

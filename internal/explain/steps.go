@@ -111,7 +111,7 @@ func (e *explainer) verifyToken(ctx context.Context, answer *Explanation) (oidc.
 	if err != nil {
 		return oidc.Identity{}, err
 	}
-	id, err := verifier.Verify(ctx, e.token)
+	id, err := verifier.Verify(ctx, registryauth.NewSecret(e.token))
 	var failure *oidc.Error
 	switch {
 	case errors.As(err, &failure) && failure.Reason != oidc.ReasonUnavailable:

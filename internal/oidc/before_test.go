@@ -28,7 +28,7 @@ func TestAVerifierTakesThePlaceOfAnother(t *testing.T) {
 	more := validIssuer(f.file)
 	more.Cluster, more.URL = "prod-us", issuerURL+"/us"
 	next := f.follow(t, more, validIssuer(f.file))
-	if got, err := next.Verify(t.Context(), raw); err != nil || got != want || !next.Remembers(raw) {
+	if got, err := next.Verify(t.Context(), presented(raw)); err != nil || got != want || !next.Remembers(presented(raw)) {
 		t.Errorf("with another issuer beside it: %+v, %v", got, err)
 	}
 	if s := next.Status(); s[1].Fetches != 1 || s[1].Keys == 0 || s[0].Fetches != 0 {
@@ -37,7 +37,7 @@ func TestAVerifierTakesThePlaceOfAnother(t *testing.T) {
 
 	gone := f.follow(t, more)
 	refuse(t, gone, raw, ReasonUnknownIssuer, "is not configured here")
-	if gone.Remembers(raw) {
+	if gone.Remembers(presented(raw)) {
 		t.Error("a token of an issuer that is gone is remembered")
 	}
 
@@ -49,19 +49,19 @@ func TestAVerifierTakesThePlaceOfAnother(t *testing.T) {
 		changed := validIssuer(f.file)
 		change(&changed)
 		next := f.follow(t, changed)
-		if next.Remembers(raw) {
+		if next.Remembers(presented(raw)) {
 			t.Errorf("%s: what the old settings accepted is remembered", name)
 		}
 		if name == "node" { // this token has one
 			accept(t, next, raw)
-		} else if _, err := next.Verify(t.Context(), raw); err == nil {
+		} else if _, err := next.Verify(t.Context(), presented(raw)); err == nil {
 			t.Errorf("%s: what the new settings refuse is accepted", name)
 		}
 		if s := next.Status()[0]; s.Fetches != 1 {
 			t.Errorf("%s: the keys were fetched %d times", name, s.Fetches)
 		}
 	}
-	if _, err := f.Verify(t.Context(), raw); err != nil {
+	if _, err := f.Verify(t.Context(), presented(raw)); err != nil {
 		t.Errorf("the Verifier before refuses: %v", err)
 	}
 }

@@ -66,7 +66,7 @@ func (v *verified) remember() remembered {
 	return r
 }
 
-func (r *remembered) verified(hash [sha256.Size]byte) verified {
+func (r *remembered) verified() verified {
 	part := func(i int) string { return r.text[r.ends[i-1]:r.ends[i]] }
 	return verified{
 		identity: Identity{
@@ -80,7 +80,6 @@ func (r *remembered) verified(hash [sha256.Size]byte) verified {
 			Node:           ObjectRef{Name: part(5), UID: part(6)},
 			IssuedAt:       unixTime(r.issuedAt),
 			Expiry:         unixTime(r.expiry),
-			TokenHash:      hash,
 		},
 		notBefore: unixTime(r.notBefore),
 		issuer:    r.issuer,
@@ -103,7 +102,7 @@ func (c *cache) find(hash [sha256.Size]byte, now time.Time) (verified, bool) {
 	if !ok {
 		return verified{}, false
 	}
-	v := r.verified(hash)
+	v := r.verified()
 	if now.Before(v.notBefore) || !now.Before(v.identity.Expiry) || v.issuer.keys.believed(now).find(v.key.id) != v.key {
 		c.entries.Remove(hash)
 		return verified{}, false
@@ -111,4 +110,4 @@ func (c *cache) find(hash [sha256.Size]byte, now time.Time) (verified, bool) {
 	return v, true
 }
 
-func (c *cache) add(v *verified) { c.entries.Add(v.identity.TokenHash, v.remember()) }
+func (c *cache) add(hash [sha256.Size]byte, v *verified) { c.entries.Add(hash, v.remember()) }

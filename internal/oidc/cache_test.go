@@ -62,11 +62,11 @@ func TestOnlyTheSameTokenIsRemembered(t *testing.T) {
 	if _, ok := f.cache.entries.Peek(sha256.Sum256([]byte(raw))); !ok {
 		t.Error("the token is not remembered by its SHA-256")
 	}
-	if !f.Remembers(raw) || f.Remembers(raw+"AA") || f.Remembers(raw[:len(raw)-2]) || f.Remembers("") {
+	if !f.Remembers(presented(raw)) || f.Remembers(presented(raw+"AA")) || f.Remembers(presented(raw[:len(raw)-2])) || f.Remembers(presented("")) {
 		t.Error("another token is said to be remembered, or this one is not")
 	}
 	f.clock.advance(time.Hour)
-	if f.Remembers(raw) {
+	if f.Remembers(presented(raw)) {
 		t.Error("a token that has ended is said to be remembered")
 	}
 }
@@ -109,7 +109,7 @@ func TestCacheIsBoundedInBytes(t *testing.T) {
 				t.Fatalf("%d tokens are remembered in %d bytes", f.cache.entries.Len(), bytes)
 			}
 		}
-		if f.Remembers(first) {
+		if f.Remembers(presented(first)) {
 			t.Error("the first of many is remembered")
 		}
 		accept(t, f.Verifier, first)
@@ -144,7 +144,7 @@ func TestRememberedTokenSaysTheSame(t *testing.T) {
 	} {
 		raw := keys().ec256.sign(t, body)
 		first := accept(t, f.Verifier, raw)
-		if !f.Remembers(raw) {
+		if !f.Remembers(presented(raw)) {
 			t.Errorf("%s: not remembered", name)
 		}
 		if again := accept(t, f.Verifier, raw); again != first {
@@ -166,8 +166,7 @@ func TestRememberedTokenHoldsNoMoreThanItsNames(t *testing.T) {
 		v := verified{identity: claims.identity(), issuer: f.issuers[0]}
 		// As if each name were a part of a whole token.
 		v.identity.TokenID = fmt.Sprintf("%036d%s", n, strings.Repeat("x", 1<<10))[:36]
-		v.identity.TokenHash = sha256.Sum256([]byte(v.identity.TokenID))
-		f.cache.add(&v)
+		f.cache.add(sha256.Sum256([]byte(v.identity.TokenID)), &v)
 	}
 	if used := int(heap() - before); used > most+most/20 || f.cache.entries.Bytes() < most*9/10 {
 		t.Errorf("%d bytes are used, %d counted", used, f.cache.entries.Bytes())
@@ -193,7 +192,7 @@ func TestConcurrentUse(t *testing.T) {
 	for range 8 {
 		callers.Go(func() {
 			for n := range 100 {
-				if _, err := f.Verify(t.Context(), tokens[n%len(tokens)]); err != nil {
+				if _, err := f.Verify(t.Context(), presented(tokens[n%len(tokens)])); err != nil {
 					t.Error(err)
 				}
 				f.Status()
@@ -215,9 +214,9 @@ func TestRememberedTokenCostsNoAllocation(t *testing.T) {
 	f := newFixture(t, nil)
 	raw := keys().rsa.sign(t, payload(t, "kubelet"))
 	accept(t, f.Verifier, raw)
-	ctx := t.Context()
+	ctx, credential := t.Context(), presented(raw)
 	if n := testing.AllocsPerRun(100, func() {
-		if _, err := f.Verify(ctx, raw); err != nil {
+		if _, err := f.Verify(ctx, credential); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {

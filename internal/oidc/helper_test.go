@@ -166,6 +166,18 @@ func (c *clock) advance(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
+// presented returns a token as a caller presents it.
+func presented(raw string) Credential { return &credential{raw, sha256.Sum256([]byte(raw))} }
+
+type credential struct {
+	raw  string
+	hash [sha256.Size]byte
+}
+
+func (c *credential) Reveal() string { return c.raw }
+
+func (c *credential) Hash() [sha256.Size]byte { return c.hash }
+
 // fixture is a Verifier for one cluster whose keys are in a file.
 type fixture struct {
 	*Verifier
@@ -228,7 +240,7 @@ func writeFile(tb testing.TB, path string, data []byte) {
 // must be a good signature there as well.
 func accept(tb testing.TB, v *Verifier, raw string) Identity {
 	tb.Helper()
-	id, err := v.Verify(tb.Context(), raw)
+	id, err := v.Verify(tb.Context(), presented(raw))
 	if err != nil {
 		tb.Fatalf("Verify: %v", err)
 	}
@@ -252,7 +264,7 @@ func refuse(tb testing.TB, v *Verifier, raw string, reason Reason, text string) 
 
 func refuseContext(tb testing.TB, ctx context.Context, v *Verifier, raw string, reason Reason, text string) *Error {
 	tb.Helper()
-	id, err := v.Verify(ctx, raw)
+	id, err := v.Verify(ctx, presented(raw))
 	failure, ok := errors.AsType[*Error](err)
 	if !ok {
 		tb.Fatalf("Verify: identity %+v, error %v, want %s", id, err, reason)

@@ -1,9 +1,6 @@
 package oidc
 
-import (
-	"crypto/sha256"
-	"time"
-)
+import "time"
 
 // ObjectRef names one Kubernetes object. The UID, not the name, is its
 // identity: names are reused.
@@ -28,5 +25,4 @@ type Identity struct {
 	Node           ObjectRef // zero when the token has no node claim (KEP-4193)
 	IssuedAt       time.Time
 	Expiry         time.Time
-	TokenHash      [sha256.Size]byte // SHA-256 of the raw token: a key for caches, never the token
 }

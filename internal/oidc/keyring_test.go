@@ -46,7 +46,7 @@ func TestForgedKeyIDsCauseOneFetchPerInterval(t *testing.T) {
 			callers.Go(func() {
 				for i := n; i < len(tokens); i += 8 {
 					var failure *Error
-					if _, err := f.Verify(t.Context(), tokens[i]); !errors.As(err, &failure) || failure.Reason != ReasonUnknownKey {
+					if _, err := f.Verify(t.Context(), presented(tokens[i])); !errors.As(err, &failure) || failure.Reason != ReasonUnknownKey {
 						t.Errorf("forged token: %v", err)
 						return
 					}
@@ -104,7 +104,7 @@ func TestConcurrentCallersShareAFetch(t *testing.T) {
 	var callers sync.WaitGroup
 	for range 20 {
 		callers.Go(func() {
-			if _, err := f.Verify(t.Context(), raw); err != nil {
+			if _, err := f.Verify(t.Context(), presented(raw)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -140,7 +140,7 @@ func TestNewKeyIsFetchedWhenATokenNeedsIt(t *testing.T) {
 	recorder := tracetest.NewSpanRecorder()
 	ctx, _ := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test").Start(t.Context(), "verify")
 	for range 2 { // the second one waits for nothing
-		if _, err := f.Verify(ctx, next); err != nil {
+		if _, err := f.Verify(ctx, presented(next)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -273,7 +273,7 @@ func TestHangingIssuerDelaysItsOwnTokensOnly(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	stuck := make(chan error)
 	go func() {
-		_, err := f.Verify(ctx, hanging.token(t, keys().rsa))
+		_, err := f.Verify(ctx, presented(hanging.token(t, keys().rsa)))
 		stuck <- err
 	}()
 	ended := make(chan struct{})

@@ -18,6 +18,12 @@ const clockSkew = time.Minute
 // usualTokenBytes is more than the tokens of API servers have.
 const usualTokenBytes = 2 << 10
 
+// Credential is a token in compact serialization, as a caller presented it.
+type Credential interface {
+	Reveal() string
+	Hash() [sha256.Size]byte // SHA-256 of what Reveal returns
+}
+
 // Verifier authenticates ServiceAccount tokens of the configured issuers. It is
 // safe for concurrent use.
 type Verifier struct {
@@ -132,20 +138,17 @@ func (v *Verifier) Status() []IssuerStatus {
 	return all
 }
 
-// Verify checks a token in compact serialization and returns whom it
-// identifies. Every failure is an *Error.
+// Verify checks a token and returns whom it identifies. Every failure is an *Error.
 //
 // A token that was accepted before is accepted again without its signature
 // being checked, as long as it is not expired and its key is published. A token
 // of a key that is not known yet may wait some seconds for a fetch; ctx can
 // make that shorter.
-func (v *Verifier) Verify(ctx context.Context, raw string) (Identity, error) {
+func (v *Verifier) Verify(ctx context.Context, credential Credential) (Identity, error) {
+	raw, hash, now := credential.Reveal(), credential.Hash(), v.now()
 	if len(raw) > MaxTokenBytes {
 		return Identity{}, &Error{Reason: ReasonMalformed, Message: "the token is longer than 16 KiB"}
 	}
-	now := v.now()
-	var buffer [usualTokenBytes]byte // on the stack, unlike []byte(raw)
-	hash := sha256.Sum256(append(buffer[:0], raw...))
 	if known, ok := v.remembered(hash, now); ok {
 		return known.identity, nil
 	}
@@ -153,18 +156,14 @@ func (v *Verifier) Verify(ctx context.Context, raw string) (Identity, error) {
 	if refusal != nil {
 		return Identity{}, refusal
 	}
-	accepted.identity.TokenHash = hash
-	v.cache.add(accepted)
+	v.cache.add(hash, accepted)
 	return accepted.identity, nil
 }
 
 // Remembers reports whether Verify would accept a token now without checking
 // its signature, because it was accepted before.
-func (v *Verifier) Remembers(raw string) bool {
-	if len(raw) > MaxTokenBytes {
-		return false
-	}
-	_, ok := v.remembered(sha256.Sum256([]byte(raw)), v.now())
+func (v *Verifier) Remembers(credential Credential) bool {
+	_, ok := v.remembered(credential.Hash(), v.now())
 	return ok
 }
 

@@ -1,6 +1,7 @@
 package registryauth
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
 )
@@ -12,33 +13,52 @@ const redacted = "[redacted]"
 //
 // The methods below redact a Secret that fmt, slog or an encoder can reach. They
 // are not enough: fmt prints the unexported fields of a struct by reflection and
-// calls no methods there, and neither does it for the verb p. So the value sits
-// behind a pointer, of which reflection prints the address.
+// calls no methods there, and neither does it for the verb p. So the value is that
+// of a function, of which reflection prints the address.
 //
-// Secrets are not comparable with ==, which would compare those addresses.
+// Secrets are not comparable with ==: no functions are.
 type Secret struct {
-	_     [0]func()
-	value *string
+	reveal func() (value string, hash [sha256.Size]byte)
 }
+
+// SecretBytes is what a Secret points to, beside the bytes of its value: a
+// function, a string and a hash.
+const SecretBytes = 8 + 16 + sha256.Size
+
+// usualTokenBytes is more than the tokens of API servers have.
+const usualTokenBytes = 2 << 10
 
 // NewSecret wraps s.
 func NewSecret(s string) Secret {
 	if s == "" {
 		return Secret{}
 	}
-	return Secret{value: &s}
+	var buffer [usualTokenBytes]byte // on the stack, unlike []byte(s)
+	hash := sha256.Sum256(append(buffer[:0], s...))
+	return Secret{func() (string, [sha256.Size]byte) { return s, hash }}
 }
 
 // Reveal returns the value. Every call is a place to review.
 func (s Secret) Reveal() string {
-	if s.value == nil {
+	if s.reveal == nil {
 		return ""
 	}
-	return *s.value
+	value, _ := s.reveal()
+	return value
+}
+
+// Hash returns the SHA-256 of the value, a key for what is remembered of it. Of the
+// zero Secret it is zero, which is not that of any value.
+func (s Secret) Hash() [sha256.Size]byte {
+	if s.reveal == nil {
+		return [sha256.Size]byte{}
+	}
+	_, hash := s.reveal()
+	return hash
 }
 
 // IsZero reports whether there is no value.
-func (s Secret) IsZero() bool { return s.value == nil }
+func (s Secret) IsZero() bool { return s.reveal == nil }
 
 // String returns a fixed text, never the value; so do the methods that follow.
 func (s Secret) String() string { return redacted }

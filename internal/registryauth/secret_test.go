@@ -2,6 +2,7 @@ package registryauth
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/gob"
 	"encoding/json"
 	"encoding/xml"
@@ -133,16 +134,23 @@ func TestSecretReveals(t *testing.T) {
 	if s.Reveal() != secretValue || s.IsZero() {
 		t.Errorf("Reveal = %q, IsZero = %v", s.Reveal(), s.IsZero())
 	}
+	if s.Hash() != sha256.Sum256([]byte(secretValue)) {
+		t.Errorf("Hash = %x", s.Hash())
+	}
 	for name, zero := range map[string]Secret{"zero": {}, "empty": NewSecret("")} {
-		if zero.Reveal() != "" || !zero.IsZero() {
-			t.Errorf("%s: Reveal = %q, IsZero = %v", name, zero.Reveal(), zero.IsZero())
+		if zero.Reveal() != "" || !zero.IsZero() || zero.Hash() != [sha256.Size]byte{} {
+			t.Errorf("%s: Reveal = %q, IsZero = %v, Hash = %x", name, zero.Reveal(), zero.IsZero(), zero.Hash())
 		}
 	}
 }
 
 func secretAbsent(t *testing.T, how, out string) {
 	t.Helper()
-	for _, form := range []string{secretValue, fmt.Sprintf("%x", secretValue), fmt.Sprintf("%X", secretValue), fmt.Sprintf("% x", secretValue), fmt.Sprint([]byte(secretValue))} {
+	hash := sha256.Sum256([]byte(secretValue)) // of a weak password, it tells the password
+	for _, form := range []string{
+		secretValue, fmt.Sprintf("%x", secretValue), fmt.Sprintf("%X", secretValue), fmt.Sprintf("% x", secretValue), fmt.Sprint([]byte(secretValue)),
+		fmt.Sprintf("%x", hash), fmt.Sprint(hash),
+	} {
 		if strings.Contains(out, form) {
 			t.Errorf("%s printed the secret: %s", how, out)
 		}
