@@ -93,7 +93,9 @@ var imports = map[string]allowedImports{
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
 	"internal/config": {
-		ours:   []string{"internal/file", "internal/names", "internal/oidc", "internal/signing", "internal/strictyaml", "internal/term"},
+		ours: []string{
+			"internal/exchange", "internal/file", "internal/names", "internal/oidc", "internal/signing", "internal/strictyaml", "internal/term",
+		},
 		tests:  []string{"internal/testkit"},
 		others: []string{"go.yaml.in/yaml/v3", "k8s.io/apimachinery"},
 	},
@@ -138,7 +140,7 @@ var imports = map[string]allowedImports{
 		},
 	},
 	"internal/nodeconfig": {
-		ours:   []string{"internal/config", "internal/file", "internal/strictyaml", "internal/term"},
+		ours:   []string{"internal/config", "internal/exchange", "internal/file", "internal/strictyaml", "internal/term"},
 		tests:  []string{"internal/testkit"},
 		others: []string{"go.yaml.in/yaml/v3", "k8s.io/apimachinery"},
 	},

@@ -165,7 +165,7 @@ key set within that time.`,
 	return command
 }
 
-func (r openedRegistry) trustsKeySet() bool { return r.Signing.Trust == string(signing.TrustJWKS) }
+func (r openedRegistry) trustsKeySet() bool { return r.Signing.Trust == signing.TrustJWKS }
 
 func keysRotateCACommand() *cobra.Command {
 	var flags keysFlags

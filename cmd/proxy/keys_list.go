@@ -43,8 +43,8 @@ known to the running server alone, which publishes it for the life of its tokens
 
 func writeKeysJSON(out io.Writer, registries []openedRegistry) error {
 	type registry struct {
-		Service string `json:"service"`
-		Trust   string `json:"trust"`
+		Service string        `json:"service"`
+		Trust   signing.Trust `json:"trust"`
 		signing.Status
 	}
 	list := struct {

@@ -93,7 +93,7 @@ format need "http": {"compat": ["docker2s2"]} as well.`,
 				Service:   registry.Service,
 				Issuer:    registry.Issuer,
 				TrustFile: trustFile,
-				JWKS:      registry.Signing.Trust == string(signing.TrustJWKS),
+				JWKS:      registry.Signing.Trust == signing.TrustJWKS,
 			}
 			if settings.Realm == "" {
 				if settings.Realm, err = defaultRealm(cfg, registry.Service); err != nil {
@@ -159,7 +159,7 @@ func writeTrust(log io.Writer, registry *config.Registry, name, kind string) (st
 		fmt.Fprintf(log, "zot is given the key %s alone: restart it when this key begins to sign (pullpass keys list), and after each pullpass keys rotate with the file written again\n", key.ID)
 		trusted := keys.Trusted().JWKS
 		data, err = publicKeyPEM(trusted.Key(key.ID)[0].Key)
-	case registry.Signing.Trust == string(signing.TrustJWKS):
+	case registry.Signing.Trust == signing.TrustJWKS:
 		data, err = signing.MarshalJWKS(keys)
 	default:
 		data = signing.MarshalCertificates(keys)

@@ -9,7 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -30,21 +33,28 @@ const (
 	MaxBytes = 1 << 20
 )
 
-// The values of settings that have a closed set of them. Those of bound, trust
-// and algorithm are the constants of the packages that act on them.
+// NodeClaim says whether a token has to name a node. Like every type of a
+// setting with a closed set of values, it has them all in Values.
+type NodeClaim string
+
 const (
-	NodeClaimRequired = "required"
-	nodeClaimOptional = "optional"
-	NodeFallbackNone  = "none"
-	NodeFallbackAPI   = "api"
-
-	ModeOff     = "off"
-	ModeAudit   = "audit"
-	ModeEnforce = "enforce"
-
-	ProofCertificate = "certificate"
-	ProofAddress     = "address"
+	NodeClaimRequired NodeClaim = "required"
+	NodeClaimOptional NodeClaim = "optional"
 )
+
+// Values returns all that there are.
+func (NodeClaim) Values() []NodeClaim { return []NodeClaim{NodeClaimRequired, NodeClaimOptional} }
+
+// NodeFallback says who else is asked for the node.
+type NodeFallback string
+
+const (
+	NodeFallbackNone NodeFallback = "none"
+	NodeFallbackAPI  NodeFallback = "api"
+)
+
+// Values returns all that there are.
+func (NodeFallback) Values() []NodeFallback { return []NodeFallback{NodeFallbackNone, NodeFallbackAPI} }
 
 // Config is the configuration of one proxy. LoadConfig and ParseConfig return
 // it checked, with every default filled in and every file name resolved
@@ -100,7 +110,7 @@ type Cluster struct {
 	Issuer           string     `json:"issuer"`    // exact value of iss
 	Audiences        []string   `json:"audiences"` // a token needs one of these
 	Discovery        Discovery  `json:"discovery"`
-	Bound            string     `json:"bound"` // pod, pod-or-node or any
+	Bound            oidc.Bound `json:"bound"`
 	MaxTokenLifetime Duration   `json:"maxTokenLifetime"`
 	Node             Node       `json:"node"`
 	Kubernetes       Kubernetes `json:"kubernetes"`
@@ -121,16 +131,16 @@ type Discovery struct {
 
 // Node says what the node claim of a token has to be (KEP-4193).
 type Node struct {
-	Claim    string `json:"claim"`    // required or optional
-	Fallback string `json:"fallback"` // none or api
-	Selector string `json:"selector"` // of Node objects, as kubectl has it; empty: every node
-	Proof    Proof  `json:"proof"`
+	Claim    NodeClaim    `json:"claim"`
+	Fallback NodeFallback `json:"fallback"`
+	Selector string       `json:"selector"` // of Node objects, as kubectl has it; empty: every node
+	Proof    Proof        `json:"proof"`
 }
 
 // Proof says how a caller proves that it is the node that the token names.
 type Proof struct {
-	Mode    string   `json:"mode"`    // off, audit or enforce
-	Methods []string `json:"methods"` // certificate, address
+	Mode    exchange.ProofMode     `json:"mode"`
+	Methods []exchange.ProofMethod `json:"methods"` // any of these suffices
 	// ClientCAFile holds the CAs of this cluster's kubelets, and of no other's;
 	// empty: server.tls.clientCAFile.
 	ClientCAFile string `json:"clientCAFile"`
@@ -158,12 +168,12 @@ type Registry struct {
 // Signing says what tokens are signed with: KeyFile (and CertFile with trust
 // "certificate"), or else the keys in ManagedDir.
 type Signing struct {
-	Algorithm  string `json:"algorithm"` // ES256, RS256 or EdDSA
-	Trust      string `json:"trust"`     // certificate or jwks
-	CertFile   string `json:"certFile"`
-	KeyFile    string `json:"keyFile"`
-	CAFile     string `json:"caFile"`
-	ManagedDir string `json:"managedDir"`
+	Algorithm  signing.Algorithm `json:"algorithm"`
+	Trust      signing.Trust     `json:"trust"`
+	CertFile   string            `json:"certFile"`
+	KeyFile    string            `json:"keyFile"`
+	CAFile     string            `json:"caFile"`
+	ManagedDir string            `json:"managedDir"`
 }
 
 // Registry returns the one of a service, or nil.
@@ -181,8 +191,8 @@ func (s Signing) Paths() []string { return NonEmpty(s.CertFile, s.KeyFile, s.CAF
 
 // State says where state is kept that several proxies share.
 type State struct {
-	Redis  Redis  `json:"redis"`
-	Replay string `json:"replay"` // off, audit or enforce
+	Redis  Redis               `json:"redis"`
+	Replay exchange.ReplayMode `json:"replay"`
 }
 
 // Redis is where several proxies share their state.
@@ -248,7 +258,7 @@ func defaultConfig() *Config {
 	return &Config{
 		Server: Server{Address: ":8443", TrustedProxies: []netip.Prefix{}},
 		Admin:  Admin{Address: "127.0.0.1:9090"},
-		State:  State{Redis: Redis{Addresses: []string{}}, Replay: ModeOff},
+		State:  State{Redis: Redis{Addresses: []string{}}, Replay: exchange.ReplayOff},
 		Limits: Limits{
 			PerServiceAccount: Limit{Rate: 50, Burst: 200},
 			PerAddress:        Limit{Rate: 200, Burst: 1000},
@@ -260,11 +270,11 @@ func defaultConfig() *Config {
 func (c *Cluster) SetDefaults() {
 	*c = Cluster{
 		Discovery:        Discovery{MaxKeyAge: Duration(24 * time.Hour)},
-		Bound:            "pod",
+		Bound:            oidc.BoundPod,
 		MaxTokenLifetime: Duration(24 * time.Hour),
 		Node: Node{
 			Fallback: NodeFallbackNone,
-			Proof:    Proof{Mode: ModeOff, Methods: []string{ProofCertificate, ProofAddress}},
+			Proof:    Proof{Mode: exchange.ProofOff, Methods: []exchange.ProofMethod{exchange.ProofCertificate, exchange.ProofAddress}},
 		},
 		Kubernetes: Kubernetes{ManifestFiles: []string{}, PodChecks: true, PodEvents: true},
 	}
@@ -275,7 +285,7 @@ func (c *Cluster) SetDefaults() {
 func (r *Registry) SetDefaults() {
 	*r = Registry{
 		TokenLifetime: Duration(5 * time.Minute),
-		Signing:       Signing{Algorithm: "ES256", Trust: "certificate"},
+		Signing:       Signing{Algorithm: signing.ES256, Trust: signing.TrustCertificate},
 	}
 }
 
@@ -324,15 +334,15 @@ func (c *Config) complete(set map[string]bool) {
 		cluster := &c.Clusters[i]
 		if !set[fmt.Sprintf("clusters[%d].node.claim", i)] {
 			cluster.Node.Claim = NodeClaimRequired
-			if cluster.Bound == "any" {
-				cluster.Node.Claim = nodeClaimOptional // a token that is bound to nothing names no node
+			if cluster.Bound == oidc.BoundAny {
+				cluster.Node.Claim = NodeClaimOptional // a token that is bound to nothing names no node
 			}
 		}
 	}
 	for i := range c.Registries {
-		signing := &c.Registries[i].Signing
-		if signing.CertFile == "" && signing.KeyFile == "" && signing.CAFile == "" && signing.ManagedDir == "" {
-			signing.ManagedDir = filepath.Join("keys", escapeFileName(c.Registries[i].Service))
+		keys := &c.Registries[i].Signing
+		if len(keys.Paths()) == 0 {
+			keys.ManagedDir = filepath.Join("keys", escapeFileName(c.Registries[i].Service))
 		}
 	}
 }

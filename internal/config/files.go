@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/file"
 	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
@@ -193,8 +194,8 @@ func (c *Config) warnings() []string {
 		warn("admin.address", fmt.Sprintf("is not a loopback address (%s); %s need no credential, so let nobody reach it who should not read them", term.QuoteValue(c.Admin.Address), open))
 	}
 	c.proofWarnings(warn)
-	if c.State.Replay != ModeOff && len(c.State.Redis.Addresses) == 0 {
-		warn("state.replay", "is "+c.State.Replay+" without Redis: a replica knows nothing of what others were presented; set state.redis.addresses, or run one replica")
+	if c.State.Replay != exchange.ReplayOff && len(c.State.Redis.Addresses) == 0 {
+		warn("state.replay", "is "+string(c.State.Replay)+" without Redis: a replica knows nothing of what others were presented; set state.redis.addresses, or run one replica")
 	}
 	return warnings
 }

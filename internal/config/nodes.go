@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -34,7 +35,7 @@ func (c *Config) ClientCAFiles() []ClientCAs {
 // CertificateCAs returns the CAs of the cluster at index i, if its callers are
 // proven by certificate.
 func (c *Config) CertificateCAs(i int) (cas ClientCAs, used bool) {
-	if !slices.Contains(c.ProofMethods(&c.Clusters[i]), ProofCertificate) {
+	if !slices.Contains(c.ProofMethods(&c.Clusters[i]), exchange.ProofCertificate) {
 		return ClientCAs{}, false
 	}
 	if own := c.Clusters[i].Node.Proof.ClientCAFile; own != "" {
@@ -46,22 +47,22 @@ func (c *Config) CertificateCAs(i int) (cas ClientCAs, used bool) {
 // ProofMethods returns the methods by which the cluster's callers are proven:
 // of those that are listed the ones that have what they need, and none when
 // proof is off.
-func (c *Config) ProofMethods(cluster *Cluster) []string {
-	if cluster.Node.Proof.Mode == ModeOff {
+func (c *Config) ProofMethods(cluster *Cluster) []exchange.ProofMethod {
+	if cluster.Node.Proof.Mode == exchange.ProofOff {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(cluster.Node.Proof.Methods), func(method string) bool {
+	return slices.DeleteFunc(slices.Clone(cluster.Node.Proof.Methods), func(method exchange.ProofMethod) bool {
 		return c.proofLacks(cluster, method) != ""
 	})
 }
 
 // proofLacks says what a method needs and has not, or nothing.
-func (c *Config) proofLacks(cluster *Cluster, method string) string {
+func (c *Config) proofLacks(cluster *Cluster, method exchange.ProofMethod) string {
 	switch {
-	case method == ProofCertificate && cluster.Node.Proof.ClientCAFile == "" && c.Server.TLS.ClientCAFile == "":
-		return ProofCertificate + " needs the CA of the kubelets' client certificates (node.proof.clientCAFile or server.tls.clientCAFile)"
-	case method == ProofAddress && !cluster.Kubernetes.Connected():
-		return ProofAddress + " needs the API server (kubernetes.inCluster or kubernetes.kubeconfigFile)"
+	case method == exchange.ProofCertificate && cluster.Node.Proof.ClientCAFile == "" && c.Server.TLS.ClientCAFile == "":
+		return "certificate needs the CA of the kubelets' client certificates (node.proof.clientCAFile or server.tls.clientCAFile)"
+	case method == exchange.ProofAddress && !cluster.Kubernetes.Connected():
+		return "address needs the API server (kubernetes.inCluster or kubernetes.kubeconfigFile)"
 	}
 	return ""
 }
@@ -70,10 +71,10 @@ const needsConnection = "needs the API server (%s); set kubernetes.inCluster or 
 
 func (v *validator) node(path string, config *Config, c *Cluster) {
 	n := &c.Node
-	v.OneOf(path+".claim", n.Claim, NodeClaimRequired, nodeClaimOptional)
-	v.OneOf(path+".fallback", n.Fallback, NodeFallbackNone, NodeFallbackAPI)
+	oneOf(v, path+".claim", n.Claim)
+	oneOf(v, path+".fallback", n.Fallback)
 	if n.Fallback == NodeFallbackAPI && !c.Kubernetes.Connected() {
-		v.Fault(path+".fallback", needsConnection, n.Fallback, "write "+NodeFallbackNone)
+		v.Fault(path+".fallback", needsConnection, n.Fallback, "write "+string(NodeFallbackNone))
 	}
 	if n.Selector != "" {
 		// The parser's own error repeats the text as it is.
@@ -88,23 +89,23 @@ func (v *validator) node(path string, config *Config, c *Cluster) {
 
 func (v *validator) proof(path string, config *Config, c *Cluster) {
 	p := &c.Node.Proof
-	v.OneOf(path+".mode", p.Mode, ModeOff, ModeAudit, ModeEnforce)
+	oneOf(v, path+".mode", p.Mode)
 	if len(p.Methods) == 0 {
-		v.Fault(path+".methods", "is empty; name %s, %s or both", ProofCertificate, ProofAddress)
+		v.Fault(path+".methods", "is empty; name %s, %s or both", exchange.ProofCertificate, exchange.ProofAddress)
 	}
 	for i, method := range p.Methods {
-		v.OneOf(fmt.Sprintf("%s.methods[%d]", path, i), method, ProofCertificate, ProofAddress)
+		oneOf(v, fmt.Sprintf("%s.methods[%d]", path, i), method)
 	}
-	v.Unique(len(p.Methods), path+".methods[%d]", func(i int) string { return p.Methods[i] })
-	if p.ClientCAFile != "" && !slices.Contains(p.Methods, ProofCertificate) {
-		v.Fault(path+".clientCAFile", "has no use without the method %s (%s); add it to methods, or remove the file", ProofCertificate, term.QuoteValue(p.ClientCAFile))
+	v.Unique(len(p.Methods), path+".methods[%d]", func(i int) string { return string(p.Methods[i]) })
+	if p.ClientCAFile != "" && !slices.Contains(p.Methods, exchange.ProofCertificate) {
+		v.Fault(path+".clientCAFile", "has no use without the method %s (%s); add it to methods, or remove the file", exchange.ProofCertificate, term.QuoteValue(p.ClientCAFile))
 	}
-	if (p.Mode == ModeAudit || p.Mode == ModeEnforce) && len(p.Methods) > 0 && len(config.ProofMethods(c)) == 0 {
+	if (p.Mode == exchange.ProofAudit || p.Mode == exchange.ProofEnforce) && len(p.Methods) > 0 && len(config.ProofMethods(c)) == 0 {
 		var lacks []string
 		for _, method := range p.Methods {
 			lacks = append(lacks, config.proofLacks(c, method))
 		}
-		v.Fault(path+".mode", "cannot be done (%s): %s; set what is missing, or write %s", p.Mode, strings.Join(lacks, ", and "), ModeOff)
+		v.Fault(path+".mode", "cannot be done (%s): %s; set what is missing, or write %s", p.Mode, strings.Join(lacks, ", and "), exchange.ProofOff)
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/names"
-	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
@@ -31,6 +30,18 @@ const (
 
 // validator finds what is wrong with the values of a configuration.
 type validator struct{ *strictyaml.Validator }
+
+// oneOf reports a value that is none of its type.
+func oneOf[T interface {
+	~string
+	Values() []T
+}](v *validator, path string, value T) {
+	var allowed []string
+	for _, a := range value.Values() {
+		allowed = append(allowed, string(a))
+	}
+	v.OneOf(path, string(value), allowed...)
+}
 
 func (v *validator) config(c *Config) {
 	v.address("server.address", c.Server.Address)
@@ -96,7 +107,7 @@ func (v *validator) cluster(path string, config *Config, c *Cluster) {
 		}
 	}
 	v.discovery(path+".discovery", &c.Discovery)
-	v.OneOf(path+".bound", c.Bound, string(oidc.BoundPod), string(oidc.BoundPodOrNode), string(oidc.BoundAny))
+	oneOf(v, path+".bound", c.Bound)
 	v.positive(path+".maxTokenLifetime", c.MaxTokenLifetime)
 	v.node(path+".node", config, c)
 	v.kubernetes(path+".kubernetes", &c.Kubernetes)
@@ -140,8 +151,8 @@ func (v *validator) registry(path string, r *Registry) {
 }
 
 func (v *validator) signing(path string, s *Signing) {
-	v.OneOf(path+".algorithm", s.Algorithm, string(signing.ES256), string(signing.RS256), string(signing.EdDSA))
-	v.OneOf(path+".trust", s.Trust, string(signing.TrustCertificate), string(signing.TrustJWKS))
+	oneOf(v, path+".algorithm", s.Algorithm)
+	oneOf(v, path+".trust", s.Trust)
 
 	files := [...]struct{ name, value string }{{"keyFile", s.KeyFile}, {"certFile", s.CertFile}, {"caFile", s.CAFile}}
 	if s.ManagedDir != "" {
@@ -156,11 +167,11 @@ func (v *validator) signing(path string, s *Signing) {
 		v.Fault(path+".keyFile", "is missing; name the private key's file, or remove certFile and caFile and let Pullpass manage its keys")
 	}
 	switch s.Trust {
-	case string(signing.TrustCertificate):
+	case signing.TrustCertificate:
 		if s.CertFile == "" {
 			v.Fault(path+".certFile", "is missing; trust %s needs the certificate of keyFile", s.Trust)
 		}
-	case string(signing.TrustJWKS):
+	case signing.TrustJWKS:
 		for _, f := range files[1:] {
 			if f.value != "" {
 				v.Fault(path+"."+f.name, "has no use with trust %s (%s); remove it", s.Trust, term.QuoteValue(f.value))
@@ -171,7 +182,7 @@ func (v *validator) signing(path string, s *Signing) {
 
 func (v *validator) state(s *State) {
 	v.redis("state.redis", &s.Redis)
-	v.OneOf("state.replay", s.Replay, ModeOff, ModeAudit, ModeEnforce)
+	oneOf(v, "state.replay", s.Replay)
 }
 
 func (v *validator) redis(path string, r *Redis) {

@@ -24,13 +24,11 @@ type NodeChecks struct {
 // check off, and one that nobody can pass is a mistake.
 func (c NodeChecks) check(objectsKnown bool) error {
 	p := c.Proof
-	switch p.Mode {
-	case "", ProofOff, ProofAudit, ProofEnforce:
-	default:
+	if p.Mode != "" && !slices.Contains(p.Mode.Values(), p.Mode) {
 		return fmt.Errorf("unknown mode of proof %s", quoteName(string(p.Mode)))
 	}
 	for _, method := range p.Methods {
-		if method != ProofCertificate && method != ProofAddress {
+		if !slices.Contains(method.Values(), method) {
 			return fmt.Errorf("unknown method of proof %s", quoteName(string(method)))
 		}
 	}
@@ -112,6 +110,9 @@ const (
 	ProofEnforce ProofMode = "enforce" // refuse
 )
 
+// Values returns all that there are.
+func (ProofMode) Values() []ProofMode { return []ProofMode{ProofOff, ProofAudit, ProofEnforce} }
+
 // ProofMethod is a way to prove to be a node.
 type ProofMethod string
 
@@ -120,6 +121,9 @@ const (
 	ProofCertificate ProofMethod = "certificate" // the kubelet's client certificate
 	ProofAddress     ProofMethod = "address"     // one of the Node's addresses
 )
+
+// Values returns all that there are.
+func (ProofMethod) Values() []ProofMethod { return []ProofMethod{ProofCertificate, ProofAddress} }
 
 // Caller is where a request comes from.
 type Caller struct {

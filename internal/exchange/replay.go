@@ -31,6 +31,9 @@ const (
 	ReplayEnforce ReplayMode = "enforce" // refuse
 )
 
+// Values returns all that there are.
+func (ReplayMode) Values() []ReplayMode { return []ReplayMode{ReplayOff, ReplayAudit, ReplayEnforce} }
+
 // ReplayReason says in one word why a caller did not pass. The set is closed:
 // it is a metric label.
 type ReplayReason string

@@ -152,7 +152,7 @@ func (e *explainer) auditToken() error {
 	if cluster == nil {
 		return &oidc.Error{Reason: oidc.ReasonUnknownIssuer, Message: fmt.Sprintf("cluster %q is not in clusters[] any more", e.id.Cluster)}
 	}
-	isBound := e.id.Pod.UID != "" || cluster.Bound == string(oidc.BoundAny) || cluster.Bound == string(oidc.BoundPodOrNode) && e.id.Node.UID != ""
+	isBound := e.id.Pod.UID != "" || cluster.Bound == oidc.BoundAny || cluster.Bound == oidc.BoundPodOrNode && e.id.Node.UID != ""
 	if !isBound {
 		return &oidc.Error{Reason: oidc.ReasonNotBound, Message: fmt.Sprintf("it was not bound as cluster %q wants it now (bound: %s)", cluster.Name, cluster.Bound)}
 	}

@@ -321,7 +321,7 @@ func (e *explainer) revocationsStep(event *exchange.Event, fault error) {
 // is to count.
 func (e *explainer) shared(subject policy.Subject) {
 	switch {
-	case e.cfg.State.Replay == config.ModeOff || subject.Identity == nil:
+	case e.cfg.State.Replay == exchange.ReplayOff || subject.Identity == nil:
 		e.step(stepReplay, verdictOff, "a token may come from several callers (state.replay)")
 	default:
 		e.step(stepReplay, verdictNotJudged, "who presented the token first is for the serving proxies to say (state.replay is %s)", e.cfg.State.Replay)

@@ -9,6 +9,7 @@ import (
 	"text/template"
 
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -60,7 +61,7 @@ func NewTarget(cfg *config.Config, o Options) (Target, error) {
 		Registry:    o.Registry,
 		Cluster:     cluster,
 		Audience:    audience,
-		Certificate: slices.Contains(cfg.ProofMethods(cluster), config.ProofCertificate),
+		Certificate: slices.Contains(cfg.ProofMethods(cluster), exchange.ProofCertificate),
 		PluginDir:   o.PluginDir,
 	}, nil
 }

@@ -16,6 +16,9 @@ const (
 	BoundAny       Bound = "any"
 )
 
+// Values returns all that there are.
+func (Bound) Values() []Bound { return []Bound{BoundPod, BoundPodOrNode, BoundAny} }
+
 // Config configures a Verifier.
 type Config struct {
 	Issuers    []Issuer

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/names"
@@ -58,9 +59,7 @@ func (i Issuer) validate(fault func(format string, args ...any)) {
 			fault("audiences[%d]: must be 1 to %d printable characters without spaces", n, maxAudienceBytes)
 		}
 	}
-	switch i.Bound {
-	case BoundPod, BoundPodOrNode, BoundAny:
-	default:
+	if !slices.Contains(i.Bound.Values(), i.Bound) {
 		fault("bound: %s is not one of %q, %q and %q", quote(string(i.Bound)), BoundPod, BoundPodOrNode, BoundAny)
 	}
 	if i.MaxLifetime <= 0 {

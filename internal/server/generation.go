@@ -196,7 +196,7 @@ func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 	}
 	g.exchanger, err = exchange.New(exchange.Config{
 		Verifier: p.verifier, Objects: p.objects, Nodes: nodes, Revocations: s.shared.Revocations,
-		Replay: exchange.ReplayMode(p.cfg.State.Replay), Owners: s.shared.Owners,
+		Replay: p.cfg.State.Replay, Owners: s.shared.Owners,
 		ServiceAccounts: s.shared.Limiter(p.cfg.Limits.PerServiceAccount),
 		Registries:      slices.Collect(maps.Values(g.registries)), Policy: policy,
 		CacheBytes: setup.Caches().Issued, Before: previous.exchanger,

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kubetest"
 	"github.com/pullpass/pullpass/internal/pkitest"
@@ -21,8 +20,8 @@ func TestServeAsksCallersForProof(t *testing.T) {
 	t.Parallel()
 	nodes, others := pkitest.NewAuthority(t, "node CA"), pkitest.NewAuthority(t, "other CA")
 	raw := kubetest.Token(t, "https://issuer.example.com")
-	for mode, refused := range map[string]int{config.ModeEnforce: http.StatusForbidden, config.ModeAudit: http.StatusOK} {
-		p := startServiceWith(t, "  node: {proof: {mode: "+mode+", methods: [certificate], clientCAFile: nodes.crt}}\n", map[string]string{"nodes.crt": nodes.Pem()})
+	for mode, refused := range map[exchange.ProofMode]int{exchange.ProofEnforce: http.StatusForbidden, exchange.ProofAudit: http.StatusOK} {
+		p := startServiceWith(t, "  node: {proof: {mode: "+string(mode)+", methods: [certificate], clientCAFile: nodes.crt}}\n", map[string]string{"nodes.crt": nodes.Pem()})
 		expect := func(caller *http.Client, want exchange.ProofReason) {
 			t.Helper()
 			status, event := p.StatusFrom(t, caller, raw), p.LastEvent(t)
@@ -33,7 +32,7 @@ func TestServeAsksCallersForProof(t *testing.T) {
 			if status != wantStatus || event.Status != wantStatus {
 				t.Errorf("%s: status %d, in the audit log %d, want %d", mode, status, event.Status, wantStatus)
 			}
-			if event.Proof == nil || event.Proof.Reason != want || event.Proof.Passed != (want == "") || string(event.Proof.Mode) != mode {
+			if event.Proof == nil || event.Proof.Reason != want || event.Proof.Passed != (want == "") || event.Proof.Mode != mode {
 				t.Errorf("%s: proof %+v, want the reason %q", mode, event.Proof, want)
 			}
 		}
@@ -45,7 +44,7 @@ func TestServeAsksCallersForProof(t *testing.T) {
 		expect(p.CallerWith(t, nodes.ClientUntil(t, "system:node:node1", -time.Minute)), exchange.ProofCertificateExpired)
 
 		if _, metrics := p.Fetch(t, "http://"+p.Admin+"/metrics"); !strings.Contains(metrics,
-			`pullpass_caller_proofs_total{cluster="prod",mode="`+mode+`",reason="certificate_missing",result="failed"} 1`) {
+			`pullpass_caller_proofs_total{cluster="prod",mode="`+string(mode)+`",reason="certificate_missing",result="failed"} 1`) {
 			t.Errorf("%s: the metrics do not tell of it:\n%s", mode, metrics)
 		}
 

@@ -43,7 +43,7 @@ func newTLSRig(t *testing.T, clientCA string) *tlsRig {
 	rig.install(t, "first", -time.Minute, time.Hour)
 	rig.cfg = &config.Config{
 		Server:   config.Server{TLS: config.TLSFiles{CertFile: filepath.Join(rig.dir, "tls.crt"), KeyFile: filepath.Join(rig.dir, "tls.key")}},
-		Clusters: []config.Cluster{{Name: "prod", Node: config.Node{Proof: config.Proof{Mode: config.ModeEnforce, Methods: []string{config.ProofCertificate}}}}},
+		Clusters: []config.Cluster{{Name: "prod", Node: config.Node{Proof: config.Proof{Mode: exchange.ProofEnforce, Methods: []exchange.ProofMethod{exchange.ProofCertificate}}}}},
 	}
 	if clientCA != "" {
 		rig.cfg.Server.TLS.ClientCAFile = filepath.Join(rig.dir, "ca.crt")
@@ -310,7 +310,7 @@ func TestTLSNamesTheClientCAs(t *testing.T) {
 	}
 	rig := newTLSRig(t, common.Pem())
 	rig.cfg.Clusters = append(rig.cfg.Clusters, config.Cluster{Name: "other", Node: config.Node{Proof: config.Proof{
-		Mode: config.ModeAudit, Methods: []string{config.ProofCertificate}, ClientCAFile: filepath.Join(rig.dir, "own.crt"),
+		Mode: exchange.ProofAudit, Methods: []exchange.ProofMethod{exchange.ProofCertificate}, ClientCAFile: filepath.Join(rig.dir, "own.crt"),
 	}}})
 	testkit.Put(t, filepath.Join(rig.dir, "own.crt"), own.Pem())
 	if err := rig.reload(); err != nil {
@@ -328,9 +328,9 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 	t.Parallel()
 	first, second := pkitest.NewAuthority(t, "first CA"), pkitest.NewAuthority(t, "second CA")
 	rig := newTLSRig(t, first.Pem())
-	proof := config.Proof{Mode: config.ModeAudit, Methods: []string{config.ProofCertificate}, ClientCAFile: filepath.Join(rig.dir, "own.crt")}
+	proof := config.Proof{Mode: exchange.ProofAudit, Methods: []exchange.ProofMethod{exchange.ProofCertificate}, ClientCAFile: filepath.Join(rig.dir, "own.crt")}
 	off := proof
-	off.Mode = config.ModeOff
+	off.Mode = exchange.ProofOff
 	rig.cfg.Clusters = append(rig.cfg.Clusters, config.Cluster{Name: "second", Node: config.Node{Proof: proof}}, config.Cluster{Name: "off", Node: config.Node{Proof: off}})
 	reload := func(cas string) error {
 		testkit.Put(t, proof.ClientCAFile, cas)
@@ -438,7 +438,7 @@ func TestTLSRefusesOldVersions(t *testing.T) {
 // Where no CAs are kept, none is known: that refuses, and does not panic.
 func TestNodeChecksWithoutCAs(t *testing.T) {
 	t.Parallel()
-	proof := config.Proof{Mode: config.ModeEnforce, Methods: []string{config.ProofCertificate}, ClientCAFile: "nodes.crt"}
+	proof := config.Proof{Mode: exchange.ProofEnforce, Methods: []exchange.ProofMethod{exchange.ProofCertificate}, ClientCAFile: "nodes.crt"}
 	checks, err := setup.NodeChecks(&config.Config{Clusters: []config.Cluster{{Name: "prod", Node: config.Node{Proof: proof}}}}, nil)
 	if err != nil || checks["prod"].Proof.CAs() != nil {
 		t.Errorf("checks %+v, %v", checks, err)

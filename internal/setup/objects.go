@@ -50,7 +50,7 @@ type connectionSettings struct {
 
 func connectionSettingsOf(cfg *config.Config, i int) connectionSettings {
 	c := &cfg.Clusters[i]
-	byAddress := slices.Contains(cfg.ProofMethods(c), config.ProofAddress)
+	byAddress := slices.Contains(cfg.ProofMethods(c), exchange.ProofAddress)
 	fallback := c.Node.Fallback == config.NodeFallbackAPI
 	return connectionSettings{
 		inCluster:    c.Kubernetes.InCluster,
@@ -59,7 +59,7 @@ func connectionSettingsOf(cfg *config.Config, i int) connectionSettings {
 		podEvents:    c.Kubernetes.PodEvents,
 		nodeFallback: fallback,
 		// A token that is bound to a node ends with it.
-		nodes:         c.Bound != string(oidc.BoundPod) || fallback || c.Node.Selector != "" || byAddress,
+		nodes:         c.Bound != oidc.BoundPod || fallback || c.Node.Selector != "" || byAddress,
 		nodeLabels:    c.Node.Selector != "",
 		nodeAddresses: byAddress,
 	}

@@ -68,7 +68,7 @@ func Issuers(cfg *config.Config) []oidc.Issuer {
 			Cluster:     c.Name,
 			URL:         c.Issuer,
 			Audiences:   c.Audiences,
-			Bound:       oidc.Bound(c.Bound),
+			Bound:       c.Bound,
 			RequireNode: c.Node.Claim == config.NodeClaimRequired && c.Node.Fallback == config.NodeFallbackNone,
 			MaxLifetime: c.MaxTokenLifetime.Duration(),
 			MaxKeyAge:   c.Discovery.MaxKeyAge.Duration(),
@@ -98,12 +98,10 @@ func NodeChecks(cfg *config.Config, cas map[string]*exchange.NodeCAs) (map[strin
 			// The verifier cannot know the node of a token that names none.
 			Required: c.Node.Claim == config.NodeClaimRequired && c.Node.Fallback == config.NodeFallbackAPI,
 			Proof: exchange.ProofConfig{
-				Mode: exchange.ProofMode(c.Node.Proof.Mode),
-				CAs:  func() *exchange.NodeCAs { return cas[c.Name] },
+				Mode:    c.Node.Proof.Mode,
+				Methods: cfg.ProofMethods(c),
+				CAs:     func() *exchange.NodeCAs { return cas[c.Name] },
 			},
-		}
-		for _, method := range cfg.ProofMethods(c) {
-			checks.Proof.Methods = append(checks.Proof.Methods, exchange.ProofMethod(method))
 		}
 		if c.Node.Selector != "" {
 			var err error
@@ -147,10 +145,9 @@ func (k *SigningKeys) Run(ctx context.Context) { k.run(ctx) }
 // none: call managed.Maintain to make them.
 func NewSigningKeys(r *config.Registry, logger *slog.Logger) (*SigningKeys, error) {
 	lifetime := r.TokenLifetime.Duration()
-	algorithm, trust := signing.Algorithm(r.Signing.Algorithm), signing.Trust(r.Signing.Trust)
 	if r.Signing.KeyFile != "" {
 		keys, err := signing.NewFileKeys(signing.FileKeysConfig{
-			Algorithm: algorithm, Trust: trust,
+			Algorithm: r.Signing.Algorithm, Trust: r.Signing.Trust,
 			CertFile: r.Signing.CertFile, KeyFile: r.Signing.KeyFile, CAFile: r.Signing.CAFile,
 			Overlap: lifetime + RegistryLeeway, Logger: logger,
 		})
@@ -160,7 +157,7 @@ func NewSigningKeys(r *config.Registry, logger *slog.Logger) (*SigningKeys, erro
 		return &SigningKeys{Keys: keys, Reload: keys.Reload, run: keys.Run}, nil
 	}
 	keys, err := signing.NewManagedKeys(signing.ManagedKeysConfig{
-		Dir: r.Signing.ManagedDir, Algorithm: algorithm, Trust: trust,
+		Dir: r.Signing.ManagedDir, Algorithm: r.Signing.Algorithm, Trust: r.Signing.Trust,
 		Service: r.Service, Lifetime: lifetime, Logger: logger,
 	})
 	if err != nil {

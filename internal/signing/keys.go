@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -30,9 +31,11 @@ const (
 	TrustJWKS Trust = "jwks"
 )
 
+// Values returns all that there are.
+func (Trust) Values() []Trust { return []Trust{TrustCertificate, TrustJWKS} }
+
 func (t Trust) check() error {
-	switch t {
-	case TrustCertificate, TrustJWKS:
+	if slices.Contains(t.Values(), t) {
 		return nil
 	}
 	return fmt.Errorf("trust %q is unknown: use %q or %q", string(t), TrustCertificate, TrustJWKS)
@@ -48,9 +51,11 @@ const (
 	EdDSA Algorithm = "EdDSA" // Ed25519: distribution 3 and zot, not distribution 2
 )
 
+// Values returns all that there are.
+func (Algorithm) Values() []Algorithm { return []Algorithm{ES256, RS256, EdDSA} }
+
 func (a Algorithm) check() error {
-	switch a {
-	case ES256, RS256, EdDSA:
+	if slices.Contains(a.Values(), a) {
 		return nil
 	}
 	return fmt.Errorf("algorithm %q is unknown: use %q, %q or %q", string(a), ES256, RS256, EdDSA)
