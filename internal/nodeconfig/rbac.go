@@ -82,7 +82,11 @@ func (l *linter) rbacObject(d *lintedDocument, path string, n *yaml.Node) (known
 // among the files, that is the one that would be printed.
 func (l *linter) rights(audiences map[string]rbacPlace) {
 	if len(audiences) == 0 {
-		o := slices.Concat(l.roles, l.bindings)[0]
+		objects := slices.Concat(l.roles, l.bindings)
+		if len(objects) == 0 {
+			return // none could be read, as was said
+		}
+		o := objects[0]
 		audiences = map[string]rbacPlace{l.target.Audience: {o.document, o.path}}
 	}
 	for _, role := range l.roles {
