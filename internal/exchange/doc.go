@@ -1,18 +1,17 @@
-// Package exchange decides: who asks, for what, and what the administrator's
-// policy gives. It turns a registryauth.Request into a registryauth.Token.
+// Package exchange leads a request through all that is asked of it, and turns a
+// registryauth.Request into a registryauth.Token.
 //
 //	Handler          HTTP in, HTTP out; the only place that maps errors to a status
 //	Exchanger        verify → Admission.Admit → replay, limit → Policy.Decide → issue
 //	Admission.Admit  are the named objects still there, may the node pull, is the caller that node, is it revoked
-//	Policy.Decide    pure: no clock, no I/O; the same code serves, explains and checks
 //	Event            one per request, whatever happens
 //
 // What a token says is true while the token lives; all else may change, so it
 // is judged afresh for every request, before an issued token is looked up that
 // might be given again.
 //
-// It owns the policy language, the checks of nodes and callers (KEP-4193), and
-// the audit event. It does not own keys, the wire protocol, or where Kubernetes
-// objects are read from: those come in through registryauth and the small
-// interfaces declared here.
+// It owns the checks of nodes and callers (KEP-4193), limits, and the audit event.
+// It does not own who may have what (package policy), keys, the wire protocol, or
+// where Kubernetes objects are read from: those come in through registryauth and
+// the small interfaces declared here.
 package exchange

@@ -8,6 +8,7 @@
 //	PodEvents   refusals, told on the pods whose tokens were refused
 //
 // It owns how objects are found: by cluster and UID, because names are reused.
-// It does not own tokens (package oidc), nor what an annotation, a label or a
-// node means (package exchange). It never reads what a node or a plugin sends.
+// It does not own tokens (package oidc), what an annotation or a label means
+// (package policy), nor what a node may do (package exchange). It never reads what
+// a node or a plugin sends.
 package kube

@@ -16,12 +16,15 @@ import (
 	"github.com/pullpass/pullpass/internal/term"
 )
 
+// maxFindings bounds what is said of one document.
+const maxFindings = 100
+
 // finding is one mistake in a file of a node.
 type finding struct {
 	file    string
 	line    int // 0: the file as a whole
 	field   string
-	problem string // what is wrong; remedy
+	problem string // what is wrong; remedy. It shows no value of args and env
 }
 
 func (f *finding) Error() string {
@@ -35,21 +38,46 @@ func (f *finding) Error() string {
 // linter judges the files of a node together: a role in one file is the
 // right to what another file asks for.
 type linter struct {
-	target    Target
-	files     []string
-	documents []*lintedDocument
-	providers []*providerDocument
-	roles     []rbacObject
-	bindings  []rbacObject
-	judged    map[string]bool // parts that were among the files
-	findings  []*finding
+	target           Target
+	files            []string
+	documents        []*document // that are judged
+	providers        []*provider
+	providerDocument *document // the first with providers, if any
+	roles            []rbacObject
+	bindings         []rbacObject
+	judged           map[string]bool // parts that were among the files
+	findings         []*finding
 }
 
-// lintedDocument is one document of a YAML or JSON file. Its faults have the
-// paths of fields, from which the lines are found.
-type lintedDocument struct {
-	*strictyaml.Validator
-	root *yaml.Node
+// document is one document of a YAML or JSON file.
+type document struct {
+	file    string
+	root    *yaml.Node
+	settled []string // fields of which, and of what is in them, nothing more is said
+	found   int      // how many findings it has
+}
+
+// place is what a finding is about.
+type place struct {
+	file     string
+	line     int // without a document; else it is that of the field
+	field    string
+	document *document // nil: no YAML
+}
+
+// at is a place in a file that is no YAML, or in one as a whole.
+func at(file string, line int, field string) place { return place{file, line, field, nil} }
+
+// at is the place of a field, which need not be there.
+func (d *document) at(field string) place {
+	return place{file: d.file, field: field, document: d}
+}
+
+func (d *document) isSettled(field string) bool {
+	return slices.ContainsFunc(d.settled, func(settled string) bool {
+		rest, below := strings.CutPrefix(field, settled)
+		return below && settled != "" && (rest == "" || rest[0] == '.' || rest[0] == '[')
+	})
 }
 
 // Lint judges files, and names the parts that are in none of them.
@@ -67,8 +95,23 @@ func (k Target) Lint(ctx context.Context, files []string) (findings []error, not
 	return l.result(), notJudged
 }
 
-func (l *linter) find(file string, line int, field, format string, args ...any) {
-	l.findings = append(l.findings, &finding{file, line, field, fmt.Sprintf(format, args...)})
+func (l *linter) find(p place, format string, args ...any) {
+	if d := p.document; d != nil {
+		if d.isSettled(p.field) {
+			return
+		}
+		if d.found++; d.found > maxFindings {
+			return
+		}
+		p.line = strictyaml.LineOf(d.root, p.field)
+	}
+	l.findings = append(l.findings, &finding{p.file, p.line, p.field, fmt.Sprintf(format, args...)})
+}
+
+func (l *linter) oneOf(p place, value string, allowed ...string) {
+	if !slices.Contains(allowed, value) {
+		l.find(p, "is unknown (%s); use %s", term.QuoteValue(value), strictyaml.List(allowed))
+	}
 }
 
 func (l *linter) file(ctx context.Context, name string) {
@@ -98,35 +141,35 @@ func (l *linter) yaml(name string, data []byte) {
 		}
 		root = strictyaml.Resolve(root)
 		if root.Kind != yaml.MappingNode {
-			l.find(name, root.Line, "", "must be a mapping (is %s); give a Kubernetes object", strictyaml.Show(root))
+			l.find(at(name, root.Line, ""), "must be a mapping (is %s); give a Kubernetes object", strictyaml.Show(root))
 			return
 		}
 		known = l.document(name, i, root) || known
 	}
 	if err != nil {
-		l.find(name, 0, "", "cannot be read (%v); correct the YAML", err)
+		l.find(at(name, 0, ""), "cannot be read (%v); correct the YAML", err)
 		return
 	}
 	if !known {
-		l.find(name, 0, "", "holds nothing that is judged; give a CredentialProviderConfig, a KubeletConfiguration, or roles and bindings")
+		l.find(at(name, 0, ""), "holds nothing that is judged; give a CredentialProviderConfig, a KubeletConfiguration, or roles and bindings")
 	}
 }
 
 // document takes what it knows by its kind, and by what makes a
 // CredentialProviderConfig whose kind is wrong.
 func (l *linter) document(name string, i int, root *yaml.Node) (known bool) {
-	d := &lintedDocument{strictyaml.NewValidator(strictyaml.NewDecoder(name)), root}
+	d := &document{file: name, root: root}
 	kind := kindOf(root)
 	known = true
 	switch {
 	case kind == "KubeletConfiguration":
-		d.kubeletConfiguration()
+		l.kubeletConfiguration(d)
 	case kind == "CredentialProviderConfig" || strictyaml.Field(root, "providers") != nil:
 		l.judged["provider"] = true
-		if i > 0 {
-			d.Fault("kind", "is the second document of the file (%s), and the kubelet reads the first only; give it a file of its own", term.QuoteValue(kind))
+		l.readProviders(d, i > 0)
+		if l.providerDocument == nil {
+			l.providerDocument = d
 		}
-		l.providers = append(l.providers, readProviders(d))
 	case kind == "List":
 		known = false
 		if items := strictyaml.Field(root, "items"); items != nil && items.Kind == yaml.SequenceNode {
@@ -157,16 +200,16 @@ func kindOf(n *yaml.Node) string {
 func (l *linter) together() {
 	l.providerNames()
 	if l.target.PluginDir != "" {
-		for _, p := range l.all() {
-			p.binary(l.target.PluginDir)
+		for _, p := range l.providers {
+			l.binary(p, l.target.PluginDir)
 		}
 	}
 	ours := l.ours()
-	audiences := map[string]rbacPlace{}
+	audiences := map[string]place{}
 	for _, p := range ours {
-		p.judge(l.target)
-		if audience := p.provider().TokenAttributes.Audience; slices.Contains(l.target.Cluster.Audiences, audience) {
-			audiences[audience] = rbacPlace{p.lintedDocument, p.path() + ".tokenAttributes.serviceAccountTokenAudience"}
+		l.usable(p)
+		if audience := p.config.TokenAttributes.Audience; slices.Contains(l.target.Cluster.Audiences, audience) {
+			audiences[audience] = p.at("tokenAttributes.serviceAccountTokenAudience")
 		}
 	}
 	if l.judged["provider"] {
@@ -180,11 +223,8 @@ func (l *linter) together() {
 // result returns all findings by file, as they were given, and line.
 func (l *linter) result() []error {
 	for _, d := range l.documents {
-		for _, fault := range d.Faults {
-			l.findings = append(l.findings, &finding{d.File, strictyaml.LineOf(d.root, fault.Path), fault.Path, fault.Problem})
-		}
-		if d.More > 0 {
-			l.find(d.File, 0, "", "has %d more findings in a document; correct those that are named", d.More)
+		if more := d.found - maxFindings; more > 0 {
+			l.find(at(d.file, 0, ""), "has %d more findings in a document; correct those that are named", more)
 		}
 	}
 	slices.SortStableFunc(l.findings, func(a, b *finding) int {

@@ -84,6 +84,32 @@ func TestKubeletLint(t *testing.T) {
 	}
 }
 
+// Also findings that decoding makes count.
+func TestFindingsOfADocumentAreBounded(t *testing.T) {
+	t.Parallel()
+	const head = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n"
+	for _, test := range []struct {
+		name, providers string
+		more            int
+	}{
+		{"unknown fields", "- {" + strings.Repeat("x: y, ", 250) + "}\n", 250 + 5 - 100},                                                  // four are missing, and none is for the registry
+		{"values", strings.Repeat("- {name: x/y, matchImages: [a], defaultCacheDuration: 0s, apiVersion: v}\n", 80), 2*80 + 79 + 1 - 100}, // name and apiVersion; the name again; none is for the registry
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			name := filepath.Join(t.TempDir(), "provider.yaml")
+			testkit.Must(t, os.WriteFile(name, []byte(head+test.providers), 0o600))
+			findings, _ := testTarget(t, testConfig, Options{Registry: "registry.example.com"}).Lint(t.Context(), []string{name})
+			if len(findings) != 101 {
+				t.Fatalf("%d findings", len(findings))
+			}
+			if want := fmt.Sprintf("%s: has %d more findings in a document; correct those that are named", name, test.more); findings[0].Error() != want {
+				t.Errorf("%v, want %s", findings[0], want)
+			}
+		})
+	}
+}
+
 // lintWith returns the findings, or what is said without any.
 func lintWith(t *testing.T, o Options, files []string) string {
 	t.Helper()

@@ -42,7 +42,7 @@ func (l *linter) flags(name string, data []byte) {
 			case "--feature-gates":
 				for gate := range strings.SplitSeq(value, ",") {
 					if strings.EqualFold(gate, tokenGate+"=false") {
-						l.find(name, i+1, flag, "switches the tokens off (%s); remove it", gate)
+						l.find(at(name, i+1, flag), "switches the tokens off (%s); remove it", gate)
 					}
 				}
 			}
@@ -50,30 +50,30 @@ func (l *linter) flags(name string, data []byte) {
 	}
 	for _, flag := range []string{configFlagName, binDirFlagName} {
 		if _, ok := found[flag]; !ok {
-			l.find(name, 1, flag, "is missing, and the kubelet runs no plugin; add both flags (see kubelet-config --part flags)")
+			l.find(at(name, 1, flag), "is missing, and the kubelet runs no plugin; add both flags (see kubelet-config --part flags)")
 		}
 	}
 	if dir, ok := found[binDirFlagName]; ok && l.target.PluginDir != "" && strings.TrimRight(dir, "/") != strings.TrimRight(l.target.PluginDir, "/") {
-		l.find(name, lines[binDirFlagName], binDirFlagName, "is another directory than --plugin-dir (%s); correct one of them", term.QuoteValue(dir))
+		l.find(at(name, lines[binDirFlagName], binDirFlagName), "is another directory than --plugin-dir (%s); correct one of them", term.QuoteValue(dir))
 	}
 }
 
 // kubeletConfiguration judges the few settings that concern the plugin: its
 // files are named by flags alone.
-func (d *lintedDocument) kubeletConfiguration() {
+func (l *linter) kubeletConfiguration(d *document) {
 	if gates := strictyaml.Field(d.root, "featureGates"); gates != nil {
 		for _, gate := range []struct{ name, consequence string }{
 			{tokenGate, "the kubelet refuses tokenAttributes"},
 			{verifyGate, "any pod of the node may use an image that another's ServiceAccount pulled"},
 		} {
 			if n := strictyaml.Field(gates, gate.name); n != nil && n.Value == "false" {
-				d.Fault("featureGates."+gate.name, "is false: %s; remove it", gate.consequence)
+				l.find(d.at("featureGates."+gate.name), "is false: %s; remove it", gate.consequence)
 			}
 		}
 	}
 	const policy = "imagePullCredentialsVerificationPolicy"
 	if n := strictyaml.Field(d.root, policy); n != nil && n.Value == "NeverVerify" {
-		d.Fault(policy, "is NeverVerify: any pod of the node may use an image that another's ServiceAccount pulled; write NeverVerifyPreloadedImages or AlwaysVerify")
+		l.find(d.at(policy), "is NeverVerify: any pod of the node may use an image that another's ServiceAccount pulled; write NeverVerifyPreloadedImages or AlwaysVerify")
 	}
 }
 
@@ -97,7 +97,7 @@ func (l *linter) hosts(name string, data []byte) {
 	top := tables[0]
 	if !slices.ContainsFunc(tables, func(t *tomlTable) bool { return t.name == "host" || strings.HasPrefix(t.name, "host.") }) {
 		// Seen with 1.6: "invalid `host` tree" in its log, and the directory is read as if it held certificates alone.
-		l.find(name, 1, "host", "is missing, and containerd 1 ignores a file without such a table; add [host] at the end")
+		l.find(at(name, 1, "host"), "is missing, and containerd 1 ignores a file without such a table; add [host] at the end")
 	}
 	if _, found := top.keys["server"]; !found {
 		top.keys["server"] = tomlValue{"https://" + l.target.Registry, 1}
@@ -110,7 +110,7 @@ func (l *linter) hosts(name string, data []byte) {
 		if i < len(tables)-1 {
 			isHost, known := false, false
 			if address, isHost, known = hostOfTable(table.name); !known {
-				l.find(name, table.line, "", `is not read here; write [host."https://%s"]`, l.target.Registry)
+				l.find(at(name, table.line, ""), `is not read here; write [host."https://%s"]`, l.target.Registry)
 			}
 			if !isHost {
 				continue
@@ -123,22 +123,22 @@ func (l *linter) hosts(name string, data []byte) {
 		// The URL is not shown as it is: it may hold a password.
 		u, err := url.Parse(address)
 		if err != nil || u.Host == "" {
-			l.find(name, table.line, field, "is not a URL; write https://%s", l.target.Registry)
+			l.find(at(name, table.line, field), "is not a URL; write https://%s", l.target.Registry)
 			continue
 		}
 		if u.Scheme != "https" {
-			l.find(name, table.line, field, "sends the pod's token in the clear (%s); write https", term.QuoteValue(u.Scheme))
+			l.find(at(name, table.line, field), "sends the pod's token in the clear (%s); write https", term.QuoteValue(u.Scheme))
 		}
 		if strings.TrimSuffix(u.Host, ":443") != strings.TrimSuffix(l.target.Registry, ":443") {
-			l.find(name, table.line, field, "is another registry than %s (%s), and containerd offers the pod's token to it too; remove it, or name it in --registry", l.target.Registry, term.QuoteValue(u.Host))
+			l.find(at(name, table.line, field), "is another registry than %s (%s), and containerd offers the pod's token to it too; remove it, or name it in --registry", l.target.Registry, term.QuoteValue(u.Host))
 			continue
 		}
 		if v, found := table.keys["skip_verify"]; found && v.text != "false" {
-			l.find(name, v.line, "skip_verify", "hands the pod's token to whoever answers (%s); remove it, and name the CA in ca", term.QuoteValue(v.text))
+			l.find(at(name, v.line, "skip_verify"), "hands the pod's token to whoever answers (%s); remove it, and name the CA in ca", term.QuoteValue(v.text))
 		}
 		client, found := table.keys["client"]
 		if l.target.Certificate && !seen && (!found || strings.Trim(client.text, "[] ") == "") {
-			l.find(name, table.line, "client", "is missing: node.proof of cluster %s is %s and asks for the kubelet's certificate; write client = \"/var/lib/kubelet/pki/kubelet-client-current.pem\"", l.target.Cluster.Name, l.target.Cluster.Node.Proof.Mode)
+			l.find(at(name, table.line, "client"), "is missing: node.proof of cluster %s is %s and asks for the kubelet's certificate; write client = \"/var/lib/kubelet/pki/kubelet-client-current.pem\"", l.target.Cluster.Name, l.target.Cluster.Node.Proof.Mode)
 		}
 		// What comes after the first endpoint for the registry is its fallback.
 		seen = true
@@ -146,7 +146,7 @@ func (l *linter) hosts(name string, data []byte) {
 	for _, table := range tables {
 		for key, value := range table.keys {
 			if strings.EqualFold(key, "authorization") {
-				l.find(name, value.line, "header", "sends a credential of its own to Pullpass too, which refuses two in one request; remove Authorization")
+				l.find(at(name, value.line, "header"), "sends a credential of its own to Pullpass too, which refuses two in one request; remove Authorization")
 			}
 		}
 	}
@@ -176,7 +176,7 @@ func (l *linter) readTOML(name string, data []byte) []*tomlTable {
 		key = strings.Trim(key, " \t\"'")
 		switch {
 		case !closed:
-			l.find(name, i+1, "", "has a string that does not end on its line; write it on one line")
+			l.find(at(name, i+1, ""), "has a string that does not end on its line; write it on one line")
 		case open > 0:
 			v := table.keys[list]
 			table.keys[list] = tomlValue{v.text + code, v.line}
@@ -190,12 +190,12 @@ func (l *linter) readTOML(name string, data []byte) []*tomlTable {
 				value = value[1 : len(value)-1]
 			}
 			if _, twice := table.keys[key]; twice {
-				l.find(name, i+1, key, "is there twice; keep one")
+				l.find(at(name, i+1, key), "is there twice; keep one")
 			}
 			table.keys[key] = tomlValue{value, i + 1}
 			open, list = depth, key
 		default:
-			l.find(name, i+1, "", `is not read here; write each setting as KEY = VALUE on a line of its own, below [host."URL"]`)
+			l.find(at(name, i+1, ""), `is not read here; write each setting as KEY = VALUE on a line of its own, below [host."URL"]`)
 		}
 	}
 	return tables

@@ -51,131 +51,147 @@ type tokenAttributes struct {
 	OptionalAnnotations   []string `json:"optionalServiceAccountAnnotationKeys"`
 }
 
-type providerDocument struct {
-	*lintedDocument
-	config credentialProviderConfig
+// provider is one element of providers in its document.
+type provider struct {
+	document *document
+	path     string // providers[0]
+	config   *credentialProvider
+	set      map[string]bool // the fields that the document names
 }
 
-// lintedProvider is one provider in its document.
-type lintedProvider struct {
-	*providerDocument
-	index int
-}
+// at and has take the path of a field within the provider.
+func (p *provider) at(field string) place { return p.document.at(p.path + "." + field) }
 
-func (p lintedProvider) provider() *credentialProvider { return &p.config.Providers[p.index] }
-
-func (p lintedProvider) path() string { return fmt.Sprintf("providers[%d]", p.index) }
-
-// fault and has take the path of a field within the provider.
-func (p lintedProvider) fault(field, format string, args ...any) {
-	p.providerDocument.Fault(p.path()+"."+field, format, args...)
-}
-
-func (p lintedProvider) has(field string) bool { return p.Set[p.path()+"."+field] }
+func (p *provider) has(field string) bool { return p.set[p.path+"."+field] }
 
 // readProviders finds what the kubelet refuses to start with, or cannot use, in
 // providers of any kind: one that is wrong is enough.
-func readProviders(d *lintedDocument) *providerDocument {
-	document := &providerDocument{lintedDocument: d}
-	c := &document.config
-	d.Decode("", d.root, c)
-	for _, fault := range d.Faults {
-		// The general messages show values, and these may be a plugin's secrets.
-		_, field, _ := strings.Cut(fault.Path, ".")
-		switch name, _, _ := strings.Cut(strings.ReplaceAll(field, ".", "["), "["); name {
-		case "args":
-			fault.Problem = "must be a list of texts; write [\"--NAME=VALUE\"]"
-		case "env":
-			fault.Problem = "must be a list of variables; write [{name: NAME, value: \"TEXT\"}]"
-		}
+func (l *linter) readProviders(d *document, isSecond bool) {
+	if isSecond {
+		l.find(d.at("kind"), "is the second document of the file (%s), and the kubelet reads the first only; give it a file of its own", term.QuoteValue(kindOf(d.root)))
 	}
-	d.Validator = strictyaml.NewValidator(d.Decoder)
+	var c credentialProviderConfig
+	decoder := strictyaml.NewDecoder(d.file)
+	decoder.Decode("", d.root, &c)
+	for _, fault := range decoder.Faults {
+		l.find(d.at(fault.Path), "%s", decodingProblem(fault))
+	}
+	d.found += decoder.More
+	if isSecond {
+		d.settled = append(d.settled, "kind") // said already
+	}
+	for _, fault := range decoder.Faults {
+		d.settled = append(d.settled, fault.Path)
+	}
 	if c.APIVersion != providerConfigVersion {
-		document.Fault("apiVersion", "is not the one with tokenAttributes (%s); write %s", term.QuoteValue(c.APIVersion), providerConfigVersion)
+		l.find(d.at("apiVersion"), "is not the one with tokenAttributes (%s); write %s", term.QuoteValue(c.APIVersion), providerConfigVersion)
 	}
 	if c.Kind != "CredentialProviderConfig" {
-		document.Fault("kind", "is unknown to the kubelet (%s); write CredentialProviderConfig", term.QuoteValue(c.Kind))
+		l.find(d.at("kind"), "is unknown to the kubelet (%s); write CredentialProviderConfig", term.QuoteValue(c.Kind))
 	}
 	if len(c.Providers) == 0 {
-		document.Fault("providers", "is empty, and the kubelet does not start; name a provider (see kubelet-config --part provider)")
+		l.find(d.at("providers"), "is empty, and the kubelet does not start; name a provider (see kubelet-config --part provider)")
 	}
 	for i := range c.Providers {
-		lintedProvider{document, i}.form()
+		p := &provider{d, fmt.Sprintf("providers[%d]", i), &c.Providers[i], decoder.Set}
+		l.form(p)
+		l.providers = append(l.providers, p)
 	}
-	return document
 }
 
-func (p lintedProvider) form() {
-	c := p.provider()
+// decodingProblem says what is wrong, and of args and env no more than what they
+// must be: their values may be a plugin's secrets.
+func decodingProblem(fault *strictyaml.Fault) string {
+	_, field, _ := strings.Cut(fault.Path, ".")
+	switch name, _, _ := strings.Cut(strings.ReplaceAll(field, ".", "["), "["); name {
+	case "args":
+		return "must be a list of texts; write [\"--NAME=VALUE\"]"
+	case "env":
+		return "must be a list of variables; write [{name: NAME, value: \"TEXT\"}]"
+	}
+	return fault.Problem
+}
+
+// form judges a provider as the kubelet does when it starts.
+func (l *linter) form(p *provider) {
+	c := p.config
 	switch {
 	case c.Name == "":
-		p.fault("name", "is missing; write the name of the plugin's binary, %s", pluginName)
+		l.find(p.at("name"), "is missing; write the name of the plugin's binary, %s", pluginName)
 	case strings.ContainsAny(c.Name, "/ ") || c.Name == "." || c.Name == "..":
-		p.fault("name", "is not the name of a binary (%s); write it without directory and spaces, which stands in --image-credential-provider-bin-dir", term.QuoteValue(c.Name))
+		l.find(p.at("name"), "is not the name of a binary (%s); write it without directory and spaces, which stands in --image-credential-provider-bin-dir", term.QuoteValue(c.Name))
 	}
 	switch {
 	case c.APIVersion == "":
-		p.fault("apiVersion", "is missing; write %s", providerVersion)
+		l.find(p.at("apiVersion"), "is missing; write %s", providerVersion)
 	case c.APIVersion != providerVersion && p.has("tokenAttributes"):
-		p.fault("apiVersion", "has no tokenAttributes (%s); write %s", term.QuoteValue(c.APIVersion), providerVersion)
+		l.find(p.at("apiVersion"), "has no tokenAttributes (%s); write %s", term.QuoteValue(c.APIVersion), providerVersion)
 	case c.APIVersion != providerVersion:
-		p.OneOf(p.path()+".apiVersion", c.APIVersion, providerVersion, providerVersion+"beta1", providerVersion+"alpha1")
+		l.oneOf(p.at("apiVersion"), c.APIVersion, providerVersion, providerVersion+"beta1", providerVersion+"alpha1")
 	}
 	if len(c.MatchImages) == 0 {
-		p.fault("matchImages", "is empty; name the registry's host[:port]")
+		l.find(p.at("matchImages"), "is empty; name the registry's host[:port]")
 	}
 	for i, pattern := range c.MatchImages {
 		if _, err := parseImagePattern(pattern); err != nil {
-			p.fault(fmt.Sprintf("matchImages[%d]", i), "is not host[:port][/path] (%s); the kubelet does not start with it, so correct it", term.QuoteValue(pattern))
+			l.find(p.at(fmt.Sprintf("matchImages[%d]", i)), "is not host[:port][/path] (%s); the kubelet does not start with it, so correct it", term.QuoteValue(pattern))
 		}
 	}
 	switch duration, err := time.ParseDuration(c.DefaultCacheDuration); {
 	case !p.has("defaultCacheDuration"):
-		p.fault("defaultCacheDuration", `is missing, and the kubelet does not start; write "0s"`)
+		l.find(p.at("defaultCacheDuration"), `is missing, and the kubelet does not start; write "0s"`)
 	case err != nil:
-		p.fault("defaultCacheDuration", `is not a time span (%s); write it with its unit: "0s", "10m"`, term.QuoteValue(c.DefaultCacheDuration))
+		l.find(p.at("defaultCacheDuration"), `is not a time span (%s); write it with its unit: "0s", "10m"`, term.QuoteValue(c.DefaultCacheDuration))
 	case duration < 0:
-		p.fault("defaultCacheDuration", `must not be negative (%s); write "0s"`, term.QuoteValue(c.DefaultCacheDuration))
+		l.find(p.at("defaultCacheDuration"), `must not be negative (%s); write "0s"`, term.QuoteValue(c.DefaultCacheDuration))
 	}
 	for i, variable := range c.Env {
 		if variable.Name == "" || strings.Contains(variable.Name, "=") {
-			p.fault(fmt.Sprintf("env[%d].name", i), "is not the name of a variable (%s); write name and value as two fields", term.QuoteValue(variable.Name))
+			l.find(p.at(fmt.Sprintf("env[%d].name", i)), "is not the name of a variable (%s); write name and value as two fields", term.QuoteValue(variable.Name))
 		}
 	}
 	if p.has("tokenAttributes") {
-		p.tokenAttributes(&c.TokenAttributes)
+		l.tokenAttributes(p)
 	}
 }
 
-func (p lintedProvider) tokenAttributes(t *tokenAttributes) {
+func (l *linter) tokenAttributes(p *provider) {
+	t := &p.config.TokenAttributes
 	if t.Audience == "" {
-		p.fault("tokenAttributes.serviceAccountTokenAudience", "is missing; write one of Pullpass's clusters[].audiences")
+		l.find(p.at("tokenAttributes.serviceAccountTokenAudience"), "is missing; write one of Pullpass's clusters[].audiences")
 	}
 	if !p.has("tokenAttributes.cacheType") {
-		p.fault("tokenAttributes.cacheType", "is missing; write Token")
+		l.find(p.at("tokenAttributes.cacheType"), "is missing; write Token")
 	} else {
-		p.OneOf(p.path()+".tokenAttributes.cacheType", t.CacheType, "Token", "ServiceAccount")
+		l.oneOf(p.at("tokenAttributes.cacheType"), t.CacheType, "Token", "ServiceAccount")
 	}
 	if !p.has("tokenAttributes.requireServiceAccount") {
-		p.fault("tokenAttributes.requireServiceAccount", "is missing; write true")
+		l.find(p.at("tokenAttributes.requireServiceAccount"), "is missing; write true")
 	} else if !t.RequireServiceAccount && len(t.RequiredAnnotations) > 0 {
-		p.fault("tokenAttributes.requireServiceAccount", "must be true (false), because requiredServiceAccountAnnotationKeys is set; write true")
+		l.find(p.at("tokenAttributes.requireServiceAccount"), "must be true (false), because requiredServiceAccountAnnotationKeys is set; write true")
 	}
 	for _, keys := range []struct {
 		name string
 		keys []string
 	}{{"requiredServiceAccountAnnotationKeys", t.RequiredAnnotations}, {"optionalServiceAccountAnnotationKeys", t.OptionalAnnotations}} {
 		path := "tokenAttributes." + keys.name + "[%d]"
-		p.Unique(len(keys.keys), p.path()+"."+path, func(i int) string { return keys.keys[i] })
+		first := map[string]int{}
+		for i, key := range keys.keys {
+			if earlier, twice := first[key]; !twice {
+				first[key] = i
+			} else if key != "" {
+				l.find(p.at(fmt.Sprintf(path, i)), "is the same as %s (%s); each must differ", p.at(fmt.Sprintf(path, earlier)).field, term.QuoteValue(key))
+			}
+		}
 		for i, key := range keys.keys {
 			if len(validation.IsQualifiedName(strings.ToLower(key))) > 0 {
-				p.fault(fmt.Sprintf(path, i), "is not the key of an annotation (%s); write it as kubectl annotate takes it", term.QuoteValue(key))
+				l.find(p.at(fmt.Sprintf(path, i)), "is not the key of an annotation (%s); write it as kubectl annotate takes it", term.QuoteValue(key))
 			}
 		}
 	}
 	for i, key := range t.OptionalAnnotations {
 		if slices.Contains(t.RequiredAnnotations, key) {
-			p.fault(fmt.Sprintf("tokenAttributes.optionalServiceAccountAnnotationKeys[%d]", i), "is required as well (%s); keep it in one of the two lists", term.QuoteValue(key))
+			l.find(p.at(fmt.Sprintf("tokenAttributes.optionalServiceAccountAnnotationKeys[%d]", i)), "is required as well (%s); keep it in one of the two lists", term.QuoteValue(key))
 		}
 	}
 }
@@ -184,39 +200,29 @@ func (p lintedProvider) tokenAttributes(t *tokenAttributes) {
 // of a directory as one.
 func (l *linter) providerNames() {
 	first := map[string]string{}
-	for _, p := range l.all() {
-		name := p.provider().Name
+	for _, p := range l.providers {
+		name := p.config.Name
 		if place, twice := first[name]; twice && name != "" {
-			p.fault("name", "is the same as in %s (%s); each must differ, so link the binary under a second name", place, term.QuoteValue(name))
+			l.find(p.at("name"), "is the same as in %s (%s); each must differ, so link the binary under a second name", place, term.QuoteValue(name))
 		} else {
-			first[name] = fmt.Sprintf("%s of %s", p.path(), p.File)
+			first[name] = fmt.Sprintf("%s of %s", p.path, p.document.file)
 		}
 	}
-}
-
-func (l *linter) all() (all []lintedProvider) {
-	for _, document := range l.providers {
-		for i := range document.config.Providers {
-			all = append(all, lintedProvider{document, i})
-		}
-	}
-	return all
 }
 
 // ours returns the providers that are Pullpass's by their name, of the binary
 // or of a link to it; without any, those for the registry, whose names may be
 // mistyped.
-func (l *linter) ours() []lintedProvider {
-	all := l.all()
-	named := slices.DeleteFunc(slices.Clone(all), func(p lintedProvider) bool { return !strings.HasPrefix(p.provider().Name, pluginName) })
+func (l *linter) ours() []*provider {
+	named := slices.DeleteFunc(slices.Clone(l.providers), func(p *provider) bool { return !strings.HasPrefix(p.config.Name, pluginName) })
 	if len(named) > 0 {
 		return named
 	}
-	return slices.DeleteFunc(all, func(p lintedProvider) bool { return !p.matches(l.target.Registry) })
+	return slices.DeleteFunc(slices.Clone(l.providers), func(p *provider) bool { return !p.matches(l.target.Registry) })
 }
 
-func (p lintedProvider) matches(registry string) bool {
-	return slices.ContainsFunc(p.provider().MatchImages, func(pattern string) bool {
+func (p *provider) matches(registry string) bool {
+	return slices.ContainsFunc(p.config.MatchImages, func(pattern string) bool {
 		return registryDiffers(pattern, registry) == ""
 	})
 }
@@ -237,29 +243,29 @@ func registryDiffers(pattern, registry string) string {
 }
 
 // matched finds that the kubelet would never ask for the registry.
-func (l *linter) matched(ours []lintedProvider) {
-	if slices.ContainsFunc(ours, func(p lintedProvider) bool { return p.matches(l.target.Registry) }) {
+func (l *linter) matched(ours []*provider) {
+	if slices.ContainsFunc(ours, func(p *provider) bool { return p.matches(l.target.Registry) }) {
 		return
 	}
 	if len(ours) == 0 {
-		l.providers[0].Fault("providers", "none is named %s or matches %s, so the kubelet pulls anonymously; add one (see kubelet-config --part provider)", pluginName, l.target.Registry)
+		l.find(l.providerDocument.at("providers"), "none is named %s or matches %s, so the kubelet pulls anonymously; add one (see kubelet-config --part provider)", pluginName, l.target.Registry)
 		return
 	}
 	for _, p := range ours {
-		for i, pattern := range p.provider().MatchImages {
+		for i, pattern := range p.config.MatchImages {
 			_, err := parseImagePattern(pattern)
 			if problem, _ := patternFault(pattern); err == nil && problem == "" {
-				p.fault(fmt.Sprintf("matchImages[%d]", i), "does not match %s (%s): %s; write %s",
+				l.find(p.at(fmt.Sprintf("matchImages[%d]", i)), "does not match %s (%s): %s; write %s",
 					l.target.Registry, term.QuoteValue(pattern), registryDiffers(pattern, l.target.Registry), l.target.Registry)
 			}
 		}
 	}
 }
 
-// judge finds what the kubelet accepts and Pullpass cannot work with.
-func (p lintedProvider) judge(target Target) {
-	c := p.provider()
-	hosts := p.args(target)
+// usable finds what the kubelet accepts and Pullpass cannot work with.
+func (l *linter) usable(p *provider) {
+	c, target := p.config, l.target
+	hosts := l.args(p)
 	for i, pattern := range c.MatchImages {
 		field := fmt.Sprintf("matchImages[%d]", i)
 		parsed, err := parseImagePattern(pattern)
@@ -267,33 +273,33 @@ func (p lintedProvider) judge(target Target) {
 			continue // said already
 		}
 		if problem, remedy := patternFault(pattern); problem != "" {
-			p.fault(field, "%s (%s); %s", problem, term.QuoteValue(pattern), remedy)
+			l.find(p.at(field), "%s (%s); %s", problem, term.QuoteValue(pattern), remedy)
 		} else if parsed.wide() && len(hosts) == 0 {
-			p.fault(field, "may match a stranger's registry (%s), which would be handed the pod's token; name hosts, or add args: [\"--registry=%s\"]", term.QuoteValue(pattern), target.Registry)
+			l.find(p.at(field), "may match a stranger's registry (%s), which would be handed the pod's token; name hosts, or add args: [\"--registry=%s\"]", term.QuoteValue(pattern), target.Registry)
 		}
 	}
 	for i, variable := range c.Env {
-		p.fault(fmt.Sprintf("env[%d]", i), "has no use (%s): the plugin reads no variables; remove it", term.QuoteValue(variable.Name))
+		l.find(p.at(fmt.Sprintf("env[%d]", i)), "has no use (%s): the plugin reads no variables; remove it", term.QuoteValue(variable.Name))
 	}
 	if !p.has("tokenAttributes") {
-		p.fault("tokenAttributes", "is missing, and the plugin gets no token; write it (see kubelet-config --part provider)")
+		l.find(p.at("tokenAttributes"), "is missing, and the plugin gets no token; write it (see kubelet-config --part provider)")
 		return
 	}
 	t := &c.TokenAttributes
 	if t.Audience != "" && !slices.Contains(target.Cluster.Audiences, t.Audience) {
-		p.fault("tokenAttributes.serviceAccountTokenAudience", "is not accepted (%s); write one of clusters[].audiences of cluster %s: %q", term.QuoteValue(t.Audience), target.Cluster.Name, target.Cluster.Audiences)
+		l.find(p.at("tokenAttributes.serviceAccountTokenAudience"), "is not accepted (%s); write one of clusters[].audiences of cluster %s: %q", term.QuoteValue(t.Audience), target.Cluster.Name, target.Cluster.Audiences)
 	}
 	if t.CacheType == "ServiceAccount" {
-		p.fault("tokenAttributes.cacheType", "must be Token (ServiceAccount): with another one the kubelet throws away the answer that holds the token; write Token")
+		l.find(p.at("tokenAttributes.cacheType"), "must be Token (ServiceAccount): with another one the kubelet throws away the answer that holds the token; write Token")
 	}
 	if p.has("tokenAttributes.requireServiceAccount") && !t.RequireServiceAccount && len(t.RequiredAnnotations) == 0 {
-		p.fault("tokenAttributes.requireServiceAccount", "must be true (false): without a ServiceAccount there is no token, and the plugin fails; write true")
+		l.find(p.at("tokenAttributes.requireServiceAccount"), "must be true (false): without a ServiceAccount there is no token, and the plugin fails; write true")
 	}
 }
 
 // args returns the hosts that the plugin is held to.
-func (p lintedProvider) args(target Target) (hosts []string) {
-	args := p.provider().Args
+func (l *linter) args(p *provider) (hosts []string) {
+	args, registry := p.config.Args, l.target.Registry
 	for i := 0; i < len(args); i++ {
 		field := fmt.Sprintf("args[%d]", i)
 		host, found := strings.CutPrefix(args[i], "--registry=")
@@ -303,29 +309,30 @@ func (p lintedProvider) args(target Target) (hosts []string) {
 		}
 		switch {
 		case !found:
-			p.fault(field, "is not known to the plugin, which refuses to work; write --registry=HOST or nothing")
+			l.find(p.at(field), "is not known to the plugin, which refuses to work; write --registry=HOST or nothing")
 		case !config.IsRegistryHost(host):
-			p.fault(field, "is not a registry's host; write host or host:port as in the names of images")
+			l.find(p.at(field), "is not a registry's host; write host or host:port as in the names of images")
 		}
 		hosts = append(hosts, host)
 	}
-	if len(hosts) > 0 && p.matches(target.Registry) && !slices.Contains(hosts, target.Registry) {
-		p.fault("args", "do not hold %s, so the plugin refuses its images; add --registry=%s", target.Registry, target.Registry)
+	if len(hosts) > 0 && p.matches(registry) && !slices.Contains(hosts, registry) {
+		l.find(p.at("args"), "do not hold %s, so the plugin refuses its images; add --registry=%s", registry, registry)
 	}
 	return hosts
 }
 
-func (p lintedProvider) binary(dir string) {
-	name := p.provider().Name
+// binary judges the program that a provider names.
+func (l *linter) binary(p *provider, dir string) {
+	name := p.config.Name
 	if name == "" || strings.Contains(name, "/") {
 		return // said already
 	}
 	switch info, err := os.Stat(filepath.Join(dir, name)); {
 	case err != nil:
-		p.fault("name", "is not the name of a binary (%v), and the kubelet does not start; install the plugin there, or link it under this name", err)
+		l.find(p.at("name"), "is not the name of a binary (%v), and the kubelet does not start; install the plugin there, or link it under this name", err)
 	case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
-		p.fault("name", "is not the name of a program (%s); make the file executable", filepath.Join(dir, name))
+		l.find(p.at("name"), "is not the name of a program (%s); make the file executable", filepath.Join(dir, name))
 	case info.Mode()&0o022 != 0:
-		p.fault("name", "is a program that not only its owner can change (%s), who could then read every token; chmod go-w", filepath.Join(dir, name))
+		l.find(p.at("name"), "is a program that not only its owner can change (%s), who could then read every token; chmod go-w", filepath.Join(dir, name))
 	}
 }

@@ -16,25 +16,21 @@ const (
 	nodesGroup   = "system:nodes"
 )
 
-// rbacPlace is a field of a document.
-type rbacPlace struct {
-	document *lintedDocument
-	path     string
-}
-
-func (p rbacPlace) fault(field, format string, args ...any) {
-	p.document.Fault(strings.TrimPrefix(p.path+"."+field, "."), format, args...)
-}
-
 // rbacObject is what counts of a role or binding.
 type rbacObject struct {
-	rbacPlace `yaml:"-"`
+	document *document
+	path     string // empty, or items[0] of a list
 
 	Kind     string
 	Metadata struct{ Name, Namespace string }
 	Rules    []rbacRule
 	RoleRef  struct{ Kind, Name string } `yaml:"roleRef"`
 	Subjects []struct{ Kind, Name string }
+}
+
+// at takes the path of a field within the object.
+func (o rbacObject) at(field string) place {
+	return o.document.at(strings.TrimPrefix(o.path+"."+field, "."))
 }
 
 type rbacRule struct {
@@ -46,7 +42,7 @@ type rbacRule struct {
 // allows follows the API server: the audience is the resource, and the group is
 // that of the ServiceAccount (NodeRestriction, KEP-4412).
 func (r rbacRule) allows(audience string) bool {
-	return holds(r.Verbs, audienceVerb) && holds(r.APIGroups, "") && holds(r.Resources, audience)
+	return includes(r.Verbs, audienceVerb) && includes(r.APIGroups, "") && includes(r.Resources, audience)
 }
 
 // isFor reports whether the rule was written for this right, well or not.
@@ -54,20 +50,21 @@ func (r rbacRule) isFor() bool {
 	return slices.ContainsFunc(r.Verbs, func(verb string) bool { return strings.Contains(verb, "token-audience") })
 }
 
-func holds(values []string, want string) bool {
+// includes follows RBAC: * is any value.
+func includes(values []string, want string) bool {
 	return slices.Contains(values, want) || slices.Contains(values, "*")
 }
 
-func (l *linter) rbacObject(d *lintedDocument, path string, n *yaml.Node) (known bool) {
+func (l *linter) rbacObject(d *document, path string, n *yaml.Node) (known bool) {
 	kind := kindOf(n)
 	isRole := kind == "ClusterRole" || kind == "Role"
 	if !isRole && kind != "ClusterRoleBinding" && kind != "RoleBinding" {
 		return false
 	}
 	l.judged["rbac"] = true
-	o := rbacObject{rbacPlace: rbacPlace{d, path}}
+	o := rbacObject{document: d, path: path}
 	if err := n.Decode(&o); err != nil {
-		d.Fault(path, "is not a %s; correct its fields, as kubectl apply --dry-run=server names them", kind)
+		l.find(d.at(path), "is not a %s; correct its fields, as kubectl apply --dry-run=server names them", kind)
 		return true
 	}
 	if isRole {
@@ -80,15 +77,19 @@ func (l *linter) rbacObject(d *lintedDocument, path string, n *yaml.Node) (known
 
 // rights finds audiences that the kubelet may not request. Without a provider
 // among the files, that is the one that would be printed.
-func (l *linter) rights(audiences map[string]rbacPlace) {
+func (l *linter) rights(audiences map[string]place) {
 	if len(audiences) == 0 {
-		o := slices.Concat(l.roles, l.bindings)[0]
-		audiences = map[string]rbacPlace{l.target.Audience: {o.document, o.path}}
+		objects := slices.Concat(l.roles, l.bindings)
+		if len(objects) == 0 {
+			return // none could be read, as was said
+		}
+		o := objects[0]
+		audiences = map[string]place{l.target.Audience: o.document.at(o.path)}
 	}
 	for _, role := range l.roles {
 		for i, rule := range role.Rules {
 			if rule.isFor() && slices.Contains(rule.Resources, "*") {
-				role.fault(fmt.Sprintf("rules[%d].resources", i), "let a node have tokens for any audience (*), also the API server's; name the audience")
+				l.find(role.at(fmt.Sprintf("rules[%d].resources", i)), "let a node have tokens for any audience (*), also the API server's; name the audience")
 			}
 		}
 	}
@@ -97,7 +98,7 @@ func (l *linter) rights(audiences map[string]rbacPlace) {
 	}
 }
 
-func (l *linter) right(audience string, place rbacPlace) {
+func (l *linter) right(audience string, asked place) {
 	var roles []rbacObject
 	for _, role := range l.roles {
 		if !slices.ContainsFunc(role.Rules, func(r rbacRule) bool { return r.allows(audience) }) {
@@ -119,25 +120,27 @@ func (l *linter) right(audience string, place rbacPlace) {
 		for i, rule := range role.Rules {
 			if rule.isFor() {
 				found = true
-				rule.explain(rbacPlace{role.document, strings.TrimPrefix(fmt.Sprintf("%s.rules[%d]", role.path, i), ".")}, audience)
+				l.nearlyAllows(role, i, audience)
 			}
 		}
 	}
 	if !found {
-		place.document.Fault(place.path, "no role lets the kubelet request the audience (%s; verb %s); apply what kubelet-config --part rbac prints", term.QuoteValue(audience), audienceVerb)
+		l.find(asked, "no role lets the kubelet request the audience (%s; verb %s); apply what kubelet-config --part rbac prints", term.QuoteValue(audience), audienceVerb)
 	}
 }
 
-// explain says what keeps the rule from allowing the audience.
-func (r rbacRule) explain(place rbacPlace, audience string) {
-	if !holds(r.Verbs, audienceVerb) {
-		place.fault("verbs", "are unknown to the API server (%s); write %s", term.QuoteValue(strings.Join(r.Verbs, " ")), audienceVerb)
+// nearlyAllows says what keeps a rule from allowing the audience.
+func (l *linter) nearlyAllows(role rbacObject, rule int, audience string) {
+	r := role.Rules[rule]
+	in := func(field string) place { return role.at(fmt.Sprintf("rules[%d].%s", rule, field)) }
+	if !includes(r.Verbs, audienceVerb) {
+		l.find(in("verbs"), "are unknown to the API server (%s); write %s", term.QuoteValue(strings.Join(r.Verbs, " ")), audienceVerb)
 	}
-	if !holds(r.APIGroups, "") {
-		place.fault("apiGroups", `do not hold the group of ServiceAccounts (%s); write [""]`, term.QuoteValue(strings.Join(r.APIGroups, " ")))
+	if !includes(r.APIGroups, "") {
+		l.find(in("apiGroups"), `do not hold the group of ServiceAccounts (%s); write [""]`, term.QuoteValue(strings.Join(r.APIGroups, " ")))
 	}
-	if !holds(r.Resources, audience) {
-		place.fault("resources", "do not hold the audience (%s); write [%q]", term.QuoteValue(strings.Join(r.Resources, " ")), audience)
+	if !includes(r.Resources, audience) {
+		l.find(in("resources"), "do not hold the audience (%s); write [%q]", term.QuoteValue(strings.Join(r.Resources, " ")), audience)
 	}
 }
 
@@ -147,11 +150,11 @@ func (l *linter) unbound(role rbacObject) {
 	for _, b := range l.bindings {
 		if b.binds(role) {
 			bound = true
-			b.fault("subjects", "do not hold the kubelets; add {apiGroup: rbac.authorization.k8s.io, kind: Group, name: %q}", nodesGroup)
+			l.find(b.at("subjects"), "do not hold the kubelets; add {apiGroup: rbac.authorization.k8s.io, kind: Group, name: %q}", nodesGroup)
 		}
 	}
 	if !bound {
-		role.fault("metadata.name", "is a role that nobody has (%s); bind it to the group %s with a ClusterRoleBinding", term.QuoteValue(role.Metadata.Name), nodesGroup)
+		l.find(role.at("metadata.name"), "is a role that nobody has (%s); bind it to the group %s with a ClusterRoleBinding", term.QuoteValue(role.Metadata.Name), nodesGroup)
 	}
 }
 

@@ -8,7 +8,7 @@
 // It owns what may be remembered of a Secret: for which of the registries that
 // the caller named it is, and whether a password in it is a ServiceAccount
 // token. Nothing that is written in a Secret leaves this package, not even a
-// host name. It does not own what to do about it, nor the policy (cmd/proxy).
+// host name. It does not own what to do about it (package migration).
 //
 // It needs rights that the proxy must not have. Only a command that runs with an
 // administrator's kubeconfig uses it.

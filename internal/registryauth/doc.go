@@ -7,7 +7,7 @@
 //	WriteToken    Token      → 200
 //	WriteFailure  Failure    → 4xx, 5xx
 //
-// It decides nothing: who may have what is the exchange's business. It holds no
+// It decides nothing: who may have what is package policy's business. It holds no
 // keys: signing does. It uses no network.
 //
 // Sources: distribution's token, scope, jwt and oauth documents
