@@ -294,7 +294,7 @@ func TestReuseIsJudgedAfresh(t *testing.T) {
 	changing := &changingObjects{current: known}
 	r := newRig(t, func(c *rigConfig) {
 		c.objects = changing
-		c.nodes = proving(exchange.ProofEnforce, always(ca.cas()), exchange.ProofCertificate, exchange.ProofAddress)
+		c.nodes = proving(exchange.ProofEnforce, ca.cas(), exchange.ProofCertificate, exchange.ProofAddress)
 	})
 	token := r.token(t, nil)
 	right := exchange.Caller{Certificates: presented(ca.sign(t))}
@@ -379,7 +379,7 @@ func TestSubjectHoldsTheFacts(t *testing.T) {
 // nobody can pass.
 func TestFaultyNodeChecks(t *testing.T) {
 	t.Parallel()
-	pool := always(newCA(t).cas())
+	pool := newCA(t).cas()
 	some := selector(t, "pool=a")["prod"].Selector
 	for want, checks := range map[string]exchange.NodeChecks{
 		`unknown mode of proof "enforced"`:            {Proof: exchange.ProofConfig{Mode: "enforced", Methods: []exchange.ProofMethod{exchange.ProofAddress}}},
@@ -387,7 +387,6 @@ func TestFaultyNodeChecks(t *testing.T) {
 		`unknown method of proof ""`:                  {Proof: exchange.ProofConfig{Mode: exchange.ProofEnforce, Methods: []exchange.ProofMethod{""}}},
 		"proof in mode enforce has no methods":        {Proof: exchange.ProofConfig{Mode: exchange.ProofEnforce, CAs: pool}},
 		"proof in mode audit has no methods":          {Proof: exchange.ProofConfig{Mode: exchange.ProofAudit}},
-		"proof by certificate has no CAs":             {Proof: exchange.ProofConfig{Mode: exchange.ProofAudit, Methods: []exchange.ProofMethod{exchange.ProofAddress, exchange.ProofCertificate}}},
 		"the node selector is empty":                  {Selector: labels.Everything()},
 		"a node selector needs to know Node objects":  {Selector: some},
 		"proof by address needs to know Node objects": {Proof: exchange.ProofConfig{Mode: exchange.ProofAudit, CAs: pool, Methods: []exchange.ProofMethod{exchange.ProofCertificate, exchange.ProofAddress}}},

@@ -84,7 +84,7 @@ func (a *Admission) prove(config ProofConfig, id *oidc.Identity, node *Node, cal
 // certificate judges what was presented, from cheap to dear. The certificate
 // names a node by its name alone: that the Node of this name still has the
 // token's UID is for Objects to say.
-func (a *Admission) certificate(clusterCAs func() *NodeCAs, id *oidc.Identity, presented []*x509.Certificate) unproven {
+func (a *Admission) certificate(cas *NodeCAs, id *oidc.Identity, presented []*x509.Certificate) unproven {
 	if len(presented) == 0 {
 		return unproven{ProofCertificateMissing, "it presented no client certificate",
 			"set client in containerd's hosts.toml for the registry to the kubelet's, such as /var/lib/kubelet/pki/kubelet-client-current.pem"}
@@ -103,7 +103,6 @@ func (a *Admission) certificate(clusterCAs func() *NodeCAs, id *oidc.Identity, p
 	case now.After(leaf.NotAfter):
 		return unproven{ProofCertificateExpired, "its client certificate has expired", "see why the kubelet did not renew it, and that the runtime reads the new one"}
 	}
-	cas := clusterCAs()
 	if cas == nil {
 		return unproven{ProofCertificateCAUnknown, "the CAs of cluster " + quoteName(id.Cluster) + " are not known now", "see the log of this service"}
 	}

@@ -90,7 +90,7 @@ func (rig *tlsRig) knows(cluster string, leaf *x509.Certificate) bool {
 func (rig *tlsRig) judge(cluster string, presented ...*x509.Certificate) exchange.ProofReason {
 	admission, err := exchange.NewAdmission(exchange.AdmissionConfig{Nodes: map[string]exchange.NodeChecks{cluster: {Proof: exchange.ProofConfig{
 		Mode: exchange.ProofAudit, Methods: []exchange.ProofMethod{exchange.ProofCertificate},
-		CAs: func() *exchange.NodeCAs { return rig.tls.Load().nodes[cluster] },
+		CAs: rig.tls.Load().nodes[cluster],
 	}}}})
 	if err != nil {
 		return exchange.ProofReason(err.Error())
@@ -440,7 +440,7 @@ func TestNodeChecksWithoutCAs(t *testing.T) {
 	t.Parallel()
 	proof := config.Proof{Mode: config.ModeEnforce, Methods: []string{config.ProofCertificate}, ClientCAFile: "nodes.crt"}
 	checks, err := setup.NodeChecks(&config.Config{Clusters: []config.Cluster{{Name: "prod", Node: config.Node{Proof: proof}}}}, nil)
-	if err != nil || checks["prod"].Proof.CAs() != nil {
+	if err != nil || checks["prod"].Proof.CAs != nil {
 		t.Errorf("checks %+v, %v", checks, err)
 	}
 }

@@ -99,7 +99,7 @@ func NodeChecks(cfg *config.Config, cas map[string]*exchange.NodeCAs) (map[strin
 			Required: c.Node.Claim == config.NodeClaimRequired && c.Node.Fallback == config.NodeFallbackAPI,
 			Proof: exchange.ProofConfig{
 				Mode: exchange.ProofMode(c.Node.Proof.Mode),
-				CAs:  func() *exchange.NodeCAs { return cas[c.Name] },
+				CAs:  cas[c.Name],
 			},
 		}
 		for _, method := range cfg.ProofMethods(c) {
