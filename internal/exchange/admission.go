@@ -20,6 +20,10 @@ type AdmissionConfig struct {
 	Nodes       map[string]NodeChecks // by cluster; one that is not there has none
 	Revocations Revocations           // nil: they are not judged
 	Now         func() time.Time      // nil means time.Now
+	// CallersUnseen is for explaining a request without its connection, and never
+	// for serving: what a Caller does not have is not known. That it could have
+	// proven to be the node by it is not judged, and refuses nobody.
+	CallersUnseen bool
 }
 
 // Admission judges what policy does not: whether the objects that an identity
@@ -32,6 +36,7 @@ type Admission struct {
 	revocations Revocations
 	chains      *chains
 	now         func() time.Time
+	unseen      bool
 }
 
 // NewAdmission returns an Admission. All faults of the configuration are
@@ -46,24 +51,24 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
-	a := &Admission{objects: c.Objects, nodes: maps.Clone(c.Nodes), revocations: c.Revocations, chains: newChains(), now: c.Now}
+	a := &Admission{objects: c.Objects, nodes: maps.Clone(c.Nodes), revocations: c.Revocations, chains: newChains(), now: c.Now, unseen: c.CallersUnseen}
 	if a.now == nil {
 		a.now = time.Now
 	}
 	return a, nil
 }
 
-// Admit judges a verified identity and returns it as policy sees it. It notes
-// in event what it learns, also when it refuses. The error is a *GoneError, an
-// *oidc.Error with ReasonNoNode, a *NodeError, a *RevokedError or an
-// *UnavailableError.
+// Admit judges a verified identity and returns it as policy sees it, and the
+// steps that it took. It notes in event what it learns, also when it refuses. The
+// error is a *GoneError, an *oidc.Error with ReasonNoNode, a *NodeError, a
+// *RevokedError or an *UnavailableError.
 //
 // Policy is asked only afterwards, so nobody learns what it would have granted.
-func (a *Admission) Admit(ctx context.Context, id oidc.Identity, caller Caller, event *Event) (policy.Subject, error) {
+func (a *Admission) Admit(ctx context.Context, id oidc.Identity, caller Caller, event *Event) (subject policy.Subject, steps Steps, err error) {
 	event.identify(&id)
-	facts, err := a.lookup(ctx, id)
-	if err != nil {
-		return policy.Subject{}, err
+	var facts Facts
+	if facts, steps[0], err = a.lookup(ctx, id); err != nil {
+		return policy.Subject{}, steps, err
 	}
 	if id.Node == (oidc.ObjectRef{}) && facts.Node != nil {
 		id.Node = oidc.ObjectRef{Name: facts.Node.Name, UID: facts.Node.UID}
@@ -71,28 +76,21 @@ func (a *Admission) Admit(ctx context.Context, id oidc.Identity, caller Caller, 
 	}
 	checks := a.nodes[id.Cluster]
 	node := nodeOf(&id, facts)
-	if checks.Required && id.Node.UID == "" {
-		return policy.Subject{}, noNode(&id)
+	if steps[1], err = checks.judge(&id, node); err != nil {
+		return policy.Subject{}, steps, err
 	}
-	if checks.Selector != nil && (node == nil || !checks.Selector.Matches(labels.Set(node.Labels))) {
-		return policy.Subject{}, notSelected(&id, node, checks.Selector)
+	if steps[2], err = a.prove(checks.Proof, &id, node, caller, event); err != nil {
+		return policy.Subject{}, steps, err
 	}
-	if checks.Proof.wanted() {
-		proof := a.prove(checks.Proof, &id, node, caller)
-		event.Proof = &proof
-		if !proof.Passed && proof.Mode != ProofAudit {
-			return policy.Subject{}, &NodeError{reason: reasonCaller, message: proof.Message}
-		}
+	if steps[3], err = a.revoked(&id, event); err != nil {
+		return policy.Subject{}, steps, err
 	}
-	if err := a.revoked(&id, event); err != nil {
-		return policy.Subject{}, err
-	}
-	return policy.Subject{Identity: &id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels}, nil
+	return policy.Subject{Identity: &id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels}, steps, nil
 }
 
-func (a *Admission) lookup(ctx context.Context, id oidc.Identity) (Facts, error) {
+func (a *Admission) lookup(ctx context.Context, id oidc.Identity) (Facts, Step, error) {
 	if a.objects == nil {
-		return Facts{}, nil
+		return Facts{}, Step{Name: StepObjects, Verdict: VerdictOff}, nil
 	}
 	ctx, span := begin(ctx, stepKube)
 	facts, err := a.objects.Lookup(ctx, id)
@@ -100,11 +98,14 @@ func (a *Admission) lookup(ctx context.Context, id oidc.Identity) (Facts, error)
 	if err != nil {
 		var gone *GoneError
 		if errors.As(err, &gone) {
-			return Facts{}, gone
+			return Facts{}, Step{Name: StepObjects, Verdict: VerdictRefused}, gone
 		}
-		return Facts{}, &UnavailableError{reason: reasonObjects, Err: err}
+		return Facts{}, Step{}, &UnavailableError{reason: reasonObjects, Err: err}
 	}
-	return facts, nil
+	if !facts.Confirmed {
+		return facts, Step{Name: StepObjects, Verdict: VerdictOff}, nil
+	}
+	return facts, Step{Name: StepObjects, Verdict: VerdictPassed}, nil
 }
 
 // nodeOf returns the Node object that the identity names, or nil. Names are
@@ -114,6 +115,22 @@ func nodeOf(id *oidc.Identity, facts Facts) *Node {
 		return nil
 	}
 	return facts.Node
+}
+
+// judge says whether the node that the identity names may pull.
+func (c NodeChecks) judge(id *oidc.Identity, node *Node) (Step, error) {
+	step := Step{Name: StepNode, Verdict: VerdictPassed, Selector: c.Selector}
+	switch {
+	case c.Required && id.Node.UID == "":
+		step.Verdict = VerdictRefused
+		return step, noNode(id)
+	case c.Selector != nil && (node == nil || !c.Selector.Matches(labels.Set(node.Labels))):
+		step.Verdict = VerdictRefused
+		return step, notSelected(id, node, c.Selector)
+	case c.Selector == nil && id.Node == (oidc.ObjectRef{}):
+		step.Verdict = VerdictOff
+	}
+	return step, nil
 }
 
 // noNode refuses as the verifier does when it requires the claim.

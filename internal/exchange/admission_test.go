@@ -293,7 +293,7 @@ func TestReuseIsJudgedAfresh(t *testing.T) {
 	changing := &changingObjects{current: known}
 	r := newRig(t, func(c *rigConfig) {
 		c.objects = changing
-		c.nodes = proving(exchange.ProofEnforce, always(ca.cas()), exchange.ProofCertificate, exchange.ProofAddress)
+		c.nodes = proving(exchange.ProofEnforce, ca.cas(), exchange.ProofCertificate, exchange.ProofAddress)
 	})
 	token := r.token(t, nil)
 	right := exchange.Caller{Certificates: presented(ca.sign(t))}
@@ -368,7 +368,7 @@ func TestSubjectHoldsTheFacts(t *testing.T) {
 	facts := exchange.Facts{Annotations: map[string]string{"a": "1"}, NamespaceLabels: map[string]string{"b": "2"}}
 	a, err := exchange.NewAdmission(exchange.AdmissionConfig{Objects: objects{byUID: map[string]exchange.Facts{webUID: facts}}})
 	must(t, err)
-	subject, err := a.Admit(t.Context(), identityOn("prod", "node1"), exchange.Caller{}, new(exchange.Event))
+	subject, _, err := a.Admit(t.Context(), identityOn("prod", "node1"), exchange.Caller{}, new(exchange.Event))
 	if err != nil || !maps.Equal(subject.Annotations, facts.Annotations) || !maps.Equal(subject.NamespaceLabels, facts.NamespaceLabels) {
 		t.Errorf("error %v, subject %+v", err, subject)
 	}
@@ -378,7 +378,7 @@ func TestSubjectHoldsTheFacts(t *testing.T) {
 // nobody can pass.
 func TestFaultyNodeChecks(t *testing.T) {
 	t.Parallel()
-	pool := always(newCA(t).cas())
+	pool := newCA(t).cas()
 	some := selector(t, "pool=a")["prod"].Selector
 	for want, checks := range map[string]exchange.NodeChecks{
 		`unknown mode of proof "enforced"`:            {Proof: exchange.ProofConfig{Mode: "enforced", Methods: []exchange.ProofMethod{exchange.ProofAddress}}},
@@ -386,7 +386,6 @@ func TestFaultyNodeChecks(t *testing.T) {
 		`unknown method of proof ""`:                  {Proof: exchange.ProofConfig{Mode: exchange.ProofEnforce, Methods: []exchange.ProofMethod{""}}},
 		"proof in mode enforce has no methods":        {Proof: exchange.ProofConfig{Mode: exchange.ProofEnforce, CAs: pool}},
 		"proof in mode audit has no methods":          {Proof: exchange.ProofConfig{Mode: exchange.ProofAudit}},
-		"proof by certificate has no CAs":             {Proof: exchange.ProofConfig{Mode: exchange.ProofAudit, Methods: []exchange.ProofMethod{exchange.ProofAddress, exchange.ProofCertificate}}},
 		"the node selector is empty":                  {Selector: labels.Everything()},
 		"a node selector needs to know Node objects":  {Selector: some},
 		"proof by address needs to know Node objects": {Proof: exchange.ProofConfig{Mode: exchange.ProofAudit, CAs: pool, Methods: []exchange.ProofMethod{exchange.ProofCertificate, exchange.ProofAddress}}},
@@ -427,7 +426,7 @@ func TestNodeChecksOfSeveralClusters(t *testing.T) {
 	id := identityOn("prod", "node1")
 	id.Node = oidc.ObjectRef{}
 	var refused *oidc.Error
-	if _, err := a.Admit(t.Context(), id, exchange.Caller{}, new(exchange.Event)); !errors.As(err, &refused) || refused.Reason != oidc.ReasonNoNode {
+	if _, _, err := a.Admit(t.Context(), id, exchange.Caller{}, new(exchange.Event)); !errors.As(err, &refused) || refused.Reason != oidc.ReasonNoNode {
 		t.Errorf("error %v", err)
 	}
 }
@@ -443,14 +442,14 @@ func TestAdmitWithoutToken(t *testing.T) {
 	id := identityOn("prod", "")
 	id.Node = oidc.ObjectRef{}
 	var e exchange.Event
-	subject, err := a.Admit(t.Context(), id, caller("192.0.2.7"), &e)
+	subject, _, err := a.Admit(t.Context(), id, caller("192.0.2.7"), &e)
 	if err != nil || subject.Identity.Node != (oidc.ObjectRef{Name: "node1", UID: node1UID}) || !e.NodeFromAPI || !e.Proof.Passed {
 		t.Errorf("error %v, subject %+v, event %+v", err, subject.Identity, e)
 	}
 	if id.Node != (oidc.ObjectRef{}) {
 		t.Error("the identity that was handed in was changed")
 	}
-	_, err = a.Admit(t.Context(), id, caller("192.0.2.8"), &e)
+	_, _, err = a.Admit(t.Context(), id, caller("192.0.2.8"), &e)
 	var refused interface{ Reason() string }
 	if !errors.As(err, &refused) || refused.Reason() != "caller_not_node" || e.Proof.Reason != exchange.ProofAddressOther {
 		t.Errorf("error %v, proof %+v", err, e.Proof)
@@ -458,7 +457,7 @@ func TestAdmitWithoutToken(t *testing.T) {
 	for _, down := range []error{&exchange.GoneError{Kind: exchange.KindNode}, errors.New("down")} {
 		a, err := exchange.NewAdmission(exchange.AdmissionConfig{Objects: objects{err: fmt.Errorf("10.1.2.3: %w", down)}})
 		must(t, err)
-		_, err = a.Admit(t.Context(), id, exchange.Caller{}, &e)
+		_, _, err = a.Admit(t.Context(), id, exchange.Caller{}, &e)
 		if !errors.As(err, &refused) || !errors.Is(err, down) {
 			t.Fatalf("error %v", err)
 		}

@@ -90,13 +90,13 @@ func TestAnExchangerWithOtherCAs(t *testing.T) {
 	t.Parallel()
 	ca, foreign := newCA(t), newCA(t)
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, always(ca.cas()), exchange.ProofCertificate)
+		c.nodes = proving(exchange.ProofEnforce, ca.cas(), exchange.ProofCertificate)
 	})
 	caller := exchange.Caller{Certificates: presented(ca.sign(t))}
 	a := r.do(t, from(caller, post(r.token(t, nil), pullWeb)))
 	mustPass(t, a, r.lastEvent(t, 1), exchange.ProofCertificate)
 	r.follow(t, func(c *exchange.Config) {
-		c.Nodes = proving(exchange.ProofEnforce, always(foreign.cas()), exchange.ProofCertificate)
+		c.Nodes = proving(exchange.ProofEnforce, foreign.cas(), exchange.ProofCertificate)
 	})
 	a = r.do(t, from(caller, post(r.token(t, nil), pullWeb)))
 	mustRefuse(t, a, r.lastEvent(t, 2), exchange.ProofCertificateUntrusted)

@@ -215,7 +215,7 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, call
 		}
 		return policy.Subject{}, err
 	}
-	subject, err := x.admission.Admit(ctx, id, caller, event)
+	subject, _, err := x.admission.Admit(ctx, id, caller, event)
 	if err != nil {
 		return policy.Subject{}, err
 	}

@@ -14,3 +14,10 @@ const (
 func (x *Exchanger) IssuedBytes() int { return x.issued.Bytes() }
 
 func (x *Exchanger) Issued() int { return x.issued.Len() }
+
+// SetCAs gives a cluster other CAs.
+func (a *Admission) SetCAs(cluster string, cas *NodeCAs) {
+	checks := a.nodes[cluster]
+	checks.Proof.CAs = cas
+	a.nodes[cluster] = checks
+}

@@ -41,8 +41,6 @@ func (c NodeChecks) check(objectsKnown bool) error {
 		return nil
 	case len(p.Methods) == 0:
 		return fmt.Errorf("proof in mode %s has no methods", p.Mode)
-	case slices.Contains(p.Methods, ProofCertificate) && p.CAs == nil:
-		return errors.New("proof by certificate has no CAs")
 	case slices.Contains(p.Methods, ProofAddress) && !objectsKnown:
 		return errors.New("proof by address needs to know Node objects")
 	}
@@ -54,12 +52,10 @@ func (c NodeChecks) check(objectsKnown bool) error {
 type ProofConfig struct {
 	Mode    ProofMode     // empty means ProofOff
 	Methods []ProofMethod // any of these suffices; required unless Mode is ProofOff
-	// CAs returns the CAs that sign the kubelets' client certificates of this
-	// cluster and of no other; nil: none is known now, and no certificate passes.
-	// Required with ProofCertificate. It must be safe for concurrent use. What
-	// was verified is remembered for what is returned: it is the same until the
-	// CAs of any cluster change, and then another one.
-	CAs func() *NodeCAs
+	// CAs sign the kubelets' client certificates of this cluster and of no other;
+	// nil: none is known, and no certificate passes. What was verified is
+	// remembered for these: they are the same until the CAs of any cluster change.
+	CAs *NodeCAs
 }
 
 func (c ProofConfig) wanted() bool { return c.Mode != "" && c.Mode != ProofOff }

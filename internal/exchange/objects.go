@@ -23,6 +23,7 @@ type Objects interface {
 // Facts is what is known of the objects that an identity names. Nobody may
 // change it. The zero Facts knows nothing.
 type Facts struct {
+	Confirmed       bool              // an API server says that the objects are there; files cannot
 	Annotations     map[string]string // of the ServiceAccount, those that policies read
 	NamespaceLabels map[string]string // nil: not known
 	Node            *Node             // that the token names, or else its pod; nil: not known

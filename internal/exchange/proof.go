@@ -47,19 +47,45 @@ type unproven struct {
 	fault, remedy string
 }
 
-// prove tries the methods in their order until one suffices. It is asked for
-// every request: a connection lives longer than a certificate, and longer than
-// a node has its addresses.
-func (a *Admission) prove(config ProofConfig, id *oidc.Identity, node *Node, caller Caller) Proof {
-	proof := Proof{Mode: config.Mode}
+// prove judges whether the caller is the node. It is asked for every request: a
+// connection lives longer than a certificate, and longer than a node has its
+// addresses.
+func (a *Admission) prove(config ProofConfig, id *oidc.Identity, node *Node, caller Caller, event *Event) (Step, error) {
+	if !config.wanted() {
+		return Step{Name: StepCaller, Verdict: VerdictOff}, nil
+	}
+	proof, unseen := a.try(config, id, node, caller)
+	event.Proof = &proof
+	step := Step{Name: StepCaller, Verdict: VerdictRefused, Proof: &proof}
+	switch {
+	case proof.Passed:
+		step.Verdict = VerdictPassed
+	case unseen:
+		step.Verdict = VerdictNotJudged
+	case config.Mode == ProofAudit:
+		step.Verdict = VerdictNoted
+	default:
+		return step, &NodeError{reason: reasonCaller, message: proof.Message}
+	}
+	return step, nil
+}
+
+// try tries the methods in their order until one suffices. What was not seen of
+// the caller would perhaps have sufficed.
+func (a *Admission) try(config ProofConfig, id *oidc.Identity, node *Node, caller Caller) (proof Proof, unseen bool) {
+	proof.Mode = config.Mode
 	if id.Node.UID == "" {
 		proof.Reason = ProofNoNode
 		proof.Message = "the caller cannot prove to be the token's node, which cluster " + quoteName(id.Cluster) + " asks for (node.proof): " +
 			"no node is known for sure to be the token's; use a token of a pod that is scheduled"
-		return proof
+		return proof, false
 	}
 	var faults []string
 	for _, method := range config.Methods {
+		if a.unseen && !caller.shows(method) {
+			unseen = true
+			continue
+		}
 		var u unproven
 		if method == ProofCertificate {
 			u = a.certificate(config.CAs, id, caller.Certificates)
@@ -67,7 +93,7 @@ func (a *Admission) prove(config ProofConfig, id *oidc.Identity, node *Node, cal
 			u = address(node, caller)
 		}
 		if u == (unproven{}) {
-			return Proof{Mode: config.Mode, Passed: true, Method: method}
+			return Proof{Mode: config.Mode, Passed: true, Method: method}, false
 		}
 		// A certificate that was presented tells more than the address does, and
 		// the address more than that there is no certificate.
@@ -77,14 +103,25 @@ func (a *Admission) prove(config ProofConfig, id *oidc.Identity, node *Node, cal
 		}
 		faults = append(faults, u.fault+" ("+u.remedy+")")
 	}
+	if faults == nil {
+		return proof, unseen
+	}
 	proof.Message = "the caller is not proven to be the token's node " + quoteName(id.Node.Name) + ": " + strings.Join(faults, "; ")
-	return proof
+	return proof, unseen
+}
+
+// shows reports whether it is known of a caller what a method judges.
+func (c Caller) shows(method ProofMethod) bool {
+	if method == ProofCertificate {
+		return len(c.Certificates) > 0
+	}
+	return c.Address.IsValid()
 }
 
 // certificate judges what was presented, from cheap to dear. The certificate
 // names a node by its name alone: that the Node of this name still has the
 // token's UID is for Objects to say.
-func (a *Admission) certificate(clusterCAs func() *NodeCAs, id *oidc.Identity, presented []*x509.Certificate) unproven {
+func (a *Admission) certificate(cas *NodeCAs, id *oidc.Identity, presented []*x509.Certificate) unproven {
 	if len(presented) == 0 {
 		return unproven{ProofCertificateMissing, "it presented no client certificate",
 			"set client in containerd's hosts.toml for the registry to the kubelet's, such as /var/lib/kubelet/pki/kubelet-client-current.pem"}
@@ -103,7 +140,6 @@ func (a *Admission) certificate(clusterCAs func() *NodeCAs, id *oidc.Identity, p
 	case now.After(leaf.NotAfter):
 		return unproven{ProofCertificateExpired, "its client certificate has expired", "see why the kubelet did not renew it, and that the runtime reads the new one"}
 	}
-	cas := clusterCAs()
 	if cas == nil {
 		return unproven{ProofCertificateCAUnknown, "the CAs of cluster " + quoteName(id.Cluster) + " are not known now", "see the log of this service"}
 	}

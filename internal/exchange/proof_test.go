@@ -20,12 +20,8 @@ import (
 const pullWeb = "repository:team-a/web:pull"
 
 // proving makes cluster prod ask for proof.
-func proving(mode exchange.ProofMode, cas func() *exchange.NodeCAs, methods ...exchange.ProofMethod) map[string]exchange.NodeChecks {
+func proving(mode exchange.ProofMode, cas *exchange.NodeCAs, methods ...exchange.ProofMethod) map[string]exchange.NodeChecks {
 	return map[string]exchange.NodeChecks{"prod": {Proof: exchange.ProofConfig{Mode: mode, Methods: methods, CAs: cas}}}
-}
-
-func always(cas *exchange.NodeCAs) func() *exchange.NodeCAs {
-	return func() *exchange.NodeCAs { return cas }
 }
 
 // node1At answers that the Node of the test's tokens has these addresses.
@@ -127,7 +123,7 @@ func TestProofByCertificate(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, func(c *rigConfig) {
-				c.nodes = proving(exchange.ProofEnforce, always(ca.cas()), exchange.ProofCertificate)
+				c.nodes = proving(exchange.ProofEnforce, ca.cas(), exchange.ProofCertificate)
 			})
 			for n := range 2 { // the second time, what was remembered counts
 				a := r.do(t, from(exchange.Caller{Certificates: test.presented}, post(r.token(t, nil), pullWeb)))
@@ -173,7 +169,7 @@ func TestProofEndsWithTheCertificates(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, func(c *rigConfig) {
-				c.nodes = proving(exchange.ProofEnforce, always(test.cas), exchange.ProofCertificate)
+				c.nodes = proving(exchange.ProofEnforce, test.cas, exchange.ProofCertificate)
 			})
 			token := r.token(t, nil)
 			ask := func(at time.Duration) (answer, *exchange.Event) {
@@ -201,30 +197,31 @@ func TestProofEndsWithTheCertificates(t *testing.T) {
 	}
 }
 
-// CAs are read again while the service runs: what led to the old ones counts no
-// more, and what leads to the new ones does.
+// CAs that were read again come with another Exchanger: what led to the old ones
+// counts no more, and what leads to the new ones does. Without any, no certificate
+// passes, not even one that did before.
 func TestProofFollowsTheCAs(t *testing.T) {
 	t.Parallel()
 	ca, next := newCA(t), newCA(t)
-	var cas *exchange.NodeCAs // none is known at first
-	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, func() *exchange.NodeCAs { return cas }, exchange.ProofCertificate)
-	})
+	fromCA, fromNext := presented(ca.sign(t)), presented(next.sign(t))
+	r := newRig(t, nil)
 	for i, step := range []struct {
 		cas  *exchange.NodeCAs
-		by   holder
+		by   []*x509.Certificate
 		want exchange.ProofReason
 	}{
-		{nil, ca, exchange.ProofCertificateCAUnknown},
-		{exchange.NewNodeCAs("prod", nil), ca, exchange.ProofCertificateUntrusted},
-		{ca.cas(), ca, ""},
-		{next.cas(), ca, exchange.ProofCertificateUntrusted},
-		{next.cas(), next, ""},
-		{ca.cas(), ca, ""},
-		{nil, ca, exchange.ProofCertificateCAUnknown},
+		{nil, fromCA, exchange.ProofCertificateCAUnknown},
+		{exchange.NewNodeCAs("prod", nil), fromCA, exchange.ProofCertificateUntrusted},
+		{ca.cas(), fromCA, ""},
+		{next.cas(), fromCA, exchange.ProofCertificateUntrusted},
+		{next.cas(), fromNext, ""},
+		{ca.cas(), fromCA, ""},
+		{nil, fromCA, exchange.ProofCertificateCAUnknown},
 	} {
-		cas = step.cas
-		a := r.do(t, from(exchange.Caller{Certificates: presented(step.by.sign(t))}, post(r.token(t, nil), pullWeb)))
+		r.follow(t, func(c *exchange.Config) {
+			c.Nodes = proving(exchange.ProofEnforce, step.cas, exchange.ProofCertificate)
+		})
+		a := r.do(t, from(exchange.Caller{Certificates: step.by}, post(r.token(t, nil), pullWeb)))
 		if e := r.lastEvent(t, i+1); step.want == "" {
 			mustPass(t, a, e, exchange.ProofCertificate)
 		} else {
@@ -240,16 +237,17 @@ func TestRememberedChainIsOfItsCAs(t *testing.T) {
 	ca, next := newCA(t), newCA(t)
 	intermediate := ca.sign(t, authority("intermediate"))
 	leaf := intermediate.sign(t)
-	cas := ca.cas()
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, func() *exchange.NodeCAs { return cas }, exchange.ProofCertificate)
+		c.nodes = proving(exchange.ProofEnforce, ca.cas(), exchange.ProofCertificate)
 	})
 	ask := func(certificates ...holder) answer {
 		return r.do(t, from(exchange.Caller{Certificates: presented(certificates...)}, post(r.token(t, nil), pullWeb)))
 	}
 	mustPass(t, ask(leaf, intermediate), r.lastEvent(t, 1), exchange.ProofCertificate)
 	mustRefuse(t, ask(leaf), r.lastEvent(t, 2), exchange.ProofCertificateUntrusted)
-	cas = next.cas()
+	r.follow(t, func(c *exchange.Config) {
+		c.Nodes = proving(exchange.ProofEnforce, next.cas(), exchange.ProofCertificate)
+	})
 	mustRefuse(t, ask(leaf, intermediate), r.lastEvent(t, 3), exchange.ProofCertificateUntrusted)
 }
 
@@ -261,7 +259,7 @@ func TestChainIsVerifiedOnce(t *testing.T) {
 	ca := newCA(t)
 	leaf := ca.sign(t).certificate
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, always(ca.cas()), exchange.ProofCertificate)
+		c.nodes = proving(exchange.ProofEnforce, ca.cas(), exchange.ProofCertificate)
 	})
 	ask := func() answer {
 		return r.do(t, from(exchange.Caller{Certificates: []*x509.Certificate{leaf}}, post(r.token(t, nil), pullWeb)))
@@ -280,14 +278,14 @@ func TestProofIsPerCluster(t *testing.T) {
 	t.Parallel()
 	ca, foreign := newCA(t), newCA(t)
 	a, err := exchange.NewAdmission(exchange.AdmissionConfig{Now: func() time.Time { return made }, Nodes: map[string]exchange.NodeChecks{
-		"prod": proving(exchange.ProofEnforce, always(ca.cas()), exchange.ProofCertificate)["prod"],
-		"test": proving(exchange.ProofEnforce, always(foreign.cas()), exchange.ProofCertificate)["prod"],
+		"prod": proving(exchange.ProofEnforce, ca.cas(), exchange.ProofCertificate)["prod"],
+		"test": proving(exchange.ProofEnforce, foreign.cas(), exchange.ProofCertificate)["prod"],
 	}})
 	must(t, err)
 	for cluster, own := range map[string]holder{"prod": ca, "test": foreign} {
 		for _, by := range []holder{ca, foreign, ca} {
 			var e exchange.Event
-			_, err := a.Admit(t.Context(), identityOn(cluster, "node1"), exchange.Caller{Certificates: presented(by.sign(t))}, &e)
+			_, _, err := a.Admit(t.Context(), identityOn(cluster, "node1"), exchange.Caller{Certificates: presented(by.sign(t))}, &e)
 			if good := by == own; good != (err == nil) || good != e.Proof.Passed {
 				t.Errorf("cluster %s: error %v, proof %+v, want passed %t", cluster, err, e.Proof, good)
 			}
@@ -330,13 +328,13 @@ func TestProofWithOneCAAboveTwoClusters(t *testing.T) {
 			all := map[string][]*x509.Certificate{"prod": {root.certificate}, "test": {test.test.certificate}}
 			nodes := map[string]exchange.NodeChecks{}
 			for cluster := range all {
-				nodes[cluster] = proving(exchange.ProofEnforce, always(exchange.NewNodeCAs(cluster, all)), exchange.ProofCertificate)["prod"]
+				nodes[cluster] = proving(exchange.ProofEnforce, exchange.NewNodeCAs(cluster, all), exchange.ProofCertificate)["prod"]
 			}
 			a, err := exchange.NewAdmission(exchange.AdmissionConfig{Now: func() time.Time { return made }, Nodes: nodes})
 			must(t, err)
 			for range 2 { // the second time, what was remembered counts
 				var e exchange.Event
-				_, err = a.Admit(t.Context(), identityOn(test.cluster, "node1"), exchange.Caller{Certificates: test.presented}, &e)
+				_, _, err = a.Admit(t.Context(), identityOn(test.cluster, "node1"), exchange.Caller{Certificates: test.presented}, &e)
 				if (err == nil) != (test.want == "") || e.Proof.Passed != (test.want == "") || e.Proof.Reason != test.want {
 					t.Fatalf("error %v, proof %+v", err, e.Proof)
 				}
@@ -354,7 +352,7 @@ func TestProofOverKeptAndResumedConnections(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, always(ca.cas()), exchange.ProofCertificate)
+		c.nodes = proving(exchange.ProofEnforce, ca.cas(), exchange.ProofCertificate)
 	})
 	resumed := false
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
@@ -488,7 +486,7 @@ func TestProofModesAndMethods(t *testing.T) {
 				t.Parallel()
 				r := newRig(t, func(c *rigConfig) {
 					c.objects = node1At("192.0.2.7")
-					c.nodes = proving(mode, always(ca.cas()), test.methods...)
+					c.nodes = proving(mode, ca.cas(), test.methods...)
 				})
 				a := r.do(t, from(test.caller, post(r.token(t, nil), pullWeb)))
 				e := r.lastEvent(t, 1)
@@ -531,7 +529,7 @@ func TestProofNeedsANode(t *testing.T) {
 				t.Parallel()
 				r := newRig(t, func(c *rigConfig) {
 					c.nodeOptional = true
-					c.nodes = proving(mode, always(ca.cas()), exchange.ProofCertificate)
+					c.nodes = proving(mode, ca.cas(), exchange.ProofCertificate)
 				})
 				a := r.do(t, from(exchange.Caller{Certificates: presented(ca.sign(t))}, post(r.token(t, onNode(node)), pullWeb)))
 				e := r.lastEvent(t, 1)
@@ -551,7 +549,7 @@ func TestProofNeedsANode(t *testing.T) {
 func TestAnonymousProvesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, always(newCA(t).cas()), exchange.ProofCertificate)
+		c.nodes = proving(exchange.ProofEnforce, newCA(t).cas(), exchange.ProofCertificate)
 	})
 	a := r.do(t, get("", "repository:public/base:pull"))
 	if e := r.lastEvent(t, 1); a.status != http.StatusOK || len(a.access) != 1 || e.Proof != nil {
@@ -564,7 +562,7 @@ func TestAnonymousProvesNothing(t *testing.T) {
 func TestProofComesBeforePolicy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, always(newCA(t).cas()), exchange.ProofCertificate)
+		c.nodes = proving(exchange.ProofEnforce, newCA(t).cas(), exchange.ProofCertificate)
 	})
 	token, denied := r.token(t, nil), r.token(t, inNamespace("team-bad"))
 	first := r.do(t, post(token, pullWeb))

@@ -34,17 +34,17 @@ type RevokedError struct{ Reason string }
 func (e *RevokedError) Error() string { return fmt.Sprintf("revoked by an operator: %q", e.Reason) }
 
 // revoked judges an identity whose node was found.
-func (a *Admission) revoked(id *oidc.Identity, event *Event) error {
+func (a *Admission) revoked(id *oidc.Identity, event *Event) (Step, error) {
 	if a.revocations == nil {
-		return nil
+		return Step{Name: StepRevocations, Verdict: VerdictNotJudged}, nil
 	}
 	revocation, err := a.revocations.Revoked(id)
 	if err != nil {
-		return &UnavailableError{reason: reasonRevocations, Err: err}
+		return Step{}, &UnavailableError{reason: reasonRevocations, Err: err}
 	}
 	if revocation == nil {
-		return nil
+		return Step{Name: StepRevocations, Verdict: VerdictPassed}, nil
 	}
 	event.Revocation = revocation
-	return &RevokedError{Reason: revocation.Reason}
+	return Step{Name: StepRevocations, Verdict: VerdictRefused, Revocation: revocation}, &RevokedError{Reason: revocation.Reason}
 }

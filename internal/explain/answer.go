@@ -70,33 +70,20 @@ type Subject struct {
 	Claimed        *exchange.Claimed `json:"claimed,omitempty"`
 }
 
-// Step is one of explainSteps.
+// Step is what came of one step of a request, in the words of explain.
 type Step struct {
-	Step    string `json:"step"`
-	Verdict string `json:"verdict"`
-	Message string `json:"message"`
+	Step    exchange.StepName `json:"step"`
+	Verdict exchange.Verdict  `json:"verdict"`
+	Message string            `json:"message"`
 }
 
-// The steps of a request, in the order in which serve judges them.
+// The steps of a request beside those of Admission.
 const (
-	stepService     = "service"
-	stepToken       = "token"
-	stepObjects     = "objects"
-	stepNode        = "node"
-	stepCaller      = "caller"
-	stepRevocations = "revocations"
-	stepReplay      = "replay"
-	stepLimits      = "limits"
-	stepDeny        = "deny"
-)
-
-// The verdicts.
-const (
-	verdictPassed    = "passed"
-	verdictRefused   = "refused"
-	verdictNoted     = "noted" // not passed, and mode audit refuses nobody
-	verdictOff       = "off"   // the configuration asks for nothing here
-	verdictNotJudged = "not_judged"
+	stepService exchange.StepName = "service"
+	stepToken   exchange.StepName = "token"
+	stepReplay  exchange.StepName = "replay"
+	stepLimits  exchange.StepName = "limits"
+	stepDeny    exchange.StepName = "deny"
 )
 
 // Outcome is what the request would come to. Its fields are those of an audit
@@ -146,14 +133,14 @@ func outcomeChanges(then *exchange.Event, now Outcome) []outcomeChange {
 func (a *Explanation) conditions() []string {
 	var names []string
 	for _, s := range a.Steps {
-		if s.Verdict == verdictNotJudged && s.Step != stepLimits {
-			names = append(names, s.Step)
+		if s.Verdict == exchange.VerdictNotJudged && s.Step != stepLimits {
+			names = append(names, string(s.Step))
 		}
 	}
 	return names
 }
 
-func (a *Explanation) verdict(step string) string {
+func (a *Explanation) verdict(step exchange.StepName) exchange.Verdict {
 	i := slices.IndexFunc(a.Steps, func(s Step) bool { return s.Step == step })
 	return a.Steps[i].Verdict
 }

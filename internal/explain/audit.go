@@ -144,7 +144,7 @@ func (e *explainer) auditToken() error {
 		case e.claimedCluster() == nil:
 			return &oidc.Error{Reason: oidc.ReasonUnknownIssuer, Message: fmt.Sprintf("its issuer, as it claims, is %q, which is not in clusters[].issuer", then.Claimed.Issuer)}
 		}
-		e.step(stepToken, verdictNotJudged, "it was refused at %s (%s), and %s; what follows is what a good token of the ServiceAccount would get, whoever the sender was",
+		e.step(stepToken, exchange.VerdictNotJudged, "it was refused at %s (%s), and %s; what follows is what a good token of the ServiceAccount would get, whoever the sender was",
 			when, term.Words(then.Reason), isGone)
 		return nil
 	}
@@ -157,6 +157,6 @@ func (e *explainer) auditToken() error {
 		return &oidc.Error{Reason: oidc.ReasonNotBound, Message: fmt.Sprintf("it was not bound as cluster %q wants it now (bound: %s)", cluster.Name, cluster.Bound)}
 	}
 	e.id.Issuer = cluster.Issuer
-	e.step(stepToken, verdictNotJudged, "it was good at %s, and %s; what follows is for one of the same pod that is good now", when, isGone)
+	e.step(stepToken, exchange.VerdictNotJudged, "it was good at %s, and %s; what follows is for one of the same pod that is good now", when, isGone)
 	return nil
 }

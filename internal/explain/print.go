@@ -50,10 +50,10 @@ func WriteText(w io.Writer, a *Explanation) error {
 	p.subject(a)
 	p.blank()
 	for _, s := range a.Steps {
-		if s.Step == stepService && s.Verdict == verdictPassed || strings.HasPrefix(s.Message, notAsked) {
+		if s.Step == stepService && s.Verdict == exchange.VerdictPassed || strings.HasPrefix(s.Message, notAsked) {
 			continue // it stands above; nobody came to it
 		}
-		p.line(s.Step, fmt.Sprintf("%-10s  %s", verdictText(s.Verdict), term.Line(s.Message)))
+		p.line(string(s.Step), fmt.Sprintf("%-10s  %s", verdictText(s.Verdict), term.Line(s.Message)))
 	}
 	p.policy(a)
 	for i := range a.scopesAsked() {
@@ -66,14 +66,14 @@ func WriteText(w io.Writer, a *Explanation) error {
 }
 
 // verdictText is how people read a verdict.
-func verdictText(verdict string) string {
+func verdictText(verdict exchange.Verdict) string {
 	switch verdict {
-	case verdictRefused:
+	case exchange.VerdictRefused:
 		return "REFUSED"
-	case verdictNotJudged:
+	case exchange.VerdictNotJudged:
 		return "not judged"
 	}
-	return verdict
+	return string(verdict)
 }
 
 type printer struct{ out bytes.Buffer }
@@ -273,7 +273,7 @@ func (p *printer) answer(a *Explanation) {
 		return
 	}
 	switch {
-	case a.Subject.Source == sourceClaim && a.verdict(stepToken) == verdictNotJudged:
+	case a.Subject.Source == sourceClaim && a.verdict(stepToken) == exchange.VerdictNotJudged:
 		p.line("changed", "cannot be said: the token of then was refused, and now a good one is judged")
 	case len(a.Changes) == 0:
 		p.line("changed", "nothing: the same would be decided")

@@ -239,7 +239,7 @@ func (c *Cluster) Lookup(ctx context.Context, id oidc.Identity) (exchange.Facts,
 	if err != nil {
 		return exchange.Facts{}, err
 	}
-	return exchange.Facts{Annotations: account.text, NamespaceLabels: labels, Node: node}, nil
+	return exchange.Facts{Confirmed: true, Annotations: account.text, NamespaceLabels: labels, Node: node}, nil
 }
 
 // confirm returns the object if it has the UID, and whether memory has it so.

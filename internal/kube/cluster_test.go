@@ -84,7 +84,7 @@ func TestLookup(t *testing.T) {
 		change(&id)
 		return id
 	}
-	facts := exchange.Facts{Annotations: map[string]string{key: "team-a/web"}, NamespaceLabels: map[string]string{"tier": "gold"}}
+	facts := exchange.Facts{Confirmed: true, Annotations: map[string]string{key: "team-a/web"}, NamespaceLabels: map[string]string{"tier": "gold"}}
 	node := exchange.Node{Name: "node-1", UID: "uid-node"}
 	whole := node
 	whole.Labels = map[string]string{"pool": "a"}
@@ -105,8 +105,8 @@ func TestLookup(t *testing.T) {
 		err    error
 	}{
 		{"everything", all, with(func(*oidc.Identity) {}), withNode(&whole), nil},
-		{"nothing that is optional", ClusterConfig{}, with(func(id *oidc.Identity) { id.Pod.UID = "uid-none" }), exchange.Facts{NamespaceLabels: facts.NamespaceLabels}, nil},
-		{"no annotations, no labels", all, identity("one", "bare", "web", "uid-bare"), exchange.Facts{NamespaceLabels: map[string]string{}}, nil},
+		{"nothing that is optional", ClusterConfig{}, with(func(id *oidc.Identity) { id.Pod.UID = "uid-none" }), exchange.Facts{Confirmed: true, NamespaceLabels: facts.NamespaceLabels}, nil},
+		{"no annotations, no labels", all, identity("one", "bare", "web", "uid-bare"), exchange.Facts{Confirmed: true, NamespaceLabels: map[string]string{}}, nil},
 		{"nodes without details", ClusterConfig{AnnotationKeys: []string{key}, Nodes: true}, with(func(*oidc.Identity) {}), withNode(&node), nil},
 		{"nodes with labels", ClusterConfig{AnnotationKeys: []string{key}, NodeLabels: true}, with(func(*oidc.Identity) {}),
 			withNode(&exchange.Node{Name: "node-1", UID: "uid-node", Labels: whole.Labels}), nil},
@@ -125,7 +125,7 @@ func TestLookup(t *testing.T) {
 		{"bound to a node", all, with(func(id *oidc.Identity) { id.Pod = oidc.ObjectRef{} }), withNode(&whole), nil},
 		{"bound to a node that is not there", all, with(func(id *oidc.Identity) { id.Pod, id.Node.Name = oidc.ObjectRef{}, "none" }), exchange.Facts{}, gone("Node", "none", "uid-node", "")},
 		{"bound to a node registered again", all, with(func(id *oidc.Identity) { id.Pod, id.Node.UID = oidc.ObjectRef{}, "uid-old" }), exchange.Facts{}, gone("Node", "node-1", "uid-old", "uid-node")},
-		{"bound to a node that nobody checks", ClusterConfig{}, with(func(id *oidc.Identity) { id.Pod, id.Node.UID = oidc.ObjectRef{}, "uid-old" }), exchange.Facts{NamespaceLabels: facts.NamespaceLabels}, nil},
+		{"bound to a node that nobody checks", ClusterConfig{}, with(func(id *oidc.Identity) { id.Pod, id.Node.UID = oidc.ObjectRef{}, "uid-old" }), exchange.Facts{Confirmed: true, NamespaceLabels: facts.NamespaceLabels}, nil},
 
 		{"fallback", all, webPod(), withNode(&whole), nil},
 		{"fallback is not asked for", ClusterConfig{AnnotationKeys: []string{key}, PodChecks: true, Nodes: true}, webPod(), facts, nil},

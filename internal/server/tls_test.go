@@ -90,14 +90,14 @@ func (rig *tlsRig) knows(cluster string, leaf *x509.Certificate) bool {
 func (rig *tlsRig) judge(cluster string, presented ...*x509.Certificate) exchange.ProofReason {
 	admission, err := exchange.NewAdmission(exchange.AdmissionConfig{Nodes: map[string]exchange.NodeChecks{cluster: {Proof: exchange.ProofConfig{
 		Mode: exchange.ProofAudit, Methods: []exchange.ProofMethod{exchange.ProofCertificate},
-		CAs: func() *exchange.NodeCAs { return rig.tls.Load().nodes[cluster] },
+		CAs: rig.tls.Load().nodes[cluster],
 	}}}})
 	if err != nil {
 		return exchange.ProofReason(err.Error())
 	}
 	node := oidc.ObjectRef{Name: strings.TrimPrefix(presented[0].Subject.CommonName, "system:node:"), UID: "uid"}
 	var event exchange.Event
-	if _, err := admission.Admit(context.Background(), oidc.Identity{Cluster: cluster, Node: node}, exchange.Caller{Certificates: presented}, &event); err != nil {
+	if _, _, err := admission.Admit(context.Background(), oidc.Identity{Cluster: cluster, Node: node}, exchange.Caller{Certificates: presented}, &event); err != nil {
 		return exchange.ProofReason(err.Error())
 	}
 	return event.Proof.Reason
@@ -440,7 +440,7 @@ func TestNodeChecksWithoutCAs(t *testing.T) {
 	t.Parallel()
 	proof := config.Proof{Mode: exchange.ProofEnforce, Methods: []exchange.ProofMethod{exchange.ProofCertificate}, ClientCAFile: "nodes.crt"}
 	checks, err := setup.NodeChecks(&config.Config{Clusters: []config.Cluster{{Name: "prod", Node: config.Node{Proof: proof}}}}, nil)
-	if err != nil || checks["prod"].Proof.CAs() != nil {
+	if err != nil || checks["prod"].Proof.CAs != nil {
 		t.Errorf("checks %+v, %v", checks, err)
 	}
 }

@@ -100,7 +100,7 @@ func NodeChecks(cfg *config.Config, cas map[string]*exchange.NodeCAs) (map[strin
 			Proof: exchange.ProofConfig{
 				Mode:    c.Node.Proof.Mode,
 				Methods: cfg.ProofMethods(c),
-				CAs:     func() *exchange.NodeCAs { return cas[c.Name] },
+				CAs:     cas[c.Name],
 			},
 		}
 		if c.Node.Selector != "" {

@@ -1,0 +1,136 @@
+package exchange_test
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/oidc"
+)
+
+// told are the steps that Admission came to, in one line.
+func told(steps exchange.Steps) string {
+	var words []string
+	for _, s := range steps {
+		if s.Name != "" {
+			words = append(words, fmt.Sprintf("%s=%s", s.Name, s.Verdict))
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// Admission says what it came to in each step, up to the one that refuses.
+func TestAdmissionTellsItsSteps(t *testing.T) {
+	t.Parallel()
+	revocation := &exchange.Revocation{Target: "node prod/node1", Reason: "stolen"}
+	down := errors.New("down")
+	here := caller("192.0.2.7")
+	confirmed := func(node *exchange.Node) objects {
+		return objects{byUID: map[string]exchange.Facts{webUID: {Confirmed: true, Node: node}}}
+	}
+	node := func(labels map[string]string) *exchange.Node {
+		return &exchange.Node{Name: "node1", UID: node1UID, Labels: labels}
+	}
+	poolA := selector(t, "pool=a")
+	byAddress := func(mode exchange.ProofMode) map[string]exchange.NodeChecks {
+		return proving(mode, nil, exchange.ProofAddress)
+	}
+	for name, test := range map[string]struct {
+		objects     exchange.Objects
+		nodes       map[string]exchange.NodeChecks
+		revocations exchange.Revocations
+		caller      exchange.Caller
+		noNode      bool // in the token
+		want        string
+	}{
+		"nothing is configured":   {want: "objects=off node=passed caller=off revocations=not_judged"},
+		"no node":                 {noNode: true, want: "objects=off node=off caller=off revocations=not_judged"},
+		"no API server confirms":  {objects: knowing(nil), want: "objects=off node=passed caller=off revocations=not_judged"},
+		"objects are there":       {objects: confirmed(nil), want: "objects=passed node=passed caller=off revocations=not_judged"},
+		"an object is gone":       {objects: objects{err: &exchange.GoneError{Kind: exchange.KindPod}}, want: "objects=refused"},
+		"API server is down":      {objects: objects{err: down}, want: ""},
+		"node is required":        {noNode: true, nodes: map[string]exchange.NodeChecks{"prod": {Required: true}}, want: "objects=off node=refused"},
+		"node is selected":        {objects: confirmed(node(map[string]string{"pool": "a"})), nodes: poolA, want: "objects=passed node=passed caller=off revocations=not_judged"},
+		"node is not selected":    {objects: confirmed(node(nil)), nodes: poolA, want: "objects=passed node=refused"},
+		"caller is the node":      {objects: node1At("192.0.2.7"), nodes: byAddress(exchange.ProofEnforce), caller: here, want: "objects=off node=passed caller=passed revocations=not_judged"},
+		"caller is another one":   {objects: node1At("192.0.2.8"), nodes: byAddress(exchange.ProofEnforce), caller: here, want: "objects=off node=passed caller=refused"},
+		"caller without address":  {objects: node1At("192.0.2.8"), nodes: byAddress(exchange.ProofEnforce), want: "objects=off node=passed caller=refused"},
+		"mode audit":              {objects: node1At("192.0.2.8"), nodes: byAddress(exchange.ProofAudit), caller: here, want: "objects=off node=passed caller=noted revocations=not_judged"},
+		"nobody is revoked":       {revocations: revocations{}, want: "objects=off node=passed caller=off revocations=passed"},
+		"revoked":                 {revocations: revocations{revocation: revocation}, want: "objects=off node=passed caller=off revocations=refused"},
+		"revocations are unknown": {revocations: revocations{err: down}, want: "objects=off node=passed caller=off"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, err := exchange.NewAdmission(exchange.AdmissionConfig{Objects: test.objects, Nodes: test.nodes, Revocations: test.revocations})
+			must(t, err)
+			id := identityOn("prod", "node1")
+			if test.noNode {
+				id.Node = oidc.ObjectRef{}
+			}
+			var e exchange.Event
+			_, steps, err := a.Admit(t.Context(), id, test.caller, &e)
+			if got := told(steps); got != test.want || (err == nil) != (steps[3].Name != "" && steps[3].Verdict != exchange.VerdictRefused) {
+				t.Errorf("steps %q, error %v, want %q", got, err, test.want)
+			}
+			if checks := test.nodes["prod"]; steps[1].Name != "" && !reflect.DeepEqual(steps[1].Selector, checks.Selector) {
+				t.Errorf("selector %v, want %v", steps[1].Selector, checks.Selector)
+			}
+			if steps[2].Proof != e.Proof || steps[3].Revocation != e.Revocation {
+				t.Errorf("steps %+v, event %+v", steps, e)
+			}
+		})
+	}
+}
+
+// Who explains a request has no connection: what it would have shown is not
+// judged, and all the rest is. Who serves refuses the same.
+func TestAdmissionOfUnseenCallers(t *testing.T) {
+	t.Parallel()
+	ca := newCA(t)
+	both := []exchange.ProofMethod{exchange.ProofCertificate, exchange.ProofAddress}
+	certified := exchange.Caller{Certificates: presented(newCA(t).sign(t))}
+	for name, test := range map[string]struct {
+		methods []exchange.ProofMethod
+		caller  exchange.Caller
+		noNode  bool
+		want    exchange.Verdict
+		reason  exchange.ProofReason
+	}{
+		"no certificate, a wrong address":   {both, caller("192.0.2.8"), false, exchange.VerdictNotJudged, exchange.ProofAddressOther},
+		"no certificate, the right address": {both, caller("192.0.2.7"), false, exchange.VerdictPassed, ""},
+		"no certificate":                    {both[:1], caller("192.0.2.7"), false, exchange.VerdictNotJudged, ""},
+		"no address":                        {both[1:], exchange.Caller{}, false, exchange.VerdictNotJudged, ""},
+		"a wrong address":                   {both[1:], caller("192.0.2.8"), false, exchange.VerdictRefused, exchange.ProofAddressOther},
+		"a wrong certificate":               {both[:1], certified, false, exchange.VerdictRefused, exchange.ProofCertificateUntrusted},
+		"no node":                           {both, exchange.Caller{}, true, exchange.VerdictRefused, exchange.ProofNoNode},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, unseen := range []bool{true, false} {
+				objects := node1At("192.0.2.7")
+				id := identityOn("prod", "node1")
+				if test.noNode {
+					id.Node, objects = oidc.ObjectRef{}, knowing(nil)
+				}
+				a, err := exchange.NewAdmission(exchange.AdmissionConfig{
+					Objects: objects, Nodes: proving(exchange.ProofEnforce, ca.cas(), test.methods...),
+					Now: func() time.Time { return made }, CallersUnseen: unseen,
+				})
+				must(t, err)
+				_, steps, err := a.Admit(t.Context(), id, test.caller, new(exchange.Event))
+				want := test.want
+				if !unseen && want == exchange.VerdictNotJudged {
+					want = exchange.VerdictRefused
+				}
+				if s := steps[2]; s.Verdict != want || (err != nil) != (want == exchange.VerdictRefused) || unseen && s.Proof.Reason != test.reason {
+					t.Errorf("unseen %t: step %+v, proof %+v, error %v, want %s", unseen, s, s.Proof, err, want)
+				}
+			}
+		})
+	}
+}

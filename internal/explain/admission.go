@@ -1,0 +1,179 @@
+package explain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/setup"
+)
+
+var admissionSteps = []exchange.StepName{exchange.StepObjects, exchange.StepNode, exchange.StepCaller, exchange.StepRevocations}
+
+// hasToken reports whether a token, of now or of then, tells pod and node.
+func (e *explainer) hasToken() bool { return e.source == sourceToken || e.source == sourceAudit }
+
+// admit asks Admission, and puts into words what it came to.
+func (e *explainer) admit(ctx context.Context, id oidc.Identity, event *exchange.Event) (policy.Subject, error) {
+	all, err := setup.NodeChecks(e.cfg, nil)
+	if err != nil {
+		return policy.Subject{}, err
+	}
+	a := admission{explainer: e, cluster: e.cluster(id.Cluster), checks: all[id.Cluster], event: event}
+	asked := a.checks
+	switch e.source {
+	case sourceName, sourceClaim:
+		asked = exchange.NodeChecks{} // only a token names a node
+	case sourceAudit:
+		// The verifier asked for the claim then; it has nothing to ask now.
+		asked.Required = a.cluster.Node.Claim == config.NodeClaimRequired
+	}
+	revocations, closeList, fault := e.revocations(ctx)
+	defer closeList()
+	a.revocationsFault = fault
+	judge, err := exchange.NewAdmission(exchange.AdmissionConfig{
+		Objects: e.objects, Nodes: map[string]exchange.NodeChecks{id.Cluster: asked}, Revocations: revocations,
+		CallersUnseen: true, // nobody can show a certificate here
+	})
+	if err != nil {
+		return policy.Subject{}, err
+	}
+	subject, steps, err := judge.Admit(ctx, id, e.caller, event)
+	for _, step := range steps {
+		if step.Name == "" {
+			break // nobody came to it
+		}
+		verdict, message := a.words(step, err)
+		e.step(step.Name, verdict, "%s", message)
+	}
+	return subject, err
+}
+
+// revocations reads who is revoked. Without a list they are not judged, and the
+// fault says why; it is ErrNoRedis where nobody can be revoked.
+func (e *explainer) revocations(ctx context.Context) (judged exchange.Revocations, closeList func(), fault error) {
+	list, closeList, err := setup.OpenRevocations(e.cfg)
+	if err != nil {
+		return nil, func() {}, err
+	}
+	if _, err := list.List(ctx); err != nil {
+		closeList()
+		return nil, func() {}, err
+	}
+	return setup.Revocations{List: list}, closeList, nil
+}
+
+// admission has the words for the steps of Admission.
+type admission struct {
+	*explainer
+	cluster          *config.Cluster
+	checks           exchange.NodeChecks // as they are configured
+	event            *exchange.Event     // what Admission learned
+	revocationsFault error               // why no revocations were judged
+}
+
+// words returns the verdict of a step, and its message. What was not asked,
+// because there is no token or no list to ask by, only explain knows.
+func (a *admission) words(step exchange.Step, refusal error) (exchange.Verdict, string) {
+	switch {
+	case step.Verdict == exchange.VerdictRefused:
+		return step.Verdict, refusal.Error() + revokedBy(step.Revocation)
+	case step.Name == exchange.StepObjects:
+		return step.Verdict, a.objectsWords(step)
+	case step.Name == exchange.StepNode && !a.hasToken():
+		return exchange.VerdictNotJudged, "only a token names one"
+	case step.Name == exchange.StepNode:
+		return step.Verdict, nodeWords(step)
+	case step.Name == exchange.StepCaller && !a.hasToken() && len(a.checks.Proof.Methods) > 0:
+		return exchange.VerdictNotJudged, fmt.Sprintf("only a token names a node (node.proof.mode is %s)", a.checks.Proof.Mode)
+	case step.Name == exchange.StepCaller:
+		return step.Verdict, a.callerWords(step)
+	case errors.Is(a.revocationsFault, setup.ErrNoRedis):
+		return exchange.VerdictOff, "nobody can be revoked without Redis (state.redis)"
+	}
+	return step.Verdict, a.revocationsWords(step)
+}
+
+// revokedBy is what only operators are told of a revocation.
+func revokedBy(r *exchange.Revocation) string {
+	if r == nil {
+		return ""
+	}
+	return fmt.Sprintf(" (%s until %s, by %q)", r.Target, r.Until.UTC().Format(time.RFC3339), r.By)
+}
+
+func (a *admission) objectsWords(step exchange.Step) string {
+	switch {
+	case step.Verdict == exchange.VerdictOff:
+		return "no API server is asked in cluster " + a.cluster.Name + " (clusters[].kubernetes), so a token is good until it ends"
+	case !a.hasToken():
+		return "the ServiceAccount is there, says the API server; a pod is not named"
+	case !a.cluster.Kubernetes.PodChecks:
+		return "the ServiceAccount is there, says the API server; it is not asked for the pod (podChecks: false)"
+	}
+	return "what the token names is there, says the API server"
+}
+
+func nodeWords(step exchange.Step) string {
+	switch {
+	case step.Verdict == exchange.VerdictOff:
+		return "none is known, and none is asked for (node.claim)"
+	case step.Selector != nil:
+		return "its labels match " + step.Selector.String()
+	}
+	return "every node may pull (node.selector)"
+}
+
+// callerWords says whether the caller is the node, as far as an address can tell.
+func (a *admission) callerWords(step exchange.Step) string {
+	switch step.Verdict {
+	case exchange.VerdictOff:
+		return "node.proof is off in this cluster"
+	case exchange.VerdictPassed:
+		return a.caller.String() + " is an address of the node"
+	case exchange.VerdictNoted:
+		return step.Proof.Message + "; node.proof.mode is audit: it is written down, and nobody is refused"
+	}
+	mode := "node.proof.mode is " + string(a.checks.Proof.Mode)
+	byCertificate := slices.Contains(a.checks.Proof.Methods, exchange.ProofCertificate)
+	switch {
+	case a.then != nil && a.then.Proof != nil && a.then.Proof.Method == exchange.ProofCertificate && byCertificate:
+		return "its client certificate proved it then, and the log holds none (" + mode + ")"
+	case !slices.Contains(a.checks.Proof.Methods, exchange.ProofAddress):
+		return "only a certificate proves one in this cluster (" + mode + ")"
+	case !a.caller.Address.IsValid() && a.then != nil:
+		return mode + "; the line has no address"
+	case !a.caller.Address.IsValid():
+		return mode + "; --caller ADDRESS judges an address"
+	}
+	return step.Proof.Message + "; only its client certificate could prove it (" + mode + ")"
+}
+
+func (a *admission) revocationsWords(step exchange.Step) string {
+	judged, unknown := []string{"ServiceAccount"}, []string(nil)
+	for _, target := range []struct {
+		name  string
+		known bool
+	}{{"token", a.event.CredentialID != ""}, {"pod", a.event.Pod != nil}, {"node", a.event.Node != nil}} {
+		if target.known {
+			judged = append(judged, target.name)
+		} else {
+			unknown = append(unknown, target.name)
+		}
+	}
+	switch all := strings.Join(judged, ", "); {
+	case step.Verdict == exchange.VerdictNotJudged:
+		return fmt.Sprintf("whether the %s is revoked is not known: %s; what follows is for what is not", all, a.revocationsFault)
+	case unknown != nil:
+		return fmt.Sprintf("not revoked: %s; no %s is named whose revocation would count", all, strings.Join(unknown, ", "))
+	default:
+		return "not revoked: " + all
+	}
+}
