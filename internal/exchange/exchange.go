@@ -220,7 +220,7 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, call
 		return policy.Subject{}, err
 	}
 	sharing, span := begin(ctx, stepState)
-	err = x.judgeReplay(sharing, subject.Identity, caller, event)
+	event.Replay, err = x.judgeReplay(sharing, subject.Identity, caller, event.Proof)
 	if err == nil {
 		err = x.limitServiceAccount(sharing, subject.Identity)
 	}

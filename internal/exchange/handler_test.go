@@ -504,6 +504,10 @@ func TestRetryIsOneAttempt(t *testing.T) {
 	if retry(get(good)) {
 		t.Error("a granted POST excuses a GET")
 	}
+	retry(post(""))
+	if retry(get("")) {
+		t.Error("a POST that could not be read excuses a GET without a credential")
+	}
 }
 
 // Tokens end in logs by many ways (docker_auth, harbor#7884): no event and no
