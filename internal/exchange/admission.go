@@ -19,6 +19,7 @@ type AdmissionConfig struct {
 	Objects     Objects               // nil: nothing is known of any object
 	Nodes       map[string]NodeChecks // by cluster; one that is not there has none
 	Revocations Revocations           // nil: they are not judged
+	Memory      *Memory               // nil: what is verified is remembered for this Admission alone
 	Now         func() time.Time      // nil means time.Now
 }
 
@@ -46,7 +47,12 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
-	a := &Admission{objects: c.Objects, nodes: maps.Clone(c.Nodes), revocations: c.Revocations, chains: newChains(), now: c.Now}
+	a := &Admission{objects: c.Objects, nodes: maps.Clone(c.Nodes), revocations: c.Revocations, now: c.Now}
+	if c.Memory != nil {
+		a.chains = c.Memory.chains
+	} else {
+		a.chains = newChains()
+	}
 	if a.now == nil {
 		a.now = time.Now
 	}

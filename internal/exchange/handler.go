@@ -27,12 +27,7 @@ type HandlerConfig struct {
 	Addresses Limiter                    // of requests without a good credential; required
 	Logger    *slog.Logger               // faults of ours; required
 	Now       func() time.Time           // nil means time.Now
-	InFlight  int                        // requests worked on at a time; required
-	Waiting   int                        // requests that may wait for that; then 503
-	// Before is the Handler that this one takes the place of, and with whose memory
-	// it goes on; nil: none. InFlight and Waiting are then Before's, and count the
-	// requests of both.
-	Before *Handler
+	Memory    *Memory                    // that of the Handler before, if there was one; required
 }
 
 // Handler is the token endpoint. It is safe for concurrent use.
@@ -50,8 +45,8 @@ type Handler struct {
 
 // NewHandler returns the token endpoint.
 func NewHandler(c HandlerConfig) (*Handler, error) {
-	if c.Exchanger == nil || c.Recorder == nil || c.Caller == nil || c.Addresses == nil || c.Logger == nil || c.InFlight <= 0 {
-		return nil, errors.New("exchange: Exchanger, Recorder, Caller, Addresses, Logger and InFlight are required")
+	if c.Exchanger == nil || c.Recorder == nil || c.Caller == nil || c.Addresses == nil || c.Logger == nil || c.Memory == nil {
+		return nil, errors.New("exchange: Exchanger, Recorder, Caller, Addresses, Logger and Memory are required")
 	}
 	h := &Handler{
 		exchanger: c.Exchanger,
@@ -59,17 +54,14 @@ func NewHandler(c HandlerConfig) (*Handler, error) {
 		caller:    c.Caller,
 		logger:    c.Logger,
 		now:       c.Now,
+		attempts:  c.Memory.attempts,
+		readers:   c.Memory.readers,
+		queue:     c.Memory.queue,
 	}
 	if h.now == nil {
 		h.now = time.Now
 	}
-	if c.Before != nil {
-		h.queue, h.attempts, h.readers = c.Before.queue, c.Before.attempts, c.Before.readers
-		h.addresses = &addressLimit{limiter: c.Addresses, spent: c.Before.addresses.spent, now: h.now}
-		return h, nil
-	}
-	h.queue, h.readers = newQueue(c.InFlight, c.Waiting), newReaders()
-	h.attempts, h.addresses = newAttempts(), newAddressLimit(c.Addresses, h.now)
+	h.addresses = &addressLimit{limiter: c.Addresses, spent: c.Memory.spent, now: h.now}
 	return h, nil
 }
 

@@ -395,7 +395,7 @@ func TestServiceTwice(t *testing.T) {
 	r := newRig(t, nil)
 	_, err := exchange.New(exchange.Config{
 		Verifier: panickingVerifier{}, Policy: parsePolicy(t, testPolicy), Registries: []*registryauth.Issuer{r.issuer, r.issuer},
-		Revocations: revocations{}, Replay: exchange.ReplayOff, ServiceAccounts: unlimited,
+		Revocations: revocations{}, Replay: exchange.ReplayOff, ServiceAccounts: unlimited, Memory: r.settings.Memory,
 	})
 	if err == nil || !strings.Contains(err.Error(), "configured twice") {
 		t.Errorf("error %v", err)

@@ -73,10 +73,6 @@ type addressLimit struct {
 	now     func() time.Time
 }
 
-func newAddressLimit(limiter Limiter, now func() time.Time) *addressLimit {
-	return &addressLimit{limiter: limiter, spent: lru.New[netip.Prefix, time.Time](spentBytes, nil), now: now}
-}
-
 // check judges a request before its credential is, and before it has a place in
 // the queue: by what is noted alone. remembers says whether a credential was good
 // before.
