@@ -157,8 +157,8 @@ func (h *Handler) read(w http.ResponseWriter, t *tokenRequest) (registryauth.Req
 	r := t.http.WithContext(t.http.Context())
 	body := &watchedBody{ReadCloser: r.Body}
 	r.Body = body
-	hurried := h.readers.begin(w, from)
-	defer func() { h.readers.end(w, from, hurried, body.ended) }()
+	limited := h.readers.begin(w, from)
+	defer func() { h.readers.end(w, from, limited, body.ended) }()
 	return registryauth.ParseRequest(r)
 }
 
