@@ -19,6 +19,7 @@ type AdmissionConfig struct {
 	Objects     Objects               // nil: nothing is known of any object
 	Nodes       map[string]NodeChecks // by cluster; one that is not there has none
 	Revocations Revocations           // nil: they are not judged
+	Memory      *Memory               // nil: what is verified is remembered for this Admission alone
 	Now         func() time.Time      // nil means time.Now
 	// CallersUnseen is for explaining a request without its connection, and never
 	// for serving: what a Caller does not have is not known. That it could have
@@ -51,7 +52,12 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
-	a := &Admission{objects: c.Objects, nodes: maps.Clone(c.Nodes), revocations: c.Revocations, chains: newChains(), now: c.Now, unseen: c.CallersUnseen}
+	a := &Admission{objects: c.Objects, nodes: maps.Clone(c.Nodes), revocations: c.Revocations, now: c.Now, unseen: c.CallersUnseen}
+	if c.Memory != nil {
+		a.chains = c.Memory.chains
+	} else {
+		a.chains = newChains()
+	}
 	if a.now == nil {
 		a.now = time.Now
 	}

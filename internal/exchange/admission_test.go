@@ -401,7 +401,7 @@ func TestFaultyNodeChecks(t *testing.T) {
 		r := newRig(t, nil)
 		_, err := exchange.New(exchange.Config{
 			Verifier: panickingVerifier{}, Policy: parsePolicy(t, testPolicy), Registries: []*registryauth.Issuer{r.issuer}, Objects: known, Nodes: c.Nodes,
-			Revocations: revocations{}, Replay: exchange.ReplayOff, ServiceAccounts: unlimited,
+			Revocations: revocations{}, Replay: exchange.ReplayOff, ServiceAccounts: unlimited, Memory: r.settings.Memory,
 		})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New: error %v, want %s", err, want)

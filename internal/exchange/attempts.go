@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/lru"
-	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
 // attempts joins the two requests of one attempt: containerd sends a POST, and
@@ -30,22 +29,21 @@ const (
 
 func newAttempts() *attempts { return &attempts{lru.New[attemptKey, time.Time](attemptBytes, nil)} }
 
-// failed remembers a refused POST.
-func (a *attempts) failed(method string, caller Caller, event *Event, req registryauth.Request) {
-	if method != http.MethodPost || (event.Status != http.StatusBadRequest && event.Status != http.StatusUnauthorized) {
-		return
+// failed remembers a refused POST whose credential could be read.
+func (a *attempts) failed(t *tokenRequest, c class) {
+	if t.http.Method == http.MethodPost && c.provesNothing() && !t.parsed.Credential.IsZero() {
+		a.posts.Add(attemptKey{t.caller.Address, t.parsed.Credential.Hash()}, t.event.Time)
 	}
-	a.posts.Add(attemptKey{caller.Address, req.Credential.Hash()}, event.Time)
 }
 
 // repeats reports whether the request is the second half of an attempt. Each
 // refused POST excuses one GET.
-func (a *attempts) repeats(method string, caller Caller, event *Event, req registryauth.Request) bool {
-	if method != http.MethodGet || a.posts.Len() == 0 {
+func (a *attempts) repeats(t *tokenRequest) bool {
+	if t.http.Method != http.MethodGet || a.posts.Len() == 0 {
 		return false
 	}
-	key := attemptKey{caller.Address, req.Credential.Hash()}
+	key := attemptKey{t.caller.Address, t.parsed.Credential.Hash()}
 	at, ok := a.posts.Peek(key)
 	// Of several GETs at once, only the one that removes the POST is excused.
-	return ok && a.posts.Remove(key) && event.Time.Sub(at) < attemptWindow
+	return ok && a.posts.Remove(key) && t.event.Time.Sub(at) < attemptWindow
 }

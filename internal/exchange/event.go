@@ -1,12 +1,9 @@
 package exchange
 
 import (
-	"net/http"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/policy"
-	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
 // Result is the outcome of one request in one word. The set is closed: it is a
@@ -109,19 +106,6 @@ type Claimed struct {
 	Verified     bool   `json:"verified,omitempty"`
 }
 
-func (e *Event) identify(id *oidc.Identity) {
-	e.Cluster = id.Cluster
-	e.Namespace = id.Namespace
-	e.ServiceAccount = object(id.ServiceAccount)
-	e.Pod = object(id.Pod)
-	e.Node = object(id.Node)
-	e.CredentialID = credentialID(id.TokenID)
-}
-
-func (e *Event) claim(failure *oidc.Error) {
-	e.Cluster, e.Claimed = failure.Cluster, ClaimedBy(failure)
-}
-
 // ClaimedBy returns what the token of a failure says of itself, or nil if it
 // says nothing that an event has.
 func ClaimedBy(failure *oidc.Error) *Claimed {
@@ -162,20 +146,4 @@ func credentialID(jti string) string {
 // then on.
 type Recorder interface {
 	Record(*Event)
-}
-
-// Conclude notes in an event what the token endpoint would have answered to a
-// request: to err, if a Verifier or an Admission returned one, or else to the
-// decision. It is for those who explain: nothing is issued.
-func (e *Event) Conclude(req registryauth.Request, subject policy.Subject, d policy.Decision, err error) {
-	if err == nil {
-		e.decide(d, policy.ScopeStrings(d.Granted()))
-		err = refusal(d, subject)
-	}
-	if err != nil {
-		e.fail(err)
-		return
-	}
-	e.unread(req)
-	e.Status = http.StatusOK
 }

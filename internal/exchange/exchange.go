@@ -35,13 +35,11 @@ type Config struct {
 	ServiceAccounts Limiter
 	Registries      []*registryauth.Issuer
 	Policy          *policy.Policy
-	CacheBytes      int              // for issued tokens; 0 means 16 MiB
-	Now             func() time.Time // nil means time.Now
-	// Before is the Exchanger that this one takes the place of, and with whose
-	// memory it goes on; nil: none. CacheBytes is then Before's. Issued tokens are
+	// Memory is that of the Exchanger before, if there was one. Issued tokens are
 	// remembered for the Registry that signed them, so that one with other settings
 	// has to be another one.
-	Before *Exchanger
+	Memory *Memory
+	Now    func() time.Time // nil means time.Now
 }
 
 // Exchanger turns requests into tokens. Its settings do not change: another
@@ -69,25 +67,15 @@ type issuedKey struct {
 	keyID      string
 }
 
-const (
-	// issuedBytes is for about 8,000 tokens. The second request of a pull follows
-	// the first within seconds, so what counts is the rate of pulls, not the number
-	// of pods.
-	issuedBytes = 16 << 20
-	// maxIssuedScopes are the longest scopes of a token that is remembered, in
-	// bytes. A client chooses what it asks for, and one must not wash out what
-	// others need. What a pull asks for is a quarter as long.
-	maxIssuedScopes = 512
-)
-
-// OtherCacheBytes is what the caches of an Exchanger and a Handler hold at most,
-// beside the issued tokens.
-const OtherCacheBytes = attemptBytes + spentBytes + chainBytes
+// maxIssuedScopes are the longest scopes of a token that is remembered, in
+// bytes. A client chooses what it asks for, and one must not wash out what
+// others need. What a pull asks for is a quarter as long.
+const maxIssuedScopes = 512
 
 // New returns an Exchanger. Every field that is not optional must be set.
 func New(c Config) (*Exchanger, error) {
-	if c.Verifier == nil || c.Revocations == nil || c.ServiceAccounts == nil || c.Policy == nil || len(c.Registries) == 0 {
-		return nil, errors.New("exchange: a verifier, revocations, a limit of ServiceAccounts, a policy and at least one registry are required")
+	if c.Verifier == nil || c.Revocations == nil || c.ServiceAccounts == nil || c.Policy == nil || c.Memory == nil || len(c.Registries) == 0 {
+		return nil, errors.New("exchange: a verifier, revocations, a limit of ServiceAccounts, a policy, a memory and at least one registry are required")
 	}
 	switch c.Replay {
 	case ReplayOff:
@@ -98,7 +86,7 @@ func New(c Config) (*Exchanger, error) {
 	default:
 		return nil, fmt.Errorf("exchange: unknown mode of replay %s", quoteName(string(c.Replay)))
 	}
-	admission, err := NewAdmission(AdmissionConfig{Objects: c.Objects, Nodes: c.Nodes, Revocations: c.Revocations, Now: c.Now})
+	admission, err := NewAdmission(AdmissionConfig{Objects: c.Objects, Nodes: c.Nodes, Revocations: c.Revocations, Memory: c.Memory, Now: c.Now})
 	if err != nil {
 		return nil, err
 	}
@@ -110,6 +98,7 @@ func New(c Config) (*Exchanger, error) {
 		serviceAccounts: c.ServiceAccounts,
 		registries:      make(map[string]*registryauth.Issuer, len(c.Registries)),
 		policy:          c.Policy,
+		issued:          c.Memory.issued,
 		now:             c.Now,
 	}
 	if x.now == nil {
@@ -121,15 +110,6 @@ func New(c Config) (*Exchanger, error) {
 		}
 		x.registries[r.Service()] = r
 	}
-	if c.Before != nil {
-		x.issued, x.admission.chains = c.Before.issued, c.Before.admission.chains
-		return x, nil
-	}
-	bytes := c.CacheBytes
-	if bytes == 0 {
-		bytes = issuedBytes
-	}
-	x.issued = lru.New(bytes, heldByIssued)
 	return x, nil
 }
 
@@ -220,7 +200,7 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, call
 		return policy.Subject{}, err
 	}
 	sharing, span := begin(ctx, stepState)
-	err = x.judgeReplay(sharing, subject.Identity, caller, event)
+	event.Replay, err = x.judgeReplay(sharing, subject.Identity, caller, event.Proof)
 	if err == nil {
 		err = x.limitServiceAccount(sharing, subject.Identity)
 	}

@@ -5,8 +5,8 @@ var Joined = joined
 
 // The settings of readers, for tests.
 const (
-	Crowd = crowd
-	Hurry = hurry
+	MaxBodies    = maxBodies
+	BodyDeadline = bodyDeadline
 )
 
 // IssuedBytes is what is counted of the issued tokens that are remembered, and

@@ -395,7 +395,7 @@ func TestServiceTwice(t *testing.T) {
 	r := newRig(t, nil)
 	_, err := exchange.New(exchange.Config{
 		Verifier: panickingVerifier{}, Policy: parsePolicy(t, testPolicy), Registries: []*registryauth.Issuer{r.issuer, r.issuer},
-		Revocations: revocations{}, Replay: exchange.ReplayOff, ServiceAccounts: unlimited,
+		Revocations: revocations{}, Replay: exchange.ReplayOff, ServiceAccounts: unlimited, Memory: r.settings.Memory,
 	})
 	if err == nil || !strings.Contains(err.Error(), "configured twice") {
 		t.Errorf("error %v", err)
@@ -503,6 +503,10 @@ func TestRetryIsOneAttempt(t *testing.T) {
 	retry(post(good))
 	if retry(get(good)) {
 		t.Error("a granted POST excuses a GET")
+	}
+	retry(post(""))
+	if retry(get("")) {
+		t.Error("a POST that could not be read excuses a GET without a credential")
 	}
 }
 

@@ -2,7 +2,6 @@ package exchange
 
 import (
 	"context"
-	"net/http"
 	"net/netip"
 	"time"
 
@@ -74,30 +73,26 @@ type addressLimit struct {
 	now     func() time.Time
 }
 
-func newAddressLimit(limiter Limiter, now func() time.Time) *addressLimit {
-	return &addressLimit{limiter: limiter, spent: lru.New[netip.Prefix, time.Time](spentBytes, nil), now: now}
-}
-
-// refusal judges a request before its credential is, and before it has a place in
+// check judges a request before its credential is, and before it has a place in
 // the queue: by what is noted alone. remembers says whether a credential was good
 // before.
-func (l *addressLimit) refusal(caller Caller, req registryauth.Request, event *Event, remembers func(registryauth.Secret) bool) error {
-	if event.Retry {
+func (l *addressLimit) check(t *tokenRequest, remembers func(registryauth.Secret) bool) error {
+	if t.event.Retry {
 		return nil
 	}
-	wait := l.wait(Network(caller.Address))
-	if wait <= 0 || req.GrantType != registryauth.GrantAnonymous && remembers(req.Credential) {
+	wait := l.wait(Network(t.caller.Address))
+	if wait <= 0 || t.parsed.GrantType != registryauth.GrantAnonymous && remembers(t.parsed.Credential) {
 		return nil
 	}
 	return tooManyFailures(wait)
 }
 
-// admit takes what a request without a credential costs its address.
-func (l *addressLimit) admit(ctx context.Context, caller Caller, req registryauth.Request, event *Event) error {
-	if event.Retry || req.GrantType != registryauth.GrantAnonymous {
+// charge takes what a request without a credential costs its address.
+func (l *addressLimit) charge(ctx context.Context, t *tokenRequest) error {
+	if t.event.Retry || t.parsed.GrantType != registryauth.GrantAnonymous {
 		return nil
 	}
-	if wait := l.take(ctx, Network(caller.Address)); wait > 0 {
+	if wait := l.take(ctx, Network(t.caller.Address)); wait > 0 {
 		return tooManyFailures(wait)
 	}
 	return nil
@@ -108,15 +103,15 @@ func tooManyFailures(wait time.Duration) *LimitError {
 }
 
 // failed takes what a refused request costs its address.
-func (l *addressLimit) failed(ctx context.Context, caller Caller, event *Event) {
-	if event.Status != http.StatusBadRequest && event.Status != http.StatusUnauthorized {
+func (l *addressLimit) failed(t *tokenRequest, c class) {
+	if !c.provesNothing() {
 		return
 	}
-	if event.Retry || event.GrantType == string(registryauth.GrantAnonymous) {
+	if t.event.Retry || t.parsed.GrantType == registryauth.GrantAnonymous {
 		return // it was paid for
 	}
-	if from := Network(caller.Address); l.wait(from) <= 0 {
-		l.take(ctx, from)
+	if from := Network(t.caller.Address); l.wait(from) <= 0 {
+		l.take(t.http.Context(), from)
 	}
 }
 

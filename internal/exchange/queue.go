@@ -27,14 +27,14 @@ var errOverloaded = errors.New("too many requests at once")
 // queue bounds how many requests are worked on at a time and how many wait, so
 // that memory stays bounded whatever arrives. It is safe for concurrent use.
 type queue struct {
-	places  chan struct{} // one element for each request that is worked on
-	waiting atomic.Int64
-	excess  atomic.Int64 // bytes of those that wait
-	most    int64        // that may wait
+	places     chan struct{} // one element for each request that is worked on
+	waiting    atomic.Int64
+	excess     atomic.Int64 // bytes of those that wait
+	maxWaiting int64
 }
 
 func newQueue(inFlight, waiting int) *queue {
-	return &queue{places: make(chan struct{}, inFlight), most: int64(waiting)}
+	return &queue{places: make(chan struct{}, inFlight), maxWaiting: int64(waiting)}
 }
 
 // enter waits for a place and reports whether there is one; then leave must be
@@ -49,7 +49,7 @@ func (q *queue) enter(r *http.Request) bool {
 	waiting, allExcess := q.waiting.Add(1), q.excess.Add(excess)
 	defer q.waiting.Add(-1)
 	defer q.excess.Add(-excess)
-	if waiting > q.most || excess > 0 && allExcess > maxExcessBytes {
+	if waiting > q.maxWaiting || excess > 0 && allExcess > maxExcessBytes {
 		return false
 	}
 	timer := time.NewTimer(maxQueueTime)

@@ -10,12 +10,13 @@ import (
 )
 
 const (
-	// crowd is how many bodies of one address may be on their way before their
-	// senders have to hurry. An honest body comes with its headers, so that not even
-	// all nodes of a cluster behind one address have as many.
-	crowd = 64
-	// hurry is how long such a body may take, and what is left of one that was refused.
-	hurry = 250 * time.Millisecond
+	// maxBodies is how many bodies of one address are read without a deadline. An
+	// honest body comes with its headers, so that not even all nodes of a cluster
+	// behind one address have as many at once.
+	maxBodies = 64
+	// bodyDeadline is how long each further body may take, and what is left of one
+	// that was refused.
+	bodyDeadline = 250 * time.Millisecond
 )
 
 // readers counts the bodies that are being read, by address. A sender that is slow
@@ -29,23 +30,23 @@ type readers struct {
 func newReaders() *readers { return &readers{reading: map[netip.Prefix]int{}} }
 
 // begin counts a body, for which end must be called with what it returns: whether
-// the sender has to hurry.
-func (b *readers) begin(w http.ResponseWriter, from netip.Prefix) (hurried bool) {
+// it has a deadline.
+func (b *readers) begin(w http.ResponseWriter, from netip.Prefix) (limited bool) {
 	b.mu.Lock()
 	b.reading[from]++
-	hurried = b.reading[from] > crowd
+	limited = b.reading[from] > maxBodies
 	b.mu.Unlock()
-	if hurried {
+	if limited {
 		// What cannot do this has the server's own limit.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(hurry))
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyDeadline))
 	}
-	return hurried
+	return limited
 }
 
 // end says that a body is not read any more. ended is whether it was read to its
 // end. What is left of one that was not is read and thrown away by net/http, after
 // the answer is written: for that, too, there must be a deadline.
-func (b *readers) end(w http.ResponseWriter, from netip.Prefix, hurried, ended bool) {
+func (b *readers) end(w http.ResponseWriter, from netip.Prefix, limited, ended bool) {
 	b.mu.Lock()
 	if b.reading[from]--; b.reading[from] == 0 {
 		delete(b.reading, from)
@@ -53,8 +54,8 @@ func (b *readers) end(w http.ResponseWriter, from netip.Prefix, hurried, ended b
 	b.mu.Unlock()
 	switch {
 	case !ended:
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(hurry))
-	case hurried:
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyDeadline))
+	case limited:
 		// Of HTTP/1, the connection is read on to see that the caller has gone: a
 		// deadline that passes would look like that.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})

@@ -9,16 +9,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pullpass/pullpass/internal/redact"
-	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// sent returns what a request brought as its credential, as it stands in the
+// secrets returns what a request brought as its credential, as it stands in the
 // header and as it was read. Nothing of it may be written down, wherever the
 // client put it a second time.
-func sent(r *http.Request, req registryauth.Request) [2]string {
-	header := r.Header.Get("Authorization")
-	if !req.Credential.IsZero() {
-		return [2]string{header, req.Credential.Reveal()}
+func (t *tokenRequest) secrets() [2]string {
+	header := t.http.Header.Get("Authorization")
+	if !t.parsed.Credential.IsZero() {
+		return [2]string{header, t.parsed.Credential.Reveal()}
 	}
 	// The request could not be read, but perhaps this part of it can.
 	_, value, _ := strings.Cut(header, " ")

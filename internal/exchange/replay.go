@@ -60,7 +60,7 @@ type Replay struct {
 
 // ReplayError refuses a caller who is not the first one that presented its
 // token, or of whom that cannot be said.
-type ReplayError struct{ reason, message string }
+type ReplayError struct{ reason, message, operator string }
 
 func (e *ReplayError) Error() string { return e.message }
 
@@ -78,17 +78,16 @@ func (e *ReplayError) Reason() string { return e.reason }
 // share one /64. It says less where addresses are translated on the way:
 // nodes behind the same one look like one, and a node behind several looks
 // like several.
-func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller Caller, event *Event) error {
+func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller Caller, proof *Proof) (*Replay, error) {
 	if x.replay == ReplayOff {
-		return nil
+		return nil, nil
 	}
-	r := &Replay{Mode: x.replay, Caller: ownerOf(id, event.Proof, caller)}
-	event.Replay = r
+	r := &Replay{Mode: x.replay, Caller: ownerOf(id, proof, caller)}
 	if r.Caller == "" {
 		r.Reason = ReplayCallerUnknown
 		r.Message = "it cannot be said whether the caller is the first one that presented this token (state.replay): its address is not known, " +
 			"or is that of a trusted proxy; let the proxy send X-Forwarded-For, or leave it out of trustedProxies if it is a node"
-		return r.refusal(reasonCallerUnknown)
+		return r, r.refusal(reasonCallerUnknown)
 	}
 	// A caller that hangs up came first all the same, and that it did says nothing
 	// of what keeps the owners.
@@ -97,16 +96,16 @@ func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller C
 	case err != nil:
 		r.Reason, r.Message = ReplayUnavailable, err.Error()
 		if r.Mode == ReplayEnforce {
-			return &UnavailableError{reason: reasonOwners, Err: err}
+			return r, &UnavailableError{reason: reasonOwners, Err: err}
 		}
-		return nil
+		return r, nil
 	case owner != r.Caller:
 		r.Owner, r.Reason = owner, ReplayOtherCaller
 		r.Message = fmt.Sprintf("%s presented this token, which is that of %s (state.replay)", r.Caller, owner)
-		return r.refusal(reasonReplayed)
+		return r, r.refusal(reasonReplayed)
 	}
 	r.Owner, r.Passed = owner, true
-	return nil
+	return r, nil
 }
 
 func (r *Replay) refusal(reason string) error {
@@ -115,9 +114,9 @@ func (r *Replay) refusal(reason string) error {
 	}
 	if reason == reasonReplayed {
 		// Who came first is for the operator: the caller may be a thief.
-		return &ReplayError{reason, "another caller presented this token first, and it counts for that one alone (state.replay)"}
+		return &ReplayError{reason, "another caller presented this token first, and it counts for that one alone (state.replay)", r.Message}
 	}
-	return &ReplayError{reason, r.Message}
+	return &ReplayError{reason: reason, message: r.Message}
 }
 
 // ownerOf names a caller, or is empty if nothing tells it from others.

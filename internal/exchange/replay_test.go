@@ -246,7 +246,7 @@ func TestStateSettings(t *testing.T) {
 	} {
 		c := exchange.Config{
 			Verifier: panickingVerifier{}, Policy: parsePolicy(t, testPolicy), Registries: []*registryauth.Issuer{r.issuer},
-			Revocations: revocations{}, Replay: exchange.ReplayOff, ServiceAccounts: unlimited,
+			Revocations: revocations{}, Replay: exchange.ReplayOff, ServiceAccounts: unlimited, Memory: r.settings.Memory,
 		}
 		change(&c)
 		if _, err := exchange.New(c); err == nil || !strings.Contains(err.Error(), want) {

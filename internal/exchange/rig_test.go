@@ -183,7 +183,7 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 		ServiceAccounts: c.limits,
 		Registries:      []*registryauth.Issuer{r.issuer, other},
 		Policy:          parsePolicy(t, c.policy),
-		CacheBytes:      c.cacheBytes,
+		Memory:          exchange.NewMemory(exchange.MemoryConfig{IssuedBytes: c.cacheBytes, InFlight: c.inFlight}),
 		Now:             r.Now,
 	}
 	r.endpoint = exchange.HandlerConfig{
@@ -191,8 +191,8 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 		Caller:    c.caller,
 		Addresses: c.limits,
 		Logger:    slog.New(slog.NewJSONHandler(r.log, nil)),
+		Memory:    r.settings.Memory,
 		Now:       r.Now,
-		InFlight:  c.inFlight,
 	}
 	r.follow(t, func(*exchange.Config) {})
 	r.signer = newSigner(t, keys[0])
@@ -204,7 +204,6 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 func (r *rig) follow(t testing.TB, change func(*exchange.Config)) {
 	t.Helper()
 	change(&r.settings)
-	r.settings.Before, r.endpoint.Before = r.exchanger, r.handler
 	var err error
 	r.exchanger, err = exchange.New(r.settings)
 	must(t, err)

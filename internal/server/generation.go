@@ -199,7 +199,7 @@ func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 		Replay: p.cfg.State.Replay, Owners: s.shared.Owners,
 		ServiceAccounts: s.shared.Limiter(p.cfg.Limits.PerServiceAccount),
 		Registries:      slices.Collect(maps.Values(g.registries)), Policy: policy,
-		CacheBytes: setup.Caches().Issued, Before: previous.exchanger,
+		Memory: s.memory,
 	})
 	if err != nil {
 		return nil, err
@@ -210,9 +210,7 @@ func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 		Caller:    callerOf(p.cfg.Server.TrustedProxies),
 		Addresses: s.shared.Limiter(p.cfg.Limits.PerAddress),
 		Logger:    s.logger,
-		InFlight:  maxInFlight,
-		Waiting:   maxWaiting,
-		Before:    previous.handler,
+		Memory:    s.memory,
 	})
 	if err != nil {
 		return nil, err

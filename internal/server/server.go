@@ -35,6 +35,7 @@ type Server struct {
 	version       string
 	logger        *slog.Logger
 	shared        *setup.State
+	memory        *exchange.Memory
 	audit         *audit.Log
 	metrics       *metrics.Metrics
 	telemetry     *telemetry.Telemetry
@@ -89,6 +90,7 @@ func New(c Config) (*Server, error) {
 		return nil, err
 	}
 	s.warn(slices.Concat(cfg.Warnings, setup.PolicyWarnings(cfg, first.policy)))
+	s.memory = exchange.NewMemory(exchange.MemoryConfig{IssuedBytes: setup.Caches().Issued, InFlight: maxInFlight, Waiting: maxWaiting})
 	if s.shared, err = setup.OpenState(cfg, s.metrics.RedisCall); err != nil {
 		return nil, err
 	}

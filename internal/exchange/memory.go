@@ -1,0 +1,53 @@
+package exchange
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/lru"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// Memory is what requests know of those before them, and of those that are worked
+// on now. It belongs to the process: the Exchangers and Handlers that take each
+// other's place share it, whatever their settings. It is safe for concurrent use.
+type Memory struct {
+	issued   *lru.Cache[issuedKey, registryauth.Token]
+	chains   *chains
+	attempts *attempts
+	spent    *lru.Cache[netip.Prefix, time.Time] // addresses without a request left, and until when
+	readers  *readers
+	queue    *queue
+}
+
+// MemoryConfig has the bounds of a Memory.
+type MemoryConfig struct {
+	IssuedBytes int // for issued tokens; 0 means 16 MiB
+	InFlight    int // requests worked on at a time; with 0, none ever is
+	Waiting     int // requests that may wait for that; then 503
+}
+
+const (
+	// issuedBytes is for about 8,000 tokens. The second request of a pull follows
+	// the first within seconds, so what counts is the rate of pulls, not the number
+	// of pods.
+	issuedBytes = 16 << 20
+
+	// OtherCacheBytes is what a Memory holds at most beside the issued tokens.
+	OtherCacheBytes = attemptBytes + spentBytes + chainBytes
+)
+
+// NewMemory returns an empty Memory.
+func NewMemory(c MemoryConfig) *Memory {
+	if c.IssuedBytes == 0 {
+		c.IssuedBytes = issuedBytes
+	}
+	return &Memory{
+		issued:   lru.New(c.IssuedBytes, heldByIssued),
+		chains:   newChains(),
+		attempts: newAttempts(),
+		spent:    lru.New[netip.Prefix, time.Time](spentBytes, nil),
+		readers:  newReaders(),
+		queue:    newQueue(c.InFlight, c.Waiting),
+	}
+}

@@ -1,0 +1,21 @@
+package exchange
+
+import (
+	"net/http"
+	"testing"
+)
+
+// Only a credential that could not be read or is not good costs its address, and is
+// presented a second time by containerd.
+func TestWhatProvesNothing(t *testing.T) {
+	t.Parallel()
+	for c, kind := range classes {
+		want := kind.status == http.StatusBadRequest || kind.status == http.StatusUnauthorized
+		if got := class(c).provesNothing(); got != want {
+			t.Errorf("status %d: %v", kind.status, got)
+		}
+		if kind.code == "" || kind.oauthError == "" || kind.result == "" {
+			t.Errorf("class %d: %+v", c, kind)
+		}
+	}
+}
