@@ -65,10 +65,12 @@ var imports = map[string]allowedImports{
 	},
 	"internal/policy": {
 		ours:   []string{"internal/names", "internal/oidc", "internal/registryauth", "internal/strictyaml", "internal/term"},
+		tests:  []string{"internal/schematest", "internal/testkit"},
 		others: []string{"k8s.io/apimachinery"},
 	},
 	"internal/policy/policytest": {
 		ours:   []string{"internal/names", "internal/oidc", "internal/policy", "internal/registryauth", "internal/strictyaml"},
+		tests:  []string{"internal/schematest"},
 		others: []string{"k8s.io/apimachinery"},
 	},
 	"internal/exchange": {
@@ -96,7 +98,7 @@ var imports = map[string]allowedImports{
 		ours: []string{
 			"internal/exchange", "internal/file", "internal/names", "internal/oidc", "internal/signing", "internal/strictyaml", "internal/term",
 		},
-		tests:  []string{"internal/testkit"},
+		tests:  []string{"internal/schematest", "internal/testkit"},
 		others: []string{"go.yaml.in/yaml/v3", "k8s.io/apimachinery"},
 	},
 	"internal/setup": {
@@ -177,6 +179,10 @@ var imports = map[string]allowedImports{
 			"github.com/santhosh-tekuri/jsonschema/v6",
 		},
 	},
+	"internal/schematest": {
+		ours:   []string{"internal/strictyaml"},
+		others: []string{"github.com/santhosh-tekuri/jsonschema/v6", "go.yaml.in/yaml/v3"},
+	},
 	"internal/testkit": {},
 	"internal/signing/signingtest": {
 		others: []string{"github.com/distribution/distribution/v3/registry/auth/token", "github.com/go-jose/go-jose/v4"},
@@ -242,7 +248,7 @@ var essential = []string{
 
 // testHelpers are packages for the tests of others. Production code cannot
 // import them: it would reach testing.
-var testHelpers = []string{"internal/kubetest", "internal/pkitest", "internal/proxytest", "internal/testkit"}
+var testHelpers = []string{"internal/kubetest", "internal/pkitest", "internal/proxytest", "internal/schematest", "internal/testkit"}
 
 type rule struct {
 	name     string

@@ -60,13 +60,13 @@ func (NodeFallback) Values() []NodeFallback { return []NodeFallback{NodeFallback
 // it checked, with every default filled in and every file name resolved
 // against the directory of the configuration file.
 type Config struct {
-	APIVersion  string     `json:"apiVersion"`
-	Kind        string     `json:"kind"`
+	APIVersion  string     `json:"apiVersion" schema:"required const=pullpass.dev/v1alpha1"` // the version of the format
+	Kind        string     `json:"kind" schema:"required const=ProxyConfiguration"`          // what the file is
 	Server      Server     `json:"server"`
 	Admin       Admin      `json:"admin"`
-	Clusters    []Cluster  `json:"clusters"`
-	Registries  []Registry `json:"registries"`
-	PolicyFiles []string   `json:"policyFiles"`
+	Clusters    []Cluster  `json:"clusters" schema:"required nonempty"`    // whose ServiceAccount tokens are accepted
+	Registries  []Registry `json:"registries" schema:"required nonempty"`  // that tokens are issued for
+	PolicyFiles []string   `json:"policyFiles" schema:"required nonempty"` // together one policy
 	State       State      `json:"state"`
 	Limits      Limits     `json:"limits"`
 	Audit       Audit      `json:"audit"`
@@ -81,7 +81,7 @@ type Config struct {
 
 // Server is the public listener.
 type Server struct {
-	Address        string         `json:"address"`
+	Address        string         `json:"address" schema:"nonempty"` // host:port or :port
 	TLS            TLSFiles       `json:"tls"`
 	TrustedProxies []netip.Prefix `json:"trustedProxies"` // whose X-Forwarded-For is believed
 	// ShutdownDelay is how long requests are still taken after SIGTERM, so that
@@ -92,7 +92,7 @@ type Server struct {
 // TLSFiles are the files of the public listener's TLS, all PEM.
 type TLSFiles struct {
 	CertFile string `json:"certFile"` // chain, leaf first
-	KeyFile  string `json:"keyFile"`
+	KeyFile  string `json:"keyFile"`  // private key of certFile
 	// ClientCAFile holds the CAs of the kubelets' client certificates, for
 	// clusters that name none of their own.
 	ClientCAFile string `json:"clientCAFile"`
@@ -100,18 +100,18 @@ type TLSFiles struct {
 
 // Admin is the listener for health and metrics.
 type Admin struct {
-	Address string `json:"address"`
-	PProf   bool   `json:"pprof"` // Go's profiles, at /debug/pprof/
+	Address string `json:"address" schema:"nonempty"` // host:port; keep it private
+	PProf   bool   `json:"pprof"`                     // Go's profiles, at /debug/pprof/
 }
 
 // Cluster is one cluster whose ServiceAccount tokens are accepted.
 type Cluster struct {
-	Name             string     `json:"name"`
-	Issuer           string     `json:"issuer"`    // exact value of iss
-	Audiences        []string   `json:"audiences"` // a token needs one of these
+	Name             string     `json:"name" schema:"required label"`         // stands in policies, audit lines and metrics
+	Issuer           string     `json:"issuer" schema:"required https"`       // exact value of iss
+	Audiences        []string   `json:"audiences" schema:"required nonempty"` // a token needs one of these
 	Discovery        Discovery  `json:"discovery"`
-	Bound            oidc.Bound `json:"bound"`
-	MaxTokenLifetime Duration   `json:"maxTokenLifetime"`
+	Bound            oidc.Bound `json:"bound"`            // what a token must be bound to
+	MaxTokenLifetime Duration   `json:"maxTokenLifetime"` // refuses what lives longer
 	Node             Node       `json:"node"`
 	Kubernetes       Kubernetes `json:"kubernetes"`
 }
@@ -119,11 +119,11 @@ type Cluster struct {
 // Discovery says where a cluster's keys are, if not where its issuer says. At
 // most one of URL, JWKSURL and JWKSFile is set.
 type Discovery struct {
-	URL       string `json:"url"`
-	JWKSURL   string `json:"jwksURL"`
-	JWKSFile  string `json:"jwksFile"`
-	CAFile    string `json:"caFile"`
-	TokenFile string `json:"tokenFile"`
+	URL       string `json:"url"`       // the discovery document
+	JWKSURL   string `json:"jwksURL"`   // the key set itself
+	JWKSFile  string `json:"jwksFile"`  // the key set as a file
+	CAFile    string `json:"caFile"`    // CAs of the issuer's certificate; empty: those of the system
+	TokenFile string `json:"tokenFile"` // a bearer token, for API servers that answer only authenticated callers
 	// MaxKeyAge is how long the last good keys are believed while the issuer
 	// cannot be reached.
 	MaxKeyAge Duration `json:"maxKeyAge"`
@@ -131,16 +131,16 @@ type Discovery struct {
 
 // Node says what the node claim of a token has to be (KEP-4193).
 type Node struct {
-	Claim    NodeClaim    `json:"claim"`
-	Fallback NodeFallback `json:"fallback"`
+	Claim    NodeClaim    `json:"claim"`    // must a token name a node?
+	Fallback NodeFallback `json:"fallback"` // api: where a token names no node, ask the API server for its pod's
 	Selector string       `json:"selector"` // of Node objects, as kubectl has it; empty: every node
 	Proof    Proof        `json:"proof"`
 }
 
 // Proof says how a caller proves that it is the node that the token names.
 type Proof struct {
-	Mode    exchange.ProofMode     `json:"mode"`
-	Methods []exchange.ProofMethod `json:"methods"` // any of these suffices
+	Mode    exchange.ProofMode     `json:"mode"`                      // audit: write down who is not proven; enforce: refuse them
+	Methods []exchange.ProofMethod `json:"methods" schema:"nonempty"` // any of these suffices
 	// ClientCAFile holds the CAs of this cluster's kubelets, and of no other's;
 	// empty: server.tls.clientCAFile.
 	ClientCAFile string `json:"clientCAFile"`
@@ -150,30 +150,30 @@ type Proof struct {
 // server (InCluster or KubeconfigFile) or files. The last two fields count only
 // with an API server.
 type Kubernetes struct {
-	InCluster      bool     `json:"inCluster"`
-	KubeconfigFile string   `json:"kubeconfigFile"`
-	ManifestFiles  []string `json:"manifestFiles"`
-	PodChecks      bool     `json:"podChecks"` // false: a token outlives its pod
-	PodEvents      bool     `json:"podEvents"`
+	InCluster      bool     `json:"inCluster"`      // the cluster that the proxy runs in
+	KubeconfigFile string   `json:"kubeconfigFile"` // another cluster, by a file as kubectl reads it
+	ManifestFiles  []string `json:"manifestFiles"`  // made by kubectl get serviceaccounts -A -o yaml
+	PodChecks      bool     `json:"podChecks"`      // false: a token outlives its pod
+	PodEvents      bool     `json:"podEvents"`      // tell pods why a pull was refused
 }
 
 // Registry is one registry that tokens are issued for.
 type Registry struct {
-	Service       string   `json:"service"` // aud of the issued tokens
-	Issuer        string   `json:"issuer"`  // iss of the issued tokens
-	TokenLifetime Duration `json:"tokenLifetime"`
+	Service       string   `json:"service" schema:"required nonempty"` // aud of the issued tokens
+	Issuer        string   `json:"issuer" schema:"required nonempty"`  // iss of the issued tokens
+	TokenLifetime Duration `json:"tokenLifetime"`                      // of the issued tokens: 1m to 1h
 	Signing       Signing  `json:"signing"`
 }
 
 // Signing says what tokens are signed with: KeyFile (and CertFile with trust
 // "certificate"), or else the keys in ManagedDir.
 type Signing struct {
-	Algorithm  signing.Algorithm `json:"algorithm"`
-	Trust      signing.Trust     `json:"trust"`
-	CertFile   string            `json:"certFile"`
-	KeyFile    string            `json:"keyFile"`
-	CAFile     string            `json:"caFile"`
-	ManagedDir string            `json:"managedDir"`
+	Algorithm  signing.Algorithm `json:"algorithm"`  // that tokens are signed with
+	Trust      signing.Trust     `json:"trust"`      // what the registry is given: a CA, or the keys
+	CertFile   string            `json:"certFile"`   // chain of keyFile, leaf first
+	KeyFile    string            `json:"keyFile"`    // private key
+	CAFile     string            `json:"caFile"`     // CAs that registries have, if certFile does not end with its CA
+	ManagedDir string            `json:"managedDir"` // keys made and rotated by Pullpass
 }
 
 // Registry returns the one of a service, or nil.
@@ -192,14 +192,14 @@ func (s Signing) Paths() []string { return NonEmpty(s.CertFile, s.KeyFile, s.CAF
 // State says where state is kept that several proxies share.
 type State struct {
 	Redis  Redis               `json:"redis"`
-	Replay exchange.ReplayMode `json:"replay"`
+	Replay exchange.ReplayMode `json:"replay"` // whether a second caller may use a token
 }
 
 // Redis is where several proxies share their state.
 type Redis struct {
-	Addresses    []string `json:"addresses"` // host:port of Redis, of Sentinels, or of nodes of a Cluster; empty: in memory
-	Username     string   `json:"username"`
-	PasswordFile string   `json:"passwordFile"`
+	Addresses    []string `json:"addresses"`    // host:port of Redis, of Sentinels, or of nodes of a Cluster; empty: in memory
+	Username     string   `json:"username"`     // of the ACL
+	PasswordFile string   `json:"passwordFile"` // read for every new connection
 	TLS          RedisTLS `json:"tls"`
 	MasterName   string   `json:"masterName"` // not empty: addresses are Sentinels
 }
@@ -207,20 +207,20 @@ type Redis struct {
 // RedisTLS says by which CAs Redis is believed: those of a file or those of the
 // system. Neither means no TLS.
 type RedisTLS struct {
-	CAFile    string `json:"caFile"`
-	SystemCAs bool   `json:"systemCAs"`
+	CAFile    string `json:"caFile"`    // TLS with these CAs
+	SystemCAs bool   `json:"systemCAs"` // TLS with those of the system
 }
 
 // Limits bound how often tokens may be asked for.
 type Limits struct {
-	PerServiceAccount Limit `json:"perServiceAccount"`
-	PerAddress        Limit `json:"perAddress"`
+	PerServiceAccount Limit `json:"perServiceAccount"` // for requests that nothing else refuses as a whole
+	PerAddress        Limit `json:"perAddress"`        // for requests without a good credential
 }
 
 // Limit is a rate with room for bursts.
 type Limit struct {
-	Rate  float64 `json:"rate"` // requests per second
-	Burst int     `json:"burst"`
+	Rate  float64 `json:"rate" schema:"above=0 max=1000000"`   // requests per second
+	Burst int     `json:"burst" schema:"min=1 max=2147483647"` // requests at once
 }
 
 // Audit says where the audit log goes.

@@ -31,7 +31,7 @@ func (p *policyParser) parse(file File) {
 		document.At("kind", kind).Fault("%s is not a policy: write %s, or remove the file from policyFiles", Quote(kind), Kind)
 		return
 	}
-	fields := document.Fields("apiVersion", "kind", "rules", "deny")
+	fields := document.Fields(strictyaml.FieldNames[Document]()...)
 	if fields == nil {
 		return
 	}
@@ -66,7 +66,7 @@ func (p *policyParser) limited(nodes []strictyaml.Node) []strictyaml.Node {
 
 func (p *policyParser) rule(n strictyaml.Node) rule {
 	var r rule
-	fields := n.Fields("name", "subjects", "anonymous", "services", "annotation", "allow")
+	fields := n.Fields(strictyaml.FieldNames[Rule]()...)
 	if fields == nil {
 		return r
 	}
@@ -105,7 +105,7 @@ func (p *policyParser) rule(n strictyaml.Node) rule {
 
 func (p *policyParser) denyRule(n strictyaml.Node) denyRule {
 	var d denyRule
-	fields := n.Fields("name", "subjects")
+	fields := n.Fields(strictyaml.FieldNames[Denial]()...)
 	if fields == nil {
 		return d
 	}
@@ -147,9 +147,9 @@ func (p *policyParser) name(n strictyaml.Node, fields map[string]strictyaml.Node
 }
 
 func parseSubjects(n strictyaml.Node, deny bool) []subjectMatch {
-	known := []string{"clusters", "namespaces", "namespaceSelector", "serviceAccounts", "nodes"}
+	known := strictyaml.FieldNames[RuleSubject]()
 	if deny {
-		known = append(known, "tokenIDs")
+		known = strictyaml.FieldNames[DeniedSubject]()
 	}
 	var subjects []subjectMatch
 	for _, entry := range n.List() {
@@ -250,7 +250,7 @@ func parseAnnotationKey(n strictyaml.Node) string {
 
 func parseAllowance(n strictyaml.Node, r *rule) allowance {
 	var a allowance
-	fields := n.Fields("repositories", "registry", "actions")
+	fields := n.Fields(strictyaml.FieldNames[Allowance]()...)
 	if fields == nil {
 		return a
 	}

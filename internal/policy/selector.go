@@ -88,7 +88,7 @@ func parseSelectorText(n strictyaml.Node) []labels.Requirement {
 }
 
 func parseSelectorObject(n strictyaml.Node) []labels.Requirement {
-	fields := n.Fields("matchLabels", "matchExpressions")
+	fields := n.Fields(strictyaml.FieldNames[NamespaceSelector]()...)
 	var requirements []labels.Requirement
 	if matchLabels, ok := fields["matchLabels"]; ok {
 		requirements = parseMatchLabels(matchLabels)
@@ -126,7 +126,7 @@ func parseMatchLabels(n strictyaml.Node) []labels.Requirement {
 
 // parseExpression returns one requirement, or none if it reported why.
 func parseExpression(n strictyaml.Node) []labels.Requirement {
-	fields := n.Fields("key", "operator", "values")
+	fields := n.Fields(strictyaml.FieldNames[SelectorRequirement]()...)
 	if fields == nil {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -101,6 +102,18 @@ func (n Node) At(field string, value any) Node {
 	}
 	n.Path, n.Value = field, value
 	return n
+}
+
+// FieldNames returns what the fields of a struct are called in a document, by
+// their json tags.
+func FieldNames[T any]() []string {
+	var names []string
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[T]()) {
+		if !field.Anonymous {
+			names = append(names, field.Tag.Get("json"))
+		}
+	}
+	return names
 }
 
 // Fields returns the fields that are there, and nil if there are none. Every

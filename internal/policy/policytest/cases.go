@@ -73,7 +73,7 @@ func (p *caseParser) parse(file policy.File) []Case {
 		document.At("kind", kind).Fault("%s is not a file of tests: write %s", policy.Quote(kind), casesKind)
 		return nil
 	}
-	fields := document.Fields("apiVersion", "kind", "tests")
+	fields := document.Fields(strictyaml.FieldNames[Document]()...)
 	if fields == nil {
 		return nil
 	}
@@ -93,7 +93,7 @@ func (p *caseParser) parse(file policy.File) []Case {
 
 func (p *caseParser) test(n strictyaml.Node) Case {
 	c := Case{Origin: n.Origin()}
-	fields := n.Fields("name", "identity", "anonymous", "service", "scopes", "expect")
+	fields := n.Fields(strictyaml.FieldNames[Test]()...)
 	if fields == nil {
 		return c
 	}
@@ -156,7 +156,7 @@ func parseAsker(n strictyaml.Node, fields map[string]strictyaml.Node) policy.Sub
 // parseCaseIdentity reads what a good token would say. Names are checked as
 // Kubernetes does: what no token can name would test nothing.
 func parseCaseIdentity(n strictyaml.Node) policy.Subject {
-	fields := n.Fields("cluster", "namespace", "serviceAccount", "node", "tokenID", "annotations", "namespaceLabels")
+	fields := n.Fields(strictyaml.FieldNames[Identity]()...)
 	if fields == nil {
 		return policy.Subject{}
 	}
@@ -262,7 +262,7 @@ func scopeFault(err error) string {
 // be read.
 func parseExpected(n strictyaml.Node, requested []registryauth.Scope, isRead bool) Expected {
 	var e Expected
-	fields := n.Fields("granted", "denied", "rules", "reason")
+	fields := n.Fields(strictyaml.FieldNames[Expectation]()...)
 	if fields == nil {
 		return e
 	}

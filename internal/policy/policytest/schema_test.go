@@ -1,0 +1,76 @@
+package policytest
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/schematest"
+)
+
+const everyField = `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicyTests
+tests:
+- name: granted
+  identity:
+    cluster: prod
+    namespace: a
+    serviceAccount: web
+    node: node1
+    tokenID: x
+    annotations: {pullpass.dev/repositories: a}
+    namespaceLabels: {team: a}
+  service: registry.example.com
+  scopes: ["repository:a:pull"]
+  expect: {granted: ["repository:a:pull"], rules: [first], reason: some}
+- name: denied
+  anonymous: true
+  expect: {denied: third}
+`
+
+// A field that the types have and the parser never reads would be accepted and
+// mean nothing.
+func TestEveryFieldCounts(t *testing.T) {
+	t.Parallel()
+	whole, err := Parse(policy.File{Name: "p", Data: []byte(everyField)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	schematest.WithoutEachField[Document](t, []byte(everyField), func(field string, document []byte) {
+		if without, err := Parse(policy.File{Name: "p", Data: document}); err == nil && reflect.DeepEqual(whole, without) {
+			t.Errorf("without %s the tests are the same", field)
+		}
+	})
+}
+
+func TestSchema(t *testing.T) {
+	t.Parallel()
+	schema := schematest.Hold(t, "policy-tests.schema.json", "Tests of a Pullpass access policy", &Document{})
+	schematest.Accept(t, schema, "every field", []byte(everyField))
+	schematest.Accept(t, schema, "the least", []byte(minimalCases))
+	schematest.AcceptBlocks(t, schema, "../../../docs/policy.md", casesKind)
+	schematest.AcceptFile(t, schema, "../../../examples/policy-tests.yaml")
+
+	for old, changed := range map[string]string{
+		"AccessPolicyTests":               "AccessPolicy",
+		"name: granted":                   `name: ""`,
+		"cluster: prod":                   "cluster: Prod",
+		"    namespace: a\n":              "",
+		"tokenID":                         "tokenIDs",
+		"{team: a}":                       "{team: 1}",
+		"scopes: [\"repository:a:pull\"]": "scopes: []",
+		"rules: [first]":                  "rules: []",
+		"reason: some":                    "reasons: [some]",
+		"anonymous: true":                 `anonymous: "true"`,
+		"{denied: third}":                 "{denied: Third_1}",
+		"  expect: {denied: third}\n":     "",
+	} {
+		bad := []byte(strings.Replace(everyField, old, changed, 1))
+		if _, err := Parse(policy.File{Name: "p", Data: bad}); err == nil {
+			t.Errorf("%q for %q: Parse accepts it", changed, old)
+		}
+		schematest.Refuse(t, schema, changed+" for "+old, bad)
+	}
+}

@@ -1,0 +1,38 @@
+package policytest
+
+// Document is a file of tests as it is written. The parser takes the names of
+// the fields from these types, and the JSON Schema for editors is made of them.
+type Document struct {
+	APIVersion string `json:"apiVersion" schema:"required const=pullpass.dev/v1alpha1"` // the version of the format
+	Kind       string `json:"kind" schema:"required const=AccessPolicyTests"`           // what the file is
+	Tests      []Test `json:"tests" schema:"required nonempty"`                         // each is a line of the output
+}
+
+// Test is who asks for what, and what must come of it.
+type Test struct {
+	Name      string      `json:"name" schema:"required nonempty"` // unique over all files; one line
+	Identity  Identity    `json:"identity"`                        // what the token would say
+	Anonymous bool        `json:"anonymous"`                       // instead of identity: somebody without a token
+	Service   string      `json:"service" schema:"nonempty"`       // registries[].service; may be left out when there is only one
+	Scopes    []string    `json:"scopes" schema:"nonempty"`        // like repository:team-a/web:pull,push; left out: a login
+	Expect    Expectation `json:"expect" schema:"required"`        // what must come of it
+}
+
+// Identity is what a good token says, and what is known of its ServiceAccount.
+type Identity struct {
+	Cluster         string            `json:"cluster" schema:"required label"`           // clusters[].name
+	Namespace       string            `json:"namespace" schema:"required label"`         // of the ServiceAccount
+	ServiceAccount  string            `json:"serviceAccount" schema:"required nonempty"` // its name
+	Node            string            `json:"node" schema:"nonempty"`                    // that the token names
+	TokenID         string            `json:"tokenID" schema:"nonempty"`                 // what follows JTI= in the audit log
+	Annotations     map[string]string `json:"annotations"`                               // of the ServiceAccount
+	NamespaceLabels map[string]string `json:"namespaceLabels"`                           // left out: not known; {}: there are none
+}
+
+// Expectation is what the policy must decide: granted, or denied.
+type Expectation struct {
+	Granted []string `json:"granted"`                  // these scopes and no others; [] for none
+	Denied  string   `json:"denied" schema:"label"`    // the deny rule that must match
+	Rules   []string `json:"rules" schema:"nonempty"`  // that grant it; left out: whichever
+	Reason  string   `json:"reason" schema:"nonempty"` // a part of why not more is granted; left out: whyever
+}

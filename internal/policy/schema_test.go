@@ -1,0 +1,94 @@
+package policy
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/schematest"
+	"github.com/pullpass/pullpass/internal/testkit"
+)
+
+// everyField has each field of a policy, with a value that makes a difference.
+const everyField = `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- name: first
+  subjects:
+  - clusters: [prod]
+    namespaces: [a]
+    namespaceSelector: {matchLabels: {team: a}, matchExpressions: [{key: env, operator: In, values: [prod]}]}
+    serviceAccounts: [web]
+    nodes: [node1]
+  services: [registry.example.com]
+  annotation: pullpass.dev/repositories
+  allow: [{repositories: [a], actions: [pull]}]
+- name: second
+  anonymous: true
+  allow: [{registry: [catalog], actions: ["*"]}]
+deny:
+- name: third
+  subjects:
+  - clusters: [prod]
+    namespaces: [a]
+    namespaceSelector: {matchLabels: {team: a}, matchExpressions: [{key: env, operator: In, values: [prod]}]}
+  - namespaceSelector: team=a
+    serviceAccounts: [web]
+    nodes: [node1]
+    tokenIDs: [x]
+`
+
+// A field that the types have and the parser never reads would be accepted and
+// mean nothing.
+func TestEveryFieldCounts(t *testing.T) {
+	t.Parallel()
+	whole, err := Parse(File{Name: "p", Data: []byte(everyField)})
+	testkit.Must(t, err)
+	schematest.WithoutEachField[Document](t, []byte(everyField), func(field string, document []byte) {
+		without, err := Parse(File{Name: "p", Data: document})
+		if err == nil && reflect.DeepEqual(whole.rules, without.rules) && reflect.DeepEqual(whole.deny, without.deny) {
+			t.Errorf("without %s the policy is the same", field)
+		}
+	})
+}
+
+func TestSchema(t *testing.T) {
+	t.Parallel()
+	schema := schematest.Hold(t, "policy.schema.json", "Pullpass access policy", &Document{})
+	schematest.Accept(t, schema, "every field", []byte(everyField))
+	schematest.Accept(t, schema, "the least", []byte(minimalPolicy))
+	schematest.Accept(t, schema, "nobody denied", []byte(minimalPolicy+"deny: []\n"))
+	schematest.AcceptBlocks(t, schema, "../../docs/policy.md", Kind)
+	schematest.AcceptFile(t, schema, "../../examples/policy.yaml")
+
+	for old, changed := range map[string]string{
+		"v1alpha1":               "v1",
+		"kind: AccessPolicy":     "",
+		"name: first":            "name: First",
+		"- name: second\n ":      "-",
+		"subjects:":              "subject:",
+		"[prod]":                 "prod",
+		"[a]":                    "[]",
+		"serviceAccounts: [web]": "serviceAccounts: [1]",
+		"{team: a}":              "{team: 1}",
+		"matchLabels":            "labels",
+		"key: env, ":             "",
+		"operator: In":           "operator: in",
+		"[pull]":                 "[pul]",
+		", actions: [pull]":      "",
+		"[catalog]":              "[catalogue]",
+		"anonymous: true":        `anonymous: "true"`,
+		"  allow: [{registry: [catalog], actions: [\"*\"]}]\n": "",
+		"- name: third":             "- tokenIDs: [x]",
+		"namespaceSelector: team=a": `namespaceSelector: ""`,
+		"nodes: [node1]":            "tokenIDs: [x]", // for denials alone
+	} {
+		bad := strings.Replace(everyField, old, changed, 1)
+		if _, err := Parse(File{Name: "p", Data: []byte(bad)}); err == nil {
+			t.Errorf("%s: Parse accepts it", changed)
+		}
+		schematest.Refuse(t, schema, fmt.Sprintf("%q for %q", changed, old), []byte(bad))
+	}
+}
