@@ -83,7 +83,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/kube": {
 		ours:   []string{"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/strictyaml", "internal/term"},
-		tests:  []string{"internal/pkitest", "internal/policy", "internal/registryauth"},
+		tests:  []string{"internal/kubetest", "internal/pkitest", "internal/policy", "internal/registryauth"},
 		others: []string{"go.opentelemetry.io/otel/trace", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog/v2"},
 	},
 	"internal/state": {

@@ -34,7 +34,11 @@ error; exit code 1 only if a file cannot be read to its end.`,
 					return fmt.Errorf("--%s is empty; leave it out to search without it", name)
 				}
 			}
-			search, err := audit.NewSearch(q, output, time.Now(), cmd.OutOrStdout())
+			asJSON, err := isJSON(output, "table")
+			if err != nil {
+				return err
+			}
+			search, err := audit.NewSearch(q, asJSON, time.Now(), cmd.OutOrStdout())
 			if err != nil {
 				return err
 			}
@@ -56,6 +60,6 @@ error; exit code 1 only if a file cannot be read to its end.`,
 	flags.StringVar(&q.ServiceAccount, "service-account", "", "CLUSTER/NAMESPACE/NAME of a ServiceAccount")
 	flags.StringVar(&q.Since, "since", "", "not before: a time as in RFC 3339, or how long ago, such as 90m")
 	flags.StringVar(&q.Until, "until", "", "before: likewise")
-	flags.StringVarP(&output, "output", "o", "table", "table, or json: the lines of the log")
+	outputFlag(command, &output, "table", "table, or json: the lines of the log")
 	return command
 }

@@ -40,9 +40,7 @@ seldom where a configuration is reviewed.
 				check = server.CheckConfig
 			}
 			faults, warnings := check(cfg, insecureHTTP)
-			for _, warning := range slices.Concat(cfg.Warnings, warnings) {
-				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warning)
-			}
+			writeWarnings(cmd.ErrOrStderr(), slices.Concat(cfg.Warnings, warnings))
 			passed := len(tests) == 0 || runPolicyTests(cmd.Context(), cfg, tests, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if len(faults) > 0 {
 				return reportFaults(cmd.ErrOrStderr(), errors.Join(faults...))

@@ -49,9 +49,7 @@ func runPolicyTests(ctx context.Context, cfg *config.Config, names []string, std
 		trace.Edit = expected.Edit
 		writeIndented(stdout, explain.WriteFailedTest(c, decision, trace))
 	}
-	for _, warning := range unreadAnnotations(policy, cases) {
-		fmt.Fprintln(stderr, "warning:", warning)
-	}
+	writeWarnings(stderr, unreadAnnotations(policy, cases))
 	fmt.Fprintf(stdout, "%d tests of the policy: %d passed, %d failed\n", len(cases), len(cases)-failed, failed)
 	return failed == 0
 }

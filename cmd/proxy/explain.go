@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/config"
@@ -32,8 +30,9 @@ Exit code 0 if the question could be answered, whatever the answer.`,
     pullpass explain --config pullpass.yaml --from-audit RVAAVBYEBQLKHI2OMWKLLIJSK3 --audit-file - -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != outputText && output != outputJSON {
-				return fmt.Errorf("--output %q is not known: use %s or %s", output, outputText, outputJSON)
+			asJSON, err := isJSON(output, "text")
+			if err != nil {
+				return err
 			}
 			cfg, err := config.Load(file)
 			if err != nil {
@@ -43,7 +42,7 @@ Exit code 0 if the question could be answered, whatever the answer.`,
 			if err != nil {
 				return err
 			}
-			if output == outputJSON {
+			if asJSON {
 				return explain.WriteJSON(cmd.OutOrStdout(), answer)
 			}
 			return explain.WriteText(cmd.OutOrStdout(), answer)
@@ -58,7 +57,7 @@ Exit code 0 if the question could be answered, whatever the answer.`,
 	flags.StringVar(&r.Service, "service", "", "service of the registry (may be left out when there is only one)")
 	flags.StringArrayVar(&r.Scopes, "scope", nil, "requested scope, repeatable; none is a login")
 	flags.StringVar(&r.Caller, "caller", "", "address that the request comes from, for node.proof by address")
-	flags.StringVarP(&output, "output", "o", outputText, "text, or json: docs/explain.md says what its fields mean")
+	outputFlag(command, &output, "text", "text, or json: docs/explain.md says what its fields mean")
 	command.MarkFlagsMutuallyExclusive("token-file", "as", "from-audit")
 	command.MarkFlagsOneRequired("token-file", "as", "from-audit")
 	for _, asked := range []string{"service", "scope", "caller"} {
@@ -69,8 +68,3 @@ Exit code 0 if the question could be answered, whatever the answer.`,
 	}
 	return command
 }
-
-const (
-	outputText = "text"
-	outputJSON = "json"
-)

@@ -145,7 +145,7 @@ func TestExplainWithAnAPIServerDown(t *testing.T) {
 
 // explainFiles returns a directory with a configuration; cluster are fields of
 // its cluster, kubernetes those of its connection.
-func explainFiles(t *testing.T, api *kubetest.APIServer, cluster string, kubernetes ...string) string {
+func explainFiles(t *testing.T, api interface{ Kubeconfig() string }, cluster string, kubernetes ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	testkit.Write(t, dir, "kubeconfig", api.Kubeconfig())

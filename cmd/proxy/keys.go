@@ -247,9 +247,7 @@ signs with it, until they are restarted with a key set (trust "jwks") or CAs (tr
 	flags.add(command)
 	// A flag and no argument: an id may begin with "-".
 	command.Flags().StringVar(&id, "id", "", "the key or the CA, as keys list shows it (required)")
-	if err := command.MarkFlagRequired("id"); err != nil {
-		panic(err) // the flag was defined a line before
-	}
+	requireFlags(command, "id")
 	return command
 }
 
@@ -260,12 +258,4 @@ func knows(status signing.Status, id string) bool {
 		}
 	}
 	return false
-}
-
-// configFlag adds the --config that every command needs.
-func configFlag(command *cobra.Command, target *string) {
-	command.Flags().StringVar(target, "config", "", "configuration file (required)")
-	if err := command.MarkFlagRequired("config"); err != nil {
-		panic(err) // the flag was defined a line before
-	}
 }

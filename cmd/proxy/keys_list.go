@@ -28,16 +28,20 @@ known to the running server alone, which publishes it for the life of its tokens
   pullpass keys list --config pullpass.yaml --service registry.example.com -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			write, ok := map[string]func(io.Writer, []openedRegistry) error{"table": writeKeysTable, "json": writeKeysJSON}[output]
-			if !ok {
-				return fmt.Errorf("--output %q is not known: use table or json", output)
+			asJSON, err := isJSON(output, "table")
+			if err != nil {
+				return err
+			}
+			write := writeKeysTable
+			if asJSON {
+				write = writeKeysJSON
 			}
 			registries, err := flags.open(cmd.Context(), cmd.ErrOrStderr())
 			return errors.Join(write(cmd.OutOrStdout(), registries), err)
 		},
 	}
 	flags.add(command)
-	command.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	outputFlag(command, &output, "table", "table or json")
 	return command
 }
 

@@ -70,8 +70,6 @@ FILE:LINE: field: what is wrong; remedy. Exit code 1 if there is one.`,
 	command.Flags().StringVar(&part, "part", "", "print one part alone: "+strictyaml.List(nodeconfig.Parts()))
 	command.Flags().BoolVar(&lint, "lint", false, "judge the files that are named after the flags")
 	command.MarkFlagsMutuallyExclusive("lint", "part")
-	if err := command.MarkFlagRequired("registry"); err != nil {
-		panic(err) // the flag is defined above
-	}
+	requireFlags(command, "registry")
 	return command
 }

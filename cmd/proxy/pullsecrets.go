@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"time"
 
@@ -10,7 +9,6 @@ import (
 
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/migration"
-	"github.com/pullpass/pullpass/internal/term"
 )
 
 func pullSecretsCommand() *cobra.Command {
@@ -48,19 +46,15 @@ Exit code 0 if the question could be answered, whatever the answer.`,
 	flags.StringVar(&o.Service, "service", "", "service of the registries, if it is not the same as --registry")
 	flags.StringVar(&o.Cluster, "cluster", "", "name of the cluster (may be left out when there is only one)")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "look at one namespace alone")
-	flags.StringVarP(&output, "output", "o", "table", "table or json")
-	for _, name := range []string{"kubeconfig", "registry"} {
-		if err := command.MarkFlagRequired(name); err != nil {
-			panic(err) // the flag is defined above
-		}
-	}
+	outputFlag(command, &output, "table", "table or json")
+	requireFlags(command, "kubeconfig", "registry")
 	return command
 }
 
 func pullSecrets(ctx context.Context, file string, o migration.Options, output string, now time.Time, stdout io.Writer) error {
-	write, ok := map[string]func(io.Writer, *migration.Plan) error{"table": migration.WriteTable, "json": migration.WriteJSON}[output]
-	if !ok {
-		return fmt.Errorf("--output %s is not known: use table or json", term.QuoteValue(output))
+	asJSON, err := isJSON(output, "table")
+	if err != nil {
+		return err
 	}
 	cfg, err := config.LoadOnce(ctx, file)
 	if err != nil {
@@ -70,5 +64,8 @@ func pullSecrets(ctx context.Context, file string, o migration.Options, output s
 	if err != nil {
 		return err
 	}
-	return write(stdout, m)
+	if asJSON {
+		return migration.WriteJSON(stdout, m)
+	}
+	return migration.WriteTable(stdout, m)
 }

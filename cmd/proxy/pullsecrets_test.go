@@ -14,7 +14,7 @@ import (
 func TestPullSecretsCommand(t *testing.T) {
 	t.Parallel()
 	l := kubetest.NewListServer(t)
-	dir := explainFiles(t, &kubetest.APIServer{Server: l.Server}, "")
+	dir := explainFiles(t, l, "")
 	var stdout, stderr bytes.Buffer
 	args := []string{"pull-secrets", "--config", filepath.Join(dir, "pullpass.yaml"), "--kubeconfig", filepath.Join(dir, "kubeconfig"), "--registry", "registry.example.com", "--service", "registry.example.com",
 		"--cluster", "prod", "--namespace", "team-a", "-o", "json"}

@@ -68,9 +68,7 @@ Revocations are kept in Redis (state.redis).`,
 	o.flags(command)
 	command.Flags().StringVar(&reason, "reason", "", "why; callers are told; at most 256 bytes (required)")
 	command.Flags().DurationVar(&lifetime, "for", 0, "how long, such as 4h, at most 366 days (default the longest clusters[].maxTokenLifetime)")
-	if err := command.MarkFlagRequired("reason"); err != nil {
-		panic(err) // the flag was defined two lines before
-	}
+	requireFlags(command, "reason")
 	command.AddCommand(revokeListCommand(), revokeUndoCommand())
 	return command
 }

@@ -30,21 +30,17 @@ type Search struct {
 	found      int
 }
 
-// NewSearch returns a search whose events are written to out, as a table or as
-// JSON.
-func NewSearch(q Query, output string, now time.Time, out io.Writer) (*Search, error) {
+// NewSearch returns a search whose events are written to out, as a table or as the
+// lines of the log.
+func NewSearch(q Query, asJSON bool, now time.Time, out io.Writer) (*Search, error) {
 	s := &Search{}
-	switch output {
-	case "table":
-		rows := table{out: out}
-		s.show = func(_ []byte, event *exchange.Event) error { return rows.row(event) }
-	case "json":
+	rows := table{out: out}
+	s.show = func(_ []byte, event *exchange.Event) error { return rows.row(event) }
+	if asJSON {
 		s.show = func(line []byte, _ *exchange.Event) error {
 			_, err := fmt.Fprintf(out, "%s\n", term.ASCIIJSON(line))
 			return err
 		}
-	default:
-		return nil, fmt.Errorf("--output %q is not known: use table or json", output)
 	}
 	if q.TokenID != "" {
 		id := strings.TrimPrefix(q.TokenID, "JTI=")

@@ -17,6 +17,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/kubetest"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
@@ -180,12 +181,12 @@ func TestRequests(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, r := range test.want {
-					if n := s.count("watch " + r); n != 1 {
+					if n := s.Count("watch " + r); n != 1 {
 						t.Errorf("%d watches of %s", n, r)
 					}
 				}
-				if len(s.asked()) > 0 || s.userAgent != "pullpass" {
-					t.Errorf("user agent %s, also asked: %v", s.userAgent, s.asked())
+				if len(s.Asked()) > 0 || s.UserAgent() != "pullpass" {
+					t.Errorf("user agent %s, also asked: %v", s.UserAgent(), s.Asked())
 				}
 			})
 		})
@@ -222,8 +223,8 @@ func TestNamesStayNames(t *testing.T) {
 				t.Errorf("%v: %v", id, err)
 			}
 		}
-		if len(s.asked()) > 0 {
-			t.Errorf("requests %v", s.asked())
+		if len(s.Asked()) > 0 {
+			t.Errorf("requests %v", s.Asked())
 		}
 	})
 }
@@ -231,7 +232,7 @@ func TestNamesStayNames(t *testing.T) {
 func TestNamespaceBeingDeleted(t *testing.T) {
 	in(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
-		s.remove("namespaces", "", "team-a")
+		s.Remove("namespaces", "", "team-a")
 		_, err := newTestCluster(t, s, ClusterConfig{}).Lookup(t.Context(), webPod())
 		var gone *exchange.GoneError
 		if errors.As(err, &gone) || !has(err, "cluster one: the namespace team-a is being deleted") {
@@ -256,7 +257,7 @@ func TestFallbackIsRemembered(t *testing.T) {
 			if facts.Node != nil {
 				got = facts.Node.Name
 			}
-			if n := s.count("get pods"); got != node || n != gets {
+			if n := s.Count("get pods"); got != node || n != gets {
 				t.Errorf("node %q with %d GETs, want %q with %d", got, n, node, gets)
 			}
 		}
@@ -278,7 +279,7 @@ func TestClustersAreKeptApart(t *testing.T) {
 	in(t, func(t *testing.T) {
 		other := newAPIServer(team()...)
 		other.put(thing{resource: "serviceaccounts", namespace: "team-a", name: "web", uid: "uid-web", annotations: map[string]string{key: "of two"}})
-		other.remove("pods", "team-a", "web-1")
+		other.Remove("pods", "team-a", "web-1")
 		one := newTestCluster(t, newAPIServer(team()...), ClusterConfig{AnnotationKeys: []string{key}, PodChecks: true})
 		two := newTestCluster(t, other, ClusterConfig{Name: "two", AnnotationKeys: []string{key}, PodChecks: true})
 		run(t, one)
@@ -318,7 +319,7 @@ func TestUID(t *testing.T) {
 		if uid, err := c.UID(t.Context(), "team-a", "none"); uid != "uid-new" || err != nil {
 			t.Errorf("UID %q, %v", uid, err)
 		}
-		s.refuse(true)
+		s.Refuse(true)
 		if uid, err := c.UID(t.Context(), "team-a", "web"); uid != "" || !has(err, "cluster one: cannot get serviceaccounts team-a/web", "connection refused") {
 			t.Errorf("UID %q, %v", uid, err)
 		}
@@ -338,27 +339,27 @@ func TestAnnotationKeys(t *testing.T) {
 		}
 		set := func(keys ...string) error { return c.SetAnnotationKeys(t.Context(), keys) }
 		// Before anything is watched there is nothing to list.
-		if err := set("other"); err != nil || len(s.asked()) > 0 {
-			t.Fatalf("%v, %v", err, s.asked())
+		if err := set("other"); err != nil || len(s.Asked()) > 0 {
+			t.Fatalf("%v, %v", err, s.Asked())
 		}
 		want(map[string]string{"other": "x"})
 		run(t, c)
-		s.count("")
-		if err := set(key, "other"); err != nil || s.count("watch serviceaccounts") != 1 {
+		s.Count("")
+		if err := set(key, "other"); err != nil || s.Count("watch serviceaccounts") != 1 {
 			t.Fatal(err)
 		}
 		want(map[string]string{key: "team-a/web", "other": "x"})
-		if n := s.count("get"); n != 0 {
+		if n := s.Count("get"); n != 0 {
 			t.Errorf("%d GETs: the new store is not filled", n)
 		}
 		// The new store is the one that is kept up to date, and the only one.
 		s.put(thing{resource: "serviceaccounts", namespace: "team-a", name: "web", uid: "uid-web", annotations: map[string]string{"other": "y"}})
 		synctest.Wait()
 		want(map[string]string{"other": "y"})
-		if n := s.open("serviceaccounts"); n != 1 {
+		if n := s.Open("serviceaccounts"); n != 1 {
 			t.Errorf("%d watches", n)
 		}
-		s.refuse(true)
+		s.Refuse(true)
 		if err := set("other"); err != nil {
 			t.Errorf("a key that is dropped: %v", err)
 		}
@@ -371,16 +372,16 @@ func TestAnnotationKeys(t *testing.T) {
 			}
 		}
 		want(map[string]string{"other": "y"})
-		s.refuse(false)
+		s.Refuse(false)
 		time.Sleep(time.Minute)
-		if n := s.open("serviceaccounts"); n != 1 {
+		if n := s.Open("serviceaccounts"); n != 1 {
 			t.Errorf("%d watches after changes that failed", n)
 		}
 		if err := set("other", "third"); err != nil {
 			t.Error(err)
 		}
 		synctest.Wait()
-		if n := s.open("serviceaccounts"); n != 1 {
+		if n := s.Open("serviceaccounts"); n != 1 {
 			t.Errorf("%d watches after another change", n)
 		}
 		s.put(thing{resource: "serviceaccounts", namespace: "team-a", name: "web", uid: "uid-web", annotations: map[string]string{"other": "z", "new": "n"}})
@@ -395,7 +396,7 @@ func TestSynced(t *testing.T) {
 		for _, resource := range []string{"serviceaccounts", "namespaces", "pods", "nodes"} {
 			s := newAPIServer(team()...)
 			c := newTestCluster(t, s, ClusterConfig{PodChecks: true, Nodes: true, AnnotationKeys: []string{key}})
-			s.fail("watch "+resource, hang)
+			s.Fail("watch "+resource, kubetest.Hang)
 			go c.Run(t.Context())
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			err := c.Synced(ctx)
@@ -409,14 +410,14 @@ func TestSynced(t *testing.T) {
 		}
 		s := newAPIServer(team()...)
 		c := newTestCluster(t, s, ClusterConfig{PodChecks: true, Nodes: true})
-		s.refuse(true)
+		s.Refuse(true)
 		go c.Run(t.Context())
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		if err := c.Synced(ctx); !has(err, "connection refused") {
 			t.Errorf("during an outage: %v", err)
 		}
-		s.refuse(false)
+		s.Refuse(false)
 		if err := c.Synced(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -433,14 +434,14 @@ func TestSynced(t *testing.T) {
 func TestAnnotationKeysOfAClusterThatIsDown(t *testing.T) {
 	in(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
-		s.refuse(true)
+		s.Refuse(true)
 		c := newTestCluster(t, s, ClusterConfig{})
 		go c.Run(t.Context())
 		synctest.Wait()
 		if err := c.SetAnnotationKeys(t.Context(), []string{key}); err != nil {
 			t.Fatal(err)
 		}
-		s.refuse(false)
+		s.Refuse(false)
 		if err := c.Synced(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -449,7 +450,7 @@ func TestAnnotationKeysOfAClusterThatIsDown(t *testing.T) {
 			t.Errorf("annotations %v, %v", facts.Annotations, err)
 		}
 		time.Sleep(time.Minute) // the reflector that was stopped sleeps
-		if n := s.open("serviceaccounts"); n != 1 {
+		if n := s.Open("serviceaccounts"); n != 1 {
 			t.Errorf("%d watches", n)
 		}
 	})
@@ -459,7 +460,7 @@ func TestAnnotationKeysOfAClusterThatIsDown(t *testing.T) {
 func TestListsAreNotLimited(t *testing.T) {
 	in(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
-		s.streams = false
+		s.Streams(false)
 		c := newTestCluster(t, s, ClusterConfig{})
 		run(t, c)
 		began := time.Now()
@@ -483,7 +484,7 @@ func TestAnnotationKeysWait(t *testing.T) {
 		stopped := make(chan struct{})
 		go func() { defer close(stopped); c.Run(ctx) }()
 		synctest.Wait()
-		s.fail("watch serviceaccounts", hang)
+		s.Fail("watch serviceaccounts", kubetest.Hang)
 		first := make(chan error)
 		go func() { first <- c.SetAnnotationKeys(t.Context(), []string{key}) }()
 		synctest.Wait()

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/kubetest"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
@@ -36,17 +37,17 @@ func TestFasterThanTheWatch(t *testing.T) {
 		s := newAPIServer(team()...)
 		c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
 		run(t, c)
-		s.count("")
+		s.Count("")
 		s.put(thing{resource: "pods", namespace: "team-a", name: "web-2", uid: "uid-2"}) // nobody has seen it yet
-		if _, err := c.Lookup(t.Context(), podOf("web-2", "uid-2")); err != nil || s.count("get pods") > 1 {
+		if _, err := c.Lookup(t.Context(), podOf("web-2", "uid-2")); err != nil || s.Count("get pods") > 1 {
 			t.Errorf("a new pod: %v", err)
 		}
 		synctest.Wait()
-		s.fail("watch pods", hang)
-		s.compact()
+		s.Fail("watch pods", kubetest.Hang)
+		s.Compact()
 		synctest.Wait()
 		s.put(thing{resource: "pods", namespace: "team-a", name: "web-1", uid: "uid-again"})
-		if _, err := c.Lookup(t.Context(), podOf("web-1", "uid-again")); err != nil || s.count("get pods") != 1 {
+		if _, err := c.Lookup(t.Context(), podOf("web-1", "uid-again")); err != nil || s.Count("get pods") != 1 {
 			t.Errorf("a pod made again: %v", err)
 		}
 	})
@@ -81,11 +82,11 @@ func TestDeleted(t *testing.T) {
 			if _, err := c.Lookup(t.Context(), id); !isGone(err) {
 				t.Errorf("error %v", err)
 			}
-			if n := s.count("get"); n != gets {
+			if n := s.Count("get"); n != gets {
 				t.Errorf("%d GETs, want %d", n, gets)
 			}
 		}
-		s.remove("pods", "team-a", "web-1")
+		s.Remove("pods", "team-a", "web-1")
 		synctest.Wait()
 		refused(webPod(), 1)
 		for range 100 {
@@ -106,7 +107,7 @@ func TestDeleted(t *testing.T) {
 		// So is a ServiceAccount's: deleting it revokes (KEP-4412).
 		s.put(thing{resource: "serviceaccounts", namespace: "team-a", name: "web", uid: "uid-again"})
 		synctest.Wait()
-		s.count("get")
+		s.Count("get")
 		for _, gets := range []int{1, 0} {
 			refused(podOf("web-1", "uid-again"), gets)
 			want := exchange.GoneError{Kind: exchange.KindServiceAccount, Name: "team-a/web", UID: "uid-web", Now: "uid-again"}
@@ -164,25 +165,25 @@ func TestCannotKnow(t *testing.T) {
 		answer http.HandlerFunc
 		want   []string
 	}{
-		{"forbidden", status(403, "Forbidden", `pods "new" is forbidden`), []string{`pods "new" is forbidden: give the proxy's ClusterRole the verb "get" on "pods"`}},
-		{"unauthorized", status(401, "Unauthorized", "Unauthorized"), []string{"the API server does not know the proxy's credentials: renew them"}},
-		{"broken", status(500, "InternalError", "etcd is gone"), []string{"etcd is gone"}},
-		{"overloaded", status(503, "ServiceUnavailable", "later"), []string{"later"}},
-		{"too many", status(429, "TooManyRequests", "later"), []string{"later"}},
-		{"hangs", hang, []string{"the API server did not answer in time"}},
-		{"not found, says a load balancer", says(404, "text/plain", "404 page not found"), []string{"the server could not find the requested resource"}},
-		{"not found, says a load balancer in HTML", says(404, "text/html", "<html>"), []string{"the server could not find the requested resource"}},
-		{"not found, in JSON", says(404, "application/json", "{}"), []string{"the server could not find the requested resource"}},
-		{"not found, but what?", says(404, "application/json", fmt.Sprintf(notFound, "null")), []string{""}},
-		{"another name not found", says(404, "application/json", fmt.Sprintf(notFound, `{"name":"other","kind":"pods"}`)), []string{""}},
-		{"another kind not found", says(404, "application/json", fmt.Sprintf(notFound, `{"name":"new","kind":"nodes"}`)), []string{""}},
-		{"gone, in HTTP", says(410, "text/plain", "gone"), []string{""}},
-		{"not JSON", says(200, "application/json", "<html>"), []string{""}},
-		{"not an object", says(200, "application/json", "{}"), []string{""}},
-		{"no object of this kind", says(200, "text/html", "<html>"), []string{""}},
-		{"without UID", says(200, "application/json", `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"new"}}`),
+		{"forbidden", kubetest.Status(403, "Forbidden", `pods "new" is forbidden`), []string{`pods "new" is forbidden: give the proxy's ClusterRole the verb "get" on "pods"`}},
+		{"unauthorized", kubetest.Status(401, "Unauthorized", "Unauthorized"), []string{"the API server does not know the proxy's credentials: renew them"}},
+		{"broken", kubetest.Status(500, "InternalError", "etcd is gone"), []string{"etcd is gone"}},
+		{"overloaded", kubetest.Status(503, "ServiceUnavailable", "later"), []string{"later"}},
+		{"too many", kubetest.Status(429, "TooManyRequests", "later"), []string{"later"}},
+		{"hangs", kubetest.Hang, []string{"the API server did not answer in time"}},
+		{"not found, says a load balancer", kubetest.Says(404, "text/plain", "404 page not found"), []string{"the server could not find the requested resource"}},
+		{"not found, says a load balancer in HTML", kubetest.Says(404, "text/html", "<html>"), []string{"the server could not find the requested resource"}},
+		{"not found, in JSON", kubetest.Says(404, "application/json", "{}"), []string{"the server could not find the requested resource"}},
+		{"not found, but what?", kubetest.Says(404, "application/json", fmt.Sprintf(notFound, "null")), []string{""}},
+		{"another name not found", kubetest.Says(404, "application/json", fmt.Sprintf(notFound, `{"name":"other","kind":"pods"}`)), []string{""}},
+		{"another kind not found", kubetest.Says(404, "application/json", fmt.Sprintf(notFound, `{"name":"new","kind":"nodes"}`)), []string{""}},
+		{"gone, in HTTP", kubetest.Says(410, "text/plain", "gone"), []string{""}},
+		{"not JSON", kubetest.Says(200, "application/json", "<html>"), []string{""}},
+		{"not an object", kubetest.Says(200, "application/json", "{}"), []string{""}},
+		{"no object of this kind", kubetest.Says(200, "text/html", "<html>"), []string{""}},
+		{"without UID", kubetest.Says(200, "application/json", `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"new"}}`),
 			[]string{"the API server sent one of pods without name or UID"}},
-		{"another object", says(200, "application/json", `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"web-1","namespace":"team-a","uid":"uid-pod"}}`),
+		{"another object", kubetest.Says(200, "application/json", `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"web-1","namespace":"team-a","uid":"uid-pod"}}`),
 			[]string{"the API server sent team-a/web-1 when asked for team-a/new"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -190,11 +191,11 @@ func TestCannotKnow(t *testing.T) {
 				s := newAPIServer(team()...)
 				c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
 				run(t, c)
-				s.fail("watch pods", hang)
-				s.compact()
+				s.Fail("watch pods", kubetest.Hang)
+				s.Compact()
 				synctest.Wait()
 				s.put(thing{resource: "pods", namespace: "team-a", name: "new", uid: "uid-new"})
-				s.fail("get pods", test.answer)
+				s.Fail("get pods", test.answer)
 				_, err := c.Lookup(t.Context(), podOf("new", "uid-new"))
 				if isGone(err) || !has(err, append(test.want, "cluster one: cannot get pods team-a/new: ")...) {
 					t.Errorf("error %v", err)
@@ -203,7 +204,7 @@ func TestCannotKnow(t *testing.T) {
 				if _, err := c.Lookup(t.Context(), webPod()); err != nil {
 					t.Errorf("a known pod: %v", err)
 				}
-				s.fail("get pods", nil)
+				s.Fail("get pods", nil)
 				if _, err := c.Lookup(t.Context(), podOf("new", "uid-new")); err != nil {
 					t.Errorf("once it works again: %v", err)
 				}
@@ -225,8 +226,8 @@ func TestOutage(t *testing.T) {
 		if _, err := c.Lookup(t.Context(), webPod()); err != nil {
 			t.Fatal(err)
 		}
-		s.refuse(true)
-		s.remove("pods", "team-a", "web-1")
+		s.Refuse(true)
+		s.Remove("pods", "team-a", "web-1")
 		time.Sleep(time.Hour)
 		if facts, err := c.Lookup(t.Context(), webPod()); err != nil || facts.Annotations[key] != "team-a/web" || facts.Node.UID != "uid-node" || facts.NamespaceLabels["tier"] != "gold" {
 			t.Errorf("a known pod: %+v, %v", facts, err)
@@ -245,7 +246,7 @@ func TestOutage(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		s.refuse(false)
+		s.Refuse(false)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if _, err := c.Lookup(t.Context(), webPod()); !isGone(err) {
@@ -258,15 +259,15 @@ func TestOutage(t *testing.T) {
 func TestCannotKnowNodeOrNamespace(t *testing.T) {
 	in(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
-		forbidden := status(403, "Forbidden", "no")
+		forbidden := kubetest.Status(403, "Forbidden", "no")
 		for _, resource := range []string{"namespaces", "nodes", "pods", "serviceaccounts"} {
 			c := newTestCluster(t, s, ClusterConfig{NodeFallback: true, Nodes: true, NodeAddresses: true})
-			s.fail("get "+resource, forbidden)
+			s.Fail("get "+resource, forbidden)
 			facts, err := c.Lookup(t.Context(), webPod())
 			if isGone(err) || !has(err, "cannot get "+resource, `the verb "get" on "`+resource+`"`) || facts.NamespaceLabels != nil {
 				t.Errorf("%s: %+v, %v", resource, facts, err)
 			}
-			s.fail("get "+resource, nil)
+			s.Fail("get "+resource, nil)
 		}
 	})
 }
@@ -277,9 +278,9 @@ func TestOneGETForMany(t *testing.T) {
 		c := newTestCluster(t, s, ClusterConfig{})
 		s.put(thing{resource: "serviceaccounts", namespace: "team-a", name: "made", uid: "uid-old"})
 		release := make(chan struct{})
-		s.fail("get serviceaccounts", func(w http.ResponseWriter, r *http.Request) {
+		s.Fail("get serviceaccounts", func(w http.ResponseWriter, r *http.Request) {
 			<-release
-			s.get(w, r, "serviceaccounts", "team-a", "made")
+			s.Get(w, r, "serviceaccounts", "team-a", "made")
 		})
 		var wg sync.WaitGroup
 		lookup := func(uid string, gone bool) {
@@ -293,14 +294,14 @@ func TestOneGETForMany(t *testing.T) {
 			lookup("uid-old", false)
 		}
 		synctest.Wait()
-		if n := s.count("get"); n != 1 {
+		if n := s.Count("get"); n != 1 {
 			t.Errorf("%d GETs", n)
 		}
 		// A token of another UID may be younger than that GET, whose answer says
 		// nothing of it then.
 		lookup("uid-dead", true)
 		synctest.Wait()
-		if n := s.count("get"); n != 1 {
+		if n := s.Count("get"); n != 1 {
 			t.Errorf("%d GETs for another UID", n)
 		}
 		close(release)
@@ -314,9 +315,9 @@ func TestCallerGivesUp(t *testing.T) {
 		s := newAPIServer(team()...)
 		c := newTestCluster(t, s, ClusterConfig{})
 		release := make(chan struct{})
-		s.fail("get serviceaccounts", func(w http.ResponseWriter, r *http.Request) {
+		s.Fail("get serviceaccounts", func(w http.ResponseWriter, r *http.Request) {
 			<-release
-			s.get(w, r, "serviceaccounts", "team-a", "web")
+			s.Get(w, r, "serviceaccounts", "team-a", "web")
 		})
 		reason := errors.New("the client went away")
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -333,7 +334,7 @@ func TestCallerGivesUp(t *testing.T) {
 		if err := <-second; err != nil {
 			t.Errorf("second: %v", err)
 		}
-		if n := s.count("get serviceaccounts"); n != 1 {
+		if n := s.Count("get serviceaccounts"); n != 1 {
 			t.Errorf("%d GETs", n)
 		}
 		synctest.Wait()
@@ -351,9 +352,9 @@ func TestNamespaceMadeAgainWhileWatchesAreBroken(t *testing.T) {
 		c := newTestCluster(t, s, ClusterConfig{})
 		run(t, c)
 		for _, request := range []string{"watch namespaces", "list namespaces", "watch serviceaccounts", "list serviceaccounts"} {
-			s.fail(request, status(http.StatusInternalServerError, "InternalError", "broken"))
+			s.Fail(request, kubetest.Status(http.StatusInternalServerError, "InternalError", "broken"))
 		}
-		s.compact()
+		s.Compact()
 		synctest.Wait()
 		s.put(thing{resource: "namespaces", name: "team-a", uid: "uid-ns-new", labels: map[string]string{"tier": "none"}},
 			thing{resource: "serviceaccounts", namespace: "team-a", name: "web", uid: "uid-web-new"})
@@ -369,7 +370,7 @@ func TestNamespaceMadeAgainWhileWatchesAreBroken(t *testing.T) {
 		if got := labels("uid-web-new"); got != "none" {
 			t.Errorf("the new namespace has the label tier=%s", got)
 		}
-		if got := labels("uid-web"); got != "gold" || s.count("get namespaces") != 1 {
+		if got := labels("uid-web"); got != "gold" || s.Count("get namespaces") != 1 {
 			t.Errorf("what was known last is not used: tier=%s", got)
 		}
 	})
@@ -381,7 +382,7 @@ func TestBounds(t *testing.T) {
 		s := newAPIServer(team()...)
 		c := newTestCluster(t, s, ClusterConfig{})
 		run(t, c)
-		s.fail("get serviceaccounts", hang)
+		s.Fail("get serviceaccounts", kubetest.Hang)
 		var wg sync.WaitGroup
 		ask := func(name string) {
 			wg.Go(func() {
@@ -416,7 +417,7 @@ func TestBounds(t *testing.T) {
 		if took := time.Since(began); took != maxGetTime {
 			t.Errorf("they waited %s", took)
 		}
-		s.fail("get serviceaccounts", nil)
+		s.Fail("get serviceaccounts", nil)
 		synctest.Wait()
 		time.Sleep(time.Minute) // for the rate limit
 		if _, err := c.Lookup(t.Context(), identity("one", "team-a", "one-more", "uid-none")); !isGone(err) {

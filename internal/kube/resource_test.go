@@ -18,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+
+	"github.com/pullpass/pullpass/internal/kubetest"
 )
 
 // podNames returns what is known of the pods: NAME=UID.
@@ -58,41 +60,41 @@ func TestWatchRestarts(t *testing.T) {
 			change()
 		}},
 		{"compacted", func(s *apiServer, change func()) {
-			s.fail("watch pods", status(http.StatusInternalServerError, "InternalError", "starting"))
-			s.fail("list pods", status(http.StatusInternalServerError, "InternalError", "starting"))
-			s.compact()
+			s.Fail("watch pods", kubetest.Status(http.StatusInternalServerError, "InternalError", "starting"))
+			s.Fail("list pods", kubetest.Status(http.StatusInternalServerError, "InternalError", "starting"))
+			s.Compact()
 			synctest.Wait()
 			change()
-			s.compact() // so that the place where it stopped is no more
-			s.fail("watch pods", nil)
-			s.fail("list pods", nil)
+			s.Compact() // so that the place where it stopped is no more
+			s.Fail("watch pods", nil)
+			s.Fail("list pods", nil)
 		}},
 		{"refused", func(s *apiServer, change func()) {
-			s.refuse(true)
+			s.Refuse(true)
 			time.Sleep(time.Minute)
 			change()
-			s.refuse(false)
+			s.Refuse(false)
 		}},
 		{"refused and compacted", func(s *apiServer, change func()) {
-			s.refuse(true)
+			s.Refuse(true)
 			time.Sleep(time.Minute)
 			change()
-			s.compact()
-			s.refuse(false)
+			s.Compact()
+			s.Refuse(false)
 		}},
 		{"hangs", func(s *apiServer, change func()) {
-			s.fail("watch pods", func(w http.ResponseWriter, r *http.Request) {
+			s.Fail("watch pods", func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", "application/json")
 				w.WriteHeader(http.StatusOK)
 				w.(http.Flusher).Flush()
 				<-r.Context().Done()
 			})
-			s.fail("list pods", hang)
-			s.compact()
+			s.Fail("list pods", kubetest.Hang)
+			s.Compact()
 			change()
 			time.Sleep(time.Minute) // for the next watch to begin
-			s.fail("watch pods", nil)
-			s.fail("list pods", nil)
+			s.Fail("watch pods", nil)
+			s.Fail("list pods", nil)
 			time.Sleep(11 * time.Minute) // the longest watch, and its overrun
 		}},
 	} {
@@ -100,7 +102,7 @@ func TestWatchRestarts(t *testing.T) {
 			t.Run(test.name+" "+name, func(t *testing.T) {
 				in(t, func(t *testing.T) {
 					s := newAPIServer(team()...)
-					s.streams = streams
+					s.Streams(streams)
 					c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
 					run(t, c)
 					if got, want := podNames(c), []string{"orphan=uid-orphan", "waits=uid-waits", "web-1=uid-pod"}; !slices.Equal(got, want) {
@@ -108,7 +110,7 @@ func TestWatchRestarts(t *testing.T) {
 					}
 					before := time.Now()
 					test.end(s, func() {
-						s.remove("pods", "team-a", "orphan")
+						s.Remove("pods", "team-a", "orphan")
 						s.put(thing{resource: "pods", namespace: "team-a", name: "waits", uid: "uid-again"},
 							thing{resource: "pods", namespace: "team-a", name: "new", uid: "uid-new"})
 					})
@@ -143,7 +145,7 @@ func TestStatusTellsAQuietWatchFromADeadOne(t *testing.T) {
 		if quiet := time.Since(podsHeardAt(c)); quiet > 2*time.Minute {
 			t.Errorf("nothing was heard for %s of a watch that works", quiet)
 		}
-		s.refuse(true)
+		s.Refuse(true)
 		time.Sleep(time.Hour)
 		if quiet := time.Since(podsHeardAt(c)); quiet < time.Hour {
 			t.Errorf("heard %s ago of an API server that refuses for an hour", quiet)
@@ -156,7 +158,7 @@ func TestStatusTellsAQuietWatchFromADeadOne(t *testing.T) {
 func TestPages(t *testing.T) {
 	in(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
-		s.streams = false
+		s.Streams(false)
 		for i := range 2 * pageSize {
 			s.put(thing{resource: "pods", namespace: "team-b", name: fmt.Sprintf("pod-%04d", i), uid: fmt.Sprint("uid-", i)})
 		}
@@ -165,15 +167,15 @@ func TestPages(t *testing.T) {
 		if got := podStatus(c); got.Objects != 2*pageSize+3 {
 			t.Errorf("status %+v", got)
 		}
-		if n := s.count("list pods ?limit=500") + s.count("list pods?continue=") + s.count("list pods?limit=500"); n != 3 {
-			t.Errorf("%d pages of three; others: %v", n, s.asked())
+		if n := s.Count("list pods ?limit=500") + s.Count("list pods?continue=") + s.Count("list pods?limit=500"); n != 3 {
+			t.Errorf("%d pages of three; others: %v", n, s.Asked())
 		}
-		s.fail("list pods", status(http.StatusInternalServerError, "InternalError", "no"))
-		s.compact()
-		s.compact()
-		s.fail("list pods", nil)
+		s.Fail("list pods", kubetest.Status(http.StatusInternalServerError, "InternalError", "no"))
+		s.Compact()
+		s.Compact()
+		s.Fail("list pods", nil)
 		time.Sleep(time.Minute)
-		for _, request := range s.asked() {
+		for _, request := range s.Asked() {
 			if strings.HasPrefix(request, "list") && (!strings.Contains(request, "limit=500") || strings.Contains(request, "resourceVersion=")) {
 				t.Error(request)
 			}
@@ -185,7 +187,7 @@ func TestPages(t *testing.T) {
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	forbidden := func(verb string) http.HandlerFunc {
-		return status(403, "Forbidden", `pods is forbidden: User "u" cannot `+verb+` resource "pods"`)
+		return kubetest.Status(403, "Forbidden", `pods is forbidden: User "u" cannot `+verb+` resource "pods"`)
 	}
 	for _, test := range []struct {
 		name   string
@@ -194,28 +196,28 @@ func TestStatus(t *testing.T) {
 		want   string
 	}{
 		{"neither list nor watch", func(s *apiServer) {
-			s.fail("watch pods", forbidden("watch"))
-			s.fail("list pods", forbidden("list"))
+			s.Fail("watch pods", forbidden("watch"))
+			s.Fail("list pods", forbidden("list"))
 		}, false, `give the proxy's ClusterRole the verb "list" on "pods"`},
-		{"no watch", func(s *apiServer) { s.fail("watch pods", forbidden("watch")) }, true, `give the proxy's ClusterRole the verb "watch" on "pods"`},
+		{"no watch", func(s *apiServer) { s.Fail("watch pods", forbidden("watch")) }, true, `give the proxy's ClusterRole the verb "watch" on "pods"`},
 		{"unauthorized", func(s *apiServer) {
-			s.fail("watch pods", status(401, "Unauthorized", "Unauthorized"))
-			s.fail("list pods", status(401, "Unauthorized", "Unauthorized"))
+			s.Fail("watch pods", kubetest.Status(401, "Unauthorized", "Unauthorized"))
+			s.Fail("list pods", kubetest.Status(401, "Unauthorized", "Unauthorized"))
 		}, false, "does not know the proxy's credentials: renew them"},
-		{"refused", func(s *apiServer) { s.refuse(true) }, false, "connection refused"},
+		{"refused", func(s *apiServer) { s.Refuse(true) }, false, "connection refused"},
 		{"hangs", func(s *apiServer) {
-			s.fail("watch pods", hang)
-			s.fail("list pods", hang)
+			s.Fail("watch pods", kubetest.Hang)
+			s.Fail("list pods", kubetest.Hang)
 		}, false, "the API server did not answer in time"},
-		{"watches hang", func(s *apiServer) { s.fail("watch pods", hang) }, true, "the API server did not answer in time"},
-		{"too many requests", func(s *apiServer) { s.fail("watch pods", status(429, "TooManyRequests", "too many")) }, false, "too many"},
+		{"watches hang", func(s *apiServer) { s.Fail("watch pods", kubetest.Hang) }, true, "the API server did not answer in time"},
+		{"too many requests", func(s *apiServer) { s.Fail("watch pods", kubetest.Status(429, "TooManyRequests", "too many")) }, false, "too many"},
 		{"streams break", func(s *apiServer) {
-			s.fail("watch pods", says(200, "application/json", ""))
-			s.fail("list pods", forbidden("list"))
+			s.Fail("watch pods", kubetest.Says(200, "application/json", ""))
+			s.Fail("list pods", forbidden("list"))
 		}, false, `the verb "list" on "pods"`},
 		{"no list", func(s *apiServer) {
-			s.streams = false
-			s.fail("list pods", says(200, "application/json", `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"x"}}]}`))
+			s.Streams(false)
+			s.Fail("list pods", kubetest.Says(200, "application/json", `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"x"}}]}`))
 		}, false, "the API server sent one of pods without name or UID"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -237,9 +239,9 @@ func TestStatus(t *testing.T) {
 				if n := strings.Count(log.String(), "resource=pods"); n == 0 || n > 2 {
 					t.Errorf("%d lines in the log:\n%s", n, &log)
 				}
-				s.refuse(false)
-				s.fail("watch pods", nil)
-				s.fail("list pods", nil)
+				s.Refuse(false)
+				s.Fail("watch pods", nil)
+				s.Fail("list pods", nil)
 				time.Sleep(15 * time.Minute)
 				synctest.Wait()
 				if got, want := podStatus(c), (ResourceStatus{Resource: "pods", Synced: true, Objects: 3}); got != want {
@@ -259,12 +261,12 @@ func TestNoFault(t *testing.T) {
 	in(t, func(t *testing.T) {
 		var log bytes.Buffer
 		s := newAPIServer(team()...)
-		s.streams = false
+		s.Streams(false)
 		run(t, newTestCluster(t, s, ClusterConfig{PodChecks: true, Logger: slog.New(slog.NewTextHandler(&log, nil))}))
 		time.Sleep(time.Minute)
-		s.compact()
+		s.Compact()
 		time.Sleep(time.Minute)
-		s.forget()
+		s.Forget()
 		time.Sleep(15 * time.Minute) // the watches end, and find no place to go on from
 		synctest.Wait()
 		if log.Len() > 0 {
@@ -282,9 +284,9 @@ func TestTimeLimitOfTheConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 		run(t, c)
-		s.count("watch")
+		s.Count("watch")
 		time.Sleep(4 * time.Minute)
-		if n := s.count("watch"); n != 0 {
+		if n := s.Count("watch"); n != 0 {
 			t.Errorf("%d watches had to begin again", n)
 		}
 	})
@@ -295,9 +297,9 @@ func TestShutdownIsQuiet(t *testing.T) {
 	in(t, func(t *testing.T) {
 		var log bytes.Buffer
 		s := newAPIServer(team()...)
-		s.streams = false
-		s.fail("watch pods", hang)
-		s.fail("list namespaces", hang)
+		s.Streams(false)
+		s.Fail("watch pods", kubetest.Hang)
+		s.Fail("list namespaces", kubetest.Hang)
 		c := newTestCluster(t, s, ClusterConfig{PodChecks: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -313,7 +315,7 @@ func TestShutdownIsQuiet(t *testing.T) {
 func TestRunEnds(t *testing.T) {
 	in(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
-		s.refuse(true)
+		s.Refuse(true)
 		c := newTestCluster(t, s, ClusterConfig{})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

@@ -76,6 +76,8 @@ func NewListServer(t *testing.T) *ListServer {
 	return l
 }
 
+func (l *ListServer) Kubeconfig() string { return kubeconfig(l.Server) }
+
 // ServeHTTP answers lists, and GETs of what has a name.
 func (l *ListServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/.well-known/openid-configuration" {

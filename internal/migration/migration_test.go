@@ -43,7 +43,7 @@ type pullSecretsOptions struct {
 func pullSecretsSite(t *testing.T, l *kubetest.ListServer, kubernetes string) pullSecretsOptions {
 	t.Helper()
 	dir := t.TempDir()
-	testkit.Write(t, dir, "admin.conf", (&kubetest.APIServer{Server: l.Server}).Kubeconfig())
+	testkit.Write(t, dir, "admin.conf", l.Kubeconfig())
 	testkit.Write(t, dir, "policy.yaml", pullSecretsPolicy)
 	testkit.Write(t, dir, "pullpass.yaml", `
 apiVersion: pullpass.dev/v1alpha1

@@ -23,7 +23,7 @@ import (
 // fails because of them: not those on old connections, nor those on new ones.
 func TestNoRequestFailsInAThousandReloads(t *testing.T) {
 	t.Parallel()
-	apis := [2]*kubetest.APIServer{kubetest.NewAPIServer(t), kubetest.NewAPIServer(t)}
+	apis := [2]*kubetest.Server{kubetest.NewAPIServer(t), kubetest.NewAPIServer(t)}
 	ca := pkitest.NewAuthority(t, "signing")
 	files := map[string]string{"kubeconfig": apis[0].Kubeconfig(), "signing-ca.crt": ca.Pem()}
 	files["signing.crt"], files["signing.key"] = ca.Leaf(t, "signing", -time.Hour, time.Hour)
