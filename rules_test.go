@@ -138,7 +138,7 @@ var imports = map[string]allowedImports{
 	"internal/explain": {
 		ours: []string{
 			"internal/audit", "internal/config", "internal/exchange", "internal/file", "internal/names", "internal/oidc", "internal/policy",
-			"internal/policy/policytest", "internal/registryauth", "internal/setup", "internal/term",
+			"internal/registryauth", "internal/setup", "internal/term",
 		},
 	},
 	"internal/nodeconfig": {

@@ -47,7 +47,9 @@ func runPolicyTests(ctx context.Context, cfg *config.Config, names []string, std
 		// What is proposed is what the test expects, and no more of what it asks for.
 		_, expected := policy.Explain(c.Subject, c.Service, c.Expected.Granted)
 		trace.Edit = expected.Edit
-		writeIndented(stdout, explain.WriteFailedTest(c, decision, trace))
+		var why bytes.Buffer
+		_ = explain.WriteDecision(&why, decision, trace)
+		writeIndented(stdout, why.Bytes())
 	}
 	writeWarnings(stderr, unreadAnnotations(policy, cases))
 	fmt.Fprintf(stdout, "%d tests of the policy: %d passed, %d failed\n", len(cases), len(cases)-failed, failed)

@@ -34,15 +34,6 @@ type Explanation struct {
 	decision policy.Decision
 }
 
-// scopesAsked is what rules were asked about: nothing, if something refused
-// before.
-func (a *Explanation) scopesAsked() []policy.ScopeDecision {
-	if a.decision.DeniedBy != "" {
-		return nil
-	}
-	return a.decision.Scopes
-}
-
 const kind = "Explanation"
 
 // Where the subject of an explanation is from.

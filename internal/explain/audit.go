@@ -81,7 +81,7 @@ func (e *explainer) repeat() error {
 func provenThen(then *exchange.Event) (*oidc.Identity, error) {
 	id := &oidc.Identity{
 		Cluster:        then.Cluster,
-		Subject:        "system:serviceaccount:" + then.Namespace + ":" + then.ServiceAccount.Name,
+		Subject:        oidc.ServiceAccountSubject(then.Namespace, then.ServiceAccount.Name),
 		TokenID:        strings.TrimPrefix(then.CredentialID, "JTI="),
 		Namespace:      then.Namespace,
 		ServiceAccount: oidc.ObjectRef(*then.ServiceAccount),

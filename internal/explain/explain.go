@@ -190,7 +190,7 @@ func identityNamed(cluster *config.Cluster, name names.Object) *oidc.Identity {
 	return &oidc.Identity{
 		Cluster:        cluster.Name,
 		Issuer:         cluster.Issuer,
-		Subject:        "system:serviceaccount:" + name.Namespace + ":" + name.Name,
+		Subject:        oidc.ServiceAccountSubject(name.Namespace, name.Name),
 		Namespace:      name.Namespace,
 		ServiceAccount: oidc.ObjectRef{Name: name.Name},
 	}

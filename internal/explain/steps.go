@@ -151,8 +151,7 @@ func (e *explainer) policySaw(subject policy.Subject, answer *Explanation) {
 	matched := slices.IndexFunc(answer.Deny, func(d policy.DenyTrace) bool { return d.Matched })
 	switch {
 	case matched >= 0:
-		d := answer.Deny[matched]
-		e.step(stepDeny, exchange.VerdictRefused, "%s matches by %s (%s)", d.Name, d.MatchedBy, d.Origin)
+		e.step(stepDeny, exchange.VerdictRefused, "%s", denialText(answer.Deny[matched]))
 	case len(answer.Deny) == 0:
 		e.step(stepDeny, exchange.VerdictPassed, "the policy has no deny rules")
 	default:

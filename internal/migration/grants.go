@@ -71,7 +71,7 @@ func (g *grants) decide(ctx context.Context, inventory *pullsecrets.Inventory, a
 	id := oidc.Identity{
 		Cluster:        g.cluster.Name,
 		Issuer:         g.cluster.Issuer,
-		Subject:        "system:serviceaccount:" + account.Namespace + ":" + account.Name,
+		Subject:        oidc.ServiceAccountSubject(account.Namespace, account.Name),
 		Namespace:      account.Namespace,
 		ServiceAccount: oidc.ObjectRef{Name: account.Name, UID: live.UID},
 	}

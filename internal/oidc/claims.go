@@ -9,12 +9,8 @@ import (
 	"github.com/pullpass/pullpass/internal/names"
 )
 
-const (
-	// maxUnixTime is the last second of the year 9999.
-	maxUnixTime = 253402300799
-
-	subjectPrefix = "system:serviceaccount:"
-)
+// maxUnixTime is the last second of the year 9999.
+const maxUnixTime = 253402300799
 
 // claims are the claims that matter here; others are tolerated, because newer
 // API servers may add some.
@@ -131,7 +127,7 @@ func (k *kubernetesClaims) check(subject string) string {
 			return fmt.Sprintf(`claim "kubernetes.io.%s.uid" must be 1 to %d printable characters`, claim.name, names.MaxUIDBytes)
 		}
 	}
-	if want := k.subject(); subject != want {
+	if want := ServiceAccountSubject(k.Namespace, k.ServiceAccount.Name); subject != want {
 		return fmt.Sprintf(`claim "sub" is %s, but "kubernetes.io" says %s`, quote(subject), quote(want))
 	}
 	return ""
@@ -141,11 +137,6 @@ func (k *kubernetesClaims) check(subject string) string {
 // Node object is not there at the time of issuing, API servers write its name
 // without a UID.
 func (k *kubernetesClaims) hasNode() bool { return k.Node != nil && k.Node.UID != "" }
-
-// subject is unambiguous, because no name can hold a colon.
-func (k *kubernetesClaims) subject() string {
-	return subjectPrefix + k.Namespace + ":" + k.ServiceAccount.Name
-}
 
 func missing(name string) string {
 	switch name {

@@ -173,7 +173,7 @@ func parseCaseIdentity(n strictyaml.Node) policy.Subject {
 		Namespace:      required("namespace", "a namespace", names.IsLabel),
 		ServiceAccount: oidc.ObjectRef{Name: required("serviceAccount", "a ServiceAccount", names.IsSubdomain)},
 	}
-	id.Subject = "system:serviceaccount:" + id.Namespace + ":" + id.ServiceAccount.Name
+	id.Subject = oidc.ServiceAccountSubject(id.Namespace, id.ServiceAccount.Name)
 	if field, ok := fields["node"]; ok {
 		// With a UID, as API servers name a node that is there.
 		id.Node = oidc.ObjectRef{Name: parseName(field, "a node", names.IsSubdomain), UID: "known"}
