@@ -75,6 +75,10 @@ type Config struct {
 	// should know something of. Each names the file and the field.
 	Warnings []string `json:"-"`
 
+	// ClientCAs are the files of CAs that are set: the common one, then those of
+	// clusters. Resolve fills it in.
+	ClientCAs []ClientCAs `json:"-"`
+
 	// File is its file, as it was named.
 	File string `json:"-"`
 }
@@ -144,6 +148,12 @@ type Proof struct {
 	// ClientCAFile holds the CAs of this cluster's kubelets, and of no other's;
 	// empty: server.tls.clientCAFile.
 	ClientCAFile string `json:"clientCAFile"`
+
+	// Effective are the methods by which callers are proven: those of Methods that
+	// have what they need, and none when proof is off. CAs are those of the method
+	// certificate, if it is among them. Resolve fills in both.
+	Effective []exchange.ProofMethod `json:"-"`
+	CAs       ClientCAs              `json:"-"`
 }
 
 // Kubernetes says where a cluster's ServiceAccounts are read from: its API
@@ -314,6 +324,7 @@ func Parse(data []byte, name, dir string) (*Config, error) {
 		return nil, d.Err()
 	}
 	c.complete(d.Set)
+	c.Resolve()
 	v := &validator{strictyaml.NewValidator(d)}
 	v.config(c) // file names as they are written
 	if err := d.Err(); err != nil {
@@ -324,6 +335,7 @@ func Parse(data []byte, name, dir string) (*Config, error) {
 			*field.name = filepath.Join(dir, *field.name)
 		}
 	}
+	c.Resolve() // with whole file names
 	c.Warnings = c.warnings()
 	return c, nil
 }

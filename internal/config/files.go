@@ -167,7 +167,7 @@ func (c *Config) CheckListeners(insecureHTTP bool) error {
 		if !isLoopback(c.Server.Address) {
 			note("server.address", "is not a loopback address (%s); --insecure-http sends tokens in the clear, so write 127.0.0.1:PORT", term.QuoteValue(c.Server.Address))
 		}
-		for _, ca := range c.ClientCAFiles() {
+		for _, ca := range c.ClientCAs {
 			note(ca.Field, "asks for client certificates (%s), which plain HTTP has not; remove it or do without --insecure-http", term.QuoteValue(ca.Name))
 		}
 		return errors.Join(faults...)

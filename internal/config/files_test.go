@@ -161,7 +161,9 @@ func TestListenersNeedTLSOrLoopback(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			got := ""
-			if err := (&Config{File: "config.yaml", Server: test.server, Clusters: []Cluster{{Node: Node{Proof: Proof{ClientCAFile: test.nodeCAs}}}}}).CheckListeners(test.insecure); err != nil {
+			c := &Config{File: "config.yaml", Server: test.server, Clusters: []Cluster{{Node: Node{Proof: Proof{ClientCAFile: test.nodeCAs}}}}}
+			c.Resolve()
+			if err := c.CheckListeners(test.insecure); err != nil {
 				got = err.Error()
 			}
 			if got != test.want {

@@ -23,38 +23,38 @@ const (
 // ClientCAs is a file with CAs of the kubelets' client certificates.
 type ClientCAs struct{ Field, Name string }
 
-// ClientCAFiles returns those that are set.
-func (c *Config) ClientCAFiles() []ClientCAs {
-	all := []ClientCAs{{commonCAField, c.Server.TLS.ClientCAFile}}
+// Resolve fills in what follows from the settings, for those who read it. Parse
+// does it; a Config that is made or changed otherwise needs it.
+func (c *Config) Resolve() {
+	c.ClientCAs = nil
+	common := ClientCAs{commonCAField, c.Server.TLS.ClientCAFile}
+	if common.Name != "" {
+		c.ClientCAs = append(c.ClientCAs, common)
+	}
 	for i := range c.Clusters {
-		all = append(all, ClientCAs{fmt.Sprintf(ClusterCAField, i), c.Clusters[i].Node.Proof.ClientCAFile})
+		p := &c.Clusters[i].Node.Proof
+		cas := common
+		if p.ClientCAFile != "" {
+			cas = ClientCAs{fmt.Sprintf(ClusterCAField, i), p.ClientCAFile}
+			c.ClientCAs = append(c.ClientCAs, cas)
+		}
+		p.Effective, p.CAs = nil, ClientCAs{}
+		if p.Mode == exchange.ProofOff {
+			continue
+		}
+		for _, method := range p.Methods {
+			if c.proofLacks(&c.Clusters[i], method) == "" {
+				p.Effective = append(p.Effective, method)
+			}
+		}
+		if p.By(exchange.ProofCertificate) {
+			p.CAs = cas
+		}
 	}
-	return slices.DeleteFunc(all, func(f ClientCAs) bool { return f.Name == "" })
 }
 
-// CertificateCAs returns the CAs of the cluster at index i, if its callers are
-// proven by certificate.
-func (c *Config) CertificateCAs(i int) (cas ClientCAs, used bool) {
-	if !slices.Contains(c.ProofMethods(&c.Clusters[i]), exchange.ProofCertificate) {
-		return ClientCAs{}, false
-	}
-	if own := c.Clusters[i].Node.Proof.ClientCAFile; own != "" {
-		return ClientCAs{fmt.Sprintf(ClusterCAField, i), own}, true
-	}
-	return ClientCAs{commonCAField, c.Server.TLS.ClientCAFile}, true
-}
-
-// ProofMethods returns the methods by which the cluster's callers are proven:
-// of those that are listed the ones that have what they need, and none when
-// proof is off.
-func (c *Config) ProofMethods(cluster *Cluster) []exchange.ProofMethod {
-	if cluster.Node.Proof.Mode == exchange.ProofOff {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(cluster.Node.Proof.Methods), func(method exchange.ProofMethod) bool {
-		return c.proofLacks(cluster, method) != ""
-	})
-}
+// By reports whether callers are proven by the method.
+func (p *Proof) By(method exchange.ProofMethod) bool { return slices.Contains(p.Effective, method) }
 
 // proofLacks says what a method needs and has not, or nothing.
 func (c *Config) proofLacks(cluster *Cluster, method exchange.ProofMethod) string {
@@ -100,7 +100,7 @@ func (v *validator) proof(path string, config *Config, c *Cluster) {
 	if p.ClientCAFile != "" && !slices.Contains(p.Methods, exchange.ProofCertificate) {
 		v.Fault(path+".clientCAFile", "has no use without the method %s (%s); add it to methods, or remove the file", exchange.ProofCertificate, term.QuoteValue(p.ClientCAFile))
 	}
-	if (p.Mode == exchange.ProofAudit || p.Mode == exchange.ProofEnforce) && len(p.Methods) > 0 && len(config.ProofMethods(c)) == 0 {
+	if (p.Mode == exchange.ProofAudit || p.Mode == exchange.ProofEnforce) && len(p.Methods) > 0 && len(p.Effective) == 0 {
 		var lacks []string
 		for _, method := range p.Methods {
 			lacks = append(lacks, config.proofLacks(c, method))
@@ -132,8 +132,8 @@ func (v *validator) apart(c *Config) {
 				home = path
 			}
 		}
-		cas, used := c.CertificateCAs(i)
-		if !used {
+		cas := c.Clusters[i].Node.Proof.CAs
+		if cas.Name == "" {
 			continue
 		}
 		name := filepath.Clean(cas.Name)
@@ -152,9 +152,8 @@ func (c *Config) proofWarnings(warn func(path, text string)) {
 	used := c.Server.TLS.ClientCAFile == ""
 	for i := range c.Clusters {
 		cluster := &c.Clusters[i]
-		cas, _ := c.CertificateCAs(i)
-		used = used || cas.Field == commonCAField
-		if len(c.ProofMethods(cluster)) == 0 {
+		used = used || cluster.Node.Proof.CAs.Field == commonCAField
+		if len(cluster.Node.Proof.Effective) == 0 {
 			continue
 		}
 		for j, method := range cluster.Node.Proof.Methods {

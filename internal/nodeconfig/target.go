@@ -61,7 +61,7 @@ func NewTarget(cfg *config.Config, o Options) (Target, error) {
 		Registry:    o.Registry,
 		Cluster:     cluster,
 		Audience:    audience,
-		Certificate: slices.Contains(cfg.ProofMethods(cluster), exchange.ProofCertificate),
+		Certificate: cluster.Node.Proof.By(exchange.ProofCertificate),
 		PluginDir:   o.PluginDir,
 	}, nil
 }

@@ -44,7 +44,7 @@ func (s *serverTLS) check(now time.Time) check {
 // tlsPaths returns the files.
 func tlsPaths(cfg *config.Config) []string {
 	paths := []string{cfg.Server.TLS.CertFile, cfg.Server.TLS.KeyFile}
-	for _, cas := range cfg.ClientCAFiles() {
+	for _, cas := range cfg.ClientCAs {
 		paths = append(paths, cas.Name)
 	}
 	return paths
@@ -73,9 +73,9 @@ type clusterCAs struct {
 }
 
 func tlsSettingsOf(cfg *config.Config) tlsSettings {
-	settings := tlsSettings{server: cfg.Server.TLS, files: cfg.ClientCAFiles()}
+	settings := tlsSettings{server: cfg.Server.TLS, files: cfg.ClientCAs}
 	for i := range cfg.Clusters {
-		if cas, used := cfg.CertificateCAs(i); used {
+		if cas := cfg.Clusters[i].Node.Proof.CAs; cas.Name != "" {
 			settings.clusters = append(settings.clusters, clusterCAs{cfg.Clusters[i].Name, cas})
 		}
 	}
@@ -109,7 +109,7 @@ func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
 	}
 	ends := metrics.TLSEnds{Certificate: pair.Leaf.NotAfter, ClientCAs: map[string]time.Time{}}
 	for i := range cfg.Clusters {
-		if file, used := cfg.CertificateCAs(i); used {
+		if file := cfg.Clusters[i].Node.Proof.CAs; file.Name != "" {
 			ends.ClientCAs[cfg.Clusters[i].Name] = firstEnd(cas[file.Field])
 		}
 	}
@@ -147,7 +147,7 @@ func readTLSFile(field, name string) ([]byte, error) {
 func readClientCAs(cfg *config.Config) (map[string][]*x509.Certificate, error) {
 	all := map[string][]*x509.Certificate{}
 	var faults []error
-	for _, file := range cfg.ClientCAFiles() {
+	for _, file := range cfg.ClientCAs {
 		data, err := readTLSFile(file.Field, file.Name)
 		if err == nil {
 			if all[file.Field], err = parseClientCAs(data); err != nil {
@@ -169,13 +169,13 @@ func readClientCAs(cfg *config.Config) (map[string][]*x509.Certificate, error) {
 func allNodeCAs(cfg *config.Config, cas map[string][]*x509.Certificate) (map[string]*exchange.NodeCAs, error) {
 	byCluster := map[string][]*x509.Certificate{}
 	for i := range cfg.Clusters {
-		file, used := cfg.CertificateCAs(i)
-		if !used {
+		file := cfg.Clusters[i].Node.Proof.CAs
+		if file.Name == "" {
 			continue
 		}
 		for other := range cfg.Clusters {
-			otherFile, used := cfg.CertificateCAs(other)
-			if other == i || !used {
+			otherFile := cfg.Clusters[other].Node.Proof.CAs
+			if other == i || otherFile.Name == "" {
 				continue
 			}
 			if share(cas[file.Field], cas[otherFile.Field]) {

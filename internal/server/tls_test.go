@@ -74,6 +74,7 @@ func newTLSRig(t *testing.T, clientCA string) *tlsRig {
 
 // reload reads the files, as serve does.
 func (rig *tlsRig) reload() error {
+	rig.cfg.Resolve()
 	next, err := openTLS(rig.cfg, time.Now())
 	if err == nil {
 		rig.tls.Store(next)
@@ -369,7 +370,7 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 	} {
 		testkit.Put(t, rig.cfg.Server.TLS.ClientCAFile, test.first)
 		err := reload(test.second)
-		file, _ := rig.cfg.CertificateCAs(test.fault)
+		file := rig.cfg.Clusters[test.fault].Node.Proof.CAs
 		want := fmt.Sprintf("clusters[%d].node.proof.clientCAFile: %s (%s) holds a CA that clusters[%d] has too, or that signed one of its; ", test.fault, file.Name, file.Field, 1-test.fault) + config.OwnCAs
 		if err == nil || err.Error() != want {
 			t.Errorf("error\n%v\nwant\n%s", err, want)
@@ -439,7 +440,9 @@ func TestTLSRefusesOldVersions(t *testing.T) {
 func TestNodeChecksWithoutCAs(t *testing.T) {
 	t.Parallel()
 	proof := config.Proof{Mode: exchange.ProofEnforce, Methods: []exchange.ProofMethod{exchange.ProofCertificate}, ClientCAFile: "nodes.crt"}
-	checks, err := setup.NodeChecks(&config.Config{Clusters: []config.Cluster{{Name: "prod", Node: config.Node{Proof: proof}}}}, nil)
+	cfg := &config.Config{Clusters: []config.Cluster{{Name: "prod", Node: config.Node{Proof: proof}}}}
+	cfg.Resolve()
+	checks, err := setup.NodeChecks(cfg, nil)
 	if err != nil || checks["prod"].Proof.CAs != nil {
 		t.Errorf("checks %+v, %v", checks, err)
 	}

@@ -50,7 +50,7 @@ type connectionSettings struct {
 
 func connectionSettingsOf(cfg *config.Config, i int) connectionSettings {
 	c := &cfg.Clusters[i]
-	byAddress := slices.Contains(cfg.ProofMethods(c), exchange.ProofAddress)
+	byAddress := c.Node.Proof.By(exchange.ProofAddress)
 	fallback := c.Node.Fallback == config.NodeFallbackAPI
 	return connectionSettings{
 		inCluster:    c.Kubernetes.InCluster,

@@ -99,7 +99,7 @@ func NodeChecks(cfg *config.Config, cas map[string]*exchange.NodeCAs) (map[strin
 			Required: c.Node.Claim == config.NodeClaimRequired && c.Node.Fallback == config.NodeFallbackAPI,
 			Proof: exchange.ProofConfig{
 				Mode:    c.Node.Proof.Mode,
-				Methods: cfg.ProofMethods(c),
+				Methods: c.Node.Proof.Effective,
 				CAs:     cas[c.Name],
 			},
 		}
