@@ -76,9 +76,9 @@ func (a *Admission) Admit(ctx context.Context, id oidc.Identity, caller Caller, 
 	if facts, steps[0], err = a.lookup(ctx, id); err != nil {
 		return policy.Subject{}, steps, err
 	}
-	if id.Node == (oidc.ObjectRef{}) && facts.Node != nil {
-		id.Node = oidc.ObjectRef{Name: facts.Node.Name, UID: facts.Node.UID}
-		event.Node, event.NodeFromAPI = object(id.Node), true
+	if id.Kubernetes.Node == (oidc.ObjectRef{}) && facts.Node != nil {
+		id.Kubernetes.Node = oidc.ObjectRef{Name: facts.Node.Name, UID: facts.Node.UID}
+		event.Node, event.NodeFromAPI = object(id.Kubernetes.Node), true
 	}
 	checks := a.nodes[id.Cluster]
 	node := nodeOf(&id, facts)
@@ -117,7 +117,7 @@ func (a *Admission) lookup(ctx context.Context, id oidc.Identity) (Facts, Step, 
 // nodeOf returns the Node object that the identity names, or nil. Names are
 // reused: what is known of another UID says nothing about this node.
 func nodeOf(id *oidc.Identity, facts Facts) *Node {
-	if id.Node.UID == "" || facts.Node == nil || facts.Node.UID != id.Node.UID {
+	if id.Kubernetes.Node.UID == "" || facts.Node == nil || facts.Node.UID != id.Kubernetes.Node.UID {
 		return nil
 	}
 	return facts.Node
@@ -127,13 +127,13 @@ func nodeOf(id *oidc.Identity, facts Facts) *Node {
 func (c NodeChecks) judge(id *oidc.Identity, node *Node) (Step, error) {
 	step := Step{Name: StepNode, Verdict: VerdictPassed, Selector: c.Selector}
 	switch {
-	case c.Required && id.Node.UID == "":
+	case c.Required && id.Kubernetes.Node.UID == "":
 		step.Verdict = VerdictRefused
 		return step, noNode(id)
 	case c.Selector != nil && (node == nil || !c.Selector.Matches(labels.Set(node.Labels))):
 		step.Verdict = VerdictRefused
 		return step, notSelected(id, node, c.Selector)
-	case c.Selector == nil && id.Node == (oidc.ObjectRef{}):
+	case c.Selector == nil && id.Kubernetes.Node == (oidc.ObjectRef{}):
 		step.Verdict = VerdictOff
 	}
 	return step, nil
@@ -143,9 +143,9 @@ func (c NodeChecks) judge(id *oidc.Identity, node *Node) (Step, error) {
 func noNode(id *oidc.Identity) error {
 	message := fmt.Sprintf("neither the token nor its pod names a node, which cluster %s requires (node.claim); "+
 		"ask for a token when the pod is scheduled", quoteName(id.Cluster))
-	if id.Node.Name != "" {
+	if id.Kubernetes.Node.Name != "" {
 		message = fmt.Sprintf("the node %s is named without a UID, which cluster %s requires (node.claim); "+
-			"ask for a new token when its Node object is there", quoteName(id.Node.Name), quoteName(id.Cluster))
+			"ask for a new token when its Node object is there", quoteName(id.Kubernetes.Node.Name), quoteName(id.Cluster))
 	}
 	return &oidc.Error{Reason: oidc.ReasonNoNode, Message: message, Cluster: id.Cluster}
 }
@@ -153,12 +153,12 @@ func noNode(id *oidc.Identity) error {
 func notSelected(id *oidc.Identity, node *Node, selector labels.Selector) error {
 	var fault, remedy string
 	switch {
-	case id.Node.UID == "":
+	case id.Kubernetes.Node.UID == "":
 		fault, remedy = "no node is known for sure to be the token's", "use a token of a pod that is scheduled"
 	case node == nil:
-		fault, remedy = fmt.Sprintf("of the token's node %s no labels are known", quoteName(id.Node.Name)), "see that the Node object is there, with the UID in the token"
+		fault, remedy = fmt.Sprintf("of the token's node %s no labels are known", quoteName(id.Kubernetes.Node.Name)), "see that the Node object is there, with the UID in the token"
 	default:
-		fault, remedy = fmt.Sprintf("the labels of the token's node %s do not match", quoteName(id.Node.Name)), "change the labels of the Node, or node.selector"
+		fault, remedy = fmt.Sprintf("the labels of the token's node %s do not match", quoteName(id.Kubernetes.Node.Name)), "change the labels of the Node, or node.selector"
 	}
 	return &NodeError{reason: reasonNode, message: fmt.Sprintf("only nodes that match %q may pull in cluster %s (node.selector), and %s; %s",
 		selector, quoteName(id.Cluster), fault, remedy)}

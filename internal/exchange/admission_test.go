@@ -31,8 +31,8 @@ func onNode(node any) func(map[string]any) {
 // identityOn is what a verifier finds in a token of a pod on a node.
 func identityOn(cluster, node string) oidc.Identity {
 	return oidc.Identity{
-		Cluster: cluster, Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web", UID: webUID}, Subject: "system:serviceaccount:team-a:web",
-		Node: oidc.ObjectRef{Name: node, UID: node1UID}, Expiry: made.Add(time.Hour),
+		Cluster: cluster, Kubernetes: oidc.KubernetesIdentity{Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web", UID: webUID}, Node: oidc.ObjectRef{Name: node, UID: node1UID}},
+		Subject: "system:serviceaccount:team-a:web", Expiry: made.Add(time.Hour),
 	}
 }
 
@@ -424,7 +424,7 @@ func TestNodeChecksOfSeveralClusters(t *testing.T) {
 	must(t, err)
 	maps.DeleteFunc(good, func(string, exchange.NodeChecks) bool { return true })
 	id := identityOn("prod", "node1")
-	id.Node = oidc.ObjectRef{}
+	id.Kubernetes.Node = oidc.ObjectRef{}
 	var refused *oidc.Error
 	if _, _, err := a.Admit(t.Context(), id, exchange.Caller{}, new(exchange.Event)); !errors.As(err, &refused) || refused.Reason != oidc.ReasonNoNode {
 		t.Errorf("error %v", err)
@@ -440,13 +440,13 @@ func TestAdmitWithoutToken(t *testing.T) {
 	})
 	must(t, err)
 	id := identityOn("prod", "")
-	id.Node = oidc.ObjectRef{}
+	id.Kubernetes.Node = oidc.ObjectRef{}
 	var e exchange.Event
 	subject, _, err := a.Admit(t.Context(), id, caller("192.0.2.7"), &e)
-	if err != nil || subject.Identity.Node != (oidc.ObjectRef{Name: "node1", UID: node1UID}) || !e.NodeFromAPI || !e.Proof.Passed {
+	if err != nil || subject.Identity.Kubernetes.Node != (oidc.ObjectRef{Name: "node1", UID: node1UID}) || !e.NodeFromAPI || !e.Proof.Passed {
 		t.Errorf("error %v, subject %+v, event %+v", err, subject.Identity, e)
 	}
-	if id.Node != (oidc.ObjectRef{}) {
+	if id.Kubernetes.Node != (oidc.ObjectRef{}) {
 		t.Error("the identity that was handed in was changed")
 	}
 	_, _, err = a.Admit(t.Context(), id, caller("192.0.2.8"), &e)

@@ -28,10 +28,10 @@ func (e *Event) request(req registryauth.Request) {
 // identify notes whom a credential names.
 func (e *Event) identify(id *oidc.Identity) {
 	e.Cluster = id.Cluster
-	e.Namespace = id.Namespace
-	e.ServiceAccount = object(id.ServiceAccount)
-	e.Pod = object(id.Pod)
-	e.Node = object(id.Node)
+	e.Namespace = id.Kubernetes.Namespace
+	e.ServiceAccount = object(id.Kubernetes.ServiceAccount)
+	e.Pod = object(id.Kubernetes.Pod)
+	e.Node = object(id.Kubernetes.Node)
 	e.CredentialID = credentialID(id.TokenID)
 }
 

@@ -379,7 +379,7 @@ func TestTokenThatEndsOnTheWay(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
 		c.verifier = verifierFunc(func() (oidc.Identity, error) {
-			return oidc.Identity{Cluster: "prod", Namespace: "team-a", Expiry: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)}, nil
+			return oidc.Identity{Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: "team-a"}, Expiry: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)}, nil
 		})
 	})
 	if a := r.do(t, get(r.token(t, nil), "repository:team-a/web:pull")); a.status != http.StatusUnauthorized {

@@ -40,7 +40,7 @@ func (e *LimitError) Reason() string { return e.reason }
 // revoked or a stolen token must not use up what the pods need.
 func (x *Exchanger) limitServiceAccount(ctx context.Context, id *oidc.Identity) error {
 	// A caller that hangs up pays all the same, and was not one too many.
-	wait := x.serviceAccounts.Take(context.WithoutCancel(ctx), joined("serviceAccount", id.Cluster, id.Namespace, id.ServiceAccount.Name, id.ServiceAccount.UID))
+	wait := x.serviceAccounts.Take(context.WithoutCancel(ctx), joined("serviceAccount", id.Cluster, id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name, id.Kubernetes.ServiceAccount.UID))
 	if wait <= 0 {
 		return nil
 	}

@@ -109,7 +109,7 @@ func TestAndDenials(t *testing.T) {
 	both := now.AndDenials(next)
 	for namespace, want := range map[string]string{"team-a": "", "team-bad": "quarantine", "team-worse": "quarantine"} {
 		scope := registryauth.Scope{Type: "repository", Name: namespace + "/web", Actions: []string{"pull"}}
-		d := both.Decide(policy.Subject{Identity: &oidc.Identity{Cluster: "prod", Namespace: namespace}}, testService, []registryauth.Scope{scope})
+		d := both.Decide(policy.Subject{Identity: &oidc.Identity{Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: namespace}}}, testService, []registryauth.Scope{scope})
 		if granted := len(d.Granted()) == 1; d.DeniedBy != want || granted != (want == "") {
 			t.Errorf("%s: denied by %q, granted %v", namespace, d.DeniedBy, d.Granted())
 		}

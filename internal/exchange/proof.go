@@ -74,7 +74,7 @@ func (a *Admission) prove(config ProofConfig, id *oidc.Identity, node *Node, cal
 // the caller would perhaps have sufficed.
 func (a *Admission) try(config ProofConfig, id *oidc.Identity, node *Node, caller Caller) (proof Proof, unseen bool) {
 	proof.Mode = config.Mode
-	if id.Node.UID == "" {
+	if id.Kubernetes.Node.UID == "" {
 		proof.Reason = ProofNoNode
 		proof.Message = "the caller cannot prove to be the token's node, which cluster " + quoteName(id.Cluster) + " asks for (node.proof): " +
 			"no node is known for sure to be the token's; use a token of a pod that is scheduled"
@@ -106,7 +106,7 @@ func (a *Admission) try(config ProofConfig, id *oidc.Identity, node *Node, calle
 	if faults == nil {
 		return proof, unseen
 	}
-	proof.Message = "the caller is not proven to be the token's node " + quoteName(id.Node.Name) + ": " + strings.Join(faults, "; ")
+	proof.Message = "the caller is not proven to be the token's node " + quoteName(id.Kubernetes.Node.Name) + ": " + strings.Join(faults, "; ")
 	return proof, unseen
 }
 
@@ -153,7 +153,7 @@ func (a *Admission) certificate(cas *NodeCAs, id *oidc.Identity, presented []*x5
 		return unproven{ProofCertificateUntrusted, "its client certificate does not lead to a CA of cluster " + quoteName(id.Cluster),
 			"it must come from the cluster of the token, and the CAs that are configured here must be the ones that sign kubelets' client certificates"}
 	}
-	if name != id.Node.Name {
+	if name != id.Kubernetes.Node.Name {
 		return unproven{ProofCertificateOtherNode, "its client certificate is that of the node " + quoteName(name),
 			"a token counts only on the node that its pod runs on"}
 	}

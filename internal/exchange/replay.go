@@ -122,7 +122,7 @@ func (r *Replay) refusal(reason string) error {
 // ownerOf names a caller, or is empty if nothing tells it from others.
 func ownerOf(id *oidc.Identity, proof *Proof, caller Caller) string {
 	if proof != nil && proof.Passed {
-		return "node/" + id.Node.Name + "/" + id.Node.UID
+		return "node/" + id.Kubernetes.Node.Name + "/" + id.Kubernetes.Node.UID
 	}
 	address := plainAddress(caller.Address)
 	if !address.IsValid() || caller.ViaProxy {

@@ -20,7 +20,7 @@ type revocations struct {
 }
 
 func (r revocations) Revoked(id *oidc.Identity) (*exchange.Revocation, error) {
-	if r.err != nil || (r.node != "" && r.node != id.Node.Name) {
+	if r.err != nil || (r.node != "" && r.node != id.Kubernetes.Node.Name) {
 		return nil, r.err
 	}
 	return r.revocation, nil

@@ -397,7 +397,7 @@ type objects struct {
 }
 
 func (o objects) Lookup(_ context.Context, id oidc.Identity) (exchange.Facts, error) {
-	return o.byUID[id.ServiceAccount.UID], o.err
+	return o.byUID[id.Kubernetes.ServiceAccount.UID], o.err
 }
 
 // annotated answers that web has the annotation that policies read.

@@ -70,7 +70,7 @@ func TestAdmissionTellsItsSteps(t *testing.T) {
 			must(t, err)
 			id := identityOn("prod", "node1")
 			if test.noNode {
-				id.Node = oidc.ObjectRef{}
+				id.Kubernetes.Node = oidc.ObjectRef{}
 			}
 			var e exchange.Event
 			_, steps, err := a.Admit(t.Context(), id, test.caller, &e)
@@ -115,7 +115,7 @@ func TestAdmissionOfUnseenCallers(t *testing.T) {
 				objects := node1At("192.0.2.7")
 				id := identityOn("prod", "node1")
 				if test.noNode {
-					id.Node, objects = oidc.ObjectRef{}, knowing(nil)
+					id.Kubernetes.Node, objects = oidc.ObjectRef{}, knowing(nil)
 				}
 				a, err := exchange.NewAdmission(exchange.AdmissionConfig{
 					Objects: objects, Nodes: proving(exchange.ProofEnforce, ca.cas(), test.methods...),

@@ -80,24 +80,24 @@ func (e *explainer) repeat() error {
 // provenThen is the identity that the token of an event proved.
 func provenThen(then *exchange.Event) (*oidc.Identity, error) {
 	id := &oidc.Identity{
-		Cluster:        then.Cluster,
-		Subject:        oidc.ServiceAccountSubject(then.Namespace, then.ServiceAccount.Name),
-		TokenID:        strings.TrimPrefix(then.CredentialID, "JTI="),
-		Namespace:      then.Namespace,
-		ServiceAccount: oidc.ObjectRef(*then.ServiceAccount),
+		Cluster: then.Cluster,
+		Subject: oidc.ServiceAccountSubject(then.Namespace, then.ServiceAccount.Name),
+		TokenID: strings.TrimPrefix(then.CredentialID, "JTI="),
+		Kubernetes: oidc.KubernetesIdentity{Namespace: then.Namespace,
+			ServiceAccount: oidc.ObjectRef(*then.ServiceAccount)},
 	}
-	said := []string{id.ServiceAccount.Name}
+	said := []string{id.Kubernetes.ServiceAccount.Name}
 	if then.Pod != nil {
-		id.Pod = oidc.ObjectRef(*then.Pod)
-		said = append(said, id.Pod.Name)
+		id.Kubernetes.Pod = oidc.ObjectRef(*then.Pod)
+		said = append(said, id.Kubernetes.Pod.Name)
 	}
 	if then.Node != nil && !then.NodeFromAPI { // else it is for the API server to name it again
-		id.Node = oidc.ObjectRef(*then.Node)
-		said = append(said, id.Node.Name)
+		id.Kubernetes.Node = oidc.ObjectRef(*then.Node)
+		said = append(said, id.Kubernetes.Node.Name)
 	}
 	const changed = "%q is the name of no Kubernetes object; was the line changed?"
-	if !names.IsLabel(id.Namespace) {
-		return nil, fmt.Errorf(changed, id.Namespace)
+	if !names.IsLabel(id.Kubernetes.Namespace) {
+		return nil, fmt.Errorf(changed, id.Kubernetes.Namespace)
 	}
 	if i := slices.IndexFunc(said, func(name string) bool { return !names.IsSubdomain(name) }); i >= 0 {
 		return nil, fmt.Errorf(changed, said[i])
@@ -152,7 +152,7 @@ func (e *explainer) auditToken() error {
 	if cluster == nil {
 		return &oidc.Error{Reason: oidc.ReasonUnknownIssuer, Message: fmt.Sprintf("cluster %q is not in clusters[] any more", e.id.Cluster)}
 	}
-	isBound := e.id.Pod.UID != "" || cluster.Bound == oidc.BoundAny || cluster.Bound == oidc.BoundPodOrNode && e.id.Node.UID != ""
+	isBound := e.id.Kubernetes.Pod.UID != "" || cluster.Bound == oidc.BoundAny || cluster.Bound == oidc.BoundPodOrNode && e.id.Kubernetes.Node.UID != ""
 	if !isBound {
 		return &oidc.Error{Reason: oidc.ReasonNotBound, Message: fmt.Sprintf("it was not bound as cluster %q wants it now (bound: %s)", cluster.Name, cluster.Bound)}
 	}

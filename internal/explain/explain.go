@@ -188,11 +188,11 @@ func (e *explainer) cluster(name string) *config.Cluster {
 // only a token can tell (pod, node, token id) stays empty.
 func identityNamed(cluster *config.Cluster, name names.Object) *oidc.Identity {
 	return &oidc.Identity{
-		Cluster:        cluster.Name,
-		Issuer:         cluster.Issuer,
-		Subject:        oidc.ServiceAccountSubject(name.Namespace, name.Name),
-		Namespace:      name.Namespace,
-		ServiceAccount: oidc.ObjectRef{Name: name.Name},
+		Cluster: cluster.Name,
+		Issuer:  cluster.Issuer,
+		Subject: oidc.ServiceAccountSubject(name.Namespace, name.Name),
+		Kubernetes: oidc.KubernetesIdentity{Namespace: name.Namespace,
+			ServiceAccount: oidc.ObjectRef{Name: name.Name}},
 	}
 }
 
@@ -201,15 +201,15 @@ func (e *explainer) live(ctx context.Context) error {
 	id := e.id
 	by := "--as"
 	if e.source == sourceClaim {
-		by = "the refused token claims to be one of " + id.Namespace + "/" + id.ServiceAccount.Name
+		by = "the refused token claims to be one of " + id.Kubernetes.Namespace + "/" + id.Kubernetes.ServiceAccount.Name
 	}
-	uid, err := e.objects.UID(ctx, id.Cluster, id.Namespace, id.ServiceAccount.Name)
+	uid, err := e.objects.UID(ctx, id.Cluster, id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name)
 	if err != nil {
 		return fmt.Errorf("%s: %w", by, err)
 	}
 	if uid == "" && e.cluster(id.Cluster).Kubernetes.Connected() {
-		return fmt.Errorf("%s: cluster %q has no ServiceAccount %s/%s", by, id.Cluster, id.Namespace, id.ServiceAccount.Name)
+		return fmt.Errorf("%s: cluster %q has no ServiceAccount %s/%s", by, id.Cluster, id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name)
 	}
-	id.ServiceAccount.UID = uid
+	id.Kubernetes.ServiceAccount.UID = uid
 	return nil
 }

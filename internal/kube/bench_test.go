@@ -173,7 +173,7 @@ func BenchmarkLookup(b *testing.B) {
 	for n := range ids {
 		i := n * (manyAccounts / len(ids))
 		ids[n] = identity("one", namespaceName(i), accountName(i), uuid(i))
-		ids[n].Pod = oidc.ObjectRef{Name: podName(i), UID: uuid(i)}
+		ids[n].Kubernetes.Pod = oidc.ObjectRef{Name: podName(i), UID: uuid(i)}
 	}
 	b.ReportAllocs()
 	b.ResetTimer()

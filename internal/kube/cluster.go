@@ -222,12 +222,12 @@ func containsAll(list, wanted []string) bool {
 // requests wait, is any other error. It asks at most five times, each within
 // maxGetTime, and only once of an API server that hangs.
 func (c *Cluster) Lookup(ctx context.Context, id oidc.Identity) (exchange.Facts, error) {
-	account, remembered, err := c.confirm(ctx, c.accounts.Load().resource, exchange.KindServiceAccount, id.Namespace, id.ServiceAccount)
+	account, remembered, err := c.confirm(ctx, c.accounts.Load().resource, exchange.KindServiceAccount, id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount)
 	if err != nil {
 		return exchange.Facts{}, err
 	}
-	if c.pods != nil && id.Pod != (oidc.ObjectRef{}) {
-		if _, _, err := c.confirm(ctx, c.pods, exchange.KindPod, id.Namespace, id.Pod); err != nil {
+	if c.pods != nil && id.Kubernetes.Pod != (oidc.ObjectRef{}) {
+		if _, _, err := c.confirm(ctx, c.pods, exchange.KindPod, id.Kubernetes.Namespace, id.Kubernetes.Pod); err != nil {
 			return exchange.Facts{}, err
 		}
 	}
@@ -235,7 +235,7 @@ func (c *Cluster) Lookup(ctx context.Context, id oidc.Identity) (exchange.Facts,
 	if err != nil {
 		return exchange.Facts{}, err
 	}
-	labels, err := c.namespaceLabels(ctx, id.Namespace, remembered)
+	labels, err := c.namespaceLabels(ctx, id.Kubernetes.Namespace, remembered)
 	if err != nil {
 		return exchange.Facts{}, err
 	}
@@ -264,17 +264,17 @@ func (c *Cluster) confirm(ctx context.Context, r *resource, kind exchange.Kind, 
 // not wanted or not there.
 func (c *Cluster) node(ctx context.Context, id *oidc.Identity) (*exchange.Node, error) {
 	switch {
-	case id.Node == (oidc.ObjectRef{}):
-		if c.podSpecs == nil || id.Pod == (oidc.ObjectRef{}) {
+	case id.Kubernetes.Node == (oidc.ObjectRef{}):
+		if c.podSpecs == nil || id.Kubernetes.Pod == (oidc.ObjectRef{}) {
 			return nil, nil
 		}
 		return c.nodeOfPod(ctx, id)
-	case c.nodes == nil || id.Node.UID == "":
+	case c.nodes == nil || id.Kubernetes.Node.UID == "":
 		return nil, nil
 	}
-	found, _, err := c.confirm(ctx, c.nodes, exchange.KindNode, "", id.Node)
+	found, _, err := c.confirm(ctx, c.nodes, exchange.KindNode, "", id.Kubernetes.Node)
 	var gone *exchange.GoneError
-	if errors.As(err, &gone) && id.Pod != (oidc.ObjectRef{}) {
+	if errors.As(err, &gone) && id.Kubernetes.Pod != (oidc.ObjectRef{}) {
 		// A Node object can be deleted and registered again while its pods run on;
 		// it is the pod that their tokens are bound to.
 		return nil, nil
@@ -285,14 +285,14 @@ func (c *Cluster) node(ctx context.Context, id *oidc.Identity) (*exchange.Node, 
 // nodeOfPod is for API servers that do not write the node into tokens (before
 // KEP-4193).
 func (c *Cluster) nodeOfPod(ctx context.Context, id *oidc.Identity) (*exchange.Node, error) {
-	name, ok := c.nodeNames.Get(id.Pod.UID)
+	name, ok := c.nodeNames.Get(id.Kubernetes.Pod.UID)
 	if !ok {
-		pod, _, err := c.confirm(ctx, c.podSpecs, exchange.KindPod, id.Namespace, id.Pod)
+		pod, _, err := c.confirm(ctx, c.podSpecs, exchange.KindPod, id.Kubernetes.Namespace, id.Kubernetes.Pod)
 		if err != nil || pod.node == nil {
 			return nil, err
 		}
 		name = pod.node.Name
-		c.nodeNames.Add(strings.Clone(id.Pod.UID), name)
+		c.nodeNames.Add(strings.Clone(id.Kubernetes.Pod.UID), name)
 	}
 	if c.nodes == nil {
 		return &exchange.Node{Name: name}, nil

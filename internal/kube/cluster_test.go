@@ -47,7 +47,7 @@ func team() []thing {
 // webPod is a token of team-a/web, bound to its pod.
 func webPod() oidc.Identity {
 	id := identity("one", "team-a", "web", "uid-web")
-	id.Pod = oidc.ObjectRef{Name: "web-1", UID: "uid-pod"}
+	id.Kubernetes.Pod = oidc.ObjectRef{Name: "web-1", UID: "uid-pod"}
 	return id
 }
 
@@ -81,7 +81,7 @@ func TestLookup(t *testing.T) {
 	all := ClusterConfig{AnnotationKeys: []string{key}, PodChecks: true, NodeFallback: true, Nodes: true, NodeLabels: true, NodeAddresses: true}
 	with := func(change func(*oidc.Identity)) oidc.Identity {
 		id := webPod()
-		id.Node = oidc.ObjectRef{Name: "node-1", UID: "uid-node"}
+		id.Kubernetes.Node = oidc.ObjectRef{Name: "node-1", UID: "uid-node"}
 		change(&id)
 		return id
 	}
@@ -106,7 +106,7 @@ func TestLookup(t *testing.T) {
 		err    error
 	}{
 		{"everything", all, with(func(*oidc.Identity) {}), withNode(&whole), nil},
-		{"nothing that is optional", ClusterConfig{}, with(func(id *oidc.Identity) { id.Pod.UID = "uid-none" }), exchange.Facts{Confirmed: true, NamespaceLabels: facts.NamespaceLabels}, nil},
+		{"nothing that is optional", ClusterConfig{}, with(func(id *oidc.Identity) { id.Kubernetes.Pod.UID = "uid-none" }), exchange.Facts{Confirmed: true, NamespaceLabels: facts.NamespaceLabels}, nil},
 		{"no annotations, no labels", all, identity("one", "bare", "web", "uid-bare"), exchange.Facts{Confirmed: true, NamespaceLabels: map[string]string{}}, nil},
 		{"nodes without details", ClusterConfig{AnnotationKeys: []string{key}, Nodes: true}, with(func(*oidc.Identity) {}), withNode(&node), nil},
 		{"nodes with labels", ClusterConfig{AnnotationKeys: []string{key}, NodeLabels: true}, with(func(*oidc.Identity) {}),
@@ -114,31 +114,31 @@ func TestLookup(t *testing.T) {
 		{"nodes with addresses", ClusterConfig{AnnotationKeys: []string{key}, NodeAddresses: true}, with(func(*oidc.Identity) {}),
 			withNode(&exchange.Node{Name: "node-1", UID: "uid-node", Addresses: whole.Addresses}), nil},
 
-		{"no such account", all, with(func(id *oidc.Identity) { id.ServiceAccount.Name = "none" }), exchange.Facts{}, gone("ServiceAccount", "team-a/none", "uid-web", "")},
-		{"account made again", all, with(func(id *oidc.Identity) { id.ServiceAccount.UID = "uid-old" }), exchange.Facts{}, gone("ServiceAccount", "team-a/web", "uid-old", "uid-web")},
-		{"account of another namespace", all, with(func(id *oidc.Identity) { id.Namespace = "bare" }), exchange.Facts{}, gone("ServiceAccount", "bare/web", "uid-web", "uid-bare")},
-		{"no such pod", all, with(func(id *oidc.Identity) { id.Pod.Name = "none" }), exchange.Facts{}, gone("Pod", "team-a/none", "uid-pod", "")},
-		{"pod made again", all, with(func(id *oidc.Identity) { id.Pod.UID = "uid-old" }), exchange.Facts{}, gone("Pod", "team-a/web-1", "uid-old", "uid-pod")},
+		{"no such account", all, with(func(id *oidc.Identity) { id.Kubernetes.ServiceAccount.Name = "none" }), exchange.Facts{}, gone("ServiceAccount", "team-a/none", "uid-web", "")},
+		{"account made again", all, with(func(id *oidc.Identity) { id.Kubernetes.ServiceAccount.UID = "uid-old" }), exchange.Facts{}, gone("ServiceAccount", "team-a/web", "uid-old", "uid-web")},
+		{"account of another namespace", all, with(func(id *oidc.Identity) { id.Kubernetes.Namespace = "bare" }), exchange.Facts{}, gone("ServiceAccount", "bare/web", "uid-web", "uid-bare")},
+		{"no such pod", all, with(func(id *oidc.Identity) { id.Kubernetes.Pod.Name = "none" }), exchange.Facts{}, gone("Pod", "team-a/none", "uid-pod", "")},
+		{"pod made again", all, with(func(id *oidc.Identity) { id.Kubernetes.Pod.UID = "uid-old" }), exchange.Facts{}, gone("Pod", "team-a/web-1", "uid-old", "uid-pod")},
 
-		{"pod's node not there", all, with(func(id *oidc.Identity) { id.Node.Name = "none" }), facts, nil},
-		{"pod's node registered again", all, with(func(id *oidc.Identity) { id.Node.UID = "uid-old" }), facts, nil},
-		{"node without UID", all, with(func(id *oidc.Identity) { id.Node.UID = "" }), facts, nil},
-		{"bound to a node", all, with(func(id *oidc.Identity) { id.Pod = oidc.ObjectRef{} }), withNode(&whole), nil},
-		{"bound to a node that is not there", all, with(func(id *oidc.Identity) { id.Pod, id.Node.Name = oidc.ObjectRef{}, "none" }), exchange.Facts{}, gone("Node", "none", "uid-node", "")},
-		{"bound to a node registered again", all, with(func(id *oidc.Identity) { id.Pod, id.Node.UID = oidc.ObjectRef{}, "uid-old" }), exchange.Facts{}, gone("Node", "node-1", "uid-old", "uid-node")},
-		{"bound to a node that nobody checks", ClusterConfig{}, with(func(id *oidc.Identity) { id.Pod, id.Node.UID = oidc.ObjectRef{}, "uid-old" }), exchange.Facts{Confirmed: true, NamespaceLabels: facts.NamespaceLabels}, nil},
+		{"pod's node not there", all, with(func(id *oidc.Identity) { id.Kubernetes.Node.Name = "none" }), facts, nil},
+		{"pod's node registered again", all, with(func(id *oidc.Identity) { id.Kubernetes.Node.UID = "uid-old" }), facts, nil},
+		{"node without UID", all, with(func(id *oidc.Identity) { id.Kubernetes.Node.UID = "" }), facts, nil},
+		{"bound to a node", all, with(func(id *oidc.Identity) { id.Kubernetes.Pod = oidc.ObjectRef{} }), withNode(&whole), nil},
+		{"bound to a node that is not there", all, with(func(id *oidc.Identity) { id.Kubernetes.Pod, id.Kubernetes.Node.Name = oidc.ObjectRef{}, "none" }), exchange.Facts{}, gone("Node", "none", "uid-node", "")},
+		{"bound to a node registered again", all, with(func(id *oidc.Identity) { id.Kubernetes.Pod, id.Kubernetes.Node.UID = oidc.ObjectRef{}, "uid-old" }), exchange.Facts{}, gone("Node", "node-1", "uid-old", "uid-node")},
+		{"bound to a node that nobody checks", ClusterConfig{}, with(func(id *oidc.Identity) { id.Kubernetes.Pod, id.Kubernetes.Node.UID = oidc.ObjectRef{}, "uid-old" }), exchange.Facts{Confirmed: true, NamespaceLabels: facts.NamespaceLabels}, nil},
 
 		{"fallback", all, webPod(), withNode(&whole), nil},
 		{"fallback is not asked for", ClusterConfig{AnnotationKeys: []string{key}, PodChecks: true, Nodes: true}, webPod(), facts, nil},
 		{"fallback without nodes", ClusterConfig{AnnotationKeys: []string{key}, NodeFallback: true}, webPod(), withNode(&exchange.Node{Name: "node-1"}), nil},
 		{"fallback without pod", all, identity("one", "team-a", "web", "uid-web"), facts, nil},
 		{"fallback to no such node", all, with(func(id *oidc.Identity) {
-			id.Pod, id.Node = oidc.ObjectRef{Name: "orphan", UID: "uid-orphan"}, oidc.ObjectRef{}
+			id.Kubernetes.Pod, id.Kubernetes.Node = oidc.ObjectRef{Name: "orphan", UID: "uid-orphan"}, oidc.ObjectRef{}
 		}), withNode(&exchange.Node{Name: "node-9"}), nil},
 		{"fallback before a node is chosen", all, with(func(id *oidc.Identity) {
-			id.Pod, id.Node = oidc.ObjectRef{Name: "waits", UID: "uid-waits"}, oidc.ObjectRef{}
+			id.Kubernetes.Pod, id.Kubernetes.Node = oidc.ObjectRef{Name: "waits", UID: "uid-waits"}, oidc.ObjectRef{}
 		}), facts, nil},
-		{"fallback to a pod made again", ClusterConfig{NodeFallback: true}, with(func(id *oidc.Identity) { id.Pod.UID, id.Node = "uid-old", oidc.ObjectRef{} }),
+		{"fallback to a pod made again", ClusterConfig{NodeFallback: true}, with(func(id *oidc.Identity) { id.Kubernetes.Pod.UID, id.Kubernetes.Node = "uid-old", oidc.ObjectRef{} }),
 			exchange.Facts{}, gone("Pod", "team-a/web-1", "uid-old", "uid-pod")},
 	} {
 		for mode, watched := range map[string]bool{"asked": false, "watched": true} {
@@ -176,7 +176,7 @@ func TestRequests(t *testing.T) {
 				c := newTestCluster(t, s, test.config)
 				run(t, c)
 				id := webPod()
-				id.Node = oidc.ObjectRef{Name: "node-1", UID: "uid-node"}
+				id.Kubernetes.Node = oidc.ObjectRef{Name: "node-1", UID: "uid-node"}
 				if _, err := c.Lookup(t.Context(), id); err != nil {
 					t.Fatal(err)
 				}
@@ -198,7 +198,7 @@ func TestNoUID(t *testing.T) {
 	in(t, func(t *testing.T) {
 		c := newTestCluster(t, newAPIServer(team()...), ClusterConfig{PodChecks: true})
 		id := webPod()
-		id.Pod.UID = ""
+		id.Kubernetes.Pod.UID = ""
 		if _, err := c.Lookup(t.Context(), id); !has(err, "cluster one: the token names the Pod team-a/web-1 without UID") {
 			t.Errorf("pod: %v", err)
 		}
@@ -264,7 +264,7 @@ func TestFallbackIsRemembered(t *testing.T) {
 		lookup(webPod(), "node-1", 1)
 		lookup(webPod(), "node-1", 0)
 		again := webPod()
-		again.Pod.UID = "uid-again"
+		again.Kubernetes.Pod.UID = "uid-again"
 		s.put(thing{resource: "pods", namespace: "team-a", name: "web-1", uid: "uid-again"})
 		lookup(again, "", 1) // no node is chosen yet, and that can change
 		s.put(thing{resource: "pods", namespace: "team-a", name: "web-1", uid: "uid-again", nodeName: "node-2"})
@@ -294,7 +294,7 @@ func TestClustersAreKeptApart(t *testing.T) {
 		if _, err := directory.Lookup(t.Context(), id); !errors.As(err, &gone) || gone.Kind != exchange.KindPod {
 			t.Errorf("the pod of two: %v", err)
 		}
-		id.Pod = oidc.ObjectRef{}
+		id.Kubernetes.Pod = oidc.ObjectRef{}
 		if facts, err := directory.Lookup(t.Context(), id); err != nil || facts.Annotations[key] != "of two" {
 			t.Errorf("two: %+v, %v", facts, err)
 		}

@@ -27,7 +27,7 @@ func isGone(err error) bool {
 // podOf is a token of team-a/web, bound to a pod.
 func podOf(name, uid string) oidc.Identity {
 	id := webPod()
-	id.Pod = oidc.ObjectRef{Name: name, UID: uid}
+	id.Kubernetes.Pod = oidc.ObjectRef{Name: name, UID: uid}
 	return id
 }
 
@@ -145,7 +145,7 @@ func TestGETsKeepToTheirRate(t *testing.T) {
 			if _, err := c.Lookup(t.Context(), podOf("dead", fmt.Sprint("uid-", i))); !isGone(err) {
 				t.Fatal(err)
 			}
-			c.nodeNames.Remove(webPod().Pod.UID)
+			c.nodeNames.Remove(webPod().Kubernetes.Pod.UID)
 			if _, err := c.Lookup(t.Context(), webPod()); err != nil {
 				t.Fatal(err)
 			}
@@ -233,7 +233,7 @@ func TestOutage(t *testing.T) {
 			t.Errorf("a known pod: %+v, %v", facts, err)
 		}
 		node := webPod()
-		node.Node = oidc.ObjectRef{Name: "node-1", UID: "uid-again"}
+		node.Kubernetes.Node = oidc.ObjectRef{Name: "node-1", UID: "uid-again"}
 		for name, id := range map[string]oidc.Identity{
 			"pods team-a/none":            podOf("none", "uid-none"),
 			"pods team-a/web-1":           podOf("web-1", "uid-again"),

@@ -132,8 +132,8 @@ func readFile(name string, limit int64, remedy string) ([]byte, error) {
 // of believing anything else). The map must not be changed. There is no error:
 // what the files said last is all that can be known.
 func (m *Manifests) Lookup(_ context.Context, id oidc.Identity) (exchange.Facts, error) {
-	found, ok := m.current.Load().byUID[uidKey{id.Cluster, id.ServiceAccount.UID}]
-	if !ok || found.namespace != id.Namespace || found.name != id.ServiceAccount.Name {
+	found, ok := m.current.Load().byUID[uidKey{id.Cluster, id.Kubernetes.ServiceAccount.UID}]
+	if !ok || found.namespace != id.Kubernetes.Namespace || found.name != id.Kubernetes.ServiceAccount.Name {
 		return exchange.Facts{}, nil
 	}
 	return exchange.Facts{Annotations: found.annotations}, nil

@@ -67,7 +67,7 @@ func annotations(t *testing.T, m *Manifests, id oidc.Identity) (map[string]strin
 }
 
 func identity(cluster, namespace, name, uid string) oidc.Identity {
-	return oidc.Identity{Cluster: cluster, Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: name, UID: uid}}
+	return oidc.Identity{Cluster: cluster, Kubernetes: oidc.KubernetesIdentity{Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: name, UID: uid}}}
 }
 
 // Names are reused, and two clusters have equal ones: only cluster, UID and

@@ -36,7 +36,7 @@ func decided(t *testing.T, annotation string, asked ...string) func(*exchange.Ev
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := &oidc.Identity{Cluster: "prod", Namespace: "team-b", ServiceAccount: oidc.ObjectRef{Name: "web"}}
+	id := &oidc.Identity{Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: "team-b", ServiceAccount: oidc.ObjectRef{Name: "web"}}}
 	subject := policy.Subject{Identity: id, Annotations: map[string]string{"pullpass.dev/repositories": annotation}}
 	return func(e *exchange.Event) {
 		e.Requested, e.Scopes = asked, nil

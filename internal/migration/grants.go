@@ -69,11 +69,11 @@ func (g *grants) decide(ctx context.Context, inventory *pullsecrets.Inventory, a
 		return answer, nil
 	}
 	id := oidc.Identity{
-		Cluster:        g.cluster.Name,
-		Issuer:         g.cluster.Issuer,
-		Subject:        oidc.ServiceAccountSubject(account.Namespace, account.Name),
-		Namespace:      account.Namespace,
-		ServiceAccount: oidc.ObjectRef{Name: account.Name, UID: live.UID},
+		Cluster: g.cluster.Name,
+		Issuer:  g.cluster.Issuer,
+		Subject: oidc.ServiceAccountSubject(account.Namespace, account.Name),
+		Kubernetes: oidc.KubernetesIdentity{Namespace: account.Namespace,
+			ServiceAccount: oidc.ObjectRef{Name: account.Name, UID: live.UID}},
 	}
 	subject := policy.Subject{Identity: &id}
 	if g.cluster.Kubernetes.Connected() {

@@ -48,10 +48,10 @@ func (v *verified) remember() remembered {
 	id := &v.identity
 	r := remembered{
 		issuer: v.issuer, key: v.key,
-		namespace: uint16(len(subjectPrefix) + len(id.Namespace)),
+		namespace: uint16(len(subjectPrefix) + len(id.Kubernetes.Namespace)),
 		issuedAt:  id.IssuedAt.Unix(), expiry: id.Expiry.Unix(), notBefore: v.notBefore.Unix(),
 	}
-	parts := [len(r.ends)]string{id.Subject, id.TokenID, id.ServiceAccount.UID, id.Pod.Name, id.Pod.UID, id.Node.Name, id.Node.UID}
+	parts := [len(r.ends)]string{id.Subject, id.TokenID, id.Kubernetes.ServiceAccount.UID, id.Kubernetes.Pod.Name, id.Kubernetes.Pod.UID, id.Kubernetes.Node.Name, id.Kubernetes.Node.UID}
 	end := 0
 	for i, part := range parts {
 		end += len(part)
@@ -70,16 +70,16 @@ func (r *remembered) verified() verified {
 	part := func(i int) string { return r.text[r.ends[i-1]:r.ends[i]] }
 	return verified{
 		identity: Identity{
-			Cluster:        r.issuer.Cluster,
-			Issuer:         r.issuer.URL,
-			Subject:        r.text[:r.ends[0]],
-			TokenID:        part(1),
-			Namespace:      r.text[len(subjectPrefix):r.namespace],
-			ServiceAccount: ObjectRef{Name: r.text[r.namespace+1 : r.ends[0]], UID: part(2)},
-			Pod:            ObjectRef{Name: part(3), UID: part(4)},
-			Node:           ObjectRef{Name: part(5), UID: part(6)},
-			IssuedAt:       unixTime(r.issuedAt),
-			Expiry:         unixTime(r.expiry),
+			Cluster: r.issuer.Cluster,
+			Issuer:  r.issuer.URL,
+			Subject: r.text[:r.ends[0]],
+			TokenID: part(1),
+			Kubernetes: KubernetesIdentity{Namespace: r.text[len(subjectPrefix):r.namespace],
+				ServiceAccount: ObjectRef{Name: r.text[r.namespace+1 : r.ends[0]], UID: part(2)},
+				Pod:            ObjectRef{Name: part(3), UID: part(4)},
+				Node:           ObjectRef{Name: part(5), UID: part(6)}},
+			IssuedAt: unixTime(r.issuedAt),
+			Expiry:   unixTime(r.expiry),
 		},
 		notBefore: unixTime(r.notBefore),
 		issuer:    r.issuer,

@@ -158,14 +158,14 @@ func (o *objectClaim) ref() ObjectRef {
 // identity returns what checked claims say.
 func (c *claims) identity() Identity {
 	return Identity{
-		Subject:        c.Subject,
-		TokenID:        c.TokenID,
-		Namespace:      c.Kubernetes.Namespace,
-		ServiceAccount: c.Kubernetes.ServiceAccount.ref(),
-		Pod:            c.Kubernetes.Pod.ref(),
-		Node:           c.Kubernetes.Node.ref(),
-		IssuedAt:       unixTime(c.IssuedAt),
-		Expiry:         unixTime(c.Expiry),
+		Subject: c.Subject,
+		TokenID: c.TokenID,
+		Kubernetes: KubernetesIdentity{Namespace: c.Kubernetes.Namespace,
+			ServiceAccount: c.Kubernetes.ServiceAccount.ref(),
+			Pod:            c.Kubernetes.Pod.ref(),
+			Node:           c.Kubernetes.Node.ref()},
+		IssuedAt: unixTime(c.IssuedAt),
+		Expiry:   unixTime(c.Expiry),
 	}
 }
 

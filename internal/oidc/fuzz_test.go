@@ -115,9 +115,9 @@ func FuzzClaims(f *testing.F) {
 			"iss":                {c.Issuer, other["iss"]},
 			"sub":                {id.Subject, other["sub"]},
 			"jti":                {id.TokenID, other["jti"]},
-			"namespace":          {id.Namespace, kubernetes["namespace"]},
-			"serviceaccount":     {id.ServiceAccount.Name, account["name"]},
-			"serviceaccount UID": {id.ServiceAccount.UID, account["uid"]},
+			"namespace":          {id.Kubernetes.Namespace, kubernetes["namespace"]},
+			"serviceaccount":     {id.Kubernetes.ServiceAccount.Name, account["name"]},
+			"serviceaccount UID": {id.Kubernetes.ServiceAccount.UID, account["uid"]},
 		} {
 			if pair[0] != pair[1] {
 				t.Errorf("%s is %q here and %q elsewhere", name, pair[0], pair[1])
@@ -126,16 +126,16 @@ func FuzzClaims(f *testing.F) {
 		if exp, err := other["exp"].(json.Number).Int64(); err != nil || exp != id.Expiry.Unix() || !id.IssuedAt.Before(id.Expiry) {
 			t.Errorf("exp is %s here and %s elsewhere", id.Expiry, other["exp"])
 		}
-		if id.Subject != "system:serviceaccount:"+id.Namespace+":"+id.ServiceAccount.Name || strings.Count(id.Subject, ":") != 3 {
+		if id.Subject != "system:serviceaccount:"+id.Kubernetes.Namespace+":"+id.Kubernetes.ServiceAccount.Name || strings.Count(id.Subject, ":") != 3 {
 			t.Errorf("subject %q", id.Subject)
 		}
-		for _, s := range []string{id.Subject, id.TokenID, id.ServiceAccount.UID, id.Pod.Name + id.Pod.UID, id.Node.Name + id.Node.UID} {
+		for _, s := range []string{id.Subject, id.TokenID, id.Kubernetes.ServiceAccount.UID, id.Kubernetes.Pod.Name + id.Kubernetes.Pod.UID, id.Kubernetes.Node.Name + id.Kubernetes.Node.UID} {
 			if !names.IsVisible(s) {
 				t.Errorf("%q is accepted", s)
 			}
 		}
 		// A node may be named without a UID (TestNodeClaimWithoutUID); no other object may.
-		if (id.Pod.Name == "") != (id.Pod.UID == "") || id.Node.Name == "" && id.Node.UID != "" {
+		if (id.Kubernetes.Pod.Name == "") != (id.Kubernetes.Pod.UID == "") || id.Kubernetes.Node.Name == "" && id.Kubernetes.Node.UID != "" {
 			t.Errorf("half an object in %+v", id)
 		}
 	})

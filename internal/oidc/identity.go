@@ -10,19 +10,25 @@ type ObjectRef struct {
 }
 
 // Identity is what a verified token proves. It is immutable and safe to share.
+type Identity struct {
+	Cluster    string // configured name of the issuer that signed the token
+	Issuer     string // iss
+	Subject    string // sub: system:serviceaccount:NAMESPACE:NAME
+	TokenID    string // jti; the API server's audit log shows it as JTI=…
+	Kubernetes KubernetesIdentity
+	IssuedAt   time.Time
+	Expiry     time.Time
+}
+
+// KubernetesIdentity is what the claims of Kubernetes say (KEP-4193). It is zero
+// for who is no ServiceAccount of a cluster: empty names match nothing.
 //
 // A Node can have a name without a UID, unless Issuer.RequireNode is set: API
 // servers write that when the pod's Node object was not there. The name may be
 // used to refuse, not to allow.
-type Identity struct {
-	Cluster        string // configured name of the issuer that signed the token
-	Issuer         string // iss
-	Subject        string // sub: system:serviceaccount:NAMESPACE:NAME
-	TokenID        string // jti; the API server's audit log shows it as JTI=…
+type KubernetesIdentity struct {
 	Namespace      string
 	ServiceAccount ObjectRef
 	Pod            ObjectRef // zero when the token is not bound to a pod
-	Node           ObjectRef // zero when the token has no node claim (KEP-4193)
-	IssuedAt       time.Time
-	Expiry         time.Time
+	Node           ObjectRef // zero when the token has no node claim
 }

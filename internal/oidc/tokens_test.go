@@ -11,16 +11,16 @@ func TestIdentityOfAKubeletToken(t *testing.T) {
 	f := newFixture(t, nil)
 	raw := keys().rsa.sign(t, payload(t, "kubelet"))
 	want := Identity{
-		Cluster:        "prod-eu",
-		Issuer:         issuerURL,
-		Subject:        "system:serviceaccount:team-a:puller",
-		TokenID:        "63ef7a8c-1d81-4c97-8f89-724a51634a91",
-		Namespace:      "team-a",
-		ServiceAccount: ObjectRef{"puller", "6d2b46cf-ca6d-4816-a59d-1d08107f9180"},
-		Pod:            ObjectRef{"app-1", "da2e7a3c-63e8-4855-9874-2073194456f5"},
-		Node:           ObjectRef{"node1", "2bf1cc3e-4f38-4595-b30d-f4751860f82e"},
-		IssuedAt:       time.Unix(1795230411, 0).UTC(),
-		Expiry:         time.Unix(1795234011, 0).UTC(),
+		Cluster: "prod-eu",
+		Issuer:  issuerURL,
+		Subject: "system:serviceaccount:team-a:puller",
+		TokenID: "63ef7a8c-1d81-4c97-8f89-724a51634a91",
+		Kubernetes: KubernetesIdentity{Namespace: "team-a",
+			ServiceAccount: ObjectRef{"puller", "6d2b46cf-ca6d-4816-a59d-1d08107f9180"},
+			Pod:            ObjectRef{"app-1", "da2e7a3c-63e8-4855-9874-2073194456f5"},
+			Node:           ObjectRef{"node1", "2bf1cc3e-4f38-4595-b30d-f4751860f82e"}},
+		IssuedAt: time.Unix(1795230411, 0).UTC(),
+		Expiry:   time.Unix(1795234011, 0).UTC(),
 	}
 	for _, when := range []string{"first", "remembered"} {
 		if got := accept(t, f.Verifier, raw); got != want {
@@ -85,8 +85,8 @@ func TestNodeClaimWithoutUID(t *testing.T) {
 	ofNode := keys().rsa.sign(t, payload(t, "kubelet", node, "", pod, ""))
 
 	f := newFixture(t, func(c *Config) { c.Issuers[0].Bound = BoundPodOrNode })
-	if id := accept(t, f.Verifier, ofPod); id.Node != (ObjectRef{Name: "node1"}) {
-		t.Errorf("node %+v", id.Node)
+	if id := accept(t, f.Verifier, ofPod); id.Kubernetes.Node != (ObjectRef{Name: "node1"}) {
+		t.Errorf("node %+v", id.Kubernetes.Node)
 	}
 	refuse(t, f.Verifier, ofNode, ReasonNotBound, "")
 

@@ -44,7 +44,7 @@ func TestPatternsThatCollide(t *testing.T) {
 		for _, cluster := range labels {
 			for _, namespace := range labels {
 				for _, account := range subdomains {
-					id := &oidc.Identity{Cluster: cluster, Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: account}}
+					id := &oidc.Identity{Cluster: cluster, Kubernetes: oidc.KubernetesIdentity{Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: account}}}
 					var values []string
 					for _, placeholder := range []string{"{cluster}", "{namespace}", "{serviceAccount}"} {
 						if strings.Contains(pattern, placeholder) {

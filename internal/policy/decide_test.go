@@ -244,7 +244,7 @@ deny:
 		}
 	}
 	id := someone()
-	id.Node.Name = "n1"
+	id.Kubernetes.Node.Name = "n1"
 	denied, trace := policy.Explain(Subject{Identity: id}, "r", scopesOf(t, "repository:team-a/x:pull"))
 	if denied.DeniedBy != "block" || !reflect.DeepEqual(trace, Trace{Deny: []DenyTrace{{Name: "block", Origin: "policy.yaml: deny[0]", Matched: true, MatchedBy: "subjects[0]"}}}) {
 		t.Errorf("denied: %+v, %+v", denied, trace)
@@ -302,8 +302,8 @@ func (w world) asker() Subject {
 	}
 	return Subject{
 		Identity: &oidc.Identity{
-			Cluster: w.pick("c1", "c2"), Namespace: w.pick("a", "b", "ab"), ServiceAccount: oidc.ObjectRef{Name: w.pick("s", "x")},
-			Node: oidc.ObjectRef{Name: w.pick("", "n1", "m")}, TokenID: "t1",
+			Cluster: w.pick("c1", "c2"), Kubernetes: oidc.KubernetesIdentity{Namespace: w.pick("a", "b", "ab"), ServiceAccount: oidc.ObjectRef{Name: w.pick("s", "x")},
+				Node: oidc.ObjectRef{Name: w.pick("", "n1", "m")}}, TokenID: "t1",
 		},
 		Annotations:     map[string]string{"k1": annotation(), "k2": annotation()},
 		NamespaceLabels: w.labels(),
@@ -406,7 +406,7 @@ func TestDecideProperties(t *testing.T) {
 			}
 		}
 		if subject.Identity != nil {
-			deny := "deny: [{name: d, subjects: [{nodes: [unknown]}, {namespaces: [" + subject.Identity.Namespace + "]}]}]\n"
+			deny := "deny: [{name: d, subjects: [{nodes: [unknown]}, {namespaces: [" + subject.Identity.Kubernetes.Namespace + "]}]}]\n"
 			if denied := policyOf(t, rules, deny).Decide(subject, service, requested); denied.DeniedBy != "d" || denied.Granted() != nil {
 				t.Errorf("denied, yet %+v", denied)
 			}
@@ -447,7 +447,7 @@ func FuzzPolicy(f *testing.F) {
 		for _, key := range policy.AnnotationKeys() {
 			annotations[key] = annotation
 		}
-		id := &oidc.Identity{Cluster: "c", Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: "s"}, TokenID: "t"}
+		id := &oidc.Identity{Cluster: "c", Kubernetes: oidc.KubernetesIdentity{Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: "s"}}, TokenID: "t"}
 		checkSelectors(t, policy)
 		labels := map[string]string{"team": namespace, "env": "a", "a": namespace}
 		for _, subject := range []Subject{{}, {Identity: id, Annotations: annotations}, {Identity: id, NamespaceLabels: labels}} {

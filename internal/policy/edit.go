@@ -90,11 +90,11 @@ func (e *evaluation) ruleText(allow []string) string {
 		return ""
 	}
 	id := e.subject.Identity
-	if strings.Contains(id.Cluster+id.Namespace+id.ServiceAccount.Name, "*") {
+	if strings.Contains(id.Cluster+id.Kubernetes.Namespace+id.Kubernetes.ServiceAccount.Name, "*") {
 		return "" // no such name exists, and the rule would be for others
 	}
 	text := fmt.Sprintf("- name: %s\n  subjects:\n  - {clusters: [%q], namespaces: [%q], serviceAccounts: [%q]}\n",
-		e.policy.freeName("allow-"+id.Namespace+"-"+id.ServiceAccount.Name), id.Cluster, id.Namespace, id.ServiceAccount.Name)
+		e.policy.freeName("allow-"+id.Kubernetes.Namespace+"-"+id.Kubernetes.ServiceAccount.Name), id.Cluster, id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name)
 	if e.service != "" {
 		text += fmt.Sprintf("  services: [%q]\n", e.service)
 	}

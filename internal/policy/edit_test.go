@@ -63,7 +63,7 @@ func TestNoEdit(t *testing.T) {
 	full := strings.TrimSpace(strings.Repeat("x ", maxAnnotationItems))
 	const key = "pullpass.dev/repositories"
 	named := func(cluster, namespace, name string) *oidc.Identity {
-		return &oidc.Identity{Cluster: cluster, Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: name}}
+		return &oidc.Identity{Cluster: cluster, Kubernetes: oidc.KubernetesIdentity{Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: name}}}
 	}
 	someone := identity(t, "prod/team-a/web")
 	for what, test := range map[string]struct {

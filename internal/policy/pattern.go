@@ -283,9 +283,9 @@ func placeholderValue(name string, id *oidc.Identity) (string, bool) {
 	}
 	switch name {
 	case "namespace":
-		return id.Namespace, true
+		return id.Kubernetes.Namespace, true
 	case "serviceAccount":
-		return id.ServiceAccount.Name, true
+		return id.Kubernetes.ServiceAccount.Name, true
 	case "cluster":
 		return id.Cluster, true
 	}

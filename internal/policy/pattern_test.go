@@ -8,7 +8,7 @@ import (
 )
 
 func someone() *oidc.Identity {
-	return &oidc.Identity{Cluster: "prod", Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web.v1"}}
+	return &oidc.Identity{Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web.v1"}}}
 }
 
 func TestPatternMatch(t *testing.T) {
@@ -81,7 +81,7 @@ func TestPlaceholdersAreLiteral(t *testing.T) {
 		{"", "{namespace}/**", "a", false},
 		{"a", "{namespace}/x", "a/x", true},
 	} {
-		id := &oidc.Identity{Cluster: "prod", Namespace: test.namespace}
+		id := &oidc.Identity{Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: test.namespace}}
 		p, err := parsePattern(test.pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -163,7 +163,7 @@ func reference(pattern, name []string, id *oidc.Identity) bool {
 }
 
 func referenceComponent(pattern, s string, id *oidc.Identity) bool {
-	for placeholder, value := range map[string]string{"{namespace}": id.Namespace, "{serviceAccount}": id.ServiceAccount.Name, "{cluster}": id.Cluster} {
+	for placeholder, value := range map[string]string{"{namespace}": id.Kubernetes.Namespace, "{serviceAccount}": id.Kubernetes.ServiceAccount.Name, "{cluster}": id.Cluster} {
 		if rest, ok := strings.CutPrefix(pattern, placeholder); ok {
 			after, ok := strings.CutPrefix(s, value)
 			return ok && referenceComponent(rest, after, id)
@@ -194,7 +194,7 @@ func FuzzPattern(f *testing.F) {
 		if kindOf(scopeNamed(name)) != repositoryResource || strings.Count(text, "*") > 8 || len(name) > 60 {
 			return // the reference needs exponential time
 		}
-		id := &oidc.Identity{Cluster: "c1", Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: "sa"}}
+		id := &oidc.Identity{Cluster: "c1", Kubernetes: oidc.KubernetesIdentity{Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: "sa"}}}
 		want := reference(strings.Split(text, "/"), strings.Split(name, "/"), id)
 		if namespace == "" && strings.Contains(text, "{namespace}") {
 			want = false

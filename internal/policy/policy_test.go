@@ -131,13 +131,13 @@ func identity(t testing.TB, text string) *oidc.Identity {
 	}
 	fields := strings.Fields(text)
 	parts := strings.Split(fields[0], "/")
-	id := &oidc.Identity{Cluster: parts[0], Namespace: parts[1], ServiceAccount: oidc.ObjectRef{Name: parts[2], UID: "uid-of-" + parts[2]}}
+	id := &oidc.Identity{Cluster: parts[0], Kubernetes: oidc.KubernetesIdentity{Namespace: parts[1], ServiceAccount: oidc.ObjectRef{Name: parts[2], UID: "uid-of-" + parts[2]}}}
 	for _, field := range fields[1:] {
 		switch key, value, _ := strings.Cut(field, "="); key {
 		case "node":
-			id.Node = oidc.ObjectRef{Name: value, UID: "uid-of-" + value}
+			id.Kubernetes.Node = oidc.ObjectRef{Name: value, UID: "uid-of-" + value}
 		case "node-without-uid":
-			id.Node = oidc.ObjectRef{Name: value}
+			id.Kubernetes.Node = oidc.ObjectRef{Name: value}
 		case "token":
 			id.TokenID = value
 		default:

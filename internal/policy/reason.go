@@ -164,7 +164,7 @@ func shorten(list []string) string {
 
 func who(subject Subject) string {
 	if id := subject.Identity; id != nil {
-		return id.Cluster + "/" + id.Namespace + "/" + id.ServiceAccount.Name // as explain --as takes it
+		return id.Cluster + "/" + id.Kubernetes.Namespace + "/" + id.Kubernetes.ServiceAccount.Name // as explain --as takes it
 	}
 	return "anonymous callers"
 }

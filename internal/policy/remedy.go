@@ -80,7 +80,7 @@ func (e *evaluation) annotate(r *rule, added ...annotationItem) (string, bool) {
 			return "", false
 		}
 	}
-	if !names.IsSubdomain(id.ServiceAccount.Name) || !names.IsLabel(id.Namespace) {
+	if !names.IsSubdomain(id.Kubernetes.ServiceAccount.Name) || !names.IsLabel(id.Kubernetes.Namespace) {
 		return "", false
 	}
 	// What is not known is not overwritten: Pullpass may not see the live
@@ -97,7 +97,7 @@ func (e *evaluation) annotate(r *rule, added ...annotationItem) (string, bool) {
 	if len(value) > maxAnnotationBytes || len(items) > maxAnnotationItems {
 		return "", false // it is full: all of it would count for nothing
 	}
-	return "kubectl annotate serviceaccount " + id.ServiceAccount.Name + " -n " + id.Namespace +
+	return "kubectl annotate serviceaccount " + id.Kubernetes.ServiceAccount.Name + " -n " + id.Kubernetes.Namespace +
 		overwrite + " " + r.annotation + "='" + value + "'", true
 }
 

@@ -81,7 +81,7 @@ func TestRemedyTakesNothingUnparsed(t *testing.T) {
 	policy := parseText(t, askPolicy)
 	named := func(namespace, name string) *oidc.Identity {
 		id := identity(t, "prod/team-a/web")
-		id.Namespace, id.ServiceAccount.Name = namespace, name
+		id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name = namespace, name
 		return id
 	}
 	long := strings.Repeat("a", 180)
@@ -115,7 +115,7 @@ func TestRemedyTakesNothingUnparsed(t *testing.T) {
 func TestRemedyNamesArePlain(t *testing.T) {
 	t.Parallel()
 	id := identity(t, "prod/team-a/web")
-	id.Cluster, id.ServiceAccount.Name = "a\nb", "c\nd"
+	id.Cluster, id.Kubernetes.ServiceAccount.Name = "a\nb", "c\nd"
 	for _, test := range []struct {
 		subject Subject
 		scope   string
@@ -124,7 +124,7 @@ func TestRemedyNamesArePlain(t *testing.T) {
 		{Subject{Identity: id}, "registry:catalog:*", `whoever administers Pullpass has to allow registry:catalog:* to "a\nb/team-a/c\nd"; no rule does`},
 		{Subject{Identity: id, Annotations: map[string]string{"pullpass.dev/repositories": "?"}}, "repository:x:pull",
 			`correct the annotation pullpass.dev/repositories of the ServiceAccount "a\nb/team-a/c\nd", and let it ask for pull on x`},
-		{Subject{Identity: &oidc.Identity{Cluster: "a\nb", Namespace: "n", ServiceAccount: oidc.ObjectRef{Name: "s"}}}, "repository:x:pull",
+		{Subject{Identity: &oidc.Identity{Cluster: "a\nb", Kubernetes: oidc.KubernetesIdentity{Namespace: "n", ServiceAccount: oidc.ObjectRef{Name: "s"}}}}, "repository:x:pull",
 			`run in cluster "a\nb": kubectl annotate serviceaccount s -n n pullpass.dev/repositories='x:pull'`},
 	} {
 		if got := parseText(t, askPolicy).Decide(test.subject, "", scopesOf(t, test.scope)).Scopes[0].Remedy; got != test.want {

@@ -26,13 +26,13 @@ func (m *subjectMatch) mismatch(subject Subject) string {
 	switch {
 	case !matchAny(m.clusters, id.Cluster):
 		return "clusters"
-	case !matchAny(m.namespaces, id.Namespace):
+	case !matchAny(m.namespaces, id.Kubernetes.Namespace):
 		return "namespaces"
 	case m.namespaceSelector != nil && !m.matchLabels(subject.NamespaceLabels):
 		return "namespaceSelector"
-	case !matchAny(m.serviceAccounts, id.ServiceAccount.Name):
+	case !matchAny(m.serviceAccounts, id.Kubernetes.ServiceAccount.Name):
 		return "serviceAccounts"
-	case !matchAny(m.nodes, id.Node.Name), m.nodes != nil && !m.denies && id.Node.UID == "":
+	case !matchAny(m.nodes, id.Kubernetes.Node.Name), m.nodes != nil && !m.denies && id.Kubernetes.Node.UID == "":
 		return "nodes"
 	case m.tokenIDs != nil && !slices.Contains(m.tokenIDs, id.TokenID):
 		return "tokenIDs"

@@ -193,7 +193,7 @@ func TestPolicyWaitsForItsAnnotations(t *testing.T) {
 	kept := func() []string {
 		t.Helper()
 		facts, err := p.service.current.Load().objects.Lookup(t.Context(), oidc.Identity{
-			Cluster: "prod", Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web", UID: "uid-1"},
+			Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web", UID: "uid-1"}},
 		})
 		testkit.Must(t, err)
 		return slices.Sorted(maps.Keys(facts.Annotations))

@@ -85,8 +85,8 @@ func BenchmarkRevocations(b *testing.B) {
 	b.Run("Revoked", func(b *testing.B) {
 		b.ReportAllocs()
 		id := oidc.Identity{
-			Cluster: "prod", Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web"}, TokenID: "0b1c5d0e-9d3c-4a51-8f4e-0123456789ab",
-			Pod: oidc.ObjectRef{UID: "0b1c5d0e-9d3c-4a51-8f4e-0123456789ab"}, Node: oidc.ObjectRef{Name: "worker-1"},
+			Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web"},
+				Pod: oidc.ObjectRef{UID: "0b1c5d0e-9d3c-4a51-8f4e-0123456789ab"}, Node: oidc.ObjectRef{Name: "worker-1"}}, TokenID: "0b1c5d0e-9d3c-4a51-8f4e-0123456789ab",
 		}
 		for b.Loop() {
 			if r, err := revocations.Revoked(&id); r != nil || err != nil {

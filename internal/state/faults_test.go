@@ -24,7 +24,7 @@ const (
 	paused = "failed lately, tried again every second"
 )
 
-var revokedPod = oidc.Identity{Cluster: "prod", Pod: oidc.ObjectRef{Name: "pod", UID: "pod-uid"}}
+var revokedPod = oidc.Identity{Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Pod: oidc.ObjectRef{Name: "pod", UID: "pod-uid"}}}
 
 // rig is a replica with a revocation that it knows of.
 type rig struct {

@@ -66,7 +66,7 @@ func TestMerge(t *testing.T) {
 				if r.Target != target {
 					t.Errorf("%v is kept as %v", r.Target, target)
 				}
-				revoked, err := l.Revoked(&oidc.Identity{Pod: oidc.ObjectRef{UID: target.Name}})
+				revoked, err := l.Revoked(&oidc.Identity{Kubernetes: oidc.KubernetesIdentity{Pod: oidc.ObjectRef{UID: target.Name}}})
 				if err != nil || (revoked == nil) != r.Removed {
 					t.Errorf("Revoked(%s): %v, %v", target.Name, revoked, err)
 				}

@@ -36,9 +36,9 @@ func (l *revocationList) Revoked(id *oidc.Identity) (*Revocation, error) {
 	// No record has an empty name, so what a token does not say matches nothing.
 	for _, target := range [...]Target{
 		{Kind: TargetToken, Name: id.TokenID},
-		{Kind: TargetPod, Name: id.Pod.UID},
-		{Kind: TargetServiceAccount, Cluster: id.Cluster, Namespace: id.Namespace, Name: id.ServiceAccount.Name},
-		{Kind: TargetNode, Cluster: id.Cluster, Name: id.Node.Name},
+		{Kind: TargetPod, Name: id.Kubernetes.Pod.UID},
+		{Kind: TargetServiceAccount, Cluster: id.Cluster, Namespace: id.Kubernetes.Namespace, Name: id.Kubernetes.ServiceAccount.Name},
+		{Kind: TargetNode, Cluster: id.Cluster, Name: id.Kubernetes.Node.Name},
 	} {
 		if r, ok := (*records)[target]; ok && r.active(l.now()) {
 			return &r.Revocation, nil

@@ -169,14 +169,14 @@ func parseCaseIdentity(n strictyaml.Node) policy.Subject {
 		return parseName(field, what, isName)
 	}
 	id := &oidc.Identity{
-		Cluster:        required("cluster", "a cluster", names.IsLabel),
-		Namespace:      required("namespace", "a namespace", names.IsLabel),
-		ServiceAccount: oidc.ObjectRef{Name: required("serviceAccount", "a ServiceAccount", names.IsSubdomain)},
+		Cluster: required("cluster", "a cluster", names.IsLabel),
+		Kubernetes: oidc.KubernetesIdentity{Namespace: required("namespace", "a namespace", names.IsLabel),
+			ServiceAccount: oidc.ObjectRef{Name: required("serviceAccount", "a ServiceAccount", names.IsSubdomain)}},
 	}
-	id.Subject = oidc.ServiceAccountSubject(id.Namespace, id.ServiceAccount.Name)
+	id.Subject = oidc.ServiceAccountSubject(id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name)
 	if field, ok := fields["node"]; ok {
 		// With a UID, as API servers name a node that is there.
-		id.Node = oidc.ObjectRef{Name: parseName(field, "a node", names.IsSubdomain), UID: "known"}
+		id.Kubernetes.Node = oidc.ObjectRef{Name: parseName(field, "a node", names.IsSubdomain), UID: "known"}
 	}
 	if field, ok := fields["tokenID"]; ok {
 		id.TokenID = policy.ParseTokenID(field)

@@ -94,10 +94,10 @@ tests:
 		t.Fatal(err)
 	}
 	id := &oidc.Identity{
-		Cluster: "c", Namespace: "ns", ServiceAccount: oidc.ObjectRef{Name: "s.t"}, Subject: "system:serviceaccount:ns:s.t",
-		Node: oidc.ObjectRef{Name: "n1.example.com", UID: "known"}, TokenID: "t1",
+		Cluster: "c", Kubernetes: oidc.KubernetesIdentity{Namespace: "ns", ServiceAccount: oidc.ObjectRef{Name: "s.t"}, Node: oidc.ObjectRef{Name: "n1.example.com", UID: "known"}},
+		Subject: "system:serviceaccount:ns:s.t", TokenID: "t1",
 	}
-	least := &oidc.Identity{Cluster: "c", Namespace: "ns", ServiceAccount: oidc.ObjectRef{Name: "s"}, Subject: "system:serviceaccount:ns:s"}
+	least := &oidc.Identity{Cluster: "c", Kubernetes: oidc.KubernetesIdentity{Namespace: "ns", ServiceAccount: oidc.ObjectRef{Name: "s"}}, Subject: "system:serviceaccount:ns:s"}
 	repository := func(name string, actions ...string) registryauth.Scope {
 		return registryauth.Scope{Type: "repository", Name: name, Actions: actions}
 	}
@@ -198,9 +198,9 @@ func casesText(t *testing.T, cases []Case) []byte {
 		if id := c.Subject.Identity; id == nil {
 			test["anonymous"] = true
 		} else {
-			who := map[string]any{"cluster": id.Cluster, "namespace": id.Namespace, "serviceAccount": id.ServiceAccount.Name}
-			if id.Node.Name != "" {
-				who["node"] = id.Node.Name
+			who := map[string]any{"cluster": id.Cluster, "namespace": id.Kubernetes.Namespace, "serviceAccount": id.Kubernetes.ServiceAccount.Name}
+			if id.Kubernetes.Node.Name != "" {
+				who["node"] = id.Kubernetes.Node.Name
 			}
 			if id.TokenID != "" {
 				who["tokenID"] = id.TokenID

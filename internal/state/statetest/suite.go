@@ -250,8 +250,8 @@ func canceled(t *testing.T, r [2]Replica) {
 
 // pod is the identity of an ordinary token.
 var pod = oidc.Identity{
-	Cluster: "prod", Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web", UID: "sa-uid"},
-	Pod: oidc.ObjectRef{Name: "web-1", UID: "pod-uid"}, Node: oidc.ObjectRef{Name: "worker-1", UID: "node-uid"}, TokenID: "token-id",
+	Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web", UID: "sa-uid"},
+		Pod: oidc.ObjectRef{Name: "web-1", UID: "pod-uid"}, Node: oidc.ObjectRef{Name: "worker-1", UID: "node-uid"}}, TokenID: "token-id",
 }
 
 func revocation(target state.Target, reason string, d time.Duration) state.Revocation {
@@ -298,21 +298,21 @@ func eachKind(t *testing.T, r [2]Replica) {
 	}{
 		{state.Target{Kind: state.TargetToken, Name: "token-id"}, []func(*oidc.Identity){
 			func(id *oidc.Identity) { id.TokenID = "token-ID" },
-			func(id *oidc.Identity) { id.TokenID, id.Pod.UID = "", "token-id" },
+			func(id *oidc.Identity) { id.TokenID, id.Kubernetes.Pod.UID = "", "token-id" },
 		}},
 		{state.Target{Kind: state.TargetPod, Name: "pod-uid"}, []func(*oidc.Identity){
-			func(id *oidc.Identity) { id.Pod = oidc.ObjectRef{} },
-			func(id *oidc.Identity) { id.Pod = oidc.ObjectRef{Name: "pod-uid", UID: "other"} },
+			func(id *oidc.Identity) { id.Kubernetes.Pod = oidc.ObjectRef{} },
+			func(id *oidc.Identity) { id.Kubernetes.Pod = oidc.ObjectRef{Name: "pod-uid", UID: "other"} },
 		}},
 		{state.Target{Kind: state.TargetServiceAccount, Cluster: "prod", Namespace: "team-a", Name: "web"}, []func(*oidc.Identity){
 			func(id *oidc.Identity) { id.Cluster = "test" },
-			func(id *oidc.Identity) { id.Namespace = "team" },
-			func(id *oidc.Identity) { id.ServiceAccount.Name = "we" },
-			func(id *oidc.Identity) { id.Namespace, id.ServiceAccount.Name = "team", "a-web" },
+			func(id *oidc.Identity) { id.Kubernetes.Namespace = "team" },
+			func(id *oidc.Identity) { id.Kubernetes.ServiceAccount.Name = "we" },
+			func(id *oidc.Identity) { id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name = "team", "a-web" },
 		}},
 		{state.Target{Kind: state.TargetNode, Cluster: "prod", Name: "worker-1"}, []func(*oidc.Identity){
 			func(id *oidc.Identity) { id.Cluster = "test" },
-			func(id *oidc.Identity) { id.Node = oidc.ObjectRef{} },
+			func(id *oidc.Identity) { id.Kubernetes.Node = oidc.ObjectRef{} },
 		}},
 	} {
 		reason := "because of its " + string(c.target.Kind)
