@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -70,6 +71,10 @@ func TestReloadRefusesWhatIsNoFile(t *testing.T) {
 func TestServeEndsWithAFIFOForAPolicy(t *testing.T) {
 	t.Parallel()
 	p := startService(t, "")
+	testkit.Eventually(t, "the policy was read by the watch", func() bool {
+		_, metrics := p.Fetch(t, "http://"+p.Admin+"/metrics")
+		return strings.Contains(metrics, `pullpass_reload_last_success_timestamp_seconds{name="policy"} `)
+	})
 	p.displace(t, "policy.yaml", noFiles["a FIFO"])
 	p.Refuses(t, policyGroup, "a FIFO")
 	testkit.Must(t, p.stop())
