@@ -18,7 +18,6 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"github.com/pullpass/pullpass/internal/audit"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/metrics"
 	"github.com/pullpass/pullpass/internal/proxytest"
@@ -118,17 +117,6 @@ func TestAuditWordsAreDocumented(t *testing.T) {
 		sameSet(t, "constants for "+words.path, words.want, "the function for metrics", setOf(words.listed))
 		sameSet(t, "constants for "+words.path, words.want, "the schema", schema.Enum(t, words.path))
 		sameSet(t, "constants for "+words.path, words.want, "docs/audit.md", firstCells(t, auditDocument, words.heading, words.column))
-	}
-}
-
-// The lines that the document and the scripts show are such as the program writes.
-func TestAuditExampleLines(t *testing.T) {
-	t.Parallel()
-	proxytest.CheckAuditLines(t, []byte(proxytest.ScriptFile(t, "line.json")))
-	for line := range strings.Lines(proxytest.ScriptFile(t, "audit.log")) {
-		if _, kind := audit.ParseLine([]byte(line)); kind == audit.Event {
-			proxytest.CheckAuditLines(t, []byte(line))
-		}
 	}
 }
 

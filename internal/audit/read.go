@@ -39,8 +39,8 @@ func read(in io.Reader, each func(line []byte, event *exchange.Event) error) (da
 			line = nil
 		}
 		if line = bytes.TrimSpace(line); len(line) > 0 {
-			switch event, kind := ParseLine(line); kind {
-			case Event:
+			switch event, kind := parseLine(line); kind {
+			case eventLine:
 				if err := each(line, event); err != nil {
 					return damaged, err
 				}
@@ -61,18 +61,18 @@ type lineKind int
 
 const (
 	damagedLine lineKind = iota
-	Event
+	eventLine
 	programLine // of the program's own log: container logs hold both streams
 )
 
-func ParseLine(line []byte) (*exchange.Event, lineKind) {
+func parseLine(line []byte) (*exchange.Event, lineKind) {
 	var content struct {
 		exchange.Event
 		Level string `json:"level"` // as log/slog writes it; no field of an event
 	}
 	switch err := json.Unmarshal(line, &content); {
 	case err == nil && content.ID != "" && content.Result != "" && !content.Time.IsZero():
-		return &content.Event, Event
+		return &content.Event, eventLine
 	case err == nil && content.Level != "":
 		return nil, programLine
 	}

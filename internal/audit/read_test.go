@@ -129,3 +129,14 @@ func FuzzReadAudit(f *testing.F) {
 		}
 	})
 }
+
+// The lines that the document and the scripts show are such as the program writes.
+func TestAuditExampleLines(t *testing.T) {
+	t.Parallel()
+	proxytest.CheckAuditLines(t, []byte(proxytest.ScriptFile(t, "line.json")))
+	for line := range strings.Lines(proxytest.ScriptFile(t, "audit.log")) {
+		if _, kind := parseLine([]byte(line)); kind == eventLine {
+			proxytest.CheckAuditLines(t, []byte(line))
+		}
+	}
+}
