@@ -132,13 +132,13 @@ type watcher struct {
 
 type watchedGroup struct {
 	Group
-	content  [sha256.Size]byte // at the last reload
-	busy     bool              // a reload is under way
-	again    bool              // … and another one is wanted
-	reloads  int               // so far
-	err      error             // of the last one
-	putOff   int               // polls that are not for trying again
-	patience int               // putOff after the next failure
+	content [sha256.Size]byte // at the last reload
+	busy    bool              // a reload is under way
+	again   bool              // … and another one is wanted
+	reloads int               // so far
+	err     error             // of the last one
+	skip    int               // polls that are not for trying again
+	backoff int               // skip after the next failure
 }
 
 // selection says which groups are reloaded besides those that never were.
@@ -166,7 +166,7 @@ func (w *watcher) check(which selection) {
 			continue
 		}
 		if content != g.content {
-			g.patience = 0
+			g.backoff = 0
 		}
 		g.content, g.busy, g.again = content, true, false
 		w.running++
@@ -182,8 +182,8 @@ func (g *watchedGroup) isDue() bool {
 	if g.err == nil {
 		return false
 	}
-	g.putOff--
-	return g.putOff < 0
+	g.skip--
+	return g.skip < 0
 }
 
 // follow brings the groups that are watched in line with those that are there.
@@ -207,11 +207,11 @@ func (w *watcher) reloaded(g *watchedGroup) {
 	w.running--
 	g.busy = false
 	g.reloads++
-	g.putOff = 0
+	g.skip = 0
 	if _, later := errors.AsType[RetryLater](g.err); later {
-		g.putOff, g.patience = g.patience, min(2*g.patience+1, maxRetryPolls)
+		g.skip, g.backoff = g.backoff, min(2*g.backoff+1, maxRetryPolls)
 	} else {
-		g.patience = 0
+		g.backoff = 0
 	}
 	if !slices.Contains(w.watched, g) {
 		return

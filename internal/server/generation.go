@@ -32,9 +32,9 @@ const settleTimeout = 30 * time.Second
 type parts struct {
 	cfg    *config.Config
 	policy *policy.Policy
-	// awaited is a policy whose rules cannot count yet, because annotations that
+	// pending is a policy whose rules cannot count yet, because annotations that
 	// they read are still to come. Its denials do. Usually there is none.
-	awaited  *policy.Policy
+	pending  *policy.Policy
 	objects  *setup.Objects
 	verifier *oidc.Verifier
 	keys     map[string]*setup.SigningKeys // by service
@@ -191,8 +191,8 @@ func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 		return nil, err
 	}
 	policy := p.policy
-	if p.awaited != nil {
-		policy = policy.AndDenials(p.awaited)
+	if p.pending != nil {
+		policy = policy.AndDenials(p.pending)
 	}
 	g.exchanger, err = exchange.New(exchange.Config{
 		Verifier: p.verifier, Objects: p.objects, Nodes: nodes, Revocations: s.shared.Revocations,

@@ -83,7 +83,7 @@ type newParts struct{ before, next parts }
 func (c newParts) parts(now parts) parts {
 	next := c.next
 	if next.policy == c.before.policy {
-		next.policy, next.awaited = now.policy, now.awaited
+		next.policy, next.pending = now.policy, now.pending
 	}
 	if next.tls == c.before.tls {
 		next.tls = now.tls
@@ -270,7 +270,7 @@ func (s *Server) swap(r *reload, prepared chan<- *reload) (ended bool, err error
 	}
 	next := r.change.parts(now.parts)
 	if next.policy != now.policy {
-		next.awaited = nil
+		next.pending = nil
 	}
 	if next.objects.KeepsAnnotations(next.policy.AnnotationKeys()) {
 		if err := s.assembleAndServe(next, now); err != nil {
@@ -280,8 +280,8 @@ func (s *Server) swap(r *reload, prepared chan<- *reload) (ended bool, err error
 		return true, nil
 	}
 	// That of another configuration comes with it, or not at all.
-	if denials := now.parts; next.cfg == now.cfg && next.policy != now.policy && next.policy != now.awaited {
-		denials.awaited = next.policy
+	if denials := now.parts; next.cfg == now.cfg && next.policy != now.policy && next.policy != now.pending {
+		denials.pending = next.policy
 		if err := s.assembleAndServe(denials, now); err != nil {
 			return true, err
 		}

@@ -277,7 +277,7 @@ func TestDenialsDoNotWait(t *testing.T) {
 	testkit.Write(t, p.Dir, "policy.yaml", proxytest.PolicyFor("{namespace}/**")+proxytest.AnnotationRule+deny)
 	testkit.Eventually(t, "the denial counts", func() bool { return p.Status(t, raw) == http.StatusForbidden })
 	<-asked // it is still waiting for the annotations
-	if p.service.current.Load().awaited == nil {
+	if p.service.current.Load().pending == nil {
 		t.Error("the rules do not wait")
 	}
 	p.Expect(t, raw, http.StatusForbidden, "subject_denied")
@@ -285,8 +285,8 @@ func TestDenialsDoNotWait(t *testing.T) {
 	testkit.Write(t, p.Dir, "policy.yaml", proxytest.PolicyFor("{namespace}/**")+proxytest.AnnotationRule)
 	api.FailLists(nil)
 	testkit.Eventually(t, "the new policy counts", func() bool { return p.Status(t, raw) == http.StatusOK })
-	if g := p.service.current.Load(); g.awaited != nil || len(g.exchanger.Policy().AnnotationKeys()) != 1 {
-		t.Errorf("awaited %v, annotations %q", g.awaited, g.exchanger.Policy().AnnotationKeys())
+	if g := p.service.current.Load(); g.pending != nil || len(g.exchanger.Policy().AnnotationKeys()) != 1 {
+		t.Errorf("pending %v, annotations %q", g.pending, g.exchanger.Policy().AnnotationKeys())
 	}
 }
 

@@ -178,7 +178,7 @@ func allNodeCAs(cfg *config.Config, cas map[string][]*x509.Certificate) (map[str
 			if other == i || otherFile.Name == "" {
 				continue
 			}
-			if share(cas[file.Field], cas[otherFile.Field]) {
+			if haveCommonCA(cas[file.Field], cas[otherFile.Field]) {
 				return nil, fmt.Errorf(config.ClusterCAField+": %s (%s) holds a CA that clusters[%d] has too, or that signed one of its; %s", i, file.Name, file.Field, other, config.OwnCAs)
 			}
 		}
@@ -191,8 +191,8 @@ func allNodeCAs(cfg *config.Config, cas map[string][]*x509.Certificate) (map[str
 	return all, nil
 }
 
-// share reports whether a certificate of the others leads to one of the CAs.
-func share(cas, others []*x509.Certificate) bool {
+// haveCommonCA reports whether a certificate of the others leads to one of the CAs.
+func haveCommonCA(cas, others []*x509.Certificate) bool {
 	return slices.ContainsFunc(cas, func(ca *x509.Certificate) bool {
 		return slices.ContainsFunc(others, func(other *x509.Certificate) bool {
 			return bytes.Equal(other.RawSubjectPublicKeyInfo, ca.RawSubjectPublicKeyInfo) ||
