@@ -69,7 +69,7 @@ var imports = map[string]allowedImports{
 		others: []string{"k8s.io/apimachinery"},
 	},
 	"internal/policy/policytest": {
-		ours:   []string{"internal/names", "internal/oidc", "internal/policy", "internal/registryauth", "internal/strictyaml"},
+		ours:   []string{"internal/names", "internal/oidc", "internal/policy", "internal/registryauth", "internal/strictyaml", "internal/term"},
 		tests:  []string{"internal/schematest"},
 		others: []string{"k8s.io/apimachinery"},
 	},

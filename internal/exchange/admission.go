@@ -12,6 +12,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // AdmissionConfig configures an Admission.
@@ -46,7 +47,7 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 	var faults []error
 	for _, cluster := range slices.Sorted(maps.Keys(c.Nodes)) {
 		if err := c.Nodes[cluster].check(c.Objects != nil); err != nil {
-			faults = append(faults, fmt.Errorf("exchange: cluster %s: %w", quoteName(cluster), err))
+			faults = append(faults, fmt.Errorf("exchange: cluster %s: %w", term.QuoteName(cluster), err))
 		}
 	}
 	if err := errors.Join(faults...); err != nil {
@@ -142,10 +143,10 @@ func (c NodeChecks) judge(id *oidc.Identity, node *Node) (Step, error) {
 // noNode refuses as the verifier does when it requires the claim.
 func noNode(id *oidc.Identity) error {
 	message := fmt.Sprintf("neither the token nor its pod names a node, which cluster %s requires (node.claim); "+
-		"ask for a token when the pod is scheduled", quoteName(id.Cluster))
+		"ask for a token when the pod is scheduled", term.QuoteName(id.Cluster))
 	if id.Kubernetes.Node.Name != "" {
 		message = fmt.Sprintf("the node %s is named without a UID, which cluster %s requires (node.claim); "+
-			"ask for a new token when its Node object is there", quoteName(id.Kubernetes.Node.Name), quoteName(id.Cluster))
+			"ask for a new token when its Node object is there", term.QuoteName(id.Kubernetes.Node.Name), term.QuoteName(id.Cluster))
 	}
 	return &oidc.Error{Reason: oidc.ReasonNoNode, Message: message, Cluster: id.Cluster}
 }
@@ -156,10 +157,10 @@ func notSelected(id *oidc.Identity, node *Node, selector labels.Selector) error 
 	case id.Kubernetes.Node.UID == "":
 		fault, remedy = "no node is known for sure to be the token's", "use a token of a pod that is scheduled"
 	case node == nil:
-		fault, remedy = fmt.Sprintf("of the token's node %s no labels are known", quoteName(id.Kubernetes.Node.Name)), "see that the Node object is there, with the UID in the token"
+		fault, remedy = fmt.Sprintf("of the token's node %s no labels are known", term.QuoteName(id.Kubernetes.Node.Name)), "see that the Node object is there, with the UID in the token"
 	default:
-		fault, remedy = fmt.Sprintf("the labels of the token's node %s do not match", quoteName(id.Kubernetes.Node.Name)), "change the labels of the Node, or node.selector"
+		fault, remedy = fmt.Sprintf("the labels of the token's node %s do not match", term.QuoteName(id.Kubernetes.Node.Name)), "change the labels of the Node, or node.selector"
 	}
 	return &NodeError{reason: reasonNode, message: fmt.Sprintf("only nodes that match %q may pull in cluster %s (node.selector), and %s; %s",
-		selector, quoteName(id.Cluster), fault, remedy)}
+		selector, term.QuoteName(id.Cluster), fault, remedy)}
 }

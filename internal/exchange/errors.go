@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/pullpass/pullpass/internal/policy"
-	"github.com/pullpass/pullpass/internal/term"
 )
 
 // Reasons of this package's own refusals; those of a token are oidc.Reason.
@@ -92,7 +91,3 @@ func refusal(d policy.Decision, subject policy.Subject) error {
 	}
 	return nil
 }
-
-// quoteName returns s for a message: short, and with everything escaped that could
-// forge a line of a log or a terminal.
-func quoteName(s string) string { return term.Quote(s, 80) }

@@ -13,6 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // Verifier authenticates a ServiceAccount token. Its errors are *oidc.Error;
@@ -84,7 +85,7 @@ func New(c Config) (*Exchanger, error) {
 			return nil, fmt.Errorf("exchange: replay in mode %s needs owners", c.Replay)
 		}
 	default:
-		return nil, fmt.Errorf("exchange: unknown mode of replay %s", quoteName(string(c.Replay)))
+		return nil, fmt.Errorf("exchange: unknown mode of replay %s", term.QuoteName(string(c.Replay)))
 	}
 	admission, err := NewAdmission(AdmissionConfig{Objects: c.Objects, Nodes: c.Nodes, Revocations: c.Revocations, Memory: c.Memory, Now: c.Now})
 	if err != nil {

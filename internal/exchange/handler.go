@@ -198,9 +198,10 @@ func (h *Handler) finish(w http.ResponseWriter, t *tokenRequest) {
 		}
 	}
 	t.event.Latency = h.now().Sub(t.event.Time).Seconds()
-	t.event.redact(t.secrets())
+	secrets := t.secrets()
+	t.event.redact(secrets)
 	span := trace.SpanFromContext(t.http.Context())
-	redactSpan(span, t.http, t.secrets())
+	redactSpan(span, t.http, secrets)
 	t.event.describe(span)
 	h.recorder.Record(t.event)
 }

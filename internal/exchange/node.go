@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // NodeChecks is what a cluster's configuration asks of the node that a token
@@ -25,11 +27,11 @@ type NodeChecks struct {
 func (c NodeChecks) check(objectsKnown bool) error {
 	p := c.Proof
 	if p.Mode != "" && !slices.Contains(p.Mode.Values(), p.Mode) {
-		return fmt.Errorf("unknown mode of proof %s", quoteName(string(p.Mode)))
+		return fmt.Errorf("unknown mode of proof %s", term.QuoteName(string(p.Mode)))
 	}
 	for _, method := range p.Methods {
 		if !slices.Contains(method.Values(), method) {
-			return fmt.Errorf("unknown method of proof %s", quoteName(string(method)))
+			return fmt.Errorf("unknown method of proof %s", term.QuoteName(string(method)))
 		}
 	}
 	switch {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/lru"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // What a kubelet's client certificate says (Kubernetes documentation, "Using
@@ -76,7 +77,7 @@ func (a *Admission) try(config ProofConfig, id *oidc.Identity, node *Node, calle
 	proof.Mode = config.Mode
 	if id.Kubernetes.Node.UID == "" {
 		proof.Reason = ProofNoNode
-		proof.Message = "the caller cannot prove to be the token's node, which cluster " + quoteName(id.Cluster) + " asks for (node.proof): " +
+		proof.Message = "the caller cannot prove to be the token's node, which cluster " + term.QuoteName(id.Cluster) + " asks for (node.proof): " +
 			"no node is known for sure to be the token's; use a token of a pod that is scheduled"
 		return proof, false
 	}
@@ -106,7 +107,7 @@ func (a *Admission) try(config ProofConfig, id *oidc.Identity, node *Node, calle
 	if faults == nil {
 		return proof, unseen
 	}
-	proof.Message = "the caller is not proven to be the token's node " + quoteName(id.Kubernetes.Node.Name) + ": " + strings.Join(faults, "; ")
+	proof.Message = "the caller is not proven to be the token's node " + term.QuoteName(id.Kubernetes.Node.Name) + ": " + strings.Join(faults, "; ")
 	return proof, unseen
 }
 
@@ -133,7 +134,7 @@ func (a *Admission) certificate(cas *NodeCAs, id *oidc.Identity, presented []*x5
 	isNode = isNode && slices.Contains(leaf.Subject.Organization, nodesGroup) && slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth)
 	switch {
 	case !isNode:
-		return unproven{ProofCertificateNotNode, "its client certificate " + quoteName(leaf.Subject.CommonName) + " is not a kubelet's",
+		return unproven{ProofCertificateNotNode, "its client certificate " + term.QuoteName(leaf.Subject.CommonName) + " is not a kubelet's",
 			"one has the common name " + nodeUserPrefix + "NAME, the organization " + nodesGroup + " and the extended key usage client authentication"}
 	case now.Before(leaf.NotBefore):
 		return unproven{ProofCertificateNotYetValid, "its client certificate is not valid yet", "compare the clocks of the node and of this service"}
@@ -141,20 +142,20 @@ func (a *Admission) certificate(cas *NodeCAs, id *oidc.Identity, presented []*x5
 		return unproven{ProofCertificateExpired, "its client certificate has expired", "see why the kubelet did not renew it, and that the runtime reads the new one"}
 	}
 	if cas == nil {
-		return unproven{ProofCertificateCAUnknown, "the CAs of cluster " + quoteName(id.Cluster) + " are not known now", "see the log of this service"}
+		return unproven{ProofCertificateCAUnknown, "the CAs of cluster " + term.QuoteName(id.Cluster) + " are not known now", "see the log of this service"}
 	}
 	other, ok := a.chains.lead(presented, id.Cluster, cas, now)
 	switch {
 	case other != "":
-		return unproven{ProofCertificateOtherCluster, "its client certificate is that of a node of cluster " + quoteName(other) +
-			", whose CA was signed by way of one of cluster " + quoteName(id.Cluster),
+		return unproven{ProofCertificateOtherCluster, "its client certificate is that of a node of cluster " + term.QuoteName(other) +
+			", whose CA was signed by way of one of cluster " + term.QuoteName(id.Cluster),
 			"a token counts only in its own cluster; name the CAs there that sign kubelets' client certificates, not what is above them"}
 	case !ok:
-		return unproven{ProofCertificateUntrusted, "its client certificate does not lead to a CA of cluster " + quoteName(id.Cluster),
+		return unproven{ProofCertificateUntrusted, "its client certificate does not lead to a CA of cluster " + term.QuoteName(id.Cluster),
 			"it must come from the cluster of the token, and the CAs that are configured here must be the ones that sign kubelets' client certificates"}
 	}
 	if name != id.Kubernetes.Node.Name {
-		return unproven{ProofCertificateOtherNode, "its client certificate is that of the node " + quoteName(name),
+		return unproven{ProofCertificateOtherNode, "its client certificate is that of the node " + term.QuoteName(name),
 			"a token counts only on the node that its pod runs on"}
 	}
 	return unproven{}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // annotationItem is one item of an annotation: what a ServiceAccount asks for.
@@ -41,7 +43,7 @@ func parseAnnotation(text string) ([]annotationItem, error) {
 	for field := range strings.FieldsFuncSeq(text, isASCIISpace) {
 		item, err := parseAnnotationItem(field)
 		if err != nil {
-			return nil, fmt.Errorf("item %d, %s: %w", len(items)+1, Quote(field), err)
+			return nil, fmt.Errorf("item %d, %s: %w", len(items)+1, term.QuoteName(field), err)
 		}
 		items = append(items, item)
 	}
@@ -56,7 +58,7 @@ func parseAnnotationItem(field string) (annotationItem, error) {
 		for action := range strings.SplitSeq(field[colon+1:], ",") {
 			set := actionNamed(action)
 			if set == otherAction {
-				return annotationItem{}, fmt.Errorf("%s is not an action; use pull, push, delete or *", Quote(action))
+				return annotationItem{}, fmt.Errorf("%s is not an action; use pull, push, delete or *", term.QuoteName(action))
 			}
 			item.actions |= set
 		}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // Collisions names patterns that give one ServiceAccount the repositories of
@@ -21,7 +23,7 @@ func (p *Policy) Collisions(clusters []string) []string {
 			for j, pattern := range a.repositories {
 				if example, ok := pattern.collision(own); ok {
 					found = append(found, fmt.Sprintf("rule %s: allow[%d].repositories[%d]: %s gives one ServiceAccount the repositories of another, depending on their names%s: "+
-						"put a / between them, or a _, which is in no name, unless there is a * on both sides", r.name[0], i, j, Quote(string(pattern)), example))
+						"put a / between them, or a _, which is in no name, unless there is a * on both sides", r.name[0], i, j, term.QuoteName(string(pattern)), example))
 				}
 			}
 		}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -28,7 +29,7 @@ func (p *policyParser) parse(file File) {
 	object, isObject := document.Value.(map[string]any)
 	if kind, ok := object["kind"].(string); isObject && ok && kind != Kind {
 		// Every other field would be a fault, too, and none worth reading.
-		document.At("kind", kind).Fault("%s is not a policy: write %s, or remove the file from policyFiles", Quote(kind), Kind)
+		document.At("kind", kind).Fault("%s is not a policy: write %s, or remove the file from policyFiles", term.QuoteName(kind), Kind)
 		return
 	}
 	fields := document.Fields(strictyaml.FieldNames[Document]()...)
@@ -131,12 +132,12 @@ func (p *policyParser) name(n strictyaml.Node, fields map[string]strictyaml.Node
 		return ""
 	}
 	if !names.IsLabel(name) {
-		field.Fault("%s is not a name: write 1 to 63 lower-case letters, digits and inner '-'", Quote(name))
+		field.Fault("%s is not a name: write 1 to 63 lower-case letters, digits and inner '-'", term.QuoteName(name))
 		return ""
 	}
 	where := field.Origin()
 	if first, taken := p.names[name]; taken {
-		field.Fault("%s is taken by %s: names are unique over all files, rules and denials", Quote(name), first)
+		field.Fault("%s is taken by %s: names are unique over all files, rules and denials", term.QuoteName(name), first)
 		return name
 	}
 	if p.names == nil {
@@ -193,7 +194,7 @@ func parseGlobs(n strictyaml.Node, others string, upper bool) []string {
 		if i := strings.IndexFunc(glob, func(r rune) bool {
 			return r != '*' && (r < 'a' || 'z' < r) && (r < '0' || '9' < r) && (!upper || r < 'A' || 'Z' < r) && !strings.ContainsRune(others, r)
 		}); i >= 0 {
-			entry.Fault("%s cannot match: %s is in no such name; * stands for any characters, nothing else is special", Quote(glob), Quote(firstRune(glob[i:])))
+			entry.Fault("%s cannot match: %s is in no such name; * stands for any characters, nothing else is special", term.QuoteName(glob), term.QuoteName(firstRune(glob[i:])))
 			continue
 		}
 		globs = append(globs, glob)
@@ -217,9 +218,9 @@ func ParseTokenID(n strictyaml.Node) string {
 	case !ok:
 		return ""
 	case strings.HasPrefix(id, "JTI="):
-		n.Fault("%s is a credential id: write what follows JTI=", Quote(id))
+		n.Fault("%s is a credential id: write what follows JTI=", term.QuoteName(id))
 	case !names.IsVisible(id) || strings.Contains(id, "*"):
-		n.Fault("%s is not a token id: ids are compared exactly, without *", Quote(id))
+		n.Fault("%s is not a token id: ids are compared exactly, without *", term.QuoteName(id))
 	}
 	return id
 }
@@ -230,7 +231,7 @@ func parseServices(n strictyaml.Node) []string {
 		service, ok := entry.Text()
 		// A space is allowed inside, as in registries[].service: "Docker registry".
 		if ok && (strings.TrimSpace(service) != service || strings.ContainsFunc(service, func(r rune) bool { return r < ' ' || '~' < r || r == '*' })) {
-			entry.Fault("%s is not the name of a service: names are compared exactly with registries[].service, without *", Quote(service))
+			entry.Fault("%s is not the name of a service: names are compared exactly with registries[].service, without *", term.QuoteName(service))
 		}
 		services = append(services, service)
 	}
@@ -243,7 +244,7 @@ func parseAnnotationKey(n strictyaml.Node) string {
 		return ""
 	}
 	if !names.IsAnnotationKey(key) {
-		n.Fault("%s is not the key of an annotation: write one like pullpass.dev/repositories", Quote(key))
+		n.Fault("%s is not the key of an annotation: write one like pullpass.dev/repositories", term.QuoteName(key))
 	}
 	return key
 }
@@ -284,7 +285,7 @@ func parseActions(n strictyaml.Node) ActionSet {
 		}
 		action := actionNamed(name)
 		if action == otherAction {
-			entry.Fault("%s is not an action; use pull, push, delete or *", Quote(name))
+			entry.Fault("%s is not an action; use pull, push, delete or *", term.QuoteName(name))
 			continue
 		}
 		set |= action
@@ -305,7 +306,7 @@ func parseRepositories(n strictyaml.Node, r *rule) []pattern {
 			continue
 		}
 		if r.anonymous && parsed.hasPlaceholder() {
-			entry.Fault("%s has a placeholder, but who is anonymous has no name to put there: write the repository itself", Quote(text))
+			entry.Fault("%s has a placeholder, but who is anonymous has no name to put there: write the repository itself", term.QuoteName(text))
 		}
 		patterns = append(patterns, parsed)
 	}
@@ -317,7 +318,7 @@ func parseRepositories(n strictyaml.Node, r *rule) []pattern {
 func parseRegistry(n, actions strictyaml.Node, set ActionSet, r *rule) {
 	for _, entry := range n.List() {
 		if name, ok := entry.Text(); ok && name != "catalog" {
-			entry.Fault("%s is not known: only catalog can be allowed", Quote(name))
+			entry.Fault("%s is not known: only catalog can be allowed", term.QuoteName(name))
 		}
 	}
 	if set != 0 && set != AllActions {

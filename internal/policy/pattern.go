@@ -7,6 +7,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // pattern says which repositories are meant, component by component:
@@ -29,7 +30,7 @@ func parsePattern(text string) (pattern, error) {
 		return "", errors.New("is empty; write ** for every repository")
 	}
 	if len(text) > maxPatternBytes {
-		return "", fmt.Errorf("%s has %d bytes; at most %d are useful", Quote(text), len(text), maxPatternBytes)
+		return "", fmt.Errorf("%s has %d bytes; at most %d are useful", term.QuoteName(text), len(text), maxPatternBytes)
 	}
 	// The sample has one letter for each wildcard and placeholder. Letters and
 	// digits may stand anywhere in a name, so if the sample is no name, nothing
@@ -39,13 +40,13 @@ func parsePattern(text string) (pattern, error) {
 	for component := range strings.SplitSeq(text, "/") {
 		var err error
 		if sample, err = appendSample(sample, component); err != nil {
-			return "", fmt.Errorf("%s: %w", Quote(text), err)
+			return "", fmt.Errorf("%s: %w", term.QuoteName(text), err)
 		}
 		sample = append(sample, '/')
 	}
 	sample = append(sample[:len(sample)-1], ":pull"...)
 	if _, err := registryauth.ParseScope(string(sample)); err != nil {
-		return "", fmt.Errorf("%s can match no repository: names are lower-case letters and digits, joined by '.', '_', '__' or '-', and only a host at the start may have a port", Quote(text))
+		return "", fmt.Errorf("%s can match no repository: names are lower-case letters and digits, joined by '.', '_', '__' or '-', and only a host at the start may have a port", term.QuoteName(text))
 	}
 	return pattern(text), nil
 }
@@ -70,14 +71,14 @@ func appendSample(sample []byte, component string) ([]byte, error) {
 				return nil, errors.New("a { is not closed in its path component")
 			}
 			if _, ok := placeholderValue(name, &oidc.Identity{}); !ok {
-				return nil, fmt.Errorf("%s is no placeholder; use {namespace}, {serviceAccount} or {cluster}", Quote("{"+name+"}"))
+				return nil, fmt.Errorf("%s is no placeholder; use {namespace}, {serviceAccount} or {cluster}", term.QuoteName("{"+name+"}"))
 			}
 			sample = append(sample, 'x')
 			component = component[len(name)+1:]
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("._-:", c) >= 0:
 			sample = append(sample, c)
 		default:
-			return nil, fmt.Errorf("%s cannot be part of a repository's name, and patterns are not regular expressions; use * and **", Quote(firstRune(component)))
+			return nil, fmt.Errorf("%s cannot be part of a repository's name, and patterns are not regular expressions; use * and **", term.QuoteName(firstRune(component)))
 		}
 		component = component[1:]
 	}

@@ -121,17 +121,13 @@ func (p *Policy) AndDenials(next *Policy) *Policy {
 	return &both
 }
 
-// Quote returns s for a message: short, and with everything escaped that could
-// forge a line of a log or a terminal.
-func Quote(s string) string { return term.Quote(s, 80) }
-
 // Unused names what can never match because no such cluster or service is
 // configured. It is a warning, not a fault: one policy may serve several
 // proxies. But a denial with a mistyped name denies nobody.
 func (p *Policy) Unused(clusters, services []string) []string {
 	var unused []string
 	note := func(where, field, value, configured string) {
-		unused = append(unused, fmt.Sprintf("%s: %s: %s matches nothing that is configured (%s)", where, field, Quote(value), configured))
+		unused = append(unused, fmt.Sprintf("%s: %s: %s matches nothing that is configured (%s)", where, field, term.QuoteName(value), configured))
 	}
 	checkSubjects := func(where string, subjects []subjectMatch) {
 		for _, s := range subjects {
@@ -167,7 +163,7 @@ func (p *Policy) WithoutLabels(clusters []string) []string {
 			for _, name := range clusters {
 				if s.namespaceSelector != nil && matchAny(s.clusters, name) {
 					affected = append(affected, fmt.Sprintf("%s: subjects[%d] "+effect+
-						": its namespaces' labels are not known without a connection (clusters[].kubernetes)", where, i, Quote(name)))
+						": its namespaces' labels are not known without a connection (clusters[].kubernetes)", where, i, term.QuoteName(name)))
 				}
 			}
 		}
@@ -190,7 +186,7 @@ func (p *Policy) WithoutAnnotations(clusters []string) []string {
 			for _, name := range clusters {
 				if r.annotation != "" && matchAny(s.clusters, name) {
 					affected = append(affected, fmt.Sprintf("rule %s: subjects[%d] gets nothing in cluster %s: its ServiceAccounts' annotations are not known "+
-						"without a connection or manifestFiles (clusters[].kubernetes)", r.name[0], i, Quote(name)))
+						"without a connection or manifestFiles (clusters[].kubernetes)", r.name[0], i, term.QuoteName(name)))
 				}
 			}
 		}

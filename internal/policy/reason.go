@@ -59,7 +59,7 @@ func (e *evaluation) nearest(q question, missing ActionSet) []candidate {
 // reason says why the missing actions are missing.
 func (e *evaluation) reason(q question, missing ActionSet, candidates []candidate) string {
 	if q.kind == unknownResource {
-		return Quote(q.scope.Type+":"+q.scope.Name) + " is nothing that rules can allow; they allow repositories and registry:catalog"
+		return term.QuoteName(q.scope.Type+":"+q.scope.Name) + " is nothing that rules can allow; they allow repositories and registry:catalog"
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "no rule for %s allows %s", who(e.subject), what(q, missing))
@@ -126,7 +126,7 @@ func (e *evaluation) noRuleApplies() string {
 	for i := range e.policy.rules {
 		r := &e.policy.rules[i]
 		if r.anonymous || matchSubject(r.subjects, e.subject, nil) {
-			return fmt.Sprintf("none is for the service %s (rule %s is for %s)", Quote(e.service), r.name[0], shorten(r.services))
+			return fmt.Sprintf("none is for the service %s (rule %s is for %s)", term.QuoteName(e.service), r.name[0], shorten(r.services))
 		}
 	}
 	if e.subject.Identity == nil {
@@ -186,7 +186,7 @@ func what(q question, missing ActionSet) string {
 // Plain returns s as it is if it can stand in a message.
 func Plain(s string) string {
 	if len(s) > 200 || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || '~' < r }) {
-		return Quote(s)
+		return term.QuoteName(s)
 	}
 	return s
 }

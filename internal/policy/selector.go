@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 // Limits of a namespaceSelector: a request may be compared with all values.
@@ -61,12 +62,12 @@ func parseSelectorText(n strictyaml.Node) []labels.Requirement {
 		return nil
 	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || '~' < r }):
 		// Kubernetes' parser takes a NUL for the end and leaves the rest unread.
-		n.Fault("%s has a character that no selector has: write one line of ASCII", Quote(text))
+		n.Fault("%s has a character that no selector has: write one line of ASCII", term.QuoteName(text))
 		return nil
 	}
 	requirements, err := labels.ParseToRequirements(text, field.WithPath(field.NewPath("label")))
 	if err != nil {
-		n.Fault("%s is not a selector for kubectl -l: %v", Quote(text), err)
+		n.Fault("%s is not a selector for kubectl -l: %v", term.QuoteName(text), err)
 		return nil
 	}
 	if len(requirements) == 0 {
@@ -76,10 +77,10 @@ func parseSelectorText(n strictyaml.Node) []labels.Requirement {
 	for _, r := range requirements {
 		switch operator := r.Operator(); {
 		case operator == selection.GreaterThan || operator == selection.LessThan:
-			n.Fault("%s compares numbers, which namespaceSelector does not: write a list, like team in (a,b)", Quote(r.String()))
+			n.Fault("%s compares numbers, which namespaceSelector does not: write a list, like team in (a,b)", term.QuoteName(r.String()))
 		case operator != selection.Equals && operator != selection.DoubleEquals && slices.Contains(r.ValuesUnsorted(), ""):
 			// "team notin ()" is every namespace whose label team is not empty.
-			n.Fault("%s has an empty value: fill it; only = can ask for an empty value, like team=", Quote(r.String()))
+			n.Fault("%s has an empty value: fill it; only = can ask for an empty value, like team=", term.QuoteName(r.String()))
 		default:
 			accepted = append(accepted, r)
 		}
@@ -112,7 +113,7 @@ func parseMatchLabels(n strictyaml.Node) []labels.Requirement {
 	var requirements []labels.Requirement
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		entry := n
-		entry.Path, entry.Value = fmt.Sprintf("%s[%s]", n.Path, Quote(key)), object[key]
+		entry.Path, entry.Value = fmt.Sprintf("%s[%s]", n.Path, term.QuoteName(key)), object[key]
 		value, ok := entry.Value.(string)
 		if !ok {
 			entry.Fault("%s: write it in quotes", strictyaml.NotA("text", entry.Value))
@@ -159,7 +160,7 @@ func parseComparison(n strictyaml.Node, fields map[string]strictyaml.Node) (sele
 		"In": selection.In, "NotIn": selection.NotIn, "Exists": selection.Exists, "DoesNotExist": selection.DoesNotExist,
 	}[text]
 	if !ok {
-		name.Fault("%s is not an operator: write In, NotIn, Exists or DoesNotExist", Quote(text))
+		name.Fault("%s is not an operator: write In, NotIn, Exists or DoesNotExist", term.QuoteName(text))
 		return "", nil
 	}
 	values, hasValues := fields["values"]
@@ -187,7 +188,7 @@ func parseComparison(n strictyaml.Node, fields map[string]strictyaml.Node) (sele
 
 func IsLabelValue(n strictyaml.Node, value string) bool {
 	if len(content.IsLabelValue(value)) > 0 {
-		n.Fault("%s cannot be the value of a label: write at most 63 letters, digits and inner '-', '_' or '.'; * is not special", Quote(value))
+		n.Fault("%s cannot be the value of a label: write at most 63 letters, digits and inner '-', '_' or '.'; * is not special", term.QuoteName(value))
 		return false
 	}
 	return true
@@ -197,7 +198,7 @@ func IsLabelValue(n strictyaml.Node, value string) bool {
 func newRequirement(key strictyaml.Node, text string, operator selection.Operator, values []string) []labels.Requirement {
 	requirement, err := labels.NewRequirement(text, operator, values)
 	if err != nil {
-		key.Fault("%s is not the key of a label: write one like team or example.com/team", Quote(text))
+		key.Fault("%s is not the key of a label: write one like team or example.com/team", term.QuoteName(text))
 		return nil
 	}
 	return []labels.Requirement{*requirement}

@@ -40,8 +40,6 @@ func (f *Faults) Err() error {
 	return errors.Join(f.list...)
 }
 
-const maxQuoted = 80 // bytes of a text in a message
-
 // Node is a part of a YAML document, and where it stands. Its methods report a
 // value that is not what they return.
 type Node struct {
@@ -131,7 +129,7 @@ func (n Node) Fields(known ...string) map[string]Node {
 	fields := make(map[string]Node, len(object))
 	for _, name := range slices.Sorted(maps.Keys(object)) {
 		if !slices.Contains(known, name) {
-			n.Fault("unknown field %s: the fields are %s", term.Quote(name, maxQuoted), strings.Join(known, ", "))
+			n.Fault("unknown field %s: the fields are %s", term.QuoteName(name), strings.Join(known, ", "))
 			continue
 		}
 		fields[name] = n.At(name, object[name])

@@ -47,6 +47,10 @@ func Shorten(s string, n int) string {
 // could forge a line of a log.
 func Quote(s string, n int) string { return strconv.QuoteToASCII(Abbreviate(s, n)) }
 
+// QuoteName quotes a name, or another word, for a message: as much of it as tells
+// which one is meant.
+func QuoteName(s string) string { return Quote(s, maxValueBytes) }
+
 // QuoteValue quotes a value of a file or a flag for a message. What has several
 // lines is most likely a key or a certificate that was put where its file's name
 // belongs, and is not repeated.
@@ -54,7 +58,7 @@ func QuoteValue(s string) string {
 	if strings.ContainsAny(strings.TrimSpace(s), "\r\n") {
 		return "a text of several lines"
 	}
-	return Quote(s, maxValueBytes)
+	return QuoteName(s)
 }
 
 // CutValue is QuoteValue for what needs no quotes.

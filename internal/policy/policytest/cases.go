@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const casesKind = "AccessPolicyTests"
@@ -70,7 +71,7 @@ func (p *caseParser) parse(file policy.File) []Case {
 	}
 	object, isObject := document.Value.(map[string]any)
 	if kind, ok := object["kind"].(string); isObject && ok && kind != casesKind {
-		document.At("kind", kind).Fault("%s is not a file of tests: write %s", policy.Quote(kind), casesKind)
+		document.At("kind", kind).Fault("%s is not a file of tests: write %s", term.QuoteName(kind), casesKind)
 		return nil
 	}
 	fields := document.Fields(strictyaml.FieldNames[Document]()...)
@@ -125,11 +126,11 @@ func (p *caseParser) name(n strictyaml.Node, fields map[string]strictyaml.Node) 
 		return ""
 	}
 	if len(name) > maxCaseName || strings.TrimSpace(name) != name || strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || '~' < r }) {
-		field.Fault("%s is not a name: write one line of at most %d printable ASCII characters", policy.Quote(name), maxCaseName)
+		field.Fault("%s is not a name: write one line of at most %d printable ASCII characters", term.QuoteName(name), maxCaseName)
 		return ""
 	}
 	if first, taken := p.names[name]; taken {
-		field.Fault("%s is taken by %s: names are unique over all files", policy.Quote(name), first)
+		field.Fault("%s is taken by %s: names are unique over all files", term.QuoteName(name), first)
 		return name
 	}
 	p.names[name] = field.Origin()
@@ -195,7 +196,7 @@ func parseCaseIdentity(n strictyaml.Node) policy.Subject {
 func parseName(n strictyaml.Node, what string, isName func(string) bool) string {
 	name, ok := n.Text()
 	if ok && !isName(name) {
-		n.Fault("%s is not the name of %s: write it as the token has it, without *", policy.Quote(name), what)
+		n.Fault("%s is not the name of %s: write it as the token has it, without *", term.QuoteName(name), what)
 	}
 	return name
 }
@@ -211,7 +212,7 @@ func parseTexts(n strictyaml.Node, what string, isKey func(string) bool, isValue
 	texts := make(map[string]string, len(object))
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		entry := n
-		entry.Path, entry.Value = fmt.Sprintf("%s[%s]", n.Path, policy.Quote(key)), object[key]
+		entry.Path, entry.Value = fmt.Sprintf("%s[%s]", n.Path, term.QuoteName(key)), object[key]
 		value, ok := entry.Value.(string)
 		switch {
 		case !isKey(key):
@@ -329,7 +330,7 @@ func checkAsked(n strictyaml.Node, granted, requested []registryauth.Scope) {
 func parseRuleName(n strictyaml.Node) string {
 	name, ok := n.Text()
 	if ok && !names.IsLabel(name) {
-		n.Fault("%s is not the name of a rule", policy.Quote(name))
+		n.Fault("%s is not the name of a rule", term.QuoteName(name))
 	}
 	return name
 }
