@@ -40,7 +40,7 @@ func ReadArgument(ctx context.Context, name string, limit int64) ([]byte, error)
 		return nil, err
 	}
 	defer in.Close()
-	return ReadFrom(in, name, limit)
+	return readFrom(in, name, limit)
 }
 
 // Until returns what in has until ctx ends. A read that is under way then goes

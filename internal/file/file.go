@@ -33,12 +33,12 @@ func Read(name string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }() // nothing was written
-	return ReadFrom(f, name, limit)
+	return readFrom(f, name, limit)
 }
 
-// ReadFrom returns what follows in r, with the errors of Read. name is for
+// readFrom returns what follows in r, with the errors of Read. name is for
 // messages.
-func ReadFrom(r io.Reader, name string, limit int64) ([]byte, error) {
+func readFrom(r io.Reader, name string, limit int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err != nil {
 		return nil, err

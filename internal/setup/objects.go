@@ -87,7 +87,7 @@ func OpenObjects(cfg *config.Config, policy *policy.Policy, logger *slog.Logger,
 			opened, ok := before.Connection(c.Name)
 			if !ok || opened.Settings != connectionSettingsOf(cfg, i) {
 				var err error
-				if opened, err = Connect(cfg, i, policy.AnnotationKeys(), logger); err != nil {
+				if opened, err = connect(cfg, i, policy.AnnotationKeys(), logger); err != nil {
 					return nil, err
 				}
 			}
@@ -114,8 +114,15 @@ func (o *Objects) Without(cluster string) *Objects {
 	return &rest
 }
 
-// Connect prepares the connection of the cluster at index i.
-func Connect(cfg *config.Config, i int, annotationKeys []string, logger *slog.Logger) (connection, error) {
+// CheckConnection finds what is wrong with the connection of the cluster at index
+// i, without using it.
+func CheckConnection(cfg *config.Config, i int) error {
+	_, err := connect(cfg, i, nil, slog.New(slog.DiscardHandler))
+	return err
+}
+
+// connect prepares the connection of the cluster at index i.
+func connect(cfg *config.Config, i int, annotationKeys []string, logger *slog.Logger) (connection, error) {
 	name, settings := cfg.Clusters[i].Name, connectionSettingsOf(cfg, i)
 	opened := connection{Name: name, Settings: settings}
 	field, config, err := "inCluster", (*rest.Config)(nil), error(nil)
