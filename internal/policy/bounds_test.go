@@ -52,8 +52,8 @@ func TestWorstRequestIsBounded(t *testing.T) {
 			scopes := worstScopes(h.scope)
 			alone := policy.Decide(subject, "", scopes[:1]).steps
 			worst := policy.Decide(subject, "", scopes).steps
-			// To decide, as much again to tell why, and one scope beyond each.
-			if most := 2*max(maxSteps, 4*alone) + 2*alone; worst > most {
+			// To decide and to tell why, and one scope beyond each.
+			if most := max(maxSteps, 4*alone) + 2*alone; worst > most {
 				t.Errorf("%d rules, %s: %d steps, and %d for one scope: at most %d are allowed", rules, what, worst, alone, most)
 			}
 		}

@@ -111,7 +111,7 @@ type evaluation struct {
 	rules   []int   // those that apply, as indexes
 	asked   []asked // the annotations read so far, each parsed once; as Policy.annotationKeys
 	steps   int     // of comparing, so far
-	most    int     // of these, to decide; to tell why may take as many
+	most    int     // of these, to decide and to tell why of more than one scope
 	absence string  // noRuleApplies, derived once
 }
 
@@ -185,7 +185,7 @@ func (e *evaluation) tell(decisions []ScopeDecision, isWhole bool) {
 		if d.Reason == "" || d.Reason == tooMuchReason {
 			continue
 		}
-		if told++; !isWhole && (told > MaxScopesTold || told > 1 && e.steps > 2*e.most) {
+		if told++; !isWhole && (told > MaxScopesTold || told > 1 && e.steps > e.most) {
 			return
 		}
 		q := newQuestion(d.Requested)

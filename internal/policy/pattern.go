@@ -168,7 +168,7 @@ func cutMatch(pattern, name string, id *oidc.Identity, steps *int) (rest string,
 		var want, first string
 		want, pattern = cutComponent(pattern)
 		first, name = cutComponent(name)
-		*steps += 2 + len(want)/2
+		*steps += 2 + len(want)/2 + 4*strings.Count(want, "*")
 		if !matchComponent(want, first, id) {
 			return "", false
 		}
