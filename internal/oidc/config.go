@@ -25,10 +25,6 @@ type Config struct {
 	CacheBytes int              // for verified tokens; 0 means 64 MiB, which is enough for 100,000
 	Now        func() time.Time // nil means time.Now
 	Logger     *slog.Logger     // key fetches and their failures; nil discards
-	// Before is the Verifier that this one takes the place of; nil: none. Its
-	// verified tokens are remembered and its keys are kept, of each issuer as far as
-	// its settings are the same. CacheBytes is then Before's.
-	Before *Verifier
 }
 
 // Issuer is one cluster's token issuer. New refuses empty or unknown values:

@@ -31,6 +31,7 @@ type Verifier struct {
 	byURL   map[string]*issuer
 	cache   *cache
 	now     func() time.Time
+	log     *slog.Logger
 }
 
 type issuer struct {
@@ -51,15 +52,23 @@ func New(c Config) (*Verifier, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	v := &Verifier{byURL: map[string]*issuer{}, now: c.Now}
-	var before map[string]*issuer
-	if c.Before != nil {
-		v.cache, before = c.Before.cache, c.Before.byURL
-	} else {
-		v.cache = newCache(c.CacheBytes)
+	return newVerifier(c.Issuers, &Verifier{cache: newCache(c.CacheBytes), now: c.Now, log: c.Logger})
+}
+
+// WithIssuers returns a Verifier for other issuers, in the way of New. It shares
+// the memory of verified tokens with v and, of each issuer as far as its settings
+// are the same, what is known about it. Nothing about v changes.
+func (v *Verifier) WithIssuers(issuers []Issuer) (*Verifier, error) {
+	if err := (Config{Issuers: issuers}).validate(); err != nil {
+		return nil, err
 	}
-	for _, settings := range c.Issuers {
-		i, err := newIssuer(settings, before[settings.URL], c)
+	return newVerifier(issuers, v)
+}
+
+func newVerifier(issuers []Issuer, before *Verifier) (*Verifier, error) {
+	v := &Verifier{byURL: map[string]*issuer{}, cache: before.cache, now: before.now, log: before.log}
+	for _, settings := range issuers {
+		i, err := v.newIssuer(settings, before.byURL[settings.URL])
 		if err != nil {
 			return nil, err
 		}
@@ -71,7 +80,7 @@ func New(c Config) (*Verifier, error) {
 
 // newIssuer returns the issuer before, which may be nil, if nothing about it is
 // new: the tokens that it has accepted are remembered for its address.
-func newIssuer(settings Issuer, before *issuer, c Config) (*issuer, error) {
+func (v *Verifier) newIssuer(settings Issuer, before *issuer) (*issuer, error) {
 	if before != nil && reflect.DeepEqual(before.Issuer, settings) {
 		return before, nil
 	}
@@ -81,8 +90,8 @@ func newIssuer(settings Issuer, before *issuer, c Config) (*issuer, error) {
 	}
 	keys := &keyring{
 		maxAge: settings.MaxKeyAge,
-		now:    c.Now,
-		log:    c.Logger.With("cluster", settings.Cluster, "issuer", settings.URL),
+		now:    v.now,
+		log:    v.log.With("cluster", settings.Cluster, "issuer", settings.URL),
 	}
 	if file := settings.Discovery.JWKSFile; file != "" {
 		keys.fetch, keys.interval = fileSource(file).fetch, fileInterval

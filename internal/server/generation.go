@@ -59,7 +59,12 @@ func open(cfg *config.Config, insecureHTTP bool, logger *slog.Logger, before par
 		return parts{}, err
 	}
 	if issuers := setup.Issuers(cfg); !reflect.DeepEqual(issuers, setup.Issuers(before.cfg)) {
-		if next.verifier, err = oidc.New(oidc.Config{Issuers: issuers, CacheBytes: setup.Caches().Verified, Logger: logger, Before: before.verifier}); err != nil {
+		if before.verifier == nil {
+			next.verifier, err = oidc.New(oidc.Config{Issuers: issuers, CacheBytes: setup.Caches().Verified, Logger: logger})
+		} else {
+			next.verifier, err = before.verifier.WithIssuers(issuers)
+		}
+		if err != nil {
 			return parts{}, err
 		}
 	}

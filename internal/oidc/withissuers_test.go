@@ -10,7 +10,7 @@ import (
 // follow returns a Verifier that takes the place of the fixture's.
 func (f *fixture) follow(t *testing.T, issuers ...Issuer) *Verifier {
 	t.Helper()
-	v, err := New(Config{Issuers: issuers, Now: f.clock.Now, Before: f.Verifier})
+	v, err := f.WithIssuers(issuers)
 	if err != nil {
 		t.Fatal(err)
 	}
