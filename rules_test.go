@@ -96,7 +96,8 @@ var imports = map[string]allowedImports{
 	},
 	"internal/config": {
 		ours: []string{
-			"internal/exchange", "internal/file", "internal/names", "internal/oidc", "internal/signing", "internal/strictyaml", "internal/term",
+			"internal/exchange", "internal/file", "internal/names", "internal/oidc", "internal/registryauth", "internal/signing", "internal/strictyaml",
+			"internal/term",
 		},
 		tests:  []string{"internal/schematest", "internal/testkit"},
 		others: []string{"go.yaml.in/yaml/v3", "k8s.io/apimachinery"},

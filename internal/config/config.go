@@ -66,6 +66,8 @@ type Config struct {
 	Admin       Admin      `json:"admin"`
 	Clusters    []Cluster  `json:"clusters" schema:"required nonempty"`    // whose ServiceAccount tokens are accepted
 	Registries  []Registry `json:"registries" schema:"required nonempty"`  // that tokens are issued for
+	Gateway     *Gateway   `json:"gateway,omitempty"`                      // for registries whose token endpoint cannot be chosen
+	Upstreams   []Upstream `json:"upstreams"`                              // those registries
 	PolicyFiles []string   `json:"policyFiles" schema:"required nonempty"` // together one policy
 	State       State      `json:"state"`
 	Limits      Limits     `json:"limits"`
@@ -266,9 +268,10 @@ func (d *Duration) UnmarshalText(text []byte) error {
 
 func defaultConfig() *Config {
 	return &Config{
-		Server: Server{Address: ":8443", TrustedProxies: []netip.Prefix{}},
-		Admin:  Admin{Address: "127.0.0.1:9090"},
-		State:  State{Redis: Redis{Addresses: []string{}}, Replay: exchange.ReplayOff},
+		Server:    Server{Address: ":8443", TrustedProxies: []netip.Prefix{}},
+		Upstreams: []Upstream{},
+		Admin:     Admin{Address: "127.0.0.1:9090"},
+		State:     State{Redis: Redis{Addresses: []string{}}, Replay: exchange.ReplayOff},
 		Limits: Limits{
 			PerServiceAccount: Limit{Rate: 50, Burst: 200},
 			PerAddress:        Limit{Rate: 200, Burst: 1000},
@@ -357,6 +360,7 @@ func (c *Config) complete(set map[string]bool) {
 			keys.ManagedDir = filepath.Join("keys", escapeFileName(c.Registries[i].Service))
 		}
 	}
+	c.completeGateway()
 }
 
 // escapeFileName turns any text into the name of a directory below another one.

@@ -109,6 +109,8 @@ func TestEveryFieldIsInTheExampleOfAllFields(t *testing.T) {
 func fieldsIn(t *testing.T, path string, typ reflect.Type, written any) {
 	t.Helper()
 	switch typ.Kind() {
+	case reflect.Pointer:
+		fieldsIn(t, path, typ.Elem(), written)
 	case reflect.Slice:
 		if list, ok := written.([]any); ok && len(list) > 0 {
 			fieldsIn(t, path+"[0]", typ.Elem(), list[0])
@@ -119,7 +121,7 @@ func fieldsIn(t *testing.T, path string, typ reflect.Type, written any) {
 			return // netip.Prefix
 		}
 		for i := range typ.NumField() {
-			name := typ.Field(i).Tag.Get("json")
+			name, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
 			if name == "" || name == "-" {
 				continue
 			}
@@ -292,7 +294,9 @@ apiVersion: pullpass.dev/v1alpha1
 kind: ProxyConfiguration
 server: {tls: {certFile: tls.crt, keyFile: tls.key}}
 clusters: [{name: prod-eu, issuer: "https://oidc.prod-eu.example.com", audiences: [registry.example.com]}]
-registries: [{service: registry.example.com, issuer: pullpass.example.com}]
+registries: [{service: registry.example.com, issuer: pullpass.example.com}, {service: gateway.example.com, issuer: pullpass.example.com}]
+gateway: {url: "https://gateway.example.com", service: gateway.example.com}
+upstreams: [{name: ghcr.io, credential: {basic: {username: acme-robot, passwordFile: ghcr.pass}}}]
 policyFiles: [policy.yaml]
 `), "plain", "/etc/pullpass")
 	testkit.Must(t, err)

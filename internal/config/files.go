@@ -61,6 +61,17 @@ func (c *Config) files() []fileField {
 			fileField{path + "managedDir", &signing.ManagedDir, keyDirectory},
 		)
 	}
+	if c.Gateway != nil {
+		files = append(files, fileField{"gateway.tls.certFile", &c.Gateway.TLS.CertFile, tlsFile}, fileField{"gateway.tls.keyFile", &c.Gateway.TLS.KeyFile, tlsFile})
+	}
+	for i := range c.Upstreams {
+		u := &c.Upstreams[i]
+		path := fmt.Sprintf("upstreams[%d].", i)
+		files = append(files, fileField{path + "caFile", &u.CAFile, readableFile})
+		if u.Credential != nil && u.Credential.Basic != nil {
+			files = append(files, fileField{path + "credential.basic.passwordFile", &u.Credential.Basic.PasswordFile, readableFile})
+		}
+	}
 	files = append(files,
 		fileField{"state.redis.passwordFile", &c.State.Redis.PasswordFile, readableFile},
 		fileField{"state.redis.tls.caFile", &c.State.Redis.TLS.CAFile, readableFile},
@@ -204,9 +215,10 @@ func (c *Config) warnings() []string {
 // no names but localhost.
 func isLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
+	return err == nil && isLoopbackHost(host)
+}
+
+func isLoopbackHost(host string) bool {
 	if host == "localhost" {
 		return true
 	}

@@ -77,6 +77,8 @@ func (v *validator) config(c *Config) {
 		return ""
 	})
 
+	v.gateway(c)
+
 	if len(c.PolicyFiles) == 0 {
 		v.Fault("policyFiles", "is empty; without a policy nothing is granted, so name at least one file")
 	}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
@@ -50,14 +51,15 @@ func withoutEach(value any, path string, f func(path string)) {
 func expectFields(t *testing.T, seen map[string]bool, typ reflect.Type, path string) {
 	t.Helper()
 	switch typ.Kind() {
-	case reflect.Slice:
+	case reflect.Slice, reflect.Pointer:
 		expectFields(t, seen, typ.Elem(), path)
 	case reflect.Struct:
 		for _, field := range reflect.VisibleFields(typ) {
 			if field.Anonymous {
 				continue
 			}
-			at := path + "." + field.Tag.Get("json")
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			at := path + "." + name
 			if !seen[at] {
 				t.Errorf("the document with every field has no %s", at)
 			}

@@ -41,6 +41,7 @@ type schema struct {
 	MinItems             int        `json:"minItems,omitempty"`
 	Items                *schema    `json:"items,omitempty"`
 	MinProperties        int        `json:"minProperties,omitempty"`
+	MaxProperties        int        `json:"maxProperties,omitempty"`
 	Required             []string   `json:"required,omitempty"`
 	Properties           properties `json:"properties,omitempty"`
 	AdditionalProperties any        `json:"additionalProperties,omitempty"` // false, or their schema
@@ -139,17 +140,15 @@ func (m maker) of(v reflect.Value) *schema {
 		return s
 	}
 	switch v.Kind() {
+	case reflect.Pointer:
+		return m.of(withDefaults(v.Type().Elem()).Elem())
 	case reflect.Struct:
 		s.Type, s.AdditionalProperties = "object", false
 		s.Description = m.comments[v.Type().Name()]
 		m.fields(s, v)
 		return s
 	case reflect.Slice:
-		element := reflect.New(v.Type().Elem())
-		if e, ok := element.Interface().(strictyaml.Defaulter); ok {
-			e.SetDefaults()
-		}
-		s.Type, s.Items = "array", m.of(element.Elem())
+		s.Type, s.Items = "array", m.of(withDefaults(v.Type().Elem()).Elem())
 	case reflect.Map:
 		s.Type, s.AdditionalProperties = "object", m.of(reflect.New(v.Type().Elem()).Elem())
 	case reflect.String:
@@ -167,6 +166,15 @@ func (m maker) of(v reflect.Value) *schema {
 	return s
 }
 
+// withDefaults returns a pointer to a value as the decoder begins with it.
+func withDefaults(of reflect.Type) reflect.Value {
+	value := reflect.New(of)
+	if e, ok := value.Interface().(strictyaml.Defaulter); ok {
+		e.SetDefaults()
+	}
+	return value
+}
+
 func (m maker) setDefault(s *schema, v reflect.Value) {
 	if !v.IsZero() && (v.Kind() != reflect.Slice || v.Len() > 0) {
 		s.Default = v.Interface()
@@ -177,7 +185,7 @@ func (m maker) fields(s *schema, v reflect.Value) {
 	m.t.Helper()
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
-		name := field.Tag.Get("json")
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		switch {
 		case field.Anonymous:
 			m.fields(s, v.Field(i))
@@ -230,6 +238,10 @@ func (m maker) constrain(s *schema, word string) {
 		s.Pattern = labelPattern
 	case "https":
 		s.Pattern = "^https://[^ #]+$"
+	case "url":
+		s.Pattern = "^https?://[^ #?]+$"
+	case "oneof":
+		s.MaxProperties = 1
 	case "text":
 		s.Type, s.MinLength = []string{"string", "object"}, 1
 	case "const":

@@ -45,7 +45,8 @@ type Decoder struct {
 	Set    map[string]bool // paths of the fields that the document names
 }
 
-// Defaulter fills in an element of a list before its fields are read.
+// Defaulter fills in an element of a list, or what a pointer will point to, before
+// its fields are read.
 type Defaulter interface{ SetDefaults() }
 
 // NewDecoder returns a decoder for a document of the file.
@@ -97,6 +98,13 @@ func (d *Decoder) value(path string, n *yaml.Node, into reflect.Value) {
 		return
 	}
 	switch into.Kind() {
+	case reflect.Pointer: // nil: the document does not name it
+		target := reflect.New(into.Type().Elem())
+		if e, ok := target.Interface().(Defaulter); ok {
+			e.SetDefaults()
+		}
+		d.value(path, n, target.Elem())
+		into.Set(target)
 	case reflect.Struct:
 		d.mapping(path, n, into)
 	case reflect.Slice:
@@ -113,7 +121,7 @@ func (d *Decoder) mapping(path string, n *yaml.Node, into reflect.Value) {
 	}
 	fields := map[string]reflect.Value{}
 	for i := range into.NumField() {
-		if name := into.Type().Field(i).Tag.Get("json"); name != "" && name != "-" {
+		if name, _, _ := strings.Cut(into.Type().Field(i).Tag.Get("json"), ","); name != "" && name != "-" {
 			fields[name] = into.Field(i)
 		}
 	}

@@ -108,7 +108,8 @@ func FieldNames[T any]() []string {
 	var names []string
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[T]()) {
 		if !field.Anonymous {
-			names = append(names, field.Tag.Get("json"))
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			names = append(names, name)
 		}
 	}
 	return names

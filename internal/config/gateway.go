@@ -1,0 +1,234 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+// Gateway is the listener that passes requests on to registries whose token
+// endpoint cannot be chosen: the upstreams.
+type Gateway struct {
+	Address string     `json:"address" schema:"nonempty"`          // host:port or :port
+	TLS     GatewayTLS `json:"tls"`                                // empty: that of server
+	URL     string     `json:"url" schema:"required url"`          // how clients reach it, without path: https://gateway.example.com
+	Service string     `json:"service" schema:"required nonempty"` // one of registries[].service, whose keys no other registry has
+}
+
+// GatewayTLS are the files of the gateway's TLS, both PEM.
+type GatewayTLS struct {
+	CertFile string `json:"certFile"` // chain, leaf first; empty: server.tls.certFile
+	KeyFile  string `json:"keyFile"`  // private key of certFile
+}
+
+// SetDefaults fills in the address.
+func (g *Gateway) SetDefaults() { *g = Gateway{Address: ":8444"} }
+
+// UpstreamAction is what clients may do at an upstream, if a rule allows it, too.
+type UpstreamAction string
+
+// The actions.
+const (
+	UpstreamPull   UpstreamAction = "pull"
+	UpstreamPush   UpstreamAction = "push"
+	UpstreamDelete UpstreamAction = "delete"
+)
+
+// Values returns all that there are.
+func (UpstreamAction) Values() []UpstreamAction {
+	return []UpstreamAction{UpstreamPull, UpstreamPush, UpstreamDelete}
+}
+
+// RedirectMode says who follows the redirects of an upstream.
+type RedirectMode string
+
+// The modes.
+const (
+	RedirectPass   RedirectMode = "pass"
+	RedirectFollow RedirectMode = "follow"
+)
+
+// Values returns all that there are.
+func (RedirectMode) Values() []RedirectMode { return []RedirectMode{RedirectPass, RedirectFollow} }
+
+// Upstream is one registry behind the gateway.
+type Upstream struct {
+	Name    string           `json:"name" schema:"required nonempty"` // what image names begin with: ghcr.io
+	URL     string           `json:"url" schema:"url"`                // empty: https:// and the name
+	CAFile  string           `json:"caFile"`                          // CAs of its certificate; empty: those of the system
+	Actions []UpstreamAction `json:"actions" schema:"nonempty"`       // what may be done there at all
+	// Redirects: pass sends the client to where its blobs are stored; follow fetches
+	// them for it.
+	Redirects RedirectMode `json:"redirects"`
+	// RedirectHosts are the hosts that a redirect may name, *.example.com for all below
+	// one; empty: every public one. The upstream's own may always be named.
+	RedirectHosts []string            `json:"redirectHosts"`
+	Credential    *UpstreamCredential `json:"credential,omitempty"` // empty: the upstream is asked anonymously
+}
+
+// SetDefaults leaves the URL empty: its default depends on the name.
+func (u *Upstream) SetDefaults() {
+	*u = Upstream{Actions: []UpstreamAction{UpstreamPull}, Redirects: RedirectPass, RedirectHosts: []string{}}
+}
+
+// UpstreamCredential is how an upstream is asked: one of these.
+type UpstreamCredential struct {
+	Basic *BasicCredential `json:"basic,omitempty"`
+}
+
+// BasicCredential is a user name and password, for registries with Basic or with a
+// token endpoint.
+type BasicCredential struct {
+	Username     string `json:"username" schema:"required nonempty"`     // of a robot, or what belongs to an access token
+	PasswordFile string `json:"passwordFile" schema:"required nonempty"` // read again when it changes
+}
+
+// dockerHub is the upstream whose names have rules of their own.
+const dockerHub = "docker.io"
+
+// Upstream returns the one of a name, or nil.
+func (c *Config) Upstream(name string) *Upstream {
+	i := slices.IndexFunc(c.Upstreams, func(u Upstream) bool { return u.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &c.Upstreams[i]
+}
+
+// completeGateway fills in the defaults that depend on other settings.
+func (c *Config) completeGateway() {
+	if g := c.Gateway; g != nil {
+		g.URL = strings.TrimSuffix(g.URL, "/")
+		if g.TLS == (GatewayTLS{}) {
+			g.TLS = GatewayTLS{CertFile: c.Server.TLS.CertFile, KeyFile: c.Server.TLS.KeyFile}
+		}
+	}
+	for i := range c.Upstreams {
+		u := &c.Upstreams[i]
+		switch {
+		case u.URL != "":
+			u.URL = strings.TrimSuffix(u.URL, "/")
+		case u.Name == dockerHub:
+			u.URL = "https://registry-1.docker.io"
+		default:
+			u.URL = "https://" + u.Name
+		}
+	}
+}
+
+func (v *validator) gateway(c *Config) {
+	g := c.Gateway
+	if g == nil {
+		if len(c.Upstreams) > 0 {
+			v.Fault("upstreams", "has no use without gateway; write gateway.url and gateway.service, or remove it")
+		}
+		return
+	}
+	v.address("gateway.address", g.Address)
+	v.baseURL("gateway.url", g.URL, "how clients reach the gateway, https://gateway.example.com")
+	if (g.TLS.CertFile == "") != (g.TLS.KeyFile == "") {
+		v.Fault("gateway.tls", "has one of certFile and keyFile; name both, or none for those of server.tls")
+	}
+	v.gatewayService(c)
+	if len(c.Upstreams) == 0 {
+		v.Fault("upstreams", "is empty; name at least one registry that the gateway passes requests on to")
+	}
+	for i := range c.Upstreams {
+		v.upstream(fmt.Sprintf("upstreams[%d]", i), &c.Upstreams[i])
+	}
+	v.Unique(len(c.Upstreams), "upstreams[%d].name", func(i int) string { return c.Upstreams[i].Name })
+}
+
+// gatewayService holds the gateway to keys of its own: a token for it must open
+// nothing elsewhere, and no other token the gateway.
+func (v *validator) gatewayService(c *Config) {
+	own := c.Registry(c.Gateway.Service)
+	if own == nil {
+		v.Fault("gateway.service", "is not among registries[].service (%s); add a registry of this service, whose keys only the gateway has", term.QuoteValue(c.Gateway.Service))
+		return
+	}
+	for i := range c.Registries {
+		r := &c.Registries[i]
+		if r != own && own.Signing.KeyFile != "" && r.Signing.KeyFile == own.Signing.KeyFile {
+			v.Fault(fmt.Sprintf("registries[%d].signing.keyFile", i), "is the gateway's as well (%s); give the gateway a key of its own", term.QuoteValue(r.Signing.KeyFile))
+		}
+	}
+}
+
+func (v *validator) upstream(path string, u *Upstream) {
+	v.upstreamName(path+".name", u.Name)
+	v.baseURL(path+".url", u.URL, "where the registry is, https://registry.example.com")
+	if len(u.Actions) == 0 {
+		v.Fault(path+".actions", "is empty; write [%s], or remove it", UpstreamPull)
+	}
+	for i, action := range u.Actions {
+		oneOf(v, fmt.Sprintf("%s.actions[%d]", path, i), action)
+	}
+	v.Unique(len(u.Actions), path+".actions[%d]", func(i int) string { return string(u.Actions[i]) })
+	oneOf(v, path+".redirects", u.Redirects)
+	for i, host := range u.RedirectHosts {
+		if name := strings.TrimPrefix(host, "*."); !isHostName(name) {
+			v.Fault(fmt.Sprintf("%s.redirectHosts[%d]", path, i), "is not a host (%s); write storage.example.com, or *.example.com for all below it, without port", term.QuoteValue(host))
+		}
+	}
+	v.credential(path+".credential", u.Credential)
+}
+
+// upstreamName refuses what could not stand at the beginning of a repository's name.
+func (v *validator) upstreamName(path, name string) {
+	switch scope, err := registryauth.ParseScope("repository:" + name + "/a:pull"); {
+	case name == "index.docker.io" || name == "registry-1.docker.io":
+		v.Fault(path, "is another name of %s (%s); write %s", dockerHub, name, dockerHub)
+	case strings.Contains(name, ":"):
+		v.Fault(path, "has a port (%s), which cannot stand in a repository's name; give it a name without, and write the port into url", term.QuoteValue(name))
+	case err != nil || strings.Contains(name, "/") || scope.Name != strings.ToLower(scope.Name):
+		v.Fault(path, "is not a name (%s); write what the names of its images begin with, in lower case: ghcr.io", term.QuoteValue(name))
+	}
+}
+
+func (v *validator) credential(path string, c *UpstreamCredential) {
+	if c == nil {
+		return
+	}
+	if c.Basic == nil {
+		v.Fault(path, "is empty; write one kind of credential, or remove it and the upstream is asked anonymously")
+		return
+	}
+	if c.Basic.Username == "" || strings.ContainsAny(c.Basic.Username, ":\r\n") || !names.IsVisible(c.Basic.Username) {
+		v.Fault(path+".basic.username", "is not a user name (%s); write it without colon and spaces", term.QuoteValue(c.Basic.Username))
+	}
+	if c.Basic.PasswordFile == "" {
+		v.Fault(path+".basic.passwordFile", "is missing; name the file with the password")
+	}
+}
+
+// baseURL takes http for this machine alone: for a sidecar, and to try things.
+func (v *validator) baseURL(path, s, want string) {
+	u, err := url.Parse(s)
+	plain := err == nil && u.Scheme == "http" && isLoopbackHost(u.Hostname())
+	if !plain {
+		v.httpsURL(path, s, want)
+	}
+	if err == nil && (u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.ForceQuery) {
+		v.Fault(path, "has a path or a query (%s); write %s", term.QuoteValue(s), want)
+	}
+}
+
+// isHostName accepts names and addresses, without port.
+func isHostName(s string) bool {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return true
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if !names.IsLabel(label) {
+			return false
+		}
+	}
+	return true
+}
