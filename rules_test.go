@@ -81,6 +81,18 @@ var imports = map[string]allowedImports{
 		tests:  []string{"internal/pkitest"},
 		others: []string{"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace", "k8s.io/apimachinery"},
 	},
+	"internal/upstream": {
+		ours:   []string{"internal/file", "internal/lru", "internal/registryauth", "internal/term"},
+		tests:  []string{"internal/pkitest", "internal/testkit"},
+		others: []string{"golang.org/x/sync"},
+	},
+	"internal/gateway": {
+		ours: []string{
+			"internal/exchange", "internal/lru", "internal/oidc", "internal/registryauth", "internal/signing", "internal/term", "internal/upstream",
+		},
+		tests:  []string{"internal/pkitest", "internal/signing/signingtest", "internal/testkit"},
+		others: []string{"github.com/distribution/distribution/v3/registry/auth/token", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/trace"},
+	},
 	"internal/kube": {
 		ours:   []string{"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/strictyaml", "internal/term"},
 		tests:  []string{"internal/kubetest", "internal/pkitest", "internal/policy", "internal/registryauth"},

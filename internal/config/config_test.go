@@ -151,7 +151,7 @@ func TestDefaultsAreWhatTheExampleOfAllFieldsShows(t *testing.T) {
 		return c
 	}
 	want := config("every-field.txtar")
-	want.Server.TLS = TLSFiles{}
+	want.Server.TLS, want.Gateway, want.Upstreams = TLSFiles{}, nil, []Upstream{} // which have no default
 	want.Server.TrustedProxies = nil
 	got := config("defaults.txtar")
 	got.Server.TrustedProxies = nil
