@@ -60,7 +60,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/oidc": {
 		ours:   []string{"internal/file", "internal/lru", "internal/names", "internal/term"},
-		tests:  []string{"internal/pkitest"},
+		tests:  []string{"internal/pkitest", "internal/testkit"},
 		others: []string{"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/trace"},
 	},
 	"internal/policy": {

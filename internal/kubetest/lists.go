@@ -71,7 +71,10 @@ func NewListServer(t *testing.T) *ListServer {
 		}
 		l.Objects[resource] = append(l.Objects[resource], o)
 	}
-	l.Server = httptest.NewTLSServer(l)
+	l.Server = httptest.NewUnstartedServer(l)
+	testkit.Must(t, l.Listener.Close())
+	l.Listener = testkit.Listen(t)
+	l.StartTLS()
 	t.Cleanup(l.Close)
 	return l
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/pkitest"
+	"github.com/pullpass/pullpass/internal/testkit"
 )
 
 const keysPath = "/openid/v1/jwks"
@@ -35,6 +36,8 @@ func newIssuerServer(t *testing.T, pairs ...keyPair) *issuerServer {
 	t.Helper()
 	s := &issuerServer{caFile: filepath.Join(t.TempDir(), "ca.pem"), handlers: map[string]http.HandlerFunc{}}
 	s.Server = httptest.NewUnstartedServer(s)
+	testkit.Must(t, s.Listener.Close())
+	s.Listener = testkit.Listen(t)
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.StartTLS()
 	t.Cleanup(s.Close)

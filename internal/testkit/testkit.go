@@ -49,12 +49,22 @@ var lastPort atomic.Int32
 func FreeAddress(t *testing.T) string {
 	t.Helper()
 	for {
-		address := fmt.Sprintf("127.0.0.1:%d", 10_000+lastPort.Add(1)%20_000)
+		// Each process begins elsewhere: those of other packages run at the same time.
+		address := fmt.Sprintf("127.0.0.1:%d", 10_000+(int32(os.Getpid()%100)*200+lastPort.Add(1))%20_000)
 		if l, err := net.Listen("tcp", address); err == nil {
 			Must(t, l.Close())
 			return address
 		}
 	}
+}
+
+// Listen listens on an address that nobody takes when it is closed: a server that
+// is down stays down.
+func Listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", FreeAddress(t))
+	Must(t, err)
+	return l
 }
 
 // Eventually waits for what happens in another goroutine.
