@@ -86,6 +86,44 @@ var imports = map[string]allowedImports{
 		tests:  []string{"internal/pkitest", "internal/testkit"},
 		others: []string{"golang.org/x/sync"},
 	},
+	// What the kinds of credential have in common; each SDK is in a package of its own.
+	"internal/upstream/logins": {
+		ours:   []string{"internal/lru", "internal/redact", "internal/registryauth", "internal/upstream"},
+		tests:  []string{"internal/pkitest", "internal/testkit"},
+		others: []string{"golang.org/x/sync"},
+	},
+	"internal/upstream/logins/loginstest": {
+		ours:   []string{"internal/assertion", "internal/registryauth", "internal/testkit", "internal/upstream"},
+		others: []string{"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4"},
+	},
+	"internal/upstream/aws": {
+		ours:   []string{"internal/registryauth", "internal/upstream", "internal/upstream/logins"},
+		tests:  []string{"internal/testkit", "internal/upstream/logins/loginstest"},
+		others: []string{"github.com/aws/aws-sdk-go-v2", "github.com/aws/smithy-go"},
+	},
+	"internal/upstream/google": {
+		ours:   []string{"internal/registryauth", "internal/upstream", "internal/upstream/logins"},
+		tests:  []string{"internal/testkit", "internal/upstream/logins/loginstest"},
+		others: []string{"cloud.google.com/go/auth"},
+	},
+	"internal/upstream/azure": {
+		ours:   []string{"internal/registryauth", "internal/upstream", "internal/upstream/logins"},
+		tests:  []string{"internal/testkit", "internal/upstream/logins/loginstest"},
+		others: []string{"github.com/Azure/azure-sdk-for-go/sdk"},
+	},
+	"internal/upstream/quay": {
+		ours:  []string{"internal/registryauth", "internal/upstream", "internal/upstream/logins"},
+		tests: []string{"internal/testkit", "internal/upstream/logins/loginstest"},
+	},
+	"internal/upstream/artifactory": {
+		ours:  []string{"internal/registryauth", "internal/upstream", "internal/upstream/logins"},
+		tests: []string{"internal/testkit", "internal/upstream/logins/loginstest"},
+	},
+	"internal/assertion": {
+		ours:   []string{"internal/registryauth", "internal/signing"},
+		tests:  []string{"internal/pkitest", "internal/testkit"},
+		others: []string{},
+	},
 	"internal/gateway": {
 		ours: []string{
 			"internal/exchange", "internal/lru", "internal/oidc", "internal/registryauth", "internal/signing", "internal/term", "internal/upstream",

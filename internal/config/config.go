@@ -60,18 +60,20 @@ func (NodeFallback) Values() []NodeFallback { return []NodeFallback{NodeFallback
 // it checked, with every default filled in and every file name resolved
 // against the directory of the configuration file.
 type Config struct {
-	APIVersion  string     `json:"apiVersion" schema:"required const=pullpass.dev/v1alpha1"` // the version of the format
-	Kind        string     `json:"kind" schema:"required const=ProxyConfiguration"`          // what the file is
-	Server      Server     `json:"server"`
-	Admin       Admin      `json:"admin"`
-	Clusters    []Cluster  `json:"clusters" schema:"required nonempty"`    // whose ServiceAccount tokens are accepted
-	Registries  []Registry `json:"registries" schema:"required nonempty"`  // that tokens are issued for
-	Gateway     *Gateway   `json:"gateway,omitempty"`                      // for registries whose token endpoint cannot be chosen
-	Upstreams   []Upstream `json:"upstreams"`                              // those registries
-	PolicyFiles []string   `json:"policyFiles" schema:"required nonempty"` // together one policy
-	State       State      `json:"state"`
-	Limits      Limits     `json:"limits"`
-	Audit       Audit      `json:"audit"`
+	APIVersion string     `json:"apiVersion" schema:"required const=pullpass.dev/v1alpha1"` // the version of the format
+	Kind       string     `json:"kind" schema:"required const=ProxyConfiguration"`          // what the file is
+	Server     Server     `json:"server"`
+	Admin      Admin      `json:"admin"`
+	Clusters   []Cluster  `json:"clusters" schema:"required nonempty"`   // whose ServiceAccount tokens are accepted
+	Registries []Registry `json:"registries" schema:"required nonempty"` // that tokens are issued for
+	Gateway    *Gateway   `json:"gateway,omitempty"`                     // for registries whose token endpoint cannot be chosen
+	Upstreams  []Upstream `json:"upstreams"`                             // those registries
+	// Assertions are for upstreams that are asked as the caller.
+	Assertions  *Assertions `json:"assertions,omitempty"`
+	PolicyFiles []string    `json:"policyFiles" schema:"required nonempty"` // together one policy
+	State       State       `json:"state"`
+	Limits      Limits      `json:"limits"`
+	Audit       Audit       `json:"audit"`
 
 	// Warnings are about settings that are accepted and that the operator
 	// should know something of. Each names the file and the field.
@@ -361,6 +363,7 @@ func (c *Config) complete(set map[string]bool) {
 		}
 	}
 	c.completeGateway()
+	c.completeAssertions()
 }
 
 // escapeFileName turns any text into the name of a directory below another one.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -113,7 +114,7 @@ func fieldsIn(t *testing.T, path string, typ reflect.Type, written any) {
 		fieldsIn(t, path, typ.Elem(), written)
 	case reflect.Slice:
 		if list, ok := written.([]any); ok && len(list) > 0 {
-			fieldsIn(t, path+"[0]", typ.Elem(), list[0])
+			fieldsIn(t, path+"[0]", typ.Elem(), together(list))
 		}
 	case reflect.Struct:
 		mapping, ok := written.(map[string]any)
@@ -135,6 +136,25 @@ func fieldsIn(t *testing.T, path string, typ reflect.Type, written any) {
 	}
 }
 
+// together has the fields of all elements: of some fields, one of them can have
+// only one.
+func together(list []any) any {
+	all, ok := list[0].(map[string]any)
+	if !ok {
+		return list[0]
+	}
+	all = maps.Clone(all)
+	for _, element := range list[1:] {
+		for name, value := range element.(map[string]any) {
+			if have, ok := all[name].(map[string]any); ok {
+				value = together([]any{have, value})
+			}
+			all[name] = value
+		}
+	}
+	return all
+}
+
 // With every field at its default, and with every field written out, the
 // configuration is the same.
 func TestDefaultsAreWhatTheExampleOfAllFieldsShows(t *testing.T) {
@@ -152,6 +172,7 @@ func TestDefaultsAreWhatTheExampleOfAllFieldsShows(t *testing.T) {
 	}
 	want := config("every-field.txtar")
 	want.Server.TLS, want.Gateway, want.Upstreams = TLSFiles{}, nil, []Upstream{} // which have no default
+	want.Assertions = nil
 	want.Server.TrustedProxies = nil
 	got := config("defaults.txtar")
 	got.Server.TrustedProxies = nil
@@ -296,7 +317,10 @@ server: {tls: {certFile: tls.crt, keyFile: tls.key}}
 clusters: [{name: prod-eu, issuer: "https://oidc.prod-eu.example.com", audiences: [registry.example.com]}]
 registries: [{service: registry.example.com, issuer: pullpass.example.com}, {service: gateway.example.com, issuer: pullpass.example.com}]
 gateway: {url: "https://gateway.example.com", service: gateway.example.com}
-upstreams: [{name: ghcr.io, credential: {basic: {username: acme-robot, passwordFile: ghcr.pass}}}]
+upstreams: [{name: ghcr.io, credential: {basic: {username: acme-robot, passwordFile: ghcr.pass}}}, {name: 123456789012.dkr.ecr.eu-central-1.amazonaws.com, credential: {aws: {}}},
+  {name: europe-docker.pkg.dev, credential: {google: {}}}, {name: acme.azurecr.io, credential: {azure: {}}},
+  {name: quay.io, credential: {quay: {robot: acme+pullpass}}}, {name: acme.jfrog.io, credential: {artifactory: {provider: pullpass}}}]
+assertions: {issuer: "https://pullpass.example.com"}
 policyFiles: [policy.yaml]
 `), "plain", "/etc/pullpass")
 	testkit.Must(t, err)

@@ -72,6 +72,9 @@ func (c *Config) files() []fileField {
 			files = append(files, fileField{path + "credential.basic.passwordFile", &u.Credential.Basic.PasswordFile, readableFile})
 		}
 	}
+	if c.Assertions != nil {
+		files = append(files, fileField{"assertions.keyFile", &c.Assertions.KeyFile, readableFile}, fileField{"assertions.managedDir", &c.Assertions.ManagedDir, keyDirectory})
+	}
 	files = append(files,
 		fileField{"state.redis.passwordFile", &c.State.Redis.PasswordFile, readableFile},
 		fileField{"state.redis.tls.caFile", &c.State.Redis.TLS.CAFile, readableFile},

@@ -69,7 +69,7 @@ type Upstream struct {
 	// RedirectHosts are the hosts that a redirect may name, *.example.com for all below
 	// one; empty: every public one. The upstream's own may always be named.
 	RedirectHosts []string            `json:"redirectHosts"`
-	Credential    *UpstreamCredential `json:"credential,omitempty"` // empty: the upstream is asked anonymously
+	Credential    *UpstreamCredential `json:"credential,omitempty" schema:"nonempty oneof"` // empty: the upstream is asked anonymously
 }
 
 // SetDefaults leaves the URL empty: its default depends on the name.
@@ -79,7 +79,12 @@ func (u *Upstream) SetDefaults() {
 
 // UpstreamCredential is how an upstream is asked: one of these.
 type UpstreamCredential struct {
-	Basic *BasicCredential `json:"basic,omitempty"`
+	Basic       *BasicCredential       `json:"basic,omitempty"`
+	AWS         *AWSCredential         `json:"aws,omitempty"`
+	Google      *GoogleCredential      `json:"google,omitempty"`
+	Azure       *AzureCredential       `json:"azure,omitempty"`
+	Quay        *QuayCredential        `json:"quay,omitempty"`
+	Artifactory *ArtifactoryCredential `json:"artifactory,omitempty"`
 }
 
 // BasicCredential is a user name and password, for registries with Basic or with a
@@ -189,22 +194,6 @@ func (v *validator) upstreamName(path, name string) {
 		v.Fault(path, "has a port (%s), which cannot stand in a repository's name; give it a name without, and write the port into url", term.QuoteValue(name))
 	case err != nil || strings.Contains(name, "/") || scope.Name != strings.ToLower(scope.Name):
 		v.Fault(path, "is not a name (%s); write what the names of its images begin with, in lower case: ghcr.io", term.QuoteValue(name))
-	}
-}
-
-func (v *validator) credential(path string, c *UpstreamCredential) {
-	if c == nil {
-		return
-	}
-	if c.Basic == nil {
-		v.Fault(path, "is empty; write one kind of credential, or remove it and the upstream is asked anonymously")
-		return
-	}
-	if c.Basic.Username == "" || strings.ContainsAny(c.Basic.Username, ":\r\n") || !names.IsVisible(c.Basic.Username) {
-		v.Fault(path+".basic.username", "is not a user name (%s); write it without colon and spaces", term.QuoteValue(c.Basic.Username))
-	}
-	if c.Basic.PasswordFile == "" {
-		v.Fault(path+".basic.passwordFile", "is missing; name the file with the password")
 	}
 }
 

@@ -78,6 +78,7 @@ func (v *validator) config(c *Config) {
 	})
 
 	v.gateway(c)
+	v.assertions(c)
 
 	if len(c.PolicyFiles) == 0 {
 		v.Fault("policyFiles", "is empty; without a policy nothing is granted, so name at least one file")
