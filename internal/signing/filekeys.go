@@ -32,8 +32,13 @@ type FileKeysConfig struct {
 	// Overlap is how long a key stays published after another has replaced it:
 	// the lifetime of tokens, plus the leeway of the registry (distribution: 60 s).
 	Overlap time.Duration
-	Now     func() time.Time // nil: time.Now
-	Logger  *slog.Logger     // nil: silent
+	// Lead is how long a key that replaces another is published before it signs,
+	// with TrustJWKS, where those who verify fetch the key set again and again. The
+	// one before signs meanwhile, as long as this process runs. Zero: it signs at
+	// once.
+	Lead   time.Duration
+	Now    func() time.Time // nil: time.Now
+	Logger *slog.Logger     // nil: silent
 }
 
 // FileKeys holds a signing key that is read from files, which may be replaced
@@ -61,6 +66,17 @@ type fileKeySet struct {
 	chain   []*x509.Certificate // as in the file
 	trusted TrustBundle
 	retired []retiredTrust
+
+	before    *SigningKey // signs until key does; nil: key signs
+	signsFrom time.Time   // of key, with before
+}
+
+// signing returns the key that signs at now.
+func (s *fileKeySet) signing(now time.Time) *SigningKey {
+	if s.before != nil && now.Before(s.signsFrom) {
+		return s.before
+	}
+	return s.key
 }
 
 // retiredTrust is what registries must still trust for keys that were replaced.
@@ -104,16 +120,21 @@ func (cfg FileKeysConfig) check() error {
 	if cfg.Trust == TrustJWKS && (cfg.CertFile != "" || cfg.CAFile != "") {
 		faults = append(faults, fmt.Errorf("certFile and caFile contradict trust %q, which sends no certificate: remove them, or use trust %q", TrustJWKS, TrustCertificate))
 	}
+	if cfg.Lead < 0 || cfg.Lead > 0 && cfg.Trust != TrustJWKS {
+		faults = append(faults, leadFault(cfg.Lead, cfg.Trust))
+	}
 	if cfg.Overlap < MinLifetime {
 		faults = append(faults, fmt.Errorf("overlap %s is shorter than any token: use the token lifetime and the registry's leeway", cfg.Overlap))
 	}
 	return errors.Join(faults...)
 }
 
-// Signing returns the key that was read last, unless its certificate has ended.
+// Signing returns the key that was read last and has been published for long
+// enough, unless its certificate has ended.
 func (k *FileKeys) Signing() (*SigningKey, error) {
-	key := k.current.Load().key
-	if err := key.usable(k.cfg.Now()); err != nil {
+	now := k.cfg.Now()
+	key := k.current.Load().signing(now)
+	if err := key.usable(now); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrNoSigningKey, k.cfg.CertFile, err)
 	}
 	return key, nil
@@ -159,9 +180,15 @@ func (k *FileKeys) Reload() error {
 		}
 		next.retired = slices.DeleteFunc(slices.Clone(old.retired), func(r retiredTrust) bool { return r.ended(now) })
 		if old.key.header == next.key.header && sameTrust(old.trusted, next.trusted) {
-			next.key = old.key // nothing new
+			next.key, next.before, next.signsFrom = old.key, old.before, old.signsFrom // nothing new
 		} else {
-			next.retired = append(next.retired, retiredTrust{old.trusted, now.Add(k.cfg.Overlap)})
+			if k.cfg.Lead > 0 {
+				next.before, next.signsFrom = old.signing(now), now.Add(k.cfg.Lead)
+			}
+			for i := range next.retired {
+				next.retired[i].until = next.retired[i].until.Add(k.cfg.Lead) // it may be the one that signs
+			}
+			next.retired = append(next.retired, retiredTrust{old.trusted, now.Add(k.cfg.Lead + k.cfg.Overlap)})
 		}
 	}
 	k.current.Store(next)
@@ -189,6 +216,10 @@ func (k *FileKeys) Status() Status {
 	set := k.current.Load()
 	now := k.cfg.Now()
 	key := KeyInfo{ID: set.key.ID, Algorithm: set.key.Algorithm, State: StateSigning, NotAfter: set.key.NotAfter, File: k.cfg.KeyFile}
+	signing := set.signing(now)
+	if signing != set.key {
+		key.State, key.SignsFrom = StateNext, set.signsFrom
+	}
 	var status Status
 	if root := set.key.root(); root != nil {
 		key.CA = fingerprint(root)
@@ -212,9 +243,11 @@ func (k *FileKeys) Status() Status {
 		for _, jwk := range old.trusted.JWKS.Keys {
 			if !known[jwk.KeyID] {
 				known[jwk.KeyID] = true
-				status.Keys = append(status.Keys, KeyInfo{
-					ID: jwk.KeyID, Algorithm: Algorithm(jwk.Algorithm), State: StateRetired, PublishedUntil: old.until, File: k.cfg.KeyFile,
-				})
+				info := KeyInfo{ID: jwk.KeyID, Algorithm: Algorithm(jwk.Algorithm), State: StateRetired, PublishedUntil: old.until, File: k.cfg.KeyFile}
+				if jwk.KeyID == signing.ID {
+					info.State, info.SignsUntil = StateSigning, set.signsFrom
+				}
+				status.Keys = append(status.Keys, info)
 			}
 		}
 		for _, cert := range old.trusted.Certificates {

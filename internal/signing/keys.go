@@ -98,6 +98,10 @@ const (
 // certificates last for that long.
 const MinLifetime = 60 * time.Second
 
+func leadFault(lead time.Duration, trust Trust) error {
+	return fmt.Errorf("lead %s with trust %q has no meaning: leave it out", lead, trust)
+}
+
 // ErrNoSigningKey says that no key can sign at present. It is a fault of this
 // side, not of the client: 503.
 var ErrNoSigningKey = errors.New("no usable signing key")

@@ -20,6 +20,8 @@ const (
 	// rotateEvery is how often a new key signs with TrustCertificate. Registries
 	// do not notice.
 	rotateEvery = 24 * time.Hour
+	// rotateFollowed is likewise, for those who follow the key set: with Lead.
+	rotateFollowed = 30 * 24 * time.Hour
 	// maintainEvery is how often Run looks at the directory.
 	maintainEvery = time.Minute
 	// overlapMargin is added to the lifetime of tokens: the registry's leeway
@@ -37,7 +39,11 @@ type ManagedKeysConfig struct {
 	Trust     Trust         // empty: TrustCertificate
 	Service   string        // the registry's service, for people who read the certificates
 	Lifetime  time.Duration // of tokens, as in IssuerConfig
-	Now       func() time.Time
+	// Lead is how long a new key is published before it signs, with TrustJWKS, where
+	// those who verify fetch the key set again and again: then keys change by
+	// themselves. Zero: they read it once, and nothing changes by itself.
+	Lead time.Duration
+	Now  func() time.Time
 	Logger    *slog.Logger // nil: silent
 }
 
@@ -49,8 +55,8 @@ type ManagedKeysConfig struct {
 // Each day a new leaf key signs. RotateCA publishes a new CA at once and lets it
 // sign after a delay, in which registries are given both.
 //
-// With TrustJWKS nothing changes by itself, because a registry reads its key
-// set once. Rotate publishes a new key at once and lets it sign after a delay,
+// With TrustJWKS nothing changes by itself without a Lead, because a registry reads
+// its key set once. Rotate publishes a new key at once and lets it sign after a delay,
 // in which the registry is given the new set.
 //
 // All methods are safe for concurrent use. A file that cannot be used is
@@ -104,6 +110,9 @@ func NewManagedKeys(cfg ManagedKeysConfig) (*ManagedKeys, error) {
 	}
 	if cfg.Service == "" {
 		faults = append(faults, errors.New("service is empty: set the registry's service"))
+	}
+	if cfg.Lead < 0 || cfg.Lead > 0 && cfg.Trust != TrustJWKS {
+		faults = append(faults, leadFault(cfg.Lead, cfg.Trust))
 	}
 	if cfg.Lifetime < MinLifetime {
 		faults = append(faults, fmt.Errorf("token lifetime %s is too short: the token specification asks for %s at least", cfg.Lifetime, MinLifetime))
@@ -275,7 +284,7 @@ func (m *ManagedKeys) Maintain() error {
 	if m.keyDue() || m.cleanupDue() {
 		err = m.locked(func(err error) error {
 			if m.keyDue() {
-				if _, makeErr := m.makeKey(m.current.Load(), m.cfg.Now()); makeErr != nil {
+				if _, makeErr := m.makeKey(m.current.Load(), m.signsFrom()); makeErr != nil {
 					return errors.Join(err, makeErr)
 				}
 			}
@@ -310,11 +319,15 @@ func (m *ManagedKeys) locked(do func(reloadErr error) error) error {
 // keyDue says whether a key must be made without being asked for.
 func (m *ManagedKeys) keyDue() bool {
 	set := m.current.Load()
+	now := m.cfg.Now()
 	if m.cfg.Trust == TrustJWKS {
+		n := len(set.keys) - 1
+		if m.cfg.Lead > 0 && n >= 0 {
+			return now.Sub(set.keys[n].signsFrom) >= rotateFollowed
+		}
 		// Only the very first: no registry would know another.
 		return len(set.listing.keys) == 0
 	}
-	now := m.cfg.Now()
 	n := set.signingAt(now)
 	if n < 0 {
 		return true
@@ -336,6 +349,15 @@ func (m *ManagedKeys) keyDue() bool {
 	// out.
 	otherAlgorithm := key.signing.Algorithm != m.cfg.Algorithm && key.createdAt.Before(m.opened)
 	return now.Sub(key.signsFrom) >= rotateEvery || otherAlgorithm
+}
+
+// signsFrom is when a key signs that is made now: at once if it is the first.
+func (m *ManagedKeys) signsFrom() time.Time {
+	now := m.cfg.Now()
+	if m.current.Load().signingAt(now) < 0 {
+		return now
+	}
+	return now.Add(m.cfg.Lead)
 }
 
 func (m *ManagedKeys) cleanupDue() bool {
