@@ -88,7 +88,7 @@ var imports = map[string]allowedImports{
 	},
 	// What the kinds of credential have in common; each SDK is in a package of its own.
 	"internal/upstream/logins": {
-		ours:   []string{"internal/lru", "internal/redact", "internal/registryauth", "internal/upstream"},
+		ours:   []string{"internal/lru", "internal/redact", "internal/registryauth", "internal/term", "internal/upstream"},
 		tests:  []string{"internal/pkitest", "internal/testkit"},
 		others: []string{"golang.org/x/sync"},
 	},

@@ -1,0 +1,68 @@
+package logins
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+)
+
+const (
+	requestWithin = 10 * time.Second
+	maxBodyBytes  = 256 << 10 // of an answer: logins have a few thousand
+)
+
+// NewClient returns a client for those who give logins. roots are the CAs of their
+// certificates; nil: the system's. It follows no redirect, because what is sent is
+// for the one who was asked, and fails beyond a time and a size.
+func NewClient(roots *x509.CertPool) *http.Client {
+	return &http.Client{
+		Transport: capped{&http.Transport{
+			Proxy:                  http.ProxyFromEnvironment,
+			DialContext:            (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+			TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots},
+			TLSHandshakeTimeout:    5 * time.Second,
+			IdleConnTimeout:        90 * time.Second,
+			MaxResponseHeaderBytes: 64 << 10,
+			ForceAttemptHTTP2:      true,
+			DisableCompression:     true, // the limit is on what is sent
+		}},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Timeout:       requestWithin,
+	}
+}
+
+// capped lets nobody read a body further than its limit. SDKs would read all.
+type capped struct{ http.RoundTripper }
+
+func (c capped) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := c.RoundTripper.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	response.Body = &cappedBody{response.Body, maxBodyBytes}
+	return response, nil
+}
+
+// CloseIdleConnections is for http.Client, which looks for it.
+func (c capped) CloseIdleConnections() {
+	c.RoundTripper.(*http.Transport).CloseIdleConnections()
+}
+
+type cappedBody struct {
+	io.ReadCloser
+	left int
+}
+
+// Read fails at the limit: half an answer must not be taken for a whole one.
+func (b *cappedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > b.left {
+		return 0, fmt.Errorf("the answer has more than %d bytes", maxBodyBytes)
+	}
+	b.left -= n
+	return n, err
+}
