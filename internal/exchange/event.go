@@ -65,6 +65,9 @@ type Event struct {
 	IssuedID  string       `json:"issuedID,omitempty"` // jti of the issued token
 	Reused    bool         `json:"reused,omitempty"`   // the issued token was issued before
 
+	// Gateway is what a request at the gateway was about; nil: it was one for a token.
+	Gateway *GatewayRequest `json:"gateway,omitempty"`
+
 	// From where: believed in nothing but the address.
 	Caller string `json:"caller,omitempty"` // IP address
 	// Proof says whether the caller proved to be the node; nil: nobody asked.
@@ -83,6 +86,22 @@ type Event struct {
 	Retry bool `json:"retry,omitempty"`
 
 	Latency float64 `json:"latency"` // seconds
+}
+
+// GatewayRequest is what the gateway was asked, and what came of it at the upstream.
+type GatewayRequest struct {
+	Method     string `json:"method"`
+	Upstream   string `json:"upstream,omitempty"`   // upstreams[].name
+	Repository string `json:"repository,omitempty"` // as policies name it, with the upstream
+	Kind       string `json:"kind,omitempty"`
+	Reference  string `json:"reference,omitempty"` // tag or digest
+	TokenID    string `json:"tokenID,omitempty"`   // jti of the gateway's token: issuedID of the line that issued it
+	// UpstreamStatus is that of the upstream's answer; there is none when it was not
+	// asked, or did not answer.
+	UpstreamStatus int    `json:"upstreamStatus,omitempty"`
+	RedirectHost   string `json:"redirectHost,omitempty"` // where the bytes are; of the address no more is kept, it may be signed
+	Sent           int64  `json:"sent,omitempty"`         // bytes of the body, to the client
+	Received       int64  `json:"received,omitempty"`     // bytes of the body, from the client
 }
 
 // ScopeEvent says for one requested scope why it was not granted whole.

@@ -237,6 +237,9 @@ func (x *Exchanger) issue(a Authorization) (token registryauth.Token, reused boo
 	grant := registryauth.Grant{Access: a.granted}
 	if id := a.subject.Identity; id != nil {
 		grant.Subject, grant.NotAfter = id.Subject, id.Expiry
+		if a.registry.NamesHolder() {
+			grant.Holder = holder(id)
+		}
 	}
 	token, err = a.registry.Issue(grant)
 	if err != nil {
@@ -248,6 +251,14 @@ func (x *Exchanger) issue(a Authorization) (token registryauth.Token, reused boo
 		x.issued.Add(key, kept)
 	}
 	return token, false, nil
+}
+
+func holder(id *oidc.Identity) *registryauth.Holder {
+	k := &id.Kubernetes
+	return &registryauth.Holder{
+		Cluster: id.Cluster, Namespace: k.Namespace, ServiceAccount: k.ServiceAccount.Name, ServiceAccountUID: k.ServiceAccount.UID,
+		Pod: k.Pod.Name, PodUID: k.Pod.UID, Node: k.Node.Name, NodeUID: k.Node.UID, TokenID: id.TokenID,
+	}
 }
 
 // issueError tells what may pass and what is the token's own from faults of

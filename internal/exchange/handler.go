@@ -13,7 +13,6 @@ import (
 
 	"github.com/pullpass/pullpass/internal/redact"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/term"
 )
 
 // maxClientLength bounds what the audit log keeps of a User-Agent, in bytes.
@@ -124,7 +123,7 @@ func (h *Handler) begin(r *http.Request) tokenRequest {
 		Time:   h.now(),
 		ID:     rand.Text(),
 		Caller: caller.String(),
-		Client: term.Cut(redact.Text(r.UserAgent()), maxClientLength), // in this order: half a token would look like none
+		Client: ClientOf(r),
 	}
 	if id := trace.SpanFromContext(r.Context()).SpanContext().TraceID(); id.IsValid() {
 		event.TraceID = id.String()

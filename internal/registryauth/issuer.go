@@ -24,16 +24,20 @@ type IssuerConfig struct {
 	Service  string        // aud, as in the registry's auth.token.service
 	Lifetime time.Duration // at least signing.MinLifetime
 	Keys     signing.Keys  // decides how the registry trusts the tokens, too
-	Now      func() time.Time
+	// NamesHolder has the tokens say whom they were issued to: for the gateway. Other
+	// registries have no use for it, and may log what they are sent.
+	NamesHolder bool
+	Now         func() time.Time
 }
 
 // Issuer signs the tokens of one registry. It is safe for concurrent use.
 type Issuer struct {
-	issuer   string
-	service  string
-	lifetime time.Duration
-	keys     signing.Keys
-	now      func() time.Time
+	issuer      string
+	service     string
+	lifetime    time.Duration
+	keys        signing.Keys
+	namesHolder bool
+	now         func() time.Time
 }
 
 // NewIssuer checks cfg and reports all its faults at once. A nil Now means
@@ -58,7 +62,7 @@ func NewIssuer(cfg IssuerConfig) (*Issuer, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Issuer{issuer: cfg.Issuer, service: cfg.Service, lifetime: cfg.Lifetime, keys: cfg.Keys, now: cfg.Now}, nil
+	return &Issuer{issuer: cfg.Issuer, service: cfg.Service, lifetime: cfg.Lifetime, keys: cfg.Keys, namesHolder: cfg.NamesHolder, now: cfg.Now}, nil
 }
 
 // claims are the token's, as distribution reads them: what it declares is what
@@ -70,6 +74,7 @@ type claims struct {
 	Audience string `json:"aud"`
 	// Not pointers: each would be an allocation for each token.
 	Access []token.ResourceActions `json:"access"`
+	Holder *Holder                 `json:"pullpass,omitempty"`
 }
 
 // Issue signs a token that says what grant says, and no more.
@@ -122,6 +127,9 @@ func (i *Issuer) Issue(grant Grant) (Token, error) {
 	for n, scope := range scopes {
 		body.Access[n] = token.ResourceActions(scope)
 	}
+	if i.namesHolder {
+		body.Holder = grant.Holder
+	}
 	payload, err := json.Marshal(body)
 	if err != nil {
 		return Token{}, fmt.Errorf("token claims: %w", err)
@@ -161,6 +169,9 @@ func sortedAccess(granted []Scope) ([]Scope, error) {
 
 // Service returns the aud of the tokens.
 func (i *Issuer) Service() string { return i.service }
+
+// NamesHolder reports whether tokens say whom they were issued to.
+func (i *Issuer) NamesHolder() bool { return i.namesHolder }
 
 // KeyID returns the id of the key that signs now. An error wraps
 // signing.ErrNoSigningKey.

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
+	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
@@ -146,6 +147,7 @@ type SigningKey struct {
 	// signature holds the private key where nothing can print it. A Format method
 	// would not do: fmt passes by it in unexported fields.
 	signature func(message []byte) ([]byte, error)
+	derived   func(purpose string) ([]byte, error)
 }
 
 // newSigningKey prepares signer. chain is sent with each token, leaf first; path
@@ -160,6 +162,9 @@ func newSigningKey(algorithm Algorithm, signer crypto.Signer, chain, path []*x50
 	}
 	key := &SigningKey{ID: id, Algorithm: algorithm, public: signer.Public(), path: path}
 	if key.signature, err = signatureFunc(signer); err != nil {
+		return nil, err
+	}
+	if key.derived, err = derivedFunc(signer); err != nil {
 		return nil, err
 	}
 	// The kid is sent along with x5c too, so that logs can be joined.
@@ -223,6 +228,22 @@ func (k *SigningKey) Sign(payload []byte) (string, error) {
 	}
 	token = append(token, '.')
 	return string(enc.AppendEncode(token, signature)), nil
+}
+
+// Derived returns 32 bytes that nobody can know without the private key, the same in
+// every replica that has it, and others for each purpose (RFC 5869).
+func (k *SigningKey) Derived(purpose string) ([]byte, error) { return k.derived(purpose) }
+
+func derivedFunc(signer crypto.Signer) (func(purpose string) ([]byte, error), error) {
+	secret, err := x509.MarshalPKCS8PrivateKey(signer)
+	if err != nil {
+		return nil, fmt.Errorf("derive from the key: %w", err)
+	}
+	pseudorandom, err := hkdf.Extract(sha256.New, secret, nil)
+	if err != nil {
+		return nil, fmt.Errorf("derive from the key: %w", err)
+	}
+	return func(purpose string) ([]byte, error) { return hkdf.Expand(sha256.New, pseudorandom, purpose, 32) }, nil
 }
 
 // signatureFunc returns the JWS signature of a message by signer (RFC 7518

@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -15,6 +16,10 @@ type Login struct {
 	Password registryauth.Secret
 	Expiry   time.Time // zero: it has no known end
 }
+
+// ErrNoCaller says that a credential is the caller's own, and that there is no caller:
+// the request is anonymous.
+var ErrNoCaller = errors.New("the credential is the caller's own, and the request is anonymous; let no anonymous rule allow this upstream")
 
 // Logins gives logins for one upstream. An error means that there is none now: the
 // request is answered 502 or 503, never asked anonymously instead. Implementations

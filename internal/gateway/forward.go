@@ -1,0 +1,150 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/upstream"
+)
+
+const (
+	apiVersionHeader = "Docker-Distribution-Api-Version"
+	apiVersion       = "registry/2.0"
+)
+
+// passedOn are the headers of a request that reach an upstream.
+var passedOn = []string{"Accept", "Content-Type", "Content-Range", "Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"}
+
+// forward asks the upstream and answers with what it says.
+func (h *Handler) forward(q *request) error {
+	if q.target.kind == kindVersion {
+		return h.answerVersion(q)
+	}
+	ctx, cancel := context.WithCancelCause(q.http.Context())
+	defer cancel(nil)
+	to, scopes, err := h.address(q)
+	if err != nil {
+		return err
+	}
+	body := newClientBody(q)
+	response, err := q.upstream.Client.Do(h.request(ctx, q, to, body), upstream.Need{Scopes: scopes, Caller: q.bearer.identityText()})
+	q.event.Gateway.Received = body.bytes()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	q.event.Gateway.UpstreamStatus = response.StatusCode
+	if isRedirect(response.StatusCode) {
+		return h.redirect(ctx, cancel, q, to, response)
+	}
+	return h.answer(cancel, q, to, response)
+}
+
+// answerVersion says that this is a registry, to whom has a token for it.
+func (h *Handler) answerVersion(q *request) error {
+	q.event.Status, q.event.Result = http.StatusOK, exchange.ResultGranted
+	q.silent = true // nothing was asked for
+	header := q.w.Header()
+	header.Set(apiVersionHeader, apiVersion)
+	header.Set("Content-Type", "application/json")
+	header.Set("Content-Length", "2")
+	q.answered = true
+	q.w.WriteHeader(http.StatusOK)
+	_, _ = q.w.Write([]byte("{}"))
+	return nil
+}
+
+// address builds where the request goes from what was parsed, and says which scopes
+// the upstream wants to be asked with.
+func (h *Handler) address(q *request) (*url.URL, []registryauth.Scope, error) {
+	t := &q.target
+	scopes := []registryauth.Scope{{Type: "repository", Name: t.repository, Actions: actionsFor(t.action)}}
+	u := *q.upstream.Client.Base()
+	values := url.Values{}
+	set := func(name, value string) {
+		if value != "" {
+			values.Set(name, value)
+		}
+	}
+	u.Path = "/v2/" + t.repository
+	switch t.kind {
+	case kindManifest:
+		u.Path += "/manifests/" + t.reference
+	case kindBlob:
+		u.Path += "/blobs/" + t.reference
+	case kindTags, kindReferrers:
+		if q.query.page != "" {
+			page, err := h.opened(q, sealedPage, q.query.page)
+			return page, scopes, err
+		}
+		if t.kind == kindTags {
+			u.Path += "/tags/list"
+			set("n", q.query.count)
+			set("last", q.query.last)
+		} else {
+			u.Path += "/referrers/" + t.reference
+			set("artifactType", q.query.artifactType)
+		}
+	case kindUploads:
+		u.Path += "/blobs/uploads/"
+		set("digest", q.query.digest)
+		if from := h.mountable(q); from != "" {
+			set("mount", q.query.mount)
+			set("from", from)
+			scopes = append(scopes, registryauth.Scope{Type: "repository", Name: from, Actions: []string{actionPull}})
+		}
+	case kindUpload:
+		upload, err := h.opened(q, sealedUpload, t.reference)
+		if err != nil {
+			return nil, nil, err
+		}
+		if q.query.digest != "" {
+			values, err := url.ParseQuery(upload.RawQuery)
+			if err != nil {
+				return nil, nil, err
+			}
+			values.Set("digest", q.query.digest)
+			upload.RawQuery = values.Encode()
+		}
+		return upload, scopes, nil
+	}
+	u.RawQuery = values.Encode()
+	return &u, scopes, nil
+}
+
+// mountable returns the repository that a blob is to be mounted from, as the upstream
+// names it. If it is another upstream's, or one that the token does not allow to pull,
+// there is none: the client uploads the blob then (distribution specification), and
+// learns nothing about what it may not see.
+func (h *Handler) mountable(q *request) string {
+	if q.query.mount == "" || q.query.from == "" {
+		return ""
+	}
+	name := q.query.from
+	if first, _, _ := strings.Cut(name, "/"); h.Upstreams[first].Client == nil {
+		name = q.target.upstream + "/" + name // of an image's name without its registry
+	}
+	from, repository, err := h.names.split(name)
+	if err != nil || from != q.target.upstream || !q.bearer.may(from+"/"+repository, actionPull) {
+		return ""
+	}
+	return repository
+}
+
+// request makes the upstream's request: nothing is in it but what is named here.
+func (h *Handler) request(ctx context.Context, q *request, to *url.URL, body *clientBody) *http.Request {
+	r := (&http.Request{Method: q.http.Method, URL: to, Host: to.Host, Header: http.Header{}}).WithContext(ctx)
+	for _, name := range passedOn {
+		if values := q.http.Header.Values(name); len(values) > 0 {
+			r.Header[name] = values
+		}
+	}
+	if q.target.action == actionPush && q.http.Body != nil && q.http.Body != http.NoBody {
+		r.Body, r.ContentLength = body, q.http.ContentLength
+	}
+	return r
+}

@@ -1,0 +1,346 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/lru"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/upstream"
+)
+
+// Config configures a Handler. Every field is required but Now.
+type Config struct {
+	URL         string       // how clients reach the gateway; its token endpoint is below it
+	Issuer      string       // iss of its tokens
+	Service     string       // aud of its tokens
+	Keys        signing.Keys // of its tokens
+	Upstreams   map[string]Upstream
+	Revocations exchange.Revocations
+	Addresses   exchange.Limiter // of requests with a token that is not good
+	Recorder    exchange.Recorder
+	Caller      func(*http.Request) exchange.Caller
+	Logger      *slog.Logger
+	Memory      *Memory
+	Now         func() time.Time // nil means time.Now
+}
+
+// Upstream is a registry behind the gateway.
+type Upstream struct {
+	Client  *upstream.Client
+	Actions []string // that may be done there
+	Follow  bool     // its redirects are followed here, and not by clients
+}
+
+// Memory is what Handlers that take each other's place have in common.
+type Memory struct {
+	judged     *lru.Cache[[32]byte, *judgedToken]
+	spent      *lru.Cache[netip.Prefix, time.Time]
+	sealer     *sealer
+	streams    atomic.Int64
+	challenges atomic.Uint64
+}
+
+const spentBytes = 1 << 20
+
+// NewMemory returns an empty Memory.
+func NewMemory() *Memory {
+	return &Memory{judged: newJudged(), spent: lru.New[netip.Prefix, time.Time](spentBytes, nil), sealer: &sealer{}}
+}
+
+// Load is how much is going on.
+type Load struct {
+	Streams    int64  // requests that are worked on
+	Challenges uint64 // requests without a token since the start: how each pull begins
+}
+
+// Load says how much is going on.
+func (m *Memory) Load() Load { return Load{m.streams.Load(), m.challenges.Load()} }
+
+// Handler answers everything below /v2/. It is safe for concurrent use.
+type Handler struct {
+	Config
+	names Names
+	judge *judge
+}
+
+// New returns a Handler.
+func New(c Config) (*Handler, error) {
+	if c.URL == "" || c.Service == "" || c.Issuer == "" || c.Keys == nil || len(c.Upstreams) == 0 || c.Revocations == nil || c.Addresses == nil ||
+		c.Recorder == nil || c.Caller == nil || c.Logger == nil || c.Memory == nil {
+		return nil, errors.New("gateway: every field but Now is required")
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	h := &Handler{Config: c, judge: &judge{issuer: c.Issuer, service: c.Service, keys: c.Keys, now: c.Now, judged: c.Memory.judged}}
+	for name := range c.Upstreams {
+		h.names = append(h.names, name)
+	}
+	return h, nil
+}
+
+// request is one request on its way.
+type request struct {
+	http     *http.Request
+	w        http.ResponseWriter
+	caller   exchange.Caller
+	event    *exchange.Event
+	target   target
+	query    query
+	bearer   *bearer
+	upstream Upstream
+	answered bool // a status was sent
+	silent   bool // it is worth no event
+}
+
+// ServeHTTP answers one request and records its event, whatever happens.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.Memory.streams.Add(1)
+	defer h.Memory.streams.Add(-1)
+	q := h.begin(w, r)
+	defer h.finish(q)
+	if err := h.serve(q); err != nil {
+		h.refuse(q, err)
+	}
+}
+
+// serve takes the steps of a request. Errors are *refusal, *upstream.Error, or that of
+// the request's context.
+func (h *Handler) serve(q *request) error {
+	if err := h.parse(q); err != nil {
+		return err
+	}
+	if err := h.authenticate(q); err != nil {
+		return err
+	}
+	if err := h.revoked(q); err != nil {
+		return err
+	}
+	if err := h.authorize(q); err != nil {
+		return err
+	}
+	return h.forward(q)
+}
+
+func (h *Handler) begin(w http.ResponseWriter, r *http.Request) *request {
+	caller := h.Caller(r)
+	q := &request{http: r, w: w, caller: caller, event: &exchange.Event{
+		Time: h.Now(), ID: rand.Text(), Service: h.Service, Caller: caller.String(), Client: exchange.ClientOf(r),
+		Gateway: &exchange.GatewayRequest{Method: shortMethod(r.Method)},
+	}}
+	if id := trace.SpanFromContext(r.Context()).SpanContext().TraceID(); id.IsValid() {
+		q.event.TraceID = id.String()
+	}
+	return q
+}
+
+func (h *Handler) parse(q *request) error {
+	var err error
+	if q.target, err = parseTarget(q.http.Method, q.http.URL, h.names); err != nil {
+		return err
+	}
+	g := q.event.Gateway
+	if g.Kind = string(q.target.kind); q.target.kind != kindVersion {
+		q.upstream = h.Upstreams[q.target.upstream]
+		g.Upstream, g.Repository = q.target.upstream, q.target.name()
+		if q.target.kind != kindUpload {
+			g.Reference = q.target.reference
+		}
+	}
+	q.query, err = parseQuery(q.http.URL)
+	return err
+}
+
+// authenticate finds out whom the token names. A token that is not good costs its
+// address one of its limit; when that is spent, none is judged that is not known.
+func (h *Handler) authenticate(q *request) error {
+	credential, err := credentialOf(q.http.Header)
+	if err != nil {
+		return err
+	}
+	if credential.IsZero() {
+		h.Memory.challenges.Add(1)
+		q.silent = true // so begins every pull
+		return &refusal{class: classUnauthenticated, code: "UNAUTHORIZED", reason: reasonToken, message: "a token is needed; ask the gateway's token endpoint for one", challenge: "-"}
+	}
+	b, known := h.judge.known(credential)
+	if !known {
+		from := exchange.Network(q.caller.Address)
+		if until, ok := h.Memory.spent.Peek(from); ok && h.Now().Before(until) {
+			return tooMany(until.Sub(h.Now()))
+		}
+		if b, err = h.judge.judge(credential); err != nil {
+			if wait := h.Addresses.Take(context.WithoutCancel(q.http.Context()), "gateway\x00"+from.String()); wait > 0 {
+				h.Memory.spent.Add(from, h.Now().Add(wait))
+			}
+			return err
+		}
+	}
+	q.bearer = b
+	q.event.Gateway.TokenID = b.tokenID
+	if b.holder != nil {
+		q.event.HeldBy(b.holder)
+	}
+	return nil
+}
+
+func tooMany(wait time.Duration) *refusal {
+	return &refusal{class: classTooMany, code: "TOOMANYREQUESTS", reason: reasonLimited, retryAfter: wait,
+		message: "too many requests without a good credential from this address (limits.perAddress); try again later"}
+}
+
+// revoked refuses whom an operator has revoked since the token was issued.
+func (h *Handler) revoked(q *request) error {
+	if q.bearer.holder == nil {
+		return nil
+	}
+	revocation, err := h.Revocations.Revoked(identityOf(q.bearer))
+	if err != nil {
+		return &refusal{class: classUnavailable, code: "UNAVAILABLE", reason: reasonRevocation, message: "it is not known who is revoked; try again", operator: err.Error(), retryAfter: 10 * time.Second, err: err}
+	}
+	if revocation != nil {
+		q.event.Revocation = revocation
+		return refuse(classForbidden, "DENIED", reasonRevoked, fmt.Sprintf("revoked by an operator: %q", revocation.Reason))
+	}
+	return nil
+}
+
+func identityOf(b *bearer) *oidc.Identity {
+	p := b.holder
+	return &oidc.Identity{Cluster: p.Cluster, Subject: b.subject, TokenID: p.TokenID, Kubernetes: oidc.KubernetesIdentity{
+		Namespace:      p.Namespace,
+		ServiceAccount: oidc.ObjectRef{Name: p.ServiceAccount, UID: p.ServiceAccountUID},
+		Pod:            oidc.ObjectRef{Name: p.Pod, UID: p.PodUID},
+		Node:           oidc.ObjectRef{Name: p.Node, UID: p.NodeUID},
+	}}
+}
+
+// identityText is whom a token was issued to, as sealed addresses and callers' own
+// credentials are bound to it; empty: to nobody.
+func (b *bearer) identityText() string {
+	if b.holder == nil {
+		return ""
+	}
+	return b.holder.Cluster + "/" + b.holder.Namespace + "/" + b.holder.ServiceAccount
+}
+
+// authorize judges what the token allows, as distribution does: who pushes must be
+// allowed to pull.
+func (h *Handler) authorize(q *request) error {
+	t := &q.target
+	if t.kind == kindVersion {
+		return nil
+	}
+	for _, action := range actionsFor(t.action) {
+		if !q.bearer.may(t.name(), action) {
+			return &refusal{class: classUnauthenticated, code: "DENIED", reason: reasonScope, challenge: "insufficient_scope",
+				message: "the token does not allow to " + t.action + " " + t.name()}
+		}
+	}
+	if !slices.Contains(q.upstream.Actions, t.action) {
+		return refuse(classForbidden, "DENIED", reasonAction, "the gateway does not let anybody "+t.action+" at "+t.upstream+" (upstreams[].actions)")
+	}
+	return nil
+}
+
+func actionsFor(action string) []string {
+	if action == actionPush {
+		return []string{actionPull, actionPush}
+	}
+	return []string{action}
+}
+
+// refuse answers an error, if nothing was answered yet. Otherwise the connection is
+// ended, or the client would take what it got for the whole.
+func (h *Handler) refuse(q *request, err error) {
+	r := h.classify(q, err)
+	kind := classes[r.class]
+	q.event.Status, q.event.Result, q.event.Reason, q.event.Message = kind.status, kind.result, r.reason, r.message
+	if r.operator != "" {
+		q.event.Message = r.operator
+	}
+	if q.answered {
+		panic(http.ErrAbortHandler)
+	}
+	q.answered = true
+	if r.challenge != "" {
+		q.w.Header().Set("WWW-Authenticate", h.challenge(q, r.challenge))
+	}
+	q.w.Header().Set(apiVersionHeader, apiVersion)
+	registryauth.WriteFailure(q.w, "", registryauth.Failure{Status: kind.status, Code: r.code, Message: r.message, RetryAfter: r.retryAfter})
+}
+
+// classify says what an error means. It is the only place that does.
+func (h *Handler) classify(q *request, err error) *refusal {
+	var refused *refusal
+	var failed *upstream.Error
+	switch {
+	case errors.As(err, &refused):
+		return refused
+	case errors.As(err, &failed):
+		q.event.Gateway.UpstreamStatus = failed.Status
+		return ofUpstream(failed)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return refuse(classUnavailable, "UNAVAILABLE", reasonCanceled, "the client did not wait for the answer")
+	}
+	h.Logger.Error("gateway request failed", "id", q.event.ID, "error", err)
+	return refuse(classInternal, "UNKNOWN", reasonInternal, "internal error; the operator finds it in the log under id "+q.event.ID)
+}
+
+// challenge is how a client gets the token that it needs (distribution's token
+// specification; RFC 6750 section 3).
+func (h *Handler) challenge(q *request, fault string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `Bearer realm="%s/token",service="%s"`, h.URL, h.Service)
+	if q.target.kind != kindVersion && q.target.action != "" {
+		fmt.Fprintf(&b, `,scope="repository:%s:%s"`, q.target.name(), strings.Join(actionsFor(q.target.action), ","))
+	}
+	if fault != "-" {
+		fmt.Fprintf(&b, `,error="%s"`, fault)
+	}
+	return b.String()
+}
+
+// finish records the event. It has to be deferred itself: it recovers from panics.
+func (h *Handler) finish(q *request) {
+	p := recover()
+	if p != nil && p != http.ErrAbortHandler {
+		// The panic's value may hold anything, a token too: only its type is logged.
+		h.Logger.Error("panic while serving a gateway request", "id", q.event.ID, "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+		answered := q.answered
+		q.answered = false
+		q.silent = false
+		q.event.Status, q.event.Result, q.event.Reason, q.event.Message = http.StatusInternalServerError, exchange.ResultError, reasonInternal, "internal error"
+		if !answered {
+			registryauth.WriteFailure(q.w, "", registryauth.Failure{Status: http.StatusInternalServerError, Code: "UNKNOWN", Message: "internal error; the operator finds it in the log under id " + q.event.ID})
+		}
+		p = nil
+		if answered {
+			p = http.ErrAbortHandler
+		}
+	}
+	if !q.silent {
+		q.event.Latency = h.Now().Sub(q.event.Time).Seconds()
+		q.event.EndGateway(q.http)
+		h.Recorder.Record(q.event)
+	}
+	if p != nil {
+		panic(p) // net/http ends the connection
+	}
+}

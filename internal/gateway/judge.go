@@ -1,0 +1,177 @@
+package gateway
+
+import (
+	"crypto"
+	"crypto/sha256"
+	"crypto/x509"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distribution/distribution/v3/registry/auth/token"
+	"github.com/go-jose/go-jose/v4"
+
+	"github.com/pullpass/pullpass/internal/lru"
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
+)
+
+const (
+	maxAuthorizationBytes = 64 << 10
+	judgedBytes           = 8 << 20 // of tokens that were good: some thousand
+	// trustAge is how old the keys may be by which tokens are judged.
+	trustAge = time.Second
+)
+
+// algorithms are those that Pullpass signs with: no other is believed.
+var algorithms = []jose.SignatureAlgorithm{jose.ES256, jose.RS256, jose.EdDSA}
+
+// bearer is whom a token lets do what.
+type bearer struct {
+	subject string
+	holder  *registryauth.Holder // nil: anonymous
+	tokenID string
+	access  []registryauth.Scope
+	until   time.Time
+}
+
+// may reports whether the token allows an action on a repository.
+func (b *bearer) may(name, action string) bool {
+	return slices.ContainsFunc(b.access, func(s registryauth.Scope) bool {
+		return s.Type == "repository" && s.Name == name && (slices.Contains(s.Actions, action) || slices.Contains(s.Actions, "*"))
+	})
+}
+
+// judge judges tokens as a registry does that trusts Pullpass: by distribution's own
+// code, and by the keys of the gateway's service alone.
+type judge struct {
+	issuer, service string
+	keys            signing.Keys
+	now             func() time.Time
+	judged          *lru.Cache[[sha256.Size]byte, *judgedToken]
+
+	mu      sync.Mutex
+	trust   *trust
+	trustAt time.Time
+}
+
+// trust is what a registry is given. It never changes: another takes its place.
+type trust struct {
+	keys         map[string]crypto.PublicKey
+	roots        *x509.CertPool
+	certificates []*x509.Certificate
+}
+
+type judgedToken struct {
+	bearer
+	by *trust
+}
+
+func newJudged() *lru.Cache[[sha256.Size]byte, *judgedToken] {
+	return lru.New(judgedBytes, func(_ [sha256.Size]byte, j *judgedToken) int {
+		held := lru.Bytes(512)
+		for _, scope := range j.access {
+			held += lru.Bytes(len(scope.Name)) + 64*(1+len(scope.Actions))
+		}
+		return held
+	})
+}
+
+// trusted returns what tokens are judged by now: the same as before, as long as the
+// keys are.
+func (j *judge) trusted() *trust {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	now := j.now()
+	if j.trust != nil && now.Sub(j.trustAt) < trustAge {
+		return j.trust
+	}
+	bundle := j.keys.Trusted()
+	next := &trust{keys: map[string]crypto.PublicKey{}, roots: x509.NewCertPool(), certificates: bundle.Certificates}
+	for _, key := range bundle.JWKS.Keys {
+		next.keys[key.KeyID] = key.Key
+	}
+	for _, root := range bundle.Certificates {
+		next.roots.AddCert(root)
+	}
+	if j.trust == nil || !j.trust.equal(next) {
+		j.trust = next
+	}
+	j.trustAt = now
+	return j.trust
+}
+
+func (t *trust) equal(other *trust) bool {
+	if len(t.keys) != len(other.keys) || !slices.EqualFunc(t.certificates, other.certificates, (*x509.Certificate).Equal) {
+		return false
+	}
+	for id := range t.keys { // an id is the key's thumbprint
+		if other.keys[id] == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// credentialOf returns the token of a request; zero: there is none. Errors are
+// *refusal.
+func credentialOf(header http.Header) (registryauth.Secret, error) {
+	values := header.Values("Authorization")
+	if len(values) == 0 {
+		return registryauth.Secret{}, nil
+	}
+	scheme, value, _ := strings.Cut(values[0], " ")
+	value = strings.TrimSpace(value)
+	if len(values) > 1 || !strings.EqualFold(scheme, "Bearer") || value == "" || len(value) > maxAuthorizationBytes {
+		return registryauth.Secret{}, errNoToken
+	}
+	return registryauth.NewSecret(value), nil
+}
+
+var errNoToken = &refusal{
+	class: classUnauthenticated, code: "UNAUTHORIZED", reason: reasonToken, challenge: "invalid_token",
+	message: "the credential is no token of the gateway's token endpoint; ask that for one",
+}
+
+// known returns what was found out about a token before, if that still holds.
+func (j *judge) known(credential registryauth.Secret) (*bearer, bool) {
+	found, ok := j.judged.Get(credential.Hash())
+	if !ok || found.by != j.trusted() || !j.now().Before(found.until) {
+		return nil, false
+	}
+	return &found.bearer, true
+}
+
+// judge finds out whom a token lets do what. Errors are *refusal.
+func (j *judge) judge(credential registryauth.Secret) (*bearer, error) {
+	by := j.trusted()
+	parsed, err := token.NewToken(credential.Reveal(), algorithms)
+	if err != nil {
+		return nil, errNoToken
+	}
+	claims, err := parsed.Verify(token.VerifyOptions{
+		TrustedIssuers: []string{j.issuer}, AcceptedAudiences: []string{j.service}, Roots: by.roots, TrustedKeys: by.keys,
+	})
+	if err != nil {
+		return nil, errNoToken
+	}
+	var own struct {
+		Holder *registryauth.Holder `json:"pullpass"`
+	}
+	if err := parsed.JWT.UnsafeClaimsWithoutVerification(&own); err != nil || (claims.Subject == "") != (own.Holder == nil) {
+		return nil, errNoToken
+	}
+	found := &judgedToken{bearer: bearer{subject: claims.Subject, holder: own.Holder, tokenID: claims.JWTID, until: time.Unix(claims.Expiration, 0).Add(token.Leeway)}, by: by}
+	for _, a := range claims.Access {
+		if a != nil {
+			found.access = append(found.access, registryauth.Scope(*a))
+		}
+	}
+	if !j.now().Before(found.until) {
+		return nil, errNoToken
+	}
+	j.judged.Add(credential.Hash(), found)
+	return &found.bearer, nil
+}

@@ -1,0 +1,280 @@
+package gateway
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// kind is what a request is about.
+type kind string
+
+const (
+	kindVersion   kind = "version" // /v2/ itself
+	kindManifest  kind = "manifest"
+	kindBlob      kind = "blob"
+	kindTags      kind = "tags"
+	kindReferrers kind = "referrers"
+	kindUploads   kind = "uploads" // the beginning of an upload
+	kindUpload    kind = "upload"  // one that has begun
+)
+
+// Kinds returns what a request can be about, for metric labels.
+func Kinds() []string {
+	return []string{
+		string(kindVersion), string(kindManifest), string(kindBlob), string(kindTags), string(kindReferrers), string(kindUploads), string(kindUpload),
+	}
+}
+
+// Actions of registries, as scopes name them.
+const (
+	actionPull   = "pull"
+	actionPush   = "push"
+	actionDelete = "delete"
+)
+
+// target is what a request is about. The address at the upstream is made of its parts,
+// and never of what the client sent: two readers of one path must not differ about it.
+type target struct {
+	kind       kind
+	upstream   string // upstreams[].name
+	repository string // as the upstream names it
+	reference  string // tag or digest; of an upload, its sealed address
+	action     string
+}
+
+// name is the repository as policies and tokens have it.
+func (t *target) name() string { return t.upstream + "/" + t.repository }
+
+const (
+	maxPathBytes      = 8 << 10
+	maxTagBytes       = 128 // distribution specification
+	maxReferenceBytes = 255 // of a digest
+)
+
+// parseTarget reads the method and path of a request below /v2/. Errors are *refusal.
+func parseTarget(method string, u *url.URL, upstreams Names) (target, error) {
+	path, err := plainPath(u)
+	if err != nil {
+		return target{}, err
+	}
+	if path == "" {
+		if method != http.MethodGet && method != http.MethodHead {
+			return target{}, unsupported(method)
+		}
+		return target{kind: kindVersion, action: actionPull}, nil
+	}
+	t, name := cutKind(path)
+	if t.kind == "" {
+		return target{}, refuse(classNotFound, "UNSUPPORTED", reasonPath, "this is not a path of the registry's API; below /v2/ there are NAME/manifests, /blobs, /tags/list and /referrers")
+	}
+	if t.upstream, t.repository, err = upstreams.split(name); err != nil {
+		return target{}, err
+	}
+	if err := t.checkReference(); err != nil {
+		return target{}, err
+	}
+	if t.action = actionOf(t.kind, method); t.action == "" {
+		return target{}, unsupported(method)
+	}
+	return t, nil
+}
+
+// plainPath returns what stands behind /v2/. Nothing in it needs an escape, so there is
+// none but that of the colon in a digest, which some clients write.
+func plainPath(u *url.URL) (string, error) {
+	path := u.EscapedPath()
+	path = strings.ReplaceAll(strings.ReplaceAll(path, "%3A", ":"), "%3a", ":")
+	rest, ok := strings.CutPrefix(path, "/v2/")
+	switch {
+	case path == "/v2":
+		return "", nil
+	case !ok, len(path) > maxPathBytes, strings.ContainsAny(path, "%\\;"):
+		return "", refuse(classInvalid, "NAME_INVALID", reasonPath, "the path is longer than a registry's can be, or has what none has: escapes, backslashes, semicolons")
+	}
+	return rest, nil
+}
+
+// cutKind reads a path from its end: what stands before the last words is the name,
+// whatever words it is made of. No path can be read in two ways.
+func cutKind(path string) (t target, name string) {
+	parts := strings.Split(path, "/")
+	last := len(parts) - 1
+	at := func(i int) string {
+		if i < 0 {
+			return ""
+		}
+		return parts[i]
+	}
+	cut := 0
+	switch {
+	case at(last-1) == "tags" && at(last) == "list":
+		t.kind, cut = kindTags, 2
+	case at(last-1) == "manifests":
+		t.kind, cut = kindManifest, 2
+	case at(last-1) == "referrers":
+		t.kind, cut = kindReferrers, 2
+	case at(last-2) == "blobs" && at(last-1) == "uploads" && at(last) == "":
+		t.kind, cut = kindUploads, 3
+	case at(last-2) == "blobs" && at(last-1) == "uploads":
+		t.kind, cut = kindUpload, 3
+	case at(last-1) == "blobs" && at(last) == "uploads":
+		t.kind, cut = kindUploads, 2
+	case at(last-1) == "blobs":
+		t.kind, cut = kindBlob, 2
+	default:
+		return target{}, ""
+	}
+	if t.kind != kindTags && t.kind != kindUploads {
+		t.reference = at(last)
+	}
+	return t, strings.Join(parts[:len(parts)-cut], "/")
+}
+
+func (t *target) checkReference() error {
+	isGood := true
+	switch t.kind {
+	case kindBlob, kindReferrers:
+		if !isDigest(t.reference) {
+			return refuse(classInvalid, "DIGEST_INVALID", reasonPath, "the digest is none; write sha256:HEX")
+		}
+	case kindManifest:
+		isGood = isTag(t.reference) || isDigest(t.reference)
+	case kindUpload:
+		isGood = t.reference != ""
+	}
+	if !isGood {
+		return refuse(classInvalid, "MANIFEST_INVALID", reasonPath, "the reference is neither a tag nor a digest")
+	}
+	return nil
+}
+
+// actionOf returns what a method does; empty: it is not one of this kind's.
+func actionOf(k kind, method string) string {
+	switch method {
+	case http.MethodGet:
+		if k == kindUpload {
+			return actionPush
+		}
+		if k != kindUploads {
+			return actionPull
+		}
+	case http.MethodHead:
+		if k == kindManifest || k == kindBlob {
+			return actionPull
+		}
+	case http.MethodPost:
+		if k == kindUploads {
+			return actionPush
+		}
+	case http.MethodPut:
+		if k == kindManifest || k == kindUpload {
+			return actionPush
+		}
+	case http.MethodPatch:
+		if k == kindUpload {
+			return actionPush
+		}
+	case http.MethodDelete:
+		switch k {
+		case kindManifest, kindBlob:
+			return actionDelete
+		case kindUpload:
+			return actionPush
+		}
+	}
+	return ""
+}
+
+func unsupported(method string) error {
+	return refuse(classMethod, "UNSUPPORTED", reasonMethod, "the method "+shortMethod(method)+" does nothing here")
+}
+
+// shortMethod returns a method for people.
+func shortMethod(method string) string {
+	known := []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions}
+	if slices.Contains(known, method) {
+		return method
+	}
+	return "of this request"
+}
+
+// isTag reports whether s is a tag (distribution specification).
+func isTag(s string) bool {
+	if s == "" || len(s) > maxTagBytes || s[0] == '.' || s[0] == '-' {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; !isAlphanumeric(c) && c != '_' && c != '.' && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// isDigest reports whether s is a digest (image specification, descriptor).
+func isDigest(s string) bool {
+	algorithm, encoded, ok := strings.Cut(s, ":")
+	if !ok || len(s) > maxReferenceBytes || algorithm == "" || encoded == "" {
+		return false
+	}
+	for i := range len(algorithm) {
+		c := algorithm[i]
+		separates := c == '+' || c == '.' || c == '_' || c == '-'
+		if separates && (i == 0 || i == len(algorithm)-1 || !isLowerAlphanumeric(algorithm[i-1])) || !separates && !isLowerAlphanumeric(c) {
+			return false
+		}
+	}
+	for i := range len(encoded) {
+		if c := encoded[i]; !isAlphanumeric(c) && c != '=' && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+func isLowerAlphanumeric(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' }
+
+func isAlphanumeric(c byte) bool { return isLowerAlphanumeric(c) || 'A' <= c && c <= 'Z' }
+
+// query holds the parameters that a request may have. What it does not know is
+// dropped: nothing is passed on because a client wrote it.
+type query struct {
+	count, last  string // of tags
+	artifactType string // of referrers
+	page         string // of either, sealed: where an upstream's own list goes on
+	digest       string // of an upload
+	mount, from  string // of the beginning of an upload
+}
+
+func parseQuery(u *url.URL) (query, error) {
+	values, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return query{}, refuse(classInvalid, "UNSUPPORTED", reasonPath, "the query cannot be read")
+	}
+	var q query
+	for name, into := range map[string]*string{
+		"n": &q.count, "last": &q.last, "artifactType": &q.artifactType, pageParameter: &q.page, "digest": &q.digest, "mount": &q.mount, "from": &q.from,
+		"ns": new(string), // containerd's: which registry it means. The path says it, and counts
+	} {
+		if len(values[name]) > 1 {
+			return query{}, refuse(classInvalid, "UNSUPPORTED", reasonPath, "the parameter "+name+" is there twice")
+		}
+		*into = values.Get(name)
+	}
+	for _, digest := range []string{q.digest, q.mount} {
+		if digest != "" && !isDigest(digest) {
+			return query{}, refuse(classInvalid, "DIGEST_INVALID", reasonPath, "the digest is none; write sha256:HEX")
+		}
+	}
+	return q, nil
+}
+
+// isName reports whether a repository's name is one that registries have.
+func isName(name string) bool {
+	_, err := registryauth.ParseScope("repository:" + name + ":" + actionPull)
+	return err == nil && !strings.ContainsAny(name, ":ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+}

@@ -1,0 +1,66 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+)
+
+// errAbandoned ends the reading of a body whose request is sent again.
+var errAbandoned = errors.New("the request is sent again")
+
+// unsent is a body of which it is known whether something was read. Its reader stays
+// open: it belongs to the server.
+type unsent struct {
+	from io.ReadCloser // nil: no body
+
+	mu        sync.Mutex
+	read      bool
+	abandoned bool
+	moved     func() // nil: nobody wants to know
+}
+
+func (b *unsent) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	if b.abandoned {
+		b.mu.Unlock()
+		return 0, errAbandoned
+	}
+	b.read = true
+	if b.moved != nil {
+		b.moved()
+	}
+	b.mu.Unlock()
+	return b.from.Read(p)
+}
+
+// whenRead has f called whenever something is read.
+func (b *unsent) whenRead(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.moved = f
+}
+
+func (b *unsent) Close() error { return nil }
+
+// isWhole reports whether the body can be sent again, and lets nobody read it by this
+// one then.
+func (b *unsent) isWhole() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.abandoned = !b.read
+	return !b.read
+}
+
+// answer ends what belongs to a request when its answer was read.
+type answer struct {
+	io.ReadCloser
+	cancel context.CancelCauseFunc
+}
+
+func (a *answer) Close() error {
+	err := a.ReadCloser.Close()
+	a.cancel(nil)
+	return err
+}
