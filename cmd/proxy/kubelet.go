@@ -23,13 +23,19 @@ pod's own ServiceAccount: the CredentialProviderConfig, the right to request the
 audience, the kubelet's flags, and containerd's hosts.toml. --part prints one of
 them alone, for a file.
 
+--mirror is for the registries behind the gateway (upstreams of the configuration):
+images keep their names, and hosts.toml sends containerd to the gateway. There is
+one for each.
+
 --lint judges files instead, each by what it is: YAML and JSON by their kind
 (CredentialProviderConfig, roles and bindings, KubeletConfiguration), *.toml as
 a hosts.toml, anything else as text with the kubelet's flags. A finding is
 FILE:LINE: field: what is wrong; remedy. Exit code 1 if there is one.`,
 		Example: `  pullpass kubelet-config --config pullpass.yaml --registry registry.example.com
   pullpass kubelet-config --config pullpass.yaml --registry registry.example.com --part rbac | kubectl apply -f -
-  pullpass kubelet-config --config pullpass.yaml --registry registry.example.com --lint credential-provider.yaml rbac.yaml hosts.toml`,
+  pullpass kubelet-config --config pullpass.yaml --registry registry.example.com --lint credential-provider.yaml rbac.yaml hosts.toml
+  pullpass kubelet-config --config pullpass.yaml --mirror ghcr.io --mirror docker.io
+  pullpass kubelet-config --config pullpass.yaml --mirror ghcr.io --part hosts >/etc/containerd/certs.d/ghcr.io/hosts.toml`,
 		Args: func(_ *cobra.Command, files []string) error {
 			switch {
 			case lint && len(files) == 0:
@@ -63,13 +69,15 @@ FILE:LINE: field: what is wrong; remedy. Exit code 1 if there is one.`,
 		},
 	}
 	configFlag(command, &file)
-	command.Flags().StringVar(&o.Registry, "registry", "", "host[:port] of the registry as in the names of images (required)")
-	command.Flags().StringVar(&o.Service, "service", "", "service of the registry, if it is not the same as --registry: its audience is preferred")
+	command.Flags().StringVar(&o.Registry, "registry", "", "host[:port] of the registry as in the names of images")
+	command.Flags().StringArrayVar(&o.Mirrors, "mirror", nil, "name of an upstream that the gateway stands in for, repeatable; in place of --registry")
+	command.Flags().StringVar(&o.Service, "service", "", "service whose audience is preferred (default: that of --registry, or of the gateway)")
 	command.Flags().StringVar(&o.Cluster, "cluster", "", "name of the cluster (may be left out when there is only one)")
 	command.Flags().StringVar(&o.PluginDir, "plugin-dir", "", "directory of the plugin on the nodes (default: "+nodeconfig.DefaultPluginDir+"); with --lint: here, to be looked at")
 	command.Flags().StringVar(&part, "part", "", "print one part alone: "+strictyaml.List(nodeconfig.Parts()))
 	command.Flags().BoolVar(&lint, "lint", false, "judge the files that are named after the flags")
 	command.MarkFlagsMutuallyExclusive("lint", "part")
-	requireFlags(command, "registry")
+	command.MarkFlagsMutuallyExclusive("registry", "mirror")
+	command.MarkFlagsOneRequired("registry", "mirror")
 	return command
 }

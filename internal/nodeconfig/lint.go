@@ -87,7 +87,7 @@ func (k Target) Lint(ctx context.Context, files []string) (findings []error, not
 		l.file(ctx, name)
 	}
 	l.together()
-	for _, part := range Parts() {
+	for _, part := range k.judgedParts() {
 		if !l.judged[part] {
 			notJudged = append(notJudged, part)
 		}
@@ -124,7 +124,6 @@ func (l *linter) file(ctx context.Context, name string) {
 	case ".yaml", ".yml", ".json":
 		l.yaml(name, data)
 	case ".toml":
-		l.judged["hosts"] = true
 		l.hosts(name, data)
 	default:
 		l.judged["flags"] = true

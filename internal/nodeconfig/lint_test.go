@@ -31,9 +31,15 @@ registries: [{service: registry.example.com, issuer: pullpass.example.com}]
 policyFiles: [policy.yaml]
 `
 
+// gatewayConfig stands in for registries, too.
+var gatewayConfig = strings.Replace(testConfig, "registries: [", "registries: [{service: gateway.example.com, issuer: pullpass.example.com}, ", 1) + `
+gateway: {url: https://gateway.example.com, service: gateway.example.com}
+upstreams: [{name: ghcr.io}, {name: docker.io}, {name: harbor, url: "https://harbor.example.com:8443"}]
+`
+
 // Each file of testdata/kubelet holds files of a node and what --lint says of
 // them. A file below bin/ is put there with the mode that it holds, and bin is
-// --plugin-dir.
+// --plugin-dir. A file mirrors holds the values of --mirror.
 func TestKubeletLint(t *testing.T) {
 	t.Parallel()
 	names, err := filepath.Glob("testdata/kubelet/*.txtar")
@@ -59,14 +65,17 @@ func TestKubeletLint(t *testing.T) {
 				case file.Name == "registry":
 					o.Registry = strings.TrimSpace(string(file.Data))
 					continue
+				case file.Name == "mirrors":
+					o.Mirrors = strings.Fields(string(file.Data))
+					continue
 				case strings.HasPrefix(file.Name, "bin/"):
 					o.PluginDir = filepath.Join(dir, "bin")
-					testkit.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file.Name)), 0o755))
 					mode, err = strconv.ParseUint(strings.TrimSpace(string(file.Data)), 8, 32)
 					testkit.Must(t, err)
 				default:
 					files = append(files, filepath.Join(dir, file.Name))
 				}
+				testkit.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file.Name)), 0o755))
 				testkit.Must(t, os.WriteFile(filepath.Join(dir, file.Name), file.Data, 0o644))
 				testkit.Must(t, os.Chmod(filepath.Join(dir, file.Name), os.FileMode(mode)))
 			}
@@ -113,7 +122,7 @@ func TestFindingsOfADocumentAreBounded(t *testing.T) {
 // lintWith returns the findings, or what is said without any.
 func lintWith(t *testing.T, o Options, files []string) string {
 	t.Helper()
-	findings, notJudged := testTarget(t, testConfig, o).Lint(t.Context(), files)
+	findings, notJudged := testTarget(t, gatewayConfig, o).Lint(t.Context(), files)
 	var said strings.Builder
 	for _, finding := range findings {
 		fmt.Fprintln(&said, finding)

@@ -47,6 +47,10 @@ func TestImagePatternsMatchAsInTheKubelet(t *testing.T) {
 		{"registry.example.com/app", "registry.example.com/team/app", false},
 		{"registry.example.com/*", "registry.example.com/app", false},
 		{"registry.example.com/t?am", "registry.example.com/team", true},
+		// The kubelet matches nginx and index.docker.io/library/nginx by this name, too.
+		{"docker.io", "docker.io/library/nginx", true},
+		{"index.docker.io", "docker.io/library/nginx", false},
+		{"registry-1.docker.io", "docker.io/library/nginx", false},
 		// What stands there by mistake.
 		{"https://registry.example.com", "registry.example.com/app", false},
 		{"registr?.example.com", "registry.example.com/app", false},

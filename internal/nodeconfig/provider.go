@@ -218,7 +218,11 @@ func (l *linter) ours() []*provider {
 	if len(named) > 0 {
 		return named
 	}
-	return slices.DeleteFunc(slices.Clone(l.providers), func(p *provider) bool { return !p.matches(l.target.Registry) })
+	return slices.DeleteFunc(slices.Clone(l.providers), func(p *provider) bool { return !p.matchesAny(l.target.Registries) })
+}
+
+func (p *provider) matchesAny(registries []string) bool {
+	return slices.ContainsFunc(registries, p.matches)
 }
 
 func (p *provider) matches(registry string) bool {
@@ -242,21 +246,29 @@ func registryDiffers(pattern, registry string) string {
 	return p.differs(image)
 }
 
-// matched finds that the kubelet would never ask for the registry.
+// matched finds registries that the kubelet would never ask for.
 func (l *linter) matched(ours []*provider) {
-	if slices.ContainsFunc(ours, func(p *provider) bool { return p.matches(l.target.Registry) }) {
-		return
-	}
+	registries := l.target.Registries
 	if len(ours) == 0 {
-		l.find(l.providerDocument.at("providers"), "none is named %s or matches %s, so the kubelet pulls anonymously; add one (see kubelet-config --part provider)", pluginName, l.target.Registry)
+		l.find(l.providerDocument.at("providers"), "none is named %s or matches %s, so the kubelet pulls anonymously; add one (see kubelet-config --part provider)", pluginName, strictyaml.List(registries))
 		return
 	}
-	for _, p := range ours {
-		for i, pattern := range p.config.MatchImages {
-			_, err := parseImagePattern(pattern)
-			if problem, _ := patternFault(pattern); err == nil && problem == "" {
-				l.find(p.at(fmt.Sprintf("matchImages[%d]", i)), "does not match %s (%s): %s; write %s",
-					l.target.Registry, term.QuoteValue(pattern), registryDiffers(pattern, l.target.Registry), l.target.Registry)
+	other := slices.IndexFunc(ours, func(p *provider) bool { return p.matchesAny(registries) })
+	for _, registry := range registries {
+		if slices.ContainsFunc(ours, func(p *provider) bool { return p.matches(registry) }) {
+			continue
+		}
+		if other >= 0 {
+			l.find(ours[other].at("matchImages"), "do not hold %s, so the kubelet pulls its images anonymously; add it", registry)
+			continue
+		}
+		for _, p := range ours {
+			for i, pattern := range p.config.MatchImages {
+				_, err := parseImagePattern(pattern)
+				if problem, _ := patternFault(pattern); err == nil && problem == "" {
+					l.find(p.at(fmt.Sprintf("matchImages[%d]", i)), "does not match %s (%s): %s; write %s",
+						registry, term.QuoteValue(pattern), registryDiffers(pattern, registry), registry)
+				}
 			}
 		}
 	}
@@ -275,7 +287,7 @@ func (l *linter) usable(p *provider) {
 		if problem, remedy := patternFault(pattern); problem != "" {
 			l.find(p.at(field), "%s (%s); %s", problem, term.QuoteValue(pattern), remedy)
 		} else if parsed.wide() && len(hosts) == 0 {
-			l.find(p.at(field), "may match a stranger's registry (%s), which would be handed the pod's token; name hosts, or add args: [\"--registry=%s\"]", term.QuoteValue(pattern), target.Registry)
+			l.find(p.at(field), "may match a stranger's registry (%s), which would be handed the pod's token; name hosts, or add args: %s", term.QuoteValue(pattern), quotedList(target.args()))
 		}
 	}
 	for i, variable := range c.Env {
@@ -299,7 +311,7 @@ func (l *linter) usable(p *provider) {
 
 // args returns the hosts that the plugin is held to.
 func (l *linter) args(p *provider) (hosts []string) {
-	args, registry := p.config.Args, l.target.Registry
+	args := p.config.Args
 	for i := 0; i < len(args); i++ {
 		field := fmt.Sprintf("args[%d]", i)
 		host, found := strings.CutPrefix(args[i], "--registry=")
@@ -315,8 +327,10 @@ func (l *linter) args(p *provider) (hosts []string) {
 		}
 		hosts = append(hosts, host)
 	}
-	if len(hosts) > 0 && p.matches(registry) && !slices.Contains(hosts, registry) {
-		l.find(p.at("args"), "do not hold %s, so the plugin refuses its images; add --registry=%s", registry, registry)
+	for _, registry := range l.target.Registries {
+		if len(hosts) > 0 && p.matches(registry) && !slices.Contains(hosts, registry) {
+			l.find(p.at("args"), "do not hold %s, so the plugin refuses its images; add --registry=%s", registry, registry)
+		}
 	}
 	return hosts
 }
