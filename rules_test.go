@@ -154,8 +154,8 @@ var imports = map[string]allowedImports{
 	},
 	"internal/setup": {
 		ours: []string{
-			"internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/kube", "internal/oidc", "internal/policy",
-			"internal/signing", "internal/state",
+			"internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/kube", "internal/oidc",
+			"internal/policy", "internal/registryauth", "internal/signing", "internal/state", "internal/upstream",
 		},
 		tests:  []string{"internal/audit", "internal/testkit"},
 		others: []string{"golang.org/x/sync", "k8s.io/apimachinery", "k8s.io/client-go"},
@@ -167,8 +167,8 @@ var imports = map[string]allowedImports{
 	},
 	"internal/metrics": {
 		ours: []string{
-			"internal/audit", "internal/exchange", "internal/kube", "internal/oidc", "internal/policy", "internal/registryauth",
-			"internal/signing", "internal/state",
+			"internal/audit", "internal/exchange", "internal/gateway", "internal/kube", "internal/oidc", "internal/policy", "internal/registryauth",
+			"internal/signing", "internal/state", "internal/upstream",
 		},
 		tests:  []string{"internal/proxytest", "internal/testkit"},
 		others: []string{"github.com/prometheus/client_golang"},
@@ -179,9 +179,9 @@ var imports = map[string]allowedImports{
 	},
 	"internal/server": {
 		ours: []string{
-			"internal/audit", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/kube", "internal/metrics",
-			"internal/oidc", "internal/policy", "internal/registryauth", "internal/setup", "internal/signing", "internal/state",
-			"internal/strictyaml", "internal/telemetry", "internal/term",
+			"internal/audit", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/kube",
+			"internal/metrics", "internal/oidc", "internal/policy", "internal/registryauth", "internal/setup", "internal/signing", "internal/state",
+			"internal/strictyaml", "internal/telemetry", "internal/term", "internal/upstream",
 		},
 		tests:  []string{"internal/kubetest", "internal/pkitest", "internal/proxytest", "internal/testkit"},
 		others: []string{"github.com/go-chi/chi/v5"},

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/file"
@@ -181,6 +182,9 @@ func (c *Config) CheckListeners(insecureHTTP bool) error {
 		if !isLoopback(c.Server.Address) {
 			note("server.address", "is not a loopback address (%s); --insecure-http sends tokens in the clear, so write 127.0.0.1:PORT", term.QuoteValue(c.Server.Address))
 		}
+		if g := c.Gateway; g != nil && !isLoopback(g.Address) {
+			note("gateway.address", "is not a loopback address (%s); --insecure-http sends tokens in the clear, so write 127.0.0.1:PORT", term.QuoteValue(g.Address))
+		}
 		for _, ca := range c.ClientCAs {
 			note(ca.Field, "asks for client certificates (%s), which plain HTTP has not; remove it or do without --insecure-http", term.QuoteValue(ca.Name))
 		}
@@ -191,6 +195,9 @@ func (c *Config) CheckListeners(insecureHTTP bool) error {
 	}
 	if tls.KeyFile == "" {
 		note("server.tls.keyFile", "is missing; name the private key of certFile, or serve a loopback address with --insecure-http")
+	}
+	if g := c.Gateway; g != nil && strings.HasPrefix(g.URL, "http://") {
+		note("gateway.url", "is not https (%s), and the gateway is served with TLS; write https://", term.QuoteValue(g.URL))
 	}
 	return errors.Join(faults...)
 }

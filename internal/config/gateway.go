@@ -106,6 +106,11 @@ func (c *Config) Upstream(name string) *Upstream {
 	return &c.Upstreams[i]
 }
 
+// IsGateway reports whether a service is the gateway's.
+func (c *Config) IsGateway(service string) bool {
+	return c.Gateway != nil && c.Gateway.Service == service
+}
+
 // completeGateway fills in the defaults that depend on other settings.
 func (c *Config) completeGateway() {
 	if g := c.Gateway; g != nil {

@@ -36,6 +36,9 @@ type Config struct {
 	ServiceAccounts Limiter
 	Registries      []*registryauth.Issuer
 	Policy          *policy.Policy
+	// Scopes says, by service, what is judged of what clients ask for; a service that
+	// is not there is asked for what is meant.
+	Scopes map[string]func([]registryauth.Scope) []registryauth.Scope
 	// Memory is that of the Exchanger before, if there was one. Issued tokens are
 	// remembered for the Registry that signed them, so that one with other settings
 	// has to be another one.
@@ -53,6 +56,7 @@ type Exchanger struct {
 	serviceAccounts Limiter
 	registries      map[string]*registryauth.Issuer
 	policy          *policy.Policy
+	scopes          map[string]func([]registryauth.Scope) []registryauth.Scope
 	issued          *lru.Cache[issuedKey, registryauth.Token]
 	now             func() time.Time
 }
@@ -99,6 +103,7 @@ func New(c Config) (*Exchanger, error) {
 		serviceAccounts: c.ServiceAccounts,
 		registries:      make(map[string]*registryauth.Issuer, len(c.Registries)),
 		policy:          c.Policy,
+		scopes:          c.Scopes,
 		issued:          c.Memory.issued,
 		now:             c.Now,
 	}
@@ -210,6 +215,14 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, call
 		return policy.Subject{}, err
 	}
 	return subject, nil
+}
+
+// judged returns what is judged of the scopes of a request.
+func (x *Exchanger) judged(req registryauth.Request) []registryauth.Scope {
+	if scopes := x.scopes[req.Service]; scopes != nil {
+		return scopes(req.Scopes)
+	}
+	return req.Scopes
 }
 
 // remembers reports whether a credential was good before.

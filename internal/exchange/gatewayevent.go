@@ -12,6 +12,10 @@ import (
 	"github.com/pullpass/pullpass/internal/term"
 )
 
+// ReasonInsufficientScope is that of a token that does not allow what it was sent for
+// (RFC 6750 section 3.1).
+const ReasonInsufficientScope = "insufficient_scope"
+
 // ClientOf returns what an event keeps of a request's User-Agent.
 func ClientOf(r *http.Request) string {
 	return term.Cut(redact.Text(r.UserAgent()), maxClientLength) // in this order: half a token would look like none

@@ -159,6 +159,7 @@ func (h *Handler) parse(q *request) error {
 	if g.Kind = string(q.target.kind); q.target.kind != kindVersion {
 		q.upstream = h.Upstreams[q.target.upstream]
 		g.Upstream, g.Repository = q.target.upstream, q.target.name()
+		q.event.Requested = []string{q.scope()}
 		if q.target.kind != kindUpload {
 			g.Reference = q.target.reference
 		}
@@ -309,12 +310,17 @@ func (h *Handler) challenge(q *request, fault string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `Bearer realm="%s/token",service="%s"`, h.URL, h.Service)
 	if q.target.kind != kindVersion && q.target.action != "" {
-		fmt.Fprintf(&b, `,scope="repository:%s:%s"`, q.target.name(), strings.Join(actionsFor(q.target.action), ","))
+		fmt.Fprintf(&b, `,scope="%s"`, q.scope())
 	}
 	if fault != "-" {
 		fmt.Fprintf(&b, `,error="%s"`, fault)
 	}
 	return b.String()
+}
+
+// scope is what a token must allow for the request.
+func (q *request) scope() string {
+	return registryauth.Scope{Type: "repository", Name: q.target.name(), Actions: actionsFor(q.target.action)}.String()
 }
 
 // finish records the event. It has to be deferred itself: it recovers from panics.

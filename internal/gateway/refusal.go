@@ -14,7 +14,7 @@ const (
 	reasonMethod     = "method_not_allowed"
 	reasonUpstream   = "upstream_unknown"
 	reasonToken      = "token_invalid"
-	reasonScope      = "insufficient_scope"
+	reasonScope      = exchange.ReasonInsufficientScope
 	reasonAction     = "action_not_configured"
 	reasonUpload     = "upload_unknown"
 	reasonRevoked    = "revoked"

@@ -133,6 +133,10 @@ func concernsPod(e *exchange.Event) bool {
 	if e.Pod == nil || e.Pod.UID == "" || e.Retry || e.Reason == podGone {
 		return false
 	}
+	if e.Gateway != nil {
+		// That a token is not enough was said when it was issued.
+		return e.Reason != exchange.ReasonInsufficientScope && (e.Result == exchange.ResultRefused || e.Gateway.Upstream != "" && e.Result == exchange.ResultUnavailable)
+	}
 	return e.Result == exchange.ResultRefused || e.Result == exchange.ResultPartial || e.Result == exchange.ResultNone
 }
 

@@ -25,12 +25,16 @@ const (
 // differs from one request to the next, so that repeated refusals are counted in
 // one event.
 func messages(e *exchange.Event) []string {
-	if e.Result == exchange.ResultRefused {
+	if e.Result == exchange.ResultRefused || e.Gateway != nil {
 		what := "a login"
 		if len(e.Requested) > 0 {
 			what = strings.Join(e.Requested, " ")
 		}
-		return []string{message("refused "+what, e.Service, e.Message, e.Remedy())}
+		verdict := "refused "
+		if e.Result == exchange.ResultUnavailable {
+			verdict = "cannot get "
+		}
+		return []string{message(verdict+what, e.Service, e.Message, e.Remedy())}
 	}
 	scopes := e.Scopes[:min(len(e.Scopes), maxScopes)]
 	list := make([]string, 0, len(scopes))

@@ -39,10 +39,11 @@ type label struct {
 type source string
 
 const (
-	fromCode     source = "code" // as many as there are things of ours, whatever is asked of us
-	fromClusters source = "clusters"
-	fromServices source = "services"
-	fromFiles    source = "files" // groups that are re-read
+	fromCode      source = "code" // as many as there are things of ours, whatever is asked of us
+	fromClusters  source = "clusters"
+	fromServices  source = "services"
+	fromFiles     source = "files" // groups that are re-read
+	fromUpstreams source = "upstreams"
 )
 
 // Values that several labels have.
@@ -75,6 +76,7 @@ type group struct {
 func allMetrics() []group {
 	return []group{
 		{"Token requests", exchangeMetrics},
+		{"The gateway", gatewayMetrics},
 		{"Issuers and API servers", upstreamMetrics},
 		{"Keys and certificates", keyMetrics},
 		{"Policy and other files", fileMetrics},

@@ -100,6 +100,10 @@ var (
 
 // Record counts one request.
 func (m *Metrics) Record(event *exchange.Event) {
+	if event.Gateway != nil {
+		m.gateway(event)
+		return
+	}
 	if event.Retry && event.Status >= http.StatusBadRequest {
 		return // containerd repeats a refused POST as a GET: one attempt, refused once
 	}

@@ -92,7 +92,7 @@ func (m *Metrics) Use(s Sources) {
 		return known
 	}
 	before := m.current.Swap(&knownSources{s, map[source]map[string]bool{
-		fromClusters: set(s.Clusters), fromServices: set(s.Services), fromFiles: set(s.Files),
+		fromClusters: set(s.Clusters), fromServices: set(s.Services), fromFiles: set(s.Files), fromUpstreams: set(s.upstreamNames()),
 	}})
 	if before != nil {
 		m.forget(before.known)
@@ -147,6 +147,12 @@ func (m *Metrics) deleteSeries(d *metric, labels prometheus.Labels) {
 
 func (m *Metrics) count(d *metric, values ...string) {
 	m.counters[d].WithLabelValues(m.bounded(d, values)...).Inc()
+}
+
+func (m *Metrics) add(d *metric, n int64, values ...string) {
+	if n > 0 {
+		m.counters[d].WithLabelValues(m.bounded(d, values)...).Add(float64(n))
+	}
 }
 
 func (m *Metrics) observe(d *metric, took time.Duration, values ...string) {

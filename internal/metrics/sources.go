@@ -1,17 +1,21 @@
 package metrics
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pullpass/pullpass/internal/audit"
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/state"
+	"github.com/pullpass/pullpass/internal/upstream"
 )
 
 // Sources are what is read at each scrape. What is nil or empty is not there.
@@ -22,6 +26,8 @@ type Sources struct {
 
 	Load        func() exchange.Load
 	Connections func() ConnectionCounts
+	Gateway     func() gateway.Load               // nil: there is none
+	Upstreams   map[string]func() upstream.Status // by name
 	Issuers     func() []oidc.IssuerStatus
 	Kubernetes  map[string]func() kube.ClusterStatus // by cluster
 	PodEvents   func() map[string]kube.PodEventCounts
@@ -39,6 +45,8 @@ type ConnectionCounts struct {
 	Open, Most int
 	Refused    uint64 // since the start, also requests
 }
+
+func (s *Sources) upstreamNames() []string { return slices.Collect(maps.Keys(s.Upstreams)) }
 
 // reading is one scrape.
 type reading struct {
@@ -76,6 +84,12 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		r.show(openConnections, float64(counts.Open))
 		r.show(connectionsLimit, float64(counts.Most))
 		r.show(connectionsRefused, float64(counts.Refused))
+	}
+	if s.Gateway != nil {
+		r.gateway(s.Gateway())
+	}
+	for name, status := range s.Upstreams {
+		r.upstream(name, status())
 	}
 	if s.Issuers != nil {
 		for _, status := range s.Issuers() {

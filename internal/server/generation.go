@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/filewatch"
+	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -39,11 +40,13 @@ type parts struct {
 	verifier *oidc.Verifier
 	keys     map[string]*setup.SigningKeys // by service
 	tls      *serverTLS                    // nil: plain HTTP
+	// upstreams of the gateway, by name.
+	upstreams map[string]*setup.Upstream
 }
 
 // open opens what a configuration names, as far as it is not among the parts
 // before, which may be empty. Nothing that these do is changed.
-func open(cfg *config.Config, insecureHTTP bool, logger *slog.Logger, before parts) (parts, error) {
+func open(cfg *config.Config, insecureHTTP bool, version string, logger *slog.Logger, before parts) (parts, error) {
 	if before.cfg == nil {
 		before.cfg = &config.Config{}
 	}
@@ -69,6 +72,9 @@ func open(cfg *config.Config, insecureHTTP bool, logger *slog.Logger, before par
 		}
 	}
 	if next.keys, err = openKeys(cfg, logger, before); err != nil {
+		return parts{}, err
+	}
+	if next.upstreams, err = openUpstreams(cfg, version, logger, before.upstreams); err != nil {
 		return parts{}, err
 	}
 	if !insecureHTTP && (before.tls == nil || !reflect.DeepEqual(tlsSettingsOf(cfg), tlsSettingsOf(before.cfg))) {
@@ -115,6 +121,9 @@ func (p parts) workers() []worker {
 	for _, keys := range p.keys {
 		all = append(all, keys)
 	}
+	for _, u := range p.upstreams {
+		all = append(all, u)
+	}
 	return all
 }
 
@@ -154,6 +163,7 @@ type generation struct {
 	registries map[string]*registryauth.Issuer // by service
 	exchanger  *exchange.Exchanger
 	handler    *exchange.Handler
+	gateway    *gateway.Handler // nil: there is none
 	replaced   []replacedKeys
 }
 
@@ -173,12 +183,13 @@ func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 	}
 	for i := range p.cfg.Registries {
 		r := &p.cfg.Registries[i]
-		if old := previous.cfg.Registry(r.Service); old != nil && *old == *r {
+		isGateway := p.cfg.IsGateway(r.Service)
+		if old := previous.cfg.Registry(r.Service); old != nil && *old == *r && previous.cfg.IsGateway(r.Service) == isGateway {
 			g.registries[r.Service] = previous.registries[r.Service] // tokens are remembered for it
 			continue
 		}
 		issuer, err := registryauth.NewIssuer(registryauth.IssuerConfig{
-			Issuer: r.Issuer, Service: r.Service, Lifetime: r.TokenLifetime.Duration(), Keys: p.keys[r.Service],
+			Issuer: r.Issuer, Service: r.Service, Lifetime: r.TokenLifetime.Duration(), Keys: p.keys[r.Service], NamesHolder: isGateway,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("registry %s: %w", r.Service, err)
@@ -203,7 +214,7 @@ func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 		Verifier: p.verifier, Objects: p.objects, Nodes: nodes, Revocations: s.shared.Revocations,
 		Replay: p.cfg.State.Replay, Owners: s.shared.Owners,
 		ServiceAccounts: s.shared.Limiter(p.cfg.Limits.PerServiceAccount),
-		Registries:      slices.Collect(maps.Values(g.registries)), Policy: policy,
+		Registries:      slices.Collect(maps.Values(g.registries)), Policy: policy, Scopes: setup.Scopes(p.cfg),
 		Memory: s.memory,
 	})
 	if err != nil {
@@ -218,6 +229,9 @@ func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 		Memory:    s.memory,
 	})
 	if err != nil {
+		return nil, err
+	}
+	if g.gateway, err = s.newGateway(p); err != nil {
 		return nil, err
 	}
 	return g, nil

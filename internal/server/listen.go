@@ -84,8 +84,8 @@ func newHTTPServer(handler http.Handler, tlsConfig *tls.Config, logger *slog.Log
 	}
 }
 
-// serveUntil serves until ctx ends, then waits for open requests.
-func serveUntil(ctx context.Context, server *http.Server, listener net.Listener) error {
+// serveUntil serves until ctx ends, then waits for open requests, for so long.
+func serveUntil(ctx context.Context, server *http.Server, listener net.Listener, patience time.Duration) error {
 	failed := make(chan error, 1)
 	go func() {
 		if server.TLSConfig != nil {
@@ -99,11 +99,11 @@ func serveUntil(ctx context.Context, server *http.Server, listener net.Listener)
 		return fmt.Errorf("serving on %s: %w", listener.Addr(), err)
 	case <-ctx.Done():
 	}
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	if err := server.Shutdown(drain); err != nil {
 		_ = server.Close()
-		return fmt.Errorf("open requests on %s did not finish in %s: %w", listener.Addr(), shutdownTimeout, err)
+		return fmt.Errorf("open requests on %s did not finish in %s: %w", listener.Addr(), patience, err)
 	}
 	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving on %s: %w", listener.Addr(), err)

@@ -69,6 +69,9 @@ func (s *Server) checks() map[string][]check {
 	if len(g.objects.Connected) == 0 {
 		delete(all, "kubernetes")
 	}
+	if len(g.upstreams) == 0 {
+		delete(all, "upstreams")
+	}
 	all["files"] = s.readings.checks(s.watched(g), s.restartNeeded())
 	if g.tls != nil {
 		all["tls"] = []check{g.tls.check(time.Now())}
@@ -81,7 +84,7 @@ func (s *Server) checks() map[string][]check {
 
 // checks says how the parts are that may fail by themselves.
 func (p parts) checks() map[string][]check {
-	return map[string][]check{"issuers": p.checkIssuers(), "signingKeys": p.checkSigningKeys(), "kubernetes": p.checkClusters()}
+	return map[string][]check{"issuers": p.checkIssuers(), "signingKeys": p.checkSigningKeys(), "kubernetes": p.checkClusters(), "upstreams": p.checkUpstreams()}
 }
 
 func (p parts) checkIssuers() []check {

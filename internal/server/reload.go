@@ -21,6 +21,7 @@ const (
 	policyGroup      = "policy"
 	manifestsGroup   = "manifests"
 	tlsGroup         = "tls"
+	upstreamsGroup   = "upstreams"
 	kubeconfigGroup  = "kubeconfig/"   // and the cluster
 	signingKeysGroup = "signing-keys/" // and the service
 )
@@ -45,6 +46,9 @@ func (s *Server) watched(g *generation) []filewatch.Group {
 	for _, r := range g.cfg.Registries {
 		keys := g.keys[r.Service]
 		groups = append(groups, filewatch.Group{Name: signingKeysGroup + r.Service, Paths: r.Signing.Paths(), Part: keys, Reload: keys.Reload})
+	}
+	if paths := upstreamPaths(g.cfg); len(paths) > 0 {
+		groups = append(groups, filewatch.Group{Name: upstreamsGroup, Paths: paths, Reload: s.reloadUpstreams})
 	}
 	if g.tls != nil {
 		groups = append(groups, filewatch.Group{Name: tlsGroup, Paths: tlsPaths(g.cfg), Reload: s.reloadTLS})
@@ -87,6 +91,11 @@ func (c newParts) parts(now parts) parts {
 	}
 	if next.tls == c.before.tls {
 		next.tls = now.tls
+	}
+	for name, u := range next.upstreams {
+		if u == c.before.upstreams[name] && now.upstreams[name] != nil {
+			next.upstreams[name] = now.upstreams[name]
+		}
 	}
 	return next
 }
@@ -132,7 +141,7 @@ func (s *Server) reloadConfig() error {
 		if reflect.DeepEqual(cfg, now.cfg) {
 			return nil, nil
 		}
-		next, err := open(cfg, s.insecureHTTP, s.logger, now.parts)
+		next, err := open(cfg, s.insecureHTTP, s.version, s.logger, now.parts)
 		if err != nil {
 			return nil, err
 		}
@@ -151,7 +160,7 @@ func (s *Server) reloadKubeconfig(cluster string) error {
 		}
 		rest := now.parts
 		rest.objects = now.objects.Without(cluster)
-		next, err := open(now.cfg, s.insecureHTTP, s.logger, rest)
+		next, err := open(now.cfg, s.insecureHTTP, s.version, s.logger, rest)
 		if err != nil {
 			return nil, err
 		}
@@ -350,6 +359,7 @@ func (s *Server) restartNeeded() []string {
 	}{
 		{"server.address", now.Server.Address == s.started.Server.Address},
 		{"admin.address", now.Admin.Address == s.started.Admin.Address},
+		{"gateway.address", gatewayAddress(now) == gatewayAddress(s.started)},
 		{"state.redis", reflect.DeepEqual(now.State.Redis, s.started.State.Redis)},
 		{"audit.file", now.Audit.File == s.started.Audit.File},
 	} {

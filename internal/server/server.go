@@ -22,6 +22,7 @@ import (
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/filewatch"
+	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/metrics"
 	"github.com/pullpass/pullpass/internal/setup"
 	"github.com/pullpass/pullpass/internal/telemetry"
@@ -42,6 +43,8 @@ type Server struct {
 	ready         *readiness
 	connections   *connections // of the public listener
 	Public        http.Handler
+	gateway       http.Handler
+	gatewayMemory *gateway.Memory
 	admin         http.Handler
 	after         func(time.Duration) <-chan time.Time // time.After
 	settleTimeout time.Duration                        // the constant, but in tests
@@ -85,12 +88,13 @@ func New(c Config) (*Server, error) {
 	if s.telemetry, err = telemetry.Open(telemetry.Config{Version: c.Version, Getenv: c.Getenv, Metrics: s.metrics.Registry, Logger: logger}); err != nil {
 		return nil, err
 	}
-	first, err := open(cfg, insecureHTTP, logger, parts{})
+	first, err := open(cfg, insecureHTTP, c.Version, logger, parts{})
 	if err != nil {
 		return nil, err
 	}
 	s.warn(slices.Concat(cfg.Warnings, setup.PolicyWarnings(cfg, first.policy)))
 	s.memory = exchange.NewMemory(exchange.MemoryConfig{IssuedBytes: setup.Caches().Issued, InFlight: maxInFlight, Waiting: maxWaiting})
+	s.gatewayMemory = gateway.NewMemory()
 	if s.shared, err = setup.OpenState(cfg, s.metrics.RedisCall); err != nil {
 		return nil, err
 	}
@@ -106,6 +110,7 @@ func New(c Config) (*Server, error) {
 	token := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.current.Load().handler.ServeHTTP(w, r) })
 	public := publicHandler(s.telemetry.Handler(token), http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates))
 	s.Public = s.connections.handler(s.ready.lastAnswers(public))
+	s.gateway = s.connections.handler(s.ready.lastAnswers(s.gatewayHandler(public)))
 	s.admin = adminHandler(s.ready, s.metrics.Handler(), func() bool { return s.current.Load().cfg.Admin.PProf })
 	return s, nil
 }
@@ -134,6 +139,13 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("admin.address: %w", errors.Join(err, public.Close()))
 	}
+	var gatewayListener net.Listener
+	if g := s.started.Gateway; g != nil {
+		if gatewayListener, err = net.Listen("tcp", g.Address); err != nil {
+			return fmt.Errorf("gateway.address: %w", errors.Join(err, public.Close(), admin.Close()))
+		}
+		s.logger.Info("serving the gateway", "address", gatewayListener.Addr().String())
+	}
 	s.logger.Info("serving", "version", s.version, "address", public.Addr().String(), "admin", admin.Addr().String())
 
 	// When the reader of standard output is gone, writing fails and is counted,
@@ -154,7 +166,9 @@ func (s *Server) Run(ctx context.Context) error {
 	s.running.Go(func() { filewatch.Watch(s.background, s.logger, files, all, s.reloaded) })
 	s.running.Go(func() { s.readAgainAt(hangup, all) })
 	adminEnded := make(chan error, 1)
-	go func() { adminEnded <- serveUntil(s.background, newHTTPServer(s.admin, nil, s.logger), admin) }()
+	go func() {
+		adminEnded <- serveUntil(s.background, newHTTPServer(s.admin, nil, s.logger), admin, shutdownTimeout)
+	}()
 
 	listening, closeListener := context.WithCancel(s.background)
 	s.running.Go(func() {
@@ -163,11 +177,19 @@ func (s *Server) Run(ctx context.Context) error {
 	})
 	var config *tls.Config
 	if !s.insecureHTTP {
-		config = listenerTLS(func() *serverTLS { return s.current.Load().tls })
+		config = listenerTLS(func() *tls.Config { return s.current.Load().tls.config })
 	}
 	server := newHTTPServer(s.Public, config, s.logger)
 	server.ConnState = s.connections.connState
-	err = serveUntil(listening, server, s.connections.listener(public, drainTimeout))
+	gatewayEnded := make(chan error, 1)
+	if gatewayListener != nil {
+		go func() { gatewayEnded <- s.serveGateway(listening, gatewayListener) }()
+	} else {
+		gatewayEnded <- nil
+	}
+	err = serveUntil(listening, server, s.connections.listener(public, drainTimeout), shutdownTimeout)
+	closeListener() // of the gateway, too, if the public one has failed
+	err = errors.Join(err, <-gatewayEnded)
 	s.stopBackground()
 	s.running.Wait()
 	err = errors.Join(err, <-adminEnded, s.shared.Close(), s.audit.Close())

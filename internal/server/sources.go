@@ -4,6 +4,7 @@ import (
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/metrics"
 	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/upstream"
 )
 
 // sources are what metrics are read from.
@@ -11,7 +12,7 @@ func (s *Server) sources(g *generation) metrics.Sources {
 	from := metrics.Sources{
 		Load: g.handler.Load, Connections: s.connections.counts, Issuers: g.verifier.Status, PodEvents: g.objects.PodRecorders().Counts, Audit: s.audit.Status, Telemetry: s.telemetry.Failures(),
 		Policy:     g.exchanger.Policy,
-		Kubernetes: map[string]func() kube.ClusterStatus{}, SigningKeys: map[string]signing.Keys{},
+		Kubernetes: map[string]func() kube.ClusterStatus{}, Upstreams: map[string]func() upstream.Status{}, SigningKeys: map[string]signing.Keys{},
 	}
 	for i := range g.cfg.Clusters {
 		from.Clusters = append(from.Clusters, g.cfg.Clusters[i].Name)
@@ -25,6 +26,12 @@ func (s *Server) sources(g *generation) metrics.Sources {
 	}
 	for _, c := range g.objects.Connected {
 		from.Kubernetes[c.Name] = c.Status
+	}
+	if g.gateway != nil {
+		from.Gateway = s.gatewayMemory.Load
+	}
+	for name, u := range g.upstreams {
+		from.Upstreams[name] = u.Status
 	}
 	if g.tls != nil {
 		from.TLS = &g.tls.ends

@@ -23,9 +23,10 @@ const maxTLSFileBytes = 1 << 20
 // serverTLS is what the files of the public listener's TLS said: its certificate,
 // and the CAs by which callers prove that they are nodes. It never changes.
 type serverTLS struct {
-	config *tls.Config
-	nodes  map[string]*exchange.NodeCAs // by cluster
-	ends   metrics.TLSEnds
+	config  *tls.Config
+	gateway *tls.Config                  // nil: there is no gateway
+	nodes   map[string]*exchange.NodeCAs // by cluster
+	ends    metrics.TLSEnds
 }
 
 // check says whether the certificate is still good. Without a good one, no client
@@ -44,6 +45,9 @@ func (s *serverTLS) check(now time.Time) check {
 // tlsPaths returns the files.
 func tlsPaths(cfg *config.Config) []string {
 	paths := []string{cfg.Server.TLS.CertFile, cfg.Server.TLS.KeyFile}
+	if g := cfg.Gateway; g != nil && g.TLS.CertFile != cfg.Server.TLS.CertFile {
+		paths = append(paths, g.TLS.CertFile, g.TLS.KeyFile)
+	}
 	for _, cas := range cfg.ClientCAs {
 		paths = append(paths, cas.Name)
 	}
@@ -52,17 +56,18 @@ func tlsPaths(cfg *config.Config) []string {
 
 // listenerTLS returns what a server needs. It asks for each handshake what is in
 // use, and so follows all reloads.
-func listenerTLS(inUse func() *serverTLS) *tls.Config {
+func listenerTLS(inUse func() *tls.Config) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		// Not GetCertificate: the pool of client CAs has no hook of its own.
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return inUse().config, nil },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return inUse(), nil },
 	}
 }
 
 // tlsSettings are all settings that a serverTLS depends on.
 type tlsSettings struct {
 	server   config.TLSFiles
+	gateway  config.GatewayTLS
 	files    []config.ClientCAs
 	clusters []clusterCAs // whose callers are proven by certificate
 }
@@ -74,6 +79,9 @@ type clusterCAs struct {
 
 func tlsSettingsOf(cfg *config.Config) tlsSettings {
 	settings := tlsSettings{server: cfg.Server.TLS, files: cfg.ClientCAs}
+	if cfg.Gateway != nil {
+		settings.gateway = cfg.Gateway.TLS
+	}
 	for i := range cfg.Clusters {
 		if cas := cfg.Clusters[i].Node.Proof.CAs; cas.Name != "" {
 			settings.clusters = append(settings.clusters, clusterCAs{cfg.Clusters[i].Name, cas})
@@ -89,19 +97,14 @@ func firstEnd(certs []*x509.Certificate) time.Time {
 
 // openTLS reads the files. An error names the field, the file and the remedy.
 func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
-	files := cfg.Server.TLS
-	cert, certErr := readTLSFile("server.tls.certFile", files.CertFile)
-	key, keyErr := readTLSFile("server.tls.keyFile", files.KeyFile)
+	pair, pairErr := readPair("server.tls", cfg.Server.TLS.CertFile, cfg.Server.TLS.KeyFile, now)
+	gatewayPair, gatewayErr := pair, error(nil)
+	if g := cfg.Gateway; g != nil && g.TLS.CertFile != cfg.Server.TLS.CertFile {
+		gatewayPair, gatewayErr = readPair("gateway.tls", g.TLS.CertFile, g.TLS.KeyFile, now)
+	}
 	cas, casErr := readClientCAs(cfg)
-	if err := errors.Join(certErr, keyErr, casErr); err != nil {
+	if err := errors.Join(pairErr, gatewayErr, casErr); err != nil {
 		return nil, err
-	}
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		return nil, fmt.Errorf("server.tls: certificate %s and key %s: %w; put both halves of one pair there", files.CertFile, files.KeyFile, err)
-	}
-	if err := checkServerCertificate(pair.Leaf, now); err != nil {
-		return nil, fmt.Errorf("server.tls.certFile: %s %w", files.CertFile, err)
 	}
 	nodes, err := allNodeCAs(cfg, cas)
 	if err != nil {
@@ -132,7 +135,31 @@ func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
 			}
 		}
 	}
-	return &serverTLS{config: config, nodes: nodes, ends: ends}, nil
+	result := &serverTLS{config: config, nodes: nodes, ends: ends}
+	if cfg.Gateway != nil {
+		result.gateway = config.Clone()
+		result.gateway.Certificates = []tls.Certificate{gatewayPair}
+		// Slow blobs would share the window of one connection in HTTP/2.
+		result.gateway.NextProtos = []string{"http/1.1"}
+	}
+	return result, nil
+}
+
+// readPair reads a certificate and its key.
+func readPair(field, certFile, keyFile string, now time.Time) (tls.Certificate, error) {
+	cert, certErr := readTLSFile(field+".certFile", certFile)
+	key, keyErr := readTLSFile(field+".keyFile", keyFile)
+	if err := errors.Join(certErr, keyErr); err != nil {
+		return tls.Certificate{}, err
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("%s: certificate %s and key %s: %w; put both halves of one pair there", field, certFile, keyFile, err)
+	}
+	if err := checkServerCertificate(pair.Leaf, now); err != nil {
+		return tls.Certificate{}, fmt.Errorf("%s.certFile: %s %w", field, certFile, err)
+	}
+	return pair, nil
 }
 
 func readTLSFile(field, name string) ([]byte, error) {

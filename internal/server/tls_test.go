@@ -66,7 +66,7 @@ func newTLSRig(t *testing.T, clientCA string) *tlsRig {
 		}
 		_, _ = io.WriteString(w, r.Proto+" "+seen)
 	})
-	server := newHTTPServer(handler, listenerTLS(rig.tls.Load), slog.New(slog.DiscardHandler))
+	server := newHTTPServer(handler, listenerTLS(func() *tls.Config { return rig.tls.Load().config }), slog.New(slog.DiscardHandler))
 	go func() { _ = server.ServeTLS(listener, "", "") }()
 	t.Cleanup(func() { _ = server.Close() })
 	return rig

@@ -126,12 +126,6 @@ func (c *Client) Name() string { return c.name }
 // Base returns the address of the upstream, which nobody may change.
 func (c *Client) Base() *url.URL { return c.base }
 
-// Close ends connections that are idle. Those in use end by themselves.
-func (c *Client) Close() {
-	c.transport.CloseIdleConnections()
-	c.storage.CloseIdleConnections()
-}
-
 // Do sends a request, whose URL is one of the upstream's, with the credential that it
 // needs. An answer of 401 is asked again once, with another token, if nothing of the
 // body was sent. The caller closes the answer's body.

@@ -27,6 +27,8 @@ func (c *Client) Status() Status {
 // Run asks the upstream now and then, when nobody else does, until ctx ends: so its
 // state is known before a pull needs it.
 func (c *Client) Run(ctx context.Context) {
+	defer c.transport.CloseIdleConnections()
+	defer c.storage.CloseIdleConnections()
 	ticker := time.NewTicker(probeEvery)
 	defer ticker.Stop()
 	for {

@@ -111,19 +111,50 @@ func Failure(err error, secrets ...registryauth.Secret) error {
 	return told
 }
 
+// assumed is the life of a login that does not say when it ends: those who are known
+// to leave it out give an hour.
+const assumed = 30 * time.Minute
+
+// Expiry returns when a token ends: after so many seconds, if the answer says so, or
+// else when the token does, or else early.
+func Expiry(now time.Time, seconds int64, token string) time.Time {
+	if seconds > 0 && seconds < 1<<31 {
+		return now.Add(time.Duration(seconds) * time.Second)
+	}
+	if end := End(token); !end.IsZero() {
+		return end
+	}
+	return now.Add(assumed)
+}
+
 // End returns when a JWT says that it ends, or the zero time. Nothing is verified: it
 // is for tokens that are sent back to whom they are from.
 func End(token string) time.Time {
+	expiry := claimsOf(token).Expiry
+	if expiry <= 0 || expiry > 1<<40 {
+		return time.Time{}
+	}
+	return time.Unix(int64(expiry), 0)
+}
+
+// Subject returns the subject of a JWT, or nothing. Nothing is verified.
+func Subject(token string) string { return claimsOf(token).Subject }
+
+type claims struct {
+	Expiry  float64 `json:"exp"`
+	Subject string  `json:"sub"`
+}
+
+// claimsOf returns what can be read of a JWT, or the zero claims.
+func claimsOf(token string) claims {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
-		return time.Time{}
+		return claims{}
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	var claims struct {
-		Expiry float64 `json:"exp"`
+	var read claims
+	if err != nil || json.Unmarshal(payload, &read) != nil {
+		return claims{}
 	}
-	if err != nil || json.Unmarshal(payload, &claims) != nil || claims.Expiry <= 0 || claims.Expiry > 1<<40 {
-		return time.Time{}
-	}
-	return time.Unix(int64(claims.Expiry), 0)
+	return read
 }

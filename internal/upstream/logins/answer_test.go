@@ -125,3 +125,18 @@ func TestEnd(t *testing.T) {
 		}
 	}
 }
+
+func TestExpiry(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1700000000, 0)
+	token := "h." + base64.RawURLEncoding.EncodeToString([]byte(`{"exp": 1700001000}`)) + ".s"
+	for _, c := range []struct {
+		seconds int64
+		token   string
+		want    time.Duration
+	}{{60, token, time.Minute}, {0, token, 1000 * time.Second}, {1 << 40, token, 1000 * time.Second}, {-1, "opaque", assumed}} {
+		if got := Expiry(now, c.seconds, c.token).Sub(now); got != c.want {
+			t.Errorf("%d seconds and %s: %s, want %s", c.seconds, c.token, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"net/http"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/setup"
+)
+
+const (
+	// gatewayShutdownTimeout is how long streams may go on after SIGTERM: a layer takes
+	// minutes on a slow line.
+	gatewayShutdownTimeout = 5 * time.Minute
+	// gatewayAnswerTimeout is how long a client waits for the beginning of an answer: an
+	// upstream may read a layer that was pushed once more. Bodies have no end of time as
+	// long as they move.
+	gatewayAnswerTimeout = 10 * time.Minute
+)
+
+// openUpstreams opens those that are not among the ones before, as they are
+// configured now.
+func openUpstreams(cfg *config.Config, version string, logger *slog.Logger, before map[string]*setup.Upstream) (map[string]*setup.Upstream, error) {
+	all := map[string]*setup.Upstream{}
+	for i := range cfg.Upstreams {
+		u := &cfg.Upstreams[i]
+		if old := before[u.Name]; old != nil && reflect.DeepEqual(old.Settings, *u) && old.Content == setup.CAContent(u) {
+			all[u.Name] = old // its tokens and connections are kept
+			continue
+		}
+		opened, err := setup.OpenUpstream(setup.UpstreamConfig{Settings: *u, Version: version, Logger: logger})
+		if err != nil {
+			return nil, err
+		}
+		all[u.Name] = opened
+	}
+	return all, nil
+}
+
+// newGateway puts the gateway together, if there is one.
+func (s *Server) newGateway(p parts) (*gateway.Handler, error) {
+	c := p.cfg.Gateway
+	if c == nil {
+		return nil, nil
+	}
+	return gateway.New(gateway.Config{
+		URL: c.URL, Service: c.Service, Issuer: p.cfg.Registry(c.Service).Issuer, Keys: p.keys[c.Service],
+		Upstreams:   setup.ForGateway(p.upstreams),
+		Revocations: s.shared.Revocations,
+		Addresses:   s.shared.Limiter(p.cfg.Limits.PerAddress),
+		Recorder:    recorders{s.audit, s.metrics, p.objects.PodRecorders()},
+		Caller:      callerOf(p.cfg.Server.TrustedProxies),
+		Logger:      s.logger,
+		Memory:      s.gatewayMemory,
+	})
+}
+
+// gatewayHandler serves the registry's API, and below it everything of the public
+// listener: nodes know one host.
+func (s *Server) gatewayHandler(public http.Handler) http.Handler {
+	registry := s.telemetry.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if g := s.current.Load().gateway; g != nil {
+			g.ServeHTTP(w, r)
+			return
+		}
+		http.NotFound(w, r) // it was taken out of the configuration, and still has its listener
+	}))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		client := http.NewResponseController(w)
+		if r.URL.Path == "/v2" || strings.HasPrefix(r.URL.Path, "/v2/") {
+			_ = client.SetWriteDeadline(time.Now().Add(gatewayAnswerTimeout))
+			registry.ServeHTTP(w, r)
+			return
+		}
+		_ = client.SetReadDeadline(time.Now().Add(readTimeout))
+		_ = client.SetWriteDeadline(time.Now().Add(writeTimeout))
+		public.ServeHTTP(w, r)
+	})
+}
+
+// serveGateway serves the gateway's listener until ctx ends and its streams have.
+func (s *Server) serveGateway(ctx context.Context, listener net.Listener) error {
+	server := newHTTPServer(s.gateway, nil, s.logger)
+	if !s.insecureHTTP {
+		server.TLSConfig = listenerTLS(func() *tls.Config {
+			if t := s.current.Load().tls; t.gateway != nil {
+				return t.gateway
+			}
+			return s.current.Load().tls.config // it was taken out of the configuration, and still has its listener
+		})
+	}
+	server.ReadTimeout, server.WriteTimeout = 0, 0 // each request has its own
+	server.ConnState = s.connections.connState
+	return serveUntil(ctx, server, s.connections.listener(listener, gatewayShutdownTimeout), gatewayShutdownTimeout)
+}
+
+// reloadUpstreams opens upstreams anew whose CA file is another one.
+func (s *Server) reloadUpstreams() error {
+	return s.reload(&reload{read: func(read *generation) (change, error) {
+		next, err := openUpstreams(read.cfg, s.version, s.logger, read.upstreams)
+		if err != nil {
+			return nil, err
+		}
+		return newPart(func(now parts) parts {
+			if reflect.DeepEqual(now.cfg.Upstreams, read.cfg.Upstreams) { // else a new configuration has opened its own
+				now.upstreams = next
+			}
+			return now
+		}), nil
+	}})
+}
+
+// upstreamPaths are the files of upstreams that are read once.
+func upstreamPaths(cfg *config.Config) []string {
+	var paths []string
+	for i := range cfg.Upstreams {
+		paths = append(paths, config.NonEmpty(cfg.Upstreams[i].CAFile)...)
+	}
+	return paths
+}
+
+// checkUpstreams says how the registries behind the gateway are. What one lacks, its
+// clients are told; the proxy serves the others all the same.
+func (p parts) checkUpstreams() []check {
+	var checks []check
+	for i := range p.cfg.Upstreams {
+		name := p.cfg.Upstreams[i].Name
+		status := p.upstreams[name].Status()
+		c := check{Name: name, Healthy: status.Failure == "", Tolerated: status.Failure != "", Message: status.Failure}
+		switch {
+		case c.Healthy && status.Held:
+			c.Message = "it asked for fewer requests, and is left alone until then"
+		case c.Healthy && status.AnsweredAt.IsZero():
+			c.Message = "it was not asked yet"
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+// gatewayAddress is empty where there is no gateway.
+func gatewayAddress(cfg *config.Config) string {
+	if cfg.Gateway == nil {
+		return ""
+	}
+	return cfg.Gateway.Address
+}

@@ -1,0 +1,76 @@
+package setup
+
+import (
+	"log/slog"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/filewatch"
+	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/upstream"
+)
+
+// UpstreamNames returns what the gateway's repositories begin with.
+func UpstreamNames(cfg *config.Config) gateway.Names {
+	names := make(gateway.Names, len(cfg.Upstreams))
+	for i := range cfg.Upstreams {
+		names[i] = cfg.Upstreams[i].Name
+	}
+	return names
+}
+
+// Scopes says, by service, what is judged of what clients ask for.
+func Scopes(cfg *config.Config) map[string]func([]registryauth.Scope) []registryauth.Scope {
+	if cfg.Gateway == nil {
+		return nil
+	}
+	return map[string]func([]registryauth.Scope) []registryauth.Scope{cfg.Gateway.Service: UpstreamNames(cfg).Scopes}
+}
+
+// Upstream is one registry behind the gateway, as it was opened.
+type Upstream struct {
+	*upstream.Client
+	Settings config.Upstream
+	Content  [32]byte // of its CA file
+}
+
+// UpstreamConfig configures OpenUpstream.
+type UpstreamConfig struct {
+	Settings config.Upstream
+	Version  string // of the program
+	Logger   *slog.Logger
+}
+
+// OpenUpstream uses no network.
+func OpenUpstream(c UpstreamConfig) (*Upstream, error) {
+	u := c.Settings
+	opened := &Upstream{Settings: u, Content: CAContent(&u)} // before it is read: what changes meanwhile is seen as a change
+	var logins upstream.Logins
+	if u.Credential != nil {
+		logins = upstream.NewBasic(u.Credential.Basic.Username, u.Credential.Basic.PasswordFile, nil)
+	}
+	var err error
+	opened.Client, err = upstream.New(upstream.Config{
+		Name: u.Name, URL: u.URL, CAFile: u.CAFile, Logins: logins, RedirectHosts: u.RedirectHosts, UserAgent: "pullpass/" + c.Version,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return opened, nil
+}
+
+// CAContent changes with the CA file of an upstream.
+func CAContent(u *config.Upstream) [32]byte { return filewatch.Digest(config.NonEmpty(u.CAFile)) }
+
+// ForGateway returns the upstreams as the gateway has them.
+func ForGateway(upstreams map[string]*Upstream) map[string]gateway.Upstream {
+	all := map[string]gateway.Upstream{}
+	for name, u := range upstreams {
+		g := gateway.Upstream{Client: u.Client, Follow: u.Settings.Redirects == config.RedirectFollow}
+		for _, action := range u.Settings.Actions {
+			g.Actions = append(g.Actions, string(action))
+		}
+		all[name] = g
+	}
+	return all
+}

@@ -1,0 +1,144 @@
+// Package aws gets logins for Amazon ECR: by the IAM role of the gateway's own pod or
+// machine, or by a role that the caller assumes with an assertion.
+//
+// The SDK finds the gateway's role as every program on AWS does: environment, web
+// identity (IRSA), pod identity, instance role.
+package aws
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/ecr"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
+
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/upstream"
+	"github.com/pullpass/pullpass/internal/upstream/logins"
+)
+
+const (
+	// Audience is that of assertions: what AWS documents for web identities.
+	Audience = "sts.amazonaws.com"
+
+	// attempts within the time limit of an asking.
+	attempts = 2
+
+	// An assumed role's session is named for the caller, in what AWS allows there.
+	maxSessionName = 64
+	hashedBytes    = 8
+)
+
+// Config configures the logins of one registry.
+type Config struct {
+	Upstream   string // its name, for messages
+	Region     string
+	RoleARN    string            // that callers assume; empty: the gateway's own identity asks for all
+	Assertions logins.Assertions // with RoleARN
+	Now        func() time.Time  // nil: time.Now
+	Logger     *slog.Logger      // nil: silent
+
+	endpoint string // of STS and ECR, in tests
+}
+
+type asker struct {
+	cfg Config
+	aws aws.Config
+}
+
+// New finds out how the gateway identifies itself. It uses no network.
+func New(ctx context.Context, cfg Config) (*logins.Remembered, error) {
+	a := &asker{cfg: cfg}
+	client := logins.NewClient(nil)
+	switch {
+	case cfg.RoleARN == "":
+		var err error
+		a.aws, err = config.LoadDefaultConfig(ctx, config.WithRegion(cfg.Region), config.WithHTTPClient(client), config.WithRetryMaxAttempts(attempts))
+		if err != nil {
+			return nil, fmt.Errorf("upstream %s: %w", cfg.Upstream, logins.Failure(err))
+		}
+	case cfg.Assertions == nil:
+		return nil, fmt.Errorf("upstream %s: to assume a role takes assertions", cfg.Upstream)
+	default:
+		// Nothing of the environment: no identity of the gateway's must stand in for
+		// that of a caller.
+		a.aws = aws.Config{Region: cfg.Region, HTTPClient: client, RetryMaxAttempts: attempts, Credentials: aws.AnonymousCredentials{}}
+	}
+	if cfg.endpoint != "" {
+		a.aws.BaseEndpoint = aws.String(cfg.endpoint)
+	}
+	return logins.New(logins.Config{Upstream: cfg.Upstream, Ask: a.ask, PerCaller: cfg.RoleARN != "", Now: cfg.Now, Logger: cfg.Logger}), nil
+}
+
+func (a *asker) ask(ctx context.Context, caller string) (upstream.Login, error) {
+	if a.cfg.RoleARN == "" {
+		return login(ctx, a.aws, time.Time{})
+	}
+	assertion, err := a.cfg.Assertions.Sign(caller, Audience)
+	if err != nil {
+		return upstream.Login{}, err
+	}
+	answer, err := sts.NewFromConfig(a.aws).AssumeRoleWithWebIdentity(ctx, &sts.AssumeRoleWithWebIdentityInput{
+		RoleArn:          aws.String(a.cfg.RoleARN),
+		RoleSessionName:  aws.String(sessionName(caller)),
+		WebIdentityToken: aws.String(assertion.Reveal()),
+	})
+	if err != nil {
+		return upstream.Login{}, logins.Failure(err, assertion)
+	}
+	role := answer.Credentials
+	if role == nil || role.AccessKeyId == nil || role.SecretAccessKey == nil || role.SessionToken == nil || role.Expiration == nil {
+		return upstream.Login{}, errors.New("the answer of STS has no credentials")
+	}
+	asRole := a.aws
+	asRole.Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+		return aws.Credentials{AccessKeyID: *role.AccessKeyId, SecretAccessKey: *role.SecretAccessKey, SessionToken: *role.SessionToken}, nil
+	})
+	return login(ctx, asRole, *role.Expiration)
+}
+
+// login asks ECR as whom cfg says. What it gives lasts for twelve hours, also if the
+// role's session ends before: notAfter is when the caller has to be asked for anew.
+func login(ctx context.Context, cfg aws.Config, notAfter time.Time) (upstream.Login, error) {
+	answer, err := ecr.NewFromConfig(cfg).GetAuthorizationToken(ctx, &ecr.GetAuthorizationTokenInput{})
+	if err != nil {
+		return upstream.Login{}, logins.Failure(err)
+	}
+	if len(answer.AuthorizationData) == 0 || answer.AuthorizationData[0].AuthorizationToken == nil {
+		return upstream.Login{}, errors.New("the answer of ECR has no authorization")
+	}
+	data := answer.AuthorizationData[0]
+	decoded, err := base64.StdEncoding.DecodeString(*data.AuthorizationToken)
+	username, password, found := strings.Cut(string(decoded), ":")
+	if err != nil || !found || username == "" {
+		return upstream.Login{}, errors.New("the authorization in the answer of ECR is not a user name and a password")
+	}
+	got := upstream.Login{Username: username, Password: registryauth.NewSecret(password)}
+	if data.ExpiresAt != nil {
+		got.Expiry = *data.ExpiresAt
+	}
+	if !notAfter.IsZero() && (got.Expiry.IsZero() || notAfter.Before(got.Expiry)) {
+		got.Expiry = notAfter
+	}
+	return got, nil
+}
+
+// sessionName returns CLUSTER.NAMESPACE.SERVICEACCOUNT, which is unique: of these only
+// the last may have a dot. A long one is cut and ends with a hash of the whole.
+func sessionName(caller string) string {
+	name := strings.ReplaceAll(caller, "/", ".")
+	if len(name) <= maxSessionName {
+		return name
+	}
+	hash := sha256.Sum256([]byte(caller))
+	return name[:maxSessionName-1-2*hashedBytes] + "-" + hex.EncodeToString(hash[:hashedBytes])
+}
