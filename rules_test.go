@@ -154,8 +154,10 @@ var imports = map[string]allowedImports{
 	},
 	"internal/setup": {
 		ours: []string{
-			"internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/kube", "internal/oidc",
-			"internal/policy", "internal/registryauth", "internal/signing", "internal/state", "internal/upstream",
+			"internal/assertion", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/kube",
+			"internal/oidc", "internal/policy", "internal/registryauth", "internal/signing", "internal/state", "internal/upstream",
+			"internal/upstream/artifactory", "internal/upstream/aws", "internal/upstream/azure", "internal/upstream/google", "internal/upstream/logins",
+			"internal/upstream/quay",
 		},
 		tests:  []string{"internal/audit", "internal/testkit"},
 		others: []string{"golang.org/x/sync", "k8s.io/apimachinery", "k8s.io/client-go"},
@@ -211,7 +213,7 @@ var imports = map[string]allowedImports{
 			"internal/strictyaml", "internal/term",
 		},
 		tests: []string{
-			"internal/exchange", "internal/kubetest", "internal/metrics", "internal/pkitest", "internal/proxytest", "internal/state/statetest",
+			"internal/exchange", "internal/gateway", "internal/kubetest", "internal/metrics", "internal/pkitest", "internal/proxytest", "internal/state/statetest",
 			"internal/telemetry", "internal/testkit",
 		},
 		others: []string{"github.com/spf13/cobra", "k8s.io/klog/v2"},
@@ -277,6 +279,9 @@ var unreachable = map[string][]string{
 		"k8s.io/client-go", "github.com/redis/go-redis/v9", "github.com/go-chi/chi/v5", "go.opentelemetry.io/otel/sdk",
 		"github.com/spf13/cobra", "github.com/fsnotify/fsnotify", "github.com/prometheus",
 	},
+	// What asks a registry knows no cloud: its logins do.
+	"internal/upstream": {"github.com/aws", "cloud.google.com", "github.com/Azure"},
+	"internal/gateway":  {"github.com/aws", "cloud.google.com", "github.com/Azure", "k8s.io/client-go"},
 	// They are counterparts in tests and in the demo, not parts of the product. Of
 	// distribution, registryauth uses what declares the claims of a token.
 	"cmd/proxy": {

@@ -19,6 +19,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/metrics"
 	"github.com/pullpass/pullpass/internal/proxytest"
 	"github.com/pullpass/pullpass/internal/testkit"
@@ -91,6 +92,17 @@ func TestAuditWordsAreDocumented(t *testing.T) {
 		reasons[(&exchange.GoneError{Kind: kind}).Reason()] = true
 	}
 	maps.Copy(reasons, choose(inOIDC, "Reason"))
+	inGateway, inUpstream := stringConstants(t, "../../internal/gateway"), stringConstants(t, "../../internal/upstream")
+	gatewayReasons := map[string]bool{exchange.ReasonInsufficientScope: true}
+	maps.Copy(gatewayReasons, choose(inGateway, "reason"))
+	maps.Copy(gatewayReasons, choose(inUpstream, "Reason"))
+	sameSet(t, "constants of the gateway", gatewayReasons, "the function for metrics", setOf(gateway.Reasons()))
+	documented := firstCells(t, auditDocument, "## Gateway reasons", "gateway reason")
+	for reason := range gatewayReasons {
+		if !reasons[reason] && !documented[reason] {
+			t.Errorf("docs/audit.md: the gateway's reason %s is not there", reason)
+		}
+	}
 	proofReasons := choose(inExchange, "Proof")
 	for _, other := range []string{"ProofOff", "ProofAudit", "ProofEnforce", "ProofCertificate", "ProofAddress"} {
 		delete(proofReasons, inExchange[other])
@@ -99,6 +111,9 @@ func TestAuditWordsAreDocumented(t *testing.T) {
 	for _, other := range []string{"ReplayOff", "ReplayAudit", "ReplayEnforce"} {
 		delete(replayReasons, inExchange[other])
 	}
+	all := maps.Clone(reasons)
+	maps.Copy(all, gatewayReasons)
+	sameSet(t, "constants for reason", all, "the schema", schema.Enum(t, "reason"))
 	for _, words := range []struct {
 		path    string
 		want    map[string]bool
@@ -106,7 +121,7 @@ func TestAuditWordsAreDocumented(t *testing.T) {
 		heading string
 		column  string
 	}{
-		{"reason", reasons, exchange.Reasons(), "## Reasons", "reason"},
+		{"", reasons, exchange.Reasons(), "## Reasons", "reason"},
 		{"result", choose(inExchange, "Result"), metrics.ClosedSet(exchange.Results()...), "## Results", "result"},
 		{"proof.reason", proofReasons, metrics.ClosedSet(exchange.ProofReasons()...), "## Reasons", "proof.reason"},
 		{"replay.reason", replayReasons, metrics.ClosedSet(exchange.ReplayReasons()...), "## Reasons", "replay.reason"},
@@ -115,7 +130,9 @@ func TestAuditWordsAreDocumented(t *testing.T) {
 			t.Fatalf("only %d constants for %s were found", len(words.want), words.path)
 		}
 		sameSet(t, "constants for "+words.path, words.want, "the function for metrics", setOf(words.listed))
-		sameSet(t, "constants for "+words.path, words.want, "the schema", schema.Enum(t, words.path))
+		if words.path != "" {
+			sameSet(t, "constants for "+words.path, words.want, "the schema", schema.Enum(t, words.path))
+		}
 		sameSet(t, "constants for "+words.path, words.want, "docs/audit.md", firstCells(t, auditDocument, words.heading, words.column))
 	}
 }
