@@ -3,6 +3,7 @@ package setup
 import (
 	"log/slog"
 
+	"github.com/pullpass/pullpass/internal/assertion"
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/filewatch"
 	"github.com/pullpass/pullpass/internal/gateway"
@@ -36,20 +37,20 @@ type Upstream struct {
 
 // UpstreamConfig configures OpenUpstream.
 type UpstreamConfig struct {
-	Settings config.Upstream
-	Version  string // of the program
-	Logger   *slog.Logger
+	Settings   config.Upstream
+	Version    string            // of the program
+	Assertions *assertion.Issuer // nil: no credential is the caller's
+	Logger     *slog.Logger
 }
 
 // OpenUpstream uses no network.
 func OpenUpstream(c UpstreamConfig) (*Upstream, error) {
 	u := c.Settings
 	opened := &Upstream{Settings: u, Content: CAContent(&u)} // before it is read: what changes meanwhile is seen as a change
-	var logins upstream.Logins
-	if u.Credential != nil {
-		logins = upstream.NewBasic(u.Credential.Basic.Username, u.Credential.Basic.PasswordFile, nil)
+	logins, err := UpstreamLogins(&u, c.Assertions, c.Logger)
+	if err != nil {
+		return nil, err
 	}
-	var err error
 	opened.Client, err = upstream.New(upstream.Config{
 		Name: u.Name, URL: u.URL, CAFile: u.CAFile, Logins: logins, RedirectHosts: u.RedirectHosts, UserAgent: "pullpass/" + c.Version,
 	})

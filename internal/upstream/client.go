@@ -82,7 +82,7 @@ func New(c Config) (*Client, error) {
 	if client.now == nil {
 		client.now = time.Now
 	}
-	roots, err := readCAs(c.CAFile)
+	roots, err := ReadCAs(c.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("upstream %s: %w", c.Name, err)
 	}
@@ -105,7 +105,8 @@ func New(c Config) (*Client, error) {
 	return client, nil
 }
 
-func readCAs(name string) (*x509.CertPool, error) {
+// ReadCAs returns the CAs in a file, or nil without a name: those of the system.
+func ReadCAs(name string) (*x509.CertPool, error) {
 	if name == "" {
 		return nil, nil
 	}

@@ -20,6 +20,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/ecr"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/smithy-go/logging"
+	"github.com/aws/smithy-go/middleware"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/upstream"
@@ -58,11 +61,12 @@ type asker struct {
 // New finds out how the gateway identifies itself. It uses no network.
 func New(ctx context.Context, cfg Config) (*logins.Remembered, error) {
 	a := &asker{cfg: cfg}
-	client := logins.NewClient(nil)
 	switch {
 	case cfg.RoleARN == "":
 		var err error
-		a.aws, err = config.LoadDefaultConfig(ctx, config.WithRegion(cfg.Region), config.WithHTTPClient(client), config.WithRetryMaxAttempts(attempts))
+		a.aws, err = config.LoadDefaultConfig(ctx, config.WithRegion(cfg.Region), config.WithRetryMaxAttempts(attempts), config.WithLogger(logging.Nop{}),
+			// With the SDK's own client, because AWS_CA_BUNDLE is for no other.
+			config.WithAPIOptions([]func(*middleware.Stack) error{capAnswers}))
 		if err != nil {
 			return nil, fmt.Errorf("upstream %s: %w", cfg.Upstream, logins.Failure(err))
 		}
@@ -71,12 +75,24 @@ func New(ctx context.Context, cfg Config) (*logins.Remembered, error) {
 	default:
 		// Nothing of the environment: no identity of the gateway's must stand in for
 		// that of a caller.
-		a.aws = aws.Config{Region: cfg.Region, HTTPClient: client, RetryMaxAttempts: attempts, Credentials: aws.AnonymousCredentials{}}
+		a.aws = aws.Config{Region: cfg.Region, HTTPClient: logins.NewClient(nil), RetryMaxAttempts: attempts, Credentials: aws.AnonymousCredentials{}}
 	}
 	if cfg.endpoint != "" {
 		a.aws.BaseEndpoint = aws.String(cfg.endpoint)
 	}
 	return logins.New(logins.Config{Upstream: cfg.Upstream, Ask: a.ask, PerCaller: cfg.RoleARN != "", Now: cfg.Now, Logger: cfg.Logger}), nil
+}
+
+// capAnswers lets nobody read an answer further than its limit.
+func capAnswers(stack *middleware.Stack) error {
+	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("Capped",
+		func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (middleware.DeserializeOutput, middleware.Metadata, error) {
+			out, metadata, err := next.HandleDeserialize(ctx, in)
+			if response, ok := out.RawResponse.(*smithyhttp.Response); ok && response.Body != nil {
+				response.Body = logins.Capped(response.Body)
+			}
+			return out, metadata, err
+		}), middleware.After)
 }
 
 func (a *asker) ask(ctx context.Context, caller string) (upstream.Login, error) {

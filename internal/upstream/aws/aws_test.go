@@ -1,11 +1,14 @@
 package aws
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -33,6 +36,7 @@ type cloud struct {
 	mu       sync.Mutex
 	sessions []string // names of those that were assumed
 	logins   int
+	endless  bool
 }
 
 func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -45,6 +49,13 @@ func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("X-Amz-Target") == "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken" {
 		c.login(w, r, body)
 		return
+	}
+	if c.endless {
+		for range 1 << 10 {
+			if _, err := w.Write(bytes.Repeat([]byte(" "), 4<<10)); err != nil {
+				return
+			}
+		}
 	}
 	form, err := url.ParseQuery(string(body))
 	if err != nil || form.Get("Action") != "AssumeRoleWithWebIdentity" || form.Get("Version") != "2011-06-15" || r.Header.Get("Authorization") != "" {
@@ -109,18 +120,22 @@ func TestACallerAssumesTheRole(t *testing.T) {
 	}
 }
 
-// The gateway's own role is found as on a node of EKS: by IRSA.
+// The gateway's own role is found as on a node of EKS: by IRSA; here behind a proxy
+// that has a CA of its own.
 func TestTheGatewayHasARoleOfItsOwn(t *testing.T) {
 	issuer := loginstest.NewIssuer(t)
 	token, err := issuer.Sign("prod-eu/pullpass/gateway", "irsa")
 	testkit.Must(t, err)
 	c := &cloud{t: t, subject: func(raw string) string { return issuer.Subject(t, "irsa", raw) }}
-	dir, endpoint := t.TempDir(), loginstest.StandIn(t, c)
+	server := httptest.NewTLSServer(c)
+	t.Cleanup(server.Close)
+	dir, endpoint := t.TempDir(), server.URL
+	testkit.Write(t, dir, "ca.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
 	testkit.Write(t, dir, "token", token.Reveal())
 	for name, value := range map[string]string{
 		"AWS_ROLE_ARN": roleARN, "AWS_ROLE_SESSION_NAME": "gateway", "AWS_WEB_IDENTITY_TOKEN_FILE": filepath.Join(dir, "token"),
 		"AWS_ENDPOINT_URL_STS": endpoint, "AWS_ENDPOINT_URL_ECR": endpoint, "AWS_CONFIG_FILE": filepath.Join(dir, "none"), "AWS_SHARED_CREDENTIALS_FILE": filepath.Join(dir, "none"),
-		"AWS_EC2_METADATA_DISABLED": "true", "AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_PROFILE": "", "AWS_CA_BUNDLE": "",
+		"AWS_EC2_METADATA_DISABLED": "true", "AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_PROFILE": "", "AWS_CA_BUNDLE": filepath.Join(dir, "ca.crt"),
 	} {
 		t.Setenv(name, value)
 	}
@@ -129,6 +144,12 @@ func TestTheGatewayHasARoleOfItsOwn(t *testing.T) {
 	for _, caller := range []string{loginstest.Caller, "prod-eu/payments/worker", ""} {
 		login := loginstest.Expect(t, logins, caller, "AWS", "password-1-session-gateway")
 		loginstest.Until(t, login, 12*time.Hour)
+	}
+	c.endless = true
+	logins, err = New(t.Context(), Config{Upstream: "ecr", Region: region})
+	testkit.Must(t, err)
+	if _, err := logins.Login(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "the answer has more than 262144 bytes") {
+		t.Errorf("error %v of an answer without end", err)
 	}
 }
 

@@ -43,7 +43,7 @@ func (c capped) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	response.Body = &cappedBody{response.Body, maxBodyBytes}
+	response.Body = Capped(response.Body)
 	return response, nil
 }
 
@@ -51,6 +51,10 @@ func (c capped) RoundTrip(request *http.Request) (*http.Response, error) {
 func (c capped) CloseIdleConnections() {
 	c.RoundTripper.(*http.Transport).CloseIdleConnections()
 }
+
+// Capped returns a body that fails where it is longer than an answer should be, for
+// SDKs that have a client of their own.
+func Capped(body io.ReadCloser) io.ReadCloser { return &cappedBody{body, maxBodyBytes} }
 
 type cappedBody struct {
 	io.ReadCloser
