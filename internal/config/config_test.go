@@ -334,3 +334,34 @@ policyFiles: [policy.yaml]
 		t.Errorf("the document shows\n%s\nand the defaults are\n%s", left, right)
 	}
 }
+
+// Each entry that docs/upstreams.md shows is accepted.
+func TestUpstreamsDocument(t *testing.T) {
+	t.Parallel()
+	document, err := os.ReadFile("../../docs/upstreams.md")
+	testkit.Must(t, err)
+	shown := 0
+	for _, block := range strings.Split(string(document), "```yaml\n")[1:] {
+		block, _, _ = strings.Cut(block, "```")
+		if !strings.HasPrefix(block, "upstreams:") {
+			continue
+		}
+		shown++
+		text := `
+apiVersion: pullpass.dev/v1alpha1
+kind: ProxyConfiguration
+server: {tls: {certFile: tls.crt, keyFile: tls.key}}
+clusters: [{name: prod-eu, issuer: "https://oidc.prod-eu.example.com", audiences: [gateway.example.com]}]
+registries: [{service: gateway.example.com, issuer: pullpass.example.com}]
+gateway: {url: "https://gateway.example.com", service: gateway.example.com}
+assertions: {issuer: https://pullpass.example.com}
+policyFiles: [policy.yaml]
+` + block
+		if _, err := Parse([]byte(text), "shown", "/etc/pullpass"); err != nil {
+			t.Errorf("%v\n%s", err, block)
+		}
+	}
+	if shown < 10 {
+		t.Errorf("%d entries are shown, want one for each registry", shown)
+	}
+}
