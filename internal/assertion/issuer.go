@@ -18,8 +18,8 @@ const (
 	// Lifetime is that of an assertion.
 	Lifetime = time.Minute
 
-	// keyLead is how long a new key is published before it signs: clouds keep a key
-	// set for as long as a day.
+	// keyLead is how long a new key in a directory is published before it signs: clouds
+	// keep a key set for as long as a day.
 	keyLead = 24 * time.Hour
 
 	// keyOverlap is how long a key in a file stays published after another has taken
@@ -36,7 +36,7 @@ var ErrAnonymous = errors.New("the caller is anonymous, and this upstream is ask
 // Config describes the issuer. One of KeyFile and ManagedDir is set.
 type Config struct {
 	Issuer     string // https URL without path, under which upstreams reach the handlers
-	KeyFile    string // a private RSA key, PEM
+	KeyFile    string // a private RSA key, and public ones that are only published; PEM
 	ManagedDir string // of keys that are made and rotated here
 	Now        func() time.Time
 	Logger     *slog.Logger // nil: silent
@@ -71,7 +71,7 @@ func New(cfg Config) (*Issuer, error) {
 	case cfg.KeyFile != "":
 		keys, err := signing.NewFileKeys(signing.FileKeysConfig{
 			Algorithm: signing.RS256, Trust: signing.TrustJWKS, KeyFile: cfg.KeyFile,
-			Overlap: keyOverlap, Lead: keyLead, Now: cfg.Now, Logger: cfg.Logger,
+			Overlap: keyOverlap, Now: cfg.Now, Logger: cfg.Logger,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("assertions: %w", err)

@@ -14,7 +14,7 @@ import (
 // tells them which ServiceAccount is asking.
 type Assertions struct {
 	Issuer     string `json:"issuer" schema:"required https"` // how they reach the public listener, without path; iss of the assertions
-	KeyFile    string `json:"keyFile"`                        // a private RSA key of your own
+	KeyFile    string `json:"keyFile"`                        // a private RSA key of your own; public ones beside it are published, too
 	ManagedDir string `json:"managedDir"`                     // keys made and rotated by Pullpass
 }
 

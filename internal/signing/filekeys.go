@@ -22,7 +22,8 @@ type FileKeysConfig struct {
 	// with TrustCertificate.
 	CertFile string
 	// KeyFile is the private key as PEM: PKCS#8, SEC 1 or PKCS#1. Its mode is
-	// not judged: Secret volumes are often 0644.
+	// not judged: Secret volumes are often 0644. With TrustJWKS, public keys beside
+	// it (PKIX) are published and sign nothing: those that will, and that did.
 	KeyFile string
 	// CAFile is what registries are told to trust, as PEM; it must vouch for the
 	// chain. It may hold a CA of which no key is here yet, or no more. If it is
@@ -32,13 +33,8 @@ type FileKeysConfig struct {
 	// Overlap is how long a key stays published after another has replaced it:
 	// the lifetime of tokens, plus the leeway of the registry (distribution: 60 s).
 	Overlap time.Duration
-	// Lead is how long a key that replaces another is published before it signs,
-	// with TrustJWKS, where those who verify fetch the key set again and again. The
-	// one before signs meanwhile, as long as this process runs. Zero: it signs at
-	// once.
-	Lead   time.Duration
-	Now    func() time.Time // nil: time.Now
-	Logger *slog.Logger     // nil: silent
+	Now     func() time.Time // nil: time.Now
+	Logger  *slog.Logger     // nil: silent
 }
 
 // FileKeys holds a signing key that is read from files, which may be replaced
@@ -66,17 +62,6 @@ type fileKeySet struct {
 	chain   []*x509.Certificate // as in the file
 	trusted TrustBundle
 	retired []retiredTrust
-
-	before    *SigningKey // signs until key does; nil: key signs
-	signsFrom time.Time   // of key, with before
-}
-
-// signing returns the key that signs at now.
-func (s *fileKeySet) signing(now time.Time) *SigningKey {
-	if s.before != nil && now.Before(s.signsFrom) {
-		return s.before
-	}
-	return s.key
 }
 
 // retiredTrust is what registries must still trust for keys that were replaced.
@@ -120,21 +105,16 @@ func (cfg FileKeysConfig) check() error {
 	if cfg.Trust == TrustJWKS && (cfg.CertFile != "" || cfg.CAFile != "") {
 		faults = append(faults, fmt.Errorf("certFile and caFile contradict trust %q, which sends no certificate: remove them, or use trust %q", TrustJWKS, TrustCertificate))
 	}
-	if cfg.Lead < 0 || cfg.Lead > 0 && cfg.Trust != TrustJWKS {
-		faults = append(faults, leadFault(cfg.Lead, cfg.Trust))
-	}
 	if cfg.Overlap < MinLifetime {
 		faults = append(faults, fmt.Errorf("overlap %s is shorter than any token: use the token lifetime and the registry's leeway", cfg.Overlap))
 	}
 	return errors.Join(faults...)
 }
 
-// Signing returns the key that was read last and has been published for long
-// enough, unless its certificate has ended.
+// Signing returns the key that was read last, unless its certificate has ended.
 func (k *FileKeys) Signing() (*SigningKey, error) {
-	now := k.cfg.Now()
-	key := k.current.Load().signing(now)
-	if err := key.usable(now); err != nil {
+	key := k.current.Load().key
+	if err := key.usable(k.cfg.Now()); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrNoSigningKey, k.cfg.CertFile, err)
 	}
 	return key, nil
@@ -180,15 +160,9 @@ func (k *FileKeys) Reload() error {
 		}
 		next.retired = slices.DeleteFunc(slices.Clone(old.retired), func(r retiredTrust) bool { return r.ended(now) })
 		if old.key.header == next.key.header && sameTrust(old.trusted, next.trusted) {
-			next.key, next.before, next.signsFrom = old.key, old.before, old.signsFrom // nothing new
+			next.key = old.key // nothing new
 		} else {
-			if k.cfg.Lead > 0 {
-				next.before, next.signsFrom = old.signing(now), now.Add(k.cfg.Lead)
-			}
-			for i := range next.retired {
-				next.retired[i].until = next.retired[i].until.Add(k.cfg.Lead) // it may be the one that signs
-			}
-			next.retired = append(next.retired, retiredTrust{old.trusted, now.Add(k.cfg.Lead + k.cfg.Overlap)})
+			next.retired = append(next.retired, retiredTrust{old.trusted, now.Add(k.cfg.Overlap)})
 		}
 	}
 	k.current.Store(next)
@@ -216,10 +190,6 @@ func (k *FileKeys) Status() Status {
 	set := k.current.Load()
 	now := k.cfg.Now()
 	key := KeyInfo{ID: set.key.ID, Algorithm: set.key.Algorithm, State: StateSigning, NotAfter: set.key.NotAfter, File: k.cfg.KeyFile}
-	signing := set.signing(now)
-	if signing != set.key {
-		key.State, key.SignsFrom = StateNext, set.signsFrom
-	}
 	var status Status
 	if root := set.key.root(); root != nil {
 		key.CA = fingerprint(root)
@@ -236,6 +206,12 @@ func (k *FileKeys) Status() Status {
 		status.addCA(newCAInfo(cert, StateTrusted, cmp.Or(k.cfg.CAFile, k.cfg.CertFile)))
 	}
 	known := map[string]bool{key.ID: true}
+	for _, jwk := range set.trusted.JWKS.Keys {
+		if !known[jwk.KeyID] {
+			known[jwk.KeyID] = true
+			status.Keys = append(status.Keys, KeyInfo{ID: jwk.KeyID, Algorithm: Algorithm(jwk.Algorithm), State: StateTrusted, File: k.cfg.KeyFile})
+		}
+	}
 	for _, old := range slices.Backward(set.retired) { // the latest first: it is published longest
 		if old.ended(now) {
 			continue
@@ -243,11 +219,9 @@ func (k *FileKeys) Status() Status {
 		for _, jwk := range old.trusted.JWKS.Keys {
 			if !known[jwk.KeyID] {
 				known[jwk.KeyID] = true
-				info := KeyInfo{ID: jwk.KeyID, Algorithm: Algorithm(jwk.Algorithm), State: StateRetired, PublishedUntil: old.until, File: k.cfg.KeyFile}
-				if jwk.KeyID == signing.ID {
-					info.State, info.SignsUntil = StateSigning, set.signsFrom
-				}
-				status.Keys = append(status.Keys, info)
+				status.Keys = append(status.Keys, KeyInfo{
+					ID: jwk.KeyID, Algorithm: Algorithm(jwk.Algorithm), State: StateRetired, PublishedUntil: old.until, File: k.cfg.KeyFile,
+				})
 			}
 		}
 		for _, cert := range old.trusted.Certificates {
@@ -315,7 +289,15 @@ func (k *FileKeys) read(now time.Time) (*fileKeySet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("signing key %s: %w", k.cfg.KeyFile, err)
 	}
-	return &fileKeySet{key: key, chain: chain, trusted: mergeTrust(keyTrust(key), TrustBundle{Certificates: roots})}, nil
+	trusted := mergeTrust(keyTrust(key), TrustBundle{Certificates: roots})
+	if k.cfg.Trust == TrustJWKS {
+		published, err := parsePublicKeys(data, k.cfg.Algorithm)
+		if err != nil {
+			return nil, fmt.Errorf("signing key %s: %w", k.cfg.KeyFile, err)
+		}
+		trusted = mergeTrust(trusted, published)
+	}
+	return &fileKeySet{key: key, chain: chain, trusted: trusted}, nil
 }
 
 func readCertificates(name string) ([]*x509.Certificate, error) {

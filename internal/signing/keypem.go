@@ -83,6 +83,30 @@ func parsePrivateKey(data []byte) (crypto.Signer, error) {
 	return found, nil
 }
 
+// parsePublicKeys returns what the public keys in data (PKIX) are published as: none,
+// or all of what algorithm verifies.
+func parsePublicKeys(data []byte, algorithm Algorithm) (TrustBundle, error) {
+	var bundle TrustBundle
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "PUBLIC KEY" {
+			continue
+		}
+		key, err := x509.ParsePKIXPublicKey(block.Bytes)
+		if err != nil {
+			return TrustBundle{}, fmt.Errorf("the PEM block %s is damaged: %w", block.Type, err)
+		}
+		if err := algorithm.checkKey(key); err != nil {
+			return TrustBundle{}, fmt.Errorf("a public key beside it: %w", err)
+		}
+		id, err := thumbprint(key)
+		if err != nil {
+			return TrustBundle{}, err
+		}
+		bundle.JWKS.Keys = append(bundle.JWKS.Keys, publicJWK(key, id, algorithm))
+	}
+	return bundle, nil
+}
+
 // parseCertificates returns the certificates in data in their order, at least
 // one. Other PEM blocks are skipped.
 func parseCertificates(data []byte) ([]*x509.Certificate, error) {

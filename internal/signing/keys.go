@@ -99,10 +99,6 @@ const (
 // certificates last for that long.
 const MinLifetime = 60 * time.Second
 
-func leadFault(lead time.Duration, trust Trust) error {
-	return fmt.Errorf("lead %s with trust %q has no meaning: leave it out", lead, trust)
-}
-
 // ErrNoSigningKey says that no key can sign at present. It is a fault of this
 // side, not of the client: 503.
 var ErrNoSigningKey = errors.New("no usable signing key")
@@ -275,7 +271,11 @@ func signatureFunc(signer crypto.Signer) (func([]byte) ([]byte, error), error) {
 
 // publicJWK returns the public half, as it is published.
 func (k *SigningKey) publicJWK() jose.JSONWebKey {
-	return jose.JSONWebKey{Key: k.public, KeyID: k.ID, Algorithm: string(k.Algorithm), Use: "sig"}
+	return publicJWK(k.public, k.ID, k.Algorithm)
+}
+
+func publicJWK(key crypto.PublicKey, id string, algorithm Algorithm) jose.JSONWebKey {
+	return jose.JSONWebKey{Key: key, KeyID: id, Algorithm: string(algorithm), Use: "sig"}
 }
 
 func thumbprint(pub crypto.PublicKey) (string, error) {

@@ -1,6 +1,8 @@
 package signing
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"os"
 	"path/filepath"
 	"slices"
@@ -71,19 +73,22 @@ func TestManagedKeysWithALeadRotateByThemselves(t *testing.T) {
 	}
 }
 
-// Several replicas are given a new key one after the other.
-func TestFileKeysWithALeadArePublishedFirst(t *testing.T) {
+// Several replicas are given a new key one after the other: whoever reads the key set
+// of any of them knows each key before any of them signs with it.
+func TestFileKeysPublishThePublicKeysBesideTheirOwn(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	name := filepath.Join(t.TempDir(), "signing.key")
-	replace := func() {
+	put := func(content ...[]byte) {
 		t.Helper()
-		if err := os.WriteFile(name, newKeyPEM(t), 0o600); err != nil {
+		if err := os.WriteFile(name, slices.Concat(content...), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	replace()
-	keys, err := NewFileKeys(FileKeysConfig{Trust: TrustJWKS, KeyFile: name, Overlap: time.Hour, Lead: lead, Now: func() time.Time { return now }})
+	oldKey, oldPublic := newKeyPEM(t, ES256)
+	newKey, newPublic := newKeyPEM(t, ES256)
+	put(oldKey)
+	keys, err := NewFileKeys(FileKeysConfig{Trust: TrustJWKS, KeyFile: name, Overlap: time.Hour, Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,44 +99,58 @@ func TestFileKeysWithALeadArePublishedFirst(t *testing.T) {
 		}
 	}
 	first, _ := whoSigns(t, keys)
-	replace()
+	put(newPublic, oldKey)
 	reload()
-	now = now.Add(lead - time.Second)
-	reload()
-	if signing, published := whoSigns(t, keys); signing != first || len(published) != 2 {
-		t.Errorf("before the lead %s signs of %q, want %s, of 2", signing, published, first)
+	signing, published := whoSigns(t, keys)
+	if signing != first || len(published) != 2 {
+		t.Errorf("with the new public key %s signs, of %q; want %s, of 2", signing, published, first)
 	}
-	// A third one, while the second waits: the first goes on.
-	replace()
+	put(newKey, oldPublic)
 	reload()
-	now = now.Add(lead - time.Second)
-	reload()
-	if signing, published := whoSigns(t, keys); signing != first || len(published) != 3 {
-		t.Errorf("before the second lead %s signs of %q, want %s, of 3", signing, published, first)
+	second, both := whoSigns(t, keys)
+	if second == first || !slices.Equal(both, published) {
+		t.Errorf("with the new key %s signs, of %q; want another than %s, of %q", second, both, first, published)
 	}
-	now = now.Add(time.Second)
-	third, _ := whoSigns(t, keys)
-	if states := keys.Status().Keys; third == first || states[len(states)-1].ID != third {
-		t.Errorf("after the lead %s signs, want the last: %+v", third, states)
+	now = now.Add(time.Hour)
+	if _, both := whoSigns(t, keys); !slices.Equal(both, published) {
+		t.Errorf("later %q are published, want %q", both, published)
 	}
-	now = now.Add(lead + time.Hour)
+	if status := keys.Status().Keys; len(status) != 2 || status[0].ID != first || status[0].State != StateTrusted {
+		t.Errorf("the status is %+v", status)
+	}
+	put(newKey)
 	reload()
-	if signing, published := whoSigns(t, keys); signing != third || len(published) != 1 {
-		t.Errorf("at the end %s signs of %q, want %s alone", signing, published, third)
+	now = now.Add(time.Hour)
+	if signing, published := whoSigns(t, keys); signing != second || len(published) != 1 {
+		t.Errorf("at the end %s signs, of %q", signing, published)
+	}
+
+	_, other := newKeyPEM(t, EdDSA)
+	for want, beside := range map[string][]byte{
+		"a public key beside it: the key is Ed25519, but algorithm ES256 is configured": other,
+		"the PEM block PUBLIC KEY is damaged":                                           []byte("-----BEGIN PUBLIC KEY-----\naGVsbG8=\n-----END PUBLIC KEY-----\n"),
+	} {
+		put(newKey, beside)
+		if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
 	}
 }
 
-func newKeyPEM(t *testing.T) []byte {
+func newKeyPEM(t *testing.T, algorithm Algorithm) (private, public []byte) {
 	t.Helper()
-	signer, err := generateKey(ES256)
+	signer, err := generateKey(algorithm)
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := encodeKeyPEM(signer)
+	if private, err = encodeKeyPEM(signer); err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKIXPublicKey(signer.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return data
+	return private, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
 }
 
 func TestALeadNeedsAKeySet(t *testing.T) {

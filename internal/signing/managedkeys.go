@@ -42,9 +42,9 @@ type ManagedKeysConfig struct {
 	// Lead is how long a new key is published before it signs, with TrustJWKS, where
 	// those who verify fetch the key set again and again: then keys change by
 	// themselves. Zero: they read it once, and nothing changes by itself.
-	Lead time.Duration
-	Now  func() time.Time
-	Logger    *slog.Logger // nil: silent
+	Lead   time.Duration
+	Now    func() time.Time
+	Logger *slog.Logger // nil: silent
 }
 
 // ManagedKeys makes signing keys in a directory of its own, changes them in
@@ -112,7 +112,7 @@ func NewManagedKeys(cfg ManagedKeysConfig) (*ManagedKeys, error) {
 		faults = append(faults, errors.New("service is empty: set the registry's service"))
 	}
 	if cfg.Lead < 0 || cfg.Lead > 0 && cfg.Trust != TrustJWKS {
-		faults = append(faults, leadFault(cfg.Lead, cfg.Trust))
+		faults = append(faults, fmt.Errorf("lead %s with trust %q has no meaning: leave it out", cfg.Lead, cfg.Trust))
 	}
 	if cfg.Lifetime < MinLifetime {
 		faults = append(faults, fmt.Errorf("token lifetime %s is too short: the token specification asks for %s at least", cfg.Lifetime, MinLifetime))

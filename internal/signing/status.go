@@ -23,8 +23,9 @@ const (
 	StateNext    State = "next"    // published, signs later
 	StateSigning State = "signing" // signs: a key tokens, a CA the certificates of keys
 	StateRetired State = "retired" // signs no more, tokens that depend on it may be alive
-	// StateTrusted is a CA that was given to registries and that no key here
-	// needs: one that comes, or one that goes. Only CAs in files have it.
+	// StateTrusted is a CA that was given to registries and that no key here needs,
+	// or a public key without its private one: one that comes, or one that goes. Only
+	// those in files have it.
 	StateTrusted State = "trusted"
 )
 
