@@ -71,9 +71,12 @@ func given(t testing.TB) map[string]secret {
 	signing := issue(t, cluster.Object{"commonName": "signing", "usages": []any{"digital signature"}, "privateKey": ec}, ca)
 	signing["tls.crt"] = append(signing["tls.crt"], ca["tls.crt"]...) // leaf first, CA last
 	delete(signing, "ca.crt")
+	gateway := secret{"tls.crt": signing["tls.crt"], "tls.key": signing["tls.key"]}
 	return map[string]secret{
 		"pullpass-serving": serving, "eu-pullpass-serving": serving, "wildcard-example-com": serving,
 		"pullpass-signing": signing, "token-keys": signing, "mirror": signing,
+		"pullpass-gateway-signing": gateway, "gateway-example-com": serving, "ghcr": {"password": []byte("a")}, "harbor": {"password": []byte("a")},
+		"assertions":     issue(t, cluster.Object{"commonName": "assertions", "privateKey": map[string]any{"algorithm": "RSA"}}, nil),
 		"pullpass-redis": {"password": []byte("a"), "ca.crt": ca["tls.crt"]},
 		"prod-us": {"token": []byte("a"), "kubeconfig": []byte(`{apiVersion: v1, kind: Config, current-context: a,
 			contexts: [{name: a, context: {cluster: a, user: a}}],

@@ -34,6 +34,26 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ .Values.signing.secretName | default (printf "%s-signing" (include "pullpass.name" .)) }}
 {{- end }}
 
+{{- define "pullpass.gatewaySigningSecret" -}}
+{{ .Values.gateway.signing.secretName | default (printf "%s-gateway-signing" (include "pullpass.name" .)) }}
+{{- end }}
+
+{{- /* The Secret with the gateway's own certificate; empty: it has that of serving. */}}
+{{- define "pullpass.gatewayServingSecret" -}}
+{{- if .Values.config.gateway -}}
+{{- if .Values.gateway.serving.certManager.enabled -}}
+{{ .Values.gateway.serving.secretName | default (printf "%s-gateway-serving" (include "pullpass.name" .)) }}
+{{- else -}}
+{{ .Values.gateway.serving.secretName }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- /* The name under which nodes reach the gateway; empty: there is none. */}}
+{{- define "pullpass.gatewayHost" -}}
+{{- with .Values.config.gateway -}}{{- (urlParse .url).hostname -}}{{- end -}}
+{{- end }}
+
 {{- define "pullpass.accountDir" -}}
 /var/run/secrets/kubernetes.io/serviceaccount
 {{- end }}
@@ -57,22 +77,34 @@ true
 {{- end -}}
 {{- end }}
 
-{{- /* The registries that sign with the key of the values, as a list in JSON. */}}
+{{- /* The registries that sign with the key of signing, as a list in JSON. The gateway has a key of its own. */}}
 {{- define "pullpass.signed" -}}
 {{- $signed := list -}}
 {{- range .Values.config.registries -}}
 {{- $signing := .signing | default dict -}}
-{{- if not (or $signing.keyFile $signing.certFile) -}}
+{{- if not (or $signing.keyFile $signing.certFile (eq .service (($.Values.config.gateway | default dict).service | default ""))) -}}
 {{- $signed = append $signed . -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $signed -}}
 {{- end }}
 
-{{- /* The kind of key that cert-manager has to make. */}}
+{{- /* Likewise, with the key of gateway.signing: one, or none. */}}
+{{- define "pullpass.gatewaySigned" -}}
+{{- $signed := list -}}
+{{- range .Values.config.registries -}}
+{{- $signing := .signing | default dict -}}
+{{- if and (eq .service (($.Values.config.gateway | default dict).service | default "")) (not (or $signing.keyFile $signing.certFile)) -}}
+{{- $signed = append $signed . -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $signed -}}
+{{- end }}
+
+{{- /* The kind of key that cert-manager has to make for a list of registries. */}}
 {{- define "pullpass.signingAlgorithm" -}}
 {{- $algorithms := list -}}
-{{- range include "pullpass.signed" . | fromJsonArray -}}
+{{- range . -}}
 {{- $algorithms = append $algorithms ((.signing | default dict).algorithm | default "ES256") -}}
 {{- end -}}
 {{- $algorithms = uniq $algorithms -}}
@@ -95,6 +127,15 @@ true
 {{- range list "certFile" "keyFile" -}}
 {{- if hasKey ($server.tls | default dict) . -}}{{- fail (printf "config.server.tls.%s: the chart sets it; use serving" .) -}}{{- end -}}
 {{- end -}}
+{{- $gateway := .Values.config.gateway | default dict -}}
+{{- if hasKey $gateway "address" -}}{{- fail "config.gateway.address: the chart sets it; use ports.gateway" -}}{{- end -}}
+{{- if hasKey $gateway "tls" -}}{{- fail "config.gateway.tls: the chart sets it; use gateway.serving" -}}{{- end -}}
+{{- if and .Values.gateway.serving.certManager.enabled (not (or .Values.gateway.serving.certManager.issuerRef .Values.serving.certManager.issuerRef)) -}}
+{{- fail "gateway.serving.certManager.issuerRef: is missing; name the issuer that nodes trust" -}}
+{{- end -}}
+{{- with .Values.config.assertions -}}
+{{- if not .keyFile -}}{{- fail "config.assertions.keyFile: is missing; a pod keeps no keys, so put an RSA key into a Secret and name it: secrets" -}}{{- end -}}
+{{- end -}}
 {{- if hasKey (.Values.config.admin | default dict) "address" -}}{{- fail "config.admin.address: the chart sets it; use ports.admin" -}}{{- end -}}
 {{- range .Values.config.registries -}}
 {{- $signing := .signing | default dict -}}
@@ -103,7 +144,7 @@ true
 {{- end -}}
 {{- end -}}
 {{- if .Values.signing.certManager.enabled -}}
-{{- range include "pullpass.signed" . | fromJsonArray -}}
+{{- range concat (include "pullpass.signed" . | fromJsonArray) (include "pullpass.gatewaySigned" . | fromJsonArray) -}}
 {{- if eq ((.signing | default dict).trust | default "") "jwks" -}}
 {{- fail (printf "signing.certManager: %s has trust jwks, and would not know the keys that cert-manager makes; use trust certificate, or a Secret of your own" .service) -}}
 {{- end -}}
@@ -136,15 +177,23 @@ true
       "tls" (dict "certFile" "/etc/pullpass/serving/tls.crt" "keyFile" "/etc/pullpass/serving/tls.key"))) -}}
 {{- $_ := set $config "admin" (mergeOverwrite ($config.admin | default dict) (dict
       "address" (printf "%s:%d" (include "pullpass.adminHost" .) (int .Values.ports.admin)))) -}}
+{{- with $config.gateway -}}
+{{- $_ := set . "address" (printf ":%d" (int $.Values.ports.gateway)) -}}
+{{- if include "pullpass.gatewayServingSecret" $ -}}
+{{- $_ := set . "tls" (dict "certFile" "/etc/pullpass/gateway-serving/tls.crt" "keyFile" "/etc/pullpass/gateway-serving/tls.key") -}}
+{{- end -}}
+{{- end -}}
 {{- $certManager := .Values.signing.certManager.enabled -}}
+{{- $gatewayService := ($config.gateway | default dict).service | default "" -}}
 {{- range $config.registries -}}
 {{- $signing := .signing | default dict -}}
 {{- if not (or $signing.keyFile $signing.certFile) -}}
-{{- $_ := set $signing "keyFile" "/etc/pullpass/signing/tls.key" -}}
+{{- $directory := ternary "gateway-signing" "signing" (eq .service $gatewayService) -}}
+{{- $_ := set $signing "keyFile" (printf "/etc/pullpass/%s/tls.key" $directory) -}}
 {{- if ne ($signing.trust | default "certificate") "jwks" -}}
-{{- $_ := set $signing "certFile" "/etc/pullpass/signing/tls.crt" -}}
+{{- $_ := set $signing "certFile" (printf "/etc/pullpass/%s/tls.crt" $directory) -}}
 {{- if and $certManager (not $signing.caFile) -}}
-{{- $_ := set $signing "caFile" "/etc/pullpass/signing/ca.crt" -}}
+{{- $_ := set $signing "caFile" (printf "/etc/pullpass/%s/ca.crt" $directory) -}}
 {{- end -}}
 {{- end -}}
 {{- $_ := set . "signing" $signing -}}
