@@ -51,6 +51,7 @@ type Upstream struct {
 type Memory struct {
 	judged     *lru.Cache[[32]byte, *judgedToken]
 	spent      *lru.Cache[netip.Prefix, time.Time]
+	trust      *latestTrust
 	sealer     *sealer
 	streams    atomic.Int64
 	challenges atomic.Uint64
@@ -60,7 +61,7 @@ const spentBytes = 1 << 20
 
 // NewMemory returns an empty Memory.
 func NewMemory() *Memory {
-	return &Memory{judged: newJudged(), spent: lru.New[netip.Prefix, time.Time](spentBytes, nil), sealer: &sealer{}}
+	return &Memory{judged: newJudged(), spent: lru.New[netip.Prefix, time.Time](spentBytes, nil), trust: &latestTrust{}, sealer: &sealer{}}
 }
 
 // Load is how much is going on.
@@ -88,7 +89,7 @@ func New(c Config) (*Handler, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	h := &Handler{Config: c, judge: &judge{issuer: c.Issuer, service: c.Service, keys: c.Keys, now: c.Now, judged: c.Memory.judged}}
+	h := &Handler{Config: c, judge: &judge{issuer: c.Issuer, service: c.Service, keys: c.Keys, now: c.Now, judged: c.Memory.judged, latest: c.Memory.trust}}
 	for name := range c.Upstreams {
 		h.names = append(h.names, name)
 	}

@@ -51,10 +51,16 @@ type judge struct {
 	keys            signing.Keys
 	now             func() time.Time
 	judged          *lru.Cache[[sha256.Size]byte, *judgedToken]
+	latest          *latestTrust
+}
 
-	mu      sync.Mutex
-	trust   *trust
-	trustAt time.Time
+// latestTrust is what tokens were judged by last, also by another judge: what is
+// remembered of them holds as long as that is the same.
+type latestTrust struct {
+	mu    sync.Mutex
+	trust *trust
+	from  signing.Keys
+	at    time.Time
 }
 
 // trust is what a registry is given. It never changes: another takes its place.
@@ -82,11 +88,12 @@ func newJudged() *lru.Cache[[sha256.Size]byte, *judgedToken] {
 // trusted returns what tokens are judged by now: the same as before, as long as the
 // keys are.
 func (j *judge) trusted() *trust {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+	l := j.latest
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	now := j.now()
-	if j.trust != nil && now.Sub(j.trustAt) < trustAge {
-		return j.trust
+	if l.from == j.keys && now.Sub(l.at) < trustAge {
+		return l.trust
 	}
 	bundle := j.keys.Trusted()
 	next := &trust{keys: map[string]crypto.PublicKey{}, roots: x509.NewCertPool(), certificates: bundle.Certificates}
@@ -96,11 +103,11 @@ func (j *judge) trusted() *trust {
 	for _, root := range bundle.Certificates {
 		next.roots.AddCert(root)
 	}
-	if j.trust == nil || !j.trust.equal(next) {
-		j.trust = next
+	if l.trust == nil || !l.trust.equal(next) {
+		l.trust = next
 	}
-	j.trustAt = now
-	return j.trust
+	l.from, l.at = j.keys, now
+	return l.trust
 }
 
 func (t *trust) equal(other *trust) bool {

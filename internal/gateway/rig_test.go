@@ -394,3 +394,18 @@ func manifestOf(config, layer string, size int) string {
 func hasPrefix(list []string, prefix string) bool {
 	return slices.ContainsFunc(list, func(s string) bool { return strings.HasPrefix(s, prefix) })
 }
+
+var testTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func bothCAs(t testing.TB, servers ...*server) string {
+	t.Helper()
+	var all []byte
+	for _, s := range servers {
+		data, err := os.ReadFile(s.caFile)
+		must(t, err)
+		all = append(all, data...)
+	}
+	name := filepath.Join(t.TempDir(), "cas.crt")
+	must(t, os.WriteFile(name, all, 0o600))
+	return name
+}

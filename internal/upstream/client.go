@@ -59,6 +59,7 @@ type Client struct {
 	storage   *http.Transport // to where its redirects lead
 	tokens    *tokens
 	learning  singleflight.Group
+	refusals  refusals
 	wants     atomic.Pointer[challenge] // nil: it was not asked yet
 	heldUntil atomic.Int64              // nanoseconds since 1970
 
@@ -156,7 +157,11 @@ func (c *Client) Do(r *http.Request, need Need) (*http.Response, error) {
 		c.wants.Store(&wants)
 		used.reject()
 		if attempt > 0 || !body.isWhole() {
-			return nil, c.note(c.refused(wants, used))
+			e := c.refused(wants, used)
+			if used.token == nil && used.login != nil {
+				c.refusals.note(used.login, e, c.now())
+			}
+			return nil, c.note(e)
 		}
 		body = &unsent{from: r.Body}
 	}
@@ -213,28 +218,45 @@ func (c *Client) authorize(ctx context.Context, need Need) (string, credential, 
 	if wants.scheme == schemeUnknown || wants.scheme == schemeBasic && c.logins == nil {
 		return "", used, c.refused(*wants, used)
 	}
+	var login *Login
 	if c.logins != nil {
-		login, err := c.logins.Login(ctx, need.Caller)
+		current, err := c.logins.Login(ctx, need.Caller)
 		if err != nil {
 			return "", used, c.noLogin(ctx, err)
 		}
-		used.login = &login
+		login = &current
 	}
 	if wants.scheme == schemeBasic {
+		used.login = login
+		if err := c.refusals.known(login, c.now()); err != nil {
+			return "", used, err
+		}
 		basic := http.Request{Header: http.Header{}}
-		basic.SetBasicAuth(used.login.Username, used.login.Password.Reveal())
+		basic.SetBasicAuth(login.Username, login.Password.Reveal())
 		return basic.Header.Get("Authorization"), used, nil
 	}
-	value, key, err := c.tokens.token(ctx, *wants, used.login, need.Scopes)
+	value, key, err := c.token(ctx, *wants, login, need)
 	if err != nil {
-		var refused *Error
-		if used.login != nil && errors.As(err, &refused) && refused.Reason == ReasonCredential {
-			c.logins.Reject(*used.login)
-		}
 		return "", used, err
 	}
-	used.token = &key
+	used.login, used.token = login, &key
 	return "Bearer " + value.Reveal(), used, nil
+}
+
+// token asks with another login if the token endpoint refuses the first, and there is
+// another: a password that has changed.
+func (c *Client) token(ctx context.Context, wants challenge, login *Login, need Need) (registryauth.Secret, tokenKey, error) {
+	value, key, err := c.tokens.token(ctx, wants, login, need.Scopes)
+	var refused *Error
+	if login == nil || !errors.As(err, &refused) || refused.Reason != ReasonCredential {
+		return value, key, err
+	}
+	c.logins.Reject(*login)
+	next, nextErr := c.logins.Login(ctx, need.Caller)
+	if nextErr != nil || loginHash(&next) == loginHash(login) {
+		return value, key, err
+	}
+	return c.tokens.token(ctx, wants, &next, need.Scopes)
 }
 
 func (c *Client) noLogin(ctx context.Context, err error) error {

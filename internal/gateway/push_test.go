@@ -1,0 +1,176 @@
+package gateway_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/upstream"
+)
+
+// push is do with a token to push to the repository, and more.
+func (r *rig) push(method, path, repository, body string, header ...string) answer {
+	r.t.Helper()
+	token := r.token("web", "repository:"+repository+":pull,push")
+	if body == "" {
+		return r.do(method, path, token, nil, header...)
+	}
+	return r.do(method, path, token, strings.NewReader(body), header...)
+}
+
+func TestPush(t *testing.T) {
+	t.Parallel()
+	registry := newRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	const base = "/v2/ghcr.io/acme/app"
+	blob := func(content string, chunks ...string) {
+		t.Helper()
+		begun := r.push(http.MethodPost, base+"/blobs/uploads/", "ghcr.io/acme/app", "")
+		at := begun.header.Get("Location")
+		if begun.status != 202 || !strings.HasPrefix(at, base+"/blobs/uploads/") || strings.ContainsAny(strings.TrimPrefix(at, base+"/blobs/uploads/"), "/?:") {
+			t.Fatalf("%d %v", begun.status, begun.header)
+		}
+		sent := 0
+		for _, chunk := range chunks {
+			got := r.push(http.MethodPatch, at, "ghcr.io/acme/app", chunk, "Content-Range", fmt.Sprintf("%d-%d", sent, sent+len(chunk)-1), "Content-Type", "application/octet-stream")
+			sent += len(chunk)
+			if at = got.header.Get("Location"); got.status != 202 || got.header.Get("Range") != fmt.Sprintf("0-%d", sent-1) {
+				t.Fatalf("PATCH: %d %v %s", got.status, got.header, got.body)
+			}
+			status := r.push(http.MethodGet, at, "ghcr.io/acme/app", "")
+			if status.status != 204 || status.header.Get("Range") != fmt.Sprintf("0-%d", sent-1) {
+				t.Fatalf("GET: %d %v", status.status, status.header)
+			}
+		}
+		rest := content
+		if chunks != nil {
+			rest = ""
+		}
+		got := r.push(http.MethodPut, at+"?digest="+url.QueryEscape(digestOf([]byte(content))), "ghcr.io/acme/app", rest)
+		if got.status != 201 || got.header.Get("Location") != base+"/blobs/"+digestOf([]byte(content)) || got.header.Get("Docker-Content-Digest") != digestOf([]byte(content)) {
+			t.Fatalf("PUT: %d %v %s", got.status, got.header, got.body)
+		}
+	}
+	blob("{}")
+	blob("first second", "first ", "second")
+	manifest := manifestOf(digestOf([]byte("{}")), digestOf([]byte("first second")), 12)
+	got := r.push(http.MethodPut, base+"/manifests/v1", "ghcr.io/acme/app", manifest, "Content-Type", manifestType)
+	if got.status != 201 || got.header.Get("Location") != base+"/manifests/v1" {
+		t.Fatalf("manifest: %d %v %s", got.status, got.header, got.body)
+	}
+	if got := r.pull(base+"/manifests/v1", "ghcr.io/acme/app", "Accept", manifestType); got.body != manifest {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	subject := fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"artifactType":"a/b","config":{"mediaType":"application/vnd.oci.empty.v1+json","digest":%q,"size":2},"layers":[],"subject":{"mediaType":%q,"digest":%q,"size":%d}}`,
+		manifestType, digestOf([]byte("{}")), manifestType, digestOf([]byte(manifest)), len(manifest))
+	if got := r.push(http.MethodPut, base+"/manifests/"+digestOf([]byte(subject)), "ghcr.io/acme/app", subject, "Content-Type", manifestType); got.status != 201 {
+		t.Errorf("subject: %d %v %s", got.status, got.header, got.body)
+	}
+
+	single := r.push(http.MethodPost, base+"/blobs/uploads/?digest="+digestOf([]byte("single")), "ghcr.io/acme/app", "single")
+	if single.status != 201 && single.status != 202 { // distribution does not do it, and begins an upload instead
+		t.Errorf("single POST: %d %s", single.status, single.body)
+	}
+
+	deleted := func(token string) int {
+		return r.do(http.MethodDelete, base+"/manifests/"+digestOf([]byte(manifest)), token, nil).status
+	}
+	if got := deleted(r.token("web", "repository:ghcr.io/acme/app:pull,push")); got != 401 {
+		t.Errorf("deleted without the right: %d", got)
+	}
+	if got := deleted(r.token("web", "repository:ghcr.io/acme/app:delete")); got != 202 {
+		t.Errorf("deleted: %d", got)
+	}
+	r.events.take()
+	r.push(http.MethodPost, base+"/blobs/uploads/", "ghcr.io/acme/app", "")
+	if e := r.one(); e.Gateway.Kind != "uploads" || e.Status != 202 || e.Requested[0] != "repository:ghcr.io/acme/app:pull,push" {
+		t.Errorf("%s", shown(e))
+	}
+}
+
+// An address of an upload is good for who began it, for its repository, and as a whole.
+func TestSealedUploads(t *testing.T) {
+	t.Parallel()
+	registry := newRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry}, upstreamSettings{name: "harbor", to: registry})
+	at := r.push(http.MethodPost, "/v2/ghcr.io/acme/app/blobs/uploads/", "ghcr.io/acme/app", "").header.Get("Location")
+	sealed := at[strings.LastIndexByte(at, '/')+1:]
+	all := []string{"repository:ghcr.io/acme/app:pull,push", "repository:ghcr.io/acme/other:pull,push", "repository:harbor/acme/app:pull,push"}
+	registry.asked()
+	for name, test := range map[string]struct {
+		path, who string
+		status    int
+	}{
+		"itself":               {at, "web", 204},
+		"of another":           {at, "worker", 404},
+		"another repository":   {"/v2/ghcr.io/acme/other/blobs/uploads/" + sealed, "web", 404},
+		"another upstream":     {"/v2/harbor/acme/app/blobs/uploads/" + sealed, "web", 404},
+		"changed":              {at[:len(at)-2] + "AA", "web", 404},
+		"cut":                  {at[:len(at)-8], "web", 404},
+		"an upstream's own":    {"/v2/ghcr.io/acme/app/blobs/uploads/00000000-0000-0000-0000-000000000000", "web", 404},
+		"a page's, not sealed": {"/v2/ghcr.io/acme/app/tags/list?page=" + sealed, "web", 400},
+	} {
+		got := r.do(http.MethodGet, test.path, r.token(test.who, all...), nil)
+		if got.status != test.status {
+			t.Errorf("%s: %d %s", name, got.status, got.body)
+		}
+		if asked := registry.count(http.MethodGet, "/v2/acme/"); asked > 0 && test.status != 204 {
+			t.Errorf("%s: the upstream was asked", name)
+		}
+	}
+}
+
+// Blobs are mounted from where the caller may pull, at the same upstream; otherwise an
+// upload begins, and nobody learns what is there.
+func TestMount(t *testing.T) {
+	t.Parallel()
+	registry := newRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry}, upstreamSettings{name: "harbor", to: registry})
+	i := registry.put(t, "acme/base", "v1", []byte("layer"))
+	for name, test := range map[string]struct {
+		from    string
+		scopes  []string
+		mounted bool
+	}{
+		"allowed":           {"ghcr.io/acme/base", []string{"repository:ghcr.io/acme/base:pull"}, true},
+		"without upstream":  {"acme/base", []string{"repository:ghcr.io/acme/base:pull"}, true},
+		"not allowed":       {"ghcr.io/acme/base", nil, false},
+		"of another":        {"harbor/acme/base", []string{"repository:harbor/acme/base:pull", "repository:ghcr.io/acme/base:pull"}, false},
+		"no name":           {"../base", []string{"repository:ghcr.io/acme/base:pull"}, false},
+		"not allowed there": {"acme/base", []string{"repository:harbor/acme/base:pull"}, false},
+	} {
+		registry.asked()
+		repository := "ghcr.io/acme/" + strings.ReplaceAll(strings.ToLower(name), " ", "-")
+		token := r.token("web", append(test.scopes, "repository:"+repository+":pull,push")...)
+		got := r.do(http.MethodPost, "/v2/"+repository+"/blobs/uploads/?mount="+i.layerDigest+"&from="+test.from, token, nil)
+		if test.mounted && (got.status != 201 || got.header.Get("Location") != "/v2/"+repository+"/blobs/"+i.layerDigest) || !test.mounted && got.status != 202 {
+			t.Errorf("%s: %d %v", name, got.status, got.header)
+		}
+		for _, asked := range registry.asked() {
+			if from := asked.URL.Query().Get("from"); asked.Method == http.MethodPost && (from == "acme/base") != test.mounted {
+				t.Errorf("%s: the upstream was asked %s", name, asked.URL)
+			}
+		}
+	}
+}
+
+// Only what is configured is done, whatever rules allow.
+func TestActions(t *testing.T) {
+	t.Parallel()
+	registry := newRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(_ *upstream.Config, g *gateway.Upstream) { g.Actions = []string{"pull"} }})
+	for _, test := range []struct{ method, path string }{
+		{http.MethodPost, "/blobs/uploads/"}, {http.MethodPut, "/manifests/v1"}, {http.MethodDelete, "/manifests/v1"}, {http.MethodPatch, "/blobs/uploads/x"},
+	} {
+		got := r.do(test.method, "/v2/ghcr.io/acme/app"+test.path, r.token("web", "repository:ghcr.io/acme/app:*"), nil)
+		if e := r.one(); got.status != 403 || !strings.Contains(got.body, "upstreams[].actions") || e.Reason != "action_not_configured" {
+			t.Errorf("%s: %d %s %s", test.method, got.status, got.body, shown(e))
+		}
+	}
+	if asked := registry.asked(); len(asked) > 0 {
+		t.Errorf("the upstream was asked %s", asked[0].URL)
+	}
+}

@@ -1,0 +1,168 @@
+package gateway_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/upstream"
+)
+
+// redirecting answers GETs of blobs with a redirect.
+func redirecting(s *server, location string) {
+	s.answer(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.Contains(r.URL.Path, "/blobs/") {
+			return false
+		}
+		w.Header().Set("Location", location)
+		w.Header().Set("Docker-Content-Digest", "sha256:aa")
+		w.Header().Set("Set-Cookie", "a=b")
+		w.WriteHeader(http.StatusFound)
+		return true
+	})
+}
+
+func TestRedirectsPass(t *testing.T) {
+	t.Parallel()
+	const signed = "?X-Amz-Signature=0123456789abcdef0123456789abcdef"
+	registry := newRegistry(t, "")
+	any := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	some := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(c *upstream.Config, _ *gateway.Upstream) {
+		c.RedirectHosts = []string{"*.s3.example.com", "10.1.2.3", "cdn.example.com"}
+	}})
+	other := strings.Replace(registry.URL, "127.0.0.1", "localhost", 1)
+	for _, test := range []struct {
+		rig      *rig
+		location string
+		want     string // empty: refused
+	}{
+		{any, "https://bucket.s3.example.com/blob" + signed, "https://bucket.s3.example.com/blob" + signed},
+		{any, "https://8.8.8.8/blob", "https://8.8.8.8/blob"},
+		{any, registry.URL + "/storage" + signed, registry.URL + "/storage" + signed},
+		{any, "/storage" + signed, registry.URL + "/storage" + signed},
+		{any, "storage", registry.URL + "/v2/acme/app/blobs/storage"},
+		{any, "//bucket.s3.example.com/blob", "https://bucket.s3.example.com/blob"},
+		{any, "http://bucket.s3.example.com/blob", ""},
+		{any, "ftp://bucket.s3.example.com/blob", ""},
+		{any, "file:///etc/passwd", ""},
+		{any, "https://user:pass@bucket.s3.example.com/blob", ""},
+		{any, "https://10.0.0.1/blob", ""},
+		{any, "https://169.254.169.254/latest/meta-data", ""},
+		{any, "https://[::1]/blob", ""},
+		{any, "https://[::ffff:10.0.0.1]/blob", ""},
+		{any, "https://localhost/blob", ""},
+		{any, "https://2130706433/blob", ""},
+		{any, other + "/blob", ""},
+		{any, "", ""},
+		{any, "https://%zz", ""},
+		{some, "https://bucket.s3.example.com/blob", "https://bucket.s3.example.com/blob"},
+		{some, "https://BUCKET.S3.example.com/blob", "https://BUCKET.S3.example.com/blob"},
+		{some, "https://cdn.example.com:8443/blob", "https://cdn.example.com:8443/blob"},
+		{some, "https://10.1.2.3/blob", "https://10.1.2.3/blob"},
+		{some, registry.URL + "/storage", registry.URL + "/storage"},
+		{some, "https://s3.example.com/blob", ""},
+		{some, "https://s3.example.com.evil.example/blob", ""},
+		{some, "https://evils3.example.com/blob", ""},
+		{some, "https://8.8.8.8/blob", ""},
+	} {
+		redirecting(registry, test.location)
+		got := test.rig.pull("/v2/ghcr.io/acme/app/blobs/"+digestOf(nil), "ghcr.io/acme/app")
+		e := test.rig.one()
+		if test.want == "" {
+			if got.status != 502 || got.header.Get("Location") != "" || e.Reason != "upstream_redirect" || e.Result != "unavailable" || e.Gateway.UpstreamStatus != 302 && e.Gateway.UpstreamStatus != 0 {
+				t.Errorf("%s: %d %v %s", test.location, got.status, got.header, shown(e))
+			}
+			continue
+		}
+		if got.status != 307 || got.header.Get("Location") != test.want || got.header.Get("Cache-Control") != "no-store" || got.body != "" || got.header.Get("Set-Cookie") != "" {
+			t.Errorf("%s: %d %v", test.location, got.status, got.header)
+		}
+		if e.Result != "granted" || e.Status != 307 || e.Gateway.UpstreamStatus != 302 || e.Gateway.RedirectHost == "" || strings.Contains(shown(e), "Signature") {
+			t.Errorf("%s: %s", test.location, shown(e))
+		}
+	}
+}
+
+// What is followed is asked without any credential, and only where it may lead: names
+// are resolved, and addresses checked, when connecting.
+func TestRedirectsFollowed(t *testing.T) {
+	t.Parallel()
+	storage := newServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/blob":
+			http.ServeContent(w, r, "", testTime, strings.NewReader("the blob"))
+		case "/again":
+			http.Redirect(w, r, "/blob?signed", http.StatusFound)
+		case "/loop":
+			http.Redirect(w, r, "/loop", http.StatusFound)
+		case "/away":
+			http.Redirect(w, r, "https://10.0.0.1/", http.StatusFound)
+		default:
+			http.Error(w, "no", http.StatusForbidden)
+		}
+	}))
+	registry := newRegistry(t, "")
+	follow := func(hosts ...string) *rig {
+		return newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(c *upstream.Config, g *gateway.Upstream) {
+			g.Follow, c.RedirectHosts, c.CAFile = true, hosts, bothCAs(t, registry, storage)
+		}})
+	}
+	named, public := follow("localhost"), follow()
+	at := strings.Replace(storage.URL, "127.0.0.1", "localhost", 1)
+	for _, test := range []struct {
+		rig      *rig
+		location string
+		status   int
+		reason   string
+	}{
+		{named, at + "/blob", 200, ""},
+		{named, at + "/again", 200, ""},
+		{named, at + "/loop", 502, "upstream_redirect"},
+		{named, at + "/away", 502, "upstream_redirect"},
+		{named, at + "/forbidden", 502, "upstream_failing"},
+		{named, "https://localhost:1/blob", 502, "upstream_unreachable"},
+		{public, at + "/blob", 502, "upstream_redirect"},
+		{public, "https://127-0-0-1.example.invalid/blob", 502, "upstream_unreachable"},
+	} {
+		redirecting(registry, test.location)
+		storage.asked()
+		got := test.rig.pull("/v2/ghcr.io/acme/app/blobs/"+digestOf(nil), "ghcr.io/acme/app", "Accept", "*/*")
+		e := test.rig.one()
+		if got.status != test.status || e.Reason != test.reason || test.status == 200 && (got.body != "the blob" || got.header.Get("Cache-Control") != "no-store" || got.header.Get("Docker-Content-Digest") != "sha256:aa") {
+			t.Errorf("%s: %d %v %q %s", test.location, got.status, got.header, got.body, shown(e))
+		}
+		for _, asked := range storage.asked() {
+			if asked.Header.Get("Authorization") != "" || asked.Header.Get("Cookie") != "" {
+				t.Errorf("%s: the storage was given %v", test.location, asked.Header)
+			}
+		}
+	}
+	redirecting(registry, at+"/blob")
+	if got := named.pull("/v2/ghcr.io/acme/app/blobs/"+digestOf(nil), "ghcr.io/acme/app", "Range", "bytes=4-"); got.status != 206 || got.body != "blob" {
+		t.Errorf("range: %d %q", got.status, got.body)
+	}
+}
+
+// Where the upstream redirects and the client goes, no byte of a blob comes through.
+func TestRedirectsPassNoBytes(t *testing.T) {
+	t.Parallel()
+	registry := newRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry.answer(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.Contains(r.URL.Path, "/blobs/") {
+			return false
+		}
+		w.Header().Set("Location", "https://bucket.s3.example.com/blob")
+		w.WriteHeader(http.StatusTemporaryRedirect)
+		_, _ = io.WriteString(w, strings.Repeat("x", 1<<20))
+		return true
+	})
+	if got := r.pull("/v2/ghcr.io/acme/app/blobs/"+digestOf(nil), "ghcr.io/acme/app"); got.status != 307 || got.body != "" {
+		t.Errorf("%d, %d bytes", got.status, len(got.body))
+	}
+	if e := r.one(); e.Gateway.Sent != 0 {
+		t.Errorf("%s", shown(e))
+	}
+}

@@ -1,0 +1,131 @@
+package gateway_test
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// A token for the gateway opens nothing elsewhere and the other way round: the audience
+// and the keys are the gateway's own. What is not granted is not opened.
+func TestOtherTokens(t *testing.T) {
+	t.Parallel()
+	registry := newRegistry(t, "")
+	i := registry.put(t, "acme/app", "v1", []byte("layer"))
+	registry.put(t, "acme/other", "v1", []byte("other"))
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry}, upstreamSettings{name: "harbor", to: registry})
+	const path = "/v2/ghcr.io/acme/app/manifests/v1"
+	scope, err := registryauth.ParseScope("repository:ghcr.io/acme/app:pull")
+	must(t, err)
+	issue := func(issuer *registryauth.Issuer, grant registryauth.Grant) string {
+		issued, err := issuer.Issue(grant)
+		must(t, err)
+		return issued.Value.Reveal()
+	}
+	all := registryauth.Grant{Subject: "system:serviceaccount:team-a:web", Access: []registryauth.Scope{scope}, Holder: &registryauth.Holder{Cluster: "prod", TokenID: "x"}}
+	good := issue(r.issuer, all)
+	unnamed, err := registryauth.NewIssuer(registryauth.IssuerConfig{Issuer: "pullpass.example.com", Service: service, Lifetime: 5 * 60e9, Keys: r.keys})
+	must(t, err)
+	anonymous := issue(r.issuer, registryauth.Grant{Access: []registryauth.Scope{scope}})
+	for name, test := range map[string]struct {
+		token  string
+		status int
+		fault  string
+	}{
+		"good":                        {good, 200, ""},
+		"anonymous":                   {anonymous, 200, ""},
+		"of another service":          {issue(newIssuer(t, "registry.example.com", r.keys), all), 401, "invalid_token"},
+		"by another key":              {issue(newIssuer(t, service, newKeys(t)), all), 401, "invalid_token"},
+		"without the holder":          {issue(unnamed, all), 401, "invalid_token"},
+		"cut":                         {good[:len(good)-4], 401, "invalid_token"},
+		"no token":                    {"this-is-no-token", 401, "invalid_token"},
+		"the upstream's password":     {password, 401, "invalid_token"},
+		"of nothing":                  {r.token("web"), 401, "insufficient_scope"},
+		"of another repository":       {r.token("web", "repository:ghcr.io/acme/other:pull"), 401, "insufficient_scope"},
+		"of another upstream":         {r.token("web", "repository:harbor/acme/app:pull"), 401, "insufficient_scope"},
+		"of the image's name alone":   {r.token("web", "repository:acme/app:pull"), 401, "insufficient_scope"},
+		"to push, and not to pull":    {r.token("web", "repository:ghcr.io/acme/app:push"), 401, "insufficient_scope"},
+		"of the catalog":              {r.token("web", "registry:catalog:*"), 401, "insufficient_scope"},
+		"of a repository of a plugin": {r.token("web", "repository(plugin):ghcr.io/acme/app:pull"), 200, ""}, // the class is ignored, as registries do
+	} {
+		got := r.do(http.MethodGet, path, test.token, nil, "Accept", manifestType)
+		challenge := got.header.Get("WWW-Authenticate")
+		if got.status != test.status || test.fault != "" && !strings.HasSuffix(challenge, `,scope="repository:ghcr.io/acme/app:pull",error="`+test.fault+`"`) {
+			t.Errorf("%s: %d %s", name, got.status, challenge)
+		}
+		if test.fault == "" {
+			continue
+		}
+		events := r.events.take()
+		last := events[len(events)-1]
+		want := map[string]string{"invalid_token": "token_invalid", "insufficient_scope": "insufficient_scope"}[test.fault]
+		if last.Reason != want || last.Result != "refused" || last.Status != 401 || strings.Contains(shown(last), test.token) {
+			t.Errorf("%s: %s", name, shown(last))
+		}
+		r.limiter.left = 5
+	}
+	// By its digest, a blob is read where the repository is allowed, and nowhere else.
+	for path, status := range map[string]int{"/v2/ghcr.io/acme/app/blobs/": 200, "/v2/ghcr.io/acme/other/blobs/": 401, "/v2/harbor/acme/app/blobs/": 401} {
+		if got := r.do(http.MethodGet, path+i.layerDigest, good, nil); got.status != status {
+			t.Errorf("%s: %d", path, got.status)
+		}
+	}
+	if got := r.pull("/v2/ghcr.io/acme/other/blobs/"+i.layerDigest, "ghcr.io/acme/other"); got.status != 404 {
+		t.Errorf("a blob of another repository: %d", got.status)
+	}
+}
+
+// Each request is judged: a token that was good is not, once somebody has revoked it.
+func TestRevocation(t *testing.T) {
+	t.Parallel()
+	registry := newRegistry(t, "")
+	registry.put(t, "acme/app", "v1", []byte("layer"))
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	token := r.token("web", "repository:ghcr.io/acme/app:pull")
+	status := func() answer {
+		return r.do(http.MethodGet, "/v2/ghcr.io/acme/app/manifests/v1", token, nil, "Accept", manifestType)
+	}
+	if got := status(); got.status != 200 {
+		t.Fatalf("before: %d", got.status)
+	}
+	r.events.take()
+	r.revocations.target = "jti-web"
+	if got := status(); got.status != 403 || !strings.Contains(got.body, "DENIED") {
+		t.Errorf("revoked: %d %s", got.status, got.body)
+	}
+	if e := r.one(); e.Reason != "revoked" || e.Revocation.By != "root" || e.Pod.UID != "pod-uid" {
+		t.Errorf("event: %s", shown(e))
+	}
+	r.revocations.target, r.revocations.err = "", errors.New("not read yet")
+	if got := status(); got.status != 503 || got.header.Get("Retry-After") == "" {
+		t.Errorf("nobody knows: %d %v", got.status, got.header)
+	}
+	if e := r.one(); e.Reason != "revocations_unavailable" {
+		t.Errorf("event: %s", shown(e))
+	}
+}
+
+// Who sends tokens that are not good is told to wait; good ones that are known pass.
+func TestAddressLimit(t *testing.T) {
+	t.Parallel()
+	registry := newRegistry(t, "")
+	registry.put(t, "acme/app", "v1", []byte("layer"))
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	good := r.token("web", "repository:ghcr.io/acme/app:pull")
+	ask := func(token string) int {
+		return r.do(http.MethodGet, "/v2/ghcr.io/acme/app/manifests/v1", token, nil, "Accept", manifestType).status
+	}
+	if got := ask(good); got != 200 {
+		t.Fatal(got)
+	}
+	var statuses []int
+	for range 8 {
+		statuses = append(statuses, ask("x"))
+	}
+	if statuses[5] != 401 || statuses[6] != 429 || ask(good) != 200 || ask("") != 401 {
+		t.Errorf("%v, then %d and %d", statuses, ask(good), ask(""))
+	}
+}
