@@ -99,6 +99,20 @@ func TestOneAskingAtATimeForACaller(t *testing.T) {
 	})
 }
 
+// Who looked before an asking ended, and asks after, finds what it left.
+func TestALateAskingFindsWhatTheOneBeforeLeft(t *testing.T) {
+	t.Parallel()
+	c := &cloud{lasts: time.Hour}
+	r := newRemembered(c, true)
+	first := r.renew(t.Context(), "c/a/x", nil)
+	if late := r.renew(t.Context(), "c/a/x", nil); late != first || c.asked.Load() != 1 {
+		t.Errorf("asked %d times", c.asked.Load())
+	}
+	if next := r.renew(t.Context(), "c/a/x", first); next == first || c.asked.Load() != 2 {
+		t.Errorf("asked %d times, after a renewal", c.asked.Load())
+	}
+}
+
 // Who gives up does not take the login from those who wait on.
 func TestAWaitEndsWithoutTheAsking(t *testing.T) {
 	t.Parallel()
