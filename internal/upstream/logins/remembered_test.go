@@ -174,6 +174,16 @@ func TestAShortLoginIsNotRenewedAllTheTime(t *testing.T) {
 	})
 }
 
+func TestALoginThatHasEndedIsNeverGiven(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRemembered(&cloud{lasts: 2 * time.Second}, true)
+		expect(t, r, "c/a/x", "c/a/x#1")
+		time.Sleep(2 * time.Second)
+		expect(t, r, "c/a/x", "c/a/x#2")
+	})
+}
+
 func TestAFailingRenewalKeepsTheLogin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
