@@ -314,7 +314,9 @@ func (r *rig) do(method, path, token string, body io.Reader, header ...string) a
 		request.Header.Add(header[i], header[i+1])
 	}
 	response, err := (&http.Transport{DisableKeepAlives: true, DisableCompression: true}).RoundTrip(request)
-	must(r.t, err)
+	if err != nil { // the gateway has ended the connection
+		return answer{body: "|" + err.Error()}
+	}
 	defer func() { _ = response.Body.Close() }()
 	data, err := io.ReadAll(response.Body)
 	if err != nil {

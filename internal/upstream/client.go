@@ -333,6 +333,7 @@ func (c *Client) send(r *http.Request, authorization string, body *unsent) (*htt
 	if body.from != nil && body.from != http.NoBody {
 		body.whenRead(func() { late.Reset(within) }) // what is being sent may take as long as it likes
 		out.Body = body
+		out.ProtoMajor, out.ProtoMinor = 1, 1    // or the next line counts for nothing
 		out.Header.Set("Expect", "100-continue") // a 401 then costs no bytes
 	}
 	response, err := c.transport.RoundTrip(out)

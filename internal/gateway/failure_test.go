@@ -1,0 +1,308 @@
+package gateway_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/upstream"
+)
+
+// Each failure of an upstream has its status and reason: never that something is not
+// there, and never what an anonymous request would have got.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	status := func(code int, header ...string) func(http.ResponseWriter, *http.Request) bool {
+		return func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == "/v2/" {
+				return false
+			}
+			for i := 0; i < len(header); i += 2 {
+				w.Header().Set(header[i], header[i+1])
+			}
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, "the upstream's secret text")
+			return true
+		}
+	}
+	for name, test := range map[string]struct {
+		answer func(http.ResponseWriter, *http.Request) bool
+		status int
+		reason string
+		code   string
+		header [2]string
+	}{
+		"401":           {status(401, "WWW-Authenticate", `Basic realm="x"`), 502, "upstream_credential", "UNAVAILABLE", [2]string{}},
+		"401 of a kind": {status(401, "WWW-Authenticate", `Negotiate`), 502, "upstream_credential", "UNAVAILABLE", [2]string{}},
+		"403":           {status(403), 502, "upstream_denied", "UNAVAILABLE", [2]string{}},
+		"407":           {status(407), 502, "upstream_credential", "UNAVAILABLE", [2]string{}},
+		"429":           {status(429, "Retry-After", "7"), 429, "upstream_limited", "TOOMANYREQUESTS", [2]string{"Retry-After", "7"}},
+		"429 without":   {status(429), 429, "upstream_limited", "TOOMANYREQUESTS", [2]string{"Retry-After", "1"}},
+		"500":           {status(500), 502, "upstream_failing", "UNAVAILABLE", [2]string{}},
+		"502":           {status(502), 502, "upstream_failing", "UNAVAILABLE", [2]string{}},
+		"503":           {status(503, "Retry-After", "3"), 503, "upstream_failing", "UNAVAILABLE", [2]string{"Retry-After", "3"}},
+		"504":           {status(504), 504, "upstream_failing", "UNAVAILABLE", [2]string{}},
+		"a page":        {status(200, "Content-Type", "text/html; charset=utf-8"), 502, "upstream_invalid", "UNAVAILABLE", [2]string{}},
+		"304 unasked":   {status(399), 502, "upstream_invalid", "UNAVAILABLE", [2]string{}},
+		"nothing":       {func(w http.ResponseWriter, r *http.Request) bool { return r.URL.Path != "/v2/" && hangUp(w, "") }, 502, "upstream_unreachable", "UNAVAILABLE", [2]string{}},
+		"rubbish": {func(w http.ResponseWriter, r *http.Request) bool {
+			return r.URL.Path != "/v2/" && hangUp(w, "rubbish\r\n\r\n")
+		}, 502, "upstream_unreachable", "UNAVAILABLE", [2]string{}},
+		"two lengths": {func(w http.ResponseWriter, r *http.Request) bool {
+			return r.URL.Path != "/v2/" && hangUp(w, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc")
+		}, 502, "upstream_unreachable", "UNAVAILABLE", [2]string{}},
+		"an upgrade": {func(w http.ResponseWriter, r *http.Request) bool {
+			return r.URL.Path != "/v2/" && hangUp(w, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n")
+		}, 502, "upstream_invalid", "UNAVAILABLE", [2]string{}},
+		"404":              {status(404), 404, "", "", [2]string{}},
+		"no registry":      {func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(404); return true }, 502, "upstream_invalid", "UNAVAILABLE", [2]string{}},
+		"down for version": {func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true }, 502, "upstream_failing", "UNAVAILABLE", [2]string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			registry := newRegistry(t, "")
+			r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+			registry.answer(test.answer)
+			got := r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app")
+			e := r.one()
+			if got.status != test.status || e.Reason != test.reason || e.Status != test.status || !strings.Contains(got.body, test.code) {
+				t.Errorf("%d %s %s", got.status, got.body, shown(e))
+			}
+			if test.reason == "" {
+				return
+			}
+			if e.Result != "unavailable" || strings.Contains(got.body, "secret text") || got.header.Get("WWW-Authenticate") != "" {
+				t.Errorf("%s: %s %v", shown(e), got.body, got.header)
+			}
+			if test.header[0] != "" && got.header.Get(test.header[0]) != test.header[1] {
+				t.Errorf("%v", got.header)
+			}
+			for _, asked := range registry.asked() {
+				if _, _, ok := asked.BasicAuth(); !ok && asked.URL.Path != "/v2/" {
+					t.Errorf("%s was asked anonymously", asked.URL)
+				}
+			}
+		})
+	}
+}
+
+// hangUp writes what it is given instead of an answer, and ends the connection.
+func hangUp(w http.ResponseWriter, text string) bool {
+	connection, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	_, _ = io.WriteString(connection, text)
+	_ = connection.Close()
+	return true
+}
+
+func TestUpstreamDown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, upstreamSettings{name: "ghcr.io", url: "https://" + closedAddress(t)})
+	got := r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app")
+	if e := r.one(); got.status != 502 || e.Reason != "upstream_unreachable" || !strings.Contains(e.Message, "connection refused") {
+		t.Errorf("%d %s", got.status, shown(e))
+	}
+	if status := r.clients["ghcr.io"].Status(); !strings.Contains(status.Failure, "connection refused") {
+		t.Errorf("%+v", status)
+	}
+}
+
+// closedAddress is one that nobody listens on, nor will.
+func closedAddress(t *testing.T) string {
+	t.Helper()
+	l := testkit.Listen(t)
+	must(t, l.Close())
+	return l.Addr().String()
+}
+
+// A body that breaks off ends the client's connection: it must not pass for whole.
+func TestBrokenBody(t *testing.T) {
+	t.Parallel()
+	registry := newRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	for name, text := range map[string]string{
+		"with a length": "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf",
+		"in chunks":     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+	} {
+		registry.answer(func(w http.ResponseWriter, r *http.Request) bool {
+			return r.URL.Path != "/v2/" && hangUp(w, text)
+		})
+		got := r.pull("/v2/ghcr.io/acme/app/blobs/"+digestOf(nil), "ghcr.io/acme/app")
+		if !strings.Contains(got.body, "|") {
+			t.Errorf("%s: the client got %d %q", name, got.status, got.body)
+		}
+		if e := r.one(); e.Reason != "upstream_broken" || e.Result != "unavailable" || e.Gateway.Sent != 4 || e.Gateway.UpstreamStatus != 200 {
+			t.Errorf("%s: %s", name, shown(e))
+		}
+	}
+}
+
+// While an upstream wants fewer requests, it gets none: containerd repeats a 429 at once.
+func TestBreaker(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	registry := newRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(c *upstream.Config, _ *gateway.Upstream) { c.Now = func() time.Time { return now } }})
+	registry.answer(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/v2/" {
+			return false
+		}
+		w.Header().Set("Retry-After", "20")
+		w.WriteHeader(429)
+		return true
+	})
+	ask := func() answer { return r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app") }
+	ask()
+	registry.asked()
+	for range 3 {
+		if got := ask(); got.status != 429 || got.header.Get("Retry-After") != "20" {
+			t.Errorf("%d %v", got.status, got.header)
+		}
+	}
+	if asked := registry.asked(); len(asked) > 0 || !r.clients["ghcr.io"].Status().Held {
+		t.Errorf("asked %d times, %+v", len(asked), r.clients["ghcr.io"].Status())
+	}
+	registry.answer(nil)
+	now = now.Add(21 * time.Second)
+	if got := ask(); got.status != 404 {
+		t.Errorf("afterwards: %d", got.status)
+	}
+}
+
+// A password that changes is followed, and a wrong one is not tried again and again.
+func TestPasswordChanges(t *testing.T) {
+	t.Parallel()
+	registry := newRegistry(t, "")
+	registry.put(t, "acme/app", "v1", []byte("layer"))
+	file := filepath.Join(t.TempDir(), "password")
+	must(t, os.WriteFile(file, []byte("wrong"), 0o600))
+	now := time.Now()
+	clock := func() time.Time { return now }
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(c *upstream.Config, _ *gateway.Upstream) {
+		c.Now, c.Logins = clock, upstream.NewBasic(robot, file, clock)
+	}})
+	ask := func() int {
+		return r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app", "Accept", manifestType).status
+	}
+	for range 10 {
+		if got := ask(); got != 502 {
+			t.Errorf("wrong: %d", got)
+		}
+	}
+	if asked := registry.count(http.MethodGet, "/v2/acme/"); asked > 2 {
+		t.Errorf("a wrong password was sent %d times", asked)
+	}
+	must(t, os.WriteFile(file, []byte(password), 0o600))
+	now = now.Add(11 * time.Second)
+	if got := ask(); got != 200 {
+		t.Errorf("right: %d", got)
+	}
+	must(t, os.Remove(file))
+	now = now.Add(11 * time.Second)
+	if got := ask(); got != 200 {
+		t.Errorf("the file is not there: %d", got)
+	}
+}
+
+// Nothing of the client's reaches the upstream, and nothing of the upstream's the
+// client, but what is named.
+func TestNothingElsePasses(t *testing.T) {
+	t.Parallel()
+	registry := newRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry.answer(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/v2/" {
+			return false
+		}
+		for _, name := range []string{"Set-Cookie", "WWW-Authenticate", "Proxy-Authenticate", "Server", "X-Internal", "Strict-Transport-Security", "Access-Control-Allow-Origin", "Refresh", "Connection", "Upgrade", "Alt-Svc"} {
+			w.Header().Set(name, "of-the-upstream")
+		}
+		w.Header().Set("Docker-Content-Digest", "sha256:aa")
+		w.Header().Set("Content-Type", "text/plain")
+		w.Header().Set("ETag", `"x"`)
+		w.Header().Set("RateLimit-Limit", "100")
+		_, _ = io.WriteString(w, "body")
+		return true
+	})
+	token := r.token("web", "repository:ghcr.io/acme/app:pull")
+	got := r.do(http.MethodGet, "/v2/ghcr.io/acme/app/manifests/v1?ns=ghcr.io&other=1", token, nil,
+		"Cookie", "a=b", "X-Forwarded-For", "192.0.2.1", "Forwarded", "for=x", "X-Api-Key", "key", "Proxy-Authorization", "Basic eA==", "Upgrade", "h2c", "Connection", "Upgrade",
+		"Te", "trailers", "Referer", "https://x", "Accept", "a/b", "Accept", "c/d", "Accept-Encoding", "gzip", "Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "User-Agent", "client/"+token)
+	if got.status != 200 || got.body != "body" || got.header.Get("Etag") != `"x"` || got.header.Get("Ratelimit-Limit") != "100" {
+		t.Errorf("%d %v", got.status, got.header)
+	}
+	for name, values := range got.header {
+		if strings.Contains(fmt.Sprint(values), "of-the-upstream") {
+			t.Errorf("the client was given %s", name)
+		}
+	}
+	for _, asked := range registry.asked() {
+		if asked.URL.Path == "/v2/" {
+			continue
+		}
+		for name, values := range asked.Header {
+			switch name {
+			case "Authorization", "User-Agent":
+			case "Accept":
+				if fmt.Sprint(values) != "[a/b c/d]" {
+					t.Errorf("Accept: %q", values)
+				}
+			default:
+				t.Errorf("the upstream was given %s: %q", name, values)
+			}
+		}
+		if asked.URL.RawQuery != "" {
+			t.Errorf("query %s", asked.URL.RawQuery)
+		}
+	}
+	if e := r.one(); strings.Contains(shown(e), token) || strings.Contains(shown(e), password) || !strings.HasPrefix(e.Client, "[looks like a token") && !strings.Contains(e.Client, "looks like") {
+		t.Errorf("%s", shown(e))
+	}
+}
+
+// What two readers could take for two requests is one here, or none.
+func TestSmuggling(t *testing.T) {
+	t.Parallel()
+	registry := newRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	token := r.token("web", "repository:ghcr.io/acme/app:pull,push")
+	const path = "/v2/ghcr.io/acme/app/blobs/uploads/"
+	smuggled := "GET /v2/ghcr.io/acme/smuggled/manifests/v1 HTTP/1.1\r\nHost: x\r\n\r\n"
+	for name, head := range map[string]string{
+		"both lengths":   "POST " + path + " HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"two lengths":    fmt.Sprintf("POST %s HTTP/1.1\r\nContent-Length: 0\r\nContent-Length: %d\r\n\r\n", path, len(smuggled)),
+		"odd chunking":   "POST " + path + " HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+		"space in field": "POST " + path + " HTTP/1.1\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+		"absolute":       "GET https://ghcr.io/v2/ghcr.io/acme/../other/manifests/v1 HTTP/1.1\r\n\r\n",
+		"a GET's body":   fmt.Sprintf("GET /v2/ghcr.io/acme/app/manifests/v1 HTTP/1.1\r\nContent-Length: %d\r\n\r\n", len(smuggled)),
+	} {
+		connection, err := net.Dial("tcp", r.Listener.Addr().String())
+		must(t, err)
+		first, rest, _ := strings.Cut(head, "\r\n")
+		must(t, connection.SetDeadline(time.Now().Add(5*time.Second)))
+		_, err = io.WriteString(connection, first+"\r\nHost: gateway\r\nConnection: close\r\nAuthorization: Bearer "+token+"\r\n"+rest+smuggled)
+		must(t, err)
+		registry.asked()
+		response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+		if err == nil && response.StatusCode < 300 && name != "both lengths" {
+			t.Errorf("%s: %d", name, response.StatusCode)
+		}
+		_ = connection.Close()
+		for _, asked := range registry.asked() {
+			if strings.Contains(asked.URL.Path, "smuggled") || strings.Contains(asked.URL.Path, "other") || asked.Method == http.MethodGet && asked.ContentLength > 0 || len(asked.TransferEncoding) > 0 && asked.ContentLength > 0 {
+				t.Errorf("%s: the upstream was asked %s %s", name, asked.Method, asked.URL)
+			}
+		}
+	}
+}

@@ -1,0 +1,251 @@
+package gateway_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/upstream"
+)
+
+// tokenServer is another one than Pullpass: it knows a robot and its password, and
+// gives it what it asks for.
+type tokenServer struct {
+	*server
+	expiresIn int
+	delay     time.Duration
+	scopes    sync.Map // asked for
+	asked     atomic.Int64
+}
+
+// newTokenRegistry is distribution with a token server.
+func newTokenRegistry(t testing.TB) (*server, *tokenServer) {
+	t.Helper()
+	keys := newKeys(t)
+	issuer, err := registryauth.NewIssuer(registryauth.IssuerConfig{Issuer: "other-token-server", Service: "upstream", Lifetime: 5 * time.Minute, Keys: keys})
+	must(t, err)
+	s := &tokenServer{expiresIn: 300}
+	s.server = newServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.asked.Add(1)
+		time.Sleep(s.delay)
+		user, pass, ok := r.BasicAuth()
+		if ok && (user != robot || pass != password) || r.URL.Query().Get("service") != "upstream" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		scopes, err := registryauth.ParseScopes(r.URL.Query()["scope"])
+		if err != nil || !ok {
+			scopes = slices.DeleteFunc(scopes, func(s registryauth.Scope) bool { return !strings.HasPrefix(s.Name, "public/") })
+		}
+		s.scopes.Store(strings.Join(r.URL.Query()["scope"], " "), true)
+		issued, err := issuer.Issue(registryauth.Grant{Subject: user, Access: scopes})
+		if err != nil {
+			panic(err)
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"token": issued.Value.Reveal(), "expires_in": s.expiresIn})
+	}))
+	jwks, err := signing.MarshalJWKS(keys)
+	must(t, err)
+	file := filepath.Join(t.TempDir(), "jwks.json")
+	must(t, os.WriteFile(file, jwks, 0o600))
+	registry := newRegistry(t, fmt.Sprintf("auth: {token: {realm: %q, service: upstream, issuer: other-token-server, jwks: %q}}", s.URL+"/token", file))
+	return registry, s
+}
+
+// The upstream is asked for a token of exactly the repository and actions, once for all
+// who need it, again only near its end, and with a new one if it refuses the old.
+func TestUpstreamTokens(t *testing.T) {
+	t.Parallel()
+	registry, tokens := newTokenRegistry(t)
+	now := time.Now()
+	var clock atomic.Int64
+	clock.Store(now.UnixNano())
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(c *upstream.Config, _ *gateway.Upstream) {
+		c.CAFile, c.Now = bothCAs(t, registry, tokens.server), func() time.Time { return time.Unix(0, clock.Load()) }
+	}})
+	tokens.delay = 50 * time.Millisecond
+	token := r.token("web", "repository:ghcr.io/acme/app:pull")
+	var pulls sync.WaitGroup
+	statuses := make([]int, 1000)
+	for i := range statuses {
+		pulls.Go(func() {
+			statuses[i] = r.do(http.MethodGet, "/v2/ghcr.io/acme/app/manifests/v1", token, nil).status
+		})
+	}
+	pulls.Wait()
+	if slices.Max(statuses) != 404 || slices.Min(statuses) != 404 {
+		t.Errorf("statuses from %d to %d", slices.Min(statuses), slices.Max(statuses))
+	}
+	if n := tokens.asked.Load(); n != 1 {
+		t.Errorf("1,000 pulls at once asked for %d tokens", n)
+	}
+	if n := registry.count(http.MethodGet, "/v2/"); n > 1001 {
+		t.Errorf("1,000 pulls at once made %d requests", n)
+	}
+	tokens.delay = 0
+	tokens.scopes.Range(func(scope, _ any) bool {
+		if scope != "repository:acme/app:pull" {
+			t.Errorf("asked for %q", scope)
+		}
+		return true
+	})
+
+	at := r.push(http.MethodPost, "/v2/ghcr.io/acme/app/blobs/uploads/?mount="+digestOf(nil)+"&from=acme/base", "ghcr.io/acme/app", "")
+	if at.status != 202 {
+		t.Errorf("push: %d %s", at.status, at.body)
+	}
+	if _, ok := tokens.scopes.Load("repository:acme/app:pull,push"); !ok {
+		t.Error("no token to push was asked for")
+	}
+	asked := tokens.asked.Load()
+	clock.Add(int64(200 * time.Second))
+	r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app")
+	if n := tokens.asked.Load(); n != asked {
+		t.Error("a token was asked for that was still good")
+	}
+	clock.Add(int64(90 * time.Second))
+	r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app")
+	if n := tokens.asked.Load(); n != asked+1 {
+		t.Errorf("near its end, %d tokens were asked for", n-asked)
+	}
+
+	// The upstream refuses what it gave: another is asked for, once.
+	refusals := 0
+	registry.answer(func(w http.ResponseWriter, q *http.Request) bool {
+		if refusals--; refusals < 0 || q.URL.Path == "/v2/" {
+			return false
+		}
+		w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm=%q,service="upstream",error="invalid_token"`, tokens.URL+"/token"))
+		w.WriteHeader(http.StatusUnauthorized)
+		return true
+	})
+	for _, test := range []struct{ refusals, status int }{{1, 404}, {2, 502}} {
+		refusals, asked = test.refusals, tokens.asked.Load()
+		got := r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app")
+		if n := tokens.asked.Load() - asked; got.status != test.status || n > 2 {
+			t.Errorf("refused %d times: %d %s, %d tokens", test.refusals, got.status, got.body, n)
+		}
+	}
+	// In the middle of an upload, that costs no bytes.
+	refusals = 1
+	upload := r.push(http.MethodPatch, at.header.Get("Location"), "ghcr.io/acme/app", "content", "Content-Type", "application/octet-stream")
+	if upload.status != 202 || upload.header.Get("Range") != "0-6" {
+		t.Errorf("upload: %d %v %s", upload.status, upload.header, upload.body)
+	}
+}
+
+// What a token endpoint does wrong is the upstream's failure, and said.
+func TestUpstreamTokenFailures(t *testing.T) {
+	t.Parallel()
+	answering := func(status int, body string, header ...string) func(http.ResponseWriter, *http.Request) bool {
+		return func(w http.ResponseWriter, _ *http.Request) bool {
+			for i := 0; i < len(header); i += 2 {
+				w.Header().Set(header[i], header[i+1])
+			}
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte(body))
+			return true
+		}
+	}
+	for name, test := range map[string]struct {
+		answer func(http.ResponseWriter, *http.Request) bool
+		status int
+		reason string
+	}{
+		"401":                    {answering(401, ""), 502, "upstream_credential"},
+		"403":                    {answering(403, ""), 502, "upstream_credential"},
+		"429":                    {answering(429, "", "Retry-After", "5"), 429, "upstream_limited"},
+		"500":                    {answering(500, ""), 502, "upstream_failing"},
+		"a redirect":             {answering(302, "", "Location", "https://evil.example/"), 502, "upstream_invalid"},
+		"no JSON":                {answering(200, "<html>"), 502, "upstream_invalid"},
+		"no token":               {answering(200, "{}"), 502, "upstream_invalid"},
+		"a line in it":           {answering(200, `{"token":"a\r\nX: y"}`), 502, "upstream_invalid"},
+		"too large":              {answering(200, `{"token":"`+strings.Repeat("x", 70<<10)+`"}`), 502, "upstream_invalid"},
+		"nothing":                {func(w http.ResponseWriter, _ *http.Request) bool { return hangUp(w, "") }, 502, "upstream_unreachable"},
+		"one that opens nothing": {answering(200, `{"token":"abc","expires_in":300}`), 502, "upstream_denied"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			registry, tokens := newTokenRegistry(t)
+			r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(c *upstream.Config, _ *gateway.Upstream) { c.CAFile = bothCAs(t, registry, tokens.server) }})
+			tokens.answer(test.answer)
+			for range 3 {
+				got := r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app")
+				if e := r.one(); got.status != test.status || e.Reason != test.reason || strings.Contains(shown(e)+got.body, password) {
+					t.Errorf("%d %s %s", got.status, got.body, shown(e))
+				}
+			}
+			for _, asked := range registry.asked() {
+				if asked.URL.Path != "/v2/" && asked.Header.Get("Authorization") == "" {
+					t.Errorf("%s was asked anonymously", asked.URL)
+				}
+			}
+		})
+	}
+}
+
+// A token endpoint gets the password: it has TLS, and an address that is not public
+// only where the upstream has one, too, or the configuration names it.
+func TestTokenEndpoints(t *testing.T) {
+	t.Parallel()
+	registry := newRegistry(t, "")
+	for realm, reason := range map[string]string{
+		"http://127.0.0.1:1/token":  "upstream_credential",
+		"http://evil.example/token": "upstream_credential",
+		"ftp://127.0.0.1/token":     "upstream_credential",
+		"https://127.0.0.1:1/token": "upstream_unreachable",
+		"https://localhost:1/token": "upstream_unreachable", // the upstream is at such an address itself
+		"https://u:p@127.0.0.1/":    "upstream_credential",
+		"https://no.invalid/token":  "upstream_unreachable",
+	} {
+		r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+		registry.answer(func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="`+realm+`",service="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return true
+		})
+		got := r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app")
+		if e := r.one(); got.status != 502 || e.Reason != reason {
+			t.Errorf("%s: %d %s", realm, got.status, shown(e))
+		}
+	}
+}
+
+// Without a credential, an upstream is asked as everybody may ask it.
+func TestAnonymousUpstream(t *testing.T) {
+	t.Parallel()
+	registry, tokens := newTokenRegistry(t)
+	anonymous := func(c *upstream.Config, _ *gateway.Upstream) {
+		c.Logins, c.CAFile = nil, bothCAs(t, registry, tokens.server)
+	}
+	basic := newRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: anonymous},
+		upstreamSettings{name: "basic", to: basic, change: func(c *upstream.Config, _ *gateway.Upstream) { c.Logins = nil }})
+	for path, want := range map[string]struct {
+		status int
+		reason string
+	}{
+		"ghcr.io/public/app": {404, ""}, "ghcr.io/acme/app": {502, "upstream_credential"}, "basic/acme/app": {502, "upstream_credential"},
+	} {
+		got := r.pull("/v2/"+path+"/manifests/v1", path)
+		if e := r.one(); got.status != want.status || e.Reason != want.reason || e.Reason != "" && !strings.Contains(e.Message, "configure a credential") {
+			t.Errorf("%s: %d %s", path, got.status, shown(e))
+		}
+	}
+	for _, name := range []string{"ghcr.io", "basic"} {
+		if status := r.clients[name].Status(); name == "ghcr.io" && status.Failure != "" {
+			t.Errorf("what one repository lacks is said of %s: %s", name, status.Failure)
+		}
+	}
+}
