@@ -128,7 +128,7 @@ var imports = map[string]allowedImports{
 		ours: []string{
 			"internal/exchange", "internal/lru", "internal/oidc", "internal/registryauth", "internal/signing", "internal/term", "internal/upstream",
 		},
-		tests:  []string{"internal/pkitest", "internal/signing/signingtest", "internal/testkit"},
+		tests:  []string{"internal/pkitest", "internal/registrytest", "internal/testkit"},
 		others: []string{"github.com/distribution/distribution/v3/registry/auth/token", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/trace"},
 	},
 	"internal/kube": {
@@ -185,7 +185,7 @@ var imports = map[string]allowedImports{
 			"internal/metrics", "internal/oidc", "internal/policy", "internal/registryauth", "internal/setup", "internal/signing", "internal/state",
 			"internal/strictyaml", "internal/telemetry", "internal/term", "internal/upstream",
 		},
-		tests:  []string{"internal/kubetest", "internal/pkitest", "internal/proxytest", "internal/testkit"},
+		tests:  []string{"internal/kubetest", "internal/pkitest", "internal/proxytest", "internal/registrytest", "internal/testkit"},
 		others: []string{"github.com/go-chi/chi/v5"},
 	},
 	"internal/explain": {
@@ -231,6 +231,10 @@ var imports = map[string]allowedImports{
 			"github.com/distribution/distribution/v3/registry/auth/token", "github.com/go-jose/go-jose/v4", "github.com/rogpeppe/go-internal",
 			"github.com/santhosh-tekuri/jsonschema/v6",
 		},
+	},
+	"internal/registrytest": {
+		ours:   []string{"internal/pkitest"},
+		others: []string{"github.com/distribution/distribution/v3", "github.com/sirupsen/logrus", "golang.org/x/crypto"},
 	},
 	"internal/schematest": {
 		ours:   []string{"internal/strictyaml"},
@@ -304,7 +308,7 @@ var essential = []string{
 
 // testHelpers are packages for the tests of others. Production code cannot
 // import them: it would reach testing.
-var testHelpers = []string{"internal/kubetest", "internal/pkitest", "internal/proxytest", "internal/schematest", "internal/testkit"}
+var testHelpers = []string{"internal/kubetest", "internal/pkitest", "internal/proxytest", "internal/registrytest", "internal/schematest", "internal/testkit"}
 
 type rule struct {
 	name     string

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/registrytest"
 	"github.com/pullpass/pullpass/internal/testkit"
 	"github.com/pullpass/pullpass/internal/upstream"
 )
@@ -69,9 +70,9 @@ func TestFailures(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			registry := newRegistry(t, "")
+			registry := registrytest.NewRegistry(t, "")
 			r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
-			registry.answer(test.answer)
+			registry.Answer(test.answer)
 			got := r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app")
 			e := r.one()
 			if got.status != test.status || e.Reason != test.reason || e.Status != test.status || !strings.Contains(got.body, test.code) {
@@ -86,7 +87,7 @@ func TestFailures(t *testing.T) {
 			if test.header[0] != "" && got.header.Get(test.header[0]) != test.header[1] {
 				t.Errorf("%v", got.header)
 			}
-			for _, asked := range registry.asked() {
+			for _, asked := range registry.Asked() {
 				if _, _, ok := asked.BasicAuth(); !ok && asked.URL.Path != "/v2/" {
 					t.Errorf("%s was asked anonymously", asked.URL)
 				}
@@ -129,16 +130,16 @@ func closedAddress(t *testing.T) string {
 // A body that breaks off ends the client's connection: it must not pass for whole.
 func TestBrokenBody(t *testing.T) {
 	t.Parallel()
-	registry := newRegistry(t, "")
+	registry := registrytest.NewRegistry(t, "")
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
 	for name, text := range map[string]string{
 		"with a length": "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf",
 		"in chunks":     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
 	} {
-		registry.answer(func(w http.ResponseWriter, r *http.Request) bool {
+		registry.Answer(func(w http.ResponseWriter, r *http.Request) bool {
 			return r.URL.Path != "/v2/" && hangUp(w, text)
 		})
-		got := r.pull("/v2/ghcr.io/acme/app/blobs/"+digestOf(nil), "ghcr.io/acme/app")
+		got := r.pull("/v2/ghcr.io/acme/app/blobs/"+registrytest.DigestOf(nil), "ghcr.io/acme/app")
 		if !strings.Contains(got.body, "|") {
 			t.Errorf("%s: the client got %d %q", name, got.status, got.body)
 		}
@@ -152,9 +153,9 @@ func TestBrokenBody(t *testing.T) {
 func TestBreaker(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	registry := newRegistry(t, "")
+	registry := registrytest.NewRegistry(t, "")
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(c *upstream.Config, _ *gateway.Upstream) { c.Now = func() time.Time { return now } }})
-	registry.answer(func(w http.ResponseWriter, r *http.Request) bool {
+	registry.Answer(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path == "/v2/" {
 			return false
 		}
@@ -164,46 +165,46 @@ func TestBreaker(t *testing.T) {
 	})
 	ask := func() answer { return r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app") }
 	ask()
-	registry.asked()
+	registry.Asked()
 	for range 3 {
 		if got := ask(); got.status != 429 || got.header.Get("Retry-After") != "20" {
 			t.Errorf("%d %v", got.status, got.header)
 		}
 	}
-	if asked := registry.asked(); len(asked) > 0 || !r.clients["ghcr.io"].Status().Held {
+	if asked := registry.Asked(); len(asked) > 0 || !r.clients["ghcr.io"].Status().Held {
 		t.Errorf("asked %d times, %+v", len(asked), r.clients["ghcr.io"].Status())
 	}
-	registry.answer(nil)
+	registry.Answer(nil)
 	now = now.Add(21 * time.Second)
 	if got := ask(); got.status != 404 {
 		t.Errorf("afterwards: %d", got.status)
 	}
 }
 
-// A password that changes is followed, and a wrong one is not tried again and again.
+// A registrytest.Password that changes is followed, and a wrong one is not tried again and again.
 func TestPasswordChanges(t *testing.T) {
 	t.Parallel()
-	registry := newRegistry(t, "")
-	registry.put(t, "acme/app", "v1", []byte("layer"))
+	registry := registrytest.NewRegistry(t, "")
+	registry.Put(t, "acme/app", "v1", []byte("layer"))
 	file := filepath.Join(t.TempDir(), "password")
 	must(t, os.WriteFile(file, []byte("wrong"), 0o600))
 	now := time.Now()
 	clock := func() time.Time { return now }
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(c *upstream.Config, _ *gateway.Upstream) {
-		c.Now, c.Logins = clock, upstream.NewBasic(robot, file, clock)
+		c.Now, c.Logins = clock, upstream.NewBasic(registrytest.User, file, clock)
 	}})
 	ask := func() int {
-		return r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app", "Accept", manifestType).status
+		return r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app", "Accept", registrytest.ManifestType).status
 	}
 	for range 10 {
 		if got := ask(); got != 502 {
 			t.Errorf("wrong: %d", got)
 		}
 	}
-	if asked := registry.count(http.MethodGet, "/v2/acme/"); asked > 2 {
-		t.Errorf("a wrong password was sent %d times", asked)
+	if asked := registry.Count(http.MethodGet, "/v2/acme/"); asked > 2 {
+		t.Errorf("a wrong registrytest.Password was sent %d times", asked)
 	}
-	must(t, os.WriteFile(file, []byte(password), 0o600))
+	must(t, os.WriteFile(file, []byte(registrytest.Password), 0o600))
 	now = now.Add(11 * time.Second)
 	if got := ask(); got != 200 {
 		t.Errorf("right: %d", got)
@@ -219,9 +220,9 @@ func TestPasswordChanges(t *testing.T) {
 // client, but what is named.
 func TestNothingElsePasses(t *testing.T) {
 	t.Parallel()
-	registry := newRegistry(t, "")
+	registry := registrytest.NewRegistry(t, "")
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
-	registry.answer(func(w http.ResponseWriter, r *http.Request) bool {
+	registry.Answer(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path == "/v2/" {
 			return false
 		}
@@ -247,7 +248,7 @@ func TestNothingElsePasses(t *testing.T) {
 			t.Errorf("the client was given %s", name)
 		}
 	}
-	for _, asked := range registry.asked() {
+	for _, asked := range registry.Asked() {
 		if asked.URL.Path == "/v2/" {
 			continue
 		}
@@ -266,7 +267,7 @@ func TestNothingElsePasses(t *testing.T) {
 			t.Errorf("query %s", asked.URL.RawQuery)
 		}
 	}
-	if e := r.one(); strings.Contains(shown(e), token) || strings.Contains(shown(e), password) || !strings.HasPrefix(e.Client, "[looks like a token") && !strings.Contains(e.Client, "looks like") {
+	if e := r.one(); strings.Contains(shown(e), token) || strings.Contains(shown(e), registrytest.Password) || !strings.HasPrefix(e.Client, "[looks like a token") && !strings.Contains(e.Client, "looks like") {
 		t.Errorf("%s", shown(e))
 	}
 }
@@ -274,7 +275,7 @@ func TestNothingElsePasses(t *testing.T) {
 // What two readers could take for two requests is one here, or none.
 func TestSmuggling(t *testing.T) {
 	t.Parallel()
-	registry := newRegistry(t, "")
+	registry := registrytest.NewRegistry(t, "")
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
 	token := r.token("web", "repository:ghcr.io/acme/app:pull,push")
 	const path = "/v2/ghcr.io/acme/app/blobs/uploads/"
@@ -293,13 +294,13 @@ func TestSmuggling(t *testing.T) {
 		must(t, connection.SetDeadline(time.Now().Add(5*time.Second)))
 		_, err = io.WriteString(connection, first+"\r\nHost: gateway\r\nConnection: close\r\nAuthorization: Bearer "+token+"\r\n"+rest+smuggled)
 		must(t, err)
-		registry.asked()
+		registry.Asked()
 		response, err := http.ReadResponse(bufio.NewReader(connection), nil)
 		if err == nil && response.StatusCode < 300 && name != "both lengths" {
 			t.Errorf("%s: %d", name, response.StatusCode)
 		}
 		_ = connection.Close()
-		for _, asked := range registry.asked() {
+		for _, asked := range registry.Asked() {
 			if strings.Contains(asked.URL.Path, "smuggled") || strings.Contains(asked.URL.Path, "other") || asked.Method == http.MethodGet && asked.ContentLength > 0 || len(asked.TransferEncoding) > 0 && asked.ContentLength > 0 {
 				t.Errorf("%s: the upstream was asked %s %s", name, asked.Method, asked.URL)
 			}

@@ -1,32 +1,18 @@
 package gateway_test
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"net/http"
 	"strings"
 	"testing"
 
-	"golang.org/x/crypto/bcrypt"
+	"github.com/pullpass/pullpass/internal/registrytest"
 )
-
-func htpasswd(t testing.TB) []byte {
-	t.Helper()
-	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
-	must(t, err)
-	return []byte(robot + ":" + string(hash) + "\n")
-}
-
-func digestOf(content []byte) string {
-	sum := sha256.Sum256(content)
-	return "sha256:" + hex.EncodeToString(sum[:])
-}
 
 func TestPull(t *testing.T) {
 	t.Parallel()
-	registry := newRegistry(t, "")
+	registry := registrytest.NewRegistry(t, "")
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
-	i := registry.put(t, "acme/app", "v1", []byte(strings.Repeat("layer", 100_000)))
+	i := registry.Put(t, "acme/app", "v1", []byte(strings.Repeat("layer", 100_000)))
 
 	challenged := r.do(http.MethodGet, "/v2/ghcr.io/acme/app/manifests/v1", "", nil)
 	if want := `Bearer realm="` + r.URL + `/token",service="gateway.example.com",scope="repository:ghcr.io/acme/app:pull"`; challenged.status != 401 || challenged.header.Get("WWW-Authenticate") != want {
@@ -36,29 +22,29 @@ func TestPull(t *testing.T) {
 		t.Errorf("events of a challenge: %s", shown(events))
 	}
 
-	for _, path := range []string{"/manifests/v1", "/manifests/" + i.digest} {
-		got := r.pull("/v2/ghcr.io/acme/app"+path+"?ns=ghcr.io", "ghcr.io/acme/app", "Accept", manifestType)
-		if got.status != 200 || got.body != i.manifest || got.header.Get("Docker-Content-Digest") != i.digest || got.header.Get("Content-Type") != manifestType {
+	for _, path := range []string{"/manifests/v1", "/manifests/" + i.Digest} {
+		got := r.pull("/v2/ghcr.io/acme/app"+path+"?ns=ghcr.io", "ghcr.io/acme/app", "Accept", registrytest.ManifestType)
+		if got.status != 200 || got.body != i.Manifest || got.header.Get("Docker-Content-Digest") != i.Digest || got.header.Get("Content-Type") != registrytest.ManifestType {
 			t.Errorf("%s: %d %v %s", path, got.status, got.header, got.body)
 		}
 	}
 	events := r.events.take()
 	if len(events) != 2 || events[0].Result != "granted" || events[0].Cluster != "prod" || events[0].Pod.Name != "pod-1" || events[0].CredentialID != "JTI=jti-web" ||
-		events[0].Gateway.Repository != "ghcr.io/acme/app" || events[0].Gateway.Kind != "manifest" || events[0].Gateway.Reference != "v1" || events[0].Gateway.UpstreamStatus != 200 || events[0].Gateway.Sent != int64(len(i.manifest)) {
+		events[0].Gateway.Repository != "ghcr.io/acme/app" || events[0].Gateway.Kind != "manifest" || events[0].Gateway.Reference != "v1" || events[0].Gateway.UpstreamStatus != 200 || events[0].Gateway.Sent != int64(len(i.Manifest)) {
 		t.Errorf("events: %s", shown(events))
 	}
 
-	head := r.do(http.MethodHead, "/v2/ghcr.io/acme/app/blobs/"+i.layerDigest, r.token("web", "repository:ghcr.io/acme/app:pull"), nil)
+	head := r.do(http.MethodHead, "/v2/ghcr.io/acme/app/blobs/"+i.LayerDigest, r.token("web", "repository:ghcr.io/acme/app:pull"), nil)
 	if head.status != 200 || head.header.Get("Content-Length") != "500000" {
 		t.Errorf("HEAD: %d %v", head.status, head.header)
 	}
-	if got := r.pull("/v2/ghcr.io/acme/app/blobs/"+i.layerDigest, "ghcr.io/acme/app"); got.status != 200 || got.body != i.layer {
+	if got := r.pull("/v2/ghcr.io/acme/app/blobs/"+i.LayerDigest, "ghcr.io/acme/app"); got.status != 200 || got.body != i.Layer {
 		t.Errorf("blob: %d, %d bytes", got.status, len(got.body))
 	}
-	if got := r.pull("/v2/ghcr.io/acme/app/blobs/"+i.layerDigest, "ghcr.io/acme/app", "Range", "bytes=5-9"); got.status != 206 || got.body != "layer" || got.header.Get("Content-Range") != "bytes 5-9/500000" {
+	if got := r.pull("/v2/ghcr.io/acme/app/blobs/"+i.LayerDigest, "ghcr.io/acme/app", "Range", "bytes=5-9"); got.status != 206 || got.body != "layer" || got.header.Get("Content-Range") != "bytes 5-9/500000" {
 		t.Errorf("range: %d %v %.20s", got.status, got.header, got.body)
 	}
-	if got := r.pull("/v2/ghcr.io/acme/app/blobs/"+i.layerDigest, "ghcr.io/acme/app", "Range", "bytes=600000-"); got.status != 416 {
+	if got := r.pull("/v2/ghcr.io/acme/app/blobs/"+i.LayerDigest, "ghcr.io/acme/app", "Range", "bytes=600000-"); got.status != 416 {
 		t.Errorf("range beyond the end: %d", got.status)
 	}
 	if got := r.pull("/v2/ghcr.io/acme/app/manifests/v2", "ghcr.io/acme/app"); got.status != 404 || !strings.Contains(got.body, "MANIFEST_UNKNOWN") {
@@ -68,9 +54,9 @@ func TestPull(t *testing.T) {
 		t.Errorf("version: %d %s", got.status, got.body)
 	}
 	// One asks how the upstream wants to be asked; nothing of the client's reaches it.
-	for _, asked := range registry.asked() {
+	for _, asked := range registry.Asked() {
 		user, pass, ok := asked.BasicAuth()
-		if asked.URL.Path != "/v2/" && (!ok || user != robot || pass != password) {
+		if asked.URL.Path != "/v2/" && (!ok || user != registrytest.User || pass != registrytest.Password) {
 			t.Errorf("%s %s: not the gateway's credential", asked.Method, asked.URL)
 		}
 		if asked.URL.RawQuery != "" || asked.UserAgent() != "pullpass/test" {
@@ -81,10 +67,10 @@ func TestPull(t *testing.T) {
 
 func TestTags(t *testing.T) {
 	t.Parallel()
-	registry := newRegistry(t, "")
+	registry := registrytest.NewRegistry(t, "")
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
 	for _, tag := range []string{"a", "b", "c"} {
-		registry.put(t, "acme/app", tag, []byte("layer"))
+		registry.Put(t, "acme/app", tag, []byte("layer"))
 	}
 	path, seen := "/v2/ghcr.io/acme/app/tags/list?n=2", ""
 	for range 2 {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/registrytest"
 	"github.com/pullpass/pullpass/internal/upstream"
 )
 
@@ -23,7 +24,7 @@ func (r *rig) push(method, path, repository, body string, header ...string) answ
 
 func TestPush(t *testing.T) {
 	t.Parallel()
-	registry := newRegistry(t, "")
+	registry := registrytest.NewRegistry(t, "")
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
 	const base = "/v2/ghcr.io/acme/app"
 	blob := func(content string, chunks ...string) {
@@ -49,34 +50,34 @@ func TestPush(t *testing.T) {
 		if chunks != nil {
 			rest = ""
 		}
-		got := r.push(http.MethodPut, at+"?digest="+url.QueryEscape(digestOf([]byte(content))), "ghcr.io/acme/app", rest)
-		if got.status != 201 || got.header.Get("Location") != base+"/blobs/"+digestOf([]byte(content)) || got.header.Get("Docker-Content-Digest") != digestOf([]byte(content)) {
+		got := r.push(http.MethodPut, at+"?digest="+url.QueryEscape(registrytest.DigestOf([]byte(content))), "ghcr.io/acme/app", rest)
+		if got.status != 201 || got.header.Get("Location") != base+"/blobs/"+registrytest.DigestOf([]byte(content)) || got.header.Get("Docker-Content-Digest") != registrytest.DigestOf([]byte(content)) {
 			t.Fatalf("PUT: %d %v %s", got.status, got.header, got.body)
 		}
 	}
 	blob("{}")
 	blob("first second", "first ", "second")
-	manifest := manifestOf(digestOf([]byte("{}")), digestOf([]byte("first second")), 12)
-	got := r.push(http.MethodPut, base+"/manifests/v1", "ghcr.io/acme/app", manifest, "Content-Type", manifestType)
+	manifest := registrytest.ManifestOf(registrytest.DigestOf([]byte("{}")), registrytest.DigestOf([]byte("first second")), 12)
+	got := r.push(http.MethodPut, base+"/manifests/v1", "ghcr.io/acme/app", manifest, "Content-Type", registrytest.ManifestType)
 	if got.status != 201 || got.header.Get("Location") != base+"/manifests/v1" {
 		t.Fatalf("manifest: %d %v %s", got.status, got.header, got.body)
 	}
-	if got := r.pull(base+"/manifests/v1", "ghcr.io/acme/app", "Accept", manifestType); got.body != manifest {
+	if got := r.pull(base+"/manifests/v1", "ghcr.io/acme/app", "Accept", registrytest.ManifestType); got.body != manifest {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 	subject := fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"artifactType":"a/b","config":{"mediaType":"application/vnd.oci.empty.v1+json","digest":%q,"size":2},"layers":[],"subject":{"mediaType":%q,"digest":%q,"size":%d}}`,
-		manifestType, digestOf([]byte("{}")), manifestType, digestOf([]byte(manifest)), len(manifest))
-	if got := r.push(http.MethodPut, base+"/manifests/"+digestOf([]byte(subject)), "ghcr.io/acme/app", subject, "Content-Type", manifestType); got.status != 201 {
+		registrytest.ManifestType, registrytest.DigestOf([]byte("{}")), registrytest.ManifestType, registrytest.DigestOf([]byte(manifest)), len(manifest))
+	if got := r.push(http.MethodPut, base+"/manifests/"+registrytest.DigestOf([]byte(subject)), "ghcr.io/acme/app", subject, "Content-Type", registrytest.ManifestType); got.status != 201 {
 		t.Errorf("subject: %d %v %s", got.status, got.header, got.body)
 	}
 
-	single := r.push(http.MethodPost, base+"/blobs/uploads/?digest="+digestOf([]byte("single")), "ghcr.io/acme/app", "single")
+	single := r.push(http.MethodPost, base+"/blobs/uploads/?digest="+registrytest.DigestOf([]byte("single")), "ghcr.io/acme/app", "single")
 	if single.status != 201 && single.status != 202 { // distribution does not do it, and begins an upload instead
 		t.Errorf("single POST: %d %s", single.status, single.body)
 	}
 
 	deleted := func(token string) int {
-		return r.do(http.MethodDelete, base+"/manifests/"+digestOf([]byte(manifest)), token, nil).status
+		return r.do(http.MethodDelete, base+"/manifests/"+registrytest.DigestOf([]byte(manifest)), token, nil).status
 	}
 	if got := deleted(r.token("web", "repository:ghcr.io/acme/app:pull,push")); got != 401 {
 		t.Errorf("deleted without the right: %d", got)
@@ -94,12 +95,12 @@ func TestPush(t *testing.T) {
 // An address of an upload is good for who began it, for its repository, and as a whole.
 func TestSealedUploads(t *testing.T) {
 	t.Parallel()
-	registry := newRegistry(t, "")
+	registry := registrytest.NewRegistry(t, "")
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry}, upstreamSettings{name: "harbor", to: registry})
 	at := r.push(http.MethodPost, "/v2/ghcr.io/acme/app/blobs/uploads/", "ghcr.io/acme/app", "").header.Get("Location")
 	sealed := at[strings.LastIndexByte(at, '/')+1:]
 	all := []string{"repository:ghcr.io/acme/app:pull,push", "repository:ghcr.io/acme/other:pull,push", "repository:harbor/acme/app:pull,push"}
-	registry.asked()
+	registry.Asked()
 	for name, test := range map[string]struct {
 		path, who string
 		status    int
@@ -117,7 +118,7 @@ func TestSealedUploads(t *testing.T) {
 		if got.status != test.status {
 			t.Errorf("%s: %d %s", name, got.status, got.body)
 		}
-		if asked := registry.count(http.MethodGet, "/v2/acme/"); asked > 0 && test.status != 204 {
+		if asked := registry.Count(http.MethodGet, "/v2/acme/"); asked > 0 && test.status != 204 {
 			t.Errorf("%s: the upstream was asked", name)
 		}
 	}
@@ -127,9 +128,9 @@ func TestSealedUploads(t *testing.T) {
 // upload begins, and nobody learns what is there.
 func TestMount(t *testing.T) {
 	t.Parallel()
-	registry := newRegistry(t, "")
+	registry := registrytest.NewRegistry(t, "")
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry}, upstreamSettings{name: "harbor", to: registry})
-	i := registry.put(t, "acme/base", "v1", []byte("layer"))
+	i := registry.Put(t, "acme/base", "v1", []byte("layer"))
 	for name, test := range map[string]struct {
 		from    string
 		scopes  []string
@@ -142,14 +143,14 @@ func TestMount(t *testing.T) {
 		"no name":           {"../base", []string{"repository:ghcr.io/acme/base:pull"}, false},
 		"not allowed there": {"acme/base", []string{"repository:harbor/acme/base:pull"}, false},
 	} {
-		registry.asked()
+		registry.Asked()
 		repository := "ghcr.io/acme/" + strings.ReplaceAll(strings.ToLower(name), " ", "-")
 		token := r.token("web", append(test.scopes, "repository:"+repository+":pull,push")...)
-		got := r.do(http.MethodPost, "/v2/"+repository+"/blobs/uploads/?mount="+i.layerDigest+"&from="+test.from, token, nil)
-		if test.mounted && (got.status != 201 || got.header.Get("Location") != "/v2/"+repository+"/blobs/"+i.layerDigest) || !test.mounted && got.status != 202 {
+		got := r.do(http.MethodPost, "/v2/"+repository+"/blobs/uploads/?mount="+i.LayerDigest+"&from="+test.from, token, nil)
+		if test.mounted && (got.status != 201 || got.header.Get("Location") != "/v2/"+repository+"/blobs/"+i.LayerDigest) || !test.mounted && got.status != 202 {
 			t.Errorf("%s: %d %v", name, got.status, got.header)
 		}
-		for _, asked := range registry.asked() {
+		for _, asked := range registry.Asked() {
 			if from := asked.URL.Query().Get("from"); asked.Method == http.MethodPost && (from == "acme/base") != test.mounted {
 				t.Errorf("%s: the upstream was asked %s", name, asked.URL)
 			}
@@ -160,7 +161,7 @@ func TestMount(t *testing.T) {
 // Only what is configured is done, whatever rules allow.
 func TestActions(t *testing.T) {
 	t.Parallel()
-	registry := newRegistry(t, "")
+	registry := registrytest.NewRegistry(t, "")
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(_ *upstream.Config, g *gateway.Upstream) { g.Actions = []string{"pull"} }})
 	for _, test := range []struct{ method, path string }{
 		{http.MethodPost, "/blobs/uploads/"}, {http.MethodPut, "/manifests/v1"}, {http.MethodDelete, "/manifests/v1"}, {http.MethodPatch, "/blobs/uploads/x"},
@@ -170,7 +171,7 @@ func TestActions(t *testing.T) {
 			t.Errorf("%s: %d %s %s", test.method, got.status, got.body, shown(e))
 		}
 	}
-	if asked := registry.asked(); len(asked) > 0 {
+	if asked := registry.Asked(); len(asked) > 0 {
 		t.Errorf("the upstream was asked %s", asked[0].URL)
 	}
 }

@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/registrytest"
 	"github.com/pullpass/pullpass/internal/upstream"
 )
 
 // redirecting answers GETs of blobs with a redirect.
-func redirecting(s *server, location string) {
-	s.answer(func(w http.ResponseWriter, r *http.Request) bool {
+func redirecting(s *registrytest.Server, location string) {
+	s.Answer(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.URL.Path, "/blobs/") {
 			return false
 		}
@@ -27,7 +28,7 @@ func redirecting(s *server, location string) {
 func TestRedirectsPass(t *testing.T) {
 	t.Parallel()
 	const signed = "?X-Amz-Signature=0123456789abcdef0123456789abcdef"
-	registry := newRegistry(t, "")
+	registry := registrytest.NewRegistry(t, "")
 	any := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
 	some := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(c *upstream.Config, _ *gateway.Upstream) {
 		c.RedirectHosts = []string{"*.s3.example.com", "10.1.2.3", "cdn.example.com"}
@@ -68,7 +69,7 @@ func TestRedirectsPass(t *testing.T) {
 		{some, "https://8.8.8.8/blob", ""},
 	} {
 		redirecting(registry, test.location)
-		got := test.rig.pull("/v2/ghcr.io/acme/app/blobs/"+digestOf(nil), "ghcr.io/acme/app")
+		got := test.rig.pull("/v2/ghcr.io/acme/app/blobs/"+registrytest.DigestOf(nil), "ghcr.io/acme/app")
 		e := test.rig.one()
 		if test.want == "" {
 			if got.status != 502 || got.header.Get("Location") != "" || e.Reason != "upstream_redirect" || e.Result != "unavailable" || e.Gateway.UpstreamStatus != 302 && e.Gateway.UpstreamStatus != 0 {
@@ -89,7 +90,7 @@ func TestRedirectsPass(t *testing.T) {
 // are resolved, and addresses checked, when connecting.
 func TestRedirectsFollowed(t *testing.T) {
 	t.Parallel()
-	storage := newServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	storage := registrytest.NewServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/blob":
 			http.ServeContent(w, r, "", testTime, strings.NewReader("the blob"))
@@ -103,7 +104,7 @@ func TestRedirectsFollowed(t *testing.T) {
 			http.Error(w, "no", http.StatusForbidden)
 		}
 	}))
-	registry := newRegistry(t, "")
+	registry := registrytest.NewRegistry(t, "")
 	follow := func(hosts ...string) *rig {
 		return newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(c *upstream.Config, g *gateway.Upstream) {
 			g.Follow, c.RedirectHosts, c.CAFile = true, hosts, bothCAs(t, registry, storage)
@@ -127,20 +128,20 @@ func TestRedirectsFollowed(t *testing.T) {
 		{public, "https://127-0-0-1.example.invalid/blob", 502, "upstream_unreachable"},
 	} {
 		redirecting(registry, test.location)
-		storage.asked()
-		got := test.rig.pull("/v2/ghcr.io/acme/app/blobs/"+digestOf(nil), "ghcr.io/acme/app", "Accept", "*/*")
+		storage.Asked()
+		got := test.rig.pull("/v2/ghcr.io/acme/app/blobs/"+registrytest.DigestOf(nil), "ghcr.io/acme/app", "Accept", "*/*")
 		e := test.rig.one()
 		if got.status != test.status || e.Reason != test.reason || test.status == 200 && (got.body != "the blob" || got.header.Get("Cache-Control") != "no-store" || got.header.Get("Docker-Content-Digest") != "sha256:aa") {
 			t.Errorf("%s: %d %v %q %s", test.location, got.status, got.header, got.body, shown(e))
 		}
-		for _, asked := range storage.asked() {
+		for _, asked := range storage.Asked() {
 			if asked.Header.Get("Authorization") != "" || asked.Header.Get("Cookie") != "" {
 				t.Errorf("%s: the storage was given %v", test.location, asked.Header)
 			}
 		}
 	}
 	redirecting(registry, at+"/blob")
-	if got := named.pull("/v2/ghcr.io/acme/app/blobs/"+digestOf(nil), "ghcr.io/acme/app", "Range", "bytes=4-"); got.status != 206 || got.body != "blob" {
+	if got := named.pull("/v2/ghcr.io/acme/app/blobs/"+registrytest.DigestOf(nil), "ghcr.io/acme/app", "Range", "bytes=4-"); got.status != 206 || got.body != "blob" {
 		t.Errorf("range: %d %q", got.status, got.body)
 	}
 }
@@ -148,9 +149,9 @@ func TestRedirectsFollowed(t *testing.T) {
 // Where the upstream redirects and the client goes, no byte of a blob comes through.
 func TestRedirectsPassNoBytes(t *testing.T) {
 	t.Parallel()
-	registry := newRegistry(t, "")
+	registry := registrytest.NewRegistry(t, "")
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
-	registry.answer(func(w http.ResponseWriter, r *http.Request) bool {
+	registry.Answer(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.URL.Path, "/blobs/") {
 			return false
 		}
@@ -159,7 +160,7 @@ func TestRedirectsPassNoBytes(t *testing.T) {
 		_, _ = io.WriteString(w, strings.Repeat("x", 1<<20))
 		return true
 	})
-	if got := r.pull("/v2/ghcr.io/acme/app/blobs/"+digestOf(nil), "ghcr.io/acme/app"); got.status != 307 || got.body != "" {
+	if got := r.pull("/v2/ghcr.io/acme/app/blobs/"+registrytest.DigestOf(nil), "ghcr.io/acme/app"); got.status != 307 || got.body != "" {
 		t.Errorf("%d, %d bytes", got.status, len(got.body))
 	}
 	if e := r.one(); e.Gateway.Sent != 0 {

@@ -1,133 +1,34 @@
 package gateway_test
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/distribution/distribution/v3/configuration"
 	_ "github.com/distribution/distribution/v3/registry/auth/htpasswd"
 	_ "github.com/distribution/distribution/v3/registry/auth/token"
-	"github.com/distribution/distribution/v3/registry/handlers"
 	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
-	"github.com/sirupsen/logrus"
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/pkitest"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/registrytest"
 	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/testkit"
 	"github.com/pullpass/pullpass/internal/upstream"
 )
 
-const (
-	service = "gateway.example.com"
-	robot   = "acme-robot"
-	// password is long enough that a piece of it is no chance.
-	password = "the-password-of-the-robot-0123456789"
-)
-
-// server is an HTTPS server that counts what it is asked, and can be put in the way.
-type server struct {
-	*httptest.Server
-	caFile string
-
-	mu       sync.Mutex
-	requests []*http.Request // without bodies
-	handler  http.Handler
-	instead  func(w http.ResponseWriter, r *http.Request) bool // reports whether it has answered
-}
-
-func newServer(t testing.TB, handler http.Handler) *server {
-	t.Helper()
-	s := &server{handler: handler, caFile: filepath.Join(t.TempDir(), "ca.crt")}
-	cert := pkitest.NewCA(t, nil, func(c *x509.Certificate) {
-		c.Subject, c.IPAddresses, c.DNSNames = pkix.Name{CommonName: "upstream"}, []net.IP{net.IPv4(127, 0, 0, 1)}, []string{"localhost"}
-		c.KeyUsage, c.ExtKeyUsage = 0, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-	})
-	if err := os.WriteFile(s.caFile, pkitest.CertPEM(cert), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.Server = httptest.NewUnstartedServer(s)
-	s.TLS = &tls.Config{Certificates: []tls.Certificate{cert.TLS()}}
-	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	s.StartTLS()
-	t.Cleanup(s.Close)
-	return s
-}
-
-func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	s.requests = append(s.requests, r.Clone(context.Background()))
-	instead := s.instead
-	s.mu.Unlock()
-	if instead == nil || !instead(w, r) {
-		s.handler.ServeHTTP(w, r)
-	}
-}
-
-// answer puts f in the way of the registry; nil: nothing any more.
-func (s *server) answer(f func(w http.ResponseWriter, r *http.Request) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.instead = f
-}
-
-// asked returns the requests since the last call.
-func (s *server) asked() []*http.Request {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := s.requests
-	s.requests = nil
-	return all
-}
-
-// count returns how many of the requests since the last call begin like that.
-func (s *server) count(method, prefix string) int {
-	n := 0
-	for _, r := range s.asked() {
-		if r.Method == method && strings.HasPrefix(r.URL.Path, prefix) {
-			n++
-		}
-	}
-	return n
-}
-
-// newRegistry is distribution with a user, robot.
-func newRegistry(t testing.TB, auth string) *server {
-	t.Helper()
-	logrus.SetOutput(io.Discard)
-	if auth == "" {
-		dir := t.TempDir()
-		// bcrypt of the password, cost 4, made by htpasswd -nbB.
-		must(t, os.WriteFile(filepath.Join(dir, "htpasswd"), htpasswd(t), 0o600))
-		auth = "auth: {htpasswd: {realm: upstream, path: " + filepath.Join(dir, "htpasswd") + "}}"
-	}
-	config, err := configuration.Parse(strings.NewReader("version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {inmemory: {}, delete: {enabled: true}}\nhttp: {secret: of-the-test, relativeurls: false}\n" + auth + "\n"))
-	must(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel)
-	return newServer(t, handlers.NewApp(ctx, config))
-}
+const service = "gateway.example.com"
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -203,7 +104,7 @@ type rig struct {
 
 type upstreamSettings struct {
 	name   string
-	to     *server
+	to     *registrytest.Server
 	url    string // instead of that of to
 	change func(*upstream.Config, *gateway.Upstream)
 }
@@ -220,13 +121,13 @@ func newKeys(t testing.TB) signing.Keys {
 func newRig(t testing.TB, upstreams ...upstreamSettings) *rig {
 	t.Helper()
 	passwordFile := filepath.Join(t.TempDir(), "password")
-	must(t, os.WriteFile(passwordFile, []byte(password+"\n"), 0o600))
+	must(t, os.WriteFile(passwordFile, []byte(registrytest.Password+"\n"), 0o600))
 	r := &rig{t: t, keys: newKeys(t), events: &recorder{}, revocations: &revocations{}, limiter: &limiter{left: 5}, memory: gateway.NewMemory(), clients: map[string]*upstream.Client{}}
 	all := map[string]gateway.Upstream{}
 	for _, u := range upstreams {
-		c := upstream.Config{Name: u.name, URL: u.url, UserAgent: "pullpass/test", Logins: upstream.NewBasic(robot, passwordFile, nil)}
+		c := upstream.Config{Name: u.name, URL: u.url, UserAgent: "pullpass/test", Logins: upstream.NewBasic(registrytest.User, passwordFile, nil)}
 		if u.to != nil {
-			c.URL, c.CAFile = u.to.URL, u.to.caFile
+			c.URL, c.CAFile = u.to.URL, u.to.CAFile
 		}
 		if u.url != "" {
 			c.URL = u.url
@@ -346,64 +247,13 @@ func shown(v any) string {
 	return string(text)
 }
 
-// image is a manifest of one layer.
-type image struct{ manifest, digest, layer, layerDigest string }
-
-// put puts an image into a registry directly.
-func (s *server) put(t testing.TB, repository, tag string, layer []byte) image {
-	t.Helper()
-	client := s.Client()
-	send := func(method, address string, body []byte, contentType string, want int) http.Header {
-		request, err := http.NewRequest(method, address, bytes.NewReader(body))
-		must(t, err)
-		request.SetBasicAuth(robot, password)
-		request.Header.Set("Content-Type", contentType)
-		response, err := client.Do(request)
-		must(t, err)
-		defer func() { _ = response.Body.Close() }()
-		text, _ := io.ReadAll(response.Body)
-		if response.StatusCode != want {
-			t.Fatalf("%s %s: %d %s", method, address, response.StatusCode, text)
-		}
-		return response.Header
-	}
-	blob := func(content []byte) string {
-		digest := digestOf(content)
-		at := send(http.MethodPost, s.URL+"/v2/"+repository+"/blobs/uploads/", nil, "", http.StatusAccepted).Get("Location")
-		u, err := url.Parse(at)
-		must(t, err)
-		query := u.Query()
-		query.Set("digest", digest)
-		u.RawQuery = query.Encode()
-		send(http.MethodPut, u.String(), content, "application/octet-stream", http.StatusCreated)
-		return digest
-	}
-	config := blob([]byte("{}"))
-	i := image{layer: string(layer), layerDigest: blob(layer)}
-	i.manifest = manifestOf(config, i.layerDigest, len(layer))
-	i.digest = digestOf([]byte(i.manifest))
-	send(http.MethodPut, s.URL+"/v2/"+repository+"/manifests/"+tag, []byte(i.manifest), manifestType, http.StatusCreated)
-	s.asked()
-	return i
-}
-
-const manifestType = "application/vnd.oci.image.manifest.v1+json"
-
-func manifestOf(config, layer string, size int) string {
-	return fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":%q,"size":2},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":%q,"size":%d}]}`, manifestType, config, layer, size)
-}
-
-func hasPrefix(list []string, prefix string) bool {
-	return slices.ContainsFunc(list, func(s string) bool { return strings.HasPrefix(s, prefix) })
-}
-
 var testTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func bothCAs(t testing.TB, servers ...*server) string {
+func bothCAs(t testing.TB, servers ...*registrytest.Server) string {
 	t.Helper()
 	var all []byte
 	for _, s := range servers {
-		data, err := os.ReadFile(s.caFile)
+		data, err := os.ReadFile(s.CAFile)
 		must(t, err)
 		all = append(all, data...)
 	}

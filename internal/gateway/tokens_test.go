@@ -7,15 +7,16 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/registrytest"
 )
 
 // A token for the gateway opens nothing elsewhere and the other way round: the audience
 // and the keys are the gateway's own. What is not granted is not opened.
 func TestOtherTokens(t *testing.T) {
 	t.Parallel()
-	registry := newRegistry(t, "")
-	i := registry.put(t, "acme/app", "v1", []byte("layer"))
-	registry.put(t, "acme/other", "v1", []byte("other"))
+	registry := registrytest.NewRegistry(t, "")
+	i := registry.Put(t, "acme/app", "v1", []byte("layer"))
+	registry.Put(t, "acme/other", "v1", []byte("other"))
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry}, upstreamSettings{name: "harbor", to: registry})
 	const path = "/v2/ghcr.io/acme/app/manifests/v1"
 	scope, err := registryauth.ParseScope("repository:ghcr.io/acme/app:pull")
@@ -42,7 +43,7 @@ func TestOtherTokens(t *testing.T) {
 		"without the holder":          {issue(unnamed, all), 401, "invalid_token"},
 		"cut":                         {good[:len(good)-4], 401, "invalid_token"},
 		"no token":                    {"this-is-no-token", 401, "invalid_token"},
-		"the upstream's password":     {password, 401, "invalid_token"},
+		"the upstream's password":     {registrytest.Password, 401, "invalid_token"},
 		"of nothing":                  {r.token("web"), 401, "insufficient_scope"},
 		"of another repository":       {r.token("web", "repository:ghcr.io/acme/other:pull"), 401, "insufficient_scope"},
 		"of another upstream":         {r.token("web", "repository:harbor/acme/app:pull"), 401, "insufficient_scope"},
@@ -51,7 +52,7 @@ func TestOtherTokens(t *testing.T) {
 		"of the catalog":              {r.token("web", "registry:catalog:*"), 401, "insufficient_scope"},
 		"of a repository of a plugin": {r.token("web", "repository(plugin):ghcr.io/acme/app:pull"), 200, ""}, // the class is ignored, as registries do
 	} {
-		got := r.do(http.MethodGet, path, test.token, nil, "Accept", manifestType)
+		got := r.do(http.MethodGet, path, test.token, nil, "Accept", registrytest.ManifestType)
 		challenge := got.header.Get("WWW-Authenticate")
 		if got.status != test.status || test.fault != "" && !strings.HasSuffix(challenge, `,scope="repository:ghcr.io/acme/app:pull",error="`+test.fault+`"`) {
 			t.Errorf("%s: %d %s", name, got.status, challenge)
@@ -69,11 +70,11 @@ func TestOtherTokens(t *testing.T) {
 	}
 	// By its digest, a blob is read where the repository is allowed, and nowhere else.
 	for path, status := range map[string]int{"/v2/ghcr.io/acme/app/blobs/": 200, "/v2/ghcr.io/acme/other/blobs/": 401, "/v2/harbor/acme/app/blobs/": 401} {
-		if got := r.do(http.MethodGet, path+i.layerDigest, good, nil); got.status != status {
+		if got := r.do(http.MethodGet, path+i.LayerDigest, good, nil); got.status != status {
 			t.Errorf("%s: %d", path, got.status)
 		}
 	}
-	if got := r.pull("/v2/ghcr.io/acme/other/blobs/"+i.layerDigest, "ghcr.io/acme/other"); got.status != 404 {
+	if got := r.pull("/v2/ghcr.io/acme/other/blobs/"+i.LayerDigest, "ghcr.io/acme/other"); got.status != 404 {
 		t.Errorf("a blob of another repository: %d", got.status)
 	}
 }
@@ -81,12 +82,12 @@ func TestOtherTokens(t *testing.T) {
 // Each request is judged: a token that was good is not, once somebody has revoked it.
 func TestRevocation(t *testing.T) {
 	t.Parallel()
-	registry := newRegistry(t, "")
-	registry.put(t, "acme/app", "v1", []byte("layer"))
+	registry := registrytest.NewRegistry(t, "")
+	registry.Put(t, "acme/app", "v1", []byte("layer"))
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
 	token := r.token("web", "repository:ghcr.io/acme/app:pull")
 	status := func() answer {
-		return r.do(http.MethodGet, "/v2/ghcr.io/acme/app/manifests/v1", token, nil, "Accept", manifestType)
+		return r.do(http.MethodGet, "/v2/ghcr.io/acme/app/manifests/v1", token, nil, "Accept", registrytest.ManifestType)
 	}
 	if got := status(); got.status != 200 {
 		t.Fatalf("before: %d", got.status)
@@ -111,12 +112,12 @@ func TestRevocation(t *testing.T) {
 // Who sends tokens that are not good is told to wait; good ones that are known pass.
 func TestAddressLimit(t *testing.T) {
 	t.Parallel()
-	registry := newRegistry(t, "")
-	registry.put(t, "acme/app", "v1", []byte("layer"))
+	registry := registrytest.NewRegistry(t, "")
+	registry.Put(t, "acme/app", "v1", []byte("layer"))
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
 	good := r.token("web", "repository:ghcr.io/acme/app:pull")
 	ask := func(token string) int {
-		return r.do(http.MethodGet, "/v2/ghcr.io/acme/app/manifests/v1", token, nil, "Accept", manifestType).status
+		return r.do(http.MethodGet, "/v2/ghcr.io/acme/app/manifests/v1", token, nil, "Accept", registrytest.ManifestType).status
 	}
 	if got := ask(good); got != 200 {
 		t.Fatal(got)

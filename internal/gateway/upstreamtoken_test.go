@@ -15,14 +15,15 @@ import (
 
 	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/registrytest"
 	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/upstream"
 )
 
-// tokenServer is another one than Pullpass: it knows a robot and its password, and
+// tokenServer is another one than Pullpass: it knows a registrytest.User and its registrytest.Password, and
 // gives it what it asks for.
 type tokenServer struct {
-	*server
+	*registrytest.Server
 	expiresIn int
 	delay     time.Duration
 	scopes    sync.Map // asked for
@@ -30,17 +31,17 @@ type tokenServer struct {
 }
 
 // newTokenRegistry is distribution with a token server.
-func newTokenRegistry(t testing.TB) (*server, *tokenServer) {
+func newTokenRegistry(t testing.TB) (*registrytest.Server, *tokenServer) {
 	t.Helper()
 	keys := newKeys(t)
 	issuer, err := registryauth.NewIssuer(registryauth.IssuerConfig{Issuer: "other-token-server", Service: "upstream", Lifetime: 5 * time.Minute, Keys: keys})
 	must(t, err)
 	s := &tokenServer{expiresIn: 300}
-	s.server = newServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.Server = registrytest.NewServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.asked.Add(1)
 		time.Sleep(s.delay)
 		user, pass, ok := r.BasicAuth()
-		if ok && (user != robot || pass != password) || r.URL.Query().Get("service") != "upstream" {
+		if ok && (user != registrytest.User || pass != registrytest.Password) || r.URL.Query().Get("service") != "upstream" {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
@@ -59,7 +60,7 @@ func newTokenRegistry(t testing.TB) (*server, *tokenServer) {
 	must(t, err)
 	file := filepath.Join(t.TempDir(), "jwks.json")
 	must(t, os.WriteFile(file, jwks, 0o600))
-	registry := newRegistry(t, fmt.Sprintf("auth: {token: {realm: %q, service: upstream, issuer: other-token-server, jwks: %q}}", s.URL+"/token", file))
+	registry := registrytest.NewRegistry(t, fmt.Sprintf("auth: {token: {realm: %q, service: upstream, issuer: other-token-server, jwks: %q}}", s.URL+"/token", file))
 	return registry, s
 }
 
@@ -72,7 +73,7 @@ func TestUpstreamTokens(t *testing.T) {
 	var clock atomic.Int64
 	clock.Store(now.UnixNano())
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(c *upstream.Config, _ *gateway.Upstream) {
-		c.CAFile, c.Now = bothCAs(t, registry, tokens.server), func() time.Time { return time.Unix(0, clock.Load()) }
+		c.CAFile, c.Now = bothCAs(t, registry, tokens.Server), func() time.Time { return time.Unix(0, clock.Load()) }
 	}})
 	tokens.delay = 50 * time.Millisecond
 	token := r.token("web", "repository:ghcr.io/acme/app:pull")
@@ -90,7 +91,7 @@ func TestUpstreamTokens(t *testing.T) {
 	if n := tokens.asked.Load(); n != 1 {
 		t.Errorf("1,000 pulls at once asked for %d tokens", n)
 	}
-	if n := registry.count(http.MethodGet, "/v2/"); n > 1001 {
+	if n := registry.Count(http.MethodGet, "/v2/"); n > 1001 {
 		t.Errorf("1,000 pulls at once made %d requests", n)
 	}
 	tokens.delay = 0
@@ -101,7 +102,7 @@ func TestUpstreamTokens(t *testing.T) {
 		return true
 	})
 
-	at := r.push(http.MethodPost, "/v2/ghcr.io/acme/app/blobs/uploads/?mount="+digestOf(nil)+"&from=acme/base", "ghcr.io/acme/app", "")
+	at := r.push(http.MethodPost, "/v2/ghcr.io/acme/app/blobs/uploads/?mount="+registrytest.DigestOf(nil)+"&from=acme/base", "ghcr.io/acme/app", "")
 	if at.status != 202 {
 		t.Errorf("push: %d %s", at.status, at.body)
 	}
@@ -122,7 +123,7 @@ func TestUpstreamTokens(t *testing.T) {
 
 	// The upstream refuses what it gave: another is asked for, once.
 	refusals := 0
-	registry.answer(func(w http.ResponseWriter, q *http.Request) bool {
+	registry.Answer(func(w http.ResponseWriter, q *http.Request) bool {
 		if refusals--; refusals < 0 || q.URL.Path == "/v2/" {
 			return false
 		}
@@ -178,15 +179,15 @@ func TestUpstreamTokenFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			registry, tokens := newTokenRegistry(t)
-			r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(c *upstream.Config, _ *gateway.Upstream) { c.CAFile = bothCAs(t, registry, tokens.server) }})
-			tokens.answer(test.answer)
+			r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(c *upstream.Config, _ *gateway.Upstream) { c.CAFile = bothCAs(t, registry, tokens.Server) }})
+			tokens.Answer(test.answer)
 			for range 3 {
 				got := r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app")
-				if e := r.one(); got.status != test.status || e.Reason != test.reason || strings.Contains(shown(e)+got.body, password) {
+				if e := r.one(); got.status != test.status || e.Reason != test.reason || strings.Contains(shown(e)+got.body, registrytest.Password) {
 					t.Errorf("%d %s %s", got.status, got.body, shown(e))
 				}
 			}
-			for _, asked := range registry.asked() {
+			for _, asked := range registry.Asked() {
 				if asked.URL.Path != "/v2/" && asked.Header.Get("Authorization") == "" {
 					t.Errorf("%s was asked anonymously", asked.URL)
 				}
@@ -199,7 +200,7 @@ func TestUpstreamTokenFailures(t *testing.T) {
 // only where the upstream has one, too, or the configuration names it.
 func TestTokenEndpoints(t *testing.T) {
 	t.Parallel()
-	registry := newRegistry(t, "")
+	registry := registrytest.NewRegistry(t, "")
 	for realm, reason := range map[string]string{
 		"http://127.0.0.1:1/token":  "upstream_credential",
 		"http://evil.example/token": "upstream_credential",
@@ -210,7 +211,7 @@ func TestTokenEndpoints(t *testing.T) {
 		"https://no.invalid/token":  "upstream_unreachable",
 	} {
 		r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
-		registry.answer(func(w http.ResponseWriter, _ *http.Request) bool {
+		registry.Answer(func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="`+realm+`",service="x"`)
 			w.WriteHeader(http.StatusUnauthorized)
 			return true
@@ -227,9 +228,9 @@ func TestAnonymousUpstream(t *testing.T) {
 	t.Parallel()
 	registry, tokens := newTokenRegistry(t)
 	anonymous := func(c *upstream.Config, _ *gateway.Upstream) {
-		c.Logins, c.CAFile = nil, bothCAs(t, registry, tokens.server)
+		c.Logins, c.CAFile = nil, bothCAs(t, registry, tokens.Server)
 	}
-	basic := newRegistry(t, "")
+	basic := registrytest.NewRegistry(t, "")
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: anonymous},
 		upstreamSettings{name: "basic", to: basic, change: func(c *upstream.Config, _ *gateway.Upstream) { c.Logins = nil }})
 	for path, want := range map[string]struct {

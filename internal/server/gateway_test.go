@@ -1,0 +1,274 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/proxytest"
+	"github.com/pullpass/pullpass/internal/registrytest"
+	"github.com/pullpass/pullpass/internal/testkit"
+)
+
+const gatewayService = "gateway.example.com"
+
+// gatewayed is a running service with a gateway before registries.
+type gatewayed struct {
+	*proxy
+	url string
+}
+
+func startGateway(t *testing.T, upstreams string, files map[string]string) *gatewayed {
+	t.Helper()
+	address := testkit.FreeAddress(t)
+	p := &proxy{Proxy: proxytest.New(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}", files)}
+	p.Put(t, "policy.yaml", strings.Replace(proxytest.PolicyFor("ghcr.io/acme/**"), "allow:", "services: ["+gatewayService+"]\n  allow:", 1))
+	testkit.Write(t, p.Dir, "password", registrytest.Password)
+	p.Configure(t, "policyFiles:", fmt.Sprintf("- {service: %s, issuer: pullpass.example.com}\ngateway: {address: %q, url: %q, service: %s}\nupstreams:\n%s\npolicyFiles:",
+		gatewayService, address, "https://"+address, gatewayService, upstreams))
+	cfg, err := config.Load(filepath.Join(p.Dir, "pullpass.yaml"))
+	testkit.Must(t, err)
+	p.service, err = New(Config{Config: cfg, Version: "test", Getenv: func(string) string { return "" }, Stdout: p.Stdout, Logger: slog.New(slog.NewJSONHandler(p.Log, nil))})
+	testkit.Must(t, err)
+	p.start(t)
+	g := &gatewayed{p, "https://" + address}
+	testkit.Eventually(t, "the gateway listens", func() bool { status, _ := g.Fetch(t, g.url+"/v2/"); return status == http.StatusUnauthorized })
+	return g
+}
+
+func upstreamEntry(name string, registry *registrytest.Server, more string) string {
+	return fmt.Sprintf("- {name: %s, url: %q, caFile: %q, credential: {basic: {username: %s, passwordFile: password}}%s}", name, registry.URL, registry.CAFile, registrytest.User, more)
+}
+
+// token asks the gateway's own token endpoint, as containerd does: for the scope of
+// the image's name and that of the challenge.
+func (g *gatewayed) token(t *testing.T, raw string, scopes ...string) string {
+	t.Helper()
+	form := url.Values{"grant_type": {"password"}, "service": {gatewayService}, "username": {"x"}, "password": {raw}, "scope": {strings.Join(scopes, " ")}, "client_id": {"containerd-client"}}
+	response, err := g.Client.PostForm(g.url+"/token", form)
+	testkit.Must(t, err)
+	defer response.Body.Close()
+	var answer struct{ Token string }
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%s %v", response.Status, err)
+	}
+	return answer.Token
+}
+
+func (g *gatewayed) get(t *testing.T, path, token string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequest(http.MethodGet, g.url+path, nil)
+	testkit.Must(t, err)
+	request.Header.Set("Accept", registrytest.ManifestType)
+	request.Header.Set("Authorization", "Bearer "+token)
+	response, err := g.Client.Do(request)
+	testkit.Must(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return response.StatusCode, err.Error()
+	}
+	return response.StatusCode, string(body)
+}
+
+// The whole way of a pull through the gateway: what is in the audit log, in metrics, in
+// readyz, and that the name without registry is silence.
+func TestGateway(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	image := registry.Put(t, "acme/app", "v1", []byte("layer"))
+	g := startGateway(t, upstreamEntry("ghcr.io", registry, ""), nil)
+	raw := kubetest.Token(t, "https://issuer.example.com")
+
+	token := g.token(t, raw, "repository:acme/app:pull", "repository:ghcr.io/acme/app:pull")
+	issued := g.LastEvent(t)
+	if issued.Result != "granted" || len(issued.Requested) != 1 || issued.Requested[0] != "repository:ghcr.io/acme/app:pull" || len(issued.Scopes) > 0 {
+		t.Errorf("the token's event: %+v", issued)
+	}
+	if status, body := g.get(t, "/v2/ghcr.io/acme/app/manifests/v1?ns=ghcr.io", token); status != 200 || body != image.Manifest {
+		t.Errorf("%d %s", status, body)
+	}
+	pulled := g.LastEvent(t)
+	if pulled.Gateway == nil || pulled.Gateway.TokenID != issued.IssuedID || pulled.Namespace != "team-a" || pulled.ServiceAccount.Name != "web" || pulled.CredentialID != issued.CredentialID {
+		t.Errorf("the pull's event: %+v", pulled)
+	}
+	testkit.ExpectNoPiece(t, "the audit log", g.Stdout.String(), raw, token, registrytest.Password)
+	g.Metric(t, `pullpass_gateway_requests_total{kind="manifest",reason="",result="granted",upstream="ghcr.io"} 1`)
+	g.Metric(t, fmt.Sprintf(`pullpass_gateway_bytes_total{direction="sent",upstream="ghcr.io"} %d`, len(image.Manifest)))
+	g.Metric(t, `pullpass_upstream_failing{upstream="ghcr.io"} 0`)
+	if _, body := g.Fetch(t, "http://"+g.Admin+"/readyz"); !strings.Contains(body, `"upstreams":[{"name":"ghcr.io","healthy":true}]`) {
+		t.Errorf("readyz: %s", body)
+	}
+
+	// The policy names repositories with their upstream, and only for the gateway.
+	if status, _ := g.get(t, "/v2/ghcr.io/other/app/manifests/v1", g.token(t, raw, "repository:ghcr.io/other/app:pull")); status != 401 {
+		t.Errorf("not allowed: %d", status)
+	}
+	if e := g.LastEvent(t); e.Reason != "insufficient_scope" {
+		t.Errorf("%+v", e)
+	}
+	if access := g.Exchange(t, "/token", raw, "repository:ghcr.io/acme/app:pull"); len(access) > 0 {
+		t.Errorf("at the registry that is attached directly: %v", access)
+	}
+	// The public listener has no registry, and the gateway's everything of the public one.
+	if status, _ := g.Fetch(t, "https://"+g.Address+"/v2/"); status != http.StatusNotFound {
+		t.Errorf("/v2/ of the public listener: %d", status)
+	}
+	if status, _ := g.Fetch(t, g.url+"/.well-known/jwks.json"); status != http.StatusOK {
+		t.Errorf("the keys: %d", status)
+	}
+	if status, _ := g.Fetch(t, g.url+"/metrics"); status != http.StatusNotFound {
+		t.Errorf("/metrics of the gateway: %d", status)
+	}
+}
+
+// Upstreams come and go with the configuration, and a stream goes on as it began.
+func TestGatewayReload(t *testing.T) {
+	t.Parallel()
+	registry, other := registrytest.NewRegistry(t, ""), registrytest.NewRegistry(t, "")
+	registry.Put(t, "acme/app", "v1", []byte("layer"))
+	other.Put(t, "acme/app", "v1", []byte("another layer"))
+	going, gone := make(chan bool), make(chan bool)
+	g := startGateway(t, upstreamEntry("ghcr.io", registry, "")+"\n"+upstreamEntry("slow.example", registry, ""), nil)
+	registry.Answer(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.Contains(r.URL.Path, "/acme/slow/") {
+			return false
+		}
+		w.Header().Set("Content-Length", "100005")
+		_, _ = io.WriteString(w, strings.Repeat("x", 100_000))
+		_ = http.NewResponseController(w).Flush()
+		going <- true
+		<-gone
+		_, _ = io.WriteString(w, "whole")
+		return true
+	})
+	raw := kubetest.Token(t, "https://issuer.example.com")
+	ended := make(chan string)
+	token := g.token(t, raw, "repository:ghcr.io/acme/slow:pull")
+	go func() {
+		_, body := g.get(t, "/v2/ghcr.io/acme/slow/blobs/"+registrytest.DigestOf(nil), token)
+		ended <- body[max(len(body)-5, 0):]
+	}()
+	<-going
+
+	added := "\n" + upstreamEntry("harbor.example", other, "")
+	g.Configure(t, upstreamEntry("slow.example", registry, ""), strings.TrimSpace(added))
+	g.Put(t, "policy.yaml", proxytest.PolicyFor("*/acme/**"))
+	testkit.Eventually(t, "the new upstream serves", func() bool {
+		status, _ := g.get(t, "/v2/harbor.example/acme/app/manifests/v1", g.token(t, raw, "repository:harbor.example/acme/app:pull"))
+		return status == http.StatusOK
+	})
+	if status, body := g.get(t, "/v2/slow.example/acme/app/manifests/v1", g.token(t, raw, "repository:slow.example/acme/app:pull")); status != http.StatusNotFound || !strings.Contains(body, "NAME_UNKNOWN") {
+		t.Errorf("an upstream that was taken out: %d %s", status, body)
+	}
+	gone <- true
+	if end := <-ended; end != "whole" {
+		t.Errorf("the stream ended with %q", end)
+	}
+}
+
+// SIGTERM lets streams end.
+func TestGatewayDrains(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	going, gone := make(chan bool), make(chan bool)
+	registry.Answer(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.Contains(r.URL.Path, "/blobs/") {
+			return false
+		}
+		w.Header().Set("Content-Length", "100005")
+		_, _ = io.WriteString(w, strings.Repeat("x", 100_000))
+		_ = http.NewResponseController(w).Flush()
+		going <- true
+		<-gone
+		_, _ = io.WriteString(w, "whole")
+		return true
+	})
+	g := startGateway(t, upstreamEntry("ghcr.io", registry, ""), nil)
+	token := g.token(t, kubetest.Token(t, "https://issuer.example.com"), "repository:ghcr.io/acme/app:pull")
+	ended := make(chan string)
+	go func() {
+		_, body := g.get(t, "/v2/ghcr.io/acme/app/blobs/"+registrytest.DigestOf(nil), token)
+		ended <- body[max(len(body)-5, 0):]
+	}()
+	<-going
+	stopped := make(chan error)
+	go func() { stopped <- g.stop() }()
+	testkit.Eventually(t, "nobody listens any more", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url+"/v2/", nil)
+		testkit.Must(t, err)
+		response, err := g.Client.Do(request)
+		if err == nil {
+			response.Body.Close()
+		}
+		return err != nil
+	})
+	select {
+	case err := <-stopped:
+		t.Fatalf("it ended before the stream: %v", err)
+	default:
+	}
+	gone <- true
+	if end := <-ended; end != "whole" {
+		t.Errorf("the stream ended with %q", end)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+// An upstream that is down is no reason not to be ready, and readyz names it.
+func TestGatewayUpstreamDown(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	registry.Close()
+	g := startGateway(t, upstreamEntry("ghcr.io", registry, ""), nil)
+	var body string
+	testkit.Eventually(t, "readyz names the upstream", func() bool {
+		_, body = g.Fetch(t, "http://"+g.Admin+"/readyz")
+		return strings.Contains(body, `{"name":"ghcr.io","healthy":false,"tolerated":true,"message":"ghcr.io: it cannot be reached`)
+	})
+	if !g.Ready(t) {
+		t.Errorf("not ready: %s", body)
+	}
+}
+
+// The files of an upstream are read again when they change.
+func TestGatewayCAChanges(t *testing.T) {
+	t.Parallel()
+	registry, other := registrytest.NewRegistry(t, ""), registrytest.NewRegistry(t, "")
+	registry.Put(t, "acme/app", "v1", []byte("layer"))
+	wrong, err := filepath.Abs(other.CAFile)
+	testkit.Must(t, err)
+	g := startGateway(t, strings.Replace(upstreamEntry("ghcr.io", registry, ""), registry.CAFile, "ca.crt", 1), map[string]string{"ca.crt": readText(t, wrong)})
+	raw := kubetest.Token(t, "https://issuer.example.com")
+	ask := func() int {
+		status, _ := g.get(t, "/v2/ghcr.io/acme/app/manifests/v1", g.token(t, raw, "repository:ghcr.io/acme/app:pull"))
+		return status
+	}
+	if got := ask(); got != http.StatusBadGateway {
+		t.Errorf("with another CA: %d", got)
+	}
+	g.Put(t, "ca.crt", readText(t, registry.CAFile))
+	testkit.Eventually(t, "the new CA counts", func() bool { return ask() == http.StatusOK })
+}
+
+func readText(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	testkit.Must(t, err)
+	return string(data)
+}
