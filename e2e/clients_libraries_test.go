@@ -146,27 +146,29 @@ func orasPassword(s session) auth.Credential {
 
 func orasIdentityToken(s session) auth.Credential { return auth.Credential{RefreshToken: s.password} }
 
-func orasClient(title string, credential func(session) auth.Credential) client {
-	remoteClient := func(t *testing.T, s session) *auth.Client {
-		c := &auth.Client{
-			Client:     &http.Client{Transport: s.roundTripper(t)},
-			Credential: auth.StaticCredential(s.host, credential(s)),
-			Cache:      auth.NewCache(),
-		}
-		c.SetUserAgent("oras-go")
-		return c
+func orasHTTP(t *testing.T, s session, credential func(session) auth.Credential) *auth.Client {
+	t.Helper()
+	c := &auth.Client{
+		Client:     &http.Client{Transport: s.roundTripper(t)},
+		Credential: auth.StaticCredential(s.host, credential(s)),
+		Cache:      auth.NewCache(),
 	}
+	c.SetUserAgent("oras-go")
+	return c
+}
+
+func orasClient(title string, credential func(session) auth.Credential) client {
 	open := func(t *testing.T, s session, repository string) (*orasremote.Repository, error) {
 		repo, err := orasremote.NewRepository(s.host + "/" + repository)
 		if err == nil {
-			repo.Client = remoteClient(t, s)
+			repo.Client = orasHTTP(t, s, credential)
 		}
 		return repo, err
 	}
 	registry := func(t *testing.T, s session) (*orasremote.Registry, error) {
 		reg, err := orasremote.NewRegistry(s.host)
 		if err == nil {
-			reg.Client = remoteClient(t, s)
+			reg.Client = orasHTTP(t, s, credential)
 		}
 		return reg, err
 	}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -16,13 +17,25 @@ import (
 // run runs a client's program with a home directory of its own. The error holds all that it printed.
 func (s session) run(t *testing.T, program string, args ...string) error {
 	t.Helper()
+	_, err := s.ask(t, program, args...)
+	return err
+}
+
+// ask is run where it matters what the program prints to standard output.
+func (s session) ask(t *testing.T, program string, args ...string) (string, error) {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program, args...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "XDG_RUNTIME_DIR=" + s.dir, "TMPDIR=" + s.dir}
-	output, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("%s %s: %w\n%s", filepath.Base(program), args[0], err, output)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "XDG_RUNTIME_DIR=" + s.dir, "TMPDIR=" + s.dir}, s.env...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if s.heard != nil {
+		fmt.Fprintf(s.heard, "%s%s", &stdout, &stderr)
 	}
-	return nil
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w\n%s%s", filepath.Base(program), args[0], err, &stdout, &stderr)
+	}
+	return strings.TrimSpace(stdout.String()), nil
 }
 
 // certDir is what containers/image wants: a directory with the CA.
@@ -92,12 +105,7 @@ func skopeoClient(program string) client {
 func podmanClient(program string) client {
 	podman := func(t *testing.T, s session, operation string, args ...string) error {
 		t.Helper()
-		store := filepath.Join(s.dir, operation)
-		global := []string{
-			"--root", filepath.Join(store, "root"), "--runroot", filepath.Join(store, "run"), "--storage-driver=vfs",
-			"--cgroup-manager=cgroupfs", "--events-backend=none",
-		}
-		return s.run(t, program, append(global, args...)...)
+		return s.run(t, program, append(s.podmanStore(operation), args...)...)
 	}
 	ref := func(s session, repository string) string { return s.host + "/" + repository + ":" + tag }
 	return client{
@@ -118,9 +126,19 @@ func podmanClient(program string) client {
 	}
 }
 
+// podmanStore are the arguments by which podman has its images in the directory of an operation.
+func (s session) podmanStore(operation string) []string {
+	store := filepath.Join(s.dir, operation)
+	return []string{
+		"--root", filepath.Join(store, "root"), "--runroot", filepath.Join(store, "run"), "--storage-driver=vfs",
+		"--cgroup-manager=cgroupfs", "--events-backend=none",
+	}
+}
+
+const helmVersion = "0.1.0" // of each chart
+
 // helmClient pushes and pulls charts. A chart is named after its repository's last component.
 func helmClient(program string) client {
-	const version = "0.1.0"
 	login := func(t *testing.T, s session) error {
 		return s.run(t, program, "registry", "login", s.host, "--ca-file", s.ca.File, "-u", "serviceaccount", "-p", s.password)
 	}
@@ -130,18 +148,18 @@ func helmClient(program string) client {
 		push: func(t *testing.T, s session, repository string) error {
 			parent, chart := splitRepository(repository)
 			dir := filepath.Join(t.TempDir(), chart)
-			metadata := fmt.Appendf(nil, "apiVersion: v2\nname: %s\nversion: %s\n", chart, version)
+			metadata := fmt.Appendf(nil, "apiVersion: v2\nname: %s\nversion: %s\n", chart, helmVersion)
 			if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "Chart.yaml"), metadata, 0o600)); err != nil {
 				return err
 			}
 			if err := s.run(t, program, "package", dir, "--destination", s.dir); err != nil {
 				return err
 			}
-			archive := filepath.Join(s.dir, chart+"-"+version+".tgz")
+			archive := filepath.Join(s.dir, chart+"-"+helmVersion+".tgz")
 			return s.run(t, program, "push", archive, "oci://"+s.host+"/"+parent, "--ca-file", s.ca.File)
 		},
 		pull: func(t *testing.T, s session, repository string) error {
-			return s.run(t, program, "pull", "oci://"+s.host+"/"+repository, "--version", version, "--ca-file", s.ca.File, "--destination", t.TempDir())
+			return s.run(t, program, "pull", "oci://"+s.host+"/"+repository, "--version", helmVersion, "--ca-file", s.ca.File, "--destination", t.TempDir())
 		},
 	}
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"net/http"
@@ -50,7 +51,9 @@ type session struct {
 	host     string
 	ca       *certs.CA
 	password string
-	dir      string // of its own, for its files
+	dir      string        // of its own, for its files
+	env      []string      // for programs, beyond what run gives them
+	heard    *bytes.Buffer // nil, or what programs print is kept there
 }
 
 // client is a program or library that uses a registry as its users do. An operation that it does not have is nil.
@@ -81,7 +84,7 @@ func TestClients(t *testing.T) {
 		podmanClient(programs.Podman(t)),
 		helmClient(programs.Helm(t)),
 	}
-	var seen results
+	seen := results{operations: []string{"login", "push", "pull", "mount", "catalog", "delete"}}
 	for _, r := range registries {
 		t.Run(r.name, func(t *testing.T) {
 			world := startWorld(t, r.program(t), pullpass.Signing{Trust: r.trust})
@@ -165,6 +168,11 @@ func (w *world) token(t *testing.T, namespace string) string {
 
 func (w *world) session(t *testing.T, password string) session {
 	t.Helper()
+	return newSession(t, w.registry.Host, w.ca, password)
+}
+
+func newSession(t *testing.T, host string, ca *certs.CA, password string) session {
+	t.Helper()
 	// Not t.TempDir, whose name holds the test's: podman refuses a run root of more than 50 characters.
 	dir, err := os.MkdirTemp("", "e2e-")
 	if err != nil {
@@ -175,7 +183,7 @@ func (w *world) session(t *testing.T, password string) session {
 			t.Error(err)
 		}
 	})
-	return session{host: w.registry.Host, ca: w.ca, password: password, dir: dir}
+	return session{host: host, ca: ca, password: password, dir: dir}
 }
 
 // use does with one client all that it can do, first what is allowed, then what is not.
@@ -249,7 +257,10 @@ func (w *world) exists(t *testing.T, repository string) bool {
 }
 
 // results is what became of every operation of every client.
-type results struct{ rows []*row }
+type results struct {
+	operations []string // in the order of the table
+	rows       []*row
+}
 
 type row struct {
 	registry, client string
@@ -310,12 +321,11 @@ func (r *row) refused(t *testing.T, proxy *pullpass.Proxy, operation, sees strin
 
 func (r *results) table() string {
 	var b strings.Builder
-	operations := []string{"login", "push", "pull", "mount", "catalog", "delete"}
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "REGISTRY\tCLIENT\t%s\n", strings.ToUpper(strings.Join(operations, "\t")))
+	fmt.Fprintf(w, "REGISTRY\tCLIENT\t%s\n", strings.ToUpper(strings.Join(r.operations, "\t")))
 	for _, row := range r.rows {
 		fmt.Fprintf(w, "%s\t%s", row.registry, row.client)
-		for _, operation := range operations {
+		for _, operation := range r.operations {
 			fmt.Fprintf(w, "\t%s", row.ok[operation])
 		}
 		fmt.Fprintln(w)

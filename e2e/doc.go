@@ -9,6 +9,8 @@
 //	                          is, outages, two clusters, events on pods, and what is lost without each right
 //	TestRegistriesVerify      tokens of Pullpass, and variants that differ in one point, at each registry
 //	TestClients               clients × registries: login, push, pull, mount, catalog, delete, and what is refused
+//	TestGatewayClients        the gateway before registries that know nothing of Pullpass, and clients × upstreams: what they do, what is
+//	                          refused, and that nobody sees another's credential
 //	TestMirror                regclient, which asks for all that it has used before, with 500 repositories
 //
 // Package nodetest has namespaces of its own:
@@ -50,15 +52,16 @@
 //	cluster    etcd, kube-apiserver, controllers, scheduler; TokenRequest, rights, and ways to fail
 //	issuer     a cluster's issuer without the cluster
 //	registry   a distribution registry
+//	upstream   a distribution registry for the gateway, with users or with a token endpoint of its own
 //	pullpass   "pullpass serve", its answers and its audit lines
 //	node       containerd and the kubelet
 //	isolate    namespaces in which the tests of a package run, and a network that can be partitioned
-//	relay      a network that fails, or is slow, between two programs, and a load balancer
+//	relay      a network that fails, is slow, or keeps what two programs say to each other, and a load balancer
 //	collector  an OpenTelemetry collector, which keeps all that it receives
 //	secrets    looks for pieces of credentials in what programs wrote or sent
 //	redis      one server, Sentinels or a Cluster, and redis-cli
 //
-// The directories kubernetes, containerd, compose, etcd, helm and distribution are modules of their own that only say which version to
+// The directories kubernetes, containerd, compose, etcd, helm, clients and distribution are modules of their own that only say which version to
 // build, so that neither the product nor these tests depend on them. So are csidriver, the driver of podtest, and crds, which names
 // whose definitions of custom resources charttest uses.
 //

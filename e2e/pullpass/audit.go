@@ -39,7 +39,21 @@ type Event struct {
 	Proof          *Outcome `json:"proof"`
 	Replay         *Replay  `json:"replay"`
 	Client         string   `json:"client"`
+	Gateway        *Request `json:"gateway"`
 	TraceID        string   `json:"traceID"`
+}
+
+// Request is what the gateway was asked, in its audit lines.
+type Request struct {
+	Method         string `json:"method"`
+	Upstream       string `json:"upstream"`
+	Repository     string `json:"repository"`
+	Kind           string `json:"kind"`
+	Reference      string `json:"reference"`
+	TokenID        string `json:"tokenID"`
+	UpstreamStatus int    `json:"upstreamStatus"`
+	Sent           int64  `json:"sent"`
+	Received       int64  `json:"received"`
 }
 
 // Object is a Kubernetes object that an Event names.

@@ -8,6 +8,8 @@ type Config struct {
 	Policy string
 	// Service is the one registry that tokens are issued for.
 	Service string
+	// Upstreams are the registries behind the gateway, whose service is Service then; none: there is no gateway.
+	Upstreams []Upstream
 	// Signing says which key signs the tokens, and how the registry checks them. Without files, Pullpass makes the key.
 	Signing Signing
 	// ClientCAFile and TrustedProxies are settings of the listener.
@@ -25,6 +27,26 @@ type Config struct {
 	Program string
 	// Environment is what the process gets beyond the test's own: NAME=value.
 	Environment []string
+}
+
+// Upstream is a registry behind the gateway.
+type Upstream struct {
+	Name       string     `json:"name"`
+	URL        string     `json:"url"`
+	CAFile     string     `json:"caFile,omitempty"`
+	Actions    []string   `json:"actions,omitempty"` // pull is the default
+	Credential Credential `json:"credential,omitzero"`
+}
+
+// Credential is what an upstream is asked with.
+type Credential struct {
+	Basic Basic `json:"basic,omitzero"`
+}
+
+// Basic is a user name and a file with the password.
+type Basic struct {
+	Username     string `json:"username"`
+	PasswordFile string `json:"passwordFile"`
 }
 
 // State says what becomes of replays, and where replicas share that and more. It is in memory without addresses.
@@ -105,6 +127,8 @@ type file struct {
 	Admin       admin      `json:"admin"`
 	Clusters    []Cluster  `json:"clusters"`
 	Registries  []registry `json:"registries"`
+	Gateway     *gateway   `json:"gateway,omitempty"`
+	Upstreams   []Upstream `json:"upstreams,omitempty"`
 	PolicyFiles []string   `json:"policyFiles"`
 	State       State      `json:"state,omitzero"`
 	Limits      limits     `json:"limits"`
@@ -126,6 +150,13 @@ type tls struct {
 	CertFile     string `json:"certFile"`
 	KeyFile      string `json:"keyFile"`
 	ClientCAFile string `json:"clientCAFile,omitempty"`
+}
+
+type gateway struct {
+	Address string `json:"address"`
+	TLS     tls    `json:"tls"`
+	URL     string `json:"url"`
+	Service string `json:"service"`
 }
 
 type admin struct {

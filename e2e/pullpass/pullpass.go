@@ -35,6 +35,8 @@ const Issuer = "pullpass.example.com"
 type Proxy struct {
 	// URL is https://localhost:port. Not 127.0.0.1: clients refuse a realm at a loopback address unless the registry is there as well.
 	URL string
+	// GatewayURL is https://localhost:port, too; empty: there is no gateway.
+	GatewayURL string
 	// ConfigFile is its configuration.
 	ConfigFile string
 
@@ -63,6 +65,14 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		config.Signing.ManagedDir = filepath.Join(dir, "keys")
 	}
 	adminAddress := process.FreeAddress(t)
+	var front *gateway
+	var gatewayURL string
+	if len(config.Upstreams) > 0 {
+		// A certificate of its own: that of the public listener would hide that the other one was not read.
+		serving, address := ca.Server(t, "gateway", config.Names...), process.FreeAddress(t)
+		gatewayURL = "https://localhost" + address[strings.LastIndex(address, ":"):]
+		front = &gateway{Address: address, TLS: tls{CertFile: serving.CertFile, KeyFile: serving.KeyFile}, URL: gatewayURL, Service: config.Service}
+	}
 	content, err := json.MarshalIndent(file{
 		APIVersion: "pullpass.dev/v1alpha1",
 		Kind:       "ProxyConfiguration",
@@ -75,6 +85,8 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		Admin:       admin{Address: adminAddress},
 		Clusters:    config.Clusters,
 		Registries:  []registry{{Service: config.Service, Issuer: Issuer, Signing: config.Signing}},
+		Gateway:     front,
+		Upstreams:   config.Upstreams,
 		PolicyFiles: []string{policy},
 		State:       config.State,
 		Limits:      limits{cmp.Or(config.PerServiceAccount, plenty), plenty},
@@ -89,6 +101,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 	t.Cleanup(transport.CloseIdleConnections)
 	p := &Proxy{
 		URL:        "https://localhost" + address[strings.LastIndex(address, ":"):],
+		GatewayURL: gatewayURL,
 		ConfigFile: configFile,
 		admin:      "http://" + adminAddress,
 		ca:         ca,

@@ -1,10 +1,13 @@
-// Package registry runs a distribution registry as a process, over TLS on localhost, with Pullpass as its token server.
+// Package registry runs a distribution registry as a process, over TLS on localhost: with Pullpass as its token server, with another, or
+// with a file of users.
 package registry
 
 import (
 	"context"
 	cryptotls "crypto/tls"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -27,12 +30,14 @@ type Config struct {
 	Names []string
 	// Program is the registry's program, of version 2 or 3.
 	Program string
-	// Realm is the URL of the token endpoint.
+	// Realm is the URL of the token endpoint; with Htpasswd, only a name.
 	Realm string
 	// Service and Issuer are the aud and iss of the tokens that it accepts.
 	Service, Issuer string
 	// RootCertBundle (PEM) and JWKS are what it trusts, at least one of them.
 	RootCertBundle, JWKS []byte
+	// Htpasswd has it ask for a user and password of this file, and for no token.
+	Htpasswd []byte
 	// ReadOnlyStorage is the Storage of another registry, which is served here
 	// as well, to be read; empty: storage of its own.
 	ReadOnlyStorage string
@@ -57,6 +62,16 @@ func (r *Registry) Mounted(from, to string) bool {
 		}
 	}
 	return false
+}
+
+// Digest is that of the manifest with a tag, as the storage has it; empty: there is none.
+func (r *Registry) Digest(t testing.TB, repository, tag string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(r.Storage, "docker/registry/v2/repositories", repository, "_manifests/tags", tag, "current/link"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(content))
 }
 
 // Address is where it listens, for something that passes connections on to it.
@@ -91,6 +106,10 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Registry {
 	if config.ReadOnlyStorage != "" {
 		storage, maintenance = config.ReadOnlyStorage, "{readonly: {enabled: true}}"
 	}
+	auth := fmt.Sprintf("token:\n    realm: %q\n    service: %q\n    issuer: %q\n    %s", config.Realm, config.Service, config.Issuer, strings.Join(trust, "\n    "))
+	if config.Htpasswd != nil {
+		auth = fmt.Sprintf("htpasswd: {realm: %q, path: %q}", config.Realm, writeFile(t, dir, "htpasswd", config.Htpasswd))
+	}
 	configFile := writeFile(t, dir, "config.yaml", fmt.Appendf(nil, `version: 0.1
 log: {level: info}
 storage:
@@ -103,12 +122,8 @@ http:
   draintimeout: 10s
   tls: {certificate: %q, key: %q}
 auth:
-  token:
-    realm: %q
-    service: %q
-    issuer: %q
-    %s
-`, storage, maintenance, address, serving.CertFile, serving.KeyFile, config.Realm, config.Service, config.Issuer, strings.Join(trust, "\n    ")))
+  %s
+`, storage, maintenance, address, serving.CertFile, serving.KeyFile, auth))
 
 	cmd := exec.Command(config.Program, "serve", configFile)
 	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none") // version 3 exports traces otherwise
