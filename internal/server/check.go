@@ -56,6 +56,8 @@ func CheckFiles(cfg *config.Config, insecureHTTP bool) (faults []error, warnings
 		_, err := setup.NewSigningKeys(&cfg.Registries[i], logger)
 		noteContent(err)
 	}
+	_, err = setup.NewAssertions(cfg, logger)
+	noteContent(err)
 	if !insecureHTTP && listeners == nil {
 		_, err = openTLS(cfg, time.Now())
 		note(err)

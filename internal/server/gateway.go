@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/assertion"
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/setup"
@@ -27,15 +28,15 @@ const (
 
 // openUpstreams opens those that are not among the ones before, as they are
 // configured now.
-func openUpstreams(cfg *config.Config, version string, logger *slog.Logger, before map[string]*setup.Upstream) (map[string]*setup.Upstream, error) {
+func openUpstreams(cfg *config.Config, version string, assertions *assertion.Issuer, logger *slog.Logger, before map[string]*setup.Upstream) (map[string]*setup.Upstream, error) {
 	all := map[string]*setup.Upstream{}
 	for i := range cfg.Upstreams {
 		u := &cfg.Upstreams[i]
-		if old := before[u.Name]; old != nil && reflect.DeepEqual(old.Settings, *u) && old.Content == setup.CAContent(u) {
+		if old := before[u.Name]; old != nil && reflect.DeepEqual(old.Settings, *u) && old.Assertions == assertions && old.Content == setup.CAContent(u) {
 			all[u.Name] = old // its tokens and connections are kept
 			continue
 		}
-		opened, err := setup.OpenUpstream(setup.UpstreamConfig{Settings: *u, Version: version, Logger: logger})
+		opened, err := setup.OpenUpstream(setup.UpstreamConfig{Settings: *u, Version: version, Assertions: assertions, Logger: logger})
 		if err != nil {
 			return nil, err
 		}
@@ -104,12 +105,12 @@ func (s *Server) serveGateway(ctx context.Context, listener net.Listener) error 
 // reloadUpstreams opens upstreams anew whose CA file is another one.
 func (s *Server) reloadUpstreams() error {
 	return s.reload(&reload{read: func(read *generation) (change, error) {
-		next, err := openUpstreams(read.cfg, s.version, s.logger, read.upstreams)
+		next, err := openUpstreams(read.cfg, s.version, read.assertions, s.logger, read.upstreams)
 		if err != nil {
 			return nil, err
 		}
 		return newPart(func(now parts) parts {
-			if reflect.DeepEqual(now.cfg.Upstreams, read.cfg.Upstreams) { // else a new configuration has opened its own
+			if now.assertions == read.assertions && reflect.DeepEqual(now.cfg.Upstreams, read.cfg.Upstreams) { // else a new configuration has opened its own
 				now.upstreams = next
 			}
 			return now

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/assertion"
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/filewatch"
@@ -41,7 +42,8 @@ type parts struct {
 	keys     map[string]*setup.SigningKeys // by service
 	tls      *serverTLS                    // nil: plain HTTP
 	// upstreams of the gateway, by name.
-	upstreams map[string]*setup.Upstream
+	upstreams  map[string]*setup.Upstream
+	assertions *assertion.Issuer // nil: no upstream is asked as the caller
 }
 
 // open opens what a configuration names, as far as it is not among the parts
@@ -74,7 +76,12 @@ func open(cfg *config.Config, insecureHTTP bool, version string, logger *slog.Lo
 	if next.keys, err = openKeys(cfg, logger, before); err != nil {
 		return parts{}, err
 	}
-	if next.upstreams, err = openUpstreams(cfg, version, logger, before.upstreams); err != nil {
+	if !reflect.DeepEqual(cfg.Assertions, before.cfg.Assertions) {
+		if next.assertions, err = openAssertions(cfg, logger); err != nil {
+			return parts{}, err
+		}
+	}
+	if next.upstreams, err = openUpstreams(cfg, version, next.assertions, logger, before.upstreams); err != nil {
 		return parts{}, err
 	}
 	if !insecureHTTP && (before.tls == nil || !reflect.DeepEqual(tlsSettingsOf(cfg), tlsSettingsOf(before.cfg))) {
@@ -107,6 +114,18 @@ func openKeys(cfg *config.Config, logger *slog.Logger, before parts) (map[string
 	return all, nil
 }
 
+// openAssertions returns nil where none are configured.
+func openAssertions(cfg *config.Config, logger *slog.Logger) (*assertion.Issuer, error) {
+	issuer, err := setup.NewAssertions(cfg, logger)
+	if issuer == nil || err != nil {
+		return nil, err
+	}
+	if err := issuer.Maintain(); err != nil {
+		logger.Error("managed keys of assertions", "error", err)
+	}
+	return issuer, nil
+}
+
 // worker is a part that works in the background until ctx ends.
 type worker interface{ Run(ctx context.Context) }
 
@@ -123,6 +142,9 @@ func (p parts) workers() []worker {
 	}
 	for _, u := range p.upstreams {
 		all = append(all, u)
+	}
+	if p.assertions != nil {
+		all = append(all, p.assertions)
 	}
 	return all
 }

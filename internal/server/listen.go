@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
+
+	"github.com/pullpass/pullpass/internal/assertion"
 )
 
 // Limits of the public listener. A token request is small and answered in
@@ -31,13 +33,15 @@ const (
 
 // publicHandler routes the public listener: the token endpoint, also where
 // distribution's autoredirect looks for it, and the trust that registries need.
-func publicHandler(token, jwks, certificates http.Handler) http.Handler {
+func publicHandler(token, jwks, certificates, discovery, assertionKeys http.Handler) http.Handler {
 	r := chi.NewRouter()
 	for _, path := range []string{"/token", "/auth/token", "/auth/token/"} {
 		r.Handle(path, token)
 	}
 	r.Method(http.MethodGet, "/.well-known/jwks.json", jwks)
 	r.Method(http.MethodGet, "/certificates.pem", certificates)
+	r.Method(http.MethodGet, assertion.DiscoveryPath, discovery)
+	r.Method(http.MethodGet, assertion.KeysPath, assertionKeys)
 	return r
 }
 

@@ -3,6 +3,7 @@ package server
 import (
 	"net/http"
 
+	"github.com/pullpass/pullpass/internal/assertion"
 	"github.com/pullpass/pullpass/internal/signing"
 )
 
@@ -26,4 +27,16 @@ func (s *Server) serveCertificates(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/pem-certificate-chain")
 	w.Header().Set("Cache-Control", trustMaxAge)
 	_, _ = w.Write(signing.MarshalCertificates(s.current.Load().published()...))
+}
+
+// ofAssertions serves what upstreams verify assertions with, where there are any.
+func (s *Server) ofAssertions(serve func(*assertion.Issuer, http.ResponseWriter, *http.Request)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		issuer := s.current.Load().assertions
+		if issuer == nil {
+			http.NotFound(w, r)
+			return
+		}
+		serve(issuer, w, r)
+	})
 }

@@ -72,6 +72,9 @@ func (s *Server) checks() map[string][]check {
 	if len(g.upstreams) == 0 {
 		delete(all, "upstreams")
 	}
+	if g.assertions == nil {
+		delete(all, "assertions")
+	}
 	all["files"] = s.readings.checks(s.watched(g), s.restartNeeded())
 	if g.tls != nil {
 		all["tls"] = []check{g.tls.check(time.Now())}
@@ -84,7 +87,10 @@ func (s *Server) checks() map[string][]check {
 
 // checks says how the parts are that may fail by themselves.
 func (p parts) checks() map[string][]check {
-	return map[string][]check{"issuers": p.checkIssuers(), "signingKeys": p.checkSigningKeys(), "kubernetes": p.checkClusters(), "upstreams": p.checkUpstreams()}
+	return map[string][]check{
+		"issuers": p.checkIssuers(), "signingKeys": p.checkSigningKeys(), "kubernetes": p.checkClusters(), "upstreams": p.checkUpstreams(),
+		"assertions": p.checkAssertions(),
+	}
 }
 
 func (p parts) checkIssuers() []check {
@@ -111,6 +117,19 @@ func (p parts) checkSigningKeys() []check {
 		checks = append(checks, c)
 	}
 	return checks
+}
+
+// checkAssertions says whether upstreams can be asked as the caller. Without, the
+// others can be asked all the same.
+func (p parts) checkAssertions() []check {
+	if p.assertions == nil {
+		return nil
+	}
+	c := check{Name: p.cfg.Assertions.Issuer, Healthy: true}
+	if _, err := p.assertions.Keys().Signing(); err != nil {
+		c.Healthy, c.Tolerated, c.Message = false, true, err.Error()
+	}
+	return []check{c}
 }
 
 // checkClusters says of each cluster whether its objects are known: where an API

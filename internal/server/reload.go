@@ -22,6 +22,7 @@ const (
 	manifestsGroup   = "manifests"
 	tlsGroup         = "tls"
 	upstreamsGroup   = "upstreams"
+	assertionsGroup  = "assertions"
 	kubeconfigGroup  = "kubeconfig/"   // and the cluster
 	signingKeysGroup = "signing-keys/" // and the service
 )
@@ -46,6 +47,9 @@ func (s *Server) watched(g *generation) []filewatch.Group {
 	for _, r := range g.cfg.Registries {
 		keys := g.keys[r.Service]
 		groups = append(groups, filewatch.Group{Name: signingKeysGroup + r.Service, Paths: r.Signing.Paths(), Part: keys, Reload: keys.Reload})
+	}
+	if a := g.cfg.Assertions; a != nil {
+		groups = append(groups, filewatch.Group{Name: assertionsGroup, Paths: config.NonEmpty(a.KeyFile, a.ManagedDir), Part: g.assertions, Reload: g.assertions.Reload})
 	}
 	if paths := upstreamPaths(g.cfg); len(paths) > 0 {
 		groups = append(groups, filewatch.Group{Name: upstreamsGroup, Paths: paths, Reload: s.reloadUpstreams})

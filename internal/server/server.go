@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/assertion"
 	"github.com/pullpass/pullpass/internal/audit"
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/exchange"
@@ -108,7 +109,8 @@ func New(c Config) (*Server, error) {
 	s.serve(g)
 	s.ready = &readiness{checks: s.checks}
 	token := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.current.Load().handler.ServeHTTP(w, r) })
-	public := publicHandler(s.telemetry.Handler(token), http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates))
+	public := publicHandler(s.telemetry.Handler(token), http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates),
+		s.ofAssertions((*assertion.Issuer).ServeDiscovery), s.ofAssertions((*assertion.Issuer).ServeKeys))
 	s.Public = s.connections.handler(s.ready.lastAnswers(public))
 	s.gateway = s.connections.handler(s.ready.lastAnswers(s.gatewayHandler(public)))
 	s.admin = adminHandler(s.ready, s.metrics.Handler(), func() bool { return s.current.Load().cfg.Admin.PProf })

@@ -31,8 +31,9 @@ func Scopes(cfg *config.Config) map[string]func([]registryauth.Scope) []registry
 // Upstream is one registry behind the gateway, as it was opened.
 type Upstream struct {
 	*upstream.Client
-	Settings config.Upstream
-	Content  [32]byte // of its CA file
+	Settings   config.Upstream
+	Assertions *assertion.Issuer // that it was opened with
+	Content    [32]byte          // of its CA file
 }
 
 // UpstreamConfig configures OpenUpstream.
@@ -46,7 +47,7 @@ type UpstreamConfig struct {
 // OpenUpstream uses no network.
 func OpenUpstream(c UpstreamConfig) (*Upstream, error) {
 	u := c.Settings
-	opened := &Upstream{Settings: u, Content: CAContent(&u)} // before it is read: what changes meanwhile is seen as a change
+	opened := &Upstream{Settings: u, Assertions: c.Assertions, Content: CAContent(&u)} // before it is read: what changes meanwhile is seen as a change
 	logins, err := UpstreamLogins(&u, c.Assertions, c.Logger)
 	if err != nil {
 		return nil, err
