@@ -53,7 +53,7 @@ func TestGatewayDocument(t *testing.T) {
 	}()
 	serve := command(t, rendered.kind("Deployment")[0], rendered, secrets)
 	file := serve.Args[len(serve.Args)-1]
-	run := func(args ...string) string {
+	pullpass := func(args ...string) string {
 		t.Helper()
 		output, err := exec.CommandContext(t.Context(), programs.Pullpass(t), args...).CombinedOutput()
 		if err != nil {
@@ -61,7 +61,7 @@ func TestGatewayDocument(t *testing.T) {
 		}
 		return string(output)
 	}
-	run("check", "--config", file)
+	pullpass("check", "--config", file)
 	content, err := os.ReadFile(file)
 	check(t, err)
 	check(t, os.WriteFile(file, []byte(replace(t, string(content), "inCluster: true", "inCluster: false")), 0o600)) // explain would ask it
@@ -73,7 +73,7 @@ func TestGatewayDocument(t *testing.T) {
 		if !found {
 			t.Fatalf("%q runs nothing in the pod", text)
 		}
-		if printed := run(strings.Fields(strings.Replace(line, "/etc/pullpass/config/pullpass.yaml", file, 1))...); !strings.Contains(printed, want) {
+		if printed := pullpass(strings.Fields(strings.Replace(line, "/etc/pullpass/config/pullpass.yaml", file, 1))...); !strings.Contains(printed, want) {
 			t.Errorf("%s: no %q in\n%s", line, want, printed)
 		}
 	}
