@@ -216,7 +216,7 @@ var imports = map[string]allowedImports{
 			"internal/exchange", "internal/gateway", "internal/kubetest", "internal/metrics", "internal/pkitest", "internal/proxytest", "internal/state/statetest",
 			"internal/telemetry", "internal/testkit",
 		},
-		others: []string{"github.com/spf13/cobra", "k8s.io/klog/v2"},
+		others: []string{"github.com/sirupsen/logrus", "github.com/spf13/cobra", "k8s.io/klog/v2"},
 	},
 
 	// For tests.

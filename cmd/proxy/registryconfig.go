@@ -88,6 +88,9 @@ format need "http": {"compat": ["docker2s2"]} as well.`,
 			if err != nil {
 				return err
 			}
+			if cfg.IsGateway(registry.Service) {
+				return fmt.Errorf("--service %s is the gateway's, which needs nothing but gateway and upstreams in the configuration; for the nodes, see kubelet-config --mirror", registry.Service)
+			}
 			settings := registrySettings{
 				Realm:     realm,
 				Service:   registry.Service,

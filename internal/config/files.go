@@ -12,6 +12,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -215,6 +216,11 @@ func (c *Config) warnings() []string {
 		warn("admin.address", fmt.Sprintf("is not a loopback address (%s); %s need no credential, so let nobody reach it who should not read them", term.QuoteValue(c.Admin.Address), open))
 	}
 	c.proofWarnings(warn)
+	for i := range c.Upstreams {
+		if name := c.Upstreams[i].Name; names.IsLabel(name) {
+			warn(fmt.Sprintf("upstreams[%d].name", i), fmt.Sprintf("could be the name of a namespace (%s): a rule for {namespace}/** would give that namespace all of the upstream; let such rules name their services, or give the upstream a name with a dot", name))
+		}
+	}
 	if c.State.Replay != exchange.ReplayOff && len(c.State.Redis.Addresses) == 0 {
 		warn("state.replay", "is "+string(c.State.Replay)+" without Redis: a replica knows nothing of what others were presented; set state.redis.addresses, or run one replica")
 	}

@@ -42,7 +42,7 @@ func (e *explainer) fromAudit(ctx context.Context, r Request, stdin io.Reader, s
 // in them is checked before an API server is asked about it.
 func (e *explainer) repeat() error {
 	then := e.then
-	if then.GrantType == "" {
+	if then.GrantType == "" && (then.Gateway == nil || then.Gateway.TokenID == "") {
 		return fmt.Errorf("it was no token request that could be judged again (%s)", term.Words(then.Reason))
 	}
 	if then.Service == "" {
@@ -70,7 +70,7 @@ func (e *explainer) repeat() error {
 		e.source = sourceAudit
 		e.id, err = provenThen(then)
 		return err
-	case then.GrantType == string(registryauth.GrantAnonymous):
+	case then.GrantType == string(registryauth.GrantAnonymous), then.Gateway != nil:
 		e.source = sourceAnonymous
 		return nil
 	}

@@ -115,6 +115,9 @@ func (e *explainer) request(r Request) error {
 	if e.scopes, err = registryauth.ParseScopes(r.Scopes); err != nil {
 		return fmt.Errorf("--scope: %w", err)
 	}
+	if judged := setup.Scopes(e.cfg)[e.service]; judged != nil {
+		e.scopes = judged(e.scopes)
+	}
 	if r.Caller == "" {
 		return nil
 	}

@@ -136,6 +136,8 @@ func (p *printer) answer(a *Explanation) {
 	switch {
 	case a.Subject.Source == sourceClaim && a.verdict(stepToken) == exchange.VerdictNotJudged:
 		p.line("changed", "cannot be said: the token of then was refused, and now a good one is judged")
+	case a.then.Gateway != nil:
+		p.line("changed", "cannot be said: the line is of a request at the gateway, and now its token's is judged")
 	case len(a.Changes) == 0:
 		p.line("changed", "nothing: the same would be decided")
 	}

@@ -51,7 +51,8 @@ func (e *explainer) explain(ctx context.Context) (*Explanation, error) {
 	answer.Now = newOutcome(event)
 	// Of a token that was refused another one is judged: there is nothing to
 	// compare.
-	if e.then != nil && (e.source != sourceClaim || answer.verdict(stepToken) == exchange.VerdictRefused) {
+	// Nor of a request at the gateway, whose token had been judged before.
+	if e.then != nil && e.then.Gateway == nil && (e.source != sourceClaim || answer.verdict(stepToken) == exchange.VerdictRefused) {
 		answer.Changes = outcomeChanges(e.then, answer.Now)
 	}
 	return answer, nil
