@@ -39,6 +39,7 @@
 // Package composetest has, too, and an engine of its own:
 //
 //	TestDocker                docs/docker.md, step by step: docker-compose.yaml, and the image, which is the same however it is built
+//	TestGatewayDocker         docker and BuildKit push and pull through the gateway
 //
 // Package tracetest has, too:
 //

@@ -1,0 +1,169 @@
+package composetest
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/issuer"
+	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/upstream"
+)
+
+const (
+	gatewayName   = "gateway.example.com"
+	usersUpstream = "users.example"
+	tokenUpstream = "token.example"
+	// readOnlyUpstream is the registry of the first, for those who may only pull.
+	readOnlyUpstream = "readonly.example"
+)
+
+const gatewayPolicy = `apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- name: own-namespace
+  subjects: [{namespaces: ["*"]}]
+  allow: [{repositories: ["*/{namespace}/**"], actions: ["*"]}]
+`
+
+// TestGatewayDocker lets docker and its BuildKit push and pull through the gateway, with a ServiceAccount token that the project's
+// helper hands out, and by a login.
+func TestGatewayDocker(t *testing.T) {
+	ca := certs.NewCA(t, "registry-ca")
+	cluster := issuer.Start(t, ca)
+	upstreams := map[string]*upstream.Upstream{
+		usersUpstream: upstream.StartBasic(t, ca, programs.DockerRegistry(t)),
+		tokenUpstream: upstream.StartToken(t, ca, programs.Distribution(t)),
+	}
+	proxy := pullpass.Start(t, ca, pullpass.Config{
+		Clusters: []pullpass.Cluster{{
+			Name: "e2e", Issuer: cluster.URL, Audiences: []string{"registry.example.com"}, Discovery: pullpass.Discovery{CAFile: ca.File},
+		}},
+		Policy: gatewayPolicy, Service: gatewayName, Names: []string{gatewayName},
+		Upstreams: []pullpass.Upstream{
+			upstreams[usersUpstream].Setting(usersUpstream, "pull", "push"),
+			upstreams[tokenUpstream].Setting(tokenUpstream, "pull", "push"),
+			upstreams[usersUpstream].Setting(readOnlyUpstream),
+		},
+	})
+	// Not localhost, where docker looks at no certificate.
+	host := gatewayName + proxy.GatewayURL[strings.LastIndex(proxy.GatewayURL, ":"):]
+	hosts, err := os.OpenFile("/etc/hosts", os.O_APPEND|os.O_WRONLY, 0)
+	check(t, err)
+	_, err = fmt.Fprintf(hosts, "\n127.0.0.1 %s\n", gatewayName)
+	check(t, err)
+	check(t, hosts.Close())
+	trusted := filepath.Join("/etc/docker/certs.d", host)
+	check(t, os.MkdirAll(trusted, 0o755))
+	root, err := os.ReadFile(ca.File)
+	check(t, err)
+	check(t, os.WriteFile(filepath.Join(trusted, "ca.crt"), root, 0o600))
+	t.Setenv("SSL_CERT_FILE", ca.File) // BuildKit lets its client ask for tokens
+	startEngine(t)
+
+	token := cluster.Token(t, "registry.example.com", "team-a", "builder")
+	proxy.NeverLog(token)
+	useHelper(t, host, token)
+	for at, u := range upstreams {
+		own := host + "/" + at + "/team-a/"
+		importLayer(t, own+"base:v1", "one")
+		dir := t.TempDir()
+		check(t, os.WriteFile(filepath.Join(dir, "two"), []byte(at), 0o600))
+		check(t, os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte("FROM "+own+"base:v1\nCOPY two /two\n"), 0o600))
+
+		pushed(t, u, "team-a/base", run(t, "docker", "push", own+"base:v1"))
+		run(t, "docker", "image", "rm", own+"base:v1")
+		run(t, "docker", "buildx", "build", "--pull", "--push", "--tag", own+"app:v1", dir) // pulls what was removed
+		run(t, "docker", "image", "rm", own+"app:v1")
+		pushed(t, u, "team-a/app", run(t, "docker", "pull", own+"app:v1"))
+		run(t, "docker", "tag", own+"app:v1", own+"copy:v1")
+		if said := run(t, "docker", "push", own+"copy:v1"); !strings.Contains(said, "Mounted from "+at+"/team-a/app") || !u.Registry.Mounted("team-a/app", "team-a/copy") {
+			t.Errorf("push of what is in another repository prints %s", said)
+		}
+	}
+
+	refused := host + "/" + readOnlyUpstream + "/team-a/app:v2"
+	run(t, "docker", "tag", host+"/"+usersUpstream+"/team-a/app:v1", refused)
+	notDone(t, "the gateway does not let anybody push at "+readOnlyUpstream, "push", refused)
+	run(t, "docker", "pull", host+"/"+readOnlyUpstream+"/team-a/app:v1")
+	notDone(t, "pull access denied", "pull", host+"/"+usersUpstream+"/team-b/app:v1")
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	if said := run(t, "docker", "login", "--username", "serviceaccount", "--password", token, host); !strings.Contains(said, "Login Succeeded") {
+		t.Errorf("login prints %s", said)
+	}
+	run(t, "docker", "pull", host+"/"+tokenUpstream+"/team-a/app:v1")
+	checkAudit(t, proxy)
+}
+
+// useHelper has docker get the token as docs/in-pod.md says.
+func useHelper(t *testing.T, host, token string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "token")
+	check(t, os.WriteFile(file, []byte(token), 0o600))
+	check(t, os.WriteFile(filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json"), fmt.Appendf(nil, `{"credHelpers": {%q: "pullpass"}}`, host), 0o600))
+	t.Setenv("PATH", filepath.Dir(programs.CredentialHelper(t))+":"+os.Getenv("PATH"))
+	t.Setenv("PULLPASS_REGISTRIES", host)
+	t.Setenv("PULLPASS_AUDIENCE", "registry.example.com")
+	t.Setenv("PULLPASS_TOKEN_FILE", file)
+}
+
+// importLayer makes an image of one layer with one file.
+func importLayer(t *testing.T, name, file string) {
+	t.Helper()
+	var layer bytes.Buffer
+	w := tar.NewWriter(&layer)
+	check(t, w.WriteHeader(&tar.Header{Name: file, Mode: 0o644, Size: int64(len(name))}))
+	_, err := w.Write([]byte(name))
+	check(t, err)
+	check(t, w.Close())
+	pipe(t, &layer, "docker", "import", "-", name)
+}
+
+// pushed compares what docker said with what the registry has.
+func pushed(t *testing.T, u *upstream.Upstream, repository, said string) {
+	t.Helper()
+	if digest := u.Registry.Digest(t, repository, "v1"); digest == "" || !strings.Contains(said, digest) {
+		t.Errorf("docker says %s, and the registry has %q", said, digest)
+	}
+}
+
+// notDone runs docker, which must fail and say why.
+func notDone(t *testing.T, want string, args ...string) {
+	t.Helper()
+	output, err := exec.CommandContext(t.Context(), "docker", args...).CombinedOutput()
+	if err == nil || !strings.Contains(string(output), want) {
+		t.Errorf("docker %q: %v, without %q: %s", args, err, want, output)
+	}
+	t.Logf("docker %s: %s", args[0], bytes.TrimSpace(output))
+}
+
+// checkAudit looks for what docker did, and BuildKit, which calls itself containerd.
+func checkAudit(t *testing.T, proxy *pullpass.Proxy) {
+	t.Helper()
+	steps := map[string]bool{}
+	for _, e := range proxy.Audit(t) {
+		if g := e.Gateway; g != nil {
+			agent, _, _ := strings.Cut(e.Client, "/")
+			steps[fmt.Sprintf("%s %s %s %s %d", agent, g.Method, g.Upstream, g.Kind, e.Status)] = true
+			if e.ServiceAccount.Name != "builder" || e.Namespace != "team-a" {
+				t.Errorf("another is named: %+v", e)
+			}
+		}
+	}
+	for _, at := range []string{usersUpstream, tokenUpstream} {
+		for _, step := range []string{"docker POST %s uploads 202", "docker POST %s uploads 201", "docker PUT %s manifest 201", "docker GET %s blob 200", "containerd GET %s manifest 200"} {
+			if step = fmt.Sprintf(step, at); !steps[step] {
+				t.Errorf("nobody did %q: %q", step, slices.Sorted(maps.Keys(steps)))
+			}
+		}
+	}
+}
