@@ -102,6 +102,11 @@ func (h *Handler) address(q *request) (*url.URL, []registryauth.Scope, error) {
 		if err != nil {
 			return nil, nil, err
 		}
+		if q.http.Method == http.MethodDelete {
+			// Who may push may give up his own upload. distribution wants the right to delete
+			// for whatever DELETE does, and others want none for it.
+			scopes[0].Actions = append(scopes[0].Actions, actionDelete)
+		}
 		if q.query.digest != "" {
 			values, err := url.ParseQuery(upload.RawQuery)
 			if err != nil {

@@ -109,6 +109,10 @@ func TestUpstreamTokens(t *testing.T) {
 	if _, ok := tokens.scopes.Load("repository:acme/app:pull,push"); !ok {
 		t.Error("no token to push was asked for")
 	}
+	other := r.push(http.MethodPost, "/v2/ghcr.io/acme/app/blobs/uploads/", "ghcr.io/acme/app", "")
+	if got := r.push(http.MethodDelete, other.header.Get("Location"), "ghcr.io/acme/app", ""); got.status != 204 {
+		t.Errorf("give the upload up: %d %s", got.status, got.body)
+	}
 	asked := tokens.asked.Load()
 	clock.Add(int64(200 * time.Second))
 	r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app")
