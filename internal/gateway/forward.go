@@ -126,7 +126,16 @@ func (h *Handler) address(q *request) (*url.URL, []registryauth.Scope, error) {
 // there is none: the client uploads the blob then (distribution specification), and
 // learns nothing about what it may not see.
 func (h *Handler) mountable(q *request) string {
-	if q.query.mount == "" || q.query.from == "" {
+	from := h.mountedFrom(q)
+	if from == "" || !q.bearer.may(q.target.upstream+"/"+from, actionPull) {
+		return ""
+	}
+	return from
+}
+
+// mountedFrom is mountable whatever the token allows.
+func (h *Handler) mountedFrom(q *request) string {
+	if q.target.kind != kindUploads || q.query.mount == "" || q.query.from == "" {
 		return ""
 	}
 	name := q.query.from
@@ -134,7 +143,7 @@ func (h *Handler) mountable(q *request) string {
 		name = q.target.upstream + "/" + name // of an image's name without its registry
 	}
 	from, repository, err := h.names.split(name)
-	if err != nil || from != q.target.upstream || !q.bearer.may(from+"/"+repository, actionPull) {
+	if err != nil || from != q.target.upstream {
 		return ""
 	}
 	return repository

@@ -311,7 +311,11 @@ func (h *Handler) challenge(q *request, fault string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `Bearer realm="%s/token",service="%s"`, h.URL, h.Service)
 	if q.target.kind != kindVersion && q.target.action != "" {
-		fmt.Fprintf(&b, `,scope="%s"`, q.scope())
+		scopes := q.scope()
+		if from := h.mountedFrom(q); from != "" { // as distribution has it: clients ask for what the challenge names
+			scopes += " " + registryauth.Scope{Type: "repository", Name: q.target.upstream + "/" + from, Actions: []string{actionPull}}.String()
+		}
+		fmt.Fprintf(&b, `,scope="%s"`, scopes)
 	}
 	if fault != "-" {
 		fmt.Fprintf(&b, `,error="%s"`, fault)

@@ -131,21 +131,27 @@ func TestMount(t *testing.T) {
 	registry := registrytest.NewRegistry(t, "")
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry}, upstreamSettings{name: "harbor", to: registry})
 	i := registry.Put(t, "acme/base", "v1", []byte("layer"))
+	const base = " repository:ghcr.io/acme/base:pull"
 	for name, test := range map[string]struct {
-		from    string
-		scopes  []string
-		mounted bool
+		from      string
+		challenge string // what it asks for beside the right to push
+		scopes    []string
+		mounted   bool
 	}{
-		"allowed":           {"ghcr.io/acme/base", []string{"repository:ghcr.io/acme/base:pull"}, true},
-		"without upstream":  {"acme/base", []string{"repository:ghcr.io/acme/base:pull"}, true},
-		"not allowed":       {"ghcr.io/acme/base", nil, false},
-		"of another":        {"harbor/acme/base", []string{"repository:harbor/acme/base:pull", "repository:ghcr.io/acme/base:pull"}, false},
-		"no name":           {"../base", []string{"repository:ghcr.io/acme/base:pull"}, false},
-		"not allowed there": {"acme/base", []string{"repository:harbor/acme/base:pull"}, false},
+		"allowed":           {"ghcr.io/acme/base", base, []string{"repository:ghcr.io/acme/base:pull"}, true},
+		"without upstream":  {"acme/base", base, []string{"repository:ghcr.io/acme/base:pull"}, true},
+		"not allowed":       {"ghcr.io/acme/base", base, nil, false},
+		"of another":        {"harbor/acme/base", "", []string{"repository:harbor/acme/base:pull", "repository:ghcr.io/acme/base:pull"}, false},
+		"no name":           {"../base", "", []string{"repository:ghcr.io/acme/base:pull"}, false},
+		"not allowed there": {"acme/base", base, []string{"repository:harbor/acme/base:pull"}, false},
 	} {
 		registry.Asked()
 		repository := "ghcr.io/acme/" + strings.ReplaceAll(strings.ToLower(name), " ", "-")
 		token := r.token("web", append(test.scopes, "repository:"+repository+":pull,push")...)
+		challenge := r.do(http.MethodPost, "/v2/"+repository+"/blobs/uploads/?mount="+i.LayerDigest+"&from="+test.from, "", nil).header.Get("WWW-Authenticate")
+		if want := `,scope="repository:` + repository + ":pull,push" + test.challenge + `"`; !strings.HasSuffix(challenge, want) {
+			t.Errorf("%s: the challenge %s does not end with %s", name, challenge, want)
+		}
 		got := r.do(http.MethodPost, "/v2/"+repository+"/blobs/uploads/?mount="+i.LayerDigest+"&from="+test.from, token, nil)
 		if test.mounted && (got.status != 201 || got.header.Get("Location") != "/v2/"+repository+"/blobs/"+i.LayerDigest) || !test.mounted && got.status != 202 {
 			t.Errorf("%s: %d %v", name, got.status, got.header)
