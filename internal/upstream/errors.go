@@ -3,6 +3,7 @@ package upstream
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"time"
 )
 
@@ -43,10 +44,15 @@ type Error struct {
 func (e *Error) Error() string {
 	text := e.Upstream + ": " + e.Message
 	if e.Err != nil {
-		text += ": " + e.Err.Error()
+		text += ": " + ownAddress.ReplaceAllString(e.Err.Error(), "")
 	}
 	return text
 }
+
+// ownAddress is this side's of a connection, in the errors of net. Its port is
+// another one each time, and a text that repeats must stay the same: events on pods
+// are counted by it.
+var ownAddress = regexp.MustCompile(`\S+:[0-9]+->`)
 
 func (e *Error) Unwrap() error { return e.Err }
 
