@@ -92,6 +92,7 @@ func (h *Handler) address(q *request) (*url.URL, []registryauth.Scope, error) {
 	case kindUploads:
 		u.Path += "/blobs/uploads/"
 		set("digest", q.query.digest)
+		set("digest-algorithm", q.query.algorithm)
 		if from := h.mountable(q); from != "" {
 			set("mount", q.query.mount)
 			set("from", from)

@@ -247,6 +247,7 @@ type query struct {
 	artifactType string // of referrers
 	page         string // of either, sealed: where an upstream's own list goes on
 	digest       string // of an upload
+	algorithm    string // of the digest that an upload will have
 	mount, from  string // of the beginning of an upload
 }
 
@@ -257,7 +258,7 @@ func parseQuery(u *url.URL) (query, error) {
 	}
 	var q query
 	for name, into := range map[string]*string{
-		"n": &q.count, "last": &q.last, "artifactType": &q.artifactType, pageParameter: &q.page, "digest": &q.digest, "mount": &q.mount, "from": &q.from,
+		"n": &q.count, "last": &q.last, "artifactType": &q.artifactType, pageParameter: &q.page, "digest": &q.digest, "digest-algorithm": &q.algorithm, "mount": &q.mount, "from": &q.from,
 		"ns": new(string), // containerd's: which registry it means. The path says it, and counts
 	} {
 		if len(values[name]) > 1 {
@@ -269,6 +270,9 @@ func parseQuery(u *url.URL) (query, error) {
 		if digest != "" && !isDigest(digest) {
 			return query{}, refuse(classInvalid, "DIGEST_INVALID", reasonPath, "the digest is none; write sha256:HEX")
 		}
+	}
+	if q.algorithm != "" && !isDigest(q.algorithm+":0") {
+		return query{}, refuse(classInvalid, "DIGEST_INVALID", reasonPath, "the digest-algorithm is none; write sha256 or sha512")
 	}
 	return q, nil
 }

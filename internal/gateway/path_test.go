@@ -126,7 +126,7 @@ func TestParseTargetRefuses(t *testing.T) {
 
 func TestParseQueryRefuses(t *testing.T) {
 	t.Parallel()
-	for _, query := range []string{"ns=a&ns=b", "mount=" + testDigest + "&from=a&from=b", "digest=" + testDigest + "&digest=" + testDigest, "n=1&n=2", "digest=x", "mount=../x", "a=%zz", "a;b"} {
+	for _, query := range []string{"ns=a&ns=b", "mount=" + testDigest + "&from=a&from=b", "digest=" + testDigest + "&digest=" + testDigest, "n=1&n=2", "digest=x", "digest-algorithm=a/b", "digest-algorithm=sha256:0", "mount=../x", "a=%zz", "a;b"} {
 		if got, err := parseQuery(&url.URL{RawQuery: query}); err == nil {
 			t.Errorf("%s: %+v", query, got)
 		}

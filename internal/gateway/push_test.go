@@ -57,6 +57,13 @@ func TestPush(t *testing.T) {
 	}
 	blob("{}")
 	blob("first second", "first ", "second")
+	registry.Asked()
+	r.push(http.MethodPost, base+"/blobs/uploads/?digest-algorithm=sha512&other=x", "ghcr.io/acme/app", "")
+	for _, asked := range registry.Asked() {
+		if asked.Method == http.MethodPost && asked.URL.RawQuery != "digest-algorithm=sha512" {
+			t.Errorf("the upload of a blob with another digest began with %s", asked.URL)
+		}
+	}
 	manifest := registrytest.ManifestOf(registrytest.DigestOf([]byte("{}")), registrytest.DigestOf([]byte("first second")), 12)
 	got := r.push(http.MethodPut, base+"/manifests/v1", "ghcr.io/acme/app", manifest, "Content-Type", registrytest.ManifestType)
 	if got.status != 201 || got.header.Get("Location") != base+"/manifests/v1" {
