@@ -17,6 +17,8 @@
 //
 //	TestNode                  pods on kubelets, with containerd 2 and 1: granted, refused, robbed, and pulling through restarts
 //	                          and new keys
+//	TestGatewayNodes          pods whose images keep their names, while the gateway stands in for the registries: granted, refused,
+//	                          revoked, registries that are down, and that no token leaves for a registry or the names of images
 //
 // Package podtest has, too:
 //

@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,11 +44,13 @@ type Config struct {
 	// Registry is its host, as in the names of images, and CA signed its certificate and that of Pullpass.
 	Registry string
 	CA       *certs.CA
+	// Mirrors are registries that Pullpass's gateway stands in for, in place of Registry. CA signed the certificate of the gateway then.
+	Mirrors []string
 	// PodNetwork is the network of its pods; empty: they must have hostNetwork.
 	PodNetwork string
 	// Providers are more entries of providers in the CredentialProviderConfig.
 	Providers string
-	// Plugins are more files in the directory of plugins.
+	// Plugins are more files in the directory of plugins, or take the place of Pullpass's.
 	Plugins []Plugin
 	// Hosts are more hosts.toml, by the host.
 	Hosts map[string]string
@@ -133,7 +137,10 @@ func (n *Node) configure(t testing.TB) {
 	t.Helper()
 	ca, err := os.ReadFile(n.config.CA.File)
 	check(t, err)
-	hosts := map[string]string{n.config.Registry: n.print(t, n.config.Registry, "hosts")}
+	hosts := map[string]string{}
+	for host, flag := range n.registries() {
+		hosts[host] = n.print(t, "hosts", flag)
+	}
 	for host, content := range n.config.Hosts {
 		hosts[host] = content
 	}
@@ -141,11 +148,11 @@ func (n *Node) configure(t testing.TB) {
 		n.view.write(t, filepath.Join(certsDir, host, "hosts.toml"), uncomment(content, "ca = "), 0o644)
 		n.view.write(t, filepath.Join(certsDir, host, "ca.crt"), string(ca), 0o644)
 	}
-	n.view.write(t, providerFile, n.print(t, n.config.Registry, "provider")+n.config.Providers, 0o644)
+	n.view.write(t, providerFile, n.print(t, "provider", slices.Collect(maps.Values(n.registries()))...)+n.config.Providers, 0o644)
 	program, err := os.ReadFile(programs.CredentialProvider(t))
 	check(t, err)
 	own := Plugin{Name: filepath.Base(programs.CredentialProvider(t))}
-	for _, plugin := range append(n.config.Plugins, own) {
+	for _, plugin := range append([]Plugin{own}, n.config.Plugins...) {
 		if plugin.Content == "" {
 			plugin.Content = string(program)
 		}
@@ -153,10 +160,22 @@ func (n *Node) configure(t testing.TB) {
 	}
 }
 
-// print is a part of what "pullpass kubelet-config" prints for a registry.
-func (n *Node) print(t testing.TB, registry, part string) string {
+// registries are the hosts whose images the node pulls by Pullpass, each with the flag of "pullpass kubelet-config" for it.
+func (n *Node) registries() map[string]string {
+	if len(n.config.Mirrors) == 0 {
+		return map[string]string{n.config.Registry: "--registry=" + n.config.Registry}
+	}
+	flags := map[string]string{}
+	for _, mirror := range n.config.Mirrors {
+		flags[mirror] = "--mirror=" + mirror
+	}
+	return flags
+}
+
+// print is a part of what "pullpass kubelet-config" prints for registries.
+func (n *Node) print(t testing.TB, part string, registries ...string) string {
 	t.Helper()
-	return n.config.Pullpass.Command(t, "kubelet-config", "--registry="+registry, "--part="+part)
+	return n.config.Pullpass.Command(t, "kubelet-config", append(registries, "--part="+part)...)
 }
 
 // uncomment takes the # from the line that begins so.
@@ -183,7 +202,7 @@ func (n *Node) startKubelet(t testing.TB) {
 	check(t, os.MkdirAll(n.view.path(manifestDir), 0o755))
 	n.config.Cluster.Kubeconfig(t, n.view.path("/var/lib/kubelet/kubeconfig"), clientFile, clientFile)
 
-	flags := n.print(t, n.config.Registry, "flags")
+	flags := n.print(t, "flags", slices.Collect(maps.Values(n.registries()))...)
 	_, flags, _ = strings.Cut(flags, `KUBELET_EXTRA_ARGS="`)
 	flags, _, found := strings.Cut(flags, `"`)
 	if !found {

@@ -52,6 +52,7 @@ type Request struct {
 	Reference      string `json:"reference"`
 	TokenID        string `json:"tokenID"`
 	UpstreamStatus int    `json:"upstreamStatus"`
+	RedirectHost   string `json:"redirectHost"`
 	Sent           int64  `json:"sent"`
 	Received       int64  `json:"received"`
 }

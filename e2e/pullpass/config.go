@@ -10,6 +10,8 @@ type Config struct {
 	Service string
 	// Upstreams are the registries behind the gateway, whose service is Service then; none: there is no gateway.
 	Upstreams []Upstream
+	// GatewayURL is how clients reach the gateway, by something that passes connections on to it; empty: as it listens, on localhost.
+	GatewayURL string
 	// Signing says which key signs the tokens, and how the registry checks them. Without files, Pullpass makes the key.
 	Signing Signing
 	// ClientCAFile and TrustedProxies are settings of the listener.
@@ -31,11 +33,13 @@ type Config struct {
 
 // Upstream is a registry behind the gateway.
 type Upstream struct {
-	Name       string     `json:"name"`
-	URL        string     `json:"url"`
-	CAFile     string     `json:"caFile,omitempty"`
-	Actions    []string   `json:"actions,omitempty"` // pull is the default
-	Credential Credential `json:"credential,omitzero"`
+	Name    string   `json:"name"`
+	URL     string   `json:"url"`
+	CAFile  string   `json:"caFile,omitempty"`
+	Actions []string `json:"actions,omitempty"` // pull is the default
+	// RedirectHosts are where clients may be sent.
+	RedirectHosts []string   `json:"redirectHosts,omitempty"`
+	Credential    Credential `json:"credential,omitzero"`
 }
 
 // Credential is what an upstream is asked with.

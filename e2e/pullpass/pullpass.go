@@ -35,8 +35,10 @@ const Issuer = "pullpass.example.com"
 type Proxy struct {
 	// URL is https://localhost:port. Not 127.0.0.1: clients refuse a realm at a loopback address unless the registry is there as well.
 	URL string
-	// GatewayURL is https://localhost:port, too; empty: there is no gateway.
+	// GatewayURL is https://localhost:port, too, or what the configuration says; empty: there is no gateway.
 	GatewayURL string
+	// GatewayAddress is where the gateway listens, for something that passes connections on to it.
+	GatewayAddress string
 	// ConfigFile is its configuration.
 	ConfigFile string
 
@@ -66,12 +68,13 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 	}
 	adminAddress := process.FreeAddress(t)
 	var front *gateway
-	var gatewayURL string
+	var gatewayURL, gatewayAddress string
 	if len(config.Upstreams) > 0 {
 		// A certificate of its own: that of the public listener would hide that the other one was not read.
-		serving, address := ca.Server(t, "gateway", config.Names...), process.FreeAddress(t)
-		gatewayURL = "https://localhost" + address[strings.LastIndex(address, ":"):]
-		front = &gateway{Address: address, TLS: tls{CertFile: serving.CertFile, KeyFile: serving.KeyFile}, URL: gatewayURL, Service: config.Service}
+		serving := ca.Server(t, "gateway", config.Names...)
+		gatewayAddress = process.FreeAddress(t)
+		gatewayURL = cmp.Or(config.GatewayURL, "https://localhost"+gatewayAddress[strings.LastIndex(gatewayAddress, ":"):])
+		front = &gateway{Address: gatewayAddress, TLS: tls{CertFile: serving.CertFile, KeyFile: serving.KeyFile}, URL: gatewayURL, Service: config.Service}
 	}
 	content, err := json.MarshalIndent(file{
 		APIVersion: "pullpass.dev/v1alpha1",
@@ -101,7 +104,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 	t.Cleanup(transport.CloseIdleConnections)
 	p := &Proxy{
 		URL:        "https://localhost" + address[strings.LastIndex(address, ":"):],
-		GatewayURL: gatewayURL,
+		GatewayURL: gatewayURL, GatewayAddress: gatewayAddress,
 		ConfigFile: configFile,
 		admin:      "http://" + adminAddress,
 		ca:         ca,

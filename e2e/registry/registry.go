@@ -41,6 +41,8 @@ type Config struct {
 	// ReadOnlyStorage is the Storage of another registry, which is served here
 	// as well, to be read; empty: storage of its own.
 	ReadOnlyStorage string
+	// RedirectURL is where blobs are, and clients are sent for them; empty: here.
+	RedirectURL string
 }
 
 // Registry is a running registry.
@@ -106,6 +108,10 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Registry {
 	if config.ReadOnlyStorage != "" {
 		storage, maintenance = config.ReadOnlyStorage, "{readonly: {enabled: true}}"
 	}
+	middleware := "{}"
+	if config.RedirectURL != "" {
+		middleware = fmt.Sprintf("{storage: [{name: redirect, options: {baseurl: %q}}]}", config.RedirectURL)
+	}
 	auth := fmt.Sprintf("token:\n    realm: %q\n    service: %q\n    issuer: %q\n    %s", config.Realm, config.Service, config.Issuer, strings.Join(trust, "\n    "))
 	if config.Htpasswd != nil {
 		auth = fmt.Sprintf("htpasswd: {realm: %q, path: %q}", config.Realm, writeFile(t, dir, "htpasswd", config.Htpasswd))
@@ -116,6 +122,7 @@ storage:
   filesystem: {rootdirectory: %q}
   delete: {enabled: true}
   maintenance: %s
+middleware: %s
 http:
   addr: %q
   secret: not-a-secret
@@ -123,7 +130,7 @@ http:
   tls: {certificate: %q, key: %q}
 auth:
   %s
-`, storage, maintenance, address, serving.CertFile, serving.KeyFile, auth))
+`, storage, maintenance, middleware, address, serving.CertFile, serving.KeyFile, auth))
 
 	cmd := exec.Command(config.Program, "serve", configFile)
 	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none") // version 3 exports traces otherwise

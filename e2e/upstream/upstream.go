@@ -39,6 +39,12 @@ func StartBasic(t testing.TB, ca *certs.CA, program string) *Upstream {
 	return start(t, ca, nil, registry.Config{Program: program, Realm: "upstream", Htpasswd: []byte(htpasswd)})
 }
 
+// StartRedirecting is StartBasic with a registry whose blobs are below a URL: clients are sent there.
+func StartRedirecting(t testing.TB, ca *certs.CA, program, storage string) *Upstream {
+	t.Helper()
+	return start(t, ca, nil, registry.Config{Program: program, Realm: "upstream", Htpasswd: []byte(htpasswd), RedirectURL: storage})
+}
+
 // StartToken runs a registry with a token endpoint.
 func StartToken(t testing.TB, ca *certs.CA, program string) *Upstream {
 	t.Helper()
