@@ -46,6 +46,7 @@ var scenarios = []scenario{
 	{name: "rotation", about: "the keys of Pullpass and of the cluster change under load", least: 2 * publishedBefore, pods: pulled, run: runRotation},
 	{name: "soak", about: "the same pods again and again: memory must not grow", pods: func(options) int { return soakPods }, run: runSoak, judge: growth},
 	{name: "memory", about: "100,000 pods, with usual and with the longest names: memory must fit the chart's container", whole: memory},
+	{name: "gateway", about: "CPU of a request at the gateway, as ratio to nginx with auth_request, and memory of a stream (Debian package nginx-light)", whole: gateway},
 	{name: "compare", about: "CPU of an exchange, over real sockets, as ratio to a hand-written floor", whole: compare},
 }
 

@@ -25,6 +25,7 @@ type variant struct {
 	env      []string          // of its programs
 	clusters string            // further ones, as YAML
 	files    map[string][]byte // that they name
+	gateway  string            // its registry, itself and its upstreams, as YAML
 }
 
 // site is a Pullpass with an issuer, and Redis if it was asked for.
@@ -66,6 +67,10 @@ rules:
 - name: builders
   subjects: [{namespaces: ["team-*"], serviceAccounts: [builder]}]
   allow: [{repositories: ["{namespace}/**"], actions: [push, delete]}]
+- name: mirrored
+  subjects: [{namespaces: ["team-*"]}]
+  services: [gateway.example.com]
+  allow: [{repositories: ["ghcr.io/**"], actions: [pull]}]
 - name: public
   anonymous: true
   allow: [{repositories: ["public/**"], actions: [pull]}]
@@ -109,6 +114,7 @@ func openSite(ctx context.Context, o options, v variant) (_ *site, err error) {
 		config += fmt.Sprintf("state: {redis: {addresses: [%q]}}\n", redis)
 	}
 	config = strings.Replace(config, "registries:\n", v.clusters+"registries:\n", 1)
+	config = strings.Replace(config, "policyFiles:", v.gateway+"policyFiles:", 1)
 	for name, content := range v.files {
 		if err := os.WriteFile(s.file(name), content, 0o600); err != nil {
 			return nil, err

@@ -36,11 +36,12 @@ func (h *Handler) forward(q *request) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = response.Body.Close() }()
 	q.event.Gateway.UpstreamStatus = response.StatusCode
 	if isRedirect(response.StatusCode) {
+		upstream.Discard(response)
 		return h.redirect(ctx, cancel, q, to, response)
 	}
+	defer func() { _ = response.Body.Close() }()
 	return h.answer(cancel, q, to, response)
 }
 

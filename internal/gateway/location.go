@@ -122,7 +122,7 @@ func (h *Handler) redirect(ctx context.Context, cancel context.CancelCauseFunc, 
 			}
 			return h.answerFollowed(cancel, q, to, followed)
 		}
-		_ = followed.Body.Close()
+		upstream.Discard(followed)
 		asked = to
 		if to, err = h.redirectTo(q, asked, followed); err != nil {
 			return err

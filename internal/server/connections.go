@@ -21,6 +21,9 @@ const (
 	// connectionBytes is what a connection costs in memory while nothing unusual is
 	// sent on it: most of it is TLS.
 	connectionBytes = 48 << 10
+	// streamBytes is what a connection of the gateway costs while a body goes through it:
+	// TLS to both sides, and as much garbage as the collector lets lie.
+	streamBytes = 192 << 10
 	// usualRequestBytes is how much of that a request is.
 	usualRequestBytes = 8 << 10
 	// restTimeout is how long what is left of a body may take when its request was
@@ -47,12 +50,12 @@ type connections struct {
 	byAddress map[netip.Prefix]int
 }
 
-// newConnections takes the memory of the process: connections get a quarter of it,
-// and what is larger than usual an eighth.
-func newConnections(memory int64, isTrusted func(netip.Addr) bool) *connections {
-	most := max(memory/4/connectionBytes, 2)
+// newConnections takes the memory for connections, and what one of them costs. What is
+// larger than usual gets half as much as they.
+func newConnections(memory, each int64, isTrusted func(netip.Addr) bool) *connections {
+	most := max(memory/each, 2)
 	return &connections{
-		places: make(chan struct{}, most), perAddress: int(most / 2), maxExcess: memory / 8,
+		places: make(chan struct{}, most), perAddress: int(most / 2), maxExcess: memory / 2,
 		isTrusted: isTrusted, all: map[*boundedConn]bool{}, byAddress: map[netip.Prefix]int{},
 	}
 }

@@ -27,7 +27,7 @@ type bounded struct {
 
 func startBounded(t *testing.T, drain time.Duration, handler http.HandlerFunc) bounded {
 	t.Helper()
-	c := newConnections(8*4*connectionBytes, func(a netip.Addr) bool { return a == netip.MustParseAddr("127.0.0.9") })
+	c := newConnections(8*connectionBytes, connectionBytes, func(a netip.Addr) bool { return a == netip.MustParseAddr("127.0.0.9") })
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	testkit.Must(t, err)
 	server := newHTTPServer(c.handler(handler), nil, slog.New(slog.DiscardHandler))

@@ -98,8 +98,23 @@ func (s *Server) serveGateway(ctx context.Context, listener net.Listener) error 
 		})
 	}
 	server.ReadTimeout, server.WriteTimeout = 0, 0 // each request has its own
-	server.ConnState = s.connections.connState
-	return serveUntil(ctx, server, s.connections.listener(listener, gatewayShutdownTimeout), gatewayShutdownTimeout)
+	server.ConnState = s.streams.connState
+	return serveUntil(ctx, server, s.streams.listener(shortQueues{listener}, gatewayShutdownTimeout), gatewayShutdownTimeout)
+}
+
+// sendQueueBytes is what the kernel keeps of a stream whose client does not read. By
+// itself it would keep megabytes, which count as the container's memory.
+const sendQueueBytes = 256 << 10
+
+// shortQueues is a listener of such connections.
+type shortQueues struct{ net.Listener }
+
+func (l shortQueues) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetWriteBuffer(sendQueueBytes)
+	}
+	return c, err
 }
 
 // reloadUpstreams opens upstreams anew whose CA file is another one.

@@ -43,6 +43,7 @@ type Server struct {
 	telemetry     *telemetry.Telemetry
 	ready         *readiness
 	connections   *connections // of the public listener
+	streams       *connections // of the gateway's; nil: there is none
 	Public        http.Handler
 	gateway       http.Handler
 	gatewayMemory *gateway.Memory
@@ -84,7 +85,13 @@ func New(c Config) (*Server, error) {
 		reloads: make(chan *reload), readings: readings{faults: map[string]string{}}, workers: map[worker]context.CancelFunc{},
 	}
 	s.background, s.stopBackground = context.WithCancel(context.Background())
-	s.connections = newConnections(memoryLimit(), func(a netip.Addr) bool { return isTrusted(s.current.Load().cfg.Server.TrustedProxies, a) })
+	isProxy := func(a netip.Addr) bool { return isTrusted(s.current.Load().cfg.Server.TrustedProxies, a) }
+	memory := memoryLimit() / 4
+	if cfg.Gateway != nil {
+		memory /= 2 // as much again for its streams
+		s.streams = newConnections(memory, streamBytes, isProxy)
+	}
+	s.connections = newConnections(memory, connectionBytes, isProxy)
 	var err error
 	if s.telemetry, err = telemetry.Open(telemetry.Config{Version: c.Version, Getenv: c.Getenv, Metrics: s.metrics.Registry, Logger: logger}); err != nil {
 		return nil, err
@@ -112,7 +119,9 @@ func New(c Config) (*Server, error) {
 	public := publicHandler(s.telemetry.Handler(token), http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates),
 		s.ofAssertions((*assertion.Issuer).ServeDiscovery), s.ofAssertions((*assertion.Issuer).ServeKeys))
 	s.Public = s.connections.handler(s.ready.lastAnswers(public))
-	s.gateway = s.connections.handler(s.ready.lastAnswers(s.gatewayHandler(public)))
+	if s.streams != nil {
+		s.gateway = s.streams.handler(s.ready.lastAnswers(s.gatewayHandler(public)))
+	}
 	s.admin = adminHandler(s.ready, s.metrics.Handler(), func() bool { return s.current.Load().cfg.Admin.PProf })
 	return s, nil
 }

@@ -10,7 +10,7 @@ import (
 // sources are what metrics are read from.
 func (s *Server) sources(g *generation) metrics.Sources {
 	from := metrics.Sources{
-		Load: g.handler.Load, Connections: s.connections.counts, Issuers: g.verifier.Status, PodEvents: g.objects.PodRecorders().Counts, Audit: s.audit.Status, Telemetry: s.telemetry.Failures(),
+		Load: g.handler.Load, Connections: s.connectionCounts, Issuers: g.verifier.Status, PodEvents: g.objects.PodRecorders().Counts, Audit: s.audit.Status, Telemetry: s.telemetry.Failures(),
 		Policy:     g.exchanger.Policy,
 		Kubernetes: map[string]func() kube.ClusterStatus{}, Upstreams: map[string]func() upstream.Status{}, SigningKeys: map[string]signing.Keys{},
 	}
@@ -40,4 +40,14 @@ func (s *Server) sources(g *generation) metrics.Sources {
 		from.Redis, from.Revocations = s.shared.Redis.Status, s.shared.List.Status
 	}
 	return from
+}
+
+// connectionCounts are those of both listeners.
+func (s *Server) connectionCounts() metrics.ConnectionCounts {
+	all := s.connections.counts()
+	if s.streams != nil {
+		streams := s.streams.counts()
+		all.Open, all.Most, all.Refused = all.Open+streams.Open, all.Most+streams.Most, all.Refused+streams.Refused
+	}
+	return all
 }

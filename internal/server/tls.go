@@ -34,6 +34,9 @@ type serverTLS struct {
 func (s *serverTLS) check(now time.Time) check {
 	leaf := s.config.Certificates[0].Leaf
 	c := check{Name: "server.tls.certFile", Healthy: true}
+	if s.gateway != nil && s.gateway.Certificates[0].Leaf.NotAfter.Before(leaf.NotAfter) {
+		leaf, c.Name = s.gateway.Certificates[0].Leaf, "gateway.tls.certFile"
+	}
 	if err := checkServerCertificate(leaf, now); err != nil {
 		c.Healthy, c.Message = false, err.Error()
 	} else if err := signing.EndsSoon([]*x509.Certificate{leaf}, now); err != nil {
@@ -137,6 +140,9 @@ func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
 	}
 	result := &serverTLS{config: config, nodes: nodes, ends: ends}
 	if cfg.Gateway != nil {
+		if end := gatewayPair.Leaf.NotAfter; end.Before(result.ends.Certificate) {
+			result.ends.Certificate = end // the first one that ends is the one to renew
+		}
 		result.gateway = config.Clone()
 		result.gateway.Certificates = []tls.Certificate{gatewayPair}
 		// Slow blobs would share the window of one connection in HTTP/2.

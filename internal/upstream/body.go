@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"sync"
 )
 
@@ -51,6 +52,16 @@ func (b *unsent) isWhole() bool {
 	defer b.mu.Unlock()
 	b.abandoned = !b.read
 	return !b.read
+}
+
+// maxDrainedBytes is what is read of a body that nobody needs, so that its connection
+// can be used again. A TLS handshake costs more.
+const maxDrainedBytes = 16 << 10
+
+// Discard ends an answer whose body is of no use.
+func Discard(response *http.Response) {
+	_, _ = io.CopyN(io.Discard, response.Body, maxDrainedBytes)
+	_ = response.Body.Close()
 }
 
 // answer ends what belongs to a request when its answer was read.

@@ -153,7 +153,7 @@ func (c *Client) Do(r *http.Request, need Need) (*http.Response, error) {
 			return c.judge(response)
 		}
 		wants := challengeOf(response.Header)
-		_ = response.Body.Close()
+		Discard(response)
 		c.wants.Store(&wants)
 		used.reject()
 		if attempt > 0 || !body.isWhole() {
@@ -298,12 +298,12 @@ func (c *Client) ask(ctx context.Context) (challenge, error) {
 		if _, err := c.judge(response); err != nil {
 			return challenge{}, err
 		}
-		_ = response.Body.Close()
+		Discard(response)
 		e := c.fail(ReasonInvalid, nil, "it answers %d to GET /v2/, which a registry does not", response.StatusCode)
 		e.Status = response.StatusCode
 		return challenge{}, c.note(e)
 	}
-	_ = response.Body.Close()
+	Discard(response)
 	c.answered()
 	c.wants.Store(&wants)
 	return wants, nil
@@ -340,7 +340,7 @@ func (c *Client) send(r *http.Request, authorization string, body *unsent) (*htt
 	// A body that is being sent may take as long as it likes: the time counts from
 	// when something has moved last.
 	if !late.Stop() && err == nil {
-		_ = response.Body.Close()
+		Discard(response)
 		err = context.Cause(ctx)
 	}
 	if err != nil {
@@ -382,7 +382,7 @@ func (c *Client) judge(response *http.Response) (*http.Response, error) {
 		return response, nil
 	}
 	e.Status = status
-	_ = response.Body.Close()
+	Discard(response)
 	return nil, c.note(e)
 }
 

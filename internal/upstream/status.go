@@ -48,7 +48,7 @@ func (c *Client) probe(ctx context.Context) {
 	response, err := c.Do(c.versionRequest(ctx), Need{})
 	switch {
 	case err == nil:
-		_ = response.Body.Close()
+		Discard(response)
 	case errors.Is(err, ErrNoCaller):
 		_, _ = c.learn(ctx) // the credential is each caller's
 	}
