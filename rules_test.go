@@ -63,20 +63,27 @@ var imports = map[string]allowedImports{
 		tests:  []string{"internal/pkitest", "internal/testkit"},
 		others: []string{"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/trace"},
 	},
+	"internal/selector": {
+		ours:   []string{"internal/strictyaml", "internal/term"},
+		others: []string{"k8s.io/apimachinery"},
+	},
+	"internal/nodecert": {
+		ours: []string{"internal/lru"},
+	},
 	"internal/policy": {
-		ours:   []string{"internal/names", "internal/oidc", "internal/registryauth", "internal/strictyaml", "internal/term"},
+		ours:   []string{"internal/names", "internal/oidc", "internal/registryauth", "internal/selector", "internal/strictyaml", "internal/term"},
 		tests:  []string{"internal/schematest", "internal/testkit"},
 		others: []string{"k8s.io/apimachinery"},
 	},
 	"internal/policy/policytest": {
-		ours:   []string{"internal/names", "internal/oidc", "internal/policy", "internal/registryauth", "internal/strictyaml", "internal/term"},
+		ours:   []string{"internal/names", "internal/oidc", "internal/policy", "internal/registryauth", "internal/selector", "internal/strictyaml", "internal/term"},
 		tests:  []string{"internal/schematest"},
 		others: []string{"k8s.io/apimachinery"},
 	},
 	"internal/exchange": {
 		ours: []string{
-			"internal/lru", "internal/oidc", "internal/policy", "internal/redact", "internal/registryauth", "internal/signing",
-			"internal/term",
+			"internal/lru", "internal/nodecert", "internal/oidc", "internal/policy", "internal/redact", "internal/registryauth",
+			"internal/signing", "internal/term",
 		},
 		tests:  []string{"internal/pkitest"},
 		others: []string{"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace", "k8s.io/apimachinery"},
@@ -126,10 +133,14 @@ var imports = map[string]allowedImports{
 	},
 	"internal/gateway": {
 		ours: []string{
-			"internal/exchange", "internal/lru", "internal/oidc", "internal/registryauth", "internal/signing", "internal/term", "internal/upstream",
+			"internal/exchange", "internal/lru", "internal/oidc", "internal/redact", "internal/registryauth", "internal/signing", "internal/term",
+			"internal/upstream",
 		},
 		tests:  []string{"internal/pkitest", "internal/registrytest", "internal/testkit"},
-		others: []string{"github.com/distribution/distribution/v3/registry/auth/token", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/trace"},
+		others: []string{
+			"github.com/distribution/distribution/v3/registry/auth/token", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/attribute",
+			"go.opentelemetry.io/otel/trace",
+		},
 	},
 	"internal/kube": {
 		ours:   []string{"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/strictyaml", "internal/term"},
@@ -154,7 +165,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/setup": {
 		ours: []string{
-			"internal/assertion", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/kube",
+			"internal/assertion", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/kube", "internal/nodecert",
 			"internal/oidc", "internal/policy", "internal/registryauth", "internal/signing", "internal/state", "internal/upstream",
 			"internal/upstream/artifactory", "internal/upstream/aws", "internal/upstream/azure", "internal/upstream/google", "internal/upstream/logins",
 			"internal/upstream/quay",
@@ -182,7 +193,7 @@ var imports = map[string]allowedImports{
 	"internal/server": {
 		ours: []string{
 			"internal/assertion", "internal/audit", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/kube",
-			"internal/metrics", "internal/oidc", "internal/policy", "internal/registryauth", "internal/setup", "internal/signing", "internal/state",
+			"internal/metrics", "internal/nodecert", "internal/oidc", "internal/policy", "internal/registryauth", "internal/setup", "internal/signing", "internal/state",
 			"internal/strictyaml", "internal/telemetry", "internal/term", "internal/upstream",
 		},
 		tests:  []string{"internal/kubetest", "internal/pkitest", "internal/proxytest", "internal/registrytest", "internal/testkit"},

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/pullpass/pullpass/internal/nodecert"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/term"
@@ -36,7 +37,7 @@ type Admission struct {
 	objects     Objects
 	nodes       map[string]NodeChecks
 	revocations Revocations
-	chains      *chains
+	chains      *nodecert.Chains
 	now         func() time.Time
 	unseen      bool
 }
@@ -57,7 +58,7 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 	if c.Memory != nil {
 		a.chains = c.Memory.chains
 	} else {
-		a.chains = newChains()
+		a.chains = nodecert.NewChains()
 	}
 	if a.now == nil {
 		a.now = time.Now

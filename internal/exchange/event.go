@@ -144,6 +144,10 @@ func ClaimedBy(failure *oidc.Error) *Claimed {
 	return &claimed
 }
 
+// ReasonInsufficientScope is that of a token that does not allow what it was sent for
+// (RFC 6750 section 3.1).
+const ReasonInsufficientScope = "insufficient_scope"
+
 func object(ref oidc.ObjectRef) *Object {
 	if ref == (oidc.ObjectRef{}) {
 		return nil

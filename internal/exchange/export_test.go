@@ -1,5 +1,7 @@
 package exchange
 
+import "github.com/pullpass/pullpass/internal/nodecert"
+
 // Joined makes keys, for tests.
 var Joined = joined
 
@@ -16,7 +18,7 @@ func (x *Exchanger) IssuedBytes() int { return x.issued.Bytes() }
 func (x *Exchanger) Issued() int { return x.issued.Len() }
 
 // SetCAs gives a cluster other CAs.
-func (a *Admission) SetCAs(cluster string, cas *NodeCAs) {
+func (a *Admission) SetCAs(cluster string, cas *nodecert.CAs) {
 	checks := a.nodes[cluster]
 	checks.Proof.CAs = cas
 	a.nodes[cluster] = checks

@@ -13,10 +13,11 @@ import (
 
 	"github.com/pullpass/pullpass/internal/redact"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
-// maxClientLength bounds what the audit log keeps of a User-Agent, in bytes.
-const maxClientLength = 256
+// MaxClientLength bounds what the audit log keeps of a User-Agent, in bytes.
+const MaxClientLength = 256
 
 // HandlerConfig configures a Handler.
 type HandlerConfig struct {
@@ -123,7 +124,7 @@ func (h *Handler) begin(r *http.Request) tokenRequest {
 		Time:   h.now(),
 		ID:     rand.Text(),
 		Caller: caller.String(),
-		Client: ClientOf(r),
+		Client: term.Cut(redact.Text(r.UserAgent()), MaxClientLength), // in this order: half a token would look like none
 	}
 	if id := trace.SpanFromContext(r.Context()).SpanContext().TraceID(); id.IsValid() {
 		event.TraceID = id.String()

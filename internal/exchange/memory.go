@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/lru"
+	"github.com/pullpass/pullpass/internal/nodecert"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -13,7 +14,7 @@ import (
 // other's place share it, whatever their settings. It is safe for concurrent use.
 type Memory struct {
 	issued   *lru.Cache[issuedKey, registryauth.Token]
-	chains   *chains
+	chains   *nodecert.Chains
 	attempts *attempts
 	spent    *lru.Cache[netip.Prefix, time.Time] // addresses without a request left, and until when
 	readers  *readers
@@ -34,7 +35,7 @@ const (
 	issuedBytes = 16 << 20
 
 	// OtherCacheBytes is what a Memory holds at most beside the issued tokens.
-	OtherCacheBytes = attemptBytes + spentBytes + chainBytes
+	OtherCacheBytes = attemptBytes + spentBytes + nodecert.ChainBytes
 )
 
 // NewMemory returns an empty Memory.
@@ -44,7 +45,7 @@ func NewMemory(c MemoryConfig) *Memory {
 	}
 	return &Memory{
 		issued:   lru.New(c.IssuedBytes, heldByIssued),
-		chains:   newChains(),
+		chains:   nodecert.NewChains(),
 		attempts: newAttempts(),
 		spent:    lru.New[netip.Prefix, time.Time](spentBytes, nil),
 		readers:  newReaders(),

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/pullpass/pullpass/internal/nodecert"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -57,46 +58,10 @@ type ProofConfig struct {
 	// CAs sign the kubelets' client certificates of this cluster and of no other;
 	// nil: none is known, and no certificate passes. What was verified is
 	// remembered for these: they are the same until the CAs of any cluster change.
-	CAs *NodeCAs
+	CAs *nodecert.CAs
 }
 
 func (c ProofConfig) wanted() bool { return c.Mode != "" && c.Mode != ProofOff }
-
-// NodeCAs are the CAs that sign the client certificates of one cluster's
-// kubelets, and what is known of those of the others. It never changes.
-type NodeCAs struct {
-	own    *x509.CertPool
-	others map[string]string // public key of a CA → the cluster that has it
-}
-
-// NewNodeCAs returns the CAs of a cluster, from those of all clusters.
-func NewNodeCAs(cluster string, all map[string][]*x509.Certificate) *NodeCAs {
-	cas := &NodeCAs{own: x509.NewCertPool(), others: map[string]string{}}
-	for name, certificates := range all {
-		for _, certificate := range certificates {
-			if name == cluster {
-				cas.own.AddCert(certificate)
-			} else {
-				cas.others[string(certificate.RawSubjectPublicKeyInfo)] = name
-			}
-		}
-	}
-	return cas
-}
-
-// other returns the cluster that has a CA which is part of a chain.
-func (c *NodeCAs) other(chains [][]*x509.Certificate) (cluster string, found bool) {
-	for _, chain := range chains {
-		for _, certificate := range chain {
-			// By its key, for that is what it signs with: others have it in a
-			// certificate of its own, which may even have ended.
-			if cluster, found = c.others[string(certificate.RawSubjectPublicKeyInfo)]; found {
-				return cluster, true
-			}
-		}
-	}
-	return "", false
-}
 
 // ProofMode says what becomes of a caller without proof.
 type ProofMode string

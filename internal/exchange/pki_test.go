@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodecert"
 	"github.com/pullpass/pullpass/internal/pkitest"
 )
 
@@ -63,8 +63,8 @@ func certifyKey(t testing.TB, parent *holder, key *ecdsa.PrivateKey, changes ...
 }
 
 // cas returns the CAs of a cluster that is the only one.
-func (h holder) cas() *exchange.NodeCAs {
-	return exchange.NewNodeCAs("prod", map[string][]*x509.Certificate{"prod": {h.certificate}})
+func (h holder) cas() *nodecert.CAs {
+	return nodecert.NewCAs("prod", map[string][]*x509.Certificate{"prod": {h.certificate}})
 }
 
 func (h holder) tls() tls.Certificate {

@@ -1,14 +1,12 @@
 package exchange
 
 import (
-	"crypto/sha256"
 	"crypto/x509"
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/pullpass/pullpass/internal/lru"
+	"github.com/pullpass/pullpass/internal/nodecert"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -122,7 +120,7 @@ func (c Caller) shows(method ProofMethod) bool {
 // certificate judges what was presented, from cheap to dear. The certificate
 // names a node by its name alone: that the Node of this name still has the
 // token's UID is for Objects to say.
-func (a *Admission) certificate(cas *NodeCAs, id *oidc.Identity, presented []*x509.Certificate) unproven {
+func (a *Admission) certificate(cas *nodecert.CAs, id *oidc.Identity, presented []*x509.Certificate) unproven {
 	if len(presented) == 0 {
 		return unproven{ProofCertificateMissing, "it presented no client certificate",
 			"set client in containerd's hosts.toml for the registry to the kubelet's, such as /var/lib/kubelet/pki/kubelet-client-current.pem"}
@@ -144,7 +142,7 @@ func (a *Admission) certificate(cas *NodeCAs, id *oidc.Identity, presented []*x5
 	if cas == nil {
 		return unproven{ProofCertificateCAUnknown, "the CAs of cluster " + term.QuoteName(id.Cluster) + " are not known now", "see the log of this service"}
 	}
-	other, ok := a.chains.lead(presented, id.Cluster, cas, now)
+	other, ok := a.chains.Lead(presented, id.Cluster, cas, now)
 	switch {
 	case other != "":
 		return unproven{ProofCertificateOtherCluster, "its client certificate is that of a node of cluster " + term.QuoteName(other) +
@@ -182,85 +180,3 @@ func address(node *Node, caller Caller) unproven {
 // plainAddress is the same for all forms of an address. A zone names an
 // interface of this machine and says nothing about the caller.
 func plainAddress(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
-
-const (
-	// maxPresented is how many certificates a caller may present: a kubelet has
-	// one, and with it sometimes the CAs between. Out of forged ones with equal
-	// names and one key, chains can be built in every order: three cost 4
-	// milliseconds for each request if they are as dear as TLS allows, five 26.
-	maxPresented = 3
-
-	// chainBytes is enough for two clusters of the largest size that Kubernetes
-	// supports.
-	chainBytes = 4 << 20
-)
-
-// chains remembers the certificates that lead to a CA: verifying signatures
-// costs more than all the rest of an exchange, and a kubelet presents the same
-// certificate hundreds of times. Bad ones are not remembered: strangers could
-// fill the memory with them.
-type chains struct {
-	good *lru.Cache[chainKey, validity]
-}
-
-// chainKey holds all that the outcome depends on, save the clock. CAs that were
-// read again have another address, which is not used twice while the key holds
-// it.
-type chainKey struct {
-	presented [sha256.Size]byte
-	cluster   string
-	cas       *NodeCAs
-}
-
-// validity is the time in which every certificate of a chain is valid.
-type validity struct{ from, until time.Time }
-
-func newChains() *chains { return &chains{lru.New[chainKey, validity](chainBytes, nil)} }
-
-// lead reports whether the first certificate leads to one of the CAs, by way of
-// the others, and is for client authentication. If a CA of another cluster is
-// on the way, it does not, and that cluster is returned: two clusters' CAs can
-// have one above both, with certificates between that no file has, and only who
-// presents them shows them.
-func (c *chains) lead(presented []*x509.Certificate, cluster string, cas *NodeCAs, now time.Time) (other string, ok bool) {
-	if len(presented) > maxPresented {
-		return "", false
-	}
-	var hashes [maxPresented * sha256.Size]byte // each of fixed length, so that no two lists are the same
-	all := hashes[:0]
-	for _, certificate := range presented {
-		hash := sha256.Sum256(certificate.Raw)
-		all = append(all, hash[:]...)
-	}
-	key := chainKey{sha256.Sum256(all), cluster, cas}
-	if v, ok := c.good.Get(key); ok && !now.Before(v.from) && !now.After(v.until) {
-		return "", true
-	}
-	intermediates := x509.NewCertPool()
-	for _, certificate := range presented[1:] {
-		intermediates.AddCert(certificate)
-	}
-	found, err := presented[0].Verify(x509.VerifyOptions{
-		Roots:         cas.own,
-		Intermediates: intermediates,
-		CurrentTime:   now,
-		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	})
-	if err != nil {
-		return "", false
-	}
-	if other, found := cas.other(found); found {
-		return other, false
-	}
-	v := validity{from: presented[0].NotBefore, until: presented[0].NotAfter}
-	for _, certificate := range found[0] {
-		if certificate.NotBefore.After(v.from) {
-			v.from = certificate.NotBefore
-		}
-		if certificate.NotAfter.Before(v.until) {
-			v.until = certificate.NotAfter
-		}
-	}
-	c.good.Add(key, v)
-	return "", true
-}

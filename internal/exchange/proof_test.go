@@ -15,12 +15,13 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodecert"
 )
 
 const pullWeb = "repository:team-a/web:pull"
 
 // proving makes cluster prod ask for proof.
-func proving(mode exchange.ProofMode, cas *exchange.NodeCAs, methods ...exchange.ProofMethod) map[string]exchange.NodeChecks {
+func proving(mode exchange.ProofMode, cas *nodecert.CAs, methods ...exchange.ProofMethod) map[string]exchange.NodeChecks {
 	return map[string]exchange.NodeChecks{"prod": {Proof: exchange.ProofConfig{Mode: mode, Methods: methods, CAs: cas}}}
 }
 
@@ -157,7 +158,7 @@ func TestProofEndsWithTheCertificates(t *testing.T) {
 	late := ca.sign(t, authority("late"), during(5*time.Minute, time.Hour))
 	for name, test := range map[string]struct {
 		presented      []*x509.Certificate
-		cas            *exchange.NodeCAs
+		cas            *nodecert.CAs
 		begins, ends   time.Duration // relative to the start; whole seconds, inclusive
 		before, beyond exchange.ProofReason
 	}{
@@ -206,12 +207,12 @@ func TestProofFollowsTheCAs(t *testing.T) {
 	fromCA, fromNext := presented(ca.sign(t)), presented(next.sign(t))
 	r := newRig(t, nil)
 	for i, step := range []struct {
-		cas  *exchange.NodeCAs
+		cas  *nodecert.CAs
 		by   []*x509.Certificate
 		want exchange.ProofReason
 	}{
 		{nil, fromCA, exchange.ProofCertificateCAUnknown},
-		{exchange.NewNodeCAs("prod", nil), fromCA, exchange.ProofCertificateUntrusted},
+		{nodecert.NewCAs("prod", nil), fromCA, exchange.ProofCertificateUntrusted},
 		{ca.cas(), fromCA, ""},
 		{next.cas(), fromCA, exchange.ProofCertificateUntrusted},
 		{next.cas(), fromNext, ""},
@@ -328,7 +329,7 @@ func TestProofWithOneCAAboveTwoClusters(t *testing.T) {
 			all := map[string][]*x509.Certificate{"prod": {root.certificate}, "test": {test.test.certificate}}
 			nodes := map[string]exchange.NodeChecks{}
 			for cluster := range all {
-				nodes[cluster] = proving(exchange.ProofEnforce, exchange.NewNodeCAs(cluster, all), exchange.ProofCertificate)["prod"]
+				nodes[cluster] = proving(exchange.ProofEnforce, nodecert.NewCAs(cluster, all), exchange.ProofCertificate)["prod"]
 			}
 			a, err := exchange.NewAdmission(exchange.AdmissionConfig{Now: func() time.Time { return made }, Nodes: nodes})
 			must(t, err)

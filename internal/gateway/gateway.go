@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,8 +12,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/lru"
@@ -141,14 +138,7 @@ func (h *Handler) serve(q *request) error {
 
 func (h *Handler) begin(w http.ResponseWriter, r *http.Request) *request {
 	caller := h.Caller(r)
-	q := &request{http: r, w: w, caller: caller, event: &exchange.Event{
-		Time: h.Now(), ID: rand.Text(), Service: h.Service, Caller: caller.String(), Client: exchange.ClientOf(r),
-		Gateway: &exchange.GatewayRequest{Method: shortMethod(r.Method)},
-	}}
-	if id := trace.SpanFromContext(r.Context()).SpanContext().TraceID(); id.IsValid() {
-		q.event.TraceID = id.String()
-	}
-	return q
+	return &request{http: r, w: w, caller: caller, event: h.newEvent(r, caller)}
 }
 
 func (h *Handler) parse(q *request) error {
@@ -197,7 +187,7 @@ func (h *Handler) authenticate(q *request) error {
 	q.bearer = b
 	q.event.Gateway.TokenID = b.tokenID
 	if b.holder != nil {
-		q.event.HeldBy(b.holder)
+		holds(q.event, b.holder)
 	}
 	return nil
 }
@@ -348,7 +338,7 @@ func (h *Handler) finish(q *request) {
 	}
 	if !q.silent {
 		q.event.Latency = h.Now().Sub(q.event.Time).Seconds()
-		q.event.EndGateway(q.http)
+		conceal(q.event, q.http)
 		h.Recorder.Record(q.event)
 	}
 	if p != nil {

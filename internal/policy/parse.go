@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/selector"
 	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -167,7 +168,7 @@ func parseSubjects(n strictyaml.Node, deny bool) []subjectMatch {
 			case "namespaces":
 				m.namespaces = parseGlobs(field, "-", false)
 			case "namespaceSelector":
-				m.namespaceSelector = parseSelector(field)
+				m.namespaceSelector = selector.Parse(field)
 			case "serviceAccounts":
 				m.serviceAccounts = parseGlobs(field, ".-", false)
 			case "nodes":

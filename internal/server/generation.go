@@ -16,6 +16,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/filewatch"
 	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/nodecert"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -220,7 +221,7 @@ func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 	}
 	g.replaced = previous.stillPublished(p.keys, time.Now())
 
-	var nodeCAs map[string]*exchange.NodeCAs
+	var nodeCAs map[string]*nodecert.CAs
 	if p.tls != nil {
 		nodeCAs = p.tls.nodes
 	}

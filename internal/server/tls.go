@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/file"
 	"github.com/pullpass/pullpass/internal/metrics"
+	"github.com/pullpass/pullpass/internal/nodecert"
 	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -24,8 +24,8 @@ const maxTLSFileBytes = 1 << 20
 // and the CAs by which callers prove that they are nodes. It never changes.
 type serverTLS struct {
 	config  *tls.Config
-	gateway *tls.Config                  // nil: there is no gateway
-	nodes   map[string]*exchange.NodeCAs // by cluster
+	gateway *tls.Config              // nil: there is no gateway
+	nodes   map[string]*nodecert.CAs // by cluster
 	ends    metrics.TLSEnds
 }
 
@@ -199,7 +199,7 @@ func readClientCAs(cfg *config.Config) (map[string][]*x509.Certificate, error) {
 // a CA is known by its key, which is what its certificates are verified with.
 // Nor may one be above another's: what that signs leads to it as well. If it is
 // so by way of certificates that no file has, the proof finds it.
-func allNodeCAs(cfg *config.Config, cas map[string][]*x509.Certificate) (map[string]*exchange.NodeCAs, error) {
+func allNodeCAs(cfg *config.Config, cas map[string][]*x509.Certificate) (map[string]*nodecert.CAs, error) {
 	byCluster := map[string][]*x509.Certificate{}
 	for i := range cfg.Clusters {
 		file := cfg.Clusters[i].Node.Proof.CAs
@@ -217,9 +217,9 @@ func allNodeCAs(cfg *config.Config, cas map[string][]*x509.Certificate) (map[str
 		}
 		byCluster[cfg.Clusters[i].Name] = cas[file.Field]
 	}
-	all := map[string]*exchange.NodeCAs{}
+	all := map[string]*nodecert.CAs{}
 	for cluster := range byCluster {
-		all[cluster] = exchange.NewNodeCAs(cluster, byCluster)
+		all[cluster] = nodecert.NewCAs(cluster, byCluster)
 	}
 	return all, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/file"
 	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/nodecert"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/signing"
@@ -90,7 +91,7 @@ func NewVerifier(cfg *config.Config, logger *slog.Logger) (*oidc.Verifier, error
 
 // NodeChecks returns what is asked of the nodes of each cluster. cas are the CAs
 // of their kubelets, by cluster; nil: no certificate proves anything.
-func NodeChecks(cfg *config.Config, cas map[string]*exchange.NodeCAs) (map[string]exchange.NodeChecks, error) {
+func NodeChecks(cfg *config.Config, cas map[string]*nodecert.CAs) (map[string]exchange.NodeChecks, error) {
 	all := map[string]exchange.NodeChecks{}
 	for i := range cfg.Clusters {
 		c := &cfg.Clusters[i]

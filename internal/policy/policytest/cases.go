@@ -13,6 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/selector"
 	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -188,7 +189,7 @@ func parseCaseIdentity(n strictyaml.Node) policy.Subject {
 	}
 	if field, ok := fields["namespaceLabels"]; ok {
 		isKey := func(key string) bool { return len(content.IsLabelKey(key)) == 0 }
-		s.NamespaceLabels = parseTexts(field, "the key of a label, like team or example.com/team", isKey, policy.IsLabelValue)
+		s.NamespaceLabels = parseTexts(field, "the key of a label, like team or example.com/team", isKey, selector.IsLabelValue)
 	}
 	return s
 }

@@ -1,4 +1,6 @@
-package policy
+// Package selector reads selectors of labels as Kubernetes users write them: as in a
+// NetworkPolicy, or as text for kubectl -l.
+package selector
 
 import (
 	"fmt"
@@ -22,16 +24,16 @@ const (
 	maxSelectorValues = 256 // of all requirements together
 )
 
-// parseSelector reads a selector of labels as Kubernetes users write it: as in
-// a NetworkPolicy, or as text for kubectl -l. In Kubernetes an empty one matches
-// everything; here it is a fault, as every empty setting.
-func parseSelector(n strictyaml.Node) labels.Selector {
+// Parse reads a selector of a namespace's labels, and reports its faults at the node.
+// In Kubernetes an empty one matches everything; here it is a fault, as every empty
+// setting.
+func Parse(n strictyaml.Node) labels.Selector {
 	var requirements []labels.Requirement
 	switch n.Value.(type) {
 	case string:
-		requirements = parseSelectorText(n)
+		requirements = parseText(n)
 	case map[string]any:
-		requirements = parseSelectorObject(n)
+		requirements = parseObject(n)
 	default:
 		n.Fault("%s: write matchLabels and matchExpressions, or text as for kubectl -l", strictyaml.NotA("a selector", n.Value))
 	}
@@ -52,7 +54,7 @@ func parseSelector(n strictyaml.Node) labels.Selector {
 	return labels.NewSelector().Add(requirements...)
 }
 
-func parseSelectorText(n strictyaml.Node) []labels.Requirement {
+func parseText(n strictyaml.Node) []labels.Requirement {
 	text, ok := n.Text()
 	switch {
 	case !ok:
@@ -88,8 +90,8 @@ func parseSelectorText(n strictyaml.Node) []labels.Requirement {
 	return accepted
 }
 
-func parseSelectorObject(n strictyaml.Node) []labels.Requirement {
-	fields := n.Fields(strictyaml.FieldNames[NamespaceSelector]()...)
+func parseObject(n strictyaml.Node) []labels.Requirement {
+	fields := n.Fields("matchLabels", "matchExpressions")
 	var requirements []labels.Requirement
 	if matchLabels, ok := fields["matchLabels"]; ok {
 		requirements = parseMatchLabels(matchLabels)
@@ -127,7 +129,7 @@ func parseMatchLabels(n strictyaml.Node) []labels.Requirement {
 
 // parseExpression returns one requirement, or none if it reported why.
 func parseExpression(n strictyaml.Node) []labels.Requirement {
-	fields := n.Fields(strictyaml.FieldNames[SelectorRequirement]()...)
+	fields := n.Fields("key", "operator", "values")
 	if fields == nil {
 		return nil
 	}
@@ -186,6 +188,8 @@ func parseComparison(n strictyaml.Node, fields map[string]strictyaml.Node) (sele
 	return operator, list
 }
 
+// IsLabelValue reports whether a label can have the value, and a fault at the node if
+// it cannot.
 func IsLabelValue(n strictyaml.Node, value string) bool {
 	if len(content.IsLabelValue(value)) > 0 {
 		n.Fault("%s cannot be the value of a label: write at most 63 letters, digits and inner '-', '_' or '.'; * is not special", term.QuoteName(value))

@@ -1,0 +1,77 @@
+package gateway
+
+import (
+	"crypto/rand"
+	"net/http"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/redact"
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+// newEvent notes what is known of a request before it is read.
+func (h *Handler) newEvent(r *http.Request, caller exchange.Caller) *exchange.Event {
+	event := &exchange.Event{
+		Time: h.Now(), ID: rand.Text(), Service: h.Service, Caller: caller.String(),
+		Client:  term.Cut(redact.Text(r.UserAgent()), exchange.MaxClientLength), // in this order: half a token would look like none
+		Gateway: &exchange.GatewayRequest{Method: shortMethod(r.Method)},
+	}
+	if id := trace.SpanFromContext(r.Context()).SpanContext().TraceID(); id.IsValid() {
+		event.TraceID = id.String()
+	}
+	return event
+}
+
+// holds notes whom a token was issued to.
+func holds(e *exchange.Event, h *registryauth.Holder) {
+	e.Cluster, e.Namespace = h.Cluster, h.Namespace
+	e.ServiceAccount = &exchange.Object{Name: h.ServiceAccount, UID: h.ServiceAccountUID}
+	if h.Pod != "" {
+		e.Pod = &exchange.Object{Name: h.Pod, UID: h.PodUID}
+	}
+	if h.Node != "" {
+		e.Node = &exchange.Object{Name: h.Node, UID: h.NodeUID}
+	}
+	e.CredentialID = "JTI=" + h.TokenID
+}
+
+// conceal keeps credentials out of an event, wherever the client put them, and tells
+// the request's span what became of it.
+func conceal(e *exchange.Event, r *http.Request) {
+	header := r.Header.Get("Authorization")
+	_, token, _ := strings.Cut(header, " ")
+	g := e.Gateway
+	for _, field := range []*string{&e.Client, &g.Repository, &g.Reference} {
+		*field = redact.Text(*field, header, token)
+	}
+	for i := range e.Requested {
+		e.Requested[i] = redact.Text(e.Requested[i], header, token)
+	}
+	e.Message = redact.Message(e.Message, header, token)
+	span := trace.SpanFromContext(r.Context())
+	if !span.IsRecording() {
+		return
+	}
+	for _, noted := range [...]struct{ name, value string }{{"user_agent.original", r.UserAgent()}, {"server.address", r.Host}} {
+		if clean := redact.Text(noted.value, header, token); clean != noted.value {
+			span.SetAttributes(attribute.String(noted.name, clean))
+		}
+	}
+	span.SetAttributes(
+		attribute.String("pullpass.request_id", e.ID),
+		attribute.String("pullpass.result", string(e.Result)),
+		attribute.String("pullpass.reason", e.Reason),
+		attribute.String("pullpass.cluster", e.Cluster),
+		attribute.String("pullpass.service", e.Service),
+		attribute.String("pullpass.upstream", g.Upstream),
+		attribute.String("pullpass.kind", g.Kind),
+		attribute.Int("pullpass.upstream_status", g.UpstreamStatus),
+		// Instead of what X-Forwarded-For says, whoever sent it.
+		attribute.String("client.address", e.Caller),
+	)
+}
