@@ -9,21 +9,32 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"syscall"
 
+	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
 )
 
 // version is set by the linker; a plain go build has the module's version.
 var version = ""
 
 func main() {
+	quietLibraries(os.Stderr)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// quietLibraries has what libraries say for the whole process come as our own log does.
+// Not run: tests run it side by side, and these loggers are variables of theirs.
+func quietLibraries(stderr io.Writer) {
+	klog.SetSlogLogger(slog.New(slog.NewJSONHandler(stderr, nil))) // client-go's
+	logrus.SetOutput(io.Discard)                                   // distribution's check of tokens: the audit log has each that is not good
 }
 
 // errReported ends a command with exit code 1 whose output already says why.

@@ -1,14 +1,11 @@
 package main
 
 import (
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 
-	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
-	"k8s.io/klog/v2"
 
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/server"
@@ -32,8 +29,6 @@ after it was moved away.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			logger := slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))
-			klog.SetSlogLogger(logger)   // what client-go has to say, for the whole process
-			logrus.SetOutput(io.Discard) // distribution's check of tokens writes a line for each that is not good; the audit log has them
 			setup.LimitMemory(root, os.Getenv("GOMEMLIMIT"), logger)
 			cfg, err := config.Load(file)
 			if err != nil {
