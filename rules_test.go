@@ -136,7 +136,7 @@ var imports = map[string]allowedImports{
 			"internal/exchange", "internal/lru", "internal/oidc", "internal/redact", "internal/registryauth", "internal/signing", "internal/term",
 			"internal/upstream",
 		},
-		tests:  []string{"internal/pkitest", "internal/registrytest", "internal/testkit"},
+		tests: []string{"internal/pkitest", "internal/registrytest", "internal/testkit"},
 		others: []string{
 			"github.com/distribution/distribution/v3/registry/auth/token", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/attribute",
 			"go.opentelemetry.io/otel/trace",
