@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"mime"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -69,8 +68,9 @@ func (h *Handler) answer(cancel context.CancelCauseFunc, q *request, asked *url.
 // isPage reports whether an answer is one for browsers: of a portal, or of what is no
 // registry at all.
 func isPage(header http.Header) bool {
-	media, _, err := mime.ParseMediaType(header.Get("Content-Type"))
-	return err == nil && media == "text/html"
+	const page = "text/html"
+	media := header.Get("Content-Type")
+	return len(media) >= len(page) && strings.EqualFold(media[:len(page)], page)
 }
 
 func (h *Handler) invalid(q *request, status int, message string) error {

@@ -252,6 +252,9 @@ type query struct {
 }
 
 func parseQuery(u *url.URL) (query, error) {
+	if u.RawQuery == "" {
+		return query{}, nil
+	}
 	values, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
 		return query{}, refuse(classInvalid, "UNSUPPORTED", reasonPath, "the query cannot be read")

@@ -130,7 +130,8 @@ func (c *Client) Base() *url.URL { return c.base }
 
 // Do sends a request, whose URL is one of the upstream's, with the credential that it
 // needs. An answer of 401 is asked again once, with another token, if nothing of the
-// body was sent. The caller closes the answer's body.
+// body was sent. The request's header is Do's from then on, and the caller closes the
+// answer's body.
 //
 // Errors are *Error, or that of the request's context.
 func (c *Client) Do(r *http.Request, need Need) (*http.Response, error) {
@@ -324,7 +325,6 @@ func (c *Client) send(r *http.Request, authorization string, body *unsent) (*htt
 	ctx, cancel := context.WithCancelCause(r.Context())
 	late := time.AfterFunc(within, func() { cancel(c.fail(ReasonTimeout, nil, "it did not answer in %s", within)) })
 	out := r.WithContext(ctx)
-	out.Header = r.Header.Clone()
 	out.Header.Set("User-Agent", c.userAgent)
 	out.Header.Del("Authorization")
 	if authorization != "" {
