@@ -38,6 +38,11 @@ func startService(t *testing.T, extra string) *proxy {
 		status, _ := p.Fetch(t, "http://"+p.Admin+"/readyz")
 		return status == http.StatusOK
 	})
+	// Otherwise a file that a test changes at once could be the first that is read.
+	testkit.Eventually(t, "the configuration was read by the watch", func() bool {
+		_, metrics := p.Fetch(t, "http://"+p.Admin+"/metrics")
+		return strings.Contains(metrics, `pullpass_reload_last_success_timestamp_seconds{name="config"}`)
+	})
 	return p
 }
 
