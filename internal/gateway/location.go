@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/upstream"
@@ -17,9 +18,13 @@ const (
 )
 
 // bound is all that a sealed address is bound to: its purpose, who asked, and the
-// repository, which no part of can be another's.
+// repository. A ServiceAccount that was made again under its name is another one.
 func (q *request) bound(purpose string) string {
-	return purpose + "\x00" + q.bearer.identityText() + "\x00" + q.target.name()
+	uid := ""
+	if q.bearer.holder != nil {
+		uid = q.bearer.holder.ServiceAccountUID
+	}
+	return strings.Join([]string{purpose, q.bearer.identityText(), uid, q.target.name()}, "\x00")
 }
 
 func (h *Handler) sealed(q *request, purpose string, u *url.URL) (string, error) {
@@ -156,7 +161,6 @@ func (h *Handler) answerFollowed(cancel context.CancelCauseFunc, q *request, to 
 		q.w.Header().Set("Cache-Control", "no-store")
 		return h.answer(cancel, q, to, response)
 	default:
-		e := &upstream.Error{Reason: upstream.ReasonFailing, Upstream: q.target.upstream, Status: status, Message: "where it redirects to refuses its own address; see whether its clock and its storage's credential are right"}
-		return e
+		return &upstream.Error{Reason: upstream.ReasonFailing, Upstream: q.target.upstream, Status: status, Message: "where it redirects to refuses its own address; see whether its clock and its storage's credential are right"}
 	}
 }

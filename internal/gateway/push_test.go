@@ -131,6 +131,18 @@ func TestSealedUploads(t *testing.T) {
 	}
 }
 
+// A ServiceAccount that was made again under its name is another one.
+func TestSealedUploadsOfTheSameName(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	at := r.push(http.MethodPost, "/v2/ghcr.io/acme/app/blobs/uploads/", "ghcr.io/acme/app", "").header.Get("Location")
+	r.uid = "uid-2"
+	if got := r.push(http.MethodGet, at, "ghcr.io/acme/app", ""); got.status != 404 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+}
+
 // Blobs are mounted from where the caller may pull, at the same upstream; otherwise an
 // upload begins, and nobody learns what is there.
 func TestMount(t *testing.T) {

@@ -100,6 +100,7 @@ type rig struct {
 	memory      *gateway.Memory
 	config      gateway.Config
 	clients     map[string]*upstream.Client
+	uid         string // of every ServiceAccount
 }
 
 type upstreamSettings struct {
@@ -122,7 +123,7 @@ func newRig(t testing.TB, upstreams ...upstreamSettings) *rig {
 	t.Helper()
 	passwordFile := filepath.Join(t.TempDir(), "password")
 	must(t, os.WriteFile(passwordFile, []byte(registrytest.Password+"\n"), 0o600))
-	r := &rig{t: t, keys: newKeys(t), events: &recorder{}, revocations: &revocations{}, limiter: &limiter{left: 5}, memory: gateway.NewMemory(), clients: map[string]*upstream.Client{}}
+	r := &rig{t: t, keys: newKeys(t), events: &recorder{}, revocations: &revocations{}, limiter: &limiter{left: 5}, memory: gateway.NewMemory(), clients: map[string]*upstream.Client{}, uid: "uid-1"}
 	all := map[string]gateway.Upstream{}
 	for _, u := range upstreams {
 		c := upstream.Config{Name: u.name, URL: u.url, UserAgent: "pullpass/test", Logins: upstream.NewBasic(registrytest.User, passwordFile, nil)}
@@ -190,7 +191,7 @@ func (r *rig) token(name string, scopes ...string) string {
 	must(r.t, err)
 	issued, err := r.issuer.Issue(registryauth.Grant{
 		Subject: "system:serviceaccount:team-a:" + name, Access: parsed,
-		Holder: &registryauth.Holder{Cluster: "prod", Namespace: "team-a", ServiceAccount: name, ServiceAccountUID: "uid-1", Pod: "pod-1", PodUID: "pod-uid", Node: "node-1", NodeUID: "node-uid", TokenID: "jti-" + name},
+		Holder: &registryauth.Holder{Cluster: "prod", Namespace: "team-a", ServiceAccount: name, ServiceAccountUID: r.uid, Pod: "pod-1", PodUID: "pod-uid", Node: "node-1", NodeUID: "node-uid", TokenID: "jti-" + name},
 	})
 	must(r.t, err)
 	return issued.Value.Reveal()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"time"
 )
 
 // errAbandoned ends the reading of a body whose request is sent again.
@@ -54,12 +55,17 @@ func (b *unsent) isWhole() bool {
 	return !b.read
 }
 
-// maxDrainedBytes is what is read of a body that nobody needs, so that its connection
-// can be used again. A TLS handshake costs more.
-const maxDrainedBytes = 16 << 10
+// What is read of a body that nobody needs, and for how long, so that its connection
+// can be used again: a TLS handshake costs more.
+const (
+	maxDrainedBytes = 16 << 10
+	drainedWithin   = 250 * time.Millisecond
+)
 
 // Discard ends an answer whose body is of no use.
 func Discard(response *http.Response) {
+	late := time.AfterFunc(drainedWithin, func() { _ = response.Body.Close() })
+	defer late.Stop()
 	_, _ = io.CopyN(io.Discard, response.Body, maxDrainedBytes)
 	_ = response.Body.Close()
 }

@@ -62,6 +62,7 @@ type Client struct {
 	refusals  refusals
 	wants     atomic.Pointer[challenge] // nil: it was not asked yet
 	heldUntil atomic.Int64              // nanoseconds since 1970
+	patience  time.Duration             // answerWithin, but in tests
 
 	mu     sync.Mutex
 	status Status
@@ -79,7 +80,7 @@ func New(c Config) (*Client, error) {
 	if err != nil || base.Host == "" {
 		return nil, fmt.Errorf("upstream %s: the URL cannot be read", c.Name)
 	}
-	client := &Client{name: c.Name, base: base, logins: c.Logins, redirectHosts: c.RedirectHosts, userAgent: c.UserAgent, now: c.Now}
+	client := &Client{name: c.Name, base: base, logins: c.Logins, redirectHosts: c.RedirectHosts, userAgent: c.UserAgent, now: c.Now, patience: answerWithin}
 	if client.now == nil {
 		client.now = time.Now
 	}
@@ -271,9 +272,7 @@ func (c *Client) noLogin(ctx context.Context, err error) error {
 // learn asks how the upstream wants to be asked, once for all who want to know.
 func (c *Client) learn(ctx context.Context) (challenge, error) {
 	flight := c.learning.DoChan("", func() (any, error) {
-		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
-		defer cancel()
-		return c.ask(asking)
+		return c.ask(context.WithoutCancel(ctx)) // which has a time limit of its own
 	})
 	select {
 	case result := <-flight:
@@ -316,45 +315,53 @@ func (c *Client) versionRequest(ctx context.Context) *http.Request {
 	return (&http.Request{Method: http.MethodGet, URL: &u, Host: u.Host, Header: http.Header{}}).WithContext(ctx)
 }
 
-// send is one round trip, with a bound for the time until the answer begins.
+// send is one round trip to the upstream.
 func (c *Client) send(r *http.Request, authorization string, body *unsent) (*http.Response, error) {
-	within := answerWithin
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		within = pushedWithin
-	}
-	ctx, cancel := context.WithCancelCause(r.Context())
-	late := time.AfterFunc(within, func() { cancel(c.fail(ReasonTimeout, nil, "it did not answer in %s", within)) })
-	out := r.WithContext(ctx)
+	out := r.WithContext(r.Context())
 	out.Header.Set("User-Agent", c.userAgent)
 	out.Header.Del("Authorization")
 	if authorization != "" {
 		out.Header.Set("Authorization", authorization)
 	}
 	if body.from != nil && body.from != http.NoBody {
-		body.whenRead(func() { late.Reset(within) }) // what is being sent may take as long as it likes
 		out.Body = body
 		out.ProtoMajor, out.ProtoMinor = 1, 1    // or the next line counts for nothing
 		out.Header.Set("Expect", "100-continue") // a 401 then costs no bytes
 	}
-	response, err := c.transport.RoundTrip(out)
-	// A body that is being sent may take as long as it likes: the time counts from
-	// when something has moved last.
+	response, err := c.timed(c.transport, out, body)
+	if err != nil && r.Context().Err() == nil {
+		err = c.broken(err, "it cannot be reached")
+	}
+	return response, err
+}
+
+// timed is one round trip, with a bound for the time until the answer begins. What is
+// being sent may take as long as it likes: the time counts from its last move.
+func (c *Client) timed(transport http.RoundTripper, r *http.Request, body *unsent) (*http.Response, error) {
+	within := c.patience
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		within = pushedWithin
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	late := time.AfterFunc(within, func() { cancel(c.fail(ReasonTimeout, nil, "it did not answer in %s", within)) })
+	body.whenRead(func() { late.Reset(within) })
+	response, err := transport.RoundTrip(r.WithContext(ctx))
+	body.whenRead(nil)
 	if !late.Stop() && err == nil {
-		Discard(response)
+		_ = response.Body.Close()
 		err = context.Cause(ctx)
 	}
-	if err != nil {
-		defer cancel(nil)
-		if r.Context().Err() != nil {
-			return nil, r.Context().Err()
-		}
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
-		return nil, c.broken(err, "it cannot be reached")
+	switch {
+	case err == nil:
+		response.Body = &answer{response.Body, cancel}
+		return response, nil
+	case r.Context().Err() != nil:
+		err = r.Context().Err()
+	case context.Cause(ctx) != nil:
+		err = context.Cause(ctx)
 	}
-	response.Body = &answer{response.Body, cancel}
-	return response, nil
+	cancel(nil)
+	return nil, err
 }
 
 // judge looks at an answer that is not 401.

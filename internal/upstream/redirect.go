@@ -52,18 +52,21 @@ func (c *Client) CheckRedirect(to *url.URL) error {
 // Follow asks where a redirect leads, without any credential. The address was checked
 // by CheckRedirect; where its name leads is checked now.
 func (c *Client) Follow(r *http.Request) (*http.Response, error) {
-	response, err := c.storage.RoundTrip(r)
-	if err != nil && r.Context().Err() == nil {
-		// The cause holds the address, which may be signed.
-		var op *net.OpError
-		if errors.As(err, &op) {
-			err = op
-		} else {
-			err = errors.New("the request failed")
-		}
-		return nil, c.note(c.broken(err, "where it redirects to cannot be reached"))
+	response, err := c.timed(c.storage, r, &unsent{})
+	if err == nil || r.Context().Err() != nil {
+		return response, err
 	}
-	return response, err
+	// Other causes hold the address, which may be signed.
+	var refused *Error
+	var op *net.OpError
+	switch {
+	case errors.As(err, &refused):
+	case errors.As(err, &op):
+		err = op
+	default:
+		err = errors.New("the request failed")
+	}
+	return nil, c.note(c.broken(err, "where it redirects to cannot be reached"))
 }
 
 // realmMayBePrivate reports whether the token endpoint of the upstream may have an

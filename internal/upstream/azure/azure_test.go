@@ -2,6 +2,7 @@ package azure
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -129,7 +130,7 @@ func TestACallerIsTrusted(t *testing.T) {
 		!strings.Contains(err.Error(), "Entra answers 401 Unauthorized: AADSTS700213: No matching federated identity record found for presented assertion subject 'stage/payments/api'.") {
 		t.Errorf("error %v, want what Entra says", err)
 	}
-	if _, err := logins.Login(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "the caller is anonymous") {
+	if _, err := logins.Login(t.Context(), ""); !errors.Is(err, upstream.ErrNoCaller) {
 		t.Errorf("error %v of an anonymous caller", err)
 	}
 	if len(e.issued) != 2 {

@@ -2,6 +2,7 @@ package google
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -88,7 +89,7 @@ func TestACallerIsAPrincipalOfItsOwn(t *testing.T) {
 	if _, err := logins.Login(t.Context(), "prod-eu/other/api"); err == nil || !strings.Contains(err.Error(), "rejected by the attribute condition") {
 		t.Errorf("error %v, want what Google says", err)
 	}
-	if _, err := logins.Login(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "the caller is anonymous") {
+	if _, err := logins.Login(t.Context(), ""); !errors.Is(err, upstream.ErrNoCaller) {
 		t.Errorf("error %v of an anonymous caller", err)
 	}
 	if len(c.exchanged) != 2 || c.impersonated != 0 {

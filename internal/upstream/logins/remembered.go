@@ -104,8 +104,11 @@ func New(cfg Config) *Remembered {
 
 // Login returns what is known, or waits until it is. It is an upstream.Logins.
 func (r *Remembered) Login(ctx context.Context, caller string) (upstream.Login, error) {
-	if !r.cfg.PerCaller {
+	switch {
+	case !r.cfg.PerCaller:
 		caller = ""
+	case caller == "":
+		return upstream.Login{}, upstream.ErrNoCaller
 	}
 	now := r.cfg.Now()
 	have, _ := r.known.Get(caller)

@@ -2,6 +2,7 @@ package quay
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -63,7 +64,7 @@ func TestARobotsTokenIsGivenForAnAssertion(t *testing.T) {
 	if _, err := logins.Login(t.Context(), "prod-eu/other/api"); err == nil || !strings.Contains(err.Error(), "401 Unauthorized: Could not authenticate robot") {
 		t.Errorf("error %v, want what Quay says", err)
 	}
-	if _, err := logins.Login(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "the caller is anonymous") {
+	if _, err := logins.Login(t.Context(), ""); !errors.Is(err, upstream.ErrNoCaller) {
 		t.Errorf("error %v of an anonymous caller", err)
 	}
 }
