@@ -56,7 +56,7 @@ type Client struct {
 	now           func() time.Time
 
 	transport *http.Transport // to the upstream alone
-	storage   *http.Transport // to where its redirects lead
+	storage   *guarded        // to where its redirects lead
 	tokens    *tokens
 	learning  singleflight.Group
 	refusals  refusals
@@ -100,10 +100,10 @@ func New(c Config) (*Client, error) {
 		MaxResponseHeaderBytes: 64 << 10,
 		DisableCompression:     true, // bytes pass as they are: digests are of them
 	}
-	client.storage = guardedTransport(client.transport, func(_ context.Context, host string) bool {
+	client.storage = newGuarded(client.transport, func(_ context.Context, host string) bool {
 		return client.mayName(host) && !client.isAnyPublic() || client.isOwn(host)
 	})
-	client.tokens = newTokens(client, &realmTransport{client, guardedTransport(client.transport, client.realmMayBePrivate)})
+	client.tokens = newTokens(client, &realmTransport{client, newGuarded(client.transport, client.realmMayBePrivate)})
 	return client, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"syscall"
@@ -56,19 +57,27 @@ func IsPublicHost(host string) bool {
 	return last != "localhost" && !strings.HasPrefix(last, "0x")
 }
 
-// guardedTransport connects to public addresses, and to any address of the hosts
-// that mayBePrivate names. Names are resolved, and addresses checked, when it
-// connects: a name that leads elsewhere the next time leads nowhere.
-func guardedTransport(like *http.Transport, mayBePrivate func(ctx context.Context, host string) bool) *http.Transport {
-	t := like.Clone()
+// guarded connects to public addresses, and to any address of the hosts that
+// mayBePrivate names. Names are resolved, and addresses checked, when it connects: a
+// name that leads elsewhere the next time leads nowhere. Behind a proxy it is the proxy
+// that resolves names, so there names alone are judged.
+type guarded struct {
+	direct, proxied *http.Transport
+	proxy           func(*http.Request) (*url.URL, error)
+	mayBePrivate    func(ctx context.Context, host string) bool
+}
+
+func newGuarded(like *http.Transport, mayBePrivate func(ctx context.Context, host string) bool) *guarded {
+	g := &guarded{direct: like.Clone(), proxied: like.Clone(), proxy: like.Proxy, mayBePrivate: mayBePrivate}
+	g.direct.Proxy = nil
 	open := &net.Dialer{Timeout: dialTimeout}
-	guarded := &net.Dialer{Timeout: dialTimeout, Control: func(_, address string, _ syscall.RawConn) error {
+	checked := &net.Dialer{Timeout: dialTimeout, Control: func(_, address string, _ syscall.RawConn) error {
 		if at, err := netip.ParseAddrPort(address); err != nil || !isPublic(at.Addr()) {
 			return fmt.Errorf("%s %w", address, errPrivate)
 		}
 		return nil
 	}}
-	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+	g.direct.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		host, _, err := net.SplitHostPort(address)
 		if err != nil {
 			return nil, err
@@ -76,8 +85,25 @@ func guardedTransport(like *http.Transport, mayBePrivate func(ctx context.Contex
 		if mayBePrivate(ctx, host) {
 			return open.DialContext(ctx, network, address)
 		}
-		return guarded.DialContext(ctx, network, address)
+		return checked.DialContext(ctx, network, address)
 	}
-	t.Proxy = nil // it would be its address that is checked
-	return t
+	return g
+}
+
+func (g *guarded) RoundTrip(r *http.Request) (*http.Response, error) {
+	switch proxy, err := g.proxy(r); {
+	case err != nil:
+		return nil, err
+	case proxy == nil:
+		return g.direct.RoundTrip(r)
+	}
+	if host := r.URL.Hostname(); !IsPublicHost(host) && !g.mayBePrivate(r.Context(), host) {
+		return nil, fmt.Errorf("%s %w", host, errPrivate)
+	}
+	return g.proxied.RoundTrip(r)
+}
+
+func (g *guarded) CloseIdleConnections() {
+	g.direct.CloseIdleConnections()
+	g.proxied.CloseIdleConnections()
 }
