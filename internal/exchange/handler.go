@@ -61,7 +61,7 @@ func NewHandler(c HandlerConfig) (*Handler, error) {
 	if h.now == nil {
 		h.now = time.Now
 	}
-	h.addresses = &addressLimit{limiter: c.Addresses, spent: c.Memory.spent, now: h.now}
+	h.addresses = &addressLimit{NewAddressLimit(c.Addresses, c.Memory, h.now)}
 	return h, nil
 }
 
@@ -202,7 +202,7 @@ func (h *Handler) finish(w http.ResponseWriter, t *tokenRequest) {
 	secrets := t.secrets()
 	t.event.redact(secrets)
 	span := trace.SpanFromContext(t.http.Context())
-	redactSpan(span, t.http, secrets)
+	RedactSpan(span, t.http, secrets[:]...)
 	t.event.describe(span)
 	h.recorder.Record(t.event)
 }

@@ -67,11 +67,7 @@ const spentBytes = 2 << 20
 // Requests that are worked on at the same time may all pass before the first of
 // them fails; the queue bounds how many. Of IPv6, a /64 counts as one
 // address: a caller can choose freely within it.
-type addressLimit struct {
-	limiter Limiter
-	spent   *lru.Cache[netip.Prefix, time.Time] // until when
-	now     func() time.Time
-}
+type addressLimit struct{ *AddressLimit }
 
 // check judges a request before its credential is, and before it has a place in
 // the queue: by what is noted alone. remembers says whether a credential was good
@@ -80,7 +76,7 @@ func (l *addressLimit) check(t *tokenRequest, remembers func(registryauth.Secret
 	if t.event.Retry {
 		return nil
 	}
-	wait := l.wait(Network(t.caller.Address))
+	wait := l.Wait(Network(t.caller.Address))
 	if wait <= 0 || t.parsed.GrantType != registryauth.GrantAnonymous && remembers(t.parsed.Credential) {
 		return nil
 	}
@@ -92,7 +88,7 @@ func (l *addressLimit) charge(ctx context.Context, t *tokenRequest) error {
 	if t.event.Retry || t.parsed.GrantType != registryauth.GrantAnonymous {
 		return nil
 	}
-	if wait := l.take(ctx, Network(t.caller.Address)); wait > 0 {
+	if wait := l.Take(ctx, Network(t.caller.Address)); wait > 0 {
 		return tooManyFailures(wait)
 	}
 	return nil
@@ -110,14 +106,32 @@ func (l *addressLimit) failed(t *tokenRequest, c class) {
 	if t.event.Retry || t.parsed.GrantType == registryauth.GrantAnonymous {
 		return // it was paid for
 	}
-	if from := Network(t.caller.Address); l.wait(from) <= 0 {
-		l.take(t.http.Context(), from)
+	if from := Network(t.caller.Address); l.Wait(from) <= 0 {
+		l.Take(t.http.Context(), from)
 	}
 }
 
-// take takes one for an address. A caller that hangs up pays all the same, and
-// does not make the address one that has spent its limit.
-func (l *addressLimit) take(ctx context.Context, from netip.Prefix) time.Duration {
+// AddressLimit counts what strangers cost, by their address, and notes which have
+// spent their limit. It is safe for concurrent use.
+type AddressLimit struct {
+	limiter Limiter
+	spent   *lru.Cache[netip.Prefix, time.Time] // until when
+	now     func() time.Time
+}
+
+// NewAddressLimit returns a limit that notes in memory who has spent it, so that it is
+// the same for all that share that. now nil means time.Now.
+func NewAddressLimit(limiter Limiter, memory *Memory, now func() time.Time) *AddressLimit {
+	if now == nil {
+		now = time.Now
+	}
+	return &AddressLimit{limiter: limiter, spent: memory.spent, now: now}
+}
+
+// Take takes one for an address, and returns how long it has to wait if there is none.
+// A caller that hangs up pays all the same, and does not make the address one that has
+// spent its limit.
+func (l *AddressLimit) Take(ctx context.Context, from netip.Prefix) time.Duration {
 	wait := l.limiter.Take(context.WithoutCancel(ctx), joined("address", from.String()))
 	if wait > 0 {
 		l.spent.Add(from, l.now().Add(wait))
@@ -125,8 +139,8 @@ func (l *addressLimit) take(ctx context.Context, from netip.Prefix) time.Duratio
 	return wait
 }
 
-// wait returns how long the address has to wait, as far as that is noted.
-func (l *addressLimit) wait(from netip.Prefix) time.Duration {
+// Wait returns how long the address has to wait, as far as that is noted.
+func (l *AddressLimit) Wait(from netip.Prefix) time.Duration {
 	until, ok := l.spent.Peek(from)
 	if !ok {
 		return 0

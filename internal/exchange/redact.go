@@ -57,14 +57,14 @@ func (e *Event) redact(secrets [2]string) {
 	}
 }
 
-// redactSpan replaces what whoever traces requests has noted before the
+// RedactSpan replaces what whoever traces requests has noted before the
 // credential was known.
-func redactSpan(span trace.Span, r *http.Request, secrets [2]string) {
+func RedactSpan(span trace.Span, r *http.Request, secrets ...string) {
 	if !span.IsRecording() {
 		return
 	}
 	for _, noted := range [...]struct{ name, value string }{{"user_agent.original", r.UserAgent()}, {"server.address", r.Host}} {
-		if clean := redact.Text(noted.value, secrets[:]...); clean != noted.value {
+		if clean := redact.Text(noted.value, secrets...); clean != noted.value {
 			span.SetAttributes(attribute.String(noted.name, clean))
 		}
 	}

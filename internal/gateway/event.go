@@ -57,11 +57,7 @@ func conceal(e *exchange.Event, r *http.Request) {
 	if !span.IsRecording() {
 		return
 	}
-	for _, noted := range [...]struct{ name, value string }{{"user_agent.original", r.UserAgent()}, {"server.address", r.Host}} {
-		if clean := redact.Text(noted.value, header, token); clean != noted.value {
-			span.SetAttributes(attribute.String(noted.name, clean))
-		}
-	}
+	exchange.RedactSpan(span, r, header, token)
 	span.SetAttributes(
 		attribute.String("pullpass.request_id", e.ID),
 		attribute.String("pullpass.result", string(e.Result)),

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -29,7 +28,7 @@ type Config struct {
 	Keys        signing.Keys // of its tokens
 	Upstreams   map[string]Upstream
 	Revocations exchange.Revocations
-	Addresses   exchange.Limiter // of requests with a token that is not good
+	Addresses   *exchange.AddressLimit // of requests with a token that is not good
 	Recorder    exchange.Recorder
 	Caller      func(*http.Request) exchange.Caller
 	Logger      *slog.Logger
@@ -47,18 +46,15 @@ type Upstream struct {
 // Memory is what Handlers that take each other's place have in common.
 type Memory struct {
 	judged     *lru.Cache[[32]byte, *judgedToken]
-	spent      *lru.Cache[netip.Prefix, time.Time]
 	trust      *latestTrust
 	sealer     *sealer
 	streams    atomic.Int64
 	challenges atomic.Uint64
 }
 
-const spentBytes = 1 << 20
-
 // NewMemory returns an empty Memory.
 func NewMemory() *Memory {
-	return &Memory{judged: newJudged(), spent: lru.New[netip.Prefix, time.Time](spentBytes, nil), trust: &latestTrust{}, sealer: &sealer{}}
+	return &Memory{judged: newJudged(), trust: &latestTrust{}, sealer: &sealer{}}
 }
 
 // Load is how much is going on.
@@ -104,6 +100,7 @@ type request struct {
 	bearer   *bearer
 	upstream Upstream
 	answered bool // a status was sent
+	broken   bool // what was sent after it is not the whole
 	silent   bool // it is worth no event
 }
 
@@ -163,10 +160,7 @@ func (h *Handler) parse(q *request) error {
 // address one of its limit; when that is spent, none is judged that is not known.
 func (h *Handler) authenticate(q *request) error {
 	credential, err := credentialOf(q.http.Header)
-	if err != nil {
-		return err
-	}
-	if credential.IsZero() {
+	if err == nil && credential.IsZero() {
 		h.Memory.challenges.Add(1)
 		q.silent = true // so begins every pull
 		return &refusal{class: classUnauthenticated, code: "UNAUTHORIZED", reason: reasonToken, message: "a token is needed; ask the gateway's token endpoint for one", challenge: "-"}
@@ -174,13 +168,14 @@ func (h *Handler) authenticate(q *request) error {
 	b, known := h.judge.known(credential)
 	if !known {
 		from := exchange.Network(q.caller.Address)
-		if until, ok := h.Memory.spent.Peek(from); ok && h.Now().Before(until) {
-			return tooMany(until.Sub(h.Now()))
+		if wait := h.Addresses.Wait(from); wait > 0 {
+			return tooMany(wait)
 		}
-		if b, err = h.judge.judge(credential); err != nil {
-			if wait := h.Addresses.Take(context.WithoutCancel(q.http.Context()), "gateway\x00"+from.String()); wait > 0 {
-				h.Memory.spent.Add(from, h.Now().Add(wait))
-			}
+		if err == nil {
+			b, err = h.judge.judge(credential)
+		}
+		if err != nil {
+			h.Addresses.Take(q.http.Context(), from)
 			return err
 		}
 	}
@@ -268,7 +263,8 @@ func (h *Handler) refuse(q *request, err error) {
 		q.event.Message = r.operator
 	}
 	if q.answered {
-		panic(http.ErrAbortHandler)
+		q.broken = true
+		return
 	}
 	q.answered = true
 	if r.challenge != "" {
@@ -292,7 +288,7 @@ func (h *Handler) classify(q *request, err error) *refusal {
 		return refuse(classUnavailable, "UNAVAILABLE", reasonCanceled, "the client did not wait for the answer")
 	}
 	h.Logger.Error("gateway request failed", "id", q.event.ID, "error", err)
-	return refuse(classInternal, "UNKNOWN", reasonInternal, "internal error; the operator finds it in the log under id "+q.event.ID)
+	return internalError(q)
 }
 
 // challenge is how a client gets the token that it needs (distribution's token
@@ -320,28 +316,22 @@ func (q *request) scope() string {
 
 // finish records the event. It has to be deferred itself: it recovers from panics.
 func (h *Handler) finish(q *request) {
-	p := recover()
-	if p != nil && p != http.ErrAbortHandler {
+	if p := recover(); p != nil {
 		// The panic's value may hold anything, a token too: only its type is logged.
 		h.Logger.Error("panic while serving a gateway request", "id", q.event.ID, "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
-		answered := q.answered
-		q.answered = false
 		q.silent = false
-		q.event.Status, q.event.Result, q.event.Reason, q.event.Message = http.StatusInternalServerError, exchange.ResultError, reasonInternal, "internal error"
-		if !answered {
-			registryauth.WriteFailure(q.w, "", registryauth.Failure{Status: http.StatusInternalServerError, Code: "UNKNOWN", Message: "internal error; the operator finds it in the log under id " + q.event.ID})
-		}
-		p = nil
-		if answered {
-			p = http.ErrAbortHandler
-		}
+		h.refuse(q, internalError(q))
 	}
 	if !q.silent {
 		q.event.Latency = h.Now().Sub(q.event.Time).Seconds()
 		conceal(q.event, q.http)
 		h.Recorder.Record(q.event)
 	}
-	if p != nil {
-		panic(p) // net/http ends the connection
+	if q.broken {
+		panic(http.ErrAbortHandler) // net/http ends the connection
 	}
+}
+
+func internalError(q *request) *refusal {
+	return refuse(classInternal, "UNKNOWN", reasonInternal, "internal error; the operator finds it in the log under id "+q.event.ID)
 }

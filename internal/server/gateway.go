@@ -12,6 +12,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/assertion"
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/setup"
 )
@@ -55,7 +56,7 @@ func (s *Server) newGateway(p parts) (*gateway.Handler, error) {
 		URL: c.URL, Service: c.Service, Issuer: p.cfg.Registry(c.Service).Issuer, Keys: p.keys[c.Service],
 		Upstreams:   setup.ForGateway(p.upstreams),
 		Revocations: s.shared.Revocations,
-		Addresses:   s.shared.Limiter(p.cfg.Limits.PerAddress),
+		Addresses:   exchange.NewAddressLimit(s.shared.Limiter(p.cfg.Limits.PerAddress), s.memory, nil),
 		Recorder:    recorders{s.audit, s.metrics, p.objects.PodRecorders()},
 		Caller:      callerOf(p.cfg.Server.TrustedProxies),
 		Logger:      s.logger,

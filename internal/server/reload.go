@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -96,6 +97,7 @@ func (c newParts) parts(now parts) parts {
 	if next.tls == c.before.tls {
 		next.tls = now.tls
 	}
+	next.upstreams = maps.Clone(next.upstreams)
 	for name, u := range next.upstreams {
 		if u == c.before.upstreams[name] && now.upstreams[name] != nil {
 			next.upstreams[name] = now.upstreams[name]
