@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registrytest"
 )
@@ -128,5 +130,32 @@ func TestAddressLimit(t *testing.T) {
 	}
 	if statuses[5] != 401 || statuses[6] != 429 || ask(good) != 200 || ask("") != 401 {
 		t.Errorf("%v, then %d and %d", statuses, ask(good), ask(""))
+	}
+}
+
+// What is no token costs its address, too, whatever it is.
+func TestAddressLimitOfOtherCredentials(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registrytest.NewRegistry(t, "")})
+	for i := range 7 {
+		got := r.do(http.MethodGet, "/v2/", "", nil, "Authorization", "Basic eDp5")
+		if want := map[bool]int{false: 401, true: 429}[i > 5]; got.status != want {
+			t.Errorf("request %d: %d", i, got.status)
+		}
+	}
+}
+
+type panicking struct{}
+
+func (panicking) Revoked(*oidc.Identity) (*exchange.Revocation, error) { panic("with a secret") }
+
+// A fault of ours is one answer and one event, and says nothing of what it was.
+func TestPanic(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registrytest.NewRegistry(t, "")})
+	r.config.Revocations = panicking{}
+	got := r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app")
+	if e := r.one(); got.status != 500 || strings.Contains(got.body+shown(e), "with a secret") || e.Reason != "internal_error" || e.Status != 500 {
+		t.Errorf("%d %s %s", got.status, got.body, shown(e))
 	}
 }
