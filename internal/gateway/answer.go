@@ -99,14 +99,14 @@ func (h *Handler) stream(cancel context.CancelCauseFunc, q *request, status int,
 }
 
 // maxTagsBytes is the longest list of tags that is passed on at once: for 100,000
-// tags. Clients that page ask for less.
+// tags. Clients that page ask for less. A longer one is cut, and then no JSON.
 const maxTagsBytes = 16 << 20
 
 // answerTags passes a list of tags on under the name that the gateway has for the
 // repository: clients compare it.
 func (h *Handler) answerTags(cancel context.CancelCauseFunc, q *request, response *http.Response, link string) error {
 	watch := watchRead(cancel, &upstream.Error{Reason: upstream.ReasonTimeout, Upstream: q.target.upstream, Status: response.StatusCode, Message: "its answer did not go on"})
-	data, err := io.ReadAll(io.LimitReader(response.Body, maxTagsBytes+1))
+	data, err := io.ReadAll(io.LimitReader(response.Body, maxTagsBytes))
 	watch.Stop()
 	if err != nil {
 		return &upstream.Error{Reason: upstream.ReasonBroken, Upstream: q.target.upstream, Status: response.StatusCode, Message: "its list of tags broke off", Err: err}
@@ -115,7 +115,7 @@ func (h *Handler) answerTags(cancel context.CancelCauseFunc, q *request, respons
 		Name string          `json:"name"`
 		Tags json.RawMessage `json:"tags"`
 	}
-	if len(data) > maxTagsBytes || json.Unmarshal(data, &list) != nil || list.Name == "" && list.Tags == nil {
+	if json.Unmarshal(data, &list) != nil || list.Name == "" && list.Tags == nil {
 		return h.invalid(q, response.StatusCode, "its list of tags cannot be read, or is larger than 16 MiB; let clients page it with n")
 	}
 	list.Name = q.target.name()

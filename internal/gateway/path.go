@@ -50,17 +50,13 @@ type target struct {
 func (t *target) name() string { return t.upstream + "/" + t.repository }
 
 const (
-	maxPathBytes      = 8 << 10
 	maxTagBytes       = 128 // distribution specification
 	maxReferenceBytes = 255 // of a digest
 )
 
 // parseTarget reads the method and path of a request below /v2/. Errors are *refusal.
 func parseTarget(method string, u *url.URL, upstreams Names) (target, error) {
-	path, err := plainPath(u)
-	if err != nil {
-		return target{}, err
-	}
+	path := plainPath(u)
 	if path == "" {
 		if method != http.MethodGet && method != http.MethodHead {
 			return target{}, unsupported(method)
@@ -71,6 +67,7 @@ func parseTarget(method string, u *url.URL, upstreams Names) (target, error) {
 	if t.kind == "" {
 		return target{}, refuse(classNotFound, "UNSUPPORTED", reasonPath, "this is not a path of the registry's API; below /v2/ there are NAME/manifests, /blobs, /tags/list and /referrers")
 	}
+	var err error
 	if t.upstream, t.repository, err = upstreams.split(name); err != nil {
 		return target{}, err
 	}
@@ -83,19 +80,11 @@ func parseTarget(method string, u *url.URL, upstreams Names) (target, error) {
 	return t, nil
 }
 
-// plainPath returns what stands behind /v2/. Nothing in it needs an escape, so there is
-// none but that of the colon in a digest, which some clients write.
-func plainPath(u *url.URL) (string, error) {
-	path := u.EscapedPath()
-	path = strings.ReplaceAll(strings.ReplaceAll(path, "%3A", ":"), "%3a", ":")
-	rest, ok := strings.CutPrefix(path, "/v2/")
-	switch {
-	case path == "/v2":
-		return "", nil
-	case !ok, len(path) > maxPathBytes, strings.ContainsAny(path, "%\\;"):
-		return "", refuse(classInvalid, "NAME_INVALID", reasonPath, "the path is longer than a registry's can be, or has what none has: escapes, backslashes, semicolons")
-	}
-	return rest, nil
+// plainPath returns what stands behind /v2/, with its escapes, which no name and no
+// reference may have: but that of the colon in a digest, which some clients write.
+func plainPath(u *url.URL) string {
+	path := strings.ReplaceAll(strings.ReplaceAll(u.EscapedPath(), "%3A", ":"), "%3a", ":")
+	return strings.TrimPrefix(strings.TrimPrefix(path, "/v2"), "/")
 }
 
 // cutKind reads a path from its end: what stands before the last words is the name,

@@ -46,6 +46,7 @@ func TestRedirectsPass(t *testing.T) {
 		{any, "storage", registry.URL + "/v2/acme/app/blobs/storage"},
 		{any, "//bucket.s3.example.com/blob", "https://bucket.s3.example.com/blob"},
 		{any, "http://bucket.s3.example.com/blob", ""},
+		{any, "http://" + registry.URL[8:] + "/storage", ""},
 		{any, "ftp://bucket.s3.example.com/blob", ""},
 		{any, "file:///etc/passwd", ""},
 		{any, "https://user:pass@bucket.s3.example.com/blob", ""},
@@ -165,5 +166,48 @@ func TestRedirectsPassNoBytes(t *testing.T) {
 	}
 	if e := r.one(); e.Gateway.Sent != 0 {
 		t.Errorf("%s", shown(e))
+	}
+}
+
+// What is no pull goes nowhere else.
+func TestPushesAreNotRedirected(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry.Answer(func(w http.ResponseWriter, q *http.Request) bool {
+		if q.URL.Path == "/v2/" {
+			return false
+		}
+		w.Header().Set("Location", registry.URL+"/elsewhere")
+		w.WriteHeader(http.StatusTemporaryRedirect)
+		return true
+	})
+	got := r.push(http.MethodPost, "/v2/ghcr.io/acme/app/blobs/uploads/", "ghcr.io/acme/app", "")
+	if e := r.one(); got.status != 502 || got.header.Get("Location") != "" || e.Reason != "upstream_redirect" {
+		t.Errorf("%d %v %s", got.status, got.header, shown(e))
+	}
+}
+
+// A body of which something was sent is not sent again: the rest of it is no blob.
+func TestSentBodiesAreNotSentAgain(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	at := r.push(http.MethodPost, "/v2/ghcr.io/acme/app/blobs/uploads/", "ghcr.io/acme/app", "").header.Get("Location")
+	registry.Answer(func(w http.ResponseWriter, q *http.Request) bool {
+		if q.Method != http.MethodPatch {
+			return false
+		}
+		_, _ = io.ReadFull(q.Body, make([]byte, 3))
+		w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return true
+	})
+	registry.Asked()
+	if got := r.push(http.MethodPatch, at, "ghcr.io/acme/app", "content", "Content-Type", "application/octet-stream"); got.status != 502 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	if n := registry.Count(http.MethodPatch, "/"); n != 1 {
+		t.Errorf("it was sent %d times", n)
 	}
 }

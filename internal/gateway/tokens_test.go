@@ -32,6 +32,8 @@ func TestOtherTokens(t *testing.T) {
 	good := issue(r.issuer, all)
 	unnamed, err := registryauth.NewIssuer(registryauth.IssuerConfig{Issuer: "pullpass.example.com", Service: service, Lifetime: 5 * 60e9, Keys: r.keys})
 	must(t, err)
+	elsewhere, err := registryauth.NewIssuer(registryauth.IssuerConfig{Issuer: "another.example.com", Service: service, Lifetime: 5 * 60e9, Keys: r.keys, NamesHolder: true})
+	must(t, err)
 	anonymous := issue(r.issuer, registryauth.Grant{Access: []registryauth.Scope{scope}})
 	for name, test := range map[string]struct {
 		token  string
@@ -41,6 +43,8 @@ func TestOtherTokens(t *testing.T) {
 		"good":                        {good, 200, ""},
 		"anonymous":                   {anonymous, 200, ""},
 		"of another service":          {issue(newIssuer(t, "registry.example.com", r.keys), all), 401, "invalid_token"},
+		"of another issuer":           {issue(elsewhere, all), 401, "invalid_token"},
+		"of another type":             {r.token("web", "other:ghcr.io/acme/app:pull"), 401, "insufficient_scope"},
 		"by another key":              {issue(newIssuer(t, service, newKeys(t)), all), 401, "invalid_token"},
 		"without the holder":          {issue(unnamed, all), 401, "invalid_token"},
 		"cut":                         {good[:len(good)-4], 401, "invalid_token"},
@@ -69,6 +73,12 @@ func TestOtherTokens(t *testing.T) {
 			t.Errorf("%s: %s", name, shown(last))
 		}
 		r.limiter.left = 5
+	}
+	if got := r.do(http.MethodGet, path, good, nil, "Authorization", "Bearer x"); got.status != 401 {
+		t.Errorf("two credentials: %d", got.status)
+	}
+	if got := r.do(http.MethodGet, path, "", nil, "Authorization", "Basic "+good); got.status != 401 {
+		t.Errorf("a token as Basic: %d", got.status)
 	}
 	// By its digest, a blob is read where the repository is allowed, and nowhere else.
 	for path, status := range map[string]int{"/v2/ghcr.io/acme/app/blobs/": 200, "/v2/ghcr.io/acme/other/blobs/": 401, "/v2/harbor/acme/app/blobs/": 401} {
@@ -157,5 +167,19 @@ func TestPanic(t *testing.T) {
 	got := r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app")
 	if e := r.one(); got.status != 500 || strings.Contains(got.body+shown(e), "with a secret") || e.Reason != "internal_error" || e.Status != 500 {
 		t.Errorf("%d %s %s", got.status, got.body, shown(e))
+	}
+}
+
+// A key that is not the gateway's any more is believed for nothing that was good by it.
+func TestKeysThatAreTakenAway(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registrytest.NewRegistry(t, "")})
+	token := r.token("web")
+	if got := r.do(http.MethodGet, "/v2/", token, nil); got.status != 200 {
+		t.Fatal(got.status)
+	}
+	r.config.Keys = newKeys(t)
+	if got := r.do(http.MethodGet, "/v2/", token, nil); got.status != 401 {
+		t.Errorf("with other keys: %d", got.status)
 	}
 }

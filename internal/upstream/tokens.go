@@ -148,7 +148,7 @@ func (s *tokens) request(ctx context.Context, c challenge, login *Login, scopes 
 	if response.StatusCode != http.StatusOK {
 		return upstreamToken{}, s.client.tokenRefusal(response, c.realm, login != nil)
 	}
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxTokenBytes+1))
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxTokenBytes))
 	if err != nil {
 		return upstreamToken{}, s.client.broken(err, "the answer of its token endpoint "+c.realm.Host+" broke off")
 	}
@@ -178,7 +178,7 @@ func (c *Client) tokenRefusal(response *http.Response, realm *url.URL, hasLogin 
 	return e
 }
 
-// readToken reads an answer that was cut at maxTokenBytes.
+// readToken reads an answer. One that was cut at maxTokenBytes is no JSON.
 func (c *Client) readToken(body []byte, realm *url.URL) (upstreamToken, *Error) {
 	var answer struct {
 		Token       string  `json:"token"`
@@ -186,7 +186,7 @@ func (c *Client) readToken(body []byte, realm *url.URL) (upstreamToken, *Error) 
 		ExpiresIn   float64 `json:"expires_in"` // seconds
 	}
 	value := ""
-	if len(body) <= maxTokenBytes && json.Unmarshal(body, &answer) == nil {
+	if json.Unmarshal(body, &answer) == nil {
 		if value = answer.Token; value == "" {
 			value = answer.AccessToken
 		}
