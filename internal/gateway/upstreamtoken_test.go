@@ -191,6 +191,9 @@ func TestUpstreamTokenFailures(t *testing.T) {
 					t.Errorf("%d %s %s", got.status, got.body, shown(e))
 				}
 			}
+			if n := len(tokens.Asked()); test.reason == "upstream_credential" && n != 1 {
+				t.Errorf("a password that was refused was sent %d times", n)
+			}
 			for _, asked := range registry.Asked() {
 				if asked.URL.Path != "/v2/" && asked.Header.Get("Authorization") == "" {
 					t.Errorf("%s was asked anonymously", asked.URL)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 )
 
@@ -36,5 +37,27 @@ func TestGuardedByWayOfAProxy(t *testing.T) {
 		if passes != (err == nil) || passes != (len(asked) == 1) || !passes && !errors.Is(err, errPrivate) {
 			t.Errorf("%s: %v, the proxy was asked for %q", address, err, asked)
 		}
+	}
+}
+
+// A name is resolved when it is connected to, and it is the address that counts.
+func TestGuardedAddresses(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	for _, mayBePrivate := range []bool{true, false} {
+		g := newGuarded(&http.Transport{Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }}, func(context.Context, string) bool { return mayBePrivate })
+		request, err := http.NewRequest(http.MethodGet, strings.Replace(server.URL, "127.0.0.1", "localhost", 1), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := g.RoundTrip(request)
+		if err == nil {
+			_ = response.Body.Close()
+		}
+		if mayBePrivate != (err == nil) || !mayBePrivate && !errors.Is(err, errPrivate) {
+			t.Errorf("may be private: %t; %v", mayBePrivate, err)
+		}
+		g.CloseIdleConnections()
 	}
 }
