@@ -203,6 +203,6 @@ func (h *Handler) finish(w http.ResponseWriter, t *tokenRequest) {
 	t.event.redact(secrets)
 	span := trace.SpanFromContext(t.http.Context())
 	RedactSpan(span, t.http, secrets[:]...)
-	t.event.describe(span)
+	t.event.Describe(span)
 	h.recorder.Record(t.event)
 }

@@ -39,9 +39,9 @@ func end(span trace.Span, err error) {
 	span.End()
 }
 
-// describe tells the span of a request what became of it, in words from closed
+// Describe tells the span of a request what became of it, in words from closed
 // sets and from the configuration, and where the audit line is that says more.
-func (e *Event) describe(span trace.Span) {
+func (e *Event) Describe(span trace.Span) {
 	if !span.IsRecording() {
 		return
 	}

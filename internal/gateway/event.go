@@ -58,16 +58,10 @@ func conceal(e *exchange.Event, r *http.Request) {
 		return
 	}
 	exchange.RedactSpan(span, r, header, token)
+	e.Describe(span)
 	span.SetAttributes(
-		attribute.String("pullpass.request_id", e.ID),
-		attribute.String("pullpass.result", string(e.Result)),
-		attribute.String("pullpass.reason", e.Reason),
-		attribute.String("pullpass.cluster", e.Cluster),
-		attribute.String("pullpass.service", e.Service),
 		attribute.String("pullpass.upstream", g.Upstream),
 		attribute.String("pullpass.kind", g.Kind),
 		attribute.Int("pullpass.upstream_status", g.UpstreamStatus),
-		// Instead of what X-Forwarded-For says, whoever sent it.
-		attribute.String("client.address", e.Caller),
 	)
 }

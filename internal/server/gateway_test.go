@@ -2,10 +2,13 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -16,6 +19,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/pkitest"
 	"github.com/pullpass/pullpass/internal/proxytest"
 	"github.com/pullpass/pullpass/internal/registrytest"
 	"github.com/pullpass/pullpass/internal/testkit"
@@ -133,26 +137,33 @@ func TestGateway(t *testing.T) {
 	}
 }
 
+// halfABlob has a registry stop within its blobs: going tells when, gone lets it go on
+// to their end, which is "whole".
+func halfABlob(registry *registrytest.Server) (going <-chan bool, gone chan<- bool) {
+	stopped, resumed := make(chan bool), make(chan bool)
+	registry.Answer(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.Contains(r.URL.Path, "/blobs/") {
+			return false
+		}
+		w.Header().Set("Content-Length", "100005")
+		_, _ = io.WriteString(w, strings.Repeat("x", 100_000))
+		_ = http.NewResponseController(w).Flush()
+		stopped <- true
+		<-resumed
+		_, _ = io.WriteString(w, "whole")
+		return true
+	})
+	return stopped, resumed
+}
+
 // Upstreams come and go with the configuration, and a stream goes on as it began.
 func TestGatewayReload(t *testing.T) {
 	t.Parallel()
 	registry, other := registrytest.NewRegistry(t, ""), registrytest.NewRegistry(t, "")
 	registry.Put(t, "acme/app", "v1", []byte("layer"))
 	other.Put(t, "acme/app", "v1", []byte("another layer"))
-	going, gone := make(chan bool), make(chan bool)
 	g := startGateway(t, upstreamEntry("ghcr.io", registry, "")+"\n"+upstreamEntry("slow.example", registry, ""), nil)
-	registry.Answer(func(w http.ResponseWriter, r *http.Request) bool {
-		if !strings.Contains(r.URL.Path, "/acme/slow/") {
-			return false
-		}
-		w.Header().Set("Content-Length", "100005")
-		_, _ = io.WriteString(w, strings.Repeat("x", 100_000))
-		_ = http.NewResponseController(w).Flush()
-		going <- true
-		<-gone
-		_, _ = io.WriteString(w, "whole")
-		return true
-	})
+	going, gone := halfABlob(registry)
 	raw := kubetest.Token(t, "https://issuer.example.com")
 	ended := make(chan string)
 	token := g.token(t, raw, "repository:ghcr.io/acme/slow:pull")
@@ -182,19 +193,7 @@ func TestGatewayReload(t *testing.T) {
 func TestGatewayDrains(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
-	going, gone := make(chan bool), make(chan bool)
-	registry.Answer(func(w http.ResponseWriter, r *http.Request) bool {
-		if !strings.Contains(r.URL.Path, "/blobs/") {
-			return false
-		}
-		w.Header().Set("Content-Length", "100005")
-		_, _ = io.WriteString(w, strings.Repeat("x", 100_000))
-		_ = http.NewResponseController(w).Flush()
-		going <- true
-		<-gone
-		_, _ = io.WriteString(w, "whole")
-		return true
-	})
+	going, gone := halfABlob(registry)
 	g := startGateway(t, upstreamEntry("ghcr.io", registry, ""), nil)
 	token := g.token(t, kubetest.Token(t, "https://issuer.example.com"), "repository:ghcr.io/acme/app:pull")
 	ended := make(chan string)
@@ -271,4 +270,32 @@ func readText(t *testing.T, name string) string {
 	data, err := os.ReadFile(name)
 	testkit.Must(t, err)
 	return string(data)
+}
+
+// The gateway's own certificate is served there alone, and its end is watched.
+func TestGatewayCertificate(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	g := startGateway(t, upstreamEntry("ghcr.io", registry, ""), nil)
+	before := g.service.current.Load().tls.ends.Certificate
+	soon := before.Add(-time.Hour)
+	cert := pkitest.NewCA(t, nil, func(c *x509.Certificate) {
+		c.IPAddresses, c.KeyUsage, c.ExtKeyUsage, c.NotAfter = []net.IP{net.IPv4(127, 0, 0, 1)}, 0, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, soon
+	})
+	g.Put(t, "gateway.crt", string(pkitest.CertPEM(cert)))
+	g.Put(t, "gateway.key", string(pkitest.KeyPEM(t, cert.Key)))
+	g.Configure(t, "gateway: {", "gateway: {tls: {certFile: gateway.crt, keyFile: gateway.key}, ")
+	served := func(address string) time.Time {
+		c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
+		testkit.Must(t, err)
+		defer c.Close()
+		return c.ConnectionState().PeerCertificates[0].NotAfter
+	}
+	testkit.Eventually(t, "the gateway has its own certificate", func() bool { return served(g.url[len("https://"):]).Equal(soon.Truncate(time.Second)) })
+	if got := served(g.Address); !got.Equal(before) {
+		t.Errorf("the public listener's ends at %s, was %s", got, before)
+	}
+	if got := g.service.current.Load().tls.ends.Certificate; !got.Equal(soon.Truncate(time.Second)) {
+		t.Errorf("the end that is watched is %s", got)
+	}
 }
