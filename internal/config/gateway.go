@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -165,7 +166,7 @@ func (v *validator) gatewayService(c *Config) {
 	}
 	for i := range c.Registries {
 		r := &c.Registries[i]
-		if r != own && own.Signing.KeyFile != "" && r.Signing.KeyFile == own.Signing.KeyFile {
+		if r != own && own.Signing.KeyFile != "" && filepath.Clean(r.Signing.KeyFile) == filepath.Clean(own.Signing.KeyFile) {
 			v.Fault(fmt.Sprintf("registries[%d].signing.keyFile", i), "is the gateway's as well (%s); give the gateway a key of its own", term.QuoteValue(r.Signing.KeyFile))
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/upstream"
 )
 
@@ -61,7 +60,6 @@ func (h *Handler) answer(cancel context.CancelCauseFunc, q *request, asked *url.
 	if link != "" {
 		header.Set("Link", link)
 	}
-	q.event.Status, q.event.Result = status, exchange.ResultGranted
 	return h.stream(cancel, q, status, response.Body)
 }
 
@@ -79,8 +77,7 @@ func (h *Handler) invalid(q *request, status int, message string) error {
 
 // stream passes a body on. What breaks off ends the client's connection, too.
 func (h *Handler) stream(cancel context.CancelCauseFunc, q *request, status int, body io.Reader) error {
-	q.answered = true
-	q.w.WriteHeader(status)
+	q.begin(status)
 	if q.http.Method == http.MethodHead {
 		return nil
 	}
@@ -136,8 +133,7 @@ func (h *Handler) answerTags(cancel context.CancelCauseFunc, q *request, respons
 	if link != "" {
 		header.Set("Link", link)
 	}
-	q.event.Status, q.event.Result, q.answered = response.StatusCode, exchange.ResultGranted, true
-	q.w.WriteHeader(response.StatusCode)
+	q.begin(response.StatusCode)
 	n, _ := q.w.Write(body)
 	q.event.Gateway.Sent = int64(n)
 	return nil

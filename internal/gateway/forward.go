@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/upstream"
 )
@@ -47,14 +46,12 @@ func (h *Handler) forward(q *request) error {
 
 // answerVersion says that this is a registry, to whom has a token for it.
 func (h *Handler) answerVersion(q *request) error {
-	q.event.Status, q.event.Result = http.StatusOK, exchange.ResultGranted
 	q.silent = true // nothing was asked for
 	header := q.w.Header()
 	header.Set(apiVersionHeader, apiVersion)
 	header.Set("Content-Type", "application/json")
 	header.Set("Content-Length", "2")
-	q.answered = true
-	q.w.WriteHeader(http.StatusOK)
+	q.begin(http.StatusOK)
 	_, _ = q.w.Write([]byte("{}"))
 	return nil
 }

@@ -267,6 +267,7 @@ func (h *Handler) refuse(q *request, err error) {
 		return
 	}
 	q.answered = true
+	q.hurry()
 	if r.challenge != "" {
 		q.w.Header().Set("WWW-Authenticate", h.challenge(q, r.challenge))
 	}
@@ -307,6 +308,19 @@ func (h *Handler) challenge(q *request, fault string) string {
 		fmt.Fprintf(&b, `,error="%s"`, fault)
 	}
 	return b.String()
+}
+
+// begin sends a status that says that the request was passed on. Headers are set.
+func (q *request) begin(status int) {
+	q.event.Status, q.event.Result, q.answered = status, exchange.ResultGranted, true
+	q.hurry()
+	q.w.WriteHeader(status)
+}
+
+// hurry bounds how long the client may take to read what is written now. Before, there
+// is no bound: a body that is pushed may take hours.
+func (q *request) hurry() {
+	_ = http.NewResponseController(q.w).SetWriteDeadline(time.Now().Add(stallTimeout))
 }
 
 // scope is what a token must allow for the request.

@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/upstream"
 )
 
@@ -108,8 +107,7 @@ func (h *Handler) redirect(ctx context.Context, cancel context.CancelCauseFunc, 
 		if digest := response.Header.Get("Docker-Content-Digest"); digest != "" {
 			header.Set("Docker-Content-Digest", digest)
 		}
-		q.event.Status, q.event.Result, q.answered = http.StatusTemporaryRedirect, exchange.ResultGranted, true
-		q.w.WriteHeader(http.StatusTemporaryRedirect)
+		q.begin(http.StatusTemporaryRedirect)
 		return nil
 	}
 	digest := response.Header.Get("Docker-Content-Digest")

@@ -17,15 +17,9 @@ import (
 	"github.com/pullpass/pullpass/internal/setup"
 )
 
-const (
-	// gatewayShutdownTimeout is how long streams may go on after SIGTERM: a layer takes
-	// minutes on a slow line.
-	gatewayShutdownTimeout = 5 * time.Minute
-	// gatewayAnswerTimeout is how long a client waits for the beginning of an answer: an
-	// upstream may read a layer that was pushed once more. Bodies have no end of time as
-	// long as they move.
-	gatewayAnswerTimeout = 10 * time.Minute
-)
+// gatewayShutdownTimeout is how long streams may go on after SIGTERM: a layer takes
+// minutes on a slow line.
+const gatewayShutdownTimeout = 5 * time.Minute
 
 // openUpstreams opens those that are not among the ones before, as they are
 // configured now.
@@ -77,7 +71,7 @@ func (s *Server) gatewayHandler(public http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		client := http.NewResponseController(w)
 		if r.URL.Path == "/v2" || strings.HasPrefix(r.URL.Path, "/v2/") {
-			_ = client.SetWriteDeadline(time.Now().Add(gatewayAnswerTimeout))
+			_ = client.SetWriteDeadline(time.Time{}) // of the request before; the gateway sets its own
 			registry.ServeHTTP(w, r)
 			return
 		}
