@@ -267,8 +267,16 @@ func sentinelFailover(t *testing.T) {
 	r.eventually(t, "the replica has become master", "after")
 	// Another replica asks the new master.
 	other := open(t, state.RedisConfig{Addresses: servers.Addresses, MasterName: statetest.MasterName, Timeout: patient})
-	if owner, err := other.Own(t.Context(), "before", "node-2", time.Now().Add(time.Hour)); err != nil || owner != "node-1" {
-		t.Errorf("the owner of before: %q, %v", owner, err)
+	var owner string
+	// A Sentinel that tells of the new master late ends the connections made until
+	// then.
+	statetest.Eventually(t, "the new master answers the other replica", func(ctx context.Context) (answered bool) {
+		var err error
+		owner, err = other.Own(ctx, "before", "node-2", time.Now().Add(time.Hour))
+		return err == nil
+	})
+	if owner != "node-1" {
+		t.Errorf("the owner of before: %q", owner)
 	}
 	r.stillRevoked(t)
 	statetest.Eventually(t, "revocations are followed again", func(context.Context) bool { return r.revocations.Status().LastFailure == "" })
