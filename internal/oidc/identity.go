@@ -1,6 +1,10 @@
 package oidc
 
-import "time"
+import (
+	"time"
+
+	"github.com/pullpass/pullpass/internal/identity"
+)
 
 // ObjectRef names one Kubernetes object. The UID, not the name, is its
 // identity: names are reused.
@@ -11,11 +15,12 @@ type ObjectRef struct {
 
 // Identity is what a verified token proves. It is immutable and safe to share.
 type Identity struct {
-	Cluster    string // configured name of the issuer that signed the token
+	Cluster    string // configured name of the issuer that signed the token; empty for External
 	Issuer     string // iss
-	Subject    string // sub: system:serviceaccount:NAMESPACE:NAME
+	Subject    string // sub: system:serviceaccount:NAMESPACE:NAME; of an External PROVIDER/sub, and no cluster's sub has a slash
 	TokenID    string // jti; the API server's audit log shows it as JTI=…
 	Kubernetes KubernetesIdentity
+	External   *identity.External // nil: it is a ServiceAccount
 	IssuedAt   time.Time
 	Expiry     time.Time
 }
