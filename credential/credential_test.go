@@ -155,15 +155,15 @@ func refusals(t *testing.T) []refusal {
 	parts := strings.Split(valid, ".")
 	claims := func(changes map[string]any) string { return sign(t, kubeletClaims(changes)) }
 	const (
-		noJWT      = "not a ServiceAccount token: not a JWT of three parts"
-		noBase64   = "not a ServiceAccount token: not a JWT of three base64url parts"
-		noObject   = "not a ServiceAccount token: payload: not one JSON object"
+		noJWT      = "not an OpenID token: not a JWT of three parts"
+		noBase64   = "not an OpenID token: not a JWT of three base64url parts"
+		noObject   = "not an OpenID token: payload: not one JSON object"
 		noExpiry   = `payload: "exp" is not a time between 1970 and 9999`
 		wrongBegin = `payload: "nbf" is not a time between 1970 and 9999`
-		apiServer  = `ServiceAccount token for another audience: it is for the API server (["https://`
+		apiServer  = `token for another audience: it is for its issuer, such as the API server (["https://`
 	)
 	return []refusal{
-		{"empty", "", now, ErrMalformed, "not a ServiceAccount token: empty"},
+		{"empty", "", now, ErrMalformed, "not an OpenID token: empty"},
 		{"a password", "hunter2", now, ErrMalformed, noJWT},
 		{"two parts", parts[0] + "." + parts[1], now, ErrMalformed, noJWT},
 		{"four parts", valid + "." + parts[2], now, ErrMalformed, noJWT},
@@ -200,7 +200,7 @@ func refusals(t *testing.T) []refusal {
 		{"kubernetes.io is a string", claims(map[string]any{"kubernetes.io": "x"}), now, ErrMalformed, `payload: "kubernetes.io" has the wrong type`},
 
 		{"another audience", claims(map[string]any{"aud": []string{"vault"}}), now, ErrAudience,
-			`ServiceAccount token for another audience: it is for ["vault"]; set `},
+			`token for another audience: it is for ["vault"]; set `},
 		{"audience of a longer name", claims(map[string]any{"aud": []string{audienceInTests + ".evil.example"}}), now, ErrAudience, "it is for [\"registry.example.com.evil.example\"]; set "},
 		{"many audiences", claims(map[string]any{"aud": []string{"a", "b", "c", "d", "e"}}), now, ErrAudience, `it is for ["a" "b" "c" "d"]; set `},
 		{"long audience", claims(map[string]any{"aud": []string{strings.Repeat("x", 1000)}}), now, ErrAudience, `["` + strings.Repeat("x", 100) + `"]`},
@@ -209,7 +209,7 @@ func refusals(t *testing.T) []refusal {
 		// The token of every pod, in /var/run/secrets/kubernetes.io/serviceaccount.
 		{"for the API server", claims(map[string]any{"aud": []string{"https://127.0.0.1:6443"}}), now, ErrAudience, apiServer},
 		{"for the API server as well", claims(map[string]any{"aud": []string{audienceInTests, "https://127.0.0.1:6443"}}), now, ErrAudience,
-			`it is for the API server (["registry.example.com" "https://127.0.0.1:6443"])`},
+			`it is for its issuer, such as the API server (["registry.example.com" "https://127.0.0.1:6443"])`},
 		{"for an API server whose audience is not its issuer", claims(map[string]any{
 			"aud": []string{"https://kubernetes.default.svc"}, "exp": now.AddDate(1, 0, 0).Unix(),
 			"kubernetes.io": map[string]any{"warnafter": now.Add(time.Hour).Unix()},
@@ -223,9 +223,9 @@ func refusals(t *testing.T) []refusal {
 		}), now, ErrAudience, "it is the token of a Secret, which is for everybody and never ends (KEP-2799); set "},
 
 		{"not valid yet", valid, now.Add(-clockSkew - time.Second), ErrNotYetValid,
-			"ServiceAccount token not valid yet: it begins at 2026-11-21T04:00:00Z, and the clock here says 2026-11-21T03:58:59Z"},
+			"token not valid yet: it begins at 2026-11-21T04:00:00Z, and the clock here says 2026-11-21T03:58:59Z"},
 		{"expired", valid, now.Add(time.Hour), ErrExpired,
-			"ServiceAccount token expired at 2026-11-21T05:00:00Z, and the clock here says 2026-11-21T05:00:00Z; "},
+			"token expired at 2026-11-21T05:00:00Z, and the clock here says 2026-11-21T05:00:00Z; "},
 		{"expired, and for another audience", claims(map[string]any{"aud": []string{"vault"}}), now.Add(2 * time.Hour), ErrAudience, `["vault"]`},
 		{"clock of another zone", valid, now.Add(time.Hour).In(time.FixedZone("", 3600)), ErrExpired, "the clock here says 2026-11-21T05:00:00Z"},
 	}
@@ -298,7 +298,7 @@ func TestUnreadableFiles(t *testing.T) {
 	missing := filepath.Join(dir, "token")
 
 	_, err := FromFile(missing, audienceInTests, now)
-	want := missing + ": no ServiceAccount token; mount a projected volume there (volumes[].projected.sources[].serviceAccountToken " +
+	want := missing + ": no token; mount a projected volume there (volumes[].projected.sources[].serviceAccountToken " +
 		`of the pod with audience "registry.example.com", and volumeMounts[] of the container)`
 	if !errors.Is(err, ErrMissing) || err.Error() != want {
 		t.Errorf("missing file: %v, want %s", err, want)
@@ -428,5 +428,47 @@ func TestUsername(t *testing.T) {
 	t.Parallel()
 	if Username == "" || Username == "<token>" || strings.Contains(Username, ":") {
 		t.Errorf("username %q: clients would drop or misread the credential", Username)
+	}
+}
+
+// A token that the program has from elsewhere, of an issuer that is no cluster.
+func TestFromToken(t *testing.T) {
+	t.Parallel()
+	job := func(changes map[string]any) string {
+		claims := map[string]any{
+			"iss": "https://ci.example.com", "aud": audienceInTests, "sub": "project:42", "iat": now.Unix(), "exp": now.Add(5 * time.Minute).Unix(),
+		}
+		maps.Copy(claims, changes)
+		return sign(t, claims)
+	}
+	from := Source{Name: "JOB_TOKEN", Audience: "aud of the job", Renewal: "start the job again"}
+
+	token := job(nil)
+	c, err := FromToken(token, from, audienceInTests, now)
+	if err != nil || c.Password() != token || !c.Expiry.Equal(now.Add(5*time.Minute)) {
+		t.Errorf("expiry %s, the token: %t, error %v", c.Expiry, c.Password() == token, err)
+	}
+	for _, test := range []struct {
+		name, token, audience string
+		kind                  error
+		want                  string
+	}{
+		{"no audience", token, "", errNoAudience, errNoAudience.Error()},
+		{"no token", "", audienceInTests, ErrMalformed, "JOB_TOKEN: not an OpenID token: empty"},
+		{"another audience", job(map[string]any{"aud": "vault"}), audienceInTests, ErrAudience,
+			`JOB_TOKEN: token for another audience: it is for ["vault"]; set aud of the job to "registry.example.com"`},
+		{"good at its issuer", job(map[string]any{"aud": []string{audienceInTests, "https://ci.example.com"}}), audienceInTests, ErrAudience,
+			`JOB_TOKEN: token for another audience: it is for its issuer, such as the API server (["registry.example.com" "https://ci.example.com"]), ` +
+				`where a registry could act as its owner with it; set aud of the job to "registry.example.com"`},
+		{"expired", job(map[string]any{"exp": now.Unix()}), audienceInTests, ErrExpired,
+			"JOB_TOKEN: token expired at 2026-11-21T04:00:00Z, and the clock here says 2026-11-21T04:00:00Z; start the job again"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			c, err := FromToken(test.token, from, test.audience, now)
+			if !errors.Is(err, test.kind) || err.Error() != test.want || c.Password() != "" {
+				t.Errorf("error %v, want %s", err, test.want)
+			}
+		})
 	}
 }

@@ -47,10 +47,10 @@ func FromCSI(values map[string]string, audience string, now time.Time) (Credenti
 	if err != nil {
 		return Credential{}, fmt.Errorf("%s: entry for audience %q: %w: %w", tokensKey, audience, ErrMalformed, err)
 	}
-	from := source{
-		name:     tokensKey,
-		audience: "spec.tokenRequests[].audience of the CSIDriver object",
-		renewal:  "with spec.requiresRepublish of the CSIDriver object the kubelet brings new ones",
+	from := Source{
+		Name:     tokensKey,
+		Audience: "spec.tokenRequests[].audience of the CSIDriver object",
+		Renewal:  "with spec.requiresRepublish of the CSIDriver object the kubelet brings new ones",
 	}
 	return from.credential(token, audience, end, now)
 }

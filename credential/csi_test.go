@@ -124,8 +124,8 @@ func TestCSIRefusesValues(t *testing.T) {
 	valid := `{"` + audienceInTests + `":{"token":"` + token + `",` + end + `}}`
 	entryIs := func(entry string) string { return `{"` + audienceInTests + `":` + entry + `}` }
 	const (
-		inEntry  = `entry for audience "registry.example.com": not a ServiceAccount token: `
-		noObject = "not a ServiceAccount token: not one JSON object"
+		inEntry  = `entry for audience "registry.example.com": not an OpenID token: `
+		noObject = "not an OpenID token: not one JSON object"
 	)
 	for _, test := range []struct {
 		name   string
@@ -154,8 +154,8 @@ func TestCSIRefusesValues(t *testing.T) {
 		{"entry is null", entryIs("null"), ErrMalformed, inEntry + "not one JSON object"},
 		{"token twice", entryIs(`{"token":"` + token + `","token":"` + token + `",` + end + "}"), ErrMalformed, inEntry + "a name is there twice in the JSON"},
 		{"token is an object", entryIs(`{"token":{"` + token + `":1},` + end + "}"), ErrMalformed, inEntry + `"token" has the wrong type`},
-		{"token missing", entryIs(`{` + end + "}"), ErrMalformed, "not a ServiceAccount token: empty"},
-		{"token in another case", entryIs(`{"TOKEN":"` + token + `",` + end + "}"), ErrMalformed, "not a ServiceAccount token: empty"},
+		{"token missing", entryIs(`{` + end + "}"), ErrMalformed, "not an OpenID token: empty"},
+		{"token in another case", entryIs(`{"TOKEN":"` + token + `",` + end + "}"), ErrMalformed, "not an OpenID token: empty"},
 		{"end missing", entryIs(`{"token":"` + token + `"}`), ErrMalformed, inEntry + `"expirationTimestamp" is missing`},
 		{"end is null", entryIs(`{"token":"` + token + `","expirationTimestamp":null}`), ErrMalformed, inEntry + `"expirationTimestamp" is missing`},
 		{"end is a number", entryIs(`{"token":"` + token + `","expirationTimestamp":1795234011}`), ErrMalformed, inEntry + `"expirationTimestamp" has the wrong type`},

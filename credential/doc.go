@@ -5,6 +5,9 @@
 //
 //	c, err := credential.FromFile("/var/run/secrets/pullpass/token", "registry.example.com", time.Now())
 //
+// FromToken does the same for what a program has from elsewhere, as a CI job has
+// its OpenID token.
+//
 // It reads and checks; it asks nobody and keeps nothing. Call it again for each
 // use, because the kubelet replaces tokens long before they end.
 //

@@ -18,7 +18,7 @@ func ExampleFromFile() {
 	image := name.MustParseReference("registry.example.com/team-a/web:v1")
 	_, err := remote.Image(image, remote.WithAuthFromKeychain(keychain{}))
 	fmt.Println(err)
-	// Output: /var/run/secrets/pullpass/token: no ServiceAccount token; mount a projected volume there (volumes[].projected.sources[].serviceAccountToken of the pod with audience "registry.example.com", and volumeMounts[] of the container)
+	// Output: /var/run/secrets/pullpass/token: no token; mount a projected volume there (volumes[].projected.sources[].serviceAccountToken of the pod with audience "registry.example.com", and volumeMounts[] of the container)
 }
 
 type keychain struct{}
@@ -40,7 +40,7 @@ func ExampleFromCSI() {
 	secrets := map[string]string{"csi.storage.k8s.io/serviceAccount.tokens": `{"vault":{}}`}
 	_, err := pull(context.Background(), secrets, image)
 	fmt.Println(err)
-	// Output: csi.storage.k8s.io/serviceAccount.tokens: no ServiceAccount token for audience "registry.example.com"; add it to spec.tokenRequests of the CSIDriver object
+	// Output: csi.storage.k8s.io/serviceAccount.tokens: no token for audience "registry.example.com"; add it to spec.tokenRequests of the CSIDriver object
 }
 
 // pull gets an image as the pod. The secrets are those of NodePublishVolumeRequest.

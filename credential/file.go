@@ -34,10 +34,10 @@ func FromFile(path, audience string, now time.Time) (Credential, error) {
 	if err != nil {
 		return Credential{}, err
 	}
-	from := source{
-		name:     path,
-		audience: "volumes[].projected.sources[].serviceAccountToken.audience of the pod",
-		renewal:  "the kubelet replaces it in time, unless it is a copy or mounted with subPath",
+	from := Source{
+		Name:     path,
+		Audience: "volumes[].projected.sources[].serviceAccountToken.audience of the pod",
+		Renewal:  "the kubelet replaces it in time, unless it is a copy or mounted with subPath",
 	}
 	return from.credential(strings.TrimRight(string(content), "\r\n"), audience, time.Time{}, now)
 }

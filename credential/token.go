@@ -37,8 +37,8 @@ func inspect(token, audience string, now time.Time) (time.Time, error) {
 	switch {
 	case c.issuer == legacyIssuer:
 		return time.Time{}, fmt.Errorf("%w: it is the token of a Secret, which is for everybody and never ends (KEP-2799)", ErrAudience)
-	case c.isForAPIServer():
-		return time.Time{}, fmt.Errorf("%w: it is for the API server (%s), where a registry could act as the pod with it", ErrAudience, c.audience)
+	case c.isForIssuer():
+		return time.Time{}, fmt.Errorf("%w: it is for its issuer, such as the API server (%s), where a registry could act as its owner with it", ErrAudience, c.audience)
 	case !slices.Contains(c.audience, audience):
 		return time.Time{}, fmt.Errorf("%w: it is for %s", ErrAudience, c.audience)
 	case now.Add(clockSkew).Before(begin):
@@ -57,11 +57,11 @@ type claims struct {
 	}
 }
 
-// isForAPIServer goes by the audience that an API server has by default, its
+// isForIssuer goes by the audience that an API server has by default, its
 // issuer's URL. Where it has another, warnafter gives the tokens away that every
 // pod has: API servers write it when they extend a token for themselves to a
 // year, and into no other.
-func (c claims) isForAPIServer() bool {
+func (c claims) isForIssuer() bool {
 	return slices.Contains(c.audience, c.issuer) || c.kubernetes.WarnAfter != 0
 }
 

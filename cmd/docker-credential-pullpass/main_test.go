@@ -237,18 +237,18 @@ func TestRefusals(t *testing.T) {
 
 		{"server too long", get, settings(nil), now, registry + "/" + strings.Repeat("x", maxServerSize), errServerSize.Error()},
 
-		{"no token", get, settings(environment{"PULLPASS_TOKEN_FILE": missing}), now, registry, missing + ": no ServiceAccount token; mount a projected volume there " +
+		{"no token", get, settings(environment{"PULLPASS_TOKEN_FILE": missing}), now, registry, missing + ": no token; mount a projected volume there " +
 			`(volumes[].projected.sources[].serviceAccountToken of the pod with audience "registry.example.com", and volumeMounts[] of the container)`},
-		{"no token at the default", get, environment{"PULLPASS_REGISTRIES": registry}, now, registry, defaultTokenFile + ": no ServiceAccount token; mount a projected volume there " +
+		{"no token at the default", get, environment{"PULLPASS_REGISTRIES": registry}, now, registry, defaultTokenFile + ": no token; mount a projected volume there " +
 			`(volumes[].projected.sources[].serviceAccountToken of the pod with audience "registry.example.com", and volumeMounts[] of the container)`},
-		{"audience is not the registry", get, settings(environment{"PULLPASS_TOKEN_FILE": other}), now, registry, other + `: ServiceAccount token for another audience: it is for ["vault"]; ` +
+		{"audience is not the registry", get, settings(environment{"PULLPASS_TOKEN_FILE": other}), now, registry, other + `: token for another audience: it is for ["vault"]; ` +
 			`set volumes[].projected.sources[].serviceAccountToken.audience of the pod to "registry.example.com" ` +
 			"(or set PULLPASS_AUDIENCE, if Pullpass expects another audience of this cluster)"},
 		{"audience is not the one that is set", get, settings(environment{"PULLPASS_AUDIENCE": "pullpass"}), now, registry, file +
-			`: ServiceAccount token for another audience: it is for ["registry.example.com"]; ` +
+			`: token for another audience: it is for ["registry.example.com"]; ` +
 			`set volumes[].projected.sources[].serviceAccountToken.audience of the pod to "pullpass" ` +
 			"(or set PULLPASS_AUDIENCE, if Pullpass expects another audience of this cluster)"},
-		{"expired", get, settings(nil), now.Add(time.Hour), registry, file + ": ServiceAccount token expired at " + now.Add(time.Hour).UTC().Format(time.RFC3339) +
+		{"expired", get, settings(nil), now.Add(time.Hour), registry, file + ": token expired at " + now.Add(time.Hour).UTC().Format(time.RFC3339) +
 			", and the clock here says " + now.Add(time.Hour).UTC().Format(time.RFC3339) + "; the kubelet replaces it in time, unless it is a copy or mounted with subPath"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
