@@ -86,14 +86,20 @@ func (h *Handler) stream(cancel context.CancelCauseFunc, q *request, status int,
 	})
 	q.event.Gateway.Sent = sent
 	var broken *brokenError
+	var stalled *upstream.Error
 	switch {
+	case errors.As(err, &stalled):
+		return stalled
 	case errors.As(err, &broken):
 		return &upstream.Error{Reason: upstream.ReasonBroken, Upstream: q.target.upstream, Status: status, Message: "its answer broke off after " + strconv.FormatInt(sent, 10) + " bytes", Err: broken.err}
-	case err != nil: // the client's connection
-		return context.Canceled
+	case err != nil:
+		return errClient
 	}
 	return nil
 }
+
+// errClient says that a client's connection has ended, or does not go on.
+var errClient = errors.New("the client does not take the answer")
 
 // maxTagsBytes is the longest list of tags that is passed on at once: for 100,000
 // tags. Clients that page ask for less. A longer one is cut, and then no JSON.
@@ -134,8 +140,11 @@ func (h *Handler) answerTags(cancel context.CancelCauseFunc, q *request, respons
 		header.Set("Link", link)
 	}
 	q.begin(response.StatusCode)
-	n, _ := q.w.Write(body)
+	n, err := q.w.Write(body)
 	q.event.Gateway.Sent = int64(n)
+	if err != nil {
+		return errClient
+	}
 	return nil
 }
 

@@ -127,7 +127,8 @@ func closedAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// A body that breaks off ends the client's connection: it must not pass for whole.
+// A body that breaks off ends the client's connection: it must not pass for whole. The
+// event has the status that the client saw, and that it was the upstream's failure.
 func TestBrokenBody(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -140,10 +141,10 @@ func TestBrokenBody(t *testing.T) {
 			return r.URL.Path != "/v2/" && hangUp(w, text)
 		})
 		got := r.pull("/v2/ghcr.io/acme/app/blobs/"+registrytest.DigestOf(nil), "ghcr.io/acme/app")
-		if !strings.Contains(got.body, "|") {
+		if got.status != 200 || !strings.Contains(got.body, "half|") {
 			t.Errorf("%s: the client got %d %q", name, got.status, got.body)
 		}
-		if e := r.one(); e.Reason != "upstream_broken" || e.Result != "unavailable" || e.Gateway.Sent != 4 || e.Gateway.UpstreamStatus != 200 {
+		if e := r.one(); e.Reason != "upstream_broken" || e.Result != "unavailable" || e.Status != 200 || e.Gateway.Sent != 4 || e.Gateway.UpstreamStatus != 200 {
 			t.Errorf("%s: %s", name, shown(e))
 		}
 	}

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -115,8 +114,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve takes the steps of a request. Errors are *refusal, *upstream.Error, or that of
-// the request's context.
+// serve takes the steps of a request. Errors are *refusal, those of an upstream.Client,
+// or errClient.
 func (h *Handler) serve(q *request) error {
 	if err := h.parse(q); err != nil {
 		return err
@@ -258,15 +257,16 @@ func actionsFor(action string) []string {
 func (h *Handler) refuse(q *request, err error) {
 	r := h.classify(q, err)
 	kind := classes[r.class]
-	q.event.Status, q.event.Result, q.event.Reason, q.event.Message = kind.status, kind.result, r.reason, r.message
+	q.event.Result, q.event.Reason, q.event.Message = kind.result, r.reason, r.message
 	if r.operator != "" {
 		q.event.Message = r.operator
 	}
-	if q.answered {
+	if q.answered { // with a status that stays in the event: now, at the latest, the client gets it
+		_ = http.NewResponseController(q.w).Flush()
 		q.broken = true
 		return
 	}
-	q.answered = true
+	q.event.Status, q.answered = kind.status, true
 	q.hurry()
 	if r.challenge != "" {
 		q.w.Header().Set("WWW-Authenticate", h.challenge(q, r.challenge))
@@ -282,11 +282,14 @@ func (h *Handler) classify(q *request, err error) *refusal {
 	switch {
 	case errors.As(err, &refused):
 		return refused
+	case errors.Is(err, upstream.ErrBody):
+		return refuse(classCanceled, "UNKNOWN", reasonCanceled, "the client did not send the whole body")
+	// Before the upstream's failures: whatever reading and writing say then, it is for this.
+	case errors.Is(err, errClient), q.http.Context().Err() != nil:
+		return refuse(classCanceled, "UNKNOWN", reasonCanceled, "the client did not take the whole answer")
 	case errors.As(err, &failed):
 		q.event.Gateway.UpstreamStatus = failed.Status
 		return ofUpstream(failed)
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return refuse(classUnavailable, "UNAVAILABLE", reasonCanceled, "the client did not wait for the answer")
 	}
 	h.Logger.Error("gateway request failed", "id", q.event.ID, "error", err)
 	return internalError(q)

@@ -50,7 +50,12 @@ const (
 	classUnavailable // of what the gateway itself needs
 	classBadGateway
 	classGatewayTimeout
+	classCanceled // of a client that hung up, or stood still
 )
+
+// statusCanceled is what servers log who have no client to answer (nginx's number; no
+// RFC has one).
+const statusCanceled = 499
 
 var classes = [...]struct {
 	status int
@@ -66,6 +71,7 @@ var classes = [...]struct {
 	classUnavailable:     {http.StatusServiceUnavailable, exchange.ResultUnavailable},
 	classBadGateway:      {http.StatusBadGateway, exchange.ResultUnavailable},
 	classGatewayTimeout:  {http.StatusGatewayTimeout, exchange.ResultUnavailable},
+	classCanceled:        {statusCanceled, exchange.ResultGranted}, // so much of it as the client wanted
 }
 
 // refusal is an answer that is not the upstream's.

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -20,6 +21,7 @@ type unsent struct {
 	mu        sync.Mutex
 	read      bool
 	abandoned bool
+	failed    error  // of from, but its end
 	moved     func() // nil: nobody wants to know
 }
 
@@ -34,7 +36,23 @@ func (b *unsent) Read(p []byte) (int, error) {
 		b.moved()
 	}
 	b.mu.Unlock()
-	return b.from.Read(p)
+	n, err := b.from.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.failed = err
+	}
+	return n, err
+}
+
+// failure is ErrBody if the body could not be read, and nil otherwise.
+func (b *unsent) failure() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failed == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrBody, b.failed)
 }
 
 // whenRead has f called whenever something is read.

@@ -134,7 +134,7 @@ func (c *Client) Base() *url.URL { return c.base }
 // body was sent. The request's header is Do's from then on, and the caller closes the
 // answer's body.
 //
-// Errors are *Error, or that of the request's context.
+// Errors are *Error, that of the request's context, or wrap ErrBody.
 func (c *Client) Do(r *http.Request, need Need) (*http.Response, error) {
 	if wait := c.held(); wait > 0 {
 		e := c.fail(ReasonLimited, nil, "it asked for fewer requests, and is left alone until then")
@@ -329,10 +329,13 @@ func (c *Client) send(r *http.Request, authorization string, body *unsent) (*htt
 		out.Header.Set("Expect", "100-continue") // a 401 then costs no bytes
 	}
 	response, err := c.timed(c.transport, out, body)
-	if err != nil && r.Context().Err() == nil {
-		err = c.broken(err, "it cannot be reached")
+	if err == nil || r.Context().Err() != nil {
+		return response, err
 	}
-	return response, err
+	if failed := body.failure(); failed != nil {
+		return nil, failed
+	}
+	return nil, c.broken(err, "it cannot be reached")
 }
 
 // timed is one round trip, with a bound for the time until the answer begins. What is

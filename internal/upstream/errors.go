@@ -41,6 +41,10 @@ type Error struct {
 	Err        error         // the cause; nil: Message says all
 }
 
+// ErrBody says that a request's body could not be read, which is no fault of the
+// upstream's: the client that sends it has hung up, mostly.
+var ErrBody = errors.New("the body of the request broke off")
+
 func (e *Error) Error() string {
 	text := e.Upstream + ": " + e.Message
 	if e.Err != nil {

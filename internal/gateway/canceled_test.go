@@ -1,0 +1,101 @@
+package gateway_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/registrytest"
+)
+
+// What a client leaves alone is its own doing: recorded with the status that it was
+// sent, and no failure of the upstream's.
+func TestClientsThatLeave(t *testing.T) {
+	t.Parallel()
+	const base = "/v2/ghcr.io/acme/app"
+	for name, test := range map[string]struct {
+		request string // without its Host and Authorization
+		answer  func(w http.ResponseWriter, r *http.Request)
+		read    int // of the answer, before the client leaves
+		status  int
+	}{
+		"before the answer": {
+			request: "GET " + base + "/manifests/v1 HTTP/1.1\r\n\r\n",
+			answer: func(_ http.ResponseWriter, r *http.Request) {
+				<-r.Context().Done()
+			},
+			status: 499,
+		},
+		"in an answer that does not end": {
+			request: "GET " + base + "/blobs/" + registrytest.DigestOf(nil) + " HTTP/1.1\r\n\r\n",
+			answer: func(w http.ResponseWriter, r *http.Request) {
+				for r.Context().Err() == nil {
+					_, _ = io.WriteString(w, strings.Repeat("x", 1<<16))
+				}
+			},
+			read: 4096, status: 200,
+		},
+		"in an answer that waits": {
+			request: "GET " + base + "/blobs/" + registrytest.DigestOf(nil) + " HTTP/1.1\r\n\r\n",
+			answer: func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.WriteString(w, strings.Repeat("x", 1<<14)) // less stays in buffers
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			},
+			read: 1, status: 200,
+		},
+		"in a list of tags": {
+			request: "GET " + base + "/tags/list HTTP/1.1\r\n\r\n",
+			answer: func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.WriteString(w, `{"name":`)
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			},
+			status: 499,
+		},
+		"in its own body": {
+			request: "POST " + base + "/blobs/uploads/ HTTP/1.1\r\nContent-Length: 100\r\n\r\nhalf",
+			answer: func(_ http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				<-r.Context().Done()
+			},
+			status: 499,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			registry := registrytest.NewRegistry(t, "")
+			r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+			asked := make(chan struct{}, 1)
+			registry.Answer(func(w http.ResponseWriter, q *http.Request) bool {
+				if q.URL.Path == "/v2/" {
+					return false
+				}
+				asked <- struct{}{}
+				test.answer(w, q)
+				return true
+			})
+			first, rest, _ := strings.Cut(test.request, "\r\n")
+			connection, err := net.Dial("tcp", r.Listener.Addr().String())
+			must(t, err)
+			must(t, connection.SetDeadline(time.Now().Add(10*time.Second)))
+			_, err = fmt.Fprintf(connection, "%s\r\nHost: gateway\r\nAuthorization: Bearer %s\r\n%s", first, r.token("web", "repository:ghcr.io/acme/app:pull,push"), rest)
+			must(t, err)
+			<-asked
+			_, err = io.CopyN(io.Discard, connection, int64(test.read))
+			must(t, err)
+			must(t, connection.Close())
+			r.Close() // when the request has ended
+			if e := r.one(); e.Status != test.status || e.Result != "granted" || e.Reason != "request_canceled" || e.Message == "" {
+				t.Errorf("%s", shown(e))
+			}
+			if status := r.clients["ghcr.io"].Status(); status.Failure != "" {
+				t.Errorf("the upstream fails: %s", status.Failure)
+			}
+		})
+	}
+}
