@@ -95,7 +95,9 @@ type GatewayRequest struct {
 	Repository string `json:"repository,omitempty"` // as policies name it, with the upstream
 	Kind       string `json:"kind,omitempty"`
 	Reference  string `json:"reference,omitempty"` // tag or digest
-	TokenID    string `json:"tokenID,omitempty"`   // jti of the gateway's token: issuedID of the line that issued it
+	// Tags are those that a manifest was to get that was pushed by its digest.
+	Tags    []string `json:"tags,omitempty"`
+	TokenID string   `json:"tokenID,omitempty"` // jti of the gateway's token: issuedID of the line that issued it
 	// UpstreamStatus is that of the upstream's answer; there is none when it was not
 	// asked, or did not answer.
 	UpstreamStatus int    `json:"upstreamStatus,omitempty"`

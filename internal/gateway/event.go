@@ -3,6 +3,7 @@ package gateway
 import (
 	"crypto/rand"
 	"net/http"
+	"slices"
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -48,6 +49,10 @@ func conceal(e *exchange.Event, r *http.Request) {
 	g := e.Gateway
 	for _, field := range []*string{&e.Client, &g.Repository, &g.Reference} {
 		*field = redact.Text(*field, header, token)
+	}
+	g.Tags = slices.Clone(g.Tags) // what is forwarded stays as it is
+	for i := range g.Tags {
+		g.Tags[i] = redact.Text(g.Tags[i], header, token)
 	}
 	for i := range e.Requested {
 		e.Requested[i] = redact.Text(e.Requested[i], header, token)

@@ -72,6 +72,9 @@ func (h *Handler) address(q *request) (*url.URL, []registryauth.Scope, error) {
 	switch t.kind {
 	case kindManifest:
 		u.Path += "/manifests/" + t.reference
+		if len(q.query.tags) > 0 {
+			values["tag"] = q.query.tags
+		}
 	case kindBlob:
 		u.Path += "/blobs/" + t.reference
 	case kindTags, kindReferrers:

@@ -151,8 +151,14 @@ func (h *Handler) parse(q *request) error {
 			g.Reference = q.target.reference
 		}
 	}
-	q.query, err = parseQuery(q.http.URL)
-	return err
+	if q.query, err = parseQuery(q.http.URL); err != nil {
+		return err
+	}
+	if q.target.kind != kindManifest || q.target.action != actionPush || !isDigest(q.target.reference) {
+		q.query.tags = nil // distribution specification, end-7b: nothing else has any
+	}
+	g.Tags = q.query.tags
+	return nil
 }
 
 // authenticate finds out whom the token names. A token that is not good costs its

@@ -50,6 +50,7 @@ type target struct {
 func (t *target) name() string { return t.upstream + "/" + t.repository }
 
 const (
+	maxTags           = 10  // of one push: what registries should take (distribution specification)
 	maxTagBytes       = 128 // distribution specification
 	maxReferenceBytes = 255 // of a digest
 )
@@ -232,12 +233,13 @@ func isAlphanumeric(c byte) bool { return isLowerAlphanumeric(c) || 'A' <= c && 
 // query holds the parameters that a request may have. What it does not know is
 // dropped: nothing is passed on because a client wrote it.
 type query struct {
-	count, last  string // of tags
-	artifactType string // of referrers
-	page         string // of either, sealed: where an upstream's own list goes on
-	digest       string // of an upload
-	algorithm    string // of the digest that an upload will have
-	mount, from  string // of the beginning of an upload
+	count, last  string   // of tags
+	artifactType string   // of referrers
+	page         string   // of either, sealed: where an upstream's own list goes on
+	digest       string   // of an upload
+	algorithm    string   // of the digest that an upload will have
+	mount, from  string   // of the beginning of an upload
+	tags         []string // that a manifest pushed by digest gets
 }
 
 func parseQuery(u *url.URL) (query, error) {
@@ -265,6 +267,14 @@ func parseQuery(u *url.URL) (query, error) {
 	}
 	if q.algorithm != "" && !isDigest(q.algorithm+":0") {
 		return query{}, refuse(classInvalid, "DIGEST_INVALID", reasonPath, "the digest-algorithm is none; write sha256 or sha512")
+	}
+	if q.tags = values["tag"]; len(q.tags) > maxTags {
+		return query{}, refuse(classTooLong, "UNSUPPORTED", reasonPath, "a manifest can be pushed with 10 tags at once; push it again with the others")
+	}
+	for _, tag := range q.tags {
+		if !isTag(tag) {
+			return query{}, refuse(classInvalid, "MANIFEST_INVALID", reasonPath, "a parameter tag is no tag")
+		}
 	}
 	return q, nil
 }

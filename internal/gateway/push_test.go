@@ -99,6 +99,61 @@ func TestPush(t *testing.T) {
 	}
 }
 
+// A manifest that is pushed by its digest brings tags with it (distribution specification,
+// end-7b). Nothing else does.
+func TestPushTags(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry.Answer(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/v2/" {
+			return false
+		}
+		w.Header()["Oci-Tag"] = []string{"1.2.3, 1.2", "latest"}
+		w.WriteHeader(http.StatusCreated)
+		return true
+	})
+	const base = "/v2/ghcr.io/acme/app/manifests/"
+	digest := registrytest.DigestOf([]byte("{}"))
+	ten := "?tag=1.2.3&tag=1.2&tag=latest" + strings.Repeat("&tag=x", 7)
+	for name, test := range map[string]struct {
+		method, path string
+		status       int
+		query, tags  string // that the upstream was asked with, and that the event has
+	}{
+		"by digest":    {http.MethodPut, digest + "?tag=1.2.3&other=1&tag=1.2&tag=latest", 201, "tag=1.2.3&tag=1.2&tag=latest", "1.2.3 1.2 latest"},
+		"ten":          {http.MethodPut, digest + ten, 201, ten[1:], "1.2.3 1.2 latest" + strings.Repeat(" x", 7)},
+		"eleven":       {http.MethodPut, digest + ten + "&tag=y", 414, "", ""},
+		"no tag":       {http.MethodPut, digest + "?tag=a%2fb", 400, "", ""},
+		"by tag":       {http.MethodPut, "v1?tag=v2", 201, "", ""},
+		"not a push":   {http.MethodGet, digest + "?tag=v2", 201, "", ""},
+		"not a push's": {http.MethodDelete, digest + "?tag=v2", 201, "", ""},
+	} {
+		registry.Asked()
+		got := r.do(test.method, base+test.path, r.token("web", "repository:ghcr.io/acme/app:*"), nil)
+		if got.status != test.status || test.tags != "" && strings.Join(got.header.Values("OCI-Tag"), "|") != "1.2.3, 1.2|latest" {
+			t.Errorf("%s: %d %v %s", name, got.status, got.header, got.body)
+		}
+		if e := r.one(); strings.Join(e.Gateway.Tags, " ") != test.tags || e.Gateway.Reference != strings.SplitN(test.path, "?", 2)[0] {
+			t.Errorf("%s: %s", name, shown(e))
+		}
+		for _, asked := range registry.Asked() {
+			if test.status != 201 || asked.URL.Path != "/v2/" && asked.URL.RawQuery != test.query {
+				t.Errorf("%s: the upstream was asked %s", name, asked.URL)
+			}
+		}
+	}
+	token := r.token("web", "repository:ghcr.io/acme/app:pull,push")
+	piece := strings.SplitN(token, ".", 2)[0]
+	r.do(http.MethodPut, base+digest+"?tag="+piece[:min(len(piece), 128)], token, nil)
+	if e := r.one(); strings.Contains(shown(e), piece[:12]) {
+		t.Errorf("a piece of the token is in %s", shown(e))
+	}
+	if asked := registry.Asked(); len(asked) == 0 || !strings.HasPrefix(asked[len(asked)-1].URL.RawQuery, "tag="+piece[:12]) {
+		t.Error("the upstream was not asked for the tag as it is")
+	}
+}
+
 // An address of an upload is good for who began it, for its repository, and as a whole.
 func TestSealedUploads(t *testing.T) {
 	t.Parallel()

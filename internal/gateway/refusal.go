@@ -44,6 +44,7 @@ const (
 	classInvalid
 	classMethod
 	classNotFound
+	classTooLong
 	classUnauthenticated
 	classForbidden
 	classTooMany
@@ -65,6 +66,7 @@ var classes = [...]struct {
 	classInvalid:         {http.StatusBadRequest, exchange.ResultInvalid},
 	classMethod:          {http.StatusMethodNotAllowed, exchange.ResultInvalid},
 	classNotFound:        {http.StatusNotFound, exchange.ResultInvalid},
+	classTooLong:         {http.StatusRequestURITooLong, exchange.ResultInvalid},
 	classUnauthenticated: {http.StatusUnauthorized, exchange.ResultRefused},
 	classForbidden:       {http.StatusForbidden, exchange.ResultRefused},
 	classTooMany:         {http.StatusTooManyRequests, exchange.ResultUnavailable},
