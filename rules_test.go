@@ -58,8 +58,13 @@ var imports = map[string]allowedImports{
 		tests:  []string{"internal/pkitest", "internal/signing/signingtest"},
 		others: []string{"github.com/distribution/distribution/v3/registry/auth/token"},
 	},
+	"internal/identity": {
+		ours:   []string{"internal/lru", "internal/names"},
+		tests:  []string{"internal/testkit"},
+		others: []string{"github.com/go-jose/go-jose/v4"},
+	},
 	"internal/oidc": {
-		ours:   []string{"internal/file", "internal/lru", "internal/names", "internal/term"},
+		ours:   []string{"internal/file", "internal/identity", "internal/lru", "internal/names", "internal/term"},
 		tests:  []string{"internal/pkitest", "internal/testkit"},
 		others: []string{"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/trace"},
 	},

@@ -10,7 +10,7 @@ const (
 	Buildkite Profile = "buildkite"
 	CircleCI  Profile = "circleci"
 	Bitbucket Profile = "bitbucket"
-	Terraform Profile = "terraform" // HCP Terraform
+	Terraform Profile = "terraform" // HCP Terraform and Terraform Enterprise
 	SPIFFE    Profile = "spiffe"
 	Google    Profile = "google"
 	Azure     Profile = "azure"
@@ -39,7 +39,8 @@ const (
 type Claim struct {
 	Type Type
 	// IsName: people choose the value, and * may stand in what it is compared with,
-	// as in refs/tags/v*. No id and no sub is a name.
+	// as in refs/tags/v*. No id and no sub is a name, and no name of who owns what:
+	// of those, others can be given one that begins alike.
 	IsName bool
 	// IsPath: lower-cased, the value is the path of a repository: {claims.NAME}.
 	IsPath bool
@@ -50,28 +51,57 @@ type Claim struct {
 
 // Claim returns what is known of a claim, and whether the profile names it.
 func (p Profile) Claim(name string) (Claim, bool) {
-	c, ok := profiles[p].claims[name]
+	if c, ok := profiles[p].claims[name]; ok {
+		return c, true
+	}
+	c, ok := registered[name]
 	return c, ok
 }
+
+// RequiresIssuedAt reports whether a token without iat is refused. All issuers set
+// it; the standard of JWT-SVIDs does not ask for it (SPIFFE JWT-SVID, section 3).
+func (p Profile) RequiresIssuedAt() bool { return p != SPIFFE }
 
 // profile is what is known of a kind of issuer.
 type profile struct {
 	claims map[string]Claim
+	// needs are the claims without which a token does not say whose it is. They are
+	// ids, and not empty.
+	needs []string
+	// remedy says how a token gets them.
+	remedy string
 	// project and run are the claims that External.Project and Run are made of.
 	project, run string
+	// check finds what contradicts itself in claims of the right types that have all
+	// that is needed: it says so, or returns nothing.
+	check func(Claims) string
 }
 
+// registered are the claims of RFC 7519, section 4.1, which are the same in every
+// profile. aud is not among them: it is one string or a list of them.
+var registered = map[string]Claim{
+	"iss": id, "sub": id, "jti": id,
+	"exp": number, "nbf": number, "iat": number,
+}
+
+// What most claims are. An id is also whatever else is compared as it is.
+var (
+	id      = Claim{Type: String}
+	pathID  = Claim{Type: String, IsPath: true} // of lower-case letters, digits and hyphens
+	name    = Claim{Type: String, IsName: true} // of a branch, a tag, a workflow, an environment
+	number  = Claim{Type: Number}
+	boolean = Claim{Type: Boolean}
+	list    = Claim{Type: List}
+)
+
+// instead is a name that is somebody else's when its owner has given it up.
+func instead(id string) Claim { return Claim{Type: String, Instead: id} }
+
+// pathInstead is such a name that is the path of a repository, too.
+func pathInstead(id string) Claim { return Claim{Type: String, IsPath: true, Instead: id} }
+
 var profiles = map[Profile]profile{
-	GitHub: {
-		project: "repository_id", run: "run_id",
-		claims: map[string]Claim{
-			"repository_id":       {Type: String},
-			"repository_owner_id": {Type: String},
-			"repository":          {Type: String, IsPath: true, Instead: "repository_id"},
-			"ref":                 {Type: String, IsName: true},
-			"ref_protected":       {Type: String},
-			"event_name":          {Type: String},
-			"run_id":              {Type: String},
-		},
-	},
+	GitHub: github, GitLab: gitlab, Buildkite: buildkite, CircleCI: circleCI, Bitbucket: bitbucket, Terraform: terraform,
+	SPIFFE: spiffe, Google: google, Azure: azure, AWS: aws,
+	Generic: {needs: []string{"sub"}, project: "sub"},
 }

@@ -1,0 +1,114 @@
+package identity
+
+import (
+	"net/url"
+	"strings"
+)
+
+// Known is what is known of an issuer by its URL.
+type Known struct {
+	// Profile is the only one that its tokens are judged by.
+	Profile Profile
+	// Tenant are claims of which one has to be required, because anybody can have
+	// tokens of the issuer; none: it is one customer's own. They are ids: names can be
+	// given to somebody else.
+	Tenant []string
+}
+
+// KnownIssuer returns what is known of an issuer. What Pullpass does not know can be
+// everybody's, too.
+func KnownIssuer(issuer string) (Known, bool) {
+	u, err := url.Parse(issuer)
+	if err != nil {
+		return Known{}, false
+	}
+	host, path := strings.ToLower(u.Hostname()), strings.Trim(u.Path, "/")
+	switch host {
+	case "token.actions.githubusercontent.com":
+		if path != "" {
+			return Known{Profile: GitHub}, true // that of one enterprise: its slug
+		}
+		return Known{GitHub, []string{"repository_owner_id", "repository_id", "enterprise_id"}}, true
+	case "gitlab.com":
+		return Known{GitLab, []string{"project_id", "namespace_id"}}, true
+	case "agent.buildkite.com":
+		return Known{Buildkite, []string{"organization_id", "pipeline_id"}}, true
+	case "oidc.circleci.com":
+		return Known{Profile: CircleCI}, true
+	case "api.bitbucket.org":
+		return Known{Profile: Bitbucket}, true
+	case "app.terraform.io", "app.eu.terraform.io":
+		return Known{Terraform, []string{"terraform_organization_id", "terraform_project_id", "terraform_workspace_id"}}, true
+	case "accounts.google.com":
+		return Known{Google, []string{"sub"}}, true
+	case "login.microsoftonline.com", "sts.windows.net", "login.microsoftonline.us", "login.partner.microsoftonline.cn", "sts.chinacloudapi.cn":
+		if tenant, _, _ := strings.Cut(path, "/"); strings.EqualFold(tenant, personalTenant) {
+			return Known{Azure, []string{"oid"}}, true
+		}
+		return Known{Profile: Azure}, true
+	}
+	switch {
+	case strings.HasPrefix(host, "token.actions.") && strings.HasSuffix(host, ".ghe.com"):
+		return Known{Profile: GitHub}, true
+	case strings.HasSuffix(host, ".tokens.sts.global.api.aws"):
+		return Known{Profile: AWS}, true
+	}
+	return Known{}, false
+}
+
+// personalTenant is the tenant of all personal accounts of Microsoft.
+const personalTenant = "9188040d-6c67-4c5b-b112-36a304b66dad"
+
+// AudienceOfOthers says whom tokens with this audience are for, if it is not one
+// that was chosen for Pullpass: then whoever gets such a token could use it here. It
+// is empty for an audience that may be Pullpass's own.
+func AudienceOfOthers(p Profile, issuer, audience string) string {
+	switch audience {
+	case "sts.amazonaws.com":
+		return "AWS"
+	case "api://AzureADTokenExchange", "https://management.azure.com/", "https://management.core.windows.net/", "https://graph.microsoft.com":
+		return "Azure"
+	case "sigstore":
+		return "Sigstore"
+	case issuer:
+		return "the issuer itself, its default"
+	}
+	if strings.HasPrefix(strings.TrimPrefix(audience, "https:"), "//iam.googleapis.com/") {
+		return "Google Cloud"
+	}
+	isDefault := false
+	switch p {
+	case GitHub:
+		isDefault = isOwnerURL(issuer, audience)
+	case Buildkite:
+		isDefault = strings.HasPrefix(audience, "https://buildkite.com/")
+	case CircleCI:
+		isDefault = strings.HasSuffix(issuer, "/org/"+audience)
+	case Bitbucket:
+		isDefault = strings.HasPrefix(audience, "ari:cloud:bitbucket::workspace/")
+	case Terraform:
+		isDefault = strings.HasSuffix(audience, ".workload.identity")
+	}
+	if isDefault {
+		return "whatever asks for none: it is the issuer's default"
+	}
+	return ""
+}
+
+// isOwnerURL reports whether an audience is the URL of an owner of repositories:
+// https://HOST/OWNER, where HOST is github.com, SUB.ghe.com, or that of an Enterprise
+// Server, whose issuer is https://HOST/_services/token.
+func isOwnerURL(issuer, audience string) bool {
+	a, err := url.Parse(audience)
+	if err != nil {
+		return false
+	}
+	i, err := url.Parse(issuer)
+	if err != nil {
+		return false
+	}
+	host := a.Hostname()
+	owner := strings.Trim(a.Path, "/")
+	return owner != "" && !strings.Contains(owner, "/") &&
+		(host == "github.com" || host == i.Hostname() || "token.actions."+host == i.Hostname())
+}

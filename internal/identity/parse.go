@@ -1,0 +1,139 @@
+package identity
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/go-jose/go-jose/v4/json"
+)
+
+const (
+	maxClaims = 100
+	// maxValues is with all that claims hold: some issuers list the groups of who
+	// runs a job, 200 at most.
+	maxValues = 1000
+	maxDepth  = 4 // with the object that has the claims
+
+	// maxExact is where numbers begin that a float64 cannot tell apart.
+	maxExact = 1 << 53
+)
+
+// Parse reads the payload of a token, whose length and whose UTF-8 the caller has
+// checked. Repeated members are refused, at any depth, and so is what is larger or
+// deeper than issuers make it.
+//
+// Claims of Kubernetes are refused: a token that has them is a ServiceAccount's, and
+// to be judged as one or not at all.
+func Parse(payload []byte) (Claims, error) {
+	// The decoder is recursive.
+	if depth(payload) > maxDepth {
+		return nil, fmt.Errorf("its claims are nested more than %d deep", maxDepth)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(payload))
+	decoder.SetNumberType(json.UnmarshalIntOrFloat)
+	var read map[string]any
+	if err := decoder.Decode(&read); err != nil {
+		return nil, errors.New("it is not a JSON object with distinct members")
+	}
+	var more any
+	if read == nil || decoder.Decode(&more) == nil || decoder.More() {
+		return nil, errors.New("it is not one JSON object")
+	}
+	if len(read) > maxClaims {
+		return nil, fmt.Errorf("it has more than %d claims", maxClaims)
+	}
+	left := maxValues
+	for name, value := range read {
+		if name == "kubernetes.io" || strings.HasPrefix(name, "kubernetes.io/") {
+			return nil, errors.New("it has claims of a ServiceAccount token; the issuer of a cluster belongs into clusters[]")
+		}
+		value, err := normal(value, &left)
+		if err != nil {
+			return nil, fmt.Errorf("claim %q %w", name, err)
+		}
+		if value == nil {
+			delete(read, name)
+			continue
+		}
+		read[name] = value
+	}
+	return read, nil
+}
+
+// normal makes a value of those that Claims has. null is as good as missing, and
+// is not there then.
+func normal(value any, left *int) (any, error) {
+	if *left--; *left < 0 {
+		return nil, fmt.Errorf("is one value too many; a token has at most %d", maxValues)
+	}
+	switch v := value.(type) {
+	case int64:
+		if v >= maxExact || v <= -maxExact {
+			return nil, errors.New("is a number too large to be compared")
+		}
+	case float64:
+		if math.Abs(v) >= maxExact {
+			return nil, errors.New("is a number too large to be compared")
+		}
+	case []any:
+		return normalList(v, left)
+	case map[string]any:
+		for name, member := range v {
+			member, err := normal(member, left)
+			if err != nil {
+				return nil, err
+			}
+			if member == nil {
+				delete(v, name)
+				continue
+			}
+			v[name] = member
+		}
+	}
+	return value, nil
+}
+
+func normalList(all []any, left *int) (any, error) {
+	texts := make([]string, 0, len(all))
+	for i, member := range all {
+		member, err := normal(member, left)
+		if err != nil {
+			return nil, err
+		}
+		if member == nil {
+			return nil, errors.New("is a list with null")
+		}
+		all[i] = member
+		if text, ok := member.(string); ok {
+			texts = append(texts, text)
+		}
+	}
+	if len(texts) == len(all) {
+		return texts, nil
+	}
+	return all, nil
+}
+
+// depth returns how deep a JSON text is nested. Of what is no JSON, the decoder
+// says so.
+func depth(text []byte) int {
+	deepest, now, inText := 0, 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case inText && c == '\\':
+			i++
+		case c == '"':
+			inText = !inText
+		case inText:
+		case c == '{' || c == '[':
+			now++
+			deepest = max(deepest, now)
+		case c == '}' || c == ']':
+			now--
+		}
+	}
+	return deepest
+}
