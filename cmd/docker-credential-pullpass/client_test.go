@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -113,6 +114,12 @@ func TestScripts(t *testing.T) {
 			host := strings.TrimPrefix(server.URL, "https://")
 			token := newToken(t, host, time.Now())
 			server.accept(token)
+			service := &tokenService{audience: host, token: token}
+			service.Server = httptest.NewTLSServer(service)
+			env.Defer(service.Close)
+			env.Values["service"] = service
+			env.Setenv("TOKEN_SERVICE", service.URL+"/idtoken?api-version=2.0")
+			env.Setenv("AGENT_TOKEN", filepath.Join(env.WorkDir, "token"))
 			env.Setenv("REGISTRY", host)
 			env.Setenv("HOME", env.WorkDir)
 			env.Setenv("DOCKER_CONFIG", env.WorkDir)
@@ -128,6 +135,12 @@ func TestScripts(t *testing.T) {
 			"expand": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(os.Expand(ts.ReadFile(args[0]), ts.Getenv)), 0o600))
 			},
+			// asked TIMES: the token service was, so often since the last time.
+			"asked": func(ts *testscript.TestScript, _ bool, args []string) {
+				if got := fmt.Sprint(ts.Value("service").(*tokenService).asked.Swap(0)); got != args[0] {
+					ts.Fatalf("asked %s times, want %s", got, args[0])
+				}
+			},
 			// hidden FILE...: the token is in none of them.
 			"hidden": func(ts *testscript.TestScript, _ bool, args []string) {
 				for _, file := range args {
@@ -138,6 +151,22 @@ func TestScripts(t *testing.T) {
 			},
 		},
 	})
+}
+
+// tokenService is GitHub's, for one job.
+type tokenService struct {
+	*httptest.Server
+	audience, token string
+	asked           atomic.Int64
+}
+
+func (s *tokenService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.asked.Add(1)
+	if r.Header.Get("Authorization") != "bearer "+asking || r.FormValue("audience") != s.audience {
+		http.Error(w, "", http.StatusForbidden)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"count": 1, "value": s.token})
 }
 
 // protectedRegistry is a registry with a token endpoint that takes one password.

@@ -29,17 +29,18 @@ var (
 )
 
 var (
-	errArguments  = errors.New("expected one of get, list, store, erase, version and --help")
+	errArguments  = errors.New("expected one of get, list, store, erase, configure, version and --help")
 	errServerSize = errors.New("server on standard input: longer than 4 KiB")
-	errStore      = errors.New("nothing was stored: the pod's ServiceAccount is logged in already, by its token, " +
+	errStore      = errors.New("nothing was stored: the pod or the CI job is logged in already, by its token, " +
 		"and no password replaces that")
-	errErase = errors.New("nothing was erased: the token belongs to the pod and is stored nowhere else " +
+	errErase = errors.New("nothing was erased: the token belongs to the pod or the CI job and is stored nowhere else " +
 		"(to stop using it, take the registry out of credHelpers in the client's config.json)")
-	errNoRegistries = errors.New("PULLPASS_REGISTRIES: empty; set it to the registries that may get the pod's token, " +
+	errNoRegistries = errors.New("PULLPASS_REGISTRIES: empty; set it to the registries that may get the token of the pod or the CI job, " +
 		"as their images name them (registry.example.com,localhost:5443)")
 	// The value is not quoted: who mistakes the variable for the token's would
 	// find it in a log.
 	errTokenFile = errors.New("PULLPASS_TOKEN_FILE: must be an absolute path")
+	errTwoTokens = errors.New("PULLPASS_TOKEN_FILE and PULLPASS_ID_TOKEN: both are set, and they are tokens of two; unset one")
 )
 
 // settings are what the environment says. Protocol and clients leave no other
@@ -47,11 +48,11 @@ var (
 type settings struct {
 	registries []string
 	audience   string // empty: the name of the registry
-	tokenFile  string
+	tokenFile  string // empty: that of the CI job, and outside of one the default
 }
 
 func parseSettings(getenv func(string) string) (settings, error) {
-	s := settings{audience: getenv("PULLPASS_AUDIENCE"), tokenFile: cmp.Or(getenv("PULLPASS_TOKEN_FILE"), defaultTokenFile)}
+	s := settings{audience: getenv("PULLPASS_AUDIENCE"), tokenFile: getenv("PULLPASS_TOKEN_FILE")}
 	registries := getenv("PULLPASS_REGISTRIES")
 	if registries == "" {
 		return settings{}, errNoRegistries
@@ -63,8 +64,12 @@ func parseSettings(getenv func(string) string) (settings, error) {
 		}
 		s.registries = append(s.registries, registry)
 	}
-	if !strings.HasPrefix(s.tokenFile, "/") {
+	switch {
+	case s.tokenFile == "":
+	case !strings.HasPrefix(s.tokenFile, "/"):
 		return settings{}, errTokenFile
+	case getenv("PULLPASS_ID_TOKEN") != "":
+		return settings{}, errTwoTokens
 	}
 	return s, nil
 }
@@ -84,14 +89,27 @@ func get(getenv func(string) string, now time.Time, stdin io.Reader) ([]byte, er
 	if !slices.Contains(s.registries, registry) {
 		return nil, errNotFound
 	}
-	c, err := credential.FromFile(s.tokenFile, cmp.Or(s.audience, registry), now)
+	c, err := s.credential(getenv, cmp.Or(s.audience, registry), now)
 	if errors.Is(err, credential.ErrAudience) {
-		return nil, fmt.Errorf("%w (or set PULLPASS_AUDIENCE, if Pullpass expects another audience of this cluster)", err)
+		return nil, fmt.Errorf("%w (or set PULLPASS_AUDIENCE, if Pullpass expects another audience)", err)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return encode(struct{ ServerURL, Username, Secret string }{server, credential.Username, c.Password()})
+}
+
+// credential is that of the file which was named, else of the CI job, else of
+// the pod. It is decided by what is set and never by what fails: a job that gets
+// no token must not become the pod that runs it.
+func (s settings) credential(getenv func(string) string, audience string, now time.Time) (credential.Credential, error) {
+	if s.tokenFile != "" {
+		return credential.FromFile(s.tokenFile, audience, now)
+	}
+	if job, found := jobOf(getenv); found {
+		return job.credential(audience, now)
+	}
+	return credential.FromFile(defaultTokenFile, audience, now)
 }
 
 // list names the registries without looking at the token: whoever lists asks

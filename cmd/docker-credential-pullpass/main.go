@@ -1,21 +1,25 @@
 // Command docker-credential-pullpass is a docker credential helper: registry
-// clients in a pod start it, and it answers with the pod's own ServiceAccount
-// token as the password for the registries that are named to it. Pullpass
-// judges that password later, at the registry's token endpoint.
+// clients in a pod or a CI job start it, and it answers with the pod's own
+// ServiceAccount token, or the job's own OpenID token, as the password for the
+// registries that are named to it. Pullpass judges that password later, at the
+// registry's token endpoint.
 //
-// The token comes from a projected volume and is read at every call, so a
-// rotated one is found without anybody's doing. Package credential does that and
-// says what is wrong with a token; what is here is the protocol of
-// github.com/docker/docker-credential-helpers, and the decision who gets the
-// token: servers in PULLPASS_REGISTRIES and no others.
+// A pod's token comes from a projected volume and is read at every call, so a
+// rotated one is found without anybody's doing. A job's comes from its CI system
+// and is asked for at every call, because it lives for minutes where builds take
+// hours. Package credential says what is wrong with a token; what is here is the
+// protocol of github.com/docker/docker-credential-helpers, the ways to a job's
+// token, and the decision who gets it: servers in PULLPASS_REGISTRIES and no
+// others.
 //
 // That list is needed because a client does not say why it asks. With credHelpers
 // in its config.json it asks for one registry, with credsStore for every server
 // it meets, and both look the same from here.
 //
-// It has no network access and no state, and the token is printed nowhere but in
-// the answer. The standard library is all it imports besides package credential,
-// because clients start it for every image and it goes into images of others.
+// It has no state, asks nobody but GitHub's token service in a job of GitHub's,
+// and prints the token nowhere but in the answer. The standard library is all it
+// imports besides package credential, because clients start it for every image
+// and it goes into images of others.
 package main
 
 import (
@@ -29,20 +33,29 @@ import (
 // version is set by the linker (-X main.version).
 var version = "devel"
 
-const help = `docker-credential-pullpass answers registry clients with the pod's ServiceAccount
-token as the password (docker credential helper protocol).
+const help = `docker-credential-pullpass answers registry clients with the token of the pod's
+ServiceAccount, or of the CI job, as the password (docker credential helper protocol).
 
 Clients start it as their config.json says: {"credHelpers": {"REGISTRY": "pullpass"}}
 
   get         read a server from standard input, print its credential
   list        print the registries that have one
+  configure   add the registries to credHelpers of the client's config.json, which is
+              in the directory DOCKER_CONFIG; default: $HOME/.docker
   version     print the version
   --help      print this text
 
   PULLPASS_REGISTRIES   required: the registries that may get the token, as their
                         images name them, separated by commas: HOST[:PORT],HOST[:PORT]
   PULLPASS_AUDIENCE     audience that the token must have; default: the registry's name
-  PULLPASS_TOKEN_FILE   the token; default: ` + defaultTokenFile + `
+
+The token is of the first of these that there is, and of no other if that fails:
+
+  PULLPASS_TOKEN_FILE   the file with that name
+  PULLPASS_ID_TOKEN     the variable, as id_tokens of GitLab's jobs sets it
+  a CI job              asked of GitHub Actions, buildkite-agent or circleci; in
+                        BITBUCKET_STEP_OIDC_TOKEN or TFC_WORKLOAD_IDENTITY_TOKEN
+  otherwise             the file ` + defaultTokenFile + `
 
 store and erase are refused: there is nothing to log in to or to log out of.
 
@@ -84,6 +97,8 @@ func answer(args []string, getenv func(string) string, now time.Time, stdin io.R
 		return get(getenv, now, stdin)
 	case "list":
 		return list(getenv)
+	case "configure":
+		return configure(getenv)
 	case "store":
 		return nil, errStore
 	case "erase":

@@ -23,6 +23,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"docker-credential-pullpass": main,
 		"client":                     clientMain,
+		"buildkite-agent":            agentMain,
+		"circleci":                   circleciMain,
 	})
 }
 
@@ -243,11 +245,11 @@ func TestRefusals(t *testing.T) {
 			`(volumes[].projected.sources[].serviceAccountToken of the pod with audience "registry.example.com", and volumeMounts[] of the container)`},
 		{"audience is not the registry", get, settings(environment{"PULLPASS_TOKEN_FILE": other}), now, registry, other + `: token for another audience: it is for ["vault"]; ` +
 			`set volumes[].projected.sources[].serviceAccountToken.audience of the pod to "registry.example.com" ` +
-			"(or set PULLPASS_AUDIENCE, if Pullpass expects another audience of this cluster)"},
+			"(or set PULLPASS_AUDIENCE, if Pullpass expects another audience)"},
 		{"audience is not the one that is set", get, settings(environment{"PULLPASS_AUDIENCE": "pullpass"}), now, registry, file +
 			`: token for another audience: it is for ["registry.example.com"]; ` +
 			`set volumes[].projected.sources[].serviceAccountToken.audience of the pod to "pullpass" ` +
-			"(or set PULLPASS_AUDIENCE, if Pullpass expects another audience of this cluster)"},
+			"(or set PULLPASS_AUDIENCE, if Pullpass expects another audience)"},
 		{"expired", get, settings(nil), now.Add(time.Hour), registry, file + ": token expired at " + now.Add(time.Hour).UTC().Format(time.RFC3339) +
 			", and the clock here says " + now.Add(time.Hour).UTC().Format(time.RFC3339) + "; the kubelet replaces it in time, unless it is a copy or mounted with subPath"},
 	} {

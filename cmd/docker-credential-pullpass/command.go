@@ -1,0 +1,62 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/pullpass/pullpass/credential"
+)
+
+// maxAnswerSize is in bytes, of what a token service or a program answers. A
+// token of 16 KiB and some JSON pass.
+const maxAnswerSize = 32 << 10
+
+var errAnswerSize = fmt.Errorf("answered more than %d KiB", maxAnswerSize>>10)
+
+// command is for systems whose program prints a new token. What the program says
+// of its faults is not passed on: with its debugging switched on, that can be
+// more than a fault.
+func command(program string, arguments func(audience string) []string) job {
+	return job{
+		from: credential.Source{Name: program, Audience: "the audience that it is asked for", Renewal: "it printed one that has ended"},
+		token: func(ctx context.Context, audience string) (string, error) {
+			arguments := arguments(audience)
+			var answer answerBuffer
+			cmd := exec.CommandContext(ctx, program, arguments...)
+			cmd.Stdout = &answer
+			cmd.WaitDelay = time.Second // for whoever else holds its output
+			err := cmd.Run()
+			switch {
+			case answer.tooLong:
+				return "", errAnswerSize
+			case errors.Is(err, exec.ErrNotFound):
+				return "", fmt.Errorf("not found in PATH, and it gets this CI job its token; or put a token for %q into PULLPASS_ID_TOKEN; %s", audience, instead)
+			case ctx.Err() != nil:
+				return "", fmt.Errorf("no answer within %s", askTimeout)
+			case err != nil:
+				return "", fmt.Errorf("%w; to see why, run in the job: %s %s >/dev/null", err, program, strings.Join(arguments, " "))
+			}
+			return strings.TrimRight(answer.buffer.String(), "\r\n"), nil
+		},
+	}
+}
+
+// answerBuffer takes up to maxAnswerSize. The buffer is no embedded one, whose
+// ReadFrom would pass Write by.
+type answerBuffer struct {
+	buffer  bytes.Buffer
+	tooLong bool
+}
+
+func (b *answerBuffer) Write(p []byte) (int, error) {
+	if b.buffer.Len()+len(p) > maxAnswerSize {
+		b.tooLong = true
+		return 0, errAnswerSize
+	}
+	return b.buffer.Write(p)
+}
