@@ -579,3 +579,5 @@ func (noKeys) Trusted() signing.TrustBundle { return signing.TrustBundle{} }
 func (noKeys) Status() signing.Status { return signing.Status{} }
 
 func (noKeys) EndsSoon() error { return nil }
+
+func (noKeys) Shared() []*signing.SigningKey { return nil }

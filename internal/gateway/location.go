@@ -40,7 +40,7 @@ func (h *Handler) opened(q *request, purpose, sealed string) (*url.URL, error) {
 	text, err := h.Memory.sealer.open(h.Keys, sealed, q.bound(purpose), h.Now())
 	if err != nil {
 		if purpose == sealedUpload {
-			return nil, refuse(classNotFound, "BLOB_UPLOAD_UNKNOWN", reasonUpload, "there is no such upload of this repository and caller, or it began more than a day ago; begin it again")
+			return nil, refuse(classNotFound, "BLOB_UPLOAD_UNKNOWN", reasonUpload, "there is no such upload of this repository and caller, or it is too old; begin it again")
 		}
 		return nil, refuse(classInvalid, "UNSUPPORTED", reasonPath, "the page is not one of this list; begin the list again")
 	}

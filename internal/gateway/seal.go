@@ -16,13 +16,12 @@ import (
 const (
 	sealPurpose = "pullpass gateway: addresses of upstreams, v1"
 	sealedFor   = 24 * time.Hour // the longest push
-	maxSealers  = 4              // keys that are kept, the newest first: a key may change during an upload
 )
 
 // sealer hides the addresses of an upstream's uploads and pages in addresses of ours,
 // so that nothing has to be remembered of them. What it seals, every replica with the
-// same signing key opens, for the same subject, repository and purpose, and until its
-// end. It is safe for concurrent use.
+// same keys opens, for the same subject, repository and purpose, until its end, or that
+// of the key. It is safe for concurrent use.
 type sealer struct {
 	mu   sync.Mutex
 	keys []sealingKey
@@ -35,32 +34,36 @@ type sealingKey struct {
 
 var errSealed = errors.New("it was not sealed here, for another or for something else, or too long ago")
 
-// use returns the keys, that of the signing key first.
+// use returns the keys, the one to seal with first. A key that was revoked is not among
+// them: who has it could seal addresses that the gateway would ask for.
 func (s *sealer) use(keys signing.Keys) ([]sealingKey, error) {
-	key, err := keys.Signing()
-	if err != nil {
-		return nil, err
+	shared := keys.Shared()
+	if len(shared) == 0 {
+		return nil, signing.ErrNoSigningKey
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.keys) > 0 && s.keys[0].id == key.ID {
+	if slices.EqualFunc(s.keys, shared, func(k sealingKey, key *signing.SigningKey) bool { return k.id == key.ID }) {
 		return s.keys, nil
 	}
-	secret, err := key.Derived(sealPurpose)
-	if err != nil {
-		return nil, err
+	var next []sealingKey
+	for _, key := range shared {
+		secret, err := key.Derived(sealPurpose)
+		if err != nil {
+			return nil, err
+		}
+		block, err := aes.NewCipher(secret)
+		if err != nil {
+			return nil, err
+		}
+		aead, err := cipher.NewGCMWithRandomNonce(block)
+		if err != nil {
+			return nil, err
+		}
+		next = append(next, sealingKey{key.ID, aead})
 	}
-	block, err := aes.NewCipher(secret)
-	if err != nil {
-		return nil, err
-	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
-	if err != nil {
-		return nil, err
-	}
-	others := slices.DeleteFunc(slices.Clone(s.keys), func(k sealingKey) bool { return k.id == key.ID })
-	s.keys = append([]sealingKey{{key.ID, aead}}, others[:min(len(others), maxSealers-1)]...)
-	return s.keys, nil
+	s.keys = next
+	return next, nil
 }
 
 // seal returns text that only open makes sense of. bound is what it is for: it is not

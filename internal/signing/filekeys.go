@@ -62,6 +62,7 @@ type fileKeySet struct {
 	chain   []*x509.Certificate // as in the file
 	trusted TrustBundle
 	retired []retiredTrust
+	held    []heldKey // those before, oldest first, and this one
 }
 
 // retiredTrust is what registries must still trust for keys that were replaced.
@@ -154,11 +155,13 @@ func (k *FileKeys) Reload() error {
 	if err != nil {
 		return err
 	}
+	next.held = []heldKey{{SigningKey: next.key}} // since long before, for all that is known
 	if old := k.current.Load(); old != nil {
 		if err := k.checkKnown(next, old, now); err != nil {
 			return err
 		}
 		next.retired = slices.DeleteFunc(slices.Clone(old.retired), func(r retiredTrust) bool { return r.ended(now) })
+		next.held = old.heldWith(next.key, now)
 		if old.key.header == next.key.header && sameTrust(old.trusted, next.trusted) {
 			next.key = old.key // nothing new
 		} else {
@@ -168,6 +171,20 @@ func (k *FileKeys) Reload() error {
 	k.current.Store(next)
 	return nil
 }
+
+// heldWith returns the keys that are held when key is the one in the files.
+func (s *fileKeySet) heldWith(key *SigningKey, now time.Time) []heldKey {
+	if key.ID == s.key.ID {
+		return s.held
+	}
+	held := slices.Clone(s.held)
+	held[len(held)-1].until = now.Add(heldFor)
+	held = slices.DeleteFunc(held, func(old heldKey) bool { return old.ID == key.ID || old.ended(now) })
+	return append(held, heldKey{SigningKey: key, since: now})
+}
+
+// Shared returns the key in the files, and for some minutes those that it replaced.
+func (k *FileKeys) Shared() []*SigningKey { return shared(k.current.Load().held, k.cfg.Now()) }
 
 // checkKnown says whether registries that trust what was published until now
 // would accept the certificate of next.

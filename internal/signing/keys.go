@@ -113,6 +113,10 @@ type Keys interface {
 	// Trusted returns what a registry must trust now: for the signing key, for
 	// keys whose tokens have not all ended, and for a key that will sign soon.
 	Trusted() TrustBundle
+	// Shared returns all private keys that are here, by which replicas share secrets
+	// (Derived): first one that the other replicas have read by now, too, if there is one.
+	// For some minutes after a change that is the one before. Empty: there is none.
+	Shared() []*SigningKey
 	// Status describes the keys and the CAs for people and for metrics.
 	Status() Status
 	// EndsSoon says that a certificate ends soon that tokens depend on, and that
@@ -267,6 +271,43 @@ func signatureFunc(signer crypto.Signer) (func([]byte) ([]byte, error), error) {
 		return func(message []byte) ([]byte, error) { return ed25519.Sign(key, message), nil }, nil
 	}
 	return nil, fmt.Errorf("a key of type %T cannot sign tokens: use ECDSA P-256, RSA or Ed25519", signer)
+}
+
+const (
+	// settleTime is how long after one replica another may read a new key: a kubelet
+	// renews a Secret within a minute or two, and a directory is read each minute.
+	settleTime = 3 * time.Minute
+	// heldFor is how long a key that was replaced in files is held for Shared: other
+	// replicas read the new one settleTime later, and use the old one as long again.
+	heldFor = 3 * settleTime
+)
+
+// heldKey is a private key, and since when and until when it is here. Zero: it was here
+// before, and no end is known.
+type heldKey struct {
+	*SigningKey
+	since, until time.Time
+}
+
+func (k heldKey) ended(now time.Time) bool { return !k.until.IsZero() && !now.Before(k.until) }
+
+// shared puts keys, the newest of which comes last, into the order of Keys.Shared.
+func shared(held []heldKey, now time.Time) []*SigningKey {
+	var keys []*SigningKey
+	settled := 0 // if none has, the oldest is the likeliest
+	for _, key := range held {
+		if key.ended(now) {
+			continue
+		}
+		if now.Sub(key.since) >= settleTime {
+			settled = len(keys)
+		}
+		keys = append(keys, key.SigningKey)
+	}
+	if len(keys) > 0 {
+		keys[0], keys[settled] = keys[settled], keys[0]
+	}
+	return keys
 }
 
 // publicJWK returns the public half, as it is published.

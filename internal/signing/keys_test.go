@@ -49,6 +49,7 @@ func (k fixedKeys) Signing() (*SigningKey, error) { return k.key, k.err }
 func (k fixedKeys) Trusted() TrustBundle          { return k.trusted }
 func (k fixedKeys) Status() Status                { return Status{} }
 func (k fixedKeys) EndsSoon() error               { return nil }
+func (k fixedKeys) Shared() []*SigningKey         { return []*SigningKey{k.key} }
 
 func newFixedKeys(t testing.TB, algorithm Algorithm, trust Trust) fixedKeys {
 	t.Helper()

@@ -178,6 +178,15 @@ func (m *ManagedKeys) Trusted() TrustBundle {
 	return mergeTrust(bundle)
 }
 
+// Shared returns the keys in the directory, as long as their tokens can be alive.
+func (m *ManagedKeys) Shared() []*SigningKey {
+	var held []heldKey
+	for _, k := range m.current.Load().keys {
+		held = append(held, heldKey{k.signing, k.createdAt, k.publishedUntil})
+	}
+	return shared(held, m.cfg.Now())
+}
+
 // ended says that no token of the key can be alive.
 func (k managedKey) ended(now time.Time) bool {
 	return !k.publishedUntil.IsZero() && !now.Before(k.publishedUntil)
