@@ -96,7 +96,7 @@ var imports = map[string]allowedImports{
 	"internal/upstream": {
 		ours:   []string{"internal/file", "internal/lru", "internal/registryauth", "internal/term"},
 		tests:  []string{"internal/pkitest", "internal/testkit"},
-		others: []string{"golang.org/x/sync"},
+		others: []string{"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace", "golang.org/x/sync"},
 	},
 	// What the kinds of credential have in common; each SDK is in a package of its own.
 	"internal/upstream/logins": {

@@ -328,7 +328,7 @@ func (c *Client) send(r *http.Request, authorization string, body *unsent) (*htt
 		out.ProtoMajor, out.ProtoMinor = 1, 1    // or the next line counts for nothing
 		out.Header.Set("Expect", "100-continue") // a 401 then costs no bytes
 	}
-	response, err := c.timed(c.transport, out, body)
+	response, err := c.timed(spanRegistry, c.transport, out, body)
 	if err == nil || r.Context().Err() != nil {
 		return response, err
 	}
@@ -340,7 +340,7 @@ func (c *Client) send(r *http.Request, authorization string, body *unsent) (*htt
 
 // timed is one round trip, with a bound for the time until the answer begins. What is
 // being sent may take as long as it likes: the time counts from its last move.
-func (c *Client) timed(transport http.RoundTripper, r *http.Request, body *unsent) (*http.Response, error) {
+func (c *Client) timed(span string, transport http.RoundTripper, r *http.Request, body *unsent) (*http.Response, error) {
 	within := c.patience
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		within = pushedWithin
@@ -348,7 +348,7 @@ func (c *Client) timed(transport http.RoundTripper, r *http.Request, body *unsen
 	ctx, cancel := context.WithCancelCause(r.Context())
 	late := time.AfterFunc(within, func() { cancel(c.fail(ReasonTimeout, nil, "it did not answer in %s", within)) })
 	body.whenRead(func() { late.Reset(within) })
-	response, err := transport.RoundTrip(r.WithContext(ctx))
+	response, err := c.traced(span, transport, r.WithContext(ctx))
 	body.whenRead(nil)
 	if !late.Stop() && err == nil {
 		_ = response.Body.Close()

@@ -52,7 +52,7 @@ func (c *Client) CheckRedirect(to *url.URL) error {
 // Follow asks where a redirect leads, without any credential. The address was checked
 // by CheckRedirect; where its name leads is checked now.
 func (c *Client) Follow(r *http.Request) (*http.Response, error) {
-	response, err := c.timed(c.storage, r, &unsent{})
+	response, err := c.timed(spanStorage, c.storage, r, &unsent{})
 	if err == nil || r.Context().Err() != nil {
 		return response, err
 	}

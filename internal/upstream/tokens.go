@@ -140,7 +140,7 @@ func (s *tokens) request(ctx context.Context, c challenge, login *Login, scopes 
 	if login != nil {
 		request.SetBasicAuth(login.Username, login.Password.Reveal())
 	}
-	response, err := s.transport.RoundTrip(request)
+	response, err := s.client.traced(spanTokens, s.transport, request)
 	if err != nil {
 		return upstreamToken{}, s.client.broken(err, "its token endpoint "+c.realm.Host+" cannot be asked")
 	}
