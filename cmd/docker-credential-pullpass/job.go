@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -39,9 +40,11 @@ func jobOf(getenv func(string) string) (j job, found bool) {
 	case getenv("GITHUB_ACTIONS") != "":
 		return newGitHub(getenv).job(), true
 	case getenv("BUILDKITE") != "":
-		// https://buildkite.com/docs/agent/cli/reference/oidc
+		// https://buildkite.com/docs/agent/cli/reference/oidc: the ids, by which alone
+		// Pullpass knows a pipeline, are only in tokens for which they are asked.
+		claims := cmp.Or(getenv("BUILDKITE_OIDC_TOKEN_CLAIMS"), "organization_id,pipeline_id")
 		return command("buildkite-agent", func(audience string) []string {
-			return []string{"oidc", "request-token", "--audience", audience}
+			return []string{"oidc", "request-token", "--claim", claims, "--audience", audience}
 		}), true
 	case getenv("CIRCLECI") != "":
 		// CIRCLE_OIDC_TOKEN_V2 has the organization's id for its audience, and any

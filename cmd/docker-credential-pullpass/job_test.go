@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -102,7 +103,8 @@ func TestJobRefusals(t *testing.T) {
 // agentMain and circleciMain are the programs of two CI systems. What they are
 // asked for may also be a fault.
 func agentMain() {
-	agent([]string{"oidc", "request-token", "--audience"}, func(audience string) string { return audience })
+	claims := cmp.Or(os.Getenv("BUILDKITE_OIDC_TOKEN_CLAIMS"), "organization_id,pipeline_id")
+	agent([]string{"oidc", "request-token", "--claim", claims, "--audience"}, func(audience string) string { return audience })
 }
 
 func circleciMain() {
@@ -136,7 +138,7 @@ func TestCommandFaults(t *testing.T) {
 		timeout              time.Duration
 		want                 string
 	}{
-		{"Buildkite fails", "BUILDKITE", "fail", time.Minute, "exit status 3; to see why, run in the job: buildkite-agent oidc request-token --audience fail >/dev/null"},
+		{"Buildkite fails", "BUILDKITE", "fail", time.Minute, "exit status 3; to see why, run in the job: buildkite-agent oidc request-token --claim organization_id,pipeline_id --audience fail >/dev/null"},
 		{"Buildkite answers too much", "BUILDKITE", "long", time.Minute, "answered more than 32 KiB"},
 		{"Buildkite does not answer", "BUILDKITE", "hang", 100 * time.Millisecond, "no answer within 30s"},
 		{"CircleCI fails", "CIRCLECI", "fail", time.Minute, `exit status 3; to see why, run in the job: circleci run oidc get --claims {"aud":"fail"} >/dev/null`},
