@@ -58,7 +58,15 @@ func PolicyWarnings(cfg *config.Config, policy *policy.Policy) []string {
 	for i := range cfg.Registries {
 		services = append(services, cfg.Registries[i].Service)
 	}
-	return slices.Concat(policy.Unused(clusters, services), policy.WithoutLabels(unconnected), policy.WithoutAnnotations(unknown), policy.Collisions(clusters))
+	warnings := slices.Concat(policy.Unused(clusters, services), policy.WithoutLabels(unconnected), policy.WithoutAnnotations(unknown), policy.Collisions(clusters))
+	if cfg.Gateway != nil && len(services) > 1 { // alone, it is what every rule is for
+		var upstreams []string
+		for i := range cfg.Upstreams {
+			upstreams = append(upstreams, cfg.Upstreams[i].Name)
+		}
+		warnings = append(warnings, policy.BehindGateway(upstreams)...)
+	}
+	return warnings
 }
 
 // Issuers returns what the verifier is told of each cluster.
