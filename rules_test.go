@@ -68,6 +68,10 @@ var imports = map[string]allowedImports{
 		tests:  []string{"internal/pkitest", "internal/testkit"},
 		others: []string{"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/trace"},
 	},
+	"internal/condition": {
+		ours:   []string{"internal/identity", "internal/term"},
+		others: []string{"cel.dev/cel-go"},
+	},
 	"internal/selector": {
 		ours:   []string{"internal/strictyaml", "internal/term"},
 		others: []string{"k8s.io/apimachinery"},

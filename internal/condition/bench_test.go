@@ -1,0 +1,35 @@
+package condition
+
+import "testing"
+
+// BenchmarkHolds: a usual condition, the dearest ones that are answered, and the
+// dearest ones that are not.
+func BenchmarkHolds(b *testing.B) {
+	for _, c := range []struct {
+		name, text string
+		variables  Variables
+	}{
+		{"typical", typical, someone()},
+		{"list", `claims.groups.exists(g, g == kubernetes.namespace)`, someone()},
+		{"full-list", `!claims.groups.exists(x, x == "y")`, fullToken()},
+		{"full-lists", `claims.within == claims.within`, fullToken()},
+		{"refused-loops", hostile["loops"], fullToken()},
+		{"refused-lists", hostile["equal lists"], fullToken()},
+		{"refused-objects", hostile["equal objects"], fullToken()},
+	} {
+		condition := compile(b, c.text)
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				_, _ = condition.Holds(c.variables)
+			}
+		})
+	}
+}
+
+func BenchmarkCompile(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		compile(b, typical)
+	}
+}

@@ -1,0 +1,138 @@
+package condition
+
+import (
+	"sync"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/cost"
+	"cel.dev/cel-go/common/env"
+	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/overloads"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/common/types/traits"
+)
+
+// functions are all that a condition can call, also by what the macros are made of.
+// No overload named stands for all that there are.
+var functions = map[string][]string{
+	operators.LogicalAnd: nil, operators.LogicalOr: nil, operators.LogicalNot: nil, operators.Conditional: nil,
+	operators.Equals: nil, operators.NotEquals: nil,
+	operators.Less: nil, operators.LessEquals: nil, operators.Greater: nil, operators.GreaterEquals: nil,
+	operators.In: nil, operators.Index: nil,
+	// exists_one counts, and filter makes a list.
+	operators.Add:              {overloads.AddString, overloads.AddInt64, overloads.AddList},
+	operators.NotStrictlyFalse: nil,
+	overloads.StartsWith:       nil,
+	overloads.EndsWith:         nil,
+	overloads.Contains:         nil,
+	overloads.Size:             nil,
+	asList:                     nil,
+}
+
+// environment is made when the first condition is compiled: most policies have
+// none, and reading the first one takes 2 ms.
+var environment = sync.OnceValues(func() (*cel.Env, error) {
+	subset := env.NewLibrarySubset().AddIncludedMacros(operators.Has)
+	for name, ids := range functions {
+		f := env.NewFunction(name)
+		for _, id := range ids {
+			f.Overloads = append(f.Overloads, &env.Overload{ID: id})
+		}
+		subset.AddIncludedFunctions(f)
+	}
+	element := cel.TypeParamType("T")
+	list := cel.ListType(element)
+	options := []cel.EnvOption{
+		cel.StdLib(cel.StdLibSubset(subset)), cel.ParserRecursionLimit(maxDepth),
+		cel.Function(asList, cel.Overload(asList, []*cel.Type{list}, list, cel.UnaryBinding(func(v ref.Val) ref.Val { return v }))),
+		cel.CostModel(cost.Overload(asList, cost.EvalCost(cost.Const(1)), cost.ResultSize(cost.Arg(0)))),
+	}
+	for _, m := range []cel.Macro{cel.AllMacro, cel.ExistsMacro, cel.ExistsOneMacro, cel.FilterMacro} {
+		options = append(options, cel.Macros(overLists(m)))
+	}
+	for name, t := range variables {
+		options = append(options, cel.Variable(name, t))
+	}
+	return cel.NewCustomEnv(options...)
+})
+
+// asList is what macros put around what they go through. No text can call it.
+const asList = "@list"
+
+// overLists makes a macro go through lists only. An object's names come in an
+// order that differs from time to time, and with it what is spent before the
+// answer is known.
+func overLists(m cel.Macro) cel.Macro {
+	return cel.ReceiverMacro(m.Function(), m.ArgCount(), func(f cel.MacroExprFactory, target ast.Expr, args []ast.Expr) (ast.Expr, *cel.Error) {
+		return m.Expander()(f, f.NewCall(asList, target), args)
+	})
+}
+
+// ownCost estimates what a condition costs at most if all that it is told is empty:
+// then it is its own lists that cost.
+type ownCost struct{}
+
+// EstimateSize implements cost.Estimator. A path leads to a variable.
+func (ownCost) EstimateSize(node cost.AstNode) *cost.SizeEstimate {
+	if node.Path() == nil {
+		return nil
+	}
+	return &cost.SizeEstimate{}
+}
+
+// EstimateCallCost implements cost.Estimator; nil: CEL's own estimate.
+func (ownCost) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
+	return nil
+}
+
+// prices corrects CEL's where work is not paid for: the size of text is counted,
+// character by character, for one unit, and a comparison of lists looks only at how
+// many elements both have.
+type prices struct{}
+
+// CallCost implements cost.ActualCostEstimator; nil: CEL's own price.
+func (prices) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint64 {
+	var price uint64
+	switch function {
+	case overloads.Size:
+		text, ok := args[0].(types.String)
+		if !ok {
+			return nil
+		}
+		price = 1 + uint64(len(text))/10 // as CEL's own for comparing text
+	case operators.Equals, operators.NotEquals, operators.In:
+		if !isAggregate(args[0]) || !isAggregate(args[1]) {
+			return nil
+		}
+		price = elements(args[1])
+	default:
+		return nil
+	}
+	return &price
+}
+
+func isAggregate(v ref.Val) bool {
+	switch v.(type) {
+	case traits.Lister, traits.Mapper:
+		return true
+	}
+	return false
+}
+
+// elements counts what a list or a map holds, itself included.
+func elements(v ref.Val) uint64 {
+	n := uint64(1)
+	switch v := v.(type) {
+	case traits.Mapper:
+		for it := v.Iterator(); it.HasNext() == types.True; {
+			n += elements(v.Get(it.Next()))
+		}
+	case traits.Lister:
+		for it := v.Iterator(); it.HasNext() == types.True; {
+			n += elements(it.Next())
+		}
+	}
+	return n
+}
