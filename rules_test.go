@@ -59,7 +59,7 @@ var imports = map[string]allowedImports{
 		others: []string{"github.com/distribution/distribution/v3/registry/auth/token"},
 	},
 	"internal/identity": {
-		ours:   []string{"internal/lru", "internal/names"},
+		ours:   []string{"internal/lru", "internal/names", "internal/term"},
 		tests:  []string{"internal/testkit"},
 		others: []string{"github.com/go-jose/go-jose/v4"},
 	},
@@ -166,8 +166,8 @@ var imports = map[string]allowedImports{
 	},
 	"internal/config": {
 		ours: []string{
-			"internal/exchange", "internal/file", "internal/names", "internal/oidc", "internal/registryauth", "internal/signing", "internal/strictyaml",
-			"internal/term",
+			"internal/exchange", "internal/file", "internal/identity", "internal/names", "internal/oidc", "internal/registryauth", "internal/signing",
+			"internal/strictyaml", "internal/term",
 		},
 		tests:  []string{"internal/schematest", "internal/testkit"},
 		others: []string{"go.yaml.in/yaml/v3", "k8s.io/apimachinery"},

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -13,6 +14,11 @@ type Known struct {
 	// tokens of the issuer; none: it is one customer's own. They are ids: names can be
 	// given to somebody else.
 	Tenant []string
+}
+
+// HasTenant reports whether one of the tenant's claims is required, if it has to be.
+func (k Known) HasTenant(require map[string][]string) bool {
+	return len(k.Tenant) == 0 || slices.ContainsFunc(k.Tenant, func(claim string) bool { return len(require[claim]) > 0 })
 }
 
 // KnownIssuer returns what is known of an issuer. What Pullpass does not know can be
@@ -59,22 +65,22 @@ func KnownIssuer(issuer string) (Known, bool) {
 // personalTenant is the tenant of all personal accounts of Microsoft.
 const personalTenant = "9188040d-6c67-4c5b-b112-36a304b66dad"
 
-// AudienceOfOthers says whom tokens with this audience are for, if it is not one
-// that was chosen for Pullpass: then whoever gets such a token could use it here. It
-// is empty for an audience that may be Pullpass's own.
+// AudienceOfOthers says whose an audience is that was not chosen for Pullpass, as in
+// "AWS's": whoever gets such a token could use it here. It is empty for an audience
+// that may be Pullpass's own.
 func AudienceOfOthers(p Profile, issuer, audience string) string {
 	switch audience {
 	case "sts.amazonaws.com":
-		return "AWS"
+		return "AWS's"
 	case "api://AzureADTokenExchange", "https://management.azure.com/", "https://management.core.windows.net/", "https://graph.microsoft.com":
-		return "Azure"
+		return "Azure's"
 	case "sigstore":
-		return "Sigstore"
+		return "Sigstore's"
 	case issuer:
-		return "the issuer itself, its default"
+		return "the issuer's default"
 	}
 	if strings.HasPrefix(strings.TrimPrefix(audience, "https:"), "//iam.googleapis.com/") {
-		return "Google Cloud"
+		return "Google Cloud's"
 	}
 	isDefault := false
 	switch p {
@@ -90,7 +96,7 @@ func AudienceOfOthers(p Profile, issuer, audience string) string {
 		isDefault = strings.HasSuffix(audience, ".workload.identity")
 	}
 	if isDefault {
-		return "whatever asks for none: it is the issuer's default"
+		return "the issuer's default"
 	}
 	return ""
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/go-jose/go-jose/v4/json"
+
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -23,36 +25,36 @@ const (
 
 // Parse reads the payload of a token, whose length and whose UTF-8 the caller has
 // checked. Repeated members are refused, at any depth, and so is what is larger or
-// deeper than issuers make it.
+// deeper than issuers make it. The error says what the token has or is: "has …".
 //
 // Claims of Kubernetes are refused: a token that has them is a ServiceAccount's, and
 // to be judged as one or not at all.
 func Parse(payload []byte) (Claims, error) {
 	// The decoder is recursive.
 	if depth(payload) > maxDepth {
-		return nil, fmt.Errorf("its claims are nested more than %d deep", maxDepth)
+		return nil, fmt.Errorf("has claims that are nested more than %d deep", maxDepth)
 	}
 	decoder := json.NewDecoder(bytes.NewReader(payload))
 	decoder.SetNumberType(json.UnmarshalIntOrFloat)
 	var read map[string]any
 	if err := decoder.Decode(&read); err != nil {
-		return nil, errors.New("it is not a JSON object with distinct members")
+		return nil, errors.New("is not a JSON object with distinct members")
 	}
 	var more any
 	if read == nil || decoder.Decode(&more) == nil || decoder.More() {
-		return nil, errors.New("it is not one JSON object")
+		return nil, errors.New("is not one JSON object")
 	}
 	if len(read) > maxClaims {
-		return nil, fmt.Errorf("it has more than %d claims", maxClaims)
+		return nil, fmt.Errorf("has more than %d claims", maxClaims)
 	}
 	left := maxValues
 	for name, value := range read {
 		if name == "kubernetes.io" || strings.HasPrefix(name, "kubernetes.io/") {
-			return nil, errors.New("it has claims of a ServiceAccount token; the issuer of a cluster belongs into clusters[]")
+			return nil, errors.New("has claims of a ServiceAccount; the issuer of a cluster belongs into clusters[]")
 		}
 		value, err := normal(value, &left)
 		if err != nil {
-			return nil, fmt.Errorf("claim %q %w", name, err)
+			return nil, fmt.Errorf("has a claim %s that %w", term.QuoteName(name), err)
 		}
 		if value == nil {
 			delete(read, name)

@@ -92,7 +92,7 @@ func (m *Metrics) Use(s Sources) {
 		return known
 	}
 	before := m.current.Swap(&knownSources{s, map[source]map[string]bool{
-		fromClusters: set(s.Clusters), fromServices: set(s.Services), fromFiles: set(s.Files), fromUpstreams: set(s.upstreamNames()),
+		fromClusters: set(slices.Concat(s.Clusters, s.Identities)), fromServices: set(s.Services), fromFiles: set(s.Files), fromUpstreams: set(s.upstreamNames()),
 	}})
 	if before != nil {
 		m.forget(before.known)

@@ -149,8 +149,8 @@ func TestMetricsShowTheIssuersKeys(t *testing.T) {
 	t.Parallel()
 	m := testMetrics(Sources{Issuers: func() []oidc.IssuerStatus {
 		return []oidc.IssuerStatus{
-			{Cluster: "prod-eu", Keys: 2, FetchedAt: time.Unix(1000, 500_000_000), Fetches: 7, Failures: 3, LastFailure: "secret cause"},
-			{Cluster: "prod-us", Fetches: 1, Failures: 1},
+			{Name: "prod-eu", Keys: 2, FetchedAt: time.Unix(1000, 500_000_000), Fetches: 7, Failures: 3, LastFailure: "secret cause"},
+			{Name: "prod-us", Fetches: 1, Failures: 1},
 		}
 	}})
 	expectMetrics(t, m, `

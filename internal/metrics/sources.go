@@ -20,9 +20,10 @@ import (
 
 // Sources are what is read at each scrape. What is nil or empty is not there.
 type Sources struct {
-	Clusters []string // all that are configured
-	Services []string
-	Files    []string // groups that are re-read
+	Clusters   []string // all that are configured
+	Identities []string // likewise; where they are counted, they stand where clusters do
+	Services   []string
+	Files      []string // groups that are re-read
 
 	Load        func() exchange.Load
 	Connections func() ConnectionCounts

@@ -8,9 +8,9 @@ import (
 var (
 	issuerKeys = &metric{
 		name: "pullpass_issuer_keys", kind: gauge, read: true,
-		help:   "Keys of the cluster's issuer that are believed now.",
+		help:   "Keys of the issuer that are believed now; in `cluster`, the name of a cluster or of an identity.",
 		labels: []label{clusterLabel},
-		act:    "0: tokens of this cluster get a 503. The log and `/readyz` say why the keys cannot be fetched.",
+		act:    "0: tokens of this issuer get a 503. The log and `/readyz` say why the keys cannot be fetched.",
 	}
 	issuerKeysFetched = &metric{
 		name: "pullpass_issuer_keys_fetched_timestamp_seconds", kind: gauge, read: true,
@@ -27,10 +27,10 @@ var (
 )
 
 func (r reading) issuer(s oidc.IssuerStatus) {
-	r.show(issuerKeys, float64(s.Keys), s.Cluster)
-	r.show(issuerKeysFetched, timestamp(s.FetchedAt), s.Cluster)
-	r.show(issuerKeyFetches, float64(s.Fetches-s.Failures), s.Cluster, resultSuccess)
-	r.show(issuerKeyFetches, float64(s.Failures), s.Cluster, resultFailure)
+	r.show(issuerKeys, float64(s.Keys), s.Name)
+	r.show(issuerKeysFetched, timestamp(s.FetchedAt), s.Name)
+	r.show(issuerKeyFetches, float64(s.Fetches-s.Failures), s.Name, resultSuccess)
+	r.show(issuerKeyFetches, float64(s.Failures), s.Name, resultFailure)
 }
 
 var (

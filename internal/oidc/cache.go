@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/lru"
 )
 
@@ -32,13 +33,14 @@ type verified struct {
 // remembered is a verified token in one piece of text. A large cluster has
 // 100,000 of them.
 type remembered struct {
-	issuer *issuer
-	key    *key
+	issuer   *issuer
+	key      *key
+	external *identity.External // nil: a ServiceAccount
 	// text is what names the identity, one after the other, and nothing else: no
 	// part of a token stays in memory with it. Each ends where the next begins.
 	text      string
 	ends      [7]uint16
-	namespace uint16 // where the namespace ends, within the subject
+	namespace uint16 // where the namespace ends, within the subject of a ServiceAccount
 
 	issuedAt, expiry, notBefore int64 // seconds since 1970
 }
@@ -47,7 +49,7 @@ type remembered struct {
 func (v *verified) remember() remembered {
 	id := &v.identity
 	r := remembered{
-		issuer: v.issuer, key: v.key,
+		issuer: v.issuer, key: v.key, external: id.External,
 		namespace: uint16(len(subjectPrefix) + len(id.Kubernetes.Namespace)),
 		issuedAt:  id.IssuedAt.Unix(), expiry: id.Expiry.Unix(), notBefore: v.notBefore.Unix(),
 	}
@@ -68,16 +70,13 @@ func (v *verified) remember() remembered {
 
 func (r *remembered) verified() verified {
 	part := func(i int) string { return r.text[r.ends[i-1]:r.ends[i]] }
-	return verified{
+	v := verified{
 		identity: Identity{
-			Cluster: r.issuer.Cluster,
-			Issuer:  r.issuer.URL,
-			Subject: r.text[:r.ends[0]],
-			TokenID: part(1),
-			Kubernetes: KubernetesIdentity{Namespace: r.text[len(subjectPrefix):r.namespace],
-				ServiceAccount: ObjectRef{Name: r.text[r.namespace+1 : r.ends[0]], UID: part(2)},
-				Pod:            ObjectRef{Name: part(3), UID: part(4)},
-				Node:           ObjectRef{Name: part(5), UID: part(6)}},
+			Cluster:  r.issuer.Cluster,
+			Issuer:   r.issuer.URL,
+			Subject:  r.text[:r.ends[0]],
+			TokenID:  part(1),
+			External: r.external,
 			IssuedAt: unixTime(r.issuedAt),
 			Expiry:   unixTime(r.expiry),
 		},
@@ -85,13 +84,29 @@ func (r *remembered) verified() verified {
 		issuer:    r.issuer,
 		key:       r.key,
 	}
+	if r.external == nil {
+		v.identity.Kubernetes = KubernetesIdentity{Namespace: r.text[len(subjectPrefix):r.namespace],
+			ServiceAccount: ObjectRef{Name: r.text[r.namespace+1 : r.ends[0]], UID: part(2)},
+			Pod:            ObjectRef{Name: part(3), UID: part(4)},
+			Node:           ObjectRef{Name: part(5), UID: part(6)}}
+	}
+	return v
+}
+
+// bytes returns what r points to, and is its own.
+func (r *remembered) bytes() int {
+	bytes := lru.Bytes(len(r.text))
+	if r.external != nil {
+		bytes += r.external.Bytes()
+	}
+	return bytes
 }
 
 func newCache(bytes int) *cache {
 	if bytes == 0 {
 		bytes = defaultCacheBytes
 	}
-	return &cache{lru.New(bytes, func(_ [sha256.Size]byte, r remembered) int { return lru.Bytes(len(r.text)) })}
+	return &cache{lru.New(bytes, func(_ [sha256.Size]byte, r remembered) int { return r.bytes() })}
 }
 
 // find returns the token if it is still acceptable: not expired, and signed

@@ -75,7 +75,16 @@ func (c *claims) check() string {
 			return missing(claim.name)
 		}
 	}
-	if !names.IsTokenID(c.TokenID) {
+	if fault := c.checkRegistered(); fault != "" {
+		return fault
+	}
+	return c.Kubernetes.check(c.Subject)
+}
+
+// checkRegistered checks the claims of RFC 7519, section 4.1, but for iss and sub.
+// optional are the times that may be missing; a jti may be missing here in any case.
+func (c *claims) checkRegistered(optional ...string) string {
+	if c.TokenID != "" && !names.IsTokenID(c.TokenID) {
 		return fmt.Sprintf(`claim "jti" must be at most %d printable characters`, names.MaxTokenIDBytes)
 	}
 	if len(c.Audience) == 0 {
@@ -89,6 +98,9 @@ func (c *claims) check() string {
 		value int64
 	}{{"exp", c.Expiry}, {"iat", c.IssuedAt}, {"nbf", c.NotBefore}} {
 		if claim.value == 0 {
+			if slices.Contains(optional, claim.name) {
+				continue
+			}
 			return missing(claim.name)
 		}
 		if claim.value < 0 || claim.value > maxUnixTime {
@@ -101,7 +113,7 @@ func (c *claims) check() string {
 	if c.Expiry <= c.NotBefore {
 		return `claim "exp" must be later than "nbf"`
 	}
-	return c.Kubernetes.check(c.Subject)
+	return ""
 }
 
 func (k *kubernetesClaims) check(subject string) string {

@@ -20,7 +20,7 @@ func TestClaims(t *testing.T) {
 		iat       = `"iat":1795230411`
 		nbf       = `"nbf":1795230411`
 		aud       = `["registry.example.com"]`
-		form      = "a claim of the token has another type than API servers give it"
+		form      = "a claim of the token has another type than issuers give it"
 		years     = "is not a time between 1970 and 9999"
 		object    = "the token's payload is not a JSON object with distinct members"
 	)
@@ -152,8 +152,8 @@ func TestPayloads(t *testing.T) {
 		{"empty", ``, ReasonMalformed, object},
 		{"null", `null`, ReasonClaims, `claim "iss" is missing`},
 		{"empty object", `{}`, ReasonClaims, `claim "iss" is missing`},
-		{"list", `[` + good + `]`, ReasonClaims, "another type than API servers give it"},
-		{"string", `"x"`, ReasonClaims, "another type than API servers give it"},
+		{"list", `[` + good + `]`, ReasonClaims, "another type than issuers give it"},
+		{"string", `"x"`, ReasonClaims, "another type than issuers give it"},
 		{"two objects", good + good, ReasonMalformed, object},
 		{"trailing text", good + "x", ReasonMalformed, object},
 		{"trailing NUL", good + "\x00", ReasonMalformed, object},

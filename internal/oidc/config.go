@@ -3,6 +3,8 @@ package oidc
 import (
 	"log/slog"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/identity"
 )
 
 // Bound says what a token must be bound to.
@@ -27,17 +29,47 @@ type Config struct {
 	Logger     *slog.Logger     // key fetches and their failures; nil discards
 }
 
-// Issuer is one cluster's token issuer. New refuses empty or unknown values:
-// an empty setting never switches a check off.
+// Issuer is one cluster's token issuer, or that of others than pods. New refuses
+// empty or unknown values: an empty setting never switches a check off.
 type Issuer struct {
-	Cluster     string        // name used in identities, logs and metrics; unique
+	Cluster     string        // name used in identities, logs and metrics; unique; empty with Provider
+	Provider    *Provider     // nil: it is a cluster's
 	URL         string        // exact value of iss; https; unique
 	Audiences   []string      // a token needs one of these; at least one, none empty
-	Bound       Bound         // required
+	Bound       Bound         // required of a cluster's
 	RequireNode bool          // refuse tokens without a node claim (KEP-4193)
 	MaxLifetime time.Duration // upper limit of exp − iat; positive
 	MaxKeyAge   time.Duration // keys older than this (fetches failed since) are no longer believed; positive
 	Discovery   Discovery
+}
+
+// Provider is an issuer whose tokens are of others than pods: Issuer.Bound and
+// Issuer.RequireNode say nothing of them. It must not be changed.
+type Provider struct {
+	Name    string // like Issuer.Cluster, and unique among both
+	Profile identity.Profile
+	Require map[string][]string // claims that every token has, each with one of these values
+}
+
+// name is that of the cluster or of the provider.
+func (i *Issuer) name() string {
+	if i.Provider != nil {
+		return i.Provider.Name
+	}
+	return i.Cluster
+}
+
+// kind says what has that name.
+func (i *Issuer) kind() string {
+	if i.Provider != nil {
+		return "identity"
+	}
+	return "cluster"
+}
+
+// title names the issuer in a message.
+func (i *Issuer) title() string {
+	return i.kind() + " " + quote(i.name())
 }
 
 // Discovery says where the keys are. Zero: the issuer's
@@ -52,7 +84,7 @@ type Discovery struct {
 
 // IssuerStatus is the state of one issuer's keys, for readiness and metrics.
 type IssuerStatus struct {
-	Cluster     string
+	Name        string // of the cluster or the provider
 	Issuer      string
 	Keys        int       // keys believed now; 0 before the first fetch and when they are too old
 	FetchedAt   time.Time // last good fetch; zero: never

@@ -27,6 +27,7 @@ const (
 	ReasonLifetime      Reason = "token_lifetime"
 	ReasonNotBound      Reason = "token_not_bound"
 	ReasonNoNode        Reason = "token_no_node"
+	ReasonRequire       Reason = "token_require" // a claim is not what identities[].require says, as in another tenant's token
 	ReasonUnavailable   Reason = "issuer_unavailable"
 	ReasonUnknownKey    Reason = "token_unknown_key"
 	ReasonSignature     Reason = "token_signature"
@@ -36,7 +37,7 @@ const (
 func Reasons() []Reason {
 	return []Reason{
 		ReasonMalformed, ReasonLegacy, ReasonUnknownIssuer, ReasonAlgorithm, ReasonHeader, ReasonClaims, ReasonAudience,
-		ReasonExpired, ReasonNotYetValid, ReasonLifetime, ReasonNotBound, ReasonNoNode,
+		ReasonExpired, ReasonNotYetValid, ReasonLifetime, ReasonNotBound, ReasonNoNode, ReasonRequire,
 		ReasonUnavailable, ReasonUnknownKey, ReasonSignature,
 	}
 }
@@ -60,7 +61,8 @@ type Claimed struct {
 type Error struct {
 	Reason   Reason
 	Message  string // for the caller: which claim or setting, and the remedy; never the token
-	Cluster  string // set once the issuer is known
+	Cluster  string // set once the issuer is known to be a cluster's
+	Provider string // likewise, of one whose tokens are of others than pods
 	Claimed  Claimed
 	Verified bool  // the signature of a refused token was checked and is good (legacy tokens)
 	Err      error // the cause, for the log only; may be nil

@@ -21,7 +21,7 @@ type Identity struct {
 	TokenID    string // jti; the API server's audit log shows it as JTI=…
 	Kubernetes KubernetesIdentity
 	External   *identity.External // nil: it is a ServiceAccount
-	IssuedAt   time.Time
+	IssuedAt   time.Time          // of some Externals 1970: their issuers need not say (identity.Profile.RequiresIssuedAt)
 	Expiry     time.Time
 }
 

@@ -132,7 +132,7 @@ func TestNewKeyIsFetchedWhenATokenNeedsIt(t *testing.T) {
 	accept(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet")))
 	f.publish(t, keys().rsa, keys().rsa2)
 	next := keys().rsa2.sign(t, payload(t, "kubelet"))
-	failure := refuse(t, f.Verifier, next, ReasonUnknownKey, "if the API server has just changed its key, try again in some seconds")
+	failure := refuse(t, f.Verifier, next, ReasonUnknownKey, "if the issuer has just changed its key, try again in some seconds")
 	if failure.Err != nil {
 		t.Errorf("cause %v", failure.Err)
 	}

@@ -38,6 +38,9 @@ func (v *Verifier) refuseLegacy(t *token, now time.Time) *Error {
 		return failure
 	}
 	for _, i := range v.issuers {
+		if i.Provider != nil {
+			continue // only clusters have signed such tokens
+		}
 		key := i.keys.believed(now).find(keyID)
 		if key != nil && key.algorithm == algorithm && key.verify(t.signed, t.signature) {
 			failure.Verified, failure.Cluster = true, i.Cluster

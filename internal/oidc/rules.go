@@ -20,12 +20,12 @@ func (i *issuer) checkAudience(c *claims, _ time.Time) *Error {
 			return nil
 		}
 	}
-	return &Error{
-		Reason: ReasonAudience,
-		Message: fmt.Sprintf("the token's audience %s is not accepted here; request a token with audience %s "+
-			"(tokenAttributes.serviceAccountTokenAudience in the kubelet's CredentialProviderConfig)",
-			"["+quoteList(c.Audience, ", ")+"]", quoteList(i.Audiences, " or ")),
+	message := fmt.Sprintf("the token's audience %s is not accepted here; request a token with audience %s",
+		"["+quoteList(c.Audience, ", ")+"]", quoteList(i.Audiences, " or "))
+	if i.Provider == nil {
+		message += " (tokenAttributes.serviceAccountTokenAudience in the kubelet's CredentialProviderConfig)"
 	}
+	return &Error{Reason: ReasonAudience, Message: message}
 }
 
 func (i *issuer) checkTime(c *claims, now time.Time) *Error {
@@ -39,7 +39,7 @@ func (i *issuer) checkTime(c *claims, now time.Time) *Error {
 	if begin := c.notBefore(); now.Before(begin) {
 		return &Error{
 			Reason: ReasonNotYetValid,
-			Message: fmt.Sprintf("the token is valid from %s, %s from now; compare the clocks of the API server and of this server",
+			Message: fmt.Sprintf("the token is valid from %s, %s from now; compare the clocks of the issuer and of this server",
 				begin.Add(clockSkew).Format(time.RFC3339), begin.Add(clockSkew).Sub(now).Round(time.Second)),
 		}
 	}
@@ -48,15 +48,23 @@ func (i *issuer) checkTime(c *claims, now time.Time) *Error {
 
 // checkLifetime refuses what lives too long to be of use only now: an API
 // server extends the API-audience token of every pod to one year.
-func (i *issuer) checkLifetime(c *claims, _ time.Time) *Error {
-	lifetime := unixTime(c.Expiry).Sub(unixTime(c.IssuedAt)) // cannot overflow, unlike seconds times time.Second
+func (i *issuer) checkLifetime(c *claims, now time.Time) *Error {
+	issuedAt := unixTime(c.IssuedAt)
+	if c.IssuedAt == 0 { // it need not say: identity.Profile.RequiresIssuedAt
+		issuedAt = now
+	}
+	lifetime := unixTime(c.Expiry).Sub(issuedAt) // cannot overflow, unlike seconds times time.Second
 	if lifetime <= i.MaxLifetime {
 		return nil
 	}
+	remedy := "request a shorter one, with an audience of its own"
+	if i.Provider != nil {
+		remedy = "request a shorter one, give the job a shorter time-out if its token lives as long, or raise the setting"
+	}
 	return &Error{
 		Reason: ReasonLifetime,
-		Message: fmt.Sprintf("the token's lifetime of %s is longer than the %s that cluster %s allows (maxTokenLifetime); "+
-			"request a shorter one, with an audience of its own", lifetime, i.MaxLifetime, quote(i.Cluster)),
+		Message: fmt.Sprintf("the token's lifetime of %s is longer than the %s that %s allows (maxTokenLifetime); %s",
+			lifetime, i.MaxLifetime, i.title(), remedy),
 	}
 }
 

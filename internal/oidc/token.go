@@ -26,6 +26,7 @@ const (
 type token struct {
 	signed    string // header and payload as they were sent: what the signature covers
 	header    map[string]any
+	payload   []byte
 	claims    claims
 	signature []byte
 }
@@ -39,7 +40,7 @@ func parse(raw string) (*token, *Error) {
 		return nil, &Error{Reason: ReasonMalformed, Message: message, Err: cause}
 	}
 	if !isCompact(raw) {
-		return malformed("the credential is not a ServiceAccount token: a token is three base64url parts, joined with dots", nil)
+		return malformed("the credential is not a token: a token is three base64url parts, joined with dots", nil)
 	}
 	end := strings.LastIndexByte(raw, '.')
 	t := &token{signed: raw[:end]}
@@ -67,11 +68,12 @@ func parse(raw string) (*token, *Error) {
 	if err := json.Unmarshal(header, &t.header); err != nil {
 		return malformed("the token's header is not a JSON object with distinct members", boundedError(err))
 	}
+	t.payload = payload
 	if t.claims, err = parseClaims(payload); err != nil {
 		if _, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			return nil, &Error{
 				Reason: ReasonClaims, Claimed: t.claims.claimed(), Err: boundedError(err),
-				Message: "a claim of the token has another type than API servers give it",
+				Message: "a claim of the token has another type than issuers give it",
 			}
 		}
 		return malformed("the token's payload is not a JSON object with distinct members", boundedError(err))
@@ -96,21 +98,21 @@ func isCompact(s string) bool {
 // checkHeader returns the algorithm and the key that the header names. Both
 // are only compared with what is configured and published: nothing in a header
 // is a reason to trust, to fetch or to skip something (RFC 8725, sections 3.1
-// and 3.10).
-func (t *token) checkHeader() (jose.SignatureAlgorithm, string, *Error) {
+// and 3.10). ignored are members that may be there besides.
+func (t *token) checkHeader(ignored ...string) (jose.SignatureAlgorithm, string, *Error) {
 	name, _ := t.header["alg"].(string)
 	algorithm := jose.SignatureAlgorithm(name)
 	if !slices.Contains(algorithms[:], algorithm) {
 		return "", "", &Error{
 			Reason:  ReasonAlgorithm,
-			Message: "the token's algorithm " + quote(name) + " is not accepted; API servers sign with RS256, ES256, ES384 or ES512",
+			Message: "the token's algorithm " + quote(name) + " is not accepted; issuers sign with RS256, ES256, ES384 or ES512",
 		}
 	}
 	refuse := func(message string) (jose.SignatureAlgorithm, string, *Error) {
 		return "", "", &Error{Reason: ReasonHeader, Message: "the token's header " + message}
 	}
 	for name := range t.header {
-		if name != "alg" && name != "kid" && name != "typ" {
+		if name != "alg" && name != "kid" && name != "typ" && !slices.Contains(ignored, name) {
 			return refuse("has " + quote(name) + "; only alg, kid and typ are accepted")
 		}
 	}

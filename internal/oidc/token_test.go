@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	notAToken   = "the credential is not a ServiceAccount token"
+	notAToken   = "the credential is not a token"
 	notBase64   = "is not base64url"
-	notAccepted = "is not accepted; API servers sign with RS256, ES256, ES384 or ES512"
+	notAccepted = "is not accepted; issuers sign with RS256, ES256, ES384 or ES512"
 	wrongSig    = "the token's signature is wrong"
 )
 

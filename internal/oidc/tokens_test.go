@@ -110,7 +110,7 @@ func TestRefusalsSayTheRemedy(t *testing.T) {
 		text   string
 	}{
 		{"issuer", sign("kubelet", issuerURL, issuerURL+"/"), ReasonUnknownIssuer,
-			`the token's issuer "https://issuer.example/" is not configured here; a cluster's issuer must equal the API server's --service-account-issuer exactly`},
+			`the token's issuer "https://issuer.example/" is not configured here; it must equal that of a cluster (its API server's --service-account-issuer) or of an identity exactly`},
 		{"audience", sign("unbound-api-audience"), ReasonAudience,
 			`the token's audience ["https://issuer.example"] is not accepted here; request a token with audience "registry.example.com" ` +
 				`(tokenAttributes.serviceAccountTokenAudience in the kubelet's CredentialProviderConfig)`},

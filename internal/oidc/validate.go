@@ -7,11 +7,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/names"
 )
 
 const (
-	maxClusterBytes  = 63
+	maxNameBytes     = 63
 	maxAudienceBytes = 512
 )
 
@@ -25,26 +26,26 @@ func (c Config) validate() error {
 	if c.CacheBytes < 0 {
 		faults = append(faults, fmt.Errorf("cache of %d bytes: must not be negative", c.CacheBytes))
 	}
-	clusters, urls := map[string]bool{}, map[string]bool{}
+	known, urls := map[string]bool{}, map[string]bool{}
 	for n, i := range c.Issuers {
 		fault := func(format string, args ...any) {
-			faults = append(faults, fmt.Errorf("issuer %d (cluster %s): %w", n, quote(i.Cluster), fmt.Errorf(format, args...)))
+			faults = append(faults, fmt.Errorf("issuer %d (%s): %w", n, i.title(), fmt.Errorf(format, args...)))
 		}
 		i.validate(fault)
-		if clusters[i.Cluster] {
-			fault("cluster: another issuer has the same name")
+		if known[i.name()] {
+			fault("name: another issuer has the same name")
 		}
 		if urls[i.URL] {
-			fault("issuer: another cluster has the same issuer %s", quote(i.URL))
+			fault("issuer: another one has the same issuer %s", quote(i.URL))
 		}
-		clusters[i.Cluster], urls[i.URL] = true, true
+		known[i.name()], urls[i.URL] = true, true
 	}
 	return errors.Join(faults...)
 }
 
 func (i Issuer) validate(fault func(format string, args ...any)) {
-	if !isClusterName(i.Cluster) {
-		fault("cluster: must be 1 to %d letters, digits, '.', '-' or '_'", maxClusterBytes)
+	if !isName(i.name()) {
+		fault("name: must be 1 to %d letters, digits, '.', '-' or '_'", maxNameBytes)
 	}
 	if u, err := parseHTTPS(i.URL); err != nil {
 		fault("issuer: %w", err)
@@ -59,7 +60,9 @@ func (i Issuer) validate(fault func(format string, args ...any)) {
 			fault("audiences[%d]: must be 1 to %d printable characters without spaces", n, maxAudienceBytes)
 		}
 	}
-	if !slices.Contains(i.Bound.Values(), i.Bound) {
+	if i.Provider != nil {
+		i.validateProvider(fault)
+	} else if !slices.Contains(i.Bound.Values(), i.Bound) {
 		fault("bound: %s is not one of %q, %q and %q", quote(string(i.Bound)), BoundPod, BoundPodOrNode, BoundAny)
 	}
 	if i.MaxLifetime <= 0 {
@@ -69,6 +72,30 @@ func (i Issuer) validate(fault func(format string, args ...any)) {
 		fault("discovery.maxKeyAge: must be positive")
 	}
 	i.Discovery.validate(fault)
+}
+
+// validateProvider holds an issuer that is known to its own profile, and one that is
+// everybody's to a tenant.
+func (i Issuer) validateProvider(fault func(format string, args ...any)) {
+	p := i.Provider
+	if i.Cluster != "" || i.Bound != "" || i.RequireNode {
+		fault("cluster, bound and node are of clusters, and this is none")
+	}
+	if !slices.Contains(p.Profile.Values(), p.Profile) {
+		fault("profile: %s is not one of %q", quote(string(p.Profile)), p.Profile.Values())
+	}
+	for claim, values := range p.Require {
+		if claim == "" || len(values) == 0 || slices.Contains(values, "") {
+			fault("require: claim %s needs values that are not empty", quote(claim))
+		}
+	}
+	known, ok := identity.KnownIssuer(i.URL)
+	if ok && known.Profile != p.Profile {
+		fault("profile: must be %s for issuer %s", known.Profile, quote(i.URL))
+	}
+	if !known.HasTenant(p.Require) {
+		fault("require: needs one of %q: everybody can have tokens of issuer %s", known.Tenant, quote(i.URL))
+	}
 }
 
 func (d Discovery) validate(fault func(format string, args ...any)) {
@@ -112,8 +139,8 @@ func parseHTTPS(s string) (*url.URL, error) {
 	return u, nil
 }
 
-func isClusterName(s string) bool {
-	if s == "" || len(s) > maxClusterBytes {
+func isName(s string) bool {
+	if s == "" || len(s) > maxNameBytes {
 		return false
 	}
 	for _, c := range []byte(s) {

@@ -31,11 +31,11 @@ func TestFaultyConfigurations(t *testing.T) {
 	}{
 		{"no issuers", Config{}, "issuers: at least one is required"},
 		{"negative cache", Config{Issuers: []Issuer{validIssuer("x")}, CacheBytes: -1}, "cache of -1 bytes: must not be negative"},
-		{"no cluster", with(func(i *Issuer) { i.Cluster = "" }), "cluster: must be 1 to 63 letters"},
-		{"cluster with a slash", with(func(i *Issuer) { i.Cluster = "a/b" }), "cluster: must be 1 to 63 letters"},
-		{"cluster too long", with(func(i *Issuer) { i.Cluster = strings.Repeat("a", 64) }), "cluster: must be 1 to 63 letters"},
+		{"no cluster", with(func(i *Issuer) { i.Cluster = "" }), "name: must be 1 to 63 letters"},
+		{"cluster with a slash", with(func(i *Issuer) { i.Cluster = "a/b" }), "name: must be 1 to 63 letters"},
+		{"cluster too long", with(func(i *Issuer) { i.Cluster = strings.Repeat("a", 64) }), "name: must be 1 to 63 letters"},
 		{"same cluster", two(func(i *Issuer) { i.Cluster = "prod-eu" }), "another issuer has the same name"},
-		{"same issuer", two(func(i *Issuer) { i.URL = issuerURL }), `another cluster has the same issuer "https://issuer.example"`},
+		{"same issuer", two(func(i *Issuer) { i.URL = issuerURL }), `another one has the same issuer "https://issuer.example"`},
 		{"no issuer", with(func(i *Issuer) { i.URL = "" }), `issuer: "" is not an https URL`},
 		{"http issuer", with(func(i *Issuer) { i.URL = "http://issuer.example" }), "is not an https URL"},
 		{"issuer without scheme", with(func(i *Issuer) { i.URL = "issuer.example" }), "is not an https URL"},
@@ -119,7 +119,7 @@ func TestNewNeedsNoFileAndNoNetwork(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s := v.Status()[0]; s != (IssuerStatus{Cluster: "prod-eu", Issuer: issuerURL}) {
+		if s := v.Status()[0]; s != (IssuerStatus{Name: "prod-eu", Issuer: issuerURL}) {
 			t.Errorf("status %+v", s)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// clockSkew is how far the clock of an API server may be ahead of ours. There
+// clockSkew is how far the clock of an issuer may be ahead of ours. There
 // is none for exp: a token is not accepted after its end.
 const clockSkew = time.Minute
 
@@ -24,8 +24,8 @@ type Credential interface {
 	Hash() [sha256.Size]byte // SHA-256 of what Reveal returns
 }
 
-// Verifier authenticates ServiceAccount tokens of the configured issuers. It is
-// safe for concurrent use.
+// Verifier authenticates tokens of the configured issuers. It is safe for
+// concurrent use.
 type Verifier struct {
 	issuers []*issuer
 	byURL   map[string]*issuer
@@ -85,13 +85,13 @@ func (v *Verifier) newIssuer(settings Issuer, before *issuer) (*issuer, error) {
 		return before, nil
 	}
 	settings.Audiences = slices.Clone(settings.Audiences)
-	if before != nil && before.Cluster == settings.Cluster && before.Discovery == settings.Discovery && before.MaxKeyAge == settings.MaxKeyAge {
+	if before != nil && before.name() == settings.name() && before.Discovery == settings.Discovery && before.MaxKeyAge == settings.MaxKeyAge {
 		return &issuer{settings, before.keys}, nil
 	}
 	keys := &keyring{
 		maxAge: settings.MaxKeyAge,
 		now:    v.now,
-		log:    v.log.With("cluster", settings.Cluster, "issuer", settings.URL),
+		log:    v.log.With(settings.kind(), settings.name(), "issuer", settings.URL),
 	}
 	if file := settings.Discovery.JWKSFile; file != "" {
 		keys.fetch, keys.interval = fileSource(file).fetch, fileInterval
@@ -142,7 +142,7 @@ func (v *Verifier) Status() []IssuerStatus {
 	all := make([]IssuerStatus, len(v.issuers))
 	for n, i := range v.issuers {
 		all[n] = i.keys.status()
-		all[n].Cluster, all[n].Issuer = i.Cluster, i.URL
+		all[n].Name, all[n].Issuer = i.name(), i.URL
 	}
 	return all
 }
@@ -199,6 +199,9 @@ func (v *Verifier) judge(ctx context.Context, raw string, now time.Time) (*verif
 	accepted, refusal := i.judge(ctx, t, now)
 	if refusal != nil {
 		refusal.Cluster, refusal.Claimed = i.Cluster, t.claims.claimed()
+		if i.Provider != nil {
+			refusal.Provider = i.Provider.Name
+		}
 		return nil, refusal
 	}
 	return accepted, nil
@@ -211,37 +214,31 @@ func refuseIssuer(c *claims) *Error {
 	return &Error{
 		Reason: ReasonUnknownIssuer, Claimed: c.claimed(),
 		Message: fmt.Sprintf("the token's issuer %s is not configured here; "+
-			"a cluster's issuer must equal the API server's --service-account-issuer exactly", quote(c.Issuer)),
+			"it must equal that of a cluster (its API server's --service-account-issuer) or of an identity exactly", quote(c.Issuer)),
 	}
 }
 
 func (i *issuer) judge(ctx context.Context, t *token, now time.Time) (*verified, *Error) {
-	algorithm, keyID, refusal := t.checkHeader()
+	algorithm, keyID, refusal := t.checkHeader(i.ignoredHeader()...)
 	if refusal != nil {
 		return nil, refusal
 	}
-	if fault := t.claims.check(); fault != "" {
-		return nil, &Error{Reason: ReasonClaims, Message: "the token's " + fault}
-	}
-	for _, check := range [...]func(*issuer, *claims, time.Time) *Error{
-		(*issuer).checkAudience, (*issuer).checkTime, (*issuer).checkLifetime, (*issuer).checkBound, (*issuer).checkNode,
-	} {
-		if refusal := check(i, &t.claims, now); refusal != nil {
-			return nil, refusal
-		}
+	id, refusal := i.judgeClaims(t, now)
+	if refusal != nil {
+		return nil, refusal
 	}
 	k, reason, err := i.keys.find(ctx, keyID)
 	switch reason {
 	case ReasonUnavailable:
 		return nil, &Error{
 			Reason: reason, Err: err,
-			Message: "the signing keys of cluster " + quote(i.Cluster) + " cannot be read at the moment; try again later",
+			Message: "the signing keys of " + i.title() + " cannot be read at the moment; try again later",
 		}
 	case ReasonUnknownKey:
 		return nil, &Error{
 			Reason: reason,
 			Message: fmt.Sprintf("the token's key %s is not one that issuer %s publishes; "+
-				"if the API server has just changed its key, try again in some seconds", quote(keyID), quote(i.URL)),
+				"if the issuer has just changed its key, try again in some seconds", quote(keyID), quote(i.URL)),
 		}
 	}
 	if k.algorithm != algorithm {
@@ -253,7 +250,25 @@ func (i *issuer) judge(ctx context.Context, t *token, now time.Time) (*verified,
 	if !k.verify(t.signed, t.signature) {
 		return nil, &Error{Reason: ReasonSignature, Message: "the token's signature is wrong"}
 	}
-	accepted := &verified{identity: t.claims.identity(), notBefore: t.claims.notBefore(), issuer: i, key: k}
-	accepted.identity.Cluster, accepted.identity.Issuer = i.Cluster, i.URL
-	return accepted, nil
+	id.Cluster, id.Issuer = i.Cluster, i.URL
+	return &verified{identity: id, notBefore: t.claims.notBefore(), issuer: i, key: k}, nil
+}
+
+// judgeClaims returns what claims say that are as they have to be. Nothing of it is
+// proven yet.
+func (i *issuer) judgeClaims(t *token, now time.Time) (Identity, *Error) {
+	if i.Provider != nil {
+		return i.judgeExternal(t, now)
+	}
+	if fault := t.claims.check(); fault != "" {
+		return Identity{}, &Error{Reason: ReasonClaims, Message: "the token's " + fault}
+	}
+	for _, check := range [...]func(*issuer, *claims, time.Time) *Error{
+		(*issuer).checkAudience, (*issuer).checkTime, (*issuer).checkLifetime, (*issuer).checkBound, (*issuer).checkNode,
+	} {
+		if refusal := check(i, &t.claims, now); refusal != nil {
+			return Identity{}, refusal
+		}
+	}
+	return t.claims.identity(), nil
 }

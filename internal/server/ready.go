@@ -96,7 +96,7 @@ func (p parts) checks() map[string][]check {
 func (p parts) checkIssuers() []check {
 	var checks []check
 	for _, status := range p.verifier.Status() {
-		c := check{Name: status.Cluster, Healthy: status.Keys > 0, Message: status.LastFailure}
+		c := check{Name: status.Name, Healthy: status.Keys > 0, Message: status.LastFailure}
 		if !c.Healthy && c.Message == "" {
 			c.Message = "no keys fetched yet"
 		}
