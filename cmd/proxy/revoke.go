@@ -215,6 +215,9 @@ func longestTokenLifetime(cfg *config.Config) time.Duration {
 	for i := range cfg.Clusters {
 		longest = max(longest, cfg.Clusters[i].MaxTokenLifetime.Duration())
 	}
+	for i := range cfg.Identities {
+		longest = max(longest, cfg.Identities[i].MaxTokenLifetime.Duration())
+	}
 	return longest
 }
 

@@ -64,7 +64,8 @@ type Config struct {
 	Kind       string     `json:"kind" schema:"required const=ProxyConfiguration"`          // what the file is
 	Server     Server     `json:"server"`
 	Admin      Admin      `json:"admin"`
-	Clusters   []Cluster  `json:"clusters" schema:"required nonempty"`   // whose ServiceAccount tokens are accepted
+	Clusters   []Cluster  `json:"clusters"`                              // whose ServiceAccount tokens are accepted; at least one, or one of identities
+	Identities []Provider `json:"identities"`                            // whose tokens are accepted that are of others than pods
 	Registries []Registry `json:"registries" schema:"required nonempty"` // that tokens are issued for
 	Gateway    *Gateway   `json:"gateway,omitempty"`                     // for registries whose token endpoint cannot be chosen
 	Upstreams  []Upstream `json:"upstreams"`                             // those registries
@@ -124,7 +125,7 @@ type Cluster struct {
 	Kubernetes       Kubernetes `json:"kubernetes"`
 }
 
-// Discovery says where a cluster's keys are, if not where its issuer says. At
+// Discovery says where an issuer's keys are, if not where its issuer says. At
 // most one of URL, JWKSURL and JWKSFile is set.
 type Discovery struct {
 	URL       string `json:"url"`       // the discovery document
@@ -270,10 +271,12 @@ func (d *Duration) UnmarshalText(text []byte) error {
 
 func defaultConfig() *Config {
 	return &Config{
-		Server:    Server{Address: ":8443", TrustedProxies: []netip.Prefix{}},
-		Upstreams: []Upstream{},
-		Admin:     Admin{Address: "127.0.0.1:9090"},
-		State:     State{Redis: Redis{Addresses: []string{}}, Replay: exchange.ReplayOff},
+		Server:     Server{Address: ":8443", TrustedProxies: []netip.Prefix{}},
+		Clusters:   []Cluster{},
+		Identities: []Provider{},
+		Upstreams:  []Upstream{},
+		Admin:      Admin{Address: "127.0.0.1:9090"},
+		State:      State{Redis: Redis{Addresses: []string{}}, Replay: exchange.ReplayOff},
 		Limits: Limits{
 			PerServiceAccount: Limit{Rate: 50, Burst: 200},
 			PerAddress:        Limit{Rate: 200, Burst: 1000},

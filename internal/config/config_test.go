@@ -315,6 +315,7 @@ apiVersion: pullpass.dev/v1alpha1
 kind: ProxyConfiguration
 server: {tls: {certFile: tls.crt, keyFile: tls.key}}
 clusters: [{name: prod-eu, issuer: "https://oidc.prod-eu.example.com", audiences: [registry.example.com]}]
+identities: [{name: github, issuer: "https://token.actions.githubusercontent.com", profile: github, audiences: [registry.example.com], require: {repository_owner_id: ["1234"]}}]
 registries: [{service: registry.example.com, issuer: pullpass.example.com}, {service: gateway.example.com, issuer: pullpass.example.com}]
 gateway: {url: "https://gateway.example.com", service: gateway.example.com}
 upstreams: [{name: ghcr.io, credential: {basic: {username: acme-robot, passwordFile: ghcr.pass}}}, {name: 123456789012.dkr.ecr.eu-central-1.amazonaws.com, credential: {aws: {}}},

@@ -42,16 +42,16 @@ func (c *Config) files() []fileField {
 		{"server.tls.clientCAFile", &c.Server.TLS.ClientCAFile, tlsFile},
 	}
 	for i := range c.Clusters {
-		discovery := &c.Clusters[i].Discovery
 		path := fmt.Sprintf("clusters[%d].", i)
+		files = append(files, discoveryFiles(path, &c.Clusters[i].Discovery)...)
 		files = append(files,
-			fileField{path + "discovery.jwksFile", &discovery.JWKSFile, readableFile},
-			fileField{path + "discovery.caFile", &discovery.CAFile, readableFile},
-			fileField{path + "discovery.tokenFile", &discovery.TokenFile, readableFile},
 			fileField{path + "node.proof.clientCAFile", &c.Clusters[i].Node.Proof.ClientCAFile, tlsFile},
 			fileField{path + "kubernetes.kubeconfigFile", &c.Clusters[i].Kubernetes.KubeconfigFile, readableFile},
 		)
 		files = append(files, listedFiles(path+"kubernetes.manifestFiles", c.Clusters[i].Kubernetes.ManifestFiles)...)
+	}
+	for i := range c.Identities {
+		files = append(files, discoveryFiles(fmt.Sprintf("identities[%d].", i), &c.Identities[i].Discovery)...)
 	}
 	for i := range c.Registries {
 		signing := &c.Registries[i].Signing
@@ -83,6 +83,14 @@ func (c *Config) files() []fileField {
 	)
 	files = append(files, listedFiles("policyFiles", c.PolicyFiles)...)
 	return append(files, fileField{"audit.file", &c.Audit.File, writtenFile})
+}
+
+func discoveryFiles(path string, d *Discovery) []fileField {
+	return []fileField{
+		{path + "discovery.jwksFile", &d.JWKSFile, readableFile},
+		{path + "discovery.caFile", &d.CAFile, readableFile},
+		{path + "discovery.tokenFile", &d.TokenFile, readableFile},
+	}
 }
 
 func listedFiles(path string, names []string) []fileField {
@@ -216,6 +224,7 @@ func (c *Config) warnings() []string {
 		warn("admin.address", fmt.Sprintf("is not a loopback address (%s); %s need no credential, so let nobody reach it who should not read them", term.QuoteValue(c.Admin.Address), open))
 	}
 	c.proofWarnings(warn)
+	c.providerWarnings(warn)
 	for i := range c.Upstreams {
 		if name := c.Upstreams[i].Name; names.IsLabel(name) {
 			warn(fmt.Sprintf("upstreams[%d].name", i), fmt.Sprintf("could be the name of a namespace (%s): a rule for {namespace}/** would give that namespace all of the upstream; let such rules name their services, or give the upstream a name with a dot", name))

@@ -27,6 +27,9 @@ clusters:
   discovery: {jwksFile: jwks.json}
   node: {proof: {clientCAFile: nodes.crt}}
   kubernetes: {kubeconfigFile: kubeconfig}
+identities:
+- {name: ci, issuer: "https://ci.example.com", profile: generic, audiences: [a], discovery: {caFile: ci-ca.crt, tokenFile: ci-token}}
+- {name: spire, issuer: "https://spire.example.com", profile: spiffe, audiences: [a], discovery: {jwksFile: spire.json}}
 registries:
 - service: files.example.com
   issuer: pullpass.example.com
@@ -62,6 +65,9 @@ func TestCheckFilesNamesEachMissingFile(t *testing.T) {
 		{"clusters[0].kubernetes.manifestFiles[0]", "serviceaccounts.yaml"},
 		{"clusters[1].discovery.jwksFile", "jwks.json"},
 		{"clusters[1].kubernetes.kubeconfigFile", "kubeconfig"},
+		{"identities[0].discovery.caFile", "ci-ca.crt"},
+		{"identities[0].discovery.tokenFile", "ci-token"},
+		{"identities[1].discovery.jwksFile", "spire.json"},
 		{"registries[0].signing.certFile", "sign.crt"},
 		{"registries[0].signing.keyFile", "sign.key"},
 		{"registries[0].signing.caFile", "sign-ca.crt"},
@@ -79,7 +85,7 @@ func TestCheckFilesNamesEachMissingFile(t *testing.T) {
 func TestCheckFilesAcceptsWhatIsThere(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for _, name := range []string{"ca.crt", "token", "serviceaccounts.yaml", "jwks.json", "kubeconfig", "sign.crt", "sign.key", "sign-ca.crt", "policy.yaml"} {
+	for _, name := range []string{"ca.crt", "token", "serviceaccounts.yaml", "jwks.json", "kubeconfig", "sign.crt", "sign.key", "sign-ca.crt", "policy.yaml", "ci-ca.crt", "ci-token", "spire.json"} {
 		testkit.Put(t, filepath.Join(dir, name), "")
 	}
 	testkit.Mkdir(t, filepath.Join(dir, "log"))
@@ -97,7 +103,7 @@ func TestCheckFilesAcceptsWhatIsThere(t *testing.T) {
 func TestCheckFilesRefusesOtherThingsThanFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for _, name := range []string{"ca.crt", "token", "serviceaccounts.yaml", "jwks.json", "kubeconfig", "sign.crt", "sign.key", "sign-ca.crt"} {
+	for _, name := range []string{"ca.crt", "token", "serviceaccounts.yaml", "jwks.json", "kubeconfig", "sign.crt", "sign.key", "sign-ca.crt", "ci-ca.crt", "ci-token", "spire.json"} {
 		testkit.Put(t, filepath.Join(dir, name), "")
 	}
 	testkit.Mkdir(t, filepath.Join(dir, "policy.yaml"))

@@ -56,6 +56,8 @@ clusters:
   maxTokenLifetime: 24h
   node: {claim: required, fallback: none, proof: {mode: "off", methods: [address]}}
   kubernetes: {podChecks: true}
+identities:
+- {name: github, issuer: "https://ci.example.com", profile: github, audiences: [a], require: {repository_id: ["42"]}, maxTokenLifetime: 1h, discovery: {}}
 registries: [{service: registry.example.com, issuer: pullpass, signing: {algorithm: ES256, trust: jwks}}]
 policyFiles: [policy.yaml]
 state: {replay: "off"}
@@ -80,6 +82,12 @@ limits: {perAddress: {rate: 1, burst: 1}}
 		"podChecks: true":            `podChecks: "true"`,
 		"podChecks":                  "podCheck",
 		"service: ":                  "services: ",
+		"name: github":               "name: a/b",
+		`"https://ci`:                `"http://ci`,
+		"profile: github":            "profile: jenkins",
+		"audiences: [a]":             "audiences: []",
+		`["42"]`:                     "[42]",
+		`{repository_id: ["42"]}`:    `["42"]`,
 		"ES256":                      "HS256",
 		"jwks":                       "jwk",
 		`replay: "off"`:              "replay: never",

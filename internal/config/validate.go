@@ -53,8 +53,8 @@ func (v *validator) config(c *Config) {
 	}
 	v.address("admin.address", c.Admin.Address)
 
-	if len(c.Clusters) == 0 {
-		v.Fault("clusters", "is empty; name at least one cluster whose tokens are accepted")
+	if len(c.Clusters) == 0 && len(c.Identities) == 0 {
+		v.Fault("clusters", "is empty; name at least one cluster, or one of identities, whose tokens are accepted")
 	}
 	for i := range c.Clusters {
 		v.cluster(fmt.Sprintf("clusters[%d]", i), c, &c.Clusters[i])
@@ -62,6 +62,7 @@ func (v *validator) config(c *Config) {
 	v.Unique(len(c.Clusters), "clusters[%d].name", func(i int) string { return c.Clusters[i].Name })
 	v.Unique(len(c.Clusters), "clusters[%d].issuer", func(i int) string { return c.Clusters[i].Issuer })
 	v.apart(c)
+	v.identities(c)
 
 	if len(c.Registries) == 0 {
 		v.Fault("registries", "is empty; name at least one registry that tokens are issued for")
@@ -94,26 +95,31 @@ func (v *validator) config(c *Config) {
 }
 
 func (v *validator) cluster(path string, config *Config, c *Cluster) {
-	if !names.IsLabel(c.Name) {
-		v.Fault(path+".name", "is not a DNS label (%s); use 1 to 63 of a-z, 0-9 and '-', with a letter or digit at both ends", term.QuoteValue(c.Name))
-	}
-	v.httpsURL(path+".issuer", c.Issuer, "the issuer as in the cluster's tokens (kubectl get --raw /.well-known/openid-configuration)")
-	if u, err := url.Parse(c.Issuer); err == nil && (u.RawQuery != "" || u.ForceQuery) {
-		v.Fault(path+".issuer", "has a query (%s); write the issuer as in the cluster's tokens", term.QuoteValue(c.Issuer))
-	}
-	if len(c.Audiences) == 0 {
-		v.Fault(path+".audiences", "is empty; an empty list would accept every audience, so name those that this proxy is meant by")
-	}
-	for i, audience := range c.Audiences {
-		if audience == "" || len(audience) > maxAudienceBytes || !names.IsVisible(audience) {
-			v.Fault(fmt.Sprintf("%s.audiences[%d]", path, i), "is not an audience (%s); use 1 to %d visible ASCII characters", term.QuoteValue(audience), maxAudienceBytes)
-		}
-	}
+	v.issuer(path, c.Name, c.Issuer, "the issuer as in the cluster's tokens (kubectl get --raw /.well-known/openid-configuration)", c.Audiences)
 	v.discovery(path+".discovery", &c.Discovery)
 	oneOf(v, path+".bound", c.Bound)
 	v.positive(path+".maxTokenLifetime", c.MaxTokenLifetime)
 	v.node(path+".node", config, c)
 	v.kubernetes(path+".kubernetes", &c.Kubernetes)
+}
+
+// issuer checks what clusters and identities have in common.
+func (v *validator) issuer(path, name, issuer, want string, audiences []string) {
+	if !names.IsLabel(name) {
+		v.Fault(path+".name", "is not a DNS label (%s); use 1 to 63 of a-z, 0-9 and '-', with a letter or digit at both ends", term.QuoteValue(name))
+	}
+	v.httpsURL(path+".issuer", issuer, want)
+	if u, err := url.Parse(issuer); err == nil && (u.RawQuery != "" || u.ForceQuery) {
+		v.Fault(path+".issuer", "has a query (%s); write %s", term.QuoteValue(issuer), want)
+	}
+	if len(audiences) == 0 {
+		v.Fault(path+".audiences", "is empty; an empty list would accept every audience, so name those that this proxy is meant by")
+	}
+	for i, audience := range audiences {
+		if audience == "" || len(audience) > maxAudienceBytes || !names.IsVisible(audience) {
+			v.Fault(fmt.Sprintf("%s.audiences[%d]", path, i), "is not an audience (%s); use 1 to %d visible ASCII characters", term.QuoteValue(audience), maxAudienceBytes)
+		}
+	}
 }
 
 func (v *validator) discovery(path string, d *Discovery) {

@@ -17,6 +17,9 @@ func (s *Server) sources(g *generation) metrics.Sources {
 	for i := range g.cfg.Clusters {
 		from.Clusters = append(from.Clusters, g.cfg.Clusters[i].Name)
 	}
+	for i := range g.cfg.Identities {
+		from.Identities = append(from.Identities, g.cfg.Identities[i].Name)
+	}
 	for _, group := range s.watched(g) {
 		from.Files = append(from.Files, group.Name)
 	}

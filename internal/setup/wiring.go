@@ -69,11 +69,11 @@ func PolicyWarnings(cfg *config.Config, policy *policy.Policy) []string {
 	return warnings
 }
 
-// Issuers returns what the verifier is told of each cluster.
+// Issuers returns what the verifier is told of each cluster and each identity.
 func Issuers(cfg *config.Config) []oidc.Issuer {
-	issuers := make([]oidc.Issuer, len(cfg.Clusters))
-	for i, c := range cfg.Clusters {
-		issuers[i] = oidc.Issuer{
+	var issuers []oidc.Issuer
+	for _, c := range cfg.Clusters {
+		issuers = append(issuers, oidc.Issuer{
 			Cluster:     c.Name,
 			URL:         c.Issuer,
 			Audiences:   c.Audiences,
@@ -81,16 +81,24 @@ func Issuers(cfg *config.Config) []oidc.Issuer {
 			RequireNode: c.Node.Claim == config.NodeClaimRequired && c.Node.Fallback == config.NodeFallbackNone,
 			MaxLifetime: c.MaxTokenLifetime.Duration(),
 			MaxKeyAge:   c.Discovery.MaxKeyAge.Duration(),
-			Discovery: oidc.Discovery{
-				URL:       c.Discovery.URL,
-				JWKSURL:   c.Discovery.JWKSURL,
-				JWKSFile:  c.Discovery.JWKSFile,
-				CAFile:    c.Discovery.CAFile,
-				TokenFile: c.Discovery.TokenFile,
-			},
-		}
+			Discovery:   discovery(c.Discovery),
+		})
+	}
+	for _, p := range cfg.Identities {
+		issuers = append(issuers, oidc.Issuer{
+			Provider:    &oidc.Provider{Name: p.Name, Profile: p.Profile, Require: p.Require},
+			URL:         p.Issuer,
+			Audiences:   p.Audiences,
+			MaxLifetime: p.MaxTokenLifetime.Duration(),
+			MaxKeyAge:   p.Discovery.MaxKeyAge.Duration(),
+			Discovery:   discovery(p.Discovery),
+		})
 	}
 	return issuers
+}
+
+func discovery(d config.Discovery) oidc.Discovery {
+	return oidc.Discovery{URL: d.URL, JWKSURL: d.JWKSURL, JWKSFile: d.JWKSFile, CAFile: d.CAFile, TokenFile: d.TokenFile}
 }
 
 func NewVerifier(cfg *config.Config, logger *slog.Logger) (*oidc.Verifier, error) {

@@ -109,6 +109,8 @@ func (d *Decoder) value(path string, n *yaml.Node, into reflect.Value) {
 		d.mapping(path, n, into)
 	case reflect.Slice:
 		d.list(path, n, into)
+	case reflect.Map:
+		d.namedValues(path, n, into)
 	default:
 		d.scalar(path, n, into)
 	}
@@ -165,6 +167,31 @@ func (d *Decoder) list(path string, n *yaml.Node, into reflect.Value) {
 		d.value(fmt.Sprintf("%s[%d]", path, i), element, target)
 	}
 	into.Set(list)
+}
+
+// namedValues reads a mapping whose names the document chooses.
+func (d *Decoder) namedValues(path string, n *yaml.Node, into reflect.Value) {
+	if n.Kind != yaml.MappingNode {
+		d.Fault(path, "must be a mapping (is %s); write each name with what it has on the lines below it, indented", Show(n))
+		return
+	}
+	values := reflect.MakeMap(into.Type())
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := Resolve(n.Content[i])
+		name := reflect.ValueOf(key.Value)
+		at := Join(path, key.Value)
+		switch {
+		case key.ShortTag() != "!!str":
+			d.Fault(path, "has a name that is no text (%s); put it in quotes if it is one", Show(key))
+		case values.MapIndex(name).IsValid():
+			d.Fault(at, "is there twice; keep one")
+		default:
+			value := reflect.New(into.Type().Elem()).Elem()
+			d.value(at, n.Content[i+1], value)
+			values.SetMapIndex(name, value)
+		}
+	}
+	into.Set(values)
 }
 
 func (d *Decoder) scalar(path string, n *yaml.Node, into reflect.Value) {
