@@ -20,7 +20,8 @@ func keysCommand() *cobra.Command {
 		Use:   "keys",
 		Short: "Make, rotate, revoke and list signing keys and their CAs",
 		Long: `Make, rotate and revoke the signing keys, and their CAs, in the directories that
-Pullpass manages (registries[].signing.managedDir), and list all keys. A running
+Pullpass manages (registries[].signing.managedDir), and list all keys, those of
+assertions among them, which change by themselves (assertions.managedDir). A running
 server sees the change by itself. Keys from files are replaced by replacing the
 files; docs/keys.md has the steps for both.`,
 		Args: cobra.NoArgs,
@@ -50,6 +51,10 @@ func (f *keysFlags) open(ctx context.Context, log io.Writer) ([]openedRegistry, 
 	if err != nil {
 		return nil, err
 	}
+	return f.registries(cfg, slog.New(slog.NewTextHandler(log, nil)))
+}
+
+func (f *keysFlags) registries(cfg *config.Config, logger *slog.Logger) ([]openedRegistry, error) {
 	registries := make([]*config.Registry, len(cfg.Registries))
 	for i := range cfg.Registries {
 		registries[i] = &cfg.Registries[i]
@@ -61,7 +66,6 @@ func (f *keysFlags) open(ctx context.Context, log io.Writer) ([]openedRegistry, 
 		}
 		registries = []*config.Registry{chosen}
 	}
-	logger := slog.New(slog.NewTextHandler(log, nil))
 	var opened []openedRegistry
 	var faults []error
 	for _, r := range registries {

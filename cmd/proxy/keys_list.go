@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/setup"
 	"github.com/pullpass/pullpass/internal/signing"
 )
 
@@ -21,7 +24,8 @@ func keysListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "Show which keys and CAs sign, and which are trusted until when",
 		Long: `Show which keys and CAs sign, and which are trusted until when, for managed keys
-and for keys from files. CAs are named by the SHA-256 of the certificate:
+and for keys from files: those of tokens by their registry, and those of assertions,
+which tell upstreams who asks, by their issuer. CAs are named by the SHA-256 of the certificate:
 openssl x509 -in ca.pem -outform der | sha256sum. A key that was replaced in files is
 known to the running server alone, which publishes it for the life of its tokens.`,
 		Example: `  pullpass keys list --config pullpass.yaml
@@ -36,8 +40,20 @@ known to the running server alone, which publishes it for the life of its tokens
 			if asJSON {
 				write = writeKeysJSON
 			}
-			registries, err := flags.open(cmd.Context(), cmd.ErrOrStderr())
-			return errors.Join(write(cmd.OutOrStdout(), registries), err)
+			cfg, err := config.LoadOnce(cmd.Context(), flags.config)
+			if err != nil {
+				return err
+			}
+			logger := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			registries, err := flags.registries(cfg, logger)
+			var assertions *assertionKeys
+			if cfg.Assertions != nil && flags.service == "" {
+				issuer, openErr := setup.NewAssertions(cfg, logger)
+				if err = errors.Join(err, openErr); openErr == nil {
+					assertions = &assertionKeys{cfg.Assertions.Issuer, issuer.Keys().Status()}
+				}
+			}
+			return errors.Join(write(cmd.OutOrStdout(), registries, assertions), err)
 		},
 	}
 	flags.add(command)
@@ -45,15 +61,22 @@ known to the running server alone, which publishes it for the life of its tokens
 	return command
 }
 
-func writeKeysJSON(out io.Writer, registries []openedRegistry) error {
+// assertionKeys are those by which upstreams are told who asks.
+type assertionKeys struct {
+	Issuer string `json:"issuer"`
+	signing.Status
+}
+
+func writeKeysJSON(out io.Writer, registries []openedRegistry, assertions *assertionKeys) error {
 	type registry struct {
 		Service string        `json:"service"`
 		Trust   signing.Trust `json:"trust"`
 		signing.Status
 	}
 	list := struct {
-		Registries []registry `json:"registries"`
-	}{Registries: []registry{}}
+		Registries []registry     `json:"registries"`
+		Assertions *assertionKeys `json:"assertions,omitempty"`
+	}{Registries: []registry{}, Assertions: assertions}
 	for _, r := range registries {
 		list.Registries = append(list.Registries, registry{r.Service, r.Signing.Trust, r.keys.Status()})
 	}
@@ -62,7 +85,7 @@ func writeKeysJSON(out io.Writer, registries []openedRegistry) error {
 	return encoder.Encode(list)
 }
 
-func writeKeysTable(out io.Writer, registries []openedRegistry) error {
+func writeKeysTable(out io.Writer, registries []openedRegistry, assertions *assertionKeys) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "SERVICE\tKEY\tALGORITHM\tSTATE\tSIGNS FROM\tSIGNS UNTIL\tPUBLISHED UNTIL\tENDS\tCA")
 	for _, r := range registries {
@@ -88,6 +111,13 @@ func writeKeysTable(out io.Writer, registries []openedRegistry) error {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%q\n", r.Service, ca.ID, state,
 				orDash(ca.SignsFrom), orDash(ca.SignsUntil), orDash(ca.PublishedUntil), orDash(ca.NotAfter), ca.Subject)
 		}
+	}
+	if err := w.Flush(); err != nil || assertions == nil {
+		return err
+	}
+	fmt.Fprint(w, "\nASSERTIONS OF\tKEY\tALGORITHM\tSTATE\tSIGNS FROM\tSIGNS UNTIL\tPUBLISHED UNTIL\n")
+	for _, key := range assertions.Keys {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", assertions.Issuer, key.ID, key.Algorithm, key.State, orDash(key.SignsFrom), orDash(key.SignsUntil), orDash(key.PublishedUntil))
 	}
 	return w.Flush()
 }

@@ -20,6 +20,7 @@ import (
 // another root.
 func TestKeysScripts(t *testing.T) {
 	t.Parallel()
+	ofAssertions := string(pkitest.KeyPEM(t, pkitest.RSAKey(t)))
 	testscript.Run(t, testscript.Params{Dir: "testdata/keys", Cmds: map[string]func(*testscript.TestScript, bool, []string){
 		// keep NAME REGEXP: what the group of the expression matches in the last output
 		"keep": func(ts *testscript.TestScript, _ bool, args []string) {
@@ -43,6 +44,7 @@ func TestKeysScripts(t *testing.T) {
 			put(dir+"/tls.key", key)
 			put(dir+"/roots.pem", root.Pem())
 		}
+		put("assertions.pem", ofAssertions)
 		return errors.Join(faults...)
 	}})
 }

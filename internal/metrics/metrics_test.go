@@ -207,11 +207,12 @@ pullpass_pod_events_total{cluster="prod-us"} 0
 type fixedKeys struct {
 	signing.Keys
 	since, notAfter time.Time
+	keys            []signing.KeyInfo
 	cas             []signing.CAInfo
 	err             error
 }
 
-func (k fixedKeys) Status() signing.Status { return signing.Status{CAs: k.cas} }
+func (k fixedKeys) Status() signing.Status { return signing.Status{Keys: k.keys, CAs: k.cas} }
 
 func (k fixedKeys) Signing() (*signing.SigningKey, error) {
 	if k.err != nil {
@@ -244,6 +245,25 @@ pullpass_signing_key_since_timestamp_seconds{service="registry.example.com"} 500
 pullpass_tls_certificate_expiry_timestamp_seconds 3000
 `, "pullpass_signing_ca_expiry_timestamp_seconds", "pullpass_signing_key_expiry_timestamp_seconds", "pullpass_signing_key_since_timestamp_seconds",
 		"pullpass_tls_certificate_expiry_timestamp_seconds", "pullpass_client_ca_expiry_timestamp_seconds")
+}
+
+func TestMetricsShowTheKeysOfAssertions(t *testing.T) {
+	t.Parallel()
+	const since, next = "pullpass_assertion_key_since_timestamp_seconds", "pullpass_assertion_key_next_timestamp_seconds"
+	for _, test := range []struct {
+		keys signing.Keys
+		want string
+	}{
+		{nil, ""},
+		{fixedKeys{}, ""}, // from a file
+		{fixedKeys{err: signing.ErrNoSigningKey}, since + " 0\n"},
+		{fixedKeys{since: time.Unix(500, 0), keys: []signing.KeyInfo{
+			{State: signing.StateRetired, SignsUntil: time.Unix(500, 0)}, {State: signing.StateSigning}}}, since + " 500\n"},
+		{fixedKeys{since: time.Unix(500, 0), keys: []signing.KeyInfo{
+			{State: signing.StateSigning, SignsUntil: time.Unix(900, 0)}, {State: signing.StateNext}}}, next + " 900\n" + since + " 500\n"},
+	} {
+		expectMetrics(t, testMetrics(Sources{Assertions: test.keys}), "\n"+test.want, since, next)
+	}
 }
 
 func TestMetricsShowSharedState(t *testing.T) {

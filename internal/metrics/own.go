@@ -26,6 +26,15 @@ var (
 		labels: []label{serviceLabel},
 		act:    "Make another long before, and tell the registries: docs/keys.md.",
 	}
+	assertionKeySince = &metric{
+		name: "pullpass_assertion_key_since_timestamp_seconds", kind: gauge, read: true,
+		help: "When the key began to sign that tells upstreams who asks; 0 while none can. Not there without `assertions`, or with a key from a file.",
+		act:  "0: upstreams that are asked as the caller are not asked (502). Older than 32 days: the log says why no new one is made.",
+	}
+	assertionKeyNext = &metric{
+		name: "pullpass_assertion_key_next_timestamp_seconds", kind: gauge, read: true,
+		help: "When the next such key signs. Not there while none waits: it is made a day before.",
+	}
 	servingCertificateExpiry = &metric{
 		name: "pullpass_tls_certificate_expiry_timestamp_seconds", kind: gauge, read: true,
 		help: "When the certificate of the public listener ends.",
@@ -37,7 +46,9 @@ var (
 		labels: []label{clusterLabel},
 		act:    "Put the CA that follows into the file in time: both may be in it.",
 	}
-	keyMetrics = []*metric{signingKeySince, signingKeyExpiry, signingCAExpiry, servingCertificateExpiry, clientCAExpiry}
+	keyMetrics = []*metric{
+		signingKeySince, signingKeyExpiry, signingCAExpiry, assertionKeySince, assertionKeyNext, servingCertificateExpiry, clientCAExpiry,
+	}
 )
 
 func (r reading) signingKey(service string, keys signing.Keys) {
@@ -54,6 +65,22 @@ func (r reading) signingKey(service string, keys signing.Keys) {
 	}
 	if !key.NotAfter.IsZero() {
 		r.show(signingKeyExpiry, timestamp(key.NotAfter), service)
+	}
+}
+
+func (r reading) assertionKey(keys signing.Keys) {
+	key, err := keys.Signing()
+	if err != nil {
+		r.show(assertionKeySince, 0)
+		return
+	}
+	if !key.Since.IsZero() {
+		r.show(assertionKeySince, timestamp(key.Since))
+	}
+	for _, known := range keys.Status().Keys {
+		if known.State == signing.StateSigning && !known.SignsUntil.IsZero() {
+			r.show(assertionKeyNext, timestamp(known.SignsUntil))
+		}
 	}
 }
 

@@ -33,6 +33,7 @@ type Sources struct {
 	Kubernetes  map[string]func() kube.ClusterStatus // by cluster
 	PodEvents   func() map[string]kube.PodEventCounts
 	SigningKeys map[string]signing.Keys // by service
+	Assertions  signing.Keys            // nil: there are none
 	TLS         *TLSEnds                // nil: plain HTTP
 	Policy      func() *policy.Policy
 	Redis       func() state.RedisStatus
@@ -108,6 +109,9 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	for service, keys := range s.SigningKeys {
 		r.signingKey(service, keys)
+	}
+	if s.Assertions != nil {
+		r.assertionKey(s.Assertions)
 	}
 	if s.TLS != nil {
 		r.tls(*s.TLS)

@@ -51,6 +51,10 @@ func TestAssertionsAreServedWhereTheyAreConfigured(t *testing.T) {
 		t.Errorf("/readyz: %s", body)
 	}
 
+	if _, body := p.Fetch(t, "http://"+p.Admin+"/metrics"); !strings.Contains(body, "\npullpass_assertion_key_since_timestamp_seconds 1.") {
+		t.Errorf("/metrics says nothing of the key: %s", body)
+	}
+
 	p.Configure(t, first, other)
 	testkit.Must(t, p.service.reloadConfig())
 	now := p.service.current.Load()

@@ -30,6 +30,9 @@ func (s *Server) sources(g *generation) metrics.Sources {
 	for _, c := range g.objects.Connected {
 		from.Kubernetes[c.Name] = c.Status
 	}
+	if g.assertions != nil {
+		from.Assertions = g.assertions.Keys()
+	}
 	if g.gateway != nil {
 		from.Gateway = s.gatewayMemory.Load
 	}
