@@ -3,8 +3,6 @@
 package selector
 
 import (
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -113,16 +111,14 @@ func parseMatchLabels(n strictyaml.Node) []labels.Requirement {
 		n.Fault("is empty: fill it or remove it")
 	}
 	var requirements []labels.Requirement
-	for _, key := range slices.Sorted(maps.Keys(object)) {
-		entry := n
-		entry.Path, entry.Value = fmt.Sprintf("%s[%s]", n.Path, term.QuoteName(key)), object[key]
+	for _, entry := range n.Entries() {
 		value, ok := entry.Value.(string)
 		if !ok {
 			entry.Fault("%s: write it in quotes", strictyaml.NotA("text", entry.Value))
-		} else if !IsLabelValue(entry, value) {
+		} else if !IsLabelValue(entry.Node, value) {
 			value = "" // so that the key is judged alone
 		}
-		requirements = append(requirements, newRequirement(entry, key, selection.Equals, []string{value})...)
+		requirements = append(requirements, newRequirement(entry.Node, entry.Key, selection.Equals, []string{value})...)
 	}
 	return requirements
 }

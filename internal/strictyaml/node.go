@@ -165,6 +165,25 @@ func (n Node) List() []Node {
 	return nodes
 }
 
+// Entry is a part of a mapping whose keys are not fields, but data.
+type Entry struct {
+	Key string
+	Node
+}
+
+// Entries returns the entries of a mapping, sorted by key, and none if it is no
+// mapping.
+func (n Node) Entries() []Entry {
+	object, _ := n.Value.(map[string]any)
+	entries := make([]Entry, 0, len(object))
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		entry := n
+		entry.Path, entry.Value = fmt.Sprintf("%s[%s]", n.Path, term.QuoteName(key)), object[key]
+		entries = append(entries, Entry{key, entry})
+	}
+	return entries
+}
+
 // Text returns a string that is not empty. YAML 1.1 reads no, on or 1e3 as
 // something else.
 func (n Node) Text() (string, bool) {

@@ -3,7 +3,6 @@ package policytest
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -211,18 +210,16 @@ func parseTexts(n strictyaml.Node, what string, isKey func(string) bool, isValue
 		return nil
 	}
 	texts := make(map[string]string, len(object))
-	for _, key := range slices.Sorted(maps.Keys(object)) {
-		entry := n
-		entry.Path, entry.Value = fmt.Sprintf("%s[%s]", n.Path, term.QuoteName(key)), object[key]
+	for _, entry := range n.Entries() {
 		value, ok := entry.Value.(string)
 		switch {
-		case !isKey(key):
+		case !isKey(entry.Key):
 			entry.Fault("is not %s", what)
 		case !ok:
 			entry.Fault("%s: write it in quotes", strictyaml.NotA("text", entry.Value))
-		case isValue != nil && !isValue(entry, value):
+		case isValue != nil && !isValue(entry.Node, value):
 		default:
-			texts[key] = value
+			texts[entry.Key] = value
 		}
 	}
 	return texts
