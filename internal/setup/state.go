@@ -152,6 +152,10 @@ func TargetName(t state.Target) string {
 		return "--service-account " + t.Cluster + "/" + t.Namespace + "/" + t.Name
 	case state.TargetNode:
 		return "--node " + t.Cluster + "/" + t.Name
+	case state.TargetProject:
+		return "--project " + t.Identity + "/" + t.Name
+	case state.TargetRun:
+		return "--run " + t.Identity + "/" + t.Name
 	}
 	return string(t.Kind) + " " + t.Name
 }

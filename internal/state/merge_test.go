@@ -82,9 +82,10 @@ func TestFieldsAreInjective(t *testing.T) {
 	t.Parallel()
 	fields := map[string]Target{}
 	for _, target := range []Target{
-		{TargetServiceAccount, "a", "b", "c"}, {TargetServiceAccount, "ab", "", "c"}, {TargetServiceAccount, "", "ab", "c"},
-		{TargetServiceAccount, "a", "bc", ""}, {TargetServiceAccount, "1:a", "b", "c"}, {TargetNode, "a", "b", "c"}, {TargetNode, "a", "", "bc"},
-		{TargetToken, "", "", "c"}, {TargetPod, "", "", "c"},
+		{TargetServiceAccount, "a", "b", "", "c"}, {TargetServiceAccount, "ab", "", "", "c"}, {TargetServiceAccount, "", "ab", "", "c"},
+		{TargetServiceAccount, "a", "bc", "", ""}, {TargetServiceAccount, "1:a", "b", "", "c"}, {TargetNode, "a", "b", "", "c"}, {TargetNode, "a", "", "", "bc"},
+		{TargetProject, "", "", "a", "bc"}, {TargetProject, "", "", "ab", "c"}, {TargetRun, "", "", "ab", "c"}, {TargetNode, "a", "", "b", "c"},
+		{TargetToken, "", "", "", "c"}, {TargetPod, "", "", "", "c"},
 	} {
 		if other, twice := fields[target.field()]; twice {
 			t.Errorf("%v and %v have the same field", target, other)

@@ -22,6 +22,8 @@ const (
 	TargetPod            TargetKind = "pod"            // Name is a pod's UID
 	TargetServiceAccount TargetKind = "serviceAccount" // Cluster, Namespace and Name
 	TargetNode           TargetKind = "node"           // Cluster and Name
+	TargetProject        TargetKind = "project"        // Identity and Name, the id of a repository or project
+	TargetRun            TargetKind = "run"            // Identity and Name, the id of a CI run
 )
 
 // Target is what is revoked: all tokens that name it. Fields that its kind does
@@ -30,6 +32,7 @@ type Target struct {
 	Kind      TargetKind `json:"kind"`
 	Cluster   string     `json:"cluster,omitempty"`
 	Namespace string     `json:"namespace,omitempty"`
+	Identity  string     `json:"identity,omitempty"`
 	Name      string     `json:"name"`
 }
 
@@ -65,20 +68,22 @@ var (
 )
 
 func (t Target) check() error {
-	var want [2]bool // Cluster, Namespace
+	var cluster, namespace, identity bool // that are wanted
 	switch t.Kind {
 	case TargetToken, TargetPod:
 	case TargetServiceAccount:
-		want = [2]bool{true, true}
+		cluster, namespace = true, true
 	case TargetNode:
-		want = [2]bool{true, false}
+		cluster = true
+	case TargetProject, TargetRun:
+		identity = true
 	default:
 		return fmt.Errorf("%w: unknown kind %.20q", ErrRevocation, t.Kind)
 	}
 	for _, field := range []struct {
 		name, value string
 		wanted      bool
-	}{{"cluster", t.Cluster, want[0]}, {"namespace", t.Namespace, want[1]}, {"name", t.Name, true}} {
+	}{{"cluster", t.Cluster, cluster}, {"namespace", t.Namespace, namespace}, {"identity", t.Identity, identity}, {"name", t.Name, true}} {
 		if !field.wanted && field.value != "" {
 			return fmt.Errorf("%w: a %s has no %s", ErrRevocation, t.Kind, field.name)
 		}
@@ -162,7 +167,11 @@ func decodeRecord(field, value string, latest time.Time) (*record, error) {
 // field names the target in the hash. It is injective, and short for all.
 func (t Target) field() string {
 	h := sha256.New()
-	for _, part := range []string{string(t.Kind), t.Cluster, t.Namespace, t.Name} {
+	parts := []string{string(t.Kind), t.Cluster, t.Namespace, t.Name}
+	if t.Identity != "" {
+		parts = append(parts, t.Identity) // not always: fields of releases before stay what they are
+	}
+	for _, part := range parts {
 		fmt.Fprintf(h, "%d:%s", len(part), part)
 	}
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))

@@ -34,12 +34,21 @@ func (l *revocationList) Revoked(id *oidc.Identity) (*Revocation, error) {
 		return nil, nil
 	}
 	// No record has an empty name, so what a token does not say matches nothing.
-	for _, target := range [...]Target{
+	targets := [...]Target{
 		{Kind: TargetToken, Name: id.TokenID},
 		{Kind: TargetPod, Name: id.Kubernetes.Pod.UID},
 		{Kind: TargetServiceAccount, Cluster: id.Cluster, Namespace: id.Kubernetes.Namespace, Name: id.Kubernetes.ServiceAccount.Name},
 		{Kind: TargetNode, Cluster: id.Cluster, Name: id.Kubernetes.Node.Name},
-	} {
+	}
+	if x := id.External; x != nil {
+		targets = [...]Target{
+			{Kind: TargetToken, Name: id.TokenID},
+			{Kind: TargetProject, Identity: x.Provider, Name: x.Project},
+			{Kind: TargetRun, Identity: x.Provider, Name: x.Run},
+			{},
+		}
+	}
+	for _, target := range targets {
 		if r, ok := (*records)[target]; ok && r.active(l.now()) {
 			return &r.Revocation, nil
 		}
@@ -98,7 +107,7 @@ func (l *revocationList) all() []Revocation {
 	}
 	slices.SortFunc(list, func(a, b Revocation) int {
 		return cmp.Or(a.Until.Compare(b.Until), cmp.Compare(a.Target.Kind, b.Target.Kind), cmp.Compare(a.Target.Cluster, b.Target.Cluster),
-			cmp.Compare(a.Target.Namespace, b.Target.Namespace), cmp.Compare(a.Target.Name, b.Target.Name))
+			cmp.Compare(a.Target.Namespace, b.Target.Namespace), cmp.Compare(a.Target.Identity, b.Target.Identity), cmp.Compare(a.Target.Name, b.Target.Name))
 	})
 	return list
 }

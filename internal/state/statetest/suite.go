@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/state"
 )
@@ -254,6 +255,9 @@ var pod = oidc.Identity{
 		Pod: oidc.ObjectRef{Name: "web-1", UID: "pod-uid"}, Node: oidc.ObjectRef{Name: "worker-1", UID: "node-uid"}}, TokenID: "token-id",
 }
 
+// job is the identity of a CI job's token.
+var job = oidc.Identity{TokenID: "token-id", External: &identity.External{Provider: "github", Project: "42", Run: "1001"}}
+
 func revocation(target state.Target, reason string, d time.Duration) state.Revocation {
 	return state.Revocation{Target: target, By: "an operator", Reason: reason, Until: time.Now().Add(d)}
 }
@@ -293,26 +297,40 @@ func nobodyRevoked(t *testing.T, r [2]Replica) {
 
 func eachKind(t *testing.T, r [2]Replica) {
 	for _, c := range []struct {
+		who    oidc.Identity
 		target state.Target
 		others []func(*oidc.Identity) // each is no longer meant
 	}{
-		{state.Target{Kind: state.TargetToken, Name: "token-id"}, []func(*oidc.Identity){
+		{pod, state.Target{Kind: state.TargetToken, Name: "token-id"}, []func(*oidc.Identity){
 			func(id *oidc.Identity) { id.TokenID = "token-ID" },
 			func(id *oidc.Identity) { id.TokenID, id.Kubernetes.Pod.UID = "", "token-id" },
 		}},
-		{state.Target{Kind: state.TargetPod, Name: "pod-uid"}, []func(*oidc.Identity){
+		{pod, state.Target{Kind: state.TargetPod, Name: "pod-uid"}, []func(*oidc.Identity){
 			func(id *oidc.Identity) { id.Kubernetes.Pod = oidc.ObjectRef{} },
 			func(id *oidc.Identity) { id.Kubernetes.Pod = oidc.ObjectRef{Name: "pod-uid", UID: "other"} },
 		}},
-		{state.Target{Kind: state.TargetServiceAccount, Cluster: "prod", Namespace: "team-a", Name: "web"}, []func(*oidc.Identity){
+		{pod, state.Target{Kind: state.TargetServiceAccount, Cluster: "prod", Namespace: "team-a", Name: "web"}, []func(*oidc.Identity){
 			func(id *oidc.Identity) { id.Cluster = "test" },
 			func(id *oidc.Identity) { id.Kubernetes.Namespace = "team" },
 			func(id *oidc.Identity) { id.Kubernetes.ServiceAccount.Name = "we" },
 			func(id *oidc.Identity) { id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name = "team", "a-web" },
 		}},
-		{state.Target{Kind: state.TargetNode, Cluster: "prod", Name: "worker-1"}, []func(*oidc.Identity){
+		{pod, state.Target{Kind: state.TargetNode, Cluster: "prod", Name: "worker-1"}, []func(*oidc.Identity){
 			func(id *oidc.Identity) { id.Cluster = "test" },
 			func(id *oidc.Identity) { id.Kubernetes.Node = oidc.ObjectRef{} },
+		}},
+		{job, state.Target{Kind: state.TargetToken, Name: "token-id"}, []func(*oidc.Identity){
+			func(id *oidc.Identity) { id.TokenID = "other" },
+		}},
+		{job, state.Target{Kind: state.TargetProject, Identity: "github", Name: "42"}, []func(*oidc.Identity){
+			func(id *oidc.Identity) { id.External = &identity.External{Provider: "gitlab", Project: "42"} },
+			func(id *oidc.Identity) { id.External = &identity.External{Provider: "github", Run: "42"} },
+			func(id *oidc.Identity) { id.External, id.Cluster, id.Kubernetes.Node.Name = nil, "github", "42" },
+		}},
+		{job, state.Target{Kind: state.TargetRun, Identity: "github", Name: "1001"}, []func(*oidc.Identity){
+			func(id *oidc.Identity) {
+				id.External = &identity.External{Provider: "github", Project: "1001", Run: "1002"}
+			},
 		}},
 	} {
 		reason := "because of its " + string(c.target.Kind)
@@ -321,9 +339,9 @@ func eachKind(t *testing.T, r [2]Replica) {
 		if err := r[0].Revocations.Add(t.Context(), added); err != nil {
 			t.Fatal(err)
 		}
-		until(t, r, pod, reason)
+		until(t, r, c.who, reason)
 		for i, change := range c.others {
-			other := pod
+			other := c.who
 			change(&other)
 			if got, err := r[1].Revocations.Revoked(&other); got != nil || err != nil {
 				t.Errorf("%s: other %d is revoked: %v, %v", c.target.Kind, i, got, err)
@@ -337,7 +355,7 @@ func eachKind(t *testing.T, r [2]Replica) {
 		if err := r[1].Revocations.Remove(t.Context(), c.target, "another operator"); err != nil {
 			t.Fatal(err)
 		}
-		until(t, r, pod, "")
+		until(t, r, c.who, "")
 		if err := r[0].Revocations.Remove(t.Context(), c.target, "another operator"); !errors.Is(err, state.ErrNotRevoked) {
 			t.Errorf("removed twice: %v", err)
 		}
