@@ -80,7 +80,10 @@ var imports = map[string]allowedImports{
 		ours: []string{"internal/lru"},
 	},
 	"internal/policy": {
-		ours:   []string{"internal/names", "internal/oidc", "internal/registryauth", "internal/selector", "internal/strictyaml", "internal/term"},
+		ours: []string{
+			"internal/condition", "internal/identity", "internal/names", "internal/oidc", "internal/registryauth", "internal/selector", "internal/strictyaml",
+			"internal/term",
+		},
 		tests:  []string{"internal/schematest", "internal/testkit"},
 		others: []string{"k8s.io/apimachinery"},
 	},
@@ -94,7 +97,7 @@ var imports = map[string]allowedImports{
 			"internal/lru", "internal/nodecert", "internal/oidc", "internal/policy", "internal/redact", "internal/registryauth",
 			"internal/signing", "internal/term",
 		},
-		tests:  []string{"internal/pkitest"},
+		tests:  []string{"internal/identity", "internal/pkitest"},
 		others: []string{"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace", "k8s.io/apimachinery"},
 	},
 	"internal/upstream": {
@@ -142,8 +145,8 @@ var imports = map[string]allowedImports{
 	},
 	"internal/gateway": {
 		ours: []string{
-			"internal/exchange", "internal/lru", "internal/oidc", "internal/redact", "internal/registryauth", "internal/signing", "internal/term",
-			"internal/upstream",
+			"internal/exchange", "internal/identity", "internal/lru", "internal/oidc", "internal/redact", "internal/registryauth", "internal/signing",
+			"internal/term", "internal/upstream",
 		},
 		tests: []string{"internal/pkitest", "internal/registrytest", "internal/testkit"},
 		others: []string{
@@ -174,7 +177,8 @@ var imports = map[string]allowedImports{
 	},
 	"internal/setup": {
 		ours: []string{
-			"internal/assertion", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/kube", "internal/nodecert",
+			"internal/assertion", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/identity",
+			"internal/kube", "internal/nodecert",
 			"internal/oidc", "internal/policy", "internal/registryauth", "internal/signing", "internal/state", "internal/upstream",
 			"internal/upstream/artifactory", "internal/upstream/aws", "internal/upstream/azure", "internal/upstream/google", "internal/upstream/logins",
 			"internal/upstream/quay",
@@ -265,7 +269,7 @@ var imports = map[string]allowedImports{
 		others: []string{"github.com/distribution/distribution/v3/registry/auth/token", "github.com/go-jose/go-jose/v4"},
 	},
 	"internal/state/statetest": {
-		ours:   []string{"internal/oidc", "internal/pkitest", "internal/state"},
+		ours:   []string{"internal/identity", "internal/oidc", "internal/pkitest", "internal/state"},
 		others: []string{"github.com/redis/go-redis/v9"},
 	},
 

@@ -37,3 +37,12 @@ type KubernetesIdentity struct {
 	Pod            ObjectRef // zero when the token is not bound to a pod
 	Node           ObjectRef // zero when the token has no node claim
 }
+
+// IssuerName is the configured name of the cluster or of the identity: no two of
+// them have the same.
+func (id *Identity) IssuerName() string {
+	if id.External != nil {
+		return id.External.Provider
+	}
+	return id.Cluster
+}

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -18,12 +17,17 @@ func (p *Policy) Decide(subject Subject, service string, requested []registryaut
 }
 
 func (p *Policy) decide(subject Subject, service string, requested []registryauth.Scope, trace *Trace) Decision {
-	d := Decision{DeniedBy: p.denies(subject, trace)}
+	asker := asker{Subject: subject, service: service}
+	deniedBy, doubt := p.denies(&asker, trace)
+	d := Decision{DeniedBy: deniedBy}
 	if len(requested) > 0 {
 		d.Scopes = make([]ScopeDecision, len(requested))
 	}
 	if d.DeniedBy != "" {
 		reason, remedy := "the deny rule "+d.DeniedBy+" refuses "+who(subject), DenialRemedy(d.DeniedBy)
+		if doubt != "" {
+			reason += ", because its condition cannot be judged: " + doubt
+		}
 		for i, scope := range requested {
 			d.Scopes[i] = ScopeDecision{Requested: scope, Reason: reason, Remedy: remedy}
 		}
@@ -34,7 +38,7 @@ func (p *Policy) decide(subject Subject, service string, requested []registryaut
 	var few [8]int // enough for most subjects, without an allocation
 	e.rules = few[:0]
 	for i := range p.rules {
-		if p.rules[i].applies(subject, service, trace) {
+		if e.applies(&p.rules[i], &asker, trace) {
 			e.rules = append(e.rules, i)
 		}
 	}
@@ -48,37 +52,49 @@ func (p *Policy) decide(subject Subject, service string, requested []registryaut
 	return d
 }
 
-// denies returns the name of the first denial that matches.
-func (p *Policy) denies(subject Subject, trace *Trace) string {
-	denied := ""
+// denies returns the name of the first denial that matches, and why if it does so
+// only because its condition cannot be judged.
+func (p *Policy) denies(a *asker, trace *Trace) (denied, doubt string) {
 	for i := range p.deny {
 		d := &p.deny[i]
 		if trace == nil {
-			if matchSubject(d.subjects, subject, nil) {
-				return d.name
+			if a.matchSubject(d.subjects, nil) {
+				return d.name, a.doubt
 			}
 			continue
 		}
 		t := DenyTrace{Name: d.name, Origin: d.origin}
-		if t.Matched = matchSubject(d.subjects, subject, &t.Mismatches); t.Matched {
+		if t.Matched = a.matchSubject(d.subjects, &t.Mismatches); t.Matched {
 			t.MatchedBy, t.Mismatches = matched(t.Mismatches), nil
-			denied = cmp.Or(denied, d.name)
+			if denied == "" {
+				denied, doubt = d.name, a.doubt
+			}
 		}
 		trace.Deny = append(trace.Deny, t)
 	}
-	return denied
+	return denied, doubt
 }
 
-func (r *rule) applies(subject Subject, service string, trace *Trace) bool {
-	serves := r.services == nil || slices.Contains(r.services, service)
+// matches reports whether the rule is for who asks, and notes a condition that
+// cannot be judged: nothing is granted by it, and whoever is refused is told.
+func (e *evaluation) matches(r *rule, a *asker, mismatches *[]string) bool {
+	ok := a.matchSubject(r.subjects, mismatches)
+	if !ok && a.doubt != "" && e.doubt == "" {
+		e.doubt = "the condition of rule " + r.name[0] + " cannot be judged: " + a.doubt
+	}
+	return ok
+}
+
+func (e *evaluation) applies(r *rule, a *asker, trace *Trace) bool {
+	serves := r.services == nil || slices.Contains(r.services, a.service)
 	if trace == nil {
-		return serves && (r.anonymous || matchSubject(r.subjects, subject, nil))
+		return serves && (r.anonymous || e.matches(r, a, nil))
 	}
 	t := RuleTrace{Name: r.name[0], Origin: r.origin, ServiceMatched: serves, Annotation: r.annotation}
 	switch {
 	case r.anonymous:
 		t.SubjectMatched, t.MatchedBy = true, "anonymous"
-	case matchSubject(r.subjects, subject, &t.Mismatches):
+	case e.matches(r, a, &t.Mismatches):
 		t.SubjectMatched, t.MatchedBy, t.Mismatches = true, matched(t.Mismatches), nil
 	}
 	trace.Rules = append(trace.Rules, t)
@@ -113,6 +129,7 @@ type evaluation struct {
 	steps   int     // of comparing, so far
 	most    int     // of these, to decide and to tell why of more than one scope
 	absence string  // noRuleApplies, derived once
+	doubt   string  // of the first rule whose condition could not be judged
 }
 
 // asked is what the ServiceAccount asks for with one annotation.

@@ -90,6 +90,9 @@ func (e *evaluation) ruleText(allow []string) string {
 		return ""
 	}
 	id := e.subject.Identity
+	if id.External != nil {
+		return "" // which of its claims are to count is for people to choose
+	}
 	if strings.Contains(id.Cluster+id.Kubernetes.Namespace+id.Kubernetes.ServiceAccount.Name, "*") {
 		return "" // no such name exists, and the rule would be for others
 	}

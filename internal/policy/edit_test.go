@@ -30,7 +30,7 @@ deny:
 - {name: allow-team-a-web-v1-2, subjects: [{namespaces: [old]}]}
 `
 	policy := parseText(t, text)
-	subject := Subject{Identity: identity(t, "prod/team-a/web.v1"), Annotations: map[string]string{"pullpass.dev/repositories": "shared/x"}}
+	subject := Subject{Identity: account(t, "prod/team-a/web.v1"), Annotations: map[string]string{"pullpass.dev/repositories": "shared/x"}}
 	requested := scopesOf(t, "repository:shared/a:pull,push repository:shared/b:pull repository:team-a/web:pull,push registry:catalog:* repository:c:sign plugin:d:pull")
 	_, trace := policy.Explain(subject, "registry.example.com", requested)
 	want := &Edit{
@@ -65,7 +65,7 @@ func TestNoEdit(t *testing.T) {
 	named := func(cluster, namespace, name string) *oidc.Identity {
 		return &oidc.Identity{Cluster: cluster, Kubernetes: oidc.KubernetesIdentity{Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: name}}}
 	}
-	someone := identity(t, "prod/team-a/web")
+	someone := account(t, "prod/team-a/web")
 	for what, test := range map[string]struct {
 		policy  *Policy
 		subject Subject
@@ -102,10 +102,10 @@ func TestNoEdit(t *testing.T) {
 // A registry's service may be of several words, and rules can name it.
 func TestServiceOfSeveralWords(t *testing.T) {
 	t.Parallel()
-	_, trace := (&Policy{}).Explain(Subject{Identity: identity(t, "prod/team-a/web")}, "Docker registry", scopesOf(t, "repository:a:pull"))
+	_, trace := (&Policy{}).Explain(Subject{Identity: account(t, "prod/team-a/web")}, "Docker registry", scopesOf(t, "repository:a:pull"))
 	policy := parseText(t, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n"+trace.Edit.Rule)
 	for service, want := range map[string]int{"Docker registry": 1, "Docker": 0} {
-		if d := policy.Decide(Subject{Identity: identity(t, "prod/team-a/web")}, service, scopesOf(t, "repository:a:pull")); len(d.Granted()) != want {
+		if d := policy.Decide(Subject{Identity: account(t, "prod/team-a/web")}, service, scopesOf(t, "repository:a:pull")); len(d.Granted()) != want {
 			t.Errorf("%s: %+v", service, d)
 		}
 	}

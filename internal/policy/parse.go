@@ -1,8 +1,10 @@
 package policy
 
 import (
+	"slices"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/selector"
 	"github.com/pullpass/pullpass/internal/strictyaml"
@@ -16,10 +18,11 @@ const (
 
 // policyParser gathers the rules of several files.
 type policyParser struct {
-	faults strictyaml.Faults
-	rules  []rule
-	deny   []denyRule
-	names  map[string]string // of rules and denials: where each was first seen
+	identities map[string]identity.Profile // that are configured
+	faults     strictyaml.Faults
+	rules      []rule
+	deny       []denyRule
+	names      map[string]string // of rules and denials: where each was first seen
 }
 
 func (p *policyParser) parse(file File) {
@@ -81,7 +84,7 @@ func (p *policyParser) rule(n strictyaml.Node) rule {
 	case hasSubjects && r.anonymous:
 		subjects.Fault("an anonymous rule is for everybody: remove subjects, or write a rule for each")
 	case hasSubjects:
-		r.subjects = parseSubjects(subjects, false)
+		r.subjects = p.subjects(subjects, false)
 	case !r.anonymous:
 		n.FaultAt("subjects", "is missing: say for whom the rule is, or write anonymous: true for everybody")
 	}
@@ -90,8 +93,11 @@ func (p *policyParser) rule(n strictyaml.Node) rule {
 	}
 	if annotation, ok := fields["annotation"]; ok {
 		r.annotation = parseAnnotationKey(annotation)
-		if r.anonymous {
+		switch {
+		case r.anonymous:
 			annotation.Fault("who is anonymous has no annotations: remove it, or write subjects")
+		case slices.ContainsFunc(r.subjects, func(m subjectMatch) bool { return m.identities != nil }):
+			annotation.Fault("identities have no annotations: remove it, or write a rule for each")
 		}
 	}
 	allow, ok := fields["allow"]
@@ -100,7 +106,7 @@ func (p *policyParser) rule(n strictyaml.Node) rule {
 		return r
 	}
 	for _, entry := range allow.List() {
-		r.allow = append(r.allow, parseAllowance(entry, &r))
+		r.allow = append(r.allow, p.allowance(entry, &r))
 	}
 	return r
 }
@@ -113,7 +119,7 @@ func (p *policyParser) denyRule(n strictyaml.Node) denyRule {
 	}
 	d.name, d.origin = p.name(n, fields), n.Origin()
 	if subjects, ok := fields["subjects"]; ok {
-		d.subjects = parseSubjects(subjects, true)
+		d.subjects = p.subjects(subjects, true)
 	} else {
 		n.FaultAt("subjects", "is missing: say whom to refuse")
 	}
@@ -148,7 +154,7 @@ func (p *policyParser) name(n strictyaml.Node, fields map[string]strictyaml.Node
 	return name
 }
 
-func parseSubjects(n strictyaml.Node, deny bool) []subjectMatch {
+func (p *policyParser) subjects(n strictyaml.Node, deny bool) []subjectMatch {
 	known := strictyaml.FieldNames[RuleSubject]()
 	if deny {
 		known = strictyaml.FieldNames[DeniedSubject]()
@@ -175,8 +181,15 @@ func parseSubjects(n strictyaml.Node, deny bool) []subjectMatch {
 				m.nodes = parseGlobs(field, ".-", false)
 			case "tokenIDs":
 				m.tokenIDs = parseTokenIDs(field)
+			case "identities":
+				m.identities = parseIdentities(field)
+			case "claims":
+				m.claims = parseClaims(field)
+			case "condition":
+				m.condition = parseCondition(field)
 			}
 		}
+		p.checkIdentities(entry, fields, &m)
 		subjects = append(subjects, m)
 	}
 	return subjects
@@ -250,7 +263,7 @@ func parseAnnotationKey(n strictyaml.Node) string {
 	return key
 }
 
-func parseAllowance(n strictyaml.Node, r *rule) allowance {
+func (p *policyParser) allowance(n strictyaml.Node, r *rule) allowance {
 	var a allowance
 	fields := n.Fields(strictyaml.FieldNames[Allowance]()...)
 	if fields == nil {
@@ -267,7 +280,7 @@ func parseAllowance(n strictyaml.Node, r *rule) allowance {
 	case hasRepositories && hasRegistry:
 		n.Fault("has both repositories and registry: write an entry for each")
 	case hasRepositories:
-		a.repositories = parseRepositories(repositories, r)
+		a.repositories = p.repositories(repositories, r)
 	case hasRegistry:
 		a.catalog = true
 		parseRegistry(registry, fields["actions"], a.actions, r)
@@ -294,7 +307,7 @@ func parseActions(n strictyaml.Node) ActionSet {
 	return set
 }
 
-func parseRepositories(n strictyaml.Node, r *rule) []pattern {
+func (p *policyParser) repositories(n strictyaml.Node, r *rule) []pattern {
 	var patterns []pattern
 	for _, entry := range n.List() {
 		text, ok := entry.Text()
@@ -309,6 +322,7 @@ func parseRepositories(n strictyaml.Node, r *rule) []pattern {
 		if r.anonymous && parsed.hasPlaceholder() {
 			entry.Fault("%s has a placeholder, but who is anonymous has no name to put there: write the repository itself", term.QuoteName(text))
 		}
+		p.checkPlaceholders(entry, parsed, r)
 		patterns = append(patterns, parsed)
 	}
 	return patterns

@@ -31,7 +31,7 @@ func TestPolicyFaults(t *testing.T) {
 	for pair := range slices.Chunk(archive.Files, 2) {
 		t.Run(pair[0].Name, func(t *testing.T) {
 			t.Parallel()
-			policy, err := Parse(File{Name: pair[0].Name, Data: pair[0].Data})
+			policy, err := ParseFor(identities, File{Name: pair[0].Name, Data: pair[0].Data})
 			if err == nil || policy != nil {
 				t.Fatalf("parsed, error %v", err)
 			}

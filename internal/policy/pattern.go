@@ -16,6 +16,7 @@ import (
 //     **                as a whole component: any number of components, zero too
 //     {namespace}       the ServiceAccount's namespace, literally;
 //     also {serviceAccount} and {cluster}
+//     {claims.NAME}     as a whole component: a path in the token of an identity
 //
 // It is anchored at both ends, so that team-a does not match team-abc/x, and no
 // regular expression is involved (docker_auth and octo-sts were hit by both).
@@ -38,6 +39,13 @@ func parsePattern(text string) (pattern, error) {
 	var buffer [len("repository:") + maxPatternBytes + len(":pull")]byte
 	sample := append(buffer[:0], "repository:"...)
 	for component := range strings.SplitSeq(text, "/") {
+		if name, ok := claimPlaceholder(component); ok {
+			if name == "" {
+				return "", fmt.Errorf("%s: {claims.NAME} lacks the name of a claim", term.QuoteName(text))
+			}
+			sample = append(sample, "x/"...)
+			continue
+		}
 		var err error
 		if sample, err = appendSample(sample, component); err != nil {
 			return "", fmt.Errorf("%s: %w", term.QuoteName(text), err)
@@ -70,8 +78,11 @@ func appendSample(sample []byte, component string) ([]byte, error) {
 			if !closed {
 				return nil, errors.New("a { is not closed in its path component")
 			}
+			if strings.HasPrefix(name, "claims.") {
+				return nil, fmt.Errorf("%s must be a whole path component: its value is a path", term.QuoteName("{"+name+"}"))
+			}
 			if _, ok := placeholderValue(name, &oidc.Identity{}); !ok {
-				return nil, fmt.Errorf("%s is no placeholder; use {namespace}, {serviceAccount} or {cluster}", term.QuoteName("{"+name+"}"))
+				return nil, fmt.Errorf("%s is no placeholder; use {namespace}, {serviceAccount} or {cluster}, or {claims.NAME} for an identity", term.QuoteName("{"+name+"}"))
 			}
 			sample = append(sample, 'x')
 			component = component[len(name)+1:]
@@ -109,6 +120,12 @@ func (p pattern) match(name string, id *oidc.Identity, steps *int) bool {
 		return false
 	}
 	*steps += 8
+	if p.hasClaims() {
+		var ok bool
+		if p, ok = p.withClaims(id); !ok {
+			return false
+		}
+	}
 	segment, rest, more := cutStars(string(p))
 	name, ok := cutMatch(segment, name, id, steps)
 	if !ok || !more {
@@ -296,6 +313,9 @@ func placeholderValue(name string, id *oidc.Identity) (string, bool) {
 // expand returns the pattern as it reads for one identity. It is for people:
 // matching never builds it.
 func (p pattern) expand(id *oidc.Identity) string {
+	if whole, ok := p.withClaims(id); ok {
+		p = whole
+	}
 	var b strings.Builder
 	for rest := string(p); rest != ""; {
 		if end := strings.IndexByte(rest, '}'); rest[0] == '{' {

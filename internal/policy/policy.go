@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -63,11 +64,15 @@ const (
 // the other. Files are YAML, strictly: a field that is not known, a duplicate
 // key, a second document, an empty list or a present but empty file is a fault.
 // The error joins all faults, each as FILE: PATH: what is wrong: remedy.
-func Parse(files ...File) (*Policy, error) {
+func Parse(files ...File) (*Policy, error) { return ParseFor(nil, files...) }
+
+// ParseFor is Parse where the profiles of identities are known, by their names: what
+// a profile says of claims that are compared is checked, too.
+func ParseFor(identities map[string]identity.Profile, files ...File) (*Policy, error) {
 	if len(files) == 0 {
 		return nil, errors.New("no policy file is given; without a policy nobody may pull anything: name one")
 	}
-	var parser policyParser
+	parser := policyParser{identities: identities}
 	hash := sha256.New()
 	for _, file := range files {
 		hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(file.Data)))) // where a file ends is part of what is hashed
@@ -124,7 +129,7 @@ func (p *Policy) AndDenials(next *Policy) *Policy {
 // Unused names what can never match because no such cluster or service is
 // configured. It is a warning, not a fault: one policy may serve several
 // proxies. But a denial with a mistyped name denies nobody.
-func (p *Policy) Unused(clusters, services []string) []string {
+func (p *Policy) Unused(clusters, identities, services []string) []string {
 	var unused []string
 	note := func(where, field, value, configured string) {
 		unused = append(unused, fmt.Sprintf("%s: %s: %s matches nothing that is configured (%s)", where, field, term.QuoteName(value), configured))
@@ -134,6 +139,11 @@ func (p *Policy) Unused(clusters, services []string) []string {
 			for _, glob := range s.clusters {
 				if !slices.ContainsFunc(clusters, func(name string) bool { return matchComponent(glob, name, nil) }) {
 					note(where, "clusters", glob, "clusters[].name")
+				}
+			}
+			for _, name := range s.identities {
+				if !slices.Contains(identities, name) {
+					note(where, "identities", name, "identities[].name")
 				}
 			}
 		}

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -35,7 +37,10 @@ func TestPolicies(t *testing.T) {
 				continue
 			}
 			cases++
-			policy := mustParse(t, files...)
+			policy, err := ParseFor(identities, files...)
+			if err != nil {
+				t.Fatal(err)
+			}
 			t.Run(filepath.Base(name)+"/"+title, func(t *testing.T) {
 				t.Parallel()
 				runCase(t, policy, string(file.Data))
@@ -61,7 +66,7 @@ func runCase(t *testing.T, policy *Policy, text string) {
 		switch key {
 		case "":
 		case "subject":
-			subject.Identity = identity(t, value)
+			subject.Identity = account(t, value)
 		case "annotation":
 			name, text, _ := strings.Cut(value, " ")
 			subject.Annotations = map[string]string{name: text}
@@ -122,12 +127,18 @@ func report(d Decision) []string {
 	return lines
 }
 
-// identity reads CLUSTER/NAMESPACE/SERVICEACCOUNT and fields of a token, or
-// anonymous.
-func identity(t testing.TB, text string) *oidc.Identity {
+// identities are those of the cases.
+var identities = map[string]identity.Profile{"github": identity.GitHub, "gitlab": identity.GitLab, "circle": identity.CircleCI, "idp": identity.Generic}
+
+// account reads CLUSTER/NAMESPACE/SERVICEACCOUNT and fields of a token, an identity
+// and its claims in JSON, or anonymous.
+func account(t testing.TB, text string) *oidc.Identity {
 	t.Helper()
 	if text == "anonymous" {
 		return nil
+	}
+	if provider, claims, ok := strings.Cut(text, " {"); ok {
+		return external(t, provider, "{"+claims)
 	}
 	fields := strings.Fields(text)
 	parts := strings.Split(fields[0], "/")
@@ -145,6 +156,29 @@ func identity(t testing.TB, text string) *oidc.Identity {
 		}
 	}
 	return id
+}
+
+func external(t testing.TB, provider, text string) *oidc.Identity {
+	t.Helper()
+	claims := identity.Claims{}
+	if err := json.Unmarshal([]byte(text), (*map[string]any)(&claims)); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range claims {
+		switch value := value.(type) {
+		case []any:
+			var list []string
+			for _, member := range value {
+				list = append(list, member.(string))
+			}
+			claims[name] = list
+		case float64:
+			claims[name] = int64(value)
+		}
+	}
+	subject, _ := claims["sub"].(string)
+	tokenID, _ := claims["jti"].(string)
+	return &oidc.Identity{Subject: provider + "/" + subject, TokenID: tokenID, External: &identity.External{Provider: provider, Profile: identities[provider], Claims: claims}}
 }
 
 func mustParse(t testing.TB, files ...File) *Policy {
@@ -182,7 +216,7 @@ rules:
   services: [registry.example.com]
   allow: [{repositories: ["**"], actions: [pull]}]
 - name: bad
-  subjects: [{clusters: [prod-eu, stage]}]
+  subjects: [{clusters: [prod-eu, stage]}, {identities: [github, gitlab]}]
   services: [registry.example.org]
   allow: [{repositories: ["**"], actions: [pull]}]
 deny:
@@ -191,10 +225,11 @@ deny:
 `)})
 	want := []string{
 		`rule bad: clusters: "stage" matches nothing that is configured (clusters[].name)`,
+		`rule bad: identities: "gitlab" matches nothing that is configured (identities[].name)`,
 		`rule bad: services: "registry.example.org" matches nothing that is configured (registries[].service)`,
 		`deny rule mistyped: clusters: "pord-eu" matches nothing that is configured (clusters[].name)`,
 	}
-	if got := policy.Unused([]string{"prod-eu", "prod-us"}, []string{"registry.example.com"}); !slices.Equal(got, want) {
+	if got := policy.Unused([]string{"prod-eu", "prod-us"}, []string{"github"}, []string{"registry.example.com"}); !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
@@ -210,7 +245,7 @@ deny: []
 `
 	policy := mustParse(t, File{Name: "policy.yaml", Data: []byte(rules)})
 	requested := []registryauth.Scope{{Type: "repository", Name: "a/b", Actions: []string{"pull"}}}
-	subject := Subject{Identity: identity(t, "prod/team-a/web")}
+	subject := Subject{Identity: account(t, "prod/team-a/web")}
 	if d := policy.Decide(subject, "registry.example.com", requested); d.DeniedBy != "" || len(d.Granted()) != 1 {
 		t.Errorf("decision %+v", d)
 	}

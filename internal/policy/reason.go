@@ -69,6 +69,9 @@ func (e *evaluation) reason(q question, missing ActionSet, candidates []candidat
 		}
 		b.WriteString("; " + e.absence)
 	}
+	if e.doubt != "" {
+		b.WriteString("; " + e.doubt)
+	}
 	for i, c := range candidates {
 		if i == maxReasonRules {
 			fmt.Fprintf(&b, "; %d more rules do not allow it either", len(candidates)-i)
@@ -123,9 +126,10 @@ func (e *evaluation) explain(c candidate) string {
 // noRuleApplies says whether it is the subject or the service that no rule is
 // for.
 func (e *evaluation) noRuleApplies() string {
+	asker := asker{Subject: e.subject, service: e.service}
 	for i := range e.policy.rules {
 		r := &e.policy.rules[i]
-		if r.anonymous || matchSubject(r.subjects, e.subject, nil) {
+		if r.anonymous || asker.matchSubject(r.subjects, nil) {
 			return fmt.Sprintf("none is for the service %s (rule %s is for %s)", term.QuoteName(e.service), r.name[0], shorten(r.services))
 		}
 	}
@@ -164,6 +168,9 @@ func shorten(list []string) string {
 
 func who(subject Subject) string {
 	if id := subject.Identity; id != nil {
+		if id.External != nil {
+			return id.Subject
+		}
 		return id.Cluster + "/" + id.Kubernetes.Namespace + "/" + id.Kubernetes.ServiceAccount.Name // as explain --as takes it
 	}
 	return "anonymous callers"

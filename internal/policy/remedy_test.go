@@ -66,7 +66,7 @@ func TestRemedyRunsInAShell(t *testing.T) {
 		{map[string]string{key: ""}, []string{"--overwrite", key + "=example.com:5000/a_b/c:pull,push"}},
 		{map[string]string{key: "\ta/*:delete\n\nb/**  "}, []string{"--overwrite", key + "=a/*:delete b/** example.com:5000/a_b/c:pull,push"}},
 	} {
-		remedy := policy.Decide(Subject{Identity: identity(t, "prod/team-a/web.v1"), Annotations: test.annotations}, "", scopesOf(t, "repository:example.com:5000/a_b/c:pull,push")).Scopes[0].Remedy
+		remedy := policy.Decide(Subject{Identity: account(t, "prod/team-a/web.v1"), Annotations: test.annotations}, "", scopesOf(t, "repository:example.com:5000/a_b/c:pull,push")).Scopes[0].Remedy
 		want := append([]string{"annotate", "serviceaccount", "web.v1", "-n", "team-a"}, test.want...)
 		if got := run(t, command(t, remedy)); !slices.Equal(got, want) {
 			t.Errorf("%s\ngives kubectl %q\nwant         %q", remedy, got, want)
@@ -80,7 +80,7 @@ func TestRemedyTakesNothingUnparsed(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, askPolicy)
 	named := func(namespace, name string) *oidc.Identity {
-		id := identity(t, "prod/team-a/web")
+		id := account(t, "prod/team-a/web")
 		id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name = namespace, name
 		return id
 	}
@@ -91,13 +91,13 @@ func TestRemedyTakesNothingUnparsed(t *testing.T) {
 		repository string
 		want       string
 	}{
-		{identity(t, "prod/team-a/web"), "a", "x';reboot;'", "let the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/web ask for x';reboot;':pull"},
-		{identity(t, "prod/team-a/web"), "a", "x$(id)", "let the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/web ask for x$(id):pull"},
-		{identity(t, "prod/team-a/web"), "a", "**", "let the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/web ask for **:pull"},
-		{identity(t, "prod/team-a/web"), "a", "x\ny", `let the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/web ask for "x\ny:pull"`},
-		{identity(t, "prod/team-a/web"), "a", "x y", `let the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/web ask for "x y:pull"`},
-		{identity(t, "prod/team-a/web"), "a';reboot;'", "x", "correct the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/web, and let it ask for pull on x"},
-		{identity(t, "prod/team-a/web"), "a\u00a0b", "x", "correct the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/web, and let it ask for pull on x"},
+		{account(t, "prod/team-a/web"), "a", "x';reboot;'", "let the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/web ask for x';reboot;':pull"},
+		{account(t, "prod/team-a/web"), "a", "x$(id)", "let the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/web ask for x$(id):pull"},
+		{account(t, "prod/team-a/web"), "a", "**", "let the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/web ask for **:pull"},
+		{account(t, "prod/team-a/web"), "a", "x\ny", `let the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/web ask for "x\ny:pull"`},
+		{account(t, "prod/team-a/web"), "a", "x y", `let the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/web ask for "x y:pull"`},
+		{account(t, "prod/team-a/web"), "a';reboot;'", "x", "correct the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/web, and let it ask for pull on x"},
+		{account(t, "prod/team-a/web"), "a\u00a0b", "x", "correct the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/web, and let it ask for pull on x"},
 		{named("team-a", "-f"), "a", "x", "let the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/-f ask for x:pull"},
 		{named("team-a", "a\n'"), "a", "x", `let the annotation pullpass.dev/repositories of the ServiceAccount "prod/team-a/a\n'" ask for x:pull`},
 		{named("a;id", "web"), "a", "x", "let the annotation pullpass.dev/repositories of the ServiceAccount prod/a;id/web ask for x:pull"},
@@ -114,7 +114,7 @@ func TestRemedyTakesNothingUnparsed(t *testing.T) {
 // Names are plain wherever they stand.
 func TestRemedyNamesArePlain(t *testing.T) {
 	t.Parallel()
-	id := identity(t, "prod/team-a/web")
+	id := account(t, "prod/team-a/web")
 	id.Cluster, id.Kubernetes.ServiceAccount.Name = "a\nb", "c\nd"
 	for _, test := range []struct {
 		subject Subject
@@ -145,7 +145,7 @@ func TestRemedyIsBounded(t *testing.T) {
 		actions = append(actions, strings.Repeat(string(rune('a'+i)), 32))
 	}
 	many := append(actions, "pull")
-	id := identity(t, "prod/team-a/"+strings.Repeat("s", 180))
+	id := account(t, "prod/team-a/"+strings.Repeat("s", 180))
 	name := strings.Repeat("x", 190)
 	for what, test := range map[string]struct {
 		policy      *Policy
@@ -234,7 +234,7 @@ func TestRemediesHelp(t *testing.T) {
 func TestRemedyTellsWhatNoRuleAllows(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, strings.Replace(askPolicy, `actions: ["*"]`, `actions: [pull, delete]`, 1))
-	subject := Subject{Identity: identity(t, "prod/team-a/web"), Annotations: map[string]string{"pullpass.dev/repositories": "x:delete"}}
+	subject := Subject{Identity: account(t, "prod/team-a/web"), Annotations: map[string]string{"pullpass.dev/repositories": "x:delete"}}
 	const want = "whoever administers Pullpass has to allow push, sign on x to prod/team-a/web; for the rest, " +
 		"run in cluster prod: kubectl annotate serviceaccount web -n team-a --overwrite pullpass.dev/repositories='x:delete x:pull'"
 	if got := policy.Decide(subject, "", scopesOf(t, "repository:x:pull,push,delete,sign")).Scopes[0].Remedy; got != want {

@@ -213,7 +213,7 @@ deny: [{name: d, subjects: [{namespaceSelector: blocked, nodes: [n1]}, {namespac
 	}
 	rule := policy.rules[0]
 	var mismatches []string
-	if matchSubject(rule.subjects, Subject{Identity: someone()}, &mismatches) || fmt.Sprint(mismatches) != "[clusters namespaceSelector namespaceSelector]" {
+	if asker := (asker{Subject: Subject{Identity: someone()}}); asker.matchSubject(rule.subjects, &mismatches) || fmt.Sprint(mismatches) != "[clusters namespaceSelector namespaceSelector]" {
 		t.Errorf("mismatches %q without labels", mismatches)
 	}
 }
@@ -252,7 +252,7 @@ deny:
 		t.Errorf("every cluster has a connection: %q", got)
 	}
 	// As it says, so it is.
-	edge := Subject{Identity: identity(t, "edge-2/b/x")}
+	edge := Subject{Identity: account(t, "edge-2/b/x")}
 	if d := policy.Decide(edge, "", nil); d.DeniedBy != "quarantine" {
 		t.Errorf("denied by %q", d.DeniedBy)
 	}

@@ -19,13 +19,22 @@ type Rule struct {
 	Allow      []Allowance   `json:"allow" schema:"required nonempty"` // what the rule allows; with an annotation, the ceiling
 }
 
-// RuleSubject matches a ServiceAccount if all fields that are given do.
+// RuleSubject matches a ServiceAccount, or with identities somebody else, if all
+// fields that are given do.
 type RuleSubject struct {
 	Clusters          []string          `json:"clusters" schema:"nonempty"`               // clusters[].name; * is any run of characters
 	Namespaces        []string          `json:"namespaces" schema:"nonempty"`             // * is any run of characters
 	NamespaceSelector NamespaceSelector `json:"namespaceSelector" schema:"nonempty text"` // labels of the namespace, or text as for kubectl -l; needs clusters[].kubernetes
 	ServiceAccounts   []string          `json:"serviceAccounts" schema:"nonempty"`        // * is any run of characters
 	Nodes             []string          `json:"nodes" schema:"nonempty"`                  // the node that the token names; * is any run of characters
+	// Identities are identities[].name, exactly: CI jobs and others that are no
+	// ServiceAccounts. Without it, the subject is a ServiceAccount.
+	Identities []string `json:"identities" schema:"nonempty"`
+	// Claims are those of an identity's token, and for each the values of which it
+	// has one, exactly; * is any run of characters where people choose the value, as
+	// in ref. A claim that is missing matches no rule, and every denial.
+	Claims    map[string][]string `json:"claims" schema:"nonempty"`
+	Condition string              `json:"condition" schema:"nonempty"` // CEL, of claims, kubernetes and service: an expression that must be true
 }
 
 // NamespaceSelector is written as in a NetworkPolicy.

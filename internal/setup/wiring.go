@@ -44,7 +44,7 @@ func LoadPolicy(cfg *config.Config) (*policy.Policy, error) {
 
 // PolicyWarnings names what in the policy does less, or more, than it seems.
 func PolicyWarnings(cfg *config.Config, policy *policy.Policy) []string {
-	var clusters, unconnected, unknown, services []string
+	var clusters, identities, unconnected, unknown, services []string
 	for i := range cfg.Clusters {
 		name, kubernetes := cfg.Clusters[i].Name, cfg.Clusters[i].Kubernetes
 		clusters = append(clusters, name)
@@ -58,7 +58,7 @@ func PolicyWarnings(cfg *config.Config, policy *policy.Policy) []string {
 	for i := range cfg.Registries {
 		services = append(services, cfg.Registries[i].Service)
 	}
-	warnings := slices.Concat(policy.Unused(clusters, services), policy.WithoutLabels(unconnected), policy.WithoutAnnotations(unknown), policy.Collisions(clusters))
+	warnings := slices.Concat(policy.Unused(clusters, identities, services), policy.WithoutLabels(unconnected), policy.WithoutAnnotations(unknown), policy.Collisions(clusters))
 	if cfg.Gateway != nil && len(services) > 1 { // alone, it is what every rule is for
 		var upstreams []string
 		for i := range cfg.Upstreams {

@@ -1,0 +1,52 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/identity"
+)
+
+func TestCautions(t *testing.T) {
+	t.Parallel()
+	known := map[string]KnownIdentity{"github": {identity.GitHub, []string{"repository_owner_id"}}, "gitlab": {identity.GitLab, nil}, "idp": {identity.Generic, nil}}
+	whole := `{identities: [github], claims: {repository_id: ["42"], ref: [refs/heads/main], ref_protected: ["true"], event_name: [push]}}`
+	for _, test := range []struct {
+		subject, actions string
+		want             []string // what each caution has
+	}{
+		{whole, "push", nil},
+		{strings.Replace(whole, "[github]", "[elsewhere]", 1), "push", nil},
+		{`{namespaces: [a]}`, "push", nil},
+		{`{identities: [github]}`, "pull", nil},
+		{`{identities: [github]}`, "push", []string{"any repository of the owner", "any branch", "any event"}},
+		{`{identities: [github]}`, "delete", []string{"any repository of the owner", "any branch", "any event"}},
+		{`{identities: [github]}`, `"*"`, []string{"any repository of the owner", "any branch", "any event"}},
+		{`{identities: [github], claims: {repository_id: ["42"], ref: [refs/heads/main]}, condition: 'claims.event_name == "push"'}`, "push", []string{`ref_protected: ["true"]`}},
+		{`{identities: [github], claims: {repository_id: ["42"], environment: [release], event_name: [push]}}`, "push", nil},
+		{`{identities: [github], claims: {repository: [octo-org/web]}}`, "pull", []string{"compare repository_id"}},
+		{`{identities: [github], claims: {repository_owner: [octo-org]}}`, "pull", nil}, // its id is required of all tokens
+		{`{identities: [github], claims: {repositry_id: ["42"]}}`, "pull", []string{"claims.repositry_id is none that"}},
+		{`{identities: [idp], claims: {anything: [x], sub: [z]}}`, "push", nil},
+		{`{identities: [gitlab], claims: {project_id: ["1"], ref: [main], ref_protected: ["true"], pipeline_source: [push]}}`, "push", []string{"ref_type"}},
+	} {
+		policy := parseText(t, fmt.Sprintf("apiVersion: %s\nkind: %s\nrules:\n- {name: r, subjects: [%s], allow: [{repositories: [a], actions: [%s]}]}\n", APIVersion, Kind, test.subject, test.actions))
+		got := policy.Cautions(known)
+		if !slices.EqualFunc(got, test.want, strings.Contains) {
+			t.Errorf("%s %s: got\n%s\nwant\n%s", test.subject, test.actions, strings.Join(got, "\n"), strings.Join(test.want, "\n"))
+		}
+	}
+	// The workflow alone says nothing of who calls it.
+	policy := parseText(t, "apiVersion: "+APIVersion+"\nkind: "+Kind+`
+rules:
+- name: r
+  subjects: [{identities: [github], claims: {job_workflow_ref: ["octo-org/ci/.github/workflows/build.yml@refs/heads/main"]}}]
+  allow: [{repositories: [a], actions: [push]}]
+`)
+	got := policy.Cautions(map[string]KnownIdentity{"github": {Profile: identity.GitHub}})
+	if !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "anybody who calls this workflow") }) {
+		t.Errorf("got %q", got)
+	}
+}

@@ -1,0 +1,71 @@
+package policy
+
+import (
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+const claimsPrefix = "{claims."
+
+// claimPlaceholder returns the claim of a component that stands for its value.
+func claimPlaceholder(component string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(component, claimsPrefix)
+	if !ok || strings.IndexByte(name, '}') != len(name)-1 {
+		return "", false
+	}
+	return name[:len(name)-1], true
+}
+
+func (p pattern) hasClaims() bool { return strings.Contains(string(p), claimsPrefix) }
+
+// claims returns the claims that stand in the pattern.
+func (p pattern) claims() []string {
+	var list []string
+	for component := range strings.SplitSeq(string(p), "/") {
+		if name, ok := claimPlaceholder(component); ok {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// withClaims returns the pattern with the values of claims in it. A value is one
+// that the profile calls a path, and it is the path of a repository: neither a
+// pattern nor a way up can be in it.
+func (p pattern) withClaims(id *oidc.Identity) (pattern, bool) {
+	if !p.hasClaims() {
+		return p, true
+	}
+	if id == nil || id.External == nil {
+		return "", false
+	}
+	var b strings.Builder
+	for component := range strings.SplitSeq(string(p), "/") {
+		if b.Len() > 0 {
+			b.WriteByte('/')
+		}
+		name, ok := claimPlaceholder(component)
+		if !ok {
+			b.WriteString(component)
+			continue
+		}
+		known, _ := id.External.Profile.Claim(name)
+		value, _ := id.External.Claims[name].(string)
+		value = strings.ToLower(value)
+		if !known.IsPath || !isRepositoryPath(value) {
+			return "", false
+		}
+		b.WriteString(value)
+	}
+	return pattern(b.String()), true
+}
+
+func isRepositoryPath(value string) bool {
+	if strings.ContainsAny(value, ":*{") || len(value) > maxPatternBytes {
+		return false
+	}
+	_, err := registryauth.ParseScope("repository:" + value + ":pull")
+	return err == nil
+}

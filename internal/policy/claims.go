@@ -1,0 +1,213 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/condition"
+	"github.com/pullpass/pullpass/internal/identity"
+	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+const (
+	maxClaims          = 32
+	maxClaimValues     = 256 // of all claims of one subject
+	maxClaimNameBytes  = 128
+	maxClaimValueBytes = 512
+)
+
+// claimMatch says which values a claim may have.
+type claimMatch struct {
+	name   string
+	values []string
+}
+
+// matches reports whether the caller's token has one of the values. What is no text
+// is compared as text only where the profile says of what type the claim is, and the
+// token was refused if it is of another: "true" is no boolean.
+func (c *claimMatch) matches(caller *identity.External, denies bool) bool {
+	if caller == nil {
+		return denies
+	}
+	value, ok := caller.Claims[c.name]
+	if !ok {
+		return denies
+	}
+	known, named := caller.Profile.Claim(c.name)
+	switch value.(type) {
+	case string, []string:
+	case bool, int64, float64:
+		if !named {
+			return denies
+		}
+	default: // nobody has said how it is compared
+		return denies
+	}
+	return slices.ContainsFunc(caller.Claims.Texts(c.name), func(text string) bool { return c.has(text, known.IsName) })
+}
+
+func (c *claimMatch) has(value string, isName bool) bool {
+	if isName && value != "" {
+		return slices.ContainsFunc(c.values, func(glob string) bool { return matchGlob(glob, value) })
+	}
+	return slices.Contains(c.values, value)
+}
+
+// matchGlob is matchComponent for values that may hold braces.
+func matchGlob(glob, value string) bool {
+	before, rest, more := strings.Cut(glob, "*")
+	value, ok := strings.CutPrefix(value, before)
+	for ok && more {
+		before, rest, more = strings.Cut(rest, "*")
+		if !more {
+			return strings.HasSuffix(value, before)
+		}
+		_, value, ok = strings.Cut(value, before)
+	}
+	return ok && value == ""
+}
+
+// parseClaims reads values by claim. What the profiles say of the claims is checked
+// when it is known which identities are meant.
+func parseClaims(n strictyaml.Node) []claimMatch {
+	object, ok := n.Value.(map[string]any)
+	switch {
+	case !ok:
+		n.Fault("%s: write claims, each with a list of values", strictyaml.NotA("a mapping", n.Value))
+	case len(object) == 0:
+		n.Fault("is empty: fill it or remove it")
+	}
+	var all []claimMatch
+	values := 0
+	for _, entry := range n.Entries() {
+		c := claimMatch{name: entry.Key}
+		if c.name == "" || len(c.name) > maxClaimNameBytes || !names.IsVisible(c.name) {
+			entry.Fault("%s is not the name of a claim: write 1 to %d printable characters", term.QuoteName(c.name), maxClaimNameBytes)
+		}
+		for _, item := range entry.List() {
+			value, ok := item.Text()
+			if ok && len(value) > maxClaimValueBytes {
+				item.Fault("has %d bytes; at most %d are compared", len(value), maxClaimValueBytes)
+			}
+			c.values = append(c.values, value)
+		}
+		values += len(c.values)
+		all = append(all, c)
+	}
+	if len(all) > maxClaims || values > maxClaimValues {
+		n.Fault("has %d claims and %d values; at most %d and %d are read: write several subjects", len(all), values, maxClaims, maxClaimValues)
+		return nil
+	}
+	return all
+}
+
+func parseIdentities(n strictyaml.Node) []string {
+	var list []string
+	for _, entry := range n.List() {
+		name, ok := entry.Text()
+		if ok && !names.IsLabel(name) {
+			entry.Fault("%s is not the name of an identity: names are compared exactly with identities[].name, without *", term.QuoteName(name))
+		}
+		list = append(list, name)
+	}
+	return list
+}
+
+func parseCondition(n strictyaml.Node) *condition.Condition {
+	text, ok := n.Text()
+	if !ok {
+		return nil
+	}
+	compiled, err := condition.Compile(text)
+	if err != nil {
+		n.Fault("%v", err)
+		return nil
+	}
+	return compiled
+}
+
+// checkIdentities reports what can never be true of a subject that is no
+// ServiceAccount, and what the profiles of the identities forbid.
+func (p *policyParser) checkIdentities(n strictyaml.Node, fields map[string]strictyaml.Node, m *subjectMatch) {
+	if m.identities == nil {
+		if field, ok := fields["claims"]; ok {
+			field.Fault("ServiceAccounts have no claims to compare: name the identities whose tokens have them, or write a condition")
+		}
+		return
+	}
+	for _, name := range []string{"clusters", "namespaces", "namespaceSelector", "serviceAccounts", "nodes"} {
+		if field, ok := fields[name]; ok {
+			field.Fault("an identity is no ServiceAccount and has none of these: write a subject for each")
+		}
+	}
+	for _, name := range m.identities {
+		profile, known := p.identities[name]
+		if !known {
+			continue
+		}
+		for _, c := range m.claims {
+			p.checkClaim(n, name, profile, c)
+		}
+		if m.condition != nil {
+			checkUses(fields["condition"], name, profile, m.condition)
+		}
+	}
+}
+
+func (p *policyParser) checkClaim(n strictyaml.Node, name string, profile identity.Profile, c claimMatch) {
+	known, _ := profile.Claim(c.name)
+	at := n.At(fmt.Sprintf("claims[%s]", term.QuoteName(c.name)), nil)
+	for _, value := range c.values {
+		switch _, err := strconv.ParseInt(value, 10, 64); {
+		case !known.IsName && strings.Contains(value, "*"):
+			at.Fault("%s: * stands for other characters only in claims whose values people choose, such as ref; this one, of identity %s, is compared exactly",
+				term.QuoteName(value), term.QuoteName(name))
+		case known.Type == identity.Boolean && value != "true" && value != "false":
+			at.Fault("%s is no value of it: of identity %s, this claim is a boolean: write \"true\" or \"false\"", term.QuoteName(value), term.QuoteName(name))
+		case known.Type == identity.Number && err != nil:
+			at.Fault("%s is no value of it: of identity %s, this claim is a number", term.QuoteName(value), term.QuoteName(name))
+		}
+	}
+}
+
+// checkUses reports comparisons that are never true, because the claim has another
+// type: the string "true" is no boolean.
+func checkUses(n strictyaml.Node, name string, profile identity.Profile, c *condition.Condition) {
+	for _, use := range c.Uses() {
+		if known, ok := profile.Claim(use.Claim); ok && use.Type != "" && use.Type != known.Type {
+			n.Fault("claims.%s of identity %s is a %s, and is compared with a %s, which it never equals", use.Claim, term.QuoteName(name), known.Type, use.Type)
+		}
+	}
+}
+
+// checkPlaceholders reports claims that stand in a pattern and are no paths.
+func (p *policyParser) checkPlaceholders(n strictyaml.Node, parsed pattern, r *rule) {
+	for _, claim := range parsed.claims() {
+		if slices.ContainsFunc(r.subjects, func(m subjectMatch) bool { return m.identities == nil }) {
+			n.Fault("{claims.%s} stands for nothing of a ServiceAccount, and the rule is for some: write a rule for each", claim)
+		}
+		var named []string
+		for _, m := range r.subjects {
+			named = append(named, m.identities...)
+		}
+		slices.Sort(named)
+		for _, name := range slices.Compact(named) {
+			profile, known := p.identities[name]
+			if c, _ := profile.Claim(claim); known && !c.IsPath {
+				n.Fault("{claims.%s} is no path in the tokens of identity %s: %s", claim, term.QuoteName(name), pathsOf(profile))
+			}
+		}
+	}
+}
+
+func pathsOf(profile identity.Profile) string {
+	paths := profile.Paths()
+	if len(paths) == 0 {
+		return "its profile " + string(profile) + " has none"
+	}
+	return "those of its profile are {claims." + strings.Join(paths, "}, {claims.") + "}"
+}
