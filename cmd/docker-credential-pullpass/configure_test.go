@@ -154,7 +154,14 @@ func TestConfigureReplacesAtOnce(t *testing.T) {
 	}
 
 	// A directory in its place cannot be replaced, and what was begun is taken away.
-	if err := replace(t.TempDir(), []byte("{}"), 0o600); err == nil {
+	dir = t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "config.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := replace(filepath.Join(dir, "config.json"), []byte("{}"), 0o600); err == nil {
 		t.Error("replaced a directory")
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+		t.Errorf("files that are left: %v, %v", files, err)
 	}
 }

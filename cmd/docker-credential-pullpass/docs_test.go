@@ -64,3 +64,33 @@ func TestDocumentShowsAPodThatWorks(t *testing.T) {
 		}
 	}
 }
+
+// docs/ci.md and --help name the same ways to a job's token, and what it says of
+// messages is what the program has.
+func TestDocumentOfJobs(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile("../../docs/ci.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	document := string(content)
+	for _, text := range []string{
+		"PULLPASS_REGISTRIES", "PULLPASS_AUDIENCE", "PULLPASS_ID_TOKEN", "PULLPASS_TOKEN_FILE", "buildkite-agent", "circleci",
+		"BITBUCKET_STEP_OIDC_TOKEN", "TFC_WORKLOAD_IDENTITY_TOKEN", defaultTokenFile, "configure",
+	} {
+		if !strings.Contains(document, text) || !strings.Contains(help, text) {
+			t.Errorf("%s is not in the document, or not in the help", text)
+		}
+	}
+	// Each variable by which a job is known finds one, in the document's order.
+	_, order, _ := strings.Cut(document, "### A runner that is a pod")
+	for _, mark := range []string{"PULLPASS_ID_TOKEN", "GITHUB_ACTIONS", "BUILDKITE", "CIRCLECI", "BITBUCKET_BUILD_NUMBER", "TFC_RUN_ID"} {
+		if _, found := jobOf(environment{mark: "1"}.get); !found {
+			t.Errorf("%s: no job", mark)
+		}
+		var ok bool
+		if _, order, ok = strings.Cut(order, "`"+mark+"`"); !ok {
+			t.Fatalf("%s is not in its place in the document's order", mark)
+		}
+	}
+}
