@@ -15,8 +15,8 @@ const (
 	apiVersion       = "registry/2.0"
 )
 
-// passedOn are the headers of a request that reach an upstream.
-var passedOn = []string{"Accept", "Content-Type", "Content-Range", "Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"}
+// passedOn are the headers of a request that reach an upstream, beside Content-Type.
+var passedOn = []string{"Accept", "Content-Range", "Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"}
 
 // forward asks the upstream and answers with what it says.
 func (h *Handler) forward(q *request) error {
@@ -161,6 +161,23 @@ func (h *Handler) request(ctx context.Context, q *request, to *url.URL, body *cl
 	}
 	if q.target.action == actionPush && q.http.Body != nil && q.http.Body != http.NoBody {
 		r.Body, r.ContentLength = body, q.http.ContentLength
+		if media := contentType(q.target.kind, q.http.Header.Get("Content-Type")); media != "" {
+			r.Header.Set("Content-Type", media)
+		}
 	}
 	return r
+}
+
+// contentType returns that of a body, as the upstream is told; empty: it is not. Never
+// is it that of a form: distribution and others look for parameters in forms, too, and
+// would mount from a repository that nobody has judged.
+func contentType(k kind, said string) string {
+	if k != kindManifest {
+		return "application/octet-stream" // distribution specification; curl says otherwise
+	}
+	media := strings.ToLower(said)
+	if !strings.HasPrefix(media, "application/") || strings.Contains(media, "x-www-form") {
+		return ""
+	}
+	return said
 }

@@ -255,3 +255,33 @@ func TestActions(t *testing.T) {
 		t.Errorf("the upstream was asked %s", asked[0].URL)
 	}
 }
+
+// A form is no query: an upstream that reads it as one, as distribution does, would mount
+// what nobody judged.
+func TestForms(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	secret := registry.Put(t, "acme/secret", "v1", []byte("layer"))
+	form := url.Values{"mount": {secret.LayerDigest}, "from": {"acme/secret"}}.Encode()
+	parts := "--x\r\nContent-Disposition: form-data; name=mount\r\n\r\n" + secret.LayerDigest + "\r\n--x\r\nContent-Disposition: form-data; name=from\r\n\r\nacme/secret\r\n--x--\r\n"
+	for media, body := range map[string]string{
+		"application/x-www-form-urlencoded":                form,
+		"Application/X-WWW-Form-Urlencoded; charset=utf-8": form,
+		"multipart/form-data; boundary=x":                  parts,
+	} {
+		registry.Asked()
+		if got := r.push(http.MethodPost, "/v2/ghcr.io/acme/app/blobs/uploads/", "ghcr.io/acme/app", body, "Content-Type", media); got.status != 202 {
+			t.Errorf("%s: %d %s", media, got.status, got.body)
+		}
+		r.push(http.MethodPut, "/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app", body, "Content-Type", media)
+		for _, asked := range registry.Asked() {
+			if got := asked.Header.Get("Content-Type"); asked.Method == http.MethodPost && got != "application/octet-stream" || asked.Method == http.MethodPut && got != "" {
+				t.Errorf("%s: the upstream was sent %q by %s", media, got, asked.Method)
+			}
+		}
+	}
+	if got := r.pull("/v2/ghcr.io/acme/app/blobs/"+secret.LayerDigest, "ghcr.io/acme/app"); got.status != 404 {
+		t.Errorf("the layer of another repository is there: %d", got.status)
+	}
+}
