@@ -97,7 +97,7 @@ func (a *Admission) Admit(ctx context.Context, id oidc.Identity, caller Caller, 
 }
 
 func (a *Admission) lookup(ctx context.Context, id oidc.Identity) (Facts, Step, error) {
-	if a.objects == nil {
+	if a.objects == nil || id.External != nil {
 		return Facts{}, Step{Name: StepObjects, Verdict: VerdictOff}, nil
 	}
 	ctx, span := begin(ctx, stepKube)

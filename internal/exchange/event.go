@@ -27,6 +27,16 @@ type Object struct {
 	UID  string `json:"uid,omitempty"`
 }
 
+// Identity names a caller that is no ServiceAccount in an Event.
+type Identity struct {
+	Name    string `json:"name"`              // identities[].name
+	Subject string `json:"subject,omitempty"` // sub of the issued token: NAME/sub; empty for a token that was refused
+	Project string `json:"project,omitempty"` // the id of its repository or project, as it can be revoked
+	Run     string `json:"run,omitempty"`     // the id of the CI run
+	// Claims are those that the profile names, as policies compare them.
+	Claims map[string]string `json:"claims,omitempty"`
+}
+
 // Event is the record of one request: one line of the audit log. It never
 // holds a token. Fields are present only when known.
 type Event struct {
@@ -45,6 +55,8 @@ type Event struct {
 	ServiceAccount *Object `json:"serviceAccount,omitempty"`
 	Pod            *Object `json:"pod,omitempty"`
 	Node           *Object `json:"node,omitempty"`
+	// Identity is who asked, if it is no ServiceAccount.
+	Identity *Identity `json:"identity,omitempty"`
 	// NodeFromAPI marks a node that is not in the token: the API server named it
 	// for the token's pod.
 	NodeFromAPI bool `json:"nodeFromAPI,omitempty"`
@@ -144,6 +156,14 @@ func ClaimedBy(failure *oidc.Error) *Claimed {
 		return nil
 	}
 	return &claimed
+}
+
+// IssuerName is that of Identity.IssuerName, proven or not; empty: it is not known.
+func (e *Event) IssuerName() string {
+	if e.Identity != nil {
+		return e.Identity.Name
+	}
+	return e.Cluster
 }
 
 // ReasonInsufficientScope is that of a token that does not allow what it was sent for

@@ -27,17 +27,24 @@ func (e *Event) request(req registryauth.Request) {
 
 // identify notes whom a credential names.
 func (e *Event) identify(id *oidc.Identity) {
+	e.CredentialID = credentialID(id.TokenID)
+	if x := id.External; x != nil {
+		e.Identity = &Identity{Name: x.Provider, Subject: id.Subject, Project: x.Project, Run: x.Run, Claims: x.Named()}
+		return
+	}
 	e.Cluster = id.Cluster
 	e.Namespace = id.Kubernetes.Namespace
 	e.ServiceAccount = object(id.Kubernetes.ServiceAccount)
 	e.Pod = object(id.Kubernetes.Pod)
 	e.Node = object(id.Kubernetes.Node)
-	e.CredentialID = credentialID(id.TokenID)
 }
 
 // claim notes what a refused credential says of itself.
 func (e *Event) claim(failure *oidc.Error) {
 	e.Cluster, e.Claimed = failure.Cluster, ClaimedBy(failure)
+	if failure.Provider != "" {
+		e.Identity = &Identity{Name: failure.Provider}
+	}
 }
 
 // decide notes a decision: what was granted, by which rules, and for what is

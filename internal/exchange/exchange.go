@@ -267,6 +267,9 @@ func (x *Exchanger) issue(a Authorization) (token registryauth.Token, reused boo
 }
 
 func holder(id *oidc.Identity) *registryauth.Holder {
+	if x := id.External; x != nil {
+		return &registryauth.Holder{Identity: x.Provider, Project: x.Project, Run: x.Run, TokenID: id.TokenID}
+	}
 	k := &id.Kubernetes
 	return &registryauth.Holder{
 		Cluster: id.Cluster, Namespace: k.Namespace, ServiceAccount: k.ServiceAccount.Name, ServiceAccountUID: k.ServiceAccount.UID,

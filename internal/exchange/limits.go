@@ -35,16 +35,21 @@ func (e *LimitError) Error() string { return "too many requests " + e.what + "; 
 // Reason is limited_service_account or limited_address.
 func (e *LimitError) Reason() string { return e.reason }
 
-// limitServiceAccount takes a request from the limit of its ServiceAccount. It
-// comes after everything that refuses an identity as a whole: who holds a
+// limitServiceAccount takes a request from the limit of its ServiceAccount, or of
+// the project whose job it is: jobs come and go. It comes after everything that refuses an identity as a whole: who holds a
 // revoked or a stolen token must not use up what the pods need.
 func (x *Exchanger) limitServiceAccount(ctx context.Context, id *oidc.Identity) error {
 	// A caller that hangs up pays all the same, and was not one too many.
-	wait := x.serviceAccounts.Take(context.WithoutCancel(ctx), joined("serviceAccount", id.Cluster, id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name, id.Kubernetes.ServiceAccount.UID))
+	k := &id.Kubernetes
+	key, what := joined("serviceAccount", id.Cluster, k.Namespace, k.ServiceAccount.Name, k.ServiceAccount.UID), "of this ServiceAccount"
+	if x := id.External; x != nil {
+		key, what = joined("identity", x.Provider, x.Project), "of this identity's project"
+	}
+	wait := x.serviceAccounts.Take(context.WithoutCancel(ctx), key)
 	if wait <= 0 {
 		return nil
 	}
-	return &LimitError{reason: reasonServiceAccountLimit, what: "of this ServiceAccount (limits.perServiceAccount)", Wait: wait}
+	return &LimitError{reason: reasonServiceAccountLimit, what: what + " (limits.perServiceAccount)", Wait: wait}
 }
 
 // spentBytes bounds the addresses that are known to have spent their limit, to

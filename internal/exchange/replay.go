@@ -91,7 +91,7 @@ func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller C
 	}
 	// A caller that hangs up came first all the same, and that it did says nothing
 	// of what keeps the owners.
-	owner, err := x.owners.Own(context.WithoutCancel(ctx), joined(id.Cluster, id.TokenID), r.Caller, id.Expiry)
+	owner, err := x.owners.Own(context.WithoutCancel(ctx), joined(id.IssuerName(), id.TokenID), r.Caller, id.Expiry)
 	switch {
 	case err != nil:
 		r.Reason, r.Message = ReplayUnavailable, err.Error()

@@ -24,6 +24,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -146,6 +147,10 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 			Issuers: []oidc.Issuer{{
 				Cluster: "prod", URL: testIssuer, Audiences: []string{testAudience}, Bound: oidc.BoundPod, RequireNode: !c.nodeOptional,
 				MaxLifetime: 24 * time.Hour, MaxKeyAge: 24 * time.Hour, Discovery: oidc.Discovery{JWKSFile: jwksFile},
+			}, {
+				Provider: &oidc.Provider{Name: "github", Profile: identity.GitHub, Require: map[string][]string{"repository_owner_id": {"7"}}},
+				URL:      jobIssuer, Audiences: []string{testAudience},
+				MaxLifetime: time.Hour, MaxKeyAge: 24 * time.Hour, Discovery: oidc.Discovery{JWKSFile: jwksFile},
 			}},
 			CacheBytes: c.cacheBytes,
 			Now:        r.Now,
@@ -221,7 +226,7 @@ func newSigner(t testing.TB, key *rsa.PrivateKey) jose.Signer {
 
 func parsePolicy(t testing.TB, text string) *policy.Policy {
 	t.Helper()
-	p, err := policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(text)})
+	p, err := policy.ParseFor(map[string]identity.Profile{"github": identity.GitHub}, policy.File{Name: "policy.yaml", Data: []byte(text)})
 	must(t, err)
 	return p
 }

@@ -49,7 +49,7 @@ func (e *Event) Describe(span trace.Span) {
 		attribute.String("pullpass.request_id", e.ID),
 		attribute.String("pullpass.result", string(e.Result)),
 		attribute.String("pullpass.reason", e.Reason),
-		attribute.String("pullpass.cluster", e.Cluster),
+		attribute.String("pullpass.cluster", e.IssuerName()),
 		attribute.String("pullpass.service", e.Service),
 		attribute.String("pullpass.grant_type", e.GrantType),
 		// Instead of what X-Forwarded-For says, whoever sent it.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/redact"
-	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -29,7 +28,13 @@ func (h *Handler) newEvent(r *http.Request, caller exchange.Caller) *exchange.Ev
 }
 
 // holds notes whom a token was issued to.
-func holds(e *exchange.Event, h *registryauth.Holder) {
+func holds(e *exchange.Event, b *bearer) {
+	h := b.holder
+	e.CredentialID = "JTI=" + h.TokenID
+	if h.Identity != "" {
+		e.Identity = &exchange.Identity{Name: h.Identity, Subject: b.subject, Project: h.Project, Run: h.Run}
+		return
+	}
 	e.Cluster, e.Namespace = h.Cluster, h.Namespace
 	e.ServiceAccount = &exchange.Object{Name: h.ServiceAccount, UID: h.ServiceAccountUID}
 	if h.Pod != "" {
@@ -38,7 +43,6 @@ func holds(e *exchange.Event, h *registryauth.Holder) {
 	if h.Node != "" {
 		e.Node = &exchange.Object{Name: h.Node, UID: h.NodeUID}
 	}
-	e.CredentialID = "JTI=" + h.TokenID
 }
 
 // conceal keeps credentials out of an event, wherever the client put them, and tells

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/lru"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -187,7 +188,7 @@ func (h *Handler) authenticate(q *request) error {
 	q.bearer = b
 	q.event.Gateway.TokenID = b.tokenID
 	if b.holder != nil {
-		holds(q.event, b.holder)
+		holds(q.event, b)
 	}
 	return nil
 }
@@ -215,6 +216,9 @@ func (h *Handler) revoked(q *request) error {
 
 func identityOf(b *bearer) *oidc.Identity {
 	p := b.holder
+	if p.Identity != "" {
+		return &oidc.Identity{Subject: b.subject, TokenID: p.TokenID, External: &identity.External{Provider: p.Identity, Project: p.Project, Run: p.Run}}
+	}
 	return &oidc.Identity{Cluster: p.Cluster, Subject: b.subject, TokenID: p.TokenID, Kubernetes: oidc.KubernetesIdentity{
 		Namespace:      p.Namespace,
 		ServiceAccount: oidc.ObjectRef{Name: p.ServiceAccount, UID: p.ServiceAccountUID},
@@ -226,8 +230,11 @@ func identityOf(b *bearer) *oidc.Identity {
 // identityText is whom a token was issued to, as sealed addresses and callers' own
 // credentials are bound to it; empty: to nobody.
 func (b *bearer) identityText() string {
-	if b.holder == nil {
+	switch {
+	case b.holder == nil:
 		return ""
+	case b.holder.Identity != "":
+		return b.subject // with the identity's name in front
 	}
 	return b.holder.Cluster + "/" + b.holder.Namespace + "/" + b.holder.ServiceAccount
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
@@ -20,8 +21,8 @@ const (
 // repository. A ServiceAccount that was made again under its name is another one.
 func (q *request) bound(purpose string) string {
 	uid := ""
-	if q.bearer.holder != nil {
-		uid = q.bearer.holder.ServiceAccountUID
+	if h := q.bearer.holder; h != nil {
+		uid = cmp.Or(h.ServiceAccountUID, h.Project)
 	}
 	return strings.Join([]string{purpose, q.bearer.identityText(), uid, q.target.name()}, "\x00")
 }

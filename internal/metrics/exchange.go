@@ -108,7 +108,7 @@ func (m *Metrics) Record(event *exchange.Event) {
 		return // containerd repeats a refused POST as a GET: one attempt, refused once
 	}
 	result := string(event.Result)
-	m.count(exchangesTotal, result, event.Reason, event.Cluster, event.Service, event.GrantType)
+	m.count(exchangesTotal, result, event.Reason, event.IssuerName(), event.Service, event.GrantType)
 	m.observe(exchangeDuration, time.Duration(event.Latency*float64(time.Second)), result)
 	if event.Reason == string(oidc.ReasonLegacy) {
 		m.count(legacyTokens, event.Cluster)
@@ -121,7 +121,7 @@ func (m *Metrics) Record(event *exchange.Event) {
 		m.count(callerProofs, event.Cluster, string(p.Mode), result, string(p.Reason))
 	}
 	if r := event.Replay; r != nil {
-		m.count(replays, event.Cluster, string(r.Mode), cmp.Or(string(r.Reason), resultPassed))
+		m.count(replays, event.IssuerName(), string(r.Mode), cmp.Or(string(r.Reason), resultPassed))
 	}
 	if limit, ok := strings.CutPrefix(event.Reason, "limited_"); ok {
 		m.count(limited, limit)

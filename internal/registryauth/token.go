@@ -4,7 +4,7 @@ import "time"
 
 // Grant is what one token is to say.
 type Grant struct {
-	Subject  string    // system:serviceaccount:NAMESPACE:NAME, or empty for anonymous
+	Subject  string    // system:serviceaccount:NAMESPACE:NAME, IDENTITY/sub, or empty for anonymous
 	Access   []Scope   // granted, may be empty; no scope without actions
 	NotAfter time.Time // the end of the incoming token; zero: no limit of its own (anonymous)
 	Holder   *Holder   // whom the incoming token identifies; nil: nobody (anonymous)
@@ -13,15 +13,21 @@ type Grant struct {
 // Holder is whom a token was issued to, for a registry that is Pullpass itself: the
 // gateway. It knows by it whom operators have revoked, and whom to name in its events.
 type Holder struct {
-	Cluster           string `json:"cluster"`
-	Namespace         string `json:"namespace"`
-	ServiceAccount    string `json:"serviceAccount"`
-	ServiceAccountUID string `json:"serviceAccountUID"`
+	// A ServiceAccount.
+	Cluster           string `json:"cluster,omitempty"`
+	Namespace         string `json:"namespace,omitempty"`
+	ServiceAccount    string `json:"serviceAccount,omitempty"`
+	ServiceAccountUID string `json:"serviceAccountUID,omitempty"`
 	Pod               string `json:"pod,omitempty"`
 	PodUID            string `json:"podUID,omitempty"`
 	Node              string `json:"node,omitempty"`
 	NodeUID           string `json:"nodeUID,omitempty"`
-	TokenID           string `json:"tokenID"` // jti of the incoming token
+	// Or somebody else: identities[].name, and what of it can be revoked.
+	Identity string `json:"identity,omitempty"`
+	Project  string `json:"project,omitempty"`
+	Run      string `json:"run,omitempty"`
+
+	TokenID string `json:"tokenID"` // jti of the incoming token
 }
 
 // Token is one issued token.
