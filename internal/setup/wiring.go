@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/nodecert"
 	"github.com/pullpass/pullpass/internal/oidc"
@@ -39,12 +41,16 @@ func LoadPolicy(cfg *config.Config) (*policy.Policy, error) {
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	return policy.Parse(files...)
+	profiles := map[string]identity.Profile{}
+	for _, i := range cfg.Identities {
+		profiles[i.Name] = i.Profile
+	}
+	return policy.ParseFor(profiles, files...)
 }
 
 // PolicyWarnings names what in the policy does less, or more, than it seems.
 func PolicyWarnings(cfg *config.Config, policy *policy.Policy) []string {
-	var clusters, identities, unconnected, unknown, services []string
+	var clusters, unconnected, unknown, services []string
 	for i := range cfg.Clusters {
 		name, kubernetes := cfg.Clusters[i].Name, cfg.Clusters[i].Kubernetes
 		clusters = append(clusters, name)
@@ -55,10 +61,13 @@ func PolicyWarnings(cfg *config.Config, policy *policy.Policy) []string {
 			}
 		}
 	}
+	known := knownIdentities(cfg)
+	identities := slices.Sorted(maps.Keys(known))
 	for i := range cfg.Registries {
 		services = append(services, cfg.Registries[i].Service)
 	}
-	warnings := slices.Concat(policy.Unused(clusters, identities, services), policy.WithoutLabels(unconnected), policy.WithoutAnnotations(unknown), policy.Collisions(clusters))
+	warnings := slices.Concat(policy.Unused(clusters, identities, services), policy.WithoutLabels(unconnected), policy.WithoutAnnotations(unknown), policy.Collisions(clusters),
+		policy.Cautions(known))
 	if cfg.Gateway != nil && len(services) > 1 { // alone, it is what every rule is for
 		var upstreams []string
 		for i := range cfg.Upstreams {
@@ -67,6 +76,14 @@ func PolicyWarnings(cfg *config.Config, policy *policy.Policy) []string {
 		warnings = append(warnings, policy.BehindGateway(upstreams)...)
 	}
 	return warnings
+}
+
+func knownIdentities(cfg *config.Config) map[string]policy.KnownIdentity {
+	known := map[string]policy.KnownIdentity{}
+	for _, i := range cfg.Identities {
+		known[i.Name] = policy.KnownIdentity{Profile: i.Profile, Require: slices.Sorted(maps.Keys(i.Require))}
+	}
+	return known
 }
 
 // Issuers returns what the verifier is told of each cluster and each identity.
