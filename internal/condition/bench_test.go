@@ -1,6 +1,9 @@
 package condition
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // BenchmarkHolds: a usual condition, the dearest ones that are answered, and the
 // dearest ones that are not.
@@ -11,6 +14,7 @@ func BenchmarkHolds(b *testing.B) {
 	}{
 		{"typical", typical, someone()},
 		{"list", `claims.groups.exists(g, g == kubernetes.namespace)`, someone()},
+		{"own-list", "!(claims.ref in ['x'" + strings.Repeat(", 'refs/heads/main'", 100) + "])", someone()},
 		{"full-list", `!claims.groups.exists(x, x == "y")`, fullToken()},
 		{"full-lists", `claims.within == claims.within`, fullToken()},
 		{"refused-loops", hostile["loops"], fullToken()},

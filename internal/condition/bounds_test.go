@@ -59,6 +59,31 @@ func TestHostileConditionsEnd(t *testing.T) {
 	}
 }
 
+// CEL's own price counts neither the characters of what size counts nor the elements
+// of elements.
+func TestPrices(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]struct{ least, most uint64 }{
+		`size(claims.text) == 1`:           {1201, 1220},
+		`claims.text.size() == 1`:          {1201, 1220},
+		`size(claims.list) == 1`:           {1, 20},
+		`claims.within == claims.within`:   {6002, 6020}, // 3,000 lists of one number, the list of these, and the list of this
+		`claims.within != claims.within`:   {6002, 6020},
+		`claims.nested in claims.within`:   {6002, 6020},
+		`claims.objects == claims.objects`: {1002, 1020},
+		`claims.text == claims.nested`:     {1, 320},
+		`claims.nested == claims.text`:     {1, 320},
+		`claims.text in claims.within`:     {1, 20},
+		`claims.event_name == "push"`:      {1, 20},
+	} {
+		v := fullToken()
+		_, details, err := compile(t, text).program.Eval(activation{&v})
+		if got := *details.ActualCost(); got < want.least || got > want.most {
+			t.Errorf("%s: %d units, %v; want %d to %d", text, got, err, want.least, want.most)
+		}
+	}
+}
+
 // A full token is enough for what people ask of lists.
 func TestUsualConditionsAreNotTooDear(t *testing.T) {
 	t.Parallel()

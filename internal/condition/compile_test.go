@@ -108,6 +108,7 @@ func TestCompileLimits(t *testing.T) {
 	n := func(text string, times int) string { return strings.Repeat(text, times) }
 	numbers := "[" + n("1,", 500) + "1]"
 	for what, c := range map[string]struct{ text, want string }{
+		"words":     {n("a ", 2000), "1:3: Syntax error: mismatched input 'a' expecting <EOF>: " + syntaxRemedy},
 		"text":      {`claims.a == "` + n("a", maxBytes) + `"`, "has 4110 bytes; at most 4096 are read: write several subjects"},
 		"brackets":  {n("(", 2000) + "true" + n(")", 2000), "expression recursion limit exceeded: 32: " + depthRemedy},
 		"lists":     {n("[", 2000), "expression recursion limit exceeded: 32: " + depthRemedy},

@@ -44,7 +44,7 @@ type Condition struct {
 	program cel.Program
 	uses    []Use
 	// mayLoop: it has a macro that goes through a list. Nothing else takes time that
-	// is worth a timer, which costs twice as much as a usual condition.
+	// is worth a timer, which costs as much again as a usual condition.
 	mayLoop bool
 }
 
@@ -114,7 +114,7 @@ func (c *Condition) Uses() []Use { return c.uses }
 // Holds evaluates the condition. An error means that it cannot be known whether it
 // holds: a claim is missing or of another type, something was asked for that is not
 // known, or it costs too much. The error repeats little of what the claims say.
-// The same variables have the same result.
+// The same variables have the same result, unless it takes longer than maxTime.
 func (c *Condition) Holds(v Variables) (bool, error) {
 	if !c.mayLoop {
 		result, _, err := c.program.Eval(activation{&v})
@@ -170,15 +170,18 @@ func firstIssue(issues *cel.Issues, remedy string) error {
 	if issues.Err() == nil {
 		return nil
 	}
-	first := slices.MinFunc(issues.Errors(), func(a, b *cel.Error) int {
+	// The parser's limits have no place. Beside something else they follow from it.
+	found := slices.DeleteFunc(slices.Clone(issues.Errors()), func(e *cel.Error) bool { return e.Location.Line() < 1 })
+	if len(found) == 0 {
+		return fmt.Errorf("%s: %s", message(issues.Errors()[0].Message), depthRemedy)
+	}
+	first := slices.MinFunc(found, func(a, b *cel.Error) int {
 		return cmp.Or(cmp.Compare(a.Location.Line(), b.Location.Line()), cmp.Compare(a.Location.Column(), b.Location.Column()))
 	})
 	// What the parser would take next is a long list of its own words.
 	what, _, _ := strings.Cut(first.Message, " expecting {")
 	what = message(what)
 	switch {
-	case first.Location.Line() < 1: // one of the parser's limits
-		return fmt.Errorf("%s: %s", what, depthRemedy)
 	case strings.Contains(what, "has() macro"):
 		remedy = hasRemedy
 	case strings.Contains(what, asList):
@@ -200,5 +203,5 @@ func at(line, column int, what, remedy string) error {
 // message makes a line of what a library says. It quotes the text, and at times a
 // claim.
 func message(s string) string {
-	return term.Line(term.Shorten(strings.TrimSpace(s), maxMessage))
+	return term.Line(term.Shorten(s, maxMessage))
 }

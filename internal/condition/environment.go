@@ -14,33 +14,22 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
-// functions are all that a condition can call, also by what the macros are made of.
-// No overload named stands for all that there are.
-var functions = map[string][]string{
-	operators.LogicalAnd: nil, operators.LogicalOr: nil, operators.LogicalNot: nil, operators.Conditional: nil,
-	operators.Equals: nil, operators.NotEquals: nil,
-	operators.Less: nil, operators.LessEquals: nil, operators.Greater: nil, operators.GreaterEquals: nil,
-	operators.In: nil, operators.Index: nil,
-	// exists_one counts, and filter makes a list.
-	operators.Add:              {overloads.AddString, overloads.AddInt64, overloads.AddList},
-	operators.NotStrictlyFalse: nil,
-	overloads.StartsWith:       nil,
-	overloads.EndsWith:         nil,
-	overloads.Contains:         nil,
-	overloads.Size:             nil,
-	asList:                     nil,
+// functions are all that a condition can call, also by what the macros are made of:
+// exists_one counts, and filter makes a list.
+var functions = []string{
+	operators.LogicalAnd, operators.LogicalOr, operators.LogicalNot, operators.Conditional, operators.NotStrictlyFalse,
+	operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals,
+	operators.In, operators.Index, operators.Add,
+	overloads.StartsWith, overloads.EndsWith, overloads.Contains, overloads.Size,
+	asList,
 }
 
 // environment is made when the first condition is compiled: most policies have
 // none, and reading the first one takes 2 ms.
 var environment = sync.OnceValues(func() (*cel.Env, error) {
 	subset := env.NewLibrarySubset().AddIncludedMacros(operators.Has)
-	for name, ids := range functions {
-		f := env.NewFunction(name)
-		for _, id := range ids {
-			f.Overloads = append(f.Overloads, &env.Overload{ID: id})
-		}
-		subset.AddIncludedFunctions(f)
+	for _, name := range functions {
+		subset.AddIncludedFunctions(env.NewFunction(name))
 	}
 	element := cel.TypeParamType("T")
 	list := cel.ListType(element)
@@ -103,7 +92,7 @@ func (prices) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint64 {
 		}
 		price = 1 + uint64(len(text))/10 // as CEL's own for comparing text
 	case operators.Equals, operators.NotEquals, operators.In:
-		if !isAggregate(args[0]) || !isAggregate(args[1]) {
+		if !isAggregate(args[0]) {
 			return nil
 		}
 		price = elements(args[1])

@@ -107,7 +107,7 @@ func (c *nameCheck) selection(e ast.Expr) error {
 func (c *nameCheck) call(e ast.Expr) error {
 	call := e.AsCall()
 	name := call.FunctionName()
-	if _, ok := functions[name]; !ok {
+	if !slices.Contains(functions, name) {
 		remedy, ok := functionRemedies[name]
 		if !ok {
 			remedy = functionRemedy
