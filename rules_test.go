@@ -281,7 +281,7 @@ var imports = map[string]allowedImports{
 		},
 	},
 	"deploy/ci": {
-		tests: []string{"internal/identity"},
+		tests: []string{"internal/config", "internal/identity", "internal/policy"},
 	},
 	"deploy/helm":       {},
 	"deploy/monitoring": {},
