@@ -99,7 +99,7 @@ func TestMetricsExist(t *testing.T) {
 // seldomNeeded are metrics that one looks at by name.
 var seldomNeeded = []string{
 	"pullpass_issuer_key_fetches_total", "pullpass_kubernetes_synced", "pullpass_kubernetes_objects", "pullpass_pod_events_total",
-	"pullpass_signing_key_since_timestamp_seconds", "pullpass_reload_last_success_timestamp_seconds", "pullpass_telemetry_failures_total",
+	"pullpass_signing_key_since_timestamp_seconds", "pullpass_assertion_key_next_timestamp_seconds", "pullpass_reload_last_success_timestamp_seconds", "pullpass_telemetry_failures_total",
 }
 
 func TestEachAlertHasASectionAndATest(t *testing.T) {
