@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/identity"
 )
 
 // Mistake: a check that an empty setting switches off. Every setting that is
@@ -22,6 +24,17 @@ func TestFaultyConfigurations(t *testing.T) {
 		change(&i)
 		c.Issuers = append(c.Issuers, i)
 		return c
+	}
+	provider := func(change func(*Issuer)) Config {
+		i := Issuer{
+			Provider: &Provider{Name: "ci", Profile: identity.Generic}, URL: "https://ci.example.com", Audiences: []string{audience1},
+			MaxLifetime: time.Hour, MaxKeyAge: time.Hour,
+		}
+		if _, err := New(Config{Issuers: []Issuer{i}}); err != nil {
+			t.Fatal(err)
+		}
+		change(&i)
+		return Config{Issuers: []Issuer{validIssuer("jwks.json"), i}}
 	}
 	discovery := func(d Discovery) Config { return with(func(i *Issuer) { i.Discovery = d }) }
 	for _, test := range []struct {
@@ -65,6 +78,22 @@ func TestFaultyConfigurations(t *testing.T) {
 		{"keys with a password", discovery(Discovery{JWKSURL: "https://u:hunter2@a.example"}), "discovery.jwksURL: must not hold a user name or password"},
 		{"file and CA", discovery(Discovery{JWKSFile: "x", CAFile: "y"}), "caFile and tokenFile have no use with jwksFile"},
 		{"file and token", discovery(Discovery{JWKSFile: "x", TokenFile: "y"}), "caFile and tokenFile have no use with jwksFile"},
+		{"identity without name", provider(func(i *Issuer) { i.Provider.Name = "" }), `issuer 1 (identity ""): name: must be 1 to 63 letters`},
+		{"identity with the name of a cluster", provider(func(i *Issuer) { i.Provider.Name = "prod-eu" }), "another issuer has the same name"},
+		{"identity with the issuer of a cluster", provider(func(i *Issuer) { i.URL = issuerURL }), "another one has the same issuer"},
+		{"identity of a cluster", provider(func(i *Issuer) { i.Cluster = "prod-us" }), "are of clusters, and this is none"},
+		{"identity with bound", provider(func(i *Issuer) { i.Bound = BoundPod }), "are of clusters, and this is none"},
+		{"identity with node", provider(func(i *Issuer) { i.RequireNode = true }), "are of clusters, and this is none"},
+		{"identity without audience", provider(func(i *Issuer) { i.Audiences = nil }), "audiences: at least one is required"},
+		{"identity without lifetime", provider(func(i *Issuer) { i.MaxLifetime = 0 }), "maxTokenLifetime: must be positive"},
+		{"unknown profile", provider(func(i *Issuer) { i.Provider.Profile = "" }), `profile: "" is not one of`},
+		{"requirement without values", provider(func(i *Issuer) { i.Provider.Require = map[string][]string{"ref": {}} }), `require: claim "ref" needs values`},
+		{"requirement of nothing", provider(func(i *Issuer) { i.Provider.Require = map[string][]string{"ref": {"a", ""}} }), `require: claim "ref" needs values`},
+		{"requirement without claim", provider(func(i *Issuer) { i.Provider.Require = map[string][]string{"": {"a"}} }), `require: claim "" needs values`},
+		{"other profile than the issuer's", provider(func(i *Issuer) {
+			i.URL, i.Provider.Require = "https://gitlab.com", map[string][]string{"project_id": {"1"}}
+		}), `profile: must be gitlab for issuer "https://gitlab.com"`},
+		{"no tenant", provider(func(i *Issuer) { i.URL, i.Provider.Profile = "https://gitlab.com", identity.GitLab }), `require: needs one of ["project_id" "namespace_id"]`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
