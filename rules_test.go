@@ -53,6 +53,10 @@ var imports = map[string]allowedImports{
 		tests:  []string{"internal/pkitest", "internal/signing/signingtest"},
 		others: []string{"github.com/go-jose/go-jose/v4"},
 	},
+	"internal/seal": {
+		ours:  []string{"internal/signing"},
+		tests: []string{"internal/pkitest", "internal/testkit"},
+	},
 	"internal/registryauth": {
 		ours:   []string{"internal/signing", "internal/term"},
 		tests:  []string{"internal/pkitest", "internal/signing/signingtest"},
@@ -145,8 +149,8 @@ var imports = map[string]allowedImports{
 	},
 	"internal/gateway": {
 		ours: []string{
-			"internal/exchange", "internal/identity", "internal/lru", "internal/oidc", "internal/redact", "internal/registryauth", "internal/signing",
-			"internal/term", "internal/upstream",
+			"internal/exchange", "internal/identity", "internal/lru", "internal/oidc", "internal/redact", "internal/registryauth", "internal/seal",
+			"internal/signing", "internal/term", "internal/upstream",
 		},
 		tests: []string{"internal/pkitest", "internal/registrytest", "internal/testkit"},
 		others: []string{

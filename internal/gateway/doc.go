@@ -5,7 +5,6 @@
 //	Handler   parse, authenticate, authorize, forward, record
 //	Names     which upstream the name of a repository means
 //	judge     whom a token lets do what, by distribution's own code
-//	sealer    addresses of upstreams, hidden in addresses of ours
 //
 // Nothing of what a client sent is passed on as it is, and nothing of what an upstream
 // answered: addresses are built from parsed parts, headers are those that are named

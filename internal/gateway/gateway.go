@@ -16,6 +16,7 @@ import (
 	"github.com/pullpass/pullpass/internal/lru"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/seal"
 	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/upstream"
 )
@@ -47,14 +48,14 @@ type Upstream struct {
 type Memory struct {
 	judged     *lru.Cache[[32]byte, *judgedToken]
 	trust      *latestTrust
-	sealer     *sealer
+	sealed     *seal.Box
 	streams    atomic.Int64
 	challenges atomic.Uint64
 }
 
 // NewMemory returns an empty Memory.
 func NewMemory() *Memory {
-	return &Memory{judged: newJudged(), trust: &latestTrust{}, sealer: &sealer{}}
+	return &Memory{judged: newJudged(), trust: &latestTrust{}, sealed: seal.NewBox(sealPurpose)}
 }
 
 // Load is how much is going on.

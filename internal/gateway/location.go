@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/pullpass/pullpass/internal/upstream"
 )
@@ -15,6 +16,9 @@ const (
 	sealedUpload  = "upload"
 	sealedPage    = "page"
 	pageParameter = "page"
+
+	sealPurpose = "pullpass gateway: addresses of upstreams, v1"
+	sealedFor   = 24 * time.Hour // the longest push
 )
 
 // bound is all that a sealed address is bound to: its purpose, who asked, and the
@@ -28,7 +32,7 @@ func (q *request) bound(purpose string) string {
 }
 
 func (h *Handler) sealed(q *request, purpose string, u *url.URL) (string, error) {
-	sealed, err := h.Memory.sealer.seal(h.Keys, u.RequestURI(), q.bound(purpose), h.Now())
+	sealed, err := h.Memory.sealed.Seal(h.Keys, u.RequestURI(), q.bound(purpose), h.Now().Add(sealedFor))
 	if err != nil {
 		return "", &refusal{class: classUnavailable, code: "UNAVAILABLE", reason: reasonInternal, message: "the gateway has no key now; try again", err: err}
 	}
@@ -38,7 +42,7 @@ func (h *Handler) sealed(q *request, purpose string, u *url.URL) (string, error)
 // opened returns the upstream's address in a sealed one: at the upstream's own host,
 // whatever it is.
 func (h *Handler) opened(q *request, purpose, sealed string) (*url.URL, error) {
-	text, err := h.Memory.sealer.open(h.Keys, sealed, q.bound(purpose), h.Now())
+	text, err := h.Memory.sealed.Open(h.Keys, sealed, q.bound(purpose), h.Now())
 	if err != nil {
 		if purpose == sealedUpload {
 			return nil, refuse(classNotFound, "BLOB_UPLOAD_UNKNOWN", reasonUpload, "there is no such upload of this repository and caller, or it is too old; begin it again")
