@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strings"
 
@@ -41,7 +42,7 @@ func Parse(payload []byte) (Claims, error) {
 		return nil, errors.New("is not a JSON object with distinct members")
 	}
 	var more any
-	if read == nil || decoder.Decode(&more) == nil || decoder.More() {
+	if read == nil || !errors.Is(decoder.Decode(&more), io.EOF) {
 		return nil, errors.New("is not one JSON object")
 	}
 	if len(read) > maxClaims {

@@ -20,6 +20,12 @@ func (x *External) Named() map[string]string {
 	return named
 }
 
+// ProjectClaim is the claim that External.Project is made of.
+func (p Profile) ProjectClaim() string { return profiles[p].project }
+
+// RunClaim is the claim that External.Run is made of; empty: the tokens name no run.
+func (p Profile) RunClaim() string { return profiles[p].run }
+
 // Paths returns the names of the claims that are paths, sorted.
 func (p Profile) Paths() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(profiles[p].claims)), func(name string) bool { return !profiles[p].claims[name].IsPath })
