@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/setup"
 	"github.com/pullpass/pullpass/internal/state"
@@ -26,7 +27,7 @@ const revokeTimeout = 10 * time.Second
 
 // revokeOptions say what is revoked, and by whom.
 type revokeOptions struct {
-	config, tokenID, podUID, serviceAccount, node, by string
+	config, tokenID, podUID, serviceAccount, node, project, run, by string
 }
 
 func revokeCommand() *cobra.Command {
@@ -35,24 +36,27 @@ func revokeCommand() *cobra.Command {
 	var lifetime time.Duration
 	command := &cobra.Command{
 		Use:   "revoke",
-		Short: "Refuse the tokens of a pod, a ServiceAccount or a node, or one token, for a time",
-		Long: `Refuse one token, or all tokens of a pod, a ServiceAccount or a node, on every
+		Short: "Refuse the tokens of a pod, a ServiceAccount, a node, a project or a CI run, or one token, for a time",
+		Long: `Refuse one token, or all tokens of a pod, a ServiceAccount, a node, a project
+(identities[]: a repository, or whose jobs there are) or one CI run, on every
 replica within a second. Tokens that registries have already are not recalled:
 they live for registries[].tokenLifetime.
 
 A revocation ends by itself, by default when the tokens of now have ended
-(the longest clusters[].maxTokenLifetime). What is to be refused for good
-belongs into the deny rules of the policy. A caller is told the reason; audit
-events name who revoked as well.
+(the longest maxTokenLifetime of clusters[] and identities[]). What is to be
+refused for good belongs into the deny rules of the policy. A caller is told
+the reason; audit events name who revoked as well.
 
 Revocations are kept in Redis (state.redis).`,
 		Example: `  pullpass revoke --config pullpass.yaml --token-id JTI=63ef7a8c-1d81-4c97-8f89-724a51634a91 --reason "found in a log"
   pullpass revoke --config pullpass.yaml --node prod-eu/worker-17 --for 4h --reason "being examined"
+  pullpass revoke --config pullpass.yaml --run github/9876543210 --reason "runs what nobody has reviewed"
+  pullpass revoke --config pullpass.yaml --project github/123456789 --for 24h --reason "taken over"
   pullpass revoke list --config pullpass.yaml
   pullpass revoke undo --config pullpass.yaml --node prod-eu/worker-17`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.run(cmd.Context(), func(ctx context.Context, cfg *config.Config, list *state.RedisRevocations, target state.Target) error {
+			return o.change(cmd.Context(), func(ctx context.Context, cfg *config.Config, list *state.RedisRevocations, target state.Target) error {
 				if !cmd.Flags().Changed("for") {
 					lifetime = longestTokenLifetime(cfg)
 				}
@@ -67,7 +71,7 @@ Revocations are kept in Redis (state.redis).`,
 	}
 	o.flags(command)
 	command.Flags().StringVar(&reason, "reason", "", "why; callers are told; at most 256 bytes (required)")
-	command.Flags().DurationVar(&lifetime, "for", 0, "how long, such as 4h, at most 366 days (default the longest clusters[].maxTokenLifetime)")
+	command.Flags().DurationVar(&lifetime, "for", 0, "how long, such as 4h, at most 366 days (default the longest maxTokenLifetime)")
 	requireFlags(command, "reason")
 	command.AddCommand(revokeListCommand(), revokeUndoCommand())
 	return command
@@ -81,7 +85,7 @@ func revokeUndoCommand() *cobra.Command {
 		Example: `  pullpass revoke undo --config pullpass.yaml --pod-uid da2e7a3c-63e8-4855-9874-2073194456f5`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.run(cmd.Context(), func(ctx context.Context, _ *config.Config, list *state.RedisRevocations, target state.Target) error {
+			return o.change(cmd.Context(), func(ctx context.Context, _ *config.Config, list *state.RedisRevocations, target state.Target) error {
 				if err := list.Remove(ctx, target, o.by); err != nil {
 					return fmt.Errorf("%s: %w", setup.TargetName(target), err)
 				}
@@ -141,14 +145,16 @@ func (o *revokeOptions) flags(command *cobra.Command) {
 	flags.StringVar(&o.podUID, "pod-uid", "", "all tokens of a pod, by its UID")
 	flags.StringVar(&o.serviceAccount, "service-account", "", "all tokens of a ServiceAccount: CLUSTER/NAMESPACE/NAME")
 	flags.StringVar(&o.node, "node", "", "all tokens that name a node: CLUSTER/NAME")
+	flags.StringVar(&o.project, "project", "", "all tokens of a project: IDENTITY/ID, as identity.name and identity.project in the audit log")
+	flags.StringVar(&o.run, "run", "", "all tokens of a CI run: IDENTITY/ID, as identity.name and identity.run in the audit log")
 	flags.StringVar(&o.by, "by", operator(), "who does it, for the audit log; at most 128 bytes")
-	targets := []string{"token-id", "pod-uid", "service-account", "node"}
+	targets := []string{"token-id", "pod-uid", "service-account", "node", "project", "run"}
 	command.MarkFlagsMutuallyExclusive(targets...)
 	command.MarkFlagsOneRequired(targets...)
 }
 
-// run connects and has the target revoked, or the opposite.
-func (o *revokeOptions) run(ctx context.Context, do func(context.Context, *config.Config, *state.RedisRevocations, state.Target) error) error {
+// change connects and has the target revoked, or the opposite.
+func (o *revokeOptions) change(ctx context.Context, do func(context.Context, *config.Config, *state.RedisRevocations, state.Target) error) error {
 	cfg, err := config.LoadOnce(ctx, o.config)
 	if err != nil {
 		return err
@@ -206,8 +212,32 @@ func (o *revokeOptions) target(cfg *config.Config) (state.Target, error) {
 			return state.Target{}, fmt.Errorf("--node %q: no node can have the name %q", o.node, node)
 		}
 		return state.Target{Kind: state.TargetNode, Cluster: cluster, Name: node}, nil
+	case o.project != "":
+		return identityTarget(cfg, state.TargetProject, "--project", o.project, identity.Profile.ProjectClaim)
+	case o.run != "":
+		return identityTarget(cfg, state.TargetRun, "--run", o.run, identity.Profile.RunClaim)
 	}
-	return state.Target{}, errors.New("--token-id, --pod-uid, --service-account or --node is empty; write what is to be revoked")
+	return state.Target{}, errors.New("--token-id, --pod-uid, --service-account, --node, --project or --run is empty; write what is to be revoked")
+}
+
+// identityTarget reads IDENTITY/ID. An id may have slashes itself: it can be the name
+// of a role, or of a workload.
+func identityTarget(cfg *config.Config, kind state.TargetKind, flag, value string, claimOf func(identity.Profile) string) (state.Target, error) {
+	name, id, found := strings.Cut(value, "/")
+	if !found || name == "" || id == "" {
+		return state.Target{}, fmt.Errorf("%s %s is not IDENTITY/ID", flag, term.QuoteValue(value))
+	}
+	known, err := config.FindIdentity(cfg, flag, name)
+	if err != nil {
+		return state.Target{}, err
+	}
+	switch claim := claimOf(known.Profile); {
+	case claim == "":
+		return state.Target{}, fmt.Errorf("%s %s: tokens of profile %s name no run; revoke its --project, or one --token-id", flag, term.QuoteValue(value), known.Profile)
+	case claim != "sub" && (!names.IsUID(id) || strings.Contains(id, "/")):
+		return state.Target{}, fmt.Errorf("%s %s: no token of profile %s has such an id; write the value of its claim %s, which is no name", flag, term.QuoteValue(value), known.Profile, claim)
+	}
+	return state.Target{Kind: kind, Identity: name, Name: id}, nil
 }
 
 func longestTokenLifetime(cfg *config.Config) time.Duration {

@@ -12,7 +12,7 @@ import (
 // did. Redis is not even asked.
 func TestRevokeRefusesImpossibleTargets(t *testing.T) {
 	t.Parallel()
-	p := proxytest.New(t, proxytest.WithRedis(testkit.FreeAddress(t), "off"), nil)
+	p := proxytest.New(t, proxytest.WithRedis(testkit.FreeAddress(t), "off")+identities, nil)
 	token := strings.Repeat("eyJhbGciOiJFUzI1NiJ9.", 20)
 	for target, fault := range map[string]string{
 		"--service-account prod/Team_A/web":   `no namespace can have the name "Team_A"`,
@@ -31,6 +31,14 @@ func TestRevokeRefusesImpossibleTargets(t *testing.T) {
 		"--pod-uid x y":                       `"x y": no pod can have such a UID`,
 		"--pod-uid prod/team-a/web-0":         "no pod can have such a UID",
 		"--pod-uid " + token[:129]:            "no pod can have such a UID",
+		"--project github":                    `--project "github" is not IDENTITY/ID`,
+		"--project github/":                   "is not IDENTITY/ID",
+		"--project /42":                       "is not IDENTITY/ID",
+		"--project prod/42":                   `--project: identity "prod" is not configured (identities[].name)`,
+		"--project github/octo-org/web":       `--project "github/octo-org/web": no token of profile github has such an id; write the value of its claim repository_id, which is no name`,
+		"--project github/4 2":                "no token of profile github has such an id",
+		"--run github/octo-org/web":           "write the value of its claim run_id",
+		"--run mesh/1":                        `--run "mesh/1": tokens of profile spiffe name no run; revoke its --project, or one --token-id`,
 		"--token-id x y":                      "no token can have such an id",
 		"--token-id JTI=":                     "no token can have such an id",
 		"--token-id " + token:                 "no token can have such an id",
@@ -45,6 +53,7 @@ func TestRevokeRefusesImpossibleTargets(t *testing.T) {
 	}
 	for _, target := range []string{
 		"--service-account prod/team-a/web.7", "--node prod/worker-1.example.com", "--pod-uid da2e7a3c-63e8-4855-9874-2073194456f5", "--token-id JTI=63ef7a8c",
+		"--project github/42", "--run github/1001", "--project mesh/spiffe://mesh.example.com/team-a/web", "--token-id JTI=sha256:0a1b",
 	} {
 		flag, value, _ := strings.Cut(target, " ")
 		if _, _, stderr := revoke(t, p, "--reason", "examined", flag, value); !strings.Contains(stderr, "redis") {

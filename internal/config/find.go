@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 func FindCluster(cfg *Config, name string) (*Cluster, error) {
@@ -67,4 +68,14 @@ func KnownCluster(cfg *Config, flag, name string) error {
 		return nil
 	}
 	return fmt.Errorf("%s: cluster %q is not configured (clusters[].name)", flag, name)
+}
+
+// FindIdentity returns the identity that a flag names.
+func FindIdentity(cfg *Config, flag, name string) (*Provider, error) {
+	for i := range cfg.Identities {
+		if cfg.Identities[i].Name == name {
+			return &cfg.Identities[i], nil
+		}
+	}
+	return nil, fmt.Errorf("%s: identity %s is not configured (identities[].name)", flag, term.QuoteValue(name))
 }

@@ -50,6 +50,7 @@ type Revocation struct {
 const (
 	maxRevocations = 10_000
 	maxTargetBytes = 253 // the longest name of a Kubernetes object
+	maxIDBytes     = 512 // the longest sub of a token, which is the id of some projects
 	maxByBytes     = 128
 	maxReasonBytes = 256
 	maxRevokedFor  = 366 * 24 * time.Hour
@@ -80,6 +81,10 @@ func (t Target) check() error {
 	default:
 		return fmt.Errorf("%w: unknown kind %.20q", ErrRevocation, t.Kind)
 	}
+	longest := maxTargetBytes
+	if identity {
+		longest = maxIDBytes
+	}
 	for _, field := range []struct {
 		name, value string
 		wanted      bool
@@ -87,7 +92,7 @@ func (t Target) check() error {
 		if !field.wanted && field.value != "" {
 			return fmt.Errorf("%w: a %s has no %s", ErrRevocation, t.Kind, field.name)
 		}
-		if err := checkText(field.name, field.value, maxTargetBytes); field.wanted && err != nil {
+		if err := checkText(field.name, field.value, longest); field.wanted && err != nil {
 			return err
 		}
 	}

@@ -419,6 +419,10 @@ func badRevocations(t *testing.T, r [2]Replica) {
 		"node in": func(r *state.Revocation) {
 			r.Target = state.Target{Kind: state.TargetNode, Cluster: "prod", Namespace: "a", Name: "b"}
 		},
+		"bare project": func(r *state.Revocation) { r.Target = state.Target{Kind: state.TargetProject, Name: "42"} },
+		"long project": func(r *state.Revocation) {
+			r.Target = state.Target{Kind: state.TargetProject, Identity: "mesh", Name: strings.Repeat("x", 513)}
+		},
 		"by nobody":        func(r *state.Revocation) { r.By = "" },
 		"by a long one":    func(r *state.Revocation) { r.By = strings.Repeat("x", 129) },
 		"no reason":        func(r *state.Revocation) { r.Reason = "" },
@@ -433,8 +437,14 @@ func badRevocations(t *testing.T, r [2]Replica) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := r[0].Revocations.Add(t.Context(), good); err != nil {
-		t.Fatal(err)
+	longest := revocation(state.Target{Kind: state.TargetProject, Identity: "mesh", Name: strings.Repeat("x", 512)}, "a reason", time.Hour)
+	for _, good := range []state.Revocation{good, longest} {
+		if err := r[0].Revocations.Add(t.Context(), good); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r[0].Revocations.Remove(t.Context(), longest.Target, "an operator"); err != nil {
+		t.Error(err)
 	}
 	if err := r[0].Revocations.Remove(t.Context(), good.Target, ""); !errors.Is(err, state.ErrRevocation) {
 		t.Errorf("removed by nobody: %v", err)

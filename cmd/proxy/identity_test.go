@@ -1,0 +1,77 @@
+package main
+
+import (
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/proxytest"
+	"github.com/pullpass/pullpass/internal/state/statetest"
+	"github.com/pullpass/pullpass/internal/testkit"
+)
+
+// identities are a part of a configuration: callers that are no pods.
+const identities = `
+identities:
+- {name: github, issuer: "https://token.actions.githubusercontent.com", profile: github, audiences: [registry.example.com], require: {repository_owner_id: ["7"]}, discovery: {jwksFile: issuer.json}}
+- {name: mesh, issuer: "https://mesh.example.com", profile: spiffe, audiences: [registry.example.com], maxTokenLifetime: 36h, discovery: {jwksFile: issuer.json}}
+`
+
+// jobClaims are those of a job of repository 42, in one of its runs.
+func jobClaims(run string) kubetest.Object {
+	now := time.Now()
+	return kubetest.Object{
+		"iss": "https://token.actions.githubusercontent.com", "aud": "registry.example.com", "sub": "repo:octo-org/web:ref:refs/heads/main", "jti": "job-of-" + run,
+		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(5 * time.Minute).Unix(),
+		"repository_id": "42", "repository_owner_id": "7", "repository": "octo-org/web", "ref": "refs/heads/main", "event_name": "push", "run_id": run,
+	}
+}
+
+// Revocations of a run and of a project refuse its jobs, and no others.
+func TestServeRevokesJobs(t *testing.T) {
+	t.Parallel()
+	redis := statetest.Redis(t)
+	p := serveReady(t, strings.Replace(proxytest.WithRedis(redis.Address(), "off"), "rate: 0.01, burst: 3", "rate: 1000, burst: 1000", 1)+identities)
+	job, other := kubetest.SignToken(t, jobClaims("1001")), kubetest.SignToken(t, jobClaims("1002"))
+	elsewhere := jobClaims("1003")
+	elsewhere["repository_id"] = "43"
+	apart := kubetest.SignToken(t, elsewhere)
+	do := func(want string, args ...string) {
+		t.Helper()
+		if code, stdout, stderr := revoke(t, p, args...); code != 0 || !strings.Contains(stdout, want) {
+			t.Fatalf("%q: %d %s%s", args, code, stdout, stderr)
+		}
+	}
+	p.Expect(t, job, http.StatusOK, "")
+
+	do("revoked --run github/1001 until ", "--run", "github/1001", "--reason", "examined", "--by", "alice")
+	testkit.Eventually(t, "the run is revoked", func() bool { return p.Status(t, job) == http.StatusForbidden })
+	if e := p.LastEvent(t); e.Reason != "revoked" || e.Revocation.Target != "--run github/1001" || e.Identity.Run != "1001" || e.Identity.Project != "42" {
+		t.Errorf("event %+v, identity %+v, revocation %+v", e, e.Identity, e.Revocation)
+	}
+	p.Expect(t, other, http.StatusOK, "")
+	// Without --for, until all tokens have ended, those of identities too.
+	_, stdout, _ := revoke(t, p, "list")
+	line := regexp.MustCompile(`--run github/1001 +(\S+) +(\S+) +"alice" +"examined"\n`).FindStringSubmatch(stdout)
+	if line == nil {
+		t.Fatalf("the list is\n%s", stdout)
+	}
+	since, err := time.Parse(time.RFC3339, line[1])
+	testkit.Must(t, err)
+	until, err := time.Parse(time.RFC3339, line[2])
+	testkit.Must(t, err)
+	if lasts := until.Sub(since); lasts < 36*time.Hour-time.Minute || lasts > 36*time.Hour+time.Minute {
+		t.Errorf("it lasts %s", lasts)
+	}
+	do("no longer revoked: --run github/1001", "undo", "--run", "github/1001")
+	testkit.Eventually(t, "the run is not revoked", func() bool { return p.Status(t, job) == http.StatusOK })
+
+	do("revoked --project github/42 until ", "--project", "github/42", "--reason", "taken over", "--for", "1h")
+	testkit.Eventually(t, "the project is revoked", func() bool {
+		return p.Status(t, job) == http.StatusForbidden && p.Status(t, other) == http.StatusForbidden
+	})
+	p.Expect(t, apart, http.StatusOK, "")
+}
