@@ -1,5 +1,5 @@
-// Package oidc authenticates Kubernetes ServiceAccount tokens: token in,
-// Identity out.
+// Package oidc authenticates Kubernetes ServiceAccount tokens, and those of other
+// issuers that are configured (CI systems, clouds, SPIFFE): token in, Identity out.
 //
 // A Verifier knows the configured issuers and nothing else. Verify works from
 // cheap to dear: size and form, the issuer's name, the header, the claims, and
@@ -13,6 +13,11 @@
 // exist, the token is refused for good (ReasonUnknownKey). If it cannot be
 // asked, the key may be new, so the failure is ReasonUnavailable. Known keys go
 // on working while the issuer is down, up to Issuer.MaxKeyAge.
+//
+// All tokens are verified by the same code. Only what their claims have to be
+// differs: those of a pod are Kubernetes', those of others are judged by the
+// issuer's profile (package identity). An issuer's tokens are one or the other:
+// claims of Kubernetes from another issuer than a cluster's are refused.
 //
 // The package judges what the token alone can tell. Whatever can change while
 // a token lives (policy, annotations, revocation, whether the pod is still
