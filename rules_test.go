@@ -98,7 +98,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/exchange": {
 		ours: []string{
-			"internal/lru", "internal/nodecert", "internal/oidc", "internal/policy", "internal/redact", "internal/registryauth",
+			"internal/lru", "internal/nodecert", "internal/oidc", "internal/policy", "internal/redact", "internal/registryauth", "internal/seal",
 			"internal/signing", "internal/term",
 		},
 		tests:  []string{"internal/identity", "internal/pkitest"},

@@ -21,6 +21,7 @@ const (
 	reasonCaller              = "caller_not_node"
 	reasonRevoked             = "revoked"
 	reasonReplayed            = "token_replayed"
+	reasonPushCredential      = "push_credential"
 	reasonCallerUnknown       = "caller_unknown"
 	reasonServiceAccountLimit = "limited_service_account"
 	reasonAddressLimit        = "limited_address"

@@ -76,6 +76,8 @@ type Event struct {
 	Scopes    []ScopeEvent `json:"scopes,omitempty"`
 	IssuedID  string       `json:"issuedID,omitempty"` // jti of the issued token
 	Reused    bool         `json:"reused,omitempty"`   // the issued token was issued before
+	// PushCredential is the id of the push credential that was presented or issued.
+	PushCredential string `json:"pushCredential,omitempty"`
 
 	// Gateway is what a request at the gateway was about; nil: it was one for a token.
 	Gateway *GatewayRequest `json:"gateway,omitempty"`

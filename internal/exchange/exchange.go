@@ -12,6 +12,7 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/seal"
 	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -23,6 +24,8 @@ type Verifier interface {
 	// Remembers reports whether Verify would accept a token for next to nothing,
 	// because it has done so before.
 	Remembers(credential oidc.Credential) bool
+	// VerifyThen is Verify for a token that was good then, and may have ended since.
+	VerifyThen(ctx context.Context, credential oidc.Credential, then time.Time) (oidc.Identity, error)
 }
 
 // Config configures an Exchanger.
@@ -58,6 +61,7 @@ type Exchanger struct {
 	policy          *policy.Policy
 	scopes          map[string]func([]registryauth.Scope) []registryauth.Scope
 	issued          *lru.Cache[issuedKey, registryauth.Token]
+	sealed          *seal.Box // push credentials
 	now             func() time.Time
 }
 
@@ -105,6 +109,7 @@ func New(c Config) (*Exchanger, error) {
 		policy:          c.Policy,
 		scopes:          c.Scopes,
 		issued:          c.Memory.issued,
+		sealed:          c.Memory.sealed,
 		now:             c.Now,
 	}
 	if x.now == nil {
@@ -134,7 +139,8 @@ type Authorization struct {
 	credential [sha256.Size]byte // its hash; zero for anonymous
 	registry   *registryauth.Issuer
 	granted    []registryauth.Scope
-	lines      string // the granted scopes as an issuedKey holds them
+	lines      string              // the granted scopes as an issuedKey holds them
+	token      registryauth.Secret // for a push credential; zero: a token is to be issued
 }
 
 // Authorize judges one request: it identifies who asks and decides what is granted.
@@ -143,8 +149,8 @@ type Authorization struct {
 //
 // Steps go from cheap to dear, and each has its own error:
 // *UnknownServiceError, *oidc.Error, *GoneError, *NodeError, *RevokedError,
-// *ReplayError, *LimitError, *UnavailableError, *DeniedError, *AnonymousError. A
-// scope that is not granted is not an error (token specification): the token
+// *ReplayError, *LimitError, *UnavailableError, *DeniedError, *AnonymousError,
+// *PushCredentialError. A scope that is not granted is not an error (token specification): the token
 // just has less access.
 func (x *Exchanger) Authorize(ctx context.Context, req registryauth.Request, caller Caller, event *Event) (Authorization, error) {
 	registry, ok := x.registries[req.Service]
@@ -153,7 +159,11 @@ func (x *Exchanger) Authorize(ctx context.Context, req registryauth.Request, cal
 	}
 	event.Service = req.Service
 
-	subject, err := x.identify(ctx, req, caller, event)
+	push, err := x.open(req, registry)
+	if err != nil {
+		return Authorization{}, err
+	}
+	subject, err := x.identify(ctx, req, push, caller, event)
 	if err != nil {
 		return Authorization{}, err
 	}
@@ -161,6 +171,9 @@ func (x *Exchanger) Authorize(ctx context.Context, req registryauth.Request, cal
 	_, deciding := begin(ctx, stepDecide)
 	decision := x.policy.Decide(subject, req.Service, req.Scopes)
 	deciding.End()
+	if push != nil {
+		decision = decision.Within(push.Scopes, "the push credential is not for it", "exchange the job's token for one that is")
+	}
 	granted := decision.Granted()
 	names := policy.ScopeStrings(granted)
 	event.decide(decision, names)
@@ -168,31 +181,50 @@ func (x *Exchanger) Authorize(ctx context.Context, req registryauth.Request, cal
 		return Authorization{}, err
 	}
 	event.unread(req)
-	return Authorization{subject, req.Credential.Hash(), registry, granted, strings.Join(names, "\n")}, nil
+	a := Authorization{subject: subject, credential: req.Credential.Hash(), registry: registry, granted: granted, lines: strings.Join(names, "\n")}
+	if req.Push {
+		a.token = req.Credential
+	}
+	return a, nil
 }
 
-// Issue returns a token for what Authorize has granted, and notes it in event. Its
-// errors are *UnavailableError and *oidc.Error.
-func (x *Exchanger) Issue(ctx context.Context, a Authorization, event *Event) (registryauth.Token, error) {
+// Issue returns a token for what Authorize has granted, or a push credential, and
+// notes it in event. Its errors are *UnavailableError, *oidc.Error and
+// *PushCredentialError.
+func (x *Exchanger) Issue(ctx context.Context, a Authorization, event *Event) (token registryauth.Token, err error) {
 	_, issuing := begin(ctx, stepIssue)
-	token, reused, err := x.issue(a)
+	var reused bool
+	if a.token.IsZero() {
+		token, reused, err = x.issue(a)
+	} else {
+		token, err = x.issuePush(a)
+	}
 	end(issuing, err)
 	if err != nil {
 		return registryauth.Token{}, err
 	}
 	event.IssuedID, event.Reused = token.ID, reused
+	if token.Push {
+		event.PushCredential = token.ID
+	}
 	return token, nil
 }
 
 // identify verifies the credential, if there is one, has its identity admitted,
 // and judges what other requests count for: they are counted only if nothing
 // else refuses them. Anonymous callers have nothing to prove.
-func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, caller Caller, event *Event) (policy.Subject, error) {
+func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, push *pushCredential, caller Caller, event *Event) (policy.Subject, error) {
 	if req.GrantType == registryauth.GrantAnonymous {
 		return policy.Subject{}, nil
 	}
 	verifying, span := begin(ctx, stepVerify)
-	id, err := x.verifier.Verify(verifying, req.Credential)
+	var id oidc.Identity
+	var err error
+	if push != nil {
+		id, err = x.verifyPush(verifying, push, event)
+	} else {
+		id, err = x.verifier.Verify(verifying, req.Credential)
+	}
 	end(span, err)
 	if err != nil {
 		var failure *oidc.Error
@@ -204,6 +236,11 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, call
 	subject, _, err := x.admission.Admit(ctx, id, caller, event)
 	if err != nil {
 		return policy.Subject{}, err
+	}
+	if push != nil {
+		if err := x.admission.revokedPush(id, push, event); err != nil {
+			return policy.Subject{}, err
+		}
 	}
 	sharing, span := begin(ctx, stepState)
 	event.Replay, err = x.judgeReplay(sharing, subject.Identity, caller, event.Proof)

@@ -562,7 +562,11 @@ func (f verifierFunc) Verify(context.Context, oidc.Credential) (oidc.Identity, e
 
 func (verifierFunc) Remembers(oidc.Credential) bool { return false }
 
-type panickingVerifier struct{}
+func (f verifierFunc) VerifyThen(context.Context, oidc.Credential, time.Time) (oidc.Identity, error) {
+	return f()
+}
+
+type panickingVerifier struct{ exchange.Verifier }
 
 func (panickingVerifier) Verify(_ context.Context, c oidc.Credential) (oidc.Identity, error) {
 	panic(c.Reveal())

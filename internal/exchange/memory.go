@@ -7,6 +7,7 @@ import (
 	"github.com/pullpass/pullpass/internal/lru"
 	"github.com/pullpass/pullpass/internal/nodecert"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/seal"
 )
 
 // Memory is what requests know of those before them, and of those that are worked
@@ -19,6 +20,7 @@ type Memory struct {
 	spent    *lru.Cache[netip.Prefix, time.Time] // addresses without a request left, and until when
 	readers  *readers
 	queue    *queue
+	sealed   *seal.Box
 }
 
 // MemoryConfig has the bounds of a Memory.
@@ -50,5 +52,6 @@ func NewMemory(c MemoryConfig) *Memory {
 		spent:    lru.New[netip.Prefix, time.Time](spentBytes, nil),
 		readers:  newReaders(),
 		queue:    newQueue(c.InFlight, c.Waiting),
+		sealed:   seal.NewBox(pushPurpose),
 	}
 }

@@ -78,6 +78,7 @@ func classify(err error, requestID string) outcome {
 		replay      *ReplayError
 		limit       *LimitError
 		denied      *DeniedError
+		push        *PushCredentialError
 		unavailable *UnavailableError
 	)
 	switch {
@@ -105,6 +106,10 @@ func classify(err error, requestID string) outcome {
 		return outcome{class: classTooMany, reason: limit.Reason(), message: limit.Error(), retryAfter: limit.Wait}
 	case errors.As(err, &denied):
 		return outcome{class: classForbidden, reason: reasonDenied, message: denied.Error()}
+	case errors.As(err, &push) && push == errPushSealed:
+		return outcome{class: classUnauthenticated, reason: reasonPushCredential, message: push.Error()}
+	case errors.As(err, &push):
+		return outcome{class: classForbidden, reason: reasonPushCredential, message: push.Error()}
 	case errors.As(err, &unavailable):
 		return outcome{
 			class: classUnavailable, reason: unavailable.Reason(),

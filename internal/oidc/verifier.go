@@ -169,6 +169,17 @@ func (v *Verifier) Verify(ctx context.Context, credential Credential) (Identity,
 	return accepted.identity, nil
 }
 
+// VerifyThen is Verify as of an earlier moment, at which the token was accepted
+// before: whether it has ended since does not count, everything else does. Nothing is
+// remembered of it.
+func (v *Verifier) VerifyThen(ctx context.Context, credential Credential, then time.Time) (Identity, error) {
+	accepted, refusal := v.judge(ctx, credential.Reveal(), then)
+	if refusal != nil {
+		return Identity{}, refusal
+	}
+	return accepted.identity, nil
+}
+
 // Remembers reports whether Verify would accept a token now without checking
 // its signature, because it was accepted before.
 func (v *Verifier) Remembers(credential Credential) bool {

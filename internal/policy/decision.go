@@ -70,6 +70,32 @@ func (d Decision) Granted() []registryauth.Scope {
 	return merged
 }
 
+// Within returns the part of a decision that is within other scopes, in the form that
+// ScopeStrings writes. For what is not, it says why, and what would help.
+func (d Decision) Within(scopes []string, reason, remedy string) Decision {
+	limited := d
+	limited.Scopes = slices.Clone(d.Scopes)
+	for i := range limited.Scopes {
+		s := &limited.Scopes[i]
+		var most ActionSet
+		for _, text := range scopes {
+			within, err := registryauth.ParseScope(text)
+			if err == nil && CompareResources(within, s.Requested) == 0 {
+				most |= ActionsNamed(within.Actions)
+			}
+		}
+		granted := most.pick(s.Granted)
+		if slices.Equal(granted, s.Granted) {
+			continue
+		}
+		if s.Granted = granted; granted == nil {
+			s.Rules = nil
+		}
+		s.Reason, s.Remedy = reason, remedy
+	}
+	return limited
+}
+
 func CompareResources(a, b registryauth.Scope) int {
 	return cmp.Or(strings.Compare(a.Type, b.Type), strings.Compare(a.Class, b.Class), strings.Compare(a.Name, b.Name))
 }

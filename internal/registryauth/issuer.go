@@ -170,6 +170,9 @@ func sortedAccess(granted []Scope) ([]Scope, error) {
 // Service returns the aud of the tokens.
 func (i *Issuer) Service() string { return i.service }
 
+// Keys returns the keys that sign the tokens.
+func (i *Issuer) Keys() signing.Keys { return i.keys }
+
 // NamesHolder reports whether tokens say whom they were issued to.
 func (i *Issuer) NamesHolder() bool { return i.namesHolder }
 

@@ -46,8 +46,11 @@ type Request struct {
 	Malformed  []MalformedScope
 	Omitted    int    // scopes before these, which were not read
 	Credential Secret // zero only for GrantAnonymous
-	Account    string // what the client calls the user; believed in nothing
-	ClientID   string // what the client calls itself; believed in nothing
+	// Push says that what is asked for is a push credential instead of a token: only
+	// with GrantTokenExchange.
+	Push     bool
+	Account  string // what the client calls the user; believed in nothing
+	ClientID string // what the client calls itself; believed in nothing
 }
 
 // RequestError is a request that is refused as it stands: 400.
@@ -156,6 +159,7 @@ func parsePost(r *http.Request) (Request, error) {
 		return Request{}, err
 	}
 	req.GrantType, req.Credential = grantType, credential
+	req.Push = grantType == GrantTokenExchange && form.values[paramRequestedTokenType] == TokenTypePushCredential
 	return req, nil
 }
 
@@ -269,9 +273,9 @@ func (p *parameters) credential() (GrantType, Secret, error) {
 			return "", Secret{}, invalidRequest("subject_token_type", "want %s", tokenTypeJWT)
 		}
 		switch p.values[paramRequestedTokenType] {
-		case "", tokenTypeJWT, tokenTypeAccessToken:
+		case "", tokenTypeJWT, tokenTypeAccessToken, TokenTypePushCredential:
 		default:
-			return "", Secret{}, invalidRequest("requested_token_type", "want %s", tokenTypeAccessToken)
+			return "", Secret{}, invalidRequest("requested_token_type", "want %s or %s", tokenTypeAccessToken, TokenTypePushCredential)
 		}
 	}
 	credential, err := newCredential(parameterNames[field], p.values[field])
@@ -285,6 +289,10 @@ const (
 	tokenTypeIDToken     = "urn:ietf:params:oauth:token-type:id_token"
 	tokenTypeAccessToken = "urn:ietf:params:oauth:token-type:access_token"
 )
+
+// TokenTypePushCredential asks for what a CI job sends as its password for some
+// minutes, also after its own token has ended.
+const TokenTypePushCredential = "urn:pullpass:token-type:push-credential"
 
 // request returns what the parameters say in every wire form alike.
 func (p *parameters) request() (Request, error) {

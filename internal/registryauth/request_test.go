@@ -80,6 +80,22 @@ func TestParseRequestTakesTheLongestCredential(t *testing.T) {
 	}
 }
 
+func TestParseRequestForAPushCredential(t *testing.T) {
+	t.Parallel()
+	exchange := "grant_type=" + requestExchange + "&service=s&subject_token=x&subject_token_type=" + tokenTypeJWT
+	for form, want := range map[string]bool{
+		exchange: false,
+		exchange + "&requested_token_type=" + tokenTypeAccessToken:                                           false,
+		exchange + "&requested_token_type=" + TokenTypePushCredential:                                        true,
+		"grant_type=password&service=s&password=p&requested_token_type=" + TokenTypePushCredential:           false,
+		"grant_type=refresh_token&service=s&refresh_token=p&requested_token_type=" + TokenTypePushCredential: false,
+	} {
+		if req, err := ParseRequest(requestForm(form)); err != nil || req.Push != want {
+			t.Errorf("%s: %t, %v", form, req.Push, err)
+		}
+	}
+}
+
 func TestParseRequestRefuses(t *testing.T) {
 	t.Parallel()
 	basic := requestBasic("Basic", "u", "p")

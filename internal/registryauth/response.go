@@ -55,7 +55,10 @@ func WriteToken(w http.ResponseWriter, grantType GrantType, token Token, now tim
 		b = append(b, `,"scope":`...)
 		b = appendJSONString(b, string(scope))
 	}
-	if grantType == GrantTokenExchange {
+	switch {
+	case token.Push: // it is no access token: no resource takes it (RFC 8693 section 2.2.1)
+		b = append(b, `,"issued_token_type":"`+TokenTypePushCredential+`","token_type":"N_A"`...)
+	case grantType == GrantTokenExchange:
 		b = append(b, `,"issued_token_type":"`+tokenTypeAccessToken+`","token_type":"Bearer"`...)
 	}
 	b = append(b, '}')

@@ -63,6 +63,18 @@ func TestWriteToken(t *testing.T) {
 	}
 }
 
+// A push credential is no access token (RFC 8693, section 2.2.1).
+func TestWritePushCredential(t *testing.T) {
+	t.Parallel()
+	credential := responseToken()
+	credential.Push = true
+	w := httptest.NewRecorder()
+	WriteToken(w, GrantTokenExchange, credential, responseNow)
+	if got := responseObject(t, w); got["issued_token_type"] != "urn:pullpass:token-type:push-credential" || got["token_type"] != "N_A" {
+		t.Errorf("got %v", got)
+	}
+}
+
 func TestWriteTokenExpiresIn(t *testing.T) {
 	t.Parallel()
 	for left, want := range map[time.Duration]float64{

@@ -32,9 +32,10 @@ type Holder struct {
 
 // Token is one issued token.
 type Token struct {
-	Value    Secret // the compact JWT
+	Value    Secret // the compact JWT, or a push credential
+	Push     bool   // it is a push credential
 	ID       string // jti, random
-	KeyID    string // RFC 7638 thumbprint of the key that signed it
+	KeyID    string // RFC 7638 thumbprint of the key that signed it; of a push credential empty
 	IssuedAt time.Time
 	Expiry   time.Time
 	Access   []Scope
