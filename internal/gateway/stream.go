@@ -68,6 +68,7 @@ type clientBody struct {
 	io.ReadCloser
 	client *http.ResponseController
 	n      atomic.Int64
+	ended  atomic.Bool
 }
 
 func newClientBody(q *request) *clientBody {
@@ -75,9 +76,15 @@ func newClientBody(q *request) *clientBody {
 }
 
 func (b *clientBody) Read(p []byte) (int, error) {
+	// net/http's transport reads once more. A bound would then be one for the time that
+	// the answer takes: the server reads on, to see whether the client is there.
+	if b.ended.Load() {
+		return 0, io.EOF
+	}
 	_ = b.client.SetReadDeadline(time.Now().Add(stallTimeout))
 	n, err := b.ReadCloser.Read(p)
 	b.n.Add(int64(n))
+	b.ended.Store(errors.Is(err, io.EOF))
 	return n, err
 }
 
