@@ -84,14 +84,11 @@ func (c *claims) check() string {
 // checkRegistered checks the claims of RFC 7519, section 4.1, but for iss and sub.
 // optional are the times that may be missing; a jti may be missing here in any case.
 func (c *claims) checkRegistered(optional ...string) string {
-	if c.TokenID != "" && !names.IsTokenID(c.TokenID) {
-		return fmt.Sprintf(`claim "jti" must be at most %d printable characters`, names.MaxTokenIDBytes)
+	if fault := c.checkPresent(); fault != "" {
+		return fault
 	}
 	if len(c.Audience) == 0 {
 		return missing("aud")
-	}
-	if slices.Contains(c.Audience, "") {
-		return `claim "aud" has an empty member`
 	}
 	for _, claim := range [...]struct {
 		name  string
@@ -112,6 +109,17 @@ func (c *claims) checkRegistered(optional ...string) string {
 	}
 	if c.Expiry <= c.NotBefore {
 		return `claim "exp" must be later than "nbf"`
+	}
+	return ""
+}
+
+// checkPresent checks jti and aud where they are there.
+func (c *claims) checkPresent() string {
+	if c.TokenID != "" && !names.IsTokenID(c.TokenID) {
+		return fmt.Sprintf(`claim "jti" must be at most %d printable characters`, names.MaxTokenIDBytes)
+	}
+	if slices.Contains(c.Audience, "") {
+		return `claim "aud" has an empty member`
 	}
 	return ""
 }

@@ -14,7 +14,7 @@ import (
 // checkAudience refuses tokens for others alone, above all those for the API
 // server itself, which every pod has. One of several audiences is enough (RFC
 // 7519, section 4.1.3).
-func (i *issuer) checkAudience(c *claims, _ time.Time) *Error {
+func (i *Issuer) checkAudience(c *claims, _ time.Time) *Error {
 	for _, audience := range c.Audience {
 		if slices.Contains(i.Audiences, audience) {
 			return nil

@@ -1,0 +1,73 @@
+package oidc
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// Claims without their token are judged as those of a token are, but for what only
+// the token proves.
+func TestIdentifyClaims(t *testing.T) {
+	t.Parallel()
+	for _, c := range providerCases(t) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			judge := func(patch map[string]any) (Identity, *Error) {
+				id, err := c.issuer.IdentifyClaims([]byte(c.patched(t, patch)))
+				refusal, _ := errors.AsType[*Error](err)
+				return id, refusal
+			}
+			id, refusal := judge(nil)
+			if refusal != nil || id.External == nil || id.External.Project == "" || id.Subject != c.issuer.Provider.Name+"/"+c.token["sub"].(string) {
+				t.Errorf("the good claims: %+v, %v", id, refusal)
+			}
+			if without, refusal := judge(map[string]any{"iss": nil, "aud": nil, "exp": nil, "iat": nil, "nbf": nil, "jti": nil}); refusal != nil || without.External.Project != id.External.Project {
+				t.Errorf("without what only a token needs: %+v, %v", without, refusal)
+			}
+			for name, patch := range map[string]map[string]any{
+				"iss":    {"iss": "https://issuer.example.com"},
+				"aud":    {"aud": "other"},
+				"aud ":   {"aud": 1},
+				"sub":    {"sub": "a\nb"},
+				"sub ":   {"sub": strings.Repeat("a", maxSubjectBytes+1)},
+				"jti":    {"jti": "sha256:1"},
+				"a pod":  {"kubernetes.io": map[string]any{"namespace": "a"}},
+				"a type": {"exp": "soon"},
+			} {
+				if id, refusal := judge(patch); refusal == nil || id.External != nil || refusal.Provider != c.issuer.Provider.Name {
+					t.Errorf("%s: %+v, %v", name, id, refusal)
+				}
+			}
+			// What a token is refused for by its claims, these are.
+			for _, h := range c.hostile {
+				if Reason(h.reason) != ReasonClaims && Reason(h.reason) != ReasonRequire && Reason(h.reason) != ReasonAudience {
+					continue
+				}
+				if _, refusal := judge(h.patch); refusal == nil && !onlyOfTokens(h.patch) {
+					t.Errorf("hostile claims pass: %s", h.name)
+				}
+			}
+		})
+	}
+	if _, err := (&Issuer{Provider: &Provider{Name: "x"}}).IdentifyClaims([]byte("{\"sub\": \"\xff\"}")); err == nil || !strings.Contains(err.Error(), "is not UTF-8") {
+		t.Errorf("no UTF-8: %v", err)
+	}
+}
+
+// onlyOfTokens reports whether a patch changes nothing but the times of a token, or
+// takes away what claims without a token need not have.
+func onlyOfTokens(patch map[string]any) bool {
+	for name, value := range patch {
+		switch name {
+		case "exp", "iat", "nbf":
+		case "iss", "sub", "aud", "jti":
+			if value != nil {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,101 @@
+package policy
+
+import (
+	"encoding/json"
+	"maps"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+	"sigs.k8s.io/yaml"
+
+	"github.com/pullpass/pullpass/internal/identity"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// Of recorded tokens of each profile, the policy beside them grants what the good one
+// asks for. Those that the verifier has to let pass, because they are genuine tokens
+// of other jobs, it denies: the tests of package oidc are about all the others.
+func TestRecordedIdentities(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../oidc/testdata/identities/*.txtar")
+	if err != nil || len(files) < 10 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			recordedIdentity(t, file)
+		})
+	}
+}
+
+func recordedIdentity(t *testing.T, file string) {
+	archive, err := txtar.ParseFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sections := map[string][]byte{}
+	for _, f := range archive.Files {
+		sections[f.Name] = f.Data
+	}
+	var entry struct {
+		Name, Issuer     string
+		Profile          identity.Profile
+		Audiences        []string
+		Require          map[string][]string
+		MaxTokenLifetime string
+	}
+	if err := yaml.UnmarshalStrict(sections["identity.yaml"], &entry); err != nil {
+		t.Fatal(err)
+	}
+	issuer := oidc.Issuer{Provider: &oidc.Provider{Name: entry.Name, Profile: entry.Profile, Require: entry.Require}, URL: entry.Issuer, Audiences: entry.Audiences}
+	p, err := ParseFor(map[string]identity.Profile{entry.Name: entry.Profile}, File{Name: "policy.yaml", Data: sections["policy.yaml"]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scopes, err := registryauth.ParseScopes([]string{strings.TrimSpace(string(sections["scope"]))})
+	if err != nil || len(scopes) != 1 {
+		t.Fatalf("%d scopes, %v", len(scopes), err)
+	}
+	decide := func(patch []byte) ScopeDecision {
+		t.Helper()
+		id, err := issuer.IdentifyClaims(patched(t, sections["token.json"], patch))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Decide(Subject{Identity: &id}, "registry.example.com", scopes).Scopes[0]
+	}
+	if d := decide([]byte("{}")); d.Reason != "" || len(d.Rules) == 0 {
+		t.Errorf("the good token: %+v", d)
+	}
+	for _, f := range archive.Files {
+		name, isWant := strings.CutSuffix(f.Name, ".want")
+		if step, _, _ := strings.Cut(string(f.Data), " "); !isWant || step != "policy" {
+			continue
+		}
+		if d := decide(sections[name+".json"]); len(d.Granted) > 0 || d.Reason == "" {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+}
+
+// patched returns claims with a change to them, of which nothing is more than one deep.
+func patched(t *testing.T, claims, patch []byte) []byte {
+	t.Helper()
+	var all, changes map[string]json.RawMessage
+	for text, into := range map[*[]byte]*map[string]json.RawMessage{&claims: &all, &patch: &changes} {
+		if err := json.Unmarshal(*text, into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	maps.Copy(all, changes) // null is as good as missing
+	text, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
