@@ -31,7 +31,7 @@ const (
 // nginxUpstream is a registry that only has to be read from, as fast as can be, and
 // nginxGateway one that is put before it: it asks somebody else whether a request is
 // allowed, as auth_request does, and passes it on.
-const nginxUpstream = `daemon off; master_process off; pid %[1]s/upstream.pid; error_log %[1]s/upstream.error error; worker_processes 1; worker_rlimit_nofile 16384;
+const nginxUpstream = `daemon off; master_process off; pid %[1]s/upstream.pid; error_log %[1]s/logs/upstream.error error; worker_processes 1; worker_rlimit_nofile 16384;
 events { worker_connections 8192; }
 http {
   access_log off; sendfile on; keepalive_requests 1000000; default_type application/vnd.oci.image.manifest.v1+json;
@@ -47,10 +47,10 @@ http {
 }
 `
 
-const nginxGateway = `daemon off; master_process off; pid %[1]s/gateway.pid; error_log %[1]s/gateway.error error; worker_processes 1; worker_rlimit_nofile 16384;
+const nginxGateway = `daemon off; master_process off; pid %[1]s/gateway.pid; error_log %[1]s/logs/gateway.error error; worker_processes 1; worker_rlimit_nofile 16384;
 events { worker_connections 8192; }
 http {
-  access_log %[1]s/gateway.access; keepalive_requests 1000000;
+  access_log %[1]s/logs/gateway.access; keepalive_requests 1000000;
   client_body_temp_path %[1]s/g1; proxy_temp_path %[1]s/g2; fastcgi_temp_path %[1]s/g3; uwsgi_temp_path %[1]s/g4; scgi_temp_path %[1]s/g5;
   upstream registry { server %[3]s; keepalive 64; keepalive_requests 1000000; }
   upstream authority { server %[4]s; keepalive 64; keepalive_requests 1000000; }

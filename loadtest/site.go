@@ -79,6 +79,10 @@ deny:
   subjects: [{nodes: [node-quarantined]}]
 `
 
+// logs has what programs write all the time, apart from the configuration: Pullpass
+// watches the directories of its files, and each line would be a change to look at.
+const logs = "logs"
+
 // openSite starts everything.
 func openSite(ctx context.Context, o options, v variant) (_ *site, err error) {
 	s := &site{options: o, variant: v}
@@ -90,6 +94,9 @@ func openSite(ctx context.Context, o options, v variant) (_ *site, err error) {
 			err = errors.Join(err, s.close())
 		}
 	}()
+	if err := os.Mkdir(s.file(logs), 0o755); err != nil {
+		return nil, err
+	}
 	if err := writeCertificates(s.dir); err != nil {
 		return nil, err
 	}
@@ -162,7 +169,7 @@ func (s *site) start(ctx context.Context, ready func(context.Context) error, pro
 	if s.oneCore {
 		env = append(env, "GOMAXPROCS=1")
 	}
-	p, err := start(ctx, s.dir, env, program, args...)
+	p, err := start(ctx, s.file(logs), env, program, args...)
 	if err != nil {
 		return err
 	}
