@@ -16,7 +16,7 @@ func Results() []Result {
 func Reasons() []string {
 	all := []string{
 		reasonRequest, reasonMethod, reasonUnknownService, reasonAnonymous, reasonDenied, reasonNotGranted, reasonMalformedScope, reasonOmittedScopes,
-		reasonNode, reasonCaller, reasonRevoked, reasonReplayed, reasonCallerUnknown, reasonServiceAccountLimit, reasonAddressLimit,
+		reasonNode, reasonCaller, reasonRevoked, reasonPushCredential, reasonReplayed, reasonCallerUnknown, reasonServiceAccountLimit, reasonAddressLimit,
 		reasonObjects, reasonRevocations, reasonOwners, reasonSigning, reasonOverloaded, reasonCanceled, reasonInternal,
 	}
 	for _, kind := range []Kind{KindServiceAccount, KindPod, KindNode} {
