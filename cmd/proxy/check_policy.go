@@ -72,13 +72,13 @@ func loadCases(ctx context.Context, cfg *config.Config, names []string) ([]polic
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	cases, err := policytest.Parse(files...)
+	cases, err := policytest.Parse(setup.IdentityIssuers(cfg), files...)
 	if err != nil {
 		return nil, err
 	}
 	for i := range cases {
 		c := &cases[i]
-		if id := c.Subject.Identity; id != nil && !slices.ContainsFunc(cfg.Clusters, func(known config.Cluster) bool { return known.Name == id.Cluster }) {
+		if id := c.Subject.Identity; id != nil && id.External == nil && !slices.ContainsFunc(cfg.Clusters, func(known config.Cluster) bool { return known.Name == id.Cluster }) {
 			faults = append(faults, fmt.Errorf("%s.identity.cluster: %q is not configured (clusters[].name)", c.Origin, id.Cluster))
 		}
 		switch registry, err := config.FindRegistry(cfg, c.Service); {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pullpass/pullpass/internal/identity"
+	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/policytest"
 	"github.com/pullpass/pullpass/internal/testkit"
@@ -15,14 +17,17 @@ import (
 // The policy that the document shows passes the tests that it shows.
 func TestPolicyDocument(t *testing.T) {
 	t.Parallel()
-	p, err := policy.Parse(policy.File{Name: "docs/policy.md", Data: testkit.YAMLBlock(t, "docs/policy.md")})
+	issuers := map[string]*oidc.Issuer{"github": {
+		Provider: &oidc.Provider{Name: "github", Profile: identity.GitHub, Require: map[string][]string{"repository_owner_id": {"1234"}}}, URL: "https://token.actions.githubusercontent.com",
+	}}
+	p, err := policy.ParseFor(map[string]identity.Profile{"github": identity.GitHub}, policy.File{Name: "docs/policy.md", Data: testkit.YAMLBlock(t, "docs/policy.md")})
 	testkit.Must(t, err)
 	text, err := os.ReadFile("../../docs/policy.md")
 	testkit.Must(t, err)
 	_, section, _ := strings.Cut(string(text), "## Test your policy in CI")
 	_, block, _ := strings.Cut(section, "```yaml\n")
 	block, _, _ = strings.Cut(block, "```")
-	cases, err := policytest.Parse(policy.File{Name: "docs/policy.md", Data: []byte(block)})
+	cases, err := policytest.Parse(issuers, policy.File{Name: "docs/policy.md", Data: []byte(block)})
 	testkit.Must(t, err)
 	for _, c := range cases {
 		if differences, _, _ := policytest.Run(p, c); differences != nil {

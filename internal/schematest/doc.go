@@ -5,6 +5,7 @@
 // A field's json tag is its name, its comment the description, and the default
 // is what the value holds. Its schema tag holds words: required; nonempty, of a
 // text, list or mapping and of the texts in a list; label, of DNS; https; text,
-// which the field may be instead of a mapping; const=VALUE; and, of numbers,
-// above=, min= and max=. A type with a method Values has a closed set of values.
+// which the field may be instead of a mapping; const=VALUE; either=GROUP, of fields
+// that are required together, and no other group beside them; and, of numbers, above=,
+// min= and max=. A type with a method Values has a closed set of values.
 package schematest

@@ -43,6 +43,7 @@ type schema struct {
 	MinProperties        int        `json:"minProperties,omitempty"`
 	MaxProperties        int        `json:"maxProperties,omitempty"`
 	Required             []string   `json:"required,omitempty"`
+	OneOf                []*schema  `json:"oneOf,omitempty"` // each with what it requires
 	Properties           properties `json:"properties,omitempty"`
 	AdditionalProperties any        `json:"additionalProperties,omitempty"` // false, or their schema
 }
@@ -123,6 +124,9 @@ type maker struct {
 func (m maker) of(v reflect.Value) *schema {
 	m.t.Helper()
 	s := &schema{}
+	if v.Kind() == reflect.Interface {
+		return s // anything
+	}
 	if values := v.MethodByName("Values"); values.IsValid() {
 		s.Type = "string"
 		for _, value := range values.Call(nil)[0].Seq2() {
@@ -183,6 +187,7 @@ func (m maker) setDefault(s *schema, v reflect.Value) {
 
 func (m maker) fields(s *schema, v reflect.Value) {
 	m.t.Helper()
+	either := map[string]*schema{}
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
@@ -203,6 +208,14 @@ func (m maker) fields(s *schema, v reflect.Value) {
 		for word := range strings.FieldsSeq(field.Tag.Get("schema")) {
 			if word == "required" {
 				s.Required = append(s.Required, name)
+				continue
+			}
+			if group, ok := strings.CutPrefix(word, "either="); ok {
+				if either[group] == nil {
+					either[group] = &schema{}
+					s.OneOf = append(s.OneOf, either[group])
+				}
+				either[group].Required = append(either[group].Required, name)
 				continue
 			}
 			m.constrain(of, word)

@@ -114,6 +114,18 @@ func Issuers(cfg *config.Config) []oidc.Issuer {
 	return issuers
 }
 
+// IdentityIssuers returns those of Issuers whose tokens are of others than pods, by
+// their names.
+func IdentityIssuers(cfg *config.Config) map[string]*oidc.Issuer {
+	byName := map[string]*oidc.Issuer{}
+	for _, issuer := range Issuers(cfg) {
+		if issuer.Provider != nil {
+			byName[issuer.Provider.Name] = &issuer
+		}
+	}
+	return byName
+}
+
 func discovery(d config.Discovery) oidc.Discovery {
 	return oidc.Discovery{URL: d.URL, JWKSURL: d.JWKSURL, JWKSFile: d.JWKSFile, CAFile: d.CAFile, TokenFile: d.TokenFile}
 }

@@ -6,13 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/validate/content"
-
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/selector"
 	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -42,18 +39,20 @@ type Expected struct {
 
 // caseParser gathers the tests of several files.
 type caseParser struct {
-	faults strictyaml.Faults
-	names  map[string]string // where each was first seen
+	issuers map[string]*oidc.Issuer
+	faults  strictyaml.Faults
+	names   map[string]string // where each was first seen
 }
 
 // Parse reads tests of a policy, as strictly as ParsePolicy: the error joins
 // all faults, each as FILE: PATH: what is wrong: remedy. A file without a test is
-// a fault, because it would pass.
-func Parse(files ...policy.File) ([]Case, error) {
+// a fault, because it would pass. issuers are those of identities[], by their names:
+// they judge the claims of callers that are no pods.
+func Parse(issuers map[string]*oidc.Issuer, files ...policy.File) ([]Case, error) {
 	if len(files) == 0 {
 		return nil, errors.New("no file with tests is given: name one")
 	}
-	p := caseParser{names: map[string]string{}}
+	p := caseParser{issuers: issuers, names: map[string]string{}}
 	var cases []Case
 	for _, file := range files {
 		cases = append(cases, p.parse(file)...)
@@ -99,7 +98,7 @@ func (p *caseParser) test(n strictyaml.Node) Case {
 		return c
 	}
 	c.Name = p.name(n, fields)
-	c.Subject = parseAsker(n, fields)
+	c.Subject = p.asker(n, fields)
 	if service, ok := fields["service"]; ok {
 		c.Service, _ = service.Text()
 	}
@@ -137,7 +136,7 @@ func (p *caseParser) name(n strictyaml.Node, fields map[string]strictyaml.Node) 
 	return name
 }
 
-func parseAsker(n strictyaml.Node, fields map[string]strictyaml.Node) policy.Subject {
+func (p *caseParser) asker(n strictyaml.Node, fields map[string]strictyaml.Node) policy.Subject {
 	identity, hasIdentity := fields["identity"]
 	anonymous, hasAnonymous := fields["anonymous"]
 	switch {
@@ -151,78 +150,7 @@ func parseAsker(n strictyaml.Node, fields map[string]strictyaml.Node) policy.Sub
 	if !hasIdentity {
 		return policy.Subject{}
 	}
-	return parseCaseIdentity(identity)
-}
-
-// parseCaseIdentity reads what a good token would say. Names are checked as
-// Kubernetes does: what no token can name would test nothing.
-func parseCaseIdentity(n strictyaml.Node) policy.Subject {
-	fields := n.Fields(strictyaml.FieldNames[Identity]()...)
-	if fields == nil {
-		return policy.Subject{}
-	}
-	required := func(name, what string, isName func(string) bool) string {
-		field, ok := fields[name]
-		if !ok {
-			n.FaultAt(name, "is missing: write the name of %s", what)
-			return ""
-		}
-		return parseName(field, what, isName)
-	}
-	id := &oidc.Identity{
-		Cluster: required("cluster", "a cluster", names.IsLabel),
-		Kubernetes: oidc.KubernetesIdentity{Namespace: required("namespace", "a namespace", names.IsLabel),
-			ServiceAccount: oidc.ObjectRef{Name: required("serviceAccount", "a ServiceAccount", names.IsSubdomain)}},
-	}
-	id.Subject = oidc.ServiceAccountSubject(id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name)
-	if field, ok := fields["node"]; ok {
-		// With a UID, as API servers name a node that is there.
-		id.Kubernetes.Node = oidc.ObjectRef{Name: parseName(field, "a node", names.IsSubdomain), UID: "known"}
-	}
-	if field, ok := fields["tokenID"]; ok {
-		id.TokenID = policy.ParseTokenID(field)
-	}
-	s := policy.Subject{Identity: id}
-	if field, ok := fields["annotations"]; ok {
-		s.Annotations = parseTexts(field, "the key of an annotation, like pullpass.dev/repositories", names.IsAnnotationKey, nil)
-	}
-	if field, ok := fields["namespaceLabels"]; ok {
-		isKey := func(key string) bool { return len(content.IsLabelKey(key)) == 0 }
-		s.NamespaceLabels = parseTexts(field, "the key of a label, like team or example.com/team", isKey, selector.IsLabelValue)
-	}
-	return s
-}
-
-func parseName(n strictyaml.Node, what string, isName func(string) bool) string {
-	name, ok := n.Text()
-	if ok && !isName(name) {
-		n.Fault("%s is not the name of %s: write it as the token has it, without *", term.QuoteName(name), what)
-	}
-	return name
-}
-
-// parseTexts reads a mapping of keys to texts. It may be empty, which says that
-// there are none, and so may the texts.
-func parseTexts(n strictyaml.Node, what string, isKey func(string) bool, isValue func(strictyaml.Node, string) bool) map[string]string {
-	object, ok := n.Value.(map[string]any)
-	if !ok {
-		n.Fault("%s: write keys and their values, or {} if there are none", strictyaml.NotA("a mapping", n.Value))
-		return nil
-	}
-	texts := make(map[string]string, len(object))
-	for _, entry := range n.Entries() {
-		value, ok := entry.Value.(string)
-		switch {
-		case !isKey(entry.Key):
-			entry.Fault("is not %s", what)
-		case !ok:
-			entry.Fault("%s: write it in quotes", strictyaml.NotA("text", entry.Value))
-		case isValue != nil && !isValue(entry.Node, value):
-		default:
-			texts[entry.Key] = value
-		}
-	}
-	return texts
+	return p.identity(identity)
 }
 
 // parseScopes reads scopes, and merges them as a request does. It reports

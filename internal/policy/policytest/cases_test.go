@@ -11,10 +11,17 @@ import (
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
 
+	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
+
+// issuers are the identities of the tests.
+var issuers = map[string]*oidc.Issuer{
+	"github": {Provider: &oidc.Provider{Name: "github", Profile: identity.GitHub, Require: map[string][]string{"repository_owner_id": {"7"}}}, URL: "https://token.example.com", Audiences: []string{"registry.example.com"}},
+	"circle": {Provider: &oidc.Provider{Name: "circle", Profile: identity.CircleCI}, URL: "https://oidc.circleci.com/org/o-1", Audiences: []string{"registry.example.com"}},
+}
 
 // What would test nothing, or something else, is a fault: a test that passes
 // must mean something. All faults are reported at once.
@@ -27,7 +34,7 @@ func TestCaseFaults(t *testing.T) {
 	for pair := range slices.Chunk(archive.Files, 2) {
 		t.Run(pair[0].Name, func(t *testing.T) {
 			t.Parallel()
-			cases, err := Parse(policy.File{Name: pair[0].Name, Data: pair[0].Data})
+			cases, err := Parse(issuers, policy.File{Name: pair[0].Name, Data: pair[0].Data})
 			if err == nil || cases != nil {
 				t.Fatalf("parsed, error %v", err)
 			}
@@ -46,19 +53,19 @@ tests: [{name: a, anonymous: true, expect: {granted: []}}]
 
 func TestCaseFiles(t *testing.T) {
 	t.Parallel()
-	if _, err := Parse(); err == nil || err.Error() != "no file with tests is given: name one" {
+	if _, err := Parse(issuers); err == nil || err.Error() != "no file with tests is given: name one" {
 		t.Errorf("no file: %v", err)
 	}
-	_, err := Parse(policy.File{Name: "a", Data: []byte(minimalCases)}, policy.File{Name: "b", Data: []byte(minimalCases)})
+	_, err := Parse(issuers, policy.File{Name: "a", Data: []byte(minimalCases)}, policy.File{Name: "b", Data: []byte(minimalCases)})
 	if want := `b: tests[0].name: "a" is taken by a: tests[0].name: names are unique over all files`; err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
-	_, err = Parse(policy.File{Name: "p", Data: bytes.Repeat([]byte{0xff}, policy.MaxBytes+1)})
+	_, err = Parse(issuers, policy.File{Name: "p", Data: bytes.Repeat([]byte{0xff}, policy.MaxBytes+1)})
 	if err == nil || !strings.Contains(err.Error(), "at most 1048576 are read") {
 		t.Errorf("a large file: %v", err)
 	}
 	long := strings.Replace(minimalCases, "name: a", "name: "+strings.Repeat("a", maxCaseName+1), 1)
-	if _, err = Parse(policy.File{Name: "p", Data: []byte(long)}); err == nil || !strings.Contains(err.Error(), "is not a name: write one line of at most 200") {
+	if _, err = Parse(issuers, policy.File{Name: "p", Data: []byte(long)}); err == nil || !strings.Contains(err.Error(), "is not a name: write one line of at most 200") {
 		t.Errorf("a long name: %v", err)
 	}
 }
@@ -69,7 +76,7 @@ func TestCaseWithALongName(t *testing.T) {
 	t.Parallel()
 	identity := "identity: {cluster: c, namespace: team-a, serviceAccount: " + strings.Repeat("a", 253) + "}"
 	text := strings.Replace(minimalCases, "anonymous: true", identity, 1)
-	if _, err := Parse(policy.File{Name: "p", Data: []byte(text)}); err != nil {
+	if _, err := Parse(issuers, policy.File{Name: "p", Data: []byte(text)}); err != nil {
 		t.Error(err)
 	}
 }
@@ -77,7 +84,7 @@ func TestCaseWithALongName(t *testing.T) {
 // Everything that a test can say of who asks reaches the policy.
 func TestCaseSubject(t *testing.T) {
 	t.Parallel()
-	cases, err := Parse(policy.File{Name: "p", Data: []byte(`
+	cases, err := Parse(issuers, policy.File{Name: "p", Data: []byte(`
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicyTests
 tests:
@@ -126,6 +133,10 @@ rules:
 - {name: builds, subjects: [{nodes: ["build-*"]}], services: [r1], allow: [{repositories: ["**"], actions: [push]}]}
 - {name: labelled, subjects: [{namespaceSelector: tier=gold}], allow: [{repositories: ["gold/**"], actions: ["*"]}]}
 - {name: public, anonymous: true, allow: [{repositories: ["public/**"], actions: [pull]}]}
+- name: job
+  subjects: [{identities: [github], claims: {ref: [refs/heads/main]}}]
+  allow: [{repositories: ["ci/{claims.repository_id}"], actions: [push]}]
+- {name: shell, subjects: [{identities: [circle], claims: {oidc.circleci.com/ssh-rerun: ["false"]}}], allow: [{repositories: [c], actions: [push]}]}
 deny:
 - {name: stolen, subjects: [{tokenIDs: [t1]}]}
 - {name: blocked, subjects: [{namespaceSelector: blocked, namespaces: [team-b]}]}
@@ -154,10 +165,17 @@ deny:
 		{"identity: {ID, tokenID: t1}", "granted: []", "denied: expected not denied, got stolen"},
 		{"identity: {cluster: c, namespace: team-b, serviceAccount: s}", "denied: blocked", ""}, // labels are not known
 		{"identity: {cluster: c, namespace: team-b, serviceAccount: s, namespaceLabels: {}}", "granted: []", ""},
+		{"identity: {JOB, ref: refs/heads/main}}, scopes: ['repository:ci/42:pull,push', 'repository:ci/43:push']", "granted: ['repository:ci/42:push'], rules: [job]", ""},
+		{"identity: {JOB, ref: refs/heads/x}}, scopes: ['repository:ci/42:push']", "granted: ['repository:ci/42:push']", "granted: expected repository:ci/42:push, got nothing"},
+		{"identity: {JOB, jti: t1}}", "denied: stolen", ""},
+		{"identity: {CIRCLE, oidc.circleci.com/ssh-rerun: false}}, scopes: ['repository:c:push']", "granted: ['repository:c:push']", ""},
+		{"identity: {CIRCLE, oidc.circleci.com/ssh-rerun: true}}, scopes: ['repository:c:push']", "granted: []", ""},
 		{"anonymous: true, scopes: ['repository:public/x:pull', 'repository:a:pull']", "granted: ['repository:public/x:pull'], rules: [public]", ""},
 	} {
-		asker := strings.Replace(test.asker, "{ID", "{cluster: c, namespace: team-a, serviceAccount: s", 1)
-		cases, err := Parse(policy.File{Name: "p", Data: fmt.Appendf(nil, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicyTests\ntests: [{name: a, %s, expect: {%s}}]\n", asker, test.expect)})
+		asker := strings.NewReplacer("{ID", "{cluster: c, namespace: team-a, serviceAccount: s",
+			"{JOB", `{provider: github, claims: {repository_id: "42", repository_owner_id: "7"`,
+			"{CIRCLE", `{provider: circle, claims: {oidc.circleci.com/project-id: p-1, oidc.circleci.com/org-id: o-1`).Replace(test.asker)
+		cases, err := Parse(issuers, policy.File{Name: "p", Data: fmt.Appendf(nil, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicyTests\ntests: [{name: a, %s, expect: {%s}}]\n", asker, test.expect)})
 		if err != nil {
 			t.Errorf("%s: %v", test.asker, err)
 			continue
@@ -197,6 +215,8 @@ func casesText(t *testing.T, cases []Case) []byte {
 		}
 		if id := c.Subject.Identity; id == nil {
 			test["anonymous"] = true
+		} else if id.External != nil {
+			test["identity"] = map[string]any{"provider": id.External.Provider, "claims": id.External.Claims}
 		} else {
 			who := map[string]any{"cluster": id.Cluster, "namespace": id.Kubernetes.Namespace, "serviceAccount": id.Kubernetes.ServiceAccount.Name}
 			if id.Kubernetes.Node.Name != "" {
@@ -229,6 +249,8 @@ func FuzzCases(f *testing.F) {
 {"name":"a","identity":{"cluster":"c","namespace":"ns","serviceAccount":"s.t","node":"m","tokenID":"t","annotations":{"a.b/c":"x\n"},"namespaceLabels":{"d":""}},"service":"r",
  "scopes":["repository:h:1/a:pull,push","registry:catalog:*"],"expect":{"granted":["repository:h:1/a:push"],"rules":["r"],"reason":"\u00a0"}},
 {"name":"b","identity":{"cluster":"c","namespace":"ns","serviceAccount":"s","annotations":{},"namespaceLabels":{}},"expect":{"denied":"d"}}]}`))
+	f.Add([]byte(`{"apiVersion":"pullpass.dev/v1alpha1","kind":"AccessPolicyTests","tests":[{"name":"a",
+"identity":{"provider":"github","claims":{"repository_id":"42","repository_owner_id":"7","n":1.5,"more":{"a":[1,true,["b"]]},"list":["a","b"]}},"expect":{"granted":[]}}]}`))
 	p := parsePolicy(f, `
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
@@ -236,7 +258,7 @@ rules:
 - {name: r, subjects: [{namespaces: ["*"]}], annotation: k, allow: [{repositories: ["**"], actions: ["*"]}]}
 `)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		cases, err := Parse(policy.File{Name: "p", Data: data})
+		cases, err := Parse(issuers, policy.File{Name: "p", Data: data})
 		if err != nil {
 			if cases != nil {
 				t.Errorf("cases beside the error %v", err)
@@ -249,7 +271,7 @@ rules:
 		if len(cases) == 0 {
 			t.Error("no tests and no error")
 		}
-		again, err := Parse(policy.File{Name: "p", Data: casesText(t, cases)})
+		again, err := Parse(issuers, policy.File{Name: "p", Data: casesText(t, cases)})
 		if err != nil || !reflect.DeepEqual(again, cases) {
 			t.Errorf("%v\ngot  %+v\nwant %+v", err, again, cases)
 		}
@@ -299,7 +321,7 @@ func parsePolicy(t testing.TB, text string) *policy.Policy {
 func TestAliasesAreNotWrittenOut(t *testing.T) {
 	t.Parallel()
 	text := "x: &a " + strings.Repeat("x", 5_000) + "\ntests: [" + strings.Repeat("*a,", 200_000) + "]\n"
-	_, err := Parse(policy.File{Name: "p", Data: []byte(text)})
+	_, err := Parse(issuers, policy.File{Name: "p", Data: []byte(text)})
 	if want := "p: is not valid YAML: line 2: with its aliases written out, the document has more than 1048576 bytes; use fewer"; err == nil || err.Error() != want {
 		t.Errorf("error %v", err)
 	}

@@ -28,18 +28,23 @@ tests:
 - name: denied
   anonymous: true
   expect: {denied: third}
+- name: a job
+  identity:
+    provider: github
+    claims: {repository_id: "42", repository_owner_id: "7", ref: x}
+  expect: {granted: []}
 `
 
 // A field that the types have and the parser never reads would be accepted and
 // mean nothing.
 func TestEveryFieldCounts(t *testing.T) {
 	t.Parallel()
-	whole, err := Parse(policy.File{Name: "p", Data: []byte(everyField)})
+	whole, err := Parse(issuers, policy.File{Name: "p", Data: []byte(everyField)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	schematest.WithoutEachField[Document](t, []byte(everyField), func(field string, document []byte) {
-		if without, err := Parse(policy.File{Name: "p", Data: document}); err == nil && reflect.DeepEqual(whole, without) {
+		if without, err := Parse(issuers, policy.File{Name: "p", Data: document}); err == nil && reflect.DeepEqual(whole, without) {
 			t.Errorf("without %s the tests are the same", field)
 		}
 	})
@@ -54,11 +59,14 @@ func TestSchema(t *testing.T) {
 	schematest.AcceptFile(t, schema, "../../../examples/policy-tests.yaml")
 
 	for old, changed := range map[string]string{
-		"AccessPolicyTests":               "AccessPolicy",
-		"name: granted":                   `name: ""`,
-		"cluster: prod":                   "cluster: Prod",
-		"    namespace: a\n":              "",
-		"tokenID":                         "tokenIDs",
+		"AccessPolicyTests":      "AccessPolicy",
+		"name: granted":          `name: ""`,
+		"cluster: prod":          "cluster: Prod",
+		"    namespace: a\n":     "",
+		"tokenID":                "tokenIDs",
+		"    provider: github\n": "",
+		"    provider: github":   "    cluster: prod",
+		`{repository_id: "42", repository_owner_id: "7", ref: x}`: "{}",
 		"{team: a}":                       "{team: 1}",
 		"scopes: [\"repository:a:pull\"]": "scopes: []",
 		"rules: [first]":                  "rules: []",
@@ -68,7 +76,7 @@ func TestSchema(t *testing.T) {
 		"  expect: {denied: third}\n":     "",
 	} {
 		bad := []byte(strings.Replace(everyField, old, changed, 1))
-		if _, err := Parse(policy.File{Name: "p", Data: bad}); err == nil {
+		if _, err := Parse(issuers, policy.File{Name: "p", Data: bad}); err == nil {
 			t.Errorf("%q for %q: Parse accepts it", changed, old)
 		}
 		schematest.Refuse(t, schema, changed+" for "+old, bad)

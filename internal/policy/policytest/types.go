@@ -18,15 +18,19 @@ type Test struct {
 	Expect    Expectation `json:"expect" schema:"required"`        // what must come of it
 }
 
-// Identity is what a good token says, and what is known of its ServiceAccount.
+// Identity is what a good token says, of a ServiceAccount with what is known of it, or
+// of a caller that is no pod.
 type Identity struct {
-	Cluster         string            `json:"cluster" schema:"required label"`           // clusters[].name
-	Namespace       string            `json:"namespace" schema:"required label"`         // of the ServiceAccount
-	ServiceAccount  string            `json:"serviceAccount" schema:"required nonempty"` // its name
-	Node            string            `json:"node" schema:"nonempty"`                    // that the token names
-	TokenID         string            `json:"tokenID" schema:"nonempty"`                 // what follows JTI= in the audit log
-	Annotations     map[string]string `json:"annotations"`                               // of the ServiceAccount
-	NamespaceLabels map[string]string `json:"namespaceLabels"`                           // left out: not known; {}: there are none
+	Cluster         string            `json:"cluster" schema:"either=pod label"`           // clusters[].name
+	Namespace       string            `json:"namespace" schema:"either=pod label"`         // of the ServiceAccount
+	ServiceAccount  string            `json:"serviceAccount" schema:"either=pod nonempty"` // its name
+	Node            string            `json:"node" schema:"nonempty"`                      // that the token names
+	TokenID         string            `json:"tokenID" schema:"nonempty"`                   // what follows JTI= in the audit log
+	Annotations     map[string]string `json:"annotations"`                                 // of the ServiceAccount
+	NamespaceLabels map[string]string `json:"namespaceLabels"`                             // left out: not known; {}: there are none
+
+	Provider string         `json:"provider" schema:"either=other label"`  // instead of a ServiceAccount: identities[].name
+	Claims   map[string]any `json:"claims" schema:"either=other nonempty"` // of its token; those that every token needs, and those that the policy compares
 }
 
 // Expectation is what the policy must decide: granted, or denied.
