@@ -7,27 +7,32 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/identity"
-	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/policytest"
+	"github.com/pullpass/pullpass/internal/setup"
 	"github.com/pullpass/pullpass/internal/testkit"
 )
 
 // The policy that the document shows passes the tests that it shows.
 func TestPolicyDocument(t *testing.T) {
 	t.Parallel()
-	issuers := map[string]*oidc.Issuer{"github": {
-		Provider: &oidc.Provider{Name: "github", Profile: identity.GitHub, Require: map[string][]string{"repository_owner_id": {"1234"}}}, URL: "https://token.actions.githubusercontent.com",
-	}}
-	p, err := policy.ParseFor(map[string]identity.Profile{"github": identity.GitHub}, policy.File{Name: "docs/policy.md", Data: testkit.YAMLBlock(t, "docs/policy.md")})
+	dir := t.TempDir()
+	testkit.Write(t, dir, "policy.md", string(testkit.YAMLBlock(t, "docs/policy.md")))
+	cfg := &config.Config{
+		PolicyFiles: []string{filepath.Join(dir, "policy.md")},
+		Identities: []config.Provider{{
+			Name: "github", Issuer: "https://token.actions.githubusercontent.com", Profile: "github", Require: map[string][]string{"repository_owner_id": {"1234"}},
+		}},
+	}
+	p, err := setup.LoadPolicy(cfg)
 	testkit.Must(t, err)
 	text, err := os.ReadFile("../../docs/policy.md")
 	testkit.Must(t, err)
 	_, section, _ := strings.Cut(string(text), "## Test your policy in CI")
 	_, block, _ := strings.Cut(section, "```yaml\n")
 	block, _, _ = strings.Cut(block, "```")
-	cases, err := policytest.Parse(issuers, policy.File{Name: "docs/policy.md", Data: []byte(block)})
+	cases, err := policytest.Parse(setup.IdentityIssuers(cfg), policy.File{Name: "docs/policy.md", Data: []byte(block)})
 	testkit.Must(t, err)
 	for _, c := range cases {
 		if differences, _, _ := policytest.Run(p, c); differences != nil {

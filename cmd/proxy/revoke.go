@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/setup"
 	"github.com/pullpass/pullpass/internal/state"
@@ -213,16 +212,16 @@ func (o *revokeOptions) target(cfg *config.Config) (state.Target, error) {
 		}
 		return state.Target{Kind: state.TargetNode, Cluster: cluster, Name: node}, nil
 	case o.project != "":
-		return identityTarget(cfg, state.TargetProject, "--project", o.project, identity.Profile.ProjectClaim)
+		return identityTarget(cfg, state.TargetProject, "--project", o.project, func(p *config.Provider) string { return p.Profile.ProjectClaim() })
 	case o.run != "":
-		return identityTarget(cfg, state.TargetRun, "--run", o.run, identity.Profile.RunClaim)
+		return identityTarget(cfg, state.TargetRun, "--run", o.run, func(p *config.Provider) string { return p.Profile.RunClaim() })
 	}
 	return state.Target{}, errors.New("--token-id, --pod-uid, --service-account, --node, --project or --run is empty; write what is to be revoked")
 }
 
 // identityTarget reads IDENTITY/ID. An id may have slashes itself: it can be the name
 // of a role, or of a workload.
-func identityTarget(cfg *config.Config, kind state.TargetKind, flag, value string, claimOf func(identity.Profile) string) (state.Target, error) {
+func identityTarget(cfg *config.Config, kind state.TargetKind, flag, value string, claimOf func(*config.Provider) string) (state.Target, error) {
 	name, id, found := strings.Cut(value, "/")
 	if !found || name == "" || id == "" {
 		return state.Target{}, fmt.Errorf("%s %s is not IDENTITY/ID", flag, term.QuoteValue(value))
@@ -231,7 +230,7 @@ func identityTarget(cfg *config.Config, kind state.TargetKind, flag, value strin
 	if err != nil {
 		return state.Target{}, err
 	}
-	switch claim := claimOf(known.Profile); {
+	switch claim := claimOf(known); {
 	case claim == "":
 		return state.Target{}, fmt.Errorf("%s %s: tokens of profile %s name no run; revoke its --project, or one --token-id", flag, term.QuoteValue(value), known.Profile)
 	case claim != "sub" && (!names.IsUID(id) || strings.Contains(id, "/")):

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
 
-	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -19,8 +18,8 @@ import (
 
 // issuers are the identities of the tests.
 var issuers = map[string]*oidc.Issuer{
-	"github": {Provider: &oidc.Provider{Name: "github", Profile: identity.GitHub, Require: map[string][]string{"repository_owner_id": {"7"}}}, URL: "https://token.example.com", Audiences: []string{"registry.example.com"}},
-	"circle": {Provider: &oidc.Provider{Name: "circle", Profile: identity.CircleCI}, URL: "https://oidc.circleci.com/org/o-1", Audiences: []string{"registry.example.com"}},
+	"github": {Provider: &oidc.Provider{Name: "github", Profile: "github", Require: map[string][]string{"repository_owner_id": {"7"}}}, URL: "https://token.example.com", Audiences: []string{"registry.example.com"}},
+	"circle": {Provider: &oidc.Provider{Name: "circle", Profile: "circleci"}, URL: "https://oidc.circleci.com/org/o-1", Audiences: []string{"registry.example.com"}},
 }
 
 // What would test nothing, or something else, is a fault: a test that passes
