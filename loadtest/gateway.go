@@ -96,7 +96,8 @@ func gateway(ctx context.Context, o options, stderr io.Writer) (results []result
 		return nil, err
 	}
 	registry, other, authority, own := addresses[4], addresses[5], addresses[6], addresses[7]
-	s, err := openSite(ctx, o, variant{oneCore: true, perServiceAccount: 100_000, gateway: fmt.Sprintf(
+	// All streams come from one address, which may have half of those for which there is memory.
+	s, err := openSite(ctx, o, variant{oneCore: true, perServiceAccount: 100_000, env: []string{"GOMEMLIMIT=4GiB"}, gateway: fmt.Sprintf(
 		"- {service: gateway.example.com, issuer: pullpass.example.com, tokenLifetime: 1h}\n"+
 			"gateway: {address: %q, url: \"https://%s\", service: gateway.example.com}\nupstreams:\n- {name: ghcr.io, url: \"https://%s\", caFile: ca.crt}\n", own, own, registry)})
 	if err != nil {
