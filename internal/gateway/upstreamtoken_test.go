@@ -78,7 +78,7 @@ func TestUpstreamTokens(t *testing.T) {
 	tokens.delay = 50 * time.Millisecond
 	token := r.token("web", "repository:ghcr.io/acme/app:pull")
 	var pulls sync.WaitGroup
-	statuses := make([]int, 1000)
+	statuses := make([]int, 300) // each with a TLS connection of its own, on machines that do much else
 	for i := range statuses {
 		pulls.Go(func() {
 			statuses[i] = r.do(http.MethodGet, "/v2/ghcr.io/acme/app/manifests/v1", token, nil).status
@@ -89,10 +89,10 @@ func TestUpstreamTokens(t *testing.T) {
 		t.Errorf("statuses from %d to %d", slices.Min(statuses), slices.Max(statuses))
 	}
 	if n := tokens.asked.Load(); n != 1 {
-		t.Errorf("1,000 pulls at once asked for %d tokens", n)
+		t.Errorf("300 pulls at once asked for %d tokens", n)
 	}
-	if n := registry.Count(http.MethodGet, "/v2/"); n > 1001 {
-		t.Errorf("1,000 pulls at once made %d requests", n)
+	if n := registry.Count(http.MethodGet, "/v2/"); n > 301 {
+		t.Errorf("300 pulls at once made %d requests", n)
 	}
 	tokens.delay = 0
 	tokens.scopes.Range(func(scope, _ any) bool {
