@@ -12,12 +12,6 @@ import (
 	"github.com/pullpass/pullpass/credential"
 )
 
-// maxAnswerSize is in bytes, of what a token service or a program answers. A
-// token of 16 KiB and some JSON pass.
-const maxAnswerSize = 32 << 10
-
-var errAnswerSize = fmt.Errorf("answered more than %d KiB", maxAnswerSize>>10)
-
 // command is for systems whose program prints a new token. What the program says
 // of its faults is not passed on: with its debugging switched on, that can be
 // more than a fault.

@@ -75,7 +75,7 @@ func TestDocumentOfJobs(t *testing.T) {
 	}
 	document := string(content)
 	for _, text := range []string{
-		"PULLPASS_REGISTRIES", "PULLPASS_AUDIENCE", "PULLPASS_ID_TOKEN", "PULLPASS_TOKEN_FILE", "buildkite-agent", "circleci",
+		"PULLPASS_REGISTRIES", "PULLPASS_AUDIENCE", "PULLPASS_PUSH", "PULLPASS_ID_TOKEN", "PULLPASS_TOKEN_FILE", "buildkite-agent", "circleci",
 		"BITBUCKET_STEP_OIDC_TOKEN", "TFC_WORKLOAD_IDENTITY_TOKEN", defaultTokenFile, "configure",
 	} {
 		if !strings.Contains(document, text) || !strings.Contains(help, text) {

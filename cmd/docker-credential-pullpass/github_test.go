@@ -24,16 +24,21 @@ func newService(t *testing.T, handler func(w http.ResponseWriter, r *http.Reques
 		handler(w, r, int(asked.Add(1)))
 	}))
 	t.Cleanup(server.Close)
-	return newAsker(server, server.URL+"/idtoken?api-version=2.0"), server, asked
+	return newGitHubOf(server, server.URL+"/idtoken?api-version=2.0"), server, asked
 }
 
-func newAsker(server *httptest.Server, address string) gitHub {
+func newGitHubOf(server *httptest.Server, address string) gitHub {
 	g := newGitHub(environment{"ACTIONS_ID_TOKEN_REQUEST_URL": address, "ACTIONS_ID_TOKEN_REQUEST_TOKEN": asking}.get)
-	g.pause = 0
+	g.trust(server)
+	return g
+}
+
+// trust has it ask a server of tests, without pauses.
+func (a *asker) trust(server *httptest.Server) {
+	a.pause = 0
 	roots := x509.NewCertPool()
 	roots.AddCert(server.Certificate())
-	g.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: roots}
-	return g
+	a.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: roots}
 }
 
 func TestGitHubIsAskedForTheAudience(t *testing.T) {
@@ -137,7 +142,7 @@ func TestGitHubAddresses(t *testing.T) {
 	for _, address := range []string{
 		plain.URL, host, "//" + host, "https:///idtoken", "https://user:pw@" + host, "file:///etc/passwd", "https://" + host + "/%zz", "https://\x7f",
 	} {
-		_, err := newAsker(server, address).token(t.Context(), registry)
+		_, err := newGitHubOf(server, address).token(t.Context(), registry)
 		if want := "not an https URL; it has to be as the runner set it"; err == nil || err.Error() != want {
 			t.Errorf("%q: error %v, want %s", address, err, want)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,8 +48,9 @@ var (
 // way: a helper is started with one argument.
 type settings struct {
 	registries []string
-	audience   string // empty: the name of the registry
-	tokenFile  string // empty: that of the CI job, and outside of one the default
+	audience   string   // empty: the name of the registry
+	tokenFile  string   // empty: that of the CI job, and outside of one the default
+	push       []string // scopes of the push credential; none: the token itself is the answer
 }
 
 func parseSettings(getenv func(string) string) (settings, error) {
@@ -71,12 +73,14 @@ func parseSettings(getenv func(string) string) (settings, error) {
 	case getenv("PULLPASS_ID_TOKEN") != "":
 		return settings{}, errTwoTokens
 	}
-	return s, nil
+	var err error
+	s.push, err = parsePush(getenv("PULLPASS_PUSH"), s.registries)
+	return s, err
 }
 
 // get answers with the token if the server is one of the registries. Hosts are
 // compared byte by byte, as clients do with credHelpers.
-func get(getenv func(string) string, now time.Time, stdin io.Reader) ([]byte, error) {
+func get(getenv func(string) string, now time.Time, stdin io.Reader, stderr io.Writer) ([]byte, error) {
 	s, err := parseSettings(getenv)
 	if err != nil {
 		return nil, err
@@ -96,7 +100,25 @@ func get(getenv func(string) string, now time.Time, stdin io.Reader) ([]byte, er
 	if err != nil {
 		return nil, err
 	}
-	return encode(struct{ ServerURL, Username, Secret string }{server, credential.Username, c.Password()})
+	password := c.Password()
+	if len(s.push) > 0 {
+		if password, err = s.pushCredential(registry, password, stderr); err != nil {
+			return nil, err
+		}
+	}
+	return encode(struct{ ServerURL, Username, Secret string }{server, credential.Username, password})
+}
+
+// pushCredential exchanges the token for what lives longer. What it does not open is
+// told, and no error: the job may push there only from other branches.
+func (s settings) pushCredential(registry, token string, stderr io.Writer) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	password, refused, err := newAsker().exchange(ctx, registry, token, s.push)
+	if len(refused) > 0 {
+		fmt.Fprintf(stderr, "docker-credential-pullpass: PULLPASS_PUSH: not granted: %s (the policy does not give it to this job)\n", strings.Join(refused, " "))
+	}
+	return password, err
 }
 
 // credential is that of the file which was named, else of the CI job, else of

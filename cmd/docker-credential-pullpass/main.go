@@ -7,19 +7,22 @@
 // A pod's token comes from a projected volume and is read at every call, so a
 // rotated one is found without anybody's doing. A job's comes from its CI system
 // and is asked for at every call, because it lives for minutes where builds take
-// hours. Package credential says what is wrong with a token; what is here is the
-// protocol of github.com/docker/docker-credential-helpers, the ways to a job's
-// token, and the decision who gets it: servers in PULLPASS_REGISTRIES and no
-// others.
+// hours. A client that keeps the answer for minutes, as BuildKit does, needs one that
+// lives longer than such a token: the helper exchanges the token for it, if
+// PULLPASS_PUSH says what for. Package credential says what is wrong with a token;
+// what is here is the protocol of github.com/docker/docker-credential-helpers, the
+// ways to a job's token, the exchange, and the decision who gets what comes of it:
+// servers in PULLPASS_REGISTRIES and no others.
 //
 // That list is needed because a client does not say why it asks. With credHelpers
 // in its config.json it asks for one registry, with credsStore for every server
 // it meets, and both look the same from here.
 //
-// It has no state, asks nobody but GitHub's token service in a job of GitHub's,
-// and prints the token nowhere but in the answer. The standard library is all it
-// imports besides package credential, because clients start it for every image
-// and it goes into images of others.
+// It has no state, asks nobody but GitHub's token service in a job of GitHub's, and
+// with PULLPASS_PUSH the registry and its token endpoint, and prints the token
+// nowhere but in the answer. The standard library is all it imports besides package
+// credential, because clients start it for every image and it goes into images of
+// others.
 package main
 
 import (
@@ -48,6 +51,9 @@ Clients start it as their config.json says: {"credHelpers": {"REGISTRY": "pullpa
   PULLPASS_REGISTRIES   required: the registries that may get the token, as their
                         images name them, separated by commas: HOST[:PORT],HOST[:PORT]
   PULLPASS_AUDIENCE     audience that the token must have; default: the registry's name
+  PULLPASS_PUSH         what the job pushes and pulls, separated by spaces: REPOSITORY or
+                        REPOSITORY:pull,push; the answer is then no token, but a credential
+                        for that, which Pullpass gives for it and which lives for 15 minutes
 
 The token is of the first of these that there is, and of no other if that fails:
 
@@ -69,7 +75,7 @@ func main() {
 
 // run is the whole program; it returns the exit code.
 func run(args []string, getenv func(string) string, now time.Time, stdin io.Reader, stdout, stderr io.Writer) int {
-	output, err := answer(args, getenv, now, stdin)
+	output, err := answer(args, getenv, now, stdin, stderr)
 	switch {
 	case err == nil:
 		if _, err = stdout.Write(output); err == nil {
@@ -88,13 +94,13 @@ func run(args []string, getenv func(string) string, now time.Time, stdin io.Read
 	return 1
 }
 
-func answer(args []string, getenv func(string) string, now time.Time, stdin io.Reader) ([]byte, error) {
+func answer(args []string, getenv func(string) string, now time.Time, stdin io.Reader, stderr io.Writer) ([]byte, error) {
 	if len(args) != 1 {
 		return nil, errArguments
 	}
 	switch args[0] {
 	case "get":
-		return get(getenv, now, stdin)
+		return get(getenv, now, stdin, stderr)
 	case "list":
 		return list(getenv)
 	case "configure":
