@@ -207,11 +207,15 @@ func TestGitHubAction(t *testing.T) {
 			m := m
 			m.home = t.TempDir()
 			m.writeConfig(t)
-			inputs["registries"] = registry
+			inputs["registries"], inputs["push"] = registry, "team-a/web team-a/base:pull"
 			env, output, err := m.runAction(t, inputs)
 			if err != nil {
 				t.Fatalf("%v: %s", err, output)
 			}
+			if env["PULLPASS_PUSH"] != inputs["push"] {
+				t.Errorf("the steps after it push %q", env["PULLPASS_PUSH"])
+			}
+			delete(env, "PULLPASS_PUSH") // there is no registry to ask
 			m.checkConfigured(t, env)
 		})
 	}
@@ -231,6 +235,8 @@ func TestGitHubActionRefusals(t *testing.T) {
 		"no registries":     {"registries": "", "path": m.helper},
 		"a URL":             {"registries": "https://" + registry, "path": m.helper},
 		"a second variable": {"registries": registry + "\nPATH=/evil", "path": m.helper},
+		"another variable":  {"registries": registry, "push": "team-a/web\nPATH=/evil", "path": m.helper},
+		"a tag":             {"registries": registry, "push": "team-a/web:v1", "path": m.helper},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -327,7 +333,8 @@ func TestGitLabTemplate(t *testing.T) {
 		t.Fatal(err)
 	}
 	program := m.url + "/v1.2.3/docker-credential-pullpass"
-	downloaded := map[string]string{"registry": registry, "url": program, "sha256": m.sha256}
+	const push = "team-a/api team-a/base:pull"
+	downloaded := map[string]string{"registry": registry, "push": push, "url": program, "sha256": m.sha256}
 	for _, test := range []struct {
 		name, path string
 		inputs     map[string]string
@@ -342,9 +349,12 @@ func TestGitLabTemplate(t *testing.T) {
 			m := m
 			m.home = t.TempDir()
 			m.writeConfig(t)
-			output, err := m.runGitLab(t, test.path, test.inputs, `echo "PATH=$PATH"`)
+			output, err := m.runGitLab(t, test.path, test.inputs, `echo "PUSH=$PULLPASS_PUSH"; echo "PATH=$PATH"`)
 			if err != nil || !strings.Contains(output, test.printed) {
 				t.Fatalf("%v: %s", err, output)
+			}
+			if !strings.Contains(output, "\nPUSH="+test.inputs["push"]+"\n") {
+				t.Errorf("the job pushes something else: %s", output)
 			}
 			_, path, _ := strings.Cut(output, "\nPATH=")
 			m.checkConfigured(t, map[string]string{
@@ -363,6 +373,7 @@ func TestGitLabTemplateRefusals(t *testing.T) {
 		"no digest":      {"registry": registry, "url": program},
 		"not there":      {"registry": registry, "url": m.url + "/v9", "sha256": m.sha256},
 		"no program":     {"registry": registry},
+		"a tag":          {"registry": registry, "push": "team-a/api:v1", "url": program, "sha256": m.sha256},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -105,6 +105,19 @@ func TestDocumentShowsJobs(t *testing.T) {
 		}
 	}
 
+	steps := parse[[]struct {
+		Uses, Run string
+		With      map[string]string
+	}](t, blocks(t)["a step of the workflow"][0])
+	if steps[0].Uses != step.Uses || steps[0].With["push"] == "" || !strings.Contains(steps[1].Run, "--push --tag "+registry+"/team-a/web:") {
+		t.Errorf("steps for BuildKit %+v", steps)
+	}
+	for input := range steps[0].With {
+		if _, found := readAction(t).Inputs[input]; !found {
+			t.Errorf("the action has no input %s", input)
+		}
+	}
+
 	pipeline := parse[struct {
 		Include []struct {
 			Project, Ref, File string
