@@ -22,8 +22,8 @@ var spiffe = profile{
 // same id, so that equal texts are all that is equal.
 func isSPIFFEID(s string) bool {
 	rest, ok := strings.CutPrefix(s, "spiffe://")
-	domain, path, hasPath := strings.Cut(rest, "/")
-	if !ok || !hasPath || domain == "" || len(domain) > 255 || strings.Trim(domain, "abcdefghijklmnopqrstuvwxyz0123456789.-_") != "" {
+	domain, path, _ := strings.Cut(rest, "/")
+	if !ok || domain == "" || len(domain) > 255 || strings.Trim(domain, "abcdefghijklmnopqrstuvwxyz0123456789.-_") != "" {
 		return false
 	}
 	for segment := range strings.SplitSeq(path, "/") {
