@@ -29,9 +29,9 @@ var github = profile{
 		"environment":           name,
 		"environment_node_id":   id,
 		"workflow":              name,
-		"workflow_ref":          name,
+		"workflow_ref":          id, // as job_workflow_ref, it begins with an owner's name: * could be anybody's
 		"workflow_sha":          id,
-		"job_workflow_ref":      name,
+		"job_workflow_ref":      id,
 		"job_workflow_sha":      id,
 		"runner_environment":    id,
 		"run_id":                id,
@@ -96,7 +96,7 @@ var gitlab = profile{
 		"runner_id":             number,
 		"runner_environment":    id,
 		"sha":                   id,
-		"ci_config_ref_uri":     name,
+		"ci_config_ref_uri":     id, // it begins with the path of a project: * could be anybody's
 		"ci_config_sha":         id,
 	},
 	needs:   []string{"project_id", "job_project_id"},
