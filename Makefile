@@ -61,7 +61,7 @@ loadtest-smoke: loadtest-programs ## the same in a minute, and only whether the 
 loadtest-programs:
 	@./.ci/install loadtest
 	$(GOBUILD) -o bin/loadtest/pullpass ./cmd/proxy
-	cd loadtest && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o ../bin/loadtest/ . ./issuer ./floor go.k6.io/k6
+	cd loadtest && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o ../bin/loadtest/ . ./issuer ./floor ./bareproxy go.k6.io/k6
 
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@for package in $$($(GO) list ./...); do \

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -84,18 +85,18 @@ type gatewayed struct {
 }
 
 // gateway measures the CPU of a request at the gateway as ratio to nginx's, which asks somebody else whether it is allowed and
-// passes it on: a manifest, a redirect, a GiB of blobs; by TLS on both sides, one core each, in turns. Then it opens streams,
+// passes it on, and to that of Go's own proxy, which asks nobody: a manifest, a redirect, a GiB of blobs; by TLS on both sides, one core each, in turns. Then it opens streams,
 // half of which stall, and judges how much memory each holds.
 func gateway(ctx context.Context, o options, stderr io.Writer) (results []result, err error) {
 	nginx, err := exec.LookPath("nginx")
 	if err != nil {
 		return nil, errors.New("nginx is not installed: as root on Debian, .ci/install loadtest does that")
 	}
-	addresses, err := freeAddresses(8)
+	addresses, err := freeAddresses(9)
 	if err != nil {
 		return nil, err
 	}
-	registry, other, authority, own := addresses[4], addresses[5], addresses[6], addresses[7]
+	registry, other, authority, own, bare := addresses[4], addresses[5], addresses[6], addresses[7], addresses[8]
 	// All streams come from one address, which may have half of those for which there is memory.
 	s, err := openSite(ctx, o, variant{oneCore: true, perServiceAccount: 100_000, env: []string{"GOMEMLIMIT=4GiB"}, gateway: fmt.Sprintf(
 		"- {service: gateway.example.com, issuer: pullpass.example.com, tokenLifetime: 1h}\n"+
@@ -113,6 +114,11 @@ func gateway(ctx context.Context, o options, stderr io.Writer) (results []result
 	}
 	ours := &gatewayed{process: s.pullpass, url: "https://" + own}
 	theirs := &gatewayed{process: s.processes[len(s.processes)-1], url: "https://" + other}
+	if err := s.start(ctx, listening(bare), filepath.Join(o.programs, "bareproxy"), "-listen", bare, "-upstream", "https://"+registry,
+		"-ca", s.file("ca.crt"), "-tls-cert", s.file("tls.crt"), "-tls-key", s.file("tls.key")); err != nil {
+		return nil, err
+	}
+	floor := &gatewayed{process: s.processes[len(s.processes)-1], url: "https://" + bare}
 	client := s.gatewayClient()
 	defer client.CloseIdleConnections()
 	for _, kind := range []struct {
@@ -123,7 +129,7 @@ func gateway(ctx context.Context, o options, stderr io.Writer) (results []result
 		{"redirect", "/blobs/" + redirectedBlob, http.StatusTemporaryRedirect, gatewayRequests},
 		{"a GiB of blobs", "/blobs/" + servedBlob, http.StatusOK, gatewayBlobs},
 	} {
-		for _, c := range []*gatewayed{ours, theirs} {
+		for _, c := range []*gatewayed{ours, theirs, floor} {
 			c.cpu, c.elapsed = 0, 0
 			if err := c.ask(ctx, client, token, kind.path, kind.status, min(kind.n, 64)); err != nil { // connections, and what is asked once
 				return nil, err
@@ -132,14 +138,14 @@ func gateway(ctx context.Context, o options, stderr io.Writer) (results []result
 		}
 		slice := max(kind.n/12, 1)
 		for range kind.n / slice {
-			for _, c := range []*gatewayed{ours, theirs} {
+			for _, c := range []*gatewayed{ours, theirs, floor} {
 				if err := c.ask(ctx, client, token, kind.path, kind.status, slice); err != nil {
 					return nil, err
 				}
 			}
 		}
 		r := result{name: "gateway: " + kind.name, exchanges: float64(kind.n), seconds: ours.elapsed.Seconds(), cpu: ours.cpu}
-		r.note = fmt.Sprintf("CPU %.2f × nginx, which has %.3f ms for each", ours.cpu/theirs.cpu, theirs.cpu*1000/float64(kind.n))
+		r.note = fmt.Sprintf("CPU %.2f × nginx, which has %.3f ms for each, and %.2f × Go's bare proxy", ours.cpu/theirs.cpu, theirs.cpu*1000/float64(kind.n), ours.cpu/floor.cpu)
 		results = append(results, r)
 	}
 	streams, err := s.streams(ctx, ours, token)
