@@ -48,8 +48,8 @@ seldom where a configuration is reviewed.
 			if !passed {
 				return errReported
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: no faults; %d clusters, %d registries, %d policy files\n",
-				file, len(cfg.Clusters), len(cfg.Registries), len(cfg.PolicyFiles))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: no faults; %d clusters, %d identities, %d registries, %d policy files\n",
+				file, len(cfg.Clusters), len(cfg.Identities), len(cfg.Registries), len(cfg.PolicyFiles))
 			return nil
 		},
 	}
