@@ -12,10 +12,10 @@ func explainCommand() *cobra.Command {
 	var file, output string
 	command := &cobra.Command{
 		Use:   "explain",
-		Short: "Say what a token, a ServiceAccount or a request of the audit log would get now, and why",
+		Short: "Say what a token, a ServiceAccount, claims or a request of the audit log would get now, and why",
 		Long: `Say what a request would get now, step by step, by the same code that serves:
-with a token, with a good token of a ServiceAccount, or as a line of the audit
-log has it, with what was decided then. Nothing is issued, nothing is counted
+with a token, with a good token of a ServiceAccount or of somebody who has such
+claims, or as a line of the audit log has it, with what was decided then. Nothing is issued, nothing is counted
 for limits or replays, and the token is never printed. Where a cluster has an
 API server, it is asked; so is Redis, about revocations. What is not judged is
 said.
@@ -25,6 +25,7 @@ Exit code 0 if the question could be answered, whatever the answer.`,
   kubectl create token web -n team-a --audience registry.example.com --bound-object-kind Pod --bound-object-name web-0 |
     pullpass explain --config pullpass.yaml --token-file - --scope repository:team-a/web:pull
   pullpass explain --config pullpass.yaml --as prod-eu/team-a/web --scope repository:team-a/web:pull,push
+  pullpass explain --config pullpass.yaml --identity github --claims job.json --scope repository:team-a/web:push
   pullpass explain --config pullpass.yaml --from-audit RVAAVBYEBQLKHI2OMWKLLIJSK3 --audit-file audit.log
   kubectl logs -n pullpass -l app.kubernetes.io/name=pullpass --tail -1 |
     pullpass explain --config pullpass.yaml --from-audit RVAAVBYEBQLKHI2OMWKLLIJSK3 --audit-file - -o json`,
@@ -50,20 +51,23 @@ Exit code 0 if the question could be answered, whatever the answer.`,
 	}
 	configFlag(command, &file)
 	flags := command.Flags()
-	flags.StringVar(&r.TokenFile, "token-file", "", "file with the ServiceAccount token; - is standard input")
+	flags.StringVar(&r.TokenFile, "token-file", "", "file with the token; - is standard input")
 	flags.StringVar(&r.As, "as", "", "CLUSTER/NAMESPACE/SERVICEACCOUNT, instead of a token")
+	flags.StringVar(&r.ClaimsFile, "claims", "", "file with the claims of a token of --identity, a JSON object, instead of the token; - is standard input")
+	flags.StringVar(&r.Identity, "identity", "", "identities[].name, of --claims")
 	flags.StringVar(&r.FromAudit, "from-audit", "", "id of a line of the audit log, whose request is judged again")
 	flags.StringArrayVar(&r.AuditFiles, "audit-file", nil, "where that line is, repeatable; - is standard input (default audit.file of the configuration)")
 	flags.StringVar(&r.Service, "service", "", "service of the registry (may be left out when there is only one)")
 	flags.StringArrayVar(&r.Scopes, "scope", nil, "requested scope, repeatable; none is a login")
 	flags.StringVar(&r.Caller, "caller", "", "address that the request comes from, for node.proof by address")
 	outputFlag(command, &output, "text", "text, or json: docs/explain.md says what its fields mean")
-	command.MarkFlagsMutuallyExclusive("token-file", "as", "from-audit")
-	command.MarkFlagsOneRequired("token-file", "as", "from-audit")
+	command.MarkFlagsMutuallyExclusive("token-file", "as", "claims", "from-audit")
+	command.MarkFlagsOneRequired("token-file", "as", "claims", "from-audit")
+	command.MarkFlagsRequiredTogether("claims", "identity")
 	for _, asked := range []string{"service", "scope", "caller"} {
 		command.MarkFlagsMutuallyExclusive("from-audit", asked)
 	}
-	for _, other := range []string{"token-file", "as"} {
+	for _, other := range []string{"token-file", "as", "claims"} {
 		command.MarkFlagsMutuallyExclusive("audit-file", other)
 	}
 	return command

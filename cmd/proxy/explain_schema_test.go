@@ -99,7 +99,7 @@ func TestExplanationFieldsAreDocumented(t *testing.T) {
 	inSchema := map[string]bool{}
 	schema.Fields(t, schema.Document, "", inSchema)
 	for name := range fields { // of another document
-		for _, of := range []string{"subject.claimed.", "now.scopes.", "now.revocation.", "subject.serviceAccount.", "subject.pod.", "subject.node."} {
+		for _, of := range []string{"subject.claimed.", "subject.identity.", "now.scopes.", "now.revocation.", "subject.serviceAccount.", "subject.pod.", "subject.node."} {
 			if strings.HasPrefix(name, of) {
 				inSchema[name] = true
 			}
@@ -126,9 +126,11 @@ clusters:
   issuer: https://oidc.prod-eu.example.com
   audiences: [registry.example.com]
   discovery: {jwksFile: issuer.json}
+`+identities+`
 registries: [{service: registry.example.com, issuer: pullpass.example.com}]
 policyFiles: [policy.yaml]
 `)
+	testkit.Write(t, dir, "job.json", `{"repository_id": "42", "repository_owner_id": "7"}`)
 	text := explainCommand().Example + "\n" + rootCommand().Example
 	for _, name := range []string{"docs/explain.md", "docs/policy.md", "README.md"} {
 		data, err := os.ReadFile("../../" + name)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/http"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -46,12 +47,20 @@ func TestServeRevokesJobs(t *testing.T) {
 		}
 	}
 	p.Expect(t, job, http.StatusOK, "")
+	testkit.Write(t, p.Dir, "token.jwt", job)
+	explained := func(want string) {
+		t.Helper()
+		out, err := explainBoth(t, "explain", "--config", filepath.Join(p.Dir, "pullpass.yaml"), "--token-file", filepath.Join(p.Dir, "token.jwt"))
+		expectExplained(t, out, err, []string{want}, "")
+	}
+	explained("revocations  passed      not revoked: project, run, token\n")
 
 	do("revoked --run github/1001 until ", "--run", "github/1001", "--reason", "examined", "--by", "alice")
 	testkit.Eventually(t, "the run is revoked", func() bool { return p.Status(t, job) == http.StatusForbidden })
 	if e := p.LastEvent(t); e.Reason != "revoked" || e.Revocation.Target != "--run github/1001" || e.Identity.Run != "1001" || e.Identity.Project != "42" {
 		t.Errorf("event %+v, identity %+v, revocation %+v", e, e.Identity, e.Revocation)
 	}
+	explained(`revocations  REFUSED     revoked by an operator: "examined" (--run github/1001 until `)
 	p.Expect(t, other, http.StatusOK, "")
 	// Without --for, until all tokens have ended, those of identities too.
 	_, stdout, _ := revoke(t, p, "list")

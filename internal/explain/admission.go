@@ -32,6 +32,9 @@ func (e *explainer) admit(ctx context.Context, id oidc.Identity, event *exchange
 	case sourceName, sourceClaim:
 		asked = exchange.NodeChecks{} // only a token names a node
 	case sourceAudit:
+		if a.cluster == nil {
+			break // it is no pod
+		}
 		// The verifier asked for the claim then; it has nothing to ask now.
 		asked.Required = a.cluster.Node.Claim == config.NodeClaimRequired
 	}
@@ -85,6 +88,8 @@ func (a *admission) words(step exchange.Step, refusal error) (exchange.Verdict, 
 	switch {
 	case step.Verdict == exchange.VerdictRefused:
 		return step.Verdict, refusal.Error() + revokedBy(step.Revocation)
+	case a.event.Identity != nil && notPods[step.Name] != "":
+		return exchange.VerdictOff, notPods[step.Name]
 	case step.Name == exchange.StepObjects:
 		return step.Verdict, a.objectsWords(step)
 	case step.Name == exchange.StepNode && !a.hasToken():
@@ -157,11 +162,16 @@ func (a *admission) callerWords(step exchange.Step) string {
 }
 
 func (a *admission) revocationsWords(step exchange.Step) string {
-	judged, unknown := []string{"ServiceAccount"}, []string(nil)
-	for _, target := range []struct {
+	type target struct {
 		name  string
 		known bool
-	}{{"token", a.event.CredentialID != ""}, {"pod", a.event.Pod != nil}, {"node", a.event.Node != nil}} {
+	}
+	targets := []target{{"ServiceAccount", true}, {"token", a.event.CredentialID != ""}, {"pod", a.event.Pod != nil}, {"node", a.event.Node != nil}}
+	if i := a.event.Identity; i != nil {
+		targets = []target{{"project", true}, {"run", i.Run != ""}, {"token", a.event.CredentialID != ""}}
+	}
+	var judged, unknown []string
+	for _, target := range targets {
 		if target.known {
 			judged = append(judged, target.name)
 		} else {

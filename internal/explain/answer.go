@@ -38,27 +38,29 @@ const kind = "Explanation"
 
 // Where the subject of an explanation is from.
 const (
-	sourceToken     = "token" // --token-file
-	sourceName      = "name"  // --as
-	sourceAudit     = "audit" // a line of the audit log, whose token was good
-	sourceClaim     = "claim" // likewise, whose token was refused
+	sourceToken     = "token"    // --token-file
+	sourceName      = "name"     // --as
+	sourceIdentity  = "identity" // --identity and --claims
+	sourceAudit     = "audit"    // a line of the audit log, whose token was good
+	sourceClaim     = "claim"    // likewise, whose token was refused
 	sourceAnonymous = "anonymous"
 )
 
 // Subject is who asks. What stands in it is proven by a token, now or
 // when the line was written, or else Unproven says why it is not.
 type Subject struct {
-	Source         string            `json:"source"`
-	Proven         bool              `json:"proven"`
-	Unproven       string            `json:"unproven,omitempty"`
-	Cluster        string            `json:"cluster,omitempty"`
-	Namespace      string            `json:"namespace,omitempty"`
-	ServiceAccount *exchange.Object  `json:"serviceAccount,omitempty"`
-	Pod            *exchange.Object  `json:"pod,omitempty"`
-	Node           *exchange.Object  `json:"node,omitempty"`
-	NodeFromAPI    bool              `json:"nodeFromAPI,omitempty"`
-	CredentialID   string            `json:"credentialID,omitempty"`
-	Claimed        *exchange.Claimed `json:"claimed,omitempty"`
+	Source         string             `json:"source"`
+	Proven         bool               `json:"proven"`
+	Unproven       string             `json:"unproven,omitempty"`
+	Cluster        string             `json:"cluster,omitempty"`
+	Namespace      string             `json:"namespace,omitempty"`
+	ServiceAccount *exchange.Object   `json:"serviceAccount,omitempty"`
+	Pod            *exchange.Object   `json:"pod,omitempty"`
+	Node           *exchange.Object   `json:"node,omitempty"`
+	NodeFromAPI    bool               `json:"nodeFromAPI,omitempty"`
+	CredentialID   string             `json:"credentialID,omitempty"`
+	Identity       *exchange.Identity `json:"identity,omitempty"` // who is no ServiceAccount
+	Claimed        *exchange.Claimed  `json:"claimed,omitempty"`
 }
 
 // Step is what came of one step of a request, in the words of explain.

@@ -70,6 +70,11 @@ func (e *explainer) repeat() error {
 		e.source = sourceAudit
 		e.id, err = provenThen(then)
 		return err
+	case then.Identity != nil && then.Gateway != nil:
+		return errors.New("the line has no claims to judge by: judge that of the token request, whose issuedID is gateway.tokenID")
+	case then.Identity != nil && then.Identity.Subject != "":
+		e.source = sourceAudit
+		return nil
 	case then.GrantType == string(registryauth.GrantAnonymous), then.Gateway != nil:
 		e.source = sourceAnonymous
 		return nil
@@ -110,7 +115,10 @@ func provenThen(then *exchange.Event) (*oidc.Identity, error) {
 func (e *explainer) claimed() error {
 	c := e.then.Claimed
 	cluster := e.claimedCluster()
-	if cluster == nil || e.isLegacy() {
+	switch {
+	case slices.ContainsFunc(e.cfg.Identities, func(i config.Provider) bool { return i.Issuer == c.Issuer }):
+		return fmt.Errorf("the refused token claimed to be of an identity, and the line has none of its claims, so nobody can be judged (%s: %s)", term.Words(e.then.Reason), term.Line(e.then.Message))
+	case cluster == nil || e.isLegacy():
 		return nil // which is the answer
 	}
 	account, ok := audit.ClaimedServiceAccount(e.then)
@@ -131,21 +139,22 @@ func (e *explainer) claimedCluster() *config.Cluster {
 
 func (e *explainer) isLegacy() bool { return e.then.Reason == string(oidc.ReasonLegacy) }
 
-// token judges what can be judged of a token that is not there: whether
+const tokenIsGone = "the log holds no token that could be verified again"
+
+// auditToken judges what can be judged of a token that is not there: whether
 // the configuration of now still accepts such a one.
 func (e *explainer) auditToken() error {
 	then := e.then
 	when := then.Time.UTC().Format(time.RFC3339)
-	const isGone = "the log holds no token that could be verified again"
 	if e.source == sourceClaim {
 		switch {
 		case e.isLegacy():
 			return &oidc.Error{Reason: oidc.ReasonLegacy, Message: "a secret-based token is never accepted; use one of the kubelet, or of kubectl create token --bound-object-kind Pod"}
 		case e.claimedCluster() == nil:
-			return &oidc.Error{Reason: oidc.ReasonUnknownIssuer, Message: fmt.Sprintf("its issuer, as it claims, is %q, which is not in clusters[].issuer", then.Claimed.Issuer)}
+			return &oidc.Error{Reason: oidc.ReasonUnknownIssuer, Message: fmt.Sprintf("its issuer, as it claims, is %q, which is not in clusters[].issuer, nor in identities[].issuer", then.Claimed.Issuer)}
 		}
 		e.step(stepToken, exchange.VerdictNotJudged, "it was refused at %s (%s), and %s; what follows is what a good token of the ServiceAccount would get, whoever the sender was",
-			when, term.Words(then.Reason), isGone)
+			when, term.Words(then.Reason), tokenIsGone)
 		return nil
 	}
 	cluster := e.cluster(e.id.Cluster)
@@ -157,6 +166,6 @@ func (e *explainer) auditToken() error {
 		return &oidc.Error{Reason: oidc.ReasonNotBound, Message: fmt.Sprintf("it was not bound as cluster %q wants it now (bound: %s)", cluster.Name, cluster.Bound)}
 	}
 	e.id.Issuer = cluster.Issuer
-	e.step(stepToken, exchange.VerdictNotJudged, "it was good at %s, and %s; what follows is for one of the same pod that is good now", when, isGone)
+	e.step(stepToken, exchange.VerdictNotJudged, "it was good at %s, and %s; what follows is for one of the same pod that is good now", when, tokenIsGone)
 	return nil
 }

@@ -27,10 +27,12 @@ import (
 // API server and to Redis.
 const timeout = 15 * time.Second
 
-// Request says what is explained. One of tokenFile, as and fromAudit is set.
+// Request says what is explained. One of TokenFile, As, ClaimsFile and FromAudit is set.
 type Request struct {
 	TokenFile  string   // - is standard input
 	As         string   // CLUSTER/NAMESPACE/SERVICEACCOUNT
+	ClaimsFile string   // claims of a token; - is standard input
+	Identity   string   // whose token has them: identities[].name
 	FromAudit  string   // id of a line of the audit log
 	AuditFiles []string // where that line is; none: audit.file
 	Service    string   // may be empty when there is only one
@@ -57,10 +59,12 @@ func Explain(ctx context.Context, cfg *config.Config, r Request, stdin io.Reader
 		err = e.fromAudit(ctx, r, stdin, stderr)
 	case r.As != "":
 		err = e.fromName(r)
+	case r.ClaimsFile != "":
+		err = e.fromClaims(ctx, r, stdin)
 	case r.TokenFile != "":
 		err = e.fromToken(ctx, r, stdin)
 	default:
-		err = errors.New("--token-file, --as or --from-audit is empty; write what is to be explained")
+		err = errors.New("--token-file, --as, --claims or --from-audit is empty; write what is to be explained")
 	}
 	if err != nil {
 		return nil, err
@@ -91,6 +95,8 @@ type explainer struct {
 	// The request.
 	source  string
 	token   string         // sourceToken
+	issuer  *oidc.Issuer   // sourceIdentity
+	claims  []byte         // sourceIdentity
 	id      *oidc.Identity // other sources; nil: anonymous
 	service string
 	scopes  []registryauth.Scope
@@ -141,23 +147,27 @@ func (e *explainer) fromToken(ctx context.Context, r Request, stdin io.Reader) (
 	if err := e.request(r); err != nil {
 		return err
 	}
-	e.token, err = readToken(ctx, stdin, r.TokenFile)
-	return err
+	e.token, err = readSmall(ctx, stdin, r.TokenFile)
+	if err != nil {
+		return fmt.Errorf("--token-file: %w", err)
+	}
+	return nil
 }
 
-func readToken(ctx context.Context, stdin io.Reader, name string) (string, error) {
+// readSmall reads what a token is enough for, and a byte more.
+func readSmall(ctx context.Context, stdin io.Reader, name string) (string, error) {
 	in := file.Until(ctx, stdin)
 	if name != "-" {
 		f, err := file.OpenArgument(ctx, name)
 		if err != nil {
-			return "", fmt.Errorf("--token-file: %w", err)
+			return "", err
 		}
 		defer f.Close()
 		in = f
 	}
 	data, err := io.ReadAll(io.LimitReader(in, registryauth.MaxTokenBytes+2))
 	if err != nil {
-		return "", fmt.Errorf("--token-file: %w", err)
+		return "", err
 	}
 	return strings.TrimSpace(string(data)), nil
 }

@@ -53,6 +53,8 @@ func (p *printer) subject(a *Explanation) {
 	switch {
 	case s.ServiceAccount != nil:
 		p.line("subject", fmt.Sprintf("%s, ServiceAccount UID %s", term.Words(names.Object{Cluster: s.Cluster, Namespace: s.Namespace, Name: s.ServiceAccount.Name}.String()), uidText(s.ServiceAccount)))
+	case s.Identity != nil && s.Identity.Subject != "":
+		p.line("subject", term.Words(s.Identity.Subject))
 	case a.then != nil && s.Claimed != nil:
 		p.line("subject", audit.Who(a.then))
 	case s.Claimed != nil:
@@ -68,6 +70,7 @@ func (p *printer) subject(a *Explanation) {
 	case s.Claimed != nil && s.Claimed.Verified:
 		p.line("", "proven: its signature is good")
 	}
+	p.identity(s.Identity)
 	if s.Pod != nil {
 		p.line("pod", term.Words(s.Pod.Name)+", UID "+uidText(s.Pod))
 	}
@@ -89,6 +92,25 @@ func (p *printer) subject(a *Explanation) {
 		p.line("then", term.Words(a.then.Time.UTC().Format(time.RFC3339), string(a.then.Result), fmt.Sprint(a.then.Status))+": "+
 			cmp.Or(audit.What(a.then), "-")+"; "+cmp.Or(audit.Why(a.then), "-"))
 	}
+}
+
+// identity says what of a caller that is no pod can be revoked, and what a rule can
+// compare.
+func (p *printer) identity(i *exchange.Identity) {
+	if i == nil {
+		return
+	}
+	p.line("identity", term.Words(i.Name)+named("project", i.Project)+named("run", i.Run))
+	for _, name := range slices.Sorted(maps.Keys(i.Claims)) {
+		p.line("claim", fmt.Sprintf("%s: %+q", term.Words(name), i.Claims[name]))
+	}
+}
+
+func named(what, name string) string {
+	if name == "" {
+		return ""
+	}
+	return ", " + what + " " + term.Words(name)
 }
 
 func uidText(o *exchange.Object) string { return cmp.Or(term.Words(o.UID), "not known") }

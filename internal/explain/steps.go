@@ -92,7 +92,16 @@ func (e *explainer) verify(ctx context.Context, answer *Explanation) (oidc.Ident
 		return e.verifyToken(ctx, answer)
 	case sourceName:
 		e.step(stepToken, exchange.VerdictNotJudged, "--as has none: what follows is what a good one would get")
+	case sourceIdentity:
+		return e.verifyClaims(answer)
 	default:
+		if e.source == sourceAudit && e.then.Identity != nil {
+			id, err := e.identityThen()
+			if err != nil {
+				e.step(stepToken, exchange.VerdictRefused, "%s", err)
+			}
+			return id, err
+		}
 		if err := e.auditToken(); err != nil {
 			e.step(stepToken, exchange.VerdictRefused, "%s", err)
 			return oidc.Identity{}, err
@@ -116,6 +125,9 @@ func (e *explainer) verifyToken(ctx context.Context, answer *Explanation) (oidc.
 	switch {
 	case errors.As(err, &failure) && failure.Reason != oidc.ReasonUnavailable:
 		answer.Subject.Cluster, answer.Subject.Claimed = failure.Cluster, exchange.ClaimedBy(failure)
+		if failure.Provider != "" {
+			answer.Subject.Identity = &exchange.Identity{Name: failure.Provider}
+		}
 		e.step(stepToken, exchange.VerdictRefused, "%s", failure.Message)
 	case err == nil:
 		e.step(stepToken, exchange.VerdictPassed, "good until %s", id.Expiry.UTC().Format(time.RFC3339))
@@ -137,7 +149,7 @@ func (e *explainer) shared(subject policy.Subject) {
 
 // policySaw notes what the policy judged by, and its denials.
 func (e *explainer) policySaw(subject policy.Subject, answer *Explanation) {
-	if subject.Identity != nil {
+	if subject.Identity != nil && subject.Identity.External == nil {
 		answer.NamespaceLabels = subject.NamespaceLabels
 		for _, key := range e.policy.AnnotationKeys() {
 			if answer.Annotations == nil {
@@ -166,12 +178,12 @@ func (e *explainer) subject(event *exchange.Event, answer *Explanation) {
 	s.Source, s.Cluster = e.source, cmp.Or(event.Cluster, s.Cluster)
 	if e.then != nil {
 		s.Claimed = e.then.Claimed
-		if event.ServiceAccount == nil {
+		if event.ServiceAccount == nil && event.Identity == nil {
 			event, s.Cluster = e.then, e.then.Cluster
 		}
 	}
 	s.Namespace, s.ServiceAccount, s.Pod, s.Node = event.Namespace, event.ServiceAccount, event.Pod, event.Node
-	s.NodeFromAPI, s.CredentialID = event.NodeFromAPI, event.CredentialID
+	s.NodeFromAPI, s.CredentialID, s.Identity = event.NodeFromAPI, event.CredentialID, cmp.Or(event.Identity, s.Identity)
 	s.Unproven = e.unproven(s)
 	s.Proven = s.Unproven == ""
 }
@@ -183,11 +195,13 @@ func (e *explainer) unproven(s *Subject) string {
 		return "no credential was sent"
 	case e.source == sourceName:
 		return "no token says so: --as does"
+	case e.source == sourceIdentity:
+		return "no token says so: --claims does"
 	case s.Claimed != nil && s.Claimed.Verified:
 		return "" // the signature is good, though the token is not
 	case e.source == sourceClaim:
 		return "a token that was refused (" + term.Words(e.then.Reason) + ") claimed it, and anybody can make such a token"
-	case s.ServiceAccount == nil:
+	case s.ServiceAccount == nil && (s.Identity == nil || s.Identity.Subject == ""):
 		return "the token is refused, so nothing that it claims is proven"
 	}
 	return ""

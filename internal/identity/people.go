@@ -3,6 +3,7 @@ package identity
 import (
 	"maps"
 	"slices"
+	"strconv"
 )
 
 // maxNamedBytes bounds what of one claim stands in an event.
@@ -18,6 +19,27 @@ func (x *External) Named() map[string]string {
 		}
 	}
 	return named
+}
+
+// Typed turns texts that Named returned into claims again. What is no value of its
+// claim is left out.
+func (p Profile) Typed(named map[string]string) Claims {
+	claims := Claims{}
+	for name, text := range named {
+		switch profiles[p].claims[name].Type {
+		case String:
+			claims[name] = text
+		case Boolean:
+			if value, err := strconv.ParseBool(text); err == nil {
+				claims[name] = value
+			}
+		case Number:
+			if value, err := strconv.ParseFloat(text, 64); err == nil {
+				claims[name] = value
+			}
+		}
+	}
+	return claims
 }
 
 // ProjectClaim is the claim that External.Project is made of.

@@ -41,15 +41,7 @@ func (p *Policy) Cautions(identities map[string]KnownIdentity) []string {
 }
 
 func cautions(m *subjectMatch, known KnownIdentity, pushes bool) []string {
-	var compared []string
-	for _, c := range m.claims {
-		compared = append(compared, c.name)
-	}
-	if m.condition != nil {
-		for _, use := range m.condition.Uses() {
-			compared = append(compared, use.Claim)
-		}
-	}
+	compared := m.compared()
 	slices.Sort(compared)
 	compared = slices.Compact(compared)
 	compares := func(claim string) bool {
@@ -73,4 +65,39 @@ func cautions(m *subjectMatch, known KnownIdentity, pushes bool) []string {
 		}
 	}
 	return texts
+}
+
+// compared returns the claims that the subject is told by.
+func (m *subjectMatch) compared() []string {
+	var compared []string
+	for _, c := range m.claims {
+		compared = append(compared, c.name)
+	}
+	if m.condition != nil {
+		for _, use := range m.condition.Uses() {
+			compared = append(compared, use.Claim)
+		}
+	}
+	return compared
+}
+
+// Compared returns the claims that rules and denials for an identity compare, by
+// their names, sorted.
+func (p *Policy) Compared(identity string) []string {
+	var all []string
+	note := func(subjects []subjectMatch) {
+		for i := range subjects {
+			if slices.Contains(subjects[i].identities, identity) {
+				all = append(all, subjects[i].compared()...)
+			}
+		}
+	}
+	for i := range p.rules {
+		note(p.rules[i].subjects)
+	}
+	for i := range p.deny {
+		note(p.deny[i].subjects)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }

@@ -23,8 +23,11 @@ type Edit struct {
 // edit collects the edits of all scopes: two commands for the same annotation
 // would undo each other.
 func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
-	if e.subject.Identity == nil {
+	switch id := e.subject.Identity; {
+	case id == nil:
 		return nil // to open a registry to everybody is not for a program to propose
+	case id.External != nil:
+		return nil // which of its claims are to count is for people to choose
 	}
 	edit := Edit{Cluster: e.subject.Identity.Cluster}
 	var readers []*rule                    // one for each annotation
@@ -90,9 +93,6 @@ func (e *evaluation) ruleText(allow []string) string {
 		return ""
 	}
 	id := e.subject.Identity
-	if id.External != nil {
-		return "" // which of its claims are to count is for people to choose
-	}
 	if strings.Contains(id.Cluster+id.Kubernetes.Namespace+id.Kubernetes.ServiceAccount.Name, "*") {
 		return "" // no such name exists, and the rule would be for others
 	}

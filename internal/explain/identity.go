@@ -1,0 +1,110 @@
+package explain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/setup"
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+// fromClaims takes the claims of a token instead of one. They are judged as those of
+// a token are: whether they are good is an answer.
+func (e *explainer) fromClaims(ctx context.Context, r Request, stdin io.Reader) error {
+	e.source = sourceIdentity
+	if r.Identity == "" {
+		return errors.New("--identity is empty; write which of identities[].name has such tokens")
+	}
+	if _, err := config.FindIdentity(e.cfg, "--identity", r.Identity); err != nil {
+		return err
+	}
+	e.issuer = setup.IdentityIssuers(e.cfg)[r.Identity]
+	text, err := readSmall(ctx, stdin, r.ClaimsFile)
+	switch {
+	case err != nil:
+		return fmt.Errorf("--claims: %w", err)
+	case strings.HasPrefix(text, "eyJ"): // {" in base64url
+		return errors.New("--claims: that looks like a token, and not like its claims: write --token-file, which judges its signature, too")
+	case !strings.HasPrefix(text, "{") || !json.Valid([]byte(text)):
+		return fmt.Errorf("--claims %s: it is not a JSON object; write claims and their values, in at most %d bytes", term.QuoteValue(r.ClaimsFile), registryauth.MaxTokenBytes)
+	}
+	e.claims = []byte(text)
+	return e.request(r)
+}
+
+// verifyClaims judges claims without their token.
+func (e *explainer) verifyClaims(answer *Explanation) (oidc.Identity, error) {
+	id, err := e.issuer.IdentifyClaims(e.claims)
+	if err != nil {
+		e.step(stepToken, exchange.VerdictRefused, "%s", err)
+		answer.Subject.Identity = &exchange.Identity{Name: e.issuer.Provider.Name}
+		return oidc.Identity{}, err
+	}
+	missing := "signature and times"
+	if _, ok := id.External.Claims["aud"]; !ok {
+		missing = "signature, audience and times"
+	}
+	e.step(stepToken, exchange.VerdictNotJudged, "there is none: its %s are not judged, its claims are; what follows is what a good one would get", missing)
+	return id, nil
+}
+
+// identityThen is the identity that the token of an event proved, as far as the line
+// has it, with claims that the configuration of now judges.
+func (e *explainer) identityThen() (oidc.Identity, error) {
+	then := e.then.Identity
+	issuer := setup.IdentityIssuers(e.cfg)[then.Name]
+	if issuer == nil {
+		return oidc.Identity{}, &oidc.Error{Reason: oidc.ReasonUnknownIssuer, Message: fmt.Sprintf("identity %s is not in identities[] any more", term.QuoteName(then.Name))}
+	}
+	profile := issuer.Provider.Profile
+	claims := profile.Typed(then.Claims)
+	_, claims["sub"], _ = strings.Cut(then.Subject, "/")
+	jti := strings.TrimPrefix(e.then.CredentialID, "JTI=")
+	if !strings.HasPrefix(jti, "sha256:") { // of a token without one
+		claims["jti"] = jti
+	}
+	isKnown := func(claim string) bool {
+		c, named := profile.Claim(claim)
+		return named && c.Type != "list"
+	}
+	// What the line cannot have is not held against the token of then.
+	provider := *issuer.Provider
+	provider.Require = maps.Clone(provider.Require)
+	maps.DeleteFunc(provider.Require, func(claim string, _ []string) bool { return !isKnown(claim) })
+	judged := oidc.Issuer{Provider: &provider, URL: issuer.URL, Audiences: issuer.Audiences}
+	payload, err := json.Marshal(claims)
+	if err != nil {
+		return oidc.Identity{}, err
+	}
+	id, err := judged.IdentifyClaims(payload)
+	if err != nil {
+		return oidc.Identity{}, err
+	}
+	id.TokenID = jti
+	unknown := slices.Concat(slices.Collect(maps.Keys(issuer.Provider.Require)), e.policy.Compared(then.Name))
+	unknown = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(unknown))), isKnown)
+	also := ""
+	if len(unknown) > 0 {
+		also = "; claims that the line has not, and that are compared, are judged as if the token had none: " + term.Words(unknown...)
+	}
+	e.step(stepToken, exchange.VerdictNotJudged, "it was good at %s, and %s; what follows is for one with the same claims that is good now%s", e.then.Time.UTC().Format(time.RFC3339), tokenIsGone, also)
+	return id, nil
+}
+
+// notPods are the words for what is asked of pods alone.
+var notPods = map[exchange.StepName]string{
+	exchange.StepObjects: "it is no pod, and no API server knows it",
+	exchange.StepNode:    "it is no pod, and on no node",
+	exchange.StepCaller:  "it is no pod, and has no node to prove",
+}
