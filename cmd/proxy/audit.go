@@ -14,7 +14,7 @@ func auditCommand() *cobra.Command {
 	var output string
 	command := &cobra.Command{
 		Use:   "audit [FILE...]",
-		Short: "Search the audit log: what did a token, a pod, a ServiceAccount do, who touched a repository",
+		Short: "Search the audit log: what did a token, a pod, a ServiceAccount, a CI run do, who touched a repository",
 		Long: `Search the audit log in the files, in their order, or on standard input (also
 as -). Files may be compressed with gzip. Conditions that are given must all
 hold; without any, every event is shown.
@@ -26,9 +26,10 @@ error; exit code 1 only if a file cannot be read to its end.`,
   pullpass audit --repository team-a/web --since 24h audit.log.1.gz audit.log
   pullpass audit --pod prod-eu/team-a/web-5c9f-x2x7q audit.log
   pullpass audit --service-account prod-eu/team-a/web --since 2026-03-01T00:00:00Z --until 2026-03-02T00:00:00Z audit.log
+  pullpass audit --project github/123456789 --since 24h audit.log
   kubectl logs -n pullpass -l app.kubernetes.io/name=pullpass --tail -1 | pullpass audit --repository team-a/web -o json`,
 		RunE: func(cmd *cobra.Command, files []string) error {
-			for _, name := range []string{"token-id", "repository", "pod", "service-account", "since", "until"} {
+			for _, name := range []string{"token-id", "repository", "pod", "service-account", "project", "run", "since", "until"} {
 				// A variable of a script that is not set must not widen the search.
 				if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
 					return fmt.Errorf("--%s is empty; leave it out to search without it", name)
@@ -54,10 +55,12 @@ error; exit code 1 only if a file cannot be read to its end.`,
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&q.TokenID, "token-id", "", "id of a ServiceAccount token, with or without JTI=, or of a registry token that was issued")
+	flags.StringVar(&q.TokenID, "token-id", "", "id of a token, with or without JTI=, or of a registry token or push credential that was issued")
 	flags.StringVar(&q.Repository, "repository", "", "repository that was asked for or granted")
 	flags.StringVar(&q.Pod, "pod", "", "CLUSTER/NAMESPACE/NAME or UID of a pod")
 	flags.StringVar(&q.ServiceAccount, "service-account", "", "CLUSTER/NAMESPACE/NAME of a ServiceAccount")
+	flags.StringVar(&q.Project, "project", "", "IDENTITY/ID of a project whose jobs asked, as pullpass revoke takes it")
+	flags.StringVar(&q.Run, "run", "", "IDENTITY/ID of a CI run, likewise")
 	flags.StringVar(&q.Since, "since", "", "not before: a time as in RFC 3339, or how long ago, such as 90m")
 	flags.StringVar(&q.Until, "until", "", "before: likewise")
 	outputFlag(command, &output, "table", "table, or json: the lines of the log")

@@ -60,6 +60,11 @@ func TestAuditSearch(t *testing.T) {
 		{"--service-account prod-eu/old/builder", "01T11:00:00 claimed"},
 		{"--service-account prod-eu/old/web", ""},
 		{"--service-account prod-eu/team-a/web --since 2026-03-01T09:00:01Z --until 2026-03-02T00:00:00Z", "01T09:00:01, 01T11:30:00"},
+		{"--project github/123456789", "05T09:00:00, 05T09:00:01"}, // of a refused token, only the name of the identity is known
+		{"--project gitlab/123456789", ""},
+		{"--run github/9876543211", "05T09:00:01"},
+		{"--token-id U7QPZ4E6BTF2OMWKLLIJSK3RVA", "05T09:00:01"}, // of a push credential
+		{"--project mesh/spiffe://mesh.example.com/team-a/web", "05T09:00:03"},
 		{"--since 2026-03-01T12:30:00+01:00 --until 2026-03-02T00:00:01Z", "01T11:30:00, 02T00:00:00 claimed"}, // times are compared, not texts
 		{"--until 2026-03-01T09:00:00Z", ""},
 		{"--token-id " + token + " --repository team-a/tools", "01T09:00:01"},
@@ -91,6 +96,8 @@ func TestAuditSearchRefusesWhatItCannotUnderstand(t *testing.T) {
 		"repository":      {"": "--repository is empty"},
 		"pod":             {"": "--pod is empty", "team-a/web": usePod, "a/b/c/d": usePod, "prod-eu//web": usePod},
 		"service-account": {"": "--service-account is empty", "web": useAccount, "prod-eu//web": useAccount},
+		"project":         {"": "--project is empty", "github": `--project "github" is not IDENTITY/ID`, "/42": "is not IDENTITY/ID", "github/": "is not IDENTITY/ID"},
+		"run":             {"": "--run is empty", "1001": `--run "1001" is not IDENTITY/ID`},
 		"since":           {"": "--since is empty", "yesterday": useTime, "-5m": useTime, "2026-03-01": useTime},
 		"until":           {"": "--until is empty", "tomorrow": useTime},
 		"output":          {"yaml": `--output "yaml" is not known: use table or json`, "": `--output "" is not known`},

@@ -20,7 +20,7 @@ import (
 // Query says which events are searched. Conditions that are given must all
 // hold.
 type Query struct {
-	TokenID, Repository, Pod, ServiceAccount, Since, Until string
+	TokenID, Repository, Pod, ServiceAccount, Project, Run, Since, Until string
 }
 
 // Search is one search of the audit log.
@@ -65,6 +65,24 @@ func NewSearch(q Query, asJSON bool, now time.Time, out io.Writer) (*Search, err
 			return nil, fmt.Errorf("--service-account %w", err)
 		}
 		s.conditions = append(s.conditions, ofServiceAccount(name))
+	}
+	for flag, of := range map[string]struct {
+		value string
+		id    func(*exchange.Identity) string
+	}{
+		"project": {q.Project, func(i *exchange.Identity) string { return i.Project }},
+		"run":     {q.Run, func(i *exchange.Identity) string { return i.Run }},
+	} {
+		if of.value == "" {
+			continue
+		}
+		name, id, _ := strings.Cut(of.value, "/")
+		if name == "" || id == "" {
+			return nil, fmt.Errorf("--%s %q is not IDENTITY/ID", flag, of.value)
+		}
+		s.conditions = append(s.conditions, func(e *exchange.Event) bool {
+			return e.Identity != nil && e.Identity.Name == name && of.id(e.Identity) == id
+		})
 	}
 	for flag, value := range map[string]string{"since": q.Since, "until": q.Until} {
 		if value == "" {
@@ -132,7 +150,7 @@ func (s *Search) file(ctx context.Context, name string, stdin io.Reader) (damage
 
 func ofToken(id string) func(*exchange.Event) bool {
 	return func(e *exchange.Event) bool {
-		return e.CredentialID == "JTI="+id || e.IssuedID == id || e.Claimed != nil && e.Claimed.CredentialID == "JTI="+id
+		return e.CredentialID == "JTI="+id || e.IssuedID == id || e.PushCredential == id || e.Claimed != nil && e.Claimed.CredentialID == "JTI="+id
 	}
 }
 

@@ -62,6 +62,8 @@ func Who(e *exchange.Event) string {
 		if account, ok := ClaimedServiceAccount(e); ok {
 			account.Cluster = cmp.Or(account.Cluster, "?")
 			subject = account.String()
+		} else if e.Identity != nil {
+			subject = e.Identity.Name + "/" + subject // as if it were proven
 		}
 		return term.Words("claimed", subject) + named("pod", c.Pod) + named("node", c.Node) + named("secret", c.Secret)
 	case e.ServiceAccount != nil:
@@ -73,6 +75,8 @@ func Who(e *exchange.Event) string {
 			who += named("node", e.Node.Name)
 		}
 		return who
+	case e.Identity != nil && e.Identity.Subject != "":
+		return term.Words(e.Identity.Subject) + named("project", e.Identity.Project) + named("run", e.Identity.Run)
 	case e.GrantType == string(registryauth.GrantAnonymous):
 		return "anonymous"
 	}
