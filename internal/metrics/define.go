@@ -59,9 +59,12 @@ const (
 
 var (
 	clusterLabel = label{name: "cluster", from: fromClusters, means: "`clusters[].name`"}
+	// issuerLabel keeps the name of clusterLabel: queries and alerts know it.
+	issuerLabel  = label{name: "cluster", from: fromClusters, means: "`clusters[].name` or `identities[].name`"}
 	serviceLabel = label{name: "service", from: fromServices, means: "`registries[].service`"}
 	// Of requests, neither is always known.
 	requestedCluster = label{name: "cluster", from: fromClusters, means: "`clusters[].name`; empty: not known"}
+	requestedIssuer  = label{name: "cluster", from: fromClusters, means: "`clusters[].name` or `identities[].name`; empty: not known"}
 	requestedService = label{name: "service", from: fromServices, other: unknownService, means: "`registries[].service`; `unknown`: any other"}
 	outcomeLabel     = label{name: "result", values: []string{resultSuccess, resultFailure}, other: otherValue}
 )

@@ -20,7 +20,7 @@ var (
 		labels: []label{
 			{name: "result", values: ClosedSet(exchange.Results()...), other: otherValue, means: "[results](audit.md#results)"},
 			{name: "reason", values: append(exchange.Reasons(), ""), other: otherValue, means: "[reasons](audit.md#reasons); empty: all was granted"},
-			requestedCluster,
+			requestedIssuer,
 			requestedService,
 			{name: "grant_type", values: ClosedSet(registryauth.GrantAnonymous, registryauth.GrantBasic, registryauth.GrantBearer,
 				registryauth.GrantPassword, registryauth.GrantRefreshToken, registryauth.GrantTokenExchange, ""), other: otherValue,
@@ -87,7 +87,7 @@ var (
 		name: "pullpass_replays_total", kind: counter,
 		help: "Tokens by whether their first caller presented them: passed, or why that was not so or not known.",
 		labels: []label{
-			requestedCluster,
+			requestedIssuer,
 			{name: "mode", values: ClosedSet(exchange.ReplayAudit, exchange.ReplayEnforce), other: otherValue},
 			{name: "result", values: append(ClosedSet(exchange.ReplayReasons()...), resultPassed), other: otherValue},
 		},

@@ -8,20 +8,20 @@ import (
 var (
 	issuerKeys = &metric{
 		name: "pullpass_issuer_keys", kind: gauge, read: true,
-		help:   "Keys of the issuer that are believed now; in `cluster`, the name of a cluster or of an identity.",
-		labels: []label{clusterLabel},
+		help:   "Keys of the issuer that are believed now.",
+		labels: []label{issuerLabel},
 		act:    "0: tokens of this issuer get a 503. The log and `/readyz` say why the keys cannot be fetched.",
 	}
 	issuerKeysFetched = &metric{
 		name: "pullpass_issuer_keys_fetched_timestamp_seconds", kind: gauge, read: true,
 		help:   "When the keys were last fetched; 0: never.",
-		labels: []label{clusterLabel},
+		labels: []label{issuerLabel},
 		act:    "Older than an hour: fetches fail. The keys are believed until `discovery.maxKeyAge`; mend the way to the issuer before that.",
 	}
 	issuerKeyFetches = &metric{
 		name: "pullpass_issuer_key_fetches_total", kind: counter, read: true,
 		help:   "Attempts to fetch the keys.",
-		labels: []label{clusterLabel, outcomeLabel},
+		labels: []label{issuerLabel, outcomeLabel},
 		act:    "`failure`: see `pullpass_issuer_keys_fetched_timestamp_seconds`.",
 	}
 )
