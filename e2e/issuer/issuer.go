@@ -28,6 +28,13 @@ type Issuer struct {
 // Start runs an issuer until the test ends. Its TLS certificate is of ca.
 func Start(t testing.TB, ca *certs.CA) *Issuer {
 	t.Helper()
+	i, _ := serve(t, ca, "/openid/v1/jwks")
+	return i
+}
+
+// serve runs a server with the documents of an issuer.
+func serve(t testing.TB, ca *certs.CA, keys string) (*Issuer, *http.ServeMux) {
+	t.Helper()
 	i := &Issuer{key: certs.NewRSAKey(t)}
 	mux := http.NewServeMux()
 	server := httptest.NewUnstartedServer(mux)
@@ -38,16 +45,16 @@ func Start(t testing.TB, ca *certs.CA) *Issuer {
 	mux.HandleFunc("GET /.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, map[string]any{
 			"issuer":                                i.URL,
-			"jwks_uri":                              i.URL + "/openid/v1/jwks",
+			"jwks_uri":                              i.URL + keys,
 			"response_types_supported":              []string{"id_token"},
 			"subject_types_supported":               []string{"public"},
 			"id_token_signing_alg_values_supported": []string{"RS256"},
 		})
 	})
-	mux.HandleFunc("GET /openid/v1/jwks", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET "+keys, func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: i.key.Public(), KeyID: keyID, Algorithm: "RS256", Use: "sig"}}})
 	})
-	return i
+	return i, mux
 }
 
 // Token is the token that a kubelet gets for a pod of the ServiceAccount.
@@ -63,7 +70,7 @@ func (i *Issuer) Token(t testing.TB, audience, namespace, serviceAccount string)
 // TryToken is Token for goroutines, which must not end a test.
 func (i *Issuer) TryToken(audience, namespace, serviceAccount string) (string, error) {
 	now := time.Now()
-	return i.sign(map[string]any{
+	return i.sign(nil, map[string]any{
 		"iss": i.URL,
 		"sub": "system:serviceaccount:" + namespace + ":" + serviceAccount,
 		"aud": []string{audience},
@@ -82,8 +89,8 @@ func object(name string) map[string]string {
 	return map[string]string{"name": name, "uid": "uid-of-" + name}
 }
 
-func (i *Issuer) sign(claims map[string]any) (string, error) {
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: jose.JSONWebKey{Key: i.key.PrivateKey, KeyID: keyID}}, nil)
+func (i *Issuer) sign(header *jose.SignerOptions, claims map[string]any) (string, error) {
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: jose.JSONWebKey{Key: i.key.PrivateKey, KeyID: keyID}}, header)
 	if err != nil {
 		return "", err
 	}

@@ -36,6 +36,7 @@ type Event struct {
 	Rule           string   `json:"rule"`
 	IssuedID       string   `json:"issuedID"`
 	Caller         string   `json:"caller"`
+	PushCredential string   `json:"pushCredential"`
 	Proof          *Outcome `json:"proof"`
 	Replay         *Replay  `json:"replay"`
 	Client         string   `json:"client"`

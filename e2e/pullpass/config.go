@@ -4,6 +4,8 @@ package pullpass
 // default of Pullpass applies.
 type Config struct {
 	Clusters []Cluster
+	// Identities are the issuers of tokens of others than pods.
+	Identities []Identity
 	// Policy is the content of the policy file.
 	Policy string
 	// Service is the one registry that tokens are issued for.
@@ -94,6 +96,16 @@ type Cluster struct {
 	Kubernetes Kubernetes `json:"kubernetes,omitzero"`
 }
 
+// Identity is one element of the configuration's identities.
+type Identity struct {
+	Name      string              `json:"name"`
+	Issuer    string              `json:"issuer"`
+	Profile   string              `json:"profile"`
+	Audiences []string            `json:"audiences"`
+	Require   map[string][]string `json:"require,omitempty"`
+	Discovery Discovery           `json:"discovery,omitzero"`
+}
+
 // Discovery says how Pullpass reads the issuer's keys.
 type Discovery struct {
 	CAFile    string `json:"caFile,omitempty"`
@@ -129,7 +141,8 @@ type file struct {
 	Kind        string     `json:"kind"`
 	Server      server     `json:"server"`
 	Admin       admin      `json:"admin"`
-	Clusters    []Cluster  `json:"clusters"`
+	Clusters    []Cluster  `json:"clusters,omitempty"`
+	Identities  []Identity `json:"identities,omitempty"`
 	Registries  []registry `json:"registries"`
 	Gateway     *gateway   `json:"gateway,omitempty"`
 	Upstreams   []Upstream `json:"upstreams,omitempty"`

@@ -87,6 +87,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		},
 		Admin:       admin{Address: adminAddress},
 		Clusters:    config.Clusters,
+		Identities:  config.Identities,
 		Registries:  []registry{{Service: config.Service, Issuer: Issuer, Signing: config.Signing}},
 		Gateway:     front,
 		Upstreams:   config.Upstreams,
