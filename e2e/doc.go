@@ -42,6 +42,7 @@
 //
 //	TestDocker                docs/docker.md, step by step: docker-compose.yaml, and the image, which is the same however it is built
 //	TestGatewayDocker         docker and BuildKit push and pull through the gateway
+//	TestBuildsPush            CI jobs push as docs/ci.md shows, with builds that last longer than their tokens; other jobs do not
 //
 // Package tracetest has, too:
 //
@@ -53,7 +54,7 @@
 //	process    starts, watches and stops a program
 //	certs      keys and certificates
 //	cluster    etcd, kube-apiserver, controllers, scheduler; TokenRequest, rights, and ways to fail
-//	issuer     a cluster's issuer without the cluster
+//	issuer     a cluster's issuer without the cluster, and GitHub's for CI jobs
 //	registry   a distribution registry
 //	upstream   a distribution registry for the gateway, with users or with a token endpoint of its own
 //	pullpass   "pullpass serve", its answers and its audit lines
@@ -64,7 +65,7 @@
 //	secrets    looks for pieces of credentials in what programs wrote or sent
 //	redis      one server, Sentinels or a Cluster, and redis-cli
 //
-// The directories kubernetes, containerd, compose, etcd, helm, clients and distribution are modules of their own that only say which version to
+// The directories kubernetes, containerd, compose, buildkit, etcd, helm, clients and distribution are modules of their own that only say which version to
 // build, so that neither the product nor these tests depend on them. So are csidriver, the driver of podtest, and crds, which names
 // whose definitions of custom resources charttest uses.
 //

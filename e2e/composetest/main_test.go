@@ -1,6 +1,6 @@
 // Package composetest builds the container image in both ways, and runs docker-compose.yaml, with a real engine: what is done is what
 // docs/docker.md says. No image can be pulled here. Those that the Dockerfile and docker-compose.yaml name are made of the programs
-// of this machine, in the places where the real ones have them. The engine is also a client of the gateway.
+// of this machine, in the places where the real ones have them. The engine is also a client of the gateway, and of CI jobs.
 package composetest
 
 import (
@@ -17,6 +17,7 @@ func TestMain(m *testing.M) {
 			programs.Dockerd, programs.Docker, programs.Compose, programs.Buildx, programs.Skopeo, programs.Podman,
 			programs.Distribution, programs.RedisServer, programs.HAProxy, programs.Busybox,
 			programs.DockerRegistry, programs.Pullpass, programs.CredentialHelper,
+			programs.Buildkitd, programs.Runc, programs.RedisCLI, programs.Crane, programs.Helm,
 		} {
 			find(t)
 		}

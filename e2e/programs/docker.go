@@ -22,6 +22,12 @@ func Buildx(t testing.TB) string {
 		ldflags: "-X github.com/docker/buildx/version.Version=v0.37.2"}.build(t)
 }
 
+// Buildkitd is BuildKit of its own: that in Debian's engine leaves pushes to the engine, which asks for a credential anew.
+func Buildkitd(t testing.TB) string {
+	t.Helper()
+	return tool{module: "buildkit", pkg: "github.com/moby/buildkit/cmd/buildkitd"}.build(t)
+}
+
 func HAProxy(t testing.TB) string { t.Helper(); return debian(t, "haproxy") }
 
 // Busybox is static: all that an image needs to run the commands of a Dockerfile.
