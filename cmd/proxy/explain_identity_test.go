@@ -175,8 +175,13 @@ func TestExplainFromAuditOfJobs(t *testing.T) {
 			"NOT GRANTED", "changed      result: granted -> none\n",
 		}, "REFUSED"},
 		"a claim that the line cannot have": {"deny:\n- {name: shells, subjects: [{identities: [github], condition: 'claims.shell == true'}]}\n", as, []string{
-			"; claims that the line has not, and that are compared, are judged as if the token had none: shell\n", "deny         REFUSED     shells",
+			"; rules and denials are judged as if the token had none of the claims that the line cannot have: shell\n", "deny         REFUSED     shells",
 		}, "granted 200\n"},
+		"a tenant that the line cannot have": {"", func(line, identity kubetest.Object) {
+			identity["name"], identity["subject"], identity["project"] = "ci", "ci/job", "job"
+			delete(identity, "claims")
+			delete(identity, "run")
+		}, []string{"subject      ci/job\nidentity     ci, project job\n", "; not judged is what identities[].require says of claims that the line cannot have: tenant\n", "now          none 200"}, "REFUSED"},
 		"without an id": {"", func(line, _ kubetest.Object) { line["credentialID"] = "JTI=sha256:0a1b" }, []string{"token id     JTI=sha256:0a1b\n", "now          granted 200\n"}, "REFUSED"},
 		"another tenant now": {"", func(_, identity kubetest.Object) { identity["claims"].(kubetest.Object)["repository_owner_id"] = "8" }, []string{
 			"subject      github/repo:octo-org/web:ref:refs/heads/main\n", "token        REFUSED     the token's claim \"repository_owner_id\" is not what", "changed      result: granted -> refused\n",

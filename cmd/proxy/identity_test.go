@@ -19,6 +19,7 @@ const identities = `
 identities:
 - {name: github, issuer: "https://token.actions.githubusercontent.com", profile: github, audiences: [registry.example.com], require: {repository_owner_id: ["7"]}, discovery: {jwksFile: issuer.json}}
 - {name: mesh, issuer: "https://mesh.example.com", profile: spiffe, audiences: [registry.example.com], maxTokenLifetime: 36h, discovery: {jwksFile: issuer.json}}
+- {name: ci, issuer: "https://ci.example.com", profile: generic, audiences: [registry.example.com], require: {tenant: [ours]}, discovery: {jwksFile: issuer.json}}
 `
 
 // jobClaims are those of a job of repository 42, in one of its runs.

@@ -92,11 +92,12 @@ func (e *explainer) identityThen() (oidc.Identity, error) {
 		return oidc.Identity{}, err
 	}
 	id.TokenID = jti
-	unknown := slices.Concat(slices.Collect(maps.Keys(issuer.Provider.Require)), e.policy.Compared(then.Name))
-	unknown = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(unknown))), isKnown)
 	also := ""
-	if len(unknown) > 0 {
-		also = "; claims that the line has not, and that are compared, are judged as if the token had none: " + term.Words(unknown...)
+	if unknown := slices.DeleteFunc(slices.Sorted(maps.Keys(issuer.Provider.Require)), isKnown); len(unknown) > 0 {
+		also += "; not judged is what identities[].require says of claims that the line cannot have: " + term.Words(unknown...)
+	}
+	if unknown := slices.DeleteFunc(e.policy.Compared(then.Name), isKnown); len(unknown) > 0 {
+		also += "; rules and denials are judged as if the token had none of the claims that the line cannot have: " + term.Words(unknown...)
 	}
 	e.step(stepToken, exchange.VerdictNotJudged, "it was good at %s, and %s; what follows is for one with the same claims that is good now%s", e.then.Time.UTC().Format(time.RFC3339), tokenIsGone, also)
 	return id, nil
