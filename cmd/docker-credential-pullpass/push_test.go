@@ -170,12 +170,23 @@ func TestExchangeIsTriedAgain(t *testing.T) {
 	}
 }
 
+// However slow a server is, a client waits for its helper no longer than that says.
+func TestTriesAreInTime(t *testing.T) {
+	t.Parallel()
+	a := newAsker()
+	all := tries*a.client.Timeout + 3*a.pause
+	if a.client.Timeout == 0 || all > askTimeout {
+		t.Errorf("%d tries take %s, and there are %s", tries, all, askTimeout)
+	}
+}
+
 // A registry that names no token endpoint gets no token, and is not asked twice.
 func TestChallenges(t *testing.T) {
 	t.Parallel()
 	for _, challenge := range []string{
 		`Bearer realm={realm},service="registry.example.com"`, // a URL is no token of RFC 9110
 		`Bearer realm="{realm}" service="registry.example.com"`,
+		`Bearer realm="{realm}";service="registry.example.com"`,
 		`Bearer realm="{realm}",service="registry.example.com"x`,
 		`Bearer realm="{realm}",service="registry.example.com`,
 		`Bearer realm="{realm}",service="registry.example.com\`,
@@ -267,6 +278,7 @@ func TestExchangeRefusals(t *testing.T) {
 		{"not now", api(503), tries, 0, at, "answered 503, and should have asked for a token with 401"},
 		{"by password", api(401, `Basic realm="x"`), 1, 0, at, `answered 401, and names no token endpoint (WWW-Authenticate: Bearer), but the schemes ["Basic"]; ` +
 			"only registries that have Pullpass as token endpoint take a push credential"},
+		{"long headers", api(401, strings.Repeat("x", maxAnswerSize)), tries, 0, at, "net/http: HTTP/1.x transport connection broken: net/http: server response headers exceeded 32768 bytes; aborted"},
 		{"two", api(401, `Bearer realm="{realm}",service="a"`, `Bearer realm="{realm}",service="b"`), 1, 0, at, errChallenges.Error()},
 
 		{"refused", answer(403, `{"errors":[{"code":"DENIED","message":"push credentials are for identities[] alone"}]}`), 1, 1, of,
