@@ -83,10 +83,14 @@ var imports = map[string]allowedImports{
 	"internal/nodecert": {
 		ours: []string{"internal/lru"},
 	},
+	"internal/pattern": {
+		ours:  []string{"internal/oidc", "internal/registryauth", "internal/term"},
+		tests: []string{"internal/identity"},
+	},
 	"internal/policy": {
 		ours: []string{
-			"internal/condition", "internal/identity", "internal/names", "internal/oidc", "internal/registryauth", "internal/selector", "internal/strictyaml",
-			"internal/term",
+			"internal/condition", "internal/identity", "internal/names", "internal/oidc", "internal/pattern", "internal/registryauth", "internal/selector",
+			"internal/strictyaml", "internal/term",
 		},
 		tests:  []string{"internal/schematest", "internal/testkit"},
 		others: []string{"k8s.io/apimachinery"},

@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
 // annotationItem is one item of an annotation: what a ServiceAccount asks for.
 type annotationItem struct {
-	pattern pattern
+	pattern pattern.Pattern
 	actions ActionSet
 }
 
@@ -64,10 +65,10 @@ func parseAnnotationItem(field string) (annotationItem, error) {
 		}
 	}
 	var err error
-	if item.pattern, err = parsePattern(text); err != nil {
+	if item.pattern, err = pattern.Parse(text); err != nil {
 		return annotationItem{}, fmt.Errorf("pattern %w", err)
 	}
-	if item.pattern.hasPlaceholder() {
+	if item.pattern.HasPlaceholder() {
 		return annotationItem{}, errors.New("placeholders work in the policy only; write the name itself")
 	}
 	if strings.Count(text, "**") > 1 {

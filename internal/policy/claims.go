@@ -9,6 +9,7 @@ import (
 	"github.com/pullpass/pullpass/internal/condition"
 	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -57,7 +58,7 @@ func (c *claimMatch) has(value string, isName bool) bool {
 	return slices.Contains(c.values, value)
 }
 
-// matchGlob is matchComponent for values that may hold braces.
+// matchGlob is pattern.MatchName for values that may hold braces.
 func matchGlob(glob, value string) bool {
 	before, rest, more := strings.Cut(glob, "*")
 	value, ok := strings.CutPrefix(value, before)
@@ -185,8 +186,8 @@ func checkUses(n strictyaml.Node, name string, profile identity.Profile, c *cond
 }
 
 // checkPlaceholders reports claims that stand in a pattern and are no paths.
-func (p *policyParser) checkPlaceholders(n strictyaml.Node, parsed pattern, r *rule) {
-	for _, claim := range parsed.claims() {
+func (p *policyParser) checkPlaceholders(n strictyaml.Node, parsed pattern.Pattern, r *rule) {
+	for _, claim := range parsed.Claims() {
 		if slices.ContainsFunc(r.subjects, func(m subjectMatch) bool { return m.identities == nil }) {
 			n.Fault("{claims.%s} stands for nothing of a ServiceAccount, and the rule is for some: write a rule for each", claim)
 		}

@@ -2,8 +2,8 @@ package policy
 
 import (
 	"slices"
-	"strings"
 
+	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -102,7 +102,7 @@ func (e *evaluation) applies(r *rule, a *asker, trace *Trace) bool {
 }
 
 // maxSteps bounds what the scopes of one request have compared, in the unit of
-// pattern.match: names and annotations come from strangers, and both can be long.
+// Pattern.Match: names and annotations come from strangers, and both can be long.
 // It is enough for as many scopes as there can be and some dozens of patterns, or hundreds of literal ones.
 const maxSteps = 1 << 15
 
@@ -258,7 +258,7 @@ func (e *evaluation) ceiling(r *rule, q question, t *RuleScope) ActionSet {
 			continue
 		}
 		for _, p := range a.repositories {
-			if p.match(q.scope.Name, e.subject.Identity, &e.steps) {
+			if p.Match(q.scope.Name, e.subject.Identity, &e.steps) {
 				set |= a.actions
 				t.notePattern(string(p))
 				if t == nil {
@@ -286,7 +286,7 @@ func (e *evaluation) asks(r *rule, q question, t *RuleScope) ActionSet {
 	if a.name != q.scope.Name {
 		a.name, a.actions = q.scope.Name, 0
 		for i := range a.items {
-			if a.items[i].pattern.match(q.scope.Name, nil, &e.steps) {
+			if a.items[i].pattern.Match(q.scope.Name, nil, &e.steps) {
 				a.actions |= a.items[i].actions
 			}
 		}
@@ -298,7 +298,7 @@ func (e *evaluation) asks(r *rule, q question, t *RuleScope) ActionSet {
 func (a *asked) trace(q question, t *RuleScope) ActionSet {
 	var set ActionSet
 	for _, item := range a.items {
-		if q.kind == repositoryResource && item.pattern.match(q.scope.Name, nil, new(int)) {
+		if q.kind == repositoryResource && item.pattern.Match(q.scope.Name, nil, new(int)) {
 			set |= item.actions
 			t.Items = append(t.Items, item.String())
 		}
@@ -340,23 +340,10 @@ const (
 // kindOf ignores the class, as registries do.
 func kindOf(scope registryauth.Scope) resource {
 	switch {
-	case scope.Type == "repository" && isPath(scope.Name):
+	case scope.Type == "repository" && pattern.IsPath(scope.Name):
 		return repositoryResource
 	case scope.Type == "registry" && scope.Name == "catalog":
 		return catalogResource
 	}
 	return unknownResource
-}
-
-// isPath refuses what a pattern of path components could misread. ParseScope has
-// checked the whole grammar; Decide is also called with scopes made otherwise.
-func isPath(name string) bool {
-	for more := true; more; {
-		var component string
-		component, name, more = strings.Cut(name, "/")
-		if component == "" || component[0] == '.' {
-			return false
-		}
-	}
-	return true
 }

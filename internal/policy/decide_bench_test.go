@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -64,7 +65,7 @@ func BenchmarkDecideByLabels(b *testing.B) {
 func BenchmarkDecideHostile(b *testing.B) {
 	policy := benchmarkPolicy(b, 10)
 	var annotation strings.Builder
-	for annotation.Len() < maxAnnotationBytes-maxPatternBytes {
+	for annotation.Len() < maxAnnotationBytes-pattern.MaxBytes {
 		annotation.WriteString("**/" + strings.Repeat("a/", 63) + "b ")
 	}
 	subject := Subject{Identity: someone(), Annotations: map[string]string{"k": annotation.String()}}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -47,7 +48,7 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 			case nearNotAsked, nearAbsent:
 				missing &^= within
 				if within != 0 {
-					items[key] = append(items[key], annotationItem{pattern(q.scope.Name), withNames(within)})
+					items[key] = append(items[key], annotationItem{pattern.Pattern(q.scope.Name), withNames(within)})
 				}
 				if !slices.ContainsFunc(readers, func(r *rule) bool { return r.annotation == key }) {
 					readers = append(readers, c.rule)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -18,10 +19,10 @@ func (p *Policy) BehindGateway(upstreams []string) []string {
 			continue
 		}
 		for i, a := range r.allow {
-			for j, pattern := range a.repositories {
-				if upstream, ok := pattern.covers(upstreams); ok {
+			for j, repositories := range a.repositories {
+				if upstream, ok := covers(repositories, upstreams); ok {
 					found = append(found, fmt.Sprintf("rule %s: allow[%d].repositories[%d]: %s also means what is behind the gateway, at %s for example, because the rule has no services: "+
-						"write which it is for, and gateway.service among them only if that is meant", r.name[0], i, j, term.QuoteName(string(pattern)), term.QuoteName(upstream)))
+						"write which it is for, and gateway.service among them only if that is meant", r.name[0], i, j, term.QuoteName(string(repositories)), term.QuoteName(upstream)))
 				}
 			}
 		}
@@ -31,13 +32,13 @@ func (p *Policy) BehindGateway(upstreams []string) []string {
 
 // covers returns the first upstream whose repositories a wildcard at the beginning
 // means. One that is written out is meant.
-func (p pattern) covers(upstreams []string) (string, bool) {
-	first, rest := cutComponent(string(p))
+func covers(p pattern.Pattern, upstreams []string) (string, bool) {
+	first, rest, _ := strings.Cut(string(p), "/")
 	if !strings.Contains(first, "*") || rest == "" && first != "**" { // no repository of an upstream has one component
 		return "", false
 	}
 	for _, name := range upstreams {
-		if matchComponent(first, name, nil) {
+		if pattern.MatchName(first, name) {
 			return name, true
 		}
 	}

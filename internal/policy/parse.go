@@ -6,6 +6,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/selector"
 	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
@@ -208,7 +209,7 @@ func parseGlobs(n strictyaml.Node, others string, upper bool) []string {
 		if i := strings.IndexFunc(glob, func(r rune) bool {
 			return r != '*' && (r < 'a' || 'z' < r) && (r < '0' || '9' < r) && (!upper || r < 'A' || 'Z' < r) && !strings.ContainsRune(others, r)
 		}); i >= 0 {
-			entry.Fault("%s cannot match: %s is in no such name; * stands for any characters, nothing else is special", term.QuoteName(glob), term.QuoteName(firstRune(glob[i:])))
+			entry.Fault("%s cannot match: %s is in no such name; * stands for any characters, nothing else is special", term.QuoteName(glob), term.QuoteName(string([]rune(glob[i:])[:1])))
 			continue
 		}
 		globs = append(globs, glob)
@@ -307,19 +308,19 @@ func parseActions(n strictyaml.Node) ActionSet {
 	return set
 }
 
-func (p *policyParser) repositories(n strictyaml.Node, r *rule) []pattern {
-	var patterns []pattern
+func (p *policyParser) repositories(n strictyaml.Node, r *rule) []pattern.Pattern {
+	var patterns []pattern.Pattern
 	for _, entry := range n.List() {
 		text, ok := entry.Text()
 		if !ok {
 			continue
 		}
-		parsed, err := parsePattern(text)
+		parsed, err := pattern.Parse(text)
 		if err != nil {
 			entry.Fault("%v", err)
 			continue
 		}
-		if r.anonymous && parsed.hasPlaceholder() {
+		if r.anonymous && parsed.HasPlaceholder() {
 			entry.Fault("%s has a placeholder, but who is anonymous has no name to put there: write the repository itself", term.QuoteName(text))
 		}
 		p.checkPlaceholders(entry, parsed, r)

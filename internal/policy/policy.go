@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/pullpass/pullpass/internal/identity"
+	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -36,7 +37,7 @@ type rule struct {
 }
 
 type allowance struct {
-	repositories []pattern
+	repositories []pattern.Pattern
 	catalog      bool // registry:catalog, instead of repositories
 	actions      ActionSet
 }
@@ -137,7 +138,7 @@ func (p *Policy) Unused(clusters, identities, services []string) []string {
 	checkSubjects := func(where string, subjects []subjectMatch) {
 		for _, s := range subjects {
 			for _, glob := range s.clusters {
-				if !slices.ContainsFunc(clusters, func(name string) bool { return matchComponent(glob, name, nil) }) {
+				if !slices.ContainsFunc(clusters, func(name string) bool { return pattern.MatchName(glob, name) }) {
 					note(where, "clusters", glob, "clusters[].name")
 				}
 			}

@@ -130,6 +130,10 @@ func report(d Decision) []string {
 // identities are those of the cases.
 var identities = map[string]identity.Profile{"github": identity.GitHub, "gitlab": identity.GitLab, "circle": identity.CircleCI, "idp": identity.Generic}
 
+func someone() *oidc.Identity {
+	return &oidc.Identity{Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web.v1"}}}
+}
+
 // account reads CLUSTER/NAMESPACE/SERVICEACCOUNT and fields of a token, an identity
 // and its claims in JSON, or anonymous.
 func account(t testing.TB, text string) *oidc.Identity {

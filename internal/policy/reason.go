@@ -151,7 +151,7 @@ func (e *evaluation) describe(r *rule) string {
 		default:
 			var patterns []string
 			for _, p := range a.repositories[:min(len(a.repositories), maxReasonEntries+1)] {
-				patterns = append(patterns, p.expand(e.subject.Identity))
+				patterns = append(patterns, p.Expand(e.subject.Identity))
 			}
 			entries = append(entries, a.actions.String()+" on "+shorten(patterns))
 		}

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -54,7 +55,7 @@ func (e *evaluation) askWith(r *rule, q question, missing ActionSet, nearest []c
 	if beyond := anyCeiling.missing(missing); beyond != 0 {
 		first = e.toAllow(q, beyond) + "; for the rest, "
 	}
-	item := annotationItem{pattern: pattern(q.scope.Name), actions: within}
+	item := annotationItem{pattern: pattern.Pattern(q.scope.Name), actions: within}
 	if within&otherAction != 0 {
 		item.actions = AllActions // an annotation has no other name for it
 	}

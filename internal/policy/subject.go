@@ -8,6 +8,7 @@ import (
 	"github.com/pullpass/pullpass/internal/condition"
 	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -129,7 +130,7 @@ func matchAny(globs []string, value string) bool {
 		return false
 	}
 	for _, glob := range globs {
-		if matchComponent(glob, value, nil) {
+		if pattern.MatchName(glob, value) {
 			return true
 		}
 	}

@@ -1,4 +1,4 @@
-package policy
+package pattern
 
 import (
 	"strings"
@@ -42,18 +42,18 @@ func TestPatternMatch(t *testing.T) {
 		{"*-{namespace}", "a-team-a team-a-team-a", "team-a team-a-team-ab"},
 		{"localhost:5000/*", "localhost:5000/x", "localhost:5001/x localhost/x"},
 	} {
-		p, err := parsePattern(test.pattern)
+		p, err := Parse(test.pattern)
 		if err != nil {
 			t.Errorf("%s: %v", test.pattern, err)
 			continue
 		}
 		for name := range strings.FieldsSeq(test.match) {
-			if !p.match(name, someone(), new(int)) {
+			if !p.Match(name, someone(), new(int)) {
 				t.Errorf("%s does not match %s", test.pattern, name)
 			}
 		}
 		for name := range strings.FieldsSeq(test.not) {
-			if p.match(name, someone(), new(int)) {
+			if p.Match(name, someone(), new(int)) {
 				t.Errorf("%s matches %s", test.pattern, name)
 			}
 		}
@@ -82,16 +82,16 @@ func TestPlaceholdersAreLiteral(t *testing.T) {
 		{"a", "{namespace}/x", "a/x", true},
 	} {
 		id := &oidc.Identity{Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: test.namespace}}
-		p, err := parsePattern(test.pattern)
+		p, err := Parse(test.pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := p.match(test.name, id, new(int)); got != test.want {
+		if got := p.Match(test.name, id, new(int)); got != test.want {
 			t.Errorf("namespace %q, pattern %s, name %s: %v", test.namespace, test.pattern, test.name, got)
 		}
 	}
-	p, err := parsePattern("{namespace}/x")
-	if err != nil || p.match("team-a/x", nil, new(int)) || p.match("/x", nil, new(int)) {
+	p, err := Parse("{namespace}/x")
+	if err != nil || p.Match("team-a/x", nil, new(int)) || p.Match("/x", nil, new(int)) {
 		t.Errorf("a placeholder stands for something for nobody, %v", err)
 	}
 }
@@ -104,7 +104,7 @@ func TestPatternsAccepted(t *testing.T) {
 		"a", "a_b", "a__b", "a--b", "a*-b", "a-*", "*.*", "a.b", "{namespace}_{cluster}", "Registry.example.com/a", "localhost:5000/a",
 		"*:5000/a", "**/a/**", "9/0", strings.Repeat("a", 255),
 	} {
-		if _, err := parsePattern(text); err != nil {
+		if _, err := Parse(text); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -112,18 +112,18 @@ func TestPatternsAccepted(t *testing.T) {
 
 func TestPatternLength(t *testing.T) {
 	t.Parallel()
-	if _, err := parsePattern(strings.Repeat("*/", 256) + "*"); err == nil || !strings.Contains(err.Error(), "has 513 bytes; at most 512 are useful") {
+	if _, err := Parse(strings.Repeat("*/", 256) + "*"); err == nil || !strings.Contains(err.Error(), "has 513 bytes; at most 512 are useful") {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestPatternExpand(t *testing.T) {
 	t.Parallel()
-	p := pattern("x/{cluster}-{namespace}/*/{serviceAccount}")
-	if got := p.expand(someone()); got != "x/prod-team-a/*/web.v1" {
+	p := Pattern("x/{cluster}-{namespace}/*/{serviceAccount}")
+	if got := p.Expand(someone()); got != "x/prod-team-a/*/web.v1" {
 		t.Error(got)
 	}
-	if got := p.expand(nil); got != string(p) {
+	if got := p.Expand(nil); got != string(p) {
 		t.Error(got)
 	}
 }
@@ -139,12 +139,12 @@ func TestPatternsCannotBlowUp(t *testing.T) {
 		{"**/" + strings.Repeat("*/", 60) + "b", strings.Repeat("a/", 127) + "a"},
 		{"*" + strings.Repeat("a", 120) + "b", strings.Repeat("a", 255)},
 	} {
-		p, err := parsePattern(test.pattern)
+		p, err := Parse(test.pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 1000 {
-			if p.match(test.name, nil, new(int)) {
+			if p.Match(test.name, nil, new(int)) {
 				t.Fatalf("%s matches", test.pattern)
 			}
 		}
@@ -184,14 +184,14 @@ func FuzzPattern(f *testing.F) {
 	f.Add("{serviceAccount}/{cluster}/*", "sa/c1/q", "a")
 	f.Add("**/**/*a*", "a/b/ca", "a")
 	f.Fuzz(func(t *testing.T, text, name, namespace string) {
-		p, err := parsePattern(text)
+		p, err := Parse(text)
 		if err != nil {
 			if err.Error() == "" || len(err.Error()) > 1000 {
 				t.Errorf("error %q", err)
 			}
 			return
 		}
-		if kindOf(scopeNamed(name)) != repositoryResource || strings.Count(text, "*") > 8 || len(name) > 60 {
+		if !IsPath(name) || strings.Count(text, "*") > 8 || len(name) > 60 {
 			return // the reference needs exponential time
 		}
 		id := &oidc.Identity{Cluster: "c1", Kubernetes: oidc.KubernetesIdentity{Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: "sa"}}}
@@ -199,7 +199,7 @@ func FuzzPattern(f *testing.F) {
 		if namespace == "" && strings.Contains(text, "{namespace}") {
 			want = false
 		}
-		if got := p.match(name, id, new(int)); got != want {
+		if got := p.Match(name, id, new(int)); got != want {
 			t.Errorf("%s, %s, namespace %q: %v, want %v", text, name, namespace, got, want)
 		}
 	})

@@ -1,4 +1,6 @@
-package policy
+// Package pattern says which repositories are meant, component by component. It is the
+// language of allow and of annotations, and of names with * in subjects.
+package pattern
 
 import (
 	"errors"
@@ -10,7 +12,7 @@ import (
 	"github.com/pullpass/pullpass/internal/term"
 )
 
-// pattern says which repositories are meant, component by component:
+// Pattern says which repositories are meant, component by component:
 //
 //   - any run of characters inside one component
 //     **                as a whole component: any number of components, zero too
@@ -20,23 +22,23 @@ import (
 //
 // It is anchored at both ends, so that team-a does not match team-abc/x, and no
 // regular expression is involved (docker_auth and octo-sts were hit by both).
-type pattern string
+type Pattern string
 
-// maxPatternBytes is the longest name that a registry can serve: host and path.
-const maxPatternBytes = 512
+// MaxBytes is the longest Pattern, and the longest name that a registry can serve: host and path.
+const MaxBytes = 512
 
-// parsePattern checks that a pattern is well formed and can match a name at all.
-func parsePattern(text string) (pattern, error) {
+// Parse checks that a pattern is well formed and can match a name at all.
+func Parse(text string) (Pattern, error) {
 	if text == "" {
 		return "", errors.New("is empty; write ** for every repository")
 	}
-	if len(text) > maxPatternBytes {
-		return "", fmt.Errorf("%s has %d bytes; at most %d are useful", term.QuoteName(text), len(text), maxPatternBytes)
+	if len(text) > MaxBytes {
+		return "", fmt.Errorf("%s has %d bytes; at most %d are useful", term.QuoteName(text), len(text), MaxBytes)
 	}
 	// The sample has one letter for each wildcard and placeholder. Letters and
 	// digits may stand anywhere in a name, so if the sample is no name, nothing
 	// that the pattern could match is one.
-	var buffer [len("repository:") + maxPatternBytes + len(":pull")]byte
+	var buffer [len("repository:") + MaxBytes + len(":pull")]byte
 	sample := append(buffer[:0], "repository:"...)
 	for component := range strings.SplitSeq(text, "/") {
 		if name, ok := claimPlaceholder(component); ok {
@@ -56,7 +58,7 @@ func parsePattern(text string) (pattern, error) {
 	if _, err := registryauth.ParseScope(string(sample)); err != nil {
 		return "", fmt.Errorf("%s can match no repository: names are lower-case letters and digits, joined by '.', '_', '__' or '-', and only a host at the start may have a port", term.QuoteName(text))
 	}
-	return pattern(text), nil
+	return Pattern(text), nil
 }
 
 // appendSample appends something that the component matches.
@@ -105,16 +107,16 @@ func firstRune(s string) string {
 	return s
 }
 
-// hasPlaceholder reports whether the pattern needs to know who asks.
-func (p pattern) hasPlaceholder() bool { return strings.IndexByte(string(p), '{') >= 0 }
+// HasPlaceholder reports whether the pattern needs to know who asks.
+func (p Pattern) HasPlaceholder() bool { return strings.IndexByte(string(p), '{') >= 0 }
 
-// match reports whether the pattern matches the whole name, which must have no
+// Match reports whether the pattern matches the whole name, which must have no
 // empty component. What stands before the first ** and after the last is
 // compared in place. What stands between two is searched for from the left: the
 // first place found is as good as any, so nothing is ever tried again. A
 // pattern with one ** costs no more than both lengths, no pattern more than
 // their product. steps is raised by what it took, in about 5 ns.
-func (p pattern) match(name string, id *oidc.Identity, steps *int) bool {
+func (p Pattern) Match(name string, id *oidc.Identity, steps *int) bool {
 	*steps++
 	if isAboutOthers(string(p), name) {
 		return false
@@ -208,8 +210,11 @@ func lastComponents(pattern, name string) (string, bool) {
 	return name[strings.LastIndexByte(name[:end], '/')+1:], true
 }
 
+// MatchName matches a name of a subject, in which * is any run of characters.
+func MatchName(glob, name string) bool { return matchComponent(glob, name, nil) }
+
 // matchComponent matches one path component, or one name of a subject, in the
-// way of match, and * in the part of **. A placeholder without a value matches
+// way of Match, and * in the part of **. A placeholder without a value matches
 // nothing, and what a placeholder stands for is never read as a pattern.
 func matchComponent(pattern, s string, id *oidc.Identity) bool {
 	if pattern == "*" {
@@ -310,9 +315,9 @@ func placeholderValue(name string, id *oidc.Identity) (string, bool) {
 	return "", false
 }
 
-// expand returns the pattern as it reads for one identity. It is for people:
+// Expand returns the pattern as it reads for one identity. It is for people:
 // matching never builds it.
-func (p pattern) expand(id *oidc.Identity) string {
+func (p Pattern) Expand(id *oidc.Identity) string {
 	if whole, ok := p.withClaims(id); ok {
 		p = whole
 	}
@@ -335,4 +340,17 @@ func (p pattern) expand(id *oidc.Identity) string {
 		rest = rest[next:]
 	}
 	return b.String()
+}
+
+// IsPath refuses what a pattern of path components could misread. ParseScope has
+// checked the whole grammar; policies are also asked about scopes made otherwise.
+func IsPath(name string) bool {
+	for more := true; more; {
+		var component string
+		component, name, more = strings.Cut(name, "/")
+		if component == "" || component[0] == '.' {
+			return false
+		}
+	}
+	return true
 }

@@ -1,4 +1,4 @@
-package policy
+package pattern
 
 import (
 	"strings"
@@ -18,10 +18,10 @@ func claimPlaceholder(component string) (name string, ok bool) {
 	return name[:len(name)-1], true
 }
 
-func (p pattern) hasClaims() bool { return strings.Contains(string(p), claimsPrefix) }
+func (p Pattern) hasClaims() bool { return strings.Contains(string(p), claimsPrefix) }
 
-// claims returns the claims that stand in the pattern.
-func (p pattern) claims() []string {
+// Claims returns the claims that stand in the pattern.
+func (p Pattern) Claims() []string {
 	var list []string
 	for component := range strings.SplitSeq(string(p), "/") {
 		if name, ok := claimPlaceholder(component); ok {
@@ -34,7 +34,7 @@ func (p pattern) claims() []string {
 // withClaims returns the pattern with the values of claims in it. A value is one
 // that the profile calls a path, and it is the path of a repository: neither a
 // pattern nor a way up can be in it.
-func (p pattern) withClaims(id *oidc.Identity) (pattern, bool) {
+func (p Pattern) withClaims(id *oidc.Identity) (Pattern, bool) {
 	if !p.hasClaims() {
 		return p, true
 	}
@@ -59,11 +59,11 @@ func (p pattern) withClaims(id *oidc.Identity) (pattern, bool) {
 		}
 		b.WriteString(value)
 	}
-	return pattern(b.String()), true
+	return Pattern(b.String()), true
 }
 
 func isRepositoryPath(value string) bool {
-	if strings.ContainsAny(value, ":*{") || len(value) > maxPatternBytes {
+	if strings.ContainsAny(value, ":*{") || len(value) > MaxBytes {
 		return false
 	}
 	_, err := registryauth.ParseScope("repository:" + value + ":pull")
