@@ -53,6 +53,9 @@ var imports = map[string]allowedImports{
 		tests:  []string{"internal/pkitest", "internal/signing/signingtest"},
 		others: []string{"github.com/go-jose/go-jose/v4"},
 	},
+	"internal/load": {
+		ours: []string{"internal/registryauth"},
+	},
 	"internal/seal": {
 		ours:  []string{"internal/signing"},
 		tests: []string{"internal/pkitest", "internal/testkit"},
@@ -102,8 +105,8 @@ var imports = map[string]allowedImports{
 	},
 	"internal/exchange": {
 		ours: []string{
-			"internal/lru", "internal/nodecert", "internal/oidc", "internal/policy", "internal/redact", "internal/registryauth", "internal/seal",
-			"internal/signing", "internal/term",
+			"internal/load", "internal/lru", "internal/nodecert", "internal/oidc", "internal/policy", "internal/redact", "internal/registryauth",
+			"internal/seal", "internal/signing", "internal/term",
 		},
 		tests:  []string{"internal/identity", "internal/pkitest"},
 		others: []string{"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace", "k8s.io/apimachinery"},
@@ -201,8 +204,8 @@ var imports = map[string]allowedImports{
 	},
 	"internal/metrics": {
 		ours: []string{
-			"internal/audit", "internal/exchange", "internal/gateway", "internal/kube", "internal/oidc", "internal/policy", "internal/registryauth",
-			"internal/signing", "internal/state", "internal/upstream",
+			"internal/audit", "internal/exchange", "internal/gateway", "internal/kube", "internal/load", "internal/oidc", "internal/policy",
+			"internal/registryauth", "internal/signing", "internal/state", "internal/upstream",
 		},
 		tests:  []string{"internal/proxytest", "internal/testkit"},
 		others: []string{"github.com/prometheus/client_golang"},
@@ -214,7 +217,7 @@ var imports = map[string]allowedImports{
 	"internal/server": {
 		ours: []string{
 			"internal/assertion", "internal/audit", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/kube",
-			"internal/metrics", "internal/nodecert", "internal/oidc", "internal/policy", "internal/registryauth", "internal/setup", "internal/signing", "internal/state",
+			"internal/load", "internal/metrics", "internal/nodecert", "internal/oidc", "internal/policy", "internal/registryauth", "internal/setup", "internal/signing", "internal/state",
 			"internal/strictyaml", "internal/telemetry", "internal/term", "internal/upstream",
 		},
 		tests:  []string{"internal/kubetest", "internal/pkitest", "internal/proxytest", "internal/registrytest", "internal/testkit"},

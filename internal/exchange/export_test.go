@@ -5,12 +5,6 @@ import "github.com/pullpass/pullpass/internal/nodecert"
 // Joined makes keys, for tests.
 var Joined = joined
 
-// The settings of readers, for tests.
-const (
-	MaxBodies    = maxBodies
-	BodyDeadline = bodyDeadline
-)
-
 // IssuedBytes is what is counted of the issued tokens that are remembered, and
 // Issued how many they are.
 func (x *Exchanger) IssuedBytes() int { return x.issued.Bytes() }

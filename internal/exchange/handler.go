@@ -11,6 +11,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/pullpass/pullpass/internal/load"
 	"github.com/pullpass/pullpass/internal/redact"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/term"
@@ -39,8 +40,8 @@ type Handler struct {
 	now       func() time.Time
 	attempts  *attempts
 	addresses *addressLimit
-	readers   *readers
-	queue     *queue
+	bodies    *load.Bodies
+	queue     *load.Queue
 }
 
 // NewHandler returns the token endpoint.
@@ -55,7 +56,7 @@ func NewHandler(c HandlerConfig) (*Handler, error) {
 		logger:    c.Logger,
 		now:       c.Now,
 		attempts:  c.Memory.attempts,
-		readers:   c.Memory.readers,
+		bodies:    c.Memory.bodies,
 		queue:     c.Memory.queue,
 	}
 	if h.now == nil {
@@ -66,7 +67,7 @@ func NewHandler(c HandlerConfig) (*Handler, error) {
 }
 
 // Load returns how many requests are worked on now, and how many wait.
-func (h *Handler) Load() Load { return h.queue.load() }
+func (h *Handler) Load() load.Counts { return h.queue.Counts() }
 
 // tokenRequest is one request on its way through a Handler.
 type tokenRequest struct {
@@ -102,10 +103,10 @@ func (h *Handler) exchange(w http.ResponseWriter, t *tokenRequest) (registryauth
 	if err := h.addresses.check(t, h.exchanger.remembers); err != nil {
 		return registryauth.Token{}, err
 	}
-	if !h.queue.enter(t.http) {
+	if !h.queue.Enter(t.http) {
 		return registryauth.Token{}, errOverloaded
 	}
-	defer h.queue.leave()
+	defer h.queue.Leave()
 	ctx := t.http.Context()
 	if err := h.addresses.charge(ctx, t); err != nil {
 		return registryauth.Token{}, err
@@ -156,10 +157,10 @@ func (h *Handler) read(w http.ResponseWriter, t *tokenRequest) (registryauth.Req
 	from := Network(t.caller.Address)
 	// Of a copy: what net/http does with a body afterwards depends on its type.
 	r := t.http.WithContext(t.http.Context())
-	body := &watchedBody{ReadCloser: r.Body}
+	body := &load.Body{ReadCloser: r.Body}
 	r.Body = body
-	limited := h.readers.begin(w, from)
-	defer func() { h.readers.end(w, from, limited, body.ended) }()
+	limited := h.bodies.Begin(w, from)
+	defer func() { h.bodies.End(w, from, limited, body.Ended) }()
 	return registryauth.ParseRequest(r)
 }
 

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/load"
 	"github.com/pullpass/pullpass/internal/lru"
 	"github.com/pullpass/pullpass/internal/nodecert"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -18,8 +19,8 @@ type Memory struct {
 	chains   *nodecert.Chains
 	attempts *attempts
 	spent    *lru.Cache[netip.Prefix, time.Time] // addresses without a request left, and until when
-	readers  *readers
-	queue    *queue
+	bodies   *load.Bodies
+	queue    *load.Queue
 	sealed   *seal.Box
 }
 
@@ -50,8 +51,8 @@ func NewMemory(c MemoryConfig) *Memory {
 		chains:   nodecert.NewChains(),
 		attempts: newAttempts(),
 		spent:    lru.New[netip.Prefix, time.Time](spentBytes, nil),
-		readers:  newReaders(),
-		queue:    newQueue(c.InFlight, c.Waiting),
+		bodies:   load.NewBodies(),
+		queue:    load.NewQueue(c.InFlight, c.Waiting),
 		sealed:   seal.NewBox(pushPurpose),
 	}
 }

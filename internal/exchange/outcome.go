@@ -10,6 +10,9 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
+// errOverloaded refuses a request that found no place, or not in time.
+var errOverloaded = errors.New("too many requests at once")
+
 // errMethod is the one refusal that belongs to HTTP alone.
 var errMethod = errors.New("method not allowed")
 

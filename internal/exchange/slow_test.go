@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/load"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
@@ -76,7 +77,7 @@ func TestCrowdOfSlowBodies(t *testing.T) {
 	server := httptest.NewServer(r.handler)
 	t.Cleanup(server.Close)
 	const late = 8
-	for range exchange.MaxBodies + late {
+	for range load.MaxBodies + late {
 		c, err := net.Dial("tcp", server.Listener.Addr().String())
 		must(t, err)
 		t.Cleanup(func() { c.Close() })
@@ -119,14 +120,14 @@ func TestDeadlinesOfBodies(t *testing.T) {
 		fmt.Fprint(client, "grant_type=") // it is being read
 		clients = append(clients, client)
 	}
-	for range exchange.MaxBodies - 1 {
+	for range load.MaxBodies - 1 {
 		join()
 	}
 	if got := r.deadlines(t, "192.0.2.1:1"); len(got) != 0 {
 		t.Errorf("no crowd yet: deadlines %v", got)
 	}
 	join()
-	if got := r.deadlines(t, "192.0.2.1:1"); len(got) != 2 || time.Until(got[0]) > exchange.BodyDeadline || !got[1].IsZero() {
+	if got := r.deadlines(t, "192.0.2.1:1"); len(got) != 2 || time.Until(got[0]) > load.BodyDeadline || !got[1].IsZero() {
 		t.Errorf("deadlines %v, want one that is near, and none", got)
 	}
 	if got := r.deadlines(t, "192.0.2.2:1"); len(got) != 0 {

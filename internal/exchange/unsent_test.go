@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/load"
 )
 
 // wire is a connection to a server whose only deadlines are those of the handler.
@@ -54,7 +54,7 @@ func (c wire) receive(t *testing.T) *http.Response {
 // crowd has so many bodies on their way that each further one has to hurry.
 func crowd(t *testing.T, connect func() wire) {
 	t.Helper()
-	for range exchange.MaxBodies {
+	for range load.MaxBodies {
 		c := connect()
 		c.send("Content-Length: 100\r\nExpect: 100-continue\r\n", "")
 		if begun := c.receive(t); begun.StatusCode != http.StatusContinue {

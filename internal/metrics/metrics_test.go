@@ -13,6 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/audit"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/load"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/proxytest"
@@ -303,7 +304,7 @@ func TestMetricsShowThePolicyInUse(t *testing.T) {
 		return policy
 	}
 	p := parse("a/**")
-	m := testMetrics(Sources{Policy: func() *policy.Policy { return p }, Load: func() exchange.Load { return exchange.Load{InFlight: 3, Waiting: 2} }})
+	m := testMetrics(Sources{Policy: func() *policy.Policy { return p }, Load: func() load.Counts { return load.Counts{InFlight: 3, Waiting: 2} }})
 	for _, next := range []*policy.Policy{p, parse("b/**")} {
 		p = next
 		expectMetrics(t, m, `

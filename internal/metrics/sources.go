@@ -8,9 +8,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pullpass/pullpass/internal/audit"
-	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/load"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/signing"
@@ -25,7 +25,7 @@ type Sources struct {
 	Services   []string
 	Files      []string // groups that are re-read
 
-	Load        func() exchange.Load
+	Load        func() load.Counts
 	Connections func() ConnectionCounts
 	Gateway     func() gateway.Load               // nil: there is none
 	Upstreams   map[string]func() upstream.Status // by name

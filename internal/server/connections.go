@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/load"
 	"github.com/pullpass/pullpass/internal/metrics"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -240,7 +241,7 @@ func (l *connections) handler(next http.Handler) http.Handler {
 		if l.open() > cap(l.places)/4 {
 			w.Header().Set("Connection", "close")
 		}
-		bytes := max(exchange.RequestBytes(r)-usualRequestBytes, 0)
+		bytes := max(load.RequestBytes(r)-usualRequestBytes, 0)
 		if r.ProtoMajor > 1 { // the connection has others
 			bytes += 2 * usualRequestBytes
 		}

@@ -1,4 +1,4 @@
-package exchange
+package load
 
 import (
 	"context"
@@ -19,24 +19,24 @@ func request(ctx context.Context) *http.Request {
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(2, 1)
+		q := NewQueue(2, 1)
 		for range 2 {
-			if !q.enter(request(t.Context())) {
+			if !q.Enter(request(t.Context())) {
 				t.Fatal("no place in an empty queue")
 			}
 		}
 		result := make(chan bool)
-		wait := func(ctx context.Context) { result <- q.enter(request(ctx)) }
+		wait := func(ctx context.Context) { result <- q.Enter(request(ctx)) }
 
 		go wait(t.Context())
 		synctest.Wait()
-		if q.enter(request(t.Context())) {
+		if q.Enter(request(t.Context())) {
 			t.Error("more wait than may")
 		}
-		if load := q.load(); load != (Load{InFlight: 2, Waiting: 1}) {
+		if load := q.Counts(); load != (Counts{InFlight: 2, Waiting: 1}) {
 			t.Errorf("load %+v", load)
 		}
-		q.leave()
+		q.Leave()
 		if !<-result {
 			t.Error("the one that waited got no place")
 		}
@@ -54,12 +54,12 @@ func TestQueue(t *testing.T) {
 		if <-result {
 			t.Error("a place for a caller that has gone")
 		}
-		if load := q.load(); load != (Load{InFlight: 2}) {
+		if load := q.Counts(); load != (Counts{InFlight: 2}) {
 			t.Errorf("load %+v", load)
 		}
-		q.leave()
-		q.leave()
-		if !q.enter(request(t.Context())) {
+		q.Leave()
+		q.Leave()
+		if !q.Enter(request(t.Context())) {
 			t.Error("places were lost")
 		}
 	})
@@ -70,8 +70,8 @@ func TestQueueBoundsBytes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const most = 4096
-		q := newQueue(1, most)
-		q.enter(request(t.Context()))
+		q := NewQueue(1, most)
+		q.Enter(request(t.Context()))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		large := map[string]func() *http.Request{
@@ -82,29 +82,29 @@ func TestQueueBoundsBytes(t *testing.T) {
 		}
 		for range most / 8 {
 			for _, make := range large {
-				go q.enter(make())
+				go q.Enter(make())
 			}
 		}
 		synctest.Wait()
-		if waiting := q.load().Waiting; waiting < 280 || waiting > 320 {
+		if waiting := q.Counts().Waiting; waiting < 280 || waiting > 320 {
 			t.Errorf("%d large requests wait, want about 300: 16 MiB", waiting)
 		}
 		for range 100 { // those that find no room change nothing for the others
-			if q.enter(large["URL"]()) {
+			if q.Enter(large["URL"]()) {
 				t.Error("a place")
 			}
 		}
-		before := q.load().Waiting
+		before := q.Counts().Waiting
 		usual := request(ctx)
 		usual.Header.Set("Authorization", strings.Repeat("a", usualBytes-100))
-		go q.enter(usual)
+		go q.Enter(usual)
 		synctest.Wait()
-		if q.load().Waiting != before+1 {
+		if q.Counts().Waiting != before+1 {
 			t.Error("a usual request may not wait any more")
 		}
 		cancel()
 		synctest.Wait()
-		if load, excess := q.load(), q.excess.Load(); load.Waiting != 0 || excess != 0 {
+		if load, excess := q.Counts(), q.excess.Load(); load.Waiting != 0 || excess != 0 {
 			t.Errorf("load %+v, excess %d, and nobody waits", load, excess)
 		}
 	})
@@ -113,11 +113,11 @@ func TestQueueBoundsBytes(t *testing.T) {
 // What is refused because too many wait is not taken off the bytes of those that do.
 func TestQueueCountsBytesOfAll(t *testing.T) {
 	t.Parallel()
-	q := newQueue(1, 0)
-	q.enter(request(t.Context()))
+	q := NewQueue(1, 0)
+	q.Enter(request(t.Context()))
 	large := request(t.Context())
 	large.ContentLength = registryauth.MaxBodyBytes
-	if q.enter(large) || q.excess.Load() != 0 || q.load().Waiting != 0 {
-		t.Errorf("excess %d, load %+v, and nobody waits", q.excess.Load(), q.load())
+	if q.Enter(large) || q.excess.Load() != 0 || q.Counts().Waiting != 0 {
+		t.Errorf("excess %d, load %+v, and nobody waits", q.excess.Load(), q.Counts())
 	}
 }

@@ -1,7 +1,8 @@
-package exchange
+// Package load bounds what many requests at once, and slow ones, hold of a server: how
+// many are worked on and wait, and how many bodies are on their way.
+package load
 
 import (
-	"errors"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -21,25 +22,23 @@ const (
 	maxExcessBytes = 16 << 20
 )
 
-// errOverloaded refuses a request that found no place, or not in time.
-var errOverloaded = errors.New("too many requests at once")
-
-// queue bounds how many requests are worked on at a time and how many wait, so
+// Queue bounds how many requests are worked on at a time and how many wait, so
 // that memory stays bounded whatever arrives. It is safe for concurrent use.
-type queue struct {
+type Queue struct {
 	places     chan struct{} // one element for each request that is worked on
 	waiting    atomic.Int64
 	excess     atomic.Int64 // bytes of those that wait
 	maxWaiting int64
 }
 
-func newQueue(inFlight, waiting int) *queue {
-	return &queue{places: make(chan struct{}, inFlight), maxWaiting: int64(waiting)}
+// NewQueue returns a Queue for so many requests that are worked on, and so many that wait.
+func NewQueue(inFlight, waiting int) *Queue {
+	return &Queue{places: make(chan struct{}, inFlight), maxWaiting: int64(waiting)}
 }
 
-// enter waits for a place and reports whether there is one; then leave must be
+// Enter waits for a place and reports whether there is one; then Leave must be
 // called.
-func (q *queue) enter(r *http.Request) bool {
+func (q *Queue) Enter(r *http.Request) bool {
 	select {
 	case q.places <- struct{}{}:
 		return true
@@ -77,9 +76,11 @@ func RequestBytes(r *http.Request) int64 {
 	return size + min(r.ContentLength, registryauth.MaxBodyBytes) // of more, nothing is read
 }
 
-func (q *queue) leave() { <-q.places }
+// Leave gives the place back.
+func (q *Queue) Leave() { <-q.places }
 
-// Load is how busy a Handler is.
-type Load struct{ InFlight, Waiting int }
+// Counts are how many requests are worked on now, and how many wait.
+type Counts struct{ InFlight, Waiting int }
 
-func (q *queue) load() Load { return Load{len(q.places), int(q.waiting.Load())} }
+// Counts says how busy it is.
+func (q *Queue) Counts() Counts { return Counts{len(q.places), int(q.waiting.Load())} }
