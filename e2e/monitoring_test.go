@@ -82,7 +82,7 @@ var emptyPanels = map[string]bool{
 	"Limited": true, "Callers that are not the node of their token": true, "Replays": true, "Without a token, or with a secret-based one": true,
 	"Silence of API servers": true, "Objects asked for by name": true, "Ends in": true, "Readings of files that failed": true,
 	"Audit log and events on pods":         true,
-	"Requests at the gateway, by upstream": true, "Not passed on, by reason": true, "State of the upstreams": true, "Bytes through the gateway": true,
+	"Requests at the gateway, by upstream": true, "Not passed on, or not to the end": true, "State of the upstreams": true, "Bytes through the gateway": true,
 	"Time at the gateway, 90 %": true, "Silence of upstreams": true, "Token endpoints of upstreams": true,
 }
 
