@@ -141,6 +141,7 @@ type Authorization struct {
 	granted    []registryauth.Scope
 	lines      string              // the granted scopes as an issuedKey holds them
 	token      registryauth.Secret // for a push credential; zero: a token is to be issued
+	pushID     string              // of the push credential that was presented
 }
 
 // Authorize judges one request: it identifies who asks and decides what is granted.
@@ -184,6 +185,9 @@ func (x *Exchanger) Authorize(ctx context.Context, req registryauth.Request, cal
 	a := Authorization{subject: subject, credential: req.Credential.Hash(), registry: registry, granted: granted, lines: strings.Join(names, "\n")}
 	if req.Push {
 		a.token = req.Credential
+	}
+	if push != nil {
+		a.pushID = push.ID
 	}
 	return a, nil
 }
@@ -262,9 +266,15 @@ func (x *Exchanger) judged(req registryauth.Request) []registryauth.Scope {
 	return req.Scopes
 }
 
-// remembers reports whether a credential was good before.
-func (x *Exchanger) remembers(credential registryauth.Secret) bool {
-	return x.verifier.Remembers(credential)
+// remembers reports whether the credential of a request was good before: a push
+// credential, if it was sealed here.
+func (x *Exchanger) remembers(req registryauth.Request) bool {
+	if registry := x.registries[req.Service]; registry != nil {
+		if push, err := x.open(req, registry); push != nil || err != nil {
+			return err == nil
+		}
+	}
+	return x.verifier.Remembers(req.Credential)
 }
 
 // issue returns the token last issued for the same thing while at least half
@@ -288,7 +298,7 @@ func (x *Exchanger) issue(a Authorization) (token registryauth.Token, reused boo
 	if id := a.subject.Identity; id != nil {
 		grant.Subject, grant.NotAfter = id.Subject, id.Expiry
 		if a.registry.NamesHolder() {
-			grant.Holder = holder(id)
+			grant.Holder = holder(id, a.pushID)
 		}
 	}
 	token, err = a.registry.Issue(grant)
@@ -303,9 +313,9 @@ func (x *Exchanger) issue(a Authorization) (token registryauth.Token, reused boo
 	return token, false, nil
 }
 
-func holder(id *oidc.Identity) *registryauth.Holder {
+func holder(id *oidc.Identity, pushID string) *registryauth.Holder {
 	if x := id.External; x != nil {
-		return &registryauth.Holder{Identity: x.Provider, Project: x.Project, Run: x.Run, TokenID: id.TokenID}
+		return &registryauth.Holder{Identity: x.Provider, Project: x.Project, Run: x.Run, TokenID: id.TokenID, PushCredential: pushID}
 	}
 	k := &id.Kubernetes
 	return &registryauth.Holder{

@@ -139,20 +139,24 @@ func TestJobLimit(t *testing.T) {
 		!strings.Contains(a.body.Errors[0].Message, "of this identity's project (limits.perServiceAccount)") {
 		t.Errorf("the third of a project: %d, %+v", a.status, a.body.Errors)
 	}
-	if keys := b.keys("8:identity"); len(keys) != 2 {
+	if keys := b.keys("8:identity"); len(keys) != 2 || !strings.Contains(keys[0], "6:github") {
 		t.Errorf("the keys are %q", keys)
 	}
 }
 
 func TestJobTokenReplayed(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(c *rigConfig) { jobs(c); c.replay, c.owners = exchange.ReplayEnforce, newOwners() })
+	owners := newOwners()
+	r := newRig(t, func(c *rigConfig) { jobs(c); c.replay, c.owners = exchange.ReplayEnforce, owners })
 	token := r.job(t, nil)
 	if a := r.do(t, from(at("192.0.2.1"), get(token, "repository:team-a/web:push"))); a.status != http.StatusOK {
 		t.Errorf("the first caller: %d", a.status)
 	}
 	if a := r.do(t, from(at("192.0.2.2"), get(token, "repository:team-a/web:push"))); a.status != http.StatusForbidden {
 		t.Errorf("a second caller: %d", a.status)
+	}
+	if _, own := owners.owner[exchange.Joined("github", "job-1")]; !own { // ids are unique to an issuer alone
+		t.Errorf("the owners are %v", owners.owner)
 	}
 	if e := r.lastEvent(t, 2); e.Reason != "token_replayed" {
 		t.Errorf("the event is %+v", e)

@@ -77,12 +77,12 @@ type addressLimit struct{ *AddressLimit }
 // check judges a request before its credential is, and before it has a place in
 // the queue: by what is noted alone. remembers says whether a credential was good
 // before.
-func (l *addressLimit) check(t *tokenRequest, remembers func(registryauth.Secret) bool) error {
+func (l *addressLimit) check(t *tokenRequest, remembers func(registryauth.Request) bool) error {
 	if t.event.Retry {
 		return nil
 	}
 	wait := l.Wait(Network(t.caller.Address))
-	if wait <= 0 || t.parsed.GrantType != registryauth.GrantAnonymous && remembers(t.parsed.Credential) {
+	if wait <= 0 || t.parsed.GrantType != registryauth.GrantAnonymous && remembers(t.parsed) {
 		return nil
 	}
 	return tooManyFailures(wait)

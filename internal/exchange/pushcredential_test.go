@@ -170,3 +170,49 @@ func TestNoPushCredential(t *testing.T) {
 		}
 	}
 }
+
+// Who presented the job's token first is the only one for its push credentials, too
+// also when the token has ended: state.NewMemoryOwners would have forgotten it by then.
+func TestPushCredentialReplayed(t *testing.T) {
+	t.Parallel()
+	owners := newOwners()
+	r := newRig(t, func(c *rigConfig) { jobs(c); c.replay, c.owners = exchange.ReplayEnforce, owners })
+	credential := r.pushCredential(t)
+	if left := owners.until.Sub(r.Now()); left < 15*time.Minute+4*time.Minute { // one may be exchanged for just before the token's end
+		t.Errorf("the owner is remembered for %s", left)
+	}
+	r.advance(6 * time.Minute)
+	for address, want := range map[string]int{"192.0.2.1": http.StatusOK, "192.0.2.2": http.StatusForbidden} {
+		if a := r.do(t, from(at(address), get(credential, pushScope))); a.status != want {
+			t.Errorf("%s: %d", address, a.status)
+		}
+	}
+}
+
+// A push credential counts as known where an address has spent its limit.
+func TestPushCredentialAtASpentAddress(t *testing.T) {
+	t.Parallel()
+	r, _ := limited(t, 2, 10*time.Second, jobs)
+	credential := r.pushCredential(t)
+	for range 3 {
+		r.do(t, get("no token", pushScope))
+	}
+	if a := r.do(t, get("pullpass-push.AAAA", pushScope)); a.status != http.StatusTooManyRequests {
+		t.Errorf("one that was not sealed here: %d", a.status)
+	}
+	if a := r.do(t, get(credential, pushScope)); a.status != http.StatusOK {
+		t.Errorf("status %d", a.status)
+	}
+}
+
+func TestPushCredentialTooLong(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, jobs)
+	long := r.job(t, func(c map[string]any) { c["note"] = strings.Repeat("x", 9<<10) })
+	if a := r.do(t, get(long, pushScope)); a.status != http.StatusOK {
+		t.Fatalf("the token itself: %d", a.status)
+	}
+	if a := r.do(t, exchanged(long, pushScope)); a.status != http.StatusForbidden || !strings.Contains(a.body.Errors[0].Message, "too long") {
+		t.Errorf("status %d, %+v", a.status, a.body.Errors)
+	}
+}

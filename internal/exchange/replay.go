@@ -89,9 +89,13 @@ func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller C
 			"or is that of a trusted proxy; let the proxy send X-Forwarded-For, or leave it out of trustedProxies if it is a node"
 		return r, r.refusal(reasonCallerUnknown)
 	}
+	until := id.Expiry
+	if id.External != nil {
+		until = until.Add(pushLifetime) // its push credentials end later
+	}
 	// A caller that hangs up came first all the same, and that it did says nothing
 	// of what keeps the owners.
-	owner, err := x.owners.Own(context.WithoutCancel(ctx), joined(id.IssuerName(), id.TokenID), r.Caller, id.Expiry)
+	owner, err := x.owners.Own(context.WithoutCancel(ctx), joined(id.IssuerName(), id.TokenID), r.Caller, until)
 	switch {
 	case err != nil:
 		r.Reason, r.Message = ReplayUnavailable, err.Error()

@@ -33,6 +33,7 @@ func holds(e *exchange.Event, b *bearer) {
 	e.CredentialID = "JTI=" + h.TokenID
 	if h.Identity != "" {
 		e.Identity = &exchange.Identity{Name: h.Identity, Subject: b.subject, Project: h.Project, Run: h.Run}
+		e.PushCredential = h.PushCredential
 		return
 	}
 	e.Cluster, e.Namespace = h.Cluster, h.Namespace

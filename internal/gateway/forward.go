@@ -30,7 +30,7 @@ func (h *Handler) forward(q *request) error {
 		return err
 	}
 	body := newClientBody(q)
-	response, err := q.upstream.Client.Do(h.request(ctx, q, to, body), upstream.Need{Scopes: scopes, Caller: q.bearer.identityText()})
+	response, err := q.upstream.Client.Do(h.request(ctx, q, to, body), upstream.Need{Scopes: scopes, Caller: q.bearer.account()})
 	q.event.Gateway.Received = body.bytes()
 	if err != nil {
 		return err

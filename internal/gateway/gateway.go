@@ -204,7 +204,12 @@ func (h *Handler) revoked(q *request) error {
 	if q.bearer.holder == nil {
 		return nil
 	}
-	revocation, err := h.Revocations.Revoked(identityOf(q.bearer))
+	id := identityOf(q.bearer)
+	revocation, err := h.Revocations.Revoked(id)
+	if push := q.bearer.holder.PushCredential; err == nil && revocation == nil && push != "" {
+		id.TokenID = push
+		revocation, err = h.Revocations.Revoked(id)
+	}
 	if err != nil {
 		return &refusal{class: classUnavailable, code: "UNAVAILABLE", reason: reasonRevocation, message: "it is not known who is revoked; try again", operator: err.Error(), retryAfter: 10 * time.Second, err: err}
 	}
@@ -228,16 +233,23 @@ func identityOf(b *bearer) *oidc.Identity {
 	}}
 }
 
-// identityText is whom a token was issued to, as sealed addresses and callers' own
-// credentials are bound to it; empty: to nobody.
-func (b *bearer) identityText() string {
-	switch {
-	case b.holder == nil:
+// account is the ServiceAccount that a token was issued to, as upstreams are told that
+// are asked as the caller; empty: it was issued to nobody, or to somebody who is none.
+// A job's subject could look like one, and is made of names that others can have later.
+func (b *bearer) account() string {
+	if b.holder == nil || b.holder.Identity != "" {
 		return ""
-	case b.holder.Identity != "":
-		return b.subject // with the identity's name in front
 	}
 	return b.holder.Cluster + "/" + b.holder.Namespace + "/" + b.holder.ServiceAccount
+}
+
+// identityText is whom a token was issued to, as sealed addresses are bound to it; empty:
+// to nobody.
+func (b *bearer) identityText() string {
+	if b.holder != nil && b.holder.Identity != "" {
+		return b.subject // with the identity's name in front
+	}
+	return b.account()
 }
 
 // authorize judges what the token allows, as distribution does: who pushes must be

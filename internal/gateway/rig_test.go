@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -60,14 +61,18 @@ func (r *recorder) take() []*exchange.Event {
 
 type revocations struct {
 	mu     sync.Mutex
-	target string // a token's id
+	target string // the id of a token, project or run
 	err    error
 }
 
 func (r *revocations) Revoked(id *oidc.Identity) (*exchange.Revocation, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.err != nil || id.TokenID != r.target {
+	names := []string{id.TokenID}
+	if x := id.External; x != nil {
+		names = append(names, x.Provider+"/project/"+x.Project, x.Provider+"/run/"+x.Run)
+	}
+	if r.err != nil || !slices.Contains(names, r.target) {
 		return nil, r.err
 	}
 	return &exchange.Revocation{Target: "token " + r.target, By: "root", Reason: "stolen"}, nil

@@ -26,6 +26,8 @@ type Holder struct {
 	Identity string `json:"identity,omitempty"`
 	Project  string `json:"project,omitempty"`
 	Run      string `json:"run,omitempty"`
+	// PushCredential is the id of the one that was presented instead of the token.
+	PushCredential string `json:"pushCredential,omitempty"`
 
 	TokenID string `json:"tokenID"` // jti of the incoming token
 }

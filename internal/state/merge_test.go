@@ -78,6 +78,14 @@ func TestMerge(t *testing.T) {
 	}
 }
 
+// Records that earlier releases wrote are found by the same fields.
+func TestFieldsOfEarlierReleases(t *testing.T) {
+	t.Parallel()
+	if got := (Target{Kind: TargetNode, Cluster: "prod", Name: "worker-1"}).field(); got != "BMuo1jqRjTTrrOhSVbkc4MoQeicxDI5UiwE9pmN55X4" {
+		t.Errorf("the field is %s", got)
+	}
+}
+
 func TestFieldsAreInjective(t *testing.T) {
 	t.Parallel()
 	fields := map[string]Target{}

@@ -17,9 +17,9 @@ type Login struct {
 	Expiry   time.Time // zero: it has no known end
 }
 
-// ErrNoCaller says that a credential is the caller's own, and that there is no caller:
-// the request is anonymous.
-var ErrNoCaller = errors.New("the credential is the caller's own, and the request is anonymous; let no anonymous rule allow this upstream")
+// ErrNoCaller says that a credential is the caller's own, and that the caller is no
+// ServiceAccount: it is anonymous, or a CI job.
+var ErrNoCaller = errors.New("the credential is the caller's own, and the request is no ServiceAccount's; let only rules for ServiceAccounts allow this upstream")
 
 // Logins gives logins for one upstream. An error means that there is none now: the
 // request is answered 502 or 503, never asked anonymously instead. Implementations
@@ -27,7 +27,7 @@ var ErrNoCaller = errors.New("the credential is the caller's own, and the reques
 // time limit.
 type Logins interface {
 	// Login returns what to ask with for a caller, CLUSTER/NAMESPACE/SERVICEACCOUNT;
-	// empty: it is anonymous. A kind of credential that is not the caller's gives
+	// empty: it is none. A kind of credential that is not the caller's gives
 	// all of them the same.
 	Login(ctx context.Context, caller string) (Login, error)
 	// Reject says that the upstream refused a login: the next one must be another,
