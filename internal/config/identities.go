@@ -105,10 +105,14 @@ func (v *validator) require(path string, require map[string][]string) {
 	}
 }
 
-// providerWarnings are about names that are required where an id could be.
+// providerWarnings are about names that are required where an id could be, and about
+// issuers of which nobody knows whose they are.
 func (c *Config) providerWarnings(warn func(path, text string)) {
 	for i := range c.Identities {
 		p := &c.Identities[i]
+		if p.Profile == identity.Generic && len(p.Require) == 0 {
+			warn(fmt.Sprintf("identities[%d].require", i), "is empty, so that every token of this issuer counts; require its tenant if others have tokens of it, too")
+		}
 		for _, claim := range slices.Sorted(maps.Keys(p.Require)) {
 			known, _ := p.Profile.Claim(claim)
 			if id := known.Instead; id != "" && len(p.Require[id]) == 0 {

@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/tools/txtar"
@@ -32,6 +33,30 @@ identities:
 			t.Errorf("%v", err)
 		} else if len(c.Warnings) > 0 {
 			t.Errorf("%s: warnings %q", name, c.Warnings)
+		}
+	}
+}
+
+// Of an issuer that nobody knows, nobody can say whether others have its tokens, too.
+func TestGenericIdentityWithoutTenant(t *testing.T) {
+	t.Parallel()
+	for entry, want := range map[string]bool{
+		"profile: generic":                              true,
+		"profile: generic, require: {}":                 true,
+		"profile: generic, require: {tenant: [octo]}":   false,
+		"profile: gitlab":                               false,
+		"profile: gitlab, require: {project_id: ['1']}": false,
+	} {
+		c, err := Parse([]byte(`apiVersion: pullpass.dev/v1alpha1
+kind: ProxyConfiguration
+registries: [{service: registry.example.com, issuer: pullpass}]
+policyFiles: [policy.yaml]
+identities: [{name: ci, issuer: "https://ci.example.com", audiences: [registry.example.com], `+entry+`}]
+`), "pullpass.yaml", "/etc/pullpass")
+		testkit.Must(t, err)
+		const text = "identities[0].require: is empty, so that every token of this issuer counts; require its tenant if others have tokens of it, too"
+		if got := strings.Contains(strings.Join(c.Warnings, "\n"), text); got != want || len(c.Warnings) > 1 {
+			t.Errorf("%s: %q", entry, c.Warnings)
 		}
 	}
 }

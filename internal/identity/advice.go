@@ -13,6 +13,28 @@ type Advice struct {
 // is compared does not say that it is with the right value: nobody can know that.
 func (p Profile) Advice() []Advice { return advice[p] }
 
+// Strangers says who has a say in jobs whose claim has this value; it is empty where
+// nobody is known to. It is for rules that let callers push.
+func (p Profile) Strangers(claim, value string) string {
+	if p == GitHub && claim == "event_name" && (value == "pull_request_target" || value == "workflow_run") {
+		return "whoever opens a pull request has a say in what such a job does"
+	}
+	return ""
+}
+
+// Repeats reports whether two issuers of the profile can give a claim the same value
+// for two that have nothing to do with each other: each server counts from one, and
+// on each, anybody may have taken a name. UUIDs and what has a domain in it are not
+// given twice.
+func (p Profile) Repeats(claim string) bool {
+	switch p {
+	case GitHub, GitLab, Generic:
+		c, _ := p.Claim(claim)
+		return c.IsPath || claim == "sub" || claim == "actor_id" || claim == "user_id"
+	}
+	return false
+}
+
 var advice = map[Profile][]Advice{
 	GitHub: {
 		{[]string{"repository_id", "sub"}, "", "any repository of the owner pushes", `repository_id: ["…"]`},

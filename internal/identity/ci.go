@@ -141,10 +141,11 @@ var buildkite = profile{
 }
 
 // circleCI is of https://circleci.com/docs/guides/permissions-authentication/openid-connect-tokens/.
+// The names of its claims have a slash, so that no {claims.NAME} can be written.
 var circleCI = profile{
 	claims: map[string]Claim{
-		"oidc.circleci.com/org-id":                 pathID,
-		"oidc.circleci.com/project-id":             pathID,
+		"oidc.circleci.com/org-id":                 id,
+		"oidc.circleci.com/project-id":             id,
 		"oidc.circleci.com/context-ids":            list,
 		"oidc.circleci.com/job-id":                 id,
 		"oidc.circleci.com/workflow-id":            id,

@@ -146,4 +146,13 @@ func TestProjectAndRun(t *testing.T) {
 	if _, err := Generic.External("ci", Claims{"sub": ""}); err == nil {
 		t.Error("an empty sub identifies somebody")
 	}
+	if e, err := Generic.External("ci", Claims{"sub": "a", "": "x"}); err != nil || e.Run != "" {
+		t.Errorf("a claim without a name: %+v, %v", e, err)
+	}
+	// It is revoked by its run, so a run that cannot be named is refused.
+	for _, run := range []string{"", "1\n2", "\x1b[2J", strings.Repeat("1", 129)} {
+		if e, err := GitHub.External("ci", Claims{"repository_id": "42", "repository_owner_id": "1", "run_id": run}); err == nil || !strings.Contains(err.Error(), `claim "run_id" is not an id`) {
+			t.Errorf("run %q: %+v, %v", run, e, err)
+		}
+	}
 }

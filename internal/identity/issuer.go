@@ -72,10 +72,17 @@ func AudienceOfOthers(p Profile, issuer, audience string) string {
 	switch audience {
 	case "sts.amazonaws.com":
 		return "AWS's"
-	case "api://AzureADTokenExchange", "https://management.azure.com/", "https://management.core.windows.net/", "https://graph.microsoft.com":
+	case "api://AzureADTokenExchange", "api://AzureADTokenExchangeUSGov", "api://AzureADTokenExchangeChina",
+		"https://management.azure.com", "https://management.azure.com/", "https://management.core.windows.net/", "https://graph.microsoft.com":
 		return "Azure's"
 	case "sigstore":
 		return "Sigstore's"
+	case "pypi":
+		return "PyPI's"
+	case "npm:registry.npmjs.org":
+		return "npm's"
+	case "rubygems.org":
+		return "RubyGems's"
 	case issuer:
 		return "the issuer's default"
 	}
@@ -113,8 +120,8 @@ func isOwnerURL(issuer, audience string) bool {
 	if err != nil {
 		return false
 	}
-	host := a.Hostname()
+	host, issuingHost := strings.ToLower(a.Hostname()), strings.ToLower(i.Hostname())
 	owner := strings.Trim(a.Path, "/")
 	return owner != "" && !strings.Contains(owner, "/") &&
-		(host == "github.com" || host == i.Hostname() || "token.actions."+host == i.Hostname())
+		(host == "github.com" || host == issuingHost || "token.actions."+host == issuingHost)
 }

@@ -91,6 +91,15 @@ func TestAudiencesOfOthers(t *testing.T) {
 		{Terraform, "https://app.terraform.io", "aws.workload.identity", true},
 		{Terraform, "https://app.terraform.io", "registry.example.com", false},
 		{Azure, "https://sts.windows.net/t/", "https://management.azure.com/", true},
+		{Azure, "https://sts.windows.net/t/", "https://management.azure.com", true},
+		{GitHub, gh, "https://GitHub.com/octo-org", true},
+		{GitHub, "https://GitHub.example.com/_services/token", "https://github.example.com/octo-org", true},
+		{GitHub, "https://token.actions.octo.ghe.com", "https://Octo.GHE.com/octo-org", true},
+		{GitHub, gh, "api://AzureADTokenExchangeUSGov", true},
+		{GitHub, gh, "api://AzureADTokenExchangeChina", true},
+		{GitHub, gh, "pypi", true},
+		{GitLab, "https://gitlab.com", "npm:registry.npmjs.org", true},
+		{GitHub, gh, "rubygems.org", true},
 	} {
 		if whose := AudienceOfOthers(test.profile, test.issuer, test.audience); (whose != "") != test.others {
 			t.Errorf("%s at %s is %q", test.audience, test.issuer, whose)

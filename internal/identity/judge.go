@@ -36,9 +36,16 @@ func (p Profile) External(provider string, claims Claims) (*External, error) {
 			return nil, errors.New(fault)
 		}
 	}
+	// A claim without a name is nobody's run.
+	run, hasRun := claims[known.run].(string)
+	if hasRun = hasRun && known.run != ""; hasRun && !names.IsUID(run) {
+		return nil, fmt.Errorf("claim %q is not an id: 1 to %d printable characters", known.run, names.MaxUIDBytes)
+	}
 	e := &External{Provider: provider, Profile: p, Claims: claims}
 	e.Project, _ = claims[known.project].(string)
-	e.Run, _ = claims[known.run].(string)
+	if hasRun {
+		e.Run = run
+	}
 	return e, nil
 }
 
