@@ -2,6 +2,7 @@ package pattern
 
 import (
 	"strings"
+	"unicode"
 
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -33,7 +34,9 @@ func (p Pattern) Claims() []string {
 
 // withClaims returns the pattern with the values of claims in it. A value is one
 // that the profile calls a path, and it is the path of a repository: neither a
-// pattern nor a way up can be in it.
+// pattern nor a way up can be in it. At the start of a name, it is no host either:
+// there, the gateway has the names of upstreams, and a group of GitLab can be called
+// ghcr.io.
 func (p Pattern) withClaims(id *oidc.Identity) (Pattern, bool) {
 	if !p.hasClaims() {
 		return p, true
@@ -42,6 +45,7 @@ func (p Pattern) withClaims(id *oidc.Identity) (Pattern, bool) {
 		return "", false
 	}
 	var b strings.Builder
+	isStart := true
 	for component := range strings.SplitSeq(string(p), "/") {
 		if b.Len() > 0 {
 			b.WriteByte('/')
@@ -49,23 +53,26 @@ func (p Pattern) withClaims(id *oidc.Identity) (Pattern, bool) {
 		name, ok := claimPlaceholder(component)
 		if !ok {
 			b.WriteString(component)
+			isStart = isStart && component == "**" // of none
 			continue
 		}
 		known, _ := id.External.Profile.Claim(name)
 		value, _ := id.External.Claims[name].(string)
-		value = strings.ToLower(value)
-		if !known.IsPath || !isRepositoryPath(value) {
+		if !known.IsPath || !isRepositoryPath(value) || isStart && isHost(value) {
 			return "", false
 		}
-		b.WriteString(value)
+		b.WriteString(strings.ToLower(value))
+		isStart = false
 	}
 	return Pattern(b.String()), true
 }
 
 func isRepositoryPath(value string) bool {
-	if strings.ContainsAny(value, ":*{") || len(value) > MaxBytes {
+	// Some letters that are not ASCII have one that is for their lower case, as the
+	// sign of the Kelvin has: they would be somebody else's.
+	if strings.ContainsAny(value, ":*{") || len(value) > MaxBytes || strings.ContainsFunc(value, func(r rune) bool { return r > unicode.MaxASCII }) {
 		return false
 	}
-	_, err := registryauth.ParseScope("repository:" + value + ":pull")
+	_, err := registryauth.ParseScope("repository:" + strings.ToLower(value) + ":pull")
 	return err == nil
 }

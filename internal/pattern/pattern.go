@@ -213,6 +213,20 @@ func lastComponents(pattern, name string) (string, bool) {
 // MatchName matches a name of a subject, in which * is any run of characters.
 func MatchName(glob, name string) bool { return matchComponent(glob, name, nil) }
 
+// MatchText is MatchName for values that may hold braces.
+func MatchText(glob, value string) bool {
+	before, rest, more := strings.Cut(glob, "*")
+	value, ok := strings.CutPrefix(value, before)
+	for ok && more {
+		before, rest, more = strings.Cut(rest, "*")
+		if !more {
+			return strings.HasSuffix(value, before)
+		}
+		_, value, ok = strings.Cut(value, before)
+	}
+	return ok && value == ""
+}
+
 // matchComponent matches one path component, or one name of a subject, in the
 // way of Match, and * in the part of **. A placeholder without a value matches
 // nothing, and what a placeholder stands for is never read as a pattern.
