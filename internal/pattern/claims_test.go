@@ -24,6 +24,7 @@ func TestValuesOfClaims(t *testing.T) {
 		{"ci/{claims.namespace_path}/**", "acme.io", "ci/acme.io/x", true},
 		{"*/{claims.namespace_path}/**", "acme.io", "ci/acme.io/x", true},
 		{"{claims.namespace_path}/{claims.namespace_path}", "a.b", "a.b/a.b", false},
+		{"{claims.project_id}/{claims.namespace_path}", "a.b", "42/a.b", true},
 		{"a/{claims.namespace_path}", "localhost:5000/b", "a/localhost:5000/b", false},
 		{"{claims.namespace_path}/x", "localhost:5000/b", "localhost:5000/b/x", false},
 		{"{claims.namespace_path}/x", "acme/\u212aube", "acme/kube/x", false}, // the sign of the Kelvin
@@ -34,7 +35,7 @@ func TestValuesOfClaims(t *testing.T) {
 		{"{claims.namespace_path}/x", "", "x", false},
 		{"{claims.sub}/x", "acme", "acme/x", false},
 	} {
-		id := &oidc.Identity{External: &identity.External{Profile: identity.GitLab, Claims: identity.Claims{"namespace_path": test.value, "sub": test.value}}}
+		id := &oidc.Identity{External: &identity.External{Profile: identity.GitLab, Claims: identity.Claims{"project_id": "42", "namespace_path": test.value, "sub": test.value}}}
 		if got := mustPattern(t, test.pattern).Match(test.name, id, new(int)); got != test.matches {
 			t.Errorf("%s of %q matches %s: %t", test.pattern, test.value, test.name, got)
 		}
