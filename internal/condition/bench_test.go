@@ -25,7 +25,7 @@ func BenchmarkHolds(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				_, _ = condition.Holds(c.variables)
+				_, _ = condition.Holds(c.variables, new(uint64))
 			}
 		})
 	}

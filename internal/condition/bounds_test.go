@@ -27,7 +27,7 @@ func fullToken() Variables {
 
 // unhurried leaves the time out, which is not the same on every machine.
 func unhurried(c *Condition, v Variables) (bool, error) {
-	return c.holdsWithin(context.Background(), &v)
+	return c.holdsWithin(context.Background(), &v, new(uint64))
 }
 
 const tooDear = "it costs more than 10000 units with these claims"
@@ -84,6 +84,14 @@ func TestPrices(t *testing.T) {
 	}
 }
 
+// What nobody has counted is as dear as can be.
+func TestCostOfNothing(t *testing.T) {
+	t.Parallel()
+	if got := costOf(nil); got != maxCost {
+		t.Errorf("%d units", got)
+	}
+}
+
 // A full token is enough for what people ask of lists.
 func TestUsualConditionsAreNotTooDear(t *testing.T) {
 	t.Parallel()
@@ -103,7 +111,7 @@ func TestConditionsAreInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	c, v := compile(t, `claims.list.all(x, x == "x")`), fullToken()
-	if holds, err := c.holdsWithin(ctx, &v); holds || err == nil || err.Error() != "it was not known within 100ms" {
+	if holds, err := c.holdsWithin(ctx, &v, new(uint64)); holds || err == nil || err.Error() != "it was not known within 100ms" {
 		t.Errorf("%v, %v", holds, err)
 	}
 	for text, mayLoop := range map[string]bool{
@@ -136,7 +144,7 @@ func TestConcurrentUse(t *testing.T) {
 		t.Run("", func(t *testing.T) {
 			t.Parallel()
 			for range 100 {
-				if holds, err := c.Holds(v); !holds || err != nil {
+				if holds, err := c.Holds(v, new(uint64)); !holds || err != nil {
 					t.Errorf("%v, %v", holds, err)
 				}
 			}
@@ -151,7 +159,7 @@ const typical = `claims.event_name == "push" && claims.ref.startsWith("refs/tags
 func TestAllocations(t *testing.T) {
 	c, v := compile(t, typical), fullToken()
 	v.Claims["event_name"], v.Claims["ref"] = "push", "refs/tags/v1"
-	if got := testing.AllocsPerRun(100, func() { _, _ = c.Holds(v) }); got > 20 {
+	if got := testing.AllocsPerRun(100, func() { _, _ = c.Holds(v, new(uint64)) }); got > 20 {
 		t.Errorf("%v allocations", got)
 	}
 }

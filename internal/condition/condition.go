@@ -50,10 +50,12 @@ type Condition struct {
 
 // Use is a claim that a condition looks at. Type is that of what it is compared
 // with, or what it has to be for the condition to have a result; it is empty where
-// that cannot be seen, and for has(claims.NAME) and "NAME" in claims.
+// that cannot be seen. IsPresence: has(claims.NAME) or "NAME" in claims, which say
+// nothing of the value.
 type Use struct {
-	Claim string
-	Type  identity.Type
+	Claim      string
+	Type       identity.Type
+	IsPresence bool
 }
 
 // Compile reads a condition and checks its types. An error is about the first
@@ -115,19 +117,30 @@ func (c *Condition) Uses() []Use { return c.uses }
 // holds: a claim is missing or of another type, something was asked for that is not
 // known, or it costs too much. The error repeats little of what the claims say.
 // The same variables have the same result, unless it takes longer than maxTime.
-func (c *Condition) Holds(v Variables) (bool, error) {
+// spent is raised by what it cost, in CEL's units.
+func (c *Condition) Holds(v Variables, spent *uint64) (bool, error) {
 	if !c.mayLoop {
-		result, _, err := c.program.Eval(activation{&v})
+		result, details, err := c.program.Eval(activation{&v})
+		*spent += costOf(details)
 		return answer(result, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), maxTime)
 	defer cancel()
-	return c.holdsWithin(ctx, &v)
+	return c.holdsWithin(ctx, &v, spent)
 }
 
-func (c *Condition) holdsWithin(ctx context.Context, v *Variables) (bool, error) {
-	result, _, err := c.program.ContextEval(ctx, activation{v})
+func (c *Condition) holdsWithin(ctx context.Context, v *Variables, spent *uint64) (bool, error) {
+	result, details, err := c.program.ContextEval(ctx, activation{v})
+	*spent += costOf(details)
 	return answer(result, err)
+}
+
+// costOf takes what nobody has counted for dear.
+func costOf(details *cel.EvalDetails) uint64 {
+	if cost := details.ActualCost(); cost != nil {
+		return *cost
+	}
+	return maxCost
 }
 
 func answer(result ref.Val, err error) (bool, error) {

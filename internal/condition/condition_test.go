@@ -83,7 +83,7 @@ func TestHolds(t *testing.T) {
 		`claims.ref == null`:            false,
 		`claims.int in ["3", "4"]`:      false,
 	} {
-		got, err := compile(t, text).Holds(someone())
+		got, err := compile(t, text).Holds(someone(), new(uint64))
 		if got != want || err != nil {
 			t.Errorf("%s: %v, %v; want %v", text, got, err, want)
 		}
@@ -109,30 +109,30 @@ func TestNotKnown(t *testing.T) {
 		`claims.groups.exists(g, claims.x == g)`:  "no such key: x",
 		`kubernetes.labels.owner == "x"`:          "no such key: owner",
 	} {
-		got, err := compile(t, text).Holds(someone())
+		got, err := compile(t, text).Holds(someone(), new(uint64))
 		if got || err == nil || err.Error() != want {
 			t.Errorf("%s: %v, %v; want %s", text, got, err, want)
 		}
 	}
 	for _, name := range []string{"kubernetes.cluster", "kubernetes.namespace", "kubernetes.serviceAccount", "kubernetes.node", "service"} {
 		for _, text := range []string{name + ` == "x"`, name + ` != "x"`, name + ` == ""`} {
-			got, err := compile(t, text).Holds(nobody)
+			got, err := compile(t, text).Holds(nobody, new(uint64))
 			if want := name + " is not known of this caller"; got || err == nil || err.Error() != want {
 				t.Errorf("%s: %v, %v; want %s", text, got, err, want)
 			}
 		}
 	}
 	for _, text := range []string{`has(kubernetes.labels.team)`, `!("team" in kubernetes.labels)`, `kubernetes.labels.team != "a"`} {
-		got, err := compile(t, text).Holds(nobody)
+		got, err := compile(t, text).Holds(nobody, new(uint64))
 		if want := "kubernetes.labels is not known of this caller"; got || err == nil || err.Error() != want {
 			t.Errorf("%s: %v, %v; want %s", text, got, err, want)
 		}
 	}
-	if got, err := compile(t, `has(claims.ref)`).Holds(nobody); got || err != nil {
+	if got, err := compile(t, `has(claims.ref)`).Holds(nobody, new(uint64)); got || err != nil {
 		t.Errorf("no claims: %v, %v", got, err)
 	}
 	noLabels := Variables{Labels: map[string]string{}}
-	if got, err := compile(t, `has(kubernetes.labels.team)`).Holds(noLabels); got || err != nil {
+	if got, err := compile(t, `has(kubernetes.labels.team)`).Holds(noLabels, new(uint64)); got || err != nil {
 		t.Errorf("no labels: %v, %v", got, err)
 	}
 }
@@ -157,7 +157,7 @@ func TestErrorsInLogic(t *testing.T) {
 		`[1, 2].all(x, x == 1 && ` + unknown + `)`:    {},
 		`[1, 2].all(x, x < 3 && ` + unknown + `)`:     {fails: true},
 	} {
-		if got, err := compile(t, text).Holds(someone()); got != want.holds || (err != nil) != want.fails {
+		if got, err := compile(t, text).Holds(someone(), new(uint64)); got != want.holds || (err != nil) != want.fails {
 			t.Errorf("%s: %v, %v; want %+v", text, got, err, want)
 		}
 	}
@@ -167,27 +167,27 @@ func TestUses(t *testing.T) {
 	t.Parallel()
 	const text, number, boolean, list = identity.String, identity.Number, identity.Boolean, identity.List
 	for condition, want := range map[string][]Use{
-		`claims.a == "x"`:      {{"a", text}},
-		`"x" != claims["a/b"]`: {{"a/b", text}},
-		`claims.a < 3 || claims.b >= 1.5 || 2u == claims.c`:                                 {{"a", number}, {"b", number}, {"c", number}},
-		`claims.a == true && claims.b`:                                                      {{"a", boolean}, {"b", boolean}},
-		`!claims.a || (claims.b ? true : false)`:                                            {{"a", boolean}, {"b", boolean}},
-		`claims.a in ["x", "y"] && claims.b in [1]`:                                         {{"a", text}, {"b", number}},
-		`claims.a in ["x", 1] || claims.b in []`:                                            {{"a", ""}, {"b", ""}},
-		`"x" in claims.a || claims.b == ["x"]`:                                              {{"a", list}, {"b", list}},
-		`claims.a.exists(x, x == claims.b + "")`:                                            {{"a", list}, {"b", text}},
-		`claims.a.all(x, claims.b) || claims.c.filter(x, claims.d == x) == []`:              {{"a", list}, {"b", boolean}, {"c", list}, {"d", ""}},
-		`claims.a.startsWith("x") || "x".endsWith(claims.b) || claims.c.contains(claims.d)`: {{"a", text}, {"b", text}, {"c", text}, {"d", text}},
-		`claims.a == kubernetes.namespace || claims.b == service`:                           {{"a", text}, {"b", text}},
-		`kubernetes.labels.team == claims.a || kubernetes.labels[claims.b] == "x"`:          {{"a", text}, {"b", ""}},
-		`claims.a == "x" + claims.b`:                                                        {{"a", text}, {"b", text}},
-		`claims.a == claims.b`:                                                              {{"a", ""}, {"b", ""}},
-		`(claims.a == 1 ? claims.b : claims.c) == "x"`:                                      {{"a", number}, {"b", text}, {"c", text}},
-		`claims.a.b == "x" || claims.c[0] == "x" || claims.d["x"].y == 1`:                   {{"a", ""}, {"c", list}, {"d", ""}},
-		`has(claims.a) && "b" in claims && has(claims.c.d)`:                                 {{"a", ""}, {"b", ""}, {"c", ""}},
-		`size(claims.a) == 1 || claims.b.size() == 1`:                                       {{"a", ""}, {"b", ""}},
-		`claims.a == "x" || claims.a == "y" || claims.a == 1`:                               {{"a", text}, {"a", number}},
-		`["x", claims.a + ""].exists(x, x == "x")`:                                          {{"a", text}},
+		`claims.a == "x"`:      {{"a", text, false}},
+		`"x" != claims["a/b"]`: {{"a/b", text, false}},
+		`claims.a < 3 || claims.b >= 1.5 || 2u == claims.c`:                                 {{"a", number, false}, {"b", number, false}, {"c", number, false}},
+		`claims.a == true && claims.b`:                                                      {{"a", boolean, false}, {"b", boolean, false}},
+		`!claims.a || (claims.b ? true : false)`:                                            {{"a", boolean, false}, {"b", boolean, false}},
+		`claims.a in ["x", "y"] && claims.b in [1]`:                                         {{"a", text, false}, {"b", number, false}},
+		`claims.a in ["x", 1] || claims.b in []`:                                            {{"a", "", false}, {"b", "", false}},
+		`"x" in claims.a || claims.b == ["x"]`:                                              {{"a", list, false}, {"b", list, false}},
+		`claims.a.exists(x, x == claims.b + "")`:                                            {{"a", list, false}, {"b", text, false}},
+		`claims.a.all(x, claims.b) || claims.c.filter(x, claims.d == x) == []`:              {{"a", list, false}, {"b", boolean, false}, {"c", list, false}, {"d", "", false}},
+		`claims.a.startsWith("x") || "x".endsWith(claims.b) || claims.c.contains(claims.d)`: {{"a", text, false}, {"b", text, false}, {"c", text, false}, {"d", text, false}},
+		`claims.a == kubernetes.namespace || claims.b == service`:                           {{"a", text, false}, {"b", text, false}},
+		`kubernetes.labels.team == claims.a || kubernetes.labels[claims.b] == "x"`:          {{"a", text, false}, {"b", "", false}},
+		`claims.a == "x" + claims.b`:                                                        {{"a", text, false}, {"b", text, false}},
+		`claims.a == claims.b`:                                                              {{"a", "", false}, {"b", "", false}},
+		`(claims.a == 1 ? claims.b : claims.c) == "x"`:                                      {{"a", number, false}, {"b", text, false}, {"c", text, false}},
+		`claims.a.b == "x" || claims.c[0] == "x" || claims.d["x"].y == 1`:                   {{"a", "", false}, {"c", list, false}, {"d", "", false}},
+		`has(claims.a) && "b" in claims && has(claims.c.d)`:                                 {{"a", "", true}, {"b", "", true}, {"c", "", true}},
+		`size(claims.a) == 1 || claims.b.size() == 1`:                                       {{"a", "", false}, {"b", "", false}},
+		`claims.a == "x" || claims.a == "y" || claims.a == 1`:                               {{"a", text, false}, {"a", number, false}},
+		`["x", claims.a + ""].exists(x, x == "x")`:                                          {{"a", text, false}},
 		`service == "x"`: nil,
 	} {
 		if got := compile(t, condition).Uses(); !slices.Equal(got, want) {
@@ -209,7 +209,7 @@ func TestString(t *testing.T) {
 func TestErrorsAreShortLines(t *testing.T) {
 	t.Parallel()
 	v := Variables{Labels: map[string]string{}, Claims: map[string]any{"a": "\x1b[2J\n" + strings.Repeat("a", 12000)}}
-	_, err := compile(t, `kubernetes.labels[claims.a] == "x"`).Holds(v)
+	_, err := compile(t, `kubernetes.labels[claims.a] == "x"`).Holds(v, new(uint64))
 	if err == nil || len(err.Error()) > maxMessage+20 || !strings.HasPrefix(err.Error(), `"no such key: \x1b[2J\naaa`) {
 		t.Errorf("Holds: %v", err)
 	}

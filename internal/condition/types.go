@@ -24,13 +24,18 @@ type typeCheck struct {
 func (c *typeCheck) check(e ast.Expr, wanted identity.Type) error {
 	if claim, ok := claimOf(e); ok {
 		if e.Kind() == ast.SelectKind && e.AsSelect().IsTestOnly() {
-			wanted = ""
+			c.note(Use{Claim: claim, IsPresence: true})
+		} else {
+			c.note(Use{Claim: claim, Type: wanted})
 		}
-		c.note(claim, wanted)
 		return nil
 	}
 	switch e.Kind() {
 	case ast.SelectKind:
+		if claim, ok := claimOf(e.AsSelect().Operand()); ok && e.AsSelect().IsTestOnly() { // has(claims.a.b)
+			c.note(Use{Claim: claim, IsPresence: true})
+			return nil
+		}
 		return c.check(e.AsSelect().Operand(), "")
 	case ast.CallKind:
 		return c.call(e, wanted)
@@ -47,8 +52,8 @@ func (c *typeCheck) check(e ast.Expr, wanted identity.Type) error {
 	return nil
 }
 
-func (c *typeCheck) note(claim string, t identity.Type) {
-	if use := (Use{claim, t}); !slices.Contains(c.uses, use) {
+func (c *typeCheck) note(use Use) {
+	if !slices.Contains(c.uses, use) {
 		c.uses = append(c.uses, use)
 	}
 }
@@ -81,7 +86,7 @@ func (c *typeCheck) call(e ast.Expr, wanted identity.Type) error {
 	case operators.In:
 		if isIdent(args[1], claims) {
 			claim, _ := text(args[0])
-			c.note(claim, "")
+			c.note(Use{Claim: claim, IsPresence: true})
 			return nil
 		}
 		if err := c.check(args[0], c.elementOf(args[1])); err != nil {

@@ -24,6 +24,7 @@ func (p *Policy) Cautions(identities map[string]KnownIdentity) []string {
 		for _, a := range r.allow {
 			actions |= a.actions
 		}
+		found = append(found, repeated(&r, identities)...)
 		for i := range r.subjects {
 			for _, name := range r.subjects[i].identities {
 				known, ok := identities[name]
@@ -40,12 +41,45 @@ func (p *Policy) Cautions(identities map[string]KnownIdentity) []string {
 	return found
 }
 
+// repeated finds claims whose values are somebody else's at another of the identities
+// that are meant.
+func repeated(r *rule, identities map[string]KnownIdentity) []string {
+	var found []string
+	repeats := func(names []string, claim string) bool {
+		slices.Sort(names)
+		names = slices.DeleteFunc(slices.Compact(names), func(name string) bool { return !identities[name].Profile.Repeats(claim) })
+		return len(names) > 1
+	}
+	var all []string
+	for i := range r.subjects {
+		m := &r.subjects[i]
+		all = append(all, m.identities...)
+		for _, claim := range m.told() {
+			if repeats(slices.Clone(m.identities), claim) {
+				found = append(found, fmt.Sprintf("rule %s: subjects[%d]: claims.%s can have the same value at several of its identities, and mean somebody else at each: "+
+					"write a subject for each identity", r.name[0], i, claim))
+			}
+		}
+	}
+	for i, a := range r.allow {
+		for j, repositories := range a.repositories {
+			for _, claim := range repositories.Claims() {
+				if repeats(slices.Clone(all), claim) {
+					found = append(found, fmt.Sprintf("rule %s: allow[%d].repositories[%d]: {claims.%s} can have the same value at several of the rule's identities, and mean somebody else at each: "+
+						"write a rule for each identity, with other repositories", r.name[0], i, j, claim))
+				}
+			}
+		}
+	}
+	return found
+}
+
 func cautions(m *subjectMatch, known KnownIdentity, pushes bool) []string {
-	compared := m.compared()
+	compared, told := m.compared(), m.told()
 	slices.Sort(compared)
 	compared = slices.Compact(compared)
 	compares := func(claim string) bool {
-		return slices.Contains(compared, claim) || slices.Contains(known.Require, claim)
+		return slices.Contains(told, claim) || slices.Contains(known.Require, claim)
 	}
 	var texts []string
 	for _, claim := range compared {
@@ -59,6 +93,13 @@ func cautions(m *subjectMatch, known KnownIdentity, pushes bool) []string {
 	if !pushes {
 		return texts
 	}
+	for _, c := range m.claims {
+		for _, value := range c.values {
+			if who := known.Profile.Strangers(c.name, value); who != "" {
+				texts = append(texts, fmt.Sprintf("claims.%s may be %s, and %s: let jobs push that nobody else starts", c.name, value, who))
+			}
+		}
+	}
 	for _, a := range known.Profile.Advice() {
 		if !slices.ContainsFunc(a.Claims, compares) && (a.Only == "" || compares(a.Only)) {
 			texts = append(texts, strings.Join([]string{a.Risk, ": compare ", strings.Join(a.Claims, " or "), "; add ", a.Better}, ""))
@@ -67,7 +108,27 @@ func cautions(m *subjectMatch, known KnownIdentity, pushes bool) []string {
 	return texts
 }
 
-// compared returns the claims that the subject is told by.
+// told returns the claims by whose values the subject is told, sorted: not those that
+// only have to be there.
+func (m *subjectMatch) told() []string {
+	var told []string
+	for _, c := range m.claims {
+		if !slices.ContainsFunc(c.values, func(value string) bool { return strings.Trim(value, "*") == "" }) {
+			told = append(told, c.name)
+		}
+	}
+	if m.condition != nil {
+		for _, use := range m.condition.Uses() {
+			if !use.IsPresence {
+				told = append(told, use.Claim)
+			}
+		}
+	}
+	slices.Sort(told)
+	return slices.Compact(told)
+}
+
+// compared returns the claims that the subject looks at.
 func (m *subjectMatch) compared() []string {
 	var compared []string
 	for _, c := range m.claims {

@@ -11,7 +11,8 @@ import (
 
 func TestCautions(t *testing.T) {
 	t.Parallel()
-	known := map[string]KnownIdentity{"github": {identity.GitHub, []string{"repository_owner_id"}}, "gitlab": {identity.GitLab, nil}, "idp": {identity.Generic, nil}}
+	known := map[string]KnownIdentity{"github": {identity.GitHub, []string{"repository_owner_id"}}, "gitlab": {identity.GitLab, nil}, "idp": {identity.Generic, nil},
+		"server": {identity.GitHub, []string{"repository_owner_id"}}, "azure": {identity.Azure, nil}, "tenant": {identity.Azure, nil}}
 	whole := `{identities: [github], claims: {repository_id: ["42"], ref: [refs/heads/main], ref_protected: ["true"], event_name: [push]}}`
 	for _, test := range []struct {
 		subject, actions string
@@ -31,6 +32,19 @@ func TestCautions(t *testing.T) {
 		{`{identities: [github], claims: {repositry_id: ["42"]}}`, "pull", []string{"claims.repositry_id is none that"}},
 		{`{identities: [idp], claims: {anything: [x], sub: [z]}}`, "push", nil},
 		{`{identities: [gitlab], claims: {project_id: ["1"], ref: [main], ref_protected: ["true"], pipeline_source: [push]}}`, "push", []string{"ref_type"}},
+		// What only has to be there, whatever its value is, tells nobody apart.
+		{strings.Replace(whole, "refs/heads/main", `"*"`, 1), "push", []string{"any branch"}},
+		{strings.Replace(whole, "refs/heads/main", `main, "**"`, 1), "push", []string{"any branch"}},
+		{`{identities: [github], condition: 'has(claims.repository_id) && "environment" in claims && has(claims["event_name"].x)'}`, "push", []string{"any repository of the owner", "any branch", "any event"}},
+		{strings.Replace(whole, "[push]", "[push, pull_request_target]", 1), "push", []string{"claims.event_name may be pull_request_target, and whoever opens"}},
+		{strings.Replace(whole, "[push]", "[workflow_run]", 1), "push", []string{"claims.event_name may be workflow_run, and whoever opens"}},
+		{strings.Replace(whole, "[push]", "[workflow_run]", 1), "pull", nil},
+		// Each server counts from one.
+		{strings.Replace(whole, "[github]", "[github, server]", 1), "push", []string{"subjects[0]: claims.repository_id can have the same value"}},
+		{strings.Replace(whole, "[github]", "[github, elsewhere]", 1), "push", nil},
+		{`{identities: [github, server], claims: {ref: [main]}}`, "pull", nil},
+		{`{identities: [idp, gitlab], condition: 'claims.sub == "x"'}`, "pull", []string{"subjects[0]: claims.sub can have the same value"}},
+		{`{identities: [azure, tenant], claims: {oid: ["x"]}}`, "pull", nil},
 	} {
 		policy := parseText(t, fmt.Sprintf("apiVersion: %s\nkind: %s\nrules:\n- {name: r, subjects: [%s], allow: [{repositories: [a], actions: [%s]}]}\n", APIVersion, Kind, test.subject, test.actions))
 		got := policy.Cautions(known)
@@ -48,5 +62,23 @@ rules:
 	got := policy.Cautions(map[string]KnownIdentity{"github": {Profile: identity.GitHub}})
 	if !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "anybody who calls this workflow") }) {
 		t.Errorf("got %q", got)
+	}
+}
+
+// A path of one server is somebody else's on another.
+func TestCautionsOfPlaceholders(t *testing.T) {
+	t.Parallel()
+	known := map[string]KnownIdentity{"a": {Profile: identity.GitLab}, "b": {Profile: identity.GitLab}, "c": {Profile: identity.Buildkite}}
+	for subjects, want := range map[string]string{
+		`{identities: [a, b]}`:                      "rule r: allow[0].repositories[1]: {claims.project_path} can have the same value",
+		`{identities: [a]}, {identities: [b]}`:      "rule r: allow[0].repositories[1]: {claims.project_path} can have the same value",
+		`{identities: [a]}, {identities: [a]}`:      "",
+		`{identities: [a, c]}`:                      "",
+		`{identities: [a]}, {identities: [nobody]}`: "",
+	} {
+		policy := parseText(t, fmt.Sprintf("apiVersion: %s\nkind: %s\nrules:\n- {name: r, subjects: [%s], allow: [{repositories: [x, 'ci/{claims.project_path}'], actions: [pull]}]}\n", APIVersion, Kind, subjects))
+		if got := policy.Cautions(known); len(got) > 1 || (want == "") != (len(got) == 0) || want != "" && !strings.HasPrefix(got[0], want) {
+			t.Errorf("%s: %q, want %q", subjects, got, want)
+		}
 	}
 }

@@ -30,7 +30,8 @@ type claimMatch struct {
 // matches reports whether the caller's token has one of the values. What is no text
 // is compared as text only where the profile says of what type the claim is, and the
 // token was refused if it is of another: "true" is no boolean.
-func (c *claimMatch) matches(caller *identity.External, denies bool) bool {
+func (c *claimMatch) matches(a *asker, denies bool) bool {
+	caller := a.Identity.External
 	if caller == nil {
 		return denies
 	}
@@ -48,28 +49,31 @@ func (c *claimMatch) matches(caller *identity.External, denies bool) bool {
 	default: // nobody has said how it is compared
 		return denies
 	}
-	return slices.ContainsFunc(caller.Claims.Texts(c.name), func(text string) bool { return c.has(text, known.IsName) })
+	if !a.mayCompare() {
+		return denies
+	}
+	texts := caller.Claims.Texts(c.name)
+	a.spent += c.price(texts, known.IsName)
+	return slices.ContainsFunc(texts, func(text string) bool { return c.has(text, known.IsName) })
+}
+
+// price is in CEL's units, each of which takes some 50 ns or more: as long as 16
+// comparisons of texts, or as a * that goes through 64 bytes.
+func (c *claimMatch) price(texts []string, isName bool) uint64 {
+	price := uint64(len(texts)*len(c.values)) / 16
+	if isName {
+		for _, text := range texts {
+			price += uint64(len(text)*len(c.values)) / 64
+		}
+	}
+	return price
 }
 
 func (c *claimMatch) has(value string, isName bool) bool {
 	if isName && value != "" {
-		return slices.ContainsFunc(c.values, func(glob string) bool { return matchGlob(glob, value) })
+		return slices.ContainsFunc(c.values, func(glob string) bool { return pattern.MatchText(glob, value) })
 	}
 	return slices.Contains(c.values, value)
-}
-
-// matchGlob is pattern.MatchName for values that may hold braces.
-func matchGlob(glob, value string) bool {
-	before, rest, more := strings.Cut(glob, "*")
-	value, ok := strings.CutPrefix(value, before)
-	for ok && more {
-		before, rest, more = strings.Cut(rest, "*")
-		if !more {
-			return strings.HasSuffix(value, before)
-		}
-		_, value, ok = strings.Cut(value, before)
-	}
-	return ok && value == ""
 }
 
 // parseClaims reads values by claim. What the profiles say of the claims is checked

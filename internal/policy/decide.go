@@ -90,6 +90,11 @@ func (e *evaluation) applies(r *rule, a *asker, trace *Trace) bool {
 	if trace == nil {
 		return serves && (r.anonymous || e.matches(r, a, nil))
 	}
+	if !serves { // its subjects are compared for people alone: the decision must not change by it
+		doubt := e.doubt
+		a.spent, a.unserved = a.unserved, a.spent
+		defer func() { a.spent, a.unserved, e.doubt = a.unserved, a.spent, doubt }()
+	}
 	t := RuleTrace{Name: r.name[0], Origin: r.origin, ServiceMatched: serves, Annotation: r.annotation}
 	switch {
 	case r.anonymous:

@@ -78,18 +78,25 @@ func (d Decision) Within(scopes []string, reason, remedy string) Decision {
 	for i := range limited.Scopes {
 		s := &limited.Scopes[i]
 		var most ActionSet
+		var named []string
 		for _, text := range scopes {
 			within, err := registryauth.ParseScope(text)
 			if err == nil && CompareResources(within, s.Requested) == 0 {
 				most |= ActionsNamed(within.Actions)
+				named = append(named, within.Actions...)
 			}
 		}
 		granted := most.pick(s.Granted)
+		if most&(AllActions|otherAction) == otherAction { // which stands for any: the names tell them apart
+			granted = slices.DeleteFunc(slices.Clone(granted), func(action string) bool {
+				return actionNamed(action) == otherAction && !slices.Contains(named, action)
+			})
+		}
 		if slices.Equal(granted, s.Granted) {
 			continue
 		}
-		if s.Granted = granted; granted == nil {
-			s.Rules = nil
+		if s.Granted = granted; len(granted) == 0 {
+			s.Granted, s.Rules = nil, nil
 		}
 		s.Reason, s.Remedy = reason, remedy
 	}

@@ -2,13 +2,11 @@ package policy
 
 import (
 	"fmt"
-	"strings"
 
-	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
-// BehindGateway names patterns that begin with a wildcard, in rules for every service,
+// BehindGateway names patterns that begin with a wildcard or a claim, in rules for every service,
 // if what they mean is also an upstream's, whose name stands first there. It is a
 // warning, as Unused: ** that was written for a registry of one's own would give away
 // all that the gateway can reach.
@@ -20,7 +18,7 @@ func (p *Policy) BehindGateway(upstreams []string) []string {
 		}
 		for i, a := range r.allow {
 			for j, repositories := range a.repositories {
-				if upstream, ok := covers(repositories, upstreams); ok {
+				if upstream, ok := repositories.Covers(upstreams); ok {
 					found = append(found, fmt.Sprintf("rule %s: allow[%d].repositories[%d]: %s also means what is behind the gateway, at %s for example, because the rule has no services: "+
 						"write which it is for, and gateway.service among them only if that is meant", r.name[0], i, j, term.QuoteName(string(repositories)), term.QuoteName(upstream)))
 				}
@@ -28,19 +26,4 @@ func (p *Policy) BehindGateway(upstreams []string) []string {
 		}
 	}
 	return found
-}
-
-// covers returns the first upstream whose repositories a wildcard at the beginning
-// means. One that is written out is meant.
-func covers(p pattern.Pattern, upstreams []string) (string, bool) {
-	first, rest, _ := strings.Cut(string(p), "/")
-	if !strings.Contains(first, "*") || rest == "" && first != "**" { // no repository of an upstream has one component
-		return "", false
-	}
-	for _, name := range upstreams {
-		if pattern.MatchName(first, name) {
-			return name, true
-		}
-	}
-	return "", false
 }

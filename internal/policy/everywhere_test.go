@@ -22,15 +22,18 @@ func TestBehindGateway(t *testing.T) {
 		{"team-*/**", "", ""},
 		{"{namespace}/**", "", ""},
 		{"{namespace}*/**", "", ""},
+		{"{claims.namespace_path}/**", "", "mirror"}, // a value is no host
+		{"{claims.namespace_path}", "", "mirror"},
+		{"x/{claims.namespace_path}", "", ""},
 		{"**", "  services: [registry.example.com]\n", ""},
 		{"**", "  services: [registry.example.com, gateway.example.com]\n", ""},
 	} {
-		policy, err := Parse(File{Name: "policy.yaml", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n- name: all\n  subjects: [{namespaces: [a]}]\n" +
+		policy, err := Parse(File{Name: "policy.yaml", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n- name: all\n  subjects: [{identities: [gitlab]}]\n" +
 			test.services + "  allow: [{repositories: [\"x/y\", \"" + test.pattern + "\"], actions: [pull]}]\n")})
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := policy.BehindGateway([]string{"docker.io", "ghcr.io"})
+		got := policy.BehindGateway([]string{"docker.io", "ghcr.io", "mirror"})
 		if test.want == "" && len(got) > 0 || test.want != "" && (len(got) != 1 || !strings.HasPrefix(got[0], `rule all: allow[0].repositories[1]: "`+test.pattern+`" also means what is behind the gateway, at "`+test.want+`"`)) {
 			t.Errorf("%s: %q", test.pattern, got)
 		}

@@ -37,6 +37,27 @@ type asker struct {
 	// doubt is why a condition of the subjects compared last could not be judged;
 	// empty: all could.
 	doubt string
+	// spent is what conditions and claims have cost so far, in CEL's units; unserved,
+	// what those of rules for other services have, of which only people are told.
+	spent, unserved uint64
+}
+
+// maxSpent bounds what conditions and claims cost one request: each is bounded, but
+// there can be thousands, and a token can have a thousand groups. It is enough for
+// usual conditions in as many rules as there can be, or for eighty that go through
+// 200 groups, and is spent in at most some 20 milliseconds.
+const maxSpent = 100_000
+
+const tooMuchCompared = "too much was compared for one request"
+
+// mayCompare notes a doubt if nothing more is compared. What is begun is ended, so
+// that the most is that of one condition more.
+func (a *asker) mayCompare() bool {
+	if a.spent >= maxSpent {
+		a.doubt = tooMuchCompared
+		return false
+	}
+	return true
 }
 
 // mismatch names the first field that does not match, or is empty. What is dear
@@ -60,7 +81,7 @@ func (m *subjectMatch) mismatch(a *asker) string {
 		return "tokenIDs"
 	}
 	for i := range m.claims {
-		if c := &m.claims[i]; !c.matches(id.External, m.denies) {
+		if c := &m.claims[i]; !c.matches(a, m.denies) {
 			return "claims." + c.name
 		}
 	}
@@ -71,7 +92,8 @@ func (m *subjectMatch) mismatch(a *asker) string {
 }
 
 // matchKind tells ServiceAccounts from others: a subject is about others only if it
-// says so. A denial of token ids is about whoever has them.
+// says so. A denial of token ids is about whoever has them, with a condition, too,
+// which can be about both.
 func (m *subjectMatch) matchKind(id *oidc.Identity) bool {
 	if m.identities == nil {
 		return id.External == nil || m.onlyTokenIDs()
@@ -81,7 +103,7 @@ func (m *subjectMatch) matchKind(id *oidc.Identity) bool {
 
 func (m *subjectMatch) onlyTokenIDs() bool {
 	return m.tokenIDs != nil && m.clusters == nil && m.namespaces == nil && m.serviceAccounts == nil && m.nodes == nil &&
-		m.namespaceSelector == nil && m.condition == nil
+		m.namespaceSelector == nil
 }
 
 func (m *subjectMatch) matchLabels(known map[string]string) bool {
@@ -94,13 +116,16 @@ func (m *subjectMatch) matchLabels(known map[string]string) bool {
 // holds judges the condition. One that fails is neither true nor false: it matches
 // in a denial alone.
 func (m *subjectMatch) holds(a *asker) bool {
+	if !a.mayCompare() {
+		return m.denies
+	}
 	k := &a.Identity.Kubernetes
 	holds, err := m.condition.Holds(condition.Variables{
 		Claims:  a.claims(),
 		Cluster: a.Identity.Cluster, Namespace: k.Namespace, ServiceAccount: k.ServiceAccount.Name, Node: k.Node.Name,
 		Labels:  a.NamespaceLabels,
 		Service: a.service,
-	})
+	}, &a.spent)
 	if err != nil {
 		a.doubt = term.Shorten(err.Error(), maxDoubtBytes)
 		return m.denies

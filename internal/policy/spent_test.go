@@ -1,0 +1,140 @@
+package policy
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/identity"
+	"github.com/pullpass/pullpass/internal/oidc"
+)
+
+// inGroups is an identity with so many groups.
+func inGroups(n int) Subject {
+	claims := identity.Claims{"sub": "x", "ref": "refs/heads/main", "build_branch": strings.Repeat("ab", 4000)}
+	groups := make([]string, n)
+	for i := range groups {
+		groups[i] = fmt.Sprintf("g%06d", i)
+	}
+	claims["groups"] = groups
+	return Subject{Identity: &oidc.Identity{Subject: "x", External: &identity.External{Provider: "ci", Profile: identity.Buildkite, Claims: claims}}}
+}
+
+// many returns a policy of rules, or denials, of one subject that does not match, and
+// last one that is told by a condition.
+func many(t testing.TB, list string, n int, subject string) *Policy {
+	t.Helper()
+	var text strings.Builder
+	text.WriteString("apiVersion: " + APIVersion + "\nkind: " + Kind + "\n")
+	if list == "deny" {
+		text.WriteString("rules:\n- {name: all, subjects: [{identities: [ci]}], allow: [{repositories: [a], actions: [pull]}]}\n")
+	}
+	text.WriteString(list + ":\n")
+	allow := ""
+	if list == "rules" {
+		allow = ", allow: [{repositories: [a], actions: [pull]}]"
+	}
+	for i := range n {
+		fmt.Fprintf(&text, "- {name: r%d, subjects: [{identities: [ci], %s}]%s}\n", i, subject, allow)
+	}
+	last := `claims.sub == "x"`
+	if list == "deny" {
+		last = `claims.sub != "x"`
+	}
+	fmt.Fprintf(&text, "- {name: last, subjects: [{identities: [ci], condition: '%s'}]%s}\n", last, allow)
+	return parseText(t, text.String())
+}
+
+var dearSubjects = map[string]string{
+	"condition": `condition: 'claims.groups.exists(g, g.startsWith("zz"))'`,
+	"member":    `condition: '"zz" in claims.groups'`,
+	"values":    `claims: {groups: [` + strings.TrimSuffix(strings.Repeat("h000000,", 250), ",") + `]}`,
+	"globs":     `claims: {build_branch: [` + strings.TrimSuffix(strings.Repeat(`"*a*b*a*c",`, 250), ",") + `]}`,
+}
+
+// Each condition is bounded; that there are a thousand of them took two seconds.
+func TestWhatConditionsCostIsBounded(t *testing.T) {
+	t.Parallel()
+	subject := inGroups(900)
+	for what, dear := range dearSubjects {
+		for _, list := range []string{"rules", "deny"} {
+			for n, isTooMuch := range map[int]bool{2: false, 300: true} {
+				policy := many(t, list, n, dear)
+				d := policy.Decide(subject, "", scopesOf(t, "repository:a:pull"))
+				s := d.Scopes[0]
+				isRefused := s.Granted == nil && strings.Contains(s.Reason, "cannot be judged: too much was compared for one request")
+				if isRefused != isTooMuch || isTooMuch && list == "deny" != (d.DeniedBy != "") || !isTooMuch && s.Reason != "" {
+					t.Errorf("%d %s, %s: %q, %+v", n, list, what, d.DeniedBy, s)
+				}
+				for range 2 {
+					if again := policy.Decide(subject, "", scopesOf(t, "repository:a:pull")); !reflect.DeepEqual(again, d) {
+						t.Errorf("%d %s, %s: %+v, then %+v", n, list, what, d, again)
+					}
+				}
+			}
+		}
+		policy := many(t, "rules", 300, dear)
+		a := asker{Subject: subject}
+		for i := range policy.rules {
+			a.matchSubject(policy.rules[i].subjects, nil)
+		}
+		// What was begun is ended: the dearest is one claim with 250 values.
+		if most := uint64(maxSpent + 250*8000/64 + 250); a.spent < maxSpent || a.spent > most {
+			t.Errorf("%s: %d units; at most %d are allowed", what, a.spent, most)
+		}
+	}
+}
+
+// As many rules as there can be with a usual condition, and a large company's token.
+func TestUsualConditionsAreNotTooMuch(t *testing.T) {
+	t.Parallel()
+	for n, subject := range map[int]string{
+		maxRules - 1: `condition: 'claims.sub == "x" && claims.ref.startsWith("refs/tags/")'`,
+		80:           `condition: 'claims.groups.exists(g, g == "team-a")'`,
+		200:          `claims: {groups: [a, b, c, d, e, f, g, h]}`,
+	} {
+		if d := many(t, "rules", n, subject).Decide(inGroups(200), "", scopesOf(t, "repository:a:pull")); len(d.Granted()) != 1 {
+			t.Errorf("%d rules with %s: %+v", n, subject, d)
+		}
+	}
+}
+
+// People are told of rules for other services, which cost the decision nothing.
+func TestOtherServicesCostNothing(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	text.WriteString("apiVersion: " + APIVersion + "\nkind: " + Kind + "\nrules:\n")
+	for i := range 300 {
+		fmt.Fprintf(&text, "- {name: r%d, services: [other], subjects: [{identities: [ci], %s}], allow: [{repositories: [a], actions: [pull]}]}\n", i, dearSubjects["condition"])
+	}
+	text.WriteString(`- {name: last, subjects: [{identities: [ci], condition: 'claims.sub == "x"'}], allow: [{repositories: [a], actions: [pull]}]}` + "\n")
+	policy, scopes := parseText(t, text.String()), scopesOf(t, "repository:a:pull,push")
+	d := policy.Decide(inGroups(900), "here", scopes)
+	explained, trace := policy.Explain(inGroups(900), "here", scopes)
+	if len(d.Granted()) != 1 || !reflect.DeepEqual(explained, d) {
+		t.Errorf("decided %+v, explained %+v", d, explained)
+	}
+	if last := trace.Rules[299].Mismatches; len(last) != 1 || !strings.Contains(last[0], tooMuchCompared) {
+		t.Errorf("what people are told of is not bounded: %q", last)
+	}
+}
+
+func BenchmarkDecideByConditions(b *testing.B) {
+	for name, c := range map[string]struct {
+		rules, groups int
+		subject       string
+	}{
+		"usual":   {1000, 10, `condition: 'claims.sub == "x" && claims.ref.startsWith("refs/tags/")'`},
+		"claims":  {1000, 10, `claims: {groups: [a, b]}`},
+		"hostile": {1000, 900, dearSubjects["condition"]},
+	} {
+		policy, subject, scopes := many(b, "rules", c.rules, c.subject), inGroups(c.groups), scopesOf(b, "repository:a:pull")
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				policy.Decide(subject, "", scopes)
+			}
+		})
+	}
+}
