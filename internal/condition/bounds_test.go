@@ -74,6 +74,7 @@ func TestPrices(t *testing.T) {
 		`claims.text == claims.nested`:     {1, 320},
 		`claims.nested == claims.text`:     {1, 320},
 		`claims.text in claims.within`:     {1, 20},
+		`"y" in claims.list`:               {2501, 2520},
 		`claims.event_name == "push"`:      {1, 20},
 	} {
 		v := fullToken()

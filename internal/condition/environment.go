@@ -77,8 +77,8 @@ func (ownCost) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *
 }
 
 // prices corrects CEL's where work is not paid for: the size of text is counted,
-// character by character, for one unit, and a comparison of lists looks only at how
-// many elements both have.
+// character by character, for one unit, a comparison of lists looks only at how many
+// elements both have, and a search in a list of a claim at nothing.
 type prices struct{}
 
 // CallCost implements cost.ActualCostEstimator; nil: CEL's own price.
@@ -92,6 +92,11 @@ func (prices) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint64 {
 		}
 		price = 1 + uint64(len(text))/10 // as CEL's own for comparing text
 	case operators.Equals, operators.NotEquals, operators.In:
+		if list, ok := args[1].(traits.Lister); ok && function == operators.In && !isAggregate(args[0]) {
+			size, _ := list.Size().(types.Int)
+			price = 1 + uint64(max(size, 0))
+			break
+		}
 		if !isAggregate(args[0]) {
 			return nil
 		}
