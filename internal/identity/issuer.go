@@ -79,15 +79,14 @@ func AudienceOfOthers(p Profile, issuer, audience string) string {
 		return "Sigstore's"
 	case "pypi":
 		return "PyPI's"
-	case "npm:registry.npmjs.org":
-		return "npm's"
-	case "rubygems.org":
-		return "RubyGems's"
 	case issuer:
 		return "the issuer's default"
 	}
-	if strings.HasPrefix(strings.TrimPrefix(audience, "https:"), "//iam.googleapis.com/") {
+	switch {
+	case strings.HasPrefix(strings.TrimPrefix(audience, "https:"), "//iam.googleapis.com/"):
 		return "Google Cloud's"
+	case strings.HasPrefix(audience, "npm:"): // and the host of a registry of packages
+		return "npm's"
 	}
 	isDefault := false
 	switch p {

@@ -98,8 +98,7 @@ func TestAudiencesOfOthers(t *testing.T) {
 		{GitHub, gh, "api://AzureADTokenExchangeUSGov", true},
 		{GitHub, gh, "api://AzureADTokenExchangeChina", true},
 		{GitHub, gh, "pypi", true},
-		{GitLab, "https://gitlab.com", "npm:registry.npmjs.org", true},
-		{GitHub, gh, "rubygems.org", true},
+		{GitLab, "https://gitlab.com", "npm:packages.example.com", true},
 	} {
 		if whose := AudienceOfOthers(test.profile, test.issuer, test.audience); (whose != "") != test.others {
 			t.Errorf("%s at %s is %q", test.audience, test.issuer, whose)
