@@ -151,8 +151,8 @@ type Authorization struct {
 // Steps go from cheap to dear, and each has its own error:
 // *UnknownServiceError, *oidc.Error, *GoneError, *NodeError, *RevokedError,
 // *ReplayError, *LimitError, *UnavailableError, *DeniedError, *AnonymousError,
-// *PushCredentialError. A scope that is not granted is not an error (token specification): the token
-// just has less access.
+// *PushCredentialError. A scope that is not granted is not an error (token
+// specification): the token just has less access.
 func (x *Exchanger) Authorize(ctx context.Context, req registryauth.Request, caller Caller, event *Event) (Authorization, error) {
 	registry, ok := x.registries[req.Service]
 	if !ok {

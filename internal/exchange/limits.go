@@ -36,8 +36,9 @@ func (e *LimitError) Error() string { return "too many requests " + e.what + "; 
 func (e *LimitError) Reason() string { return e.reason }
 
 // limitServiceAccount takes a request from the limit of its ServiceAccount, or of
-// the project whose job it is: jobs come and go. It comes after everything that refuses an identity as a whole: who holds a
-// revoked or a stolen token must not use up what the pods need.
+// the project whose job it is: jobs come and go. It comes after everything that
+// refuses an identity as a whole: who holds a revoked or a stolen token must not use
+// up what the pods need.
 func (x *Exchanger) limitServiceAccount(ctx context.Context, id *oidc.Identity) error {
 	// A caller that hangs up pays all the same, and was not one too many.
 	k := &id.Kubernetes

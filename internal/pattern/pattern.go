@@ -14,17 +14,18 @@ import (
 
 // Pattern says which repositories are meant, component by component:
 //
-//   - any run of characters inside one component
-//     **                as a whole component: any number of components, zero too
-//     {namespace}       the ServiceAccount's namespace, literally;
-//     also {serviceAccount} and {cluster}
-//     {claims.NAME}     as a whole component: a path in the token of an identity
+//	**             as a whole component: any number of components, zero too
+//	*              any run of characters inside one component
+//	{namespace}    the ServiceAccount's namespace, literally; also {serviceAccount}
+//	               and {cluster}
+//	{claims.NAME}  as a whole component: a path in the token of an identity
 //
 // It is anchored at both ends, so that team-a does not match team-abc/x, and no
 // regular expression is involved (docker_auth and octo-sts were hit by both).
 type Pattern string
 
-// MaxBytes is the longest Pattern, and the longest name that a registry can serve: host and path.
+// MaxBytes is the longest Pattern, and the longest name that a registry can serve:
+// host and path.
 const MaxBytes = 512
 
 // Parse checks that a pattern is well formed and can match a name at all.
