@@ -182,7 +182,11 @@ func Says(code int, contentType, body string) http.HandlerFunc {
 }
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/api/v1/"), "/")
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	if parts[0] == "apis" { // apis/GROUP/VERSION
+		parts = parts[1:]
+	}
+	parts = parts[min(2, len(parts)-1):]
 	namespace := ""
 	if parts[0] == "namespaces" && len(parts) > 2 {
 		namespace, parts = parts[1], parts[2:]
@@ -209,6 +213,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answerStatus(w, http.StatusUnauthorized, "Unauthorized", Object{})
 	case failure != nil:
 		failure(w, r)
+	case verb == "create" && resource == "tokenreviews":
+		s.review(w, r)
 	case verb == "create":
 		s.create(w, r)
 	case verb == "get":

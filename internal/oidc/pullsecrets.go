@@ -27,9 +27,9 @@ type PullSecrets struct {
 // isAudience is never true where no such token is accepted: no audience is empty.
 func (p PullSecrets) isAudience(s string) bool { return p.Audience != "" && s == p.Audience }
 
-// accept reports whether tokens of the namespace are accepted. With nothing but * and
+// Accept reports whether tokens of the namespace are accepted. With nothing but * and
 // the letters of names, which validate sees to, path.Match has no other meaning than ours.
-func (p PullSecrets) accept(namespace string) bool {
+func (p PullSecrets) Accept(namespace string) bool {
 	return slices.ContainsFunc(p.Namespaces, func(glob string) bool {
 		ok, err := path.Match(glob, namespace)
 		return ok && err == nil
@@ -80,7 +80,7 @@ func (i *issuer) checkPullSecret(k *kubernetesClaims) *Error {
 				"\"pullpass pull-secrets controller\" makes such tokens", quote(i.PullSecrets.Audience), quote(i.Cluster)),
 		}
 	}
-	if !i.PullSecrets.accept(k.Namespace) {
+	if !i.PullSecrets.Accept(k.Namespace) {
 		return &Error{
 			Reason: ReasonPullSecret,
 			Message: fmt.Sprintf("cluster %s accepts no tokens of pull secrets from namespace %s (pullSecrets.namespaces); "+

@@ -103,7 +103,7 @@ func TestNamespacesOfPullSecrets(t *testing.T) {
 		{"team-a", "team-a", true}, {"team-a", "team-ab", false}, {"team-*", "team-a", true}, {"team-*", "team-", true},
 		{"*", "anything", true}, {"*-a", "team-b", false}, {"t*-*a", "team-xa", true},
 	} {
-		if got := (PullSecrets{Namespaces: []string{"none", test.glob}}).accept(test.namespace); got != test.want {
+		if got := (PullSecrets{Namespaces: []string{"none", test.glob}}).Accept(test.namespace); got != test.want {
 			t.Errorf("%q accepts %q: %t", test.glob, test.namespace, got)
 		}
 	}
