@@ -178,6 +178,10 @@ var imports = map[string]allowedImports{
 	"internal/pullsecrets": {
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
+	"internal/controller/tokensecrets": {
+		tests:  []string{"internal/kubetest"},
+		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
+	},
 	"internal/config": {
 		ours: []string{
 			"internal/exchange", "internal/file", "internal/identity", "internal/names", "internal/oidc", "internal/registryauth", "internal/signing",
