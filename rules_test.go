@@ -179,6 +179,7 @@ var imports = map[string]allowedImports{
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
 	"internal/controller/tokensecrets": {
+		ours:   []string{"internal/kube"},
 		tests:  []string{"internal/kubetest"},
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
@@ -247,7 +248,7 @@ var imports = map[string]allowedImports{
 	},
 	"cmd/proxy": {
 		ours: []string{
-			"internal/audit", "internal/config", "internal/explain", "internal/file", "internal/migration", "internal/names", "internal/nodeconfig",
+			"internal/audit", "internal/config", "internal/controller/tokensecrets", "internal/explain", "internal/file", "internal/migration", "internal/names", "internal/nodeconfig",
 			"internal/policy", "internal/policy/policytest", "internal/server", "internal/setup", "internal/signing", "internal/state",
 			"internal/strictyaml", "internal/term",
 		},

@@ -24,6 +24,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
+
+	"github.com/pullpass/pullpass/internal/kube"
 )
 
 const (
@@ -48,6 +50,14 @@ type Config struct {
 	Identity       string   // of this replica, unique: its pod's name
 	Logger         *slog.Logger
 	Now            func() time.Time
+}
+
+// Connect returns the connection of a kubeconfig; empty: that of the pod this runs in.
+func Connect(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		return kube.InCluster()
+	}
+	return kube.Kubeconfig(kubeconfig)
 }
 
 // Counts says what was done since the start.
