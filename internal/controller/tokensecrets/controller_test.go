@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -303,7 +304,12 @@ func TestDeletedServiceAccountGetsNothing(t *testing.T) {
 	for name, change := range map[string]func(api *kubetest.Server){
 		"deleted":    func(api *kubetest.Server) { api.Remove("serviceaccounts", "team-a", "web") },
 		"made again": func(api *kubetest.Server) { api.Put("serviceaccounts", object("team-a", "web", "uid-again", Enabled)) },
-		"opted out":  func(api *kubetest.Server) { api.Put("serviceaccounts", object("team-a", "web", "uid-web", "")) },
+		"being deleted": func(api *kubetest.Server) {
+			o := object("team-a", "web", "uid-web", Enabled)
+			o["metadata"].(kubetest.Object)["deletionTimestamp"] = "2000-01-01T00:00:00Z"
+			api.Put("serviceaccounts", o)
+		},
+		"opted out": func(api *kubetest.Server) { api.Put("serviceaccounts", object("team-a", "web", "uid-web", "")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			in(t, func(t *testing.T, r *rig) {
@@ -396,21 +402,78 @@ func TestTokensThatAreNotWhatWasAskedFor(t *testing.T) {
 	}
 }
 
-// Who may change the Secret may write anything into its annotations.
+// Who may change the Secret may write anything into its annotations: it must not stop the
+// renewals.
 func TestAnnotationsOfOthers(t *testing.T) {
+	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, test := range map[string]struct{ issued, expires string }{
+		"ends in the far future":   {now.Format(time.RFC3339), now.Add(1000 * time.Hour).Format(time.RFC3339)},
+		"begins in the far future": {now.Add(1000 * time.Hour).Format(time.RFC3339), now.Add(1001 * time.Hour).Format(time.RFC3339)},
+		"no times":                 {"never", "never"},
+		"ended":                    {now.Add(-2 * time.Hour).Format(time.RFC3339), now.Add(-time.Hour).Format(time.RFC3339)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, r *rig) {
+				o := ours("uid-web")
+				o["metadata"].(kubetest.Object)["annotations"] = kubetest.Object{
+					issuedAnnotation: test.issued, expiryAnnotation: test.expires, keyAnnotation: "k1", contentAnnotation: r.secrets.content(),
+				}
+				r.api.Put("secrets", o)
+				stop := r.leads(t)
+				defer stop()
+				if claims, _ := r.secret(t, "team-a", "web"); claims == nil {
+					t.Error("the token is not renewed")
+				}
+			})
+		})
+	}
+}
+
+// A Secret that is being deleted is not given a token, and not taken for somebody else's.
+func TestSecretThatIsBeingDeleted(t *testing.T) {
 	in(t, func(t *testing.T, r *rig) {
 		o := ours("uid-web")
-		o["metadata"].(kubetest.Object)["annotations"] = kubetest.Object{
-			issuedAnnotation: time.Now().UTC().Format(time.RFC3339), expiryAnnotation: time.Now().Add(1000 * time.Hour).UTC().Format(time.RFC3339),
-			keyAnnotation: "k1", contentAnnotation: r.secrets.content(),
-		}
+		o["metadata"].(kubetest.Object)["deletionTimestamp"] = "2000-01-01T00:00:00Z"
 		r.api.Put("secrets", o)
-		stop := r.leads(t)
-		defer stop()
-		if claims, _ := r.secret(t, "team-a", "web"); claims == nil {
-			t.Error("an end in the far future keeps the token from being renewed")
+		if _, err := r.secrets.sync(t.Context(), account{"team-a", "web", "uid-web"}, held{}); !errors.Is(err, errStale) || r.api.Count("create") != 0 {
+			t.Errorf("error %v", err)
 		}
 	})
+}
+
+// Only key sets that were read after a token was signed say that its key is gone, and only
+// two of them.
+func TestKeyIsGone(t *testing.T) {
+	t.Parallel()
+	now, set, fault := time.Unix(1000, 0), "", error(nil)
+	k := &keyWatch{now: func() time.Time { return now }, fetch: func(context.Context) ([]byte, error) { return []byte(set), fault }}
+	issued := now
+	for i, step := range []struct {
+		set    string
+		fault  error
+		isRead bool
+		gone   bool
+	}{
+		{`{"keys":[{"kid":"other"}]}`, nil, true, false}, // read at the same moment
+		{`{"keys":[{"kid":"other"}]}`, nil, true, false},
+		{`{"keys":[{"kid":"other"}]}`, nil, true, true},
+		{`{"keys":[{"kid":"mine"}]}`, nil, true, false},
+		{`{"keys":[]}`, nil, false, false},
+		{`{}`, nil, false, false},
+		{`x`, nil, false, false},
+		{`{"keys":[{"kid":"other"}]}`, errors.New("down"), false, false},
+		{`{"keys":[{"kid":"other"}]}`, nil, true, false},
+		{`{"keys":[{"kid":"other"}]}`, nil, true, true},
+	} {
+		set, fault = step.set, step.fault
+		if err := k.read(t.Context()); (err == nil) != step.isRead {
+			t.Errorf("step %d: error %v", i, err)
+		}
+		if got := k.gone("mine", issued); got != step.gone {
+			t.Errorf("step %d: gone is %t", i, got)
+		}
+		now = now.Add(time.Minute)
+	}
 }
 
 func TestNameThatLeavesNoneForASecret(t *testing.T) {
