@@ -61,6 +61,9 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, verb, resource, n
 	case verb == "create":
 		sent["metadata"].(Object)["namespace"] = namespace
 		sent["metadata"].(Object)["uid"] = "uid-" + strconv.Itoa(s.next())
+	case verb == "put" && there && sent["metadata"].(Object)["resourceVersion"] != metadata(old)["resourceVersion"]:
+		status(http.StatusConflict, "Conflict")
+		return
 	case verb == "put" && there:
 		sent["metadata"].(Object)["uid"] = metadata(old)["uid"]
 	case r.Header.Get("Content-Type") == "application/apply-patch+yaml":

@@ -13,15 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
-	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
@@ -34,11 +28,6 @@ const (
 	requestBurst      = 60
 	workers           = 4
 	syncTimeout       = 30 * time.Second
-
-	leaseName     = "pullpass-pull-secrets"
-	leaseDuration = 30 * time.Second
-	leaseRenewal  = 20 * time.Second
-	leaseRetry    = 5 * time.Second
 )
 
 // Config configures a Controller. Every field but the last two is required.
@@ -72,12 +61,12 @@ type counts struct{ created, renewed, foreign, failed atomic.Uint64 }
 
 // Controller keeps the Secrets of one cluster while it leads.
 type Controller struct {
-	secrets  secrets
-	keys     *keyWatch
-	election leaderelection.LeaderElectionConfig
-	events   record.EventRecorder // while it leads
-	log      *slog.Logger
-	counts   counts
+	secrets secrets
+	keys    *keyWatch
+	lease   lease
+	events  record.EventRecorder // while it leads
+	log     *slog.Logger
+	counts  counts
 
 	accounts, namespaces cache.SharedIndexInformer
 	queue                workqueue.TypedRateLimitingInterface[string]
@@ -103,31 +92,21 @@ func New(c Config) (*Controller, error) {
 	}
 	config := rest.CopyConfig(c.REST)
 	config.QPS, config.Burst, config.UserAgent = requestsPerSecond, requestBurst, manager
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	config.WarningHandlerWithContext = rest.NoWarnings{}
 	config.Timeout = 0 // it would end watches; each look has a limit of its own
-	core, coreErr := typedcorev1.NewForConfig(config)
+	core, coreErr := newCoreClient(config)
 	metadataClient, metadataErr := metadata.NewForConfig(config)
-	leases := rest.CopyConfig(config)
-	leases.Timeout = leaseRetry // and a limiter of their own: a rollout must not cost the lead
-	coordination, leaseErr := coordinationv1.NewForConfig(leases)
+	leases, leaseErr := newLeaseClient(config) // with a limiter of its own: a rollout must not cost the lead
 	if err := errors.Join(coreErr, metadataErr, leaseErr); err != nil {
 		return nil, err
 	}
 	ctl := &Controller{log: c.Logger, known: map[string]held{}}
 	ctl.keys = &keyWatch{now: c.Now, fetch: func(ctx context.Context) ([]byte, error) {
-		return core.RESTClient().Get().AbsPath("/openid/v1/jwks").DoRaw(ctx)
+		return core.Get().AbsPath("/openid/v1/jwks").DoRaw(ctx)
 	}}
 	ctl.secrets = secrets{settings: s, core: core, metadata: metadataClient, now: c.Now, gone: ctl.keys.gone, counts: &ctl.counts}
-	opted := func(o *metav1.ListOptions) { o.LabelSelector = Label + "=" + Enabled }
-	factory := metadatainformer.NewFilteredSharedInformerFactory(metadataClient, 0, metav1.NamespaceAll, opted)
-	ctl.accounts, ctl.namespaces = factory.ForResource(serviceAccounts).Informer(), factory.ForResource(namespaces).Informer()
-	ctl.election = leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Name: leaseName, Namespace: c.LeaseNamespace}, Client: coordination,
-			LockConfig: resourcelock.ResourceLockConfig{Identity: c.Identity},
-		},
-		LeaseDuration: leaseDuration, RenewDeadline: leaseRenewal, RetryPeriod: leaseRetry, ReleaseOnCancel: true, Name: leaseName,
-	}
+	ctl.lease = lease{client: leases, namespace: c.LeaseNamespace, identity: c.Identity, now: c.Now, log: c.Logger}
+	ctl.accounts, ctl.namespaces = newInformer(metadataClient, serviceAccounts), newInformer(metadataClient, namespaces)
 	return ctl, nil
 }
 
@@ -139,24 +118,7 @@ func (c *Controller) Counts() Counts {
 // Run leads when no other replica does, until ctx ends. It returns an error if the lead was
 // lost: whoever runs it starts it anew. Two leaders for a moment do no harm, because every
 // change names the UID of what it changes.
-func (c *Controller) Run(ctx context.Context) error {
-	var leading sync.WaitGroup
-	election := c.election
-	election.Callbacks = leaderelection.LeaderCallbacks{
-		OnStartedLeading: func(ctx context.Context) { leading.Go(func() { c.lead(ctx) }) },
-		OnStoppedLeading: func() {},
-	}
-	elector, err := leaderelection.NewLeaderElector(election)
-	if err != nil {
-		return err
-	}
-	elector.Run(ctx)
-	leading.Wait()
-	if ctx.Err() == nil {
-		return errors.New("the lead was lost: the Lease could not be renewed in time")
-	}
-	return nil
-}
+func (c *Controller) Run(ctx context.Context) error { return c.lease.run(ctx, c.lead) }
 
 // lead works until ctx ends.
 func (c *Controller) lead(ctx context.Context) {
@@ -164,8 +126,8 @@ func (c *Controller) lead(ctx context.Context) {
 	defer c.queue.ShutDown()
 	broadcaster := record.NewBroadcaster()
 	defer broadcaster.Shutdown()
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.secrets.core.Events("")})
-	c.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: manager})
+	broadcaster.StartRecordingToSink(eventSink{c.secrets.core})
+	c.events = broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: manager})
 	_, accountsErr := c.accounts.AddEventHandler(handler(func(o metav1.Object) { c.queue.Add(o.GetNamespace() + "/" + o.GetName()) }))
 	_, namespacesErr := c.namespaces.AddEventHandler(handler(func(o metav1.Object) { c.addNamespace(o.GetName()) }))
 	if err := errors.Join(accountsErr, namespacesErr); err != nil {

@@ -11,8 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 )
 
 // probeInterval is how often the API server is asked whether a Secret is still as it was
@@ -22,7 +22,7 @@ const probeInterval = 10 * time.Minute
 // secrets looks after the Secret of one ServiceAccount at a time. It keeps nothing itself.
 type secrets struct {
 	settings
-	core     v1.CoreV1Interface
+	core     rest.Interface
 	metadata metadata.Interface
 	now      func() time.Time
 	gone     func(keyID string, issued time.Time) bool // does the cluster not publish the key any more
@@ -58,8 +58,8 @@ func (s *secrets) sync(ctx context.Context, a account, before held) (held, error
 		return held{}, nil
 	}
 	if known.uid == "" {
-		created, err := s.core.Secrets(a.namespace).Create(ctx, s.empty(a), metav1.CreateOptions{FieldManager: manager})
-		if err != nil {
+		var created corev1.Secret
+		if err := s.core.Post().Namespace(a.namespace).Resource("secrets").Param("fieldManager", manager).Body(s.empty(a)).Do(ctx).Into(&created); err != nil {
 			return held{}, err
 		}
 		s.counts.created.Add(1)
@@ -89,14 +89,15 @@ func (s *secrets) isDue(h held) bool {
 // renew puts a new token into the Secret with the UID.
 func (s *secrets) renew(ctx context.Context, a account, secret types.UID) (held, error) {
 	seconds := int64(lifetime / time.Second)
-	answer, err := s.core.ServiceAccounts(a.namespace).CreateToken(ctx, a.name, &authenticationv1.TokenRequest{
+	request := &authenticationv1.TokenRequest{
 		ObjectMeta: metav1.ObjectMeta{UID: a.uid}, // of another ServiceAccount of this name there is none
 		Spec: authenticationv1.TokenRequestSpec{
 			Audiences: []string{s.audience}, ExpirationSeconds: &seconds,
 			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Secret", APIVersion: "v1", Name: a.secretName(), UID: secret},
 		},
-	}, metav1.CreateOptions{})
-	if err != nil {
+	}
+	var answer authenticationv1.TokenRequest
+	if err := s.core.Post().Namespace(a.namespace).Resource("serviceaccounts").Name(a.name).SubResource("token").Body(request).Do(ctx).Into(&answer); err != nil {
 		return held{}, err
 	}
 	t, err := readToken(answer.Status.Token, a, secret, s.audience)
