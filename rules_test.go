@@ -335,6 +335,8 @@ var unreachable = map[string][]string{
 		"github.com/distribution/distribution/v3/configuration", "github.com/distribution/distribution/v3/registry/handlers",
 		"github.com/distribution/distribution/v3/registry/storage", "github.com/google/go-containerregistry", "k8s.io/kubernetes",
 		"github.com/CycloneDX/cyclonedx-go", "golang.org/x/crypto/x509roots",
+		// They link every API group there is: a quarter more of a program.
+		"k8s.io/client-go/kubernetes", "k8s.io/client-go/informers", "k8s.io/client-go/tools/leaderelection",
 	},
 	// It runs at every pull and passes a token on without looking into it.
 	"cmd/credential-provider": {"net", "crypto"},
