@@ -29,7 +29,7 @@ const (
 	// A token that was refused does not become good; as with goneTime, memory is
 	// bounded and etcd can be restored.
 	refusedTime = goneTime
-	reviewBytes = 8 << 20 // for 40,000 tokens, four for every Secret of a large cluster
+	reviewBytes = 8 << 20 // for 30,000 tokens, six for each of 5,000 Secrets
 	maxReviews  = 64      // at a time; signatures were checked, so few are asked for at once
 )
 

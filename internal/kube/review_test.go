@@ -205,3 +205,14 @@ func TestOneReviewForAll(t *testing.T) {
 		time.Sleep(maxGetTime)
 	})
 }
+
+func TestReviewMemoryIsBounded(t *testing.T) {
+	t.Parallel()
+	r := newReviews("one", pullAudience, nil, time.Now)
+	for i := range 100_000 {
+		r.known.Add(sha256.Sum256([]byte{byte(i), byte(i >> 8), byte(i >> 16)}), reviewed{true, time.Unix(0, 0)})
+	}
+	if r.known.Bytes() > reviewBytes || r.known.Len() < 30_000 {
+		t.Errorf("%d are remembered, in %d bytes", r.known.Len(), r.known.Bytes())
+	}
+}
