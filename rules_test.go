@@ -178,6 +178,11 @@ var imports = map[string]allowedImports{
 	"internal/pullsecrets": {
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
+	"internal/controller/tokensecrets": {
+		ours:   []string{"internal/kube"},
+		tests:  []string{"internal/kubetest"},
+		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
+	},
 	"internal/config": {
 		ours: []string{
 			"internal/exchange", "internal/file", "internal/identity", "internal/names", "internal/oidc", "internal/registryauth", "internal/signing",
@@ -243,7 +248,7 @@ var imports = map[string]allowedImports{
 	},
 	"cmd/proxy": {
 		ours: []string{
-			"internal/audit", "internal/config", "internal/explain", "internal/file", "internal/migration", "internal/names", "internal/nodeconfig",
+			"internal/audit", "internal/config", "internal/controller/tokensecrets", "internal/explain", "internal/file", "internal/migration", "internal/names", "internal/nodeconfig",
 			"internal/policy", "internal/policy/policytest", "internal/server", "internal/setup", "internal/signing", "internal/state",
 			"internal/strictyaml", "internal/term",
 		},
@@ -330,6 +335,8 @@ var unreachable = map[string][]string{
 		"github.com/distribution/distribution/v3/configuration", "github.com/distribution/distribution/v3/registry/handlers",
 		"github.com/distribution/distribution/v3/registry/storage", "github.com/google/go-containerregistry", "k8s.io/kubernetes",
 		"github.com/CycloneDX/cyclonedx-go", "golang.org/x/crypto/x509roots",
+		// They link every API group there is: a quarter more of a program.
+		"k8s.io/client-go/kubernetes", "k8s.io/client-go/informers", "k8s.io/client-go/tools/leaderelection",
 	},
 	// It runs at every pull and passes a token on without looking into it.
 	"cmd/credential-provider": {"net", "crypto"},

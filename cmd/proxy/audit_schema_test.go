@@ -87,8 +87,8 @@ func TestAuditWordsAreDocumented(t *testing.T) {
 		return chosen
 	}
 	reasons := choose(inExchange, "reason")
-	delete(reasons, inExchange["reasonGone"]) // the end of three
-	for _, kind := range []exchange.Kind{exchange.KindServiceAccount, exchange.KindPod, exchange.KindNode} {
+	delete(reasons, inExchange["reasonGone"]) // the end of four
+	for _, kind := range []exchange.Kind{exchange.KindServiceAccount, exchange.KindPod, exchange.KindNode, exchange.KindSecret} {
 		reasons[(&exchange.GoneError{Kind: kind}).Reason()] = true
 	}
 	maps.Copy(reasons, choose(inOIDC, "Reason"))

@@ -46,6 +46,11 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 	byCertificate := func(line kubetest.Object) {
 		line["proof"] = kubetest.Object{"mode": "enforce", "passed": true, "method": "certificate"}
 	}
+	inSecret := func(line kubetest.Object) {
+		delete(line, "pod")
+		delete(line, "node")
+		line["pullSecret"] = kubetest.Object{"name": "pull", "uid": "uid-pull"}
+	}
 	for name, test := range map[string]struct {
 		cluster string
 		change  func(line kubetest.Object)
@@ -62,6 +67,12 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 			"changed      result: granted -> refused\n", "remedy       see that the ServiceAccount is there: the kubelet gets a token for it by itself",
 		}, "not for it"},
 		"a pod that is gone": {"", func(line kubetest.Object) { line["pod"] = kubetest.Object{"name": "web-0", "uid": "uid-old"} }, []string{"refused 403: pod_gone"}, "not for it"},
+		"a token in a Secret": {byAddress + "  pullSecrets: {audience: a, namespaces: [team-*]}\n", inSecret, []string{
+			"pull secret  pull, UID uid-pull\n", "objects      passed      the ServiceAccount is there, says the API server; whether the Secret is, only the token could tell\n",
+			"what follows is for one in the same Secret that is good now", "now          granted 200\n             unless this refuses, which was not judged: token\n",
+		}, "REFUSED"},
+		"a token in a Secret of what is no namespace for it now": {"  pullSecrets: {audience: a, namespaces: [team-b]}\n", inSecret, []string{"refused 401: token_pull_secret"}, "granted 200\n"},
+		"a token in a Secret where none is accepted now":         {"", inSecret, []string{"refused 401: token_audience"}, "granted 200\n"},
 		"a node that the API server named": {"  node: {fallback: api, selector: pool=build}\n", func(line kubetest.Object) {
 			line["nodeFromAPI"], line["node"] = true, kubetest.Object{"name": "node-of-then", "uid": "uid-then"}
 		}, []string{"node         node1, UID uid-3, says the API server\n", "node         passed      its labels match pool=build\n"}, "node-of-then, UID"},

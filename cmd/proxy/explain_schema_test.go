@@ -99,7 +99,7 @@ func TestExplanationFieldsAreDocumented(t *testing.T) {
 	inSchema := map[string]bool{}
 	schema.Fields(t, schema.Document, "", inSchema)
 	for name := range fields { // of another document
-		for _, of := range []string{"subject.claimed.", "subject.identity.", "now.scopes.", "now.revocation.", "subject.serviceAccount.", "subject.pod.", "subject.node."} {
+		for _, of := range []string{"subject.claimed.", "subject.identity.", "now.scopes.", "now.revocation.", "subject.serviceAccount.", "subject.pod.", "subject.node.", "subject.pullSecret."} {
 			if strings.HasPrefix(name, of) {
 				inSchema[name] = true
 			}

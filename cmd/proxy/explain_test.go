@@ -27,6 +27,17 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 	onNode2 := kubetest.TokenWith(t, func(k kubetest.Object) { k["node"] = kubetest.Object{"name": "node2", "uid": "uid-4"} })
 	gone := kubetest.TokenWith(t, func(k kubetest.Object) { k["pod"] = kubetest.Object{"name": "web-0", "uid": "uid-old"} })
 	unnamed := kubetest.TokenWith(t, func(k kubetest.Object) { delete(k, "node") })
+	api.Put("secrets", kubetest.Object{"metadata": kubetest.Object{"namespace": "team-a", "name": "pull", "uid": "uid-pull"}})
+	inSecret := func(uid string) string {
+		claims := kubetest.TokenClaims("https://issuer.example.com")
+		claims["aud"] = []string{"pull-secrets"}
+		k := claims["kubernetes.io"].(kubetest.Object)
+		delete(k, "pod")
+		delete(k, "node")
+		k["secret"] = kubetest.Object{"name": "pull", "uid": uid}
+		return kubetest.SignToken(t, claims)
+	}
+	const accepted = "  pullSecrets: {audience: pull-secrets, namespaces: [team-a]}\n"
 	const asked = "  node: {selector: pool=build, fallback: api, proof: {mode: MODE, methods: [METHODS], clientCAFile: nodes.crt}}\n"
 	settings := func(mode exchange.ProofMode, methods string) string {
 		text := strings.NewReplacer("MODE", string(mode), "METHODS", methods).Replace(asked)
@@ -58,6 +69,13 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 			"node         passed      its labels match pool=build", "caller       off         node.proof is off in this cluster",
 			"revocations  off         nobody can be revoked without Redis (state.redis)", "now          granted 200\n",
 		}, "PROVEN"},
+		"a token in a Secret": {settings(exchange.ProofEnforce, "address") + accepted, by(inSecret("uid-pull")), []string{
+			"pull secret  pull, UID uid-pull\n", "objects      passed      the ServiceAccount and the Secret are there, says the API server\n",
+			"node         off         the token of a pull secret names no node", "caller       off         the token of a pull secret names no node", "now          granted 200\n",
+		}, "unless"},
+		"a token in a Secret that is gone": {settings(exchange.ProofEnforce, "address") + accepted, by(inSecret("uid-before")), []string{
+			"objects      REFUSED     the API server does not accept the token in the Secret team-a/pull", "refused 403: secret_gone", "remedy       see that \"pullpass pull-secrets controller\" runs",
+		}, "granted"},
 		"the pod's node": {settings(exchange.ProofOff, "address"), by(unnamed), []string{"node         node1, UID uid-3, says the API server\n", "now          granted 200\n"}, "unless"},
 		"a pod that is gone": {settings(exchange.ProofEnforce, "address"), by(gone, "--caller", "192.0.2.1"), []string{
 			"objects      REFUSED     the Pod team-a/web-0 that the token names was deleted", "now          refused 403: pod_gone; the Pod",

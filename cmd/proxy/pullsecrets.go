@@ -48,6 +48,7 @@ Exit code 0 if the question could be answered, whatever the answer.`,
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "look at one namespace alone")
 	outputFlag(command, &output, "table", "table or json")
 	requireFlags(command, "kubeconfig", "registry")
+	command.AddCommand(pullSecretsControllerCommand())
 	return command
 }
 

@@ -123,6 +123,8 @@ type Cluster struct {
 	MaxTokenLifetime Duration   `json:"maxTokenLifetime"` // refuses what lives longer
 	Node             Node       `json:"node"`
 	Kubernetes       Kubernetes `json:"kubernetes"`
+	// PullSecrets are for nodes that nobody may change; nil: none is accepted.
+	PullSecrets *PullSecrets `json:"pullSecrets,omitempty"`
 }
 
 // Discovery says where an issuer's keys are, if not where its issuer says. At

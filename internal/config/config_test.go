@@ -172,7 +172,7 @@ func TestDefaultsAreWhatTheExampleOfAllFieldsShows(t *testing.T) {
 	}
 	want := config("every-field.txtar")
 	want.Server.TLS, want.Gateway, want.Upstreams = TLSFiles{}, nil, []Upstream{} // which have no default
-	want.Assertions = nil
+	want.Assertions, want.Clusters = nil, want.Clusters[:1]
 	want.Server.TrustedProxies = nil
 	got := config("defaults.txtar")
 	got.Server.TrustedProxies = nil
@@ -314,7 +314,9 @@ func TestConfigurationDocument(t *testing.T) {
 apiVersion: pullpass.dev/v1alpha1
 kind: ProxyConfiguration
 server: {tls: {certFile: tls.crt, keyFile: tls.key}}
-clusters: [{name: prod-eu, issuer: "https://oidc.prod-eu.example.com", audiences: [registry.example.com]}]
+clusters: [{name: prod-eu, issuer: "https://oidc.prod-eu.example.com", audiences: [registry.example.com]},
+  {name: autopilot, issuer: "https://oidc.autopilot.example.com", audiences: [registry.example.com], kubernetes: {kubeconfigFile: autopilot.kubeconfig},
+  pullSecrets: {audience: pull.registry.example.com, namespaces: ["team-*"]}}]
 identities: [{name: github, issuer: "https://token.actions.githubusercontent.com", profile: github, audiences: [registry.example.com], require: {repository_owner_id: ["1234"]}}]
 registries: [{service: registry.example.com, issuer: pullpass.example.com}, {service: gateway.example.com, issuer: pullpass.example.com}]
 gateway: {url: "https://gateway.example.com", service: gateway.example.com}

@@ -225,6 +225,7 @@ func (c *Config) warnings() []string {
 	}
 	c.proofWarnings(warn)
 	c.providerWarnings(warn)
+	c.pullSecretWarnings(warn)
 	for i := range c.Upstreams {
 		if name := c.Upstreams[i].Name; names.IsLabel(name) {
 			warn(fmt.Sprintf("upstreams[%d].name", i), fmt.Sprintf("could be the name of a namespace (%s): a rule for {namespace}/** would give that namespace all of the upstream; let such rules name their services, or give the upstream a name with a dot", name))

@@ -101,6 +101,7 @@ func (v *validator) cluster(path string, config *Config, c *Cluster) {
 	v.positive(path+".maxTokenLifetime", c.MaxTokenLifetime)
 	v.node(path+".node", config, c)
 	v.kubernetes(path+".kubernetes", &c.Kubernetes)
+	v.pullSecrets(path, c)
 }
 
 // issuer checks what clusters and identities have in common.
@@ -116,9 +117,13 @@ func (v *validator) issuer(path, name, issuer, want string, audiences []string) 
 		v.Fault(path+".audiences", "is empty; an empty list would accept every audience, so name those that this proxy is meant by")
 	}
 	for i, audience := range audiences {
-		if audience == "" || len(audience) > maxAudienceBytes || !names.IsVisible(audience) {
-			v.Fault(fmt.Sprintf("%s.audiences[%d]", path, i), "is not an audience (%s); use 1 to %d visible ASCII characters", term.QuoteValue(audience), maxAudienceBytes)
-		}
+		v.audience(fmt.Sprintf("%s.audiences[%d]", path, i), audience)
+	}
+}
+
+func (v *validator) audience(path, audience string) {
+	if audience == "" || len(audience) > maxAudienceBytes || !names.IsVisible(audience) {
+		v.Fault(path, "is not an audience (%s); use 1 to %d visible ASCII characters", term.QuoteValue(audience), maxAudienceBytes)
 	}
 }
 

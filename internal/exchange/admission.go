@@ -66,16 +66,16 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 	return a, nil
 }
 
-// Admit judges a verified identity and returns it as policy sees it, and the
-// steps that it took. It notes in event what it learns, also when it refuses. The
+// Admit judges the verified identity of a credential and returns it as policy sees
+// it, and the steps that it took. It notes in event what it learns, also when it refuses. The
 // error is a *GoneError, an *oidc.Error with ReasonNoNode, a *NodeError, a
 // *RevokedError or an *UnavailableError.
 //
 // Policy is asked only afterwards, so nobody learns what it would have granted.
-func (a *Admission) Admit(ctx context.Context, id oidc.Identity, caller Caller, event *Event) (subject policy.Subject, steps Steps, err error) {
+func (a *Admission) Admit(ctx context.Context, id oidc.Identity, credential oidc.Credential, caller Caller, event *Event) (subject policy.Subject, steps Steps, err error) {
 	event.identify(&id)
 	var facts Facts
-	if facts, steps[0], err = a.lookup(ctx, id); err != nil {
+	if facts, steps[0], err = a.lookup(ctx, id, credential); err != nil {
 		return policy.Subject{}, steps, err
 	}
 	if id.Kubernetes.Node == (oidc.ObjectRef{}) && facts.Node != nil {
@@ -83,6 +83,9 @@ func (a *Admission) Admit(ctx context.Context, id oidc.Identity, caller Caller, 
 		event.Node, event.NodeFromAPI = object(id.Kubernetes.Node), true
 	}
 	checks := a.nodes[id.Cluster]
+	if id.InSecret() {
+		checks = NodeChecks{} // whoever configures pull secrets accepts that they name no node, whatever node asks of others
+	}
 	node := nodeOf(&id, facts)
 	if steps[1], err = checks.judge(&id, node); err != nil {
 		return policy.Subject{}, steps, err
@@ -96,12 +99,18 @@ func (a *Admission) Admit(ctx context.Context, id oidc.Identity, caller Caller, 
 	return policy.Subject{Identity: &id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels}, steps, nil
 }
 
-func (a *Admission) lookup(ctx context.Context, id oidc.Identity) (Facts, Step, error) {
-	if a.objects == nil || id.External != nil {
+func (a *Admission) lookup(ctx context.Context, id oidc.Identity, credential oidc.Credential) (Facts, Step, error) {
+	if a.objects == nil && !id.InSecret() || id.External != nil {
 		return Facts{}, Step{Name: StepObjects, Verdict: VerdictOff}, nil
 	}
 	ctx, span := begin(ctx, stepKube)
-	facts, err := a.objects.Lookup(ctx, id)
+	facts, err := Facts{}, error(nil)
+	if a.objects != nil {
+		facts, err = a.objects.Lookup(ctx, id, credential)
+	}
+	if err == nil && id.InSecret() && !facts.Confirmed {
+		err = errNotReviewed
+	}
 	end(span, err)
 	if err != nil {
 		var gone *GoneError

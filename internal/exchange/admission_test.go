@@ -321,8 +321,8 @@ func TestReuseIsJudgedAfresh(t *testing.T) {
 
 type changingObjects struct{ current objects }
 
-func (c *changingObjects) Lookup(ctx context.Context, id oidc.Identity) (exchange.Facts, error) {
-	return c.current.Lookup(ctx, id)
+func (c *changingObjects) Lookup(ctx context.Context, id oidc.Identity, credential oidc.Credential) (exchange.Facts, error) {
+	return c.current.Lookup(ctx, id, credential)
 }
 
 // 403 is final for containerd: no GET follows, and a later one is its own.
@@ -368,7 +368,7 @@ func TestSubjectHoldsTheFacts(t *testing.T) {
 	facts := exchange.Facts{Annotations: map[string]string{"a": "1"}, NamespaceLabels: map[string]string{"b": "2"}}
 	a, err := exchange.NewAdmission(exchange.AdmissionConfig{Objects: objects{byUID: map[string]exchange.Facts{webUID: facts}}})
 	must(t, err)
-	subject, _, err := a.Admit(t.Context(), identityOn("prod", "node1"), exchange.Caller{}, new(exchange.Event))
+	subject, _, err := a.Admit(t.Context(), identityOn("prod", "node1"), nil, exchange.Caller{}, new(exchange.Event))
 	if err != nil || !maps.Equal(subject.Annotations, facts.Annotations) || !maps.Equal(subject.NamespaceLabels, facts.NamespaceLabels) {
 		t.Errorf("error %v, subject %+v", err, subject)
 	}
@@ -426,7 +426,7 @@ func TestNodeChecksOfSeveralClusters(t *testing.T) {
 	id := identityOn("prod", "node1")
 	id.Kubernetes.Node = oidc.ObjectRef{}
 	var refused *oidc.Error
-	if _, _, err := a.Admit(t.Context(), id, exchange.Caller{}, new(exchange.Event)); !errors.As(err, &refused) || refused.Reason != oidc.ReasonNoNode {
+	if _, _, err := a.Admit(t.Context(), id, nil, exchange.Caller{}, new(exchange.Event)); !errors.As(err, &refused) || refused.Reason != oidc.ReasonNoNode {
 		t.Errorf("error %v", err)
 	}
 }
@@ -442,14 +442,14 @@ func TestAdmitWithoutToken(t *testing.T) {
 	id := identityOn("prod", "")
 	id.Kubernetes.Node = oidc.ObjectRef{}
 	var e exchange.Event
-	subject, _, err := a.Admit(t.Context(), id, caller("192.0.2.7"), &e)
+	subject, _, err := a.Admit(t.Context(), id, nil, caller("192.0.2.7"), &e)
 	if err != nil || subject.Identity.Kubernetes.Node != (oidc.ObjectRef{Name: "node1", UID: node1UID}) || !e.NodeFromAPI || !e.Proof.Passed {
 		t.Errorf("error %v, subject %+v, event %+v", err, subject.Identity, e)
 	}
 	if id.Kubernetes.Node != (oidc.ObjectRef{}) {
 		t.Error("the identity that was handed in was changed")
 	}
-	_, _, err = a.Admit(t.Context(), id, caller("192.0.2.8"), &e)
+	_, _, err = a.Admit(t.Context(), id, nil, caller("192.0.2.8"), &e)
 	var refused interface{ Reason() string }
 	if !errors.As(err, &refused) || refused.Reason() != "caller_not_node" || e.Proof.Reason != exchange.ProofAddressOther {
 		t.Errorf("error %v, proof %+v", err, e.Proof)
@@ -457,7 +457,7 @@ func TestAdmitWithoutToken(t *testing.T) {
 	for _, down := range []error{&exchange.GoneError{Kind: exchange.KindNode}, errors.New("down")} {
 		a, err := exchange.NewAdmission(exchange.AdmissionConfig{Objects: objects{err: fmt.Errorf("10.1.2.3: %w", down)}})
 		must(t, err)
-		_, _, err = a.Admit(t.Context(), id, exchange.Caller{}, &e)
+		_, _, err = a.Admit(t.Context(), id, nil, exchange.Caller{}, &e)
 		if !errors.As(err, &refused) || !errors.Is(err, down) {
 			t.Fatalf("error %v", err)
 		}

@@ -16,7 +16,7 @@ const (
 	reasonNotGranted          = "scope_not_granted"
 	reasonMalformedScope      = "scope_malformed"
 	reasonOmittedScopes       = "scopes_omitted"
-	reasonGone                = "_gone" // after the kind: service_account_gone, pod_gone, node_gone
+	reasonGone                = "_gone" // after the kind: service_account_gone, pod_gone, node_gone, secret_gone
 	reasonNode                = "node_not_selected"
 	reasonCaller              = "caller_not_node"
 	reasonRevoked             = "revoked"

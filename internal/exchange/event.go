@@ -60,6 +60,9 @@ type Event struct {
 	// NodeFromAPI marks a node that is not in the token: the API server named it
 	// for the token's pod.
 	NodeFromAPI bool `json:"nodeFromAPI,omitempty"`
+	// PullSecret is the Secret that the token lay in: it proves no pod and no node, and
+	// only pulls.
+	PullSecret *Object `json:"pullSecret,omitempty"`
 	// CredentialID is JTI=<jti>, as the API server's audit log writes it in
 	// authentication.kubernetes.io/credential-id (KEP-4193).
 	CredentialID string `json:"credentialID,omitempty"`
@@ -146,13 +149,8 @@ type Claimed struct {
 func ClaimedBy(failure *oidc.Error) *Claimed {
 	c := failure.Claimed
 	claimed := Claimed{
-		Issuer:       c.Issuer,
-		Subject:      c.Subject,
-		CredentialID: credentialID(c.TokenID),
-		Pod:          c.Pod.Name,
-		Node:         c.Node.Name,
-		Secret:       c.Secret,
-		Verified:     failure.Verified,
+		Issuer: c.Issuer, Subject: c.Subject, CredentialID: credentialID(c.TokenID),
+		Pod: c.Pod.Name, Node: c.Node.Name, Secret: c.Secret, Verified: failure.Verified,
 	}
 	if claimed == (Claimed{}) {
 		return nil

@@ -37,6 +37,7 @@ func (e *Event) identify(id *oidc.Identity) {
 	e.ServiceAccount = object(id.Kubernetes.ServiceAccount)
 	e.Pod = object(id.Kubernetes.Pod)
 	e.Node = object(id.Kubernetes.Node)
+	e.PullSecret = object(id.Kubernetes.Secret)
 }
 
 // claim notes what a refused credential says of itself.

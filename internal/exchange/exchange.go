@@ -100,17 +100,9 @@ func New(c Config) (*Exchanger, error) {
 		return nil, err
 	}
 	x := &Exchanger{
-		verifier:        c.Verifier,
-		admission:       admission,
-		replay:          c.Replay,
-		owners:          c.Owners,
-		serviceAccounts: c.ServiceAccounts,
-		registries:      make(map[string]*registryauth.Issuer, len(c.Registries)),
-		policy:          c.Policy,
-		scopes:          c.Scopes,
-		issued:          c.Memory.issued,
-		sealed:          c.Memory.sealed,
-		now:             c.Now,
+		verifier: c.Verifier, admission: admission, replay: c.Replay, owners: c.Owners, serviceAccounts: c.ServiceAccounts,
+		registries: make(map[string]*registryauth.Issuer, len(c.Registries)), policy: c.Policy, scopes: c.Scopes,
+		issued: c.Memory.issued, sealed: c.Memory.sealed, now: c.Now,
 	}
 	if x.now == nil {
 		x.now = time.Now
@@ -237,7 +229,7 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, push
 		}
 		return policy.Subject{}, err
 	}
-	subject, _, err := x.admission.Admit(ctx, id, caller, event)
+	subject, _, err := x.admission.Admit(ctx, id, req.Credential, caller, event)
 	if err != nil {
 		return policy.Subject{}, err
 	}

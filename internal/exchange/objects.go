@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -17,8 +18,13 @@ import (
 // because both a grant and a refusal could be wrong. Implementations must be
 // safe for concurrent use and return within their own time limit.
 type Objects interface {
-	Lookup(ctx context.Context, id oidc.Identity) (Facts, error)
+	// A credential that lies in a Secret is looked into, too: its signature does not
+	// say that the Secret is there.
+	Lookup(ctx context.Context, id oidc.Identity, credential oidc.Credential) (Facts, error)
 }
+
+// errNotReviewed keeps out what no API server was asked about.
+var errNotReviewed = errors.New("no API server says that the token's Secret is still there; pull secrets need clusters[].kubernetes")
 
 // Facts is what is known of the objects that an identity names. Nobody may
 // change it. The zero Facts knows nothing.
@@ -44,6 +50,7 @@ const (
 	KindServiceAccount Kind = "ServiceAccount"
 	KindPod            Kind = "Pod"
 	KindNode           Kind = "Node"
+	KindSecret         Kind = "Secret"
 )
 
 // GoneError refuses an identity because an object that it names is not there
@@ -56,6 +63,9 @@ type GoneError struct {
 }
 
 func (e *GoneError) Error() string {
+	if e.Kind == KindSecret { // what became of it the API server does not say
+		return fmt.Sprintf("the API server does not accept the token in the Secret %s (UID %s) any more: the Secret was deleted, or the key that signed the token is not used any more", e.Name, e.UID)
+	}
 	if e.Now == "" {
 		return fmt.Sprintf("the %s %s that the token names was deleted (UID %s); its tokens ended with it", e.Kind, e.Name, e.UID)
 	}
@@ -63,7 +73,7 @@ func (e *GoneError) Error() string {
 		e.Kind, e.Name, e.UID, e.Now)
 }
 
-// Reason is service_account_gone, pod_gone or node_gone.
+// Reason is service_account_gone, pod_gone, node_gone or secret_gone.
 func (e *GoneError) Reason() string {
 	if e.Kind == KindServiceAccount {
 		return "service_account" + reasonGone

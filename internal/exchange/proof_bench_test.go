@@ -40,7 +40,7 @@ func BenchmarkProof(b *testing.B) {
 				if bench.name == "verified" {
 					a.SetCAs("prod", ca.cas()) // for which nothing is remembered
 				}
-				if _, _, err := a.Admit(context.Background(), id, from, new(exchange.Event)); err != nil {
+				if _, _, err := a.Admit(context.Background(), id, nil, from, new(exchange.Event)); err != nil {
 					b.Fatal(err)
 				}
 			}

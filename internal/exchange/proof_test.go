@@ -286,7 +286,7 @@ func TestProofIsPerCluster(t *testing.T) {
 	for cluster, own := range map[string]holder{"prod": ca, "test": foreign} {
 		for _, by := range []holder{ca, foreign, ca} {
 			var e exchange.Event
-			_, _, err := a.Admit(t.Context(), identityOn(cluster, "node1"), exchange.Caller{Certificates: presented(by.sign(t))}, &e)
+			_, _, err := a.Admit(t.Context(), identityOn(cluster, "node1"), nil, exchange.Caller{Certificates: presented(by.sign(t))}, &e)
 			if good := by == own; good != (err == nil) || good != e.Proof.Passed {
 				t.Errorf("cluster %s: error %v, proof %+v, want passed %t", cluster, err, e.Proof, good)
 			}
@@ -335,7 +335,7 @@ func TestProofWithOneCAAboveTwoClusters(t *testing.T) {
 			must(t, err)
 			for range 2 { // the second time, what was remembered counts
 				var e exchange.Event
-				_, _, err = a.Admit(t.Context(), identityOn(test.cluster, "node1"), exchange.Caller{Certificates: test.presented}, &e)
+				_, _, err = a.Admit(t.Context(), identityOn(test.cluster, "node1"), nil, exchange.Caller{Certificates: test.presented}, &e)
 				if (err == nil) != (test.want == "") || e.Proof.Passed != (test.want == "") || e.Proof.Reason != test.want {
 					t.Fatalf("error %v, proof %+v", err, e.Proof)
 				}

@@ -15,6 +15,8 @@ func (e *Event) Remedy() string {
 		return policy.DenialRemedy(e.Rule)
 	case "service_account" + reasonGone:
 		return "see that the ServiceAccount is there: the kubelet gets a token for it by itself at its next try; whatever else pulls with the pod's token needs a new pod"
+	case "secret" + reasonGone:
+		return "see that \"pullpass pull-secrets controller\" runs: it makes a Secret with a new token"
 	case "node" + reasonGone:
 		return "delete the pod: what made it makes another one, whose token names a node that is there"
 	case reasonCaller:

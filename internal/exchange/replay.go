@@ -79,7 +79,7 @@ func (e *ReplayError) Reason() string { return e.reason }
 // nodes behind the same one look like one, and a node behind several looks
 // like several.
 func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller Caller, proof *Proof) (*Replay, error) {
-	if x.replay == ReplayOff {
+	if x.replay == ReplayOff || id.InSecret() { // every node of a namespace may present that one
 		return nil, nil
 	}
 	r := &Replay{Mode: x.replay, Caller: ownerOf(id, proof, caller)}

@@ -146,6 +146,7 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 		c.verifier, err = oidc.New(oidc.Config{
 			Issuers: []oidc.Issuer{{
 				Cluster: "prod", URL: testIssuer, Audiences: []string{testAudience}, Bound: oidc.BoundPod, RequireNode: !c.nodeOptional,
+				PullSecrets: oidc.PullSecrets{Audience: pullAudience, Namespaces: []string{"team-*"}},
 				MaxLifetime: 24 * time.Hour, MaxKeyAge: 24 * time.Hour, Discovery: oidc.Discovery{JWKSFile: jwksFile},
 			}, {
 				Provider: &oidc.Provider{Name: "github", Profile: identity.GitHub, Require: map[string][]string{"repository_owner_id": {"7"}}},
@@ -401,7 +402,7 @@ type objects struct {
 	err   error
 }
 
-func (o objects) Lookup(_ context.Context, id oidc.Identity) (exchange.Facts, error) {
+func (o objects) Lookup(_ context.Context, id oidc.Identity, _ oidc.Credential) (exchange.Facts, error) {
 	return o.byUID[id.Kubernetes.ServiceAccount.UID], o.err
 }
 

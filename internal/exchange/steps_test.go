@@ -73,7 +73,7 @@ func TestAdmissionTellsItsSteps(t *testing.T) {
 				id.Kubernetes.Node = oidc.ObjectRef{}
 			}
 			var e exchange.Event
-			_, steps, err := a.Admit(t.Context(), id, test.caller, &e)
+			_, steps, err := a.Admit(t.Context(), id, nil, test.caller, &e)
 			if got := told(steps); got != test.want || (err == nil) != (steps[3].Name != "" && steps[3].Verdict != exchange.VerdictRefused) {
 				t.Errorf("steps %q, error %v, want %q", got, err, test.want)
 			}
@@ -122,7 +122,7 @@ func TestAdmissionOfUnseenCallers(t *testing.T) {
 					Now: func() time.Time { return made }, CallersUnseen: unseen,
 				})
 				must(t, err)
-				_, steps, err := a.Admit(t.Context(), id, test.caller, new(exchange.Event))
+				_, steps, err := a.Admit(t.Context(), id, nil, test.caller, new(exchange.Event))
 				want := test.want
 				if !unseen && want == exchange.VerdictNotJudged {
 					want = exchange.VerdictRefused

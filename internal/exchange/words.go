@@ -19,7 +19,7 @@ func Reasons() []string {
 		reasonNode, reasonCaller, reasonRevoked, reasonPushCredential, reasonReplayed, reasonCallerUnknown, reasonServiceAccountLimit, reasonAddressLimit,
 		reasonObjects, reasonRevocations, reasonOwners, reasonSigning, reasonOverloaded, reasonCanceled, reasonInternal,
 	}
-	for _, kind := range []Kind{KindServiceAccount, KindPod, KindNode} {
+	for _, kind := range []Kind{KindServiceAccount, KindPod, KindNode, KindSecret} {
 		all = append(all, (&GoneError{Kind: kind}).Reason())
 	}
 	for _, reason := range oidc.Reasons() {

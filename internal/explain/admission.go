@@ -12,6 +12,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/setup"
 )
 
@@ -41,14 +42,21 @@ func (e *explainer) admit(ctx context.Context, id oidc.Identity, event *exchange
 	revocations, closeList, fault := e.revocations(ctx)
 	defer closeList()
 	a.revocationsFault = fault
+	var objects exchange.Objects = e.objects
+	var credential oidc.Credential
+	if e.source == sourceToken {
+		credential = registryauth.NewSecret(e.token)
+	} else {
+		objects = unreviewed{objects}
+	}
 	judge, err := exchange.NewAdmission(exchange.AdmissionConfig{
-		Objects: e.objects, Nodes: map[string]exchange.NodeChecks{id.Cluster: asked}, Revocations: revocations,
+		Objects: objects, Nodes: map[string]exchange.NodeChecks{id.Cluster: asked}, Revocations: revocations,
 		CallersUnseen: true, // nobody can show a certificate here
 	})
 	if err != nil {
 		return policy.Subject{}, err
 	}
-	subject, steps, err := judge.Admit(ctx, id, e.caller, event)
+	subject, steps, err := judge.Admit(ctx, id, credential, e.caller, event)
 	for _, step := range steps {
 		if step.Name == "" {
 			break // nobody came to it
@@ -57,6 +65,15 @@ func (e *explainer) admit(ctx context.Context, id oidc.Identity, event *exchange
 		e.step(step.Name, verdict, "%s", message)
 	}
 	return subject, err
+}
+
+// unreviewed asks for what a token in a Secret names, and not for the Secret: there is
+// no token to be reviewed.
+type unreviewed struct{ exchange.Objects }
+
+func (u unreviewed) Lookup(ctx context.Context, id oidc.Identity, _ oidc.Credential) (exchange.Facts, error) {
+	id.Kubernetes.Secret = oidc.ObjectRef{}
+	return u.Objects.Lookup(ctx, id, nil)
 }
 
 // revocations reads who is revoked. Without a list they are not judged, and the
@@ -92,6 +109,8 @@ func (a *admission) words(step exchange.Step, refusal error) (exchange.Verdict, 
 		return exchange.VerdictOff, notPods[step.Name]
 	case step.Name == exchange.StepObjects:
 		return step.Verdict, a.objectsWords(step)
+	case a.event.PullSecret != nil && (step.Name == exchange.StepNode || step.Name == exchange.StepCaller):
+		return exchange.VerdictOff, "the token of a pull secret names no node, and none is asked for (pullSecrets)"
 	case step.Name == exchange.StepNode && !a.hasToken():
 		return exchange.VerdictNotJudged, "only a token names one"
 	case step.Name == exchange.StepNode:
@@ -120,6 +139,10 @@ func (a *admission) objectsWords(step exchange.Step) string {
 		return "no API server is asked in cluster " + a.cluster.Name + " (clusters[].kubernetes), so a token is good until it ends"
 	case !a.hasToken():
 		return "the ServiceAccount is there, says the API server; a pod is not named"
+	case a.event.PullSecret != nil && a.source == sourceToken:
+		return "the ServiceAccount and the Secret are there, says the API server"
+	case a.event.PullSecret != nil:
+		return "the ServiceAccount is there, says the API server; whether the Secret is, only the token could tell"
 	case !a.cluster.Kubernetes.PodChecks:
 		return "the ServiceAccount is there, says the API server; it is not asked for the pod (podChecks: false)"
 	}

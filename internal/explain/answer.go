@@ -58,6 +58,7 @@ type Subject struct {
 	Pod            *exchange.Object   `json:"pod,omitempty"`
 	Node           *exchange.Object   `json:"node,omitempty"`
 	NodeFromAPI    bool               `json:"nodeFromAPI,omitempty"`
+	PullSecret     *exchange.Object   `json:"pullSecret,omitempty"`
 	CredentialID   string             `json:"credentialID,omitempty"`
 	Identity       *exchange.Identity `json:"identity,omitempty"` // who is no ServiceAccount
 	Claimed        *exchange.Claimed  `json:"claimed,omitempty"`

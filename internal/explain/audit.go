@@ -100,6 +100,10 @@ func provenThen(then *exchange.Event) (*oidc.Identity, error) {
 		id.Kubernetes.Node = oidc.ObjectRef(*then.Node)
 		said = append(said, id.Kubernetes.Node.Name)
 	}
+	if then.PullSecret != nil {
+		id.Kubernetes.Secret = oidc.ObjectRef(*then.PullSecret)
+		said = append(said, id.Kubernetes.Secret.Name)
+	}
 	const changed = "%q is the name of no Kubernetes object; was the line changed?"
 	if !names.IsLabel(id.Kubernetes.Namespace) {
 		return nil, fmt.Errorf(changed, id.Kubernetes.Namespace)
@@ -161,11 +165,27 @@ func (e *explainer) auditToken() error {
 	if cluster == nil {
 		return &oidc.Error{Reason: oidc.ReasonUnknownIssuer, Message: fmt.Sprintf("cluster %q is not in clusters[] any more", e.id.Cluster)}
 	}
+	if e.id.InSecret() {
+		return e.pullSecretThen(cluster, when)
+	}
 	isBound := e.id.Kubernetes.Pod.UID != "" || cluster.Bound == oidc.BoundAny || cluster.Bound == oidc.BoundPodOrNode && e.id.Kubernetes.Node.UID != ""
 	if !isBound {
 		return &oidc.Error{Reason: oidc.ReasonNotBound, Message: fmt.Sprintf("it was not bound as cluster %q wants it now (bound: %s)", cluster.Name, cluster.Bound)}
 	}
 	e.id.Issuer = cluster.Issuer
 	e.step(stepToken, exchange.VerdictNotJudged, "it was good at %s, and %s; what follows is for one of the same pod that is good now", when, tokenIsGone)
+	return nil
+}
+
+// pullSecretThen judges whether such a token in a Secret would still be accepted.
+func (e *explainer) pullSecretThen(cluster *config.Cluster, when string) error {
+	if cluster.PullSecrets == nil {
+		return &oidc.Error{Reason: oidc.ReasonAudience, Message: fmt.Sprintf("cluster %q accepts no tokens of pull secrets any more (pullSecrets)", cluster.Name)}
+	}
+	if !(oidc.PullSecrets{Namespaces: cluster.PullSecrets.Namespaces}).Accept(e.id.Kubernetes.Namespace) {
+		return &oidc.Error{Reason: oidc.ReasonPullSecret, Message: fmt.Sprintf("cluster %q accepts no tokens of pull secrets from namespace %q any more (pullSecrets.namespaces)", cluster.Name, e.id.Kubernetes.Namespace)}
+	}
+	e.id.Issuer = cluster.Issuer
+	e.step(stepToken, exchange.VerdictNotJudged, "it was good at %s, and %s; what follows is for one in the same Secret that is good now", when, tokenIsGone)
 	return nil
 }

@@ -81,6 +81,9 @@ func (p *printer) subject(a *Explanation) {
 		}
 		p.line("node", term.Words(s.Node.Name)+", UID "+uidText(s.Node)+from)
 	}
+	if s.PullSecret != nil {
+		p.line("pull secret", term.Words(s.PullSecret.Name)+", UID "+uidText(s.PullSecret))
+	}
 	if s.CredentialID != "" {
 		p.line("token id", term.Words(s.CredentialID))
 	}

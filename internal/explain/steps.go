@@ -183,7 +183,7 @@ func (e *explainer) subject(event *exchange.Event, answer *Explanation) {
 		}
 	}
 	s.Namespace, s.ServiceAccount, s.Pod, s.Node = event.Namespace, event.ServiceAccount, event.Pod, event.Node
-	s.NodeFromAPI, s.CredentialID, s.Identity = event.NodeFromAPI, event.CredentialID, cmp.Or(event.Identity, s.Identity)
+	s.PullSecret, s.NodeFromAPI, s.CredentialID, s.Identity = event.PullSecret, event.NodeFromAPI, event.CredentialID, cmp.Or(event.Identity, s.Identity)
 	s.Unproven = e.unproven(s)
 	s.Proven = s.Unproven == ""
 }

@@ -178,7 +178,7 @@ func BenchmarkLookup(b *testing.B) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	for n := 0; b.Loop(); n++ {
-		if _, err := c.Lookup(b.Context(), ids[n%len(ids)]); err != nil {
+		if _, err := c.Lookup(b.Context(), ids[n%len(ids)], nil); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -31,8 +31,11 @@ type ClusterConfig struct {
 	Nodes          bool         // Facts.Node is wanted, and a token bound to a node (no pod) needs it to be there
 	NodeLabels     bool         // Facts.Node.Labels is wanted (node selector)
 	NodeAddresses  bool         // Facts.Node.Addresses is wanted (address proof)
-	Logger         *slog.Logger // nil discards
-	Now            func() time.Time
+	// PullSecretAudience is that of the tokens that lie in Secrets; empty: none is
+	// accepted.
+	PullSecretAudience string
+	Logger             *slog.Logger // nil discards
+	Now                func() time.Time
 }
 
 // Cluster knows the objects of one cluster, from its API server. It is safe for
@@ -45,6 +48,7 @@ type Cluster struct {
 	name         string
 	clients      clients
 	live         *live
+	reviews      *reviews
 	log          *slog.Logger
 	now          func() time.Time
 	podChecks    bool
@@ -92,6 +96,7 @@ func NewCluster(config ClusterConfig) (*Cluster, error) {
 		podChecks: config.PodChecks, nodeFallback: config.NodeFallback, changing: make(chan struct{}, 1),
 	}
 	c.live = newLive(config.Name, config.Now)
+	c.reviews = newReviews(config.Name, config.PullSecretAudience, connections.reviews, config.Now)
 	c.nodeNames = lru.New(nodeNameBytes, func(uid, name string) int { return lru.Bytes(len(uid)) + lru.Bytes(len(name)) })
 	c.accounts.Store(c.newAccounts(config.AnnotationKeys))
 	c.namespaces = c.newResource("namespaces", keepLabels)
@@ -220,11 +225,17 @@ func containsAll(list, wanted []string) bool {
 // it returns a *exchange.GoneError, but never because the API server could not
 // be asked. That, and an object that memory does not confirm while too many
 // requests wait, is any other error. It asks at most five times, each within
-// maxGetTime, and only once of an API server that hangs.
-func (c *Cluster) Lookup(ctx context.Context, id oidc.Identity) (exchange.Facts, error) {
+// maxGetTime, and only once of an API server that hangs. A credential that lies in a
+// Secret is reviewed instead of a pod: see reviews.
+func (c *Cluster) Lookup(ctx context.Context, id oidc.Identity, credential oidc.Credential) (exchange.Facts, error) {
 	account, remembered, err := c.confirm(ctx, c.accounts.Load().resource, exchange.KindServiceAccount, id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount)
 	if err != nil {
 		return exchange.Facts{}, err
+	}
+	if id.InSecret() {
+		if err := c.reviews.ask(ctx, &id, credential); err != nil {
+			return exchange.Facts{}, err
+		}
 	}
 	if c.pods != nil && id.Kubernetes.Pod != (oidc.ObjectRef{}) {
 		if _, _, err := c.confirm(ctx, c.pods, exchange.KindPod, id.Kubernetes.Namespace, id.Kubernetes.Pod); err != nil {
@@ -344,10 +355,10 @@ var _ exchange.Objects = Directory(nil)
 
 // Lookup asks the identity's cluster. Of one that is not there, nothing is
 // known.
-func (d Directory) Lookup(ctx context.Context, id oidc.Identity) (exchange.Facts, error) {
+func (d Directory) Lookup(ctx context.Context, id oidc.Identity, credential oidc.Credential) (exchange.Facts, error) {
 	objects, ok := d[id.Cluster]
 	if !ok {
 		return exchange.Facts{}, nil
 	}
-	return objects.Lookup(ctx, id)
+	return objects.Lookup(ctx, id, credential)
 }

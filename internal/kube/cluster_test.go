@@ -148,7 +148,7 @@ func TestLookup(t *testing.T) {
 					if watched {
 						run(t, c)
 					}
-					got, err := c.Lookup(t.Context(), test.id)
+					got, err := c.Lookup(t.Context(), test.id, nil)
 					if !reflect.DeepEqual(got, test.want) || !reflect.DeepEqual(err, test.err) {
 						t.Errorf("got %+v, %v\nwant %+v, %v", got, err, test.want, test.err)
 					}
@@ -177,7 +177,7 @@ func TestRequests(t *testing.T) {
 				run(t, c)
 				id := webPod()
 				id.Kubernetes.Node = oidc.ObjectRef{Name: "node-1", UID: "uid-node"}
-				if _, err := c.Lookup(t.Context(), id); err != nil {
+				if _, err := c.Lookup(t.Context(), id, nil); err != nil {
 					t.Fatal(err)
 				}
 				for _, r := range test.want {
@@ -199,10 +199,10 @@ func TestNoUID(t *testing.T) {
 		c := newTestCluster(t, newAPIServer(team()...), ClusterConfig{PodChecks: true})
 		id := webPod()
 		id.Kubernetes.Pod.UID = ""
-		if _, err := c.Lookup(t.Context(), id); !has(err, "cluster one: the token names the Pod team-a/web-1 without UID") {
+		if _, err := c.Lookup(t.Context(), id, nil); !has(err, "cluster one: the token names the Pod team-a/web-1 without UID") {
 			t.Errorf("pod: %v", err)
 		}
-		if _, err := c.Lookup(t.Context(), identity("one", "team-a", "web", "")); !has(err, "names the ServiceAccount team-a/web without UID") {
+		if _, err := c.Lookup(t.Context(), identity("one", "team-a", "web", ""), nil); !has(err, "names the ServiceAccount team-a/web without UID") {
 			t.Errorf("ServiceAccount: %v", err)
 		}
 	})
@@ -219,7 +219,7 @@ func TestNamesStayNames(t *testing.T) {
 			identity("one", "..", "web", "uid-web"),
 			identity("one", "team-a", "web%2f", "uid-web"),
 		} {
-			if _, err := c.Lookup(t.Context(), id); !has(err, "is no name") {
+			if _, err := c.Lookup(t.Context(), id, nil); !has(err, "is no name") {
 				t.Errorf("%v: %v", id, err)
 			}
 		}
@@ -233,7 +233,7 @@ func TestNamespaceBeingDeleted(t *testing.T) {
 	in(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		s.Remove("namespaces", "", "team-a")
-		_, err := newTestCluster(t, s, ClusterConfig{}).Lookup(t.Context(), webPod())
+		_, err := newTestCluster(t, s, ClusterConfig{}).Lookup(t.Context(), webPod(), nil)
 		var gone *exchange.GoneError
 		if errors.As(err, &gone) || !has(err, "cluster one: the namespace team-a is being deleted") {
 			t.Errorf("error %v", err)
@@ -249,7 +249,7 @@ func TestFallbackIsRemembered(t *testing.T) {
 		run(t, c)
 		lookup := func(id oidc.Identity, node string, gets int) {
 			t.Helper()
-			facts, err := c.Lookup(t.Context(), id)
+			facts, err := c.Lookup(t.Context(), id, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -286,20 +286,20 @@ func TestClustersAreKeptApart(t *testing.T) {
 		run(t, two)
 		directory := Directory{"one": one, "two": two}
 		id := webPod()
-		if facts, err := directory.Lookup(t.Context(), id); err != nil || facts.Annotations[key] != "team-a/web" {
+		if facts, err := directory.Lookup(t.Context(), id, nil); err != nil || facts.Annotations[key] != "team-a/web" {
 			t.Errorf("one: %+v, %v", facts, err)
 		}
 		id.Cluster = "two"
 		var gone *exchange.GoneError
-		if _, err := directory.Lookup(t.Context(), id); !errors.As(err, &gone) || gone.Kind != exchange.KindPod {
+		if _, err := directory.Lookup(t.Context(), id, nil); !errors.As(err, &gone) || gone.Kind != exchange.KindPod {
 			t.Errorf("the pod of two: %v", err)
 		}
 		id.Kubernetes.Pod = oidc.ObjectRef{}
-		if facts, err := directory.Lookup(t.Context(), id); err != nil || facts.Annotations[key] != "of two" {
+		if facts, err := directory.Lookup(t.Context(), id, nil); err != nil || facts.Annotations[key] != "of two" {
 			t.Errorf("two: %+v, %v", facts, err)
 		}
 		id.Cluster = "three"
-		if facts, err := directory.Lookup(t.Context(), id); err != nil || !reflect.DeepEqual(facts, exchange.Facts{}) {
+		if facts, err := directory.Lookup(t.Context(), id, nil); err != nil || !reflect.DeepEqual(facts, exchange.Facts{}) {
 			t.Errorf("three: %+v, %v", facts, err)
 		}
 	})
@@ -332,7 +332,7 @@ func TestAnnotationKeys(t *testing.T) {
 		c := newTestCluster(t, s, ClusterConfig{AnnotationKeys: []string{key}})
 		want := func(want map[string]string) {
 			t.Helper()
-			facts, err := c.Lookup(t.Context(), webPod())
+			facts, err := c.Lookup(t.Context(), webPod(), nil)
 			if err != nil || !maps.Equal(facts.Annotations, want) {
 				t.Errorf("annotations %v, %v; want %v", facts.Annotations, err, want)
 			}
@@ -445,7 +445,7 @@ func TestAnnotationKeysOfAClusterThatIsDown(t *testing.T) {
 		if err := c.Synced(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		facts, err := c.Lookup(t.Context(), webPod())
+		facts, err := c.Lookup(t.Context(), webPod(), nil)
 		if err != nil || facts.Annotations[key] == "" {
 			t.Errorf("annotations %v, %v", facts.Annotations, err)
 		}

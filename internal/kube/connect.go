@@ -14,6 +14,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/flowcontrol"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pullpass/pullpass/internal/file"
@@ -138,6 +139,7 @@ type clients struct {
 
 	get     metadata.Interface // for live GETs
 	getCore rest.Interface     // likewise, of whole objects
+	reviews rest.Interface     // for TokenReviews
 }
 
 func newClients(config *rest.Config) (clients, error) {
@@ -153,12 +155,14 @@ func newClients(config *rest.Config) (clients, error) {
 	// nothing to limit, and nothing that a flood of GETs may hold up.
 	config.QPS = -1
 	var c clients
-	var faults [4]error
+	var faults [5]error
 	c.metadata, faults[0] = metadata.NewForConfigAndClient(config, client)
 	c.nodes, faults[1] = rest.RESTClientForConfigAndClient(coreConfig(config), client)
 	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(getsPerSecond, getBurst) // one for both
 	c.get, faults[2] = metadata.NewForConfigAndClient(config, client)
 	c.getCore, faults[3] = rest.RESTClientForConfigAndClient(coreConfig(config), client)
+	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(getsPerSecond, getBurst) // GETs in a flood must not keep these waiting
+	c.reviews, faults[4] = rest.RESTClientForConfigAndClient(reviewConfig(config), client)
 	return c, errors.Join(faults[:]...)
 }
 
@@ -174,5 +178,17 @@ func coreConfig(config *rest.Config) *rest.Config {
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	config.ContentType = runtime.ContentTypeProtobuf
+	return config
+}
+
+// reviewConfig is for TokenReviews.
+func reviewConfig(config *rest.Config) *rest.Config {
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(authenticationv1.SchemeGroupVersion, &authenticationv1.TokenReview{})
+	metav1.AddToGroupVersion(scheme, authenticationv1.SchemeGroupVersion)
+	config = rest.CopyConfig(config)
+	config.APIPath = "/apis"
+	config.GroupVersion = &authenticationv1.SchemeGroupVersion
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	return config
 }

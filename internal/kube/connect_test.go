@@ -65,7 +65,7 @@ func TestKubeconfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if facts, err := c.Lookup(t.Context(), webPod()); err != nil || facts.Node.UID != "uid-node" || s.Count("get") != 5 {
+	if facts, err := c.Lookup(t.Context(), webPod(), nil); err != nil || facts.Node.UID != "uid-node" || s.Count("get") != 5 {
 		t.Errorf("facts %+v, %v", facts, err)
 	}
 }

@@ -39,7 +39,7 @@ func TestFasterThanTheWatch(t *testing.T) {
 		run(t, c)
 		s.Count("")
 		s.put(thing{resource: "pods", namespace: "team-a", name: "web-2", uid: "uid-2"}) // nobody has seen it yet
-		if _, err := c.Lookup(t.Context(), podOf("web-2", "uid-2")); err != nil || s.Count("get pods") > 1 {
+		if _, err := c.Lookup(t.Context(), podOf("web-2", "uid-2"), nil); err != nil || s.Count("get pods") > 1 {
 			t.Errorf("a new pod: %v", err)
 		}
 		synctest.Wait()
@@ -47,7 +47,7 @@ func TestFasterThanTheWatch(t *testing.T) {
 		s.Compact()
 		synctest.Wait()
 		s.put(thing{resource: "pods", namespace: "team-a", name: "web-1", uid: "uid-again"})
-		if _, err := c.Lookup(t.Context(), podOf("web-1", "uid-again")); err != nil || s.Count("get pods") != 1 {
+		if _, err := c.Lookup(t.Context(), podOf("web-1", "uid-again"), nil); err != nil || s.Count("get pods") != 1 {
 			t.Errorf("a pod made again: %v", err)
 		}
 	})
@@ -62,7 +62,7 @@ func TestSpansOfGets(t *testing.T) {
 		recorder := tracetest.NewSpanRecorder()
 		ctx, _ := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test").Start(t.Context(), "kube")
 		for _, id := range []oidc.Identity{webPod(), podOf("web-1", "uid-old")} {
-			_, _ = c.Lookup(ctx, id)
+			_, _ = c.Lookup(ctx, id, nil)
 		}
 		if ended := recorder.Ended(); len(ended) != 1 || ended[0].Name() != "get pods" || len(ended[0].Attributes()) > 0 {
 			t.Errorf("spans %v", ended)
@@ -79,7 +79,7 @@ func TestDeleted(t *testing.T) {
 		run(t, c)
 		refused := func(id oidc.Identity, gets int) {
 			t.Helper()
-			if _, err := c.Lookup(t.Context(), id); !isGone(err) {
+			if _, err := c.Lookup(t.Context(), id, nil); !isGone(err) {
 				t.Errorf("error %v", err)
 			}
 			if n := s.Count("get"); n != gets {
@@ -101,7 +101,7 @@ func TestDeleted(t *testing.T) {
 
 		// A pod of the same name has a UID of its own.
 		s.put(thing{resource: "pods", namespace: "team-a", name: "web-1", uid: "uid-again"})
-		if _, err := c.Lookup(t.Context(), podOf("web-1", "uid-again")); err != nil {
+		if _, err := c.Lookup(t.Context(), podOf("web-1", "uid-again"), nil); err != nil {
 			t.Error(err)
 		}
 		// So is a ServiceAccount's: deleting it revokes (KEP-4412).
@@ -111,7 +111,7 @@ func TestDeleted(t *testing.T) {
 		for _, gets := range []int{1, 0} {
 			refused(podOf("web-1", "uid-again"), gets)
 			want := exchange.GoneError{Kind: exchange.KindServiceAccount, Name: "team-a/web", UID: "uid-web", Now: "uid-again"}
-			if _, err := c.Lookup(t.Context(), podOf("web-1", "uid-again")); !reflect.DeepEqual(err, &want) {
+			if _, err := c.Lookup(t.Context(), podOf("web-1", "uid-again"), nil); !reflect.DeepEqual(err, &want) {
 				t.Errorf("error %#v", err)
 			}
 		}
@@ -125,7 +125,7 @@ func TestGoneMemoryIsBounded(t *testing.T) {
 			c.live.gone.Add(subject{"pods", "team-a", "dead", fmt.Sprint("uid-", i)}, goneUID{})
 		}
 		dead := subject{"pods", "team-a", "dead", "uid-dead"}
-		if _, err := c.Lookup(t.Context(), podOf(dead.name, dead.uid)); !isGone(err) {
+		if _, err := c.Lookup(t.Context(), podOf(dead.name, dead.uid), nil); !isGone(err) {
 			t.Fatal(err)
 		}
 		if _, ok := c.live.gone.Peek(dead); !ok || c.live.gone.Bytes() > goneBytes || c.live.gone.Len() < 3_000 {
@@ -142,11 +142,11 @@ func TestGETsKeepToTheirRate(t *testing.T) {
 		began := time.Now()
 		const gets = getBurst + 2*getsPerSecond
 		for i := range gets / 2 { // by either client
-			if _, err := c.Lookup(t.Context(), podOf("dead", fmt.Sprint("uid-", i))); !isGone(err) {
+			if _, err := c.Lookup(t.Context(), podOf("dead", fmt.Sprint("uid-", i)), nil); !isGone(err) {
 				t.Fatal(err)
 			}
 			c.nodeNames.Remove(webPod().Kubernetes.Pod.UID)
-			if _, err := c.Lookup(t.Context(), webPod()); err != nil {
+			if _, err := c.Lookup(t.Context(), webPod(), nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -196,16 +196,16 @@ func TestCannotKnow(t *testing.T) {
 				synctest.Wait()
 				s.put(thing{resource: "pods", namespace: "team-a", name: "new", uid: "uid-new"})
 				s.Fail("get pods", test.answer)
-				_, err := c.Lookup(t.Context(), podOf("new", "uid-new"))
+				_, err := c.Lookup(t.Context(), podOf("new", "uid-new"), nil)
 				if isGone(err) || !has(err, append(test.want, "cluster one: cannot get pods team-a/new: ")...) {
 					t.Errorf("error %v", err)
 				}
 				// What is known serves meanwhile.
-				if _, err := c.Lookup(t.Context(), webPod()); err != nil {
+				if _, err := c.Lookup(t.Context(), webPod(), nil); err != nil {
 					t.Errorf("a known pod: %v", err)
 				}
 				s.Fail("get pods", nil)
-				if _, err := c.Lookup(t.Context(), podOf("new", "uid-new")); err != nil {
+				if _, err := c.Lookup(t.Context(), podOf("new", "uid-new"), nil); err != nil {
 					t.Errorf("once it works again: %v", err)
 				}
 				if got, want := c.Status().Gets, (GetCounts{Found: 1, Failed: 1}); got != want {
@@ -223,13 +223,13 @@ func TestOutage(t *testing.T) {
 		s := newAPIServer(team()...)
 		c := newTestCluster(t, s, ClusterConfig{AnnotationKeys: []string{key}, PodChecks: true, NodeFallback: true, Nodes: true})
 		run(t, c)
-		if _, err := c.Lookup(t.Context(), webPod()); err != nil {
+		if _, err := c.Lookup(t.Context(), webPod(), nil); err != nil {
 			t.Fatal(err)
 		}
 		s.Refuse(true)
 		s.Remove("pods", "team-a", "web-1")
 		time.Sleep(time.Hour)
-		if facts, err := c.Lookup(t.Context(), webPod()); err != nil || facts.Annotations[key] != "team-a/web" || facts.Node.UID != "uid-node" || facts.NamespaceLabels["tier"] != "gold" {
+		if facts, err := c.Lookup(t.Context(), webPod(), nil); err != nil || facts.Annotations[key] != "team-a/web" || facts.Node.UID != "uid-node" || facts.NamespaceLabels["tier"] != "gold" {
 			t.Errorf("a known pod: %+v, %v", facts, err)
 		}
 		node := webPod()
@@ -242,14 +242,14 @@ func TestOutage(t *testing.T) {
 			"serviceaccounts team-b/web":  identity("one", "team-b", "web", "uid-web"),
 			"nodes node-1":                node,
 		} {
-			if _, err := c.Lookup(t.Context(), id); isGone(err) || !has(err, "cannot get "+name+": ", "connection refused") {
+			if _, err := c.Lookup(t.Context(), id, nil); isGone(err) || !has(err, "cannot get "+name+": ", "connection refused") {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 		s.Refuse(false)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if _, err := c.Lookup(t.Context(), webPod()); !isGone(err) {
+		if _, err := c.Lookup(t.Context(), webPod(), nil); !isGone(err) {
 			t.Errorf("what was deleted during the outage: %v", err)
 		}
 	})
@@ -263,7 +263,7 @@ func TestCannotKnowNodeOrNamespace(t *testing.T) {
 		for _, resource := range []string{"namespaces", "nodes", "pods", "serviceaccounts"} {
 			c := newTestCluster(t, s, ClusterConfig{NodeFallback: true, Nodes: true, NodeAddresses: true})
 			s.Fail("get "+resource, forbidden)
-			facts, err := c.Lookup(t.Context(), webPod())
+			facts, err := c.Lookup(t.Context(), webPod(), nil)
 			if isGone(err) || !has(err, "cannot get "+resource, `the verb "get" on "`+resource+`"`) || facts.NamespaceLabels != nil {
 				t.Errorf("%s: %+v, %v", resource, facts, err)
 			}
@@ -285,7 +285,7 @@ func TestOneGETForMany(t *testing.T) {
 		var wg sync.WaitGroup
 		lookup := func(uid string, gone bool) {
 			wg.Go(func() {
-				if _, err := c.Lookup(t.Context(), identity("one", "team-a", "made", uid)); isGone(err) != gone || (err != nil) != gone {
+				if _, err := c.Lookup(t.Context(), identity("one", "team-a", "made", uid), nil); isGone(err) != gone || (err != nil) != gone {
 					t.Errorf("%s: %v", uid, err)
 				}
 			})
@@ -322,9 +322,9 @@ func TestCallerGivesUp(t *testing.T) {
 		reason := errors.New("the client went away")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		first, second := make(chan error), make(chan error)
-		go func() { _, err := c.Lookup(ctx, webPod()); first <- err }()
+		go func() { _, err := c.Lookup(ctx, webPod(), nil); first <- err }()
 		synctest.Wait()
-		go func() { _, err := c.Lookup(t.Context(), webPod()); second <- err }()
+		go func() { _, err := c.Lookup(t.Context(), webPod(), nil); second <- err }()
 		synctest.Wait()
 		cancel(reason)
 		if err := <-first; !errors.Is(err, reason) {
@@ -361,7 +361,7 @@ func TestNamespaceMadeAgainWhileWatchesAreBroken(t *testing.T) {
 		synctest.Wait()
 		labels := func(uid string) string {
 			t.Helper()
-			facts, err := c.Lookup(t.Context(), identity("one", "team-a", "web", uid))
+			facts, err := c.Lookup(t.Context(), identity("one", "team-a", "web", uid), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -386,7 +386,7 @@ func TestBounds(t *testing.T) {
 		var wg sync.WaitGroup
 		ask := func(name string) {
 			wg.Go(func() {
-				if _, err := c.Lookup(t.Context(), identity("one", "team-a", name, "uid-none")); err == nil || isGone(err) || errors.Is(err, errBusy) {
+				if _, err := c.Lookup(t.Context(), identity("one", "team-a", name, "uid-none"), nil); err == nil || isGone(err) || errors.Is(err, errBusy) {
 					t.Errorf("error %v", err)
 				}
 			})
@@ -394,11 +394,11 @@ func TestBounds(t *testing.T) {
 		busy := func(name string) {
 			t.Helper()
 			now := time.Now()
-			_, err := c.Lookup(t.Context(), identity("one", "team-a", name, "uid-none"))
+			_, err := c.Lookup(t.Context(), identity("one", "team-a", name, "uid-none"), nil)
 			if !errors.Is(err, errBusy) || time.Since(now) != 0 {
 				t.Errorf("after %s: %v", time.Since(now), err)
 			}
-			if _, err := c.Lookup(t.Context(), webPod()); err != nil {
+			if _, err := c.Lookup(t.Context(), webPod(), nil); err != nil {
 				t.Errorf("what is watched: %v", err)
 			}
 		}
@@ -420,7 +420,7 @@ func TestBounds(t *testing.T) {
 		s.Fail("get serviceaccounts", nil)
 		synctest.Wait()
 		time.Sleep(time.Minute) // for the rate limit
-		if _, err := c.Lookup(t.Context(), identity("one", "team-a", "one-more", "uid-none")); !isGone(err) {
+		if _, err := c.Lookup(t.Context(), identity("one", "team-a", "one-more", "uid-none"), nil); !isGone(err) {
 			t.Errorf("afterwards: %v", err)
 		}
 	})

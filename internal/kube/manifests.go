@@ -131,7 +131,7 @@ func readFile(name string, limit int64, remedy string) ([]byte, error) {
 // that was made again is another one (ingress-nginx CVE-2021-25746 is what comes
 // of believing anything else). The map must not be changed. There is no error:
 // what the files said last is all that can be known.
-func (m *Manifests) Lookup(_ context.Context, id oidc.Identity) (exchange.Facts, error) {
+func (m *Manifests) Lookup(_ context.Context, id oidc.Identity, _ oidc.Credential) (exchange.Facts, error) {
 	found, ok := m.current.Load().byUID[uidKey{id.Cluster, id.Kubernetes.ServiceAccount.UID}]
 	if !ok || found.namespace != id.Kubernetes.Namespace || found.name != id.Kubernetes.ServiceAccount.Name {
 		return exchange.Facts{}, nil

@@ -62,7 +62,7 @@ func writeFile(t *testing.T, name, content string) string {
 
 func annotations(t *testing.T, m *Manifests, id oidc.Identity) (map[string]string, error) {
 	t.Helper()
-	facts, err := m.Lookup(t.Context(), id)
+	facts, err := m.Lookup(t.Context(), id, nil)
 	return facts.Annotations, err
 }
 

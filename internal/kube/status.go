@@ -6,6 +6,14 @@ import "time"
 type ClusterStatus struct {
 	Resources []ResourceStatus // that are watched
 	Gets      GetCounts
+	Reviews   ReviewCounts
+}
+
+// ReviewCounts counts TokenReviews since the start.
+type ReviewCounts struct {
+	Accepted uint64
+	Refused  uint64 // the Secret was gone, or the token is not good for another reason
+	Failed   uint64 // it could not be known
 }
 
 // ResourceStatus says how far one resource is known.
@@ -29,6 +37,7 @@ func (c *Cluster) Status() ClusterStatus {
 	status := ClusterStatus{Gets: GetCounts{
 		Found: c.live.found.Load(), Gone: c.live.absent.Load(), Failed: c.live.failed.Load(),
 	}}
+	status.Reviews = ReviewCounts{Accepted: c.reviews.accepted.Load(), Refused: c.reviews.refused.Load(), Failed: c.reviews.failed.Load()}
 	for _, r := range c.watched() {
 		status.Resources = append(status.Resources, r.status())
 	}

@@ -40,6 +40,7 @@ type Server struct {
 	lists     int
 	written   []Object // events
 	userAgent string
+	keyID     string         // of the tokens that are issued
 	watches   map[string]int // that are open, by resource
 }
 
@@ -182,15 +183,23 @@ func Says(code int, contentType, body string) http.HandlerFunc {
 }
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/api/v1/"), "/")
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	if parts[0] == "apis" { // apis/GROUP/VERSION
+		parts = parts[1:]
+	}
+	parts = parts[min(2, len(parts)-1):]
 	namespace := ""
 	if parts[0] == "namespaces" && len(parts) > 2 {
 		namespace, parts = parts[1], parts[2:]
 	}
 	resource, name, verb := parts[0], "", "list"
 	switch {
+	case r.Method == http.MethodPost && len(parts) > 2:
+		resource, name, verb = parts[0]+"/"+parts[2], parts[1], "create"
 	case r.Method == http.MethodPost:
 		verb = "create"
+	case resource != "events" && (r.Method == http.MethodPatch || r.Method == http.MethodPut):
+		name, verb = parts[1], strings.ToLower(r.Method)
 	case len(parts) > 1:
 		name, verb = parts[1], "get"
 	case r.URL.Query().Get("watch") != "":
@@ -209,6 +218,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answerStatus(w, http.StatusUnauthorized, "Unauthorized", Object{})
 	case failure != nil:
 		failure(w, r)
+	case verb == "create" && resource == "tokenreviews":
+		s.review(w, r)
+	case verb == "put", verb == "patch", verb == "create" && resource != "events":
+		s.write(w, r, verb, resource, namespace, name)
 	case verb == "create":
 		s.create(w, r)
 	case verb == "get":
@@ -261,7 +274,9 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, resource string) {
 	}
 	items := []any{}
 	for _, key := range keys {
-		items = append(items, encode(s.objects[resource][key], resource, r))
+		if selects(r, s.objects[resource][key]) {
+			items = append(items, encode(s.objects[resource][key], resource, r))
+		}
 	}
 	kind := Object{"kind": kinds[resource] + "List", "apiVersion": "v1"}
 	if partial(r) {
@@ -289,7 +304,9 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string) 
 	events := []change{}
 	if streamed {
 		for _, key := range slices.Sorted(maps.Keys(s.objects[resource])) {
-			events = append(events, change{"ADDED", resource, s.objects[resource][key], s.revision})
+			if selects(r, s.objects[resource][key]) {
+				events = append(events, change{"ADDED", resource, s.objects[resource][key], s.revision})
+			}
 		}
 		events = append(events, bookmark(resource, s.revision, Object{"k8s.io/initial-events-end": "true"}))
 		from = s.revision
@@ -320,7 +337,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string) 
 		}
 		events = nil
 		for _, c := range s.changes {
-			if c.revision > from && c.resource == resource {
+			if c, ok := selected(r, c); ok && c.revision > from && c.resource == resource {
 				events = append(events, c)
 			}
 		}
@@ -365,7 +382,7 @@ func partial(r *http.Request) bool {
 }
 
 // kinds are those of objects, by resource.
-var kinds = map[string]string{"nodes": "Node", "pods": "Pod", "serviceaccounts": "ServiceAccount", "namespaces": "Namespace"}
+var kinds = map[string]string{"nodes": "Node", "pods": "Pod", "serviceaccounts": "ServiceAccount", "namespaces": "Namespace", "secrets": "Secret", "leases": "Lease"}
 
 // encode writes an object as it was asked for.
 func encode(o Object, resource string, r *http.Request) Object {
@@ -374,6 +391,9 @@ func encode(o Object, resource string, r *http.Request) Object {
 	}
 	whole := maps.Clone(o)
 	whole["kind"], whole["apiVersion"] = kinds[resource], "v1"
+	if resource == "leases" {
+		whole["apiVersion"] = "coordination.k8s.io/v1"
+	}
 	return whole
 }
 

@@ -175,7 +175,8 @@ func TestMetricsShowConnections(t *testing.T) {
 					Resources: []kube.ResourceStatus{
 						{Resource: "pods", Synced: true, Objects: 7, HeardAt: time.Unix(1000, 0)}, {Resource: "nodes", LastFailure: "secret cause"},
 					},
-					Gets: kube.GetCounts{Found: 1, Gone: 2, Failed: 3},
+					Gets:    kube.GetCounts{Found: 1, Gone: 2, Failed: 3},
+					Reviews: kube.ReviewCounts{Accepted: 4, Refused: 5, Failed: 6},
 				}
 			},
 			"prod-us": func() kube.ClusterStatus { return kube.ClusterStatus{} },
@@ -201,7 +202,13 @@ pullpass_pod_event_failures_total{cluster="prod-eu"} 5
 pullpass_pod_event_failures_total{cluster="prod-us"} 0
 pullpass_pod_events_total{cluster="prod-eu"} 6
 pullpass_pod_events_total{cluster="prod-us"} 0
-`, "pullpass_kubernetes_confirmations_total", "pullpass_kubernetes_objects", "pullpass_kubernetes_synced", "pullpass_kubernetes_heard_timestamp_seconds",
+pullpass_token_reviews_total{cluster="prod-eu",result="accepted"} 4
+pullpass_token_reviews_total{cluster="prod-eu",result="failed"} 6
+pullpass_token_reviews_total{cluster="prod-eu",result="refused"} 5
+pullpass_token_reviews_total{cluster="prod-us",result="accepted"} 0
+pullpass_token_reviews_total{cluster="prod-us",result="failed"} 0
+pullpass_token_reviews_total{cluster="prod-us",result="refused"} 0
+`, "pullpass_token_reviews_total", "pullpass_kubernetes_confirmations_total", "pullpass_kubernetes_objects", "pullpass_kubernetes_synced", "pullpass_kubernetes_heard_timestamp_seconds",
 		"pullpass_pod_events_total", "pullpass_pod_event_failures_total")
 }
 

@@ -59,6 +59,12 @@ var (
 		labels: []label{clusterLabel, {name: "result", values: []string{"found", "gone", "failed"}, other: otherValue}},
 		act:    "`failed`: those requests got a 503; see whether the API server answers in time. Many `found`: the watch is behind.",
 	}
+	tokenReviews = &metric{
+		name: "pullpass_token_reviews_total", kind: counter, read: true,
+		help:   "Tokens of pull secrets that the API server was asked about: accepted, refused, or failed if that could not be known.",
+		labels: []label{clusterLabel, {name: "result", values: []string{"accepted", "refused", "failed"}, other: otherValue}},
+		act:    "`failed`: those requests got a 503; see whether the API server answers in time, and whether the proxy's ClusterRole may `create` `tokenreviews`. Many `refused`: somebody goes on with a Secret that was deleted.",
+	}
 	podEvents = &metric{
 		name: "pullpass_pod_events_total", kind: counter, read: true,
 		help:   "Events on pods that were written.",
@@ -72,7 +78,7 @@ var (
 	}
 	upstreamMetrics = []*metric{
 		issuerKeys, issuerKeysFetched, issuerKeyFetches,
-		kubernetesSynced, kubernetesHeard, kubernetesObjects, kubernetesConfirmations, podEvents, podEventFailures,
+		kubernetesSynced, kubernetesHeard, kubernetesObjects, kubernetesConfirmations, tokenReviews, podEvents, podEventFailures,
 	}
 )
 
@@ -85,4 +91,7 @@ func (r reading) cluster(name string, status kube.ClusterStatus) {
 	r.show(kubernetesConfirmations, float64(status.Gets.Found), name, "found")
 	r.show(kubernetesConfirmations, float64(status.Gets.Gone), name, "gone")
 	r.show(kubernetesConfirmations, float64(status.Gets.Failed), name, "failed")
+	r.show(tokenReviews, float64(status.Reviews.Accepted), name, "accepted")
+	r.show(tokenReviews, float64(status.Reviews.Refused), name, "refused")
+	r.show(tokenReviews, float64(status.Reviews.Failed), name, "failed")
 }

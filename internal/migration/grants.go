@@ -79,7 +79,7 @@ func (g *grants) decide(ctx context.Context, inventory *pullsecrets.Inventory, a
 	if g.cluster.Kubernetes.Connected() {
 		subject.Annotations, subject.NamespaceLabels = live.Annotations, inventory.NamespaceLabels[account.Namespace]
 	} else {
-		facts, err := g.manifests.Lookup(ctx, id)
+		facts, err := g.manifests.Lookup(ctx, id, nil)
 		if err != nil {
 			return answer, err
 		}

@@ -39,7 +39,7 @@ type remembered struct {
 	// text is what names the identity, one after the other, and nothing else: no
 	// part of a token stays in memory with it. Each ends where the next begins.
 	text      string
-	ends      [7]uint16
+	ends      [9]uint16
 	namespace uint16 // where the namespace ends, within the subject of a ServiceAccount
 
 	issuedAt, expiry, notBefore int64 // seconds since 1970
@@ -53,7 +53,8 @@ func (v *verified) remember() remembered {
 		namespace: uint16(len(subjectPrefix) + len(id.Kubernetes.Namespace)),
 		issuedAt:  id.IssuedAt.Unix(), expiry: id.Expiry.Unix(), notBefore: v.notBefore.Unix(),
 	}
-	parts := [len(r.ends)]string{id.Subject, id.TokenID, id.Kubernetes.ServiceAccount.UID, id.Kubernetes.Pod.Name, id.Kubernetes.Pod.UID, id.Kubernetes.Node.Name, id.Kubernetes.Node.UID}
+	parts := [len(r.ends)]string{id.Subject, id.TokenID, id.Kubernetes.ServiceAccount.UID, id.Kubernetes.Pod.Name, id.Kubernetes.Pod.UID, id.Kubernetes.Node.Name, id.Kubernetes.Node.UID,
+		id.Kubernetes.Secret.Name, id.Kubernetes.Secret.UID}
 	end := 0
 	for i, part := range parts {
 		end += len(part)
@@ -88,7 +89,8 @@ func (r *remembered) verified() verified {
 		v.identity.Kubernetes = KubernetesIdentity{Namespace: r.text[len(subjectPrefix):r.namespace],
 			ServiceAccount: ObjectRef{Name: r.text[r.namespace+1 : r.ends[0]], UID: part(2)},
 			Pod:            ObjectRef{Name: part(3), UID: part(4)},
-			Node:           ObjectRef{Name: part(5), UID: part(6)}}
+			Node:           ObjectRef{Name: part(5), UID: part(6)},
+			Secret:         ObjectRef{Name: part(7), UID: part(8)}}
 	}
 	return v
 }

@@ -36,6 +36,7 @@ type Issuer struct {
 	Provider    *Provider     // nil: it is a cluster's
 	URL         string        // exact value of iss; https; unique
 	Audiences   []string      // a token needs one of these; at least one, none empty
+	PullSecrets PullSecrets   // tokens in Secrets, of clusters only; zero: none is accepted
 	Bound       Bound         // required of a cluster's
 	RequireNode bool          // refuse tokens without a node claim (KEP-4193)
 	MaxLifetime time.Duration // upper limit of exp − iat; positive

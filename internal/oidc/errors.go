@@ -26,6 +26,7 @@ const (
 	ReasonNotYetValid   Reason = "token_not_yet_valid"
 	ReasonLifetime      Reason = "token_lifetime"
 	ReasonNotBound      Reason = "token_not_bound"
+	ReasonPullSecret    Reason = "token_pull_secret" // of a namespace from which none is accepted
 	ReasonNoNode        Reason = "token_no_node"
 	ReasonRequire       Reason = "token_require" // a claim is not what identities[].require says, as in another tenant's token
 	ReasonUnavailable   Reason = "issuer_unavailable"
@@ -37,7 +38,7 @@ const (
 func Reasons() []Reason {
 	return []Reason{
 		ReasonMalformed, ReasonLegacy, ReasonUnknownIssuer, ReasonAlgorithm, ReasonHeader, ReasonClaims, ReasonAudience,
-		ReasonExpired, ReasonNotYetValid, ReasonLifetime, ReasonNotBound, ReasonNoNode, ReasonRequire,
+		ReasonExpired, ReasonNotYetValid, ReasonLifetime, ReasonNotBound, ReasonPullSecret, ReasonNoNode, ReasonRequire,
 		ReasonUnavailable, ReasonUnknownKey, ReasonSignature,
 	}
 }

@@ -36,7 +36,15 @@ type KubernetesIdentity struct {
 	ServiceAccount ObjectRef
 	Pod            ObjectRef // zero when the token is not bound to a pod
 	Node           ObjectRef // zero when the token has no node claim
+	// Secret is where a token is that was accepted as one of Issuer.PullSecrets, and
+	// zero for every other token, whatever it is bound to. That the Secret is still
+	// there the signature does not say.
+	Secret ObjectRef
 }
+
+// InSecret reports whether the token is one of Issuer.PullSecrets: whoever reads the
+// Secret has it, so it names no pod and no node.
+func (id *Identity) InSecret() bool { return id.Kubernetes.Secret != (ObjectRef{}) }
 
 // IssuerName is the configured name of the cluster or of the identity: no two of
 // them have the same.

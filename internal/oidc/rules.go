@@ -16,7 +16,7 @@ import (
 // 7519, section 4.1.3).
 func (i *Issuer) checkAudience(c *claims, _ time.Time) *Error {
 	for _, audience := range c.Audience {
-		if slices.Contains(i.Audiences, audience) {
+		if slices.Contains(i.Audiences, audience) || i.PullSecrets.isAudience(audience) {
 			return nil
 		}
 	}
@@ -54,6 +54,12 @@ func (i *issuer) checkLifetime(c *claims, now time.Time) *Error {
 		issuedAt = now
 	}
 	lifetime := unixTime(c.Expiry).Sub(issuedAt) // cannot overflow, unlike seconds times time.Second
+	if i.inSecret(c) && lifetime > maxPullSecretLifetime {
+		return &Error{
+			Reason:  ReasonLifetime,
+			Message: fmt.Sprintf("the token's lifetime of %s is longer than the %s that one in a Secret may have; request a shorter one", lifetime, maxPullSecretLifetime),
+		}
+	}
 	if lifetime <= i.MaxLifetime {
 		return nil
 	}
@@ -72,6 +78,8 @@ func (i *issuer) checkBound(c *claims, _ time.Time) *Error {
 	k := c.Kubernetes
 	want := "a pod"
 	switch {
+	case i.inSecret(c):
+		return i.checkPullSecret(k)
 	case i.Bound == BoundAny:
 		return nil
 	case k.Pod != nil:
@@ -98,7 +106,7 @@ func (i *issuer) checkBound(c *claims, _ time.Time) *Error {
 }
 
 func (i *issuer) checkNode(c *claims, _ time.Time) *Error {
-	if !i.RequireNode || c.Kubernetes.hasNode() {
+	if !i.RequireNode || c.Kubernetes.hasNode() || i.inSecret(c) {
 		return nil
 	}
 	if c.Kubernetes.Node != nil {

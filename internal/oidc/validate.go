@@ -60,6 +60,7 @@ func (i Issuer) validate(fault func(format string, args ...any)) {
 			fault("audiences[%d]: must be 1 to %d printable characters without spaces", n, maxAudienceBytes)
 		}
 	}
+	i.PullSecrets.validate(i.Audiences, fault)
 	if i.Provider != nil {
 		i.validateProvider(fault)
 	} else if !slices.Contains(i.Bound.Values(), i.Bound) {
@@ -78,8 +79,8 @@ func (i Issuer) validate(fault func(format string, args ...any)) {
 // everybody's to a tenant.
 func (i Issuer) validateProvider(fault func(format string, args ...any)) {
 	p := i.Provider
-	if i.Cluster != "" || i.Bound != "" || i.RequireNode {
-		fault("cluster, bound and node are of clusters, and this is none")
+	if i.Cluster != "" || i.Bound != "" || i.RequireNode || i.PullSecrets.Audience != "" {
+		fault("cluster, bound, node and pullSecrets are of clusters, and this is none")
 	}
 	if !slices.Contains(p.Profile.Values(), p.Profile) {
 		fault("profile: %s is not one of %q", quote(string(p.Profile)), p.Profile.Values())

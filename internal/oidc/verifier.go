@@ -84,7 +84,7 @@ func (v *Verifier) newIssuer(settings Issuer, before *issuer) (*issuer, error) {
 	if before != nil && reflect.DeepEqual(before.Issuer, settings) {
 		return before, nil
 	}
-	settings.Audiences = slices.Clone(settings.Audiences)
+	settings.Audiences, settings.PullSecrets.Namespaces = slices.Clone(settings.Audiences), slices.Clone(settings.PullSecrets.Namespaces)
 	if before != nil && before.name() == settings.name() && before.Discovery == settings.Discovery && before.MaxKeyAge == settings.MaxKeyAge {
 		return &issuer{settings, before.keys}, nil
 	}
@@ -281,5 +281,9 @@ func (i *issuer) judgeClaims(t *token, now time.Time) (Identity, *Error) {
 			return Identity{}, refusal
 		}
 	}
-	return t.claims.identity(), nil
+	id := t.claims.identity()
+	if i.inSecret(&t.claims) {
+		id.Kubernetes.Secret = t.claims.Kubernetes.Secret.ref()
+	}
+	return id, nil
 }

@@ -49,7 +49,29 @@ func (p *Policy) decide(subject Subject, service string, requested []registryaut
 		e.trace(requested, trace)
 		trace.Edit = e.edit(d.Scopes)
 	}
+	if subject.Identity != nil && subject.Identity.InSecret() {
+		pullOnly(d.Scopes)
+	}
 	return d
+}
+
+// pullOnly leaves of what rules grant what the token of a pull secret may have: whoever
+// reads the Secret has it, and nothing shows where from it is sent.
+func pullOnly(decisions []ScopeDecision) {
+	for i := range decisions {
+		d := &decisions[i]
+		var granted []string
+		if kindOf(d.Requested) == repositoryResource {
+			granted = pullAction.pick(d.Granted)
+		}
+		if slices.Equal(granted, d.Granted) {
+			continue
+		}
+		if d.Granted = granted; len(granted) == 0 {
+			d.Rules = nil
+		}
+		d.Reason, d.Remedy = "the token is that of a pull secret, which only pulls", "use the token of a pod for more"
+	}
 }
 
 // denies returns the name of the first denial that matches, and why if it does so

@@ -30,6 +30,46 @@ func TestZeroDecisionGrantsNothing(t *testing.T) {
 	}
 }
 
+// Whoever reads a Secret has the token in it: whatever rules allow, it only pulls.
+func TestPullSecretsOnlyPull(t *testing.T) {
+	t.Parallel()
+	policy := parseText(t, `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- {name: all, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["a"], actions: ["*"]}, {registry: [catalog], actions: ["*"]}]}
+- {name: pull, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["b"], actions: [pull]}]}
+deny:
+- {name: bad, subjects: [{namespaces: [bad]}]}
+`)
+	id := someone()
+	id.Kubernetes.Secret = oidc.ObjectRef{Name: "pull", UID: "uid"}
+	const own = "the token is that of a pull secret, which only pulls"
+	for scope, want := range map[string]struct{ granted, reason string }{
+		"repository:a:pull":         {"pull", ""},
+		"repository:a:pull,push":    {"pull", own},
+		"repository:a:*":            {"pull", own},
+		"repository:a:delete,other": {"", own},
+		"registry:catalog:*":        {"", own},
+		"registry:catalog:pull":     {"", own},
+		"repository:b:pull":         {"pull", ""},
+		"repository:b:push":         {"", "no rule for prod/team-a/web.v1 allows push on b"},
+	} {
+		d := policy.Decide(Subject{Identity: id}, "", scopesOf(t, scope)).Scopes[0]
+		if strings.Join(d.Granted, ",") != want.granted || !strings.HasPrefix(d.Reason, want.reason) || (d.Reason == "") != (want.reason == "") || (d.Rules == nil) != (want.granted == "") {
+			t.Errorf("%s: %+v", scope, d)
+		}
+	}
+	explained, _ := policy.Explain(Subject{Identity: id}, "", scopesOf(t, "repository:a:push"))
+	if explained.Granted() != nil {
+		t.Errorf("explain grants %v", explained.Granted())
+	}
+	id.Kubernetes.Namespace = "bad"
+	if d := policy.Decide(Subject{Identity: id}, "", nil); d.DeniedBy != "bad" {
+		t.Errorf("%+v", d)
+	}
+}
+
 // DeniedBy refuses the subject as a whole, whatever stands in Scopes.
 func TestDeniedDecisionGrantsNothing(t *testing.T) {
 	t.Parallel()

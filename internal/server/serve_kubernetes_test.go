@@ -112,6 +112,39 @@ func TestServeJudgesNodes(t *testing.T) {
 	}
 }
 
+// Where nodes must prove who they are, tokens in Secrets pull all the same, from the
+// namespaces that are named, until their Secret is deleted.
+func TestServePullSecrets(t *testing.T) {
+	t.Parallel()
+	api := kubetest.NewAPIServer(t)
+	api.Put("secrets", kubetest.Object{"metadata": kubetest.Object{"namespace": "team-a", "name": "pull", "uid": "uid-pull"}})
+	token := func(uid string) string {
+		claims := kubetest.TokenClaims("https://issuer.example.com")
+		claims["aud"], claims["jti"] = []string{"pull-secrets"}, "id-of-"+uid
+		k := claims["kubernetes.io"].(kubetest.Object)
+		delete(k, "pod")
+		delete(k, "node")
+		k["secret"] = kubetest.Object{"name": "pull", "uid": uid}
+		return kubetest.SignToken(t, claims)
+	}
+	const cluster = "  node: {proof: {mode: enforce, methods: [address]}}\n  kubernetes: {kubeconfigFile: kubeconfig}\n"
+	files := map[string]string{"kubeconfig": api.Kubeconfig()}
+	p := startServiceWith(t, cluster+"  pullSecrets: {audience: pull-secrets, namespaces: [\"team-*\"]}\n", files)
+	event := p.Expect(t, token("uid-pull"), http.StatusOK, "")
+	if event.PullSecret == nil || event.PullSecret.Name != "pull" || event.Proof != nil {
+		t.Errorf("Secret %+v, proof %+v", event.PullSecret, event.Proof)
+	}
+	p.Expect(t, token("uid-before"), http.StatusForbidden, "secret_gone")
+	api.Fail("create tokenreviews", kubetest.Status(http.StatusInternalServerError, "InternalError", "etcd"))
+	p.Expect(t, token("uid-pull-2"), http.StatusServiceUnavailable, "kubernetes_unavailable")
+	p.Expect(t, token("uid-pull"), http.StatusOK, "") // remembered
+
+	p = startServiceWith(t, cluster+"  pullSecrets: {audience: pull-secrets, namespaces: [team-b]}\n", files)
+	p.Expect(t, token("uid-pull"), http.StatusUnauthorized, "token_pull_secret")
+	p = startServiceWith(t, cluster, files)
+	p.Expect(t, token("uid-pull"), http.StatusUnauthorized, "token_audience")
+}
+
 // An API server that is down is its own cluster's trouble alone. What cannot be
 // asked is neither granted nor refused.
 func TestServeWithAnAPIServerDown(t *testing.T) {
@@ -194,7 +227,7 @@ func TestPolicyWaitsForItsAnnotations(t *testing.T) {
 		t.Helper()
 		facts, err := p.service.current.Load().objects.Lookup(t.Context(), oidc.Identity{
 			Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web", UID: "uid-1"}},
-		})
+		}, nil)
 		testkit.Must(t, err)
 		return slices.Sorted(maps.Keys(facts.Annotations))
 	}

@@ -98,7 +98,7 @@ func (rig *tlsRig) judge(cluster string, presented ...*x509.Certificate) exchang
 	}
 	node := oidc.ObjectRef{Name: strings.TrimPrefix(presented[0].Subject.CommonName, "system:node:"), UID: "uid"}
 	var event exchange.Event
-	if _, _, err := admission.Admit(context.Background(), oidc.Identity{Cluster: cluster, Kubernetes: oidc.KubernetesIdentity{Node: node}}, exchange.Caller{Certificates: presented}, &event); err != nil {
+	if _, _, err := admission.Admit(context.Background(), oidc.Identity{Cluster: cluster, Kubernetes: oidc.KubernetesIdentity{Node: node}}, nil, exchange.Caller{Certificates: presented}, &event); err != nil {
 		return exchange.ProofReason(err.Error())
 	}
 	return event.Proof.Reason

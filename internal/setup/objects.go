@@ -46,6 +46,7 @@ type connectionSettings struct {
 	podChecks, podEvents             bool
 	nodeFallback                     bool
 	nodes, nodeLabels, nodeAddresses bool
+	pullSecretAudience               string
 }
 
 func connectionSettingsOf(cfg *config.Config, i int) connectionSettings {
@@ -62,6 +63,8 @@ func connectionSettingsOf(cfg *config.Config, i int) connectionSettings {
 		nodes:         c.Bound != oidc.BoundPod || fallback || c.Node.Selector != "" || byAddress,
 		nodeLabels:    c.Node.Selector != "",
 		nodeAddresses: byAddress,
+
+		pullSecretAudience: pullSecrets(c.PullSecrets).Audience,
 	}
 }
 
@@ -144,7 +147,10 @@ func connect(cfg *config.Config, i int, annotationKeys []string, logger *slog.Lo
 			Nodes:          settings.nodes,
 			NodeLabels:     settings.nodeLabels,
 			NodeAddresses:  settings.nodeAddresses,
-			Logger:         logger,
+
+			PullSecretAudience: settings.pullSecretAudience,
+
+			Logger: logger,
 		})
 	}
 	if err == nil && settings.podEvents {

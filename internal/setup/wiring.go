@@ -94,6 +94,7 @@ func Issuers(cfg *config.Config) []oidc.Issuer {
 			Cluster:     c.Name,
 			URL:         c.Issuer,
 			Audiences:   c.Audiences,
+			PullSecrets: pullSecrets(c.PullSecrets),
 			Bound:       c.Bound,
 			RequireNode: c.Node.Claim == config.NodeClaimRequired && c.Node.Fallback == config.NodeFallbackNone,
 			MaxLifetime: c.MaxTokenLifetime.Duration(),
@@ -124,6 +125,13 @@ func IdentityIssuers(cfg *config.Config) map[string]*oidc.Issuer {
 		}
 	}
 	return byName
+}
+
+func pullSecrets(p *config.PullSecrets) oidc.PullSecrets {
+	if p == nil {
+		return oidc.PullSecrets{}
+	}
+	return oidc.PullSecrets{Audience: p.Audience, Namespaces: p.Namespaces}
 }
 
 func discovery(d config.Discovery) oidc.Discovery {

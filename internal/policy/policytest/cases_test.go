@@ -221,6 +221,9 @@ func casesText(t *testing.T, cases []Case) []byte {
 			if id.Kubernetes.Node.Name != "" {
 				who["node"] = id.Kubernetes.Node.Name
 			}
+			if id.InSecret() {
+				who["pullSecret"] = id.Kubernetes.Secret.Name
+			}
 			if id.TokenID != "" {
 				who["tokenID"] = id.TokenID
 			}
@@ -322,6 +325,15 @@ func TestAliasesAreNotWrittenOut(t *testing.T) {
 	text := "x: &a " + strings.Repeat("x", 5_000) + "\ntests: [" + strings.Repeat("*a,", 200_000) + "]\n"
 	_, err := Parse(issuers, policy.File{Name: "p", Data: []byte(text)})
 	if want := "p: is not valid YAML: line 2: with its aliases written out, the document has more than 1048576 bytes; use fewer"; err == nil || err.Error() != want {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestPullSecretNamesNoNode(t *testing.T) {
+	t.Parallel()
+	const test = "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicyTests\ntests:\n- name: a\n  identity: {cluster: c, namespace: ns, serviceAccount: s, node: n, pullSecret: p}\n  expect: {granted: []}\n"
+	_, err := Parse(issuers, policy.File{Name: "p", Data: []byte(test)})
+	if err == nil || !strings.Contains(err.Error(), "tests[0].identity.pullSecret: the token of a pull secret names no node: remove one of them") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -86,6 +86,12 @@ func parseServiceAccount(n strictyaml.Node, fields map[string]strictyaml.Node) p
 		// With a UID, as API servers name a node that is there.
 		id.Kubernetes.Node = oidc.ObjectRef{Name: parseName(field, "a node", names.IsSubdomain), UID: "known"}
 	}
+	if field, ok := fields["pullSecret"]; ok {
+		if _, hasNode := fields["node"]; hasNode {
+			field.Fault("the token of a pull secret names no node: remove one of them")
+		}
+		id.Kubernetes.Secret = oidc.ObjectRef{Name: parseName(field, "a Secret", names.IsSubdomain), UID: "known"}
+	}
 	if field, ok := fields["tokenID"]; ok {
 		id.TokenID = policy.ParseTokenID(field)
 	}

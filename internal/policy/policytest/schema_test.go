@@ -25,6 +25,9 @@ tests:
   service: registry.example.com
   scopes: ["repository:a:pull"]
   expect: {granted: ["repository:a:pull"], rules: [first], reason: some}
+- name: in a Secret
+  identity: {cluster: prod, namespace: a, serviceAccount: web, pullSecret: pull}
+  expect: {granted: []}
 - name: denied
   anonymous: true
   expect: {denied: third}

@@ -25,6 +25,7 @@ type Identity struct {
 	Namespace       string            `json:"namespace" schema:"either=pod label"`         // of the ServiceAccount
 	ServiceAccount  string            `json:"serviceAccount" schema:"either=pod nonempty"` // its name
 	Node            string            `json:"node" schema:"nonempty"`                      // that the token names
+	PullSecret      string            `json:"pullSecret" schema:"nonempty"`                // instead of node: the Secret that the token lies in, which only pulls
 	TokenID         string            `json:"tokenID" schema:"nonempty"`                   // what follows JTI= in the audit log
 	Annotations     map[string]string `json:"annotations"`                                 // of the ServiceAccount
 	NamespaceLabels map[string]string `json:"namespaceLabels"`                             // left out: not known; {}: there are none

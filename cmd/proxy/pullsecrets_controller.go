@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pullpass/pullpass/internal/controller/tokensecrets"
+)
+
+func pullSecretsControllerCommand() *cobra.Command {
+	var c tokensecrets.Config
+	var kubeconfig string
+	command := &cobra.Command{
+		Use:   "controller",
+		Short: "Keep pull secrets with short-lived tokens, for nodes that nobody may change",
+		Long: `Keep image pull secrets whose passwords are tokens that live for an hour, for the
+ServiceAccounts that have opted in: they and their namespaces have the label
+pullpass.dev/pull-secrets=enabled. It is for nodes whose kubelets cannot be given
+a credential provider, and needs clusters[].pullSecrets in the proxy's
+configuration, with the same audience.
+
+The Secret of a ServiceAccount NAME is pullpass-pull-NAME. It ends with the
+ServiceAccount. No ServiceAccount is changed, nor any Secret that is somebody
+else's, and no Secret can be read. What it may do, and the policies that bound it,
+are in deploy/kubernetes/pull-secrets-controller.yaml.
+
+Of several replicas, one works; each needs an --identity of its own.`,
+		Example: `  pullpass pull-secrets controller --audience pull.registry.example.com --registry registry.example.com --namespace pullpass`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return keepPullSecrets(cmd.Context(), c, kubeconfig, cmd.ErrOrStderr())
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&c.Audience, "audience", "", "audience of the tokens: clusters[].pullSecrets.audience of the proxy (required)")
+	flags.StringArrayVar(&c.Registries, "registry", nil, "host[:port] of the registry as in the names of images, repeatable (required)")
+	flags.StringVarP(&c.LeaseNamespace, "namespace", "n", "", "namespace of the Lease by which one of several replicas leads (required)")
+	flags.StringVar(&c.Identity, "identity", "", "name of this replica, unique; empty: that of the host, which in a pod is the pod's")
+	flags.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; empty: the one that this runs in")
+	requireFlags(command, "audience", "registry", "namespace")
+	return command
+}
+
+func keepPullSecrets(ctx context.Context, c tokensecrets.Config, kubeconfig string, stderr io.Writer) error {
+	var err error
+	if c.Identity == "" {
+		if c.Identity, err = os.Hostname(); err != nil {
+			return fmt.Errorf("--identity: %w", err)
+		}
+	}
+	if c.REST, err = tokensecrets.Connect(kubeconfig); err != nil {
+		return err
+	}
+	c.Logger = slog.New(slog.NewJSONHandler(stderr, nil))
+	controller, err := tokensecrets.New(c)
+	if err != nil {
+		return err
+	}
+	return controller.Run(ctx)
+}

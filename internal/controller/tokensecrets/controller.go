@@ -1,0 +1,276 @@
+package tokensecrets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/pullpass/pullpass/internal/kube"
+)
+
+const (
+	// 5,000 ServiceAccounts are 2.4 renewals a second, of three requests each, and 8 probes.
+	requestsPerSecond = 30
+	requestBurst      = 60
+	workers           = 4
+	syncTimeout       = 30 * time.Second
+)
+
+// Config configures a Controller. Every field but the last two is required.
+type Config struct {
+	REST           *rest.Config
+	Audience       string   // of the tokens: clusters[].pullSecrets.audience of the proxy
+	Registries     []string // hosts that the Secrets are for, as in the names of images
+	LeaseNamespace string   // where the Lease is by which one of several replicas leads
+	Identity       string   // of this replica, unique: its pod's name
+	Logger         *slog.Logger
+	Now            func() time.Time
+}
+
+// Connect returns the connection of a kubeconfig; empty: that of the pod this runs in.
+func Connect(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		return kube.InCluster()
+	}
+	return kube.Kubeconfig(kubeconfig)
+}
+
+// Counts says what was done since the start.
+type Counts struct {
+	Created uint64 // Secrets
+	Renewed uint64 // tokens, the first ones too
+	Foreign uint64 // Secrets of the name that are somebody else's, at each look
+	Failed  uint64 // other failures, each of which is tried again
+}
+
+type counts struct{ created, renewed, foreign, failed atomic.Uint64 }
+
+// Controller keeps the Secrets of one cluster while it leads.
+type Controller struct {
+	secrets secrets
+	keys    *keyWatch
+	lease   lease
+	events  record.EventRecorder // while it leads
+	log     *slog.Logger
+	counts  counts
+
+	accounts, namespaces cache.SharedIndexInformer
+	queue                workqueue.TypedRateLimitingInterface[string]
+
+	mu    sync.Mutex
+	known map[string]held // by NAMESPACE/NAME
+}
+
+// New does not use the network.
+func New(c Config) (*Controller, error) {
+	s, err := newSettings(c.Audience, c.Registries)
+	if err != nil {
+		return nil, err
+	}
+	if c.REST == nil || c.LeaseNamespace == "" || c.Identity == "" {
+		return nil, errors.New("a connection, the namespace of the Lease and an identity are required")
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	config := rest.CopyConfig(c.REST)
+	config.QPS, config.Burst, config.UserAgent = requestsPerSecond, requestBurst, manager
+	config.WarningHandlerWithContext = rest.NoWarnings{}
+	config.Timeout = 0 // it would end watches; each look has a limit of its own
+	core, coreErr := newCoreClient(config)
+	metadataClient, metadataErr := metadata.NewForConfig(config)
+	leases, leaseErr := newLeaseClient(config) // with a limiter of its own: a rollout must not cost the lead
+	if err := errors.Join(coreErr, metadataErr, leaseErr); err != nil {
+		return nil, err
+	}
+	ctl := &Controller{log: c.Logger, known: map[string]held{}}
+	ctl.keys = &keyWatch{now: c.Now, fetch: func(ctx context.Context) ([]byte, error) {
+		return core.Get().AbsPath("/openid/v1/jwks").DoRaw(ctx)
+	}}
+	ctl.secrets = secrets{settings: s, core: core, metadata: metadataClient, now: c.Now, gone: ctl.keys.gone, counts: &ctl.counts}
+	ctl.lease = lease{client: leases, namespace: c.LeaseNamespace, identity: c.Identity, now: c.Now, log: c.Logger}
+	ctl.accounts, ctl.namespaces = newInformer(metadataClient, serviceAccounts), newInformer(metadataClient, namespaces)
+	return ctl, nil
+}
+
+// Counts says what was done so far.
+func (c *Controller) Counts() Counts {
+	return Counts{Created: c.counts.created.Load(), Renewed: c.counts.renewed.Load(), Foreign: c.counts.foreign.Load(), Failed: c.counts.failed.Load()}
+}
+
+// Run leads when no other replica does, until ctx ends. It returns an error if the lead was
+// lost: whoever runs it starts it anew. Two leaders for a moment do no harm, because every
+// change names the UID of what it changes.
+func (c *Controller) Run(ctx context.Context) error { return c.lease.run(ctx, c.lead) }
+
+// lead works until ctx ends.
+func (c *Controller) lead(ctx context.Context) {
+	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](5*time.Second, 5*time.Minute))
+	defer c.queue.ShutDown()
+	broadcaster := record.NewBroadcaster()
+	defer broadcaster.Shutdown()
+	broadcaster.StartRecordingToSink(eventSink{c.secrets.core})
+	c.events = broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: manager})
+	_, accountsErr := c.accounts.AddEventHandler(handler(func(o metav1.Object) { c.queue.Add(o.GetNamespace() + "/" + o.GetName()) }))
+	_, namespacesErr := c.namespaces.AddEventHandler(handler(func(o metav1.Object) { c.addNamespace(o.GetName()) }))
+	if err := errors.Join(accountsErr, namespacesErr); err != nil {
+		c.log.Error("nothing is watched", "error", err)
+		return
+	}
+	var working sync.WaitGroup
+	working.Go(func() { c.accounts.RunWithContext(ctx) })
+	working.Go(func() { c.namespaces.RunWithContext(ctx) })
+	working.Go(func() { c.watchKeys(ctx) })
+	if cache.WaitForCacheSync(ctx.Done(), c.accounts.HasSynced, c.namespaces.HasSynced) {
+		for range workers {
+			working.Go(func() {
+				for c.work(ctx) {
+				}
+			})
+		}
+	}
+	<-ctx.Done()
+	c.queue.ShutDown()
+	working.Wait()
+}
+
+func handler(do func(metav1.Object)) cache.ResourceEventHandler {
+	each := func(o any) {
+		if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+			o = gone.Obj
+		}
+		if m, err := meta.Accessor(o); err == nil {
+			do(m)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{AddFunc: each, UpdateFunc: func(_, o any) { each(o) }, DeleteFunc: each}
+}
+
+func (c *Controller) addNamespace(name string) {
+	keys, err := c.accounts.GetIndexer().IndexKeys(cache.NamespaceIndex, name)
+	if err != nil {
+		c.log.Error("the ServiceAccounts of a namespace", "namespace", name, "error", err)
+	}
+	for _, key := range keys {
+		c.queue.Add(key)
+	}
+}
+
+// watchKeys has the tokens looked at whose key the cluster does not publish any more.
+func (c *Controller) watchKeys(ctx context.Context) {
+	ticker := time.NewTicker(keyInterval)
+	defer ticker.Stop()
+	for {
+		reading, cancel := context.WithTimeout(ctx, syncTimeout)
+		if err := c.keys.read(reading); err != nil && ctx.Err() == nil {
+			c.log.Warn("tokens are renewed in time all the same", "error", err)
+		}
+		cancel()
+		c.mu.Lock()
+		for key, h := range c.known {
+			if h.keyID != "" && c.keys.gone(h.keyID, h.issued) {
+				c.queue.Add(key)
+			}
+		}
+		c.mu.Unlock()
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (c *Controller) work(ctx context.Context) bool {
+	key, ended := c.queue.Get()
+	if ended {
+		return false
+	}
+	defer c.queue.Done(key)
+	a, ok := c.opted(key)
+	if !ok {
+		c.remember(key, held{})
+		c.queue.Forget(key)
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	c.mu.Lock()
+	before := c.known[key]
+	c.mu.Unlock()
+	now, err := c.secrets.sync(ctx, a, before)
+	c.remember(key, now)
+	switch {
+	case errors.Is(err, errForeign):
+		c.counts.foreign.Add(1)
+		c.tell(a, err)
+		c.queue.Forget(key)
+		c.queue.AddAfter(key, probeInterval)
+	case err != nil:
+		c.counts.failed.Add(1)
+		c.tell(a, err)
+		c.queue.AddRateLimited(key)
+	default:
+		c.queue.Forget(key)
+		if now.uid != "" {
+			c.queue.AddAfter(key, c.secrets.next(now))
+		}
+	}
+	return true
+}
+
+// opted returns the ServiceAccount if it and its namespace are watched, which those are that
+// have opted in.
+func (c *Controller) opted(key string) (account, bool) {
+	o, ok, err := c.accounts.GetIndexer().GetByKey(key)
+	if !ok || err != nil {
+		return account{}, false
+	}
+	m, err := meta.Accessor(o)
+	if err != nil || m.GetDeletionTimestamp() != nil {
+		return account{}, false
+	}
+	if _, ok, err := c.namespaces.GetIndexer().GetByKey(m.GetNamespace()); !ok || err != nil {
+		return account{}, false
+	}
+	return account{namespace: m.GetNamespace(), name: m.GetName(), uid: m.GetUID()}, true
+}
+
+func (c *Controller) remember(key string, h held) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h.account == "" {
+		delete(c.known, key)
+		return
+	}
+	c.known[key] = h
+}
+
+// tell says why there is no Secret: in the log, and to whoever describes the ServiceAccount.
+func (c *Controller) tell(a account, err error) {
+	name := reason(err)
+	if name == "" {
+		c.log.Info("a pull secret waits", "namespace", a.namespace, "serviceAccount", a.name, "error", err)
+		return
+	}
+	c.log.Warn("a pull secret cannot be kept", "namespace", a.namespace, "serviceAccount", a.name, "error", err)
+	c.events.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "ServiceAccount", Namespace: a.namespace, Name: a.name, UID: a.uid},
+		corev1.EventTypeWarning, name, fmt.Sprintf("Secret %s: %v", a.secretName(), err))
+}

@@ -1,0 +1,563 @@
+package tokensecrets
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/pullpass/pullpass/internal/kubetest"
+)
+
+const audience = "pull.registry.example.com"
+
+// rig is a Controller that leads, and the cluster of team-a/web, which has opted in.
+type rig struct {
+	*Controller
+	api *kubetest.Server
+}
+
+func in(t *testing.T, test func(*testing.T, *rig)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewServer()
+		api.Put("namespaces", object("", "team-a", "uid-ns", Enabled), object("", "team-b", "uid-other", ""))
+		api.Put("serviceaccounts", object("team-a", "web", "uid-web", Enabled), object("team-a", "plain", "uid-plain", ""), object("team-b", "web", "uid-b", Enabled))
+		api.KeyID("k1")
+		keys(api, "k1")
+		test(t, newRig(t, api, "replica-1"))
+	})
+}
+
+func newRig(t *testing.T, api *kubetest.Server, identity string) *rig {
+	t.Helper()
+	c, err := New(Config{
+		REST: &rest.Config{Host: "http://api.example.com", Transport: api}, Audience: audience, Registries: []string{"registry.example.com"},
+		LeaseNamespace: "pullpass", Identity: identity,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &rig{c, api}
+}
+
+// leads has the Controller work until what it returns is called.
+func (r *rig) leads(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { r.lead(ctx); close(done) }()
+	stop = func() { cancel(); <-done; time.Sleep(time.Minute) } // what was begun ends
+	r.settle()
+	return stop
+}
+
+// settle lets what is due now be done: the rate limiter takes its time.
+func (r *rig) settle() {
+	time.Sleep(2 * time.Second)
+	synctest.Wait()
+}
+
+func object(namespace, name, uid, opted string) kubetest.Object {
+	labels := kubetest.Object{}
+	if opted != "" {
+		labels[Label] = opted
+	}
+	return kubetest.Object{"metadata": kubetest.Object{"namespace": namespace, "name": name, "uid": uid, "labels": labels}}
+}
+
+func keys(api *kubetest.Server, ids ...string) {
+	text := ""
+	for _, id := range ids {
+		text += `,{"kid":"` + id + `"}`
+	}
+	api.Fail("list jwks", kubetest.Says(http.StatusOK, "application/jwk-set+json", `{"keys":[`+strings.TrimPrefix(text, ",")+`]}`))
+}
+
+// secret returns the claims of the token in a Secret, and its metadata; nil: there is none.
+func (r *rig) secret(t *testing.T, namespace, account string) (claims, metadata kubetest.Object) {
+	t.Helper()
+	o := r.api.Object("secrets", namespace, NamePrefix+account)
+	if o == nil {
+		return nil, nil
+	}
+	if o["type"] != "kubernetes.io/dockerconfigjson" {
+		t.Errorf("type %v", o["type"])
+	}
+	text, err := base64.StdEncoding.DecodeString(o["data"].(kubetest.Object)[".dockerconfigjson"].(string))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		Auths map[string]struct{ Username, Password, Auth string } `json:"auths"`
+	}
+	if err := json.Unmarshal(text, &config); err != nil {
+		t.Fatal(err)
+	}
+	metadata = o["metadata"].(kubetest.Object)
+	login, ok := config.Auths["registry.example.com"]
+	if !ok {
+		return nil, metadata
+	}
+	if auth, _ := base64.StdEncoding.DecodeString(login.Auth); login.Username == "" || string(auth) != login.Username+":"+login.Password || len(config.Auths) != 1 {
+		t.Errorf("auths %v", config.Auths)
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(login.Password, ".")[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(payload, &claims); err != nil {
+		t.Fatal(err)
+	}
+	return claims, metadata
+}
+
+func TestSecretOfAServiceAccountThatOptedIn(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		stop := r.leads(t)
+		defer stop()
+		claims, metadata := r.secret(t, "team-a", "web")
+		if claims == nil {
+			t.Fatalf("no token; %v", r.api.Asked())
+		}
+		if got, want := fmt.Sprint(claims["aud"]), fmt.Sprint([]string{audience}); got != want {
+			t.Errorf("audience %s, want %s", got, want)
+		}
+		k := claims["kubernetes.io"].(kubetest.Object)
+		if bound := k["secret"].(kubetest.Object); bound["uid"] != metadata["uid"] || bound["name"] != metadata["name"] {
+			t.Errorf("bound to %v, in %v", bound, metadata)
+		}
+		if lives := claims["exp"].(float64) - claims["iat"].(float64); lives != 3600 {
+			t.Errorf("the token lives %v seconds", lives)
+		}
+		owner := metadata["ownerReferences"].([]any)[0].(kubetest.Object)
+		if owner["kind"] != "ServiceAccount" || owner["uid"] != "uid-web" || owner["name"] != "web" {
+			t.Errorf("owner %v", owner)
+		}
+		for _, not := range [][2]string{{"team-a", "plain"}, {"team-b", "web"}} { // one of the two has not opted in
+			if _, metadata := r.secret(t, not[0], not[1]); metadata != nil {
+				t.Errorf("%s has a Secret", not)
+			}
+		}
+		if got, want := r.Counts(), (Counts{Created: 1, Renewed: 1}); got != want {
+			t.Errorf("counts %+v, want %+v", got, want)
+		}
+	})
+}
+
+// Over a day, there is one token for each 55 to 65 % of an hour, and nothing is written
+// between.
+func TestTokensAreRenewedInTime(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		stop := r.leads(t)
+		defer stop()
+		for range 24 * 60 {
+			claims, _ := r.secret(t, "team-a", "web")
+			if left := time.Until(time.Unix(int64(claims["exp"].(float64)), 0)); left < 20*time.Minute {
+				t.Fatalf("the token has %s left", left)
+			}
+			time.Sleep(time.Minute)
+		}
+		if n := r.Counts().Renewed; n < 24*60/39 || n > 24*60/33+1 {
+			t.Errorf("%d tokens in a day", n)
+		}
+		if n := r.api.Count("create secrets"); n != 1 {
+			t.Errorf("%d Secrets were created", n)
+		}
+	})
+}
+
+// Whoever takes the lead finds what is there, and renews nothing before it is due.
+func TestRestart(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		r.leads(t)()
+		before, _ := r.secret(t, "team-a", "web")
+		next := newRig(t, r.api, "replica-2")
+		stop := next.leads(t)
+		defer stop()
+		if after, _ := next.secret(t, "team-a", "web"); after["jti"] != before["jti"] {
+			t.Error("the token was renewed")
+		}
+		if got := next.Counts(); got != (Counts{}) {
+			t.Errorf("counts %+v", got)
+		}
+		time.Sleep(40 * time.Minute)
+		if after, _ := next.secret(t, "team-a", "web"); after["jti"] == before["jti"] {
+			t.Error("the token was not renewed in time")
+		}
+	})
+}
+
+func TestOtherSettingsAreAnotherContent(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		r.leads(t)()
+		next := newRig(t, r.api, "replica-2")
+		next.secrets.settings.registries = []string{"other.example.com", "registry.example.com"}
+		stop := next.leads(t)
+		defer stop()
+		if n := next.Counts().Renewed; n != 1 {
+			t.Errorf("%d renewals", n)
+		}
+	})
+}
+
+// The cluster signs with another key, and does not publish the one before any more.
+func TestTokensOfAKeyThatIsGone(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		stop := r.leads(t)
+		defer stop()
+		time.Sleep(5 * time.Minute)
+		r.api.KeyID("k2")
+		keys(r.api, "k1", "k2") // both: nothing is urgent
+		time.Sleep(5 * time.Minute)
+		if n := r.Counts().Renewed; n != 1 {
+			t.Errorf("%d renewals while the key is published", n)
+		}
+		r.api.Fail("list jwks", kubetest.Says(http.StatusOK, "application/json", `{"keys":[]}`))
+		time.Sleep(5 * time.Minute)
+		if n := r.Counts().Renewed; n != 1 {
+			t.Errorf("%d renewals because the keys could not be read", n)
+		}
+		keys(r.api, "k2")
+		time.Sleep(3 * time.Minute)
+		if n := r.Counts().Renewed; n != 2 {
+			t.Errorf("%d renewals, want another one", n)
+		}
+		time.Sleep(10 * time.Minute)
+		if n := r.Counts().Renewed; n != 2 {
+			t.Errorf("%d renewals: the new key is published", n)
+		}
+	})
+}
+
+func TestForeignSecretIsNotTouched(t *testing.T) {
+	for name, change := range map[string]func(metadata kubetest.Object){
+		"without anything": func(m kubetest.Object) { delete(m, "labels"); delete(m, "ownerReferences") },
+		"without label":    func(m kubetest.Object) { delete(m, "labels") },
+		"without owner":    func(m kubetest.Object) { delete(m, "ownerReferences") },
+		"of another ServiceAccount": func(m kubetest.Object) {
+			m["ownerReferences"].([]any)[0].(kubetest.Object)["name"] = "other"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, r *rig) {
+				o := ours("uid-web")
+				change(o["metadata"].(kubetest.Object))
+				r.api.Put("secrets", o)
+				stop := r.leads(t)
+				defer stop()
+				time.Sleep(time.Hour)
+				if o := r.api.Object("secrets", "team-a", NamePrefix+"web"); o["data"] != "somebody's" {
+					t.Errorf("it is now %v", o)
+				}
+				if got := r.Counts(); got.Renewed+got.Created+got.Failed != 0 || got.Foreign < 6 || got.Foreign > 7 {
+					t.Errorf("counts %+v", got)
+				}
+				written := r.api.Written()
+				if len(written) == 0 || written[0]["reason"] != "PullSecretForeign" || written[0]["involvedObject"].(kubetest.Object)["name"] != "web" {
+					t.Errorf("events %v", written)
+				}
+			})
+		})
+	}
+}
+
+// ours is a Secret as this controller leaves it, of a ServiceAccount web with a UID.
+func ours(uid string) kubetest.Object {
+	return kubetest.Object{"type": "kubernetes.io/dockerconfigjson", "data": "somebody's", "metadata": kubetest.Object{
+		"namespace": "team-a", "name": NamePrefix + "web", "uid": "uid-secret", "labels": kubetest.Object{managerLabel: manager},
+		"ownerReferences": []any{kubetest.Object{"apiVersion": "v1", "kind": "ServiceAccount", "name": "web", "uid": uid}},
+	}}
+}
+
+// A Secret of the ServiceAccount before is left to the garbage collector.
+func TestSecretOfTheServiceAccountBefore(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		r.api.Put("secrets", ours("uid-before"))
+		stop := r.leads(t)
+		defer stop()
+		if o := r.api.Object("secrets", "team-a", NamePrefix+"web"); o["data"] != "somebody's" || len(r.api.Written()) > 0 {
+			t.Errorf("it is now %v", o)
+		}
+		r.api.Remove("secrets", "team-a", NamePrefix+"web")
+		time.Sleep(6 * time.Minute)
+		if claims, _ := r.secret(t, "team-a", "web"); claims == nil {
+			t.Error("there is no Secret after the one before was deleted")
+		}
+	})
+}
+
+// Mistake: a controller that is behind makes a Secret for a ServiceAccount that was deleted,
+// or for the next one of its name.
+func TestDeletedServiceAccountGetsNothing(t *testing.T) {
+	for name, change := range map[string]func(api *kubetest.Server){
+		"deleted":    func(api *kubetest.Server) { api.Remove("serviceaccounts", "team-a", "web") },
+		"made again": func(api *kubetest.Server) { api.Put("serviceaccounts", object("team-a", "web", "uid-again", Enabled)) },
+		"being deleted": func(api *kubetest.Server) {
+			o := object("team-a", "web", "uid-web", Enabled)
+			o["metadata"].(kubetest.Object)["deletionTimestamp"] = "2000-01-01T00:00:00Z"
+			api.Put("serviceaccounts", o)
+		},
+		"opted out": func(api *kubetest.Server) { api.Put("serviceaccounts", object("team-a", "web", "uid-web", "")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, r *rig) {
+				change(r.api)
+				now, err := r.secrets.sync(t.Context(), account{"team-a", "web", "uid-web"}, held{})
+				if err != nil || now != (held{}) || r.api.Count("create") != 0 {
+					t.Errorf("%+v, error %v", now, err)
+				}
+			})
+		})
+	}
+	t.Run("between", func(t *testing.T) {
+		in(t, func(t *testing.T, r *rig) {
+			r.api.Fail("create secrets", func(w http.ResponseWriter, q *http.Request) {
+				r.api.Fail("create secrets", nil)
+				r.api.Put("serviceaccounts", object("team-a", "web", "uid-again", Enabled))
+				r.api.ServeHTTP(w, q)
+			})
+			_, err := r.secrets.sync(t.Context(), account{"team-a", "web", "uid-web"}, held{})
+			if err == nil || reason(err) != "" {
+				t.Errorf("error %v, want a conflict", err)
+			}
+			if claims, _ := r.secret(t, "team-a", "web"); claims != nil {
+				t.Errorf("the Secret has a token: %v", claims)
+			}
+		})
+	})
+}
+
+// A Secret that was deleted while its token was made is not made again by the way.
+func TestSecretIsDeletedWhileItsTokenIsMade(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		r.api.Fail("patch secrets", func(w http.ResponseWriter, q *http.Request) {
+			applied := q.URL.Query().Get("dryRun") == ""
+			if applied {
+				r.api.Remove("secrets", "team-a", NamePrefix+"web")
+			}
+			r.api.Write(w, q)
+		})
+		_, err := r.secrets.sync(t.Context(), account{"team-a", "web", "uid-web"}, held{})
+		if err == nil || reason(err) != "" {
+			t.Errorf("error %v, want a conflict", err)
+		}
+		if _, metadata := r.secret(t, "team-a", "web"); metadata != nil {
+			t.Error("the Secret is back")
+		}
+	})
+}
+
+// What the API server sends goes to those who read the Secret: it must be for them.
+func TestTokensThatAreNotWhatWasAskedFor(t *testing.T) {
+	t.Parallel()
+	a := account{"team-a", "web", "uid-web"}
+	good := kubetest.Object{"aud": []string{audience}, "iat": 100, "exp": 3700, "kubernetes.io": kubetest.Object{
+		"namespace": "team-a", "serviceaccount": kubetest.Object{"name": "web", "uid": "uid-web"}, "secret": kubetest.Object{"name": NamePrefix + "web", "uid": "uid-secret"},
+	}}
+	raw := func(header string, claims any) string {
+		text, _ := json.Marshal(claims)
+		return base64.RawURLEncoding.EncodeToString([]byte(header)) + "." + base64.RawURLEncoding.EncodeToString(text) + ".c2ln"
+	}
+	with := func(field string, value any) string {
+		claims := maps.Clone(good)
+		if strings.Contains("namespace serviceaccount secret", field) {
+			k := maps.Clone(good["kubernetes.io"].(kubetest.Object))
+			k[field] = value
+			claims["kubernetes.io"] = k
+		} else {
+			claims[field] = value
+		}
+		return raw(`{"kid":"k"}`, claims)
+	}
+	if got, err := readToken(raw(`{"kid":"k"}`, good), a, "uid-secret", audience); err != nil || got.keyID != "k" || got.expires.Sub(got.issued) != time.Hour {
+		t.Fatalf("%+v, error %v", got, err)
+	}
+	for text, want := range map[string]string{
+		"a.b":                                "no token",
+		"a.b.c":                              "cannot be read",
+		with("aud", []string{"a"}):           "another audience",
+		with("aud", []string{audience, "a"}): "another audience",
+		with("namespace", "team-b"):          "another ServiceAccount",
+		with("serviceaccount", kubetest.Object{"name": "web", "uid": "uid-x"}):  "another ServiceAccount",
+		with("secret", kubetest.Object{"name": NamePrefix + "web", "uid": "x"}): "not bound to the Secret",
+		with("secret", nil): "not bound to the Secret",
+		with("exp", 100):    "without end or key",
+		raw(`{}`, good):     "without end or key",
+	} {
+		if _, err := readToken(text, a, "uid-secret", audience); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// Who may change the Secret may write anything into its annotations: it must not stop the
+// renewals.
+func TestAnnotationsOfOthers(t *testing.T) {
+	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, test := range map[string]struct{ issued, expires string }{
+		"ends in the far future":   {now.Format(time.RFC3339), now.Add(1000 * time.Hour).Format(time.RFC3339)},
+		"begins in the far future": {now.Add(1000 * time.Hour).Format(time.RFC3339), now.Add(1001 * time.Hour).Format(time.RFC3339)},
+		"no times":                 {"never", "never"},
+		"ended":                    {now.Add(-2 * time.Hour).Format(time.RFC3339), now.Add(-time.Hour).Format(time.RFC3339)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, r *rig) {
+				o := ours("uid-web")
+				o["metadata"].(kubetest.Object)["annotations"] = kubetest.Object{
+					issuedAnnotation: test.issued, expiryAnnotation: test.expires, keyAnnotation: "k1", contentAnnotation: r.secrets.content(),
+				}
+				r.api.Put("secrets", o)
+				stop := r.leads(t)
+				defer stop()
+				if claims, _ := r.secret(t, "team-a", "web"); claims == nil {
+					t.Error("the token is not renewed")
+				}
+			})
+		})
+	}
+}
+
+// A Secret that is being deleted is not given a token, and not taken for somebody else's.
+func TestSecretThatIsBeingDeleted(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		o := ours("uid-web")
+		o["metadata"].(kubetest.Object)["deletionTimestamp"] = "2000-01-01T00:00:00Z"
+		r.api.Put("secrets", o)
+		if _, err := r.secrets.sync(t.Context(), account{"team-a", "web", "uid-web"}, held{}); !errors.Is(err, errStale) || r.api.Count("create") != 0 {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// Only key sets that were read after a token was signed say that its key is gone, and only
+// two of them.
+func TestKeyIsGone(t *testing.T) {
+	t.Parallel()
+	now, set, fault := time.Unix(1000, 0), "", error(nil)
+	k := &keyWatch{now: func() time.Time { return now }, fetch: func(context.Context) ([]byte, error) { return []byte(set), fault }}
+	issued := now
+	for i, step := range []struct {
+		set    string
+		fault  error
+		isRead bool
+		gone   bool
+	}{
+		{`{"keys":[{"kid":"other"}]}`, nil, true, false}, // read at the same moment
+		{`{"keys":[{"kid":"other"}]}`, nil, true, false},
+		{`{"keys":[{"kid":"other"}]}`, nil, true, true},
+		{`{"keys":[{"kid":"mine"}]}`, nil, true, false},
+		{`{"keys":[]}`, nil, false, false},
+		{`{}`, nil, false, false},
+		{`x`, nil, false, false},
+		{`{"keys":[{"kid":"other"}]}`, errors.New("down"), false, false},
+		{`{"keys":[{"kid":"other"}]}`, nil, true, false},
+		{`{"keys":[{"kid":"other"}]}`, nil, true, true},
+	} {
+		set, fault = step.set, step.fault
+		if err := k.read(t.Context()); (err == nil) != step.isRead {
+			t.Errorf("step %d: error %v", i, err)
+		}
+		if got := k.gone("mine", issued); got != step.gone {
+			t.Errorf("step %d: gone is %t", i, got)
+		}
+		now = now.Add(time.Minute)
+	}
+}
+
+func TestNameThatLeavesNoneForASecret(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		_, err := r.secrets.sync(t.Context(), account{"team-a", strings.Repeat("a", 240), "uid"}, held{})
+		if err == nil || !strings.Contains(err.Error(), "longer than 239 characters") || r.api.Count("") != 0 {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// One of two replicas leads, and the other one when it ends.
+func TestOneLeads(t *testing.T) {
+	in(t, func(t *testing.T, first *rig) {
+		second := newRig(t, first.api, "replica-2")
+		run := func(r *rig) (stop func() error) {
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- r.Run(ctx) }()
+			return func() error { cancel(); return <-ended }
+		}
+		stopFirst := run(first)
+		first.settle()
+		stopSecond := run(second)
+		time.Sleep(time.Minute)
+		if a, b := first.Counts().Renewed, second.Counts().Renewed; a != 1 || b != 0 {
+			t.Errorf("renewals %d and %d", a, b)
+		}
+		if err := stopFirst(); err != nil {
+			t.Error(err)
+		}
+		first.api.Remove("secrets", "team-a", NamePrefix+"web")
+		time.Sleep(time.Minute)
+		if n := second.Counts().Renewed; n != 1 {
+			t.Errorf("the second has renewed %d", n)
+		}
+		if err := stopSecond(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	connection := &rest.Config{Host: "http://api.example.com"}
+	for name, c := range map[string]Config{
+		"no audience":       {REST: connection, Registries: []string{"r"}, LeaseNamespace: "n", Identity: "i"},
+		"no registry":       {REST: connection, Audience: "a", LeaseNamespace: "n", Identity: "i"},
+		"an empty registry": {REST: connection, Audience: "a", Registries: []string{""}, LeaseNamespace: "n", Identity: "i"},
+		"no connection":     {Audience: "a", Registries: []string{"r"}, LeaseNamespace: "n", Identity: "i"},
+		"no namespace":      {REST: connection, Audience: "a", Registries: []string{"r"}, Identity: "i"},
+		"no identity":       {REST: connection, Audience: "a", Registries: []string{"r"}, LeaseNamespace: "n"},
+	} {
+		if _, err := New(c); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+	a, errA := newSettings("a", []string{"x", "y", "x"})
+	b, errB := newSettings("a", []string{"y", "x"})
+	if errA != nil || errB != nil || a.content() != b.content() {
+		t.Errorf("the order of registries, or one twice, makes another content")
+	}
+	if c, _ := newSettings("a", []string{"x y"}); c.content() == b.content() {
+		t.Error("other registries make the same content")
+	}
+}
+
+// Those that were made together are renewed one after the other, each at its own time.
+func TestRenewalsAreSpread(t *testing.T) {
+	t.Parallel()
+	issued := time.Unix(1000, 0)
+	first, last := time.Duration(1<<62), time.Duration(0)
+	seen := map[time.Duration]bool{}
+	for i := range 1000 {
+		h := held{account: types.UID(fmt.Sprint("uid-", i)), issued: issued, expires: issued.Add(time.Hour)}
+		after := h.renewAt().Sub(issued)
+		if h.renewAt().Sub(issued) != after {
+			t.Fatal("it differs from time to time")
+		}
+		first, last = min(first, after), max(last, after)
+		seen[after] = true
+	}
+	if first < 33*time.Minute || last > 39*time.Minute || len(seen) < 500 {
+		t.Errorf("from %s to %s, at %d times", first, last, len(seen))
+	}
+}

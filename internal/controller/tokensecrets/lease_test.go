@@ -1,0 +1,146 @@
+package tokensecrets
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/pullpass/pullpass/internal/kubetest"
+)
+
+// replica is one that wants to lead.
+type replica struct {
+	lease
+	leads atomic.Bool
+	ended chan error
+	stop  context.CancelFunc
+}
+
+func newReplica(t *testing.T, api *kubetest.Server, identity string) *replica {
+	t.Helper()
+	client, err := newLeaseClient(&rest.Config{Host: "http://api.example.com", Transport: api})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &replica{lease: lease{client: client, namespace: "pullpass", identity: identity, now: time.Now, log: slog.New(slog.DiscardHandler)}, ended: make(chan error, 1)}
+	ctx, stop := context.WithCancel(t.Context())
+	r.stop = stop
+	go func() {
+		r.ended <- r.run(ctx, func(ctx context.Context) {
+			r.leads.Store(true)
+			<-ctx.Done()
+			r.leads.Store(false)
+		})
+	}()
+	return r
+}
+
+func inLease(t *testing.T, test func(t *testing.T, api *kubetest.Server, first, second *replica)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewServer()
+		first := newReplica(t, api, "first")
+		time.Sleep(time.Second)
+		second := newReplica(t, api, "second")
+		time.Sleep(time.Minute)
+		if !first.leads.Load() || second.leads.Load() {
+			t.Fatalf("the first leads: %t, the second: %t", first.leads.Load(), second.leads.Load())
+		}
+		test(t, api, first, second)
+		first.stop()
+		second.stop()
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestLeadIsGivenUp(t *testing.T) {
+	inLease(t, func(t *testing.T, _ *kubetest.Server, first, second *replica) {
+		first.stop()
+		if err := <-first.ended; err != nil || first.leads.Load() {
+			t.Errorf("error %v", err)
+		}
+		time.Sleep(leaseRetry + time.Second) // and not the time of a Lease
+		if !second.leads.Load() {
+			t.Error("the second does not lead")
+		}
+	})
+}
+
+// Who cannot renew stops before another one may lead.
+func TestLeadIsLost(t *testing.T) {
+	inLease(t, func(t *testing.T, api *kubetest.Server, first, second *replica) {
+		api.Fail("put leases", kubetest.Status(http.StatusInternalServerError, "InternalError", "etcd"))
+		lost := time.Now()
+		if err := <-first.ended; !errors.Is(err, errLost) || first.leads.Load() {
+			t.Errorf("error %v", err)
+		}
+		if after := time.Since(lost); after < leaseDeadline-leaseRetry || after >= leaseDuration-leaseRetry {
+			t.Errorf("it led for %s", after)
+		}
+		api.Fail("put leases", nil)
+		if second.leads.Load() {
+			t.Error("the second leads, too")
+		}
+		time.Sleep(leaseDuration)
+		if !second.leads.Load() {
+			t.Error("nobody leads")
+		}
+	})
+}
+
+// A moment without an API server costs nobody the lead.
+func TestLeadIsKept(t *testing.T) {
+	inLease(t, func(t *testing.T, api *kubetest.Server, first, second *replica) {
+		api.Refuse(true)
+		time.Sleep(leaseDeadline - 2*leaseRetry)
+		api.Refuse(false)
+		time.Sleep(time.Minute)
+		if !first.leads.Load() || second.leads.Load() {
+			t.Errorf("the first leads: %t, the second: %t", first.leads.Load(), second.leads.Load())
+		}
+	})
+}
+
+// Whoever was written into the Lease by somebody leads; who was there before does not.
+func TestLeadIsTaken(t *testing.T) {
+	inLease(t, func(t *testing.T, api *kubetest.Server, first, _ *replica) {
+		o := api.Object("leases", "pullpass", leaseName)
+		o["spec"] = kubetest.Object{"holderIdentity": "second"}
+		api.Put("leases", o)
+		if err := <-first.ended; !errors.Is(err, errLost) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// Of two that see a Lease without holder, one gets it: the other one's resourceVersion is
+// not that of now.
+func TestBothSeeThatNobodyLeads(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		api := kubetest.NewServer()
+		api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"namespace": "pullpass", "name": leaseName, "uid": "u"}, "spec": kubetest.Object{}})
+		api.Fail("put leases", func(w http.ResponseWriter, r *http.Request) {
+			api.Fail("put leases", nil)
+			api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"namespace": "pullpass", "name": leaseName, "uid": "u"}, "spec": kubetest.Object{"holderIdentity": "other"}})
+			api.ServeHTTP(w, r)
+		})
+		client, err := newLeaseClient(&rest.Config{Host: "http://api.example.com", Transport: api})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &lease{client: client, namespace: "pullpass", identity: "this", now: time.Now, log: slog.New(slog.DiscardHandler)}
+		if isHeld, err := l.hold(t.Context()); isHeld || err != nil {
+			t.Errorf("held: %t, error %v", isHeld, err)
+		}
+		synctest.Wait()
+	})
+}

@@ -1,0 +1,152 @@
+package kubetest
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// selects reports whether a list or watch wants the object: of selectors, k=v is known.
+func selects(r *http.Request, o Object) bool {
+	key, value, ok := strings.Cut(r.URL.Query().Get("labelSelector"), "=")
+	if !ok {
+		return true
+	}
+	labels, _ := metadata(o)["labels"].(Object)
+	return labels[key] == value
+}
+
+// selected is a change as a watch sees it: what is not selected any more is gone.
+func selected(r *http.Request, c change) (change, bool) {
+	if c.event == "BOOKMARK" || selects(r, c.object) {
+		return c, true
+	}
+	if c.event == "MODIFIED" {
+		c.event = "DELETED"
+		return c, true
+	}
+	return c, false
+}
+
+// write creates, patches and replaces objects, and issues tokens. What a merge patch
+// changes is not kept: it is for those that change nothing.
+func (s *Server) write(w http.ResponseWriter, r *http.Request, verb, resource, namespace, name string) {
+	var sent Object
+	_ = json.NewDecoder(r.Body).Decode(&sent)
+	if resource == "serviceaccounts/token" {
+		s.issue(w, sent, namespace, name)
+		return
+	}
+	if verb == "create" {
+		name, _ = sent["metadata"].(Object)["name"].(string)
+	}
+	s.mu.Lock()
+	old, there := s.objects[resource][namespace+"/"+name]
+	s.mu.Unlock()
+	status := func(code int, reason string) {
+		answerJSON(w, code, Object{
+			"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
+			"message": fmt.Sprintf("%s %q: %s", resource, name, reason), "details": Object{"name": name, "kind": resource},
+		})
+	}
+	switch {
+	case verb == "create" && there:
+		status(http.StatusConflict, "AlreadyExists")
+		return
+	case verb == "create":
+		sent["metadata"].(Object)["namespace"] = namespace
+		sent["metadata"].(Object)["uid"] = "uid-" + strconv.Itoa(s.next())
+	case verb == "put" && there && sent["metadata"].(Object)["resourceVersion"] != metadata(old)["resourceVersion"]:
+		status(http.StatusConflict, "Conflict")
+		return
+	case verb == "put" && there:
+		sent["metadata"].(Object)["uid"] = metadata(old)["uid"]
+	case r.Header.Get("Content-Type") == "application/apply-patch+yaml":
+		if !there || sent["metadata"].(Object)["uid"] != metadata(old)["uid"] {
+			status(http.StatusConflict, "Conflict") // as with a UID of none
+			return
+		}
+		sent["metadata"].(Object)["namespace"] = namespace
+	case !there:
+		status(http.StatusNotFound, "NotFound")
+		return
+	default:
+		sent = old
+	}
+	if r.URL.Query().Get("dryRun") == "" {
+		s.Put(resource, sent)
+	}
+	code := http.StatusOK
+	if verb == "create" {
+		code = http.StatusCreated
+	}
+	answerJSON(w, code, encode(sent, resource, r))
+}
+
+// Write answers a request about a Secret, for what was given to Fail.
+func (s *Server) Write(w http.ResponseWriter, r *http.Request) {
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // api/v1/namespaces/NAMESPACE/secrets/NAME
+	s.write(w, r, strings.ToLower(r.Method), "secrets", parts[3], parts[5])
+}
+
+func (s *Server) next() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.revision++
+	return s.revision
+}
+
+// KeyID is the key of the tokens that are issued from now on.
+func (s *Server) KeyID(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keyID = id
+}
+
+// issue answers a TokenRequest for a Secret, with a token that nobody signed.
+func (s *Server) issue(w http.ResponseWriter, sent Object, namespace, name string) {
+	spec, _ := sent["spec"].(Object)
+	bound, _ := spec["boundObjectRef"].(Object)
+	uid, _ := sent["metadata"].(Object)["uid"].(string)
+	s.mu.Lock()
+	account, ok := s.objects["serviceaccounts"][namespace+"/"+name]
+	secret, there := s.objects["secrets"][namespace+"/"+fmt.Sprint(bound["name"])]
+	keyID := s.keyID
+	s.mu.Unlock()
+	switch {
+	case !ok || !there:
+		Status(http.StatusNotFound, "NotFound", "not found")(w, nil)
+		return
+	case uid != "" && uid != metadata(account)["uid"], metadata(secret)["uid"] != bound["uid"]:
+		Status(http.StatusConflict, "Conflict", "the UID does not match")(w, nil)
+		return
+	}
+	now := time.Now().Unix()
+	part := func(o Object) string {
+		text, _ := json.Marshal(o)
+		return base64.RawURLEncoding.EncodeToString(text)
+	}
+	seconds, _ := spec["expirationSeconds"].(float64)
+	token := part(Object{"alg": "RS256", "kid": keyID}) + "." + part(Object{
+		"aud": spec["audiences"], "iat": now, "exp": now + int64(seconds), "jti": strconv.Itoa(s.next()),
+		"sub": "system:serviceaccount:" + namespace + ":" + name,
+		"kubernetes.io": Object{"namespace": namespace, "serviceaccount": Object{"name": name, "uid": metadata(account)["uid"]},
+			"secret": Object{"name": bound["name"], "uid": bound["uid"]}},
+	}) + ".c2ln"
+	answer := maps.Clone(sent)
+	answer["kind"], answer["apiVersion"] = "TokenRequest", "authentication.k8s.io/v1"
+	answer["status"] = Object{"token": token, "expirationTimestamp": time.Unix(now+int64(seconds), 0).UTC().Format(time.RFC3339)}
+	answerJSON(w, http.StatusCreated, answer)
+}
+
+// Object returns a copy of an object, or nil.
+func (s *Server) Object(resource, namespace, name string) Object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.objects[resource][namespace+"/"+name])
+}
