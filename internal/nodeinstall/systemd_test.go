@@ -1,0 +1,80 @@
+package nodeinstall
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/testkit"
+)
+
+// commands takes what would be run on the host.
+func commands(h *host, root string, failure error) (Systemd, *[]*exec.Cmd) {
+	var all []*exec.Cmd
+	h.put("usr/bin/systemctl", "")
+	h.put("bin/systemd-run", "")
+	return Systemd{Tree: h.tree, HostRoot: root, Program: "/proc/17/exe", Run: func(c *exec.Cmd) ([]byte, error) {
+		all = append(all, c)
+		return []byte(" said why\n"), failure
+	}}, &all
+}
+
+func TestSystemd(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "eks")
+	s, run := commands(h, "/host", nil)
+	testkit.Must(t, s.Ready(t.Context()))
+	testkit.Must(t, s.Watch(t.Context()))
+	command := (*run)[0]
+	want := []string{"/bin/systemd-run", "--unit=pullpass-node-install", "--description=Pullpass: restart of the kubelet", "--collect", "--quiet", "--wait",
+		"/proc/17/exe", "node-install", "watch", "--host-root=/"}
+	if command.Path != want[0] || !slices.Equal(command.Args, want) || command.SysProcAttr.Chroot != "/host" || command.Dir != "/" {
+		t.Errorf("%q in %+v", command.Args, command.SysProcAttr)
+	}
+
+	s, run = commands(h, "/", nil)
+	testkit.Must(t, s.RestartUnit(t.Context(), "kubelet.service"))
+	if command := (*run)[0]; !slices.Equal(command.Args, []string{"/usr/bin/systemctl", "restart", "kubelet.service"}) || command.SysProcAttr != nil {
+		t.Errorf("%q in %+v", command.Args, command.SysProcAttr)
+	}
+
+	failure := errors.New("exit status 1")
+	s, _ = commands(h, "/host", failure)
+	if err := s.Watch(t.Context()); !errors.Is(err, failure) || err.Error() != "systemd-run on the host: exit status 1: said why" {
+		t.Errorf("error %v", err)
+	}
+}
+
+// The watcher is another process: it asks the state which unit that is.
+func TestHostKubelet(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "k3s")
+		h.apply(desired("v1.36.2"))
+		s, run := commands(h, "/", nil)
+		testkit.Must(t, HostKubelet{Systemd: s}.Restart(t.Context()))
+		if args := (*run)[0].Args; args[2] != "k3s-agent.service" {
+			t.Errorf("%q", args)
+		}
+	})
+}
+
+func TestHealthz(t *testing.T) {
+	t.Parallel()
+	status := http.StatusOK
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+	defer server.Close()
+	k := HostKubelet{Client: server.Client(), URL: server.URL}
+	testkit.Must(t, k.Healthy(t.Context()))
+	status = http.StatusInternalServerError
+	if err := k.Healthy(t.Context()); err == nil || !strings.HasSuffix(err.Error(), ": 500 Internal Server Error") {
+		t.Errorf("error %v", err)
+	}
+	server.Close()
+	if err := k.Healthy(t.Context()); err == nil {
+		t.Error("a kubelet that does not listen is healthy")
+	}
+}
