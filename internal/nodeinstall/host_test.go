@@ -50,10 +50,11 @@ type host struct {
 // fakeKubelet comes up unless sick says why not.
 type fakeKubelet struct {
 	restarts int
+	lost     error // instead of a restart
 	sick     func() error
 }
 
-func (k *fakeKubelet) Restart(context.Context) error { k.restarts++; return nil }
+func (k *fakeKubelet) Restart(context.Context) error { k.restarts++; return k.lost }
 func (k *fakeKubelet) Healthy(context.Context) error {
 	if k.sick != nil {
 		return k.sick()

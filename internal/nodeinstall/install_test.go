@@ -432,6 +432,23 @@ func TestRollBackOfTheFirst(t *testing.T) {
 	}
 }
 
+// What could not be tried is put back, and may be tried again.
+func TestNobodyCouldRestart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		h.kubelet.lost = errors.New("no such program")
+		if _, err := h.Apply(t.Context(), desired("v1.36.2")); !errors.Is(err, h.kubelet.lost) || errors.Is(err, ErrRejected) {
+			t.Errorf("error %v", err)
+		}
+		if got := h.files()["/"+eksFlags]; got != h.before["/"+eksFlags] || h.kubelet.restarts != 1 {
+			t.Errorf("%d restarts, %s", h.kubelet.restarts, got)
+		}
+		h.kubelet.lost = nil
+		h.apply(desired("v1.36.2"))
+		h.expectWanted("eks", "want/")
+	})
+}
+
 // A kubelet that answers now and then, because it is started again and again, is
 // not healthy.
 func TestAFlappingKubelet(t *testing.T) {

@@ -50,8 +50,12 @@ func (s Systemd) Ready(context.Context) error {
 // Watch has systemd run "node-install watch" on the host, and waits for its end.
 // It goes on if this process does not.
 func (s Systemd) Watch(ctx context.Context) error {
-	return s.run(ctx, "systemd-run", "--unit="+watchUnit, "--description=Pullpass: restart of the kubelet", "--collect", "--quiet", "--wait",
+	err := s.run(ctx, "systemd-run", "--unit="+watchUnit, "--description=Pullpass: restart of the kubelet", "--collect", "--quiet", "--wait",
 		s.Program, "node-install", "watch", "--host-root=/")
+	if err != nil {
+		return fmt.Errorf("%w; journalctl -u %s on the host has the reason", err, watchUnit)
+	}
+	return nil
 }
 
 // RestartUnit restarts a unit, and returns when it was started.
@@ -104,7 +108,11 @@ func (k HostKubelet) Restart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return k.Systemd.RestartUnit(ctx, s.Unit)
+	err = k.Systemd.RestartUnit(ctx, s.Unit)
+	if exit := new(exec.ExitError); errors.As(err, &exit) {
+		return fmt.Errorf("%w: %w", ErrUnhealthy, err)
+	}
+	return err
 }
 
 func (k HostKubelet) Healthy(ctx context.Context) error {

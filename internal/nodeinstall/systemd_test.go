@@ -44,7 +44,7 @@ func TestSystemd(t *testing.T) {
 
 	failure := errors.New("exit status 1")
 	s, _ = commands(h, "/host", failure)
-	if err := s.Watch(t.Context()); !errors.Is(err, failure) || err.Error() != "systemd-run on the host: exit status 1: said why" {
+	if err := s.Watch(t.Context()); !errors.Is(err, failure) || err.Error() != "systemd-run on the host: exit status 1: said why; journalctl -u pullpass-node-install on the host has the reason" {
 		t.Errorf("error %v", err)
 	}
 }
@@ -58,6 +58,13 @@ func TestHostKubelet(t *testing.T) {
 		testkit.Must(t, HostKubelet{Systemd: s}.Restart(t.Context()))
 		if args := (*run)[0].Args; args[2] != "k3s-agent.service" {
 			t.Errorf("%q", args)
+		}
+		for _, failure := range []error{errors.New("no such program"), &exec.ExitError{}} {
+			s, _ := commands(h, "/", failure)
+			_, ended := failure.(*exec.ExitError)
+			if err := (HostKubelet{Systemd: s}).Restart(t.Context()); !errors.Is(err, failure) || errors.Is(err, ErrUnhealthy) != ended {
+				t.Errorf("error %v", err)
+			}
 		}
 	})
 }

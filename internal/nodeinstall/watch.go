@@ -22,6 +22,8 @@ const (
 // Kubelet is that of the node.
 type Kubelet interface {
 	// Restart returns when the kubelet was started, which does not mean that it stays.
+	// Its error is ErrUnhealthy if the kubelet did not start, and another one if nobody
+	// could be asked to start it.
 	Restart(ctx context.Context) error
 	// Healthy is what it says of itself (healthz).
 	Healthy(ctx context.Context) error
@@ -29,7 +31,8 @@ type Kubelet interface {
 
 // Watch restarts the kubelet if that is due. If it is not healthy within 90
 // seconds, Watch puts back what was there before, restarts it once more, and
-// remembers the configuration as one that is not tried again: ErrRejected.
+// remembers the configuration as one that is not tried again: ErrRejected. If
+// nobody could restart it, that says nothing of the configuration.
 func Watch(ctx context.Context, tree *hostfs.Tree, kubelet Kubelet) error {
 	return alone(tree, func(s *state) error {
 		if s.Pending == nil {
@@ -43,8 +46,14 @@ func Watch(ctx context.Context, tree *hostfs.Tree, kubelet Kubelet) error {
 		if ctx.Err() != nil {
 			return failure // it is still due
 		}
+		if errors.Is(failure, ErrUnhealthy) {
+			s.Rejected = append(s.Rejected, s.Pending.Digest)
+		}
 		if err := rollBack(tree, s); err != nil {
 			return errors.Join(failure, fmt.Errorf("rolling back: %w", err))
+		}
+		if !errors.Is(failure, ErrUnhealthy) {
+			return fmt.Errorf("%w; all that the kubelet reads is put back", failure)
 		}
 		return errors.Join(ErrRejected, failure, restart(ctx, kubelet))
 	})
@@ -71,7 +80,6 @@ func rollBack(tree *hostfs.Tree, s *state) error {
 			s.Entries[name] = e
 		}
 	}
-	s.Rejected = append(s.Rejected, s.Pending.Digest)
 	s.Pending = nil
 	return s.save(tree)
 }
