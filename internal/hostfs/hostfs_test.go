@@ -59,6 +59,9 @@ func TestReplace(t *testing.T) {
 	if err := tree.Replace("/etc/default/kubelet", nil, file("three")); !errors.Is(err, ErrChanged) {
 		t.Errorf("written where there was nothing: %v", err)
 	}
+	if names, err := tree.Names("/etc/default"); err != nil || strings.Join(names, " ") != "kubelet" {
+		t.Errorf("%q, %v", names, err)
+	}
 	if err := tree.Remove("/etc/default/kubelet", &old); !errors.Is(err, ErrChanged) {
 		t.Errorf("removed another's change: %v", err)
 	}
@@ -157,7 +160,7 @@ func TestHostileWays(t *testing.T) {
 func TestADirectoryIsSwappedForALink(t *testing.T) {
 	t.Parallel()
 	tree, dir, secret := host(t)
-	err := tree.change("/etc/default/shadow", nil, func(at *os.Root, base string) error {
+	err := tree.change("/etc/default/shadow", func(at *os.Root, base string) error {
 		testkit.Must(t, os.Rename(filepath.Join(dir, "etc/default"), filepath.Join(dir, "etc/moved")))
 		testkit.Must(t, os.Symlink(filepath.Dir(secret), filepath.Join(dir, "etc/default")))
 		return write(at, base, file("x"))
@@ -193,7 +196,7 @@ func TestMkdirAndExists(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(dir, "etc/new")); err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("%v, %v", info, err)
 	}
-	if err := tree.Mkdir("/etc/new", 0o755); !errors.Is(err, ErrChanged) {
+	if err := tree.Mkdir("/etc/new", 0o755); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("once more: %v", err)
 	}
 	testkit.Must(t, os.Symlink("nowhere", filepath.Join(dir, "etc/dangling")))

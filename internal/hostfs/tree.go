@@ -162,7 +162,7 @@ func temporary(base string) string { return "." + base + ".pullpass" }
 // good. old is what was there when it was decided, or nil for nothing: if it is
 // something else by now, the error is ErrChanged and nothing is written.
 func (t *Tree) Replace(name string, old *File, next File) error {
-	return t.change(name, old, func(dir *os.Root, base string) error {
+	return t.change(name, func(dir *os.Root, base string) error {
 		// One that a crash left.
 		if err := dir.Remove(temporary(base)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -170,6 +170,7 @@ func (t *Tree) Replace(name string, old *File, next File) error {
 		if err := write(dir, temporary(base), next); err != nil {
 			return errors.Join(err, ignoreMissing(dir.Remove(temporary(base))))
 		}
+		// As late as can be: writing takes its time.
 		if err := matches(dir, base, old); err != nil {
 			return errors.Join(err, dir.Remove(temporary(base)))
 		}
@@ -198,12 +199,17 @@ func write(dir *os.Root, name string, next File) error {
 // Remove removes a file or link that is still what it was, or a directory that
 // has nothing in it.
 func (t *Tree) Remove(name string, old *File) error {
-	return t.change(name, old, func(dir *os.Root, base string) error { return dir.Remove(base) })
+	return t.change(name, func(dir *os.Root, base string) error {
+		if err := matches(dir, base, old); err != nil {
+			return err
+		}
+		return dir.Remove(base)
+	})
 }
 
 // Mkdir makes a directory in one that is there.
 func (t *Tree) Mkdir(name string, perm fs.FileMode) error {
-	return t.change(name, nil, func(dir *os.Root, base string) error {
+	return t.change(name, func(dir *os.Root, base string) error {
 		if err := dir.Mkdir(base, perm); err != nil {
 			return err
 		}
@@ -211,17 +217,13 @@ func (t *Tree) Mkdir(name string, perm fs.FileMode) error {
 	})
 }
 
-func (t *Tree) change(name string, old *File, do func(dir *os.Root, base string) error) error {
+func (t *Tree) change(name string, do func(dir *os.Root, base string) error) error {
 	w, dir, base, err := t.parent(name)
 	if err != nil {
 		return err
 	}
 	defer w.close()
-	err = matches(dir, base, old)
-	if err == nil {
-		err = do(dir, base)
-	}
-	if err == nil {
+	if err = do(dir, base); err == nil {
 		err = sync(dir)
 	}
 	if err != nil {

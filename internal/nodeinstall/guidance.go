@@ -98,9 +98,8 @@ spec:
 # would get no token, and plugins come with the image, which is read-only.
 # Use images of AL2023 for nodes that pull through Pullpass, or imagePullSecrets.
 `,
-		"karpenter": `# Karpenter: nodes come and go, so what they need is in the EC2NodeClass. startupTaints of the NodePool keep pods away until
-# pullpass node-install has run; it takes the taint away itself. The flags come after those of nodeadm, and win.
-# Kubernetes 1.34 or later: the directory has the file of ECR, too.
+		"karpenter": `# Karpenter: nodes come and go, so what they need is in the EC2NodeClass, and there before the kubelet starts. The flag comes
+# after those of nodeadm, and wins. Kubernetes 1.34 or later: the directory has the file of ECR, too.
 apiVersion: karpenter.k8s.aws/v1
 kind: EC2NodeClass
 spec:

@@ -175,3 +175,32 @@ func TestKubeletVersion(t *testing.T) {
 		}
 	}
 }
+
+// The document has each platform's places.
+func TestDocument(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/nodes.md")
+	testkit.Must(t, err)
+	rows := strings.Split(string(text), "\n")
+	for _, p := range profiles() {
+		row := ""
+		for _, line := range rows {
+			if strings.HasPrefix(line, "| `"+p.name+"` ") {
+				row = line
+			}
+		}
+		if !strings.Contains(row, "`"+p.has+"`") {
+			t.Errorf("%s: %q does not have %s", p.name, row, p.has)
+		}
+		for _, value := range append([]string{p.flags.variable, p.plugins, p.flags.files[0]}, strings.TrimPrefix(p.config, "/etc/pullpass/credential-provider.yaml")) {
+			if !strings.Contains(string(text), value) {
+				t.Errorf("%s: %s is not in the document", p.name, value)
+			}
+		}
+	}
+	for _, platform := range GuidedPlatforms() {
+		if !strings.Contains(string(text), "`"+platform+"`") {
+			t.Errorf("%s is not in the document", platform)
+		}
+	}
+}
