@@ -7,7 +7,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/pullpass/pullpass/internal/hostfs"
 )
@@ -298,7 +297,7 @@ func (i *Installer) tidy(s *state) error {
 	if err := s.dropBackups(i.tree); err != nil {
 		return err
 	}
-	if err := sweep(i.tree, s, func(dir string) bool { return strings.HasPrefix(stateDir+"/", dir+"/") || dir == backupDir }); err != nil {
+	if err := sweep(i.tree, s); err != nil {
 		return err
 	}
 	return s.save(i.tree)
@@ -307,7 +306,7 @@ func (i *Installer) tidy(s *state) error {
 // forget removes the state as well.
 func (i *Installer) forget(s *state) error {
 	if len(s.Entries) > 0 {
-		return fmt.Errorf("%w: %d files are left; run it again", ErrState, len(s.Entries))
+		return fmt.Errorf("%d files were installed meanwhile; end what runs apply here, and run it again", len(s.Entries))
 	}
 	if err := s.dropBackups(i.tree); err != nil {
 		return err
@@ -315,18 +314,18 @@ func (i *Installer) forget(s *state) error {
 	if err := remove(i.tree, stateFile); err != nil {
 		return err
 	}
-	return sweep(i.tree, s, func(string) bool { return false })
+	return sweep(i.tree, s)
 }
 
 // sweep removes the directories that were made and are empty.
-func sweep(tree *hostfs.Tree, s *state, stays func(dir string) bool) error {
+func sweep(tree *hostfs.Tree, s *state) error {
 	var kept []string
 	for _, dir := range slices.Backward(s.Directories) {
 		names, err := tree.Names(dir)
 		if err != nil {
 			return err
 		}
-		if stays(dir) || len(names) > 0 {
+		if len(names) > 0 {
 			kept = append(kept, dir)
 			continue
 		}

@@ -291,6 +291,34 @@ func TestAFileIsSwappedBetweenCheckAndWrite(t *testing.T) {
 	})
 }
 
+// The same when something of ours is there already: it stays ours, and what was
+// not tried is not due.
+func TestAFileIsSwappedDuringAnUpgrade(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		h.apply(desired("v1.36.2"))
+		d := desired("v1.36.2")
+		d.Plugin = []byte("NEW\n")
+		d.Provider = []byte(strings.Replace(testProvider, "0s", "1s", 1))
+		for _, name := range []string{eksPlugin, ownProvider} {
+			h.watcher = swapping{h, func() { h.put(name, "swapped") }}
+			if _, err := h.Apply(t.Context(), d); !errors.Is(err, hostfs.ErrChanged) || !strings.Contains(err.Error(), name) {
+				t.Errorf("error %v", err)
+			}
+			s, err := readState(h.tree)
+			if err != nil || s.Pending != nil || s.Entries["/"+name].Written.Mode == 0 {
+				t.Errorf("%s: %+v, %v", name, s, err)
+			}
+		}
+		h.watcher = h
+		if h.apply(d); h.read(eksPlugin) != "NEW\n" || h.read(ownProvider) != string(d.Provider) || h.kubelet.restarts != 2 {
+			t.Errorf("%d restarts, %s", h.kubelet.restarts, h.read(ownProvider))
+		}
+		h.uninstall()
+		h.expect("after uninstall", h.files(), h.before)
+	})
+}
+
 // swapping is a watcher that is asked after the plan was made, and before it is written.
 type swapping struct {
 	*host
@@ -425,6 +453,13 @@ func TestRollBackOfTheFirst(t *testing.T) {
 				if _, err := h.Apply(t.Context(), desired(version)); !errors.Is(err, ErrRejected) {
 					t.Errorf("error %v", err)
 				}
+				s, err := readState(h.tree)
+				testkit.Must(t, err)
+				for name, e := range s.Entries {
+					if e.Restart {
+						t.Errorf("%s is said to be ours", name)
+					}
+				}
 				h.uninstall()
 				h.expect("after uninstall", h.files(), h.before)
 			})
@@ -447,6 +482,61 @@ func TestNobodyCouldRestart(t *testing.T) {
 		h.apply(desired("v1.36.2"))
 		h.expectWanted("eks", "want/")
 	})
+}
+
+// The host is shut down while the kubelet is watched: it starts with what it had.
+func TestShutdownWhileWatching(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		ctx, shutDown := context.WithCancel(t.Context())
+		h.kubelet.sick = func() error { shutDown(); return errors.New("going down") }
+		if _, err := h.Apply(ctx, desired("v1.36.2")); !errors.Is(err, context.Canceled) || errors.Is(err, ErrRejected) {
+			t.Errorf("error %v", err)
+		}
+		if got := h.files()["/"+eksFlags]; got != h.before["/"+eksFlags] || h.kubelet.restarts != 1 {
+			t.Errorf("%d restarts, %s", h.kubelet.restarts, got)
+		}
+		h.kubelet.sick = nil
+		h.apply(desired("v1.36.2"))
+		h.expectWanted("eks", "want/")
+	})
+}
+
+// There is nothing to roll back to: what was there before us is there.
+func TestAKubeletThatDoesNotComeBackAfterUninstall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		h.apply(desired("v1.36.2"))
+		h.kubelet.sick = func() error { return errors.New("ill") }
+		if _, err := h.Uninstall(t.Context()); !errors.Is(err, ErrUnhealthy) || errors.Is(err, ErrRejected) || h.kubelet.restarts != 2 {
+			t.Errorf("%d restarts, error %v", h.kubelet.restarts, err)
+		}
+		h.uninstall()
+		h.expect("after another uninstall", h.files(), h.before)
+	})
+}
+
+// A DaemonSet that goes on during an uninstall is said, and the state stays.
+func TestAnApplyDuringAnUninstall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		h.apply(desired("v1.36.2"))
+		h.watcher = both{h}
+		if _, err := h.Uninstall(t.Context()); err == nil || !strings.Contains(err.Error(), "were installed meanwhile") {
+			t.Errorf("error %v", err)
+		}
+		h.watcher = h
+		h.uninstall()
+		h.expect("after uninstall", h.files(), h.before)
+	})
+}
+
+type both struct{ *host }
+
+func (b both) Watch(ctx context.Context) error {
+	testkit.Must(b.t, b.host.Watch(ctx))
+	_, err := New(Config{Tree: b.tree, Watcher: b.host}).Apply(ctx, desired("v1.36.2"))
+	return err
 }
 
 // A kubelet that answers now and then, because it is started again and again, is

@@ -32,7 +32,8 @@ type Kubelet interface {
 // Watch restarts the kubelet if that is due. If it is not healthy within 90
 // seconds, Watch puts back what was there before, restarts it once more, and
 // remembers the configuration as one that is not tried again: ErrRejected. If
-// nobody could restart it, that says nothing of the configuration.
+// nobody could restart it, or the host is shut down meanwhile, that says nothing of
+// the configuration, but is no reason to start with it unwatched.
 func Watch(ctx context.Context, tree *hostfs.Tree, kubelet Kubelet) error {
 	return alone(tree, func(s *state) error {
 		if s.Pending == nil {
@@ -43,16 +44,14 @@ func Watch(ctx context.Context, tree *hostfs.Tree, kubelet Kubelet) error {
 			s.Pending = nil
 			return errors.Join(failure, s.save(tree))
 		}
-		if ctx.Err() != nil {
-			return failure // it is still due
-		}
-		if errors.Is(failure, ErrUnhealthy) {
+		tried := errors.Is(failure, ErrUnhealthy) && ctx.Err() == nil
+		if tried {
 			s.Rejected = append(s.Rejected, s.Pending.Digest)
 		}
 		if err := rollBack(tree, s); err != nil {
 			return errors.Join(failure, fmt.Errorf("rolling back: %w", err))
 		}
-		if !errors.Is(failure, ErrUnhealthy) {
+		if !tried {
 			return fmt.Errorf("%w; all that the kubelet reads is put back", failure)
 		}
 		return errors.Join(ErrRejected, failure, restart(ctx, kubelet))
