@@ -166,11 +166,12 @@ func (o *hostOptions) run(do func(*nodeinstall.Installer) error) error {
 		return err
 	}
 	defer func() { _ = tree.Close() }() // nothing is written through it
-	return do(nodeinstall.New(nodeinstall.Config{Tree: tree, Profile: o.profile, Watcher: o.systemd(tree)}))
-}
-
-func (o *hostOptions) systemd(tree *hostfs.Tree) nodeinstall.Systemd {
-	return nodeinstall.Systemd{Tree: tree, HostRoot: o.root, Program: fmt.Sprintf("/proc/%d/exe", os.Getpid()), Run: (*exec.Cmd).CombinedOutput}
+	stat, err := file.Read("/proc/self/stat", 1<<12)
+	if err != nil {
+		return err
+	}
+	watcher := nodeinstall.Systemd{Tree: tree, HostRoot: o.root, PID: os.Getpid(), Stat: stat, Run: (*exec.Cmd).CombinedOutput}
+	return do(nodeinstall.New(nodeinstall.Config{Tree: tree, Profile: o.profile, Watcher: watcher}))
 }
 
 func nodeUninstallCommand() *cobra.Command {
@@ -257,7 +258,7 @@ outlives their pod.`,
 			}
 			defer func() { _ = tree.Close() }() // nothing is written through it
 			return nodeinstall.Watch(cmd.Context(), tree, nodeinstall.HostKubelet{
-				Systemd: o.systemd(tree), Client: &http.Client{Timeout: 5 * time.Second}, URL: nodeinstall.DefaultHealthz,
+				Systemd: nodeinstall.Systemd{Tree: tree, HostRoot: o.root, Run: (*exec.Cmd).CombinedOutput}, Client: &http.Client{Timeout: 5 * time.Second}, URL: nodeinstall.DefaultHealthz,
 			})
 		},
 	}

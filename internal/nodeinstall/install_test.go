@@ -97,6 +97,17 @@ func TestFlagsOfOthersAfterOurs(t *testing.T) {
 	})
 }
 
+// A file that we made goes, even if somebody has changed its mode.
+func TestAFileOfOursHasAnotherMode(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "kubeadm")
+		h.apply(desired("v1.36.2"))
+		testkit.Must(t, os.Chmod(filepath.Join(h.dir, "etc/default/kubelet"), 0o600))
+		h.uninstall()
+		h.expect("after uninstall", h.files(), h.before)
+	})
+}
+
 // A cloud's new provider stays beside ours, in both forms.
 func TestProvidersOfOthers(t *testing.T) {
 	for version, file := range map[string]string{"v1.36.2": "", "v1.33.5": eksConfig} {
@@ -136,6 +147,30 @@ func TestUpgradeOfTheKubelet(t *testing.T) {
 			t.Errorf("%q", actions(plan))
 		}
 		h.expectWanted("eks", "want/")
+		h.uninstall()
+		h.expect("after uninstall", h.files(), h.before)
+	})
+}
+
+// k3s takes its own places for it without a flag, if both are there: what we put
+// there is not taken for another's.
+func TestBareK3s(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "k3s")
+		testkit.Remove(t, filepath.Join(h.dir, "var/lib/rancher/credentialprovider"))
+		h.before = h.files()
+		const config = "var/lib/rancher/credentialprovider/config.yaml"
+		h.apply(desired("v1.33.5+k3s1"))
+		if h.read(config) != testProvider || h.files()["/etc/rancher/k3s/config.yaml.d/99-pullpass.yaml"] != "" {
+			t.Errorf("%s", h.read(config))
+		}
+		if plan := h.apply(desired("v1.33.5+k3s1")); len(plan.Changes) > 0 {
+			t.Errorf("%q", actions(plan))
+		}
+		h.apply(desired("v1.34.2+k3s1"))
+		if got := h.files(); got["/"+config] != "" || got["/etc/pullpass/credential-providers/platform.yaml"] != "" || h.read(ownProvider) != testProvider {
+			t.Errorf("%v", got)
+		}
 		h.uninstall()
 		h.expect("after uninstall", h.files(), h.before)
 	})
@@ -255,6 +290,11 @@ func TestHostileLinks(t *testing.T) {
 		h.link("etc/containerd/certs.d", "/etc/loop/x")
 		h.untouched(hostfs.ErrLoop, "", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
 		testkit.Remove(t, filepath.Join(h.dir, "etc/containerd/certs.d"))
+
+		// Our file was swapped for a directory.
+		testkit.Remove(t, filepath.Join(h.dir, eksPlugin))
+		testkit.Mkdir(t, filepath.Join(h.dir, eksPlugin))
+		h.untouched(ErrForeign, eksPlugin, func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
 
 		// Our file was swapped for a link.
 		testkit.Remove(t, filepath.Join(h.dir, eksPlugin))
@@ -598,7 +638,11 @@ func (l lost) Watch(context.Context) error { return l.err }
 func TestNobodyToWatch(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "eks")
-	h.watcher = Systemd{Tree: h.tree, HostRoot: h.dir}
+	h.watcher = Systemd{Tree: h.tree, HostRoot: h.dir, PID: 17, Stat: []byte(testStat)}
+	h.untouched(ErrProfile, "is not this process: give the pod hostPID", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
+	h.put("proc/17/stat", strings.Replace(testStat, " 5000 ", " 12 ", 1)) // the host's own process 17
+	h.untouched(ErrProfile, "is not this process: give the pod hostPID", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
+	h.put("proc/17/stat", strings.Replace(testStat, " S 1 ", " R 1 ", 1))
 	h.untouched(ErrProfile, "usr/bin/systemctl is not there", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
 	testkit.Remove(t, filepath.Join(h.dir, "run"))
 	h.untouched(ErrProfile, "systemd does not run the host", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/pullpass/pullpass/internal/hostfs"
 	"github.com/pullpass/pullpass/internal/testkit"
 )
 
@@ -133,6 +134,10 @@ func TestProfileNeedsWhatItKnows(t *testing.T) {
 		"no config_path": {"kubeadm", func(h *host) {
 			h.put("etc/containerd/config.toml", "#config_path = \"/x\"\n  # config_path = \"/x\"\nconfig_path = \"\"\n")
 		}, ErrProfile, "config_path is in none of"},
+		"a directory for containerd's": {"kubeadm", func(h *host) {
+			testkit.Remove(h.t, filepath.Join(h.dir, "etc/containerd/config.toml"))
+			testkit.Mkdir(h.t, filepath.Join(h.dir, "etc/containerd/config.toml"))
+		}, hostfs.ErrNotRegular, "etc/containerd/config.toml"},
 		"a relative config_path":    {"kubeadm", func(h *host) { h.put("etc/containerd/config.toml", "config_path = \"certs.d\"\n") }, ErrProfile, "no absolute path"},
 		"lines of flags that go on": {"aks", func(h *host) { h.put("etc/default/kubelet", "KUBELET_FLAGS=--a \\\n --b\n") }, errForm, "a line ends with"},
 		"quotes within quotes":      {"gke", func(h *host) { h.put("etc/default/kubelet", `KUBELET_OPTS="--a=\"b\""`) }, errForm, "quotes within quotes"},

@@ -1,6 +1,7 @@
 package nodeinstall
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -24,9 +25,8 @@ const watchUnit = "pullpass-node-install"
 type Systemd struct {
 	Tree     *hostfs.Tree
 	HostRoot string
-	// Program starts this program from any root directory: /proc/PID/exe, with the PID
-	// that the host knows, leads to it even if the host has no such file.
-	Program string
+	PID      int    // of this process
+	Stat     []byte // its /proc/self/stat
 	// Run is (*exec.Cmd).CombinedOutput.
 	Run func(*exec.Cmd) ([]byte, error)
 }
@@ -38,6 +38,14 @@ func (s Systemd) Ready(context.Context) error {
 	// sd_booted(3)
 	if is, err := s.Tree.Exists("/run/systemd/system"); err != nil || !is {
 		return errors.Join(err, fmt.Errorf("%w: systemd does not run the host (%s is not there), so nothing would restart the kubelet; see pullpass node-install print", ErrProfile, s.Tree.Path("/run/systemd/system")))
+	}
+	// Else systemd would be told to run another program of the host.
+	program, err := readIfThere(s.Tree, fmt.Sprintf("/proc/%d/stat", s.PID))
+	if err != nil {
+		return err
+	}
+	if process(program) != process(s.Stat) || len(s.Stat) == 0 {
+		return fmt.Errorf("%w: %s is not this process: give the pod hostPID", ErrProfile, s.Tree.Path(fmt.Sprintf("/proc/%d", s.PID)))
 	}
 	for _, name := range []string{"systemctl", "systemd-run"} {
 		if _, err := s.find(name); err != nil {
@@ -51,11 +59,22 @@ func (s Systemd) Ready(context.Context) error {
 // It goes on if this process does not.
 func (s Systemd) Watch(ctx context.Context) error {
 	err := s.run(ctx, "systemd-run", "--unit="+watchUnit, "--description=Pullpass: restart of the kubelet", "--collect", "--quiet", "--wait",
-		s.Program, "node-install", "watch", "--host-root=/")
+		// It leads to this program even if the host has no such file.
+		fmt.Sprintf("/proc/%d/exe", s.PID), "node-install", "watch", "--host-root=/")
 	if err != nil {
 		return fmt.Errorf("%w; journalctl -u %s on the host has the reason", err, watchUnit)
 	}
 	return nil
+}
+
+// process returns what tells a process from others that have its number, by its
+// stat: when it was started (proc_pid_stat(5), field 22).
+func process(stat []byte) string {
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 20 {
+		return ""
+	}
+	return fields[19]
 }
 
 // RestartUnit restarts a unit, and returns when it was started.

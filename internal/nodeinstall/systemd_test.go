@@ -12,12 +12,16 @@ import (
 	"github.com/pullpass/pullpass/internal/testkit"
 )
 
+// testStat is of a process whose name is no help to those who look for fields.
+const testStat = "17 (pull) S 9 (pass) S 1 17 17 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 8 0 5000 123 45 18446744073709551615 1 1\n"
+
 // commands takes what would be run on the host.
 func commands(h *host, root string, failure error) (Systemd, *[]*exec.Cmd) {
 	var all []*exec.Cmd
 	h.put("usr/bin/systemctl", "")
 	h.put("bin/systemd-run", "")
-	return Systemd{Tree: h.tree, HostRoot: root, Program: "/proc/17/exe", Run: func(c *exec.Cmd) ([]byte, error) {
+	h.put("proc/17/stat", testStat)
+	return Systemd{Tree: h.tree, HostRoot: root, PID: 17, Stat: []byte(testStat), Run: func(c *exec.Cmd) ([]byte, error) {
 		all = append(all, c)
 		return []byte(" said why\n"), failure
 	}}, &all
