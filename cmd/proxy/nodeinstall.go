@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -42,6 +43,7 @@ type nodeOptions struct {
 	config         string
 	target         nodeconfig.Options
 	plugin         string
+	ca             string
 	kubeletVersion string
 	output         string
 }
@@ -59,6 +61,7 @@ func (o *nodeOptions) addTo(command *cobra.Command) {
 	targetFlags(command, &o.config, &o.target)
 	flags := command.Flags()
 	flags.StringVar(&o.plugin, "plugin", "", "the plugin's program, for the node's architecture (required)")
+	flags.StringVar(&o.ca, "ca", "", "CA certificates for containerd, of what it asks (default: those that the node trusts)")
 	flags.StringVar(&o.kubeletVersion, "kubelet-version", "", "version of the node's kubelet, as kubectl get nodes prints it (required)")
 	outputFlag(command, &o.output, "text", "text or json")
 	requireFlags(command, "plugin", "kubelet-version")
@@ -89,8 +92,16 @@ func (o *nodeOptions) desired(cmd *cobra.Command) (d nodeinstall.Desired, err er
 	if d.Provider, err = target.ProviderFile(); err != nil {
 		return d, err
 	}
-	if d.Hosts, err = target.HostsFiles(); err != nil {
+	if d.Hosts, err = target.HostsFiles(o.ca != ""); err != nil {
 		return d, err
+	}
+	if o.ca != "" {
+		if d.CA, err = file.Read(o.ca, config.MaxBytes); err != nil {
+			return d, err
+		}
+		if !x509.NewCertPool().AppendCertsFromPEM(d.CA) {
+			return d, fmt.Errorf("--ca %s: holds no certificate in PEM; containerd would ask nobody", o.ca)
+		}
 	}
 	d.Plugin, err = file.Read(o.plugin, maxPluginBytes)
 	return d, err
@@ -229,7 +240,7 @@ func printGuidance(cmd *cobra.Command, file, platform string, o nodeconfig.Optio
 	if err != nil {
 		return err
 	}
-	hosts, err := target.HostsFiles()
+	hosts, err := target.HostsFiles(false)
 	if err != nil {
 		return err
 	}

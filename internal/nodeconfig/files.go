@@ -10,16 +10,23 @@ import (
 func (k Target) ProviderFile() ([]byte, error) { return k.file("provider", k.Registries[0]) }
 
 // HostsFiles returns the hosts.toml of each registry that the nodes cannot do
-// without: that of one behind the gateway, or with a client certificate.
-func (k Target) HostsFiles() (map[string][]byte, error) {
+// without: that of one behind the gateway, with a client certificate, or with a CA,
+// which is then ca.crt beside it.
+func (k Target) HostsFiles(withCA bool) (map[string][]byte, error) {
 	files := map[string][]byte{}
-	if k.Gateway == "" && !k.Certificate {
+	if k.Gateway == "" && !k.Certificate && !withCA {
 		return files, nil
 	}
 	for _, registry := range k.Registries {
 		content, err := k.file(hostsPart, registry)
 		if err != nil {
 			return nil, err
+		}
+		if withCA {
+			// containerd takes it for a file in the directory of hosts.toml, wherever that is.
+			before, rest, _ := bytes.Cut(content, []byte("# ca = "))
+			_, after, _ := bytes.Cut(rest, []byte("\n"))
+			content = slices.Concat(before, []byte("ca = \"ca.crt\"\n"), after)
 		}
 		files[registry] = content
 	}

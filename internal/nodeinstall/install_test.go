@@ -176,6 +176,23 @@ func TestBareK3s(t *testing.T) {
 	})
 }
 
+func TestCA(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "gke")
+		d := desired("v1.36.2")
+		d.CA = []byte("CA\n")
+		if h.apply(d); h.read("etc/containerd/hosts.d/ghcr.io/ca.crt") != "CA\n" {
+			t.Error(h.read("etc/containerd/hosts.d/ghcr.io/ca.crt"))
+		}
+		if h.apply(desired("v1.36.2")); h.kubelet.restarts != 1 {
+			t.Errorf("%d restarts", h.kubelet.restarts)
+		}
+		h.expectWanted("gke", "want/")
+		h.uninstall()
+		h.expect("after uninstall", h.files(), h.before)
+	})
+}
+
 // hosts.toml of a registry goes after the kubelet has forgotten its provider.
 func TestAMirrorIsNotWantedAnyMore(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -26,6 +26,7 @@ type Desired struct {
 	Plugin         []byte            // the program
 	Provider       []byte            // a CredentialProviderConfig with our providers
 	Hosts          map[string][]byte // hosts.toml by registry
+	CA             []byte            // certificates that they name as ca.crt; empty: none
 }
 
 // Plan is what has to be done on a node.
@@ -153,6 +154,9 @@ func (p profile) targets(tree *hostfs.Tree, s *state, d Desired) ([]target, erro
 			return nil, err
 		}
 		for _, registry := range slices.Sorted(maps.Keys(d.Hosts)) {
+			if len(d.CA) > 0 {
+				all = append(all, target{path: path.Join(certs, registry, "ca.crt"), what: "the CA of " + registry, file: hostfs.NewFile(0o644, d.CA)})
+			}
 			all = append(all, target{path: path.Join(certs, registry, "hosts.toml"), what: "hosts.toml of " + registry, file: hostfs.NewFile(0o644, d.Hosts[registry])})
 		}
 	}
