@@ -91,19 +91,16 @@ func (i *Installer) write(ctx context.Context, d Desired) (plan *Plan, err error
 		if plan, err = newPlan(i.tree, s, i.profile, d); err != nil {
 			return err
 		}
-		if plan.Rejected {
-			return ErrRejected
-		}
-		if plan.Restart {
+		if plan.Restart && !plan.Rejected {
 			if err := i.watcher.Ready(ctx); err != nil {
 				return err
 			}
 		}
-		if len(plan.Changes) == 0 {
-			return nil
-		}
 		s.Profile, s.Unit = plan.Profile, plan.Unit
 		for _, c := range plan.Changes {
+			if plan.Rejected && c.Restart {
+				continue // without its hosts.toml, also the kubelet that has the provider before would send tokens elsewhere
+			}
 			if c.Restart {
 				if s.Pending == nil {
 					s.Pending = &pending{Before: map[string]*version{}, Entries: map[string]entry{}}
@@ -115,6 +112,9 @@ func (i *Installer) write(ctx context.Context, d Desired) (plan *Plan, err error
 					return err
 				}
 			}
+		}
+		if plan.Rejected {
+			return ErrRejected
 		}
 		return nil
 	})

@@ -484,6 +484,10 @@ func TestRollBack(t *testing.T) {
 		if plan, err := h.Status(d); err != nil || !plan.Rejected {
 			t.Errorf("%+v, %v", plan, err)
 		}
+		testkit.Remove(t, filepath.Join(h.dir, hostsTOML)) // what the kubelet has still needs it
+		if _, err := h.Apply(t.Context(), d); !errors.Is(err, ErrRejected) || h.read(hostsTOML) != testHosts {
+			t.Errorf("error %v", err)
+		}
 		if plan := h.apply(desired("v1.36.2")); len(plan.Changes) > 0 {
 			t.Errorf("%q", actions(plan))
 		}
