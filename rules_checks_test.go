@@ -297,6 +297,7 @@ var openers = map[string]string{
 	"cmd/proxy/main.go":              "passes on the root under which the kernel tells of cgroups",
 	"internal/file/argument.go":      "reads once what its user names, which may be a pipe, and not longer than its user waits",
 	"internal/audit/output.go":       "appends, and reads nothing",
+	"internal/hostfs/walk.go":        "opens a host's root directory; below it, that package waits for nobody either",
 }
 
 // fileReads keeps reading from waiting for a FIFO, or for the end of a device.

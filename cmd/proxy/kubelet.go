@@ -68,16 +68,10 @@ FILE:LINE: field: what is wrong; remedy. Exit code 1 if there is one.`,
 			return nil
 		},
 	}
-	configFlag(command, &file)
-	command.Flags().StringVar(&o.Registry, "registry", "", "host[:port] of the registry as in the names of images")
-	command.Flags().StringArrayVar(&o.Mirrors, "mirror", nil, "name of an upstream that the gateway stands in for, repeatable; in place of --registry")
-	command.Flags().StringVar(&o.Service, "service", "", "service whose audience is preferred (default: that of --registry, or of the gateway)")
-	command.Flags().StringVar(&o.Cluster, "cluster", "", "name of the cluster (may be left out when there is only one)")
+	targetFlags(command, &file, &o)
 	command.Flags().StringVar(&o.PluginDir, "plugin-dir", "", "directory of the plugin on the nodes (default: "+nodeconfig.DefaultPluginDir+"); with --lint: here, to be looked at")
 	command.Flags().StringVar(&part, "part", "", "print one part alone: "+strictyaml.List(nodeconfig.Parts()))
 	command.Flags().BoolVar(&lint, "lint", false, "judge the files that are named after the flags")
 	command.MarkFlagsMutuallyExclusive("lint", "part")
-	command.MarkFlagsMutuallyExclusive("registry", "mirror")
-	command.MarkFlagsOneRequired("registry", "mirror")
 	return command
 }

@@ -1,0 +1,302 @@
+package main
+
+import (
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/hostfs"
+	"github.com/pullpass/pullpass/internal/nodeconfig"
+	"github.com/pullpass/pullpass/internal/nodeinstall"
+	"github.com/pullpass/pullpass/internal/strictyaml"
+)
+
+// maxPluginBytes is far more than the plugin has.
+const maxPluginBytes = 256 << 20
+
+func nodeInstallCommand() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "node-install",
+		Short: "Put the kubelet's plugin and its configuration on a node, and take them away again",
+		Long: `Put what "pullpass kubelet-config" prints on a node: the plugin, the kubelet's
+provider configuration and flags, and containerd's hosts.toml. What others have
+there stays; what is changed is kept as it was. The kubelet is restarted only if
+what it reads has changed, and if it is not healthy again within 90 seconds, all
+is put back. docs/nodes.md has the platforms.`,
+	}
+	command.AddCommand(nodeApplyCommand(), nodeStatusCommand(), nodeUninstallCommand(), nodePrintCommand(), nodeWatchCommand())
+	return command
+}
+
+// nodeOptions are the flags of what knows the desired state.
+type nodeOptions struct {
+	host           hostOptions
+	config         string
+	target         nodeconfig.Options
+	plugin         string
+	ca             string
+	kubeletVersion string
+	output         string
+}
+
+// hostOptions say which node is meant.
+type hostOptions struct{ root, profile string }
+
+func (o *hostOptions) addTo(command *cobra.Command) {
+	command.Flags().StringVar(&o.root, "host-root", "/", "directory where the root of the host is")
+	command.Flags().StringVar(&o.profile, "profile", "", "platform of the node (default: found out): "+strictyaml.List(nodeinstall.Profiles()))
+}
+
+func (o *nodeOptions) addTo(command *cobra.Command) {
+	o.host.addTo(command)
+	targetFlags(command, &o.config, &o.target)
+	flags := command.Flags()
+	flags.StringVar(&o.plugin, "plugin", "", "the plugin's program, for the node's architecture (required)")
+	flags.StringVar(&o.ca, "ca", "", "CA certificates for containerd, of what it asks (default: those that the node trusts)")
+	flags.StringVar(&o.kubeletVersion, "kubelet-version", "", "version of the node's kubelet, as kubectl get nodes prints it (required)")
+	outputFlag(command, &o.output, "text", "text or json")
+	requireFlags(command, "plugin", "kubelet-version")
+}
+
+// targetFlags adds those that say which registries are served.
+func targetFlags(command *cobra.Command, config *string, o *nodeconfig.Options) {
+	configFlag(command, config)
+	flags := command.Flags()
+	flags.StringVar(&o.Registry, "registry", "", "host[:port] of the registry as in the names of images")
+	flags.StringArrayVar(&o.Mirrors, "mirror", nil, "name of an upstream that the gateway stands in for, repeatable; in place of --registry")
+	flags.StringVar(&o.Service, "service", "", "service whose audience is preferred (default: that of --registry, or of the gateway)")
+	flags.StringVar(&o.Cluster, "cluster", "", "name of the cluster (may be left out when there is only one)")
+	command.MarkFlagsMutuallyExclusive("registry", "mirror")
+	command.MarkFlagsOneRequired("registry", "mirror")
+}
+
+func (o *nodeOptions) desired(cmd *cobra.Command) (d nodeinstall.Desired, err error) {
+	cfg, err := config.LoadOnce(cmd.Context(), o.config)
+	if err != nil {
+		return d, err
+	}
+	target, err := nodeconfig.NewTarget(cfg, o.target)
+	if err != nil {
+		return d, err
+	}
+	d.KubeletVersion = o.kubeletVersion
+	if d.Provider, err = target.ProviderFile(); err != nil {
+		return d, err
+	}
+	if d.Hosts, err = target.HostsFiles(o.ca != ""); err != nil {
+		return d, err
+	}
+	if o.ca != "" {
+		if d.CA, err = file.Read(o.ca, config.MaxBytes); err != nil {
+			return d, err
+		}
+		if !x509.NewCertPool().AppendCertsFromPEM(d.CA) {
+			return d, fmt.Errorf("--ca %s: holds no certificate in PEM; containerd would ask nobody", o.ca)
+		}
+	}
+	d.Plugin, err = file.Read(o.plugin, maxPluginBytes)
+	return d, err
+}
+
+func nodeApplyCommand() *cobra.Command {
+	var o nodeOptions
+	command := &cobra.Command{
+		Use:   "apply",
+		Short: "Make the node pull with its pods' tokens; where nothing has to be done, nothing is written",
+		Long: `Make the node pull with its pods' tokens. Where nothing has to be done, nothing
+is written and nothing restarted, so it may run over and over, to repair what
+others have undone. In a pod it needs the host's root directory, hostPID, and a
+privileged container, with which systemd-run starts what watches the kubelet.`,
+		Example: `  pullpass node-install apply --config pullpass.yaml --registry registry.example.com --plugin pullpass-credential-provider --kubelet-version v1.36.2
+  pullpass node-install apply --config pullpass.yaml --mirror ghcr.io --plugin /pullpass-credential-provider --kubelet-version v1.34.2+k3s1 --host-root /host --profile k3s`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			asJSON, err := isJSON(o.output, "text")
+			if err != nil {
+				return err
+			}
+			return o.run(cmd, func(i *nodeinstall.Installer, d nodeinstall.Desired) error {
+				plan, err := i.Apply(cmd.Context(), d)
+				if err != nil {
+					return err
+				}
+				return writePlan(cmd.OutOrStdout(), plan, asJSON)
+			})
+		},
+	}
+	o.addTo(command)
+	return command
+}
+
+func nodeStatusCommand() *cobra.Command {
+	var o nodeOptions
+	command := &cobra.Command{
+		Use:   "status",
+		Short: "Say what apply would do on the node",
+		Example: `  pullpass node-install status --config pullpass.yaml --registry registry.example.com --plugin pullpass-credential-provider --kubelet-version v1.36.2
+  pullpass node-install status --config pullpass.yaml --registry registry.example.com --plugin pullpass-credential-provider --kubelet-version v1.36.2 -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			asJSON, err := isJSON(o.output, "text")
+			if err != nil {
+				return err
+			}
+			return o.run(cmd, func(i *nodeinstall.Installer, d nodeinstall.Desired) error {
+				plan, err := i.Status(d)
+				if err != nil {
+					return err
+				}
+				return writePlan(cmd.OutOrStdout(), plan, asJSON)
+			})
+		},
+	}
+	o.addTo(command)
+	return command
+}
+
+func (o *nodeOptions) run(cmd *cobra.Command, do func(*nodeinstall.Installer, nodeinstall.Desired) error) error {
+	d, err := o.desired(cmd)
+	if err != nil {
+		return err
+	}
+	return o.host.run(func(i *nodeinstall.Installer) error { return do(i, d) })
+}
+
+func (o *hostOptions) run(do func(*nodeinstall.Installer) error) error {
+	tree, err := hostfs.Open(o.root)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tree.Close() }() // nothing is written through it
+	stat, err := file.Read("/proc/self/stat", 1<<12)
+	if err != nil {
+		return err
+	}
+	watcher := nodeinstall.Systemd{Tree: tree, HostRoot: o.root, PID: os.Getpid(), Stat: stat, Run: (*exec.Cmd).CombinedOutput}
+	return do(nodeinstall.New(nodeinstall.Config{Tree: tree, Profile: o.profile, Watcher: watcher}))
+}
+
+func nodeUninstallCommand() *cobra.Command {
+	var o hostOptions
+	command := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Leave the node's files as they were, and restart the kubelet",
+		Example: `  pullpass node-install uninstall
+  pullpass node-install uninstall --host-root /host`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(func(i *nodeinstall.Installer) error {
+				changes, err := i.Uninstall(cmd.Context())
+				if err != nil {
+					return err
+				}
+				writeChanges(cmd.OutOrStdout(), changes)
+				return nil
+			})
+		},
+	}
+	o.addTo(command)
+	return command
+}
+
+func nodePrintCommand() *cobra.Command {
+	var config, platform string
+	var o nodeconfig.Options
+	command := &cobra.Command{
+		Use:   "print",
+		Short: "Print what belongs into the configuration of a platform whose nodes are not changed by hand",
+		Example: `  pullpass node-install print --config pullpass.yaml --registry registry.example.com --profile talos
+  pullpass node-install print --config pullpass.yaml --mirror ghcr.io --profile karpenter`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return printGuidance(cmd, config, platform, o)
+		},
+	}
+	targetFlags(command, &config, &o)
+	command.Flags().StringVar(&platform, "profile", "", "platform (required): "+strictyaml.List(nodeinstall.GuidedPlatforms()))
+	requireFlags(command, "profile")
+	return command
+}
+
+func printGuidance(cmd *cobra.Command, file, platform string, o nodeconfig.Options) error {
+	cfg, err := config.LoadOnce(cmd.Context(), file)
+	if err != nil {
+		return err
+	}
+	target, err := nodeconfig.NewTarget(cfg, o)
+	if err != nil {
+		return err
+	}
+	provider, err := target.ProviderFile()
+	if err != nil {
+		return err
+	}
+	hosts, err := target.HostsFiles(false)
+	if err != nil {
+		return err
+	}
+	g := nodeinstall.Guidance{Provider: string(provider), Plugin: nodeconfig.PluginName, Gateway: target.Gateway, Hosts: map[string]string{}}
+	for registry, content := range hosts {
+		g.Hosts[registry] = string(content)
+	}
+	return g.Write(cmd.OutOrStdout(), platform)
+}
+
+func nodeWatchCommand() *cobra.Command {
+	var o hostOptions
+	command := &cobra.Command{
+		Use:    "watch",
+		Hidden: true, // apply and uninstall have systemd run it
+		Short:  "Restart the kubelet if that is due, and put everything back if it does not come up",
+		Long: `Restart the kubelet if that is due, and put everything back if it is not healthy
+within 90 seconds. apply and uninstall have systemd run it on the host, where it
+outlives their pod.`,
+		Example: `  pullpass node-install watch`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			tree, err := hostfs.Open(o.root)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tree.Close() }() // nothing is written through it
+			return nodeinstall.Watch(cmd.Context(), tree, nodeinstall.HostKubelet{
+				Systemd: nodeinstall.Systemd{Tree: tree, HostRoot: o.root, Run: (*exec.Cmd).CombinedOutput}, Client: &http.Client{Timeout: 5 * time.Second}, URL: nodeinstall.DefaultHealthz,
+			})
+		},
+	}
+	command.Flags().StringVar(&o.root, "host-root", "/", "directory where the root of the host is")
+	return command
+}
+
+func writePlan(w io.Writer, plan *nodeinstall.Plan, asJSON bool) error {
+	if asJSON {
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(plan)
+	}
+	fmt.Fprintf(w, "%s: %d changes", plan.Profile, len(plan.Changes))
+	switch {
+	case plan.Rejected:
+		fmt.Fprint(w, ", rejected: the kubelet did not come back with this configuration")
+	case plan.Restart:
+		fmt.Fprintf(w, ", with a restart of %s", plan.Unit)
+	}
+	fmt.Fprintln(w)
+	writeChanges(w, plan.Changes)
+	return nil
+}
+
+func writeChanges(w io.Writer, changes []nodeinstall.Change) {
+	for _, c := range changes {
+		fmt.Fprintf(w, "%s %s: %s\n", c.Action, c.Path, c.Reason)
+	}
+}

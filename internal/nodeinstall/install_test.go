@@ -1,0 +1,670 @@
+package nodeinstall
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/hostfs"
+	"github.com/pullpass/pullpass/internal/testkit"
+)
+
+const (
+	eksConfig   = "etc/eks/image-credential-provider/config.json"
+	eksFlags    = "etc/eks/kubelet/environment"
+	eksPlugin   = "etc/eks/image-credential-provider/pullpass-credential-provider"
+	ownProvider = "etc/pullpass/credential-providers/pullpass.yaml"
+	hostsTOML   = "etc/containerd/certs.d/ghcr.io/hosts.toml"
+)
+
+// What others undo is repaired, and what they add stays.
+func TestDrift(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		h.apply(desired("v1.36.2"))
+		wanted := h.files()
+
+		// nodeadm writes its files anew when the node starts, here with another label.
+		h.put(eksFlags, "NODEADM_KUBELET_ARGS=--node-labels=e=f --image-credential-provider-bin-dir=/etc/eks/image-credential-provider --image-credential-provider-config=/etc/eks/image-credential-provider/config.json\n")
+		h.put(hostsTOML, "server = \"https://elsewhere.example.com\"\n")
+		testkit.Remove(t, filepath.Join(h.dir, eksPlugin))
+		testkit.Remove(t, filepath.Join(h.dir, "etc/pullpass/credential-providers/platform.json"))
+		h.link("etc/pullpass/credential-providers/platform.json", "/etc/passwd")
+		flags := h.read(eksFlags)
+		plan := h.apply(desired("v1.36.2"))
+		want := []string{
+			"replace /etc/containerd/certs.d/ghcr.io/hosts.toml: hosts.toml of ghcr.io was changed by somebody else",
+			"create /etc/eks/image-credential-provider/pullpass-credential-provider: the plugin was removed by somebody else",
+			"replace /etc/pullpass/credential-providers/platform.json: the platform's provider configuration was changed by somebody else",
+			"edit /etc/eks/kubelet/environment: the kubelet's flags are to name Pullpass",
+		}
+		if got := actions(plan); !slices.Equal(got, want) || h.kubelet.restarts != 2 {
+			t.Errorf("%d restarts, %q", h.kubelet.restarts, got)
+		}
+		wanted["/"+eksFlags] = "-rw-r--r--\n" + strings.TrimSuffix(flags, "\n") + " --image-credential-provider-config=/etc/pullpass/credential-providers\n"
+		got := h.files()
+		for name := range got {
+			if strings.HasPrefix(name, stateDir) {
+				delete(got, name)
+			}
+		}
+		for name := range wanted {
+			if strings.HasPrefix(name, stateDir) {
+				delete(wanted, name)
+			}
+		}
+		h.expect("after drift", got, wanted)
+
+		h.uninstall()
+		h.before["/"+eksFlags] = "-rw-r--r--\n" + flags
+		h.expect("after uninstall", h.files(), h.before)
+	})
+}
+
+// Flags that somebody adds after ours would win.
+func TestFlagsOfOthersAfterOurs(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "kind")
+		h.apply(desired("v1.36.2"))
+		installed := h.read("etc/default/kubelet")
+		h.put("etc/default/kubelet", strings.TrimSuffix(installed, "\n")+" --v=4 --image-credential-provider-bin-dir=/usr/bin\n# a comment")
+		h.put("usr/bin/x", "")
+		if err := os.Remove(filepath.Join(h.dir, "usr/local/libexec/pullpass/pullpass-credential-provider")); err != nil {
+			t.Fatal(err)
+		}
+		h.apply(desired("v1.36.2"))
+		want := "KUBELET_EXTRA_ARGS=--runtime-cgroups=/system.slice/containerd.service --image-credential-provider-config=/etc/pullpass/credential-providers --v=4 --image-credential-provider-bin-dir=/usr/bin\n# a comment"
+		if got := h.read("etc/default/kubelet"); got != want {
+			t.Errorf("%s\nwant\n%s", got, want)
+		}
+		if got := h.read("usr/bin/pullpass-credential-provider"); got != testPlugin {
+			t.Errorf("the plugin is %q", got)
+		}
+
+		// Between the last apply and the uninstall, too.
+		h.put("etc/default/kubelet", want+" of mine\n")
+		h.uninstall()
+		want = "KUBELET_EXTRA_ARGS=--runtime-cgroups=/system.slice/containerd.service --v=4 --image-credential-provider-bin-dir=/usr/bin\n# a comment of mine\n"
+		if got := h.read("etc/default/kubelet"); got != want {
+			t.Errorf("%s\nwant\n%s", got, want)
+		}
+	})
+}
+
+// A file that we made goes, even if somebody has changed its mode.
+func TestAFileOfOursHasAnotherMode(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "kubeadm")
+		h.apply(desired("v1.36.2"))
+		testkit.Must(t, os.Chmod(filepath.Join(h.dir, "etc/default/kubelet"), 0o600))
+		h.uninstall()
+		h.expect("after uninstall", h.files(), h.before)
+	})
+}
+
+// A cloud's new provider stays beside ours, in both forms.
+func TestProvidersOfOthers(t *testing.T) {
+	for version, file := range map[string]string{"v1.36.2": "", "v1.33.5": eksConfig} {
+		t.Run(version, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				h := newHost(t, "eks")
+				original := h.read(eksConfig)
+				h.apply(desired(version))
+				h.put("etc/eks/image-credential-provider/second", "")
+				changed := strings.Replace(original, `"providers": [`, `"providers": [{"name": "second"},`, 1)
+				h.put(eksConfig, changed)
+				h.apply(desired(version))
+				text := h.read(eksConfig)
+				if file == "" && text != changed || file != "" && (!strings.Contains(text, `"second"`) || !strings.Contains(text, `"pullpass-credential-provider"`)) {
+					t.Error(text)
+				}
+				h.uninstall()
+				if text := h.read(eksConfig); file == "" && text != changed || strings.Contains(text, "pullpass") || !strings.Contains(text, `"second"`) {
+					t.Error(text)
+				}
+			})
+		})
+	}
+}
+
+// With Kubernetes 1.34 the directory takes the place of what was merged.
+func TestUpgradeOfTheKubelet(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		original := h.read(eksConfig)
+		h.apply(desired("v1.33.5"))
+		plan := h.apply(desired("v1.34.0"))
+		if got := h.read(eksConfig); got != original || !plan.Restart || h.kubelet.restarts != 2 {
+			t.Errorf("%d restarts, %s", h.kubelet.restarts, got)
+		}
+		if !slices.Contains(actions(plan), "restore /"+eksConfig+": is not wanted any more") {
+			t.Errorf("%q", actions(plan))
+		}
+		h.expectWanted("eks", "want/")
+		h.uninstall()
+		h.expect("after uninstall", h.files(), h.before)
+	})
+}
+
+// k3s takes its own places for it without a flag, if both are there: what we put
+// there is not taken for another's.
+func TestBareK3s(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "k3s")
+		testkit.Remove(t, filepath.Join(h.dir, "var/lib/rancher/credentialprovider"))
+		h.before = h.files()
+		const config = "var/lib/rancher/credentialprovider/config.yaml"
+		h.apply(desired("v1.33.5+k3s1"))
+		if h.read(config) != testProvider || h.files()["/etc/rancher/k3s/config.yaml.d/99-pullpass.yaml"] != "" {
+			t.Errorf("%s", h.read(config))
+		}
+		if plan := h.apply(desired("v1.33.5+k3s1")); len(plan.Changes) > 0 {
+			t.Errorf("%q", actions(plan))
+		}
+		h.apply(desired("v1.34.2+k3s1"))
+		if got := h.files(); got["/"+config] != "" || got["/etc/pullpass/credential-providers/platform.yaml"] != "" || h.read(ownProvider) != testProvider {
+			t.Errorf("%v", got)
+		}
+		h.uninstall()
+		h.expect("after uninstall", h.files(), h.before)
+	})
+}
+
+func TestCA(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "gke")
+		d := desired("v1.36.2")
+		d.CA = []byte("CA\n")
+		if h.apply(d); h.read("etc/containerd/hosts.d/ghcr.io/ca.crt") != "CA\n" {
+			t.Error(h.read("etc/containerd/hosts.d/ghcr.io/ca.crt"))
+		}
+		if h.apply(desired("v1.36.2")); h.kubelet.restarts != 1 {
+			t.Errorf("%d restarts", h.kubelet.restarts)
+		}
+		h.expectWanted("gke", "want/")
+		h.uninstall()
+		h.expect("after uninstall", h.files(), h.before)
+	})
+}
+
+// hosts.toml of a registry goes after the kubelet has forgotten its provider.
+func TestAMirrorIsNotWantedAnyMore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		d := desired("v1.36.2")
+		d.Hosts["quay.io"] = []byte(testHosts)
+		d.Provider = []byte(strings.Replace(testProvider, `["ghcr.io"]`, `["ghcr.io", "quay.io"]`, 1))
+		h.apply(d)
+		const quay = "etc/containerd/certs.d/quay.io/hosts.toml"
+		h.kubelet.sick = func() error {
+			if h.read(quay) != testHosts || strings.Contains(h.read(ownProvider), "quay.io") {
+				t.Error("hosts.toml and provider are not changed in this order")
+			}
+			return nil
+		}
+		h.apply(desired("v1.36.2"))
+		if _, err := os.Stat(filepath.Dir(filepath.Join(h.dir, quay))); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("its directory: %v", err)
+		}
+		h.expectWanted("eks", "want/")
+	})
+}
+
+// A directory that the kubelet has already takes our file, too.
+func TestADirectoryOfOthers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		h.put(eksFlags, "NODEADM_KUBELET_ARGS=--image-credential-provider-config=/etc/providers --image-credential-provider-bin-dir=/etc/eks/image-credential-provider\n")
+		h.put("etc/providers/ecr.json", h.read(eksConfig))
+		h.put("etc/providers/README", "no configuration")
+		h.before = h.files()
+		h.apply(desired("v1.36.2"))
+		if h.read("etc/providers/pullpass.yaml") != testProvider || "/"+eksFlags != "" && h.files()["/"+eksFlags] != h.before["/"+eksFlags] {
+			t.Error(h.read(eksFlags))
+		}
+		if plan := h.apply(desired("v1.36.2")); len(plan.Changes) > 0 {
+			t.Errorf("%q", actions(plan))
+		}
+		h.uninstall()
+		h.expect("after uninstall", h.files(), h.before)
+		h.untouched(ErrProvider, "is a directory, which a kubelet before 1.34 does not take", func() error { _, err := h.Apply(t.Context(), desired("v1.33.5")); return err })
+	})
+}
+
+// What the kubelet would not start with is refused before anything is written.
+func TestRefusedBeforeAnyWrite(t *testing.T) {
+	t.Parallel()
+	const head = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n"
+	for name, test := range map[string]struct {
+		content, text string
+		want          error
+	}{
+		"our name":               {head + "- name: pullpass-credential-provider\n", "has a provider pullpass-credential-provider already", ErrProvider},
+		"a name twice":           {head + "- name: ecr-credential-provider\n- name: ecr-credential-provider\n", "providers[1] has the name of another one", ErrProvider},
+		"a field twice":          {head + "- name: ecr-credential-provider\n  name: x\n", "correct it", ErrProvider},
+		"no name":                {head + "- {}\n", "providers[0] has no name", ErrProvider},
+		"no list":                {head + "  name: x\n", "providers is no list", ErrProvider},
+		"another kind":           {"kind: Secret\n", "no CredentialProviderConfig", ErrProvider},
+		"two documents":          {head + "- name: ecr-credential-provider\n---\nkind: x\n", "more than one YAML document", ErrProvider},
+		"no YAML":                {"{", "did not find", ErrProvider},
+		"empty":                  {"", "is empty", ErrProvider},
+		"an older version":       {strings.Replace(head, "v1", "v1beta1", 1) + "- name: ecr-credential-provider\n", "has no tokenAttributes", ErrProvider},
+		"larger than a file is":  {head + "- name: ecr-credential-provider\n" + strings.Repeat("#", maxFileBytes), "more than 1048576 bytes", hostfs.ErrTooLarge},
+		"a list that is aliased": {"x: &p []\n" + head[:len(head)-1] + " *p\n", "without anchors", ErrProvider},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "eks")
+			h.put(eksConfig, test.content)
+			h.untouched(test.want, test.text, func() error { _, err := h.Apply(t.Context(), desired("v1.33.5")); return err })
+			if name != "an older version" && name != "a list that is aliased" {
+				h.untouched(test.want, test.text, func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
+			}
+		})
+	}
+	h := newHost(t, "eks")
+	d := desired("v1.36.2")
+	d.Provider = []byte("kind: CredentialProviderConfig\n")
+	h.untouched(ErrProvider, "our own provider configuration", func() error { _, err := h.Apply(t.Context(), d); return err })
+}
+
+func TestForeignFiles(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{eksPlugin, hostsTOML, ownProvider, "etc/pullpass/credential-providers/platform.json"} {
+		h := newHost(t, "eks")
+		h.put(name, "of somebody else")
+		h.untouched(ErrForeign, filepath.Join(h.dir, name)+" is there already", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
+		testkit.Remove(t, filepath.Join(h.dir, name))
+		h.link(name, "/etc/passwd")
+		h.untouched(ErrForeign, "is there already", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
+		testkit.Remove(t, filepath.Join(h.dir, name))
+		testkit.Mkdir(t, filepath.Join(h.dir, name))
+		h.untouched(ErrForeign, "is there already", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
+	}
+}
+
+// Links that a node's own user could put anywhere never lead out of the host's root.
+func TestHostileLinks(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		outside := filepath.Join(filepath.Dir(h.dir), "etc")
+		testkit.Mkdir(t, filepath.Join(outside, "pullpass/credential-providers"))
+		testkit.Put(t, filepath.Join(outside, "shadow"), "secret")
+		h.link("etc/pullpass", "../../../../../../../../../.."+outside+"/pullpass")
+		testkit.Mkdir(t, filepath.Join(h.dir, outside, "pullpass"))
+		h.apply(desired("v1.36.2"))
+		if got := h.read(outside + "/pullpass/credential-providers/pullpass.yaml"); got != testProvider {
+			t.Error(got)
+		}
+		h.link("etc/loop", "loop")
+		testkit.Remove(t, filepath.Join(h.dir, "etc/containerd/certs.d"))
+		h.link("etc/containerd/certs.d", "/etc/loop/x")
+		h.untouched(hostfs.ErrLoop, "", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
+		testkit.Remove(t, filepath.Join(h.dir, "etc/containerd/certs.d"))
+
+		// Our file was swapped for a directory.
+		testkit.Remove(t, filepath.Join(h.dir, eksPlugin))
+		testkit.Mkdir(t, filepath.Join(h.dir, eksPlugin))
+		h.untouched(ErrForeign, eksPlugin, func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
+
+		// Our file was swapped for a link.
+		testkit.Remove(t, filepath.Join(h.dir, eksPlugin))
+		h.link(eksPlugin, filepath.Join(outside, "shadow"))
+		h.apply(desired("v1.36.2"))
+		h.uninstall()
+		entries, err := os.ReadDir(filepath.Join(outside, "pullpass/credential-providers"))
+		if data, _ := os.ReadFile(filepath.Join(outside, "shadow")); string(data) != "secret" || len(entries) > 0 || err != nil {
+			t.Errorf("outside: %q, %v, %v", data, entries, err)
+		}
+	})
+}
+
+// Between plan and write, somebody changes a file: theirs stays, and the state does
+// not say that it is ours.
+func TestAFileIsSwappedBetweenCheckAndWrite(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		secret := filepath.Join(filepath.Dir(h.dir), "shadow")
+		testkit.Put(t, secret, "secret")
+		h.watcher = swapping{h, func() {
+			h.link(hostsTOML, secret)
+			h.put(eksFlags, "NODEADM_KUBELET_ARGS=--of-somebody-else\n")
+		}}
+		if _, err := h.Apply(t.Context(), desired("v1.36.2")); !errors.Is(err, hostfs.ErrChanged) || !strings.Contains(err.Error(), "run it again") {
+			t.Errorf("error %v", err)
+		}
+		s, err := readState(h.tree)
+		if data, _ := os.ReadFile(secret); err != nil || len(s.Entries) > 0 || s.Pending != nil || string(data) != "secret" {
+			t.Errorf("%+v, %v, %q", s, err, data)
+		}
+		h.watcher = h
+		h.untouched(ErrForeign, hostsTOML, func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
+	})
+}
+
+// The same when something of ours is there already: it stays ours, and what was
+// not tried is not due.
+func TestAFileIsSwappedDuringAnUpgrade(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		h.apply(desired("v1.36.2"))
+		d := desired("v1.36.2")
+		d.Plugin = []byte("NEW\n")
+		d.Provider = []byte(strings.Replace(testProvider, "0s", "1s", 1))
+		for _, name := range []string{eksPlugin, ownProvider} {
+			h.watcher = swapping{h, func() { h.put(name, "swapped") }}
+			if _, err := h.Apply(t.Context(), d); !errors.Is(err, hostfs.ErrChanged) || !strings.Contains(err.Error(), name) {
+				t.Errorf("error %v", err)
+			}
+			s, err := readState(h.tree)
+			if err != nil || s.Pending != nil || s.Entries["/"+name].Written.Mode == 0 {
+				t.Errorf("%s: %+v, %v", name, s, err)
+			}
+		}
+		h.watcher = h
+		if h.apply(d); h.read(eksPlugin) != "NEW\n" || h.read(ownProvider) != string(d.Provider) || h.kubelet.restarts != 2 {
+			t.Errorf("%d restarts, %s", h.kubelet.restarts, h.read(ownProvider))
+		}
+		h.uninstall()
+		h.expect("after uninstall", h.files(), h.before)
+	})
+}
+
+// swapping is a watcher that is asked after the plan was made, and before it is written.
+type swapping struct {
+	*host
+	swap func()
+}
+
+func (s swapping) Ready(context.Context) error { s.swap(); return nil }
+
+func TestDamagedState(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for name, damage := range map[string]func(h *host, state string) string{
+			"no JSON":                   func(_ *host, _ string) string { return "{" },
+			"empty":                     func(_ *host, _ string) string { return "" },
+			"another version":           func(_ *host, s string) string { return strings.Replace(s, `"version": 1`, `"version": 2`, 1) },
+			"a field that nobody knows": func(_ *host, s string) string { return strings.Replace(s, `"version": 1`, `"version": 1, "x": 1`, 1) },
+			"a path that leads nowhere": func(_ *host, s string) string {
+				return strings.Replace(s, `"/etc/containerd/certs.d/ghcr.io/hosts.toml"`, `"etc/../.."`, 1)
+			},
+			"a digest that is a path": func(h *host, s string) string {
+				return strings.Replace(s, digestOf([]byte(h.before["flags"])), "../../../../../etc/passwd", 1)
+			},
+			"a backup that is not there": func(h *host, s string) string { testkit.Remove(t, filepath.Join(h.dir, backupDir)); return s },
+			"a backup that was changed": func(h *host, s string) string {
+				h.put(backupDir+"/"+digestOf([]byte(h.before["flags"])), "x")
+				return s
+			},
+		} {
+			h := newHost(t, "eks")
+			flags := h.read(eksFlags)
+			h.apply(desired("v1.36.2"))
+			h.before["flags"] = flags
+			if damaged := damage(h, h.read(stateFile)); true {
+				h.put(stateFile, damaged)
+			}
+			for _, do := range []func() error{
+				func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err },
+				func() error { _, err := h.Status(desired("v1.36.2")); return err },
+				func() error { _, err := h.Uninstall(t.Context()); return err },
+				func() error { return h.Watch(t.Context()) },
+			} {
+				before := h.writes()
+				if err := do(); !errors.Is(err, ErrState) || !strings.Contains(err.Error(), filepath.Join(h.dir, stateFile)) {
+					t.Errorf("%s: %v", name, err)
+				}
+				h.expect(name, h.writes(), before)
+			}
+		}
+	})
+}
+
+func TestOnlyOneAtATime(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "eks")
+	unlock, ok, err := h.tree.Lock()
+	if !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	h.untouched(ErrBusy, "", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
+	testkit.Must(t, unlock())
+}
+
+func TestAnotherProfileThanInstalled(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "kind")
+		h.apply(desired("v1.36.2"))
+		h.profile = "kubeadm"
+		h.untouched(ErrProfile, "it was installed as kind, and is kubeadm now", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
+	})
+}
+
+// A kubelet that does not come back gets what it had before, and the same
+// configuration is never tried again.
+func TestRollBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		h.apply(desired("v1.36.2"))
+		installed := h.files()
+		d := desired("v1.36.2")
+		d.Provider = []byte(strings.Replace(testProvider, "0s", "1s", 1))
+		ill := errors.New("connection refused")
+		h.kubelet.sick = func() error {
+			if h.read(ownProvider) != testProvider {
+				return ill
+			}
+			return nil
+		}
+		start := time.Now()
+		_, err := h.Apply(t.Context(), d)
+		if !errors.Is(err, ErrRejected) || !errors.Is(err, ErrUnhealthy) || !errors.Is(err, ill) || h.kubelet.restarts != 3 {
+			t.Errorf("error %v, %d restarts", err, h.kubelet.restarts)
+		}
+		if took := time.Since(start); took < patience || took > patience+10*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		got := h.files()
+		got["/var/lib/pullpass/node-install/state.json"] = installed["/var/lib/pullpass/node-install/state.json"]
+		for name := range got {
+			if strings.HasPrefix(name, backupDir+"/") && installed[name] == "" {
+				delete(got, name)
+			}
+		}
+		h.expect("after the roll-back", got, installed)
+
+		h.kubelet.sick = nil
+		h.untouched(ErrRejected, "", func() error { _, err := h.Apply(t.Context(), d); return err })
+		if plan, err := h.Status(d); err != nil || !plan.Rejected {
+			t.Errorf("%+v, %v", plan, err)
+		}
+		testkit.Remove(t, filepath.Join(h.dir, hostsTOML)) // what the kubelet has still needs it
+		if _, err := h.Apply(t.Context(), d); !errors.Is(err, ErrRejected) || h.read(hostsTOML) != testHosts {
+			t.Errorf("error %v", err)
+		}
+		if plan := h.apply(desired("v1.36.2")); len(plan.Changes) > 0 {
+			t.Errorf("%q", actions(plan))
+		}
+		h.uninstall()
+		h.expect("after uninstall", h.files(), h.before)
+		if h.apply(d); h.read(ownProvider) != string(d.Provider) {
+			t.Error("after uninstall it is not tried again")
+		}
+	})
+}
+
+// The first installation, rolled back, leaves what the kubelet reads as it was.
+func TestRollBackOfTheFirst(t *testing.T) {
+	for _, version := range []string{"v1.36.2", "v1.33.5"} {
+		t.Run(version, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				h := newHost(t, "eks")
+				h.kubelet.sick = func() error {
+					if h.files()["/"+eksFlags] != h.before["/"+eksFlags] || h.files()["/"+eksConfig] != h.before["/"+eksConfig] {
+						return errors.New("flapping")
+					}
+					return nil
+				}
+				if _, err := h.Apply(t.Context(), desired(version)); !errors.Is(err, ErrRejected) {
+					t.Errorf("error %v", err)
+				}
+				s, err := readState(h.tree)
+				testkit.Must(t, err)
+				for name, e := range s.Entries {
+					if e.Restart {
+						t.Errorf("%s is said to be ours", name)
+					}
+				}
+				h.uninstall()
+				h.expect("after uninstall", h.files(), h.before)
+			})
+		})
+	}
+}
+
+// What could not be tried is put back, and may be tried again.
+func TestNobodyCouldRestart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		h.kubelet.lost = errors.New("no such program")
+		if _, err := h.Apply(t.Context(), desired("v1.36.2")); !errors.Is(err, h.kubelet.lost) || errors.Is(err, ErrRejected) {
+			t.Errorf("error %v", err)
+		}
+		if got := h.files()["/"+eksFlags]; got != h.before["/"+eksFlags] || h.kubelet.restarts != 1 {
+			t.Errorf("%d restarts, %s", h.kubelet.restarts, got)
+		}
+		h.kubelet.lost = nil
+		h.apply(desired("v1.36.2"))
+		h.expectWanted("eks", "want/")
+	})
+}
+
+// The host is shut down while the kubelet is watched: it starts with what it had.
+func TestShutdownWhileWatching(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		ctx, shutDown := context.WithCancel(t.Context())
+		h.kubelet.sick = func() error { shutDown(); return errors.New("going down") }
+		if _, err := h.Apply(ctx, desired("v1.36.2")); !errors.Is(err, context.Canceled) || errors.Is(err, ErrRejected) {
+			t.Errorf("error %v", err)
+		}
+		if got := h.files()["/"+eksFlags]; got != h.before["/"+eksFlags] || h.kubelet.restarts != 1 {
+			t.Errorf("%d restarts, %s", h.kubelet.restarts, got)
+		}
+		h.kubelet.sick = nil
+		h.apply(desired("v1.36.2"))
+		h.expectWanted("eks", "want/")
+	})
+}
+
+// There is nothing to roll back to: what was there before us is there.
+func TestAKubeletThatDoesNotComeBackAfterUninstall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		h.apply(desired("v1.36.2"))
+		h.kubelet.sick = func() error { return errors.New("ill") }
+		if _, err := h.Uninstall(t.Context()); !errors.Is(err, ErrUnhealthy) || errors.Is(err, ErrRejected) || h.kubelet.restarts != 2 {
+			t.Errorf("%d restarts, error %v", h.kubelet.restarts, err)
+		}
+		h.uninstall()
+		h.expect("after another uninstall", h.files(), h.before)
+	})
+}
+
+// A DaemonSet that goes on during an uninstall is said, and the state stays.
+func TestAnApplyDuringAnUninstall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		h.apply(desired("v1.36.2"))
+		h.watcher = both{h}
+		if _, err := h.Uninstall(t.Context()); err == nil || !strings.Contains(err.Error(), "were installed meanwhile") {
+			t.Errorf("error %v", err)
+		}
+		h.watcher = h
+		h.uninstall()
+		h.expect("after uninstall", h.files(), h.before)
+	})
+}
+
+type both struct{ *host }
+
+func (b both) Watch(ctx context.Context) error {
+	testkit.Must(b.t, b.host.Watch(ctx))
+	_, err := New(Config{Tree: b.tree, Watcher: b.host}).Apply(ctx, desired("v1.36.2"))
+	return err
+}
+
+// A kubelet that answers now and then, because it is started again and again, is
+// not healthy.
+func TestAFlappingKubelet(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		asked := 0
+		h.kubelet.sick = func() error {
+			if asked++; asked%steady == 0 {
+				return errors.New("starting")
+			}
+			return nil
+		}
+		if _, err := h.Apply(t.Context(), desired("v1.36.2")); !errors.Is(err, ErrRejected) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// The pod ends before the kubelet was restarted: the next one goes on, and knows
+// what to put back.
+func TestInterrupted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		gone := errors.New("the pod is gone")
+		h.watcher = lost{gone}
+		if _, err := h.Apply(t.Context(), desired("v1.36.2")); !errors.Is(err, gone) || h.kubelet.restarts != 0 {
+			t.Errorf("error %v", err)
+		}
+		h.watcher = lost{nil}
+		if _, err := h.Apply(t.Context(), desired("v1.36.2")); err == nil || !strings.Contains(err.Error(), "was not restarted") {
+			t.Errorf("error %v", err)
+		}
+		h.watcher = h
+		h.kubelet.sick = func() error {
+			if h.files()["/"+eksFlags] != h.before["/"+eksFlags] {
+				return errors.New("ill")
+			}
+			return nil
+		}
+		d := desired("v1.36.2")
+		d.Provider = []byte(strings.Replace(testProvider, "0s", "1s", 1))
+		if _, err := h.Apply(t.Context(), d); !errors.Is(err, ErrRejected) {
+			t.Errorf("error %v", err)
+		}
+		h.kubelet.sick = nil
+		h.apply(desired("v1.36.2"))
+		h.expectWanted("eks", "want/")
+	})
+}
+
+type lost struct{ err error }
+
+func (l lost) Ready(context.Context) error { return nil }
+func (l lost) Watch(context.Context) error { return l.err }
+
+// Without somebody to watch, nothing is written.
+func TestNobodyToWatch(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "eks")
+	h.watcher = Systemd{Tree: h.tree, HostRoot: h.dir, PID: 17, Stat: []byte(testStat)}
+	h.untouched(ErrProfile, "is not this process: give the pod hostPID", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
+	h.put("proc/17/stat", strings.Replace(testStat, " 5000 ", " 12 ", 1)) // the host's own process 17
+	h.untouched(ErrProfile, "is not this process: give the pod hostPID", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
+	h.put("proc/17/stat", strings.Replace(testStat, " S 1 ", " R 1 ", 1))
+	h.untouched(ErrProfile, "usr/bin/systemctl is not there", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
+	testkit.Remove(t, filepath.Join(h.dir, "run"))
+	h.untouched(ErrProfile, "systemd does not run the host", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
+}

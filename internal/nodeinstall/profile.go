@@ -1,0 +1,257 @@
+package nodeinstall
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/hostfs"
+	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+// ErrProfile is the error of a node that is not what a profile describes.
+var ErrProfile = errors.New("the node is not as the profile has it")
+
+// Where our own files are.
+const (
+	ownConfigDir = "/etc/pullpass/credential-providers"
+	ownPluginDir = "/usr/local/libexec/pullpass"
+)
+
+// profile is where a platform has what the kubelet and containerd read.
+type profile struct {
+	name   string
+	has    string   // what is there, and on no other platform
+	hasNot []string // what would be there on a platform that is like it
+	units  []string // of systemd; of several, the one that is enabled runs the kubelet
+
+	config  string // the provider configuration that the kubelet has without a flag, or that is created
+	plugins string // the same of the directory of plugins
+	implied bool   // the kubelet is given these two if both are there, without a flag that we could see
+
+	flags      flagSource
+	containerd []string // its configuration: files, and directories of them
+	certs      string   // where hosts.toml belong if that is not written there as a plain path
+}
+
+// profiles: each value from the platform's own sources or documentation; see docs/nodes.md.
+func profiles() []profile {
+	kubeadm := profile{
+		name: "kubeadm", has: "/var/lib/kubelet/kubeadm-flags.env", hasNot: []string{"/kind/version"}, units: []string{"kubelet.service"},
+		config: "/etc/pullpass/credential-provider.yaml", plugins: ownPluginDir,
+		flags: flagSource{
+			form: formEnvironment, variable: "KUBELET_EXTRA_ARGS", mayBeAbsent: true,
+			// Debian's package and Red Hat's; kubeadm's drop-in for the unit names one of them.
+			files: []string{"/etc/default/kubelet", "/etc/sysconfig/kubelet"},
+			before: []flagSource{{
+				form: formEnvironment, variable: "KUBELET_KUBEADM_ARGS", files: []string{"/var/lib/kubelet/kubeadm-flags.env"}, mayBeAbsent: true,
+			}},
+		},
+		containerd: []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d"}, certs: "/etc/containerd/certs.d",
+	}
+	kind := kubeadm
+	kind.name, kind.has, kind.hasNot = "kind", "/kind/version", nil
+	return []profile{
+		kubeadm, kind, rancher("k3s", "k3s.service", "k3s-agent.service"), rancher("rke2", "rke2-server.service", "rke2-agent.service"),
+		{
+			name: "microk8s", has: "/var/snap/microk8s/current/args/kubelet", units: []string{"snap.microk8s.daemon-kubelite.service"},
+			config: "/etc/pullpass/credential-provider.yaml", plugins: ownPluginDir,
+			flags:      flagSource{form: formArguments, files: []string{"/var/snap/microk8s/current/args/kubelet"}},
+			containerd: []string{"/var/snap/microk8s/current/args/containerd-template.toml"}, certs: "/var/snap/microk8s/current/args/certs.d",
+		},
+		{
+			name: "eks", has: "/etc/eks/kubelet/environment", units: []string{"kubelet.service"},
+			config: "/etc/eks/image-credential-provider/config.json", plugins: "/etc/eks/image-credential-provider",
+			flags:      flagSource{form: formEnvironment, variable: "NODEADM_KUBELET_ARGS", files: []string{"/etc/eks/kubelet/environment"}},
+			containerd: []string{"/etc/containerd/config.toml", "/etc/containerd/config.d"}, certs: "/etc/containerd/certs.d",
+		},
+		{
+			name: "aks", has: "/etc/kubernetes/azure.json", units: []string{"kubelet.service"},
+			config: "/var/lib/kubelet/credential-provider-config.yaml", plugins: "/var/lib/kubelet/credential-provider",
+			flags:      flagSource{form: formEnvironment, variable: "KUBELET_FLAGS", files: []string{"/etc/default/kubelet"}},
+			containerd: []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d"}, certs: "/etc/containerd/certs.d",
+		},
+		{
+			name: "gke", has: "/home/kubernetes/kube-env", units: []string{"kubelet.service"},
+			config: "/etc/srv/kubernetes/cri_auth_config.yaml", plugins: "/home/kubernetes/bin",
+			flags:      flagSource{form: formEnvironment, variable: "KUBELET_OPTS", files: []string{"/etc/default/kubelet"}},
+			containerd: []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d"}, certs: "/etc/containerd/certs.d",
+		},
+	}
+}
+
+func rancher(name string, units ...string) profile {
+	return profile{
+		name: name, has: "/var/lib/rancher/" + name + "/agent", units: units,
+		config: "/var/lib/rancher/credentialprovider/config.yaml", plugins: "/var/lib/rancher/credentialprovider/bin", implied: true,
+		flags:      flagSource{form: formRancher, files: []string{"/etc/rancher/" + name + "/config.yaml.d/99-pullpass.yaml"}, mayBeAbsent: true},
+		containerd: []string{"/var/lib/rancher/" + name + "/agent/etc/containerd/config.toml"},
+		certs:      "/var/lib/rancher/" + name + "/agent/etc/containerd/certs.d",
+	}
+}
+
+// Profiles returns the names of the platforms whose nodes are changed.
+func Profiles() (names []string) {
+	for _, p := range profiles() {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// findProfile returns the one with the name, or without one that which the node is like.
+func findProfile(tree *hostfs.Tree, name string) (profile, error) {
+	var found []profile
+	var looked []string
+	for _, p := range profiles() {
+		if name == p.name {
+			return p, nil
+		}
+		is, err := p.describes(tree)
+		if err != nil {
+			return profile{}, err
+		}
+		if is {
+			found = append(found, p)
+		}
+		looked = append(looked, fmt.Sprintf("%s (%s)", p.has, p.name))
+	}
+	switch {
+	case name != "":
+		return profile{}, fmt.Errorf("--profile %s is not known; use %s", term.QuoteValue(name), strictyaml.List(Profiles()))
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) == 0:
+		return profile{}, fmt.Errorf("%w: none of %s is below %s; give --profile, or see pullpass node-install print", ErrProfile, strings.Join(looked, ", "), tree.Path("/"))
+	}
+	var which []string
+	for _, p := range found {
+		which = append(which, fmt.Sprintf("%s (%s)", p.has, p.name))
+	}
+	return profile{}, fmt.Errorf("%w: %s are all below %s; give --profile", ErrProfile, strings.Join(which, " and "), tree.Path("/"))
+}
+
+func (p profile) describes(tree *hostfs.Tree) (bool, error) {
+	is, err := tree.Exists(p.has)
+	for _, name := range p.hasNot {
+		if err == nil && is {
+			var other bool
+			other, err = tree.Exists(name)
+			is = !other
+		}
+	}
+	return is, err
+}
+
+// unit returns the one that runs the kubelet.
+func (p profile) unit(tree *hostfs.Tree) (string, error) {
+	if len(p.units) == 1 {
+		return p.units[0], nil
+	}
+	var enabled []string
+	for _, unit := range p.units {
+		is, err := tree.Exists("/etc/systemd/system/multi-user.target.wants/" + unit)
+		if err != nil {
+			return "", err
+		}
+		if is {
+			enabled = append(enabled, unit)
+		}
+	}
+	if len(enabled) != 1 {
+		return "", fmt.Errorf("%w: exactly one of %s must be enabled in %s (%d are); enable the one that runs the kubelet", ErrProfile,
+			strings.Join(p.units, " and "), tree.Path("/etc/systemd/system/multi-user.target.wants"), len(enabled))
+	}
+	return enabled[0], nil
+}
+
+// certsDir returns where containerd looks for hosts.toml, by its own configuration.
+func (p profile) certsDir(tree *hostfs.Tree) (string, error) {
+	found := ""
+	for _, name := range p.containerd {
+		names := []string{name}
+		if path.Ext(name) == ".d" {
+			in, err := tree.Names(name)
+			if err != nil {
+				return "", err
+			}
+			names = nil
+			for _, base := range in {
+				names = append(names, path.Join(name, base))
+			}
+		}
+		for _, name := range names {
+			content, err := readIfThere(tree, name)
+			if err != nil {
+				return "", err
+			}
+			if dirs := configPath(content); dirs != "" {
+				found = dirs
+			}
+		}
+	}
+	dir, _, _ := strings.Cut(found, ":") // the first that has the registry counts
+	switch {
+	case found == "":
+		return "", fmt.Errorf("%w: config_path is in none of %s, so containerd would read no hosts.toml; write config_path = %q into it (docs/kubelet.md) and restart containerd",
+			ErrProfile, strings.Join(p.containerd, ", "), p.certs)
+	case strings.Contains(dir, "$"): // MicroK8s writes ${SNAP_DATA}
+		return p.certs, nil
+	case !path.IsAbs(dir):
+		return "", fmt.Errorf("%w: config_path of containerd is no absolute path (%s); write %q", ErrProfile, term.QuoteValue(dir), p.certs)
+	}
+	return path.Clean(dir), nil
+}
+
+// configPath reads as much of containerd's TOML as it needs: no other table than
+// those of registries has the key.
+func configPath(content []byte) (value string) {
+	for line := range strings.Lines(string(content)) {
+		key, rest, found := strings.Cut(line, "=")
+		if !found || strings.TrimSpace(key) != "config_path" {
+			continue
+		}
+		if rest = strings.TrimSpace(rest); len(rest) > 1 && (rest[0] == '"' || rest[0] == '\'') {
+			if text, _, closed := strings.Cut(rest[1:], rest[:1]); closed && text != "" {
+				value = text
+			}
+		}
+	}
+	return value
+}
+
+// flagFile returns the file of the kubelet's flags that is ours to change.
+func (p profile) flagFile(tree *hostfs.Tree) (string, error) {
+	if len(p.flags.files) == 1 {
+		return p.flags.files[0], nil
+	}
+	var named, looked []string
+	for _, dir := range []string{"/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"} {
+		dir = path.Join(dir, p.units[0]+".d")
+		looked = append(looked, dir)
+		names, err := tree.Names(dir)
+		if err != nil {
+			return "", err
+		}
+		for _, base := range names {
+			content, err := readIfThere(tree, path.Join(dir, base))
+			if err != nil {
+				return "", err
+			}
+			for line := range strings.Lines(string(content)) {
+				key, file, _ := strings.Cut(strings.TrimSpace(line), "=")
+				file = strings.TrimPrefix(file, "-")
+				if key == "EnvironmentFile" && slices.Contains(p.flags.files, file) && !slices.Contains(named, file) {
+					named = append(named, file)
+				}
+			}
+		}
+	}
+	if len(named) != 1 {
+		return "", fmt.Errorf("%w: the kubelet's unit must have exactly one of %s as EnvironmentFile (has %d; %s were looked at); name it in a drop-in",
+			ErrProfile, strings.Join(p.flags.files, " and "), len(named), strings.Join(looked, ", "))
+	}
+	return named[0], nil
+}
