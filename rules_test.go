@@ -86,6 +86,9 @@ var imports = map[string]allowedImports{
 	"internal/nodecert": {
 		ours: []string{"internal/lru"},
 	},
+	"internal/nodeproof": {
+		ours: []string{"internal/nodecert", "internal/oidc", "internal/term"},
+	},
 	"internal/pattern": {
 		ours:  []string{"internal/oidc", "internal/registryauth", "internal/term"},
 		tests: []string{"internal/identity"},
@@ -105,7 +108,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/exchange": {
 		ours: []string{
-			"internal/load", "internal/lru", "internal/nodecert", "internal/oidc", "internal/policy", "internal/redact", "internal/registryauth",
+			"internal/load", "internal/lru", "internal/nodecert", "internal/nodeproof", "internal/oidc", "internal/policy", "internal/redact", "internal/registryauth",
 			"internal/seal", "internal/signing", "internal/term",
 		},
 		tests:  []string{"internal/identity", "internal/pkitest"},
@@ -156,7 +159,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/gateway": {
 		ours: []string{
-			"internal/exchange", "internal/identity", "internal/lru", "internal/oidc", "internal/redact", "internal/registryauth", "internal/seal",
+			"internal/exchange", "internal/identity", "internal/lru", "internal/nodeproof", "internal/oidc", "internal/redact", "internal/registryauth", "internal/seal",
 			"internal/signing", "internal/term", "internal/upstream",
 		},
 		tests: []string{"internal/pkitest", "internal/registrytest", "internal/testkit"},
@@ -185,7 +188,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/config": {
 		ours: []string{
-			"internal/exchange", "internal/file", "internal/identity", "internal/names", "internal/oidc", "internal/registryauth", "internal/signing",
+			"internal/exchange", "internal/file", "internal/identity", "internal/names", "internal/nodeproof", "internal/oidc", "internal/registryauth", "internal/signing",
 			"internal/strictyaml", "internal/term",
 		},
 		tests:  []string{"internal/schematest", "internal/testkit"},
@@ -195,7 +198,7 @@ var imports = map[string]allowedImports{
 		ours: []string{
 			"internal/assertion", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/identity",
 			"internal/kube", "internal/nodecert",
-			"internal/oidc", "internal/policy", "internal/registryauth", "internal/signing", "internal/state", "internal/upstream",
+			"internal/nodeproof", "internal/oidc", "internal/policy", "internal/registryauth", "internal/signing", "internal/state", "internal/upstream",
 			"internal/upstream/artifactory", "internal/upstream/aws", "internal/upstream/azure", "internal/upstream/google", "internal/upstream/logins",
 			"internal/upstream/quay",
 		},
@@ -203,13 +206,13 @@ var imports = map[string]allowedImports{
 		others: []string{"golang.org/x/sync", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
 	"internal/audit": {
-		ours:   []string{"internal/exchange", "internal/file", "internal/names", "internal/registryauth", "internal/term"},
+		ours:   []string{"internal/exchange", "internal/file", "internal/names", "internal/nodeproof", "internal/registryauth", "internal/term"},
 		tests:  []string{"internal/proxytest", "internal/testkit"},
 		others: []string{"golang.org/x/sync"},
 	},
 	"internal/metrics": {
 		ours: []string{
-			"internal/audit", "internal/exchange", "internal/gateway", "internal/kube", "internal/load", "internal/oidc", "internal/policy",
+			"internal/audit", "internal/exchange", "internal/gateway", "internal/kube", "internal/load", "internal/nodeproof", "internal/oidc", "internal/policy",
 			"internal/registryauth", "internal/signing", "internal/state", "internal/upstream",
 		},
 		tests:  []string{"internal/proxytest", "internal/testkit"},
@@ -222,7 +225,7 @@ var imports = map[string]allowedImports{
 	"internal/server": {
 		ours: []string{
 			"internal/assertion", "internal/audit", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/kube",
-			"internal/load", "internal/metrics", "internal/nodecert", "internal/oidc", "internal/policy", "internal/registryauth", "internal/setup", "internal/signing", "internal/state",
+			"internal/load", "internal/metrics", "internal/nodecert", "internal/nodeproof", "internal/oidc", "internal/policy", "internal/registryauth", "internal/setup", "internal/signing", "internal/state",
 			"internal/strictyaml", "internal/telemetry", "internal/term", "internal/upstream",
 		},
 		tests:  []string{"internal/kubetest", "internal/pkitest", "internal/proxytest", "internal/registrytest", "internal/testkit"},
@@ -230,12 +233,12 @@ var imports = map[string]allowedImports{
 	},
 	"internal/explain": {
 		ours: []string{
-			"internal/audit", "internal/config", "internal/exchange", "internal/file", "internal/names", "internal/oidc", "internal/policy",
+			"internal/audit", "internal/config", "internal/exchange", "internal/file", "internal/names", "internal/nodeproof", "internal/oidc", "internal/policy",
 			"internal/registryauth", "internal/setup", "internal/term",
 		},
 	},
 	"internal/nodeconfig": {
-		ours:   []string{"internal/config", "internal/exchange", "internal/file", "internal/strictyaml", "internal/term"},
+		ours:   []string{"internal/config", "internal/exchange", "internal/file", "internal/nodeproof", "internal/strictyaml", "internal/term"},
 		tests:  []string{"internal/testkit"},
 		others: []string{"go.yaml.in/yaml/v3", "k8s.io/apimachinery"},
 	},
@@ -263,7 +266,7 @@ var imports = map[string]allowedImports{
 			"internal/strictyaml", "internal/term",
 		},
 		tests: []string{
-			"internal/exchange", "internal/gateway", "internal/kubetest", "internal/metrics", "internal/pkitest", "internal/proxytest", "internal/state/statetest",
+			"internal/exchange", "internal/gateway", "internal/kubetest", "internal/metrics", "internal/nodeproof", "internal/pkitest", "internal/proxytest", "internal/state/statetest",
 			"internal/telemetry", "internal/testkit",
 		},
 		others: []string{"github.com/sirupsen/logrus", "github.com/spf13/cobra", "k8s.io/klog/v2"},

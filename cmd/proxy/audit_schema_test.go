@@ -21,6 +21,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/metrics"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/proxytest"
 	"github.com/pullpass/pullpass/internal/testkit"
 )
@@ -103,10 +104,11 @@ func TestAuditWordsAreDocumented(t *testing.T) {
 			t.Errorf("docs/audit.md: the gateway's reason %s is not there", reason)
 		}
 	}
-	proofReasons := choose(inExchange, "Proof")
-	for _, other := range []string{"ProofOff", "ProofAudit", "ProofEnforce", "ProofCertificate", "ProofAddress"} {
-		delete(proofReasons, inExchange[other])
+	inProof := stringConstants(t, "../../internal/nodeproof")
+	for _, other := range []string{"Off", "Audit", "Enforce", "Certificate", "Address", "nodeUserPrefix", "nodesGroup"} {
+		delete(inProof, other)
 	}
+	proofReasons := choose(inProof, "")
 	replayReasons := choose(inExchange, "Replay")
 	for _, other := range []string{"ReplayOff", "ReplayAudit", "ReplayEnforce"} {
 		delete(replayReasons, inExchange[other])
@@ -123,7 +125,7 @@ func TestAuditWordsAreDocumented(t *testing.T) {
 	}{
 		{"", reasons, exchange.Reasons(), "## Reasons", "reason"},
 		{"result", choose(inExchange, "Result"), metrics.ClosedSet(exchange.Results()...), "## Results", "result"},
-		{"proof.reason", proofReasons, metrics.ClosedSet(exchange.ProofReasons()...), "## Reasons", "proof.reason"},
+		{"proof.reason", proofReasons, metrics.ClosedSet(nodeproof.Reasons()...), "## Reasons", "proof.reason"},
 		{"replay.reason", replayReasons, metrics.ClosedSet(exchange.ReplayReasons()...), "## Reasons", "replay.reason"},
 	} {
 		if len(words.want) < 3 {

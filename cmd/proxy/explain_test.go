@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/proxytest"
 	"github.com/pullpass/pullpass/internal/testkit"
 )
@@ -39,14 +39,14 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 	}
 	const accepted = "  pullSecrets: {audience: pull-secrets, namespaces: [team-a]}\n"
 	const asked = "  node: {selector: pool=build, fallback: api, proof: {mode: MODE, methods: [METHODS], clientCAFile: nodes.crt}}\n"
-	settings := func(mode exchange.ProofMode, methods string) string {
+	settings := func(mode nodeproof.Mode, methods string) string {
 		text := strings.NewReplacer("MODE", string(mode), "METHODS", methods).Replace(asked)
 		if !strings.Contains(methods, "certificate") {
 			text = strings.Replace(text, ", clientCAFile: nodes.crt", "", 1)
 		}
 		return text
 	}
-	noClaim := func(mode exchange.ProofMode) string {
+	noClaim := func(mode nodeproof.Mode) string {
 		return "  node: {claim: optional, proof: {mode: " + string(mode) + ", methods: [certificate, address], clientCAFile: nodes.crt}}\n"
 	}
 	as := []string{"--as", "prod/team-a/web"}
@@ -57,60 +57,60 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 		want    []string
 		not     string
 	}{
-		"a name": {settings(exchange.ProofEnforce, "address"), as, []string{
+		"a name": {settings(nodeproof.Enforce, "address"), as, []string{
 			"prod/team-a/web, ServiceAccount UID uid-1\n", "NOT PROVEN: no token says so: --as does", "token        not judged  --as has none",
 			"objects      passed      the ServiceAccount is there, says the API server; a pod is not named",
 			`annotation   pullpass.dev/repositories: "team-a/web"`, "labels       of the namespace: team=a,tier=gold",
 			"node         not judged  only a token names one", "caller       not judged  only a token names a node (node.proof.mode is enforce)",
 			"GRANTED: pull", "now          granted 200\n             unless this refuses, which was not judged: token, node, caller\n",
 		}, "REFUSED"},
-		"a token": {settings(exchange.ProofOff, "address"), by(raw, "--caller", "192.0.2.9"), []string{
+		"a token": {settings(nodeproof.Off, "address"), by(raw, "--caller", "192.0.2.9"), []string{
 			"node         node1, UID uid-3\n", "token        passed      good until ", "objects      passed      what the token names is there, says the API server\n",
 			"node         passed      its labels match pool=build", "caller       off         node.proof is off in this cluster",
 			"revocations  off         nobody can be revoked without Redis (state.redis)", "now          granted 200\n",
 		}, "PROVEN"},
-		"a token in a Secret": {settings(exchange.ProofEnforce, "address") + accepted, by(inSecret("uid-pull")), []string{
+		"a token in a Secret": {settings(nodeproof.Enforce, "address") + accepted, by(inSecret("uid-pull")), []string{
 			"pull secret  pull, UID uid-pull\n", "objects      passed      the ServiceAccount and the Secret are there, says the API server\n",
 			"node         off         the token of a pull secret names no node", "caller       off         the token of a pull secret names no node", "now          granted 200\n",
 		}, "unless"},
-		"a token in a Secret that is gone": {settings(exchange.ProofEnforce, "address") + accepted, by(inSecret("uid-before")), []string{
+		"a token in a Secret that is gone": {settings(nodeproof.Enforce, "address") + accepted, by(inSecret("uid-before")), []string{
 			"objects      REFUSED     the API server does not accept the token in the Secret team-a/pull", "refused 403: secret_gone", "remedy       see that \"pullpass pull-secrets controller\" runs",
 		}, "granted"},
-		"the pod's node": {settings(exchange.ProofOff, "address"), by(unnamed), []string{"node         node1, UID uid-3, says the API server\n", "now          granted 200\n"}, "unless"},
-		"a pod that is gone": {settings(exchange.ProofEnforce, "address"), by(gone, "--caller", "192.0.2.1"), []string{
+		"the pod's node": {settings(nodeproof.Off, "address"), by(unnamed), []string{"node         node1, UID uid-3, says the API server\n", "now          granted 200\n"}, "unless"},
+		"a pod that is gone": {settings(nodeproof.Enforce, "address"), by(gone, "--caller", "192.0.2.1"), []string{
 			"objects      REFUSED     the Pod team-a/web-0 that the token names was deleted", "now          refused 403: pod_gone; the Pod",
 		}, "granted"},
-		"another node": {settings(exchange.ProofOff, "address"), by(onNode2), []string{"node         node2, UID uid-4", "node         REFUSED     only nodes that match", "refused 403: node_not_selected"}, "granted"},
-		"an address of the node": {settings(exchange.ProofEnforce, "address"), by(raw, "--caller", "192.0.2.1"), []string{
+		"another node": {settings(nodeproof.Off, "address"), by(onNode2), []string{"node         node2, UID uid-4", "node         REFUSED     only nodes that match", "refused 403: node_not_selected"}, "granted"},
+		"an address of the node": {settings(nodeproof.Enforce, "address"), by(raw, "--caller", "192.0.2.1"), []string{
 			"caller       passed      192.0.2.1 is an address of the node", "now          granted 200\n",
 		}, "unless"},
-		"another address": {settings(exchange.ProofEnforce, "address"), by(raw, "--caller", "192.0.2.9"), []string{
+		"another address": {settings(nodeproof.Enforce, "address"), by(raw, "--caller", "192.0.2.9"), []string{
 			`caller       REFUSED     the caller is not proven to be the token's node "node1"`, "now          refused 403: caller_not_node; ", "remedy       the token was sent from 192.0.2.9",
 		}, "granted"},
-		"another address, watched": {settings(exchange.ProofAudit, "address"), by(raw, "--caller", "192.0.2.9"), []string{
+		"another address, watched": {settings(nodeproof.Audit, "address"), by(raw, "--caller", "192.0.2.9"), []string{
 			"caller       noted       the caller is not proven", "node.proof.mode is audit: it is written down, and nobody is refused", "now          granted 200\n",
 		}, "unless"},
-		"another address, and certificates": {settings(exchange.ProofEnforce, "certificate, address"), by(raw, "--caller", "192.0.2.9"), []string{
+		"another address, and certificates": {settings(nodeproof.Enforce, "certificate, address"), by(raw, "--caller", "192.0.2.9"), []string{
 			"caller       not judged  the caller is not proven", "only its client certificate could prove it (node.proof.mode is enforce)",
 			"granted 200\n             unless this refuses, which was not judged: caller\n",
 		}, "REFUSED"},
-		"a proxy": {settings(exchange.ProofEnforce, "address"), by(raw, "--caller", "10.0.0.1"), []string{"is that of a trusted proxy", "REFUSED"}, "granted"},
-		"no address": {settings(exchange.ProofEnforce, "address"), by(raw), []string{
+		"a proxy": {settings(nodeproof.Enforce, "address"), by(raw, "--caller", "10.0.0.1"), []string{"is that of a trusted proxy", "REFUSED"}, "granted"},
+		"no address": {settings(nodeproof.Enforce, "address"), by(raw), []string{
 			"caller       not judged  node.proof.mode is enforce; --caller ADDRESS judges an address", "unless this refuses, which was not judged: caller\n",
 		}, "REFUSED"},
-		"certificates only": {settings(exchange.ProofEnforce, "certificate"), by(raw, "--caller", "192.0.2.1"), []string{
+		"certificates only": {settings(nodeproof.Enforce, "certificate"), by(raw, "--caller", "192.0.2.1"), []string{
 			"caller       not judged  only a certificate proves one in this cluster (node.proof.mode is enforce)", "unless this refuses, which was not judged: caller\n",
 		}, "REFUSED"},
-		"a token that names no node": {noClaim(exchange.ProofEnforce), by(unnamed), []string{
+		"a token that names no node": {noClaim(nodeproof.Enforce), by(unnamed), []string{
 			"caller       REFUSED     the caller cannot prove", "no node is known for sure to be the token's", "refused 403: caller_not_node",
 		}, "granted"},
-		"a token that names no node, from an address": {noClaim(exchange.ProofEnforce), by(unnamed, "--caller", "192.0.2.1"), []string{
+		"a token that names no node, from an address": {noClaim(nodeproof.Enforce), by(unnamed, "--caller", "192.0.2.1"), []string{
 			"no node is known for sure to be the token's", "refused 403: caller_not_node",
 		}, "granted"},
-		"a token that names no node, watched": {noClaim(exchange.ProofAudit), by(unnamed), []string{
+		"a token that names no node, watched": {noClaim(nodeproof.Audit), by(unnamed), []string{
 			"node         off         none is known, and none is asked for (node.claim)", "caller       noted", "nobody is refused", "now          granted 200\n",
 		}, "REFUSED"},
-		"a proxy, as mapped into IPv6": {settings(exchange.ProofEnforce, "address"), by(raw, "--caller", "::ffff:10.0.0.1"), []string{"is that of a trusted proxy", "REFUSED"}, "granted"},
+		"a proxy, as mapped into IPv6": {settings(nodeproof.Enforce, "address"), by(raw, "--caller", "::ffff:10.0.0.1"), []string{"is that of a trusted proxy", "REFUSED"}, "granted"},
 		"pods that are not asked for":  {"", by(raw), []string{"objects      passed      the ServiceAccount is there, says the API server; it is not asked for the pod (podChecks: false)"}, "REFUSED"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -118,7 +119,7 @@ func Why(e *exchange.Event) string {
 	for _, s := range e.Scopes {
 		parts = append(parts, term.Line(s.Reason))
 	}
-	if e.Proof != nil && !e.Proof.Passed && e.Proof.Mode == exchange.ProofAudit {
+	if e.Proof != nil && !e.Proof.Passed && e.Proof.Mode == nodeproof.Audit {
 		parts = append(parts, "caller is not proven to be the node, "+term.Words(string(e.Proof.Reason)))
 	}
 	if r := e.Replay; r != nil && !r.Passed && r.Mode == exchange.ReplayAudit {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/strictyaml"
@@ -150,8 +151,8 @@ type Node struct {
 
 // Proof says how a caller proves that it is the node that the token names.
 type Proof struct {
-	Mode    exchange.ProofMode     `json:"mode"`                      // audit: write down who is not proven; enforce: refuse them
-	Methods []exchange.ProofMethod `json:"methods" schema:"nonempty"` // any of these suffices
+	Mode    nodeproof.Mode     `json:"mode"`                      // audit: write down who is not proven; enforce: refuse them
+	Methods []nodeproof.Method `json:"methods" schema:"nonempty"` // any of these suffices
 	// ClientCAFile holds the CAs of this cluster's kubelets, and of no other's;
 	// empty: server.tls.clientCAFile.
 	ClientCAFile string `json:"clientCAFile"`
@@ -159,8 +160,8 @@ type Proof struct {
 	// Effective are the methods by which callers are proven: those of Methods that
 	// have what they need, and none when proof is off. CAs are those of the method
 	// certificate, if it is among them. Resolve fills in both.
-	Effective []exchange.ProofMethod `json:"-"`
-	CAs       ClientCAs              `json:"-"`
+	Effective []nodeproof.Method `json:"-"`
+	CAs       ClientCAs          `json:"-"`
 }
 
 // Kubernetes says where a cluster's ServiceAccounts are read from: its API
@@ -294,7 +295,7 @@ func (c *Cluster) SetDefaults() {
 		MaxTokenLifetime: Duration(24 * time.Hour),
 		Node: Node{
 			Fallback: NodeFallbackNone,
-			Proof:    Proof{Mode: exchange.ProofOff, Methods: []exchange.ProofMethod{exchange.ProofCertificate, exchange.ProofAddress}},
+			Proof:    Proof{Mode: nodeproof.Off, Methods: []nodeproof.Method{nodeproof.Certificate, nodeproof.Address}},
 		},
 		Kubernetes: Kubernetes{ManifestFiles: []string{}, PodChecks: true, PodEvents: true},
 	}

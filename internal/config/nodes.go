@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -39,7 +39,7 @@ func (c *Config) Resolve() {
 			c.ClientCAs = append(c.ClientCAs, cas)
 		}
 		p.Effective, p.CAs = nil, ClientCAs{}
-		if p.Mode == exchange.ProofOff {
+		if p.Mode == nodeproof.Off {
 			continue
 		}
 		for _, method := range p.Methods {
@@ -47,21 +47,21 @@ func (c *Config) Resolve() {
 				p.Effective = append(p.Effective, method)
 			}
 		}
-		if p.By(exchange.ProofCertificate) {
+		if p.By(nodeproof.Certificate) {
 			p.CAs = cas
 		}
 	}
 }
 
 // By reports whether callers are proven by the method.
-func (p *Proof) By(method exchange.ProofMethod) bool { return slices.Contains(p.Effective, method) }
+func (p *Proof) By(method nodeproof.Method) bool { return slices.Contains(p.Effective, method) }
 
 // proofLacks says what a method needs and has not, or nothing.
-func (c *Config) proofLacks(cluster *Cluster, method exchange.ProofMethod) string {
+func (c *Config) proofLacks(cluster *Cluster, method nodeproof.Method) string {
 	switch {
-	case method == exchange.ProofCertificate && cluster.Node.Proof.ClientCAFile == "" && c.Server.TLS.ClientCAFile == "":
+	case method == nodeproof.Certificate && cluster.Node.Proof.ClientCAFile == "" && c.Server.TLS.ClientCAFile == "":
 		return "certificate needs the CA of the kubelets' client certificates (node.proof.clientCAFile or server.tls.clientCAFile)"
-	case method == exchange.ProofAddress && !cluster.Kubernetes.Connected():
+	case method == nodeproof.Address && !cluster.Kubernetes.Connected():
 		return "address needs the API server (kubernetes.inCluster or kubernetes.kubeconfigFile)"
 	}
 	return ""
@@ -91,21 +91,21 @@ func (v *validator) proof(path string, config *Config, c *Cluster) {
 	p := &c.Node.Proof
 	oneOf(v, path+".mode", p.Mode)
 	if len(p.Methods) == 0 {
-		v.Fault(path+".methods", "is empty; name %s, %s or both", exchange.ProofCertificate, exchange.ProofAddress)
+		v.Fault(path+".methods", "is empty; name %s, %s or both", nodeproof.Certificate, nodeproof.Address)
 	}
 	for i, method := range p.Methods {
 		oneOf(v, fmt.Sprintf("%s.methods[%d]", path, i), method)
 	}
 	v.Unique(len(p.Methods), path+".methods[%d]", func(i int) string { return string(p.Methods[i]) })
-	if p.ClientCAFile != "" && !slices.Contains(p.Methods, exchange.ProofCertificate) {
-		v.Fault(path+".clientCAFile", "has no use without the method %s (%s); add it to methods, or remove the file", exchange.ProofCertificate, term.QuoteValue(p.ClientCAFile))
+	if p.ClientCAFile != "" && !slices.Contains(p.Methods, nodeproof.Certificate) {
+		v.Fault(path+".clientCAFile", "has no use without the method %s (%s); add it to methods, or remove the file", nodeproof.Certificate, term.QuoteValue(p.ClientCAFile))
 	}
-	if (p.Mode == exchange.ProofAudit || p.Mode == exchange.ProofEnforce) && len(p.Methods) > 0 && len(p.Effective) == 0 {
+	if (p.Mode == nodeproof.Audit || p.Mode == nodeproof.Enforce) && len(p.Methods) > 0 && len(p.Effective) == 0 {
 		var lacks []string
 		for _, method := range p.Methods {
 			lacks = append(lacks, config.proofLacks(c, method))
 		}
-		v.Fault(path+".mode", "cannot be done (%s): %s; set what is missing, or write %s", p.Mode, strings.Join(lacks, ", and "), exchange.ProofOff)
+		v.Fault(path+".mode", "cannot be done (%s): %s; set what is missing, or write %s", p.Mode, strings.Join(lacks, ", and "), nodeproof.Off)
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/testkit"
 )
 
@@ -46,8 +46,8 @@ policyFiles: [policy.yaml]
 		if got := strings.Join(effective, " "); got != want.effective || p.CAs != want.cas {
 			t.Errorf("%s: %q, %v; want %q, %v", c.Clusters[i].Name, got, p.CAs, want.effective, want.cas)
 		}
-		if p.By(exchange.ProofAddress) != strings.Contains(want.effective, "address") {
-			t.Errorf("%s: by address: %t", c.Clusters[i].Name, p.By(exchange.ProofAddress))
+		if p.By(nodeproof.Address) != strings.Contains(want.effective, "address") {
+			t.Errorf("%s: by address: %t", c.Clusters[i].Name, p.By(nodeproof.Address))
 		}
 	}
 }

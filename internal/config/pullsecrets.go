@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -53,7 +53,7 @@ func (c *Config) pullSecretWarnings(warn func(path, text string)) {
 		if cluster.Node.Selector != "" {
 			unasked = append(unasked, "node.selector")
 		}
-		if cluster.Node.Proof.Mode != exchange.ProofOff {
+		if cluster.Node.Proof.Mode != nodeproof.Off {
 			unasked = append(unasked, "node.proof")
 		}
 		if cluster.PullSecrets != nil && len(unasked) > 0 {

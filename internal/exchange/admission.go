@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/pullpass/pullpass/internal/nodecert"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/term"
@@ -37,9 +39,7 @@ type Admission struct {
 	objects     Objects
 	nodes       map[string]NodeChecks
 	revocations Revocations
-	chains      *nodecert.Chains
-	now         func() time.Time
-	unseen      bool
+	callers     nodeproof.Judge
 }
 
 // NewAdmission returns an Admission. All faults of the configuration are
@@ -54,16 +54,16 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
-	a := &Admission{objects: c.Objects, nodes: maps.Clone(c.Nodes), revocations: c.Revocations, now: c.Now, unseen: c.CallersUnseen}
+	callers := nodeproof.Judge{Now: c.Now, CallersUnseen: c.CallersUnseen}
+	if callers.Now == nil {
+		callers.Now = time.Now
+	}
 	if c.Memory != nil {
-		a.chains = c.Memory.chains
+		callers.Chains = c.Memory.chains
 	} else {
-		a.chains = nodecert.NewChains()
+		callers.Chains = nodecert.NewChains()
 	}
-	if a.now == nil {
-		a.now = time.Now
-	}
-	return a, nil
+	return &Admission{objects: c.Objects, nodes: maps.Clone(c.Nodes), revocations: c.Revocations, callers: callers}, nil
 }
 
 // Admit judges the verified identity of a credential and returns it as policy sees
@@ -72,7 +72,7 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 // *RevokedError or an *UnavailableError.
 //
 // Policy is asked only afterwards, so nobody learns what it would have granted.
-func (a *Admission) Admit(ctx context.Context, id oidc.Identity, credential oidc.Credential, caller Caller, event *Event) (subject policy.Subject, steps Steps, err error) {
+func (a *Admission) Admit(ctx context.Context, id oidc.Identity, credential oidc.Credential, caller nodeproof.Caller, event *Event) (subject policy.Subject, steps Steps, err error) {
 	event.identify(&id)
 	var facts Facts
 	if facts, steps[0], err = a.lookup(ctx, id, credential); err != nil {
@@ -146,6 +146,33 @@ func (c NodeChecks) judge(id *oidc.Identity, node *Node) (Step, error) {
 		return step, notSelected(id, node, c.Selector)
 	case c.Selector == nil && id.Kubernetes.Node == (oidc.ObjectRef{}):
 		step.Verdict = VerdictOff
+	}
+	return step, nil
+}
+
+// prove judges whether the caller is the node. It is asked for every request: a
+// connection lives longer than a certificate, and longer than a node has its
+// addresses.
+func (a *Admission) prove(config nodeproof.Config, id *oidc.Identity, node *Node, caller nodeproof.Caller, event *Event) (Step, error) {
+	if !config.Wanted() {
+		return Step{Name: StepCaller, Verdict: VerdictOff}, nil
+	}
+	var addresses []netip.Addr
+	if node != nil {
+		addresses = node.Addresses
+	}
+	proof, unseen := a.callers.Try(config, id, addresses, caller)
+	event.Proof = &proof
+	step := Step{Name: StepCaller, Verdict: VerdictRefused, Proof: &proof}
+	switch {
+	case proof.Passed:
+		step.Verdict = VerdictPassed
+	case unseen:
+		step.Verdict = VerdictNotJudged
+	case config.Mode == nodeproof.Audit:
+		step.Verdict = VerdictNoted
+	default:
+		return step, &NodeError{reason: reasonCaller, message: proof.Message}
 	}
 	return step, nil
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -194,7 +195,7 @@ func TestNodeChecksOfAnotherCluster(t *testing.T) {
 	r := newRig(t, func(c *rigConfig) {
 		c.objects = knowing(nil)
 		checks := selector(t, "pool=a")["prod"]
-		checks.Required, checks.Proof = true, proving(exchange.ProofEnforce, nil, exchange.ProofAddress)["prod"].Proof
+		checks.Required, checks.Proof = true, proving(nodeproof.Enforce, nil, nodeproof.Address)["prod"].Proof
 		c.nodes = map[string]exchange.NodeChecks{"test": checks}
 	})
 	if a := r.do(t, post(r.token(t, nil), pullWeb)); a.status != http.StatusOK {
@@ -207,7 +208,7 @@ func TestOrderOfAdmission(t *testing.T) {
 	t.Parallel()
 	gone := &exchange.GoneError{Kind: exchange.KindPod, Name: "team-bad/web-0", UID: "1"}
 	checks := selector(t, "pool=a")["prod"]
-	checks.Required, checks.Proof = true, proving(exchange.ProofEnforce, nil, exchange.ProofAddress)["prod"].Proof
+	checks.Required, checks.Proof = true, proving(nodeproof.Enforce, nil, nodeproof.Address)["prod"].Proof
 	right := &exchange.Node{Name: "node1", UID: node1UID, Labels: map[string]string{"pool": "a"}}
 	for _, test := range []struct {
 		objects objects
@@ -273,7 +274,7 @@ func TestObjectsUnavailable(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
 		c.objects = objects{err: errors.New("Get https://10.1.2.3:6443: i/o timeout"), byUID: node1At("192.0.2.7").byUID}
-		c.nodes = proving(exchange.ProofEnforce, nil, exchange.ProofAddress)
+		c.nodes = proving(nodeproof.Enforce, nil, nodeproof.Address)
 	})
 	a := r.do(t, from(caller("192.0.2.7"), post(r.token(t, nil), pullWeb)))
 	if a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") != "10" || a.body.Error != "temporarily_unavailable" || strings.Contains(fmt.Sprint(a.body), "10.1.2.3") {
@@ -293,17 +294,17 @@ func TestReuseIsJudgedAfresh(t *testing.T) {
 	changing := &changingObjects{current: known}
 	r := newRig(t, func(c *rigConfig) {
 		c.objects = changing
-		c.nodes = proving(exchange.ProofEnforce, ca.cas(), exchange.ProofCertificate, exchange.ProofAddress)
+		c.nodes = proving(nodeproof.Enforce, ca.cas(), nodeproof.Certificate, nodeproof.Address)
 	})
 	token := r.token(t, nil)
-	right := exchange.Caller{Certificates: presented(ca.sign(t))}
+	right := nodeproof.Caller{Certificates: presented(ca.sign(t))}
 	first := r.do(t, from(right, post(token, pullWeb)))
 	if again := r.do(t, from(caller("192.0.2.7"), get(token, pullWeb))); again.body.Token != first.body.Token || !r.lastEvent(t, 2).Reused {
 		t.Error("the right caller gets another token")
 	}
-	mustRefuse(t, r.do(t, from(caller("192.0.2.8"), post(token, pullWeb))), r.lastEvent(t, 3), exchange.ProofAddressOther)
-	wrong := exchange.Caller{Certificates: presented(ca.sign(t, named("system:node:node2")))}
-	mustRefuse(t, r.do(t, from(wrong, post(token, pullWeb))), r.lastEvent(t, 4), exchange.ProofCertificateOtherNode)
+	mustRefuse(t, r.do(t, from(caller("192.0.2.8"), post(token, pullWeb))), r.lastEvent(t, 3), nodeproof.AddressOther)
+	wrong := nodeproof.Caller{Certificates: presented(ca.sign(t, named("system:node:node2")))}
+	mustRefuse(t, r.do(t, from(wrong, post(token, pullWeb))), r.lastEvent(t, 4), nodeproof.CertificateOtherNode)
 
 	changing.current = objects{err: &exchange.GoneError{Kind: exchange.KindPod, Name: "team-a/web-0", UID: "1"}}
 	if a := r.do(t, from(right, post(token, pullWeb))); a.status != http.StatusForbidden || a.body.Token != "" || r.lastEvent(t, 5).Reason != "pod_gone" {
@@ -329,7 +330,7 @@ func (c *changingObjects) Lookup(ctx context.Context, id oidc.Identity, credenti
 func TestRefusedCallersGetIsItsOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
-		c.objects, c.nodes = node1At("192.0.2.7"), proving(exchange.ProofEnforce, nil, exchange.ProofAddress)
+		c.objects, c.nodes = node1At("192.0.2.7"), proving(nodeproof.Enforce, nil, nodeproof.Address)
 	})
 	token := r.token(t, nil)
 	r.do(t, post(token, pullWeb))
@@ -343,7 +344,7 @@ func TestRefusedCallersGetIsItsOwn(t *testing.T) {
 func TestAuditLineOfARefusedCaller(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
-		c.nodeOptional, c.objects, c.nodes = true, node1At("192.0.2.7"), proving(exchange.ProofEnforce, nil, exchange.ProofAddress)
+		c.nodeOptional, c.objects, c.nodes = true, node1At("192.0.2.7"), proving(nodeproof.Enforce, nil, nodeproof.Address)
 	})
 	r.do(t, from(caller("192.0.2.8"), post(r.token(t, onNode(nil)), pullWeb)))
 	e := r.lastEvent(t, 1)
@@ -368,7 +369,7 @@ func TestSubjectHoldsTheFacts(t *testing.T) {
 	facts := exchange.Facts{Annotations: map[string]string{"a": "1"}, NamespaceLabels: map[string]string{"b": "2"}}
 	a, err := exchange.NewAdmission(exchange.AdmissionConfig{Objects: objects{byUID: map[string]exchange.Facts{webUID: facts}}})
 	must(t, err)
-	subject, _, err := a.Admit(t.Context(), identityOn("prod", "node1"), nil, exchange.Caller{}, new(exchange.Event))
+	subject, _, err := a.Admit(t.Context(), identityOn("prod", "node1"), nil, nodeproof.Caller{}, new(exchange.Event))
 	if err != nil || !maps.Equal(subject.Annotations, facts.Annotations) || !maps.Equal(subject.NamespaceLabels, facts.NamespaceLabels) {
 		t.Errorf("error %v, subject %+v", err, subject)
 	}
@@ -381,14 +382,14 @@ func TestFaultyNodeChecks(t *testing.T) {
 	pool := newCA(t).cas()
 	some := selector(t, "pool=a")["prod"].Selector
 	for want, checks := range map[string]exchange.NodeChecks{
-		`unknown mode of proof "enforced"`:            {Proof: exchange.ProofConfig{Mode: "enforced", Methods: []exchange.ProofMethod{exchange.ProofAddress}}},
-		`unknown method of proof "ip"`:                {Proof: exchange.ProofConfig{Mode: exchange.ProofOff, Methods: []exchange.ProofMethod{exchange.ProofAddress, "ip"}}},
-		`unknown method of proof ""`:                  {Proof: exchange.ProofConfig{Mode: exchange.ProofEnforce, Methods: []exchange.ProofMethod{""}}},
-		"proof in mode enforce has no methods":        {Proof: exchange.ProofConfig{Mode: exchange.ProofEnforce, CAs: pool}},
-		"proof in mode audit has no methods":          {Proof: exchange.ProofConfig{Mode: exchange.ProofAudit}},
+		`unknown mode of proof "enforced"`:            {Proof: nodeproof.Config{Mode: "enforced", Methods: []nodeproof.Method{nodeproof.Address}}},
+		`unknown method of proof "ip"`:                {Proof: nodeproof.Config{Mode: nodeproof.Off, Methods: []nodeproof.Method{nodeproof.Address, "ip"}}},
+		`unknown method of proof ""`:                  {Proof: nodeproof.Config{Mode: nodeproof.Enforce, Methods: []nodeproof.Method{""}}},
+		"proof in mode enforce has no methods":        {Proof: nodeproof.Config{Mode: nodeproof.Enforce, CAs: pool}},
+		"proof in mode audit has no methods":          {Proof: nodeproof.Config{Mode: nodeproof.Audit}},
 		"the node selector is empty":                  {Selector: labels.Everything()},
 		"a node selector needs to know Node objects":  {Selector: some},
-		"proof by address needs to know Node objects": {Proof: exchange.ProofConfig{Mode: exchange.ProofAudit, CAs: pool, Methods: []exchange.ProofMethod{exchange.ProofCertificate, exchange.ProofAddress}}},
+		"proof by address needs to know Node objects": {Proof: nodeproof.Config{Mode: nodeproof.Audit, CAs: pool, Methods: []nodeproof.Method{nodeproof.Certificate, nodeproof.Address}}},
 	} {
 		var known exchange.Objects = objects{}
 		if strings.Contains(want, "needs to know") {
@@ -413,7 +414,7 @@ func TestFaultyNodeChecks(t *testing.T) {
 // the map change nothing.
 func TestNodeChecksOfSeveralClusters(t *testing.T) {
 	t.Parallel()
-	bad := exchange.NodeChecks{Proof: exchange.ProofConfig{Mode: "on"}}
+	bad := exchange.NodeChecks{Proof: nodeproof.Config{Mode: "on"}}
 	nodes := map[string]exchange.NodeChecks{"c": bad, "a": bad, "b": {}}
 	_, err := exchange.NewAdmission(exchange.AdmissionConfig{Nodes: nodes})
 	if want := "exchange: cluster \"a\": unknown mode of proof \"on\"\nexchange: cluster \"c\": unknown mode of proof \"on\""; err == nil || err.Error() != want {
@@ -426,7 +427,7 @@ func TestNodeChecksOfSeveralClusters(t *testing.T) {
 	id := identityOn("prod", "node1")
 	id.Kubernetes.Node = oidc.ObjectRef{}
 	var refused *oidc.Error
-	if _, _, err := a.Admit(t.Context(), id, nil, exchange.Caller{}, new(exchange.Event)); !errors.As(err, &refused) || refused.Reason != oidc.ReasonNoNode {
+	if _, _, err := a.Admit(t.Context(), id, nil, nodeproof.Caller{}, new(exchange.Event)); !errors.As(err, &refused) || refused.Reason != oidc.ReasonNoNode {
 		t.Errorf("error %v", err)
 	}
 }
@@ -436,7 +437,7 @@ func TestNodeChecksOfSeveralClusters(t *testing.T) {
 func TestAdmitWithoutToken(t *testing.T) {
 	t.Parallel()
 	a, err := exchange.NewAdmission(exchange.AdmissionConfig{
-		Objects: node1At("192.0.2.7"), Nodes: proving(exchange.ProofEnforce, nil, exchange.ProofAddress), Now: func() time.Time { return made },
+		Objects: node1At("192.0.2.7"), Nodes: proving(nodeproof.Enforce, nil, nodeproof.Address), Now: func() time.Time { return made },
 	})
 	must(t, err)
 	id := identityOn("prod", "")
@@ -451,13 +452,13 @@ func TestAdmitWithoutToken(t *testing.T) {
 	}
 	_, _, err = a.Admit(t.Context(), id, nil, caller("192.0.2.8"), &e)
 	var refused interface{ Reason() string }
-	if !errors.As(err, &refused) || refused.Reason() != "caller_not_node" || e.Proof.Reason != exchange.ProofAddressOther {
+	if !errors.As(err, &refused) || refused.Reason() != "caller_not_node" || e.Proof.Reason != nodeproof.AddressOther {
 		t.Errorf("error %v, proof %+v", err, e.Proof)
 	}
 	for _, down := range []error{&exchange.GoneError{Kind: exchange.KindNode}, errors.New("down")} {
 		a, err := exchange.NewAdmission(exchange.AdmissionConfig{Objects: objects{err: fmt.Errorf("10.1.2.3: %w", down)}})
 		must(t, err)
-		_, _, err = a.Admit(t.Context(), id, nil, exchange.Caller{}, &e)
+		_, _, err = a.Admit(t.Context(), id, nil, nodeproof.Caller{}, &e)
 		if !errors.As(err, &refused) || !errors.Is(err, down) {
 			t.Fatalf("error %v", err)
 		}

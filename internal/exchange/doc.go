@@ -11,8 +11,8 @@
 // is judged afresh for every request, before an issued token is looked up that
 // might be given again.
 //
-// It owns the checks of nodes and callers (KEP-4193), limits, and the audit event.
-// It does not own who may have what (package policy), keys, the wire protocol, or
-// where Kubernetes objects are read from: those come in through registryauth and
-// the small interfaces declared here.
+// It owns which nodes may pull, limits, and the audit event. It does not own who
+// may have what (package policy), whether a caller is a node (package nodeproof),
+// keys, the wire protocol, or where Kubernetes objects are read from: those come
+// in through registryauth and the small interfaces declared here.
 package exchange

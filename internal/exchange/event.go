@@ -3,6 +3,7 @@ package exchange
 import (
 	"time"
 
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
@@ -88,7 +89,7 @@ type Event struct {
 	// From where: believed in nothing but the address.
 	Caller string `json:"caller,omitempty"` // IP address
 	// Proof says whether the caller proved to be the node; nil: nobody asked.
-	Proof *Proof `json:"proof,omitempty"`
+	Proof *nodeproof.Proof `json:"proof,omitempty"`
 	// Replay says whether the caller is the first one with this token; nil: nobody
 	// asked.
 	Replay *Replay `json:"replay,omitempty"`

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/lru"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -145,7 +146,7 @@ type Authorization struct {
 // *ReplayError, *LimitError, *UnavailableError, *DeniedError, *AnonymousError,
 // *PushCredentialError. A scope that is not granted is not an error (token
 // specification): the token just has less access.
-func (x *Exchanger) Authorize(ctx context.Context, req registryauth.Request, caller Caller, event *Event) (Authorization, error) {
+func (x *Exchanger) Authorize(ctx context.Context, req registryauth.Request, caller nodeproof.Caller, event *Event) (Authorization, error) {
 	registry, ok := x.registries[req.Service]
 	if !ok {
 		return Authorization{}, &UnknownServiceError{Service: req.Service}
@@ -209,7 +210,7 @@ func (x *Exchanger) Issue(ctx context.Context, a Authorization, event *Event) (t
 // identify verifies the credential, if there is one, has its identity admitted,
 // and judges what other requests count for: they are counted only if nothing
 // else refuses them. Anonymous callers have nothing to prove.
-func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, push *pushCredential, caller Caller, event *Event) (policy.Subject, error) {
+func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, push *pushCredential, caller nodeproof.Caller, event *Event) (policy.Subject, error) {
 	if req.GrantType == registryauth.GrantAnonymous {
 		return policy.Subject{}, nil
 	}

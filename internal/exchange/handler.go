@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pullpass/pullpass/internal/load"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/redact"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/term"
@@ -22,20 +23,20 @@ const MaxClientLength = 256
 
 // HandlerConfig configures a Handler.
 type HandlerConfig struct {
-	Exchanger *Exchanger                 // required
-	Recorder  Recorder                   // required
-	Caller    func(*http.Request) Caller // required
-	Addresses Limiter                    // of requests without a good credential; required
-	Logger    *slog.Logger               // faults of ours; required
-	Now       func() time.Time           // nil means time.Now
-	Memory    *Memory                    // that of the Handler before, if there was one; required
+	Exchanger *Exchanger                           // required
+	Recorder  Recorder                             // required
+	Caller    func(*http.Request) nodeproof.Caller // required
+	Addresses Limiter                              // of requests without a good credential; required
+	Logger    *slog.Logger                         // faults of ours; required
+	Now       func() time.Time                     // nil means time.Now
+	Memory    *Memory                              // that of the Handler before, if there was one; required
 }
 
 // Handler is the token endpoint. It is safe for concurrent use.
 type Handler struct {
 	exchanger *Exchanger
 	recorder  Recorder
-	caller    func(*http.Request) Caller
+	caller    func(*http.Request) nodeproof.Caller
 	logger    *slog.Logger
 	now       func() time.Time
 	attempts  *attempts
@@ -66,7 +67,7 @@ func (h *Handler) Load() load.Counts { return h.queue.Counts() }
 // tokenRequest is one request on its way through a Handler.
 type tokenRequest struct {
 	http     *http.Request
-	caller   Caller
+	caller   nodeproof.Caller
 	parsed   registryauth.Request // zero until it is
 	event    *Event
 	answered bool

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/lru"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -156,7 +157,7 @@ func (l *AddressLimit) Wait(from netip.Prefix) time.Duration {
 
 // Network is what counts as one address. All that have none are one.
 func Network(a netip.Addr) netip.Prefix {
-	a = plainAddress(a)
+	a = nodeproof.PlainAddress(a)
 	bits := 32
 	if a.Is6() {
 		bits = 64

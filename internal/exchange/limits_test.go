@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
@@ -198,7 +199,7 @@ func TestAddressLimit(t *testing.T) {
 	if a := r.do(t, get(good, "repository:team-a/web:pull")); a.status != http.StatusOK {
 		t.Errorf("a credential that is remembered as good got %d", a.status)
 	}
-	if a := r.do(t, from(exchange.Caller{Address: netip.MustParseAddr("192.0.2.2")}, get(unseen, "repository:team-b/web:pull"))); a.status != http.StatusOK {
+	if a := r.do(t, from(nodeproof.Caller{Address: netip.MustParseAddr("192.0.2.2")}, get(unseen, "repository:team-b/web:pull"))); a.status != http.StatusOK {
 		t.Errorf("another address got %d", a.status)
 	}
 	r.advance(10 * time.Second)
@@ -336,9 +337,9 @@ func TestWhatIsOneAddress(t *testing.T) {
 		{"", "", true}, {"", "192.0.2.1", false},
 	} {
 		r, _ := limited(t, 1, time.Minute, nil)
-		caller := func(text string) exchange.Caller {
+		caller := func(text string) nodeproof.Caller {
 			address, _ := netip.ParseAddr(text)
-			return exchange.Caller{Address: address}
+			return nodeproof.Caller{Address: address}
 		}
 		r.do(t, from(caller(test.a), get("", "repository:public/base:pull")))
 		a := r.do(t, from(caller(test.b), get("", "repository:public/base:pull")))

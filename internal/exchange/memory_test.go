@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -90,16 +91,16 @@ func TestAnExchangerWithOtherCAs(t *testing.T) {
 	t.Parallel()
 	ca, foreign := newCA(t), newCA(t)
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, ca.cas(), exchange.ProofCertificate)
+		c.nodes = proving(nodeproof.Enforce, ca.cas(), nodeproof.Certificate)
 	})
-	caller := exchange.Caller{Certificates: presented(ca.sign(t))}
+	caller := nodeproof.Caller{Certificates: presented(ca.sign(t))}
 	a := r.do(t, from(caller, post(r.token(t, nil), pullWeb)))
-	mustPass(t, a, r.lastEvent(t, 1), exchange.ProofCertificate)
+	mustPass(t, a, r.lastEvent(t, 1), nodeproof.Certificate)
 	r.follow(t, func(c *exchange.Config) {
-		c.Nodes = proving(exchange.ProofEnforce, foreign.cas(), exchange.ProofCertificate)
+		c.Nodes = proving(nodeproof.Enforce, foreign.cas(), nodeproof.Certificate)
 	})
 	a = r.do(t, from(caller, post(r.token(t, nil), pullWeb)))
-	mustRefuse(t, a, r.lastEvent(t, 2), exchange.ProofCertificateUntrusted)
+	mustRefuse(t, a, r.lastEvent(t, 2), nodeproof.CertificateUntrusted)
 }
 
 func TestAndDenials(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 )
 
 // BenchmarkProof tells what a caller's proof adds to an exchange.
@@ -20,13 +21,13 @@ func BenchmarkProof(b *testing.B) {
 	from.Certificates = presented(intermediate.sign(b), intermediate)
 	for _, bench := range []struct {
 		name   string
-		mode   exchange.ProofMode
-		method exchange.ProofMethod
+		mode   nodeproof.Mode
+		method nodeproof.Method
 	}{
-		{"off", exchange.ProofOff, exchange.ProofAddress},
-		{"address", exchange.ProofEnforce, exchange.ProofAddress},
-		{"known", exchange.ProofEnforce, exchange.ProofCertificate},
-		{"verified", exchange.ProofEnforce, exchange.ProofCertificate},
+		{"off", nodeproof.Off, nodeproof.Address},
+		{"address", nodeproof.Enforce, nodeproof.Address},
+		{"known", nodeproof.Enforce, nodeproof.Certificate},
+		{"verified", nodeproof.Enforce, nodeproof.Certificate},
 	} {
 		b.Run("proof="+bench.name, func(b *testing.B) {
 			r := newRig(b, nil)

@@ -16,13 +16,14 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/nodecert"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 )
 
 const pullWeb = "repository:team-a/web:pull"
 
 // proving makes cluster prod ask for proof.
-func proving(mode exchange.ProofMode, cas *nodecert.CAs, methods ...exchange.ProofMethod) map[string]exchange.NodeChecks {
-	return map[string]exchange.NodeChecks{"prod": {Proof: exchange.ProofConfig{Mode: mode, Methods: methods, CAs: cas}}}
+func proving(mode nodeproof.Mode, cas *nodecert.CAs, methods ...nodeproof.Method) map[string]exchange.NodeChecks {
+	return map[string]exchange.NodeChecks{"prod": {Proof: nodeproof.Config{Mode: mode, Methods: methods, CAs: cas}}}
 }
 
 // node1At answers that the Node of the test's tokens has these addresses.
@@ -36,7 +37,7 @@ func node1At(addresses ...string) objects {
 
 // mustRefuse fails the test unless the answer and its event refuse the caller
 // for this reason.
-func mustRefuse(t *testing.T, a answer, e *exchange.Event, reason exchange.ProofReason) {
+func mustRefuse(t *testing.T, a answer, e *exchange.Event, reason nodeproof.Reason) {
 	t.Helper()
 	if a.status != http.StatusForbidden || a.body.Token != "" {
 		t.Fatalf("status %d", a.status)
@@ -47,19 +48,19 @@ func mustRefuse(t *testing.T, a answer, e *exchange.Event, reason exchange.Proof
 	if e.Status != http.StatusForbidden || e.Result != exchange.ResultRefused || e.Reason != "caller_not_node" || e.Message != a.body.Errors[0].Message || e.Granted != nil || e.Rule != "" {
 		t.Errorf("event %+v", e)
 	}
-	if want := (exchange.Proof{Mode: exchange.ProofEnforce, Reason: reason, Message: e.Message}); e.Proof == nil || *e.Proof != want {
+	if want := (nodeproof.Proof{Mode: nodeproof.Enforce, Reason: reason, Message: e.Message}); e.Proof == nil || *e.Proof != want {
 		t.Errorf("proof %+v, want %+v", e.Proof, want)
 	}
 }
 
 // mustPass fails the test unless the answer and its event are those of a proven
 // caller.
-func mustPass(t *testing.T, a answer, e *exchange.Event, method exchange.ProofMethod) {
+func mustPass(t *testing.T, a answer, e *exchange.Event, method nodeproof.Method) {
 	t.Helper()
 	if a.status != http.StatusOK || len(a.access) != 1 {
 		t.Fatalf("status %d, %s", a.status, e.Message)
 	}
-	if want := (exchange.Proof{Mode: exchange.ProofEnforce, Passed: true, Method: method}); e.Proof == nil || *e.Proof != want || e.Result != exchange.ResultGranted {
+	if want := (nodeproof.Proof{Mode: nodeproof.Enforce, Passed: true, Method: method}); e.Proof == nil || *e.Proof != want || e.Result != exchange.ResultGranted {
 		t.Errorf("event %+v, proof %+v, want %+v", e, e.Proof, want)
 	}
 }
@@ -77,7 +78,7 @@ func TestProofByCertificate(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		presented []*x509.Certificate
-		want      exchange.ProofReason // empty: passes
+		want      nodeproof.Reason // empty: passes
 	}{
 		{"a kubelet's", presented(leaf), ""},
 		{"more than one organization", presented(ca.sign(t, organizations("other", "system:nodes"))), ""},
@@ -87,49 +88,49 @@ func TestProofByCertificate(t *testing.T) {
 		{"with the CA", presented(leaf, ca), ""},
 		{"with what nobody needs", presented(leaf, foreign, old), ""},
 
-		{"none", nil, exchange.ProofCertificateMissing},
-		{"of another node", presented(node2), exchange.ProofCertificateOtherNode},
-		{"name begins alike", presented(ca.sign(t, named("system:node:node1x"))), exchange.ProofCertificateOtherNode},
-		{"name ends alike", presented(ca.sign(t, named("system:node:system:node:node1"))), exchange.ProofCertificateOtherNode},
-		{"name with a dot", presented(ca.sign(t, named("system:node:node1."))), exchange.ProofCertificateOtherNode},
-		{"name in upper case", presented(ca.sign(t, named("system:node:NODE1"))), exchange.ProofCertificateOtherNode},
-		{"name with a space", presented(ca.sign(t, named("system:node:node1 "))), exchange.ProofCertificateOtherNode},
-		{"no name", presented(ca.sign(t, named("system:node:"))), exchange.ProofCertificateOtherNode},
-		{"a line of a log in the name", presented(ca.sign(t, named("system:node:x\n{\"result\":\"granted\"}"))), exchange.ProofCertificateOtherNode},
-		{"a long name", presented(ca.sign(t, named("system:node:"+strings.Repeat("x", 10_000)))), exchange.ProofCertificateOtherNode},
-		{"a long name of something else", presented(ca.sign(t, named(strings.Repeat("x", 10_000)))), exchange.ProofCertificateNotNode},
-		{"prefix in upper case", presented(ca.sign(t, named("System:node:node1"))), exchange.ProofCertificateNotNode},
-		{"no prefix", presented(ca.sign(t, named("node1"))), exchange.ProofCertificateNotNode},
-		{"of a ServiceAccount", presented(ca.sign(t, named("system:serviceaccount:team-a:node1"))), exchange.ProofCertificateNotNode},
-		{"no organization", presented(ca.sign(t, organizations())), exchange.ProofCertificateNotNode},
-		{"another organization", presented(ca.sign(t, organizations("system:nodes:x", "System:nodes"))), exchange.ProofCertificateNotNode},
-		{"a kubelet's serving certificate", presented(ca.sign(t, usage(x509.ExtKeyUsageServerAuth))), exchange.ProofCertificateNotNode},
-		{"no usage", presented(ca.sign(t, usage())), exchange.ProofCertificateNotNode},
-		{"any usage", presented(ca.sign(t, usage(x509.ExtKeyUsageAny))), exchange.ProofCertificateNotNode},
-		{"expired", presented(ca.sign(t, during(-time.Hour, -time.Second))), exchange.ProofCertificateExpired},
-		{"not valid yet", presented(ca.sign(t, during(time.Second, time.Hour))), exchange.ProofCertificateNotYetValid},
-		{"expired, of another cluster", presented(foreign.sign(t, during(-time.Hour, -time.Second))), exchange.ProofCertificateExpired},
-		{"of another cluster's node1", presented(foreign.sign(t)), exchange.ProofCertificateUntrusted},
-		{"of another cluster's node1, with its CA", presented(foreign.sign(t), foreign), exchange.ProofCertificateUntrusted},
-		{"of another cluster's node1, with our CA", presented(foreign.sign(t), ca), exchange.ProofCertificateUntrusted},
-		{"of another cluster's node2", presented(foreign.sign(t, named("system:node:node2"))), exchange.ProofCertificateUntrusted},
-		{"signed by itself", presented(certify(t, nil)), exchange.ProofCertificateUntrusted},
-		{"signed by another node", presented(node2.sign(t), node2), exchange.ProofCertificateUntrusted},
-		{"after another one", presented(foreign.sign(t), leaf), exchange.ProofCertificateUntrusted},
-		{"intermediate missing", presented(deep, second), exchange.ProofCertificateUntrusted},
-		{"intermediate expired", presented(old.sign(t), old), exchange.ProofCertificateUntrusted},
-		{"intermediate for servers only", presented(servers.sign(t), servers), exchange.ProofCertificateUntrusted},
-		{"too many", presented(leaf, ca, old, servers), exchange.ProofCertificateUntrusted},
+		{"none", nil, nodeproof.CertificateMissing},
+		{"of another node", presented(node2), nodeproof.CertificateOtherNode},
+		{"name begins alike", presented(ca.sign(t, named("system:node:node1x"))), nodeproof.CertificateOtherNode},
+		{"name ends alike", presented(ca.sign(t, named("system:node:system:node:node1"))), nodeproof.CertificateOtherNode},
+		{"name with a dot", presented(ca.sign(t, named("system:node:node1."))), nodeproof.CertificateOtherNode},
+		{"name in upper case", presented(ca.sign(t, named("system:node:NODE1"))), nodeproof.CertificateOtherNode},
+		{"name with a space", presented(ca.sign(t, named("system:node:node1 "))), nodeproof.CertificateOtherNode},
+		{"no name", presented(ca.sign(t, named("system:node:"))), nodeproof.CertificateOtherNode},
+		{"a line of a log in the name", presented(ca.sign(t, named("system:node:x\n{\"result\":\"granted\"}"))), nodeproof.CertificateOtherNode},
+		{"a long name", presented(ca.sign(t, named("system:node:"+strings.Repeat("x", 10_000)))), nodeproof.CertificateOtherNode},
+		{"a long name of something else", presented(ca.sign(t, named(strings.Repeat("x", 10_000)))), nodeproof.CertificateNotNode},
+		{"prefix in upper case", presented(ca.sign(t, named("System:node:node1"))), nodeproof.CertificateNotNode},
+		{"no prefix", presented(ca.sign(t, named("node1"))), nodeproof.CertificateNotNode},
+		{"of a ServiceAccount", presented(ca.sign(t, named("system:serviceaccount:team-a:node1"))), nodeproof.CertificateNotNode},
+		{"no organization", presented(ca.sign(t, organizations())), nodeproof.CertificateNotNode},
+		{"another organization", presented(ca.sign(t, organizations("system:nodes:x", "System:nodes"))), nodeproof.CertificateNotNode},
+		{"a kubelet's serving certificate", presented(ca.sign(t, usage(x509.ExtKeyUsageServerAuth))), nodeproof.CertificateNotNode},
+		{"no usage", presented(ca.sign(t, usage())), nodeproof.CertificateNotNode},
+		{"any usage", presented(ca.sign(t, usage(x509.ExtKeyUsageAny))), nodeproof.CertificateNotNode},
+		{"expired", presented(ca.sign(t, during(-time.Hour, -time.Second))), nodeproof.CertificateExpired},
+		{"not valid yet", presented(ca.sign(t, during(time.Second, time.Hour))), nodeproof.CertificateNotYetValid},
+		{"expired, of another cluster", presented(foreign.sign(t, during(-time.Hour, -time.Second))), nodeproof.CertificateExpired},
+		{"of another cluster's node1", presented(foreign.sign(t)), nodeproof.CertificateUntrusted},
+		{"of another cluster's node1, with its CA", presented(foreign.sign(t), foreign), nodeproof.CertificateUntrusted},
+		{"of another cluster's node1, with our CA", presented(foreign.sign(t), ca), nodeproof.CertificateUntrusted},
+		{"of another cluster's node2", presented(foreign.sign(t, named("system:node:node2"))), nodeproof.CertificateUntrusted},
+		{"signed by itself", presented(certify(t, nil)), nodeproof.CertificateUntrusted},
+		{"signed by another node", presented(node2.sign(t), node2), nodeproof.CertificateUntrusted},
+		{"after another one", presented(foreign.sign(t), leaf), nodeproof.CertificateUntrusted},
+		{"intermediate missing", presented(deep, second), nodeproof.CertificateUntrusted},
+		{"intermediate expired", presented(old.sign(t), old), nodeproof.CertificateUntrusted},
+		{"intermediate for servers only", presented(servers.sign(t), servers), nodeproof.CertificateUntrusted},
+		{"too many", presented(leaf, ca, old, servers), nodeproof.CertificateUntrusted},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, func(c *rigConfig) {
-				c.nodes = proving(exchange.ProofEnforce, ca.cas(), exchange.ProofCertificate)
+				c.nodes = proving(nodeproof.Enforce, ca.cas(), nodeproof.Certificate)
 			})
 			for n := range 2 { // the second time, what was remembered counts
-				a := r.do(t, from(exchange.Caller{Certificates: test.presented}, post(r.token(t, nil), pullWeb)))
+				a := r.do(t, from(nodeproof.Caller{Certificates: test.presented}, post(r.token(t, nil), pullWeb)))
 				if e := r.lastEvent(t, n+1); test.want == "" {
-					mustPass(t, a, e, exchange.ProofCertificate)
+					mustPass(t, a, e, nodeproof.Certificate)
 				} else {
 					mustRefuse(t, a, e, test.want)
 					if len(e.Message) > 500 || strings.Contains(e.Message, "\n") {
@@ -160,25 +161,25 @@ func TestProofEndsWithTheCertificates(t *testing.T) {
 		presented      []*x509.Certificate
 		cas            *nodecert.CAs
 		begins, ends   time.Duration // relative to the start; whole seconds, inclusive
-		before, beyond exchange.ProofReason
+		before, beyond nodeproof.Reason
 	}{
-		"leaf":                    {presented(ca.sign(t, during(time.Minute, 10*time.Minute))), ca.cas(), time.Minute, 10 * time.Minute, exchange.ProofCertificateNotYetValid, exchange.ProofCertificateExpired},
-		"intermediate ends first": {presented(intermediate.sign(t, during(time.Minute, time.Hour)), intermediate), ca.cas(), time.Minute, 20 * time.Minute, exchange.ProofCertificateNotYetValid, exchange.ProofCertificateUntrusted},
-		"intermediate comes last": {presented(late.sign(t, during(0, 10*time.Minute)), late), ca.cas(), 5 * time.Minute, 10 * time.Minute, exchange.ProofCertificateUntrusted, exchange.ProofCertificateExpired},
-		"CA ends first":           {presented(intermediate.sign(t, during(time.Minute, time.Hour))), intermediate.cas(), time.Minute, 20 * time.Minute, exchange.ProofCertificateNotYetValid, exchange.ProofCertificateUntrusted},
+		"leaf":                    {presented(ca.sign(t, during(time.Minute, 10*time.Minute))), ca.cas(), time.Minute, 10 * time.Minute, nodeproof.CertificateNotYetValid, nodeproof.CertificateExpired},
+		"intermediate ends first": {presented(intermediate.sign(t, during(time.Minute, time.Hour)), intermediate), ca.cas(), time.Minute, 20 * time.Minute, nodeproof.CertificateNotYetValid, nodeproof.CertificateUntrusted},
+		"intermediate comes last": {presented(late.sign(t, during(0, 10*time.Minute)), late), ca.cas(), 5 * time.Minute, 10 * time.Minute, nodeproof.CertificateUntrusted, nodeproof.CertificateExpired},
+		"CA ends first":           {presented(intermediate.sign(t, during(time.Minute, time.Hour))), intermediate.cas(), time.Minute, 20 * time.Minute, nodeproof.CertificateNotYetValid, nodeproof.CertificateUntrusted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, func(c *rigConfig) {
-				c.nodes = proving(exchange.ProofEnforce, test.cas, exchange.ProofCertificate)
+				c.nodes = proving(nodeproof.Enforce, test.cas, nodeproof.Certificate)
 			})
 			token := r.token(t, nil)
 			ask := func(at time.Duration) (answer, *exchange.Event) {
 				r.advance(made.Add(at).Sub(r.Now()))
-				a := r.do(t, from(exchange.Caller{Certificates: test.presented}, post(token, pullWeb)))
+				a := r.do(t, from(nodeproof.Caller{Certificates: test.presented}, post(token, pullWeb)))
 				return a, r.lastEvent(t, len(r.events))
 			}
-			refuse := func(at time.Duration, reason exchange.ProofReason) {
+			refuse := func(at time.Duration, reason nodeproof.Reason) {
 				t.Helper()
 				a, e := ask(at)
 				mustRefuse(t, a, e, reason)
@@ -186,7 +187,7 @@ func TestProofEndsWithTheCertificates(t *testing.T) {
 			pass := func(at time.Duration) {
 				t.Helper()
 				a, e := ask(at)
-				mustPass(t, a, e, exchange.ProofCertificate)
+				mustPass(t, a, e, nodeproof.Certificate)
 			}
 			refuse(test.begins-time.Second, test.before)
 			pass(test.begins)
@@ -209,22 +210,22 @@ func TestProofFollowsTheCAs(t *testing.T) {
 	for i, step := range []struct {
 		cas  *nodecert.CAs
 		by   []*x509.Certificate
-		want exchange.ProofReason
+		want nodeproof.Reason
 	}{
-		{nil, fromCA, exchange.ProofCertificateCAUnknown},
-		{nodecert.NewCAs("prod", nil), fromCA, exchange.ProofCertificateUntrusted},
+		{nil, fromCA, nodeproof.CertificateCAUnknown},
+		{nodecert.NewCAs("prod", nil), fromCA, nodeproof.CertificateUntrusted},
 		{ca.cas(), fromCA, ""},
-		{next.cas(), fromCA, exchange.ProofCertificateUntrusted},
+		{next.cas(), fromCA, nodeproof.CertificateUntrusted},
 		{next.cas(), fromNext, ""},
 		{ca.cas(), fromCA, ""},
-		{nil, fromCA, exchange.ProofCertificateCAUnknown},
+		{nil, fromCA, nodeproof.CertificateCAUnknown},
 	} {
 		r.follow(t, func(c *exchange.Config) {
-			c.Nodes = proving(exchange.ProofEnforce, step.cas, exchange.ProofCertificate)
+			c.Nodes = proving(nodeproof.Enforce, step.cas, nodeproof.Certificate)
 		})
-		a := r.do(t, from(exchange.Caller{Certificates: step.by}, post(r.token(t, nil), pullWeb)))
+		a := r.do(t, from(nodeproof.Caller{Certificates: step.by}, post(r.token(t, nil), pullWeb)))
 		if e := r.lastEvent(t, i+1); step.want == "" {
-			mustPass(t, a, e, exchange.ProofCertificate)
+			mustPass(t, a, e, nodeproof.Certificate)
 		} else {
 			mustRefuse(t, a, e, step.want)
 		}
@@ -239,17 +240,17 @@ func TestRememberedChainIsOfItsCAs(t *testing.T) {
 	intermediate := ca.sign(t, authority("intermediate"))
 	leaf := intermediate.sign(t)
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, ca.cas(), exchange.ProofCertificate)
+		c.nodes = proving(nodeproof.Enforce, ca.cas(), nodeproof.Certificate)
 	})
 	ask := func(certificates ...holder) answer {
-		return r.do(t, from(exchange.Caller{Certificates: presented(certificates...)}, post(r.token(t, nil), pullWeb)))
+		return r.do(t, from(nodeproof.Caller{Certificates: presented(certificates...)}, post(r.token(t, nil), pullWeb)))
 	}
-	mustPass(t, ask(leaf, intermediate), r.lastEvent(t, 1), exchange.ProofCertificate)
-	mustRefuse(t, ask(leaf), r.lastEvent(t, 2), exchange.ProofCertificateUntrusted)
+	mustPass(t, ask(leaf, intermediate), r.lastEvent(t, 1), nodeproof.Certificate)
+	mustRefuse(t, ask(leaf), r.lastEvent(t, 2), nodeproof.CertificateUntrusted)
 	r.follow(t, func(c *exchange.Config) {
-		c.Nodes = proving(exchange.ProofEnforce, next.cas(), exchange.ProofCertificate)
+		c.Nodes = proving(nodeproof.Enforce, next.cas(), nodeproof.Certificate)
 	})
-	mustRefuse(t, ask(leaf, intermediate), r.lastEvent(t, 3), exchange.ProofCertificateUntrusted)
+	mustRefuse(t, ask(leaf, intermediate), r.lastEvent(t, 3), nodeproof.CertificateUntrusted)
 }
 
 // A kubelet pulls hundreds of images with one certificate: its signatures are
@@ -260,17 +261,17 @@ func TestChainIsVerifiedOnce(t *testing.T) {
 	ca := newCA(t)
 	leaf := ca.sign(t).certificate
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, ca.cas(), exchange.ProofCertificate)
+		c.nodes = proving(nodeproof.Enforce, ca.cas(), nodeproof.Certificate)
 	})
 	ask := func() answer {
-		return r.do(t, from(exchange.Caller{Certificates: []*x509.Certificate{leaf}}, post(r.token(t, nil), pullWeb)))
+		return r.do(t, from(nodeproof.Caller{Certificates: []*x509.Certificate{leaf}}, post(r.token(t, nil), pullWeb)))
 	}
-	mustPass(t, ask(), r.lastEvent(t, 1), exchange.ProofCertificate)
+	mustPass(t, ask(), r.lastEvent(t, 1), nodeproof.Certificate)
 	leaf.Signature = slices.Clone(leaf.Signature) // it was a part of Raw
 	leaf.Signature[10] ^= 1
-	mustPass(t, ask(), r.lastEvent(t, 2), exchange.ProofCertificate)
+	mustPass(t, ask(), r.lastEvent(t, 2), nodeproof.Certificate)
 	leaf.Raw = append(leaf.Raw, 0)
-	mustRefuse(t, ask(), r.lastEvent(t, 3), exchange.ProofCertificateUntrusted)
+	mustRefuse(t, ask(), r.lastEvent(t, 3), nodeproof.CertificateUntrusted)
 }
 
 // Two clusters may have a node of the same name: the certificate must be of the
@@ -279,14 +280,14 @@ func TestProofIsPerCluster(t *testing.T) {
 	t.Parallel()
 	ca, foreign := newCA(t), newCA(t)
 	a, err := exchange.NewAdmission(exchange.AdmissionConfig{Now: func() time.Time { return made }, Nodes: map[string]exchange.NodeChecks{
-		"prod": proving(exchange.ProofEnforce, ca.cas(), exchange.ProofCertificate)["prod"],
-		"test": proving(exchange.ProofEnforce, foreign.cas(), exchange.ProofCertificate)["prod"],
+		"prod": proving(nodeproof.Enforce, ca.cas(), nodeproof.Certificate)["prod"],
+		"test": proving(nodeproof.Enforce, foreign.cas(), nodeproof.Certificate)["prod"],
 	}})
 	must(t, err)
 	for cluster, own := range map[string]holder{"prod": ca, "test": foreign} {
 		for _, by := range []holder{ca, foreign, ca} {
 			var e exchange.Event
-			_, _, err := a.Admit(t.Context(), identityOn(cluster, "node1"), nil, exchange.Caller{Certificates: presented(by.sign(t))}, &e)
+			_, _, err := a.Admit(t.Context(), identityOn(cluster, "node1"), nil, nodeproof.Caller{Certificates: presented(by.sign(t))}, &e)
 			if good := by == own; good != (err == nil) || good != e.Proof.Passed {
 				t.Errorf("cluster %s: error %v, proof %+v, want passed %t", cluster, err, e.Proof, good)
 			}
@@ -309,37 +310,37 @@ func TestProofWithOneCAAboveTwoClusters(t *testing.T) {
 		test      holder // whose CA the cluster test has; prod has the root
 		cluster   string // of the token
 		presented []*x509.Certificate
-		want      exchange.ProofReason // empty: passes
+		want      nodeproof.Reason // empty: passes
 	}{
-		{"a node of the cluster below", below, "prod", presented(below.sign(t), below, between), exchange.ProofCertificateOtherCluster},
-		{"which is another one by name", below, "prod", presented(below.sign(t, named("system:node:node2")), below, between), exchange.ProofCertificateOtherCluster},
-		{"what is above it, in its file", between, "prod", presented(below.sign(t), below, between), exchange.ProofCertificateOtherCluster},
-		{"a CA that has ended in its file", ended, "prod", presented(renewed.sign(t), renewed, between), exchange.ProofCertificateOtherCluster},
-		{"without what is between", below, "prod", presented(below.sign(t)), exchange.ProofCertificateUntrusted},
+		{"a node of the cluster below", below, "prod", presented(below.sign(t), below, between), nodeproof.CertificateOtherCluster},
+		{"which is another one by name", below, "prod", presented(below.sign(t, named("system:node:node2")), below, between), nodeproof.CertificateOtherCluster},
+		{"what is above it, in its file", between, "prod", presented(below.sign(t), below, between), nodeproof.CertificateOtherCluster},
+		{"a CA that has ended in its file", ended, "prod", presented(renewed.sign(t), renewed, between), nodeproof.CertificateOtherCluster},
+		{"without what is between", below, "prod", presented(below.sign(t)), nodeproof.CertificateUntrusted},
 		{"a node of the cluster above", below, "prod", presented(root.sign(t)), ""},
 		{"by way of another CA", below, "prod", presented(other.sign(t), other), ""},
 		{"by way of one that is not the other's", below, "prod", presented(between.sign(t), between), ""},
 
 		{"the cluster's own node", below, "test", presented(below.sign(t)), ""},
 		{"with all that is between", below, "test", presented(below.sign(t), below, between), ""},
-		{"a node of the cluster above, there", below, "test", presented(root.sign(t)), exchange.ProofCertificateUntrusted},
+		{"a node of the cluster above, there", below, "test", presented(root.sign(t)), nodeproof.CertificateUntrusted},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			all := map[string][]*x509.Certificate{"prod": {root.certificate}, "test": {test.test.certificate}}
 			nodes := map[string]exchange.NodeChecks{}
 			for cluster := range all {
-				nodes[cluster] = proving(exchange.ProofEnforce, nodecert.NewCAs(cluster, all), exchange.ProofCertificate)["prod"]
+				nodes[cluster] = proving(nodeproof.Enforce, nodecert.NewCAs(cluster, all), nodeproof.Certificate)["prod"]
 			}
 			a, err := exchange.NewAdmission(exchange.AdmissionConfig{Now: func() time.Time { return made }, Nodes: nodes})
 			must(t, err)
 			for range 2 { // the second time, what was remembered counts
 				var e exchange.Event
-				_, _, err = a.Admit(t.Context(), identityOn(test.cluster, "node1"), nil, exchange.Caller{Certificates: test.presented}, &e)
+				_, _, err = a.Admit(t.Context(), identityOn(test.cluster, "node1"), nil, nodeproof.Caller{Certificates: test.presented}, &e)
 				if (err == nil) != (test.want == "") || e.Proof.Passed != (test.want == "") || e.Proof.Reason != test.want {
 					t.Fatalf("error %v, proof %+v", err, e.Proof)
 				}
-				if test.want == exchange.ProofCertificateOtherCluster && !strings.Contains(err.Error(), `that of a node of cluster "test"`) {
+				if test.want == nodeproof.CertificateOtherCluster && !strings.Contains(err.Error(), `that of a node of cluster "test"`) {
 					t.Errorf("error %v", err)
 				}
 			}
@@ -353,7 +354,7 @@ func TestProofOverKeptAndResumedConnections(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, ca.cas(), exchange.ProofCertificate)
+		c.nodes = proving(nodeproof.Enforce, ca.cas(), nodeproof.Certificate)
 	})
 	resumed := false
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
@@ -399,7 +400,7 @@ func TestProofOverKeptAndResumedConnections(t *testing.T) {
 			t.Errorf("step %d: status %d, resumed %t, want %d, %t", i, got, resumed, step.want, step.resumed)
 		}
 	}
-	if e := r.lastEvent(t, 4); e.Proof.Reason != exchange.ProofCertificateExpired {
+	if e := r.lastEvent(t, 4); e.Proof.Reason != nodeproof.CertificateExpired {
 		t.Errorf("proof %+v", e.Proof)
 	}
 }
@@ -409,8 +410,8 @@ func TestProofByAddress(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		objects exchange.Objects
-		caller  exchange.Caller
-		want    exchange.ProofReason
+		caller  nodeproof.Caller
+		want    nodeproof.Reason
 	}{
 		{"IPv4", node1At("192.0.2.7"), caller("192.0.2.7"), ""},
 		{"one of several", node1At("10.0.0.7", "192.0.2.7", "2001:db8::7"), caller("192.0.2.7"), ""},
@@ -420,26 +421,26 @@ func TestProofByAddress(t *testing.T) {
 		{"caller with a zone", node1At("fe80::7"), caller("fe80::7%eth0"), ""},
 		{"node with a zone", node1At("fe80::7%eth1"), caller("fe80::7"), ""},
 
-		{"another address", node1At("192.0.2.7"), caller("192.0.2.8"), exchange.ProofAddressOther},
-		{"begins alike", node1At("192.0.2.7"), caller("192.0.2.70"), exchange.ProofAddressOther},
-		{"other family", node1At("192.0.2.7"), caller("::192.0.2.7"), exchange.ProofAddressOther},
-		{"a trusted proxy's own", node1At("192.0.2.7"), exchange.Caller{Address: netip.MustParseAddr("192.0.2.7"), ViaProxy: true}, exchange.ProofAddressOfProxy},
-		{"no address", node1At("192.0.2.7"), exchange.Caller{}, exchange.ProofAddressUnknown},
-		{"a node without addresses", node1At(), caller("192.0.2.7"), exchange.ProofNodeUnknown},
-		{"an unknown node", objects{}, caller("192.0.2.7"), exchange.ProofNodeUnknown},
+		{"another address", node1At("192.0.2.7"), caller("192.0.2.8"), nodeproof.AddressOther},
+		{"begins alike", node1At("192.0.2.7"), caller("192.0.2.70"), nodeproof.AddressOther},
+		{"other family", node1At("192.0.2.7"), caller("::192.0.2.7"), nodeproof.AddressOther},
+		{"a trusted proxy's own", node1At("192.0.2.7"), nodeproof.Caller{Address: netip.MustParseAddr("192.0.2.7"), ViaProxy: true}, nodeproof.AddressOfProxy},
+		{"no address", node1At("192.0.2.7"), nodeproof.Caller{}, nodeproof.AddressUnknown},
+		{"a node without addresses", node1At(), caller("192.0.2.7"), nodeproof.NodeUnknown},
+		{"an unknown node", objects{}, caller("192.0.2.7"), nodeproof.NodeUnknown},
 		{"a node of the same name with another UID", objects{byUID: map[string]exchange.Facts{webUID: {
 			Node: &exchange.Node{Name: "node1", UID: "another", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.7")}},
-		}}}, caller("192.0.2.7"), exchange.ProofNodeUnknown},
+		}}}, caller("192.0.2.7"), nodeproof.NodeUnknown},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, func(c *rigConfig) {
 				c.objects = test.objects
-				c.nodes = proving(exchange.ProofEnforce, nil, exchange.ProofAddress)
+				c.nodes = proving(nodeproof.Enforce, nil, nodeproof.Address)
 			})
 			a := r.do(t, from(test.caller, post(r.token(t, nil), pullWeb)))
 			if e := r.lastEvent(t, 1); test.want == "" {
-				mustPass(t, a, e, exchange.ProofAddress)
+				mustPass(t, a, e, nodeproof.Address)
 			} else {
 				mustRefuse(t, a, e, test.want)
 			}
@@ -447,8 +448,8 @@ func TestProofByAddress(t *testing.T) {
 	}
 }
 
-func caller(address string) exchange.Caller {
-	return exchange.Caller{Address: netip.MustParseAddr(address)}
+func caller(address string) nodeproof.Caller {
+	return nodeproof.Caller{Address: netip.MustParseAddr(address)}
 }
 
 // Any method suffices; of two that fail, the reason is what tells more, and the
@@ -459,30 +460,30 @@ func TestProofModesAndMethods(t *testing.T) {
 	ca := newCA(t)
 	good, bad := presented(ca.sign(t)), presented(ca.sign(t, named("system:node:node2")))
 	here, elsewhere := netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("192.0.2.8")
-	both := []exchange.ProofMethod{exchange.ProofCertificate, exchange.ProofAddress}
-	reversed := []exchange.ProofMethod{exchange.ProofAddress, exchange.ProofCertificate}
+	both := []nodeproof.Method{nodeproof.Certificate, nodeproof.Address}
+	reversed := []nodeproof.Method{nodeproof.Address, nodeproof.Certificate}
 	for i, test := range []struct {
-		methods []exchange.ProofMethod
-		caller  exchange.Caller
-		method  exchange.ProofMethod // that suffices
-		reason  exchange.ProofReason
+		methods []nodeproof.Method
+		caller  nodeproof.Caller
+		method  nodeproof.Method // that suffices
+		reason  nodeproof.Reason
 		message []string
 	}{
-		{both, exchange.Caller{Address: here, Certificates: good}, exchange.ProofCertificate, "", nil},
-		{reversed, exchange.Caller{Address: here, Certificates: good}, exchange.ProofAddress, "", nil},
-		{both, exchange.Caller{Address: elsewhere, Certificates: good}, exchange.ProofCertificate, "", nil},
-		{both, exchange.Caller{Address: here, Certificates: bad}, exchange.ProofAddress, "", nil},
-		{both, exchange.Caller{Address: here}, exchange.ProofAddress, "", nil},
-		{reversed, exchange.Caller{Certificates: good}, exchange.ProofCertificate, "", nil},
-		{both[:1], exchange.Caller{Address: here, Certificates: bad}, "", exchange.ProofCertificateOtherNode, []string{`"node2"`}},
-		{both[1:], exchange.Caller{Address: elsewhere, Certificates: good}, "", exchange.ProofAddressOther, []string{"192.0.2.8"}},
-		{both, exchange.Caller{Address: elsewhere, Certificates: bad}, "", exchange.ProofCertificateOtherNode, []string{`"node2"`, "192.0.2.8"}},
-		{reversed, exchange.Caller{Address: elsewhere, Certificates: bad}, "", exchange.ProofCertificateOtherNode, []string{`"node2"`, "192.0.2.8"}},
-		{both, exchange.Caller{Address: elsewhere}, "", exchange.ProofAddressOther, []string{"hosts.toml", "192.0.2.8", "translated"}},
-		{reversed, exchange.Caller{Address: elsewhere}, "", exchange.ProofAddressOther, []string{"hosts.toml", "192.0.2.8", "translated"}},
-		{both, exchange.Caller{Address: here, ViaProxy: true}, "", exchange.ProofAddressOfProxy, []string{"hosts.toml", "X-Forwarded-For"}},
+		{both, nodeproof.Caller{Address: here, Certificates: good}, nodeproof.Certificate, "", nil},
+		{reversed, nodeproof.Caller{Address: here, Certificates: good}, nodeproof.Address, "", nil},
+		{both, nodeproof.Caller{Address: elsewhere, Certificates: good}, nodeproof.Certificate, "", nil},
+		{both, nodeproof.Caller{Address: here, Certificates: bad}, nodeproof.Address, "", nil},
+		{both, nodeproof.Caller{Address: here}, nodeproof.Address, "", nil},
+		{reversed, nodeproof.Caller{Certificates: good}, nodeproof.Certificate, "", nil},
+		{both[:1], nodeproof.Caller{Address: here, Certificates: bad}, "", nodeproof.CertificateOtherNode, []string{`"node2"`}},
+		{both[1:], nodeproof.Caller{Address: elsewhere, Certificates: good}, "", nodeproof.AddressOther, []string{"192.0.2.8"}},
+		{both, nodeproof.Caller{Address: elsewhere, Certificates: bad}, "", nodeproof.CertificateOtherNode, []string{`"node2"`, "192.0.2.8"}},
+		{reversed, nodeproof.Caller{Address: elsewhere, Certificates: bad}, "", nodeproof.CertificateOtherNode, []string{`"node2"`, "192.0.2.8"}},
+		{both, nodeproof.Caller{Address: elsewhere}, "", nodeproof.AddressOther, []string{"hosts.toml", "192.0.2.8", "translated"}},
+		{reversed, nodeproof.Caller{Address: elsewhere}, "", nodeproof.AddressOther, []string{"hosts.toml", "192.0.2.8", "translated"}},
+		{both, nodeproof.Caller{Address: here, ViaProxy: true}, "", nodeproof.AddressOfProxy, []string{"hosts.toml", "X-Forwarded-For"}},
 	} {
-		for _, mode := range []exchange.ProofMode{exchange.ProofEnforce, exchange.ProofAudit, exchange.ProofOff, ""} {
+		for _, mode := range []nodeproof.Mode{nodeproof.Enforce, nodeproof.Audit, nodeproof.Off, ""} {
 			t.Run(fmt.Sprintf("%d %s", i, mode), func(t *testing.T) {
 				t.Parallel()
 				r := newRig(t, func(c *rigConfig) {
@@ -492,15 +493,15 @@ func TestProofModesAndMethods(t *testing.T) {
 				a := r.do(t, from(test.caller, post(r.token(t, nil), pullWeb)))
 				e := r.lastEvent(t, 1)
 				switch {
-				case mode == exchange.ProofEnforce && test.method != "":
+				case mode == nodeproof.Enforce && test.method != "":
 					mustPass(t, a, e, test.method)
 					return
-				case mode == exchange.ProofEnforce:
+				case mode == nodeproof.Enforce:
 					mustRefuse(t, a, e, test.reason)
 				case a.status != http.StatusOK || len(a.access) != 1 || e.Result != exchange.ResultGranted || e.Reason != "" || e.Message != "":
 					t.Errorf("status %d, event %+v", a.status, e)
 				}
-				if mode == exchange.ProofOff || mode == "" {
+				if mode == nodeproof.Off || mode == "" {
 					if e.Proof != nil {
 						t.Errorf("proof %+v, though nobody asked", e.Proof)
 					}
@@ -525,19 +526,19 @@ func TestProofNeedsANode(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
 	for name, node := range map[string]any{"none": nil, "a mere name": map[string]any{"name": "node1"}} {
-		for _, mode := range []exchange.ProofMode{exchange.ProofEnforce, exchange.ProofAudit} {
+		for _, mode := range []nodeproof.Mode{nodeproof.Enforce, nodeproof.Audit} {
 			t.Run(fmt.Sprint(name, " ", mode), func(t *testing.T) {
 				t.Parallel()
 				r := newRig(t, func(c *rigConfig) {
 					c.nodeOptional = true
-					c.nodes = proving(mode, ca.cas(), exchange.ProofCertificate)
+					c.nodes = proving(mode, ca.cas(), nodeproof.Certificate)
 				})
-				a := r.do(t, from(exchange.Caller{Certificates: presented(ca.sign(t))}, post(r.token(t, onNode(node)), pullWeb)))
+				a := r.do(t, from(nodeproof.Caller{Certificates: presented(ca.sign(t))}, post(r.token(t, onNode(node)), pullWeb)))
 				e := r.lastEvent(t, 1)
-				if e.Proof == nil || e.Proof.Mode != mode || e.Proof.Passed || e.Proof.Reason != exchange.ProofNoNode || !strings.Contains(e.Proof.Message, "no node") {
+				if e.Proof == nil || e.Proof.Mode != mode || e.Proof.Passed || e.Proof.Reason != nodeproof.NoNode || !strings.Contains(e.Proof.Message, "no node") {
 					t.Errorf("proof %+v", e.Proof)
 				}
-				if refused := a.status == http.StatusForbidden && e.Reason == "caller_not_node"; refused != (mode == exchange.ProofEnforce) {
+				if refused := a.status == http.StatusForbidden && e.Reason == "caller_not_node"; refused != (mode == nodeproof.Enforce) {
 					t.Errorf("status %d, event %+v", a.status, e)
 				}
 			})
@@ -550,7 +551,7 @@ func TestProofNeedsANode(t *testing.T) {
 func TestAnonymousProvesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, newCA(t).cas(), exchange.ProofCertificate)
+		c.nodes = proving(nodeproof.Enforce, newCA(t).cas(), nodeproof.Certificate)
 	})
 	a := r.do(t, get("", "repository:public/base:pull"))
 	if e := r.lastEvent(t, 1); a.status != http.StatusOK || len(a.access) != 1 || e.Proof != nil {
@@ -563,7 +564,7 @@ func TestAnonymousProvesNothing(t *testing.T) {
 func TestProofComesBeforePolicy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(exchange.ProofEnforce, newCA(t).cas(), exchange.ProofCertificate)
+		c.nodes = proving(nodeproof.Enforce, newCA(t).cas(), nodeproof.Certificate)
 	})
 	token, denied := r.token(t, nil), r.token(t, inNamespace("team-bad"))
 	first := r.do(t, post(token, pullWeb))

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
@@ -42,7 +43,7 @@ func TestTokenOfAPullSecret(t *testing.T) {
 	taken := ownersFunc(someoneElse)
 	r := newRig(t, func(c *rigConfig) {
 		c.objects, c.replay, c.owners = asked, exchange.ReplayEnforce, taken
-		c.nodes = map[string]exchange.NodeChecks{"prod": {Required: true, Proof: exchange.ProofConfig{Mode: exchange.ProofEnforce, Methods: []exchange.ProofMethod{exchange.ProofAddress}}}}
+		c.nodes = map[string]exchange.NodeChecks{"prod": {Required: true, Proof: nodeproof.Config{Mode: nodeproof.Enforce, Methods: []nodeproof.Method{nodeproof.Address}}}}
 	})
 	token := r.token(t, inSecret)
 	a := r.do(t, post(token, "repository:team-a/web:pull,push"))

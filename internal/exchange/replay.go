@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
@@ -78,7 +79,7 @@ func (e *ReplayError) Reason() string { return e.reason }
 // share one /64. It says less where addresses are translated on the way:
 // nodes behind the same one look like one, and a node behind several looks
 // like several.
-func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller Caller, proof *Proof) (*Replay, error) {
+func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller nodeproof.Caller, proof *nodeproof.Proof) (*Replay, error) {
 	if x.replay == ReplayOff || id.InSecret() { // every node of a namespace may present that one
 		return nil, nil
 	}
@@ -124,11 +125,11 @@ func (r *Replay) refusal(reason string) error {
 }
 
 // ownerOf names a caller, or is empty if nothing tells it from others.
-func ownerOf(id *oidc.Identity, proof *Proof, caller Caller) string {
+func ownerOf(id *oidc.Identity, proof *nodeproof.Proof, caller nodeproof.Caller) string {
 	if proof != nil && proof.Passed {
 		return "node/" + id.Kubernetes.Node.Name + "/" + id.Kubernetes.Node.UID
 	}
-	address := plainAddress(caller.Address)
+	address := nodeproof.PlainAddress(caller.Address)
 	if !address.IsValid() || caller.ViaProxy {
 		return ""
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -42,8 +43,8 @@ func (f ownersFunc) Own(_ context.Context, _, owner string, _ time.Time) (string
 
 func someoneElse(string) (string, error) { return "address/198.51.100.9", nil }
 
-func at(address string) exchange.Caller {
-	return exchange.Caller{Address: netip.MustParseAddr(address)}
+func at(address string) nodeproof.Caller {
+	return nodeproof.Caller{Address: netip.MustParseAddr(address)}
 }
 
 func TestReplayEnforced(t *testing.T) {
@@ -178,8 +179,8 @@ func TestReplayOfNodes(t *testing.T) {
 	r := newRig(t, func(c *rigConfig) {
 		c.replay, c.owners = exchange.ReplayEnforce, newOwners()
 		c.objects = objects{byUID: map[string]exchange.Facts{webUID: {Node: node}}}
-		c.nodes = map[string]exchange.NodeChecks{"prod": {Proof: exchange.ProofConfig{
-			Mode: exchange.ProofAudit, Methods: []exchange.ProofMethod{exchange.ProofAddress},
+		c.nodes = map[string]exchange.NodeChecks{"prod": {Proof: nodeproof.Config{
+			Mode: nodeproof.Audit, Methods: []nodeproof.Method{nodeproof.Address},
 		}}}
 	})
 	token := r.token(t, nil)
@@ -204,7 +205,7 @@ func TestReplayOfNodes(t *testing.T) {
 // same caller nor that it is another one.
 func TestReplayByUnknownCallers(t *testing.T) {
 	t.Parallel()
-	for _, caller := range []exchange.Caller{{}, {Address: netip.MustParseAddr("192.0.2.1"), ViaProxy: true}} {
+	for _, caller := range []nodeproof.Caller{{}, {Address: netip.MustParseAddr("192.0.2.1"), ViaProxy: true}} {
 		for mode, status := range map[exchange.ReplayMode]int{exchange.ReplayAudit: 200, exchange.ReplayEnforce: 403} {
 			r := newRig(t, func(c *rigConfig) {
 				c.replay, c.owners = mode, ownersFunc(func(string) (string, error) { panic("asked") })

@@ -25,6 +25,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/identity"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -107,7 +108,7 @@ type rigConfig struct {
 	tokenLifetime time.Duration
 	recorder      exchange.Recorder
 	keys          signing.Keys
-	caller        func(*http.Request) exchange.Caller
+	caller        func(*http.Request) nodeproof.Caller
 	inFlight      int
 	revocations   exchange.Revocations
 	replay        exchange.ReplayMode
@@ -416,16 +417,16 @@ func annotated(repositories string) objects {
 type callerKey struct{}
 
 // from makes the request one of this caller.
-func from(caller exchange.Caller, request *http.Request) *http.Request {
+func from(caller nodeproof.Caller, request *http.Request) *http.Request {
 	return request.WithContext(context.WithValue(request.Context(), callerKey{}, caller))
 }
 
-func callerOf(r *http.Request) exchange.Caller {
-	if caller, ok := r.Context().Value(callerKey{}).(exchange.Caller); ok {
+func callerOf(r *http.Request) nodeproof.Caller {
+	if caller, ok := r.Context().Value(callerKey{}).(nodeproof.Caller); ok {
 		return caller
 	}
 	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
-	caller := exchange.Caller{Address: peer.Addr()}
+	caller := nodeproof.Caller{Address: peer.Addr()}
 	if r.TLS != nil {
 		caller.Certificates = r.TLS.PeerCertificates
 	}

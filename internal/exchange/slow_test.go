@@ -15,6 +15,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/load"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
@@ -241,7 +242,7 @@ func TestSpentAddressesWaitForNoPlace(t *testing.T) {
 		})
 	})
 	r.do(t, get("")) // and its address has spent its limit
-	other := from(exchange.Caller{Address: netip.MustParseAddr("198.51.100.1")}, post("a.b.c"))
+	other := from(nodeproof.Caller{Address: netip.MustParseAddr("198.51.100.1")}, post("a.b.c"))
 	var busy sync.WaitGroup
 	busy.Go(func() { r.handler.ServeHTTP(httptest.NewRecorder(), other) })
 	<-working

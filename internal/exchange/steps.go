@@ -1,6 +1,9 @@
 package exchange
 
-import "k8s.io/apimachinery/pkg/labels"
+import (
+	"github.com/pullpass/pullpass/internal/nodeproof"
+	"k8s.io/apimachinery/pkg/labels"
+)
 
 // StepName names a step of Admission.
 type StepName string
@@ -31,9 +34,9 @@ type Step struct {
 	Name    StepName
 	Verdict Verdict
 
-	Selector   labels.Selector // of StepNode; nil: every node may pull
-	Proof      *Proof          // of StepCaller; nil: nobody asked
-	Revocation *Revocation     // of StepRevocations; nil: none refuses
+	Selector   labels.Selector  // of StepNode; nil: every node may pull
+	Proof      *nodeproof.Proof // of StepCaller; nil: nobody asked
+	Revocation *Revocation      // of StepRevocations; nil: none refuses
 }
 
 // Steps are those that Admission came to. Behind one that refused, or that could

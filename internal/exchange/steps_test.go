@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
@@ -36,14 +37,14 @@ func TestAdmissionTellsItsSteps(t *testing.T) {
 		return &exchange.Node{Name: "node1", UID: node1UID, Labels: labels}
 	}
 	poolA := selector(t, "pool=a")
-	byAddress := func(mode exchange.ProofMode) map[string]exchange.NodeChecks {
-		return proving(mode, nil, exchange.ProofAddress)
+	byAddress := func(mode nodeproof.Mode) map[string]exchange.NodeChecks {
+		return proving(mode, nil, nodeproof.Address)
 	}
 	for name, test := range map[string]struct {
 		objects     exchange.Objects
 		nodes       map[string]exchange.NodeChecks
 		revocations exchange.Revocations
-		caller      exchange.Caller
+		caller      nodeproof.Caller
 		noNode      bool // in the token
 		want        string
 	}{
@@ -56,10 +57,10 @@ func TestAdmissionTellsItsSteps(t *testing.T) {
 		"node is required":        {noNode: true, nodes: map[string]exchange.NodeChecks{"prod": {Required: true}}, want: "objects=off node=refused"},
 		"node is selected":        {objects: confirmed(node(map[string]string{"pool": "a"})), nodes: poolA, want: "objects=passed node=passed caller=off revocations=not_judged"},
 		"node is not selected":    {objects: confirmed(node(nil)), nodes: poolA, want: "objects=passed node=refused"},
-		"caller is the node":      {objects: node1At("192.0.2.7"), nodes: byAddress(exchange.ProofEnforce), caller: here, want: "objects=off node=passed caller=passed revocations=not_judged"},
-		"caller is another one":   {objects: node1At("192.0.2.8"), nodes: byAddress(exchange.ProofEnforce), caller: here, want: "objects=off node=passed caller=refused"},
-		"caller without address":  {objects: node1At("192.0.2.8"), nodes: byAddress(exchange.ProofEnforce), want: "objects=off node=passed caller=refused"},
-		"mode audit":              {objects: node1At("192.0.2.8"), nodes: byAddress(exchange.ProofAudit), caller: here, want: "objects=off node=passed caller=noted revocations=not_judged"},
+		"caller is the node":      {objects: node1At("192.0.2.7"), nodes: byAddress(nodeproof.Enforce), caller: here, want: "objects=off node=passed caller=passed revocations=not_judged"},
+		"caller is another one":   {objects: node1At("192.0.2.8"), nodes: byAddress(nodeproof.Enforce), caller: here, want: "objects=off node=passed caller=refused"},
+		"caller without address":  {objects: node1At("192.0.2.8"), nodes: byAddress(nodeproof.Enforce), want: "objects=off node=passed caller=refused"},
+		"mode audit":              {objects: node1At("192.0.2.8"), nodes: byAddress(nodeproof.Audit), caller: here, want: "objects=off node=passed caller=noted revocations=not_judged"},
 		"nobody is revoked":       {revocations: revocations{}, want: "objects=off node=passed caller=off revocations=passed"},
 		"revoked":                 {revocations: revocations{revocation: revocation}, want: "objects=off node=passed caller=off revocations=refused"},
 		"revocations are unknown": {revocations: revocations{err: down}, want: "objects=off node=passed caller=off"},
@@ -92,22 +93,22 @@ func TestAdmissionTellsItsSteps(t *testing.T) {
 func TestAdmissionOfUnseenCallers(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
-	both := []exchange.ProofMethod{exchange.ProofCertificate, exchange.ProofAddress}
-	certified := exchange.Caller{Certificates: presented(newCA(t).sign(t))}
+	both := []nodeproof.Method{nodeproof.Certificate, nodeproof.Address}
+	certified := nodeproof.Caller{Certificates: presented(newCA(t).sign(t))}
 	for name, test := range map[string]struct {
-		methods []exchange.ProofMethod
-		caller  exchange.Caller
+		methods []nodeproof.Method
+		caller  nodeproof.Caller
 		noNode  bool
 		want    exchange.Verdict
-		reason  exchange.ProofReason
+		reason  nodeproof.Reason
 	}{
-		"no certificate, a wrong address":   {both, caller("192.0.2.8"), false, exchange.VerdictNotJudged, exchange.ProofAddressOther},
+		"no certificate, a wrong address":   {both, caller("192.0.2.8"), false, exchange.VerdictNotJudged, nodeproof.AddressOther},
 		"no certificate, the right address": {both, caller("192.0.2.7"), false, exchange.VerdictPassed, ""},
 		"no certificate":                    {both[:1], caller("192.0.2.7"), false, exchange.VerdictNotJudged, ""},
-		"no address":                        {both[1:], exchange.Caller{}, false, exchange.VerdictNotJudged, ""},
-		"a wrong address":                   {both[1:], caller("192.0.2.8"), false, exchange.VerdictRefused, exchange.ProofAddressOther},
-		"a wrong certificate":               {both[:1], certified, false, exchange.VerdictRefused, exchange.ProofCertificateUntrusted},
-		"no node":                           {both, exchange.Caller{}, true, exchange.VerdictRefused, exchange.ProofNoNode},
+		"no address":                        {both[1:], nodeproof.Caller{}, false, exchange.VerdictNotJudged, ""},
+		"a wrong address":                   {both[1:], caller("192.0.2.8"), false, exchange.VerdictRefused, nodeproof.AddressOther},
+		"a wrong certificate":               {both[:1], certified, false, exchange.VerdictRefused, nodeproof.CertificateUntrusted},
+		"no node":                           {both, nodeproof.Caller{}, true, exchange.VerdictRefused, nodeproof.NoNode},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -118,7 +119,7 @@ func TestAdmissionOfUnseenCallers(t *testing.T) {
 					id.Kubernetes.Node, objects = oidc.ObjectRef{}, knowing(nil)
 				}
 				a, err := exchange.NewAdmission(exchange.AdmissionConfig{
-					Objects: objects, Nodes: proving(exchange.ProofEnforce, ca.cas(), test.methods...),
+					Objects: objects, Nodes: proving(nodeproof.Enforce, ca.cas(), test.methods...),
 					Now: func() time.Time { return made }, CallersUnseen: unseen,
 				})
 				must(t, err)

@@ -28,15 +28,6 @@ func Reasons() []string {
 	return all
 }
 
-// ProofReasons returns all values of Proof.Reason but the empty one.
-func ProofReasons() []ProofReason {
-	return []ProofReason{
-		ProofNoNode, ProofCertificateMissing, ProofCertificateNotNode, ProofCertificateNotYetValid, ProofCertificateExpired,
-		ProofCertificateCAUnknown, ProofCertificateUntrusted, ProofCertificateOtherCluster, ProofCertificateOtherNode,
-		ProofNodeUnknown, ProofAddressUnknown, ProofAddressOfProxy, ProofAddressOther,
-	}
-}
-
 // ReplayReasons returns all values of Replay.Reason but the empty one.
 func ReplayReasons() []ReplayReason {
 	return []ReplayReason{ReplayOtherCaller, ReplayCallerUnknown, ReplayUnavailable}

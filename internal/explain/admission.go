@@ -10,6 +10,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -170,11 +171,11 @@ func (a *admission) callerWords(step exchange.Step) string {
 		return step.Proof.Message + "; node.proof.mode is audit: it is written down, and nobody is refused"
 	}
 	mode := "node.proof.mode is " + string(a.checks.Proof.Mode)
-	byCertificate := slices.Contains(a.checks.Proof.Methods, exchange.ProofCertificate)
+	byCertificate := slices.Contains(a.checks.Proof.Methods, nodeproof.Certificate)
 	switch {
-	case a.then != nil && a.then.Proof != nil && a.then.Proof.Method == exchange.ProofCertificate && byCertificate:
+	case a.then != nil && a.then.Proof != nil && a.then.Proof.Method == nodeproof.Certificate && byCertificate:
 		return "its client certificate proved it then, and the log holds none (" + mode + ")"
-	case !slices.Contains(a.checks.Proof.Methods, exchange.ProofAddress):
+	case !slices.Contains(a.checks.Proof.Methods, nodeproof.Address):
 		return "only a certificate proves one in this cluster (" + mode + ")"
 	case !a.caller.Address.IsValid() && a.then != nil:
 		return mode + "; the line has no address"

@@ -16,6 +16,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/file"
 	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -100,7 +101,7 @@ type explainer struct {
 	id      *oidc.Identity // other sources; nil: anonymous
 	service string
 	scopes  []registryauth.Scope
-	caller  exchange.Caller
+	caller  nodeproof.Caller
 	line    []byte // sourceAudit and sourceClaim, and who was anonymous then
 	then    *exchange.Event
 
@@ -139,7 +140,7 @@ func (e *explainer) request(r Request) error {
 func (e *explainer) from(address netip.Addr) {
 	address = address.Unmap().WithZone("")
 	trusted := slices.ContainsFunc(e.cfg.Server.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(address) })
-	e.caller = exchange.Caller{Address: address, ViaProxy: trusted}
+	e.caller = nodeproof.Caller{Address: address, ViaProxy: trusted}
 }
 
 func (e *explainer) fromToken(ctx context.Context, r Request, stdin io.Reader) (err error) {

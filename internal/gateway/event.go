@@ -10,12 +10,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/redact"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
 // newEvent notes what is known of a request before it is read.
-func (h *Handler) newEvent(r *http.Request, caller exchange.Caller) *exchange.Event {
+func (h *Handler) newEvent(r *http.Request, caller nodeproof.Caller) *exchange.Event {
 	event := &exchange.Event{
 		Time: h.Now(), ID: rand.Text(), Service: h.Service, Caller: caller.String(),
 		Client:  term.Cut(redact.Text(r.UserAgent()), exchange.MaxClientLength), // in this order: half a token would look like none

@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/lru"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/seal"
@@ -31,7 +32,7 @@ type Config struct {
 	Revocations exchange.Revocations
 	Addresses   *exchange.AddressLimit // of requests with a token that is not good
 	Recorder    exchange.Recorder
-	Caller      func(*http.Request) exchange.Caller
+	Caller      func(*http.Request) nodeproof.Caller
 	Logger      *slog.Logger
 	Memory      *Memory
 	Now         func() time.Time // nil means time.Now
@@ -94,7 +95,7 @@ func New(c Config) (*Handler, error) {
 type request struct {
 	http     *http.Request
 	w        http.ResponseWriter
-	caller   exchange.Caller
+	caller   nodeproof.Caller
 	event    *exchange.Event
 	target   target
 	query    query

@@ -20,6 +20,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/pkitest"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -154,7 +155,7 @@ func newRig(t testing.TB, upstreams ...upstreamSettings) *rig {
 	r.config = gateway.Config{
 		URL: r.URL, Issuer: "pullpass.example.com", Service: service, Keys: r.keys, Upstreams: all, Revocations: r.revocations, Addresses: exchange.NewAddressLimit(r.limiter, exchange.NewMemory(exchange.MemoryConfig{}), nil),
 		Recorder: r.events, Logger: testkit.QuietLogger(), Memory: r.memory,
-		Caller: func(q *http.Request) exchange.Caller { return exchange.Caller{} },
+		Caller: func(q *http.Request) nodeproof.Caller { return nodeproof.Caller{} },
 	}
 	r.issuer = newIssuer(t, service, r.keys)
 	return r

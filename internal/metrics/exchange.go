@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -77,9 +78,9 @@ var (
 		help: "Callers by whether they are the node of their token.",
 		labels: []label{
 			requestedCluster,
-			{name: "mode", values: ClosedSet(exchange.ProofAudit, exchange.ProofEnforce), other: otherValue},
+			{name: "mode", values: ClosedSet(nodeproof.Audit, nodeproof.Enforce), other: otherValue},
 			{name: "result", values: []string{resultPassed, resultFailed}, other: otherValue},
-			{name: "reason", values: append(ClosedSet(exchange.ProofReasons()...), ""), other: otherValue, means: "[reasons of proofs](audit.md#reasons); empty: passed"},
+			{name: "reason", values: append(ClosedSet(nodeproof.Reasons()...), ""), other: otherValue, means: "[reasons of proofs](audit.md#reasons); empty: passed"},
 		},
 		act: "Before `enforce`, this must be all `passed`. [node-proof.md](node-proof.md) says what each reason asks for.",
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/load"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/proxytest"
@@ -98,11 +99,11 @@ pullpass_legacy_tokens_total{cluster="prod-us"} 0
 func TestMetricsCountCallerProofs(t *testing.T) {
 	t.Parallel()
 	m := testMetrics(Sources{})
-	prove := func(cluster string, proof *exchange.Proof, retry bool) {
+	prove := func(cluster string, proof *nodeproof.Proof, retry bool) {
 		m.Record(&exchange.Event{Result: exchange.ResultRefused, Status: 403, Cluster: cluster, Proof: proof, Retry: retry})
 	}
-	prove("prod-eu", &exchange.Proof{Mode: exchange.ProofAudit, Passed: true, Method: exchange.ProofAddress}, false)
-	missing := &exchange.Proof{Mode: exchange.ProofEnforce, Reason: exchange.ProofCertificateMissing}
+	prove("prod-eu", &nodeproof.Proof{Mode: nodeproof.Audit, Passed: true, Method: nodeproof.Address}, false)
+	missing := &nodeproof.Proof{Mode: nodeproof.Enforce, Reason: nodeproof.CertificateMissing}
 	prove("prod-us", missing, false)
 	prove("prod-us", missing, true) // the same attempt
 	prove("prod-us", nil, false)
@@ -124,7 +125,7 @@ func TestMetricsDoNotGrowWithWhatCallersSend(t *testing.T) {
 			Cluster: s, Namespace: s, ServiceAccount: &exchange.Object{Name: s, UID: s}, Pod: &exchange.Object{Name: s}, Node: &exchange.Object{Name: s},
 			CredentialID: s, Claimed: &exchange.Claimed{Issuer: s, Subject: s}, Service: s, GrantType: s,
 			Requested: []string{s}, Granted: []string{s}, Rule: s, IssuedID: s, Caller: s, Client: s, ClientID: s, Account: s,
-			Proof:   &exchange.Proof{Mode: exchange.ProofMode(s), Reason: exchange.ProofReason(s), Message: s},
+			Proof:   &nodeproof.Proof{Mode: nodeproof.Mode(s), Reason: nodeproof.Reason(s), Message: s},
 			Replay:  &exchange.Replay{Mode: exchange.ReplayMode(s), Reason: exchange.ReplayReason(s), Owner: s, Caller: s, Message: s},
 			Latency: float64(i),
 		})

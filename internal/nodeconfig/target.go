@@ -11,7 +11,7 @@ import (
 	"text/template"
 
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/strictyaml"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -76,7 +76,7 @@ func NewTarget(cfg *config.Config, o Options) (Target, error) {
 	if slices.Contains(cluster.Audiences, preferred) {
 		target.Audience = preferred
 	}
-	target.Certificate = cluster.Node.Proof.By(exchange.ProofCertificate)
+	target.Certificate = cluster.Node.Proof.By(nodeproof.Certificate)
 	return target, nil
 }
 

@@ -6,16 +6,16 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 )
 
 // callerOf returns where a request comes from. A proxy that ends TLS presents
 // its own certificate or none; one that passes TLS on, the client's.
-func callerOf(trusted []netip.Prefix) func(*http.Request) exchange.Caller {
+func callerOf(trusted []netip.Prefix) func(*http.Request) nodeproof.Caller {
 	isTrusted := func(a netip.Addr) bool { return isTrusted(trusted, a) }
-	return func(r *http.Request) exchange.Caller {
+	return func(r *http.Request) nodeproof.Caller {
 		address := callerAddress(r, isTrusted)
-		caller := exchange.Caller{Address: address, ViaProxy: isTrusted(address)}
+		caller := nodeproof.Caller{Address: address, ViaProxy: isTrusted(address)}
 		if r.TLS != nil {
 			caller.Certificates = r.TLS.PeerCertificates
 		}

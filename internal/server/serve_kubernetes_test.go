@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/proxytest"
 	"github.com/pullpass/pullpass/internal/testkit"
@@ -107,7 +107,7 @@ func TestServeJudgesNodes(t *testing.T) {
 	p = startServiceWith(t, "  node: {fallback: api, proof: {mode: enforce, methods: [address]}}\n  kubernetes: {kubeconfigFile: kubeconfig}\n", files)
 	p.Expect(t, unnamed, http.StatusUnauthorized, "token_no_node")
 	p.Expect(t, onNode2, http.StatusForbidden, "caller_not_node")
-	if event := p.Expect(t, kubetest.Token(t, "https://issuer.example.com"), http.StatusOK, ""); event.Proof == nil || event.Proof.Method != exchange.ProofAddress {
+	if event := p.Expect(t, kubetest.Token(t, "https://issuer.example.com"), http.StatusOK, ""); event.Proof == nil || event.Proof.Method != nodeproof.Address {
 		t.Errorf("proof %+v", event.Proof)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/pkitest"
 	"github.com/pullpass/pullpass/internal/testkit"
 )
@@ -20,9 +20,9 @@ func TestServeAsksCallersForProof(t *testing.T) {
 	t.Parallel()
 	nodes, others := pkitest.NewAuthority(t, "node CA"), pkitest.NewAuthority(t, "other CA")
 	raw := kubetest.Token(t, "https://issuer.example.com")
-	for mode, refused := range map[exchange.ProofMode]int{exchange.ProofEnforce: http.StatusForbidden, exchange.ProofAudit: http.StatusOK} {
+	for mode, refused := range map[nodeproof.Mode]int{nodeproof.Enforce: http.StatusForbidden, nodeproof.Audit: http.StatusOK} {
 		p := startServiceWith(t, "  node: {proof: {mode: "+string(mode)+", methods: [certificate], clientCAFile: nodes.crt}}\n", map[string]string{"nodes.crt": nodes.Pem()})
-		expect := func(caller *http.Client, want exchange.ProofReason) {
+		expect := func(caller *http.Client, want nodeproof.Reason) {
 			t.Helper()
 			status, event := p.StatusFrom(t, caller, raw), p.LastEvent(t)
 			wantStatus := refused
@@ -38,10 +38,10 @@ func TestServeAsksCallersForProof(t *testing.T) {
 		}
 		node := p.CallerWith(t, nodes.Client(t, "system:node:node1"))
 		expect(node, "")
-		expect(p.CallerWith(t, nil), exchange.ProofCertificateMissing)
-		expect(p.CallerWith(t, nodes.Client(t, "system:node:node2")), exchange.ProofCertificateOtherNode)
-		expect(p.CallerWith(t, others.Client(t, "system:node:node1")), exchange.ProofCertificateUntrusted)
-		expect(p.CallerWith(t, nodes.ClientUntil(t, "system:node:node1", -time.Minute)), exchange.ProofCertificateExpired)
+		expect(p.CallerWith(t, nil), nodeproof.CertificateMissing)
+		expect(p.CallerWith(t, nodes.Client(t, "system:node:node2")), nodeproof.CertificateOtherNode)
+		expect(p.CallerWith(t, others.Client(t, "system:node:node1")), nodeproof.CertificateUntrusted)
+		expect(p.CallerWith(t, nodes.ClientUntil(t, "system:node:node1", -time.Minute)), nodeproof.CertificateExpired)
 
 		if _, metrics := p.Fetch(t, "http://"+p.Admin+"/metrics"); !strings.Contains(metrics,
 			`pullpass_caller_proofs_total{cluster="prod",mode="`+string(mode)+`",reason="certificate_missing",result="failed"} 1`) {
@@ -56,9 +56,9 @@ func TestServeAsksCallersForProof(t *testing.T) {
 			p.StatusFrom(t, replaced, raw)
 			return p.LastEvent(t).Proof.Passed
 		})
-		expect(node, exchange.ProofCertificateUntrusted)
+		expect(node, nodeproof.CertificateUntrusted)
 		node.CloseIdleConnections()
-		expect(node, exchange.ProofCertificateUntrusted)
+		expect(node, nodeproof.CertificateUntrusted)
 		testkit.Must(t, p.stop())
 	}
 }

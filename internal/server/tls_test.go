@@ -20,6 +20,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/pkitest"
 	"github.com/pullpass/pullpass/internal/proxytest"
@@ -43,7 +44,7 @@ func newTLSRig(t *testing.T, clientCA string) *tlsRig {
 	rig.install(t, "first", -time.Minute, time.Hour)
 	rig.cfg = &config.Config{
 		Server:   config.Server{TLS: config.TLSFiles{CertFile: filepath.Join(rig.dir, "tls.crt"), KeyFile: filepath.Join(rig.dir, "tls.key")}},
-		Clusters: []config.Cluster{{Name: "prod", Node: config.Node{Proof: config.Proof{Mode: exchange.ProofEnforce, Methods: []exchange.ProofMethod{exchange.ProofCertificate}}}}},
+		Clusters: []config.Cluster{{Name: "prod", Node: config.Node{Proof: config.Proof{Mode: nodeproof.Enforce, Methods: []nodeproof.Method{nodeproof.Certificate}}}}},
 	}
 	if clientCA != "" {
 		rig.cfg.Server.TLS.ClientCAFile = filepath.Join(rig.dir, "ca.crt")
@@ -88,18 +89,18 @@ func (rig *tlsRig) knows(cluster string, leaf *x509.Certificate) bool {
 }
 
 // judge says why what is presented, leaf first, does not prove a node.
-func (rig *tlsRig) judge(cluster string, presented ...*x509.Certificate) exchange.ProofReason {
-	admission, err := exchange.NewAdmission(exchange.AdmissionConfig{Nodes: map[string]exchange.NodeChecks{cluster: {Proof: exchange.ProofConfig{
-		Mode: exchange.ProofAudit, Methods: []exchange.ProofMethod{exchange.ProofCertificate},
+func (rig *tlsRig) judge(cluster string, presented ...*x509.Certificate) nodeproof.Reason {
+	admission, err := exchange.NewAdmission(exchange.AdmissionConfig{Nodes: map[string]exchange.NodeChecks{cluster: {Proof: nodeproof.Config{
+		Mode: nodeproof.Audit, Methods: []nodeproof.Method{nodeproof.Certificate},
 		CAs: rig.tls.Load().nodes[cluster],
 	}}}})
 	if err != nil {
-		return exchange.ProofReason(err.Error())
+		return nodeproof.Reason(err.Error())
 	}
 	node := oidc.ObjectRef{Name: strings.TrimPrefix(presented[0].Subject.CommonName, "system:node:"), UID: "uid"}
 	var event exchange.Event
-	if _, _, err := admission.Admit(context.Background(), oidc.Identity{Cluster: cluster, Kubernetes: oidc.KubernetesIdentity{Node: node}}, nil, exchange.Caller{Certificates: presented}, &event); err != nil {
-		return exchange.ProofReason(err.Error())
+	if _, _, err := admission.Admit(context.Background(), oidc.Identity{Cluster: cluster, Kubernetes: oidc.KubernetesIdentity{Node: node}}, nil, nodeproof.Caller{Certificates: presented}, &event); err != nil {
+		return nodeproof.Reason(err.Error())
 	}
 	return event.Proof.Reason
 }
@@ -311,7 +312,7 @@ func TestTLSNamesTheClientCAs(t *testing.T) {
 	}
 	rig := newTLSRig(t, common.Pem())
 	rig.cfg.Clusters = append(rig.cfg.Clusters, config.Cluster{Name: "other", Node: config.Node{Proof: config.Proof{
-		Mode: exchange.ProofAudit, Methods: []exchange.ProofMethod{exchange.ProofCertificate}, ClientCAFile: filepath.Join(rig.dir, "own.crt"),
+		Mode: nodeproof.Audit, Methods: []nodeproof.Method{nodeproof.Certificate}, ClientCAFile: filepath.Join(rig.dir, "own.crt"),
 	}}})
 	testkit.Put(t, filepath.Join(rig.dir, "own.crt"), own.Pem())
 	if err := rig.reload(); err != nil {
@@ -329,9 +330,9 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 	t.Parallel()
 	first, second := pkitest.NewAuthority(t, "first CA"), pkitest.NewAuthority(t, "second CA")
 	rig := newTLSRig(t, first.Pem())
-	proof := config.Proof{Mode: exchange.ProofAudit, Methods: []exchange.ProofMethod{exchange.ProofCertificate}, ClientCAFile: filepath.Join(rig.dir, "own.crt")}
+	proof := config.Proof{Mode: nodeproof.Audit, Methods: []nodeproof.Method{nodeproof.Certificate}, ClientCAFile: filepath.Join(rig.dir, "own.crt")}
 	off := proof
-	off.Mode = exchange.ProofOff
+	off.Mode = nodeproof.Off
 	rig.cfg.Clusters = append(rig.cfg.Clusters, config.Cluster{Name: "second", Node: config.Node{Proof: proof}}, config.Cluster{Name: "off", Node: config.Node{Proof: off}})
 	reload := func(cas string) error {
 		testkit.Put(t, proof.ClientCAFile, cas)
@@ -389,7 +390,7 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := third.Client(t, "system:node:a").Leaf
-	if got := rig.judge("prod", node, third.Certificate, between.Certificate); got != exchange.ProofCertificateOtherCluster {
+	if got := rig.judge("prod", node, third.Certificate, between.Certificate); got != nodeproof.CertificateOtherCluster {
 		t.Errorf("a node of the second cluster is judged in the first: %q", got)
 	}
 	if got := rig.judge("second", node, third.Certificate, between.Certificate); got != "" {
@@ -439,7 +440,7 @@ func TestTLSRefusesOldVersions(t *testing.T) {
 // Where no CAs are kept, none is known: that refuses, and does not panic.
 func TestNodeChecksWithoutCAs(t *testing.T) {
 	t.Parallel()
-	proof := config.Proof{Mode: exchange.ProofEnforce, Methods: []exchange.ProofMethod{exchange.ProofCertificate}, ClientCAFile: "nodes.crt"}
+	proof := config.Proof{Mode: nodeproof.Enforce, Methods: []nodeproof.Method{nodeproof.Certificate}, ClientCAFile: "nodes.crt"}
 	cfg := &config.Config{Clusters: []config.Cluster{{Name: "prod", Node: config.Node{Proof: proof}}}}
 	cfg.Resolve()
 	checks, err := setup.NodeChecks(cfg, nil)

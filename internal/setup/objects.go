@@ -17,6 +17,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/filewatch"
 	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 )
@@ -51,7 +52,7 @@ type connectionSettings struct {
 
 func connectionSettingsOf(cfg *config.Config, i int) connectionSettings {
 	c := &cfg.Clusters[i]
-	byAddress := c.Node.Proof.By(exchange.ProofAddress)
+	byAddress := c.Node.Proof.By(nodeproof.Address)
 	fallback := c.Node.Fallback == config.NodeFallbackAPI
 	return connectionSettings{
 		inCluster:    c.Kubernetes.InCluster,

@@ -17,6 +17,7 @@ import (
 	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/nodecert"
+	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/signing"
@@ -151,7 +152,7 @@ func NodeChecks(cfg *config.Config, cas map[string]*nodecert.CAs) (map[string]ex
 		checks := exchange.NodeChecks{
 			// The verifier cannot know the node of a token that names none.
 			Required: c.Node.Claim == config.NodeClaimRequired && c.Node.Fallback == config.NodeFallbackAPI,
-			Proof: exchange.ProofConfig{
+			Proof: nodeproof.Config{
 				Mode:    c.Node.Proof.Mode,
 				Methods: c.Node.Proof.Effective,
 				CAs:     cas[c.Name],
