@@ -181,8 +181,17 @@ var imports = map[string]allowedImports{
 	"internal/pullsecrets": {
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
-	"internal/controller/tokensecrets": {
+	"internal/controller": {
 		ours:   []string{"internal/kube"},
+		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
+	},
+	"internal/controller/rollout": {
+		ours:   []string{"internal/controller", "internal/hostfs", "internal/nodeinstall"},
+		tests:  []string{"internal/kubetest", "internal/testkit"},
+		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
+	},
+	"internal/controller/tokensecrets": {
+		ours:   []string{"internal/controller"},
 		tests:  []string{"internal/kubetest"},
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
@@ -260,7 +269,7 @@ var imports = map[string]allowedImports{
 	},
 	"cmd/proxy": {
 		ours: []string{
-			"internal/audit", "internal/config", "internal/controller/tokensecrets", "internal/explain", "internal/file", "internal/hostfs",
+			"internal/audit", "internal/config", "internal/controller", "internal/controller/rollout", "internal/controller/tokensecrets", "internal/explain", "internal/file", "internal/hostfs",
 			"internal/migration", "internal/names", "internal/nodeconfig", "internal/nodeinstall", "internal/policy",
 			"internal/policy/policytest", "internal/server", "internal/setup", "internal/signing", "internal/state",
 			"internal/strictyaml", "internal/term",

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pullpass/pullpass/internal/controller"
 	"github.com/pullpass/pullpass/internal/controller/tokensecrets"
 )
 
@@ -53,13 +54,13 @@ func keepPullSecrets(ctx context.Context, c tokensecrets.Config, kubeconfig stri
 			return fmt.Errorf("--identity: %w", err)
 		}
 	}
-	if c.REST, err = tokensecrets.Connect(kubeconfig); err != nil {
+	if c.REST, err = controller.Connect(kubeconfig); err != nil {
 		return err
 	}
 	c.Logger = slog.New(slog.NewJSONHandler(stderr, nil))
-	controller, err := tokensecrets.New(c)
+	keeper, err := tokensecrets.New(c)
 	if err != nil {
 		return err
 	}
-	return controller.Run(ctx)
+	return keeper.Run(ctx)
 }

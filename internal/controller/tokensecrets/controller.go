@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/controller"
 )
 
 const (
@@ -39,14 +39,6 @@ type Config struct {
 	Identity       string   // of this replica, unique: its pod's name
 	Logger         *slog.Logger
 	Now            func() time.Time
-}
-
-// Connect returns the connection of a kubeconfig; empty: that of the pod this runs in.
-func Connect(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
-		return kube.InCluster()
-	}
-	return kube.Kubeconfig(kubeconfig)
 }
 
 // Counts says what was done since the start.
@@ -96,7 +88,7 @@ func New(c Config) (*Controller, error) {
 	config.Timeout = 0 // it would end watches; each look has a limit of its own
 	core, coreErr := newCoreClient(config)
 	metadataClient, metadataErr := metadata.NewForConfig(config)
-	leases, leaseErr := newLeaseClient(config) // with a limiter of its own: a rollout must not cost the lead
+	leases, leaseErr := controller.NewLeaseClient(config) // with a limiter of its own: a rollout must not cost the lead
 	if err := errors.Join(coreErr, metadataErr, leaseErr); err != nil {
 		return nil, err
 	}
@@ -105,7 +97,9 @@ func New(c Config) (*Controller, error) {
 		return core.Get().AbsPath("/openid/v1/jwks").DoRaw(ctx)
 	}}
 	ctl.secrets = secrets{settings: s, core: core, metadata: metadataClient, now: c.Now, gone: ctl.keys.gone, counts: &ctl.counts}
-	ctl.lease = lease{client: leases, namespace: c.LeaseNamespace, identity: c.Identity, now: c.Now, log: c.Logger}
+	ctl.lease = lease{log: c.Logger, Lease: controller.Lease{
+		Client: leases, Namespace: c.LeaseNamespace, Name: leaseName, Identity: c.Identity, Duration: leaseDuration, Now: c.Now,
+	}}
 	ctl.accounts, ctl.namespaces = newInformer(metadataClient, serviceAccounts), newInformer(metadataClient, namespaces)
 	return ctl, nil
 }
@@ -126,7 +120,7 @@ func (c *Controller) lead(ctx context.Context) {
 	defer c.queue.ShutDown()
 	broadcaster := record.NewBroadcaster()
 	defer broadcaster.Shutdown()
-	broadcaster.StartRecordingToSink(eventSink{c.secrets.core})
+	broadcaster.StartRecordingToSink(controller.EventSink{Client: c.secrets.core})
 	c.events = broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: manager})
 	_, accountsErr := c.accounts.AddEventHandler(handler(func(o metav1.Object) { c.queue.Add(o.GetNamespace() + "/" + o.GetName()) }))
 	_, namespacesErr := c.namespaces.AddEventHandler(handler(func(o metav1.Object) { c.addNamespace(o.GetName()) }))

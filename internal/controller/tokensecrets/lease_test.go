@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/pullpass/pullpass/internal/controller"
 	"github.com/pullpass/pullpass/internal/kubetest"
 )
 
@@ -25,11 +26,11 @@ type replica struct {
 
 func newReplica(t *testing.T, api *kubetest.Server, identity string) *replica {
 	t.Helper()
-	client, err := newLeaseClient(&rest.Config{Host: "http://api.example.com", Transport: api})
+	client, err := controller.NewLeaseClient(&rest.Config{Host: "http://api.example.com", Transport: api})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replica{lease: lease{client: client, namespace: "pullpass", identity: identity, now: time.Now, log: slog.New(slog.DiscardHandler)}, ended: make(chan error, 1)}
+	r := &replica{lease: lease{log: slog.New(slog.DiscardHandler), Lease: controller.Lease{Client: client, Namespace: "pullpass", Name: leaseName, Identity: identity, Duration: leaseDuration, Now: time.Now}}, ended: make(chan error, 1)}
 	ctx, stop := context.WithCancel(t.Context())
 	r.stop = stop
 	go func() {
@@ -133,11 +134,11 @@ func TestBothSeeThatNobodyLeads(t *testing.T) {
 			api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"namespace": "pullpass", "name": leaseName, "uid": "u"}, "spec": kubetest.Object{"holderIdentity": "other"}})
 			api.ServeHTTP(w, r)
 		})
-		client, err := newLeaseClient(&rest.Config{Host: "http://api.example.com", Transport: api})
+		client, err := controller.NewLeaseClient(&rest.Config{Host: "http://api.example.com", Transport: api})
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := &lease{client: client, namespace: "pullpass", identity: "this", now: time.Now, log: slog.New(slog.DiscardHandler)}
+		l := &lease{log: slog.New(slog.DiscardHandler), Lease: controller.Lease{Client: client, Namespace: "pullpass", Name: leaseName, Identity: "this", Duration: leaseDuration, Now: time.Now}}
 		if isHeld, err := l.hold(t.Context()); isHeld || err != nil {
 			t.Errorf("held: %t, error %v", isHeld, err)
 		}
