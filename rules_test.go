@@ -93,16 +93,24 @@ var imports = map[string]allowedImports{
 		ours:  []string{"internal/oidc", "internal/registryauth", "internal/term"},
 		tests: []string{"internal/identity"},
 	},
+	"internal/subjects": {
+		ours: []string{
+			"internal/condition", "internal/identity", "internal/names", "internal/oidc", "internal/pattern", "internal/selector", "internal/strictyaml",
+			"internal/term",
+		},
+		tests:  []string{"internal/testkit"},
+		others: []string{"k8s.io/apimachinery"},
+	},
 	"internal/policy": {
 		ours: []string{
-			"internal/condition", "internal/identity", "internal/names", "internal/oidc", "internal/pattern", "internal/registryauth", "internal/selector",
-			"internal/strictyaml", "internal/term",
+			"internal/identity", "internal/names", "internal/oidc", "internal/pattern", "internal/registryauth", "internal/strictyaml",
+			"internal/subjects", "internal/term",
 		},
 		tests:  []string{"internal/schematest", "internal/testkit"},
 		others: []string{"k8s.io/apimachinery"},
 	},
 	"internal/policy/policytest": {
-		ours:   []string{"internal/names", "internal/oidc", "internal/policy", "internal/registryauth", "internal/selector", "internal/strictyaml", "internal/term"},
+		ours:   []string{"internal/names", "internal/oidc", "internal/policy", "internal/registryauth", "internal/selector", "internal/strictyaml", "internal/subjects", "internal/term"},
 		tests:  []string{"internal/schematest"},
 		others: []string{"k8s.io/apimachinery"},
 	},
@@ -207,7 +215,7 @@ var imports = map[string]allowedImports{
 		ours: []string{
 			"internal/assertion", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/identity",
 			"internal/kube", "internal/nodecert",
-			"internal/nodeproof", "internal/oidc", "internal/policy", "internal/registryauth", "internal/signing", "internal/state", "internal/upstream",
+			"internal/nodeproof", "internal/oidc", "internal/policy", "internal/registryauth", "internal/signing", "internal/state", "internal/subjects", "internal/upstream",
 			"internal/upstream/artifactory", "internal/upstream/aws", "internal/upstream/azure", "internal/upstream/google", "internal/upstream/logins",
 			"internal/upstream/quay",
 		},

@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/identity"
+	"github.com/pullpass/pullpass/internal/subjects"
 )
 
 func TestCautions(t *testing.T) {
 	t.Parallel()
-	known := map[string]KnownIdentity{"github": {identity.GitHub, []string{"repository_owner_id"}}, "gitlab": {identity.GitLab, nil}, "idp": {identity.Generic, nil},
-		"server": {identity.GitHub, []string{"repository_owner_id"}}, "azure": {identity.Azure, nil}, "tenant": {identity.Azure, nil}}
+	known := map[string]subjects.KnownIdentity{"github": {Profile: identity.GitHub, Require: []string{"repository_owner_id"}}, "gitlab": {Profile: identity.GitLab}, "idp": {Profile: identity.Generic},
+		"server": {Profile: identity.GitHub, Require: []string{"repository_owner_id"}}, "azure": {Profile: identity.Azure}, "tenant": {Profile: identity.Azure}}
 	whole := `{identities: [github], claims: {repository_id: ["42"], ref: [refs/heads/main], ref_protected: ["true"], event_name: [push]}}`
 	for _, test := range []struct {
 		subject, actions string
@@ -59,7 +60,7 @@ rules:
   subjects: [{identities: [github], claims: {job_workflow_ref: ["octo-org/ci/.github/workflows/build.yml@refs/heads/main"]}}]
   allow: [{repositories: [a], actions: [push]}]
 `)
-	got := policy.Cautions(map[string]KnownIdentity{"github": {Profile: identity.GitHub}})
+	got := policy.Cautions(map[string]subjects.KnownIdentity{"github": {Profile: identity.GitHub}})
 	if !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "anybody who calls this workflow") }) {
 		t.Errorf("got %q", got)
 	}
@@ -68,7 +69,7 @@ rules:
 // A path of one server is somebody else's on another.
 func TestCautionsOfPlaceholders(t *testing.T) {
 	t.Parallel()
-	known := map[string]KnownIdentity{"a": {Profile: identity.GitLab}, "b": {Profile: identity.GitLab}, "c": {Profile: identity.Buildkite}}
+	known := map[string]subjects.KnownIdentity{"a": {Profile: identity.GitLab}, "b": {Profile: identity.GitLab}, "c": {Profile: identity.Buildkite}}
 	for subjects, want := range map[string]string{
 		`{identities: [a, b]}`:                      "rule r: allow[0].repositories[1]: {claims.project_path} can have the same value",
 		`{identities: [a]}, {identities: [b]}`:      "rule r: allow[0].repositories[1]: {claims.project_path} can have the same value",

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/pullpass/pullpass/internal/subjects"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -16,7 +17,7 @@ func (p *Policy) Collisions(clusters []string) []string {
 	var found []string
 	for _, r := range p.rules {
 		own := slices.DeleteFunc(slices.Clone(clusters), func(name string) bool {
-			return !slices.ContainsFunc(r.subjects, func(s subjectMatch) bool { return matchAny(s.clusters, name) })
+			return !slices.ContainsFunc(r.subjects, func(s subjects.Match) bool { return subjects.MatchGlobs(s.Clusters, name) })
 		})
 		for i, a := range r.allow {
 			for j, repositories := range a.repositories {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/subjects"
 )
 
 // Decide says which of the requested scopes the subject gets at a service: the
@@ -17,7 +18,7 @@ func (p *Policy) Decide(subject Subject, service string, requested []registryaut
 }
 
 func (p *Policy) decide(subject Subject, service string, requested []registryauth.Scope, trace *Trace) Decision {
-	asker := asker{Subject: subject, service: service}
+	asker := subject.asker(service)
 	deniedBy, doubt := p.denies(&asker, trace)
 	d := Decision{DeniedBy: deniedBy}
 	if len(requested) > 0 {
@@ -76,20 +77,20 @@ func pullOnly(decisions []ScopeDecision) {
 
 // denies returns the name of the first denial that matches, and why if it does so
 // only because its condition cannot be judged.
-func (p *Policy) denies(a *asker, trace *Trace) (denied, doubt string) {
+func (p *Policy) denies(a *subjects.Asker, trace *Trace) (denied, doubt string) {
 	for i := range p.deny {
 		d := &p.deny[i]
 		if trace == nil {
-			if a.matchSubject(d.subjects, nil) {
-				return d.name, a.doubt
+			if a.MatchAny(d.subjects, nil) {
+				return d.name, a.Doubt
 			}
 			continue
 		}
 		t := DenyTrace{Name: d.name, Origin: d.origin}
-		if t.Matched = a.matchSubject(d.subjects, &t.Mismatches); t.Matched {
+		if t.Matched = a.MatchAny(d.subjects, &t.Mismatches); t.Matched {
 			t.MatchedBy, t.Mismatches = matched(t.Mismatches), nil
 			if denied == "" {
-				denied, doubt = d.name, a.doubt
+				denied, doubt = d.name, a.Doubt
 			}
 		}
 		trace.Deny = append(trace.Deny, t)
@@ -99,30 +100,30 @@ func (p *Policy) denies(a *asker, trace *Trace) (denied, doubt string) {
 
 // matches reports whether the rule is for who asks, and notes a condition that
 // cannot be judged: nothing is granted by it, and whoever is refused is told.
-func (e *evaluation) matches(r *rule, a *asker, mismatches *[]string) bool {
-	ok := a.matchSubject(r.subjects, mismatches)
-	if !ok && a.doubt != "" && e.doubt == "" {
-		e.doubt = "the condition of rule " + r.name[0] + " cannot be judged: " + a.doubt
+func (e *evaluation) matches(r *rule, a *subjects.Asker, mismatches *[]string) bool {
+	ok := a.MatchAny(r.subjects, mismatches)
+	if !ok && a.Doubt != "" && e.doubt == "" {
+		e.doubt = "the condition of rule " + r.name[0] + " cannot be judged: " + a.Doubt
 	}
 	return ok
 }
 
-func (e *evaluation) applies(r *rule, a *asker, trace *Trace) bool {
-	serves := r.services == nil || slices.Contains(r.services, a.service)
+func (e *evaluation) applies(r *rule, a *subjects.Asker, trace *Trace) bool {
+	serves := r.services == nil || slices.Contains(r.services, a.Service)
 	if trace == nil {
 		return serves && (r.anonymous || e.matches(r, a, nil))
-	}
-	if !serves { // its subjects are compared for people alone: the decision must not change by it
-		doubt := e.doubt
-		a.spent, a.unserved = a.unserved, a.spent
-		defer func() { a.spent, a.unserved, e.doubt = a.unserved, a.spent, doubt }()
 	}
 	t := RuleTrace{Name: r.name[0], Origin: r.origin, ServiceMatched: serves, Annotation: r.annotation}
 	switch {
 	case r.anonymous:
 		t.SubjectMatched, t.MatchedBy = true, "anonymous"
-	case e.matches(r, a, &t.Mismatches):
-		t.SubjectMatched, t.MatchedBy, t.Mismatches = true, matched(t.Mismatches), nil
+	case serves:
+		t.SubjectMatched = e.matches(r, a, &t.Mismatches)
+	default: // its subjects are compared for people alone: the decision must not change by it
+		a.Unserved(func() { t.SubjectMatched = a.MatchAny(r.subjects, &t.Mismatches) })
+	}
+	if t.SubjectMatched && !r.anonymous {
+		t.MatchedBy, t.Mismatches = matched(t.Mismatches), nil
 	}
 	trace.Rules = append(trace.Rules, t)
 	return serves && t.SubjectMatched

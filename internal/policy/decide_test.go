@@ -11,6 +11,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/subjects"
 )
 
 // A decision that nobody made must not grant (failing open by accident).
@@ -20,7 +21,7 @@ func TestZeroDecisionGrantsNothing(t *testing.T) {
 		t.Errorf("granted %v", granted)
 	}
 	scopes := scopesOf(t, "repository:a:pull registry:catalog:*")
-	for _, policy := range []*Policy{{}, {rules: []rule{{}}}, {rules: []rule{{name: []string{"r"}, subjects: []subjectMatch{{}}}}}} {
+	for _, policy := range []*Policy{{}, {rules: []rule{{}}}, {rules: []rule{{name: []string{"r"}, subjects: []subjects.Match{{}}}}}} {
 		for _, subject := range []Subject{{}, {Identity: &oidc.Identity{}}, {Identity: someone()}} {
 			d := policy.Decide(subject, "", scopes)
 			if d.Granted() != nil || len(d.Scopes) != 2 || d.Scopes[0].Reason == "" || d.Scopes[1].Reason == "" {

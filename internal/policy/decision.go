@@ -7,6 +7,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/subjects"
 )
 
 // Subject is who asks. The zero Subject is anonymous.
@@ -14,6 +15,10 @@ type Subject struct {
 	Identity        *oidc.Identity    // nil: anonymous
 	Annotations     map[string]string // of the live ServiceAccount with the identity's UID; nil: none known
 	NamespaceLabels map[string]string // nil: not known
+}
+
+func (s *Subject) asker(service string) subjects.Asker {
+	return subjects.Asker{Identity: s.Identity, NamespaceLabels: s.NamespaceLabels, Service: service}
 }
 
 // Decision is the answer of a policy to one request. The zero Decision grants

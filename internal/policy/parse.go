@@ -7,8 +7,8 @@ import (
 	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/pattern"
-	"github.com/pullpass/pullpass/internal/selector"
 	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/subjects"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -80,12 +80,12 @@ func (p *policyParser) rule(n strictyaml.Node) rule {
 	if anonymous, ok := fields["anonymous"]; ok {
 		r.anonymous = anonymous.Boolean()
 	}
-	subjects, hasSubjects := fields["subjects"]
+	whom, hasSubjects := fields["subjects"]
 	switch {
 	case hasSubjects && r.anonymous:
-		subjects.Fault("an anonymous rule is for everybody: remove subjects, or write a rule for each")
+		whom.Fault("an anonymous rule is for everybody: remove subjects, or write a rule for each")
 	case hasSubjects:
-		r.subjects = p.subjects(subjects, false)
+		r.subjects = subjects.Parse(whom, false, p.identities)
 	case !r.anonymous:
 		n.FaultAt("subjects", "is missing: say for whom the rule is, or write anonymous: true for everybody")
 	}
@@ -97,7 +97,7 @@ func (p *policyParser) rule(n strictyaml.Node) rule {
 		switch {
 		case r.anonymous:
 			annotation.Fault("who is anonymous has no annotations: remove it, or write subjects")
-		case slices.ContainsFunc(r.subjects, func(m subjectMatch) bool { return m.identities != nil }):
+		case slices.ContainsFunc(r.subjects, func(m subjects.Match) bool { return m.Identities != nil }):
 			annotation.Fault("identities have no annotations: remove it, or write a rule for each")
 		}
 	}
@@ -119,8 +119,8 @@ func (p *policyParser) denyRule(n strictyaml.Node) denyRule {
 		return d
 	}
 	d.name, d.origin = p.name(n, fields), n.Origin()
-	if subjects, ok := fields["subjects"]; ok {
-		d.subjects = p.subjects(subjects, true)
+	if whom, ok := fields["subjects"]; ok {
+		d.subjects = subjects.Parse(whom, true, p.identities)
 	} else {
 		n.FaultAt("subjects", "is missing: say whom to refuse")
 	}
@@ -153,91 +153,6 @@ func (p *policyParser) name(n strictyaml.Node, fields map[string]strictyaml.Node
 	}
 	p.names[name] = where
 	return name
-}
-
-func (p *policyParser) subjects(n strictyaml.Node, deny bool) []subjectMatch {
-	known := strictyaml.FieldNames[RuleSubject]()
-	if deny {
-		known = strictyaml.FieldNames[DeniedSubject]()
-	}
-	var subjects []subjectMatch
-	for _, entry := range n.List() {
-		m := subjectMatch{denies: deny}
-		fields := entry.Fields(known...)
-		for _, name := range known {
-			field, ok := fields[name]
-			if !ok {
-				continue
-			}
-			switch name {
-			case "clusters":
-				m.clusters = parseGlobs(field, "._-", true)
-			case "namespaces":
-				m.namespaces = parseGlobs(field, "-", false)
-			case "namespaceSelector":
-				m.namespaceSelector = selector.Parse(field)
-			case "serviceAccounts":
-				m.serviceAccounts = parseGlobs(field, ".-", false)
-			case "nodes":
-				m.nodes = parseGlobs(field, ".-", false)
-			case "tokenIDs":
-				m.tokenIDs = parseTokenIDs(field)
-			case "identities":
-				m.identities = parseIdentities(field)
-			case "claims":
-				m.claims = parseClaims(field)
-			case "condition":
-				m.condition = parseCondition(field)
-			}
-		}
-		p.checkIdentities(entry, fields, &m)
-		subjects = append(subjects, m)
-	}
-	return subjects
-}
-
-// parseGlobs reads names in which * stands for any run of characters. Letters
-// and digits are always allowed, others and upper case only if said so: a name
-// that cannot exist would make the rule match nothing, and nobody would notice.
-func parseGlobs(n strictyaml.Node, others string, upper bool) []string {
-	var globs []string
-	for _, entry := range n.List() {
-		glob, ok := entry.Text()
-		if !ok {
-			continue
-		}
-		if i := strings.IndexFunc(glob, func(r rune) bool {
-			return r != '*' && (r < 'a' || 'z' < r) && (r < '0' || '9' < r) && (!upper || r < 'A' || 'Z' < r) && !strings.ContainsRune(others, r)
-		}); i >= 0 {
-			entry.Fault("%s cannot match: %s is in no such name; * stands for any characters, nothing else is special", term.QuoteName(glob), term.QuoteName(string([]rune(glob[i:])[:1])))
-			continue
-		}
-		globs = append(globs, glob)
-	}
-	return globs
-}
-
-func parseTokenIDs(n strictyaml.Node) []string {
-	var ids []string
-	for _, entry := range n.List() {
-		if id := ParseTokenID(entry); id != "" {
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
-func ParseTokenID(n strictyaml.Node) string {
-	id, ok := n.Text()
-	switch {
-	case !ok:
-		return ""
-	case strings.HasPrefix(id, "JTI="):
-		n.Fault("%s is a credential id: write what follows JTI=", term.QuoteName(id))
-	case !names.IsVisible(id) || strings.Contains(id, "*"):
-		n.Fault("%s is not a token id: ids are compared exactly, without *", term.QuoteName(id))
-	}
-	return id
 }
 
 func parseServices(n strictyaml.Node) []string {
@@ -343,4 +258,32 @@ func parseRegistry(n, actions strictyaml.Node, set ActionSet, r *rule) {
 	if r.annotation != "" {
 		n.Fault("an annotation cannot ask for the catalog: write a rule without annotation")
 	}
+}
+
+// checkPlaceholders reports claims that stand in a pattern and are no paths.
+func (p *policyParser) checkPlaceholders(n strictyaml.Node, parsed pattern.Pattern, r *rule) {
+	for _, claim := range parsed.Claims() {
+		if slices.ContainsFunc(r.subjects, func(m subjects.Match) bool { return m.Identities == nil }) {
+			n.Fault("{claims.%s} stands for nothing of a ServiceAccount, and the rule is for some: write a rule for each", claim)
+		}
+		var named []string
+		for _, m := range r.subjects {
+			named = append(named, m.Identities...)
+		}
+		slices.Sort(named)
+		for _, name := range slices.Compact(named) {
+			profile, known := p.identities[name]
+			if c, _ := profile.Claim(claim); known && !c.IsPath {
+				n.Fault("{claims.%s} is no path in the tokens of identity %s: %s", claim, term.QuoteName(name), pathsOf(profile))
+			}
+		}
+	}
+}
+
+func pathsOf(profile identity.Profile) string {
+	paths := profile.Paths()
+	if len(paths) == 0 {
+		return "its profile " + string(profile) + " has none"
+	}
+	return "those of its profile are {claims." + strings.Join(paths, "}, {claims.") + "}"
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/subjects"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -28,7 +29,7 @@ type rule struct {
 	name       []string // one element, so that a decision can share it
 	origin     string   // FILE: rules[0], for people
 	anonymous  bool     // applies to everybody, with a token or without
-	subjects   []subjectMatch
+	subjects   []subjects.Match
 	services   []string // exact; nil: any
 	annotation string   // key; if set, allow is a ceiling and the annotation selects
 	allow      []allowance
@@ -46,7 +47,7 @@ type allowance struct {
 type denyRule struct {
 	name     string
 	origin   string
-	subjects []subjectMatch
+	subjects []subjects.Match
 }
 
 // File is one file of a policy. Its name is for messages.
@@ -135,14 +136,14 @@ func (p *Policy) Unused(clusters, identities, services []string) []string {
 	note := func(where, field, value, configured string) {
 		unused = append(unused, fmt.Sprintf("%s: %s: %s matches nothing that is configured (%s)", where, field, term.QuoteName(value), configured))
 	}
-	checkSubjects := func(where string, subjects []subjectMatch) {
-		for _, s := range subjects {
-			for _, glob := range s.clusters {
+	checkSubjects := func(where string, matches []subjects.Match) {
+		for _, s := range matches {
+			for _, glob := range s.Clusters {
 				if !slices.ContainsFunc(clusters, func(name string) bool { return pattern.MatchName(glob, name) }) {
 					note(where, "clusters", glob, "clusters[].name")
 				}
 			}
-			for _, name := range s.identities {
+			for _, name := range s.Identities {
 				if !slices.Contains(identities, name) {
 					note(where, "identities", name, "identities[].name")
 				}
@@ -169,10 +170,10 @@ func (p *Policy) Unused(clusters, identities, services []string) []string {
 // may serve such clusters, too, by other rules.
 func (p *Policy) WithoutLabels(clusters []string) []string {
 	var affected []string
-	check := func(where, effect string, subjects []subjectMatch) {
-		for i, s := range subjects {
+	check := func(where, effect string, matches []subjects.Match) {
+		for i, s := range matches {
 			for _, name := range clusters {
-				if s.namespaceSelector != nil && matchAny(s.clusters, name) {
+				if s.NamespaceSelector != nil && subjects.MatchGlobs(s.Clusters, name) {
 					affected = append(affected, fmt.Sprintf("%s: subjects[%d] "+effect+
 						": its namespaces' labels are not known without a connection (clusters[].kubernetes)", where, i, term.QuoteName(name)))
 				}
@@ -195,7 +196,7 @@ func (p *Policy) WithoutAnnotations(clusters []string) []string {
 	for _, r := range p.rules {
 		for i, s := range r.subjects {
 			for _, name := range clusters {
-				if r.annotation != "" && matchAny(s.clusters, name) {
+				if r.annotation != "" && subjects.MatchGlobs(s.Clusters, name) {
 					affected = append(affected, fmt.Sprintf("rule %s: subjects[%d] gets nothing in cluster %s: its ServiceAccounts' annotations are not known "+
 						"without a connection or manifestFiles (clusters[].kubernetes)", r.name[0], i, term.QuoteName(name)))
 				}

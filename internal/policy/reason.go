@@ -126,10 +126,10 @@ func (e *evaluation) explain(c candidate) string {
 // noRuleApplies says whether it is the subject or the service that no rule is
 // for.
 func (e *evaluation) noRuleApplies() string {
-	asker := asker{Subject: e.subject, service: e.service}
+	asker := e.subject.asker(e.service)
 	for i := range e.policy.rules {
 		r := &e.policy.rules[i]
-		if r.anonymous || asker.matchSubject(r.subjects, nil) {
+		if r.anonymous || asker.MatchAny(r.subjects, nil) {
 			return fmt.Sprintf("none is for the service %s (rule %s is for %s)", term.QuoteName(e.service), r.name[0], shorten(r.services))
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/schematest"
+	"github.com/pullpass/pullpass/internal/subjects"
 	"github.com/pullpass/pullpass/internal/testkit"
 )
 
@@ -69,21 +70,21 @@ func TestEveryFieldCounts(t *testing.T) {
 // programs are functions, which are never equal.
 func comparable(p *Policy) any {
 	var all []any
-	subjects := func(list []subjectMatch) {
+	whom := func(list []subjects.Match) {
 		for _, m := range list {
-			if m.condition != nil {
-				m.claims, m.condition = append(slices.Clip(m.claims), claimMatch{name: m.condition.String()}), nil
+			if m.Condition != nil {
+				m.Claims, m.Condition = append(slices.Clip(m.Claims), subjects.Claim{Name: m.Condition.String()}), nil
 			}
 			all = append(all, m)
 		}
 	}
 	for _, r := range p.rules {
-		subjects(r.subjects)
+		whom(r.subjects)
 		r.subjects = nil
 		all = append(all, r)
 	}
 	for _, d := range p.deny {
-		subjects(d.subjects)
+		whom(d.subjects)
 		all = append(all, d.name, d.origin)
 	}
 	return all
@@ -91,7 +92,7 @@ func comparable(p *Policy) any {
 
 func TestSchema(t *testing.T) {
 	t.Parallel()
-	schema := schematest.Hold(t, "policy.schema.json", "Pullpass access policy", &Document{})
+	schema := schematest.Hold(t, "policy.schema.json", "Pullpass access policy", &Document{}, "../subjects")
 	schematest.Accept(t, schema, "every field", []byte(everyField))
 	schematest.Accept(t, schema, "the least", []byte(minimalPolicy))
 	schematest.Accept(t, schema, "nobody denied", []byte(minimalPolicy+"deny: []\n"))

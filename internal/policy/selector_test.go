@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/pullpass/pullpass/internal/subjects"
 )
 
 // labelsOf reads KEY=VALUE, separated by blanks. Labels that are known are not
@@ -213,7 +215,7 @@ deny: [{name: d, subjects: [{namespaceSelector: blocked, nodes: [n1]}, {namespac
 	}
 	rule := policy.rules[0]
 	var mismatches []string
-	if asker := (asker{Subject: Subject{Identity: someone()}}); asker.matchSubject(rule.subjects, &mismatches) || fmt.Sprint(mismatches) != "[clusters namespaceSelector namespaceSelector]" {
+	if asker := (subjects.Asker{Identity: someone()}); asker.MatchAny(rule.subjects, &mismatches) || fmt.Sprint(mismatches) != "[clusters namespaceSelector namespaceSelector]" {
 		t.Errorf("mismatches %q without labels", mismatches)
 	}
 }
@@ -261,7 +263,7 @@ deny:
 // checkSelectors fails if a policy has a selector that matches everybody, or
 // that does not mean what it says.
 func checkSelectors(t *testing.T, policy *Policy) {
-	var all []subjectMatch
+	var all []subjects.Match
 	for _, r := range policy.rules {
 		all = append(all, r.subjects...)
 	}
@@ -269,12 +271,12 @@ func checkSelectors(t *testing.T, policy *Policy) {
 		all = append(all, d.subjects...)
 	}
 	for _, s := range all {
-		if s.namespaceSelector == nil {
+		if s.NamespaceSelector == nil {
 			continue
 		}
-		again, err := labels.Parse(s.namespaceSelector.String())
-		if s.namespaceSelector.Empty() || err != nil || again.String() != s.namespaceSelector.String() {
-			t.Errorf("selector %q: %v", s.namespaceSelector, err)
+		again, err := labels.Parse(s.NamespaceSelector.String())
+		if s.NamespaceSelector.Empty() || err != nil || again.String() != s.NamespaceSelector.String() {
+			t.Errorf("selector %q: %v", s.NamespaceSelector, err)
 		}
 	}
 }

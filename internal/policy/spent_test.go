@@ -74,15 +74,6 @@ func TestWhatConditionsCostIsBounded(t *testing.T) {
 				}
 			}
 		}
-		policy := many(t, "rules", 300, dear)
-		a := asker{Subject: subject}
-		for i := range policy.rules {
-			a.matchSubject(policy.rules[i].subjects, nil)
-		}
-		// What was begun is ended: the dearest is one claim with 250 values.
-		if most := uint64(maxSpent + 250*8000/64 + 250); a.spent < maxSpent || a.spent > most {
-			t.Errorf("%s: %d units; at most %d are allowed", what, a.spent, most)
-		}
 	}
 }
 
@@ -115,7 +106,7 @@ func TestOtherServicesCostNothing(t *testing.T) {
 	if len(d.Granted()) != 1 || !reflect.DeepEqual(explained, d) {
 		t.Errorf("decided %+v, explained %+v", d, explained)
 	}
-	if last := trace.Rules[299].Mismatches; len(last) != 1 || !strings.Contains(last[0], tooMuchCompared) {
+	if last := trace.Rules[299].Mismatches; len(last) != 1 || !strings.Contains(last[0], "too much was compared") {
 		t.Errorf("what people are told of is not bounded: %q", last)
 	}
 }

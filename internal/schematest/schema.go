@@ -5,6 +5,7 @@ import (
 	"encoding"
 	"encoding/json"
 	"flag"
+	"maps"
 	"os"
 	"reflect"
 	"strconv"
@@ -72,11 +73,15 @@ func (p properties) MarshalJSON() ([]byte, error) {
 }
 
 // Hold makes the schema of what document points to, which holds the defaults,
-// from the package in the current directory. It compares it with docs/NAME,
-// which it writes first with -update-schema, and returns it compiled.
-func Hold(t *testing.T, name, title string, document any) *jsonschema.Schema {
+// from the package in the current directory, and those in the others that it takes
+// types from. It compares it with docs/NAME, which it writes first with
+// -update-schema, and returns it compiled.
+func Hold(t *testing.T, name, title string, document any, others ...string) *jsonschema.Schema {
 	t.Helper()
-	m := maker{t, comments(t, ".")}
+	m := maker{t, map[string]string{}}
+	for _, dir := range append([]string{"."}, others...) {
+		maps.Copy(m.comments, comments(t, dir))
+	}
 	root := m.of(reflect.ValueOf(document).Elem())
 	root.Schema, root.ID, root.Title = "https://json-schema.org/draft/2020-12/schema", "https://pullpass.dev/"+name, title
 	root.Description = "" // it speaks of the Go type

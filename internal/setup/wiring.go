@@ -21,6 +21,7 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/subjects"
 )
 
 // RegistryLeeway is how long after its end distribution still takes a token;
@@ -79,10 +80,10 @@ func PolicyWarnings(cfg *config.Config, policy *policy.Policy) []string {
 	return warnings
 }
 
-func knownIdentities(cfg *config.Config) map[string]policy.KnownIdentity {
-	known := map[string]policy.KnownIdentity{}
+func knownIdentities(cfg *config.Config) map[string]subjects.KnownIdentity {
+	known := map[string]subjects.KnownIdentity{}
 	for _, i := range cfg.Identities {
-		known[i.Name] = policy.KnownIdentity{Profile: i.Profile, Require: slices.Sorted(maps.Keys(i.Require))}
+		known[i.Name] = subjects.KnownIdentity{Profile: i.Profile, Require: slices.Sorted(maps.Keys(i.Require))}
 	}
 	return known
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/selector"
 	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/subjects"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -93,7 +94,7 @@ func parseServiceAccount(n strictyaml.Node, fields map[string]strictyaml.Node) p
 		id.Kubernetes.Secret = oidc.ObjectRef{Name: parseName(field, "a Secret", names.IsSubdomain), UID: "known"}
 	}
 	if field, ok := fields["tokenID"]; ok {
-		id.TokenID = policy.ParseTokenID(field)
+		id.TokenID = subjects.ParseTokenID(field)
 	}
 	s := policy.Subject{Identity: id}
 	if field, ok := fields["annotations"]; ok {

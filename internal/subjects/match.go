@@ -1,4 +1,4 @@
-package policy
+package subjects
 
 import (
 	"slices"
@@ -12,31 +12,33 @@ import (
 	"github.com/pullpass/pullpass/internal/term"
 )
 
-// subjectMatch says which identities are meant. All fields that are given must
+// Match says which identities are meant. All fields that are given must
 // match; one that is not given matches any. The parser refuses a match without
 // any field.
-type subjectMatch struct {
-	clusters, namespaces, serviceAccounts, nodes []string // globs
-	tokenIDs                                     []string // exact
-	namespaceSelector                            labels.Selector
-	identities                                   []string // exact; nil: ServiceAccounts
-	claims                                       []claimMatch
-	condition                                    *condition.Condition
-	// denies is set in denials: what is in doubt matches a denial and no rule. In
+type Match struct {
+	Clusters, Namespaces, ServiceAccounts, Nodes []string // globs
+	TokenIDs                                     []string // exact
+	NamespaceSelector                            labels.Selector
+	Identities                                   []string // exact; nil: ServiceAccounts
+	Claims                                       []Claim
+	Condition                                    *condition.Condition
+	// Denies is set in denials: what is in doubt matches a denial and no rule. In
 	// doubt is a node that the token names without its UID, because the API server
 	// writes the mere name of a Node that did not exist when the token was issued;
 	// the labels of a namespace where nobody can ask for them; a claim that is
 	// missing; and a condition that cannot be judged.
-	denies bool
+	Denies bool
 }
 
-// asker is who asks, of which service.
-type asker struct {
-	Subject
-	service string
-	// doubt is why a condition of the subjects compared last could not be judged;
+// Asker is who asks, of which service. It is for one request, and not for
+// concurrent use.
+type Asker struct {
+	Identity        *oidc.Identity    // nil: anonymous
+	NamespaceLabels map[string]string // nil: not known
+	Service         string
+	// Doubt is why a condition of the subjects compared last could not be judged;
 	// empty: all could.
-	doubt string
+	Doubt string
 	// spent is what conditions and claims have cost so far, in CEL's units; unserved,
 	// what those of rules for other services have, of which only people are told.
 	spent, unserved uint64
@@ -52,9 +54,9 @@ const tooMuchCompared = "too much was compared for one request"
 
 // mayCompare notes a doubt if nothing more is compared. What is begun is ended, so
 // that the most is that of one condition more.
-func (a *asker) mayCompare() bool {
+func (a *Asker) mayCompare() bool {
 	if a.spent >= maxSpent {
-		a.doubt = tooMuchCompared
+		a.Doubt = tooMuchCompared
 		return false
 	}
 	return true
@@ -62,30 +64,30 @@ func (a *asker) mayCompare() bool {
 
 // mismatch names the first field that does not match, or is empty. What is dear
 // comes last.
-func (m *subjectMatch) mismatch(a *asker) string {
+func (m *Match) mismatch(a *Asker) string {
 	id := a.Identity
 	switch {
 	case !m.matchKind(id):
 		return "identities"
-	case !matchAny(m.clusters, id.Cluster):
+	case !MatchGlobs(m.Clusters, id.Cluster):
 		return "clusters"
-	case !matchAny(m.namespaces, id.Kubernetes.Namespace):
+	case !MatchGlobs(m.Namespaces, id.Kubernetes.Namespace):
 		return "namespaces"
-	case m.namespaceSelector != nil && !m.matchLabels(a.NamespaceLabels):
+	case m.NamespaceSelector != nil && !m.matchLabels(a.NamespaceLabels):
 		return "namespaceSelector"
-	case !matchAny(m.serviceAccounts, id.Kubernetes.ServiceAccount.Name):
+	case !MatchGlobs(m.ServiceAccounts, id.Kubernetes.ServiceAccount.Name):
 		return "serviceAccounts"
-	case !matchAny(m.nodes, id.Kubernetes.Node.Name), m.nodes != nil && !m.denies && id.Kubernetes.Node.UID == "":
+	case !MatchGlobs(m.Nodes, id.Kubernetes.Node.Name), m.Nodes != nil && !m.Denies && id.Kubernetes.Node.UID == "":
 		return "nodes"
-	case m.tokenIDs != nil && !slices.Contains(m.tokenIDs, id.TokenID):
+	case m.TokenIDs != nil && !slices.Contains(m.TokenIDs, id.TokenID):
 		return "tokenIDs"
 	}
-	for i := range m.claims {
-		if c := &m.claims[i]; !c.matches(a, m.denies) {
-			return "claims." + c.name
+	for i := range m.Claims {
+		if c := &m.Claims[i]; !c.matches(a, m.Denies) {
+			return "claims." + c.Name
 		}
 	}
-	if m.condition != nil && !m.holds(a) {
+	if m.Condition != nil && !m.holds(a) {
 		return "condition"
 	}
 	return ""
@@ -94,41 +96,41 @@ func (m *subjectMatch) mismatch(a *asker) string {
 // matchKind tells ServiceAccounts from others: a subject is about others only if it
 // says so. A denial of token ids is about whoever has them, with a condition, too,
 // which can be about both.
-func (m *subjectMatch) matchKind(id *oidc.Identity) bool {
-	if m.identities == nil {
+func (m *Match) matchKind(id *oidc.Identity) bool {
+	if m.Identities == nil {
 		return id.External == nil || m.onlyTokenIDs()
 	}
-	return id.External != nil && slices.Contains(m.identities, id.External.Provider)
+	return id.External != nil && slices.Contains(m.Identities, id.External.Provider)
 }
 
-func (m *subjectMatch) onlyTokenIDs() bool {
-	return m.tokenIDs != nil && m.clusters == nil && m.namespaces == nil && m.serviceAccounts == nil && m.nodes == nil &&
-		m.namespaceSelector == nil
+func (m *Match) onlyTokenIDs() bool {
+	return m.TokenIDs != nil && m.Clusters == nil && m.Namespaces == nil && m.ServiceAccounts == nil && m.Nodes == nil &&
+		m.NamespaceSelector == nil
 }
 
-func (m *subjectMatch) matchLabels(known map[string]string) bool {
+func (m *Match) matchLabels(known map[string]string) bool {
 	if known == nil {
-		return m.denies
+		return m.Denies
 	}
-	return m.namespaceSelector.Matches(labels.Set(known))
+	return m.NamespaceSelector.Matches(labels.Set(known))
 }
 
 // holds judges the condition. One that fails is neither true nor false: it matches
 // in a denial alone.
-func (m *subjectMatch) holds(a *asker) bool {
+func (m *Match) holds(a *Asker) bool {
 	if !a.mayCompare() {
-		return m.denies
+		return m.Denies
 	}
 	k := &a.Identity.Kubernetes
-	holds, err := m.condition.Holds(condition.Variables{
+	holds, err := m.Condition.Holds(condition.Variables{
 		Claims:  a.claims(),
 		Cluster: a.Identity.Cluster, Namespace: k.Namespace, ServiceAccount: k.ServiceAccount.Name, Node: k.Node.Name,
 		Labels:  a.NamespaceLabels,
-		Service: a.service,
+		Service: a.Service,
 	}, &a.spent)
 	if err != nil {
-		a.doubt = term.Shorten(err.Error(), maxDoubtBytes)
-		return m.denies
+		a.Doubt = term.Shorten(err.Error(), maxDoubtBytes)
+		return m.Denies
 	}
 	return holds
 }
@@ -137,7 +139,7 @@ const maxDoubtBytes = 200
 
 // claims are those that a condition may ask for. Of a ServiceAccount's token, the
 // others are in the variable kubernetes.
-func (a *asker) claims() identity.Claims {
+func (a *Asker) claims() identity.Claims {
 	id := a.Identity
 	if id.External != nil {
 		return id.External.Claims
@@ -145,9 +147,9 @@ func (a *asker) claims() identity.Claims {
 	return identity.Claims{"iss": id.Issuer, "sub": id.Subject, "jti": id.TokenID}
 }
 
-// matchAny reports whether a glob matches the value. What the token does not
+// MatchGlobs reports whether a glob matches the value. What the token does not
 // say is matched by no glob, not even by *.
-func matchAny(globs []string, value string) bool {
+func MatchGlobs(globs []string, value string) bool {
 	if globs == nil {
 		return true
 	}
@@ -162,26 +164,34 @@ func matchAny(globs []string, value string) bool {
 	return false
 }
 
-// matchSubject reports whether one of the subjects matches. Nobody anonymous is
+// MatchAny reports whether one of the subjects matches. Nobody anonymous is
 // a subject. If mismatches is not nil, the field that differs is appended for
 // each subject that does not match.
-func (a *asker) matchSubject(subjects []subjectMatch, mismatches *[]string) bool {
-	a.doubt = ""
+func (a *Asker) MatchAny(matches []Match, mismatches *[]string) bool {
+	a.Doubt = ""
 	if a.Identity == nil {
 		return false
 	}
-	for i := range subjects {
-		before := a.doubt
-		field := subjects[i].mismatch(a)
+	for i := range matches {
+		before := a.Doubt
+		field := matches[i].mismatch(a)
 		if field == "" {
 			return true
 		}
 		if mismatches != nil {
-			if a.doubt != before {
-				field += ", which cannot be judged: " + a.doubt
+			if a.Doubt != before {
+				field += ", which cannot be judged: " + a.Doubt
 			}
 			*mismatches = append(*mismatches, field)
 		}
 	}
 	return false
+}
+
+// Unserved calls compare for what counts for another service, of which only people
+// are told: what that costs is none of the decision's.
+func (a *Asker) Unserved(compare func()) {
+	a.spent, a.unserved = a.unserved, a.spent
+	compare()
+	a.spent, a.unserved = a.unserved, a.spent
 }

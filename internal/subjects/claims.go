@@ -1,4 +1,4 @@
-package policy
+package subjects
 
 import (
 	"fmt"
@@ -21,22 +21,22 @@ const (
 	maxClaimValueBytes = 512
 )
 
-// claimMatch says which values a claim may have.
-type claimMatch struct {
-	name   string
-	values []string
+// Claim says which values a claim may have.
+type Claim struct {
+	Name   string
+	Values []string
 }
 
 // matches reports whether the caller's token has one of the values. What is no text
 // is compared as text only where the profile says of what type the claim is, and the
 // token was refused if it is of another: "true" is no boolean.
-func (c *claimMatch) matches(a *asker, denies bool) bool {
+func (c *Claim) matches(a *Asker, denies bool) bool {
 	caller := a.Identity.External // a subject with claims has identities, which are compared first
-	value, ok := caller.Claims[c.name]
+	value, ok := caller.Claims[c.Name]
 	if !ok {
 		return denies
 	}
-	known, named := caller.Profile.Claim(c.name)
+	known, named := caller.Profile.Claim(c.Name)
 	switch value.(type) {
 	case string, []string:
 	case bool, int64, float64:
@@ -49,33 +49,33 @@ func (c *claimMatch) matches(a *asker, denies bool) bool {
 	if !a.mayCompare() {
 		return denies
 	}
-	texts := caller.Claims.Texts(c.name)
+	texts := caller.Claims.Texts(c.Name)
 	a.spent += c.price(texts, known.IsName)
 	return slices.ContainsFunc(texts, func(text string) bool { return c.has(text, known.IsName) })
 }
 
 // price is in CEL's units, each of which takes some 50 ns or more: as long as 16
 // comparisons of texts, or as a * that goes through 64 bytes.
-func (c *claimMatch) price(texts []string, isName bool) uint64 {
-	price := uint64(len(texts)*len(c.values)) / 16
+func (c *Claim) price(texts []string, isName bool) uint64 {
+	price := uint64(len(texts)*len(c.Values)) / 16
 	if isName {
 		for _, text := range texts {
-			price += uint64(len(text)*len(c.values)) / 64
+			price += uint64(len(text)*len(c.Values)) / 64
 		}
 	}
 	return price
 }
 
-func (c *claimMatch) has(value string, isName bool) bool {
+func (c *Claim) has(value string, isName bool) bool {
 	if isName && value != "" {
-		return slices.ContainsFunc(c.values, func(glob string) bool { return pattern.MatchText(glob, value) })
+		return slices.ContainsFunc(c.Values, func(glob string) bool { return pattern.MatchText(glob, value) })
 	}
-	return slices.Contains(c.values, value)
+	return slices.Contains(c.Values, value)
 }
 
 // parseClaims reads values by claim. What the profiles say of the claims is checked
 // when it is known which identities are meant.
-func parseClaims(n strictyaml.Node) []claimMatch {
+func parseClaims(n strictyaml.Node) []Claim {
 	object, ok := n.Value.(map[string]any)
 	switch {
 	case !ok:
@@ -83,21 +83,21 @@ func parseClaims(n strictyaml.Node) []claimMatch {
 	case len(object) == 0:
 		n.Fault("is empty: fill it or remove it")
 	}
-	var all []claimMatch
+	var all []Claim
 	values := 0
 	for _, entry := range n.Entries() {
-		c := claimMatch{name: entry.Key}
-		if c.name == "" || len(c.name) > maxClaimNameBytes || !names.IsVisible(c.name) {
-			entry.Fault("%s is not the name of a claim: write 1 to %d printable characters", term.QuoteName(c.name), maxClaimNameBytes)
+		c := Claim{Name: entry.Key}
+		if c.Name == "" || len(c.Name) > maxClaimNameBytes || !names.IsVisible(c.Name) {
+			entry.Fault("%s is not the name of a claim: write 1 to %d printable characters", term.QuoteName(c.Name), maxClaimNameBytes)
 		}
 		for _, item := range entry.List() {
 			value, ok := item.Text()
 			if ok && len(value) > maxClaimValueBytes {
 				item.Fault("has %d bytes; at most %d are compared", len(value), maxClaimValueBytes)
 			}
-			c.values = append(c.values, value)
+			c.Values = append(c.Values, value)
 		}
-		values += len(c.values)
+		values += len(c.Values)
 		all = append(all, c)
 	}
 	if len(all) > maxClaims || values > maxClaimValues {
@@ -134,8 +134,8 @@ func parseCondition(n strictyaml.Node) *condition.Condition {
 
 // checkIdentities reports what can never be true of a subject that is no
 // ServiceAccount, and what the profiles of the identities forbid.
-func (p *policyParser) checkIdentities(n strictyaml.Node, fields map[string]strictyaml.Node, m *subjectMatch) {
-	if m.identities == nil {
+func (p *parser) checkIdentities(n strictyaml.Node, fields map[string]strictyaml.Node, m *Match) {
+	if m.Identities == nil {
 		if field, ok := fields["claims"]; ok {
 			field.Fault("ServiceAccounts have no claims to compare: name the identities whose tokens have them, or write a condition")
 		}
@@ -146,24 +146,24 @@ func (p *policyParser) checkIdentities(n strictyaml.Node, fields map[string]stri
 			field.Fault("an identity is no ServiceAccount and has none of these: write a subject for each")
 		}
 	}
-	for _, name := range m.identities {
+	for _, name := range m.Identities {
 		profile, known := p.identities[name]
 		if !known {
 			continue
 		}
-		for _, c := range m.claims {
+		for _, c := range m.Claims {
 			p.checkClaim(n, name, profile, c)
 		}
-		if m.condition != nil {
-			checkUses(fields["condition"], name, profile, m.condition)
+		if m.Condition != nil {
+			checkUses(fields["condition"], name, profile, m.Condition)
 		}
 	}
 }
 
-func (p *policyParser) checkClaim(n strictyaml.Node, name string, profile identity.Profile, c claimMatch) {
-	known, _ := profile.Claim(c.name)
-	at := n.At(fmt.Sprintf("claims[%s]", term.QuoteName(c.name)), nil)
-	for _, value := range c.values {
+func (p *parser) checkClaim(n strictyaml.Node, name string, profile identity.Profile, c Claim) {
+	known, _ := profile.Claim(c.Name)
+	at := n.At(fmt.Sprintf("claims[%s]", term.QuoteName(c.Name)), nil)
+	for _, value := range c.Values {
 		switch _, err := strconv.ParseInt(value, 10, 64); {
 		case !known.IsName && strings.Contains(value, "*"):
 			at.Fault("%s: * stands for other characters only in claims whose values people choose, such as ref; this one, of identity %s, is compared exactly",
@@ -184,32 +184,4 @@ func checkUses(n strictyaml.Node, name string, profile identity.Profile, c *cond
 			n.Fault("claims.%s of identity %s is a %s, and is compared with a %s, which it never equals", use.Claim, term.QuoteName(name), known.Type, use.Type)
 		}
 	}
-}
-
-// checkPlaceholders reports claims that stand in a pattern and are no paths.
-func (p *policyParser) checkPlaceholders(n strictyaml.Node, parsed pattern.Pattern, r *rule) {
-	for _, claim := range parsed.Claims() {
-		if slices.ContainsFunc(r.subjects, func(m subjectMatch) bool { return m.identities == nil }) {
-			n.Fault("{claims.%s} stands for nothing of a ServiceAccount, and the rule is for some: write a rule for each", claim)
-		}
-		var named []string
-		for _, m := range r.subjects {
-			named = append(named, m.identities...)
-		}
-		slices.Sort(named)
-		for _, name := range slices.Compact(named) {
-			profile, known := p.identities[name]
-			if c, _ := profile.Claim(claim); known && !c.IsPath {
-				n.Fault("{claims.%s} is no path in the tokens of identity %s: %s", claim, term.QuoteName(name), pathsOf(profile))
-			}
-		}
-	}
-}
-
-func pathsOf(profile identity.Profile) string {
-	paths := profile.Paths()
-	if len(paths) == 0 {
-		return "its profile " + string(profile) + " has none"
-	}
-	return "those of its profile are {claims." + strings.Join(paths, "}, {claims.") + "}"
 }

@@ -1,0 +1,105 @@
+package subjects
+
+import (
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/identity"
+	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/selector"
+	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+type parser struct {
+	identities map[string]identity.Profile // that are configured
+}
+
+// Parse reads a list of subjects, those of a denial if deny says so, and reports their
+// faults at the node. What profiles say of claims is checked for those identities
+// that are known.
+func Parse(n strictyaml.Node, deny bool, identities map[string]identity.Profile) []Match {
+	p := parser{identities}
+	known := strictyaml.FieldNames[Subject]()
+	if deny {
+		known = strictyaml.FieldNames[Denied]()
+	}
+	var matches []Match
+	for _, entry := range n.List() {
+		m := Match{Denies: deny}
+		fields := entry.Fields(known...)
+		for _, name := range known {
+			field, ok := fields[name]
+			if !ok {
+				continue
+			}
+			switch name {
+			case "clusters":
+				m.Clusters = parseGlobs(field, "._-", true)
+			case "namespaces":
+				m.Namespaces = parseGlobs(field, "-", false)
+			case "namespaceSelector":
+				m.NamespaceSelector = selector.Parse(field)
+			case "serviceAccounts":
+				m.ServiceAccounts = parseGlobs(field, ".-", false)
+			case "nodes":
+				m.Nodes = parseGlobs(field, ".-", false)
+			case "tokenIDs":
+				m.TokenIDs = parseTokenIDs(field)
+			case "identities":
+				m.Identities = parseIdentities(field)
+			case "claims":
+				m.Claims = parseClaims(field)
+			case "condition":
+				m.Condition = parseCondition(field)
+			}
+		}
+		p.checkIdentities(entry, fields, &m)
+		matches = append(matches, m)
+	}
+	return matches
+}
+
+// parseGlobs reads names in which * stands for any run of characters. Letters
+// and digits are always allowed, others and upper case only if said so: a name
+// that cannot exist would make the rule match nothing, and nobody would notice.
+func parseGlobs(n strictyaml.Node, others string, upper bool) []string {
+	var globs []string
+	for _, entry := range n.List() {
+		glob, ok := entry.Text()
+		if !ok {
+			continue
+		}
+		if i := strings.IndexFunc(glob, func(r rune) bool {
+			return r != '*' && (r < 'a' || 'z' < r) && (r < '0' || '9' < r) && (!upper || r < 'A' || 'Z' < r) && !strings.ContainsRune(others, r)
+		}); i >= 0 {
+			entry.Fault("%s cannot match: %s is in no such name; * stands for any characters, nothing else is special", term.QuoteName(glob), term.QuoteName(string([]rune(glob[i:])[:1])))
+			continue
+		}
+		globs = append(globs, glob)
+	}
+	return globs
+}
+
+func parseTokenIDs(n strictyaml.Node) []string {
+	var ids []string
+	for _, entry := range n.List() {
+		if id := ParseTokenID(entry); id != "" {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// ParseTokenID reads one token id, exactly as it stands in a token.
+func ParseTokenID(n strictyaml.Node) string {
+	id, ok := n.Text()
+	switch {
+	case !ok:
+		return ""
+	case strings.HasPrefix(id, "JTI="):
+		n.Fault("%s is a credential id: write what follows JTI=", term.QuoteName(id))
+	case !names.IsVisible(id) || strings.Contains(id, "*"):
+		n.Fault("%s is not a token id: ids are compared exactly, without *", term.QuoteName(id))
+	}
+	return id
+}
