@@ -77,7 +77,8 @@ func TestNotes(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ name, values, want string }{
 		{"nothing is said", "", "'/image/repository': minLength: got 0, want 1"},
-		{"no cluster", "config: {clusters: []}", "'/config/clusters': minItems: got 0, want 1"},
+		{"neither cluster nor identity", "config: {clusters: []}", "'/config/clusters': minItems: got 0, want 1"},
+		{"identities that are none", "config: {clusters: [], identities: []}", "'/config/identities': minItems: got 0, want 1"},
 		{"no registry", "config: {registries: []}", "'/config/registries': minItems: got 0, want 1"},
 		{"mistyped value", "replica: 3", "additional properties 'replica' not allowed"},
 		{"mistyped value further down", "serving: {secret: a}", "'/serving': additional properties 'secret' not allowed"},
