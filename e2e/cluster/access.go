@@ -102,6 +102,12 @@ func (c *Cluster) AccessWithout(t testing.TB, name string, missing ...Verb) Acce
 	return c.access(t, c.Issuer, name)
 }
 
+// Access is that of a ServiceAccount of Pullpass's namespace.
+func (c *Cluster) Access(t testing.TB, serviceAccount string) Access {
+	t.Helper()
+	return c.access(t, c.Issuer, serviceAccount)
+}
+
 // Relay starts a relay to the API server. It ends with the test.
 func (c *Cluster) Relay(t testing.TB) *relay.Relay {
 	t.Helper()

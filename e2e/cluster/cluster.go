@@ -47,8 +47,9 @@ type Cluster struct {
 
 // Options are what a control plane may have that others have not.
 type Options struct {
-	OldEtcd      bool // programs.OldEtcd
-	NoWatchCache bool // watches read from etcd itself
+	OldEtcd      bool   // programs.OldEtcd
+	NoWatchCache bool   // watches read from etcd itself
+	AuditUser    string // whose requests Requests has; empty: nobody's
 }
 
 // Start runs a control plane whose ServiceAccount tokens are signed with key. Anonymous callers are let through to the
@@ -161,6 +162,9 @@ func (c *Cluster) startAPIServer(t testing.TB) {
 		"--cert-dir=" + filepath.Join(c.dir, "apiserver"),
 		"--profiling=false", "--v=1",
 		"--watch-cache=" + strconv.FormatBool(!c.options.NoWatchCache),
+	}
+	if c.options.AuditUser != "" {
+		args = append(args, c.auditFlags(t)...)
 	}
 	for _, key := range c.trusted {
 		args = append(args, "--service-account-key-file="+key.PublicFile)

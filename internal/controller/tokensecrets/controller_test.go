@@ -273,6 +273,19 @@ func TestForeignSecretIsNotTouched(t *testing.T) {
 	}
 }
 
+// Where the admission policy is, it does not show a Secret of somebody else.
+func TestForeignSecretThatIsNotShown(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		r.api.Fail("patch secrets", kubetest.Says(http.StatusUnprocessableEntity, "application/json",
+			`{"kind":"Status","apiVersion":"v1","status":"Failure","code":422,"reason":"Invalid","message":"secrets \"x\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: `+foreignWords+`"}`))
+		stop := r.leads(t)
+		defer stop()
+		if got := r.Counts(); got != (Counts{Foreign: 1}) {
+			t.Errorf("counts %+v", got)
+		}
+	})
+}
+
 // ours is a Secret as this controller leaves it, of a ServiceAccount web with a UID.
 func ours(uid string) kubetest.Object {
 	return kubetest.Object{"type": "kubernetes.io/dockerconfigjson", "data": "somebody's", "metadata": kubetest.Object{

@@ -176,7 +176,7 @@ func TestPolicyBoundsTheController(t *testing.T) {
 	foreign := kubetest.Object{"type": "Opaque", "metadata": kubetest.Object{"name": NamePrefix + "web"}}
 	const (
 		optIn, otherAudience, tooLong, notBound = "the namespace has not opted in", "the token is for another audience than that of pull secrets", "the token lives longer than an hour", "the token is not bound to the Secret of its ServiceAccount"
-		notOurs, otherName, others              = "the Secret is not one of a ServiceAccount", "the Secret has another name than those of the controller", "the Secret was somebody else's"
+		notOurs, others, outlives               = "the Secret is not one of a ServiceAccount", foreignWords, "the Secret would have another owner, or outlive it"
 	)
 	for name, test := range map[string]struct {
 		request kubetest.Object
@@ -203,11 +203,18 @@ func TestPolicyBoundsTheController(t *testing.T) {
 		"no owner":                 {change(create, kubetest.Object{"object/metadata/ownerReferences": nil}), []string{notOurs}},
 		"an owner of another name": {change(create, kubetest.Object{"object/metadata/ownerReferences/name": "x"}), []string{notOurs}},
 		"another kind of owner":    {change(create, kubetest.Object{"object/metadata/ownerReferences/kind": "Pod"}), []string{notOurs}},
-		"another name":             {change(create, kubetest.Object{"object/metadata/name": "x", "object/metadata/ownerReferences/name": "x"}), []string{notOurs, otherName}},
-		"what was somebody else's": {change(update, kubetest.Object{"oldObject": foreign}), []string{others}},
-		"another owner than now":   {change(update, kubetest.Object{"oldObject/metadata/ownerReferences/uid": "x"}), []string{others}},
-		"to look at somebody's":    {change(update, kubetest.Object{"object": foreign, "oldObject": foreign, "request/dryRun": true}), nil},
-		"to look at another name":  {change(update, kubetest.Object{"object": foreign, "oldObject": foreign, "object/metadata/name": "x", "request/dryRun": true}), []string{otherName}},
+		"another name":             {change(create, kubetest.Object{"object/metadata/name": "x"}), []string{notOurs}},
+		"a finalizer":              {change(create, kubetest.Object{"object/metadata/finalizers": []any{"example.com/x"}}), []string{outlives}},
+		"a finalizer, later":       {change(update, kubetest.Object{"object/metadata/finalizers": []any{"example.com/x"}}), []string{outlives}},
+		"one of somebody else":     {change(update, kubetest.Object{"object/metadata/finalizers": []any{"a/b"}, "oldObject/metadata/finalizers": []any{"a/b"}}), nil},
+		"what was somebody else's": {change(update, kubetest.Object{"oldObject": foreign}), []string{others, outlives}},
+		"of another type":          {change(update, kubetest.Object{"oldObject/type": "Opaque"}), []string{others}},
+		"without our label":        {change(update, kubetest.Object{"oldObject/metadata/labels": nil}), []string{others}},
+		"of another owner":         {change(update, kubetest.Object{"oldObject/metadata/ownerReferences/name": "x"}), []string{others, outlives}},
+		"another owner than now":   {change(update, kubetest.Object{"oldObject/metadata/ownerReferences/uid": "x"}), []string{outlives}},
+		"to look at ours":          {change(update, kubetest.Object{"request/dryRun": true}), nil},
+		"to look at somebody's":    {change(update, kubetest.Object{"object": foreign, "oldObject": foreign, "request/dryRun": true}), []string{others, notOurs, outlives}},
+		"to look by taking over":   {change(update, kubetest.Object{"oldObject": foreign, "request/dryRun": true}), []string{others, outlives}},
 		"to look by creating":      {change(create, kubetest.Object{"object": foreign, "request/dryRun": true}), []string{notOurs}},
 	} {
 		if got := admits(t, policy, test.request); !slices.Equal(got, test.want) {
@@ -239,7 +246,7 @@ func TestManifestIsOfThisController(t *testing.T) {
 	if want := map[string]string{Label: Enabled}; !maps.Equal(selected, want) || !maps.Equal(mutating.MatchConstraints.NamespaceSelector.MatchLabels, want) {
 		t.Errorf("selected are %v", selected)
 	}
-	if expression := mutating.Mutations[0].ApplyConfiguration.Expression; !strings.Contains(expression, "'"+NamePrefix+"' + params.metadata.name") {
+	if expression := mutating.Mutations[0].JSONPatch.Expression; strings.Count(expression, "'"+NamePrefix+"' + params.metadata.name") != 2 {
 		t.Errorf("pods get another name: %s", expression)
 	}
 	role := all["Role/pullpass-pull-secrets"].(*rbacv1.Role)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -18,6 +19,10 @@ import (
 // probeInterval is how often the API server is asked whether a Secret is still as it was
 // left: they are not watched, because whoever may watch Secrets may read all of them.
 const probeInterval = 10 * time.Minute
+
+// foreignWords are those of the admission policy when it does not show a Secret that is not
+// ours (deploy/kubernetes/pull-secrets-controller.yaml).
+const foreignWords = "the Secret is somebody else's"
 
 // secrets looks after the Secret of one ServiceAccount at a time. It keeps nothing itself.
 type secrets struct {
@@ -73,10 +78,12 @@ func (s *secrets) sync(ctx context.Context, a account, before held) (held, error
 func (s *secrets) probe(ctx context.Context, a account) (held, error) {
 	found, err := s.metadata.Resource(secretsResource).Namespace(a.namespace).Patch(ctx, a.secretName(), types.MergePatchType, []byte(`{}`),
 		metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: manager})
-	if apierrors.IsNotFound(err) {
+	switch {
+	case apierrors.IsNotFound(err):
 		return held{account: a.uid, seen: s.now()}, nil
-	}
-	if err != nil {
+	case err != nil && strings.Contains(err.Error(), foreignWords):
+		return held{}, errForeign
+	case err != nil:
 		return held{}, err
 	}
 	return heldBy(a, found, s.now())

@@ -1,0 +1,36 @@
+// Package pullsecretstest runs "pullpass pull-secrets controller" in a real cluster, with what deploy/kubernetes gives to
+// administrators: what the policies let through, and what the controller does with thousands of ServiceAccounts. Package nodetest
+// has the pods that pull by it. "go test -v" shows what was seen.
+package pullsecretstest
+
+import (
+	"os"
+	"testing"
+
+	"github.com/pullpass/pullpass/e2e/isolate"
+	"github.com/pullpass/pullpass/e2e/programs"
+)
+
+func TestMain(m *testing.M) {
+	isolate.Main(m, func(t testing.TB) {
+		for _, build := range []func(testing.TB) string{
+			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.Kubectl, programs.Pullpass, programs.PullpassWithClock,
+		} {
+			build(t)
+		}
+	})
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readFile(t testing.TB, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	check(t, err)
+	return string(content)
+}
