@@ -229,7 +229,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/metrics": {
 		ours: []string{
-			"internal/audit", "internal/exchange", "internal/gateway", "internal/kube", "internal/load", "internal/nodeproof", "internal/oidc", "internal/policy",
+			"internal/audit", "internal/controller/tokensecrets", "internal/exchange", "internal/gateway", "internal/kube", "internal/load", "internal/nodeproof", "internal/oidc", "internal/policy",
 			"internal/registryauth", "internal/signing", "internal/state", "internal/upstream",
 		},
 		tests:  []string{"internal/proxytest", "internal/testkit"},
@@ -278,12 +278,12 @@ var imports = map[string]allowedImports{
 	"cmd/proxy": {
 		ours: []string{
 			"internal/audit", "internal/config", "internal/controller", "internal/controller/rollout", "internal/controller/tokensecrets", "internal/explain", "internal/file", "internal/hostfs",
-			"internal/migration", "internal/names", "internal/nodeconfig", "internal/nodeinstall", "internal/policy",
+			"internal/metrics", "internal/migration", "internal/names", "internal/nodeconfig", "internal/nodeinstall", "internal/policy",
 			"internal/policy/policytest", "internal/server", "internal/setup", "internal/signing", "internal/state",
 			"internal/strictyaml", "internal/term",
 		},
 		tests: []string{
-			"internal/exchange", "internal/gateway", "internal/kubetest", "internal/metrics", "internal/nodeproof", "internal/pkitest", "internal/proxytest", "internal/state/statetest",
+			"internal/exchange", "internal/gateway", "internal/kubetest", "internal/nodeproof", "internal/pkitest", "internal/proxytest", "internal/state/statetest",
 			"internal/telemetry", "internal/testkit",
 		},
 		others: []string{"github.com/sirupsen/logrus", "github.com/spf13/cobra", "k8s.io/klog/v2"},

@@ -2,20 +2,24 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/controller"
 	"github.com/pullpass/pullpass/internal/controller/tokensecrets"
+	"github.com/pullpass/pullpass/internal/metrics"
+	"github.com/pullpass/pullpass/internal/server"
 )
 
 func pullSecretsControllerCommand() *cobra.Command {
 	var c tokensecrets.Config
-	var kubeconfig string
+	var kubeconfig, admin string
 	command := &cobra.Command{
 		Use:   "controller",
 		Short: "Keep pull secrets with short-lived tokens, for nodes that nobody may change",
@@ -34,7 +38,7 @@ Of several replicas, one works; each needs an --identity of its own.`,
 		Example: `  pullpass pull-secrets controller --audience pull.registry.example.com --registry registry.example.com --namespace pullpass`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return keepPullSecrets(cmd.Context(), c, kubeconfig, cmd.ErrOrStderr())
+			return keepPullSecrets(cmd.Context(), c, kubeconfig, admin, cmd.ErrOrStderr())
 		},
 	}
 	flags := command.Flags()
@@ -43,11 +47,13 @@ Of several replicas, one works; each needs an --identity of its own.`,
 	flags.StringVarP(&c.LeaseNamespace, "namespace", "n", "", "namespace of the Lease by which one of several replicas leads (required)")
 	flags.StringVar(&c.Identity, "identity", "", "name of this replica, unique; empty: that of the host, which in a pod is the pod's")
 	flags.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; empty: the one that this runs in")
+	flags.StringVar(&admin, "admin-address", "", "address:port of /livez, /readyz and /metrics; empty: none of them")
 	requireFlags(command, "audience", "registry", "namespace")
 	return command
 }
 
-func keepPullSecrets(ctx context.Context, c tokensecrets.Config, kubeconfig string, stderr io.Writer) error {
+// keepPullSecrets ends with its first error: a controller that nobody can see is none.
+func keepPullSecrets(ctx context.Context, c tokensecrets.Config, kubeconfig, admin string, stderr io.Writer) error {
 	var err error
 	if c.Identity == "" {
 		if c.Identity, err = os.Hostname(); err != nil {
@@ -62,5 +68,32 @@ func keepPullSecrets(ctx context.Context, c tokensecrets.Config, kubeconfig stri
 	if err != nil {
 		return err
 	}
-	return keeper.Run(ctx)
+	if admin == "" {
+		return keeper.Run(ctx)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 2)
+	go func() { ended <- keeper.Run(ctx) }()
+	go func() {
+		err := server.ServeAdmin(ctx, admin, readiness(keeper.Ready), metrics.PullSecrets(keeper.Status), c.Logger)
+		if err != nil {
+			err = fmt.Errorf("--admin-address: %w", err)
+		}
+		ended <- err
+	}()
+	err = <-ended
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+// readiness answers /readyz.
+func readiness(ready func() error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if err := ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "ok\n")
+	})
 }

@@ -34,7 +34,7 @@ const (
 
 	user = "system:serviceaccount:" + namespace + ":" + controller
 
-	limit      = 20 * time.Second // for what is waited for, on a machine that is busy
+	limit      = 3 * time.Minute // for what is waited for, on a machine that is busy
 	pollPeriod = 50 * time.Millisecond
 )
 

@@ -85,6 +85,7 @@ func allMetrics() []group {
 		{"Policy and other files", fileMetrics},
 		{"Redis and revocations", stateMetrics},
 		{"The process", processMetrics},
+		{`"pullpass pull-secrets controller"`, pullSecretMetrics},
 	}
 }
 

@@ -198,8 +198,10 @@ func (m *Metrics) RedisCall(operation state.Operation, took time.Duration, err e
 }
 
 // Handler serves the metrics. It is for the admin listener only.
-func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{
+func (m *Metrics) Handler() http.Handler { return handler(m.Registry) }
+
+func handler(r *prometheus.Registry) http.Handler {
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{
 		MaxRequestsInFlight: maxScrapes,
 		Timeout:             scrapeTimeout,
 		EnableOpenMetrics:   true,

@@ -72,6 +72,17 @@ func adminHandler(ready, metrics http.Handler, profiles func() bool) http.Handle
 	return r
 }
 
+// ServeAdmin serves an admin listener until ctx ends, for commands that serve nothing
+// else: the process, whether it is of use, and its metrics.
+func ServeAdmin(ctx context.Context, address string, ready, metrics http.Handler, logger *slog.Logger) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	handler := adminHandler(ready, metrics, func() bool { return false })
+	return serveUntil(ctx, newHTTPServer(handler, nil, logger), listener, shutdownTimeout)
+}
+
 // newHTTPServer returns a server with every limit set. A nil tlsConfig serves
 // plain HTTP.
 func newHTTPServer(handler http.Handler, tlsConfig *tls.Config, logger *slog.Logger) *http.Server {

@@ -24,9 +24,11 @@ import (
 
 const (
 	// 5,000 ServiceAccounts are 2.4 renewals a second, of three requests each, and 8 probes.
-	requestsPerSecond = 30
-	requestBurst      = 60
-	workers           = 4
+	// All of them at once, when they opt in, should not take longer than people wait; API
+	// servers protect themselves (API Priority and Fairness).
+	requestsPerSecond = 200
+	requestBurst      = 400
+	workers           = 16
 	syncTimeout       = 30 * time.Second
 )
 
@@ -41,16 +43,6 @@ type Config struct {
 	Now            func() time.Time
 }
 
-// Counts says what was done since the start.
-type Counts struct {
-	Created uint64 // Secrets
-	Renewed uint64 // tokens, the first ones too
-	Foreign uint64 // Secrets of the name that are somebody else's, at each look
-	Failed  uint64 // other failures, each of which is tried again
-}
-
-type counts struct{ created, renewed, foreign, failed atomic.Uint64 }
-
 // Controller keeps the Secrets of one cluster while it leads.
 type Controller struct {
 	secrets secrets
@@ -58,13 +50,15 @@ type Controller struct {
 	lease   lease
 	events  record.EventRecorder // while it leads
 	log     *slog.Logger
+	now     func() time.Time
 	counts  counts
+	leads   atomic.Bool
 
 	accounts, namespaces cache.SharedIndexInformer
 	queue                workqueue.TypedRateLimitingInterface[string]
 
 	mu    sync.Mutex
-	known map[string]held // by NAMESPACE/NAME
+	known map[string]state // by NAMESPACE/NAME
 }
 
 // New does not use the network.
@@ -92,7 +86,7 @@ func New(c Config) (*Controller, error) {
 	if err := errors.Join(coreErr, metadataErr, leaseErr); err != nil {
 		return nil, err
 	}
-	ctl := &Controller{log: c.Logger, known: map[string]held{}}
+	ctl := &Controller{log: c.Logger, now: c.Now, known: map[string]state{}}
 	ctl.keys = &keyWatch{now: c.Now, fetch: func(ctx context.Context) ([]byte, error) {
 		return core.Get().AbsPath("/openid/v1/jwks").DoRaw(ctx)
 	}}
@@ -104,11 +98,6 @@ func New(c Config) (*Controller, error) {
 	return ctl, nil
 }
 
-// Counts says what was done so far.
-func (c *Controller) Counts() Counts {
-	return Counts{Created: c.counts.created.Load(), Renewed: c.counts.renewed.Load(), Foreign: c.counts.foreign.Load(), Failed: c.counts.failed.Load()}
-}
-
 // Run leads when no other replica does, until ctx ends. It returns an error if the lead was
 // lost: whoever runs it starts it anew. Two leaders for a moment do no harm, because every
 // change names the UID of what it changes.
@@ -116,6 +105,8 @@ func (c *Controller) Run(ctx context.Context) error { return c.lease.run(ctx, c.
 
 // lead works until ctx ends.
 func (c *Controller) lead(ctx context.Context) {
+	c.leads.Store(true)
+	defer c.leads.Store(false)
 	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](5*time.Second, 5*time.Minute))
 	defer c.queue.ShutDown()
 	broadcaster := record.NewBroadcaster()
@@ -200,7 +191,9 @@ func (c *Controller) work(ctx context.Context) bool {
 	defer c.queue.Done(key)
 	a, ok := c.opted(key)
 	if !ok {
-		c.remember(key, held{})
+		c.mu.Lock()
+		delete(c.known, key)
+		c.mu.Unlock()
 		c.queue.Forget(key)
 		return true
 	}
@@ -209,8 +202,10 @@ func (c *Controller) work(ctx context.Context) bool {
 	c.mu.Lock()
 	before := c.known[key]
 	c.mu.Unlock()
-	now, err := c.secrets.sync(ctx, a, before)
-	c.remember(key, now)
+	now, err := c.secrets.sync(ctx, a, before.held)
+	c.mu.Lock()
+	c.known[key] = before.after(now, err, c.now())
+	c.mu.Unlock()
 	switch {
 	case errors.Is(err, errForeign):
 		c.counts.foreign.Add(1)
@@ -245,16 +240,6 @@ func (c *Controller) opted(key string) (account, bool) {
 		return account{}, false
 	}
 	return account{namespace: m.GetNamespace(), name: m.GetName(), uid: m.GetUID()}, true
-}
-
-func (c *Controller) remember(key string, h held) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if h.account == "" {
-		delete(c.known, key)
-		return
-	}
-	c.known[key] = h
 }
 
 // tell says why there is no Secret: in the log, and to whoever describes the ServiceAccount.

@@ -555,6 +555,76 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// What is kept, waits, is taken, and is late.
+func TestStatus(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		if got := r.Status(); got != (Status{}) || r.Ready() == nil {
+			t.Errorf("before the Lease was read: %+v, ready: %v", got, r.Ready())
+		}
+		r.api.Put("serviceaccounts", object("team-a", "taken", "uid-taken", Enabled))
+		taken := ours("uid-x")
+		taken["metadata"].(kubetest.Object)["name"] = NamePrefix + "taken"
+		r.api.Put("secrets", taken)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		expect := func(what string, kept, waiting int, overdue time.Duration) {
+			t.Helper()
+			s := r.Status()
+			if !s.Leads || s.Kept != kept || s.Waiting != waiting || s.Foreign != 1 || s.Overdue < overdue || s.Overdue > overdue+10*time.Minute || r.Ready() != nil {
+				t.Errorf("%s: %+v, ready: %v; want %d, %d, %s", what, s, r.Ready(), kept, waiting, overdue)
+			}
+		}
+		r.settle()
+		expect("in the beginning", 1, 0, 0)
+		r.api.Fail("create serviceaccounts/token", kubetest.Says(http.StatusForbidden, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","code":403,"reason":"Forbidden","message":"no"}`))
+		time.Sleep(30 * time.Minute)
+		expect("before it is due", 1, 0, 0)
+		time.Sleep(25 * time.Minute)
+		expect("while its token counts", 1, 0, 15*time.Minute)
+		time.Sleep(10 * time.Minute)
+		expect("after its end", 0, 1, 25*time.Minute)
+		r.api.Fail("create serviceaccounts/token", nil)
+		time.Sleep(6 * time.Minute)
+		expect("when all is well again", 1, 0, 0)
+		if n := r.Status().Failed; n < 5 || n > 20 {
+			t.Errorf("%d failures: each is tried again, ever later", n)
+		}
+		r.api.Fail("get leases", kubetest.Says(http.StatusInternalServerError, "text/plain", ""))
+		time.Sleep(time.Minute)
+		if s := r.Status(); s.Leads || r.Ready() == nil {
+			t.Errorf("without the Lease: %+v, ready: %v", s, r.Ready())
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, errLost) {
+			t.Errorf("error %v", err)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// With a clock that is wrong, tokens would look old, or from the future, for ever: it is
+// said, and what is written has a limit.
+func TestClocksThatDiffer(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"ahead": 40 * time.Minute, "behind": -5 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, r *rig) {
+				r.secrets.now = func() time.Time { return time.Now().Add(ahead) }
+				stop := r.leads(t)
+				defer stop()
+				time.Sleep(time.Hour)
+				got := r.Counts()
+				if claims, _ := r.secret(t, "team-a", "web"); claims == nil || got.Renewed > 20 || got.Failed != got.Renewed {
+					t.Errorf("counts %+v", got)
+				}
+				if written := r.api.Written(); len(written) == 0 || !strings.Contains(fmt.Sprint(written[0]["message"]), "clock") {
+					t.Errorf("events %v", written)
+				}
+			})
+		})
+	}
+}
+
 // Those that were made together are renewed one after the other, each at its own time.
 func TestRenewalsAreSpread(t *testing.T) {
 	t.Parallel()

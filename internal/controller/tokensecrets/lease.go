@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/controller"
@@ -22,7 +23,8 @@ var errLost = errors.New("the lead was lost: the Lease could not be renewed in t
 // lease is the Lease by which one replica leads.
 type lease struct {
 	controller.Lease
-	log *slog.Logger
+	log   *slog.Logger
+	heard atomic.Int64 // when the API server last said who leads, in Unix nanoseconds
 }
 
 // run calls lead when this replica leads, with a context that ends when it does not any
@@ -85,8 +87,12 @@ func (l *lease) hold(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, leaseRetry)
 	defer cancel()
 	found, err := l.Read(ctx)
-	if err != nil || l.Taken(found) {
+	if err != nil {
 		return false, err
+	}
+	l.heard.Store(l.Now().UnixNano())
+	if l.Taken(found) {
+		return false, nil
 	}
 	l.Claim(found)
 	return l.Write(ctx, found)

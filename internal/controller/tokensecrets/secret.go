@@ -39,6 +39,9 @@ const (
 	// credential without a username and pulls anonymously.
 	username = "serviceaccount"
 
+	// maxSkew is by how much the clock of the API server may be ahead.
+	maxSkew = time.Minute
+
 	maxNameBytes = 253 // of a Secret (RFC 1123 subdomain)
 )
 
@@ -201,7 +204,7 @@ func heldBy(a account, m metav1.Object, now time.Time) (held, error) {
 	expires, expiresErr := time.Parse(time.RFC3339, annotations[expiryAnnotation])
 	// Who may change the Secret may write anything there: an end in the far future must not
 	// stop the renewals.
-	if issuedErr == nil && expiresErr == nil && !issued.After(now.Add(time.Minute)) && expires.Sub(issued) <= 2*lifetime {
+	if issuedErr == nil && expiresErr == nil && !issued.After(now.Add(maxSkew)) && expires.Sub(issued) <= 2*lifetime {
 		h.issued, h.expires, h.keyID, h.content = issued, expires, annotations[keyAnnotation], annotations[contentAnnotation]
 	}
 	return h, nil

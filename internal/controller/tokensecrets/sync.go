@@ -121,7 +121,11 @@ func (s *secrets) renew(ctx context.Context, a account, secret types.UID) (held,
 		return held{}, err
 	}
 	s.counts.renewed.Add(1)
-	return held{account: a.uid, uid: secret, keyID: t.keyID, content: s.content(), issued: t.issued, expires: t.expires, seen: s.now()}, nil
+	renewed := held{account: a.uid, uid: secret, keyID: t.keyID, content: s.content(), issued: t.issued, expires: t.expires, seen: s.now()}
+	if now := s.now(); !now.Before(renewed.renewAt()) || t.issued.After(now.Add(maxSkew)) {
+		return renewed, fmt.Errorf("the clock here and that of the API server differ by %s: when tokens are due cannot be known", now.Sub(t.issued).Abs().Round(time.Second))
+	}
+	return renewed, nil
 }
 
 // next is how long it is until the Secret has to be looked at again.
