@@ -11,6 +11,7 @@ import (
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/subjects"
 )
 
 const document = "../../docs/ci.md"
@@ -62,7 +63,7 @@ policyFiles: [policy.yaml]
 		if err != nil {
 			t.Fatal(err)
 		}
-		known := map[string]policy.KnownIdentity{shown.Name: {Profile: shown.Profile, Require: slices.Sorted(maps.Keys(shown.Require))}}
+		known := map[string]subjects.KnownIdentity{shown.Name: {Profile: shown.Profile, Require: slices.Sorted(maps.Keys(shown.Require))}}
 		for _, caution := range p.Cautions(known) {
 			t.Error(caution)
 		}
