@@ -327,7 +327,7 @@ var imports = map[string]allowedImports{
 		},
 	},
 	"deploy/ci": {
-		tests: []string{"internal/config", "internal/identity", "internal/policy"},
+		tests: []string{"internal/config", "internal/identity", "internal/policy", "internal/subjects"},
 	},
 	"deploy/helm":       {},
 	"deploy/monitoring": {},
