@@ -18,7 +18,7 @@ import (
 
 const (
 	comparedExchanges = 5000 // of each kind, at each server
-	comparedAtOnce    = 500  // then it is the other server's turn: whatever else the machine does falls on both
+	comparedAtOnce    = 100  // then it is the other server's turn: whatever else the machine does falls on both
 	comparedClients   = 16   // enough to keep one core busy
 )
 

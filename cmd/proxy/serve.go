@@ -30,6 +30,7 @@ after it was moved away.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			logger := slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))
 			setup.LimitMemory(root, os.Getenv("GOMEMLIMIT"), logger)
+			defer setup.CollectRarely(os.Getenv("GOGC"))()
 			cfg, err := config.Load(file)
 			if err != nil {
 				return err
