@@ -99,13 +99,16 @@ type Server struct {
 	ShutdownDelay Duration `json:"shutdownDelay"`
 }
 
-// TLSFiles are the files of the public listener's TLS, all PEM.
+// TLSFiles are the files of the public listener's TLS, all PEM, and what is spoken
+// beyond what a token endpoint needs.
 type TLSFiles struct {
 	CertFile string `json:"certFile"` // chain, leaf first
 	KeyFile  string `json:"keyFile"`  // private key of certFile
 	// ClientCAFile holds the CAs of the kubelets' client certificates, for
 	// clusters that name none of their own.
 	ClientCAFile string `json:"clientCAFile"`
+	PostQuantum  bool   `json:"postQuantum"` // key exchange X25519MLKEM768, for clients that have it
+	HTTP2        bool   `json:"http2"`       // for clients that do not speak HTTP/1.1
 }
 
 // Admin is the listener for health and metrics.

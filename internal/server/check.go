@@ -59,8 +59,11 @@ func CheckFiles(cfg *config.Config, insecureHTTP bool) (faults []error, warnings
 	_, err = setup.NewAssertions(cfg, logger)
 	noteContent(err)
 	if !insecureHTTP && listeners == nil {
-		_, err = openTLS(cfg, time.Now())
+		serving, err := openTLS(cfg, time.Now())
 		note(err)
+		if err == nil {
+			warnings = append(warnings, serving.warnings(cfg)...)
+		}
 	}
 	return faults, warnings
 }

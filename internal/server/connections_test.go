@@ -183,6 +183,8 @@ func TestConnectionsCountBytesOverTLS(t *testing.T) {
 	raw.Close()
 	excess("it has failed", 0, 0)
 
+	p.Configure(t, "certFile: tls.crt", "http2: true, certFile: tls.crt")
+	testkit.Eventually(t, "HTTP/2 is spoken", func() bool { return p.service.current.Load().cfg.Server.TLS.HTTP2 })
 	two := &http.Transport{TLSClientConfig: p.Client.Transport.(*http.Transport).TLSClientConfig.Clone(), ForceAttemptHTTP2: true}
 	t.Cleanup(two.CloseIdleConnections)
 	body, sender := io.Pipe()

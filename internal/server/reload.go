@@ -329,6 +329,9 @@ func (s *Server) tell(before, now *generation) {
 	case now.policy.Revision() != before.policy.Revision():
 		s.warn(setup.PolicyWarnings(now.cfg, now.policy))
 	}
+	if now.tls != before.tls {
+		s.warn(now.tls.warnings(now.cfg))
+	}
 }
 
 // work starts the workers of these parts that do not work yet, and ends all

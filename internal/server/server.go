@@ -101,6 +101,9 @@ func New(c Config) (*Server, error) {
 		return nil, err
 	}
 	s.warn(slices.Concat(cfg.Warnings, setup.PolicyWarnings(cfg, first.policy)))
+	if first.tls != nil {
+		s.warn(first.tls.warnings(cfg))
+	}
 	s.memory = exchange.NewMemory(exchange.MemoryConfig{IssuedBytes: setup.Caches().Issued, InFlight: maxInFlight, Waiting: maxWaiting})
 	s.gatewayMemory = gateway.NewMemory()
 	if s.shared, err = setup.OpenState(cfg, s.metrics.RedisCall); err != nil {

@@ -82,6 +82,7 @@ func TestServeGoesOnForTheShutdownDelay(t *testing.T) {
 	t.Parallel()
 	p := newTestService(t, "", nil)
 	p.Configure(t, "server: {", "server: {shutdownDelay: 17s, ")
+	p.Configure(t, "certFile: tls.crt", "http2: true, certFile: tls.crt")
 	asked, passed := make(chan time.Duration, 1), make(chan time.Time)
 	p.service.after = func(d time.Duration) <-chan time.Time { asked <- d; return passed }
 	p.start(t)

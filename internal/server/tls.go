@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -19,6 +20,12 @@ import (
 )
 
 const maxTLSFileBytes = 1 << 20
+
+// classicCurves are Go's own but for X25519MLKEM768, of which Go prefers X25519 and
+// clients under FIPS 140 have the others. What passes the token endpoint is worthless
+// when its tokens have ended: whoever records it today and has a quantum computer one
+// day finds nothing that opens anything. It is a quarter of what a connection costs.
+var classicCurves = []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384, tls.CurveP521}
 
 // serverTLS is what the files of the public listener's TLS said: its certificate,
 // and the CAs by which callers prove that they are nodes. It never changes.
@@ -43,6 +50,30 @@ func (s *serverTLS) check(now time.Time) check {
 		c.Message = err.Error()
 	}
 	return c
+}
+
+// warnings name what makes each connection slow.
+func (s *serverTLS) warnings(cfg *config.Config) []string {
+	warnings := slowKey("server.tls.certFile", cfg.Server.TLS.CertFile, s.config)
+	if g := cfg.Gateway; g != nil && g.TLS.CertFile != cfg.Server.TLS.CertFile {
+		warnings = append(warnings, slowKey("gateway.tls.certFile", g.TLS.CertFile, s.gateway)...)
+	}
+	return warnings
+}
+
+// rsaCost is how many signatures with an ECDSA key on P-256 cost as much as one with
+// an RSA key ("make bench", BenchmarkServingKey): of up to 2,048 bits, up to 3,072, and more.
+var rsaCost = [...]int{25, 75, 165}
+
+func slowKey(field, file string, config *tls.Config) []string {
+	key, ok := config.Certificates[0].Leaf.PublicKey.(*rsa.PublicKey)
+	if !ok {
+		return nil
+	}
+	bits := key.N.BitLen()
+	cost := rsaCost[min(max(bits-1025, 0)/1024, len(rsaCost)-1)]
+	return []string{fmt.Sprintf("%s: %s has an RSA key of %d bits: signing with it costs %d times as much as with an ECDSA key on P-256, "+
+		"once for each connection, and nodes make one for each pull; renew it with such a key, and a replica answers more than twice as many", field, file, bits, cost)}
 }
 
 // tlsPaths returns the files.
@@ -120,9 +151,20 @@ func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
 		}
 	}
 	config := &tls.Config{
-		MinVersion:   tls.VersionTLS12,
-		NextProtos:   []string{"h2", "http/1.1"}, // this config replaces the one that net/http has prepared
-		Certificates: []tls.Certificate{pair},
+		MinVersion: tls.VersionTLS12,
+		// One request a connection, as runtimes send them, gains nothing from HTTP/2.
+		NextProtos:       []string{"http/1.1"},
+		CurvePreferences: classicCurves,
+		Certificates:     []tls.Certificate{pair},
+		// Runtimes resume no session. So each pays for tickets that nobody uses, with keys
+		// that would have to be guarded, and certificates that outlive their CA.
+		SessionTicketsDisabled: true,
+	}
+	if cfg.Server.TLS.HTTP2 {
+		config.NextProtos = []string{"h2", "http/1.1"} // this config replaces the one that net/http has prepared
+	}
+	if cfg.Server.TLS.PostQuantum {
+		config.CurvePreferences = nil // Go's own
 	}
 	if len(cas) > 0 {
 		// A certificate is asked for and not judged here. A handshake that fails
@@ -147,6 +189,8 @@ func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
 		result.gateway.Certificates = []tls.Certificate{gatewayPair}
 		// Slow blobs would share the window of one connection in HTTP/2.
 		result.gateway.NextProtos = []string{"http/1.1"}
+		// Images may have to be secret for longer than nobody has a quantum computer.
+		result.gateway.CurvePreferences = nil
 	}
 	return result, nil
 }

@@ -2,6 +2,9 @@ package server
 
 import (
 	"context"
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -161,13 +164,13 @@ func (rig *tlsRig) expect(t *testing.T, config *tls.Config, server, seen string)
 func TestTLSCertificateIsReplacedWithoutARestart(t *testing.T) {
 	t.Parallel()
 	rig := newTLSRig(t, "")
-	rig.expect(t, &tls.Config{}, "first", "HTTP/2.0 nobody")
+	rig.expect(t, &tls.Config{}, "first", "HTTP/1.1 nobody")
 	rig.install(t, "second", -time.Minute, time.Hour)
-	rig.expect(t, &tls.Config{}, "first", "HTTP/2.0 nobody")
+	rig.expect(t, &tls.Config{}, "first", "HTTP/1.1 nobody")
 	if err := rig.reload(); err != nil {
 		t.Fatal(err)
 	}
-	rig.expect(t, &tls.Config{}, "second", "HTTP/2.0 nobody")
+	rig.expect(t, &tls.Config{}, "second", "HTTP/1.1 nobody")
 }
 
 // Whoever watches these ends is warned in time, also of the CA that ends first
@@ -242,13 +245,13 @@ func TestTLSKeepsTheLastGoodCertificate(t *testing.T) {
 			if got := strings.ReplaceAll(err.Error(), rig.dir, "DIR"); !strings.HasPrefix(got, test.want) {
 				t.Errorf("error\n%s\nwant\n%s", got, test.want)
 			}
-			rig.expect(t, proxytest.With(nodes.Client(t, "system:node:a")), "first", "HTTP/2.0 system:node:a")
+			rig.expect(t, proxytest.With(nodes.Client(t, "system:node:a")), "first", "HTTP/1.1 system:node:a")
 			rig.install(t, "mended", -time.Minute, time.Hour)
 			testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), nodes.Pem())
 			if err := rig.reload(); err != nil {
 				t.Fatal(err)
 			}
-			rig.expect(t, &tls.Config{}, "mended", "HTTP/2.0 nobody")
+			rig.expect(t, &tls.Config{}, "mended", "HTTP/1.1 nobody")
 		})
 	}
 }
@@ -268,17 +271,17 @@ func TestTLSClientCertificates(t *testing.T) {
 	t.Parallel()
 	nodes, others := pkitest.NewAuthority(t, "node CA"), pkitest.NewAuthority(t, "other CA")
 	rig := newTLSRig(t, nodes.Pem())
-	rig.expect(t, &tls.Config{}, "first", "HTTP/2.0 nobody")
-	rig.expect(t, proxytest.With(nodes.Client(t, "system:node:a")), "first", "HTTP/2.0 system:node:a")
-	rig.expect(t, proxytest.With(others.Client(t, "system:node:a")), "first", "HTTP/2.0 system:node:a of another CA")
-	rig.expect(t, proxytest.With(nodes.ClientUntil(t, "system:node:a", -time.Minute)), "first", "HTTP/2.0 system:node:a of another CA")
+	rig.expect(t, &tls.Config{}, "first", "HTTP/1.1 nobody")
+	rig.expect(t, proxytest.With(nodes.Client(t, "system:node:a")), "first", "HTTP/1.1 system:node:a")
+	rig.expect(t, proxytest.With(others.Client(t, "system:node:a")), "first", "HTTP/1.1 system:node:a of another CA")
+	rig.expect(t, proxytest.With(nodes.ClientUntil(t, "system:node:a", -time.Minute)), "first", "HTTP/1.1 system:node:a of another CA")
 
 	testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), others.Pem())
 	if err := rig.reload(); err != nil {
 		t.Fatal(err)
 	}
-	rig.expect(t, proxytest.With(others.Client(t, "system:node:b")), "first", "HTTP/2.0 system:node:b")
-	rig.expect(t, proxytest.With(nodes.Client(t, "system:node:a")), "first", "HTTP/2.0 system:node:a of another CA")
+	rig.expect(t, proxytest.With(others.Client(t, "system:node:b")), "first", "HTTP/1.1 system:node:b")
+	rig.expect(t, proxytest.With(nodes.Client(t, "system:node:a")), "first", "HTTP/1.1 system:node:a of another CA")
 
 	// A certificate without its key does end the handshake.
 	stolen := others.Client(t, "system:node:b")
@@ -304,7 +307,7 @@ func TestTLSNamesTheClientCAs(t *testing.T) {
 				subjects = append(subjects, name.String())
 			}
 			return &tls.Certificate{}, nil
-		}}, "first", "HTTP/2.0 nobody")
+		}}, "first", "HTTP/1.1 nobody")
 		return subjects, asked
 	}
 	if subjects, asked := asked(newTLSRig(t, "")); asked {
@@ -399,8 +402,8 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 }
 
 // A session that is resumed and a connection that stays open must not outlive
-// the CA of their certificate (CVE-2025-68121 was of this kind): each request is
-// judged anew, with the certificate that the first handshake proved.
+// the CA of their certificate (CVE-2025-68121 was of this kind): no session is resumed,
+// and each request is judged anew, with the certificate that the first handshake proved.
 func TestTLSOldConnectionsAreJudgedByTheCAsOfNow(t *testing.T) {
 	t.Parallel()
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
@@ -417,14 +420,14 @@ func TestTLSOldConnectionsAreJudgedByTheCAsOfNow(t *testing.T) {
 				t.Errorf("%s: the open connection's request was seen as %q, %v; want %q", tls.VersionName(version), seen, err, want)
 			}
 		}
-		over("HTTP/2.0 system:node:a")
-		rig.expect(t, config, "first", "HTTP/2.0 system:node:a resumed")
+		over("HTTP/1.1 system:node:a")
+		rig.expect(t, config, "first", "HTTP/1.1 system:node:a")
 		testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), others.Pem())
 		if err := rig.reload(); err != nil {
 			t.Fatal(err)
 		}
-		over("HTTP/2.0 system:node:a of another CA")
-		rig.expect(t, config, "first", "HTTP/2.0 system:node:a of another CA resumed")
+		over("HTTP/1.1 system:node:a of another CA")
+		rig.expect(t, config, "first", "HTTP/1.1 system:node:a of another CA")
 	}
 }
 
@@ -446,5 +449,112 @@ func TestNodeChecksWithoutCAs(t *testing.T) {
 	checks, err := setup.NodeChecks(cfg, nil)
 	if err != nil || checks["prod"].Proof.CAs != nil {
 		t.Errorf("checks %+v, %v", checks, err)
+	}
+}
+
+// What a token endpoint does not need costs time, and can be attacked.
+func TestTLSSpeaksWhatATokenEndpointNeeds(t *testing.T) {
+	t.Parallel()
+	rig := newTLSRig(t, "")
+	curve := func(client *tls.Config) tls.CurveID {
+		t.Helper()
+		client.RootCAs = rig.ca.Pool()
+		conn, err := tls.Dial("tcp", rig.address, client)
+		testkit.Must(t, err)
+		defer conn.Close()
+		return conn.ConnectionState().CurveID
+	}
+	for _, test := range []struct {
+		name               string
+		postQuantum, http2 bool
+		curve              tls.CurveID
+		seen               string
+	}{
+		{"by default", false, false, tls.X25519, "HTTP/1.1 nobody"},
+		{"postQuantum", true, false, tls.X25519MLKEM768, "HTTP/1.1 nobody"},
+		{"http2", false, true, tls.X25519, "HTTP/2.0 nobody"},
+	} {
+		rig.cfg.Server.TLS.PostQuantum, rig.cfg.Server.TLS.HTTP2 = test.postQuantum, test.http2
+		testkit.Must(t, rig.reload())
+		if got := curve(&tls.Config{}); got != test.curve {
+			t.Errorf("%s: %s, want %s", test.name, got, test.curve)
+		}
+		// A client under FIPS 140 has no X25519.
+		if got := curve(&tls.Config{CurvePreferences: []tls.CurveID{tls.CurveP384, tls.CurveP256}}); got != tls.CurveP256 {
+			t.Errorf("%s: %s for a client that has P-256 and P-384", test.name, got)
+		}
+		rig.expect(t, &tls.Config{}, "first", test.seen)
+	}
+	rig.cfg.Gateway = &config.Gateway{TLS: config.GatewayTLS{CertFile: rig.cfg.Server.TLS.CertFile, KeyFile: rig.cfg.Server.TLS.KeyFile}}
+	testkit.Must(t, rig.reload())
+	gateway := rig.tls.Load().gateway
+	if gateway.CurvePreferences != nil || !gateway.SessionTicketsDisabled || !slices.Equal(gateway.NextProtos, []string{"http/1.1"}) {
+		t.Errorf("the gateway speaks %v, %v", gateway.CurvePreferences, gateway.NextProtos)
+	}
+}
+
+func TestTLSWarnsOfSlowKeys(t *testing.T) {
+	t.Parallel()
+	rig := newTLSRig(t, "")
+	if got := rig.tls.Load().warnings(rig.cfg); len(got) != 0 {
+		t.Errorf("with an ECDSA key: %q", got)
+	}
+	slow := pkitest.NewCert(t, pkitest.RSAKey(t), rig.ca.Cert, func(*x509.Certificate) {})
+	cert, key := filepath.Join(rig.dir, "rsa.crt"), filepath.Join(rig.dir, "rsa.key")
+	testkit.Put(t, cert, string(pkitest.CertPEM(slow)))
+	testkit.Put(t, key, string(pkitest.KeyPEM(t, slow.Key)))
+	own := rig.cfg.Server.TLS
+	rig.cfg.Gateway = &config.Gateway{TLS: config.GatewayTLS{CertFile: cert, KeyFile: key}}
+	for _, test := range []struct {
+		files config.TLSFiles
+		want  []string
+	}{
+		{own, []string{"gateway.tls.certFile: " + cert + " has an RSA key of 2048 bits: signing with it costs 25 times as much"}},
+		{config.TLSFiles{CertFile: cert, KeyFile: key}, []string{"server.tls.certFile: " + cert + " has an RSA key of 2048 bits"}}, // the gateway's is the same
+	} {
+		rig.cfg.Server.TLS = test.files
+		testkit.Must(t, rig.reload())
+		got := rig.tls.Load().warnings(rig.cfg)
+		if !slices.EqualFunc(got, test.want, strings.HasPrefix) {
+			t.Errorf("%q, want %q", got, test.want)
+		}
+	}
+}
+
+func TestSlowKeysAreToldByCheckAndServe(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	slow := pkitest.NewCert(t, pkitest.RSAKey(t), nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(30 * 24 * time.Hour) })
+	p.Put(t, "tls.key", string(pkitest.KeyPEM(t, slow.Key)))
+	p.Put(t, "tls.crt", string(pkitest.CertPEM(slow)))
+	testkit.Must(t, p.service.reloadTLS())
+	const told = "has an RSA key of 2048 bits"
+	if !strings.Contains(p.Log.String(), told) {
+		t.Error("serve says nothing")
+	}
+	faults, warnings := CheckFiles(p.service.current.Load().cfg, false)
+	if len(faults) > 0 || !slices.ContainsFunc(warnings, func(w string) bool { return strings.Contains(w, told) }) {
+		t.Errorf("check says %v, %q", faults, warnings)
+	}
+}
+
+func BenchmarkServingKey(b *testing.B) {
+	digest := make([]byte, crypto.SHA256.Size())
+	sign := func(name string, key crypto.Signer, options crypto.SignerOpts) {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if _, err := key.Sign(rand.Reader, digest, options); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+	sign("key=P-256", pkitest.ECKey(b), crypto.SHA256)
+	for _, bits := range []int{2048, 3072, 4096} {
+		key, err := rsa.GenerateKey(rand.Reader, bits)
+		if err != nil {
+			b.Fatal(err)
+		}
+		sign(fmt.Sprintf("key=RSA-%d", bits), key, &rsa.PSSOptions{SaltLength: rsa.PSSSaltLengthEqualsHash, Hash: crypto.SHA256})
 	}
 }
