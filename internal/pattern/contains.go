@@ -1,0 +1,144 @@
+package pattern
+
+import (
+	"slices"
+	"strings"
+)
+
+// Contains reports whether p matches every name that q matches, whoever asks. It never
+// says so of patterns of which that is not true. Of a few of which it is true it does
+// not say so: what no name can look like, it does not know.
+//
+// What a wildcard of q stands for can be anything, so nothing but a wildcard of p
+// can stand for it: q is read as a name, in which its wildcards are letters of their
+// own.
+func (p Pattern) Contains(q Pattern) bool {
+	c := containment{p: spread(strings.Split(string(p), "/")), q: strings.Split(string(q), "/")}
+	if isStart(c.q) { // no name has no component
+		c.q = []string{"*", "**"}
+	}
+	c.width = len(c.q) + 1
+	c.refuted = make([]bool, (len(c.p)+1)*c.width)
+	return c.from(0, 0)
+}
+
+// spread writes ** on both sides of a * that is beside one: where the other
+// components are makes no difference.
+func spread(components []string) []string {
+	var all []string
+	for len(components) > 0 {
+		run := slices.IndexFunc(components, func(component string) bool { return strings.Trim(component, "*") != "" })
+		if run < 0 {
+			run = len(components)
+		}
+		if !slices.Contains(components[:run], "**") {
+			run = max(run, 1)
+			all, components = append(all, components[:run]...), components[run:]
+			continue
+		}
+		all = append(all, "**")
+		for _, component := range components[:run] {
+			if component == "*" {
+				all = append(all, "*", "**")
+			}
+		}
+		components = components[run:]
+	}
+	return all
+}
+
+type containment struct {
+	p, q    []string
+	width   int
+	refuted []bool // by the index in p, and that in q
+}
+
+// from compares the components of p from i on with those of q from j on.
+func (c *containment) from(i, j int) bool {
+	if c.refuted[i*c.width+j] {
+		return false
+	}
+	if c.holds(i, j) {
+		return true
+	}
+	c.refuted[i*c.width+j] = true
+	return false
+}
+
+func (c *containment) holds(i, j int) bool {
+	if i == len(c.p) {
+		return j == len(c.q)
+	}
+	if c.p[i] == "**" {
+		return c.from(i+1, j) || j < len(c.q) && c.from(i, j+1)
+	}
+	if j == len(c.q) || c.q[j] == "**" {
+		return false
+	}
+	_, isClaim := claimPlaceholder(c.p[i])
+	_, isTheirs := claimPlaceholder(c.q[j])
+	switch {
+	case isClaim:
+		// At the start, such a value is not taken that looks like a host: see withClaims.
+		if c.p[i] != c.q[j] || isStart(c.p[:i]) && !isStart(c.q[:j]) {
+			return false
+		}
+	case isTheirs: // it can be several
+		if c.p[i] != "*" || i+1 == len(c.p) || c.p[i+1] != "**" {
+			return false
+		}
+	case !componentContains(c.p[i], c.q[j]):
+		return false
+	}
+	return c.from(i+1, j+1)
+}
+
+func isStart(before []string) bool {
+	return !slices.ContainsFunc(before, func(component string) bool { return component != "**" })
+}
+
+// NameContains is Contains for names of subjects, in which * is any run of characters.
+func NameContains(p, q string) bool { return componentContains(p, q) }
+
+// componentContains goes from the left, and back to the latest * of p alone: what that
+// has to leave to the rest is least if it takes as little as it can.
+func componentContains(p, q string) bool {
+	if p == "*" {
+		return true
+	}
+	ours, theirs := symbols(p), symbols(q)
+	i, j, star, taken := 0, 0, -1, 0
+	for j < len(theirs) {
+		switch {
+		case i < len(ours) && ours[i] == "*":
+			star, taken = i, j
+			i++
+		case i < len(ours) && ours[i] == theirs[j]:
+			i++
+			j++
+		case star >= 0:
+			taken++
+			i, j = star+1, taken
+		default:
+			return false
+		}
+	}
+	for i < len(ours) && ours[i] == "*" {
+		i++
+	}
+	return i == len(ours)
+}
+
+// symbols are the letters of a component; * and a placeholder are one each.
+func symbols(component string) []string {
+	all := make([]string, 0, len(component))
+	for component != "" {
+		length := 1
+		if end := strings.IndexByte(component, '}'); component[0] == '{' && end > 0 {
+			length = end + 1
+		}
+		all = append(all, component[:length])
+		component = component[length:]
+	}
+	return all
+}
