@@ -114,6 +114,10 @@ var imports = map[string]allowedImports{
 		tests:  []string{"internal/schematest"},
 		others: []string{"k8s.io/apimachinery"},
 	},
+	"internal/policy/reach": {
+		ours:  []string{"internal/names", "internal/oidc", "internal/pattern", "internal/policy", "internal/registryauth"},
+		tests: []string{"internal/condition", "internal/identity"},
+	},
 	"internal/exchange": {
 		ours: []string{
 			"internal/load", "internal/lru", "internal/nodecert", "internal/nodeproof", "internal/oidc", "internal/policy", "internal/redact", "internal/registryauth",
@@ -227,6 +231,11 @@ var imports = map[string]allowedImports{
 		tests:  []string{"internal/proxytest", "internal/testkit"},
 		others: []string{"golang.org/x/sync"},
 	},
+	"internal/usage": {
+		ours: []string{
+			"internal/audit", "internal/exchange", "internal/names", "internal/policy", "internal/policy/reach", "internal/registryauth", "internal/term",
+		},
+	},
 	"internal/metrics": {
 		ours: []string{
 			"internal/audit", "internal/controller/tokensecrets", "internal/exchange", "internal/gateway", "internal/kube", "internal/load", "internal/nodeproof", "internal/oidc", "internal/policy",
@@ -242,7 +251,7 @@ var imports = map[string]allowedImports{
 	"internal/server": {
 		ours: []string{
 			"internal/assertion", "internal/audit", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/kube",
-			"internal/load", "internal/metrics", "internal/nodecert", "internal/nodeproof", "internal/oidc", "internal/policy", "internal/registryauth", "internal/setup", "internal/signing", "internal/state",
+			"internal/load", "internal/metrics", "internal/nodecert", "internal/nodeproof", "internal/oidc", "internal/policy", "internal/policy/reach", "internal/registryauth", "internal/setup", "internal/signing", "internal/state",
 			"internal/strictyaml", "internal/telemetry", "internal/term", "internal/upstream",
 		},
 		tests:  []string{"internal/kubetest", "internal/pkitest", "internal/proxytest", "internal/registrytest", "internal/testkit"},
@@ -250,7 +259,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/explain": {
 		ours: []string{
-			"internal/audit", "internal/config", "internal/exchange", "internal/file", "internal/names", "internal/nodeproof", "internal/oidc", "internal/policy",
+			"internal/audit", "internal/config", "internal/exchange", "internal/file", "internal/names", "internal/nodeproof", "internal/oidc", "internal/policy", "internal/policy/reach",
 			"internal/registryauth", "internal/setup", "internal/term",
 		},
 	},
@@ -280,7 +289,7 @@ var imports = map[string]allowedImports{
 			"internal/audit", "internal/config", "internal/controller", "internal/controller/rollout", "internal/controller/tokensecrets", "internal/explain", "internal/file", "internal/hostfs",
 			"internal/metrics", "internal/migration", "internal/names", "internal/nodeconfig", "internal/nodeinstall", "internal/policy",
 			"internal/policy/policytest", "internal/server", "internal/setup", "internal/signing", "internal/state",
-			"internal/strictyaml", "internal/term",
+			"internal/strictyaml", "internal/term", "internal/usage",
 		},
 		tests: []string{
 			"internal/exchange", "internal/gateway", "internal/kubetest", "internal/nodeproof", "internal/pkitest", "internal/proxytest", "internal/state/statetest",

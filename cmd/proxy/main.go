@@ -75,7 +75,7 @@ short-lived bearer token that the registry checks by itself.`,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.AddCommand(serveCommand(os.DirFS("/")), checkCommand(), explainCommand(), auditCommand(), registryConfigCommand(), kubeletConfigCommand(), nodeInstallCommand(), pullSecretsCommand(), keysCommand(), revokeCommand(), versionCommand())
+	root.AddCommand(serveCommand(os.DirFS("/")), checkCommand(), explainCommand(), whoCanCommand(), reachCommand(), policyCommand(), auditCommand(), registryConfigCommand(), kubeletConfigCommand(), nodeInstallCommand(), pullSecretsCommand(), keysCommand(), revokeCommand(), versionCommand())
 	return root
 }
 

@@ -18,7 +18,7 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir:  "testdata/script",
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"explanation": cmdExplanation},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"explanation": cmdExplanation, "policy-answer": cmdPolicyAnswer},
 	})
 }
 

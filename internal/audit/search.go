@@ -112,9 +112,7 @@ func (s *Search) Run(ctx context.Context, files []string, stdin io.Reader, stder
 			faults = append(faults, err)
 		}
 	}
-	if damaged > 0 {
-		fmt.Fprintf(stderr, "warning: %d lines are damaged, or no audit events, and were left out\n", damaged)
-	}
+	warnDamaged(stderr, damaged)
 	if s.found == 0 {
 		fmt.Fprintln(stderr, "no audit event was found")
 	}
@@ -232,8 +230,27 @@ func Find(ctx context.Context, files []string, id string, stdin io.Reader, stder
 		}
 		damaged += n
 	}
+	warnDamaged(stderr, damaged)
+	return nil, nil, fmt.Errorf("no line with the id %q is in %s; ids are what pullpass audit shows below ID", id, strings.Join(files, ", "))
+}
+
+// Each calls one for every event of the files, in their order. The event is its own.
+func Each(ctx context.Context, files []string, stdin io.Reader, stderr io.Writer, one func(*exchange.Event) error) error {
+	search := Search{show: func(_ []byte, e *exchange.Event) error { return one(e) }}
+	damaged := 0
+	for _, name := range files {
+		n, err := search.file(ctx, name, stdin)
+		if err != nil {
+			return fmt.Errorf("--audit-file: %w", err)
+		}
+		damaged += n
+	}
+	warnDamaged(stderr, damaged)
+	return nil
+}
+
+func warnDamaged(stderr io.Writer, damaged int) {
 	if damaged > 0 {
 		fmt.Fprintf(stderr, "warning: %d lines are damaged, or no audit events, and were left out\n", damaged)
 	}
-	return nil, nil, fmt.Errorf("no line with the id %q is in %s; ids are what pullpass audit shows below ID", id, strings.Join(files, ", "))
 }

@@ -44,16 +44,11 @@ type Request struct {
 // Explain judges a request as serve would now. Warnings and the log go to stderr.
 // An error says that it could not be judged; a refusal is an answer.
 func Explain(ctx context.Context, cfg *config.Config, r Request, stdin io.Reader, stderr io.Writer) (*Explanation, error) {
-	logger := slog.New(slog.NewTextHandler(stderr, nil))
-	policy, err := setup.LoadPolicy(cfg)
+	known, err := Open(cfg, stderr)
 	if err != nil {
 		return nil, err
 	}
-	objects, err := setup.OpenObjects(cfg, policy, logger, nil)
-	if err != nil {
-		return nil, err
-	}
-	e := &explainer{cfg: cfg, policy: policy, objects: objects, logger: logger}
+	e := known.explainer(slog.New(slog.NewTextHandler(stderr, nil)))
 	// What is read from a pipe may take its time.
 	switch {
 	case r.FromAudit != "":
@@ -75,8 +70,8 @@ func Explain(ctx context.Context, cfg *config.Config, r Request, stdin io.Reader
 	return e.explain(ctx)
 }
 
-// WriteJSON writes the answer for programs.
-func WriteJSON(w io.Writer, answer *Explanation) error {
+// WriteJSON writes an answer of this package for programs.
+func WriteJSON(w io.Writer, answer any) error {
 	text, err := json.MarshalIndent(answer, "", "  ")
 	if err != nil {
 		return err

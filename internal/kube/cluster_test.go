@@ -326,6 +326,40 @@ func TestUID(t *testing.T) {
 	})
 }
 
+// All ServiceAccounts are the same from memory and page by page from the API server.
+func TestServiceAccounts(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		for i := range 2 * pageSize {
+			s.put(thing{resource: "serviceaccounts", namespace: "bare", name: fmt.Sprintf("sa-%d", i), uid: fmt.Sprintf("uid-%d", i)})
+		}
+		want := ServiceAccount{Namespace: "team-a", Name: "web", Annotations: map[string]string{key: "team-a/web"}, NamespaceLabels: map[string]string{"tier": "gold"}}
+		check := func(c *Cluster) {
+			t.Helper()
+			all, err := c.ServiceAccounts(t.Context())
+			if i := slices.IndexFunc(all, func(a ServiceAccount) bool { return a.Name == "web" && a.Namespace == "team-a" }); err != nil || len(all) != 2*pageSize+2 || !reflect.DeepEqual(all[i], want) {
+				t.Errorf("%d of them, %v", len(all), err)
+			}
+		}
+		c := newTestCluster(t, s, ClusterConfig{AnnotationKeys: []string{key}})
+		check(c)
+		if n := s.Count("list serviceaccounts"); n != 3 {
+			t.Errorf("listed in %d pages", n)
+		}
+		run(t, c)
+		s.Count("list")
+		check(c)
+		if n := s.Count("list"); n != 0 {
+			t.Errorf("what is in memory was listed again: %d requests", n)
+		}
+		s.Refuse(true)
+		check(c)
+		if _, err := newTestCluster(t, s, ClusterConfig{}).ServiceAccounts(t.Context()); !has(err, "cluster one: ", "connection refused") {
+			t.Errorf("of an API server that is down: %v", err)
+		}
+	})
+}
+
 func TestAnnotationKeys(t *testing.T) {
 	in(t, func(t *testing.T) {
 		s := newAPIServer(team()...)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -105,6 +106,11 @@ func TestAnnotationsByClusterAndUID(t *testing.T) {
 		if len(annotations) > 1 {
 			t.Errorf("%s: annotations are kept that no rule reads: %v", test.name, annotations)
 		}
+	}
+	if all := m.ServiceAccounts("two"); len(all) == 0 || slices.ContainsFunc(all, func(a ServiceAccount) bool {
+		return a.NamespaceLabels != nil || a.Name == "web" && a.Annotations[key] != "of the other cluster"
+	}) {
+		t.Errorf("of the other cluster: %+v", all)
 	}
 	if got := m.UID("one", "team-a", "default"); got != "uid-default" {
 		t.Errorf("UID is %q", got)

@@ -13,6 +13,9 @@ import (
 // can stand for it: q is read as a name, in which its wildcards are letters of their
 // own.
 func (p Pattern) Contains(q Pattern) bool {
+	if isAboutOthers(string(p), string(q)) {
+		return false
+	}
 	c := containment{p: spread(strings.Split(string(p), "/")), q: strings.Split(string(q), "/")}
 	if isStart(c.q) { // no name has no component
 		c.q = []string{"*", "**"}
@@ -106,6 +109,9 @@ func componentContains(p, q string) bool {
 	if p == "*" {
 		return true
 	}
+	if isAboutOthers(p, q) {
+		return false
+	}
 	ours, theirs := symbols(p), symbols(q)
 	i, j, star, taken := 0, 0, -1, 0
 	for j < len(theirs) {
@@ -141,4 +147,38 @@ func symbols(component string) []string {
 		component = component[length:]
 	}
 	return all
+}
+
+// Overlaps reports whether some name is matched by both, as far as their text tells: a
+// placeholder could be anything.
+func (p Pattern) Overlaps(q Pattern) bool {
+	return overlap(strings.Split(string(p), "/"), strings.Split(string(q), "/"), func(c string) bool {
+		_, isClaim := claimPlaceholder(c)
+		return c == "**" || isClaim
+	}, func(a, b string) bool {
+		isWild := func(symbol string) bool { return symbol == "*" || len(symbol) > 1 }
+		return overlap(symbols(a), symbols(b), isWild, func(a, b string) bool { return a == b })
+	})
+}
+
+// overlap compares two lists in which what is wild stands for any number of elements.
+func overlap(a, b []string, isWild func(string) bool, meets func(a, b string) bool) bool {
+	row := make([]bool, len(b)+1) // of the elements of a so far
+	row[0] = true
+	for j, element := range b {
+		row[j+1] = row[j] && isWild(element)
+	}
+	for _, element := range a {
+		next := make([]bool, len(b)+1)
+		next[0] = row[0] && isWild(element)
+		for j, other := range b {
+			if isWild(element) || isWild(other) { // it stands for nothing here, or for the other
+				next[j+1] = row[j+1] || next[j]
+			} else {
+				next[j+1] = row[j] && meets(element, other)
+			}
+		}
+		row = next
+	}
+	return row[len(b)]
 }

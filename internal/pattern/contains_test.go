@@ -203,3 +203,34 @@ func TestSolveIsBounded(t *testing.T) {
 		t.Error("x contains y")
 	}
 }
+
+func TestOverlaps(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(5, 6))
+	apart := 0
+	for range 100_000 {
+		p, q := samplePattern(random, true), samplePattern(random, true)
+		if p.Overlaps(q) {
+			continue
+		}
+		apart++
+		for range 10 {
+			if name, id := sampleName(random), sampleIdentity(random); p.Match(name, id, new(int)) && q.Match(name, id, new(int)) {
+				t.Fatalf("%s and %s are said to be apart, and both match %s", p, q, name)
+			}
+		}
+	}
+	if apart < 1000 {
+		t.Errorf("only %d were apart", apart)
+	}
+	for _, test := range [][2]string{{"team-a/**", "team-b/x"}, {"a/*", "a/b/c"}, {"*-x", "*-y"}, {"a/**/b", "a/c"}} {
+		if Pattern(test[0]).Overlaps(Pattern(test[1])) {
+			t.Errorf("%s overlaps %s", test[0], test[1])
+		}
+	}
+	for _, test := range [][2]string{{"team-*/x", "*-a/**"}, {"**/x", "a/**"}, {"a*", "*b"}} {
+		if !Pattern(test[0]).Overlaps(Pattern(test[1])) {
+			t.Errorf("%s does not overlap %s", test[0], test[1])
+		}
+	}
+}

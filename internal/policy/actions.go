@@ -56,8 +56,8 @@ func (s ActionSet) names() []string {
 
 func (s ActionSet) String() string { return strings.Join(s.names(), ", ") }
 
-// intersect returns what both sets allow; * allows whatever the other does.
-func (s ActionSet) intersect(other ActionSet) ActionSet {
+// Intersect returns what both sets allow; * allows whatever the other does.
+func (s ActionSet) Intersect(other ActionSet) ActionSet {
 	switch {
 	case s&AllActions != 0:
 		return other

@@ -269,7 +269,7 @@ func (e *evaluation) allowed(r *rule, q question, t *RuleScope) ActionSet {
 	if r.annotation == "" || ceiling == 0 && t == nil {
 		return ceiling
 	}
-	return ceiling.intersect(e.asks(r, q, t))
+	return ceiling.Intersect(e.asks(r, q, t))
 }
 
 // ceiling returns what allow gives on the resource: for a rule without

@@ -43,6 +43,7 @@ type outputSchema struct {
 var (
 	OpenAuditSchema       = sync.OnceValues(func() (outputSchema, error) { return openSchema("audit.schema.json") })
 	OpenExplanationSchema = sync.OnceValues(func() (outputSchema, error) { return openSchema("explain.schema.json", "audit.schema.json") })
+	OpenWhoCanSchema      = sync.OnceValues(func() (outputSchema, error) { return openSchema("who-can.schema.json") })
 )
 
 // openSchema compiles a schema of docs, which may refer to the others.

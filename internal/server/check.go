@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/reach"
 	"github.com/pullpass/pullpass/internal/setup"
 	"github.com/pullpass/pullpass/internal/strictyaml"
 )
@@ -16,9 +18,14 @@ import (
 func CheckConfig(cfg *config.Config, insecureHTTP bool) (faults []error, warnings []string) {
 	policy, err := setup.LoadPolicy(cfg)
 	if err == nil {
-		warnings = setup.PolicyWarnings(cfg, policy)
+		warnings = policyWarnings(cfg, policy)
 	}
 	return slices.Concat(strictyaml.Flatten(cfg.CheckListeners(insecureHTTP)), strictyaml.Flatten(err)), warnings
+}
+
+// policyWarnings are those of serve, and what takes too long to be told by it.
+func policyWarnings(cfg *config.Config, policy *policy.Policy) []string {
+	return append(setup.PolicyWarnings(cfg, policy), reach.Shadowed(policy)...)
 }
 
 // CheckFiles reads what serve reads, and goes on after a fault.
@@ -39,7 +46,7 @@ func CheckFiles(cfg *config.Config, insecureHTTP bool) (faults []error, warnings
 	policy, err := setup.LoadPolicy(cfg)
 	noteContent(err)
 	if err == nil {
-		warnings = setup.PolicyWarnings(cfg, policy)
+		warnings = policyWarnings(cfg, policy)
 		_, err = setup.NewManifests(cfg, policy)
 		noteContent(err)
 	}

@@ -218,3 +218,12 @@ func (o *Objects) UID(ctx context.Context, cluster, namespace, name string) (str
 	}
 	return o.Manifests.UID(cluster, namespace, name), nil
 }
+
+// ServiceAccounts returns all of a cluster, and whether they can be known.
+func (o *Objects) ServiceAccounts(ctx context.Context, cluster string) (all []kube.ServiceAccount, known bool, err error) {
+	if c, ok := o.Connection(cluster); ok {
+		all, err = c.ServiceAccounts(ctx)
+		return all, true, err
+	}
+	return o.Manifests.ServiceAccounts(cluster), o.files[cluster] != nil, nil
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/pullpass/pullpass/internal/policy/reach"
+	"github.com/pullpass/pullpass/internal/proxytest"
+	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/usage"
+)
+
+// cmdPolicyAnswer is the command of scripts that holds a file to the schema of answers
+// about the policy.
+func cmdPolicyAnswer(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: policy-answer FILE")
+	}
+	ts.Check(checkPolicyAnswer([]byte(ts.ReadFile(args[0]))))
+}
+
+func checkPolicyAnswer(text []byte) error {
+	schema, err := proxytest.OpenWhoCanSchema()
+	if err != nil {
+		return err
+	}
+	answer, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	if i := bytes.IndexFunc(text, func(r rune) bool { return r != '\n' && (r < ' ' || r > '~') }); i >= 0 {
+		return fmt.Errorf("byte %#x is no printable ASCII", text[i])
+	}
+	return schema.Compiled.Validate(answer)
+}
+
+func TestPolicyAnswersAreDocumented(t *testing.T) {
+	t.Parallel()
+	schema, err := proxytest.OpenWhoCanSchema()
+	testkit.Must(t, err)
+	for _, answer := range []struct {
+		name, column string
+		typ          reflect.Type
+	}{
+		{"who", "field", reflect.TypeFor[reach.Who]()},
+		{"reach", "name", reflect.TypeFor[reach.What]()},
+		{"unused", "word", reflect.TypeFor[usage.Report]()},
+	} {
+		fields, inSchema := map[string]bool{}, map[string]bool{}
+		auditFields(t, answer.typ, "", fields)
+		schema.Fields(t, schema.Document["$defs"].(map[string]any)[answer.name].(map[string]any), "", inSchema)
+		sameSet(t, "fields of "+answer.name, fields, "of the schema", inSchema)
+		sameSet(t, "fields of "+answer.name, fields, "of docs/who-can.md", firstCells(t, "who-can.md", "## As JSON", answer.column))
+	}
+}

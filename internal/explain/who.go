@@ -1,0 +1,212 @@
+package explain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/reach"
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/setup"
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+// listTimeout bounds the lists of all ServiceAccounts of all clusters.
+const listTimeout = 2 * time.Minute
+
+// WhoRequest says what is to be done with which repository.
+type WhoRequest struct {
+	Action, Repository string
+	Service            string // may be empty when there is only one
+}
+
+// Known is what answers come from: what serves, or what is in the files.
+type Known struct {
+	Config  *config.Config
+	Policy  *policy.Policy
+	Objects *setup.Objects
+}
+
+// Open reads the policy, and prepares the connections to API servers.
+func Open(cfg *config.Config, stderr io.Writer) (Known, error) {
+	policy, err := setup.LoadPolicy(cfg)
+	if err != nil {
+		return Known{}, err
+	}
+	objects, err := setup.OpenObjects(cfg, policy, slog.New(slog.NewTextHandler(stderr, nil)), nil)
+	return Known{cfg, policy, objects}, err
+}
+
+func (k Known) explainer(logger *slog.Logger) *explainer {
+	return &explainer{cfg: k.Config, policy: k.Policy, objects: k.Objects, logger: logger}
+}
+
+// Who asks the policy backwards. ServiceAccounts of a cluster that cannot be listed are
+// said to be unknown.
+func (k Known) Who(ctx context.Context, r WhoRequest) (*reach.Who, error) {
+	registry, err := config.FindRegistry(k.Config, r.Service)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(reach.Actions, r.Action) {
+		return nil, fmt.Errorf("%s is not an action; use pull, push or delete", term.QuoteName(r.Action))
+	}
+	scopes, err := registryauth.ParseScopes([]string{"repository:" + r.Repository + ":" + r.Action})
+	if err != nil || len(scopes) != 1 || scopes[0].Type != "repository" {
+		return nil, fmt.Errorf("%s is not the name of a repository; write it as images are named, without registry, tag and digest", term.QuoteName(r.Repository))
+	}
+	if judged := setup.Scopes(k.Config)[registry.Service]; judged != nil {
+		if scopes = judged(scopes); len(scopes) == 0 {
+			return nil, fmt.Errorf("%s is behind no upstream of the gateway (upstreams[].name)", term.QuoteName(r.Repository))
+		}
+	}
+	return reach.FindWho(ctx, k.Policy, registry.Service, scopes[0], k.Accounts(ctx))
+}
+
+// Accounts returns all ServiceAccounts of each cluster, or why they are not known.
+func (k Known) Accounts(ctx context.Context) []reach.Accounts {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	var all []reach.Accounts
+	for _, c := range k.Config.Clusters {
+		known := reach.Accounts{Cluster: c.Name, Issuer: c.Issuer}
+		accounts, can, err := k.Objects.ServiceAccounts(ctx, c.Name)
+		if known.Unknown = err; err == nil && !can {
+			known.Unknown = errors.New("no API server is asked (clusters[].kubernetes)")
+		}
+		for _, a := range accounts {
+			known.All = append(known.All, reach.Account(a))
+		}
+		all = append(all, known)
+	}
+	return all
+}
+
+// What says what a ServiceAccount can reach, CLUSTER/NAMESPACE/NAME. Whether it is
+// revoked is not judged.
+func (k Known) What(ctx context.Context, account string) (*reach.What, error) {
+	name, err := names.ParseObject(account)
+	if err != nil || name.Check() != nil {
+		return nil, fmt.Errorf("%s is not CLUSTER/NAMESPACE/SERVICEACCOUNT", term.QuoteName(account))
+	}
+	if err := config.KnownCluster(k.Config, "CLUSTER", name.Cluster); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	e := k.explainer(slog.New(slog.DiscardHandler))
+	e.source = sourceName
+	e.id = identityNamed(e.cluster(name.Cluster), name)
+	if err := e.live(ctx); err != nil {
+		return nil, err
+	}
+	facts, err := k.Objects.Lookup(ctx, *e.id, nil)
+	if err != nil {
+		return nil, err
+	}
+	var services []string
+	for i := range k.Config.Registries {
+		services = append(services, k.Config.Registries[i].Service)
+	}
+	subject := policy.Subject{Identity: e.id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels}
+	return reach.FindWhat(k.Policy, name.String(), subject, services), nil
+}
+
+// maxAccounts is how many ServiceAccounts of a cluster are named to people. JSON has all.
+const maxAccounts = 100
+
+// WriteWho writes the answer for people.
+func WriteWho(w io.Writer, a *reach.Who) error {
+	p := &printer{}
+	p.line("who can", term.Words(a.Action, a.Repository, "at", a.Service))
+	for _, d := range a.Deny {
+		p.blank()
+		p.line("never", fmt.Sprintf("whom the deny rule %s matches (%s):", d.Name, d.Origin))
+		for _, s := range d.Subjects {
+			p.line("", term.Line(reach.Text(s)))
+		}
+	}
+	for _, r := range a.Rules {
+		p.blank()
+		p.line("by rule", fmt.Sprintf("%s (%s), by %s", r.Name, r.Origin, strings.Join(r.Patterns, " ")))
+		if r.Anonymous {
+			p.line("", "everybody, with a token or without")
+		}
+		if r.Annotation != "" {
+			p.line("", "if the ServiceAccount's annotation "+r.Annotation+" asks for it:")
+		}
+		for _, s := range r.Subjects {
+			p.line("", term.Line(s.String()))
+		}
+	}
+	if len(a.Rules) == 0 {
+		p.blank()
+		p.line("nobody", "no rule allows it")
+	}
+	for _, c := range a.Clusters {
+		p.blank()
+		if c.Unknown != "" {
+			p.line("now", fmt.Sprintf("cluster %s: its ServiceAccounts are not known: %s", c.Name, term.Line(c.Unknown)))
+			continue
+		}
+		p.line("now", fmt.Sprintf("cluster %s: %d of %d ServiceAccounts", c.Name, len(c.Granted), c.ServiceAccounts))
+		for i, account := range c.Granted {
+			if i == maxAccounts {
+				p.line("", fmt.Sprintf("and %d more (-o json has all)", len(c.Granted)-i))
+				break
+			}
+			p.line("", fmt.Sprintf("%s, by %s", term.Words(account.Namespace+"/"+account.Name), strings.Join(account.Rules, ", ")))
+		}
+	}
+	_, err := w.Write(p.out.Bytes())
+	return err
+}
+
+// WriteWhat writes the answer for people.
+func WriteWhat(w io.Writer, a *reach.What) error {
+	p := &printer{}
+	p.line("subject", term.Words(a.ServiceAccount))
+	for _, s := range a.Services {
+		p.blank()
+		p.line("service", term.Words(s.Service))
+		if s.DeniedBy != "" {
+			p.line("nothing", "the deny rule "+s.DeniedBy+" refuses it")
+			continue
+		}
+		if len(s.Rules) == 0 {
+			p.line("nothing", "no rule is for it")
+		}
+		for _, r := range s.Rules {
+			from := ""
+			if r.Annotation != "" {
+				from = ", of what the annotation " + r.Annotation + " asks for"
+			}
+			p.line("by rule", fmt.Sprintf("%s (%s)%s", r.Name, r.Origin, from))
+			if r.Fault != "" {
+				p.line("", "nothing: the annotation counts for nothing: "+term.Line(r.Fault))
+			} else if len(r.Reached) == 0 && !r.Catalog {
+				p.line("", "nothing: it asks for nothing that is allowed")
+			}
+			if r.Catalog {
+				p.line("", "the list of all repositories")
+			}
+			for _, reached := range r.Reached {
+				within := ""
+				if reached.Within != "" {
+					within = ", within " + reached.Within
+				}
+				p.line("", fmt.Sprintf("%s%s: %s", reached.Repositories, within, reached.Actions))
+			}
+		}
+	}
+	_, err := w.Write(p.out.Bytes())
+	return err
+}

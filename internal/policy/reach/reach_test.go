@@ -1,0 +1,347 @@
+package reach
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/condition"
+	"github.com/pullpass/pullpass/internal/identity"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// world makes policies, subjects and repositories of so few names that many match.
+type world struct{ *rand.Rand }
+
+func (w world) one(list ...string) string { return list[w.IntN(len(list))] }
+
+func (w world) some(list ...string) []string {
+	chosen := []string{w.one(list...)}
+	for w.IntN(3) == 0 {
+		chosen = append(chosen, w.one(list...))
+	}
+	return chosen
+}
+
+func (w world) maybe(into map[string]any, field string, list ...string) {
+	if w.IntN(2) == 0 {
+		into[field] = w.some(list...)
+	}
+}
+
+var conditions = []string{`kubernetes.namespace == "a"`, `service == "s1"`, `claims.sub.startsWith("system:")`, `claims.ref == "main"`}
+
+// subject returns one of a rule; with denies, of a denial. external: only for identities.
+func (w world) subject(denies, external bool) map[string]any {
+	for {
+		s := map[string]any{}
+		if denies {
+			w.maybe(s, "tokenIDs", "t1", "t2")
+		}
+		if external {
+			s["identities"] = w.some("github", "gitlab")
+			if w.IntN(2) == 0 {
+				s["claims"] = map[string]any{w.one("ref", "event_name"): w.some("main", "dev", "push")}
+			}
+		} else {
+			w.maybe(s, "clusters", "prod", "dev", "*", "p*")
+			w.maybe(s, "namespaces", "a", "b", "a*", "*")
+			w.maybe(s, "serviceAccounts", "a", "b", "*b")
+			if w.IntN(4) == 0 {
+				s["nodes"] = w.some("n1", "n2", "*")
+			}
+			if w.IntN(4) == 0 {
+				s["namespaceSelector"] = w.one("tier=gold", "tier", "!tier")
+			}
+		}
+		if w.IntN(6) == 0 {
+			s["condition"] = w.one(conditions...)
+		}
+		if len(s) > 0 {
+			return s
+		}
+	}
+}
+
+func (w world) repositories(names ...string) []string {
+	var all []string
+	for range 1 + w.IntN(2) {
+		components := w.some(append([]string{"a", "b", "*", "**", "a*", "ab"}, names...)...)
+		all = append(all, strings.Join(components, "/"))
+	}
+	return all
+}
+
+func (w world) policy(t *testing.T) *policy.Policy {
+	t.Helper()
+	return parse(t, w.document())
+}
+
+func (w world) document() map[string]any {
+	document := map[string]any{"apiVersion": policy.APIVersion, "kind": policy.Kind}
+	var rules, deny []any
+	for i := range 1 + w.IntN(5) {
+		r := map[string]any{"name": fmt.Sprintf("r%d", i)}
+		placeholders := []string{"{namespace}", "{serviceAccount}", "{namespace}-{serviceAccount}", "{cluster}"}
+		switch w.IntN(6) {
+		case 0:
+			r["anonymous"], placeholders = true, nil
+		case 1:
+			r["subjects"], placeholders = []any{w.subject(false, true)}, nil
+		default:
+			r["subjects"] = []any{w.subject(false, false)}
+			if w.IntN(3) == 0 {
+				r["subjects"] = append(r["subjects"].([]any), w.subject(false, false))
+			}
+			if w.IntN(3) == 0 {
+				r["annotation"] = w.one("x.dev/one", "x.dev/two")
+			}
+		}
+		w.maybe(r, "services", "s1", "s2")
+		var allow []any
+		for range 1 + w.IntN(2) {
+			if r["annotation"] == nil && w.IntN(8) == 0 {
+				allow = append(allow, map[string]any{"registry": []string{"catalog"}, "actions": []string{"*"}})
+				continue
+			}
+			allow = append(allow, map[string]any{"repositories": w.repositories(placeholders...), "actions": w.some("pull", "push", "delete", "*")})
+		}
+		r["allow"] = allow
+		rules = append(rules, r)
+	}
+	for i := range w.IntN(3) {
+		deny = append(deny, map[string]any{"name": fmt.Sprintf("d%d", i), "subjects": []any{w.subject(true, w.IntN(4) == 0)}})
+	}
+	document["rules"], document["deny"] = rules, append([]any{}, deny...)
+	return document
+}
+
+func parse(t *testing.T, document map[string]any) *policy.Policy {
+	t.Helper()
+	text, err := json.Marshal(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.Parse(policy.File{Name: "p", Data: text})
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return p
+}
+
+// asker returns somebody.
+func (w world) asker() policy.Subject {
+	switch w.IntN(8) {
+	case 0:
+		return policy.Subject{}
+	case 1:
+		claims := identity.Claims{}
+		for _, name := range []string{"ref", "event_name"} {
+			if w.IntN(4) > 0 {
+				claims[name] = w.one("main", "dev", "push")
+			}
+		}
+		return policy.Subject{Identity: &oidc.Identity{Subject: "github/x", TokenID: w.one("t1", "t2", "t3"),
+			External: &identity.External{Provider: w.one("github", "gitlab"), Profile: identity.Generic, Claims: claims}}}
+	}
+	s := policy.Subject{Identity: &oidc.Identity{Cluster: w.one("prod", "dev"), Subject: "system:serviceaccount:x", TokenID: w.one("t1", "t2", "t3"), Kubernetes: oidc.KubernetesIdentity{
+		Namespace: w.one("a", "b", "ab"), ServiceAccount: oidc.ObjectRef{Name: w.one("a", "b", "ab"), UID: "u"},
+	}}}
+	if w.IntN(2) == 0 {
+		s.Identity.Kubernetes.Node = oidc.ObjectRef{Name: w.one("n1", "n2"), UID: w.one("u", "")}
+	}
+	if w.IntN(4) > 0 {
+		s.NamespaceLabels = map[string]string{}
+		if w.IntN(2) == 0 {
+			s.NamespaceLabels["tier"] = w.one("gold", "iron")
+		}
+	}
+	for _, key := range []string{"x.dev/one", "x.dev/two"} {
+		if w.IntN(3) > 0 {
+			if s.Annotations == nil {
+				s.Annotations = map[string]string{}
+			}
+			s.Annotations[key] = w.one("a", "a/**", "**:pull,push", "*/a:*", "b:push ab", "a*/b a", "**/**")
+		}
+	}
+	return s
+}
+
+func (w world) repository() string {
+	return strings.Join(append(w.some("a", "b", "ab", "prod", "a-b"), w.some("a", "b", "ab")...)[w.IntN(2):], "/")
+}
+
+func scope(repository, action string) registryauth.Scope {
+	return registryauth.Scope{Type: "repository", Name: repository, Actions: []string{action}}
+}
+
+// The answer to who can, as people read it, and the decision say the same of everybody.
+func TestWhoAgreesWithDecide(t *testing.T) {
+	t.Parallel()
+	w := world{rand.New(rand.NewPCG(7, 8))}
+	granted := 0
+	for range 3000 {
+		p := w.policy(t)
+		for range 4 {
+			service, asked := w.one("s1", "s2"), scope(w.repository(), w.one(Actions...))
+			who, err := FindWho(t.Context(), p, service, asked, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 12 {
+				subject := w.asker()
+				d := p.Decide(subject, service, []registryauth.Scope{asked})
+				want := len(d.Scopes[0].Granted) > 0
+				if got := reads(who, subject, asked); got != want {
+					text, _ := json.MarshalIndent(who, "", " ")
+					t.Fatalf("%+v %+v asks for %s at %s: decided %v, but %s", subject.Identity, subject, asked, service, d, text)
+				}
+				if want {
+					granted++
+				}
+			}
+		}
+	}
+	if granted < 5000 {
+		t.Errorf("only %d were granted", granted)
+	}
+}
+
+// reads is how somebody would read the answer, with no other code than what compares
+// a value.
+func reads(who *Who, subject policy.Subject, asked registryauth.Scope) bool {
+	for _, d := range who.Deny {
+		if slices.ContainsFunc(d.Subjects, func(s policy.WrittenSubject) bool { return fits(&s, subject, who.Service, true) }) {
+			return false
+		}
+	}
+	for _, r := range who.Rules {
+		if r.Anonymous {
+			return true
+		}
+		for _, s := range r.Subjects {
+			if fits(&s.WrittenSubject, subject, who.Service, false) && isNamed(&s, r.Patterns, subject.Identity, who.Repository) && (r.Annotation == "" || asks(subject.Annotations[r.Annotation], asked)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func isNamed(s *Subject, patterns []string, id *oidc.Identity, repository string) bool {
+	if s.Unlisted {
+		return slices.ContainsFunc(patterns, func(p string) bool { return pattern.Pattern(p).Match(repository, id, new(int)) })
+	}
+	own := map[string]string{"namespace": id.Kubernetes.Namespace, "serviceAccount": id.Kubernetes.ServiceAccount.Name, "cluster": id.Cluster}
+	return s.Names == nil || slices.ContainsFunc(s.Names, func(values pattern.Values) bool {
+		for name, value := range values {
+			if own[name] != value {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func asks(annotation string, asked registryauth.Scope) bool {
+	items, err := policy.AnnotationItems(annotation)
+	return err == nil && slices.ContainsFunc(items, func(a policy.WrittenAllowance) bool {
+		return a.Actions.Intersect(policy.ActionsNamed(asked.Actions)) != 0 && a.Repositories[0].Match(asked.Name, nil, new(int))
+	})
+}
+
+func fits(s *policy.WrittenSubject, subject policy.Subject, service string, denies bool) bool {
+	id := subject.Identity
+	if id == nil {
+		return false
+	}
+	any := func(globs []string, value string) bool {
+		return globs == nil || value != "" && slices.ContainsFunc(globs, func(g string) bool { return pattern.MatchName(g, value) })
+	}
+	if s.Identities != nil {
+		if id.External == nil || !slices.Contains(s.Identities, id.External.Provider) {
+			return false
+		}
+	} else if id.External != nil && !isOnlyTokens(s) {
+		return false
+	}
+	if !any(s.Clusters, id.Cluster) || !any(s.Namespaces, id.Kubernetes.Namespace) || !any(s.ServiceAccounts, id.Kubernetes.ServiceAccount.Name) || !any(s.Nodes, id.Kubernetes.Node.Name) {
+		return false
+	}
+	if s.Nodes != nil && !denies && id.Kubernetes.Node.UID == "" || s.TokenIDs != nil && !slices.Contains(s.TokenIDs, id.TokenID) {
+		return false
+	}
+	if s.NamespaceSelector != "" {
+		tier, has := subject.NamespaceLabels["tier"]
+		holds := map[string]bool{"tier=gold": tier == "gold", "tier": has, "!tier": !has}[s.NamespaceSelector]
+		if subject.NamespaceLabels == nil {
+			holds = denies
+		}
+		if !holds {
+			return false
+		}
+	}
+	for name, values := range s.Claims {
+		value, has := id.External.Claims[name].(string)
+		if has && !slices.Contains(values, value) || !has && !denies {
+			return false
+		}
+	}
+	if s.Condition == "" {
+		return true
+	}
+	compiled, err := condition.Compile(s.Condition)
+	if err != nil {
+		return false
+	}
+	claims := identity.Claims{"iss": id.Issuer, "sub": id.Subject, "jti": id.TokenID}
+	if id.External != nil {
+		claims = id.External.Claims
+	}
+	holds, err := compiled.Holds(condition.Variables{Claims: claims, Cluster: id.Cluster, Namespace: id.Kubernetes.Namespace,
+		ServiceAccount: id.Kubernetes.ServiceAccount.Name, Node: id.Kubernetes.Node.Name, Labels: subject.NamespaceLabels, Service: service}, new(uint64))
+	return err != nil && denies || err == nil && holds
+}
+
+// What is said to be reached is what is granted, and nothing else.
+func TestWhatAgreesWithDecide(t *testing.T) {
+	t.Parallel()
+	w := world{rand.New(rand.NewPCG(9, 10))}
+	granted := 0
+	for range 5000 {
+		p, subject := w.policy(t), w.asker()
+		what := FindWhat(p, "x", subject, []string{"s1", "s2"})
+		for range 12 {
+			service, asked := w.IntN(2), scope(w.repository(), w.one(Actions...))
+			if w.IntN(8) == 0 {
+				asked = registryauth.Scope{Type: "registry", Name: "catalog", Actions: []string{"*"}}
+			}
+			s := what.Services[service]
+			d := p.Decide(subject, s.Service, []registryauth.Scope{asked})
+			want, got := len(d.Scopes[0].Granted) > 0, false
+			for _, r := range s.Rules {
+				got = got || asked.Type == "registry" && r.Catalog
+				for _, reached := range r.Reached {
+					got = got || asked.Type == "repository" && pattern.Pattern(reached.Repositories).Match(asked.Name, nil, new(int)) &&
+						(reached.Within == "" || pattern.Pattern(reached.Within).Match(asked.Name, nil, new(int))) &&
+						policy.ActionsNamed(strings.Split(reached.Actions, ", ")).Intersect(policy.ActionsNamed(asked.Actions)) != 0
+				}
+			}
+			if got = got && s.DeniedBy == ""; got != want {
+				t.Fatalf("%+v %+v asks for %s: decided %+v, but %+v", subject.Identity, subject, asked, d, s)
+			}
+			if want {
+				granted++
+			}
+		}
+	}
+	if granted < 5000 {
+		t.Errorf("only %d were granted", granted)
+	}
+}

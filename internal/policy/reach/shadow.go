@@ -1,0 +1,202 @@
+package reach
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/policy"
+)
+
+// Shadowed names rules that grant nothing which another one does not, whoever asks, and
+// rules and denials whose subjects are all denied by another. It is a warning: such a
+// rule does no harm, but whoever changes it changes nothing. What it does not name may
+// still be shadowed: by several rules together, or by what no name can look like.
+func Shadowed(p *policy.Policy) []string {
+	rules, denials := p.WrittenRules(), p.WrittenDenials()
+	// Of two that grant the same, the first stays.
+	replaces := func(j, i int) bool {
+		return i != j && ruleContains(rules, j, i) && (j < i || !ruleContains(rules, i, j))
+	}
+	shadowed := make([]bool, len(rules))
+	for i := range rules {
+		for j := 0; j < len(rules) && !shadowed[i]; j++ {
+			shadowed[i] = replaces(j, i)
+		}
+	}
+	var found []string
+	for i := range rules {
+		r := &rules[i]
+		if d := slices.IndexFunc(denials, func(d policy.WrittenDenial) bool { return !r.Anonymous && allWithin(r.Subjects, d.Subjects) }); d >= 0 {
+			found = append(found, fmt.Sprintf("rule %s: grants nothing: the deny rule %s (%s) refuses everybody whom it is for: remove the rule, or narrow the denial", r.Name, denials[d].Name, denials[d].Origin))
+			continue
+		}
+		by := -1 // a rule that stays if those are removed that are named here
+		for j := range rules {
+			if shadowed[i] && !shadowed[j] && replaces(j, i) {
+				by = j
+				break
+			}
+		}
+		if by >= 0 {
+			found = append(found, fmt.Sprintf("rule %s: grants nothing that the rule %s (%s) does not: remove it, or narrow the other", r.Name, rules[by].Name, rules[by].Origin))
+		}
+	}
+	for i := range denials {
+		for j := range denials {
+			if i != j && allWithin(denials[i].Subjects, denials[j].Subjects) && (j < i || !allWithin(denials[j].Subjects, denials[i].Subjects)) {
+				found = append(found, fmt.Sprintf("deny rule %s: refuses nobody whom the deny rule %s (%s) does not: remove it, or narrow the other", denials[i].Name, denials[j].Name, denials[j].Origin))
+				break
+			}
+		}
+	}
+	return found
+}
+
+// ruleContains reports whether the rule at index o grants whatever that at index i does.
+func ruleContains(rules []policy.WrittenRule, o, i int) bool {
+	outer, inner := &rules[o], &rules[i]
+	switch {
+	case outer.Services != nil && (inner.Services == nil || !isSubset(inner.Services, outer.Services)):
+		return false
+	case outer.Annotation != "" && outer.Annotation != inner.Annotation:
+		return false
+	case outer.Anonymous:
+		return allowContains(outer.Allow, inner.Allow, &oidc.Identity{})
+	case inner.Anonymous:
+		return false
+	}
+	for s := range inner.Subjects {
+		subject := &inner.Subjects[s]
+		if !slices.ContainsFunc(outer.Subjects, func(w policy.WrittenSubject) bool {
+			// What claims and conditions cost is bounded for a request: a later one may
+			// not be judged any more.
+			return subjectContains(&w, subject) && (o < i || w.Claims == nil && w.Condition == "")
+		}) {
+			return false
+		}
+		for _, id := range literalNames(subject) {
+			if !allowContains(outer.Allow, inner.Allow, id) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// allWithin reports whether each of the subjects is within one of the others.
+func allWithin(subjects, others []policy.WrittenSubject) bool {
+	return !slices.ContainsFunc(subjects, func(inner policy.WrittenSubject) bool {
+		return !slices.ContainsFunc(others, func(outer policy.WrittenSubject) bool { return subjectContains(&outer, &inner) })
+	})
+}
+
+// subjectContains reports whether outer matches whomever inner matches.
+func subjectContains(outer, inner *policy.WrittenSubject) bool {
+	switch {
+	case isOnlyTokens(inner) && !isOnlyTokens(outer): // which is about ServiceAccounts and others
+		return false
+	case (outer.Identities == nil) != (inner.Identities == nil) || !isSubset(inner.Identities, outer.Identities):
+		return false
+	case outer.TokenIDs != nil && (inner.TokenIDs == nil || !isSubset(inner.TokenIDs, outer.TokenIDs)):
+		return false
+	case outer.NamespaceSelector != "" && outer.NamespaceSelector != inner.NamespaceSelector:
+		return false
+	case outer.Condition != "" && outer.Condition != inner.Condition:
+		return false
+	case outer.Nodes != nil && (inner.Nodes == nil || !namesContain(outer.Nodes, inner.Nodes)):
+		return false // not each token names one: * is not everybody
+	}
+	for claim, values := range outer.Claims {
+		if compared, ok := inner.Claims[claim]; !ok || !isSubset(compared, values) {
+			return false
+		}
+	}
+	return everyNameWithin(outer.Clusters, inner.Clusters) && everyNameWithin(outer.Namespaces, inner.Namespaces) && everyNameWithin(outer.ServiceAccounts, inner.ServiceAccounts)
+}
+
+func isOnlyTokens(s *policy.WrittenSubject) bool {
+	return s.TokenIDs != nil && s.Identities == nil && s.Clusters == nil && s.Namespaces == nil && s.NamespaceSelector == "" && s.ServiceAccounts == nil && s.Nodes == nil
+}
+
+// everyNameWithin is for names that each ServiceAccount has.
+func everyNameWithin(outer, inner []string) bool {
+	return outer == nil || slices.ContainsFunc(outer, func(glob string) bool { return strings.Trim(glob, "*") == "" }) ||
+		inner != nil && namesContain(outer, inner)
+}
+
+func namesContain(outer, inner []string) bool {
+	return !slices.ContainsFunc(inner, func(q string) bool {
+		return !slices.ContainsFunc(outer, func(p string) bool { return pattern.NameContains(p, q) })
+	})
+}
+
+func isSubset(list, of []string) bool {
+	return !slices.ContainsFunc(list, func(s string) bool { return !slices.Contains(of, s) })
+}
+
+// maxLiteralNames bounds how many names are put into patterns for one subject.
+const maxLiteralNames = 64
+
+// literalNames returns each choice of the names that a subject writes out, as far as it
+// does: with them, {namespace}/x may be the same as team-a/x.
+func literalNames(s *policy.WrittenSubject) []*oidc.Identity {
+	all := []*oidc.Identity{{}}
+	choose := func(globs []string, set func(id *oidc.Identity, name string)) {
+		if globs == nil || len(globs)*len(all) > maxLiteralNames || slices.ContainsFunc(globs, func(glob string) bool { return strings.Contains(glob, "*") }) {
+			return
+		}
+		var chosen []*oidc.Identity
+		for _, before := range all {
+			for _, name := range globs {
+				id := *before
+				set(&id, name)
+				chosen = append(chosen, &id)
+			}
+		}
+		all = chosen
+	}
+	choose(s.Clusters, func(id *oidc.Identity, name string) { id.Cluster = name })
+	choose(s.Namespaces, func(id *oidc.Identity, name string) { id.Kubernetes.Namespace = name })
+	choose(s.ServiceAccounts, func(id *oidc.Identity, name string) { id.Kubernetes.ServiceAccount.Name = name })
+	return all
+}
+
+// allowContains reports whether outer allows all that inner does, to somebody with
+// such names.
+func allowContains(outer, inner []policy.WrittenAllowance, id *oidc.Identity) bool {
+	for _, allowed := range inner {
+		if allowed.Repositories == nil && !covers(outer, nil, allowed.Actions, id) {
+			return false
+		}
+		for i := range allowed.Repositories {
+			if !covers(outer, &allowed.Repositories[i], allowed.Actions, id) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// covers reports whether the allowances together give all actions on what the pattern
+// matches; on the catalog, without one.
+func covers(all []policy.WrittenAllowance, inner *pattern.Pattern, actions policy.ActionSet, id *oidc.Identity) bool {
+	var given policy.ActionSet
+	for _, a := range all {
+		if inner == nil && a.Repositories == nil || inner != nil && slices.ContainsFunc(a.Repositories, func(outer pattern.Pattern) bool {
+			return expand(outer, id).Contains(expand(*inner, id))
+		}) {
+			given |= a.Actions
+		}
+	}
+	return given&policy.AllActions != 0 || given&actions == actions
+}
+
+func expand(p pattern.Pattern, id *oidc.Identity) pattern.Pattern {
+	if !p.HasPlaceholder() {
+		return p
+	}
+	return pattern.Pattern(p.Expand(id))
+}

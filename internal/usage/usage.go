@@ -1,0 +1,230 @@
+// Package usage says what of a policy the audit log has no use of: rules that granted
+// nothing, denials that refused nobody, and what annotations ask for in vain.
+package usage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/audit"
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/reach"
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+// Request says what is looked at.
+type Request struct {
+	Policy   *policy.Policy
+	Accounts []reach.Accounts // that are known now
+	Files    []string         // of the audit log; - is standard input
+	Since    time.Time        // what was used before counts as unused
+}
+
+// Report is what was not used. docs/policy.md and the schema say what each field means.
+type Report struct {
+	APIVersion  string       `json:"apiVersion"`
+	Kind        string       `json:"kind"`
+	Since       time.Time    `json:"since"`
+	From        time.Time    `json:"from,omitzero"` // the first line's
+	To          time.Time    `json:"to,omitzero"`   // the last line's
+	Lines       int          `json:"lines"`
+	Rules       []Rule       `json:"rules"`
+	Deny        []Rule       `json:"deny"`
+	Annotations []Annotation `json:"annotations"`
+	Unknown     []string     `json:"unknown,omitempty"` // clusters whose ServiceAccounts are not known, and why
+}
+
+// Rule is a rule that granted nothing, or a denial that refused nobody.
+type Rule struct {
+	Name     string    `json:"name"`
+	Origin   string    `json:"origin"`
+	LastUsed time.Time `json:"lastUsed,omitzero"` // before Since
+}
+
+// Annotation is an item of one that asks for what nobody used by it.
+type Annotation struct {
+	ServiceAccount string    `json:"serviceAccount"` // CLUSTER/NAMESPACE/NAME
+	Annotation     string    `json:"annotation"`
+	Item           string    `json:"item,omitempty"`  // empty: the annotation counts for nothing
+	Fault          string    `json:"fault,omitempty"` // why it does
+	LastUsed       time.Time `json:"lastUsed,omitzero"`
+}
+
+// item is what an annotation asks for.
+type item struct {
+	key      string
+	asked    policy.WrittenAllowance
+	text     string
+	lastUsed time.Time
+}
+
+// finder reads events one at a time. What it remembers depends on the policy and the
+// clusters, and not on how many lines there are.
+type finder struct {
+	keys   map[string]string    // by name of a rule or denial: the annotation that it reads, or nothing
+	used   map[string]time.Time // likewise
+	items  map[names.Object][]item
+	report *Report
+}
+
+// Find reads the log to its end. Its error joins what could not be read.
+func Find(ctx context.Context, r Request, stdin io.Reader, stderr io.Writer) (*Report, error) {
+	f := finder{keys: map[string]string{}, used: map[string]time.Time{}, items: map[names.Object][]item{}}
+	f.report = &Report{APIVersion: policy.APIVersion, Kind: "PolicyUnused", Since: r.Since.UTC(), Rules: []Rule{}, Deny: []Rule{}, Annotations: []Annotation{}}
+	rules, denials := r.Policy.WrittenRules(), r.Policy.WrittenDenials()
+	for _, rule := range rules {
+		f.keys[rule.Name] = rule.Annotation
+	}
+	for _, d := range denials {
+		f.keys[d.Name] = ""
+	}
+	for _, known := range r.Accounts {
+		if known.Unknown != nil {
+			f.report.Unknown = append(f.report.Unknown, known.Cluster+": "+known.Unknown.Error())
+		}
+		f.read(r.Policy.AnnotationKeys(), known)
+	}
+	if err := audit.Each(ctx, r.Files, stdin, stderr, f.event); err != nil {
+		return nil, err
+	}
+	if f.report.Lines == 0 {
+		return nil, errors.New("no audit event was found, so nothing can be said of what is used")
+	}
+	f.conclude(rules, denials)
+	return f.report, nil
+}
+
+// read notes what the annotations of the ServiceAccounts ask for.
+func (f *finder) read(keys []string, known reach.Accounts) {
+	for _, account := range known.All {
+		name := names.Object{Cluster: known.Cluster, Namespace: account.Namespace, Name: account.Name}
+		for _, key := range keys {
+			text, ok := account.Annotations[key]
+			if !ok {
+				continue
+			}
+			asked, err := policy.AnnotationItems(text)
+			if err != nil {
+				f.report.Annotations = append(f.report.Annotations, Annotation{ServiceAccount: name.String(), Annotation: key, Fault: err.Error()})
+			}
+			for _, a := range asked {
+				f.items[name] = append(f.items[name], item{key: key, asked: a, text: string(a.Repositories[0]) + ":" + strings.ReplaceAll(a.Actions.String(), " ", "")})
+			}
+		}
+	}
+}
+
+func (f *finder) event(e *exchange.Event) error {
+	f.report.Lines++
+	if f.report.From.IsZero() || e.Time.Before(f.report.From) {
+		f.report.From = e.Time.UTC()
+	}
+	if e.Time.After(f.report.To) {
+		f.report.To = e.Time.UTC()
+	}
+	if e.Rule == "" {
+		return nil
+	}
+	keys := map[string]bool{}
+	for name := range strings.SplitSeq(e.Rule, ",") {
+		key, ok := f.keys[name]
+		if !ok {
+			continue // of a rule that is not there any more
+		}
+		keys[key] = true
+		if f.used[name].Before(e.Time) {
+			f.used[name] = e.Time
+		}
+	}
+	if e.ServiceAccount == nil || len(e.Granted) == 0 {
+		return nil
+	}
+	items := f.items[names.Object{Cluster: e.Cluster, Namespace: e.Namespace, Name: e.ServiceAccount.Name}]
+	for i := range items {
+		if item := &items[i]; keys[item.key] && item.lastUsed.Before(e.Time) && item.isUsedFor(e.Granted) {
+			item.lastUsed = e.Time
+		}
+	}
+	return nil
+}
+
+func (i *item) isUsedFor(granted []string) bool {
+	return slices.ContainsFunc(granted, func(text string) bool {
+		scope, err := registryauth.ParseScope(text)
+		return err == nil && scope.Type == "repository" && i.asked.Actions.Intersect(policy.ActionsNamed(scope.Actions)) != 0 &&
+			i.asked.Repositories[0].Match(scope.Name, nil, new(int))
+	})
+}
+
+func (f *finder) conclude(rules []policy.WrittenRule, denials []policy.WrittenDenial) {
+	report := f.report
+	for _, r := range rules {
+		if last := f.used[r.Name]; last.Before(report.Since) {
+			report.Rules = append(report.Rules, Rule{r.Name, r.Origin, last.UTC()})
+		}
+	}
+	for _, d := range denials {
+		if last := f.used[d.Name]; last.Before(report.Since) {
+			report.Deny = append(report.Deny, Rule{d.Name, d.Origin, last.UTC()})
+		}
+	}
+	for name, items := range f.items {
+		for _, i := range items {
+			if i.lastUsed.Before(report.Since) {
+				report.Annotations = append(report.Annotations, Annotation{ServiceAccount: name.String(), Annotation: i.key, Item: i.text, LastUsed: i.lastUsed.UTC()})
+			}
+		}
+	}
+	slices.SortFunc(report.Annotations, func(a, b Annotation) int {
+		return cmp.Or(strings.Compare(a.ServiceAccount, b.ServiceAccount), strings.Compare(a.Annotation, b.Annotation), strings.Compare(a.Item, b.Item))
+	})
+}
+
+// WriteText writes the report for people.
+func WriteText(w io.Writer, r *Report) error {
+	var out strings.Builder
+	line := func(what, format string, args ...any) {
+		fmt.Fprintf(&out, "%-12s %s\n", what, fmt.Sprintf(format, args...))
+	}
+	line("audit log", "%d events from %s to %s; unused is what none of them names since %s", r.Lines, r.From.Format(time.RFC3339), r.To.Format(time.RFC3339), r.Since.Format(time.RFC3339))
+	if r.From.After(r.Since) {
+		line("", "NOTE: the log begins after that: what was used before is not known")
+	}
+	for _, rule := range r.Rules {
+		line("rule", "%s (%s) granted nothing%s", rule.Name, rule.Origin, lastUsed(rule.LastUsed))
+	}
+	for _, d := range r.Deny {
+		line("deny rule", "%s (%s) refused nobody%s", d.Name, d.Origin, lastUsed(d.LastUsed))
+	}
+	for _, a := range r.Annotations {
+		if a.Fault != "" {
+			line("annotation", "%s %s counts for nothing: %s", term.Words(a.ServiceAccount), a.Annotation, term.Line(a.Fault))
+			continue
+		}
+		line("annotation", "%s %s: %s is not used%s", term.Words(a.ServiceAccount), a.Annotation, term.Words(a.Item), lastUsed(a.LastUsed))
+	}
+	if len(r.Rules)+len(r.Deny)+len(r.Annotations) == 0 {
+		line("unused", "nothing")
+	}
+	for _, unknown := range r.Unknown {
+		line("not known", "ServiceAccounts of cluster %s", term.Line(unknown))
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+func lastUsed(last time.Time) string {
+	if last.IsZero() {
+		return ""
+	}
+	return ", last on " + last.Format(time.DateOnly)
+}
