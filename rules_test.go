@@ -292,7 +292,7 @@ var imports = map[string]allowedImports{
 			"internal/strictyaml", "internal/term", "internal/usage",
 		},
 		tests: []string{
-			"internal/exchange", "internal/gateway", "internal/kubetest", "internal/nodeproof", "internal/pkitest", "internal/proxytest", "internal/state/statetest",
+			"internal/exchange", "internal/gateway", "internal/kubetest", "internal/nodeproof", "internal/pkitest", "internal/policy/reach", "internal/proxytest", "internal/state/statetest",
 			"internal/telemetry", "internal/testkit",
 		},
 		others: []string{"github.com/sirupsen/logrus", "github.com/spf13/cobra", "k8s.io/klog/v2"},
