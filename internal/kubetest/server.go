@@ -26,6 +26,7 @@ type Object = map[string]any
 // rules both ends; NewAPIServer serves over TLS.
 type Server struct {
 	tls       *httptest.Server // nil: in memory
+	writing   sync.Mutex       // is held before mu
 	mu        sync.Mutex
 	objects   map[string]map[string]Object // by resource, then NAMESPACE/NAME
 	revision  int

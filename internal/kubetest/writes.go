@@ -13,6 +13,11 @@ import (
 
 // selects reports whether a list or watch wants the object: of selectors, k=v is known.
 func selects(r *http.Request, o Object) bool {
+	if node, ok := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "spec.nodeName="); ok {
+		if spec, _ := o["spec"].(Object); spec["nodeName"] != node {
+			return false
+		}
+	}
 	key, value, ok := strings.Cut(r.URL.Query().Get("labelSelector"), "=")
 	if !ok {
 		return true
@@ -33,8 +38,7 @@ func selected(r *http.Request, c change) (change, bool) {
 	return c, false
 }
 
-// write creates, patches and replaces objects, and issues tokens. What a merge patch
-// changes is not kept: it is for those that change nothing.
+// write creates, patches and replaces objects, and issues tokens.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, verb, resource, namespace, name string) {
 	var sent Object
 	_ = json.NewDecoder(r.Body).Decode(&sent)
@@ -42,6 +46,9 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, verb, resource, n
 		s.issue(w, sent, namespace, name)
 		return
 	}
+	// From what was there to what is: nobody comes in between.
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	if verb == "create" {
 		name, _ = sent["metadata"].(Object)["name"].(string)
 	}
@@ -76,7 +83,15 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, verb, resource, n
 		status(http.StatusNotFound, "NotFound")
 		return
 	default:
-		sent = old
+		is := metadata(old)
+		wants, _ := sent["metadata"].(Object)
+		for _, field := range []string{"uid", "resourceVersion"} {
+			if value, ok := wants[field]; ok && value != is[field] {
+				status(http.StatusConflict, "Conflict")
+				return
+			}
+		}
+		sent = merge(old, sent).(Object)
 	}
 	if r.URL.Query().Get("dryRun") == "" {
 		s.Put(resource, sent)
@@ -86,6 +101,36 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, verb, resource, n
 		code = http.StatusCreated
 	}
 	answerJSON(w, code, encode(sent, resource, r))
+}
+
+// Merge changes an object by a merge patch (RFC 7396), as others do that write it.
+func (s *Server) Merge(resource, namespace, name string, change Object) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if o := s.Object(resource, namespace, name); o != nil {
+		s.Put(resource, merge(o, change).(Object))
+	}
+}
+
+// merge is a merge patch (RFC 7396). It changes neither of the two.
+func merge(old, patch any) any {
+	changes, ok := patch.(Object)
+	if !ok {
+		return patch
+	}
+	was, _ := old.(Object)
+	merged := maps.Clone(was)
+	if merged == nil {
+		merged = Object{}
+	}
+	for key, value := range changes {
+		if value == nil {
+			delete(merged, key)
+			continue
+		}
+		merged[key] = merge(merged[key], value)
+	}
+	return merged
 }
 
 // Write answers a request about a Secret, for what was given to Fail.

@@ -1,0 +1,428 @@
+package rollout
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/testkit"
+)
+
+// One after the other, from the first install on, and again when something changes.
+func TestOneAtATime(t *testing.T) {
+	in(t, 20, func(t *testing.T, f *fleet) {
+		f.start()
+		for round, registry := range []string{"registry.example.com", "other.example.com"} {
+			f.provider.Store(registry)
+			time.Sleep(30 * time.Minute)
+			if ready, most := f.count(Ready), f.most.Load(); ready != 20 || most != 1 || len(f.order) != 20*(round+1) {
+				t.Fatalf("%s: %d nodes are ready, %d restarted at once, in all %d", registry, ready, most, len(f.order))
+			}
+		}
+		f.api.Count("")
+		time.Sleep(20 * time.Minute)
+		if writes := f.api.Count("patch") + f.api.Count("put") + f.api.Count("create"); writes != 0 {
+			t.Errorf("%d writes where nothing changed", writes)
+		}
+		if reads := f.api.Count(""); reads > 20*5 {
+			t.Errorf("%d reads in 20 minutes", reads)
+		}
+		if len(f.order) != 40 || f.stopped() != nil {
+			t.Errorf("%d restarts, stopped: %v", len(f.order), f.stopped())
+		}
+	})
+}
+
+func TestEvents(t *testing.T) {
+	in(t, 1, func(t *testing.T, f *fleet) {
+		n := f.nodes["node-00"]
+		n.denied.Store(true)
+		f.start()
+		time.Sleep(10 * time.Minute)
+		n.denied.Store(false)
+		time.Sleep(10 * time.Minute)
+		text := strings.Join(f.events(), "\n")
+		revision := n.record().Revision
+		for _, want := range []string{
+			"Node node-00 NodeInstallInstalling: Pullpass " + revision, "Node node-00 NodeInstallReady: Pullpass " + revision,
+			"Node node-00 NodeInstallFailed: Pullpass " + revision + ": the pod that tries a pull does not get its image: ErrImagePull: 401 Unauthorized (after 3m0s)",
+		} {
+			if !strings.Contains(text, want) {
+				t.Errorf("there is no event %q:\n%s", want, text)
+			}
+		}
+		if s := n.agent.Status(); s.State != Ready || s.Restarts != 1 || s.Profile != "kubeadm" || s.Digest == "" {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// A kubelet that does not come up, a node that does not, and a pull that does not work
+// end the roll-out of what did it, and of nothing else.
+func TestAFailureStopsTheRest(t *testing.T) {
+	for name, test := range map[string]struct {
+		breaks func(*simulated, bool)
+		state  State
+		reason string
+	}{
+		"kubelet": {func(n *simulated, is bool) { n.breaks.Store(is) }, Rejected, "the kubelet did not come back with this configuration"},
+		"node":    {func(n *simulated, is bool) { n.lost.Store(is) }, Failed, "the node is not Ready: KubeletReady: "},
+		"pull":    {func(n *simulated, is bool) { n.denied.Store(is) }, Failed, "ErrImagePull: 401 Unauthorized"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, 6, func(t *testing.T, f *fleet) {
+				for _, n := range f.nodes {
+					test.breaks(n, true)
+				}
+				f.start()
+				time.Sleep(40 * time.Minute)
+				s := f.stopped()
+				if s == nil || !strings.Contains(s.Reason, test.reason) {
+					t.Fatalf("stopped: %v", s)
+				}
+				bad := f.nodes[s.Node]
+				if f.count(Waiting) != 5 || bad.record().State != test.state && bad.record().State != Verifying {
+					t.Errorf("%d wait, and %s is %+v", f.count(Waiting), s.Node, bad.record())
+				}
+				for _, n := range f.nodes {
+					if r := n.record(); r.State == Waiting && (r.Reason != s.String() || n.restarts.Load() != 0) {
+						t.Errorf("%s: %d restarts, waits for %q", n.name, n.restarts.Load(), r.Reason)
+					}
+				}
+				before := bad.restarts.Load()
+				if want := map[State]int32{Rejected: 2, Failed: 1}[test.state]; before != want {
+					t.Errorf("%d restarts, want %d", before, want) // the second one with what was there before
+				}
+
+				// Something else is wanted: that is tried.
+				for _, n := range f.nodes {
+					test.breaks(n, false)
+				}
+				bad.heartbeat(true)
+				f.provider.Store("other.example.com")
+				time.Sleep(40 * time.Minute)
+				if f.count(Ready) != 6 || f.stopped() != nil || f.most.Load() != 1 {
+					t.Errorf("%d are ready, stopped: %v, %d at once", f.count(Ready), f.stopped(), f.most.Load())
+				}
+			})
+		})
+	}
+}
+
+// Where the pull works in the end, nobody has to say so.
+func TestAFailureThatEnds(t *testing.T) {
+	in(t, 3, func(t *testing.T, f *fleet) {
+		for _, n := range f.nodes {
+			n.denied.Store(true)
+		}
+		f.start()
+		time.Sleep(20 * time.Minute)
+		if f.stopped() == nil {
+			t.Fatal("it is not stopped")
+		}
+		for _, n := range f.nodes {
+			n.denied.Store(false)
+		}
+		time.Sleep(20 * time.Minute)
+		if f.count(Ready) != 3 || f.stopped() != nil || len(f.order) != 3 {
+			t.Errorf("%d are ready, stopped: %v, restarts %q", f.count(Ready), f.stopped(), f.order)
+		}
+	})
+}
+
+// A configuration that was rejected is not tried again, by a later agent either.
+func TestRejectedForGood(t *testing.T) {
+	in(t, 1, func(t *testing.T, f *fleet) {
+		n := f.nodes["node-00"]
+		n.breaks.Store(true)
+		f.start()
+		time.Sleep(10 * time.Minute)
+		n.breaks.Store(false)
+		n.halt()
+		f.start()
+		time.Sleep(2 * time.Hour)
+		if r := n.record(); r.State != Rejected || n.restarts.Load() != 2 || n.installed() {
+			t.Errorf("%d restarts, %+v", n.restarts.Load(), r)
+		}
+	})
+}
+
+// The administrator has seen that the node was at fault, not what was new.
+func TestAStopIsRemoved(t *testing.T) {
+	in(t, 3, func(t *testing.T, f *fleet) {
+		for _, n := range f.nodes {
+			n.breaks.Store(true)
+		}
+		f.start()
+		time.Sleep(20 * time.Minute)
+		bad := f.stopped().Node
+		for _, n := range f.nodes {
+			n.breaks.Store(n.name == bad)
+		}
+		f.api.Merge("leases", namespace, LeaseName, kubetest.Object{"metadata": kubetest.Object{"annotations": kubetest.Object{stopKey: nil}}})
+		time.Sleep(20 * time.Minute)
+		if f.count(Ready) != 2 || f.nodes[bad].record().State != Rejected || f.stopped() != nil {
+			t.Errorf("%d are ready, %+v, stopped: %v", f.count(Ready), f.nodes[bad].record(), f.stopped())
+		}
+	})
+}
+
+// A node that is gone for good stops nobody.
+func TestTheFailedNodeIsGone(t *testing.T) {
+	in(t, 3, func(t *testing.T, f *fleet) {
+		for _, n := range f.nodes {
+			n.lost.Store(true)
+		}
+		f.start()
+		time.Sleep(20 * time.Minute)
+		bad := f.nodes[f.stopped().Node]
+		for _, n := range f.nodes {
+			n.lost.Store(false)
+		}
+		bad.halt()
+		f.api.Remove("nodes", "", bad.name)
+		f.mu.Lock()
+		delete(f.nodes, bad.name)
+		f.mu.Unlock()
+		time.Sleep(20 * time.Minute)
+		if f.count(Ready) != 2 || f.stopped() != nil {
+			t.Errorf("%d are ready, stopped: %v", f.count(Ready), f.stopped())
+		}
+		_ = bad.tree.Close()
+	})
+}
+
+// Of a machine that ends during its turn, nobody hears again: the turn ends by itself,
+// and nobody is changed to what may have ended it.
+func TestTheHolderDies(t *testing.T) {
+	in(t, 3, func(t *testing.T, f *fleet) {
+		for _, n := range f.nodes {
+			n.dead.Store(true)
+		}
+		f.start()
+		time.Sleep(time.Minute)
+		if f.count(Installing) != 1 {
+			t.Fatalf("%d install", f.count(Installing))
+		}
+		var bad *simulated
+		for _, n := range f.nodes {
+			n.dead.Store(false)
+			if n.record().State == Installing {
+				bad = n
+			}
+		}
+		bad.heartbeat(false)
+		bad.halt()
+		time.Sleep(turnDuration - 2*time.Minute)
+		if f.count(Ready) != 0 || f.stopped() != nil {
+			t.Errorf("%d are ready, stopped: %v", f.count(Ready), f.stopped())
+		}
+		time.Sleep(5 * time.Minute)
+		if s := f.stopped(); s == nil || s.Node != bad.name || f.count(Waiting) != 2 || len(f.order) != 0 {
+			t.Fatalf("stopped: %v, %d wait, restarts %q", s, f.count(Waiting), f.order)
+		}
+
+		// It comes back, and goes on.
+		bad.heartbeat(true)
+		f.start(bad.name)
+		time.Sleep(20 * time.Minute)
+		if f.count(Ready) != 3 || f.stopped() != nil || f.most.Load() != 1 {
+			t.Errorf("%d are ready, stopped: %v, %d at once", f.count(Ready), f.stopped(), f.most.Load())
+		}
+	})
+}
+
+// A pod that is replaced during its node's turn goes on with it.
+func TestTheAgentIsReplaced(t *testing.T) {
+	in(t, 2, func(t *testing.T, f *fleet) {
+		for _, n := range f.nodes {
+			n.denied.Store(true)
+		}
+		f.start()
+		time.Sleep(time.Minute)
+		var verifying *simulated
+		for _, n := range f.nodes {
+			n.denied.Store(false)
+			if n.record().State == Verifying {
+				verifying = n
+			}
+		}
+		verifying.halt()
+		f.api.Remove("pods", namespace, "probe-"+verifying.name)
+		f.start(verifying.name)
+		time.Sleep(2 * time.Minute)
+		if f.count(Ready) != 2 || f.most.Load() != 1 || len(f.order) != 2 {
+			t.Errorf("%d are ready, %d at once, %q", f.count(Ready), f.most.Load(), f.order)
+		}
+	})
+}
+
+// New nodes with the taint wait for nobody, and get their pods when a pull has worked.
+func TestNewNodes(t *testing.T) {
+	in(t, 1, func(t *testing.T, f *fleet) {
+		for _, name := range []string{"new-0", "new-1", "new-2"} {
+			f.add(name, true).denied.Store(name == "new-2")
+		}
+		f.nodes["node-00"].denied.Store(true) // its turn takes three minutes, and has been
+		f.start("node-00")
+		time.Sleep(5 * time.Second)
+		f.start("new-0", "new-1", "new-2")
+		time.Sleep(2 * time.Minute)
+		for name, tainted := range map[string]bool{"new-0": false, "new-1": false, "new-2": true} {
+			if n := f.nodes[name]; n.tainted() != tainted || n.restarts.Load() != 1 || !tainted && n.record().State != Ready {
+				t.Errorf("%s: tainted %t, %d restarts, %+v", name, n.tainted(), n.restarts.Load(), n.record())
+			}
+		}
+		time.Sleep(10 * time.Minute)
+		f.nodes["new-2"].denied.Store(false)
+		time.Sleep(10 * time.Minute)
+		if n := f.nodes["new-2"]; n.tainted() || n.record().State != Ready {
+			t.Errorf("new-2 is tainted: %t, %+v", n.tainted(), n.record())
+		}
+	})
+}
+
+// Nodes that are not new wait, whatever somebody has tainted; so do new ones once it has failed elsewhere.
+func TestTaintedNodesWait(t *testing.T) {
+	in(t, 0, func(t *testing.T, f *fleet) {
+		for _, name := range []string{"old-0", "old-1", "old-2"} {
+			f.add(name, true).isAlone = false
+		}
+		time.Sleep(newLimit)
+		f.start()
+		time.Sleep(30 * time.Minute)
+		if f.count(Ready) != 3 || f.most.Load() != 1 {
+			t.Errorf("%d are ready, %d at once", f.count(Ready), f.most.Load())
+		}
+		f.provider.Store("broken.example.com")
+		for _, n := range f.nodes {
+			n.breaks.Store(true)
+		}
+		time.Sleep(10 * time.Minute)
+		late := f.add("new-0", true)
+		f.start("new-0")
+		time.Sleep(10 * time.Minute)
+		if late.restarts.Load() != 0 || !late.tainted() || late.record().Reason != f.stopped().String() {
+			t.Errorf("%d restarts, tainted %t, %+v", late.restarts.Load(), late.tainted(), late.record())
+		}
+	})
+}
+
+// What others undo is repaired: the kubelet's files in the node's turn, the others at once.
+func TestDrift(t *testing.T) {
+	in(t, 2, func(t *testing.T, f *fleet) {
+		f.start()
+		time.Sleep(10 * time.Minute)
+		n := f.nodes["node-01"]
+		testkit.Must(t, n.tree.Remove("/usr/local/libexec/pullpass/pullpass-credential-provider", look(t, n, "/usr/local/libexec/pullpass/pullpass-credential-provider")))
+		time.Sleep(10 * time.Minute)
+		if len(f.order) != 2 || look(t, n, "/usr/local/libexec/pullpass/pullpass-credential-provider") == nil {
+			t.Errorf("restarts %q", f.order)
+		}
+		testkit.Must(t, n.tree.Remove("/etc/default/kubelet", look(t, n, "/etc/default/kubelet")))
+		time.Sleep(10 * time.Minute)
+		if !slices.Equal(f.order[2:], []string{"node-01"}) || n.record().State != Ready {
+			t.Errorf("restarts %q, %+v", f.order, n.record())
+		}
+	})
+}
+
+// A node that is not Ready is not restarted: it may be what keeps others alive.
+func TestANodeThatIsNotReadyWaits(t *testing.T) {
+	in(t, 1, func(t *testing.T, f *fleet) {
+		n := f.nodes["node-00"]
+		n.heartbeat(false)
+		f.start()
+		time.Sleep(10 * time.Minute)
+		if r := n.record(); r.State != Waiting || r.Reason != "the node is not Ready" || n.restarts.Load() != 0 {
+			t.Errorf("%d restarts, %+v", n.restarts.Load(), r)
+		}
+	})
+}
+
+// What cannot be installed is said, and concerns nobody else.
+func TestWhatCannotBeInstalled(t *testing.T) {
+	in(t, 2, func(t *testing.T, f *fleet) {
+		n := f.nodes["node-00"]
+		testkit.Must(t, n.tree.Mkdir("/etc/pullpass", 0o755))
+		testkit.Must(t, n.tree.Mkdir("/etc/pullpass/credential-providers", 0o755))
+		testkit.Must(t, n.tree.Replace("/etc/pullpass/credential-providers/pullpass.yaml", nil, file("somebody's")))
+		f.start()
+		time.Sleep(10 * time.Minute)
+		if r := n.record(); r.State != Failed || !strings.Contains(r.Reason, "node-install did not write it") || f.nodes["node-01"].record().State != Ready || f.stopped() != nil {
+			t.Errorf("%+v, stopped: %v", r, f.stopped())
+		}
+	})
+}
+
+// Without the API server nothing is restarted, and what was begun is done afterwards.
+func TestNoAPIServer(t *testing.T) {
+	in(t, 2, func(t *testing.T, f *fleet) {
+		f.api.Refuse(true)
+		f.start()
+		time.Sleep(10 * time.Minute)
+		if len(f.order) != 0 {
+			t.Errorf("restarts %q", f.order)
+		}
+		f.api.Refuse(false)
+		time.Sleep(10 * time.Minute)
+		if f.count(Ready) != 2 || f.most.Load() != 1 {
+			t.Errorf("%d are ready, %d at once", f.count(Ready), f.most.Load())
+		}
+	})
+}
+
+func TestRemove(t *testing.T) {
+	in(t, 3, func(t *testing.T, f *fleet) {
+		f.start()
+		time.Sleep(10 * time.Minute)
+		late := f.add("late", true)
+		for _, n := range f.nodes {
+			n.halt()
+			n.start(nil)
+		}
+		time.Sleep(20 * time.Minute)
+		for _, n := range f.nodes {
+			if n.installed() || n.record() != (Record{}) || labels(f.api.Object("nodes", "", n.name))["c"] != "d" {
+				t.Errorf("%s: installed %t, %+v", n.name, n.installed(), n.record())
+			}
+		}
+		if len(f.order) != 6 || f.most.Load() != 1 || late.tainted() {
+			t.Errorf("restarts %q, %d at once, tainted %t", f.order, f.most.Load(), late.tainted())
+		}
+		f.api.Count("")
+		time.Sleep(time.Hour)
+		if writes := f.api.Count("patch") + f.api.Count("put"); writes != 0 {
+			t.Errorf("%d writes where nothing is left", writes)
+		}
+	})
+}
+
+func TestList(t *testing.T) {
+	in(t, 2, func(t *testing.T, f *fleet) {
+		config := f.rest()
+		o, err := List(t.Context(), config, namespace)
+		testkit.Must(t, err)
+		if len(o.Nodes) != 2 || o.Nodes[0].State != "" || o.Turn != "" || o.Stopped != nil {
+			t.Errorf("%+v", o)
+		}
+		for _, n := range f.nodes {
+			n.breaks.Store(true)
+		}
+		f.start()
+		time.Sleep(5 * time.Second)
+		if o, err = List(t.Context(), config, namespace); err != nil || o.Turn == "" {
+			t.Errorf("%+v, %v", o, err)
+		}
+		time.Sleep(10 * time.Minute)
+		o, err = List(t.Context(), config, namespace)
+		testkit.Must(t, err)
+		states := []string{string(o.Nodes[0].State), string(o.Nodes[1].State)}
+		slices.Sort(states)
+		if !slices.Equal(states, []string{"rejected", "waiting"}) || o.Stopped == nil || o.Turn != "" || o.Nodes[0].Kubelet != "v1.36.2" || o.Nodes[0].Node != "node-00" {
+			t.Errorf("%+v", o)
+		}
+	})
+}
