@@ -198,7 +198,7 @@ var imports = map[string]allowedImports{
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
 	"internal/controller/rollout": {
-		ours:   []string{"internal/controller", "internal/hostfs", "internal/nodeinstall"},
+		ours:   []string{"internal/controller", "internal/hostfs", "internal/nodeinstall", "internal/term"},
 		tests:  []string{"internal/kubetest", "internal/testkit"},
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
@@ -286,7 +286,7 @@ var imports = map[string]allowedImports{
 	},
 	"cmd/proxy": {
 		ours: []string{
-			"internal/audit", "internal/config", "internal/controller", "internal/controller/rollout", "internal/controller/tokensecrets", "internal/explain", "internal/file", "internal/hostfs",
+			"internal/audit", "internal/config", "internal/controller", "internal/controller/rollout", "internal/controller/tokensecrets", "internal/explain", "internal/file", "internal/filewatch", "internal/hostfs",
 			"internal/metrics", "internal/migration", "internal/names", "internal/nodeconfig", "internal/nodeinstall", "internal/policy",
 			"internal/policy/policytest", "internal/server", "internal/setup", "internal/signing", "internal/state",
 			"internal/strictyaml", "internal/term", "internal/usage",

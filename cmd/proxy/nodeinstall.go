@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
@@ -31,9 +32,12 @@ func nodeInstallCommand() *cobra.Command {
 provider configuration and flags, and containerd's hosts.toml. What others have
 there stays; what is changed is kept as it was. The kubelet is restarted only if
 what it reads has changed, and if it is not healthy again within 90 seconds, all
-is put back. docs/nodes.md has the platforms.`,
+is put back. docs/nodes.md has the platforms.
+
+In a cluster, the Helm chart runs "run" on every node, one restart at a time, and
+"status" says how far they are. The other commands are for one node, on it.`,
 	}
-	command.AddCommand(nodeApplyCommand(), nodeStatusCommand(), nodeUninstallCommand(), nodePrintCommand(), nodeWatchCommand())
+	command.AddCommand(nodeRunCommand(), nodeStatusCommand(), nodeApplyCommand(), nodePlanCommand(), nodeUninstallCommand(), nodePrintCommand(), nodeWatchCommand())
 	return command
 }
 
@@ -57,14 +61,19 @@ func (o *hostOptions) addTo(command *cobra.Command) {
 }
 
 func (o *nodeOptions) addTo(command *cobra.Command) {
+	o.addDesired(command)
+	command.Flags().StringVar(&o.kubeletVersion, "kubelet-version", "", "version of the node's kubelet, as kubectl get nodes prints it (required)")
+	outputFlag(command, &o.output, "text", "text or json")
+	requireFlags(command, "kubelet-version")
+}
+
+func (o *nodeOptions) addDesired(command *cobra.Command) {
 	o.host.addTo(command)
 	targetFlags(command, &o.config, &o.target)
 	flags := command.Flags()
 	flags.StringVar(&o.plugin, "plugin", "", "the plugin's program, for the node's architecture (required)")
 	flags.StringVar(&o.ca, "ca", "", "CA certificates for containerd, of what it asks (default: those that the node trusts)")
-	flags.StringVar(&o.kubeletVersion, "kubelet-version", "", "version of the node's kubelet, as kubectl get nodes prints it (required)")
-	outputFlag(command, &o.output, "text", "text or json")
-	requireFlags(command, "plugin", "kubelet-version")
+	requireFlags(command, "plugin")
 }
 
 // targetFlags adds those that say which registries are served.
@@ -79,8 +88,8 @@ func targetFlags(command *cobra.Command, config *string, o *nodeconfig.Options) 
 	command.MarkFlagsOneRequired("registry", "mirror")
 }
 
-func (o *nodeOptions) desired(cmd *cobra.Command) (d nodeinstall.Desired, err error) {
-	cfg, err := config.LoadOnce(cmd.Context(), o.config)
+func (o *nodeOptions) desired(ctx context.Context, kubeletVersion string) (d nodeinstall.Desired, err error) {
+	cfg, err := config.LoadOnce(ctx, o.config)
 	if err != nil {
 		return d, err
 	}
@@ -88,7 +97,7 @@ func (o *nodeOptions) desired(cmd *cobra.Command) (d nodeinstall.Desired, err er
 	if err != nil {
 		return d, err
 	}
-	d.KubeletVersion = o.kubeletVersion
+	d.KubeletVersion = kubeletVersion
 	if d.Provider, err = target.ProviderFile(); err != nil {
 		return d, err
 	}
@@ -137,13 +146,13 @@ privileged container, with which systemd-run starts what watches the kubelet.`,
 	return command
 }
 
-func nodeStatusCommand() *cobra.Command {
+func nodePlanCommand() *cobra.Command {
 	var o nodeOptions
 	command := &cobra.Command{
-		Use:   "status",
+		Use:   "plan",
 		Short: "Say what apply would do on the node",
-		Example: `  pullpass node-install status --config pullpass.yaml --registry registry.example.com --plugin pullpass-credential-provider --kubelet-version v1.36.2
-  pullpass node-install status --config pullpass.yaml --registry registry.example.com --plugin pullpass-credential-provider --kubelet-version v1.36.2 -o json`,
+		Example: `  pullpass node-install plan --config pullpass.yaml --registry registry.example.com --plugin pullpass-credential-provider --kubelet-version v1.36.2
+  pullpass node-install plan --config pullpass.yaml --registry registry.example.com --plugin pullpass-credential-provider --kubelet-version v1.36.2 -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			asJSON, err := isJSON(o.output, "text")
@@ -164,7 +173,7 @@ func nodeStatusCommand() *cobra.Command {
 }
 
 func (o *nodeOptions) run(cmd *cobra.Command, do func(*nodeinstall.Installer, nodeinstall.Desired) error) error {
-	d, err := o.desired(cmd)
+	d, err := o.desired(cmd.Context(), o.kubeletVersion)
 	if err != nil {
 		return err
 	}
@@ -172,6 +181,12 @@ func (o *nodeOptions) run(cmd *cobra.Command, do func(*nodeinstall.Installer, no
 }
 
 func (o *hostOptions) run(do func(*nodeinstall.Installer) error) error {
+	return o.open(func(tree *hostfs.Tree, watcher nodeinstall.Watcher) error {
+		return do(nodeinstall.New(nodeinstall.Config{Tree: tree, Profile: o.profile, Watcher: watcher}))
+	})
+}
+
+func (o *hostOptions) open(do func(*hostfs.Tree, nodeinstall.Watcher) error) error {
 	tree, err := hostfs.Open(o.root)
 	if err != nil {
 		return err
@@ -181,8 +196,7 @@ func (o *hostOptions) run(do func(*nodeinstall.Installer) error) error {
 	if err != nil {
 		return err
 	}
-	watcher := nodeinstall.Systemd{Tree: tree, HostRoot: o.root, PID: os.Getpid(), Stat: stat, Run: (*exec.Cmd).CombinedOutput}
-	return do(nodeinstall.New(nodeinstall.Config{Tree: tree, Profile: o.profile, Watcher: watcher}))
+	return do(tree, nodeinstall.Systemd{Tree: tree, HostRoot: o.root, PID: os.Getpid(), Stat: stat, Run: (*exec.Cmd).CombinedOutput})
 }
 
 func nodeUninstallCommand() *cobra.Command {

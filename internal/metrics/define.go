@@ -86,6 +86,7 @@ func allMetrics() []group {
 		{"Redis and revocations", stateMetrics},
 		{"The process", processMetrics},
 		{`"pullpass pull-secrets controller"`, pullSecretMetrics},
+		{`"pullpass node-install run"`, nodeInstallMetrics},
 	}
 }
 

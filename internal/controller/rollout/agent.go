@@ -33,8 +33,7 @@ const (
 	newLimit     = time.Hour       // a node with the taint is new for as long
 )
 
-// Config is what an Agent needs. Every field but Profile, Probe, Desired, Changed and
-// Logger is required.
+// Config is what an Agent needs. Those without which New fails are required.
 type Config struct {
 	REST      *rest.Config
 	Namespace string // of the Agents, of the Lease, and of the pods that try a pull
@@ -47,6 +46,7 @@ type Config struct {
 	// everything is taken away.
 	Desired func(ctx context.Context, kubeletVersion string) (nodeinstall.Desired, error)
 	Probe   bool            // a node is Ready only when a pod has pulled an image there
+	Taint   bool            // nodes are made with the taint; it is taken away when they are Ready
 	Changed <-chan struct{} // begins a pass
 	Logger  *slog.Logger
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pullpass/pullpass/internal/nodeinstall"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -52,7 +53,7 @@ type Record struct {
 	Since    time.Time `json:"since"` // when the state began
 }
 
-// maxReason keeps what goes into an annotation, an event and a terminal short.
+// maxReason keeps what goes into an annotation, an event and a terminal short, in bytes.
 const maxReason = 500
 
 // recordOf returns the Record of a Node, an empty one if there is none that can be read.
@@ -71,9 +72,7 @@ func (r Record) following(before Record, now time.Time) Record {
 	if before.State == r.State {
 		r.Since = before.Since
 	}
-	if len(r.Reason) > maxReason {
-		r.Reason = string([]rune(r.Reason[:maxReason])) + "…"
-	}
+	r.Reason = term.Shorten(r.Reason, maxReason)
 	return r
 }
 

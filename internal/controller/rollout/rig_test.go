@@ -43,17 +43,18 @@ type fleet struct {
 // simulated is a node: its files, its kubelet, and the agent on it.
 type simulated struct {
 	*fleet
-	name     string
-	tree     *hostfs.Tree
-	agent    *Agent
-	end      context.CancelFunc
-	ended    chan struct{}
-	breaks   atomic.Bool // the kubelet does not come up with what is new
-	lost     atomic.Bool // nor does the node become Ready
-	denied   atomic.Bool // pulls fail
-	isAlone  bool        // it may restart while others do
-	dead     atomic.Bool // the machine has no power
-	restarts atomic.Int32
+	name       string
+	tree       *hostfs.Tree
+	agent      *Agent
+	end        context.CancelFunc
+	ended      chan struct{}
+	breaks     atomic.Bool // the kubelet does not come up with what is new
+	lost       atomic.Bool // nor does the node become Ready
+	denied     atomic.Bool // pulls fail
+	keepsTaint bool
+	isAlone    bool        // it may restart while others do
+	dead       atomic.Bool // the machine has no power
+	restarts   atomic.Int32
 }
 
 // in runs a test in which time passes as fast as it can.
@@ -140,7 +141,7 @@ providers:
 func (n *simulated) start(desired func(context.Context, string) (nodeinstall.Desired, error)) {
 	a, err := New(Config{
 		REST: n.rest(), Namespace: namespace, Node: n.name, Version: "v1",
-		Tree: n.tree, Watcher: n, Probe: true, Desired: desired,
+		Tree: n.tree, Watcher: n, Probe: true, Taint: !n.keepsTaint, Desired: desired,
 	})
 	testkit.Must(n.t, err)
 	ctx, end := context.WithCancel(n.t.Context())

@@ -310,6 +310,19 @@ func TestTaintedNodesWait(t *testing.T) {
 	})
 }
 
+// A taint that nobody said is ours to take away is none.
+func TestATaintThatStays(t *testing.T) {
+	in(t, 0, func(t *testing.T, f *fleet) {
+		n := f.add("node-00", true)
+		n.keepsTaint = true
+		f.start()
+		time.Sleep(10 * time.Minute)
+		if n.record().State != Ready || !n.tainted() {
+			t.Errorf("tainted %t, %+v", n.tainted(), n.record())
+		}
+	})
+}
+
 // What others undo is repaired: the kubelet's files in the node's turn, the others at once.
 func TestDrift(t *testing.T) {
 	in(t, 2, func(t *testing.T, f *fleet) {

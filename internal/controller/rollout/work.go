@@ -57,7 +57,7 @@ func (w *work) change(ctx context.Context, do func(context.Context) error, state
 		if !isReady(w.node) {
 			return true, w.wait(ctx, "the node is not Ready")
 		}
-		isNew := hasTaint(w.node) && age(w.node, time.Now()) < newLimit
+		isNew := w.config.Taint && hasTaint(w.node) && age(w.node, time.Now()) < newLimit
 		during, wait, takeErr := w.turn.take(ctx, w.now.Revision, isNew)
 		if takeErr != nil {
 			return true, takeErr
@@ -254,7 +254,7 @@ func (w *work) tell(ctx context.Context, state State, reason string) error {
 func (w *work) write(ctx context.Context, untaint bool) error {
 	was := recordOf(w.node)
 	now := w.now.following(was, time.Now())
-	node, err := w.cluster.write(ctx, w.node, &now, untaint)
+	node, err := w.cluster.write(ctx, w.node, &now, untaint && w.config.Taint)
 	if err != nil {
 		return err
 	}
@@ -275,7 +275,7 @@ func (w *work) remove(ctx context.Context) error {
 		return err
 	}
 	w.next = driftInterval
-	if _, err := w.cluster.write(ctx, w.node, nil, true); err != nil {
+	if _, err := w.cluster.write(ctx, w.node, nil, w.config.Taint); err != nil {
 		return err
 	}
 	w.done(ctx, len(changes) == 0 && w.before == (Record{}))

@@ -156,6 +156,15 @@ true
 {{- if and .Values.monitoring.serviceMonitor.enabled .Values.networkPolicy.enabled (not .Values.networkPolicy.metricsFrom) -}}
 {{- fail "networkPolicy.metricsFrom: is empty, and Prometheus could not read metrics; name its namespace" -}}
 {{- end -}}
+{{- with .Values.nodes.install -}}
+{{- if .enabled -}}
+{{- if eq .namespace $.Release.Namespace -}}{{- fail "nodes.install.namespace: is that of the release; whoever may make pods there would be root on every node, so name another one" -}}{{- end -}}
+{{- if not $.Values.image.digest -}}{{- fail "image.digest: is missing; nodes.install runs the image as root on every node, and a tag may be another image tomorrow" -}}{{- end -}}
+{{- if eq (empty .registry) (empty .mirrors) -}}{{- fail "nodes.install: needs one of registry and mirrors" -}}{{- end -}}
+{{- if and .taint (not .probe.image) -}}{{- fail "nodes.install.probe.image: is missing; with nodes.install.taint, a pull has to work before pods come" -}}{{- end -}}
+{{- if and .caFile (not (hasKey $.Values.files .caFile)) -}}{{- fail (printf "nodes.install.caFile: %s is not in files" .caFile) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.autoscaling.enabled (gt (int .Values.replicas) (int .Values.autoscaling.maxReplicas)) -}}
 {{- fail "autoscaling.maxReplicas: is less than replicas" -}}
 {{- end -}}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pullpass/pullpass/internal/controller"
+	"github.com/pullpass/pullpass/internal/controller/rollout"
+	"github.com/pullpass/pullpass/internal/filewatch"
+	"github.com/pullpass/pullpass/internal/hostfs"
+	"github.com/pullpass/pullpass/internal/metrics"
+	"github.com/pullpass/pullpass/internal/nodeinstall"
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+// nodeRunOptions are the flags of what runs on every node of a cluster.
+type nodeRunOptions struct {
+	nodeOptions
+	node, namespace, kubeconfig, listen string
+	probe, taint, uninstall             bool
+}
+
+func nodeRunCommand() *cobra.Command {
+	var o nodeRunOptions
+	command := &cobra.Command{
+		Use:   "run",
+		Short: "Keep a node of a cluster installed; the Helm chart runs it on every node",
+		Long: `Keep the node that it runs on as "apply" would make it, and repair it every five
+minutes. The kubelet is restarted only in the node's turn: one node after the
+other, by the Lease pullpass-node-install. A turn ends when the node is Ready and,
+with --probe, a pod there has pulled an image. If it does not end so, no other node
+is changed to the same.
+
+The Node has the state as the label pullpass.dev/node-install, and more of it in the
+annotation of that name.`,
+		Example: `  pullpass node-install run --node worker-1 --namespace pullpass-nodes --probe --taint --host-root /host --plugin /pullpass-credential-provider --config /etc/pullpass/config/pullpass.yaml --registry registry.example.com`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd.Context(), cmd.ErrOrStderr())
+		},
+	}
+	o.addDesired(command)
+	flags := command.Flags()
+	flags.StringVar(&o.node, "node", "", "name of the Node that it runs on (required)")
+	flags.StringVarP(&o.namespace, "namespace", "n", "", "its namespace, where the Lease and the pods that try a pull are, too (required)")
+	flags.BoolVar(&o.probe, "probe", false, "a node is ready only when a pod with the label pullpass.dev/node-probe=true has pulled its image there")
+	flags.BoolVar(&o.taint, "taint", false, "nodes are made with the taint pullpass.dev/not-ready: take it away when they are ready")
+	flags.BoolVar(&o.uninstall, "uninstall", false, "take everything away again, one node after the other")
+	flags.StringVar(&o.listen, "listen", ":9091", "address of /healthz and /metrics")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; empty: the one that this runs in")
+	requireFlags(command, "node", "namespace")
+	return command
+}
+
+func (o *nodeRunOptions) run(ctx context.Context, stderr io.Writer) error {
+	connection, err := controller.Connect(o.kubeconfig)
+	if err != nil {
+		return err
+	}
+	logger := slog.New(slog.NewJSONHandler(stderr, nil))
+	changed := make(chan struct{}, 1)
+	c := rollout.Config{
+		REST: connection, Namespace: o.namespace, Node: o.node, Version: programVersion(), Profile: o.host.profile, Probe: o.probe, Taint: o.taint, Changed: changed, Logger: logger,
+	}
+	if !o.uninstall {
+		c.Desired = o.desired
+	}
+	return o.host.open(func(tree *hostfs.Tree, watcher nodeinstall.Watcher) error {
+		c.Tree, c.Watcher = tree, watcher
+		agent, err := rollout.New(c)
+		if err != nil {
+			return err
+		}
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.listen)
+		if err != nil {
+			return fmt.Errorf("--listen %s: %w", term.QuoteValue(o.listen), err)
+		}
+		server := &http.Server{Handler: nodeHandler(o.node, agent), ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(listener) }()
+		group := filewatch.Group{Name: "config", Paths: o.files(), Reload: func() error {
+			select {
+			case changed <- struct{}{}:
+			default: // one is on its way
+			}
+			return nil
+		}}
+		go filewatch.Watch(ctx, logger, func() []filewatch.Group { return []filewatch.Group{group} }, nil, func(string, error) {})
+		agent.Run(ctx)
+		_ = server.Close() // scrapes that are on their way matter to nobody
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+}
+
+// files are those that say what is wanted.
+func (o *nodeRunOptions) files() []string {
+	if o.ca == "" {
+		return []string{o.config}
+	}
+	return []string{o.config, o.ca}
+}
+
+func nodeHandler(node string, agent *rollout.Agent) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {}) // a restart would repair nothing on the node
+	mux.Handle("GET /metrics", metrics.NodeInstallHandler(func() metrics.NodeInstall {
+		s := agent.Status()
+		return metrics.NodeInstall{Node: node, State: string(s.State), Since: s.Since, Restarts: s.Restarts}
+	}))
+	return mux
+}
+
+func nodeStatusCommand() *cobra.Command {
+	var namespace, kubeconfig, output string
+	command := &cobra.Command{
+		Use:   "status",
+		Short: "Say of every node of a cluster how far its installation is, and why",
+		Long: `Say of every node of a cluster how far "node-install run" is with it, and why it
+is not ready. docs/nodes.md has the states.`,
+		Example: `  pullpass node-install status --kubeconfig ~/.kube/config
+  pullpass node-install status --kubeconfig ~/.kube/config --namespace pullpass-nodes -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			asJSON, err := isJSON(output, "text")
+			if err != nil {
+				return err
+			}
+			connection, err := controller.Connect(kubeconfig)
+			if err != nil {
+				return err
+			}
+			overview, err := rollout.List(cmd.Context(), connection, namespace)
+			if err != nil {
+				return err
+			}
+			return writeOverview(cmd.OutOrStdout(), overview, asJSON)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVarP(&namespace, "namespace", "n", "pullpass-nodes", "namespace of the installer")
+	flags.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; empty: the one that this runs in")
+	outputFlag(command, &output, "text", "text or json")
+	return command
+}
+
+func writeOverview(w io.Writer, o rollout.Overview, asJSON bool) error {
+	if asJSON {
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(o)
+	}
+	ready := 0
+	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "NODE\tSTATE\tSINCE\tKUBELET\tPROFILE\tVERSION\tREVISION\tREASON")
+	for _, n := range o.Nodes {
+		since := "-"
+		if n.State == rollout.Ready {
+			ready++
+		}
+		if n.State != "" {
+			since = n.Since.Format(time.RFC3339)
+		}
+		state := cell(string(n.State))
+		if n.Tainted {
+			state += " (tainted)"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cell(n.Node), state, since, cell(n.Kubelet), cell(n.Profile), cell(n.Version), cell(n.Revision), term.Line(n.Reason))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\n%d of %d nodes are ready", ready, len(o.Nodes))
+	if o.Turn != "" {
+		fmt.Fprintf(w, "; it is the turn of %s", cell(o.Turn))
+	}
+	fmt.Fprintln(w)
+	if o.Stopped != nil {
+		fmt.Fprintln(w, term.Line(o.Stopped.String()))
+	}
+	return nil
+}
+
+// cell is a word in a table. What is in annotations, others can write, too.
+func cell(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return term.Plain(s)
+}
