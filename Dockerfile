@@ -1,4 +1,4 @@
-# The service, and nothing else: no shell, no packages. "make image" builds the same without an engine.
+# The service, the kubelet's plugin, and nothing else: no shell, no packages. "make image" builds the same without an engine.
 ARG GO_IMAGE=golang:1.26.8
 
 # It compiles on the machine's own architecture for any other: nothing is emulated.
@@ -18,6 +18,7 @@ RUN --mount=type=cache,target=/root/.cache/go-build,sharing=locked \
     mkdir -p /image/etc/ssl/certs && \
     go run ./deploy/image/roots >/image/etc/ssl/certs/ca-certificates.crt && \
     GOARCH=$TARGETARCH go build -ldflags "-s -w -X main.version=$VERSION" -o /image/pullpass ./cmd/proxy && \
+    GOARCH=$TARGETARCH go build -ldflags "-s -w -X main.version=$VERSION" -o /image/pullpass-credential-provider ./cmd/credential-provider && \
     find /image -exec touch -d "@$SOURCE_DATE_EPOCH" {} +
 
 # What docker-compose.yaml needs beside the service: a cluster's issuer, and directories for what it makes.

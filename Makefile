@@ -88,7 +88,9 @@ build: ## the programs, in bin/
 
 image: ## bin/pullpass-image.tar and SBOMs, for amd64 and arm64, without an engine
 	GOOS=linux GOARCH=amd64 $(GOBUILD) -o bin/linux-amd64/pullpass ./cmd/proxy
+	GOOS=linux GOARCH=amd64 $(GOBUILD) -o bin/linux-amd64/pullpass-credential-provider ./cmd/credential-provider
 	GOOS=linux GOARCH=arm64 $(GOBUILD) -o bin/linux-arm64/pullpass ./cmd/proxy
+	GOOS=linux GOARCH=arm64 $(GOBUILD) -o bin/linux-arm64/pullpass-credential-provider ./cmd/credential-provider
 	$(GO) run ./deploy/image/roots >bin/ca-certificates.crt
 	$(GO) run ./deploy/image -version $(VERSION) -revision $(REVISION) -created $(SOURCE_DATE_EPOCH) -roots bin/ca-certificates.crt \
 		bin/linux-amd64/pullpass bin/linux-arm64/pullpass

@@ -37,7 +37,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: image [flags] BINARY…")
+		fmt.Fprintln(stderr, "usage: image [flags] BINARY…\nBeside each BINARY is the kubelet's plugin for the same architecture, BINARY"+pluginSuffix+".")
 		flags.PrintDefaults()
 	}
 	nameText := flags.String("name", "pullpass:dev", "name of the image")

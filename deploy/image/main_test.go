@@ -44,6 +44,9 @@ func newInputs(t *testing.T) inputs {
 		arm64: build(t, filepath.Join(dir, "arm64"), "./roots", "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0"),
 		roots: filepath.Join(dir, "roots.crt"),
 	}
+	for _, binary := range []string{in.amd64, in.arm64} {
+		build(t, binary+pluginSuffix, "./roots", "GOOS=linux", "GOARCH="+filepath.Base(binary), "CGO_ENABLED=0")
+	}
 	out, err := exec.CommandContext(t.Context(), "go", "run", "./roots").Output()
 	check(t, err)
 	check(t, os.WriteFile(in.roots, out, 0o600))
@@ -133,17 +136,19 @@ func checkFiles(t *testing.T, image v1.Image, in inputs, architecture string) {
 		files[header.Name], err = io.ReadAll(reader)
 		check(t, err)
 	}
-	if got := strings.Join(names, " "); got != "etc etc/ssl etc/ssl/certs etc/ssl/certs/ca-certificates.crt pullpass" {
+	if got := strings.Join(names, " "); got != "etc etc/ssl etc/ssl/certs etc/ssl/certs/ca-certificates.crt pullpass pullpass-credential-provider" {
 		t.Errorf("%s: the image holds %s", architecture, got)
 	}
-	program, err := elf.NewFile(bytes.NewReader(files["pullpass"]))
-	check(t, err)
-	if want := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[architecture]; program.Machine != want {
-		t.Errorf("%s: the program is for %v", architecture, program.Machine)
-	}
-	for _, p := range program.Progs {
-		if p.Type == elf.PT_INTERP {
-			t.Errorf("%s: the program needs a dynamic linker, and there is none", architecture)
+	for _, name := range []string{"pullpass", "pullpass-credential-provider"} {
+		program, err := elf.NewFile(bytes.NewReader(files[name]))
+		check(t, err)
+		if want := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[architecture]; program.Machine != want {
+			t.Errorf("%s: %s is for %v", architecture, name, program.Machine)
+		}
+		for _, p := range program.Progs {
+			if p.Type == elf.PT_INTERP {
+				t.Errorf("%s: %s needs a dynamic linker, and there is none", architecture, name)
+			}
 		}
 	}
 	roots, err := os.ReadFile(in.roots)
@@ -207,6 +212,8 @@ func TestRefusals(t *testing.T) {
 	check(t, os.WriteFile(text, []byte("#!/bin/sh"), 0o600))
 	empty := filepath.Join(dir, "main.go")
 	check(t, os.WriteFile(empty, []byte("package main\nfunc main() {}"), 0o600))
+	mixed := build(t, filepath.Join(dir, "mixed"), empty, "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0")
+	build(t, mixed+pluginSuffix, empty, "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0")
 	good := []string{"-version", "v1", "-revision", "c0ffee", "-roots", text, "-out", filepath.Join(dir, "image.tar")}
 	for _, test := range []struct {
 		name, want string
@@ -216,6 +223,8 @@ func TestRefusals(t *testing.T) {
 		{"no binary", "required", good},
 		{"no roots", "no such file", append(good, "-roots", filepath.Join(dir, "missing"), text)},
 		{"no such binary", "missing", append(good, filepath.Join(dir, "missing"))},
+		{"no plugin", "alone-credential-provider: no such file", append(good, build(t, filepath.Join(dir, "alone"), empty, "GOOS=linux", "CGO_ENABLED=0"))},
+		{"a plugin for another architecture", "is for arm64, and the binary for amd64", append(good, mixed)},
 		{"a script", "unrecognized file format", append(good, text)},
 		{"another system", "GOOS=windows", append(good, build(t, filepath.Join(dir, "windows"), empty, "GOOS=windows", "CGO_ENABLED=0"))},
 		{"with a C library", "CGO_ENABLED=1", append(good, build(t, filepath.Join(dir, "cgo"), empty, "CGO_ENABLED=1"))},

@@ -28,28 +28,30 @@ type platformImage struct {
 	size     int64 // of the compressed layers, in bytes
 }
 
-// newPlatformImage returns an image that holds the binary, the CA certificates,
-// and nothing else. The platform is that of the binary. The Dockerfile makes
-// the same; the tests compare the two.
+const (
+	// pluginSuffix follows the binary's name in that of the kubelet's plugin, which
+	// is beside it: "pullpass node-install" puts that on nodes.
+	pluginSuffix = "-credential-provider"
+	pluginName   = "pullpass" + pluginSuffix // in the image
+)
+
+// newPlatformImage returns an image that holds the binary, the plugin, the CA
+// certificates, and nothing else. The platform is that of the binary. The
+// Dockerfile makes the same; the tests compare the two.
 func newPlatformImage(binary string, o options) (platformImage, error) {
-	content, err := os.ReadFile(binary)
+	content, info, err := readBinary(binary)
 	if err != nil {
 		return platformImage{}, err
 	}
-	info, err := buildinfo.Read(bytes.NewReader(content))
+	plugin, pluginInfo, err := readBinary(binary + pluginSuffix)
 	if err != nil {
 		return platformImage{}, err
 	}
-	settings := map[string]string{}
-	for _, s := range info.Settings {
-		settings[s.Key] = s.Value
+	p := platformImage{platform: v1.Platform{OS: "linux", Architecture: setting(info, "GOARCH")}}
+	if other := setting(pluginInfo, "GOARCH"); other != p.platform.Architecture {
+		return platformImage{}, fmt.Errorf("%s%s: is for %s, and the binary for %s", binary, pluginSuffix, other, p.platform.Architecture)
 	}
-	if settings["GOOS"] != "linux" || settings["CGO_ENABLED"] != "0" {
-		return platformImage{}, fmt.Errorf("is built with GOOS=%s CGO_ENABLED=%s; an image without a C library needs GOOS=linux CGO_ENABLED=0",
-			settings["GOOS"], settings["CGO_ENABLED"])
-	}
-	p := platformImage{platform: v1.Platform{OS: "linux", Architecture: settings["GOARCH"]}}
-	if p.sbom, err = sbom(info, content, o); err != nil {
+	if p.sbom, err = sbom(info, content, plugin, o); err != nil {
 		return platformImage{}, err
 	}
 
@@ -59,6 +61,7 @@ func newPlatformImage(binary string, o options) (platformImage, error) {
 		{name: "etc/ssl/certs/"},
 		{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, content: o.roots},
 		{name: "pullpass", mode: 0o755, content: content},
+		{name: pluginName, mode: 0o755, content: plugin},
 	}, o.created)
 	if err != nil {
 		return platformImage{}, err
@@ -78,6 +81,30 @@ func newPlatformImage(binary string, o options) (platformImage, error) {
 	}
 	p.Image, err = configure(p.Image, p.platform, o)
 	return p, err
+}
+
+// readBinary returns a static program for Linux.
+func readBinary(name string) (content []byte, info *buildinfo.BuildInfo, err error) {
+	if content, err = os.ReadFile(name); err != nil {
+		return nil, nil, err
+	}
+	if info, err = buildinfo.Read(bytes.NewReader(content)); err != nil {
+		return nil, nil, err
+	}
+	if setting(info, "GOOS") != "linux" || setting(info, "CGO_ENABLED") != "0" {
+		return nil, nil, fmt.Errorf("is built with GOOS=%s CGO_ENABLED=%s; an image without a C library needs GOOS=linux CGO_ENABLED=0",
+			setting(info, "GOOS"), setting(info, "CGO_ENABLED"))
+	}
+	return content, info, nil
+}
+
+func setting(info *buildinfo.BuildInfo, key string) string {
+	for _, s := range info.Settings {
+		if s.Key == key {
+			return s.Value
+		}
+	}
+	return ""
 }
 
 func configure(image v1.Image, platform v1.Platform, o options) (v1.Image, error) {

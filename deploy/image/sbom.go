@@ -16,9 +16,10 @@ import (
 const sbomMediaType = "application/vnd.cyclonedx+json"
 
 // sbom lists what is in the image, as CycloneDX: the modules that the binary
-// itself says it was linked from, Go's standard library, and the CA certificates.
+// itself says it was linked from, Go's standard library, the CA certificates, and
+// the plugin, which is of the same module and needs no other.
 // It has no serial number, which would be another one in each build.
-func sbom(info *debug.BuildInfo, binary []byte, o options) ([]byte, error) {
+func sbom(info *debug.BuildInfo, binary, plugin []byte, o options) ([]byte, error) {
 	product := module(info.Main.Path, o.version)
 	product.Type = cyclonedx.ComponentTypeApplication
 	product.Hashes = hashes(binary)
@@ -27,10 +28,11 @@ func sbom(info *debug.BuildInfo, binary []byte, o options) ([]byte, error) {
 		dep = cmp.Or(dep.Replace, dep)
 		components = append(components, module(dep.Path, dep.Version))
 	}
-	const roots = "etc/ssl/certs/ca-certificates.crt"
-	components = append(components, cyclonedx.Component{
-		BOMRef: roots, Type: cyclonedx.ComponentTypeFile, Name: roots, Hashes: hashes(o.roots),
-	})
+	for _, f := range []file{{name: "etc/ssl/certs/ca-certificates.crt", content: o.roots}, {name: pluginName, content: plugin}} {
+		components = append(components, cyclonedx.Component{
+			BOMRef: f.name, Type: cyclonedx.ComponentTypeFile, Name: f.name, Hashes: hashes(f.content),
+		})
+	}
 	var needs []string
 	for _, c := range components {
 		needs = append(needs, c.BOMRef)

@@ -71,7 +71,7 @@ func checkSBOM(t *testing.T, schema *jsonschema.Schema, text []byte, binary stri
 	for _, c := range *bom.Components {
 		names = append(names, c.Name)
 	}
-	if want := []string{"stdlib", "golang.org/x/crypto/x509roots/fallback", "etc/ssl/certs/ca-certificates.crt"}; !slices.Equal(names, want) {
+	if want := []string{"stdlib", "golang.org/x/crypto/x509roots/fallback", "etc/ssl/certs/ca-certificates.crt", "pullpass-credential-provider"}; !slices.Equal(names, want) {
 		t.Errorf("the SBOM lists %q, want %q", names, want)
 	}
 	if purl := (*bom.Components)[1].PackageURL; !strings.HasPrefix(purl, "pkg:golang/golang.org/x/crypto/x509roots/fallback@v0.0.0-") {

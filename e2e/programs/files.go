@@ -50,6 +50,7 @@ func CustomResources(t testing.TB) []string {
 func PullpassImage(t testing.TB, name string) string {
 	t.Helper()
 	image, binary := project(t, Checkout(t), "image", "./deploy/image"), Pullpass(t)
+	CredentialProvider(t) // it is looked for beside the binary
 	directory := filepath.Dir(image)
 	roots, err := exec.CommandContext(t.Context(), project(t, Checkout(t), "roots", "./deploy/image/roots")).Output()
 	if err != nil {
