@@ -238,7 +238,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/metrics": {
 		ours: []string{
-			"internal/audit", "internal/controller/tokensecrets", "internal/exchange", "internal/gateway", "internal/kube", "internal/load", "internal/nodeproof", "internal/oidc", "internal/policy",
+			"internal/audit", "internal/controller/rollout", "internal/controller/tokensecrets", "internal/exchange", "internal/gateway", "internal/kube", "internal/load", "internal/nodeproof", "internal/oidc", "internal/policy",
 			"internal/registryauth", "internal/signing", "internal/state", "internal/upstream",
 		},
 		tests:  []string{"internal/proxytest", "internal/testkit"},

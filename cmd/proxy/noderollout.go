@@ -3,12 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/http"
 	"text/tabwriter"
 	"time"
 
@@ -20,14 +17,15 @@ import (
 	"github.com/pullpass/pullpass/internal/hostfs"
 	"github.com/pullpass/pullpass/internal/metrics"
 	"github.com/pullpass/pullpass/internal/nodeinstall"
+	"github.com/pullpass/pullpass/internal/server"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
 // nodeRunOptions are the flags of what runs on every node of a cluster.
 type nodeRunOptions struct {
 	nodeOptions
-	node, namespace, kubeconfig, listen string
-	probe, taint, uninstall             bool
+	node, namespace, kubeconfig, admin string
+	probe, taint, uninstall            bool
 }
 
 func nodeRunCommand() *cobra.Command {
@@ -56,7 +54,7 @@ annotation of that name.`,
 	flags.BoolVar(&o.probe, "probe", false, "a node is ready only when a pod with the label pullpass.dev/node-probe=true has pulled its image there")
 	flags.BoolVar(&o.taint, "taint", false, "nodes are made with the taint pullpass.dev/not-ready: take it away when they are ready")
 	flags.BoolVar(&o.uninstall, "uninstall", false, "take everything away again, one node after the other")
-	flags.StringVar(&o.listen, "listen", ":9091", "address of /healthz and /metrics")
+	flags.StringVar(&o.admin, "admin-address", "", "address:port of /livez, /readyz and /metrics; empty: none of them")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; empty: the one that this runs in")
 	requireFlags(command, "node", "namespace")
 	return command
@@ -81,13 +79,6 @@ func (o *nodeRunOptions) run(ctx context.Context, stderr io.Writer) error {
 		if err != nil {
 			return err
 		}
-		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.listen)
-		if err != nil {
-			return fmt.Errorf("--listen %s: %w", term.QuoteValue(o.listen), err)
-		}
-		server := &http.Server{Handler: nodeHandler(o.node, agent), ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
-		served := make(chan error, 1)
-		go func() { served <- server.Serve(listener) }()
 		group := filewatch.Group{Name: "config", Paths: o.files(), Reload: func() error {
 			select {
 			case changed <- struct{}{}:
@@ -96,10 +87,18 @@ func (o *nodeRunOptions) run(ctx context.Context, stderr io.Writer) error {
 			return nil
 		}}
 		go filewatch.Watch(ctx, logger, func() []filewatch.Group { return []filewatch.Group{group} }, nil, func(string, error) {})
-		agent.Run(ctx)
-		_ = server.Close() // scrapes that are on their way matter to nobody
-		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-			return err
+		if o.admin == "" {
+			agent.Run(ctx)
+			return nil
+		}
+		ctx, stop := context.WithCancel(ctx)
+		ran := make(chan struct{})
+		go func() { agent.Run(ctx); close(ran) }()
+		err = server.ServeAdmin(ctx, o.admin, readiness(agent.Ready), metrics.NodeInstall(o.node, agent.Status), logger)
+		stop()
+		<-ran
+		if err != nil {
+			return fmt.Errorf("--admin-address: %w", err)
 		}
 		return nil
 	})
@@ -111,16 +110,6 @@ func (o *nodeRunOptions) files() []string {
 		return []string{o.config}
 	}
 	return []string{o.config, o.ca}
-}
-
-func nodeHandler(node string, agent *rollout.Agent) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {}) // a restart would repair nothing on the node
-	mux.Handle("GET /metrics", metrics.NodeInstallHandler(func() metrics.NodeInstall {
-		s := agent.Status()
-		return metrics.NodeInstall{Node: node, State: string(s.State), Since: s.Since, Restarts: s.Restarts}
-	}))
-	return mux
 }
 
 func nodeStatusCommand() *cobra.Command {

@@ -100,6 +100,7 @@ func TestMetricsExist(t *testing.T) {
 var seldomNeeded = []string{
 	"pullpass_issuer_key_fetches_total", "pullpass_kubernetes_synced", "pullpass_kubernetes_objects", "pullpass_pod_events_total",
 	"pullpass_signing_key_since_timestamp_seconds", "pullpass_assertion_key_next_timestamp_seconds", "pullpass_reload_last_success_timestamp_seconds", "pullpass_telemetry_failures_total",
+	"pullpass_node_install_since_timestamp_seconds",
 }
 
 func TestEachAlertHasASectionAndATest(t *testing.T) {

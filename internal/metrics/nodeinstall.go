@@ -2,10 +2,11 @@ package metrics
 
 import (
 	"net/http"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/pullpass/pullpass/internal/controller/rollout"
 )
 
 var (
@@ -14,7 +15,7 @@ var (
 	nodeInstallState = &metric{
 		name: "pullpass_node_install_state", kind: gauge, read: true,
 		help:   "1 for the state that the node is in, 0 for the others. Not there before it was looked at.",
-		labels: []label{nodeLabel, {name: "state", values: []string{"waiting", "installing", "verifying", "ready", "failed", "rejected", "removing"}, means: "docs/nodes.md"}},
+		labels: []label{nodeLabel, {name: "state", values: ClosedSet(rollout.States()...), means: "docs/nodes.md"}},
 		act:    "failed, rejected: `pullpass node-install status` has the reason. No other node is changed to the same until it is gone.",
 	}
 	nodeInstallSince = &metric{
@@ -31,49 +32,39 @@ var (
 	nodeInstallMetrics = []*metric{nodeInstallState, nodeInstallSince, nodeInstallRestarts}
 )
 
-// NodeInstall is what "pullpass node-install run" says of its node.
-type NodeInstall struct {
-	Node     string
-	State    string    // empty: not known yet
-	Since    time.Time // of the state
-	Restarts uint64
+// nodeInstall shows them at each scrape. It implements prometheus.Collector.
+type nodeInstall struct {
+	descs  map[*metric]*prometheus.Desc
+	node   string
+	status func() rollout.Status
 }
 
-// NodeInstallHandler serves the metrics of an installer. It has none of those of a proxy.
-func NodeInstallHandler(read func() NodeInstall) http.Handler {
-	c := nodeInstallCollector{read: read, descs: map[*metric]*prometheus.Desc{}}
+// NodeInstall returns the metrics of "pullpass node-install run" on a node, and of its
+// process. As with PullSecrets, those of a proxy are not among them.
+func NodeInstall(node string, status func() rollout.Status) http.Handler {
+	c := &nodeInstall{map[*metric]*prometheus.Desc{}, node, status}
 	for _, d := range nodeInstallMetrics {
 		c.descs[d] = prometheus.NewDesc(d.name, d.help, d.labelNames(), nil)
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(c)
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: scrapeTimeout})
+	r := prometheus.NewRegistry()
+	r.MustRegister(c, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return handler(r)
 }
 
-// nodeInstallCollector reads at each scrape.
-type nodeInstallCollector struct {
-	read  func() NodeInstall
-	descs map[*metric]*prometheus.Desc
-}
-
-func (c nodeInstallCollector) Describe(descs chan<- *prometheus.Desc) {
+func (c *nodeInstall) Describe(descs chan<- *prometheus.Desc) {
 	for _, desc := range c.descs {
 		descs <- desc
 	}
 }
 
-func (c nodeInstallCollector) Collect(out chan<- prometheus.Metric) {
-	n, r := c.read(), reading{c.descs, out}
-	r.show(nodeInstallRestarts, float64(n.Restarts), n.Node)
-	if n.State == "" {
+func (c *nodeInstall) Collect(out chan<- prometheus.Metric) {
+	s, r := c.status(), reading{c.descs, out}
+	r.show(nodeInstallRestarts, float64(s.Restarts), c.node)
+	if s.State == "" {
 		return
 	}
-	for _, state := range nodeInstallState.labels[1].values {
-		value := 0.0
-		if state == n.State {
-			value = 1
-		}
-		r.show(nodeInstallState, value, n.Node, state)
+	for _, state := range rollout.States() {
+		r.show(nodeInstallState, number(state == s.State), c.node, string(state))
 	}
-	r.show(nodeInstallSince, timestamp(n.Since), n.Node)
+	r.show(nodeInstallSince, timestamp(s.Since), c.node)
 }

@@ -5,12 +5,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/controller/rollout"
 )
 
 func TestNodeInstall(t *testing.T) {
 	t.Parallel()
-	now := NodeInstall{Node: "node-1"}
-	handler := NodeInstallHandler(func() NodeInstall { return now })
+	var now rollout.Status
+	handler := NodeInstall("node-1", func() rollout.Status { return now })
 	scrape := func() string {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
@@ -19,7 +21,7 @@ func TestNodeInstall(t *testing.T) {
 	if got := scrape(); strings.Contains(got, "_state") || !strings.Contains(got, `pullpass_node_install_restarts_total{node="node-1"} 0`) {
 		t.Errorf("before the first look:\n%s", got)
 	}
-	now = NodeInstall{Node: "node-1", State: "failed", Since: time.Unix(1700000000, 0), Restarts: 2}
+	now = rollout.Status{Record: rollout.Record{State: rollout.Failed, Since: time.Unix(1700000000, 0)}, Restarts: 2}
 	got := scrape()
 	for _, want := range []string{
 		`pullpass_node_install_restarts_total{node="node-1"} 2`, `pullpass_node_install_since_timestamp_seconds{node="node-1"} 1.7e+09`,

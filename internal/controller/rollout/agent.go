@@ -63,6 +63,7 @@ type Agent struct {
 
 	mu     sync.Mutex
 	status Status
+	looked bool // at the node, once
 }
 
 // Status is what an Agent says of itself.
@@ -131,6 +132,16 @@ func (a *Agent) Status() Status {
 	return a.status
 }
 
+// Ready returns an error until the node was looked at once, and the Node says so.
+func (a *Agent) Ready() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.looked {
+		return errors.New("the node was not looked at yet; see the log")
+	}
+	return nil
+}
+
 // Run works until ctx ends.
 func (a *Agent) Run(ctx context.Context) {
 	broadcaster := record.NewBroadcaster()
@@ -180,7 +191,7 @@ func (a *Agent) pass(ctx context.Context) time.Duration {
 // told remembers the Record that was written, and what people are told of it.
 func (a *Agent) told(node *corev1.Node, before, now Record) {
 	a.mu.Lock()
-	a.status.Record = now
+	a.status.Record, a.looked = now, true
 	a.mu.Unlock()
 	if before.State == now.State && before.Reason == now.Reason {
 		return
