@@ -73,6 +73,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
+const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
 // Mistakes are refused by name when Helm reads the values, before anything is changed.
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ name, values, want string }{
@@ -126,6 +128,13 @@ func TestMistakes(t *testing.T) {
 			"signing.certManager: config.registries have several algorithms (ES256, RS256)"},
 		{"NetworkPolicy without effect", "hostNetwork: true", "networkPolicy.enabled: has no effect on pods in the nodes' network"},
 		{"Prometheus is kept out", "monitoring: {serviceMonitor: {enabled: true}}", "networkPolicy.metricsFrom: is empty, and Prometheus could not read metrics"},
+		{"platform that nobody knows", "nodes: {install: {profile: talos}}", "'/nodes/install/profile': value must be one of"},
+		{"installer in the namespace of others", "nodes: {install: {namespace: kube-system}}", "'/nodes/install/namespace': 'not' failed"},
+		{"installer by a tag", "nodes: {install: {enabled: true, registry: a}}", "image.digest: is missing; nodes.install runs the image as root on every node"},
+		{"installer for nothing", "{image: {digest: " + digest + "}, nodes: {install: {enabled: true}}}", "nodes.install: needs one of registry and mirrors"},
+		{"installer for a registry and for mirrors", "{image: {digest: " + digest + "}, nodes: {install: {enabled: true, registry: a, mirrors: [b]}}}", "nodes.install: needs one of registry and mirrors"},
+		{"taint without a pull", "{image: {digest: " + digest + "}, nodes: {install: {enabled: true, registry: a, taint: true}}}", "nodes.install.probe.image: is missing"},
+		{"CA for containerd that is not there", "{image: {digest: " + digest + "}, nodes: {install: {enabled: true, registry: a, caFile: a.crt}}}", "nodes.install.caFile: a.crt is not in files"},
 		{"fewer at most than at least", "{replicas: 3, autoscaling: {enabled: true, maxReplicas: 2}}", "autoscaling.maxReplicas: is less than replicas"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -161,6 +170,10 @@ func TestRights(t *testing.T) {
 				switch role.Name() {
 				case name:
 					roles = append(roles, role)
+				case name + "-node-install":
+					if got := rights(objects{role}); !slices.Equal(got, []string{" nodes get", " nodes patch"}) {
+						t.Errorf("the installer may %q", got)
+					}
 				case name + "-kubelets":
 					for _, right := range rights(objects{role}) {
 						if !strings.HasPrefix(right, " ") || !strings.HasSuffix(right, ".example.com request-serviceaccounts-token-audience") {
@@ -172,7 +185,7 @@ func TestRights(t *testing.T) {
 				}
 			}
 			token := strings.Contains(fmt.Sprint(rendered.kind("Deployment")), "serviceAccountToken")
-			if s.name == "manifests" {
+			if s.name == "manifests" || s.name == "builds" {
 				if len(roles) != 0 || token {
 					t.Errorf("roles %v, token %v", roles, token)
 				}
@@ -184,7 +197,8 @@ func TestRights(t *testing.T) {
 				account := binding.Name() == name && subject.Text("kind") == "ServiceAccount" && subject.Text("namespace") == s.namespace &&
 					rendered.named("ServiceAccount", subject.Text("name")) != nil
 				nodes := binding.Name() == name+"-kubelets" && subject.Text("kind") == "Group" && subject.Text("name") == "system:nodes"
-				if !account && !nodes || binding.Text("roleRef", "name") != binding.Name() {
+				install := binding.Name() == name+"-node-install" && subject.Text("kind") == "ServiceAccount" && subject.Text("namespace") == "pullpass-nodes" && subject.Text("name") == "pullpass-node-install"
+				if !account && !nodes && !install || binding.Text("roleRef", "name") != binding.Name() {
 					t.Errorf("binding %v", binding)
 				}
 			}
