@@ -113,11 +113,12 @@ type gate struct {
 	restarted bool // since it was last set
 }
 
+// Ready asks the host first: no turn is for a node on which nothing can be restarted.
 func (g *gate) Ready(ctx context.Context) error {
-	if err := g.allowed(); err != nil {
+	if err := g.Watcher.Ready(ctx); err != nil {
 		return err
 	}
-	return g.Watcher.Ready(ctx)
+	return g.allowed()
 }
 
 func (g *gate) Watch(ctx context.Context) error {

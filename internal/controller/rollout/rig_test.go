@@ -53,6 +53,7 @@ type simulated struct {
 	denied     atomic.Bool // pulls fail
 	keepsTaint bool
 	isAlone    bool        // it may restart while others do
+	unable     atomic.Bool // nothing could restart the kubelet
 	dead       atomic.Bool // the machine has no power
 	restarts   atomic.Int32
 }
@@ -159,7 +160,12 @@ func (n *simulated) halt() {
 }
 
 // Ready and Watch are those of a nodeinstall.Watcher.
-func (n *simulated) Ready(context.Context) error { return nil }
+func (n *simulated) Ready(context.Context) error {
+	if n.unable.Load() {
+		return errors.New("there is no systemd")
+	}
+	return nil
+}
 
 func (n *simulated) Watch(ctx context.Context) error {
 	if n.dead.Load() {

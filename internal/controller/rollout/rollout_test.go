@@ -370,6 +370,24 @@ func TestWhatCannotBeInstalled(t *testing.T) {
 	})
 }
 
+// A node that nothing could restart takes no turn from others, and says so once.
+func TestNothingCouldRestart(t *testing.T) {
+	in(t, 2, func(t *testing.T, f *fleet) {
+		n := f.nodes["node-00"]
+		n.unable.Store(true)
+		f.start()
+		time.Sleep(10 * time.Minute)
+		if r := n.record(); r.State != Failed || r.Reason != "there is no systemd" || f.nodes["node-01"].record().State != Ready {
+			t.Errorf("%+v", r)
+		}
+		f.api.Count("")
+		time.Sleep(20 * time.Minute)
+		if writes := f.api.Count("patch") + f.api.Count("put"); writes != 0 {
+			t.Errorf("%d writes", writes)
+		}
+	})
+}
+
 // Without the API server nothing is restarted, and what was begun is done afterwards.
 func TestNoAPIServer(t *testing.T) {
 	in(t, 2, func(t *testing.T, f *fleet) {
