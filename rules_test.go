@@ -248,9 +248,13 @@ var imports = map[string]allowedImports{
 		ours:   []string{"internal/redact", "internal/term"},
 		others: []string{"github.com/go-logr/logr", "github.com/prometheus/client_golang", "go.opentelemetry.io"},
 	},
+	"internal/console": {
+		ours:  []string{"internal/audit", "internal/exchange", "internal/explain", "internal/policy/reach", "internal/term"},
+		tests: []string{"internal/config", "internal/testkit"},
+	},
 	"internal/server": {
 		ours: []string{
-			"internal/assertion", "internal/audit", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/kube",
+			"internal/assertion", "internal/audit", "internal/config", "internal/console", "internal/explain", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/kube",
 			"internal/load", "internal/metrics", "internal/nodecert", "internal/nodeproof", "internal/oidc", "internal/policy", "internal/policy/reach", "internal/registryauth", "internal/setup", "internal/signing", "internal/state",
 			"internal/strictyaml", "internal/telemetry", "internal/term", "internal/upstream",
 		},

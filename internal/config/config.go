@@ -115,6 +115,10 @@ type TLSFiles struct {
 type Admin struct {
 	Address string `json:"address" schema:"nonempty"` // host:port; keep it private
 	PProf   bool   `json:"pprof"`                     // Go's profiles, at /debug/pprof/
+	Console bool   `json:"console"`                   // a page that shows decisions, at /console/, for kubectl port-forward
+	// ConsoleHosts are names under which the page is reached otherwise, through
+	// something that asks who it is.
+	ConsoleHosts []string `json:"consoleHosts"`
 }
 
 // Cluster is one cluster whose ServiceAccount tokens are accepted.
@@ -281,7 +285,7 @@ func defaultConfig() *Config {
 		Clusters:   []Cluster{},
 		Identities: []Provider{},
 		Upstreams:  []Upstream{},
-		Admin:      Admin{Address: "127.0.0.1:9090"},
+		Admin:      Admin{Address: "127.0.0.1:9090", ConsoleHosts: []string{}},
 		State:      State{Redis: Redis{Addresses: []string{}}, Replay: exchange.ReplayOff},
 		Limits: Limits{
 			PerServiceAccount: Limit{Rate: 50, Burst: 200},

@@ -223,6 +223,9 @@ func (c *Config) warnings() []string {
 		}
 		warn("admin.address", fmt.Sprintf("is not a loopback address (%s); %s need no credential, so let nobody reach it who should not read them", term.QuoteValue(c.Admin.Address), open))
 	}
+	if len(c.Admin.ConsoleHosts) > 0 && !isLoopback(c.Admin.Address) {
+		warn("admin.consoleHosts", "lets everybody see the page who reaches the admin listener and writes such a name; let nobody reach it but what asks who it is")
+	}
 	c.proofWarnings(warn)
 	c.providerWarnings(warn)
 	c.pullSecretWarnings(warn)

@@ -52,6 +52,13 @@ func (v *validator) config(c *Config) {
 		v.Fault("server.shutdownDelay", "is out of range (%s); use 0s to %s", c.Server.ShutdownDelay, Duration(maxShutdownDelay))
 	}
 	v.address("admin.address", c.Admin.Address)
+	for i, host := range c.Admin.ConsoleHosts {
+		if at := fmt.Sprintf("admin.consoleHosts[%d]", i); !names.IsSubdomain(host) {
+			v.Fault(at, "is not the name of a host (%s); write it in lower case, without scheme and port", term.QuoteValue(host))
+		} else if !c.Admin.Console {
+			v.Fault(at, "names a host of a page that is off; set admin.console, or remove it")
+		}
+	}
 
 	if len(c.Clusters) == 0 && len(c.Identities) == 0 {
 		v.Fault("clusters", "is empty; name at least one cluster, or one of identities, whose tokens are accepted")

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/reach"
@@ -209,4 +211,20 @@ func WriteWhat(w io.Writer, a *reach.What) error {
 	}
 	_, err := w.Write(p.out.Bytes())
 	return err
+}
+
+// Again judges the request of an event anew. The event is as good as who has it from.
+func (k Known) Again(ctx context.Context, event *exchange.Event) (*Explanation, error) {
+	line, err := json.Marshal(event)
+	if err != nil {
+		return nil, err
+	}
+	e := k.explainer(slog.New(slog.DiscardHandler))
+	e.line, e.then = line, event
+	if err := e.repeat(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return e.explain(ctx)
 }

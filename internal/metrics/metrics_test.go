@@ -286,8 +286,12 @@ func TestMetricsShowSharedState(t *testing.T) {
 	m.RedisCall(state.Operations()[0], 2*time.Millisecond, nil)
 	m.RedisCall(state.Operations()[0], time.Second, errors.New("secret cause"))
 	expectMetrics(t, m, `
+pullpass_redis_call_duration_seconds_count{operation="add_decisions",result="failure"} 0
+pullpass_redis_call_duration_seconds_count{operation="add_decisions",result="success"} 0
 pullpass_redis_call_duration_seconds_count{operation="own",result="failure"} 1
 pullpass_redis_call_duration_seconds_count{operation="own",result="success"} 1
+pullpass_redis_call_duration_seconds_count{operation="read_decisions",result="failure"} 0
+pullpass_redis_call_duration_seconds_count{operation="read_decisions",result="success"} 0
 pullpass_redis_call_duration_seconds_count{operation="read_revocations",result="failure"} 0
 pullpass_redis_call_duration_seconds_count{operation="read_revocations",result="success"} 0
 pullpass_redis_call_duration_seconds_count{operation="take",result="failure"} 0

@@ -51,7 +51,7 @@ func (s *Server) newGateway(p parts) (*gateway.Handler, error) {
 		Upstreams:   setup.ForGateway(p.upstreams),
 		Revocations: s.shared.Revocations,
 		Addresses:   exchange.NewAddressLimit(s.shared.Limiter(p.cfg.Limits.PerAddress), s.memory, nil),
-		Recorder:    recorders{s.audit, s.metrics, p.objects.PodRecorders()},
+		Recorder:    s.recorders(p),
 		Caller:      callerOf(p.cfg.Server.TrustedProxies),
 		Logger:      s.logger,
 		Memory:      s.gatewayMemory,

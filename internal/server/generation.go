@@ -245,7 +245,7 @@ func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 	}
 	g.handler, err = exchange.NewHandler(exchange.HandlerConfig{
 		Exchanger: g.exchanger,
-		Recorder:  recorders{s.audit, s.metrics, p.objects.PodRecorders()},
+		Recorder:  s.recorders(p),
 		Caller:    callerOf(p.cfg.Server.TrustedProxies),
 		Addresses: s.shared.Limiter(p.cfg.Limits.PerAddress),
 		Logger:    s.logger,

@@ -14,6 +14,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"github.com/pullpass/pullpass/internal/assertion"
+	"github.com/pullpass/pullpass/internal/console"
 )
 
 // Limits of the public listener. A token request is small and answered in
@@ -48,8 +49,13 @@ func publicHandler(token, jwks, certificates, discovery, assertionKeys http.Hand
 // adminHandler routes the admin listener: the process, its dependencies, its
 // metrics, and, while profiles says so, its profiles, which cost time and tell
 // what the process holds.
-func adminHandler(ready, metrics http.Handler, profiles func() bool) http.Handler {
+//
+// page is nil where it is off.
+func adminHandler(ready, metrics, page http.Handler, profiles func() bool) http.Handler {
 	r := chi.NewRouter()
+	if page != nil {
+		r.Handle(console.Prefix+"*", page)
+	}
 	// Liveness never depends on an upstream: restarting would not bring it back.
 	r.Get("/livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	r.Method(http.MethodGet, "/readyz", ready)
@@ -79,7 +85,7 @@ func ServeAdmin(ctx context.Context, address string, ready, metrics http.Handler
 	if err != nil {
 		return err
 	}
-	handler := adminHandler(ready, metrics, func() bool { return false })
+	handler := adminHandler(ready, metrics, nil, func() bool { return false })
 	return serveUntil(ctx, newHTTPServer(handler, nil, logger), listener, shutdownTimeout)
 }
 

@@ -368,6 +368,7 @@ func (s *Server) restartNeeded() []string {
 	}{
 		{"server.address", now.Server.Address == s.started.Server.Address},
 		{"admin.address", now.Admin.Address == s.started.Admin.Address},
+		{"admin.console", now.Admin.Console == s.started.Admin.Console && slices.Equal(now.Admin.ConsoleHosts, s.started.Admin.ConsoleHosts)},
 		{"gateway.address", gatewayAddress(now) == gatewayAddress(s.started)},
 		{"state.redis", reflect.DeepEqual(now.State.Redis, s.started.State.Redis)},
 		{"audit.file", now.Audit.File == s.started.Audit.File},

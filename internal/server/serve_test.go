@@ -85,11 +85,17 @@ func (p *proxy) reconcile(t *testing.T) {
 func newTestService(t *testing.T, cluster string, files map[string]string) *proxy {
 	t.Helper()
 	p := &proxy{Proxy: proxytest.New(t, cluster, files)}
+	p.open(t)
+	return p
+}
+
+// open makes the service that the configuration describes.
+func (p *proxy) open(t *testing.T) {
+	t.Helper()
 	cfg, err := config.Load(filepath.Join(p.Dir, "pullpass.yaml"))
 	testkit.Must(t, err)
 	p.service, err = New(Config{Config: cfg, Version: "test", Getenv: func(string) string { return "" }, Stdout: p.Stdout, Logger: slog.New(slog.NewJSONHandler(p.Log, nil))})
 	testkit.Must(t, err)
-	return p
 }
 
 // The whole of serve: the endpoint under its three names, what registries

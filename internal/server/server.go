@@ -21,6 +21,7 @@ import (
 	"github.com/pullpass/pullpass/internal/assertion"
 	"github.com/pullpass/pullpass/internal/audit"
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/console"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/filewatch"
 	"github.com/pullpass/pullpass/internal/gateway"
@@ -48,6 +49,7 @@ type Server struct {
 	gateway       http.Handler
 	gatewayMemory *gateway.Memory
 	admin         http.Handler
+	decisions     *console.Log                         // nil: the page is off
 	after         func(time.Duration) <-chan time.Time // time.After
 	settleTimeout time.Duration                        // the constant, but in tests
 
@@ -112,6 +114,7 @@ func New(c Config) (*Server, error) {
 	if s.audit, err = audit.Open(cfg.Audit.File, c.Stdout, logger); err != nil {
 		return nil, err
 	}
+	s.decisions = s.newDecisions()
 	g, err := s.assemble(first, nil)
 	if err != nil {
 		return nil, err
@@ -125,7 +128,11 @@ func New(c Config) (*Server, error) {
 	if s.streams != nil {
 		s.gateway = s.streams.handler(s.ready.lastAnswers(s.gatewayHandler(public)))
 	}
-	s.admin = adminHandler(s.ready, s.metrics.Handler(), func() bool { return s.current.Load().cfg.Admin.PProf })
+	page, err := s.page()
+	if err != nil {
+		return nil, err
+	}
+	s.admin = adminHandler(s.ready, s.metrics.Handler(), page, func() bool { return s.current.Load().cfg.Admin.PProf })
 	return s, nil
 }
 
@@ -174,6 +181,9 @@ func (s *Server) Run(ctx context.Context) error {
 	s.running.Go(s.reconcile)
 	if s.shared.List != nil {
 		s.running.Go(func() { s.shared.Run(s.background, s.logger) })
+	}
+	if s.decisions != nil {
+		s.running.Go(func() { s.decisions.Run(s.background) })
 	}
 	all := make(chan struct{}, 1)
 	files := func() []filewatch.Group { return s.watched(s.current.Load()) }

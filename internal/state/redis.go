@@ -52,11 +52,14 @@ const (
 	operationTake  Operation = "take"
 	operationRead  Operation = "read_revocations"
 	operationWrite Operation = "write_revocations"
+
+	operationAddDecisions  Operation = "add_decisions"
+	operationReadDecisions Operation = "read_decisions"
 )
 
 // Operations returns all of them.
 func Operations() []Operation {
-	return []Operation{operationOwn, operationTake, operationRead, operationWrite}
+	return []Operation{operationOwn, operationTake, operationRead, operationWrite, operationAddDecisions, operationReadDecisions}
 }
 
 // RedisTLS configures TLS.

@@ -1,0 +1,88 @@
+package state_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pullpass/pullpass/internal/state"
+	"github.com/pullpass/pullpass/internal/state/statetest"
+)
+
+// consoleRights are those that docs/redis.md says the page needs besides.
+var consoleRights = []string{"+xadd", "+xrange", "+expire"}
+
+func TestDecisionsAreSharedAndBounded(t *testing.T) {
+	t.Parallel()
+	admin := administrator(t, statetest.Redis(t))
+	config := state.RedisConfig{Addresses: []string{admin.Options().Addr}, Username: user, PasswordFile: writeFile(t, "password", password), Timeout: patient}
+	setUser(t, admin, slices.Concat(documentedRights(t, false), consoleRights))
+	one, two := open(t, config), open(t, config)
+	if entries, last, err := two.Decisions(t.Context(), ""); err != nil || entries != nil || last != "" {
+		t.Fatalf("before the first: %q, %q, %v", entries, last, err)
+	}
+	long := bytes.Repeat([]byte("x"), state.MaxDecisionBytes+1)
+	if err := one.AddDecisions(t.Context(), [][]byte{[]byte("a"), long, []byte("b")}); err != nil {
+		t.Fatal(err)
+	}
+	entries, last, err := two.Decisions(t.Context(), "")
+	if err != nil || len(entries) != 2 || string(entries[1]) != "b" {
+		t.Fatalf("%q, %v", entries, err)
+	}
+	// Of what others may have written, only what could be an entry is taken.
+	for _, values := range []map[string]any{{"event": string(long)}, {"other": "x"}} {
+		if err := admin.XAdd(t.Context(), &redis.XAddArgs{Stream: "pullpass:decisions", Values: values}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := one.AddDecisions(t.Context(), [][]byte{[]byte("c")}); err != nil {
+		t.Fatal(err)
+	}
+	entries, last, err = two.Decisions(t.Context(), last)
+	if err != nil || len(entries) != 1 || string(entries[0]) != "c" {
+		t.Fatalf("%q, %v", entries, err)
+	}
+	if entries, _, err := two.Decisions(t.Context(), last); err != nil || len(entries) != 0 {
+		t.Errorf("after the last: %q, %v", entries, err)
+	}
+	for i := range 30 {
+		batch := make([][]byte, 500)
+		for j := range batch {
+			batch[j] = fmt.Appendf(nil, "%d %d", i, j)
+		}
+		if err := one.AddDecisions(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if length, err := admin.XLen(t.Context(), "pullpass:decisions").Result(); err != nil || length < 10_000 || length > 11_000 {
+		t.Errorf("%d entries are kept, %v", length, err)
+	}
+	if ttl, err := admin.TTL(t.Context(), "pullpass:decisions").Result(); err != nil || ttl.Hours() < 23 || ttl.Hours() > 24 {
+		t.Errorf("they live for %v, %v", ttl, err)
+	}
+}
+
+// Who may not keep decisions serves all the same, and is as healthy.
+func TestDecisionsWithoutRights(t *testing.T) {
+	t.Parallel()
+	admin := administrator(t, statetest.Redis(t))
+	config := state.RedisConfig{Addresses: []string{admin.Options().Addr}, Username: user, PasswordFile: writeFile(t, "password", password), Timeout: patient}
+	for i, right := range consoleRights {
+		setUser(t, admin, slices.Concat(documentedRights(t, false), slices.Delete(slices.Clone(consoleRights), i, i+1)))
+		r := open(t, config)
+		err := r.AddDecisions(t.Context(), [][]byte{[]byte("a")})
+		if err == nil {
+			_, _, err = r.Decisions(t.Context(), "")
+		}
+		if err == nil || !strings.Contains(err.Error(), "permission") {
+			t.Errorf("without %s: %v", right, err)
+		}
+		if status := r.Status(); status.Failures != 0 {
+			t.Errorf("without %s: %+v", right, status)
+		}
+	}
+}
