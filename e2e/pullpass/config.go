@@ -19,6 +19,8 @@ type Config struct {
 	// ClientCAFile and TrustedProxies are settings of the listener.
 	ClientCAFile   string
 	TrustedProxies []string
+	// Console is the page of the admin listener.
+	Console bool
 	// State is what it shares with other replicas, and what becomes of replays.
 	State State
 	// PerServiceAccount is a limit; empty: what no test asks for.
@@ -178,6 +180,7 @@ type gateway struct {
 
 type admin struct {
 	Address string `json:"address"`
+	Console bool   `json:"console,omitempty"`
 }
 
 type registry struct {

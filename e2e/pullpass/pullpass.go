@@ -85,7 +85,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 			TrustedProxies: config.TrustedProxies,
 			ShutdownDelay:  config.ShutdownDelay,
 		},
-		Admin:       admin{Address: adminAddress},
+		Admin:       admin{Address: adminAddress, Console: config.Console},
 		Clusters:    config.Clusters,
 		Identities:  config.Identities,
 		Registries:  []registry{{Service: config.Service, Issuer: Issuer, Signing: config.Signing}},

@@ -118,7 +118,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.reach(w, r)
 	case "health":
 		h.health(w, r)
-	case "style.css", "script.js":
+	case "style.css", "script.js", "icon.svg":
 		r.URL.Path = "/" + path
 		h.static.ServeHTTP(w, r)
 	default:
