@@ -22,9 +22,10 @@ test: ## unit tests with the race detector, and the project's own rules
 	$(GO) test -race ./...
 	cd loadtest && $(GO) test -race ./...
 
-docs: ## docs/metrics.md and the JSON Schemas of what people write, from the code
+docs: ## docs/metrics.md, and the JSON Schemas and CustomResourceDefinitions of what people write, from the code
 	$(GO) test -count=1 -run='^TestMetricsDocument$$' ./internal/metrics -update-metrics
 	$(GO) test -count=1 -run='^TestSchema$$' ./internal/config ./internal/policy ./internal/policy/policytest -update-schema
+	$(GO) test -count=1 -run='^TestCustomResourceDefinitions$$' ./internal/policyobjects -update-crds
 
 e2e: ## tests with the real API server, registries and clients (root: installs Debian packages)
 	@./.ci/install e2e

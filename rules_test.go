@@ -109,6 +109,10 @@ var imports = map[string]allowedImports{
 		tests:  []string{"internal/schematest", "internal/testkit"},
 		others: []string{"k8s.io/apimachinery"},
 	},
+	"internal/policyobjects": {
+		ours:  []string{"internal/policy"},
+		tests: []string{"internal/schematest", "internal/testkit"},
+	},
 	"internal/policy/policytest": {
 		ours:   []string{"internal/names", "internal/oidc", "internal/policy", "internal/registryauth", "internal/selector", "internal/strictyaml", "internal/subjects", "internal/term"},
 		tests:  []string{"internal/schematest"},
@@ -181,9 +185,16 @@ var imports = map[string]allowedImports{
 		},
 	},
 	"internal/kube": {
-		ours:   []string{"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/strictyaml", "internal/term"},
-		tests:  []string{"internal/kubetest", "internal/pkitest", "internal/policy", "internal/registryauth"},
+		ours: []string{
+			"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/pattern", "internal/policy", "internal/strictyaml", "internal/term",
+		},
+		tests:  []string{"internal/kubetest", "internal/pkitest", "internal/registryauth"},
 		others: []string{"go.opentelemetry.io/otel/trace", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog/v2"},
+	},
+	"internal/podevents": {
+		ours:   []string{"internal/exchange", "internal/oidc", "internal/term"},
+		tests:  []string{"internal/policy", "internal/registryauth"},
+		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
 	"internal/state": {
 		ours:   []string{"internal/file", "internal/lru", "internal/oidc"},
@@ -209,7 +220,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/config": {
 		ours: []string{
-			"internal/exchange", "internal/file", "internal/identity", "internal/names", "internal/nodeproof", "internal/oidc", "internal/registryauth", "internal/signing",
+			"internal/exchange", "internal/file", "internal/identity", "internal/names", "internal/nodeproof", "internal/oidc", "internal/pattern", "internal/registryauth", "internal/signing",
 			"internal/strictyaml", "internal/term",
 		},
 		tests:  []string{"internal/schematest", "internal/testkit"},
@@ -219,7 +230,7 @@ var imports = map[string]allowedImports{
 		ours: []string{
 			"internal/assertion", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/identity",
 			"internal/kube", "internal/nodecert",
-			"internal/nodeproof", "internal/oidc", "internal/policy", "internal/registryauth", "internal/signing", "internal/state", "internal/subjects", "internal/upstream",
+			"internal/nodeproof", "internal/oidc", "internal/pattern", "internal/podevents", "internal/policy", "internal/registryauth", "internal/signing", "internal/state", "internal/subjects", "internal/upstream",
 			"internal/upstream/artifactory", "internal/upstream/aws", "internal/upstream/azure", "internal/upstream/google", "internal/upstream/logins",
 			"internal/upstream/quay",
 		},
@@ -238,7 +249,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/metrics": {
 		ours: []string{
-			"internal/audit", "internal/controller/rollout", "internal/controller/tokensecrets", "internal/exchange", "internal/gateway", "internal/kube", "internal/load", "internal/nodeproof", "internal/oidc", "internal/policy",
+			"internal/audit", "internal/controller/rollout", "internal/controller/tokensecrets", "internal/exchange", "internal/gateway", "internal/kube", "internal/load", "internal/nodeproof", "internal/oidc", "internal/podevents", "internal/policy",
 			"internal/registryauth", "internal/signing", "internal/state", "internal/upstream",
 		},
 		tests:  []string{"internal/proxytest", "internal/testkit"},

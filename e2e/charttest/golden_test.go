@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/programs"
 )
 
@@ -42,7 +43,7 @@ func TestGolden(t *testing.T) {
 // withoutFiles leaves out what the chart takes from its files as it is: a new alert is no new chart.
 func withoutFiles(t *testing.T, rendered string) string {
 	t.Helper()
-	for name, indent := range map[string]string{"alerts.yaml": "  ", "dashboard.json": "    "} {
+	for name, indent := range map[string]string{"alerts.yaml": "  ", "dashboard.json": "    ", "crds.yaml": ""} {
 		content, err := os.ReadFile(filepath.Join(chart(t), "files", name))
 		check(t, err)
 		text := indent + strings.ReplaceAll(string(content), "\n", "\n"+indent)
@@ -152,11 +153,15 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// The chart gives Pullpass the rights of deploy/kubernetes/rbac.yaml, and none where it reads nothing of the cluster.
+// The chart gives Pullpass the rights of deploy/kubernetes/rbac.yaml, and where policy is objects those of policy-objects.yaml,
+// and none where it reads nothing of the cluster.
 func TestRights(t *testing.T) {
-	content, err := os.ReadFile(filepath.Join(programs.Checkout(t), "deploy", "kubernetes", "rbac.yaml"))
-	check(t, err)
-	want := rights(parse(t, string(content)))
+	given := func(name string) objects {
+		content, err := os.ReadFile(filepath.Join(programs.Checkout(t), "deploy", "kubernetes", name))
+		check(t, err)
+		return parse(t, string(content))
+	}
+	want, ofObjects := rights(given("rbac.yaml")), given("policy-objects.yaml")
 	if len(want) < 10 {
 		t.Fatalf("deploy/kubernetes/rbac.yaml gives %q", want)
 	}
@@ -180,6 +185,11 @@ func TestRights(t *testing.T) {
 							t.Errorf("kubelets may %q", right)
 						}
 					}
+				case name + "-objects", name + "-objects-edit", name + "-objects-view":
+					same := ofObjects.named("ClusterRole", "pullpass"+strings.TrimPrefix(role.Name(), name))
+					if s.name != "objects" || same == nil || !slices.Equal(rights(objects{role}), rights(objects{same})) || !hasLabels(role, same) {
+						t.Errorf("ClusterRole %v, want that of deploy/kubernetes/policy-objects.yaml", role)
+					}
 				default:
 					t.Errorf("ClusterRole %s", role.Name())
 				}
@@ -194,7 +204,7 @@ func TestRights(t *testing.T) {
 			}
 			for _, binding := range rendered.kind("ClusterRoleBinding") {
 				subject := list(binding, "subjects")[0]
-				account := binding.Name() == name && subject.Text("kind") == "ServiceAccount" && subject.Text("namespace") == s.namespace &&
+				account := (binding.Name() == name || binding.Name() == name+"-objects") && subject.Text("kind") == "ServiceAccount" && subject.Text("namespace") == s.namespace &&
 					rendered.named("ServiceAccount", subject.Text("name")) != nil
 				nodes := binding.Name() == name+"-kubelets" && subject.Text("kind") == "Group" && subject.Text("name") == "system:nodes"
 				install := binding.Name() == name+"-node-install" && subject.Text("kind") == "ServiceAccount" && subject.Text("namespace") == "pullpass-nodes" && subject.Text("name") == "pullpass-node-install"
@@ -204,6 +214,18 @@ func TestRights(t *testing.T) {
 			}
 		})
 	}
+}
+
+// hasLabels tells whether an object has those of another.
+func hasLabels(has, wanted cluster.Object) bool {
+	labels, _ := wanted["metadata"].(map[string]any)["labels"].(map[string]any)
+	for key, value := range labels {
+		own, _ := has["metadata"].(map[string]any)["labels"].(map[string]any)
+		if own[key] != value {
+			return false
+		}
+	}
+	return true
 }
 
 // rights are what the ClusterRoles allow, each as "GROUP RESOURCE VERB".

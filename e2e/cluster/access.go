@@ -45,13 +45,15 @@ func (c *Cluster) ApplyRBAC(t testing.TB) Access {
 	return c.access(t, c.Issuer, account)
 }
 
-// Apply creates what administrators of Pullpass are given: ServiceAccounts in its namespace, roles and bindings, in YAML.
+// Apply creates what administrators of Pullpass are given: ServiceAccounts in its namespace, roles, bindings and definitions, in
+// YAML.
 func (c *Cluster) Apply(t testing.TB, manifest string) {
 	t.Helper()
 	collections := map[string]string{
-		"ServiceAccount":     "/api/v1/namespaces/" + systemNamespace + "/serviceaccounts",
-		"ClusterRole":        rbac + "clusterroles",
-		"ClusterRoleBinding": rbac + "clusterrolebindings",
+		"ServiceAccount":           "/api/v1/namespaces/" + systemNamespace + "/serviceaccounts",
+		"ClusterRole":              rbac + "clusterroles",
+		"ClusterRoleBinding":       rbac + "clusterrolebindings",
+		"CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 	}
 	for document := range strings.SplitSeq(manifest, "\n---\n") {
 		_, rest, _ := strings.Cut("\n"+document, "\nkind: ")

@@ -135,6 +135,14 @@ type Kubernetes struct {
 	ManifestFiles  []string `json:"manifestFiles,omitempty"`
 	PodEvents      *bool    `json:"podEvents,omitempty"`
 	PodChecks      *bool    `json:"podChecks,omitempty"`
+	Objects        *Objects `json:"objects,omitempty"`
+}
+
+// Objects says which objects of the cluster count.
+type Objects struct {
+	Policies bool     `json:"policies"`
+	Requests bool     `json:"requests"`
+	Within   []string `json:"within"`
 }
 
 // file is the configuration file. It is written as JSON, which is YAML too.

@@ -180,7 +180,19 @@ type Kubernetes struct {
 	ManifestFiles  []string `json:"manifestFiles"`  // made by kubectl get serviceaccounts -A -o yaml
 	PodChecks      bool     `json:"podChecks"`      // false: a token outlives its pod
 	PodEvents      bool     `json:"podEvents"`      // tell pods why a pull was refused
+	Objects        Objects  `json:"objects"`        // policy that is written as objects of the cluster
 }
+
+// Objects says which objects of a cluster count. They speak for its own
+// ServiceAccounts alone, and policyFiles stand above them.
+type Objects struct {
+	Policies bool     `json:"policies"` // AccessPolicy objects: rules and denials
+	Requests bool     `json:"requests"` // RepositoryAccess objects: what namespaces ask for
+	Within   []string `json:"within"`   // patterns of the repositories that objects may give at most, as in a policy
+}
+
+// Count reports whether any object counts.
+func (o Objects) Count() bool { return o.Policies || o.Requests }
 
 // Registry is one registry that tokens are issued for.
 type Registry struct {
@@ -304,7 +316,7 @@ func (c *Cluster) SetDefaults() {
 			Fallback: NodeFallbackNone,
 			Proof:    Proof{Mode: nodeproof.Off, Methods: []nodeproof.Method{nodeproof.Certificate, nodeproof.Address}},
 		},
-		Kubernetes: Kubernetes{ManifestFiles: []string{}, PodChecks: true, PodEvents: true},
+		Kubernetes: Kubernetes{ManifestFiles: []string{}, Objects: Objects{Within: []string{}}, PodChecks: true, PodEvents: true},
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -118,6 +119,33 @@ func (v *validator) kubernetes(path string, k *Kubernetes) {
 		v.Fault(path+".manifestFiles", "cannot be set together with inCluster or kubeconfigFile (%s); remove them: the API server knows better", term.QuoteValue(files[0]))
 	}
 	v.Unique(len(files), path+".manifestFiles[%d]", func(i int) string { return files[i] })
+	v.objects(path+".objects", k)
+}
+
+func (v *validator) objects(path string, k *Kubernetes) {
+	o := &k.Objects
+	switch {
+	case o.Count() && !k.Connected():
+		field := ".requests"
+		if o.Policies {
+			field = ".policies"
+		}
+		v.Fault(path+field, "needs the cluster's API server (true): set inCluster or kubeconfigFile, or write false")
+	case o.Count() && len(o.Within) == 0:
+		v.Fault(path+".within", "is empty ([]): say how far objects may go, [\"{namespace}/**\"] for example; without it they give nothing")
+	case !o.Count() && len(o.Within) > 0:
+		v.Fault(path+".within", "means nothing (%s): no objects count; set policies or requests, or remove it", term.QuoteValue(o.Within[0]))
+	}
+	for i, text := range o.Within {
+		p, err := pattern.Parse(text)
+		if err == nil && len(p.Claims()) > 0 {
+			err = fmt.Errorf("%s: ServiceAccounts have no claims; use {namespace}, {serviceAccount} or {cluster}", term.QuoteName(text))
+		}
+		if err != nil {
+			v.Fault(fmt.Sprintf("%s.within[%d]", path, i), "is not a pattern: %v", err)
+		}
+	}
+	v.Unique(len(o.Within), path+".within[%d]", func(i int) string { return o.Within[i] })
 }
 
 // apart finds clusters that could be taken for each other.

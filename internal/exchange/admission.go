@@ -96,7 +96,7 @@ func (a *Admission) Admit(ctx context.Context, id oidc.Identity, credential oidc
 	if steps[3], err = a.revoked(&id, event); err != nil {
 		return policy.Subject{}, steps, err
 	}
-	return policy.Subject{Identity: &id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels}, steps, nil
+	return policy.Subject{Identity: &id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels, Objects: facts.Objects}, steps, nil
 }
 
 func (a *Admission) lookup(ctx context.Context, id oidc.Identity, credential oidc.Credential) (Facts, Step, error) {

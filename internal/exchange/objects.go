@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 )
 
 // Objects knows the objects that an identity names, as the API server of its
@@ -32,6 +33,7 @@ type Facts struct {
 	Confirmed       bool              // an API server says that the objects are there; files cannot
 	Annotations     map[string]string // of the ServiceAccount, those that policies read
 	NamespaceLabels map[string]string // nil: not known
+	Objects         policy.Objects    // what objects of the cluster say of the ServiceAccount
 	Node            *Node             // that the token names, or else its pod; nil: not known
 }
 

@@ -43,6 +43,9 @@ func (e *explainer) admit(ctx context.Context, id oidc.Identity, event *exchange
 	revocations, closeList, fault := e.revocations(ctx)
 	defer closeList()
 	a.revocationsFault = fault
+	if a.cluster != nil && a.cluster.Kubernetes.Objects.Count() {
+		a.objectsFault = e.objects.ListPolicyObjects(ctx, id.Cluster)
+	}
 	var objects exchange.Objects = e.objects
 	var credential oidc.Credential
 	if e.source == sourceToken {
@@ -98,6 +101,7 @@ type admission struct {
 	checks           exchange.NodeChecks // as they are configured
 	event            *exchange.Event     // what Admission learned
 	revocationsFault error               // why no revocations were judged
+	objectsFault     error               // why no policy objects were listed
 }
 
 // words returns the verdict of a step, and its message. What was not asked,
@@ -109,7 +113,11 @@ func (a *admission) words(step exchange.Step, refusal error) (exchange.Verdict, 
 	case a.event.Identity != nil && notPods[step.Name] != "":
 		return exchange.VerdictOff, notPods[step.Name]
 	case step.Name == exchange.StepObjects:
-		return step.Verdict, a.objectsWords(step)
+		words := a.objectsWords(step)
+		if a.objectsFault != nil {
+			words += fmt.Sprintf("; the objects of the policy cannot be listed (%v), so the policy files are judged alone", a.objectsFault)
+		}
+		return step.Verdict, words
 	case a.event.PullSecret != nil && (step.Name == exchange.StepNode || step.Name == exchange.StepCaller):
 		return exchange.VerdictOff, "the token of a pull secret names no node, and none is asked for (pullSecrets)"
 	case step.Name == exchange.StepNode && !a.hasToken():

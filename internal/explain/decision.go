@@ -116,9 +116,12 @@ func (p *printer) scope(s policy.ScopeDecision, rules []policy.RuleTrace, i int)
 func ruleVerdict(rule policy.RuleTrace, i int) string {
 	s := rule.Scopes[i]
 	var parts []string
-	if len(s.Patterns) == 0 {
+	switch {
+	case len(s.Patterns) == 0:
 		parts = append(parts, "no pattern matches")
-	} else {
+	case s.Beyond:
+		parts = append(parts, "matches by "+strings.Join(s.Patterns, " ")+", beyond clusters[].kubernetes.objects.within")
+	default:
 		parts = append(parts, fmt.Sprintf("allows %s on %s", strings.Join(s.Allows, ", "), strings.Join(s.Patterns, " ")))
 	}
 	if rule.Annotation != "" {
@@ -130,6 +133,13 @@ func ruleVerdict(rule policy.RuleTrace, i int) string {
 		default:
 			parts = append(parts, "the annotation asks for "+strings.Join(s.Items, " "))
 		}
+	}
+	switch {
+	case !rule.Requests:
+	case len(s.Items) == 0:
+		parts = append(parts, "no RepositoryAccess asks for it")
+	default:
+		parts = append(parts, "RepositoryAccess "+strings.Join(s.Objects, ", ")+" asks for "+strings.Join(s.Items, " "))
 	}
 	if len(s.Granted) > 0 {
 		parts = append(parts, "gives "+strings.Join(s.Granted, ", "))
@@ -149,16 +159,29 @@ func (p *printer) edit(edit *policy.Edit) {
 			fmt.Fprintf(&p.out, "  %s\n", command)
 		}
 	}
+	if edit.Requests != "" {
+		if len(edit.Commands) > 0 {
+			p.out.WriteString("and")
+		} else {
+			p.out.WriteByte(',')
+		}
+		fmt.Fprintf(&p.out, " apply in cluster %s:\n", term.Words(edit.Cluster))
+		p.indented(edit.Requests)
+	}
 	if edit.Rule == "" {
 		return
 	}
-	if len(edit.Commands) > 0 {
+	if len(edit.Commands) > 0 || edit.Requests != "" {
 		p.out.WriteString("and")
 	} else {
 		p.out.WriteByte(',')
 	}
 	p.out.WriteString(" add to the rules of the policy, if the ServiceAccount is to have it:\n")
-	for line := range strings.Lines(edit.Rule) {
+	p.indented(edit.Rule)
+}
+
+func (p *printer) indented(text string) {
+	for line := range strings.Lines(text) {
 		p.out.WriteString("  " + line)
 	}
 }

@@ -34,6 +34,7 @@ type ClusterConfig struct {
 	// PullSecretAudience is that of the tokens that lie in Secrets; empty: none is
 	// accepted.
 	PullSecretAudience string
+	Objects            PolicyObjects
 	Logger             *slog.Logger // nil discards
 	Now                func() time.Time
 }
@@ -59,6 +60,7 @@ type Cluster struct {
 	pods       *resource                  // nil unless the pod must be there
 	nodes      *resource                  // nil unless nodes are wanted
 	podSpecs   *resource                  // only asked, never watched
+	objects    *policyObjects             // nil: none counts
 	nodeNames  *lru.Cache[string, string] // by UID of the pod
 
 	changing chan struct{} // one element while SetAnnotationKeys works
@@ -99,6 +101,7 @@ func NewCluster(config ClusterConfig) (*Cluster, error) {
 	c.reviews = newReviews(config.Name, config.PullSecretAudience, connections.reviews, config.Now)
 	c.nodeNames = lru.New(nodeNameBytes, func(uid, name string) int { return lru.Bytes(len(uid)) + lru.Bytes(len(name)) })
 	c.accounts.Store(c.newAccounts(config.AnnotationKeys))
+	c.objects = c.newPolicyObjects(config.Objects)
 	c.namespaces = c.newResource("namespaces", keepLabels)
 	if config.PodChecks {
 		c.pods = c.newResource("pods", keepIdentity)
@@ -136,7 +139,7 @@ func (c *Cluster) Run(ctx context.Context) {
 
 // watched returns what Run watches, ServiceAccounts first.
 func (c *Cluster) watched() []*resource {
-	all := []*resource{c.accounts.Load().resource, c.namespaces, c.pods, c.nodes}
+	all := append([]*resource{c.accounts.Load().resource, c.namespaces, c.pods, c.nodes}, c.objects.resources()...)
 	return slices.DeleteFunc(all, func(r *resource) bool { return r == nil })
 }
 
@@ -250,7 +253,11 @@ func (c *Cluster) Lookup(ctx context.Context, id oidc.Identity, credential oidc.
 	if err != nil {
 		return exchange.Facts{}, err
 	}
-	return exchange.Facts{Confirmed: true, Annotations: account.text, NamespaceLabels: labels, Node: node}, nil
+	objects, err := c.objects.of(id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name)
+	if err != nil {
+		return exchange.Facts{}, fmt.Errorf("cluster %s: %w", c.name, err)
+	}
+	return exchange.Facts{Confirmed: true, Annotations: account.text, NamespaceLabels: labels, Node: node, Objects: objects}, nil
 }
 
 // confirm returns the object if it has the UID, and whether memory has it so.

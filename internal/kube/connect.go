@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -136,6 +137,7 @@ func checkNamed(config *clientcmdapi.Config) error {
 type clients struct {
 	metadata metadata.Interface // for lists and watches
 	nodes    rest.Interface     // likewise, of whole Nodes
+	dynamic  dynamic.Interface  // likewise, of AccessPolicies and RepositoryAccesses
 
 	get     metadata.Interface // for live GETs
 	getCore rest.Interface     // likewise, of whole objects
@@ -155,9 +157,10 @@ func newClients(config *rest.Config) (clients, error) {
 	// nothing to limit, and nothing that a flood of GETs may hold up.
 	config.QPS = -1
 	var c clients
-	var faults [5]error
+	var faults [6]error
 	c.metadata, faults[0] = metadata.NewForConfigAndClient(config, client)
 	c.nodes, faults[1] = rest.RESTClientForConfigAndClient(coreConfig(config), client)
+	c.dynamic, faults[5] = dynamic.NewForConfigAndClient(config, client)
 	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(getsPerSecond, getBurst) // one for both
 	c.get, faults[2] = metadata.NewForConfigAndClient(config, client)
 	c.getCore, faults[3] = rest.RESTClientForConfigAndClient(coreConfig(config), client)

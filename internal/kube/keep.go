@@ -14,6 +14,7 @@ type object struct {
 	uid  string
 	text map[string]string // annotations of a ServiceAccount, labels of a Namespace
 	node *exchange.Node    // a Node; of a pod, the name of its node
+	spec *policySpec       // of an AccessPolicy or a RepositoryAccess
 }
 
 // keepIdentity is for objects of which only the UID is wanted.

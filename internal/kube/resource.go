@@ -54,6 +54,11 @@ type resource struct {
 	keep   func(metav1.Object) object
 	log    *slog.Logger
 	now    func() time.Time
+	// changed is told of a change of one object, or with nil of all, while the objects
+	// are locked; nil: nobody is told.
+	changed func(objects map[objectKey]object, key *objectKey)
+	// optional is what a cluster may lack: without it, others serve.
+	optional bool
 
 	synced chan struct{} // closed when everything was listed once
 
@@ -142,7 +147,7 @@ func (r *resource) recovered() {
 func (r *resource) status() ResourceStatus {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return ResourceStatus{Resource: r.name, Synced: r.objects != nil, Objects: len(r.objects), HeardAt: r.heard, LastFailure: r.failure}
+	return ResourceStatus{Resource: r.name, Optional: r.optional, Synced: r.objects != nil, Objects: len(r.objects), HeardAt: r.heard, LastFailure: r.failure}
 }
 
 // cause says why ctx ended before the objects were there.
@@ -209,6 +214,25 @@ func (l *lister) ListWithContext(ctx context.Context, options metav1.ListOptions
 		return nil, err
 	}
 	return page, nil
+}
+
+// listOnce reads all objects, as reflect does at first.
+func (r *resource) listOnce(ctx context.Context) error {
+	var items []any
+	options := metav1.ListOptions{Limit: pageSize}
+	for {
+		list, err := r.page(ctx, options)
+		if err != nil {
+			r.failed(ctx, "list", err)
+			return explain(err, "list", r.name)
+		}
+		for _, i := range list.Items {
+			items = append(items, i)
+		}
+		if options.Continue = list.Continue; options.Continue == "" {
+			return (*store)(r).Replace(items, "")
+		}
+	}
 }
 
 func (r *resource) page(ctx context.Context, options metav1.ListOptions) (*internalversion.List, error) {
@@ -317,6 +341,7 @@ func (s *store) Add(value any) error {
 	defer s.mu.Unlock()
 	s.objects[i.key] = i.object
 	s.heard = s.now()
+	(*resource)(s).tell(&i.key)
 	return nil
 }
 
@@ -335,7 +360,15 @@ func (s *store) Delete(value any) error {
 	defer s.mu.Unlock()
 	delete(s.objects, key)
 	s.heard = s.now()
+	(*resource)(s).tell(&key)
 	return nil
+}
+
+// tell is called with mu.
+func (r *resource) tell(key *objectKey) {
+	if r.changed != nil {
+		r.changed(r.objects, key)
+	}
 }
 
 // Bookmark is told that nothing has changed: API servers say so about once a
@@ -361,6 +394,7 @@ func (s *store) Replace(values []any, _ string) error {
 	first := s.objects == nil
 	s.objects = objects
 	s.heard = s.now()
+	(*resource)(s).tell(nil)
 	streaming := s.streaming
 	s.mu.Unlock()
 	if first {

@@ -20,6 +20,7 @@ type ReviewCounts struct {
 type ResourceStatus struct {
 	Resource    string    // as in URLs: serviceaccounts
 	Synced      bool      // everything was listed once
+	Optional    bool      // whatever else is known of the cluster counts without it
 	Objects     int       // known now
 	HeardAt     time.Time // when the API server last sent a list, a change, or word that there was none; zero: never
 	LastFailure string    // of a list or watch, with what to do; empty once one succeeded again

@@ -383,7 +383,8 @@ func partial(r *http.Request) bool {
 }
 
 // kinds are those of objects, by resource.
-var kinds = map[string]string{"nodes": "Node", "pods": "Pod", "serviceaccounts": "ServiceAccount", "namespaces": "Namespace", "secrets": "Secret", "leases": "Lease"}
+var kinds = map[string]string{"nodes": "Node", "pods": "Pod", "serviceaccounts": "ServiceAccount", "namespaces": "Namespace", "secrets": "Secret", "leases": "Lease",
+	"accesspolicies": "AccessPolicy", "repositoryaccesses": "RepositoryAccess"}
 
 // encode writes an object as it was asked for.
 func encode(o Object, resource string, r *http.Request) Object {
@@ -392,8 +393,11 @@ func encode(o Object, resource string, r *http.Request) Object {
 	}
 	whole := maps.Clone(o)
 	whole["kind"], whole["apiVersion"] = kinds[resource], "v1"
-	if resource == "leases" {
+	switch resource {
+	case "leases":
 		whole["apiVersion"] = "coordination.k8s.io/v1"
+	case "accesspolicies", "repositoryaccesses":
+		whole["apiVersion"] = "pullpass.dev/v1alpha1"
 	}
 	return whole
 }

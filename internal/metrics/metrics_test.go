@@ -16,6 +16,7 @@ import (
 	"github.com/pullpass/pullpass/internal/load"
 	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/podevents"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/proxytest"
 	"github.com/pullpass/pullpass/internal/signing"
@@ -182,8 +183,8 @@ func TestMetricsShowConnections(t *testing.T) {
 			},
 			"prod-us": func() kube.ClusterStatus { return kube.ClusterStatus{} },
 		},
-		PodEvents: func() map[string]kube.PodEventCounts {
-			return map[string]kube.PodEventCounts{"prod-eu": {Sent: 6, Failed: 5}, "prod-us": {}}
+		PodEvents: func() map[string]podevents.Counts {
+			return map[string]podevents.Counts{"prod-eu": {Sent: 6, Failed: 5}, "prod-us": {}}
 		},
 	})
 	expectMetrics(t, m, `

@@ -12,6 +12,7 @@ import (
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/load"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/podevents"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/state"
@@ -31,7 +32,7 @@ type Sources struct {
 	Upstreams   map[string]func() upstream.Status // by name
 	Issuers     func() []oidc.IssuerStatus
 	Kubernetes  map[string]func() kube.ClusterStatus // by cluster
-	PodEvents   func() map[string]kube.PodEventCounts
+	PodEvents   func() map[string]podevents.Counts
 	SigningKeys map[string]signing.Keys // by service
 	Assertions  signing.Keys            // nil: there are none
 	TLS         *TLSEnds                // nil: plain HTTP

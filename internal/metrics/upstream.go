@@ -34,7 +34,7 @@ func (r reading) issuer(s oidc.IssuerStatus) {
 }
 
 var (
-	resourceLabel = label{name: "resource", values: []string{"serviceaccounts", "namespaces", "pods", "nodes"}, other: otherValue}
+	resourceLabel = label{name: "resource", values: []string{"serviceaccounts", "namespaces", "pods", "nodes", "accesspolicies", "repositoryaccesses"}, other: otherValue}
 
 	kubernetesSynced = &metric{
 		name: "pullpass_kubernetes_synced", kind: gauge, read: true,

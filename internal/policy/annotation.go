@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -9,7 +8,8 @@ import (
 	"github.com/pullpass/pullpass/internal/term"
 )
 
-// annotationItem is one item of an annotation: what a ServiceAccount asks for.
+// annotationItem is one item of an annotation, or of a RepositoryAccess: what a
+// ServiceAccount asks for.
 type annotationItem struct {
 	pattern pattern.Pattern
 	actions ActionSet
@@ -65,15 +65,8 @@ func parseAnnotationItem(field string) (annotationItem, error) {
 		}
 	}
 	var err error
-	if item.pattern, err = pattern.Parse(text); err != nil {
-		return annotationItem{}, fmt.Errorf("pattern %w", err)
-	}
-	if item.pattern.HasPlaceholder() {
-		return annotationItem{}, errors.New("placeholders work in the policy only; write the name itself")
-	}
-	if strings.Count(text, "**") > 1 {
-		// Matching stays linear in what a stranger wrote.
-		return annotationItem{}, errors.New("more than one ** works in the policy only; write an item for each repository")
+	if item.pattern, err = parseAskedPattern(text); err != nil {
+		return annotationItem{}, err
 	}
 	return item, nil
 }

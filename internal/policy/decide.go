@@ -19,7 +19,7 @@ func (p *Policy) Decide(subject Subject, service string, requested []registryaut
 
 func (p *Policy) decide(subject Subject, service string, requested []registryauth.Scope, trace *Trace) Decision {
 	asker := subject.asker(service)
-	deniedBy, doubt := p.denies(&asker, trace)
+	deniedBy, doubt := p.denies(subject.Objects.denials(), &asker, trace)
 	d := Decision{DeniedBy: deniedBy}
 	if len(requested) > 0 {
 		d.Scopes = make([]ScopeDecision, len(requested))
@@ -41,6 +41,11 @@ func (p *Policy) decide(subject Subject, service string, requested []registryaut
 	for i := range p.rules {
 		if e.applies(&p.rules[i], &asker, trace) {
 			e.rules = append(e.rules, i)
+		}
+	}
+	for i, own := 0, subject.Objects.rules(); i < len(own); i++ {
+		if e.applies(&own[i], &asker, trace) {
+			e.rules = append(e.rules, len(p.rules)+i)
 		}
 	}
 	e.decide(requested, d.Scopes)
@@ -77,9 +82,9 @@ func pullOnly(decisions []ScopeDecision) {
 
 // denies returns the name of the first denial that matches, and why if it does so
 // only because its condition cannot be judged.
-func (p *Policy) denies(a *subjects.Asker, trace *Trace) (denied, doubt string) {
-	for i := range p.deny {
-		d := &p.deny[i]
+func (p *Policy) denies(own []denyRule, a *subjects.Asker, trace *Trace) (denied, doubt string) {
+	for i := range len(p.deny) + len(own) {
+		d := at(p.deny, own, i)
 		if trace == nil {
 			if a.MatchAny(d.subjects, nil) {
 				return d.name, a.Doubt
@@ -113,7 +118,7 @@ func (e *evaluation) applies(r *rule, a *subjects.Asker, trace *Trace) bool {
 	if trace == nil {
 		return serves && (r.anonymous || e.matches(r, a, nil))
 	}
-	t := RuleTrace{Name: r.name[0], Origin: r.origin, ServiceMatched: serves, Annotation: r.annotation}
+	t := RuleTrace{Name: r.name[0], Origin: r.origin, ServiceMatched: serves, Annotation: r.annotation, Requests: r.requests}
 	switch {
 	case r.anonymous:
 		t.SubjectMatched, t.MatchedBy = true, "anonymous"
@@ -152,7 +157,9 @@ type evaluation struct {
 	policy  *Policy
 	subject Subject
 	service string
-	rules   []int   // those that apply, as indexes
+	rules   []int  // those that apply, as indexes of the policy's and then of the objects'
+	request *asked // what RepositoryAccess objects ask for; nil: not read yet
+	limit   limit
 	asked   []asked // the annotations read so far, each parsed once; as Policy.annotationKeys
 	steps   int     // of comparing, so far
 	most    int     // of these, to decide and to tell why of more than one scope
@@ -166,6 +173,8 @@ type asked struct {
 	present bool
 	items   []annotationItem
 	fault   error // the annotation counts for nothing
+	// requests are those that the items are of; nil: they are of an annotation.
+	requests *Requests
 
 	// What it asks for in one repository: every rule that reads it wants to know.
 	name    string
@@ -205,7 +214,7 @@ func (e *evaluation) decide(requested []registryauth.Scope, decisions []ScopeDec
 func (e *evaluation) judge(q question, d *ScopeDecision) {
 	var allowed ActionSet
 	for _, i := range e.rules {
-		r := &e.policy.rules[i]
+		r := e.rule(i)
 		granted := e.allowed(r, q, nil)
 		if more := allowed | granted; more.cover(q.actions) != allowed.cover(q.actions) {
 			d.Rules = appendShared(d.Rules, r.name)
@@ -247,7 +256,7 @@ func (e *evaluation) trace(requested []registryauth.Scope, trace *Trace) {
 		q := newQuestion(scope)
 		for _, i := range e.rules {
 			t := RuleScope{Requested: scope.String()}
-			t.Granted = e.allowed(&e.policy.rules[i], q, &t).pick(scope.Actions)
+			t.Granted = e.allowed(e.rule(i), q, &t).pick(scope.Actions)
 			trace.Rules[i].Scopes = append(trace.Rules[i].Scopes, t)
 		}
 	}
@@ -266,14 +275,14 @@ func appendShared(list, shared []string) []string {
 // actions were requested. With t it also notes how.
 func (e *evaluation) allowed(r *rule, q question, t *RuleScope) ActionSet {
 	ceiling := e.ceiling(r, q, t)
-	if r.annotation == "" || ceiling == 0 && t == nil {
+	if !r.asks() || ceiling == 0 && t == nil {
 		return ceiling
 	}
 	return ceiling.Intersect(e.asks(r, q, t))
 }
 
-// ceiling returns what allow gives on the resource: for a rule without
-// annotation, this is all there is.
+// ceiling returns what allow gives on the resource, of what objects have to do with no
+// more than they may: for a rule that nothing selects from, this is all there is.
 func (e *evaluation) ceiling(r *rule, q question, t *RuleScope) ActionSet {
 	var set ActionSet
 	for i := range r.allow {
@@ -295,19 +304,25 @@ func (e *evaluation) ceiling(r *rule, q question, t *RuleScope) ActionSet {
 			}
 		}
 	}
+	if set != 0 && (r.inObject || r.requests) && !e.within(q) {
+		set = 0
+		if t != nil {
+			t.Beyond = true
+		}
+	}
 	if t != nil {
 		t.Allows = set.names()
 	}
 	return set
 }
 
-// asks returns what the ServiceAccount asks for on the resource with the
-// annotation that the rule reads.
+// asks returns what the ServiceAccount asks for on the resource with what the rule
+// reads, an annotation or RepositoryAccess objects.
 func (e *evaluation) asks(r *rule, q question, t *RuleScope) ActionSet {
 	if q.kind != repositoryResource && t == nil {
 		return 0
 	}
-	a := e.annotation(r)
+	a := e.read(r)
 	if t != nil {
 		return a.trace(q, t)
 	}
@@ -325,10 +340,13 @@ func (e *evaluation) asks(r *rule, q question, t *RuleScope) ActionSet {
 // trace asks for the items that match, too.
 func (a *asked) trace(q question, t *RuleScope) ActionSet {
 	var set ActionSet
-	for _, item := range a.items {
+	for i, item := range a.items {
 		if q.kind == repositoryResource && item.pattern.Match(q.scope.Name, nil, new(int)) {
 			set |= item.actions
 			t.Items = append(t.Items, item.String())
+			if a.requests != nil && !slices.Contains(t.Objects, a.requests.objects[i]) {
+				t.Objects = append(t.Objects, a.requests.objects[i])
+			}
 		}
 	}
 	t.Asks = set.names()
@@ -338,9 +356,14 @@ func (a *asked) trace(q question, t *RuleScope) ActionSet {
 	return set
 }
 
-// annotation reads the annotation of the subject that the rule names, once for
-// all scopes and rules.
-func (e *evaluation) annotation(r *rule) *asked {
+// read reads what selects from the rule, once for all scopes and rules.
+func (e *evaluation) read(r *rule) *asked {
+	if r.requests {
+		if e.request == nil {
+			e.request = e.subject.Objects.Requests.read()
+		}
+		return e.request
+	}
 	if e.asked == nil {
 		e.asked = make([]asked, len(e.policy.annotationKeys))
 	}

@@ -15,6 +15,7 @@ type Subject struct {
 	Identity        *oidc.Identity    // nil: anonymous
 	Annotations     map[string]string // of the live ServiceAccount with the identity's UID; nil: none known
 	NamespaceLabels map[string]string // nil: not known
+	Objects         Objects           // of the identity's own cluster
 }
 
 func (s *Subject) asker(service string) subjects.Asker {

@@ -5,19 +5,21 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
 // Edit is what would grant all that is missing, in a form that people apply:
-// the commands, for whoever may edit the ServiceAccount, and the rule, for
+// the commands and requests, for whoever may edit the ServiceAccount, and the rule, for
 // whoever owns the policy. It gives to this ServiceAccount what it asked for,
 // and to nobody else. Where an annotation has a fault, what it could ask for is
 // left out: correct it first.
 type Edit struct {
 	Cluster  string   `json:"cluster"`            // whose API server the commands are for
 	Commands []string `json:"commands,omitempty"` // kubectl, one for each annotation
+	Requests string   `json:"requests,omitempty"` // YAML, RepositoryAccess objects to apply in that cluster
 	Rule     string   `json:"rule,omitempty"`     // YAML, to be put below rules
 }
 
@@ -33,6 +35,7 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 	edit := Edit{Cluster: e.subject.Identity.Cluster}
 	var readers []*rule                    // one for each annotation
 	items := map[string][]annotationItem{} // by key
+	var requests []annotationItem
 	var allow []string
 	for _, s := range scopes {
 		q := newQuestion(s.Requested)
@@ -47,8 +50,16 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 				missing &^= within
 			case nearNotAsked, nearAbsent:
 				missing &^= within
-				if within != 0 {
-					items[key] = append(items[key], annotationItem{pattern.Pattern(q.scope.Name), withNames(within)})
+				item := annotationItem{pattern.Pattern(q.scope.Name), withNames(within)}
+				switch {
+				case within == 0:
+				case c.rule.requests:
+					requests = append(requests, item)
+				default:
+					items[key] = append(items[key], item)
+				}
+				if c.rule.requests {
+					continue
 				}
 				if !slices.ContainsFunc(readers, func(r *rule) bool { return r.annotation == key }) {
 					readers = append(readers, c.rule)
@@ -64,11 +75,27 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 			edit.Commands = append(edit.Commands, command)
 		}
 	}
-	edit.Rule = e.ruleText(allow)
-	if edit.Commands == nil && edit.Rule == "" {
+	edit.Requests, edit.Rule = e.requestText(requests), e.ruleText(allow)
+	if edit.Commands == nil && edit.Requests == "" && edit.Rule == "" {
 		return nil
 	}
 	return &edit
+}
+
+// requestText returns objects that ask for the items, or nothing if they were none:
+// names come from strangers, and people paste this.
+func (e *evaluation) requestText(items []annotationItem) string {
+	account, namespace := e.subject.Identity.Kubernetes.ServiceAccount.Name, e.subject.Identity.Kubernetes.Namespace
+	if !names.IsSubdomain(account) || !names.IsLabel(namespace) {
+		return ""
+	}
+	var b strings.Builder
+	for i, item := range items {
+		name := fmt.Sprintf("%s-%d", strings.TrimRight(term.Cut(strings.ReplaceAll(account, ".", "-"), 50), "-"), i+1)
+		fmt.Fprintf(&b, "---\napiVersion: %s\nkind: %s\nmetadata: {name: %q, namespace: %q}\nspec: {serviceAccounts: [%q], repositories: [%q], actions: [%s]}\n",
+			APIVersion, KindRequest, name, namespace, account, string(item.pattern), quotedList(item.actions.names()))
+	}
+	return b.String()
 }
 
 // withNames returns what a policy or an annotation can name: for an action that

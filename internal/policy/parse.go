@@ -15,10 +15,13 @@ import (
 const (
 	APIVersion = "pullpass.dev/v1alpha1"
 	Kind       = "AccessPolicy"
+	// KindRequest is what asks for repositories, as an object of a cluster alone.
+	KindRequest = "RepositoryAccess"
 )
 
 // policyParser gathers the rules of several files.
 type policyParser struct {
+	inObject   bool                        // of a cluster, which may say less than a file
 	identities map[string]identity.Profile // that are configured
 	faults     strictyaml.Faults
 	rules      []rule
@@ -32,6 +35,10 @@ func (p *policyParser) parse(file File) {
 		return
 	}
 	object, isObject := document.Value.(map[string]any)
+	if _, hasSpec := object["spec"]; isObject && hasSpec {
+		document.At("spec", nil).Fault("this is an object of a cluster and no policy file: apply it to a cluster, give it to pullpass check --objects, or turn it into a file with pullpass policy export")
+		return
+	}
 	if kind, ok := object["kind"].(string); isObject && ok && kind != Kind {
 		// Every other field would be a fault, too, and none worth reading.
 		document.At("kind", kind).Fault("%s is not a policy: write %s, or remove the file from policyFiles", term.QuoteName(kind), Kind)
@@ -49,16 +56,26 @@ func (p *policyParser) parse(file File) {
 		document.FaultAt("rules", "the file has neither rules nor deny: write rules, or remove it from policyFiles")
 	}
 	if hasRules {
-		for _, n := range p.limited(rules.List()) {
-			p.rules = append(p.rules, p.rule(n))
-		}
+		p.readRules(rules)
 	}
-	// Nobody denied is a plain statement; every other empty list is a fault.
-	if none, isList := deny.Value.([]any); hasDeny && !(isList && len(none) == 0) {
+	if hasDeny && !isNobody(deny) {
 		for _, n := range p.limited(deny.List()) {
 			p.deny = append(p.deny, p.denyRule(n))
 		}
 	}
+}
+
+func (p *policyParser) readRules(list strictyaml.Node) {
+	for _, n := range p.limited(list.List()) {
+		p.rules = append(p.rules, p.rule(n))
+	}
+}
+
+// isNobody reports whether a list of denials is empty: nobody denied is a plain
+// statement; every other empty list is a fault.
+func isNobody(deny strictyaml.Node) bool {
+	none, isList := deny.Value.([]any)
+	return isList && len(none) == 0
 }
 
 // limited returns no rules rather than too many.
@@ -76,16 +93,18 @@ func (p *policyParser) rule(n strictyaml.Node) rule {
 	if fields == nil {
 		return r
 	}
-	r.name, r.origin = []string{p.name(n, fields)}, n.Origin()
+	r.name, r.origin, r.inObject = []string{p.name(n, fields)}, n.Origin(), p.inObject
 	if anonymous, ok := fields["anonymous"]; ok {
-		r.anonymous = anonymous.Boolean()
+		if r.anonymous = anonymous.Boolean(); r.anonymous && p.inObject {
+			anonymous.Fault("who is anonymous is of no cluster: write the rule in a policy file")
+		}
 	}
 	whom, hasSubjects := fields["subjects"]
 	switch {
 	case hasSubjects && r.anonymous:
 		whom.Fault("an anonymous rule is for everybody: remove subjects, or write a rule for each")
 	case hasSubjects:
-		r.subjects = subjects.Parse(whom, false, p.identities)
+		r.subjects = subjects.Parse(whom, subjects.Options{OwnCluster: p.inObject, Identities: p.identities})
 	case !r.anonymous:
 		n.FaultAt("subjects", "is missing: say for whom the rule is, or write anonymous: true for everybody")
 	}
@@ -95,10 +114,21 @@ func (p *policyParser) rule(n strictyaml.Node) rule {
 	if annotation, ok := fields["annotation"]; ok {
 		r.annotation = parseAnnotationKey(annotation)
 		switch {
+		case p.inObject:
+			annotation.Fault("objects read no annotations: write requests: true for what RepositoryAccess objects ask for, or the rule in a policy file")
 		case r.anonymous:
 			annotation.Fault("who is anonymous has no annotations: remove it, or write subjects")
 		case slices.ContainsFunc(r.subjects, func(m subjects.Match) bool { return m.Identities != nil }):
 			annotation.Fault("identities have no annotations: remove it, or write a rule for each")
+		}
+	}
+	if requests, ok := fields["requests"]; ok {
+		r.requests = requests.Boolean()
+		switch {
+		case r.requests && r.annotation != "":
+			requests.Fault("the rule reads an annotation: write a rule for each")
+		case r.requests && (r.anonymous || slices.ContainsFunc(r.subjects, func(m subjects.Match) bool { return m.Identities != nil })):
+			requests.Fault("only ServiceAccounts have RepositoryAccess objects: remove it, or write a rule for each")
 		}
 	}
 	allow, ok := fields["allow"]
@@ -120,7 +150,7 @@ func (p *policyParser) denyRule(n strictyaml.Node) denyRule {
 	}
 	d.name, d.origin = p.name(n, fields), n.Origin()
 	if whom, ok := fields["subjects"]; ok {
-		d.subjects = subjects.Parse(whom, true, p.identities)
+		d.subjects = subjects.Parse(whom, subjects.Options{Denies: true, OwnCluster: p.inObject, Identities: p.identities})
 	} else {
 		n.FaultAt("subjects", "is missing: say whom to refuse")
 	}
@@ -255,7 +285,12 @@ func parseRegistry(n, actions strictyaml.Node, set ActionSet, r *rule) {
 	if set != 0 && set != AllActions {
 		actions.Fault("the catalog has no such action: write actions: [\"*\"]")
 	}
-	if r.annotation != "" {
+	switch {
+	case r.inObject:
+		n.Fault("objects allow repositories alone (clusters[].kubernetes.objects.within): write the rule in a policy file")
+	case r.requests:
+		n.Fault("a RepositoryAccess cannot ask for the catalog: write a rule without requests")
+	case r.annotation != "":
 		n.Fault("an annotation cannot ask for the catalog: write a rule without annotation")
 	}
 }

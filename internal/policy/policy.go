@@ -32,6 +32,8 @@ type rule struct {
 	subjects   []subjects.Match
 	services   []string // exact; nil: any
 	annotation string   // key; if set, allow is a ceiling and the annotation selects
+	requests   bool     // allow is a ceiling, and RepositoryAccess objects select
+	inObject   bool     // of a cluster
 	allow      []allowance
 
 	annotationIndex int // of the key, in Policy.annotationKeys
@@ -199,6 +201,24 @@ func (p *Policy) WithoutAnnotations(clusters []string) []string {
 				if r.annotation != "" && subjects.MatchGlobs(s.Clusters, name) {
 					affected = append(affected, fmt.Sprintf("rule %s: subjects[%d] gets nothing in cluster %s: its ServiceAccounts' annotations are not known "+
 						"without a connection or manifestFiles (clusters[].kubernetes)", r.name[0], i, term.QuoteName(name)))
+				}
+			}
+		}
+	}
+	return affected
+}
+
+// WithoutRequests names rules that RepositoryAccess objects select from in clusters
+// where none count: there, they give nothing. It is a warning, as WithoutLabels. Rules
+// that name no cluster are meant for those where they count, unless that is none.
+func (p *Policy) WithoutRequests(clusters []string, isEvery bool) []string {
+	var affected []string
+	for _, r := range p.rules {
+		for i, s := range r.subjects {
+			for _, name := range clusters {
+				if r.requests && (s.Clusters != nil || isEvery) && subjects.MatchGlobs(s.Clusters, name) {
+					affected = append(affected, fmt.Sprintf("rule %s: subjects[%d] gets nothing in cluster %s: no RepositoryAccess objects count there "+
+						"(clusters[].kubernetes.objects.requests)", r.name[0], i, term.QuoteName(name)))
 				}
 			}
 		}

@@ -40,7 +40,7 @@ func (e *evaluation) nearest(q question, missing ActionSet) []candidate {
 	candidates := make([]candidate, len(e.rules))
 	var place [nearElsewhere + 2]int // where those begin that are so near
 	for i, index := range e.rules {
-		r := &e.policy.rules[index]
+		r := e.rule(index)
 		ceiling := e.ceiling(r, q, nil)
 		candidates[i] = candidate{e.near(r, q, ceiling, missing), r, ceiling}
 		place[candidates[i].near+1]++
@@ -85,16 +85,16 @@ func (e *evaluation) reason(q question, missing ActionSet, candidates []candidat
 func (e *evaluation) near(r *rule, q question, ceiling, missing ActionSet) near {
 	within := ceiling.cover(missing) != 0
 	switch {
-	case r.annotation == "" && ceiling != 0:
+	case !r.asks() && ceiling != 0:
 		return nearAction
-	case r.annotation == "":
+	case !r.asks():
 		return nearElsewhere
 	case !within && e.asks(r, q, nil).cover(missing) != 0:
 		return nearCeiling
 	case !within:
 		return nearElsewhere
 	}
-	switch a := e.annotation(r); {
+	switch a := e.read(r); {
 	case a.fault != nil:
 		return nearFault
 	case !a.present:
@@ -107,7 +107,13 @@ func (e *evaluation) explain(c candidate) string {
 	r, name := c.rule, c.rule.name[0]
 	switch c.near {
 	case nearFault:
-		return fmt.Sprintf("the annotation %s counts for nothing (rule %s): %v", r.annotation, name, e.annotation(r).fault)
+		return fmt.Sprintf("the annotation %s counts for nothing (rule %s): %v", r.annotation, name, e.read(r).fault)
+	case nearNotAsked, nearAbsent:
+		if r.requests {
+			return fmt.Sprintf("rule %s would allow it if a RepositoryAccess asked for it", name)
+		}
+	}
+	switch c.near {
 	case nearNotAsked:
 		return fmt.Sprintf("rule %s would allow it if the annotation %s asked for it", name, r.annotation)
 	case nearAction:
@@ -115,7 +121,10 @@ func (e *evaluation) explain(c candidate) string {
 	case nearAbsent:
 		return fmt.Sprintf("rule %s would allow it to a ServiceAccount that asks for it with the annotation %s, and none is known here", name, r.annotation)
 	case nearCeiling:
-		return fmt.Sprintf("the annotation %s asks for it, beyond the ceiling of rule %s: %s", r.annotation, name, e.describe(r))
+		return fmt.Sprintf("%s asks for it, beyond the ceiling of rule %s: %s", r.selector(), name, e.describe(r))
+	}
+	if r.requests {
+		return fmt.Sprintf("rule %s lets a RepositoryAccess ask for %s", name, e.describe(r))
 	}
 	if r.annotation != "" {
 		return fmt.Sprintf("rule %s lets the annotation %s ask for %s", name, r.annotation, e.describe(r))
@@ -127,8 +136,8 @@ func (e *evaluation) explain(c candidate) string {
 // for.
 func (e *evaluation) noRuleApplies() string {
 	asker := e.subject.asker(e.service)
-	for i := range e.policy.rules {
-		r := &e.policy.rules[i]
+	for i := range len(e.policy.rules) + len(e.subject.Objects.rules()) {
+		r := e.rule(i)
 		if r.anonymous || asker.MatchAny(r.subjects, nil) {
 			return fmt.Sprintf("none is for the service %s (rule %s is for %s)", term.QuoteName(e.service), r.name[0], shorten(r.services))
 		}
@@ -156,7 +165,11 @@ func (e *evaluation) describe(r *rule) string {
 			entries = append(entries, a.actions.String()+" on "+shorten(patterns))
 		}
 	}
-	return strings.Join(entries, " and ")
+	text := strings.Join(entries, " and ")
+	if r.inObject || r.requests {
+		text += e.subject.Objects.beyond(e.subject.Identity)
+	}
+	return text
 }
 
 func shorten(list []string) string {

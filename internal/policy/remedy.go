@@ -30,6 +30,9 @@ func (e *evaluation) remedy(q question, missing ActionSet, nearest []candidate) 
 			return term.Shorten("correct the annotation "+c.rule.annotation+" of the ServiceAccount "+Plain(who(e.subject))+
 				", and let it ask for "+what(q, missing), maxRemedyBytes)
 		case nearNotAsked, nearAbsent:
+			if c.rule.requests {
+				return e.askObject(q, missing, nearest)
+			}
 			return e.askWith(c.rule, q, missing, nearest)
 		}
 	}
@@ -87,7 +90,7 @@ func (e *evaluation) annotate(r *rule, added ...annotationItem) (string, bool) {
 	// What is not known is not overwritten: Pullpass may not see the live
 	// annotation, and kubectl refuses to replace one without --overwrite.
 	overwrite := ""
-	if e.annotation(r).present {
+	if e.read(r).present {
 		overwrite = " --overwrite"
 	}
 	items := strings.FieldsFunc(e.subject.Annotations[r.annotation], isASCIISpace)

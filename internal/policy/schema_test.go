@@ -34,6 +34,10 @@ rules:
     condition: claims.event_name == "push"
   - identities: [gitlab]
   allow: [{repositories: [a], actions: [push]}]
+- name: object
+  subjects: [{clusters: [prod]}]
+  requests: true
+  allow: [{repositories: [a], actions: [pull]}]
 - name: second
   anonymous: true
   allow: [{registry: [catalog], actions: ["*"]}]

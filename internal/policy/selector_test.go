@@ -205,7 +205,7 @@ deny: [{name: d, subjects: [{namespaceSelector: blocked, nodes: [n1]}, {namespac
 		want   string
 	}{
 		{nil, true, "[{d policy.yaml: deny[0] true subjects[1] []}] []"},
-		{labelsOf(""), false, "[{d policy.yaml: deny[0] false  [namespaceSelector namespaceSelector]}] [{r policy.yaml: rules[0] false  [clusters namespaceSelector nodes] true  []}]"},
+		{labelsOf(""), false, "[{d policy.yaml: deny[0] false  [namespaceSelector namespaceSelector]}] [{r policy.yaml: rules[0] false  [clusters namespaceSelector nodes] true  false []}]"},
 		{labelsOf("blocked=x"), true, "[{d policy.yaml: deny[0] true subjects[1] []}] []"},
 	} {
 		d, trace := policy.Explain(Subject{Identity: someone(), NamespaceLabels: test.labels}, "", nil)

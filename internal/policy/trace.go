@@ -33,6 +33,7 @@ type RuleTrace struct {
 	Mismatches     []string    `json:"mismatches,omitempty"` // for each of its subjects, the first field that differs
 	ServiceMatched bool        `json:"serviceMatched"`
 	Annotation     string      `json:"annotation,omitempty"` // the key that the rule reads
+	Requests       bool        `json:"requests,omitempty"`   // the rule reads RepositoryAccess objects
 	Scopes         []RuleScope `json:"scopes,omitempty"`     // what a rule that applies did, in the order asked
 }
 
@@ -42,7 +43,9 @@ type RuleScope struct {
 	Requested string   `json:"requested"`
 	Patterns  []string `json:"patterns,omitempty"` // of allow, as written, that match
 	Allows    []string `json:"allows,omitempty"`   // actions of these
-	Items     []string `json:"items,omitempty"`    // of the annotation that match
+	Beyond    bool     `json:"beyond,omitempty"`   // it is beyond clusters[].kubernetes.objects.within
+	Items     []string `json:"items,omitempty"`    // of the annotation, or of RepositoryAccess objects, that match
+	Objects   []string `json:"objects,omitempty"`  // NAMESPACE/NAME of these RepositoryAccess objects
 	Asks      []string `json:"asks,omitempty"`     // actions of these
 	Fault     string   `json:"fault,omitempty"`    // why the annotation counts for nothing
 	Granted   []string `json:"granted,omitempty"`  // what the rule alone gives of what was requested

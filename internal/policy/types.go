@@ -18,7 +18,8 @@ type Rule struct {
 	Anonymous  bool               `json:"anonymous"`                        // true: for everybody, with a token or without; then without subjects
 	Services   []string           `json:"services" schema:"nonempty"`       // registries[].service, exactly; left out: every registry
 	Annotation string             `json:"annotation" schema:"nonempty"`     // key of the ServiceAccount's annotation that selects from what is allowed
-	Allow      []Allowance        `json:"allow" schema:"required nonempty"` // what the rule allows; with an annotation, the ceiling
+	Requests   bool               `json:"requests"`                         // true: RepositoryAccess objects of the ServiceAccount's cluster select from what is allowed
+	Allow      []Allowance        `json:"allow" schema:"required nonempty"` // what the rule allows; with an annotation or requests, the ceiling
 }
 
 // Allowance is repositories, or the catalog, and what may be done with them.
@@ -39,6 +40,14 @@ type ActionName string
 
 // Values returns all that there are.
 func (ActionName) Values() []ActionName { return []ActionName{"pull", "push", "delete", "*"} }
+
+// RequestSpec is the spec of a RepositoryAccess: what ServiceAccounts of its namespace
+// ask for. They get what rules with requests: true allow of it.
+type RequestSpec struct {
+	ServiceAccounts []string     `json:"serviceAccounts" schema:"required nonempty"` // of the namespace of the object, exactly
+	Repositories    []string     `json:"repositories" schema:"required nonempty"`    // patterns: * is within a component, ** is any components
+	Actions         []ActionName `json:"actions" schema:"required nonempty"`         // what is asked for; * is whatever is asked
+}
 
 // Denial refuses somebody as a whole.
 type Denial struct {

@@ -15,6 +15,7 @@ type WrittenRule struct {
 	Subjects     []WrittenSubject
 	Services     []string // nil: every registry
 	Annotation   string
+	Requests     bool // RepositoryAccess objects select
 	Allow        []WrittenAllowance
 }
 
@@ -49,7 +50,7 @@ func (p *Policy) WrittenRules() []WrittenRule {
 	for i, r := range p.rules {
 		all[i] = WrittenRule{
 			Name: r.name[0], Origin: r.origin, Anonymous: r.anonymous, Subjects: written(r.subjects),
-			Services: slices.Clone(r.services), Annotation: r.annotation,
+			Services: slices.Clone(r.services), Annotation: r.annotation, Requests: r.requests,
 		}
 		for _, a := range r.allow {
 			all[i].Allow = append(all[i].Allow, WrittenAllowance{slices.Clone(a.repositories), a.actions})

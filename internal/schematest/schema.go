@@ -72,6 +72,25 @@ func (p properties) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// Describe returns the schema of what document points to, as Hold makes it, for a
+// schema of another kind that is made from it.
+func Describe(t *testing.T, document any, dirs ...string) map[string]any {
+	t.Helper()
+	m := maker{t, map[string]string{}}
+	for _, dir := range dirs {
+		maps.Copy(m.comments, comments(t, dir))
+	}
+	text, err := json.Marshal(m.of(reflect.ValueOf(document).Elem()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var described map[string]any
+	if err := json.Unmarshal(text, &described); err != nil {
+		t.Fatal(err)
+	}
+	return described
+}
+
 // Hold makes the schema of what document points to, which holds the defaults,
 // from the package in the current directory, and those in the others that it takes
 // types from. It compares it with docs/NAME, which it writes first with

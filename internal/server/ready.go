@@ -150,10 +150,12 @@ func (p parts) checkClusters() []check {
 }
 
 func kubernetesCheck(name string, status kube.ClusterStatus) check {
-	c := check{Name: name, Healthy: true}
+	c := check{Name: name, Healthy: true, Tolerated: true}
 	var messages []string
 	for _, r := range status.Resources {
 		c.Healthy = c.Healthy && r.Synced
+		// Without objects that cannot be listed, policy files count all the same.
+		c.Tolerated = c.Tolerated && (r.Synced || r.Optional && r.LastFailure != "")
 		switch {
 		case r.LastFailure != "":
 			messages = append(messages, r.Resource+": "+r.LastFailure)
@@ -161,7 +163,7 @@ func kubernetesCheck(name string, status kube.ClusterStatus) check {
 			messages = append(messages, r.Resource+": not listed yet")
 		}
 	}
-	c.Message = strings.Join(messages, "; ")
+	c.Message, c.Tolerated = strings.Join(messages, "; "), c.Tolerated && !c.Healthy
 	return c
 }
 

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
@@ -19,6 +20,8 @@ import (
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/podevents"
 	"github.com/pullpass/pullpass/internal/policy"
 )
 
@@ -37,7 +40,7 @@ type connection struct {
 	Settings connectionSettings
 	Content  [sha256.Size]byte // of the kubeconfig
 	*kube.Cluster
-	Events *kube.PodEvents // nil: pods are not told
+	Events *podevents.Events // nil: pods are not told
 }
 
 // connectionSettings are all settings that a connection depends on.
@@ -48,6 +51,8 @@ type connectionSettings struct {
 	nodeFallback                     bool
 	nodes, nodeLabels, nodeAddresses bool
 	pullSecretAudience               string
+	policies, requests               bool
+	within                           string // patterns, a line each
 }
 
 func connectionSettingsOf(cfg *config.Config, i int) connectionSettings {
@@ -66,6 +71,10 @@ func connectionSettingsOf(cfg *config.Config, i int) connectionSettings {
 		nodeAddresses: byAddress,
 
 		pullSecretAudience: pullSecrets(c.PullSecrets).Audience,
+
+		policies: c.Kubernetes.Objects.Policies,
+		requests: c.Kubernetes.Objects.Requests,
+		within:   strings.Join(c.Kubernetes.Objects.Within, "\n"),
 	}
 }
 
@@ -150,17 +159,34 @@ func connect(cfg *config.Config, i int, annotationKeys []string, logger *slog.Lo
 			NodeAddresses:  settings.nodeAddresses,
 
 			PullSecretAudience: settings.pullSecretAudience,
+			Objects:            policyObjects(cfg.Clusters[i].Kubernetes.Objects),
 
 			Logger: logger,
 		})
 	}
 	if err == nil && settings.podEvents {
-		opened.Events, err = kube.NewPodEvents(kube.PodEventsConfig{Clusters: map[string]*rest.Config{name: config}, Logger: logger})
+		opened.Events, err = podevents.New(podevents.Config{Clusters: map[string]*rest.Config{name: config}, Logger: logger})
 	}
 	if err != nil {
 		return connection{}, cfg.Fault(fmt.Sprintf("clusters[%d].kubernetes.%s", i, field), err)
 	}
 	return opened, nil
+}
+
+func policyObjects(o config.Objects) kube.PolicyObjects {
+	wanted := kube.PolicyObjects{Policies: o.Policies, Requests: o.Requests}
+	for _, text := range o.Within {
+		wanted.Within = append(wanted.Within, pattern.Pattern(text)) // it was parsed when the configuration was
+	}
+	return wanted
+}
+
+// ListPolicyObjects reads the objects of a cluster once, for who serves nobody.
+func (o *Objects) ListPolicyObjects(ctx context.Context, cluster string) error {
+	if c, ok := o.Connection(cluster); ok {
+		return c.ListPolicyObjects(ctx)
+	}
+	return nil
 }
 
 // KeepsAnnotations reports whether every cluster has the annotations.
@@ -170,7 +196,7 @@ func (o *Objects) KeepsAnnotations(keys []string) bool {
 }
 
 // podRecorders tell pods of what is refused.
-type podRecorders map[string]*kube.PodEvents // by cluster; not of each are pods told
+type podRecorders map[string]*podevents.Events // by cluster; not of each are pods told
 
 func (o *Objects) PodRecorders() podRecorders {
 	all := podRecorders{}
@@ -190,8 +216,8 @@ func (all podRecorders) Record(e *exchange.Event) {
 }
 
 // Counts says what became of the events, by cluster.
-func (all podRecorders) Counts() map[string]kube.PodEventCounts {
-	counts := map[string]kube.PodEventCounts{}
+func (all podRecorders) Counts() map[string]podevents.Counts {
+	counts := map[string]podevents.Counts{}
 	for _, events := range all {
 		maps.Copy(counts, events.Counts())
 	}

@@ -52,10 +52,13 @@ func LoadPolicy(cfg *config.Config) (*policy.Policy, error) {
 
 // PolicyWarnings names what in the policy does less, or more, than it seems.
 func PolicyWarnings(cfg *config.Config, policy *policy.Policy) []string {
-	var clusters, unconnected, unknown, services []string
+	var clusters, unconnected, unknown, unasked, services []string
 	for i := range cfg.Clusters {
 		name, kubernetes := cfg.Clusters[i].Name, cfg.Clusters[i].Kubernetes
 		clusters = append(clusters, name)
+		if !kubernetes.Objects.Requests {
+			unasked = append(unasked, name)
+		}
 		if !kubernetes.Connected() {
 			unconnected = append(unconnected, name)
 			if len(kubernetes.ManifestFiles) == 0 {
@@ -68,7 +71,7 @@ func PolicyWarnings(cfg *config.Config, policy *policy.Policy) []string {
 	for i := range cfg.Registries {
 		services = append(services, cfg.Registries[i].Service)
 	}
-	warnings := slices.Concat(policy.Unused(clusters, identities, services), policy.WithoutLabels(unconnected), policy.WithoutAnnotations(unknown), policy.Collisions(clusters),
+	warnings := slices.Concat(policy.Unused(clusters, identities, services), policy.WithoutLabels(unconnected), policy.WithoutAnnotations(unknown), policy.WithoutRequests(unasked, len(unasked) == len(clusters)), policy.Collisions(clusters),
 		policy.Cautions(known))
 	if cfg.Gateway != nil && len(services) > 1 { // alone, it is what every rule is for
 		var upstreams []string

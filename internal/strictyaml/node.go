@@ -33,6 +33,10 @@ func (f *Faults) add(file, path, format string, args ...any) {
 	f.list = append(f.list, errors.New(where+fmt.Sprintf(format, args...)))
 }
 
+// Count returns how many there are so far: a value between two counts that are equal has
+// no fault.
+func (f *Faults) Count() int { return len(f.list) + f.more }
+
 func (f *Faults) Err() error {
 	if f.more > 0 {
 		return errors.Join(append(f.list, fmt.Errorf("and %d more faults", f.more))...)
@@ -83,6 +87,15 @@ func ParseDocument(name string, data []byte, limit int, f *Faults, fill string) 
 	}
 	return Node{faults: f, file: name, Value: value}, true
 }
+
+// NewNode is for a value that was decoded elsewhere, as Value would have; file says
+// where from.
+func NewNode(file string, value any, f *Faults) Node {
+	return Node{faults: f, file: file, Value: value}
+}
+
+// Faults returns where the faults of the node are reported.
+func (n Node) Faults() *Faults { return n.faults }
 
 func (n Node) Fault(format string, args ...any) { n.faults.add(n.file, n.Path, format, args...) }
 

@@ -14,23 +14,36 @@ type parser struct {
 	identities map[string]identity.Profile // that are configured
 }
 
-// Parse reads a list of subjects, those of a denial if deny says so, and reports their
-// faults at the node. What profiles say of claims is checked for those identities
-// that are known.
-func Parse(n strictyaml.Node, deny bool, identities map[string]identity.Profile) []Match {
-	p := parser{identities}
+// Options say where subjects stand.
+type Options struct {
+	Denies bool // in a denial
+	// OwnCluster is for an object of a cluster, which speaks for ServiceAccounts of that
+	// cluster alone. A field with a fault is then as if it were not there: whoever
+	// reads on after a fault reads only denials, which reach further by it.
+	OwnCluster bool
+	Identities map[string]identity.Profile // that are configured
+}
+
+// Parse reads a list of subjects, and reports their faults at the node. What profiles
+// say of claims is checked for those identities that are known.
+func Parse(n strictyaml.Node, o Options) []Match {
+	p := parser{o.Identities}
 	known := strictyaml.FieldNames[Subject]()
-	if deny {
+	if o.Denies {
 		known = strictyaml.FieldNames[Denied]()
 	}
 	var matches []Match
 	for _, entry := range n.List() {
-		m := Match{Denies: deny}
+		m := Match{Denies: o.Denies}
 		fields := entry.Fields(known...)
 		for _, name := range known {
 			field, ok := fields[name]
 			if !ok {
 				continue
+			}
+			before, whole := field.Faults().Count(), m
+			if o.OwnCluster && (name == "identities" || name == "claims") {
+				field.Fault("an object speaks for the ServiceAccounts of its own cluster: write the rule in a policy file")
 			}
 			switch name {
 			case "clusters":
@@ -51,6 +64,9 @@ func Parse(n strictyaml.Node, deny bool, identities map[string]identity.Profile)
 				m.Claims = parseClaims(field)
 			case "condition":
 				m.Condition = parseCondition(field)
+			}
+			if o.OwnCluster && field.Faults().Count() != before {
+				m = whole
 			}
 		}
 		p.checkIdentities(entry, fields, &m)

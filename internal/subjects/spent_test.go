@@ -47,7 +47,7 @@ func parse(t *testing.T, text string) []Match {
 	t.Helper()
 	var faults strictyaml.Faults
 	document, _ := strictyaml.ParseDocument("p", []byte("subjects: "+text), 1<<20, &faults, "")
-	list := Parse(document.Fields("subjects")["subjects"], false, nil)
+	list := Parse(document.Fields("subjects")["subjects"], Options{})
 	testkit.Must(t, faults.Err())
 	return list
 }

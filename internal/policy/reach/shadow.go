@@ -61,7 +61,7 @@ func ruleContains(rules []policy.WrittenRule, o, i int) bool {
 	switch {
 	case outer.Services != nil && (inner.Services == nil || !isSubset(inner.Services, outer.Services)):
 		return false
-	case outer.Annotation != "" && outer.Annotation != inner.Annotation:
+	case outer.Annotation != "" && outer.Annotation != inner.Annotation, outer.Requests && !inner.Requests:
 		return false
 	case outer.Anonymous:
 		return allowContains(outer.Allow, inner.Allow, &oidc.Identity{})

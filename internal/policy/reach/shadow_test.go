@@ -102,3 +102,22 @@ func TestShadowedRulesGrantNothing(t *testing.T) {
 		t.Errorf("only %d rules were named", named)
 	}
 }
+
+// What RepositoryAccess objects select from is not what a plain rule gives.
+func TestRequestsShadowNoPlainRule(t *testing.T) {
+	t.Parallel()
+	const text = `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- {name: ceiling, subjects: [{namespaces: ["*"]}], requests: true, allow: [{repositories: ["**"], actions: ["*"]}]}
+- {name: plain, subjects: [{namespaces: [a]}], allow: [{repositories: [a], actions: [pull]}]}
+`
+	p, err := policy.Parse(policy.File{Name: "p", Data: []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := Shadowed(p); len(found) != 0 {
+		t.Errorf("found %q", found)
+	}
+}

@@ -63,6 +63,10 @@ func FindWhat(p *policy.Policy, name string, subject policy.Subject, services []
 func reachedBy(rule *policy.WrittenRule, subject policy.Subject) ReachedRule {
 	reached := ReachedRule{Name: rule.Name, Origin: rule.Origin, Annotation: rule.Annotation, Reached: []Reached{}}
 	var items []policy.WrittenAllowance
+	if rule.Requests {
+		reached.Fault = "what RepositoryAccess objects ask for is not looked at here: see pullpass explain"
+		return reached
+	}
 	if rule.Annotation != "" {
 		var err error
 		if items, err = policy.AnnotationItems(subject.Annotations[rule.Annotation]); err != nil {

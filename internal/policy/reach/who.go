@@ -34,6 +34,7 @@ type Grant struct {
 	Subjects   []Subject `json:"subjects,omitempty"`
 	Patterns   []string  `json:"patterns"`             // of allow, that can match
 	Annotation string    `json:"annotation,omitempty"` // of the ServiceAccount, which must ask for it, too
+	Requests   bool      `json:"requests,omitempty"`   // a RepositoryAccess must ask for it, too
 }
 
 // Subject is one of a rule to whom it can be allowed.
@@ -115,7 +116,7 @@ func FindWho(ctx context.Context, p *policy.Policy, service string, scope regist
 
 // grantOf returns what the rule allows on the repository, and to whom.
 func grantOf(rule *policy.WrittenRule, service, repository string, action policy.ActionSet) (Grant, bool) {
-	grant := Grant{Name: rule.Name, Origin: rule.Origin, Anonymous: rule.Anonymous, Annotation: rule.Annotation}
+	grant := Grant{Name: rule.Name, Origin: rule.Origin, Anonymous: rule.Anonymous, Annotation: rule.Annotation, Requests: rule.Requests}
 	if rule.Services != nil && !slices.Contains(rule.Services, service) {
 		return grant, false
 	}

@@ -77,6 +77,15 @@ true
 {{- end -}}
 {{- end }}
 
+{{- /* Not empty when objects of the cluster that it runs in are policy. */}}
+{{- define "pullpass.objects" -}}
+{{- range .Values.config.clusters -}}
+{{- $kubernetes := .kubernetes | default dict -}}
+{{- $objects := $kubernetes.objects | default dict -}}
+{{- if and $kubernetes.inCluster (or $objects.policies $objects.requests) -}}true{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{- /* The registries that sign with the key of signing, as a list in JSON. The gateway has a key of its own. */}}
 {{- define "pullpass.signed" -}}
 {{- $signed := list -}}

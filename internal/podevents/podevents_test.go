@@ -1,4 +1,4 @@
-package kube
+package podevents
 
 import (
 	"context"
@@ -121,10 +121,10 @@ func (a *eventAPI) serve() *rest.Config {
 	return &rest.Config{Host: server.URL, BearerToken: bearer}
 }
 
-// start runs PodEvents until the test ends.
-func start(t *testing.T, c PodEventsConfig) *PodEvents {
+// start runs Events until the test ends.
+func start(t *testing.T, c Config) *Events {
 	t.Helper()
-	p, err := NewPodEvents(c)
+	p, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func start(t *testing.T, c PodEventsConfig) *PodEvents {
 
 // flush records one more refusal and waits until it has arrived, and with it
 // all that was recorded before: a cluster's events are sent in their order.
-func flush(t *testing.T, p *PodEvents, a *eventAPI, cluster string) []string {
+func flush(t *testing.T, p *Events, a *eventAPI, cluster string) []string {
 	t.Helper()
 	last := refusal(func(e *exchange.Event) {
 		e.Cluster, e.Namespace, e.Pod = cluster, "last", &exchange.Object{Name: "last", UID: "uid-last"}
@@ -189,7 +189,7 @@ func TestPodEvent(t *testing.T) {
 	config.WarningHandlerWithContext = warnings{t}
 	config.RateLimiter = flowcontrol.NewFakeNeverRateLimiter() // of others
 	config.ContentType = runtime.ContentTypeProtobuf           // likewise
-	p := start(t, PodEventsConfig{Clusters: map[string]*rest.Config{"prod": config}})
+	p := start(t, Config{Clusters: map[string]*rest.Config{"prod": config}})
 	e, same := refusal(), refusal()
 	p.Record(e)
 	if writes := flush(t, p, api, "prod"); !slices.Equal(writes, []string{"POST /api/v1/namespaces/team-b/events"}) {
@@ -216,7 +216,7 @@ func TestPodEvent(t *testing.T) {
 			}
 		}
 	}
-	if counts := p.Counts(); !maps.Equal(counts, map[string]PodEventCounts{"prod": {Sent: 1}}) {
+	if counts := p.Counts(); !maps.Equal(counts, map[string]Counts{"prod": {Sent: 1}}) {
 		t.Errorf("counts %v", counts)
 	}
 }
@@ -231,7 +231,7 @@ func (w warnings) HandleWarningHeaderWithContext(_ context.Context, _ int, _, te
 func TestSameRefusalIsCounted(t *testing.T) {
 	t.Parallel()
 	api := newEventAPI(t)
-	p := start(t, PodEventsConfig{Clusters: map[string]*rest.Config{"prod": api.serve()}})
+	p := start(t, Config{Clusters: map[string]*rest.Config{"prod": api.serve()}})
 	for i := range 30 {
 		p.Record(refusal(func(e *exchange.Event) {
 			e.Time, e.ID, e.Latency, e.CredentialID, e.Client = e.Time.Add(time.Duration(i)*time.Minute), fmt.Sprint(i), float64(i), fmt.Sprint(i), fmt.Sprint(i)
@@ -258,7 +258,7 @@ func TestSameRefusalIsCounted(t *testing.T) {
 func TestManyRefusalsOfOnePodAreJoined(t *testing.T) {
 	t.Parallel()
 	api := newEventAPI(t)
-	p := start(t, PodEventsConfig{Clusters: map[string]*rest.Config{"prod": api.serve()}})
+	p := start(t, Config{Clusters: map[string]*rest.Config{"prod": api.serve()}})
 	for i := range 60 {
 		p.Record(refusal(func(e *exchange.Event) {
 			e.Time = e.Time.Add(time.Duration(i) * time.Second)
@@ -289,7 +289,7 @@ func TestManyRefusalsOfOnePodAreJoined(t *testing.T) {
 func TestWhatMakesNoPodEvent(t *testing.T) {
 	t.Parallel()
 	api := newEventAPI(t)
-	p := start(t, PodEventsConfig{Clusters: map[string]*rest.Config{"prod": api.serve()}})
+	p := start(t, Config{Clusters: map[string]*rest.Config{"prod": api.serve()}})
 	result := func(r exchange.Result) func(*exchange.Event) { return func(e *exchange.Event) { e.Result = r } }
 	for name, event := range map[string]*exchange.Event{
 		"granted":     refusal(result(exchange.ResultGranted)),
@@ -322,7 +322,7 @@ func TestWhatMakesNoPodEvent(t *testing.T) {
 func TestWhatMakesPodEvents(t *testing.T) {
 	t.Parallel()
 	api := newEventAPI(t)
-	p := start(t, PodEventsConfig{Clusters: map[string]*rest.Config{"prod": api.serve()}})
+	p := start(t, Config{Clusters: map[string]*rest.Config{"prod": api.serve()}})
 	later := func(e *exchange.Event) { e.Time = e.Time.Add(time.Second) }
 	p.Record(refusal(refuse("subject_denied", "as a whole"), func(e *exchange.Event) { e.Rule = "quarantine" }))
 	p.Record(refusal(later, func(e *exchange.Event) { // two at the same time
@@ -349,7 +349,7 @@ func TestWhatMakesPodEvents(t *testing.T) {
 func TestClustersGetTheirOwn(t *testing.T) {
 	t.Parallel()
 	eu, us := newEventAPI(t), newEventAPI(t)
-	p := start(t, PodEventsConfig{Clusters: map[string]*rest.Config{"eu": eu.serve(), "us": us.serve()}})
+	p := start(t, Config{Clusters: map[string]*rest.Config{"eu": eu.serve(), "us": us.serve()}})
 	for _, cluster := range []string{"eu", "us", "us"} {
 		p.Record(refusal(func(e *exchange.Event) { e.Cluster, e.Scopes[0].Reason = cluster, "of "+cluster }))
 	}
@@ -371,7 +371,7 @@ func TestForgottenEventIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		api := newEventAPI(t)
-		p := start(t, PodEventsConfig{Clusters: map[string]*rest.Config{"prod": api.config()}})
+		p := start(t, Config{Clusters: map[string]*rest.Config{"prod": api.config()}})
 		p.Record(refusal())
 		synctest.Wait()
 		clear(api.events)
@@ -390,7 +390,7 @@ func TestEventsKeepToTheirRate(t *testing.T) {
 		api := newEventAPI(t)
 		config := api.config()
 		config.QPS, config.Burst = 1000, 1000
-		p := start(t, PodEventsConfig{Clusters: map[string]*rest.Config{"prod": config}})
+		p := start(t, Config{Clusters: map[string]*rest.Config{"prod": config}})
 		for i := range 200 {
 			p.Record(refusal(func(e *exchange.Event) { e.Pod.UID = fmt.Sprint("uid-", i) }))
 		}
@@ -423,7 +423,7 @@ func TestHangingAPI(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		api, log := hanging{make(chan string, 1000)}, &strings.Builder{}
-		p, err := NewPodEvents(PodEventsConfig{
+		p, err := New(Config{
 			Clusters: map[string]*rest.Config{"prod": {Host: "https://api.example.com", BearerToken: bearer, Transport: api}},
 			Logger:   slog.New(slog.NewTextHandler(log, nil)),
 		})
@@ -467,7 +467,7 @@ func TestEndDoesNotWaitForTheRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		api := newEventAPI(t)
-		p, err := NewPodEvents(PodEventsConfig{Clusters: map[string]*rest.Config{"prod": api.config()}})
+		p, err := New(Config{Clusters: map[string]*rest.Config{"prod": api.config()}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -492,7 +492,7 @@ func TestFailuresAreCountedAndTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, log := newEventAPI(t), &strings.Builder{}
 		api.fail = func(*http.Request) int { return http.StatusForbidden }
-		p := start(t, PodEventsConfig{
+		p := start(t, Config{
 			Clusters: map[string]*rest.Config{"prod": api.config()},
 			Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 				if a.Key == slog.TimeKey {
@@ -535,9 +535,9 @@ func TestFailuresAreCountedAndTold(t *testing.T) {
 	})
 }
 
-func TestNewPodEventsFaults(t *testing.T) {
+func TestNewFaults(t *testing.T) {
 	t.Parallel()
-	_, err := NewPodEvents(PodEventsConfig{Clusters: map[string]*rest.Config{
+	_, err := New(Config{Clusters: map[string]*rest.Config{
 		"good": {Host: "https://api.example.com"},
 		"none": nil,
 		"file": {Host: "https://api.example.com", TLSClientConfig: rest.TLSClientConfig{CAFile: "nowhere/ca.crt"}},
@@ -555,7 +555,7 @@ func TestConfigurationIsCopied(t *testing.T) {
 	config := (&eventAPI{}).config()
 	limiter := flowcontrol.NewFakeAlwaysRateLimiter()
 	config.RateLimiter, config.QPS, config.ContentType = limiter, 7, runtime.ContentTypeProtobuf
-	if _, err := NewPodEvents(PodEventsConfig{Clusters: map[string]*rest.Config{"prod": config}}); err != nil {
+	if _, err := New(Config{Clusters: map[string]*rest.Config{"prod": config}}); err != nil {
 		t.Fatal(err)
 	}
 	if config.RateLimiter != limiter || config.QPS != 7 || config.APIPath != "" || config.GroupVersion != nil ||

@@ -1,4 +1,4 @@
-package kube
+package podevents
 
 import (
 	"context"
@@ -45,28 +45,28 @@ const (
 	eventLogInterval = time.Minute // between two lines about the same cluster
 )
 
-// PodEventsConfig configures PodEvents.
-type PodEventsConfig struct {
+// Config configures Events.
+type Config struct {
 	Clusters map[string]*rest.Config // where events go, by cluster name; a cluster that is not in it gets none
 	Logger   *slog.Logger            // nil discards
 }
 
-// PodEvents writes refusals as Kubernetes Events on the pods whose tokens were
+// Events writes refusals as Kubernetes Events on the pods whose tokens were
 // refused: container runtimes show their users no more than the status. It needs
 // the verbs create and patch on events, in every namespace.
 //
 // It is safe for concurrent use.
-type PodEvents struct {
-	clusters map[string]*podEventSender
+type Events struct {
+	clusters map[string]*sender
 }
 
-// NewPodEvents does not use the network. All faults are reported at once.
-func NewPodEvents(c PodEventsConfig) (*PodEvents, error) {
+// New does not use the network. All faults are reported at once.
+func New(c Config) (*Events, error) {
 	logger := c.Logger
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	p := &PodEvents{clusters: make(map[string]*podEventSender, len(c.Clusters))}
+	p := &Events{clusters: make(map[string]*sender, len(c.Clusters))}
 	var faults []error
 	for _, name := range slices.Sorted(maps.Keys(c.Clusters)) {
 		client, err := newEventClient(c.Clusters[name])
@@ -74,7 +74,7 @@ func NewPodEvents(c PodEventsConfig) (*PodEvents, error) {
 			faults = append(faults, fmt.Errorf("kube: events on pods of cluster %s: %w", name, err))
 			continue
 		}
-		p.clusters[name] = &podEventSender{
+		p.clusters[name] = &sender{
 			client:     client,
 			limiter:    flowcontrol.NewTokenBucketRateLimiter(eventQPS, eventBurst),
 			correlator: record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{LRUCacheSize: correlatedPods}),
@@ -98,7 +98,7 @@ func newEventClient(c *rest.Config) (rest.Interface, error) {
 	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Event{})
 	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
 	own := rest.CopyConfig(c)
-	own.UserAgent = userAgent
+	own.UserAgent = "pullpass" // how API servers name the proxy in their logs
 	own.APIPath = "/api"
 	own.ContentConfig = rest.ContentConfig{
 		ContentType:          runtime.ContentTypeJSON,
@@ -114,13 +114,13 @@ func newEventClient(c *rest.Config) (rest.Interface, error) {
 
 // Record implements exchange.Recorder. It never blocks and does not change the
 // event.
-func (p *PodEvents) Record(e *exchange.Event) {
-	sender := p.clusters[e.Cluster]
-	if sender == nil || !concernsPod(e) {
+func (p *Events) Record(e *exchange.Event) {
+	to := p.clusters[e.Cluster]
+	if to == nil || !concernsPod(e) {
 		return
 	}
 	for i, message := range messages(e) {
-		sender.enqueue(newPodEvent(e, i, message))
+		to.enqueue(newPodEvent(e, i, message))
 	}
 }
 
@@ -162,33 +162,33 @@ func newPodEvent(e *exchange.Event, i int, message string) *corev1.Event {
 }
 
 // Run sends events until ctx ends. What waits then is dropped.
-func (p *PodEvents) Run(ctx context.Context) {
+func (p *Events) Run(ctx context.Context) {
 	var senders sync.WaitGroup
-	for _, sender := range p.clusters {
-		senders.Go(func() { sender.run(ctx) })
+	for _, to := range p.clusters {
+		senders.Go(func() { to.run(ctx) })
 	}
 	senders.Wait()
 }
 
-// PodEventCounts counts events since the start.
-type PodEventCounts struct {
+// Counts counts events since the start.
+type Counts struct {
 	Sent   uint64 // also those that count an earlier one up
 	Failed uint64 // could not be sent, or were dropped because too many waited
 }
 
 // Counts is for metrics, by cluster.
-func (p *PodEvents) Counts() map[string]PodEventCounts {
-	counts := make(map[string]PodEventCounts, len(p.clusters))
-	for name, sender := range p.clusters {
-		counts[name] = PodEventCounts{Sent: sender.sent.Load(), Failed: sender.failures.Load()}
+func (p *Events) Counts() map[string]Counts {
+	counts := make(map[string]Counts, len(p.clusters))
+	for name, from := range p.clusters {
+		counts[name] = Counts{Sent: from.sent.Load(), Failed: from.failures.Load()}
 	}
 	return counts
 }
 
-// podEventSender sends the events of one cluster, one after the other. It uses
+// sender sends the events of one cluster, one after the other. It uses
 // client-go's correlator without its broadcaster, which retries an event for two
 // minutes, drops others without a word, and cannot be stopped in a request.
-type podEventSender struct {
+type sender struct {
 	client     rest.Interface
 	limiter    flowcontrol.RateLimiter
 	correlator *record.EventCorrelator
@@ -199,7 +199,7 @@ type podEventSender struct {
 	logged     time.Time // the last failure that was
 }
 
-func (s *podEventSender) enqueue(event *corev1.Event) {
+func (s *sender) enqueue(event *corev1.Event) {
 	select {
 	case s.queue <- event:
 	default:
@@ -207,7 +207,7 @@ func (s *podEventSender) enqueue(event *corev1.Event) {
 	}
 }
 
-func (s *podEventSender) run(ctx context.Context) {
+func (s *sender) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -221,7 +221,7 @@ func (s *podEventSender) run(ctx context.Context) {
 // send counts the same refusal up in one event, joins many different ones on
 // one pod, and leaves out what exceeds the pod's share. An event that cannot be
 // sent is not sent again: the refusal will be.
-func (s *podEventSender) send(ctx context.Context, event *corev1.Event) {
+func (s *sender) send(ctx context.Context, event *corev1.Event) {
 	result, err := s.correlator.EventCorrelate(event)
 	if err == nil && result.Skip {
 		return
@@ -249,7 +249,7 @@ func (s *podEventSender) send(ctx context.Context, event *corev1.Event) {
 
 // write needs nothing of the answer: the correlator knows the event's name and
 // count.
-func (s *podEventSender) write(ctx context.Context, event *corev1.Event, patch []byte) error {
+func (s *sender) write(ctx context.Context, event *corev1.Event, patch []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
 	if event.Count > 1 {
