@@ -97,7 +97,7 @@ func (o *nodeOptions) desired(ctx context.Context, kubeletVersion string) (d nod
 	if err != nil {
 		return d, err
 	}
-	d.KubeletVersion = kubeletVersion
+	d.KubeletVersion, d.Client = kubeletVersion, nodeconfig.KubeletCertificate
 	if d.Provider, err = target.ProviderFile(); err != nil {
 		return d, err
 	}
@@ -282,7 +282,7 @@ outlives their pod.`,
 				return err
 			}
 			defer func() { _ = tree.Close() }() // nothing is written through it
-			return nodeinstall.Watch(cmd.Context(), tree, nodeinstall.HostKubelet{
+			return nodeinstall.Watch(cmd.Context(), tree, &nodeinstall.HostKubelet{
 				Systemd: nodeinstall.Systemd{Tree: tree, HostRoot: o.root, Run: (*exec.Cmd).CombinedOutput}, Client: &http.Client{Timeout: 5 * time.Second}, URL: nodeinstall.DefaultHealthz,
 			})
 		},

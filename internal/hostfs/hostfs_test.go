@@ -230,3 +230,22 @@ func TestLock(t *testing.T) {
 	}
 	testkit.Must(t, unlock())
 }
+
+func TestMode(t *testing.T) {
+	t.Parallel()
+	tree, dir, secret := host(t)
+	testkit.Put(t, filepath.Join(dir, "etc/program"), "")
+	testkit.Must(t, os.Chmod(filepath.Join(dir, "etc/program"), 0o750))
+	testkit.Must(t, os.Symlink("/etc/program", filepath.Join(dir, "etc/link")))
+	testkit.Must(t, os.Symlink(secret, filepath.Join(dir, "etc/out")))
+	for name, want := range map[string]fs.FileMode{"/etc/program": 0o750, "/etc/link": 0o750, "/etc/default": fs.ModeDir | 0o755} {
+		if mode, err := tree.Mode(name); mode != want || err != nil {
+			t.Errorf("%s: %v, %v", name, mode, err)
+		}
+	}
+	for _, name := range []string{"/etc/out", "/etc/none", "/none/none"} {
+		if mode, err := tree.Mode(name); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v, %v", name, mode, err)
+		}
+	}
+}

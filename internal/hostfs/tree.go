@@ -130,6 +130,24 @@ func (t *Tree) Exists(name string) (bool, error) {
 	return err == nil, err
 }
 
+// Mode returns what kind of file links lead to, and who may do what with it.
+func (t *Tree) Mode(name string) (fs.FileMode, error) {
+	name, err := t.Follow(name)
+	if err != nil {
+		return 0, err
+	}
+	w, dir, base, err := t.parent(name)
+	if err != nil {
+		return 0, err
+	}
+	defer w.close()
+	info, err := dir.Lstat(base)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", t.Path(name), reason(err))
+	}
+	return info.Mode(), nil
+}
+
 // Follow returns the path that links lead to, the last name's too.
 func (t *Tree) Follow(name string) (string, error) {
 	for range maxLinks {

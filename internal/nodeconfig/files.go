@@ -49,3 +49,7 @@ func (k Target) file(name, registry string) ([]byte, error) {
 
 // PluginName is that of the plugin's program, and of the provider.
 const PluginName = pluginName
+
+// KubeletCertificate is where kubelets keep it that renew it themselves. A hosts.toml
+// names it if node.proof of the cluster asks for it.
+const KubeletCertificate = "/var/lib/kubelet/pki/kubelet-client-current.pem"

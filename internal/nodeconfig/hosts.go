@@ -65,7 +65,7 @@ func (l *linter) hosts(name string, data []byte) {
 		}
 		client, found := e.table.keys["client"]
 		if l.target.Certificate && !seen && (!found || strings.Trim(client.text, "[] ") == "") {
-			l.find(h.at(e.line, "client"), "is missing: node.proof of cluster %s is %s and asks for the kubelet's certificate; write client = \"/var/lib/kubelet/pki/kubelet-client-current.pem\"", l.target.Cluster.Name, l.target.Cluster.Node.Proof.Mode)
+			l.find(h.at(e.line, "client"), "is missing: node.proof of cluster %s is %s and asks for the kubelet's certificate; write client = %q", l.target.Cluster.Name, l.target.Cluster.Node.Proof.Mode, KubeletCertificate)
 		}
 		// What comes after the first endpoint for the registry is its fallback.
 		seen = true

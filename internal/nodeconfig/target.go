@@ -189,7 +189,7 @@ server = {{printf "%q" .Server}}
 # ca = "{{.CertsDir}}/{{.Registry}}/ca.crt"
 {{- if .Certificate}}
 # The kubelet's certificate, renewed in place, proves to Pullpass which node asks (node.proof of cluster {{.Cluster.Name}}).
-client = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+client = "` + KubeletCertificate + `"
 {{- else}}
 # No client certificate: Pullpass asks for none (node.proof of cluster {{.Cluster.Name}}).
 {{- end}}

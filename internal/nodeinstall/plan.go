@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -26,6 +27,7 @@ type Desired struct {
 	Plugin         []byte            // the program
 	Provider       []byte            // a CredentialProviderConfig with our providers
 	Hosts          map[string][]byte // hosts.toml by registry
+	Client         string            // what they name as the kubelet's certificate, wherever the platform has it; empty: none do
 	CA             []byte            // certificates that they name as ca.crt; empty: none
 }
 
@@ -131,6 +133,11 @@ func (p profile) targets(tree *hostfs.Tree, s *state, d Desired) ([]target, erro
 	if err != nil {
 		return nil, err
 	}
+	if !directory {
+		if d.Provider, err = beforeCacheType(d.Provider); err != nil {
+			return nil, fmt.Errorf("our own provider configuration: %w", err)
+		}
+	}
 	ours, err := parseProviders(d.Provider)
 	if err != nil {
 		return nil, fmt.Errorf("our own provider configuration: %w", err)
@@ -154,10 +161,14 @@ func (p profile) targets(tree *hostfs.Tree, s *state, d Desired) ([]target, erro
 			return nil, err
 		}
 		for _, registry := range slices.Sorted(maps.Keys(d.Hosts)) {
+			content, err := p.withClient(tree, d.Hosts[registry], d.Client)
+			if err != nil {
+				return nil, err
+			}
 			if len(d.CA) > 0 {
 				all = append(all, target{path: path.Join(certs, registry, "ca.crt"), what: "the CA of " + registry, file: hostfs.NewFile(0o644, d.CA)})
 			}
-			all = append(all, target{path: path.Join(certs, registry, "hosts.toml"), what: "hosts.toml of " + registry, file: hostfs.NewFile(0o644, d.Hosts[registry])})
+			all = append(all, target{path: path.Join(certs, registry, "hosts.toml"), what: "hosts.toml of " + registry, file: hostfs.NewFile(0o644, content)})
 		}
 	}
 	plugins := cmp.Or(others.plugins, p.plugins)
@@ -277,12 +288,21 @@ func foreignConfig(tree *hostfs.Tree, name, plugins string, s *state, ours provi
 			if slices.Contains(ours.names, name) {
 				return nil, fmt.Errorf("%w: %s has a provider %s already; remove it there, for the kubelet takes no name twice", ErrProvider, tree.Path(file), name)
 			}
-			if is, err := tree.Exists(path.Join(plugins, path.Base(name))); err != nil || !is {
-				return nil, errors.Join(err, fmt.Errorf("%w: %s names the plugin %s, which is not in %s; install it there", ErrProvider, tree.Path(file), term.QuoteValue(name), tree.Path(plugins)))
+			if err := executable(tree, path.Join(plugins, path.Base(name))); err != nil {
+				return nil, fmt.Errorf("%w: %s names the plugin %s, which cannot be run in %s (%w); install it there", ErrProvider, tree.Path(file), term.QuoteValue(name), tree.Path(plugins), err)
 			}
 		}
 	}
 	return &current, nil
+}
+
+// executable is nil for a program, which may be reached by links.
+func executable(tree *hostfs.Tree, name string) error {
+	mode, err := tree.Mode(name)
+	if err == nil && (!mode.IsRegular() || mode.Perm()&0o111 == 0) {
+		err = fs.ErrPermission
+	}
+	return err
 }
 
 // change returns what has to be done for the target, if anything, and what is

@@ -1,10 +1,12 @@
 package nodeinstall
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/hostfs"
@@ -21,6 +23,9 @@ const (
 	ownPluginDir = "/usr/local/libexec/pullpass"
 )
 
+// rotatedClient is where kubelets keep the certificate that they renew themselves.
+const rotatedClient = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+
 // profile is where a platform has what the kubelet and containerd read.
 type profile struct {
 	name   string
@@ -32,6 +37,8 @@ type profile struct {
 	plugins string // the same of the directory of plugins
 	implied bool   // the kubelet is given these two if both are there, without a flag that we could see
 
+	client []string // the kubelet's certificate, with its key or before it; empty: it signs in otherwise
+
 	flags      flagSource
 	containerd []string // its configuration: files, and directories of them
 	certs      string   // where hosts.toml belong if that is not written there as a plain path
@@ -41,7 +48,7 @@ type profile struct {
 func profiles() []profile {
 	kubeadm := profile{
 		name: "kubeadm", has: "/var/lib/kubelet/kubeadm-flags.env", hasNot: []string{"/kind/version"}, units: []string{"kubelet.service"},
-		config: "/etc/pullpass/credential-provider.yaml", plugins: ownPluginDir,
+		config: "/etc/pullpass/credential-provider.yaml", plugins: ownPluginDir, client: []string{rotatedClient},
 		flags: flagSource{
 			form: formEnvironment, variable: "KUBELET_EXTRA_ARGS", mayBeAbsent: true,
 			// Debian's package and Red Hat's; kubeadm's drop-in for the unit names one of them.
@@ -59,6 +66,7 @@ func profiles() []profile {
 		{
 			name: "microk8s", has: "/var/snap/microk8s/current/args/kubelet", units: []string{"snap.microk8s.daemon-kubelite.service"},
 			config: "/etc/pullpass/credential-provider.yaml", plugins: ownPluginDir,
+			client:     []string{"/var/snap/microk8s/current/certs/kubelet.crt", "/var/snap/microk8s/current/certs/kubelet.key"},
 			flags:      flagSource{form: formArguments, files: []string{"/var/snap/microk8s/current/args/kubelet"}},
 			containerd: []string{"/var/snap/microk8s/current/args/containerd-template.toml"}, certs: "/var/snap/microk8s/current/args/certs.d",
 		},
@@ -71,12 +79,14 @@ func profiles() []profile {
 		{
 			name: "aks", has: "/etc/kubernetes/azure.json", units: []string{"kubelet.service"},
 			config: "/var/lib/kubelet/credential-provider-config.yaml", plugins: "/var/lib/kubelet/credential-provider",
+			client:     []string{rotatedClient},
 			flags:      flagSource{form: formEnvironment, variable: "KUBELET_FLAGS", files: []string{"/etc/default/kubelet"}},
 			containerd: []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d"}, certs: "/etc/containerd/certs.d",
 		},
 		{
 			name: "gke", has: "/home/kubernetes/kube-env", units: []string{"kubelet.service"},
 			config: "/etc/srv/kubernetes/cri_auth_config.yaml", plugins: "/home/kubernetes/bin",
+			client:     []string{rotatedClient},
 			flags:      flagSource{form: formEnvironment, variable: "KUBELET_OPTS", files: []string{"/etc/default/kubelet"}},
 			containerd: []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d"}, certs: "/etc/containerd/certs.d",
 		},
@@ -87,6 +97,7 @@ func rancher(name string, units ...string) profile {
 	return profile{
 		name: name, has: "/var/lib/rancher/" + name + "/agent", units: units,
 		config: "/var/lib/rancher/credentialprovider/config.yaml", plugins: "/var/lib/rancher/credentialprovider/bin", implied: true,
+		client:     []string{"/var/lib/rancher/" + name + "/agent/client-kubelet.crt", "/var/lib/rancher/" + name + "/agent/client-kubelet.key"},
 		flags:      flagSource{form: formRancher, files: []string{"/etc/rancher/" + name + "/config.yaml.d/99-pullpass.yaml"}, mayBeAbsent: true},
 		containerd: []string{"/var/lib/rancher/" + name + "/agent/etc/containerd/config.toml"},
 		certs:      "/var/lib/rancher/" + name + "/agent/etc/containerd/certs.d",
@@ -203,6 +214,28 @@ func (p profile) certsDir(tree *hostfs.Tree) (string, error) {
 		return "", fmt.Errorf("%w: config_path of containerd is no absolute path (%s); write %q", ErrProfile, term.QuoteValue(dir), p.certs)
 	}
 	return path.Clean(dir), nil
+}
+
+// withClient names the kubelet's certificate where the platform has it. containerd
+// fails all pulls from the registry if it is not there.
+func (p profile) withClient(tree *hostfs.Tree, hosts []byte, client string) ([]byte, error) {
+	line := []byte("\nclient = " + strconv.Quote(client) + "\n")
+	if client == "" || !bytes.Contains(hosts, line) {
+		return hosts, nil
+	}
+	if len(p.client) == 0 {
+		return nil, fmt.Errorf("%w: node.proof of the cluster is by certificate, and kubelets of %s have none; write methods: [address] (docs/node-proof.md)", ErrProfile, p.name)
+	}
+	for _, name := range p.client {
+		if _, err := tree.Follow(name); err != nil {
+			return nil, fmt.Errorf("%w: node.proof of the cluster is by certificate, and the kubelet's cannot be read (%w); write methods: [address] if it has none (docs/node-proof.md)", ErrProfile, err)
+		}
+	}
+	value := strconv.Quote(p.client[0])
+	if len(p.client) == 2 {
+		value = fmt.Sprintf("[[%q, %q]]", p.client[0], p.client[1])
+	}
+	return bytes.Replace(hosts, line, []byte("\nclient = "+value+"\n"), 1), nil
 }
 
 // configPath reads as much of containerd's TOML as it needs: no other table than

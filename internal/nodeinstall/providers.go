@@ -64,6 +64,33 @@ func parseProviders(content []byte) (providerFile, error) {
 	return f, nil
 }
 
+// beforeCacheType returns our providers as a kubelet of 1.33 takes them: cacheType came
+// with 1.34, and a field that it does not know ends it. It keeps credentials for each
+// ServiceAccount there, but none of our plugin, which answers a cacheDuration of zero.
+func beforeCacheType(content []byte) ([]byte, error) {
+	f, err := parseProviders(content)
+	if err != nil {
+		return nil, err
+	}
+	found := false
+	for _, provider := range f.list.Content {
+		attributes := strictyaml.Field(strictyaml.Resolve(provider), "tokenAttributes")
+		if attributes == nil {
+			continue
+		}
+		for i := 0; i+1 < len(attributes.Content); i += 2 {
+			if attributes.Content[i].Value == "cacheType" {
+				attributes.Content = slices.Delete(attributes.Content, i, i+2)
+				found = true
+			}
+		}
+	}
+	if !found {
+		return content, nil
+	}
+	return f.encode(content)
+}
+
 // addProviders adds ours at the end. What has our names already, and is not what we
 // add, is replaced: the caller knows whether it is ours.
 func (e edit) addProviders(content []byte) ([]byte, error) {
