@@ -204,11 +204,11 @@ func alone(tree *hostfs.Tree, do func(*state) error) error {
 
 // execute makes a change. The state speaks of it first, and no longer if it fails.
 func (i *Installer) execute(s *state, c Change) error {
-	if err := i.mkdir(s, backupDir); err != nil {
+	if err := mkdir(i.tree, s, backupDir); err != nil {
 		return err
 	}
 	if c.next != nil {
-		if err := i.mkdir(s, path.Dir(c.Path)); err != nil {
+		if err := mkdir(i.tree, s, path.Dir(c.Path)); err != nil {
 			return err
 		}
 	}
@@ -277,18 +277,21 @@ func (i *Installer) remember(s *state, c Change, was entry, had bool) (before bo
 }
 
 // mkdir makes a directory and those that it needs.
-func (i *Installer) mkdir(s *state, dir string) error {
-	is, err := i.tree.Exists(dir)
+func mkdir(tree *hostfs.Tree, s *state, dir string) error {
+	is, err := tree.Exists(dir)
 	if err != nil || is {
 		return err
 	}
-	if err := i.mkdir(s, path.Dir(dir)); err != nil {
+	if err := mkdir(tree, s, path.Dir(dir)); err != nil {
 		return err
 	}
-	if err := i.tree.Mkdir(dir, 0o755); err != nil {
+	if err := tree.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	s.Directories = append(s.Directories, dir)
+	// A platform that resets its files at a start has removed it, perhaps.
+	if !slices.Contains(s.Directories, dir) {
+		s.Directories = append(s.Directories, dir)
+	}
 	return nil
 }
 
@@ -307,6 +310,9 @@ func (i *Installer) tidy(s *state) error {
 func (i *Installer) forget(s *state) error {
 	if len(s.Entries) > 0 {
 		return fmt.Errorf("%d files were installed meanwhile; end what runs apply here, and run it again", len(s.Entries))
+	}
+	if err := s.standBy(i.tree); err != nil {
+		return err
 	}
 	if err := s.dropBackups(i.tree); err != nil {
 		return err

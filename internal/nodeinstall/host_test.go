@@ -52,9 +52,17 @@ type fakeKubelet struct {
 	restarts int
 	lost     error // instead of a restart
 	sick     func() error
+	ended    func() (int, error)
 }
 
 func (k *fakeKubelet) Restart(context.Context) error { k.restarts++; return k.lost }
+func (k *fakeKubelet) Ended(context.Context) (int, error) {
+	if k.ended != nil {
+		return k.ended()
+	}
+	return 0, nil
+}
+
 func (k *fakeKubelet) Healthy(context.Context) error {
 	if k.sick != nil {
 		return k.sick()

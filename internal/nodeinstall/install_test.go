@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pullpass/pullpass/internal/hostfs"
 	"github.com/pullpass/pullpass/internal/testkit"
@@ -117,6 +116,7 @@ func TestProvidersOfOthers(t *testing.T) {
 				original := h.read(eksConfig)
 				h.apply(desired(version))
 				h.put("etc/eks/image-credential-provider/second", "")
+				testkit.Must(t, os.Chmod(filepath.Join(h.dir, "etc/eks/image-credential-provider/second"), 0o755))
 				changed := strings.Replace(original, `"providers": [`, `"providers": [{"name": "second"},`, 1)
 				h.put(eksConfig, changed)
 				h.apply(desired(version))
@@ -131,6 +131,64 @@ func TestProvidersOfOthers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A kubelet of 1.33 ends at a field that came later.
+func TestCacheTypeIsNotFor133(t *testing.T) {
+	const attributes = "  tokenAttributes:\n    serviceAccountTokenAudience: a # of\n    cacheType: Token # not before 1.34\n    requireServiceAccount: true\n"
+	for version, platform := range map[string]string{"v1.33.5": "eks", "v1.33.6": "kubeadm", "v1.34.0": "kubeadm"} {
+		t.Run(version+"/"+platform, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				h := newHost(t, platform)
+				d := desired(version)
+				d.Provider = []byte(testProvider + attributes)
+				h.apply(d)
+				file := map[string]string{"v1.33.5": eksConfig, "v1.33.6": "etc/pullpass/credential-provider.yaml", "v1.34.0": ownProvider}[version]
+				text := h.read(file)
+				if strings.Contains(text, "cacheType") != (version == "v1.34.0") || !strings.Contains(text, "serviceAccountTokenAudience") || !strings.Contains(text, "requireServiceAccount") {
+					t.Error(text)
+				}
+				if plan := h.apply(d); len(plan.Changes) > 0 {
+					t.Errorf("%q", actions(plan))
+				}
+			})
+		})
+	}
+}
+
+// The kubelet's certificate is elsewhere on each platform; containerd fails all pulls if it is not where hosts.toml says.
+func TestClientCertificate(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const client = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+		for platform, want := range map[string]string{
+			"kubeadm":  `"/var/lib/kubelet/pki/kubelet-client-current.pem"`,
+			"k3s":      `[["/var/lib/rancher/k3s/agent/client-kubelet.crt", "/var/lib/rancher/k3s/agent/client-kubelet.key"]]`,
+			"rke2":     `[["/var/lib/rancher/rke2/agent/client-kubelet.crt", "/var/lib/rancher/rke2/agent/client-kubelet.key"]]`,
+			"microk8s": `[["/var/snap/microk8s/current/certs/kubelet.crt", "/var/snap/microk8s/current/certs/kubelet.key"]]`,
+			"eks":      "",
+		} {
+			h := newHost(t, platform)
+			d := desired("v1.36.2")
+			d.Client, d.Hosts = client, map[string][]byte{"ghcr.io": []byte("server = \"x\"\nclient = \"" + client + "\"\n[host]\n")}
+			if want == "" {
+				h.untouched(ErrProfile, "kubelets of eks have none", func() error { _, err := h.Apply(t.Context(), d); return err })
+				continue
+			}
+			h.untouched(ErrProfile, "no such file", func() error { _, err := h.Apply(t.Context(), d); return err })
+			p, err := findProfile(h.tree, "")
+			testkit.Must(t, err)
+			certs, err := p.certsDir(h.tree)
+			testkit.Must(t, err)
+			for _, name := range p.client {
+				h.put(strings.Replace(name[1:], "microk8s/current", "microk8s/8120", 1), "")
+			}
+			h.apply(d)
+			content, err := readIfThere(h.tree, certs+"/ghcr.io/hosts.toml")
+			if text := string(content); text != "server = \"x\"\nclient = "+want+"\n[host]\n" || err != nil {
+				t.Errorf("%s: %s, %v", platform, text, err)
+			}
+		}
+	})
 }
 
 // With Kubernetes 1.34 the directory takes the place of what was merged.
@@ -444,227 +502,4 @@ func TestAnotherProfileThanInstalled(t *testing.T) {
 		h.profile = "kubeadm"
 		h.untouched(ErrProfile, "it was installed as kind, and is kubeadm now", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
 	})
-}
-
-// A kubelet that does not come back gets what it had before, and the same
-// configuration is never tried again.
-func TestRollBack(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
-		h.apply(desired("v1.36.2"))
-		installed := h.files()
-		d := desired("v1.36.2")
-		d.Provider = []byte(strings.Replace(testProvider, "0s", "1s", 1))
-		ill := errors.New("connection refused")
-		h.kubelet.sick = func() error {
-			if h.read(ownProvider) != testProvider {
-				return ill
-			}
-			return nil
-		}
-		start := time.Now()
-		_, err := h.Apply(t.Context(), d)
-		if !errors.Is(err, ErrRejected) || !errors.Is(err, ErrUnhealthy) || !errors.Is(err, ill) || h.kubelet.restarts != 3 {
-			t.Errorf("error %v, %d restarts", err, h.kubelet.restarts)
-		}
-		if took := time.Since(start); took < patience || took > patience+10*time.Second {
-			t.Errorf("it took %s", took)
-		}
-		got := h.files()
-		got["/var/lib/pullpass/node-install/state.json"] = installed["/var/lib/pullpass/node-install/state.json"]
-		for name := range got {
-			if strings.HasPrefix(name, backupDir+"/") && installed[name] == "" {
-				delete(got, name)
-			}
-		}
-		h.expect("after the roll-back", got, installed)
-
-		h.kubelet.sick = nil
-		h.untouched(ErrRejected, "", func() error { _, err := h.Apply(t.Context(), d); return err })
-		if plan, err := h.Status(d); err != nil || !plan.Rejected {
-			t.Errorf("%+v, %v", plan, err)
-		}
-		testkit.Remove(t, filepath.Join(h.dir, hostsTOML)) // what the kubelet has still needs it
-		if _, err := h.Apply(t.Context(), d); !errors.Is(err, ErrRejected) || h.read(hostsTOML) != testHosts {
-			t.Errorf("error %v", err)
-		}
-		if plan := h.apply(desired("v1.36.2")); len(plan.Changes) > 0 {
-			t.Errorf("%q", actions(plan))
-		}
-		h.uninstall()
-		h.expect("after uninstall", h.files(), h.before)
-		if h.apply(d); h.read(ownProvider) != string(d.Provider) {
-			t.Error("after uninstall it is not tried again")
-		}
-	})
-}
-
-// The first installation, rolled back, leaves what the kubelet reads as it was.
-func TestRollBackOfTheFirst(t *testing.T) {
-	for _, version := range []string{"v1.36.2", "v1.33.5"} {
-		t.Run(version, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				h := newHost(t, "eks")
-				h.kubelet.sick = func() error {
-					if h.files()["/"+eksFlags] != h.before["/"+eksFlags] || h.files()["/"+eksConfig] != h.before["/"+eksConfig] {
-						return errors.New("flapping")
-					}
-					return nil
-				}
-				if _, err := h.Apply(t.Context(), desired(version)); !errors.Is(err, ErrRejected) {
-					t.Errorf("error %v", err)
-				}
-				s, err := readState(h.tree)
-				testkit.Must(t, err)
-				for name, e := range s.Entries {
-					if e.Restart {
-						t.Errorf("%s is said to be ours", name)
-					}
-				}
-				h.uninstall()
-				h.expect("after uninstall", h.files(), h.before)
-			})
-		})
-	}
-}
-
-// What could not be tried is put back, and may be tried again.
-func TestNobodyCouldRestart(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
-		h.kubelet.lost = errors.New("no such program")
-		if _, err := h.Apply(t.Context(), desired("v1.36.2")); !errors.Is(err, h.kubelet.lost) || errors.Is(err, ErrRejected) {
-			t.Errorf("error %v", err)
-		}
-		if got := h.files()["/"+eksFlags]; got != h.before["/"+eksFlags] || h.kubelet.restarts != 1 {
-			t.Errorf("%d restarts, %s", h.kubelet.restarts, got)
-		}
-		h.kubelet.lost = nil
-		h.apply(desired("v1.36.2"))
-		h.expectWanted("eks", "want/")
-	})
-}
-
-// The host is shut down while the kubelet is watched: it starts with what it had.
-func TestShutdownWhileWatching(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
-		ctx, shutDown := context.WithCancel(t.Context())
-		h.kubelet.sick = func() error { shutDown(); return errors.New("going down") }
-		if _, err := h.Apply(ctx, desired("v1.36.2")); !errors.Is(err, context.Canceled) || errors.Is(err, ErrRejected) {
-			t.Errorf("error %v", err)
-		}
-		if got := h.files()["/"+eksFlags]; got != h.before["/"+eksFlags] || h.kubelet.restarts != 1 {
-			t.Errorf("%d restarts, %s", h.kubelet.restarts, got)
-		}
-		h.kubelet.sick = nil
-		h.apply(desired("v1.36.2"))
-		h.expectWanted("eks", "want/")
-	})
-}
-
-// There is nothing to roll back to: what was there before us is there.
-func TestAKubeletThatDoesNotComeBackAfterUninstall(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
-		h.apply(desired("v1.36.2"))
-		h.kubelet.sick = func() error { return errors.New("ill") }
-		if _, err := h.Uninstall(t.Context()); !errors.Is(err, ErrUnhealthy) || errors.Is(err, ErrRejected) || h.kubelet.restarts != 2 {
-			t.Errorf("%d restarts, error %v", h.kubelet.restarts, err)
-		}
-		h.uninstall()
-		h.expect("after another uninstall", h.files(), h.before)
-	})
-}
-
-// A DaemonSet that goes on during an uninstall is said, and the state stays.
-func TestAnApplyDuringAnUninstall(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
-		h.apply(desired("v1.36.2"))
-		h.watcher = both{h}
-		if _, err := h.Uninstall(t.Context()); err == nil || !strings.Contains(err.Error(), "were installed meanwhile") {
-			t.Errorf("error %v", err)
-		}
-		h.watcher = h
-		h.uninstall()
-		h.expect("after uninstall", h.files(), h.before)
-	})
-}
-
-type both struct{ *host }
-
-func (b both) Watch(ctx context.Context) error {
-	testkit.Must(b.t, b.host.Watch(ctx))
-	_, err := New(Config{Tree: b.tree, Watcher: b.host}).Apply(ctx, desired("v1.36.2"))
-	return err
-}
-
-// A kubelet that answers now and then, because it is started again and again, is
-// not healthy.
-func TestAFlappingKubelet(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
-		asked := 0
-		h.kubelet.sick = func() error {
-			if asked++; asked%steady == 0 {
-				return errors.New("starting")
-			}
-			return nil
-		}
-		if _, err := h.Apply(t.Context(), desired("v1.36.2")); !errors.Is(err, ErrRejected) {
-			t.Errorf("error %v", err)
-		}
-	})
-}
-
-// The pod ends before the kubelet was restarted: the next one goes on, and knows
-// what to put back.
-func TestInterrupted(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
-		gone := errors.New("the pod is gone")
-		h.watcher = lost{gone}
-		if _, err := h.Apply(t.Context(), desired("v1.36.2")); !errors.Is(err, gone) || h.kubelet.restarts != 0 {
-			t.Errorf("error %v", err)
-		}
-		h.watcher = lost{nil}
-		if _, err := h.Apply(t.Context(), desired("v1.36.2")); err == nil || !strings.Contains(err.Error(), "was not restarted") {
-			t.Errorf("error %v", err)
-		}
-		h.watcher = h
-		h.kubelet.sick = func() error {
-			if h.files()["/"+eksFlags] != h.before["/"+eksFlags] {
-				return errors.New("ill")
-			}
-			return nil
-		}
-		d := desired("v1.36.2")
-		d.Provider = []byte(strings.Replace(testProvider, "0s", "1s", 1))
-		if _, err := h.Apply(t.Context(), d); !errors.Is(err, ErrRejected) {
-			t.Errorf("error %v", err)
-		}
-		h.kubelet.sick = nil
-		h.apply(desired("v1.36.2"))
-		h.expectWanted("eks", "want/")
-	})
-}
-
-type lost struct{ err error }
-
-func (l lost) Ready(context.Context) error { return nil }
-func (l lost) Watch(context.Context) error { return l.err }
-
-// Without somebody to watch, nothing is written.
-func TestNobodyToWatch(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, "eks")
-	h.watcher = Systemd{Tree: h.tree, HostRoot: h.dir, PID: 17, Stat: []byte(testStat)}
-	h.untouched(ErrProfile, "is not this process: give the pod hostPID", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
-	h.put("proc/17/stat", strings.Replace(testStat, " 5000 ", " 12 ", 1)) // the host's own process 17
-	h.untouched(ErrProfile, "is not this process: give the pod hostPID", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
-	h.put("proc/17/stat", strings.Replace(testStat, " S 1 ", " R 1 ", 1))
-	h.untouched(ErrProfile, "usr/bin/systemctl is not there", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
-	testkit.Remove(t, filepath.Join(h.dir, "run"))
-	h.untouched(ErrProfile, "systemd does not run the host", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
 }

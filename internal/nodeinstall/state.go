@@ -166,6 +166,9 @@ func restored(tree *hostfs.Tree, v version) (hostfs.File, error) {
 
 // save writes the state, unless it is the same as what is there.
 func (s *state) save(tree *hostfs.Tree) error {
+	if err := s.standBy(tree); err != nil {
+		return err
+	}
 	content, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -58,7 +59,8 @@ func (s Systemd) Ready(context.Context) error {
 // Watch has systemd run "node-install watch" on the host, and waits for its end.
 // It goes on if this process does not.
 func (s Systemd) Watch(ctx context.Context) error {
-	err := s.run(ctx, "systemd-run", "--unit="+watchUnit, "--description=Pullpass: restart of the kubelet", "--collect", "--quiet", "--wait",
+	// A unit of type oneshot has started when it has ended. --wait would need D-Bus, which minimal nodes such as kind's do not have.
+	_, err := s.run(ctx, "systemd-run", "--unit="+watchUnit, "--description=Pullpass: restart of the kubelet", "--collect", "--quiet", "--property=Type=oneshot",
 		// It leads to this program even if the host has no such file.
 		fmt.Sprintf("/proc/%d/exe", s.PID), "node-install", "watch", "--host-root=/")
 	if err != nil {
@@ -79,13 +81,30 @@ func process(stat []byte) string {
 
 // RestartUnit restarts a unit, and returns when it was started.
 func (s Systemd) RestartUnit(ctx context.Context, unit string) error {
-	return s.run(ctx, "systemctl", "restart", unit)
+	_, err := s.run(ctx, "systemctl", "restart", unit)
+	return err
 }
 
-func (s Systemd) run(ctx context.Context, name string, args ...string) error {
+// Restarts returns how often systemd has started a unit again, because it had ended
+// by itself, and whether it will do so once more if it has.
+func (s Systemd) Restarts(ctx context.Context, unit string) (times int, isOver bool, err error) {
+	out, err := s.run(ctx, "systemctl", "show", "--property=NRestarts,ActiveState", unit)
+	if err != nil {
+		return 0, false, err
+	}
+	values := map[string]string{}
+	for line := range strings.Lines(out) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		values[key] = value
+	}
+	times, err = strconv.Atoi(values["NRestarts"])
+	return times, values["ActiveState"] == "failed" || values["ActiveState"] == "inactive", err
+}
+
+func (s Systemd) run(ctx context.Context, name string, args ...string) (string, error) {
 	program, err := s.find(name)
 	if err != nil {
-		return err
+		return "", err
 	}
 	command := exec.CommandContext(ctx, program, args...)
 	command.Dir = "/"
@@ -94,9 +113,12 @@ func (s Systemd) run(ctx context.Context, name string, args ...string) error {
 	}
 	out, err := s.Run(command)
 	if err != nil {
-		return fmt.Errorf("%s on the host: %w: %s", name, err, strings.TrimSpace(string(out)))
+		if text := strings.TrimSpace(string(out)); text != "" {
+			err = fmt.Errorf("%w: %s", err, text)
+		}
+		return "", fmt.Errorf("%s on the host: %w", name, err)
 	}
-	return nil
+	return string(out), nil
 }
 
 func (s Systemd) find(name string) (program string, err error) {
@@ -114,27 +136,43 @@ type HostKubelet struct {
 	Systemd Systemd
 	Client  *http.Client
 	URL     string // of its healthz
+
+	unit     string
+	restarts int // that systemd counted before
 }
 
-var _ Kubelet = HostKubelet{}
+var _ Kubelet = (*HostKubelet)(nil)
 
 // DefaultHealthz is where kubelets answer unless their configuration says otherwise
 // (healthzBindAddress, healthzPort); those of k3s, RKE2 and MicroK8s, too.
 const DefaultHealthz = "http://127.0.0.1:10248/healthz"
 
-func (k HostKubelet) Restart(ctx context.Context) error {
+func (k *HostKubelet) Restart(ctx context.Context) error {
 	s, err := readState(k.Systemd.Tree)
 	if err != nil {
 		return err
 	}
-	err = k.Systemd.RestartUnit(ctx, s.Unit)
+	k.unit = s.Unit
+	err = k.Systemd.RestartUnit(ctx, k.unit)
 	if exit := new(exec.ExitError); errors.As(err, &exit) {
 		return fmt.Errorf("%w: %w", ErrUnhealthy, err)
+	}
+	if err == nil {
+		// systemd does not forget what it counted of a unit that it was to start again anyway.
+		k.restarts, _, err = k.Systemd.Restarts(ctx, k.unit)
 	}
 	return err
 }
 
-func (k HostKubelet) Healthy(ctx context.Context) error {
+func (k *HostKubelet) Ended(ctx context.Context) (int, error) {
+	restarts, isOver, err := k.Systemd.Restarts(ctx, k.unit)
+	if err == nil && isOver {
+		err = fmt.Errorf("%w: %s has ended, and systemd does not start it again", ErrUnhealthy, k.unit)
+	}
+	return restarts - k.restarts, err
+}
+
+func (k *HostKubelet) Healthy(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, k.URL, nil)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package nodeinstall
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
@@ -23,6 +24,9 @@ func commands(h *host, root string, failure error) (Systemd, *[]*exec.Cmd) {
 	h.put("proc/17/stat", testStat)
 	return Systemd{Tree: h.tree, HostRoot: root, PID: 17, Stat: []byte(testStat), Run: func(c *exec.Cmd) ([]byte, error) {
 		all = append(all, c)
+		if c.Args[1] == "show" {
+			return []byte("NRestarts=17\nActiveState=active\n"), failure
+		}
 		return []byte(" said why\n"), failure
 	}}, &all
 }
@@ -34,7 +38,7 @@ func TestSystemd(t *testing.T) {
 	testkit.Must(t, s.Ready(t.Context()))
 	testkit.Must(t, s.Watch(t.Context()))
 	command := (*run)[0]
-	want := []string{"/bin/systemd-run", "--unit=pullpass-node-install", "--description=Pullpass: restart of the kubelet", "--collect", "--quiet", "--wait",
+	want := []string{"/bin/systemd-run", "--unit=pullpass-node-install", "--description=Pullpass: restart of the kubelet", "--collect", "--quiet", "--property=Type=oneshot",
 		"/proc/17/exe", "node-install", "watch", "--host-root=/"}
 	if command.Path != want[0] || !slices.Equal(command.Args, want) || command.SysProcAttr.Chroot != "/host" || command.Dir != "/" {
 		t.Errorf("%q in %+v", command.Args, command.SysProcAttr)
@@ -59,15 +63,50 @@ func TestHostKubelet(t *testing.T) {
 		h := newHost(t, "k3s")
 		h.apply(desired("v1.36.2"))
 		s, run := commands(h, "/", nil)
-		testkit.Must(t, HostKubelet{Systemd: s}.Restart(t.Context()))
+		testkit.Must(t, (&HostKubelet{Systemd: s}).Restart(t.Context()))
 		if args := (*run)[0].Args; args[2] != "k3s-agent.service" {
 			t.Errorf("%q", args)
 		}
 		for _, failure := range []error{errors.New("no such program"), &exec.ExitError{}} {
 			s, _ := commands(h, "/", failure)
 			_, ended := failure.(*exec.ExitError)
-			if err := (HostKubelet{Systemd: s}).Restart(t.Context()); !errors.Is(err, failure) || errors.Is(err, ErrUnhealthy) != ended {
+			if err := (&HostKubelet{Systemd: s}).Restart(t.Context()); !errors.Is(err, failure) || errors.Is(err, ErrUnhealthy) != ended {
 				t.Errorf("error %v", err)
+			}
+		}
+	})
+}
+
+// systemd counts on from what it had counted before, and says when it gives up.
+func TestEnded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		h.apply(desired("v1.36.2"))
+		s, _ := commands(h, "/", nil)
+		answer := "NRestarts=17\nActiveState=active\n"
+		s.Run = func(c *exec.Cmd) ([]byte, error) {
+			if want := []string{"/usr/bin/systemctl", "show", "--property=NRestarts,ActiveState", "kubelet.service"}; c.Args[1] == "show" && !slices.Equal(c.Args, want) {
+				t.Errorf("%q", c.Args)
+			}
+			return []byte(answer), nil
+		}
+		k := &HostKubelet{Systemd: s}
+		testkit.Must(t, k.Restart(t.Context()))
+		for _, test := range []struct {
+			answer, text string
+			times        int
+			isGone       bool
+		}{
+			{"NRestarts=17\nActiveState=active\n", "<nil>", 0, false},
+			{"ActiveState=activating\nNRestarts=20\n", "<nil>", 3, false},
+			{"NRestarts=17\nActiveState=failed\n", "kubelet.service has ended, and systemd does not start it again", 0, true},
+			{"NRestarts=17\nActiveState=inactive\n", "kubelet.service has ended, and systemd does not start it again", 0, true},
+			{"ActiveState=active\n", "invalid syntax", -17, false},
+		} {
+			answer = test.answer
+			times, err := k.Ended(t.Context())
+			if times != test.times || errors.Is(err, ErrUnhealthy) != test.isGone || !strings.Contains(fmt.Sprint(err), test.text) {
+				t.Errorf("%q: %d, %v", test.answer, times, err)
 			}
 		}
 	})
@@ -78,7 +117,7 @@ func TestHealthz(t *testing.T) {
 	status := http.StatusOK
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
 	defer server.Close()
-	k := HostKubelet{Client: server.Client(), URL: server.URL}
+	k := &HostKubelet{Client: server.Client(), URL: server.URL}
 	testkit.Must(t, k.Healthy(t.Context()))
 	status = http.StatusInternalServerError
 	if err := k.Healthy(t.Context()); err == nil || !strings.HasSuffix(err.Error(), ": 500 Internal Server Error") {

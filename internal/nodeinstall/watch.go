@@ -17,6 +17,9 @@ const (
 	// steady is how often in a row it must be: one whose configuration is wrong may
 	// answer before it ends, and is started over and over.
 	steady = 5
+	// hopeless is how often it may end by itself. One whose configuration is wrong
+	// does so at once, every time; a node has not to wait for the end of patience then.
+	hopeless = 3
 )
 
 // Kubelet is that of the node.
@@ -27,10 +30,13 @@ type Kubelet interface {
 	Restart(ctx context.Context) error
 	// Healthy is what it says of itself (healthz).
 	Healthy(ctx context.Context) error
+	// Ended is how often it has ended by itself since Restart. Its error is
+	// ErrUnhealthy if it has, and nobody starts it again.
+	Ended(ctx context.Context) (int, error)
 }
 
-// Watch restarts the kubelet if that is due. If it is not healthy within 90
-// seconds, Watch puts back what was there before, restarts it once more, and
+// Watch restarts the kubelet if that is due. If it ends three times, or is not
+// healthy within 90 seconds, Watch puts back what was there before, restarts it once more, and
 // remembers the configuration as one that is not tried again: ErrRejected. If
 // nobody could restart it, or the host is shut down meanwhile, that says nothing of
 // the configuration, but is no reason to start with it unwatched.
@@ -74,12 +80,14 @@ func rollBack(tree *hostfs.Tree, s *state) error {
 		if err != nil {
 			return err
 		}
-		delete(s.Entries, name)
-		if e, had := s.Pending.Entries[name]; had {
-			s.Entries[name] = e
-		}
 	}
-	s.Pending = nil
+	*s = *s.rolledBack()
+	if err := s.save(tree); err != nil {
+		return err
+	}
+	if err := sweep(tree, s); err != nil {
+		return err
+	}
 	return s.save(tree)
 }
 
@@ -95,6 +103,12 @@ func restart(ctx context.Context, kubelet Kubelet) error {
 		err := kubelet.Healthy(ctx)
 		if healthy++; err != nil {
 			healthy = 0
+			switch times, gone := kubelet.Ended(ctx); {
+			case errors.Is(gone, ErrUnhealthy):
+				return gone
+			case gone == nil && times >= hopeless:
+				return fmt.Errorf("%w: it ended %d times: %w", ErrUnhealthy, times, err)
+			}
 		}
 		if healthy == steady {
 			return nil
