@@ -48,6 +48,11 @@
 //
 //	TestTraceFromContainerd   a pull is one trace, from containerd to Pullpass, and no piece of a credential is sent to the collector
 //
+// Package machinetest has, too:
+//
+//	TestPlatforms             "pullpass node-install" on machines with the file layout of each platform: from the bare node to the bare node, kubelets
+//	                          that do not come back, losses of power, and files that the platform writes anew
+//
 // The packages below it run the parts:
 //
 //	programs   finds Debian's programs, builds the others and keeps them in a cache
@@ -59,13 +64,14 @@
 //	upstream   a distribution registry for the gateway, with users or with a token endpoint of its own
 //	pullpass   "pullpass serve", its answers and its audit lines
 //	node       containerd and the kubelet
+//	machine    systemd as process 1, with a root directory of its own
 //	isolate    namespaces in which the tests of a package run, and a network that can be partitioned
 //	relay      a network that fails, is slow, or keeps what two programs say to each other, and a load balancer
 //	collector  an OpenTelemetry collector, which keeps all that it receives
 //	secrets    looks for pieces of credentials in what programs wrote or sent
 //	redis      one server, Sentinels or a Cluster, and redis-cli
 //
-// The directories kubernetes, containerd, compose, buildkit, etcd, helm, clients and distribution are modules of their own that only say which version to
+// The directories kubernetes, oldkubelet, containerd, compose, buildkit, etcd, helm, clients and distribution are modules of their own that only say which version to
 // build, so that neither the product nor these tests depend on them. So are csidriver, the driver of podtest, and crds, which names
 // whose definitions of custom resources charttest uses.
 //

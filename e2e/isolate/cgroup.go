@@ -44,6 +44,9 @@ func MakeCgroup(name string) (string, error) {
 	return path, nil
 }
 
+// RemoveCgroup removes what MakeCgroup returned, with all below it. Its processes have ended.
+func RemoveCgroup(path string) error { return removeCgroups(path) }
+
 func removeCgroups(group string) error {
 	roots, err := hierarchies()
 	if err != nil {

@@ -112,12 +112,27 @@ func (n *Node) networkConfig() string {
 }
 
 func (n *Node) containerdConfig() string {
-	if n.config.OldContainerd {
-		return fmt.Sprintf(oldContainerdConfig, n.dir, n.config.Address)
+	return ContainerdConfig(n.config.OldContainerd, n.dir, n.config.Address, len(n.config.Traces) > 0)
+}
+
+// ContainerdConfig is a configuration of containerd 1 (old) or 2 that serves a kubelet at an address of its node, and keeps what it
+// has in a directory. What it names apart from that is below /run/containerd and /etc/containerd.
+func ContainerdConfig(old bool, dir, address string, traces bool) string {
+	if old {
+		return fmt.Sprintf(oldContainerdConfig, dir, address)
 	}
 	disabled := ", 'io.containerd.tracing.processor.v1.otlp'"
-	if len(n.config.Traces) > 0 {
+	if traces {
 		disabled = ""
 	}
-	return fmt.Sprintf(containerdConfig, n.dir, n.config.Address, disabled)
+	return fmt.Sprintf(containerdConfig, dir, address, disabled)
 }
+
+// KubeletConfig is a configuration of the kubelet of a node with an address, whose pods are below a cgroup.
+func KubeletConfig(address, cgroup string) string { return fmt.Sprintf(kubeletConfig, address, cgroup) }
+
+// NoNetwork is a configuration of the network of pods that all have that of their node.
+const NoNetwork = noNetwork
+
+// SandboxImage is what pods need beside their own images.
+const SandboxImage = sandboxImage

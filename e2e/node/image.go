@@ -47,8 +47,8 @@ func Image(t testing.TB, label string) v1.Image {
 	return image
 }
 
-// saveImage writes an image that containerd imports under the given name.
-func saveImage(t testing.TB, file, reference string) {
+// SaveImage writes an image that containerd imports under the given name.
+func SaveImage(t testing.TB, file, reference string) {
 	t.Helper()
 	tag, err := name.NewTag(reference)
 	check(t, err)

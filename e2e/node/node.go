@@ -106,7 +106,7 @@ func (n *Node) startContainerd(t testing.TB) {
 	containerd := process.Start(t, cmd)
 	containerd.Await(t, startLimit, func(ctx context.Context) error { return n.ctr(ctx, "version") })
 	archive := filepath.Join(n.dir, "pause.tar")
-	saveImage(t, archive, sandboxImage)
+	SaveImage(t, archive, sandboxImage)
 	n.ImportImage(t, archive, sandboxImage)
 	check(t, n.ctr(t.Context(), "images", "label", sandboxImage, "io.cri-containerd.pinned=pinned"))
 }
@@ -198,7 +198,7 @@ func (n *Node) startKubelet(t testing.TB) {
 	ca, err := os.ReadFile(n.config.Cluster.CA.File)
 	check(t, err)
 	n.view.write(t, "/var/lib/kubelet/pki/ca.crt", string(ca), 0o644)
-	n.view.write(t, "/var/lib/kubelet/config.yaml", fmt.Sprintf(kubeletConfig, n.config.Address, group), 0o644)
+	n.view.write(t, "/var/lib/kubelet/config.yaml", KubeletConfig(n.config.Address, group), 0o644)
 	check(t, os.MkdirAll(n.view.path(manifestDir), 0o755))
 	n.config.Cluster.Kubeconfig(t, n.view.path("/var/lib/kubelet/kubeconfig"), clientFile, clientFile)
 

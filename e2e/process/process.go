@@ -128,6 +128,9 @@ func (p *Process) exit() error {
 	return p.err
 }
 
+// PID is that of the program.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
 // Output is what the program wrote so far.
 func (p *Process) Output() string { return p.output.String() }
 

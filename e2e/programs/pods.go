@@ -22,3 +22,9 @@ func CSIDriver(t testing.TB) string {
 	t.Helper()
 	return project(t, filepath.Join(e2eDir(t), "csidriver"), "csidriver", ".")
 }
+
+// Rancher stands in for k3s and RKE2.
+func Rancher(t testing.TB) string {
+	t.Helper()
+	return project(t, e2eDir(t), "rancher", "./machinetest/rancher")
+}

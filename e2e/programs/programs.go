@@ -2,7 +2,7 @@
 //
 //   - Debian's (an old etcd, skopeo, podman, docker-registry, dockerd, haproxy) are looked up in PATH; .ci/install installs them.
 //   - kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl, containerd, etcd, helm, crane, regctl, docker compose and buildx, buildkitd, and the distribution registry are built from
-//     modules of their own (e2e/kubernetes, e2e/containerd, e2e/etcd, e2e/helm, e2e/clients, e2e/compose, e2e/buildkit, e2e/distribution), once per version: the programs are
+//     modules of their own (e2e/kubernetes, e2e/oldkubelet, e2e/containerd, e2e/etcd, e2e/helm, e2e/clients, e2e/compose, e2e/buildkit, e2e/distribution), once per version: the programs are
 //     kept in a cache directory, $PULLPASS_E2E_CACHE or pullpass-e2e in the user's cache directory.
 //   - The project's own are built on every run; Go's build cache makes that quick.
 //
@@ -33,6 +33,9 @@ type tool struct {
 const kubernetesVersion = "-X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/component-base/version.gitMajor=1" +
 	" -X k8s.io/component-base/version.gitMinor=36 -X k8s.io/component-base/version.gitTreeState=clean"
 
+const oldKubeletVersion = "-X k8s.io/component-base/version.gitVersion=v1.33.13 -X k8s.io/component-base/version.gitMajor=1" +
+	" -X k8s.io/component-base/version.gitMinor=33 -X k8s.io/component-base/version.gitTreeState=clean"
+
 func KubeAPIServer(t testing.TB) string {
 	t.Helper()
 	return tool{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", ldflags: kubernetesVersion}.build(t)
@@ -53,6 +56,12 @@ func Kubelet(t testing.TB) string {
 	return tool{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubelet", ldflags: kubernetesVersion}.build(t)
 }
 
+// OldKubelet is the oldest that has tokenAttributes, version 1.33. They need a feature gate there.
+func OldKubelet(t testing.TB) string {
+	t.Helper()
+	return tool{module: "oldkubelet", pkg: "k8s.io/kubernetes/cmd/kubelet", ldflags: oldKubeletVersion}.build(t)
+}
+
 func Kubectl(t testing.TB) string {
 	t.Helper()
 	return tool{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubectl", ldflags: kubernetesVersion}.build(t)
@@ -69,6 +78,13 @@ func Containerd(t testing.TB) string {
 
 // OldContainerd is Debian's, version 1.6; its shim and ctr are beside it.
 func OldContainerd(t testing.TB) string { t.Helper(); return debian(t, "containerd") }
+
+// Systemd is Debian's, with systemctl and systemd-run.
+func Systemd(t testing.TB) string {
+	t.Helper()
+	debian(t, "systemd-run")
+	return debian(t, "systemctl")
+}
 
 func Runc(t testing.TB) string { t.Helper(); return debian(t, "runc") }
 

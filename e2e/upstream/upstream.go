@@ -17,7 +17,7 @@ import (
 const (
 	Username = "robot$acme"
 	Password = "robots-password-nobody-else-may-see"
-	htpasswd = Username + ":$2a$04$Q2ZVRwkdqVLOaZwfizkFGOhBmESRzEshOmTqXVVLUE2wIfktaD3ay\n" // bcrypt
+	Htpasswd = Username + ":$2a$04$Q2ZVRwkdqVLOaZwfizkFGOhBmESRzEshOmTqXVVLUE2wIfktaD3ay\n" // bcrypt
 )
 
 // Upstream is a running registry.
@@ -36,13 +36,13 @@ type Upstream struct {
 // StartBasic runs a registry with a file of users.
 func StartBasic(t testing.TB, ca *certs.CA, program string) *Upstream {
 	t.Helper()
-	return start(t, ca, nil, registry.Config{Program: program, Realm: "upstream", Htpasswd: []byte(htpasswd)})
+	return start(t, ca, nil, registry.Config{Program: program, Realm: "upstream", Htpasswd: []byte(Htpasswd)})
 }
 
 // StartRedirecting is StartBasic with a registry whose blobs are below a URL: clients are sent there.
 func StartRedirecting(t testing.TB, ca *certs.CA, program, storage string) *Upstream {
 	t.Helper()
-	return start(t, ca, nil, registry.Config{Program: program, Realm: "upstream", Htpasswd: []byte(htpasswd), RedirectURL: storage})
+	return start(t, ca, nil, registry.Config{Program: program, Realm: "upstream", Htpasswd: []byte(Htpasswd), RedirectURL: storage})
 }
 
 // StartToken runs a registry with a token endpoint.

@@ -1,0 +1,197 @@
+package machinetest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	cryptotls "crypto/tls"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/isolate"
+	"github.com/pullpass/pullpass/e2e/node"
+	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/registry"
+	"github.com/pullpass/pullpass/e2e/relay"
+	"github.com/pullpass/pullpass/e2e/upstream"
+)
+
+const (
+	registryName = "registry.example.com" // also the service, and an audience
+	cloudName    = "cloud.example.com"    // the platform's own registry, for which it has a provider
+	before       = "before.example.com"   // the audience before an upgrade of the configuration
+	realm        = "https://" + registryName + ":8443/token"
+	builders     = "builders" // namespace of those who push
+
+	pollPeriod = 50 * time.Millisecond
+	podLimit   = 1 * time.Minute // the machine that tests may have other things to do
+)
+
+const policy = `apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- name: own-namespace
+  subjects: [{namespaces: ["*"]}]
+  allow: [{repositories: ["{namespace}/**"], actions: [pull]}]
+- name: builders
+  subjects: [{namespaces: [` + builders + `]}]
+  allow: [{repositories: ["**"], actions: [pull, push]}]
+`
+
+// site is what all machines share.
+type site struct {
+	*cluster.Cluster
+	ca      *certs.CA // of the registries and Pullpass
+	proxy   *pullpass.Proxy
+	builder *http.Transport
+	token   string // of the builder
+	table   table
+}
+
+func startSite(t *testing.T) *site {
+	t.Helper()
+	addresses := isolate.Addresses()
+	check(t, os.WriteFile("/etc/hosts", fmt.Appendf(nil, "127.0.0.1 localhost\n%s %s\n%s %s\n", addresses[0], registryName, addresses[1], cloudName), 0o644))
+	key := certs.NewRSAKey(t)
+	s := &site{ca: certs.NewCA(t, "registry-ca")}
+	s.Cluster = cluster.Start(t, key)
+	s.StartControllers(t, key)
+	s.ServePods(t)
+	access := s.ApplyRBAC(t)
+	s.proxy = pullpass.Start(t, s.ca, pullpass.Config{
+		Clusters: []pullpass.Cluster{{
+			Name: "prod-eu", Issuer: s.Issuer, Audiences: []string{registryName, before},
+			Discovery:  pullpass.Discovery{CAFile: s.CA.File, TokenFile: access.TokenFile},
+			Kubernetes: pullpass.Kubernetes{KubeconfigFile: access.KubeconfigFile},
+			// Kubelets of EKS have no certificate, and are not refused here.
+			Node: pullpass.Node{Proof: pullpass.Proof{Mode: "audit", Methods: []string{"certificate"}, ClientCAFile: s.CA.File}},
+		}},
+		Policy: policy, Service: registryName, Signing: pullpass.Signing{ManagedDir: filepath.Join(t.TempDir(), "keys")}, Names: []string{registryName},
+	})
+	relay.Start(t, addresses[0]+":8443", s.proxy.Address())
+	own := registry.Start(t, s.ca, registry.Config{
+		Program: programs.Distribution(t), Names: []string{registryName}, Realm: realm, Service: registryName, Issuer: pullpass.Issuer,
+		RootCertBundle: s.proxy.Certificates(t),
+	})
+	relay.Start(t, addresses[0]+":443", own.Address())
+	cloud := registry.Start(t, s.ca, registry.Config{
+		Program: programs.Distribution(t), Names: []string{cloudName}, Realm: "cloud", Htpasswd: []byte(upstream.Htpasswd),
+	})
+	relay.Start(t, addresses[1]+":443", cloud.Address())
+	s.allow(t, registryName)
+	s.allow(t, before)
+	s.startBuilder(t)
+	return s
+}
+
+// config is Pullpass's configuration as it is given to the installer: with one audience, and for kubelets without a certificate
+// without a proof of the node.
+func (s *site) config(t *testing.T, audience string, certificate bool) string {
+	t.Helper()
+	content, err := os.ReadFile(s.proxy.ConfigFile)
+	check(t, err)
+	var config map[string]any
+	check(t, json.Unmarshal(content, &config))
+	c := config["clusters"].([]any)[0].(map[string]any)
+	c["audiences"] = []string{audience}
+	if !certificate {
+		delete(c, "node")
+	}
+	content, err = json.Marshal(config)
+	check(t, err)
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	check(t, os.WriteFile(file, content, 0o600))
+	return file
+}
+
+// allow lets kubelets request tokens for an audience.
+func (s *site) allow(t *testing.T, audience string) {
+	t.Helper()
+	const rbac = "/apis/rbac.authorization.k8s.io/v1/"
+	s.Create(t, rbac+"clusterroles", cluster.Object{"metadata": cluster.Object{"name": audience}, "rules": []cluster.Object{
+		{"apiGroups": []string{""}, "resources": []string{audience}, "verbs": []string{"request-serviceaccounts-token-audience"}},
+	}})
+	s.Create(t, rbac+"clusterrolebindings", cluster.Object{
+		"metadata": cluster.Object{"name": audience},
+		"roleRef":  cluster.Object{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": audience},
+		"subjects": []cluster.Object{{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}},
+	})
+}
+
+// startBuilder is a pod that may push, on no kubelet.
+func (s *site) startBuilder(t *testing.T) {
+	t.Helper()
+	s.CreateNamespace(t, builders, nil)
+	s.CreateServiceAccount(t, builders, "builder", nil)
+	s.CreateNode(t, "build-1", nil)
+	s.token = s.Token(t, cluster.PodToken(s.CreatePod(t, builders, "build", "builder", "build-1"), registryName))
+	s.builder = &http.Transport{TLSClientConfig: &cryptotls.Config{RootCAs: s.ca.Pool()}}
+	t.Cleanup(s.builder.CloseIdleConnections)
+}
+
+// push puts an image into a registry, and returns its name.
+func (s *site) push(t *testing.T, registry, repository string) string {
+	t.Helper()
+	image := registry + "/" + repository + ":v1"
+	reference, err := name.NewTag(image)
+	check(t, err)
+	login := &authn.Basic{Username: "serviceaccount", Password: s.token}
+	if registry == cloudName {
+		login = &authn.Basic{Username: upstream.Username, Password: upstream.Password}
+	}
+	check(t, remote.Write(reference, node.Image(t, repository), remote.WithContext(t.Context()), remote.WithTransport(s.builder), remote.WithAuth(login)))
+	return image
+}
+
+// await polls until done returns true, and returns how long that took.
+func await(t *testing.T, limit time.Duration, what string, done func() bool) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for !done() {
+		if time.Since(start) > limit {
+			t.Fatalf("%s: not within %v", what, limit)
+		}
+		time.Sleep(pollPeriod)
+	}
+	return time.Since(start)
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// table is what was seen.
+type table struct {
+	mu   sync.Mutex
+	rows []string
+}
+
+func (b *table) add(machine, what string, took time.Duration, format string, args ...any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.rows = append(b.rows, fmt.Sprintf("%-14s %-52s %6.1f s  %s", machine, what, took.Seconds(), fmt.Sprintf(format, args...)))
+}
+
+func (b *table) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	rows := slices.Clone(b.rows)
+	slices.SortStableFunc(rows, func(a, b string) int { return strings.Compare(a[:14], b[:14]) })
+	return "what was seen\n" + strings.Join(rows, "\n") + "\n"
+}
