@@ -175,7 +175,9 @@ func (n *simulated) Watch(ctx context.Context) error {
 	return nodeinstall.Watch(ctx, n.tree, n)
 }
 
-// Restart and Healthy are those of a nodeinstall.Kubelet.
+// Ended, Restart and Healthy are those of a nodeinstall.Kubelet.
+func (n *simulated) Ended(context.Context) (int, error) { return 0, nil }
+
 func (n *simulated) Restart(context.Context) error {
 	n.restarts.Add(1)
 	n.mu.Lock()
