@@ -37,7 +37,7 @@ const (
 	builders     = "builders" // namespace of those who push
 
 	pollPeriod = 50 * time.Millisecond
-	podLimit   = 1 * time.Minute // the machine that tests may have other things to do
+	podLimit   = 3 * time.Minute // the machine that tests may have other things to do
 )
 
 const policy = `apiVersion: pullpass.dev/v1alpha1
