@@ -2,9 +2,9 @@ package setup
 
 import (
 	"math"
-	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"time"
 )
 
 const (
@@ -14,6 +14,9 @@ const (
 	// garbage however little lives. More than mostSpare makes nothing faster.
 	spareParts = 4
 	mostSpare  = 64 << 20
+	// lookAgain is how long the percentage may be that for what lived before. In the
+	// meantime a busy processor allocates some 20 MiB.
+	lookAgain = 100 * time.Millisecond
 )
 
 // CollectRarely has the garbage collector begin when there is as much garbage as
@@ -30,8 +33,9 @@ func CollectRarely(goGC string) (stop func()) {
 	}
 	c := &collector{spare: spareFor(debug.SetMemoryLimit(-1)), stopped: make(chan struct{})}
 	c.adjust()
-	c.follow()
-	return func() { close(c.stopped) }
+	ended := make(chan struct{})
+	go func() { defer close(ended); c.follow() }()
+	return func() { close(c.stopped); <-ended }
 }
 
 // spareFor returns how much garbage may always lie, in bytes.
@@ -48,17 +52,20 @@ type collector struct {
 	stopped chan struct{}
 }
 
-// follow adjusts after each collection: what nobody refers to is found by it.
+// follow looks how much lives. A cleanup (runtime.AddCleanup) would tell when a
+// collection has ended, but on a busy processor whole seconds late, and until then as
+// much garbage may lie as with the percentage for what lived before: it filled a container.
 func (c *collector) follow() {
-	mark := &struct{ c *collector }{c} // with a pointer: small things without may live for as long as others
-	runtime.AddCleanup(mark, func(c *collector) {
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for {
 		select {
-		case <-c.stopped:
-		default:
+		case <-tick.C:
 			c.adjust()
-			c.follow()
+		case <-c.stopped:
+			return
 		}
-	}, c)
+	}
 }
 
 func (c *collector) adjust() {
