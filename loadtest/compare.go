@@ -71,11 +71,7 @@ func (s *site) compare(ctx context.Context, withTLS bool) (results []result, err
 		}
 		contenders = append(contenders, peer)
 	}
-	client := *s.client
-	t := s.client.Transport.(*http.Transport).Clone()
-	t.MaxIdleConnsPerHost = comparedClients
-	t.DisableKeepAlives = withTLS
-	client.Transport = t
+	client := s.comparing(withTLS)
 	defer client.CloseIdleConnections()
 	from := 0
 	for _, kind := range kinds {
@@ -89,7 +85,7 @@ func (s *site) compare(ctx context.Context, withTLS bool) (results []result, err
 		}
 		for slice := range slices.Chunk(requests, comparedAtOnce) {
 			for _, c := range contenders {
-				if err := c.exchange(ctx, &client, slice); err != nil {
+				if err := c.exchange(ctx, client, slice); err != nil {
 					return nil, fmt.Errorf("%s %s: %w", transport, kind.name, err)
 				}
 			}
@@ -101,6 +97,13 @@ func (s *site) compare(ctx context.Context, withTLS bool) (results []result, err
 		}
 	}
 	return results, nil
+}
+
+// comparing is a client that keeps its connections, or makes one for each request.
+func (s *site) comparing(oneEach bool) *http.Client {
+	t := s.client.Transport.(*http.Transport).Clone()
+	t.MaxIdleConnsPerHost, t.DisableKeepAlives = comparedClients, oneEach
+	return &http.Client{Transport: t, Timeout: s.client.Timeout}
 }
 
 // requests are the forms of comparedExchanges token requests, as containerd sends them.

@@ -88,37 +88,27 @@ type gatewayed struct {
 // passes it on, and to that of Go's own proxy, which asks nobody: a manifest, a redirect, a GiB of blobs; by TLS on both sides, one core each, in turns. Then it opens streams,
 // half of which stall, and judges how much memory each holds.
 func gateway(ctx context.Context, o options, stderr io.Writer) (results []result, err error) {
-	nginx, err := exec.LookPath("nginx")
-	if err != nil {
-		return nil, errors.New("nginx is not installed: as root on Debian, .ci/install loadtest does that")
-	}
-	addresses, err := freeAddresses(9)
-	if err != nil {
-		return nil, err
-	}
-	registry, other, authority, own, bare := addresses[4], addresses[5], addresses[6], addresses[7], addresses[8]
 	// All streams come from one address, which may have half of those for which there is memory.
-	s, err := openSite(ctx, o, variant{oneCore: true, perServiceAccount: 100_000, env: []string{"GOMEMLIMIT=4GiB"}, gateway: fmt.Sprintf(
-		"- {service: gateway.example.com, issuer: pullpass.example.com, tokenLifetime: 1h}\n"+
-			"gateway: {address: %q, url: \"https://%s\", service: gateway.example.com}\nupstreams:\n- {name: ghcr.io, url: \"https://%s\", caFile: ca.crt}\n", own, own, registry)})
+	s, err := openGatewaySite(ctx, o, variant{oneCore: true, perServiceAccount: 100_000, env: []string{"GOMEMLIMIT=4GiB"}})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	if err := s.startNginx(ctx, nginx, registry, other, authority); err != nil {
-		return nil, err
-	}
 	token, err := s.gatewayToken(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ours := &gatewayed{process: s.pullpass, url: "https://" + own}
-	theirs := &gatewayed{process: s.processes[len(s.processes)-1], url: "https://" + other}
-	if err := s.start(ctx, listening(bare), filepath.Join(o.programs, "bareproxy"), "-listen", bare, "-upstream", "https://"+registry,
+	ours := &gatewayed{process: s.pullpass, url: "https://" + s.gatewayAddress}
+	theirs := &gatewayed{process: s.processes[len(s.processes)-1], url: "https://" + s.nginxAddress}
+	addresses, err := freeAddresses(1)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.start(ctx, listening(addresses[0]), filepath.Join(o.programs, "bareproxy"), "-listen", addresses[0], "-upstream", "https://"+s.registryAddress,
 		"-ca", s.file("ca.crt"), "-tls-cert", s.file("tls.crt"), "-tls-key", s.file("tls.key")); err != nil {
 		return nil, err
 	}
-	floor := &gatewayed{process: s.processes[len(s.processes)-1], url: "https://" + bare}
+	floor := &gatewayed{process: s.processes[len(s.processes)-1], url: "https://" + addresses[0]}
 	client := s.gatewayClient()
 	defer client.CloseIdleConnections()
 	for _, kind := range []struct {
@@ -154,6 +144,34 @@ func gateway(ctx context.Context, o options, stderr io.Writer) (results []result
 		fmt.Fprintf(stderr, "  %s: %s\n", r.name, r.note)
 	}
 	return results, err
+}
+
+// gatewaySite is a site whose Pullpass has a gateway, and nginx as its registry and as another gateway before that.
+type gatewaySite struct {
+	*site
+	gatewayAddress, registryAddress, nginxAddress string
+}
+
+func openGatewaySite(ctx context.Context, o options, v variant) (*gatewaySite, error) {
+	nginx, err := exec.LookPath("nginx")
+	if err != nil {
+		return nil, errors.New("nginx is not installed: as root on Debian, .ci/install loadtest does that")
+	}
+	addresses, err := freeAddresses(8)
+	if err != nil {
+		return nil, err
+	}
+	registry, other, authority, own := addresses[4], addresses[5], addresses[6], addresses[7] // a site takes the first four
+	v.gateway = fmt.Sprintf("- {service: gateway.example.com, issuer: pullpass.example.com, tokenLifetime: 1h}\n"+
+		"gateway: {address: %q, url: \"https://%s\", service: gateway.example.com}\nupstreams:\n- {name: ghcr.io, url: \"https://%s\", caFile: ca.crt}\n", own, own, registry)
+	s, err := openSite(ctx, o, v)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.startNginx(ctx, nginx, registry, other, authority); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return &gatewaySite{site: s, gatewayAddress: own, registryAddress: registry, nginxAddress: other}, nil
 }
 
 // startNginx starts the upstream, and then what is compared.

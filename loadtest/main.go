@@ -107,7 +107,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 // choose returns the named scenarios, or all.
 func choose(names []string) ([]scenario, error) {
 	if len(names) == 0 {
-		return scenarios, nil
+		return slices.DeleteFunc(slices.Clone(scenarios), func(s scenario) bool { return s.named }), nil
 	}
 	var chosen []scenario
 	for _, name := range names {

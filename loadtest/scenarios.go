@@ -24,6 +24,7 @@ type scenario struct {
 	judge       func(options, []sample) []string // names what Pullpass did that it should not; nil: nothing to judge
 	// whole plays a scenario that has sites of its own; nil: it has one, and is played by what is above.
 	whole func(context.Context, options, io.Writer) ([]result, error)
+	named bool // played only if it is named
 }
 
 // outcome is what a scenario measured beyond Pullpass's own metrics.
@@ -48,6 +49,7 @@ var scenarios = []scenario{
 	{name: "memory", about: "100,000 pods, with usual and with the longest names: memory must fit the chart's container", whole: memory},
 	{name: "gateway", about: "CPU of a request at the gateway, as ratio to nginx with auth_request, and memory of a stream (Debian package nginx-light)", whole: gateway},
 	{name: "compare", about: "CPU of an exchange, over real sockets, as ratio to a hand-written floor", whole: compare},
+	{name: "profile", about: "what the processor does in an exchange and at the gateway, for the compiler: report/default.pgo", whole: profile, named: true},
 }
 
 // play runs one scenario.

@@ -18,6 +18,7 @@ import (
 
 // variant is how a site differs from one that a company would have.
 type variant struct {
+	pprof             bool // Go's profiles on the admin listener
 	plainHTTP         bool // as behind something that ends TLS
 	oneCore           bool // for each program
 	perServiceAccount int  // rate of limits.perServiceAccount, with a burst of four seconds; 0: the default
@@ -131,6 +132,9 @@ func openSite(ctx context.Context, o options, v variant) (_ *site, err error) {
 	s.tokens = "https://" + public
 	if rate := v.perServiceAccount; rate > 0 {
 		config += fmt.Sprintf("limits: {perServiceAccount: {rate: %d, burst: %d}}\n", rate, 4*rate)
+	}
+	if v.pprof {
+		config = strings.Replace(config, "admin: {", "admin: {pprof: true, ", 1)
 	}
 	if v.plainHTTP {
 		s.tokens = "http://" + public
