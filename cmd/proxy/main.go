@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -24,6 +25,7 @@ import (
 var version = ""
 
 func main() {
+	runtime.MemProfileRate = 0 // or each 512 KiB a stack is walked for a profile that nobody asks for: admin.pprof does
 	quietLibraries(os.Stderr)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

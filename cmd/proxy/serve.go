@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"runtime"
 
 	"github.com/spf13/cobra"
 
@@ -11,6 +12,9 @@ import (
 	"github.com/pullpass/pullpass/internal/server"
 	"github.com/pullpass/pullpass/internal/setup"
 )
+
+// allocationProfileRate is Go's own default, in bytes.
+const allocationProfileRate = 512 << 10
 
 // serveCommand is given the file system of the machine, which says how much
 // memory there is.
@@ -34,6 +38,9 @@ after it was moved away.`,
 			cfg, err := config.Load(file)
 			if err != nil {
 				return err
+			}
+			if cfg.Admin.PProf {
+				runtime.MemProfileRate = allocationProfileRate
 			}
 			if err := cfg.CheckListeners(insecureHTTP); err != nil {
 				return err

@@ -85,15 +85,24 @@ func parse(raw string) (*token, *Error) {
 // base64url. The decoder alone would skip line breaks.
 func isCompact(s string) bool {
 	dots := 0
-	for _, c := range []byte(s) {
-		if c == '.' {
-			dots++
-		} else if !isAlphanumeric(c) && c != '-' && c != '_' {
+	for i := range len(s) {
+		switch inToken[s[i]] {
+		case 0:
 			return false
+		case '.':
+			dots++
 		}
 	}
 	return dots == 2
 }
+
+// inToken has each character of a token at its own place: a token is long.
+var inToken = func() (table [256]byte) {
+	for _, c := range []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.") {
+		table[c] = c
+	}
+	return table
+}()
 
 // checkHeader returns the algorithm and the key that the header names. Both
 // are only compared with what is configured and published: nothing in a header
