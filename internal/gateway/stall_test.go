@@ -1,10 +1,12 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,6 +37,38 @@ func TestStalledBody(t *testing.T) {
 		var failed *upstream.Error
 		if !errors.As(err, &failed) || failed.Reason != upstream.ReasonTimeout || failed.Status != http.StatusOK || time.Since(began) != stallTimeout {
 			t.Errorf("%v after %s", err, time.Since(began))
+		}
+	})
+}
+
+// paced is a client that takes each piece in some time.
+type paced struct {
+	*httptest.ResponseRecorder
+	pace   time.Duration
+	pieces []int
+}
+
+func (c *paced) Write(p []byte) (int, error) {
+	time.Sleep(c.pace)
+	c.pieces = append(c.pieces, len(p))
+	return len(p), nil
+}
+
+// Who takes a layer slowly holds half as much as who takes it at once.
+func TestSlowClientsHoldSmallPieces(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, test := range []struct {
+			pace        time.Duration
+			bytes, last int
+		}{
+			{0, takenAtOnce, smallBytes}, {0, 2 * takenAtOnce, largeBytes}, {2 * atOnce, 2 * takenAtOnce, smallBytes},
+		} {
+			client := &paced{ResponseRecorder: httptest.NewRecorder(), pace: test.pace}
+			sent, err := pass(client, bytes.NewReader(make([]byte, test.bytes)), func() {})
+			if err != nil || sent != int64(test.bytes) || client.pieces[0] != smallBytes || slices.Max(client.pieces) != test.last {
+				t.Errorf("%d bytes, each piece in %s: %d sent, %v, pieces from %d to %d", test.bytes, test.pace, sent, err, client.pieces[0], slices.Max(client.pieces))
+			}
 		}
 	})
 }

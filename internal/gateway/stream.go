@@ -13,11 +13,27 @@ import (
 const (
 	// stallTimeout is how long either side of a stream may do nothing.
 	stallTimeout = 2 * time.Minute
-	// bufferBytes is what a stream holds of a body. A record of TLS is as long.
-	bufferBytes = 16 << 10
+	// A stream holds a piece of a body, and crypto/tls as much again while the client does
+	// not take it. Large ones, as long as a record of TLS, are for clients that take
+	// them at once.
+	smallBytes, largeBytes = 8 << 10, 16 << 10
+	// takenAtOnce is how much a client must have taken so: of less, it may be that the
+	// kernels' queues took it.
+	takenAtOnce = 1 << 20
+	atOnce      = 10 * time.Millisecond
 )
 
-var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
+var small, large = newPieces(smallBytes), newPieces(largeBytes)
+
+// pieces are buffers of one size.
+type pieces struct{ pool sync.Pool }
+
+func newPieces(bytes int) *pieces {
+	return &pieces{sync.Pool{New: func() any { b := make([]byte, bytes); return &b }}}
+}
+
+func (p *pieces) get() *[]byte  { return p.pool.Get().(*[]byte) }
+func (p *pieces) put(b *[]byte) { p.pool.Put(b) }
 
 // brokenError says that reading failed, and not writing.
 type brokenError struct{ err error }
@@ -30,22 +46,27 @@ func (e *brokenError) Unwrap() error { return e.err }
 // the body does not go on; the body then ends with an error. A client that does not
 // read ends its connection. The error is *brokenError if it is not the client's.
 func pass(w http.ResponseWriter, body io.Reader, stalled func()) (int64, error) {
-	buffer := buffers.Get().(*[bufferBytes]byte)
-	defer buffers.Put(buffer)
+	size := small
+	buffer := size.get()
+	defer func() { size.put(buffer) }()
 	client := http.NewResponseController(w)
 	watch := time.AfterFunc(stallTimeout, stalled)
 	defer watch.Stop()
-	var sent int64
+	var sent, taken int64 // taken: of it, at once
 	for {
 		watch.Reset(stallTimeout)
-		n, err := body.Read(buffer[:])
+		n, err := body.Read(*buffer)
 		if n > 0 {
 			watch.Stop() // now it is the client that must go on
-			_ = client.SetWriteDeadline(time.Now().Add(stallTimeout))
-			written, err := w.Write(buffer[:n])
+			began := time.Now()
+			_ = client.SetWriteDeadline(began.Add(stallTimeout))
+			written, err := w.Write((*buffer)[:n])
 			sent += int64(written)
 			if err != nil {
 				return sent, err
+			}
+			if taken += int64(written); time.Since(began) > atOnce {
+				taken = 0
 			}
 		}
 		switch {
@@ -53,6 +74,14 @@ func pass(w http.ResponseWriter, body io.Reader, stalled func()) (int64, error) 
 			return sent, nil
 		case err != nil:
 			return sent, &brokenError{err}
+		}
+		next := small
+		if taken > takenAtOnce {
+			next = large
+		}
+		if next != size {
+			size.put(buffer)
+			size, buffer = next, next.get()
 		}
 	}
 }

@@ -90,7 +90,7 @@ func New(c Config) (*Client, error) {
 	}
 	client.transport = &http.Transport{
 		Proxy:       http.ProxyFromEnvironment,
-		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		DialContext: inRecords(&net.Dialer{Timeout: dialTimeout}),
 		// HTTP/1.1: slow blobs must not share the window of one connection.
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, NextProtos: []string{"http/1.1"}, ClientSessionCache: tls.NewLRUClientSessionCache(maxIdle)},
 		TLSHandshakeTimeout:    dialTimeout,

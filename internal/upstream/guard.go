@@ -70,22 +70,22 @@ type guarded struct {
 func newGuarded(like *http.Transport, mayBePrivate func(ctx context.Context, host string) bool) *guarded {
 	g := &guarded{direct: like.Clone(), proxied: like.Clone(), proxy: like.Proxy, mayBePrivate: mayBePrivate}
 	g.direct.Proxy = nil
-	open := &net.Dialer{Timeout: dialTimeout}
-	checked := &net.Dialer{Timeout: dialTimeout, Control: func(_, address string, _ syscall.RawConn) error {
+	open := inRecords(&net.Dialer{Timeout: dialTimeout})
+	checked := inRecords(&net.Dialer{Timeout: dialTimeout, Control: func(_, address string, _ syscall.RawConn) error {
 		if at, err := netip.ParseAddrPort(address); err != nil || !isPublic(at.Addr()) {
 			return fmt.Errorf("%s %w", address, errPrivate)
 		}
 		return nil
-	}}
+	}})
 	g.direct.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		host, _, err := net.SplitHostPort(address)
 		if err != nil {
 			return nil, err
 		}
 		if mayBePrivate(ctx, host) {
-			return open.DialContext(ctx, network, address)
+			return open(ctx, network, address)
 		}
-		return checked.DialContext(ctx, network, address)
+		return checked(ctx, network, address)
 	}
 	return g
 }
