@@ -220,6 +220,7 @@ func (c *Cluster) startControllers(t testing.TB, key certs.RSAKey, names ...stri
 		"--root-ca-file="+c.CA.File,
 		"--leader-elect=false",
 		"--secure-port=0",
+		"--kube-api-qps=500", "--kube-api-burst=1000", // 20 a second is the default, and the tests wait
 	))
 }
 

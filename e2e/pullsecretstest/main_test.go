@@ -14,7 +14,7 @@ import (
 func TestMain(m *testing.M) {
 	isolate.Main(m, func(t testing.TB) {
 		for _, build := range []func(testing.TB) string{
-			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.Kubectl, programs.Pullpass, programs.PullpassWithClock,
+			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.Kubectl, programs.Pullpass,
 		} {
 			build(t)
 		}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -75,21 +76,27 @@ func (s *site) awaitPolicies(t testing.TB) {
 	s.CreateNamespace(t, "waiting", optedIn)
 	s.CreateServiceAccount(t, "waiting", "out", nil)
 	s.account(t, "waiting", "in", true)
-	token := s.token(t, s.access)
-	for policy, audience := range map[string]string{controller: "another", controller + "-opt-in": audience} {
-		s.await(t, "the policy "+policy+" is enforced", func() bool {
-			_, body := s.as(t, token, http.MethodPost, "/api/v1/namespaces/waiting/serviceaccounts/out/token", cluster.Object{
-				"spec": cluster.Object{"audiences": []string{audience}, "expirationSeconds": 3600, "boundObjectRef": cluster.Object{"kind": "Secret", "apiVersion": "v1", "name": prefix + "out", "uid": "x"}},
-			})
-			return strings.Contains(body, "'"+policy+"'")
-		})
-	}
+	s.awaitEnforced(t)
 	n := 0
 	s.await(t, "pods are given the name", func() bool {
 		n++
 		pod := s.pod(t, "waiting", fmt.Sprint("p", n), "in")
 		return len(pullSecrets(pod)) == 1
 	})
+}
+
+func (s *site) awaitEnforced(t testing.TB) {
+	t.Helper()
+	token := s.Token(t, cluster.TokenRequest{Namespace: namespace, ServiceAccount: controller})
+	for _, wrong := range []struct{ policy, account, audience string }{{controller, "in", "another"}, {controller + "-opt-in", "out", audience}} {
+		s.await(t, "the policy "+wrong.policy+" is enforced", func() bool {
+			_, body := s.as(t, token, http.MethodPost, "/api/v1/namespaces/waiting/serviceaccounts/"+wrong.account+"/token", cluster.Object{"spec": cluster.Object{
+				"audiences": []string{wrong.audience}, "expirationSeconds": 3600,
+				"boundObjectRef": cluster.Object{"kind": "Secret", "apiVersion": "v1", "name": prefix + wrong.account, "uid": "x"},
+			}})
+			return strings.Contains(body, "'"+wrong.policy+"'")
+		})
+	}
 }
 
 // account makes a ServiceAccount that has opted in, or not.
@@ -159,18 +166,80 @@ func (s *site) as(t testing.TB, token, method, path string, body any) (status in
 	return resp.StatusCode, string(text)
 }
 
-// run starts a replica of the controller, with its rights and no more.
-func (s *site) run(t testing.TB, identity string, environment ...string) *process.Process {
-	t.Helper()
-	program := programs.Pullpass
-	if len(environment) > 0 {
-		program = programs.PullpassWithClock
-	}
-	cmd := exec.Command(program(t), "pull-secrets", "controller", "--audience="+audience, "--registry="+registry, "--namespace="+namespace,
-		"--identity="+identity, "--kubeconfig="+s.access.KubeconfigFile)
-	cmd.Env = append(cmd.Environ(), environment...)
-	return process.Start(t, cmd)
+// replica is one of the controller.
+type replica struct {
+	*process.Process
+	admin string // URL
 }
+
+// run starts a replica, with the rights of its ServiceAccount and no more.
+func (s *site) run(t testing.TB, identity string) *replica {
+	t.Helper()
+	address := process.FreeAddress(t)
+	r := &replica{admin: "http://" + address}
+	r.Process = process.Start(t, exec.Command(programs.Pullpass(t), "pull-secrets", "controller", "--audience="+audience, "--registry="+registry, "--namespace="+namespace,
+		"--identity="+identity, "--kubeconfig="+s.access.KubeconfigFile, "--admin-address="+address))
+	s.await(t, identity+" is ready", func() bool { status, _ := r.ask(t, "/readyz"); return status == http.StatusOK })
+	return r
+}
+
+// stop ends it with SIGTERM.
+func (r *replica) stop(t testing.TB) { t.Helper(); check(t, r.Stop()) }
+
+func (r *replica) ask(t testing.TB, path string) (status int, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.admin+path, nil)
+	check(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, ""
+	}
+	defer resp.Body.Close()
+	content, err := io.ReadAll(resp.Body)
+	check(t, err)
+	return resp.StatusCode, string(content)
+}
+
+// metric is the value of a series; -1: there is none.
+func (r *replica) metric(t testing.TB, series string) int {
+	t.Helper()
+	_, body := r.ask(t, "/metrics")
+	_, rest, ok := strings.Cut(body, "\n"+series+" ")
+	if !ok {
+		return -1
+	}
+	text, _, _ := strings.Cut(rest, "\n")
+	value, err := strconv.ParseFloat(text, 64)
+	check(t, err)
+	return int(value)
+}
+
+// awaitKept waits until the replica leads and all n ServiceAccounts have a token.
+func (s *site) awaitKept(t testing.TB, r *replica, n int) {
+	t.Helper()
+	s.await(t, fmt.Sprint(n, " Secrets are kept"), func() bool { return r.metric(t, `pullpass_pull_secrets{state="kept"}`) == n })
+}
+
+// changes are what the controller changed since a mark, but for its Lease, by verb and resource. namespace "" means all of
+// them. What was refused has its status besides.
+func (s *site) changes(t testing.TB, since int, namespace string) map[string]int {
+	t.Helper()
+	counts := map[string]int{}
+	for _, r := range s.Requests(t, since) {
+		if !r.Changes() || r.Resource == "leases" || namespace != "" && r.Namespace != namespace || r.Status == http.StatusTooManyRequests {
+			continue
+		}
+		what := strings.TrimSuffix(r.Verb+" "+r.Resource+"/"+r.Subresource, "/")
+		if r.Status >= 300 {
+			what += fmt.Sprint(": ", r.Status)
+		}
+		counts[what]++
+	}
+	return counts
+}
+
+// mark is where changes begin that come from now on.
+func (s *site) mark(t testing.TB) int { t.Helper(); return len(s.Requests(t, 0)) }
 
 // await polls until done returns true.
 func (s *site) await(t testing.TB, what string, done func() bool) {
@@ -182,8 +251,8 @@ func (s *site) await(t testing.TB, what string, done func() bool) {
 	}
 }
 
-// claims are those of the token in a Secret.
-func (s *site) claims(t testing.TB, secret cluster.Object) (claims map[string]any) {
+// password is the token in a Secret.
+func (s *site) password(t testing.TB, secret cluster.Object) string {
 	t.Helper()
 	var config struct {
 		Auths map[string]struct{ Username, Password string }
@@ -191,7 +260,13 @@ func (s *site) claims(t testing.TB, secret cluster.Object) (claims map[string]an
 	text, err := base64.StdEncoding.DecodeString(secret.Text("data", ".dockerconfigjson"))
 	check(t, err)
 	check(t, json.Unmarshal(text, &config))
-	parts := strings.Split(config.Auths[registry].Password, ".")
+	return config.Auths[registry].Password
+}
+
+// claims are those of the token in a Secret.
+func (s *site) claims(t testing.TB, secret cluster.Object) (claims map[string]any) {
+	t.Helper()
+	parts := strings.Split(s.password(t, secret), ".")
 	if len(parts) != 3 {
 		t.Fatalf("no token in %v", secret["metadata"])
 	}

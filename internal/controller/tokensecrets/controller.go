@@ -88,7 +88,8 @@ func New(c Config) (*Controller, error) {
 	}
 	ctl := &Controller{log: c.Logger, now: c.Now, known: map[string]state{}}
 	ctl.keys = &keyWatch{now: c.Now, fetch: func(ctx context.Context) ([]byte, error) {
-		return core.Get().AbsPath("/openid/v1/jwks").DoRaw(ctx)
+		// Without its own type (RFC 7517, section 8.5), an API server does not send it.
+		return core.Get().AbsPath("/openid/v1/jwks").SetHeader("Accept", "application/jwk-set+json").DoRaw(ctx)
 	}}
 	ctl.secrets = secrets{settings: s, core: core, metadata: metadataClient, now: c.Now, gone: ctl.keys.gone, counts: &ctl.counts}
 	ctl.lease = lease{log: c.Logger, Lease: controller.Lease{
@@ -165,6 +166,7 @@ func (c *Controller) watchKeys(ctx context.Context) {
 	for {
 		reading, cancel := context.WithTimeout(ctx, syncTimeout)
 		if err := c.keys.read(reading); err != nil && ctx.Err() == nil {
+			c.counts.failed.Add(1)
 			c.log.Warn("tokens are renewed in time all the same", "error", err)
 		}
 		cancel()
@@ -202,6 +204,10 @@ func (c *Controller) work(ctx context.Context) bool {
 	c.mu.Lock()
 	before := c.known[key]
 	c.mu.Unlock()
+	if before.of != a.uid { // what its predecessor waits for is not its fault
+		c.queue.Forget(key)
+		before = state{of: a.uid}
+	}
 	now, err := c.secrets.sync(ctx, a, before.held)
 	c.mu.Lock()
 	c.known[key] = before.after(now, err, c.now())

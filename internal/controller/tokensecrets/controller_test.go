@@ -82,7 +82,14 @@ func keys(api *kubetest.Server, ids ...string) {
 	for _, id := range ids {
 		text += `,{"kid":"` + id + `"}`
 	}
-	api.Fail("list jwks", kubetest.Says(http.StatusOK, "application/jwk-set+json", `{"keys":[`+strings.TrimPrefix(text, ",")+`]}`))
+	set := kubetest.Says(http.StatusOK, "application/jwk-set+json", `{"keys":[`+strings.TrimPrefix(text, ",")+`]}`)
+	api.Fail("list jwks", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept") != "application/jwk-set+json" { // as API servers do
+			w.WriteHeader(http.StatusNotAcceptable)
+			return
+		}
+		set(w, r)
+	})
 }
 
 // secret returns the claims of the token in a Secret, and its metadata; nil: there is none.

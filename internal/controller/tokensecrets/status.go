@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Status is what a Controller has done, and how it stands with what it has to do. What is
@@ -31,6 +33,7 @@ type counts struct{ created, renewed, foreign, failed atomic.Uint64 }
 // state is how it stands with one ServiceAccount.
 type state struct {
 	held
+	of      types.UID // the ServiceAccount
 	foreign bool
 	ends    time.Time // of the last token that is known of
 	late    time.Time // since when it fails; zero: it does not
@@ -38,7 +41,7 @@ type state struct {
 
 // after is what follows when a look at the Secret has ended.
 func (s state) after(now held, err error, at time.Time) state {
-	next := state{held: now, ends: now.expires}
+	next := state{held: now, of: s.of, ends: now.expires}
 	switch {
 	case errors.Is(err, errForeign):
 		next.foreign = true
