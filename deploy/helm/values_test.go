@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -44,20 +45,20 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// Alerts and dashboard are in the chart too, since Helm reads no files outside of it.
+// They are in the chart too, since Helm reads no files outside of it.
 func TestFiles(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"alerts.yaml", "dashboard.json"} {
-		want, err := os.ReadFile("../monitoring/" + name)
+	for _, source := range []string{"monitoring/alerts.yaml", "monitoring/dashboard.json", "kubernetes/pull-secrets-controller.yaml"} {
+		want, err := os.ReadFile("../" + source)
 		must(t, err)
-		file := "pullpass/files/" + name
+		file := "pullpass/files/" + path.Base(source)
 		if *update {
 			must(t, os.WriteFile(file, want, 0o644))
 		}
 		got, err := os.ReadFile(file)
 		must(t, err)
 		if string(got) != string(want) {
-			t.Errorf("%s is not deploy/monitoring/%s: go test ./deploy/helm -update", file, name)
+			t.Errorf("%s is not deploy/%s: go test ./deploy/helm -update", file, source)
 		}
 	}
 }

@@ -136,6 +136,8 @@ func TestMistakes(t *testing.T) {
 		{"installer for a registry and for mirrors", "{image: {digest: " + digest + "}, nodes: {install: {enabled: true, registry: a, mirrors: [b]}}}", "nodes.install: needs one of registry and mirrors"},
 		{"taint without a pull", "{image: {digest: " + digest + "}, nodes: {install: {enabled: true, registry: a, taint: true}}}", "nodes.install.probe.image: is missing"},
 		{"CA for containerd that is not there", "{image: {digest: " + digest + "}, nodes: {install: {enabled: true, registry: a, caFile: a.crt}}}", "nodes.install.caFile: a.crt is not in files"},
+		{"pull secrets that no cluster accepts", "pullSecrets: {enabled: true}", "pullSecrets.enabled: no cluster of config.clusters with kubernetes.inCluster has pullSecrets.audience"},
+		{"registry with a path", "pullSecrets: {registries: [a/b]}", "'/pullSecrets/registries/0'"},
 		{"fewer at most than at least", "{replicas: 3, autoscaling: {enabled: true, maxReplicas: 2}}", "autoscaling.maxReplicas: is less than replicas"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -173,6 +175,7 @@ func TestRights(t *testing.T) {
 			var roles objects
 			for _, role := range rendered.kind("ClusterRole") {
 				switch role.Name() {
+				case "pullpass-pull-secrets": // TestPullSecrets
 				case name:
 					roles = append(roles, role)
 				case name + "-node-install":
@@ -199,13 +202,16 @@ func TestRights(t *testing.T) {
 				if len(roles) != 0 || token {
 					t.Errorf("roles %v, token %v", roles, token)
 				}
-			} else if got := rights(roles); !slices.Equal(got, want) || !token {
+			} else if got := rights(roles); !slices.Equal(got, rightsOf(want, s)) || !token {
 				t.Errorf("rights\n%q\nwant those of deploy/kubernetes/rbac.yaml\n%q\nand a token (%v)", got, want, token)
 			}
 			for _, binding := range rendered.kind("ClusterRoleBinding") {
 				subject := list(binding, "subjects")[0]
 				account := (binding.Name() == name || binding.Name() == name+"-objects") && subject.Text("kind") == "ServiceAccount" && subject.Text("namespace") == s.namespace &&
 					rendered.named("ServiceAccount", subject.Text("name")) != nil
+				if binding.Name() == "pullpass-pull-secrets" {
+					continue // TestPullSecrets
+				}
 				nodes := binding.Name() == name+"-kubelets" && subject.Text("kind") == "Group" && subject.Text("name") == "system:nodes"
 				install := binding.Name() == name+"-node-install" && subject.Text("kind") == "ServiceAccount" && subject.Text("namespace") == "pullpass-nodes" && subject.Text("name") == "pullpass-node-install"
 				if !account && !nodes && !install || binding.Text("roleRef", "name") != binding.Name() {
@@ -226,6 +232,16 @@ func hasLabels(has, wanted cluster.Object) bool {
 		}
 	}
 	return true
+}
+
+// rightsOf adds, where tokens in Secrets are accepted, what deploy/kubernetes/pull-secrets.yaml gives.
+func rightsOf(all []string, s set) []string {
+	if s.name != pullSecretsSet {
+		return all
+	}
+	all = append(slices.Clone(all), "authentication.k8s.io tokenreviews create")
+	slices.Sort(all)
+	return all
 }
 
 // rights are what the ClusterRoles allow, each as "GROUP RESOURCE VERB".

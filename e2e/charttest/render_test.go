@@ -31,6 +31,9 @@ func sets(t testing.TB) []set {
 		if s.name == "clusters" { // one without pullpass in its name
 			s.release, s.namespace = "eu", "registry"
 		}
+		if s.name == pullSecretsSet {
+			s.namespace = "tokens"
+		}
 		all = append(all, s)
 	}
 	if len(all) < 8 {

@@ -55,6 +55,7 @@ func scenarios() []scenario {
 		{"static", testStaticPod},
 		{"no-client", testNoClientCertificate},
 		{"stolen", testStolenToken},
+		{keptScenario, testKeptSecret},
 	}
 }
 

@@ -47,6 +47,9 @@ rules:
   subjects: [{namespaces: ["*"]}]
   annotation: ` + annotation + `
   allow: [{repositories: ["shared/**"], actions: [pull]}]
+- name: kept
+  subjects: [{namespaces: ["` + keptScenario + `-*"], serviceAccounts: [autopilot]}]
+  allow: [{repositories: ["{namespace}/**"], actions: [pull, push]}]
 - name: builders
   subjects: [{namespaces: [` + builders + `]}]
   allow: [{repositories: ["**"], actions: [pull, push]}]
@@ -68,7 +71,7 @@ type site struct {
 
 func startSite(t testing.TB) *site {
 	t.Helper()
-	names := []string{registryName}
+	names := []string{registryName, bareName}
 	for _, a := range aliases() {
 		names = append(names, a.host())
 	}
@@ -80,9 +83,10 @@ func startSite(t testing.TB) *site {
 	s.config = pullpass.Config{
 		Clusters: []pullpass.Cluster{{
 			Name: "prod-eu", Issuer: s.Issuer, Audiences: []string{registryName},
-			Discovery:  pullpass.Discovery{CAFile: s.CA.File, TokenFile: access.TokenFile},
-			Kubernetes: pullpass.Kubernetes{KubeconfigFile: access.KubeconfigFile},
-			Node:       pullpass.Node{Proof: pullpass.Proof{Mode: "enforce", Methods: []string{"certificate"}, ClientCAFile: s.CA.File}},
+			Discovery:   pullpass.Discovery{CAFile: s.CA.File, TokenFile: access.TokenFile},
+			Kubernetes:  pullpass.Kubernetes{KubeconfigFile: access.KubeconfigFile},
+			Node:        pullpass.Node{Proof: pullpass.Proof{Mode: "enforce", Methods: []string{"certificate"}, ClientCAFile: s.CA.File}},
+			PullSecrets: pullpass.PullSecrets{Audience: pullAudience, Namespaces: []string{keptScenario + "-*"}},
 		}},
 		Policy:  policy,
 		Service: registryName,
@@ -99,6 +103,7 @@ func startSite(t testing.TB) *site {
 	})
 	s.Apply(t, s.proxy.Command(t, "kubelet-config", "--registry="+registryName, "--part=rbac"))
 	s.startBuilder(t)
+	s.startPullSecrets(t)
 	return s
 }
 
@@ -156,6 +161,7 @@ func (s *site) nodeConfig(t testing.TB, name, address string, old bool) node.Con
 		Name: name, Address: address, OldContainerd: old, Cluster: s.Cluster, Pullpass: s.proxy, Registry: registryName, CA: s.ca,
 		Hosts: map[string]string{},
 	}
+	config.Hosts[bareName] = s.proxy.Command(t, "kubelet-config", "--registry="+bareName, "--part=hosts")
 	for _, a := range aliases() {
 		config.Providers += a.provider()
 		config.Plugins = append(config.Plugins, a.file())

@@ -28,6 +28,7 @@ type Event struct {
 	Node           Object   `json:"node"`
 	NodeFromAPI    bool     `json:"nodeFromAPI"`
 	CredentialID   string   `json:"credentialID"`
+	PullSecret     *Object  `json:"pullSecret"`
 	Claimed        Claimed  `json:"claimed"`
 	Service        string   `json:"service"`
 	GrantType      string   `json:"grantType"`

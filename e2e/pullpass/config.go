@@ -96,6 +96,14 @@ type Cluster struct {
 	Bound      string     `json:"bound,omitempty"`
 	Node       Node       `json:"node,omitzero"`
 	Kubernetes Kubernetes `json:"kubernetes,omitzero"`
+	// PullSecrets are the tokens that lie in Secrets.
+	PullSecrets PullSecrets `json:"pullSecrets,omitzero"`
+}
+
+// PullSecrets says which of them are accepted; none without an audience.
+type PullSecrets struct {
+	Audience   string   `json:"audience"`
+	Namespaces []string `json:"namespaces"`
 }
 
 // Identity is one element of the configuration's identities.

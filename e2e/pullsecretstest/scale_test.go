@@ -29,10 +29,11 @@ func TestScale(t *testing.T) {
 	s := startSite(t)
 	s.grow(t)
 	s.saw(t, "%d ServiceAccounts are there", all)
+	mark := s.mark(t)
 	first := s.run(t, "first")
 	s.awaitKept(t, first, all)
-	s.saw(t, "their Secrets are made, by %v", s.changes(t, 0, ""))
-	if got, want := s.changes(t, 0, ""), map[string]int{"create secrets": all, "create serviceaccounts/token": all, "patch secrets": all}; !maps.Equal(got, want) {
+	s.saw(t, "their Secrets are made, by %v", s.changes(t, mark, ""))
+	if got, want := s.changes(t, mark, ""), map[string]int{"create secrets": all, "create serviceaccounts/token": all, "patch secrets": all}; !maps.Equal(got, want) {
 		t.Errorf("%d Secrets took %v, want %v", all, got, want)
 	}
 	if n := first.metric(t, `pullpass_pull_secret_failures_total`); n != 0 {
@@ -41,7 +42,7 @@ func TestScale(t *testing.T) {
 	s.checkOwners(t, "")
 	first.stop(t)
 
-	mark := s.mark(t)
+	mark = s.mark(t)
 	aged := s.age(t)
 	before := len(s.Requests(t, 0))
 	second := s.run(t, "second")

@@ -34,7 +34,7 @@ func messages(e *exchange.Event) []string {
 		if e.Result == exchange.ResultUnavailable {
 			verdict = "cannot get "
 		}
-		return []string{message(verdict+what, e.Service, e.Message, e.Remedy())}
+		return []string{message(verdict+what, e.Service, way(e), e.Message, e.Remedy())}
 	}
 	scopes := e.Scopes[:min(len(e.Scopes), maxScopes)]
 	list := make([]string, 0, len(scopes))
@@ -43,13 +43,21 @@ func messages(e *exchange.Event) []string {
 		if len(s.Granted) > 0 {
 			what = "allowed only " + strings.Join(s.Granted, ", ") + " of " + s.Scope
 		}
-		list = append(list, message(what, e.Service, s.Reason, s.Remedy))
+		list = append(list, message(what, e.Service, way(e), s.Reason, s.Remedy))
 	}
 	return list
 }
 
-func message(what, service, why, remedy string) string {
-	head := "Pullpass " + term.Shorten(clean(what), maxWhatBytes) + " at " + term.Shorten(clean(service), maxServiceBytes) + ": "
+// way says by which way a token came, if it was not by the kubelet, for its pod.
+func way(e *exchange.Event) string {
+	if e.PullSecret == nil {
+		return ""
+	}
+	return ", with the token in the Secret " + term.Shorten(clean(e.PullSecret.Name), maxServiceBytes)
+}
+
+func message(what, service, way, why, remedy string) string {
+	head := "Pullpass " + term.Shorten(clean(what), maxWhatBytes) + " at " + term.Shorten(clean(service), maxServiceBytes) + way + ": "
 	tail := ""
 	// Half a command could be run all the same, so a remedy is whole or not there.
 	if remedy = clean(remedy); remedy != "" && len(remedy) <= maxRemedyBytes {

@@ -111,7 +111,7 @@ func TestMessagesAreBoundedAndPlain(t *testing.T) {
 	for _, hostile := range []string{
 		strings.Repeat("a", 5000), strings.Repeat("é", 5000), strings.Repeat("\xffa", 5000), "a\nWarning  Forged\r\x1b[2J\u202e\u2028", "\x00",
 	} {
-		got := message(hostile, hostile, hostile, whole)
+		got := message(hostile, hostile, "", hostile, whole)
 		switch {
 		case len(got) > maxMessageBytes || !utf8.ValidString(got):
 			t.Errorf("%d bytes: %q", len(got), got)
@@ -124,10 +124,10 @@ func TestMessagesAreBoundedAndPlain(t *testing.T) {
 			t.Errorf("cut without a mark: %q", got)
 		}
 	}
-	if got := message("a", "b", "c", whole+"x"); got != "Pullpass a at b: c" {
+	if got := message("a", "b", "", "c", whole+"x"); got != "Pullpass a at b: c" {
 		t.Errorf("a remedy that is too long: %q", got)
 	}
-	if got := message("a", "b", "c", "d\ne"); got != "Pullpass a at b: c. Remedy: d?e" {
+	if got := message("a", "b", "", "c", "d\ne"); got != "Pullpass a at b: c. Remedy: d?e" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -52,8 +52,9 @@ type Config struct {
 }
 
 // Events writes refusals as Kubernetes Events on the pods whose tokens were
-// refused: container runtimes show their users no more than the status. It needs
-// the verbs create and patch on events, in every namespace.
+// refused: container runtimes show their users no more than the status. The token of a
+// pull secret names no pod; its events are on the ServiceAccount. It needs the verbs
+// create and patch on events, in every namespace.
 //
 // It is safe for concurrent use.
 type Events struct {
@@ -116,21 +117,36 @@ func newEventClient(c *rest.Config) (rest.Interface, error) {
 // event.
 func (p *Events) Record(e *exchange.Event) {
 	to := p.clusters[e.Cluster]
-	if to == nil || !concernsPod(e) {
+	if to == nil || !concernsPeople(e) {
+		return
+	}
+	involved, ok := involvedObject(e)
+	if !ok {
 		return
 	}
 	for i, message := range messages(e) {
-		to.enqueue(newPodEvent(e, i, message))
+		to.enqueue(newPodEvent(e, i, involved, message))
 	}
 }
 
-// concernsPod reports whether people should find the refusal on the pod. An
-// identity that was not proven (Event.Claimed) sets no Pod: whoever can make up
-// a token could write on any pod. A pod is named by its UID, as names are reused.
-// Nobody could read the events of one that is gone.
-func concernsPod(e *exchange.Event) bool {
-	podGone := (&exchange.GoneError{Kind: exchange.KindPod}).Reason()
-	if e.Pod == nil || e.Pod.UID == "" || e.Retry || e.Reason == podGone {
+// involvedObject is where people should find the refusal. An identity that was not
+// proven (Event.Claimed) sets neither Pod nor PullSecret: whoever can make up a token
+// could write on any pod. Objects are named by their UIDs, as names are reused. Nobody
+// could read the events of one that is gone.
+func involvedObject(e *exchange.Event) (corev1.ObjectReference, bool) {
+	kind, o := exchange.KindPod, e.Pod
+	if e.PullSecret != nil {
+		kind, o = exchange.KindServiceAccount, e.ServiceAccount
+	}
+	if o == nil || o.UID == "" || e.Reason == (&exchange.GoneError{Kind: kind}).Reason() {
+		return corev1.ObjectReference{}, false
+	}
+	return corev1.ObjectReference{APIVersion: "v1", Kind: string(kind), Namespace: e.Namespace, Name: o.Name, UID: types.UID(o.UID)}, true
+}
+
+// concernsPeople reports whether it is a refusal that was not said before.
+func concernsPeople(e *exchange.Event) bool {
+	if e.Retry {
 		return false
 	}
 	if e.Gateway != nil {
@@ -140,16 +156,14 @@ func concernsPod(e *exchange.Event) bool {
 	return e.Result == exchange.ResultRefused || e.Result == exchange.ResultPartial || e.Result == exchange.ResultNone
 }
 
-func newPodEvent(e *exchange.Event, i int, message string) *corev1.Event {
+func newPodEvent(e *exchange.Event, i int, involved corev1.ObjectReference, message string) *corev1.Event {
 	seen := metav1.NewTime(e.Time)
 	return &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:      util.GenerateEventName(e.Pod.Name, e.Time.UnixNano()+int64(i)),
+			Name:      util.GenerateEventName(involved.Name, e.Time.UnixNano()+int64(i)),
 			Namespace: e.Namespace,
 		},
-		InvolvedObject: corev1.ObjectReference{
-			APIVersion: "v1", Kind: "Pod", Namespace: e.Namespace, Name: e.Pod.Name, UID: types.UID(e.Pod.UID),
-		},
+		InvolvedObject:      involved,
 		Type:                corev1.EventTypeWarning,
 		Reason:              eventReason,
 		Message:             message,
@@ -243,7 +257,7 @@ func (s *sender) send(ctx context.Context, event *corev1.Event) {
 	if now := time.Now(); now.Sub(s.logged) >= eventLogInterval {
 		s.logged = now
 		s.logger.Warn("an event on a pod could not be sent; it needs create and patch on events",
-			"namespace", event.Namespace, "pod", event.InvolvedObject.Name, "failures", failures, "error", err)
+			"namespace", event.Namespace, "kind", event.InvolvedObject.Kind, "name", event.InvolvedObject.Name, "failures", failures, "error", err)
 	}
 }
 

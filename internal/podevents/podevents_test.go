@@ -346,6 +346,30 @@ func TestWhatMakesPodEvents(t *testing.T) {
 	}
 }
 
+// The token of a pull secret names no pod: people find its refusal on the ServiceAccount.
+func TestEventOfAPullSecret(t *testing.T) {
+	t.Parallel()
+	api := newEventAPI(t)
+	p := start(t, Config{Clusters: map[string]*rest.Config{"prod": api.serve()}})
+	inSecret := func(e *exchange.Event) {
+		e.Pod, e.Node = nil, nil
+		e.ServiceAccount, e.PullSecret = &exchange.Object{Name: "web", UID: "uid-web"}, &exchange.Object{Name: "pullpass-pull-web", UID: "uid-secret"}
+	}
+	p.Record(refusal(refuse((&exchange.GoneError{Kind: exchange.KindSecret}).Reason(), "it was deleted"), inSecret))
+	p.Record(refusal(refuse((&exchange.GoneError{Kind: exchange.KindServiceAccount}).Reason(), "nobody could read it"), inSecret))
+	flush(t, p, api, "prod")
+	var got []corev1.Event
+	for _, event := range api.all() {
+		if event.Namespace != "last" {
+			got = append(got, event)
+		}
+	}
+	if len(got) != 1 || got[0].InvolvedObject != (corev1.ObjectReference{APIVersion: "v1", Kind: "ServiceAccount", Namespace: "team-b", Name: "web", UID: "uid-web"}) ||
+		!strings.HasPrefix(got[0].Message, "Pullpass refused repository:shared/x:pull at registry.example.com, with the token in the Secret pullpass-pull-web: it was deleted. Remedy: ") {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestClustersGetTheirOwn(t *testing.T) {
 	t.Parallel()
 	eu, us := newEventAPI(t), newEventAPI(t)
@@ -503,7 +527,7 @@ func TestFailuresAreCountedAndTold(t *testing.T) {
 		})
 		line := func(failures int) string {
 			return fmt.Sprintf(`level=WARN msg="an event on a pod could not be sent; it needs create and patch on events" cluster=prod `+
-				`namespace=team-b pod=web-7d9f failures=%d error="no such right"`+"\n", failures)
+				`namespace=team-b kind=Pod name=web-7d9f failures=%d error="no such right"`+"\n", failures)
 		}
 		want := line(1)
 		for range 3 {

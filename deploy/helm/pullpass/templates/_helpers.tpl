@@ -86,6 +86,13 @@ true
 {{- end -}}
 {{- end }}
 
+{{- /* The audience of pull secrets in the cluster that Pullpass runs in; empty: there are none. */}}
+{{- define "pullpass.pullAudience" -}}
+{{- range .Values.config.clusters -}}
+{{- if (.kubernetes | default dict).inCluster -}}{{ (.pullSecrets | default dict).audience | default "" }}{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{- /* The registries that sign with the key of signing, as a list in JSON. The gateway has a key of its own. */}}
 {{- define "pullpass.signed" -}}
 {{- $signed := list -}}
@@ -173,6 +180,9 @@ true
 {{- if and .taint (not .probe.image) -}}{{- fail "nodes.install.probe.image: is missing; with nodes.install.taint, a pull has to work before pods come" -}}{{- end -}}
 {{- if and .caFile (not (hasKey $.Values.files .caFile)) -}}{{- fail (printf "nodes.install.caFile: %s is not in files" .caFile) -}}{{- end -}}
 {{- end -}}
+{{- end -}}
+{{- if and .Values.pullSecrets.enabled (not (include "pullpass.pullAudience" .)) -}}
+{{- fail "pullSecrets.enabled: no cluster of config.clusters with kubernetes.inCluster has pullSecrets.audience: docs/pull-secrets.md" -}}
 {{- end -}}
 {{- if and .Values.autoscaling.enabled (gt (int .Values.replicas) (int .Values.autoscaling.maxReplicas)) -}}
 {{- fail "autoscaling.maxReplicas: is less than replicas" -}}
