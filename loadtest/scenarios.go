@@ -17,9 +17,8 @@ import (
 // scenario is one kind of load. Each has a Pullpass of its own, so none profits from what another left in the caches.
 type scenario struct {
 	name, about string
-	least       time.Duration         // that it takes
-	site        func(options) variant // nil: as a company would have it
-	pods        func(options) int     // whose tokens are made beforehand
+	least       time.Duration     // that it takes
+	pods        func(options) int // whose tokens are made beforehand
 	run         func(context.Context, *site) (*outcome, error)
 	judge       func(options, []sample) []string // names what Pullpass did that it should not; nil: nothing to judge
 	// whole plays a scenario that has sites of its own; nil: it has one, and is played by what is above.
@@ -42,7 +41,7 @@ const (
 
 var scenarios = []scenario{
 	{name: "steady", about: "pulls at an even rate, as on every day", pods: pulled, run: runSteady},
-	{name: "storm", about: "every node of a cluster restarts its 30 pods within a minute", site: stormSite, pods: stormPods, run: runStorm},
+	{name: "storm", about: "every node of a cluster restarts its 30 pods within a minute", pods: stormPods, run: runStorm},
 	{name: "flood", about: "strangers with bad credentials, beside good traffic", pods: pulled, run: runFlood},
 	{name: "rotation", about: "the keys of Pullpass and of the cluster change under load", least: 2 * publishedBefore, pods: pulled, run: runRotation},
 	{name: "soak", about: "the same pods again and again: memory must not grow", pods: func(options) int { return soakPods }, run: runSoak, judge: growth},
@@ -58,11 +57,7 @@ func play(ctx context.Context, o options, sc scenario, stderr io.Writer) ([]resu
 		return sc.whole(ctx, o, stderr)
 	}
 	o.duration = max(o.duration, sc.least)
-	var v variant
-	if sc.site != nil {
-		v = sc.site(o)
-	}
-	s, err := openSite(ctx, o, v)
+	s, err := openSite(ctx, o, variant{})
 	if err != nil {
 		return nil, err
 	}
@@ -138,15 +133,6 @@ func runSteady(ctx context.Context, s *site) (*outcome, error) {
 
 func stormNodes(o options) int { return max(1, int(math.Round(o.scale*fleet.Nodes))) }
 func stormPods(o options) int  { return stormNodes(o) * fleet.PodsPerNode }
-
-// stormSite has the limit that docs/capacity.md advises for DaemonSets, if that is not the default.
-func stormSite(o options) variant {
-	const byDefault = 50
-	if rate := int(2 * float64(stormNodes(o)) / o.window.Seconds()); rate > byDefault {
-		return variant{perServiceAccount: rate}
-	}
-	return variant{}
-}
 
 func runStorm(ctx context.Context, s *site) (*outcome, error) {
 	nodes := stormNodes(s.options)

@@ -36,8 +36,11 @@ func (e *LimitError) Error() string { return "too many requests " + e.what + "; 
 // Reason is limited_service_account or limited_address.
 func (e *LimitError) Reason() string { return e.reason }
 
-// limitServiceAccount takes a request from the limit of its ServiceAccount, or of
-// the project whose job it is: jobs come and go. It comes after everything that
+// limitServiceAccount takes a request from the limit of its ServiceAccount on its node,
+// or of the project whose job it is: jobs come and go. A DaemonSet has a pod on every
+// node, and when a cluster comes back, they all ask at once: a limit for all of
+// them together would have to grow with the cluster. The node is the token's, so that nobody
+// chooses it; those whose node nobody knows have one limit together. It comes after everything that
 // refuses an identity as a whole: who holds a revoked or a stolen token must not use
 // up what the pods need.
 func (x *Exchanger) limitServiceAccount(ctx context.Context, id *oidc.Identity) error {
@@ -46,6 +49,9 @@ func (x *Exchanger) limitServiceAccount(ctx context.Context, id *oidc.Identity) 
 	key, what := joined("serviceAccount", id.Cluster, k.Namespace, k.ServiceAccount.Name, k.ServiceAccount.UID), "of this ServiceAccount"
 	if x := id.External; x != nil {
 		key, what = joined("identity", x.Provider, x.Project), "of this identity's project"
+	} else if k.Node != (oidc.ObjectRef{}) {
+		key += joined(k.Node.Name, k.Node.UID) // as joined would with all at once
+		what += " on its node"
 	}
 	wait := x.serviceAccounts.Take(context.WithoutCancel(ctx), key)
 	if wait <= 0 {

@@ -2,6 +2,7 @@ package exchange_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -134,8 +135,32 @@ func TestServiceAccountLimit(t *testing.T) {
 	if keys := b.keys("7:address"); keys != nil {
 		t.Errorf("good requests took from addresses: %q", keys)
 	}
-	if key := exchange.Joined("serviceAccount", "prod", "team-a", "web", webUID); b.full[key].IsZero() {
+	if key := exchange.Joined("serviceAccount", "prod", "team-a", "web", webUID, "node1", node1UID); b.full[key].IsZero() {
 		t.Errorf("taken from %v", b.full)
+	}
+}
+
+// A DaemonSet asks once for each node. Tokens that name no node have one limit.
+func TestServiceAccountLimitIsForEachNode(t *testing.T) {
+	t.Parallel()
+	r, b := limited(t, 1, time.Hour, func(c *rigConfig) { c.nodeOptional = true })
+	on := func(node any) string {
+		return r.token(t, func(c map[string]any) {
+			onNode(node)(c)
+			c["jti"] = rand.Text()
+		})
+	}
+	for _, node := range []any{
+		map[string]any{"name": "node1", "uid": node1UID}, map[string]any{"name": "node1", "uid": "recreated"}, map[string]any{"name": "node2", "uid": "2"}, nil,
+	} {
+		for i, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+			if a := r.do(t, get(on(node), "repository:team-a/web:pull")); a.status != want {
+				t.Errorf("request %d of a pod on %v: status %d, want %d", i, node, a.status, want)
+			}
+		}
+	}
+	if keys := b.keys("14:serviceAccount"); len(keys) != 4 {
+		t.Errorf("limits of %q", keys)
 	}
 }
 
