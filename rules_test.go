@@ -110,8 +110,9 @@ var imports = map[string]allowedImports{
 		others: []string{"k8s.io/apimachinery"},
 	},
 	"internal/policyobjects": {
-		ours:  []string{"internal/policy"},
-		tests: []string{"internal/schematest", "internal/testkit"},
+		ours:   []string{"internal/names", "internal/pattern", "internal/policy", "internal/strictyaml", "internal/term"},
+		tests:  []string{"internal/oidc", "internal/registryauth", "internal/schematest", "internal/testkit"},
+		others: []string{"go.yaml.in/yaml/v3"},
 	},
 	"internal/policy/policytest": {
 		ours:   []string{"internal/names", "internal/oidc", "internal/policy", "internal/registryauth", "internal/selector", "internal/strictyaml", "internal/subjects", "internal/term"},
@@ -302,7 +303,7 @@ var imports = map[string]allowedImports{
 	"cmd/proxy": {
 		ours: []string{
 			"internal/audit", "internal/config", "internal/controller", "internal/controller/rollout", "internal/controller/tokensecrets", "internal/explain", "internal/file", "internal/filewatch", "internal/hostfs",
-			"internal/metrics", "internal/migration", "internal/names", "internal/nodeconfig", "internal/nodeinstall", "internal/policy",
+			"internal/metrics", "internal/migration", "internal/names", "internal/nodeconfig", "internal/nodeinstall", "internal/pattern", "internal/policy", "internal/policyobjects",
 			"internal/policy/policytest", "internal/server", "internal/setup", "internal/signing", "internal/state",
 			"internal/strictyaml", "internal/term", "internal/usage",
 		},

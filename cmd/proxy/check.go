@@ -16,7 +16,7 @@ import (
 func checkCommand() *cobra.Command {
 	var file string
 	var insecureHTTP, configOnly bool
-	var tests []string
+	var tests, objects []string
 	command := &cobra.Command{
 		Use:   "check",
 		Short: "Name every fault of the configuration and of the files that it names",
@@ -26,9 +26,14 @@ changed and no network is used, so it fits a CI job and an init container.
 --config-only does without keys, certificates and all the other files, which are
 seldom where a configuration is reviewed.
 
---tests runs tests of the policy, and says why one fails. Exit code 1 if one does.`,
+--tests runs tests of the policy, and says why one fails. Exit code 1 if one does.
+
+--objects reads AccessPolicy and RepositoryAccess objects of a cluster from a file,
+as kubectl applies or prints them, names every fault of them, and lets the tests see
+them as a proxy of that cluster would.`,
 		Example: `  pullpass check --config pullpass.yaml
-  pullpass check --config pullpass.yaml --config-only --tests policy-tests.yaml`,
+  pullpass check --config pullpass.yaml --config-only --tests policy-tests.yaml
+  pullpass check --config pullpass.yaml --config-only --objects prod-eu=objects.yaml --tests policy-tests.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.LoadOnce(cmd.Context(), file)
@@ -41,7 +46,9 @@ seldom where a configuration is reviewed.
 			}
 			faults, warnings := check(cfg, insecureHTTP)
 			writeWarnings(cmd.ErrOrStderr(), slices.Concat(cfg.Warnings, warnings))
-			passed := len(tests) == 0 || runPolicyTests(cmd.Context(), cfg, tests, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			sets, objectFaults := readObjects(cmd.Context(), cfg, objects)
+			faults = append(faults, objectFaults...)
+			passed := len(tests) == 0 || runPolicyTests(cmd.Context(), cfg, tests, sets, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if len(faults) > 0 {
 				return reportFaults(cmd.ErrOrStderr(), errors.Join(faults...))
 			}
@@ -56,6 +63,7 @@ seldom where a configuration is reviewed.
 	configFlag(command, &file)
 	command.Flags().BoolVar(&insecureHTTP, "insecure-http", false, "check for serve --insecure-http: no TLS files are needed")
 	command.Flags().BoolVar(&configOnly, "config-only", false, "check the configuration and the policy alone: no other file is read")
+	command.Flags().StringArrayVar(&objects, "objects", nil, "CLUSTER=FILE with policy objects of that cluster, repeatable")
 	command.Flags().StringArrayVar(&tests, "tests", nil, "file with tests of the policy, repeatable")
 	return command
 }

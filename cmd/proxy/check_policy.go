@@ -19,7 +19,7 @@ import (
 
 // runPolicyTests writes a line for each test, and for one that fails, why. It
 // reports whether all passed.
-func runPolicyTests(ctx context.Context, cfg *config.Config, names []string, stdout, stderr io.Writer) bool {
+func runPolicyTests(ctx context.Context, cfg *config.Config, names []string, objects objectSets, stdout, stderr io.Writer) bool {
 	cases, err := loadCases(ctx, cfg, names)
 	if err != nil {
 		_ = reportFaults(stderr, err)
@@ -31,6 +31,7 @@ func runPolicyTests(ctx context.Context, cfg *config.Config, names []string, std
 	}
 	failed := 0
 	for _, c := range cases {
+		objects.show(cfg, &c.Subject)
 		differences, decision, trace := policytest.Run(policy, c)
 		verdict := "ok  "
 		if len(differences) > 0 {

@@ -16,7 +16,7 @@ func policyCommand() *cobra.Command {
 		Use:   "policy",
 		Short: "Look after the policy",
 	}
-	command.AddCommand(policyUnusedCommand())
+	command.AddCommand(policyUnusedCommand(), policyExportCommand())
 	return command
 }
 

@@ -141,6 +141,9 @@ func (p *policyParser) readDenials(list strictyaml.Node) {
 	}
 }
 
+// Name is that of the object.
+func (o *ObjectPolicy) Name() string { return o.name }
+
 // Err says why the rules of the object count for nothing; nil: they count. It joins all
 // faults, each as AccessPolicy NAME: PATH: what is wrong: remedy.
 func (o *ObjectPolicy) Err() error { return o.fault }
@@ -213,9 +216,8 @@ func ParseRequest(namespace, name string, spec any) *Request {
 // Err says why the object asks for nothing; nil: it counts.
 func (r *Request) Err() error { return r.fault }
 
-// Accounts returns the names of the ServiceAccounts that it asks for. It must not be
-// changed.
-func (r *Request) Accounts() []string { return r.accounts }
+// Name is that of the object.
+func (r *Request) Name() string { return r.name }
 
 // parseAskedPattern reads a pattern of which somebody asks for repositories: matching
 // stays linear in what a stranger wrote, and placeholders are for ceilings.

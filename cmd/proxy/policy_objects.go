@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policyobjects"
+)
+
+// objectSets are the objects of clusters, by their names.
+type objectSets map[string]*policyobjects.Set
+
+// readObjects reads files with objects, each given as CLUSTER=FILE.
+func readObjects(ctx context.Context, cfg *config.Config, args []string) (objectSets, []error) {
+	sets := objectSets{}
+	var faults []error
+	for _, arg := range args {
+		cluster, name, ok := strings.Cut(arg, "=")
+		if !ok {
+			faults = append(faults, fmt.Errorf("--objects %q is not CLUSTER=FILE", arg))
+			continue
+		}
+		if err := config.KnownCluster(cfg, "--objects", cluster); err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		if sets[cluster] == nil {
+			sets[cluster] = &policyobjects.Set{}
+		}
+		data, err := file.ReadArgument(ctx, name, policyobjects.MaxBytes)
+		if err == nil {
+			err = sets[cluster].Add(name, data)
+		}
+		if err != nil {
+			faults = append(faults, err)
+		}
+	}
+	return sets, faults
+}
+
+// show lets the subject of a test have what objects of its cluster say.
+func (all objectSets) show(cfg *config.Config, subject *policy.Subject) {
+	id := subject.Identity
+	if id == nil {
+		return
+	}
+	i := slices.IndexFunc(cfg.Clusters, func(c config.Cluster) bool { return c.Name == id.Cluster })
+	if i < 0 || !cfg.Clusters[i].Kubernetes.Objects.Count() {
+		return
+	}
+	o, set := cfg.Clusters[i].Kubernetes.Objects, all[id.Cluster]
+	if set == nil {
+		set = &policyobjects.Set{}
+	}
+	counts := policyobjects.Counts{Policies: o.Policies, Requests: o.Requests}
+	for _, text := range o.Within {
+		counts.Within = append(counts.Within, pattern.Pattern(text)) // it was parsed with the configuration
+	}
+	subject.Objects = set.Of(counts, id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name)
+}
+
+func policyExportCommand() *cobra.Command {
+	var object, cluster string
+	command := &cobra.Command{
+		Use:   "export (--to-object NAME | --to-file CLUSTER) FILE...",
+		Short: "Turn a policy file into an AccessPolicy object, or objects into a file",
+		Long: `Turn a policy file into an AccessPolicy object of a cluster, or AccessPolicy objects
+into a policy file that says the same of the cluster that they are in. What no object
+can say is a fault, and stays in a file: identities, anonymous, annotations, the catalog.
+What limits objects (clusters[].kubernetes.objects.within) limits no file.`,
+		Example: `  pullpass policy export --to-object teams policy.yaml | kubectl apply -f -
+  kubectl get accesspolicies -o yaml >objects.yaml && pullpass policy export --to-file prod-eu objects.yaml`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, files []string) error {
+			if (object == "") == (cluster == "") {
+				return errors.New("write --to-object NAME or --to-file CLUSTER")
+			}
+			out, err := export(cmd.Context(), object, cluster, files)
+			if err != nil {
+				return reportFaults(cmd.ErrOrStderr(), err)
+			}
+			_, err = cmd.OutOrStdout().Write(out)
+			return err
+		},
+	}
+	command.Flags().StringVar(&object, "to-object", "", "name of the AccessPolicy that the one file becomes")
+	command.Flags().StringVar(&cluster, "to-file", "", "cluster (clusters[].name) whose AccessPolicy objects become a policy file")
+	return command
+}
+
+func export(ctx context.Context, object, cluster string, files []string) ([]byte, error) {
+	if object != "" {
+		if len(files) > 1 {
+			return nil, errors.New("--to-object: one file becomes one object: export each by itself")
+		}
+		data, err := file.ReadArgument(ctx, files[0], policy.MaxBytes)
+		if err != nil {
+			return nil, err
+		}
+		return policyobjects.ToObject(object, policy.File{Name: files[0], Data: data})
+	}
+	if !names.IsLabel(cluster) {
+		return nil, fmt.Errorf("--to-file %q is not the name of a cluster (clusters[].name)", cluster)
+	}
+	var set policyobjects.Set
+	for _, name := range files {
+		data, err := file.ReadArgument(ctx, name, policyobjects.MaxBytes)
+		if err != nil {
+			return nil, err
+		}
+		if err := set.Add(name, data); err != nil {
+			return nil, err
+		}
+	}
+	return set.ToFile(cluster)
+}
