@@ -37,6 +37,8 @@ var kinds = []struct {
 // one core (GOMAXPROCS) and as much to do as it can: at a low rate, a server needs more CPU for falling asleep and waking up than for its work.
 // That is also why the load is not from k6, which needs several times as much CPU for a request as the server.
 //
+// With TLS, a second floor speaks no more of it than a token endpoint needs: what is between it and Pullpass is Pullpass's.
+//
 // Once it is plain HTTP on connections that stay open, which is the exchange alone, and once a TLS connection for each
 // exchange, as containerd does.
 func compare(ctx context.Context, o options, stderr io.Writer) (results []result, err error) {
@@ -64,6 +66,13 @@ func (s *site) compare(ctx context.Context, withTLS bool) (results []result, err
 		return nil, err
 	}
 	contenders := []*contender{floor, {process: s.pullpass, url: s.tokens + "/token"}}
+	if withTLS {
+		least, err := s.startContender(ctx, filepath.Join(s.programs, "floor"), "/token", withTLS, "-least-tls")
+		if err != nil {
+			return nil, err
+		}
+		contenders = append(contenders, least)
+	}
 	if s.peer != "" {
 		peer, err := s.startContender(ctx, s.peer, s.peerPath, withTLS)
 		if err != nil {
@@ -198,7 +207,7 @@ func (c *contender) result(name string) result {
 }
 
 // startContender starts a program that takes the flags of floor and has a token endpoint.
-func (s *site) startContender(ctx context.Context, program, path string, withTLS bool) (*contender, error) {
+func (s *site) startContender(ctx context.Context, program, path string, withTLS bool, more ...string) (*contender, error) {
 	addresses, err := freeAddresses(1)
 	if err != nil {
 		return nil, err
@@ -207,7 +216,7 @@ func (s *site) startContender(ctx context.Context, program, path string, withTLS
 	args := []string{"-listen", addresses[0], "-issuer", s.issuer, "-ca", s.file("ca.crt")}
 	if withTLS {
 		origin = "https://" + addresses[0]
-		args = append(args, "-tls-cert", s.file("tls.crt"), "-tls-key", s.file("tls.key"))
+		args = append(append(args, "-tls-cert", s.file("tls.crt"), "-tls-key", s.file("tls.key")), more...)
 	}
 	if err := s.start(ctx, listening(addresses[0]), program, args...); err != nil {
 		return nil, err

@@ -47,6 +47,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	caFile := flags.String("ca", "ca.crt", "CA of the issuer (PEM)")
 	certFile := flags.String("tls-cert", "", "serving certificate (PEM); without: plain HTTP")
 	keyFile := flags.String("tls-key", "", "its key (PEM)")
+	least := flags.Bool("least-tls", false, "without what a token endpoint does not need: post-quantum key exchange, HTTP/2, tickets")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -61,6 +62,11 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	mux := http.NewServeMux()
 	mux.Handle("/token", handler)
 	server := &http.Server{Addr: *listen, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	if *least {
+		server.TLSConfig = &tls.Config{CurvePreferences: []tls.CurveID{tls.X25519}, SessionTicketsDisabled: true}
+		server.Protocols = &http.Protocols{}
+		server.Protocols.SetHTTP1(true)
+	}
 	stopped := context.AfterFunc(ctx, func() { _ = server.Close() }) // serving says what came of it
 	defer stopped()
 	if *certFile == "" {
