@@ -15,8 +15,8 @@
 //
 // Package nodetest has namespaces of its own:
 //
-//	TestNode                  pods on kubelets, with containerd 2 and 1: granted, refused, robbed, and pulling through restarts
-//	                          and new keys
+//	TestNode                  pods on kubelets, with containerd 2 and 1: granted, refused, robbed, pulling by a pull secret, and pulling
+//	                          through restarts and new keys
 //	TestGatewayNodes          pods whose images keep their names, while the gateway stands in for the registries: granted, refused,
 //	                          revoked, registries that are down, and that no token leaves for a registry or the names of images
 //
@@ -24,6 +24,11 @@
 //
 //	TestPods                  registry clients in pods, and CSI drivers: as docs/in-pod.md and docs/csi.md show, with tokens that
 //	                          the kubelet renews
+//
+// Package pullsecretstest has, too:
+//
+//	TestPolicies, TestScale, TestRotation  the controller of pull secrets with a real API server: what its policies refuse, 5,000 ServiceAccounts,
+//	                          other keys, other leaders, and controllers that undo its work
 //
 // Package charttest, in the same way, tests the Helm chart, with many sets of values:
 //

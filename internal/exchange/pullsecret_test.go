@@ -106,3 +106,42 @@ func TestTokenOfAPullSecretIsRevoked(t *testing.T) {
 		t.Errorf("status %d, reason %s", a.status, r.lastEvent(t, 1).Reason)
 	}
 }
+
+// However generous the policy, at whatever service, and however it is asked for: a pull.
+func TestTokenOfAPullSecretOnlyPulls(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *rigConfig) {
+		c.objects = &reviewing{facts: exchange.Facts{Confirmed: true}}
+		c.policy = `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- name: everything
+  subjects: [{namespaces: ["team-*"]}]
+  allow: [{repositories: ["**"], actions: ["*"]}, {registry: [catalog], actions: ["*"]}]
+`
+	})
+	token := r.token(t, inSecret)
+	pod := r.token(t, nil)
+	for _, service := range []string{testService, otherService} {
+		for scope, want := range map[string]string{
+			"repository:team-a/web:pull,push,delete": "pull", "repository:team-b/x:push": "", "repository:team-b/x:delete": "", "repository:team-b/x:*": "pull", "registry:catalog:*": "",
+		} {
+			got := func(token string) (actions []string) {
+				for _, access := range r.do(t, with(get(token, scope), "service", service)).access {
+					actions = append(actions, access.Actions...)
+				}
+				return actions
+			}
+			if actions := strings.Join(got(token), ","); actions != want {
+				t.Errorf("%s at %s: granted %q, want %q", scope, service, actions, want)
+			}
+			if len(got(pod)) == 0 {
+				t.Errorf("%s at %s: a pod is granted nothing, so this shows nothing", scope, service)
+			}
+		}
+	}
+	if a := r.do(t, exchanged(token, "repository:team-a/web:push")); a.status != http.StatusForbidden {
+		t.Errorf("a push credential for it: status %d", a.status)
+	}
+}
