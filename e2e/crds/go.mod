@@ -1,8 +1,10 @@
 module github.com/pullpass/pullpass/e2e/crds
 
-go 1.26.0
+go 1.26.5
 
 require (
+	github.com/aws/karpenter-provider-aws v1.14.0
 	github.com/cert-manager/cert-manager v1.21.2
 	github.com/prometheus-operator/prometheus-operator v0.85.0
+	sigs.k8s.io/cluster-api v1.14.2
 )

@@ -25,6 +25,10 @@ func TestPlatforms(t *testing.T) {
 				life(t, s.newHost(t, i+1, p))
 			})
 		}
+		t.Run("printed", func(t *testing.T) {
+			t.Parallel()
+			printed(t, s)
+		})
 		t.Run("broken", func(t *testing.T) {
 			t.Parallel()
 			p := old(kubeadm(), true, false)

@@ -25,5 +25,6 @@ func TestMain(m *testing.M) {
 		} {
 			build(t)
 		}
+		programs.NodeTemplates(t)
 	})
 }

@@ -16,6 +16,30 @@ import (
 // names them.
 func CustomResources(t testing.TB) []string {
 	t.Helper()
+	directories := published(t)
+	certManager := filepath.Join(directories["github.com/cert-manager/cert-manager"], "deploy", "crds")
+	prometheus := filepath.Join(directories["github.com/prometheus-operator/prometheus-operator"], "example", "prometheus-operator-crd")
+	return []string{
+		filepath.Join(certManager, "cert-manager.io_certificates.yaml"),
+		filepath.Join(certManager, "cert-manager.io_issuers.yaml"),
+		filepath.Join(prometheus, "monitoring.coreos.com_servicemonitors.yaml"),
+		filepath.Join(prometheus, "monitoring.coreos.com_prometheusrules.yaml"),
+	}
+}
+
+// NodeTemplates are the same of what makes nodes: Cluster API and Karpenter.
+func NodeTemplates(t testing.TB) []string {
+	t.Helper()
+	directories := published(t)
+	return []string{
+		filepath.Join(directories["sigs.k8s.io/cluster-api"], "bootstrap/kubeadm/config/crd/bases/bootstrap.cluster.x-k8s.io_kubeadmconfigtemplates.yaml"),
+		filepath.Join(directories["github.com/aws/karpenter-provider-aws"], "pkg/apis/crds/karpenter.k8s.aws_ec2nodeclasses.yaml"),
+	}
+}
+
+// published are the directories of the modules of e2e/crds, by their paths.
+func published(t testing.TB) map[string]string {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json")
 	cmd.Dir = filepath.Join(e2eDir(t), "crds")
 	var stderr strings.Builder
@@ -36,14 +60,7 @@ func CustomResources(t testing.TB) []string {
 		}
 		directories[module.Path] = module.Dir
 	}
-	certManager := filepath.Join(directories["github.com/cert-manager/cert-manager"], "deploy", "crds")
-	prometheus := filepath.Join(directories["github.com/prometheus-operator/prometheus-operator"], "example", "prometheus-operator-crd")
-	return []string{
-		filepath.Join(certManager, "cert-manager.io_certificates.yaml"),
-		filepath.Join(certManager, "cert-manager.io_issuers.yaml"),
-		filepath.Join(prometheus, "monitoring.coreos.com_servicemonitors.yaml"),
-		filepath.Join(prometheus, "monitoring.coreos.com_prometheusrules.yaml"),
-	}
+	return directories
 }
 
 // PullpassImage is an archive with the project's image under the given name, as "make image" makes it, for this machine alone.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"text/template"
 
@@ -19,6 +20,7 @@ type Guidance struct {
 	Provider string            // a CredentialProviderConfig
 	Plugin   string            // name of the program
 	Hosts    map[string]string // hosts.toml by registry
+	Client   string            // what they name as the kubelet's certificate; empty: none do
 	Gateway  string            // URL of what is asked in place of these registries; empty: they are asked themselves
 }
 
@@ -34,6 +36,9 @@ func (g Guidance) Write(w io.Writer, platform string) error {
 			problem = "is changed by pullpass node-install apply"
 		}
 		return fmt.Errorf("--profile %s %s; print knows %s", term.QuoteValue(platform), problem, strictyaml.List(GuidedPlatforms()))
+	}
+	if platform == "karpenter" && g.Client != "" && strings.Contains(strings.Join(slices.Collect(maps.Values(g.Hosts)), "\n"), strconv.Quote(g.Client)) {
+		return fmt.Errorf("%w: node.proof of the cluster is by certificate, and kubelets of eks have none; write methods: [address] (docs/node-proof.md)", ErrProfile)
 	}
 	t, err := template.New(platform).Funcs(template.FuncMap{
 		"indent": indent, "base64": func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) },
@@ -139,6 +144,8 @@ spec:
 		"cluster-api": `# Cluster API: in the KubeadmConfigTemplate, and the same below kubeadmConfigSpec of the KubeadmControlPlane.
 # Put the plugin into the image of the machines, mode 0755: {{plugins}}/{{.Plugin}}
 # Changed templates replace machines: nothing is restarted in place. Kubernetes 1.34 or later.
+apiVersion: bootstrap.cluster.x-k8s.io/v1beta2
+kind: KubeadmConfigTemplate
 spec:
   template:
     spec:
@@ -155,9 +162,11 @@ spec:
 {{- end}}
       joinConfiguration:
         nodeRegistration:
-          kubeletExtraArgs: # v1beta1 of kubeadm's API; v1beta2 has a list of {name, value}
-            image-credential-provider-config: {{config}}
-            image-credential-provider-bin-dir: {{plugins}}
+          kubeletExtraArgs: # a list; in v1beta1 of this API, a mapping
+          - name: image-credential-provider-config
+            value: {{config}}
+          - name: image-credential-provider-bin-dir
+            value: {{plugins}}
 `,
 	}
 }

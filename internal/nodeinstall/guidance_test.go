@@ -3,6 +3,8 @@ package nodeinstall
 import (
 	"bytes"
 	"encoding/base64"
+	"errors"
+	"io"
 	"strings"
 	"testing"
 
@@ -76,6 +78,18 @@ func TestGuidance(t *testing.T) {
 			t.Errorf("%s: %v", platform, err)
 		}
 	}
+}
+
+// containerd would fail every pull.
+func TestGuidanceForKubeletsWithoutACertificate(t *testing.T) {
+	t.Parallel()
+	g := Guidance{Provider: testProvider, Client: "/client.pem", Hosts: map[string]string{"ghcr.io": testHosts, "quay.io": "client = \"/client.pem\"\n"}}
+	if err := g.Write(io.Discard, "karpenter"); !errors.Is(err, ErrProfile) || !strings.Contains(err.Error(), "kubelets of eks have none") {
+		t.Errorf("error %v", err)
+	}
+	testkit.Must(t, g.Write(io.Discard, "cluster-api"))
+	delete(g.Hosts, "quay.io")
+	testkit.Must(t, g.Write(io.Discard, "karpenter"))
 }
 
 // at follows the keys and indexes of a document.
