@@ -66,6 +66,31 @@ func TestDrift(t *testing.T) {
 	})
 }
 
+// COS has /etc in memory, so it is as it was made when the node starts.
+func TestAPlatformResetsItsFiles(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "gke")
+		flags := h.read("etc/default/kubelet")
+		h.apply(desired("v1.36.2"))
+		for range 2 {
+			testkit.Remove(t, filepath.Join(h.dir, "etc/pullpass"))
+			testkit.Remove(t, filepath.Join(h.dir, "etc/containerd/hosts.d"))
+			h.put("etc/default/kubelet", flags)
+			if plan := h.apply(desired("v1.36.2")); !plan.Restart {
+				t.Errorf("%q", actions(plan))
+			}
+			h.expectWanted("gke", "want/")
+		}
+		s, err := readState(h.tree)
+		testkit.Must(t, err)
+		if once := slices.Compact(slices.Sorted(slices.Values(s.Directories))); len(once) != len(s.Directories) {
+			t.Errorf("%q", s.Directories)
+		}
+		h.uninstall()
+		h.expect("after uninstall", h.files(), h.before)
+	})
+}
+
 // Flags that somebody adds after ours would win.
 func TestFlagsOfOthersAfterOurs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
