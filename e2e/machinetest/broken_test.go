@@ -52,9 +52,9 @@ func broken(t *testing.T, h *host) {
 	if _, err := os.Lstat(h.Path(undoLink)); err == nil {
 		t.Error("the unit that stood by is there still")
 	}
-	output, err = h.install(t.Context(), append([]string{"status"}, h.desired(t, registryName)...)...)
+	output, err = h.install(t.Context(), append([]string{"plan"}, h.desired(t, registryName)...)...)
 	if err != nil || !strings.Contains(output, ", with a restart of ") {
-		t.Errorf("status says %s, %v", output, err)
+		t.Errorf("plan says %s, %v", output, err)
 	}
 	h.saw("the power was gone while the kubelet was watched", "it started with what it had")
 	h.leave(t, bare)

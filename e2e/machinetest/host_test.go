@@ -230,7 +230,7 @@ exec chroot . "$@"
 	return h.Run(ctx, "unshare", append(append(shell, args...), "--host-root=/host")...)
 }
 
-// desired are the arguments of apply and status.
+// desired are the arguments of apply and plan.
 func (h *host) desired(t *testing.T, audience string) []string {
 	t.Helper()
 	return []string{

@@ -44,12 +44,12 @@ func life(t *testing.T, h *host) {
 		h.saw("the platform's own registry, before", "a pod runs")
 	}
 	bare := h.tree(t)
-	output, err := h.install(t.Context(), append([]string{"status"}, h.desired(t, before)...)...)
+	output, err := h.install(t.Context(), append([]string{"plan"}, h.desired(t, before)...)...)
 	check(t, err)
-	same(t, "after status", h.tree(t), bare)
+	same(t, "after plan", h.tree(t), bare)
 	first := h.process(t)
 	if applied := h.apply(t, before); applied != output || !strings.HasPrefix(applied, h.platform.name+": ") || !strings.Contains(applied, ", with a restart of "+h.unit+"\n") {
-		t.Errorf("apply says\n%swhat status said was\n%s", applied, output)
+		t.Errorf("apply says\n%swhat plan said was\n%s", applied, output)
 	}
 	second := h.process(t)
 	if second == first {
