@@ -1,0 +1,180 @@
+package policy
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+var randomPolicies = flag.Int("random-policies", 1000, "how many random policies with objects are judged")
+
+// wanted is a rule or a request, judged by its own definition: as a list of what matches.
+type wanted struct {
+	namespaces, accounts []string // any of these; nil: any
+	repositories         []string
+	actions              []string
+	requests             bool
+}
+
+func (w wanted) isFor(namespace, account string) bool {
+	return (w.namespaces == nil || slices.Contains(w.namespaces, namespace)) && (w.accounts == nil || slices.Contains(w.accounts, account))
+}
+
+func (w wanted) gives(namespace, repository, action string) bool {
+	return slices.Contains(w.actions, action) && covers(w.repositories, namespace, repository)
+}
+
+// covers has no more than the test writes: x, x/**, **, and {namespace}.
+func covers(patterns []string, namespace, repository string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		p = strings.ReplaceAll(p, "{namespace}", namespace)
+		prefix, isTree := strings.CutSuffix(p, "**")
+		return p == repository || isTree && (strings.HasPrefix(repository, prefix) || repository+"/" == prefix)
+	})
+}
+
+// No request gets more than its ceiling, less than both give, or anything through a
+// denial; and an explanation says what a decision does. With -random-policies 1000000 it
+// takes minutes.
+func TestRandomObjects(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(16, 1))
+	some := func(of ...string) []string {
+		var list []string
+		for _, s := range of {
+			if r.IntN(2) == 0 {
+				list = append(list, s)
+			}
+		}
+		if list == nil {
+			list = []string{of[r.IntN(len(of))]}
+		}
+		return list
+	}
+	anyList := func(list []string) any {
+		values := make([]any, len(list))
+		for i, s := range list {
+			values[i] = s
+		}
+		return values
+	}
+	newWanted := func() wanted {
+		return wanted{namespaces: some("a", "b"), accounts: some("web", "old"), repositories: some("a/**", "a/x", "**", "{namespace}/**", "s/y", "b/x"), actions: some("pull", "push"), requests: r.IntN(2) == 0}
+	}
+	asMap := func(name string, w wanted) map[string]any {
+		return map[string]any{
+			"name": name, "requests": w.requests, "subjects": []any{map[string]any{"namespaces": anyList(w.namespaces), "serviceAccounts": anyList(w.accounts)}},
+			"allow": []any{map[string]any{"repositories": anyList(w.repositories), "actions": anyList(w.actions)}},
+		}
+	}
+	granted, denied := 0, 0
+	for n := range *randomPolicies {
+		// The file.
+		var text strings.Builder
+		text.WriteString("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n")
+		var fileRules, objectRules, asked, denials []wanted
+		for i := range 1 + r.IntN(3) {
+			w := newWanted()
+			fileRules = append(fileRules, w)
+			fmt.Fprintf(&text, "- {name: f%d, requests: %t, subjects: [{namespaces: [%s], serviceAccounts: [%s]}], allow: [{repositories: ['%s'], actions: [%s]}]}\n",
+				i, w.requests, strings.Join(w.namespaces, ","), strings.Join(w.accounts, ","), strings.Join(w.repositories, "','"), strings.Join(w.actions, ","))
+		}
+		file, err := Parse(File{Data: []byte(text.String())})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The objects, some of them with a fault.
+		var objects []*ObjectPolicy
+		for i := range r.IntN(3) {
+			w, isBroken := newWanted(), r.IntN(4) == 0
+			spec := map[string]any{"rules": []any{asMap("r", w)}}
+			if isBroken {
+				spec["rules"] = append(spec["rules"].([]any), map[string]any{"name": "broken"})
+			} else {
+				objectRules = append(objectRules, w)
+			}
+			if r.IntN(4) == 0 {
+				d := wanted{namespaces: some("a", "b"), accounts: some("web", "old")}
+				subject := map[string]any{"namespaces": anyList(d.namespaces), "serviceAccounts": anyList(d.accounts)}
+				if r.IntN(3) == 0 { // it refuses all in its reach, and its rules count for nothing
+					subject["serviceAccounts"] = []any{"?"}
+					d.accounts = nil
+					if !isBroken {
+						objectRules = objectRules[:len(objectRules)-1]
+					}
+				}
+				denials = append(denials, d)
+				spec["deny"] = []any{map[string]any{"name": "d", "subjects": []any{subject}}}
+			}
+			objects = append(objects, ParseObject(fmt.Sprint("o", i), spec))
+		}
+		namespace, name := some("a", "b")[0], some("web", "old")[0]
+		var requests []*Request
+		for i := range r.IntN(3) {
+			w := wanted{accounts: some("web", "old"), repositories: some("a/**", "a/x", "**", "s/y"), actions: some("pull", "push")}
+			spec := map[string]any{"serviceAccounts": anyList(w.accounts), "repositories": anyList(w.repositories), "actions": anyList(w.actions)}
+			if r.IntN(4) == 0 {
+				spec["repositories"] = append(spec["repositories"].([]any), "{namespace}")
+			} else {
+				asked = append(asked, w)
+			}
+			requests = append(requests, ParseRequest(namespace, fmt.Sprint("q", i), spec))
+		}
+		within := some("a/**", "{namespace}/**", "s/y", "**")
+		var limits []pattern.Pattern
+		for _, p := range within {
+			limits = append(limits, pattern.Pattern(p))
+		}
+		subject := Subject{Identity: account(t, "prod/"+namespace+"/"+name), Objects: Objects{Policies: NewPolicies(limits, objects...), Requests: NewRequests(name, requests)}}
+
+		isDenied := slices.ContainsFunc(denials, func(d wanted) bool { return d.isFor(namespace, name) })
+		for _, repository := range []string{"a/x", "a/y", "b/x", "s/y", "a"} {
+			scope := registryauth.Scope{Type: "repository", Name: repository, Actions: []string{"pull", "push"}}
+			d, trace := file.Explain(subject, "", []registryauth.Scope{scope})
+			if again := file.Decide(subject, "", []registryauth.Scope{scope}); !reflect.DeepEqual(again, d) {
+				t.Fatalf("policy %d: decided %+v, explained %+v", n, again, d)
+			}
+			var want []string
+			for _, action := range scope.Actions {
+				asks := slices.ContainsFunc(asked, func(w wanted) bool { return w.isFor(namespace, name) && w.gives(namespace, repository, action) })
+				limited := covers(within, namespace, repository)
+				gives := func(w wanted, isLimited bool) bool {
+					return w.isFor(namespace, name) && w.gives(namespace, repository, action) && (!w.requests || asks) && (!isLimited && !w.requests || limited)
+				}
+				if !isDenied && (slices.ContainsFunc(fileRules, func(w wanted) bool { return gives(w, false) }) || slices.ContainsFunc(objectRules, func(w wanted) bool { return gives(w, true) })) {
+					want = append(want, action)
+				}
+			}
+			got := d.Scopes[0].Granted
+			if !slices.Equal(got, want) || (d.DeniedBy != "") != isDenied {
+				t.Fatalf("policy %d: %s/%s on %s: granted %q, denied by %q, want %q, %t\nfile %+v\nobjects %+v\nasked %+v\nwithin %q", n, namespace, name, repository, got, d.DeniedBy, want, isDenied, fileRules, objectRules, asked, within)
+			}
+			var traced []string
+			for _, rule := range trace.Rules {
+				for _, s := range rule.Scopes {
+					traced = append(traced, s.Granted...)
+				}
+			}
+			slices.Sort(traced)
+			if !slices.Equal(slices.Compact(traced), want) {
+				t.Fatalf("policy %d: the rules of the explanation give %q, want %q", n, traced, want)
+			}
+			if len(want) > 0 {
+				granted++
+			}
+		}
+		if isDenied {
+			denied++
+		}
+	}
+	if granted < *randomPolicies/4 || denied < *randomPolicies/100 {
+		t.Errorf("%d granted and %d denied: hardly tested", granted, denied)
+	}
+}
