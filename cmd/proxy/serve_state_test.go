@@ -19,6 +19,13 @@ import (
 func serve(t *testing.T, cluster string) *proxytest.Proxy {
 	t.Helper()
 	p := proxytest.New(t, cluster, nil)
+	serveWith(t, p)
+	return p
+}
+
+// serveWith runs it as it is configured.
+func serveWith(t *testing.T, p *proxytest.Proxy) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() {
@@ -34,7 +41,33 @@ func serve(t *testing.T, cluster string) *proxytest.Proxy {
 		status, _ := p.Fetch(t, "http://"+p.Admin+"/livez")
 		return status == http.StatusOK
 	})
-	return p
+}
+
+// The page of each replica has what the others decided.
+func TestPagesShareDecisionsInRedis(t *testing.T) {
+	t.Parallel()
+	redis := statetest.Redis(t)
+	var replicas [2]*proxytest.Proxy
+	for i := range replicas {
+		p := proxytest.New(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n"+proxytest.WithRedis(redis.Address(), "off"), nil)
+		p.Configure(t, "admin: {", "admin: {console: true, ")
+		serveWith(t, p)
+		testkit.Eventually(t, "it gets ready", func() bool { return p.Ready(t) })
+		replicas[i] = p
+	}
+	replicas[0].Expect(t, kubetest.PodToken(t, "one"), http.StatusOK, "")
+	id := replicas[0].LastEvent(t).ID
+	testkit.Eventually(t, "the other replica shows and explains it", func() bool {
+		_, rows := replicas[1].Fetch(t, "http://"+replicas[1].Admin+"/console/rows.json?pod=one")
+		_, why := replicas[1].Fetch(t, "http://"+replicas[1].Admin+"/console/line?id="+id)
+		return strings.Contains(rows, `"id":"`+id+`"`) && strings.Contains(why, "nothing: the same would be decided")
+	})
+	redis.Kill()
+	replicas[1].Expect(t, kubetest.PodToken(t, "two"), http.StatusOK, "")
+	testkit.Eventually(t, "without Redis each shows its own, and says so", func() bool {
+		_, rows := replicas[1].Fetch(t, "http://"+replicas[1].Admin+"/console/rows.json?pod=two")
+		return strings.Contains(rows, `"total":1`) && strings.Contains(rows, `"problem":"redis: `)
+	})
 }
 
 // serveReady waits until it is ready, too.

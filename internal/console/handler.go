@@ -139,7 +139,7 @@ func (h *Handler) refusal(r *http.Request) string {
 	case isNamed:
 	case !isLoopback(host):
 		return "the page is at localhost, through kubectl port-forward, or at one of admin.consoleHosts"
-	case !fromHere(r.RemoteAddr):
+	case !fromHere(r):
 		return "the page is for callers from this machine, such as kubectl port-forward, or at one of admin.consoleHosts"
 	}
 	if origin := r.Header.Get("Origin"); origin != "" && origin != "http://"+r.Host && origin != "https://"+r.Host {
@@ -159,10 +159,21 @@ func isLoopback(host string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-func fromHere(remote string) bool {
-	address, err := netip.ParseAddrPort(remote)
-	return err == nil && address.Addr().Unmap().IsLoopback()
+// fromHere reports whether the caller is a program of this machine that speaks for
+// itself. A proxy beside this one, as those of service meshes are, speaks for others:
+// it says so, or calls from another address of the loopback network.
+func fromHere(r *http.Request) bool {
+	address, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || !slices.Contains(here, address.Addr().Unmap()) {
+		return false
+	}
+	return !slices.ContainsFunc(forwarding, func(name string) bool { return r.Header.Get(name) != "" })
 }
+
+var (
+	here       = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+	forwarding = []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
+)
 
 // page is what every page has.
 type page struct {
