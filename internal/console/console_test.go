@@ -363,6 +363,14 @@ func TestReplicasShareDecisions(t *testing.T) {
 		if e := two.find("strange"); e == nil || len(two.entries) != 4 {
 			t.Errorf("%d after garbage", len(two.entries))
 		}
+		for i := range maxBatch + 9 { // within a second
+			one.Record(event(fmt.Sprint("many-", i), time.Now()))
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if unsent := one.unsent.Load(); unsent != 9 || one.find(fmt.Sprint("many-", maxBatch+8)) == nil {
+			t.Errorf("of too many at once, %d were not sent", unsent)
+		}
 		redis.err = errors.New("redis is down")
 		two.Record(event("later", time.Now()))
 		time.Sleep(2 * time.Second)

@@ -29,6 +29,9 @@ func TestDecisionsAreSharedAndBounded(t *testing.T) {
 	if err := one.AddDecisions(t.Context(), [][]byte{[]byte("a"), long, []byte("b")}); err != nil {
 		t.Fatal(err)
 	}
+	if length, err := admin.XLen(t.Context(), "pullpass:decisions").Result(); err != nil || length != 2 {
+		t.Errorf("%d entries are kept, %v: what is too long is not", length, err)
+	}
 	entries, last, err := two.Decisions(t.Context(), "")
 	if err != nil || len(entries) != 2 || string(entries[1]) != "b" {
 		t.Fatalf("%q, %v", entries, err)

@@ -1,0 +1,85 @@
+package reach
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
+)
+
+func policyOf(t *testing.T, rules string) *policy.Policy {
+	t.Helper()
+	p, err := policy.Parse(policy.File{Name: "p", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules: [" + rules + "]\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Of whom a rule means, only those are named for whom a pattern can match.
+func TestWhoIsNarrow(t *testing.T) {
+	t.Parallel()
+	for rules, want := range map[string]string{
+		`{name: r, subjects: [{namespaces: ["team-*"]}, {namespaces: [other]}], allow: [{repositories: ["{namespace}/**"], actions: [pull]}]}`: "namespaces team-*; where {namespace} is team-a",
+		`{name: r, subjects: [{namespaces: [other]}], allow: [{repositories: ["{namespace}/**"], actions: [pull]}]}`:                           "",
+		`{name: r, subjects: [{clusters: [a]}], allow: [{repositories: ["{namespace}-{cluster}/web"], actions: [pull]}]}`:                      "clusters a; where {cluster} is a and {namespace} is team",
+		`{name: r, subjects: [{clusters: [b]}], allow: [{repositories: ["{namespace}-{cluster}/web"], actions: [pull]}]}`:                      "",
+		`{name: r, subjects: [{serviceAccounts: [x]}], allow: [{repositories: ["*/{serviceAccount}"], actions: [pull]}]}`:                      "",
+		`{name: r, subjects: [{clusters: [a]}], allow: [{repositories: ["{namespace}-*/**", "**"], actions: [pull]}]}`:                         "clusters a",
+		// No namespace can have such a name.
+		`{name: r, subjects: [{clusters: [a]}], allow: [{repositories: ["{namespace}a/web"], actions: [pull]}]}`:             "",
+		`{name: r, subjects: [{identities: [ci]}], allow: [{repositories: ["{claims.project_path}/web"], actions: [pull]}]}`: "identities ci; where {claims.project_path} is team-a",
+	} {
+		who, err := FindWho(t.Context(), policyOf(t, rules), "s", scope("team-a/web", "pull"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, r := range who.Rules {
+			for _, s := range r.Subjects {
+				got = append(got, s.String())
+			}
+		}
+		if strings.Join(got, "|") != want {
+			t.Errorf("%s: %q, want %q", rules, got, want)
+		}
+	}
+}
+
+// Too many names to list are not a few of them.
+func TestWhoIsUnlisted(t *testing.T) {
+	t.Parallel()
+	p := policyOf(t, `{name: r, subjects: [{clusters: [a]}], allow: [{repositories: ["*{namespace}*"], actions: [pull]}]}`)
+	who, err := FindWho(t.Context(), p, "s", scope(strings.Repeat("abc", 20), "pull"), nil)
+	if err != nil || len(who.Rules) != 1 {
+		t.Fatalf("%+v, %v", who, err)
+	}
+	if s := who.Rules[0].Subjects[0]; !s.Unlisted || s.Names != nil || !strings.HasSuffix(s.String(), "; whose names make the pattern match") {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Nothing is shown that nobody can reach.
+func TestWhatIsNarrow(t *testing.T) {
+	t.Parallel()
+	p := policyOf(t, `{name: asks, annotation: a/b, subjects: [{namespaces: [team-a]}], allow: [{repositories: ["shared/**", "{namespace}/x", "x/**/y"], actions: [pull, push]}]}`)
+	for annotation, want := range map[string]string{
+		"shared/base":     "shared/base::pull",
+		"shared/*:delete": "",
+		"**:push":         "shared/**::push team-a/x::push x/**/y::push",
+		"other/**":        "",
+		"**/base":         "**/base:shared/**:pull",
+		"x/*":             "x/*:x/**/y:pull",
+	} {
+		subject := policy.Subject{Identity: &oidc.Identity{Cluster: "c", Kubernetes: oidc.KubernetesIdentity{Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web"}}}, Annotations: map[string]string{"a/b": annotation}}
+		what := FindWhat(p, "c/team-a/web", subject, []string{"s"})
+		var got []string
+		for _, r := range what.Services[0].Rules[0].Reached {
+			got = append(got, r.Repositories+":"+r.Within+":"+r.Actions)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %q, want %q", annotation, got, want)
+		}
+	}
+}
