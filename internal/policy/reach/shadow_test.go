@@ -36,6 +36,8 @@ func TestShadowed(t *testing.T) {
 		"any name is everybody":                {`rules: [{name: one, subjects: [{namespaces: [a]}], ` + pull + `}, {name: two, subjects: [{clusters: ["*"], namespaces: ["*"]}], ` + pull + `}]`, "rule one: by two"},
 		"identities are others":                {`rules: [{name: one, subjects: [{identities: [g]}], ` + pull + `}, {name: two, subjects: [{clusters: ["*"]}], ` + pull + `}]`, ""},
 		"a claim more":                         {`rules: [{name: one, subjects: [{identities: [g]}], ` + pull + `}, {name: two, subjects: [{identities: [g], claims: {ref: [main]}}], ` + pull + `}]`, "rule two: by one"},
+		"another value of a claim":             {`rules: [{name: one, subjects: [{identities: [g], claims: {ref: [main]}}], ` + pull + `}, {name: two, subjects: [{identities: [g], claims: {ref: [dev, main]}}], ` + pull + `}]`, ""},
+		"fewer values of a claim":              {`rules: [{name: one, subjects: [{identities: [g], claims: {ref: [dev, main]}}], ` + pull + `}, {name: two, subjects: [{identities: [g], claims: {ref: [main], event_name: [push]}}], ` + pull + `}]`, "rule two: by one"},
 		"the catalog":                          {`rules: [{name: one, subjects: [{namespaces: [a]}], allow: [{registry: [catalog], actions: ["*"]}]}, {name: two, subjects: [{namespaces: [a]}], allow: [{repositories: ["**"], actions: ["*"]}]}]`, ""},
 		"everybody is denied":                  {`rules: [{name: one, subjects: [{namespaces: [a-b], nodes: [n1]}], ` + pull + `}], deny: [{name: bad, subjects: [{namespaces: ["a-*"]}]}]`, "rule one: by bad"},
 		"not everybody is denied":              {`rules: [{name: one, subjects: [{namespaces: ["a*"]}], ` + pull + `}], deny: [{name: bad, subjects: [{namespaces: ["a-*"]}]}]`, ""},
