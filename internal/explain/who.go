@@ -145,6 +145,9 @@ func WriteWho(w io.Writer, a *reach.Who) error {
 		if r.Annotation != "" {
 			p.line("", "if the ServiceAccount's annotation "+r.Annotation+" asks for it:")
 		}
+		if r.Requests {
+			p.line("", "if a RepositoryAccess asks for it:")
+		}
 		for _, s := range r.Subjects {
 			p.line("", term.Line(s.String()))
 		}
