@@ -38,6 +38,13 @@
 //	TestCluster               a real API server accepts all of it; docs/install.md, step by step; upgrades, a drain and a rollback
 //	                          while pods pull; what is left after an uninstall
 //
+// Package rollouttest has, too, the chart's installer on simulated nodes of a real API server, with the real DaemonSet controller and
+// scheduler:
+//
+//	TestOneAtATime            20 nodes are installed and changed one after the other; what fails on the first is not tried on others
+//	TestNewNodes              50 nodes that come with the taint, and no pod whose first pull fails
+//	TestRights                what a pod of the installer can do to its own Node, and to nothing else
+//
 // Package replicatest has, too:
 //
 //	TestFaults                three replicas under load, while Redis and replicas fail in every way: what degrades, what does not, and

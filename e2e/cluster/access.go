@@ -161,6 +161,12 @@ func (c *Cluster) Kubeconfig(t testing.TB, file, certFile, keyFile string) {
 	writeFile(t, file, c.kubeconfig(t, c.Issuer, Object{"client-certificate": certFile, "client-key": keyFile}))
 }
 
+// TokenKubeconfig writes a file for one who has a token.
+func (c *Cluster) TokenKubeconfig(t testing.TB, file, token string) {
+	t.Helper()
+	writeFile(t, file, c.kubeconfig(t, c.Issuer, Object{"token": token}))
+}
+
 // kubeconfig is a file for one user. JSON is YAML too.
 func (c *Cluster) kubeconfig(t testing.TB, server string, user Object) string {
 	t.Helper()

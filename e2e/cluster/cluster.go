@@ -160,6 +160,7 @@ func (c *Cluster) startAPIServer(t testing.TB) {
 		// For the logs of pods, and commands in them.
 		"--kubelet-preferred-address-types=InternalIP", "--kubelet-client-certificate=" + c.Admin.CertFile, "--kubelet-client-key=" + c.Admin.KeyFile,
 		"--cert-dir=" + filepath.Join(c.dir, "apiserver"),
+		"--allow-privileged=true", // as kubeadm has it
 		"--profiling=false", "--v=1",
 		"--watch-cache=" + strconv.FormatBool(!c.options.NoWatchCache),
 	}

@@ -137,6 +137,12 @@ func Pause(t testing.TB) string {
 	return project(t, e2eDir(t), "pause", "./node/pause")
 }
 
+// Systemd stands in for systemctl and systemd-run on a simulated host.
+func Systemd(t testing.TB) string {
+	t.Helper()
+	return project(t, e2eDir(t), "systemd", "./rollouttest/systemd")
+}
+
 func Skopeo(t testing.TB) string { t.Helper(); return debian(t, "skopeo") }
 func Podman(t testing.TB) string { t.Helper(); return debian(t, "podman") }
 func DockerRegistry(t testing.TB) string {

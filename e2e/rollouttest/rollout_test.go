@@ -1,0 +1,151 @@
+package rollouttest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/e2e/cluster"
+)
+
+const values = `image: {repository: images.example.com/pullpass, digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
+config:
+  clusters: [{name: e2e, issuer: "https://issuer.example.com", audiences: [REGISTRY], kubernetes: {inCluster: true}}]
+  registries: [{service: REGISTRY, issuer: pullpass.example.com}]
+policy: {}
+nodes: {install: {enabled: true, registry: REGISTRY, mode: MODE, taint: true, probe: {image: REGISTRY/pause}}}
+`
+
+func valuesFor(registry, mode string) string {
+	return strings.NewReplacer("REGISTRY", registry, "MODE", mode).Replace(values)
+}
+
+const (
+	nodes     = 20
+	nodesNew  = 50
+	roundTrip = 10 * time.Minute // for what takes four on a machine that is not busy
+)
+
+// Twenty nodes restart one after the other: when it is installed, when it is changed, and when it is taken away. What fails on the
+// first is not tried on the others.
+func TestOneAtATime(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, valuesFor("registry.example.com", "install"))
+	for i := range nodes {
+		f.add(t, fmt.Sprintf("node-%02d", i), false)
+	}
+	round := func(what string, restarts int) {
+		t.Helper()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.most != 1 || len(f.restarts) != restarts {
+			t.Fatalf("%s: %d restarts, want %d; %d at a time", what, len(f.restarts), restarts, f.most)
+		}
+	}
+	busy := func(all map[string]record) int {
+		return are(all, "installing") + are(all, "verifying") + are(all, "removing")
+	}
+	ready := func(revision string) func(map[string]record) bool {
+		return func(all map[string]record) bool {
+			if n := busy(all); n > 1 {
+				t.Errorf("%d nodes have their turn: %+v", n, all)
+			}
+			n := 0
+			for _, r := range all {
+				if r.State == "ready" && r.Revision != revision {
+					n++
+				}
+			}
+			return n == nodes
+		}
+	}
+	began := time.Now()
+	f.until(t, "the first installation", roundTrip, ready(""))
+	round("the first installation", nodes)
+	t.Logf("%d nodes were installed in %s", nodes, time.Since(began).Round(time.Second))
+
+	before := f.records(t)["node-00"].Revision
+	began = time.Now()
+	f.apply(t, valuesFor("other.example.com", "install"))
+	f.until(t, "the upgrade", roundTrip, ready(before))
+	round("the upgrade", 2*nodes)
+	t.Logf("%d nodes were changed in %s", nodes, time.Since(began).Round(time.Second))
+
+	f.mu.Lock()
+	for name := range f.nodes {
+		f.failures[name] = struct{}{}
+	}
+	f.mu.Unlock()
+	f.apply(t, valuesFor("broken.example.com", "install"))
+	f.until(t, "the roll-out stops", roundTrip, func(all map[string]record) bool { return are(all, "rejected") == 1 && are(all, "waiting") == nodes-1 })
+	round("what fails", 2*nodes+2) // with what is new, and with what was there
+	bad := f.restarts[2*nodes]
+	f.until(t, "all say why they wait", roundTrip, func(all map[string]record) bool {
+		for name, r := range all {
+			if name != bad && !strings.Contains(r.Reason, "is stopped, because of the node "+bad+": the kubelet did not come back") {
+				return false
+			}
+		}
+		return true
+	})
+	round("after the stop", 2*nodes+2)
+	if events := f.events(t, bad); !strings.Contains(events, "Warning NodeInstallRejected") || !strings.Contains(events, "Normal NodeInstallReady") {
+		t.Errorf("events of %s:\n%s", bad, events)
+	}
+	if got := f.nodes[bad].provider(); !strings.Contains(got, "other.example.com") {
+		t.Errorf("%s has not what it had:\n%s", bad, got)
+	}
+}
+
+func (f *fleet) events(t testing.TB, node string) string {
+	t.Helper()
+	var list struct {
+		Items []struct {
+			Type, Reason, Message string
+			InvolvedObject        struct{ Kind, Name string }
+		}
+	}
+	decode(t, f.Get(t, "/api/v1/namespaces/default/events"), &list)
+	var lines []string
+	for _, e := range list.Items {
+		if e.InvolvedObject.Kind == "Node" && e.InvolvedObject.Name == node {
+			lines = append(lines, e.Type+" "+e.Reason+": "+e.Message)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Fifty nodes come with the taint, and fifty pods wait for them: none of their first pulls fails. Then all is taken away.
+func TestNewNodes(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t, valuesFor("registry.example.com", "install"))
+	f.CreateNamespace(t, "team-a", nil)
+	f.CreateServiceAccount(t, "team-a", "web", nil)
+	for i := range nodesNew {
+		f.Create(t, "/api/v1/namespaces/team-a/pods", cluster.Object{
+			"metadata": cluster.Object{"name": fmt.Sprintf("web-%02d", i)},
+			"spec": cluster.Object{"serviceAccountName": "web", "automountServiceAccountToken": false, "containers": []cluster.Object{{
+				"name": "c", "image": "registry.example.com/team-a/web", "resources": cluster.Object{"requests": cluster.Object{"cpu": "3"}}, // one on each node
+			}}},
+		})
+	}
+	for i := range nodesNew {
+		f.add(t, fmt.Sprintf("new-%02d", i), true)
+	}
+	began := time.Now()
+	f.until(t, "all pods run", roundTrip, func(map[string]record) bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.pulls) >= nodesNew
+	})
+	t.Logf("%d pods run on %d new nodes after %s, with %d restarts at a time", nodesNew, nodesNew, time.Since(began).Round(time.Second), f.most)
+	for _, pull := range f.pulls {
+		if !strings.HasSuffix(pull, "on a verified node: true, works: true") {
+			t.Error(pull)
+		}
+	}
+	if len(f.pulls) != nodesNew || len(f.restarts) != nodesNew {
+		t.Errorf("%d pulls, %d restarts", len(f.pulls), len(f.restarts))
+	}
+}

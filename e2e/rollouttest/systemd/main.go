@@ -1,0 +1,48 @@
+// Command systemd stands in for systemctl and systemd-run on a simulated host. It runs in the host's root directory.
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// kubelet has the URL of who plays the kubelet.
+const kubelet = "/etc/simulated-kubelet"
+
+func main() {
+	if err := run(filepath.Base(os.Args[0]), os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(name string, args []string) error {
+	switch name {
+	case "systemd-run":
+		for len(args) > 0 && strings.HasPrefix(args[0], "-") {
+			args = args[1:]
+		}
+		command := exec.Command(args[0], args[1:]...)
+		command.Stdout, command.Stderr = os.Stdout, os.Stderr
+		return command.Run()
+	case "systemctl":
+		url, err := os.ReadFile(kubelet)
+		if err != nil {
+			return err
+		}
+		response, err := http.Post(strings.TrimSpace(string(url))+"/"+strings.Join(args, "/"), "text/plain", nil)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("systemctl %v: %s", args, response.Status)
+		}
+		return nil
+	}
+	return fmt.Errorf("%s is not known", name)
+}
