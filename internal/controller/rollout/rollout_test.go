@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -230,6 +231,50 @@ func TestTheHolderDies(t *testing.T) {
 		time.Sleep(20 * time.Minute)
 		if f.count(Ready) != 3 || f.stopped() != nil || f.most.Load() != 1 {
 			t.Errorf("%d are ready, stopped: %v, %d at once", f.count(Ready), f.stopped(), f.most.Load())
+		}
+	})
+}
+
+// A node that is Ready, and whose agent says nothing any more, stops nobody: its turn ends.
+func TestOnlyTheAgentDies(t *testing.T) {
+	in(t, 3, func(t *testing.T, f *fleet) {
+		for _, n := range f.nodes {
+			n.denied.Store(true)
+		}
+		f.start()
+		time.Sleep(time.Minute)
+		for _, n := range f.nodes {
+			n.denied.Store(false)
+			if n.record().State == Verifying {
+				n.halt()
+			}
+		}
+		time.Sleep(turnDuration - 2*time.Minute)
+		if f.count(Ready) != 0 || len(f.order) != 1 {
+			t.Errorf("%d are ready, restarts %q", f.count(Ready), f.order)
+		}
+		time.Sleep(10 * time.Minute)
+		if f.count(Ready) != 2 || f.stopped() != nil || f.most.Load() != 1 {
+			t.Errorf("%d are ready, stopped: %v, %d at once", f.count(Ready), f.stopped(), f.most.Load())
+		}
+	})
+}
+
+// A taint that somebody adds at the same moment is not lost.
+func TestATaintOfOthersComesMeanwhile(t *testing.T) {
+	in(t, 0, func(t *testing.T, f *fleet) {
+		n := f.add("node-00", true)
+		n.start(nil)
+		n.halt()
+		stale, err := n.agent.cluster.get(t.Context(), n.name)
+		testkit.Must(t, err)
+		f.api.Merge("nodes", "", n.name, kubetest.Object{"spec": kubetest.Object{"taints": []any{
+			kubetest.Object{"key": "example.com/other", "effect": "NoSchedule"}, kubetest.Object{"key": Taint, "effect": "NoSchedule"}, kubetest.Object{"key": "example.com/late", "effect": "NoSchedule"},
+		}}})
+		_, err = n.agent.cluster.write(t.Context(), stale, nil, true)
+		testkit.Must(t, err)
+		if spec := fmt.Sprint(f.api.Object("nodes", "", n.name)["spec"]); n.tainted() || !strings.Contains(spec, "example.com/late") {
+			t.Errorf("taints %s", spec)
 		}
 	})
 }
