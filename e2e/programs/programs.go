@@ -137,10 +137,10 @@ func Pause(t testing.TB) string {
 	return project(t, e2eDir(t), "pause", "./node/pause")
 }
 
-// Systemd stands in for systemctl and systemd-run on a simulated host.
-func Systemd(t testing.TB) string {
+// SimulatedSystemd stands in for systemctl and systemd-run on a simulated host.
+func SimulatedSystemd(t testing.TB) string {
 	t.Helper()
-	return project(t, e2eDir(t), "systemd", "./rollouttest/systemd")
+	return project(t, e2eDir(t), "simulated-systemd", "./rollouttest/systemd")
 }
 
 func Skopeo(t testing.TB) string { t.Helper(); return debian(t, "skopeo") }

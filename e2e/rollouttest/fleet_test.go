@@ -161,7 +161,7 @@ func (f *fleet) systemd(t testing.TB) string {
 	t.Helper()
 	file := filepath.Join(filepath.Dir(f.kubeconfig), "systemd")
 	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
-		content, err := os.ReadFile(programs.Systemd(t))
+		content, err := os.ReadFile(programs.SimulatedSystemd(t))
 		check(t, err)
 		check(t, os.WriteFile(file, content, 0o755))
 	}
@@ -181,6 +181,9 @@ func (f *fleet) heartbeat(ctx context.Context, name string, ready bool) error {
 // restart is a restart of a kubelet: /NODE/restart/kubelet.service.
 func (f *fleet) restart(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(r.URL.Path, "/")
+	if parts[2] != "restart" {
+		return // what else is asked of systemctl concerns no kubelet
+	}
 	name := parts[1]
 	f.mu.Lock()
 	h := f.nodes[name]

@@ -13,7 +13,7 @@ import (
 func TestMain(m *testing.M) {
 	isolate.Main(m, func(t testing.TB) {
 		for _, build := range []func(testing.TB) string{
-			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.KubeScheduler, programs.Kubectl, programs.Helm, programs.Pullpass, programs.Systemd,
+			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.KubeScheduler, programs.Kubectl, programs.Helm, programs.Pullpass, programs.SimulatedSystemd,
 		} {
 			build(t)
 		}

@@ -30,6 +30,10 @@ func run(name string, args []string) error {
 		command.Stdout, command.Stderr = os.Stdout, os.Stderr
 		return command.Run()
 	case "systemctl":
+		if len(args) > 0 && args[0] == "show" {
+			fmt.Println("NRestarts=0\nActiveState=active")
+			return nil
+		}
 		url, err := os.ReadFile(kubelet)
 		if err != nil {
 			return err
