@@ -130,14 +130,15 @@ func TestServePullSecrets(t *testing.T) {
 	const cluster = "  node: {proof: {mode: enforce, methods: [address]}}\n  kubernetes: {kubeconfigFile: kubeconfig}\n"
 	files := map[string]string{"kubeconfig": api.Kubeconfig()}
 	p := startServiceWith(t, cluster+"  pullSecrets: {audience: pull-secrets, namespaces: [\"team-*\"]}\n", files)
-	event := p.Expect(t, token("uid-pull"), http.StatusOK, "")
+	kept := token("uid-pull")
+	event := p.Expect(t, kept, http.StatusOK, "")
 	if event.PullSecret == nil || event.PullSecret.Name != "pull" || event.Proof != nil {
 		t.Errorf("Secret %+v, proof %+v", event.PullSecret, event.Proof)
 	}
 	p.Expect(t, token("uid-before"), http.StatusForbidden, "secret_gone")
 	api.Fail("create tokenreviews", kubetest.Status(http.StatusInternalServerError, "InternalError", "etcd"))
 	p.Expect(t, token("uid-pull-2"), http.StatusServiceUnavailable, "kubernetes_unavailable")
-	p.Expect(t, token("uid-pull"), http.StatusOK, "") // remembered
+	p.Expect(t, kept, http.StatusOK, "") // remembered
 
 	p = startServiceWith(t, cluster+"  pullSecrets: {audience: pull-secrets, namespaces: [team-b]}\n", files)
 	p.Expect(t, token("uid-pull"), http.StatusUnauthorized, "token_pull_secret")
