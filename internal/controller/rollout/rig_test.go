@@ -35,6 +35,7 @@ type fleet struct {
 	provider atomic.Value // string, of Desired
 	nodes    map[string]*simulated
 
+	stalled          atomic.Bool  // no pod is removed
 	restarting, most atomic.Int32 // kubelets that are not back yet
 	mu               sync.Mutex
 	order            []string // of the restarts
@@ -49,6 +50,7 @@ type simulated struct {
 	end        context.CancelFunc
 	ended      chan struct{}
 	breaks     atomic.Bool // the kubelet does not come up with what is new
+	silent     atomic.Bool // the node says nothing any more, and is Ready all the same
 	lost       atomic.Bool // nor does the node become Ready
 	denied     atomic.Bool // pulls fail
 	keepsTaint bool
@@ -188,7 +190,9 @@ func (n *simulated) Restart(context.Context) error {
 		for most := n.most.Load(); now > most && !n.most.CompareAndSwap(most, now); most = n.most.Load() {
 		}
 	}
-	n.heartbeat(false)
+	if !n.silent.Load() {
+		n.heartbeat(false)
+	}
 	time.Sleep(3 * time.Second)
 	if !n.isAlone {
 		defer n.restarting.Add(-1)
@@ -196,7 +200,7 @@ func (n *simulated) Restart(context.Context) error {
 	if n.breaks.Load() && n.installed() {
 		return fmt.Errorf("%w: exit status 1", nodeinstall.ErrUnhealthy)
 	}
-	if !n.lost.Load() {
+	if !n.lost.Load() && !n.silent.Load() {
 		n.heartbeat(true)
 	}
 	return nil
@@ -244,7 +248,7 @@ func (f *fleet) schedule(ctx context.Context) {
 					"spec":     kubetest.Object{"nodeName": name},
 					"status":   kubetest.Object{"containerStatuses": []any{state}},
 				})
-			case label != string(Verifying) && pod != nil:
+			case label != string(Verifying) && pod != nil && !f.stalled.Load():
 				f.api.Remove("pods", namespace, "probe-"+name)
 			}
 		}

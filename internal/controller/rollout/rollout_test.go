@@ -260,6 +260,39 @@ func TestOnlyTheAgentDies(t *testing.T) {
 	})
 }
 
+// A Node that was Ready before the restart, and is not written since, is not Ready for that.
+func TestANodeThatIsNotWritten(t *testing.T) {
+	in(t, 1, func(t *testing.T, f *fleet) {
+		n := f.nodes["node-00"]
+		n.silent.Store(true)
+		f.start()
+		time.Sleep(readyLimit + 30*time.Second)
+		if r := n.record(); r.State != Failed || r.Reason != "the kubelet is healthy, but has not written the status of the Node (after 3m0s)" || f.stopped() == nil {
+			t.Errorf("%+v, stopped: %v", r, f.stopped())
+		}
+	})
+}
+
+// What a pod has pulled before the restart says nothing of what comes after it.
+func TestAPodFromBefore(t *testing.T) {
+	in(t, 1, func(t *testing.T, f *fleet) {
+		f.start()
+		f.stalled.Store(true)
+		time.Sleep(5 * time.Minute)
+		f.provider.Store("other.example.com")
+		time.Sleep(12 * time.Minute)
+		n := f.nodes["node-00"]
+		if r := n.record(); len(f.order) != 1 || r.State != Failed && r.State != Installing || f.stopped() != nil {
+			t.Errorf("restarts %q, %+v", f.order, r)
+		}
+		f.stalled.Store(false)
+		time.Sleep(10 * time.Minute)
+		if r := n.record(); len(f.order) != 2 || r.State != Ready {
+			t.Errorf("restarts %q, %+v", f.order, r)
+		}
+	})
+}
+
 // A taint that somebody adds at the same moment is not lost.
 func TestATaintOfOthersComesMeanwhile(t *testing.T) {
 	in(t, 0, func(t *testing.T, f *fleet) {
