@@ -32,9 +32,9 @@ func (s *site) testAccepted(t *testing.T) {
 	kinds := map[string]bool{}
 	const namespace = "--namespace=accepted"
 	s.CreateNamespace(t, "accepted", nil)
-	s.CreateNamespace(t, "pullpass-nodes", nil) // what is not kept cannot have anything in it
+	s.CreateNamespace(t, "accepted-nodes", nil) // what is not kept cannot have anything in it
 	for _, set := range sets(t) {
-		rendered := s.run(t, "helm", "template", set.release, chart(t), namespace, "--values="+set.values())
+		rendered := s.run(t, "helm", "template", set.release, chart(t), namespace, "--values="+set.values(), "--set=nodes.install.namespace=accepted-nodes")
 		objects := parse(t, rendered)
 		var here, elsewhere []string
 		for document := range strings.SplitSeq(rendered, "\n---\n") {
