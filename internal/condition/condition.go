@@ -29,8 +29,9 @@ const (
 	// at most a few milliseconds. Azure writes at most 200 groups into a token.
 	maxCost = 10_000
 	// maxTime is only for what the prices do not know of: what it ended would differ
-	// from run to run.
-	maxTime = 100 * time.Millisecond
+	// from run to run. A replica that is given a twentieth of a core stands still for
+	// most of each 100 ms, and must not refuse anybody because of that.
+	maxTime = 2 * time.Second
 	// interruptEvery is after how many elements of a list the time is looked at.
 	interruptEvery = 100
 	// maxMessage bounds what an error repeats of the condition and the claims.
