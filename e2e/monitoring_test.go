@@ -77,13 +77,15 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// emptyPanels have nothing to show while nothing is wrong, or without a connection to an API server or a gateway.
+// emptyPanels have nothing to show while nothing is wrong, or without a connection to an API server, a gateway, or the controller of
+// pull secrets.
 var emptyPanels = map[string]bool{
 	"Limited": true, "Callers that are not the node of their token": true, "Replays": true, "Without a token, or with a secret-based one": true,
 	"Silence of API servers": true, "Objects asked for by name": true, "Ends in": true, "Readings of files that failed": true,
 	"Audit log and events on pods":         true,
 	"Requests at the gateway, by upstream": true, "Not passed on, or not to the end": true, "State of the upstreams": true, "Bytes through the gateway": true,
 	"Time at the gateway, 90 %": true, "Silence of upstreams": true, "Token endpoints of upstreams": true,
+	"Pull secrets": true, "What is written for pull secrets": true,
 }
 
 type dashboardPanel struct {
