@@ -45,26 +45,30 @@ func Must(t *testing.T, err error) {
 var lastPort atomic.Int32
 
 // FreeAddress returns one of a range that the system takes for no connection of
-// its own accord: it could be in use again before it is listened on.
+// its own accord: it could be in use again before it is listened on. Who can listen
+// at once, calls Listen: another process may be faster.
 func FreeAddress(t *testing.T) string {
 	t.Helper()
-	for {
-		// Each process begins elsewhere: those of other packages run at the same time.
-		address := fmt.Sprintf("127.0.0.1:%d", 10_000+(int32(os.Getpid()%100)*200+lastPort.Add(1))%20_000)
-		if l, err := net.Listen("tcp", address); err == nil {
-			Must(t, l.Close())
-			return address
-		}
-	}
+	l := Listen(t)
+	Must(t, l.Close())
+	return l.Addr().String()
 }
 
 // Listen listens on an address that nobody takes when it is closed: a server that
 // is down stays down.
 func Listen(t *testing.T) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", FreeAddress(t))
-	Must(t, err)
-	return l
+	var last error
+	for range 20_000 {
+		// Each process begins elsewhere: those of other packages run at the same time.
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+(int32(os.Getpid()%100)*200+lastPort.Add(1))%20_000))
+		if err == nil {
+			return l
+		}
+		last = err
+	}
+	Must(t, last)
+	return nil
 }
 
 // Eventually waits for what happens in another goroutine.
