@@ -290,7 +290,8 @@ func (t *Tree) Lock() (unlock func() error, ok bool, err error) {
 		}
 		return nil, false, fmt.Errorf("%s: %w", t.root.Name(), err)
 	}
-	return f.Close, true, nil
+	// Not by closing alone: a program that is being started has the file, too, for a moment.
+	return func() error { return errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close()) }, true, nil
 }
 
 func ignoreMissing(err error) error {
