@@ -67,9 +67,9 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 }
 
 // Admit judges the verified identity of a credential and returns it as policy sees
-// it, and the steps that it took. It notes in event what it learns, also when it refuses. The
-// error is a *GoneError, an *oidc.Error with ReasonNoNode, a *NodeError, a
-// *RevokedError or an *UnavailableError.
+// it, and the steps that it took. It notes in event what it learns, also when it
+// refuses. The error is a *GoneError, an *oidc.Error with ReasonNoNode, a *NodeError,
+// a *RevokedError or an *UnavailableError.
 //
 // Policy is asked only afterwards, so nobody learns what it would have granted.
 func (a *Admission) Admit(ctx context.Context, id oidc.Identity, credential oidc.Credential, caller nodeproof.Caller, event *Event) (subject policy.Subject, steps Steps, err error) {

@@ -150,8 +150,13 @@ type Claimed struct {
 func ClaimedBy(failure *oidc.Error) *Claimed {
 	c := failure.Claimed
 	claimed := Claimed{
-		Issuer: c.Issuer, Subject: c.Subject, CredentialID: credentialID(c.TokenID),
-		Pod: c.Pod.Name, Node: c.Node.Name, Secret: c.Secret, Verified: failure.Verified,
+		Issuer:       c.Issuer,
+		Subject:      c.Subject,
+		CredentialID: credentialID(c.TokenID),
+		Pod:          c.Pod.Name,
+		Node:         c.Node.Name,
+		Secret:       c.Secret,
+		Verified:     failure.Verified,
 	}
 	if claimed == (Claimed{}) {
 		return nil

@@ -101,9 +101,17 @@ func New(c Config) (*Exchanger, error) {
 		return nil, err
 	}
 	x := &Exchanger{
-		verifier: c.Verifier, admission: admission, replay: c.Replay, owners: c.Owners, serviceAccounts: c.ServiceAccounts,
-		registries: make(map[string]*registryauth.Issuer, len(c.Registries)), policy: c.Policy, scopes: c.Scopes,
-		issued: c.Memory.issued, sealed: c.Memory.sealed, now: c.Now,
+		verifier:        c.Verifier,
+		admission:       admission,
+		replay:          c.Replay,
+		owners:          c.Owners,
+		serviceAccounts: c.ServiceAccounts,
+		registries:      make(map[string]*registryauth.Issuer, len(c.Registries)),
+		policy:          c.Policy,
+		scopes:          c.Scopes,
+		issued:          c.Memory.issued,
+		sealed:          c.Memory.sealed,
+		now:             c.Now,
 	}
 	if x.now == nil {
 		x.now = time.Now

@@ -51,8 +51,14 @@ func NewHandler(c HandlerConfig) (*Handler, error) {
 		return nil, errors.New("exchange: Exchanger, Recorder, Caller, Addresses, Logger and Memory are required")
 	}
 	h := &Handler{
-		exchanger: c.Exchanger, recorder: c.Recorder, caller: c.Caller, logger: c.Logger, now: c.Now,
-		attempts: c.Memory.attempts, bodies: c.Memory.bodies, queue: c.Memory.queue,
+		exchanger: c.Exchanger,
+		recorder:  c.Recorder,
+		caller:    c.Caller,
+		logger:    c.Logger,
+		now:       c.Now,
+		attempts:  c.Memory.attempts,
+		bodies:    c.Memory.bodies,
+		queue:     c.Memory.queue,
 	}
 	if h.now == nil {
 		h.now = time.Now

@@ -36,13 +36,14 @@ func (e *LimitError) Error() string { return "too many requests " + e.what + "; 
 // Reason is limited_service_account or limited_address.
 func (e *LimitError) Reason() string { return e.reason }
 
-// limitServiceAccount takes a request from the limit of its ServiceAccount on its node,
-// or of the project whose job it is: jobs come and go. A DaemonSet has a pod on every
-// node, and when a cluster comes back, they all ask at once: a limit for all of
-// them together would have to grow with the cluster. The node is the token's, so that nobody
-// chooses it; those whose node nobody knows have one limit together. It comes after everything that
-// refuses an identity as a whole: who holds a revoked or a stolen token must not use
-// up what the pods need.
+// limitServiceAccount takes a request from the limit of its ServiceAccount on its
+// node, or of the project whose job it is: jobs come and go. A DaemonSet has a pod
+// on every node, and when a cluster comes back, they all ask at once: a limit for
+// all of them together would have to grow with the cluster. The node is the token's,
+// so that nobody chooses it; those whose node nobody knows have one limit together.
+//
+// It comes after everything that refuses an identity as a whole: who holds a revoked
+// or a stolen token must not use up what the pods need.
 func (x *Exchanger) limitServiceAccount(ctx context.Context, id *oidc.Identity) error {
 	// A caller that hangs up pays all the same, and was not one too many.
 	k := &id.Kubernetes

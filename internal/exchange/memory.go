@@ -47,8 +47,12 @@ func NewMemory(c MemoryConfig) *Memory {
 		c.IssuedBytes = issuedBytes
 	}
 	return &Memory{
-		issued: lru.New(c.IssuedBytes, heldByIssued), chains: nodecert.NewChains(), attempts: newAttempts(),
-		spent:  lru.New[netip.Prefix, time.Time](spentBytes, nil),
-		bodies: load.NewBodies(), queue: load.NewQueue(c.InFlight, c.Waiting), sealed: seal.NewBox(pushPurpose),
+		issued:   lru.New(c.IssuedBytes, heldByIssued),
+		chains:   nodecert.NewChains(),
+		attempts: newAttempts(),
+		spent:    lru.New[netip.Prefix, time.Time](spentBytes, nil),
+		bodies:   load.NewBodies(),
+		queue:    load.NewQueue(c.InFlight, c.Waiting),
+		sealed:   seal.NewBox(pushPurpose),
 	}
 }

@@ -3,8 +3,9 @@ package exchange
 import (
 	"errors"
 
-	"github.com/pullpass/pullpass/internal/nodeproof"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/pullpass/pullpass/internal/nodeproof"
 )
 
 // NodeChecks is what a cluster's configuration asks of the node that a token

@@ -1,8 +1,9 @@
 package exchange
 
 import (
-	"github.com/pullpass/pullpass/internal/nodeproof"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/pullpass/pullpass/internal/nodeproof"
 )
 
 // StepName names a step of Admission.

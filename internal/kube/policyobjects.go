@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,8 +47,8 @@ type policySpec struct {
 // concurrent use.
 type policyObjects struct {
 	within   []pattern.Pattern
-	policies *resource // nil: they do not count
-	requests *resource // likewise
+	watched  []*resource // those of the kinds that count
+	requests *resource   // nil: they do not count
 	now      func() time.Time
 
 	compiled atomic.Pointer[policy.Policies]
@@ -72,30 +71,32 @@ func (c *Cluster) newPolicyObjects(wanted PolicyObjects) *policyObjects {
 	o := &policyObjects{within: slices.Clone(wanted.Within), now: c.now, namespaces: map[string]*namespaceRequests{}}
 	o.compiled.Store(policy.NewPolicies(o.within))
 	if wanted.Policies {
-		o.policies = c.newPolicyResource(policiesResource, func(from *unstructured.Unstructured) *policySpec {
-			return &policySpec{policy: policy.ParseObject(from.GetName(), from.Object["spec"])}
+		policies := c.newPolicyResource(policiesResource, func(_, name string, spec any) *policySpec {
+			return &policySpec{policy: policy.ParseObject(name, spec)}
 		})
-		o.policies.changed = o.compile
+		policies.changed = o.compile
+		o.watched = append(o.watched, policies)
 	}
 	if wanted.Requests {
-		o.requests = c.newPolicyResource(requestsResource, func(from *unstructured.Unstructured) *policySpec {
-			return &policySpec{request: policy.ParseRequest(from.GetNamespace(), from.GetName(), from.Object["spec"])}
+		o.requests = c.newPolicyResource(requestsResource, func(namespace, name string, spec any) *policySpec {
+			return &policySpec{request: policy.ParseRequest(namespace, name, spec)}
 		})
 		o.requests.changed = o.index
+		o.watched = append(o.watched, o.requests)
 	}
 	return o
 }
 
-func (c *Cluster) newPolicyResource(name string, read func(*unstructured.Unstructured) *policySpec) *resource {
-	kind := schema.GroupVersionResource{Group: strings.Split(policy.APIVersion, "/")[0], Version: strings.Split(policy.APIVersion, "/")[1], Resource: name}
+func (c *Cluster) newPolicyResource(name string, read func(namespace, name string, spec any) *policySpec) *resource {
+	kind := schema.FromAPIVersionAndKind(policy.APIVersion, "").GroupVersion().WithResource(name)
 	return &resource{
 		name: name, sample: &unstructured.Unstructured{}, log: c.log, now: c.now, synced: make(chan struct{}), optional: true,
 		keep: func(from metav1.Object) object {
-			whole, ok := from.(*unstructured.Unstructured)
-			if !ok {
-				return object{spec: read(&unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": from.GetName(), "namespace": from.GetNamespace()}}})}
+			var spec any // nil has a fault
+			if whole, ok := from.(*unstructured.Unstructured); ok {
+				spec = whole.Object["spec"]
 			}
-			return object{spec: read(whole)}
+			return object{spec: read(from.GetNamespace(), from.GetName(), spec)}
 		},
 		source: &cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -113,7 +114,7 @@ func (o *policyObjects) resources() []*resource {
 	if o == nil {
 		return nil
 	}
-	return slices.DeleteFunc([]*resource{o.policies, o.requests}, func(r *resource) bool { return r == nil })
+	return o.watched
 }
 
 // compile puts the AccessPolicies together, sorted by name: of too many, every replica
@@ -178,7 +179,7 @@ func (o *policyObjects) of(namespace, account string) (policy.Objects, error) {
 		return policy.Objects{}, nil
 	}
 	said := policy.Objects{Policies: o.compiled.Load()}
-	for _, r := range o.resources() {
+	for _, r := range o.watched {
 		status := r.status()
 		switch {
 		case !status.Synced && status.LastFailure == "":
