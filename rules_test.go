@@ -304,11 +304,11 @@ var imports = map[string]allowedImports{
 		ours: []string{
 			"internal/audit", "internal/config", "internal/controller", "internal/controller/rollout", "internal/controller/tokensecrets", "internal/explain", "internal/file", "internal/filewatch", "internal/hostfs",
 			"internal/metrics", "internal/migration", "internal/names", "internal/nodeconfig", "internal/nodeinstall", "internal/pattern", "internal/policy", "internal/policyobjects",
-			"internal/policy/policytest", "internal/server", "internal/setup", "internal/signing", "internal/state",
+			"internal/policy/policytest", "internal/policy/reach", "internal/server", "internal/setup", "internal/signing", "internal/state",
 			"internal/strictyaml", "internal/term", "internal/usage",
 		},
 		tests: []string{
-			"internal/exchange", "internal/gateway", "internal/kubetest", "internal/nodeproof", "internal/pkitest", "internal/policy/reach", "internal/proxytest", "internal/state/statetest",
+			"internal/exchange", "internal/gateway", "internal/kubetest", "internal/nodeproof", "internal/pkitest", "internal/proxytest", "internal/state/statetest",
 			"internal/telemetry", "internal/testkit",
 		},
 		others: []string{"github.com/sirupsen/logrus", "github.com/spf13/cobra", "k8s.io/klog/v2"},

@@ -25,6 +25,11 @@ func checkExplanation(text []byte) error {
 	if err != nil {
 		return err
 	}
+	return checkAnswer(schema.Compiled, text)
+}
+
+// checkAnswer holds what is printed for programs to a schema, and to what a terminal can show.
+func checkAnswer(schema *jsonschema.Schema, text []byte) error {
 	answer, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
 		return err
@@ -32,7 +37,7 @@ func checkExplanation(text []byte) error {
 	if i := bytes.IndexFunc(text, func(r rune) bool { return r != '\n' && (r < ' ' || r > '~') }); i >= 0 {
 		return fmt.Errorf("byte %#x is no printable ASCII", text[i])
 	}
-	return schema.Compiled.Validate(answer)
+	return schema.Validate(answer)
 }
 
 // cmdExplanation is the command of scripts that holds a file to the schema.

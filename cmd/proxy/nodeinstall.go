@@ -129,16 +129,8 @@ privileged container, with which systemd-run starts what watches the kubelet.`,
   pullpass node-install apply --config pullpass.yaml --mirror ghcr.io --plugin /pullpass-credential-provider --kubelet-version v1.34.2+k3s1 --host-root /host --profile k3s`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			asJSON, err := isJSON(o.output, "text")
-			if err != nil {
-				return err
-			}
-			return o.run(cmd, func(i *nodeinstall.Installer, d nodeinstall.Desired) error {
-				plan, err := i.Apply(cmd.Context(), d)
-				if err != nil {
-					return err
-				}
-				return writePlan(cmd.OutOrStdout(), plan, asJSON)
+			return o.run(cmd, func(i *nodeinstall.Installer, d nodeinstall.Desired) (*nodeinstall.Plan, error) {
+				return i.Apply(cmd.Context(), d)
 			})
 		},
 	}
@@ -155,29 +147,30 @@ func nodePlanCommand() *cobra.Command {
   pullpass node-install plan --config pullpass.yaml --registry registry.example.com --plugin pullpass-credential-provider --kubelet-version v1.36.2 -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			asJSON, err := isJSON(o.output, "text")
-			if err != nil {
-				return err
-			}
-			return o.run(cmd, func(i *nodeinstall.Installer, d nodeinstall.Desired) error {
-				plan, err := i.Status(d)
-				if err != nil {
-					return err
-				}
-				return writePlan(cmd.OutOrStdout(), plan, asJSON)
-			})
+			return o.run(cmd, func(i *nodeinstall.Installer, d nodeinstall.Desired) (*nodeinstall.Plan, error) { return i.Status(d) })
 		},
 	}
 	o.addTo(command)
 	return command
 }
 
-func (o *nodeOptions) run(cmd *cobra.Command, do func(*nodeinstall.Installer, nodeinstall.Desired) error) error {
+// run writes the plan that comes of what is desired.
+func (o *nodeOptions) run(cmd *cobra.Command, do func(*nodeinstall.Installer, nodeinstall.Desired) (*nodeinstall.Plan, error)) error {
+	asJSON, err := isJSON(o.output, "text")
+	if err != nil {
+		return err
+	}
 	d, err := o.desired(cmd.Context(), o.kubeletVersion)
 	if err != nil {
 		return err
 	}
-	return o.host.run(func(i *nodeinstall.Installer) error { return do(i, d) })
+	return o.host.run(func(i *nodeinstall.Installer) error {
+		plan, err := do(i, d)
+		if err != nil {
+			return err
+		}
+		return writePlan(cmd.OutOrStdout(), plan, asJSON)
+	})
 }
 
 func (o *hostOptions) run(do func(*nodeinstall.Installer) error) error {

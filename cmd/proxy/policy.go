@@ -36,33 +36,20 @@ begins later than that says less, and the answer says so.`,
   kubectl logs -n pullpass -l app.kubernetes.io/name=pullpass --tail -1 | pullpass policy unused --config pullpass.yaml --audit-file - --days 7`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			asJSON, err := isJSON(output, "text")
-			if err != nil {
-				return err
-			}
 			if days < 1 {
 				return fmt.Errorf("--days %d is not a number of days: write 1 or more", days)
 			}
-			known, err := openKnown(cmd, file)
-			if err != nil {
-				return err
-			}
-			if len(files) == 0 {
-				if known.Config.Audit.File == "" {
-					return errors.New("audit.file is not set, so the audit log is on standard output: say with --audit-file where it was kept; - is standard input")
+			return answer(cmd, file, output, usage.WriteText, func(known explain.Known) (*usage.Report, error) {
+				if len(files) == 0 {
+					if known.Config.Audit.File == "" {
+						return nil, errors.New("audit.file is not set, so the audit log is on standard output: say with --audit-file where it was kept; - is standard input")
+					}
+					files = []string{known.Config.Audit.File}
 				}
-				files = []string{known.Config.Audit.File}
-			}
-			report, err := usage.Find(cmd.Context(), usage.Request{
-				Policy: known.Policy, Accounts: known.Accounts(cmd.Context()), Files: files, Since: time.Now().AddDate(0, 0, -days),
-			}, cmd.InOrStdin(), cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return explain.WriteJSON(cmd.OutOrStdout(), report)
-			}
-			return usage.WriteText(cmd.OutOrStdout(), report)
+				return usage.Find(cmd.Context(), usage.Request{
+					Policy: known.Policy, Accounts: known.Accounts(cmd.Context()), Files: files, Since: time.Now().AddDate(0, 0, -days),
+				}, cmd.InOrStdin(), cmd.ErrOrStderr())
+			})
 		},
 	}
 	configFlag(command, &file)

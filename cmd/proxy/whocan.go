@@ -1,10 +1,13 @@
 package main
 
 import (
+	"io"
+
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/explain"
+	"github.com/pullpass/pullpass/internal/policy/reach"
 )
 
 func whoCanCommand() *cobra.Command {
@@ -21,22 +24,9 @@ denials that name nodes are told, and not counted, and neither are revocations.`
   pullpass who-can push team-a/web --config pullpass.yaml --service registry.example.com -o json`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			asJSON, err := isJSON(output, "text")
-			if err != nil {
-				return err
-			}
-			known, err := openKnown(cmd, file)
-			if err != nil {
-				return err
-			}
-			answer, err := known.Who(cmd.Context(), explain.WhoRequest{Action: args[0], Repository: args[1], Service: service})
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return explain.WriteJSON(cmd.OutOrStdout(), answer)
-			}
-			return explain.WriteWho(cmd.OutOrStdout(), answer)
+			return answer(cmd, file, output, explain.WriteWho, func(k explain.Known) (*reach.Who, error) {
+				return k.Who(cmd.Context(), explain.WhoRequest{Action: args[0], Repository: args[1], Service: service})
+			})
 		},
 	}
 	configFlag(command, &file)
@@ -58,22 +48,9 @@ explain judges a single request.`,
   pullpass reach prod-eu/team-a/web --config pullpass.yaml -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			asJSON, err := isJSON(output, "text")
-			if err != nil {
-				return err
-			}
-			known, err := openKnown(cmd, file)
-			if err != nil {
-				return err
-			}
-			answer, err := known.What(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return explain.WriteJSON(cmd.OutOrStdout(), answer)
-			}
-			return explain.WriteWhat(cmd.OutOrStdout(), answer)
+			return answer(cmd, file, output, explain.WriteWhat, func(k explain.Known) (*reach.What, error) {
+				return k.What(cmd.Context(), args[0])
+			})
 		},
 	}
 	configFlag(command, &file)
@@ -81,10 +58,26 @@ explain judges a single request.`,
 	return command
 }
 
-func openKnown(cmd *cobra.Command, file string) (explain.Known, error) {
+// answer writes what is known of a configuration file, in the form that output names.
+func answer[T any](cmd *cobra.Command, file, output string, write func(io.Writer, T) error, ask func(explain.Known) (T, error)) error {
+	asJSON, err := isJSON(output, "text")
+	if err != nil {
+		return err
+	}
 	cfg, err := config.Load(file)
 	if err != nil {
-		return explain.Known{}, err
+		return err
 	}
-	return explain.Open(cfg, cmd.ErrOrStderr())
+	known, err := explain.Open(cfg, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	found, err := ask(known)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return explain.WriteJSON(cmd.OutOrStdout(), found)
+	}
+	return write(cmd.OutOrStdout(), found)
 }

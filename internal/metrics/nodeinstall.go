@@ -3,9 +3,6 @@ package metrics
 import (
 	"net/http"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-
 	"github.com/pullpass/pullpass/internal/controller/rollout"
 )
 
@@ -32,39 +29,18 @@ var (
 	nodeInstallMetrics = []*metric{nodeInstallState, nodeInstallSince, nodeInstallRestarts}
 )
 
-// nodeInstall shows them at each scrape. It implements prometheus.Collector.
-type nodeInstall struct {
-	descs  map[*metric]*prometheus.Desc
-	node   string
-	status func() rollout.Status
-}
-
 // NodeInstall returns the metrics of "pullpass node-install run" on a node, and of its
-// process. As with PullSecrets, those of a proxy are not among them.
+// process.
 func NodeInstall(node string, status func() rollout.Status) http.Handler {
-	c := &nodeInstall{map[*metric]*prometheus.Desc{}, node, status}
-	for _, d := range nodeInstallMetrics {
-		c.descs[d] = prometheus.NewDesc(d.name, d.help, d.labelNames(), nil)
-	}
-	r := prometheus.NewRegistry()
-	r.MustRegister(c, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return handler(r)
-}
-
-func (c *nodeInstall) Describe(descs chan<- *prometheus.Desc) {
-	for _, desc := range c.descs {
-		descs <- desc
-	}
-}
-
-func (c *nodeInstall) Collect(out chan<- prometheus.Metric) {
-	s, r := c.status(), reading{c.descs, out}
-	r.show(nodeInstallRestarts, float64(s.Restarts), c.node)
-	if s.State == "" {
-		return
-	}
-	for _, state := range rollout.States() {
-		r.show(nodeInstallState, number(state == s.State), c.node, string(state))
-	}
-	r.show(nodeInstallSince, timestamp(s.Since), c.node)
+	return newProgram(nodeInstallMetrics, func(r reading) {
+		s := status()
+		r.show(nodeInstallRestarts, float64(s.Restarts), node)
+		if s.State == "" {
+			return
+		}
+		for _, state := range rollout.States() {
+			r.show(nodeInstallState, number(state == s.State), node, string(state))
+		}
+		r.show(nodeInstallSince, timestamp(s.Since), node)
+	})
 }

@@ -3,9 +3,6 @@ package metrics
 import (
 	"net/http"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-
 	"github.com/pullpass/pullpass/internal/controller/tokensecrets"
 )
 
@@ -40,42 +37,21 @@ var (
 	pullSecretMetrics = []*metric{pullSecretsLeader, pullSecretsNow, pullSecretOverdue, pullSecretWrites, pullSecretFailures}
 )
 
-// pullSecrets shows them at each scrape. It implements prometheus.Collector.
-type pullSecrets struct {
-	descs  map[*metric]*prometheus.Desc
-	status func() tokensecrets.Status
-}
-
 // PullSecrets returns the metrics of "pullpass pull-secrets controller", and of its
-// process. Those of a proxy are not among them: that one serves would be taken from
-// them.
+// process.
 func PullSecrets(status func() tokensecrets.Status) http.Handler {
-	p := &pullSecrets{map[*metric]*prometheus.Desc{}, status}
-	for _, d := range pullSecretMetrics {
-		p.descs[d] = prometheus.NewDesc(d.name, d.help, d.labelNames(), nil)
-	}
-	r := prometheus.NewRegistry()
-	r.MustRegister(p, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return handler(r)
-}
-
-func (p *pullSecrets) Describe(descs chan<- *prometheus.Desc) {
-	for _, desc := range p.descs {
-		descs <- desc
-	}
-}
-
-func (p *pullSecrets) Collect(out chan<- prometheus.Metric) {
-	s, r := p.status(), reading{p.descs, out}
-	r.show(pullSecretsLeader, number(s.Leads))
-	r.show(pullSecretWrites, float64(s.Created), "secret")
-	r.show(pullSecretWrites, float64(s.Renewed), "token")
-	r.show(pullSecretFailures, float64(s.Failed))
-	if !s.Leads {
-		return
-	}
-	r.show(pullSecretsNow, float64(s.Kept), "kept")
-	r.show(pullSecretsNow, float64(s.Waiting), "waiting")
-	r.show(pullSecretsNow, float64(s.Foreign), "foreign")
-	r.show(pullSecretOverdue, s.Overdue.Seconds())
+	return newProgram(pullSecretMetrics, func(r reading) {
+		s := status()
+		r.show(pullSecretsLeader, number(s.Leads))
+		r.show(pullSecretWrites, float64(s.Created), "secret")
+		r.show(pullSecretWrites, float64(s.Renewed), "token")
+		r.show(pullSecretFailures, float64(s.Failed))
+		if !s.Leads {
+			return
+		}
+		r.show(pullSecretsNow, float64(s.Kept), "kept")
+		r.show(pullSecretsNow, float64(s.Waiting), "waiting")
+		r.show(pullSecretsNow, float64(s.Foreign), "foreign")
+		r.show(pullSecretOverdue, s.Overdue.Seconds())
+	})
 }
