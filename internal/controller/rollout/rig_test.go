@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -207,6 +208,13 @@ func (n *simulated) Restart(context.Context) error {
 }
 
 func (n *simulated) Healthy(context.Context) error { return nil }
+
+// restarted returns the nodes whose kubelets were restarted, in that order.
+func (f *fleet) restarted() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.order)
+}
 
 // installed reports whether the kubelet's flags name the provider.
 func (n *simulated) installed() bool {

@@ -18,8 +18,8 @@ func TestOneAtATime(t *testing.T) {
 		for round, registry := range []string{"registry.example.com", "other.example.com"} {
 			f.provider.Store(registry)
 			time.Sleep(30 * time.Minute)
-			if ready, most := f.count(Ready), f.most.Load(); ready != 20 || most != 1 || len(f.order) != 20*(round+1) {
-				t.Fatalf("%s: %d nodes are ready, %d restarted at once, in all %d", registry, ready, most, len(f.order))
+			if ready, most := f.count(Ready), f.most.Load(); ready != 20 || most != 1 || len(f.restarted()) != 20*(round+1) {
+				t.Fatalf("%s: %d nodes are ready, %d restarted at once, in all %d", registry, ready, most, len(f.restarted()))
 			}
 		}
 		f.api.Count("")
@@ -30,8 +30,8 @@ func TestOneAtATime(t *testing.T) {
 		if reads := f.api.Count(""); reads > 20*5 {
 			t.Errorf("%d reads in 20 minutes", reads)
 		}
-		if len(f.order) != 40 || f.stopped() != nil {
-			t.Errorf("%d restarts, stopped: %v", len(f.order), f.stopped())
+		if len(f.restarted()) != 40 || f.stopped() != nil {
+			t.Errorf("%d restarts, stopped: %v", len(f.restarted()), f.stopped())
 		}
 	})
 }
@@ -127,8 +127,8 @@ func TestAFailureThatEnds(t *testing.T) {
 			n.denied.Store(false)
 		}
 		time.Sleep(20 * time.Minute)
-		if f.count(Ready) != 3 || f.stopped() != nil || len(f.order) != 3 {
-			t.Errorf("%d are ready, stopped: %v, restarts %q", f.count(Ready), f.stopped(), f.order)
+		if f.count(Ready) != 3 || f.stopped() != nil || len(f.restarted()) != 3 {
+			t.Errorf("%d are ready, stopped: %v, restarts %q", f.count(Ready), f.stopped(), f.restarted())
 		}
 	})
 }
@@ -221,8 +221,8 @@ func TestTheHolderDies(t *testing.T) {
 			t.Errorf("%d are ready, stopped: %v", f.count(Ready), f.stopped())
 		}
 		time.Sleep(5 * time.Minute)
-		if s := f.stopped(); s == nil || s.Node != bad.name || f.count(Waiting) != 2 || len(f.order) != 0 {
-			t.Fatalf("stopped: %v, %d wait, restarts %q", s, f.count(Waiting), f.order)
+		if s := f.stopped(); s == nil || s.Node != bad.name || f.count(Waiting) != 2 || len(f.restarted()) != 0 {
+			t.Fatalf("stopped: %v, %d wait, restarts %q", s, f.count(Waiting), f.restarted())
 		}
 
 		// It comes back, and goes on.
@@ -250,8 +250,8 @@ func TestOnlyTheAgentDies(t *testing.T) {
 			}
 		}
 		time.Sleep(turnDuration - 2*time.Minute)
-		if f.count(Ready) != 0 || len(f.order) != 1 {
-			t.Errorf("%d are ready, restarts %q", f.count(Ready), f.order)
+		if f.count(Ready) != 0 || len(f.restarted()) != 1 {
+			t.Errorf("%d are ready, restarts %q", f.count(Ready), f.restarted())
 		}
 		time.Sleep(10 * time.Minute)
 		if f.count(Ready) != 2 || f.stopped() != nil || f.most.Load() != 1 {
@@ -282,13 +282,13 @@ func TestAPodFromBefore(t *testing.T) {
 		f.provider.Store("other.example.com")
 		time.Sleep(12 * time.Minute)
 		n := f.nodes["node-00"]
-		if r := n.record(); len(f.order) != 1 || r.State != Failed && r.State != Installing || f.stopped() != nil {
-			t.Errorf("restarts %q, %+v", f.order, r)
+		if r := n.record(); len(f.restarted()) != 1 || r.State != Failed && r.State != Installing || f.stopped() != nil {
+			t.Errorf("restarts %q, %+v", f.restarted(), r)
 		}
 		f.stalled.Store(false)
 		time.Sleep(10 * time.Minute)
-		if r := n.record(); len(f.order) != 2 || r.State != Ready {
-			t.Errorf("restarts %q, %+v", f.order, r)
+		if r := n.record(); len(f.restarted()) != 2 || r.State != Ready {
+			t.Errorf("restarts %q, %+v", f.restarted(), r)
 		}
 	})
 }
@@ -331,8 +331,8 @@ func TestTheAgentIsReplaced(t *testing.T) {
 		f.api.Remove("pods", namespace, "probe-"+verifying.name)
 		f.start(verifying.name)
 		time.Sleep(2 * time.Minute)
-		if f.count(Ready) != 2 || f.most.Load() != 1 || len(f.order) != 2 {
-			t.Errorf("%d are ready, %d at once, %q", f.count(Ready), f.most.Load(), f.order)
+		if f.count(Ready) != 2 || f.most.Load() != 1 || len(f.restarted()) != 2 {
+			t.Errorf("%d are ready, %d at once, %q", f.count(Ready), f.most.Load(), f.restarted())
 		}
 	})
 }
@@ -409,13 +409,13 @@ func TestDrift(t *testing.T) {
 		n := f.nodes["node-01"]
 		testkit.Must(t, n.tree.Remove("/usr/local/libexec/pullpass/pullpass-credential-provider", look(t, n, "/usr/local/libexec/pullpass/pullpass-credential-provider")))
 		time.Sleep(10 * time.Minute)
-		if len(f.order) != 2 || look(t, n, "/usr/local/libexec/pullpass/pullpass-credential-provider") == nil {
-			t.Errorf("restarts %q", f.order)
+		if len(f.restarted()) != 2 || look(t, n, "/usr/local/libexec/pullpass/pullpass-credential-provider") == nil {
+			t.Errorf("restarts %q", f.restarted())
 		}
 		testkit.Must(t, n.tree.Remove("/etc/default/kubelet", look(t, n, "/etc/default/kubelet")))
 		time.Sleep(10 * time.Minute)
-		if !slices.Equal(f.order[2:], []string{"node-01"}) || n.record().State != Ready {
-			t.Errorf("restarts %q, %+v", f.order, n.record())
+		if !slices.Equal(f.restarted()[2:], []string{"node-01"}) || n.record().State != Ready {
+			t.Errorf("restarts %q, %+v", f.restarted(), n.record())
 		}
 	})
 }
@@ -472,8 +472,8 @@ func TestNoAPIServer(t *testing.T) {
 		f.api.Refuse(true)
 		f.start()
 		time.Sleep(10 * time.Minute)
-		if len(f.order) != 0 {
-			t.Errorf("restarts %q", f.order)
+		if len(f.restarted()) != 0 {
+			t.Errorf("restarts %q", f.restarted())
 		}
 		f.api.Refuse(false)
 		time.Sleep(10 * time.Minute)
@@ -498,8 +498,8 @@ func TestRemove(t *testing.T) {
 				t.Errorf("%s: installed %t, %+v", n.name, n.installed(), n.record())
 			}
 		}
-		if len(f.order) != 6 || f.most.Load() != 1 || late.tainted() {
-			t.Errorf("restarts %q, %d at once, tainted %t", f.order, f.most.Load(), late.tainted())
+		if len(f.restarted()) != 6 || f.most.Load() != 1 || late.tainted() {
+			t.Errorf("restarts %q, %d at once, tainted %t", f.restarted(), f.most.Load(), late.tainted())
 		}
 		f.api.Count("")
 		time.Sleep(time.Hour)
