@@ -76,6 +76,9 @@ func TestTokensThatAreNoPullSecrets(t *testing.T) {
 func TestPullSecretsHaveTheirOwnSettings(t *testing.T) {
 	t.Parallel()
 	refuse(t, newFixture(t, nil).Verifier, pullSecret(t), ReasonAudience, "is not accepted here")
+	if (PullSecrets{}).isAudience("") {
+		t.Error("without the setting, the empty audience is that of pull secrets")
+	}
 	short := newFixture(t, func(c *Config) {
 		acceptingSecrets("*")(c)
 		c.Issuers[0].MaxLifetime = time.Minute

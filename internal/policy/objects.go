@@ -295,9 +295,10 @@ type limit struct {
 	within bool
 }
 
-// within reports whether objects may give the repository.
+// within reports whether objects may give what is asked for, which is a repository:
+// neither rules of objects nor those with requests allow anything else.
 func (e *evaluation) within(q question) bool {
-	if q.kind != repositoryResource || e.subject.Objects.Policies == nil {
+	if e.subject.Objects.Policies == nil {
 		return false
 	}
 	if e.limit.name != q.scope.Name {
