@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/controller"
 	"github.com/pullpass/pullpass/internal/kubetest"
 	"github.com/pullpass/pullpass/internal/testkit"
 )
@@ -233,6 +234,25 @@ func TestTheHolderDies(t *testing.T) {
 			t.Errorf("%d are ready, stopped: %v, %d at once", f.count(Ready), f.stopped(), f.most.Load())
 		}
 	})
+}
+
+// Who could not renew its turn for a minute may have lost it by the time the kubelet stops.
+func TestATurnThatIsNotFresh(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	turn := turn{lease: controller.Lease{Now: func() time.Time { return now }}}
+	for _, test := range []struct {
+		alone   bool
+		renewed time.Time
+		allowed bool
+	}{
+		{false, time.Time{}, false}, {false, now, true}, {false, now.Add(time.Nanosecond - turnFresh), true}, {false, now.Add(-turnFresh), false}, {true, time.Time{}, true},
+	} {
+		turn.set(test.alone, test.renewed)
+		if err := turn.allowed(); (err == nil) != test.allowed {
+			t.Errorf("alone %t, renewed at %s: %v", test.alone, test.renewed, err)
+		}
+	}
 }
 
 // A node that is Ready, and whose agent says nothing any more, stops nobody: its turn ends.
