@@ -194,7 +194,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/podevents": {
 		ours:   []string{"internal/exchange", "internal/oidc", "internal/term"},
-		tests:  []string{"internal/policy", "internal/registryauth"},
+		tests:  []string{"internal/policy", "internal/registryauth", "internal/testkit"},
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
 	"internal/state": {

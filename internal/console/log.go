@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/term"
 )
 
 const (
@@ -46,7 +47,6 @@ type Log struct {
 	entries []entry // the oldest first, as they came
 	known   map[string]bool
 	bytes   int
-	version uint64 // changes with entries
 	load    load
 
 	fetching  sync.Mutex
@@ -159,7 +159,6 @@ func (l *Log) note(e *exchange.Event) {
 	l.entries = append(l.entries, noted)
 	l.known[e.ID] = true
 	l.bytes += noted.bytes
-	l.version++
 	forget := 0
 	for ; len(l.entries)-forget > maxEvents || l.bytes > maxBytes; forget++ {
 		l.bytes -= l.entries[forget].bytes
@@ -235,7 +234,7 @@ func encode(e *exchange.Event, limit int) ([]byte, error) {
 	short := *e
 	short.Requested, short.Granted, short.Scopes = first(e.Requested, 4), first(e.Granted, 4), nil
 	short.Omitted += len(e.Requested) - len(short.Requested)
-	short.Message, short.Client = cut(e.Message, 300), cut(e.Client, 100)
+	short.Message, short.Client = term.Cut(e.Message, 300), term.Cut(e.Client, 100)
 	if text, err = json.Marshal(&short); err == nil && len(text) > limit {
 		short.Requested, short.Granted, short.Identity, short.Claimed, short.Gateway = nil, nil, nil, nil, nil
 		text, err = json.Marshal(&short)
@@ -244,13 +243,6 @@ func encode(e *exchange.Event, limit int) ([]byte, error) {
 }
 
 func first(list []string, n int) []string { return list[:min(n, len(list))] }
-
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return s[:n]
-}
 
 func decode(text []byte) (*exchange.Event, error) {
 	var e exchange.Event

@@ -22,7 +22,7 @@ type query struct {
 }
 
 func readQuery(values url.Values) query {
-	text := func(name string) string { return cut(strings.ToLower(strings.TrimSpace(values.Get(name))), 300) }
+	text := func(name string) string { return term.Cut(strings.ToLower(strings.TrimSpace(values.Get(name))), 300) }
 	page, _ := strconv.Atoi(values.Get("page"))
 	return query{text("pod"), text("account"), text("repository"), text("reason"), text("result"), min(max(1, page), maxEvents/pageRows+1)}
 }

@@ -110,6 +110,9 @@ func (k Known) What(ctx context.Context, account string) (*reach.What, error) {
 	if err := e.live(ctx); err != nil {
 		return nil, err
 	}
+	if err := k.Objects.ListPolicyObjects(ctx, name.Cluster); err != nil {
+		return nil, err
+	}
 	facts, err := k.Objects.Lookup(ctx, *e.id, nil)
 	if err != nil {
 		return nil, err
@@ -118,7 +121,7 @@ func (k Known) What(ctx context.Context, account string) (*reach.What, error) {
 	for i := range k.Config.Registries {
 		services = append(services, k.Config.Registries[i].Service)
 	}
-	subject := policy.Subject{Identity: e.id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels}
+	subject := policy.Subject{Identity: e.id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels, Objects: facts.Objects}
 	return reach.FindWhat(k.Policy, name.String(), subject, services), nil
 }
 

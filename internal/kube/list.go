@@ -7,6 +7,8 @@ import (
 	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pullpass/pullpass/internal/policy"
 )
 
 // ServiceAccount is one of a list, for people who ask about all: a decision never
@@ -15,6 +17,7 @@ type ServiceAccount struct {
 	Namespace, Name string
 	Annotations     map[string]string // those that are kept; must not be changed
 	NamespaceLabels map[string]string // nil: not known; must not be changed
+	Objects         policy.Objects    // what objects of the cluster say of it
 }
 
 // ServiceAccounts returns all there are: from memory where Run has listed them, and
@@ -29,11 +32,18 @@ func (c *Cluster) ServiceAccounts(ctx context.Context) ([]ServiceAccount, error)
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", c.name, err)
 	}
+	if err := c.ListPolicyObjects(ctx); err != nil {
+		return nil, err
+	}
 	list := make([]ServiceAccount, 0, len(accounts))
 	for key, account := range accounts {
 		namespace := key.namespace.Value()
 		labels := namespaces[objectKey{unique.Make(""), namespace}].text
-		list = append(list, ServiceAccount{Namespace: namespace, Name: key.name, Annotations: account.text, NamespaceLabels: labels})
+		objects, err := c.objects.of(namespace, key.name)
+		if err != nil {
+			return nil, fmt.Errorf("cluster %s: %w", c.name, err)
+		}
+		list = append(list, ServiceAccount{Namespace: namespace, Name: key.name, Annotations: account.text, NamespaceLabels: labels, Objects: objects})
 	}
 	return list, nil
 }

@@ -216,8 +216,16 @@ func (o *policyObjects) requestsOf(namespace, account string) *policy.Requests {
 	return found
 }
 
-// ListPolicyObjects reads the objects once, for who does not Run.
+// ListPolicyObjects reads the objects once, for who does not Run. Who does knows them, and
+// a list could be older than what was watched meanwhile: what was taken away would count
+// again.
 func (c *Cluster) ListPolicyObjects(ctx context.Context) error {
+	c.mu.Lock()
+	runs := c.running != nil
+	c.mu.Unlock()
+	if runs {
+		return nil
+	}
 	for _, r := range c.objects.resources() {
 		if err := r.listOnce(ctx); err != nil {
 			return fmt.Errorf("cluster %s: %s: %w", c.name, r.name, err)

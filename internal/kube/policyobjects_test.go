@@ -212,6 +212,33 @@ func TestObjectsThatCannotBeListed(t *testing.T) {
 	})
 }
 
+// Who watches lists nothing beside: what was deleted meanwhile would count again.
+func TestWhoWatchesListsNothing(t *testing.T) {
+	in(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		s.Put("repositoryaccesses", repositoryAccess("team-a", "web", "uid-r", "team-a/web"))
+		s.Put("accesspolicies", accessPolicy("p", "uid-p", "objects/**", ""))
+		c := newTestCluster(t, s, ClusterConfig{Objects: bothObjects})
+		run(t, c)
+		s.Count("")
+		if err := c.ListPolicyObjects(t.Context()); err != nil {
+			t.Error(err)
+		}
+		all, err := c.ServiceAccounts(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := s.Count("list accesspolicies") + s.Count("list repositoryaccesses"); n != 0 {
+			t.Errorf("%d lists", n)
+		}
+		for _, a := range all {
+			if isAsked := a.Namespace == "team-a" && a.Name == "web"; a.Objects.Policies == nil || (a.Objects.Requests != nil) != isAsked {
+				t.Errorf("%s/%s: %+v", a.Namespace, a.Name, a.Objects)
+			}
+		}
+	})
+}
+
 // Who serves nobody lists once.
 func TestListPolicyObjects(t *testing.T) {
 	in(t, func(t *testing.T) {

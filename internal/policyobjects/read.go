@@ -102,9 +102,6 @@ func in(file string, err error) error {
 	return errors.Join(faults...)
 }
 
-// Len returns how many objects there are.
-func (s *Set) Len() int { return len(s.seen) }
-
 // Counts says which objects of the set count in a cluster, and how far they may go.
 type Counts struct {
 	Policies, Requests bool

@@ -42,7 +42,8 @@ type Reached struct {
 }
 
 // FindWhat answers for an identity of which everything is known that a rule asks for,
-// but for what only a token can tell.
+// but for what only a token can tell. Of the objects of its cluster it tells denials;
+// what they give is not among the rules.
 func FindWhat(p *policy.Policy, name string, subject policy.Subject, services []string) *What {
 	what := &What{APIVersion: policy.APIVersion, Kind: "Reach", ServiceAccount: name, Annotations: subject.Annotations, Services: []Service{}}
 	rules := p.WrittenRules()
@@ -50,7 +51,7 @@ func FindWhat(p *policy.Policy, name string, subject policy.Subject, services []
 		reached := Service{Service: service, Rules: []ReachedRule{}}
 		decision, trace := p.Explain(subject, service, nil)
 		reached.DeniedBy = decision.DeniedBy
-		for i, r := range trace.Rules {
+		for i, r := range trace.Rules[:min(len(rules), len(trace.Rules))] { // those of objects come behind
 			if r.SubjectMatched && r.ServiceMatched {
 				reached.Rules = append(reached.Rules, reachedBy(&rules[i], subject))
 			}

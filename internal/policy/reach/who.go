@@ -74,6 +74,7 @@ type Account struct {
 	Namespace, Name string
 	Annotations     map[string]string
 	NamespaceLabels map[string]string // nil: not known
+	Objects         policy.Objects    // what objects of the cluster say of it
 }
 
 // Accounts is all ServiceAccounts of a cluster, or why they are not known.
@@ -231,6 +232,6 @@ func (a *Account) subject(of Accounts) policy.Subject {
 			Cluster: of.Cluster, Issuer: of.Issuer, Subject: oidc.ServiceAccountSubject(a.Namespace, a.Name),
 			Kubernetes: oidc.KubernetesIdentity{Namespace: a.Namespace, ServiceAccount: oidc.ObjectRef{Name: a.Name}},
 		},
-		Annotations: a.Annotations, NamespaceLabels: a.NamespaceLabels,
+		Annotations: a.Annotations, NamespaceLabels: a.NamespaceLabels, Objects: a.Objects,
 	}
 }
