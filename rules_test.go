@@ -119,8 +119,12 @@ var imports = map[string]allowedImports{
 		tests:  []string{"internal/schematest"},
 		others: []string{"k8s.io/apimachinery"},
 	},
+	"internal/policy/warning": {
+		ours:  []string{"internal/pattern", "internal/policy", "internal/subjects", "internal/term"},
+		tests: []string{"internal/identity", "internal/oidc"},
+	},
 	"internal/policy/reach": {
-		ours:  []string{"internal/names", "internal/oidc", "internal/pattern", "internal/policy", "internal/registryauth"},
+		ours:  []string{"internal/names", "internal/oidc", "internal/pattern", "internal/policy", "internal/registryauth", "internal/subjects"},
 		tests: []string{"internal/condition", "internal/identity"},
 	},
 	"internal/exchange": {
@@ -231,7 +235,7 @@ var imports = map[string]allowedImports{
 		ours: []string{
 			"internal/assertion", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/identity",
 			"internal/kube", "internal/nodecert",
-			"internal/nodeproof", "internal/oidc", "internal/pattern", "internal/podevents", "internal/policy", "internal/registryauth", "internal/signing", "internal/state", "internal/subjects", "internal/upstream",
+			"internal/nodeproof", "internal/oidc", "internal/pattern", "internal/podevents", "internal/policy", "internal/policy/warning", "internal/registryauth", "internal/signing", "internal/state", "internal/subjects", "internal/upstream",
 			"internal/upstream/artifactory", "internal/upstream/aws", "internal/upstream/azure", "internal/upstream/google", "internal/upstream/logins",
 			"internal/upstream/quay",
 		},
@@ -352,7 +356,7 @@ var imports = map[string]allowedImports{
 		},
 	},
 	"deploy/ci": {
-		tests: []string{"internal/config", "internal/identity", "internal/policy", "internal/subjects"},
+		tests: []string{"internal/config", "internal/identity", "internal/policy", "internal/policy/warning", "internal/subjects"},
 	},
 	"deploy/helm":       {},
 	"deploy/monitoring": {},

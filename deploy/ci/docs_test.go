@@ -11,6 +11,7 @@ import (
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/warning"
 	"github.com/pullpass/pullpass/internal/subjects"
 )
 
@@ -64,7 +65,7 @@ policyFiles: [policy.yaml]
 			t.Fatal(err)
 		}
 		known := map[string]subjects.KnownIdentity{shown.Name: {Profile: shown.Profile, Require: slices.Sorted(maps.Keys(shown.Require))}}
-		for _, caution := range p.Cautions(known) {
+		for _, caution := range warning.Cautions(p, known) {
 			t.Error(caution)
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/subjects"
-	"github.com/pullpass/pullpass/internal/term"
 )
 
 // Policy says who may have what. It is immutable and safe for concurrent use.
@@ -128,100 +127,4 @@ func (p *Policy) AndDenials(next *Policy) *Policy {
 	revision := sha256.Sum256([]byte(p.revision + next.revision))
 	both.revision = hex.EncodeToString(revision[:])
 	return &both
-}
-
-// Unused names what can never match because no such cluster or service is
-// configured. It is a warning, not a fault: one policy may serve several
-// proxies. But a denial with a mistyped name denies nobody.
-func (p *Policy) Unused(clusters, identities, services []string) []string {
-	var unused []string
-	note := func(where, field, value, configured string) {
-		unused = append(unused, fmt.Sprintf("%s: %s: %s matches nothing that is configured (%s)", where, field, term.QuoteName(value), configured))
-	}
-	checkSubjects := func(where string, matches []subjects.Match) {
-		for _, s := range matches {
-			for _, glob := range s.Clusters {
-				if !slices.ContainsFunc(clusters, func(name string) bool { return pattern.MatchName(glob, name) }) {
-					note(where, "clusters", glob, "clusters[].name")
-				}
-			}
-			for _, name := range s.Identities {
-				if !slices.Contains(identities, name) {
-					note(where, "identities", name, "identities[].name")
-				}
-			}
-		}
-	}
-	for _, r := range p.rules {
-		where := "rule " + r.name[0]
-		checkSubjects(where, r.subjects)
-		for _, service := range r.services {
-			if !slices.Contains(services, service) {
-				note(where, "services", service, "registries[].service")
-			}
-		}
-	}
-	for _, d := range p.deny {
-		checkSubjects("deny rule "+d.name, d.subjects)
-	}
-	return unused
-}
-
-// WithoutLabels names what depends on the labels of namespaces in clusters
-// without a connection, where they are never known. It is a warning: a policy
-// may serve such clusters, too, by other rules.
-func (p *Policy) WithoutLabels(clusters []string) []string {
-	var affected []string
-	check := func(where, effect string, matches []subjects.Match) {
-		for i, s := range matches {
-			for _, name := range clusters {
-				if s.NamespaceSelector != nil && subjects.MatchGlobs(s.Clusters, name) {
-					affected = append(affected, fmt.Sprintf("%s: subjects[%d] "+effect+
-						": its namespaces' labels are not known without a connection (clusters[].kubernetes)", where, i, term.QuoteName(name)))
-				}
-			}
-		}
-	}
-	for _, r := range p.rules {
-		check("rule "+r.name[0], "matches nobody of cluster %s", r.subjects)
-	}
-	for _, d := range p.deny {
-		check("deny rule "+d.name, "refuses everybody of cluster %s whom its other fields match", d.subjects)
-	}
-	return affected
-}
-
-// WithoutAnnotations names rules that read an annotation in clusters where none
-// is ever known: there, they give nothing. It is a warning, as WithoutLabels.
-func (p *Policy) WithoutAnnotations(clusters []string) []string {
-	var affected []string
-	for _, r := range p.rules {
-		for i, s := range r.subjects {
-			for _, name := range clusters {
-				if r.annotation != "" && subjects.MatchGlobs(s.Clusters, name) {
-					affected = append(affected, fmt.Sprintf("rule %s: subjects[%d] gets nothing in cluster %s: its ServiceAccounts' annotations are not known "+
-						"without a connection or manifestFiles (clusters[].kubernetes)", r.name[0], i, term.QuoteName(name)))
-				}
-			}
-		}
-	}
-	return affected
-}
-
-// WithoutRequests names rules that RepositoryAccess objects select from in clusters
-// where none count: there, they give nothing. It is a warning, as WithoutLabels. Rules
-// that name no cluster are meant for those where they count, unless that is none.
-func (p *Policy) WithoutRequests(clusters []string, isEvery bool) []string {
-	var affected []string
-	for _, r := range p.rules {
-		for i, s := range r.subjects {
-			for _, name := range clusters {
-				if r.requests && (s.Clusters != nil || isEvery) && subjects.MatchGlobs(s.Clusters, name) {
-					affected = append(affected, fmt.Sprintf("rule %s: subjects[%d] gets nothing in cluster %s: no RepositoryAccess objects count there "+
-						"(clusters[].kubernetes.objects.requests)", r.name[0], i, term.QuoteName(name)))
-				}
-			}
-		}
-	}
-	return affected
 }

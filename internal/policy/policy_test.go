@@ -208,36 +208,6 @@ func scopesOf(t testing.TB, text string) []registryauth.Scope {
 	return scopes
 }
 
-// A denial with a mistyped cluster denies nobody, and nobody would notice.
-func TestUnused(t *testing.T) {
-	t.Parallel()
-	policy := mustParse(t, File{Name: "policy.yaml", Data: []byte(`
-apiVersion: pullpass.dev/v1alpha1
-kind: AccessPolicy
-rules:
-- name: good
-  subjects: [{clusters: ["prod-*"]}, {namespaces: [a]}]
-  services: [registry.example.com]
-  allow: [{repositories: ["**"], actions: [pull]}]
-- name: bad
-  subjects: [{clusters: [prod-eu, stage]}, {identities: [github, gitlab]}]
-  services: [registry.example.org]
-  allow: [{repositories: ["**"], actions: [pull]}]
-deny:
-- name: mistyped
-  subjects: [{clusters: [pord-eu], namespaces: [a]}]
-`)})
-	want := []string{
-		`rule bad: clusters: "stage" matches nothing that is configured (clusters[].name)`,
-		`rule bad: identities: "gitlab" matches nothing that is configured (identities[].name)`,
-		`rule bad: services: "registry.example.org" matches nothing that is configured (registries[].service)`,
-		`deny rule mistyped: clusters: "pord-eu" matches nothing that is configured (clusters[].name)`,
-	}
-	if got := policy.Unused([]string{"prod-eu", "prod-us"}, []string{"github"}, []string{"registry.example.com"}); !slices.Equal(got, want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
-}
-
 // A file that says "deny: []" says that nobody is denied.
 func TestEmptyDeny(t *testing.T) {
 	t.Parallel()

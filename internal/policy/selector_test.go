@@ -220,46 +220,6 @@ deny: [{name: d, subjects: [{namespaceSelector: blocked, nodes: [n1]}, {namespac
 	}
 }
 
-func TestWithoutLabels(t *testing.T) {
-	t.Parallel()
-	policy := parseText(t, `
-apiVersion: pullpass.dev/v1alpha1
-kind: AccessPolicy
-rules:
-- name: everywhere
-  subjects: [{namespaces: [a]}, {namespaceSelector: team}]
-  allow: [{repositories: [a], actions: [pull]}]
-- name: elsewhere
-  subjects: [{clusters: [prod], namespaceSelector: team}]
-  allow: [{repositories: [a], actions: [pull]}]
-- name: without-selector
-  subjects: [{clusters: ["edge-*"]}]
-  allow: [{repositories: [a], actions: [pull]}]
-- name: public
-  anonymous: true
-  allow: [{repositories: [a], actions: [pull]}]
-deny:
-- {name: quarantine, subjects: [{clusters: ["*-2"], namespaceSelector: quarantine}]}
-- {name: old, subjects: [{namespaces: [old]}]}
-`)
-	want := []string{
-		`rule everywhere: subjects[1] matches nobody of cluster "edge-1": its namespaces' labels are not known without a connection (clusters[].kubernetes)`,
-		`rule everywhere: subjects[1] matches nobody of cluster "edge-2": its namespaces' labels are not known without a connection (clusters[].kubernetes)`,
-		`deny rule quarantine: subjects[0] refuses everybody of cluster "edge-2" whom its other fields match: its namespaces' labels are not known without a connection (clusters[].kubernetes)`,
-	}
-	if got := policy.WithoutLabels([]string{"edge-1", "edge-2"}); !slices.Equal(got, want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
-	if got := policy.WithoutLabels(nil); got != nil {
-		t.Errorf("every cluster has a connection: %q", got)
-	}
-	// As it says, so it is.
-	edge := Subject{Identity: account(t, "edge-2/b/x")}
-	if d := policy.Decide(edge, "", nil); d.DeniedBy != "quarantine" {
-		t.Errorf("denied by %q", d.DeniedBy)
-	}
-}
-
 // checkSelectors fails if a policy has a selector that matches everybody, or
 // that does not mean what it says.
 func checkSelectors(t *testing.T, policy *Policy) {

@@ -20,6 +20,7 @@ import (
 	"github.com/pullpass/pullpass/internal/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/warning"
 	"github.com/pullpass/pullpass/internal/signing"
 	"github.com/pullpass/pullpass/internal/subjects"
 )
@@ -71,14 +72,16 @@ func PolicyWarnings(cfg *config.Config, policy *policy.Policy) []string {
 	for i := range cfg.Registries {
 		services = append(services, cfg.Registries[i].Service)
 	}
-	warnings := slices.Concat(policy.Unused(clusters, identities, services), policy.WithoutLabels(unconnected), policy.WithoutAnnotations(unknown), policy.WithoutRequests(unasked, len(unasked) == len(clusters)), policy.Collisions(clusters),
-		policy.Cautions(known))
+	warnings := slices.Concat(
+		warning.Unused(policy, clusters, identities, services), warning.WithoutLabels(policy, unconnected), warning.WithoutAnnotations(policy, unknown),
+		warning.WithoutRequests(policy, unasked, len(unasked) == len(clusters)), warning.Collisions(policy, clusters), warning.Cautions(policy, known),
+	)
 	if cfg.Gateway != nil && len(services) > 1 { // alone, it is what every rule is for
 		var upstreams []string
 		for i := range cfg.Upstreams {
 			upstreams = append(upstreams, cfg.Upstreams[i].Name)
 		}
-		warnings = append(warnings, policy.BehindGateway(upstreams)...)
+		warnings = append(warnings, warning.BehindGateway(policy, upstreams)...)
 	}
 	return warnings
 }

@@ -288,29 +288,6 @@ rules:
 	})
 }
 
-func TestWithoutAnnotations(t *testing.T) {
-	t.Parallel()
-	policy := parsePolicy(t, `
-apiVersion: pullpass.dev/v1alpha1
-kind: AccessPolicy
-rules:
-- {name: plain, subjects: [{clusters: ["*"]}], allow: [{repositories: [a], actions: [pull]}]}
-- {name: asked, subjects: [{clusters: ["eu-*"]}, {namespaces: [a]}], annotation: k, allow: [{repositories: [a], actions: [pull]}]}
-`)
-	const end = ": its ServiceAccounts' annotations are not known without a connection or manifestFiles (clusters[].kubernetes)"
-	want := []string{
-		`rule asked: subjects[0] gets nothing in cluster "eu-1"` + end,
-		`rule asked: subjects[1] gets nothing in cluster "eu-1"` + end,
-		`rule asked: subjects[1] gets nothing in cluster "us"` + end,
-	}
-	if got := policy.WithoutAnnotations([]string{"eu-1", "us"}); !slices.Equal(got, want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
-	if got := policy.WithoutAnnotations(nil); got != nil {
-		t.Errorf("without such clusters: %q", got)
-	}
-}
-
 func parsePolicy(t testing.TB, text string) *policy.Policy {
 	t.Helper()
 	parsed, err := policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(text)})

@@ -217,7 +217,7 @@ func TestWhoAgreesWithDecide(t *testing.T) {
 // a value.
 func reads(who *Who, subject policy.Subject, asked registryauth.Scope) bool {
 	for _, d := range who.Deny {
-		if slices.ContainsFunc(d.Subjects, func(s policy.WrittenSubject) bool { return fits(&s, subject, who.Service, true) }) {
+		if slices.ContainsFunc(d.Subjects, func(s Whom) bool { return fits(&s, subject, who.Service, true) }) {
 			return false
 		}
 	}
@@ -226,7 +226,7 @@ func reads(who *Who, subject policy.Subject, asked registryauth.Scope) bool {
 			return true
 		}
 		for _, s := range r.Subjects {
-			if fits(&s.WrittenSubject, subject, who.Service, false) && isNamed(&s, r.Patterns, subject.Identity, who.Repository) && (r.Annotation == "" || asks(subject.Annotations[r.Annotation], asked)) {
+			if fits(&s.Whom, subject, who.Service, false) && isNamed(&s, r.Patterns, subject.Identity, who.Repository) && (r.Annotation == "" || asks(subject.Annotations[r.Annotation], asked)) {
 				return true
 			}
 		}
@@ -256,7 +256,7 @@ func asks(annotation string, asked registryauth.Scope) bool {
 	})
 }
 
-func fits(s *policy.WrittenSubject, subject policy.Subject, service string, denies bool) bool {
+func fits(s *Whom, subject policy.Subject, service string, denies bool) bool {
 	id := subject.Identity
 	if id == nil {
 		return false

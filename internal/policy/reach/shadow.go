@@ -15,7 +15,7 @@ import (
 // rule does no harm, but whoever changes it changes nothing. What it does not name may
 // still be shadowed: by several rules together, or by what no name can look like.
 func Shadowed(p *policy.Policy) []string {
-	rules, denials := p.WrittenRules(), p.WrittenDenials()
+	rules, denials := shadows(p.WrittenRules()), denialsOf(p.WrittenDenials())
 	// Of two that grant the same, the first stays.
 	replaces := func(j, i int) bool {
 		return i != j && ruleContains(rules, j, i) && (j < i || !ruleContains(rules, i, j))
@@ -29,7 +29,7 @@ func Shadowed(p *policy.Policy) []string {
 	var found []string
 	for i := range rules {
 		r := &rules[i]
-		if d := slices.IndexFunc(denials, func(d policy.WrittenDenial) bool { return !r.Anonymous && allWithin(r.Subjects, d.Subjects) }); d >= 0 {
+		if d := slices.IndexFunc(denials, func(d Denial) bool { return !r.Anonymous && allWithin(r.whom, d.Subjects) }); d >= 0 {
 			found = append(found, fmt.Sprintf("rule %s: grants nothing: the deny rule %s (%s) refuses everybody whom it is for: remove the rule, or narrow the denial", r.Name, denials[d].Name, denials[d].Origin))
 			continue
 		}
@@ -55,8 +55,22 @@ func Shadowed(p *policy.Policy) []string {
 	return found
 }
 
+// shadow is a rule, with its subjects in the form in which they are compared.
+type shadow struct {
+	policy.WrittenRule
+	whom []Whom
+}
+
+func shadows(rules []policy.WrittenRule) []shadow {
+	all := make([]shadow, len(rules))
+	for i, r := range rules {
+		all[i] = shadow{r, whomOf(r.Subjects)}
+	}
+	return all
+}
+
 // ruleContains reports whether the rule at index o grants whatever that at index i does.
-func ruleContains(rules []policy.WrittenRule, o, i int) bool {
+func ruleContains(rules []shadow, o, i int) bool {
 	outer, inner := &rules[o], &rules[i]
 	switch {
 	case outer.Services != nil && (inner.Services == nil || !isSubset(inner.Services, outer.Services)):
@@ -68,9 +82,9 @@ func ruleContains(rules []policy.WrittenRule, o, i int) bool {
 	case inner.Anonymous:
 		return false
 	}
-	for s := range inner.Subjects {
-		subject := &inner.Subjects[s]
-		if !slices.ContainsFunc(outer.Subjects, func(w policy.WrittenSubject) bool {
+	for s := range inner.whom {
+		subject := &inner.whom[s]
+		if !slices.ContainsFunc(outer.whom, func(w Whom) bool {
 			// What claims and conditions cost is bounded for a request: a later one may
 			// not be judged any more.
 			return subjectContains(&w, subject) && (o < i || w.Claims == nil && w.Condition == "")
@@ -87,14 +101,14 @@ func ruleContains(rules []policy.WrittenRule, o, i int) bool {
 }
 
 // allWithin reports whether each of the subjects is within one of the others.
-func allWithin(subjects, others []policy.WrittenSubject) bool {
-	return !slices.ContainsFunc(subjects, func(inner policy.WrittenSubject) bool {
-		return !slices.ContainsFunc(others, func(outer policy.WrittenSubject) bool { return subjectContains(&outer, &inner) })
+func allWithin(subjects, others []Whom) bool {
+	return !slices.ContainsFunc(subjects, func(inner Whom) bool {
+		return !slices.ContainsFunc(others, func(outer Whom) bool { return subjectContains(&outer, &inner) })
 	})
 }
 
 // subjectContains reports whether outer matches whomever inner matches.
-func subjectContains(outer, inner *policy.WrittenSubject) bool {
+func subjectContains(outer, inner *Whom) bool {
 	switch {
 	case isOnlyTokens(inner) && !isOnlyTokens(outer): // which is about ServiceAccounts and others
 		return false
@@ -117,7 +131,7 @@ func subjectContains(outer, inner *policy.WrittenSubject) bool {
 	return everyNameWithin(outer.Clusters, inner.Clusters) && everyNameWithin(outer.Namespaces, inner.Namespaces) && everyNameWithin(outer.ServiceAccounts, inner.ServiceAccounts)
 }
 
-func isOnlyTokens(s *policy.WrittenSubject) bool {
+func isOnlyTokens(s *Whom) bool {
 	return s.TokenIDs != nil && s.Identities == nil && s.Clusters == nil && s.Namespaces == nil && s.NamespaceSelector == "" && s.ServiceAccounts == nil && s.Nodes == nil
 }
 
@@ -142,7 +156,7 @@ const maxLiteralNames = 64
 
 // literalNames returns each choice of the names that a subject writes out, as far as it
 // does: with them, {namespace}/x may be the same as team-a/x.
-func literalNames(s *policy.WrittenSubject) []*oidc.Identity {
+func literalNames(s *Whom) []*oidc.Identity {
 	all := []*oidc.Identity{{}}
 	choose := func(globs []string, set func(id *oidc.Identity, name string)) {
 		if globs == nil || len(globs)*len(all) > maxLiteralNames || slices.ContainsFunc(globs, func(glob string) bool { return strings.Contains(glob, "*") }) {

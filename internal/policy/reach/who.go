@@ -39,7 +39,7 @@ type Grant struct {
 
 // Subject is one of a rule to whom it can be allowed.
 type Subject struct {
-	policy.WrittenSubject
+	Whom
 	// Names are what placeholders must stand for: any of these. With Unlisted, there
 	// are too many to list, and Patterns say what they must be.
 	Names    []pattern.Values `json:"names,omitempty"`
@@ -48,9 +48,9 @@ type Subject struct {
 
 // Denial is a denial of the policy.
 type Denial struct {
-	Name     string                  `json:"name"`
-	Origin   string                  `json:"origin"` // FILE: deny[0]
-	Subjects []policy.WrittenSubject `json:"subjects"`
+	Name     string `json:"name"`
+	Origin   string `json:"origin"` // FILE: deny[0]
+	Subjects []Whom `json:"subjects"`
 }
 
 // Cluster says which ServiceAccounts of a cluster get it now: by a good token of a pod
@@ -91,7 +91,7 @@ var Actions = []string{"pull", "push", "delete"}
 func FindWho(ctx context.Context, p *policy.Policy, service string, scope registryauth.Scope, clusters []Accounts) (*Who, error) {
 	who := &Who{
 		APIVersion: policy.APIVersion, Kind: "WhoCan", Service: service, Repository: scope.Name, Action: scope.Actions[0],
-		Rules: []Grant{}, Deny: []Denial{}, Clusters: []Cluster{},
+		Rules: []Grant{}, Deny: denialsOf(p.WrittenDenials()), Clusters: []Cluster{},
 	}
 	action := policy.ActionsNamed(scope.Actions)
 	for _, rule := range p.WrittenRules() {
@@ -102,9 +102,6 @@ func FindWho(ctx context.Context, p *policy.Policy, service string, scope regist
 			who.Rules = append(who.Rules, grant)
 		}
 	}
-	for _, d := range p.WrittenDenials() {
-		who.Deny = append(who.Deny, Denial{d.Name, d.Origin, d.Subjects})
-	}
 	for _, known := range clusters {
 		cluster, err := judge(ctx, p, service, scope, known)
 		if err != nil {
@@ -113,6 +110,14 @@ func FindWho(ctx context.Context, p *policy.Policy, service string, scope regist
 		who.Clusters = append(who.Clusters, cluster)
 	}
 	return who, nil
+}
+
+func denialsOf(written []policy.WrittenDenial) []Denial {
+	all := make([]Denial, len(written))
+	for i, d := range written {
+		all[i] = Denial{d.Name, d.Origin, whomOf(d.Subjects)}
+	}
+	return all
 }
 
 // grantOf returns what the rule allows on the repository, and to whom.
@@ -143,7 +148,7 @@ func grantOf(rule *policy.WrittenRule, service, repository string, action policy
 	if rule.Anonymous {
 		return grant, true
 	}
-	for _, s := range rule.Subjects {
+	for _, s := range whomOf(rule.Subjects) {
 		if subject, ok := narrow(s, choices, whole); ok {
 			grant.Subjects = append(grant.Subjects, subject)
 		}
@@ -152,14 +157,14 @@ func grantOf(rule *policy.WrittenRule, service, repository string, action policy
 }
 
 // narrow returns the part of the subject whose names are among the choices.
-func narrow(s policy.WrittenSubject, choices []pattern.Values, whole bool) (Subject, bool) {
-	subject := Subject{WrittenSubject: s}
+func narrow(s Whom, choices []pattern.Values, whole bool) (Subject, bool) {
+	subject := Subject{Whom: s}
 	for _, values := range choices {
 		if !possible(s, values) {
 			continue
 		}
 		if len(values) == 0 { // whoever it is
-			return Subject{WrittenSubject: s}, true
+			return Subject{Whom: s}, true
 		}
 		if !slices.ContainsFunc(subject.Names, func(known pattern.Values) bool { return equalValues(known, values) }) {
 			subject.Names = append(subject.Names, values)
@@ -181,7 +186,7 @@ func equalValues(a, b pattern.Values) bool {
 }
 
 // possible reports whether somebody of the subject can have such names.
-func possible(s policy.WrittenSubject, values pattern.Values) bool {
+func possible(s Whom, values pattern.Values) bool {
 	for name, value := range values {
 		ok := s.Identities != nil // a claim: of its value, the profile alone knows more
 		switch name {

@@ -1,31 +1,33 @@
-package policy
+package warning
 
 import (
 	"fmt"
 	"slices"
 
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/subjects"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
 // Cautions names rules for identities, by their names, that are known to allow more
-// than they seem to. It is a warning, as Unused.
-func (p *Policy) Cautions(identities map[string]subjects.KnownIdentity) []string {
+// than they seem to.
+func Cautions(p *policy.Policy, identities map[string]subjects.KnownIdentity) []string {
+	pull := policy.ActionsNamed([]string{"pull"})
 	var found []string
-	for _, r := range p.rules {
-		var actions ActionSet
-		for _, a := range r.allow {
-			actions |= a.actions
+	for _, r := range p.WrittenRules() {
+		var actions policy.ActionSet
+		for _, a := range r.Allow {
+			actions |= a.Actions
 		}
 		found = append(found, repeated(&r, identities)...)
-		for i := range r.subjects {
-			for _, name := range r.subjects[i].Identities {
+		for i := range r.Subjects {
+			for _, name := range r.Subjects[i].Identities {
 				known, ok := identities[name]
 				if !ok {
 					continue
 				}
-				where := fmt.Sprintf("rule %s: subjects[%d], identity %s: ", r.name[0], i, term.QuoteName(name))
-				for _, text := range r.subjects[i].Cautions(known, actions&^pullAction != 0) {
+				where := fmt.Sprintf("rule %s: subjects[%d], identity %s: ", r.Name, i, term.QuoteName(name))
+				for _, text := range r.Subjects[i].Cautions(known, actions&^pull != 0) {
 					found = append(found, where+text)
 				}
 			}
@@ -36,7 +38,7 @@ func (p *Policy) Cautions(identities map[string]subjects.KnownIdentity) []string
 
 // repeated finds claims whose values are somebody else's at another of the identities
 // that are meant.
-func repeated(r *rule, identities map[string]subjects.KnownIdentity) []string {
+func repeated(r *policy.WrittenRule, identities map[string]subjects.KnownIdentity) []string {
 	var found []string
 	repeats := func(names []string, claim string) bool {
 		slices.Sort(names)
@@ -44,46 +46,25 @@ func repeated(r *rule, identities map[string]subjects.KnownIdentity) []string {
 		return len(names) > 1
 	}
 	var all []string
-	for i := range r.subjects {
-		m := &r.subjects[i]
+	for i := range r.Subjects {
+		m := &r.Subjects[i]
 		all = append(all, m.Identities...)
 		for _, claim := range m.Told() {
 			if repeats(slices.Clone(m.Identities), claim) {
 				found = append(found, fmt.Sprintf("rule %s: subjects[%d]: claims.%s can have the same value at several of its identities, and mean somebody else at each: "+
-					"write a subject for each identity", r.name[0], i, claim))
+					"write a subject for each identity", r.Name, i, claim))
 			}
 		}
 	}
-	for i, a := range r.allow {
-		for j, repositories := range a.repositories {
+	for i, a := range r.Allow {
+		for j, repositories := range a.Repositories {
 			for _, claim := range repositories.Claims() {
 				if repeats(slices.Clone(all), claim) {
 					found = append(found, fmt.Sprintf("rule %s: allow[%d].repositories[%d]: {claims.%s} can have the same value at several of the rule's identities, and mean somebody else at each: "+
-						"write a rule for each identity, with other repositories", r.name[0], i, j, claim))
+						"write a rule for each identity, with other repositories", r.Name, i, j, claim))
 				}
 			}
 		}
 	}
 	return found
-}
-
-// Compared returns the claims that rules and denials for an identity compare, by
-// their names, sorted.
-func (p *Policy) Compared(identity string) []string {
-	var all []string
-	note := func(list []subjects.Match) {
-		for i := range list {
-			if slices.Contains(list[i].Identities, identity) {
-				all = append(all, list[i].Compared()...)
-			}
-		}
-	}
-	for i := range p.rules {
-		note(p.rules[i].subjects)
-	}
-	for i := range p.deny {
-		note(p.deny[i].subjects)
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
 }

@@ -1,4 +1,4 @@
-package policy
+package warning
 
 import (
 	"strings"
@@ -9,7 +9,7 @@ import (
 // another does.
 func TestCollisions(t *testing.T) {
 	t.Parallel()
-	policy := mustParse(t, File{Name: "policy.yaml", Data: []byte(`
+	p := parse(t, `
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
 rules:
@@ -25,7 +25,7 @@ rules:
 - name: any
   subjects: [{namespaces: ["*"]}]
   allow: [{repositories: ["{namespace}-*"], actions: [pull]}]
-`)})
+`)
 	begin := `rule begin: allow[1].repositories[1]: "{cluster}-{namespace}/**"`
 	end := `rule end: allow[0].repositories[0]: "{namespace}-{cluster}"`
 	anyone := `rule any: allow[0].repositories[0]: "{namespace}-*"`
@@ -36,7 +36,7 @@ rules:
 		{[]string{"test-eu", "eu"}, []string{end, anyone}},
 		{[]string{"test", "test-us"}, []string{anyone}}, // the others are for none of them
 	} {
-		got := policy.Collisions(test.clusters)
+		got := Collisions(p, test.clusters)
 		for i, line := range got {
 			why := strings.Contains(line, " gives one ServiceAccount the repositories of another, depending on their names (for example, ") &&
 				strings.HasSuffix(line, "): put a / between them, or a _, which is in no name, unless there is a * on both sides")
@@ -46,6 +46,38 @@ rules:
 		}
 		if len(got) != len(test.want) {
 			t.Errorf("%q: %d warnings, want %d", test.clusters, len(got), len(test.want))
+		}
+	}
+}
+
+// Wildcards that a rule for every service begins with are worth a warning if they mean
+// an upstream of the gateway.
+func TestBehindGateway(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		pattern, services string
+		want              string // the upstream; empty: no warning
+	}{
+		{"**", "", "docker.io"},
+		{"**/base", "", "docker.io"},
+		{"*/base", "", "docker.io"},
+		{"ghcr*/base", "", "ghcr.io"},
+		{"*", "", ""},
+		{"ghcr.io/**", "", ""},
+		{"team-*/**", "", ""},
+		{"{namespace}/**", "", ""},
+		{"{namespace}*/**", "", ""},
+		{"{claims.namespace_path}/**", "", "mirror"}, // a value is no host
+		{"{claims.namespace_path}", "", "mirror"},
+		{"x/{claims.namespace_path}", "", ""},
+		{"**", "  services: [registry.example.com]\n", ""},
+		{"**", "  services: [registry.example.com, gateway.example.com]\n", ""},
+	} {
+		p := parse(t, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n- name: all\n  subjects: [{identities: [gitlab]}]\n"+
+			test.services+"  allow: [{repositories: [\"x/y\", \""+test.pattern+"\"], actions: [pull]}]\n")
+		got := BehindGateway(p, []string{"docker.io", "ghcr.io", "mirror"})
+		if test.want == "" && len(got) > 0 || test.want != "" && (len(got) != 1 || !strings.HasPrefix(got[0], `rule all: allow[0].repositories[1]: "`+test.pattern+`" also means what is behind the gateway, at "`+test.want+`"`)) {
+			t.Errorf("%s: %q", test.pattern, got)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package policy
+package warning
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/identity"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/subjects"
 )
 
@@ -47,20 +48,20 @@ func TestCautions(t *testing.T) {
 		{`{identities: [idp, gitlab], condition: 'claims.sub == "x"'}`, "pull", []string{"subjects[0]: claims.sub can have the same value"}},
 		{`{identities: [azure, tenant], claims: {oid: ["x"]}}`, "pull", nil},
 	} {
-		policy := parseText(t, fmt.Sprintf("apiVersion: %s\nkind: %s\nrules:\n- {name: r, subjects: [%s], allow: [{repositories: [a], actions: [%s]}]}\n", APIVersion, Kind, test.subject, test.actions))
-		got := policy.Cautions(known)
+		p := parse(t, fmt.Sprintf("apiVersion: %s\nkind: %s\nrules:\n- {name: r, subjects: [%s], allow: [{repositories: [a], actions: [%s]}]}\n", policy.APIVersion, policy.Kind, test.subject, test.actions))
+		got := Cautions(p, known)
 		if !slices.EqualFunc(got, test.want, strings.Contains) {
 			t.Errorf("%s %s: got\n%s\nwant\n%s", test.subject, test.actions, strings.Join(got, "\n"), strings.Join(test.want, "\n"))
 		}
 	}
 	// The workflow alone says nothing of who calls it.
-	policy := parseText(t, "apiVersion: "+APIVersion+"\nkind: "+Kind+`
+	p := parse(t, "apiVersion: "+policy.APIVersion+"\nkind: "+policy.Kind+`
 rules:
 - name: r
   subjects: [{identities: [github], claims: {job_workflow_ref: ["octo-org/ci/.github/workflows/build.yml@refs/heads/main"]}}]
   allow: [{repositories: [a], actions: [push]}]
 `)
-	got := policy.Cautions(map[string]subjects.KnownIdentity{"github": {Profile: identity.GitHub}})
+	got := Cautions(p, map[string]subjects.KnownIdentity{"github": {Profile: identity.GitHub}})
 	if !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, "anybody who calls this workflow") }) {
 		t.Errorf("got %q", got)
 	}
@@ -77,8 +78,8 @@ func TestCautionsOfPlaceholders(t *testing.T) {
 		`{identities: [a, c]}`:                      "",
 		`{identities: [a]}, {identities: [nobody]}`: "",
 	} {
-		policy := parseText(t, fmt.Sprintf("apiVersion: %s\nkind: %s\nrules:\n- {name: r, subjects: [%s], allow: [{repositories: [x, 'ci/{claims.project_path}'], actions: [pull]}]}\n", APIVersion, Kind, subjects))
-		if got := policy.Cautions(known); len(got) > 1 || (want == "") != (len(got) == 0) || want != "" && !strings.HasPrefix(got[0], want) {
+		p := parse(t, fmt.Sprintf("apiVersion: %s\nkind: %s\nrules:\n- {name: r, subjects: [%s], allow: [{repositories: [x, 'ci/{claims.project_path}'], actions: [pull]}]}\n", policy.APIVersion, policy.Kind, subjects))
+		if got := Cautions(p, known); len(got) > 1 || (want == "") != (len(got) == 0) || want != "" && !strings.HasPrefix(got[0], want) {
 			t.Errorf("%s: %q, want %q", subjects, got, want)
 		}
 	}

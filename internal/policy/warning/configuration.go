@@ -1,0 +1,109 @@
+// Package warning says what of a policy does less, or more, than it seems to, in the
+// configuration that it is for. Nothing of it is a fault: one policy may serve several
+// proxies, and such patterns are in use.
+package warning
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/subjects"
+	"github.com/pullpass/pullpass/internal/term"
+)
+
+// Unused names what can never match because no such cluster, identity or service is
+// configured: a denial with a mistyped name denies nobody.
+func Unused(p *policy.Policy, clusters, identities, services []string) []string {
+	var unused []string
+	note := func(where, field, value, configured string) {
+		unused = append(unused, fmt.Sprintf("%s: %s: %s matches nothing that is configured (%s)", where, field, term.QuoteName(value), configured))
+	}
+	checkSubjects := func(where string, matches []subjects.Match) {
+		for _, s := range matches {
+			for _, glob := range s.Clusters {
+				if !slices.ContainsFunc(clusters, func(name string) bool { return pattern.MatchName(glob, name) }) {
+					note(where, "clusters", glob, "clusters[].name")
+				}
+			}
+			for _, name := range s.Identities {
+				if !slices.Contains(identities, name) {
+					note(where, "identities", name, "identities[].name")
+				}
+			}
+		}
+	}
+	for _, r := range p.WrittenRules() {
+		where := "rule " + r.Name
+		checkSubjects(where, r.Subjects)
+		for _, service := range r.Services {
+			if !slices.Contains(services, service) {
+				note(where, "services", service, "registries[].service")
+			}
+		}
+	}
+	for _, d := range p.WrittenDenials() {
+		checkSubjects("deny rule "+d.Name, d.Subjects)
+	}
+	return unused
+}
+
+// WithoutLabels names what depends on the labels of namespaces in clusters
+// without a connection, where they are never known. A policy may serve
+// such clusters, too, by other rules.
+func WithoutLabels(p *policy.Policy, clusters []string) []string {
+	var affected []string
+	check := func(where, effect string, matches []subjects.Match) {
+		for i, s := range matches {
+			for _, name := range clusters {
+				if s.NamespaceSelector != nil && subjects.MatchGlobs(s.Clusters, name) {
+					affected = append(affected, fmt.Sprintf("%s: subjects[%d] "+effect+
+						": its namespaces' labels are not known without a connection (clusters[].kubernetes)", where, i, term.QuoteName(name)))
+				}
+			}
+		}
+	}
+	for _, r := range p.WrittenRules() {
+		check("rule "+r.Name, "matches nobody of cluster %s", r.Subjects)
+	}
+	for _, d := range p.WrittenDenials() {
+		check("deny rule "+d.Name, "refuses everybody of cluster %s whom its other fields match", d.Subjects)
+	}
+	return affected
+}
+
+// WithoutAnnotations names rules that read an annotation in clusters where none
+// is ever known: there, they give nothing.
+func WithoutAnnotations(p *policy.Policy, clusters []string) []string {
+	var affected []string
+	for _, r := range p.WrittenRules() {
+		for i, s := range r.Subjects {
+			for _, name := range clusters {
+				if r.Annotation != "" && subjects.MatchGlobs(s.Clusters, name) {
+					affected = append(affected, fmt.Sprintf("rule %s: subjects[%d] gets nothing in cluster %s: its ServiceAccounts' annotations are not known "+
+						"without a connection or manifestFiles (clusters[].kubernetes)", r.Name, i, term.QuoteName(name)))
+				}
+			}
+		}
+	}
+	return affected
+}
+
+// WithoutRequests names rules that RepositoryAccess objects select from in clusters
+// where none count: there, they give nothing. Rules
+// that name no cluster are meant for those where they count, unless that is none.
+func WithoutRequests(p *policy.Policy, clusters []string, isEvery bool) []string {
+	var affected []string
+	for _, r := range p.WrittenRules() {
+		for i, s := range r.Subjects {
+			for _, name := range clusters {
+				if r.Requests && (s.Clusters != nil || isEvery) && subjects.MatchGlobs(s.Clusters, name) {
+					affected = append(affected, fmt.Sprintf("rule %s: subjects[%d] gets nothing in cluster %s: no RepositoryAccess objects count there "+
+						"(clusters[].kubernetes.objects.requests)", r.Name, i, term.QuoteName(name)))
+				}
+			}
+		}
+	}
+	return affected
+}

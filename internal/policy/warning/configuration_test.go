@@ -1,0 +1,133 @@
+package warning
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
+)
+
+func parse(t testing.TB, text string) *policy.Policy {
+	t.Helper()
+	p, err := policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(text)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// A denial with a mistyped cluster denies nobody, and nobody would notice.
+func TestUnused(t *testing.T) {
+	t.Parallel()
+	p := parse(t, `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- name: good
+  subjects: [{clusters: ["prod-*"]}, {namespaces: [a]}]
+  services: [registry.example.com]
+  allow: [{repositories: ["**"], actions: [pull]}]
+- name: bad
+  subjects: [{clusters: [prod-eu, stage]}, {identities: [github, gitlab]}]
+  services: [registry.example.org]
+  allow: [{repositories: ["**"], actions: [pull]}]
+deny:
+- name: mistyped
+  subjects: [{clusters: [pord-eu], namespaces: [a]}]
+`)
+	want := []string{
+		`rule bad: clusters: "stage" matches nothing that is configured (clusters[].name)`,
+		`rule bad: identities: "gitlab" matches nothing that is configured (identities[].name)`,
+		`rule bad: services: "registry.example.org" matches nothing that is configured (registries[].service)`,
+		`deny rule mistyped: clusters: "pord-eu" matches nothing that is configured (clusters[].name)`,
+	}
+	if got := Unused(p, []string{"prod-eu", "prod-us"}, []string{"github"}, []string{"registry.example.com"}); !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestWithoutAnnotations(t *testing.T) {
+	t.Parallel()
+	p := parse(t, `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- {name: plain, subjects: [{clusters: ["*"]}], allow: [{repositories: [a], actions: [pull]}]}
+- {name: asked, subjects: [{clusters: ["eu-*"]}, {namespaces: [a]}], annotation: k, allow: [{repositories: [a], actions: [pull]}]}
+`)
+	const end = ": its ServiceAccounts' annotations are not known without a connection or manifestFiles (clusters[].kubernetes)"
+	want := []string{
+		`rule asked: subjects[0] gets nothing in cluster "eu-1"` + end,
+		`rule asked: subjects[1] gets nothing in cluster "eu-1"` + end,
+		`rule asked: subjects[1] gets nothing in cluster "us"` + end,
+	}
+	if got := WithoutAnnotations(p, []string{"eu-1", "us"}); !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if got := WithoutAnnotations(p, nil); got != nil {
+		t.Errorf("without such clusters: %q", got)
+	}
+}
+
+func TestWithoutLabels(t *testing.T) {
+	t.Parallel()
+	p := parse(t, `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- name: everywhere
+  subjects: [{namespaces: [a]}, {namespaceSelector: team}]
+  allow: [{repositories: [a], actions: [pull]}]
+- name: elsewhere
+  subjects: [{clusters: [prod], namespaceSelector: team}]
+  allow: [{repositories: [a], actions: [pull]}]
+- name: without-selector
+  subjects: [{clusters: ["edge-*"]}]
+  allow: [{repositories: [a], actions: [pull]}]
+- name: public
+  anonymous: true
+  allow: [{repositories: [a], actions: [pull]}]
+deny:
+- {name: quarantine, subjects: [{clusters: ["*-2"], namespaceSelector: quarantine}]}
+- {name: old, subjects: [{namespaces: [old]}]}
+`)
+	want := []string{
+		`rule everywhere: subjects[1] matches nobody of cluster "edge-1": its namespaces' labels are not known without a connection (clusters[].kubernetes)`,
+		`rule everywhere: subjects[1] matches nobody of cluster "edge-2": its namespaces' labels are not known without a connection (clusters[].kubernetes)`,
+		`deny rule quarantine: subjects[0] refuses everybody of cluster "edge-2" whom its other fields match: its namespaces' labels are not known without a connection (clusters[].kubernetes)`,
+	}
+	if got := WithoutLabels(p, []string{"edge-1", "edge-2"}); !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if got := WithoutLabels(p, nil); got != nil {
+		t.Errorf("every cluster has a connection: %q", got)
+	}
+	// As it says, so it is.
+	edge := policy.Subject{Identity: &oidc.Identity{Cluster: "edge-2", Kubernetes: oidc.KubernetesIdentity{Namespace: "b", ServiceAccount: oidc.ObjectRef{Name: "x", UID: "u"}}}}
+	if d := p.Decide(edge, "", nil); d.DeniedBy != "quarantine" {
+		t.Errorf("denied by %q", d.DeniedBy)
+	}
+}
+
+// A rule that names no cluster is meant for those where RepositoryAccess objects count.
+func TestWithoutRequests(t *testing.T) {
+	t.Parallel()
+	p := parse(t, `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- {name: plain, subjects: [{clusters: ["*"]}], allow: [{repositories: [a], actions: [pull]}]}
+- {name: asked, subjects: [{clusters: ["eu-*"]}, {namespaces: [a]}], requests: true, allow: [{repositories: [a], actions: [pull]}]}
+`)
+	const end = ": no RepositoryAccess objects count there (clusters[].kubernetes.objects.requests)"
+	named := `rule asked: subjects[0] gets nothing in cluster "eu-1"` + end
+	if got, want := WithoutRequests(p, []string{"eu-1", "us"}, false), []string{named}; !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	want := []string{named, `rule asked: subjects[1] gets nothing in cluster "eu-1"` + end, `rule asked: subjects[1] gets nothing in cluster "us"` + end}
+	if got := WithoutRequests(p, []string{"eu-1", "us"}, true); !slices.Equal(got, want) {
+		t.Errorf("where they count nowhere: got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
