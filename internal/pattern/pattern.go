@@ -369,3 +369,10 @@ func IsPath(name string) bool {
 	}
 	return true
 }
+
+// FirstComponent returns the first component of all names that the pattern matches, if
+// there is but one, whoever asks.
+func (p Pattern) FirstComponent() (string, bool) {
+	first, _ := cutComponent(string(p))
+	return first, !strings.ContainsAny(first, "*{")
+}

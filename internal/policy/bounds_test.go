@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,12 +27,25 @@ func annotationOf(item string) string {
 // k, and differ.
 func rulesWithAnnotation(t *testing.T, n int, patterns string) *Policy {
 	t.Helper()
-	var text strings.Builder
-	text.WriteString("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n")
-	for i := range n {
-		fmt.Fprintf(&text, "- {name: r%d, subjects: [{namespaces: ['*']}], annotation: k, allow: [{repositories: [%s], actions: [push]}]}\n", i, fmt.Sprintf(patterns, i))
+	rules := make([]string, n)
+	for i := range rules {
+		rules[i] = fmt.Sprintf("- {name: r%d, subjects: [{namespaces: ['*']}], annotation: k, allow: [{repositories: [%s], actions: [push]}]}\n", i, fmt.Sprintf(patterns, i))
 	}
-	return parseText(t, text.String())
+	return parseRules(t, rules)
+}
+
+// parseRules makes a policy of more rules than there is room for in one file.
+func parseRules(t testing.TB, rules []string) *Policy {
+	t.Helper()
+	return mustParse(t, filesOf("rules", rules)...)
+}
+
+// filesOf returns files for the rules, or the denials.
+func filesOf(list string, entries []string) (files []File) {
+	for some := range slices.Chunk(entries, 2000) {
+		files = append(files, File{Name: fmt.Sprintf("%s-%d.yaml", list, len(files)), Data: []byte("apiVersion: " + APIVersion + "\nkind: " + Kind + "\n" + list + ":\n" + strings.Join(some, ""))})
+	}
+	return files
 }
 
 // Whoever may edit a ServiceAccount writes its annotation and asks for what they

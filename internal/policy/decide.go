@@ -19,7 +19,7 @@ func (p *Policy) Decide(subject Subject, service string, requested []registryaut
 
 func (p *Policy) decide(subject Subject, service string, requested []registryauth.Scope, trace *Trace) Decision {
 	asker := subject.asker(service)
-	deniedBy, doubt := p.denies(subject.Objects.denials(), &asker, trace)
+	deniedBy, doubt := p.denies(subject.Objects.ruleSet(), &asker, trace)
 	d := Decision{DeniedBy: deniedBy}
 	if len(requested) > 0 {
 		d.Scopes = make([]ScopeDecision, len(requested))
@@ -35,19 +35,10 @@ func (p *Policy) decide(subject Subject, service string, requested []registryaut
 		return d
 	}
 
-	e := evaluation{policy: p, subject: subject, service: service}
+	e := evaluation{policy: p, subject: subject, service: service, asker: &asker}
 	var few [8]int // enough for most subjects, without an allocation
 	e.rules = few[:0]
-	for i := range p.rules {
-		if e.applies(&p.rules[i], &asker, trace) {
-			e.rules = append(e.rules, i)
-		}
-	}
-	for i, own := 0, subject.Objects.rules(); i < len(own); i++ {
-		if e.applies(&own[i], &asker, trace) {
-			e.rules = append(e.rules, len(p.rules)+i)
-		}
-	}
+	e.compare(trace)
 	e.decide(requested, d.Scopes)
 	e.tell(d.Scopes, trace != nil)
 	d.steps = e.steps
@@ -82,15 +73,21 @@ func pullOnly(decisions []ScopeDecision) {
 
 // denies returns the name of the first denial that matches, and why if it does so
 // only because its condition cannot be judged.
-func (p *Policy) denies(own []denyRule, a *subjects.Asker, trace *Trace) (denied, doubt string) {
-	for i := range len(p.deny) + len(own) {
-		d := at(p.deny, own, i)
-		if trace == nil {
-			if a.MatchAny(d.subjects, nil) {
-				return d.name, a.Doubt
+func (p *Policy) denies(own *ruleSet, a *subjects.Asker, trace *Trace) (denied, doubt string) {
+	if trace == nil {
+		for _, s := range [...]*ruleSet{&p.ruleSet, own} {
+			var few [fewFound]int
+			found := s.denied.Find(a, few[:])
+			for i, ok := found.Next(); ok; i, ok = found.Next() {
+				if a.MatchAny(s.deny[i].subjects, nil) {
+					return s.deny[i].name, a.Doubt
+				}
 			}
-			continue
 		}
+		return "", ""
+	}
+	for i := range len(p.deny) + len(own.deny) {
+		d := at(p.deny, own.deny, i)
 		t := DenyTrace{Name: d.name, Origin: d.origin}
 		if t.Matched = a.MatchAny(d.subjects, &t.Mismatches); t.Matched {
 			t.MatchedBy, t.Mismatches = matched(t.Mismatches), nil
@@ -157,7 +154,10 @@ type evaluation struct {
 	policy  *Policy
 	subject Subject
 	service string
-	rules   []int  // those that apply, as indexes of the policy's and then of the objects'
+	asker   *subjects.Asker
+	rules   []int  // those that apply, as indexes of the policy's and then of the objects'; without those by path, until all is set
+	all     bool   // see complete
+	found   []int  // buffer of about
 	request *asked // what RepositoryAccess objects ask for; nil: not read yet
 	limit   limit
 	asked   []asked // the annotations read so far, each parsed once; as Policy.annotationKeys
@@ -213,7 +213,7 @@ func (e *evaluation) decide(requested []registryauth.Scope, decisions []ScopeDec
 // judge finds the rules that grant the scope, or a part of it.
 func (e *evaluation) judge(q question, d *ScopeDecision) {
 	var allowed ActionSet
-	for _, i := range e.rules {
+	for _, i := range e.about(q) {
 		r := e.rule(i)
 		granted := e.allowed(r, q, nil)
 		if more := allowed | granted; more.cover(q.actions) != allowed.cover(q.actions) {
@@ -252,6 +252,7 @@ func (e *evaluation) tell(decisions []ScopeDecision, isWhole bool) {
 
 // trace notes what each rule does with each scope, for people.
 func (e *evaluation) trace(requested []registryauth.Scope, trace *Trace) {
+	e.complete()
 	for _, scope := range requested {
 		q := newQuestion(scope)
 		for _, i := range e.rules {

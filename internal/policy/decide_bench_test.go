@@ -9,61 +9,52 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
+// shapes are rules of which few, or of which all, mean who asks: the i-th.
+var shapes = map[string]string{
+	"namespaces": "- {name: r%[1]d, subjects: [{clusters: [prod], namespaces: ['group-%[1]d-*', 'x-%[1]d']}], allow: [{repositories: ['{namespace}/**'], actions: [pull]}]}\n",
+	"everybody":  "- {name: r%[1]d, subjects: [{namespaces: ['*']}], allow: [{repositories: ['mirror-%[1]d/**'], actions: [pull]}]}\n",
+	"labels":     "- {name: r%[1]d, subjects: [{namespaceSelector: 'example.com/team=t%[1]d,env in (prod,staging),!legacy'}], allow: [{repositories: ['team-%[1]d/**'], actions: [pull]}]}\n",
+}
+
 // benchmarkPolicy has the rules that grant at its end.
-func benchmarkPolicy(b *testing.B, rules int) *Policy {
-	var text strings.Builder
-	text.WriteString("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n")
-	for i := range rules - 2 {
-		fmt.Fprintf(&text, "- name: r%d\n  subjects: [{clusters: [prod], namespaces: ['group-%d-*', 'x-%d']}]\n  allow: [{repositories: ['{namespace}/**'], actions: [pull]}]\n", i, i, i)
+func benchmarkPolicy(b *testing.B, shape string, n int) *Policy {
+	rules := make([]string, n-3, n) // a denial counts, too
+	for i := range rules {
+		rules[i] = fmt.Sprintf(shapes[shape], i)
 	}
-	text.WriteString("- {name: own-namespace, subjects: [{namespaces: ['team-*']}], allow: [{repositories: ['{namespace}/**'], actions: [pull]}]}\n")
-	text.WriteString("- name: asked-for\n  subjects: [{namespaces: ['team-*']}]\n  annotation: k\n  allow: [{repositories: ['shared/**', '{namespace}/**'], actions: [pull, push]}]\n")
-	text.WriteString("deny: [{name: quarantine, subjects: [{nodes: [worker-17]}, {namespaces: [old]}]}]\n")
-	return parseText(b, text.String())
+	return parseRules(b, append(rules,
+		"- {name: own-namespace, subjects: [{namespaces: ['team-*']}], allow: [{repositories: ['{namespace}/**'], actions: [pull]}]}\n",
+		"- {name: asked-for, subjects: [{namespaces: ['team-*']}], annotation: k, allow: [{repositories: ['shared/**', '{namespace}/**'], actions: [pull, push]}]}\n"+
+			"deny: [{name: quarantine, subjects: [{nodes: [worker-17]}, {namespaces: [old]}]}]\n"))
 }
 
 func BenchmarkDecide(b *testing.B) {
-	subject := Subject{Identity: someone(), Annotations: map[string]string{"k": "team-a/web team-a/worker:pull,push shared/**"}}
-	for _, rules := range []int{10, 1000} {
-		policy := benchmarkPolicy(b, rules)
-		for _, c := range []struct{ name, scope string }{
-			{"granted", "repository:team-a/web:pull"},
-			{"by-annotation", "repository:team-a/worker:pull,push"},
-			{"refused", "repository:team-b/web:pull"},
-		} {
-			scopes := scopesOf(b, c.scope)
-			b.Run(fmt.Sprintf("rules=%d/%s", rules, c.name), func(b *testing.B) {
-				b.ReportAllocs()
-				for b.Loop() {
-					policy.Decide(subject, "registry.example.com", scopes)
-				}
-			})
+	subject := Subject{Identity: someone(), NamespaceLabels: labelsOf("kubernetes.io/metadata.name=team-a env=prod"),
+		Annotations: map[string]string{"k": "team-a/web team-a/worker:pull,push shared/**"}}
+	for _, shape := range []string{"namespaces", "everybody", "labels"} {
+		for _, rules := range []int{10, 1_000, 10_000} {
+			policy := benchmarkPolicy(b, shape, rules)
+			for _, c := range []struct{ name, scope string }{
+				{"granted", "repository:team-a/web:pull"},
+				{"by-annotation", "repository:team-a/worker:pull,push"},
+				{"refused", "repository:team-b/web:pull"},
+			} {
+				scopes := scopesOf(b, c.scope)
+				b.Run(fmt.Sprintf("%s/rules=%d/%s", shape, rules, c.name), func(b *testing.B) {
+					b.ReportAllocs()
+					for b.Loop() {
+						policy.Decide(subject, "registry.example.com", scopes)
+					}
+				})
+			}
 		}
-	}
-}
-
-// BenchmarkDecideByLabels looks at the labels for every rule, in vain but for the
-// last.
-func BenchmarkDecideByLabels(b *testing.B) {
-	var text strings.Builder
-	text.WriteString("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n")
-	const rules = 1000
-	for i := range rules {
-		fmt.Fprintf(&text, "- {name: r%d, subjects: [{namespaceSelector: 'example.com/team=t%d,env in (prod,staging),!legacy'}], allow: [{repositories: ['team-a/**'], actions: [pull]}]}\n", i, i)
-	}
-	policy := parseText(b, text.String())
-	subject := Subject{Identity: someone(), NamespaceLabels: labelsOf(fmt.Sprintf("kubernetes.io/metadata.name=team-a example.com/team=t%d env=prod", rules-1))}
-	scopes := scopesOf(b, "repository:team-a/web:pull")
-	b.ReportAllocs()
-	for b.Loop() {
-		policy.Decide(subject, "registry.example.com", scopes)
 	}
 }
 
 // BenchmarkDecideHostile is the dearest request that anyone who may edit a
 // ServiceAccount can make: the longest annotation, the most and longest names.
 func BenchmarkDecideHostile(b *testing.B) {
-	policy := benchmarkPolicy(b, 10)
+	policy := benchmarkPolicy(b, "namespaces", 10)
 	var annotation strings.Builder
 	for annotation.Len() < maxAnnotationBytes-pattern.MaxBytes {
 		annotation.WriteString("**/" + strings.Repeat("a/", 63) + "b ")

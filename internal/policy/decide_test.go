@@ -21,7 +21,7 @@ func TestZeroDecisionGrantsNothing(t *testing.T) {
 		t.Errorf("granted %v", granted)
 	}
 	scopes := scopesOf(t, "repository:a:pull registry:catalog:*")
-	for _, policy := range []*Policy{{}, {rules: []rule{{}}}, {rules: []rule{{name: []string{"r"}, subjects: []subjects.Match{{}}}}}} {
+	for _, policy := range []*Policy{{}, {ruleSet: newRuleSet([]rule{{}}, nil)}, {ruleSet: newRuleSet([]rule{{name: []string{"r"}, subjects: []subjects.Match{{}}}}, nil)}} {
 		for _, subject := range []Subject{{}, {Identity: &oidc.Identity{}}, {Identity: someone()}} {
 			d := policy.Decide(subject, "", scopes)
 			if d.Granted() != nil || len(d.Scopes) != 2 || d.Scopes[0].Reason == "" || d.Scopes[1].Reason == "" {

@@ -21,19 +21,14 @@ type Objects struct {
 	Requests *Requests // of the ServiceAccount; nil: none
 }
 
-func (o *Objects) rules() []rule {
+func (o *Objects) ruleSet() *ruleSet {
 	if o.Policies == nil {
-		return nil
+		return &noRules
 	}
-	return o.Policies.rules
+	return &o.Policies.ruleSet
 }
 
-func (o *Objects) denials() []denyRule {
-	if o.Policies == nil {
-		return nil
-	}
-	return o.Policies.deny
-}
+var noRules ruleSet
 
 // beyond says for people how far objects may go, of which the rule is no sign.
 func (o *Objects) beyond(id *oidc.Identity) string {
@@ -52,28 +47,30 @@ func (o *Objects) beyond(id *oidc.Identity) string {
 // its rules count for nothing, and a denial that cannot be read whole refuses all whom
 // it could mean.
 type Policies struct {
+	ruleSet
 	within []pattern.Pattern
-	rules  []rule
-	deny   []denyRule
 }
 
 // NewPolicies puts the AccessPolicies of a cluster together, in the order given. What
 // rules of objects and RepositoryAccess objects give is within these patterns.
 func NewPolicies(within []pattern.Pattern, objects ...*ObjectPolicy) *Policies {
-	p := &Policies{within: within}
+	var rules []rule
+	var deny []denyRule
 	for _, o := range objects {
-		if len(p.rules)+len(p.deny)+len(o.rules)+len(o.deny) <= maxRules {
-			p.rules, p.deny = append(p.rules, o.rules...), append(p.deny, o.deny...)
+		if len(rules)+len(deny)+len(o.rules)+len(o.deny) <= maxRules {
+			rules, deny = append(rules, o.rules...), append(deny, o.deny...)
 		} else if len(o.deny) > 0 {
-			p.deny = append(p.deny, denyAll(o.name+"/too-many", Kind+" "+o.name))
+			deny = append(deny, denyAll(o.name+"/too-many", Kind+" "+o.name))
 			break
 		}
 	}
-	return p
+	return &Policies{newRuleSet(rules, deny), within}
 }
 
 // Denials returns the denials alone, for objects that were heard of too long ago.
-func (p *Policies) Denials() *Policies { return &Policies{deny: p.deny} }
+func (p *Policies) Denials() *Policies {
+	return &Policies{ruleSet: ruleSet{deny: p.deny, denied: p.denied}}
+}
 
 // Rules returns the number of rules, denials not counted.
 func (p *Policies) Rules() int { return len(p.rules) }
@@ -286,7 +283,9 @@ func at[T any](first, second []T, i int) *T {
 }
 
 // rule returns one of the policy's, or of the objects'.
-func (e *evaluation) rule(i int) *rule { return at(e.policy.rules, e.subject.Objects.rules(), i) }
+func (e *evaluation) rule(i int) *rule {
+	return at(e.policy.rules, e.subject.Objects.ruleSet().rules, i)
+}
 
 // limit remembers whether one repository is within what objects may give: every rule
 // wants to know.

@@ -159,7 +159,7 @@ func TestInvalidObjectsNarrow(t *testing.T) {
 		{open + "\ndeny: [d]", "is text", false, true, true},
 		{open + "\ndeny: {}", "not a list", false, true, true},
 		{open + "\ndeny:", "has no value", false, true, true},
-		{open + "\ndeny: [" + strings.TrimSuffix(strings.Repeat("{name: d, subjects: [{namespaces: [x]}]},", maxRules), ",") + "]", "more than 5000 rules", false, true, true},
+		{open + "\ndeny: [" + strings.TrimSuffix(strings.Repeat("{name: d, subjects: [{namespaces: [x]}]},", maxRules), ",") + "]", "more than 10000 rules", false, true, true},
 	} {
 		o := ParseObject("p", spec(t, test.spec))
 		short := test.spec[:min(len(test.spec), 300)]

@@ -122,7 +122,7 @@ func TestRuleCount(t *testing.T) {
 		t.Errorf("%d rules", policy.Rules())
 	}
 	_, err := Parse(full, File{Name: "one", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\ndeny: [{name: d, subjects: [{nodes: [a]}]}]")})
-	if err == nil || err.Error() != "one: deny[0]: there are more than 5000 rules: write rules for groups, with * and placeholders" {
+	if err == nil || err.Error() != "one: deny[0]: there are more than 10000 rules: write rules for groups, with * and placeholders" {
 		t.Errorf("error %v", err)
 	}
 }

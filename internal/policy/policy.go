@@ -17,8 +17,7 @@ import (
 // Policy says who may have what. It is immutable and safe for concurrent use.
 // The zero Policy grants nothing.
 type Policy struct {
-	rules          []rule
-	deny           []denyRule
+	ruleSet
 	annotationKeys []string
 	revision       string
 }
@@ -60,7 +59,7 @@ type File struct {
 // Limits of a policy, checked before it is parsed or compiled.
 const (
 	MaxBytes = 1 << 20 // of each file
-	maxRules = 5000    // of all files, rules and denials together
+	maxRules = 10_000  // of all files, rules and denials together
 )
 
 // Parse makes one policy of all files: their rules and denials one after
@@ -100,8 +99,7 @@ func ParseFor(identities map[string]identity.Profile, files ...File) (*Policy, e
 		r.annotationIndex, _ = slices.BinarySearch(sorted, r.annotation)
 	}
 	return &Policy{
-		rules:          parser.rules,
-		deny:           parser.deny,
+		ruleSet:        newRuleSet(parser.rules, parser.deny),
 		annotationKeys: sorted,
 		revision:       hex.EncodeToString(hash.Sum(nil)),
 	}, nil
@@ -123,7 +121,7 @@ func (p *Policy) Rules() int { return len(p.rules) }
 // that they read are still to come: who is denied must not wait for that.
 func (p *Policy) AndDenials(next *Policy) *Policy {
 	both := *p
-	both.deny = slices.Concat(p.deny, next.deny)
+	both.setDenials(slices.Concat(p.deny, next.deny))
 	revision := sha256.Sum256([]byte(p.revision + next.revision))
 	both.revision = hex.EncodeToString(revision[:])
 	return &both

@@ -37,6 +37,7 @@ type candidate struct {
 // near in the policy's order. It asks them again: only those who are refused pay for
 // reasons and remedies.
 func (e *evaluation) nearest(q question, missing ActionSet) []candidate {
+	e.complete()
 	candidates := make([]candidate, len(e.rules))
 	var place [nearElsewhere + 2]int // where those begin that are so near
 	for i, index := range e.rules {
@@ -135,10 +136,8 @@ func (e *evaluation) explain(c candidate) string {
 // noRuleApplies says whether it is the subject or the service that no rule is
 // for.
 func (e *evaluation) noRuleApplies() string {
-	asker := e.subject.asker(e.service)
-	for i := range len(e.policy.rules) + len(e.subject.Objects.rules()) {
-		r := e.rule(i)
-		if r.anonymous || asker.MatchAny(r.subjects, nil) {
+	for _, s := range e.sets() {
+		if r := s.firstFor(e.subject.asker(e.service)); r != nil {
 			return fmt.Sprintf("none is for the service %s (rule %s is for %s)", term.QuoteName(e.service), r.name[0], shorten(r.services))
 		}
 	}

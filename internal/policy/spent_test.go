@@ -25,25 +25,18 @@ func inGroups(n int) Subject {
 // last one that is told by a condition.
 func many(t testing.TB, list string, n int, subject string) *Policy {
 	t.Helper()
-	var text strings.Builder
-	text.WriteString("apiVersion: " + APIVersion + "\nkind: " + Kind + "\n")
+	var files []File
+	allow, last := ", allow: [{repositories: [a], actions: [pull]}]", `claims.sub == "x"`
 	if list == "deny" {
-		text.WriteString("rules:\n- {name: all, subjects: [{identities: [ci]}], allow: [{repositories: [a], actions: [pull]}]}\n")
+		files = filesOf("rules", []string{"- {name: all, subjects: [{identities: [ci]}]" + allow + "}\n"})
+		allow, last = "", `claims.sub != "x"`
 	}
-	text.WriteString(list + ":\n")
-	allow := ""
-	if list == "rules" {
-		allow = ", allow: [{repositories: [a], actions: [pull]}]"
+	entries := make([]string, n, n+1)
+	for i := range entries {
+		entries[i] = fmt.Sprintf("- {name: r%d, subjects: [{identities: [ci], %s}]%s}\n", i, subject, allow)
 	}
-	for i := range n {
-		fmt.Fprintf(&text, "- {name: r%d, subjects: [{identities: [ci], %s}]%s}\n", i, subject, allow)
-	}
-	last := `claims.sub == "x"`
-	if list == "deny" {
-		last = `claims.sub != "x"`
-	}
-	fmt.Fprintf(&text, "- {name: last, subjects: [{identities: [ci], condition: '%s'}]%s}\n", last, allow)
-	return parseText(t, text.String())
+	entries = append(entries, fmt.Sprintf("- {name: last, subjects: [{identities: [ci], condition: '%s'}]%s}\n", last, allow))
+	return mustParse(t, append(files, filesOf(list, entries)...)...)
 }
 
 var dearSubjects = map[string]string{

@@ -50,17 +50,17 @@ func (c *Claim) matches(a *Asker, denies bool) bool {
 		return denies
 	}
 	texts := caller.Claims.Texts(c.Name)
-	a.spent += c.price(texts, known.IsName)
+	a.spent += priceOf(texts, len(c.Values), known.IsName)
 	return slices.ContainsFunc(texts, func(text string) bool { return c.has(text, known.IsName) })
 }
 
-// price is in CEL's units, each of which takes some 50 ns or more: as long as 16
+// priceOf is in CEL's units, each of which takes some 50 ns or more: as long as 16
 // comparisons of texts, or as a * that goes through 64 bytes.
-func (c *Claim) price(texts []string, isName bool) uint64 {
-	price := uint64(len(texts)*len(c.Values)) / 16
+func priceOf(texts []string, values int, isName bool) uint64 {
+	price := uint64(len(texts)*values) / 16
 	if isName {
 		for _, text := range texts {
-			price += uint64(len(text)*len(c.Values)) / 64
+			price += uint64(len(text)*values) / 64
 		}
 	}
 	return price

@@ -4,6 +4,7 @@
 //
 //	Parse              a list of subjects → Matches, or faults
 //	Asker.MatchAny     is it one of them, and if not, by which field
+//	Index.Find         of many lists, those that may mean who asks
 //	Match.Cautions     which subjects are more than they seem to be
 //
 // What is in doubt matches a denial and no rule. It does not own what the subjects

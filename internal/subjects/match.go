@@ -195,3 +195,9 @@ func (a *Asker) Unserved(compare func()) {
 	compare()
 	a.spent, a.unserved = a.unserved, a.spent
 }
+
+// IsFree reports whether to compare the subjects costs nothing that is counted, and
+// leaves no doubt: whether and when it is done changes nothing then.
+func IsFree(matches []Match) bool {
+	return !slices.ContainsFunc(matches, func(m Match) bool { return m.Claims != nil || m.Condition != nil })
+}
