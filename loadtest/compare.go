@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -140,6 +141,7 @@ func (s *site) requests(ctx context.Context, from, pods, each int) ([]string, er
 type contender struct {
 	process *process
 	url     string
+	clients int // that ask at a time; 0: enough to keep one core busy
 
 	times   []time.Duration
 	elapsed time.Duration
@@ -157,7 +159,7 @@ func (c *contender) exchange(ctx context.Context, client *http.Client, requests 
 	}
 	times := make([]time.Duration, len(requests))
 	var group errgroup.Group
-	group.SetLimit(comparedClients)
+	group.SetLimit(cmp.Or(c.clients, comparedClients))
 	began := time.Now()
 	for i, form := range requests {
 		group.Go(func() (err error) {

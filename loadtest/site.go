@@ -18,10 +18,11 @@ import (
 
 // variant is how a site differs from one that a company would have.
 type variant struct {
-	pprof             bool // Go's profiles on the admin listener
-	plainHTTP         bool // as behind something that ends TLS
-	oneCore           bool // for each program
-	perServiceAccount int  // rate of limits.perServiceAccount, with a burst of four seconds; 0: the default
+	pprof             bool   // Go's profiles on the admin listener
+	plainHTTP         bool   // as behind something that ends TLS
+	oneCore           bool   // for each program
+	replay            string // state.replay; empty: the default
+	perServiceAccount int    // rate of limits.perServiceAccount, with a burst of four seconds; 0: the default
 
 	env      []string          // of its programs
 	clusters string            // further ones, as YAML
@@ -115,12 +116,17 @@ func openSite(ctx context.Context, o options, v variant) (_ *site, err error) {
 		return nil, err
 	}
 	config := fmt.Sprintf(configuration, public, admin, issuer)
+	state := []string{}
 	if o.redis {
 		if err := s.startRedis(ctx, redis); err != nil {
 			return nil, err
 		}
-		config += fmt.Sprintf("state: {redis: {addresses: [%q]}}\n", redis)
+		state = append(state, fmt.Sprintf("redis: {addresses: [%q]}", redis))
 	}
+	if v.replay != "" {
+		state = append(state, "replay: "+v.replay)
+	}
+	config += "state: {" + strings.Join(state, ", ") + "}\n"
 	config = strings.Replace(config, "registries:\n", v.clusters+"registries:\n", 1)
 	config = strings.Replace(config, "policyFiles:", v.gateway+"policyFiles:", 1)
 	for name, content := range v.files {

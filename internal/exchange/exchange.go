@@ -248,9 +248,10 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, push
 		}
 	}
 	sharing, span := begin(ctx, stepState)
-	event.Replay, err = x.judgeReplay(sharing, subject.Identity, caller, event.Proof)
+	limit := limitOf(subject.Identity)
+	event.Replay, err = x.judgeReplay(sharing, subject.Identity, caller, event.Proof, &limit)
 	if err == nil {
-		err = x.limitServiceAccount(sharing, subject.Identity)
+		err = x.limitServiceAccount(sharing, limit)
 	}
 	end(span, err)
 	if err != nil {

@@ -36,29 +36,48 @@ func (e *LimitError) Error() string { return "too many requests " + e.what + "; 
 // Reason is limited_service_account or limited_address.
 func (e *LimitError) Reason() string { return e.reason }
 
-// limitServiceAccount takes a request from the limit of its ServiceAccount on its
-// node, or of the project whose job it is: jobs come and go. A DaemonSet has a pod
+// identityLimit is the limit of an identity, and what was taken of it already.
+type identityLimit struct {
+	bucket string
+	whose  string // in words
+	taken  bool
+	wait   time.Duration
+}
+
+// limitOf returns the limit of a ServiceAccount on its node, or of the project
+// whose job it is: jobs come and go. A DaemonSet has a pod
 // on every node, and when a cluster comes back, they all ask at once: a limit for
 // all of them together would have to grow with the cluster. The node is the token's,
 // so that nobody chooses it; those whose node nobody knows have one limit together.
+func limitOf(id *oidc.Identity) identityLimit {
+	if x := id.External; x != nil {
+		return identityLimit{bucket: joined("identity", x.Provider, x.Project), whose: "of this identity's project"}
+	}
+	k := &id.Kubernetes
+	limit := identityLimit{
+		bucket: joined("serviceAccount", id.Cluster, k.Namespace, k.ServiceAccount.Name, k.ServiceAccount.UID),
+		whose:  "of this ServiceAccount",
+	}
+	if k.Node != (oidc.ObjectRef{}) {
+		limit.bucket += joined(k.Node.Name, k.Node.UID) // as joined would with all at once
+		limit.whose += " on its node"
+	}
+	return limit
+}
+
+// limitServiceAccount takes a request from its limit, unless that was done.
 //
 // It comes after everything that refuses an identity as a whole: who holds a revoked
 // or a stolen token must not use up what the pods need.
-func (x *Exchanger) limitServiceAccount(ctx context.Context, id *oidc.Identity) error {
-	// A caller that hangs up pays all the same, and was not one too many.
-	k := &id.Kubernetes
-	key, what := joined("serviceAccount", id.Cluster, k.Namespace, k.ServiceAccount.Name, k.ServiceAccount.UID), "of this ServiceAccount"
-	if x := id.External; x != nil {
-		key, what = joined("identity", x.Provider, x.Project), "of this identity's project"
-	} else if k.Node != (oidc.ObjectRef{}) {
-		key += joined(k.Node.Name, k.Node.UID) // as joined would with all at once
-		what += " on its node"
+func (x *Exchanger) limitServiceAccount(ctx context.Context, limit identityLimit) error {
+	if !limit.taken {
+		// A caller that hangs up pays all the same, and was not one too many.
+		limit.wait = x.serviceAccounts.Take(context.WithoutCancel(ctx), limit.bucket)
 	}
-	wait := x.serviceAccounts.Take(context.WithoutCancel(ctx), key)
-	if wait <= 0 {
+	if limit.wait <= 0 {
 		return nil
 	}
-	return &LimitError{reason: reasonServiceAccountLimit, what: what + " (limits.perServiceAccount)", Wait: wait}
+	return &LimitError{reason: reasonServiceAccountLimit, what: limit.whose + " (limits.perServiceAccount)", Wait: limit.wait}
 }
 
 // spentBytes bounds the addresses that are known to have spent their limit, to

@@ -185,6 +185,46 @@ func TestRefusedTakeNothingFromServiceAccounts(t *testing.T) {
 	}
 }
 
+// What owners took of the bucket is not taken a second time, and refuses as Take
+// does. They take it for the owner of the token alone.
+func TestOwnersTakeFromTheServiceAccount(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		owned exchange.Owned
+		asked int // questions to the limit
+		want  int
+	}{
+		{"taken", exchange.Owned{Owner: "address/192.0.2.1", Taken: true}, 0, http.StatusOK},
+		{"too many", exchange.Owned{Owner: "address/192.0.2.1", Taken: true, Wait: time.Second}, 0, http.StatusTooManyRequests},
+		{"not taken", exchange.Owned{Owner: "address/192.0.2.1"}, 1, http.StatusOK},
+		{"audited replay", exchange.Owned{Owner: "address/192.0.2.2"}, 1, http.StatusOK},
+	} {
+		asked := ""
+		r, b := limited(t, 1, time.Second, func(rc *rigConfig) {
+			rc.replay, rc.owners = exchange.ReplayAudit, ownsBuckets(func(bucket string) exchange.Owned {
+				asked = bucket
+				return c.owned
+			})
+		})
+		if a := r.do(t, from(at("192.0.2.1"), get(r.token(t, nil)))); a.status != c.want {
+			t.Errorf("%s: status %d", c.name, a.status)
+		}
+		if b.questions() != c.asked {
+			t.Errorf("%s: %d questions", c.name, b.questions())
+		}
+		if c.asked == 1 && b.full[asked].IsZero() {
+			t.Errorf("%s: owners were asked for bucket %q, and another one was taken from", c.name, asked)
+		}
+	}
+}
+
+type ownsBuckets func(bucket string) exchange.Owned
+
+func (f ownsBuckets) Own(_ context.Context, _, _ string, _ time.Time, bucket string) (exchange.Owned, error) {
+	return f(bucket), nil
+}
+
 // Garbage is refused before its signature is checked once an address has spent
 // its limit; what is remembered as good is served all the same.
 func TestAddressLimit(t *testing.T) {

@@ -18,7 +18,18 @@ import (
 type Owners interface {
 	// Own makes owner the owner of key until the given time, unless it has one,
 	// and returns whose it is.
-	Own(ctx context.Context, key, owner string, until time.Time) (string, error)
+	//
+	// bucket is that of which the owner is going to Take. An implementation that
+	// keeps it in the same place may do that at once, for the owner alone; what is
+	// returned says whether it has.
+	Own(ctx context.Context, key, owner string, until time.Time, bucket string) (Owned, error)
+}
+
+// Owned is what Owners answer.
+type Owned struct {
+	Owner string
+	Taken bool          // of the bucket, too
+	Wait  time.Duration // as Take returns it
 }
 
 // ReplayMode says what becomes of a caller who presents a token that another
@@ -79,7 +90,9 @@ func (e *ReplayError) Reason() string { return e.reason }
 // share one /64. It says less where addresses are translated on the way:
 // nodes behind the same one look like one, and a node behind several looks
 // like several.
-func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller nodeproof.Caller, proof *nodeproof.Proof) (*Replay, error) {
+//
+// What was taken of the limit meanwhile, if anything was, is noted in it.
+func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller nodeproof.Caller, proof *nodeproof.Proof, limit *identityLimit) (*Replay, error) {
 	if x.replay == ReplayOff || id.InSecret() { // every node of a namespace may present that one
 		return nil, nil
 	}
@@ -96,7 +109,9 @@ func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller n
 	}
 	// A caller that hangs up came first all the same, and that it did says nothing
 	// of what keeps the owners.
-	owner, err := x.owners.Own(context.WithoutCancel(ctx), joined(id.IssuerName(), id.TokenID), r.Caller, until)
+	owned, err := x.owners.Own(context.WithoutCancel(ctx), joined(id.IssuerName(), id.TokenID), r.Caller, until, limit.bucket)
+	owner := owned.Owner
+	limit.taken, limit.wait = owned.Taken, owned.Wait
 	switch {
 	case err != nil:
 		r.Reason, r.Message = ReplayUnavailable, err.Error()

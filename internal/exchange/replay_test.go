@@ -25,20 +25,21 @@ type owners struct {
 
 func newOwners() *owners { return &owners{owner: map[string]string{}} }
 
-func (o *owners) Own(_ context.Context, key, owner string, until time.Time) (string, error) {
+func (o *owners) Own(_ context.Context, key, owner string, until time.Time, _ string) (exchange.Owned, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.until = until
 	if _, ok := o.owner[key]; !ok {
 		o.owner[key] = owner
 	}
-	return o.owner[key], nil
+	return exchange.Owned{Owner: o.owner[key]}, nil
 }
 
 type ownersFunc func(owner string) (string, error)
 
-func (f ownersFunc) Own(_ context.Context, _, owner string, _ time.Time) (string, error) {
-	return f(owner)
+func (f ownersFunc) Own(_ context.Context, _, owner string, _ time.Time, _ string) (exchange.Owned, error) {
+	current, err := f(owner)
+	return exchange.Owned{Owner: current}, err
 }
 
 func someoneElse(string) (string, error) { return "address/198.51.100.9", nil }
@@ -97,11 +98,11 @@ func TestReplayEnforced(t *testing.T) {
 // does.
 type patientOwners struct{ *owners }
 
-func (o patientOwners) Own(ctx context.Context, key, owner string, until time.Time) (string, error) {
+func (o patientOwners) Own(ctx context.Context, key, owner string, until time.Time, bucket string) (exchange.Owned, error) {
 	if err := ctx.Err(); err != nil {
-		return "", err
+		return exchange.Owned{}, err
 	}
-	return o.owners.Own(ctx, key, owner, until)
+	return o.owners.Own(ctx, key, owner, until, bucket)
 }
 
 // A caller that hangs up before the answer was the first one all the same, and

@@ -291,6 +291,8 @@ pullpass_redis_call_duration_seconds_count{operation="add_decisions",result="fai
 pullpass_redis_call_duration_seconds_count{operation="add_decisions",result="success"} 0
 pullpass_redis_call_duration_seconds_count{operation="own",result="failure"} 1
 pullpass_redis_call_duration_seconds_count{operation="own",result="success"} 1
+pullpass_redis_call_duration_seconds_count{operation="own_and_take",result="failure"} 0
+pullpass_redis_call_duration_seconds_count{operation="own_and_take",result="success"} 0
 pullpass_redis_call_duration_seconds_count{operation="read_decisions",result="failure"} 0
 pullpass_redis_call_duration_seconds_count{operation="read_decisions",result="success"} 0
 pullpass_redis_call_duration_seconds_count{operation="read_revocations",result="failure"} 0

@@ -152,7 +152,7 @@ var (
 			outcomeLabel,
 		},
 		buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
-		act:     "`own` and `take` are part of the time of exchanges: keep Redis near.",
+		act:     "`own`, `take` and `own_and_take` are part of the time of exchanges: keep Redis near.",
 	}
 	revocationsNow = &metric{
 		name: "pullpass_revocations", kind: gauge, read: true,

@@ -235,7 +235,7 @@ func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 	}
 	g.exchanger, err = exchange.New(exchange.Config{
 		Verifier: p.verifier, Objects: p.objects, Nodes: nodes, Revocations: s.shared.Revocations,
-		Replay: p.cfg.State.Replay, Owners: s.shared.Owners,
+		Replay: p.cfg.State.Replay, Owners: s.shared.Owners(p.cfg.Limits.PerServiceAccount),
 		ServiceAccounts: s.shared.Limiter(p.cfg.Limits.PerServiceAccount),
 		Registries:      slices.Collect(maps.Values(g.registries)), Policy: policy, Scopes: setup.Scopes(p.cfg),
 		Memory: s.memory,

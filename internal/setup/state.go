@@ -26,9 +26,10 @@ type State struct {
 	// revoke.
 	List *state.RedisRevocations
 
-	Owners      exchange.Owners
 	Revocations exchange.Revocations
 	buckets     limitBackend
+	local       *state.Memory
+	limits      *state.SharedLimits // nil: without Redis, local has everything
 }
 
 // OpenState connects to nothing yet. observe is told of every call to Redis.
@@ -37,7 +38,7 @@ func OpenState(cfg *config.Config, observe func(state.Operation, time.Duration, 
 	if err != nil {
 		return nil, err
 	}
-	s := &State{Owners: local, buckets: local}
+	s := &State{local: local, buckets: local}
 	if len(cfg.State.Redis.Addresses) == 0 {
 		s.Revocations = Revocations{state.NewMemoryRevocations(nil)}
 	} else {
@@ -45,13 +46,22 @@ func OpenState(cfg *config.Config, observe func(state.Operation, time.Duration, 
 			return nil, err
 		}
 		s.List = state.NewRedisRevocations(s.Redis)
-		s.Owners, s.Revocations = s.Redis, Revocations{s.List}
-		s.buckets = state.NewSharedLimits(state.SharedLimitsConfig{Shared: s.Redis, Local: local})
+		s.Revocations = Revocations{s.List}
+		s.limits = state.NewSharedLimits(state.SharedLimitsConfig{Shared: s.Redis, Local: local})
+		s.buckets = s.limits
 	}
 	return s, nil
 }
 
 func (s *State) Limiter(l config.Limit) exchange.Limiter { return limiter{s.buckets, state.Limit(l)} }
+
+// Owners returns those of token ids, for callers who then take from a limit.
+func (s *State) Owners(l config.Limit) exchange.Owners {
+	if s.limits == nil {
+		return localOwners{s.local}
+	}
+	return sharedOwners{s.limits, state.Limit(l)}
+}
 
 func openRedis(cfg *config.Config, observe func(state.Operation, time.Duration, error)) (*state.Redis, error) {
 	r := cfg.State.Redis
@@ -123,6 +133,26 @@ func (l limiter) Take(ctx context.Context, key string) time.Duration {
 		// configuration was checked for. Neither lets anything pass.
 		return time.Second
 	}
+}
+
+// localOwners are in memory, where two questions cost as much as one.
+type localOwners struct{ memory *state.Memory }
+
+// Own implements exchange.Owners.
+func (o localOwners) Own(ctx context.Context, key, owner string, until time.Time, _ string) (exchange.Owned, error) {
+	current, err := o.memory.Own(ctx, key, owner, until)
+	return exchange.Owned{Owner: current}, err
+}
+
+type sharedOwners struct {
+	limits *state.SharedLimits
+	limit  state.Limit
+}
+
+// Own implements exchange.Owners.
+func (o sharedOwners) Own(ctx context.Context, key, owner string, until time.Time, bucket string) (exchange.Owned, error) {
+	owned, err := o.limits.OwnAndTake(ctx, key, owner, until, bucket, o.limit)
+	return exchange.Owned(owned), err
 }
 
 // Revocations tells exchange what state knows.

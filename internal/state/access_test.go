@@ -206,6 +206,9 @@ func useEverything(t *testing.T, admin *redis.Client, config state.RedisConfig) 
 			return err.Error()
 		}
 	}
+	if _, err := sharedLimits(t, client, nil).OwnAndTake(t.Context(), "new", "owner", time.Now().Add(time.Hour), "new", large); err != nil {
+		return err.Error()
+	}
 	revocations := state.NewRedisRevocations(client)
 	if err := revocations.Add(t.Context(), anyRevocation("a reason")); err != nil {
 		return err.Error()

@@ -2,7 +2,9 @@ package state_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +22,13 @@ func TestConformance(t *testing.T) {
 		"Redis": func(t *testing.T) [2]statetest.Replica {
 			return replicas(t, state.RedisConfig{Addresses: []string{statetest.Redis(t).Address()}})
 		},
+		"Redis, owners and limits at once": func(t *testing.T) [2]statetest.Replica {
+			both := replicas(t, state.RedisConfig{Addresses: []string{statetest.Redis(t).Address()}})
+			for i := range both {
+				both[i].Owners = &ownersAtOnce{limits: both[i].Limits.(*state.SharedLimits)}
+			}
+			return both
+		},
 		"Sentinel": func(t *testing.T) [2]statetest.Replica {
 			return replicas(t, state.RedisConfig{Addresses: statetest.StartSentinels(t).Addresses, MasterName: statetest.MasterName})
 		},
@@ -30,6 +39,17 @@ func TestConformance(t *testing.T) {
 		"Sentinel with ACL":      replicasOfSentinelWithACL,
 		"Cluster with ACL":       replicasOfClusterWithACL,
 	}, statetest.Run)
+}
+
+// ownersAtOnce are asked together with a bucket that is full.
+type ownersAtOnce struct {
+	limits *state.SharedLimits
+	asked  atomic.Int64
+}
+
+func (o *ownersAtOnce) Own(ctx context.Context, key, owner string, until time.Time) (string, error) {
+	owned, err := o.limits.OwnAndTake(ctx, key, owner, until, fmt.Sprintf("%p %d", o, o.asked.Add(1)), large)
+	return owned.Owner, err
 }
 
 // atOnce runs tests that mostly wait for servers: all at the same time, and not

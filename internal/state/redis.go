@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
@@ -48,8 +47,11 @@ type Operation string
 
 // The operations.
 const (
-	operationOwn   Operation = "own"
-	operationTake  Operation = "take"
+	operationOwn  Operation = "own"
+	operationTake Operation = "take"
+	// For both at once, most requests of tokens that are new.
+	operationOwnAndTake Operation = "own_and_take"
+
 	operationRead  Operation = "read_revocations"
 	operationWrite Operation = "write_revocations"
 
@@ -59,7 +61,7 @@ const (
 
 // Operations returns all of them.
 func Operations() []Operation {
-	return []Operation{operationOwn, operationTake, operationRead, operationWrite, operationAddDecisions, operationReadDecisions}
+	return []Operation{operationOwn, operationTake, operationOwnAndTake, operationRead, operationWrite, operationAddDecisions, operationReadDecisions}
 }
 
 // RedisTLS configures TLS.
@@ -110,6 +112,7 @@ type Redis struct {
 	observe func(Operation, time.Duration, error)
 	now     func() time.Time
 	limit   *redis.Script
+	own     *redis.Script
 	revoke  *redis.Script
 	owners  *lru.Cache[hashedKey, ownership] // what Redis has answered
 
@@ -140,7 +143,12 @@ func OpenRedis(c RedisConfig) (*Redis, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	r := &Redis{timeout: c.Timeout, observe: c.Observe, now: c.Now, limit: redis.NewScript(limitScript), revoke: redis.NewScript(revokeScript)}
+	r := &Redis{
+		timeout: c.Timeout, observe: c.Observe, now: c.Now,
+		limit:  redis.NewScript(limitScript),
+		own:    redis.NewScript("local function take()\n" + limitScript + "end\n" + ownScript),
+		revoke: redis.NewScript(revokeScript),
+	}
 	if r.timeout == 0 {
 		r.timeout = defaultTimeout
 	}
@@ -270,22 +278,20 @@ func (r *Redis) Own(ctx context.Context, key, owner string, until time.Time) (st
 	if err := checkOwner(owner); err != nil {
 		return "", err
 	}
-	hashed, now := hashKey(key), r.now()
-	if known, ok := r.owners.Get(hashed); ok && now.Before(known.until) {
+	hashed := hashKey(key)
+	if known, ok := r.owners.Get(hashed); ok && r.now().Before(known.until) {
 		return known.owner, nil
 	}
 	current := owner
 	err := r.call(ctx, operationOwn, "own a token id", func(ctx context.Context) error {
 		old, err := r.client.SetArgs(ctx, redisKey("owner", hashed), owner, redis.SetArgs{
-			Mode: "NX", Get: true,
-			// A duration and not a time: Redis's clock does not matter.
-			TTL: max(until.Sub(now), 0) + clockGrace,
+			Mode: "NX", Get: true, TTL: r.ownedFor(until),
 		}).Result()
 		switch {
 		case errors.Is(err, redis.Nil):
 			return nil // there was none
 		case err == nil && old == "":
-			return errors.New("the key holds no owner")
+			return errNoOwner
 		case err == nil:
 			current = old
 		}
@@ -314,16 +320,12 @@ func (r *Redis) Take(ctx context.Context, key string, limit Limit, cost int) (bo
 func (r *Redis) take(ctx context.Context, key hashedKey, limit Limit, cost, oneIn int) (wait time.Duration, advance int, err error) {
 	var answer int64
 	err = r.call(ctx, operationTake, "take from a limit", func(ctx context.Context) (err error) {
-		unit := strconv.FormatFloat(1e6/limit.Rate, 'f', -1, 64)
-		answer, err = r.limit.Run(ctx, r.client, []string{redisKey("limit", key)}, unit, limit.Burst, cost, oneIn).Int64()
+		answer, err = r.limit.Run(ctx, r.client, []string{redisKey("limit", key)}, limit.unit(), limit.Burst, cost, oneIn).Int64()
 		return err
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return 0, 0, err
-	case answer > 0:
-		return time.Duration(answer) * time.Microsecond, 0, nil
-	default:
-		return 0, int(-answer), nil
 	}
+	wait, advance = readTaken(answer)
+	return wait, advance, nil
 }

@@ -83,13 +83,18 @@ func (l *SharedLimits) Take(ctx context.Context, key string, limit Limit, cost i
 	return wait == 0, wait, nil
 }
 
-// spend takes from what was taken in advance. Under a limit that was changed
-// since, that does not count.
+// holds reports whether so many units may be spent. Under a limit that was changed
+// since, none may.
+func (a advance) holds(limit Limit, cost int, now time.Time) bool {
+	return a.limit == limit && a.units >= cost && now.Before(a.until)
+}
+
+// spend takes from what was taken in advance.
 func (l *SharedLimits) spend(key hashedKey, limit Limit, cost int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a, ok := l.advances.Get(key)
-	if !ok || a.limit != limit || a.units < cost || !l.now().Before(a.until) {
+	if !ok || !a.holds(limit, cost, l.now()) {
 		return false
 	}
 	a.units -= cost

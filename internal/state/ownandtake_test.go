@@ -1,0 +1,173 @@
+package state_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pullpass/pullpass/internal/state"
+	"github.com/pullpass/pullpass/internal/state/statetest"
+)
+
+// ownRig counts what a replica asks of Redis.
+type ownRig struct {
+	*testing.T
+	admin  *redis.Client
+	redis  *state.Redis
+	limits *state.SharedLimits
+	asked  []state.Operation
+}
+
+func newOwnRig(t *testing.T, addresses ...string) *ownRig {
+	r := &ownRig{T: t}
+	r.redis = open(t, state.RedisConfig{
+		Addresses: addresses, Timeout: patient,
+		Observe: func(operation state.Operation, _ time.Duration, _ error) { r.asked = append(r.asked, operation) },
+	})
+	now := time.Now()
+	r.limits = sharedLimits(t, r.redis, func() time.Time { return now })
+	return r
+}
+
+func redisRig(t *testing.T) *ownRig {
+	admin := administrator(t, statetest.Redis(t))
+	r := newOwnRig(t, admin.Options().Addr)
+	r.admin = admin
+	return r
+}
+
+// own asks for a token and a bucket, and asserts what is answered and asked.
+func (r *ownRig) own(key, owner, bucket string, limit state.Limit, want state.Owned, asked ...state.Operation) {
+	r.Helper()
+	r.asked = nil
+	got, err := r.limits.OwnAndTake(r.Context(), key, owner, time.Now().Add(time.Hour), bucket, limit)
+	if got.Wait > 900*time.Second { // of a bucket that fills slowly
+		got.Wait = time.Hour
+	}
+	if err != nil || got != want || fmt.Sprint(r.asked) != fmt.Sprint(asked) {
+		r.Errorf("%+v, %v, asked %s; want %+v, %s", got, err, r.asked, want, asked)
+	}
+}
+
+func TestOwnAndTakeAsksOnce(t *testing.T) {
+	t.Parallel()
+	r := redisRig(t)
+	one := state.Limit{Rate: 0.001, Burst: 2} // nothing is taken in advance
+	mine := state.Owned{Owner: "node-1", Taken: true}
+	r.own("token", "node-1", "bucket", one, mine, "own_and_take")
+	// What is known of the token is not asked again, and says nothing of the bucket.
+	r.own("token", "node-1", "bucket", one, state.Owned{Owner: "node-1"})
+	r.own("token 2", "node-1", "bucket", one, mine, "own_and_take")
+	mine.Wait = time.Hour
+	r.own("token 3", "node-1", "bucket", one, mine, "own_and_take")
+	// Too many, and owned all the same.
+	r.own("token 3", "node-2", "bucket", one, state.Owned{Owner: "node-1"})
+	// While something was taken in advance, the bucket is not asked.
+	r.own("token 4", "node-1", "large", large, state.Owned{Owner: "node-1", Taken: true}, "own_and_take")
+	r.own("token 5", "node-1", "large", large, state.Owned{Owner: "node-1"}, "own")
+	// What an operator cannot mean is Take's to refuse.
+	r.own("token 6", "node-1", "bucket", state.Limit{}, state.Owned{Owner: "node-1"}, "own")
+}
+
+// Who presents what is another one's takes nothing from what the pods need.
+func TestOwnAndTakeTakesForTheOwnerAlone(t *testing.T) {
+	t.Parallel()
+	r := redisRig(t)
+	one := state.Limit{Rate: 0.001, Burst: 2}
+	r.own("token", "node-1", "bucket", one, state.Owned{Owner: "node-1", Taken: true}, "own_and_take")
+	for range 3 {
+		thief := newOwnRig(t, r.admin.Options().Addr) // asks: another replica
+		thief.own("token", "node-2", "bucket", one, state.Owned{Owner: "node-1"}, "own_and_take")
+	}
+	r.own("token 2", "node-1", "bucket", one, state.Owned{Owner: "node-1", Taken: true}, "own_and_take")
+}
+
+// Owners are forgotten a minute after the token, by Redis's clock.
+func TestOwnAndTakeForgetsOwners(t *testing.T) {
+	t.Parallel()
+	r := redisRig(t)
+	r.own("token", "node-1", "bucket", large, state.Owned{Owner: "node-1", Taken: true}, "own_and_take")
+	keys, err := r.admin.Keys(t.Context(), "pullpass:owner:*").Result()
+	if err != nil || len(keys) != 1 {
+		t.Fatal(keys, err)
+	}
+	if left, err := r.admin.PTTL(t.Context(), keys[0]).Result(); err != nil || left > time.Hour+time.Minute || left < time.Hour {
+		t.Errorf("forgotten in %s, %v", left, err)
+	}
+}
+
+// A bucket that cannot be counted in Redis is counted as Take does then; an owner
+// that nobody can tell is no owner.
+func TestOwnAndTakeOfBrokenKeys(t *testing.T) {
+	t.Parallel()
+	r := redisRig(t)
+	r.own("token", "node-1", "bucket", large, state.Owned{Owner: "node-1", Taken: true}, "own_and_take")
+	buckets, err := r.admin.Keys(t.Context(), "pullpass:limit:*").Result()
+	if err != nil || len(buckets) != 1 {
+		t.Fatal(buckets, err)
+	}
+	owners, err := r.admin.Keys(t.Context(), "pullpass:owner:*").Result()
+	if err != nil || len(owners) != 1 {
+		t.Fatal(owners, err)
+	}
+	if err := r.admin.Del(t.Context(), buckets[0]).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.admin.HSet(t.Context(), buckets[0], "no", "number").Err(); err != nil {
+		t.Fatal(err)
+	}
+	other := newOwnRig(t, r.admin.Options().Addr)
+	other.own("token 2", "node-1", "bucket", large, state.Owned{Owner: "node-1"}, "own_and_take")
+	if ok, _, err := other.limits.Take(t.Context(), "bucket", large, 1); !ok || err != nil {
+		t.Errorf("counted here: %t, %v", ok, err)
+	}
+
+	for name, set := range map[string]func() error{
+		"an empty owner": func() error { return r.admin.Set(t.Context(), owners[0], "", 0).Err() },
+		"no owner": func() error {
+			r.admin.Del(t.Context(), owners[0])
+			return r.admin.HSet(t.Context(), owners[0], "a", "b").Err()
+		},
+	} {
+		if err := set(); err != nil {
+			t.Fatal(err)
+		}
+		owned, err := newOwnRig(t, r.admin.Options().Addr).limits.OwnAndTake(t.Context(), "token", "node-1", time.Now().Add(time.Hour), "another", large)
+		if err == nil || owned != (state.Owned{}) {
+			t.Errorf("%s: %+v, %v", name, owned, err)
+		}
+	}
+	for _, owner := range []string{"", strings.Repeat("o", 1025)} {
+		if owned, err := other.limits.OwnAndTake(t.Context(), "badly owned", owner, time.Now().Add(time.Hour), "another", large); err == nil || owned != (state.Owned{}) {
+			t.Errorf("an owner of %d bytes: %+v, %v", len(owner), owned, err)
+		}
+	}
+}
+
+// A Cluster keeps the two on different nodes: it is asked for one.
+func TestOwnAndTakeInACluster(t *testing.T) {
+	t.Parallel()
+	r := newOwnRig(t, statetest.StartCluster(t).Addresses...)
+	for i := range 5 {
+		r.own(fmt.Sprint("token ", i), "node-1", "bucket", large, state.Owned{Owner: "node-1"}, "own")
+	}
+}
+
+func TestOwnAndTakeWithoutRedis(t *testing.T) {
+	t.Parallel()
+	server := statetest.Redis(t)
+	r := newOwnRig(t, server.Address())
+	server.Kill()
+	for range 5 { // the breaker opens meanwhile
+		owned, err := r.limits.OwnAndTake(t.Context(), "token", "node-1", time.Now().Add(time.Hour), "bucket", large)
+		if err == nil || owned != (state.Owned{}) {
+			t.Fatalf("%+v, %v", owned, err)
+		}
+	}
+	if ok, _, err := r.limits.Take(t.Context(), "bucket", large, 1); !ok || err != nil {
+		t.Errorf("the limit is this replica's own: %t, %v", ok, err)
+	}
+}
