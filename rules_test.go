@@ -211,6 +211,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/controller": {
 		ours:   []string{"internal/kube"},
+		tests:  []string{"internal/kubetest"},
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
 	"internal/controller/rollout": {

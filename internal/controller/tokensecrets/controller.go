@@ -30,6 +30,8 @@ const (
 	requestBurst      = 400
 	workers           = 16
 	syncTimeout       = 30 * time.Second
+
+	leaseName = "pullpass-pull-secrets"
 )
 
 // Config configures a Controller. Every field but the last two is required.
@@ -47,7 +49,7 @@ type Config struct {
 type Controller struct {
 	secrets secrets
 	keys    *keyWatch
-	lease   lease
+	lease   controller.Leader
 	events  record.EventRecorder // while it leads
 	log     *slog.Logger
 	now     func() time.Time
@@ -92,8 +94,8 @@ func New(c Config) (*Controller, error) {
 		return core.Get().AbsPath("/openid/v1/jwks").SetHeader("Accept", "application/jwk-set+json").DoRaw(ctx)
 	}}
 	ctl.secrets = secrets{settings: s, core: core, metadata: metadataClient, now: c.Now, gone: ctl.keys.gone, counts: &ctl.counts}
-	ctl.lease = lease{log: c.Logger, Lease: controller.Lease{
-		Client: leases, Namespace: c.LeaseNamespace, Name: leaseName, Identity: c.Identity, Duration: leaseDuration, Now: c.Now,
+	ctl.lease = controller.Leader{Log: c.Logger, Lease: controller.Lease{
+		Client: leases, Namespace: c.LeaseNamespace, Name: leaseName, Identity: c.Identity, Duration: controller.LeadDuration, Now: c.Now,
 	}}
 	ctl.accounts, ctl.namespaces = newInformer(metadataClient, serviceAccounts), newInformer(metadataClient, namespaces)
 	return ctl, nil
@@ -102,7 +104,7 @@ func New(c Config) (*Controller, error) {
 // Run leads when no other replica does, until ctx ends. It returns an error if the lead was
 // lost: whoever runs it starts it anew. Two leaders for a moment do no harm, because every
 // change names the UID of what it changes.
-func (c *Controller) Run(ctx context.Context) error { return c.lease.run(ctx, c.lead) }
+func (c *Controller) Run(ctx context.Context) error { return c.lease.Run(ctx, c.lead) }
 
 // lead works until ctx ends.
 func (c *Controller) lead(ctx context.Context) {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/pullpass/pullpass/internal/controller"
 	"github.com/pullpass/pullpass/internal/kubetest"
 )
 
@@ -603,7 +604,7 @@ func TestStatus(t *testing.T) {
 			t.Errorf("without the Lease: %+v, ready: %v", s, r.Ready())
 		}
 		cancel()
-		if err := <-ended; !errors.Is(err, errLost) {
+		if err := <-ended; !errors.Is(err, controller.ErrLost) {
 			t.Errorf("error %v", err)
 		}
 		time.Sleep(time.Minute)

@@ -6,10 +6,9 @@
 // boundObjectRef), then the token is put into it. Nothing else is changed: no
 // ServiceAccount, and no Secret that is not this one's own.
 //
-//	Controller   who has opted in, what is due, one leader
+//	Controller   who has opted in, what is due, one leader (controller.Leader)
 //	secrets      one ServiceAccount: what its Secret is, and what is done about it
 //	keyWatch     with which keys the cluster signs now
-//	lease        which replica leads
 //
 // It cannot read Secrets: it has no right to get, list or watch any. What it has to know
 // of its own is in their annotations, and comes back with a patch that changes nothing

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/pullpass/pullpass/internal/controller"
 )
 
 // Status is what a Controller has done, and how it stands with what it has to do. What is
@@ -104,8 +106,8 @@ func (c *Controller) Status() Status {
 
 // Ready returns why this replica is of no use now, nil: it leads, or would.
 func (c *Controller) Ready() error {
-	if heard := time.Unix(0, c.lease.heard.Load()); c.now().Sub(heard) > leaseDuration {
-		return fmt.Errorf("the Lease %s could not be read for %s: see the log", leaseName, leaseDuration)
+	if heard := c.lease.HeardAt(); c.now().Sub(heard) > controller.LeadDuration {
+		return fmt.Errorf("the Lease %s could not be read for %s: see the log", leaseName, controller.LeadDuration)
 	}
 	if c.leads.Load() && (!c.accounts.HasSynced() || !c.namespaces.HasSynced()) {
 		return errors.New("the ServiceAccounts and namespaces that have opted in are not known yet")

@@ -1,4 +1,4 @@
-package tokensecrets
+package controller
 
 import (
 	"context"
@@ -12,13 +12,12 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/pullpass/pullpass/internal/controller"
 	"github.com/pullpass/pullpass/internal/kubetest"
 )
 
 // replica is one that wants to lead.
 type replica struct {
-	lease
+	Leader
 	leads atomic.Bool
 	ended chan error
 	stop  context.CancelFunc
@@ -26,15 +25,15 @@ type replica struct {
 
 func newReplica(t *testing.T, api *kubetest.Server, identity string) *replica {
 	t.Helper()
-	client, err := controller.NewLeaseClient(&rest.Config{Host: "http://api.example.com", Transport: api})
+	client, err := NewLeaseClient(&rest.Config{Host: "http://api.example.com", Transport: api})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replica{lease: lease{log: slog.New(slog.DiscardHandler), Lease: controller.Lease{Client: client, Namespace: "pullpass", Name: leaseName, Identity: identity, Duration: leaseDuration, Now: time.Now}}, ended: make(chan error, 1)}
+	r := &replica{Leader: Leader{Log: slog.New(slog.DiscardHandler), Lease: Lease{Client: client, Namespace: "pullpass", Name: "lead", Identity: identity, Duration: LeadDuration, Now: time.Now}}, ended: make(chan error, 1)}
 	ctx, stop := context.WithCancel(t.Context())
 	r.stop = stop
 	go func() {
-		r.ended <- r.run(ctx, func(ctx context.Context) {
+		r.ended <- r.Run(ctx, func(ctx context.Context) {
 			r.leads.Store(true)
 			<-ctx.Done()
 			r.leads.Store(false)
@@ -68,7 +67,7 @@ func TestLeadIsGivenUp(t *testing.T) {
 		if err := <-first.ended; err != nil || first.leads.Load() {
 			t.Errorf("error %v", err)
 		}
-		time.Sleep(leaseRetry + time.Second) // and not the time of a Lease
+		time.Sleep(leadRetry + time.Second) // and not the time of a Lease
 		if !second.leads.Load() {
 			t.Error("the second does not lead")
 		}
@@ -80,17 +79,17 @@ func TestLeadIsLost(t *testing.T) {
 	inLease(t, func(t *testing.T, api *kubetest.Server, first, second *replica) {
 		api.Fail("put leases", kubetest.Status(http.StatusInternalServerError, "InternalError", "etcd"))
 		lost := time.Now()
-		if err := <-first.ended; !errors.Is(err, errLost) || first.leads.Load() {
+		if err := <-first.ended; !errors.Is(err, ErrLost) || first.leads.Load() {
 			t.Errorf("error %v", err)
 		}
-		if after := time.Since(lost); after < leaseDeadline-leaseRetry || after >= leaseDuration-leaseRetry {
+		if after := time.Since(lost); after < leadDeadline-leadRetry || after >= LeadDuration-leadRetry {
 			t.Errorf("it led for %s", after)
 		}
 		api.Fail("put leases", nil)
 		if second.leads.Load() {
 			t.Error("the second leads, too")
 		}
-		time.Sleep(leaseDuration)
+		time.Sleep(LeadDuration)
 		if !second.leads.Load() {
 			t.Error("nobody leads")
 		}
@@ -101,7 +100,7 @@ func TestLeadIsLost(t *testing.T) {
 func TestLeadIsKept(t *testing.T) {
 	inLease(t, func(t *testing.T, api *kubetest.Server, first, second *replica) {
 		api.Refuse(true)
-		time.Sleep(leaseDeadline - 2*leaseRetry)
+		time.Sleep(leadDeadline - 2*leadRetry)
 		api.Refuse(false)
 		time.Sleep(time.Minute)
 		if !first.leads.Load() || second.leads.Load() {
@@ -113,10 +112,10 @@ func TestLeadIsKept(t *testing.T) {
 // Whoever was written into the Lease by somebody leads; who was there before does not.
 func TestLeadIsTaken(t *testing.T) {
 	inLease(t, func(t *testing.T, api *kubetest.Server, first, _ *replica) {
-		o := api.Object("leases", "pullpass", leaseName)
+		o := api.Object("leases", "pullpass", "lead")
 		o["spec"] = kubetest.Object{"holderIdentity": "second"}
 		api.Put("leases", o)
-		if err := <-first.ended; !errors.Is(err, errLost) {
+		if err := <-first.ended; !errors.Is(err, ErrLost) {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -128,17 +127,17 @@ func TestBothSeeThatNobodyLeads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		api := kubetest.NewServer()
-		api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"namespace": "pullpass", "name": leaseName, "uid": "u"}, "spec": kubetest.Object{}})
+		api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"namespace": "pullpass", "name": "lead", "uid": "u"}, "spec": kubetest.Object{}})
 		api.Fail("put leases", func(w http.ResponseWriter, r *http.Request) {
 			api.Fail("put leases", nil)
-			api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"namespace": "pullpass", "name": leaseName, "uid": "u"}, "spec": kubetest.Object{"holderIdentity": "other"}})
+			api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"namespace": "pullpass", "name": "lead", "uid": "u"}, "spec": kubetest.Object{"holderIdentity": "other"}})
 			api.ServeHTTP(w, r)
 		})
-		client, err := controller.NewLeaseClient(&rest.Config{Host: "http://api.example.com", Transport: api})
+		client, err := NewLeaseClient(&rest.Config{Host: "http://api.example.com", Transport: api})
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := &lease{log: slog.New(slog.DiscardHandler), Lease: controller.Lease{Client: client, Namespace: "pullpass", Name: leaseName, Identity: "this", Duration: leaseDuration, Now: time.Now}}
+		l := &Leader{Log: slog.New(slog.DiscardHandler), Lease: Lease{Client: client, Namespace: "pullpass", Name: "lead", Identity: "this", Duration: LeadDuration, Now: time.Now}}
 		if isHeld, err := l.hold(t.Context()); isHeld || err != nil {
 			t.Errorf("held: %t, error %v", isHeld, err)
 		}
