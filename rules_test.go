@@ -191,7 +191,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/kube": {
 		ours: []string{
-			"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/pattern", "internal/policy", "internal/strictyaml", "internal/term",
+			"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/pattern", "internal/policy", "internal/policyobjects", "internal/strictyaml", "internal/term",
 		},
 		tests:  []string{"internal/kubetest", "internal/pkitest", "internal/registryauth"},
 		others: []string{"go.opentelemetry.io/otel/trace", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog/v2"},
@@ -214,6 +214,13 @@ var imports = map[string]allowedImports{
 		tests:  []string{"internal/kubetest"},
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
 	},
+	"internal/controller/objectstatus": {
+		ours: []string{
+			"internal/controller", "internal/exchange", "internal/kube", "internal/oidc", "internal/pattern", "internal/policy", "internal/policyobjects", "internal/registryauth", "internal/term",
+		},
+		tests:  []string{"internal/kubetest", "internal/testkit"},
+		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
+	},
 	"internal/controller/rollout": {
 		ours:   []string{"internal/controller", "internal/hostfs", "internal/nodeinstall", "internal/term"},
 		tests:  []string{"internal/kubetest", "internal/testkit"},
@@ -234,7 +241,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/setup": {
 		ours: []string{
-			"internal/assertion", "internal/config", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/identity",
+			"internal/assertion", "internal/config", "internal/controller/objectstatus", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/identity",
 			"internal/kube", "internal/nodecert",
 			"internal/nodeproof", "internal/oidc", "internal/pattern", "internal/podevents", "internal/policy", "internal/policy/warning", "internal/registryauth", "internal/signing", "internal/state", "internal/subjects", "internal/upstream",
 			"internal/upstream/artifactory", "internal/upstream/aws", "internal/upstream/azure", "internal/upstream/google", "internal/upstream/logins",
@@ -255,7 +262,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/metrics": {
 		ours: []string{
-			"internal/audit", "internal/controller/rollout", "internal/controller/tokensecrets", "internal/exchange", "internal/gateway", "internal/kube", "internal/load", "internal/nodeproof", "internal/oidc", "internal/podevents", "internal/policy",
+			"internal/audit", "internal/controller/objectstatus", "internal/controller/rollout", "internal/controller/tokensecrets", "internal/exchange", "internal/gateway", "internal/kube", "internal/load", "internal/nodeproof", "internal/oidc", "internal/podevents", "internal/policy",
 			"internal/registryauth", "internal/signing", "internal/state", "internal/upstream",
 		},
 		tests:  []string{"internal/proxytest", "internal/testkit"},
@@ -271,7 +278,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/server": {
 		ours: []string{
-			"internal/assertion", "internal/audit", "internal/config", "internal/console", "internal/explain", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/kube",
+			"internal/assertion", "internal/audit", "internal/config", "internal/console", "internal/controller/objectstatus", "internal/explain", "internal/exchange", "internal/file", "internal/filewatch", "internal/gateway", "internal/kube",
 			"internal/load", "internal/metrics", "internal/nodecert", "internal/nodeproof", "internal/oidc", "internal/policy", "internal/policy/reach", "internal/registryauth", "internal/setup", "internal/signing", "internal/state",
 			"internal/strictyaml", "internal/telemetry", "internal/term", "internal/upstream",
 		},

@@ -163,7 +163,7 @@ func TestRights(t *testing.T) {
 		check(t, err)
 		return parse(t, string(content))
 	}
-	want, ofObjects := rights(given("rbac.yaml")), given("policy-objects.yaml")
+	want, ofObjects := rights(given("rbac.yaml")), append(given("policy-objects.yaml"), given("policy-objects-status.yaml")...)
 	if len(want) < 10 {
 		t.Fatalf("deploy/kubernetes/rbac.yaml gives %q", want)
 	}
@@ -188,10 +188,11 @@ func TestRights(t *testing.T) {
 							t.Errorf("kubelets may %q", right)
 						}
 					}
-				case name + "-objects", name + "-objects-edit", name + "-objects-view":
+				case name + "-objects", name + "-objects-edit", name + "-objects-view", name + "-objects-status":
 					same := ofObjects.named("ClusterRole", "pullpass"+strings.TrimPrefix(role.Name(), name))
-					if s.name != "objects" || same == nil || !slices.Equal(rights(objects{role}), rights(objects{same})) || !hasLabels(role, same) {
-						t.Errorf("ClusterRole %v, want that of deploy/kubernetes/policy-objects.yaml", role)
+					isStatus := role.Name() == name+"-objects-status"
+					if s.name != "objects-status" && (s.name != "objects" || isStatus) || same == nil || !slices.Equal(rights(objects{role}), rights(objects{same})) || !hasLabels(role, same) {
+						t.Errorf("ClusterRole %v, want that of deploy/kubernetes/policy-objects.yaml and policy-objects-status.yaml", role)
 					}
 				default:
 					t.Errorf("ClusterRole %s", role.Name())
@@ -207,7 +208,7 @@ func TestRights(t *testing.T) {
 			}
 			for _, binding := range rendered.kind("ClusterRoleBinding") {
 				subject := list(binding, "subjects")[0]
-				account := (binding.Name() == name || binding.Name() == name+"-objects") && subject.Text("kind") == "ServiceAccount" && subject.Text("namespace") == s.namespace &&
+				account := (binding.Name() == name || binding.Name() == name+"-objects" || binding.Name() == name+"-objects-status") && subject.Text("kind") == "ServiceAccount" && subject.Text("namespace") == s.namespace &&
 					rendered.named("ServiceAccount", subject.Text("name")) != nil
 				if binding.Name() == "pullpass-pull-secrets" {
 					continue // TestPullSecrets

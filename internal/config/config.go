@@ -189,6 +189,7 @@ type Objects struct {
 	Policies bool     `json:"policies"` // AccessPolicy objects: rules and denials
 	Requests bool     `json:"requests"` // RepositoryAccess objects: what namespaces ask for
 	Within   []string `json:"within"`   // patterns of the repositories that objects may give at most, as in a policy
+	Status   bool     `json:"status"`   // write into the status of objects what became of them; one replica does, by a Lease
 }
 
 // Count reports whether any object counts.

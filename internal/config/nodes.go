@@ -135,6 +135,8 @@ func (v *validator) objects(path string, k *Kubernetes) {
 		v.Fault(path+".within", "is empty ([]): say how far objects may go, [\"{namespace}/**\"] for example; without it they give nothing")
 	case !o.Count() && len(o.Within) > 0:
 		v.Fault(path+".within", "means nothing (%s): no objects count; set policies or requests, or remove it", term.QuoteValue(o.Within[0]))
+	case !o.Count() && o.Status:
+		v.Fault(path+".status", "means nothing (true): no objects count; set policies or requests, or write false")
 	}
 	for i, text := range o.Within {
 		p, err := pattern.Parse(text)

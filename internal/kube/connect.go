@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -39,6 +40,8 @@ const (
 // about 10 KiB.
 const maxKubeconfigBytes = 1 << 20
 
+const maxNamespaceBytes = 256
+
 const kubeconfigRemedy = "write it as kubectl config view --raw --minify prints it"
 
 // InCluster returns the connection of the pod's own ServiceAccount.
@@ -62,9 +65,26 @@ func requireCA(config *rest.Config) error {
 	return nil
 }
 
-// Kubeconfig returns the connection of the current context of a file. Relative
-// paths in it are relative to it.
-func Kubeconfig(name string) (*rest.Config, error) {
+// Namespace returns that in which what runs with a connection has its own objects: the
+// one of the pod, or of the current context of a kubeconfig.
+func Namespace(kubeconfig string) (string, error) {
+	if kubeconfig == "" {
+		const name = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+		data, err := readFile(name, maxNamespaceBytes, "let the pod mount it")
+		return strings.TrimSpace(string(data)), err
+	}
+	config, err := readKubeconfig(kubeconfig)
+	if err != nil {
+		return "", err
+	}
+	if found := config.Contexts[config.CurrentContext]; found != nil && found.Namespace != "" {
+		return found.Namespace, nil
+	}
+	return "", fmt.Errorf("%s: context %q has no namespace, which a Lease is written to: set it with kubectl config set-context", kubeconfig, config.CurrentContext)
+}
+
+// readKubeconfig returns the file as it is.
+func readKubeconfig(name string) (*clientcmdapi.Config, error) {
 	data, err := readFile(name, maxKubeconfigBytes, "name a file that holds one context")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: give the path of a kubeconfig", err)
@@ -81,6 +101,16 @@ func Kubeconfig(name string) (*rest.Config, error) {
 	}
 	if config.CurrentContext == "" {
 		return nil, fmt.Errorf("%s: has no current-context: choose one with kubectl config use-context", name)
+	}
+	return config, nil
+}
+
+// Kubeconfig returns the connection of the current context of a file. Relative
+// paths in it are relative to it.
+func Kubeconfig(name string) (*rest.Config, error) {
+	config, err := readKubeconfig(name)
+	if err != nil {
+		return nil, err
 	}
 	for _, cluster := range config.Clusters {
 		cluster.LocationOfOrigin = name

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policyobjects"
 )
 
 // PolicyObjects says which objects of a cluster count, and how far they may go.
@@ -24,6 +25,7 @@ type PolicyObjects struct {
 	Policies bool // AccessPolicy
 	Requests bool // RepositoryAccess
 	Within   []pattern.Pattern
+	Status   bool // what their status needs is kept, too
 }
 
 // MaxPolicyAge is how long objects count after the API server last said anything of
@@ -37,10 +39,12 @@ const (
 	requestsResource = "repositoryaccesses"
 )
 
-// policySpec is what is kept of an object; one of them is nil.
+// policySpec is what is kept of an object; policy or request is nil.
 type policySpec struct {
-	policy  *policy.ObjectPolicy
-	request *policy.Request
+	policy     *policy.ObjectPolicy
+	request    *policy.Request
+	generation int64
+	status     *policyobjects.Remembered // nil: no status is written
 }
 
 // policyObjects is what a cluster's objects say, ready for decisions. It is safe for
@@ -52,6 +56,7 @@ type policyObjects struct {
 	now      func() time.Time
 
 	compiled atomic.Pointer[policy.Policies]
+	told     atomic.Pointer[func(ObjectRef)] // of changes; nil: nobody is
 
 	mu         sync.RWMutex
 	namespaces map[string]*namespaceRequests
@@ -71,15 +76,15 @@ func (c *Cluster) newPolicyObjects(wanted PolicyObjects) *policyObjects {
 	o := &policyObjects{within: slices.Clone(wanted.Within), now: c.now, namespaces: map[string]*namespaceRequests{}}
 	o.compiled.Store(policy.NewPolicies(o.within))
 	if wanted.Policies {
-		policies := c.newPolicyResource(policiesResource, func(_, name string, spec any) *policySpec {
-			return &policySpec{policy: policy.ParseObject(name, spec)}
+		policies := c.newPolicyResource(policiesResource, policy.Kind, wanted.Status, func(_, name string, spec any) policySpec {
+			return policySpec{policy: policy.ParseObject(name, spec)}
 		})
 		policies.changed = o.compile
 		o.watched = append(o.watched, policies)
 	}
 	if wanted.Requests {
-		o.requests = c.newPolicyResource(requestsResource, func(namespace, name string, spec any) *policySpec {
-			return &policySpec{request: policy.ParseRequest(namespace, name, spec)}
+		o.requests = c.newPolicyResource(requestsResource, policy.KindRequest, wanted.Status, func(namespace, name string, spec any) policySpec {
+			return policySpec{request: policy.ParseRequest(namespace, name, spec)}
 		})
 		o.requests.changed = o.index
 		o.watched = append(o.watched, o.requests)
@@ -87,16 +92,21 @@ func (c *Cluster) newPolicyObjects(wanted PolicyObjects) *policyObjects {
 	return o
 }
 
-func (c *Cluster) newPolicyResource(name string, read func(namespace, name string, spec any) *policySpec) *resource {
+func (c *Cluster) newPolicyResource(name, kindName string, keepsStatus bool, read func(namespace, name string, spec any) policySpec) *resource {
 	kind := schema.FromAPIVersionAndKind(policy.APIVersion, "").GroupVersion().WithResource(name)
 	return &resource{
 		name: name, sample: &unstructured.Unstructured{}, log: c.log, now: c.now, synced: make(chan struct{}), optional: true,
 		keep: func(from metav1.Object) object {
-			var spec any // nil has a fault
+			var spec, status any // no spec is a fault
 			if whole, ok := from.(*unstructured.Unstructured); ok {
-				spec = whole.Object["spec"]
+				spec, status = whole.Object["spec"], whole.Object["status"]
 			}
-			return object{spec: read(from.GetNamespace(), from.GetName(), spec)}
+			kept := read(from.GetNamespace(), from.GetName(), spec)
+			kept.generation = from.GetGeneration()
+			if keepsStatus {
+				kept.status = policyobjects.Remember(kindName, from.GetName(), spec, status)
+			}
+			return object{spec: &kept}
 		},
 		source: &cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -119,7 +129,8 @@ func (o *policyObjects) resources() []*resource {
 
 // compile puts the AccessPolicies together, sorted by name: of too many, every replica
 // has to read the same.
-func (o *policyObjects) compile(all map[objectKey]object, _ *objectKey) {
+func (o *policyObjects) compile(all map[objectKey]object, changed *objectKey) {
+	defer o.tell(policiesResource, changed)
 	keys := make([]string, 0, len(all))
 	byName := make(map[string]*policy.ObjectPolicy, len(all))
 	for key, found := range all {
@@ -135,6 +146,7 @@ func (o *policyObjects) compile(all map[objectKey]object, _ *objectKey) {
 
 // index notes a change of one RepositoryAccess, or of all.
 func (o *policyObjects) index(all map[objectKey]object, changed *objectKey) {
+	defer o.tell(requestsResource, changed)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if changed != nil {

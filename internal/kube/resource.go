@@ -339,9 +339,12 @@ func (s *store) Add(value any) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.objects[i.key] = i.object
+	next, isSame := i.object.withSpecOf(s.objects[i.key])
+	s.objects[i.key] = next
 	s.heard = s.now()
-	(*resource)(s).tell(&i.key)
+	if !isSame {
+		(*resource)(s).tell(&i.key)
+	}
 	return nil
 }
 

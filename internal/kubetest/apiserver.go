@@ -48,7 +48,7 @@ func kubeconfig(server *httptest.Server) string {
 	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
 "clusters": [{"name": "c", "cluster": {"server": %q, "certificate-authority-data": %s}}],
 "users": [{"name": "u", "user": {"token": %q}}],
-"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}`, server.URL, ca, kubeconfigToken)
+"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "pullpass"}}]}`, server.URL, ca, kubeconfigToken)
 }
 
 // Set adds a field to the only object of this name.

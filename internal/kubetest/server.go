@@ -68,12 +68,13 @@ func (s *Server) Put(resource string, objects ...Object) {
 	}
 	for _, o := range objects {
 		event, key := "ADDED", keyOf(o)
-		if old, ok := s.objects[resource][key]; ok && metadata(old)["uid"] == metadata(o)["uid"] {
+		old, ok := s.objects[resource][key]
+		if ok && metadata(old)["uid"] == metadata(o)["uid"] {
 			event = "MODIFIED"
 		} else if ok {
 			s.record("DELETED", resource, old)
 		}
-		s.objects[resource][key] = s.record(event, resource, o)
+		s.objects[resource][key] = s.record(event, resource, generated(resource, event, old, o))
 	}
 }
 
@@ -201,6 +202,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		verb = "create"
 	case resource != "events" && (r.Method == http.MethodPatch || r.Method == http.MethodPut):
 		name, verb = parts[1], strings.ToLower(r.Method)
+		if len(parts) > 2 {
+			resource += "/" + parts[2]
+		}
 	case len(parts) > 1:
 		name, verb = parts[1], "get"
 	case r.URL.Query().Get("watch") != "":

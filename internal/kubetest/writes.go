@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -38,6 +39,24 @@ func selected(r *http.Request, c change) (change, bool) {
 	return c, false
 }
 
+// generated counts the specs of objects whose status is a subresource.
+func generated(resource, event string, old, o Object) Object {
+	if resource != "accesspolicies" && resource != "repositoryaccesses" {
+		return o
+	}
+	generation := 1
+	if event == "MODIFIED" {
+		generation = metadata(old)["generation"].(int)
+		if !reflect.DeepEqual(old["spec"], o["spec"]) {
+			generation++
+		}
+	}
+	o = maps.Clone(o)
+	o["metadata"] = maps.Clone(metadata(o))
+	metadata(o)["generation"] = generation
+	return o
+}
+
 // write creates, patches and replaces objects, and issues tokens.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, verb, resource, namespace, name string) {
 	var sent Object
@@ -46,6 +65,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, verb, resource, n
 		s.issue(w, sent, namespace, name)
 		return
 	}
+	resource, ofStatus := strings.CutSuffix(resource, "/status")
 	// From what was there to what is: nobody comes in between.
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -79,6 +99,11 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, verb, resource, n
 			return
 		}
 		sent["metadata"].(Object)["namespace"] = namespace
+		if ofStatus { // nothing else is changed
+			status := sent["status"]
+			sent = maps.Clone(old)
+			sent["status"] = status
+		}
 	case !there:
 		status(http.StatusNotFound, "NotFound")
 		return

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/audit"
+	"github.com/pullpass/pullpass/internal/controller/objectstatus"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/load"
@@ -183,6 +184,11 @@ func TestMetricsShowConnections(t *testing.T) {
 			},
 			"prod-us": func() kube.ClusterStatus { return kube.ClusterStatus{} },
 		},
+		ObjectStatus: map[string]func() objectstatus.Status{
+			"prod-eu": func() objectstatus.Status {
+				return objectstatus.Status{Leads: true, Writes: 11, Failures: 3, Refused: 4}
+			},
+		},
 		PodEvents: func() map[string]podevents.Counts {
 			return map[string]podevents.Counts{"prod-eu": {Sent: 6, Failed: 5}, "prod-us": {}}
 		},
@@ -200,6 +206,9 @@ pullpass_kubernetes_objects{cluster="prod-eu",resource="nodes"} 0
 pullpass_kubernetes_objects{cluster="prod-eu",resource="pods"} 7
 pullpass_kubernetes_synced{cluster="prod-eu",resource="nodes"} 0
 pullpass_kubernetes_synced{cluster="prod-eu",resource="pods"} 1
+pullpass_object_status_failures_total{cluster="prod-eu"} 7
+pullpass_object_status_leader{cluster="prod-eu"} 1
+pullpass_object_status_writes_total{cluster="prod-eu"} 11
 pullpass_pod_event_failures_total{cluster="prod-eu"} 5
 pullpass_pod_event_failures_total{cluster="prod-us"} 0
 pullpass_pod_events_total{cluster="prod-eu"} 6
@@ -211,7 +220,8 @@ pullpass_token_reviews_total{cluster="prod-us",result="accepted"} 0
 pullpass_token_reviews_total{cluster="prod-us",result="failed"} 0
 pullpass_token_reviews_total{cluster="prod-us",result="refused"} 0
 `, "pullpass_token_reviews_total", "pullpass_kubernetes_confirmations_total", "pullpass_kubernetes_objects", "pullpass_kubernetes_synced", "pullpass_kubernetes_heard_timestamp_seconds",
-		"pullpass_pod_events_total", "pullpass_pod_event_failures_total")
+		"pullpass_pod_events_total", "pullpass_pod_event_failures_total",
+		"pullpass_object_status_leader", "pullpass_object_status_writes_total", "pullpass_object_status_failures_total")
 }
 
 type fixedKeys struct {
@@ -289,6 +299,8 @@ func TestMetricsShowSharedState(t *testing.T) {
 	expectMetrics(t, m, `
 pullpass_redis_call_duration_seconds_count{operation="add_decisions",result="failure"} 0
 pullpass_redis_call_duration_seconds_count{operation="add_decisions",result="success"} 0
+pullpass_redis_call_duration_seconds_count{operation="add_uses",result="failure"} 0
+pullpass_redis_call_duration_seconds_count{operation="add_uses",result="success"} 0
 pullpass_redis_call_duration_seconds_count{operation="own",result="failure"} 1
 pullpass_redis_call_duration_seconds_count{operation="own",result="success"} 1
 pullpass_redis_call_duration_seconds_count{operation="own_and_take",result="failure"} 0
@@ -297,6 +309,8 @@ pullpass_redis_call_duration_seconds_count{operation="read_decisions",result="fa
 pullpass_redis_call_duration_seconds_count{operation="read_decisions",result="success"} 0
 pullpass_redis_call_duration_seconds_count{operation="read_revocations",result="failure"} 0
 pullpass_redis_call_duration_seconds_count{operation="read_revocations",result="success"} 0
+pullpass_redis_call_duration_seconds_count{operation="read_uses",result="failure"} 0
+pullpass_redis_call_duration_seconds_count{operation="read_uses",result="success"} 0
 pullpass_redis_call_duration_seconds_count{operation="take",result="failure"} 0
 pullpass_redis_call_duration_seconds_count{operation="take",result="success"} 0
 pullpass_redis_call_duration_seconds_count{operation="write_revocations",result="failure"} 0

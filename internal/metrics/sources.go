@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pullpass/pullpass/internal/audit"
+	"github.com/pullpass/pullpass/internal/controller/objectstatus"
 	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/load"
@@ -33,14 +34,16 @@ type Sources struct {
 	Issuers     func() []oidc.IssuerStatus
 	Kubernetes  map[string]func() kube.ClusterStatus // by cluster
 	PodEvents   func() map[string]podevents.Counts
-	SigningKeys map[string]signing.Keys // by service
-	Assertions  signing.Keys            // nil: there are none
-	TLS         *TLSEnds                // nil: plain HTTP
-	Policy      func() *policy.Policy
-	Redis       func() state.RedisStatus
-	Revocations func() state.RevocationsStatus
-	Audit       func() audit.Status
-	Telemetry   func() uint64
+	// ObjectStatus is of clusters where the status of policy objects is written.
+	ObjectStatus map[string]func() objectstatus.Status
+	SigningKeys  map[string]signing.Keys // by service
+	Assertions   signing.Keys            // nil: there are none
+	TLS          *TLSEnds                // nil: plain HTTP
+	Policy       func() *policy.Policy
+	Redis        func() state.RedisStatus
+	Revocations  func() state.RevocationsStatus
+	Audit        func() audit.Status
+	Telemetry    func() uint64
 }
 
 // ConnectionCounts are those of the public listener.
@@ -107,6 +110,9 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 			r.show(podEvents, float64(counts.Sent), cluster)
 			r.show(podEventFailures, float64(counts.Failed), cluster)
 		}
+	}
+	for cluster, status := range s.ObjectStatus {
+		r.objectStatus(cluster, status())
 	}
 	for service, keys := range s.SigningKeys {
 		r.signingKey(service, keys)

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"github.com/pullpass/pullpass/internal/controller/objectstatus"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
@@ -76,11 +77,36 @@ var (
 		labels: []label{clusterLabel},
 		act:    "Pods are not told why they were refused. The log says why; it is `create` and `patch` on `events` that is needed.",
 	}
+	objectStatusLeader = &metric{
+		name: "pullpass_object_status_leader", kind: gauge, read: true,
+		help:   "1 if this replica writes the status of policy objects; there where `objects.status` is set.",
+		labels: []label{clusterLabel},
+		act:    "0 at all replicas: statuses grow old; what objects grant does not depend on them. The log says why the Lease is not to be had.",
+	}
+	objectStatusWrites = &metric{
+		name: "pullpass_object_status_writes_total", kind: counter, read: true,
+		help:   "Statuses of policy objects that were written: where they differed.",
+		labels: []label{clusterLabel},
+		act:    "It grows while nothing changes: somebody else writes them, perhaps another installation with `objects.status`.",
+	}
+	objectStatusFailures = &metric{
+		name: "pullpass_object_status_failures_total", kind: counter, read: true,
+		help:   "Attempts to write statuses after which it waited, 5 seconds to 5 minutes, or that the API server refused for one object.",
+		labels: []label{clusterLabel},
+		act:    "The log says why: without the rights of `deploy/kubernetes/policy-objects-status.yaml`, nothing is written.",
+	}
 	upstreamMetrics = []*metric{
 		issuerKeys, issuerKeysFetched, issuerKeyFetches,
 		kubernetesSynced, kubernetesHeard, kubernetesObjects, kubernetesConfirmations, tokenReviews, podEvents, podEventFailures,
+		objectStatusLeader, objectStatusWrites, objectStatusFailures,
 	}
 )
+
+func (r reading) objectStatus(cluster string, s objectstatus.Status) {
+	r.show(objectStatusLeader, number(s.Leads), cluster)
+	r.show(objectStatusWrites, float64(s.Writes), cluster)
+	r.show(objectStatusFailures, float64(s.Failures+s.Refused), cluster)
+}
 
 func (r reading) cluster(name string, status kube.ClusterStatus) {
 	for _, s := range status.Resources {

@@ -29,9 +29,11 @@ func TestCustomResourceDefinitions(t *testing.T) {
 	var b bytes.Buffer
 	b.WriteString("# Made from the types of internal/policyobjects and internal/policy: make docs.\n")
 	for i, definition := range []object{
-		define(t, "AccessPolicy", "accesspolicies", "apol", "Cluster", &AccessPolicy{}, column("Rules", ".spec.rules[*].name"), column("Denials", ".spec.deny[*].name"), age),
-		define(t, "RepositoryAccess", "repositoryaccesses", "ra", "Namespaced", &RepositoryAccess{},
-			column("ServiceAccounts", ".spec.serviceAccounts"), column("Repositories", ".spec.repositories"), column("Actions", ".spec.actions"), age),
+		define(t, "AccessPolicy", "accesspolicies", "apol", "Cluster", &AccessPolicy{}, &AccessPolicyStatus{},
+			column("Rules", ".spec.rules[*].name"), column("Denials", ".spec.deny[*].name"), condition(Accepted, "status"), wide(condition(Accepted, "message")), age),
+		define(t, "RepositoryAccess", "repositoryaccesses", "ra", "Namespaced", &RepositoryAccess{}, &RepositoryAccessStatus{},
+			column("ServiceAccounts", ".spec.serviceAccounts"), column("Repositories", ".spec.repositories"), column("Actions", ".spec.actions"),
+			condition(Granted, "status"), condition(Granted, "reason"), wide(condition(Granted, "message")), age),
 	} {
 		text, err := yaml.Marshal(definition)
 		testkit.Must(t, err)
@@ -54,11 +56,27 @@ func column(name, path string) object {
 	return object{"name": name, "type": "string", "jsonPath": path}
 }
 
-func define(t *testing.T, kind, plural, short, scope string, spec any, columns ...any) object {
+// condition is a column with a field of a condition; the status has its name.
+func condition(name, field string) object {
+	title := name
+	if field != "status" {
+		title = strings.ToUpper(field[:1]) + field[1:]
+	}
+	return column(title, `.status.conditions[?(@.type=="`+name+`")].`+field)
+}
+
+// wide is for kubectl get -o wide alone.
+func wide(column object) object {
+	column["priority"] = 1
+	return column
+}
+
+func define(t *testing.T, kind, plural, short, scope string, spec, status any, columns ...any) object {
 	t.Helper()
 	group, version, _ := strings.Cut(policy.APIVersion, "/")
 	dirs := []string{".", "../policy", "../subjects"}
 	specSchema := structural(t, kind+".spec", schematest.Describe(t, spec, dirs...))
+	statusSchema := structural(t, kind+".status", schematest.Describe(t, status, dirs...))
 	return object{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
 		// What a cluster's teams wrote must not go with the release.
@@ -71,9 +89,11 @@ func define(t *testing.T, kind, plural, short, scope string, spec any, columns .
 				"schema": object{"openAPIV3Schema": object{
 					"type": "object", "required": []string{"spec"}, "properties": object{
 						"apiVersion": object{"type": "string"}, "kind": object{"type": "string"}, "metadata": object{"type": "object"},
-						"spec": specSchema,
+						"spec": specSchema, "status": statusSchema,
 					},
 				}},
+				// Who may edit an object cannot write what Pullpass says of it.
+				"subresources": object{"status": object{}},
 			}},
 		},
 	}
@@ -95,6 +115,9 @@ var limits = map[string]int{
 	"AccessPolicy.spec.rules[].allow[].actions": 4, "AccessPolicy.spec.rules[].allow[].registry": 1,
 	"RepositoryAccess.spec.serviceAccounts": 64, "RepositoryAccess.spec.serviceAccounts[]": 253,
 	"RepositoryAccess.spec.repositories": 128, "RepositoryAccess.spec.actions": 4,
+	"RepositoryAccess.status.repositories": 128, "AccessPolicy.status.conditions[].message": 2048, "RepositoryAccess.status.conditions[].message": 2048,
+	"RepositoryAccess.status.repositories[].reason": 1024,
+	"AccessPolicy.status.conditions":                8, "RepositoryAccess.status.conditions": 8,
 }
 
 // required are fields that only objects need; the policy's parser says so of files
@@ -133,6 +156,12 @@ var rules = map[string][][2]string{
 var listTypes = map[string]string{
 	"AccessPolicy.spec.rules": "name", "AccessPolicy.spec.deny": "name",
 	"RepositoryAccess.spec.serviceAccounts": "", "RepositoryAccess.spec.repositories": "", "RepositoryAccess.spec.actions": "",
+	"AccessPolicy.status.conditions": "type", "RepositoryAccess.status.conditions": "type",
+}
+
+var formats = map[string]string{
+	"AccessPolicy.status.conditions[].lastTransitionTime": "date-time", "RepositoryAccess.status.conditions[].lastTransitionTime": "date-time",
+	"RepositoryAccess.status.repositories[].lastUsed": "date",
 }
 
 const repositoryPattern = `^[a-zA-Z0-9._:*{}/-]+$`
@@ -168,7 +197,9 @@ func structural(t *testing.T, path string, from object) object {
 		if pattern, ok := patterns[path]; ok {
 			s["pattern"] = pattern
 		}
-		if s["enum"] == nil {
+		if format, ok := formats[path]; ok {
+			s["format"] = format
+		} else if s["enum"] == nil {
 			s["maxLength"] = limit(defaultMaxLength)
 		}
 	case "array":
@@ -205,7 +236,7 @@ func structural(t *testing.T, path string, from object) object {
 			validations, _ := s["x-kubernetes-validations"].([]object)
 			s["x-kubernetes-validations"] = append(validations, object{"rule": rule[0], "message": rule[1]})
 		}
-	case "boolean":
+	case "boolean", "integer":
 	default:
 		t.Errorf("%s: type %v", path, s["type"])
 	}
@@ -227,10 +258,13 @@ func TestEveryExtraIsOfAField(t *testing.T) {
 			walk(path+"."+name, field.(object))
 		}
 	}
-	for path, of := range map[string]any{"AccessPolicy.spec": &AccessPolicy{}, "RepositoryAccess.spec": &RepositoryAccess{}} {
+	for path, of := range map[string]any{
+		"AccessPolicy.spec": &AccessPolicy{}, "RepositoryAccess.spec": &RepositoryAccess{},
+		"AccessPolicy.status": &AccessPolicyStatus{}, "RepositoryAccess.status": &RepositoryAccessStatus{},
+	} {
 		walk(path, schematest.Describe(t, of, ".", "../policy", "../subjects"))
 	}
-	for _, path := range slices.Concat(slices.Collect(maps.Keys(limits)), slices.Collect(maps.Keys(required)), preserved, slices.Collect(maps.Keys(rules)), slices.Collect(maps.Keys(listTypes)), slices.Collect(maps.Keys(patterns))) {
+	for _, path := range slices.Concat(slices.Collect(maps.Keys(limits)), slices.Collect(maps.Keys(required)), preserved, slices.Collect(maps.Keys(rules)), slices.Collect(maps.Keys(listTypes)), slices.Collect(maps.Keys(formats)), slices.Collect(maps.Keys(patterns))) {
 		if !seen[path] {
 			t.Errorf("%s is no field", path)
 		}

@@ -137,6 +137,9 @@ func (p parts) workers() []worker {
 		if c.Events != nil {
 			all = append(all, c.Events)
 		}
+		if c.ObjectStatus != nil {
+			all = append(all, c.ObjectStatus)
+		}
 	}
 	for _, keys := range p.keys {
 		all = append(all, keys)

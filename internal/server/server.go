@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -22,6 +23,7 @@ import (
 	"github.com/pullpass/pullpass/internal/audit"
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/console"
+	"github.com/pullpass/pullpass/internal/controller/objectstatus"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/filewatch"
 	"github.com/pullpass/pullpass/internal/gateway"
@@ -140,6 +142,11 @@ func New(c Config) (*Server, error) {
 func (s *Server) serve(g *generation) {
 	s.metrics.Use(s.sources(g))
 	s.current.Store(g)
+	deciding := objectstatus.Serving{Policy: g.exchanger.Policy(), Services: slices.Sorted(maps.Keys(g.registries))}
+	if s.shared.Redis != nil {
+		deciding.Shared = s.shared.Redis
+	}
+	g.objects.Use(deciding)
 }
 
 func (s *Server) warn(warnings []string) {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"github.com/pullpass/pullpass/internal/controller/objectstatus"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/metrics"
 	"github.com/pullpass/pullpass/internal/signing"
@@ -12,7 +13,7 @@ func (s *Server) sources(g *generation) metrics.Sources {
 	from := metrics.Sources{
 		Load: g.handler.Load, Connections: s.connectionCounts, Issuers: g.verifier.Status, PodEvents: g.objects.PodRecorders().Counts, Audit: s.audit.Status, Telemetry: s.telemetry.Failures(),
 		Policy:     g.exchanger.Policy,
-		Kubernetes: map[string]func() kube.ClusterStatus{}, Upstreams: map[string]func() upstream.Status{}, SigningKeys: map[string]signing.Keys{},
+		Kubernetes: map[string]func() kube.ClusterStatus{}, ObjectStatus: map[string]func() objectstatus.Status{}, Upstreams: map[string]func() upstream.Status{}, SigningKeys: map[string]signing.Keys{},
 	}
 	for i := range g.cfg.Clusters {
 		from.Clusters = append(from.Clusters, g.cfg.Clusters[i].Name)
@@ -29,6 +30,9 @@ func (s *Server) sources(g *generation) metrics.Sources {
 	}
 	for _, c := range g.objects.Connected {
 		from.Kubernetes[c.Name] = c.Status
+		if c.ObjectStatus != nil {
+			from.ObjectStatus[c.Name] = c.ObjectStatus.Status
+		}
 	}
 	if g.assertions != nil {
 		from.Assertions = g.assertions.Keys()

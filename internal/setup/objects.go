@@ -2,11 +2,13 @@ package setup
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/controller/objectstatus"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/filewatch"
 	"github.com/pullpass/pullpass/internal/kube"
@@ -40,7 +43,8 @@ type connection struct {
 	Settings connectionSettings
 	Content  [sha256.Size]byte // of the kubeconfig
 	*kube.Cluster
-	Events *podevents.Events // nil: pods are not told
+	Events       *podevents.Events        // nil: pods are not told
+	ObjectStatus *objectstatus.Controller // nil: the status of policy objects is not written
 }
 
 // connectionSettings are all settings that a connection depends on.
@@ -53,13 +57,15 @@ type connectionSettings struct {
 	pullSecretAudience               string
 	policies, requests               bool
 	within                           string // patterns, a line each
+	status                           bool
+	issuer                           string // as far as a status may depend on it
 }
 
 func connectionSettingsOf(cfg *config.Config, i int) connectionSettings {
 	c := &cfg.Clusters[i]
 	byAddress := c.Node.Proof.By(nodeproof.Address)
 	fallback := c.Node.Fallback == config.NodeFallbackAPI
-	return connectionSettings{
+	settings := connectionSettings{
 		inCluster:    c.Kubernetes.InCluster,
 		Kubeconfig:   c.Kubernetes.KubeconfigFile,
 		podChecks:    c.Kubernetes.PodChecks,
@@ -75,7 +81,12 @@ func connectionSettingsOf(cfg *config.Config, i int) connectionSettings {
 		policies: c.Kubernetes.Objects.Policies,
 		requests: c.Kubernetes.Objects.Requests,
 		within:   strings.Join(c.Kubernetes.Objects.Within, "\n"),
+		status:   c.Kubernetes.Objects.Status,
 	}
+	if settings.status {
+		settings.issuer = c.Issuer
+	}
+	return settings
 }
 
 // OpenObjects reads the manifests and prepares the connections. What before has,
@@ -167,14 +178,41 @@ func connect(cfg *config.Config, i int, annotationKeys []string, logger *slog.Lo
 	if err == nil && settings.podEvents {
 		opened.Events, err = podevents.New(podevents.Config{Clusters: map[string]*rest.Config{name: config}, Logger: logger})
 	}
+	if err == nil && settings.status {
+		opened.ObjectStatus, err = objectStatus(name, settings, config, opened.Cluster, policyObjects(cfg.Clusters[i].Kubernetes.Objects).Within, logger)
+	}
 	if err != nil {
 		return connection{}, cfg.Fault(fmt.Sprintf("clusters[%d].kubernetes.%s", i, field), err)
 	}
 	return opened, nil
 }
 
+func objectStatus(name string, settings connectionSettings, config *rest.Config, cluster *kube.Cluster, within []pattern.Pattern, logger *slog.Logger) (*objectstatus.Controller, error) {
+	namespace, err := kube.Namespace(settings.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	host, err := os.Hostname() // the pod's name
+	if err != nil {
+		return nil, err
+	}
+	return objectstatus.New(objectstatus.Config{
+		Cluster: name, Issuer: settings.issuer, Objects: cluster, Within: within, REST: config,
+		LeaseNamespace: namespace, Identity: host + "-" + rand.Text()[:8], Logger: logger,
+	})
+}
+
+// Use says what decides from now on, to who writes the status of objects.
+func (o *Objects) Use(s objectstatus.Serving) {
+	for _, c := range o.Connected {
+		if c.ObjectStatus != nil {
+			c.ObjectStatus.Use(s)
+		}
+	}
+}
+
 func policyObjects(o config.Objects) kube.PolicyObjects {
-	wanted := kube.PolicyObjects{Policies: o.Policies, Requests: o.Requests}
+	wanted := kube.PolicyObjects{Policies: o.Policies, Requests: o.Requests, Status: o.Status}
 	for _, text := range o.Within {
 		wanted.Within = append(wanted.Within, pattern.Pattern(text)) // it was parsed when the configuration was
 	}
@@ -206,6 +244,26 @@ func (o *Objects) PodRecorders() podRecorders {
 		}
 	}
 	return all
+}
+
+// statusRecorders are told of what is used.
+type statusRecorders map[string]*objectstatus.Controller // by cluster
+
+func (o *Objects) StatusRecorders() statusRecorders {
+	all := statusRecorders{}
+	for _, c := range o.Connected {
+		if c.ObjectStatus != nil {
+			all[c.Name] = c.ObjectStatus
+		}
+	}
+	return all
+}
+
+// Record implements exchange.Recorder.
+func (all statusRecorders) Record(e *exchange.Event) {
+	if c := all[e.Cluster]; c != nil {
+		c.Record(e)
+	}
 }
 
 // Record implements exchange.Recorder.

@@ -89,3 +89,29 @@ func TestDecisionsWithoutRights(t *testing.T) {
 		}
 	}
 }
+
+// Each cluster has its own uses, with the rights of the page.
+func TestUsesAreShared(t *testing.T) {
+	t.Parallel()
+	admin := administrator(t, statetest.Redis(t))
+	config := state.RedisConfig{Addresses: []string{admin.Options().Addr}, Username: user, PasswordFile: writeFile(t, "password", password), Timeout: patient}
+	setUser(t, admin, slices.Concat(documentedRights(t, false), consoleRights))
+	one, two := open(t, config), open(t, config)
+	long := bytes.Repeat([]byte("x"), state.MaxUseBytes+1)
+	if err := one.AddUses(t.Context(), "a", [][]byte{[]byte("1"), long, []byte("2")}); err != nil {
+		t.Fatal(err)
+	}
+	entries, last, err := two.Uses(t.Context(), "a", "")
+	if err != nil || len(entries) != 2 || string(entries[1]) != "2" {
+		t.Fatalf("%q, %v", entries, err)
+	}
+	if entries, _, err := two.Uses(t.Context(), "a", last); err != nil || len(entries) != 0 {
+		t.Errorf("%q, %v", entries, err)
+	}
+	if entries, _, err := two.Uses(t.Context(), "b", ""); err != nil || len(entries) != 0 {
+		t.Errorf("%q, %v", entries, err)
+	}
+	if left, err := admin.TTL(t.Context(), "pullpass:uses:a").Result(); err != nil || left <= 0 {
+		t.Errorf("it has no end: %v, %v", left, err)
+	}
+}

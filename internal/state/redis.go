@@ -57,11 +57,13 @@ const (
 
 	operationAddDecisions  Operation = "add_decisions"
 	operationReadDecisions Operation = "read_decisions"
+	operationAddUses       Operation = "add_uses"
+	operationReadUses      Operation = "read_uses"
 )
 
 // Operations returns all of them.
 func Operations() []Operation {
-	return []Operation{operationOwn, operationTake, operationOwnAndTake, operationRead, operationWrite, operationAddDecisions, operationReadDecisions}
+	return []Operation{operationOwn, operationTake, operationOwnAndTake, operationRead, operationWrite, operationAddDecisions, operationReadDecisions, operationAddUses, operationReadUses}
 }
 
 // RedisTLS configures TLS.

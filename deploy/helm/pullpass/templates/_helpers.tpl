@@ -86,6 +86,14 @@ true
 {{- end -}}
 {{- end }}
 
+{{- /* Not empty when what became of these objects is written into their status. */}}
+{{- define "pullpass.objectStatus" -}}
+{{- range .Values.config.clusters -}}
+{{- $kubernetes := .kubernetes | default dict -}}
+{{- if and $kubernetes.inCluster ($kubernetes.objects | default dict).status -}}true{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{- /* The audience of pull secrets in the cluster that Pullpass runs in; empty: there are none. */}}
 {{- define "pullpass.pullAudience" -}}
 {{- range .Values.config.clusters -}}
