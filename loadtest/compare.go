@@ -141,15 +141,17 @@ func (s *site) requests(ctx context.Context, from, pods, each int) ([]string, er
 type contender struct {
 	process *process
 	url     string
+	form    form
 	clients int // that ask at a time; 0: enough to keep one core busy
 
 	times   []time.Duration
+	turns   [][]time.Duration // of which times are
 	elapsed time.Duration
 	cpu     float64
 	peak    float64
 }
 
-func (c *contender) reset() { c.times, c.elapsed, c.cpu = nil, 0, 0 }
+func (c *contender) reset() { c.times, c.turns, c.elapsed, c.cpu = nil, nil, 0, 0 }
 
 // exchange sends requests, some at a time, each with the next free client.
 func (c *contender) exchange(ctx context.Context, client *http.Client, requests []string) error {
@@ -172,17 +174,17 @@ func (c *contender) exchange(ctx context.Context, client *http.Client, requests 
 	}
 	c.elapsed += time.Since(began)
 	c.times = append(c.times, times...)
+	c.turns = append(c.turns, times)
 	after, err := c.process.usage()
 	c.cpu, c.peak = c.cpu+after.cpu-before.cpu, after.peak
 	return err
 }
 
 func (c *contender) exchangeOne(ctx context.Context, client *http.Client, form string) (time.Duration, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(form))
+	request, err := c.request(ctx, form)
 	if err != nil {
 		return 0, err
 	}
-	request.Header.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8")
 	request.Header.Set("User-Agent", "containerd/v2.4.2")
 	began := time.Now()
 	response, err := client.Do(request)
@@ -197,15 +199,45 @@ func (c *contender) exchangeOne(ctx context.Context, client *http.Client, form s
 	return time.Since(began), err
 }
 
-func (c *contender) result(name string) result {
-	slices.Sort(c.times)
-	milliseconds := func(q float64) float64 {
-		return float64(c.times[int(q*float64(len(c.times)-1))]) / float64(time.Millisecond)
+// form is how requests are sent.
+type form int
+
+const (
+	formPost  form = iota // as containerd does first
+	formBasic             // as it does where a server knows no POST
+)
+
+func (c *contender) request(ctx context.Context, values string) (*http.Request, error) {
+	if c.form == formPost {
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(values))
+		if err == nil {
+			request.Header.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8")
+		}
+		return request, err
 	}
+	parsed, err := url.ParseQuery(values)
+	if err != nil {
+		return nil, err
+	}
+	query := url.Values{"service": parsed["service"], "scope": parsed["scope"]}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+"?"+query.Encode(), nil)
+	if err == nil {
+		request.SetBasicAuth(parsed.Get("username"), parsed.Get("password"))
+	}
+	return request, err
+}
+
+func (c *contender) result(name string) result {
 	return result{
 		name: name, exchanges: float64(len(c.times)), seconds: c.elapsed.Seconds(), cpu: c.cpu, peak: c.peak,
-		median: milliseconds(0.5), p95: milliseconds(0.95), p99: milliseconds(0.99),
+		median: quantile(c.times, 0.5), p95: quantile(c.times, 0.95), p99: quantile(c.times, 0.99),
 	}
+}
+
+// quantile sorts times, and returns milliseconds.
+func quantile(times []time.Duration, q float64) float64 {
+	slices.Sort(times)
+	return float64(times[int(q*float64(len(times)-1))]) / float64(time.Millisecond)
 }
 
 // startContender starts a program that takes the flags of floor and has a token endpoint.

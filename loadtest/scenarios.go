@@ -49,6 +49,7 @@ var scenarios = []scenario{
 	{name: "memory", about: "100,000 pods, with usual and with the longest names: memory must fit the chart's container", whole: memory},
 	{name: "gateway", about: "CPU of a request at the gateway, as ratio to nginx with auth_request, and memory of a stream (Debian package nginx-light)", whole: gateway},
 	{name: "compare", about: "CPU of an exchange, over real sockets, as ratio to a hand-written floor", whole: compare},
+	{name: "peers", about: "Pullpass, a hand-written floor, zot and jwt-registry-auth: at half and at nine tenths of what each can", whole: comparePeers, named: true},
 	{name: "state", about: "what limits and state.replay cost in Redis, beside memory (Debian package redis-server)", whole: state, named: true},
 	{name: "profile", about: "what the processor does in an exchange and at the gateway, for the compiler: report/default.pgo", whole: profile, named: true},
 }

@@ -109,14 +109,22 @@ func (p *process) usage() (usage, error) {
 		}
 		u.cpu += nanoseconds / 1e9
 	}
-	status, err := os.ReadFile(proc + "/status")
+	u.peak, err = p.memory("VmHWM")
+	return u, err
+}
+
+// resident is what is resident now, in bytes.
+func (p *process) resident() (float64, error) { return p.memory("VmRSS") }
+
+func (p *process) memory(field string) (bytes float64, err error) {
+	name := fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)
+	status, err := os.ReadFile(name)
 	if err != nil {
-		return usage{}, err
+		return 0, err
 	}
-	_, line, _ := strings.Cut(string(status), "VmHWM:")
-	if _, err := fmt.Sscanf(strings.TrimSpace(line), "%g kB", &u.peak); err != nil {
-		return usage{}, fmt.Errorf("%s/status: VmHWM: %w", proc, err)
+	_, line, _ := strings.Cut(string(status), field+":")
+	if _, err := fmt.Sscanf(strings.TrimSpace(line), "%g kB", &bytes); err != nil {
+		return 0, fmt.Errorf("%s: %s: %w", name, field, err)
 	}
-	u.peak *= 1024
-	return u, nil
+	return bytes * 1024, nil
 }
