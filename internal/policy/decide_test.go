@@ -394,7 +394,7 @@ func TestDecideProperties(t *testing.T) {
 	t.Parallel()
 	w := world{rand.New(rand.NewPCG(1, 2))}
 	grants, inDoubt := 0, 0 // inDoubt: denied only because labels are not known
-	for round := range 400 {
+	for round := range *randomPolicies {
 		var rules []string
 		for i := range 1 + w.IntN(5) {
 			rules = append(rules, w.rule(fmt.Sprintf("r%d", i)))
@@ -460,7 +460,7 @@ func TestDecideProperties(t *testing.T) {
 			}
 		}
 	}
-	if grants < 200 || inDoubt < 20 {
+	if grants < *randomPolicies/2 || inDoubt < *randomPolicies/20 {
 		t.Errorf("only %d grants and %d denials in doubt: the properties are hardly tested", grants, inDoubt)
 	}
 }

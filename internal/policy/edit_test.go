@@ -117,7 +117,7 @@ func TestEditsHelp(t *testing.T) {
 	t.Parallel()
 	w := world{rand.New(rand.NewPCG(5, 6))}
 	edits := 0
-	for round := range 600 {
+	for round := range *randomPolicies {
 		var rules []string
 		for i := range 1 + w.IntN(5) {
 			rules = append(rules, w.rule(fmt.Sprintf("r%d", i)))
@@ -148,7 +148,7 @@ func TestEditsHelp(t *testing.T) {
 			}
 		}
 	}
-	if edits < 200 {
+	if edits < *randomPolicies/3 {
 		t.Errorf("only %d edits: hardly anything is tested", edits)
 	}
 }

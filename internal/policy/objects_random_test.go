@@ -13,7 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-var randomPolicies = flag.Int("random-policies", 1000, "how many random policies with objects are judged")
+var randomPolicies = flag.Int("random-policies", 200, "how many random policies are judged by each test that makes some")
 
 // wanted is a rule or a request, judged by its own definition: as a list of what matches.
 type wanted struct {

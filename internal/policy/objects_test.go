@@ -181,16 +181,19 @@ func TestInvalidObjectsNarrow(t *testing.T) {
 // everybody.
 func TestObjectsAreLimited(t *testing.T) {
 	t.Parallel()
-	many := ParseObject("a", spec(t, "rules: ["+strings.TrimSuffix(strings.Repeat("{name: NAME, subjects: [{namespaces: [x]}], allow: [{repositories: [a], actions: [pull]}]},", maxRules), ",")+"]"))
-	if many.Err() == nil {
+	const rule = "{name: %s, subjects: [{namespaces: [x]}], allow: [{repositories: [a], actions: [pull]}]}"
+	if twice := ParseObject("a", spec(t, "rules: ["+fmt.Sprintf(rule+", "+rule, "r", "r")+"]")); twice.Err() == nil {
 		t.Error("names that are not unique are no fault")
 	}
-	var rules strings.Builder
+	var rules []any
 	for i := range maxRules {
-		fmt.Fprintf(&rules, "- {name: r%d, subjects: [{namespaces: [x]}], allow: [{repositories: [a], actions: [pull]}]}\n", i)
+		rules = append(rules, spec(t, fmt.Sprintf(rule, fmt.Sprint("r", i))))
 	}
-	full := ParseObject("a", spec(t, "rules:\n"+rules.String()))
+	full := ParseObject("a", map[string]any{"rules": rules})
 	testkit.Must(t, full.Err())
+	if more := ParseObject("a", map[string]any{"rules": append(rules, spec(t, fmt.Sprintf(rule, "more")))}); more.Err() == nil {
+		t.Error("one more rule is no fault")
+	}
 	last := ParseObject("b", spec(t, `rules: [{name: r, subjects: [{namespaces: [team-a]}], allow: [{repositories: [a], actions: [pull]}]}]`))
 	denial := ParseObject("c", spec(t, `deny: [{name: d, subjects: [{namespaces: [nobody]}]}]`))
 	for n, want := range []bool{false, true} {

@@ -171,7 +171,7 @@ func TestRemediesHelp(t *testing.T) {
 	t.Parallel()
 	w := world{rand.New(rand.NewPCG(3, 4))}
 	commands := 0
-	for round := range 400 {
+	for round := range *randomPolicies {
 		var rules []string
 		for i := range 2 + w.IntN(5) {
 			rule := w.rule(fmt.Sprintf("r%d", i))
@@ -225,7 +225,7 @@ func TestRemediesHelp(t *testing.T) {
 			}
 		}
 	}
-	if commands < 100 {
+	if commands < *randomPolicies/4 {
 		t.Errorf("only %d commands: hardly anything is tested", commands)
 	}
 }

@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,7 +23,8 @@ func inGroups(n int) Subject {
 }
 
 // many returns a policy of rules, or denials, of one subject that does not match, and
-// last one that is told by a condition.
+// last one that is told by a condition. That one subject is parsed once: to compile
+// thousands of conditions takes a while.
 func many(t testing.TB, list string, n int, subject string) *Policy {
 	t.Helper()
 	var files []File
@@ -31,12 +33,17 @@ func many(t testing.TB, list string, n int, subject string) *Policy {
 		files = filesOf("rules", []string{"- {name: all, subjects: [{identities: [ci]}]" + allow + "}\n"})
 		allow, last = "", `claims.sub != "x"`
 	}
-	entries := make([]string, n, n+1)
-	for i := range entries {
-		entries[i] = fmt.Sprintf("- {name: r%d, subjects: [{identities: [ci], %s}]%s}\n", i, subject, allow)
+	entries := []string{
+		fmt.Sprintf("- {name: r, subjects: [{identities: [ci], %s}]%s}\n", subject, allow),
+		fmt.Sprintf("- {name: last, subjects: [{identities: [ci], condition: '%s'}]%s}\n", last, allow),
 	}
-	entries = append(entries, fmt.Sprintf("- {name: last, subjects: [{identities: [ci], condition: '%s'}]%s}\n", last, allow))
-	return mustParse(t, append(files, filesOf(list, entries)...)...)
+	p := mustParse(t, append(files, filesOf(list, entries)...)...)
+	if list == "deny" {
+		p.setDenials(slices.Concat(slices.Repeat(p.deny[:1], n), p.deny[1:]))
+	} else {
+		p.ruleSet = newRuleSet(slices.Concat(slices.Repeat(p.rules[:1], n), p.rules[1:]), nil)
+	}
+	return p
 }
 
 var dearSubjects = map[string]string{

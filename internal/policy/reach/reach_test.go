@@ -122,7 +122,7 @@ func (w world) document() map[string]any {
 	return document
 }
 
-func parse(t *testing.T, document map[string]any) *policy.Policy {
+func parse(t testing.TB, document map[string]any) *policy.Policy {
 	t.Helper()
 	text, err := json.Marshal(document)
 	if err != nil {
