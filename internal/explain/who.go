@@ -73,18 +73,23 @@ func (k Known) Who(ctx context.Context, r WhoRequest) (*reach.Who, error) {
 	return reach.FindWho(ctx, k.Policy, registry.Service, scopes[0], k.Accounts(ctx))
 }
 
-// Accounts returns all ServiceAccounts of each cluster, or why they are not known.
+// Accounts returns all ServiceAccounts of each cluster and what its objects say, or why
+// that is not known.
 func (k Known) Accounts(ctx context.Context) []reach.Accounts {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	var all []reach.Accounts
 	for _, c := range k.Config.Clusters {
 		known := reach.Accounts{Cluster: c.Name, Issuer: c.Issuer}
-		accounts, can, err := k.Objects.ServiceAccounts(ctx, c.Name)
+		listed, can, err := k.Objects.List(ctx, c.Name)
 		if known.Unknown = err; err == nil && !can {
 			known.Unknown = errors.New("no API server is asked (clusters[].kubernetes)")
 		}
-		for _, a := range accounts {
+		known.Objects = reach.Objects{Policies: listed.Policies, Requests: listed.Requests, HasRequests: c.Kubernetes.Objects.Requests}
+		if err != nil && (c.Kubernetes.Objects.Policies || c.Kubernetes.Objects.Requests) {
+			known.Objects.Policies = policy.NewPolicies(setup.PolicyObjects(c.Kubernetes.Objects).Within)
+		}
+		for _, a := range listed.ServiceAccounts {
 			known.All = append(known.All, reach.Account(a))
 		}
 		all = append(all, known)
@@ -134,14 +139,17 @@ func WriteWho(w io.Writer, a *reach.Who) error {
 	p.line("who can", term.Words(a.Action, a.Repository, "at", a.Service))
 	for _, d := range a.Deny {
 		p.blank()
-		p.line("never", fmt.Sprintf("whom the deny rule %s matches (%s):", d.Name, d.Origin))
+		p.line("never", fmt.Sprintf("whom the deny rule %s matches (%s):", d.Name, place(d.Cluster, d.Origin)))
 		for _, s := range d.Subjects {
 			p.line("", term.Line(reach.Text(s)))
 		}
 	}
 	for _, r := range a.Rules {
 		p.blank()
-		p.line("by rule", fmt.Sprintf("%s (%s), by %s", r.Name, r.Origin, strings.Join(r.Patterns, " ")))
+		p.line("by rule", fmt.Sprintf("%s (%s), by %s", r.Name, place(r.Cluster, r.Origin), strings.Join(r.Patterns, " ")))
+		if r.Within != nil {
+			p.line("", "and within "+strings.Join(r.Within, " "))
+		}
 		if r.Anonymous {
 			p.line("", "everybody, with a token or without")
 		}
@@ -154,6 +162,16 @@ func WriteWho(w io.Writer, a *reach.Who) error {
 		for _, s := range r.Subjects {
 			p.line("", term.Line(s.String()))
 		}
+		if r.Requests && r.Asked == nil && a.Knows(r.Cluster) {
+			p.line("", "no RepositoryAccess asks for it now")
+		}
+		for i, asked := range r.Asked {
+			if i == maxAccounts {
+				p.line("", fmt.Sprintf("and %d more (-o json has all)", len(r.Asked)-i))
+				break
+			}
+			p.line("", fmt.Sprintf("the RepositoryAccess %s asks for it now, for %s", term.Words(asked.Object), strings.Join(asked.ServiceAccounts, ", ")))
+		}
 	}
 	if len(a.Rules) == 0 {
 		p.blank()
@@ -162,7 +180,7 @@ func WriteWho(w io.Writer, a *reach.Who) error {
 	for _, c := range a.Clusters {
 		p.blank()
 		if c.Unknown != "" {
-			p.line("now", fmt.Sprintf("cluster %s: its ServiceAccounts are not known: %s", c.Name, term.Line(c.Unknown)))
+			p.line("now", fmt.Sprintf("cluster %s: its ServiceAccounts and objects are not known: %s", c.Name, term.Line(c.Unknown)))
 			continue
 		}
 		p.line("now", fmt.Sprintf("cluster %s: %d of %d ServiceAccounts", c.Name, len(c.Granted), c.ServiceAccounts))
@@ -176,6 +194,14 @@ func WriteWho(w io.Writer, a *reach.Who) error {
 	}
 	_, err := w.Write(p.out.Bytes())
 	return err
+}
+
+// place says where a rule stands, and in which cluster alone it counts.
+func place(cluster, origin string) string {
+	if cluster == "" {
+		return origin
+	}
+	return origin + ", in cluster " + cluster
 }
 
 // WriteWhat writes the answer for people.
@@ -194,8 +220,11 @@ func WriteWhat(w io.Writer, a *reach.What) error {
 		}
 		for _, r := range s.Rules {
 			from := ""
-			if r.Annotation != "" {
+			switch {
+			case r.Annotation != "":
 				from = ", of what the annotation " + r.Annotation + " asks for"
+			case r.Requests:
+				from = ", of what RepositoryAccess objects ask for"
 			}
 			p.line("by rule", fmt.Sprintf("%s (%s)%s", r.Name, r.Origin, from))
 			if r.Fault != "" {
@@ -207,11 +236,14 @@ func WriteWhat(w io.Writer, a *reach.What) error {
 				p.line("", "the list of all repositories")
 			}
 			for _, reached := range r.Reached {
-				within := ""
-				if reached.Within != "" {
-					within = ", within " + reached.Within
+				within, by := "", ""
+				if reached.Within != nil {
+					within = ", within " + strings.Join(reached.Within, " and ")
 				}
-				p.line("", fmt.Sprintf("%s%s: %s", reached.Repositories, within, reached.Actions))
+				if reached.Objects != nil {
+					by = ", as " + term.Words(reached.Objects...) + " asks"
+				}
+				p.line("", fmt.Sprintf("%s%s: %s%s", reached.Repositories, within, reached.Actions, by))
 			}
 		}
 	}

@@ -327,7 +327,7 @@ func TestUID(t *testing.T) {
 }
 
 // All ServiceAccounts are the same from memory and page by page from the API server.
-func TestServiceAccounts(t *testing.T) {
+func TestList(t *testing.T) {
 	in(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		for i := range 2 * pageSize {
@@ -336,7 +336,8 @@ func TestServiceAccounts(t *testing.T) {
 		want := ServiceAccount{Namespace: "team-a", Name: "web", Annotations: map[string]string{key: "team-a/web"}, NamespaceLabels: map[string]string{"tier": "gold"}}
 		check := func(c *Cluster) {
 			t.Helper()
-			all, err := c.ServiceAccounts(t.Context())
+			listed, err := c.List(t.Context())
+			all := listed.ServiceAccounts
 			if i := slices.IndexFunc(all, func(a ServiceAccount) bool { return a.Name == "web" && a.Namespace == "team-a" }); err != nil || len(all) != 2*pageSize+2 || !reflect.DeepEqual(all[i], want) {
 				t.Errorf("%d of them, %v", len(all), err)
 			}
@@ -354,7 +355,7 @@ func TestServiceAccounts(t *testing.T) {
 		}
 		s.Refuse(true)
 		check(c)
-		if _, err := newTestCluster(t, s, ClusterConfig{}).ServiceAccounts(t.Context()); !has(err, "cluster one: ", "connection refused") {
+		if _, err := newTestCluster(t, s, ClusterConfig{}).List(t.Context()); !has(err, "cluster one: ", "connection refused") {
 			t.Errorf("of an API server that is down: %v", err)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,32 +21,57 @@ type ServiceAccount struct {
 	Objects         policy.Objects    // what objects of the cluster say of it
 }
 
-// ServiceAccounts returns all there are: from memory where Run has listed them, and
-// else from the API server. They are in no order. What is made or deleted meanwhile
-// may be among them.
-func (c *Cluster) ServiceAccounts(ctx context.Context) ([]ServiceAccount, error) {
+// Listed is all that a cluster has, for people who ask about all.
+type Listed struct {
+	ServiceAccounts []ServiceAccount  // in no order
+	Policies        *policy.Policies  // nil: no objects count
+	Requests        []*policy.Request // that count, sorted by namespace and name
+}
+
+// List returns all there is: from memory where Run has listed it, and else from the
+// API server. What is made or deleted meanwhile may be among it.
+func (c *Cluster) List(ctx context.Context) (Listed, error) {
+	fail := func(err error) (Listed, error) { return Listed{}, fmt.Errorf("cluster %s: %w", c.name, err) }
 	accounts, err := c.accounts.Load().all(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("cluster %s: %w", c.name, err)
+		return fail(err)
 	}
 	namespaces, err := c.namespaces.all(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("cluster %s: %w", c.name, err)
+		return fail(err)
 	}
 	if err := c.ListPolicyObjects(ctx); err != nil {
-		return nil, err
+		return Listed{}, err
 	}
-	list := make([]ServiceAccount, 0, len(accounts))
+	ofAll, err := c.objects.of("", "")
+	if err != nil {
+		return fail(err)
+	}
+	listed := Listed{Policies: ofAll.Policies, Requests: c.objects.allRequests()}
 	for key, account := range accounts {
 		namespace := key.namespace.Value()
 		labels := namespaces[objectKey{unique.Make(""), namespace}].text
 		objects, err := c.objects.of(namespace, key.name)
 		if err != nil {
-			return nil, fmt.Errorf("cluster %s: %w", c.name, err)
+			return fail(err)
 		}
-		list = append(list, ServiceAccount{Namespace: namespace, Name: key.name, Annotations: account.text, NamespaceLabels: labels, Objects: objects})
+		listed.ServiceAccounts = append(listed.ServiceAccounts, ServiceAccount{Namespace: namespace, Name: key.name, Annotations: account.text, NamespaceLabels: labels, Objects: objects})
 	}
-	return list, nil
+	return listed, nil
+}
+
+// allRequests returns those that count, sorted by namespace and name.
+func (o *policyObjects) allRequests() []*policy.Request {
+	if o == nil || o.requests == nil {
+		return nil
+	}
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	var all []*policy.Request
+	for _, namespace := range slices.Sorted(maps.Keys(o.namespaces)) {
+		all = append(all, o.namespaces[namespace].objects...)
+	}
+	return all
 }
 
 // ServiceAccounts returns those that the files have of a cluster, in no order.

@@ -224,14 +224,17 @@ func TestWhoWatchesListsNothing(t *testing.T) {
 		if err := c.ListPolicyObjects(t.Context()); err != nil {
 			t.Error(err)
 		}
-		all, err := c.ServiceAccounts(t.Context())
+		all, err := c.List(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if n := s.Count("list accesspolicies") + s.Count("list repositoryaccesses"); n != 0 {
 			t.Errorf("%d lists", n)
 		}
-		for _, a := range all {
+		if len(all.Policies.WrittenRules()) != 1 || len(all.Requests) != 1 || all.Requests[0].Name() != "web" {
+			t.Errorf("%+v", all)
+		}
+		for _, a := range all.ServiceAccounts {
 			if isAsked := a.Namespace == "team-a" && a.Name == "web"; a.Objects.Policies == nil || (a.Objects.Requests != nil) != isAsked {
 				t.Errorf("%s/%s: %+v", a.Namespace, a.Name, a.Objects)
 			}

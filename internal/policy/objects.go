@@ -216,6 +216,12 @@ func (r *Request) Err() error { return r.fault }
 // Name is that of the object.
 func (r *Request) Name() string { return r.name }
 
+// Namespace is that of the object and of all for whom it asks.
+func (r *Request) Namespace() string { return r.namespace }
+
+// ServiceAccounts are those for whom it asks. They must not be changed.
+func (r *Request) ServiceAccounts() []string { return r.accounts }
+
 // parseAskedPattern reads a pattern of which somebody asks for repositories: matching
 // stays linear in what a stranger wrote, and placeholders are for ceilings.
 func parseAskedPattern(text string) (pattern.Pattern, error) {

@@ -16,6 +16,7 @@ type WrittenRule struct {
 	Services     []string // nil: every registry
 	Annotation   string
 	Requests     bool // RepositoryAccess objects select
+	InObject     bool // of a cluster
 	Allow        []WrittenAllowance
 }
 
@@ -31,17 +32,57 @@ type WrittenDenial struct {
 	Subjects     []subjects.Match
 }
 
+// WrittenRequest is what a RepositoryAccess asks for with one of its patterns.
+type WrittenRequest struct {
+	Object string // NAMESPACE/NAME
+	WrittenAllowance
+}
+
 // WrittenRules returns the rules in their order.
 func (p *Policy) WrittenRules() []WrittenRule { return writtenRules(p.rules) }
 
 // WrittenDenials returns the denials in their order.
 func (p *Policy) WrittenDenials() []WrittenDenial { return writtenDenials(p.deny) }
 
+// WrittenRules returns the rules of the objects in their order.
+func (p *Policies) WrittenRules() []WrittenRule { return writtenRules(p.rules) }
+
+// WrittenDenials returns the denials of the objects in their order.
+func (p *Policies) WrittenDenials() []WrittenDenial { return writtenDenials(p.deny) }
+
+// Within returns how far the objects may go. It must not be changed.
+func (p *Policies) Within() []pattern.Pattern { return p.within }
+
+// Written returns what the object asks for; nil: it counts for nothing.
+func (r *Request) Written() []WrittenRequest {
+	all := make([]WrittenRequest, len(r.items))
+	for i, item := range r.items {
+		all[i] = WrittenRequest{r.namespace + "/" + r.name, writtenItem(item)}
+	}
+	return all
+}
+
+// Written returns what is asked for, as far as it is read.
+func (r *Requests) Written() []WrittenRequest {
+	if r == nil {
+		return nil
+	}
+	all := make([]WrittenRequest, len(r.items))
+	for i, item := range r.items {
+		all[i] = WrittenRequest{r.objects[i], writtenItem(item)}
+	}
+	return all
+}
+
+func writtenItem(i annotationItem) WrittenAllowance {
+	return WrittenAllowance{[]pattern.Pattern{i.pattern}, i.actions}
+}
+
 func writtenRules(rules []rule) []WrittenRule {
 	all := make([]WrittenRule, len(rules))
 	for i, r := range rules {
 		all[i] = WrittenRule{
-			Name: r.name[0], Origin: r.origin, Anonymous: r.anonymous, Subjects: r.subjects, Services: r.services, Annotation: r.annotation, Requests: r.requests,
+			Name: r.name[0], Origin: r.origin, Anonymous: r.anonymous, Subjects: r.subjects, Services: r.services, Annotation: r.annotation, Requests: r.requests, InObject: r.inObject,
 		}
 		for _, a := range r.allow {
 			all[i].Allow = append(all[i].Allow, WrittenAllowance{a.repositories, a.actions})
@@ -85,7 +126,7 @@ func AnnotationItems(text string) ([]WrittenAllowance, error) {
 	items, err := parseAnnotation(text)
 	all := make([]WrittenAllowance, len(items))
 	for i, item := range items {
-		all[i] = WrittenAllowance{[]pattern.Pattern{item.pattern}, item.actions}
+		all[i] = writtenItem(item)
 	}
 	return all, err
 }

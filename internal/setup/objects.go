@@ -170,7 +170,7 @@ func connect(cfg *config.Config, i int, annotationKeys []string, logger *slog.Lo
 			NodeAddresses:  settings.nodeAddresses,
 
 			PullSecretAudience: settings.pullSecretAudience,
-			Objects:            policyObjects(cfg.Clusters[i].Kubernetes.Objects),
+			Objects:            PolicyObjects(cfg.Clusters[i].Kubernetes.Objects),
 
 			Logger: logger,
 		})
@@ -211,7 +211,8 @@ func (o *Objects) Use(s objectstatus.Serving) {
 	}
 }
 
-func policyObjects(o config.Objects) kube.PolicyObjects {
+// PolicyObjects says which objects of a cluster count.
+func PolicyObjects(o config.Objects) kube.PolicyObjects {
 	wanted := kube.PolicyObjects{Policies: o.Policies, Requests: o.Requests, Status: o.Status}
 	for _, text := range o.Within {
 		wanted.Within = append(wanted.Within, pattern.Pattern(text)) // it was parsed when the configuration was
@@ -303,11 +304,11 @@ func (o *Objects) UID(ctx context.Context, cluster, namespace, name string) (str
 	return o.Manifests.UID(cluster, namespace, name), nil
 }
 
-// ServiceAccounts returns all of a cluster, and whether they can be known.
-func (o *Objects) ServiceAccounts(ctx context.Context, cluster string) (all []kube.ServiceAccount, known bool, err error) {
+// List returns all that a cluster has, and whether it can be known.
+func (o *Objects) List(ctx context.Context, cluster string) (all kube.Listed, known bool, err error) {
 	if c, ok := o.Connection(cluster); ok {
-		all, err = c.ServiceAccounts(ctx)
+		all, err = c.List(ctx)
 		return all, true, err
 	}
-	return o.Manifests.ServiceAccounts(cluster), o.files[cluster] != nil, nil
+	return kube.Listed{ServiceAccounts: o.Manifests.ServiceAccounts(cluster)}, o.files[cluster] != nil, nil
 }

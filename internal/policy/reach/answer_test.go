@@ -76,7 +76,7 @@ func TestWhatIsNarrow(t *testing.T) {
 		what := FindWhat(p, "c/team-a/web", subject, []string{"s"})
 		var got []string
 		for _, r := range what.Services[0].Rules[0].Reached {
-			got = append(got, r.Repositories+":"+r.Within+":"+r.Actions)
+			got = append(got, r.Repositories+":"+strings.Join(r.Within, "+")+":"+r.Actions)
 		}
 		if strings.Join(got, " ") != want {
 			t.Errorf("%s: %q, want %q", annotation, got, want)

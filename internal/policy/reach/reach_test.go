@@ -2,8 +2,10 @@ package reach
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +17,8 @@ import (
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
+
+var randomPolicies = flag.Int("random-policies", 200, "how many random policies are judged by each test that makes some")
 
 // world makes policies, subjects and repositories of so few names that many match.
 type world struct{ *rand.Rand }
@@ -99,18 +103,21 @@ func (w world) document() map[string]any {
 			if w.IntN(3) == 0 {
 				r["subjects"] = append(r["subjects"].([]any), w.subject(false, false))
 			}
-			if w.IntN(3) == 0 {
+			switch w.IntN(6) {
+			case 0, 1:
 				r["annotation"] = w.one("x.dev/one", "x.dev/two")
+			case 2, 3:
+				r["requests"] = true
 			}
 		}
 		w.maybe(r, "services", "s1", "s2")
 		var allow []any
 		for range 1 + w.IntN(2) {
-			if r["annotation"] == nil && w.IntN(8) == 0 {
+			if r["annotation"] == nil && r["requests"] == nil && w.IntN(8) == 0 {
 				allow = append(allow, map[string]any{"registry": []string{"catalog"}, "actions": []string{"*"}})
 				continue
 			}
-			allow = append(allow, map[string]any{"repositories": w.repositories(placeholders...), "actions": w.some("pull", "push", "delete", "*")})
+			allow = append(allow, w.allowance(placeholders...))
 		}
 		r["allow"] = allow
 		rules = append(rules, r)
@@ -120,6 +127,10 @@ func (w world) document() map[string]any {
 	}
 	document["rules"], document["deny"] = rules, append([]any{}, deny...)
 	return document
+}
+
+func (w world) allowance(placeholders ...string) map[string]any {
+	return map[string]any{"repositories": w.repositories(placeholders...), "actions": w.some("pull", "push", "delete", "*")}
 }
 
 func parse(t testing.TB, document map[string]any) *policy.Policy {
@@ -135,8 +146,24 @@ func parse(t testing.TB, document map[string]any) *policy.Policy {
 	return p
 }
 
-// asker returns somebody.
-func (w world) asker() policy.Subject {
+// asker returns somebody, and what objects say of them.
+func (w world) asker(clusters []Accounts) policy.Subject {
+	s := w.stranger()
+	i := slices.IndexFunc(clusters, func(c Accounts) bool {
+		return s.Identity != nil && s.Identity.External == nil && c.Cluster == s.Identity.Cluster
+	})
+	if i < 0 {
+		return s
+	}
+	own := slices.DeleteFunc(slices.Clone(clusters[i].Objects.Requests), func(r *policy.Request) bool { return r.Namespace() != s.Identity.Kubernetes.Namespace })
+	s.Objects = policy.Objects{Policies: clusters[i].Objects.Policies}
+	if clusters[i].Objects.HasRequests {
+		s.Objects.Requests = policy.NewRequests(s.Identity.Kubernetes.ServiceAccount.Name, own)
+	}
+	return s
+}
+
+func (w world) stranger() policy.Subject {
 	switch w.IntN(8) {
 	case 0:
 		return policy.Subject{}
@@ -186,18 +213,17 @@ func TestWhoAgreesWithDecide(t *testing.T) {
 	t.Parallel()
 	w := world{rand.New(rand.NewPCG(7, 8))}
 	granted := 0
-	for range 800 {
-		p := w.policy(t)
+	for range 2 * *randomPolicies {
+		p, clusters := w.policy(t), w.clusters(t)
 		for range 4 {
 			service, asked := w.one("s1", "s2"), scope(w.repository(), w.one(Actions...))
-			who, err := FindWho(t.Context(), p, service, asked, nil)
+			who, err := FindWho(t.Context(), p, service, asked, clusters)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for range 12 {
-				subject := w.asker()
-				d := p.Decide(subject, service, []registryauth.Scope{asked})
-				want := len(d.Scopes[0].Granted) > 0
+				subject := w.asker(clusters)
+				d, want := decide(t, p, subject, service, asked)
 				if got := reads(who, subject, asked); got != want {
 					text, _ := json.MarshalIndent(who, "", " ")
 					t.Fatalf("%+v %+v asks for %s at %s: decided %v, but %s", subject.Identity, subject, asked, service, d, text)
@@ -208,16 +234,31 @@ func TestWhoAgreesWithDecide(t *testing.T) {
 			}
 		}
 	}
-	if granted < 1000 {
+	if granted < *randomPolicies {
 		t.Errorf("only %d were granted", granted)
 	}
+}
+
+// decide asks for the decision, and holds the explanation to it.
+func decide(t *testing.T, p *policy.Policy, subject policy.Subject, service string, asked registryauth.Scope) (policy.Decision, bool) {
+	t.Helper()
+	d := p.Decide(subject, service, []registryauth.Scope{asked})
+	explained, trace := p.Explain(subject, service, []registryauth.Scope{asked})
+	isGiven := slices.ContainsFunc(trace.Rules, func(r policy.RuleTrace) bool {
+		return slices.ContainsFunc(r.Scopes, func(s policy.RuleScope) bool { return s.Granted != nil })
+	})
+	isGranted := len(d.Scopes[0].Granted) > 0
+	if !reflect.DeepEqual(explained, d) || isGiven != isGranted {
+		t.Fatalf("%+v asks for %s: decided %+v, explained %+v %+v", subject, asked, d, explained, trace)
+	}
+	return d, isGranted
 }
 
 // reads is how somebody would read the answer, with no other code than what compares
 // a value.
 func reads(who *Who, subject policy.Subject, asked registryauth.Scope) bool {
 	for _, d := range who.Deny {
-		if slices.ContainsFunc(d.Subjects, func(s Whom) bool { return fits(&s, subject, who.Service, true) }) {
+		if isIn(d.Cluster, subject) && slices.ContainsFunc(d.Subjects, func(s Whom) bool { return fits(&s, subject, who.Service, true) }) {
 			return false
 		}
 	}
@@ -225,8 +266,12 @@ func reads(who *Who, subject policy.Subject, asked registryauth.Scope) bool {
 		if r.Anonymous {
 			return true
 		}
+		if !isIn(r.Cluster, subject) {
+			continue
+		}
 		for _, s := range r.Subjects {
-			if fits(&s.Whom, subject, who.Service, false) && isNamed(&s, r.Patterns, subject.Identity, who.Repository) && (r.Annotation == "" || asks(subject.Annotations[r.Annotation], asked)) {
+			if fits(&s.Whom, subject, who.Service, false) && isNamed(&s, &r, subject.Identity, who.Repository) && (r.Annotation == "" || asks(subject.Annotations[r.Annotation], asked)) &&
+				(!r.Requests || isAskedFor(r.Asked, subject.Identity)) {
 				return true
 			}
 		}
@@ -234,9 +279,21 @@ func reads(who *Who, subject policy.Subject, asked registryauth.Scope) bool {
 	return false
 }
 
-func isNamed(s *Subject, patterns []string, id *oidc.Identity, repository string) bool {
+// isIn reports whether somebody is a ServiceAccount of the cluster, or none is named.
+func isIn(cluster string, subject policy.Subject) bool {
+	return cluster == "" || subject.Identity != nil && subject.Identity.External == nil && subject.Identity.Cluster == cluster
+}
+
+func isAskedFor(asked []Asked, id *oidc.Identity) bool {
+	return slices.ContainsFunc(asked, func(a Asked) bool {
+		return strings.HasPrefix(a.Object, id.Kubernetes.Namespace+"/") && slices.Contains(a.ServiceAccounts, id.Kubernetes.ServiceAccount.Name)
+	})
+}
+
+func isNamed(s *Subject, grant *Grant, id *oidc.Identity, repository string) bool {
+	matches := func(p string) bool { return pattern.Pattern(p).Match(repository, id, new(int)) }
 	if s.Unlisted {
-		return slices.ContainsFunc(patterns, func(p string) bool { return pattern.Pattern(p).Match(repository, id, new(int)) })
+		return slices.ContainsFunc(grant.Patterns, matches) && (grant.Within == nil || slices.ContainsFunc(grant.Within, matches))
 	}
 	own := map[string]string{"namespace": id.Kubernetes.Namespace, "serviceAccount": id.Kubernetes.ServiceAccount.Name, "cluster": id.Cluster}
 	return s.Names == nil || slices.ContainsFunc(s.Names, func(values pattern.Values) bool {
@@ -314,8 +371,8 @@ func TestWhatAgreesWithDecide(t *testing.T) {
 	t.Parallel()
 	w := world{rand.New(rand.NewPCG(9, 10))}
 	granted := 0
-	for range 1500 {
-		p, subject := w.policy(t), w.asker()
+	for range 2 * *randomPolicies {
+		p, subject := w.policy(t), w.asker(w.clusters(t))
 		what := FindWhat(p, "x", subject, []string{"s1", "s2"})
 		for range 12 {
 			service, asked := w.IntN(2), scope(w.repository(), w.one(Actions...))
@@ -323,13 +380,13 @@ func TestWhatAgreesWithDecide(t *testing.T) {
 				asked = registryauth.Scope{Type: "registry", Name: "catalog", Actions: []string{"*"}}
 			}
 			s := what.Services[service]
-			d := p.Decide(subject, s.Service, []registryauth.Scope{asked})
-			want, got := len(d.Scopes[0].Granted) > 0, false
+			d, want := decide(t, p, subject, s.Service, asked)
+			got := false
 			for _, r := range s.Rules {
 				got = got || asked.Type == "registry" && r.Catalog
 				for _, reached := range r.Reached {
 					got = got || asked.Type == "repository" && pattern.Pattern(reached.Repositories).Match(asked.Name, nil, new(int)) &&
-						(reached.Within == "" || pattern.Pattern(reached.Within).Match(asked.Name, nil, new(int))) &&
+						!slices.ContainsFunc(reached.Within, func(p string) bool { return !pattern.Pattern(p).Match(asked.Name, nil, new(int)) }) &&
 						policy.ActionsNamed(strings.Split(reached.Actions, ", ")).Intersect(policy.ActionsNamed(asked.Actions)) != 0
 				}
 			}
@@ -341,7 +398,7 @@ func TestWhatAgreesWithDecide(t *testing.T) {
 			}
 		}
 	}
-	if granted < 1000 {
+	if granted < *randomPolicies {
 		t.Errorf("only %d were granted", granted)
 	}
 }

@@ -15,7 +15,7 @@ import (
 // rule does no harm, but whoever changes it changes nothing. What it does not name may
 // still be shadowed: by several rules together, or by what no name can look like.
 func Shadowed(p *policy.Policy) []string {
-	rules, denials := shadows(p.WrittenRules()), denialsOf(p.WrittenDenials())
+	rules, denials := shadows(p.WrittenRules()), denialsOf("", p.WrittenDenials())
 	// Of two that grant the same, the first stays.
 	replaces := func(j, i int) bool {
 		return i != j && ruleContains(rules, j, i) && (j < i || !ruleContains(rules, i, j))

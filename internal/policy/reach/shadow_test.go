@@ -71,8 +71,8 @@ func TestShadowedRulesGrantNothing(t *testing.T) {
 	t.Parallel()
 	w := world{rand.New(rand.NewPCG(11, 12))}
 	named := 0
-	for range 1500 {
-		document := w.document()
+	for range 2 * *randomPolicies {
+		document, clusters := w.document(), w.clusters(t)
 		p := parse(t, document)
 		found := Shadowed(p)
 		if found == nil {
@@ -92,7 +92,7 @@ func TestShadowedRulesGrantNothing(t *testing.T) {
 		}
 		less := parse(t, map[string]any{"apiVersion": policy.APIVersion, "kind": policy.Kind, "rules": rules, "deny": without(document["deny"], "deny rule ")})
 		for range 60 {
-			subject, service, asked := w.asker(), w.one("s1", "s2"), []registryauth.Scope{scope(w.repository(), w.one(append([]string{"*", "other"}, Actions...)...)), {Type: "registry", Name: "catalog", Actions: []string{"*"}}}
+			subject, service, asked := w.asker(clusters), w.one("s1", "s2"), []registryauth.Scope{scope(w.repository(), w.one(append([]string{"*", "other"}, Actions...)...)), {Type: "registry", Name: "catalog", Actions: []string{"*"}}}
 			before, after := p.Decide(subject, service, asked), less.Decide(subject, service, asked)
 			if !reflect.DeepEqual(before.Granted(), after.Granted()) || (before.DeniedBy == "") != (after.DeniedBy == "") {
 				text, _ := yaml.Marshal(document)
@@ -100,7 +100,7 @@ func TestShadowedRulesGrantNothing(t *testing.T) {
 			}
 		}
 	}
-	if named < 100 {
+	if named < *randomPolicies/10 {
 		t.Errorf("only %d rules were named", named)
 	}
 }

@@ -3,11 +3,12 @@ package reach
 import (
 	"slices"
 
+	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/policy"
 )
 
-// What is what a ServiceAccount can reach. docs/policy.md and the schema say what each
+// What is what a ServiceAccount can reach. docs/who-can.md and the schema say what each
 // field means.
 type What struct {
 	APIVersion     string            `json:"apiVersion"`
@@ -29,6 +30,7 @@ type ReachedRule struct {
 	Name       string    `json:"name"`
 	Origin     string    `json:"origin"`
 	Annotation string    `json:"annotation,omitempty"` // that selects from what is allowed
+	Requests   bool      `json:"requests,omitempty"`   // RepositoryAccess objects select
 	Fault      string    `json:"fault,omitempty"`      // why the annotation counts for nothing
 	Catalog    bool      `json:"catalog,omitempty"`    // the list of all repositories
 	Reached    []Reached `json:"reached"`
@@ -36,22 +38,25 @@ type ReachedRule struct {
 
 // Reached is repositories.
 type Reached struct {
-	Repositories string `json:"repositories"`     // a pattern, with the names of the ServiceAccount in it
-	Within       string `json:"within,omitempty"` // and only those that this one matches, too
-	Actions      string `json:"actions"`          // separated by commas
+	Repositories string   `json:"repositories"`      // a pattern, with the names of the ServiceAccount in it
+	Within       []string `json:"within,omitempty"`  // and only those that all of these match, too
+	Actions      string   `json:"actions"`           // separated by commas
+	Objects      []string `json:"objects,omitempty"` // RepositoryAccess objects that ask for it
 }
 
 // FindWhat answers for an identity of which everything is known that a rule asks for,
-// but for what only a token can tell. Of the objects of its cluster it tells denials;
-// what they give is not among the rules.
+// but for what only a token can tell.
 func FindWhat(p *policy.Policy, name string, subject policy.Subject, services []string) *What {
 	what := &What{APIVersion: policy.APIVersion, Kind: "Reach", ServiceAccount: name, Annotations: subject.Annotations, Services: []Service{}}
 	rules := p.WrittenRules()
+	if subject.Objects.Policies != nil {
+		rules = append(rules, subject.Objects.Policies.WrittenRules()...)
+	}
 	for _, service := range services {
 		reached := Service{Service: service, Rules: []ReachedRule{}}
 		decision, trace := p.Explain(subject, service, nil)
 		reached.DeniedBy = decision.DeniedBy
-		for i, r := range trace.Rules[:min(len(rules), len(trace.Rules))] { // those of objects come behind
+		for i, r := range trace.Rules {
 			if r.SubjectMatched && r.ServiceMatched {
 				reached.Rules = append(reached.Rules, reachedBy(&rules[i], subject))
 			}
@@ -62,32 +67,41 @@ func FindWhat(p *policy.Policy, name string, subject policy.Subject, services []
 }
 
 func reachedBy(rule *policy.WrittenRule, subject policy.Subject) ReachedRule {
-	reached := ReachedRule{Name: rule.Name, Origin: rule.Origin, Annotation: rule.Annotation, Reached: []Reached{}}
-	var items []policy.WrittenAllowance
-	if rule.Requests {
-		reached.Fault = "what RepositoryAccess objects ask for is not looked at here: see pullpass explain"
-		return reached
-	}
-	if rule.Annotation != "" {
-		var err error
-		if items, err = policy.AnnotationItems(subject.Annotations[rule.Annotation]); err != nil {
+	reached := ReachedRule{Name: rule.Name, Origin: rule.Origin, Annotation: rule.Annotation, Requests: rule.Requests, Reached: []Reached{}}
+	asked := []policy.WrittenRequest{{}} // whatever is allowed
+	switch {
+	case rule.Requests:
+		asked = subject.Objects.Requests.Written()
+	case rule.Annotation != "":
+		items, err := policy.AnnotationItems(subject.Annotations[rule.Annotation])
+		if err != nil {
 			reached.Fault = err.Error()
 			return reached
+		}
+		asked = nil
+		for _, item := range items {
+			asked = append(asked, policy.WrittenRequest{WrittenAllowance: item})
+		}
+	}
+	limits := []pattern.Pattern{"**"}
+	if rule.InObject || rule.Requests {
+		limits = nil
+		if subject.Objects.Policies != nil {
+			limits = expandAll(subject.Objects.Policies.Within(), subject.Identity)
 		}
 	}
 	for _, allowed := range rule.Allow {
 		if allowed.Repositories == nil {
 			reached.Catalog = true
 		}
-		for _, p := range allowed.Repositories {
-			p = pattern.Pattern(p.Expand(subject.Identity))
-			switch {
-			case p.HasPlaceholder(): // it stands for nothing, and matches nothing
-			case rule.Annotation == "":
-				reached.add(p, "", allowed.Actions)
-			default:
-				for _, item := range items {
-					reached.both(item, p, allowed.Actions)
+		for _, ceiling := range expandAll(allowed.Repositories, subject.Identity) {
+			for _, request := range asked {
+				patterns, actions := []pattern.Pattern{ceiling}, allowed.Actions
+				if request.Repositories != nil {
+					patterns, actions = meet(request.Repositories, ceiling), actions.Intersect(request.Actions)
+				}
+				for _, limit := range limits {
+					reached.add(meet(patterns, limit), actions, request.Object)
 				}
 			}
 		}
@@ -95,23 +109,45 @@ func reachedBy(rule *policy.WrittenRule, subject policy.Subject) ReachedRule {
 	return reached
 }
 
-// both adds what an item of the annotation asks for and the rule allows.
-func (r *ReachedRule) both(item policy.WrittenAllowance, allowed pattern.Pattern, actions policy.ActionSet) {
-	asked := item.Repositories[0]
-	switch actions = actions.Intersect(item.Actions); {
-	case actions == 0:
-	case allowed.Contains(asked):
-		r.add(asked, "", actions)
-	case asked.Contains(allowed):
-		r.add(allowed, "", actions)
-	case asked.Overlaps(allowed):
-		r.add(asked, string(allowed), actions)
+// expandAll leaves out what stands for nothing, and matches nothing.
+func expandAll(patterns []pattern.Pattern, id *oidc.Identity) []pattern.Pattern {
+	var all []pattern.Pattern
+	for _, p := range patterns {
+		if p = pattern.Pattern(p.Expand(id)); !p.HasPlaceholder() {
+			all = append(all, p)
+		}
 	}
+	return all
 }
 
-func (r *ReachedRule) add(repositories pattern.Pattern, within string, actions policy.ActionSet) {
-	added := Reached{string(repositories), within, actions.String()}
-	if !slices.Contains(r.Reached, added) {
+// meet returns patterns that together match what all of the patterns and one more do.
+// None match nothing.
+func meet(patterns []pattern.Pattern, more pattern.Pattern) []pattern.Pattern {
+	switch {
+	case len(patterns) == 0, slices.ContainsFunc(patterns, func(p pattern.Pattern) bool { return !p.Overlaps(more) }):
+		return nil
+	case slices.ContainsFunc(patterns, more.Contains):
+		return patterns
+	}
+	return append(slices.DeleteFunc(slices.Clone(patterns), func(p pattern.Pattern) bool { return p.Contains(more) }), more)
+}
+
+func (r *ReachedRule) add(patterns []pattern.Pattern, actions policy.ActionSet, object string) {
+	if len(patterns) == 0 || actions == 0 {
+		return
+	}
+	added := Reached{Repositories: string(patterns[0]), Actions: actions.String()}
+	for _, p := range patterns[1:] {
+		added.Within = append(added.Within, string(p))
+	}
+	i := slices.IndexFunc(r.Reached, func(known Reached) bool {
+		return known.Repositories == added.Repositories && slices.Equal(known.Within, added.Within) && known.Actions == added.Actions
+	})
+	if i < 0 {
+		i = len(r.Reached)
 		r.Reached = append(r.Reached, added)
+	}
+	if known := &r.Reached[i]; object != "" && !slices.Contains(known.Objects, object) {
+		known.Objects = append(known.Objects, object)
 	}
 }

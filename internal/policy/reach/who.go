@@ -26,15 +26,29 @@ type Who struct {
 	Clusters   []Cluster `json:"clusters"` // who of those that are known now gets it
 }
 
+// Knows reports whether the objects of a cluster are known.
+func (w *Who) Knows(cluster string) bool {
+	return !slices.ContainsFunc(w.Clusters, func(c Cluster) bool { return c.Name == cluster && c.Unknown != "" })
+}
+
 // Grant is a rule that allows it.
 type Grant struct {
 	Name       string    `json:"name"`
-	Origin     string    `json:"origin"` // FILE: rules[0]
+	Origin     string    `json:"origin"`            // FILE: rules[0]; AccessPolicy NAME: rules[0]
+	Cluster    string    `json:"cluster,omitempty"` // whose ServiceAccounts alone it is for, because objects there have to do with it
 	Anonymous  bool      `json:"anonymous,omitempty"`
 	Subjects   []Subject `json:"subjects,omitempty"`
 	Patterns   []string  `json:"patterns"`             // of allow, that can match
+	Within     []string  `json:"within,omitempty"`     // of how far objects may go in the cluster, that can match, too
 	Annotation string    `json:"annotation,omitempty"` // of the ServiceAccount, which must ask for it, too
 	Requests   bool      `json:"requests,omitempty"`   // a RepositoryAccess must ask for it, too
+	Asked      []Asked   `json:"asked,omitempty"`      // those that do now
+}
+
+// Asked is a RepositoryAccess that asks for it.
+type Asked struct {
+	Object          string   `json:"object"`          // NAMESPACE/NAME
+	ServiceAccounts []string `json:"serviceAccounts"` // of its namespace, whom the rule can be for
 }
 
 // Subject is one of a rule to whom it can be allowed.
@@ -49,7 +63,8 @@ type Subject struct {
 // Denial is a denial of the policy.
 type Denial struct {
 	Name     string `json:"name"`
-	Origin   string `json:"origin"` // FILE: deny[0]
+	Origin   string `json:"origin"`            // FILE: deny[0]; AccessPolicy NAME: deny[0]
+	Cluster  string `json:"cluster,omitempty"` // whose ServiceAccounts alone it refuses, because it is of an object there
 	Subjects []Whom `json:"subjects"`
 }
 
@@ -77,11 +92,21 @@ type Account struct {
 	Objects         policy.Objects    // what objects of the cluster say of it
 }
 
-// Accounts is all ServiceAccounts of a cluster, or why they are not known.
+// Accounts is all ServiceAccounts of a cluster and what its objects say, or why that is
+// not known.
 type Accounts struct {
 	Cluster, Issuer string
 	All             []Account
-	Unknown         error
+	Objects         Objects
+	Unknown         error // of Objects, only how far they may go is known
+}
+
+// Objects is what the objects of a cluster say that count.
+type Objects struct {
+	Policies *policy.Policies // nil: no objects count
+	// Requests are sorted by namespace and name. If HasRequests is not set, none counts.
+	Requests    []*policy.Request
+	HasRequests bool
 }
 
 // Actions are those that can be asked about.
@@ -91,18 +116,31 @@ var Actions = []string{"pull", "push", "delete"}
 func FindWho(ctx context.Context, p *policy.Policy, service string, scope registryauth.Scope, clusters []Accounts) (*Who, error) {
 	who := &Who{
 		APIVersion: policy.APIVersion, Kind: "WhoCan", Service: service, Repository: scope.Name, Action: scope.Actions[0],
-		Rules: []Grant{}, Deny: denialsOf(p.WrittenDenials()), Clusters: []Cluster{},
+		Rules: []Grant{}, Deny: denialsOf("", p.WrittenDenials()), Clusters: []Cluster{},
 	}
-	action := policy.ActionsNamed(scope.Actions)
+	places := make([]place, len(clusters))
+	for i, known := range clusters {
+		places[i] = placeOf(known, scope)
+	}
 	for _, rule := range p.WrittenRules() {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if grant, ok := grantOf(&rule, service, scope.Name, action); ok {
-			who.Rules = append(who.Rules, grant)
+		if !rule.Requests {
+			who.note(&rule, scope, nil)
+			continue
+		}
+		for i := range places {
+			who.note(&rule, scope, &places[i])
 		}
 	}
-	for _, known := range clusters {
+	for i, known := range clusters {
+		if objects := known.Objects.Policies; objects != nil {
+			for _, rule := range objects.WrittenRules() {
+				who.note(&rule, scope, &places[i])
+			}
+			who.Deny = append(who.Deny, denialsOf(known.Cluster, objects.WrittenDenials())...)
+		}
 		cluster, err := judge(ctx, p, service, scope, known)
 		if err != nil {
 			return nil, err
@@ -112,48 +150,52 @@ func FindWho(ctx context.Context, p *policy.Policy, service string, scope regist
 	return who, nil
 }
 
-func denialsOf(written []policy.WrittenDenial) []Denial {
+func denialsOf(cluster string, written []policy.WrittenDenial) []Denial {
 	all := make([]Denial, len(written))
 	for i, d := range written {
-		all[i] = Denial{d.Name, d.Origin, whomOf(d.Subjects)}
+		all[i] = Denial{d.Name, d.Origin, cluster, whomOf(d.Subjects)}
 	}
 	return all
 }
 
-// grantOf returns what the rule allows on the repository, and to whom.
-func grantOf(rule *policy.WrittenRule, service, repository string, action policy.ActionSet) (Grant, bool) {
+// note notes what the rule allows on the repository, and to whom: if objects have to do
+// with it, in a cluster.
+func (w *Who) note(rule *policy.WrittenRule, scope registryauth.Scope, in *place) {
 	grant := Grant{Name: rule.Name, Origin: rule.Origin, Anonymous: rule.Anonymous, Annotation: rule.Annotation, Requests: rule.Requests}
-	if rule.Services != nil && !slices.Contains(rule.Services, service) {
-		return grant, false
+	if rule.Services != nil && !slices.Contains(rule.Services, w.Service) || rule.Requests && !in.hasRequests {
+		return
 	}
-	var choices []pattern.Values
-	whole := true
+	matching := solution{isWhole: true}
 	for _, allowed := range rule.Allow {
-		if allowed.Actions.Intersect(action) == 0 {
-			continue
+		if allowed.Actions.Intersect(policy.ActionsNamed(scope.Actions)) != 0 {
+			matching.add(allowed.Repositories, scope.Name)
 		}
-		for _, p := range allowed.Repositories {
-			found, all := p.Solve(repository)
-			if len(found) == 0 && all {
+	}
+	grant.Patterns = matching.patterns
+	if in != nil {
+		grant.Cluster, grant.Within = in.cluster, in.limit.patterns
+		matching = matching.and(in.limit).in(in.cluster)
+	}
+	if matching.patterns == nil {
+		return
+	}
+	if !rule.Anonymous {
+		for _, s := range whomOf(rule.Subjects) {
+			if in != nil && !anyMatches(s.Clusters, in.cluster) {
 				continue
 			}
-			grant.Patterns = append(grant.Patterns, string(p))
-			choices = append(choices, found...)
-			whole = whole && all
+			if subject, ok := narrow(s, matching.choices, matching.isWhole); ok {
+				grant.Subjects = append(grant.Subjects, subject)
+			}
+		}
+		if grant.Subjects == nil {
+			return
 		}
 	}
-	if grant.Patterns == nil {
-		return grant, false
+	if rule.Requests {
+		grant.Asked = in.askedOf(grant.Subjects)
 	}
-	if rule.Anonymous {
-		return grant, true
-	}
-	for _, s := range whomOf(rule.Subjects) {
-		if subject, ok := narrow(s, choices, whole); ok {
-			grant.Subjects = append(grant.Subjects, subject)
-		}
-	}
-	return grant, grant.Subjects != nil
+	w.Rules = append(w.Rules, grant)
 }
 
 // narrow returns the part of the subject whose names are among the choices.

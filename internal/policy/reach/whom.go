@@ -66,6 +66,9 @@ func Text(s Whom) string {
 	if s.Condition != "" {
 		parts = append(parts, "if "+s.Condition)
 	}
+	if parts == nil { // as a denial of an object that cannot be read
+		return "every ServiceAccount"
+	}
 	return strings.Join(parts, "; ")
 }
 

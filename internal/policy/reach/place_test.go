@@ -1,0 +1,113 @@
+package reach
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/policy"
+)
+
+func spec(t *testing.T, text string) any {
+	t.Helper()
+	var value any
+	if err := yaml.Unmarshal([]byte(text), &value); err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// placed says in which cluster a rule gives what to whom.
+func placed(who *Who) string {
+	var all []string
+	for _, r := range who.Rules {
+		text := r.Name + "@" + r.Cluster + " by " + strings.Join(r.Patterns, " ") + " within " + strings.Join(r.Within, " ")
+		for _, s := range r.Subjects {
+			text += " [" + s.String() + "]"
+		}
+		for _, a := range r.Asked {
+			text += " " + a.Object + " for " + strings.Join(a.ServiceAccounts, ",")
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, "\n")
+}
+
+// Where objects have to do with a rule, it is told for each cluster, and only for whom
+// they can mean there.
+func TestWhoIsInCluster(t *testing.T) {
+	t.Parallel()
+	const asks = "requests: true, allow: [{repositories: [%s], actions: [pull]}]"
+	for name, test := range map[string]struct{ rule, object, within, request, want string }{
+		"a file's rule": {rule: `subjects: [{namespaces: ["team-*"]}], ` + asks, within: "{namespace}/**", request: "{serviceAccounts: [web, ci], repositories: [team-a/*], actions: [pull]}",
+			want: "r@prod by ** within {namespace}/** [namespaces team-*; where {namespace} is team-a] team-a/q for web,ci"},
+		"of some of whom an object asks for":         {rule: `subjects: [{serviceAccounts: [web]}], ` + asks, within: "**", request: "{serviceAccounts: [web, ci], repositories: [team-a/*], actions: [pull]}", want: "r@prod by ** within ** [ServiceAccounts web] team-a/q for web"},
+		"of others":                                  {rule: `subjects: [{namespaces: [x]}], ` + asks, within: "**", request: "{serviceAccounts: [web], repositories: [team-a/*], actions: [pull]}", want: "r@prod by ** within ** [namespaces x]"},
+		"another action":                             {rule: `subjects: [{clusters: ["*"]}], ` + asks, within: "**", request: "{serviceAccounts: [web], repositories: [team-a/*], actions: [push]}", want: "r@prod by ** within ** [clusters *]"},
+		"no request":                                 {rule: `subjects: [{clusters: ["*"]}], ` + asks, within: "**", want: "r@prod by ** within ** [clusters *]"},
+		"another cluster":                            {rule: `subjects: [{clusters: [dev]}], ` + asks, within: "**", want: ""},
+		"beyond":                                     {rule: `subjects: [{namespaces: ["*"]}], ` + asks, within: "x/**", want: ""},
+		"nobody's own in both":                       {rule: `subjects: [{namespaces: ["*"]}], ` + strings.Replace(asks, "%s", `"*/{namespace}"`, 1), within: "{namespace}/**", want: ""},
+		"the cluster's name":                         {rule: `subjects: [{namespaces: ["*"]}], ` + strings.Replace(asks, "%s", `"{namespace}-{cluster}/**", "team-{cluster}/**"`, 1), within: "**", want: ""},
+		"an object's rule, of its cluster alone":     {object: `{rules: [{name: own, subjects: [{namespaces: [team-a]}], allow: [{repositories: ["{namespace}/**"], actions: ["*"]}]}]}`, within: "team-*/**", want: "o/own@prod by {namespace}/** within team-*/** [namespaces team-a; where {namespace} is team-a]"},
+		"an object's rule that selects":              {object: `{rules: [{name: own, requests: true, subjects: [{namespaces: [team-a]}], allow: [{repositories: ["**"], actions: ["*"]}]}]}`, within: "**", request: "{serviceAccounts: [web], repositories: [team-a/web], actions: ['*']}", want: "o/own@prod by ** within ** [namespaces team-a] team-a/q for web"},
+		"an object with a fault gives nothing":       {object: `{rules: [{name: own, subjects: [{namespaces: [team-a]}], allow: [{repositories: ["**"], actions: ["*"]}]}, {}]}`, within: "**", want: ""},
+		"a request with a fault asks for nothing":    {rule: `subjects: [{clusters: ["*"]}], ` + asks, within: "**", request: "{serviceAccounts: [web], repositories: [team-a/*, '?'], actions: [pull]}", want: "r@prod by ** within ** [clusters *]"},
+		"a rule that nothing selects from is no one": {rule: `subjects: [{clusters: [prod]}], allow: [{repositories: ["**"], actions: [pull]}]`, within: "x", want: "r@ by ** within  [clusters prod]"},
+	} {
+		rule := strings.ReplaceAll(test.rule, "%s", `"**"`)
+		if rule == "" {
+			rule = "anonymous: true, allow: [{repositories: [other], actions: [pull]}]"
+		}
+		said := Objects{HasRequests: true}
+		var objects []*policy.ObjectPolicy
+		if test.object != "" {
+			objects = append(objects, policy.ParseObject("o", spec(t, test.object)))
+		}
+		said.Policies = policy.NewPolicies([]pattern.Pattern{pattern.Pattern(test.within)}, objects...)
+		if test.request != "" {
+			said.Requests = []*policy.Request{policy.ParseRequest("team-a", "q", spec(t, test.request))}
+		}
+		p := policyOf(t, "{name: r, "+rule+"}")
+		who, err := FindWho(t.Context(), p, "s", scope("team-a/web", "pull"), []Accounts{{Cluster: "prod", Objects: said}, {Cluster: "bare"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := placed(who); got != test.want {
+			t.Errorf("%s:\n%s\nwant\n%s", name, got, test.want)
+		}
+		said.HasRequests, said.Requests = false, nil
+		who, err = FindWho(t.Context(), p, "s", scope("team-a/web", "pull"), []Accounts{{Cluster: "prod", Objects: said}})
+		if err != nil || strings.Contains(test.rule+test.object, "requests: true") && who.Rules != nil && len(who.Rules) > 0 {
+			t.Errorf("%s: where no RepositoryAccess counts: %s, %v", name, placed(who), err)
+		}
+	}
+}
+
+// What is asked for beyond the limit of a ServiceAccount is not asked for.
+func TestWhoReadsNoMoreRequests(t *testing.T) {
+	t.Parallel()
+	var said Objects
+	said.Policies, said.HasRequests = policy.NewPolicies([]pattern.Pattern{"**"}), true
+	for i := range 5 {
+		var items []any
+		for n := range 127 {
+			items = append(items, fmt.Sprintf("x%d/y%d", i, n))
+		}
+		accounts := []any{"web"}
+		if i == 4 {
+			accounts = append(accounts, "ci")
+		}
+		said.Requests = append(said.Requests, policy.ParseRequest("a", fmt.Sprint("q", i), map[string]any{"serviceAccounts": accounts, "repositories": append(items, "z"), "actions": []any{"pull"}}))
+	}
+	who, err := FindWho(t.Context(), policyOf(t, `{name: r, requests: true, subjects: [{namespaces: [a]}], allow: [{repositories: ["**"], actions: [pull]}]}`), "s", scope("z", "pull"), []Accounts{{Cluster: "prod", Objects: said}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := placed(who), "r@prod by ** within ** [namespaces a] a/q0 for web a/q1 for web a/q2 for web a/q3 for web a/q4 for ci"; got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}

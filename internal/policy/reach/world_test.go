@@ -1,0 +1,107 @@
+package reach
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/policy"
+)
+
+// clusters returns what the objects of two clusters say; of some, none counts.
+func (w world) clusters(t *testing.T) []Accounts {
+	t.Helper()
+	all := []Accounts{{Cluster: "prod"}, {Cluster: "dev"}}
+	for i := range all {
+		if w.IntN(4) == 0 {
+			continue
+		}
+		all[i].Objects = Objects{Policies: policy.NewPolicies(w.within(t), w.objects()...), HasRequests: w.IntN(4) > 0}
+		for _, namespace := range []string{"a", "ab", "b"} {
+			for n := range w.IntN(3) {
+				all[i].Objects.Requests = append(all[i].Objects.Requests, w.request(namespace, fmt.Sprint("q", n)))
+			}
+		}
+		if !all[i].Objects.HasRequests {
+			all[i].Objects.Requests = nil
+		}
+	}
+	return all
+}
+
+var placeholders = []string{"{namespace}", "{serviceAccount}", "{namespace}-{serviceAccount}", "{cluster}"}
+
+func (w world) within(t *testing.T) []pattern.Pattern {
+	t.Helper()
+	within := []pattern.Pattern{"**"}
+	for range 2 * w.IntN(2) {
+		for _, text := range w.repositories(placeholders...) {
+			p, err := pattern.Parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			within = append(within, p)
+		}
+	}
+	return within[min(1, len(within)-1):]
+}
+
+// objects returns AccessPolicies, some of them with a fault.
+func (w world) objects() []*policy.ObjectPolicy {
+	var all []*policy.ObjectPolicy
+	for i := range w.IntN(3) {
+		var rules, deny []any
+		for n := range 1 + w.IntN(2) {
+			rules = append(rules, lists(map[string]any{
+				"name": fmt.Sprint("r", n), "requests": w.IntN(2) == 0, "subjects": []any{w.ownSubject(false)}, "allow": []any{lists(w.allowance(placeholders...))},
+			}))
+		}
+		spec := map[string]any{"rules": rules}
+		if w.IntN(8) == 0 {
+			spec["rules"] = append(rules, "a fault")
+		}
+		switch w.IntN(12) {
+		case 0:
+			deny = []any{map[string]any{"name": "d", "subjects": []any{w.ownSubject(true)}}}
+		case 1: // whose reach is wider than it seems
+			whom := w.ownSubject(true)
+			whom["tokens"] = "x"
+			deny = []any{map[string]any{"name": "d", "subjects": []any{whom}}}
+		}
+		if deny != nil {
+			spec["deny"] = deny
+		}
+		all = append(all, policy.ParseObject(fmt.Sprint("o", i), spec))
+	}
+	return all
+}
+
+// ownSubject returns one of the cluster of an object.
+func (w world) ownSubject(denies bool) map[string]any {
+	for {
+		s := w.subject(denies, false)
+		if delete(s, "clusters"); len(s) > 0 {
+			return lists(s)
+		}
+	}
+}
+
+// lists makes the lists those of a decoder.
+func lists(m map[string]any) map[string]any {
+	for key, value := range m {
+		if list, ok := value.([]string); ok {
+			all := make([]any, len(list))
+			for i, s := range list {
+				all[i] = s
+			}
+			m[key] = all
+		}
+	}
+	return m
+}
+
+func (w world) request(namespace, name string) *policy.Request {
+	spec := lists(w.allowance())
+	spec["serviceAccounts"] = lists(map[string]any{"": w.some("a", "b", "ab")})[""]
+	return policy.ParseRequest(namespace, name, spec)
+}
