@@ -50,6 +50,7 @@ func TestReachAgreesWithServe(t *testing.T) {
 	putObjects(api)
 	p := proxytest.New(t, withObjects, map[string]string{"kubeconfig": api.Kubeconfig(), "policy.yaml": objectPolicy})
 	file := filepath.Join(p.Dir, "pullpass.yaml")
+	p.Configure(t, "admin: {", "admin: {console: true, ")
 	serveWith(t, p)
 	ask := func(scope string) exchange.Event {
 		t.Helper()
@@ -130,6 +131,18 @@ by rule      p/own (AccessPolicy p: rules[0])
 	} {
 		if text := strings.ReplaceAll(string(answer(test.args...)), p.Dir+"/", ""); !strings.Contains(text, test.want) {
 			t.Errorf("%q:\n%s\nwant\n%s", test.args, text, test.want)
+		}
+	}
+	for path, want := range map[string][]string{
+		"who?action=pull&repository=team-a/web": {"rules[0], in cluster prod<", "and within {namespace}/**", "the RepositoryAccess team-a/web asks for it now, for web", "AccessPolicy p: deny[0], in cluster prod", "1 of 1"},
+		"who?action=pull&repository=team-b/web": {"no RepositoryAccess asks for it now", "0 of 1"},
+		"reach?account=prod/team-a/web":         {"of what RepositoryAccess objects ask for:", "<code>shared/base</code>: pull, as team-a/base asks", "AccessPolicy p: rules[0]"},
+	} {
+		_, page := p.Fetch(t, "http://"+p.Admin+"/console/"+path)
+		for _, text := range want {
+			if !strings.Contains(page, text) {
+				t.Errorf("%s: no %q in\n%s", path, text, page)
+			}
 		}
 	}
 }
