@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -13,6 +14,8 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/subjects"
 )
+
+var randomPolicies = flag.Int("random-policies", 200, "how many random policies are judged by each test that makes some")
 
 // A decision that nobody made must not grant (failing open by accident).
 func TestZeroDecisionGrantsNothing(t *testing.T) {

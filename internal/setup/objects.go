@@ -179,7 +179,7 @@ func connect(cfg *config.Config, i int, annotationKeys []string, logger *slog.Lo
 		opened.Events, err = podevents.New(podevents.Config{Clusters: map[string]*rest.Config{name: config}, Logger: logger})
 	}
 	if err == nil && settings.status {
-		opened.ObjectStatus, err = objectStatus(name, settings, config, opened.Cluster, policyObjects(cfg.Clusters[i].Kubernetes.Objects).Within, logger)
+		opened.ObjectStatus, err = objectStatus(name, settings, config, opened.Cluster, PolicyObjects(cfg.Clusters[i].Kubernetes.Objects).Within, logger)
 	}
 	if err != nil {
 		return connection{}, cfg.Fault(fmt.Sprintf("clusters[%d].kubernetes.%s", i, field), err)

@@ -1,7 +1,6 @@
-package policy
+package reach
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -9,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
-
-var randomPolicies = flag.Int("random-policies", 200, "how many random policies are judged by each test that makes some")
 
 // wanted is a rule or a request, judged by its own definition: as a list of what matches.
 type wanted struct {
@@ -28,11 +27,11 @@ func (w wanted) isFor(namespace, account string) bool {
 }
 
 func (w wanted) gives(namespace, repository, action string) bool {
-	return slices.Contains(w.actions, action) && covers(w.repositories, namespace, repository)
+	return slices.Contains(w.actions, action) && coversName(w.repositories, namespace, repository)
 }
 
-// covers has no more than the test writes: x, x/**, **, and {namespace}.
-func covers(patterns []string, namespace, repository string) bool {
+// coversName has no more than the test writes: x, x/**, **, and {namespace}.
+func coversName(patterns []string, namespace, repository string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {
 		p = strings.ReplaceAll(p, "{namespace}", namespace)
 		prefix, isTree := strings.CutSuffix(p, "**")
@@ -86,12 +85,12 @@ func TestRandomObjects(t *testing.T) {
 			fmt.Fprintf(&text, "- {name: f%d, requests: %t, subjects: [{namespaces: [%s], serviceAccounts: [%s]}], allow: [{repositories: ['%s'], actions: [%s]}]}\n",
 				i, w.requests, strings.Join(w.namespaces, ","), strings.Join(w.accounts, ","), strings.Join(w.repositories, "','"), strings.Join(w.actions, ","))
 		}
-		file, err := Parse(File{Data: []byte(text.String())})
+		file, err := policy.Parse(policy.File{Data: []byte(text.String())})
 		if err != nil {
 			t.Fatal(err)
 		}
 		// The objects, some of them with a fault.
-		var objects []*ObjectPolicy
+		var objects []*policy.ObjectPolicy
 		for i := range r.IntN(3) {
 			w, isBroken := newWanted(), r.IntN(4) == 0
 			spec := map[string]any{"rules": []any{asMap("r", w)}}
@@ -113,10 +112,10 @@ func TestRandomObjects(t *testing.T) {
 				denials = append(denials, d)
 				spec["deny"] = []any{map[string]any{"name": "d", "subjects": []any{subject}}}
 			}
-			objects = append(objects, ParseObject(fmt.Sprint("o", i), spec))
+			objects = append(objects, policy.ParseObject(fmt.Sprint("o", i), spec))
 		}
 		namespace, name := some("a", "b")[0], some("web", "old")[0]
-		var requests []*Request
+		var requests []*policy.Request
 		for i := range r.IntN(3) {
 			w := wanted{accounts: some("web", "old"), repositories: some("a/**", "a/x", "**", "s/y"), actions: some("pull", "push")}
 			spec := map[string]any{"serviceAccounts": anyList(w.accounts), "repositories": anyList(w.repositories), "actions": anyList(w.actions)}
@@ -125,31 +124,46 @@ func TestRandomObjects(t *testing.T) {
 			} else {
 				asked = append(asked, w)
 			}
-			requests = append(requests, ParseRequest(namespace, fmt.Sprint("q", i), spec))
+			requests = append(requests, policy.ParseRequest(namespace, fmt.Sprint("q", i), spec))
 		}
 		within := some("a/**", "{namespace}/**", "s/y", "**")
 		var limits []pattern.Pattern
 		for _, p := range within {
 			limits = append(limits, pattern.Pattern(p))
 		}
-		subject := Subject{Identity: account(t, "prod/"+namespace+"/"+name), Objects: Objects{Policies: NewPolicies(limits, objects...), Requests: NewRequests(name, requests)}}
+		id := &oidc.Identity{Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: name, UID: "u"}}}
+		subject := policy.Subject{Identity: id, Objects: policy.Objects{Policies: policy.NewPolicies(limits, objects...), Requests: policy.NewRequests(name, requests)}}
+
+		what := FindWhat(file, "prod/"+namespace+"/"+name, subject, []string{""}).Services[0]
+		clusters := []Accounts{{Cluster: "prod", Objects: Objects{Policies: subject.Objects.Policies, Requests: requests, HasRequests: true}}}
+		told := r.IntN(10) // the scope of which who-can is asked
 
 		isDenied := slices.ContainsFunc(denials, func(d wanted) bool { return d.isFor(namespace, name) })
-		for _, repository := range []string{"a/x", "a/y", "b/x", "s/y", "a"} {
-			scope := registryauth.Scope{Type: "repository", Name: repository, Actions: []string{"pull", "push"}}
-			d, trace := file.Explain(subject, "", []registryauth.Scope{scope})
-			if again := file.Decide(subject, "", []registryauth.Scope{scope}); !reflect.DeepEqual(again, d) {
+		for i, repository := range []string{"a/x", "a/y", "b/x", "s/y", "a"} {
+			both := registryauth.Scope{Type: "repository", Name: repository, Actions: []string{"pull", "push"}}
+			d, trace := file.Explain(subject, "", []registryauth.Scope{both})
+			if again := file.Decide(subject, "", []registryauth.Scope{both}); !reflect.DeepEqual(again, d) {
 				t.Fatalf("policy %d: decided %+v, explained %+v", n, again, d)
 			}
 			var want []string
-			for _, action := range scope.Actions {
+			for j, action := range both.Actions {
 				asks := slices.ContainsFunc(asked, func(w wanted) bool { return w.isFor(namespace, name) && w.gives(namespace, repository, action) })
-				limited := covers(within, namespace, repository)
+				limited := coversName(within, namespace, repository)
 				gives := func(w wanted, isLimited bool) bool {
 					return w.isFor(namespace, name) && w.gives(namespace, repository, action) && (!w.requests || asks) && (!isLimited && !w.requests || limited)
 				}
 				if !isDenied && (slices.ContainsFunc(fileRules, func(w wanted) bool { return gives(w, false) }) || slices.ContainsFunc(objectRules, func(w wanted) bool { return gives(w, true) })) {
 					want = append(want, action)
+				}
+				isWanted := slices.Contains(want, action)
+				if reached := what.DeniedBy == "" && what.reaches(repository, action); reached != isWanted {
+					t.Fatalf("policy %d: %s/%s: %s on %s is said to be reached: %t\n%+v", n, namespace, name, action, repository, reached, what)
+				}
+				if told == 2*i+j {
+					who, err := FindWho(t.Context(), file, "", scope(repository, action), clusters)
+					if err != nil || reads(who, subject, scope(repository, action)) != isWanted {
+						t.Fatalf("policy %d: %s/%s: who can %s %s, %t, is said to be %+v, %v", n, namespace, name, action, repository, isWanted, who, err)
+					}
 				}
 			}
 			got := d.Scopes[0].Granted
