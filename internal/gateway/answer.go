@@ -15,16 +15,25 @@ import (
 
 // passedBack are the headers of an answer that reach the client, beside Location and
 // Link, which are rewritten. An upstream's challenges and cookies do not.
-var passedBack = []string{
+var passedBack = canonical(
 	"Accept-Ranges", "Allow", "Content-Encoding", "Content-Length", "Content-Range", "Content-Type", "Docker-Content-Digest", apiVersionHeader,
 	"Docker-Upload-UUID", "Etag", "Last-Modified", "OCI-Chunk-Max-Length", "OCI-Chunk-Min-Length", "OCI-Filters-Applied", "OCI-Subject", "OCI-Tag",
 	"Range", "RateLimit-Limit", "RateLimit-Policy", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After", "Warning",
+)
+
+// canonical returns the names as the keys of a http.Header are.
+func canonical(names ...string) map[string]bool {
+	keys := map[string]bool{}
+	for _, name := range names {
+		keys[http.CanonicalHeaderKey(name)] = true
+	}
+	return keys
 }
 
 func passBack(to, from http.Header) {
-	for _, name := range passedBack {
-		if values := from.Values(name); len(values) > 0 {
-			to[http.CanonicalHeaderKey(name)] = values
+	for key, values := range from {
+		if passedBack[key] {
+			to[key] = values
 		}
 	}
 }
@@ -121,7 +130,7 @@ func (h *Handler) answerTags(cancel context.CancelCauseFunc, q *request, respons
 	if json.Unmarshal(data, &list) != nil || list.Name == "" && list.Tags == nil {
 		return h.invalid(q, response.StatusCode, "its list of tags cannot be read, or is larger than 16 MiB; let clients page it with n")
 	}
-	list.Name = q.target.name()
+	list.Name = q.target.name
 	if list.Tags == nil {
 		list.Tags = json.RawMessage("[]")
 	}
@@ -176,9 +185,9 @@ func (h *Handler) link(q *request, asked *url.URL, header http.Header) (string, 
 			break
 		}
 	}
-	path := "/v2/" + q.target.name() + "/tags/list"
+	path := "/v2/" + q.target.name + "/tags/list"
 	if q.target.kind == kindReferrers {
-		path = "/v2/" + q.target.name() + "/referrers/" + q.target.reference
+		path = "/v2/" + q.target.name + "/referrers/" + q.target.reference
 	}
 	return "<" + path + "?" + values.Encode() + `>; rel="next"`, nil
 }

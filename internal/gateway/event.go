@@ -51,24 +51,28 @@ func holds(e *exchange.Event, b *bearer) {
 // the request's span what became of it.
 func conceal(e *exchange.Event, r *http.Request) {
 	header := r.Header.Get("Authorization")
-	_, token, _ := strings.Cut(header, " ")
+	scheme, token, _ := strings.Cut(header, " ")
+	secrets := []string{token}
+	if !strings.EqualFold(scheme, "Bearer") { // what stands there may be a credential, too
+		secrets = append(secrets, header)
+	}
 	g := e.Gateway
 	for _, field := range []*string{&e.Client, &g.Repository, &g.Reference} {
-		*field = redact.Text(*field, header, token)
+		*field = redact.Text(*field, secrets...)
 	}
 	g.Tags = slices.Clone(g.Tags) // what is forwarded stays as it is
 	for i := range g.Tags {
-		g.Tags[i] = redact.Text(g.Tags[i], header, token)
+		g.Tags[i] = redact.Text(g.Tags[i], secrets...)
 	}
 	for i := range e.Requested {
-		e.Requested[i] = redact.Text(e.Requested[i], header, token)
+		e.Requested[i] = redact.Text(e.Requested[i], secrets...)
 	}
-	e.Message = redact.Message(e.Message, header, token)
+	e.Message = redact.Message(e.Message, secrets...)
 	span := trace.SpanFromContext(r.Context())
 	if !span.IsRecording() {
 		return
 	}
-	exchange.RedactSpan(span, r, header, token)
+	exchange.RedactSpan(span, r, secrets...)
 	e.Describe(span)
 	span.SetAttributes(
 		attribute.String("pullpass.upstream", g.Upstream),

@@ -15,7 +15,8 @@ const (
 	apiVersion       = "registry/2.0"
 )
 
-// passedOn are the headers of a request that reach an upstream, beside Content-Type.
+// passedOn are the headers of a request that reach an upstream, beside Content-Type, as
+// the keys of a http.Header are.
 var passedOn = []string{"Accept", "Content-Range", "Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"}
 
 // forward asks the upstream and answers with what it says.
@@ -29,9 +30,12 @@ func (h *Handler) forward(q *request) error {
 	if err != nil {
 		return err
 	}
-	body := newClientBody(q)
-	response, err := q.upstream.Client.Do(h.request(ctx, q, to, body), upstream.Need{Scopes: scopes, Caller: q.bearer.account()})
-	q.event.Gateway.Received = body.bytes()
+	r := q.upstreamRequest(ctx, to)
+	if q.target.action == actionPush {
+		body := q.pushes(r)
+		defer func() { q.event.Gateway.Received = body.bytes() }()
+	}
+	response, err := q.upstream.Client.Do(r, upstream.Need{Scopes: scopes, Caller: q.bearer.account()})
 	if err != nil {
 		return err
 	}
@@ -62,13 +66,13 @@ func (h *Handler) address(q *request) (*url.URL, []registryauth.Scope, error) {
 	t := &q.target
 	scopes := []registryauth.Scope{{Type: "repository", Name: t.repository, Actions: actionsFor(t.action)}}
 	u := *q.upstream.Client.Base()
+	u.Path = "/v2/" + t.repository
 	values := url.Values{}
 	set := func(name, value string) {
 		if value != "" {
 			values.Set(name, value)
 		}
 	}
-	u.Path = "/v2/" + t.repository
 	switch t.kind {
 	case kindManifest:
 		u.Path += "/manifests/" + t.reference
@@ -151,21 +155,27 @@ func (h *Handler) mountedFrom(q *request) string {
 	return repository
 }
 
-// request makes the upstream's request: nothing is in it but what is named here.
-func (h *Handler) request(ctx context.Context, q *request, to *url.URL, body *clientBody) *http.Request {
+// upstreamRequest makes the upstream's request: nothing is in it but what is named here.
+func (q *request) upstreamRequest(ctx context.Context, to *url.URL) *http.Request {
 	r := (&http.Request{Method: q.http.Method, URL: to, Host: to.Host, Header: http.Header{}}).WithContext(ctx)
 	for _, name := range passedOn {
-		if values := q.http.Header.Values(name); len(values) > 0 {
+		if values := q.http.Header[name]; len(values) > 0 {
 			r.Header[name] = values
 		}
 	}
-	if q.target.action == actionPush && q.http.Body != nil && q.http.Body != http.NoBody {
+	return r
+}
+
+// pushes gives the upstream's request the body of the client's, and returns that.
+func (q *request) pushes(r *http.Request) *clientBody {
+	body := newClientBody(q)
+	if q.http.Body != nil && q.http.Body != http.NoBody {
 		r.Body, r.ContentLength = body, q.http.ContentLength
 		if media := contentType(q.target.kind, q.http.Header.Get("Content-Type")); media != "" {
 			r.Header.Set("Content-Type", media)
 		}
 	}
-	return r
+	return body
 }
 
 // contentType returns that of a body, as the upstream is told; empty: it is not. Never

@@ -148,7 +148,7 @@ func (h *Handler) parse(q *request) error {
 	g := q.event.Gateway
 	if g.Kind = string(q.target.kind); q.target.kind != kindVersion {
 		q.upstream = h.Upstreams[q.target.upstream]
-		g.Upstream, g.Repository = q.target.upstream, q.target.name()
+		g.Upstream, g.Repository = q.target.upstream, q.target.name
 		q.event.Requested = []string{q.scope()}
 		if q.target.kind != kindUpload {
 			g.Reference = q.target.reference
@@ -205,11 +205,12 @@ func (h *Handler) revoked(q *request) error {
 	if q.bearer.holder == nil {
 		return nil
 	}
-	id := identityOf(q.bearer)
+	id := q.bearer.identity
 	revocation, err := h.Revocations.Revoked(id)
 	if push := q.bearer.holder.PushCredential; err == nil && revocation == nil && push != "" {
-		id.TokenID = push
-		revocation, err = h.Revocations.Revoked(id)
+		of := *id
+		of.TokenID = push
+		revocation, err = h.Revocations.Revoked(&of)
 	}
 	if err != nil {
 		return &refusal{class: classUnavailable, code: "UNAVAILABLE", reason: reasonRevocation, message: "it is not known who is revoked; try again", operator: err.Error(), retryAfter: 10 * time.Second, err: err}
@@ -221,12 +222,15 @@ func (h *Handler) revoked(q *request) error {
 	return nil
 }
 
-func identityOf(b *bearer) *oidc.Identity {
-	p := b.holder
-	if p.Identity != "" {
-		return &oidc.Identity{Subject: b.subject, TokenID: p.TokenID, External: &identity.External{Provider: p.Identity, Project: p.Project, Run: p.Run}}
+// identityOf is whom a token was issued to, as revocations name it.
+func identityOf(subject string, p *registryauth.Holder) *oidc.Identity {
+	if p == nil {
+		return nil
 	}
-	return &oidc.Identity{Cluster: p.Cluster, Subject: b.subject, TokenID: p.TokenID, Kubernetes: oidc.KubernetesIdentity{
+	if p.Identity != "" {
+		return &oidc.Identity{Subject: subject, TokenID: p.TokenID, External: &identity.External{Provider: p.Identity, Project: p.Project, Run: p.Run}}
+	}
+	return &oidc.Identity{Cluster: p.Cluster, Subject: subject, TokenID: p.TokenID, Kubernetes: oidc.KubernetesIdentity{
 		Namespace:      p.Namespace,
 		ServiceAccount: oidc.ObjectRef{Name: p.ServiceAccount, UID: p.ServiceAccountUID},
 		Pod:            oidc.ObjectRef{Name: p.Pod, UID: p.PodUID},
@@ -261,9 +265,9 @@ func (h *Handler) authorize(q *request) error {
 		return nil
 	}
 	for _, action := range actionsFor(t.action) {
-		if !q.bearer.may(t.name(), action) {
+		if !q.bearer.may(t.name, action) {
 			return &refusal{class: classUnauthenticated, code: "DENIED", reason: reasonScope, challenge: "insufficient_scope",
-				message: "the token does not allow to " + t.action + " " + t.name()}
+				message: "the token does not allow to " + t.action + " " + t.name}
 		}
 	}
 	if !slices.Contains(q.upstream.Actions, t.action) {
@@ -355,7 +359,7 @@ func (q *request) hurry() {
 
 // scope is what a token must allow for the request.
 func (q *request) scope() string {
-	return registryauth.Scope{Type: "repository", Name: q.target.name(), Actions: actionsFor(q.target.action)}.String()
+	return registryauth.Scope{Type: "repository", Name: q.target.name, Actions: actionsFor(q.target.action)}.String()
 }
 
 // finish records the event. It has to be deferred itself: it recovers from panics.

@@ -14,6 +14,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pullpass/pullpass/internal/lru"
+	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/signing"
 )
@@ -29,11 +30,12 @@ var algorithms = []jose.SignatureAlgorithm{jose.ES256, jose.RS256, jose.EdDSA}
 
 // bearer is whom a token lets do what.
 type bearer struct {
-	subject string
-	holder  *registryauth.Holder // nil: anonymous
-	tokenID string
-	access  []registryauth.Scope
-	until   time.Time
+	subject  string
+	holder   *registryauth.Holder // nil: anonymous
+	identity *oidc.Identity       // of the holder; nobody changes it
+	tokenID  string
+	access   []registryauth.Scope
+	until    time.Time
 }
 
 // may reports whether the token allows an action on a repository.
@@ -76,7 +78,7 @@ type judgedToken struct {
 
 func newJudged() *lru.Cache[[sha256.Size]byte, *judgedToken] {
 	return lru.New(judgedBytes, func(_ [sha256.Size]byte, j *judgedToken) int {
-		held := lru.Bytes(512)
+		held := lru.Bytes(1 << 10)
 		for _, scope := range j.access {
 			held += lru.Bytes(len(scope.Name)) + 64*(1+len(scope.Actions))
 		}
@@ -169,7 +171,7 @@ func (j *judge) judge(credential registryauth.Secret) (*bearer, error) {
 	if err := parsed.JWT.UnsafeClaimsWithoutVerification(&own); err != nil || (claims.Subject == "") != (own.Holder == nil) {
 		return nil, errNoToken
 	}
-	found := &judgedToken{bearer: bearer{subject: claims.Subject, holder: own.Holder, tokenID: claims.JWTID, until: time.Unix(claims.Expiration, 0).Add(token.Leeway)}, by: by}
+	found := &judgedToken{bearer: bearer{subject: claims.Subject, holder: own.Holder, identity: identityOf(claims.Subject, own.Holder), tokenID: claims.JWTID, until: time.Unix(claims.Expiration, 0).Add(token.Leeway)}, by: by}
 	for _, a := range claims.Access {
 		if a != nil {
 			found.access = append(found.access, registryauth.Scope(*a))

@@ -28,7 +28,7 @@ func (q *request) bound(purpose string) string {
 	if h := q.bearer.holder; h != nil {
 		uid = cmp.Or(h.ServiceAccountUID, h.Project)
 	}
-	return strings.Join([]string{purpose, q.bearer.identityText(), uid, q.target.name()}, "\x00")
+	return strings.Join([]string{purpose, q.bearer.identityText(), uid, q.target.name}, "\x00")
 }
 
 func (h *Handler) sealed(q *request, purpose string, u *url.URL) (string, error) {
@@ -63,7 +63,7 @@ func (h *Handler) opened(q *request, purpose, sealed string) (*url.URL, error) {
 // give their token to no other host.
 func (h *Handler) location(q *request, asked *url.URL, value string) (string, error) {
 	t := &q.target
-	prefix := "/v2/" + t.name()
+	prefix := "/v2/" + t.name
 	switch {
 	case value == "" || t.action != actionPush:
 		return "", nil
@@ -117,7 +117,7 @@ func (h *Handler) redirect(ctx context.Context, cancel context.CancelCauseFunc, 
 	}
 	digest := response.Header.Get("Docker-Content-Digest")
 	for range maxRedirects {
-		r := h.request(ctx, q, to, nil)
+		r := q.upstreamRequest(ctx, to)
 		r.Header.Set("Accept-Encoding", "identity")
 		followed, err := q.upstream.Client.Follow(r)
 		if err != nil {

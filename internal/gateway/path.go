@@ -42,12 +42,10 @@ type target struct {
 	kind       kind
 	upstream   string // upstreams[].name
 	repository string // as the upstream names it
+	name       string // of the repository, as policies and tokens have it
 	reference  string // tag or digest; of an upload, its sealed address
 	action     string
 }
-
-// name is the repository as policies and tokens have it.
-func (t *target) name() string { return t.upstream + "/" + t.repository }
 
 const (
 	maxTags           = 10  // of one push: what registries should take (distribution specification)
@@ -72,6 +70,7 @@ func parseTarget(method string, u *url.URL, upstreams Names) (target, error) {
 	if t.upstream, t.repository, err = upstreams.split(name); err != nil {
 		return target{}, err
 	}
+	t.name = t.upstream + "/" + t.repository
 	if err := t.checkReference(); err != nil {
 		return target{}, err
 	}

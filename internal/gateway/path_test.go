@@ -19,6 +19,10 @@ var testNames = Names{"ghcr.io", "docker.io", "harbor"}
 
 const testDigest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
+func targetOf(k kind, upstream, repository, reference, action string) target {
+	return target{k, upstream, repository, upstream + "/" + repository, reference, action}
+}
+
 func TestParseTarget(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -27,36 +31,36 @@ func TestParseTarget(t *testing.T) {
 	}{
 		{"GET", "/v2/", target{kind: kindVersion, action: "pull"}},
 		{"GET", "/v2", target{kind: kindVersion, action: "pull"}},
-		{"GET", "/v2/ghcr.io/acme/app/manifests/v1", target{kindManifest, "ghcr.io", "acme/app", "v1", "pull"}},
-		{"HEAD", "/v2/ghcr.io/acme/app/manifests/" + testDigest, target{kindManifest, "ghcr.io", "acme/app", testDigest, "pull"}},
-		{"PUT", "/v2/ghcr.io/acme/app/manifests/v1", target{kindManifest, "ghcr.io", "acme/app", "v1", "push"}},
-		{"DELETE", "/v2/ghcr.io/acme/app/manifests/v1", target{kindManifest, "ghcr.io", "acme/app", "v1", "delete"}},
-		{"GET", "/v2/ghcr.io/acme/app/blobs/" + testDigest, target{kindBlob, "ghcr.io", "acme/app", testDigest, "pull"}},
-		{"GET", "/v2/ghcr.io/acme/app/blobs/sha256%3A" + testDigest[7:], target{kindBlob, "ghcr.io", "acme/app", testDigest, "pull"}},
-		{"DELETE", "/v2/ghcr.io/acme/app/blobs/" + testDigest, target{kindBlob, "ghcr.io", "acme/app", testDigest, "delete"}},
-		{"GET", "/v2/ghcr.io/acme/app/tags/list", target{kindTags, "ghcr.io", "acme/app", "", "pull"}},
-		{"GET", "/v2/ghcr.io/acme/app/referrers/" + testDigest, target{kindReferrers, "ghcr.io", "acme/app", testDigest, "pull"}},
-		{"POST", "/v2/ghcr.io/acme/app/blobs/uploads/", target{kindUploads, "ghcr.io", "acme/app", "", "push"}},
-		{"POST", "/v2/ghcr.io/acme/app/blobs/uploads", target{kindUploads, "ghcr.io", "acme/app", "", "push"}},
-		{"PATCH", "/v2/ghcr.io/acme/app/blobs/uploads/x", target{kindUpload, "ghcr.io", "acme/app", "x", "push"}},
-		{"PUT", "/v2/ghcr.io/acme/app/blobs/uploads/x", target{kindUpload, "ghcr.io", "acme/app", "x", "push"}},
-		{"GET", "/v2/ghcr.io/acme/app/blobs/uploads/x", target{kindUpload, "ghcr.io", "acme/app", "x", "push"}},
-		{"DELETE", "/v2/ghcr.io/acme/app/blobs/uploads/x", target{kindUpload, "ghcr.io", "acme/app", "x", "push"}},
+		{"GET", "/v2/ghcr.io/acme/app/manifests/v1", targetOf(kindManifest, "ghcr.io", "acme/app", "v1", "pull")},
+		{"HEAD", "/v2/ghcr.io/acme/app/manifests/" + testDigest, targetOf(kindManifest, "ghcr.io", "acme/app", testDigest, "pull")},
+		{"PUT", "/v2/ghcr.io/acme/app/manifests/v1", targetOf(kindManifest, "ghcr.io", "acme/app", "v1", "push")},
+		{"DELETE", "/v2/ghcr.io/acme/app/manifests/v1", targetOf(kindManifest, "ghcr.io", "acme/app", "v1", "delete")},
+		{"GET", "/v2/ghcr.io/acme/app/blobs/" + testDigest, targetOf(kindBlob, "ghcr.io", "acme/app", testDigest, "pull")},
+		{"GET", "/v2/ghcr.io/acme/app/blobs/sha256%3A" + testDigest[7:], targetOf(kindBlob, "ghcr.io", "acme/app", testDigest, "pull")},
+		{"DELETE", "/v2/ghcr.io/acme/app/blobs/" + testDigest, targetOf(kindBlob, "ghcr.io", "acme/app", testDigest, "delete")},
+		{"GET", "/v2/ghcr.io/acme/app/tags/list", targetOf(kindTags, "ghcr.io", "acme/app", "", "pull")},
+		{"GET", "/v2/ghcr.io/acme/app/referrers/" + testDigest, targetOf(kindReferrers, "ghcr.io", "acme/app", testDigest, "pull")},
+		{"POST", "/v2/ghcr.io/acme/app/blobs/uploads/", targetOf(kindUploads, "ghcr.io", "acme/app", "", "push")},
+		{"POST", "/v2/ghcr.io/acme/app/blobs/uploads", targetOf(kindUploads, "ghcr.io", "acme/app", "", "push")},
+		{"PATCH", "/v2/ghcr.io/acme/app/blobs/uploads/x", targetOf(kindUpload, "ghcr.io", "acme/app", "x", "push")},
+		{"PUT", "/v2/ghcr.io/acme/app/blobs/uploads/x", targetOf(kindUpload, "ghcr.io", "acme/app", "x", "push")},
+		{"GET", "/v2/ghcr.io/acme/app/blobs/uploads/x", targetOf(kindUpload, "ghcr.io", "acme/app", "x", "push")},
+		{"DELETE", "/v2/ghcr.io/acme/app/blobs/uploads/x", targetOf(kindUpload, "ghcr.io", "acme/app", "x", "push")},
 		// Names and tags that are made of the words of paths.
-		{"GET", "/v2/ghcr.io/manifests/tags/list", target{kindTags, "ghcr.io", "manifests", "", "pull"}},
-		{"GET", "/v2/ghcr.io/acme/manifests/tags", target{kindManifest, "ghcr.io", "acme", "tags", "pull"}},
-		{"GET", "/v2/ghcr.io/acme/manifests/manifests/manifests", target{kindManifest, "ghcr.io", "acme/manifests", "manifests", "pull"}},
-		{"GET", "/v2/ghcr.io/acme/blobs/uploads/manifests/v1", target{kindManifest, "ghcr.io", "acme/blobs/uploads", "v1", "pull"}},
-		{"GET", "/v2/ghcr.io/acme/blobs/uploads/tags/list", target{kindTags, "ghcr.io", "acme/blobs/uploads", "", "pull"}},
-		{"GET", "/v2/ghcr.io/ghcr.io/app/manifests/v1", target{kindManifest, "ghcr.io", "ghcr.io/app", "v1", "pull"}},
-		{"GET", "/v2/harbor/ghcr.io/app/manifests/v1", target{kindManifest, "harbor", "ghcr.io/app", "v1", "pull"}},
+		{"GET", "/v2/ghcr.io/manifests/tags/list", targetOf(kindTags, "ghcr.io", "manifests", "", "pull")},
+		{"GET", "/v2/ghcr.io/acme/manifests/tags", targetOf(kindManifest, "ghcr.io", "acme", "tags", "pull")},
+		{"GET", "/v2/ghcr.io/acme/manifests/manifests/manifests", targetOf(kindManifest, "ghcr.io", "acme/manifests", "manifests", "pull")},
+		{"GET", "/v2/ghcr.io/acme/blobs/uploads/manifests/v1", targetOf(kindManifest, "ghcr.io", "acme/blobs/uploads", "v1", "pull")},
+		{"GET", "/v2/ghcr.io/acme/blobs/uploads/tags/list", targetOf(kindTags, "ghcr.io", "acme/blobs/uploads", "", "pull")},
+		{"GET", "/v2/ghcr.io/ghcr.io/app/manifests/v1", targetOf(kindManifest, "ghcr.io", "ghcr.io/app", "v1", "pull")},
+		{"GET", "/v2/harbor/ghcr.io/app/manifests/v1", targetOf(kindManifest, "harbor", "ghcr.io/app", "v1", "pull")},
 		// Docker Hub.
-		{"GET", "/v2/docker.io/nginx/manifests/v1", target{kindManifest, "docker.io", "library/nginx", "v1", "pull"}},
-		{"GET", "/v2/docker.io/library/nginx/manifests/v1", target{kindManifest, "docker.io", "library/nginx", "v1", "pull"}},
-		{"GET", "/v2/index.docker.io/nginx/manifests/v1", target{kindManifest, "docker.io", "library/nginx", "v1", "pull"}},
-		{"GET", "/v2/registry-1.docker.io/acme/app/manifests/v1", target{kindManifest, "docker.io", "acme/app", "v1", "pull"}},
-		{"GET", "/v2/ghcr.io/app/manifests/v1", target{kindManifest, "ghcr.io", "app", "v1", "pull"}},
-		{"GET", "/v2/ghcr.io/" + strings.Repeat("a", 255) + "/manifests/v1", target{kindManifest, "ghcr.io", strings.Repeat("a", 255), "v1", "pull"}},
+		{"GET", "/v2/docker.io/nginx/manifests/v1", targetOf(kindManifest, "docker.io", "library/nginx", "v1", "pull")},
+		{"GET", "/v2/docker.io/library/nginx/manifests/v1", targetOf(kindManifest, "docker.io", "library/nginx", "v1", "pull")},
+		{"GET", "/v2/index.docker.io/nginx/manifests/v1", targetOf(kindManifest, "docker.io", "library/nginx", "v1", "pull")},
+		{"GET", "/v2/registry-1.docker.io/acme/app/manifests/v1", targetOf(kindManifest, "docker.io", "acme/app", "v1", "pull")},
+		{"GET", "/v2/ghcr.io/app/manifests/v1", targetOf(kindManifest, "ghcr.io", "app", "v1", "pull")},
+		{"GET", "/v2/ghcr.io/" + strings.Repeat("a", 255) + "/manifests/v1", targetOf(kindManifest, "ghcr.io", strings.Repeat("a", 255), "v1", "pull")},
 	} {
 		u, err := url.ParseRequestURI(test.path)
 		if err != nil {
@@ -174,13 +178,13 @@ func FuzzTarget(f *testing.F) {
 		if kinds[match.Route.GetName()] != got.kind || name != got.upstream && got.upstream != dockerHub {
 			t.Fatalf("%s: distribution's route is %s of %s, ours %+v", path, match.Route.GetName(), match.Vars["name"], got)
 		}
-		if want := match.Vars["name"]; want != got.name() && got.upstream != dockerHub {
-			t.Fatalf("%s: distribution's name is %s, ours %s", path, want, got.name())
+		if want := match.Vars["name"]; want != got.name && got.upstream != dockerHub {
+			t.Fatalf("%s: distribution's name is %s, ours %s", path, want, got.name)
 		}
 		if reference := match.Vars["reference"] + match.Vars["digest"] + match.Vars["uuid"]; reference != got.reference {
 			t.Fatalf("%s: distribution's reference is %s, ours %s", path, reference, got.reference)
 		}
-		again, err := parseTarget(method, &url.URL{Path: "/v2/" + got.name() + pathOf(got)}, testNames)
+		again, err := parseTarget(method, &url.URL{Path: "/v2/" + got.name + pathOf(got)}, testNames)
 		if err != nil || again != got {
 			t.Fatalf("%s: %+v, and of its own address %+v, %v", path, got, again, err)
 		}
@@ -223,6 +227,16 @@ func TestScopes(t *testing.T) {
 		}
 		if !slices.EqualFunc(before, scopes, func(a, b registryauth.Scope) bool { return a.String() == b.String() }) {
 			t.Errorf("%s was changed in place", requested)
+		}
+	}
+}
+
+// The names of headers that are looked up as they stand, without being made canonical.
+func TestHeadersPassedOn(t *testing.T) {
+	t.Parallel()
+	for _, name := range passedOn {
+		if name != http.CanonicalHeaderKey(name) {
+			t.Errorf("%s is never found", name)
 		}
 	}
 }

@@ -183,3 +183,23 @@ func TestKeysThatAreTakenAway(t *testing.T) {
 		t.Errorf("with other keys: %d", got.status)
 	}
 }
+
+// What stands in Authorization is no part of an event, whatever it looks like and
+// wherever the client writes a piece of it.
+func TestPiecesOfCredentials(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registrytest.NewRegistry(t, "")})
+	for _, header := range []string{
+		"Bearer all-in-lower-case-0123456789", "bearer Of-Both-Cases-0123456789", "Basic YWxsOmluLWxvd2VyLWNhc2U=", "without-a-scheme-0123456789", "In-Place-Of-A-Scheme-0123456789 x", "Other all-in-lower-case-0123456789",
+	} {
+		r.limiter.left = 1
+		piece := header[max(strings.Index(header, " ")+1, 0):]
+		if len(piece) < 12 {
+			piece = header
+		}
+		r.do(http.MethodGet, "/v2/ghcr.io/acme/app/manifests/v1", "", nil, "Authorization", header, "User-Agent", "a client with "+piece[2:16])
+		if e := r.one(); strings.Contains(shown(e), piece[2:16]) || e.Client == "" {
+			t.Errorf("%s: %s", header, shown(e))
+		}
+	}
+}
