@@ -56,6 +56,7 @@ type Client struct {
 	now           func() time.Time
 
 	transport *http.Transport // to the upstream alone
+	getter    *getter         // the same, for what has no body; nil: not to this upstream
 	storage   *guarded        // to where its redirects lead
 	tokens    *tokens
 	learning  singleflight.Group
@@ -100,6 +101,7 @@ func New(c Config) (*Client, error) {
 		MaxResponseHeaderBytes: 64 << 10,
 		DisableCompression:     true, // bytes pass as they are: digests are of them
 	}
+	client.getter = newGetter(base, client.transport)
 	client.storage = newGuarded(client.transport, func(_ context.Context, host string) bool {
 		return client.mayName(host) && !client.isAnyPublic() || client.isOwn(host)
 	})
@@ -317,12 +319,24 @@ func (c *Client) versionRequest(ctx context.Context) *http.Request {
 
 // send is one round trip to the upstream.
 func (c *Client) send(r *http.Request, authorization string, body *unsent) (*http.Response, error) {
-	out := r.WithContext(r.Context())
-	out.Header.Set("User-Agent", c.userAgent)
-	out.Header.Del("Authorization")
+	r.Header.Set("User-Agent", c.userAgent)
+	r.Header.Del("Authorization")
 	if authorization != "" {
-		out.Header.Set("Authorization", authorization)
+		r.Header.Set("Authorization", authorization)
 	}
+	if c.getter != nil && body.from == nil && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		response, err := c.traced(spanRegistry, c.getter, r)
+		switch {
+		case err == nil:
+			return response, nil
+		case r.Context().Err() != nil:
+			return nil, r.Context().Err()
+		case errors.Is(err, errLate):
+			return nil, c.fail(ReasonTimeout, nil, "it did not answer in %s", c.getter.within)
+		}
+		return nil, c.broken(err, "it cannot be reached")
+	}
+	out := r.WithContext(r.Context())
 	if body.from != nil && body.from != http.NoBody {
 		out.Body = body
 		out.ProtoMajor, out.ProtoMinor = 1, 1    // or the next line counts for nothing

@@ -28,6 +28,9 @@ func (c *Client) Status() Status {
 // state is known before a pull needs it.
 func (c *Client) Run(ctx context.Context) {
 	defer c.transport.CloseIdleConnections()
+	if c.getter != nil {
+		defer c.getter.CloseIdleConnections()
+	}
 	defer c.storage.CloseIdleConnections()
 	ticker := time.NewTicker(probeEvery)
 	defer ticker.Stop()
