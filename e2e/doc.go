@@ -11,6 +11,7 @@
 //	TestClients               clients × registries: login, push, pull, mount, catalog, delete, and what is refused
 //	TestGatewayClients        the gateway before registries that know nothing of Pullpass, and clients × upstreams: what they do, what is
 //	                          refused, and that nobody sees another's credential
+//	TestGatewayPushCredential a CI job pushes through the gateway with what its credential helper says
 //	TestMirror                regclient, which asks for all that it has used before, with 500 repositories
 //
 // Package nodetest has namespaces of its own:
