@@ -53,13 +53,25 @@ func rule(name string, change ...func(rule cluster.Object)) cluster.Object {
 // withObjects applies what clusters with objects have.
 func (s *site) withObjects(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"deploy/helm/pullpass/files/crds.yaml", "deploy/kubernetes/policy-objects.yaml"} {
-		content, err := os.ReadFile(filepath.Join(programs.Checkout(t), name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Apply(t, string(content))
+	s.apply(t, crdsFile)
+	s.apply(t, "deploy/kubernetes/policy-objects.yaml")
+	s.servesObjects(t)
+}
+
+const crdsFile = "deploy/helm/pullpass/files/crds.yaml"
+
+// apply applies a file of the repository.
+func (s *site) apply(t *testing.T, name string) {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(programs.Checkout(t), name))
+	if err != nil {
+		t.Fatal(err)
 	}
+	s.Apply(t, string(content))
+}
+
+func (s *site) servesObjects(t *testing.T) {
+	t.Helper()
 	within(t, reconnectLimit, "the definitions are served", func() bool {
 		_, policies := s.Try(t.Context(), http.MethodGet, policiesPath, nil)
 		_, requests := s.Try(t.Context(), http.MethodGet, requestsPath("default"), nil)

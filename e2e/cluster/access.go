@@ -51,6 +51,8 @@ func (c *Cluster) Apply(t testing.TB, manifest string) {
 	t.Helper()
 	collections := map[string]string{
 		"ServiceAccount":           "/api/v1/namespaces/" + systemNamespace + "/serviceaccounts",
+		"Role":                     rbac + "namespaces/" + systemNamespace + "/roles",
+		"RoleBinding":              rbac + "namespaces/" + systemNamespace + "/rolebindings",
 		"ClusterRole":              rbac + "clusterroles",
 		"ClusterRoleBinding":       rbac + "clusterrolebindings",
 		"CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
@@ -151,30 +153,30 @@ func (c *Cluster) access(t testing.TB, server, serviceAccount string) Access {
 	dir := t.TempDir()
 	a := Access{KubeconfigFile: filepath.Join(dir, "kubeconfig"), TokenFile: filepath.Join(dir, "token")}
 	writeFile(t, a.TokenFile, token)
-	writeFile(t, a.KubeconfigFile, c.kubeconfig(t, server, Object{"tokenFile": a.TokenFile}))
+	writeFile(t, a.KubeconfigFile, c.kubeconfig(t, server, systemNamespace, Object{"tokenFile": a.TokenFile}))
 	return a
 }
 
 // Kubeconfig writes a file for one who has a client certificate.
 func (c *Cluster) Kubeconfig(t testing.TB, file, certFile, keyFile string) {
 	t.Helper()
-	writeFile(t, file, c.kubeconfig(t, c.Issuer, Object{"client-certificate": certFile, "client-key": keyFile}))
+	writeFile(t, file, c.kubeconfig(t, c.Issuer, "", Object{"client-certificate": certFile, "client-key": keyFile}))
 }
 
 // TokenKubeconfig writes a file for one who has a token.
 func (c *Cluster) TokenKubeconfig(t testing.TB, file, token string) {
 	t.Helper()
-	writeFile(t, file, c.kubeconfig(t, c.Issuer, Object{"token": token}))
+	writeFile(t, file, c.kubeconfig(t, c.Issuer, "", Object{"token": token}))
 }
 
 // kubeconfig is a file for one user. JSON is YAML too.
-func (c *Cluster) kubeconfig(t testing.TB, server string, user Object) string {
+func (c *Cluster) kubeconfig(t testing.TB, server, namespace string, user Object) string {
 	t.Helper()
 	content, err := json.Marshal(Object{
 		"apiVersion": "v1", "kind": "Config",
 		"clusters":        []Object{{"name": "e2e", "cluster": Object{"server": server, "certificate-authority": c.CA.File}}},
 		"users":           []Object{{"name": "e2e", "user": user}},
-		"contexts":        []Object{{"name": "e2e", "context": Object{"cluster": "e2e", "user": "e2e"}}},
+		"contexts":        []Object{{"name": "e2e", "context": Object{"cluster": "e2e", "user": "e2e", "namespace": namespace}}},
 		"current-context": "e2e",
 	})
 	if err != nil {

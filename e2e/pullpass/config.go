@@ -151,6 +151,7 @@ type Objects struct {
 	Policies bool     `json:"policies"`
 	Requests bool     `json:"requests"`
 	Within   []string `json:"within"`
+	Status   bool     `json:"status,omitempty"`
 }
 
 // file is the configuration file. It is written as JSON, which is YAML too.
