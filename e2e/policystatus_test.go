@@ -158,6 +158,7 @@ func (s *site) statusWrites(t *testing.T) (n int) {
 
 // TestPolicyStatus has what became of objects in their status, on a real API server, with the rights of deploy/kubernetes and no others.
 func TestPolicyStatus(t *testing.T) {
+	t.Parallel()
 	const namespace = "objects-web"
 	s := startSite(t, cluster.Options{AuditUser: "system:serviceaccount:pullpass:pullpass"})
 	s.workload(t, namespace)
@@ -264,6 +265,7 @@ func TestPolicyStatus(t *testing.T) {
 
 // TestPolicyObjectsOfManyTeams has 10,000 objects in the cluster and three replicas, and sees within which time a change counts at all.
 func TestPolicyObjectsOfManyTeams(t *testing.T) {
+	t.Parallel()
 	const (
 		many, namespaces, changes = 10_000, 50, 60
 		namespace                 = "objects-web"

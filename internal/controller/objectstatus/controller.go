@@ -199,6 +199,7 @@ func (c *Controller) lead(ctx context.Context) {
 type leading struct {
 	*Controller
 	sent map[kube.ObjectRef]sent
+	busy time.Duration // since the last rest
 }
 
 // sent is a status that was written and not seen yet.
@@ -270,8 +271,9 @@ func (l *leading) look(ctx context.Context, j *judge, ref kube.ObjectRef) error 
 	if err != nil {
 		return err
 	}
-	if took := time.Since(began); took > restAfter {
-		idle(ctx, min(restShare*took, passInterval))
+	if l.busy += time.Since(began); l.busy > restAfter {
+		idle(ctx, min(restShare*l.busy, passInterval))
+		l.busy = 0
 	}
 	l.uses.fill(o.UID, next.Repositories)
 	says, differs := o.Complete(next, l.now())
