@@ -161,10 +161,10 @@ func testObjectValidation(t *testing.T, s *site) {
 		_, err := s.Try(t.Context(), http.MethodPost, policiesPath+"?dryRun=All&fieldValidation=Strict", accessPolicy("p", test.spec))
 		judgeObject(t, what, err, test.refused)
 	}
-	// What the schema does not know in a rule is kept, so that Pullpass refuses the rule.
-	kept := s.Create(t, policiesPath+"?dryRun=All", accessPolicy("p", cluster.Object{"rules": []cluster.Object{rule("a", set("service", []string{"x"}))}}))
-	if spec, _ := kept["spec"].(map[string]any); !strings.Contains(fmt.Sprint(spec), "service:[x]") {
-		t.Errorf("an unknown field of a rule was dropped: %v", spec)
+	// What the schema does not know in a rule or beside it is kept, so that Pullpass refuses the rule.
+	kept := s.Create(t, policiesPath+"?dryRun=All", accessPolicy("p", cluster.Object{"rules": []cluster.Object{rule("a", set("service", []string{"x"}))}, "dney": []string{"x"}}))
+	if spec := fmt.Sprint(kept["spec"]); !strings.Contains(spec, "service:[x]") || !strings.Contains(spec, "dney:[x]") {
+		t.Errorf("an unknown field was dropped: %v", spec)
 	}
 }
 
@@ -197,6 +197,8 @@ func testObjectDecisions(t *testing.T, s *site, config pullpass.Config, before *
 	within(t, 2*time.Minute, "the earlier replica lists the objects", func() bool {
 		return outcome(before.Host(t, pullpass.From{}).Ask(t, service, token, asked)) == asked
 	})
+	answers(t, before, "who-can", []string{"pull", "objects-web/web"}, "in cluster e2e)", "the RepositoryAccess objects-web/web asks for it now, for "+puller, namespace+"/"+puller+", by ceiling")
+	answers(t, before, "reach", []string{"e2e/" + namespace + "/" + puller}, "objects-web/web: pull, as objects-web/web asks")
 	s.Patch(t, requestsPath(namespace)+"/web", cluster.Object{"spec": cluster.Object{"repositories": []string{"elsewhere/x"}}})
 	turns(t, host, token, asked, asked, "")
 	expect(t, "beyond within, though the ceiling allows it", host.Ask(t, service, token, "repository:elsewhere/x:pull"), "")
@@ -211,10 +213,23 @@ func testObjectDecisions(t *testing.T, s *site, config pullpass.Config, before *
 	if answer.Audit.Rule != "p/r" {
 		t.Errorf("the audit line names the rule %q", answer.Audit.Rule)
 	}
+	answers(t, before, "who-can", []string{"pull", "by-object/x"}, "p/r (AccessPolicy p: rules[0], in cluster ", namespace+"/"+puller+", by p/r")
+	answers(t, before, "reach", []string{"e2e/" + namespace + "/" + puller}, "p/r (AccessPolicy p: rules[0])", "by-object/**: pull")
 	s.Patch(t, policiesPath+"/p", cluster.Object{"spec": cluster.Object{"deny": []cluster.Object{{"name": "d", "subjects": []cluster.Object{{"namespaces": []string{namespace}}}}}}})
 	turns(t, host, token, byRule, byRule, "403 subject_denied")
 	s.Patch(t, policiesPath+"/p", cluster.Object{"spec": cluster.Object{"deny": nil}})
 	turns(t, host, token, byRule, "403 subject_denied", byRule)
 	s.Delete(t, policiesPath+"/p")
 	turns(t, host, token, byRule, byRule, "")
+}
+
+// answers fails unless a command prints all of these.
+func answers(t *testing.T, p *pullpass.Proxy, command string, args []string, want ...string) {
+	t.Helper()
+	output := p.Command(t, command, args...)
+	for _, text := range want {
+		if !strings.Contains(output, text) {
+			t.Errorf("%s %q has no %q:\n%s", command, args, text, output)
+		}
+	}
 }

@@ -157,6 +157,11 @@ func TestInvalidObjectsNarrow(t *testing.T) {
 		{open + "\ndeny: [{subjects: [{namespaces: [team-b]}]}]", "name: is missing", false, false, true},
 		{open + "\ndeny: [{name: r, subjects: [{namespaces: [team-b]}]}]", "is taken by", false, false, true},
 		{open + "\ndeny: [d]", "is text", false, true, true},
+		// A field beside them that is not known: no rule counts, and what is known to deny does.
+		{open + "\ndney: [{name: d, subjects: [{namespaces: [team-b]}]}]", "unknown field", false, false, false},
+		{open + "\ndney: []\ndeny: [{name: d, subjects: [{namespaces: [team-b]}]}]", "unknown field", false, false, true},
+		{open + "\ndeny: [{name: d, subjects: [{namespaces: [team-b]}], services: [x]}]", "unknown field", false, false, true},
+		{open + "\ndeny: [{name: d, subject: [{namespaces: [team-b]}]}]", "unknown field", false, true, true},
 		{open + "\ndeny: {}", "not a list", false, true, true},
 		{open + "\ndeny:", "has no value", false, true, true},
 		{open + "\ndeny: [" + strings.TrimSuffix(strings.Repeat("{name: d, subjects: [{namespaces: [x]}]},", maxRules), ",") + "]", "more than 10000 rules", false, true, true},

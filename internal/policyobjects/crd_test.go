@@ -128,9 +128,10 @@ var required = map[string][]string{
 }
 
 // preserved is where an unknown field must not be dropped: a rule whose mistyped limit
-// nobody sees would give more than is written. Pullpass refuses the object.
+// nobody sees, or beside which stands a mistyped deny, would give more than is written.
+// Pullpass refuses the object.
 var preserved = []string{
-	"AccessPolicy.spec.rules[]", "AccessPolicy.spec.rules[].subjects[]", "AccessPolicy.spec.rules[].subjects[].namespaceSelector", "AccessPolicy.spec.rules[].allow[]",
+	"AccessPolicy.spec", "AccessPolicy.spec.rules[]", "AccessPolicy.spec.rules[].subjects[]", "AccessPolicy.spec.rules[].subjects[].namespaceSelector", "AccessPolicy.spec.rules[].allow[]",
 }
 
 const inFiles = ": write it in a policy file"
