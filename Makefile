@@ -2,6 +2,7 @@
 
 GO = go
 FUZZTIME = 20s
+RANDOM = 1000000
 BENCHCOUNT = 6
 VERSION = $$(git describe --tags --always --dirty 2>/dev/null || echo devel)
 REVISION = $$(git rev-parse HEAD 2>/dev/null || echo unknown)
@@ -9,7 +10,7 @@ SOURCE_DATE_EPOCH = $$(git log -1 --format=%ct 2>/dev/null || echo 0)
 # Nothing of the machine, of the directory or of the time is in a program: the Dockerfile builds the same.
 GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
 
-.PHONY: help demo test docs e2e node-up node-shell node-down bench bench-plugin loadtest loadtest-smoke loadtest-programs fuzz lint build image clean
+.PHONY: help demo test docs e2e node-up node-shell node-down bench bench-plugin random loadtest loadtest-smoke loadtest-programs fuzz lint build image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
@@ -63,6 +64,10 @@ loadtest-programs:
 	@./.ci/install loadtest
 	$(GOBUILD) -o bin/loadtest/pullpass ./cmd/proxy
 	cd loadtest && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o ../bin/loadtest/ . ./issuer ./floor ./bareproxy go.k6.io/k6
+
+# Each policy has objects, some with faults, and is judged by definitions that a test writes anew.
+random: ## RANDOM (1000000) random policies: decision, explanation, who-can and reach agree, and nothing goes beyond a ceiling
+	$(GO) test -count=1 -timeout 4h -v -run='^TestRandomObjects$$' ./internal/policy/reach -random-policies $(RANDOM)
 
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@for package in $$($(GO) list ./...); do \

@@ -26,12 +26,13 @@ func policyUnusedCommand() *cobra.Command {
 	var days int
 	command := &cobra.Command{
 		Use:   "unused",
-		Short: "Say which rules, denials and annotations nothing used, by the audit log",
+		Short: "Say which rules, denials, annotations and requests nothing used, by the audit log",
 		Long: `Read the audit log, in files that may be compressed with gzip or on standard
 input, and say which rules granted nothing, which denials refused nobody, and what
-annotations of ServiceAccounts ask for and nobody got by them, for so many days.
-Where a cluster has an API server, it is asked for its ServiceAccounts. A log that
-begins later than that says less, and the answer says so.`,
+annotations of ServiceAccounts and RepositoryAccess objects ask for and nobody got
+by them, for so many days. Where a cluster has an API server, it is asked for its
+ServiceAccounts and objects. A log that begins later than that says less, and the
+answer says so.`,
 		Example: `  pullpass policy unused --config pullpass.yaml --audit-file audit.log.1.gz --audit-file audit.log
   kubectl logs -n pullpass -l app.kubernetes.io/name=pullpass --tail -1 | pullpass policy unused --config pullpass.yaml --audit-file - --days 7`,
 		Args: cobra.NoArgs,

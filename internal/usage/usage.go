@@ -1,5 +1,6 @@
 // Package usage says what of a policy the audit log has no use of: rules that granted
-// nothing, denials that refused nobody, and what annotations ask for in vain.
+// nothing, denials that refused nobody, and what annotations and RepositoryAccess objects
+// ask for in vain.
 package usage
 
 import (
@@ -29,7 +30,7 @@ type Request struct {
 	Since    time.Time        // what was used before counts as unused
 }
 
-// Report is what was not used. docs/policy.md and the schema say what each field means.
+// Report is what was not used. docs/who-can.md and the schema say what each field means.
 type Report struct {
 	APIVersion  string       `json:"apiVersion"`
 	Kind        string       `json:"kind"`
@@ -40,13 +41,15 @@ type Report struct {
 	Rules       []Rule       `json:"rules"`
 	Deny        []Rule       `json:"deny"`
 	Annotations []Annotation `json:"annotations"`
-	Unknown     []string     `json:"unknown,omitempty"` // clusters whose ServiceAccounts are not known, and why
+	Requests    []Asked      `json:"requests"`
+	Unknown     []string     `json:"unknown,omitempty"` // clusters whose ServiceAccounts and objects are not known, and why
 }
 
 // Rule is a rule that granted nothing, or a denial that refused nobody.
 type Rule struct {
 	Name     string    `json:"name"`
 	Origin   string    `json:"origin"`
+	Cluster  string    `json:"cluster,omitempty"` // whose object it is of
 	LastUsed time.Time `json:"lastUsed,omitzero"` // before Since
 }
 
@@ -59,9 +62,23 @@ type Annotation struct {
 	LastUsed       time.Time `json:"lastUsed,omitzero"`
 }
 
-// item is what an annotation asks for.
+// Asked is one pattern of a RepositoryAccess, which asks for what nobody used by it.
+type Asked struct {
+	Cluster  string    `json:"cluster"`
+	Object   string    `json:"object"`          // NAMESPACE/NAME
+	Item     string    `json:"item,omitempty"`  // empty: the object counts for nothing
+	Fault    string    `json:"fault,omitempty"` // why it does
+	LastUsed time.Time `json:"lastUsed,omitzero"`
+}
+
+// byRequest is what selects from a rule with requests, where others have the key of an
+// annotation: no key has a space.
+const byRequest = "a " + policy.KindRequest
+
+// item is what an annotation or a RepositoryAccess asks for.
 type item struct {
 	key      string
+	object   string // NAMESPACE/NAME of the RepositoryAccess
 	asked    policy.WrittenAllowance
 	text     string
 	lastUsed time.Time
@@ -70,28 +87,53 @@ type item struct {
 // finder reads events one at a time. What it remembers depends on the policy and the
 // clusters, and not on how many lines there are.
 type finder struct {
-	keys   map[string]string    // by name of a rule or denial: the annotation that it reads, or nothing
-	used   map[string]time.Time // likewise
-	items  map[names.Object][]item
+	keys   map[ruleName]string    // what selects from it, or nothing
+	used   map[ruleName]time.Time // likewise
+	items  map[names.Object][]*item
+	asked  map[string][]*item // of RepositoryAccess objects, each once, by cluster
 	report *Report
+}
+
+// ruleName names a rule or a denial. Those of objects are of a cluster, which may have
+// one of the same name as another's.
+type ruleName struct{ cluster, name string }
+
+// written is the rules and denials of the files, or of the objects of a cluster.
+type written struct {
+	cluster string
+	rules   []policy.WrittenRule
+	denials []policy.WrittenDenial
 }
 
 // Find reads the log to its end. Its error joins what could not be read.
 func Find(ctx context.Context, r Request, stdin io.Reader, stderr io.Writer) (*Report, error) {
-	f := finder{keys: map[string]string{}, used: map[string]time.Time{}, items: map[names.Object][]item{}}
-	f.report = &Report{APIVersion: policy.APIVersion, Kind: "PolicyUnused", Since: r.Since.UTC(), Rules: []Rule{}, Deny: []Rule{}, Annotations: []Annotation{}}
-	rules, denials := r.Policy.WrittenRules(), r.Policy.WrittenDenials()
-	for _, rule := range rules {
-		f.keys[rule.Name] = rule.Annotation
+	f := finder{keys: map[ruleName]string{}, used: map[ruleName]time.Time{}, items: map[names.Object][]*item{}, asked: map[string][]*item{}}
+	f.report = &Report{
+		APIVersion: policy.APIVersion, Kind: "PolicyUnused", Since: r.Since.UTC(), Rules: []Rule{}, Deny: []Rule{}, Annotations: []Annotation{}, Requests: []Asked{},
 	}
-	for _, d := range denials {
-		f.keys[d.Name] = ""
+	all := []written{{"", r.Policy.WrittenRules(), r.Policy.WrittenDenials()}}
+	for _, known := range r.Accounts {
+		if objects := known.Objects.Policies; objects != nil {
+			all = append(all, written{known.Cluster, objects.WrittenRules(), objects.WrittenDenials()})
+		}
+	}
+	for _, w := range all {
+		for _, rule := range w.rules {
+			f.keys[ruleName{w.cluster, rule.Name}] = rule.Annotation
+			if rule.Requests {
+				f.keys[ruleName{w.cluster, rule.Name}] = byRequest
+			}
+		}
+		for _, d := range w.denials {
+			f.keys[ruleName{w.cluster, d.Name}] = ""
+		}
 	}
 	for _, known := range r.Accounts {
 		if known.Unknown != nil {
 			f.report.Unknown = append(f.report.Unknown, known.Cluster+": "+known.Unknown.Error())
 		}
 		f.read(r.Policy.AnnotationKeys(), known)
+		f.readRequests(known)
 	}
 	if err := audit.Each(ctx, r.Files, stdin, stderr, f.event); err != nil {
 		return nil, err
@@ -99,7 +141,7 @@ func Find(ctx context.Context, r Request, stdin io.Reader, stderr io.Writer) (*R
 	if f.report.Lines == 0 {
 		return nil, errors.New("no audit event was found, so nothing can be said of what is used")
 	}
-	f.conclude(rules, denials)
+	f.conclude(all)
 	return f.report, nil
 }
 
@@ -117,10 +159,32 @@ func (f *finder) read(keys []string, known reach.Accounts) {
 				f.report.Annotations = append(f.report.Annotations, Annotation{ServiceAccount: name.String(), Annotation: key, Fault: err.Error()})
 			}
 			for _, a := range asked {
-				f.items[name] = append(f.items[name], item{key: key, asked: a, text: string(a.Repositories[0]) + ":" + strings.ReplaceAll(a.Actions.String(), " ", "")})
+				f.items[name] = append(f.items[name], newItem(key, "", a))
 			}
 		}
 	}
+}
+
+// readRequests notes what RepositoryAccess objects ask for. An event does not name them:
+// of two that ask for the same, both are used.
+func (f *finder) readRequests(known reach.Accounts) {
+	for _, r := range known.Objects.Requests {
+		if r.Err() != nil {
+			f.report.Requests = append(f.report.Requests, Asked{Cluster: known.Cluster, Object: r.Namespace() + "/" + r.Name(), Fault: r.Err().Error()})
+		}
+		for _, asked := range r.Written() {
+			i := newItem(byRequest, asked.Object, asked.WrittenAllowance)
+			f.asked[known.Cluster] = append(f.asked[known.Cluster], i)
+			for _, account := range r.ServiceAccounts() {
+				name := names.Object{Cluster: known.Cluster, Namespace: r.Namespace(), Name: account}
+				f.items[name] = append(f.items[name], i)
+			}
+		}
+	}
+}
+
+func newItem(key, object string, a policy.WrittenAllowance) *item {
+	return &item{key: key, object: object, asked: a, text: string(a.Repositories[0]) + ":" + strings.ReplaceAll(a.Actions.String(), " ", "")}
 }
 
 func (f *finder) event(e *exchange.Event) error {
@@ -135,7 +199,11 @@ func (f *finder) event(e *exchange.Event) error {
 		return nil
 	}
 	keys := map[string]bool{}
-	for name := range strings.SplitSeq(e.Rule, ",") {
+	for text := range strings.SplitSeq(e.Rule, ",") {
+		name := ruleName{"", text}
+		if strings.Contains(text, "/") {
+			name.cluster = e.Cluster
+		}
 		key, ok := f.keys[name]
 		if !ok {
 			continue // of a rule that is not there any more
@@ -149,8 +217,8 @@ func (f *finder) event(e *exchange.Event) error {
 		return nil
 	}
 	items := f.items[names.Object{Cluster: e.Cluster, Namespace: e.Namespace, Name: e.ServiceAccount.Name}]
-	for i := range items {
-		if item := &items[i]; keys[item.key] && item.lastUsed.Before(e.Time) && item.isUsedFor(e.Granted) {
+	for _, item := range items {
+		if keys[item.key] && item.lastUsed.Before(e.Time) && item.isUsedFor(e.Granted) {
 			item.lastUsed = e.Time
 		}
 	}
@@ -165,21 +233,33 @@ func (i *item) isUsedFor(granted []string) bool {
 	})
 }
 
-func (f *finder) conclude(rules []policy.WrittenRule, denials []policy.WrittenDenial) {
+func (f *finder) conclude(all []written) {
 	report := f.report
-	for _, r := range rules {
-		if last := f.used[r.Name]; last.Before(report.Since) {
-			report.Rules = append(report.Rules, Rule{r.Name, r.Origin, last.UTC()})
+	for _, w := range all {
+		for _, r := range w.rules {
+			if last := f.used[ruleName{w.cluster, r.Name}]; last.Before(report.Since) {
+				report.Rules = append(report.Rules, Rule{r.Name, r.Origin, w.cluster, last.UTC()})
+			}
+		}
+		for _, d := range w.denials {
+			if last := f.used[ruleName{w.cluster, d.Name}]; last.Before(report.Since) {
+				report.Deny = append(report.Deny, Rule{d.Name, d.Origin, w.cluster, last.UTC()})
+			}
 		}
 	}
-	for _, d := range denials {
-		if last := f.used[d.Name]; last.Before(report.Since) {
-			report.Deny = append(report.Deny, Rule{d.Name, d.Origin, last.UTC()})
-		}
-	}
-	for name, items := range f.items {
+	for cluster, items := range f.asked {
 		for _, i := range items {
 			if i.lastUsed.Before(report.Since) {
+				report.Requests = append(report.Requests, Asked{Cluster: cluster, Object: i.object, Item: i.text, LastUsed: i.lastUsed.UTC()})
+			}
+		}
+	}
+	slices.SortFunc(report.Requests, func(a, b Asked) int {
+		return cmp.Or(strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Object, b.Object), strings.Compare(a.Item, b.Item))
+	})
+	for name, items := range f.items {
+		for _, i := range items {
+			if i.key != byRequest && i.lastUsed.Before(report.Since) {
 				report.Annotations = append(report.Annotations, Annotation{ServiceAccount: name.String(), Annotation: i.key, Item: i.text, LastUsed: i.lastUsed.UTC()})
 			}
 		}
@@ -200,10 +280,10 @@ func WriteText(w io.Writer, r *Report) error {
 		line("", "NOTE: the log begins after that: what was used before is not known")
 	}
 	for _, rule := range r.Rules {
-		line("rule", "%s (%s) granted nothing%s", rule.Name, rule.Origin, lastUsed(rule.LastUsed))
+		line("rule", "%s (%s) granted nothing%s", rule.Name, rule.place(), lastUsed(rule.LastUsed))
 	}
 	for _, d := range r.Deny {
-		line("deny rule", "%s (%s) refused nobody%s", d.Name, d.Origin, lastUsed(d.LastUsed))
+		line("deny rule", "%s (%s) refused nobody%s", d.Name, d.place(), lastUsed(d.LastUsed))
 	}
 	for _, a := range r.Annotations {
 		if a.Fault != "" {
@@ -212,14 +292,28 @@ func WriteText(w io.Writer, r *Report) error {
 		}
 		line("annotation", "%s %s: %s is not used%s", term.Words(a.ServiceAccount), a.Annotation, term.Words(a.Item), lastUsed(a.LastUsed))
 	}
-	if len(r.Rules)+len(r.Deny)+len(r.Annotations) == 0 {
+	for _, a := range r.Requests {
+		if a.Fault != "" {
+			line("request", "%s of cluster %s counts for nothing: %s", term.Words(a.Object), a.Cluster, term.Line(a.Fault))
+			continue
+		}
+		line("request", "%s of cluster %s: %s is not used%s", term.Words(a.Object), a.Cluster, term.Words(a.Item), lastUsed(a.LastUsed))
+	}
+	if len(r.Rules)+len(r.Deny)+len(r.Annotations)+len(r.Requests) == 0 {
 		line("unused", "nothing")
 	}
 	for _, unknown := range r.Unknown {
-		line("not known", "ServiceAccounts of cluster %s", term.Line(unknown))
+		line("not known", "ServiceAccounts and objects of cluster %s", term.Line(unknown))
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
+}
+
+func (r *Rule) place() string {
+	if r.Cluster == "" {
+		return r.Origin
+	}
+	return r.Origin + ", in cluster " + r.Cluster
 }
 
 func lastUsed(last time.Time) string {

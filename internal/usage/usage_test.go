@@ -47,3 +47,61 @@ rules:
 		t.Errorf("%+v", report)
 	}
 }
+
+// What a RepositoryAccess asks for is used by what somebody for whom it asks got by a rule
+// that reads such objects, and a rule of an object by its own cluster alone.
+func TestWhatOfObjectsIsUsed(t *testing.T) {
+	t.Parallel()
+	p, err := policy.Parse(policy.File{Name: "p", Data: []byte(`
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- {name: asked-for, requests: true, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["**"], actions: [pull]}]}
+- {name: other, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["x/**"], actions: [pull]}]}
+`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := func(all ...any) []any { return all }
+	object := policy.ParseObject("o", map[string]any{
+		"rules": list(map[string]any{"name": "r", "subjects": list(map[string]any{"namespaces": list("a")}), "allow": list(map[string]any{"repositories": list("**"), "actions": list("pull")})}),
+		"deny":  list(map[string]any{"name": "d", "subjects": list(map[string]any{"namespaces": list("b")})}),
+	})
+	request := func(name string, accounts []any, repositories ...any) *policy.Request {
+		return policy.ParseRequest("a", name, map[string]any{"serviceAccounts": accounts, "repositories": repositories, "actions": list("pull")})
+	}
+	said := reach.Objects{Policies: policy.NewPolicies(nil, object), HasRequests: true, Requests: []*policy.Request{
+		request("bad", list("web"), "?"), request("one", list("web", "ci"), "x/one", "x/two", "x/three", "x/four"), request("two", list("ci"), "x/one"),
+	}}
+	line := func(day, cluster, account, rule, granted string) string {
+		return `{"time":"2026-03-` + day + `T09:00:00Z","id":"i","result":"granted","status":200,"cluster":"` + cluster + `","namespace":"a","serviceAccount":{"name":"` + account + `"},"granted":["repository:` + granted + `:pull"],"rule":"` + rule + `","latency":0.1}` + "\n"
+	}
+	log := line("20", "c", "web", "asked-for", "x/one") + line("20", "c", "web", "other", "x/two") + line("02", "c", "ci", "asked-for", "x/three") + line("20", "d", "web", "asked-for", "x/four") +
+		line("20", "c", "web", "o/r", "y") + line("20", "d", "web", "o/d", "y")
+	report, err := Find(t.Context(), Request{
+		Policy: p, Accounts: []reach.Accounts{{Cluster: "c", Objects: said}, {Cluster: "d", Objects: reach.Objects{Policies: said.Policies}}}, Files: []string{"-"}, Since: time.Date(2026, 3, 10, 0, 0, 0, 0, time.UTC),
+	}, strings.NewReader(log), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := WriteText(&text, report); err != nil {
+		t.Fatal(err)
+	}
+	_, got, _ := strings.Cut(text.String(), "\n")
+	const begin = `rule         o/r (AccessPolicy o: rules[0], in cluster d) granted nothing
+deny rule    o/d (AccessPolicy o: deny[0], in cluster c) refused nobody
+request      a/bad of cluster c counts for nothing: RepositoryAccess a/bad: repositories[0]: `
+	rest, ok := strings.CutPrefix(got, begin)
+	if !ok {
+		t.Fatalf("got\n%s\nwant\n%s", got, begin)
+	}
+	_, rest, _ = strings.Cut(rest, "\n")
+	if want := `request      a/one of cluster c: x/four:pull is not used
+request      a/one of cluster c: x/three:pull is not used, last on 2026-03-02
+request      a/one of cluster c: x/two:pull is not used
+request      a/two of cluster c: x/one:pull is not used
+`; rest != want {
+		t.Errorf("got\n%s\nwant\n%s", rest, want)
+	}
+}

@@ -40,8 +40,8 @@ func coversName(patterns []string, namespace, repository string) bool {
 }
 
 // No request gets more than its ceiling, less than both give, or anything through a
-// denial; and an explanation says what a decision does. With -random-policies 1000000 it
-// takes minutes.
+// denial; and an explanation, who-can and reach say what a decision does. "make random"
+// judges a million policies, which takes minutes.
 func TestRandomObjects(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(16, 1))
