@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pullpass/pullpass/e2e/cluster"
 )
@@ -46,9 +47,14 @@ func (s *site) testPods(t *testing.T) {
 			t.Errorf("a pod of %s/%s with %q has %q, want %q", test.namespace, test.account, test.own, got, test.want)
 		}
 	}
-	// What the ServiceAccount has stays, since admission copied it before.
+	// What the ServiceAccount has stays, since admission copied it before. It has what it watches, a little later.
 	s.Patch(t, "/api/v1/namespaces/team-a/serviceaccounts/web", cluster.Object{"imagePullSecrets": []cluster.Object{{"name": "old"}}})
-	if got, want := pullSecrets(s.pod(t, "team-a", "pod-old", "web")), []string{"old", prefix + "web"}; !reflect.DeepEqual(got, want) {
+	before, want := []string{prefix + "web"}, []string{"old", prefix + "web"}
+	got := before
+	for n, until := 0, time.Now().Add(time.Minute); reflect.DeepEqual(got, before) && time.Now().Before(until); n++ {
+		got = pullSecrets(s.pod(t, "team-a", fmt.Sprint("pod-old-", n), "web"))
+	}
+	if !reflect.DeepEqual(got, want) {
 		t.Errorf("a pod has %q, want %q", got, want)
 	}
 }
