@@ -123,7 +123,7 @@ func TestIndexChangesNoDecision(t *testing.T) {
 	t.Parallel()
 	w := crowded{world: world{rand.New(rand.NewPCG(17, 4))}}
 	var grants, denials, tooMuch, byPath int
-	rounds := *randomPolicies / 2
+	rounds := *randomPolicies / 4
 	for round := range rounds {
 		text := "rules:\n"
 		w.isDear, w.isServed = round%8 == 0, round%8 == 1

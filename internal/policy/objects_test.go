@@ -3,6 +3,7 @@ package policy
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -190,9 +191,12 @@ func TestObjectsAreLimited(t *testing.T) {
 	if twice := ParseObject("a", spec(t, "rules: ["+fmt.Sprintf(rule+", "+rule, "r", "r")+"]")); twice.Err() == nil {
 		t.Error("names that are not unique are no fault")
 	}
+	like := spec(t, fmt.Sprintf(rule, "r")).(map[string]any)
 	var rules []any
 	for i := range maxRules {
-		rules = append(rules, spec(t, fmt.Sprintf(rule, fmt.Sprint("r", i))))
+		one := maps.Clone(like)
+		one["name"] = fmt.Sprint("r", i)
+		rules = append(rules, one)
 	}
 	full := ParseObject("a", map[string]any{"rules": rules})
 	testkit.Must(t, full.Err())
