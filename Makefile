@@ -10,7 +10,7 @@ SOURCE_DATE_EPOCH = $$(git log -1 --format=%ct 2>/dev/null || echo 0)
 # Nothing of the machine, of the directory or of the time is in a program: the Dockerfile builds the same.
 GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
 
-.PHONY: help demo test docs e2e node-up node-shell node-down bench bench-plugin random loadtest loadtest-smoke loadtest-programs fuzz lint build image clean
+.PHONY: help demo test docs e2e node-up node-shell node-down bench bench-plugin performance random loadtest loadtest-smoke loadtest-programs fuzz lint build image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
@@ -52,6 +52,13 @@ bench-plugin: ## start-up time and size of the kubelet plugin, against a program
 	@mkdir -p bin
 	$(GO) test -run='^$$' -bench=Start -count=$(BENCHCOUNT) ./cmd/credential-provider >bin/bench-plugin.txt || { cat bin/bench-plugin.txt; exit 1; }
 	$(GO) tool benchstat -col='/program@(floor plugin)' bin/bench-plugin.txt
+
+# The runs are apart, so that what else the machine does in a minute does not fall on one number alone.
+performance: ## docs/performance.md: what an exchange costs beside more and more rules, clusters, pods, identities
+	@mkdir -p bin
+	@rm -f bin/performance.txt
+	@for run in 1 2 3 4 5 6; do $(GO) test -run='^$$' -bench=Growth -benchtime=0.2s ./internal/... >>bin/performance.txt || { cat bin/performance.txt; exit 1; }; done
+	cd loadtest && $(GO) run ./growth -into ../docs/performance.md <../bin/performance.txt
 
 loadtest: loadtest-programs ## load on a real Pullpass, judged by the service objectives; plots in bin/loadtest/report (LOADTEST='-scale 1 storm')
 	bin/loadtest/loadtest $(LOADTEST)

@@ -132,7 +132,7 @@ var imports = map[string]allowedImports{
 			"internal/load", "internal/lru", "internal/nodecert", "internal/nodeproof", "internal/oidc", "internal/policy", "internal/redact", "internal/registryauth",
 			"internal/seal", "internal/signing", "internal/term",
 		},
-		tests:  []string{"internal/identity", "internal/pkitest"},
+		tests:  []string{"internal/identity", "internal/pkitest", "internal/testkit"},
 		others: []string{"go.opentelemetry.io/otel/attribute", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace", "k8s.io/apimachinery"},
 	},
 	"internal/upstream": {
@@ -193,7 +193,7 @@ var imports = map[string]allowedImports{
 		ours: []string{
 			"internal/exchange", "internal/file", "internal/lru", "internal/oidc", "internal/pattern", "internal/policy", "internal/policyobjects", "internal/strictyaml", "internal/term",
 		},
-		tests:  []string{"internal/kubetest", "internal/pkitest", "internal/registryauth"},
+		tests:  []string{"internal/kubetest", "internal/pkitest", "internal/registryauth", "internal/testkit"},
 		others: []string{"go.opentelemetry.io/otel/trace", "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "k8s.io/klog/v2"},
 	},
 	"internal/podevents": {
@@ -203,7 +203,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/state": {
 		ours:   []string{"internal/file", "internal/lru", "internal/oidc"},
-		tests:  []string{"internal/state/statetest"},
+		tests:  []string{"internal/state/statetest", "internal/testkit"},
 		others: []string{"github.com/redis/go-redis/v9", "go.opentelemetry.io/otel/codes", "go.opentelemetry.io/otel/trace"},
 	},
 	"internal/pullsecrets": {
