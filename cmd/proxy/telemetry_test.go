@@ -35,9 +35,17 @@ const (
 // environment, and returns what ends it.
 func process(t *testing.T, p *proxytest.Proxy, env ...string) (stop func() error) {
 	t.Helper()
+	_, stop = startProcess(t, p, env...)
+	testkit.Eventually(t, "the service gets ready", func() bool { return p.Ready(t) })
+	return stop
+}
+
+// startProcess is process for those who do not wait.
+func startProcess(t *testing.T, p *proxytest.Proxy, env ...string) (serve *exec.Cmd, stop func() error) {
+	t.Helper()
 	program, err := os.Executable()
 	testkit.Must(t, err)
-	serve := exec.Command(program)
+	serve = exec.Command(program)
 	serve.Args = []string{"pullpass", "serve", "--config", filepath.Join(p.Dir, "pullpass.yaml")} // see TestMain
 	serve.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
 	serve.Stdout, serve.Stderr = p.Stdout, p.Log
@@ -51,11 +59,7 @@ func process(t *testing.T, p *proxytest.Proxy, env ...string) (stop func() error
 			t.Errorf("ended with %v\n%s", err, p.Log)
 		}
 	})
-	testkit.Eventually(t, "the service gets ready", func() bool {
-		status, _ := p.Fetch(t, "http://"+p.Admin+"/readyz")
-		return status == http.StatusOK
-	})
-	return stop
+	return serve, stop
 }
 
 // One exchange is one trace, which goes on from the caller's, and the audit line

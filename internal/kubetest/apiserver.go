@@ -41,9 +41,10 @@ func newObject(namespace, name, uid string) Object {
 // Close ends what NewAPIServer began.
 func (s *Server) Close() { s.tls.Close() }
 
-func (s *Server) Kubeconfig() string { return kubeconfig(s.tls) }
+func (s *Server) Kubeconfig() string { return Kubeconfig(s.tls) }
 
-func kubeconfig(server *httptest.Server) string {
+// Kubeconfig is for a client of the server.
+func Kubeconfig(server *httptest.Server) string {
 	ca, _ := json.Marshal(pkitest.PEM("CERTIFICATE", server.Certificate().Raw))
 	return fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
 "clusters": [{"name": "c", "cluster": {"server": %q, "certificate-authority-data": %s}}],

@@ -79,7 +79,7 @@ func NewListServer(t *testing.T) *ListServer {
 	return l
 }
 
-func (l *ListServer) Kubeconfig() string { return kubeconfig(l.Server) }
+func (l *ListServer) Kubeconfig() string { return Kubeconfig(l.Server) }
 
 // ServeHTTP answers lists, and GETs of what has a name.
 func (l *ListServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
