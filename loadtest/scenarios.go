@@ -47,6 +47,7 @@ var scenarios = []scenario{
 	{name: "rotation", about: "the keys of Pullpass and of the cluster change under load", least: 2 * publishedBefore, pods: pulled, run: runRotation},
 	{name: "soak", about: "the same pods again and again: memory must not grow", pods: func(options) int { return soakPods }, run: runSoak, judge: growth, site: soakSite},
 	{name: "memory", about: "100,000 pods, with usual and with the longest names: memory must fit the chart's container", whole: memory},
+	{name: "small", about: "a container with a twentieth of a core and 64 MiB: it serves, and a storm does not kill it (root, for cgroups)", whole: small, named: true},
 	{name: "gateway", about: "CPU of a request at the gateway, as ratio to nginx with auth_request, and memory of a stream (Debian package nginx-light)", whole: gateway},
 	{name: "compare", about: "CPU of an exchange, over real sockets, as ratio to a hand-written floor", whole: compare},
 	{name: "peers", about: "Pullpass, a hand-written floor, zot and jwt-registry-auth: at half and at nine tenths of what each can", whole: comparePeers, named: true},

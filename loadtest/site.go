@@ -28,6 +28,7 @@ type variant struct {
 	clusters string            // further ones, as YAML
 	files    map[string][]byte // that they name
 	gateway  string            // its registry, itself and its upstreams, as YAML
+	group    *group            // that Pullpass is in; nil: none of its own
 }
 
 // site is a Pullpass with an issuer, and Redis if it was asked for.
@@ -150,7 +151,8 @@ func openSite(ctx context.Context, o options, v variant) (_ *site, err error) {
 	if err := errors.Join(os.WriteFile(s.file("pullpass.yaml"), []byte(config), 0o600), os.WriteFile(s.file("policy.yaml"), []byte(policy), 0o600)); err != nil {
 		return nil, err
 	}
-	if err := s.start(ctx, s.healthy(s.admin+"/readyz"), filepath.Join(o.programs, "pullpass"), arguments...); err != nil {
+	program, arguments := v.group.enter(filepath.Join(o.programs, "pullpass"), arguments)
+	if err := s.start(ctx, s.healthy(s.admin+"/readyz"), program, arguments...); err != nil {
 		return nil, err
 	}
 	s.pullpass = s.processes[len(s.processes)-1]
