@@ -74,6 +74,30 @@ func TestStatusIsNoChange(t *testing.T) {
 	})
 }
 
+// Of an object that was made again, nothing is kept of the one before, whatever its
+// generation is.
+func TestSpecOfAnotherObject(t *testing.T) {
+	t.Parallel()
+	of := func(uid string, generation int64) object {
+		return object{uid: uid, spec: &policySpec{generation: generation}}
+	}
+	for _, test := range []struct {
+		next, before object
+		want         bool
+	}{
+		{of("a", 1), of("a", 1), true},
+		{of("b", 1), of("a", 1), false},
+		{of("a", 2), of("a", 1), false},
+		{of("a", 0), of("a", 0), false}, // it does not count them
+		{of("a", 1), object{}, false},
+		{object{uid: "a"}, object{uid: "a"}, false},
+	} {
+		if _, isSame := test.next.withSpecOf(test.before); isSame != test.want {
+			t.Errorf("%+v after %+v: %t", test.next, test.before, isSame)
+		}
+	}
+}
+
 func TestKnownAccount(t *testing.T) {
 	in(t, func(t *testing.T) {
 		s := newAPIServer(team()...)

@@ -299,6 +299,27 @@ func TestAnotherObjectOfTheName(t *testing.T) {
 	})
 }
 
+// A status that was written and is not seen yet is not written for every change.
+func TestWatchIsLate(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		r.ask("web", "web", "team-a/web")
+		r.Fail(patchRequests, kubetest.Says(http.StatusOK, "application/json", `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{}}`))
+		r.replica("first", nil)
+		time.Sleep(5 * time.Second)
+		for i := range 10 {
+			r.rule("p", fmt.Sprint("by-object/", i))
+			time.Sleep(2 * time.Second)
+		}
+		if n := r.Count(patchRequests); n != 1 {
+			t.Errorf("%d writes", n)
+		}
+		time.Sleep(passes)
+		if n := r.Count(patchRequests); n < 1 || n > 3 {
+			t.Errorf("%d writes later: it may have got lost", n)
+		}
+	})
+}
+
 func TestNobodyWhoMayNotLeadWrites(t *testing.T) {
 	in(t, func(t *testing.T, r *rig) {
 		r.ask("web", "web", "team-a/web")

@@ -250,9 +250,6 @@ func (j *judge) one(service string, o *kube.PolicyObject, account *knownAccount,
 	d := &decision.Scopes[0]
 	isPattern := strings.Contains(string(asked), "*")
 	v := verdict{extent: policyobjects.None, rules: d.Rules, reason: d.Reason, remedy: d.Remedy, denied: decision.DeniedBy != ""}
-	if v.denied {
-		return v
-	}
 	all, some := d.Reason == "", len(d.Granted) > 0
 	if isPattern {
 		all, some = a.covers(asked, j.within)

@@ -141,6 +141,24 @@ func TestExtents(t *testing.T) {
 	}
 }
 
+// Rules that allow names with few components and with many, but not those between.
+func TestGapBetweenRules(t *testing.T) {
+	t.Parallel()
+	const gap = `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- {name: flat, subjects: [{namespaces: [team-a]}], requests: true, allow: [{repositories: ["*", "*/*"], actions: [pull]}]}
+- {name: deep, subjects: [{namespaces: [team-a]}], requests: true, allow: [{repositories: ["*/*/*/*/**"], actions: [pull]}]}
+`
+	o := request("r", []string{"web"}, []string{"**"}, []string{"pull"})
+	s, err := newTestJudge(t, gap, allObjects, []string{"x"}, o.Request).status(o)
+	testkit.Must(t, err)
+	if got := s.Repositories[0].Granted; got != policyobjects.Part {
+		t.Errorf("%s is granted, but nothing with three components is", got)
+	}
+}
+
 func TestConditions(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ accounts, repositories, accepted, granted, message string }{
