@@ -394,9 +394,11 @@ func TestLastUse(t *testing.T) {
 				r.expect("used", "web", "1 Valid AllGranted team-a/web=All[ceiling]2000-01-01 team-a/**=All[ceiling]2000-01-01 shared/x=All[ceiling]")
 				r.expect("not used", "other", "1 Valid AllGranted team-a/web=All[ceiling]")
 				r.expectWrites("used", 1)
+				all.mu.Lock()
 				if all.fails = true; len(all.entries) != 2 {
 					t.Errorf("%d entries for others: %q", len(all.entries), all.entries)
 				}
+				all.mu.Unlock()
 				for range 10 {
 					time.Sleep(time.Minute)
 					user.Record(used("web", "repository:team-a/web:pull"))
@@ -427,7 +429,8 @@ func TestLastUse(t *testing.T) {
 				all.entries = append(all.entries, []byte("{"), []byte(`{"uid":"uid-other","repository":"team-b/web","day":"2000-01-02"}`))
 				fourth := r.replica("fourth", all)
 				time.Sleep(passes)
-				if fourth.uses.last == "" || !fourth.Status().Leads {
+				leads := fourth.Status().Leads
+				if fourth.stop(); fourth.uses.last == "" || !leads {
 					t.Error("nobody has read it")
 				}
 				r.expectWrites("what is no use", 0)
