@@ -73,8 +73,8 @@ loadtest-programs:
 	cd loadtest && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o ../bin/loadtest/ . ./issuer ./floor ./bareproxy go.k6.io/k6
 
 # Each policy has objects, some with faults, and is judged by definitions that a test writes anew.
-random: ## RANDOM (1000000) random policies: decision, explanation, who-can and reach agree, and nothing goes beyond a ceiling
-	$(GO) test -count=1 -timeout 4h -v -run='^TestRandomObjects$$' ./internal/policy/reach -random-policies $(RANDOM)
+random: ## RANDOM (1000000) random policies: decision, explanation, who-can, reach and status agree, and nothing goes beyond a ceiling
+	$(GO) test -count=1 -timeout 4h -v -run='^(TestRandomObjects|TestStatusAgreesWithDecisions)$$' ./internal/policy/reach ./internal/controller/objectstatus -random-policies $(RANDOM)
 
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@for package in $$($(GO) list ./...); do \

@@ -85,7 +85,7 @@ var emptyPanels = map[string]bool{
 	"Audit log and events on pods":         true,
 	"Requests at the gateway, by upstream": true, "Not passed on, or not to the end": true, "State of the upstreams": true, "Bytes through the gateway": true,
 	"Time at the gateway, 90 %": true, "Silence of upstreams": true, "Token endpoints of upstreams": true,
-	"Pull secrets": true, "What is written for pull secrets": true,
+	"Pull secrets": true, "What is written for pull secrets": true, "Status of policy objects": true,
 }
 
 type dashboardPanel struct {

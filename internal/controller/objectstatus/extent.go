@@ -50,11 +50,11 @@ func sample(p pattern.Pattern, components int) string {
 }
 
 // covers reports whether all actions are granted on whatever the pattern matches, and
-// whether any is. It is by decisions about samples.
-func (a *asker) covers(p pattern.Pattern, within []pattern.Pattern) (all, some bool) {
+// whether any is; isSure: some is of all that it matches. It is by decisions about samples.
+func (a *asker) covers(p pattern.Pattern, within []pattern.Pattern) (all, some, isSure bool) {
 	if !strings.Contains(string(p), "**") {
 		d := a.asked(sample(p, 0))
-		return d.Reason == "", len(d.Granted) > 0
+		return d.Reason == "", len(d.Granted) > 0, true
 	}
 	// Whatever matches very many components has a ** of its own, and matches from as
 	// many on as the rest of it needs. Fewer are asked for one by one.
@@ -62,7 +62,7 @@ func (a *asker) covers(p pattern.Pattern, within []pattern.Pattern) (all, some b
 	d := &decision.Scopes[0]
 	all, some = d.Reason == "", len(d.Granted) > 0
 	if !some {
-		return false, false
+		return false, false, true
 	}
 	most := strings.Count(string(p), "/") + 1
 	for _, w := range within {
@@ -76,7 +76,7 @@ func (a *asker) covers(p pattern.Pattern, within []pattern.Pattern) (all, some b
 		}
 	}
 	if most > maxComponents {
-		return false, false
+		return false, true, false
 	}
 	for n := range most + 1 {
 		if name := sample(p, n); name != "" {
@@ -84,7 +84,7 @@ func (a *asker) covers(p pattern.Pattern, within []pattern.Pattern) (all, some b
 			all, some = all && d.Reason == "", some && len(d.Granted) > 0
 		}
 	}
-	return all, some
+	return all, some, true
 }
 
 // partial is what is granted of a pattern that is not granted whole.
@@ -139,19 +139,30 @@ func (a *asker) common(p, allowed pattern.Pattern, within []pattern.Pattern) (gr
 	if !ok {
 		return "", false
 	}
-	if _, some := a.covers(met, within); some {
+	_, some, isSure := a.covers(met, within)
+	if !isSure {
+		return "", false
+	}
+	if some {
 		return met, true
 	}
-	isAll = p.Contains(allowed) || allowed.Contains(p)
+	both := met // which may be less
+	switch {
+	case p.Contains(allowed):
+		both, isAll = allowed, true
+	case allowed.Contains(p):
+		both, isAll = p, true
+	}
 	for _, w := range within {
 		w = pattern.Pattern(w.Expand(a.subject.Identity))
-		narrower, ok := meet(met, w)
-		if ok {
-			if _, some := a.covers(narrower, within); some {
+		if narrower, ok := meet(both, w); ok {
+			_, some, isSure := a.covers(narrower, within)
+			if some && isSure {
 				return narrower, true
 			}
+			isAll = isAll && isSure
 		}
-		isAll = isAll && (met.Contains(w) || w.Contains(met) || !met.Overlaps(w))
+		isAll = isAll && (both.Contains(w) || w.Contains(both) || !both.Overlaps(w))
 	}
 	return "", isAll
 }

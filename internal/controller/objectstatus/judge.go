@@ -252,7 +252,7 @@ func (j *judge) one(service string, o *kube.PolicyObject, account *knownAccount,
 	v := verdict{extent: policyobjects.None, rules: d.Rules, reason: d.Reason, remedy: d.Remedy, denied: decision.DeniedBy != ""}
 	all, some := d.Reason == "", len(d.Granted) > 0
 	if isPattern {
-		all, some = a.covers(asked, j.within)
+		all, some, _ = a.covers(asked, j.within)
 	}
 	if all {
 		return verdict{extent: policyobjects.All, rules: d.Rules}

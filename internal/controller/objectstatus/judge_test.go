@@ -2,6 +2,7 @@ package objectstatus
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -187,6 +188,29 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// What is granted where several patterns meet is not said to be refused, though none of
+// them can be asked about whole.
+func TestWherePatternsMeet(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		allowed, within string
+		want            policyobjects.Extent
+	}{
+		{"b/**/team-a/**", "b/team-a", policyobjects.Part},
+		{"**", "b" + strings.Repeat("/a", 17) + "/**", policyobjects.Unknown},
+		{"**", "c" + strings.Repeat("/a", 17) + "/**", policyobjects.None},
+	} {
+		text := "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n" +
+			"- {name: r, subjects: [{namespaces: [team-a]}], requests: true, allow: [{repositories: [\"" + test.allowed + "\"], actions: [pull]}]}"
+		o := request("r", []string{"web"}, []string{"b/**"}, []string{"pull"})
+		s, err := newTestJudge(t, text, []string{test.within}, []string{"x"}, o.Request).status(o)
+		testkit.Must(t, err)
+		if got := s.Repositories[0]; got.Granted != test.want {
+			t.Errorf("b/** with %s within %s: %+v", test.allowed, test.within, got)
+		}
+	}
+}
+
 // What finds no room behind other objects is not said to be asked for.
 func TestTooManyRequests(t *testing.T) {
 	t.Parallel()
@@ -217,6 +241,8 @@ func TestTooManyRequests(t *testing.T) {
 	}
 }
 
+var randomPolicies = flag.Int("random-policies", 3000, "how many random policies are judged")
+
 // Of random policies and requests, a status says what is decided about each name.
 func TestStatusAgreesWithDecisions(t *testing.T) {
 	t.Parallel()
@@ -236,7 +262,7 @@ func TestStatusAgreesWithDecisions(t *testing.T) {
 	}
 	actions := [][]string{{"pull"}, {"push"}, {"pull", "push"}, {"*"}}
 	extents := map[policyobjects.Extent]int{}
-	for range 3_000 {
+	for range *randomPolicies {
 		var rules []string
 		for i := range 1 + random.IntN(3) {
 			var patterns []string
