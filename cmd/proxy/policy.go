@@ -56,6 +56,6 @@ answer says so.`,
 	configFlag(command, &file)
 	command.Flags().StringArrayVar(&files, "audit-file", nil, "where the audit log is, repeatable; - is standard input (default audit.file of the configuration)")
 	command.Flags().IntVar(&days, "days", 30, "what nothing used for so many days is unused")
-	outputFlag(command, &output, "text", "text, or json: docs/policy.md says what its fields mean")
+	outputFlag(command, &output, "text", "text, or json: docs/who-can.md says what its fields mean")
 	return command
 }

@@ -31,7 +31,7 @@ denials that name nodes are told, and not counted, and neither are revocations.`
 	}
 	configFlag(command, &file)
 	command.Flags().StringVar(&service, "service", "", "service of the registry (may be left out when there is only one)")
-	outputFlag(command, &output, "text", "text, or json: docs/policy.md says what its fields mean")
+	outputFlag(command, &output, "text", "text, or json: docs/who-can.md says what its fields mean")
 	return command
 }
 
@@ -54,7 +54,7 @@ explain judges a single request.`,
 		},
 	}
 	configFlag(command, &file)
-	outputFlag(command, &output, "text", "text, or json: docs/policy.md says what its fields mean")
+	outputFlag(command, &output, "text", "text, or json: docs/who-can.md says what its fields mean")
 	return command
 }
 
