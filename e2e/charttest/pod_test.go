@@ -127,6 +127,13 @@ func contents(t *testing.T, volume cluster.Object, rendered objects, secrets map
 		switch {
 		case source["serviceAccountToken"] != nil:
 			files["token"] = []byte("token")
+		case source["downwardAPI"] != nil:
+			for _, item := range list(source, "downwardAPI", "items") {
+				if field := item.Text("fieldRef", "fieldPath"); field != "metadata.namespace" {
+					t.Errorf("the field %s is not known", field)
+				}
+				files[item.Text("path")] = []byte("default")
+			}
 		case name == "kube-root-ca.crt":
 			files["ca.crt"] = authorities(secrets)
 		case name != "":
