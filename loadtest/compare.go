@@ -42,20 +42,25 @@ var kinds = []struct {
 //
 // Once it is plain HTTP on connections that stay open, which is the exchange alone, and once a TLS connection for each
 // exchange, as containerd does.
-func compare(ctx context.Context, o options, stderr io.Writer) (results []result, err error) {
+func compare(ctx context.Context, o options, stderr io.Writer) ([]result, error) {
+	return onBothTransports(ctx, o, stderr, (*site).compare)
+}
+
+// onBothTransports measures once with plain HTTP and once with TLS, each on a site of its own.
+func onBothTransports(ctx context.Context, o options, stderr io.Writer, measure func(s *site, ctx context.Context, withTLS bool) ([]result, error)) (results []result, err error) {
 	for _, withTLS := range []bool{false, true} {
 		site, err := openSite(ctx, o, variant{plainHTTP: !withTLS, oneCore: true, perServiceAccount: 100_000})
 		if err != nil {
 			return nil, err
 		}
-		measured, err := site.compare(ctx, withTLS)
+		measured, err := measure(site, ctx, withTLS)
 		if err := errors.Join(err, site.close()); err != nil {
 			return nil, err
 		}
+		for _, r := range measured {
+			fmt.Fprintf(stderr, "  %s: %s\n", r.name, r.note)
+		}
 		results = append(results, measured...)
-	}
-	for _, r := range results {
-		fmt.Fprintf(stderr, "  %s: %s\n", r.name, r.note)
 	}
 	return results, nil
 }

@@ -45,15 +45,7 @@ var crowds = []struct {
 
 // memory lets as many pods pull as a large cluster has, once each, and judges how much memory Pullpass holds then.
 func memory(ctx context.Context, o options, stderr io.Writer) (results []result, err error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader) // costs less than RSA, and Pullpass remembers the same
-	if err != nil {
-		return nil, err
-	}
-	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "crowd", Algorithm: string(jose.ES256)}}})
-	if err != nil {
-		return nil, err
-	}
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: "crowd"}}, nil)
+	signer, files, err := newCrowdIssuer()
 	if err != nil {
 		return nil, err
 	}
@@ -61,8 +53,8 @@ func memory(ctx context.Context, o options, stderr io.Writer) (results []result,
 		s, err := openSite(ctx, o, variant{
 			plainHTTP: true, perServiceAccount: 100_000,
 			env:      []string{fmt.Sprintf("GOMEMLIMIT=%dB", containerMemory/10*9)},
-			clusters: "- {name: crowd, issuer: \"" + crowdIssuer + "\", audiences: [registry.example.com], discovery: {jwksFile: crowd.json}}\n",
-			files:    map[string][]byte{"crowd.json": keys},
+			clusters: crowdCluster,
+			files:    files,
 		})
 		if err != nil {
 			return nil, err
@@ -108,6 +100,23 @@ func (s *site) crowd(ctx context.Context, request func(number int) (string, erro
 		r.faults = append(r.faults, fmt.Sprintf("%.0f MiB were resident, and the chart allows %d", r.peak/(1<<20), containerMemory>>20))
 	}
 	return &r, nil
+}
+
+// crowdCluster is that of crowds, in the configuration.
+const crowdCluster = "- {name: crowd, issuer: \"" + crowdIssuer + "\", audiences: [registry.example.com], discovery: {jwksFile: crowd.json}}\n"
+
+// newCrowdIssuer returns who signs the tokens of crowds, and the files that the cluster has of it.
+func newCrowdIssuer() (jose.Signer, map[string][]byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader) // costs less than RSA, and Pullpass remembers the same
+	if err != nil {
+		return nil, nil, err
+	}
+	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "crowd", Algorithm: string(jose.ES256)}}})
+	if err != nil {
+		return nil, nil, err
+	}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: "crowd"}}, nil)
+	return signer, map[string][]byte{"crowd.json": keys}, err
 }
 
 // crowdRequest is what a node sends for a pod of a crowd.

@@ -42,27 +42,13 @@ const heldAtOnce = 500
 // Clients ask when it is their time, whatever became of the requests before, and what they wait counts from then on: so a
 // server that is late for one of them is late for all that follow. Medians and tails are those of the middle one of its
 // turns: in some of them, the machine had something else to do.
-func comparePeers(ctx context.Context, o options, stderr io.Writer) (results []result, err error) {
+func comparePeers(ctx context.Context, o options, stderr io.Writer) ([]result, error) {
 	for _, p := range peers {
 		if _, err := exec.LookPath(os.Getenv(p.variable)); err != nil {
 			return nil, fmt.Errorf("%s is built by who runs this: say where it is in $%s (%s says more)", p.name, p.variable, p.program)
 		}
 	}
-	for _, withTLS := range []bool{false, true} {
-		site, err := openSite(ctx, o, variant{plainHTTP: !withTLS, oneCore: true, perServiceAccount: 100_000})
-		if err != nil {
-			return nil, err
-		}
-		measured, err := site.comparePeers(ctx, withTLS)
-		if err := errors.Join(err, site.close()); err != nil {
-			return nil, err
-		}
-		for _, r := range measured {
-			fmt.Fprintf(stderr, "  %s: %s\n", r.name, r.note)
-		}
-		results = append(results, measured...)
-	}
-	return results, nil
+	return onBothTransports(ctx, o, stderr, (*site).comparePeers)
 }
 
 func (s *site) comparePeers(ctx context.Context, withTLS bool) (results []result, err error) {

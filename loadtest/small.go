@@ -2,10 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -35,23 +30,11 @@ func small(ctx context.Context, o options, stderr io.Writer) (_ []result, err er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, g.close()) }()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	signer, files, err := newCrowdIssuer()
 	if err != nil {
 		return nil, err
 	}
-	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "crowd", Algorithm: string(jose.ES256)}}})
-	if err != nil {
-		return nil, err
-	}
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: "crowd"}}, nil)
-	if err != nil {
-		return nil, err
-	}
-	s, err := openSite(ctx, o, variant{
-		group:    g,
-		clusters: "- {name: crowd, issuer: \"" + crowdIssuer + "\", audiences: [registry.example.com], discovery: {jwksFile: crowd.json}}\n",
-		files:    map[string][]byte{"crowd.json": keys},
-	})
+	s, err := openSite(ctx, o, variant{group: g, clusters: crowdCluster, files: files})
 	if err != nil {
 		return nil, err
 	}

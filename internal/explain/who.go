@@ -139,14 +139,14 @@ func WriteWho(w io.Writer, a *reach.Who) error {
 	p.line("who can", term.Words(a.Action, a.Repository, "at", a.Service))
 	for _, d := range a.Deny {
 		p.blank()
-		p.line("never", fmt.Sprintf("whom the deny rule %s matches (%s):", d.Name, place(d.Cluster, d.Origin)))
+		p.line("never", fmt.Sprintf("whom the deny rule %s matches (%s):", d.Name, reach.Where(d.Origin, d.Cluster)))
 		for _, s := range d.Subjects {
 			p.line("", term.Line(reach.Text(s)))
 		}
 	}
 	for _, r := range a.Rules {
 		p.blank()
-		p.line("by rule", fmt.Sprintf("%s (%s), by %s", r.Name, place(r.Cluster, r.Origin), strings.Join(r.Patterns, " ")))
+		p.line("by rule", fmt.Sprintf("%s (%s), by %s", r.Name, reach.Where(r.Origin, r.Cluster), strings.Join(r.Patterns, " ")))
 		if r.Within != nil {
 			p.line("", "and within "+strings.Join(r.Within, " "))
 		}
@@ -194,14 +194,6 @@ func WriteWho(w io.Writer, a *reach.Who) error {
 	}
 	_, err := w.Write(p.out.Bytes())
 	return err
-}
-
-// place says where a rule stands, and in which cluster alone it counts.
-func place(cluster, origin string) string {
-	if cluster == "" {
-		return origin
-	}
-	return origin + ", in cluster " + cluster
 }
 
 // WriteWhat writes the answer for people.

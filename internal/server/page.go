@@ -52,7 +52,7 @@ func (s *Server) health() []console.Group {
 
 // recorders are told of what is decided by parts.
 func (s *Server) recorders(p parts) recorders {
-	all := recorders{s.audit, s.metrics, p.objects.PodRecorders(), p.objects.StatusRecorders()}
+	all := recorders{s.audit, s.metrics, p.objects}
 	if s.decisions != nil {
 		all = append(all, s.decisions)
 	}

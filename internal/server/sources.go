@@ -11,7 +11,7 @@ import (
 // sources are what metrics are read from.
 func (s *Server) sources(g *generation) metrics.Sources {
 	from := metrics.Sources{
-		Load: g.handler.Load, Connections: s.connectionCounts, Issuers: g.verifier.Status, PodEvents: g.objects.PodRecorders().Counts, Audit: s.audit.Status, Telemetry: s.telemetry.Failures(),
+		Load: g.handler.Load, Connections: s.connectionCounts, Issuers: g.verifier.Status, PodEvents: g.objects.PodEvents, Audit: s.audit.Status, Telemetry: s.telemetry.Failures(),
 		Policy:     g.exchanger.Policy,
 		Kubernetes: map[string]func() kube.ClusterStatus{}, ObjectStatus: map[string]func() objectstatus.Status{}, Upstreams: map[string]func() upstream.Status{}, SigningKeys: map[string]signing.Keys{},
 	}

@@ -234,51 +234,25 @@ func (o *Objects) KeepsAnnotations(keys []string) bool {
 		!slices.ContainsFunc(o.Connected, func(c connection) bool { return !c.KeepsAnnotations(keys) })
 }
 
-// podRecorders tell pods of what is refused.
-type podRecorders map[string]*podevents.Events // by cluster; not of each are pods told
+// Record implements exchange.Recorder: it tells pods of what is refused, and who writes
+// the status of objects of what is used.
+func (o *Objects) Record(e *exchange.Event) {
+	c, _ := o.Connection(e.Cluster)
+	if c.Events != nil {
+		c.Events.Record(e)
+	}
+	if c.ObjectStatus != nil {
+		c.ObjectStatus.Record(e)
+	}
+}
 
-func (o *Objects) PodRecorders() podRecorders {
-	all := podRecorders{}
+// PodEvents says what became of the events of pods, by cluster.
+func (o *Objects) PodEvents() map[string]podevents.Counts {
+	counts := map[string]podevents.Counts{}
 	for _, c := range o.Connected {
 		if c.Events != nil {
-			all[c.Name] = c.Events
+			maps.Copy(counts, c.Events.Counts())
 		}
-	}
-	return all
-}
-
-// statusRecorders are told of what is used.
-type statusRecorders map[string]*objectstatus.Controller // by cluster
-
-func (o *Objects) StatusRecorders() statusRecorders {
-	all := statusRecorders{}
-	for _, c := range o.Connected {
-		if c.ObjectStatus != nil {
-			all[c.Name] = c.ObjectStatus
-		}
-	}
-	return all
-}
-
-// Record implements exchange.Recorder.
-func (all statusRecorders) Record(e *exchange.Event) {
-	if c := all[e.Cluster]; c != nil {
-		c.Record(e)
-	}
-}
-
-// Record implements exchange.Recorder.
-func (all podRecorders) Record(e *exchange.Event) {
-	if events := all[e.Cluster]; events != nil {
-		events.Record(e)
-	}
-}
-
-// Counts says what became of the events, by cluster.
-func (all podRecorders) Counts() map[string]podevents.Counts {
-	counts := map[string]podevents.Counts{}
-	for _, events := range all {
-		maps.Copy(counts, events.Counts())
 	}
 	return counts
 }

@@ -280,10 +280,10 @@ func WriteText(w io.Writer, r *Report) error {
 		line("", "NOTE: the log begins after that: what was used before is not known")
 	}
 	for _, rule := range r.Rules {
-		line("rule", "%s (%s) granted nothing%s", rule.Name, rule.place(), lastUsed(rule.LastUsed))
+		line("rule", "%s (%s) granted nothing%s", rule.Name, reach.Where(rule.Origin, rule.Cluster), lastUsed(rule.LastUsed))
 	}
 	for _, d := range r.Deny {
-		line("deny rule", "%s (%s) refused nobody%s", d.Name, d.place(), lastUsed(d.LastUsed))
+		line("deny rule", "%s (%s) refused nobody%s", d.Name, reach.Where(d.Origin, d.Cluster), lastUsed(d.LastUsed))
 	}
 	for _, a := range r.Annotations {
 		if a.Fault != "" {
@@ -307,13 +307,6 @@ func WriteText(w io.Writer, r *Report) error {
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
-}
-
-func (r *Rule) place() string {
-	if r.Cluster == "" {
-		return r.Origin
-	}
-	return r.Origin + ", in cluster " + r.Cluster
 }
 
 func lastUsed(last time.Time) string {

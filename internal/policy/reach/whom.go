@@ -43,6 +43,15 @@ func whomOf(matches []subjects.Match) []Whom {
 	return all
 }
 
+// Where says for people where a rule or denial stands, and in which cluster alone it
+// counts, if it is not in all.
+func Where(origin, cluster string) string {
+	if cluster == "" {
+		return origin
+	}
+	return origin + ", in cluster " + cluster
+}
+
 // Text says for people whom a subject means.
 func Text(s Whom) string {
 	var parts []string
