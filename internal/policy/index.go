@@ -35,7 +35,7 @@ func newRuleSet(rules []rule, deny []denyRule) ruleSet {
 	about := map[string]int{}
 	for i := range rules {
 		r := &rules[i]
-		all[i] = subjects.List{Position: i, Subjects: r.subjects, IsForAll: r.anonymous}
+		all[i] = subjects.List{Position: i, Subjects: r.subjects}
 		for _, first := range r.firstComponents() {
 			about[first]++
 		}

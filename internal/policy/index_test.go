@@ -18,7 +18,7 @@ func (s ruleSet) withoutIndex() ruleSet {
 	all := func(n int) subjects.Index {
 		lists := make([]subjects.List, n)
 		for i := range lists {
-			lists[i] = subjects.List{Position: i, IsForAll: true}
+			lists[i] = subjects.List{Position: i}
 		}
 		return subjects.NewIndex(lists)
 	}

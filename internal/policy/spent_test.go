@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"sort"
 	"strings"
 	"testing"
 
@@ -63,7 +64,7 @@ func TestWhatConditionsCostIsBounded(t *testing.T) {
 				policy := many(t, list, n, dear)
 				d := policy.Decide(subject, "", scopesOf(t, "repository:a:pull"))
 				s := d.Scopes[0]
-				isRefused := s.Granted == nil && strings.Contains(s.Reason, "cannot be judged: too much was compared for one request")
+				isRefused := s.Granted == nil && strings.Contains(s.Reason, tooMuch)
 				if isRefused != isTooMuch || isTooMuch && list == "deny" != (d.DeniedBy != "") || !isTooMuch && s.Reason != "" {
 					t.Errorf("%d %s, %s: %q, %+v", n, list, what, d.DeniedBy, s)
 				}
@@ -76,6 +77,28 @@ func TestWhatConditionsCostIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// What is spent to the end, and by the last condition that could be judged, is a doubt of
+// the rules that compare claims after it, whether an index finds them or not.
+func TestSpentBeforeClaims(t *testing.T) {
+	t.Parallel()
+	subject, scopes := inGroups(900), scopesOf(t, "repository:a:pull")
+	dear := many(t, "rules", 1, dearSubjects["condition"]).rules[0]
+	claims := many(t, "rules", 1, "claims: {ref: [refs/heads/other]}").rules[0]
+	after := func(n int) *Policy {
+		return &Policy{ruleSet: newRuleSet(append(slices.Repeat([]rule{dear}, n), claims), nil)}
+	}
+	explained := func(n int) Decision { d, _ := after(n).Explain(subject, "", scopes); return d }
+	n := sort.Search(300, func(n int) bool { return strings.Contains(explained(n).Scopes[0].Reason, tooMuch) })
+	if n == 0 || n == 300 {
+		t.Fatalf("%d conditions are too much", n)
+	}
+	if d, want := after(n).Decide(subject, "", scopes), explained(n); !reflect.DeepEqual(d, want) {
+		t.Errorf("after %d conditions: decided %+v, explained %+v", n, d, want)
+	}
+}
+
+const tooMuch = "cannot be judged: too much was compared for one request"
 
 // As many rules as there can be with a usual condition, and a large company's token.
 func TestUsualConditionsAreNotTooMuch(t *testing.T) {

@@ -49,11 +49,10 @@ func (d *drawer) look(found []int, value string) []int {
 	return found
 }
 
-// List is subjects with a position, which is that of a rule.
+// List is subjects with a position, which is that of a rule. Without any, it is for all.
 type List struct {
 	Position int
 	Subjects []Match
-	IsForAll bool // for who is anonymous, too
 }
 
 type field uint8
@@ -133,7 +132,7 @@ func (x *Index) file(list List, shared map[text]int) {
 			byClaim = append(byClaim, m)
 		}
 	}
-	if under == nil || list.IsForAll {
+	if under == nil {
 		x.rest = append(x.rest, list.Position)
 		return
 	}
