@@ -24,7 +24,13 @@ func TestMain(m *testing.M) {
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	testscript.Run(t, testscript.Params{Dir: "testdata/script"})
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("GORACE", "atexit_sleep_ms=0") // or the race detector lets each program sleep for a second at its end
+			return nil
+		},
+	})
 }
 
 // token is a canary: no test may find it anywhere but in the password.

@@ -31,6 +31,7 @@ func TestKeysScripts(t *testing.T) {
 			ts.Setenv(args[0], match[1])
 		},
 	}, Setup: func(env *testscript.Env) error {
+		endAtOnce(env)
 		var faults []error
 		put := func(name, content string) {
 			faults = append(faults, os.WriteFile(filepath.Join(env.WorkDir, name), []byte(content), 0o600))
