@@ -93,6 +93,7 @@ var imports = map[string]allowedImports{
 		ours:  []string{"internal/oidc", "internal/registryauth", "internal/term"},
 		tests: []string{"internal/identity"},
 	},
+	"internal/action": {},
 	"internal/subjects": {
 		ours: []string{
 			"internal/condition", "internal/identity", "internal/names", "internal/oidc", "internal/pattern", "internal/selector", "internal/strictyaml",
@@ -103,7 +104,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/policy": {
 		ours: []string{
-			"internal/identity", "internal/names", "internal/oidc", "internal/pattern", "internal/registryauth", "internal/strictyaml",
+			"internal/action", "internal/identity", "internal/names", "internal/oidc", "internal/pattern", "internal/registryauth", "internal/strictyaml",
 			"internal/subjects", "internal/term",
 		},
 		tests:  []string{"internal/schematest", "internal/testkit"},
@@ -115,16 +116,16 @@ var imports = map[string]allowedImports{
 		others: []string{"go.yaml.in/yaml/v3"},
 	},
 	"internal/policy/policytest": {
-		ours:   []string{"internal/names", "internal/oidc", "internal/policy", "internal/registryauth", "internal/selector", "internal/strictyaml", "internal/subjects", "internal/term"},
+		ours:   []string{"internal/action", "internal/names", "internal/oidc", "internal/policy", "internal/registryauth", "internal/selector", "internal/strictyaml", "internal/subjects", "internal/term"},
 		tests:  []string{"internal/schematest"},
 		others: []string{"k8s.io/apimachinery"},
 	},
 	"internal/policy/warning": {
-		ours:  []string{"internal/pattern", "internal/policy", "internal/subjects", "internal/term"},
+		ours:  []string{"internal/action", "internal/pattern", "internal/policy", "internal/subjects", "internal/term"},
 		tests: []string{"internal/identity", "internal/oidc"},
 	},
 	"internal/policy/reach": {
-		ours:  []string{"internal/names", "internal/oidc", "internal/pattern", "internal/policy", "internal/registryauth", "internal/subjects"},
+		ours:  []string{"internal/action", "internal/names", "internal/oidc", "internal/pattern", "internal/policy", "internal/registryauth", "internal/subjects"},
 		tests: []string{"internal/condition", "internal/identity"},
 	},
 	"internal/exchange": {
@@ -216,7 +217,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/controller/objectstatus": {
 		ours: []string{
-			"internal/controller", "internal/exchange", "internal/kube", "internal/oidc", "internal/pattern", "internal/policy", "internal/policyobjects", "internal/registryauth", "internal/term",
+			"internal/action", "internal/controller", "internal/exchange", "internal/kube", "internal/oidc", "internal/pattern", "internal/policy", "internal/policyobjects", "internal/registryauth", "internal/term",
 		},
 		tests:  []string{"internal/kubetest", "internal/testkit"},
 		others: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go"},
@@ -257,7 +258,7 @@ var imports = map[string]allowedImports{
 	},
 	"internal/usage": {
 		ours: []string{
-			"internal/audit", "internal/exchange", "internal/names", "internal/policy", "internal/policy/reach", "internal/registryauth", "internal/term",
+			"internal/action", "internal/audit", "internal/exchange", "internal/names", "internal/policy", "internal/policy/reach", "internal/registryauth", "internal/term",
 		},
 	},
 	"internal/metrics": {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/term"
 )
@@ -12,7 +13,7 @@ import (
 // ServiceAccount asks for.
 type annotationItem struct {
 	pattern pattern.Pattern
-	actions ActionSet
+	actions action.Set
 }
 
 // Limits of an annotation, checked before and while it is parsed: anyone who may
@@ -52,14 +53,14 @@ func parseAnnotation(text string) ([]annotationItem, error) {
 }
 
 func parseAnnotationItem(field string) (annotationItem, error) {
-	item := annotationItem{actions: pullAction}
+	item := annotationItem{actions: action.Pull}
 	text := field
 	if colon := strings.LastIndexByte(field, ':'); colon >= 0 && strings.IndexByte(field[colon:], '/') < 0 {
 		text, item.actions = field[:colon], 0
-		for action := range strings.SplitSeq(field[colon+1:], ",") {
-			set := actionNamed(action)
-			if set == otherAction {
-				return annotationItem{}, fmt.Errorf("%s is not an action; use pull, push, delete or *", term.QuoteName(action))
+		for name := range strings.SplitSeq(field[colon+1:], ",") {
+			set := action.Named(name)
+			if set == action.Other {
+				return annotationItem{}, fmt.Errorf("%s is not an action; use pull, push, delete or *", term.QuoteName(name))
 			}
 			item.actions |= set
 		}
@@ -73,7 +74,7 @@ func parseAnnotationItem(field string) (annotationItem, error) {
 
 // String returns the item as parseAnnotation reads it.
 func (i annotationItem) String() string {
-	return string(i.pattern) + ":" + strings.Join(i.actions.names(), ",")
+	return string(i.pattern) + ":" + strings.Join(i.actions.Names(), ",")
 }
 
 // isASCIISpace keeps other white space in the items, where it is a fault: what

@@ -3,6 +3,7 @@ package policy
 import (
 	"slices"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/subjects"
@@ -59,7 +60,7 @@ func pullOnly(decisions []ScopeDecision) {
 		d := &decisions[i]
 		var granted []string
 		if kindOf(d.Requested) == repositoryResource {
-			granted = pullAction.pick(d.Granted)
+			granted = action.Pull.Pick(d.Granted)
 		}
 		if slices.Equal(granted, d.Granted) {
 			continue
@@ -178,18 +179,18 @@ type asked struct {
 
 	// What it asks for in one repository: every rule that reads it wants to know.
 	name    string
-	actions ActionSet
+	actions action.Set
 }
 
 // question is one requested scope.
 type question struct {
 	scope   registryauth.Scope
 	kind    resource
-	actions ActionSet
+	actions action.Set
 }
 
 func newQuestion(scope registryauth.Scope) question {
-	return question{scope, kindOf(scope), ActionsNamed(scope.Actions)}
+	return question{scope, kindOf(scope), action.Of(scope.Actions)}
 }
 
 // decide judges the scopes until too much was compared: the last first, because
@@ -212,20 +213,20 @@ func (e *evaluation) decide(requested []registryauth.Scope, decisions []ScopeDec
 
 // judge finds the rules that grant the scope, or a part of it.
 func (e *evaluation) judge(q question, d *ScopeDecision) {
-	var allowed ActionSet
+	var allowed action.Set
 	for _, i := range e.about(q) {
 		r := e.rule(i)
 		granted := e.allowed(r, q, nil)
-		if more := allowed | granted; more.cover(q.actions) != allowed.cover(q.actions) {
+		if more := allowed | granted; more.Cover(q.actions) != allowed.Cover(q.actions) {
 			d.Rules = appendShared(d.Rules, r.name)
 			allowed = more
 		}
-		if allowed.cover(q.actions) == q.actions {
+		if allowed.Cover(q.actions) == q.actions {
 			break
 		}
 	}
-	d.Granted = allowed.pick(q.scope.Actions)
-	if allowed.missing(q.actions) != 0 {
+	d.Granted = allowed.Pick(q.scope.Actions)
+	if allowed.Missing(q.actions) != 0 {
 		d.Reason, d.Remedy = untoldReason, untoldRemedy
 	}
 }
@@ -243,7 +244,7 @@ func (e *evaluation) tell(decisions []ScopeDecision, isWhole bool) {
 			return
 		}
 		q := newQuestion(d.Requested)
-		missing := ActionsNamed(d.Granted).missing(q.actions)
+		missing := action.Of(d.Granted).Missing(q.actions)
 		nearest := e.nearest(q, missing)
 		d.Reason = e.reason(q, missing, nearest)
 		d.Remedy = e.remedy(q, missing, nearest)
@@ -257,7 +258,7 @@ func (e *evaluation) trace(requested []registryauth.Scope, trace *Trace) {
 		q := newQuestion(scope)
 		for _, i := range e.rules {
 			t := RuleScope{Requested: scope.String()}
-			t.Granted = e.allowed(e.rule(i), q, &t).pick(scope.Actions)
+			t.Granted = e.allowed(e.rule(i), q, &t).Pick(scope.Actions)
 			trace.Rules[i].Scopes = append(trace.Rules[i].Scopes, t)
 		}
 	}
@@ -274,7 +275,7 @@ func appendShared(list, shared []string) []string {
 
 // allowed returns what one rule that applies allows on the resource, whatever
 // actions were requested. With t it also notes how.
-func (e *evaluation) allowed(r *rule, q question, t *RuleScope) ActionSet {
+func (e *evaluation) allowed(r *rule, q question, t *RuleScope) action.Set {
 	ceiling := e.ceiling(r, q, t)
 	if !r.asks() || ceiling == 0 && t == nil {
 		return ceiling
@@ -284,8 +285,8 @@ func (e *evaluation) allowed(r *rule, q question, t *RuleScope) ActionSet {
 
 // ceiling returns what allow gives on the resource, of what objects have to do with no
 // more than they may: for a rule that nothing selects from, this is all there is.
-func (e *evaluation) ceiling(r *rule, q question, t *RuleScope) ActionSet {
-	var set ActionSet
+func (e *evaluation) ceiling(r *rule, q question, t *RuleScope) action.Set {
+	var set action.Set
 	for i := range r.allow {
 		a := &r.allow[i]
 		if a.catalog && q.kind == catalogResource {
@@ -312,14 +313,14 @@ func (e *evaluation) ceiling(r *rule, q question, t *RuleScope) ActionSet {
 		}
 	}
 	if t != nil {
-		t.Allows = set.names()
+		t.Allows = set.Names()
 	}
 	return set
 }
 
 // asks returns what the ServiceAccount asks for on the resource with what the rule
 // reads, an annotation or RepositoryAccess objects.
-func (e *evaluation) asks(r *rule, q question, t *RuleScope) ActionSet {
+func (e *evaluation) asks(r *rule, q question, t *RuleScope) action.Set {
 	if q.kind != repositoryResource && t == nil {
 		return 0
 	}
@@ -339,8 +340,8 @@ func (e *evaluation) asks(r *rule, q question, t *RuleScope) ActionSet {
 }
 
 // trace asks for the items that match, too.
-func (a *asked) trace(q question, t *RuleScope) ActionSet {
-	var set ActionSet
+func (a *asked) trace(q question, t *RuleScope) action.Set {
+	var set action.Set
 	for i, item := range a.items {
 		if q.kind == repositoryResource && item.pattern.Match(q.scope.Name, nil, new(int)) {
 			set |= item.actions
@@ -350,7 +351,7 @@ func (a *asked) trace(q question, t *RuleScope) ActionSet {
 			}
 		}
 	}
-	t.Asks = set.names()
+	t.Asks = set.Names()
 	if a.fault != nil {
 		t.Fault = a.fault.Error()
 	}

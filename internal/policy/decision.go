@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/subjects"
@@ -83,19 +84,19 @@ func (d Decision) Within(scopes []string, reason, remedy string) Decision {
 	limited.Scopes = slices.Clone(d.Scopes)
 	for i := range limited.Scopes {
 		s := &limited.Scopes[i]
-		var most ActionSet
+		var most action.Set
 		var named []string
 		for _, text := range scopes {
 			within, err := registryauth.ParseScope(text)
 			if err == nil && CompareResources(within, s.Requested) == 0 {
-				most |= ActionsNamed(within.Actions)
+				most |= action.Of(within.Actions)
 				named = append(named, within.Actions...)
 			}
 		}
-		granted := most.pick(s.Granted)
-		if most&(AllActions|otherAction) == otherAction { // which stands for any: the names tell them apart
-			granted = slices.DeleteFunc(slices.Clone(granted), func(action string) bool {
-				return actionNamed(action) == otherAction && !slices.Contains(named, action)
+		granted := most.Pick(s.Granted)
+		if most&(action.All|action.Other) == action.Other { // which stands for any: the names tell them apart
+			granted = slices.DeleteFunc(slices.Clone(granted), func(name string) bool {
+				return action.Named(name) == action.Other && !slices.Contains(named, name)
 			})
 		}
 		if slices.Equal(granted, s.Granted) {

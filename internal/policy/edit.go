@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -42,15 +43,15 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 		if _, err := registryauth.ParseScope(s.Requested.String()); err != nil || s.Reason == "" || q.kind == unknownResource {
 			continue // a name that was not parsed could be a pattern
 		}
-		missing := ActionsNamed(s.Granted).missing(q.actions)
+		missing := action.Of(s.Granted).Missing(q.actions)
 		for _, c := range e.nearest(q, missing) {
-			key, within := c.rule.annotation, c.ceiling.cover(missing)
+			key, within := c.rule.annotation, c.ceiling.Cover(missing)
 			switch c.near {
 			case nearFault:
 				missing &^= within
 			case nearNotAsked, nearAbsent:
 				missing &^= within
-				item := annotationItem{pattern.Pattern(q.scope.Name), withNames(within)}
+				item := annotationItem{pattern.Pattern(q.scope.Name), within.Nameable()}
 				switch {
 				case within == 0:
 				case c.rule.requests:
@@ -67,7 +68,7 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 			}
 		}
 		if missing != 0 {
-			allow = append(allow, allowText(q, withNames(missing)))
+			allow = append(allow, allowText(q, missing.Nameable()))
 		}
 	}
 	for _, r := range readers {
@@ -93,25 +94,16 @@ func (e *evaluation) requestText(items []annotationItem) string {
 	for i, item := range items {
 		name := fmt.Sprintf("%s-%d", strings.TrimRight(term.Cut(strings.ReplaceAll(account, ".", "-"), 50), "-"), i+1)
 		fmt.Fprintf(&b, "---\napiVersion: %s\nkind: %s\nmetadata: {name: %q, namespace: %q}\nspec: {serviceAccounts: [%q], repositories: [%q], actions: [%s]}\n",
-			APIVersion, KindRequest, name, namespace, account, string(item.pattern), quotedList(item.actions.names()))
+			APIVersion, KindRequest, name, namespace, account, string(item.pattern), quotedList(item.actions.Names()))
 	}
 	return b.String()
 }
 
-// withNames returns what a policy or an annotation can name: for an action that
-// has no name there, nothing less than *.
-func withNames(set ActionSet) ActionSet {
-	if set&otherAction != 0 {
-		return AllActions
-	}
-	return set
-}
-
-func allowText(q question, actions ActionSet) string {
+func allowText(q question, actions action.Set) string {
 	if q.kind == catalogResource {
 		return `{registry: ["catalog"], actions: ["*"]}`
 	}
-	return fmt.Sprintf("{repositories: [%q], actions: [%s]}", q.scope.Name, quotedList(actions.names()))
+	return fmt.Sprintf("{repositories: [%q], actions: [%s]}", q.scope.Name, quotedList(actions.Names()))
 }
 
 // ruleText returns a rule that allows this to the ServiceAccount, or nothing if

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/pattern"
@@ -316,9 +317,9 @@ func (e *evaluation) within(q question) bool {
 
 // askObject says how to ask with a RepositoryAccess for what the rules that read them
 // would allow.
-func (e *evaluation) askObject(q question, missing ActionSet, nearest []candidate) string {
+func (e *evaluation) askObject(q question, missing action.Set, nearest []candidate) string {
 	id := e.subject.Identity
-	var ceiling, anyCeiling ActionSet
+	var ceiling, anyCeiling action.Set
 	for _, c := range nearest {
 		anyCeiling |= c.ceiling
 		if c.rule.requests {
@@ -326,10 +327,10 @@ func (e *evaluation) askObject(q question, missing ActionSet, nearest []candidat
 		}
 	}
 	var first string
-	if beyond := anyCeiling.missing(missing); beyond != 0 {
+	if beyond := anyCeiling.Missing(missing); beyond != 0 {
 		first = e.toAllow(q, beyond) + "; for the rest, "
 	}
-	actions := withNames(ceiling.cover(missing))
+	actions := ceiling.Cover(missing).Nameable()
 	return term.Shorten(fmt.Sprintf("%slet a RepositoryAccess in the namespace %s of cluster %s ask for it: serviceAccounts: [%s], repositories: [%s], actions: [%s]",
-		first, Plain(id.Kubernetes.Namespace), Plain(id.Cluster), Plain(id.Kubernetes.ServiceAccount.Name), Plain(q.scope.Name), quotedList(actions.names())), maxRemedyBytes)
+		first, Plain(id.Kubernetes.Namespace), Plain(id.Cluster), Plain(id.Kubernetes.ServiceAccount.Name), Plain(q.scope.Name), quotedList(actions.Names())), maxRemedyBytes)
 }

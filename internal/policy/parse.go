@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/pattern"
@@ -236,19 +237,19 @@ func (p *policyParser) allowance(n strictyaml.Node, r *rule) allowance {
 	return a
 }
 
-func parseActions(n strictyaml.Node) ActionSet {
-	var set ActionSet
+func parseActions(n strictyaml.Node) action.Set {
+	var set action.Set
 	for _, entry := range n.List() {
 		name, ok := entry.Text()
 		if !ok {
 			continue
 		}
-		action := actionNamed(name)
-		if action == otherAction {
+		one := action.Named(name)
+		if one == action.Other {
 			entry.Fault("%s is not an action; use pull, push, delete or *", term.QuoteName(name))
 			continue
 		}
-		set |= action
+		set |= one
 	}
 	return set
 }
@@ -276,13 +277,13 @@ func (p *policyParser) repositories(n strictyaml.Node, r *rule) []pattern.Patter
 
 // parseRegistry checks an entry that allows to list the catalog. Registries
 // know only the action * on it (distribution, registry/handlers).
-func parseRegistry(n, actions strictyaml.Node, set ActionSet, r *rule) {
+func parseRegistry(n, actions strictyaml.Node, set action.Set, r *rule) {
 	for _, entry := range n.List() {
 		if name, ok := entry.Text(); ok && name != "catalog" {
 			entry.Fault("%s is not known: only catalog can be allowed", term.QuoteName(name))
 		}
 	}
-	if set != 0 && set != AllActions {
+	if set != 0 && set != action.All {
 		actions.Fault("the catalog has no such action: write actions: [\"*\"]")
 	}
 	switch {

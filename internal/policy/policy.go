@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/subjects"
@@ -40,7 +41,7 @@ type rule struct {
 type allowance struct {
 	repositories []pattern.Pattern
 	catalog      bool // registry:catalog, instead of repositories
-	actions      ActionSet
+	actions      action.Set
 }
 
 // denyRule refuses subjects as a whole.

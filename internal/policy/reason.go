@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/term"
 )
 
@@ -30,13 +31,13 @@ const (
 type candidate struct {
 	near    near
 	rule    *rule
-	ceiling ActionSet // of the rule, on the resource
+	ceiling action.Set // of the rule, on the resource
 }
 
 // nearest returns the rules that apply, the nearest first, and of those that are as
 // near in the policy's order. It asks them again: only those who are refused pay for
 // reasons and remedies.
-func (e *evaluation) nearest(q question, missing ActionSet) []candidate {
+func (e *evaluation) nearest(q question, missing action.Set) []candidate {
 	e.complete()
 	candidates := make([]candidate, len(e.rules))
 	var place [nearElsewhere + 2]int // where those begin that are so near
@@ -58,7 +59,7 @@ func (e *evaluation) nearest(q question, missing ActionSet) []candidate {
 }
 
 // reason says why the missing actions are missing.
-func (e *evaluation) reason(q question, missing ActionSet, candidates []candidate) string {
+func (e *evaluation) reason(q question, missing action.Set, candidates []candidate) string {
 	if q.kind == unknownResource {
 		return term.QuoteName(q.scope.Type+":"+q.scope.Name) + " is nothing that rules can allow; they allow repositories and registry:catalog"
 	}
@@ -83,14 +84,14 @@ func (e *evaluation) reason(q question, missing ActionSet, candidates []candidat
 	return term.Shorten(b.String(), maxReasonBytes)
 }
 
-func (e *evaluation) near(r *rule, q question, ceiling, missing ActionSet) near {
-	within := ceiling.cover(missing) != 0
+func (e *evaluation) near(r *rule, q question, ceiling, missing action.Set) near {
+	within := ceiling.Cover(missing) != 0
 	switch {
 	case !r.asks() && ceiling != 0:
 		return nearAction
 	case !r.asks():
 		return nearElsewhere
-	case !within && e.asks(r, q, nil).cover(missing) != 0:
+	case !within && e.asks(r, q, nil).Cover(missing) != 0:
 		return nearCeiling
 	case !within:
 		return nearElsewhere
@@ -189,10 +190,10 @@ func who(subject Subject) string {
 }
 
 // what names the missing actions, also those that no rule can name.
-func what(q question, missing ActionSet) string {
-	names := missing.names()
+func what(q question, missing action.Set) string {
+	names := missing.Names()
 	for _, name := range q.scope.Actions {
-		if missing&otherAction != 0 && actionNamed(name) == otherAction {
+		if missing&action.Other != 0 && action.Named(name) == action.Other {
 			names = append(names, Plain(name))
 		}
 	}

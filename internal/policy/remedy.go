@@ -3,6 +3,7 @@ package policy
 import (
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -17,7 +18,7 @@ const Administrator = "whoever administers Pullpass"
 
 // remedy says what would grant the missing actions. What the ServiceAccount's
 // owner can do alone comes before what somebody else has to do.
-func (e *evaluation) remedy(q question, missing ActionSet, nearest []candidate) string {
+func (e *evaluation) remedy(q question, missing action.Set, nearest []candidate) string {
 	if q.kind == unknownResource {
 		return "ask for repositories or for registry:catalog"
 	}
@@ -39,29 +40,26 @@ func (e *evaluation) remedy(q question, missing ActionSet, nearest []candidate) 
 	return term.Shorten(e.toAllow(q, missing)+"; no rule does", maxRemedyBytes)
 }
 
-func (e *evaluation) toAllow(q question, missing ActionSet) string {
+func (e *evaluation) toAllow(q question, missing action.Set) string {
 	return Administrator + " has to allow " + what(q, missing) + " to " + Plain(who(e.subject))
 }
 
 // askWith says how to ask with an annotation for what its rules would allow.
-func (e *evaluation) askWith(r *rule, q question, missing ActionSet, nearest []candidate) string {
+func (e *evaluation) askWith(r *rule, q question, missing action.Set, nearest []candidate) string {
 	key := r.annotation
-	var ceiling, anyCeiling ActionSet
+	var ceiling, anyCeiling action.Set
 	for _, c := range nearest {
 		anyCeiling |= c.ceiling
 		if c.rule.annotation == key {
 			ceiling |= c.ceiling
 		}
 	}
-	within := ceiling.cover(missing)
+	within := ceiling.Cover(missing)
 	var first string
-	if beyond := anyCeiling.missing(missing); beyond != 0 {
+	if beyond := anyCeiling.Missing(missing); beyond != 0 {
 		first = e.toAllow(q, beyond) + "; for the rest, "
 	}
-	item := annotationItem{pattern: pattern.Pattern(q.scope.Name), actions: within}
-	if within&otherAction != 0 {
-		item.actions = AllActions // an annotation has no other name for it
-	}
+	item := annotationItem{pattern: pattern.Pattern(q.scope.Name), actions: within.Nameable()}
 	// A command that was cut could be run all the same, and take away what the
 	// annotation asks for now. So it is whole or not there.
 	if command, ok := e.annotate(r, item); ok {

@@ -3,6 +3,7 @@ package policy
 import (
 	"slices"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/subjects"
 )
@@ -23,7 +24,7 @@ type WrittenRule struct {
 // WrittenAllowance is repositories, or else the catalog.
 type WrittenAllowance struct {
 	Repositories []pattern.Pattern
-	Actions      ActionSet
+	Actions      action.Set
 }
 
 // WrittenDenial is a denial, likewise.

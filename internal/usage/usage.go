@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/audit"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/names"
@@ -228,7 +229,7 @@ func (f *finder) event(e *exchange.Event) error {
 func (i *item) isUsedFor(granted []string) bool {
 	return slices.ContainsFunc(granted, func(text string) bool {
 		scope, err := registryauth.ParseScope(text)
-		return err == nil && scope.Type == "repository" && i.asked.Actions.Intersect(policy.ActionsNamed(scope.Actions)) != 0 &&
+		return err == nil && scope.Type == "repository" && i.asked.Actions.Intersect(action.Of(scope.Actions)) != 0 &&
 			i.asked.Repositories[0].Match(scope.Name, nil, new(int))
 	})
 }

@@ -8,10 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/kube"
 	"github.com/pullpass/pullpass/internal/pattern"
-	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policyobjects"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -129,16 +129,16 @@ func find(objects []kube.PolicyObject, s seen) (found []use) {
 	if err != nil || scope.Type != "repository" {
 		return nil
 	}
-	granted := policy.ActionsNamed(scope.Actions)
+	granted := action.Of(scope.Actions)
 	for _, o := range objects {
 		if o.Remembered == nil || o.Request.Err() != nil || !slices.Contains(o.Asks.ServiceAccounts, s.account) {
 			continue
 		}
 		actions := make([]string, len(o.Asks.Actions))
-		for i, action := range o.Asks.Actions {
-			actions[i] = string(action)
+		for i, name := range o.Asks.Actions {
+			actions[i] = string(name)
 		}
-		if policy.ActionsNamed(actions).Intersect(granted) == 0 {
+		if action.Of(actions).Intersect(granted) == 0 {
 			continue
 		}
 		for _, repository := range o.Asks.Repositories {

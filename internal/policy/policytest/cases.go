@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
@@ -241,13 +242,13 @@ func parseExpected(n strictyaml.Node, requested []registryauth.Scope, isRead boo
 func checkAsked(n strictyaml.Node, granted, requested []registryauth.Scope) {
 	for _, scope := range granted {
 		i := slices.IndexFunc(requested, func(asked registryauth.Scope) bool { return policy.CompareResources(asked, scope) == 0 })
-		asked := policy.ActionSet(0)
+		asked := action.Set(0)
 		if i >= 0 {
-			asked = policy.ActionsNamed(requested[i].Actions)
+			asked = action.Of(requested[i].Actions)
 		}
-		for _, action := range scope.Actions {
-			if i < 0 || asked&policy.AllActions == 0 && !slices.Contains(requested[i].Actions, action) {
-				n.Fault("%s of %s is not asked for (scopes), so it is never granted", policy.Plain(action), policy.Plain(scope.String()))
+		for _, name := range scope.Actions {
+			if i < 0 || asked&action.All == 0 && !slices.Contains(requested[i].Actions, name) {
+				n.Fault("%s of %s is not asked for (scopes), so it is never granted", policy.Plain(name), policy.Plain(scope.String()))
 			}
 		}
 	}

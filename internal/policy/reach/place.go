@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -135,7 +136,7 @@ func askedFor(objects []*policy.Request, scope registryauth.Scope) []request {
 // isAsked reports whether the object, or any if it has no name, asks for it.
 func isAsked(all []policy.WrittenRequest, object string, scope registryauth.Scope) bool {
 	return slices.ContainsFunc(all, func(r policy.WrittenRequest) bool {
-		return (object == "" || r.Object == object) && r.Actions.Intersect(policy.ActionsNamed(scope.Actions)) != 0 &&
+		return (object == "" || r.Object == object) && r.Actions.Intersect(action.Of(scope.Actions)) != 0 &&
 			r.Repositories[0].Match(scope.Name, nil, new(int))
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/condition"
 	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/oidc"
@@ -309,7 +310,7 @@ func isNamed(s *Subject, grant *Grant, id *oidc.Identity, repository string) boo
 func asks(annotation string, asked registryauth.Scope) bool {
 	items, err := policy.AnnotationItems(annotation)
 	return err == nil && slices.ContainsFunc(items, func(a policy.WrittenAllowance) bool {
-		return a.Actions.Intersect(policy.ActionsNamed(asked.Actions)) != 0 && a.Repositories[0].Match(asked.Name, nil, new(int))
+		return a.Actions.Intersect(action.Of(asked.Actions)) != 0 && a.Repositories[0].Match(asked.Name, nil, new(int))
 	})
 }
 
@@ -400,12 +401,12 @@ func TestWhatAgreesWithDecide(t *testing.T) {
 }
 
 // reaches is how somebody would read the answer.
-func (s *Service) reaches(repository, action string) bool {
+func (s *Service) reaches(repository, name string) bool {
 	matches := func(p string) bool { return pattern.Pattern(p).Match(repository, nil, new(int)) }
 	return slices.ContainsFunc(s.Rules, func(r ReachedRule) bool {
 		return slices.ContainsFunc(r.Reached, func(r Reached) bool {
 			return matches(r.Repositories) && !slices.ContainsFunc(r.Within, func(p string) bool { return !matches(p) }) &&
-				policy.ActionsNamed(strings.Split(r.Actions, ", ")).Intersect(policy.ActionsNamed([]string{action})) != 0
+				action.Of(strings.Split(r.Actions, ", ")).Intersect(action.Of([]string{name})) != 0
 		})
 	})
 }

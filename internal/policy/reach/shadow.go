@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/policy"
@@ -196,8 +197,8 @@ func allowContains(outer, inner []policy.WrittenAllowance, id *oidc.Identity) bo
 
 // covers reports whether the allowances together give all actions on what the pattern
 // matches; on the catalog, without one.
-func covers(all []policy.WrittenAllowance, inner *pattern.Pattern, actions policy.ActionSet, id *oidc.Identity) bool {
-	var given policy.ActionSet
+func covers(all []policy.WrittenAllowance, inner *pattern.Pattern, actions action.Set, id *oidc.Identity) bool {
+	var given action.Set
 	for _, a := range all {
 		if inner == nil && a.Repositories == nil || inner != nil && slices.ContainsFunc(a.Repositories, func(outer pattern.Pattern) bool {
 			return expand(outer, id).Contains(expand(*inner, id))
@@ -205,7 +206,7 @@ func covers(all []policy.WrittenAllowance, inner *pattern.Pattern, actions polic
 			given |= a.Actions
 		}
 	}
-	return given&policy.AllActions != 0 || given&actions == actions
+	return given&action.All != 0 || given&actions == actions
 }
 
 func expand(p pattern.Pattern, id *oidc.Identity) pattern.Pattern {

@@ -3,6 +3,7 @@ package reach
 import (
 	"slices"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/policy"
@@ -132,7 +133,7 @@ func meet(patterns []pattern.Pattern, more pattern.Pattern) []pattern.Pattern {
 	return append(slices.DeleteFunc(slices.Clone(patterns), func(p pattern.Pattern) bool { return p.Contains(more) }), more)
 }
 
-func (r *ReachedRule) add(patterns []pattern.Pattern, actions policy.ActionSet, object string) {
+func (r *ReachedRule) add(patterns []pattern.Pattern, actions action.Set, object string) {
 	if len(patterns) == 0 || actions == 0 {
 		return
 	}

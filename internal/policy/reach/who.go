@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/pattern"
@@ -167,7 +168,7 @@ func (w *Who) note(rule *policy.WrittenRule, scope registryauth.Scope, in *place
 	}
 	matching := solution{isWhole: true}
 	for _, allowed := range rule.Allow {
-		if allowed.Actions.Intersect(policy.ActionsNamed(scope.Actions)) != 0 {
+		if allowed.Actions.Intersect(action.Of(scope.Actions)) != 0 {
 			matching.add(allowed.Repositories, scope.Name)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/subjects"
 	"github.com/pullpass/pullpass/internal/term"
@@ -12,10 +13,10 @@ import (
 // Cautions names rules for identities, by their names, that are known to allow more
 // than they seem to.
 func Cautions(p *policy.Policy, identities map[string]subjects.KnownIdentity) []string {
-	pull := policy.ActionsNamed([]string{"pull"})
+	pull := action.Of([]string{"pull"})
 	var found []string
 	for _, r := range p.WrittenRules() {
-		var actions policy.ActionSet
+		var actions action.Set
 		for _, a := range r.Allow {
 			actions |= a.Actions
 		}
