@@ -439,6 +439,29 @@ func TestLastUse(t *testing.T) {
 	}
 }
 
+// Who may write a status can say of a repository that it will be used: that ends when it
+// is looked at, and later uses count.
+func TestLastUseIsNotToCome(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		r.ask("web", "web", "team-a/web")
+		o := r.Object("repositoryaccesses", "team-a", "web")
+		o["status"] = map[string]any{"repositories": []any{map[string]any{"repository": "team-a/web", "granted": "All", "lastUsed": "2999-12-31"}}}
+		r.Put("repositoryaccesses", o)
+		first := r.replica("first", nil)
+		time.Sleep(passes)
+		r.expect("a day to come", "web", "1 Valid AllGranted team-a/web=All[ceiling]2000-01-01")
+		r.expectWrites("a day to come", 1)
+		first.stop()
+		time.Sleep(24 * time.Hour)
+		second := r.replica("second", nil)
+		time.Sleep(passes)
+		r.expectWrites("not used since", 0)
+		second.Record(used("web", "repository:team-a/web:pull"))
+		time.Sleep(passes)
+		r.expect("used", "web", "1 Valid AllGranted team-a/web=All[ceiling]2000-01-02")
+	})
+}
+
 // A flood of uses holds nobody up, and what is known has an end.
 func TestUsesAreBounded(t *testing.T) {
 	in(t, func(t *testing.T, r *rig) {

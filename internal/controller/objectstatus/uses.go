@@ -220,12 +220,14 @@ func (u *uses) forgetOld() {
 }
 
 // fill says when the repositories of an object were used last, if that is later than what
-// its status says.
+// its status says. Whoever may write the status may have written a day to come, which no
+// use would ever change: it is no later than today.
 func (u *uses) fill(uid string, repositories []policyobjects.RepositoryStatus) {
+	today := u.today()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for i := range repositories {
 		r := &repositories[i]
-		r.LastUsed = max(r.LastUsed, u.days[use{UID: uid, Repository: r.Repository}])
+		r.LastUsed = max(min(r.LastUsed, today), u.days[use{UID: uid, Repository: r.Repository}])
 	}
 }
