@@ -29,8 +29,8 @@ seldom where a configuration is reviewed.
 --tests runs tests of the policy, and says why one fails. Exit code 1 if one does.
 
 --objects reads AccessPolicy and RepositoryAccess objects of a cluster from a file,
-as kubectl applies or prints them, names every fault of them, and lets the tests see
-them as a proxy of that cluster would.`,
+as kubectl applies or prints them, names every fault of them and what they say in
+vain, and lets the tests see them as a proxy of that cluster would.`,
 		Example: `  pullpass check --config pullpass.yaml
   pullpass check --config pullpass.yaml --config-only --tests policy-tests.yaml
   pullpass check --config pullpass.yaml --config-only --objects prod-eu=objects.yaml --tests policy-tests.yaml`,
@@ -45,9 +45,12 @@ them as a proxy of that cluster would.`,
 				check = server.CheckConfig
 			}
 			faults, warnings := check(cfg, insecureHTTP)
-			writeWarnings(cmd.ErrOrStderr(), slices.Concat(cfg.Warnings, warnings))
 			sets, objectFaults := readObjects(cmd.Context(), cfg, objects)
+			if objectFaults == nil {
+				warnings = append(warnings, sets.idle(cfg)...)
+			}
 			faults = append(faults, objectFaults...)
+			writeWarnings(cmd.ErrOrStderr(), slices.Concat(cfg.Warnings, warnings))
 			passed := len(tests) == 0 || runPolicyTests(cmd.Context(), cfg, tests, sets, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if len(faults) > 0 {
 				return reportFaults(cmd.ErrOrStderr(), errors.Join(faults...))

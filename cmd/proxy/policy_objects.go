@@ -14,7 +14,9 @@ import (
 	"github.com/pullpass/pullpass/internal/names"
 	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/reach"
 	"github.com/pullpass/pullpass/internal/policyobjects"
+	"github.com/pullpass/pullpass/internal/setup"
 )
 
 // objectSets are the objects of clusters, by their names.
@@ -62,11 +64,42 @@ func (all objectSets) show(cfg *config.Config, subject *policy.Subject) {
 	if set == nil {
 		set = &policyobjects.Set{}
 	}
-	counts := policyobjects.Counts{Policies: o.Policies, Requests: o.Requests}
-	for _, text := range o.Within {
-		counts.Within = append(counts.Within, pattern.Pattern(text)) // it was parsed with the configuration
+	subject.Objects = set.Of(policyobjects.Counts{Policies: o.Policies, Requests: o.Requests, Within: withinOf(o)}, id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name)
+}
+
+// withinOf returns patterns that were parsed with the configuration.
+func withinOf(o config.Objects) []pattern.Pattern {
+	within := make([]pattern.Pattern, len(o.Within))
+	for i, text := range o.Within {
+		within[i] = pattern.Pattern(text)
 	}
-	subject.Objects = set.Of(counts, id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name)
+	return within
+}
+
+// idle names what the objects say in vain. A policy with faults judges nothing.
+func (all objectSets) idle(cfg *config.Config) (warnings []string) {
+	files, err := setup.LoadPolicy(cfg)
+	if err != nil {
+		return nil
+	}
+	for _, cluster := range cfg.Clusters {
+		set, o := all[cluster.Name], cluster.Kubernetes.Objects
+		if set == nil {
+			continue
+		}
+		said := reach.Objects{Policies: policy.NewPolicies(withinOf(o)), HasRequests: o.Requests}
+		switch policies := set.Policies(); {
+		case o.Policies:
+			said.Policies = policy.NewPolicies(withinOf(o), policies...)
+		case len(policies) > 0:
+			warnings = append(warnings, fmt.Sprintf("cluster %s: no AccessPolicy objects count there (clusters[].kubernetes.objects.policies)", cluster.Name))
+		}
+		if said.Requests = set.Requests(); len(said.Requests) > 0 && !o.Requests {
+			warnings = append(warnings, fmt.Sprintf("cluster %s: no RepositoryAccess objects count there (clusters[].kubernetes.objects.requests)", cluster.Name))
+		}
+		warnings = append(warnings, reach.Idle(files, cluster.Name, said)...)
+	}
+	return warnings
 }
 
 func policyExportCommand() *cobra.Command {

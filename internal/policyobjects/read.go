@@ -3,6 +3,7 @@ package policyobjects
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -113,12 +114,27 @@ type Counts struct {
 func (s *Set) Of(c Counts, namespace, account string) policy.Objects {
 	said := policy.Objects{Policies: policy.NewPolicies(c.Within)}
 	if c.Policies {
-		sorted := slices.SortedFunc(slices.Values(s.policies), func(a, b *policy.ObjectPolicy) int { return strings.Compare(a.Name(), b.Name()) })
-		said.Policies = policy.NewPolicies(c.Within, sorted...)
+		said.Policies = policy.NewPolicies(c.Within, s.Policies()...)
 	}
 	if c.Requests {
-		sorted := slices.SortedFunc(slices.Values(s.requests[namespace]), func(a, b *policy.Request) int { return strings.Compare(a.Name(), b.Name()) })
-		said.Requests = policy.NewRequests(account, sorted)
+		said.Requests = policy.NewRequests(account, s.requestsIn(namespace))
 	}
 	return said
+}
+
+// Policies returns the AccessPolicy objects by their names.
+func (s *Set) Policies() []*policy.ObjectPolicy {
+	return slices.SortedFunc(slices.Values(s.policies), func(a, b *policy.ObjectPolicy) int { return strings.Compare(a.Name(), b.Name()) })
+}
+
+// Requests returns the RepositoryAccess objects by their namespaces and names.
+func (s *Set) Requests() (all []*policy.Request) {
+	for _, namespace := range slices.Sorted(maps.Keys(s.requests)) {
+		all = append(all, s.requestsIn(namespace)...)
+	}
+	return all
+}
+
+func (s *Set) requestsIn(namespace string) []*policy.Request {
+	return slices.SortedFunc(slices.Values(s.requests[namespace]), func(a, b *policy.Request) int { return strings.Compare(a.Name(), b.Name()) })
 }

@@ -16,7 +16,20 @@ import (
 // rule does no harm, but whoever changes it changes nothing. What it does not name may
 // still be shadowed: by several rules together, or by what no name can look like.
 func Shadowed(p *policy.Policy) []string {
-	rules, denials := shadows(p.WrittenRules()), denialsOf("", p.WrittenDenials())
+	return written{rules: shadows(p.WrittenRules()), denials: denialsOf("", p.WrittenDenials())}.shadowed(func(*shadow) string { return "" })
+}
+
+// written is rules and denials, those of files before those of the objects of a cluster.
+type written struct {
+	rules   []shadow
+	denials []Denial
+	// Of so many, which are those of files, nothing is said.
+	knownRules, knownDenials int
+}
+
+// shadowed takes for idle what idle says something of, too.
+func (w written) shadowed(idle func(*shadow) string) (found []string) {
+	rules, denials := w.rules, w.denials
 	// Of two that grant the same, the first stays.
 	replaces := func(j, i int) bool {
 		return i != j && ruleContains(rules, j, i) && (j < i || !ruleContains(rules, i, j))
@@ -27,9 +40,12 @@ func Shadowed(p *policy.Policy) []string {
 			shadowed[i] = replaces(j, i)
 		}
 	}
-	var found []string
-	for i := range rules {
+	for i := w.knownRules; i < len(rules); i++ {
 		r := &rules[i]
+		if why := idle(r); why != "" {
+			found = append(found, fmt.Sprintf("rule %s: grants nothing: %s", r.Name, why))
+			continue
+		}
 		if d := slices.IndexFunc(denials, func(d Denial) bool { return !r.Anonymous && allWithin(r.whom, d.Subjects) }); d >= 0 {
 			found = append(found, fmt.Sprintf("rule %s: grants nothing: the deny rule %s (%s) refuses everybody whom it is for: remove the rule, or narrow the denial", r.Name, denials[d].Name, denials[d].Origin))
 			continue
@@ -45,7 +61,7 @@ func Shadowed(p *policy.Policy) []string {
 			found = append(found, fmt.Sprintf("rule %s: grants nothing that the rule %s (%s) does not: remove it, or narrow the other", r.Name, rules[by].Name, rules[by].Origin))
 		}
 	}
-	for i := range denials {
+	for i := w.knownDenials; i < len(denials); i++ {
 		for j := range denials {
 			if i != j && allWithin(denials[i].Subjects, denials[j].Subjects) && (j < i || !allWithin(denials[j].Subjects, denials[i].Subjects)) {
 				found = append(found, fmt.Sprintf("deny rule %s: refuses nobody whom the deny rule %s (%s) does not: remove it, or narrow the other", denials[i].Name, denials[j].Name, denials[j].Origin))

@@ -47,9 +47,19 @@ func (w world) within(t *testing.T) []pattern.Pattern {
 }
 
 // objects returns AccessPolicies, some of them with a fault.
-func (w world) objects() []*policy.ObjectPolicy {
-	var all []*policy.ObjectPolicy
-	for i := range w.IntN(3) {
+func (w world) objects() []*policy.ObjectPolicy { return parseObjects(w.specs()) }
+
+// parseObjects names the objects o0, o1 and so on.
+func parseObjects(specs []map[string]any) []*policy.ObjectPolicy {
+	all := make([]*policy.ObjectPolicy, len(specs))
+	for i, spec := range specs {
+		all[i] = policy.ParseObject(fmt.Sprint("o", i), spec)
+	}
+	return all
+}
+
+func (w world) specs() (all []map[string]any) {
+	for range w.IntN(3) {
 		var rules, deny []any
 		for n := range 1 + w.IntN(2) {
 			rules = append(rules, lists(map[string]any{
@@ -71,7 +81,7 @@ func (w world) objects() []*policy.ObjectPolicy {
 		if deny != nil {
 			spec["deny"] = deny
 		}
-		all = append(all, policy.ParseObject(fmt.Sprint("o", i), spec))
+		all = append(all, spec)
 	}
 	return all
 }

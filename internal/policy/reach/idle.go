@@ -1,0 +1,94 @@
+package reach
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/policy"
+)
+
+// Idle names what objects of a cluster say in vain, as Shadowed does for the files: rules
+// and denials beside which the files or other objects leave nothing to say, rules that
+// allow nothing within what objects may give, and what RepositoryAccess objects ask for
+// and no rule lets them have. The objects have no faults: without them, others of their
+// rules could count. Of the files it names nothing: an object may be gone tomorrow.
+func Idle(p *policy.Policy, cluster string, objects Objects) []string {
+	if objects.Policies == nil {
+		return nil
+	}
+	own := shadows(objects.Policies.WrittenRules())
+	for i := range own {
+		inCluster(own[i].whom, cluster)
+	}
+	ownDenials := denialsOf(cluster, objects.Policies.WrittenDenials())
+	for _, d := range ownDenials {
+		inCluster(d.Subjects, cluster)
+	}
+	files, denials := shadows(p.WrittenRules()), denialsOf("", p.WrittenDenials())
+	all := written{slices.Concat(files, own), slices.Concat(denials, ownDenials), len(files), len(denials)}
+	within := objects.Policies.Within()
+	found := all.shadowed(func(r *shadow) string {
+		switch {
+		case r.Requests && !objects.HasRequests:
+			return "no RepositoryAccess objects count in the cluster (clusters[].kubernetes.objects.requests)"
+		case !slices.ContainsFunc(r.whom, func(w Whom) bool {
+			return slices.ContainsFunc(literalNames(&w), func(id *oidc.Identity) bool { return allowsWithin(r.Allow, within, id) })
+		}):
+			return "nothing that it allows is within what objects may give (clusters[].kubernetes.objects.within)"
+		}
+		return ""
+	})
+	for i, text := range found {
+		found[i] = "cluster " + cluster + ": " + text
+	}
+	if !objects.HasRequests {
+		return found
+	}
+	for _, r := range objects.Requests {
+		for _, asked := range r.Written() {
+			if !isAnyGranted(all.rules, within, cluster, r, asked) {
+				found = append(found, fmt.Sprintf("cluster %s: %s %s: asks for %s, which no rule with requests: true allows to its ServiceAccounts within what objects may give: remove it, or let whoever administers the policy allow it",
+					cluster, policy.KindRequest, asked.Object, asked.Repositories[0]))
+			}
+		}
+	}
+	return found
+}
+
+// inCluster says of subjects of an object which cluster they are in.
+func inCluster(whom []Whom, cluster string) {
+	for i := range whom {
+		whom[i].Clusters = []string{cluster}
+	}
+}
+
+func allowsWithin(all []policy.WrittenAllowance, within []pattern.Pattern, id *oidc.Identity) bool {
+	return slices.ContainsFunc(all, func(a policy.WrittenAllowance) bool {
+		return slices.ContainsFunc(a.Repositories, func(p pattern.Pattern) bool {
+			return slices.ContainsFunc(within, func(limit pattern.Pattern) bool { return expand(p, id).Overlaps(expand(limit, id)) })
+		})
+	})
+}
+
+// isAnyGranted reports whether some of what is asked for could be granted to somebody.
+func isAnyGranted(rules []shadow, within []pattern.Pattern, cluster string, r *policy.Request, asked policy.WrittenRequest) bool {
+	for _, account := range r.ServiceAccounts() {
+		id := &oidc.Identity{Cluster: cluster, Kubernetes: oidc.KubernetesIdentity{Namespace: r.Namespace(), ServiceAccount: oidc.ObjectRef{Name: account}}}
+		limited := func(p pattern.Pattern) bool {
+			return slices.ContainsFunc(expandAll(within, id), func(limit pattern.Pattern) bool { return len(meet(meet(asked.Repositories, p), limit)) > 0 })
+		}
+		for i := range rules {
+			rule := &rules[i]
+			if rule.Requests && slices.ContainsFunc(rule.whom, func(w Whom) bool {
+				return w.Identities == nil && anyMatches(w.Clusters, cluster) && anyMatches(w.Namespaces, r.Namespace()) && anyMatches(w.ServiceAccounts, account)
+			}) && slices.ContainsFunc(rule.Allow, func(a policy.WrittenAllowance) bool {
+				return a.Actions.Intersect(asked.Actions) != 0 && slices.ContainsFunc(expandAll(a.Repositories, id), limited)
+			}) {
+				return true
+			}
+		}
+	}
+	return false
+}
