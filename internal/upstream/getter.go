@@ -29,6 +29,7 @@ type getter struct {
 	address string // host:port
 	config  *tls.Config
 	dial    func(ctx context.Context, network, address string) (net.Conn, error)
+	shaking time.Duration // what a TLS handshake may take
 	within  time.Duration // from the connection to the head of the answer
 	most    int64         // bytes of that head, with those before it (1xx)
 
@@ -64,7 +65,7 @@ func newGetter(base *url.URL, like *http.Transport) *getter {
 	config.ServerName = base.Hostname()
 	return &getter{
 		address: net.JoinHostPort(base.Hostname(), cmp.Or(base.Port(), "443")), config: config, dial: (&net.Dialer{Timeout: dialTimeout}).DialContext,
-		within: answerWithin, most: like.MaxResponseHeaderBytes,
+		shaking: like.TLSHandshakeTimeout, within: answerWithin, most: like.MaxResponseHeaderBytes,
 	}
 }
 
@@ -101,8 +102,13 @@ func (g *getter) connect(ctx context.Context, until time.Time) (*getterConn, err
 		return nil, err
 	}
 	conn := tls.Client(records, g.config)
-	if err := conn.HandshakeContext(ctx); err != nil {
+	shaking, stop := context.WithTimeout(ctx, g.shaking)
+	defer stop()
+	if err := conn.HandshakeContext(shaking); err != nil {
 		_ = inner.Close()
+		if shaking.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("no TLS handshake in %s: %w", g.shaking, err)
+		}
 		return nil, err
 	}
 	c := &getterConn{Conn: conn, records: records, getter: g}

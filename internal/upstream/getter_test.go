@@ -85,7 +85,7 @@ func newPeer(t *testing.T, serve func(c *peerConn)) *peer {
 
 func (p *peer) newGetter() *getter {
 	return newGetter(p.base, &http.Transport{
-		Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }, MaxResponseHeaderBytes: 64 << 10,
+		Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }, MaxResponseHeaderBytes: 64 << 10, TLSHandshakeTimeout: time.Minute,
 		TLSClientConfig: &tls.Config{RootCAs: p.roots, ClientSessionCache: tls.NewLRUClientSessionCache(maxIdle)},
 	})
 }
@@ -384,12 +384,22 @@ func TestGetterWaits(t *testing.T) {
 	})
 	t.Run("for a handshake", func(t *testing.T) {
 		t.Parallel()
-		listener := testkit.Listen(t)
+		listener := testkit.Listen(t) // it accepts and says nothing
 		p := &peer{base: &url.URL{Scheme: "https", Host: listener.Addr().String()}}
-		p.getter = p.newGetter()
-		p.within = 100 * time.Millisecond
-		_, err := p.RoundTrip(p.request(t.Context(), "GET", "/a"))
-		if !isTimeout(err) {
+		c, err := New(Config{Name: "a", URL: p.base.String()})
+		testkit.Must(t, err)
+		c.wants.Store(&challenge{})
+		if p.getter = c.getter; p.shaking != dialTimeout {
+			t.Errorf("a handshake may take %s", p.shaking)
+		}
+		p.shaking = 100 * time.Millisecond
+		_, err = c.Do(p.request(t.Context(), "GET", "/a"), Need{})
+		var failed *Error
+		if !errors.As(err, &failed) || failed.Reason != ReasonTimeout || !strings.Contains(err.Error(), "no TLS handshake in 100ms") {
+			t.Error(err)
+		}
+		p.shaking, p.within = time.Minute, 100*time.Millisecond
+		if _, err := p.RoundTrip(p.request(t.Context(), "GET", "/a")); !isTimeout(err) || strings.Contains(err.Error(), "handshake") {
 			t.Error(err)
 		}
 		testkit.Must(t, listener.Close())
