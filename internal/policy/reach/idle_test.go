@@ -121,7 +121,7 @@ func TestIdleObjectsGrantNothing(t *testing.T) {
 				}
 			}
 		}
-		after := Objects{Policies: policy.NewPolicies(within, parseObjects(less)...)}
+		after := Objects{Policies: policy.NewPolicies(within, parseObjects(less)...), HasRequests: before.HasRequests}
 		for _, r := range before.Requests {
 			repositories, _ := asked[r.Namespace()+"/"+r.Name()].(map[string]any)["repositories"].([]any)
 			kept := slices.DeleteFunc(slices.Clone(repositories), func(repository any) bool {
@@ -140,16 +140,10 @@ func TestIdleObjectsGrantNothing(t *testing.T) {
 				continue
 			}
 			id.Cluster = "prod"
-			said := func(o Objects) policy.Subject {
-				s := subject
-				if s.Objects.Policies = o.Policies; before.HasRequests {
-					of := slices.DeleteFunc(slices.Clone(o.Requests), func(r *policy.Request) bool { return r.Namespace() != id.Kubernetes.Namespace })
-					s.Objects.Requests = policy.NewRequests(id.Kubernetes.ServiceAccount.Name, of)
-				}
-				return s
-			}
+			lessSubject := subject
+			subject.Objects, lessSubject.Objects = said(before, id.Kubernetes), said(after, id.Kubernetes)
 			scopes := []registryauth.Scope{scope(w.repository(), w.one(append([]string{"*", "other"}, Actions...)...))}
-			with, without := p.Decide(said(before), service, scopes), p.Decide(said(after), service, scopes)
+			with, without := p.Decide(subject, service, scopes), p.Decide(lessSubject, service, scopes)
 			if !reflect.DeepEqual(with.Granted(), without.Granted()) || (with.DeniedBy == "") != (without.DeniedBy == "") {
 				t.Fatalf("%q: but %+v gets %v %s, and without %v %s\n%v", found, id, with.Granted(), with.DeniedBy, without.Granted(), without.DeniedBy, specs)
 			}

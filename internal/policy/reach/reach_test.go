@@ -156,12 +156,18 @@ func (w world) asker(clusters []Accounts) policy.Subject {
 	if i < 0 {
 		return s
 	}
-	own := slices.DeleteFunc(slices.Clone(clusters[i].Objects.Requests), func(r *policy.Request) bool { return r.Namespace() != s.Identity.Kubernetes.Namespace })
-	s.Objects = policy.Objects{Policies: clusters[i].Objects.Policies}
-	if clusters[i].Objects.HasRequests {
-		s.Objects.Requests = policy.NewRequests(s.Identity.Kubernetes.ServiceAccount.Name, own)
-	}
+	s.Objects = said(clusters[i].Objects, s.Identity.Kubernetes)
 	return s
+}
+
+// said is what the objects say of a ServiceAccount.
+func said(all Objects, id oidc.KubernetesIdentity) policy.Objects {
+	of := policy.Objects{Policies: all.Policies}
+	if all.HasRequests {
+		own := slices.DeleteFunc(slices.Clone(all.Requests), func(r *policy.Request) bool { return r.Namespace() != id.Namespace })
+		of.Requests = policy.NewRequests(id.ServiceAccount.Name, own)
+	}
+	return of
 }
 
 func (w world) stranger() policy.Subject {

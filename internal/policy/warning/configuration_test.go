@@ -18,6 +18,13 @@ func parse(t testing.TB, text string) *policy.Policy {
 	return p
 }
 
+func same(t *testing.T, got, want []string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 // A denial with a mistyped cluster denies nobody, and nobody would notice.
 func TestUnused(t *testing.T) {
 	t.Parallel()
@@ -43,9 +50,7 @@ deny:
 		`rule bad: services: "registry.example.org" matches nothing that is configured (registries[].service)`,
 		`deny rule mistyped: clusters: "pord-eu" matches nothing that is configured (clusters[].name)`,
 	}
-	if got := Unused(p, []string{"prod-eu", "prod-us"}, []string{"github"}, []string{"registry.example.com"}); !slices.Equal(got, want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	same(t, Unused(p, []string{"prod-eu", "prod-us"}, []string{"github"}, []string{"registry.example.com"}), want)
 }
 
 func TestWithoutAnnotations(t *testing.T) {
@@ -63,9 +68,7 @@ rules:
 		`rule asked: subjects[1] gets nothing in cluster "eu-1"` + end,
 		`rule asked: subjects[1] gets nothing in cluster "us"` + end,
 	}
-	if got := WithoutAnnotations(p, []string{"eu-1", "us"}); !slices.Equal(got, want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	same(t, WithoutAnnotations(p, []string{"eu-1", "us"}), want)
 	if got := WithoutAnnotations(p, nil); got != nil {
 		t.Errorf("without such clusters: %q", got)
 	}
@@ -98,9 +101,7 @@ deny:
 		`rule everywhere: subjects[1] matches nobody of cluster "edge-2": its namespaces' labels are not known without a connection (clusters[].kubernetes)`,
 		`deny rule quarantine: subjects[0] refuses everybody of cluster "edge-2" whom its other fields match: its namespaces' labels are not known without a connection (clusters[].kubernetes)`,
 	}
-	if got := WithoutLabels(p, []string{"edge-1", "edge-2"}); !slices.Equal(got, want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	same(t, WithoutLabels(p, []string{"edge-1", "edge-2"}), want)
 	if got := WithoutLabels(p, nil); got != nil {
 		t.Errorf("every cluster has a connection: %q", got)
 	}
@@ -123,11 +124,7 @@ rules:
 `)
 	const end = ": no RepositoryAccess objects count there (clusters[].kubernetes.objects.requests)"
 	named := `rule asked: subjects[0] gets nothing in cluster "eu-1"` + end
-	if got, want := WithoutRequests(p, []string{"eu-1", "us"}, false), []string{named}; !slices.Equal(got, want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	same(t, WithoutRequests(p, []string{"eu-1", "us"}, false), []string{named})
 	want := []string{named, `rule asked: subjects[1] gets nothing in cluster "eu-1"` + end, `rule asked: subjects[1] gets nothing in cluster "us"` + end}
-	if got := WithoutRequests(p, []string{"eu-1", "us"}, true); !slices.Equal(got, want) {
-		t.Errorf("where they count nowhere: got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	same(t, WithoutRequests(p, []string{"eu-1", "us"}, true), want) // where they count nowhere
 }
