@@ -24,6 +24,9 @@ const (
 	answerWithin = 30 * time.Second // of a request that is sent
 	pushedWithin = 5 * time.Minute  // a registry reads a whole layer again before it answers
 	probeEvery   = time.Minute
+	// continueWithin is how long a body waits for the word that it is wanted. Some never
+	// say it: distribution waits for the body before it says that it has no use for it.
+	continueWithin = time.Second
 
 	// An upstream that says too many is left alone for as long as it asks, within
 	// these bounds: containerd repeats a 429 at once, up to five times.
@@ -95,7 +98,7 @@ func New(c Config) (*Client, error) {
 		// HTTP/1.1: slow blobs must not share the window of one connection.
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, NextProtos: []string{"http/1.1"}, ClientSessionCache: tls.NewLRUClientSessionCache(maxIdle)},
 		TLSHandshakeTimeout:    dialTimeout,
-		ExpectContinueTimeout:  5 * time.Second,
+		ExpectContinueTimeout:  continueWithin,
 		IdleConnTimeout:        90 * time.Second,
 		MaxIdleConnsPerHost:    maxIdle,
 		MaxResponseHeaderBytes: 64 << 10,
