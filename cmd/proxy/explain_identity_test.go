@@ -1,14 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"maps"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/kubetest"
 	"github.com/pullpass/pullpass/internal/proxytest"
+	"github.com/pullpass/pullpass/internal/state/statetest"
 	"github.com/pullpass/pullpass/internal/testkit"
 )
 
@@ -221,4 +224,27 @@ func TestExplainFromAuditOfJobs(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// A push credential is revoked by its own id, too: that of the job's token is another.
+func TestExplainRevokedPushCredentials(t *testing.T) {
+	t.Parallel()
+	redis := statetest.Redis(t)
+	dir := jobFiles(t, "")
+	config := filepath.Join(dir, "pullpass.yaml")
+	settings, err := os.ReadFile(config)
+	testkit.Must(t, err)
+	testkit.Write(t, dir, "pullpass.yaml", string(settings)+proxytest.WithRedis(redis.Address(), "off"))
+	explained := func(id string) string {
+		testkit.Write(t, dir, "audit.log", jobLine(t, func(line, _ kubetest.Object) { line["pushCredential"] = id }))
+		out, err := explainBoth(t, "explain", "--config", config, "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log"))
+		testkit.Must(t, err)
+		return out
+	}
+	var stdout, stderr bytes.Buffer
+	if code := run(t.Context(), []string{"revoke", "--token-id", "PUSHED", "--reason", "stolen", "--config", config}, nil, &stdout, &stderr); code != 0 {
+		t.Fatal(&stderr)
+	}
+	expectExplained(t, explained("PUSHED"), nil, []string{`revocations  REFUSED     revoked by an operator: "stolen" (--token-id PUSHED until `, "changed      result: granted -> refused\n"}, "now          granted")
+	expectExplained(t, explained("ANOTHER"), nil, []string{"revocations  passed      not revoked: project, run, token\n", "changed      nothing"}, "REFUSED")
 }

@@ -174,7 +174,7 @@ func (x *Exchanger) Authorize(ctx context.Context, req registryauth.Request, cal
 	decision := x.policy.Decide(subject, req.Service, req.Scopes)
 	deciding.End()
 	if push != nil {
-		decision = decision.Within(push.Scopes, "the push credential is not for it", "exchange the job's token for one that is")
+		decision = WithinPush(decision, push.Scopes)
 	}
 	granted := decision.Granted()
 	names := policy.ScopeStrings(granted)

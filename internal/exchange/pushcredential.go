@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/seal"
 )
@@ -46,6 +47,46 @@ var (
 	errPushNone   = &PushCredentialError{"nothing of what was asked for is granted, so that a push credential would open nothing; see the audit log for why"}
 	errPushLong   = &PushCredentialError{"the token is too long to be sealed in a push credential"}
 )
+
+// IsPushCredential reports whether a password looks like one.
+func IsPushCredential(password string) bool { return strings.HasPrefix(password, pushPrefix) }
+
+// ReasonBeyondPush is that of a scope which the policy gives, and the push credential
+// that was presented is not for.
+const ReasonBeyondPush = "the push credential is not for it"
+
+// WithinPush leaves of a decision what a push credential is for.
+func WithinPush(decision policy.Decision, scopes []string) policy.Decision {
+	return decision.Within(scopes, ReasonBeyondPush, "exchange the job's token for one that is")
+}
+
+// PushPresented is the id of the push credential that a request came with; empty: it
+// came with another credential, or with none.
+func (e *Event) PushPresented() string {
+	if e.PushCredential == e.IssuedID { // it was issued
+		return ""
+	}
+	return e.PushCredential
+}
+
+// IsForPush reports whether a request was for a push credential, which it got or not.
+func (e *Event) IsForPush() bool {
+	if e.PushCredential == "" {
+		return e.Reason == reasonPushCredential
+	}
+	return e.PushPresented() == ""
+}
+
+// PushRefusal says why nobody gets a push credential for what was granted, or nil.
+func PushRefusal(subject policy.Subject, granted []registryauth.Scope) error {
+	switch id := subject.Identity; {
+	case id == nil || id.External == nil:
+		return errPushPod
+	case len(granted) == 0:
+		return errPushNone
+	}
+	return nil
+}
 
 // open returns the push credential that a request brings, or nil if it brings
 // another one.
@@ -89,11 +130,8 @@ func (a *Admission) revokedPush(id oidc.Identity, p *pushCredential, event *Even
 
 // issuePush returns a push credential for what was granted.
 func (x *Exchanger) issuePush(a Authorization) (registryauth.Token, error) {
-	switch id := a.subject.Identity; {
-	case id == nil || id.External == nil:
-		return registryauth.Token{}, errPushPod
-	case len(a.granted) == 0:
-		return registryauth.Token{}, errPushNone
+	if err := PushRefusal(a.subject, a.granted); err != nil {
+		return registryauth.Token{}, err
 	}
 	now := x.now().UTC()
 	p := pushCredential{ID: rand.Text(), Token: a.token.Reveal(), Then: now, End: now.Add(pushLifetime).Truncate(time.Second), Scopes: strings.Split(a.lines, "\n")}

@@ -43,6 +43,9 @@ func (e *explainer) admit(ctx context.Context, id oidc.Identity, event *exchange
 	revocations, closeList, fault := e.revocations(ctx)
 	defer closeList()
 	a.revocationsFault = fault
+	if push := e.pushPresented(); push != "" && revocations != nil {
+		revocations = pushRevocations{revocations, push}
+	}
 	if a.cluster != nil && a.cluster.Kubernetes.Objects.Count() {
 		a.objectsFault = e.objects.ListPolicyObjects(ctx, id.Cluster)
 	}

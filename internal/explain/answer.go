@@ -26,6 +26,7 @@ type Explanation struct {
 	policy.Trace
 
 	Now     Outcome         `json:"now"`
+	Closed  []Closed        `json:"closed,omitempty"`
 	Then    json.RawMessage `json:"then,omitempty"` // the line of the audit log
 	Changes []outcomeChange `json:"changes,omitempty"`
 
@@ -35,6 +36,12 @@ type Explanation struct {
 }
 
 const kind = "Explanation"
+
+// Closed is what the gateway lets nobody do at an upstream, whatever a token allows.
+type Closed struct {
+	Upstream string   `json:"upstream"` // upstreams[].name
+	Actions  []string `json:"actions"`  // that are granted, and not in its actions
+}
 
 // Where the subject of an explanation is from.
 const (

@@ -147,6 +147,9 @@ func (e *explainer) fromToken(ctx context.Context, r Request, stdin io.Reader) (
 	if err != nil {
 		return fmt.Errorf("--token-file: %w", err)
 	}
+	if exchange.IsPushCredential(e.token) {
+		return errors.New("--token-file: that is a push credential, which only serving proxies can open: give the job's own token, its claims with --claims, or with --from-audit the line of a request that it was sent with")
+	}
 	return nil
 }
 

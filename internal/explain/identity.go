@@ -99,7 +99,12 @@ func (e *explainer) identityThen() (oidc.Identity, error) {
 	if unknown := slices.DeleteFunc(e.policy.Compared(then.Name), isKnown); len(unknown) > 0 {
 		also += "; rules and denials are judged as if the token had none of the claims that the line cannot have: " + term.Words(unknown...)
 	}
-	e.step(stepToken, exchange.VerdictNotJudged, "it was good at %s, and %s; what follows is for one with the same claims that is good now%s", e.then.Time.UTC().Format(time.RFC3339), tokenIsGone, also)
+	came := "it was good"
+	if push := e.pushPresented(); push != "" {
+		came = "it was in push credential " + term.Words(push) + ", which was good"
+		also += ", in a push credential for the same as that one, as far as the line says what it is for"
+	}
+	e.step(stepToken, exchange.VerdictNotJudged, "%s at %s, and %s; what follows is for one with the same claims that is good now%s", came, e.then.Time.UTC().Format(time.RFC3339), tokenIsGone, also)
 	return id, nil
 }
 

@@ -155,6 +155,9 @@ func (p *printer) answer(a *Explanation) {
 	if conditions := a.conditions(); a.Now.Status == http.StatusOK && len(conditions) > 0 {
 		p.line("", "unless this refuses, which was not judged: "+strings.Join(conditions, ", "))
 	}
+	for _, c := range a.Closed {
+		p.line("", fmt.Sprintf("but the gateway lets nobody %s at %s (upstreams[].actions)", strings.Join(c.Actions, " or "), term.Words(c.Upstream)))
+	}
 	if a.then == nil {
 		return
 	}

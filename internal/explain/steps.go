@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/config"
@@ -37,12 +38,16 @@ func (e *explainer) explain(ctx context.Context) (*Explanation, error) {
 	subject, refusal := e.identify(ctx, event, answer)
 	if refusal == nil {
 		answer.decision, answer.Trace = e.policy.Explain(subject, e.service, e.scopes)
+		if e.pushPresented() != "" {
+			answer.decision = e.withinPush(answer.decision)
+		}
+		answer.Closed = e.closed(answer.decision)
 		e.policySaw(subject, answer)
 		if e.source == sourceClaim {
 			answer.Edit = nil // whoever makes up a token must not get an edit proposed
 		}
 	}
-	event.Conclude(registryauth.Request{Malformed: e.malformed, Omitted: e.omitted}, subject, answer.decision, refusal)
+	e.conclude(event, subject, answer.decision, refusal)
 	if event.Result == exchange.ResultUnavailable || event.Result == exchange.ResultError {
 		return nil, refusal
 	}
@@ -83,6 +88,31 @@ func (e *explainer) identify(ctx context.Context, event *exchange.Event, answer 
 		e.shared(subject)
 	}
 	return subject, err
+}
+
+// closed is what the gateway does not do although a token for it is granted.
+func (e *explainer) closed(decision policy.Decision) []Closed {
+	if e.cfg.Gateway == nil || e.cfg.Gateway.Service != e.service {
+		return nil
+	}
+	var all []Closed
+	for _, u := range e.cfg.Upstreams {
+		c := Closed{Upstream: u.Name}
+		for _, scope := range decision.Granted() {
+			if scope.Type != "repository" || !strings.HasPrefix(scope.Name, u.Name+"/") {
+				continue
+			}
+			for _, action := range scope.Actions {
+				if action != "*" && !slices.Contains(u.Actions, config.UpstreamAction(action)) && !slices.Contains(c.Actions, action) {
+					c.Actions = append(c.Actions, action)
+				}
+			}
+		}
+		if c.Actions != nil {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 // verify judges the token, or what there is instead of one.
