@@ -73,7 +73,7 @@ var imports = map[string]allowedImports{
 	"internal/oidc": {
 		ours:   []string{"internal/file", "internal/identity", "internal/lru", "internal/names", "internal/term"},
 		tests:  []string{"internal/pkitest", "internal/testkit"},
-		others: []string{"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "go.opentelemetry.io/otel/trace"},
+		others: []string{"github.com/coreos/go-oidc/v3", "github.com/go-jose/go-jose/v4", "github.com/go-json-experiment/json", "go.opentelemetry.io/otel/trace"},
 	},
 	"internal/condition": {
 		ours:   []string{"internal/identity", "internal/term"},

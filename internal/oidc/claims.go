@@ -1,10 +1,13 @@
 package oidc
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
-	"github.com/go-jose/go-jose/v4/json"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	legacy "github.com/go-json-experiment/json/v1"
 
 	"github.com/pullpass/pullpass/internal/names"
 )
@@ -15,8 +18,8 @@ const maxUnixTime = 253402300799
 // claims are the claims that matter here; others are tolerated, because newer
 // API servers may add some.
 //
-// The decoder of go-jose matches names exactly and refuses duplicates, unlike
-// encoding/json. It refuses fractions and exponents for times: RFC 7519 allows
+// This decoder, which is encoding/json/v2 of Go 1.27, matches names exactly and refuses
+// duplicates at any depth, unlike encoding/json. It refuses fractions and exponents for times: RFC 7519 allows
 // them, API servers send none, and every form more is one more to get wrong.
 type claims struct {
 	Issuer     string            `json:"iss"`
@@ -47,24 +50,40 @@ type objectClaim struct {
 	UID  string `json:"uid"`
 }
 
-// parseClaims decodes a payload of valid UTF-8. With a *json.UnmarshalTypeError
-// come the claims that could be read.
+// parseClaims decodes a payload of valid UTF-8. With a *wrongTypeError come the claims
+// that could be read.
 func parseClaims(payload []byte) (claims, error) {
 	var c claims
 	err := json.Unmarshal(payload, &c)
-	return c, err
+	if _, ok := errors.AsType[*json.SemanticError](err); !ok {
+		return c, err
+	}
+	// It ended at the first fault. The log wants to know all that there is, if this is JSON at all.
+	var all claims
+	again := json.Unmarshal(payload, &all, legacy.ReportErrorsWithLegacySemantics(true))
+	if _, ok := errors.AsType[*legacy.SyntaxError](again); ok {
+		return claims{}, again
+	}
+	return all, &wrongTypeError{err}
 }
+
+// wrongTypeError is of JSON in which a claim has another type than issuers give it.
+type wrongTypeError struct{ error }
 
 // audience is one string or a list of them (RFC 7519, section 4.1.3).
 type audience []string
 
-// UnmarshalJSON is called with one valid JSON value.
-func (a *audience) UnmarshalJSON(data []byte) error {
-	if data[0] == '"' {
-		*a = make(audience, 1)
-		return json.Unmarshal(data, &(*a)[0])
+// UnmarshalJSONFrom reads one value, and so much of the input also if it is of no use.
+func (a *audience) UnmarshalJSONFrom(decoder *jsontext.Decoder) error {
+	value, err := decoder.ReadValue()
+	if err != nil {
+		return err
 	}
-	return json.Unmarshal(data, (*[]string)(a))
+	if value.Kind() == jsontext.KindString {
+		*a = make(audience, 1)
+		return json.Unmarshal(value, &(*a)[0])
+	}
+	return json.Unmarshal(value, (*[]string)(a))
 }
 
 // check returns what is missing, of a wrong type or form, or contradicts

@@ -85,6 +85,7 @@ func TestClaims(t *testing.T) {
 		{"exp with a leading zero", exp, `"exp":01795234011`, ReasonMalformed, object},
 		{"exp a list", exp, `"exp":[1795234011]`, ReasonClaims, form},
 		{"exp twice", exp, exp + `,"exp":1895234011`, ReasonMalformed, object},
+		{"a member twice in what nobody reads", exp, exp + `,"more":[{"a":1,"a":1}]`, ReasonMalformed, object},
 		{"iat missing", iat + `,`, ``, ReasonClaims, `claim "iat" is missing`},
 		{"iat a fraction", iat, iat + `.1`, ReasonClaims, form},
 		{"nbf missing", nbf + `,`, ``, ReasonClaims, `claim "nbf" is missing`},
@@ -197,5 +198,15 @@ func TestClaimsThatAreTolerated(t *testing.T) {
 		{`"name":"node1"`, `"name":"ip-10-0-0-1.eu.compute.internal"`},
 	} {
 		accept(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet", edits...)))
+	}
+}
+
+// A claim of another type does not hide from the log what comes after it.
+func TestClaimsBesideOneOfAnotherType(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, nil)
+	failure := refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet", `"aud":["registry.example.com"]`, `"aud":5`)), ReasonClaims, "another type")
+	if c := failure.Claimed; c.Subject == "" || c.Pod.Name == "" || c.TokenID == "" {
+		t.Errorf("claimed %+v", c)
 	}
 }

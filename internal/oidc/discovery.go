@@ -10,7 +10,7 @@ import (
 	"net/url"
 
 	goidc "github.com/coreos/go-oidc/v3/oidc"
-	"github.com/go-jose/go-jose/v4/json"
+	"github.com/go-json-experiment/json"
 )
 
 const wellKnownPath = "/.well-known/openid-configuration" // OpenID Connect Discovery 1.0, section 4

@@ -308,7 +308,7 @@ func TestNullInProvidersTokens(t *testing.T) {
 	refuse(t, f.Verifier, with(`"kubernetes.io":null`), ReasonClaims, "claims of a ServiceAccount")
 	refuse(t, f.Verifier, with(`"groups":["a",null]`), ReasonClaims, "is a list with null")
 	refuse(t, f.Verifier, with(`"sub":"https://jenkins.example.com/job/octo/"`), ReasonMalformed, "distinct members")
-	refuse(t, f.Verifier, with(`"nested":{"a":1,"a":2}`), ReasonClaims, "distinct members")
+	refuse(t, f.Verifier, with(`"nested":{"a":1,"a":2}`), ReasonMalformed, "distinct members")
 }
 
 // Mistake: a bound in numbers, while claims take up what an issuer writes into them.

@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
-	"github.com/go-jose/go-jose/v4/json"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 const (
@@ -69,7 +70,7 @@ func newKeySet(keys map[string]*key, previous *keySet, now time.Time) *keySet {
 // usable key is an error, so that it cannot replace a good one.
 func parseKeySet(data []byte) (map[string]*key, error) {
 	var document struct {
-		Keys []json.RawMessage `json:"keys"`
+		Keys []jsontext.Value `json:"keys"`
 	}
 	if err := json.Unmarshal(data, &document); err != nil {
 		return nil, fmt.Errorf("not a JWK set: %w", boundedError(err))

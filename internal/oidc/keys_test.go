@@ -74,7 +74,7 @@ func TestKeySets(t *testing.T) {
 		{"unknown kty", []string{`{"kty":"future","kid":"x"}`}, nil, "unsupported key type"},
 		{"point not on the curve", []string{`{"kty":"EC","crv":"P-256","kid":"x","x":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAE","y":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAE"}`}, nil, "invalid EC key"},
 		{"not an object", []string{`"rsa"`, `7`, `null`}, nil, "keys[0]"},
-		{"duplicate member", []string{`{"kid":"x",` + good[1:]}, nil, "duplicate key"},
+		{"duplicate member", []string{`{"kid":"x",` + good[1:]}, nil, "duplicate object member name"},
 		{"useless keys do not spoil the others", []string{`{"kty":"future"}`, `1`, jwkJSON(t, k.rsaSmall.jwk()), good}, []string{"rsa"}, ""},
 		{"two keys with one kid are both left out", []string{good, otherWithSameID, good, jwkJSON(t, k.ec256.jwk())}, []string{"ec256"}, ""},
 		{"only two keys with one kid", []string{good, otherWithSameID}, nil, `several keys have the kid "rsa"`},

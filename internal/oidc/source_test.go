@@ -228,7 +228,7 @@ func TestFailedFetches(t *testing.T) {
 		}, `is of issuer "https://evil.example"`},
 		{"discovery with a member twice", func(_ *testing.T, s *issuerServer, _ *Discovery) {
 			s.answer(wellKnownPath, `{"issuer":"`+s.URL+`","jwks_uri":"https://evil.example","jwks_uri":"`+s.URL+keysPath+`"}`)
-		}, "is not a discovery document: json: duplicate key 'jwks_uri'"},
+		}, "is not a discovery document: jsontext: duplicate object member name"},
 		{"discovery with an endpoint of another type", func(_ *testing.T, s *issuerServer, _ *Discovery) {
 			s.answer(wellKnownPath, `{"issuer":"`+s.URL+`","jwks_uri":"`+s.URL+keysPath+`","userinfo_endpoint":7}`)
 		}, "is not a discovery document: oidc: failed to decode"},

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-jose/go-jose/v4"
-	"github.com/go-jose/go-jose/v4/json"
+	"github.com/go-json-experiment/json"
 )
 
 // MaxTokenBytes is the longest token that Verify looks into. Tokens of API
@@ -70,7 +70,7 @@ func parse(raw string) (*token, *Error) {
 	}
 	t.payload = payload
 	if t.claims, err = parseClaims(payload); err != nil {
-		if _, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		if _, ok := errors.AsType[*wrongTypeError](err); ok {
 			return nil, &Error{
 				Reason: ReasonClaims, Claimed: t.claims.claimed(), Err: boundedError(err),
 				Message: "a claim of the token has another type than issuers give it",
