@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,12 @@ const (
 	minWeight = 1 << 10 // bytes that a line takes up of the room at least
 	maxBuffer = 4 << 10 // bytes of a buffer that is kept for another line
 
+	// maxTogether is how many lines are written at once at most, if they are short.
+	maxTogether = 16
+	// pipeBuffer is how many bytes a pipe takes whole, whoever else writes to it
+	// (PIPE_BUF of Linux, pipe(7)).
+	pipeBuffer = 4 << 10
+
 	flushTimeout = 5 * time.Second
 
 	// reportInterval bounds how often a failing audit log is reported.
@@ -43,7 +50,7 @@ var (
 	errSlow   = errors.New("writing takes long; events wait in memory")
 )
 
-// Log writes each event as one line of JSON, in one Write, so that lines
+// Log writes each event as one line of JSON, whole in one Write, so that lines
 // stay whole where other processes write to the same file. It is safe for
 // concurrent use. A line that cannot be written does not fail the exchange; it
 // is counted and reported.
@@ -159,18 +166,17 @@ func (l *pendingLine) encode(event *exchange.Event) error {
 
 // write is the writer. It ends at stop, with what closing the file gave.
 func (a *Log) write() error {
+	var lines []*pendingLine
 	for {
 		select {
 		case line := <-a.queue:
 			if err := a.out.follow(time.Now()); err != nil {
 				a.complain(err)
 			}
-			if err := a.out.write(line.text); err != nil {
-				a.lose(err)
+			lines = a.gather(append(lines[:0], line))
+			for rest := lines; len(rest) > 0; {
+				rest = rest[a.writeSome(rest):]
 			}
-			a.room.Release(line.weight)
-			a.pending.Add(-1)
-			line.done <- struct{}{} // last: it may be used again at once
 		case <-a.reopen:
 			if err := a.out.reopen(); err != nil {
 				a.complain(err)
@@ -179,6 +185,43 @@ func (a *Log) write() error {
 			return a.out.close()
 		}
 	}
+}
+
+// gather adds those that wait to a first line. Under load, the requests that can run do so
+// first, and have their lines written together: a write costs more than all the rest of a line.
+func (a *Log) gather(lines []*pendingLine) []*pendingLine {
+	runtime.Gosched()
+	for len(lines) < maxTogether {
+		select {
+		case line := <-a.queue:
+			lines = append(lines, line)
+		default:
+			return lines
+		}
+	}
+	return lines
+}
+
+// writeSome writes the first of the lines, and those that a pipe takes together with
+// it. It returns how many are done with. Of those that one Write did not write whole, only the
+// first is: another Write may succeed.
+func (a *Log) writeSome(lines []*pendingLine) int {
+	n, size := 1, len(lines[0].text)
+	for n < len(lines) && size+len(lines[n].text) <= pipeBuffer {
+		size += len(lines[n].text)
+		n++
+	}
+	written, err := a.out.write(lines[:n])
+	if written < n {
+		a.lose(err)
+		n = written + 1
+	}
+	for _, line := range lines[:n] {
+		a.room.Release(line.weight)
+		a.pending.Add(-1)
+		line.done <- struct{}{} // last: it may be used again at once
+	}
+	return n
 }
 
 // Reopen opens the file anew under its name, for the rotation of logs. Lines

@@ -20,7 +20,7 @@ import (
 	"github.com/pullpass/pullpass/internal/testkit"
 )
 
-// writerFunc counts on one Write for one line.
+// writerFunc is told of each Write.
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
@@ -49,7 +49,7 @@ func openTest(t testing.TB, file string, out io.Writer, logger *slog.Logger) *Lo
 
 // Lines of several requests, and of other processes on the same file, must not
 // run into each other.
-func TestAuditWritesEachEventAsOneLineInOneWrite(t *testing.T) {
+func TestAuditWritesLinesWhole(t *testing.T) {
 	t.Parallel()
 	var writes []string
 	a := openTest(t, "", writerFunc(func(p []byte) (int, error) { writes = append(writes, string(p)); return len(p), nil }), testkit.QuietLogger())
@@ -65,13 +65,20 @@ func TestAuditWritesEachEventAsOneLineInOneWrite(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Error(err)
 	}
-	if len(writes) != 1000 {
-		t.Errorf("%d writes for 1000 events", len(writes))
+	all := strings.Join(writes, "")
+	proxytest.CheckAuditLines(t, []byte(all))
+	for _, text := range writes {
+		if text[len(text)-1] != '\n' || len(text) > pipeBuffer {
+			t.Fatalf("not whole lines that a pipe takes: %q", text)
+		}
 	}
-	proxytest.CheckAuditLines(t, []byte(strings.Join(writes, "")))
-	for _, line := range writes {
+	lines := strings.SplitAfter(strings.TrimSuffix(all, "\n"), "\n")
+	if len(lines) != 1000 {
+		t.Errorf("%d lines for 1000 events", len(lines))
+	}
+	for _, line := range lines {
 		var event exchange.Event
-		if err := json.Unmarshal([]byte(line), &event); err != nil || strings.Index(line, "\n") != len(line)-1 {
+		if err := json.Unmarshal([]byte(line), &event); err != nil {
 			t.Fatalf("not one line of JSON: %q: %v", line, err)
 		}
 		if !strings.Contains(line, "repository:a/<b>&c:pull") {

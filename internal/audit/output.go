@@ -19,6 +19,7 @@ type output struct {
 	out    io.Writer
 	file   *os.File  // nil: standard output, not ours to close
 	torn   bool      // the last line was written in part
+	buffer []byte    // of what is written together
 	looked time.Time // for the file under its name
 }
 
@@ -91,19 +92,38 @@ func (o *output) follow(now time.Time) error {
 	return o.reopen()
 }
 
-// write writes one line, newline included.
-func (o *output) write(line []byte) error {
-	if o.torn {
-		// End the torn line first, or this one would be lost with it.
-		line = append([]byte{'\n'}, line...)
+// write writes lines, newlines included, in one Write. It returns how many of them are
+// written whole, and an error if those are not all.
+func (o *output) write(lines []*pendingLine) (int, error) {
+	text := lines[0].text
+	if o.torn || len(lines) > 1 {
+		text = o.buffer[:0]
+		if o.torn {
+			text = append(text, '\n') // or the first line would be lost with the torn one
+		}
+		for _, line := range lines {
+			text = append(text, line.text...)
+		}
+		o.buffer = text
 	}
-	n, err := o.out.Write(line)
-	if n == len(line) {
+	n, err := o.out.Write(text)
+	if n == len(text) {
 		o.torn = false
-	} else if n > 0 {
-		o.torn = true
+		return len(lines), nil
 	}
-	return err
+	if n == 0 {
+		return 0, err
+	}
+	if o.torn {
+		n--
+	}
+	written := 0
+	for n >= len(lines[written].text) {
+		n -= len(lines[written].text)
+		written++
+	}
+	o.torn = n > 0 || written == 0
+	return written, err
 }
 
 // close leaves a file with everything on the disk.

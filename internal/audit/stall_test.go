@@ -4,17 +4,20 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/proxytest"
 	"github.com/pullpass/pullpass/internal/testkit"
 )
@@ -60,6 +63,113 @@ func TestAuditThatStallsHangsNoAnswer(t *testing.T) {
 			t.Errorf("events %q, %d failures", got, a.Failures())
 		}
 	})
+}
+
+// What came while a write took its time is written together, as far as a pipe takes it whole.
+func TestAuditWritesTogetherWhatWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		var writes []string
+		a := openTest(t, "", writerFunc(func(p []byte) (int, error) {
+			<-gate
+			writes = append(writes, string(p))
+			return len(p), nil
+		}), testkit.QuietLogger())
+		record := func(ids ...string) {
+			for _, id := range ids {
+				go a.Record(testEvent(id))
+				synctest.Wait()
+			}
+		}
+		long := strings.Repeat("x", pipeBuffer)
+		record("first", "a", "b", long, "c", "d")
+		close(gate)
+		synctest.Wait()
+		record("last")
+		testkit.Must(t, a.Close())
+		var got []string
+		for _, text := range writes {
+			got = append(got, strings.Join(proxytest.EventIDs(t, []byte(text)), " "))
+		}
+		if want := []string{"first", "a b", long, "c d", "last"}; !slices.Equal(got, want) {
+			t.Errorf("written as %q", got)
+		}
+	})
+}
+
+// Of lines that are written together, those that are whole are not lost, nor are those
+// after the one that is not.
+func TestAuditWritesTheRestAfterATornLine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		v := &valve{open: make(chan struct{})}
+		tear := -1 // how much of a Write fits
+		a := openTest(t, "", writerFunc(func(p []byte) (int, error) {
+			if n := tear; n >= 0 {
+				tear = -1
+				_, _ = v.Write(p[:n])
+				return n, errors.New("no space left on device")
+			}
+			return v.Write(p)
+		}), testkit.QuietLogger())
+		together := func(ids ...string) {
+			for _, id := range ids {
+				go a.Record(testEvent(id))
+				synctest.Wait()
+			}
+		}
+		size := len(encoded(t, testEvent("1")))
+		for _, test := range []struct {
+			fits   int
+			events string
+			lost   uint64
+		}{
+			{0, "0 2 3", 1},
+			{10, "0 2 3", 1},
+			{size, "0 1 3", 1},
+			{size + 10, "0 1 3", 1},
+			{3*size - 1, "0 1 2 3", 1}, // only its line break is missing, and comes with the next line
+		} {
+			before := a.Failures()
+			v.open, v.out = make(chan struct{}), bytes.Buffer{}
+			together("0", "1", "2", "3")
+			tear = test.fits
+			close(v.open)
+			synctest.Wait()
+			// What is torn has a line of its own, which is nobody's.
+			var whole []byte
+			for line := range bytes.Lines(v.out.Bytes()) {
+				if json.Valid(line) {
+					whole = append(whole, line...)
+				}
+			}
+			if got := strings.Join(proxytest.EventIDs(t, whole), " "); got != test.events || a.Failures()-before != test.lost {
+				t.Errorf("%d bytes fit: events %q, %d lost; want %q, %d", test.fits, got, a.Failures()-before, test.events, test.lost)
+			}
+			together("between") // ends what is torn
+		}
+		testkit.Must(t, a.Close())
+	})
+}
+
+// The line break that ends a torn line is none of the next line's bytes.
+func TestAuditTearsTwice(t *testing.T) {
+	t.Parallel()
+	line := &pendingLine{text: []byte("{}\n")}
+	o := &output{torn: true, out: writerFunc(func([]byte) (int, error) { return len(line.text), io.ErrShortWrite })}
+	if written, err := o.write([]*pendingLine{line, line}); written != 0 || err == nil || !o.torn {
+		t.Errorf("%d lines written, torn %t, %v", written, o.torn, err)
+	}
+}
+
+func encoded(t *testing.T, event *exchange.Event) []byte {
+	t.Helper()
+	line := &pendingLine{}
+	line.encoder = json.NewEncoder(&line.buffer)
+	line.encoder.SetEscapeHTML(false)
+	testkit.Must(t, line.encode(event))
+	return line.text
 }
 
 // While nothing can be written, memory stays bounded, and each event is either
