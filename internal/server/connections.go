@@ -122,9 +122,12 @@ func (b *boundedListener) Close() error {
 
 // enter counts a connection of an address, or returns nil if that has too many.
 func (l *connections) enter(inner net.Conn) *boundedConn {
-	remote, _ := netip.ParseAddrPort(inner.RemoteAddr().String())
-	c := &boundedConn{Conn: inner, connections: l, from: exchange.Network(remote.Addr())}
-	trusted := l.isTrusted(remote.Addr().Unmap().WithZone(""))
+	var remote netip.Addr
+	if tcp, ok := inner.RemoteAddr().(*net.TCPAddr); ok {
+		remote = tcp.AddrPort().Addr()
+	}
+	c := &boundedConn{Conn: inner, connections: l, from: exchange.Network(remote)}
+	trusted := l.isTrusted(remote.Unmap().WithZone(""))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !trusted && l.byAddress[c.from] >= l.perAddress {
