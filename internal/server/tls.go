@@ -159,6 +159,9 @@ func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
 		// Runtimes resume no session. So each pays for tickets that nobody uses, with keys
 		// that would have to be guarded, and certificates that outlive their CA.
 		SessionTicketsDisabled: true,
+		// An answer of two or three packets is one record and one system call, not as many:
+		// nobody renders the first packet before the last has come.
+		DynamicRecordSizingDisabled: true,
 	}
 	if cfg.Server.TLS.HTTP2 {
 		config.NextProtos = []string{"h2", "http/1.1"} // this config replaces the one that net/http has prepared

@@ -68,7 +68,7 @@ func newTLSRig(t *testing.T, clientCA string) *tlsRig {
 				seen += " of another CA"
 			}
 		}
-		_, _ = io.WriteString(w, r.Proto+" "+seen)
+		_, _ = io.WriteString(w, r.Proto+" "+seen+strings.Repeat(" ", int(r.ContentLength)))
 	})
 	server := newHTTPServer(handler, listenerTLS(func() *tls.Config { return rig.tls.Load().config }), slog.New(slog.DiscardHandler))
 	go func() { _ = server.ServeTLS(listener, "", "") }()
@@ -490,6 +490,25 @@ func TestTLSSpeaksWhatATokenEndpointNeeds(t *testing.T) {
 	gateway := rig.tls.Load().gateway
 	if gateway.CurvePreferences != nil || !gateway.SessionTicketsDisabled || !slices.Equal(gateway.NextProtos, []string{"http/1.1"}) {
 		t.Errorf("the gateway speaks %v, %v", gateway.CurvePreferences, gateway.NextProtos)
+	}
+}
+
+// An answer with a token is longer than a packet. Each record costs a system call here, and
+// wakes the client there.
+func TestTLSAnswersInOneRecord(t *testing.T) {
+	t.Parallel()
+	rig := newTLSRig(t, "")
+	conn, err := tls.Dial("tcp", rig.address, &tls.Config{RootCAs: rig.ca.Pool()})
+	testkit.Must(t, err)
+	defer conn.Close()
+	padding := strings.Repeat(" ", 3000)
+	_, err = fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n%s", rig.address, len(padding), padding)
+	testkit.Must(t, err)
+	answer := make([]byte, 16<<10)
+	n, err := conn.Read(answer) // never more than a record
+	testkit.Must(t, err)
+	if n < len(padding) || !strings.HasSuffix(string(answer[:n]), "0\r\n\r\n") {
+		t.Errorf("the first record has %d bytes, and not the end", n)
 	}
 }
 
