@@ -23,16 +23,22 @@ const (
 	comparedClients   = 16   // enough to keep one core busy
 )
 
-// kinds of exchanges to compare.
-var kinds = []struct {
+// kind of exchanges.
+type kind struct {
 	name string
 	each int // requests with a token, one after the other
 	pods int
-}{
+}
+
+// kinds of exchanges to compare.
+var kinds = []kind{
 	{"first", 1, comparedExchanges},
 	{"repeated", 1, 100},
 	{"mix", 2, comparedExchanges / 2},
 }
+
+// warmUp is not counted: in it, heaps grow, and servers do what they do once.
+var warmUp = kind{"warm-up", 1, comparedExchanges}
 
 // compare measures the CPU of an exchange at Pullpass, and at a peer if there is one, as ratio to that at the floor. Each has
 // one core (GOMAXPROCS) and as much to do as it can: at a low rate, a server needs more CPU for falling asleep and waking up than for its work.
@@ -89,7 +95,7 @@ func (s *site) compare(ctx context.Context, withTLS bool) (results []result, err
 	client := s.comparing(withTLS)
 	defer client.CloseIdleConnections()
 	from := 0
-	for _, kind := range kinds {
+	for _, kind := range slices.Concat([]kind{warmUp}, kinds) {
 		requests, err := s.requests(ctx, from, kind.pods, kind.each)
 		if err != nil {
 			return nil, err
@@ -104,6 +110,9 @@ func (s *site) compare(ctx context.Context, withTLS bool) (results []result, err
 					return nil, fmt.Errorf("%s %s: %w", transport, kind.name, err)
 				}
 			}
+		}
+		if kind == warmUp {
+			continue
 		}
 		for _, c := range contenders[1:] {
 			r := c.result(transport + " " + kind.name + ": " + c.process.name)
