@@ -108,11 +108,14 @@ var rules = []rule{
 	{"tests that Markdown names exist", markdownTests, []example{
 		{sources("SECURITY.md", "see `TestGone`"), "SECURITY.md: TestGone"},
 	}},
-	{"links in Markdown lead to files", markdownLinks, []example{
+	{"links in Markdown lead to files and headings", markdownLinks, []example{
 		{sources("README.md", "see [the design](docs/design.md#flow)"), "README.md:1: docs/design.md"},
 		{sources("docs/a.md", "```\ncode\n```\n[up](README.md)"), "docs/a.md:4: README.md"},
 		{sources("README.md", "`code` [a](b.md) and ![c](/README.md)"), "b.md"},
 		{sources("README.md", "[out](../other/README.md)"), "../other/README.md"},
+		{sources("README.md", "# Part\n[below](#parts)"), "README.md has no heading #parts"},
+		{sources("README.md", "[b](README.md#two)\n# One\n```\n# Two\n```"), "README.md has no heading #two"},
+		{sources("README.md", "[b](#a-1-2)\n## `a`, 1\n### a 1"), "README.md has no heading #a-1-2"},
 	}},
 }
 
@@ -363,53 +366,6 @@ func noPrivateKeys(p project) (violations []string) {
 		}
 	}
 	return violations
-}
-
-// markdownLinks looks at inline links, outside code.
-func markdownLinks(p project) (violations []string) {
-	for _, name := range p.paths() {
-		if path.Ext(name) != ".md" {
-			continue
-		}
-		fenced := false
-		for i, line := range strings.Split(p.files[name], "\n") {
-			if strings.HasPrefix(strings.TrimSpace(line), "```") {
-				fenced = !fenced
-			}
-			if fenced {
-				continue
-			}
-			for _, target := range linkTargets(line) {
-				file := path.Join(path.Dir(name), target)
-				if rooted, found := strings.CutPrefix(target, "/"); found {
-					file = path.Clean(rooted)
-				}
-				if !slices.ContainsFunc(p.paths(), func(path string) bool { return within(path, file) }) {
-					violations = append(violations, fmt.Sprintf("%s:%d: %s is not there", name, i+1, target))
-				}
-			}
-		}
-	}
-	return violations
-}
-
-// linkTargets returns the paths that the inline links of a line name, without
-// fragments. Links to the web and within the page are left out.
-func linkTargets(line string) (targets []string) {
-	for i, text := range strings.Split(line, "`") {
-		if i%2 == 1 {
-			continue // code
-		}
-		for _, after := range strings.Split(text, "](")[1:] {
-			target, _, _ := strings.Cut(after, ")")
-			target, _, _ = strings.Cut(target, " ") // a title
-			target, _, _ = strings.Cut(target, "#")
-			if target != "" && !strings.Contains(target, ":") {
-				targets = append(targets, target)
-			}
-		}
-	}
-	return targets
 }
 
 // markdownTests keeps a promise like "this test would fail" from outliving the

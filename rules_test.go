@@ -485,8 +485,8 @@ func TestRulesAcceptWhatIsAllowed(t *testing.T) {
 		},
 		files: map[string]string{
 			"go.mod":                      "module " + module + "\n// replace is not used\n",
-			"README.md":                   "[a](docs/a.md#part) [b](docs) [c](https://example.com/) [d](#top) ![e](docs/a.md \"title\")\n```\n[f](missing.md)\n```\n`[g](missing.md)`",
-			"docs/a.md":                   "[up](../README.md) [self](a.md) [root](/README.md)",
+			"README.md":                   "[a](docs/a.md#part) [b](docs) [c](https://example.com/) [d](#what-if---it-does-not) [h](docs/a.md#part-1) ![e](docs/a.md \"title\")\n```\n[f](missing.md)\n```\n`[g](missing.md)`\n### What `if` - it does not?",
+			"docs/a.md":                   "# Part\n## Part\n[up](../README.md) [self](a.md) [root](/README.md)",
 			"testdata/key.pem":            pemHeader,
 			"a/a.go":                      "// Package a mentions http.DefaultClient.\npackage a\nimport \"regexp\"\nvar skip = reader.Skip(1)\nfunc (T) init() {}",
 			"a/b.go":                      "package a" + strings.Repeat("\n", 500),
