@@ -54,15 +54,13 @@ func limitOf(id *oidc.Identity) identityLimit {
 		return identityLimit{bucket: joined("identity", x.Provider, x.Project), whose: "of this identity's project"}
 	}
 	k := &id.Kubernetes
-	limit := identityLimit{
-		bucket: joined("serviceAccount", id.Cluster, k.Namespace, k.ServiceAccount.Name, k.ServiceAccount.UID),
-		whose:  "of this ServiceAccount",
+	if k.Node == (oidc.ObjectRef{}) {
+		return identityLimit{bucket: joined("serviceAccount", id.Cluster, k.Namespace, k.ServiceAccount.Name, k.ServiceAccount.UID), whose: "of this ServiceAccount"}
 	}
-	if k.Node != (oidc.ObjectRef{}) {
-		limit.bucket += joined(k.Node.Name, k.Node.UID) // as joined would with all at once
-		limit.whose += " on its node"
+	return identityLimit{
+		bucket: joined("serviceAccount", id.Cluster, k.Namespace, k.ServiceAccount.Name, k.ServiceAccount.UID, k.Node.Name, k.Node.UID),
+		whose:  "of this ServiceAccount on its node",
 	}
-	return limit
 }
 
 // limitServiceAccount takes a request from its limit, unless that was done.
