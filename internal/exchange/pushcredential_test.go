@@ -11,6 +11,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/testkit"
 )
 
 // exchanged asks for a push credential.
@@ -155,7 +156,7 @@ func TestNoPushCredential(t *testing.T) {
 			q.URL.RawQuery = strings.Replace(q.URL.RawQuery, testService, otherService, 1)
 			return q
 		}, 401, "push_credential"},
-		"changed":                   {r, func(*rig) *http.Request { return get(credential[:len(credential)-2]+"AA", pushScope) }, 401, "push_credential"},
+		"changed":                   {r, func(*rig) *http.Request { return get(testkit.OtherEnd(credential), pushScope) }, 401, "push_credential"},
 		"nothing sealed":            {r, func(*rig) *http.Request { return get("pullpass-push.", pushScope) }, 401, "push_credential"},
 		"of a token that has ended": {r, func(r *rig) *http.Request { r.advance(time.Minute); return exchanged(ended, pushScope) }, 401, "token_expired"},
 		"by another tenant's job": {r, func(r *rig) *http.Request {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/registrytest"
+	"github.com/pullpass/pullpass/internal/testkit"
 	"github.com/pullpass/pullpass/internal/upstream"
 )
 
@@ -171,7 +172,7 @@ func TestSealedUploads(t *testing.T) {
 		"of another":           {at, "worker", 404},
 		"another repository":   {"/v2/ghcr.io/acme/other/blobs/uploads/" + sealed, "web", 404},
 		"another upstream":     {"/v2/harbor/acme/app/blobs/uploads/" + sealed, "web", 404},
-		"changed":              {at[:len(at)-2] + "AA", "web", 404},
+		"changed":              {testkit.OtherEnd(at), "web", 404},
 		"cut":                  {at[:len(at)-8], "web", 404},
 		"an upstream's own":    {"/v2/ghcr.io/acme/app/blobs/uploads/00000000-0000-0000-0000-000000000000", "web", 404},
 		"a page's, not sealed": {"/v2/ghcr.io/acme/app/tags/list?page=" + sealed, "web", 400},

@@ -30,6 +30,16 @@ func ExpectNoPiece(t *testing.T, where, written string, secrets ...string) {
 	}
 }
 
+// OtherEnd returns text in base64url with another end. What ends in a fixed way by chance
+// would be as before with just that end.
+func OtherEnd(text string) string {
+	end := "AA"
+	if strings.HasSuffix(text, end) {
+		end = "QA"
+	}
+	return text[:len(text)-len(end)] + end
+}
+
 func Write(t *testing.T, dir, name, content string) {
 	t.Helper()
 	Must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
