@@ -89,7 +89,13 @@ func (m *Machine) Boot(t testing.TB) {
 	cmd := exec.Command("sh", append([]string{"-euc", enterScript, "sh", m.Path("/"), m.config.Name, "/run/netns/" + m.config.Name, bootScript}, m.joined(t)...)...)
 	m.init = process.Start(t, cmd)
 	init := m.init
-	t.Cleanup(func() { init.Kill(t) }) // process 1 ignores what ends others
+	t.Cleanup(func() {
+		init.Kill(t) // process 1 ignores what ends others
+		// What it has started ends with it, a moment later, and writes below its root until then.
+		if err := isolate.RemoveCgroup(group); err != nil {
+			t.Error(err)
+		}
+	})
 	m.init.Await(t, bootLimit, func(ctx context.Context) (err error) {
 		if m.pid, err = child(m.init.PID()); err != nil {
 			return err
