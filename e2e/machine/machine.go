@@ -89,13 +89,7 @@ func (m *Machine) Boot(t testing.TB) {
 	cmd := exec.Command("sh", append([]string{"-euc", enterScript, "sh", m.Path("/"), m.config.Name, "/run/netns/" + m.config.Name, bootScript}, m.joined(t)...)...)
 	m.init = process.Start(t, cmd)
 	init := m.init
-	t.Cleanup(func() {
-		init.Kill(t) // process 1 ignores what ends others
-		// What it has started ends with it, a moment later, and writes below its root until then.
-		if err := isolate.RemoveCgroup(group); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { m.PowerOff(t) })
 	m.init.Await(t, bootLimit, func(ctx context.Context) (err error) {
 		if m.pid, err = child(m.init.PID()); err != nil {
 			return err
@@ -117,7 +111,8 @@ func (m *Machine) Boot(t testing.TB) {
 // PowerOff ends all processes of the machine at once, as a loss of power does. What was written is there after the next Boot.
 func (m *Machine) PowerOff(t testing.TB) {
 	t.Helper()
-	m.init.Kill(t)
+	m.init.Kill(t) // process 1 ignores what ends others
+	// What it has started ends with it, but a moment later, and writes below the root until then. Its cgroup stays as long.
 	check(t, isolate.RemoveCgroup(m.group))
 }
 
