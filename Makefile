@@ -3,6 +3,7 @@
 GO = go
 FUZZTIME = 20s
 RANDOM = 1000000
+NEIGHBOURS = 1000
 BENCHCOUNT = 6
 VERSION = $$(git describe --tags --always --dirty 2>/dev/null || echo devel)
 REVISION = $$(git rev-parse HEAD 2>/dev/null || echo unknown)
@@ -10,7 +11,10 @@ SOURCE_DATE_EPOCH = $$(git log -1 --format=%ct 2>/dev/null || echo 0)
 # Nothing of the machine, of the directory or of the time is in a program: the Dockerfile builds the same.
 GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
 
-.PHONY: help demo test docs e2e node-up node-shell node-down bench bench-plugin performance random loadtest loadtest-smoke loadtest-programs fuzz lint build image clean
+# Where there is a file system in memory, on that: thousands of runs sync what they write. The test alone, for nothing may be executed from /dev/shm in containers.
+CRASH = $(GO) test -exec "env GOTMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo /tmp)" -count=1 -timeout 3h -run='^TestCrash$$' ./internal/node/nodeinstall
+
+.PHONY: help demo check test docs e2e crash node-up node-shell node-down bench bench-plugin performance random neighbours loadtest loadtest-smoke loadtest-programs fuzz lint build image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
@@ -23,14 +27,23 @@ test: ## unit tests with the race detector, and the project's own rules
 	$(GO) test -race ./...
 	cd loadtest && $(GO) test -race ./...
 
-docs: ## docs/metrics.md, and the JSON Schemas and CustomResourceDefinitions of what people write, from the code
-	$(GO) test -count=1 -run='^TestMetricsDocument$$' ./internal/metrics -update-metrics
+docs: ## docs/reference/metrics.md, and the JSON Schemas and CustomResourceDefinitions of what people write, from the code
+	$(GO) test -count=1 -run='^TestMetricsDocument$$' ./internal/server/metrics -update-metrics
 	$(GO) test -count=1 -run='^TestSchema$$' ./internal/config ./internal/policy ./internal/policy/policytest -update-schema
-	$(GO) test -count=1 -run='^TestCustomResourceDefinitions$$' ./internal/policyobjects -update-crds
+	$(GO) test -count=1 -run='^TestCustomResourceDefinitions$$' ./internal/policy/policyobjects -update-crds
 
+# rollouttest mostly waits, so it runs beside the others.
 e2e: ## tests with the real API server, registries and clients (root: installs Debian packages)
 	@./.ci/install e2e
-	cd e2e && $(GO) test -count=1 -p 1 -timeout 40m ./...
+	$(CRASH) -crash-every 40
+	cd e2e && others=$$($(GO) list ./... | grep -v '/rollouttest$$') && { \
+		$(GO) test -count=1 -timeout 40m ./rollouttest & \
+		$(GO) test -count=1 -p 1 -timeout 40m $$others; status=$$?; \
+		wait $$! && exit $$status; }
+
+crash: ## "pullpass node-install" killed at each file operation, and without room for each write; make e2e has a sample of it
+	@./.ci/install e2e
+	$(CRASH) -crash-every 1
 
 node-up: ## a cluster with two nodes, a registry and Pullpass, to try things in (root)
 	@./e2e/nodetest/hold.sh up
@@ -54,11 +67,11 @@ bench-plugin: ## start-up time and size of the kubelet plugin, against a program
 	$(GO) tool benchstat -col='/program@(floor plugin)' bin/bench-plugin.txt
 
 # The runs are apart, so that what else the machine does in a minute does not fall on one number alone.
-performance: ## docs/performance.md: what an exchange costs beside more and more rules, clusters, pods, identities
+performance: ## docs/internals/performance.md: what an exchange costs beside more and more rules, clusters, pods, identities
 	@mkdir -p bin
 	@rm -f bin/performance.txt
 	@for run in 1 2 3 4 5 6; do $(GO) test -run='^$$' -bench=Growth -benchtime=0.2s ./internal/... >>bin/performance.txt || { cat bin/performance.txt; exit 1; }; done
-	cd loadtest && $(GO) run ./growth -into ../docs/performance.md <../bin/performance.txt
+	cd loadtest && $(GO) run ./growth -into ../docs/internals/performance.md <../bin/performance.txt
 
 loadtest: loadtest-programs ## load on a real Pullpass, judged by the service objectives; plots in bin/loadtest/report (LOADTEST='-scale 1 storm')
 	bin/loadtest/loadtest $(LOADTEST)
@@ -74,7 +87,10 @@ loadtest-programs:
 
 # Each policy has objects, some with faults, and is judged by definitions that a test writes anew.
 random: ## RANDOM (1000000) random policies: decision, explanation, who-can, reach and status agree, and nothing goes beyond a ceiling
-	$(GO) test -count=1 -timeout 4h -v -run='^(TestRandomObjects|TestStatusAgreesWithDecisions)$$' ./internal/policy/reach ./internal/controller/objectstatus -random-policies $(RANDOM)
+	$(GO) test -count=1 -timeout 4h -v -run='^(TestRandomObjects|TestStatusAgreesWithDecisions)$$' ./internal/policy/reach ./internal/cluster/objectstatus -random-policies $(RANDOM)
+
+neighbours: ## each answer that one repository can give, beside NEIGHBOURS (1000) requests of another caller
+	$(GO) test -count=1 -timeout 4h -v -run='^TestNeighbours$$' ./internal/gateway -neighbour-requests $(NEIGHBOURS)
 
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@for package in $$($(GO) list ./...); do \
@@ -85,14 +101,21 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 		done; \
 	done
 
-lint: ## gofmt, vet, staticcheck, module checksums
+# Exceptions are beside the code, with a reason; .golangci.yaml says which linters.
+lint: ## gofmt, golangci-lint, govulncheck, module checksums
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt -w these files:"; echo "$$unformatted"; exit 1; }
-	$(GO) vet ./...
-	$(GO) tool staticcheck ./...
 	$(GO) mod verify
-	cd e2e && $(GO) vet ./...
+	$(GO) tool -modfile=.ci/tools.mod golangci-lint run ./...
+	cd e2e && $(GO) tool -modfile=../.ci/tools.mod golangci-lint run -c ../.golangci.yaml --disable gosec ./...
 	cd e2e/csidriver && $(GO) vet .
-	cd loadtest && $(GO) vet ./... && $(GO) tool -modfile=../go.mod staticcheck ./...
+	cd loadtest && $(GO) tool -modfile=../.ci/tools.mod golangci-lint run -c ../.golangci.yaml --disable gosec ./...
+	@./.ci/vulnerabilities
+
+# Go's cache has the results of packages that did not change, and whose files and imports did not.
+check: ## before a commit, in a minute: gofmt, golangci-lint, and the unit tests of what changed, without the race detector
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt -w these files:"; echo "$$unformatted"; exit 1; }
+	$(GO) tool -modfile=.ci/tools.mod golangci-lint run ./...
+	$(GO) test ./...
 
 build: ## the programs, in bin/
 	$(GOBUILD) -o bin/pullpass ./cmd/proxy
