@@ -16,24 +16,27 @@ const pemHeader = "-----BEGIN " + "PRIVATE KEY-----"
 
 var rules = []rule{
 	{"the rules see the project", essentialPackagesExist, []example{
-		{project{packages: packagesIn("internal/oidc", "internal/signing", "internal/registryauth", "internal/exchange", "cmd/proxy")}, "cmd/credential-provider"},
+		{project{packages: packagesIn("internal/oidc", "internal/registryauth/signing", "internal/registryauth", "internal/exchange", "cmd/proxy")}, "cmd/credential-provider"},
 	}},
-	{"packages import what their entry in imports allows", directImports, []example{
+	{"imports between rooms run one way", roomImports, []example{
 		{importing("internal/oidc", module+"/internal/registryauth"), "internal/oidc imports " + module + "/internal/registryauth"},
-		{importing("internal/signing", module+"/internal/registryauth"), "internal/signing imports " + module + "/internal/registryauth"},
-		{importing("internal/registryauth", module+"/internal/exchange"), "internal/registryauth imports " + module + "/internal/exchange"},
+		{importing("internal/registryauth/signing", module+"/internal/exchange"), "internal/registryauth/signing imports " + module + "/internal/exchange"},
 		{importing("internal/exchange", module+"/internal/state"), "internal/exchange imports " + module + "/internal/state"},
-		{importing("internal/kube", module+"/internal/state"), "internal/kube imports " + module + "/internal/state"},
+		{importing("internal/cluster/kube", module+"/internal/state"), "internal/cluster/kube imports " + module + "/internal/state"},
 		{importing("internal/state", module+"/cmd/proxy"), "internal/state imports " + module + "/cmd/proxy"},
 		{importing("cmd/demo", module+"/cmd/proxy"), "cmd/demo imports " + module + "/cmd/proxy"},
+		{importing("internal/state", module+"/internal/test/testkit"), "internal/state imports " + module + "/internal/test/testkit"},
+		{importing("internal/new", "fmt"), "internal/new is in no room"},
+		{project{packages: []listedPackage{{ImportPath: module + "/internal/oidc", TestImports: []string{module + "/internal/exchange"}}}}, "internal/exchange"},
+		{project{packages: []listedPackage{{ImportPath: module + "/internal/oidc", XTestImports: []string{module + "/internal/cluster/kube"}}}}, "internal/cluster/kube"},
+	}},
+	{"libraries are imported where they may", libraryImports, []example{
 		{importing("internal/oidc", "github.com/go-chi/chi/v5/middleware"), "github.com/go-chi/chi/v5/middleware"},
-		{importing("internal/signing", "github.com/go-jose/go-jose/v4evil"), "go-jose/v4evil"},
+		{importing("internal/registryauth/signing", "github.com/go-jose/go-jose/v4evil"), "go-jose/v4evil"},
 		{importing("internal/registryauth", "github.com/distribution/distribution/v3/registry/auth"), "distribution/v3/registry/auth"},
 		{importing("cmd/credential-provider", "golang.org/x/sync/errgroup"), "golang.org/x/sync/errgroup"},
-		{importing("internal/new", "fmt"), "internal/new has no entry"},
-		{importing("internal/oidc/jwks", "github.com/spf13/cobra"), "internal/oidc/jwks imports github.com/spf13/cobra"},
-		{project{packages: []listedPackage{{ImportPath: module + "/internal/oidc", TestImports: []string{module + "/internal/exchange"}}}}, "internal/exchange"},
-		{project{packages: []listedPackage{{ImportPath: module + "/internal/oidc", XTestImports: []string{module + "/internal/kube"}}}}, "internal/kube"},
+		{importing("internal/oidc/identity", "github.com/spf13/cobra"), "internal/oidc/identity imports github.com/spf13/cobra"},
+		{importing("internal/state", "go.opentelemetry.io/otel/sdk/trace"), "otel/sdk/trace"},
 	}},
 	{"packages do not reach what unreachable lists", indirectImports, []example{
 		{reaching("internal/exchange", "k8s.io/client-go/rest"), "reaches k8s.io/client-go/rest"},
@@ -47,7 +50,7 @@ var rules = []rule{
 		{reaching("cmd/proxy", "testing"), "cmd/proxy reaches testing"},
 		{reaching("internal/state", "testing/synctest"), "internal/state reaches testing/synctest"},
 		{reaching("internal/latest", "testing"), "internal/latest reaches testing"},
-		{reaching("internal/pkitest/more", "testing"), "internal/pkitest/more reaches testing"},
+		{reaching("internal/testing", "testing"), "internal/testing reaches testing"},
 	}},
 	{"packages have a doc comment", packageDocs, []example{
 		{sources("a/a.go", "package a"), "a: no package doc"},
@@ -58,10 +61,6 @@ var rules = []rule{
 		{sources("pkg/a/a.go", "package a"), "pkg/a/a.go"},
 		{sources("a/a.go", "package types"), "a/a.go"},
 		{sources("a/a_test.go", "package common_test"), "a/a_test.go"},
-	}},
-	{"files are short", fileLengths, []example{
-		{sources("a/a.go", "package a"+strings.Repeat("\n", 501)), "a/a.go: 501 lines"},
-		{sources("a/a_test.go", "package a"+strings.Repeat("\n", 701)), "a/a_test.go: 701 lines"},
 	}},
 	{"no build results", largeFiles, []example{
 		{sources("proxy", strings.Repeat("x", maxFileBytes+1)), "proxy: 1048577 bytes"},
@@ -80,8 +79,8 @@ var rules = []rule{
 		{sources("internal/oidc/a.go", "package a\nfunc f() { os.ReadFile(\"a\") }"), "internal/oidc/a.go:2: os.ReadFile"},
 		{sources("cmd/proxy/a.go", "package a\nvar f, err = os.Open(\"a\")"), "cmd/proxy/a.go:2: os.Open"},
 		{sources("cmd/proxy/b.go", "package a\nvar open = os.OpenFile"), "os.OpenFile"},
-		{sources("internal/kube/a.go", "package a\nvar r, err = os.OpenRoot(\"a\")"), "os.OpenRoot"},
-		{sources("internal/kube/b.go", "package a\nvar a = os.DirFS(\"a\")"), "os.DirFS"},
+		{sources("internal/cluster/kube/a.go", "package a\nvar r, err = os.OpenRoot(\"a\")"), "os.OpenRoot"},
+		{sources("internal/cluster/kube/b.go", "package a\nvar a = os.DirFS(\"a\")"), "os.DirFS"},
 		{sources("internal/state/a.go", "package a\nvar a, err = syscall.Open(\"a\", 0, 0)"), "syscall.Open"},
 		{sources("internal/state/b.go", "package a\nvar a, err = ioutil.ReadFile(\"a\")"), "ioutil.ReadFile"},
 	}},
@@ -128,27 +127,39 @@ func essentialPackagesExist(p project) (violations []string) {
 	return violations
 }
 
-func directImports(p project) (violations []string) {
+func roomImports(p project) (violations []string) {
 	for _, pkg := range p.packages {
 		if pkg.dir() == "" {
 			continue // these tests
 		}
-		owner, allowed, listed := entryOf(pkg.dir())
-		if !listed {
-			violations = append(violations, pkg.dir()+" has no entry in imports: say there what it may import")
+		i := slices.IndexFunc(rooms, func(r room) bool { return within(pkg.dir(), r.dir) })
+		if i < 0 {
+			violations = append(violations, pkg.dir()+" is in no room")
 			continue
 		}
-		check := func(imported, allowed []string) {
-			for _, imported := range imported {
-				if dir, ours := strings.CutPrefix(imported, module+"/"); ours && !within(dir, owner) && !slices.Contains(allowed, dir) {
+		own := rooms[i]
+		refuse := func(imports []string, allowed ...string) {
+			for _, imported := range imports {
+				if dir, ours := strings.CutPrefix(imported, module+"/"); ours && !within(dir, own.dir) && !withinAny(dir, allowed) {
 					violations = append(violations, pkg.dir()+" imports "+imported)
 				}
 			}
 		}
-		check(pkg.Imports, allowed.ours)
-		check(slices.Concat(pkg.TestImports, pkg.XTestImports), slices.Concat(allowed.ours, allowed.tests))
+		tests := append([]string{testHelpers}, own.tests...)
+		if isTestHelper(pkg) {
+			refuse(pkg.Imports, append(tests, own.uses...)...)
+		} else {
+			refuse(pkg.Imports, own.uses...)
+		}
+		refuse(slices.Concat(pkg.TestImports, pkg.XTestImports), append(tests, own.uses...)...)
+	}
+	return violations
+}
+
+func libraryImports(p project) (violations []string) {
+	for _, pkg := range p.packages {
 		for _, imported := range pkg.Imports {
-			if !inStandardLibrary(imported) && !within(imported, module) && !withinAny(imported, allowed.others) {
+			if !inStandardLibrary(imported) && !within(imported, module) && !withinAny(pkg.dir(), mayImport(imported)) && !isTestHelper(pkg) {
 				violations = append(violations, pkg.dir()+" imports "+imported)
 			}
 		}
@@ -156,15 +167,14 @@ func directImports(p project) (violations []string) {
 	return violations
 }
 
-// entryOf returns the entry of a package in imports. A package below one with an
-// entry has the same rights.
-func entryOf(dir string) (owner string, allowed allowedImports, listed bool) {
-	for ; dir != "."; dir = path.Dir(dir) {
-		if allowed, listed := imports[dir]; listed {
-			return dir, allowed, true
+// mayImport returns the directories of the longest entry of libraries that a package is within.
+func mayImport(imported string) []string {
+	for ; imported != "."; imported = path.Dir(imported) {
+		if dirs := libraries[imported]; dirs != nil {
+			return dirs
 		}
 	}
-	return "", allowedImports{}, false
+	return nil
 }
 
 // inStandardLibrary relies on module paths having a dot in their first element.
@@ -184,11 +194,9 @@ func indirectImports(p project) (violations []string) {
 	return violations
 }
 
-// testingInProduction leaves out test suites that are packages: a directory
-// that carries the name of its parent and "test", and testHelpers.
 func testingInProduction(p project) (violations []string) {
 	for _, pkg := range p.packages {
-		if path.Base(pkg.dir()) == path.Base(path.Dir(pkg.dir()))+"test" || slices.Contains(testHelpers, pkg.dir()) {
+		if isTestHelper(pkg) {
 			continue
 		}
 		for _, dep := range pkg.Deps {
@@ -198,6 +206,11 @@ func testingInProduction(p project) (violations []string) {
 		}
 	}
 	return violations
+}
+
+// isTestHelper tells the packages of testHelpers, and test suites that are packages: their directory has the name of its parent and "test".
+func isTestHelper(pkg listedPackage) bool {
+	return within(pkg.dir(), testHelpers) || path.Base(pkg.dir()) == path.Base(path.Dir(pkg.dir()))+"test"
 }
 
 func packageDocs(p project) (violations []string) {
@@ -223,19 +236,6 @@ func packageNames(p project) (violations []string) {
 			return slices.Contains([]string{"util", "utils", "common", "types", "pkg"}, name)
 		}); i >= 0 {
 			violations = append(violations, fmt.Sprintf("%s: a package named %s says nothing about what is in it", file.path, names[i]))
-		}
-	}
-	return violations
-}
-
-func fileLengths(p project) (violations []string) {
-	for _, file := range p.goFiles() {
-		limit := 500
-		if file.isTest() {
-			limit = 700
-		}
-		if lines := strings.Count(p.files[file.path], "\n"); lines > limit {
-			violations = append(violations, fmt.Sprintf("%s: %d lines, at most %d", file.path, lines, limit))
 		}
 	}
 	return violations
@@ -295,19 +295,19 @@ func ambientInputs(p project) (violations []string) {
 
 // openers open files otherwise than package file does, each for a reason.
 var openers = map[string]string{
-	"internal/file/file.go":          "is that package",
-	"internal/signing/manageddir.go": "locks a file and syncs a directory, and reads neither",
-	"cmd/proxy/main.go":              "passes on the root under which the kernel tells of cgroups",
-	"internal/file/argument.go":      "reads once what its user names, which may be a pipe, and not longer than its user waits",
-	"internal/audit/output.go":       "appends, and reads nothing",
-	"internal/hostfs/walk.go":        "opens a host's root directory; below it, that package waits for nobody either",
+	"internal/base/file/file.go":                  "is that package",
+	"internal/registryauth/signing/manageddir.go": "locks a file and syncs a directory, and reads neither",
+	"cmd/proxy/main.go":                           "passes on the root under which the kernel tells of cgroups",
+	"internal/base/file/argument.go":              "reads once what its user names, which may be a pipe, and not longer than its user waits",
+	"internal/server/audit/output.go":             "appends, and reads nothing",
+	"internal/node/hostfs/walk.go":                "opens a host's root directory; below it, that package waits for nobody either",
 }
 
 // fileReads keeps reading from waiting for a FIFO, or for the end of a device.
 func fileReads(p project) (violations []string) {
 	forbidden := []string{"os.Open", "os.OpenFile", "os.ReadFile", "os.OpenRoot", "os.OpenInRoot", "os.DirFS", "syscall.Open", "ioutil.ReadFile"}
 	for _, file := range p.goFiles() {
-		if !file.isProduction() || !withinAny(file.path, []string{"cmd/proxy", "internal"}) || openers[file.path] != "" || withinAny(file.path, testHelpers) {
+		if !file.isProduction() || !withinAny(file.path, []string{"cmd/proxy", "internal"}) || openers[file.path] != "" || within(file.path, testHelpers) {
 			continue
 		}
 		ast.Inspect(file.syntax, func(n ast.Node) bool {

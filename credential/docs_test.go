@@ -9,10 +9,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// What docs/csi.md shows is what the examples compile, and what Kubernetes takes.
+// What docs/how-to/csi.md shows is what the examples compile, and what Kubernetes takes.
 func TestDocumentShowsTheExamples(t *testing.T) {
 	t.Parallel()
-	document, err := os.ReadFile("../docs/csi.md")
+	document, err := os.ReadFile("../docs/how-to/csi.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/node/hoststoml"
 )
 
 const (
@@ -35,9 +38,13 @@ const (
 // The messages are fixed texts. What encoding/json reports can hold pieces of
 // the input, and the token is part of the input.
 var (
-	errArguments = errors.New("unexpected arguments: only --registry=HOST[:PORT], --help and --version are known " +
+	errArguments = errors.New("unexpected arguments: only --registry=HOST[:PORT], --gateway=URL, --certs-dir=DIR, --help and --version are known, each but the first once " +
 		"(see args of this provider in the kubelet's CredentialProviderConfig)")
 	errRegistry = errors.New("argument --registry: must be HOST[:PORT], without scheme, path and wildcards " +
+		"(see args of this provider in the kubelet's CredentialProviderConfig)")
+	errGateway = errors.New("argument --gateway: must be https://HOST[:PORT], as gateway.url of Pullpass's configuration " +
+		"(see args of this provider in the kubelet's CredentialProviderConfig)")
+	errCertsDir = errors.New("argument --certs-dir: must be the absolute path of a directory, beside --gateway " +
 		"(see args of this provider in the kubelet's CredentialProviderConfig)")
 	errOtherRegistry = errors.New("image of the request: its registry is not one of --registry, and is not given the token " +
 		"(correct matchImages or args of this provider in the kubelet's CredentialProviderConfig)")
@@ -83,9 +90,14 @@ type credential struct {
 	Password string `json:"password"`
 }
 
-// respond reads one request and returns the encoded response to it. The registry
-// must be one of those that are given, if any are.
-func respond(stdin io.Reader, registries []string) ([]byte, error) {
+// gatewayError is the error of a registry that containerd would ask itself.
+func gatewayError(reason error) error {
+	return fmt.Errorf("hosts.toml of the image's registry: %w, so containerd would send the pod's token to another host than the gateway; "+
+		"no token is given until the file is as pullpass kubelet-config --mirror prints it (see --gateway and --certs-dir of this provider in the kubelet's CredentialProviderConfig)", reason)
+}
+
+// respond reads one request and returns the encoded response to it.
+func respond(stdin io.Reader, o options) ([]byte, error) {
 	input, err := readRequest(stdin)
 	if err != nil {
 		return nil, err
@@ -103,8 +115,15 @@ func respond(stdin io.Reader, registries []string) ([]byte, error) {
 	}
 	// matchImages may have a wildcard, and whoever receives the token can use it
 	// as the pod until it expires.
-	if len(registries) > 0 && !slices.Contains(registries, host) {
+	if len(o.registries) > 0 && !slices.Contains(o.registries, host) {
 		return nil, errOtherRegistry
+	}
+	// Other programs rewrite containerd's directory: Spegel removes all that is in it. The
+	// gateway itself needs no file to be asked.
+	if _, gateway, _ := strings.Cut(o.gateway, "://"); o.gateway != "" && host != gateway {
+		if err := hoststoml.Verify(cmp.Or(o.certsDir, hoststoml.DefaultDir), o.gateway, host); err != nil {
+			return nil, gatewayError(err)
+		}
 	}
 	output, err := json.Marshal(response{
 		APIVersion:   apiVersion,

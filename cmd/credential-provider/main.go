@@ -7,19 +7,22 @@
 // the password of the response, and Pullpass judges that password later, at the
 // registry's token endpoint. So the plugin has no network access and no state, and
 // it decides nothing but which registry host the password is for. Its arguments
-// can only narrow that.
+// can only narrow that: to some hosts, and to the time in which containerd asks the
+// gateway in place of the registry.
 //
 // It never prints the token except as that password, and its errors quote
 // nothing of the request: the kubelet copies standard error into its own log.
 //
-// The standard library is all it imports, because the kubelet starts it for
-// every pull and it is installed on every node.
+// The standard library is all that it links beside packages of this repository that
+// read a file, because the kubelet starts it for every pull and it is installed on
+// every node.
 package main
 
 import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -35,6 +38,10 @@ CredentialProviderResponse to standard output.
 
   --registry=HOST[:PORT]   give the token to this registry alone; repeatable, for
                            args of this provider in the CredentialProviderConfig
+  --gateway=URL            give it only while hosts.toml of the image's registry has
+                           containerd ask only this gateway
+  --certs-dir=DIR          where containerd looks for hosts.toml
+                           (default: /etc/containerd/certs.d)
   --help                   print this text
   --version                print the version
 
@@ -65,29 +72,64 @@ func answer(args []string, stdin io.Reader) ([]byte, error) {
 	case len(args) == 1 && args[0] == "--version":
 		return []byte("pullpass-credential-provider " + version + "\n"), nil
 	}
-	registries, err := parseRegistries(args)
+	o, err := parseOptions(args)
 	if err != nil {
 		return nil, err
 	}
-	return respond(stdin, registries)
+	return respond(stdin, o)
 }
 
-// parseRegistries returns the hosts of --registry=HOST and --registry HOST. None
-// means that matchImages alone decides.
-func parseRegistries(args []string) (hosts []string, err error) {
+// options bound who is given the token.
+type options struct {
+	registries []string // empty: matchImages alone decides
+	gateway    string   // empty: the registries are asked themselves
+	certsDir   string
+}
+
+// parseOptions takes --NAME=VALUE and --NAME VALUE.
+func parseOptions(args []string) (o options, err error) {
 	for i := 0; i < len(args); i++ {
-		host, found := strings.CutPrefix(args[i], "--registry=")
+		name, value, found := strings.Cut(args[i], "=")
 		if !found {
-			if i++; args[i-1] != "--registry" || i == len(args) {
-				return nil, errArguments
+			if i++; i == len(args) {
+				return o, errArguments
 			}
-			host = args[i]
+			value = args[i]
 		}
-		// The host of an image is compared with it, so it must be one.
-		if got, err := registryHost(host + "/repository"); err != nil || got != host {
-			return nil, errRegistry
+		switch {
+		case name == "--registry":
+			// The host of an image is compared with it, so it must be one.
+			if got, err := registryHost(value + "/repository"); err != nil || got != value {
+				return o, errRegistry
+			}
+			o.registries = append(o.registries, value)
+		case name == "--gateway" && o.gateway == "":
+			if !isGateway(value) {
+				return o, errGateway
+			}
+			o.gateway = value
+		case name == "--certs-dir" && o.certsDir == "":
+			if !filepath.IsAbs(value) {
+				return o, errCertsDir
+			}
+			o.certsDir = value
+		default:
+			return o, errArguments
 		}
-		hosts = append(hosts, host)
 	}
-	return hosts, nil
+	if o.certsDir != "" && o.gateway == "" {
+		return o, errCertsDir
+	}
+	return o, nil
+}
+
+// isGateway takes URLs as gateway.url of the configuration has them. hosts.toml is
+// compared with it.
+func isGateway(s string) bool {
+	host, found := strings.CutPrefix(s, "https://")
+	if !found {
+		host, found = strings.CutPrefix(s, "http://")
+	}
+	got, err := registryHost(host + "/repository")
+	return found && (err == nil && got == host || consistsOf(host, isHostByte))
 }

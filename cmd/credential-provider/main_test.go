@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -16,6 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	credentialprovider "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
+
+	"github.com/pullpass/pullpass/internal/node/hoststoml"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -159,6 +164,41 @@ func TestTokenIsPassedToNamedRegistries(t *testing.T) {
 	}
 }
 
+// Other programs rewrite containerd's directory, and the next pull must not send the
+// token to the registry.
+func TestTokenIsPassedOnlyWhileContainerdAsksTheGateway(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	own := filepath.Join(dir, "registry.example.com")
+	testkit.Must(t, os.Mkdir(own, 0o755))
+	const good = "server = \"https://gateway.example.com:8443/v2/registry.example.com\"\noverride_path = true\n[host]\n"
+	args := []string{"--registry=registry.example.com", "--registry=gateway.example.com:8443", "--gateway", "https://gateway.example.com:8443", "--certs-dir", dir}
+	ask := func(image string, want error) {
+		t.Helper()
+		var stdout, stderr bytes.Buffer
+		code := run(args, strings.NewReader(kubeletRequest(image)), &stdout, &stderr)
+		if want == nil {
+			if host, password := decodeAsKubelet(t, stdout.Bytes()); code != 0 || password != token || !strings.HasPrefix(image, host+"/") {
+				t.Errorf("exit code %d, %q for %q: %s", code, password, host, stderr.String())
+			}
+			return
+		}
+		if said := "pullpass-credential-provider: " + gatewayError(want).Error() + "\n"; code != 1 || stdout.Len() > 0 || stderr.String() != said {
+			t.Errorf("exit code %d, %q, %q; want %q", code, stdout.String(), stderr.String(), said)
+		}
+	}
+	ask("registry.example.com/app", hoststoml.ErrMissing)
+	ask("gateway.example.com:8443/harbor/app", nil) // it is asked itself
+	testkit.Write(t, own, "hosts.toml", good)
+	ask("registry.example.com/app", nil)
+	testkit.Write(t, own, "hosts.toml", "server = 'https://registry.example.com'\n[host.'http://10.0.3.17:30020']\n")
+	ask("registry.example.com/app", hoststoml.ErrServer)
+	testkit.Write(t, own, "hosts.toml", good+"[host.'http://10.0.3.17:30020']\n")
+	ask("registry.example.com/app", hoststoml.ErrHost)
+	testkit.Must(t, os.RemoveAll(own))
+	ask("registry.example.com/app", hoststoml.ErrMissing)
+}
+
 // A newer kubelet may add fields to the request.
 func TestUnknownFieldsOfTheRequestAreIgnored(t *testing.T) {
 	t.Parallel()
@@ -198,6 +238,19 @@ func TestRefusals(t *testing.T) {
 		{"registry with a wildcard", []string{"--registry=*.example.com"}, valid, errRegistry},
 		{"registry that is a repository of docker.io", []string{"--registry=registry"}, valid, errRegistry},
 		{"second registry is none", []string{"--registry=registry.example.com", "--registry", token + "/"}, valid, errRegistry},
+
+		{"gateway without a URL", []string{"--gateway"}, valid, errArguments},
+		{"empty gateway", []string{"--gateway="}, valid, errGateway},
+		{"gateway without a scheme", []string{"--gateway=gateway.example.com"}, valid, errGateway},
+		{"gateway of another scheme", []string{"--gateway=ftp://gateway.example.com"}, valid, errGateway},
+		{"gateway with a path", []string{"--gateway=https://gateway.example.com/v2"}, valid, errGateway},
+		{"gateway with a slash", []string{"--gateway", "https://gateway.example.com/"}, valid, errGateway},
+		{"gateway with a quote", []string{`--gateway=https://gateway.example.com"`}, valid, errGateway},
+		{"two gateways", []string{"--gateway=https://a.example.com", "--gateway=https://b.example.com"}, valid, errArguments},
+		{"directory that is relative", []string{"--gateway=https://gateway.example.com", "--certs-dir=certs.d"}, valid, errCertsDir},
+		{"empty directory", []string{"--gateway=https://gateway.example.com", "--certs-dir="}, valid, errCertsDir},
+		{"directory without a gateway", []string{"--certs-dir=/etc/containerd/certs.d"}, valid, errCertsDir},
+		{"two directories", []string{"--gateway=https://gateway.example.com", "--certs-dir=/a", "--certs-dir=/b"}, valid, errArguments},
 
 		{"other registry", []string{"--registry=other.example.com"}, valid, errOtherRegistry},
 		{"other port", []string{"--registry", "registry.example.com:5443"}, valid, errOtherRegistry},

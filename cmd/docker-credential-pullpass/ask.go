@@ -15,14 +15,14 @@ const (
 	// tries of one question. GitHub's own toolkit tries eleven times.
 	tries = 3
 
-	// maxAnswerSize is in bytes, of what a server or a program answers. A token of
-	// 16 KiB and some JSON pass.
+	// maxAnswerSize bounds the answer of a server or program, in bytes: a token of
+	// 16 KiB and some JSON.
 	maxAnswerSize = 32 << 10
 )
 
 var errAnswerSize = fmt.Errorf("answered more than %d KiB", maxAnswerSize>>10)
 
-// asker asks servers. What is sent to one goes to no other: no redirect is followed.
+// asker sends requests. It follows no redirect: a token must reach no other server.
 type asker struct {
 	client *http.Client
 	pause  time.Duration // before the second try; twice that before the third
@@ -37,15 +37,15 @@ func newAsker() asker {
 	}, time.Second}
 }
 
-// reply is an answer, of any status.
+// reply is a response of any status.
 type reply struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// ask sends a request, and again if it failed as what is restarted or overloaded
-// fails.
+// ask sends a request, and repeats it after an error that a restarted or overloaded
+// server gives.
 func (a asker) ask(ctx context.Context, method, address string, header map[string]string, body string) (reply, error) {
 	for try := 1; ; try++ {
 		r, again, err := a.try(ctx, method, address, header, body)

@@ -11,10 +11,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// What docs/in-pod.md shows fits together, and fits the defaults.
+// What docs/how-to/in-pod.md shows fits together, and fits the defaults.
 func TestDocumentShowsAPodThatWorks(t *testing.T) {
 	t.Parallel()
-	document, err := os.ReadFile("../../docs/in-pod.md")
+	document, err := os.ReadFile("../../docs/how-to/in-pod.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,11 +65,11 @@ func TestDocumentShowsAPodThatWorks(t *testing.T) {
 	}
 }
 
-// docs/ci.md and --help name the same ways to a job's token, and what it says of
+// docs/how-to/ci.md and --help name the same ways to a job's token, and what it says of
 // messages is what the program has.
 func TestDocumentOfJobs(t *testing.T) {
 	t.Parallel()
-	content, err := os.ReadFile("../../docs/ci.md")
+	content, err := os.ReadFile("../../docs/how-to/ci.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,13 +10,13 @@ import (
 	"github.com/pullpass/pullpass/credential"
 )
 
-// askTimeout is for all that is asked for one token. Clients wait for a helper
-// as long as it takes.
+// askTimeout bounds all requests for one token. Clients wait for a helper without
+// a timeout.
 const askTimeout = 30 * time.Second
 
-// instead is the way back to what a job does not get by itself: the token of the
-// pod that runs it. Whoever may start jobs on a runner would otherwise act as the
-// runner, by leaving out what gives a job a token of its own.
+// instead tells how to use the token of the pod that runs the job. It is never the
+// default: anyone who can start jobs on a runner could act as the runner by not giving
+// the job a token of its own.
 const instead = "to answer with the token of the runner's pod, set PULLPASS_TOKEN_FILE"
 
 // job is the CI job that the helper runs in, and its way to an OpenID token.
@@ -25,8 +25,8 @@ type job struct {
 	token func(ctx context.Context, audience string) (string, error)
 }
 
-// jobOf goes by a variable that each CI system sets in every job. The first that
-// is there counts. PULLPASS_ID_TOKEN is before them: somebody put it there for
+// jobOf detects the CI system by a variable that it sets in every job. The first
+// variable that is set counts. PULLPASS_ID_TOKEN comes first, because it is set for
 // this program.
 func jobOf(getenv func(string) string) (j job, found bool) {
 	switch {

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/proxytest"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
 )
 
 // A file of 605 kB that would be a gigabyte if its aliases were written out: check

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pullpass/pullpass/internal/audit"
+	"github.com/pullpass/pullpass/internal/server/audit"
 )
 
 func auditCommand() *cobra.Command {
@@ -14,14 +14,14 @@ func auditCommand() *cobra.Command {
 	var output string
 	command := &cobra.Command{
 		Use:   "audit [FILE...]",
-		Short: "Search the audit log: what did a token, a pod, a ServiceAccount, a CI run do, who touched a repository",
-		Long: `Search the audit log in the files, in their order, or on standard input (also
-as -). Files may be compressed with gzip. Conditions that are given must all
-hold; without any, every event is shown.
+		Short: "Search the audit log by token, pod, ServiceAccount, project, CI run or repository",
+		Long: `Search the audit log in the given files, in their order, or on standard input
+(also as -). Files may be compressed with gzip. An event is shown if it meets
+every condition. Without a condition, every event is shown.
 
-What a refused token says of itself is not proven. It is found as well, and
-marked: claimed. Damaged lines, as a crash leaves them, are counted on standard
-error; exit code 1 only if a file cannot be read to its end.`,
+The claims of a refused token are not verified. The search finds them too, and
+marks them: claimed. Damaged lines, as a crash leaves them, are counted on
+standard error. Exit code 1 only if a file cannot be read completely.`,
 		Example: `  pullpass audit --token-id JTI=63ef7a8c-1d81-4c97-8f89-724a51634a91 audit.log
   pullpass audit --repository team-a/web --since 24h audit.log.1.gz audit.log
   pullpass audit --pod prod-eu/team-a/web-5c9f-x2x7q audit.log
@@ -56,13 +56,13 @@ error; exit code 1 only if a file cannot be read to its end.`,
 	}
 	flags := command.Flags()
 	flags.StringVar(&q.TokenID, "token-id", "", "id of a token, with or without JTI=, or of a registry token or push credential that was issued")
-	flags.StringVar(&q.Repository, "repository", "", "repository that was asked for or granted")
+	flags.StringVar(&q.Repository, "repository", "", "repository in the requested or granted scopes")
 	flags.StringVar(&q.Pod, "pod", "", "CLUSTER/NAMESPACE/NAME or UID of a pod")
 	flags.StringVar(&q.ServiceAccount, "service-account", "", "CLUSTER/NAMESPACE/NAME of a ServiceAccount")
-	flags.StringVar(&q.Project, "project", "", "IDENTITY/ID of a project whose jobs asked, as pullpass revoke takes it")
-	flags.StringVar(&q.Run, "run", "", "IDENTITY/ID of a CI run, likewise")
-	flags.StringVar(&q.Since, "since", "", "not before: a time as in RFC 3339, or how long ago, such as 90m")
-	flags.StringVar(&q.Until, "until", "", "before: likewise")
+	flags.StringVar(&q.Project, "project", "", "IDENTITY/ID of the project of a CI job, as for pullpass revoke")
+	flags.StringVar(&q.Run, "run", "", "IDENTITY/ID of a CI run, as for pullpass revoke")
+	flags.StringVar(&q.Since, "since", "", "earliest time: RFC 3339, or a duration before now such as 90m")
+	flags.StringVar(&q.Until, "until", "", "events before this time: RFC 3339, or a duration before now")
 	outputFlag(command, &output, "table", "table, or json: the lines of the log")
 	return command
 }

@@ -19,11 +19,11 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/gateway"
-	"github.com/pullpass/pullpass/internal/metrics"
-	"github.com/pullpass/pullpass/internal/nodeproof"
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/server/metrics"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // The schema refuses what is not an event, or it would prove nothing.
@@ -67,10 +67,10 @@ func TestAuditFieldsAreDocumented(t *testing.T) {
 	inSchema := map[string]bool{}
 	schema.Fields(t, schema.Document, "", inSchema)
 	sameSet(t, "fields of exchange.Event", fields, "of the schema", inSchema)
-	sameSet(t, "fields of exchange.Event", fields, "of docs/audit.md", firstCells(t, auditDocument, "## Fields", "field"))
+	sameSet(t, "fields of exchange.Event", fields, "of docs/reference/audit.md", firstCells(t, auditDocument, "## Fields", "field"))
 }
 
-const auditDocument = "audit.md"
+const auditDocument = "reference/audit.md"
 
 // The sets of words are closed: whoever counts or alerts on them can rely on it.
 func TestAuditWordsAreDocumented(t *testing.T) {
@@ -93,7 +93,7 @@ func TestAuditWordsAreDocumented(t *testing.T) {
 		reasons[(&exchange.GoneError{Kind: kind}).Reason()] = true
 	}
 	maps.Copy(reasons, choose(inOIDC, "Reason"))
-	inGateway, inUpstream := stringConstants(t, "../../internal/gateway"), stringConstants(t, "../../internal/upstream")
+	inGateway, inUpstream := stringConstants(t, "../../internal/gateway"), stringConstants(t, "../../internal/gateway/upstream")
 	gatewayReasons := map[string]bool{exchange.ReasonInsufficientScope: true}
 	maps.Copy(gatewayReasons, choose(inGateway, "reason"))
 	maps.Copy(gatewayReasons, choose(inUpstream, "Reason"))
@@ -101,10 +101,10 @@ func TestAuditWordsAreDocumented(t *testing.T) {
 	documented := firstCells(t, auditDocument, "## Gateway reasons", "gateway reason")
 	for reason := range gatewayReasons {
 		if !reasons[reason] && !documented[reason] {
-			t.Errorf("docs/audit.md: the gateway's reason %s is not there", reason)
+			t.Errorf("docs/reference/audit.md: the gateway's reason %s is not there", reason)
 		}
 	}
-	inProof := stringConstants(t, "../../internal/nodeproof")
+	inProof := stringConstants(t, "../../internal/exchange/nodeproof")
 	for _, other := range []string{"Off", "Audit", "Enforce", "Certificate", "Address", "nodeUserPrefix", "nodesGroup"} {
 		delete(inProof, other)
 	}
@@ -135,7 +135,7 @@ func TestAuditWordsAreDocumented(t *testing.T) {
 		if words.path != "" {
 			sameSet(t, "constants for "+words.path, words.want, "the schema", schema.Enum(t, words.path))
 		}
-		sameSet(t, "constants for "+words.path, words.want, "docs/audit.md", firstCells(t, auditDocument, words.heading, words.column))
+		sameSet(t, "constants for "+words.path, words.want, "docs/reference/audit.md", firstCells(t, auditDocument, words.heading, words.column))
 	}
 }
 
@@ -146,7 +146,7 @@ func TestAuditExamplesWork(t *testing.T) {
 	log := proxytest.ScriptFile(t, "audit.log")
 	testkit.Write(t, dir, "audit.log", log)
 	testkit.Write(t, dir, "audit.log.1.gz", proxytest.Compressed(t, log))
-	document, err := os.ReadFile("../../docs/audit.md")
+	document, err := os.ReadFile("../../docs/reference/audit.md")
 	testkit.Must(t, err)
 	examples := regexp.MustCompile(`(?m)(?:^|\| |^  )(pullpass audit .*)$`).FindAllStringSubmatch(auditCommand().Example+"\n"+string(document), -1)
 	if len(examples) < 10 {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // searchAudit runs pullpass audit on the log of the script and returns the

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/server"
-	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
 func checkCommand() *cobra.Command {
@@ -19,18 +19,19 @@ func checkCommand() *cobra.Command {
 	var tests, objects []string
 	command := &cobra.Command{
 		Use:   "check",
-		Short: "Name every fault of the configuration and of the files that it names",
-		Long: `Name every fault of the configuration, the policy and the other files that it
-names, each with its place and a remedy. Exit code 1 if there is one. Nothing is
-changed and no network is used, so it fits a CI job and an init container.
---config-only does without keys, certificates and all the other files, which are
-seldom where a configuration is reviewed.
+		Short: "Check the configuration and the files that it names",
+		Long: `Check the configuration, the policy and the other files that it names, and print
+every fault with its place and a remedy. Exit code 1 if there is a fault. The
+command changes nothing and uses no network, so it fits a CI job and an init
+container. --config-only reads only the configuration and the policy: keys and
+certificates are seldom where a configuration is reviewed.
 
---tests runs tests of the policy, and says why one fails. Exit code 1 if one does.
+--tests runs tests of the policy and explains each failure. Exit code 1 if a test
+fails.
 
 --objects reads AccessPolicy and RepositoryAccess objects of a cluster from a file,
-as kubectl applies or prints them, names every fault of them and what they say in
-vain, and lets the tests see them as a proxy of that cluster would.`,
+as kubectl applies or prints them. It prints their faults and warns of entries that
+have no effect. The tests see these objects as the proxy of that cluster would.`,
 		Example: `  pullpass check --config pullpass.yaml
   pullpass check --config pullpass.yaml --config-only --tests policy-tests.yaml
   pullpass check --config pullpass.yaml --config-only --objects prod-eu=objects.yaml --tests policy-tests.yaml`,
@@ -64,10 +65,10 @@ vain, and lets the tests see them as a proxy of that cluster would.`,
 		},
 	}
 	configFlag(command, &file)
-	command.Flags().BoolVar(&insecureHTTP, "insecure-http", false, "check for serve --insecure-http: no TLS files are needed")
-	command.Flags().BoolVar(&configOnly, "config-only", false, "check the configuration and the policy alone: no other file is read")
-	command.Flags().StringArrayVar(&objects, "objects", nil, "CLUSTER=FILE with policy objects of that cluster, repeatable")
-	command.Flags().StringArrayVar(&tests, "tests", nil, "file with tests of the policy, repeatable")
+	command.Flags().BoolVar(&insecureHTTP, "insecure-http", false, "check for serve --insecure-http, which needs no TLS files")
+	command.Flags().BoolVar(&configOnly, "config-only", false, "check only the configuration and the policy; read no other file")
+	command.Flags().StringArrayVar(&objects, "objects", nil, "CLUSTER=FILE: policy objects of a cluster, repeatable")
+	command.Flags().StringArrayVar(&tests, "tests", nil, "file with policy tests, repeatable")
 	return command
 }
 

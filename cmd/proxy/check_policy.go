@@ -9,29 +9,29 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/base/file"
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/explain"
-	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/policytest"
-	"github.com/pullpass/pullpass/internal/setup"
+	"github.com/pullpass/pullpass/internal/server/explain"
 )
 
-// runPolicyTests writes a line for each test, and for one that fails, why. It
-// reports whether all passed.
+// runPolicyTests writes a line for each test and the reasons for each failure. It
+// reports whether all tests passed.
 func runPolicyTests(ctx context.Context, cfg *config.Config, names []string, objects objectSets, stdout, stderr io.Writer) bool {
 	cases, err := loadCases(ctx, cfg, names)
 	if err != nil {
 		_ = reportFaults(stderr, err)
 	}
-	policy, policyErr := setup.LoadPolicy(cfg) // whose faults are reported as such
+	policy, policyErr := setup.LoadPolicy(cfg) // the caller has reported its faults
 	if err != nil || policyErr != nil {
-		fmt.Fprintln(stderr, "the tests of the policy were not run")
+		fmt.Fprintln(stderr, "the policy tests were not run")
 		return false
 	}
 	failed := 0
 	for _, c := range cases {
-		objects.show(cfg, &c.Subject)
+		objects.addTo(&c.Subject, cfg)
 		differences, decision, trace := policytest.Run(policy, c)
 		verdict := "ok  "
 		if len(differences) > 0 {
@@ -45,7 +45,7 @@ func runPolicyTests(ctx context.Context, cfg *config.Config, names []string, obj
 		for _, difference := range differences {
 			fmt.Fprintf(stdout, "      %s\n", difference)
 		}
-		// What is proposed is what the test expects, and no more of what it asks for.
+		// The proposed edit grants only the scopes that the test expects, not all requested ones.
 		_, expected := policy.Explain(c.Subject, c.Service, c.Expected.Granted)
 		trace.Edit = expected.Edit
 		var why bytes.Buffer
@@ -53,12 +53,12 @@ func runPolicyTests(ctx context.Context, cfg *config.Config, names []string, obj
 		writeIndented(stdout, why.Bytes())
 	}
 	writeWarnings(stderr, unreadAnnotations(policy, cases))
-	fmt.Fprintf(stdout, "%d tests of the policy: %d passed, %d failed\n", len(cases), len(cases)-failed, failed)
+	fmt.Fprintf(stdout, "%d policy tests: %d passed, %d failed\n", len(cases), len(cases)-failed, failed)
 	return failed == 0
 }
 
-// loadCases reads the files, and refuses what the configuration does not know: a
-// test of a mistyped cluster would test nothing.
+// loadCases reads the test files. It refuses a cluster or service that is not
+// configured: a test of a mistyped cluster would test nothing.
 func loadCases(ctx context.Context, cfg *config.Config, names []string) ([]policytest.Case, error) {
 	files := make([]policy.File, 0, len(names))
 	var faults []error
@@ -86,7 +86,7 @@ func loadCases(ctx context.Context, cfg *config.Config, names []string) ([]polic
 		case err == nil:
 			c.Service = registry.Service
 		case c.Service == "":
-			faults = append(faults, fmt.Errorf("%s.service: is missing, and there are %d registries: write which one is asked for", c.Origin, len(cfg.Registries)))
+			faults = append(faults, fmt.Errorf("%s.service: must be set, because there are %d registries; write the service of one of them", c.Origin, len(cfg.Registries)))
 		default:
 			faults = append(faults, fmt.Errorf("%s.service: %q is not configured (registries[].service)", c.Origin, c.Service))
 		}

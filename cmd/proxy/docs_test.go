@@ -8,17 +8,17 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/policytest"
-	"github.com/pullpass/pullpass/internal/setup"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // The policy that the document shows passes the tests that it shows.
 func TestPolicyDocument(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	testkit.Write(t, dir, "policy.md", string(testkit.YAMLBlock(t, "docs/policy.md")))
+	testkit.Write(t, dir, "policy.md", string(testkit.YAMLBlock(t, "docs/reference/policy.md")))
 	cfg := &config.Config{
 		PolicyFiles: []string{filepath.Join(dir, "policy.md")},
 		Identities: []config.Provider{{
@@ -27,12 +27,12 @@ func TestPolicyDocument(t *testing.T) {
 	}
 	p, err := setup.LoadPolicy(cfg)
 	testkit.Must(t, err)
-	text, err := os.ReadFile("../../docs/policy.md")
+	text, err := os.ReadFile("../../docs/reference/policy.md")
 	testkit.Must(t, err)
 	_, section, _ := strings.Cut(string(text), "## Test your policy in CI")
 	_, block, _ := strings.Cut(section, "```yaml\n")
 	block, _, _ = strings.Cut(block, "```")
-	cases, err := policytest.Parse(setup.IdentityIssuers(cfg), policy.File{Name: "docs/policy.md", Data: []byte(block)})
+	cases, err := policytest.Parse(setup.IdentityIssuers(cfg), policy.File{Name: "docs/reference/policy.md", Data: []byte(block)})
 	testkit.Must(t, err)
 	for _, c := range cases {
 		if differences, _, _ := policytest.Run(p, c); differences != nil {
@@ -50,7 +50,7 @@ func TestExamplePolicyTests(t *testing.T) {
 		code := run(t.Context(), []string{"check", "--config", config, "--config-only", "--tests", "../../examples/policy-tests.yaml"}, nil, &stdout, &stderr)
 		return code, stdout.String() + stderr.String()
 	}
-	if code, out := check("../../examples/pullpass.yaml"); code != 0 || !strings.Contains(out, "6 tests of the policy: 6 passed, 0 failed\n") {
+	if code, out := check("../../examples/pullpass.yaml"); code != 0 || !strings.Contains(out, "6 policy tests: 6 passed, 0 failed\n") {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 	dir := t.TempDir()

@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/explain"
+	"github.com/pullpass/pullpass/internal/server/explain"
 )
 
 func explainCommand() *cobra.Command {
@@ -12,15 +12,21 @@ func explainCommand() *cobra.Command {
 	var file, output string
 	command := &cobra.Command{
 		Use:   "explain",
-		Short: "Say what a token, a ServiceAccount, claims or a request of the audit log would get now, and why",
-		Long: `Say what a request would get now, step by step, by the same code that serves:
-with a token, with a good token of a ServiceAccount or of somebody who has such
-claims, or as a line of the audit log has it, with what was decided then. Nothing is issued, nothing is counted
-for limits or replays, and the token is never printed. Where a cluster has an
-API server, it is asked; so is Redis, about revocations. What is not judged is
-said.
+		Short: "Explain the decision for a token, a ServiceAccount, claims or an audit event",
+		Long: `Explain, step by step, what a request would get now. The code is the same as in
+serve. The request has one of these credentials:
 
-Exit code 0 if the question could be answered, whatever the answer.`,
+  --token-file   a token
+  --as           a valid token of a ServiceAccount
+  --claims       a valid token with these claims
+  --from-audit   the identity and scopes of a line of the audit log; the answer
+                 also has the decision of that line
+
+Nothing is issued or counted for limits or replays. The token is never printed.
+explain queries the API servers of the clusters, and Redis for revocations. The
+answer names every step that was not checked.
+
+Exit code 0 if there is an answer, even if the request would be refused.`,
 		Example: `  pullpass explain --config pullpass.yaml --token-file token.jwt --scope repository:team-a/web:pull
   kubectl create token web -n team-a --audience registry.example.com --bound-object-kind Pod --bound-object-name web-0 |
     pullpass explain --config pullpass.yaml --token-file - --scope repository:team-a/web:pull
@@ -52,15 +58,15 @@ Exit code 0 if the question could be answered, whatever the answer.`,
 	configFlag(command, &file)
 	flags := command.Flags()
 	flags.StringVar(&r.TokenFile, "token-file", "", "file with the token; - is standard input")
-	flags.StringVar(&r.As, "as", "", "CLUSTER/NAMESPACE/SERVICEACCOUNT, instead of a token")
-	flags.StringVar(&r.ClaimsFile, "claims", "", "file with the claims of a token of --identity, a JSON object, instead of the token; - is standard input")
-	flags.StringVar(&r.Identity, "identity", "", "identities[].name, of --claims")
-	flags.StringVar(&r.FromAudit, "from-audit", "", "id of a line of the audit log, whose request is judged again")
-	flags.StringArrayVar(&r.AuditFiles, "audit-file", nil, "where that line is, repeatable; - is standard input (default audit.file of the configuration)")
+	flags.StringVar(&r.As, "as", "", "CLUSTER/NAMESPACE/SERVICEACCOUNT, in place of a token")
+	flags.StringVar(&r.ClaimsFile, "claims", "", "file with the claims of a token of --identity as a JSON object, in place of a token; - is standard input")
+	flags.StringVar(&r.Identity, "identity", "", "identities[].name of the token with --claims")
+	flags.StringVar(&r.FromAudit, "from-audit", "", "id of a line of the audit log; its request is decided again")
+	flags.StringArrayVar(&r.AuditFiles, "audit-file", nil, "audit log to search for that line, repeatable; - is standard input (default: audit.file of the configuration)")
 	flags.StringVar(&r.Service, "service", "", "service of the registry (may be left out when there is only one)")
-	flags.StringArrayVar(&r.Scopes, "scope", nil, "requested scope, repeatable; none is a login")
-	flags.StringVar(&r.Caller, "caller", "", "address that the request comes from, for node.proof by address")
-	outputFlag(command, &output, "text", "text, or json: docs/explain.md says what its fields mean")
+	flags.StringArrayVar(&r.Scopes, "scope", nil, "requested scope, repeatable; without it, the request is a login")
+	flags.StringVar(&r.Caller, "caller", "", "client address of the request, for node.proof by address")
+	outputFlag(command, &output, "text", "text, or json: docs/how-to/explain.md describes the fields")
 	command.MarkFlagsMutuallyExclusive("token-file", "as", "claims", "from-audit")
 	command.MarkFlagsOneRequired("token-file", "as", "claims", "from-audit")
 	command.MarkFlagsRequiredTogether("claims", "identity")

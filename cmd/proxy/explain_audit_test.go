@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/proxytest"
 	"github.com/pullpass/pullpass/internal/state/statetest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // auditOf is the line that a serving proxy would have written of a request of
@@ -58,7 +58,7 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 		not     string
 	}{
 		"as it was": {"", func(kubetest.Object) {}, []string{
-			"objects      passed      what the token names is there, says the API server\n", "node         node1, UID uid-3\n",
+			"objects      passed      the API server has every object that the token names\n", "node         node1, UID uid-3\n",
 			"now          granted 200\n             unless this refuses, which was not judged: token\n",
 		}, "REFUSED"},
 		"the rule has another name now": {"", func(line kubetest.Object) { line["rule"] = "other" }, []string{"changed      rule: other -> asked-for\n"}, "REFUSED"},
@@ -68,8 +68,8 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 		}, "not for it"},
 		"a pod that is gone": {"", func(line kubetest.Object) { line["pod"] = kubetest.Object{"name": "web-0", "uid": "uid-old"} }, []string{"refused 403: pod_gone"}, "not for it"},
 		"a token in a Secret": {byAddress + "  pullSecrets: {audience: a, namespaces: [team-*]}\n", inSecret, []string{
-			"pull secret  pull, UID uid-pull\n", "objects      passed      the ServiceAccount is there, says the API server; whether the Secret is, only the token could tell\n",
-			"what follows is for one in the same Secret that is good now", "now          granted 200\n             unless this refuses, which was not judged: token\n",
+			"pull secret  pull, UID uid-pull\n", "objects      passed      the API server has the ServiceAccount; without the token, the Secret cannot be verified\n",
+			"the rest assumes a valid token in the same Secret", "now          granted 200\n             unless this refuses, which was not judged: token\n",
 		}, "REFUSED"},
 		"a token in a Secret of what is no namespace for it now": {"  pullSecrets: {audience: a, namespaces: [team-b]}\n", inSecret, []string{"refused 401: token_pull_secret"}, "granted 200\n"},
 		"a token in a Secret where none is accepted now":         {"", inSecret, []string{"refused 401: token_audience"}, "granted 200\n"},
@@ -84,7 +84,7 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 		}, "not judged  node.proof"},
 		"an address that is the node's": {byAddress, func(line kubetest.Object) { line["caller"] = "192.0.2.1" }, []string{"caller       passed      192.0.2.1 is an address of the node\n"}, "REFUSED"},
 		"a caller that showed its certificate": {byBoth, byCertificate, []string{
-			"caller       not judged  its client certificate proved it then, and the log holds none (node.proof.mode is enforce)\n",
+			"caller       not judged  its client certificate proved the node then, but the log does not contain certificates (node.proof.mode is enforce)\n",
 			"unless this refuses, which was not judged: token, caller\n",
 		}, "REFUSED"},
 		"a certificate that counts no more": {byAddress, byCertificate, []string{"refused 403: caller_not_node"}, "proved it then"},
@@ -96,7 +96,7 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 			line["result"], line["status"], line["reason"], line["message"] = "refused", 401, "token_signature", "wrong"
 			line["claimed"] = kubetest.Object{"issuer": "https://issuer.example.com", "subject": "system:serviceaccount:team-a:web", "pod": "web-0", "node": "node1"}
 		}, []string{
-			"subject      prod/team-a/web, ServiceAccount UID uid-1\n             NOT PROVEN: a token that was refused (token_signature) claimed it, and anybody can make such a token\n",
+			"subject      prod/team-a/web, ServiceAccount UID uid-1\n             NOT PROVEN: a token that was refused (token_signature) claimed it, and anyone can make such a token\n",
 			"token        not judged  it was refused at 2026-03-01T09:00:00Z (token_signature)", "changed      cannot be said",
 		}, "pod          "},
 	} {
@@ -163,8 +163,8 @@ func TestExplainJudgesRevocations(t *testing.T) {
 			}
 		}
 	}
-	expect("name", "revocations  passed      not revoked: ServiceAccount; no token, pod, node is named whose revocation would count\n",
-		"replay       not judged  who presented the token first is for the serving proxies to say (state.replay is enforce)\n", "not judged: token, node, replay\n")
+	expect("name", "revocations  passed      not revoked: ServiceAccount; not checked, because the request names none: token, pod, node\n",
+		"replay       not judged  only the serving proxies know which caller presented the token first (state.replay is enforce)\n", "not judged: token, node, replay\n")
 	expect("token", "revocations  passed      not revoked: ServiceAccount, token, pod, node\n", "not judged: replay\n")
 	expect("audit", "revocations  passed      not revoked: ServiceAccount, token, pod, node\n")
 
@@ -179,6 +179,6 @@ func TestExplainJudgesRevocations(t *testing.T) {
 	expect("audit", "REFUSED     revoked by an operator", "changed      result: granted -> refused\n")
 
 	redis.Kill()
-	expect("name", "revocations  not judged  whether the ServiceAccount is revoked is not known: ", "what follows is for what is not\n", "not judged: token, node, revocations, replay\n")
+	expect("name", "revocations  not judged  whether the ServiceAccount is revoked is not known: ", "the rest assumes that it is not revoked\n", "not judged: token, node, revocations, replay\n")
 	expect("token", "revocations  not judged  whether the ServiceAccount, token, pod, node is revoked is not known: ", "now          granted 200", "not judged: revocations, replay\n")
 }

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/proxytest"
 	"github.com/pullpass/pullpass/internal/state/statetest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // jobFiles returns a directory with a configuration that has no cluster.
@@ -102,11 +102,11 @@ func TestExplainClaims(t *testing.T) {
 	}{
 		"good ones": {"github", "", good(nil), []string{
 			"subject      github/\n             NOT PROVEN: no token says so: --claims does\nidentity     github, project 42, run 1001\n",
-			"token        not judged  there is none: its signature, audience and times are not judged, its claims are; what follows is what a good one would get\n",
+			"token        not judged  there is no token: its signature, audience and times are not verified, its claims are; the rest assumes a valid token\n",
 			offForJobs, "GRANTED: push\n", "now          granted 200\n             unless this refuses, which was not judged: token\n",
 		}, "passed      good"},
 		"with the audience": {"github", "", good(kubetest.Object{"aud": "registry.example.com", "sub": "repo:octo-org/web:x"}), []string{
-			"subject      github/repo:octo-org/web:x\n", "its signature and times are not judged", "now          granted 200\n",
+			"subject      github/repo:octo-org/web:x\n", "its signature and times are not verified", "now          granted 200\n",
 		}, "REFUSED"},
 		"another audience":         {"github", "", good(kubetest.Object{"aud": "other"}), []string{"token        REFUSED     the token's audience", "now          refused 401: token_audience"}, "granted"},
 		"another type":             {"github", "", good(kubetest.Object{"repository_id": 42}), []string{`REFUSED     the token's claim "repository_id" is no string`, "refused 401: token_claims"}, "granted"},
@@ -171,7 +171,7 @@ func TestExplainFromAuditOfJobs(t *testing.T) {
 	}{
 		"as it was": {"", as, []string{
 			"subject      github/repo:octo-org/web:ref:refs/heads/main\nidentity     github, project 42, run 1001\n", offForJobs,
-			"token        not judged  it was good at 2026-03-01T09:00:00Z, and the log holds no token that could be verified again; what follows is for one with the same claims that is good now\n",
+			"token        not judged  it was good at 2026-03-01T09:00:00Z, and the log does not contain the token; the rest assumes a valid token with the same claims\n",
 			"now          granted 200\n             unless this refuses, which was not judged: token\n", "changed      nothing",
 		}, "NOT PROVEN"},
 		"another branch": {"", func(_, identity kubetest.Object) { identity["claims"].(kubetest.Object)["ref"] = "refs/heads/x" }, []string{
@@ -210,12 +210,12 @@ func TestExplainFromAuditOfJobs(t *testing.T) {
 			maps.Copy(line, without(line, kubetest.Object{"granted": nil, "rule": nil, "issuedID": nil, "credentialID": nil}))
 			line["result"], line["status"], line["reason"], line["message"] = "refused", 401, "token_require", "wrong"
 			line["claimed"] = kubetest.Object{"issuer": "https://token.actions.githubusercontent.com", "subject": "repo:x"}
-		}, "audit line ID: the refused token claimed to be of an identity, and the line has none of its claims, so nobody can be judged (token_require: wrong)"},
+		}, "audit line ID: the refused token claimed an identity of identities[], but the line has none of its claims, so the request cannot be explained (token_require: wrong)"},
 		"at the gateway": {func(line, identity kubetest.Object) {
 			delete(identity, "claims")
 			maps.Copy(line, without(line, kubetest.Object{"grantType": nil, "granted": nil, "rule": nil, "issuedID": nil}))
 			line["gateway"] = kubetest.Object{"method": "GET", "tokenID": "T", "kind": "version"}
-		}, "audit line ID: the line has no claims to judge by"},
+		}, "audit line ID: the line has no claims; explain the line of the token request"},
 	} {
 		dir := jobFiles(t, "")
 		testkit.Write(t, dir, "audit.log", jobLine(t, test.change))

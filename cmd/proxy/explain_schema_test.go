@@ -13,10 +13,10 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"github.com/pullpass/pullpass/internal/explain"
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/server/explain"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // checkExplanation holds an answer of explain to the schema.
@@ -111,7 +111,7 @@ func TestExplanationFieldsAreDocumented(t *testing.T) {
 		}
 	}
 	sameSet(t, "fields of the explanation", fields, "of the schema", inSchema)
-	sameSet(t, "fields of the explanation", fields, "of docs/explain.md", firstCells(t, "explain.md", "## As JSON", "field"))
+	sameSet(t, "fields of the explanation", fields, "of docs/how-to/explain.md", firstCells(t, "how-to/explain.md", "## As JSON", "field"))
 }
 
 // Every example of documents and of --help works as it stands there.
@@ -137,7 +137,7 @@ policyFiles: [policy.yaml]
 `)
 	testkit.Write(t, dir, "job.json", `{"repository_id": "42", "repository_owner_id": "7"}`)
 	text := explainCommand().Example + "\n" + rootCommand().Example
-	for _, name := range []string{"docs/explain.md", "docs/policy.md", "README.md"} {
+	for _, name := range []string{"docs/how-to/explain.md", "docs/reference/policy.md", "README.md"} {
 		data, err := os.ReadFile("../../" + name)
 		testkit.Must(t, err)
 		text += "\n" + string(data)

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/nodeproof"
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // explain asks by the same code as serve, and says what was asked.
@@ -58,19 +58,19 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 		not     string
 	}{
 		"a name": {settings(nodeproof.Enforce, "address"), as, []string{
-			"prod/team-a/web, ServiceAccount UID uid-1\n", "NOT PROVEN: no token says so: --as does", "token        not judged  --as has none",
-			"objects      passed      the ServiceAccount is there, says the API server; a pod is not named",
+			"prod/team-a/web, ServiceAccount UID uid-1\n", "NOT PROVEN: no token says so: --as does", "token        not judged  --as has no token",
+			"objects      passed      the API server has the ServiceAccount; the token names no pod",
 			`annotation   pullpass.dev/repositories: "team-a/web"`, "labels       of the namespace: team=a,tier=gold",
 			"node         not judged  only a token names one", "caller       not judged  only a token names a node (node.proof.mode is enforce)",
 			"GRANTED: pull", "now          granted 200\n             unless this refuses, which was not judged: token, node, caller\n",
 		}, "REFUSED"},
 		"a token": {settings(nodeproof.Off, "address"), by(raw, "--caller", "192.0.2.9"), []string{
-			"node         node1, UID uid-3\n", "token        passed      good until ", "objects      passed      what the token names is there, says the API server\n",
+			"node         node1, UID uid-3\n", "token        passed      good until ", "objects      passed      the API server has every object that the token names\n",
 			"node         passed      its labels match pool=build", "caller       off         node.proof is off in this cluster",
-			"revocations  off         nobody can be revoked without Redis (state.redis)", "now          granted 200\n",
+			"revocations  off         revocations need Redis (state.redis)", "now          granted 200\n",
 		}, "PROVEN"},
 		"a token in a Secret": {settings(nodeproof.Enforce, "address") + accepted, by(inSecret("uid-pull")), []string{
-			"pull secret  pull, UID uid-pull\n", "objects      passed      the ServiceAccount and the Secret are there, says the API server\n",
+			"pull secret  pull, UID uid-pull\n", "objects      passed      the API server has the ServiceAccount and the Secret\n",
 			"node         off         the token of a pull secret names no node", "caller       off         the token of a pull secret names no node", "now          granted 200\n",
 		}, "unless"},
 		"a token in a Secret that is gone": {settings(nodeproof.Enforce, "address") + accepted, by(inSecret("uid-before")), []string{
@@ -88,7 +88,7 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 			`caller       REFUSED     the caller is not proven to be the token's node "node1"`, "now          refused 403: caller_not_node; ", "remedy       the token was sent from 192.0.2.9",
 		}, "granted"},
 		"another address, watched": {settings(nodeproof.Audit, "address"), by(raw, "--caller", "192.0.2.9"), []string{
-			"caller       noted       the caller is not proven", "node.proof.mode is audit: it is written down, and nobody is refused", "now          granted 200\n",
+			"caller       noted       the caller is not proven", "node.proof.mode is audit: the audit log records it, and the request is not refused", "now          granted 200\n",
 		}, "unless"},
 		"another address, and certificates": {settings(nodeproof.Enforce, "certificate, address"), by(raw, "--caller", "192.0.2.9"), []string{
 			"caller       not judged  the caller is not proven", "only its client certificate could prove it (node.proof.mode is enforce)",
@@ -108,10 +108,10 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 			"no node is known for sure to be the token's", "refused 403: caller_not_node",
 		}, "granted"},
 		"a token that names no node, watched": {noClaim(nodeproof.Audit), by(unnamed), []string{
-			"node         off         none is known, and none is asked for (node.claim)", "caller       noted", "nobody is refused", "now          granted 200\n",
+			"node         off         no node is known, and none is required (node.claim)", "caller       noted", "the request is not refused", "now          granted 200\n",
 		}, "REFUSED"},
 		"a proxy, as mapped into IPv6": {settings(nodeproof.Enforce, "address"), by(raw, "--caller", "::ffff:10.0.0.1"), []string{"is that of a trusted proxy", "REFUSED"}, "granted"},
-		"pods that are not asked for":  {"", by(raw), []string{"objects      passed      the ServiceAccount is there, says the API server; it is not asked for the pod (podChecks: false)"}, "REFUSED"},
+		"pods that are not asked for":  {"", by(raw), []string{"objects      passed      the API server has the ServiceAccount; the pod is not checked (podChecks: false)"}, "REFUSED"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

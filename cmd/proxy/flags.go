@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/base/term"
 )
 
 // configFlag adds the --config that every command needs.
@@ -15,21 +15,21 @@ func configFlag(command *cobra.Command, target *string) {
 	requireFlags(command, "config")
 }
 
-// requireFlags marks flags that the command has.
+// requireFlags marks flags as required. It panics if the command lacks one.
 func requireFlags(command *cobra.Command, names ...string) {
 	for _, name := range names {
 		if err := command.MarkFlagRequired(name); err != nil {
-			panic(err) // there is no such flag: every test of the command meets it
+			panic(err) // a flag is mistyped: every test of the command fails
 		}
 	}
 }
 
-// outputFlag adds --output, which is a word for what people read, or json.
+// outputFlag adds --output: json, or the name of the format for people.
 func outputFlag(command *cobra.Command, target *string, people, usage string) {
 	command.Flags().StringVarP(target, "output", "o", people, usage)
 }
 
-// isJSON judges what outputFlag was given.
+// isJSON validates the value of --output.
 func isJSON(output, people string) (bool, error) {
 	switch output {
 	case people, "json":

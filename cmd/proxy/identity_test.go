@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/proxytest"
 	"github.com/pullpass/pullpass/internal/state/statetest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// identities are a part of a configuration: callers that are no pods.
+// identities are a part of a configuration: callers that are not pods.
 const identities = `
 identities:
 - {name: github, issuer: "https://token.actions.githubusercontent.com", profile: github, audiences: [registry.example.com], require: {repository_owner_id: ["7"]}, discovery: {jwksFile: issuer.json}}

@@ -11,19 +11,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/setup"
-	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/config/setup"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
 )
 
 func keysCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "keys",
 		Short: "Make, rotate, revoke and list signing keys and their CAs",
-		Long: `Make, rotate and revoke the signing keys, and their CAs, in the directories that
-Pullpass manages (registries[].signing.managedDir), and list all keys, those of
-assertions among them, which change by themselves (assertions.managedDir). A running
-server sees the change by itself. Keys from files are replaced by replacing the
-files; docs/keys.md has the steps for both.`,
+		Long: `Make, rotate and revoke the signing keys and their CAs in the directories that
+Pullpass manages (registries[].signing.managedDir). A running server sees the
+change by itself. "list" also shows assertion keys, which Pullpass rotates by
+itself (assertions.managedDir). To replace keys from files, replace the files.
+docs/how-to/keys.md has the steps for both.`,
 		Args: cobra.NoArgs,
 	}
 	command.AddCommand(keysInitCommand(), keysRotateCommand(), keysRotateCACommand(), keysRevokeCommand(), keysListCommand())
@@ -36,7 +36,7 @@ type openedRegistry struct {
 	keys *setup.SigningKeys
 }
 
-// keysFlags are those of every command about keys.
+// keysFlags are the flags of every command about keys.
 type keysFlags struct{ config, service string }
 
 func (f *keysFlags) add(command *cobra.Command) {
@@ -44,8 +44,8 @@ func (f *keysFlags) add(command *cobra.Command) {
 	command.Flags().StringVar(&f.service, "service", "", "only this registry (default: all)")
 }
 
-// open reads the keys of the chosen registry, or of all. Faults of one are no
-// reason not to return the others.
+// open reads the keys of the chosen registry, or of all. It returns the keys of the
+// other registries even if one registry has a fault.
 func (f *keysFlags) open(ctx context.Context, log io.Writer) ([]openedRegistry, error) {
 	cfg, err := config.LoadOnce(ctx, f.config)
 	if err != nil {
@@ -79,7 +79,7 @@ func (f *keysFlags) registries(cfg *config.Config, logger *slog.Logger) ([]opene
 	return opened, errors.Join(faults...)
 }
 
-// managed returns those whose keys Pullpass manages, at least one.
+// managed returns the registries whose keys Pullpass manages, at least one.
 func (f *keysFlags) managed(ctx context.Context, log io.Writer) ([]openedRegistry, error) {
 	all, err := f.open(ctx, log)
 	var managed []openedRegistry
@@ -89,7 +89,7 @@ func (f *keysFlags) managed(ctx context.Context, log io.Writer) ([]openedRegistr
 		}
 	}
 	if err == nil && len(managed) == 0 {
-		err = errors.New("there are no managed keys: they come from files (registries[].signing.keyFile); replace the files instead")
+		err = errors.New("no registry has managed keys: the keys come from files (registries[].signing.keyFile); replace the files instead")
 	}
 	return managed, err
 }
@@ -98,7 +98,7 @@ func keysInitCommand() *cobra.Command {
 	var flags keysFlags
 	command := &cobra.Command{
 		Use:   "init",
-		Short: "Make the directory, its CA and a first key, where they are missing",
+		Short: "Create the directory, its CA and a first key where they are missing",
 		Example: `  pullpass keys init --config pullpass.yaml
   pullpass registry-config --config pullpass.yaml --service registry.example.com --trust-file ca.pem`,
 		Args: cobra.NoArgs,
@@ -125,8 +125,8 @@ func keysInitCommand() *cobra.Command {
 }
 
 const (
-	// jwksSignAfter leaves time to give a registry its new key set and to restart
-	// it, when the operator says nothing else.
+	// jwksSignAfter is the default delay: time to give a registry its new key set and
+	// to restart it.
 	jwksSignAfter = 24 * time.Hour
 	// caSignAfter is the same for a new CA, which all registries need.
 	caSignAfter = 7 * 24 * time.Hour
@@ -139,9 +139,9 @@ func keysRotateCommand() *cobra.Command {
 		Use:   "rotate",
 		Short: "Make a new signing key now",
 		Long: `Make a new signing key now. With trust "certificate" it signs at once: the registry
-trusts the CA and notices nothing. With trust "jwks" it is published at once and
-signs only after --sign-after (there 24h by default): give the registry the new
-key set within that time.`,
+trusts the CA and needs no change. With trust "jwks" it is published at once and
+signs only after --sign-after (by default 24h). Give the registry the new key set
+within that time.`,
 		Example: `  pullpass keys rotate --config pullpass.yaml
   pullpass keys rotate --config pullpass.yaml --service registry.example.com --sign-after 1h`,
 		Args: cobra.NoArgs,
@@ -165,7 +165,7 @@ key set within that time.`,
 		},
 	}
 	flags.add(command)
-	command.Flags().DurationVar(&signAfter, "sign-after", 0, "publish now, sign after this time")
+	command.Flags().DurationVar(&signAfter, "sign-after", 0, "publish now, sign after this duration")
 	return command
 }
 
@@ -176,15 +176,16 @@ func keysRotateCACommand() *cobra.Command {
 	var signAfter time.Duration
 	command := &cobra.Command{
 		Use:   "rotate-ca",
-		Short: "Make a new CA that signs later, when the registries have it",
+		Short: "Make a new CA that signs later, after the registries have it",
 		Long: `Make a new CA (trust "certificate"). It is published at once beside the old one and
-certifies signing keys only after --sign-after. Within that time give both to
-every registry (registry-config --trust-file) and restart it: a registry that
-knows only the old CA refuses every token from then on.
+certifies signing keys only after --sign-after. Within that time, give both CAs to
+every registry (registry-config --trust-file) and restart it.
 
-To change over sooner, or after --sign-after 0 to end the old CA at once, revoke
-the old CA. To go back, revoke the new one: that works until the old one is
-removed, a week after it signed last. keys list shows these times.`,
+Warning: a registry that knows only the old CA refuses every token from then on.
+
+To switch sooner, revoke the old CA. With --sign-after 0, revoking it ends its
+trust at once. To go back, revoke the new CA. That works until the old CA is
+removed, a week after its last signature. keys list shows these times.`,
 		Example: `  pullpass keys rotate-ca --config pullpass.yaml --service registry.example.com --sign-after 336h`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -194,7 +195,7 @@ removed, a week after it signed last. keys list shows these times.`,
 			}
 			for _, r := range registries {
 				if r.trustsKeySet() && flags.service == "" {
-					continue // it has no CA, and nobody said that it had
+					continue // it has no CA, and --service does not name it
 				}
 				ca, err := r.keys.Managed.RotateCA(signing.RotateOptions{SignAfter: signAfter})
 				if err != nil {
@@ -206,7 +207,7 @@ removed, a week after it signed last. keys list shows these times.`,
 		},
 	}
 	flags.add(command)
-	command.Flags().DurationVar(&signAfter, "sign-after", caSignAfter, "publish now, sign after this time")
+	command.Flags().DurationVar(&signAfter, "sign-after", caSignAfter, "publish now, sign after this duration")
 	return command
 }
 
@@ -216,13 +217,15 @@ func keysRevokeCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "revoke",
 		Short: "Remove a key, or a CA with all of its keys, at once",
-		Long: `Remove a key, or a CA with all of its keys, at once: it signs no more, and its file
-and its place in what Pullpass publishes are gone. What waits takes its place, or
-else a new key is made. The last CA cannot be revoked: make another first.
+		Long: `Remove a key, or a CA with all of its keys, at once. It stops signing, its file is
+deleted, and Pullpass no longer publishes it. The next prepared key takes its
+place. If there is none, a new key is made. The last CA cannot be revoked: make a
+new CA first.
 
-Registries ask nobody. They accept whatever the key has signed, and what a thief
-signs with it, until they are restarted with a key set (trust "jwks") or CAs (trust
-"certificate") without it, or until its certificate ends (see keys list).`,
+Warning: registries do not learn of the revocation by themselves. They accept every
+token that the key signs, a thief's too, until you restart them with a key set
+(trust "jwks") or CAs (trust "certificate") without it, or until its certificate
+expires (see keys list).`,
 		Example: `  pullpass keys revoke --config pullpass.yaml --id NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -240,22 +243,22 @@ signs with it, until they are restarted with a key set (trust "jwks") or CAs (tr
 					return fmt.Errorf("%s: %w", r.Service, err)
 				}
 				fmt.Fprintf(cmd.OutOrStdout(), "%s: %s is revoked, key %s signs\n", r.Service, id, key.ID)
-				if r.trustsKeySet() && !knows(known, key.ID) {
+				if r.trustsKeySet() && !hasKey(known, key.ID) {
 					fmt.Fprintf(cmd.ErrOrStderr(), "%s: pulls fail until the registry has the new key set: pullpass registry-config --trust-file, and restart it\n", r.Service)
 				}
 				return nil
 			}
-			return fmt.Errorf("no managed key and no CA has the id %q: pullpass keys list shows them", id)
+			return fmt.Errorf("no managed key or CA has the id %q; pullpass keys list shows the ids", id)
 		},
 	}
 	flags.add(command)
-	// A flag and no argument: an id may begin with "-".
-	command.Flags().StringVar(&id, "id", "", "the key or the CA, as keys list shows it (required)")
+	// A flag, not an argument: an id may begin with "-".
+	command.Flags().StringVar(&id, "id", "", "id of the key or CA, as keys list shows it (required)")
 	requireFlags(command, "id")
 	return command
 }
 
-func knows(status signing.Status, id string) bool {
+func hasKey(status signing.Status, id string) bool {
 	for _, key := range status.Keys {
 		if key.ID == id {
 			return true

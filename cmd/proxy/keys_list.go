@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/setup"
-	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/config/setup"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
 )
 
 func keysListCommand() *cobra.Command {
@@ -22,12 +22,13 @@ func keysListCommand() *cobra.Command {
 	var output string
 	command := &cobra.Command{
 		Use:   "list",
-		Short: "Show which keys and CAs sign, and which are trusted until when",
-		Long: `Show which keys and CAs sign, and which are trusted until when, for managed keys
-and for keys from files: those of tokens by their registry, and those of assertions,
-which tell upstreams who asks, by their issuer. CAs are named by the SHA-256 of the certificate:
-openssl x509 -in ca.pem -outform der | sha256sum. A key that was replaced in files is
-known to the running server alone, which publishes it for the life of its tokens.`,
+		Short: "List keys and CAs with their states and times",
+		Long: `List keys and CAs, managed or from files: which of them sign, and how long each is
+trusted. Keys that sign registry tokens are listed by registry. Keys that sign
+assertions for upstreams are listed by issuer. The id of a CA is the SHA-256 of its
+certificate: openssl x509 -in ca.pem -outform der | sha256sum. After you replace a
+key file, only the running server knows the old key. It publishes that key until the
+tokens of the key have expired.`,
 		Example: `  pullpass keys list --config pullpass.yaml
   pullpass keys list --config pullpass.yaml --service registry.example.com -o json`,
 		Args: cobra.NoArgs,
@@ -61,7 +62,7 @@ known to the running server alone, which publishes it for the life of its tokens
 	return command
 }
 
-// assertionKeys are those by which upstreams are told who asks.
+// assertionKeys sign the assertions that identify callers to upstreams.
 type assertionKeys struct {
 	Issuer string `json:"issuer"`
 	signing.Status

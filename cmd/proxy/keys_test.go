@@ -11,11 +11,11 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/pullpass/pullpass/internal/pkitest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// TestKeysScripts changes keys as docs/keys.md says. The files of signing/ are
+// TestKeysScripts changes keys as docs/how-to/keys.md says. The files of signing/ are
 // those that cert-manager makes of a CA below a root; next/ holds those of
 // another root.
 func TestKeysScripts(t *testing.T) {
@@ -50,11 +50,11 @@ func TestKeysScripts(t *testing.T) {
 	}})
 }
 
-// TestKeysDocument holds docs/keys.md to the scripts: what it tells people to type was typed. What needs a cluster is
+// TestKeysDocument holds docs/how-to/keys.md to the scripts: what it tells people to type was typed. What needs a cluster is
 // done in e2e/charttest.
 func TestKeysDocument(t *testing.T) {
 	t.Parallel()
-	document, err := os.ReadFile("../../docs/keys.md")
+	document, err := os.ReadFile("../../docs/how-to/keys.md")
 	testkit.Must(t, err)
 	scripts, err := filepath.Glob("testdata/keys/*.txtar")
 	testkit.Must(t, err)
@@ -70,7 +70,7 @@ func TestKeysDocument(t *testing.T) {
 	text, cluster, found := strings.Cut(string(document), "\n## Helm\n")
 	_, rest, _ := strings.Cut(cluster, "\n## ")
 	if !found {
-		t.Error("docs/keys.md has no chapter on Helm")
+		t.Error("docs/how-to/keys.md has no chapter on Helm")
 	}
 	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(text+rest, -1) {
 		for line := range strings.Lines(block[1]) {

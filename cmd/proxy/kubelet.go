@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/nodeconfig"
-	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/node/nodeconfig"
 )
 
 func kubeletConfigCommand() *cobra.Command {
@@ -17,31 +17,33 @@ func kubeletConfigCommand() *cobra.Command {
 	var lint bool
 	command := &cobra.Command{
 		Use:   "kubelet-config",
-		Short: "Print what to put on the nodes of a cluster, or judge what is there",
-		Long: `Print what the kubelets of a cluster need so that a registry is asked with the
-pod's own ServiceAccount: the CredentialProviderConfig, the right to request the
-audience, the kubelet's flags, and containerd's hosts.toml. --part prints one of
-them alone, for a file.
+		Short: "Print the node configuration of a cluster, or check the files of a node",
+		Long: `Print the configuration with which the kubelets of a cluster pull with the pod's own
+ServiceAccount: the CredentialProviderConfig, the RBAC rule to request the audience,
+the kubelet's flags and settings, and containerd's hosts.toml. --part prints only one
+of them, for a file.
 
---mirror is for the registries behind the gateway (upstreams of the configuration):
-images keep their names, and hosts.toml sends containerd to the gateway. There is
-one for each.
+--mirror is for the registries behind the gateway (upstreams of the configuration).
+Images keep their names, and a hosts.toml for each registry sends containerd to the
+gateway.
 
---lint judges files instead, each by what it is: YAML and JSON by their kind
-(CredentialProviderConfig, roles and bindings, KubeletConfiguration), *.toml as
-a hosts.toml, anything else as text with the kubelet's flags. A finding is
-FILE:LINE: field: what is wrong; remedy. Exit code 1 if there is one.`,
+--lint checks files instead. The kind of a YAML or JSON file selects the checks:
+CredentialProviderConfig, roles and bindings, KubeletConfiguration. config.toml is
+checked as containerd's, any other *.toml as a hosts.toml, and any other file as text
+with the kubelet's flags. A finding is FILE:LINE: field: fault; remedy. Exit code 1
+if there is a finding.`,
 		Example: `  pullpass kubelet-config --config pullpass.yaml --registry registry.example.com
   pullpass kubelet-config --config pullpass.yaml --registry registry.example.com --part rbac | kubectl apply -f -
   pullpass kubelet-config --config pullpass.yaml --registry registry.example.com --lint credential-provider.yaml rbac.yaml hosts.toml
+  pullpass kubelet-config --config pullpass.yaml --registry registry.example.com --kubelet-version v1.34.2 --lint /var/lib/kubelet/config.yaml
   pullpass kubelet-config --config pullpass.yaml --mirror ghcr.io --mirror docker.io
   pullpass kubelet-config --config pullpass.yaml --mirror ghcr.io --part hosts >/etc/containerd/certs.d/ghcr.io/hosts.toml`,
 		Args: func(_ *cobra.Command, files []string) error {
 			switch {
 			case lint && len(files) == 0:
-				return errors.New("--lint needs the names of the files to judge")
+				return errors.New("--lint needs the names of the files to check")
 			case !lint && len(files) > 0:
-				return fmt.Errorf("%q is not expected; files are named with --lint", files[0])
+				return fmt.Errorf("%q is not expected; only --lint takes file names", files[0])
 			}
 			return nil
 		},
@@ -57,21 +59,22 @@ FILE:LINE: field: what is wrong; remedy. Exit code 1 if there is one.`,
 			if !lint {
 				return target.Write(cmd.OutOrStdout(), part)
 			}
-			findings, notJudged := target.Lint(cmd.Context(), files)
+			findings, remarks := target.Lint(cmd.Context(), files)
 			if len(findings) > 0 {
 				return reportFaults(cmd.ErrOrStderr(), errors.Join(findings...))
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%d files: no findings\n", len(files))
-			for _, part := range notJudged {
-				fmt.Fprintf(cmd.OutOrStdout(), "not judged: %s, which is not among the files\n", part)
+			for _, remark := range remarks {
+				fmt.Fprintln(cmd.OutOrStdout(), remark)
 			}
 			return nil
 		},
 	}
 	targetFlags(command, &file, &o)
-	command.Flags().StringVar(&o.PluginDir, "plugin-dir", "", "directory of the plugin on the nodes (default: "+nodeconfig.DefaultPluginDir+"); with --lint: here, to be looked at")
-	command.Flags().StringVar(&part, "part", "", "print one part alone: "+strictyaml.List(nodeconfig.Parts()))
-	command.Flags().BoolVar(&lint, "lint", false, "judge the files that are named after the flags")
+	command.Flags().StringVar(&o.PluginDir, "plugin-dir", "", "directory of the plugin on the nodes (default: "+nodeconfig.DefaultPluginDir+"); with --lint: the directory on this machine to check")
+	command.Flags().StringVar(&o.KubeletVersion, "kubelet-version", "", "version of the nodes' kubelets, as kubectl get nodes prints it; with --lint, also decides whether pods can use images that other pods pulled (default: 1.34 or later)")
+	command.Flags().StringVar(&part, "part", "", "print only this part: "+strictyaml.List(nodeconfig.Parts()))
+	command.Flags().BoolVar(&lint, "lint", false, "check the files that are named after the flags")
 	command.MarkFlagsMutuallyExclusive("lint", "part")
 	return command
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestExamplesForTheNodesHaveNoFindings(t *testing.T) {
@@ -31,14 +31,14 @@ func kubeletConfig(t *testing.T, args ...string) string {
 // registry behind the gateway.
 func TestKubeletDocument(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/kubelet.md")
+	text, err := os.ReadFile("../../docs/how-to/kubelet.md")
 	testkit.Must(t, err)
 	parts := strings.Split(kubeletConfig(t, "--config", "../../examples/pullpass.yaml", "--registry", "registry.example.com"), "\n\n")
 	parts = append(parts, kubeletConfig(t, "--config", exampleWithGateway(t), "--mirror", "ghcr.io", "--part", "hosts"))
 	for _, part := range parts {
-		settings := strings.TrimSpace(withoutComments(part))
-		if !strings.Contains(withoutComments(string(text)), settings) {
-			t.Errorf("docs/kubelet.md does not show\n%s", settings)
+		settings := strings.TrimSpace(testkit.WithoutComments(part))
+		if !strings.Contains(testkit.WithoutComments(string(text)), settings) {
+			t.Errorf("docs/how-to/kubelet.md does not show\n%s", settings)
 		}
 	}
 }
@@ -47,7 +47,7 @@ func TestKubeletDocument(t *testing.T) {
 // has no findings there.
 func TestKubeletDocumentCommands(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/kubelet.md")
+	text, err := os.ReadFile("../../docs/how-to/kubelet.md")
 	testkit.Must(t, err)
 	const command = "\npullpass kubelet-config --config pullpass.yaml "
 	found := strings.Split(strings.ReplaceAll(string(text), "\\\n", ""), command)[1:]
@@ -74,7 +74,7 @@ func TestKubeletDocumentCommands(t *testing.T) {
 			if name == "FILE" {
 				name = "hosts.toml"
 			}
-			part := map[string]string{"credential-provider.yaml": "provider", "audience-rbac.yaml": "rbac", "kubelet": "flags", "hosts.toml": "hosts"}[filepath.Base(name)]
+			part := map[string]string{"credential-provider.yaml": "provider", "audience-rbac.yaml": "rbac", "kubelet": "flags", "config.yaml": "kubelet", "hosts.toml": "hosts"}[filepath.Base(name)]
 			path := filepath.Join(root, name)
 			testkit.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 			testkit.Must(t, os.WriteFile(path, []byte(kubeletConfig(t, slices.Concat(config, flags, []string{"--part", part})...)), 0o600))
@@ -99,15 +99,4 @@ upstreams: [{name: ghcr.io}, {name: docker.io}]
 	dir := t.TempDir()
 	testkit.Write(t, dir, "pullpass.yaml", strings.Replace(string(example), "registries:\n", "registries:\n- {service: gateway.example.com, issuer: pullpass.example.com}\n", 1)+gateway)
 	return filepath.Join(dir, "pullpass.yaml")
-}
-
-// withoutComments returns the lines that are not comments alone.
-func withoutComments(s string) string {
-	var b strings.Builder
-	for line := range strings.Lines(s) {
-		if !strings.HasPrefix(line, "#") {
-			b.WriteString(line)
-		}
-	}
-	return b.String()
 }

@@ -1,7 +1,6 @@
 // Command pullpass is the token endpoint of a registry: Kubernetes
-// ServiceAccount token in, registry token out. This package is the only place
-// with flags, listeners, file watching and metrics; it wires the packages
-// under internal/ together.
+// ServiceAccount token in, registry token out. This package has the commands
+// and their flags. The packages under internal/ do the work.
 package main
 
 import (
@@ -25,18 +24,18 @@ import (
 var version = ""
 
 func main() {
-	runtime.MemProfileRate = 0 // or each 512 KiB a stack is walked for a profile that nobody asks for: admin.pprof does
+	runtime.MemProfileRate = 0 // the default walks a stack each 512 KiB; admin.pprof turns it on
 	quietLibraries(os.Stderr)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// quietLibraries has what libraries say for the whole process come as our own log does.
-// Not run: tests run it side by side, and these loggers are variables of theirs.
+// quietLibraries sends the logs of libraries to our own log. main calls it, not run:
+// these loggers are package variables, and tests call run in parallel.
 func quietLibraries(stderr io.Writer) {
 	klog.SetSlogLogger(slog.New(slog.NewJSONHandler(stderr, nil))) // client-go's
-	logrus.SetOutput(io.Discard)                                   // distribution's check of tokens: the audit log has each that is not good
+	logrus.SetOutput(io.Discard)                                   // distribution's token verifier: the audit log has each invalid token
 }
 
 // errReported ends a command with exit code 1 whose output already says why.
@@ -77,7 +76,8 @@ short-lived bearer token that the registry checks by itself.`,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.AddCommand(serveCommand(os.DirFS("/")), checkCommand(), explainCommand(), whoCanCommand(), reachCommand(), policyCommand(), auditCommand(), registryConfigCommand(), kubeletConfigCommand(), nodeInstallCommand(), pullSecretsCommand(), keysCommand(), revokeCommand(), versionCommand())
+	files := os.DirFS("/")
+	root.AddCommand(serveCommand(files), checkCommand(), explainCommand(), whoCanCommand(), reachCommand(), policyCommand(), auditCommand(), registryConfigCommand(), kubeletConfigCommand(), nodeInstallCommand(), pullSecretsCommand(files), keysCommand(), revokeCommand(), reasonsCommand(), versionCommand())
 	return root
 }
 

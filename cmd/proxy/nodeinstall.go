@@ -13,35 +13,36 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pullpass/pullpass/internal/base/file"
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/file"
-	"github.com/pullpass/pullpass/internal/hostfs"
-	"github.com/pullpass/pullpass/internal/nodeconfig"
-	"github.com/pullpass/pullpass/internal/nodeinstall"
-	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/node/hostfs"
+	"github.com/pullpass/pullpass/internal/node/nodeconfig"
+	"github.com/pullpass/pullpass/internal/node/nodeinstall"
 )
 
-// maxPluginBytes is far more than the plugin has.
+// maxPluginBytes is far above the size of the plugin.
 const maxPluginBytes = 256 << 20
 
 func nodeInstallCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "node-install",
-		Short: "Put the kubelet's plugin and its configuration on a node, and take them away again",
-		Long: `Put what "pullpass kubelet-config" prints on a node: the plugin, the kubelet's
-provider configuration and flags, and containerd's hosts.toml. What others have
-there stays; what is changed is kept as it was. The kubelet is restarted only if
-what it reads has changed, and if it is not healthy again within 90 seconds, all
-is put back. docs/nodes.md has the platforms.
+		Short: "Install the kubelet's plugin and its configuration on a node, or remove them",
+		Long: `Install the configuration that "pullpass kubelet-config" prints on a node: the
+plugin, the kubelet's provider configuration and flags, and containerd's
+hosts.toml. Settings of other programs stay, and each changed file has a backup.
+The kubelet is restarted only if its files have changed. If it is not healthy
+within 90 seconds of its start, every file is restored. The next command
+completes an interrupted one. docs/how-to/nodes.md lists the platforms.
 
 In a cluster, the Helm chart runs "run" on every node, one restart at a time, and
-"status" says how far they are. The other commands are for one node, on it.`,
+"status" shows the progress. The other commands run on one node.`,
 	}
 	command.AddCommand(nodeRunCommand(), nodeStatusCommand(), nodeApplyCommand(), nodePlanCommand(), nodeUninstallCommand(), nodePrintCommand(), nodeWatchCommand())
 	return command
 }
 
-// nodeOptions are the flags of what knows the desired state.
+// nodeOptions are the flags of commands that compute the desired state.
 type nodeOptions struct {
 	host           hostOptions
 	config         string
@@ -52,12 +53,12 @@ type nodeOptions struct {
 	output         string
 }
 
-// hostOptions say which node is meant.
+// hostOptions select the node.
 type hostOptions struct{ root, profile string }
 
 func (o *hostOptions) addTo(command *cobra.Command) {
-	command.Flags().StringVar(&o.root, "host-root", "/", "directory where the root of the host is")
-	command.Flags().StringVar(&o.profile, "profile", "", "platform of the node (default: found out): "+strictyaml.List(nodeinstall.Profiles()))
+	command.Flags().StringVar(&o.root, "host-root", "/", "directory where the root of the host is mounted")
+	command.Flags().StringVar(&o.profile, "profile", "", "platform of the node (default: detected): "+strictyaml.List(nodeinstall.Profiles()))
 }
 
 func (o *nodeOptions) addTo(command *cobra.Command) {
@@ -72,17 +73,17 @@ func (o *nodeOptions) addDesired(command *cobra.Command) {
 	targetFlags(command, &o.config, &o.target)
 	flags := command.Flags()
 	flags.StringVar(&o.plugin, "plugin", "", "the plugin's program, for the node's architecture (required)")
-	flags.StringVar(&o.ca, "ca", "", "CA certificates for containerd, of what it asks (default: those that the node trusts)")
+	flags.StringVar(&o.ca, "ca", "", "CA certificates with which containerd verifies registries and gateway (default: the CAs of the node)")
 	requireFlags(command, "plugin")
 }
 
-// targetFlags adds those that say which registries are served.
+// targetFlags adds the flags that select the registries.
 func targetFlags(command *cobra.Command, config *string, o *nodeconfig.Options) {
 	configFlag(command, config)
 	flags := command.Flags()
 	flags.StringVar(&o.Registry, "registry", "", "host[:port] of the registry as in the names of images")
-	flags.StringArrayVar(&o.Mirrors, "mirror", nil, "name of an upstream that the gateway stands in for, repeatable; in place of --registry")
-	flags.StringVar(&o.Service, "service", "", "service whose audience is preferred (default: that of --registry, or of the gateway)")
+	flags.StringArrayVar(&o.Mirrors, "mirror", nil, "name of an upstream behind the gateway, repeatable; in place of --registry")
+	flags.StringVar(&o.Service, "service", "", "service whose audience is preferred (default: the service of --registry, or of the gateway)")
 	flags.StringVar(&o.Cluster, "cluster", "", "name of the cluster (may be left out when there is only one)")
 	command.MarkFlagsMutuallyExclusive("registry", "mirror")
 	command.MarkFlagsOneRequired("registry", "mirror")
@@ -109,7 +110,7 @@ func (o *nodeOptions) desired(ctx context.Context, kubeletVersion string) (d nod
 			return d, err
 		}
 		if !x509.NewCertPool().AppendCertsFromPEM(d.CA) {
-			return d, fmt.Errorf("--ca %s: holds no certificate in PEM; containerd would ask nobody", o.ca)
+			return d, fmt.Errorf("--ca %s: contains no PEM certificate, so containerd would trust no registry; name a file with CA certificates in PEM", o.ca)
 		}
 	}
 	d.Plugin, err = file.Read(o.plugin, maxPluginBytes)
@@ -120,11 +121,12 @@ func nodeApplyCommand() *cobra.Command {
 	var o nodeOptions
 	command := &cobra.Command{
 		Use:   "apply",
-		Short: "Make the node pull with its pods' tokens; where nothing has to be done, nothing is written",
-		Long: `Make the node pull with its pods' tokens. Where nothing has to be done, nothing
-is written and nothing restarted, so it may run over and over, to repair what
-others have undone. In a pod it needs the host's root directory, hostPID, and a
-privileged container, with which systemd-run starts what watches the kubelet.`,
+		Short: "Make the node pull with its pods' tokens; change only what differs",
+		Long: `Make the node pull with its pods' tokens. If the node is as desired, nothing is
+written or restarted, so you can run it again at any time to repair changes by
+other programs. In a pod it needs the host's root directory, hostPID and a
+privileged container: with systemd-run it starts the process that watches the
+kubelet.`,
 		Example: `  pullpass node-install apply --config pullpass.yaml --registry registry.example.com --plugin pullpass-credential-provider --kubelet-version v1.36.2
   pullpass node-install apply --config pullpass.yaml --mirror ghcr.io --plugin /pullpass-credential-provider --kubelet-version v1.34.2+k3s1 --host-root /host --profile k3s`,
 		Args: cobra.NoArgs,
@@ -142,7 +144,7 @@ func nodePlanCommand() *cobra.Command {
 	var o nodeOptions
 	command := &cobra.Command{
 		Use:   "plan",
-		Short: "Say what apply would do on the node",
+		Short: "Show the changes that apply would make on the node",
 		Example: `  pullpass node-install plan --config pullpass.yaml --registry registry.example.com --plugin pullpass-credential-provider --kubelet-version v1.36.2
   pullpass node-install plan --config pullpass.yaml --registry registry.example.com --plugin pullpass-credential-provider --kubelet-version v1.36.2 -o json`,
 		Args: cobra.NoArgs,
@@ -154,7 +156,7 @@ func nodePlanCommand() *cobra.Command {
 	return command
 }
 
-// run writes the plan that comes of what is desired.
+// run writes the plan for the desired state.
 func (o *nodeOptions) run(cmd *cobra.Command, do func(*nodeinstall.Installer, nodeinstall.Desired) (*nodeinstall.Plan, error)) error {
 	asJSON, err := isJSON(o.output, "text")
 	if err != nil {
@@ -169,7 +171,16 @@ func (o *nodeOptions) run(cmd *cobra.Command, do func(*nodeinstall.Installer, no
 		if err != nil {
 			return err
 		}
-		return writePlan(cmd.OutOrStdout(), plan, asJSON)
+		remarks, err := i.Remarks(d)
+		if err != nil {
+			return err
+		}
+		if !asJSON {
+			for _, remark := range remarks {
+				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", remark)
+			}
+		}
+		return writePlan(cmd.OutOrStdout(), plan, remarks, asJSON)
 	})
 }
 
@@ -196,7 +207,11 @@ func nodeUninstallCommand() *cobra.Command {
 	var o hostOptions
 	command := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Leave the node's files as they were, and restart the kubelet",
+		Short: "Restore the node's files and restart the kubelet",
+		Long: `Restore the node's files and restart the kubelet. hosts.toml is removed only after
+that restart: without it, containerd would send tokens to another registry. If the
+kubelet cannot be restarted, the remaining files stay, and the next "uninstall"
+continues.`,
 		Example: `  pullpass node-install uninstall
   pullpass node-install uninstall --host-root /host`,
 		Args: cobra.NoArgs,
@@ -220,7 +235,7 @@ func nodePrintCommand() *cobra.Command {
 	var o nodeconfig.Options
 	command := &cobra.Command{
 		Use:   "print",
-		Short: "Print what belongs into the configuration of a platform whose nodes are not changed by hand",
+		Short: "Print the settings for a platform whose nodes cannot be changed in place",
 		Example: `  pullpass node-install print --config pullpass.yaml --registry registry.example.com --profile talos
   pullpass node-install print --config pullpass.yaml --mirror ghcr.io --profile karpenter`,
 		Args: cobra.NoArgs,
@@ -262,11 +277,11 @@ func nodeWatchCommand() *cobra.Command {
 	var o hostOptions
 	command := &cobra.Command{
 		Use:    "watch",
-		Hidden: true, // apply and uninstall have systemd run it
-		Short:  "Restart the kubelet if that is due, and put everything back if it does not come up",
-		Long: `Restart the kubelet if that is due, and put everything back if it is not healthy
-within 90 seconds. apply and uninstall have systemd run it on the host, where it
-outlives their pod.`,
+		Hidden: true, // apply and uninstall start it with systemd
+		Short:  "Restart the kubelet if needed, and restore the files if it is not healthy",
+		Long: `Restart the kubelet if needed. If it is not healthy within 90 seconds of its start,
+restore the files. systemd may take five minutes for the start. apply and uninstall
+run this command as a unit of systemd on the host, where it outlives their pod.`,
 		Example: `  pullpass node-install watch`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -280,22 +295,28 @@ outlives their pod.`,
 			})
 		},
 	}
-	command.Flags().StringVar(&o.root, "host-root", "/", "directory where the root of the host is")
+	command.Flags().StringVar(&o.root, "host-root", "/", "directory where the root of the host is mounted")
 	return command
 }
 
-func writePlan(w io.Writer, plan *nodeinstall.Plan, asJSON bool) error {
+func writePlan(w io.Writer, plan *nodeinstall.Plan, remarks []string, asJSON bool) error {
 	if asJSON {
 		encoder := json.NewEncoder(w)
 		encoder.SetIndent("", "  ")
-		return encoder.Encode(plan)
+		return encoder.Encode(struct {
+			*nodeinstall.Plan
+			Warnings []string `json:"warnings,omitempty"`
+		}{plan, remarks})
 	}
 	fmt.Fprintf(w, "%s: %d changes", plan.Profile, len(plan.Changes))
 	switch {
 	case plan.Rejected:
-		fmt.Fprint(w, ", rejected: the kubelet did not come back with this configuration")
+		fmt.Fprint(w, ", rejected: the kubelet was not healthy with this configuration")
 	case plan.Restart:
 		fmt.Fprintf(w, ", with a restart of %s", plan.Unit)
+	}
+	if plan.Pending {
+		fmt.Fprint(w, ", after a command that was interrupted")
 	}
 	fmt.Fprintln(w)
 	writeChanges(w, plan.Changes)

@@ -11,17 +11,17 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pullpass/pullpass/internal/controller"
-	"github.com/pullpass/pullpass/internal/controller/rollout"
-	"github.com/pullpass/pullpass/internal/filewatch"
-	"github.com/pullpass/pullpass/internal/hostfs"
-	"github.com/pullpass/pullpass/internal/metrics"
-	"github.com/pullpass/pullpass/internal/nodeinstall"
+	"github.com/pullpass/pullpass/internal/base/filewatch"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/cluster/controller"
+	"github.com/pullpass/pullpass/internal/node/hostfs"
+	"github.com/pullpass/pullpass/internal/node/nodeinstall"
+	"github.com/pullpass/pullpass/internal/node/rollout"
 	"github.com/pullpass/pullpass/internal/server"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/server/metrics"
 )
 
-// nodeRunOptions are the flags of what runs on every node of a cluster.
+// nodeRunOptions are the flags of the agent that runs on every node of a cluster.
 type nodeRunOptions struct {
 	nodeOptions
 	node, namespace, kubeconfig, admin string
@@ -32,15 +32,15 @@ func nodeRunCommand() *cobra.Command {
 	var o nodeRunOptions
 	command := &cobra.Command{
 		Use:   "run",
-		Short: "Keep a node of a cluster installed; the Helm chart runs it on every node",
-		Long: `Keep the node that it runs on as "apply" would make it, and repair it every five
-minutes. The kubelet is restarted only in the node's turn: one node after the
-other, by the Lease pullpass-node-install. A turn ends when the node is Ready and,
-with --probe, a pod there has pulled an image. If it does not end so, no other node
-is changed to the same.
+		Short: "Keep this node installed; the Helm chart runs it on every node",
+		Long: `Keep this node as "apply" would make it. If another program changes the plugin or a
+hosts.toml, the file is restored within a second. Other files are restored every five
+minutes. The Lease pullpass-node-install lets one node at a time restart its kubelet.
+The turn of a node ends when it is Ready and, with --probe, when a pod on it has
+pulled an image. If that fails, no other node gets this configuration.
 
-The Node has the state as the label pullpass.dev/node-install, and more of it in the
-annotation of that name.`,
+The label pullpass.dev/node-install of the Node has the state. The annotation of the
+same name has the details.`,
 		Example: `  pullpass node-install run --node worker-1 --namespace pullpass-nodes --probe --taint --host-root /host --plugin /pullpass-credential-provider --config /etc/pullpass/config/pullpass.yaml --registry registry.example.com`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -50,11 +50,11 @@ annotation of that name.`,
 	o.addDesired(command)
 	flags := command.Flags()
 	flags.StringVar(&o.node, "node", "", "name of the Node that it runs on (required)")
-	flags.StringVarP(&o.namespace, "namespace", "n", "", "its namespace, where the Lease and the pods that try a pull are, too (required)")
-	flags.BoolVar(&o.probe, "probe", false, "a node is ready only when a pod with the label pullpass.dev/node-probe=true has pulled its image there")
-	flags.BoolVar(&o.taint, "taint", false, "nodes are made with the taint pullpass.dev/not-ready: take it away when they are ready")
-	flags.BoolVar(&o.uninstall, "uninstall", false, "take everything away again, one node after the other")
-	flags.StringVar(&o.admin, "admin-address", "", "address:port of /livez, /readyz and /metrics; empty: none of them")
+	flags.StringVarP(&o.namespace, "namespace", "n", "", "namespace of the agent, of its Lease and of the probe pods (required)")
+	flags.BoolVar(&o.probe, "probe", false, "the node is ready only after a pod with the label pullpass.dev/node-probe=true has pulled its image on it")
+	flags.BoolVar(&o.taint, "taint", false, "remove the taint pullpass.dev/not-ready, with which nodes are created, when the node is ready")
+	flags.BoolVar(&o.uninstall, "uninstall", false, "uninstall, one node after the other")
+	flags.StringVar(&o.admin, "admin-address", "", "address:port of /livez, /readyz and /metrics; empty: no listener")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; empty: the one that this runs in")
 	requireFlags(command, "node", "namespace")
 	return command
@@ -79,14 +79,7 @@ func (o *nodeRunOptions) run(ctx context.Context, stderr io.Writer) error {
 		if err != nil {
 			return err
 		}
-		group := filewatch.Group{Name: "config", Paths: o.files(), Reload: func() error {
-			select {
-			case changed <- struct{}{}:
-			default: // one is on its way
-			}
-			return nil
-		}}
-		go filewatch.Watch(ctx, logger, func() []filewatch.Group { return []filewatch.Group{group} }, nil, func(string, error) {})
+		go watchNode(ctx, logger, o.files(), changed, agent)
 		if o.admin == "" {
 			agent.Run(ctx)
 			return nil
@@ -104,7 +97,30 @@ func (o *nodeRunOptions) run(ctx context.Context, stderr io.Writer) error {
 	})
 }
 
-// files are those that say what is wanted.
+// keptNode is a node whose files others may change.
+type keptNode interface {
+	Files() []string // as this process sees them
+	// Repair restores them. It is called again after an error.
+	Repair(ctx context.Context) error
+}
+
+// watchNode begins a pass when the desired state changes, and repairs the node's files
+// as soon as they change: containerd reads hosts.toml at the next pull, so the drift
+// interval is too long.
+func watchNode(ctx context.Context, logger *slog.Logger, wanted []string, changed chan<- struct{}, node keptNode) {
+	config := filewatch.Group{Name: "config", Paths: wanted, Reload: func() error {
+		select {
+		case changed <- struct{}{}:
+		default: // one is on its way
+		}
+		return nil
+	}}
+	filewatch.Watch(ctx, logger, func() []filewatch.Group {
+		return []filewatch.Group{config, {Name: "files of the node", Paths: node.Files(), Reload: func() error { return node.Repair(ctx) }}}
+	}, nil, func(string, error) {})
+}
+
+// files are the sources of the desired state.
 func (o *nodeRunOptions) files() []string {
 	if o.ca == "" {
 		return []string{o.config}
@@ -118,7 +134,7 @@ func nodeStatusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Say of every node of a cluster how far its installation is, and why",
 		Long: `Say of every node of a cluster how far "node-install run" is with it, and why it
-is not ready. docs/nodes.md has the states.`,
+is not ready. docs/how-to/nodes.md has the states.`,
 		Example: `  pullpass node-install status --kubeconfig ~/.kube/config
   pullpass node-install status --kubeconfig ~/.kube/config --namespace pullpass-nodes -o json`,
 		Args: cobra.NoArgs,
@@ -182,7 +198,7 @@ func writeOverview(w io.Writer, o rollout.Overview, asJSON bool) error {
 	return nil
 }
 
-// cell is a word in a table. What is in annotations, others can write, too.
+// cell is a word in a table. It comes from an annotation, which others can write.
 func cell(s string) string {
 	if s == "" {
 		return "-"

@@ -8,10 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/node/hostfs"
+	"github.com/pullpass/pullpass/internal/node/nodeconfig"
+	"github.com/pullpass/pullpass/internal/node/nodeinstall"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const gatewayConfig = `apiVersion: pullpass.dev/v1alpha1
@@ -23,57 +28,178 @@ upstreams: [{name: ghcr.io}]
 policyFiles: [policy.yaml]
 `
 
-// The agent says on the Node, in its metrics and to "status" what keeps the node from being installed.
-func TestNodeInstallRunAndStatus(t *testing.T) {
+// spegelNode is a node whose hosts.toml is put back.
+type spegelNode struct {
+	hosts   string
+	repairs atomic.Int32
+}
+
+func (n *spegelNode) Files() []string { return []string{n.hosts} }
+
+func (n *spegelNode) Repair(context.Context) error {
+	n.repairs.Add(1)
+	if err := os.MkdirAll(filepath.Dir(n.hosts), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(n.hosts, []byte("ours"), 0o600)
+}
+
+// A program that clears containerd's directory, as Spegel does, is noticed by file events: the next poll is a minute
+// away, and the next pass of the agent five.
+func TestFilesOfTheNodeArePutBackAtOnce(t *testing.T) {
 	t.Parallel()
-	api := kubetest.NewAPIServer(t)
-	api.Set("nodes", "node1", "status", kubetest.Object{
+	dir := t.TempDir()
+	n := &spegelNode{hosts: filepath.Join(dir, "certs.d", "ghcr.io", "hosts.toml")}
+	testkit.Must(t, n.Repair(t.Context()))
+	testkit.Write(t, dir, "pullpass.yaml", "a")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	changed := make(chan struct{}, 1)
+	go watchNode(ctx, testkit.QuietLogger(), []string{filepath.Join(dir, "pullpass.yaml")}, changed, n)
+	testkit.Eventually(t, "it watches", func() bool { return n.repairs.Load() == 2 })
+	<-changed
+	start := time.Now()
+	for _, spoil := range []func() error{
+		// A new name is given at once; to remove a directory while its file is put back fails.
+		func() error { return os.Rename(filepath.Dir(n.hosts), filepath.Join(dir, "gone")) },
+		func() error { return os.WriteFile(n.hosts, []byte("server = 'https://ghcr.io'"), 0o600) },
+		func() error { return os.Rename(filepath.Join(dir, "certs.d"), filepath.Join(dir, "gone too")) },
+	} {
+		testkit.Must(t, spoil())
+		testkit.Eventually(t, "the file is back", func() bool { text, err := os.ReadFile(n.hosts); return err == nil && string(text) == "ours" })
+	}
+	if took := time.Since(start); took > 50*time.Second {
+		t.Errorf("it took %v: a poll has seen it, not an event", took)
+	}
+	testkit.Write(t, dir, "pullpass.yaml", "b")
+	<-changed
+}
+
+// runningNode is a node of kubeadm with "node-install run" on it.
+type runningNode struct {
+	t         *testing.T
+	api       *kubetest.Server
+	dir       string // has the root of the host, and the files that are given to the program
+	address   string // of the admin listener
+	arguments []string
+}
+
+func newRunningNode(t *testing.T) *runningNode {
+	t.Helper()
+	n := &runningNode{t: t, api: kubetest.NewAPIServer(t), dir: t.TempDir(), address: testkit.FreeAddress(t)}
+	n.api.Set("nodes", "node1", "status", kubetest.Object{
 		"nodeInfo":   kubetest.Object{"kubeletVersion": "v1.36.2"},
 		"conditions": []any{kubetest.Object{"type": "Ready", "status": "True"}},
 	})
-	dir := t.TempDir()
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	testkit.Write(t, dir, "kubeconfig", api.Kubeconfig())
-	testkit.Write(t, dir, "pullpass.yaml", gatewayConfig)
-	testkit.Write(t, dir, "plugin", "the program")
+	testkit.Write(t, n.dir, "kubeconfig", n.api.Kubeconfig())
+	testkit.Write(t, n.dir, "pullpass.yaml", gatewayConfig)
+	testkit.Write(t, n.dir, "plugin", "the program")
 	for name, content := range map[string]string{
 		"var/lib/kubelet/kubeadm-flags.env":                        `KUBELET_KUBEADM_ARGS=""`,
 		"usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf": "[Service]\nEnvironmentFile=-/etc/default/kubelet\n",
 		"etc/default/other":                                        "",
+		"run/other":                                                "",
 	} {
-		testkit.Must(t, os.MkdirAll(filepath.Join(dir, "host", filepath.Dir(name)), 0o755))
-		testkit.Put(t, filepath.Join(dir, "host", name), content)
+		testkit.Must(t, os.MkdirAll(filepath.Join(n.dir, "host", filepath.Dir(name)), 0o755))
+		testkit.Put(t, filepath.Join(n.dir, "host", name), content)
 	}
-	address := testkit.FreeAddress(t)
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
+	n.arguments = []string{"--config", filepath.Join(n.dir, "pullpass.yaml"), "--registry", "registry.example.com", "--service", "gateway.example.com", "--plugin", filepath.Join(n.dir, "plugin")}
+	return n
+}
+
+// start runs the program. end ends it, and returns what it wrote.
+func (n *runningNode) start() (end func() string) {
+	n.t.Helper()
+	ctx, stop := context.WithCancel(n.t.Context())
+	n.t.Cleanup(stop)
 	var stderr testkit.Buffer
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(ctx, []string{"node-install", "run", "--node", "node1", "--namespace", "pullpass-nodes", "--host-root", filepath.Join(dir, "host"), "--kubeconfig", kubeconfig,
-			"--config", filepath.Join(dir, "pullpass.yaml"), "--registry", "registry.example.com", "--service", "gateway.example.com", "--plugin", filepath.Join(dir, "plugin"), "--admin-address", address}, nil, io.Discard, &stderr)
+		ended <- run(ctx, append([]string{"node-install", "run", "--node", "node1", "--namespace", "pullpass-nodes", "--host-root", filepath.Join(n.dir, "host"),
+			"--kubeconfig", filepath.Join(n.dir, "kubeconfig"), "--admin-address", n.address}, n.arguments...), nil, io.Discard, &stderr)
 	}()
-	get := func(path string) (body string) {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
-		testkit.Must(t, err)
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return ""
+	testkit.Eventually(n.t, "the agent has looked at its node", func() bool { return n.get("/readyz") == "ok\n" })
+	return func() string {
+		stop()
+		if code := <-ended; code != 0 {
+			n.t.Errorf("exit code %d: %s", code, stderr.String())
 		}
-		defer response.Body.Close()
-		text, err := io.ReadAll(response.Body)
-		testkit.Must(t, err)
-		return string(text)
+		return stderr.String()
 	}
-	testkit.Eventually(t, "the agent has looked at its node", func() bool { return get("/readyz") == "ok\n" })
-	testkit.Eventually(t, "the state is in the metrics", func() bool {
-		return strings.Contains(get("/metrics"), `pullpass_node_install_state{node="node1",state="failed"} 1`)
+}
+
+func (n *runningNode) get(path string) (body string) {
+	request, err := http.NewRequestWithContext(n.t.Context(), http.MethodGet, "http://"+n.address+path, nil)
+	testkit.Must(n.t, err)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return ""
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	testkit.Must(n.t, err)
+	return string(text)
+}
+
+func (n *runningNode) hasMetric(line string) bool {
+	return strings.Contains(n.get("/metrics"), line+"\n")
+}
+
+// healthyKubelet is one that comes up with whatever is there.
+type healthyKubelet struct{ tree *hostfs.Tree }
+
+func (k healthyKubelet) Ready(context.Context) error        { return nil }
+func (k healthyKubelet) Watch(ctx context.Context) error    { return nodeinstall.Watch(ctx, k.tree, k) }
+func (k healthyKubelet) Restart(context.Context) error      { return nil }
+func (k healthyKubelet) Healthy(context.Context) error      { return nil }
+func (k healthyKubelet) Ended(context.Context) (int, error) { return 0, nil }
+
+// What the agent puts back is in its metrics, for the alert on programs that change files again and again.
+func TestRepairsAreCounted(t *testing.T) {
+	t.Parallel()
+	n := newRunningNode(t)
+	tree, err := hostfs.Open(filepath.Join(n.dir, "host"))
+	testkit.Must(t, err)
+	defer tree.Close()
+	o := nodeOptions{config: filepath.Join(n.dir, "pullpass.yaml"), plugin: filepath.Join(n.dir, "plugin"), target: nodeconfig.Options{Registry: "registry.example.com", Service: "gateway.example.com"}}
+	desired, err := o.desired(t.Context(), "v1.36.2")
+	testkit.Must(t, err)
+	_, err = nodeinstall.New(nodeinstall.Config{Tree: tree, Watcher: healthyKubelet{tree}}).Apply(t.Context(), desired)
+	testkit.Must(t, err)
+
+	end := n.start()
+	testkit.Eventually(t, "the node is ready", func() bool { return n.hasMetric(`pullpass_node_install_state{node="node1",state="ready"} 1`) })
+	const plugin = "/usr/local/libexec/pullpass/pullpass-credential-provider"
+	file := filepath.Join(n.dir, "host", plugin)
+	spoilt := 0
+	var last time.Time
+	testkit.Eventually(t, "the repair is in the metrics", func() bool {
+		// The first ones may come before somebody watches.
+		if time.Since(last) > 2*time.Second {
+			spoilt++
+			testkit.Put(t, file, strings.Repeat("of somebody else ", spoilt))
+			last = time.Now()
+		}
+		_, count, is := strings.Cut(n.get("/metrics"), `pullpass_node_install_repairs_total{node="node1"} `)
+		return is && !strings.HasPrefix(count, "0\n")
 	})
+	testkit.Eventually(t, "the file is back", func() bool { text, err := os.ReadFile(file); return err == nil && string(text) == "the program" })
+	if log := end(); !strings.Contains(log, "another program changed files of the node") || !strings.Contains(log, plugin) {
+		t.Error(log)
+	}
+}
+
+// The agent says on the Node, in its metrics and to "status" what keeps the node from being installed.
+func TestNodeInstallRunAndStatus(t *testing.T) {
+	t.Parallel()
+	n := newRunningNode(t)
+	api, end := n.api, n.start()
+	testkit.Eventually(t, "the state is in the metrics", func() bool { return n.hasMetric(`pullpass_node_install_state{node="node1",state="failed"} 1`) })
 
 	status := func(args ...string) string {
 		t.Helper()
 		var stdout, stderr bytes.Buffer
-		if code := run(t.Context(), append([]string{"node-install", "status", "--kubeconfig", kubeconfig}, args...), nil, &stdout, &stderr); code != 0 {
+		if code := run(t.Context(), append([]string{"node-install", "status", "--kubeconfig", filepath.Join(n.dir, "kubeconfig")}, args...), nil, &stdout, &stderr); code != 0 {
 			t.Fatalf("exit code %d: %s", code, stderr.String())
 		}
 		return stdout.String()
@@ -104,8 +230,5 @@ func TestNodeInstallRunAndStatus(t *testing.T) {
 	if strings.Contains(text, "\x1b") {
 		t.Errorf("an escape sequence of somebody's is printed:\n%q", text)
 	}
-	stop()
-	if code := <-ended; code != 0 {
-		t.Errorf("exit code %d: %s", code, stderr.String())
-	}
+	end()
 }

@@ -9,14 +9,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pullpass/pullpass/internal/base/file"
+	"github.com/pullpass/pullpass/internal/base/names"
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/file"
-	"github.com/pullpass/pullpass/internal/names"
-	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
+	"github.com/pullpass/pullpass/internal/policy/policyobjects"
 	"github.com/pullpass/pullpass/internal/policy/reach"
-	"github.com/pullpass/pullpass/internal/policyobjects"
-	"github.com/pullpass/pullpass/internal/setup"
 )
 
 // objectSets are the objects of clusters, by their names.
@@ -50,8 +50,8 @@ func readObjects(ctx context.Context, cfg *config.Config, args []string) (object
 	return sets, faults
 }
 
-// show lets the subject of a test have what objects of its cluster say.
-func (all objectSets) show(cfg *config.Config, subject *policy.Subject) {
+// addTo gives the subject of a test the objects of its cluster.
+func (all objectSets) addTo(subject *policy.Subject, cfg *config.Config) {
 	id := subject.Identity
 	if id == nil {
 		return
@@ -76,7 +76,8 @@ func withinOf(o config.Objects) []pattern.Pattern {
 	return within
 }
 
-// idle names what the objects say in vain. A policy with faults judges nothing.
+// idle warns of entries of the objects that have no effect. A policy with faults
+// gives no warnings.
 func (all objectSets) idle(cfg *config.Config) (warnings []string) {
 	files, err := setup.LoadPolicy(cfg)
 	if err != nil {
@@ -92,10 +93,10 @@ func (all objectSets) idle(cfg *config.Config) (warnings []string) {
 		case o.Policies:
 			said.Policies = policy.NewPolicies(withinOf(o), policies...)
 		case len(policies) > 0:
-			warnings = append(warnings, fmt.Sprintf("cluster %s: no AccessPolicy objects count there (clusters[].kubernetes.objects.policies)", cluster.Name))
+			warnings = append(warnings, fmt.Sprintf("cluster %s: AccessPolicy objects have no effect; set clusters[].kubernetes.objects.policies", cluster.Name))
 		}
 		if said.Requests = set.Requests(); len(said.Requests) > 0 && !o.Requests {
-			warnings = append(warnings, fmt.Sprintf("cluster %s: no RepositoryAccess objects count there (clusters[].kubernetes.objects.requests)", cluster.Name))
+			warnings = append(warnings, fmt.Sprintf("cluster %s: RepositoryAccess objects have no effect; set clusters[].kubernetes.objects.requests", cluster.Name))
 		}
 		warnings = append(warnings, reach.Idle(files, cluster.Name, said)...)
 	}
@@ -106,11 +107,13 @@ func policyExportCommand() *cobra.Command {
 	var object, cluster string
 	command := &cobra.Command{
 		Use:   "export (--to-object NAME | --to-file CLUSTER) FILE...",
-		Short: "Turn a policy file into an AccessPolicy object, or objects into a file",
-		Long: `Turn a policy file into an AccessPolicy object of a cluster, or AccessPolicy objects
-into a policy file that says the same of the cluster that they are in. What no object
-can say is a fault, and stays in a file: identities, anonymous, annotations, the catalog.
-What limits objects (clusters[].kubernetes.objects.within) limits no file.`,
+		Short: "Convert a policy file to an AccessPolicy object, or objects to a file",
+		Long: `Convert a policy file to an AccessPolicy object, or the AccessPolicy objects of a
+cluster to a policy file with the same rules for that cluster. Objects cannot contain
+identities, anonymous, annotations or the catalog: a file with one of them is a fault.
+
+Warning: clusters[].kubernetes.objects.within limits objects only. The file that you
+get is not limited.`,
 		Example: `  pullpass policy export --to-object teams policy.yaml | kubectl apply -f -
   kubectl get accesspolicies -o yaml >objects.yaml && pullpass policy export --to-file prod-eu objects.yaml`,
 		Args: cobra.MinimumNArgs(1),
@@ -126,15 +129,15 @@ What limits objects (clusters[].kubernetes.objects.within) limits no file.`,
 			return err
 		},
 	}
-	command.Flags().StringVar(&object, "to-object", "", "name of the AccessPolicy that the one file becomes")
-	command.Flags().StringVar(&cluster, "to-file", "", "cluster (clusters[].name) whose AccessPolicy objects become a policy file")
+	command.Flags().StringVar(&object, "to-object", "", "name of the AccessPolicy to make from the one file")
+	command.Flags().StringVar(&cluster, "to-file", "", "cluster (clusters[].name) of the AccessPolicy objects in the files")
 	return command
 }
 
 func export(ctx context.Context, object, cluster string, files []string) ([]byte, error) {
 	if object != "" {
 		if len(files) > 1 {
-			return nil, errors.New("--to-object: one file becomes one object: export each by itself")
+			return nil, errors.New("--to-object: one file makes one object; export each file by itself")
 		}
 		data, err := file.ReadArgument(ctx, files[0], policy.MaxBytes)
 		if err != nil {

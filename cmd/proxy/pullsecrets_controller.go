@@ -5,55 +5,60 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
 
 	"github.com/spf13/cobra"
 
-	"github.com/pullpass/pullpass/internal/controller"
-	"github.com/pullpass/pullpass/internal/controller/tokensecrets"
-	"github.com/pullpass/pullpass/internal/metrics"
+	"github.com/pullpass/pullpass/internal/cluster/controller"
+	"github.com/pullpass/pullpass/internal/config/setup"
+	"github.com/pullpass/pullpass/internal/pullsecrets/tokensecrets"
 	"github.com/pullpass/pullpass/internal/server"
+	"github.com/pullpass/pullpass/internal/server/metrics"
 )
 
-func pullSecretsControllerCommand() *cobra.Command {
+func pullSecretsControllerCommand(root fs.FS) *cobra.Command {
 	var c tokensecrets.Config
 	var kubeconfig, admin string
 	command := &cobra.Command{
 		Use:   "controller",
-		Short: "Keep pull secrets with short-lived tokens, for nodes that nobody may change",
-		Long: `Keep image pull secrets whose passwords are tokens that live for an hour, for the
-ServiceAccounts that have opted in: they and their namespaces have the label
-pullpass.dev/pull-secrets=enabled. It is for nodes whose kubelets cannot be given
-a credential provider, and needs clusters[].pullSecrets in the proxy's
+		Short: "Keep pull secrets with short-lived tokens, for nodes that you cannot change",
+		Long: `Keep image pull secrets whose passwords are tokens with a lifetime of one hour. A
+ServiceAccount gets one if it and its namespace have the label
+pullpass.dev/pull-secrets=enabled. Use the controller for nodes whose kubelets cannot
+have a credential provider. It needs clusters[].pullSecrets in the proxy's
 configuration, with the same audience.
 
-The Secret of a ServiceAccount NAME is pullpass-pull-NAME. It ends with the
-ServiceAccount. No ServiceAccount is changed, nor any Secret that is somebody
-else's, and no Secret can be read. What it may do, and the policies that bound it,
+The Secret of a ServiceAccount NAME is pullpass-pull-NAME. It is deleted with the
+ServiceAccount. The controller changes no ServiceAccount and no Secret that it does
+not own, and it cannot read any Secret. Its rights, and the policies that limit them,
 are in deploy/kubernetes/pull-secrets-controller.yaml.
 
-Of several replicas, one works; each needs an --identity of its own.`,
+Of several replicas, only the leader works. Each needs its own --identity.`,
 		Example: `  pullpass pull-secrets controller --audience pull.registry.example.com --registry registry.example.com --namespace pullpass`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return keepPullSecrets(cmd.Context(), c, kubeconfig, admin, cmd.ErrOrStderr())
+			c.Logger = slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))
+			setup.LimitMemory(root, os.Getenv("GOMEMLIMIT"), c.Logger)
+			return keepPullSecrets(cmd.Context(), c, kubeconfig, admin)
 		},
 	}
 	flags := command.Flags()
 	flags.StringVar(&c.Audience, "audience", "", "audience of the tokens: clusters[].pullSecrets.audience of the proxy (required)")
 	flags.StringArrayVar(&c.Registries, "registry", nil, "host[:port] of the registry as in the names of images, repeatable (required)")
-	flags.StringVarP(&c.LeaseNamespace, "namespace", "n", "", "namespace of the Lease by which one of several replicas leads (required)")
-	flags.StringVar(&c.Identity, "identity", "", "name of this replica, unique; empty: that of the host, which in a pod is the pod's")
+	flags.StringVarP(&c.LeaseNamespace, "namespace", "n", "", "namespace of the Lease that elects the leader, and of the ConfigMap pullpass-pull-secrets, which stores its state (required)")
+	flags.StringVar(&c.Identity, "identity", "", "unique name of this replica; empty: the host name, which in a pod is the name of the pod")
 	flags.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; empty: the one that this runs in")
-	flags.StringVar(&admin, "admin-address", "", "address:port of /livez, /readyz and /metrics; empty: none of them")
+	flags.StringVar(&admin, "admin-address", "", "address:port of /livez, /readyz and /metrics; empty: no listener")
 	requireFlags(command, "audience", "registry", "namespace")
 	return command
 }
 
-// keepPullSecrets ends with its first error: a controller that nobody can see is none.
-func keepPullSecrets(ctx context.Context, c tokensecrets.Config, kubeconfig, admin string, stderr io.Writer) error {
+// keepPullSecrets ends with its first error, that of the admin listener too: an
+// unobserved controller must not run.
+func keepPullSecrets(ctx context.Context, c tokensecrets.Config, kubeconfig, admin string) error {
 	var err error
 	if c.Identity == "" {
 		if c.Identity, err = os.Hostname(); err != nil {
@@ -63,7 +68,6 @@ func keepPullSecrets(ctx context.Context, c tokensecrets.Config, kubeconfig, adm
 	if c.REST, err = controller.Connect(kubeconfig); err != nil {
 		return err
 	}
-	c.Logger = slog.New(slog.NewJSONHandler(stderr, nil))
 	keeper, err := tokensecrets.New(c)
 	if err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
 )
 
 // The command has its flags, and reaches the same code.

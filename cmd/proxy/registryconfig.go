@@ -18,20 +18,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/setup"
-	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/config/setup"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
 )
 
-// registrySettings is what a registry has to be told.
+// registrySettings are the settings of a registry that trusts Pullpass.
 type registrySettings struct {
 	Realm, Service, Issuer, TrustFile string
-	JWKS                              bool // the registry is given a key set, not a CA
+	JWKS                              bool // the registry trusts a key set, not a CA
 }
 
 // The settings in the registries' own form. Values are YAML or JSON strings,
 // quoted as JSON, which is both.
 var registryTemplates = map[string]string{
-	"distribution": `# For config.yml of distribution (registry:2, registry:3). It is read at start only.
+	"distribution": `# For config.yml of distribution (registry:2, registry:3). The registry reads it at start only.
 auth:
   token:
     realm: {{.Realm | json}}
@@ -43,8 +43,8 @@ auth:
     rootcertbundle: {{.TrustFile | json}} # the CA alone: signing keys change without the registry
 {{- end}}
 `,
-	// By default, zot links a layer that another repository has into the one that is
-	// asked about (zot#511): who may pull from one gets any layer by its digest.
+	// By default, zot links a layer of another repository into the requested one
+	// (zot#511): a caller with pull on one repository gets any layer by its digest.
 	"zot": `{
   "storage": {
     "dedupe": false
@@ -66,16 +66,18 @@ func registryConfigCommand() *cobra.Command {
 	var file, service, kind, realm, trustFile string
 	command := &cobra.Command{
 		Use:   "registry-config",
-		Short: "Print what to put into a registry's configuration",
-		Long: `Print what to put into a registry's configuration so that it sends clients to
-Pullpass and believes its tokens. --trust-file also writes the file that the
-registry needs for that: the CA (trust "certificate"), the key set ("jwks"), or,
-for zot, the public key. It holds no secrets; a running server publishes CA and
-key set at /certificates.pem and /.well-known/jwks.json.
+		Short: "Print the settings for a registry's configuration",
+		Long: `Print the settings with which a registry sends clients to Pullpass and trusts its
+tokens. --trust-file also writes the file that the registry needs for that: the CA
+(trust "certificate"), the key set ("jwks"), or, for zot, the public key. The file
+contains no secrets. A running server publishes the CA and the key set at
+/certificates.pem and /.well-known/jwks.json.
 
-For zot it also says "dedupe": false, without which zot gives a layer of any
-repository to whoever may pull from one and knows the digest. Images in Docker's
-format need "http": {"compat": ["docker2s2"]} as well.`,
+The settings for zot contain "dedupe": false. Images in Docker's format also need
+"http": {"compat": ["docker2s2"]}.
+
+Warning: with "dedupe", zot gives a layer of any repository to every caller that can
+pull from one repository and knows the digest.`,
 		Example: `  pullpass registry-config --config pullpass.yaml --service registry.example.com --trust-file pullpass-ca.pem
   pullpass registry-config --config pullpass.yaml --service registry.example.com --for zot --realm https://registry.example.com/token`,
 		Args: cobra.NoArgs,
@@ -89,7 +91,7 @@ format need "http": {"compat": ["docker2s2"]} as well.`,
 				return err
 			}
 			if cfg.IsGateway(registry.Service) {
-				return fmt.Errorf("--service %s is the gateway's, which needs nothing but gateway and upstreams in the configuration; for the nodes, see kubelet-config --mirror", registry.Service)
+				return fmt.Errorf("--service %s is the service of the gateway, which needs only gateway and upstreams in the configuration; for the nodes, use kubelet-config --mirror", registry.Service)
 			}
 			settings := registrySettings{
 				Realm:     realm,
@@ -104,7 +106,7 @@ format need "http": {"compat": ["docker2s2"]} as well.`,
 				}
 			}
 			if kind == "zot" && !settings.JWKS {
-				return fmt.Errorf(`zot knows one key and follows no certificate chain: set registries[].signing.trust of %s to "jwks"`, registry.Service)
+				return fmt.Errorf(`zot trusts one key and verifies no certificate chain; set registries[].signing.trust of %s to "jwks"`, registry.Service)
 			}
 			if trustFile != "" {
 				if settings.TrustFile, err = writeTrust(cmd.ErrOrStderr(), registry, trustFile, kind); err != nil {
@@ -120,7 +122,7 @@ format need "http": {"compat": ["docker2s2"]} as well.`,
 	command.Flags().StringVar(&service, "service", "", "service of the registry (may be left out when there is only one)")
 	command.Flags().StringVar(&kind, "for", "distribution", "kind of registry: distribution or zot")
 	command.Flags().StringVar(&realm, "realm", "", "public URL of the token endpoint (default, if the service is a host: https://SERVICE:PORT/token, with the port of server.address)")
-	command.Flags().StringVar(&trustFile, "trust-file", "", "also write what the registry must trust to this file")
+	command.Flags().StringVar(&trustFile, "trust-file", "", "also write the CA or keys that the registry must trust to this file")
 	return command
 }
 
@@ -142,24 +144,23 @@ func writeSettings(w io.Writer, kind string, settings registrySettings) error {
 	return t.Execute(w, settings)
 }
 
-// writeTrust writes what the registry has to trust and returns the file's
-// absolute path, because the registry runs elsewhere.
+// writeTrust writes the CA or keys that the registry must trust. It returns the
+// file's absolute path, because the registry runs elsewhere.
 func writeTrust(log io.Writer, registry *config.Registry, name, kind string) (string, error) {
 	keys, err := setup.NewSigningKeys(registry, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		return "", err
 	}
 	if _, err := keys.Signing(); err != nil {
-		return "", fmt.Errorf("%s: %w; make one: pullpass keys init", registry.Service, err)
+		return "", fmt.Errorf("%s: %w; make a key: pullpass keys init", registry.Service, err)
 	}
 	var data []byte
 	switch {
 	case kind == "zot":
-		// zot knows one key, as PEM, and reads it at start: the newest, or it would
-		// have to be told once more.
+		// zot reads one PEM key at start. The newest key lasts longest.
 		all := keys.Status().Keys
 		key := all[len(all)-1]
-		fmt.Fprintf(log, "zot is given the key %s alone: restart it when this key begins to sign (pullpass keys list), and after each pullpass keys rotate with the file written again\n", key.ID)
+		fmt.Fprintf(log, "zot trusts only the key %s: restart it when this key begins to sign (pullpass keys list). After each pullpass keys rotate, write this file again and restart zot\n", key.ID)
 		trusted := keys.Trusted().JWKS
 		data, err = publicKeyPEM(trusted.Key(key.ID)[0].Key)
 	case registry.Signing.Trust == signing.TrustJWKS:
@@ -170,7 +171,7 @@ func writeTrust(log io.Writer, registry *config.Registry, name, kind string) (st
 	if err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(name, data, 0o644); err != nil { // public by nature, and the registry runs as somebody else
+	if err := os.WriteFile(name, data, 0o644); err != nil { //nolint:gosec // public, and the registry runs as another user
 		return "", err
 	}
 	return filepath.Abs(name)
@@ -184,8 +185,8 @@ func publicKeyPEM(key crypto.PublicKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), nil
 }
 
-// defaultRealm takes the service for the host. Distribution's own documents have a
-// service that is none, "Docker registry".
+// defaultRealm uses the service as the host. It may not be one: distribution's
+// documents have the service "Docker registry".
 func defaultRealm(cfg *config.Config, service string) (string, error) {
 	host := service
 	if h, _, err := net.SplitHostPort(service); err == nil {
@@ -196,7 +197,7 @@ func defaultRealm(cfg *config.Config, service string) (string, error) {
 	}
 	realm := "https://" + host + "/token"
 	if parsed, err := url.Parse(realm); err != nil || parsed.Host != host {
-		return "", fmt.Errorf("the service %q is no host: write --realm, the URL of the token endpoint as clients see it", service)
+		return "", fmt.Errorf("the service %q is not a host; write --realm, the public URL of the token endpoint", service)
 	}
 	return realm, nil
 }

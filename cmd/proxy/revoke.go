@@ -14,17 +14,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/names"
-	"github.com/pullpass/pullpass/internal/setup"
+	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/state"
-	"github.com/pullpass/pullpass/internal/term"
 )
 
-// revokeTimeout bounds a command's conversation with Redis.
+// revokeTimeout bounds all requests of a command to Redis.
 const revokeTimeout = 10 * time.Second
 
-// revokeOptions say what is revoked, and by whom.
+// revokeOptions select the target and name the operator.
 type revokeOptions struct {
 	config, tokenID, podUID, serviceAccount, node, project, run, by string
 }
@@ -35,21 +35,21 @@ func revokeCommand() *cobra.Command {
 	var lifetime time.Duration
 	command := &cobra.Command{
 		Use:   "revoke",
-		Short: "Refuse the tokens of a pod, a ServiceAccount, a node, a project or a CI run, or one token, for a time",
-		Long: `Refuse one token, or all tokens of a pod, a ServiceAccount, a node, a project
-(identities[]: a repository, or whose jobs there are) or one CI run, on every
-replica within a second. Tokens that registries have already are not recalled:
-they live for registries[].tokenLifetime.
+		Short: "Refuse one token, or the tokens of a pod, ServiceAccount, node, project or CI run, for a limited time",
+		Long: `Refuse one token, or all tokens of a pod, a ServiceAccount, a node, a project of
+identities[] (such as a source repository) or one CI run. Every replica refuses them
+within a second. Revocations are kept in Redis (state.redis).
 
-A revocation ends by itself, by default when the tokens of now have ended
-(the longest maxTokenLifetime of clusters[] and identities[]). What is to be
-refused for good belongs into the deny rules of the policy. A caller is told
-the reason; audit events name who revoked as well.
+Warning: registry tokens that were issued before stay valid until they expire, after
+registries[].tokenLifetime.
 
-Revocations are kept in Redis (state.redis).`,
+A revocation expires by itself, by default when all current tokens have expired (the
+longest maxTokenLifetime of clusters[] and identities[]). To refuse an identity
+permanently, write a deny rule in the policy. Callers see the reason. Audit events
+also have the operator.`,
 		Example: `  pullpass revoke --config pullpass.yaml --token-id JTI=63ef7a8c-1d81-4c97-8f89-724a51634a91 --reason "found in a log"
   pullpass revoke --config pullpass.yaml --node prod-eu/worker-17 --for 4h --reason "being examined"
-  pullpass revoke --config pullpass.yaml --run github/9876543210 --reason "runs what nobody has reviewed"
+  pullpass revoke --config pullpass.yaml --run github/9876543210 --reason "runs unreviewed code"
   pullpass revoke --config pullpass.yaml --project github/123456789 --for 24h --reason "taken over"
   pullpass revoke list --config pullpass.yaml
   pullpass revoke undo --config pullpass.yaml --node prod-eu/worker-17`,
@@ -69,8 +69,8 @@ Revocations are kept in Redis (state.redis).`,
 		},
 	}
 	o.flags(command)
-	command.Flags().StringVar(&reason, "reason", "", "why; callers are told; at most 256 bytes (required)")
-	command.Flags().DurationVar(&lifetime, "for", 0, "how long, such as 4h, at most 366 days (default the longest maxTokenLifetime)")
+	command.Flags().StringVar(&reason, "reason", "", "reason, which callers see; at most 256 bytes (required)")
+	command.Flags().DurationVar(&lifetime, "for", 0, "duration, such as 4h, at most 366 days (default: the longest maxTokenLifetime)")
 	requireFlags(command, "reason")
 	command.AddCommand(revokeListCommand(), revokeUndoCommand())
 	return command
@@ -80,7 +80,7 @@ func revokeUndoCommand() *cobra.Command {
 	var o revokeOptions
 	command := &cobra.Command{
 		Use:     "undo",
-		Short:   "End a revocation before its time",
+		Short:   "End a revocation before it expires",
 		Example: `  pullpass revoke undo --config pullpass.yaml --pod-uid da2e7a3c-63e8-4855-9874-2073194456f5`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -101,7 +101,7 @@ func revokeListCommand() *cobra.Command {
 	var file string
 	command := &cobra.Command{
 		Use:     "list",
-		Short:   "Show what is revoked now",
+		Short:   "List the current revocations",
 		Example: `  pullpass revoke list --config pullpass.yaml`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -127,7 +127,7 @@ func revokeListCommand() *cobra.Command {
 	return command
 }
 
-// printRevocations quotes what people wrote.
+// printRevocations quotes the fields that people wrote.
 func printRevocations(out io.Writer, all []state.Revocation) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "REVOKED\tSINCE\tUNTIL\tBY\tREASON")
@@ -146,13 +146,13 @@ func (o *revokeOptions) flags(command *cobra.Command) {
 	flags.StringVar(&o.node, "node", "", "all tokens that name a node: CLUSTER/NAME")
 	flags.StringVar(&o.project, "project", "", "all tokens of a project: IDENTITY/ID, as identity.name and identity.project in the audit log")
 	flags.StringVar(&o.run, "run", "", "all tokens of a CI run: IDENTITY/ID, as identity.name and identity.run in the audit log")
-	flags.StringVar(&o.by, "by", operator(), "who does it, for the audit log; at most 128 bytes")
+	flags.StringVar(&o.by, "by", operator(), "name of the operator for the audit log; at most 128 bytes")
 	targets := []string{"token-id", "pod-uid", "service-account", "node", "project", "run"}
 	command.MarkFlagsMutuallyExclusive(targets...)
 	command.MarkFlagsOneRequired(targets...)
 }
 
-// change connects and has the target revoked, or the opposite.
+// change opens the revocations and calls do for the target.
 func (o *revokeOptions) change(ctx context.Context, do func(context.Context, *config.Config, *state.RedisRevocations, state.Target) error) error {
 	cfg, err := config.LoadOnce(ctx, o.config)
 	if err != nil {
@@ -172,19 +172,19 @@ func (o *revokeOptions) change(ctx context.Context, do func(context.Context, *co
 	return do(ctx, cfg, list, target)
 }
 
-// target refuses what no token can name: a slip would revoke nobody, unnoticed.
-// What may be a token itself, instead of its id, is not repeated.
+// target refuses an id that no token can have: a typing error would silently revoke
+// nothing. It does not repeat a --token-id, which may be the token itself.
 func (o *revokeOptions) target(cfg *config.Config) (state.Target, error) {
 	switch {
 	case o.tokenID != "":
 		id := strings.TrimPrefix(o.tokenID, "JTI=")
 		if !names.IsTokenID(id) {
-			return state.Target{}, errors.New("--token-id: no token can have such an id; write its jti, as in the audit log")
+			return state.Target{}, errors.New("--token-id: not a valid token id; write the jti, as in the audit log")
 		}
 		return state.Target{Kind: state.TargetToken, Name: id}, nil
 	case o.podUID != "":
 		if !names.IsUID(o.podUID) || strings.Contains(o.podUID, "/") {
-			return state.Target{}, fmt.Errorf("--pod-uid %s: no pod can have such a UID; write its metadata.uid", term.QuoteValue(o.podUID))
+			return state.Target{}, fmt.Errorf("--pod-uid %s: not a valid UID; write the metadata.uid of the pod", term.QuoteValue(o.podUID))
 		}
 		return state.Target{Kind: state.TargetPod, Name: o.podUID}, nil
 	case o.serviceAccount != "":
@@ -208,7 +208,7 @@ func (o *revokeOptions) target(cfg *config.Config) (state.Target, error) {
 			return state.Target{}, err
 		}
 		if !names.IsSubdomain(node) {
-			return state.Target{}, fmt.Errorf("--node %q: no node can have the name %q", o.node, node)
+			return state.Target{}, fmt.Errorf("--node %q: %q is not a valid name of a node", o.node, node)
 		}
 		return state.Target{Kind: state.TargetNode, Cluster: cluster, Name: node}, nil
 	case o.project != "":
@@ -216,11 +216,11 @@ func (o *revokeOptions) target(cfg *config.Config) (state.Target, error) {
 	case o.run != "":
 		return identityTarget(cfg, state.TargetRun, "--run", o.run, func(p *config.Provider) string { return p.Profile.RunClaim() })
 	}
-	return state.Target{}, errors.New("--token-id, --pod-uid, --service-account, --node, --project or --run is empty; write what is to be revoked")
+	return state.Target{}, errors.New("--token-id, --pod-uid, --service-account, --node, --project or --run is empty; write its value")
 }
 
-// identityTarget reads IDENTITY/ID. An id may have slashes itself: it can be the name
-// of a role, or of a workload.
+// identityTarget parses IDENTITY/ID. An id may contain slashes: it can be the name of
+// a role or a workload.
 func identityTarget(cfg *config.Config, kind state.TargetKind, flag, value string, claimOf func(*config.Provider) string) (state.Target, error) {
 	name, id, found := strings.Cut(value, "/")
 	if !found || name == "" || id == "" {
@@ -232,9 +232,9 @@ func identityTarget(cfg *config.Config, kind state.TargetKind, flag, value strin
 	}
 	switch claim := claimOf(known); {
 	case claim == "":
-		return state.Target{}, fmt.Errorf("%s %s: tokens of profile %s name no run; revoke its --project, or one --token-id", flag, term.QuoteValue(value), known.Profile)
+		return state.Target{}, fmt.Errorf("%s %s: tokens of profile %s have no claim for the run; revoke --project or --token-id", flag, term.QuoteValue(value), known.Profile)
 	case claim != "sub" && (!names.IsUID(id) || strings.Contains(id, "/")):
-		return state.Target{}, fmt.Errorf("%s %s: no token of profile %s has such an id; write the value of its claim %s, which is no name", flag, term.QuoteValue(value), known.Profile, claim)
+		return state.Target{}, fmt.Errorf("%s %s: not a valid id for profile %s; write the value of the claim %s, which is an id, not a name", flag, term.QuoteValue(value), known.Profile, claim)
 	}
 	return state.Target{Kind: kind, Identity: name, Name: id}, nil
 }
@@ -250,7 +250,7 @@ func longestTokenLifetime(cfg *config.Config) time.Duration {
 	return longest
 }
 
-// operator is who this process says that it is: it proves nothing, as whoever
+// operator is the user and host of this process. It proves nothing: every client that
 // can write to Redis can write any name.
 func operator() string {
 	name := "unknown"

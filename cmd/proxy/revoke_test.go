@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // A revocation of what no token can name would refuse nobody, and say that it
@@ -22,26 +22,26 @@ func TestRevokeRefusesImpossibleTargets(t *testing.T) {
 		"--service-account a/team-a/web":      `cluster "a" is not configured`,
 		"--service-account team-a/web":        "is not CLUSTER/NAMESPACE/NAME",
 		"--service-account prod/team-a/web/x": "is not CLUSTER/NAMESPACE/NAME",
-		"--node prod/Worker":                  `no node can have the name "Worker"`,
-		"--node prod/worker 1":                `no node can have the name "worker 1"`,
+		"--node prod/Worker":                  `"Worker" is not a valid name of a node`,
+		"--node prod/worker 1":                `"worker 1" is not a valid name of a node`,
 		"--node other/worker-1":               `cluster "other" is not configured`,
 		"--node worker-1":                     "is not CLUSTER/NAME",
 		"--node prod/":                        "is not CLUSTER/NAME",
 		"--node prod/a/b":                     "is not CLUSTER/NAME",
-		"--pod-uid x y":                       `"x y": no pod can have such a UID`,
-		"--pod-uid prod/team-a/web-0":         "no pod can have such a UID",
-		"--pod-uid " + token[:129]:            "no pod can have such a UID",
+		"--pod-uid x y":                       `"x y": not a valid UID`,
+		"--pod-uid prod/team-a/web-0":         "not a valid UID",
+		"--pod-uid " + token[:129]:            "not a valid UID",
 		"--project github":                    `--project "github" is not IDENTITY/ID`,
 		"--project github/":                   "is not IDENTITY/ID",
 		"--project /42":                       "is not IDENTITY/ID",
 		"--project prod/42":                   `--project: identity "prod" is not configured (identities[].name)`,
-		"--project github/octo-org/web":       `--project "github/octo-org/web": no token of profile github has such an id; write the value of its claim repository_id, which is no name`,
-		"--project github/4 2":                "no token of profile github has such an id",
-		"--run github/octo-org/web":           "write the value of its claim run_id",
-		"--run mesh/1":                        `--run "mesh/1": tokens of profile spiffe name no run; revoke its --project, or one --token-id`,
-		"--token-id x y":                      "no token can have such an id",
-		"--token-id JTI=":                     "no token can have such an id",
-		"--token-id " + token:                 "no token can have such an id",
+		"--project github/octo-org/web":       `--project "github/octo-org/web": not a valid id for profile github; write the value of the claim repository_id, which is an id, not a name`,
+		"--project github/4 2":                "not a valid id for profile github",
+		"--run github/octo-org/web":           "write the value of the claim run_id",
+		"--run mesh/1":                        `--run "mesh/1": tokens of profile spiffe have no claim for the run; revoke --project or --token-id`,
+		"--token-id x y":                      "not a valid token id",
+		"--token-id JTI=":                     "not a valid token id",
+		"--token-id " + token:                 "not a valid token id",
 	} {
 		flag, value, _ := strings.Cut(target, " ")
 		for _, command := range [][]string{{"--reason", "examined"}, {"undo"}} {

@@ -12,10 +12,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/proxytest"
 	"github.com/pullpass/pullpass/internal/state/statetest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // counter is on the way to Redis and writes down what goes there and back.
@@ -142,7 +142,7 @@ func (c *counter) during(t *testing.T, what string, do func()) string {
 }
 
 // TestRoundTripsToRedis pins how often each kind of exchange waits for Redis: each time
-// is as long as the way there and back. docs/capacity.md says the same.
+// is as long as the way there and back. docs/reference/capacity.md says the same.
 func TestRoundTripsToRedis(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ replay, otherCaller string }{{"off", "evalsha"}, {"audit", "evalsha"}, {"enforce", ""}} {

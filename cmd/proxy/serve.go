@@ -9,15 +9,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/server"
-	"github.com/pullpass/pullpass/internal/setup"
 )
 
 // allocationProfileRate is Go's own default, in bytes.
 const allocationProfileRate = 512 << 10
 
-// serveCommand is given the file system of the machine, which says how much
-// memory there is.
+// serveCommand reads the size of the memory from root, the file system of the machine.
 func serveCommand(root fs.FS) *cobra.Command {
 	var file string
 	var insecureHTTP bool
@@ -25,10 +24,10 @@ func serveCommand(root fs.FS) *cobra.Command {
 		Use:   "serve",
 		Short: "Serve the token endpoint",
 		Long: `Serve the token endpoint until SIGTERM or SIGINT, then finish open requests.
-Audit events go to standard output (or audit.file), one JSON object a line; the
-program's own log goes to standard error. Files that change are read again, the
-configuration too; SIGHUP reads all of them at once, and opens audit.file anew
-after it was moved away.`,
+Audit events go to standard output (or audit.file), one JSON object a line. The
+program's own log goes to standard error. Files that change, the configuration
+too, are read again. SIGHUP reads all of them at once, and reopens audit.file
+after log rotation.`,
 		Example: `  pullpass serve --config /etc/pullpass/pullpass.yaml`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -55,6 +54,6 @@ after it was moved away.`,
 		},
 	}
 	configFlag(command, &file)
-	command.Flags().BoolVar(&insecureHTTP, "insecure-http", false, "serve plain HTTP, on a loopback address only, behind something that ends TLS")
+	command.Flags().BoolVar(&insecureHTTP, "insecure-http", false, "serve plain HTTP, on a loopback address only, behind a proxy that terminates TLS")
 	return command
 }

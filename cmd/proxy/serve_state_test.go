@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/proxytest"
 	"github.com/pullpass/pullpass/internal/state/statetest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // serve runs the command until the test ends, and waits until it listens.
@@ -258,7 +258,7 @@ func TestRevokeRefuses(t *testing.T) {
 		`cluster "x" is not configured`:     {"--service-account", "x/team-a/web"},
 		`is not CLUSTER/NAME`:               {"--node", "node1"},
 		`is not CLUSTER/NAMESPACE/NAME`:     {"--service-account", "prod//web"},
-		"is empty; write what":              {"--token-id", ""},
+		"is empty; write its value":         {"--token-id", ""},
 		"at least one of the flags":         {},
 		"none of the others can be":         {"--token-id", "x", "--node", "prod/node1"},
 		"until":                             {"--token-id", "x", "--for", "-1h"},

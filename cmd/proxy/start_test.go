@@ -16,9 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 var startPods = flag.Int("start-pods", 2_000, "how many pods there are to list when the proxy starts; 150,000 are as many as Kubernetes supports")

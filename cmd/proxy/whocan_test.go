@@ -7,9 +7,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/pullpass/pullpass/internal/policy/reach"
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/testkit"
-	"github.com/pullpass/pullpass/internal/usage"
+	"github.com/pullpass/pullpass/internal/server/usage"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // cmdPolicyAnswer is the command of scripts that holds a file to the schema of answers
@@ -45,6 +45,6 @@ func TestPolicyAnswersAreDocumented(t *testing.T) {
 		auditFields(t, answer.typ, "", fields)
 		schema.Fields(t, schema.Document["$defs"].(map[string]any)[answer.name].(map[string]any), "", inSchema)
 		sameSet(t, "fields of "+answer.name, fields, "of the schema", inSchema)
-		sameSet(t, "fields of "+answer.name, fields, "of docs/who-can.md", firstCells(t, "who-can.md", "## As JSON", answer.column))
+		sameSet(t, "fields of "+answer.name, fields, "of docs/how-to/who-can.md", firstCells(t, "how-to/who-can.md", "## As JSON", answer.column))
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/names"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/term"
 )
 
 // Assertions makes Pullpass an OpenID issuer that clouds and registries trust: it
@@ -51,7 +51,7 @@ type GoogleCredential struct {
 	ServiceAccount string `json:"serviceAccount"`
 }
 
-// SetDefaults fills in who asks.
+// SetDefaults sets the default identity.
 func (g *GoogleCredential) SetDefaults() { *g = GoogleCredential{Identity: IdentityGateway} }
 
 // AzureCredential is for Azure Container Registry.
@@ -61,7 +61,7 @@ type AzureCredential struct {
 	ClientID string   `json:"clientID"` // of the identity that trusts the callers; with identity gateway, of one of several that the machine has
 }
 
-// SetDefaults fills in who asks.
+// SetDefaults sets the default identity.
 func (a *AzureCredential) SetDefaults() { *a = AzureCredential{Identity: IdentityGateway} }
 
 // QuayCredential is for Quay: always the caller's.
@@ -76,7 +76,7 @@ type ArtifactoryCredential struct {
 	URL      string `json:"url" schema:"url"`                    // of the platform; empty: the upstream's url
 }
 
-// ofCaller reports whether an upstream is asked as the caller, which takes an
+// ofCaller reports whether requests to an upstream use the caller's identity, which needs an
 // assertion.
 func (c *UpstreamCredential) ofCaller() bool {
 	return c != nil && (c.Quay != nil || c.Artifactory != nil ||
@@ -85,7 +85,7 @@ func (c *UpstreamCredential) ofCaller() bool {
 		c.Azure != nil && c.Azure.Identity == IdentityCaller)
 }
 
-// completeAssertions fills in the defaults that depend on other settings.
+// completeAssertions sets the defaults that depend on other settings.
 func (c *Config) completeAssertions() {
 	if a := c.Assertions; a != nil {
 		a.Issuer = strings.TrimSuffix(a.Issuer, "/")
@@ -113,7 +113,7 @@ func (c *Config) completeAssertions() {
 	}
 }
 
-// regionOf returns the region in the host of a registry of ECR, or nothing:
+// regionOf returns the region in the host of a registry of ECR, or an empty text:
 // ACCOUNT.dkr.ecr.REGION.amazonaws.com, or ACCOUNT.dkr-ecr.REGION.on.aws.
 func regionOf(upstream string) string {
 	u, err := url.Parse(upstream)
@@ -151,16 +151,17 @@ func (v *validator) assertions(c *Config) {
 	}
 	for i := range c.Registries {
 		s := &c.Registries[i].Signing
-		if a.KeyFile != "" && filepath.Clean(a.KeyFile) == filepath.Clean(s.KeyFile) {
+		if v.samePlace(a.KeyFile, s.KeyFile) {
 			v.Fault("assertions.keyFile", "is that of registries[%d] as well (%s); give assertions a key of their own: who trusts them must not trust its tokens", i, term.QuoteValue(a.KeyFile))
 		}
-		if a.ManagedDir != "" && filepath.Clean(a.ManagedDir) == filepath.Clean(s.ManagedDir) {
+		if v.samePlace(a.ManagedDir, s.ManagedDir) {
 			v.Fault("assertions.managedDir", "is that of registries[%d] as well (%s); give assertions a directory of their own", i, term.QuoteValue(a.ManagedDir))
 		}
 	}
 }
 
-// credential holds an upstream to one kind, and that to what it needs.
+// credential checks that an upstream has one kind of credential, with the fields that the kind
+// needs.
 func (v *validator) credential(path string, c *UpstreamCredential) {
 	if c == nil {
 		return
@@ -236,7 +237,7 @@ func (v *validator) google(path string, c *GoogleCredential) {
 	}
 }
 
-// isPoolProvider looks at the form alone.
+// isPoolProvider checks only the form.
 func isPoolProvider(s string) bool {
 	parts := strings.Split(s, "/")
 	return len(parts) == 11 && strings.HasPrefix(s, "//iam.googleapis.com/projects/") && isDecimal(parts[4]) &&
@@ -291,7 +292,7 @@ func (v *validator) artifactory(path string, c *ArtifactoryCredential) {
 	}
 }
 
-// ofCaller holds a field to being there with identity caller and only there.
+// ofCaller requires a field with identity caller and forbids it otherwise.
 func (v *validator) ofCaller(path string, identity Identity, value, remedy string) {
 	switch {
 	case identity == IdentityCaller && value == "":

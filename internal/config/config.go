@@ -9,13 +9,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/base/file"
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/file"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/signing"
-	"github.com/pullpass/pullpass/internal/strictyaml"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
 )
 
 // LoadOnce is LoadConfig for a command that reads the configuration once.
@@ -356,7 +356,7 @@ func Parse(data []byte, name, dir string) (*Config, error) {
 	}
 	c.complete(d.Set)
 	c.Resolve()
-	v := &validator{strictyaml.NewValidator(d)}
+	v := &validator{strictyaml.NewValidator(d), dir}
 	v.config(c) // file names as they are written
 	if err := d.Err(); err != nil {
 		return nil, err

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
 
-	"github.com/pullpass/pullpass/internal/strictyaml"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 var updateConfig = flag.Bool("update-config", false, "write what ParseConfig says into testdata/config")
@@ -292,18 +292,17 @@ func FuzzConfig(f *testing.F) {
 func TestLimitsAreAccepted(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []Limit{{Rate: maxRate, Burst: 1}, {Rate: 1. / 86400, Burst: 1}, {Rate: 25000, Burst: 2147483647}} {
-		v := &validator{strictyaml.NewValidator(strictyaml.NewDecoder(""))}
+		v := &validator{Validator: strictyaml.NewValidator(strictyaml.NewDecoder(""))}
 		if v.limit("limit", limit); len(v.Faults) > 0 {
 			t.Errorf("%+v: %v", limit, v.Faults[0])
 		}
 	}
 }
 
-// What the document shows is accepted, whole, and is what a file gets that
-// leaves it out.
+// The configuration in the document is accepted. Its values are the defaults.
 func TestConfigurationDocument(t *testing.T) {
 	t.Parallel()
-	block := testkit.YAMLBlock(t, "docs/configuration.md")
+	block := testkit.YAMLBlock(t, "docs/reference/configuration.md")
 	shown, err := Parse(block, "shown", "/etc/pullpass")
 	testkit.Must(t, err)
 	var written any
@@ -338,10 +337,10 @@ policyFiles: [policy.yaml]
 	}
 }
 
-// Each entry that docs/upstreams.md shows is accepted.
+// Each entry that docs/how-to/upstreams.md shows is accepted.
 func TestUpstreamsDocument(t *testing.T) {
 	t.Parallel()
-	document, err := os.ReadFile("../../docs/upstreams.md")
+	document, err := os.ReadFile("../../docs/how-to/upstreams.md")
 	testkit.Must(t, err)
 	shown := 0
 	for _, block := range strings.Split(string(document), "```yaml\n")[1:] {

@@ -6,11 +6,11 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/pullpass/pullpass/internal/strictyaml"
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
 )
 
-// decodeConfig reads the only document of data. When that is something else than a
-// configuration, nothing more is said about it.
+// decodeConfig reads the only document of data. If that is not a configuration, it reports no
+// further faults of it.
 func decodeConfig(d *strictyaml.Decoder, data []byte, c *Config) (isConfig bool) {
 	root, err := parseConfig(data)
 	if err != nil {
@@ -38,14 +38,14 @@ func parseConfig(data []byte) (*yaml.Node, error) {
 	root, _, err := strictyaml.Parse(data, MaxBytes)
 	switch {
 	case errors.Is(err, strictyaml.ErrEmpty):
-		return nil, errors.New("is empty; see examples/pullpass.yaml and docs/configuration.md")
+		return nil, errors.New("is empty; see examples/pullpass.yaml and docs/reference/configuration.md")
 	case errors.Is(err, strictyaml.ErrSeveral):
 		return nil, fmt.Errorf("%w; only one is read", err)
 	case err != nil:
 		return nil, err
 	}
 	if root.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("must be a mapping (is %s); see examples/pullpass.yaml and docs/configuration.md", strictyaml.Show(root))
+		return nil, fmt.Errorf("must be a mapping (is %s); see examples/pullpass.yaml and docs/reference/configuration.md", strictyaml.Show(root))
 	}
 	return root, nil
 }

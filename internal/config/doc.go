@@ -1,7 +1,7 @@
-// Package config is the configuration of a proxy: its fields and defaults, what
-// must hold among them, and which files they name.
+// Package config is the configuration of a proxy: its fields and defaults, the rules among them,
+// and the files that they name.
 //
-// Load and Parse return a Config that was checked, or every fault at once, each
-// with the path of its field. It opens nothing but the configuration itself; what
-// the settings lead to is made by package setup.
+// Load and Parse return a valid Config, or all faults at once, each with the path of its field. It
+// opens only the configuration itself. Package setup opens the files and connections that the
+// settings name.
 package config

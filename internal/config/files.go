@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/base/file"
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/file"
-	"github.com/pullpass/pullpass/internal/names"
-	"github.com/pullpass/pullpass/internal/strictyaml"
-	"github.com/pullpass/pullpass/internal/term"
 )
 
 // fileKind says what has to lie under a name.
@@ -101,9 +101,9 @@ func listedFiles(path string, names []string) []fileField {
 	return files
 }
 
-// CheckFiles finds files that are missing or cannot be read. What is in them is
-// judged by those who read them; so are the files of TLS, which plain HTTP does
-// without. The error joins a *strictyaml.Fault for each.
+// CheckFiles reports files that are missing or cannot be read. It does not check their contents:
+// their readers do. It also leaves out the TLS files, which plain HTTP does not need. The error
+// joins a *strictyaml.Fault for each.
 func (c *Config) CheckFiles() error {
 	var faults []error
 	for _, field := range c.files() {
@@ -179,8 +179,8 @@ func checkDirectory(name string) error {
 	return nil
 }
 
-// CheckListeners judges the public listener: TLS needs its files, and plain
-// HTTP must not be reachable from elsewhere. The error joins a *strictyaml.Fault for each.
+// CheckListeners checks the public listener. TLS needs its files, and plain HTTP must not be
+// reachable from other machines. The error joins a *strictyaml.Fault for each.
 func (c *Config) CheckListeners(insecureHTTP bool) error {
 	var faults []error
 	note := func(path, format string, args ...any) {
@@ -240,8 +240,8 @@ func (c *Config) warnings() []string {
 	return warnings
 }
 
-// isLoopback reports whether only this machine can reach address. It resolves
-// no names but localhost.
+// isLoopback reports whether only this machine can reach address. The only name that it resolves is
+// localhost.
 func isLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	return err == nil && isLoopbackHost(host)

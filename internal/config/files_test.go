@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const filesConfig = `

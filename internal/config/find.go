@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/names"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/term"
 )
 
 func FindCluster(cfg *Config, name string) (*Cluster, error) {
@@ -25,9 +25,9 @@ func FindCluster(cfg *Config, name string) (*Cluster, error) {
 	return nil, fmt.Errorf("--cluster %q is not configured; clusters[].name are: %q", name, names)
 }
 
-// IsRegistryHost accepts what an image's name can begin with. A name without
-// dot and port would be a repository of docker.io, and an IPv6 address without
-// port cannot be matched by the kubelet.
+// IsRegistryHost accepts hosts with which the name of an image can begin. A name without a dot and
+// a port would be a repository of docker.io. The kubelet cannot match an IPv6 address without a
+// port.
 func IsRegistryHost(s string) bool {
 	if _, err := netip.ParseAddrPort(s); err == nil {
 		return true

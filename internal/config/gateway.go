@@ -4,13 +4,12 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/term"
 )
 
 // Gateway is the listener that passes requests on to registries whose token
@@ -95,10 +94,10 @@ type BasicCredential struct {
 	PasswordFile string `json:"passwordFile" schema:"required nonempty"` // read again when it changes
 }
 
-// dockerHub is the upstream whose names have rules of their own.
+// dockerHub is the upstream with its own rules for names.
 const dockerHub = "docker.io"
 
-// Upstream returns the one of a name, or nil.
+// Upstream returns the upstream with a name, or nil.
 func (c *Config) Upstream(name string) *Upstream {
 	i := slices.IndexFunc(c.Upstreams, func(u Upstream) bool { return u.Name == name })
 	if i < 0 {
@@ -112,7 +111,7 @@ func (c *Config) IsGateway(service string) bool {
 	return c.Gateway != nil && c.Gateway.Service == service
 }
 
-// completeGateway fills in the defaults that depend on other settings.
+// completeGateway sets the defaults that depend on other settings.
 func (c *Config) completeGateway() {
 	if g := c.Gateway; g != nil {
 		g.URL = strings.TrimSuffix(g.URL, "/")
@@ -156,8 +155,8 @@ func (v *validator) gateway(c *Config) {
 	v.Unique(len(c.Upstreams), "upstreams[%d].name", func(i int) string { return c.Upstreams[i].Name })
 }
 
-// gatewayService holds the gateway to keys of its own: a token for it must open
-// nothing elsewhere, and no other token the gateway.
+// gatewayService requires that the gateway has its own keys. A token for the gateway must not be
+// valid elsewhere, nor other tokens at the gateway.
 func (v *validator) gatewayService(c *Config) {
 	own := c.Registry(c.Gateway.Service)
 	if own == nil {
@@ -166,7 +165,7 @@ func (v *validator) gatewayService(c *Config) {
 	}
 	for i := range c.Registries {
 		r := &c.Registries[i]
-		if r != own && own.Signing.KeyFile != "" && filepath.Clean(r.Signing.KeyFile) == filepath.Clean(own.Signing.KeyFile) {
+		if r != own && v.samePlace(r.Signing.KeyFile, own.Signing.KeyFile) {
 			v.Fault(fmt.Sprintf("registries[%d].signing.keyFile", i), "is the gateway's as well (%s); give the gateway a key of its own", term.QuoteValue(r.Signing.KeyFile))
 		}
 	}
@@ -191,7 +190,7 @@ func (v *validator) upstream(path string, u *Upstream) {
 	v.credential(path+".credential", u.Credential)
 }
 
-// upstreamName refuses what could not stand at the beginning of a repository's name.
+// upstreamName refuses names with which the name of a repository cannot begin.
 func (v *validator) upstreamName(path, name string) {
 	switch scope, err := registryauth.ParseScope("repository:" + name + "/a:pull"); {
 	case name == "index.docker.io" || name == "registry-1.docker.io":
@@ -203,7 +202,7 @@ func (v *validator) upstreamName(path, name string) {
 	}
 }
 
-// baseURL takes http for this machine alone: for a sidecar, and to try things.
+// baseURL accepts http only for this machine: for a sidecar and for tests.
 func (v *validator) baseURL(path, s, want string) {
 	u, err := url.Parse(s)
 	plain := err == nil && u.Scheme == "http" && isLoopbackHost(u.Hostname())

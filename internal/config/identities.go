@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/identity"
-	"github.com/pullpass/pullpass/internal/names"
-	"github.com/pullpass/pullpass/internal/strictyaml"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 )
 
 const maxClaimBytes = 512 // of the name of a claim, and of a value that is required
@@ -38,8 +38,7 @@ func (p *Provider) SetDefaults() {
 	}
 }
 
-// identities checks them, and that their names and issuers are no cluster's: each
-// stands for one alone.
+// identities checks the identities, and that no cluster has the same name or issuer.
 func (v *validator) identities(c *Config) {
 	clusters, issuers := map[string]int{}, map[string]int{}
 	for i := range c.Clusters {
@@ -64,8 +63,8 @@ func (v *validator) provider(path string, p *Provider) {
 	v.issuer(path, p.Name, p.Issuer, "the issuer as in its tokens", p.Audiences)
 	oneOf(v, path+".profile", p.Profile)
 	for i, audience := range p.Audiences {
-		// Not a warning: at most issuers a job chooses its audience, so nobody needs such
-		// a one, and who accepts it lets in whatever gets tokens that were meant for others.
+		// An error, not a warning. At most issuers a job chooses its audience, so such an audience
+		// is never needed. It would admit tokens that were issued for other recipients.
 		if whose := identity.AudienceOfOthers(p.Profile, p.Issuer, audience); whose != "" {
 			v.Fault(fmt.Sprintf("%s.audiences[%d]", path, i),
 				"is %s (%s): whoever gets such a token could use it here; name one of your own, and have jobs ask for it", whose, term.QuoteValue(audience))
@@ -105,8 +104,8 @@ func (v *validator) require(path string, require map[string][]string) {
 	}
 }
 
-// providerWarnings are about names that are required where an id could be, and about
-// issuers of which nobody knows whose they are.
+// providerWarnings warn of required names where an id could be required, and of issuers whose owner
+// is unknown.
 func (c *Config) providerWarnings(warn func(path, text string)) {
 	for i := range c.Identities {
 		p := &c.Identities[i]

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // The identities whose tokens package oidc is tried with are accepted as they stand.
@@ -37,7 +37,7 @@ identities:
 	}
 }
 
-// Of an issuer that nobody knows, nobody can say whether others have its tokens, too.
+// The owner of an unknown issuer is unknown, so others may also have its tokens.
 func TestGenericIdentityWithoutTenant(t *testing.T) {
 	t.Parallel()
 	for entry, want := range map[string]bool{

@@ -2,18 +2,17 @@ package config
 
 import (
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/pullpass/pullpass/internal/nodeproof"
-	"github.com/pullpass/pullpass/internal/pattern"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 )
 
-// Connected reports whether the cluster's API server is asked.
+// Connected reports whether Pullpass connects to the cluster's API server.
 func (k Kubernetes) Connected() bool { return k.InCluster || k.KubeconfigFile != "" }
 
 const (
@@ -24,8 +23,8 @@ const (
 // ClientCAs is a file with CAs of the kubelets' client certificates.
 type ClientCAs struct{ Field, Name string }
 
-// Resolve fills in what follows from the settings, for those who read it. Parse
-// does it; a Config that is made or changed otherwise needs it.
+// Resolve sets the fields that are derived from the settings. Parse calls it. A Config that is made
+// or changed otherwise needs it.
 func (c *Config) Resolve() {
 	c.ClientCAs = nil
 	common := ClientCAs{commonCAField, c.Server.TLS.ClientCAFile}
@@ -54,10 +53,10 @@ func (c *Config) Resolve() {
 	}
 }
 
-// By reports whether callers are proven by the method.
+// By reports whether the method proves callers.
 func (p *Proof) By(method nodeproof.Method) bool { return slices.Contains(p.Effective, method) }
 
-// proofLacks says what a method needs and has not, or nothing.
+// proofLacks describes the missing settings of a method, or returns an empty text.
 func (c *Config) proofLacks(cluster *Cluster, method nodeproof.Method) string {
 	switch {
 	case method == nodeproof.Certificate && cluster.Node.Proof.ClientCAFile == "" && c.Server.TLS.ClientCAFile == "":
@@ -78,7 +77,7 @@ func (v *validator) node(path string, config *Config, c *Cluster) {
 		v.Fault(path+".fallback", needsConnection, n.Fallback, "write "+string(NodeFallbackNone))
 	}
 	if n.Selector != "" {
-		// The parser's own error repeats the text as it is.
+		// The parser's own error repeats the text unchanged.
 		if selector, err := labels.Parse(n.Selector); err != nil || selector.Empty() {
 			v.Fault(path+".selector", `is not a label selector (%s); write it as for kubectl get nodes --selector: "pool=build,!gpu"`, term.QuoteValue(n.Selector))
 		} else if !c.Kubernetes.Connected() {
@@ -150,7 +149,7 @@ func (v *validator) objects(path string, k *Kubernetes) {
 	v.Unique(len(o.Within), path+".within[%d]", func(i int) string { return o.Within[i] })
 }
 
-// apart finds clusters that could be taken for each other.
+// apart reports clusters that could be confused with each other.
 func (v *validator) apart(c *Config) {
 	home, withCA := "", map[string]int{}
 	for i := range c.Clusters {
@@ -166,7 +165,7 @@ func (v *validator) apart(c *Config) {
 		if cas.Name == "" {
 			continue
 		}
-		name := filepath.Clean(cas.Name)
+		name := v.place(cas.Name)
 		if other, twice := withCA[name]; twice {
 			v.Fault(fmt.Sprintf(ClusterCAField, i), "is the file of clusters[%d] too (%s: %s); %s", other, cas.Field, term.QuoteValue(cas.Name), OwnCAs)
 			continue
@@ -175,7 +174,7 @@ func (v *validator) apart(c *Config) {
 	}
 }
 
-// OwnCAs is the remedy for a CA that two clusters have.
+// OwnCAs is the remedy for a CA that two clusters share.
 const OwnCAs = "a node of either could pass for the one of that name in the other, so name a file with the CAs of this cluster alone"
 
 func (c *Config) proofWarnings(warn func(path, text string)) {

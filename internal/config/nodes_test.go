@@ -5,12 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/nodeproof"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// Who reads what follows from the settings finds whole file names there, and no
-// method that lacks what it needs.
+// Resolve sets whole file names, and omits methods with missing settings.
 func TestNodeProofIsResolved(t *testing.T) {
 	t.Parallel()
 	const text = `

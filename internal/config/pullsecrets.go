@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/term"
 )
 
 // PullSecrets says which tokens in Secrets are accepted, for nodes whose kubelets
@@ -25,7 +25,7 @@ func (v *validator) pullSecrets(path string, c *Cluster) {
 	v.audience(own, p.Audience)
 	switch p.Audience {
 	case "":
-	case c.Issuer: // API servers take it for their own, unless --api-audiences says otherwise
+	case c.Issuer: // API servers accept it as their own, unless --api-audiences says otherwise
 		v.Fault(own, "is the cluster's issuer (%s): such a token would be good for the API server, too; use an audience of its own", term.QuoteValue(p.Audience))
 	default:
 		if slices.Contains(c.Audiences, p.Audience) {
@@ -45,7 +45,7 @@ func (v *validator) pullSecrets(path string, c *Cluster) {
 	}
 }
 
-// pullSecretWarnings say what is not asked of tokens that name no node.
+// pullSecretWarnings name the checks that tokens without a node do not get.
 func (c *Config) pullSecretWarnings(warn func(path, text string)) {
 	for i := range c.Clusters {
 		cluster := &c.Clusters[i]

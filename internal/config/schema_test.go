@@ -8,8 +8,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"golang.org/x/tools/txtar"
 
-	"github.com/pullpass/pullpass/internal/schematest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/schematest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestSchema(t *testing.T) {
@@ -19,7 +19,7 @@ func TestSchema(t *testing.T) {
 	refusesWhatParseDoes(t, schema)
 }
 
-// What Parse accepts, an editor underlines nothing in.
+// The schema accepts the documents that Parse accepts.
 func acceptsWhatParseDoes(t *testing.T, schema *jsonschema.Schema) {
 	t.Helper()
 	names, err := filepath.Glob("testdata/config/*.txtar")
@@ -39,10 +39,10 @@ func acceptsWhatParseDoes(t *testing.T, schema *jsonschema.Schema) {
 		t.Errorf("only %d cases are accepted", accepted)
 	}
 	schematest.AcceptFile(t, schema, "../../examples/pullpass.yaml")
-	schematest.AcceptBlocks(t, schema, "../../docs/configuration.md", Kind)
+	schematest.AcceptBlocks(t, schema, "../../docs/reference/configuration.md", Kind)
 }
 
-// What is wrong within one value, both refuse.
+// The schema and Parse refuse the same faults within one value.
 func refusesWhatParseDoes(t *testing.T, schema *jsonschema.Schema) {
 	t.Helper()
 	const good = `

@@ -6,20 +6,19 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/names"
-	"github.com/pullpass/pullpass/internal/signing"
-	"github.com/pullpass/pullpass/internal/strictyaml"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
 )
 
 const (
-	maxTokenLifetime = time.Hour // of issued tokens: they cannot be recalled
+	maxTokenLifetime = time.Hour // of issued tokens, because they cannot be revoked
 	maxShutdownDelay = 5 * time.Minute
 	maxRate          = 1_000_000 // of limits, as internal/state has it; so is maxFillTime
 	maxFillTime      = 24 * time.Hour
@@ -29,9 +28,12 @@ const (
 )
 
 // validator finds what is wrong with the values of a configuration.
-type validator struct{ *strictyaml.Validator }
+type validator struct {
+	*strictyaml.Validator
+	dir string // that relative names are in
+}
 
-// oneOf reports a value that is none of its type.
+// oneOf reports a value that is not one of its type's values.
 func oneOf[T interface {
 	~string
 	Values() []T
@@ -78,12 +80,7 @@ func (v *validator) config(c *Config) {
 		v.registry(fmt.Sprintf("registries[%d]", i), &c.Registries[i])
 	}
 	v.Unique(len(c.Registries), "registries[%d].service", func(i int) string { return c.Registries[i].Service })
-	v.Unique(len(c.Registries), "registries[%d].signing.managedDir", func(i int) string {
-		if dir := c.Registries[i].Signing.ManagedDir; dir != "" {
-			return filepath.Clean(dir)
-		}
-		return ""
-	})
+	v.uniquePlaces(len(c.Registries), "registries[%d].signing.managedDir", func(i int) string { return c.Registries[i].Signing.ManagedDir })
 
 	v.gateway(c)
 	v.assertions(c)
@@ -91,7 +88,7 @@ func (v *validator) config(c *Config) {
 	if len(c.PolicyFiles) == 0 {
 		v.Fault("policyFiles", "is empty; without a policy nothing is granted, so name at least one file")
 	}
-	v.Unique(len(c.PolicyFiles), "policyFiles[%d]", func(i int) string { return c.PolicyFiles[i] })
+	v.uniquePlaces(len(c.PolicyFiles), "policyFiles[%d]", func(i int) string { return c.PolicyFiles[i] })
 
 	v.state(&c.State)
 	v.limit("limits.perServiceAccount", c.Limits.PerServiceAccount)
@@ -111,7 +108,7 @@ func (v *validator) cluster(path string, config *Config, c *Cluster) {
 	v.pullSecrets(path, c)
 }
 
-// issuer checks what clusters and identities have in common.
+// issuer makes the checks that clusters and identities share.
 func (v *validator) issuer(path, name, issuer, want string, audiences []string) {
 	if !names.IsLabel(name) {
 		v.Fault(path+".name", "is not a DNS label (%s); use 1 to 63 of a-z, 0-9 and '-', with a letter or digit at both ends", term.QuoteValue(name))
@@ -253,7 +250,7 @@ func (v *validator) positive(path string, d Duration) {
 	}
 }
 
-// httpsURL leaves the value out of a message where it may hold a password.
+// httpsURL omits the value from a message if it may contain a password.
 func (v *validator) httpsURL(path, s, want string) {
 	u, err := url.Parse(s)
 	bad := err != nil || u.Scheme != "https" || u.Hostname() == "" || strings.Contains(s, "#") || !names.IsVisible(s)
@@ -290,8 +287,8 @@ func (v *validator) trustedProxy(path string, p netip.Prefix) {
 	}
 }
 
-// fileName finds content that was put where a file's name belongs, and does not repeat it:
-// it may be a key or a token.
+// fileName reports content in the place of a file name. It does not repeat it, because it may be a
+// key or a token.
 func (v *validator) fileName(path, s string) {
 	if s == "" && strings.HasSuffix(path, "]") {
 		v.Fault(path, "is empty; name a file or remove the element")

@@ -11,30 +11,28 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/pullpass/pullpass/internal/nodecert"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/exchange/nodecert"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
-	"github.com/pullpass/pullpass/internal/term"
 )
 
 // AdmissionConfig configures an Admission.
 type AdmissionConfig struct {
 	Objects     Objects               // nil: nothing is known of any object
-	Nodes       map[string]NodeChecks // by cluster; one that is not there has none
-	Revocations Revocations           // nil: they are not judged
-	Memory      *Memory               // nil: what is verified is remembered for this Admission alone
+	Nodes       map[string]NodeChecks // by cluster; an absent cluster has no checks
+	Revocations Revocations           // nil: revocations are not judged
+	Memory      *Memory               // nil: this Admission has its own memory of verified certificates
 	Now         func() time.Time      // nil means time.Now
-	// CallersUnseen is for explaining a request without its connection, and never
-	// for serving: what a Caller does not have is not known. That it could have
-	// proven to be the node by it is not judged, and refuses nobody.
+	// CallersUnseen is for explaining a request without its connection, and never for serving. A
+	// method of proof is skipped if the Caller lacks its input, and does not refuse the request.
 	CallersUnseen bool
 }
 
-// Admission judges what policy does not: whether the objects that an identity
-// names are still there, whether its node may pull at all, whether the caller
-// is that node, and whether an operator has revoked it. It is safe for
-// concurrent use.
+// Admission makes the checks that policy does not make. The objects that an identity names must
+// still exist, and its node must be allowed to pull. The caller must be that node, and no operator
+// may have revoked the identity. It is safe for concurrent use.
 type Admission struct {
 	objects     Objects
 	nodes       map[string]NodeChecks
@@ -66,12 +64,13 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 	return &Admission{objects: c.Objects, nodes: maps.Clone(c.Nodes), revocations: c.Revocations, callers: callers}, nil
 }
 
-// Admit judges the verified identity of a credential and returns it as policy sees
-// it, and the steps that it took. It notes in event what it learns, also when it
-// refuses. The error is a *GoneError, an *oidc.Error with ReasonNoNode, a *NodeError,
-// a *RevokedError or an *UnavailableError.
+// Admit judges the verified identity of a credential. It returns the identity as policy sees it,
+// and the steps that it took. It notes its findings in event, also when it refuses. The error is a
+// *GoneError, an *oidc.Error with ReasonNoNode, a *NodeError, a *RevokedError or an
+// *UnavailableError.
 //
-// Policy is asked only afterwards, so nobody learns what it would have granted.
+// Policy is asked only afterwards, so a refused caller does not learn what policy would have
+// granted.
 func (a *Admission) Admit(ctx context.Context, id oidc.Identity, credential oidc.Credential, caller nodeproof.Caller, event *Event) (subject policy.Subject, steps Steps, err error) {
 	event.identify(&id)
 	var facts Facts
@@ -84,7 +83,7 @@ func (a *Admission) Admit(ctx context.Context, id oidc.Identity, credential oidc
 	}
 	checks := a.nodes[id.Cluster]
 	if id.InSecret() {
-		checks = NodeChecks{} // whoever configures pull secrets accepts that they name no node, whatever node asks of others
+		checks = NodeChecks{} // configuring pull secrets means accepting identities without a node, whatever NodeChecks require of others
 	}
 	node := nodeOf(&id, facts)
 	if steps[1], err = checks.judge(&id, node); err != nil {
@@ -125,8 +124,8 @@ func (a *Admission) lookup(ctx context.Context, id oidc.Identity, credential oid
 	return facts, Step{Name: StepObjects, Verdict: VerdictPassed}, nil
 }
 
-// nodeOf returns the Node object that the identity names, or nil. Names are
-// reused: what is known of another UID says nothing about this node.
+// nodeOf returns the Node object that the identity names, or nil. Names are reused: facts about a
+// different UID say nothing about this node.
 func nodeOf(id *oidc.Identity, facts Facts) *Node {
 	if id.Kubernetes.Node.UID == "" || facts.Node == nil || facts.Node.UID != id.Kubernetes.Node.UID {
 		return nil
@@ -134,7 +133,7 @@ func nodeOf(id *oidc.Identity, facts Facts) *Node {
 	return facts.Node
 }
 
-// judge says whether the node that the identity names may pull.
+// judge decides whether the node that the identity names may pull.
 func (c NodeChecks) judge(id *oidc.Identity, node *Node) (Step, error) {
 	step := Step{Name: StepNode, Verdict: VerdictPassed, Selector: c.Selector}
 	switch {
@@ -150,9 +149,8 @@ func (c NodeChecks) judge(id *oidc.Identity, node *Node) (Step, error) {
 	return step, nil
 }
 
-// prove judges whether the caller is the node. It is asked for every request: a
-// connection lives longer than a certificate, and longer than a node has its
-// addresses.
+// prove judges whether the caller is the node. It runs for every request: a connection can outlive
+// a certificate and the addresses of a node.
 func (a *Admission) prove(config nodeproof.Config, id *oidc.Identity, node *Node, caller nodeproof.Caller, event *Event) (Step, error) {
 	if !config.Wanted() {
 		return Step{Name: StepCaller, Verdict: VerdictOff}, nil

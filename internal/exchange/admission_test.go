@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -29,7 +29,7 @@ func onNode(node any) func(map[string]any) {
 	}
 }
 
-// identityOn is what a verifier finds in a token of a pod on a node.
+// identityOn returns the verified identity of a pod on a node.
 func identityOn(cluster, node string) oidc.Identity {
 	return oidc.Identity{
 		Cluster: cluster, Kubernetes: oidc.KubernetesIdentity{Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web", UID: webUID}, Node: oidc.ObjectRef{Name: node, UID: node1UID}},
@@ -37,7 +37,7 @@ func identityOn(cluster, node string) oidc.Identity {
 	}
 }
 
-// knowing answers that the token's or pod's Node is this one.
+// knowing returns objects whose Node is node.
 func knowing(node *exchange.Node) objects {
 	return objects{byUID: map[string]exchange.Facts{webUID: {Node: node}}}
 }
@@ -49,9 +49,8 @@ func selector(t *testing.T, s string) map[string]exchange.NodeChecks {
 	return map[string]exchange.NodeChecks{"prod": {Selector: parsed}}
 }
 
-// API servers before 1.30 name no node in tokens; then the pod's counts, also
-// for policy, and the event says where it comes from. A node that the token
-// names is never replaced.
+// Before Kubernetes 1.30, tokens do not name a node. The pod's node then counts, also for policy,
+// and the event says where it comes from. The node in a token is never replaced.
 func TestNodeFromAPI(t *testing.T) {
 	t.Parallel()
 	const policy = `
@@ -96,8 +95,8 @@ deny:
 	}
 }
 
-// What the verifier does not require because the API may know the node is
-// required once the API was asked, in the same words.
+// If the API may know the node, the verifier does not require the claim. Admission then requires
+// it, with the same message.
 func TestRequiredNode(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -137,8 +136,7 @@ func TestRequiredNode(t *testing.T) {
 	}
 }
 
-// Only a Node that is known can match, also a selector that asks for what is
-// not there.
+// Only a known Node can match, even if the selector requires the absence of a label.
 func TestNodeSelector(t *testing.T) {
 	t.Parallel()
 	node := func(l map[string]string) *exchange.Node {
@@ -189,7 +187,7 @@ func TestNodeSelector(t *testing.T) {
 	}
 }
 
-// Checks are a cluster's own.
+// Each cluster has its own checks.
 func TestNodeChecksOfAnotherCluster(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
@@ -232,7 +230,7 @@ func TestOrderOfAdmission(t *testing.T) {
 	}
 }
 
-// A token ends with its objects, also while it has not expired (KEP-4412).
+// A token ends with its objects, even before its expiry (KEP-4412).
 func TestGoneObjects(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -268,8 +266,7 @@ func TestGoneObjects(t *testing.T) {
 	}
 }
 
-// An API server that cannot be asked is no reason to refuse for good, nor to
-// grant. The cause is for the operator.
+// An unavailable API server neither refuses for good nor grants. Only the operator sees the cause.
 func TestObjectsUnavailable(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
@@ -285,8 +282,8 @@ func TestObjectsUnavailable(t *testing.T) {
 	}
 }
 
-// A token that was issued to the right caller is given again to nobody else,
-// and to nobody at all once the pod is gone.
+// An issued token is not reused for a different caller. Once the pod is gone, it is not reused at
+// all.
 func TestReuseIsJudgedAfresh(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
@@ -340,7 +337,7 @@ func TestRefusedCallersGetIsItsOwn(t *testing.T) {
 	}
 }
 
-// The line of the audit log, as those read it who search in it.
+// The line of the audit log in the form that operators search.
 func TestAuditLineOfARefusedCaller(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
@@ -363,7 +360,7 @@ func TestAuditLineOfARefusedCaller(t *testing.T) {
 	}
 }
 
-// What is known of the objects is handed on to policy.
+// The facts about objects are passed on to policy.
 func TestSubjectHoldsTheFacts(t *testing.T) {
 	t.Parallel()
 	facts := exchange.Facts{Annotations: map[string]string{"a": "1"}, NamespaceLabels: map[string]string{"b": "2"}}
@@ -375,8 +372,7 @@ func TestSubjectHoldsTheFacts(t *testing.T) {
 	}
 }
 
-// Nothing that is empty or mistyped switches a check off, nor asks for what
-// nobody can pass.
+// An empty or mistyped setting does not turn a check off. A check that no node can pass is refused.
 func TestFaultyNodeChecks(t *testing.T) {
 	t.Parallel()
 	pool := newCA(t).cas()
@@ -410,8 +406,7 @@ func TestFaultyNodeChecks(t *testing.T) {
 	}
 }
 
-// All faults are told at once, in the same order each time; later changes of
-// the map change nothing.
+// All faults are reported at once, in a stable order. Later changes of the map have no effect.
 func TestNodeChecksOfSeveralClusters(t *testing.T) {
 	t.Parallel()
 	bad := exchange.NodeChecks{Proof: nodeproof.Config{Mode: "on"}}
@@ -432,8 +427,7 @@ func TestNodeChecksOfSeveralClusters(t *testing.T) {
 	}
 }
 
-// explain judges without a token: the same code says the same, by the error
-// and the event.
+// explain judges without a token. The same code returns the same error and event.
 func TestAdmitWithoutToken(t *testing.T) {
 	t.Parallel()
 	a, err := exchange.NewAdmission(exchange.AdmissionConfig{

@@ -6,12 +6,12 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/lru"
+	"github.com/pullpass/pullpass/internal/base/lru"
 )
 
-// attempts joins the two requests of one attempt: containerd sends a POST, and
-// after a 400 or 401 the same again as GET with Basic (seen with 1.6 and 2.4).
-// Only counting depends on it, never a decision.
+// attempts joins the two requests of one attempt. containerd sends a POST, and after a 400 or 401
+// it repeats the request as GET with Basic (seen with 1.6 and 2.4). Only counters depend on it,
+// never a decision.
 type attempts struct {
 	posts *lru.Cache[attemptKey, time.Time] // refused POSTs not yet followed by a GET
 }
@@ -23,7 +23,7 @@ type attemptKey struct {
 }
 
 const (
-	attemptBytes  = 2 << 20          // for 8,000
+	attemptBytes  = 2 << 20          // about 8,000 attempts
 	attemptWindow = 10 * time.Second // the GET follows at once; a slow node gets some grace
 )
 

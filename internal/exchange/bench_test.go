@@ -67,9 +67,9 @@ func BenchmarkExchange(b *testing.B) {
 	run("mix", r.handler, func(i int) int { return i / 2 })
 }
 
-// BenchmarkWorstRequest puts the dearest request that anyone who may edit a
-// ServiceAccount can make next to a plain one: read the ratio, which is reported.
-// All rules are for the ServiceAccount and read its annotation.
+// BenchmarkWorstRequest compares a plain request with the most expensive one that an editor of a
+// ServiceAccount can make. Read the reported ratio. All rules are for the ServiceAccount and read
+// its annotation.
 func BenchmarkWorstRequest(b *testing.B) {
 	for _, rules := range []int{10, 300, 5000} {
 		for name, worst := range map[string]struct{ item, scope string }{
@@ -111,8 +111,8 @@ func manyRules(n int) string {
 	return text.String()
 }
 
-// perRequest returns what a request of a token that was not seen before costs: the
-// fastest of many, because others use the machine, too.
+// perRequest returns the cost of a request with a new token: the fastest of many, because the
+// machine is shared.
 func perRequest(b *testing.B, r *rig, scopes ...string) time.Duration {
 	b.Helper()
 	fastest := time.Duration(1<<63 - 1)

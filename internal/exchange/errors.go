@@ -51,9 +51,9 @@ func (*AnonymousError) Error() string {
 	return "no credential was sent, and no rule grants anonymous access to what was asked for"
 }
 
-// anonymousCauses is for the audit log. Every failure on the kubelet's side
-// becomes an anonymous pull; the kubelet makes no event of it, and containerd
-// shows the user a status and no more (seen with Kubernetes 1.36).
+// anonymousCauses is for the audit log. Every failure on the kubelet's side becomes an anonymous
+// pull. The kubelet emits no event for it, and containerd shows the user only a status (seen with
+// Kubernetes 1.36).
 const anonymousCauses = "no credential was sent; if a pod should have pulled with its ServiceAccount, look at its kubelet: " +
 	"is the plugin installed and executable, does matchImages match the image, is tokenAttributes.cacheType Token, " +
 	"may system:nodes request this audience (verb request-serviceaccounts-token-audience), " +
@@ -66,8 +66,8 @@ func (e *DeniedError) Error() string {
 	return fmt.Sprintf("refused by the deny rule %q", e.Rule)
 }
 
-// UnavailableError says that something the decision needs cannot be had now.
-// Nothing is granted or refused on the strength of a failure.
+// UnavailableError says that the decision needs something that is unavailable now. A failure
+// neither grants nor refuses access.
 type UnavailableError struct {
 	reason string
 	Err    error
@@ -81,8 +81,8 @@ func (e *UnavailableError) Unwrap() error { return e.Err }
 // replay_unavailable or signing_key_unavailable.
 func (e *UnavailableError) Reason() string { return e.reason }
 
-// refusal returns the error of a decision that leads to no token: who is denied
-// gets none, and who is anonymous none that opens nothing.
+// refusal returns the error of a decision that leads to no token, or nil. A denied subject gets no
+// token. An anonymous caller gets no token if nothing is granted.
 func refusal(d policy.Decision, subject policy.Subject) error {
 	switch {
 	case d.DeniedBy != "":

@@ -3,23 +3,22 @@ package exchange
 import (
 	"time"
 
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
-// Result is the outcome of one request in one word. The set is closed: it is a
-// metric label.
+// Result is the outcome of one request in one word. The set is closed because it is a metric label.
 type Result string
 
 // The results.
 const (
-	ResultGranted     Result = "granted"     // everything asked for; also a login
-	ResultPartial     Result = "partial"     // less than asked for
+	ResultGranted     Result = "granted"     // all scopes of the request; also a login
+	ResultPartial     Result = "partial"     // fewer scopes than requested
 	ResultNone        Result = "none"        // a valid token that opens nothing
 	ResultRefused     Result = "refused"     // no token: credential or subject refused, or too many requests
 	ResultInvalid     Result = "invalid"     // not a token request
-	ResultUnavailable Result = "unavailable" // something that the answer needs is down
-	ResultError       Result = "error"       // a fault of ours
+	ResultUnavailable Result = "unavailable" // a dependency of the response is down
+	ResultError       Result = "error"       // a fault of Pullpass
 )
 
 // Object names a Kubernetes object in an Event.
@@ -28,7 +27,7 @@ type Object struct {
 	UID  string `json:"uid,omitempty"`
 }
 
-// Identity names a caller that is no ServiceAccount in an Event.
+// Identity names a caller that is not a ServiceAccount in an Event.
 type Identity struct {
 	Name    string `json:"name"`              // identities[].name
 	Subject string `json:"subject,omitempty"` // sub of the issued token: NAME/sub; empty for a token that was refused
@@ -38,42 +37,42 @@ type Identity struct {
 	Claims map[string]string `json:"claims,omitempty"`
 }
 
-// Event is the record of one request: one line of the audit log. It never
-// holds a token. Fields are present only when known.
+// Event is the record of one request: one line of the audit log. It never holds a token. Fields are
+// present only when known.
 type Event struct {
 	Time    time.Time `json:"time"`
 	ID      string    `json:"id"`                // of this request, random
 	TraceID string    `json:"traceID,omitempty"` // of the trace that the request is part of; the caller may have chosen it
 	Result  Result    `json:"result"`
 	Status  int       `json:"status"`
-	// Reason is a short stable word, from a closed set; Message says it to people.
+	// Reason is a short stable word from a closed set. Message explains it to people.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
 
-	// Who: proven by the token's signature.
+	// The identity, proven by the token's signature.
 	Cluster        string  `json:"cluster,omitempty"`
 	Namespace      string  `json:"namespace,omitempty"`
 	ServiceAccount *Object `json:"serviceAccount,omitempty"`
 	Pod            *Object `json:"pod,omitempty"`
 	Node           *Object `json:"node,omitempty"`
-	// Identity is who asked, if it is no ServiceAccount.
+	// Identity is the caller if it is not a ServiceAccount.
 	Identity *Identity `json:"identity,omitempty"`
 	// NodeFromAPI marks a node that is not in the token: the API server named it
 	// for the token's pod.
 	NodeFromAPI bool `json:"nodeFromAPI,omitempty"`
-	// PullSecret is the Secret that the token lay in: it proves no pod and no node, and
-	// only pulls.
+	// PullSecret is the Secret that held the token. Such a token proves neither a pod nor a node,
+	// and can only pull.
 	PullSecret *Object `json:"pullSecret,omitempty"`
 	// CredentialID is JTI=<jti>, as the API server's audit log writes it in
 	// authentication.kubernetes.io/credential-id (KEP-4193).
 	CredentialID string `json:"credentialID,omitempty"`
-	// Claimed is what a refused token says of itself: not proven.
+	// Claimed holds the unproven claims of a refused token.
 	Claimed *Claimed `json:"claimed,omitempty"`
 
-	// What.
+	// The request and its outcome.
 	Service   string       `json:"service,omitempty"`
 	GrantType string       `json:"grantType,omitempty"`
-	Requested []string     `json:"requested,omitempty"` // those that were read; what is malformed comes last
+	Requested []string     `json:"requested,omitempty"` // the scopes that were read; malformed ones come last
 	Omitted   int          `json:"omitted,omitempty"`   // scopes asked for before these, which were not read
 	Granted   []string     `json:"granted,omitempty"`
 	Rule      string       `json:"rule,omitempty"` // the rules that granted, or the one that denied; comma-separated
@@ -83,48 +82,47 @@ type Event struct {
 	// PushCredential is the id of the push credential that was presented or issued.
 	PushCredential string `json:"pushCredential,omitempty"`
 
-	// Gateway is what a request at the gateway was about; nil: it was one for a token.
+	// Gateway describes a request to the gateway; nil: it was a token request.
 	Gateway *GatewayRequest `json:"gateway,omitempty"`
 
-	// From where: believed in nothing but the address.
+	// The origin of the request. Only the address is trusted.
 	Caller string `json:"caller,omitempty"` // IP address
-	// Proof says whether the caller proved to be the node; nil: nobody asked.
+	// Proof says whether the caller proved to be the node; nil: no proof was required.
 	Proof *nodeproof.Proof `json:"proof,omitempty"`
-	// Replay says whether the caller is the first one with this token; nil: nobody
-	// asked.
+	// Replay says whether the caller was the first to present this token; nil: not checked.
 	Replay *Replay `json:"replay,omitempty"`
-	// Revocation is the one that refused the request.
+	// Revocation is the revocation that refused the request.
 	Revocation *Revocation `json:"revocation,omitempty"`
 
 	Client   string `json:"client,omitempty"` // User-Agent
 	ClientID string `json:"clientID,omitempty"`
 	Account  string `json:"account,omitempty"`
-	// Retry marks the GET with which containerd repeats a refused POST: the
-	// same attempt, not to be counted again.
+	// Retry marks the GET with which containerd repeats a refused POST. It is the same attempt and
+	// must not be counted again.
 	Retry bool `json:"retry,omitempty"`
 
 	Latency float64 `json:"latency"` // seconds
 }
 
-// GatewayRequest is what the gateway was asked, and what came of it at the upstream.
+// GatewayRequest describes a request to the gateway and its outcome at the upstream.
 type GatewayRequest struct {
 	Method     string `json:"method"`
 	Upstream   string `json:"upstream,omitempty"`   // upstreams[].name
 	Repository string `json:"repository,omitempty"` // as policies name it, with the upstream
 	Kind       string `json:"kind,omitempty"`
 	Reference  string `json:"reference,omitempty"` // tag or digest
-	// Tags are those that a manifest was to get that was pushed by its digest.
+	// Tags are the requested tags of a manifest that was pushed by its digest.
 	Tags    []string `json:"tags,omitempty"`
 	TokenID string   `json:"tokenID,omitempty"` // jti of the gateway's token: issuedID of the line that issued it
-	// UpstreamStatus is that of the upstream's answer; there is none when it was not
-	// asked, or did not answer.
+	// UpstreamStatus is the status of the upstream's response. It is zero if the upstream was not
+	// asked or did not respond.
 	UpstreamStatus int    `json:"upstreamStatus,omitempty"`
-	RedirectHost   string `json:"redirectHost,omitempty"` // where the bytes are; of the address no more is kept, it may be signed
+	RedirectHost   string `json:"redirectHost,omitempty"` // the host alone: the rest of the address may be signed
 	Sent           int64  `json:"sent,omitempty"`         // bytes of the body, to the client
 	Received       int64  `json:"received,omitempty"`     // bytes of the body, from the client
 }
 
-// ScopeEvent says for one requested scope why it was not granted whole.
+// ScopeEvent says why one requested scope was not granted in full.
 type ScopeEvent struct {
 	Scope   string   `json:"scope"`
 	Granted []string `json:"granted,omitempty"` // actions
@@ -133,8 +131,8 @@ type ScopeEvent struct {
 	Remedy  string   `json:"remedy,omitempty"`
 }
 
-// Claimed is the unproven self-description of a refused token. Verified is
-// set when at least its signature is good (a legacy token).
+// Claimed holds the unproven claims of a refused token. Verified is set if at least the signature
+// is good (a legacy token).
 type Claimed struct {
 	Issuer       string `json:"issuer,omitempty"`
 	Subject      string `json:"subject,omitempty"`
@@ -145,8 +143,7 @@ type Claimed struct {
 	Verified     bool   `json:"verified,omitempty"`
 }
 
-// ClaimedBy returns what the token of a failure says of itself, or nil if it
-// says nothing that an event has.
+// ClaimedBy returns the claims of a refused token, or nil if it has none that an event records.
 func ClaimedBy(failure *oidc.Error) *Claimed {
 	c := failure.Claimed
 	claimed := Claimed{
@@ -164,7 +161,7 @@ func ClaimedBy(failure *oidc.Error) *Claimed {
 	return &claimed
 }
 
-// IssuerName is that of Identity.IssuerName, proven or not; empty: it is not known.
+// IssuerName is that of Identity.IssuerName, proven or not; empty: not known.
 func (e *Event) IssuerName() string {
 	if e.Identity != nil {
 		return e.Identity.Name
@@ -172,8 +169,8 @@ func (e *Event) IssuerName() string {
 	return e.Cluster
 }
 
-// ReasonInsufficientScope is that of a token that does not allow what it was sent for
-// (RFC 6750 section 3.1).
+// ReasonInsufficientScope is the reason for a token that does not allow the request it was sent
+// with (RFC 6750 section 3.1).
 const ReasonInsufficientScope = "insufficient_scope"
 
 func object(ref oidc.ObjectRef) *Object {
@@ -190,11 +187,10 @@ func credentialID(jti string) string {
 	return "JTI=" + jti
 }
 
-// Recorder receives the event of every request, after the answer was decided.
-// Implementations must be safe for concurrent use and delay an answer for a
-// bounded time at most: an event that cannot be written does not fail the
-// exchange, so they count their own failures. Nobody changes the event from
-// then on.
+// Recorder receives the event of every request, after the response was decided. Implementations
+// must be safe for concurrent use and delay a response for a bounded time at most. An event that
+// cannot be written does not fail the exchange, so implementations count their own failures. The
+// event does not change after Record is called.
 type Recorder interface {
 	Record(*Event)
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// The methods below note in an event what the steps of a request found out, in the
-// order of the steps.
+// The methods below note in an event the findings of each step of a request, in the order of the
+// steps.
 
-// request notes what was asked for.
+// request notes the requested access.
 func (e *Event) request(req registryauth.Request) {
 	e.GrantType = string(req.GrantType)
 	e.ClientID = req.ClientID
@@ -25,7 +25,7 @@ func (e *Event) request(req registryauth.Request) {
 	}
 }
 
-// identify notes whom a credential names.
+// identify notes the identity that a credential names.
 func (e *Event) identify(id *oidc.Identity) {
 	e.CredentialID = credentialID(id.TokenID)
 	if x := id.External; x != nil {
@@ -40,7 +40,7 @@ func (e *Event) identify(id *oidc.Identity) {
 	e.PullSecret = object(id.Kubernetes.Secret)
 }
 
-// claim notes what a refused credential says of itself.
+// claim notes the claims of a refused credential.
 func (e *Event) claim(failure *oidc.Error) {
 	e.Cluster, e.Claimed = failure.Cluster, ClaimedBy(failure)
 	if failure.Provider != "" {
@@ -48,8 +48,7 @@ func (e *Event) claim(failure *oidc.Error) {
 	}
 }
 
-// decide notes a decision: what was granted, by which rules, and for what is
-// missing, why.
+// decide notes a decision: the grants, their rules, and the reason for each missing grant.
 func (e *Event) decide(d policy.Decision, granted []string) {
 	if d.DeniedBy != "" {
 		e.Rule = d.DeniedBy
@@ -71,8 +70,8 @@ func (e *Event) decide(d policy.Decision, granted []string) {
 	e.Rule = strings.Join(rules, ",")
 }
 
-// unread notes, after a decision, what it could not be about. That is no error: a
-// scope that is not granted never is (token specification).
+// unread notes, after a decision, the scopes that it did not cover. They are not an error: a scope
+// that is not granted is never one (token specification).
 func (e *Event) unread(req registryauth.Request) {
 	for _, m := range req.Malformed {
 		e.notGranted(reasonMalformedScope, ScopeEvent{Scope: m.Text, Reason: "it is no scope: " + m.Fault.Message})
@@ -82,7 +81,7 @@ func (e *Event) unread(req registryauth.Request) {
 	}
 }
 
-// notGranted notes that not all was granted, and of the first scopes, why. Of
+// notGranted notes that some access was not granted, and the reason for the first scopes. Of
 // several reasons it keeps the first.
 func (e *Event) notGranted(reason string, scopes ...ScopeEvent) {
 	e.Result, e.Reason = ResultPartial, cmp.Or(e.Reason, reason)
@@ -92,7 +91,7 @@ func (e *Event) notGranted(reason string, scopes ...ScopeEvent) {
 	e.Scopes = append(e.Scopes, scopes[:min(len(scopes), policy.MaxScopesTold-len(e.Scopes))]...)
 }
 
-// refuse notes what an error means: nothing was granted.
+// refuse notes the outcome of an error: nothing was granted.
 func (e *Event) refuse(o outcome) {
 	kind := classes[o.class]
 	e.Status, e.Result, e.Reason = kind.status, kind.result, o.reason
@@ -103,9 +102,9 @@ func (e *Event) refuse(o outcome) {
 	}
 }
 
-// Conclude notes in an event what the token endpoint would have answered to a
-// request: to err, if a Verifier or an Admission returned one, or else to the
-// decision. It is for those who explain: nothing is issued.
+// Conclude notes in an event how the token endpoint would have responded to a request. If a
+// Verifier or an Admission returned an error, err is that error, and the decision does not count.
+// It is for explaining requests: no token is issued.
 func (e *Event) Conclude(req registryauth.Request, subject policy.Subject, d policy.Decision, err error) {
 	if err == nil {
 		e.decide(d, policy.ScopeStrings(d.Granted()))

@@ -8,24 +8,24 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/lru"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/base/lru"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/seal"
-	"github.com/pullpass/pullpass/internal/signing"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/registryauth/seal"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
 )
 
-// Verifier authenticates a ServiceAccount token. Its errors are *oidc.Error;
-// anything else counts as a fault of ours and grants nothing.
+// Verifier authenticates a ServiceAccount token. Its errors are *oidc.Error. Any other error counts
+// as an internal error and grants nothing.
 type Verifier interface {
 	Verify(ctx context.Context, credential oidc.Credential) (oidc.Identity, error)
-	// Remembers reports whether Verify would accept a token for next to nothing,
-	// because it has done so before.
+	// Remembers reports whether Verify would accept a token at almost no cost, because it accepted
+	// the token before.
 	Remembers(credential oidc.Credential) bool
-	// VerifyThen is Verify for a token that was good then, and may have ended since.
+	// VerifyThen verifies a token as of an earlier time. The token may have expired since.
 	VerifyThen(ctx context.Context, credential oidc.Credential, then time.Time) (oidc.Identity, error)
 }
 
@@ -33,25 +33,24 @@ type Verifier interface {
 type Config struct {
 	Verifier        Verifier
 	Objects         Objects               // nil: nothing is known of any object
-	Nodes           map[string]NodeChecks // by cluster; one that is not there has none
+	Nodes           map[string]NodeChecks // by cluster; an absent cluster has no checks
 	Revocations     Revocations
 	Replay          ReplayMode
-	Owners          Owners // of token ids, with Limiter and Revocations for as many replicas as serve; nil: Replay is off
+	Owners          Owners // of token ids; Owners, Limiter and Revocations cover the same replicas; nil: Replay is off
 	ServiceAccounts Limiter
 	Registries      []*registryauth.Issuer
 	Policy          *policy.Policy
-	// Scopes says, by service, what is judged of what clients ask for; a service that
-	// is not there is asked for what is meant.
+	// Scopes maps a service to a function that returns the scopes to judge for the requested
+	// scopes. Without a function, the requested scopes are judged unchanged.
 	Scopes map[string]func([]registryauth.Scope) []registryauth.Scope
-	// Memory is that of the Exchanger before, if there was one. Issued tokens are
-	// remembered for the Registry that signed them, so that one with other settings
-	// has to be another one.
+	// Memory is that of the previous Exchanger, if there was one. Issued tokens are remembered for
+	// the Issuer that signed them. Changed settings therefore need a new Issuer.
 	Memory *Memory
 	Now    func() time.Time // nil means time.Now
 }
 
-// Exchanger turns requests into tokens. Its settings do not change: another
-// Exchanger takes its place. It is safe for concurrent use.
+// Exchanger turns requests into tokens. Its settings do not change: a new Exchanger replaces it. It
+// is safe for concurrent use.
 type Exchanger struct {
 	verifier        Verifier
 	admission       *Admission
@@ -66,10 +65,10 @@ type Exchanger struct {
 	now             func() time.Time
 }
 
-// issuedKey holds everything that the content of a token depends on, save the
-// clock: the credential (and with it the subject and the end), the registry,
-// the decision's outcome, and the key that signs. Whoever presents the same
-// credential and is granted the same may have the same token; nobody else can.
+// issuedKey holds everything that the content of a token depends on, except the clock: the
+// credential (and with it the subject and the expiry), the registry, the grants, and the signing
+// key. A caller with the same credential and the same grants may have the same token. No other
+// caller can have it.
 type issuedKey struct {
 	credential [sha256.Size]byte // its hash; zero for anonymous
 	registry   *registryauth.Issuer
@@ -77,9 +76,9 @@ type issuedKey struct {
 	keyID      string
 }
 
-// maxIssuedScopes are the longest scopes of a token that is remembered, in
-// bytes. A client chooses what it asks for, and one must not wash out what
-// others need. What a pull asks for is a quarter as long.
+// maxIssuedScopes is the maximum size of the scopes of a remembered token, in bytes. A client
+// chooses its scopes, and must not evict the tokens of other clients. The scopes of a pull are a
+// quarter as long.
 const maxIssuedScopes = 512
 
 // New returns an Exchanger. Every field that is not optional must be set.
@@ -125,35 +124,33 @@ func New(c Config) (*Exchanger, error) {
 	return x, nil
 }
 
-// heldByIssued is what the cache counts of an entry. Its key id is that of a key
-// that signs, in memory once.
+// heldByIssued returns the bytes that the cache counts for an entry. It leaves out the key id,
+// which is shared by all entries of a signing key.
 func heldByIssued(key issuedKey, token registryauth.Token) int {
 	return lru.Bytes(len(key.granted)) + lru.Bytes(len(token.Value.Reveal())) + lru.Bytes(registryauth.SecretBytes) + lru.Bytes(len(token.ID))
 }
 
-// Policy returns the one in use.
+// Policy returns the policy in use.
 func (x *Exchanger) Policy() *policy.Policy { return x.policy }
 
-// Authorization is what a request may have: the outcome of Authorize, for Issue.
+// Authorization is the access of a request: the outcome of Authorize, for Issue.
 type Authorization struct {
 	subject    policy.Subject
 	credential [sha256.Size]byte // its hash; zero for anonymous
 	registry   *registryauth.Issuer
 	granted    []registryauth.Scope
 	lines      string              // the granted scopes as an issuedKey holds them
-	token      registryauth.Secret // for a push credential; zero: a token is to be issued
+	token      registryauth.Secret // for a push credential; zero: issue a token
 	pushID     string              // of the push credential that was presented
 }
 
-// Authorize judges one request: it identifies who asks and decides what is granted.
-// It notes in event what it learns on the way, so that the event is complete also
-// when it fails.
+// Authorize judges one request: it identifies the caller and decides which scopes are granted. It
+// notes its findings in event as it goes, so that the event is complete also when it fails.
 //
-// Steps go from cheap to dear, and each has its own error:
-// *UnknownServiceError, *oidc.Error, *GoneError, *NodeError, *RevokedError,
-// *ReplayError, *LimitError, *UnavailableError, *DeniedError, *AnonymousError,
-// *PushCredentialError. A scope that is not granted is not an error (token
-// specification): the token just has less access.
+// Steps run from cheap to expensive. Each has its own error: *UnknownServiceError, *oidc.Error,
+// *GoneError, *NodeError, *RevokedError, *ReplayError, *LimitError, *UnavailableError,
+// *DeniedError, *AnonymousError, *PushCredentialError. A scope that is not granted is not an error
+// (token specification): the token just has less access.
 func (x *Exchanger) Authorize(ctx context.Context, req registryauth.Request, caller nodeproof.Caller, event *Event) (Authorization, error) {
 	registry, ok := x.registries[req.Service]
 	if !ok {
@@ -193,9 +190,8 @@ func (x *Exchanger) Authorize(ctx context.Context, req registryauth.Request, cal
 	return a, nil
 }
 
-// Issue returns a token for what Authorize has granted, or a push credential, and
-// notes it in event. Its errors are *UnavailableError, *oidc.Error and
-// *PushCredentialError.
+// Issue returns a token or a push credential for the scopes that Authorize granted, and notes it in
+// event. Its errors are *UnavailableError, *oidc.Error and *PushCredentialError.
 func (x *Exchanger) Issue(ctx context.Context, a Authorization, event *Event) (token registryauth.Token, err error) {
 	_, issuing := begin(ctx, stepIssue)
 	var reused bool
@@ -215,9 +211,9 @@ func (x *Exchanger) Issue(ctx context.Context, a Authorization, event *Event) (t
 	return token, nil
 }
 
-// identify verifies the credential, if there is one, has its identity admitted,
-// and judges what other requests count for: they are counted only if nothing
-// else refuses them. Anonymous callers have nothing to prove.
+// identify verifies the credential, if there is one, and has its identity admitted. Then it checks
+// replay and the limit of the identity. A request that another check refuses does not count towards
+// them. An anonymous caller needs no proof.
 func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, push *pushCredential, caller nodeproof.Caller, event *Event) (policy.Subject, error) {
 	if req.GrantType == registryauth.GrantAnonymous {
 		return policy.Subject{}, nil
@@ -260,7 +256,7 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, push
 	return subject, nil
 }
 
-// judged returns what is judged of the scopes of a request.
+// judged returns the scopes of a request that are to be judged.
 func (x *Exchanger) judged(req registryauth.Request) []registryauth.Scope {
 	if scopes := x.scopes[req.Service]; scopes != nil {
 		return scopes(req.Scopes)
@@ -268,8 +264,8 @@ func (x *Exchanger) judged(req registryauth.Request) []registryauth.Scope {
 	return req.Scopes
 }
 
-// remembers reports whether the credential of a request was good before: a push
-// credential, if it was sealed here.
+// remembers reports whether the credential of a request was valid before. A push credential counts
+// if it was sealed here.
 func (x *Exchanger) remembers(req registryauth.Request) bool {
 	if registry := x.registries[req.Service]; registry != nil {
 		if push, err := x.open(req, registry); push != nil || err != nil {
@@ -279,9 +275,9 @@ func (x *Exchanger) remembers(req registryauth.Request) bool {
 	return x.verifier.Remembers(req.Credential)
 }
 
-// issue returns the token last issued for the same thing while at least half
-// of its life and the 60 seconds that clients count on are left: a pull asks
-// twice (resolve, then fetch).
+// issue returns the token that was last issued for the same key, if enough of its lifetime is left:
+// at least half of it, and the 60 seconds that clients count on. A pull asks twice (resolve, then
+// fetch).
 func (x *Exchanger) issue(a Authorization) (token registryauth.Token, reused bool, err error) {
 	now := x.now()
 	keyID, err := a.registry.KeyID()
@@ -309,7 +305,7 @@ func (x *Exchanger) issue(a Authorization) (token registryauth.Token, reused boo
 	}
 	if len(a.lines) <= maxIssuedScopes {
 		kept := token
-		kept.Access = nil // the key says it, and the next request asks for the same
+		kept.Access = nil // the key holds it, and the next request has the same
 		x.issued.Add(key, kept)
 	}
 	return token, false, nil
@@ -326,8 +322,8 @@ func holder(id *oidc.Identity, pushID string) *registryauth.Holder {
 	}
 }
 
-// issueError tells what may pass and what is the token's own from faults of
-// ours, which stay as they are.
+// issueError converts a missing signing key and an expired token to their own errors. Other errors
+// are internal and returned unchanged.
 func issueError(err error) error {
 	switch {
 	case errors.Is(err, signing.ErrNoSigningKey):

@@ -1,17 +1,16 @@
 package exchange
 
-import "github.com/pullpass/pullpass/internal/nodecert"
+import "github.com/pullpass/pullpass/internal/exchange/nodecert"
 
 // Joined makes keys, for tests.
 var Joined = joined
 
-// IssuedBytes is what is counted of the issued tokens that are remembered, and
-// Issued how many they are.
+// IssuedBytes returns the counted bytes of the remembered tokens, and Issued their number.
 func (x *Exchanger) IssuedBytes() int { return x.issued.Bytes() }
 
 func (x *Exchanger) Issued() int { return x.issued.Len() }
 
-// SetCAs gives a cluster other CAs.
+// SetCAs replaces the CAs of a cluster.
 func (a *Admission) SetCAs(cluster string, cas *nodecert.CAs) {
 	checks := a.nodes[cluster]
 	checks.Proof.CAs = cas

@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // BenchmarkGrowth measures an exchange, in the process, beside more and more of what
@@ -59,7 +59,7 @@ func BenchmarkGrowth(b *testing.B) {
 	}
 }
 
-// exchangeAll asks with the tokens of so many pods in turn.
+// exchangeAll sends requests with the tokens of the given number of pods in turn.
 func (r *rig) exchangeAll(b *testing.B, signer jose.Signer, pods int, scopes ...string) {
 	b.Helper()
 	requests := make([]*http.Request, pods)

@@ -11,14 +11,14 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/pullpass/pullpass/internal/load"
-	"github.com/pullpass/pullpass/internal/nodeproof"
-	"github.com/pullpass/pullpass/internal/redact"
+	"github.com/pullpass/pullpass/internal/base/redact"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/exchange/load"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/term"
 )
 
-// MaxClientLength bounds what the audit log keeps of a User-Agent, in bytes.
+// MaxClientLength is the maximum length of a User-Agent in the audit log, in bytes.
 const MaxClientLength = 256
 
 // HandlerConfig configures a Handler.
@@ -26,10 +26,10 @@ type HandlerConfig struct {
 	Exchanger *Exchanger                           // required
 	Recorder  Recorder                             // required
 	Caller    func(*http.Request) nodeproof.Caller // required
-	Addresses Limiter                              // of requests without a good credential; required
-	Logger    *slog.Logger                         // faults of ours; required
+	Addresses Limiter                              // of requests without a valid credential; required
+	Logger    *slog.Logger                         // for internal errors; required
 	Now       func() time.Time                     // nil means time.Now
-	Memory    *Memory                              // that of the Handler before, if there was one; required
+	Memory    *Memory                              // that of the previous Handler, if there was one; required
 }
 
 // Handler is the token endpoint. It is safe for concurrent use.
@@ -67,14 +67,14 @@ func NewHandler(c HandlerConfig) (*Handler, error) {
 	return h, nil
 }
 
-// Load returns how many requests are worked on now, and how many wait.
+// Load returns how many requests are in progress and how many wait.
 func (h *Handler) Load() load.Counts { return h.queue.Counts() }
 
 // tokenRequest is one request on its way through a Handler.
 type tokenRequest struct {
 	http     *http.Request
 	caller   nodeproof.Caller
-	parsed   registryauth.Request // zero until it is
+	parsed   registryauth.Request // zero until it is parsed
 	event    *Event
 	answered bool
 }
@@ -92,11 +92,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	registryauth.WriteToken(w, t.parsed.GrantType, token, h.now())
 }
 
-// exchange takes the steps of a request that may refuse it.
+// exchange runs the steps of a request that may refuse it.
 //
-// A place in the queue is held for what is ours alone: neither while a client sends
-// nor while it reads, which may take as long as it likes. Requests of an address that
-// has spent its limit do not wait for one.
+// A request holds a place in the queue only for the server's own work. It holds none while the
+// client sends the request or reads the response, because that time is not bounded. Requests from
+// an address that has spent its limit do not wait for a place.
 func (h *Handler) exchange(w http.ResponseWriter, t *tokenRequest) (registryauth.Token, error) {
 	if err := h.parse(w, t); err != nil {
 		return registryauth.Token{}, err
@@ -119,7 +119,7 @@ func (h *Handler) exchange(w http.ResponseWriter, t *tokenRequest) (registryauth
 	return h.exchanger.Issue(ctx, authorization, t.event)
 }
 
-// begin notes what is known of a request before it is read.
+// begin creates the event of a request before the request is read.
 func (h *Handler) begin(r *http.Request) tokenRequest {
 	caller := h.caller(r)
 	event := &Event{
@@ -150,13 +150,13 @@ func (h *Handler) parse(w http.ResponseWriter, t *tokenRequest) error {
 	return nil
 }
 
-// read reads a request, and counts its body while it does.
+// read parses a request, and counts its body as being read until it returns.
 func (h *Handler) read(w http.ResponseWriter, t *tokenRequest) (registryauth.Request, error) {
 	if t.http.Body == http.NoBody {
 		return registryauth.ParseRequest(t.http)
 	}
 	from := Network(t.caller.Address)
-	// Of a copy: what net/http does with a body afterwards depends on its type.
+	// On a copy: net/http treats the original body according to its type afterwards.
 	r := t.http.WithContext(t.http.Context())
 	body := &load.Body{ReadCloser: r.Body}
 	r.Body = body
@@ -165,8 +165,8 @@ func (h *Handler) read(w http.ResponseWriter, t *tokenRequest) (registryauth.Req
 	return registryauth.ParseRequest(r)
 }
 
-// refuse answers an error. What came of the request is counted before the client
-// knows.
+// refuse responds to an error. The outcome of the request is counted before the client gets the
+// response.
 func (h *Handler) refuse(w http.ResponseWriter, t *tokenRequest, err error) {
 	o := h.fail(t, err)
 	h.attempts.failed(t, o.class)
@@ -174,13 +174,13 @@ func (h *Handler) refuse(w http.ResponseWriter, t *tokenRequest, err error) {
 	t.answered = true
 	form := t.parsed.GrantType
 	if form == "" && t.http.Method == http.MethodPost {
-		form = registryauth.GrantPassword // until more is known
+		form = registryauth.GrantPassword // until the grant type is known
 	}
 	registryauth.WriteFailure(w, form, o.failure(t.event.Service))
 }
 
-// fail notes in the event what an error means. What the client is told is written
-// down at its end, so no credential is repeated there either.
+// fail notes the outcome of an error in the event. Clients log the message that they get, so it
+// must not repeat a credential either.
 func (h *Handler) fail(t *tokenRequest, err error) outcome {
 	o, secrets := classify(err, t.event.ID), t.secrets()
 	t.event.refuse(o)
@@ -191,10 +191,10 @@ func (h *Handler) fail(t *tokenRequest, err error) outcome {
 	return o
 }
 
-// finish records the event. It has to be deferred itself: it recovers from panics.
+// finish records the event. It must be deferred directly because it recovers from panics.
 func (h *Handler) finish(w http.ResponseWriter, t *tokenRequest) {
 	if p := recover(); p != nil {
-		// The panic's value may hold anything, a token too: only its type is logged.
+		// The panic's value may hold anything, including a token, so only its type is logged.
 		h.logger.Error("panic while serving a token request", "id", t.event.ID, "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
 		if !t.answered { // otherwise the token may be out, and the event says so
 			registryauth.WriteFailure(w, "", h.fail(t, errors.New("panic")).failure(""))

@@ -14,7 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
 )
 
 func TestGranted(t *testing.T) {
@@ -50,8 +50,8 @@ func TestGranted(t *testing.T) {
 	}
 }
 
-// Harbor grants everything that the user has; the token specification wants
-// the intersection of what is asked and what is allowed.
+// Harbor grants everything that the user has. The token specification requires the intersection of
+// the requested and the allowed scopes.
 func TestNeverMoreThanAsked(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
@@ -63,8 +63,8 @@ func TestNeverMoreThanAsked(t *testing.T) {
 	}
 }
 
-// Missing rights are no error (token specification): 200 with less, and the
-// event says why.
+// Missing permissions are not an error (token specification): the response is 200 with fewer
+// scopes, and the event has the reason.
 func TestPartialAndNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -110,7 +110,7 @@ func TestRefusals(t *testing.T) {
 		oauth   string // for POST
 		result  exchange.Result
 		reason  string
-		message string // a part of what the caller is told
+		message string // a part of the client's message
 	}{
 		{
 			name:    "unknown service",
@@ -254,8 +254,7 @@ func TestOverload(t *testing.T) {
 	}
 }
 
-// A token that may be out must stand in the audit log, also when writing it ends
-// in a panic.
+// A token that may have been sent must be in the audit log, even if the response ends in a panic.
 func TestPanicWhileAnswering(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -269,8 +268,8 @@ type panickingWriter struct{ http.ResponseWriter }
 
 func (panickingWriter) Write([]byte) (int, error) { panic("the connection is gone") }
 
-// The kubelet's own failures arrive as anonymous pulls, without a word on the
-// pod: the audit line must name them.
+// Failures of the kubelet arrive as anonymous pulls, without an event on the pod. The audit line
+// must name the causes.
 func TestAnonymousCauses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -295,7 +294,7 @@ func TestAnonymousRule(t *testing.T) {
 	}
 }
 
-// A refused token's own words help to find its sender, but never as facts.
+// The claims of a refused token help to find its sender, but are not facts.
 func TestClaimedIsNotIdentity(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -309,8 +308,8 @@ func TestClaimedIsNotIdentity(t *testing.T) {
 	}
 }
 
-// An annotation selects and never grants, and belongs to the UID: a recreated
-// ServiceAccount of the same name is another one.
+// An annotation selects and never grants. It belongs to the UID: a ServiceAccount that was
+// recreated under the same name does not have it.
 func TestAnnotationsByUID(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
@@ -328,8 +327,8 @@ func TestAnnotationsByUID(t *testing.T) {
 	}
 }
 
-// A pull asks twice for the same thing and gets the same token, but only the
-// same credential, granted the same, and only while it is young.
+// The second request of a pull gets the same token. This requires the same credential, the same
+// grants and enough lifetime.
 func TestReuse(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -360,8 +359,7 @@ func TestReuse(t *testing.T) {
 	}
 }
 
-// A key that was replaced, perhaps because it leaked, must not be seen again in
-// answers.
+// A replaced key, which may have leaked, must not appear in responses again.
 func TestReuseEndsWithTheKey(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -374,7 +372,7 @@ func TestReuseEndsWithTheKey(t *testing.T) {
 	}
 }
 
-// A token may end between its verification and the signature of ours.
+// A token may expire between its verification and the signing of the issued token.
 func TestTokenThatEndsOnTheWay(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
@@ -402,7 +400,7 @@ func TestServiceTwice(t *testing.T) {
 	}
 }
 
-// What a stranger writes into headers must not fill the audit log.
+// Headers from an unauthenticated client must not fill the audit log.
 func TestClientIsCut(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -427,8 +425,7 @@ func TestReuseLeavesAMinute(t *testing.T) {
 	}
 }
 
-// What was remembered must not outlive a change of mind: the policy is asked
-// for each request.
+// A remembered token must not outlive a change of the policy, which is evaluated for each request.
 func TestPolicyChangeIsSeenAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -450,8 +447,8 @@ func TestPolicyChangeIsSeenAtOnce(t *testing.T) {
 	}
 }
 
-// Nothing may outlive the incoming token (artifact-keeper#1166), but for the
-// 60 seconds below which the token specification forbids to go.
+// An issued token must not outlive the incoming token (artifact-keeper#1166), except for the
+// minimum of 60 seconds in the token specification.
 func TestEndsWithTheIncomingToken(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ left, want time.Duration }{
@@ -465,8 +462,8 @@ func TestEndsWithTheIncomingToken(t *testing.T) {
 	}
 }
 
-// containerd repeats a refused POST as GET: one attempt, counted once. Another
-// caller's GET, another credential's, a second or a late one is its own.
+// containerd repeats a refused POST as GET: one attempt, counted once. A GET of a different caller
+// or credential, a second GET and a late GET each count separately.
 func TestRetryIsOneAttempt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -510,8 +507,8 @@ func TestRetryIsOneAttempt(t *testing.T) {
 	}
 }
 
-// Tokens end in logs by many ways (docker_auth, harbor#7884): no event and no
-// log line holds one, whatever goes wrong.
+// Tokens get into logs in many ways (docker_auth, harbor#7884). No event and no log line may hold
+// one, whatever fails.
 func TestNoTokenInEventsAndLogs(t *testing.T) {
 	t.Parallel()
 	panics := func(c *rigConfig) {

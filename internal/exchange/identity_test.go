@@ -40,7 +40,7 @@ func (r *rig) job(t testing.TB, change func(claims map[string]any)) string {
 	return sign(t, r.signer, claims)
 }
 
-// jobs takes the policy above, and nothing that is about pods in the way.
+// jobs sets the policy above, and turns off all checks of pods.
 func jobs(c *rigConfig) {
 	c.policy = jobPolicy
 	c.objects = objects{err: errors.New("no API server knows a job")}
@@ -70,7 +70,7 @@ func TestJobPushes(t *testing.T) {
 	}
 }
 
-// What makes it another job, or no job at all, is denied.
+// A job with different claims, or a token that is not of a job, is denied.
 func TestOtherJobs(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -109,7 +109,7 @@ func TestConditionInDoubt(t *testing.T) {
 	}
 }
 
-// A pod is no job and a job no pod, whatever rules are written with *.
+// A pod does not match rules for jobs and a job does not match rules for pods, even with *.
 func TestPodsAndJobsAreApart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, jobs)
@@ -155,7 +155,7 @@ func TestJobTokenReplayed(t *testing.T) {
 	if a := r.do(t, from(at("192.0.2.2"), get(token, "repository:team-a/web:push"))); a.status != http.StatusForbidden {
 		t.Errorf("a second caller: %d", a.status)
 	}
-	if _, own := owners.owner[exchange.Joined("github", "job-1")]; !own { // ids are unique to an issuer alone
+	if _, own := owners.owner[exchange.Joined("github", "job-1")]; !own { // ids are unique only within an issuer
 		t.Errorf("the owners are %v", owners.owner)
 	}
 	if e := r.lastEvent(t, 2); e.Reason != "token_replayed" {

@@ -5,20 +5,19 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/lru"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/base/lru"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// Limiter bounds how often something may happen, by key. It always answers,
-// and within its own time limit: an implementation that shares its buckets with
-// other replicas counts by itself while they cannot be reached. A limit is then
-// neither open to everybody nor closed to all. Implementations must be safe for
-// concurrent use.
+// Limiter bounds how often something may happen, by key. It always answers, and within its own time
+// limit. An implementation that shares its buckets with other replicas counts locally while they
+// cannot be reached. The limit then neither admits all requests nor refuses all. Implementations
+// must be safe for concurrent use.
 type Limiter interface {
-	// Take takes one from the bucket of key and returns 0; or it takes none and
-	// returns how long it will be until one is there.
+	// Take takes one from the bucket of key and returns 0. If the bucket is empty, it takes none
+	// and returns how long it will be until one is available.
 	Take(ctx context.Context, key string) time.Duration
 }
 
@@ -26,17 +25,17 @@ type Limiter interface {
 type LimitError struct {
 	reason string
 	what   string
-	Wait   time.Duration // until the next one may come
+	Wait   time.Duration // until the next request may come
 }
 
-// Error does not say how long to wait, which is in Retry-After: events on pods
-// that are the same are counted and not repeated.
+// Error does not include the wait, which is in Retry-After. Kubernetes counts equal events on pods
+// instead of repeating them.
 func (e *LimitError) Error() string { return "too many requests " + e.what + "; try again later" }
 
 // Reason is limited_service_account or limited_address.
 func (e *LimitError) Reason() string { return e.reason }
 
-// identityLimit is the limit of an identity, and what was taken of it already.
+// identityLimit is the limit of an identity, and what was already taken from it.
 type identityLimit struct {
 	bucket string
 	whose  string // in words
@@ -44,11 +43,11 @@ type identityLimit struct {
 	wait   time.Duration
 }
 
-// limitOf returns the limit of a ServiceAccount on its node, or of the project
-// whose job it is: jobs come and go. A DaemonSet has a pod
-// on every node, and when a cluster comes back, they all ask at once: a limit for
-// all of them together would have to grow with the cluster. The node is the token's,
-// so that nobody chooses it; those whose node nobody knows have one limit together.
+// limitOf returns the limit of a ServiceAccount on its node, or of a CI job's project, because jobs
+// are short-lived. A DaemonSet has a pod on every node, and all of them ask at once when a cluster
+// recovers. A limit for all of them together would have to grow with the cluster. The node comes
+// from the token, so callers cannot choose it. Callers of a ServiceAccount without a known node
+// share one limit.
 func limitOf(id *oidc.Identity) identityLimit {
 	if x := id.External; x != nil {
 		return identityLimit{bucket: joined("identity", x.Provider, x.Project), whose: "of this identity's project"}
@@ -63,13 +62,13 @@ func limitOf(id *oidc.Identity) identityLimit {
 	}
 }
 
-// limitServiceAccount takes a request from its limit, unless that was done.
+// limitServiceAccount takes a request from its limit, unless that was already done.
 //
-// It comes after everything that refuses an identity as a whole: who holds a revoked
-// or a stolen token must not use up what the pods need.
+// It runs after every check that refuses an identity as a whole: a caller with a revoked or stolen
+// token must not use up the limit of the pods.
 func (x *Exchanger) limitServiceAccount(ctx context.Context, limit identityLimit) error {
 	if !limit.taken {
-		// A caller that hangs up pays all the same, and was not one too many.
+		// A canceled request counts too. Its cancellation does not make it exceed the limit.
 		limit.wait = x.serviceAccounts.Take(context.WithoutCancel(ctx), limit.bucket)
 	}
 	if limit.wait <= 0 {
@@ -78,31 +77,28 @@ func (x *Exchanger) limitServiceAccount(ctx context.Context, limit identityLimit
 	return &LimitError{reason: reasonServiceAccountLimit, what: limit.whose + " (limits.perServiceAccount)", Wait: limit.wait}
 }
 
-// spentBytes bounds the addresses that are known to have spent their limit, to
-// 8,000. One that is forgotten has another credential checked, and is back.
+// spentBytes bounds the memory of addresses that have spent their limit, to 8,000 addresses. A
+// forgotten address gets one more credential verified, and is then remembered again.
 const spentBytes = 2 << 20
 
-// addressLimit bounds what strangers make of us: garbage must cost those who
-// send it more than it costs us. Behind one address may be all nodes of a
-// cluster, which must not be starved by their own number. So
+// addressLimit bounds the cost of requests without a valid credential. They must cost the sender
+// more than they cost the server. All nodes of a cluster may share one address, and must not be
+// refused because they are many. So
 //
-//   - a good credential takes nothing. One that fails (400 or 401) takes one from
-//     its address afterwards, and a request without any takes one beforehand;
-//   - an address that has spent its limit is noted until the next one is there.
-//     Until then its credentials are refused before any signature is checked,
-//     and without a question to a store, save those that are remembered as good:
-//     they cost next to nothing;
-//   - the GET with which containerd repeats a refused POST takes nothing and is
-//     judged: its answer is the one that people are shown.
+//   - a valid credential takes nothing. A credential that fails (400 or 401) takes one from its
+//     address afterwards, and a request without a credential takes one beforehand;
+//   - an address that has spent its limit is noted until the next one is available. Until then its
+//     credentials are refused without verifying a signature or asking a store. Credentials that
+//     are remembered as valid still pass, because they cost almost nothing;
+//   - the GET with which containerd repeats a refused POST takes nothing and is judged, because
+//     containerd shows its response to the user.
 //
-// Requests that are worked on at the same time may all pass before the first of
-// them fails; the queue bounds how many. Of IPv6, a /64 counts as one
-// address: a caller can choose freely within it.
+// Concurrent requests may all pass before the first of them fails. The queue bounds how many. An
+// IPv6 /64 counts as one address, because a caller can choose any address within it.
 type addressLimit struct{ *AddressLimit }
 
-// check judges a request before its credential is, and before it has a place in
-// the queue: by what is noted alone. remembers says whether a credential was good
-// before.
+// check judges a request before its credential is verified and before it enters the queue. It only
+// uses the noted addresses. remembers reports whether a credential was valid before.
 func (l *addressLimit) check(t *tokenRequest, remembers func(registryauth.Request) bool) error {
 	if t.event.Retry {
 		return nil
@@ -114,7 +110,7 @@ func (l *addressLimit) check(t *tokenRequest, remembers func(registryauth.Reques
 	return tooManyFailures(wait)
 }
 
-// charge takes what a request without a credential costs its address.
+// charge takes the cost of a request without a credential from its address.
 func (l *addressLimit) charge(ctx context.Context, t *tokenRequest) error {
 	if t.event.Retry || t.parsed.GrantType != registryauth.GrantAnonymous {
 		return nil
@@ -129,7 +125,7 @@ func tooManyFailures(wait time.Duration) *LimitError {
 	return &LimitError{reason: reasonAddressLimit, what: "without a good credential from this address (limits.perAddress)", Wait: wait}
 }
 
-// failed takes what a refused request costs its address.
+// failed takes the cost of a refused request from its address.
 func (l *addressLimit) failed(t *tokenRequest, c class) {
 	if !c.provesNothing() {
 		return
@@ -142,16 +138,16 @@ func (l *addressLimit) failed(t *tokenRequest, c class) {
 	}
 }
 
-// AddressLimit counts what strangers cost, by their address, and notes which have
-// spent their limit. It is safe for concurrent use.
+// AddressLimit counts requests without a valid credential by address, and notes the addresses that
+// have spent their limit. It is safe for concurrent use.
 type AddressLimit struct {
 	limiter Limiter
 	spent   *lru.Cache[netip.Prefix, time.Time] // until when
 	now     func() time.Time
 }
 
-// NewAddressLimit returns a limit that notes in memory who has spent it, so that it is
-// the same for all that share that. now nil means time.Now.
+// NewAddressLimit returns a limit that notes spent addresses in memory. Limits with the same memory
+// share them. now nil means time.Now.
 func NewAddressLimit(limiter Limiter, memory *Memory, now func() time.Time) *AddressLimit {
 	if now == nil {
 		now = time.Now
@@ -159,9 +155,8 @@ func NewAddressLimit(limiter Limiter, memory *Memory, now func() time.Time) *Add
 	return &AddressLimit{limiter: limiter, spent: memory.spent, now: now}
 }
 
-// Take takes one for an address, and returns how long it has to wait if there is none.
-// A caller that hangs up pays all the same, and does not make the address one that has
-// spent its limit.
+// Take takes one for an address, and returns how long it has to wait if there is none. A canceled
+// request counts too, but its cancellation does not mark the address as spent.
 func (l *AddressLimit) Take(ctx context.Context, from netip.Prefix) time.Duration {
 	wait := l.limiter.Take(context.WithoutCancel(ctx), joined("address", from.String()))
 	if wait > 0 {
@@ -170,7 +165,7 @@ func (l *AddressLimit) Take(ctx context.Context, from netip.Prefix) time.Duratio
 	return wait
 }
 
-// Wait returns how long the address has to wait, as far as that is noted.
+// Wait returns how long a noted address has to wait.
 func (l *AddressLimit) Wait(from netip.Prefix) time.Duration {
 	until, ok := l.spent.Peek(from)
 	if !ok {
@@ -179,7 +174,7 @@ func (l *AddressLimit) Wait(from netip.Prefix) time.Duration {
 	return until.Sub(l.now())
 }
 
-// Network is what counts as one address. All that have none are one.
+// Network returns the prefix that counts as one address. Callers without an address share one.
 func Network(a netip.Addr) netip.Prefix {
 	a = nodeproof.PlainAddress(a)
 	bits := 32

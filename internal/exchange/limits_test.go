@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
@@ -38,7 +38,7 @@ func (b *buckets) Take(ctx context.Context, key string) time.Duration {
 	defer b.mu.Unlock()
 	b.asked++
 	if ctx.Err() != nil {
-		return time.Second // nothing was asked, and nobody waits for the answer
+		return time.Second // the bucket was not asked, and the caller is gone
 	}
 	now := b.now()
 	full := b.full[key]
@@ -83,7 +83,7 @@ func limited(t testing.TB, size int, period time.Duration, change func(*rigConfi
 	return r, b
 }
 
-// counting counts what has its signature checked.
+// counting counts the credentials whose signature is verified.
 type counting struct {
 	exchange.Verifier
 	calls *int
@@ -164,8 +164,7 @@ func TestServiceAccountLimitIsForEachNode(t *testing.T) {
 	}
 }
 
-// Who is refused as a whole must not use up what the pods of the ServiceAccount
-// need.
+// A caller that is refused as a whole must not use up the limit of the ServiceAccount's pods.
 func TestRefusedTakeNothingFromServiceAccounts(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*rigConfig){
@@ -185,8 +184,8 @@ func TestRefusedTakeNothingFromServiceAccounts(t *testing.T) {
 	}
 }
 
-// What owners took of the bucket is not taken a second time, and refuses as Take
-// does. They take it for the owner of the token alone.
+// A unit that Owners took is not taken a second time, and refuses like Take. Owners take it only
+// for the owner of the token.
 func TestOwnersTakeFromTheServiceAccount(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -225,8 +224,8 @@ func (f ownsBuckets) Own(_ context.Context, _, _ string, _ time.Time, bucket str
 	return f(bucket), nil
 }
 
-// Garbage is refused before its signature is checked once an address has spent
-// its limit; what is remembered as good is served all the same.
+// Once an address has spent its limit, unknown credentials are refused before their signature is
+// verified. Credentials that are remembered as valid still pass.
 func TestAddressLimit(t *testing.T) {
 	t.Parallel()
 	verified := 0
@@ -239,7 +238,7 @@ func TestAddressLimit(t *testing.T) {
 	if a := r.do(t, get(good, "repository:team-a/web:pull")); a.status != http.StatusOK {
 		t.Fatalf("status %d", a.status)
 	}
-	for range 3 { // the third finds out that nothing is left
+	for range 3 { // the third finds the bucket empty
 		if a := r.do(t, get(bad(), "repository:team-a/web:pull")); a.status != http.StatusUnauthorized {
 			t.Fatalf("status %d within the limit", a.status)
 		}
@@ -255,7 +254,7 @@ func TestAddressLimit(t *testing.T) {
 	if e := r.lastEvent(t, 7); e.Status != 429 || e.Result != exchange.ResultRefused || e.Reason != "limited_address" || e.Caller != "192.0.2.1" || e.Cluster != "" {
 		t.Errorf("event %+v", e)
 	}
-	if a := r.do(t, with(get(""), "service", "")); a.status != http.StatusBadRequest { // its form says it all
+	if a := r.do(t, with(get(""), "service", "")); a.status != http.StatusBadRequest { // its form is enough to refuse it
 		t.Errorf("status %d", a.status)
 	}
 	if verified != 0 || b.questions() != asked {
@@ -291,9 +290,9 @@ func TestManyNodesBehindOneAddress(t *testing.T) {
 	}
 }
 
-// What takes from an address: each failed credential, each request without one,
-// each that is malformed, once for both halves of an attempt. What is refused by
-// the state of things takes nothing.
+// Requests that take from an address: each failed credential, each request without one, each
+// malformed one, once for both halves of an attempt. A refusal for a state of the cluster takes
+// nothing.
 func TestWhatTakesFromAnAddress(t *testing.T) {
 	t.Parallel()
 	down := func(c *rigConfig) {
@@ -339,8 +338,8 @@ func TestWhatTakesFromAnAddress(t *testing.T) {
 	}
 }
 
-// The GET that repeats a refused POST shows people why: it is judged, also
-// when the POST took the last unit.
+// containerd shows the response to the GET that repeats a refused POST. The GET is judged, even if
+// the POST took the last unit.
 func TestSecondHalfOfAnAttemptIsJudged(t *testing.T) {
 	t.Parallel()
 	r, _ := limited(t, 1, 10*time.Second, nil)
@@ -356,7 +355,7 @@ func TestSecondHalfOfAnAttemptIsJudged(t *testing.T) {
 	}
 }
 
-// A caller who hangs up before the answer pays for it.
+// A canceled request takes from its address.
 func TestCanceledRequestsTakeFromTheirAddress(t *testing.T) {
 	t.Parallel()
 	r, b := limited(t, 10, time.Second, nil)
@@ -371,8 +370,8 @@ func TestCanceledRequestsTakeFromTheirAddress(t *testing.T) {
 	}
 }
 
-// A caller who hangs up was not one too many, and those who come after it from
-// its address do not wait for that.
+// A canceled request is not over the limit. Later requests from its address do not wait because of
+// it.
 func TestCanceledRequestsAreNotLimited(t *testing.T) {
 	t.Parallel()
 	r, _ := limited(t, 10, time.Second, nil)
@@ -390,7 +389,7 @@ func TestCanceledRequestsAreNotLimited(t *testing.T) {
 	}
 }
 
-// Of IPv6 a caller has a /64 to choose from; IPv4 within IPv6 is IPv4.
+// In IPv6 a caller can choose any address of a /64. IPv4 within IPv6 counts as IPv4.
 func TestWhatIsOneAddress(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

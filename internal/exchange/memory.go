@@ -4,40 +4,39 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/load"
-	"github.com/pullpass/pullpass/internal/lru"
-	"github.com/pullpass/pullpass/internal/nodecert"
+	"github.com/pullpass/pullpass/internal/base/lru"
+	"github.com/pullpass/pullpass/internal/exchange/load"
+	"github.com/pullpass/pullpass/internal/exchange/nodecert"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/seal"
+	"github.com/pullpass/pullpass/internal/registryauth/seal"
 )
 
-// Memory is what requests know of those before them, and of those that are worked
-// on now. It belongs to the process: the Exchangers and Handlers that take each
-// other's place share it, whatever their settings. It is safe for concurrent use.
+// Memory holds state about earlier requests and requests in progress. It belongs to the process: an
+// Exchanger or Handler shares it with its successor, whatever their settings. It is safe for
+// concurrent use.
 type Memory struct {
 	issued   *lru.Cache[issuedKey, registryauth.Token]
 	chains   *nodecert.Chains
 	attempts *attempts
-	spent    *lru.Cache[netip.Prefix, time.Time] // addresses without a request left, and until when
+	spent    *lru.Cache[netip.Prefix, time.Time] // addresses that have spent their limit, and until when
 	bodies   *load.Bodies
 	queue    *load.Queue
 	sealed   *seal.Box
 }
 
-// MemoryConfig has the bounds of a Memory.
+// MemoryConfig has the limits of a Memory.
 type MemoryConfig struct {
 	IssuedBytes int // for issued tokens; 0 means 16 MiB
-	InFlight    int // requests worked on at a time; with 0, none ever is
-	Waiting     int // requests that may wait for that; then 503
+	InFlight    int // requests in progress at a time; 0 admits none
+	Waiting     int // requests that may wait for a place; further ones get 503
 }
 
 const (
-	// issuedBytes is for about 8,000 tokens. The second request of a pull follows
-	// the first within seconds, so what counts is the rate of pulls, not the number
-	// of pods.
+	// issuedBytes is for about 8,000 tokens. The second request of a pull follows the first within
+	// seconds, so the rate of pulls determines the size, not the number of pods.
 	issuedBytes = 16 << 20
 
-	// OtherCacheBytes is what a Memory holds at most beside the issued tokens.
+	// OtherCacheBytes is the maximum that a Memory holds beside the issued tokens.
 	OtherCacheBytes = attemptBytes + spentBytes + nodecert.ChainBytes
 )
 

@@ -8,14 +8,13 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// A token that was issued is issued again also after a reload, but not by a
-// registry that is configured in another way.
+// An issued token is reused after a reload, but not by a registry with different settings.
 func TestAnExchangerGoesOnWithIssuedTokens(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -37,8 +36,7 @@ func TestAnExchangerGoesOnWithIssuedTokens(t *testing.T) {
 	}
 }
 
-// The requests of a Handler and of the one that takes its place share the
-// places that there are, the halves of an attempt, and the limits.
+// Successive Handlers share their places, the halves of an attempt, and the limits.
 func TestAHandlerGoesOnWithRequests(t *testing.T) {
 	t.Parallel()
 	working, release := make(chan bool), make(chan bool)
@@ -86,7 +84,7 @@ func TestAHandlerGoesOnWithRequests(t *testing.T) {
 	}
 }
 
-// CAs that are others count at once, and what was verified with them does not.
+// Changed CAs apply at once. Chains that were verified with the old ones do not count.
 func TestAnExchangerWithOtherCAs(t *testing.T) {
 	t.Parallel()
 	ca, foreign := newCA(t), newCA(t)

@@ -5,21 +5,20 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 )
 
-// NodeChecks is what a cluster's configuration asks of the node that a token
-// names.
+// NodeChecks is what a cluster's configuration requires of the node that a token names.
 type NodeChecks struct {
-	// Required refuses an identity without a node, also after Objects was asked.
-	// Clusters whose verifier requires the claim need it not.
+	// Required refuses an identity without a node, also after Objects was asked. It is not needed
+	// if the cluster's verifier requires the claim.
 	Required bool
 	Selector labels.Selector // of Node objects; nil: every node
 	Proof    nodeproof.Config
 }
 
-// check returns what is wrong with the settings: an empty one never switches a
-// check off, and one that nobody can pass is a mistake.
+// check returns the fault in the settings, or nil. An empty selector is a fault, so that it never
+// turns the check off by mistake. A check that no node can pass is a fault too.
 func (c NodeChecks) check(objectsKnown bool) error {
 	switch {
 	case c.Selector != nil && c.Selector.Empty():
@@ -30,8 +29,8 @@ func (c NodeChecks) check(objectsKnown bool) error {
 	return c.Proof.Check(objectsKnown)
 }
 
-// NodeError refuses an identity because of its node: it is not one that may
-// pull, or the caller is another one.
+// NodeError refuses an identity because of its node: the node may not pull, or the caller is not
+// that node.
 type NodeError struct {
 	reason  string
 	message string

@@ -11,35 +11,34 @@ import (
 	"github.com/pullpass/pullpass/internal/policy"
 )
 
-// Objects knows the objects that an identity names, as the API server of its
-// cluster has them now.
+// Objects looks up the objects that an identity names, as the API server of its cluster has them
+// now.
 //
-// A *GoneError says for sure that one of them is not there any more. Every
-// other error means that it cannot be known now: the request is answered 503,
-// because both a grant and a refusal could be wrong. Implementations must be
-// safe for concurrent use and return within their own time limit.
+// A *GoneError says for sure that one of them no longer exists. Any other error means that this is
+// unknown now. The request is then answered 503, because both a grant and a refusal could be wrong.
+// Implementations must be safe for concurrent use and return within their own time limit.
 type Objects interface {
-	// A credential that lies in a Secret is looked into, too: its signature does not
-	// say that the Secret is there.
+	// Lookup also reviews a credential from a Secret, because its signature does not prove that the
+	// Secret still exists.
 	Lookup(ctx context.Context, id oidc.Identity, credential oidc.Credential) (Facts, error)
 }
 
-// errNotReviewed keeps out what no API server was asked about.
+// errNotReviewed refuses a credential that was not reviewed by an API server.
 var errNotReviewed = errors.New("no API server says that the token's Secret is still there; pull secrets need clusters[].kubernetes")
 
-// Facts is what is known of the objects that an identity names. Nobody may
-// change it. The zero Facts knows nothing.
+// Facts holds the known facts about the objects that an identity names. It must not be changed. The
+// zero Facts is empty.
 type Facts struct {
-	Confirmed       bool              // an API server says that the objects are there; files cannot
+	Confirmed       bool              // an API server says that the objects exist; files cannot say that
 	Annotations     map[string]string // of the ServiceAccount, those that policies read
 	NamespaceLabels map[string]string // nil: not known
-	Objects         policy.Objects    // what objects of the cluster say of the ServiceAccount
-	Node            *Node             // that the token names, or else its pod; nil: not known
+	Objects         policy.Objects    // facts from objects of the cluster about the ServiceAccount
+	Node            *Node             // the node of the token, or else of its pod; nil: not known
 }
 
 // Node is a Node object.
 type Node struct {
-	Name, UID string            // without UID: a pod names it, but there is no such object
+	Name, UID string            // without UID: a pod names it, but the object does not exist
 	Labels    map[string]string // nil where no check reads them
 	Addresses []netip.Addr      // likewise
 }
@@ -55,17 +54,17 @@ const (
 	KindSecret         Kind = "Secret"
 )
 
-// GoneError refuses an identity because an object that it names is not there
-// any more: deleted, or deleted and made again under the same name (KEP-4412).
+// GoneError refuses an identity because an object that it names no longer exists: it was deleted,
+// or recreated under the same name (KEP-4412).
 type GoneError struct {
 	Kind Kind
-	Name string // NAMESPACE/NAME, of a Node its name
+	Name string // NAMESPACE/NAME; for a Node its name
 	UID  string // in the token
-	Now  string // UID of the object that has this name now; empty: none has it
+	Now  string // UID of the object that has this name now; empty: there is none
 }
 
 func (e *GoneError) Error() string {
-	if e.Kind == KindSecret { // what became of it the API server does not say
+	if e.Kind == KindSecret { // the API server does not report the cause
 		return fmt.Sprintf("the API server does not accept the token in the Secret %s (UID %s) any more: the Secret was deleted, or the key that signed the token is not used any more", e.Name, e.UID)
 	}
 	if e.Now == "" {

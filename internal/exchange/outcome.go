@@ -10,17 +10,17 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// errOverloaded refuses a request that found no place, or not in time.
+// errOverloaded refuses a request that got no place in the queue, or not in time.
 var errOverloaded = errors.New("too many requests at once")
 
-// errMethod is the one refusal that belongs to HTTP alone.
+// errMethod is the only refusal that concerns HTTP alone.
 var errMethod = errors.New("method not allowed")
 
-// class is a kind of refusal. It decides all that the client sees but the message.
+// class is a kind of refusal. It determines the whole response except the message.
 type class int
 
 const (
-	classInternal class = iota // whatever nobody thought of
+	classInternal class = iota // any unexpected error
 	classMethod
 	classMalformed
 	classUnauthenticated
@@ -29,8 +29,8 @@ const (
 	classUnavailable
 )
 
-// classes have the registry's error codes (distribution's errcode) and those of OAuth
-// (RFC 6749 section 5.2).
+// classes have the registry's error codes (distribution's errcode) and those of OAuth (RFC 6749
+// section 5.2).
 var classes = [...]struct {
 	status     int
 	code       string
@@ -46,29 +46,29 @@ var classes = [...]struct {
 	classUnavailable:     {http.StatusServiceUnavailable, "UNAVAILABLE", "temporarily_unavailable", ResultUnavailable},
 }
 
-// provesNothing reports whether the request brought no good credential. It is after
-// these answers, 400 and 401, that containerd repeats a POST as GET.
+// provesNothing reports whether the request had no valid credential. After these statuses, 400 and
+// 401, containerd repeats a POST as GET.
 func (c class) provesNothing() bool { return c == classMalformed || c == classUnauthenticated }
 
 const (
-	// retryAfter is what a 503 asks clients to wait: about as long as a key fetch
-	// or a watch needs to recover by itself.
+	// retryAfter is the Retry-After of a 503: about as long as a key fetch or a watch needs to
+	// recover by itself.
 	retryAfter = 10 * time.Second
-	// overloadRetryAfter is shorter: a full queue is worked off in about that time.
+	// overloadRetryAfter is shorter: a full queue is processed in about that time.
 	overloadRetryAfter = time.Second
 )
 
-// outcome is what an error means to the client and in the event.
+// outcome is the response to an error, and its record in the event.
 type outcome struct {
 	class      class
 	reason     string
 	message    string // for the client
-	operator   string // for the event, where that may say more
+	operator   string // for the event, if it may say more
 	oauthError string // empty: that of the class
 	retryAfter time.Duration
 }
 
-// classify says what an error means. It is the only place that does.
+// classify returns the outcome of an error. All errors are classified here.
 func classify(err error, requestID string) outcome {
 	var (
 		request     *registryauth.RequestError
@@ -122,12 +122,12 @@ func classify(err error, requestID string) outcome {
 		return outcome{class: classUnavailable, reason: reasonOverloaded, message: "too many requests at once; try again", retryAfter: overloadRetryAfter}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return outcome{class: classUnavailable, reason: reasonCanceled, message: "the token service did not answer in time; try again", retryAfter: retryAfter}
-	default: // what such an error says is not known to be fit for the client
+	default: // the text of such an error may be unfit for the client
 		return outcome{class: classInternal, reason: reasonInternal, message: "internal error; the operator finds it in the log under id " + requestID}
 	}
 }
 
-// failure is what the client is told. service is the realm of a 401.
+// failure returns the response to the client. service is the realm of a 401.
 func (o outcome) failure(service string) registryauth.Failure {
 	kind := classes[o.class]
 	f := registryauth.Failure{Status: kind.status, Code: kind.code, OAuthError: kind.oauthError, Message: o.message, RetryAfter: o.retryAfter}

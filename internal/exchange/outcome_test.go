@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Only a credential that could not be read or is not good costs its address, and is
-// presented a second time by containerd.
+// Only a malformed or invalid credential takes from its address. containerd presents it a second
+// time.
 func TestWhatProvesNothing(t *testing.T) {
 	t.Parallel()
 	for c, kind := range classes {

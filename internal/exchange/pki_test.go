@@ -8,25 +8,24 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/nodecert"
-	"github.com/pullpass/pullpass/internal/pkitest"
+	"github.com/pullpass/pullpass/internal/exchange/nodecert"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
 )
 
-// holder has a certificate and its key. One whose certificate is a CA's signs
-// as a cluster does.
+// holder has a certificate and its key. A holder with a CA certificate can sign like a cluster.
 type holder struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 }
 
-// made is the moment for which all certificates are valid unless a test says
-// otherwise: when the rig's clock starts.
+// made is the start of the rig's clock. All certificates are valid then, unless a test says
+// otherwise.
 var made = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
 // newCA returns the CA of a cluster: all have the same name.
 func newCA(t testing.TB) holder { return certify(t, nil, authority("kubernetes")) }
 
-// authority makes a template that of a CA.
+// authority turns a template into that of a CA.
 func authority(name string) func(*x509.Certificate) {
 	return func(c *x509.Certificate) {
 		c.Subject = pkix.Name{CommonName: name}
@@ -46,7 +45,7 @@ func certify(t testing.TB, parent *holder, changes ...func(*x509.Certificate)) h
 	return certifyKey(t, parent, pkitest.ECKey(t), changes...)
 }
 
-// certifyKey is for a key that has a certificate already.
+// certifyKey issues a certificate for an existing key.
 func certifyKey(t testing.TB, parent *holder, key *ecdsa.PrivateKey, changes ...func(*x509.Certificate)) holder {
 	t.Helper()
 	kubelet := func(c *x509.Certificate) {
@@ -62,7 +61,7 @@ func certifyKey(t testing.TB, parent *holder, key *ecdsa.PrivateKey, changes ...
 	return holder{cert.Certificate, key}
 }
 
-// cas returns the CAs of a cluster that is the only one.
+// cas returns the CAs of a single cluster.
 func (h holder) cas() *nodecert.CAs {
 	return nodecert.NewCAs("prod", map[string][]*x509.Certificate{"prod": {h.certificate}})
 }
@@ -71,17 +70,17 @@ func (h holder) tls() tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{h.certificate.Raw}, PrivateKey: h.key}
 }
 
-// named changes the common name.
+// named sets the common name.
 func named(name string) func(*x509.Certificate) {
 	return func(c *x509.Certificate) { c.Subject.CommonName = name }
 }
 
-// during changes the time of validity, relative to the start of the rig's clock.
+// during sets the validity period, relative to the start of the rig's clock.
 func during(from, until time.Duration) func(*x509.Certificate) {
 	return func(c *x509.Certificate) { c.NotBefore, c.NotAfter = made.Add(from), made.Add(until) }
 }
 
-// presented is what a client sends, leaf first.
+// presented returns the certificates that a client sends, leaf first.
 func presented(holders ...holder) []*x509.Certificate {
 	var certificates []*x509.Certificate
 	for _, h := range holders {

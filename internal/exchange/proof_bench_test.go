@@ -5,12 +5,12 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 )
 
-// BenchmarkProof tells what a caller's proof adds to an exchange.
+// BenchmarkProof measures the cost of a caller's proof in an exchange.
 //
-//	off       nobody asks
+//	off       no proof is required
 //	address   one of the Node's addresses
 //	known     a certificate that was presented before: every pull but the first
 //	verified  a certificate that was not, by way of an intermediate

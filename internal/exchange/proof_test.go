@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/nodecert"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodecert"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 )
 
 const pullWeb = "repository:team-a/web:pull"
@@ -26,7 +26,7 @@ func proving(mode nodeproof.Mode, cas *nodecert.CAs, methods ...nodeproof.Method
 	return map[string]exchange.NodeChecks{"prod": {Proof: nodeproof.Config{Mode: mode, Methods: methods, CAs: cas}}}
 }
 
-// node1At answers that the Node of the test's tokens has these addresses.
+// node1At returns objects in which the Node of the test's tokens has these addresses.
 func node1At(addresses ...string) objects {
 	node := &exchange.Node{Name: "node1", UID: node1UID}
 	for _, a := range addresses {
@@ -127,7 +127,7 @@ func TestProofByCertificate(t *testing.T) {
 			r := newRig(t, func(c *rigConfig) {
 				c.nodes = proving(nodeproof.Enforce, ca.cas(), nodeproof.Certificate)
 			})
-			for n := range 2 { // the second time, what was remembered counts
+			for n := range 2 { // the second time, the remembered result counts
 				a := r.do(t, from(nodeproof.Caller{Certificates: test.presented}, post(r.token(t, nil), pullWeb)))
 				if e := r.lastEvent(t, n+1); test.want == "" {
 					mustPass(t, a, e, nodeproof.Certificate)
@@ -150,8 +150,8 @@ func usage(usages ...x509.ExtKeyUsage) func(*x509.Certificate) {
 	return func(c *x509.Certificate) { c.ExtKeyUsage = usages }
 }
 
-// The time counts at each request, not at the handshake; all certificates of
-// the chain must be valid.
+// The time of each request counts, not that of the handshake. All certificates of the chain must be
+// valid.
 func TestProofEndsWithTheCertificates(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
@@ -193,15 +193,14 @@ func TestProofEndsWithTheCertificates(t *testing.T) {
 			pass(test.begins)
 			pass(test.ends)
 			refuse(test.ends+time.Second, test.beyond)
-			refuse(test.begins-time.Second, test.before) // a clock that was set back
+			refuse(test.begins-time.Second, test.before) // with the clock set back
 			pass(test.ends)
 		})
 	}
 }
 
-// CAs that were read again come with another Exchanger: what led to the old ones
-// counts no more, and what leads to the new ones does. Without any, no certificate
-// passes, not even one that did before.
+// A reload of the CAs creates a new Exchanger. Chains to the old CAs no longer count, and chains to
+// the new ones do. Without CAs, no certificate passes, even if it passed before.
 func TestProofFollowsTheCAs(t *testing.T) {
 	t.Parallel()
 	ca, next := newCA(t), newCA(t)
@@ -232,8 +231,8 @@ func TestProofFollowsTheCAs(t *testing.T) {
 	}
 }
 
-// The same certificate, presented again after the CAs changed, must be verified
-// again, and so must it when it comes with other certificates.
+// A certificate is verified again after the CAs changed, and when it is presented with different
+// certificates.
 func TestRememberedChainIsOfItsCAs(t *testing.T) {
 	t.Parallel()
 	ca, next := newCA(t), newCA(t)
@@ -253,9 +252,9 @@ func TestRememberedChainIsOfItsCAs(t *testing.T) {
 	mustRefuse(t, ask(leaf, intermediate), r.lastEvent(t, 3), nodeproof.CertificateUntrusted)
 }
 
-// A kubelet pulls hundreds of images with one certificate: its signatures are
-// verified once. That they are not verified again is seen by breaking them,
-// which no client can do without changing what it presents.
+// A kubelet pulls hundreds of images with one certificate, so its signatures are verified once. The
+// test breaks the signature in memory to see this, which no client can do without changing the
+// presented bytes.
 func TestChainIsVerifiedOnce(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
@@ -267,15 +266,15 @@ func TestChainIsVerifiedOnce(t *testing.T) {
 		return r.do(t, from(nodeproof.Caller{Certificates: []*x509.Certificate{leaf}}, post(r.token(t, nil), pullWeb)))
 	}
 	mustPass(t, ask(), r.lastEvent(t, 1), nodeproof.Certificate)
-	leaf.Signature = slices.Clone(leaf.Signature) // it was a part of Raw
+	leaf.Signature = slices.Clone(leaf.Signature) // it shared memory with Raw
 	leaf.Signature[10] ^= 1
 	mustPass(t, ask(), r.lastEvent(t, 2), nodeproof.Certificate)
 	leaf.Raw = append(leaf.Raw, 0)
 	mustRefuse(t, ask(), r.lastEvent(t, 3), nodeproof.CertificateUntrusted)
 }
 
-// Two clusters may have a node of the same name: the certificate must be of the
-// cluster that issued the token.
+// Two clusters may have nodes of the same name. The certificate must be of the cluster that issued
+// the token.
 func TestProofIsPerCluster(t *testing.T) {
 	t.Parallel()
 	ca, foreign := newCA(t), newCA(t)
@@ -295,8 +294,8 @@ func TestProofIsPerCluster(t *testing.T) {
 	}
 }
 
-// One CA can be above those of two clusters, by way of certificates that are in
-// neither file and that nodes present.
+// Two clusters may have a common root CA, with intermediates that are in neither file and that
+// nodes present.
 func TestProofWithOneCAAboveTwoClusters(t *testing.T) {
 	t.Parallel()
 	root := newCA(t)
@@ -307,7 +306,7 @@ func TestProofWithOneCAAboveTwoClusters(t *testing.T) {
 	renewed := certifyKey(t, &between, ended.key, authority("below"))
 	for _, test := range []struct {
 		name      string
-		test      holder // whose CA the cluster test has; prod has the root
+		test      holder // its CA is that of cluster test; prod has the root
 		cluster   string // of the token
 		presented []*x509.Certificate
 		want      nodeproof.Reason // empty: passes
@@ -334,7 +333,7 @@ func TestProofWithOneCAAboveTwoClusters(t *testing.T) {
 			}
 			a, err := exchange.NewAdmission(exchange.AdmissionConfig{Now: func() time.Time { return made }, Nodes: nodes})
 			must(t, err)
-			for range 2 { // the second time, what was remembered counts
+			for range 2 { // the second time, the remembered result counts
 				var e exchange.Event
 				_, _, err = a.Admit(t.Context(), identityOn(test.cluster, "node1"), nil, nodeproof.Caller{Certificates: test.presented}, &e)
 				if (err == nil) != (test.want == "") || e.Proof.Passed != (test.want == "") || e.Proof.Reason != test.want {
@@ -348,8 +347,8 @@ func TestProofWithOneCAAboveTwoClusters(t *testing.T) {
 	}
 }
 
-// Over real TLS: a connection that is kept alive, or resumed with a ticket,
-// brings the certificate along, and brings no proof after its end.
+// Over real TLS: a connection that is kept alive, or resumed with a ticket, still has the
+// certificate, which proves nothing after its expiry.
 func TestProofOverKeptAndResumedConnections(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
@@ -452,9 +451,8 @@ func caller(address string) nodeproof.Caller {
 	return nodeproof.Caller{Address: netip.MustParseAddr(address)}
 }
 
-// Any method suffices; of two that fail, the reason is what tells more, and the
-// message tells both. Audit grants as if nobody had asked, and writes down what
-// enforce would have said.
+// Any method suffices. If two fail, the reason is the more informative one, and the message has
+// both. Audit grants as without proof, and records the refusal of enforce.
 func TestProofModesAndMethods(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
@@ -465,7 +463,7 @@ func TestProofModesAndMethods(t *testing.T) {
 	for i, test := range []struct {
 		methods []nodeproof.Method
 		caller  nodeproof.Caller
-		method  nodeproof.Method // that suffices
+		method  nodeproof.Method // the method that suffices
 		reason  nodeproof.Reason
 		message []string
 	}{
@@ -520,8 +518,8 @@ func TestProofModesAndMethods(t *testing.T) {
 	}
 }
 
-// No proof is possible for a token without a node, or with a mere name: the
-// Node did not exist then, and whoever has the name now need not be it.
+// A token without a node, or with a node name alone, cannot be proven. The Node did not exist when
+// it was issued, and a node with that name now may be a different one.
 func TestProofNeedsANode(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)
@@ -546,8 +544,8 @@ func TestProofNeedsANode(t *testing.T) {
 	}
 }
 
-// Nobody anonymous names a node, and what is public stays so. A remark on
-// proof would mislead: nobody asked for one.
+// An anonymous request has no node, and public repositories stay public. The event must not mention
+// proof, because none was required.
 func TestAnonymousProvesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
@@ -559,8 +557,8 @@ func TestAnonymousProvesNothing(t *testing.T) {
 	}
 }
 
-// Who is not the node learns nothing about policy: whatever it would say, the
-// answer is the same.
+// A caller that is not the node learns nothing about policy: the response is the same for every
+// policy.
 func TestProofComesBeforePolicy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {

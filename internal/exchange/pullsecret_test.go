@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
@@ -23,7 +23,7 @@ func inSecret(c map[string]any) {
 	k["secret"] = map[string]any{"name": "pull", "uid": "uid-pull"}
 }
 
-// reviewing remembers which token it was asked about.
+// reviewing records the tokens that it was asked about.
 type reviewing struct {
 	facts exchange.Facts
 	err   error
@@ -35,8 +35,8 @@ func (r *reviewing) Lookup(_ context.Context, _ oidc.Identity, credential oidc.C
 	return r.facts, r.err
 }
 
-// Nothing that is asked of nodes and of callers can be had from such a token, and it
-// gets no more than a pull, whatever rules allow.
+// Such a token cannot meet requirements for nodes and callers. It gets no more than a pull,
+// whatever the rules allow.
 func TestTokenOfAPullSecret(t *testing.T) {
 	t.Parallel()
 	asked := &reviewing{facts: exchange.Facts{Confirmed: true, Annotations: map[string]string{"pullpass.dev/repositories": "team-a/web:pull,push"}}}
@@ -63,13 +63,13 @@ func TestTokenOfAPullSecret(t *testing.T) {
 	if e.Result != exchange.ResultPartial || len(e.Scopes) != 1 || e.Scopes[0].Reason != "the token is that of a pull secret, which only pulls" {
 		t.Errorf("result %s, scopes %+v", e.Result, e.Scopes)
 	}
-	// The same of a pod is asked for its node.
+	// The same token of a pod requires its node.
 	if a := r.do(t, post(r.token(t, nil), pullWeb)); a.status != http.StatusForbidden || r.lastEvent(t, 2).Reason != "caller_not_node" {
 		t.Errorf("a pod: status %d, reason %s", a.status, r.lastEvent(t, 2).Reason)
 	}
 }
 
-// Nobody gets in because an API server was not, or could not be, asked.
+// No caller is admitted because an API server was not, or could not be, asked.
 func TestTokenOfAPullSecretThatNobodyConfirms(t *testing.T) {
 	t.Parallel()
 	gone := &exchange.GoneError{Kind: exchange.KindSecret, Name: "team-a/pull", UID: "uid-pull"}
@@ -107,7 +107,7 @@ func TestTokenOfAPullSecretIsRevoked(t *testing.T) {
 	}
 }
 
-// However generous the policy, at whatever service, and however it is asked for: a pull.
+// It can only pull, with any policy, service and form of the request.
 func TestTokenOfAPullSecretOnlyPulls(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {

@@ -11,31 +11,31 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/seal"
+	"github.com/pullpass/pullpass/internal/registryauth/seal"
 )
 
 const (
-	pushPrefix  = "pullpass-push." // no token begins so: it is no base64url of a JSON object
+	pushPrefix  = "pullpass-push." // a token never starts like this: it is not base64url of a JSON object
 	pushPurpose = "pullpass push credential, v1"
-	// pushLifetime is how long after the exchange a push credential counts. BuildKit
-	// keeps what a credential helper said for nearly five minutes, and then pushes for
-	// some; helpers get a new one each time that they are asked.
+	// pushLifetime is how long after the exchange a push credential is valid. BuildKit keeps the
+	// output of a credential helper for nearly five minutes, and then pushes for some minutes. A
+	// helper gets a new credential for each call.
 	pushLifetime = 15 * time.Minute
 )
 
-// pushCredential is what a CI job sends as its password for some minutes. It is the
-// job's own token, sealed with what it was exchanged for, and it is judged as that
-// token whenever it is presented: by signature, issuer, claims, revocations and the
-// policy as they are then. It only counts longer than the token does, and for less.
+// pushCredential is a password that a CI job sends for some minutes. It holds the job's own token,
+// sealed with the grants of its exchange. Whenever it is presented, that token is judged by
+// signature, issuer, claims, revocations and policy as they are then. A push credential only lives
+// longer than its token, and grants less.
 type pushCredential struct {
-	ID     string    `json:"id"` // random; events name it, and it can be revoked as a token's id
+	ID     string    `json:"id"` // random; events contain it, and it can be revoked like a token's id
 	Token  string    `json:"token"`
-	Then   time.Time `json:"then"` // when it was exchanged: the token had not ended
+	Then   time.Time `json:"then"` // the time of the exchange: the token had not expired
 	End    time.Time `json:"end"`
-	Scopes []string  `json:"scopes"` // what was granted then
+	Scopes []string  `json:"scopes"` // granted at the exchange
 }
 
-// PushCredentialError refuses a push credential, or to make one.
+// PushCredentialError refuses a push credential, or refuses to issue one.
 type PushCredentialError struct{ Message string }
 
 func (e *PushCredentialError) Error() string { return e.Message }
@@ -51,17 +51,17 @@ var (
 // IsPushCredential reports whether a password looks like one.
 func IsPushCredential(password string) bool { return strings.HasPrefix(password, pushPrefix) }
 
-// ReasonBeyondPush is that of a scope which the policy gives, and the push credential
-// that was presented is not for.
+// ReasonBeyondPush is the reason for a scope that the policy grants and the presented push
+// credential does not cover.
 const ReasonBeyondPush = "the push credential is not for it"
 
-// WithinPush leaves of a decision what a push credential is for.
+// WithinPush limits a decision to the scopes of a push credential.
 func WithinPush(decision policy.Decision, scopes []string) policy.Decision {
 	return decision.Within(scopes, ReasonBeyondPush, "exchange the job's token for one that is")
 }
 
-// PushPresented is the id of the push credential that a request came with; empty: it
-// came with another credential, or with none.
+// PushPresented returns the id of the push credential that the request was sent with; empty: the
+// request had a different credential, or none.
 func (e *Event) PushPresented() string {
 	if e.PushCredential == e.IssuedID { // it was issued
 		return ""
@@ -69,7 +69,7 @@ func (e *Event) PushPresented() string {
 	return e.PushCredential
 }
 
-// IsForPush reports whether a request was for a push credential, which it got or not.
+// IsForPush reports whether a request was for a push credential, granted or not.
 func (e *Event) IsForPush() bool {
 	if e.PushCredential == "" {
 		return e.Reason == reasonPushCredential
@@ -77,7 +77,7 @@ func (e *Event) IsForPush() bool {
 	return e.PushPresented() == ""
 }
 
-// PushRefusal says why nobody gets a push credential for what was granted, or nil.
+// PushRefusal says why no push credential is issued for the granted scopes, or returns nil.
 func PushRefusal(subject policy.Subject, granted []registryauth.Scope) error {
 	switch id := subject.Identity; {
 	case id == nil || id.External == nil:
@@ -88,8 +88,7 @@ func PushRefusal(subject policy.Subject, granted []registryauth.Scope) error {
 	return nil
 }
 
-// open returns the push credential that a request brings, or nil if it brings
-// another one.
+// open returns the push credential of a request, or nil if the credential is of a different kind.
 func (x *Exchanger) open(req registryauth.Request, keys *registryauth.Issuer) (*pushCredential, error) {
 	sealed, ok := strings.CutPrefix(req.Credential.Reveal(), pushPrefix)
 	if !ok {
@@ -112,7 +111,7 @@ func (x *Exchanger) open(req registryauth.Request, keys *registryauth.Issuer) (*
 	return &p, nil
 }
 
-// verifyPush judges the token in a push credential, as of when it was exchanged.
+// verifyPush verifies the token in a push credential as of the time of its exchange.
 func (x *Exchanger) verifyPush(ctx context.Context, p *pushCredential, event *Event) (oidc.Identity, error) {
 	event.PushCredential = p.ID
 	id, err := x.verifier.VerifyThen(ctx, registryauth.NewSecret(p.Token), p.Then)
@@ -120,15 +119,15 @@ func (x *Exchanger) verifyPush(ctx context.Context, p *pushCredential, event *Ev
 	return id, err
 }
 
-// revokedPush judges the credential's own id: by that of the token in it, and by all
-// else, it was judged already.
+// revokedPush checks revocations of the push credential's own id. Admit has checked the token's id
+// and all other targets.
 func (a *Admission) revokedPush(id oidc.Identity, p *pushCredential, event *Event) error {
 	id.TokenID = p.ID
 	_, err := a.revoked(&id, event)
 	return err
 }
 
-// issuePush returns a push credential for what was granted.
+// issuePush returns a push credential for the granted scopes.
 func (x *Exchanger) issuePush(a Authorization) (registryauth.Token, error) {
 	if err := PushRefusal(a.subject, a.granted); err != nil {
 		return registryauth.Token{}, err

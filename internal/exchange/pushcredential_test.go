@@ -11,10 +11,10 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// exchanged asks for a push credential.
+// exchanged returns a request for a push credential.
 func exchanged(token string, scopes ...string) *http.Request {
 	form := url.Values{
 		"grant_type": {"urn:ietf:params:oauth:grant-type:token-exchange"}, "subject_token": {token},
@@ -29,7 +29,7 @@ func exchanged(token string, scopes ...string) *http.Request {
 
 const pushScope = "repository:team-a/web:pull,push"
 
-// pushCredential exchanges the token of a job for one.
+// pushCredential exchanges the token of a job for a push credential.
 func (r *rig) pushCredential(t *testing.T) string {
 	t.Helper()
 	request := exchanged(r.job(t, nil), pushScope)
@@ -49,8 +49,8 @@ func (r *rig) pushCredential(t *testing.T) string {
 	return body.Token
 }
 
-// A push credential counts after the job's token has ended, for what it was exchanged
-// for, and ends itself.
+// A push credential is valid after the job's token has expired, for the scopes of its exchange,
+// until its own expiry.
 func TestPushCredentialOutlivesItsToken(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, jobs)
@@ -58,7 +58,7 @@ func TestPushCredentialOutlivesItsToken(t *testing.T) {
 	if e := r.lastEvent(t, 1); e.PushCredential == "" || e.IssuedID != e.PushCredential || e.Identity.Run != "1001" || e.Result != exchange.ResultGranted {
 		t.Errorf("the event of the exchange is %+v", e)
 	}
-	r.advance(6 * time.Minute) // the token has ended
+	r.advance(6 * time.Minute) // the token has expired
 	a := r.do(t, get(credential, pushScope))
 	if a.status != http.StatusOK || len(a.access) != 1 || a.claims["sub"] != "github/repo:octo-org/web:ref:refs/heads/main" {
 		t.Fatalf("status %d, %v, %+v", a.status, a.access, a.body)
@@ -79,7 +79,7 @@ func TestPushCredentialOutlivesItsToken(t *testing.T) {
 	}
 }
 
-// It opens no more than it was exchanged for, and no more than the policy allows now.
+// It grants no more than the scopes of its exchange, and no more than the policy allows now.
 func TestPushCredentialIsBound(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
@@ -103,7 +103,7 @@ func TestPushCredentialIsBound(t *testing.T) {
 	}
 }
 
-// What revokes the job, its token or the credential refuses it.
+// A revocation of the job, its token or the credential refuses it.
 func TestPushCredentialRevoked(t *testing.T) {
 	t.Parallel()
 	for name, revoked := range map[string]func(*oidc.Identity, *rig) bool{
@@ -172,14 +172,14 @@ func TestNoPushCredential(t *testing.T) {
 	}
 }
 
-// Who presented the job's token first is the only one for its push credentials, too
-// also when the token has ended: state.NewMemoryOwners would have forgotten it by then.
+// The first caller with the job's token also owns its push credentials, even after the token has
+// expired. state.NewMemoryOwners would have forgotten it by then.
 func TestPushCredentialReplayed(t *testing.T) {
 	t.Parallel()
 	owners := newOwners()
 	r := newRig(t, func(c *rigConfig) { jobs(c); c.replay, c.owners = exchange.ReplayEnforce, owners })
 	credential := r.pushCredential(t)
-	if left := owners.until.Sub(r.Now()); left < 15*time.Minute+4*time.Minute { // one may be exchanged for just before the token's end
+	if left := owners.until.Sub(r.Now()); left < 15*time.Minute+4*time.Minute { // a push credential may be issued just before the token expires
 		t.Errorf("the owner is remembered for %s", left)
 	}
 	r.advance(6 * time.Minute)

@@ -8,26 +8,25 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/pullpass/pullpass/internal/redact"
+	"github.com/pullpass/pullpass/internal/base/redact"
 )
 
-// secrets returns what a request brought as its credential, as it stands in the
-// header and as it was read. Nothing of it may be written down, wherever the
-// client put it a second time.
+// secrets returns the credential of a request, as sent in the header and as parsed. It must not be
+// logged, even if the client repeats it in other fields.
 func (t *tokenRequest) secrets() [2]string {
 	header := t.http.Header.Get("Authorization")
 	if !t.parsed.Credential.IsZero() {
 		return [2]string{header, t.parsed.Credential.Reveal()}
 	}
-	// The request could not be read, but perhaps this part of it can.
+	// The request could not be parsed, but the header perhaps can be.
 	_, value, _ := strings.Cut(header, " ")
 	decoded, _ := base64.StdEncoding.DecodeString(value)
 	return [2]string{header, string(decoded)}
 }
 
-// redact keeps credentials out of the event: every field that can hold a text
-// of the client's choice passes here, after the last one was set. What a good
-// token says is the word of its issuer, and stays.
+// redact removes credentials from the event. It covers every field that can hold client-chosen
+// text, and runs after the last field was set. The claims of a verified token come from its issuer,
+// and stay.
 func (e *Event) redact(secrets [2]string) {
 	for _, field := range []*string{&e.Client, &e.ClientID, &e.Account} {
 		*field = redact.Text(*field, secrets[:]...)
@@ -42,12 +41,12 @@ func (e *Event) redact(secrets [2]string) {
 		s := &e.Scopes[i]
 		s.Scope, s.Reason = redact.Text(s.Scope, secrets[:]...), redact.Message(s.Reason, secrets[:]...)
 		if redact.Text(s.Remedy, secrets[:]...) != s.Remedy {
-			s.Remedy = "" // half a command could be run all the same
+			s.Remedy = "" // half a command could still be run
 		}
 	}
 	e.Message = redact.Message(e.Message, secrets[:]...)
 	if e.Proof != nil {
-		e.Proof.Message = redact.Message(e.Proof.Message, secrets[:]...) // a certificate has names of the caller's choice
+		e.Proof.Message = redact.Message(e.Proof.Message, secrets[:]...) // a certificate has names that the caller chose
 	}
 	if c := e.Claimed; c != nil {
 		for _, field := range []*string{&c.Issuer, &c.Subject, &c.Pod, &c.Node, &c.Secret} {
@@ -57,8 +56,8 @@ func (e *Event) redact(secrets [2]string) {
 	}
 }
 
-// RedactSpan replaces what whoever traces requests has noted before the
-// credential was known.
+// RedactSpan replaces attributes that the tracing middleware recorded before the credential was
+// known.
 func RedactSpan(span trace.Span, r *http.Request, secrets ...string) {
 	if !span.IsRecording() {
 		return

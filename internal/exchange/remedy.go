@@ -4,8 +4,7 @@ import (
 	"github.com/pullpass/pullpass/internal/policy"
 )
 
-// Remedy says what would help against a refusal as a whole beyond what Message
-// says, or is empty.
+// Remedy returns advice about a refusal as a whole, in addition to Message, or is empty.
 func (e *Event) Remedy() string {
 	if e.Result != ResultRefused {
 		return ""

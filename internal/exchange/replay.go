@@ -7,71 +7,68 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
-// Owners remembers who was the first to use something. An error means that this
-// cannot be known now; Exchanger says what becomes of the request.
-// Implementations must be safe for concurrent use and return within their own
-// time limit.
+// Owners remembers the first user of a key. An error means that the owner is unknown now. The
+// Exchanger decides the outcome of the request then. Implementations must be safe for concurrent
+// use and return within their own time limit.
 type Owners interface {
-	// Own makes owner the owner of key until the given time, unless it has one,
-	// and returns whose it is.
+	// Own makes owner the owner of key until the given time, unless it has one, and returns the
+	// current owner.
 	//
-	// bucket is that of which the owner is going to Take. An implementation that
-	// keeps it in the same place may do that at once, for the owner alone; what is
-	// returned says whether it has.
+	// bucket is the bucket from which the owner will Take. An implementation that keeps buckets in
+	// the same store may take from it in the same call, for the owner alone. The result says
+	// whether it did.
 	Own(ctx context.Context, key, owner string, until time.Time, bucket string) (Owned, error)
 }
 
-// Owned is what Owners answer.
+// Owned is the result of Own.
 type Owned struct {
 	Owner string
-	Taken bool          // of the bucket, too
+	Taken bool          // whether Own took from the bucket too
 	Wait  time.Duration // as Take returns it
 }
 
-// ReplayMode says what becomes of a caller who presents a token that another
-// one presented first.
+// ReplayMode decides what happens to a caller that presents a token after a different caller did.
 type ReplayMode string
 
 // The modes.
 const (
 	ReplayOff     ReplayMode = "off"
-	ReplayAudit   ReplayMode = "audit"   // grant, but write down what enforce would have done
+	ReplayAudit   ReplayMode = "audit"   // grant, but record the refusal of enforce
 	ReplayEnforce ReplayMode = "enforce" // refuse
 )
 
-// Values returns all that there are.
+// Values returns all modes.
 func (ReplayMode) Values() []ReplayMode { return []ReplayMode{ReplayOff, ReplayAudit, ReplayEnforce} }
 
-// ReplayReason says in one word why a caller did not pass. The set is closed:
-// it is a metric label.
+// ReplayReason says in one word why a caller did not pass. The set is closed because it is a metric
+// label.
 type ReplayReason string
 
 // The reasons.
 const (
 	ReplayOtherCaller   ReplayReason = "other_caller"
-	ReplayCallerUnknown ReplayReason = "caller_unknown" // it has no address of its own
-	ReplayUnavailable   ReplayReason = "unavailable"    // nobody can say who came first
+	ReplayCallerUnknown ReplayReason = "caller_unknown" // the caller has no address of its own
+	ReplayUnavailable   ReplayReason = "unavailable"    // the owner is unknown
 )
 
-// Replay says whether a caller is the first one that presented its token. Both
-// are named node/NAME/UID if they proved to be the token's node, or else
-// address/IP.
+// Replay says whether a caller was the first to present its token. Both callers are named
+// node/NAME/UID if they proved to be the token's node, or else address/IP.
 type Replay struct {
 	Mode   ReplayMode `json:"mode"`
 	Passed bool       `json:"passed"`
-	Owner  string     `json:"owner,omitempty"`  // who came first
-	Caller string     `json:"caller,omitempty"` // who came now
-	// Reason says in one word why the caller did not pass, Message in more.
+	Owner  string     `json:"owner,omitempty"`  // the first caller
+	Caller string     `json:"caller,omitempty"` // this caller
+	// Reason says in one word why the caller did not pass. Message says more.
 	Reason  ReplayReason `json:"reason,omitempty"`
 	Message string       `json:"message,omitempty"`
 }
 
-// ReplayError refuses a caller who is not the first one that presented its
-// token, or of whom that cannot be said.
+// ReplayError refuses a caller that is not the first to present its token, or that cannot be
+// identified.
 type ReplayError struct{ reason, message, operator string }
 
 func (e *ReplayError) Error() string { return e.message }
@@ -79,21 +76,18 @@ func (e *ReplayError) Error() string { return e.message }
 // Reason is token_replayed or caller_unknown.
 func (e *ReplayError) Reason() string { return e.reason }
 
-// judgeReplay makes the first caller of a token id its owner until the token
-// ends, and refuses every other one. The kubelet gives a token to the runtime of
-// its own node alone, so all requests of a pull, and those that are repeated,
-// come from one caller.
+// judgeReplay makes the first caller of a token id its owner until the token expires, and refuses
+// every other caller. The kubelet gives a token to the runtime of its own node alone. All requests
+// of a pull, including repeated ones, therefore come from one caller.
 //
-// What makes a caller is the best that is known of it. One that proved to be
-// the token's node is that node, by whichever of its addresses it comes. Of
-// any other, the whole address counts, also of IPv6: all nodes of a network
-// share one /64. It says less where addresses are translated on the way:
-// nodes behind the same one look like one, and a node behind several looks
-// like several.
+// The best known fact about a caller identifies it. A caller that proved to be the token's node is
+// that node, whichever of its addresses it uses. Any other caller is its whole address, also for
+// IPv6, because all nodes of a network share one /64. Address translation weakens this: nodes
+// behind the same translator look like one, and a node behind several looks like several.
 //
-// What was taken of the limit meanwhile, if anything was, is noted in it.
+// If Owners took from the limit in the same call, that is noted in limit.
 func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller nodeproof.Caller, proof *nodeproof.Proof, limit *identityLimit) (*Replay, error) {
-	if x.replay == ReplayOff || id.InSecret() { // every node of a namespace may present that one
+	if x.replay == ReplayOff || id.InSecret() { // every node of a namespace may present a token from a Secret
 		return nil, nil
 	}
 	r := &Replay{Mode: x.replay, Caller: ownerOf(id, proof, caller)}
@@ -105,10 +99,10 @@ func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller n
 	}
 	until := id.Expiry
 	if id.External != nil {
-		until = until.Add(pushLifetime) // its push credentials end later
+		until = until.Add(pushLifetime) // its push credentials expire later
 	}
-	// A caller that hangs up came first all the same, and that it did says nothing
-	// of what keeps the owners.
+	// A canceled request is recorded as the owner too. Its cancellation must not look like a
+	// failure of the store of owners.
 	owned, err := x.owners.Own(context.WithoutCancel(ctx), joined(id.IssuerName(), id.TokenID), r.Caller, until, limit.bucket)
 	owner := owned.Owner
 	limit.taken, limit.wait = owned.Taken, owned.Wait
@@ -133,13 +127,13 @@ func (r *Replay) refusal(reason string) error {
 		return nil
 	}
 	if reason == reasonReplayed {
-		// Who came first is for the operator: the caller may be a thief.
+		// Only the operator learns the first caller, because this caller may be a thief.
 		return &ReplayError{reason, "another caller presented this token first, and it counts for that one alone (state.replay)", r.Message}
 	}
 	return &ReplayError{reason: reason, message: r.Message}
 }
 
-// ownerOf names a caller, or is empty if nothing tells it from others.
+// ownerOf returns the name of a caller, or "" if nothing distinguishes it from others.
 func ownerOf(id *oidc.Identity, proof *nodeproof.Proof, caller nodeproof.Caller) string {
 	if proof != nil && proof.Passed {
 		return "node/" + id.Kubernetes.Node.Name + "/" + id.Kubernetes.Node.UID
@@ -151,7 +145,7 @@ func ownerOf(id *oidc.Identity, proof *nodeproof.Proof, caller nodeproof.Caller)
 	return "address/" + address.String()
 }
 
-// joined returns a key of several parts. Different parts make different keys.
+// joined returns a key made of several parts. Different parts make different keys.
 func joined(parts ...string) string {
 	size := 0
 	for _, part := range parts {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -54,8 +54,8 @@ func TestReplayEnforced(t *testing.T) {
 	r := newRig(t, func(c *rigConfig) { c.replay, c.owners = exchange.ReplayEnforce, o })
 	token := r.token(t, nil)
 	pull := "repository:team-a/web:pull"
-	// The kubelet hands a token to one runtime, which asks twice for each pull
-	// and repeats what fails.
+	// The kubelet gives a token to one runtime, which sends two requests for each pull and repeats
+	// failed ones.
 	for i, request := range []*http.Request{post(token, pull), get(token, pull), post(token, pull), get(token)} {
 		if a := r.do(t, from(at("192.0.2.1"), request)); a.status != http.StatusOK {
 			t.Fatalf("status %d", a.status)
@@ -87,15 +87,14 @@ func TestReplayEnforced(t *testing.T) {
 	if !strings.Contains(e.Remedy(), "delete the pod") {
 		t.Errorf("remedy %q", e.Remedy())
 	}
-	// Another token is another one's.
+	// A different token has a different owner.
 	other := r.token(t, func(c map[string]any) { c["jti"] = "another" })
 	if a := r.do(t, from(at("192.0.2.2"), post(other, pull))); a.status != http.StatusOK {
 		t.Errorf("status %d for another token", a.status)
 	}
 }
 
-// patientOwners gives up when nobody waits any more, as a store over a network
-// does.
+// patientOwners gives up when ctx ends, like a store on the network.
 type patientOwners struct{ *owners }
 
 func (o patientOwners) Own(ctx context.Context, key, owner string, until time.Time, bucket string) (exchange.Owned, error) {
@@ -105,8 +104,8 @@ func (o patientOwners) Own(ctx context.Context, key, owner string, until time.Ti
 	return o.owners.Own(ctx, key, owner, until, bucket)
 }
 
-// A caller that hangs up before the answer was the first one all the same, and
-// that it did is no failure of what keeps the owners.
+// A caller that hangs up before the response is still the first one. Its cancellation is not a
+// failure of the store of owners.
 func TestCanceledRequestsOwnTheirToken(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) { c.replay, c.owners = exchange.ReplayEnforce, patientOwners{newOwners()} })
@@ -146,8 +145,7 @@ func TestReplayOff(t *testing.T) {
 	}
 }
 
-// Who cannot say who came first refuses nobody in audit, and grants nobody in
-// enforce.
+// If the owner is unknown, audit does not refuse the request, and enforce does not grant it.
 func TestReplayUnavailable(t *testing.T) {
 	t.Parallel()
 	for mode, status := range map[exchange.ReplayMode]int{exchange.ReplayAudit: 200, exchange.ReplayEnforce: 503} {
@@ -172,8 +170,8 @@ func TestReplayUnavailable(t *testing.T) {
 	}
 }
 
-// A caller that proved to be the token's node is that node, from whichever of
-// its addresses; the address of one that did not, counts whole.
+// A caller that proved to be the token's node is that node, from any of its addresses. For any
+// other caller, the whole address counts.
 func TestReplayOfNodes(t *testing.T) {
 	t.Parallel()
 	node := &exchange.Node{Name: "node1", UID: node1UID, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
@@ -202,8 +200,8 @@ func TestReplayOfNodes(t *testing.T) {
 	}
 }
 
-// Behind a proxy's own address may be anybody: that says neither that it is the
-// same caller nor that it is another one.
+// Any caller may be behind the address of a proxy. It shows neither the same caller nor a different
+// one.
 func TestReplayByUnknownCallers(t *testing.T) {
 	t.Parallel()
 	for _, caller := range []nodeproof.Caller{{}, {Address: netip.MustParseAddr("192.0.2.1"), ViaProxy: true}} {
@@ -223,7 +221,7 @@ func TestReplayByUnknownCallers(t *testing.T) {
 	}
 }
 
-// Two clusters may make the same token id, and names may look like one another.
+// Two clusters may create the same token id, and names may look alike.
 func TestReplayKeysAreInjective(t *testing.T) {
 	t.Parallel()
 	keys := map[string]bool{}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// What is remembered of an issued token has a bound in bytes, whatever clients
-// ask for. What is forgotten is signed again.
+// The memory of issued tokens is bounded in bytes, for any requests. Forgotten tokens are signed
+// again.
 func TestIssuedTokensKeepToTheirBytes(t *testing.T) {
 	t.Parallel()
 	const most = 64 << 10
@@ -41,8 +41,8 @@ func TestIssuedTokensKeepToTheirBytes(t *testing.T) {
 	}
 }
 
-// Not parallel: it measures the memory of the whole process. Nothing of a
-// request stays in memory but what is counted.
+// Not parallel, because it measures the memory of the whole process. Only the counted parts of a
+// request stay in memory.
 func TestIssuedTokensHoldNoRequest(t *testing.T) {
 	const most = 1 << 20
 	r := newRig(t, func(c *rigConfig) { c.cacheBytes, c.recorder = most, encodingRecorder{} })
@@ -63,7 +63,7 @@ func TestIssuedTokensHoldNoRequest(t *testing.T) {
 	runtime.KeepAlive(r)
 }
 
-// A token that is given again says the same in every form.
+// A reused token has the same scopes in every form.
 func TestReuseSaysTheSameScopes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)

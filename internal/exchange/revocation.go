@@ -7,22 +7,21 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
-// Revocations knows what operators have revoked: token ids, pods,
-// ServiceAccounts and nodes, for a time.
+// Revocations knows the targets that operators have revoked for a time: token ids, pods,
+// ServiceAccounts and nodes.
 //
-// It is asked for every request, so it answers from memory. Every error means
-// that it is not known who is revoked: the request is answered 503, because
-// nobody who may be revoked is granted anything. Implementations must be safe
-// for concurrent use.
+// It is asked for every request, so it answers from memory. An error means that the revocations are
+// unknown. The request is then answered 503, because an identity that may be revoked is granted
+// nothing. Implementations must be safe for concurrent use.
 type Revocations interface {
 	// Revoked returns the revocation that refuses an identity, or nil.
 	Revoked(id *oidc.Identity) (*Revocation, error)
 }
 
-// Revocation is an operator's refusal of every token that names a target. It is
-// part of an Event; the caller is told Reason alone.
+// Revocation is an operator's refusal of every token that names a target. It is part of an Event.
+// The caller is told Reason alone.
 type Revocation struct {
-	Target string    `json:"target"` // its kind and name, as people write them
+	Target string    `json:"target"` // its kind and name, in the form that people write
 	By     string    `json:"by"`     // the operator
 	Reason string    `json:"reason"`
 	Until  time.Time `json:"until"`
@@ -33,7 +32,7 @@ type RevokedError struct{ Reason string }
 
 func (e *RevokedError) Error() string { return fmt.Sprintf("revoked by an operator: %q", e.Reason) }
 
-// revoked judges an identity whose node was found.
+// revoked judges an identity whose node is known if it can be found.
 func (a *Admission) revoked(id *oidc.Identity, event *Event) (Step, error) {
 	if a.revocations == nil {
 		return Step{Name: StepRevocations, Verdict: VerdictNotJudged}, nil

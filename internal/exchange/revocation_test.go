@@ -12,7 +12,7 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
-// revocations answers the same for everybody, or for one node.
+// revocations gives every identity the same result, or only those on one node.
 type revocations struct {
 	revocation *exchange.Revocation
 	node       string // empty: all
@@ -48,7 +48,7 @@ func TestRevoked(t *testing.T) {
 	}
 }
 
-// A list that is not known is not an empty one.
+// An unknown list is not an empty list.
 func TestRevocationsNotKnown(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) { c.revocations = revocations{err: errors.New("not read yet 10.1.2.3")} })
@@ -61,7 +61,7 @@ func TestRevocationsNotKnown(t *testing.T) {
 	}
 }
 
-// The node counts also where the token does not name it.
+// The node counts even if the token does not name it.
 func TestRevokedNodeFromAPI(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) {
@@ -75,7 +75,7 @@ func TestRevokedNodeFromAPI(t *testing.T) {
 	}
 }
 
-// Revoking works at once, also on what was granted before.
+// A revocation takes effect at once, also for earlier grants.
 func TestRevocationEndsReuse(t *testing.T) {
 	t.Parallel()
 	list := &revocations{}

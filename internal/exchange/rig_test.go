@@ -24,12 +24,12 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/identity"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
 )
 
 const (
@@ -41,7 +41,7 @@ const (
 	node1UID     = "2bf1cc3e-4f38-4595-b30d-f4751860f82e"
 )
 
-// testPolicy lets team-a pull its own, and more by annotation.
+// testPolicy lets team-a pull its own repositories, and more by annotation.
 const testPolicy = `
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
@@ -61,7 +61,7 @@ deny:
   subjects: [{namespaces: ["team-bad"]}]
 `
 
-// signingKeys are made once for all tests: RSA keys are dear.
+// signingKeys are created once for all tests, because RSA keys are expensive.
 var signingKeys = sync.OnceValue(func() [2]*rsa.PrivateKey {
 	var keys [2]*rsa.PrivateKey
 	for i := range keys {
@@ -73,7 +73,7 @@ var signingKeys = sync.OnceValue(func() [2]*rsa.PrivateKey {
 	return keys
 })
 
-// fastKey signs where a hundred thousand tokens are needed.
+// fastKey is for tests with a hundred thousand tokens.
 var fastKey = sync.OnceValue(func() *ecdsa.PrivateKey {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -91,7 +91,7 @@ type rig struct {
 	issuer    *registryauth.Issuer
 	keys      signing.Keys
 	signer    jose.Signer
-	stranger  jose.Signer // same kid, another key
+	stranger  jose.Signer // same kid, different key
 	log       *strings.Builder
 
 	mu     sync.Mutex
@@ -115,7 +115,7 @@ type rigConfig struct {
 	owners        exchange.Owners
 	limits        exchange.Limiter // of both kinds
 	wrap          func(exchange.Verifier) exchange.Verifier
-	nodeOptional  bool // the verifier takes tokens without a node
+	nodeOptional  bool // the verifier accepts tokens without a node
 }
 
 func newRig(t testing.TB, change func(*rigConfig)) *rig {
@@ -207,7 +207,7 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 	return r
 }
 
-// follow lets an Exchanger and a Handler take the place of those before.
+// follow replaces the Exchanger and the Handler.
 func (r *rig) follow(t testing.TB, change func(*exchange.Config)) {
 	t.Helper()
 	change(&r.settings)
@@ -287,7 +287,7 @@ func (r *rig) token(t testing.TB, change func(claims map[string]any)) string {
 	return sign(t, r.signer, claims)
 }
 
-// claims are those that the kubelet gets for a pod of team-a/web.
+// claims returns the claims of a kubelet's token for a pod of team-a/web.
 func (r *rig) claims() map[string]any {
 	now := r.Now()
 	return map[string]any{
@@ -377,7 +377,7 @@ func (r *rig) readToken(t testing.TB, raw string) (map[string]any, []registryaut
 	return claims, scopes
 }
 
-// get is docker's and crane's way, post containerd's.
+// get is the form of docker and crane, post that of containerd.
 func get(token string, scopes ...string) *http.Request {
 	request := httptest.NewRequest(http.MethodGet, "/token?"+url.Values{"service": {testService}, "scope": scopes}.Encode(), nil)
 	if token != "" {
@@ -397,7 +397,7 @@ func post(token string, scopes ...string) *http.Request {
 	return request
 }
 
-// objects answers with fixed facts per UID of the ServiceAccount, or an error.
+// objects returns fixed facts by UID of the ServiceAccount, or an error.
 type objects struct {
 	byUID map[string]exchange.Facts
 	err   error
@@ -407,7 +407,7 @@ func (o objects) Lookup(_ context.Context, id oidc.Identity, _ oidc.Credential) 
 	return o.byUID[id.Kubernetes.ServiceAccount.UID], o.err
 }
 
-// annotated answers that web has the annotation that policies read.
+// annotated returns objects in which web has the annotation that policies read.
 func annotated(repositories string) objects {
 	return objects{byUID: map[string]exchange.Facts{
 		webUID: {Annotations: map[string]string{"pullpass.dev/repositories": repositories}},
@@ -416,7 +416,7 @@ func annotated(repositories string) objects {
 
 type callerKey struct{}
 
-// from makes the request one of this caller.
+// from sets the caller of the request.
 func from(caller nodeproof.Caller, request *http.Request) *http.Request {
 	return request.WithContext(context.WithValue(request.Context(), callerKey{}, caller))
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// zot asks for repository::pull. What is no scope is not granted, and the others
-// are judged.
+// zot requests repository::pull. A malformed scope is not granted, and the others are judged.
 func TestMalformedScopes(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -58,7 +57,7 @@ func TestMalformedScopes(t *testing.T) {
 	}
 }
 
-// regclient asks for all that it has ever asked for, the newest last.
+// regclient requests all scopes that it ever requested, the newest last.
 func TestMoreScopesThanAreJudged(t *testing.T) {
 	t.Parallel()
 	scopes := make([]string, 500)
@@ -76,7 +75,7 @@ func TestMoreScopesThanAreJudged(t *testing.T) {
 			t.Errorf("event %+v", e)
 		}
 	}
-	// A line tells of few, whatever was sent.
+	// An event has few scopes, however many were sent.
 	r = newRig(t, nil)
 	r.do(t, post(r.token(t, nil), strings.Repeat("x ", 20_000)))
 	if e := r.lastEvent(t, 1); len(e.Scopes) != 8 || len(e.Requested) > 2*registryauth.MaxScopes || e.Omitted != 20_000-len(e.Requested) || e.Reason != "scope_malformed" {

@@ -14,12 +14,12 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/load"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/load"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
-// Clients that send or read slowly take no place from others, however many they are.
+// Slow clients hold no places of others, however many they are.
 func TestSlowClientsHoldNoPlace(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *rigConfig) { c.inFlight = 1 })
@@ -70,8 +70,8 @@ func (w stalledWriter) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// An address from which many bodies are on their way has to hurry: what a client
-// does not send is not waited for.
+// An address with many bodies in progress gets short deadlines. The server does not wait for
+// missing data.
 func TestCrowdOfSlowBodies(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -94,8 +94,8 @@ func TestCrowdOfSlowBodies(t *testing.T) {
 			t.Errorf("event %+v", e)
 		}
 	}
-	// Whoever sends at once is served, whatever the crowd does, and may take longer
-	// than a body may.
+	// A client that sends at once is served despite the crowd. Its request may take longer than a
+	// body.
 	form := post(r.token(t, nil))
 	content, err := io.ReadAll(form.Body)
 	must(t, err)
@@ -107,7 +107,7 @@ func TestCrowdOfSlowBodies(t *testing.T) {
 	}
 }
 
-// Only those above the crowd get a deadline, and only for their bodies.
+// Only bodies beyond the crowd get a deadline, and only while they are read.
 func TestDeadlinesOfBodies(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -134,13 +134,13 @@ func TestDeadlinesOfBodies(t *testing.T) {
 	if got := r.deadlines(t, "192.0.2.2:1"); len(got) != 0 {
 		t.Errorf("another address: deadlines %v", got)
 	}
-	// A deadline where there is no body would end the request itself.
+	// Without a body, a deadline would end the request itself.
 	none := &deadlineWriter{ResponseWriter: httptest.NewRecorder()}
 	if r.handler.ServeHTTP(none, get(r.token(t, nil))); len(none.deadlines) != 0 {
 		t.Errorf("no body: deadlines %v", none.deadlines)
 	}
-	// The crowd goes while the last one still sends: its deadline must not outlive
-	// its body, or the request ends with it.
+	// The crowd leaves while the last client still sends. Its deadline must not outlive its body,
+	// or the request ends with it.
 	body, last := io.Pipe()
 	request := post("")
 	request.Body = body
@@ -162,7 +162,7 @@ func TestDeadlinesOfBodies(t *testing.T) {
 	}
 }
 
-// deadlines returns those that a POST from an address was given.
+// deadlines returns the deadlines that a POST from an address got.
 func (r *rig) deadlines(t *testing.T, from string) []time.Time {
 	t.Helper()
 	w := &deadlineWriter{ResponseWriter: httptest.NewRecorder()}
@@ -182,7 +182,7 @@ func (w *deadlineWriter) SetReadDeadline(at time.Time) error {
 	return nil
 }
 
-// What clients ask for does not fill the memory with issued tokens.
+// Issued tokens do not fill the memory, whatever clients request.
 func TestIssuedTokensAreBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -204,7 +204,7 @@ func TestIssuedTokensAreBoundedInBytes(t *testing.T) {
 	}
 }
 
-// However much a client asks for, an event is not many times as long as the request.
+// The size of an event is bounded relative to that of its request.
 func TestEventsAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -223,7 +223,7 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 }
 
-// Garbage from an address that has spent its limit waits for no place.
+// Invalid requests from an address that has spent its limit do not wait for a place.
 func TestSpentAddressesWaitForNoPlace(t *testing.T) {
 	t.Parallel()
 	working, release := make(chan bool), make(chan bool)

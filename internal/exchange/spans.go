@@ -11,27 +11,26 @@ import (
 // The steps of a request, as its trace names them.
 const (
 	stepVerify = "verify" // the credential
-	stepKube   = "kube"   // are the objects that it names still there
+	stepKube   = "kube"   // do the objects that the credential names still exist
 	stepState  = "state"  // replay and limit, which replicas share
 	stepDecide = "decide" // by the policy
-	stepIssue  = "issue"  // sign, or find what was signed before
+	stepIssue  = "issue"  // sign, or reuse a token that was signed before
 )
 
 const tracerName = "github.com/pullpass/pullpass/internal/exchange"
 
-// begin starts the span of a step below that of the request. Whoever traces
-// requests has put that into ctx; where nobody does, looking for it is all that
-// a step costs.
+// begin starts the span of a step, as a child of the request's span. The tracing middleware puts
+// the request's span into ctx. Without one, a step only costs the lookup.
 func begin(ctx context.Context, step string) (context.Context, trace.Span) {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {
-		return ctx, parent // which ignores all that is done to it
+		return ctx, parent // a span that records nothing
 	}
 	return parent.TracerProvider().Tracer(tracerName).Start(ctx, step)
 }
 
-// end ends the span of a step. What the error says is for the audit log: a span
-// goes to others, and the text may quote the caller.
+// end ends the span of a step. The text of the error is only for the audit log: spans are sent to
+// other systems, and the text may quote the caller.
 func end(span trace.Span, err error) {
 	if err != nil {
 		span.SetStatus(codes.Error, "")
@@ -39,8 +38,8 @@ func end(span trace.Span, err error) {
 	span.End()
 }
 
-// Describe tells the span of a request what became of it, in words from closed
-// sets and from the configuration, and where the audit line is that says more.
+// Describe records the outcome of a request in its span, and the id of its audit line. The values
+// come from closed sets and from the configuration.
 func (e *Event) Describe(span trace.Span) {
 	if !span.IsRecording() {
 		return
@@ -52,7 +51,7 @@ func (e *Event) Describe(span trace.Span) {
 		attribute.String("pullpass.cluster", e.IssuerName()),
 		attribute.String("pullpass.service", e.Service),
 		attribute.String("pullpass.grant_type", e.GrantType),
-		// Instead of what X-Forwarded-For says, whoever sent it.
+		// Replaces the value from X-Forwarded-For, which any client can set.
 		attribute.String("client.address", e.Caller),
 	)
 }

@@ -14,9 +14,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// Each step that a request reaches is a span below that of the request, and the
-// last one has failed if the request was refused. No span tells who asked for
-// what, or why it was refused.
+// Each step of a request has a span below that of the request. The last span has failed if the
+// request was refused. No span holds the identity, the scopes, or the cause of a refusal.
 func TestSpans(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -89,8 +88,8 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// A trace that is not recorded costs no span, and is named in the event: others
-// may have recorded it.
+// A trace that is not sampled costs no span. The event still has its id, because other services may
+// have recorded it.
 func TestSpansOfATraceThatIsNotSampled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)

@@ -3,7 +3,7 @@ package exchange
 import (
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 )
 
 // StepName names a step of Admission.
@@ -11,35 +11,35 @@ type StepName string
 
 // The steps, in their order.
 const (
-	StepObjects     StepName = "objects"     // are those that the identity names still there
-	StepNode        StepName = "node"        // may pods on it pull at all
-	StepCaller      StepName = "caller"      // is it that node
+	StepObjects     StepName = "objects"     // do the objects that the identity names still exist
+	StepNode        StepName = "node"        // may pods on the node pull at all
+	StepCaller      StepName = "caller"      // is the caller that node
 	StepRevocations StepName = "revocations" // has an operator revoked the identity
 )
 
-// Verdict says in one word what came of a step.
+// Verdict is the result of a step in one word.
 type Verdict string
 
 // The verdicts.
 const (
 	VerdictPassed    Verdict = "passed"
 	VerdictRefused   Verdict = "refused"
-	VerdictNoted     Verdict = "noted" // not passed, and mode audit refuses nobody
-	VerdictOff       Verdict = "off"   // the configuration asks for nothing here
+	VerdictNoted     Verdict = "noted" // not passed, but mode audit does not refuse
+	VerdictOff       Verdict = "off"   // the configuration requires nothing here
 	VerdictNotJudged Verdict = "not_judged"
 )
 
-// Step is what Admission came to in one step, and what it judged by. It holds no
-// text, because every request makes some: who prints a step knows the words.
+// Step is the result of one step of Admission, with the facts it was based on. It holds no text,
+// because every request makes some steps. Callers that print a step add the words.
 type Step struct {
 	Name    StepName
 	Verdict Verdict
 
 	Selector   labels.Selector  // of StepNode; nil: every node may pull
-	Proof      *nodeproof.Proof // of StepCaller; nil: nobody asked
+	Proof      *nodeproof.Proof // of StepCaller; nil: no proof was required
 	Revocation *Revocation      // of StepRevocations; nil: none refuses
 }
 
-// Steps are those that Admission came to. Behind one that refused, or that could
-// not be judged because something was down, the rest are zero.
+// Steps are the steps of Admission. After a step that refused, or that could not be judged because
+// a dependency was down, the rest are zero.
 type Steps [4]Step

@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
-// told are the steps that Admission came to, in one line.
+// told returns the steps of Admission in one line.
 func told(steps exchange.Steps) string {
 	var words []string
 	for _, s := range steps {
@@ -24,7 +24,7 @@ func told(steps exchange.Steps) string {
 	return strings.Join(words, " ")
 }
 
-// Admission says what it came to in each step, up to the one that refuses.
+// Admission returns the result of each step, up to the one that refuses.
 func TestAdmissionTellsItsSteps(t *testing.T) {
 	t.Parallel()
 	revocation := &exchange.Revocation{Target: "node prod/node1", Reason: "stolen"}
@@ -88,8 +88,8 @@ func TestAdmissionTellsItsSteps(t *testing.T) {
 	}
 }
 
-// Who explains a request has no connection: what it would have shown is not
-// judged, and all the rest is. Who serves refuses the same.
+// An explained request has no connection. Steps that need it are not judged, and all others are. A
+// serving Admission refuses the same request.
 func TestAdmissionOfUnseenCallers(t *testing.T) {
 	t.Parallel()
 	ca := newCA(t)

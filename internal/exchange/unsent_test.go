@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/load"
+	"github.com/pullpass/pullpass/internal/exchange/load"
 )
 
 // wire is a connection to a server whose only deadlines are those of the handler.
@@ -22,7 +22,7 @@ type wire struct {
 	reader *bufio.Reader
 }
 
-// wires starts such a server and returns what connects to it.
+// wires starts such a server and returns a function that connects to it.
 func (r *rig) wires(t *testing.T) func() wire {
 	t.Helper()
 	server := httptest.NewServer(r.handler)
@@ -32,7 +32,7 @@ func (r *rig) wires(t *testing.T) func() wire {
 		c, err := net.Dial("tcp", server.Listener.Addr().String())
 		must(t, err)
 		t.Cleanup(func() { c.Close() })
-		must(t, c.SetReadDeadline(time.Now().Add(time.Minute))) // what hangs fails
+		must(t, c.SetReadDeadline(time.Now().Add(time.Minute))) // a hanging read fails
 		return wire{c, bufio.NewReader(c)}
 	}
 }
@@ -51,7 +51,7 @@ func (c wire) receive(t *testing.T) *http.Response {
 	return response
 }
 
-// crowd has so many bodies on their way that each further one has to hurry.
+// crowd starts enough bodies that each further one gets a deadline.
 func crowd(t *testing.T, connect func() wire) {
 	t.Helper()
 	for range load.MaxBodies {
@@ -63,8 +63,8 @@ func crowd(t *testing.T, connect func() wire) {
 	}
 }
 
-// However a body is left, its connection ends soon: net/http reads what is left of
-// it, and has no limit of its own for that here.
+// An incomplete body ends its connection soon. net/http reads the rest of it, and has no limit of
+// its own for that here.
 func TestUnsentBodiesEndTheirConnections(t *testing.T) {
 	t.Parallel()
 	for name, request := range map[string]struct {
@@ -103,7 +103,7 @@ func TestUnsentBodiesEndTheirConnections(t *testing.T) {
 	}
 }
 
-// A GET has no body: one that comes with it is not waited for either.
+// A GET has no body. If one is announced, the server does not wait for it either.
 func TestUnsentBodyOfAGet(t *testing.T) {
 	t.Parallel()
 	c := newRig(t, nil).wires(t)()
@@ -116,8 +116,8 @@ func TestUnsentBodyOfAGet(t *testing.T) {
 	}
 }
 
-// Whoever sends all of a body keeps the connection, whatever the body says, and
-// however many others send nothing.
+// A client that sends its whole body keeps the connection, for any content, and however many others
+// send nothing.
 func TestWholeBodiesKeepTheirConnections(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)

@@ -4,8 +4,8 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
-// The functions below return closed sets of words, for metric labels: what is
-// not in them is nothing that this package says.
+// The functions below return closed sets of words, for metric labels. This package uses no other
+// values.
 
 // Results returns all values of Event.Result.
 func Results() []Result {

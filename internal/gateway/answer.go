@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -10,18 +9,18 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
 )
 
-// passedBack are the headers of an answer that reach the client, beside Location and
-// Link, which are rewritten. An upstream's challenges and cookies do not.
+// passedBack are the response headers that reach the client, beside Location and Link, which are
+// rewritten. An upstream's challenges and cookies do not reach it.
 var passedBack = canonical(
 	"Accept-Ranges", "Allow", "Content-Encoding", "Content-Length", "Content-Range", "Content-Type", "Docker-Content-Digest", apiVersionHeader,
 	"Docker-Upload-UUID", "Etag", "Last-Modified", "OCI-Chunk-Max-Length", "OCI-Chunk-Min-Length", "OCI-Filters-Applied", "OCI-Subject", "OCI-Tag",
 	"Range", "RateLimit-Limit", "RateLimit-Policy", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After", "Warning",
 )
 
-// canonical returns the names as the keys of a http.Header are.
+// canonical returns the names in the form of the keys of a http.Header.
 func canonical(names ...string) map[string]bool {
 	keys := map[string]bool{}
 	for _, name := range names {
@@ -38,7 +37,7 @@ func passBack(to, from http.Header) {
 	}
 }
 
-// answer passes an answer on.
+// answer forwards a response.
 func (h *Handler) answer(cancel context.CancelCauseFunc, q *request, asked *url.URL, response *http.Response) error {
 	status, t := response.StatusCode, &q.target
 	if status >= http.StatusMultipleChoices && status < http.StatusBadRequest && status != http.StatusNotModified {
@@ -52,7 +51,7 @@ func (h *Handler) answer(cancel context.CancelCauseFunc, q *request, asked *url.
 	var location, link string
 	var err error
 	if isGood {
-		if location, err = h.location(q, asked, response.Header.Get("Location")); err != nil {
+		if location, err = h.location(q, asked, status, response.Header.Get("Location")); err != nil {
 			return err
 		}
 		if link, err = h.link(q, asked, response.Header); err != nil {
@@ -72,8 +71,8 @@ func (h *Handler) answer(cancel context.CancelCauseFunc, q *request, asked *url.
 	return h.stream(cancel, q, status, response.Body)
 }
 
-// isPage reports whether an answer is one for browsers: of a portal, or of what is no
-// registry at all.
+// isPage reports whether a response is a page for browsers, from a portal or from a server that is
+// not a registry.
 func isPage(header http.Header) bool {
 	const page = "text/html"
 	media := header.Get("Content-Type")
@@ -84,7 +83,7 @@ func (h *Handler) invalid(q *request, status int, message string) error {
 	return &upstream.Error{Reason: upstream.ReasonInvalid, Upstream: q.target.upstream, Status: status, Message: message}
 }
 
-// stream passes a body on. What breaks off ends the client's connection, too.
+// stream forwards a body. If the upstream's body breaks off, the client's connection ends too.
 func (h *Handler) stream(cancel context.CancelCauseFunc, q *request, status int, body io.Reader) error {
 	q.begin(status)
 	if q.http.Method == http.MethodHead {
@@ -107,57 +106,10 @@ func (h *Handler) stream(cancel context.CancelCauseFunc, q *request, status int,
 	return nil
 }
 
-// errClient says that a client's connection has ended, or does not go on.
+// errClient says that a client's connection has ended or stalled.
 var errClient = errors.New("the client does not take the answer")
 
-// maxTagsBytes is the longest list of tags that is passed on at once: for 100,000
-// tags. Clients that page ask for less. A longer one is cut, and then no JSON.
-const maxTagsBytes = 16 << 20
-
-// answerTags passes a list of tags on under the name that the gateway has for the
-// repository: clients compare it.
-func (h *Handler) answerTags(cancel context.CancelCauseFunc, q *request, response *http.Response, link string) error {
-	watch := watchRead(cancel, &upstream.Error{Reason: upstream.ReasonTimeout, Upstream: q.target.upstream, Status: response.StatusCode, Message: "its answer did not go on"})
-	data, err := io.ReadAll(io.LimitReader(response.Body, maxTagsBytes))
-	watch.Stop()
-	if err != nil {
-		return &upstream.Error{Reason: upstream.ReasonBroken, Upstream: q.target.upstream, Status: response.StatusCode, Message: "its list of tags broke off", Err: err}
-	}
-	var list struct {
-		Name string          `json:"name"`
-		Tags json.RawMessage `json:"tags"`
-	}
-	if json.Unmarshal(data, &list) != nil || list.Name == "" && list.Tags == nil {
-		return h.invalid(q, response.StatusCode, "its list of tags cannot be read, or is larger than 16 MiB; let clients page it with n")
-	}
-	list.Name = q.target.name
-	if list.Tags == nil {
-		list.Tags = json.RawMessage("[]")
-	}
-	body, err := json.Marshal(list)
-	if err != nil {
-		return err
-	}
-	header := q.w.Header()
-	passBack(header, response.Header)
-	for _, name := range []string{"Content-Encoding", "Etag"} { // of another body
-		header.Del(name)
-	}
-	header.Set("Content-Type", "application/json")
-	header.Set("Content-Length", strconv.Itoa(len(body)))
-	if link != "" {
-		header.Set("Link", link)
-	}
-	q.begin(response.StatusCode)
-	n, err := q.w.Write(body)
-	q.event.Gateway.Sent = int64(n)
-	if err != nil {
-		return errClient
-	}
-	return nil
-}
-
-// link rewrites where a list goes on, to the same list at the gateway.
+// link rewrites the address of a list's next page to the same list at the gateway.
 func (h *Handler) link(q *request, asked *url.URL, header http.Header) (string, error) {
 	value := header.Get("Link")
 	if value == "" || q.target.kind != kindTags && q.target.kind != kindReferrers {

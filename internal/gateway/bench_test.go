@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/registrytest"
+	"github.com/pullpass/pullpass/internal/test/registrytest"
 )
 
-// BenchmarkGateway is what a request costs that the upstream is asked for, with what the
-// upstream does, which is little.
+// BenchmarkGateway measures a request that is forwarded. It includes the small cost of the
+// upstream.
 func BenchmarkGateway(b *testing.B) {
 	manifest := []byte(`{"schemaVersion":2,"layers":[` + strings.Repeat(" ", 800) + `]}`)
 	r := newRig(b, upstreamSettings{name: "ghcr.io", to: registrytest.NewServer(b, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/registrytest"
+	"github.com/pullpass/pullpass/internal/test/registrytest"
 )
 
-// What a client leaves alone is its own doing: recorded with the status that it was
-// sent, and no failure of the upstream's.
+// A client that hangs up is recorded with the status that it was sent. It is not a failure of the
+// upstream.
 func TestClientsThatLeave(t *testing.T) {
 	t.Parallel()
 	const base = "/v2/ghcr.io/acme/app"
@@ -82,7 +82,7 @@ func TestClientsThatLeave(t *testing.T) {
 			first, rest, _ := strings.Cut(test.request, "\r\n")
 			connection, err := net.Dial("tcp", r.Listener.Addr().String())
 			must(t, err)
-			must(t, connection.SetDeadline(time.Now().Add(10*time.Second)))
+			must(t, connection.SetDeadline(time.Now().Add(time.Minute)))
 			_, err = fmt.Fprintf(connection, "%s\r\nHost: gateway\r\nAuthorization: Bearer %s\r\n%s", first, r.token("web", "repository:ghcr.io/acme/app:pull,push"), rest)
 			must(t, err)
 			<-asked

@@ -1,12 +1,11 @@
-// Package gateway stands in front of registries whose token endpoint cannot be chosen.
-// It answers as a registry does, judges the tokens of Pullpass as a registry does, and
-// passes requests on with a credential of the upstream's.
+// Package gateway serves registries whose token endpoint cannot be configured. It responds like a
+// registry, verifies the tokens of Pullpass like a registry, and forwards requests with a
+// credential for the upstream.
 //
 //	Handler   parse, authenticate, authorize, forward, record
-//	Names     which upstream the name of a repository means
-//	judge     whom a token lets do what, by distribution's own code
+//	Names     the upstream that the name of a repository begins with
+//	judge     the holder and the access of a token, by distribution's own code
 //
-// Nothing of what a client sent is passed on as it is, and nothing of what an upstream
-// answered: addresses are built from parsed parts, headers are those that are named
-// here. Bodies are streamed.
+// Neither a client's request nor an upstream's response is forwarded unchanged. Addresses are built
+// from parsed parts, and only headers that this package lists are forwarded. Bodies are streamed.
 package gateway

@@ -9,13 +9,13 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/pullpass/pullpass/internal/base/redact"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/nodeproof"
-	"github.com/pullpass/pullpass/internal/redact"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 )
 
-// newEvent notes what is known of a request before it is read.
+// newEvent creates the event of a request before the request is read.
 func (h *Handler) newEvent(r *http.Request, caller nodeproof.Caller) *exchange.Event {
 	event := &exchange.Event{
 		Time: h.Now(), ID: rand.Text(), Service: h.Service, Caller: caller.String(),
@@ -28,7 +28,7 @@ func (h *Handler) newEvent(r *http.Request, caller nodeproof.Caller) *exchange.E
 	return event
 }
 
-// holds notes whom a token was issued to.
+// holds notes the holder of a token.
 func holds(e *exchange.Event, b *bearer) {
 	h := b.holder
 	e.CredentialID = "JTI=" + h.TokenID
@@ -47,20 +47,20 @@ func holds(e *exchange.Event, b *bearer) {
 	}
 }
 
-// conceal keeps credentials out of an event, wherever the client put them, and tells
-// the request's span what became of it.
+// conceal removes credentials from an event, wherever the client put them, and records the outcome
+// in the request's span.
 func conceal(e *exchange.Event, r *http.Request) {
 	header := r.Header.Get("Authorization")
 	scheme, token, _ := strings.Cut(header, " ")
 	secrets := []string{token}
-	if !strings.EqualFold(scheme, "Bearer") { // what stands there may be a credential, too
+	if !strings.EqualFold(scheme, "Bearer") { // the value may be a credential, too
 		secrets = append(secrets, header)
 	}
 	g := e.Gateway
 	for _, field := range []*string{&e.Client, &g.Repository, &g.Reference} {
 		*field = redact.Text(*field, secrets...)
 	}
-	g.Tags = slices.Clone(g.Tags) // what is forwarded stays as it is
+	g.Tags = slices.Clone(g.Tags) // the forwarded tags stay unchanged
 	for i := range g.Tags {
 		g.Tags[i] = redact.Text(g.Tags[i], secrets...)
 	}

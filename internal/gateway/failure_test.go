@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/gateway"
-	"github.com/pullpass/pullpass/internal/registrytest"
-	"github.com/pullpass/pullpass/internal/testkit"
-	"github.com/pullpass/pullpass/internal/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/test/registrytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// Each failure of an upstream has its status and reason: never that something is not
-// there, and never what an anonymous request would have got.
+// Each failure of an upstream has its status and reason. The response never says that a resource
+// does not exist, and never falls back to an anonymous request.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	status := func(code int, header ...string) func(http.ResponseWriter, *http.Request) bool {
@@ -96,7 +96,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// hangUp writes what it is given instead of an answer, and ends the connection.
+// hangUp writes text instead of a response, and ends the connection.
 func hangUp(w http.ResponseWriter, text string) bool {
 	connection, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -119,7 +119,7 @@ func TestUpstreamDown(t *testing.T) {
 	}
 }
 
-// closedAddress is one that nobody listens on, nor will.
+// closedAddress returns an address without a listener.
 func closedAddress(t *testing.T) string {
 	t.Helper()
 	l := testkit.Listen(t)
@@ -127,8 +127,8 @@ func closedAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// A body that breaks off ends the client's connection: it must not pass for whole. The
-// event has the status that the client saw, and that it was the upstream's failure.
+// A body that breaks off ends the client's connection, because it must not look complete. The event
+// has the status that the client got, and the upstream's failure.
 func TestBrokenBody(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -150,8 +150,9 @@ func TestBrokenBody(t *testing.T) {
 	}
 }
 
-// While an upstream wants fewer requests, it gets none: containerd repeats a 429 at once.
-func TestBreaker(t *testing.T) {
+// After a 429 for a repository, the upstream gets no requests for it for a while, because
+// containerd repeats a 429 at once. A different caller is not affected.
+func TestHolds(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	registry := registrytest.NewRegistry(t, "")
@@ -172,8 +173,12 @@ func TestBreaker(t *testing.T) {
 			t.Errorf("%d %v", got.status, got.header)
 		}
 	}
-	if asked := registry.Asked(); len(asked) > 0 || !r.clients["ghcr.io"].Status().Held {
+	if asked := registry.Asked(); len(asked) > 0 || r.clients["ghcr.io"].Status().Held {
 		t.Errorf("asked %d times, %+v", len(asked), r.clients["ghcr.io"].Status())
+	}
+	r.do(http.MethodGet, "/v2/ghcr.io/acme/app/manifests/v1", r.token("other", "repository:ghcr.io/acme/app:pull"), nil)
+	if n := registry.Count(http.MethodGet, "/v2/acme/"); n != 1 {
+		t.Errorf("for another caller, it was asked %d times", n)
 	}
 	registry.Answer(nil)
 	now = now.Add(21 * time.Second)
@@ -182,7 +187,7 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
-// A registrytest.Password that changes is followed, and a wrong one is not tried again and again.
+// A changed password is used, and a wrong one is not tried repeatedly.
 func TestPasswordChanges(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -217,8 +222,8 @@ func TestPasswordChanges(t *testing.T) {
 	}
 }
 
-// Nothing of the client's reaches the upstream, and nothing of the upstream's the
-// client, but what is named.
+// Only listed parts of a request reach the upstream, and only listed parts of a response reach the
+// client.
 func TestNothingElsePasses(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -273,7 +278,7 @@ func TestNothingElsePasses(t *testing.T) {
 	}
 }
 
-// What two readers could take for two requests is one here, or none.
+// Input that two readers could take for two requests is one request here, or is refused.
 func TestSmuggling(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")

@@ -6,8 +6,8 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/upstream"
 )
 
 const (
@@ -15,27 +15,23 @@ const (
 	apiVersion       = "registry/2.0"
 )
 
-// passedOn are the headers of a request that reach an upstream, beside Content-Type, as
-// the keys of a http.Header are.
+// passedOn are the request headers that reach an upstream, beside Content-Type, in the form of the
+// keys of a http.Header.
 var passedOn = []string{"Accept", "Content-Range", "Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"}
 
-// forward asks the upstream and answers with what it says.
-func (h *Handler) forward(q *request) error {
-	if q.target.kind == kindVersion {
-		return h.answerVersion(q)
-	}
-	ctx, cancel := context.WithCancelCause(q.http.Context())
-	defer cancel(nil)
+// forward sends the request to the upstream and responds with its response. cancel ends q.http.
+func (h *Handler) forward(q *request, cancel context.CancelCauseFunc) error {
+	ctx := q.http.Context()
 	to, scopes, err := h.address(q)
 	if err != nil {
 		return err
 	}
 	r := q.upstreamRequest(ctx, to)
 	if q.target.action == actionPush {
-		body := q.pushes(r)
-		defer func() { q.event.Gateway.Received = body.bytes() }()
+		q.pushes(r)
+		defer func() { q.event.Gateway.Received = q.body.n.Load() }()
 	}
-	response, err := q.upstream.Client.Do(r, upstream.Need{Scopes: scopes, Caller: q.bearer.account()})
+	response, err := q.upstream.Client.Do(r, upstream.Need{Scopes: scopes, Caller: q.bearer.account(), Holder: q.bearer.identityText(), Tenant: q.tenant})
 	if err != nil {
 		return err
 	}
@@ -48,9 +44,9 @@ func (h *Handler) forward(q *request) error {
 	return h.answer(cancel, q, to, response)
 }
 
-// answerVersion says that this is a registry, to whom has a token for it.
+// answerVersion tells a caller with a token that this is a registry.
 func (h *Handler) answerVersion(q *request) error {
-	q.silent = true // nothing was asked for
+	q.silent = true // the request asks for nothing
 	header := q.w.Header()
 	header.Set(apiVersionHeader, apiVersion)
 	header.Set("Content-Type", "application/json")
@@ -60,8 +56,8 @@ func (h *Handler) answerVersion(q *request) error {
 	return nil
 }
 
-// address builds where the request goes from what was parsed, and says which scopes
-// the upstream wants to be asked with.
+// address builds the upstream's address from the parsed request, and returns the scopes that the
+// upstream requires.
 func (h *Handler) address(q *request) (*url.URL, []registryauth.Scope, error) {
 	t := &q.target
 	scopes := []registryauth.Scope{{Type: "repository", Name: t.repository, Actions: actionsFor(t.action)}}
@@ -109,11 +105,11 @@ func (h *Handler) address(q *request) (*url.URL, []registryauth.Scope, error) {
 			return nil, nil, err
 		}
 		if q.http.Method == http.MethodDelete {
-			// Who may push may give up his own upload. distribution wants the right to delete
-			// for whatever DELETE does, and others want none for it.
+			// A holder who may push may cancel its own upload. distribution requires the scope
+			// delete for every DELETE, and other registries do not require it here.
 			scopes[0].Actions = append(scopes[0].Actions, actionDelete)
 		}
-		if q.query.digest != "" {
+		if q.http.Method == http.MethodPut && q.query.digest != "" {
 			values, err := url.ParseQuery(upload.RawQuery)
 			if err != nil {
 				return nil, nil, err
@@ -127,10 +123,10 @@ func (h *Handler) address(q *request) (*url.URL, []registryauth.Scope, error) {
 	return &u, scopes, nil
 }
 
-// mountable returns the repository that a blob is to be mounted from, as the upstream
-// names it. If it is another upstream's, or one that the token does not allow to pull,
-// there is none: the client uploads the blob then (distribution specification), and
-// learns nothing about what it may not see.
+// mountable returns the repository to mount a blob from, as the upstream names it. It returns "" if
+// the repository is of a different upstream, or if the token does not allow to pull it. The client
+// then uploads the blob (distribution specification), and learns nothing about a repository that it
+// may not see.
 func (h *Handler) mountable(q *request) string {
 	from := h.mountedFrom(q)
 	if from == "" || !q.bearer.may(q.target.upstream+"/"+from, actionPull) {
@@ -139,14 +135,14 @@ func (h *Handler) mountable(q *request) string {
 	return from
 }
 
-// mountedFrom is mountable whatever the token allows.
+// mountedFrom is mountable without the check of the token.
 func (h *Handler) mountedFrom(q *request) string {
 	if q.target.kind != kindUploads || q.query.mount == "" || q.query.from == "" {
 		return ""
 	}
 	name := q.query.from
 	if first, _, _ := strings.Cut(name, "/"); h.Upstreams[first].Client == nil {
-		name = q.target.upstream + "/" + name // of an image's name without its registry
+		name = q.target.upstream + "/" + name // the name of an image without its registry
 	}
 	from, repository, err := h.names.split(name)
 	if err != nil || from != q.target.upstream {
@@ -155,7 +151,7 @@ func (h *Handler) mountedFrom(q *request) string {
 	return repository
 }
 
-// upstreamRequest makes the upstream's request: nothing is in it but what is named here.
+// upstreamRequest builds the upstream's request. It holds nothing that is not named here.
 func (q *request) upstreamRequest(ctx context.Context, to *url.URL) *http.Request {
 	r := (&http.Request{Method: q.http.Method, URL: to, Host: to.Host, Header: http.Header{}}).WithContext(ctx)
 	for _, name := range passedOn {
@@ -166,21 +162,20 @@ func (q *request) upstreamRequest(ctx context.Context, to *url.URL) *http.Reques
 	return r
 }
 
-// pushes gives the upstream's request the body of the client's, and returns that.
-func (q *request) pushes(r *http.Request) *clientBody {
-	body := newClientBody(q)
-	if q.http.Body != nil && q.http.Body != http.NoBody {
-		r.Body, r.ContentLength = body, q.http.ContentLength
+// pushes sets the body of the upstream's request to the client's, if its method has one.
+func (q *request) pushes(r *http.Request) {
+	takes := r.Method == http.MethodPost || r.Method == http.MethodPut || r.Method == http.MethodPatch
+	if takes && !q.body.ended.Load() {
+		r.Body, r.ContentLength = q.body, q.http.ContentLength
 		if media := contentType(q.target.kind, q.http.Header.Get("Content-Type")); media != "" {
 			r.Header.Set("Content-Type", media)
 		}
 	}
-	return body
 }
 
-// contentType returns that of a body, as the upstream is told; empty: it is not. Never
-// is it that of a form: distribution and others look for parameters in forms, too, and
-// would mount from a repository that nobody has judged.
+// contentType returns the Content-Type for the upstream; empty: none is sent. It never returns that
+// of a form: distribution and others read parameters from forms too, and would mount from a
+// repository that was not authorized.
 func contentType(k kind, said string) string {
 	if k != kindManifest {
 		return "application/octet-stream" // distribution specification; curl says otherwise

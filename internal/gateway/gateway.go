@@ -11,26 +11,26 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/base/lru"
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/identity"
-	"github.com/pullpass/pullpass/internal/lru"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/seal"
-	"github.com/pullpass/pullpass/internal/signing"
-	"github.com/pullpass/pullpass/internal/upstream"
+	"github.com/pullpass/pullpass/internal/registryauth/seal"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
 )
 
-// Config configures a Handler. Every field is required but Now.
+// Config configures a Handler. Every field except Now is required.
 type Config struct {
-	URL         string       // how clients reach the gateway; its token endpoint is below it
+	URL         string       // URL of the gateway for clients; its token endpoint is below it
 	Issuer      string       // iss of its tokens
 	Service     string       // aud of its tokens
 	Keys        signing.Keys // of its tokens
 	Upstreams   map[string]Upstream
 	Revocations exchange.Revocations
-	Addresses   *exchange.AddressLimit // of requests with a token that is not good
+	Addresses   *exchange.AddressLimit // of requests without a valid token
 	Recorder    exchange.Recorder
 	Caller      func(*http.Request) nodeproof.Caller
 	Logger      *slog.Logger
@@ -41,34 +41,35 @@ type Config struct {
 // Upstream is a registry behind the gateway.
 type Upstream struct {
 	Client  *upstream.Client
-	Actions []string // that may be done there
-	Follow  bool     // its redirects are followed here, and not by clients
+	Actions []string // the actions that are allowed there
+	Follow  bool     // the gateway follows its redirects instead of the clients
 }
 
-// Memory is what Handlers that take each other's place have in common.
+// Memory holds the state that successive Handlers share.
 type Memory struct {
 	judged     *lru.Cache[[32]byte, *judgedToken]
 	trust      *latestTrust
 	sealed     *seal.Box
+	shares     *shares
 	streams    atomic.Int64
 	challenges atomic.Uint64
 }
 
-// NewMemory returns an empty Memory.
-func NewMemory() *Memory {
-	return &Memory{judged: newJudged(), trust: &latestTrust{}, sealed: seal.NewBox(sealPurpose)}
+// NewMemory returns an empty Memory for the given number of client connections.
+func NewMemory(connections int) *Memory {
+	return &Memory{judged: newJudged(), trust: &latestTrust{}, sealed: seal.NewBox(sealPurpose), shares: newShares(connections)}
 }
 
-// Load is how much is going on.
+// Load describes the current load.
 type Load struct {
-	Streams    int64  // requests that are worked on
-	Challenges uint64 // requests without a token since the start: how each pull begins
+	Streams    int64  // requests in progress
+	Challenges uint64 // requests without a token since the start; every pull begins with one
 }
 
-// Load says how much is going on.
+// Load returns the current load.
 func (m *Memory) Load() Load { return Load{m.streams.Load(), m.challenges.Load()} }
 
-// Handler answers everything below /v2/. It is safe for concurrent use.
+// Handler serves all paths below /v2/. It is safe for concurrent use.
 type Handler struct {
 	Config
 	names Names
@@ -91,19 +92,21 @@ func New(c Config) (*Handler, error) {
 	return h, nil
 }
 
-// request is one request on its way.
+// request is one request in progress.
 type request struct {
 	http     *http.Request
 	w        http.ResponseWriter
+	body     *clientBody
 	caller   nodeproof.Caller
 	event    *exchange.Event
 	target   target
 	query    query
 	bearer   *bearer
 	upstream Upstream
-	answered bool // a status was sent
-	broken   bool // what was sent after it is not the whole
-	silent   bool // it is worth no event
+	tenant   string // the tenant whose share of the places the request uses
+	answered bool   // a status was sent
+	broken   bool   // the body after the status is incomplete
+	silent   bool   // it gets no event
 }
 
 // ServeHTTP answers one request and records its event, whatever happens.
@@ -117,11 +120,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve takes the steps of a request. Errors are *refusal, those of an upstream.Client,
-// or errClient.
+// serve runs the steps of a request. Errors are *refusal, those of an upstream.Client, or
+// errClient.
 func (h *Handler) serve(q *request) error {
 	if err := h.parse(q); err != nil {
-		return err
+		return h.limited(q, err)
 	}
 	if err := h.authenticate(q); err != nil {
 		return err
@@ -132,12 +135,23 @@ func (h *Handler) serve(q *request) error {
 	if err := h.authorize(q); err != nil {
 		return err
 	}
-	return h.forward(q)
+	if q.target.kind == kindVersion {
+		return h.answerVersion(q)
+	}
+	st, err := h.admit(q)
+	if err != nil {
+		return err
+	}
+	err = h.forward(q, st.cancel)
+	if cause := st.leave(q); err != nil && cause != nil {
+		err = cause
+	}
+	return err
 }
 
 func (h *Handler) begin(w http.ResponseWriter, r *http.Request) *request {
 	caller := h.Caller(r)
-	return &request{http: r, w: w, caller: caller, event: h.newEvent(r, caller)}
+	return &request{http: r, w: w, body: newClientBody(w, r), caller: caller, event: h.newEvent(r, caller)}
 }
 
 func (h *Handler) parse(q *request) error {
@@ -158,19 +172,19 @@ func (h *Handler) parse(q *request) error {
 		return err
 	}
 	if q.target.kind != kindManifest || q.target.action != actionPush || !isDigest(q.target.reference) {
-		q.query.tags = nil // distribution specification, end-7b: nothing else has any
+		q.query.tags = nil // distribution specification, end-7b: only such a push has tags
 	}
 	g.Tags = q.query.tags
 	return nil
 }
 
-// authenticate finds out whom the token names. A token that is not good costs its
-// address one of its limit; when that is spent, none is judged that is not known.
+// authenticate identifies the holder of the token. An invalid token takes one from the limit of its
+// address. When the limit is spent, only tokens that are already known are accepted.
 func (h *Handler) authenticate(q *request) error {
 	credential, err := credentialOf(q.http.Header)
 	if err == nil && credential.IsZero() {
 		h.Memory.challenges.Add(1)
-		q.silent = true // so begins every pull
+		q.silent = true // every pull begins with such a request
 		return &refusal{class: classUnauthenticated, code: "UNAUTHORIZED", reason: reasonToken, message: "a token is needed; ask the gateway's token endpoint for one", challenge: "-"}
 	}
 	b, known := h.judge.known(credential)
@@ -195,34 +209,66 @@ func (h *Handler) authenticate(q *request) error {
 	return nil
 }
 
+// limited returns the refusal of a request that could not be read. Like an invalid token, such a
+// request takes one from the limit of its address, because each is a line in the audit log. It is
+// free for a caller with a valid token.
+func (h *Handler) limited(q *request, unread error) error {
+	if credential, err := credentialOf(q.http.Header); err != nil || !credential.IsZero() {
+		var refused *refusal
+		if errors.As(h.authenticate(q), &refused) && refused.class == classTooMany {
+			return refused
+		}
+		return unread
+	}
+	from := exchange.Network(q.caller.Address)
+	if wait := h.Addresses.Wait(from); wait > 0 {
+		return tooMany(wait)
+	}
+	h.Addresses.Take(q.http.Context(), from)
+	return unread
+}
+
 func tooMany(wait time.Duration) *refusal {
 	return &refusal{class: classTooMany, code: "TOOMANYREQUESTS", reason: reasonLimited, retryAfter: wait,
 		message: "too many requests without a good credential from this address (limits.perAddress); try again later"}
 }
 
-// revoked refuses whom an operator has revoked since the token was issued.
+// revoked refuses a holder that an operator has revoked since the token was issued.
 func (h *Handler) revoked(q *request) error {
 	if q.bearer.holder == nil {
 		return nil
 	}
-	id := q.bearer.identity
-	revocation, err := h.Revocations.Revoked(id)
-	if push := q.bearer.holder.PushCredential; err == nil && revocation == nil && push != "" {
-		of := *id
-		of.TokenID = push
-		revocation, err = h.Revocations.Revoked(&of)
-	}
+	revocation, err := h.revocationOf(q.bearer)
 	if err != nil {
 		return &refusal{class: classUnavailable, code: "UNAVAILABLE", reason: reasonRevocation, message: "it is not known who is revoked; try again", operator: err.Error(), retryAfter: 10 * time.Second, err: err}
 	}
 	if revocation != nil {
-		q.event.Revocation = revocation
-		return refuse(classForbidden, "DENIED", reasonRevoked, fmt.Sprintf("revoked by an operator: %q", revocation.Reason))
+		return revokedBy(revocation)
 	}
 	return nil
 }
 
-// identityOf is whom a token was issued to, as revocations name it.
+// revocationOf returns the revocation of a bearer, or nil.
+func (h *Handler) revocationOf(b *bearer) (*exchange.Revocation, error) {
+	if b.holder == nil {
+		return nil, nil
+	}
+	revocation, err := h.Revocations.Revoked(b.identity)
+	if push := b.holder.PushCredential; err == nil && revocation == nil && push != "" {
+		of := *b.identity
+		of.TokenID = push
+		revocation, err = h.Revocations.Revoked(&of)
+	}
+	return revocation, err
+}
+
+func revokedBy(revocation *exchange.Revocation) *refusal {
+	r := refuse(classForbidden, "DENIED", reasonRevoked, fmt.Sprintf("revoked by an operator: %q", revocation.Reason))
+	r.revocation = revocation
+	return r
+}
+
+// identityOf returns the holder of a token in the form that revocations match.
 func identityOf(subject string, p *registryauth.Holder) *oidc.Identity {
 	if p == nil {
 		return nil
@@ -238,9 +284,10 @@ func identityOf(subject string, p *registryauth.Holder) *oidc.Identity {
 	}}
 }
 
-// account is the ServiceAccount that a token was issued to, as upstreams are told that
-// are asked as the caller; empty: it was issued to nobody, or to somebody who is none.
-// A job's subject could look like one, and is made of names that others can have later.
+// account returns the ServiceAccount that a token was issued to, for upstreams that are asked as
+// the caller; empty: the token is anonymous, or of an identity that is not a ServiceAccount. The
+// subject of a CI job is not used: it could look like a ServiceAccount, and it contains names that
+// can change owners.
 func (b *bearer) account() string {
 	if b.holder == nil || b.holder.Identity != "" {
 		return ""
@@ -248,8 +295,8 @@ func (b *bearer) account() string {
 	return b.holder.Cluster + "/" + b.holder.Namespace + "/" + b.holder.ServiceAccount
 }
 
-// identityText is whom a token was issued to, as sealed addresses are bound to it; empty:
-// to nobody.
+// identityText returns the holder of a token as sealed addresses are bound to it; empty: the token
+// is anonymous.
 func (b *bearer) identityText() string {
 	if b.holder != nil && b.holder.Identity != "" {
 		return b.subject // with the identity's name in front
@@ -257,8 +304,8 @@ func (b *bearer) identityText() string {
 	return b.account()
 }
 
-// authorize judges what the token allows, as distribution does: who pushes must be
-// allowed to pull.
+// authorize checks that the token allows the request. As in distribution, a push also requires
+// pull.
 func (h *Handler) authorize(q *request) error {
 	t := &q.target
 	if t.kind == kindVersion {
@@ -283,22 +330,22 @@ func actionsFor(action string) []string {
 	return []string{action}
 }
 
-// refuse answers an error, if nothing was answered yet. Otherwise the connection is
-// ended, or the client would take what it got for the whole.
+// refuse responds to an error, if no response was sent yet. Otherwise it ends the connection, so
+// that the client does not take a partial body for a complete one.
 func (h *Handler) refuse(q *request, err error) {
 	r := h.classify(q, err)
 	kind := classes[r.class]
-	q.event.Result, q.event.Reason, q.event.Message = kind.result, r.reason, r.message
+	q.event.Result, q.event.Reason, q.event.Message, q.event.Revocation = kind.result, r.reason, r.message, r.revocation
 	if r.operator != "" {
 		q.event.Message = r.operator
 	}
-	if q.answered { // with a status that stays in the event: now, at the latest, the client gets it
+	if q.answered { // the event keeps the status that was sent; flush it so that the client gets it
 		_ = http.NewResponseController(q.w).Flush()
 		q.broken = true
 		return
 	}
 	q.event.Status, q.answered = kind.status, true
-	q.hurry()
+	q.prepare()
 	if r.challenge != "" {
 		q.w.Header().Set("WWW-Authenticate", h.challenge(q, r.challenge))
 	}
@@ -306,7 +353,7 @@ func (h *Handler) refuse(q *request, err error) {
 	registryauth.WriteFailure(q.w, "", registryauth.Failure{Status: kind.status, Code: r.code, Message: r.message, RetryAfter: r.retryAfter})
 }
 
-// classify says what an error means. It is the only place that does.
+// classify returns the refusal for an error. All errors are classified here.
 func (h *Handler) classify(q *request, err error) *refusal {
 	var refused *refusal
 	var failed *upstream.Error
@@ -315,7 +362,7 @@ func (h *Handler) classify(q *request, err error) *refusal {
 		return refused
 	case errors.Is(err, upstream.ErrBody):
 		return refuse(classCanceled, "UNKNOWN", reasonCanceled, "the client did not send the whole body")
-	// Before the upstream's failures: whatever reading and writing say then, it is for this.
+	// Before the upstream's failures: once the client is gone, they are only a consequence.
 	case errors.Is(err, errClient), q.http.Context().Err() != nil:
 		return refuse(classCanceled, "UNKNOWN", reasonCanceled, "the client did not take the whole answer")
 	case errors.As(err, &failed):
@@ -326,14 +373,14 @@ func (h *Handler) classify(q *request, err error) *refusal {
 	return internalError(q)
 }
 
-// challenge is how a client gets the token that it needs (distribution's token
-// specification; RFC 6750 section 3).
+// challenge returns the challenge that leads a client to the token that it needs (distribution's
+// token specification; RFC 6750 section 3).
 func (h *Handler) challenge(q *request, fault string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `Bearer realm="%s/token",service="%s"`, h.URL, h.Service)
 	if q.target.kind != kindVersion && q.target.action != "" {
 		scopes := q.scope()
-		if from := h.mountedFrom(q); from != "" { // as distribution has it: clients ask for what the challenge names
+		if from := h.mountedFrom(q); from != "" { // as in distribution: clients ask for the scopes in the challenge
 			scopes += " " + registryauth.Scope{Type: "repository", Name: q.target.upstream + "/" + from, Actions: []string{actionPull}}.String()
 		}
 		fmt.Fprintf(&b, `,scope="%s"`, scopes)
@@ -344,28 +391,33 @@ func (h *Handler) challenge(q *request, fault string) string {
 	return b.String()
 }
 
-// begin sends a status that says that the request was passed on. Headers are set.
+// begin sends the status of a request that was forwarded. The headers are already set.
 func (q *request) begin(status int) {
 	q.event.Status, q.event.Result, q.answered = status, exchange.ResultGranted, true
-	q.hurry()
+	q.prepare()
 	q.w.WriteHeader(status)
 }
 
-// hurry bounds how long the client may take to read what is written now. Before, there
-// is no bound: a body that is pushed may take hours.
-func (q *request) hurry() {
+// prepare bounds the time in which the client must read the response. Before that there is no bound,
+// because a pushed body may take hours. If the body has not arrived in full, the response is the last
+// one on its connection. The rest of the body must not be read as a request (RFC 9112, section 9.3),
+// and net/http would wait for it without a bound.
+func (q *request) prepare() {
+	if !q.body.ended.Load() {
+		q.w.Header().Set("Connection", "close")
+	}
 	_ = http.NewResponseController(q.w).SetWriteDeadline(time.Now().Add(stallTimeout))
 }
 
-// scope is what a token must allow for the request.
+// scope returns the scope that a token must have for the request.
 func (q *request) scope() string {
 	return registryauth.Scope{Type: "repository", Name: q.target.name, Actions: actionsFor(q.target.action)}.String()
 }
 
-// finish records the event. It has to be deferred itself: it recovers from panics.
+// finish records the event. It must be deferred directly because it recovers from panics.
 func (h *Handler) finish(q *request) {
 	if p := recover(); p != nil {
-		// The panic's value may hold anything, a token too: only its type is logged.
+		// The panic's value may hold anything, including a token, so only its type is logged.
 		h.Logger.Error("panic while serving a gateway request", "id", q.event.ID, "type", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
 		q.silent = false
 		h.refuse(q, internalError(q))

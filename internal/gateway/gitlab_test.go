@@ -15,17 +15,17 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/registrytest"
-	"github.com/pullpass/pullpass/internal/signing"
-	"github.com/pullpass/pullpass/internal/upstream"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
+	"github.com/pullpass/pullpass/internal/test/registrytest"
 )
 
 const deployToken = "gitlab+deploy-token-1"
 
-// gitLab stands in for GitLab: its registry is distribution, and its token endpoint,
-// at another host, gives a deploy token what is below one group. What is elsewhere is
-// left out of the token, and none says when it ends.
+// gitLab stands in for GitLab. Its registry is distribution. Its token endpoint, on a different
+// host, grants a deploy token access to one group. Other scopes are left out of the token. The
+// response has no lifetime.
 type gitLab struct {
 	*registrytest.Server
 	mu    sync.Mutex
@@ -67,7 +67,7 @@ func newGitLab(t *testing.T) (registry *registrytest.Server, site *gitLab) {
 	return registry, site
 }
 
-// take returns what was asked for since the last call.
+// take returns the scopes that were requested since the last call.
 func (g *gitLab) take() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -124,8 +124,8 @@ func TestGitLab(t *testing.T) {
 		scopes []string
 	}{
 		{0, []string{web + ":pull"}},
-		{40 * time.Second, nil},                     // who says nothing means a minute (token specification)
-		{10 * time.Second, []string{web + ":pull"}}, // and a token is not used to its end
+		{40 * time.Second, nil},                     // without a lifetime, a minute counts (token specification)
+		{10 * time.Second, []string{web + ":pull"}}, // a token is replaced before its expiry
 	} {
 		clock.Add(int64(pull.after))
 		if got := r.pull(path(web, "/blobs/"+digest), name+web); got.status != http.StatusOK || got.body != blob {

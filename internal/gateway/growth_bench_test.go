@@ -6,12 +6,12 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/registrytest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/registrytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// BenchmarkGrowth asks the gateway for a manifest, beside more and more upstreams.
-// "make performance" draws it.
+// BenchmarkGrowth requests a manifest from a gateway with a growing number of upstreams. "make
+// performance" draws it.
 func BenchmarkGrowth(b *testing.B) {
 	for _, n := range []int{1, 10, 100, 1_000} {
 		b.Run(fmt.Sprintf("of=upstreams/n=%d", n), func(b *testing.B) {

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/registrytest"
-	"github.com/pullpass/pullpass/internal/upstream"
+	"github.com/pullpass/pullpass/internal/test/registrytest"
 )
 
 // job is a token of a CI job, which was issued for a push credential.
@@ -25,7 +25,7 @@ func (r *rig) job(subject string, scopes ...string) string {
 	return issued.Value.Reveal()
 }
 
-// What revokes a job, its token or its push credential counts at the next request.
+// A revocation of a job, its token or its push credential applies to the next request.
 func TestJobsRevoked(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -47,7 +47,7 @@ func TestJobsRevoked(t *testing.T) {
 	}
 }
 
-// An upload is its subject's alone.
+// An upload belongs to its subject alone.
 func TestUploadsOfJobs(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -65,7 +65,7 @@ func TestUploadsOfJobs(t *testing.T) {
 	}
 }
 
-// callers notes who is asked for.
+// callers records the callers for which logins are requested.
 type callers chan string
 
 func (c callers) Login(_ context.Context, caller string) (upstream.Login, error) {
@@ -75,8 +75,8 @@ func (c callers) Login(_ context.Context, caller string) (upstream.Login, error)
 
 func (callers) Reject(upstream.Login) {}
 
-// Clouds that trust Pullpass's assertions know ServiceAccounts: no job's subject may
-// look like one to them.
+// Clouds that trust assertions of Pullpass know ServiceAccounts. The subject of a job must not look
+// like one.
 func TestUpstreamsAreNotAskedAsJobs(t *testing.T) {
 	t.Parallel()
 	asked := make(callers, 2)

@@ -13,26 +13,26 @@ import (
 	"github.com/distribution/distribution/v3/registry/auth/token"
 	"github.com/go-jose/go-jose/v4"
 
-	"github.com/pullpass/pullpass/internal/lru"
+	"github.com/pullpass/pullpass/internal/base/lru"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
 )
 
 const (
-	judgedBytes = 8 << 20 // of tokens that were good: some thousand
-	// trustAge is how old the keys may be by which tokens are judged.
+	judgedBytes = 8 << 20 // of valid tokens: some thousands
+	// trustAge is the maximum age of the keys that tokens are judged by.
 	trustAge = time.Second
 )
 
-// algorithms are those that Pullpass signs with: no other is believed.
+// algorithms are those that Pullpass signs with. No other algorithm is accepted.
 var algorithms = []jose.SignatureAlgorithm{jose.ES256, jose.RS256, jose.EdDSA}
 
-// bearer is whom a token lets do what.
+// bearer is the holder and the access of a token.
 type bearer struct {
 	subject  string
 	holder   *registryauth.Holder // nil: anonymous
-	identity *oidc.Identity       // of the holder; nobody changes it
+	identity *oidc.Identity       // of the holder; must not be changed
 	tokenID  string
 	access   []registryauth.Scope
 	until    time.Time
@@ -45,8 +45,8 @@ func (b *bearer) may(name, action string) bool {
 	})
 }
 
-// judge judges tokens as a registry does that trusts Pullpass: by distribution's own
-// code, and by the keys of the gateway's service alone.
+// judge verifies tokens like a registry that trusts Pullpass: by distribution's own code, and by
+// the keys of the gateway's service alone.
 type judge struct {
 	issuer, service string
 	keys            signing.Keys
@@ -55,8 +55,8 @@ type judge struct {
 	latest          *latestTrust
 }
 
-// latestTrust is what tokens were judged by last, also by another judge: what is
-// remembered of them holds as long as that is the same.
+// latestTrust holds the keys by which tokens were judged last, also by a previous judge. Remembered
+// tokens stay valid as long as these keys are the same.
 type latestTrust struct {
 	mu    sync.Mutex
 	trust *trust
@@ -64,7 +64,7 @@ type latestTrust struct {
 	at    time.Time
 }
 
-// trust is what a registry is given. It never changes: another takes its place.
+// trust holds the trusted keys of a registry. It never changes: a new one replaces it.
 type trust struct {
 	keys         map[string]crypto.PublicKey
 	roots        *x509.CertPool
@@ -86,8 +86,7 @@ func newJudged() *lru.Cache[[sha256.Size]byte, *judgedToken] {
 	})
 }
 
-// trusted returns what tokens are judged by now: the same as before, as long as the
-// keys are.
+// trusted returns the current trust. It is the same pointer as long as the keys are the same.
 func (j *judge) trusted() *trust {
 	l := j.latest
 	l.mu.Lock()
@@ -123,8 +122,7 @@ func (t *trust) equal(other *trust) bool {
 	return true
 }
 
-// credentialOf returns the token of a request; zero: there is none. Errors are
-// *refusal.
+// credentialOf returns the token of a request, or zero if there is none. Errors are *refusal.
 func credentialOf(header http.Header) (registryauth.Secret, error) {
 	values := header.Values("Authorization")
 	if len(values) == 0 {
@@ -143,7 +141,7 @@ var errNoToken = &refusal{
 	message: "the credential is no token of the gateway's token endpoint; ask that for one",
 }
 
-// known returns what was found out about a token before, if that still holds.
+// known returns the bearer of a token that was judged before, if that result still holds.
 func (j *judge) known(credential registryauth.Secret) (*bearer, bool) {
 	found, ok := j.judged.Get(credential.Hash())
 	if !ok || found.by != j.trusted() || !j.now().Before(found.until) {
@@ -152,7 +150,7 @@ func (j *judge) known(credential registryauth.Secret) (*bearer, bool) {
 	return &found.bearer, true
 }
 
-// judge finds out whom a token lets do what. Errors are *refusal.
+// judge verifies a token and returns its holder and access. Errors are *refusal.
 func (j *judge) judge(credential registryauth.Secret) (*bearer, error) {
 	by := j.trusted()
 	parsed, err := token.NewToken(credential.Reveal(), algorithms)

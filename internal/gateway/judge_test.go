@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/pkitest"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/signing"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// What was found out about a token ends with it.
+// The remembered result for a token ends with the token.
 func TestJudgedTokensEnd(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "key.pem")

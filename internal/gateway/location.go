@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
 )
 
-// What an address is sealed for, and in which parameter of a list.
+// The purposes of sealed addresses, and the parameter of a list that holds one.
 const (
 	sealedUpload  = "upload"
 	sealedPage    = "page"
@@ -21,8 +21,8 @@ const (
 	sealedFor   = 24 * time.Hour // the longest push
 )
 
-// bound is all that a sealed address is bound to: its purpose, who asked, and the
-// repository. A ServiceAccount that was made again under its name is another one.
+// bound returns all that a sealed address is bound to: its purpose, the caller and the repository.
+// The UID distinguishes a ServiceAccount that was recreated under the same name.
 func (q *request) bound(purpose string) string {
 	uid := ""
 	if h := q.bearer.holder; h != nil {
@@ -39,50 +39,103 @@ func (h *Handler) sealed(q *request, purpose string, u *url.URL) (string, error)
 	return sealed, nil
 }
 
-// opened returns the upstream's address in a sealed one: at the upstream's own host,
-// whatever it is.
+// opened returns the upstream's address in a sealed address. The host is always the upstream's own.
 func (h *Handler) opened(q *request, purpose, sealed string) (*url.URL, error) {
 	text, err := h.Memory.sealed.Open(h.Keys, sealed, q.bound(purpose), h.Now())
-	if err != nil {
-		if purpose == sealedUpload {
-			return nil, refuse(classNotFound, "BLOB_UPLOAD_UNKNOWN", reasonUpload, "there is no such upload of this repository and caller, or it is too old; begin it again")
-		}
-		return nil, refuse(classInvalid, "UNSUPPORTED", reasonPath, "the page is not one of this list; begin the list again")
+	var path *url.URL
+	if err == nil {
+		path, err = url.ParseRequestURI(text)
 	}
-	path, err := url.ParseRequestURI(text)
-	if err != nil {
-		return nil, err
+	switch {
+	case purpose == sealedUpload && (err != nil || !isUpload(path, q.target.repository)):
+		return nil, refuse(classNotFound, "BLOB_UPLOAD_UNKNOWN", reasonUpload, "there is no such upload of this repository and caller, or it is too old; begin it again")
+	case err != nil:
+		return nil, refuse(classInvalid, "UNSUPPORTED", reasonPath, "the page is not one of this list; begin the list again")
 	}
 	u := *q.upstream.Client.Base()
 	u.Path, u.RawPath, u.RawQuery = path.Path, path.RawPath, path.RawQuery
 	return &u, nil
 }
 
-// location rewrites where a blob, a manifest or an upload is, to an address at the
-// gateway. It is relative: a scheme and host could be wrong behind proxies, and clients
-// give their token to no other host.
-func (h *Handler) location(q *request, asked *url.URL, value string) (string, error) {
+// isUpload reports whether an upstream's address is that of an upload to the repository, for every
+// possible reader. A holder who may push may also cancel its uploads. The address must therefore
+// not lead to a blob or a manifest, which the holder may not delete.
+func isUpload(u *url.URL, repository string) bool {
+	path := u.EscapedPath()
+	// GHCR has upload for uploads. Only Artifact Registry has uploads beside its API:
+	// /artifacts-uploads/namespaces/PROJECT/repositories/REPOSITORY/uploads/ID.
+	for _, before := range []string{"/v2/" + repository + "/blobs/uploads/", "/v2/" + repository + "/blobs/upload/"} {
+		if id, ok := strings.CutPrefix(path, before); ok {
+			return isSegment(id)
+		}
+	}
+	// A domain-scoped project is example.com:project there, and example.com/project in names.
+	parts := strings.Split(path, "/")
+	return len(parts) == 8 && parts[1] == "artifacts-uploads" && parts[2] == "namespaces" && parts[4] == "repositories" && parts[6] == "uploads" &&
+		strings.HasPrefix(repository, strings.Replace(parts[3], ":", "/", 1)+"/"+parts[5]+"/") && isSegment(parts[7])
+}
+
+// isSegment reports whether escaped text is one segment of a path for every reader.
+func isSegment(escaped string) bool {
+	text, err := url.PathUnescape(escaped)
+	// The text must not change if it is unescaped again: %25 could hide other characters.
+	return err == nil && text != "" && text != "." && text != ".." && !strings.Contains(escaped, "/") &&
+		!strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`/\%;`, r) })
+}
+
+// withoutMount returns the address of an upload without the parameters that would turn it into a
+// different request. zot once sent mount back.
+func withoutMount(u *url.URL) *url.URL {
+	values, err := url.ParseQuery(u.RawQuery)
+	if err == nil && !values.Has("digest") && !values.Has("mount") && !values.Has("from") {
+		return u
+	}
+	for _, name := range []string{"digest", "mount", "from"} {
+		values.Del(name)
+	}
+	next := *u
+	next.RawQuery = values.Encode()
+	return &next
+}
+
+// location rewrites the address of a blob, a manifest or an upload to one at the gateway; empty:
+// the client gets none. The address is relative, because behind proxies a scheme and host could be
+// wrong, and clients send their token to no other host. The address of a finished upload is built
+// from the request, and not from the upstream's response.
+func (h *Handler) location(q *request, asked *url.URL, status int, value string) (string, error) {
 	t := &q.target
 	prefix := "/v2/" + t.name
+	method := q.http.Method
 	switch {
-	case value == "" || t.action != actionPush:
+	case t.action != actionPush:
 		return "", nil
 	case t.kind == kindManifest:
 		return prefix + "/manifests/" + t.reference, nil
+	case status == http.StatusCreated && method != http.MethodPatch:
+		digest := q.query.digest
+		if digest == "" && h.mountable(q) != "" {
+			digest = q.query.mount
+		}
+		if digest == "" {
+			return "", nil
+		}
+		return prefix + "/blobs/" + digest, nil
+	case value == "":
+		return "", nil
+	case status == http.StatusAccepted, status == http.StatusNoContent && method == http.MethodGet:
+	case method == http.MethodPatch: // ECR answers a chunk with 201, Pulp with 204: the upload continues at the same address
+		return prefix + "/blobs/uploads/" + t.reference, nil
+	default:
+		return "", nil
 	}
 	to, err := asked.Parse(value)
 	if err != nil || to.Scheme != asked.Scheme || to.Host != asked.Host || to.User != nil {
-		return "", &upstream.Error{Reason: upstream.ReasonRedirect, Upstream: t.upstream, Status: http.StatusAccepted, Message: "it wants an upload to go on at another host"}
+		return "", &upstream.Error{Reason: upstream.ReasonRedirect, Upstream: t.upstream, Status: status, Message: "it wants an upload to go on at another host"}
 	}
-	digest := q.query.digest
-	if t.kind == kindUploads && digest == "" && q.query.mount != "" {
-		digest = q.query.mount
+	if !isUpload(to, t.repository) {
+		return "", &upstream.Error{Reason: upstream.ReasonRedirect, Upstream: t.upstream, Status: status, Message: "it wants an upload to go on at an address that is not an upload of the repository"}
 	}
-	// An upload that goes on is at an address that no blob has.
-	if digest != "" && to.Path == "/v2/"+t.repository+"/blobs/"+digest {
-		return prefix + "/blobs/" + digest, nil
-	}
-	sealed, err := h.sealed(q, sealedUpload, to)
+	sealed, err := h.sealed(q, sealedUpload, withoutMount(to))
 	return prefix + "/blobs/uploads/" + sealed, err
 }
 
@@ -96,7 +149,7 @@ func isRedirect(status int) bool {
 
 const maxRedirects = 5
 
-// redirect sends the client to where the upstream has its blobs, or follows for it.
+// redirect sends the client to the upstream's storage, or follows the redirect for it.
 func (h *Handler) redirect(ctx context.Context, cancel context.CancelCauseFunc, q *request, asked *url.URL, response *http.Response) error {
 	to, err := h.redirectTo(q, asked, response)
 	if err != nil {
@@ -140,7 +193,7 @@ func (h *Handler) redirect(ctx context.Context, cancel context.CancelCauseFunc, 
 	return &upstream.Error{Reason: upstream.ReasonRedirect, Upstream: q.target.upstream, Message: "it redirects again and again"}
 }
 
-// redirectTo checks where an answer leads. Its address is in no error and no log.
+// redirectTo checks the target of a redirect. The address is never in an error or a log.
 func (h *Handler) redirectTo(q *request, asked *url.URL, response *http.Response) (*url.URL, error) {
 	if q.target.action != actionPull {
 		return nil, &upstream.Error{Reason: upstream.ReasonRedirect, Upstream: q.target.upstream, Status: response.StatusCode, Message: "it redirects what is no pull"}
@@ -156,8 +209,8 @@ func (h *Handler) redirectTo(q *request, asked *url.URL, response *http.Response
 	return to, nil
 }
 
-// answerFollowed passes on what a storage says. What it refuses is the upstream's
-// fault: it gave an address that is not good.
+// answerFollowed forwards the response of a storage. A refusal by the storage counts as a fault of
+// the upstream, which gave an invalid address.
 func (h *Handler) answerFollowed(cancel context.CancelCauseFunc, q *request, to *url.URL, response *http.Response) error {
 	switch status := response.StatusCode; status {
 	case http.StatusOK, http.StatusPartialContent, http.StatusNotModified, http.StatusRequestedRangeNotSatisfiable:

@@ -10,12 +10,12 @@ import (
 // dockerHub is the upstream whose repositories without a slash are in library/.
 const dockerHub = "docker.io"
 
-// Names are the names of the upstreams. What a repository's name begins with says
-// which one is meant: all of them are reserved at the gateway.
+// Names are the names of the upstreams. A repository's name begins with that of its upstream: all
+// of them are reserved at the gateway.
 type Names []string
 
-// split cuts the name of a repository into that of its upstream and what the upstream
-// calls it. Errors are *refusal.
+// split cuts the name of a repository into the name of its upstream and the upstream's own name for
+// it. Errors are *refusal.
 func (n Names) split(name string) (upstream, repository string, err error) {
 	if !isName(name) {
 		return "", "", refuse(classInvalid, "NAME_INVALID", reasonPath, "the name is none that a repository can have; write UPSTREAM/NAME, in lower case, of at most 255 bytes")
@@ -33,7 +33,7 @@ func (n Names) split(name string) (upstream, repository string, err error) {
 	return upstream, official(upstream, repository), nil
 }
 
-// official returns what Docker Hub calls a repository: nginx is library/nginx there.
+// official returns Docker Hub's name for a repository: nginx is library/nginx there.
 func official(upstream, repository string) string {
 	if upstream == dockerHub && !strings.Contains(repository, "/") {
 		return "library/" + repository
@@ -41,11 +41,11 @@ func official(upstream, repository string) string {
 	return repository
 }
 
-// Scopes returns what is judged of the scopes that a client asks for at the gateway:
-// each as the gateway names it. containerd, whose hosts.toml names the gateway in the
-// place of a registry, asks for two: that of the image's name, acme/app, and that of
-// the challenge, ghcr.io/acme/app. The first one means nothing here and is left out,
-// with nothing said about it: it would be a refusal in the events of each pull.
+// Scopes returns the scopes to judge for the scopes that a client requests at the gateway, each
+// with the gateway's name. If hosts.toml names the gateway in place of a registry, containerd
+// requests two scopes: that of the image's name, acme/app, and that of the challenge,
+// ghcr.io/acme/app. The first one has no meaning here. It is silently left out, because otherwise
+// the events of each pull would contain a refusal.
 func (n Names) Scopes(requested []registryauth.Scope) []registryauth.Scope {
 	var judged []registryauth.Scope
 	for i, scope := range requested {
@@ -78,8 +78,8 @@ func (n Names) named(scope registryauth.Scope) registryauth.Scope {
 	return scope
 }
 
-// isBare reports whether a scope is that of an image's name without its registry,
-// beside the one with it.
+// isBare reports whether a scope has an image's name without its registry, and requested also has
+// the scope with the registry.
 func (n Names) isBare(scope registryauth.Scope, requested []registryauth.Scope) bool {
 	if scope.Type != "repository" {
 		return false

@@ -9,7 +9,7 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// kind is what a request is about.
+// kind is the kind of resource that a request addresses.
 type kind string
 
 const (
@@ -18,11 +18,11 @@ const (
 	kindBlob      kind = "blob"
 	kindTags      kind = "tags"
 	kindReferrers kind = "referrers"
-	kindUploads   kind = "uploads" // the beginning of an upload
-	kindUpload    kind = "upload"  // one that has begun
+	kindUploads   kind = "uploads" // the start of an upload
+	kindUpload    kind = "upload"  // an upload in progress
 )
 
-// Kinds returns what a request can be about, for metric labels.
+// Kinds returns all kinds, for metric labels.
 func Kinds() []string {
 	return []string{
 		string(kindVersion), string(kindManifest), string(kindBlob), string(kindTags), string(kindReferrers), string(kindUploads), string(kindUpload),
@@ -36,8 +36,8 @@ const (
 	actionDelete = "delete"
 )
 
-// target is what a request is about. The address at the upstream is made of its parts,
-// and never of what the client sent: two readers of one path must not differ about it.
+// target is the parsed target of a request. The upstream's address is built from its parts, and
+// never from the client's path, because two readers must not interpret one path differently.
 type target struct {
 	kind       kind
 	upstream   string // upstreams[].name
@@ -48,7 +48,7 @@ type target struct {
 }
 
 const (
-	maxTags           = 10  // of one push: what registries should take (distribution specification)
+	maxTags           = 10  // of one push: registries should accept this number (distribution specification)
 	maxTagBytes       = 128 // distribution specification
 	maxReferenceBytes = 255 // of a digest
 )
@@ -80,15 +80,15 @@ func parseTarget(method string, u *url.URL, upstreams Names) (target, error) {
 	return t, nil
 }
 
-// plainPath returns what stands behind /v2/, with its escapes, which no name and no
-// reference may have: but that of the colon in a digest, which some clients write.
+// plainPath returns the path after /v2/. Escapes are kept, because they are invalid in names and
+// references. Only the escaped colon of a digest is replaced, because some clients escape it.
 func plainPath(u *url.URL) string {
 	path := strings.ReplaceAll(strings.ReplaceAll(u.EscapedPath(), "%3A", ":"), "%3a", ":")
 	return strings.TrimPrefix(strings.TrimPrefix(path, "/v2"), "/")
 }
 
-// cutKind reads a path from its end: what stands before the last words is the name,
-// whatever words it is made of. No path can be read in two ways.
+// cutKind reads a path from its end. The part before the last words is the name, whatever words it
+// contains. No path can be read in two ways.
 func cutKind(path string) (t target, name string) {
 	parts := strings.Split(path, "/")
 	last := len(parts) - 1
@@ -141,7 +141,7 @@ func (t *target) checkReference() error {
 	return nil
 }
 
-// actionOf returns what a method does; empty: it is not one of this kind's.
+// actionOf returns the action of a method; empty: the kind does not support the method.
 func actionOf(k kind, method string) string {
 	switch method {
 	case http.MethodGet:
@@ -182,7 +182,7 @@ func unsupported(method string) error {
 	return refuse(classMethod, "UNSUPPORTED", reasonMethod, "the method "+shortMethod(method)+" does nothing here")
 }
 
-// shortMethod returns a method for people.
+// shortMethod returns a method for messages.
 func shortMethod(method string) string {
 	known := []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions}
 	if slices.Contains(known, method) {
@@ -229,12 +229,12 @@ func isLowerAlphanumeric(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c 
 
 func isAlphanumeric(c byte) bool { return isLowerAlphanumeric(c) || 'A' <= c && c <= 'Z' }
 
-// query holds the parameters that a request may have. What it does not know is
-// dropped: nothing is passed on because a client wrote it.
+// query holds the known parameters of a request. Unknown parameters are dropped and never
+// forwarded.
 type query struct {
 	count, last  string   // of tags
 	artifactType string   // of referrers
-	page         string   // of either, sealed: where an upstream's own list goes on
+	page         string   // of either list, sealed: the next page of the upstream's own list
 	digest       string   // of an upload
 	algorithm    string   // of the digest that an upload will have
 	mount, from  string   // of the beginning of an upload
@@ -252,7 +252,7 @@ func parseQuery(u *url.URL) (query, error) {
 	var q query
 	for name, into := range map[string]*string{
 		"n": &q.count, "last": &q.last, "artifactType": &q.artifactType, pageParameter: &q.page, "digest": &q.digest, "digest-algorithm": &q.algorithm, "mount": &q.mount, "from": &q.from,
-		"ns": new(string), // containerd's: which registry it means. The path says it, and counts
+		"ns": new(string), // containerd sends the registry that it means; only the path counts
 	} {
 		if len(values[name]) > 1 {
 			return query{}, refuse(classInvalid, "UNSUPPORTED", reasonPath, "the parameter "+name+" is there twice")
@@ -278,7 +278,7 @@ func parseQuery(u *url.URL) (query, error) {
 	return q, nil
 }
 
-// isName reports whether a repository's name is one that registries have.
+// isName reports whether a repository's name is valid in registries.
 func isName(name string) bool {
 	_, err := registryauth.ParseScope("repository:" + name + ":" + actionPull)
 	return err == nil && !strings.ContainsAny(name, ":ABCDEFGHIJKLMNOPQRSTUVWXYZ")

@@ -46,7 +46,7 @@ func TestParseTarget(t *testing.T) {
 		{"PUT", "/v2/ghcr.io/acme/app/blobs/uploads/x", targetOf(kindUpload, "ghcr.io", "acme/app", "x", "push")},
 		{"GET", "/v2/ghcr.io/acme/app/blobs/uploads/x", targetOf(kindUpload, "ghcr.io", "acme/app", "x", "push")},
 		{"DELETE", "/v2/ghcr.io/acme/app/blobs/uploads/x", targetOf(kindUpload, "ghcr.io", "acme/app", "x", "push")},
-		// Names and tags that are made of the words of paths.
+		// Names and tags that consist of the words of paths.
 		{"GET", "/v2/ghcr.io/manifests/tags/list", targetOf(kindTags, "ghcr.io", "manifests", "", "pull")},
 		{"GET", "/v2/ghcr.io/acme/manifests/tags", targetOf(kindManifest, "ghcr.io", "acme", "tags", "pull")},
 		{"GET", "/v2/ghcr.io/acme/manifests/manifests/manifests", targetOf(kindManifest, "ghcr.io", "acme/manifests", "manifests", "pull")},
@@ -141,9 +141,9 @@ func TestParseQueryRefuses(t *testing.T) {
 	}
 }
 
-// Two readers of a path that differ about it let one repository pass for another: so
-// ours reads a path as distribution's router does, or not at all, and the address that
-// it builds is read back as the same.
+// If two readers interpret a path differently, one repository can pass for a different one. Our
+// parser must read a path like distribution's router, or refuse it. The address that it builds must
+// be read back unchanged.
 func FuzzTarget(f *testing.F) {
 	for _, path := range []string{
 		"/v2/ghcr.io/acme/app/manifests/v1", "/v2/ghcr.io/a/blobs/uploads/manifests/tags", "/v2/docker.io/a/tags/list", "/v2/harbor/a/blobs/uploads/",
@@ -201,7 +201,7 @@ func pathOf(t target) string {
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	for requested, want := range map[string]string{
-		// As containerd asks: of the image's name, and of the challenge.
+		// As containerd requests them: for the image's name, and for the challenge.
 		"repository:acme/app:pull repository:ghcr.io/acme/app:pull":        "repository:ghcr.io/acme/app:pull",
 		"repository:ghcr.io/acme/app:pull repository:acme/app:pull":        "repository:ghcr.io/acme/app:pull",
 		"repository:library/nginx:pull repository:docker.io/nginx:pull":    "repository:docker.io/library/nginx:pull",
@@ -231,7 +231,7 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// The names of headers that are looked up as they stand, without being made canonical.
+// The names of headers that are looked up without canonicalization.
 func TestHeadersPassedOn(t *testing.T) {
 	t.Parallel()
 	for _, name := range passedOn {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/registrytest"
+	"github.com/pullpass/pullpass/internal/test/registrytest"
 )
 
 func TestPull(t *testing.T) {
@@ -53,7 +53,7 @@ func TestPull(t *testing.T) {
 	if got := r.do(http.MethodGet, "/v2/", r.token("web"), nil); got.status != 200 || got.body != "{}" {
 		t.Errorf("version: %d %s", got.status, got.body)
 	}
-	// One asks how the upstream wants to be asked; nothing of the client's reaches it.
+	// One request gets the challenge of the upstream. Nothing from the client reaches the upstream.
 	for _, asked := range registry.Asked() {
 		user, pass, ok := asked.BasicAuth()
 		if asked.URL.Path != "/v2/" && (!ok || user != registrytest.User || pass != registrytest.Password) {

@@ -8,12 +8,12 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/gateway"
-	"github.com/pullpass/pullpass/internal/registrytest"
-	"github.com/pullpass/pullpass/internal/testkit"
-	"github.com/pullpass/pullpass/internal/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/test/registrytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// push is do with a token to push to the repository, and more.
+// push is do with a token for pull and push.
 func (r *rig) push(method, path, repository, body string, header ...string) answer {
 	r.t.Helper()
 	token := r.token("web", "repository:"+repository+":pull,push")
@@ -80,7 +80,7 @@ func TestPush(t *testing.T) {
 	}
 
 	single := r.push(http.MethodPost, base+"/blobs/uploads/?digest="+registrytest.DigestOf([]byte("single")), "ghcr.io/acme/app", "single")
-	if single.status != 201 && single.status != 202 { // distribution does not do it, and begins an upload instead
+	if single.status != 201 && single.status != 202 { // distribution does not support it, and begins an upload instead
 		t.Errorf("single POST: %d %s", single.status, single.body)
 	}
 
@@ -100,8 +100,8 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// A manifest that is pushed by its digest brings tags with it (distribution specification,
-// end-7b). Nothing else does.
+// A manifest that is pushed by its digest may have tags (distribution specification, end-7b). No
+// other request has any.
 func TestPushTags(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -155,7 +155,7 @@ func TestPushTags(t *testing.T) {
 	}
 }
 
-// An address of an upload is good for who began it, for its repository, and as a whole.
+// An address of an upload is valid for its caller and its repository, and only as a whole.
 func TestSealedUploads(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -187,7 +187,7 @@ func TestSealedUploads(t *testing.T) {
 	}
 }
 
-// A ServiceAccount that was made again under its name is another one.
+// A ServiceAccount that was recreated under its name is a different caller.
 func TestSealedUploadsOfTheSameName(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -199,8 +199,8 @@ func TestSealedUploadsOfTheSameName(t *testing.T) {
 	}
 }
 
-// Blobs are mounted from where the caller may pull, at the same upstream; otherwise an
-// upload begins, and nobody learns what is there.
+// A blob is mounted from a repository that the caller may pull, at the same upstream. Otherwise an
+// upload begins, and the client does not learn what exists.
 func TestMount(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -239,7 +239,7 @@ func TestMount(t *testing.T) {
 	}
 }
 
-// Only what is configured is done, whatever rules allow.
+// Only configured actions are allowed, whatever the rules allow.
 func TestActions(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -257,8 +257,8 @@ func TestActions(t *testing.T) {
 	}
 }
 
-// A form is no query: an upstream that reads it as one, as distribution does, would mount
-// what nobody judged.
+// A form is not a query. An upstream that reads it as one, as distribution does, would mount from a
+// repository that was not authorized.
 func TestForms(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")

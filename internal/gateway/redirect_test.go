@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/gateway"
-	"github.com/pullpass/pullpass/internal/registrytest"
-	"github.com/pullpass/pullpass/internal/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/test/registrytest"
 )
 
 // redirecting answers GETs of blobs with a redirect.
@@ -87,8 +87,8 @@ func TestRedirectsPass(t *testing.T) {
 	}
 }
 
-// What is followed is asked without any credential, and only where it may lead: names
-// are resolved, and addresses checked, when connecting.
+// A followed redirect is requested without any credential, and only at an allowed address. Names
+// are resolved, and addresses checked, on each connection.
 func TestRedirectsFollowed(t *testing.T) {
 	t.Parallel()
 	storage := registrytest.NewServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -147,7 +147,7 @@ func TestRedirectsFollowed(t *testing.T) {
 	}
 }
 
-// Where the upstream redirects and the client goes, no byte of a blob comes through.
+// If the client follows the redirect, no byte of a blob passes through the gateway.
 func TestRedirectsPassNoBytes(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -169,7 +169,7 @@ func TestRedirectsPassNoBytes(t *testing.T) {
 	}
 }
 
-// What is no pull goes nowhere else.
+// Only pulls are redirected.
 func TestPushesAreNotRedirected(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -188,7 +188,7 @@ func TestPushesAreNotRedirected(t *testing.T) {
 	}
 }
 
-// A body of which something was sent is not sent again: the rest of it is no blob.
+// A body is not sent again after a part was sent, because the rest is not the whole blob.
 func TestSentBodiesAreNotSentAgain(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
 )
 
 // Reasons of the gateway's own refusals; those of an upstream are upstream.Reason.
@@ -20,15 +20,16 @@ const (
 	reasonRevoked    = "revoked"
 	reasonRevocation = "revocations_unavailable"
 	reasonLimited    = "limited_address"
+	reasonShared     = "limited_holder"
 	reasonCanceled   = "request_canceled"
 	reasonInternal   = "internal_error"
 )
 
-// Reasons returns all that an event of the gateway may have, for metric labels.
+// Reasons returns all reasons of the gateway's events, for metric labels.
 func Reasons() []string {
 	all := []string{
 		reasonPath, reasonMethod, reasonUpstream, reasonToken, reasonScope, reasonAction, reasonUpload, reasonRevoked, reasonRevocation,
-		reasonLimited, reasonCanceled, reasonInternal,
+		reasonLimited, reasonShared, reasonCanceled, reasonInternal,
 	}
 	for _, reason := range upstream.Reasons() {
 		all = append(all, string(reason))
@@ -36,7 +37,7 @@ func Reasons() []string {
 	return all
 }
 
-// class is a kind of refusal. It decides the status, and what the event calls it.
+// class is a kind of refusal. It determines the status and the result of the event.
 type class int
 
 const (
@@ -48,14 +49,14 @@ const (
 	classUnauthenticated
 	classForbidden
 	classTooMany
-	classUnavailable // of what the gateway itself needs
+	classUnavailable // a dependency of the gateway itself is down
 	classBadGateway
 	classGatewayTimeout
-	classCanceled // of a client that hung up, or stood still
+	classCanceled // the client hung up or stalled
 )
 
-// statusCanceled is what servers log who have no client to answer (nginx's number; no
-// RFC has one).
+// statusCanceled is the status that servers log for a client that hung up (nginx's number; it is in
+// no RFC).
 const statusCanceled = 499
 
 var classes = [...]struct {
@@ -73,18 +74,19 @@ var classes = [...]struct {
 	classUnavailable:     {http.StatusServiceUnavailable, exchange.ResultUnavailable},
 	classBadGateway:      {http.StatusBadGateway, exchange.ResultUnavailable},
 	classGatewayTimeout:  {http.StatusGatewayTimeout, exchange.ResultUnavailable},
-	classCanceled:        {statusCanceled, exchange.ResultGranted}, // so much of it as the client wanted
+	classCanceled:        {statusCanceled, exchange.ResultGranted}, // the client wanted no more of it
 }
 
-// refusal is an answer that is not the upstream's.
+// refusal is a response that does not come from the upstream.
 type refusal struct {
 	class      class
 	code       string // of the registry's errors (distribution's errcode)
 	reason     string
 	message    string
-	operator   string // for the event, where that may say more
-	challenge  string // the error of a Bearer challenge (RFC 6750 section 3.1); "-": one without
+	operator   string // for the event, if it may say more
+	challenge  string // the error of a Bearer challenge (RFC 6750 section 3.1); "-": a challenge without error
 	retryAfter time.Duration
+	revocation *exchange.Revocation // nil: not revoked
 	err        error
 }
 
@@ -96,8 +98,8 @@ func refuse(c class, code, reason, message string) *refusal {
 	return &refusal{class: c, code: code, reason: reason, message: message}
 }
 
-// ofUpstream says what the failure of an upstream means to the client: never that
-// something is not there, and nothing of what the upstream said.
+// ofUpstream returns the refusal for the failure of an upstream. It never says that a resource does
+// not exist, and never quotes the upstream.
 func ofUpstream(e *upstream.Error) *refusal {
 	r := &refusal{class: classBadGateway, code: "UNAVAILABLE", reason: string(e.Reason), message: e.Upstream + ": " + e.Message, operator: e.Error(), err: e}
 	switch e.Reason {

@@ -19,15 +19,15 @@ import (
 	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/gateway"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/pkitest"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/registrytest"
-	"github.com/pullpass/pullpass/internal/signing"
-	"github.com/pullpass/pullpass/internal/testkit"
-	"github.com/pullpass/pullpass/internal/upstream"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/registrytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const service = "gateway.example.com"
@@ -39,7 +39,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// recorder keeps events, and lets nothing pass that is a piece of a credential.
+// recorder keeps events, and fails the test if one holds a piece of a credential.
 type recorder struct {
 	mu     sync.Mutex
 	events []*exchange.Event
@@ -79,7 +79,13 @@ func (r *revocations) Revoked(id *oidc.Identity) (*exchange.Revocation, error) {
 	return &exchange.Revocation{Target: "token " + r.target, By: "root", Reason: "stolen"}, nil
 }
 
-// limiter counts, and refuses what is beyond its bound.
+func (r *revocations) set(target string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.target = target
+}
+
+// limiter counts, and refuses requests over its limit.
 type limiter struct {
 	mu   sync.Mutex
 	left int
@@ -94,7 +100,7 @@ func (l *limiter) Take(context.Context, string) time.Duration {
 	return time.Minute
 }
 
-// rig is a gateway before upstreams, and clients that have tokens of it.
+// rig is a gateway with upstreams, and clients that have its tokens.
 type rig struct {
 	*httptest.Server
 	t           testing.TB
@@ -129,7 +135,7 @@ func newRig(t testing.TB, upstreams ...upstreamSettings) *rig {
 	t.Helper()
 	passwordFile := filepath.Join(t.TempDir(), "password")
 	must(t, os.WriteFile(passwordFile, []byte(registrytest.Password+"\n"), 0o600))
-	r := &rig{t: t, keys: newKeys(t), events: &recorder{}, revocations: &revocations{}, limiter: &limiter{left: 5}, memory: gateway.NewMemory(), clients: map[string]*upstream.Client{}, uid: "uid-1"}
+	r := &rig{t: t, keys: newKeys(t), events: &recorder{}, revocations: &revocations{}, limiter: &limiter{left: 5}, memory: gateway.NewMemory(1 << 10), clients: map[string]*upstream.Client{}, uid: "uid-1"}
 	all := map[string]gateway.Upstream{}
 	for _, u := range upstreams {
 		c := upstream.Config{Name: u.name, URL: u.url, UserAgent: "pullpass/test", Logins: upstream.NewBasic(registrytest.User, passwordFile, nil)}
@@ -168,7 +174,7 @@ func newIssuer(t testing.TB, service string, keys signing.Keys) *registryauth.Is
 	return issuer
 }
 
-// handler is as the configuration is now.
+// handler returns a handler with the current configuration.
 func (r *rig) handler() http.Handler {
 	h, err := gateway.New(r.config)
 	if err != nil {
@@ -180,8 +186,7 @@ func (r *rig) handler() http.Handler {
 	return token
 }
 
-// serveToken gives everybody what they ask for: what the real one grants, its own
-// tests say.
+// serveToken grants every request. The real token endpoint has its own tests.
 func (r *rig) serveToken(w http.ResponseWriter, q *http.Request) {
 	if q.URL.Query().Get("service") != service {
 		http.Error(w, "another service", http.StatusBadRequest)
@@ -190,7 +195,7 @@ func (r *rig) serveToken(w http.ResponseWriter, q *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]string{"token": r.token("web", q.URL.Query()["scope"]...)})
 }
 
-// token is one of ServiceAccount team-a/NAME in cluster prod.
+// token returns a token of ServiceAccount team-a/NAME in cluster prod.
 func (r *rig) token(name string, scopes ...string) string {
 	r.t.Helper()
 	parsed, err := registryauth.ParseScopes(scopes)
@@ -203,14 +208,14 @@ func (r *rig) token(name string, scopes ...string) string {
 	return issued.Value.Reveal()
 }
 
-// answer is what a client got.
+// answer is a response that a client got.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// do asks the gateway, following nothing.
+// do sends a request to the gateway, and follows no redirect.
 func (r *rig) do(method, path, token string, body io.Reader, header ...string) answer {
 	r.t.Helper()
 	request, err := http.NewRequest(method, r.URL+path, body)

@@ -15,14 +15,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pullpass/pullpass/internal/gateway"
-	"github.com/pullpass/pullpass/internal/registrytest"
-	"github.com/pullpass/pullpass/internal/testkit"
-	"github.com/pullpass/pullpass/internal/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/test/registrytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// Each request to an upstream, to its token endpoint and to its storage is a span below
-// that of the client's request. None holds an address or a credential, and nobody
-// outside is told of the trace.
+// Each request to an upstream, its token endpoint and its storage has a span below that of the
+// client's request. No span holds an address or a credential, and the trace is not propagated.
 func TestSpansOfUpstreams(t *testing.T) {
 	t.Parallel()
 	const signed = "X-Amz-Signature=0123456789abcdef0123456789abcdef"
@@ -74,7 +73,7 @@ func TestSpansOfUpstreams(t *testing.T) {
 	}
 }
 
-// What does not answer is a span that failed; and without a trace, there is none.
+// A request without a response is a span that failed. Without a trace, there is no span.
 func TestSpansOfUpstreamsThatAreDown(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, upstreamSettings{name: "ghcr.io", url: "https://" + closedAddress(t)})

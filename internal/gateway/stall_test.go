@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
 )
 
-// body is one that stands still until its request ends, as net/http's do.
+// body is a body that stalls until its request ends, like those of net/http.
 type body struct{ ctx context.Context }
 
 func (b body) Read([]byte) (int, error) {
@@ -23,7 +23,7 @@ func (b body) Read([]byte) (int, error) {
 	return 0, context.Cause(b.ctx)
 }
 
-// An answer that does not go on is told from one that broke off.
+// A response that stalls is distinguished from one that broke off.
 func TestStalledBody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestStalledBody(t *testing.T) {
 		began := time.Now()
 		q := &request{
 			http: httptest.NewRequest(http.MethodGet, "/v2/", nil), w: httptest.NewRecorder(),
-			event: &exchange.Event{Gateway: &exchange.GatewayRequest{}}, target: target{upstream: "ghcr.io"},
+			body: &clientBody{}, event: &exchange.Event{Gateway: &exchange.GatewayRequest{}}, target: target{upstream: "ghcr.io"},
 		}
 		err := (&Handler{}).stream(cancel, q, http.StatusOK, body{ctx})
 		var failed *upstream.Error
@@ -41,7 +41,7 @@ func TestStalledBody(t *testing.T) {
 	})
 }
 
-// paced is a client that takes each piece in some time.
+// paced is a client that reads each piece slowly.
 type paced struct {
 	*httptest.ResponseRecorder
 	pace   time.Duration
@@ -54,7 +54,7 @@ func (c *paced) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Who takes a layer slowly holds half as much as who takes it at once.
+// A client that reads a layer slowly holds half as much memory as a fast one.
 func TestSlowClientsHoldSmallPieces(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,14 +11,13 @@ import (
 )
 
 const (
-	// stallTimeout is how long either side of a stream may do nothing.
+	// stallTimeout is how long either side of a stream may be idle.
 	stallTimeout = 2 * time.Minute
-	// A stream holds a piece of a body, and crypto/tls as much again while the client does
-	// not take it. Large ones, as long as a record of TLS, are for clients that take
-	// them at once.
+	// A stream holds one piece of a body, and crypto/tls holds the same again while the client does
+	// not read. Large pieces, as long as a TLS record, are for clients that read them at once.
 	smallBytes, largeBytes = 8 << 10, 16 << 10
-	// takenAtOnce is how much a client must have taken so: of less, it may be that the
-	// kernels' queues took it.
+	// takenAtOnce is the number of bytes that a client must have read at once. Fewer may only have
+	// filled the kernels' buffers.
 	takenAtOnce = 1 << 20
 	atOnce      = 10 * time.Millisecond
 )
@@ -35,16 +34,16 @@ func newPieces(bytes int) *pieces {
 func (p *pieces) get() *[]byte  { return p.pool.Get().(*[]byte) }
 func (p *pieces) put(b *[]byte) { p.pool.Put(b) }
 
-// brokenError says that reading failed, and not writing.
+// brokenError says that reading failed, not writing.
 type brokenError struct{ err error }
 
 func (e *brokenError) Error() string { return e.err.Error() }
 
 func (e *brokenError) Unwrap() error { return e.err }
 
-// pass copies a body to a client, and returns how much of it. stalled is called when
-// the body does not go on; the body then ends with an error. A client that does not
-// read ends its connection. The error is *brokenError if it is not the client's.
+// pass copies a body to a client, and returns the number of bytes. stalled is called when the body
+// stalls; the body must then end with an error. A client that does not read ends its connection.
+// The error is *brokenError if the client did not cause it.
 func pass(w http.ResponseWriter, body io.Reader, stalled func()) (int64, error) {
 	size := small
 	buffer := size.get()
@@ -52,12 +51,12 @@ func pass(w http.ResponseWriter, body io.Reader, stalled func()) (int64, error) 
 	client := http.NewResponseController(w)
 	watch := time.AfterFunc(stallTimeout, stalled)
 	defer watch.Stop()
-	var sent, taken int64 // taken: of it, at once
+	var sent, taken int64 // taken: bytes of sent that were read at once
 	for {
 		watch.Reset(stallTimeout)
 		n, err := body.Read(*buffer)
 		if n > 0 {
-			watch.Stop() // now it is the client that must go on
+			watch.Stop() // now the client must make progress
 			began := time.Now()
 			_ = client.SetWriteDeadline(began.Add(stallTimeout))
 			written, err := w.Write((*buffer)[:n])
@@ -86,35 +85,37 @@ func pass(w http.ResponseWriter, body io.Reader, stalled func()) (int64, error) 
 	}
 }
 
-// watchRead ends a body that does not go on.
+// watchRead ends a body that stalls.
 func watchRead(cancel context.CancelCauseFunc, cause error) *time.Timer {
 	return time.AfterFunc(stallTimeout, func() { cancel(cause) })
 }
 
-// clientBody is the body of a client's request. Each piece has to come in time, and is
-// counted.
+// clientBody is the body of a client's request. It counts its bytes, and each piece must arrive in
+// time.
 type clientBody struct {
 	io.ReadCloser
 	client *http.ResponseController
+	moved  func() // is called for each piece
 	n      atomic.Int64
-	ended  atomic.Bool
+	ended  atomic.Bool // the whole body has arrived
 }
 
-func newClientBody(q *request) *clientBody {
-	return &clientBody{ReadCloser: q.http.Body, client: http.NewResponseController(q.w)}
+func newClientBody(w http.ResponseWriter, r *http.Request) *clientBody {
+	b := &clientBody{ReadCloser: r.Body, client: http.NewResponseController(w), moved: func() {}}
+	b.ended.Store(r.ContentLength == 0)
+	return b
 }
 
 func (b *clientBody) Read(p []byte) (int, error) {
-	// net/http's transport reads once more. A bound would then be one for the time that
-	// the answer takes: the server reads on, to see whether the client is there.
+	// net/http's transport reads once more after the end. A deadline would then apply to the time
+	// of the response, because the server keeps reading to notice whether the client is there.
 	if b.ended.Load() {
 		return 0, io.EOF
 	}
 	_ = b.client.SetReadDeadline(time.Now().Add(stallTimeout))
 	n, err := b.ReadCloser.Read(p)
+	b.moved()
 	b.n.Add(int64(n))
 	b.ended.Store(errors.Is(err, io.EOF))
 	return n, err
 }
-
-func (b *clientBody) bytes() int64 { return b.n.Load() }

@@ -1,7 +1,9 @@
 package gateway_test
 
 import (
+	"bufio"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -9,10 +11,10 @@ import (
 	"testing/iotest"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/registrytest"
+	"github.com/pullpass/pullpass/internal/test/registrytest"
 )
 
-// deadlines notes how long a client may take when a status is sent.
+// deadlines records the time that a client has when a status is sent.
 type deadlines struct {
 	*httptest.ResponseRecorder
 	write, atStatus time.Time
@@ -27,7 +29,7 @@ func (d *deadlines) WriteHeader(status int) {
 	d.ResponseRecorder.WriteHeader(status)
 }
 
-// pushed is a body, and notes that it was read to its end.
+// pushed is a body that records whether it was read to its end.
 type pushed struct {
 	io.Reader
 	ended bool
@@ -39,8 +41,8 @@ func (p *pushed) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// pushing is a client's connection, and notes a bound for what it is to send that is set
-// when it has sent all.
+// pushing is a client's connection. It records a read deadline that is set after the client has
+// sent everything.
 type pushing struct {
 	*httptest.ResponseRecorder
 	body         *pushed
@@ -57,8 +59,8 @@ func (p *pushing) SetReadDeadline(time.Time) error {
 	return nil
 }
 
-// Who has sent everything waits for the answer: for minutes, if the registry reads the
-// layer again. net/http takes a read that ends then for a client that has left.
+// A client that has sent everything waits for the response, for minutes if the registry reads the
+// layer again. net/http takes a read that times out then for a client that hung up.
 func TestNoBoundAfterABody(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -71,7 +73,7 @@ func TestNoBoundAfterABody(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 		return true
 	})
-	body := &pushed{Reader: iotest.DataErrReader(strings.NewReader("layer"))} // as net/http's, which ends with its last bytes
+	body := &pushed{Reader: iotest.DataErrReader(strings.NewReader("layer"))} // like that of net/http, which returns io.EOF with the last bytes
 	w := &pushing{ResponseRecorder: httptest.NewRecorder(), body: body}
 	request := httptest.NewRequest(http.MethodPut, "/v2/ghcr.io/acme/app/manifests/v1", body)
 	request.ContentLength = int64(len("layer"))
@@ -82,8 +84,8 @@ func TestNoBoundAfterABody(t *testing.T) {
 	}
 }
 
-// A client gets the time to read its answer from when that begins, and not from when it
-// began to send: that may have been hours before.
+// The time to read the response starts with the response. The client may have started to send hours
+// before.
 func TestTimeToRead(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -98,5 +100,35 @@ func TestTimeToRead(t *testing.T) {
 		if left := time.Until(w.atStatus); w.Code != status || left < time.Minute || left > time.Hour {
 			t.Errorf("%s: %d, with %s to read it", path, w.Code, left)
 		}
+	}
+}
+
+// A client gets the response even if it never sends its announced body.
+func TestAnnouncedBodies(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	large := strings.Repeat("x", 1<<20)
+	registry.Answer(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/v2/" {
+			return false
+		}
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, large)
+		return true
+	})
+	token := r.token("web", "repository:ghcr.io/acme/app:pull,push")
+	for _, request := range []string{"GET /v2/ghcr.io/acme/app/manifests/v1", "PATCH /v2/ghcr.io/acme/app/blobs/uploads/x", "POST /v2/ghcr.io/acme/app/blobs/uploads/"} {
+		connection, err := net.Dial("tcp", r.Listener.Addr().String())
+		must(t, err)
+		must(t, connection.SetDeadline(time.Now().Add(20*time.Second)))
+		_, err = io.WriteString(connection, request+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+token+"\r\nContent-Length: 100\r\n\r\n")
+		must(t, err)
+		response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+		must(t, err)
+		if body, err := io.ReadAll(response.Body); err != nil || response.StatusCode != 404 || strings.HasPrefix(request, "G") && len(body) != len(large) {
+			t.Errorf("%s: %s, %d bytes, %v", request, response.Status, len(body), err)
+		}
+		_ = connection.Close()
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/registrytest"
+	"github.com/pullpass/pullpass/internal/test/registrytest"
 )
 
-// A token for the gateway opens nothing elsewhere and the other way round: the audience
-// and the keys are the gateway's own. What is not granted is not opened.
+// A token for the gateway is not valid elsewhere, and a token for elsewhere is not valid here: the
+// audience and the keys are the gateway's own. Scopes that were not granted give no access.
 func TestOtherTokens(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -80,7 +80,7 @@ func TestOtherTokens(t *testing.T) {
 	if got := r.do(http.MethodGet, path, "", nil, "Authorization", "Basic "+good); got.status != 401 {
 		t.Errorf("a token as Basic: %d", got.status)
 	}
-	// By its digest, a blob is read where the repository is allowed, and nowhere else.
+	// A blob is readable by its digest only in an allowed repository.
 	for path, status := range map[string]int{"/v2/ghcr.io/acme/app/blobs/": 200, "/v2/ghcr.io/acme/other/blobs/": 401, "/v2/harbor/acme/app/blobs/": 401} {
 		if got := r.do(http.MethodGet, path+i.LayerDigest, good, nil); got.status != status {
 			t.Errorf("%s: %d", path, got.status)
@@ -91,7 +91,7 @@ func TestOtherTokens(t *testing.T) {
 	}
 }
 
-// Each request is judged: a token that was good is not, once somebody has revoked it.
+// Each request is judged: a valid token is refused after a revocation.
 func TestRevocation(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -121,7 +121,7 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
-// Who sends tokens that are not good is told to wait; good ones that are known pass.
+// A sender of invalid tokens is told to wait. Known valid tokens pass.
 func TestAddressLimit(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -143,7 +143,7 @@ func TestAddressLimit(t *testing.T) {
 	}
 }
 
-// What is no token costs its address, too, whatever it is.
+// A credential that is not a token also takes from the limit of its address.
 func TestAddressLimitOfOtherCredentials(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registrytest.NewRegistry(t, "")})
@@ -155,11 +155,48 @@ func TestAddressLimitOfOtherCredentials(t *testing.T) {
 	}
 }
 
+// So does an unreadable request, unless it has a valid token.
+func TestAddressLimitOfUnreadableRequests(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		method, path string
+		header       []string
+		status       int
+	}{
+		"no path":      {http.MethodGet, "/v2/ghcr.io/acme/app/other", nil, 404},
+		"the catalog":  {http.MethodGet, "/v2/_catalog", nil, 404},
+		"no upstream":  {http.MethodGet, "/v2/quay.io/acme/app/manifests/v1", nil, 404},
+		"no digest":    {http.MethodGet, "/v2/ghcr.io/acme/app/blobs/x", nil, 400},
+		"no query":     {http.MethodGet, "/v2/ghcr.io/acme/app/tags/list?n=1&n=2", nil, 400},
+		"no method":    {http.MethodTrace, "/v2/ghcr.io/acme/app/manifests/v1", nil, 405},
+		"a bad token":  {http.MethodGet, "/v2/ghcr.io/acme/app/other", []string{"Authorization", "Bearer x"}, 404},
+		"another form": {http.MethodGet, "/v2/ghcr.io/acme/app/other", []string{"Authorization", "Basic eDp5"}, 404},
+	} {
+		r := newRig(t, upstreamSettings{name: "ghcr.io", to: registrytest.NewRegistry(t, "")})
+		for i := range 8 {
+			got := r.do(test.method, test.path, "", nil, test.header...)
+			if want := map[bool]int{false: test.status, true: 429}[i > 5]; got.status != want {
+				t.Errorf("%s: request %d: %d", name, i, got.status)
+			}
+		}
+	}
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registrytest.NewRegistry(t, "")})
+	good := r.token("web")
+	for i := range 8 {
+		if got := r.do(http.MethodGet, "/v2/_catalog", good, nil); got.status != 404 {
+			t.Errorf("with a good token, request %d: %d", i, got.status)
+		}
+		if e := r.one(); e.Gateway.TokenID == "" {
+			t.Errorf("the event does not say whose it is: %s", shown(e))
+		}
+	}
+}
+
 type panicking struct{}
 
 func (panicking) Revoked(*oidc.Identity) (*exchange.Revocation, error) { panic("with a secret") }
 
-// A fault of ours is one answer and one event, and says nothing of what it was.
+// An internal error is one response and one event, without details.
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registrytest.NewRegistry(t, "")})
@@ -170,7 +207,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// A key that is not the gateway's any more is believed for nothing that was good by it.
+// After a key is removed, tokens that were valid by it are refused.
 func TestKeysThatAreTakenAway(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registrytest.NewRegistry(t, "")})
@@ -184,8 +221,8 @@ func TestKeysThatAreTakenAway(t *testing.T) {
 	}
 }
 
-// What stands in Authorization is no part of an event, whatever it looks like and
-// wherever the client writes a piece of it.
+// No piece of the Authorization header is part of an event, in any form and wherever the client
+// repeats it.
 func TestPiecesOfCredentials(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registrytest.NewRegistry(t, "")})

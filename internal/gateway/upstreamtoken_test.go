@@ -14,14 +14,14 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/registrytest"
-	"github.com/pullpass/pullpass/internal/signing"
-	"github.com/pullpass/pullpass/internal/upstream"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
+	"github.com/pullpass/pullpass/internal/test/registrytest"
 )
 
-// tokenServer is another one than Pullpass: it knows a registrytest.User and its registrytest.Password, and
-// gives it what it asks for.
+// tokenServer is a token server other than Pullpass. It knows a registrytest.User and its
+// registrytest.Password, and grants all requested scopes.
 type tokenServer struct {
 	*registrytest.Server
 	expiresIn int
@@ -64,8 +64,8 @@ func newTokenRegistry(t testing.TB) (*registrytest.Server, *tokenServer) {
 	return registry, s
 }
 
-// The upstream is asked for a token of exactly the repository and actions, once for all
-// who need it, again only near its end, and with a new one if it refuses the old.
+// The gateway requests a token for exactly the repository and actions, once for all concurrent
+// requests. It requests a new one only near the expiry, or if the upstream refuses the old one.
 func TestUpstreamTokens(t *testing.T) {
 	t.Parallel()
 	registry, tokens := newTokenRegistry(t)
@@ -78,7 +78,7 @@ func TestUpstreamTokens(t *testing.T) {
 	tokens.delay = 50 * time.Millisecond
 	token := r.token("web", "repository:ghcr.io/acme/app:pull")
 	var pulls sync.WaitGroup
-	statuses := make([]int, 300) // each with a TLS connection of its own, on machines that do much else
+	statuses := make([]int, 100) // each with its own TLS connection, on busy machines
 	for i := range statuses {
 		pulls.Go(func() {
 			statuses[i] = r.do(http.MethodGet, "/v2/ghcr.io/acme/app/manifests/v1", token, nil).status
@@ -89,10 +89,10 @@ func TestUpstreamTokens(t *testing.T) {
 		t.Errorf("statuses from %d to %d", slices.Min(statuses), slices.Max(statuses))
 	}
 	if n := tokens.asked.Load(); n != 1 {
-		t.Errorf("300 pulls at once asked for %d tokens", n)
+		t.Errorf("100 pulls at once asked for %d tokens", n)
 	}
-	if n := registry.Count(http.MethodGet, "/v2/"); n > 301 {
-		t.Errorf("300 pulls at once made %d requests", n)
+	if n := registry.Count(http.MethodGet, "/v2/"); n > 101 {
+		t.Errorf("100 pulls at once made %d requests", n)
 	}
 	tokens.delay = 0
 	tokens.scopes.Range(func(scope, _ any) bool {
@@ -125,7 +125,7 @@ func TestUpstreamTokens(t *testing.T) {
 		t.Errorf("near its end, %d tokens were asked for", n-asked)
 	}
 
-	// The upstream refuses what it gave: another is asked for, once.
+	// The upstream refuses a token that it issued: a new one is requested, once.
 	refusals := 0
 	registry.Answer(func(w http.ResponseWriter, q *http.Request) bool {
 		if refusals--; refusals < 0 || q.URL.Path == "/v2/" {
@@ -150,7 +150,7 @@ func TestUpstreamTokens(t *testing.T) {
 	}
 }
 
-// What a token endpoint does wrong is the upstream's failure, and said.
+// A fault of a token endpoint is a failure of the upstream, and is reported.
 func TestUpstreamTokenFailures(t *testing.T) {
 	t.Parallel()
 	answering := func(status int, body string, header ...string) func(http.ResponseWriter, *http.Request) bool {
@@ -191,7 +191,8 @@ func TestUpstreamTokenFailures(t *testing.T) {
 					t.Errorf("%d %s %s", got.status, got.body, shown(e))
 				}
 			}
-			if n := len(tokens.Asked()); test.reason == "upstream_credential" && n != 1 {
+			// One request for the repository, and one without scopes to check the password.
+			if n := len(tokens.Asked()); test.reason == "upstream_credential" && n != 2 {
 				t.Errorf("a password that was refused was sent %d times", n)
 			}
 			for _, asked := range registry.Asked() {
@@ -203,8 +204,8 @@ func TestUpstreamTokenFailures(t *testing.T) {
 	}
 }
 
-// A token endpoint gets the password: it has TLS, and an address that is not public
-// only where the upstream has one, too, or the configuration names it.
+// A token endpoint gets the password. It must use TLS. Its address may be private only if the
+// upstream's is, or if the configuration names it.
 func TestTokenEndpoints(t *testing.T) {
 	t.Parallel()
 	registry := registrytest.NewRegistry(t, "")
@@ -213,7 +214,7 @@ func TestTokenEndpoints(t *testing.T) {
 		"http://evil.example/token": "upstream_credential",
 		"ftp://127.0.0.1/token":     "upstream_credential",
 		"https://127.0.0.1:1/token": "upstream_unreachable",
-		"https://localhost:1/token": "upstream_unreachable", // the upstream is at such an address itself
+		"https://localhost:1/token": "upstream_unreachable", // the upstream itself has such an address
 		"https://u:p@127.0.0.1/":    "upstream_credential",
 		"https://no.invalid/token":  "upstream_unreachable",
 	} {
@@ -230,7 +231,7 @@ func TestTokenEndpoints(t *testing.T) {
 	}
 }
 
-// Without a credential, an upstream is asked as everybody may ask it.
+// Without a credential, an upstream is asked anonymously.
 func TestAnonymousUpstream(t *testing.T) {
 	t.Parallel()
 	registry, tokens := newTokenRegistry(t)

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// BenchmarkVerify shows what a verification costs beside what it cannot do
-// without: "rsa" is the RSA verification alone, "floor" adds one decoding of
-// the claims. Read "first" and "remembered" as ratios to "floor".
+// BenchmarkVerify compares the cost of a verification with its necessary parts. "rsa" is the RSA
+// verification alone. "floor" adds one decoding of the claims. Read "first" and "remembered" as
+// ratios to "floor".
 func BenchmarkVerify(b *testing.B) {
 	f := newFixture(b, nil)
 	raw := keys().rsa.sign(b, payload(b, "kubelet"))

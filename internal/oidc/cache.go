@@ -5,24 +5,23 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/identity"
-	"github.com/pullpass/pullpass/internal/lru"
+	"github.com/pullpass/pullpass/internal/base/lru"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 )
 
 // defaultCacheBytes is enough for 100,000 tokens with names of usual length.
 const defaultCacheBytes = 64 << 20
 
-// cache remembers verified tokens by their SHA-256; it never holds a token. It
-// is bounded by what was used least recently.
+// cache remembers verified tokens by their SHA-256; it never holds a token. When it is full, it
+// drops the tokens that were used least recently.
 //
-// Refusals are not remembered: they can become untrue (a key appears, nbf
-// passes), and strangers could fill the cache with them.
+// Refusals are not remembered. They can become untrue (a key appears, nbf passes), and clients
+// could fill the cache with invalid tokens.
 type cache struct {
 	entries *lru.Cache[[sha256.Size]byte, remembered]
 }
 
-// verified is a token that was accepted, with all of its acceptance that time
-// can change.
+// verified is an accepted token, with every fact of its acceptance that time can change.
 type verified struct {
 	identity  Identity
 	notBefore time.Time
@@ -30,14 +29,13 @@ type verified struct {
 	key       *key
 }
 
-// remembered is a verified token in one piece of text. A large cluster has
-// 100,000 of them.
+// remembered is a verified token whose texts are one string. A large cluster has 100,000 of them.
 type remembered struct {
 	issuer   *issuer
 	key      *key
 	external *identity.External // nil: a ServiceAccount
-	// text is what names the identity, one after the other, and nothing else: no
-	// part of a token stays in memory with it. Each ends where the next begins.
+	// text holds the names of the identity, one after the other. Each ends where the next begins.
+	// It holds no part of the token, so the token does not stay in memory.
 	text      string
 	ends      [9]uint16
 	namespace uint16 // where the namespace ends, within the subject of a ServiceAccount
@@ -45,7 +43,7 @@ type remembered struct {
 	issuedAt, expiry, notBefore int64 // seconds since 1970
 }
 
-// remember needs names that were checked: their lengths fit.
+// remember expects names that were checked: only then their lengths fit.
 func (v *verified) remember() remembered {
 	id := &v.identity
 	r := remembered{
@@ -95,7 +93,7 @@ func (r *remembered) verified() verified {
 	return v
 }
 
-// bytes returns what r points to, and is its own.
+// bytes returns the size of the memory that r points to and owns.
 func (r *remembered) bytes() int {
 	bytes := lru.Bytes(len(r.text))
 	if r.external != nil {
@@ -111,9 +109,9 @@ func newCache(bytes int) *cache {
 	return &cache{lru.New(bytes, func(_ [sha256.Size]byte, r remembered) int { return r.bytes() })}
 }
 
-// find returns the token if it is still acceptable: not expired, and signed
-// with a key that the issuer still publishes and that is not too old.
-// Otherwise the token is judged anew, which finds the reason to refuse it.
+// find returns the token if it is still acceptable: it has not expired, and the issuer still
+// publishes its key and confirmed that recently enough. Otherwise the token is verified again,
+// which finds the reason to refuse it.
 func (c *cache) find(hash [sha256.Size]byte, now time.Time) (verified, bool) {
 	r, ok := c.entries.Get(hash)
 	if !ok {

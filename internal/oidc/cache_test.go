@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-jose/go-jose/v4/json"
 
-	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/base/names"
 )
 
 func TestRememberedTokenExpires(t *testing.T) {
@@ -47,8 +47,8 @@ func TestRememberedTokenOfKeysThatAreTooOld(t *testing.T) {
 	refuse(t, f.Verifier, raw, ReasonUnavailable, "")
 }
 
-// Mistake: a remembered answer is given to somebody else. The cache knows a
-// token only as a whole: another signature, or one byte more, is another token.
+// Mistake: a remembered result is given to a different caller. The cache compares whole tokens: a
+// token with another signature, or one byte more, is a different token.
 func TestOnlyTheSameTokenIsRemembered(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
@@ -71,7 +71,7 @@ func TestOnlyTheSameTokenIsRemembered(t *testing.T) {
 	}
 }
 
-// Mistake: strangers fill a cache.
+// Mistake: clients fill a cache.
 func TestRefusalsAreNotRemembered(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
@@ -85,8 +85,8 @@ func TestRefusalsAreNotRemembered(t *testing.T) {
 	}
 }
 
-// Mistake: a bound in numbers, while the longest names that Kubernetes allows
-// take three times the memory of usual ones. What is forgotten is judged again.
+// Mistake: a bound on the number of entries. The longest names that Kubernetes allows take three
+// times the memory of usual ones. Forgotten tokens are verified again.
 func TestCacheIsBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	const most = 64 << 10

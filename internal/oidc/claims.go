@@ -9,18 +9,18 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	legacy "github.com/go-json-experiment/json/v1"
 
-	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/base/names"
 )
 
 // maxUnixTime is the last second of the year 9999.
 const maxUnixTime = 253402300799
 
-// claims are the claims that matter here; others are tolerated, because newer
-// API servers may add some.
+// claims are the claims that Verify needs. Others are tolerated, because newer API servers may add
+// some.
 //
-// This decoder, which is encoding/json/v2 of Go 1.27, matches names exactly and refuses
-// duplicates at any depth, unlike encoding/json. It refuses fractions and exponents for times: RFC 7519 allows
-// them, API servers send none, and every form more is one more to get wrong.
+// The decoder is encoding/json/v2 of Go 1.27. Unlike encoding/json, it matches names exactly and
+// refuses duplicates at any depth. It refuses fractions and exponents for times. RFC 7519 allows
+// them, but API servers send none, and each additional form is one more to get wrong.
 type claims struct {
 	Issuer     string            `json:"iss"`
 	Subject    string            `json:"sub"`
@@ -50,15 +50,16 @@ type objectClaim struct {
 	UID  string `json:"uid"`
 }
 
-// parseClaims decodes a payload of valid UTF-8. With a *wrongTypeError come the claims
-// that could be read.
+// parseClaims decodes a payload of valid UTF-8. With a *wrongTypeError, it also returns the claims
+// that it could read.
 func parseClaims(payload []byte) (claims, error) {
 	var c claims
 	err := json.Unmarshal(payload, &c)
 	if _, ok := errors.AsType[*json.SemanticError](err); !ok {
 		return c, err
 	}
-	// It ended at the first fault. The log wants to know all that there is, if this is JSON at all.
+	// The decoder stopped at the first fault. If this is JSON at all, the log shows every readable
+	// claim.
 	var all claims
 	again := json.Unmarshal(payload, &all, legacy.ReportErrorsWithLegacySemantics(true))
 	if _, ok := errors.AsType[*legacy.SyntaxError](again); ok {
@@ -67,13 +68,13 @@ func parseClaims(payload []byte) (claims, error) {
 	return all, &wrongTypeError{err}
 }
 
-// wrongTypeError is of JSON in which a claim has another type than issuers give it.
+// wrongTypeError reports JSON in which a claim does not have its usual type.
 type wrongTypeError struct{ error }
 
 // audience is one string or a list of them (RFC 7519, section 4.1.3).
 type audience []string
 
-// UnmarshalJSONFrom reads one value, and so much of the input also if it is of no use.
+// UnmarshalJSONFrom reads exactly one value, even if the value is invalid.
 func (a *audience) UnmarshalJSONFrom(decoder *jsontext.Decoder) error {
 	value, err := decoder.ReadValue()
 	if err != nil {
@@ -86,8 +87,8 @@ func (a *audience) UnmarshalJSONFrom(decoder *jsontext.Decoder) error {
 	return json.Unmarshal(value, (*[]string)(a))
 }
 
-// check returns what is missing, of a wrong type or form, or contradicts
-// another claim, in words; empty when nothing is.
+// check describes a claim that is missing, has a wrong type or form, or contradicts another claim.
+// It returns an empty text if there is none.
 func (c *claims) check() string {
 	for _, claim := range [...]struct{ name, value string }{{"iss", c.Issuer}, {"sub", c.Subject}, {"jti", c.TokenID}} {
 		if claim.value == "" {
@@ -100,8 +101,8 @@ func (c *claims) check() string {
 	return c.Kubernetes.check(c.Subject)
 }
 
-// checkRegistered checks the claims of RFC 7519, section 4.1, but for iss and sub.
-// optional are the times that may be missing; a jti may be missing here in any case.
+// checkRegistered checks the claims of RFC 7519, section 4.1, except iss and sub. The times named
+// in optional may be missing. A jti may always be missing here.
 func (c *claims) checkRegistered(optional ...string) string {
 	if fault := c.checkPresent(); fault != "" {
 		return fault
@@ -158,7 +159,7 @@ func (k *kubernetesClaims) check(subject string) string {
 		value *objectClaim
 	}{{"serviceaccount", k.ServiceAccount}, {"pod", k.Pod}, {"node", k.Node}, {"secret", k.Secret}} {
 		switch o := claim.value; {
-		case o == nil: // which ones must be there is configured
+		case o == nil: // the configuration decides which ones are required
 		case !names.IsSubdomain(o.Name):
 			return fmt.Sprintf(`claim "kubernetes.io.%s.name" is not the name of a Kubernetes object`, claim.name)
 		case o == k.Node && o.UID == "": // see hasNode
@@ -172,9 +173,8 @@ func (k *kubernetesClaims) check(subject string) string {
 	return ""
 }
 
-// hasNode reports whether the token is tied to one node for sure. When a pod's
-// Node object is not there at the time of issuing, API servers write its name
-// without a UID.
+// hasNode reports whether the token is certainly bound to one node. If a pod's Node object does not
+// exist when the token is issued, API servers write its name without a UID.
 func (k *kubernetesClaims) hasNode() bool { return k.Node != nil && k.Node.UID != "" }
 
 func missing(name string) string {
@@ -194,7 +194,7 @@ func (o *objectClaim) ref() ObjectRef {
 	return ObjectRef{Name: o.Name, UID: o.UID}
 }
 
-// identity returns what checked claims say.
+// identity returns the identity that checked claims name.
 func (c *claims) identity() Identity {
 	return Identity{
 		Subject: c.Subject,
@@ -208,7 +208,7 @@ func (c *claims) identity() Identity {
 	}
 }
 
-// claimed returns what unchecked claims say, for the log.
+// claimed returns the values of unchecked claims, for the log.
 func (c *claims) claimed() Claimed {
 	if c.isLegacy() {
 		return c.legacyClaimed()

@@ -180,8 +180,8 @@ func TestPayloads(t *testing.T) {
 	}
 }
 
-// What is unusual but says the same is accepted: newer API servers may add
-// claims, and JSON has more than one form.
+// Unusual claims with the same meaning are accepted: newer API servers may add claims, and JSON has
+// more than one form.
 func TestClaimsThatAreTolerated(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)

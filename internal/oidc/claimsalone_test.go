@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Claims without their token are judged as those of a token are, but for what only
-// the token proves.
+// Claims without their token are checked like those of a token, except for the facts that only the
+// token proves.
 func TestIdentifyClaims(t *testing.T) {
 	t.Parallel()
 	for _, c := range providerCases(t) {
@@ -39,7 +39,7 @@ func TestIdentifyClaims(t *testing.T) {
 					t.Errorf("%s: %+v, %v", name, id, refusal)
 				}
 			}
-			// What a token is refused for by its claims, these are.
+			// Claims that make a token invalid are refused here, too.
 			for _, h := range c.hostile {
 				if Reason(h.reason) != ReasonClaims && Reason(h.reason) != ReasonRequire && Reason(h.reason) != ReasonAudience {
 					continue

@@ -4,21 +4,21 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/identity"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 )
 
-// Bound says what a token must be bound to.
+// Bound is the kind of object that a token must be bound to.
 type Bound string
 
-// The settings of `bound`. A pod-bound token dies with its pod; an unbound one
-// (kubectl create token) or one bound to a Secret lives until it expires.
+// The values of `bound`. A token that is bound to a pod expires with the pod. A token that is not
+// bound (kubectl create token), or is bound to a Secret, lives until it expires.
 const (
 	BoundPod       Bound = "pod"
 	BoundPodOrNode Bound = "pod-or-node"
 	BoundAny       Bound = "any"
 )
 
-// Values returns all that there are.
+// Values returns every Bound.
 func (Bound) Values() []Bound { return []Bound{BoundPod, BoundPodOrNode, BoundAny} }
 
 // Config configures a Verifier.
@@ -29,30 +29,30 @@ type Config struct {
 	Logger     *slog.Logger     // key fetches and their failures; nil discards
 }
 
-// Issuer is one cluster's token issuer, or that of others than pods. New refuses
-// empty or unknown values: an empty setting never switches a check off.
+// Issuer is the token issuer of a cluster or, with Provider, of other workloads. New refuses empty
+// or unknown values: an empty setting never disables a check.
 type Issuer struct {
 	Cluster     string        // name used in identities, logs and metrics; unique; empty with Provider
-	Provider    *Provider     // nil: it is a cluster's
+	Provider    *Provider     // nil for the issuer of a cluster
 	URL         string        // exact value of iss; https; unique
 	Audiences   []string      // a token needs one of these; at least one, none empty
-	PullSecrets PullSecrets   // tokens in Secrets, of clusters only; zero: none is accepted
-	Bound       Bound         // required of a cluster's
+	PullSecrets PullSecrets   // tokens in Secrets, of clusters only; zero: none are accepted
+	Bound       Bound         // required for the issuer of a cluster
 	RequireNode bool          // refuse tokens without a node claim (KEP-4193)
 	MaxLifetime time.Duration // upper limit of exp − iat; positive
 	MaxKeyAge   time.Duration // keys older than this (fetches failed since) are no longer believed; positive
 	Discovery   Discovery
 }
 
-// Provider is an issuer whose tokens are of others than pods: Issuer.Bound and
-// Issuer.RequireNode say nothing of them. It must not be changed.
+// Provider is an issuer whose tokens do not belong to pods. Issuer.Bound and Issuer.RequireNode do
+// not apply to them. It must not be changed.
 type Provider struct {
 	Name    string // like Issuer.Cluster, and unique among both
 	Profile identity.Profile
 	Require map[string][]string // claims that every token has, each with one of these values
 }
 
-// name is that of the cluster or of the provider.
+// name returns the name of the cluster or of the provider.
 func (i *Issuer) name() string {
 	if i.Provider != nil {
 		return i.Provider.Name
@@ -60,7 +60,7 @@ func (i *Issuer) name() string {
 	return i.Cluster
 }
 
-// kind says what has that name.
+// kind returns the kind of object that has the name.
 func (i *Issuer) kind() string {
 	if i.Provider != nil {
 		return "identity"
@@ -73,13 +73,13 @@ func (i *Issuer) title() string {
 	return i.kind() + " " + quote(i.name())
 }
 
-// Discovery says where the keys are. Zero: the issuer's
-// /.well-known/openid-configuration. At most one of URL, JWKSURL and JWKSFile.
+// Discovery says where the keys are. At most one of URL, JWKSURL and JWKSFile is set. If none is
+// set, the issuer's /.well-known/openid-configuration is used.
 type Discovery struct {
 	URL       string // the discovery document, whole URL; its issuer must still be Issuer.URL
 	JWKSURL   string // the key set itself; no discovery
 	JWKSFile  string // the key set as a file, re-read at every refresh; no network
-	CAFile    string // PEM bundle for TLS; empty: the system's
+	CAFile    string // PEM bundle for TLS; empty: the system's CAs
 	TokenFile string // bearer token for the configured host only; re-read at every fetch
 }
 

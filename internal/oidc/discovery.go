@@ -15,12 +15,10 @@ import (
 
 const wellKnownPath = "/.well-known/openid-configuration" // OpenID Connect Discovery 1.0, section 4
 
-// discover returns the address of the key set. go-oidc judges the document; it
-// reads it by way of discoveryTransport, and its errors, which repeat what the
-// server said, are not passed on as they are.
+// discover returns the URL of the key set. go-oidc checks the document, which it reads through
+// discoveryTransport. Its errors repeat text of the server, so they are not passed on unchanged.
 //
-// Its provider is not kept: go-oidc fetches keys again for each unknown kid, and
-// keyring does not.
+// Its provider is not kept: go-oidc fetches keys again for each unknown kid, and keyring does not.
 func (s *networkSource) discover(ctx context.Context, client *http.Client, bearer string) (*url.URL, error) {
 	transport := &discoveryTransport{source: s, client: client, bearer: bearer}
 	_, err := goidc.NewProvider(goidc.ClientContext(ctx, &http.Client{Transport: transport}), s.issuer)
@@ -33,7 +31,7 @@ func (s *networkSource) discover(ctx context.Context, client *http.Client, beare
 	if err != nil {
 		return nil, s.noDocument(err)
 	}
-	// Once more, because go-oidc takes "ISSUER" for "issuer".
+	// Compared again, because go-oidc accepts "ISSUER" for "issuer".
 	if transport.document.Issuer != s.issuer {
 		return nil, s.otherIssuer(transport.document.Issuer)
 	}
@@ -52,10 +50,9 @@ func (s *networkSource) noDocument(err error) error {
 	return fmt.Errorf("discovery: %s is not a discovery document: %w", s.discovery, boundedError(err))
 }
 
-// discoveryTransport answers go-oidc's one request with the document at the
-// configured address. It goes through a client that bounds the size of the
-// answer and where redirects lead, which go-oidc does not, and lets only a 200
-// with distinct members pass.
+// discoveryTransport answers go-oidc's one request with the document at the configured URL. Unlike
+// go-oidc, its client bounds the size of the response and the targets of redirects. It accepts only
+// a 200 whose document has no duplicate members.
 type discoveryTransport struct {
 	source *networkSource
 	client *http.Client
@@ -68,7 +65,7 @@ type discoveryTransport struct {
 	err error // of the request
 }
 
-// RoundTrip is called once.
+// RoundTrip must be called only once.
 func (t *discoveryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	data, err := get(r.Context(), t.client, t.source.discovery, t.bearer)
 	if err != nil {

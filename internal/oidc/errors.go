@@ -2,15 +2,15 @@ package oidc
 
 import "errors"
 
-// ErrInvalidToken and ErrUnavailable are the two kinds of failure that a caller
-// has to tell apart: the first is final for the token, the second may pass.
+// ErrInvalidToken and ErrUnavailable are the two kinds of failure that a caller must distinguish.
+// The first is final for the token. The second may be temporary.
 var (
 	ErrInvalidToken = errors.New("invalid token")
 	ErrUnavailable  = errors.New("issuer keys unavailable")
 )
 
-// Reason is the short, stable name of why a token was refused. It is used as a
-// metric label and in the audit log, so the set is closed.
+// Reason is the short, stable name of the cause of a refusal. It is a metric label and appears in
+// the audit log, so the set is closed.
 type Reason string
 
 // The reasons, in the order in which Verify checks them.
@@ -26,7 +26,7 @@ const (
 	ReasonNotYetValid   Reason = "token_not_yet_valid"
 	ReasonLifetime      Reason = "token_lifetime"
 	ReasonNotBound      Reason = "token_not_bound"
-	ReasonPullSecret    Reason = "token_pull_secret" // of a namespace from which none is accepted
+	ReasonPullSecret    Reason = "token_pull_secret" // its namespace is not one whose pull secrets are accepted
 	ReasonNoNode        Reason = "token_no_node"
 	ReasonRequire       Reason = "token_require" // a claim is not what identities[].require says, as in another tenant's token
 	ReasonUnavailable   Reason = "issuer_unavailable"
@@ -34,7 +34,7 @@ const (
 	ReasonSignature     Reason = "token_signature"
 )
 
-// Reasons returns all of them.
+// Reasons returns every Reason.
 func Reasons() []Reason {
 	return []Reason{
 		ReasonMalformed, ReasonLegacy, ReasonUnknownIssuer, ReasonAlgorithm, ReasonHeader, ReasonClaims, ReasonAudience,
@@ -43,9 +43,9 @@ func Reasons() []Reason {
 	}
 }
 
-// Claimed is what a refused token says of itself. Nothing of it is proven
-// unless Error.Verified is set; it helps an operator to find the sender and
-// must never be used for a decision. Values are cut to a bounded length.
+// Claimed holds the claims of a refused token. They are not proven unless Error.Verified is set.
+// They help an operator to find the client and must never be used for a decision. Each value is cut
+// to a bounded length.
 type Claimed struct {
 	Issuer         string
 	Subject        string
@@ -57,15 +57,15 @@ type Claimed struct {
 	Secret         string // legacy tokens: the Secret that holds the token
 }
 
-// Error is every failure of Verify. It matches ErrUnavailable when Reason is
+// Error is the type of every failure of Verify. It matches ErrUnavailable when Reason is
 // ReasonUnavailable, and ErrInvalidToken otherwise.
 type Error struct {
 	Reason   Reason
 	Message  string // for the caller: which claim or setting, and the remedy; never the token
-	Cluster  string // set once the issuer is known to be a cluster's
-	Provider string // likewise, of one whose tokens are of others than pods
+	Cluster  string // set once the issuer is known to be the issuer of a cluster
+	Provider string // likewise, if the issuer has a Provider
 	Claimed  Claimed
-	Verified bool  // the signature of a refused token was checked and is good (legacy tokens)
+	Verified bool  // the signature of the refused token is valid (legacy tokens)
 	Err      error // the cause, for the log only; may be nil
 }
 

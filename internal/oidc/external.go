@@ -9,20 +9,20 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/pullpass/pullpass/internal/identity"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 )
 
-// maxSubjectBytes is the longest sub of an External: those of GitLab have the path
-// of a project and the name of a branch in them.
+// maxSubjectBytes is the longest sub of an External. A sub of GitLab contains the path of a project
+// and the name of a branch.
 const maxSubjectBytes = 512
 
-// hashPrefix begins the id of a token whose issuer gives it none.
+// hashPrefix begins the id of a token without a jti.
 const hashPrefix = "sha256:"
 
-// ignoredHeader returns the members of a header that say nothing here. x5t names a
-// certificate of the key, which is found by kid alone (RFC 7515, section 4.1.7);
-// GitHub and Azure write it. Whatever could lead to another key, or change what a
-// signature means, is never among them: jku, jwk, x5u, x5c, crit, b64.
+// ignoredHeader returns the header members that are ignored. x5t names a certificate of the key,
+// but the key is found by kid alone (RFC 7515, section 4.1.7). GitHub and Azure write x5t. The list
+// never contains a member that could select another key or change the meaning of a signature: jku,
+// jwk, x5u, x5c, crit, b64.
 func (i *issuer) ignoredHeader() []string {
 	if i.Provider == nil {
 		return nil
@@ -30,8 +30,8 @@ func (i *issuer) ignoredHeader() []string {
 	return []string{"x5t", "x5t#S256"}
 }
 
-// judgeExternal is judgeClaims for an issuer whose tokens are of others than pods.
-// Its profile says what their claims are.
+// judgeExternal does the work of judgeClaims for an issuer with a Provider. The issuer's profile
+// defines the claims.
 func (i *issuer) judgeExternal(t *token, now time.Time) (Identity, *Error) {
 	c := &t.claims
 	if fault := c.checkExternal(i.Provider.Profile); fault != "" {
@@ -61,8 +61,8 @@ func (i *issuer) judgeExternal(t *token, now time.Time) (Identity, *Error) {
 	}, nil
 }
 
-// external is whom complete claims identify: as the profile knows them, and as the
-// configuration requires them.
+// external returns the caller that complete claims identify. It checks them against the profile and
+// the configuration.
 func (i *Issuer) external(all identity.Claims) (*identity.External, *Error) {
 	external, err := i.Provider.Profile.External(i.Provider.Name, all)
 	if err != nil {
@@ -77,9 +77,9 @@ func (i *Issuer) external(all identity.Claims) (*identity.External, *Error) {
 	return external, nil
 }
 
-// IdentifyClaims judges claims of an issuer with a Provider that come without their
-// token, as the payload would have them: not the signature, and no times. Of iss, sub,
-// aud and jti, those are judged that are there. The error is an *Error.
+// IdentifyClaims checks claims without their token, of an issuer with a Provider. The payload has
+// the form of a token's payload. The signature and the times are not checked. iss, sub, aud and jti
+// are checked only if they are present. The error is an *Error.
 func (i *Issuer) IdentifyClaims(payload []byte) (Identity, error) {
 	id, refusal := i.identifyClaims(payload)
 	if refusal != nil {
@@ -102,7 +102,7 @@ func (i *Issuer) identifyClaims(payload []byte) (Identity, *Error) {
 	}
 	switch issuer, ok := all["iss"]; {
 	case !ok:
-		all["iss"] = i.URL // some profiles compare others with it
+		all["iss"] = i.URL // some profiles compare other claims with it
 	case issuer != i.URL:
 		return Identity{}, &Error{Reason: ReasonUnknownIssuer, Message: fmt.Sprintf("the token's issuer is not that of %s, %s (identities[].issuer)", i.title(), quote(i.URL))}
 	}
@@ -125,8 +125,8 @@ func (i *Issuer) identifyClaims(payload []byte) (Identity, *Error) {
 	return Identity{Issuer: i.URL, Subject: external.Provider + "/" + c.Subject, TokenID: c.TokenID, External: external}, nil
 }
 
-// checkExternal is check for tokens of others than pods. iss is not missing: it has
-// led here.
+// checkExternal does the work of check for tokens of an issuer with a Provider. iss is present: it
+// selected the issuer.
 func (c *claims) checkExternal(p identity.Profile) string {
 	if c.Subject == "" {
 		return missing("sub")
@@ -141,7 +141,7 @@ func (c *claims) checkExternal(p identity.Profile) string {
 	return c.checkRegistered(optional...)
 }
 
-// checkNames checks sub, jti and aud where they are there.
+// checkNames checks sub, jti and aud if they are present.
 func (c *claims) checkNames() string {
 	if len(c.Subject) > maxSubjectBytes || strings.ContainsFunc(c.Subject, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return fmt.Sprintf(`claim "sub" must be at most %d bytes of printable characters`, maxSubjectBytes)
@@ -152,9 +152,9 @@ func (c *claims) checkNames() string {
 	return c.checkPresent()
 }
 
-// id returns the token's jti or, if it has none, a name that only this token has.
-// It is made of what the signature covers: of an ECDSA signature there is always a
-// second one that is as good, and it must not make another token.
+// id returns the token's jti or, if it has none, a name that is unique to the token. That name is a
+// hash of the signed part. The signature is not part of it: each ECDSA signature has a second valid
+// form, which must not count as a different token.
 func (t *token) id() string {
 	if t.claims.TokenID != "" {
 		return t.claims.TokenID

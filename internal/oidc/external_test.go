@@ -17,13 +17,12 @@ import (
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
 
-	"github.com/pullpass/pullpass/internal/identity"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 )
 
-// providerCase is a file of testdata/identities: an entry of identities[] with the
-// claims of a good token, and with changes to them (RFC 7396) that are as good, or
-// that a token or else the policy is refused for. policy.yaml and scope are for
-// tests of the policy.
+// providerCase is a file of testdata/identities: an entry of identities[] and the claims of a good
+// token. Changes to them (RFC 7396) are equally good, or cause a refusal of the token or of the
+// policy. policy.yaml and scope are for tests of the policy.
 type providerCase struct {
 	name     string
 	issuer   Issuer
@@ -212,8 +211,9 @@ func TestProvidersTokens(t *testing.T) {
 	}
 }
 
-// Mistake: algorithm confusion, and keys of a token's own. What names a certificate
-// is not looked at; what brings a key, or changes what the signature means, is refused.
+// Mistake: algorithm confusion, and keys in the token itself. Header members that name a
+// certificate are ignored. Members that contain a key, or change the meaning of the signature, are
+// refused.
 func TestHeadersOfProvidersTokens(t *testing.T) {
 	t.Parallel()
 	c := readProviderCase(t, "testdata/identities/azure.txtar")
@@ -293,7 +293,7 @@ func TestPodsAndProvidersAreApart(t *testing.T) {
 	}
 }
 
-// What is null is not there, and does not hide what must not be there.
+// A null claim counts as missing, and does not hide a forbidden claim.
 func TestNullInProvidersTokens(t *testing.T) {
 	t.Parallel()
 	c := readProviderCase(t, "testdata/identities/generic.txtar")
@@ -384,8 +384,7 @@ func TestAProviderThatIsDown(t *testing.T) {
 	}
 }
 
-// What an identity demands is judged anew as soon as it demands something else, and
-// its keys stay known.
+// New requirements of an identity apply to the next request, and its keys stay known.
 func TestAProviderIsChanged(t *testing.T) {
 	t.Parallel()
 	c := readProviderCase(t, "testdata/identities/github.txtar")

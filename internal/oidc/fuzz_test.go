@@ -16,12 +16,12 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 
-	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/base/names"
 )
 
-// FuzzVerify: nothing but the genuine token is accepted, not even another form
-// of it, and nothing panics. The genuine token is the same in every process of
-// a fuzzing run: the key is fixed and the signature deterministic (RFC 6979).
+// FuzzVerify: only the genuine token is accepted, in only one form, and nothing panics. The genuine
+// token is the same in every process of a fuzzing run, because the key is fixed and the signature
+// deterministic (RFC 6979).
 func FuzzVerify(f *testing.F) {
 	private, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), []byte("a fixed number of thirty-two b.."))
 	if err != nil {
@@ -141,8 +141,7 @@ func FuzzClaims(f *testing.F) {
 	})
 }
 
-// FuzzKeySet: what a server sends as a key set never panics, and what is read
-// from it can be used.
+// FuzzKeySet: parsing a key set never panics, and the parsed keys are usable.
 func FuzzKeySet(f *testing.F) {
 	k := keys()
 	f.Add(string(keySetJSON(f, k.rsa, k.ec256, k.ec384, k.ec521)))

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // BenchmarkGrowth verifies a token that was not seen before, beside more and more

@@ -18,17 +18,16 @@ const (
 	// fetchTimeout bounds one fetch as a whole.
 	fetchTimeout = 10 * time.Second
 
-	// A token with an unknown kid may cause a fetch at most once in this time,
-	// plus up to demandJitter, so that replicas do not ask together.
+	// demandInterval is the least time between two fetches that tokens with an unknown kid cause.
+	// Up to demandJitter is added, so that replicas do not ask together.
 	demandInterval = 10 * time.Second
 	demandJitter   = 2 * time.Second
 
 	// maxWait is how long a token waits for a fetch that is under way.
 	maxWait = 5 * time.Second
 
-	// MaxWaiting is how many tokens of one issuer wait at a time. Forged ones
-	// wait as well, and must not take all of the server's places while issuers
-	// hang.
+	// MaxWaiting is how many tokens of one issuer wait at a time. Forged tokens wait as well. They
+	// must not fill all request slots of the server while issuers hang.
 	MaxWaiting = 64
 
 	networkInterval = 5 * time.Minute
@@ -54,7 +53,7 @@ type keyring struct {
 	waiting atomic.Int64
 
 	mu        sync.Mutex
-	running   <-chan struct{} // closed at the end of the fetch that is under way; nil: none is
+	running   <-chan struct{} // closed at the end of the running fetch; nil: none is running
 	startedAt time.Time       // of the most recent fetch
 	pause     time.Duration   // after startedAt, before a token may cause the next one
 	lastErr   error           // of the most recent finished fetch; nil if it was good
@@ -62,7 +61,7 @@ type keyring struct {
 	failures  uint64
 }
 
-// believed returns the keys that count now, or nil: none were fetched, or all
+// believed returns the keys that are valid now. It returns nil if none were fetched, or if all
 // fetches failed for longer than maxAge.
 func (r *keyring) believed(now time.Time) *keySet {
 	set := r.current.Load()
@@ -72,13 +71,12 @@ func (r *keyring) believed(now time.Time) *keySet {
 	return set
 }
 
-// find returns the key with this id. If it is not known, the keys are fetched
-// again, unless that was tried a moment ago: a fetch is for the issuer, never
-// for the token, so any number of invented ids costs one fetch per interval.
+// find returns the key with this id. If the id is unknown, the keys are fetched again, unless that
+// was tried a moment ago. Any number of invented ids causes one fetch per interval, because the
+// interval belongs to the issuer, not to the token.
 //
-// Without a key, the reason is ReasonUnknownKey when the issuer says so, and
-// ReasonUnavailable as long as it could not be asked: a token of a key that is
-// new and cannot be fetched is not proven bad.
+// If the issuer does not publish the key, the reason is ReasonUnknownKey. If the issuer could not
+// be asked, the reason is ReasonUnavailable, because the key may be new.
 func (r *keyring) find(ctx context.Context, id string) (*key, Reason, error) {
 	if k := r.believed(r.now()).find(id); k != nil {
 		return k, "", nil
@@ -103,9 +101,8 @@ func (r *keyring) find(ctx context.Context, id string) (*key, Reason, error) {
 	return nil, ReasonUnknownKey, nil
 }
 
-// fetchOnDemand starts a fetch if none is under way and the last one is long
-// enough ago, and waits for the one under way. The error says why the caller
-// did not wait until its end.
+// fetchOnDemand starts a fetch if none is running and the last one is long enough ago. Then it
+// waits for the running fetch. The error says why the caller did not wait until its end.
 func (r *keyring) fetchOnDemand(ctx context.Context) error {
 	r.mu.Lock()
 	done := r.running
@@ -136,7 +133,7 @@ func (r *keyring) fetchOnDemand(ctx context.Context) error {
 	}
 }
 
-// refresh fetches the keys, or waits for the fetch that is under way.
+// refresh fetches the keys, or waits for the fetch that is running.
 func (r *keyring) refresh(ctx context.Context) error {
 	r.mu.Lock()
 	done := r.running
@@ -154,8 +151,8 @@ func (r *keyring) refresh(ctx context.Context) error {
 	return r.lastErr
 }
 
-// start begins a fetch. The caller holds mu. The fetch has a time limit of its
-// own: it must not end with the request that happened to cause it.
+// start begins a fetch. The caller holds mu. The fetch has its own time limit, because it must not
+// end with the request that happened to cause it.
 func (r *keyring) start() <-chan struct{} {
 	done := make(chan struct{})
 	r.running = done
@@ -172,8 +169,8 @@ func (r *keyring) start() <-chan struct{} {
 	return done
 }
 
-// finish replaces the keys after a good fetch, so that withdrawn ones stop
-// working at once, and keeps them after a failed one.
+// finish replaces the keys after a successful fetch, so that withdrawn keys are refused at once.
+// After a failed fetch it keeps the keys.
 func (r *keyring) finish(keys map[string]*key, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -233,7 +230,7 @@ func (r *keyring) status() IssuerStatus {
 	return s
 }
 
-// bounded bounds the cause of a failure, which can repeat what a server said.
+// bounded cuts the cause of a failure, which can repeat text of a server.
 func bounded(err error) error {
 	if s := err.Error(); len(s) > maxCauseBytes {
 		return errors.New(strings.ToValidUTF8(s[:maxCauseBytes], "") + "...")
@@ -241,8 +238,8 @@ func bounded(err error) error {
 	return err
 }
 
-// jitter returns a random part of limit. It is no secret, but math/rand is not
-// used here at all.
+// jitter returns a random part of limit. It is not a secret, but math/rand is not used in this
+// package.
 func jitter(limit time.Duration) time.Duration {
 	var b [8]byte
 	rand.Read(b[:]) // never fails

@@ -21,7 +21,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// forged returns tokens with distinct key ids that nobody published.
+// forged returns tokens with distinct key ids that the issuer does not publish.
 func forged(t *testing.T, text string, n int) []string {
 	t.Helper()
 	genuine := keys().rsa.sign(t, text)
@@ -294,8 +294,8 @@ func TestHangingIssuerDelaysItsOwnTokensOnly(t *testing.T) {
 	close(release)
 }
 
-// Nobody waits longer than maxWait for a fetch, however long it takes, and no
-// fetch takes longer than fetchTimeout.
+// A token waits at most maxWait for a fetch, however long that takes. A fetch takes at most
+// fetchTimeout.
 func TestWaitForAFetchIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -22,19 +22,18 @@ const (
 	minRSABits = 2048 // RFC 7518, section 3.3
 )
 
-// algorithms are what a kube-apiserver signs with. All are asymmetric.
+// algorithms are the signature algorithms of kube-apiserver. All are asymmetric.
 var algorithms = [...]jose.SignatureAlgorithm{jose.RS256, jose.ES256, jose.ES384, jose.ES512}
 
-// key is a public key with the one algorithm that it is for. The key decides
-// how a signature is checked; the header of a token can only agree
-// (RFC 8725, section 3.1).
+// key is a public key with its one algorithm. The key decides how a signature is checked. The
+// header of a token can only name the same algorithm (RFC 8725, section 3.1).
 type key struct {
 	id        string
 	algorithm jose.SignatureAlgorithm
 	public    interface{ Equal(crypto.PublicKey) bool } // *rsa.PublicKey or *ecdsa.PublicKey
 }
 
-// keySet is what an issuer published at one moment. It is immutable.
+// keySet holds the keys that an issuer published at one moment. It is immutable.
 type keySet struct {
 	byID      map[string]*key
 	fetchedAt time.Time
@@ -54,8 +53,8 @@ func (s *keySet) size() int {
 	return len(s.byID)
 }
 
-// newKeySet takes over the keys of the previous set that are published again,
-// so that a key keeps its address while it is published.
+// newKeySet reuses the keys of the previous set that are published again, so that a key keeps its
+// address while it is published.
 func newKeySet(keys map[string]*key, previous *keySet, now time.Time) *keySet {
 	for id, k := range keys {
 		if old := previous.find(id); old != nil && old.algorithm == k.algorithm && old.public.Equal(k.public) {
@@ -65,9 +64,9 @@ func newKeySet(keys map[string]*key, previous *keySet, now time.Time) *keySet {
 	return &keySet{byID: keys, fetchedAt: now}
 }
 
-// parseKeySet reads a JWK set (RFC 7517) and returns its usable keys by id. A
-// key that is of no use here does not spoil the others, but a set without any
-// usable key is an error, so that it cannot replace a good one.
+// parseKeySet reads a JWK set (RFC 7517) and returns its usable keys by id. An unusable key does
+// not invalidate the others. A set without any usable key is an error, so that it cannot replace a
+// good one.
 func parseKeySet(data []byte) (map[string]*key, error) {
 	var document struct {
 		Keys []jsontext.Value `json:"keys"`
@@ -94,7 +93,7 @@ func parseKeySet(data []byte) (map[string]*key, error) {
 		}
 		keys[k.id] = k
 	}
-	// Two keys with one id: no telling which is meant.
+	// Two keys have the same id, so the id does not identify a key.
 	for id := range ambiguous {
 		ignored = fmt.Errorf("several keys have the kid %s", quote(id))
 		delete(keys, id)
@@ -146,12 +145,12 @@ func parseKey(data []byte) (*key, error) {
 	return k, nil
 }
 
-// verify reports whether the signature is one of this key over the signed part
-// of a token (RFC 7518, sections 3.3 and 3.4).
+// verify reports whether the signature is valid for this key and the signed part of a token (RFC
+// 7518, sections 3.3 and 3.4).
 //
-// It calls the standard library itself: the token is already decoded, and
-// go-jose would decode header and payload again for a third of the price of the
-// verification. Tests hold every accepted token against go-jose.
+// It calls the standard library itself. The token is already decoded, and go-jose would decode
+// header and payload again, for a third of the cost of the verification. Tests compare every
+// accepted token with go-jose.
 func (k *key) verify(signed string, signature []byte) bool {
 	var buffer [usualTokenBytes]byte
 	message := append(buffer[:0], signed...)
@@ -172,8 +171,8 @@ func (k *key) verify(signed string, signature []byte) bool {
 			d := sha512.Sum512(message)
 			digest = d[:]
 		}
-		// The two numbers have a fixed length each. Any other form would be a
-		// second signature that is as good.
+		// Each of the two numbers has a fixed length. Any other form would be a second valid
+		// signature.
 		half := (public.Params().BitSize + 7) / 8
 		if len(signature) != 2*half {
 			return false

@@ -21,9 +21,8 @@ func jwkJSON(t *testing.T, jwk jose.JSONWebKey) string {
 	return string(data)
 }
 
-// JSON has no aliases, and what is nested deeply ends in an error like any other:
-// a set is read in proportion to its bytes. It is alone while it measures: it does
-// not run in parallel.
+// JSON has no aliases, and deep nesting is an error like any other: the cost of reading a set is
+// proportional to its bytes. The test is not parallel, because it measures.
 func TestNestedKeySets(t *testing.T) {
 	deep := strings.Repeat("[", maxDocumentBytes/2-100) + strings.Repeat("]", maxDocumentBytes/2-100)
 	for _, set := range []string{deep, `{"keys": ` + deep + `}`, `{"keys": [` + deep + `]}`, `{"keys": [{"x5c": ` + deep + `}]}`, `{"other": ` + deep + `}`} {
@@ -111,9 +110,8 @@ func TestWhatIsNoKeySet(t *testing.T) {
 	}
 }
 
-// A remembered token is good while its key is published. It is compared by
-// address, so the address must stay for the same key and change for another one
-// of the same name.
+// A remembered token is valid while its key is published. Keys are compared by address. The address
+// must stay for the same key, and change for a different key with the same id.
 func TestAKeyKeepsItsAddressWhileItIsPublished(t *testing.T) {
 	t.Parallel()
 	parse := func(pairs ...keyPair) map[string]*key {

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// legacyIssuer is the iss of every token that Kubernetes keeps in a Secret. Such
-// a token has no audience and never expires, but is signed with the same key as
-// the others. KEP-2799 says why they must go.
+// legacyIssuer is the iss of every token that Kubernetes keeps in a Secret. Such a token has no
+// audience and never expires, but has the same signing key as other tokens. KEP-2799 explains why
+// such tokens are being removed.
 const legacyIssuer = "kubernetes/serviceaccount"
 
-// isLegacy cannot hold for a configured issuer, because that is an https URL.
+// isLegacy is never true for a configured issuer, because its URL is an https URL.
 func (c *claims) isLegacy() bool { return c.Issuer == legacyIssuer }
 
 func (c *claims) legacyClaimed() Claimed {
@@ -23,9 +23,9 @@ func (c *claims) legacyClaimed() Claimed {
 	}
 }
 
-// refuseLegacy finds out whether the token is genuine, so that the last users
-// of such tokens can be found, and refuses it in any case. It works with the
-// keys that are at hand: a token that is refused anyway is no reason to fetch.
+// refuseLegacy always refuses the token. It first checks whether the token is genuine, so that
+// operators can find the last users of such tokens. It uses only keys that were fetched before: a
+// token that is refused anyway must not cause a fetch.
 func (v *Verifier) refuseLegacy(t *token, now time.Time) *Error {
 	claimed := t.claims.legacyClaimed()
 	failure := &Error{Reason: ReasonLegacy, Claimed: claimed}

@@ -1,9 +1,9 @@
 package oidc
 
-import "github.com/pullpass/pullpass/internal/term"
+import "github.com/pullpass/pullpass/internal/base/term"
 
-// maxQuotedBytes bounds each value of a token that a message or a Claimed
-// repeats. Names of Kubernetes objects fit.
+// maxQuotedBytes bounds each value of a token in a message or a Claimed. Names of Kubernetes
+// objects fit.
 const maxQuotedBytes = 256
 
 func isAlphanumeric(c byte) bool {
@@ -13,5 +13,5 @@ func isAlphanumeric(c byte) bool {
 // quote returns s for a message.
 func quote(s string) string { return term.Quote(s, maxQuotedBytes) }
 
-// cut bounds a value that a stranger chose.
+// cut bounds an untrusted value.
 func cut(s string) string { return term.Abbreviate(s, maxQuotedBytes) }

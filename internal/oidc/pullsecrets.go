@@ -7,28 +7,29 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/base/names"
 )
 
-// maxPullSecretLifetime is what whoever renews such tokens asks for, an hour, and ten
-// minutes for an API server that gives more. Whoever reads the Secret has the token,
-// from anywhere, so Issuer.MaxLifetime cannot make it longer.
+// maxPullSecretLifetime is the lifetime that a renewal requests, an hour, and ten minutes for an
+// API server that grants more. Anyone who can read the Secret has the token, so Issuer.MaxLifetime
+// cannot extend it.
 const maxPullSecretLifetime = 70 * time.Minute
 
-// PullSecrets are tokens that lie in Secrets, for nodes that nobody may change: their
-// kubelets have no credential provider, and hand an image pull secret to the runtime.
-// They have an audience of their own, so that no other token passes for one and none
-// of them for another, and are bound to their Secret, so that they end with it.
+// PullSecrets are tokens in Secrets, for nodes whose configuration cannot be changed. Their
+// kubelets have no credential provider and pass an image pull secret to the container runtime.
+// These tokens have their own audience, so that no other token is accepted as one of them, nor one
+// of them as another token. They are bound to their Secret and become invalid when it is deleted.
 type PullSecrets struct {
 	Audience   string   // none of Issuer.Audiences; empty: no such token is accepted
 	Namespaces []string // with * for any characters; at least one
 }
 
-// isAudience is never true where no such token is accepted: no audience is empty.
+// isAudience is never true if no such token is accepted, because an accepted audience is never
+// empty.
 func (p PullSecrets) isAudience(s string) bool { return p.Audience != "" && s == p.Audience }
 
-// Accept reports whether tokens of the namespace are accepted. With nothing but * and
-// the letters of names, which validate sees to, path.Match has no other meaning than ours.
+// Accept reports whether tokens of the namespace are accepted. validate allows only * and the
+// characters of names, for which path.Match has the documented meaning.
 func (p PullSecrets) Accept(namespace string) bool {
 	return slices.ContainsFunc(p.Namespaces, func(glob string) bool {
 		ok, err := path.Match(glob, namespace)
@@ -59,19 +60,19 @@ func (p PullSecrets) validate(audiences []string, fault func(format string, args
 	}
 }
 
-// IsNamespaceGlob reports whether s is what PullSecrets.Namespaces can hold.
+// IsNamespaceGlob reports whether s is valid in PullSecrets.Namespaces.
 func IsNamespaceGlob(s string) bool {
 	return names.IsLabel(strings.ReplaceAll(s, "*", "0"))
 }
 
-// inSecret reports whether a token is judged as one of PullSecrets. One that has other
-// audiences besides is: it may do less.
+// inSecret reports whether a token is checked as one of PullSecrets. A token that also has other
+// audiences is: this kind of token has fewer rights.
 func (i *Issuer) inSecret(c *claims) bool {
 	return slices.ContainsFunc(c.Audience, i.PullSecrets.isAudience)
 }
 
-// checkPullSecret is checkBound for them: a pod is not asked of a token that is read
-// from a Secret, and one of a pod does not belong there.
+// checkPullSecret is checkBound for such tokens. A token from a Secret needs no pod, and a token of
+// a pod must not be in a Secret.
 func (i *issuer) checkPullSecret(k *kubernetesClaims) *Error {
 	if k.Secret == nil || k.Pod != nil || k.Node != nil {
 		return &Error{

@@ -85,7 +85,7 @@ func TestPullSecretsHaveTheirOwnSettings(t *testing.T) {
 	})
 	refuse(t, short.Verifier, pullSecret(t), ReasonLifetime, "maxTokenLifetime")
 
-	// What was accepted under other settings is judged anew.
+	// Tokens accepted under other settings are checked again.
 	f := newFixture(t, acceptingSecrets("team-a"))
 	accept(t, f.Verifier, pullSecret(t))
 	config := Config{Issuers: []Issuer{validIssuer(f.file)}}

@@ -7,13 +7,11 @@ import (
 	"time"
 )
 
-// The checks below are what the configuration of an issuer asks of claims that
-// are complete and consistent. They run before the signature is checked and
-// only ever refuse.
+// The checks below compare complete and consistent claims with the configuration of an issuer. They
+// run before the signature is checked, so they can only refuse a token.
 
-// checkAudience refuses tokens for others alone, above all those for the API
-// server itself, which every pod has. One of several audiences is enough (RFC
-// 7519, section 4.1.3).
+// checkAudience refuses tokens for other recipients. The most common are tokens for the API server,
+// which every pod has. One of several audiences is enough (RFC 7519, section 4.1.3).
 func (i *Issuer) checkAudience(c *claims, _ time.Time) *Error {
 	for _, audience := range c.Audience {
 		if slices.Contains(i.Audiences, audience) || i.PullSecrets.isAudience(audience) {
@@ -46,11 +44,11 @@ func (i *issuer) checkTime(c *claims, now time.Time) *Error {
 	return nil
 }
 
-// checkLifetime refuses what lives too long to be of use only now: an API
-// server extends the API-audience token of every pod to one year.
+// checkLifetime refuses tokens with a long lifetime. An API server extends the API-audience token
+// of every pod to one year.
 func (i *issuer) checkLifetime(c *claims, now time.Time) *Error {
 	issuedAt := unixTime(c.IssuedAt)
-	if c.IssuedAt == 0 { // it need not say: identity.Profile.RequiresIssuedAt
+	if c.IssuedAt == 0 { // iat is optional here: identity.Profile.RequiresIssuedAt
 		issuedAt = now
 	}
 	lifetime := unixTime(c.Expiry).Sub(issuedAt) // cannot overflow, unlike seconds times time.Second
@@ -123,8 +121,8 @@ func (i *issuer) checkNode(c *claims, _ time.Time) *Error {
 	}
 }
 
-// notBefore is the first moment at which the token is accepted. A token from
-// the future is as wrong by iat as by nbf.
+// notBefore is the first moment at which the token is accepted. An iat in the future is as invalid
+// as an nbf in the future.
 func (c *claims) notBefore() time.Time {
 	return time.Unix(max(c.NotBefore, c.IssuedAt), 0).Add(-clockSkew).UTC()
 }

@@ -12,9 +12,9 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/base/names"
 
-	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/base/file"
 )
 
 const (
@@ -23,8 +23,8 @@ const (
 	maxRedirects     = 3
 )
 
-// fileSource reads a JWK set from a file. It is opened at every fetch, so a
-// mount that Kubernetes swaps by a symbolic link is followed.
+// fileSource reads a JWK set from a file. It opens the file at every fetch, so it follows a mount
+// that Kubernetes replaces through a symbolic link.
 type fileSource string
 
 func (s fileSource) fetch(context.Context) (map[string]*key, error) {
@@ -62,7 +62,7 @@ func newNetworkSource(i Issuer) (*networkSource, error) {
 	return s, err
 }
 
-// fetch reads CA bundle and bearer token anew, because both are rotated.
+// fetch reads the CA bundle and the bearer token each time, because both are rotated.
 func (s *networkSource) fetch(ctx context.Context) (map[string]*key, error) {
 	client, err := s.client()
 	if err != nil {
@@ -79,8 +79,7 @@ func (s *networkSource) fetch(ctx context.Context) (map[string]*key, error) {
 			return nil, err
 		}
 		if !sameOrigin(keysURL, s.discovery) {
-			// The issuer chooses that host, and the bearer token was not
-			// configured for it.
+			// The issuer chooses that host, and the bearer token was not configured for it.
 			bearer = ""
 		}
 	}
@@ -95,7 +94,7 @@ func (s *networkSource) fetch(ctx context.Context) (map[string]*key, error) {
 	return keys, nil
 }
 
-// remedy says what to configure when the issuer does not answer this caller.
+// remedy says what to configure if the issuer refuses this request.
 func (s *networkSource) remedy(err error) string {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return "; the CA of the issuer's certificate belongs into discovery.caFile"
@@ -118,8 +117,8 @@ func (s *networkSource) keysRemedy(keysURL *url.URL, err error) string {
 	return fmt.Sprintf("; the discovery document names another host (%s), which gets no token: set discovery.jwksURL", quote(keysURL.Host))
 }
 
-// client is made for one fetch. It takes no proxy from the environment: who
-// sets a variable would choose who delivers the keys.
+// client is made for one fetch. It ignores proxy variables of the environment, because such a proxy
+// could deliver false keys.
 func (s *networkSource) client() (*http.Client, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if s.caFile != "" {
@@ -143,8 +142,8 @@ func (s *networkSource) client() (*http.Client, error) {
 	}, nil
 }
 
-// checkRedirect keeps a redirect on the host that was asked: an issuer must not
-// point this process, or its bearer token, at other addresses.
+// checkRedirect keeps a redirect on the same host. An issuer must not direct this process, or its
+// bearer token, to other hosts.
 func checkRedirect(next *http.Request, via []*http.Request) error {
 	if !sameOrigin(next.URL, via[0].URL) {
 		return fmt.Errorf("redirected to another host (%s)", quote(next.URL.Host))
@@ -200,8 +199,8 @@ func get(ctx context.Context, client *http.Client, address *url.URL, bearer stri
 	return data, nil
 }
 
-// withoutOwnPort takes out what differs at every try, so that the same failure
-// reads the same and is logged once.
+// withoutOwnPort removes the local port, which differs at every attempt. The same failure then has
+// the same text and is logged once.
 func withoutOwnPort(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		op.Source = nil
@@ -222,8 +221,8 @@ func readFile(path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// readAll fails beyond the limit: half a document must not be taken for a
-// whole one.
+// readAll fails if the input exceeds the limit, because a truncated document could be read as a
+// complete one.
 func readAll(r io.Reader, limit int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err != nil {

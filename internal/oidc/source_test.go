@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/pkitest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const keysPath = "/openid/v1/jwks"
@@ -333,7 +333,7 @@ func TestBearerTokenIsReadAnewAtEachFetch(t *testing.T) {
 	}
 }
 
-// Mistake: a credential that follows an address which somebody else chose.
+// Mistake: a credential is sent to an address that another party chose.
 func TestBearerTokenStaysOnTheConfiguredHost(t *testing.T) {
 	t.Parallel()
 	s, other := newIssuerServer(t), newIssuerServer(t, keys().rsa)

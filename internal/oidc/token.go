@@ -11,30 +11,29 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// MaxTokenBytes is the longest token that Verify looks into. Tokens of API
-// servers have about 1 KiB.
+// MaxTokenBytes is the size of the longest token that Verify reads. Tokens of API servers have
+// about 1 KiB.
 const MaxTokenBytes = 16 << 10
 
 const (
-	// A header is decoded recursively, so it is bounded before. Those of API
-	// servers have 85 bytes.
+	// maxHeaderBytes bounds a header before it is decoded, because the decoder is recursive.
+	// Headers of API servers have 85 bytes.
 	maxHeaderBytes = 1 << 10
 	maxKeyIDBytes  = 256
 )
 
-// token is a token of the right form. Nothing in it is proven.
+// token is a token of valid form. Its contents are not proven.
 type token struct {
-	signed    string // header and payload as they were sent: what the signature covers
+	signed    string // header and payload as sent, which the signature covers
 	header    map[string]any
 	payload   []byte
 	claims    claims
 	signature []byte
 }
 
-// parse splits and decodes a token in JWS compact serialization (RFC 7515,
-// section 7.1). It is strict where libraries are lenient, because a token must
-// have one form only: no padding, no line breaks, no bits left over at the end
-// of a part, no duplicate members.
+// parse splits and decodes a token in JWS compact serialization (RFC 7515, section 7.1). It is
+// stricter than libraries, because a token must have only one form. It refuses padding, line
+// breaks, leftover bits at the end of a part, and duplicate members.
 func parse(raw string) (*token, *Error) {
 	malformed := func(message string, cause error) (*token, *Error) {
 		return nil, &Error{Reason: ReasonMalformed, Message: message, Err: cause}
@@ -96,7 +95,7 @@ func isCompact(s string) bool {
 	return dots == 2
 }
 
-// inToken has each character of a token at its own place: a token is long.
+// inToken marks the characters of a token. It is a table, because tokens are long.
 var inToken = func() (table [256]byte) {
 	for _, c := range []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.") {
 		table[c] = c
@@ -104,10 +103,9 @@ var inToken = func() (table [256]byte) {
 	return table
 }()
 
-// checkHeader returns the algorithm and the key that the header names. Both
-// are only compared with what is configured and published: nothing in a header
-// is a reason to trust, to fetch or to skip something (RFC 8725, sections 3.1
-// and 3.10). ignored are members that may be there besides.
+// checkHeader returns the algorithm and the key id that the header names. Both are only compared
+// with configured and published values. A header must never cause this process to trust, fetch or
+// skip anything (RFC 8725, sections 3.1 and 3.10). ignored lists other members that are allowed.
 func (t *token) checkHeader(ignored ...string) (jose.SignatureAlgorithm, string, *Error) {
 	name, _ := t.header["alg"].(string)
 	algorithm := jose.SignatureAlgorithm(name)
@@ -139,8 +137,8 @@ func (t *token) checkHeader(ignored ...string) (jose.SignatureAlgorithm, string,
 	return algorithm, keyID, nil
 }
 
-// boundedError keeps for the log what an error says whose text may repeat a
-// stranger's input.
+// boundedError keeps the text of an error for the log. The text may repeat untrusted input, so it
+// is cut.
 func boundedError(err error) error {
 	quoted := quote(err.Error())
 	return errors.New(quoted[1 : len(quoted)-1])

@@ -83,10 +83,9 @@ func TestSizeLimit(t *testing.T) {
 	refuse(t, f.Verifier, strings.Repeat(".", 1<<20), ReasonMalformed, "the token is longer than 16 KiB")
 }
 
-// Mistake: two encodings of the same bytes are two tokens, so what is listed by
-// hash (revocation, replay, caches) can be walked around. Go's decoder ignores
-// the bits left over at the end of a part unless told otherwise. The signature
-// is made over the odd encoding, so only the decoder can refuse it.
+// Mistake: two encodings of the same bytes are two tokens, so lists of hashes (revocation, replay,
+// caches) can be bypassed. By default, Go's decoder ignores the leftover bits at the end of a part.
+// The signature covers the odd encoding, so only the decoder can refuse it.
 func TestBitsLeftOverInBase64AreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)

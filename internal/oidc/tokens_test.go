@@ -76,8 +76,8 @@ func TestKindsOfTokensInEachBoundMode(t *testing.T) {
 	}
 }
 
-// API servers write the name of a node alone when its Node object is not there.
-// The name is kept, because a rule may refuse it, but it counts for nothing.
+// API servers write only the name of a node if its Node object does not exist. The name is kept,
+// because a rule may refuse it, but it proves nothing.
 func TestNodeClaimWithoutUID(t *testing.T) {
 	t.Parallel()
 	const node, pod = `,"uid":"2bf1cc3e-4f38-4595-b30d-f4751860f82e"`, `"pod":{"name":"app-1","uid":"da2e7a3c-63e8-4855-9874-2073194456f5"},`
@@ -201,7 +201,7 @@ func TestOneOfSeveralAudiencesIsEnough(t *testing.T) {
 	}
 }
 
-// What docs/security.md says of the API server's audience.
+// The statements of docs/internals/security.md about the API server's audience.
 func TestAudienceOfTheAPIServer(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
@@ -294,8 +294,7 @@ func TestLegacyTokenIsRefusedAndItsSignatureTold(t *testing.T) {
 	}
 }
 
-// A message and a Claimed hold what a stranger sent. They must stay short and on
-// one line.
+// A message and a Claimed repeat untrusted input. They must stay short and on one line.
 func TestMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
@@ -327,7 +326,7 @@ func TestMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// Mistake: a token in a log. No part of one may be in what a Verifier says.
+// Mistake: a token in a log. No text of a Verifier may contain a part of a token.
 func TestTokensAreNeverRepeated(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/identity"
-	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 )
 
 const (
@@ -16,8 +16,8 @@ const (
 	maxAudienceBytes = 512
 )
 
-// validate reports every fault of the configuration at once. An empty setting
-// is a fault wherever it would switch a check off.
+// validate reports every fault of the configuration at once. An empty setting is a fault if it
+// would disable a check.
 func (c Config) validate() error {
 	var faults []error
 	if len(c.Issuers) == 0 {
@@ -75,8 +75,8 @@ func (i Issuer) validate(fault func(format string, args ...any)) {
 	i.Discovery.validate(fault)
 }
 
-// validateProvider holds an issuer that is known to its own profile, and one that is
-// everybody's to a tenant.
+// validateProvider requires the matching profile for a known issuer, and a tenant for an issuer
+// that all customers share.
 func (i Issuer) validateProvider(fault func(format string, args ...any)) {
 	p := i.Provider
 	if i.Cluster != "" || i.Bound != "" || i.RequireNode || i.PullSecrets.Audience != "" {
@@ -129,7 +129,7 @@ func parseHTTPS(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%s is not a URL", quote(s)) // what url.Parse reports may hold a password
+		return nil, fmt.Errorf("%s is not a URL", quote(s)) // the error of url.Parse may contain a password
 	case u.User != nil:
 		return nil, errors.New("must not hold a user name or password; use discovery.tokenFile")
 	case u.Scheme != "https" || u.Hostname() == "":

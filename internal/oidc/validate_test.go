@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/identity"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 )
 
 // Mistake: a check that an empty setting switches off. Every setting that is
@@ -161,7 +161,7 @@ func TestNewNeedsNoFileAndNoNetwork(t *testing.T) {
 	}
 }
 
-// What was checked is what counts, whatever the caller does with its slice.
+// The Verifier keeps the checked settings, whatever the caller does with its slice.
 func TestConfigurationIsCopied(t *testing.T) {
 	t.Parallel()
 	audiences := []string{audience1}

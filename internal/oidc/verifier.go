@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// clockSkew is how far the clock of an issuer may be ahead of ours. There
-// is none for exp: a token is not accepted after its end.
+// clockSkew is how far the clock of an issuer may be ahead of the local clock. It does not apply to
+// exp: a token is never accepted after its expiry.
 const clockSkew = time.Minute
 
-// usualTokenBytes is more than the tokens of API servers have.
+// usualTokenBytes is more than the size of tokens of API servers.
 const usualTokenBytes = 2 << 10
 
 // Credential is a token in compact serialization, as a caller presented it.
@@ -39,9 +39,9 @@ type issuer struct {
 	keys *keyring
 }
 
-// New checks the configuration and reports all of its faults in one error. It
-// opens no file and uses no network: a key source that cannot be read makes
-// tokens of its issuer ReasonUnavailable until it can.
+// New checks the configuration and reports all of its faults in one error. It opens no file and
+// uses no network. While a key source cannot be read, tokens of its issuer fail with
+// ReasonUnavailable.
 func New(c Config) (*Verifier, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -55,9 +55,9 @@ func New(c Config) (*Verifier, error) {
 	return newVerifier(c.Issuers, &Verifier{cache: newCache(c.CacheBytes), now: c.Now, log: c.Logger})
 }
 
-// WithIssuers returns a Verifier for other issuers, in the way of New. It shares
-// the memory of verified tokens with v and, of each issuer as far as its settings
-// are the same, what is known about it. Nothing about v changes.
+// WithIssuers returns a Verifier for other issuers, and checks them like New. It shares the cache
+// of verified tokens with v. For each issuer whose settings are the same, it also shares keys and
+// other state. v does not change.
 func (v *Verifier) WithIssuers(issuers []Issuer) (*Verifier, error) {
 	if err := (Config{Issuers: issuers}).validate(); err != nil {
 		return nil, err
@@ -78,8 +78,8 @@ func newVerifier(issuers []Issuer, before *Verifier) (*Verifier, error) {
 	return v, nil
 }
 
-// newIssuer returns the issuer before, which may be nil, if nothing about it is
-// new: the tokens that it has accepted are remembered for its address.
+// newIssuer returns before, which may be nil, if none of its settings changed. Accepted tokens are
+// remembered by the address of their issuer.
 func (v *Verifier) newIssuer(settings Issuer, before *issuer) (*issuer, error) {
 	if before != nil && reflect.DeepEqual(before.Issuer, settings) {
 		return before, nil
@@ -116,8 +116,8 @@ func (v *Verifier) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// Fetch fetches the keys of every issuer now, and returns when each fetch has
-// succeeded or failed, or when ctx ends. Status says how it went.
+// Fetch fetches the keys of every issuer now. It returns when each fetch has succeeded or failed,
+// or when ctx ends. Status reports the results.
 func (v *Verifier) Fetch(ctx context.Context) {
 	v.fetch(ctx, func(*keyring) bool { return true })
 }
@@ -147,12 +147,11 @@ func (v *Verifier) Status() []IssuerStatus {
 	return all
 }
 
-// Verify checks a token and returns whom it identifies. Every failure is an *Error.
+// Verify checks a token and returns the identity that it proves. Every failure is an *Error.
 //
-// A token that was accepted before is accepted again without its signature
-// being checked, as long as it is not expired and its key is published. A token
-// of a key that is not known yet may wait some seconds for a fetch; ctx can
-// make that shorter.
+// A token that was accepted before is accepted again without a check of its signature, as long as
+// it has not expired and its key is published. A token with an unknown key may wait some seconds
+// for a fetch. ctx can shorten that wait.
 func (v *Verifier) Verify(ctx context.Context, credential Credential) (Identity, error) {
 	raw, hash, now := credential.Reveal(), credential.Hash(), v.now()
 	if len(raw) > MaxTokenBytes {
@@ -169,9 +168,8 @@ func (v *Verifier) Verify(ctx context.Context, credential Credential) (Identity,
 	return accepted.identity, nil
 }
 
-// VerifyThen is Verify as of an earlier moment, at which the token was accepted
-// before: whether it has ended since does not count, everything else does. Nothing is
-// remembered of it.
+// VerifyThen is Verify at an earlier moment, at which the token was accepted before. It ignores an
+// expiry after that moment and makes all other checks. It does not remember the token.
 func (v *Verifier) VerifyThen(ctx context.Context, credential Credential, then time.Time) (Identity, error) {
 	accepted, refusal := v.judge(ctx, credential.Reveal(), then)
 	if refusal != nil {
@@ -180,21 +178,20 @@ func (v *Verifier) VerifyThen(ctx context.Context, credential Credential, then t
 	return accepted.identity, nil
 }
 
-// Remembers reports whether Verify would accept a token now without checking
-// its signature, because it was accepted before.
+// Remembers reports whether Verify would accept a token now without checking its signature, because
+// it was accepted before.
 func (v *Verifier) Remembers(credential Credential) bool {
 	_, ok := v.remembered(credential.Hash(), v.now())
 	return ok
 }
 
-// remembered returns what was accepted by an issuer as it is configured now.
+// remembered returns the token if an issuer accepted it with its present configuration.
 func (v *Verifier) remembered(hash [sha256.Size]byte, now time.Time) (verified, bool) {
 	found, ok := v.cache.find(hash, now)
 	return found, ok && v.byURL[found.issuer.URL] == found.issuer
 }
 
-// judge goes from cheap to dear: what needs a key, and perhaps the network,
-// comes last.
+// judge makes cheap checks first. Checks that need a key, and perhaps the network, are last.
 func (v *Verifier) judge(ctx context.Context, raw string, now time.Time) (*verified, *Error) {
 	t, refusal := parse(raw)
 	if refusal != nil {
@@ -265,8 +262,7 @@ func (i *issuer) judge(ctx context.Context, t *token, now time.Time) (*verified,
 	return &verified{identity: id, notBefore: t.claims.notBefore(), issuer: i, key: k}, nil
 }
 
-// judgeClaims returns what claims say that are as they have to be. Nothing of it is
-// proven yet.
+// judgeClaims returns the identity of valid claims. It is not proven yet.
 func (i *issuer) judgeClaims(t *token, now time.Time) (Identity, *Error) {
 	if i.Provider != nil {
 		return i.judgeExternal(t, now)

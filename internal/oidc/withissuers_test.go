@@ -17,8 +17,8 @@ func (f *fixture) follow(t *testing.T, issuers ...Issuer) *Verifier {
 	return v
 }
 
-// What is remembered of an issuer stays while its settings are the same, and
-// counts for nothing as soon as one of them is another.
+// The state of an issuer is kept while its settings are the same. It is discarded as soon as one of
+// them changes.
 func TestAVerifierTakesThePlaceOfAnother(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)

@@ -1,38 +1,48 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/action"
-	"github.com/pullpass/pullpass/internal/pattern"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/policy/action"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 )
 
-// annotationItem is one item of an annotation, or of a RepositoryAccess: what a
-// ServiceAccount asks for.
+// annotationItem is one item of an annotation or of a RepositoryAccess. It names repositories and
+// actions that a ServiceAccount asks for.
 type annotationItem struct {
 	pattern pattern.Pattern
 	actions action.Set
 }
 
-// Limits of an annotation, checked before and while it is parsed: anyone who may
-// edit a ServiceAccount writes it.
-const (
-	maxAnnotationBytes = 8 << 10
-	maxAnnotationItems = 256
-)
+// MaxAnnotationBytes is the longest annotation that counts. A longer one counts for nothing, so a
+// reader keeps at most one byte more. Anyone who may edit a ServiceAccount can write its
+// annotation.
+const MaxAnnotationBytes = 8 << 10
+
+const maxAnnotationItems = 256
+
+// AnnotationBeyond replaces an annotation that is not kept, because the annotations of older
+// ServiceAccounts fill the budget of the namespace.
+const AnnotationBeyond = "(beyond the budget of the namespace)"
+
+var errBeyond = errors.New("the annotations of older ServiceAccounts of the namespace take all that is kept of one namespace; use fewer or shorter ones there")
 
 // parseAnnotation reads the items of an annotation, separated by white space:
 //
 //	pattern[:action,action]      the action is pull if none is given
 //
-// What follows the last ':' is a list of actions unless it holds a '/': then
-// the ':' belongs to host:port. An item has at most one **. A fault anywhere makes the whole annotation
-// count for nothing, so that nobody relies on half of it.
+// The text after the last ':' is a list of actions unless it holds a '/'. With a '/', the ':'
+// belongs to host:port. An item has at most one **. One fault makes the whole annotation count for
+// nothing, so that no part of a faulty annotation is relied on.
 func parseAnnotation(text string) ([]annotationItem, error) {
-	if len(text) > maxAnnotationBytes {
-		return nil, fmt.Errorf("it has %d bytes; at most %d are read", len(text), maxAnnotationBytes)
+	if len(text) > MaxAnnotationBytes {
+		return nil, fmt.Errorf("it has too many bytes; at most %d are read", MaxAnnotationBytes)
+	}
+	if text == AnnotationBeyond {
+		return nil, errBeyond
 	}
 	count := 0
 	for range strings.FieldsFuncSeq(text, isASCIISpace) {
@@ -77,8 +87,8 @@ func (i annotationItem) String() string {
 	return string(i.pattern) + ":" + strings.Join(i.actions.Names(), ",")
 }
 
-// isASCIISpace keeps other white space in the items, where it is a fault: what
-// looks like one item to a person must not be two.
+// isASCIISpace leaves other white space in the items, where it is a fault. Text that looks like one
+// item must not become two.
 func isASCIISpace(r rune) bool {
 	return r == ' ' || r == '\t' || r == '\n' || r == '\r'
 }

@@ -1,7 +1,7 @@
 package policy
 
 import (
-	"fmt"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -45,8 +45,8 @@ func TestParseAnnotation(t *testing.T) {
 	}
 }
 
-// Half of an annotation must never count, so every fault refuses the whole, and
-// names its item.
+// Half of an annotation must never count. So every fault refuses the whole annotation, and names
+// its item.
 func TestAnnotationFaults(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ text, want string }{
@@ -61,7 +61,7 @@ func TestAnnotationFaults(t *testing.T) {
 		{"{namespace}/x", `item 1, "{namespace}/x": placeholders work in the policy only; write the name itself`},
 		{"a/**/b/**", `item 1, "a/**/b/**": more than one ** works in the policy only; write an item for each repository`},
 		{"a,b", `item 1, "a,b": pattern "a,b": "," cannot be part of a repository's name, and patterns are not regular expressions; use * and **`},
-		// What looks like two items, or like one, to a person.
+		// Text whose number of items is easily misread.
 		{"a\u00a0b", `item 1, "a\u00a0b": pattern "a\u00a0b": "\u00a0" cannot be part of a repository's name, and patterns are not regular expressions; use * and **`},
 		{"a\vb", `item 1, "a\vb": pattern "a\vb": "\v" cannot be part of a repository's name, and patterns are not regular expressions; use * and **`},
 		{"a\x1b[2J", `item 1, "a\x1b[2J": pattern "a\x1b[2J": "\x1b" cannot be part of a repository's name, and patterns are not regular expressions; use * and **`},
@@ -83,11 +83,14 @@ func TestAnnotationLimits(t *testing.T) {
 	if _, err := parseAnnotation(full + " ?"); err == nil || err.Error() != "it has 257 items; at most 256 are read" {
 		t.Errorf("error %v", err)
 	}
-	spaces := strings.Repeat(" ", maxAnnotationBytes)
+	spaces := strings.Repeat(" ", MaxAnnotationBytes)
 	if _, err := parseAnnotation(spaces); err != nil {
 		t.Errorf("at the limit: %v", err)
 	}
-	if _, err := parseAnnotation(spaces + "?"); err == nil || err.Error() != fmt.Sprintf("it has %d bytes; at most %d are read", maxAnnotationBytes+1, maxAnnotationBytes) {
+	if _, err := parseAnnotation(spaces + "?"); err == nil || err.Error() != "it has too many bytes; at most 8192 are read" {
+		t.Errorf("error %v", err)
+	}
+	if _, err := parseAnnotation(AnnotationBeyond); !errors.Is(err, errBeyond) {
 		t.Errorf("error %v", err)
 	}
 	if _, err := parseAnnotation(strings.Repeat("?", 5000)); err == nil || len(err.Error()) > 400 {
@@ -107,7 +110,7 @@ func FuzzAnnotation(f *testing.F) {
 			return
 		}
 		again, err := parseAnnotation(strings.Join(itemStrings(items), " "))
-		if err != nil && !strings.Contains(err.Error(), "bytes; at most") { // actions that were implied are written out
+		if err != nil && !strings.Contains(err.Error(), "bytes; at most") { // implied actions are written out
 			t.Fatalf("%q: %v", itemStrings(items), err)
 		}
 		if err == nil && !slices.Equal(again, items) {

@@ -9,7 +9,7 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// worstScopes returns as many scopes as are judged, of long names that differ.
+// worstScopes returns the maximum number of scopes, with long and different names.
 func worstScopes(prefix string) []registryauth.Scope {
 	scopes := make([]registryauth.Scope, registryauth.MaxScopes)
 	for i := range scopes {
@@ -18,13 +18,13 @@ func worstScopes(prefix string) []registryauth.Scope {
 	return scopes
 }
 
-// annotationOf returns an annotation that is full of one item.
+// annotationOf returns an annotation filled with one item.
 func annotationOf(item string) string {
-	return strings.Repeat(item+" ", min(maxAnnotationItems, maxAnnotationBytes/(len(item)+1)))
+	return strings.Repeat(item+" ", min(maxAnnotationItems, MaxAnnotationBytes/(len(item)+1)))
 }
 
-// rulesWithAnnotation returns a policy of rules that apply to someone, read the annotation
-// k, and differ.
+// rulesWithAnnotation returns a policy of different rules that apply to someone and read the
+// annotation k.
 func rulesWithAnnotation(t *testing.T, n int, patterns string) *Policy {
 	t.Helper()
 	rules := make([]string, n)
@@ -34,7 +34,7 @@ func rulesWithAnnotation(t *testing.T, n int, patterns string) *Policy {
 	return parseRules(t, rules)
 }
 
-// parseRules makes a policy of more rules than there is room for in one file.
+// parseRules makes a policy of more rules than fit in one file.
 func parseRules(t testing.TB, rules []string) *Policy {
 	t.Helper()
 	return mustParse(t, filesOf("rules", rules)...)
@@ -48,8 +48,8 @@ func filesOf(list string, entries []string) (files []File) {
 	return files
 }
 
-// Whoever may edit a ServiceAccount writes its annotation and asks for what they
-// like: 33 ms went into one such request, and 2.5 s with 300 rules.
+// Anyone who may edit a ServiceAccount writes its annotation and chooses the request. One such
+// request took 33 ms, and 2.5 s with 300 rules.
 func TestWorstRequestIsBounded(t *testing.T) {
 	t.Parallel()
 	hostile := map[string]struct{ item, scope string }{
@@ -66,7 +66,7 @@ func TestWorstRequestIsBounded(t *testing.T) {
 			scopes := worstScopes(h.scope)
 			alone := policy.Decide(subject, "", scopes[:1]).steps
 			worst := policy.Decide(subject, "", scopes).steps
-			// To decide and to tell why, and one scope beyond each.
+			// Deciding and explaining, each with one scope beyond the bound.
 			if most := max(maxSteps, 4*alone) + 2*alone; worst > most {
 				t.Errorf("%d rules, %s: %d steps, and %d for one scope: at most %d are allowed", rules, what, worst, alone, most)
 			}
@@ -74,7 +74,7 @@ func TestWorstRequestIsBounded(t *testing.T) {
 	}
 }
 
-// However many rules read an annotation, it is matched once for a scope.
+// One annotation is matched once for a scope, regardless of the number of rules that read it.
 func TestAnnotationIsMatchedOnce(t *testing.T) {
 	t.Parallel()
 	const rules = 300
@@ -87,8 +87,7 @@ func TestAnnotationIsMatchedOnce(t *testing.T) {
 	}
 }
 
-// What was too much to compare is not granted, and what was asked for last is
-// judged first.
+// Scopes beyond the bound on comparisons are not granted, and the last scope is judged first.
 func TestTooMuchToCompare(t *testing.T) {
 	t.Parallel()
 	policy := rulesWithAnnotation(t, 300, "'**/*%d*', '**'")
@@ -106,7 +105,7 @@ func TestTooMuchToCompare(t *testing.T) {
 	}
 }
 
-// As many scopes as are judged, and the rules of a large installation.
+// The maximum number of scopes, and the rules of a large installation.
 func TestUsualRequestsAreNotTooMuch(t *testing.T) {
 	t.Parallel()
 	var items []string
@@ -122,8 +121,8 @@ func TestUsualRequestsAreNotTooMuch(t *testing.T) {
 	}
 }
 
-// An explanation is derived for those scopes that somebody is told about, and the
-// annotation is parsed once: its items are what makes most of the allocations.
+// An explanation is derived only for scopes that are explained. The annotation is parsed once,
+// because its items cause most of the allocations.
 func TestToldScopesAreBounded(t *testing.T) {
 	policy := rulesWithAnnotation(t, 10, "'**/x%d'")
 	scopes := worstScopes("team-a/web")

@@ -3,17 +3,16 @@ package policy
 import (
 	"slices"
 
-	"github.com/pullpass/pullpass/internal/action"
-	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/policy/action"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/subjects"
 )
 
-// Decide says which of the requested scopes the subject gets at a service: the
-// union of what the rules that apply allow, never more than was asked. A denial
-// that matches refuses the subject as a whole. Decide is pure and safe for
-// concurrent use; the decision shares memory with the policy and the request
-// and must not be changed.
+// Decide returns which of the requested scopes the subject is granted at a service. The grant is
+// the union of all rules that apply, and never exceeds the request. A matching denial refuses the
+// subject as a whole. Decide is pure and safe for concurrent use. The decision shares memory with
+// the policy and the request and must not be changed.
 func (p *Policy) Decide(subject Subject, service string, requested []registryauth.Scope) Decision {
 	return p.decide(subject, service, requested, nil)
 }
@@ -53,8 +52,8 @@ func (p *Policy) decide(subject Subject, service string, requested []registryaut
 	return d
 }
 
-// pullOnly leaves of what rules grant what the token of a pull secret may have: whoever
-// reads the Secret has it, and nothing shows where from it is sent.
+// pullOnly reduces the grants to those that the token of a pull secret may have, which is pull.
+// Anyone who can read the Secret has the token, and the token does not show where it is sent from.
 func pullOnly(decisions []ScopeDecision) {
 	for i := range decisions {
 		d := &decisions[i]
@@ -72,8 +71,8 @@ func pullOnly(decisions []ScopeDecision) {
 	}
 }
 
-// denies returns the name of the first denial that matches, and why if it does so
-// only because its condition cannot be judged.
+// denies returns the name of the first denial that matches. doubt is set if the denial matches only
+// because its condition cannot be evaluated.
 func (p *Policy) denies(own *ruleSet, a *subjects.Asker, trace *Trace) (denied, doubt string) {
 	if trace == nil {
 		for _, s := range [...]*ruleSet{&p.ruleSet, own} {
@@ -101,8 +100,8 @@ func (p *Policy) denies(own *ruleSet, a *subjects.Asker, trace *Trace) (denied, 
 	return denied, doubt
 }
 
-// matches reports whether the rule is for who asks, and notes a condition that
-// cannot be judged: nothing is granted by it, and whoever is refused is told.
+// matches reports whether the rule matches the asker. It also notes a condition that cannot be
+// evaluated: such a rule grants nothing, and the reason of a refusal mentions it.
 func (e *evaluation) matches(r *rule, a *subjects.Asker, mismatches *[]string) bool {
 	ok := a.MatchAny(r.subjects, mismatches)
 	if !ok && a.Doubt != "" && e.doubt == "" {
@@ -122,7 +121,7 @@ func (e *evaluation) applies(r *rule, a *subjects.Asker, trace *Trace) bool {
 		t.SubjectMatched, t.MatchedBy = true, "anonymous"
 	case serves:
 		t.SubjectMatched = e.matches(r, a, &t.Mismatches)
-	default: // its subjects are compared for people alone: the decision must not change by it
+	default: // its subjects are compared for the trace alone and must not change the decision
 		a.Unserved(func() { t.SubjectMatched = a.MatchAny(r.subjects, &t.Mismatches) })
 	}
 	if t.SubjectMatched && !r.anonymous {
@@ -132,15 +131,15 @@ func (e *evaluation) applies(r *rule, a *subjects.Asker, trace *Trace) bool {
 	return serves && t.SubjectMatched
 }
 
-// maxSteps bounds what the scopes of one request have compared, in the unit of
-// Pattern.Match: names and annotations come from strangers, and both can be long.
-// It is enough for as many scopes as there can be and some dozens of patterns, or hundreds of literal ones.
+// maxSteps bounds the comparisons for the scopes of one request, in the unit of Pattern.Match.
+// Clients write names and owners of ServiceAccounts write annotations; both can be long. The bound
+// is enough for the maximum number of scopes with some dozens of patterns, or with hundreds of
+// literal ones.
 const maxSteps = 1 << 15
 
-// MaxScopesTold is for how many scopes a decision says why they were not granted,
-// and how many an event has of a request that a limit refused. A pull asks for one
-// or two; neither the work nor a line of the audit log must be many times that of a
-// pull.
+// MaxScopesTold is the number of scopes for which a decision explains a missing grant. It is also
+// the number of scopes in the event of a request that a limit refused. A pull asks for one or two.
+// Neither the work nor a line of the audit log may be many times that of a pull.
 const MaxScopesTold = 8
 
 const (
@@ -150,34 +149,34 @@ const (
 	untoldRemedy  = "ask for fewer scopes in one request, or see pullpass explain"
 )
 
-// evaluation is what the scopes of one request have in common.
+// evaluation holds the state that the scopes of one request share.
 type evaluation struct {
 	policy  *Policy
 	subject Subject
 	service string
 	asker   *subjects.Asker
-	rules   []int  // those that apply, as indexes of the policy's and then of the objects'; without those by path, until all is set
+	rules   []int  // rules that apply, as indexes of the policy's and then of the objects' rules; without those by path until all is set
 	all     bool   // see complete
 	found   []int  // buffer of about
-	request *asked // what RepositoryAccess objects ask for; nil: not read yet
+	request *asked // the requests of RepositoryAccess objects; nil: not read yet
 	limit   limit
 	asked   []asked // the annotations read so far, each parsed once; as Policy.annotationKeys
-	steps   int     // of comparing, so far
-	most    int     // of these, to decide and to tell why of more than one scope
+	steps   int     // comparisons so far
+	most    int     // the bound on steps for deciding and explaining more than one scope
 	absence string  // noRuleApplies, derived once
-	doubt   string  // of the first rule whose condition could not be judged
+	doubt   string  // of the first rule whose condition could not be evaluated
 }
 
-// asked is what the ServiceAccount asks for with one annotation.
+// asked holds the requests of the ServiceAccount in one annotation.
 type asked struct {
-	isRead  bool
-	present bool
-	items   []annotationItem
-	fault   error // the annotation counts for nothing
-	// requests are those that the items are of; nil: they are of an annotation.
-	requests *Requests
+	isRead   bool
+	present  bool
+	items    []annotationItem
+	fault    error     // the annotation counts for nothing
+	requests *Requests // instead of items, for RepositoryAccess objects
 
-	// What it asks for in one repository: every rule that reads it wants to know.
+	// The actions asked for on one repository, cached because every rule that reads this needs
+	// them.
 	name    string
 	actions action.Set
 }
@@ -193,10 +192,9 @@ func newQuestion(scope registryauth.Scope) question {
 	return question{scope, kindOf(scope), action.Of(scope.Actions)}
 }
 
-// decide judges the scopes until too much was compared: the last first, because
-// what a client asked for last is what it needs now. The last one alone has no
-// bound but that of a request for it alone, and with very many rules, some more
-// have as much.
+// decide judges the scopes until the comparisons exceed the bound. It starts with the last scope,
+// because a client appends the scope that it needs now. The last scope has only the bound of a
+// request for it alone. With very many rules, some further scopes have as much.
 func (e *evaluation) decide(requested []registryauth.Scope, decisions []ScopeDecision) {
 	e.most = maxSteps
 	for i, scope := range slices.Backward(requested) {
@@ -231,8 +229,8 @@ func (e *evaluation) judge(q question, d *ScopeDecision) {
 	}
 }
 
-// tell says why scopes were not granted whole, of the first so many: of more nobody
-// is told. With isWhole it says it of all, whatever that costs.
+// tell explains why scopes were not granted whole, for the first MaxScopesTold of them. With
+// isWhole it explains all of them, at any cost.
 func (e *evaluation) tell(decisions []ScopeDecision, isWhole bool) {
 	told := 0
 	for i := range decisions {
@@ -251,7 +249,7 @@ func (e *evaluation) tell(decisions []ScopeDecision, isWhole bool) {
 	}
 }
 
-// trace notes what each rule does with each scope, for people.
+// trace notes the effect of each rule on each scope.
 func (e *evaluation) trace(requested []registryauth.Scope, trace *Trace) {
 	e.complete()
 	for _, scope := range requested {
@@ -264,8 +262,8 @@ func (e *evaluation) trace(requested []registryauth.Scope, trace *Trace) {
 	}
 }
 
-// appendShared appends without copying what is shared, if it can. What is shared
-// has no room to append in.
+// appendShared appends without copying a shared list where possible. A shared list has no spare
+// capacity to append to.
 func appendShared(list, shared []string) []string {
 	if list == nil {
 		return shared
@@ -273,8 +271,8 @@ func appendShared(list, shared []string) []string {
 	return append(list, shared...)
 }
 
-// allowed returns what one rule that applies allows on the resource, whatever
-// actions were requested. With t it also notes how.
+// allowed returns the actions that one applicable rule allows on the resource, independent of the
+// requested actions. With t it also notes the derivation.
 func (e *evaluation) allowed(r *rule, q question, t *RuleScope) action.Set {
 	ceiling := e.ceiling(r, q, t)
 	if !r.asks() || ceiling == 0 && t == nil {
@@ -283,8 +281,9 @@ func (e *evaluation) allowed(r *rule, q question, t *RuleScope) action.Set {
 	return ceiling.Intersect(e.asks(r, q, t))
 }
 
-// ceiling returns what allow gives on the resource, of what objects have to do with no
-// more than they may: for a rule that nothing selects from, this is all there is.
+// ceiling returns the actions of allow on the resource. For rules of objects and rules with
+// requests, this is limited to the repositories that objects may grant. Without a selector, the
+// ceiling is the rule's whole grant.
 func (e *evaluation) ceiling(r *rule, q question, t *RuleScope) action.Set {
 	var set action.Set
 	for i := range r.allow {
@@ -318,8 +317,8 @@ func (e *evaluation) ceiling(r *rule, q question, t *RuleScope) action.Set {
 	return set
 }
 
-// asks returns what the ServiceAccount asks for on the resource with what the rule
-// reads, an annotation or RepositoryAccess objects.
+// asks returns the actions that the ServiceAccount asks for on the resource, in the annotation or
+// the RepositoryAccess objects that the rule reads.
 func (e *evaluation) asks(r *rule, q question, t *RuleScope) action.Set {
 	if q.kind != repositoryResource && t == nil {
 		return 0
@@ -331,24 +330,39 @@ func (e *evaluation) asks(r *rule, q question, t *RuleScope) action.Set {
 	if a.name != q.scope.Name {
 		a.name, a.actions = q.scope.Name, 0
 		for i := range a.items {
-			if a.items[i].pattern.Match(q.scope.Name, nil, &e.steps) {
-				a.actions |= a.items[i].actions
-			}
+			a.add(&a.items[i], &e.steps)
+		}
+		for _, item := range a.requests.all() {
+			a.add(item, &e.steps)
 		}
 	}
 	return a.actions
 }
 
-// trace asks for the items that match, too.
+// add adds the actions of the item if it matches.
+func (a *asked) add(item *annotationItem, steps *int) {
+	if item.pattern.Match(a.name, nil, steps) {
+		a.actions |= item.actions
+	}
+}
+
+// trace is like add, and also notes the items that match.
 func (a *asked) trace(q question, t *RuleScope) action.Set {
 	var set action.Set
-	for i, item := range a.items {
-		if q.kind == repositoryResource && item.pattern.Match(q.scope.Name, nil, new(int)) {
-			set |= item.actions
-			t.Items = append(t.Items, item.String())
-			if a.requests != nil && !slices.Contains(t.Objects, a.requests.objects[i]) {
-				t.Objects = append(t.Objects, a.requests.objects[i])
-			}
+	matches := func(item *annotationItem) bool {
+		if q.kind != repositoryResource || !item.pattern.Match(q.scope.Name, nil, new(int)) {
+			return false
+		}
+		set |= item.actions
+		t.Items = append(t.Items, item.String())
+		return true
+	}
+	for i := range a.items {
+		matches(&a.items[i])
+	}
+	for o, item := range a.requests.all() {
+		if matches(item) && !slices.Contains(t.Objects, o.id()) {
+			t.Objects = append(t.Objects, o.id())
 		}
 	}
 	t.Asks = set.Names()
@@ -358,7 +372,7 @@ func (a *asked) trace(q question, t *RuleScope) action.Set {
 	return set
 }
 
-// read reads what selects from the rule, once for all scopes and rules.
+// read reads the annotation or the objects that the rule selects by, once for all scopes and rules.
 func (e *evaluation) read(r *rule) *asked {
 	if r.requests {
 		if e.request == nil {
@@ -381,7 +395,7 @@ func (e *evaluation) read(r *rule) *asked {
 	return a
 }
 
-// resource is what a scope is about, as far as rules can tell.
+// resource is the kind of resource that a scope names, as far as rules distinguish it.
 type resource int
 
 const (

@@ -5,11 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// shapes are rules of which few, or of which all, mean who asks: the i-th.
+// shapes are texts of the i-th rule. Few or all of the rules match the subject.
 var shapes = map[string]string{
 	"namespaces": "- {name: r%[1]d, subjects: [{clusters: [prod], namespaces: ['group-%[1]d-*', 'x-%[1]d']}], allow: [{repositories: ['{namespace}/**'], actions: [pull]}]}\n",
 	"everybody":  "- {name: r%[1]d, subjects: [{namespaces: ['*']}], allow: [{repositories: ['mirror-%[1]d/**'], actions: [pull]}]}\n",
@@ -51,12 +51,12 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// BenchmarkDecideHostile is the dearest request that anyone who may edit a
-// ServiceAccount can make: the longest annotation, the most and longest names.
+// BenchmarkDecideHostile is the most expensive request that anyone who may edit a ServiceAccount
+// can make: the longest annotation, and the most and longest names.
 func BenchmarkDecideHostile(b *testing.B) {
 	policy := benchmarkPolicy(b, "namespaces", 10)
 	var annotation strings.Builder
-	for annotation.Len() < maxAnnotationBytes-pattern.MaxBytes {
+	for annotation.Len() < MaxAnnotationBytes-pattern.MaxBytes {
 		annotation.WriteString("**/" + strings.Repeat("a/", 63) + "b ")
 	}
 	subject := Subject{Identity: someone(), Annotations: map[string]string{"k": annotation.String()}}

@@ -11,13 +11,13 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/subjects"
 )
 
 var randomPolicies = flag.Int("random-policies", 200, "how many random policies are judged by each test that makes some")
 
-// A decision that nobody made must not grant (failing open by accident).
+// A zero decision must not grant (failing open by accident).
 func TestZeroDecisionGrantsNothing(t *testing.T) {
 	t.Parallel()
 	if granted := (Decision{}).Granted(); granted != nil {
@@ -34,7 +34,7 @@ func TestZeroDecisionGrantsNothing(t *testing.T) {
 	}
 }
 
-// Whoever reads a Secret has the token in it: whatever rules allow, it only pulls.
+// Anyone who can read a Secret has its token. So it only pulls, whatever rules allow.
 func TestPullSecretsOnlyPull(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, `
@@ -74,7 +74,7 @@ deny:
 	}
 }
 
-// DeniedBy refuses the subject as a whole, whatever stands in Scopes.
+// DeniedBy refuses the subject as a whole, independent of Scopes.
 func TestDeniedDecisionGrantsNothing(t *testing.T) {
 	t.Parallel()
 	d := Decision{DeniedBy: "quarantine", Scopes: []ScopeDecision{{Requested: scopeNamed("a"), Granted: []string{"pull"}}}}
@@ -111,8 +111,8 @@ func TestGrantedIsSortedAndMerged(t *testing.T) {
 	}
 }
 
-// Requests come sorted and without duplicates from ParseScopes. What does not
-// is granted in that form, too, and is not changed.
+// ParseScopes returns scopes sorted and without duplicates. A request in a different form gets its
+// grants in the normal form, and is not changed.
 func TestRequestIsNotChanged(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, strings.Replace(minimalPolicy, "[pull]", "['*']", 1))
@@ -132,8 +132,7 @@ func TestRequestIsNotChanged(t *testing.T) {
 	}
 }
 
-// A decision shares memory with the policy, so joining rules must not write
-// into it.
+// A decision shares memory with the policy, so appending rules must not change the policy.
 func TestDecisionsDoNotShareRules(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, `
@@ -150,8 +149,8 @@ rules:
 	}
 }
 
-// A rule with * gives more than one with every action that has a name, so the
-// latter must not end the search.
+// A rule with * grants more than one with every named action, so the latter must not end the
+// search.
 func TestOrderDoesNotCountForAll(t *testing.T) {
 	t.Parallel()
 	rules := []string{
@@ -165,15 +164,15 @@ func TestOrderDoesNotCountForAll(t *testing.T) {
 		}
 		slices.Reverse(rules)
 	}
-	// Named or not, there is nothing left to ask for, and no reason to give.
+	// A request for * gets every named action: nothing is missing, so there is no reason.
 	d := policyOf(t, rules[:1], "").Decide(Subject{}, "", scopesOf(t, "repository:a:*"))
 	if !slices.Equal(d.Scopes[0].Granted, []string{"delete", "pull", "push"}) || d.Scopes[0].Reason != "" {
 		t.Errorf("granted %+v", d.Scopes[0])
 	}
 }
 
-// Names that ParseScope would have refused. Matching cuts names at '/', so an
-// empty component must not vanish, and .. must not be matched by **.
+// Names that ParseScope would have rejected. Matching cuts names at '/', so an empty component must
+// not vanish, and ** must not match "..".
 func TestMalformedNamesAreNotGranted(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, strings.Replace(minimalPolicy, "[a]", "['**', a, 'a/**']", 1))
@@ -185,7 +184,7 @@ func TestMalformedNamesAreNotGranted(t *testing.T) {
 	}
 }
 
-// The name of a repository comes from a stranger and ends in logs and terminals.
+// Clients choose the name of a repository, which is written to logs and terminals.
 func TestReasonsAreBoundedAndPlain(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
@@ -237,7 +236,7 @@ func TestReasonTellsHowManyMore(t *testing.T) {
 	}
 }
 
-// The form of a trace is what explain prints as JSON.
+// Explain prints a trace as JSON in this form.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, `
@@ -295,7 +294,7 @@ deny:
 	}
 }
 
-// world makes small random policies and requests that meet often.
+// world makes small random policies, and requests that often match them.
 type world struct{ *rand.Rand }
 
 func (w world) pick(from ...string) string { return from[w.IntN(len(from))] }
@@ -381,7 +380,7 @@ func policyOf(t *testing.T, rules []string, deny string) *Policy {
 	return parseText(t, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n"+strings.Join(rules, "")+deny)
 }
 
-// includes reports whether one set of actions has all of another; * has all.
+// includes reports whether one set of actions has all of the other; * has all.
 func includes(set, other []string) bool {
 	for _, action := range other {
 		if !slices.Contains(set, action) && !slices.Contains(set, "*") {
@@ -391,8 +390,8 @@ func includes(set, other []string) bool {
 	return true
 }
 
-// Properties that hold for every policy. Harbor granted all that a user has,
-// octo-sts and jwt-registry-auth everything when no rule was set.
+// Properties of every policy. Harbor granted everything that a user has. octo-sts and
+// jwt-registry-auth granted everything when no rule was set.
 func TestDecideProperties(t *testing.T) {
 	t.Parallel()
 	w := world{rand.New(rand.NewPCG(1, 2))}

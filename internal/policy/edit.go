@@ -5,18 +5,17 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/action"
-	"github.com/pullpass/pullpass/internal/names"
-	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/policy/action"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/term"
 )
 
-// Edit is what would grant all that is missing, in a form that people apply:
-// the commands and requests, for whoever may edit the ServiceAccount, and the rule, for
-// whoever owns the policy. It gives to this ServiceAccount what it asked for,
-// and to nobody else. Where an annotation has a fault, what it could ask for is
-// left out: correct it first.
+// Edit is the change that would grant all missing actions, in a form that can be applied. Commands
+// and Requests are for those who may edit the ServiceAccount, and Rule is for the owner of the
+// policy. The edit grants the request to this ServiceAccount and to no other subject. An annotation
+// with a fault has to be corrected first, so its items are left out.
 type Edit struct {
 	Cluster  string   `json:"cluster"`            // whose API server the commands are for
 	Commands []string `json:"commands,omitempty"` // kubectl, one for each annotation
@@ -24,14 +23,14 @@ type Edit struct {
 	Rule     string   `json:"rule,omitempty"`     // YAML, to be put below rules
 }
 
-// edit collects the edits of all scopes: two commands for the same annotation
-// would undo each other.
+// edit collects the edits of all scopes, because two commands for the same annotation would undo
+// each other.
 func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 	switch id := e.subject.Identity; {
 	case id == nil:
-		return nil // to open a registry to everybody is not for a program to propose
+		return nil // a program must not propose to open a registry to anonymous callers
 	case id.External != nil:
-		return nil // which of its claims are to count is for people to choose
+		return nil // the owner of the policy has to choose the claims to compare
 	}
 	edit := Edit{Cluster: e.subject.Identity.Cluster}
 	var readers []*rule                    // one for each annotation
@@ -41,7 +40,7 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 	for _, s := range scopes {
 		q := newQuestion(s.Requested)
 		if _, err := registryauth.ParseScope(s.Requested.String()); err != nil || s.Reason == "" || q.kind == unknownResource {
-			continue // a name that was not parsed could be a pattern
+			continue // an unparsed name could be a pattern
 		}
 		missing := action.Of(s.Granted).Missing(q.actions)
 		for _, c := range e.nearest(q, missing) {
@@ -83,8 +82,8 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 	return &edit
 }
 
-// requestText returns objects that ask for the items, or nothing if they were none:
-// names come from strangers, and people paste this.
+// requestText returns objects that ask for the items, or "" if the result would not be valid
+// objects. The names come from untrusted clients, and operators paste the text.
 func (e *evaluation) requestText(items []annotationItem) string {
 	account, namespace := e.subject.Identity.Kubernetes.ServiceAccount.Name, e.subject.Identity.Kubernetes.Namespace
 	if !names.IsSubdomain(account) || !names.IsLabel(namespace) {
@@ -106,15 +105,15 @@ func allowText(q question, actions action.Set) string {
 	return fmt.Sprintf("{repositories: [%q], actions: [%s]}", q.scope.Name, quotedList(actions.Names()))
 }
 
-// ruleText returns a rule that allows this to the ServiceAccount, or nothing if
-// it were not a rule: names come from strangers, and people paste this.
+// ruleText returns a rule that allows this to the ServiceAccount, or "" if the result would not be
+// a valid rule. The names come from untrusted clients, and operators paste the text.
 func (e *evaluation) ruleText(allow []string) string {
 	if allow == nil {
 		return ""
 	}
 	id := e.subject.Identity
 	if strings.Contains(id.Cluster+id.Kubernetes.Namespace+id.Kubernetes.ServiceAccount.Name, "*") {
-		return "" // no such name exists, and the rule would be for others
+		return "" // such a name cannot exist, so the rule would match other names
 	}
 	text := fmt.Sprintf("- name: %s\n  subjects:\n  - {clusters: [%q], namespaces: [%q], serviceAccounts: [%q]}\n",
 		e.policy.freeName("allow-"+id.Kubernetes.Namespace+"-"+id.Kubernetes.ServiceAccount.Name), id.Cluster, id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name)
@@ -129,7 +128,7 @@ func (e *evaluation) ruleText(allow []string) string {
 	return text
 }
 
-// freeName returns a name that no rule has yet.
+// freeName returns a name that is not yet the name of a rule.
 func (p *Policy) freeName(wanted string) string {
 	base := strings.ReplaceAll(wanted, ".", "-")
 	name := strings.TrimRight(term.Cut(base, 63), "-")

@@ -11,7 +11,7 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// The edits of a request grant all that is missing, together and at once.
+// The edits of a request together grant everything that is missing.
 func TestEdit(t *testing.T) {
 	t.Parallel()
 	const text = `
@@ -55,8 +55,8 @@ deny:
 	}
 }
 
-// Where there is nothing to apply, or nothing that may be proposed, there is no
-// edit: above all, none that opens a registry to everybody.
+// There is no edit if no change would help, or if the change must not be proposed. Above all, no
+// edit opens a registry to anonymous callers.
 func TestNoEdit(t *testing.T) {
 	t.Parallel()
 	asking := parseText(t, askPolicy)
@@ -92,14 +92,14 @@ func TestNoEdit(t *testing.T) {
 			t.Errorf("%s: %+v", what, trace.Edit)
 		}
 	}
-	// Nor is there a command in the remedy that would make a fault.
+	// The remedy has no command that would make the annotation faulty either.
 	d := asking.Decide(Subject{Identity: someone, Annotations: map[string]string{key: full}}, "s", scopesOf(t, "repository:a:pull"))
 	if got, want := d.Scopes[0].Remedy, "let the annotation pullpass.dev/repositories of the ServiceAccount prod/team-a/web ask for a:pull"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
 
-// A registry's service may be of several words, and rules can name it.
+// A registry's service may have several words, and rules can name it.
 func TestServiceOfSeveralWords(t *testing.T) {
 	t.Parallel()
 	_, trace := (&Policy{}).Explain(Subject{Identity: account(t, "prod/team-a/web")}, "Docker registry", scopesOf(t, "repository:a:pull"))
@@ -111,8 +111,8 @@ func TestServiceOfSeveralWords(t *testing.T) {
 	}
 }
 
-// Whatever the policy is, its edits grant all that edits can, in the first
-// attempt, and take nothing away.
+// For every policy, its edits grant everything that edits can grant, at the first attempt, and
+// remove nothing.
 func TestEditsHelp(t *testing.T) {
 	t.Parallel()
 	w := world{rand.New(rand.NewPCG(5, 6))}

@@ -10,14 +10,14 @@ import (
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
 
-	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// Of recorded tokens of each profile, the policy beside them grants what the good one
-// asks for. Those that the verifier has to let pass, because they are genuine tokens
-// of other jobs, it denies: the tests of package oidc are about all the others.
+// Each profile has recorded tokens and a policy. The policy grants the requests of the good token.
+// It denies genuine tokens of different jobs, which the verifier has to accept. The tests of
+// package oidc cover all other tokens.
 func TestRecordedIdentities(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../oidc/testdata/identities/*.txtar")
@@ -83,7 +83,7 @@ func recordedIdentity(t *testing.T, file string) {
 	}
 }
 
-// patched returns claims with a change to them, of which nothing is more than one deep.
+// patched returns claims with changes applied, which have at most one level of nesting.
 func patched(t *testing.T, claims, patch []byte) []byte {
 	t.Helper()
 	var all, changes map[string]json.RawMessage
@@ -92,7 +92,7 @@ func patched(t *testing.T, claims, patch []byte) []byte {
 			t.Fatal(err)
 		}
 	}
-	maps.Copy(all, changes) // null is as good as missing
+	maps.Copy(all, changes) // null is equivalent to missing
 	text, err := json.Marshal(all)
 	if err != nil {
 		t.Fatal(err)

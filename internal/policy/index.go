@@ -4,28 +4,28 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/subjects"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
 )
 
-// ruleSet is the rules and denials of the files, or of the objects of a cluster, in
-// their order, with an index: what a request costs follows from how many mean who
-// asks, and not from how many there are. The zero ruleSet has none.
+// ruleSet is the rules and denials of the files, or of the objects of a cluster, in their order,
+// with an index. The cost of a request depends on the number of rules that can match its subject,
+// and not on the number of all rules. The zero ruleSet has none.
 type ruleSet struct {
 	rules []rule
 	deny  []denyRule
 
-	whom   subjects.Index // of the rules that byPath has not
+	whom   subjects.Index // of the rules that are not in byPath
 	denied subjects.Index
-	// byPath has rules for so many that it tells more what they are about: by the first
-	// component of the repository. whomElse is by their subjects, for who asks why a
-	// scope was not granted.
+	// byPath indexes rules by the first component of their repositories. It holds rules that the
+	// repository selects better than the subjects do. whomElse indexes these rules by their
+	// subjects, to explain why a scope was not granted.
 	byPath   map[string][]int
 	isByPath []bool
 	whomElse subjects.Index
 }
 
-// perPath is how many times fewer rules have to be about a repository than mean who
-// asks, for a rule to be found by the repository.
+// perPath is the factor by which the first component must select better than the subjects do, for a
+// rule to be found by the repository.
 const perPath = 4
 
 func newRuleSet(rules []rule, deny []denyRule) ruleSet {
@@ -76,8 +76,9 @@ func (s *ruleSet) setDenials(deny []denyRule) {
 	s.deny, s.denied = deny, subjects.NewIndex(lists)
 }
 
-// firstComponents returns with what the repositories begin that the rule is about, each
-// once, or nil, if that cannot be told, or if its subjects have to be compared before.
+// firstComponents returns the first components of the rule's repositories, each once. It returns
+// nil if they are not known, or if the comparison of its subjects is not free and so cannot be
+// skipped.
 func (r *rule) firstComponents() []string {
 	if !subjects.IsFree(r.subjects) {
 		return nil
@@ -99,15 +100,15 @@ func (r *rule) firstComponents() []string {
 	return slices.Compact(firsts)
 }
 
-// fewFound is how many rules most subjects are compared with, without an allocation.
+// fewFound is the buffer size that avoids an allocation for most subjects.
 const fewFound = 16
 
 func (e *evaluation) sets() [2]*ruleSet {
 	return [...]*ruleSet{&e.policy.ruleSet, e.subject.Objects.ruleSet()}
 }
 
-// compare finds the rules that apply, but for those that are found by path. For a trace,
-// it looks at all.
+// compare finds the rules that apply, except those that are found by path. For a trace it compares
+// all rules.
 func (e *evaluation) compare(trace *Trace) {
 	before := 0
 	for _, s := range e.sets() {
@@ -134,7 +135,7 @@ func (e *evaluation) add(index *subjects.Index, rules []rule, before int) {
 	}
 }
 
-// complete adds the rules that are found by path, whatever they are about.
+// complete adds the rules that are found by path, for all repositories.
 func (e *evaluation) complete() {
 	if e.all {
 		return
@@ -150,7 +151,7 @@ func (e *evaluation) complete() {
 	}
 }
 
-// about returns the rules that apply and can be about the scope, in their order.
+// about returns the rules that apply and can match the scope, in their order.
 func (e *evaluation) about(q question) []int {
 	if q.kind != repositoryResource {
 		return e.rules
@@ -174,7 +175,7 @@ func (e *evaluation) about(q question) []int {
 	return e.found
 }
 
-// firstFor returns the first rule for who asks, whatever the service; nil: there is none.
+// firstFor returns the first rule that matches the asker, for any service; nil if there is none.
 func (s *ruleSet) firstFor(asker subjects.Asker) *rule {
 	first := len(s.rules)
 	for _, index := range [...]*subjects.Index{&s.whom, &s.whomElse} {

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/subjects"
 )
 
-// withoutIndex compares everybody with everything, in the order written.
+// withoutIndex compares every subject with every rule, in the order written.
 func (s ruleSet) withoutIndex() ruleSet {
 	all := func(n int) subjects.Index {
 		lists := make([]subjects.List, n)
@@ -25,8 +25,8 @@ func (s ruleSet) withoutIndex() ruleSet {
 	return ruleSet{rules: s.rules, deny: s.deny, whom: all(len(s.rules)), denied: all(len(s.deny)), isByPath: make([]bool, len(s.rules))}
 }
 
-// crowded makes policies in which all that an index looks at is often the same, and often
-// not. Some cost more to compare than a request may.
+// crowded makes policies in which the indexed values are often the same, and often not. Some cost
+// more to compare than a request may.
 type crowded struct {
 	world
 	isDear, isServed bool
@@ -117,8 +117,8 @@ func (w crowded) request() []registryauth.Scope {
 	return scopes
 }
 
-// An index decides nothing: with it and without it the answer is the same, to the letter
-// of each reason, and so is what people are told of each rule.
+// An index changes no decision: with it and without it, each answer, each reason and each trace is
+// the same.
 func TestIndexChangesNoDecision(t *testing.T) {
 	t.Parallel()
 	w := crowded{world: world{rand.New(rand.NewPCG(17, 4))}}
@@ -153,7 +153,7 @@ func TestIndexChangesNoDecision(t *testing.T) {
 			if got.steps > want.steps {
 				t.Errorf("round %d: %d steps, and %d without an index", round, got.steps, want.steps)
 			}
-			got.steps = want.steps // to compare less is what the index is for
+			got.steps = want.steps // the purpose of the index is fewer comparisons
 			if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(trace, wantTrace) {
 				t.Fatalf("round %d: %+v\n%+v asks for %v of %s\ngot  %+v\nwant %+v\n%s", round, subject.Identity, subject, requested, service, got, want, text)
 			}
@@ -178,8 +178,8 @@ func TestIndexChangesNoDecision(t *testing.T) {
 	}
 }
 
-// What an index leaves out costs nothing: claims that are dear to compare are compared, and
-// counted, as if there was none.
+// The index only skips comparisons without cost. Claims that are expensive to compare are compared
+// and counted as without an index.
 func TestIndexSparesNoneOfWhatIsCounted(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
@@ -201,7 +201,7 @@ func TestIndexSparesNoneOfWhatIsCounted(t *testing.T) {
 	}
 }
 
-// Where no rule is for the service, the first one is named that is for who asks, however
+// If no rule is for the service, the reason names the first rule for the subject, regardless of how
 // it is found.
 func TestIndexKnowsTheFirstRule(t *testing.T) {
 	t.Parallel()

@@ -3,23 +3,27 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/action"
-	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/pattern"
-	"github.com/pullpass/pullpass/internal/strictyaml"
-	"github.com/pullpass/pullpass/internal/subjects"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/policy/action"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
 )
 
-// Objects is what the objects of a cluster say that concerns one of its
-// ServiceAccounts. The zero Objects says nothing.
+// Objects holds the policies and requests in a cluster's objects that concern one of its
+// ServiceAccounts. The zero Objects has none.
 type Objects struct {
 	Policies *Policies // of the cluster; nil: none counts
 	Requests *Requests // of the ServiceAccount; nil: none
+	// Beyond is the number of RepositoryAccess objects of its namespace that count for nothing,
+	// because older ones fill the budget of the namespace.
+	Beyond int
 }
 
 func (o *Objects) ruleSet() *ruleSet {
@@ -29,9 +33,17 @@ func (o *Objects) ruleSet() *ruleSet {
 	return &o.Policies.ruleSet
 }
 
+// tellBeyond explains that some objects count for nothing, one of which may ask for the scope.
+func (o *Objects) tellBeyond() string {
+	if o.Beyond == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", and %d RepositoryAccess objects of the namespace count for nothing: older ones take all that is kept of one namespace", o.Beyond)
+}
+
 var noRules ruleSet
 
-// beyond says for people how far objects may go, of which the rule is no sign.
+// beyond explains how far objects may go, because the rule does not show it.
 func (o *Objects) beyond(id *oidc.Identity) string {
 	if o.Policies == nil {
 		return ", and no objects count in its cluster"
@@ -43,17 +55,16 @@ func (o *Objects) beyond(id *oidc.Identity) string {
 	return ", within " + shorten(within)
 }
 
-// Policies is the AccessPolicy objects of a cluster, and how far its objects may go. It
-// is immutable and safe for concurrent use. Whatever is wrong with an object narrows:
-// its rules count for nothing, and a denial that cannot be read whole refuses all whom
-// it could mean.
+// Policies is the AccessPolicy objects of a cluster and the limit on its objects. It is immutable
+// and safe for concurrent use. Faults only narrow: the rules of a faulty object count for nothing.
+// A denial that cannot be read whole refuses every subject that it could mean.
 type Policies struct {
 	ruleSet
 	within []pattern.Pattern
 }
 
-// NewPolicies puts the AccessPolicies of a cluster together, in the order given. What
-// rules of objects and RepositoryAccess objects give is within these patterns.
+// NewPolicies combines the AccessPolicies of a cluster, in the order given. The patterns of within
+// limit the grants of rules in objects and of RepositoryAccess objects.
 func NewPolicies(within []pattern.Pattern, objects ...*ObjectPolicy) *Policies {
 	var rules []rule
 	var deny []denyRule
@@ -68,7 +79,7 @@ func NewPolicies(within []pattern.Pattern, objects ...*ObjectPolicy) *Policies {
 	return &Policies{newRuleSet(rules, deny), within}
 }
 
-// Denials returns the denials alone, for objects that were heard of too long ago.
+// Denials returns the denials alone, for objects whose last update is too old.
 func (p *Policies) Denials() *Policies {
 	return &Policies{ruleSet: ruleSet{deny: p.deny, denied: p.denied}}
 }
@@ -88,9 +99,8 @@ type ObjectPolicy struct {
 	fault error
 }
 
-// ParseObject reads the spec of an AccessPolicy, as JSON is decoded into an any. If it
-// has a fault, all of its rules count for nothing. Names of its rules are
-// OBJECT/RULE in decisions.
+// ParseObject reads the spec of an AccessPolicy, in the form of JSON decoded into an any. If it has
+// a fault, all of its rules count for nothing. In decisions, its rules are named OBJECT/RULE.
 func ParseObject(name string, spec any) *ObjectPolicy {
 	o := &ObjectPolicy{name: name}
 	p := policyParser{inObject: true}
@@ -120,8 +130,7 @@ func ParseObject(name string, spec any) *ObjectPolicy {
 	return o
 }
 
-// readDenials reads those of an object, and whatever is wrong with one makes it reach
-// further.
+// readDenials reads the denials of an object. A fault makes a denial match more subjects.
 func (p *policyParser) readDenials(list strictyaml.Node) {
 	entries := p.limited(list.List())
 	for _, n := range entries {
@@ -139,19 +148,19 @@ func (p *policyParser) readDenials(list strictyaml.Node) {
 	}
 }
 
-// Name is that of the object.
+// Name is the name of the object.
 func (o *ObjectPolicy) Name() string { return o.name }
 
 // Err says why the rules of the object count for nothing; nil: they count. It joins all
 // faults, each as AccessPolicy NAME: PATH: what is wrong: remedy.
 func (o *ObjectPolicy) Err() error { return o.fault }
 
-// Limits of a RepositoryAccess: whoever may edit it writes it.
+// Limits of a RepositoryAccess, because its author is not trusted.
 const (
 	maxRequestAccounts = 64
 	maxRequestPatterns = 128
-	// maxRequestItems is for all that ask for one ServiceAccount: what is asked for
-	// after it counts for nothing, in the order of the objects' names.
+	// maxRequestItems bounds the items of all objects for one ServiceAccount, in the order of the
+	// objects' names. Further items count for nothing.
 	maxRequestItems = 512
 )
 
@@ -163,7 +172,7 @@ type Request struct {
 	fault           error
 }
 
-// ParseRequest reads the spec of a RepositoryAccess, as JSON is decoded into an any. If it
+// ParseRequest reads the spec of a RepositoryAccess, in the form of JSON decoded into an any. If it
 // has a fault, it asks for nothing.
 func ParseRequest(namespace, name string, spec any) *Request {
 	r := &Request{namespace: namespace, name: name}
@@ -214,17 +223,17 @@ func ParseRequest(namespace, name string, spec any) *Request {
 // Err says why the object asks for nothing; nil: it counts.
 func (r *Request) Err() error { return r.fault }
 
-// Name is that of the object.
+// Name is the name of the object.
 func (r *Request) Name() string { return r.name }
 
-// Namespace is that of the object and of all for whom it asks.
+// Namespace is the namespace of the object and of its ServiceAccounts.
 func (r *Request) Namespace() string { return r.namespace }
 
-// ServiceAccounts are those for whom it asks. They must not be changed.
+// ServiceAccounts are the accounts that the object asks for. They must not be changed.
 func (r *Request) ServiceAccounts() []string { return r.accounts }
 
-// parseAskedPattern reads a pattern of which somebody asks for repositories: matching
-// stays linear in what a stranger wrote, and placeholders are for ceilings.
+// parseAskedPattern reads a pattern of an annotation or a RepositoryAccess. Its author is not
+// trusted, so matching must stay linear. Placeholders are only for ceilings.
 func parseAskedPattern(text string) (pattern.Pattern, error) {
 	asked, err := pattern.Parse(text)
 	switch {
@@ -238,42 +247,61 @@ func parseAskedPattern(text string) (pattern.Pattern, error) {
 	return asked, nil
 }
 
-// Requests is what all RepositoryAccess objects ask for one ServiceAccount. It is
-// immutable and safe for concurrent use.
+// Requests is the items of all RepositoryAccess objects for one ServiceAccount. It is immutable and
+// safe for concurrent use. It shares the memory of the objects, because their authors choose the
+// number of ServiceAccounts.
 type Requests struct {
-	items   []annotationItem
-	objects []string // NAMESPACE/NAME of the object of each item
+	objects []*Request
+	last    int // items of the last object that are read
 }
 
-// NewRequests gathers what objects ask for a ServiceAccount of their namespace, in the
-// order given, as far as it is read. It returns nil if that is nothing.
+// NewRequests gathers the items of objects for a ServiceAccount of their namespace, in the order
+// given, up to the limit. It returns nil if there are none.
 func NewRequests(account string, objects []*Request) *Requests {
 	var r Requests
+	left := maxRequestItems
 	for _, o := range objects {
-		if slices.Contains(o.accounts, account) {
-			items := o.items[:min(len(o.items), maxRequestItems-len(r.items))]
-			r.items = append(r.items, items...)
-			r.objects = append(r.objects, slices.Repeat([]string{o.namespace + "/" + o.name}, len(items))...)
+		if left > 0 && slices.Contains(o.accounts, account) {
+			r.objects = append(r.objects, o)
+			r.last = min(len(o.items), left)
+			left -= r.last
 		}
 	}
-	if r.items == nil {
+	if r.objects == nil {
 		return nil
 	}
 	return &r
 }
 
-// read returns what they ask for, in the form of an annotation that was read.
-func (r *Requests) read() *asked {
-	if r == nil {
-		return &asked{isRead: true}
+// all yields the items that are read, with their object.
+func (r *Requests) all() iter.Seq2[*Request, *annotationItem] {
+	return func(yield func(*Request, *annotationItem) bool) {
+		if r == nil {
+			return
+		}
+		for i, o := range r.objects {
+			items := o.items
+			if i == len(r.objects)-1 {
+				items = items[:r.last]
+			}
+			for k := range items {
+				if !yield(o, &items[k]) {
+					return
+				}
+			}
+		}
 	}
-	return &asked{isRead: true, present: true, items: r.items, requests: r}
 }
 
-// asks reports whether something selects from what the rule allows.
+// read returns the items in the form of an annotation that was read.
+func (r *Requests) read() *asked {
+	return &asked{isRead: true, present: r != nil, requests: r}
+}
+
+// asks reports whether an annotation or objects select from the rule's allow.
 func (r *rule) asks() bool { return r.annotation != "" || r.requests }
 
-// selector names what selects.
+// selector names the annotation or the objects that select.
 func (r *rule) selector() string {
 	if r.requests {
 		return "a " + KindRequest
@@ -289,20 +317,19 @@ func at[T any](first, second []T, i int) *T {
 	return &second[i-len(first)]
 }
 
-// rule returns one of the policy's, or of the objects'.
+// rule returns the rule at an index of the policy's and then of the objects' rules.
 func (e *evaluation) rule(i int) *rule {
 	return at(e.policy.rules, e.subject.Objects.ruleSet().rules, i)
 }
 
-// limit remembers whether one repository is within what objects may give: every rule
-// wants to know.
+// limit caches whether one repository is within the limit on objects, because every rule needs it.
 type limit struct {
 	name   string
 	within bool
 }
 
-// within reports whether objects may give what is asked for, which is a repository:
-// neither rules of objects nor those with requests allow anything else.
+// within reports whether objects may grant the scope, which is a repository. Neither rules of
+// objects nor those with requests allow anything else.
 func (e *evaluation) within(q question) bool {
 	if e.subject.Objects.Policies == nil {
 		return false
@@ -315,8 +342,8 @@ func (e *evaluation) within(q question) bool {
 	return e.limit.within
 }
 
-// askObject says how to ask with a RepositoryAccess for what the rules that read them
-// would allow.
+// askObject returns a remedy: a RepositoryAccess that asks for actions within the rules that read
+// such objects.
 func (e *evaluation) askObject(q question, missing action.Set, nearest []candidate) string {
 	id := e.subject.Identity
 	var ceiling, anyCeiling action.Set

@@ -11,11 +11,11 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/pullpass/pullpass/internal/pattern"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// spec returns YAML as objects of a cluster are decoded.
+// spec returns YAML in the form of decoded objects of a cluster.
 func spec(t *testing.T, text string) any {
 	t.Helper()
 	var value any
@@ -23,8 +23,8 @@ func spec(t *testing.T, text string) any {
 	return value
 }
 
-// cluster returns what objects say: AccessPolicies by name, and RepositoryAccess objects
-// of the namespace team-a for the ServiceAccount web.
+// cluster returns Objects of AccessPolicies by name, and of RepositoryAccess objects of the
+// namespace team-a for the ServiceAccount web.
 func cluster(t *testing.T, within string, policies, requests map[string]string) Objects {
 	t.Helper()
 	var parsed []*ObjectPolicy
@@ -100,8 +100,8 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// An annotation asks for what rules that read it allow, and a request for what rules that
-// read requests allow: neither selects for the other.
+// An annotation selects only from rules that read it, and a RepositoryAccess only from rules that
+// read requests.
 func TestRequestsAndAnnotationsAreApart(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, strings.Replace(fileWithCeiling, "requests: true", "annotation: k", 1))
@@ -115,8 +115,8 @@ func TestRequestsAndAnnotationsAreApart(t *testing.T) {
 	}
 }
 
-// What is wrong with an object narrows: no rule of it counts, and a denial refuses all
-// whom it could mean.
+// A fault in an object narrows: none of its rules counts, and a denial refuses every subject that
+// it could mean.
 func TestInvalidObjectsNarrow(t *testing.T) {
 	t.Parallel()
 	const rule = `{name: r, subjects: [{namespaces: [team-a]}], allow: [{repositories: ['**'], actions: [pull]}]}`
@@ -143,7 +143,7 @@ func TestInvalidObjectsNarrow(t *testing.T) {
 		{open + "\ndeny: []", "", true, false, false},
 		{open + "\ndeny: [{name: d, subjects: [{namespaces: [team-b]}]}]", "", true, false, true},
 		{open + "\ndeny: [{name: d, subjects: [{namespaces: [team-b], serviceAccounts: [x]}]}]", "", true, false, false},
-		// Of a field that cannot be read, anybody could be meant; the others still say whom.
+		// A field that cannot be read could match any subject; the other fields still restrict.
 		{open + "\ndeny: [{name: d, subjects: [{namespaces: [team-b], serviceAccounts: ['?']}]}]", "serviceAccounts[0]", false, false, true},
 		{open + "\ndeny: [{name: d, subjects: [{namespaces: [team-b, '?']}]}]", "namespaces[1]", false, true, true},
 		{open + "\ndeny: [{name: d, subjects: [{namespaces: [team-b], condition: '}'}]}]", "condition", false, false, true},
@@ -158,7 +158,7 @@ func TestInvalidObjectsNarrow(t *testing.T) {
 		{open + "\ndeny: [{subjects: [{namespaces: [team-b]}]}]", "name: is missing", false, false, true},
 		{open + "\ndeny: [{name: r, subjects: [{namespaces: [team-b]}]}]", "is taken by", false, false, true},
 		{open + "\ndeny: [d]", "is text", false, true, true},
-		// A field beside them that is not known: no rule counts, and what is known to deny does.
+		// An unknown field beside them: no rule counts, but the known denials do.
 		{open + "\ndney: [{name: d, subjects: [{namespaces: [team-b]}]}]", "unknown field", false, false, false},
 		{open + "\ndney: []\ndeny: [{name: d, subjects: [{namespaces: [team-b]}]}]", "unknown field", false, false, true},
 		{open + "\ndeny: [{name: d, subjects: [{namespaces: [team-b]}], services: [x]}]", "unknown field", false, false, true},
@@ -183,8 +183,8 @@ func TestInvalidObjectsNarrow(t *testing.T) {
 	}
 }
 
-// More rules than are read narrow, too: an object whose denials find no room refuses
-// everybody.
+// An object beyond the limit on rules narrows, too: if its denials do not fit, it refuses every
+// subject.
 func TestObjectsAreLimited(t *testing.T) {
 	t.Parallel()
 	const rule = "{name: %s, subjects: [{namespaces: [x]}], allow: [{repositories: [a], actions: [pull]}]}"
@@ -213,16 +213,16 @@ func TestObjectsAreLimited(t *testing.T) {
 		}
 	}
 	var requests []*Request
-	for i := range 5 {
+	for i := range 6 { // the first four whole, a part of the next, and nothing of the last
 		var items []string
-		for j := range maxRequestPatterns {
+		for j := range 120 {
 			items = append(items, fmt.Sprintf("a%d/b%d", i, j))
 		}
 		requests = append(requests, ParseRequest("team-a", fmt.Sprint("r", i), spec(t, "{serviceAccounts: [web], actions: [pull], repositories: ["+strings.Join(items, ", ")+"]}")))
 		testkit.Must(t, requests[i].Err())
 	}
-	if got := NewRequests("web", requests); len(got.items) != maxRequestItems || len(got.objects) != maxRequestItems || got.objects[maxRequestItems-1] != "team-a/r3" {
-		t.Errorf("%d items are read", len(got.items))
+	if got := NewRequests("web", requests).Written(); len(got) != maxRequestItems || got[maxRequestItems-1].Object != "team-a/r4" {
+		t.Errorf("%d items are read", len(got))
 	}
 }
 
@@ -251,7 +251,7 @@ func TestInvalidRequestsAskForNothing(t *testing.T) {
 	}
 }
 
-// Objects of a long time ago give nothing any more, and refuse all the same.
+// Outdated objects grant nothing any more, but still refuse.
 func TestDenialsAlone(t *testing.T) {
 	t.Parallel()
 	own := cluster(t, "**", map[string]string{"p": `
@@ -267,13 +267,16 @@ deny: [{name: d, subjects: [{namespaces: [team-b]}]}]`}, map[string]string{"r": 
 	}
 }
 
-// What an explanation proposes is what grants.
+// The RepositoryAccess that an explanation proposes is granted.
 func TestProposedRequestGrants(t *testing.T) {
 	t.Parallel()
 	policy, subject := parseText(t, fileWithCeiling), Subject{Identity: account(t, "prod/team-a/web"), Objects: cluster(t, "**", nil, nil)}
 	d, trace := policy.Explain(subject, "", scopesOf(t, "repository:shared/a:pull,push"))
 	if want := "let a RepositoryAccess in the namespace team-a of cluster prod ask for it: serviceAccounts: [web], repositories: [shared/a], actions: [\"pull\", \"push\"]"; d.Scopes[0].Remedy != want {
 		t.Errorf("remedy %q", d.Scopes[0].Remedy)
+	}
+	if d.Scopes[0].Reason != "no rule for prod/team-a/web allows pull, push on shared/a; rule ceiling would allow it if a RepositoryAccess asked for it; rule own allows pull on team-a/own" {
+		t.Errorf("reason %q", d.Scopes[0].Reason)
 	}
 	if trace.Edit == nil || trace.Edit.Rule != "" || trace.Edit.Commands != nil {
 		t.Fatalf("edit %+v", trace.Edit)

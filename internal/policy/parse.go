@@ -4,26 +4,26 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/action"
-	"github.com/pullpass/pullpass/internal/identity"
-	"github.com/pullpass/pullpass/internal/names"
-	"github.com/pullpass/pullpass/internal/pattern"
-	"github.com/pullpass/pullpass/internal/strictyaml"
-	"github.com/pullpass/pullpass/internal/subjects"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
+	"github.com/pullpass/pullpass/internal/policy/action"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
 )
 
 const (
 	APIVersion = "pullpass.dev/v1alpha1"
 	Kind       = "AccessPolicy"
-	// KindRequest is what asks for repositories, as an object of a cluster alone.
+	// KindRequest is the kind that asks for repositories. It exists only as an object of a cluster.
 	KindRequest = "RepositoryAccess"
 )
 
 // policyParser gathers the rules of several files.
 type policyParser struct {
-	inObject   bool                        // of a cluster, which may say less than a file
-	identities map[string]identity.Profile // that are configured
+	inObject   bool                        // of a cluster, where fewer fields are allowed than in a file
+	identities map[string]identity.Profile // the configured ones
 	faults     strictyaml.Faults
 	rules      []rule
 	deny       []denyRule
@@ -41,7 +41,7 @@ func (p *policyParser) parse(file File) {
 		return
 	}
 	if kind, ok := object["kind"].(string); isObject && ok && kind != Kind {
-		// Every other field would be a fault, too, and none worth reading.
+		// Every other field would be a fault, too, and not worth reporting.
 		document.At("kind", kind).Fault("%s is not a policy: write %s, or remove the file from policyFiles", term.QuoteName(kind), Kind)
 		return
 	}
@@ -72,14 +72,14 @@ func (p *policyParser) readRules(list strictyaml.Node) {
 	}
 }
 
-// isNobody reports whether a list of denials is empty: nobody denied is a plain
-// statement; every other empty list is a fault.
+// isNobody reports whether a list of denials is empty. An empty list of denials is valid; every
+// other empty list is a fault.
 func isNobody(deny strictyaml.Node) bool {
 	none, isList := deny.Value.([]any)
 	return isList && len(none) == 0
 }
 
-// limited returns no rules rather than too many.
+// limited returns no rules if there are more than the limit.
 func (p *policyParser) limited(nodes []strictyaml.Node) []strictyaml.Node {
 	if len(nodes)+len(p.rules)+len(p.deny) > maxRules {
 		nodes[0].Fault("there are more than %d rules: write rules for groups, with * and placeholders", maxRules)
@@ -158,8 +158,8 @@ func (p *policyParser) denyRule(n strictyaml.Node) denyRule {
 	return d
 }
 
-// name returns the name of a rule or denial. Both stand in the same field of
-// the audit log, so they share one set of names.
+// name returns the name of a rule or denial. Both share one set of names, because they use the same
+// field of the audit log.
 func (p *policyParser) name(n strictyaml.Node, fields map[string]strictyaml.Node) string {
 	field, ok := fields["name"]
 	if !ok {
@@ -275,8 +275,8 @@ func (p *policyParser) repositories(n strictyaml.Node, r *rule) []pattern.Patter
 	return patterns
 }
 
-// parseRegistry checks an entry that allows to list the catalog. Registries
-// know only the action * on it (distribution, registry/handlers).
+// parseRegistry checks an entry that allows listing the catalog. Registries accept only the action
+// * on it (distribution, registry/handlers).
 func parseRegistry(n, actions strictyaml.Node, set action.Set, r *rule) {
 	for _, entry := range n.List() {
 		if name, ok := entry.Text(); ok && name != "catalog" {
@@ -296,7 +296,7 @@ func parseRegistry(n, actions strictyaml.Node, set action.Set, r *rule) {
 	}
 }
 
-// checkPlaceholders reports claims that stand in a pattern and are no paths.
+// checkPlaceholders reports claims in a pattern that are not paths.
 func (p *policyParser) checkPlaceholders(n strictyaml.Node, parsed pattern.Pattern, r *rule) {
 	for _, claim := range parsed.Claims() {
 		if slices.ContainsFunc(r.subjects, func(m subjects.Match) bool { return m.Identities == nil }) {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-// minimalPolicy is the least that is a policy.
+// minimalPolicy is the smallest valid policy.
 const minimalPolicy = `
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
@@ -19,9 +19,8 @@ rules:
 - {name: a, anonymous: true, allow: [{repositories: [a], actions: [pull]}]}
 `
 
-// An empty setting must never switch a check off or match everybody: each is a
-// fault (jwt-registry-auth, quay and ZITADEL accepted what nobody had set). All
-// faults are reported at once.
+// An empty setting must never disable a check or match every subject: each is a fault
+// (jwt-registry-auth, quay and ZITADEL accepted unset values). All faults are reported at once.
 func TestPolicyFaults(t *testing.T) {
 	t.Parallel()
 	archive, err := txtar.ParseFile("testdata/faults.txtar")
@@ -63,8 +62,8 @@ c.yaml: rules[0].name: "a" is taken by a.yaml: rules[0].name: names are unique o
 	}
 }
 
-// The decoder reads one document and leaves the rest, so a denial behind a
-// marker would silently not count. YAML 1.1 has more line breaks than \n.
+// The decoder reads one document and ignores the rest, so a denial behind a marker would silently
+// not count. YAML 1.1 has more line breaks than \n.
 func TestSecondDocumentIsNotIgnored(t *testing.T) {
 	t.Parallel()
 	for _, more := range []string{"---\ndeny: []", "--- \ndeny: []", "---\tdeny: []", "...\n---\ndeny: []", "...\ndeny: []"} {
@@ -86,8 +85,8 @@ func TestSecondDocumentIsNotIgnored(t *testing.T) {
 	}
 }
 
-// What cannot be read as text is refused before the decoder guesses: it takes
-// UTF-16 by its byte order mark.
+// Invalid text is rejected before the decoder guesses an encoding: it accepts UTF-16 by its byte
+// order mark.
 func TestPolicyIsUTF8(t *testing.T) {
 	t.Parallel()
 	_, err := Parse(File{Name: "p", Data: []byte("\xff\xfea\x00:\x00b\x00")})
@@ -103,7 +102,7 @@ func TestPolicySize(t *testing.T) {
 	if _, err := Parse(File{Name: "p", Data: append([]byte(minimalPolicy), comment...)}); err != nil {
 		t.Errorf("at the limit: %v", err)
 	}
-	// Not even UTF-8, to show that nothing looked at it.
+	// Invalid UTF-8, to show that the content is not read.
 	_, err := Parse(File{Name: "p", Data: bytes.Repeat([]byte{0xff}, MaxBytes+1)})
 	if err == nil || !strings.Contains(err.Error(), "p: has 1048577 bytes; at most 1048576 are read") {
 		t.Errorf("error %v", err)
@@ -127,7 +126,7 @@ func TestRuleCount(t *testing.T) {
 	}
 }
 
-// A message for each of very many faults would itself be a flood.
+// A message for each of very many faults would itself be too long.
 func TestFaultCount(t *testing.T) {
 	t.Parallel()
 	text := "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n" + strings.Repeat("- 1\n", 1000)
@@ -154,8 +153,8 @@ func TestAliasBomb(t *testing.T) {
 	}
 }
 
-// Nor is one small text written out hundreds of thousands of times. It is alone while it
-// measures: it does not run in parallel.
+// The same holds for one short text that is expanded hundreds of thousands of times. The test
+// measures memory, so it does not run in parallel.
 func TestAliasesOfALongText(t *testing.T) {
 	text := "x: &a " + strings.Repeat("x", 5_000) + "\nrules: [" + strings.Repeat("*a,", 200_000) + "]\n"
 	var before, after runtime.MemStats
@@ -194,8 +193,8 @@ deny:
 	}
 }
 
-// The revision must tell apart what differs, also when only the border between
-// two files does (composite keys that collide).
+// Different policies must have different revisions, even if only the border between two files
+// differs (composite keys that collide).
 func TestRevisionIsInjective(t *testing.T) {
 	t.Parallel()
 	file := func(rule, tail string) File {

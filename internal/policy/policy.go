@@ -9,25 +9,25 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/pullpass/pullpass/internal/action"
-	"github.com/pullpass/pullpass/internal/identity"
-	"github.com/pullpass/pullpass/internal/pattern"
-	"github.com/pullpass/pullpass/internal/subjects"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
+	"github.com/pullpass/pullpass/internal/policy/action"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
 )
 
-// Policy says who may have what. It is immutable and safe for concurrent use.
-// The zero Policy grants nothing.
+// Policy is the compiled rules and denials. It is immutable and safe for concurrent use. The zero
+// Policy grants nothing.
 type Policy struct {
 	ruleSet
 	annotationKeys []string
 	revision       string
 }
 
-// rule grants what allow says to those whom subjects says.
+// rule grants the actions of allow to its subjects.
 type rule struct {
 	name       []string // one element, so that a decision can share it
-	origin     string   // FILE: rules[0], for people
-	anonymous  bool     // applies to everybody, with a token or without
+	origin     string   // FILE: rules[0]; for messages
+	anonymous  bool     // applies to every caller, with a token or without
 	subjects   []subjects.Match
 	services   []string // exact; nil: any
 	annotation string   // key; if set, allow is a ceiling and the annotation selects
@@ -51,7 +51,7 @@ type denyRule struct {
 	subjects []subjects.Match
 }
 
-// File is one file of a policy. Its name is for messages.
+// File is one file of a policy. Its name is used in messages.
 type File struct {
 	Name string
 	Data []byte
@@ -63,14 +63,14 @@ const (
 	maxRules = 10_000  // of all files, rules and denials together
 )
 
-// Parse makes one policy of all files: their rules and denials one after
-// the other. Files are YAML, strictly: a field that is not known, a duplicate
-// key, a second document, an empty list or a present but empty file is a fault.
-// The error joins all faults, each as FILE: PATH: what is wrong: remedy.
+// Parse makes one policy of all files, with their rules and denials in the order of the files.
+// Files are strict YAML: an unknown field, a duplicate key, a second document, an empty list or a
+// present but empty file is a fault. The error joins all faults, each as FILE: PATH: what is wrong:
+// remedy.
 func Parse(files ...File) (*Policy, error) { return ParseFor(nil, files...) }
 
-// ParseFor is Parse where the profiles of identities are known, by their names: what
-// a profile says of claims that are compared is checked, too.
+// ParseFor is Parse with the profiles of identities, by their names. It also checks compared claims
+// against the profiles.
 func ParseFor(identities map[string]identity.Profile, files ...File) (*Policy, error) {
 	if len(files) == 0 {
 		return nil, errors.New("no policy file is given; without a policy nobody may pull anything: name one")
@@ -78,7 +78,7 @@ func ParseFor(identities map[string]identity.Profile, files ...File) (*Policy, e
 	parser := policyParser{identities: identities}
 	hash := sha256.New()
 	for _, file := range files {
-		hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(file.Data)))) // where a file ends is part of what is hashed
+		hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(file.Data)))) // delimits the files in the hash
 		hash.Write(file.Data)
 		parser.parse(file)
 	}
@@ -106,20 +106,20 @@ func ParseFor(identities map[string]identity.Profile, files ...File) (*Policy, e
 	}, nil
 }
 
-// AnnotationKeys returns the keys of the annotations that rules read, sorted.
-// Readers of ServiceAccounts need no others. It must not be changed.
+// AnnotationKeys returns the keys of the annotations that rules read, sorted. Readers of
+// ServiceAccounts need only these. It must not be changed.
 func (p *Policy) AnnotationKeys() []string { return p.annotationKeys }
 
-// Revision is a SHA-256 over the files of the policy, in hexadecimal: two
-// replicas with the same revision decide alike.
+// Revision is a SHA-256 over the files of the policy, in hexadecimal. Two replicas with the same
+// revision make the same decisions.
 func (p *Policy) Revision() string { return p.revision }
 
 // Rules returns the number of rules, denials not counted.
 func (p *Policy) Rules() int { return len(p.rules) }
 
-// AndDenials returns a policy with the rules of p and the denials of both. It is
-// for the time in which the rules of next cannot count yet, because annotations
-// that they read are still to come: who is denied must not wait for that.
+// AndDenials returns a policy with the rules of p and the denials of both. It is used while the
+// rules of next cannot count yet, because annotations that they read have not arrived. Denials must
+// take effect without that delay.
 func (p *Policy) AndDenials(next *Policy) *Policy {
 	both := *p
 	both.setDenials(slices.Concat(p.deny, next.deny))

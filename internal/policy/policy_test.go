@@ -10,13 +10,13 @@ import (
 
 	"golang.org/x/tools/txtar"
 
-	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// TestPolicies runs the cases of testdata/policy. Everything there is compared
-// as a whole: grants, rules, reasons, remedies. Explain must say the same as Decide.
+// TestPolicies runs the cases of testdata/policy. It compares the whole decision: grants, rules,
+// reasons, remedies. Explain must return the same as Decide.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
 	names, err := filepath.Glob("testdata/policy/*.txtar")
@@ -70,7 +70,7 @@ func runCase(t *testing.T, policy *Policy, text string) {
 		case "annotation":
 			name, text, _ := strings.Cut(value, " ")
 			subject.Annotations = map[string]string{name: text}
-		case "labels": // of the namespace; without the line they are not known
+		case "labels": // of the namespace; not known without the line
 			subject.NamespaceLabels = labelsOf(value)
 		case "service":
 			service = value
@@ -103,7 +103,7 @@ func runCase(t *testing.T, policy *Policy, text string) {
 	}
 }
 
-// report writes a decision as cases do.
+// report writes a decision in the format of the cases.
 func report(d Decision) []string {
 	var lines []string
 	for _, granted := range d.Granted() {
@@ -127,7 +127,7 @@ func report(d Decision) []string {
 	return lines
 }
 
-// identities are those of the cases.
+// identities are the identities of the cases.
 var identities = map[string]identity.Profile{"github": identity.GitHub, "gitlab": identity.GitLab, "circle": identity.CircleCI, "idp": identity.Generic}
 
 func someone() *oidc.Identity {
@@ -208,7 +208,7 @@ func scopesOf(t testing.TB, text string) []registryauth.Scope {
 	return scopes
 }
 
-// A file that says "deny: []" says that nobody is denied.
+// A file with "deny: []" has no denials.
 func TestEmptyDeny(t *testing.T) {
 	t.Parallel()
 	const rules = `

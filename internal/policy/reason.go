@@ -4,43 +4,42 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/action"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/policy/action"
 )
 
 const (
 	maxReasonBytes   = 800
-	maxReasonRules   = 3 // that a reason tells about
+	maxReasonRules   = 3 // the rules that a reason mentions
 	maxReasonEntries = 3 // of one rule's allow, and of the patterns of each
 )
 
-// near says how near a rule was to allowing what is missing. A reason tells the
-// nearest first.
+// near is the distance of a rule from allowing the missing actions. A reason mentions the nearest
+// first.
 type near int
 
 const (
-	nearFault     near = iota // the annotation could ask for it, but cannot be read
+	nearFault     near = iota // the annotation may ask for it, but cannot be read
 	nearNotAsked              // the annotation does not ask for it
 	nearAction                // the repository matches, the action does not
 	nearAbsent                // there is no annotation
-	nearCeiling               // the annotation asks for more than it may
+	nearCeiling               // the annotation asks for more than the ceiling
 	nearElsewhere             // the rule is about other repositories
 )
 
-// candidate is a rule that applies and does not allow all that is asked.
+// candidate is a rule that applies and does not allow the whole request.
 type candidate struct {
 	near    near
 	rule    *rule
 	ceiling action.Set // of the rule, on the resource
 }
 
-// nearest returns the rules that apply, the nearest first, and of those that are as
-// near in the policy's order. It asks them again: only those who are refused pay for
-// reasons and remedies.
+// nearest returns the rules that apply, the nearest first, and rules of equal distance in the
+// policy's order. It evaluates them again, so that only refusals pay for reasons and remedies.
 func (e *evaluation) nearest(q question, missing action.Set) []candidate {
 	e.complete()
 	candidates := make([]candidate, len(e.rules))
-	var place [nearElsewhere + 2]int // where those begin that are so near
+	var place [nearElsewhere + 2]int // where the candidates of each distance begin
 	for i, index := range e.rules {
 		r := e.rule(index)
 		ceiling := e.ceiling(r, q, nil)
@@ -58,7 +57,7 @@ func (e *evaluation) nearest(q question, missing action.Set) []candidate {
 	return sorted
 }
 
-// reason says why the missing actions are missing.
+// reason explains why actions are missing.
 func (e *evaluation) reason(q question, missing action.Set, candidates []candidate) string {
 	if q.kind == unknownResource {
 		return term.QuoteName(q.scope.Type+":"+q.scope.Name) + " is nothing that rules can allow; they allow repositories and registry:catalog"
@@ -112,7 +111,7 @@ func (e *evaluation) explain(c candidate) string {
 		return fmt.Sprintf("the annotation %s counts for nothing (rule %s): %v", r.annotation, name, e.read(r).fault)
 	case nearNotAsked, nearAbsent:
 		if r.requests {
-			return fmt.Sprintf("rule %s would allow it if a RepositoryAccess asked for it", name)
+			return fmt.Sprintf("rule %s would allow it if a RepositoryAccess asked for it", name) + e.subject.Objects.tellBeyond()
 		}
 	}
 	switch c.near {
@@ -134,8 +133,7 @@ func (e *evaluation) explain(c candidate) string {
 	return fmt.Sprintf("rule %s allows %s", name, e.describe(r))
 }
 
-// noRuleApplies says whether it is the subject or the service that no rule is
-// for.
+// noRuleApplies explains whether no rule matches the subject or no rule matches the service.
 func (e *evaluation) noRuleApplies() string {
 	for _, s := range e.sets() {
 		if r := s.firstFor(e.subject.asker(e.service)); r != nil {
@@ -148,7 +146,7 @@ func (e *evaluation) noRuleApplies() string {
 	return "the subjects of no rule match it"
 }
 
-// describe says what a rule allows to this subject.
+// describe lists the actions that a rule allows to this subject.
 func (e *evaluation) describe(r *rule) string {
 	var entries []string
 	for i, a := range r.allow {
@@ -184,12 +182,12 @@ func who(subject Subject) string {
 		if id.External != nil {
 			return id.Subject
 		}
-		return id.Cluster + "/" + id.Kubernetes.Namespace + "/" + id.Kubernetes.ServiceAccount.Name // as explain --as takes it
+		return id.Cluster + "/" + id.Kubernetes.Namespace + "/" + id.Kubernetes.ServiceAccount.Name // in the form of explain --as
 	}
 	return "anonymous callers"
 }
 
-// what names the missing actions, also those that no rule can name.
+// what names the missing actions, including those that no rule can name.
 func what(q question, missing action.Set) string {
 	names := missing.Names()
 	for _, name := range q.scope.Actions {
@@ -203,7 +201,7 @@ func what(q question, missing action.Set) string {
 	return strings.Join(names, ", ") + " on " + Plain(q.scope.Name)
 }
 
-// Plain returns s as it is if it can stand in a message.
+// Plain returns s unchanged if it is safe in a message, and quoted otherwise.
 func Plain(s string) string {
 	if len(s) > 200 || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || '~' < r }) {
 		return term.QuoteName(s)

@@ -3,21 +3,20 @@ package policy
 import (
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/action"
-	"github.com/pullpass/pullpass/internal/names"
-	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/policy/action"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/term"
 )
 
-// maxRemedyBytes leaves room for a reason where both stand together: an event
-// on a pod has 1024 bytes.
+// maxRemedyBytes leaves room for a reason beside the remedy: an event on a pod has 1024 bytes.
 const maxRemedyBytes = 500
 
 const Administrator = "whoever administers Pullpass"
 
-// remedy says what would grant the missing actions. What the ServiceAccount's
-// owner can do alone comes before what somebody else has to do.
+// remedy returns the change that would grant the missing actions. Changes that the ServiceAccount's
+// owner can make alone come first.
 func (e *evaluation) remedy(q question, missing action.Set, nearest []candidate) string {
 	if q.kind == unknownResource {
 		return "ask for repositories or for registry:catalog"
@@ -44,7 +43,7 @@ func (e *evaluation) toAllow(q question, missing action.Set) string {
 	return Administrator + " has to allow " + what(q, missing) + " to " + Plain(who(e.subject))
 }
 
-// askWith says how to ask with an annotation for what its rules would allow.
+// askWith returns a remedy: an annotation that asks for actions within the ceiling of its rules.
 func (e *evaluation) askWith(r *rule, q question, missing action.Set, nearest []candidate) string {
 	key := r.annotation
 	var ceiling, anyCeiling action.Set
@@ -60,8 +59,8 @@ func (e *evaluation) askWith(r *rule, q question, missing action.Set, nearest []
 		first = e.toAllow(q, beyond) + "; for the rest, "
 	}
 	item := annotationItem{pattern: pattern.Pattern(q.scope.Name), actions: within.Nameable()}
-	// A command that was cut could be run all the same, and take away what the
-	// annotation asks for now. So it is whole or not there.
+	// A truncated command could still run, and remove the items that the annotation has now. So the
+	// command is complete or left out.
 	if command, ok := e.annotate(r, item); ok {
 		if whole := first + "run in cluster " + Plain(e.subject.Identity.Cluster) + ": " + command; len(whole) <= maxRemedyBytes {
 			return whole
@@ -70,11 +69,10 @@ func (e *evaluation) askWith(r *rule, q question, missing action.Set, nearest []
 	return term.Shorten(first+"let the annotation "+key+" of the ServiceAccount "+Plain(who(e.subject))+" ask for "+Plain(item.String()), maxRemedyBytes)
 }
 
-// annotate returns the command that adds items to the annotation that a rule
-// reads, which has no fault. People run it in a shell, and strangers write parts of
-// it: clients the repository, owners of ServiceAccounts the annotation. Only what
-// was parsed gets in, and no grammar has a quote, a backslash or a control
-// character.
+// annotate returns the command that adds items to the annotation that a rule reads, which has no
+// fault. Operators run the command in a shell, but clients choose the repository and owners of
+// ServiceAccounts write the annotation. So the command holds only parsed values, and their grammars
+// allow no quote, backslash or control character.
 func (e *evaluation) annotate(r *rule, added ...annotationItem) (string, bool) {
 	id := e.subject.Identity
 	for _, item := range added {
@@ -85,8 +83,8 @@ func (e *evaluation) annotate(r *rule, added ...annotationItem) (string, bool) {
 	if !names.IsSubdomain(id.Kubernetes.ServiceAccount.Name) || !names.IsLabel(id.Kubernetes.Namespace) {
 		return "", false
 	}
-	// What is not known is not overwritten: Pullpass may not see the live
-	// annotation, and kubectl refuses to replace one without --overwrite.
+	// An unknown annotation is not overwritten. Pullpass may not see the live annotation, and
+	// kubectl refuses to replace one without --overwrite.
 	overwrite := ""
 	if e.read(r).present {
 		overwrite = " --overwrite"
@@ -96,8 +94,8 @@ func (e *evaluation) annotate(r *rule, added ...annotationItem) (string, bool) {
 		items = append(items, item.String())
 	}
 	value := strings.Join(items, " ")
-	if len(value) > maxAnnotationBytes || len(items) > maxAnnotationItems {
-		return "", false // it is full: all of it would count for nothing
+	if len(value) > MaxAnnotationBytes || len(items) > maxAnnotationItems {
+		return "", false // too long: the whole annotation would count for nothing
 	}
 	return "kubectl annotate serviceaccount " + id.Kubernetes.ServiceAccount.Name + " -n " + id.Kubernetes.Namespace +
 		overwrite + " " + r.annotation + "='" + value + "'", true

@@ -12,7 +12,7 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// command returns what a remedy tells people to run, or nothing.
+// command returns the command in a remedy, or "".
 func command(t *testing.T, remedy string) string {
 	t.Helper()
 	_, arguments, found := strings.Cut(remedy, "kubectl annotate serviceaccount ")
@@ -74,8 +74,8 @@ func TestRemedyRunsInAShell(t *testing.T) {
 	}
 }
 
-// Clients name the repository, owners of ServiceAccounts write annotations, and
-// a Subject can be made without a token.
+// Clients name the repository, owners of ServiceAccounts write annotations, and a Subject can be
+// made without a token.
 func TestRemedyTakesNothingUnparsed(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, askPolicy)
@@ -111,7 +111,7 @@ func TestRemedyTakesNothingUnparsed(t *testing.T) {
 	}
 }
 
-// Names are plain wherever they stand.
+// Names are plain at every position.
 func TestRemedyNamesArePlain(t *testing.T) {
 	t.Parallel()
 	id := account(t, "prod/team-a/web")
@@ -133,8 +133,8 @@ func TestRemedyNamesArePlain(t *testing.T) {
 	}
 }
 
-// Everything here is as long as it can be: the key of an annotation, names and
-// actions. A remedy that was cut has no command.
+// Everything here has the maximum length: the key of an annotation, names and actions. A truncated
+// remedy has no command.
 func TestRemedyIsBounded(t *testing.T) {
 	t.Parallel()
 	key := strings.Repeat(strings.Repeat("k", 49)+".", 5) + "dev/" + strings.Repeat("k", 63)
@@ -165,8 +165,8 @@ func TestRemedyIsBounded(t *testing.T) {
 	}
 }
 
-// Each remedy that is a command takes nothing away and gives something, until
-// the annotations cannot give more.
+// Each command in a remedy removes nothing and adds grants, until the annotations cannot grant
+// more.
 func TestRemediesHelp(t *testing.T) {
 	t.Parallel()
 	w := world{rand.New(rand.NewPCG(3, 4))}
@@ -230,7 +230,7 @@ func TestRemediesHelp(t *testing.T) {
 	}
 }
 
-// What the owner of the policy has to do is told at once, and rightly.
+// The remedy names the change for the owner of the policy at once and correctly.
 func TestRemedyTellsWhatNoRuleAllows(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, strings.Replace(askPolicy, `actions: ["*"]`, `actions: [pull, delete]`, 1))

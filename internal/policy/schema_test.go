@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/schematest"
-	"github.com/pullpass/pullpass/internal/subjects"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
+	"github.com/pullpass/pullpass/internal/test/schematest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// everyField has each field of a policy, with a value that makes a difference.
+// everyField has each field of a policy, with a value that has an effect.
 const everyField = `
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
@@ -56,8 +56,7 @@ deny:
     condition: claims.event_name == "push"
 `
 
-// A field that the types have and the parser never reads would be accepted and
-// mean nothing.
+// A field of the types that the parser never reads would be accepted and have no effect.
 func TestEveryFieldCounts(t *testing.T) {
 	t.Parallel()
 	whole, err := Parse(File{Name: "p", Data: []byte(everyField)})
@@ -96,11 +95,11 @@ func comparable(p *Policy) any {
 
 func TestSchema(t *testing.T) {
 	t.Parallel()
-	schema := schematest.Hold(t, "policy.schema.json", "Pullpass access policy", &Document{}, "../subjects")
+	schema := schematest.Hold(t, "policy.schema.json", "Pullpass access policy", &Document{}, "subjects")
 	schematest.Accept(t, schema, "every field", []byte(everyField))
 	schematest.Accept(t, schema, "the least", []byte(minimalPolicy))
 	schematest.Accept(t, schema, "nobody denied", []byte(minimalPolicy+"deny: []\n"))
-	schematest.AcceptBlocks(t, schema, "../../docs/policy.md", Kind)
+	schematest.AcceptBlocks(t, schema, "../../docs/reference/policy.md", Kind)
 	schematest.AcceptFile(t, schema, "../../examples/policy.yaml")
 
 	for old, changed := range map[string]string{
@@ -123,7 +122,7 @@ func TestSchema(t *testing.T) {
 		"  allow: [{registry: [catalog], actions: [\"*\"]}]\n": "",
 		"- name: third":             "- tokenIDs: [x]",
 		"namespaceSelector: team=a": `namespaceSelector: ""`,
-		"nodes: [node1]":            "tokenIDs: [x]", // for denials alone
+		"nodes: [node1]":            "tokenIDs: [x]", // only for denials
 	} {
 		bad := strings.Replace(everyField, old, changed, 1)
 		if _, err := Parse(File{Name: "p", Data: []byte(bad)}); err == nil {

@@ -9,11 +9,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/pullpass/pullpass/internal/subjects"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
 )
 
-// labelsOf reads KEY=VALUE, separated by blanks. Labels that are known are not
-// nil, even if there are none.
+// labelsOf reads KEY=VALUE, separated by blanks. Known labels are not nil, even if there are none.
 func labelsOf(text string) map[string]string {
 	set := map[string]string{}
 	for _, field := range strings.Fields(text) {
@@ -69,7 +68,7 @@ func TestSelectorLimits(t *testing.T) {
 	}
 }
 
-// Requirements that look alike and can be met: none is a contradiction.
+// Requirements that look alike and can be met. None is a contradiction.
 func TestSelectorsThatCanMatch(t *testing.T) {
 	t.Parallel()
 	for selector, match := range map[string]string{
@@ -92,7 +91,7 @@ func TestSelectorsThatCanMatch(t *testing.T) {
 	}
 }
 
-// requirement is one, written for the test and judged by its own definition:
+// requirement is written for the test and evaluated by the definition in
 // https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/
 type requirement struct {
 	key, operator string
@@ -140,7 +139,7 @@ func TestSelectorForms(t *testing.T) {
 		}
 		object, objectErr := Parse(File{Data: fmt.Appendf(nil, selectorPolicy, "{matchExpressions: ["+strings.Join(expressions, ", ")+"]}")})
 		line, lineErr := Parse(File{Data: fmt.Appendf(nil, selectorPolicy, `"`+strings.Join(text, ",")+`"`)})
-		// All that a selector of these keys and values can tell apart.
+		// All labels that a selector of these keys and values can distinguish.
 		var possible []map[string]string
 		values := []string{"-", "", "a", "b", "C.1", "d"}
 		for _, team := range values {
@@ -186,8 +185,7 @@ func TestSelectorForms(t *testing.T) {
 	}
 }
 
-// The trace names the field, and a policy is not explained by a guess: what
-// cannot be known is a mismatch in a rule and a match in a denial.
+// The trace names the field. Unknown labels are a mismatch in a rule and a match in a denial.
 func TestSelectorTrace(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, `
@@ -220,8 +218,8 @@ deny: [{name: d, subjects: [{namespaceSelector: blocked, nodes: [n1]}, {namespac
 	}
 }
 
-// checkSelectors fails if a policy has a selector that matches everybody, or
-// that does not mean what it says.
+// checkSelectors fails if a policy has a selector that matches every namespace, or that does not
+// have its documented meaning.
 func checkSelectors(t *testing.T, policy *Policy) {
 	var all []subjects.Match
 	for _, r := range policy.rules {

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 )
 
-// inGroups is an identity with so many groups.
+// inGroups is an identity with n groups.
 func inGroups(n int) Subject {
 	claims := identity.Claims{"sub": "x", "ref": "refs/heads/main", "build_branch": strings.Repeat("ab", 4000)}
 	groups := make([]string, n)
@@ -23,8 +23,9 @@ func inGroups(n int) Subject {
 	return Subject{Identity: &oidc.Identity{Subject: "x", External: &identity.External{Provider: "ci", Profile: identity.Buildkite, Claims: claims}}}
 }
 
-// many returns a policy of rules, or denials, of one subject that does not match, and
-// last one that is told by a condition. That one subject is parsed once: to compile
+// many returns a policy of rules, or denials, with one subject that does not match, and a last one
+// with a condition. The subject is parsed once, because compiling thousands of conditions takes
+// long.
 // thousands of conditions takes a while.
 func many(t testing.TB, list string, n int, subject string) *Policy {
 	t.Helper()
@@ -54,7 +55,7 @@ var dearSubjects = map[string]string{
 	"globs":     `claims: {build_branch: [` + strings.TrimSuffix(strings.Repeat(`"*a*b*a*c",`, 250), ",") + `]}`,
 }
 
-// Each condition is bounded; that there are a thousand of them took two seconds.
+// Each condition is bounded, but a thousand of them took two seconds.
 func TestWhatConditionsCostIsBounded(t *testing.T) {
 	t.Parallel()
 	subject := inGroups(900)
@@ -78,8 +79,8 @@ func TestWhatConditionsCostIsBounded(t *testing.T) {
 	}
 }
 
-// What is spent to the end, and by the last condition that could be judged, is a doubt of
-// the rules that compare claims after it, whether an index finds them or not.
+// If the last condition that could be evaluated spends the budget, later rules that compare claims
+// are in doubt. This holds with and without an index.
 func TestSpentBeforeClaims(t *testing.T) {
 	t.Parallel()
 	subject, scopes := inGroups(900), scopesOf(t, "repository:a:pull")
@@ -100,7 +101,7 @@ func TestSpentBeforeClaims(t *testing.T) {
 
 const tooMuch = "cannot be judged: too much was compared for one request"
 
-// As many rules as there can be with a usual condition, and a large company's token.
+// The maximum number of rules with a usual condition, and the token of a large company.
 func TestUsualConditionsAreNotTooMuch(t *testing.T) {
 	t.Parallel()
 	for n, subject := range map[int]string{
@@ -114,7 +115,7 @@ func TestUsualConditionsAreNotTooMuch(t *testing.T) {
 	}
 }
 
-// People are told of rules for other services, which cost the decision nothing.
+// Traces include rules for other services, which cost the decision nothing.
 func TestOtherServicesCostNothing(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder

@@ -6,11 +6,10 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// Trace tells how a policy came to a decision: what each rule did, in the
-// policy's order. It is for people, and stable as JSON.
+// Trace explains a decision: the effect of each rule, in the policy's order. It is stable as JSON.
 type Trace struct {
 	Deny  []DenyTrace `json:"deny,omitempty"`
-	Rules []RuleTrace `json:"rules,omitempty"` // nil when a denial matched: no rule was asked
+	Rules []RuleTrace `json:"rules,omitempty"` // nil when a denial matched: no rule was evaluated
 	Edit  *Edit       `json:"edit,omitempty"`  // nil: nothing is missing, or no edit is known that would grant it
 }
 
@@ -23,8 +22,7 @@ type DenyTrace struct {
 	Mismatches []string `json:"mismatches,omitempty"` // for each of its subjects, the first field that differs
 }
 
-// RuleTrace says what one rule did. A rule applies when both subject and
-// service match.
+// RuleTrace is the effect of one rule. A rule applies when both subject and service match.
 type RuleTrace struct {
 	Name           string      `json:"name"`
 	Origin         string      `json:"origin"` // FILE: rules[0]
@@ -34,11 +32,10 @@ type RuleTrace struct {
 	ServiceMatched bool        `json:"serviceMatched"`
 	Annotation     string      `json:"annotation,omitempty"` // the key that the rule reads
 	Requests       bool        `json:"requests,omitempty"`   // the rule reads RepositoryAccess objects
-	Scopes         []RuleScope `json:"scopes,omitempty"`     // what a rule that applies did, in the order asked
+	Scopes         []RuleScope `json:"scopes,omitempty"`     // the effects of an applicable rule, in the order requested
 }
 
-// RuleScope says what a rule that applies did with one requested scope. Actions
-// are sorted.
+// RuleScope is the effect of an applicable rule on one requested scope. Actions are sorted.
 type RuleScope struct {
 	Requested string   `json:"requested"`
 	Patterns  []string `json:"patterns,omitempty"` // of allow, as written, that match
@@ -48,7 +45,7 @@ type RuleScope struct {
 	Objects   []string `json:"objects,omitempty"`  // NAMESPACE/NAME of these RepositoryAccess objects
 	Asks      []string `json:"asks,omitempty"`     // actions of these
 	Fault     string   `json:"fault,omitempty"`    // why the annotation counts for nothing
-	Granted   []string `json:"granted,omitempty"`  // what the rule alone gives of what was requested
+	Granted   []string `json:"granted,omitempty"`  // the requested actions that this rule grants by itself
 }
 
 func (t *RuleScope) notePattern(p string) {
@@ -57,10 +54,11 @@ func (t *RuleScope) notePattern(p string) {
 	}
 }
 
-// matched says which of the subjects matched, when so many did not.
+// matched returns the path of the subject that matched, given the mismatches of the subjects before
+// it.
 func matched(mismatches []string) string { return fmt.Sprintf("subjects[%d]", len(mismatches)) }
 
-// Explain decides as Decide does, by the same code, and tells how.
+// Explain makes the same decision as Decide, by the same code, and returns its trace.
 func (p *Policy) Explain(subject Subject, service string, requested []registryauth.Scope) (Decision, Trace) {
 	var trace Trace
 	decision := p.decide(subject, service, requested, &trace)

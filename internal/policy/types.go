@@ -1,6 +1,6 @@
 package policy
 
-import "github.com/pullpass/pullpass/internal/subjects"
+import "github.com/pullpass/pullpass/internal/policy/subjects"
 
 // Document is a policy file as it is written. The parser takes the names of the
 // fields from these types, and the JSON Schema for editors is made of them.

@@ -3,13 +3,13 @@ package policy
 import (
 	"slices"
 
-	"github.com/pullpass/pullpass/internal/action"
-	"github.com/pullpass/pullpass/internal/pattern"
-	"github.com/pullpass/pullpass/internal/subjects"
+	"github.com/pullpass/pullpass/internal/policy/action"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
 )
 
-// WrittenRule is a rule as people wrote it, for those who ask about the policy itself
-// and about no request. It shares memory with the policy and must not be changed.
+// WrittenRule is a rule in its source form, for queries about the policy itself rather than a
+// request. It shares memory with the policy and must not be changed.
 type WrittenRule struct {
 	Name, Origin string // FILE: rules[0]
 	Anonymous    bool
@@ -21,19 +21,19 @@ type WrittenRule struct {
 	Allow        []WrittenAllowance
 }
 
-// WrittenAllowance is repositories, or else the catalog.
+// WrittenAllowance is either repositories or the catalog.
 type WrittenAllowance struct {
 	Repositories []pattern.Pattern
 	Actions      action.Set
 }
 
-// WrittenDenial is a denial, likewise.
+// WrittenDenial is a denial in its source form.
 type WrittenDenial struct {
 	Name, Origin string // FILE: deny[0]
 	Subjects     []subjects.Match
 }
 
-// WrittenRequest is what a RepositoryAccess asks for with one of its patterns.
+// WrittenRequest is one pattern of a RepositoryAccess.
 type WrittenRequest struct {
 	Object string // NAMESPACE/NAME
 	WrittenAllowance
@@ -51,29 +51,29 @@ func (p *Policies) WrittenRules() []WrittenRule { return writtenRules(p.rules) }
 // WrittenDenials returns the denials of the objects in their order.
 func (p *Policies) WrittenDenials() []WrittenDenial { return writtenDenials(p.deny) }
 
-// Within returns how far the objects may go. It must not be changed.
+// Within returns the repositories that objects may grant. It must not be changed.
 func (p *Policies) Within() []pattern.Pattern { return p.within }
 
-// Written returns what the object asks for; nil: it counts for nothing.
+// Written returns the requests of the object; nil: it counts for nothing.
 func (r *Request) Written() []WrittenRequest {
 	all := make([]WrittenRequest, len(r.items))
 	for i, item := range r.items {
-		all[i] = WrittenRequest{r.namespace + "/" + r.name, writtenItem(item)}
+		all[i] = WrittenRequest{r.id(), writtenItem(item)}
 	}
 	return all
 }
 
-// Written returns what is asked for, as far as it is read.
+// Written returns the requests, as far as they are read.
 func (r *Requests) Written() []WrittenRequest {
-	if r == nil {
-		return nil
-	}
-	all := make([]WrittenRequest, len(r.items))
-	for i, item := range r.items {
-		all[i] = WrittenRequest{r.objects[i], writtenItem(item)}
+	var all []WrittenRequest
+	for o, item := range r.all() {
+		all = append(all, WrittenRequest{o.id(), writtenItem(*item)})
 	}
 	return all
 }
+
+// id is NAMESPACE/NAME.
+func (r *Request) id() string { return r.namespace + "/" + r.name }
 
 func writtenItem(i annotationItem) WrittenAllowance {
 	return WrittenAllowance{[]pattern.Pattern{i.pattern}, i.actions}
@@ -100,8 +100,7 @@ func writtenDenials(denials []denyRule) []WrittenDenial {
 	return all
 }
 
-// Compared returns the claims that rules and denials for an identity compare, by
-// their names, sorted.
+// Compared returns the claims that rules and denials for an identity compare, sorted by name.
 func (p *Policy) Compared(identity string) []string {
 	var all []string
 	note := func(list []subjects.Match) {
@@ -121,8 +120,8 @@ func (p *Policy) Compared(identity string) []string {
 	return slices.Compact(all)
 }
 
-// AnnotationItems returns what a ServiceAccount asks for with an annotation. Its error
-// says why the annotation counts for nothing.
+// AnnotationItems returns the items of an annotation. Its error says why the annotation counts for
+// nothing.
 func AnnotationItems(text string) ([]WrittenAllowance, error) {
 	items, err := parseAnnotation(text)
 	all := make([]WrittenAllowance, len(items))

@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	// pageSize is how many objects one answer has: so many are in memory as the
-	// API server sends them. A Secret can have a megabyte, and few have.
+	// pageSize is the number of objects in one response. All of them are in memory in the form that
+	// the API server sends. A Secret can have a megabyte, although few do.
 	pageSize       = 500
 	secretPageSize = 100
-	// maxPageTime is how long one answer may take.
+	// maxPageTime is the time limit of one response.
 	maxPageTime = time.Minute
 )
 
@@ -41,7 +41,7 @@ func newClient(config *rest.Config, namespace string) (*client, error) {
 	config = rest.CopyConfig(config)
 	config.UserAgent = "pullpass-pull-secrets"
 	config.WarningHandlerWithContext = rest.NoWarnings{}
-	config.QPS = -1 // pages follow one another: there is nothing to limit
+	config.QPS = -1 // pages follow one another, so a limit has no use
 	shared, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
@@ -50,8 +50,7 @@ func newClient(config *rest.Config, namespace string) (*client, error) {
 	if c.metadata, err = metadata.NewForConfigAndClient(config, shared); err != nil {
 		return nil, err
 	}
-	// No other types than these: k8s.io/client-go/kubernetes would link every API
-	// group.
+	// Only these types: k8s.io/client-go/kubernetes would link every API group.
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.ConfigMap{}, &corev1.SecretList{}, &corev1.ServiceAccountList{},
 		&corev1.PodList{}, &corev1.ReplicationControllerList{})
@@ -75,7 +74,7 @@ func newClient(config *rest.Config, namespace string) (*client, error) {
 	return c, nil
 }
 
-// wanted is a list of whole objects.
+// wanted describes a list of whole objects.
 type wanted struct {
 	group    schema.GroupVersion
 	resource string
@@ -83,8 +82,7 @@ type wanted struct {
 	page     func() runtime.Object
 }
 
-// list calls each for every object. Pages come one after the other, and nothing
-// of them is kept.
+// list calls each for every object. It reads one page after the other and keeps none of them.
 func (c *client) list(ctx context.Context, w wanted, each func(runtime.Object)) error {
 	options := metav1.ListOptions{Limit: pageSize}
 	if w.secrets != "" {
@@ -97,8 +95,8 @@ func (c *client) list(ctx context.Context, w wanted, each func(runtime.Object)) 
 	}, each)
 }
 
-// listMetadata is for objects of which the metadata is enough: the API server
-// sends nothing else.
+// listMetadata lists objects of which only the metadata is needed. The API server sends nothing
+// else.
 func (c *client) listMetadata(ctx context.Context, resource, fields string, each func(runtime.Object)) error {
 	kind := corev1.SchemeGroupVersion.WithResource(resource)
 	if resource == "namespaces" && c.namespace != "" {
@@ -143,8 +141,8 @@ func (c *client) page(ctx context.Context, options metav1.ListOptions,
 	return get(ctx, options)
 }
 
-// trackedSince asks for what the API server writes down when it begins to track
-// tokens; zero: it does not.
+// trackedSince returns the date on which the API server began to track the use of tokens. It is
+// zero if the API server does not track it.
 func (c *client) trackedSince(ctx context.Context) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxPageTime)
 	defer cancel()
@@ -160,7 +158,7 @@ func (c *client) trackedSince(ctx context.Context) (time.Time, error) {
 	return date(found.Data["since"]), nil
 }
 
-// discoverIssuer asks for the issuer of the tokens that the API server makes.
+// discoverIssuer returns the issuer of the tokens that the API server issues.
 func (c *client) discoverIssuer(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxPageTime)
 	defer cancel()
@@ -178,7 +176,7 @@ func (c *client) discoverIssuer(ctx context.Context) (string, error) {
 	return document.Issuer, nil
 }
 
-// date returns zero for what is no date.
+// date returns zero for an invalid date.
 func date(s string) time.Time {
 	t, err := time.Parse(time.DateOnly, s)
 	if err != nil {
@@ -187,8 +185,8 @@ func date(s string) time.Time {
 	return t
 }
 
-// fault says why a resource could not be read. It repeats nothing of an answer:
-// that could be a Secret.
+// fault is the reason why a resource could not be read. It quotes nothing from a response, which
+// could contain a Secret.
 type fault struct {
 	verb, resource, why string
 	forbidden           bool

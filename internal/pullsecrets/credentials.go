@@ -12,27 +12,27 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// legacyIssuer is the iss of every token that Kubernetes keeps in a Secret.
+// legacyIssuer is the claim iss of every token that Kubernetes stores in a Secret.
 const legacyIssuer = "kubernetes/serviceaccount"
 
-// maxCredentialBytes is what an API server allows the values of one Secret to
-// have together (MaxSecretSize).
+// maxCredentialBytes is the API server's limit for the sum of the values of one Secret
+// (MaxSecretSize).
 const maxCredentialBytes = 1 << 20
 
-// credentials is all that is remembered of what a pull Secret holds. Its hosts
-// are strings of the caller's, and its tokens must be compared with names of
-// Secrets that an API server listed before they are shown.
+// credentials holds all the facts that are kept about a pull Secret. Its hosts are strings of the
+// caller. Its tokens must not be shown before they are compared with names of Secrets that an API
+// server listed.
 type credentials struct {
 	hosts  []string
-	others bool  // it has entries for other registries, too
+	others bool  // it also has entries for other registries
 	legacy bool  // a password for hosts is a legacy token
-	tokens []Key // of the Secrets whose tokens passwords claim to be, for any registry
+	tokens []Key // the Secrets that the passwords claim to be tokens of, for any registry
 	broken bool  // the kubelet cannot read it either
 }
 
 // parseCredentials reads a pull Secret as the kubelet does (secrets.go of
-// k8s.io/kubernetes/pkg/credentialprovider): also what is lax about it. It
-// returns no error: those of encoding/json can quote what they were given.
+// k8s.io/kubernetes/pkg/credentialprovider), and is as lax. It returns no error, because errors of
+// encoding/json can quote their input.
 func parseCredentials(secret *corev1.Secret, hosts []string) credentials {
 	var entries map[string]entry
 	var data []byte
@@ -78,28 +78,28 @@ func parseCredentials(secret *corev1.Secret, hosts []string) credentials {
 func unmarshal(data []byte, into any) error {
 	switch {
 	case len(data) == 0:
-		return nil // the kubelet passes over it
+		return nil // the kubelet skips it
 	case len(data) > maxCredentialBytes:
 		return errBroken
 	}
 	return json.Unmarshal(data, into)
 }
 
-// errBroken stands for all errors of decoding.
+// errBroken replaces all decoding errors.
 var errBroken = errors.New("is no Docker configuration")
 
-// entry is what is kept of the credentials for one registry. User name and
-// password live as long as UnmarshalJSON.
+// entry holds the facts that are kept about the credentials for one registry. The user name and the
+// password do not outlive UnmarshalJSON.
 type entry struct {
 	legacy bool
 	token  Key
 }
 
-// UnmarshalJSON fails where the kubelet's DockerConfigEntry does.
+// UnmarshalJSON fails for the same input as the kubelet's DockerConfigEntry.
 func (e *entry) UnmarshalJSON(data []byte) error {
 	var written struct {
 		Password string `json:"password"`
-		Username string `json:"username"` // of the wrong type, it is a fault
+		Username string `json:"username"` // a wrong type is an error
 		Email    string `json:"email"`    // likewise
 		Auth     string `json:"auth"`
 	}
@@ -125,8 +125,8 @@ func (e *entry) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// legacyToken recognises a token of a Secret by its claims. Nothing is verified:
-// whoever wrote the Secret could have written anything.
+// legacyToken recognizes a ServiceAccount token from a Secret by its claims. It verifies nothing:
+// the author of the Secret could have written any claims.
 func legacyToken(password string) (secret Key, legacy bool) {
 	parts := strings.Split(password, ".")
 	if len(parts) != 3 {
@@ -147,15 +147,15 @@ func legacyToken(password string) (secret Key, legacy bool) {
 	return Key{claims.Namespace, claims.Secret}, true
 }
 
-// isFor tells whether the kubelet uses an entry for images of a host, or for
-// some of them: a path in the key does not count here.
+// isFor reports whether the kubelet uses an entry for images of a host. An entry for some of the
+// images is enough: the path in the key is ignored.
 func isFor(key, host string) bool {
 	if !strings.HasPrefix(key, "https://") && !strings.HasPrefix(key, "http://") {
 		key = "https://" + key
 	}
 	u, err := url.Parse(key)
 	if err != nil {
-		return false // the kubelet passes over it
+		return false // the kubelet skips it
 	}
 	pattern, patternPort := splitPort(u.Host)
 	name, port := splitPort(host)

@@ -15,7 +15,7 @@ func jwt(payload string) string {
 	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(payload)) + ".c2ln"
 }
 
-// What a Secret may say, and what the kubelet makes of it.
+// The contents of Secrets, and the result of the kubelet's parser for each.
 func TestParseCredentials(t *testing.T) {
 	t.Parallel()
 	hosts := []string{"registry.example.com", "registry.example.com:5000"}

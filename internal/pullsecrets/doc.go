@@ -1,15 +1,13 @@
-// Package pullsecrets finds out who in a cluster still pulls images with
-// imagePullSecrets, and which ServiceAccount tokens are still kept in Secrets
-// (KEP-2799).
+// Package pullsecrets finds the workloads in a cluster that still pull images with
+// imagePullSecrets, and the ServiceAccount tokens that are still stored in Secrets (KEP-2799).
 //
 //	Read        asks an API server once, page by page
-//	Inventory   what was found: ServiceAccounts, workloads, pull Secrets, legacy tokens
+//	Inventory   the result: ServiceAccounts, workloads, pull Secrets, legacy tokens
 //
-// It owns what may be remembered of a Secret: for which of the registries that
-// the caller named it is, and whether a password in it is a ServiceAccount
-// token. Nothing that is written in a Secret leaves this package, not even a
-// host name. It does not own what to do about it (package migration).
+// It decides which facts about a Secret may be kept: its registries, among those that the caller
+// named, and whether one of its passwords is a ServiceAccount token. No text from a Secret leaves
+// this package, not even a host name. Package migration decides what to do about each Secret.
 //
-// It needs rights that the proxy must not have. Only a command that runs with an
-// administrator's kubeconfig uses it.
+// It needs rights that the proxy must not have. Only a command that runs with an administrator's
+// kubeconfig uses it.
 package pullsecrets

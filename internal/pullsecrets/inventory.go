@@ -14,43 +14,43 @@ func (k Key) compare(other Key) int {
 	return cmp.Or(strings.Compare(k.Namespace, other.Namespace), strings.Compare(k.Name, other.Name))
 }
 
-// Inventory is what Read found. It must not be changed.
+// Inventory is the result of Read. It must not be changed.
 //
-// Strings in it are as strangers wrote them: an API server checks the names of
-// objects, but neither what imagePullSecrets name, nor owners, nor images.
+// Some of its strings are untrusted. An API server checks the names of objects, but not the names
+// in imagePullSecrets, the owners or the images.
 type Inventory struct {
 	Accounts        map[Key]Account
-	Workloads       []Workload // those with an image, or a Secret, that matters here; sorted
+	Workloads       []Workload // only with a relevant image or Secret; sorted
 	Secrets         []Secret   // pull Secrets for the registries; sorted
 	Tokens          []Token    // sorted
 	NamespaceLabels map[string]map[string]string
-	// TokensTracked is since when the API server writes down which tokens are
-	// used (KEP-2799); zero: not known.
+	// TokensTracked is the date since which the API server records the use of tokens (KEP-2799).
+	// Zero means that it is not known.
 	TokensTracked time.Time
 	StaticPods    int      // with images of the registries; they pull with the node's credentials
-	Unread        []Unread // nil: all was read
+	Unread        []Unread // nil: everything was read
 
 	states map[Key]State
 }
 
-// Unread is a resource that the caller is not allowed to read.
+// Unread is a resource that the caller may not read.
 type Unread struct {
 	Resource string `json:"resource"`
 	Why      string `json:"why"`
 }
 
-// State says what is known of a Secret that imagePullSecrets name.
+// State is what is known of a Secret that imagePullSecrets name.
 type State int
 
 const (
-	Missing State = iota // there is no pull Secret of the name
+	Missing State = iota // no pull Secret has the name
 	Unknown              // Secrets cannot be read
 	Other                // for other registries only
-	Broken               // the kubelet cannot read it, and pulls nothing for a pod that names it
+	Broken               // the kubelet cannot read it, and pulls no image for a pod that names it
 	Ours                 // for one of the registries
 )
 
-// State returns what is known of a Secret.
+// State returns the State of a Secret.
 func (i *Inventory) State(namespace, name string) State {
 	if i.unread("secrets") {
 		return Unknown
@@ -62,7 +62,7 @@ func (i *Inventory) unread(resource string) bool {
 	return slices.ContainsFunc(i.Unread, func(u Unread) bool { return u.Resource == resource })
 }
 
-// Complete reports whether all was read that could use a Secret.
+// Complete reports whether all resources that can use a Secret were read.
 func (i *Inventory) Complete() bool {
 	return !slices.ContainsFunc(i.Unread, func(u Unread) bool { return slices.Contains(templateResources, u.Resource) })
 }
@@ -71,29 +71,29 @@ func (i *Inventory) Complete() bool {
 type Account struct {
 	Key
 	UID         string
-	Annotations map[string]string // of the keys that were asked for
+	Annotations map[string]string // only of the keys in Config
 	PullSecrets []string          // as written: a position is an index of imagePullSecrets
 	secrets     []string
 }
 
-// Workload is what makes pods, by controller ownerReferences, or a pod that
-// nothing made.
+// Workload is an object that creates pods, found by controller ownerReferences, or a pod without a
+// controller.
 type Workload struct {
 	Key
-	Kind    string // of built-in kinds, or of what Kubernetes does not know
-	Account string // name of the ServiceAccount of its pods
-	// Template says whether Own is what the pod template says. It is not known of
-	// kinds that are not built in, and a pod has none; then Own is nil.
+	Kind    string // a built-in kind, or one that Kubernetes does not know
+	Account string // name of its pods' ServiceAccount
+	// Template reports whether Own comes from the pod template. A pod has no template, and those of
+	// kinds that are not built in are not known. Own is nil then.
 	Template bool
 	Own      []string // imagePullSecrets of the template, as written
 	Pods     int      // that have not ended
 	Carried  []string // imagePullSecrets of these pods; sorted, each once
-	Mounted  []string // Secrets for the registries, or with a token, that containers are given as files or variables; sorted
-	Owner    Owner    // the controller that makes the workload itself
+	Mounted  []string // Secrets that containers get as files or variables, if they are for the registries or hold a token; sorted
+	Owner    Owner    // the controller of the workload itself
 	Images   []Image  // of the registries; sorted
 }
 
-// Owner is what an ownerReference names. The zero Owner is none.
+// Owner is the object in an ownerReference. The zero Owner means that there is none.
 type Owner struct{ Kind, Name string }
 
 // Image is an image without tag and digest.
@@ -102,10 +102,10 @@ type Image struct{ Registry, Repository string }
 // Secret is a pull Secret for at least one of the registries.
 type Secret struct {
 	Key
-	Registries []string // of those that were asked for
-	Others     bool     // it is for other registries, too
+	Registries []string // those in Config that it is for
+	Others     bool     // it is also for other registries
 	Legacy     bool     // a password for the registries is a legacy ServiceAccount token
-	Owner      Owner    // the controller that made it
+	Owner      Owner    // its controller
 }
 
 // Token is a Secret with a ServiceAccount token that never expires.
@@ -113,7 +113,7 @@ type Token struct {
 	Key
 	Account       string
 	AutoGenerated bool      // the ServiceAccount lists it
-	LastUsed      time.Time // with the API server, a date; zero: never since TokensTracked
+	LastUsed      time.Time // date on which the API server accepted it; zero: never since TokensTracked
 	InvalidSince  time.Time // a date; zero: it is valid
-	PasswordOf    []string  // pull Secrets of its namespace or of others, as NAMESPACE/NAME, whose password it is
+	PasswordOf    []string  // pull Secrets with it as a password, in any namespace, as NAMESPACE/NAME
 }

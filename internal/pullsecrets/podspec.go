@@ -18,11 +18,11 @@ func references(list []corev1.LocalObjectReference) (names []string) {
 	return names
 }
 
-// accountOf returns what the ServiceAccount admission makes of a template that
-// names none.
+// accountOf returns the ServiceAccount that admission sets for the template, which is "default" if
+// it names none.
 func accountOf(spec *corev1.PodSpec) string { return cmp.Or(spec.ServiceAccountName, "default") }
 
-// images returns the images of the registries, those of image volumes too.
+// images returns the images of the registries, including those of image volumes.
 func (r *reading) images(spec *corev1.PodSpec) (images []Image) {
 	note := func(name string) {
 		host, repository, ok := strings.Cut(name, "/")
@@ -60,7 +60,7 @@ func withoutTag(repository string) string {
 	return repository
 }
 
-// mounted returns the Secrets that containers are given.
+// mounted returns the Secrets that containers get as files or variables.
 func mounted(spec *corev1.PodSpec) (names []string) {
 	for _, v := range spec.Volumes {
 		if v.Secret != nil {
@@ -98,7 +98,7 @@ func mounted(spec *corev1.PodSpec) (names []string) {
 	return unique(names)
 }
 
-// unique sorts, too.
+// unique also sorts.
 func unique(names []string) []string {
 	slices.Sort(names)
 	return slices.Compact(names)

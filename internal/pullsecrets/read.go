@@ -15,28 +15,28 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// The labels of KEP-2799, and what an API server writes on every token's Secret.
+// The API server sets these labels on the Secret of every legacy token (KEP-2799).
 const (
 	lastUsedLabel     = "kubernetes.io/legacy-token-last-used"
 	invalidSinceLabel = "kubernetes.io/legacy-token-invalid-since"
 )
 
-// Config says what is looked for, and where.
+// Config selects the cluster and the objects that Read looks for.
 type Config struct {
 	REST           *rest.Config
-	Issuer         string   // of the cluster's ServiceAccount tokens: the API server has to be that cluster's
+	Issuer         string   // of the cluster's ServiceAccount tokens; the API server must have the same issuer
 	Registries     []string // host[:port] as in the names of images
 	Namespace      string   // empty: all
 	AnnotationKeys []string // of ServiceAccounts; no other annotation is kept
-	Labels         bool     // the labels of namespaces are wanted
+	Labels         bool     // read the labels of namespaces
 }
 
 // templateResources can use Secrets that no pod uses at the moment.
 var templateResources = []string{"replicationcontrollers", "deployments", "statefulsets", "daemonsets", "replicasets", "jobs", "cronjobs"}
 
-// Read lists what the inventory is made of. What it is not allowed to read is
-// in Unread, but for ServiceAccounts and pods: without them there is nothing to
-// say. Every other failure is an error.
+// Read reads the objects of the inventory. Resources that it may not read are in Unread.
+// ServiceAccounts and pods are required: without them, Read returns an error. It also returns every
+// other failure as an error.
 func Read(ctx context.Context, config Config) (*Inventory, error) {
 	c, err := newClient(config.REST, config.Namespace)
 	if err != nil {
@@ -81,14 +81,14 @@ func Read(ctx context.Context, config Config) (*Inventory, error) {
 	return r.Inventory, nil
 }
 
-// reading is an Inventory on its way.
+// reading is an unfinished Inventory.
 type reading struct {
 	Config
 	*client
 	*Inventory
 	passwords map[Key][]string // pull Secrets by the token Secret that they claim to hold
 	workloads map[workloadKey]*Workload
-	owners    map[string]Owner // by UID: what made a ReplicaSet or a Job
+	owners    map[string]Owner // controllers of ReplicaSets, ReplicationControllers and Jobs, by the UID of these
 
 	interesting map[Key]bool // Secrets for the registries, or with a token
 }
@@ -98,7 +98,8 @@ type workloadKey struct {
 	kind, account string
 }
 
-// issuer keeps one cluster from being judged by what another one may pull.
+// issuer verifies that the API server belongs to the configured cluster. Otherwise the plan would
+// compare the workloads of one cluster with the grants of another.
 func (r *reading) issuer(ctx context.Context) error {
 	issuer, err := r.discoverIssuer(ctx)
 	if err == nil && issuer != r.Issuer {
@@ -176,7 +177,7 @@ func (r *reading) namespaces(ctx context.Context) error {
 	}
 	return r.listMetadata(ctx, "namespaces", "", func(o runtime.Object) {
 		m := o.(*metav1.PartialObjectMetadata)
-		labels := map[string]string{} // known to be empty is not the same as not known
+		labels := map[string]string{} // "no labels" differs from "labels unknown"
 		maps.Copy(labels, m.Labels)
 		r.NamespaceLabels[m.Name] = labels
 	})
@@ -238,14 +239,14 @@ func (r *reading) jobs(ctx context.Context) error {
 		ended := slices.ContainsFunc(from.Status.Conditions, func(c batchv1.JobCondition) bool {
 			return c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed)
 		})
-		if !ended { // else it makes no pods any more
+		if !ended { // a finished Job creates no more pods
 			r.template("Job", from, &from.Spec.Template.Spec)
 		}
 	})
 }
 
-// template notes what makes pods. A ReplicaSet, a ReplicationController or a Job
-// that something else made is only a step on the way from a pod to its workload.
+// template notes an object that creates pods. A ReplicaSet, ReplicationController or Job that has a
+// controller only connects a pod to its workload.
 func (r *reading) template(kind string, from metav1.Object, spec *corev1.PodSpec) {
 	w := &Workload{Key: keyOf(from), Kind: kind, Account: accountOf(spec), Template: true, Own: references(spec.ImagePullSecrets)}
 	if made := metav1.GetControllerOf(from); made != nil {
@@ -281,13 +282,13 @@ func (r *reading) pods(ctx context.Context) error {
 	})
 }
 
-// add merges what a pod, or a template, says into its workload.
+// add merges the data of a pod or template into its workload.
 func (r *reading) add(w *Workload, spec *corev1.PodSpec) {
 	w.Images, w.Mounted = r.images(spec), slices.DeleteFunc(mounted(spec), func(name string) bool { return !r.interesting[Key{w.Namespace, name}] })
 	key := workloadKey{w.Key, w.Kind, w.Account}
 	known := r.workloads[key]
 	if known == nil {
-		// A template is kept for the pods that may come.
+		// A template is kept because pods may follow.
 		if w.Template || r.matters(w) {
 			r.workloads[key] = w
 		}
@@ -305,8 +306,8 @@ func (r *reading) matters(w *Workload) bool {
 	return len(w.Images)+len(w.Carried)+len(w.Mounted) > 0 || slices.ContainsFunc(w.Own, func(name string) bool { return !other(name) })
 }
 
-// finish joins what was read in parts. A token's Secret that a password claims
-// to be from is believed only if there is one: so no text of a Secret gets out.
+// finish joins the parts. It accepts the claim of a password to be from a token's Secret only if
+// that Secret exists. So no text of a Secret leaves this package.
 func (r *reading) finish() {
 	for i := range r.Tokens {
 		t := &r.Tokens[i]

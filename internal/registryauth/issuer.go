@@ -11,11 +11,10 @@ import (
 
 	"github.com/distribution/distribution/v3/registry/auth/token"
 
-	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
 )
 
-// ErrGrantEnded says that the incoming token has ended, so nothing may be
-// issued for it.
+// ErrGrantEnded says that the incoming token has expired, so no token may be issued for it.
 var ErrGrantEnded = errors.New("the incoming token has ended")
 
 // IssuerConfig describes the tokens of one registry.
@@ -23,9 +22,9 @@ type IssuerConfig struct {
 	Issuer   string        // iss, as in the registry's auth.token.issuer
 	Service  string        // aud, as in the registry's auth.token.service
 	Lifetime time.Duration // at least signing.MinLifetime
-	Keys     signing.Keys  // decides how the registry trusts the tokens, too
-	// NamesHolder has the tokens say whom they were issued to: for the gateway. Other
-	// registries have no use for it, and may log what they are sent.
+	Keys     signing.Keys  // also decides how the registry trusts the tokens
+	// NamesHolder makes the tokens name their holder, for the gateway. Other registries do not need
+	// it, and may log the tokens that they receive.
 	NamesHolder bool
 	Now         func() time.Time
 }
@@ -65,24 +64,23 @@ func NewIssuer(cfg IssuerConfig) (*Issuer, error) {
 	return &Issuer{issuer: cfg.Issuer, service: cfg.Service, lifetime: cfg.Lifetime, keys: cfg.Keys, namesHolder: cfg.NamesHolder, now: cfg.Now}, nil
 }
 
-// claims are the token's, as distribution reads them: what it declares is what
-// is signed, but for two members, which take the place of its own.
+// claims are the claims of the token, as distribution reads them. It embeds distribution's type,
+// whose fields are signed. Two fields replace fields of that type.
 type claims struct {
 	token.ClaimSet
-	// A plain string: distribution 2 reads nothing else, distribution 3 and zot
-	// read both forms, and AudienceList writes a list.
+	// A plain string: distribution 2 reads only a string, distribution 3 and zot read a string or a
+	// list, and AudienceList writes a list.
 	Audience string `json:"aud"`
-	// Not pointers: each would be an allocation for each token.
+	// Not pointers: each pointer would be an allocation for each token.
 	Access []token.ResourceActions `json:"access"`
 	Holder *Holder                 `json:"pullpass,omitempty"`
 }
 
-// Issue signs a token that says what grant says, and no more.
+// Issue signs a token with exactly the contents of grant.
 //
-// The token ends after the configured lifetime, or with the incoming token if
-// that is sooner, but not within signing.MinLifetime: the token specification forbids
-// less, and clients believe it. So a token can outlive the incoming one by less
-// than 60 seconds, and never by more.
+// The token expires after the configured lifetime, or with the incoming token if that is sooner.
+// But it lives for at least signing.MinLifetime: the token specification forbids less, and clients
+// rely on that. So a token can outlive the incoming token by less than 60 seconds.
 //
 // Errors: ErrGrantEnded; signing.ErrNoSigningKey; others are faults of the caller.
 func (i *Issuer) Issue(grant Grant) (Token, error) {
@@ -108,7 +106,7 @@ func (i *Issuer) Issue(grant Grant) (Token, error) {
 		expiry = soonest
 	}
 	if !key.NotAfter.IsZero() && key.NotAfter.Before(expiry) {
-		expiry = key.NotAfter // the registry refuses the token from then on; Signing leaves signing.MinLifetime
+		expiry = key.NotAfter // the registry refuses the token after that; Signing leaves signing.MinLifetime
 	}
 	expiry = expiry.UTC().Truncate(time.Second)
 
@@ -148,8 +146,8 @@ func (i *Issuer) Issue(grant Grant) (Token, error) {
 	}, nil
 }
 
-// sortedAccess returns a sorted copy, so that equal grants give equal claims.
-// An incomplete scope is a fault of the caller and never signed.
+// sortedAccess returns a sorted copy, so that equal grants give equal claims. An incomplete scope
+// is a fault of the caller and is never signed.
 func sortedAccess(granted []Scope) ([]Scope, error) {
 	scopes := make([]Scope, len(granted))
 	for n, scope := range granted {
@@ -167,17 +165,16 @@ func sortedAccess(granted []Scope) ([]Scope, error) {
 	return scopes, nil
 }
 
-// Service returns the aud of the tokens.
+// Service returns the aud claim of the tokens.
 func (i *Issuer) Service() string { return i.service }
 
 // Keys returns the keys that sign the tokens.
 func (i *Issuer) Keys() signing.Keys { return i.keys }
 
-// NamesHolder reports whether tokens say whom they were issued to.
+// NamesHolder reports whether tokens name their holder.
 func (i *Issuer) NamesHolder() bool { return i.namesHolder }
 
-// KeyID returns the id of the key that signs now. An error wraps
-// signing.ErrNoSigningKey.
+// KeyID returns the id of the present signing key. An error wraps signing.ErrNoSigningKey.
 func (i *Issuer) KeyID() (string, error) {
 	key, err := i.keys.Signing()
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/pkitest"
-	"github.com/pullpass/pullpass/internal/signing"
-	"github.com/pullpass/pullpass/internal/signing/signingtest"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
+	"github.com/pullpass/pullpass/internal/registryauth/signing/signingtest"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
 )
 
 const testSubject = "system:serviceaccount:team-a:web"

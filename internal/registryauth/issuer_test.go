@@ -16,8 +16,8 @@ import (
 	"github.com/distribution/distribution/v3/registry/auth/token"
 	"github.com/go-jose/go-jose/v4"
 
-	"github.com/pullpass/pullpass/internal/signing"
-	"github.com/pullpass/pullpass/internal/signing/signingtest"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
+	"github.com/pullpass/pullpass/internal/registryauth/signing/signingtest"
 )
 
 func TestDistributionAcceptsEveryToken(t *testing.T) {

@@ -14,15 +14,15 @@ import (
 	"unicode/utf8"
 )
 
-// GrantType is the wire form in which a credential came.
+// GrantType is the wire form of a credential.
 type GrantType string
 
-// The wire forms. Their names are stable: metric labels and audit fields.
+// The wire forms. Their names are stable, because they are metric labels and audit fields.
 const (
 	GrantAnonymous     GrantType = "anonymous"      // GET without a credential
 	GrantBasic         GrantType = "basic"          // GET with Authorization: Basic
 	GrantBearer        GrantType = "bearer"         // GET with Authorization: Bearer
-	GrantPassword      GrantType = "password"       // POST form, containerd's first try
+	GrantPassword      GrantType = "password"       // POST form, containerd's first attempt
 	GrantRefreshToken  GrantType = "refresh_token"  // POST form, docker's identity token
 	GrantTokenExchange GrantType = "token_exchange" // POST form, RFC 8693
 )
@@ -35,45 +35,49 @@ const (
 
 const (
 	maxTextBytes  = 256  // service, username, account, client_id
-	maxParameters = 2048 // in one query or form: as many scopes as have room there
+	maxParameters = 2048 // in one query or form: enough for all scopes that fit there
 )
 
-// Request is one token request in one form, however it came.
+// Request is one token request. It has the same form for every wire form.
 type Request struct {
 	GrantType  GrantType
 	Service    string
-	Scopes     []Scope // the latest MaxScopes, as ReadScopes returns them
+	Scopes     []Scope // the last MaxScopes, as ReadScopes returns them
 	Malformed  []MalformedScope
-	Omitted    int    // scopes before these, which were not read
+	Omitted    int    // number of earlier scopes, which were not read
 	Credential Secret // zero only for GrantAnonymous
-	// Push says that what is asked for is a push credential instead of a token: only
-	// with GrantTokenExchange.
+	// Push says that the client requests a push credential instead of a token. Only with
+	// GrantTokenExchange.
 	Push     bool
-	Account  string // what the client calls the user; believed in nothing
-	ClientID string // what the client calls itself; believed in nothing
+	Account  string // the client's name for the user; never used for a decision
+	ClientID string // the client's own name; never used for a decision
 }
 
-// RequestError is a request that is refused as it stands: 400.
+// RequestError is a fault of the request itself: 400.
 type RequestError struct {
 	Code    string // invalid_request, invalid_scope, unsupported_grant_type (RFC 6749 section 5.2), invalid_target (RFC 8693 section 2.2.2)
 	Field   string // the header, parameter or form field at fault
-	Message string // what is wrong and the remedy; never a credential
+	Message string // the fault and the remedy; never a credential
 }
 
 func (e *RequestError) Error() string { return e.Field + ": " + e.Message }
 
-// ParseRequest reads a token request: a GET with Basic, Bearer or no credential,
-// or a POST form (distribution's token and oauth documents, RFC 8693). The error
-// is always a *RequestError, and the Request is then zero.
+// ParseRequest reads a token request: a GET with Basic, Bearer or no credential, or a POST form
+// (distribution's token and oauth documents, RFC 8693). The error is always a *RequestError, and
+// the Request is then zero.
 //
-// It never guesses. What could be read in two ways is refused: two credentials,
-// even equal ones; a credential in the URL, where it ends up in logs; a parameter
-// that may come once and comes twice; a form with protocol parameters in its URL.
-// Parameters that the protocol does not know are ignored, and a form field
-// without a value counts as absent (RFC 6749 section 3.2).
+// It refuses ambiguous requests:
 //
-// Service, Account, ClientID and the scopes are copies of their own, so that what
-// keeps one of them in memory does not keep the credential with it.
+//   - two credentials, even equal ones
+//   - a credential in the URL, where it could be logged
+//   - a duplicate of a parameter that is allowed once
+//   - a form with protocol parameters in its URL
+//
+// Unknown parameters are ignored, and a form field without a value counts as absent (RFC 6749
+// section 3.2).
+//
+// Service, Account, ClientID and the scopes are copies. Keeping one of them in memory does not keep
+// the credential.
 func ParseRequest(r *http.Request) (Request, error) {
 	switch r.Method {
 	case http.MethodGet:
@@ -172,7 +176,7 @@ func readBody(r *http.Request) (string, error) {
 		return "", nil
 	}
 	var body bytes.Buffer
-	body.Grow(int(max(r.ContentLength, 0)) + bytes.MinRead) // what ReadFrom wants free to see the end
+	body.Grow(int(max(r.ContentLength, 0)) + bytes.MinRead) // ReadFrom needs this much free space to see the end
 	if _, err := body.ReadFrom(io.LimitReader(r.Body, MaxBodyBytes+1)); err != nil {
 		return "", invalidRequest("body", "could not be read to its end; send it whole and in time")
 	}
@@ -182,15 +186,15 @@ func readBody(r *http.Request) (string, error) {
 	return body.String(), nil
 }
 
-// basicEncoding refuses also the trailing bits that a decoder may ignore: one
-// credential has one spelling.
+// basicEncoding also refuses the trailing bits that a decoder may ignore: a credential has only one
+// encoding.
 var basicEncoding = base64.StdEncoding.Strict()
 
 // maxBasicBytes is the longest base64 of username:password.
 const maxBasicBytes = (maxTextBytes + len(":") + MaxTokenBytes + 2) / 3 * 4
 
-// parseAuthorization returns the credential of a GET. Nothing of the header is
-// ever quoted in an error: a credential without its scheme is a common mistake.
+// parseAuthorization returns the credential of a GET. Its errors never quote the header, because
+// clients often send a credential without its scheme.
 func parseAuthorization(headers []string) (grantType GrantType, username string, credential Secret, err error) {
 	const field = "Authorization"
 	switch len(headers) {
@@ -237,7 +241,7 @@ func parseBasic(value string) (username string, password Secret, err error) {
 	return username, password, err
 }
 
-// credential returns the one credential of a form, and its wire form.
+// credential returns the only credential of a form, and its wire form.
 func (p *parameters) credential() (GrantType, Secret, error) {
 	var (
 		grantType GrantType
@@ -282,19 +286,19 @@ func (p *parameters) credential() (GrantType, Secret, error) {
 	return grantType, credential, err
 }
 
-// Token type identifiers (RFC 8693 section 3). A ServiceAccount token may be
-// called by any of the three; what is issued is an access token.
+// Token type identifiers (RFC 8693 section 3). A ServiceAccount token may have any of the three
+// types. The issued token is an access token.
 const (
 	tokenTypeJWT         = "urn:ietf:params:oauth:token-type:jwt"
 	tokenTypeIDToken     = "urn:ietf:params:oauth:token-type:id_token"
 	tokenTypeAccessToken = "urn:ietf:params:oauth:token-type:access_token"
 )
 
-// TokenTypePushCredential asks for what a CI job sends as its password for some
-// minutes, also after its own token has ended.
+// TokenTypePushCredential requests a push credential. A CI job sends it as its password for some
+// minutes, also after the job's own token has expired.
 const TokenTypePushCredential = "urn:pullpass:token-type:push-credential"
 
-// request returns what the parameters say in every wire form alike.
+// request reads the parameters that are the same in every wire form.
 func (p *parameters) request() (Request, error) {
 	var (
 		req Request
@@ -317,7 +321,7 @@ func (p *parameters) request() (Request, error) {
 	if err != nil {
 		return Request{}, err
 	}
-	req.Account = cmp.Or(username, account) // the name that came with the credential
+	req.Account = cmp.Or(username, account) // prefer the name that came with the credential
 	req.Scopes, req.Malformed, req.Omitted = ReadScopes(p.scopes)
 	return req, nil
 }
@@ -326,11 +330,11 @@ func (p *parameters) text(field parameter) (string, error) {
 	return text(parameterNames[field], "the value", p.values[field])
 }
 
-// parameter is one that the protocol knows.
+// parameter is a parameter that the protocol knows.
 type parameter int
 
 const (
-	paramScope parameter = iota // the only one that may come several times
+	paramScope parameter = iota // the only one that may be repeated
 	paramService
 	paramAudience
 	paramResource
@@ -343,8 +347,8 @@ const (
 	paramSubjectTokenType
 	paramActorTokenType
 	paramRequestedTokenType
-	// From here on they are credentials, those of other protocols too: such a one
-	// in the wrong place must be refused, not ignored.
+	// The parameters from here on are credentials, also those of other protocols. In the wrong
+	// place, a credential must be refused, not ignored.
 	paramPassword
 	paramRefreshToken
 	paramSubjectToken
@@ -388,7 +392,7 @@ var parameterNames = [parameterCount]string{
 	paramCode:               "code",
 }
 
-// parameters are those of one query or form. The values may share its memory: see
+// parameters are the parameters of one query or form. The values may share its memory: see
 // ParseRequest.
 type parameters struct {
 	scopes []string
@@ -404,8 +408,8 @@ func parseQuery(r *http.Request) (parameters, error) {
 }
 
 // parseParameters reads application/x-www-form-urlencoded pairs. It is stricter than
-// url.ParseQuery: a parameter that comes twice is a fault, because url.Values.Get
-// would take the first one where a proxy in front may have judged the last one.
+// url.ParseQuery, because it refuses duplicates. url.Values.Get would return the first value, while
+// a proxy in front may have checked the last one.
 func parseParameters(raw string) (parameters, error) {
 	var p parameters
 	if strings.Contains(raw, ";") {
@@ -425,7 +429,7 @@ func parseParameters(raw string) (parameters, error) {
 		}
 		field := parameter(slices.Index(parameterNames[:], name))
 		switch {
-		case field < 0: // not of this protocol
+		case field < 0: // unknown to this protocol
 		case field == paramScope:
 			p.scopes = append(p.scopes, value)
 			p.seen[field] = true
@@ -438,8 +442,8 @@ func parseParameters(raw string) (parameters, error) {
 	return p, nil
 }
 
-// unescape is url.QueryUnescape, but for a token of a kilobyte without escapes it
-// is not a loop over every byte.
+// unescape is url.QueryUnescape without its loop over every byte. That matters for a token of a
+// kilobyte, which has no escapes.
 func unescape(s string) (string, error) {
 	if strings.IndexByte(s, '%') < 0 && strings.IndexByte(s, '+') < 0 {
 		return s, nil
@@ -447,8 +451,8 @@ func unescape(s string) (string, error) {
 	return url.QueryUnescape(s)
 }
 
-// text checks and copies a value that ends up in logs and on terminals: a client's
-// name for something must not forge lines there or change how they look.
+// text checks and copies a value that is shown in logs and on terminals. A client must not be able
+// to forge lines there or change their appearance.
 func text(field, what, value string) (string, error) {
 	if len(value) > maxTextBytes {
 		return "", invalidRequest(field, "%s is longer than %d bytes", what, maxTextBytes)
@@ -474,7 +478,7 @@ func newCredential(field, value string) (Secret, error) {
 	return NewSecret(value), nil
 }
 
-// isToken68 reports whether s is one token, as RFC 6750 section 2.1 spells it.
+// isToken68 reports whether s has the token form of RFC 6750, section 2.1.
 func isToken68(s string) bool {
 	for i := range len(s) {
 		c := s[i]

@@ -27,9 +27,9 @@ const (
 	requestPassword = "grant_type=password&password=p&service=s"
 )
 
-// TestParseRequest replays what ten real clients send, of each one every distinct
-// shape, and what the standards allow beyond it. testdata/requests holds pairs: a
-// request as it is on the wire (but for its Content-Length), and what it says.
+// TestParseRequest replays every distinct shape of request that ten real clients send, and further
+// ones that the standards allow. testdata/requests holds pairs: a request as sent (except its
+// Content-Length), and its meaning.
 func TestParseRequest(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/requests/*.txtar")
@@ -300,8 +300,8 @@ func TestParseRequestReadsNoMoreThanTheLimit(t *testing.T) {
 	}
 }
 
-// What is kept of a request, in caches and in the audit log, must not keep its
-// credential in memory, as a substring of the same query or form would.
+// The texts of a request that caches and the audit log keep must not keep its credential in memory.
+// A substring of the same query or form would.
 func TestParseRequestCopiesWhatIsKept(t *testing.T) {
 	t.Parallel()
 	raw := strings.Clone("service=s&account=a&client_id=c&scope=repository:a:pull&password=p")

@@ -7,27 +7,25 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/base/term"
 )
 
-const maxMessageBytes = 1024 // of an error answer
+const maxMessageBytes = 1024 // of an error response
 
-// post reports whether the wire form is a POST, whose answers follow RFC 6749.
+// post reports whether the wire form is a POST, whose responses follow RFC 6749.
 func (g GrantType) post() bool {
 	return g == GrantPassword || g == GrantRefreshToken || g == GrantTokenExchange
 }
 
-// WriteToken answers 200 with the token, as the wire form of the request wants it
-// (distribution's token and oauth documents, RFC 8693 section 2.2). It writes the
-// token twice, as token and access_token: containerd reads only the second one,
-// older clients only the first. It never writes a refresh_token: nothing may
-// outlive the pod.
+// WriteToken responds with 200 and the token, in the form that the request needs (distribution's
+// token and oauth documents, RFC 8693 section 2.2). It writes the token twice, as token and
+// access_token, because containerd reads only the second and older clients read only the first. It
+// never writes a refresh_token, because a credential must not outlive the pod.
 //
-// issued_at is now and expires_in counts from now, also for a token that was
-// issued earlier: so a client that adds the two, and one that adds expires_in to
-// its own clock, find the same end.
+// issued_at is now and expires_in counts from now, also for a token that was issued earlier. Some
+// clients add the two, others add expires_in to their own clock. Both find the same expiry.
 //
-// A write error is dropped: the client is gone.
+// A write error is ignored, because the client is gone.
 func WriteToken(w http.ResponseWriter, grantType GrantType, token Token, now time.Time) {
 	value := token.Value.Reveal()
 	expiresIn := max(int64(token.Expiry.Sub(now)/time.Second), 1) // containerd fails on a fraction
@@ -56,7 +54,7 @@ func WriteToken(w http.ResponseWriter, grantType GrantType, token Token, now tim
 		b = appendJSONString(b, string(scope))
 	}
 	switch {
-	case token.Push: // it is no access token: no resource takes it (RFC 8693 section 2.2.1)
+	case token.Push: // it is not an access token: no resource accepts it (RFC 8693 section 2.2.1)
 		b = append(b, `,"issued_token_type":"`+TokenTypePushCredential+`","token_type":"N_A"`...)
 	case grantType == GrantTokenExchange:
 		b = append(b, `,"issued_token_type":"`+tokenTypeAccessToken+`","token_type":"Bearer"`...)
@@ -65,10 +63,9 @@ func WriteToken(w http.ResponseWriter, grantType GrantType, token Token, now tim
 	write(w, http.StatusOK, b)
 }
 
-// WriteFailure answers with an error: the registry's form always, and in the same
-// object RFC 6749's error and error_description if the wire form is a POST. For a
-// request whose wire form is not known, grantType is empty on a GET, and any of
-// the POST forms on a POST.
+// WriteFailure responds with an error in the registry's form. For a POST, the same object also has
+// RFC 6749's error and error_description. If the wire form is unknown, grantType is empty for a GET
+// and any POST form for a POST.
 func WriteFailure(w http.ResponseWriter, grantType GrantType, f Failure) {
 	type item struct {
 		Code    string `json:"code"`
@@ -86,7 +83,7 @@ func WriteFailure(w http.ResponseWriter, grantType GrantType, f Failure) {
 	}
 	body, err := json.Marshal(answer)
 	if err != nil {
-		// Only Detail can fail. The user needs the message more than the detail.
+		// Only Detail can fail to encode. The user needs the message more than the detail.
 		answer.Errors[0].Detail = nil
 		body, _ = json.Marshal(answer)
 	}
@@ -102,7 +99,7 @@ func WriteFailure(w http.ResponseWriter, grantType GrantType, f Failure) {
 func write(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(len(body))) // or a token is large enough to be sent in chunks
+	h.Set("Content-Length", strconv.Itoa(len(body))) // without it, a large token is sent in chunks
 	h.Set("Cache-Control", "no-store")
 	h.Set("Pragma", "no-cache")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -110,8 +107,8 @@ func write(w http.ResponseWriter, status int, body []byte) {
 	_, _ = w.Write(body)
 }
 
-// appendJSONString appends s as a JSON string. A token and its scopes need no
-// escapes; whatever does is left to encoding/json.
+// appendJSONString appends s as a JSON string. A token and its scopes need no escapes.
+// encoding/json encodes all other texts.
 func appendJSONString(b []byte, s string) []byte {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] > '~' || s[i] == '"' || s[i] == '\\' {
@@ -124,8 +121,7 @@ func appendJSONString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// description keeps to the characters that RFC 6749 section 5.2 allows in an
-// error_description.
+// description keeps only the characters that RFC 6749 section 5.2 allows in an error_description.
 func description(message string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -138,7 +134,7 @@ func description(message string) string {
 	}, message)
 }
 
-// quotedString is s as RFC 9110 section 5.6.4 quotes it, in ASCII.
+// quotedString returns s in ASCII as a quoted-string of RFC 9110, section 5.6.4.
 func quotedString(s string) string {
 	b := []byte{'"'}
 	for i := range len(s) {

@@ -63,7 +63,7 @@ func TestWriteToken(t *testing.T) {
 	}
 }
 
-// A push credential is no access token (RFC 8693, section 2.2.1).
+// A push credential is not an access token (RFC 8693, section 2.2.1).
 func TestWritePushCredential(t *testing.T) {
 	t.Parallel()
 	credential := responseToken()
@@ -96,8 +96,8 @@ func TestWriteTokenExpiresIn(t *testing.T) {
 	}
 }
 
-// Less than was asked for, or nothing, is no error, but a POST's answer must say
-// what it is (RFC 6749 section 5.1).
+// Fewer rights than requested, or none, are not an error. But the response to a POST must list them
+// (RFC 6749 section 5.1).
 func TestWriteTokenWithoutAccess(t *testing.T) {
 	t.Parallel()
 	token := responseToken()
@@ -287,8 +287,8 @@ func responseObject(t *testing.T, w *httptest.ResponseRecorder) map[string]any {
 	return object
 }
 
-// responseHeader checks the whole header: what every answer has, and want.
-// Without no-store, a cache in front could give one caller's token to another.
+// responseHeader checks the whole header: the fields of every response, and want. Without no-store,
+// a cache in front could give one caller's token to another caller.
 func responseHeader(t *testing.T, w *httptest.ResponseRecorder, want map[string]string) {
 	t.Helper()
 	all := map[string]string{

@@ -16,8 +16,8 @@ type Scope struct {
 	Actions []string
 }
 
-// Limits of one scope. The length of the path is distribution's own
-// (reference.RepositoryNameTotalLengthMax); its host is not part of it. The others only
+// Limits of one scope. The limit of the path is distribution's own
+// (reference.RepositoryNameTotalLengthMax) and does not include the host. The other limits only
 // keep a scope small: registries know four actions and two types.
 const (
 	maxPathBytes   = 255
@@ -25,17 +25,16 @@ const (
 	maxTypeBytes   = 64 // also of the class
 	maxActions     = 16 // also after merging
 	maxActionBytes = 32
-	maxQuotedBytes = 80 // of a scope that is quoted in an error
+	maxQuotedBytes = 80 // of a scope that an error quotes
 )
 
-// ParseScope parses one scope. The error is a *RequestError with the code
-// invalid_scope.
+// ParseScope parses one scope. The error is a *RequestError with the code invalid_scope.
 //
-// A name is what distribution can serve: an optional host, then path components
-// of lower-case letters and digits, joined by one '.', one or two '_' or any
-// number of '-'. The first component is a host if it holds a '.' or a ':' or is
-// localhost; only a host may hold upper case and a port. A scope is split at its
-// first and last ':' because the port brings a third one.
+// It accepts the names that distribution can serve: an optional host, then path components of
+// lower-case letters and digits. Within a component, one '.', one or two '_' or any number of '-'
+// separate them. The first component is a host if it contains a '.' or a ':' or is localhost. Only
+// a host may have upper case and a port. A scope is split at its first and last ':', because a port
+// adds a third one.
 func ParseScope(s string) (Scope, error) {
 	typ, rest, _ := strings.Cut(s, ":")
 	split := strings.LastIndexByte(rest, ':')
@@ -73,7 +72,7 @@ func ParseScope(s string) (Scope, error) {
 	return scope, nil
 }
 
-// String returns the scope as ParseScope reads it.
+// String returns the scope in the form that ParseScope reads.
 func (s Scope) String() string {
 	n := len(s.Type) + len(s.Class) + len("()") + len(s.Name) + len("::")
 	for _, action := range s.Actions {
@@ -101,7 +100,7 @@ func (s Scope) append(b []byte) []byte {
 	return b
 }
 
-// nameFault says what is wrong with a resource name, or nothing.
+// nameFault describes the fault of a resource name, or returns an empty text.
 func nameFault(name string) string {
 	path := name
 	if first, rest, ok := strings.Cut(name, "/"); ok && isHost(first) {
@@ -126,8 +125,8 @@ func nameFault(name string) string {
 	return ""
 }
 
-// isHost reports whether the first component of a name is a host: something that
-// no plain component could be, or that has the look of a domain.
+// isHost reports whether the first component of a name is a host: it is not a valid path component,
+// or it looks like a domain.
 func isHost(s string) bool {
 	host, port, hasPort := strings.Cut(s, ":")
 	if len(s) > maxHostBytes || !hasPort && s != "localhost" && !strings.Contains(s, ".") {
@@ -213,8 +212,7 @@ func isLowerAlphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9'
 }
 
-// invalidScope quotes the scope in plain ASCII: the message reaches logs and
-// terminals.
+// invalidScope quotes the scope in plain ASCII, because logs and terminals show the message.
 func invalidScope(scope, format string, args ...any) error {
 	dots := ""
 	if len(scope) > maxQuotedBytes {

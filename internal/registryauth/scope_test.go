@@ -48,9 +48,8 @@ func TestParseScope(t *testing.T) {
 	}
 }
 
-// Names that a policy or a registry could read differently: the mistakes are
-// path traversal, upper case, look-alike letters, patterns, and lengths that
-// nobody bounded.
+// Names that a policy or a registry could read differently. The mistakes are path traversal, upper
+// case, look-alike letters, patterns, and unbounded lengths.
 func TestParseScopeRefuses(t *testing.T) {
 	t.Parallel()
 	const (
@@ -117,7 +116,7 @@ func TestParseScopeRefuses(t *testing.T) {
 		"repository:team/App:pull":                                               upper,
 		"repository:example.com/App:pull":                                        upper,
 		"repository:LOCALHOST/app:pull":                                          upper,
-		"repository:Registry.Example.Com:pull":                                   upper, // a host alone is no name
+		"repository:Registry.Example.Com:pull":                                   upper, // a host alone is not a name
 		"repository:localhost:5000:pull":                                         colon,
 		"repository:team/app:v1:pull":                                            colon, // a tag
 		"repository:host:/app:pull":                                              colon,
@@ -168,9 +167,9 @@ func TestScopeErrorQuotesSafely(t *testing.T) {
 	}
 }
 
-// distribution/reference is what a registry routes by: every name we accept must
-// be one there, and what we refuse of its names is only the upper case of things
-// that do not look like a host, IPv6 hosts, and longer hosts.
+// A registry routes by distribution/reference. Every accepted name must be valid there. The only
+// valid names that ParseScope refuses have upper case without looking like a host, IPv6 hosts, or
+// longer hosts.
 func TestScopeNamesAgainstReference(t *testing.T) {
 	t.Parallel()
 	alphabet := []string{"a", "0", ".", "_", "-", "/", ":", "A"}

@@ -8,34 +8,32 @@ import (
 	"strings"
 )
 
-// MaxScopes is how many resources of one request are judged.
+// MaxScopes is how many resources of one request are checked.
 const MaxScopes = 64
 
-// maxScopesRead is how many scopes of one request are parsed. There may be more
-// of them than resources: clients ask for pull, and then for push as well.
+// maxScopesRead is how many scopes of one request are parsed. It exceeds the number of resources,
+// because clients request pull first and then also push.
 const maxScopesRead = 2 * MaxScopes
 
-// maxMalformedBytes is what is kept of a scope that is none.
+// maxMalformedBytes bounds the stored text of a malformed scope.
 const maxMalformedBytes = 80
 
-// MalformedScope is what was asked for and is no scope: nothing can be granted
-// for it.
+// MalformedScope is a requested text that is not a scope. No rights can be granted for it.
 type MalformedScope struct {
-	Text  string        // as it was sent, with "..." in place of what is too long to keep
+	Text  string        // as sent, but cut to the maximum size with "..."
 	Fault *RequestError // with the code invalid_scope
 }
 
-// ReadScopes reads the scope fields of one request, each of which may hold
-// several scopes, separated by spaces. Scopes of the same type, class and name
-// become one that has the actions of all; the result is in the order in which the
-// resources were first asked for.
+// ReadScopes reads the scope fields of one request. Each field may hold several scopes, separated
+// by spaces. Scopes of the same type, class and name become one scope with the actions of all. The
+// result has the order in which the resources were first requested.
 //
-// Nothing that it is given is an error, because a scope that is not granted is
-// none (token specification). What cannot be parsed is returned in malformed; zot
-// asks for repository::pull. Of more than MaxScopes resources it reads those that
-// were asked for last: regclient asks in each request for everything that it has
-// asked for before, and puts last what it needs now. omitted counts the scopes
-// before these. So the work is bounded, however many there are.
+// It returns no error: a scope that is not granted is not an error (token specification). malformed
+// holds the scopes that cannot be parsed. For example, zot requests repository::pull.
+//
+// Of more than MaxScopes resources it reads the last. regclient repeats in each request all scopes
+// that it requested before, and puts the scopes that it needs now last. omitted counts the earlier
+// scopes. So the work is bounded for any number of scopes.
 func ReadScopes(fields []string) (scopes []Scope, malformed []MalformedScope, omitted int) {
 	latest, omitted := latestScopes(fields)
 	if len(latest) == 0 {
@@ -43,7 +41,7 @@ func ReadScopes(fields []string) (scopes []Scope, malformed []MalformedScope, om
 	}
 	scopes = make([]Scope, 0, min(len(latest), MaxScopes))
 	for _, text := range latest {
-		scope, err := ParseScope(strings.Clone(text)) // what is remembered of one must not hold on to the others
+		scope, err := ParseScope(strings.Clone(text)) // Clone, so that one scope does not keep the others in memory
 		if err == nil {
 			scopes, err = merge(scopes, scope, text)
 		}
@@ -54,8 +52,8 @@ func ReadScopes(fields []string) (scopes []Scope, malformed []MalformedScope, om
 	return scopes, malformed, omitted
 }
 
-// ParseScopes reads scopes as ReadScopes does, for those who have to correct what
-// cannot be read. The error is a *RequestError with the code invalid_scope.
+// ParseScopes reads scopes as ReadScopes does, but reports scopes that it cannot read, so that the
+// caller can correct them. The error is a *RequestError with the code invalid_scope.
 func ParseScopes(fields []string) ([]Scope, error) {
 	scopes, malformed, omitted := ReadScopes(fields)
 	switch {
@@ -67,8 +65,8 @@ func ParseScopes(fields []string) ([]Scope, error) {
 	return scopes, nil
 }
 
-// latestScopes returns the last scopes of the fields, in their order: at most
-// maxScopesRead, about at most MaxScopes resources. It counts the others.
+// latestScopes returns the last scopes of the fields in their order: at most maxScopesRead scopes
+// of at most MaxScopes resources. It counts the others.
 func latestScopes(fields []string) (latest []string, omitted int) {
 	var few [8]string // enough for most requests, without an allocation
 	resources := few[:0]
@@ -101,13 +99,12 @@ func latestScopes(fields []string) (latest []string, omitted int) {
 	return latest, omitted
 }
 
-// resourceOf returns what a scope is about: all that stands before its actions.
+// resourceOf returns the resource of a scope: the text before its actions.
 func resourceOf(text string) string {
 	return text[:max(strings.LastIndexByte(text, ':'), 0)]
 }
 
-// merge adds a scope to those of other resources, or its actions to those that
-// were asked for on the same one.
+// merge adds a scope of a new resource, or adds its actions to the scope of the same resource.
 func merge(scopes []Scope, scope Scope, text string) ([]Scope, error) {
 	same := slices.IndexFunc(scopes, func(other Scope) bool {
 		return other.Name == scope.Name && other.Type == scope.Type && other.Class == scope.Class
@@ -125,9 +122,8 @@ func merge(scopes []Scope, scope Scope, text string) ([]Scope, error) {
 	return scopes, nil
 }
 
-// shortText returns what is kept of a scope that is none, for logs and
-// terminals: in quotes, unless it is plain. It is never a scope again: neither
-// quotes nor dots can stand where they then stand.
+// shortText returns the stored text of a malformed scope, for logs and terminals. It is quoted
+// unless it is plain. The result is never a valid scope, because of its quotes or dots.
 func shortText(text string) string {
 	short, dots := text, ""
 	if len(text) > maxMalformedBytes {

@@ -79,8 +79,8 @@ func TestReadScopes(t *testing.T) {
 	}
 }
 
-// A form of 64 KiB has room for ten thousand scopes. What is not judged must cost
-// next to nothing, so it is not parsed.
+// A form of 64 KiB has room for ten thousand scopes. Scopes beyond the limit must cost almost
+// nothing, so they are not parsed.
 func TestReadScopesIsBounded(t *testing.T) {
 	few := testing.AllocsPerRun(10, func() { ReadScopes([]string{scopeList(0, maxScopesRead)}) })
 	for name, field := range map[string]string{
@@ -124,7 +124,7 @@ func scopeList(from, n int) string {
 	return strings.Join(list, " ")
 }
 
-// What remembers one scope must not hold on to all that came with it.
+// Keeping one scope must not keep the rest of the request in memory.
 func TestScopesShareNoMemory(t *testing.T) {
 	t.Parallel()
 	field := "repository:a/b:pull " + strings.Repeat("repository:other/x:pull ", 40)

@@ -8,24 +8,23 @@ import (
 
 const redacted = "[redacted]"
 
-// Secret is a credential or a token. No formatting, logging or encoding shows
-// its value; only Reveal does. The zero Secret holds no value.
+// Secret is a credential or a token. No formatting, logging or encoding shows its value. Only
+// Reveal does. The zero Secret holds no value.
 //
-// The methods below redact a Secret that fmt, slog or an encoder can reach. They
-// are not enough: fmt prints the unexported fields of a struct by reflection and
-// calls no methods there, and neither does it for the verb p. So the value is that
-// of a function, of which reflection prints the address.
+// The methods below redact a Secret that fmt, slog or an encoder can reach. They are not enough:
+// fmt prints unexported fields of a struct by reflection without calling methods, and also does
+// that for the verb p. So the value is held by a function, of which reflection prints the address.
 //
-// Secrets are not comparable with ==: no functions are.
+// Secrets are not comparable with ==, because functions are not.
 type Secret struct {
 	reveal func() (value string, hash [sha256.Size]byte)
 }
 
-// SecretBytes is what a Secret points to, beside the bytes of its value: a
+// SecretBytes is the size of the memory that a Secret points to, without the bytes of its value: a
 // function, a string and a hash.
 const SecretBytes = 8 + 16 + sha256.Size
 
-// usualTokenBytes is more than the tokens of API servers have.
+// usualTokenBytes is more than the size of tokens of API servers.
 const usualTokenBytes = 2 << 10
 
 // NewSecret wraps s.
@@ -38,7 +37,7 @@ func NewSecret(s string) Secret {
 	return Secret{func() (string, [sha256.Size]byte) { return s, hash }}
 }
 
-// Reveal returns the value. Every call is a place to review.
+// Reveal returns the value. Reviewers must check every call.
 func (s Secret) Reveal() string {
 	if s.reveal == nil {
 		return ""
@@ -47,8 +46,8 @@ func (s Secret) Reveal() string {
 	return value
 }
 
-// Hash returns the SHA-256 of the value, a key for what is remembered of it. Of the
-// zero Secret it is zero, which is not that of any value.
+// Hash returns the SHA-256 of the value, which serves as a key for caches. For the zero Secret it
+// returns zeros, which are not the hash of any value.
 func (s Secret) Hash() [sha256.Size]byte {
 	if s.reveal == nil {
 		return [sha256.Size]byte{}

@@ -46,7 +46,7 @@ func secretShapes() map[string]any {
 	}
 }
 
-// A bearer token in a log line is a credential for whoever reads the logs.
+// A bearer token in a log line is a credential for every reader of the logs.
 func TestSecretIsNotPrinted(t *testing.T) {
 	t.Parallel()
 	formats := []string{

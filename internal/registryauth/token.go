@@ -2,16 +2,16 @@ package registryauth
 
 import "time"
 
-// Grant is what one token is to say.
+// Grant holds the contents of one token.
 type Grant struct {
 	Subject  string    // system:serviceaccount:NAMESPACE:NAME, IDENTITY/sub, or empty for anonymous
 	Access   []Scope   // granted, may be empty; no scope without actions
-	NotAfter time.Time // the end of the incoming token; zero: no limit of its own (anonymous)
-	Holder   *Holder   // whom the incoming token identifies; nil: nobody (anonymous)
+	NotAfter time.Time // expiry of the incoming token; zero: no own limit (anonymous)
+	Holder   *Holder   // identity of the incoming token; nil: anonymous
 }
 
-// Holder is whom a token was issued to, for a registry that is Pullpass itself: the
-// gateway. It knows by it whom operators have revoked, and whom to name in its events.
+// Holder is the identity for which a token was issued. Only the gateway, a registry that is part of
+// Pullpass, reads it. It checks the holder's revocations and names the holder in its events.
 type Holder struct {
 	// A ServiceAccount.
 	Cluster           string `json:"cluster,omitempty"`
@@ -22,11 +22,11 @@ type Holder struct {
 	PodUID            string `json:"podUID,omitempty"`
 	Node              string `json:"node,omitempty"`
 	NodeUID           string `json:"nodeUID,omitempty"`
-	// Or somebody else: identities[].name, and what of it can be revoked.
+	// Or another identity: identities[].name, and the ids by which it can be revoked.
 	Identity string `json:"identity,omitempty"`
 	Project  string `json:"project,omitempty"`
 	Run      string `json:"run,omitempty"`
-	// PushCredential is the id of the one that was presented instead of the token.
+	// PushCredential is the id of the push credential that was presented instead of the token.
 	PushCredential string `json:"pushCredential,omitempty"`
 
 	TokenID string `json:"tokenID"` // jti of the incoming token
@@ -37,13 +37,13 @@ type Token struct {
 	Value    Secret // the compact JWT, or a push credential
 	Push     bool   // it is a push credential
 	ID       string // jti, random
-	KeyID    string // RFC 7638 thumbprint of the key that signed it; of a push credential empty
+	KeyID    string // RFC 7638 thumbprint of the signing key; empty for a push credential
 	IssuedAt time.Time
 	Expiry   time.Time
 	Access   []Scope
 }
 
-// Failure is an error answer, ready to be written.
+// Failure is an error response, ready to be written.
 type Failure struct {
 	Status     int           // HTTP status
 	Code       string        // registry error code: UNAUTHORIZED, DENIED, TOOMANYREQUESTS, UNAVAILABLE, UNKNOWN, …

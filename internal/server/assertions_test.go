@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/assertion"
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/registryauth/assertion"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// What upstreams verify assertions with comes and goes with the configuration, and so
-// does what signs them.
+// The documents for verifying assertions, and the signing key, appear and disappear with the
+// configuration.
 func TestAssertionsAreServedWhereTheyAreConfigured(t *testing.T) {
 	t.Parallel()
 	p := startService(t, "")

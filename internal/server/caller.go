@@ -6,11 +6,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 )
 
-// callerOf returns where a request comes from. A proxy that ends TLS presents
-// its own certificate or none; one that passes TLS on, the client's.
+// callerOf returns the caller of a request. A proxy that ends TLS presents its own certificate or
+// none. A proxy that passes TLS through presents the client's.
 func callerOf(trusted []netip.Prefix) func(*http.Request) nodeproof.Caller {
 	isTrusted := func(a netip.Addr) bool { return isTrusted(trusted, a) }
 	return func(r *http.Request) nodeproof.Caller {
@@ -27,11 +27,10 @@ func isTrusted(trusted []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// callerAddress returns the address of the client of a request: the TCP peer,
-// or, when the peer is a trusted proxy, the right-most address of
-// X-Forwarded-For that is not itself a trusted proxy. Everything further left
-// was written by the client and proves nothing. If all that can be read are
-// trusted proxies, it is one of theirs.
+// callerAddress returns the address of the client of a request. That is the TCP peer. If the peer
+// is a trusted proxy, it is the right-most address of X-Forwarded-For that is not a trusted proxy.
+// The client can write everything further left, so that proves nothing. If all readable addresses
+// are trusted proxies, the result is one of theirs.
 func callerAddress(r *http.Request, isTrusted func(netip.Addr) bool) netip.Addr {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -41,8 +40,8 @@ func callerAddress(r *http.Request, isTrusted func(netip.Addr) bool) netip.Addr 
 	if !isTrusted(caller) {
 		return caller
 	}
-	// Several header lines are one list (RFC 9110 section 5.3). It is not split:
-	// the client writes most of it.
+	// Several header lines are one list (RFC 9110 section 5.3). It is not split, because the client
+	// can make it long.
 	left := strings.Join(r.Header.Values("X-Forwarded-For"), ",")
 	for more := true; more; {
 		hop := left
@@ -52,7 +51,7 @@ func callerAddress(r *http.Request, isTrusted func(netip.Addr) bool) netip.Addr 
 		}
 		address, err := parseHop(strings.TrimSpace(hop))
 		if err != nil {
-			break // an unreadable hop hides whatever stands left of it
+			break // an unreadable hop hides the hops to its left
 		}
 		caller = address
 		if !isTrusted(caller) {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// A caller that is not a trusted proxy must not choose its own address, and a
-// client behind one must not either: only the right-most untrusted hop counts.
+// A caller that is not a trusted proxy must not choose its own address. Neither must a client
+// behind one: only the right-most untrusted hop counts.
 func TestCallerAddress(t *testing.T) {
 	t.Parallel()
 	trusted := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
@@ -60,7 +60,7 @@ func TestCallerAddressReadsNoMoreHopsThanCount(t *testing.T) {
 	}
 }
 
-// What the client presented is handed on whole, the leaf first.
+// The client's whole chain is passed on, the leaf first.
 func TestCallerCertificates(t *testing.T) {
 	t.Parallel()
 	r := httptest.NewRequest("GET", "/token", nil)

@@ -7,14 +7,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/reach"
-	"github.com/pullpass/pullpass/internal/setup"
-	"github.com/pullpass/pullpass/internal/strictyaml"
 )
 
-// CheckConfig reads the policy files and no others.
+// CheckConfig reads only the policy files.
 func CheckConfig(cfg *config.Config, insecureHTTP bool) (faults []error, warnings []string) {
 	policy, err := setup.LoadPolicy(cfg)
 	if err == nil {
@@ -23,15 +23,16 @@ func CheckConfig(cfg *config.Config, insecureHTTP bool) (faults []error, warning
 	return slices.Concat(strictyaml.Flatten(cfg.CheckListeners(insecureHTTP)), strictyaml.Flatten(err)), warnings
 }
 
-// policyWarnings are those of serve, and what takes too long to be told by it.
+// policyWarnings returns the warnings that serve logs, and those that take too long to find for
+// serve.
 func policyWarnings(cfg *config.Config, policy *policy.Policy) []string {
 	return append(setup.PolicyWarnings(cfg, policy), reach.Shadowed(policy)...)
 }
 
-// CheckFiles reads what serve reads, and goes on after a fault.
+// CheckFiles reads the files that serve reads, and continues after a fault.
 func CheckFiles(cfg *config.Config, insecureHTTP bool) (faults []error, warnings []string) {
 	note := func(err error) { faults = append(faults, strictyaml.Flatten(err)...) }
-	// A file that is not there was named by CheckFiles, with its field.
+	// The CheckFiles of package config already reported missing files, with their fields.
 	noteContent := func(err error) {
 		for _, fault := range strictyaml.Flatten(err) {
 			if !errors.Is(fault, fs.ErrNotExist) {
@@ -59,7 +60,7 @@ func CheckFiles(cfg *config.Config, insecureHTTP bool) (faults []error, warnings
 	_, err = setup.NewVerifier(cfg, logger)
 	note(err)
 	for i := range cfg.Registries {
-		// Managed keys are made by keys init or serve: their absence is no fault.
+		// keys init or serve makes managed keys, so missing keys are not a fault.
 		_, err := setup.NewSigningKeys(&cfg.Registries[i], logger)
 		noteContent(err)
 	}

@@ -1,8 +1,10 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"math"
 	"net"
 	"net/http"
@@ -13,55 +15,69 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/load"
-	"github.com/pullpass/pullpass/internal/metrics"
+	"github.com/pullpass/pullpass/internal/exchange/load"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/server/metrics"
 )
 
 const (
-	// connectionBytes is what a connection costs in memory while nothing unusual is
-	// sent on it: most of it is TLS.
+	// connectionBytes is the usual memory of a connection. Most of it is for TLS.
 	connectionBytes = 48 << 10
-	// streamBytes is what a connection of the gateway costs while a body goes through it:
-	// TLS to both sides, and as much garbage as the collector lets lie.
+	// streamBytes is the memory of a connection of the gateway during the transfer of a body: TLS
+	// to both sides, and the garbage that the collector allows.
 	streamBytes = 192 << 10
-	// usualRequestBytes is how much of that a request is.
+	// usualRequestBytes is the part of that for a request.
 	usualRequestBytes = 8 << 10
-	// restTimeout is how long what is left of a body may take when its request was
-	// answered: net/http reads it, to use the connection again.
+	// restTimeout is how long the rest of a body may take after the response: net/http reads it to
+	// reuse the connection.
 	restTimeout = 250 * time.Millisecond
-	// assumedMemory is what there is while nobody says how much (GOMEMLIMIT).
+	// assumedMemory is the memory of a process without a limit (GOMEMLIMIT).
 	assumedMemory = 1 << 30
 )
 
-// connections bounds what the clients of a listener hold in memory, whatever they
-// send and however slowly. Those that are too many wait in the kernel's queue, where
-// they cost nothing of ours, and one address can have half of them alone. What is
-// larger than usual has a bound of its own, in bytes. It is safe for concurrent use.
+// connections bounds the memory that the clients of a listener hold, also for large and slow
+// requests. One address alone can have half of the connections. A connection without a whole
+// request is closed in favor of a new one. If all have a whole request, new connections wait in the
+// kernel's queue, where they cost this process nothing. Larger requests have their own bound, in
+// bytes. It is safe for concurrent use.
 type connections struct {
-	places     chan struct{} // one element for each connection
+	most       int
 	perAddress int
 	maxExcess  int64
-	excess     atomic.Int64 // bytes of heads that arrive and of requests that are open, beyond what is usual
+	excess     atomic.Int64 // bytes of arriving heads and open requests, beyond the usual size
 	refused    atomic.Uint64
-	isTrusted  func(netip.Addr) bool // proxies, behind which are many callers
+	isTrusted  func(netip.Addr) bool // proxies, which have many clients
+	changed    chan struct{}         // holds one value: there may be a place now
 
 	mu        sync.Mutex
 	all       map[*boundedConn]bool
-	byAddress map[netip.Prefix]int
+	addresses map[netip.Prefix]*address
+	ends      time.Time // of the open connections; zero while the listener is open
 }
 
-// newConnections takes the memory for connections, and what one of them costs. What is
-// larger than usual gets half as much as they.
+// address counts the connections of one address.
+type address struct{ open, arriving int }
+
+// outweighs reports whether the address, with a new connection, would have more connections than
+// the other. A client that connects repeatedly must not end the handshakes of others.
+func (a *address) outweighs(other *address) bool {
+	if a == nil || a == other {
+		return false
+	}
+	return a.arriving+1 > other.arriving || a.arriving+1 == other.arriving && a.open+1 > other.open
+}
+
+// newConnections takes the memory for connections and the memory of one connection. Larger requests
+// get half as much in addition.
 func newConnections(memory, each int64, isTrusted func(netip.Addr) bool) *connections {
-	most := max(memory/each, 2)
+	most := int(max(memory/each, 2))
 	return &connections{
-		places: make(chan struct{}, most), perAddress: int(most / 2), maxExcess: memory / 2,
-		isTrusted: isTrusted, all: map[*boundedConn]bool{}, byAddress: map[netip.Prefix]int{},
+		most: most, perAddress: most / 2, maxExcess: memory / 2,
+		isTrusted: isTrusted, changed: make(chan struct{}, 1), all: map[*boundedConn]bool{}, addresses: map[netip.Prefix]*address{},
 	}
 }
 
-// memoryLimit is what the process may use.
+// memoryLimit returns the memory that the process may use.
 func memoryLimit() int64 {
 	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
 		return limit
@@ -69,8 +85,8 @@ func memoryLimit() int64 {
 	return assumedMemory
 }
 
-// listener returns inner with the bounds. drain is how long its connections may go
-// on once it is closed.
+// listener returns inner with the bounds. drain is how long its connections may continue after it
+// is closed.
 func (l *connections) listener(inner net.Listener, drain time.Duration) net.Listener {
 	return &boundedListener{Listener: inner, connections: l, drain: drain, closed: make(chan struct{})}
 }
@@ -83,84 +99,152 @@ type boundedListener struct {
 	closed      chan struct{}
 }
 
-// Accept waits until there is a place.
+// Accept returns the next connection as soon as it has a place.
 func (b *boundedListener) Accept() (net.Conn, error) {
-	l := b.connections
 	for {
-		select {
-		case l.places <- struct{}{}:
-		case <-b.closed:
-			return nil, net.ErrClosed
-		}
 		inner, err := b.Listener.Accept()
 		if err != nil {
-			<-l.places
 			return nil, err
 		}
-		if c := l.enter(inner); c != nil {
+		if c := b.connections.newConn(inner); b.place(c) {
 			return c, nil
 		}
-		l.refused.Add(1)
-		_ = inner.Close()
-		<-l.places
 	}
 }
 
-// Close also ends an Accept that waits for a place. Clients that do not read their
-// answers must not keep the process from ending.
+// place finds a place for a connection, or closes it.
+func (b *boundedListener) place(c *boundedConn) bool {
+	l := b.connections
+	for {
+		entered, toClose := l.enter(c)
+		switch {
+		case entered:
+			return true
+		case toClose != nil:
+			l.refused.Add(1)
+			_ = toClose.Close()
+			if toClose == c {
+				return false
+			}
+			continue
+		}
+		select {
+		case <-l.changed:
+		case <-b.closed:
+			_ = c.Close()
+			return false
+		}
+	}
+}
+
+// Close also ends an Accept that waits for a place. Clients that do not read their responses must
+// not keep the process running.
 func (b *boundedListener) Close() error {
 	b.close.Do(func() {
 		close(b.closed)
 		b.connections.mu.Lock()
 		defer b.connections.mu.Unlock()
+		b.connections.ends = time.Now().Add(b.drain)
 		for c := range b.connections.all {
-			_ = c.SetDeadline(time.Now().Add(b.drain))
+			c.endBy(b.connections.ends)
 		}
 	})
 	return b.Listener.Close()
 }
 
-// enter counts a connection of an address, or returns nil if that has too many.
-func (l *connections) enter(inner net.Conn) *boundedConn {
-	var remote netip.Addr
+func (l *connections) newConn(inner net.Conn) *boundedConn {
+	c := &boundedConn{Conn: inner, connections: l}
 	if tcp, ok := inner.RemoteAddr().(*net.TCPAddr); ok {
-		remote = tcp.AddrPort().Addr()
+		c.remote = tcp.AddrPort().Addr()
 	}
-	c := &boundedConn{Conn: inner, connections: l, from: exchange.Network(remote)}
-	trusted := l.isTrusted(remote.Unmap().WithZone(""))
+	return c
+}
+
+// enter gives a connection a place. If there is none, toClose is the connection to close instead.
+// It is c itself if its address has only whole requests, and nil if all connections have one.
+func (l *connections) enter(c *boundedConn) (entered bool, toClose *boundedConn) {
+	network, trusted := exchange.Network(c.remote), l.isTrusted(c.remote.Unmap().WithZone(""))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !trusted && l.byAddress[c.from] >= l.perAddress {
-		return nil
+	from := l.addresses[network]
+	switch {
+	case from != nil && from.open >= l.perAddress && !trusted:
+		if toClose = l.oldestArriving(from); toClose == nil {
+			toClose = c
+		}
+		return false, toClose
+	case len(l.all) >= l.most:
+		toClose = l.oldestArriving(nil)
+		if toClose != nil && !toClose.idle && !trusted && from.outweighs(toClose.from) {
+			toClose = c
+		}
+		return false, toClose
+	case from == nil:
+		from = &address{}
+		l.addresses[network] = from
 	}
-	l.byAddress[c.from]++
+	c.from, c.network, c.since = from, network, time.Now()
+	from.open++
+	from.arriving++
 	l.all[c] = true
-	return c
+	if !l.ends.IsZero() { // accepted while the listener was closed
+		c.endBy(l.ends)
+	}
+	return true, nil
+}
+
+// oldestArriving returns the connection of an address that has been without a whole request for the
+// longest time, or nil. Without an address, it chooses the address with the most such connections.
+func (l *connections) oldestArriving(of *address) *boundedConn {
+	var oldest *boundedConn
+	for c := range l.all {
+		if !c.isArriving() || of != nil && c.from != of {
+			continue
+		}
+		if oldest == nil || c.from.arriving > oldest.from.arriving || c.from.arriving == oldest.from.arriving && c.since.Before(oldest.since) {
+			oldest = c
+		}
+	}
+	return oldest
 }
 
 func (l *connections) leave(c *boundedConn) {
 	l.mu.Lock()
-	delete(l.all, c)
-	if l.byAddress[c.from]--; l.byAddress[c.from] == 0 {
-		delete(l.byAddress, c.from)
+	defer l.mu.Unlock()
+	if !l.all[c] {
+		return
 	}
-	l.mu.Unlock()
-	<-l.places
+	delete(l.all, c)
+	if c.isArriving() {
+		c.from.arriving--
+	}
+	if c.from.open--; c.from.open == 0 {
+		delete(l.addresses, c.network)
+	}
+	l.mayEnter()
 }
 
-// open returns how many there are: one more place is held for the next.
+// mayEnter lets the waiting connection look for a place.
+func (l *connections) mayEnter() {
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+// open returns the number of open connections.
 func (l *connections) open() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.all)
 }
 
-// counts are for metrics.
+// counts returns the numbers for metrics.
 func (l *connections) counts() metrics.ConnectionCounts {
-	return metrics.ConnectionCounts{Open: l.open(), Most: cap(l.places), Refused: l.refused.Load()}
+	return metrics.ConnectionCounts{Open: l.open(), Most: l.most, Refused: l.refused.Load()}
 }
 
-// take takes bytes beyond what is usual, if there are so many.
+// take reserves bytes beyond the usual size, if they are available.
 func (l *connections) take(bytes int64) bool {
 	if l.excess.Add(bytes) <= l.maxExcess || bytes == 0 {
 		return true
@@ -170,19 +254,92 @@ func (l *connections) take(bytes int64) bool {
 	return false
 }
 
-// errTooMuchAtOnce ends a connection. net/http does not answer it.
+// errTooMuchAtOnce ends a connection. net/http sends no response for it.
 var errTooMuchAtOnce = errors.New("too many large requests at once")
 
 // boundedConn is a connection that gives its place back.
 type boundedConn struct {
 	net.Conn
 	connections *connections
-	from        netip.Prefix
+	remote      netip.Addr
 	left        sync.Once
 
+	// Of its place. Protected by connections.mu.
+	from     *address
+	network  netip.Prefix // key of from
+	since    time.Time    // start of the time without a whole request
+	active   bool         // a request's head has arrived, and its response is not sent
+	idle     bool         // its requests were answered
+	requests int          // whose handlers need their body
+	unread   int          // of those, the ones whose bodies are still arriving
+
 	mu   sync.Mutex
-	open bool  // a request is: its handler counts it
-	head int64 // bytes that came while none was
+	open bool  // a request is open, whose handler counts it
+	head int64 // bytes that arrived while none was open
+
+	deadlines   sync.Mutex
+	ends        time.Time // latest deadline; zero: no bound
+	read, write time.Time // the requested deadlines
+}
+
+// isArriving reports whether there is no whole request on the connection.
+func (c *boundedConn) isArriving() bool {
+	return !c.active || c.unread > 0 && c.unread == c.requests
+}
+
+// note changes the state of the connection's requests.
+func (c *boundedConn) note(change func()) {
+	l := c.connections
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.all[c] {
+		return // it has already given its place back
+	}
+	before := c.isArriving()
+	change()
+	switch now := c.isArriving(); {
+	case before && !now:
+		c.from.arriving--
+	case now && !before:
+		c.from.arriving++
+		c.since = time.Now()
+		l.mayEnter()
+	}
+}
+
+// endBy ends the connection at a time, or at an earlier deadline. The end of the process does not
+// give a stalled client more time.
+func (c *boundedConn) endBy(at time.Time) {
+	c.deadlines.Lock()
+	defer c.deadlines.Unlock()
+	c.ends = at
+	_ = c.Conn.SetReadDeadline(c.bounded(c.read))
+	_ = c.Conn.SetWriteDeadline(c.bounded(c.write))
+}
+
+func (c *boundedConn) bounded(t time.Time) time.Time {
+	if !c.ends.IsZero() && (t.IsZero() || t.After(c.ends)) {
+		return c.ends
+	}
+	return t
+}
+
+func (c *boundedConn) SetReadDeadline(t time.Time) error {
+	c.deadlines.Lock()
+	defer c.deadlines.Unlock()
+	c.read = t
+	return c.Conn.SetReadDeadline(c.bounded(t))
+}
+
+func (c *boundedConn) SetWriteDeadline(t time.Time) error {
+	c.deadlines.Lock()
+	defer c.deadlines.Unlock()
+	c.write = t
+	return c.Conn.SetWriteDeadline(c.bounded(t))
+}
+
+func (c *boundedConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
 // Read counts the head of a request while it arrives.
@@ -211,7 +368,7 @@ func (c *boundedConn) Close() error {
 	return err
 }
 
-// CloseWrite is how net/http says without TLS that an answer was the last one.
+// CloseWrite is called by net/http after the last response of a connection without TLS.
 func (c *boundedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -219,7 +376,7 @@ func (c *boundedConn) CloseWrite() error {
 	return nil
 }
 
-// arrived forgets the head of a request. open is whether a request is.
+// arrived resets the count for the head of a request. open says whether a request is open.
 func (c *boundedConn) arrived(open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,25 +384,76 @@ func (c *boundedConn) arrived(open bool) {
 	c.head, c.open = 0, open
 }
 
-// connState is for http.Server.
-func (l *connections) connState(conn net.Conn, state http.ConnState) {
-	if encrypted, ok := conn.(*tls.Conn); ok {
-		conn = encrypted.NetConn()
+// attach makes a server report the requests on its connections.
+func (l *connections) attach(server *http.Server) {
+	server.ConnState = func(conn net.Conn, state http.ConnState) {
+		if c := boundedOf(conn); c != nil && (state == http.StateActive || state == http.StateIdle) {
+			c.arrived(state == http.StateActive)
+			c.note(func() { c.active, c.idle = state == http.StateActive, state == http.StateIdle })
+		}
 	}
-	if c, ok := conn.(*boundedConn); ok && (state == http.StateActive || state == http.StateIdle) {
-		c.arrived(state == http.StateActive)
+	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		return context.WithValue(ctx, boundedKey{}, boundedOf(conn))
 	}
 }
 
-// handler counts what requests hold, and makes answers the last ones of their
-// connections when many are open: those that are idle must not keep others out.
+// boundedKey is the context key of a request's *boundedConn.
+type boundedKey struct{}
+
+func boundedOf(conn net.Conn) *boundedConn {
+	if encrypted, ok := conn.(*tls.Conn); ok {
+		conn = encrypted.NetConn()
+	}
+	c, _ := conn.(*boundedConn)
+	return c
+}
+
+// wholeRequests is for requests that cannot be handled before their body has arrived. Until then,
+// their connections count as connections without a whole request.
+func wholeRequests(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, _ := r.Context().Value(boundedKey{}).(*boundedConn)
+		if c == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		arriving := 0
+		if r.ContentLength != 0 { // in HTTP/2, a request without a body has an empty one
+			arriving = 1
+			body := &arrivingBody{r.Body, sync.OnceFunc(func() { c.note(func() { c.unread-- }) })}
+			defer body.arrived()
+			r = r.WithContext(r.Context()) // net/http looks at its own Body
+			r.Body = body
+		}
+		c.note(func() { c.requests, c.unread = c.requests+1, c.unread+arriving })
+		defer c.note(func() { c.requests-- })
+		next.ServeHTTP(w, r)
+	})
+}
+
+// arrivingBody reports when the body has arrived.
+type arrivingBody struct {
+	io.ReadCloser
+	arrived func()
+}
+
+func (b *arrivingBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.arrived()
+	}
+	return n, err
+}
+
+// handler counts the memory of requests. If many connections are open, it closes a connection after
+// its response, because idle connections must not exclude new ones.
 func (l *connections) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if l.open() > cap(l.places)/4 {
+		if l.open() > l.most/4 {
 			w.Header().Set("Connection", "close")
 		}
 		bytes := max(load.RequestBytes(r)-usualRequestBytes, 0)
-		if r.ProtoMajor > 1 { // the connection has others
+		if r.ProtoMajor > 1 { // the connection has other requests
 			bytes += 2 * usualRequestBytes
 		}
 		if !l.take(bytes) {

@@ -12,10 +12,11 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // bounded is a server as it is run, with eight places.
@@ -30,8 +31,11 @@ func startBounded(t *testing.T, drain time.Duration, handler http.HandlerFunc) b
 	c := newConnections(8*connectionBytes, connectionBytes, func(a netip.Addr) bool { return a == netip.MustParseAddr("127.0.0.9") })
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	testkit.Must(t, err)
-	server := newHTTPServer(c.handler(handler), nil, slog.New(slog.DiscardHandler))
-	server.ConnState = c.connState
+	server := newHTTPServer(c.handler(wholeRequests(handler)), nil, slog.New(slog.DiscardHandler))
+	server.Protocols = &http.Protocols{}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
+	c.attach(server)
 	server.ReadTimeout, server.ReadHeaderTimeout = 0, 0 // so that nothing else ends a connection
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(c.listener(listener, drain)) }()
@@ -43,10 +47,21 @@ func startBounded(t *testing.T, drain time.Duration, handler http.HandlerFunc) b
 		testkit.Eventually(t, "all is given back", func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			return len(c.places) == 0 && len(c.all) == 0 && len(c.byAddress) == 0 && c.excess.Load() == 0
+			return len(c.all) == 0 && len(c.addresses) == 0 && c.excess.Load() == 0
 		})
 	})
 	return bounded{c, server, listener.Addr().String()}
+}
+
+// startSlow starts a server whose requests for /slow are answered when release is sent to, or closed.
+func startSlow(t *testing.T) (b bounded, release chan bool) {
+	t.Helper()
+	release = make(chan bool)
+	return startBounded(t, time.Minute, func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			<-release
+		}
+	}), release
 }
 
 // from connects from an address, and sends.
@@ -75,34 +90,214 @@ func status(t *testing.T, c net.Conn) int {
 	return response.StatusCode
 }
 
-const getRequest = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+const (
+	getRequest  = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+	slowRequest = "GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"
+)
 
-// One address has half of the places, but for proxies; and what finds no place waits.
+// One address gets half of the places for requests, except proxies. A connection without a place
+// waits.
 func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
-	b := startBounded(t, time.Minute, func(http.ResponseWriter, *http.Request) {})
-	head := "GET / HTTP/1.1\r\n"
+	b, release := startSlow(t)
 	var open []net.Conn
 	for range 4 {
-		open = append(open, b.from(t, "127.0.0.1", head))
+		open = append(open, b.from(t, "127.0.0.1", slowRequest))
 	}
-	testkit.Eventually(t, "four are open", func() bool { return b.open() == 4 })
+	testkit.Eventually(t, "four requests are open", func() bool { return b.requests() == 4 })
 	if s := status(t, b.from(t, "127.0.0.1", getRequest)); s != 0 || b.refused.Load() != 1 {
 		t.Errorf("status %d for one too many, %d refused", s, b.refused.Load())
 	}
 	if s := status(t, b.from(t, "127.0.0.2", getRequest)); s != http.StatusOK {
 		t.Errorf("status %d for another address", s)
 	}
-	open[0].Close()
-	testkit.Eventually(t, "a place is free", func() bool { return b.open() == 3 })
-	for range 5 { // more than an address may have
-		open = append(open, b.from(t, "127.0.0.9", head))
+	testkit.Eventually(t, "it has ended", func() bool { return b.open() == 4 })
+	release <- true
+	testkit.Eventually(t, "a place is free", func() bool { return b.requests() == 3 })
+	for i := range 5 { // more than an address may have
+		open = append(open, b.from(t, "127.0.0.9", slowRequest))
+		testkit.Eventually(t, "it has a place", func() bool { return b.requests() == i+4 })
 	}
-	testkit.Eventually(t, "all places are taken", func() bool { return b.open() == 8 })
 	waiting := b.from(t, "127.0.0.2", getRequest)
-	open[1].Close()
-	if s := status(t, waiting); s != http.StatusOK || b.refused.Load() != 1 {
-		t.Errorf("status %d for one that waited, %d refused", s, b.refused.Load())
+	release <- true
+	if s := status(t, waiting); s != http.StatusOK {
+		t.Errorf("status %d for one that waited", s)
+	}
+	close(release)
+	for _, c := range open {
+		if s := status(t, c); s != http.StatusOK {
+			t.Errorf("status %d for one that was open", s)
+		}
+	}
+}
+
+// All places are taken. An address with many requests reconnects, which does not end the handshake
+// of a different address.
+func TestManyConnectionsEndNoHandshake(t *testing.T) {
+	t.Parallel()
+	b, release := startSlow(t)
+	defer close(release)
+	for range 3 {
+		b.from(t, "127.0.0.1", slowRequest)
+	}
+	for range 4 {
+		b.from(t, "127.0.0.9", slowRequest)
+	}
+	testkit.Eventually(t, "seven requests are open", func() bool { return b.requests() == 7 })
+	handshake := b.from(t, "127.0.0.2", "GET / ")
+	testkit.Eventually(t, "it has the last place", func() bool { return b.open() == 8 })
+	if s := status(t, b.from(t, "127.0.0.1", getRequest)); s != 0 || b.refused.Load() != 1 {
+		t.Errorf("status %d for the one that comes, %d refused", s, b.refused.Load())
+	}
+	_, err := io.WriteString(handshake, strings.TrimPrefix(getRequest, "GET / "))
+	testkit.Must(t, err)
+	if s := status(t, handshake); s != http.StatusOK {
+		t.Errorf("status %d for the one that had begun", s)
+	}
+}
+
+// A connection that is idle gives its place, too.
+func TestIdleConnectionsGiveTheirPlaces(t *testing.T) {
+	t.Parallel()
+	b, release := startSlow(t)
+	idle := b.from(t, "127.0.0.1", getRequest)
+	if s := status(t, idle); s != http.StatusOK {
+		t.Errorf("status %d", s)
+	}
+	testkit.Eventually(t, "one that waits would be told", func() bool { return len(b.changed) == 1 })
+	for range 7 {
+		b.from(t, "127.0.0.9", slowRequest)
+	}
+	testkit.Eventually(t, "all others have requests", func() bool { return b.open() == 8 && b.requests() == 7 })
+	if s := status(t, b.from(t, "127.0.0.2", getRequest)); s != http.StatusOK || b.refused.Load() != 1 {
+		t.Errorf("status %d, %d closed", s, b.refused.Load())
+	}
+	if s := status(t, idle); s != 0 {
+		t.Errorf("the idle one is answered %d", s)
+	}
+	close(release)
+}
+
+// A body that arrives slowly on a connection of HTTP/2 does not end the other requests on it.
+func TestUnfinishedRequestsOverHTTP2(t *testing.T) {
+	t.Parallel()
+	release := make(chan bool)
+	b := startBounded(t, time.Minute, func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			<-release
+		}
+		_, _ = io.ReadAll(r.Body)
+	})
+	two := &http.Transport{Protocols: &http.Protocols{}}
+	two.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(two.CloseIdleConnections)
+	body, sender := io.Pipe()
+	var asked sync.WaitGroup
+	ask := func(path string, body io.Reader) {
+		asked.Go(func() {
+			request, err := http.NewRequest(http.MethodPost, "http://"+b.address+path, body)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			response, err := two.RoundTrip(request)
+			if err != nil || response.ProtoMajor != 2 || response.StatusCode != http.StatusOK {
+				t.Errorf("%+v %v", response, err)
+				return
+			}
+			response.Body.Close()
+		})
+	}
+	ask("/", body)
+	testkit.Eventually(t, "the body arrives", func() bool { return b.open() == 1 && b.requests() == 0 })
+	ask("/slow", http.NoBody)
+	testkit.Eventually(t, "there is a whole request, too", func() bool { return b.open() == 1 && b.requests() == 1 })
+	close(release)
+	testkit.Eventually(t, "only the body arrives", func() bool { return b.requests() == 0 })
+	sender.Close()
+	asked.Wait()
+}
+
+// requests returns how many connections have a whole one.
+func (b bounded) requests() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := 0
+	arriving := map[*address]int{}
+	for c := range b.all {
+		if c.isArriving() {
+			arriving[c.from]++
+		} else {
+			n++
+		}
+	}
+	for _, from := range b.addresses {
+		if from.arriving != arriving[from] {
+			panic(fmt.Sprintf("%d arrive, and %d are counted", arriving[from], from.arriving))
+		}
+	}
+	return n
+}
+
+// A client that holds connections without a whole request does not exclude others, neither at other
+// addresses nor at its own.
+func TestUnfinishedRequestsGiveTheirPlaces(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ half, next string }{
+		"nothing": {"", getRequest},
+		"head":    {"GET / HTTP/1.1\r\n", getRequest},
+		"body":    {"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n", strings.Replace(getRequest, "GET", "POST", 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			reading := make(chan bool, 100)
+			b := startBounded(t, time.Minute, func(_ http.ResponseWriter, r *http.Request) {
+				reading <- true
+				_, _ = io.ReadAll(r.Body)
+			})
+			wait := func(n int) {
+				testkit.Eventually(t, "they are there", func() bool { return b.open() == n && b.requests() == 0 })
+			}
+			for range 4 {
+				b.from(t, "127.0.0.1", test.half)
+			}
+			wait(4)
+			if s := status(t, b.from(t, "127.0.0.1", test.next)); s != http.StatusOK || b.refused.Load() != 1 {
+				t.Errorf("status %d for the same address, %d closed", s, b.refused.Load())
+			}
+		})
+	}
+	for name, half := range map[string]string{"head": "GET / HTTP/1.1\r\n", "body": "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"} {
+		t.Run(name+" from several addresses", func(t *testing.T) {
+			t.Parallel()
+			b := startBounded(t, time.Minute, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) })
+			first := b.from(t, "127.0.0.4", half) // is the oldest, of the address with the fewest
+			testkit.Eventually(t, "it is there", func() bool { return b.open() == 1 })
+			all := map[string][]net.Conn{}
+			for i, address := range []string{"127.0.0.1", "127.0.0.2", "127.0.0.1", "127.0.0.2", "127.0.0.1", "127.0.0.3", "127.0.0.1"} {
+				all[address] = append(all[address], b.from(t, address, half))
+				testkit.Eventually(t, "it is there", func() bool { return b.open() == i+2 && b.requests() == 0 })
+			}
+			if s := status(t, b.from(t, "127.0.0.5", getRequest)); s != http.StatusOK || b.refused.Load() != 1 {
+				t.Errorf("status %d, %d closed", s, b.refused.Load())
+			}
+			if s := status(t, all["127.0.0.1"][0]); s != 0 {
+				t.Errorf("the oldest of the address with the most is answered %d", s)
+			}
+			testkit.Eventually(t, "the answer was the last one", func() bool { return b.open() == 7 && b.requests() == 0 })
+			if half[0] == 'G' {
+				half = "Host: x\r\n\r\n"
+			} else {
+				half = strings.Repeat("a", 100)
+			}
+			for _, c := range []net.Conn{first, all["127.0.0.1"][1]} {
+				_, err := io.WriteString(c, half)
+				testkit.Must(t, err)
+				if s := status(t, c); s != http.StatusOK {
+					t.Errorf("status %d for one that was not to be closed", s)
+				}
+			}
+		})
 	}
 }
 
@@ -155,8 +350,8 @@ func TestLargeRequestsAreBounded(t *testing.T) {
 	testkit.Eventually(t, "it was given back", count(1))
 }
 
-// With TLS, too, a head counts until its request is answered, and what a handshake
-// sends until it fails. The requests of an HTTP/2 connection all count.
+// Also with TLS, a head counts until the response to its request, and the bytes of a handshake
+// until it fails. All requests of an HTTP/2 connection count.
 func TestConnectionsCountBytesOverTLS(t *testing.T) {
 	t.Parallel()
 	p := startService(t, "")
@@ -221,7 +416,7 @@ func TestUnsentBodiesOnOtherPaths(t *testing.T) {
 	}
 }
 
-// Who does not read answers does not keep the process from ending.
+// A client that does not read responses does not keep the process running.
 func TestShutdownEndsConnectionsThatAreNotRead(t *testing.T) {
 	t.Parallel()
 	writing := make(chan bool)
@@ -239,6 +434,66 @@ func TestShutdownEndsConnectionsThatAreNotRead(t *testing.T) {
 	defer cancel()
 	if err := b.server.Shutdown(ctx); err != nil {
 		t.Error(err)
+	}
+}
+
+// Shutdown lengthens no deadline, whether a handler has set it before or sets it later.
+func TestShutdownLengthensNoDeadline(t *testing.T) {
+	t.Parallel()
+	const soon, late = 300 * time.Millisecond, time.Hour
+	ending := make(chan bool)
+	for name, test := range map[string]struct {
+		drain   time.Duration
+		handler func(w http.ResponseWriter, r *http.Request, begun func())
+	}{
+		"to write": {late, func(w http.ResponseWriter, _ *http.Request, begun func()) {
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(soon))
+			begun()
+			for chunk := make([]byte, 1<<20); ; {
+				if _, err := w.Write(chunk); err != nil {
+					return
+				}
+			}
+		}},
+		"to read": {late, func(w http.ResponseWriter, r *http.Request, begun func()) {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(soon))
+			begun()
+			_, _ = io.ReadAll(r.Body)
+		}},
+		"to write, set afterwards": {soon, func(w http.ResponseWriter, _ *http.Request, begun func()) {
+			begun()
+			<-ending
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(late))
+			for chunk := make([]byte, 1<<20); ; {
+				if _, err := w.Write(chunk); err != nil {
+					return
+				}
+			}
+		}},
+		"to read, without one": {soon, func(_ http.ResponseWriter, r *http.Request, begun func()) {
+			begun()
+			_, _ = io.ReadAll(r.Body)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			begun := make(chan bool)
+			b := startBounded(t, test.drain, func(w http.ResponseWriter, r *http.Request) { test.handler(w, r, func() { close(begun) }) })
+			request := getRequest
+			if strings.Contains(name, "read") {
+				request = "PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+			}
+			if strings.Contains(name, "afterwards") {
+				b.server.RegisterOnShutdown(func() { close(ending) })
+			}
+			b.from(t, "127.0.0.1", request)
+			<-begun
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if err := b.server.Shutdown(ctx); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -1,10 +1,10 @@
-// Package server serves: the public and the admin listener, readiness, and what
-// replaces what serves when files change.
+// Package server runs the public and the admin listener and reports readiness. When files change,
+// it replaces the state that serves requests.
 //
-//	generation   all that serves a request, put together; it never changes
+//	generation   the complete state for serving a request; it never changes
 //	reconcile    the goroutine that makes every change: read, prepare, swap
-//	connections  bounds on how many clients may be connected, and on what they send
+//	connections  bounds on the number of clients and on the size of their requests
 //
-// A request is served by one generation from its beginning to its end. What does
-// not load never replaces what works.
+// One generation serves a request from its beginning to its end. Files that do not load never
+// replace a working state.
 package server

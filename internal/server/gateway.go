@@ -10,19 +10,19 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/assertion"
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/gateway"
-	"github.com/pullpass/pullpass/internal/setup"
+	"github.com/pullpass/pullpass/internal/registryauth/assertion"
 )
 
-// gatewayShutdownTimeout is how long streams may go on after SIGTERM: a layer takes
-// minutes on a slow line.
+// gatewayShutdownTimeout is how long streams may continue after SIGTERM. A layer takes minutes on a
+// slow connection.
 const gatewayShutdownTimeout = 5 * time.Minute
 
-// openUpstreams opens those that are not among the ones before, as they are
-// configured now.
+// openUpstreams opens the upstreams of the configuration. It reuses previous ones whose settings
+// are the same.
 func openUpstreams(cfg *config.Config, version string, assertions *assertion.Issuer, logger *slog.Logger, before map[string]*setup.Upstream) (map[string]*setup.Upstream, error) {
 	all := map[string]*setup.Upstream{}
 	for i := range cfg.Upstreams {
@@ -40,7 +40,7 @@ func openUpstreams(cfg *config.Config, version string, assertions *assertion.Iss
 	return all, nil
 }
 
-// newGateway puts the gateway together, if there is one.
+// newGateway creates the gateway, if one is configured.
 func (s *Server) newGateway(p parts) (*gateway.Handler, error) {
 	c := p.cfg.Gateway
 	if c == nil {
@@ -58,20 +58,20 @@ func (s *Server) newGateway(p parts) (*gateway.Handler, error) {
 	})
 }
 
-// gatewayHandler serves the registry's API, and below it everything of the public
-// listener: nodes know one host.
+// gatewayHandler serves the registry's API and all paths of the public listener, so that nodes need
+// only one host.
 func (s *Server) gatewayHandler(public http.Handler) http.Handler {
 	registry := s.telemetry.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if g := s.current.Load().gateway; g != nil {
 			g.ServeHTTP(w, r)
 			return
 		}
-		http.NotFound(w, r) // it was taken out of the configuration, and still has its listener
+		http.NotFound(w, r) // removed from the configuration, but its listener is still open
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		client := http.NewResponseController(w)
 		if r.URL.Path == "/v2" || strings.HasPrefix(r.URL.Path, "/v2/") {
-			_ = client.SetWriteDeadline(time.Time{}) // of the request before; the gateway sets its own
+			_ = client.SetWriteDeadline(time.Time{}) // of the previous request; the gateway sets its own
 			registry.ServeHTTP(w, r)
 			return
 		}
@@ -81,7 +81,7 @@ func (s *Server) gatewayHandler(public http.Handler) http.Handler {
 	})
 }
 
-// serveGateway serves the gateway's listener until ctx ends and its streams have.
+// serveGateway serves the gateway's listener until ctx and its streams end.
 func (s *Server) serveGateway(ctx context.Context, listener net.Listener) error {
 	server := newHTTPServer(s.gateway, nil, s.logger)
 	if !s.insecureHTTP {
@@ -89,19 +89,19 @@ func (s *Server) serveGateway(ctx context.Context, listener net.Listener) error 
 			if t := s.current.Load().tls; t.gateway != nil {
 				return t.gateway
 			}
-			return s.current.Load().tls.config // it was taken out of the configuration, and still has its listener
+			return s.current.Load().tls.config // removed from the configuration, but its listener is still open
 		})
 	}
 	server.ReadTimeout, server.WriteTimeout = 0, 0 // each request has its own
-	server.ConnState = s.streams.connState
+	s.streams.attach(server)
 	return serveUntil(ctx, server, s.streams.listener(shortQueues{listener}, gatewayShutdownTimeout), gatewayShutdownTimeout)
 }
 
-// sendQueueBytes is what the kernel keeps of a stream whose client does not read. By
-// itself it would keep megabytes, which count as the container's memory.
+// sendQueueBytes is the kernel's send buffer for a stream whose client does not read. By default it
+// would be megabytes, which count as the container's memory.
 const sendQueueBytes = 256 << 10
 
-// shortQueues is a listener of such connections.
+// shortQueues is a listener whose connections have this send buffer.
 type shortQueues struct{ net.Listener }
 
 func (l shortQueues) Accept() (net.Conn, error) {
@@ -112,7 +112,7 @@ func (l shortQueues) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// reloadUpstreams opens upstreams anew whose CA file is another one.
+// reloadUpstreams opens upstreams again whose CA file has changed.
 func (s *Server) reloadUpstreams() error {
 	return s.reload(&reload{read: func(read *generation) (change, error) {
 		next, err := openUpstreams(read.cfg, s.version, read.assertions, s.logger, read.upstreams)
@@ -128,7 +128,7 @@ func (s *Server) reloadUpstreams() error {
 	}})
 }
 
-// upstreamPaths are the files of upstreams that are read once.
+// upstreamPaths returns the files of upstreams that are read only when they are opened.
 func upstreamPaths(cfg *config.Config) []string {
 	var paths []string
 	for i := range cfg.Upstreams {
@@ -137,8 +137,8 @@ func upstreamPaths(cfg *config.Config) []string {
 	return paths
 }
 
-// checkUpstreams says how the registries behind the gateway are. What one lacks, its
-// clients are told; the proxy serves the others all the same.
+// checkUpstreams reports the state of the registries behind the gateway. The fault of one of them
+// is reported to its clients, while the proxy serves the others.
 func (p parts) checkUpstreams() []check {
 	var checks []check
 	for i := range p.cfg.Upstreams {
@@ -156,7 +156,7 @@ func (p parts) checkUpstreams() []check {
 	return checks
 }
 
-// gatewayAddress is empty where there is no gateway.
+// gatewayAddress is empty without a gateway.
 func gatewayAddress(cfg *config.Config) string {
 	if cfg.Gateway == nil {
 		return ""

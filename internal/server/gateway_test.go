@@ -1,6 +1,8 @@
 package server
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -18,11 +20,11 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/pkitest"
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/registrytest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/registrytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const gatewayService = "gateway.example.com"
@@ -35,15 +37,20 @@ type gatewayed struct {
 
 func startGateway(t *testing.T, upstreams string, files map[string]string) *gatewayed {
 	t.Helper()
+	return startGatewayWith(t, upstreams, files, "", memoryLimit())
+}
+
+func startGatewayWith(t *testing.T, upstreams string, files map[string]string, more string, memory int64) *gatewayed {
+	t.Helper()
 	address := testkit.FreeAddress(t)
 	p := &proxy{Proxy: proxytest.New(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}", files)}
 	p.Put(t, "policy.yaml", strings.Replace(proxytest.PolicyFor("ghcr.io/acme/**"), "allow:", "services: ["+gatewayService+"]\n  allow:", 1))
 	testkit.Write(t, p.Dir, "password", registrytest.Password)
-	p.Configure(t, "policyFiles:", fmt.Sprintf("- {service: %s, issuer: pullpass.example.com}\ngateway: {address: %q, url: %q, service: %s}\nupstreams:\n%s\npolicyFiles:",
-		gatewayService, address, "https://"+address, gatewayService, upstreams))
+	p.Configure(t, "policyFiles:", fmt.Sprintf("- {service: %s, issuer: pullpass.example.com}\ngateway: {address: %q, url: %q, service: %s}\nupstreams:\n%s\n%spolicyFiles:",
+		gatewayService, address, "https://"+address, gatewayService, upstreams, more))
 	cfg, err := config.Load(filepath.Join(p.Dir, "pullpass.yaml"))
 	testkit.Must(t, err)
-	p.service, err = New(Config{Config: cfg, Version: "test", Getenv: func(string) string { return "" }, Stdout: p.Stdout, Logger: slog.New(slog.NewJSONHandler(p.Log, nil))})
+	p.service, err = newServer(Config{Config: cfg, Version: "test", Getenv: func(string) string { return "" }, Stdout: p.Stdout, Logger: slog.New(slog.NewJSONHandler(p.Log, nil))}, memory)
 	testkit.Must(t, err)
 	p.start(t)
 	g := &gatewayed{p, "https://" + address}
@@ -156,6 +163,67 @@ func halfABlob(registry *registrytest.Server) (going <-chan bool, gone chan<- bo
 	return stopped, resumed
 }
 
+// The rest of a body that arrives after the response is never read as a request.
+func TestGatewayTakesNoLateBodyForARequest(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	layer := bytes.Repeat([]byte("x"), 100_000)
+	registry.Put(t, "acme/app", "v1", layer)
+	g := startGateway(t, upstreamEntry("ghcr.io", registry, ", actions: [pull, push]"), nil)
+	raw := kubetest.Token(t, "https://issuer.example.com")
+	g.Put(t, "policy.yaml", strings.Replace(proxytest.PolicyFor("ghcr.io/acme/**"), "[pull]", "[pull, push]", 1))
+	testkit.Must(t, g.service.reloadPolicy())
+	token := g.token(t, raw, "repository:ghcr.io/acme/app:pull,push")
+	const hidden = "GET /v2/ HTTP/1.1\r\nHost: x\r\n\r\n"
+	dial := func(t *testing.T) net.Conn {
+		c, err := tls.Dial("tcp", strings.TrimPrefix(g.url, "https://"), &tls.Config{InsecureSkipVerify: true})
+		testkit.Must(t, err)
+		t.Cleanup(func() { c.Close() })
+		testkit.Must(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
+		return c
+	}
+	for name, test := range map[string]struct{ method, path, header string }{
+		"a push without a token": {"PUT", "acme/app/manifests/v1", "Content-Length: %d"},
+		"in chunks":              {"PUT", "acme/app/manifests/v1", "Transfer-Encoding: chunked"},
+		"a pull":                 {"GET", "acme/app/manifests/v1", "Content-Length: %d\r\nAuthorization: Bearer " + token},
+		"a pull of much":         {"GET", "acme/app/blobs/" + registrytest.DigestOf(layer), "Content-Length: %d\r\nAuthorization: Bearer " + token},
+		"a push elsewhere":       {"PUT", "other/app/manifests/v1", "Content-Length: %d\r\nAuthorization: Bearer " + token},
+		"a path that is none":    {"POST", "acme/app", "Content-Length: %d"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := dial(t)
+			header := test.header
+			if strings.Contains(header, "%d") {
+				header = fmt.Sprintf(header, len(hidden))
+			}
+			_, err := fmt.Fprintf(c, "%s /v2/ghcr.io/%s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n", test.method, test.path, header)
+			testkit.Must(t, err)
+			reader := bufio.NewReader(c)
+			response, err := http.ReadResponse(reader, nil)
+			testkit.Must(t, err)
+			if _, err = io.Copy(io.Discard, response.Body); err != nil || !response.Close {
+				t.Errorf("%d, the last one: %t, %v", response.StatusCode, response.Close, err)
+			}
+			testkit.Eventually(t, "the connection ends", func() bool {
+				_, err := io.WriteString(c, hidden)
+				return err != nil
+			})
+			if rest, _ := io.ReadAll(reader); len(rest) > 0 {
+				t.Errorf("the rest of the body is answered: %q", rest)
+			}
+		})
+	}
+	c := dial(t)
+	_, err := fmt.Fprintf(c, "PUT /v2/ghcr.io/acme/app/manifests/v1 HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nContent-Length: 2\r\nAuthorization: Bearer %s\r\n\r\n{}", registrytest.ManifestType, token)
+	testkit.Must(t, err)
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	testkit.Must(t, err)
+	if response.Close {
+		t.Errorf("%s, and the connection ends although its body was read", response.Status)
+	}
+}
+
 // Upstreams come and go with the configuration, and a stream goes on as it began.
 func TestGatewayReload(t *testing.T) {
 	t.Parallel()
@@ -226,6 +294,9 @@ func TestGatewayDrains(t *testing.T) {
 	}
 	if err := <-stopped; err != nil {
 		t.Error(err)
+	}
+	if log := g.Log.String(); strings.Contains(log, `"level":"WARN"`) || strings.Contains(log, `"level":"ERROR"`) {
+		t.Errorf("all has ended in time, and the log says %s", log)
 	}
 }
 

@@ -11,32 +11,31 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/assertion"
+	"github.com/pullpass/pullpass/internal/base/filewatch"
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/filewatch"
+	"github.com/pullpass/pullpass/internal/exchange/nodecert"
 	"github.com/pullpass/pullpass/internal/gateway"
-	"github.com/pullpass/pullpass/internal/nodecert"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/setup"
-	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/registryauth/assertion"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
 )
 
-// settleTimeout bounds how long a new configuration waits for what is new in it,
-// and a new policy for the annotations that it reads: in the largest clusters a
-// list of all pods takes seconds.
+// settleTimeout bounds how long a new configuration waits for its new parts, and a new policy for
+// the annotations that it reads. In the largest clusters, a list of all pods takes seconds.
 const settleTimeout = 30 * time.Second
 
-// parts are what a configuration and the files that it names open. The next
-// configuration takes over those of which no setting has changed, with all that
-// they know: nothing is listed or fetched again because of a limit.
+// parts are the objects that a configuration and its files open. The next configuration keeps the
+// parts whose settings are the same, with their state. So a change of a limit does not list or
+// fetch anything again.
 type parts struct {
 	cfg    *config.Config
 	policy *policy.Policy
-	// pending is a policy whose rules cannot count yet, because annotations that
-	// they read are still to come. Its denials do. Usually there is none.
+	// pending is a policy whose rules do not apply yet, because annotations that they read are
+	// missing. Its denials apply. Usually it is nil.
 	pending  *policy.Policy
 	objects  *setup.Objects
 	verifier *oidc.Verifier
@@ -44,11 +43,11 @@ type parts struct {
 	tls      *serverTLS                    // nil: plain HTTP
 	// upstreams of the gateway, by name.
 	upstreams  map[string]*setup.Upstream
-	assertions *assertion.Issuer // nil: no upstream is asked as the caller
+	assertions *assertion.Issuer // nil: no upstream uses the caller's identity
 }
 
-// open opens what a configuration names, as far as it is not among the parts
-// before, which may be empty. Nothing that these do is changed.
+// open opens the parts of a configuration. It reuses parts of before, which may be empty, without
+// changing them.
 func open(cfg *config.Config, insecureHTTP bool, version string, logger *slog.Logger, before parts) (parts, error) {
 	if before.cfg == nil {
 		before.cfg = &config.Config{}
@@ -115,7 +114,7 @@ func openKeys(cfg *config.Config, logger *slog.Logger, before parts) (map[string
 	return all, nil
 }
 
-// openAssertions returns nil where none are configured.
+// openAssertions returns nil if none are configured.
 func openAssertions(cfg *config.Config, logger *slog.Logger) (*assertion.Issuer, error) {
 	issuer, err := setup.NewAssertions(cfg, logger)
 	if issuer == nil || err != nil {
@@ -153,15 +152,15 @@ func (p parts) workers() []worker {
 	return all
 }
 
-// settle waits until the parts that are new know what they have to, or until ctx
-// ends. It returns an error if something that worked before does not work then. A
-// cluster that is new may be down: as at the start, that is its own trouble.
+// settle waits until the new parts are ready, or until ctx ends. It returns an error if a part that
+// worked before does not work then. A new cluster may be down: as at the start, that is not an
+// error.
 func (p parts) settle(ctx context.Context, before parts) error {
 	var waiting sync.WaitGroup
 	waiting.Go(func() { p.verifier.FetchFirst(ctx) })
 	for _, c := range p.objects.Connected {
 		if !slices.Contains(before.objects.Connected, c) {
-			waiting.Go(func() { _ = c.Synced(ctx) }) // what it lacks is among the checks
+			waiting.Go(func() { _ = c.Synced(ctx) }) // faults are among the checks
 		}
 	}
 	waiting.Wait()
@@ -182,25 +181,25 @@ func (p parts) settle(ctx context.Context, before parts) error {
 	return nil
 }
 
-// generation is the parts, put together to serve. It never changes; a request
-// is served by one generation from its beginning to its end.
+// generation holds the parts, ready to serve. It never changes. One generation serves a request
+// from its beginning to its end.
 type generation struct {
 	parts
 	registries map[string]*registryauth.Issuer // by service
 	exchanger  *exchange.Exchanger
 	handler    *exchange.Handler
-	gateway    *gateway.Handler // nil: there is none
+	gateway    *gateway.Handler // nil: no gateway
 	replaced   []replacedKeys
 }
 
-// replacedKeys are no longer configured, and their last tokens have not ended.
+// replacedKeys are keys that are no longer configured, but whose last tokens have not expired.
 type replacedKeys struct {
 	signing.Keys
 	until time.Time
 }
 
-// assemble puts parts together, for the requests that begin from now on. before is
-// the generation that serves until then, or nil.
+// assemble makes a generation of parts, for the requests that begin from now on. before is the
+// present generation, or nil.
 func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 	g := &generation{parts: p, registries: map[string]*registryauth.Issuer{}}
 	previous := &generation{parts: parts{cfg: &config.Config{}}}
@@ -263,8 +262,8 @@ func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 	return g, nil
 }
 
-// stillPublished returns the keys that are not among the next ones, but that
-// registries need until the tokens that they have signed are at their end.
+// stillPublished returns the keys that are not among the next ones, but that registries need until
+// the tokens of these keys have expired.
 func (g *generation) stillPublished(next map[string]*setup.SigningKeys, now time.Time) []replacedKeys {
 	still := slices.DeleteFunc(slices.Clone(g.replaced), func(r replacedKeys) bool { return !now.Before(r.until) })
 	for i := range g.cfg.Registries {
@@ -276,7 +275,7 @@ func (g *generation) stillPublished(next map[string]*setup.SigningKeys, now time
 	return still
 }
 
-// published returns the keys that registries have to trust now.
+// published returns the keys that registries must trust now.
 func (g *generation) published() []signing.Keys {
 	var all []signing.Keys
 	for i := range g.cfg.Registries {

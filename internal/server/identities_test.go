@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/kubetest"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
 )
 
 // ciIdentity is an issuer with the keys of the clusters'.

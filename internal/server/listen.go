@@ -13,27 +13,27 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"github.com/pullpass/pullpass/internal/assertion"
-	"github.com/pullpass/pullpass/internal/console"
+	"github.com/pullpass/pullpass/internal/registryauth/assertion"
+	"github.com/pullpass/pullpass/internal/server/console"
 )
 
-// Limits of the public listener. A token request is small and answered in
-// milliseconds, but for the one that waits for an issuer's keys.
+// Limits of the public listener. A token request is small and takes milliseconds, unless it waits
+// for an issuer's keys.
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
 	writeTimeout      = 30 * time.Second
 	idleTimeout       = 2 * time.Minute
-	maxHeaderBytes    = 64 << 10         // a 16 KiB token in Basic, and room to refuse a larger one politely
+	maxHeaderBytes    = 64 << 10         // a 16 KiB token in Basic, and room to refuse a larger one with a message
 	drainTimeout      = 15 * time.Second // longer than a request takes to arrive
 	shutdownTimeout   = 20 * time.Second
 
-	maxInFlight = 1024 // then requests wait
-	maxWaiting  = 4096 // then they are refused
+	maxInFlight = 1024 // further requests wait
+	maxWaiting  = 4096 // further requests are refused
 )
 
-// publicHandler routes the public listener: the token endpoint, also where
-// distribution's autoredirect looks for it, and the trust that registries need.
+// publicHandler routes the public listener: the token endpoint, also at the path that
+// distribution's autoredirect uses, and the keys and certificates that registries need.
 func publicHandler(token, jwks, certificates, discovery, assertionKeys http.Handler) http.Handler {
 	r := chi.NewRouter()
 	for _, path := range []string{"/token", "/auth/token", "/auth/token/"} {
@@ -46,17 +46,17 @@ func publicHandler(token, jwks, certificates, discovery, assertionKeys http.Hand
 	return r
 }
 
-// adminHandler routes the admin listener: the process, its dependencies, its
-// metrics, and, while profiles says so, its profiles, which cost time and tell
-// what the process holds.
+// adminHandler routes the admin listener: liveness, readiness, metrics, and the console. While
+// profiles returns true, it also serves profiles, which cost time and reveal the memory of the
+// process.
 //
-// page is nil where it is off.
+// page is nil if the console is off.
 func adminHandler(ready, metrics, page http.Handler, profiles func() bool) http.Handler {
 	r := chi.NewRouter()
 	if page != nil {
 		r.Handle(console.Prefix+"*", page)
 	}
-	// Liveness never depends on an upstream: restarting would not bring it back.
+	// Liveness never depends on an upstream, because a restart would not repair it.
 	r.Get("/livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	r.Method(http.MethodGet, "/readyz", ready)
 	r.Method(http.MethodGet, "/metrics", metrics)
@@ -70,7 +70,7 @@ func adminHandler(ready, metrics, page http.Handler, profiles func() bool) http.
 				next.ServeHTTP(w, r)
 			})
 		})
-		r.Get("/*", pprof.Index) // and those that it lists
+		r.Get("/*", pprof.Index) // also serves the profiles that it lists
 		r.Get("/cmdline", pprof.Cmdline)
 		r.Get("/profile", pprof.Profile)
 		r.Get("/trace", pprof.Trace)
@@ -78,8 +78,8 @@ func adminHandler(ready, metrics, page http.Handler, profiles func() bool) http.
 	return r
 }
 
-// ServeAdmin serves an admin listener until ctx ends, for commands that serve nothing
-// else: the process, whether it is of use, and its metrics.
+// ServeAdmin serves an admin listener until ctx ends, for commands without other listeners:
+// liveness, readiness and metrics.
 func ServeAdmin(ctx context.Context, address string, ready, metrics http.Handler, logger *slog.Logger) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -100,12 +100,13 @@ func newHTTPServer(handler http.Handler, tlsConfig *tls.Config, logger *slog.Log
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		// Handshake failures of scanners and of clients without our CA: worth a look when debugging only.
+		// Handshake failures of scanners and of clients without our CA are useful only for
+		// debugging.
 		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 }
 
-// serveUntil serves until ctx ends, then waits for open requests, for so long.
+// serveUntil serves until ctx ends. Then it waits for open requests, at most for patience.
 func serveUntil(ctx context.Context, server *http.Server, listener net.Listener, patience time.Duration) error {
 	failed := make(chan error, 1)
 	go func() {

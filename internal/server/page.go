@@ -5,12 +5,12 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/pullpass/pullpass/internal/console"
-	"github.com/pullpass/pullpass/internal/explain"
+	"github.com/pullpass/pullpass/internal/server/console"
+	"github.com/pullpass/pullpass/internal/server/explain"
 	"github.com/pullpass/pullpass/internal/state"
 )
 
-// newDecisions returns what the page remembers, or nil where it is off.
+// newDecisions returns the log of the console, or nil if the console is off.
 func (s *Server) newDecisions() *console.Log {
 	if !s.started.Admin.Console {
 		return nil
@@ -22,7 +22,7 @@ func (s *Server) newDecisions() *console.Log {
 	return console.NewLog(config)
 }
 
-// page returns nil where it is off.
+// page returns nil if the console is off.
 func (s *Server) page() (http.Handler, error) {
 	if s.decisions == nil {
 		return nil, nil
@@ -30,13 +30,13 @@ func (s *Server) page() (http.Handler, error) {
 	return console.New(console.Config{Log: s.decisions, Known: s.known, Health: s.health, Hosts: s.started.Admin.ConsoleHosts, Logger: s.logger})
 }
 
-// known is what serves now.
+// known returns the present state.
 func (s *Server) known() explain.Known {
 	g := s.current.Load()
 	return explain.Known{Config: g.cfg, Policy: g.exchanger.Policy(), Objects: g.objects}
 }
 
-// health is what readyz says, in an order.
+// health returns the checks of readyz in a fixed order.
 func (s *Server) health() []console.Group {
 	var groups []console.Group
 	all := s.checks()
@@ -50,7 +50,7 @@ func (s *Server) health() []console.Group {
 	return groups
 }
 
-// recorders are told of what is decided by parts.
+// recorders returns the recorders for events of requests that parts decide.
 func (s *Server) recorders(p parts) recorders {
 	all := recorders{s.audit, s.metrics, p.objects}
 	if s.decisions != nil {

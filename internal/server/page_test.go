@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// What is decided is on the page, explained by what serves now.
+// Decisions are on the console, explained with the serving state.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	p := &proxy{Proxy: proxytest.New(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", nil)}
@@ -47,7 +47,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// It is off unless somebody wants it.
+// It is off by default.
 func TestPageIsOff(t *testing.T) {
 	t.Parallel()
 	p := startService(t, "")

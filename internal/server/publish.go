@@ -3,12 +3,12 @@ package server
 import (
 	"net/http"
 
-	"github.com/pullpass/pullpass/internal/assertion"
-	"github.com/pullpass/pullpass/internal/signing"
+	"github.com/pullpass/pullpass/internal/registryauth/assertion"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
 )
 
-// trustMaxAge is how long caches may keep what registries trust, in seconds:
-// short against the time for which a key is published before and after it signs.
+// trustMaxAge is how long caches may keep published keys and certificates, in seconds. It is short
+// compared with the time for which a key is published before and after it signs.
 const trustMaxAge = "max-age=60"
 
 func (s *Server) serveJWKS(w http.ResponseWriter, _ *http.Request) {
@@ -29,7 +29,8 @@ func (s *Server) serveCertificates(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(signing.MarshalCertificates(s.current.Load().published()...))
 }
 
-// ofAssertions serves what upstreams verify assertions with, where there are any.
+// ofAssertions serves the keys of assertions and their discovery document, if assertions are
+// configured.
 func (s *Server) ofAssertions(serve func(*assertion.Issuer, http.ResponseWriter, *http.Request)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		issuer := s.current.Load().assertions

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/kube"
+	"github.com/pullpass/pullpass/internal/cluster/kube"
 	"github.com/pullpass/pullpass/internal/state"
 )
 
@@ -15,14 +15,14 @@ import (
 type check struct {
 	Name    string `json:"name"`
 	Healthy bool   `json:"healthy"`
-	// Tolerated marks a dependency without which the proxy serves all the same.
+	// Tolerated marks a dependency whose failure does not make the proxy unready.
 	Tolerated bool   `json:"tolerated,omitempty"`
 	Message   string `json:"message,omitempty"`
 }
 
-// readiness answers /readyz. One cluster's issuer that is down must not take
-// the others' pulls with it, so the proxy is unready only when a whole kind of
-// dependency is down, or when it shuts down; the body names each one.
+// readiness serves /readyz. If the issuer of one cluster is down, pulls of the others must
+// continue. So the proxy is unready only if a whole kind of dependency is down, or during shutdown.
+// The body names each dependency.
 type readiness struct {
 	draining atomic.Bool
 	checks   func() map[string][]check // by kind
@@ -49,10 +49,9 @@ func (rd *readiness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(report)
 }
 
-// lastAnswers ends connections with the next answer once the proxy shuts down,
-// so that clients come back through the load balancer to another replica. Idle
-// connections stay: a request may be on its way. For HTTP/2, net/http makes a
-// GOAWAY of it.
+// lastAnswers closes connections after the next response once the proxy shuts down, so that clients
+// reconnect to another replica through the load balancer. Idle connections stay open, because a
+// request may be on its way. For HTTP/2, net/http sends a GOAWAY.
 func (rd *readiness) lastAnswers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if rd.draining.Load() {
@@ -62,7 +61,7 @@ func (rd *readiness) lastAnswers(next http.Handler) http.Handler {
 	})
 }
 
-// checks says of everything that is needed to serve how it is now.
+// checks returns the present state of all dependencies.
 func (s *Server) checks() map[string][]check {
 	g := s.current.Load()
 	all := g.checks()
@@ -85,7 +84,7 @@ func (s *Server) checks() map[string][]check {
 	return all
 }
 
-// checks says how the parts are that may fail by themselves.
+// checks returns the state of the parts that may fail independently.
 func (p parts) checks() map[string][]check {
 	return map[string][]check{
 		"issuers": p.checkIssuers(), "signingKeys": p.checkSigningKeys(), "kubernetes": p.checkClusters(), "upstreams": p.checkUpstreams(),
@@ -119,8 +118,8 @@ func (p parts) checkSigningKeys() []check {
 	return checks
 }
 
-// checkAssertions says whether upstreams can be asked as the caller. Without, the
-// others can be asked all the same.
+// checkAssertions says whether upstreams can be used with the caller's identity. Without it, other
+// upstreams still work.
 func (p parts) checkAssertions() []check {
 	if p.assertions == nil {
 		return nil
@@ -132,9 +131,9 @@ func (p parts) checkAssertions() []check {
 	return []check{c}
 }
 
-// checkClusters says of each cluster whether its objects are known: where an API
-// server is asked, whether everything was listed once. If it fails later, the
-// cluster stays healthy, for what was listed answers from memory.
+// checkClusters says of each cluster whether its objects are known. With an API server, they are
+// known once all were listed. After later failures the cluster stays healthy, because the listed
+// objects answer from memory.
 func (p parts) checkClusters() []check {
 	var checks []check
 	for i := range p.cfg.Clusters {
@@ -142,7 +141,7 @@ func (p parts) checkClusters() []check {
 		if c, ok := p.objects.Connection(name); ok {
 			checks = append(checks, kubernetesCheck(name, c.Status()))
 		} else {
-			// It is served whatever becomes of the others' API servers.
+			// It is served regardless of the API servers of other clusters.
 			checks = append(checks, check{Name: name, Healthy: true, Message: "no API server is asked"})
 		}
 	}
@@ -154,7 +153,7 @@ func kubernetesCheck(name string, status kube.ClusterStatus) check {
 	var messages []string
 	for _, r := range status.Resources {
 		c.Healthy = c.Healthy && r.Synced
-		// Without objects that cannot be listed, policy files count all the same.
+		// Policy files apply even if objects cannot be listed.
 		c.Tolerated = c.Tolerated && (r.Synced || r.Optional && r.LastFailure != "")
 		switch {
 		case r.LastFailure != "":
@@ -167,9 +166,9 @@ func kubernetesCheck(name string, status kube.ClusterStatus) check {
 	return c
 }
 
-// checkRedis says how Redis answers. A proxy without it goes on serving, so it is
-// ready; but not before it has read once who is revoked, because until then it
-// can grant nothing.
+// checkRedis describes the state of Redis. A proxy continues to serve without Redis, so it stays
+// ready. But it is not ready before the first reading of the revocations, because until then it can
+// grant nothing.
 func checkRedis(status state.RedisStatus, list state.RevocationsStatus) []check {
 	c := check{Name: "redis", Healthy: status.Healthy && list.LastFailure == "", Tolerated: !list.Read.IsZero()}
 	switch {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/pkitest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // The proxy is unready when a whole kind of dependency is down, and never
@@ -36,7 +36,7 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// A certificate that ends soon is told of, and one that has ended serves nobody.
+// A certificate that expires soon is reported. With an expired one, the proxy is not ready.
 func TestReadinessOfTheServingCertificate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

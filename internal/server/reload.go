@@ -10,13 +10,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/base/filewatch"
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/filewatch"
-	"github.com/pullpass/pullpass/internal/setup"
+	"github.com/pullpass/pullpass/internal/config/setup"
 )
 
-// The groups of files that are re-read, by their names in the log, in metrics
-// and in /readyz.
+// The names of the file groups in the log, in metrics and in /readyz.
 const (
 	configGroup      = "config"
 	policyGroup      = "policy"
@@ -24,11 +23,11 @@ const (
 	tlsGroup         = "tls"
 	upstreamsGroup   = "upstreams"
 	assertionsGroup  = "assertions"
-	kubeconfigGroup  = "kubeconfig/"   // and the cluster
-	signingKeysGroup = "signing-keys/" // and the service
+	kubeconfigGroup  = "kubeconfig/"   // followed by the cluster
+	signingKeysGroup = "signing-keys/" // followed by the service
 )
 
-// watched names the files of a generation that are re-read when they change.
+// watched returns the files of a generation that are read again when they change.
 func (s *Server) watched(g *generation) []filewatch.Group {
 	groups := []filewatch.Group{
 		{Name: configGroup, Paths: []string{g.cfg.File}, Reload: s.reloadConfig},
@@ -61,32 +60,31 @@ func (s *Server) watched(g *generation) []filewatch.Group {
 	return groups
 }
 
-// reload is a change of what serves, from its reading to its end. It belongs to
-// the goroutine that reconciles.
+// reload is one change of the serving state, from reading to completion. It belongs to the
+// goroutine that reconciles.
 type reload struct {
-	// read opens what the files say now, and uses no network. It returns what makes
-	// the next parts of those that serve, or nil if nothing is new.
+	// read opens the present contents of the files, and uses no network. It returns the change to
+	// the parts, or nil if nothing has changed.
 	read func(now *generation) (change, error)
-	// exclusive: it replaces parts that work in the background, so the next one of
-	// its kind is read when it has ended.
+	// exclusive reloads replace parts with background work. The next reload of the same kind is
+	// read when this one has ended.
 	exclusive bool
 	ended     chan error // holds one value
 
 	change   change
-	before   *setup.Objects // that served when it was last prepared
+	before   *setup.Objects // those that served when it was last prepared
 	prepared error
 }
 
-// change makes the next parts of those that serve. A policy or a certificate may
-// have been reloaded since the change was read, and must not be undone by it.
+// change computes the next parts from the present ones. A policy or a certificate may have been
+// reloaded since the change was read. The change must not undo that.
 type change interface {
 	parts(now parts) parts
-	// prepare waits until what is new knows what it has to. It changes nothing.
+	// prepare waits until the new parts are ready. It changes nothing.
 	prepare(ctx context.Context) error
 }
 
-// newParts is the change to parts that were opened for another configuration or
-// kubeconfig.
+// newParts is the change to parts that were opened for a new configuration or kubeconfig.
 type newParts struct{ before, next parts }
 
 func (c newParts) parts(now parts) parts {
@@ -110,14 +108,14 @@ func (c newParts) prepare(ctx context.Context) error {
 	return c.next.settle(ctx, c.before)
 }
 
-// newPart is a change that needs no preparation of its own.
+// newPart is a change that needs no preparation.
 type newPart func(now parts) parts
 
 func (c newPart) parts(now parts) parts { return c(now) }
 
 func (c newPart) prepare(context.Context) error { return nil }
 
-// reload has the reconciler do one reload, and returns how it ended.
+// reload passes a reload to the reconciler and returns its result.
 func (s *Server) reload(r *reload) error {
 	r.ended = make(chan error, 1)
 	select {
@@ -133,8 +131,8 @@ func (s *Server) reload(r *reload) error {
 	}
 }
 
-// reloadConfig puts the configuration in the file in the place of the one in
-// use. When it fails, everything is as it was.
+// reloadConfig replaces the present configuration by that of the file. On an error, nothing
+// changes.
 func (s *Server) reloadConfig() error {
 	return s.reload(&reload{exclusive: true, read: func(now *generation) (change, error) {
 		cfg, err := config.Load(now.cfg.File)
@@ -155,9 +153,8 @@ func (s *Server) reloadConfig() error {
 	}})
 }
 
-// reloadKubeconfig connects to the API server of a cluster anew if its
-// kubeconfig is another one than the connection was made with. Until the new
-// connection knows everything, the one before serves.
+// reloadKubeconfig connects to the API server of a cluster again if its kubeconfig has changed. The
+// previous connection serves until the new one is ready.
 func (s *Server) reloadKubeconfig(cluster string) error {
 	return s.reload(&reload{exclusive: true, read: func(now *generation) (change, error) {
 		connected, ok := now.objects.Connection(cluster)
@@ -174,8 +171,7 @@ func (s *Server) reloadKubeconfig(cluster string) error {
 	}})
 }
 
-// reloadPolicy leaves the rules as they are when it fails; the watch tries it
-// again.
+// reloadPolicy keeps the present rules on an error. The watch tries it again.
 func (s *Server) reloadPolicy() error {
 	return s.reload(&reload{read: func(read *generation) (change, error) {
 		next, err := setup.LoadPolicy(read.cfg)
@@ -191,9 +187,8 @@ func (s *Server) reloadPolicy() error {
 	}})
 }
 
-// reloadTLS reads the certificate, its key and the CAs of the nodes again. A
-// certificate and key of which only one is new yet are an error; the next reload
-// mends it.
+// reloadTLS reads the certificate, its key and the CAs of the nodes again. If only one of
+// certificate and key is new, that is an error, which the next reload corrects.
 func (s *Server) reloadTLS() error {
 	return s.reload(&reload{read: func(read *generation) (change, error) {
 		next, err := openTLS(read.cfg, time.Now())
@@ -209,9 +204,9 @@ func (s *Server) reloadTLS() error {
 	}})
 }
 
-// reconcile makes every change of what serves, until the service stops. What
-// takes long, others do meanwhile: a change is read, prepared as often as it
-// takes, and swapped in here, in one step.
+// reconcile makes every change of the serving state, until the service stops. Slow work runs in
+// other goroutines: a change is read there and prepared, several times if necessary. It is then
+// swapped in here, in one step.
 func (s *Server) reconcile() {
 	prepared := make(chan *reload)
 	var exclusive *reload
@@ -246,7 +241,7 @@ func (s *Server) reconcile() {
 		if ended, err := s.swap(r, prepared); ended {
 			if r == exclusive {
 				exclusive = nil
-				s.work(s.current.Load().parts) // and what is not needed any more ends
+				s.work(s.current.Load().parts) // and end the workers that are no longer needed
 			}
 			r.ended <- err
 			for exclusive == nil && len(waiting) > 0 {
@@ -258,8 +253,8 @@ func (s *Server) reconcile() {
 	}
 }
 
-// prepare does what takes long for a reload, for settleTimeout at most, and hands
-// it back.
+// prepare runs the slow work of a reload in the background, for at most settleTimeout, and hands
+// the reload back.
 func (s *Server) prepare(r *reload, do func(context.Context) error, prepared chan<- *reload) {
 	r.before = s.current.Load().objects
 	s.running.Go(func() {
@@ -273,13 +268,13 @@ func (s *Server) prepare(r *reload, do func(context.Context) error, prepared cha
 	})
 }
 
-// swap lets what was prepared serve, for all requests that begin from now on.
-// Annotations come first: a policy that reads them must not meet ServiceAccounts
-// that were listed without them. Only its denials do not wait. The reload has
-// ended, or else these annotations are being asked for.
+// swap lets the prepared parts serve, for all requests that begin from now on. Annotations come
+// first: a policy that reads them must not see ServiceAccounts that were listed without them. Only
+// its denials apply at once. When swap returns, the reload has ended, or the missing annotations
+// are being fetched.
 func (s *Server) swap(r *reload, prepared chan<- *reload) (ended bool, err error) {
 	now := s.current.Load()
-	// A connection may have failed because another one took its place.
+	// A connection may have failed because it was replaced.
 	if r.prepared != nil && now.objects == r.before {
 		return true, r.prepared
 	}
@@ -294,15 +289,15 @@ func (s *Server) swap(r *reload, prepared chan<- *reload) (ended bool, err error
 		s.tell(now, s.current.Load())
 		return true, nil
 	}
-	// That of another configuration comes with it, or not at all.
+	// The denials of another configuration's policy apply with that configuration.
 	if denials := now.parts; next.cfg == now.cfg && next.policy != now.policy && next.policy != now.pending {
 		denials.pending = next.policy
 		if err := s.assembleAndServe(denials, now); err != nil {
 			return true, err
 		}
 	}
-	// Those of the policy in use, too: it goes on if one cluster of several cannot
-	// give the others.
+	// Also those of the present policy: it continues to serve if one of several clusters cannot
+	// return the others.
 	keys := slices.Concat(now.policy.AnnotationKeys(), next.policy.AnnotationKeys())
 	slices.Sort(keys)
 	s.prepare(r, func(ctx context.Context) error { return next.objects.SetAnnotationKeys(ctx, slices.Compact(keys)) }, prepared)
@@ -318,7 +313,7 @@ func (s *Server) assembleAndServe(next parts, now *generation) error {
 	return nil
 }
 
-// tell warns of what a new configuration or policy brought.
+// tell logs the warnings of a new configuration or policy.
 func (s *Server) tell(before, now *generation) {
 	switch {
 	case now.cfg != before.cfg:
@@ -334,8 +329,8 @@ func (s *Server) tell(before, now *generation) {
 	}
 }
 
-// work starts the workers of these parts that do not work yet, and ends all
-// others. It belongs to the goroutine that reconciles.
+// work starts the workers of these parts that are not running, and ends all others. It belongs to
+// the goroutine that reconciles.
 func (s *Server) work(all ...parts) {
 	wanted := map[worker]bool{}
 	for _, p := range all {
@@ -357,8 +352,8 @@ func (s *Server) work(all ...parts) {
 	}
 }
 
-// restartNeeded names the settings that are others in the configuration now than
-// at the start, and count only after a restart.
+// restartNeeded names the settings that have changed since the start and take effect only after a
+// restart.
 func (s *Server) restartNeeded() []string {
 	now := s.current.Load().cfg
 	var fields []string
@@ -380,10 +375,10 @@ func (s *Server) restartNeeded() []string {
 	return fields
 }
 
-// readings remembers how the last reading of each group of files went.
+// readings remembers the result of the last reading of each group of files.
 type readings struct {
 	mu     sync.Mutex
-	faults map[string]string // by group; none: it went well
+	faults map[string]string // by group; successful ones have no entry
 }
 
 func (r *readings) note(name string, err error) {
@@ -395,8 +390,8 @@ func (r *readings) note(name string, err error) {
 	}
 }
 
-// checks says of each group whether its files are in use as they are now. What
-// was read before serves, so every fault is tolerated.
+// checks says of each group whether its present files are in use. The previous contents still
+// serve, so every fault is tolerated.
 func (r *readings) checks(groups []filewatch.Group, restartNeeded []string) []check {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // noFiles are what a name can lead to besides a file, by what is said of each.
@@ -41,9 +41,8 @@ func (p *proxy) restore(t *testing.T, name string) {
 	testkit.Must(t, os.Rename(name+".good", name))
 }
 
-// Whatever stands in a file's place for a while is a reload that failed, like
-// bad content: what was read before serves, everybody is told, and when the file
-// is back it is read.
+// A FIFO or another object in the place of a file is a failed reload, like invalid content. The
+// previous content serves, the fault is reported, and the file is read when it is back.
 func TestReloadRefusesWhatIsNoFile(t *testing.T) {
 	t.Parallel()
 	p := startService(t, "")

@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/pkitest"
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // A thousand reloads, of all kinds and at the same time, and not one request
@@ -53,7 +53,7 @@ func TestNoRequestFailsInAThousandReloads(t *testing.T) {
 		{"caFile: signing-ca.crt}", "caFile: signing-ca.crt}, tokenLifetime: 10m"},
 		{proxytest.PolicyInUse, "state: {replay: enforce}\n" + proxytest.PolicyInUse},
 	}
-	// Who reads half of a pair fails, and tries again later: that is not tested here.
+	// A reader of half of a pair fails, and tries again later. This test does not cover that.
 	var pair sync.Mutex
 	reload := map[string]struct {
 		times int
@@ -91,7 +91,7 @@ func TestNoRequestFailsInAThousandReloads(t *testing.T) {
 	var requests, reloaded atomic.Int64
 	raw := kubetest.Token(t, "https://issuer.example.com")
 	for n := range 4 {
-		client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{
 			TLSClientConfig: file.Clone(), DisableKeepAlives: n == 0, ForceAttemptHTTP2: n == 1,
 		}}
 		t.Cleanup(client.CloseIdleConnections)
@@ -127,8 +127,7 @@ func TestNoRequestFailsInAThousandReloads(t *testing.T) {
 	}
 	t.Logf("%d reloads, %d requests", reloaded.Load(), requests.Load())
 
-	// What counts in the end is what was put there last, and nothing is left of
-	// what was there in between.
+	// In the end, the last contents are in use, and nothing of the earlier ones is left.
 	testkit.Eventually(t, "only what is in use works in the background", func() bool {
 		_, first := apis[0].Traffic()
 		_, second := apis[1].Traffic()

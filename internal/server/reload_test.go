@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/base/filewatch"
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/filewatch"
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/pkitest"
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // reconfigure changes the configuration and waits until it is in use.
@@ -109,9 +109,8 @@ func TestClustersComeAndGo(t *testing.T) {
 	if gets := p.service.current.Load().objects.Connected[0].Status().Gets; gets.Found != 0 {
 		t.Errorf("%d objects were asked for", gets.Found)
 	}
-	if _, watches := api.Traffic(); watches != 3 {
-		t.Errorf("%d watches", watches)
-	}
+	// A kind counts once it is listed; its watch opens after that.
+	testkit.Eventually(t, "the three kinds are watched", func() bool { _, watches := api.Traffic(); return watches == 3 })
 	p.Metric(t, `pullpass_kubernetes_synced{cluster="second",resource="pods"} 1`)
 	p.Metric(t, `pullpass_issuer_keys{cluster="second"} 1`)
 	p.Metric(t, `pullpass_reloads_total{name="kubeconfig/second",result="success"} 1`)
@@ -140,6 +139,7 @@ func TestAReloadTakesNothingAway(t *testing.T) {
 	p.start(t)
 	down.Close()
 	testkit.Eventually(t, "the service gets ready", func() bool { return p.Ready(t) })
+	testkit.Eventually(t, "everything is watched", func() bool { _, watches := api.Traffic(); return watches == 3 })
 	first, second := kubetest.Token(t, "https://issuer.example.com"), kubetest.Token(t, "https://second.example.com")
 
 	p.reconfigure(t, "registries:", proxytest.SecondCluster+"  kubernetes: {kubeconfigFile: gone}\nregistries:")
@@ -187,7 +187,7 @@ func TestABadConfigurationChangesNothing(t *testing.T) {
 	}
 }
 
-// What counts only after a restart is named.
+// Settings that take effect only after a restart are named.
 func TestSettingsThatNeedARestart(t *testing.T) {
 	t.Parallel()
 	p := startService(t, "")
@@ -281,7 +281,7 @@ func TestDenialsDoNotWait(t *testing.T) {
 		t.Error("the rules do not wait")
 	}
 	p.Expect(t, raw, http.StatusForbidden, "subject_denied")
-	// Who takes the denial back before the annotations are there is not held up.
+	// Removing the denial before the annotations are known does not wait.
 	testkit.Write(t, p.Dir, "policy.yaml", proxytest.PolicyFor("{namespace}/**")+proxytest.AnnotationRule)
 	api.FailLists(nil)
 	testkit.Eventually(t, "the new policy counts", func() bool { return p.Status(t, raw) == http.StatusOK })

@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/kube"
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/cluster/kube"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // All that a connection is for: who is gone, annotations, labels, the pod's
@@ -146,8 +146,8 @@ func TestServePullSecrets(t *testing.T) {
 	p.Expect(t, token("uid-pull"), http.StatusUnauthorized, "token_audience")
 }
 
-// An API server that is down is its own cluster's trouble alone. What cannot be
-// asked is neither granted nor refused.
+// If an API server is down, only its own cluster is affected. Requests that need it are neither
+// granted nor refused.
 func TestServeWithAnAPIServerDown(t *testing.T) {
 	t.Parallel()
 	api := kubetest.NewAPIServer(t)
@@ -219,6 +219,7 @@ func TestPolicyWaitsForItsAnnotations(t *testing.T) {
 	}
 	expect("team-a/web")
 	api.FailLists(nil)
+	p.service.settleTimeout = time.Minute // on a machine that is busy
 	testkit.Must(t, p.service.reloadPolicy())
 	expect("team-a/more")
 

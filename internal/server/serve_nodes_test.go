@@ -7,15 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/nodeproof"
-	"github.com/pullpass/pullpass/internal/pkitest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// Whoever presents the token of a pod has to be the pod's node. What proves
-// nothing is answered: with 403 where proof is enforced, with a token where it
-// is watched, and with an audit line in both.
+// A caller with the token of a pod must be the pod's node. A request without proof gets 403 where
+// proof is enforced, and a token where it is only watched. Both have an audit line.
 func TestServeAsksCallersForProof(t *testing.T) {
 	t.Parallel()
 	nodes, others := pkitest.NewAuthority(t, "node CA"), pkitest.NewAuthority(t, "other CA")

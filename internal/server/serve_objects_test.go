@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const asksForTeamA = `
@@ -19,8 +19,8 @@ rules:
 - {name: CEILING, subjects: [{namespaces: [team-a]}], requests: true, allow: [{repositories: ["{namespace}/**"], actions: [pull]}]}
 `
 
-// What serves decides what the status of an object says: another policy counts there, too,
-// and so does a pull.
+// The status of an object follows the serving state: a new policy appears there, and so does a
+// pull.
 func TestServeWritesStatus(t *testing.T) {
 	t.Parallel()
 	api := kubetest.NewAPIServer(t)
@@ -38,9 +38,10 @@ func TestServeWritesStatus(t *testing.T) {
 		return string(text)
 	}
 	testkit.Eventually(t, "the status says which rule grants it", func() bool { return strings.Contains(says(), `"rules":["first"]`) })
-	if _, metrics := p.Fetch(t, "http://"+p.Admin+"/metrics"); !strings.Contains(metrics, `pullpass_object_status_leader{cluster="prod"} 1`+"\n") || !strings.Contains(metrics, `pullpass_object_status_writes_total{cluster="prod"} 1`+"\n") {
-		t.Errorf("metrics: %s", metrics)
-	}
+	testkit.Eventually(t, "it leads, and has counted what it wrote", func() bool {
+		_, metrics := p.Fetch(t, "http://"+p.Admin+"/metrics")
+		return strings.Contains(metrics, `pullpass_object_status_leader{cluster="prod"} 1`+"\n") && strings.Contains(metrics, `pullpass_object_status_writes_total{cluster="prod"} 1`+"\n")
+	})
 	asked := time.Now()
 	if access := p.Exchange(t, "/token", kubetest.Token(t, "https://issuer.example.com"), "repository:team-a/web:pull"); len(access) != 1 {
 		t.Errorf("it is not granted: %v", access)

@@ -12,13 +12,12 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// A mirror asks for all of its repositories in each request, the newest last:
-// repeated in a query, which has to have room among the headers, or in one field of
-// a form.
+// A mirror requests all of its repositories in each request, the newest last. The scopes are
+// repeated in a query, which must fit into the headers, or are in one field of a form.
 func TestServeManyScopes(t *testing.T) {
 	t.Parallel()
 	p := startService(t, "")

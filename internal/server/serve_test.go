@@ -15,11 +15,11 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/setup"
-	"github.com/pullpass/pullpass/internal/signing"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/config/setup"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // proxy is a running service with files of its own.
@@ -167,8 +167,8 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// Policy and serving certificate are re-read when they change, also by the
-// symbolic links with which Kubernetes swaps a volume; a bad file changes nothing.
+// Policy and serving certificate are read again when they change, also through the symbolic links
+// by which Kubernetes replaces a volume. An invalid file changes nothing.
 func TestServeReloads(t *testing.T) {
 	t.Parallel()
 	p := startService(t, "")
@@ -265,7 +265,7 @@ func TestServerHasEveryLimit(t *testing.T) {
 	}
 }
 
-// What is larger than any token request is refused before it is read.
+// Requests that are larger than any token request are refused before they are read.
 func TestServeCapsSizes(t *testing.T) {
 	t.Parallel()
 	p := startService(t, "")

@@ -19,22 +19,22 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/assertion"
-	"github.com/pullpass/pullpass/internal/audit"
+	"github.com/pullpass/pullpass/internal/base/filewatch"
+	"github.com/pullpass/pullpass/internal/cluster/objectstatus"
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/console"
-	"github.com/pullpass/pullpass/internal/controller/objectstatus"
+	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/filewatch"
 	"github.com/pullpass/pullpass/internal/gateway"
-	"github.com/pullpass/pullpass/internal/metrics"
-	"github.com/pullpass/pullpass/internal/setup"
-	"github.com/pullpass/pullpass/internal/telemetry"
+	"github.com/pullpass/pullpass/internal/registryauth/assertion"
+	"github.com/pullpass/pullpass/internal/server/audit"
+	"github.com/pullpass/pullpass/internal/server/console"
+	"github.com/pullpass/pullpass/internal/server/metrics"
+	"github.com/pullpass/pullpass/internal/server/telemetry"
 )
 
-// Server is everything that serve keeps running.
+// Server holds all running parts of serve.
 type Server struct {
-	// For as long as the process runs.
+	// These fields stay the same while the process runs.
 	started       *config.Config // what the settings were at the start
 	insecureHTTP  bool
 	version       string
@@ -46,29 +46,29 @@ type Server struct {
 	telemetry     *telemetry.Telemetry
 	ready         *readiness
 	connections   *connections // of the public listener
-	streams       *connections // of the gateway's; nil: there is none
+	streams       *connections // of the gateway's listener; nil: no gateway
 	Public        http.Handler
 	gateway       http.Handler
 	gatewayMemory *gateway.Memory
 	admin         http.Handler
-	decisions     *console.Log                         // nil: the page is off
+	decisions     *console.Log                         // nil: the console is off
 	after         func(time.Duration) <-chan time.Time // time.After
-	settleTimeout time.Duration                        // the constant, but in tests
+	settleTimeout time.Duration                        // the constant, except in tests
 
-	// What serves, which a reload replaces.
+	// The serving state, which a reload replaces.
 	current  atomic.Pointer[generation]
 	reloads  chan *reload // to the goroutine that reconciles
 	readings readings
 
-	// Background work and the admin listener outlive the public listener, so that
-	// open requests finish and readyz tells that no more should come.
+	// Background work and the admin listener outlive the public listener. So open requests finish,
+	// and readyz reports the shutdown meanwhile.
 	background     context.Context
 	stopBackground context.CancelFunc
 	running        sync.WaitGroup
 	workers        map[worker]context.CancelFunc // belongs to the goroutine that reconciles
 }
 
-// Config says what is served. Every field must be set but InsecureHTTP.
+// Config configures a Server. Every field except InsecureHTTP must be set.
 type Config struct {
 	Config       *config.Config
 	InsecureHTTP bool                    // plain HTTP, on a loopback address
@@ -78,10 +78,12 @@ type Config struct {
 	Logger       *slog.Logger
 }
 
-// New reads everything that the configuration names. What may come later
-// (an issuer, a signing key of a directory that cannot be written just now) is
-// no reason not to start.
-func New(c Config) (*Server, error) {
+// New reads all files of the configuration. Parts that may become available later (an issuer, a
+// signing key of a directory that cannot be written now) do not prevent the start.
+func New(c Config) (*Server, error) { return newServer(c, memoryLimit()) }
+
+// newServer takes the memory limit of the process.
+func newServer(c Config, limit int64) (*Server, error) {
 	cfg, insecureHTTP, logger := c.Config, c.InsecureHTTP, c.Logger
 	s := &Server{
 		started: cfg, insecureHTTP: insecureHTTP, version: c.Version, logger: logger, metrics: metrics.New(c.Version),
@@ -90,11 +92,13 @@ func New(c Config) (*Server, error) {
 	}
 	s.background, s.stopBackground = context.WithCancel(context.Background())
 	isProxy := func(a netip.Addr) bool { return isTrusted(s.current.Load().cfg.Server.TrustedProxies, a) }
-	memory := memoryLimit() / 4
+	memory, streams := limit/4, 0
 	if cfg.Gateway != nil {
-		memory /= 2 // as much again for its streams
+		memory /= 2 // the same amount again for its streams
 		s.streams = newConnections(memory, streamBytes, isProxy)
+		streams = s.streams.most
 	}
+	s.gatewayMemory = gateway.NewMemory(streams)
 	s.connections = newConnections(memory, connectionBytes, isProxy)
 	var err error
 	if s.telemetry, err = telemetry.Open(telemetry.Config{Version: c.Version, Getenv: c.Getenv, Metrics: s.metrics.Registry, Logger: logger}); err != nil {
@@ -109,7 +113,6 @@ func New(c Config) (*Server, error) {
 		s.warn(first.tls.warnings(cfg))
 	}
 	s.memory = exchange.NewMemory(exchange.MemoryConfig{IssuedBytes: setup.Caches().Issued, InFlight: maxInFlight, Waiting: maxWaiting})
-	s.gatewayMemory = gateway.NewMemory()
 	if s.shared, err = setup.OpenState(cfg, s.metrics.RedisCall); err != nil {
 		return nil, err
 	}
@@ -124,8 +127,8 @@ func New(c Config) (*Server, error) {
 	s.serve(g)
 	s.ready = &readiness{checks: s.checks}
 	token := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.current.Load().handler.ServeHTTP(w, r) })
-	public := publicHandler(s.telemetry.Handler(token), http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates),
-		s.ofAssertions((*assertion.Issuer).ServeDiscovery), s.ofAssertions((*assertion.Issuer).ServeKeys))
+	public := wholeRequests(publicHandler(s.telemetry.Handler(token), http.HandlerFunc(s.serveJWKS), http.HandlerFunc(s.serveCertificates),
+		s.ofAssertions((*assertion.Issuer).ServeDiscovery), s.ofAssertions((*assertion.Issuer).ServeKeys)))
 	s.Public = s.connections.handler(s.ready.lastAnswers(public))
 	if s.streams != nil {
 		s.gateway = s.streams.handler(s.ready.lastAnswers(s.gatewayHandler(public)))
@@ -138,7 +141,7 @@ func New(c Config) (*Server, error) {
 	return s, nil
 }
 
-// serve lets a generation serve from now on.
+// serve makes a generation serve from now on.
 func (s *Server) serve(g *generation) {
 	s.metrics.Use(s.sources(g))
 	s.current.Store(g)
@@ -155,8 +158,8 @@ func (s *Server) warn(warnings []string) {
 	}
 }
 
-// Run serves until ctx ends, and server.shutdownDelay after that, or until the
-// public listener fails.
+// Run serves until ctx ends, and server.shutdownDelay after that. It also ends if the public
+// listener fails.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.stopBackground()
 	public, err := net.Listen("tcp", s.started.Server.Address)
@@ -176,9 +179,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.logger.Info("serving", "version", s.version, "address", public.Addr().String(), "admin", admin.Addr().String())
 
-	// When the reader of standard output is gone, writing fails and is counted,
-	// instead of ending the process and with it every pull. Notify and not Ignore,
-	// which the plugins that a kubeconfig names would inherit.
+	// If the reader of standard output is gone, writes fail and are counted. They must not end the
+	// process and all pulls. Notify, not Ignore: the plugins of a kubeconfig would inherit Ignore.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -211,24 +213,25 @@ func (s *Server) Run(ctx context.Context) error {
 		config = listenerTLS(func() *tls.Config { return s.current.Load().tls.config })
 	}
 	server := newHTTPServer(s.Public, config, s.logger)
-	server.ConnState = s.connections.connState
+	s.connections.attach(server)
 	gatewayEnded := make(chan error, 1)
 	if gatewayListener != nil {
+		s.running.Go(func() { s.gatewayMemory.Run(s.background) })
 		go func() { gatewayEnded <- s.serveGateway(listening, gatewayListener) }()
 	} else {
 		gatewayEnded <- nil
 	}
 	err = serveUntil(listening, server, s.connections.listener(public, drainTimeout), shutdownTimeout)
-	closeListener() // of the gateway, too, if the public one has failed
+	closeListener() // also the gateway's listener, if the public one has failed
 	err = errors.Join(err, <-gatewayEnded)
 	s.stopBackground()
 	s.running.Wait()
 	err = errors.Join(err, <-adminEnded, s.shared.Close(), s.audit.Close())
-	s.telemetry.Close() // last: all the others may have something to tell
+	s.telemetry.Close() // last, because all other parts may still send data
 	return err
 }
 
-// readAgainAt reads everything anew at each signal.
+// readAgainAt reads all files again at each signal.
 func (s *Server) readAgainAt(signals <-chan os.Signal, all chan<- struct{}) {
 	for {
 		select {
@@ -239,20 +242,20 @@ func (s *Server) readAgainAt(signals <-chan os.Signal, all chan<- struct{}) {
 		s.audit.Reopen()
 		select {
 		case all <- struct{}{}:
-		default: // it is about to be done
+		default: // a reading is already due
 		}
 		s.running.Go(func() { s.current.Load().verifier.Fetch(s.background) })
 	}
 }
 
-// reloaded notes how the reading of a group of files ended.
+// reloaded records the result of reading a group of files.
 func (s *Server) reloaded(name string, err error) {
 	s.metrics.Reloaded(name, err)
 	s.readings.note(name, err)
 }
 
-// drain returns when the public listener is to be closed: when its shutdown was
-// announced for long enough, or when it does not serve any more by itself.
+// drain returns when the public listener must be closed: its shutdown was announced for long
+// enough, or it has stopped serving.
 func (s *Server) drain(ctx, listening context.Context) {
 	select {
 	case <-ctx.Done():
@@ -268,7 +271,7 @@ func (s *Server) drain(ctx, listening context.Context) {
 	}
 }
 
-// recorders hands each event to all, in order.
+// recorders passes each event to all, in order.
 type recorders []exchange.Recorder
 
 func (rs recorders) Record(e *exchange.Event) {

@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/kubetest"
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // The signal reaches the file, and ends nothing.
@@ -75,6 +75,9 @@ func TestServeDrains(t *testing.T) {
 	if err := <-stopped; err != nil {
 		t.Errorf("ended with %v", err)
 	}
+	if log := p.Log.String(); strings.Contains(log, `"level":"WARN"`) || strings.Contains(log, `"level":"ERROR"`) {
+		t.Errorf("all has ended in time, and the log says %s", log)
+	}
 }
 
 // Until load balancers have seen that readyz says no, they send requests here.
@@ -94,7 +97,7 @@ func TestServeGoesOnForTheShutdownDelay(t *testing.T) {
 		transport := &http.Transport{TLSClientConfig: p.Client.Transport.(*http.Transport).TLSClientConfig.Clone(), Protocols: &http.Protocols{}}
 		protocols(transport.Protocols)
 		t.Cleanup(transport.CloseIdleConnections)
-		return &http.Client{Transport: transport, Timeout: 10 * time.Second}
+		return &http.Client{Transport: transport, Timeout: time.Minute}
 	}
 	one, two := client(func(p *http.Protocols) { p.SetHTTP1(true) }), client(func(p *http.Protocols) { p.SetHTTP2(true) })
 	for _, c := range []*http.Client{one, two} { // each has an idle connection from now on
@@ -147,7 +150,7 @@ func TestServeProfiles(t *testing.T) {
 	p.start(t)
 	testkit.Must(t, p.service.reloadConfig())
 	for path, want := range map[string]string{
-		"": "goroutine", "heap?debug=1": "heap profile", "goroutine?debug=1": "goroutine profile", "cmdline": "server.test", "profile?seconds=1": "", "trace?seconds=1": "",
+		"": "goroutine", "heap?debug=1": "heap profile", "goroutine?debug=1": "goroutine profile", "cmdline": "server.test", "profile?seconds=1": "", "trace?seconds=0.01": "",
 	} {
 		if status, body := p.Fetch(t, "http://"+p.Admin+"/debug/pprof/"+path); status != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("/debug/pprof/%s: %d %.100q", path, status, body)

@@ -1,14 +1,14 @@
 package server
 
 import (
-	"github.com/pullpass/pullpass/internal/controller/objectstatus"
-	"github.com/pullpass/pullpass/internal/kube"
-	"github.com/pullpass/pullpass/internal/metrics"
-	"github.com/pullpass/pullpass/internal/signing"
-	"github.com/pullpass/pullpass/internal/upstream"
+	"github.com/pullpass/pullpass/internal/cluster/kube"
+	"github.com/pullpass/pullpass/internal/cluster/objectstatus"
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
+	"github.com/pullpass/pullpass/internal/server/metrics"
 )
 
-// sources are what metrics are read from.
+// sources returns the sources of the metrics.
 func (s *Server) sources(g *generation) metrics.Sources {
 	from := metrics.Sources{
 		Load: g.handler.Load, Connections: s.connectionCounts, Issuers: g.verifier.Status, PodEvents: g.objects.PodEvents, Audit: s.audit.Status, Telemetry: s.telemetry.Failures(),
@@ -52,7 +52,7 @@ func (s *Server) sources(g *generation) metrics.Sources {
 	return from
 }
 
-// connectionCounts are those of both listeners.
+// connectionCounts returns the counts of both listeners.
 func (s *Server) connectionCounts() metrics.ConnectionCounts {
 	all := s.connections.counts()
 	if s.streams != nil {

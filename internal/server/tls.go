@@ -11,33 +11,33 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/base/file"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/file"
-	"github.com/pullpass/pullpass/internal/metrics"
-	"github.com/pullpass/pullpass/internal/nodecert"
-	"github.com/pullpass/pullpass/internal/signing"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/exchange/nodecert"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
+	"github.com/pullpass/pullpass/internal/server/metrics"
 )
 
 const maxTLSFileBytes = 1 << 20
 
-// classicCurves are Go's own but for X25519MLKEM768, of which Go prefers X25519 and
-// clients under FIPS 140 have the others. What passes the token endpoint is worthless
-// when its tokens have ended: whoever records it today and has a quantum computer one
-// day finds nothing that opens anything. It is a quarter of what a connection costs.
+// classicCurves are Go's own except X25519MLKEM768. Go prefers X25519 among the others, and clients
+// under FIPS 140 use the NIST curves. Traffic of the token endpoint is worthless once its tokens
+// have expired. So a recording, decrypted by a quantum computer in the future, gives no access.
+// X25519MLKEM768 takes a quarter of the cost of a connection.
 var classicCurves = []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384, tls.CurveP521}
 
-// serverTLS is what the files of the public listener's TLS said: its certificate,
-// and the CAs by which callers prove that they are nodes. It never changes.
+// serverTLS holds the contents of the public listener's TLS files: its certificate, and the CAs by
+// which callers prove that they are nodes. It never changes.
 type serverTLS struct {
 	config  *tls.Config
-	gateway *tls.Config              // nil: there is no gateway
+	gateway *tls.Config              // nil: no gateway
 	nodes   map[string]*nodecert.CAs // by cluster
 	ends    metrics.TLSEnds
 }
 
-// check says whether the certificate is still good. Without a good one, no client
-// connects, so the proxy is not ready then.
+// check says whether the certificate is still valid. Without a valid one, clients cannot connect,
+// so the proxy is not ready.
 func (s *serverTLS) check(now time.Time) check {
 	leaf := s.config.Certificates[0].Leaf
 	c := check{Name: "server.tls.certFile", Healthy: true}
@@ -52,7 +52,7 @@ func (s *serverTLS) check(now time.Time) check {
 	return c
 }
 
-// warnings name what makes each connection slow.
+// warnings names settings that make each connection slow.
 func (s *serverTLS) warnings(cfg *config.Config) []string {
 	warnings := slowKey("server.tls.certFile", cfg.Server.TLS.CertFile, s.config)
 	if g := cfg.Gateway; g != nil && g.TLS.CertFile != cfg.Server.TLS.CertFile {
@@ -61,8 +61,8 @@ func (s *serverTLS) warnings(cfg *config.Config) []string {
 	return warnings
 }
 
-// rsaCost is how many signatures with an ECDSA key on P-256 cost as much as one with
-// an RSA key ("make bench", BenchmarkServingKey): of up to 2,048 bits, up to 3,072, and more.
+// rsaCost is the cost of a signature with an RSA key of up to 2,048 bits, up to 3,072, and more.
+// The unit is a signature with an ECDSA key on P-256 ("make bench", BenchmarkServingKey).
 var rsaCost = [...]int{25, 75, 165}
 
 func slowKey(field, file string, config *tls.Config) []string {
@@ -88,8 +88,8 @@ func tlsPaths(cfg *config.Config) []string {
 	return paths
 }
 
-// listenerTLS returns what a server needs. It asks for each handshake what is in
-// use, and so follows all reloads.
+// listenerTLS returns the TLS configuration of a server. It calls inUse for each handshake, and so
+// follows all reloads.
 func listenerTLS(inUse func() *tls.Config) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -98,12 +98,12 @@ func listenerTLS(inUse func() *tls.Config) *tls.Config {
 	}
 }
 
-// tlsSettings are all settings that a serverTLS depends on.
+// tlsSettings holds all settings that a serverTLS depends on.
 type tlsSettings struct {
 	server   config.TLSFiles
 	gateway  config.GatewayTLS
 	files    []config.ClientCAs
-	clusters []clusterCAs // whose callers are proven by certificate
+	clusters []clusterCAs // clusters that prove callers by certificate
 }
 
 type clusterCAs struct {
@@ -124,7 +124,7 @@ func tlsSettingsOf(cfg *config.Config) tlsSettings {
 	return settings
 }
 
-// firstEnd returns when the first of at least one certificate ends.
+// firstEnd returns the earliest expiry of at least one certificate.
 func firstEnd(certs []*x509.Certificate) time.Time {
 	return slices.MinFunc(certs, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) }).NotAfter
 }
@@ -152,15 +152,16 @@ func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
 	}
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS12,
-		// One request a connection, as runtimes send them, gains nothing from HTTP/2.
+		// Container runtimes send one request on each connection, for which HTTP/2 has no
+		// advantage.
 		NextProtos:       []string{"http/1.1"},
 		CurvePreferences: classicCurves,
 		Certificates:     []tls.Certificate{pair},
-		// Runtimes resume no session. So each pays for tickets that nobody uses, with keys
-		// that would have to be guarded, and certificates that outlive their CA.
+		// Container runtimes do not resume sessions. Unused tickets would cost each connection
+		// time, need keys to protect, and let certificates outlive their CA.
 		SessionTicketsDisabled: true,
-		// An answer of two or three packets is one record and one system call, not as many:
-		// nobody renders the first packet before the last has come.
+		// A response of two or three packets is sent as one record with one system call. Clients
+		// need the whole response, so a smaller first record has no advantage.
 		DynamicRecordSizingDisabled: true,
 	}
 	if cfg.Server.TLS.HTTP2 {
@@ -170,13 +171,12 @@ func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
 		config.CurvePreferences = nil // Go's own
 	}
 	if len(cas) > 0 {
-		// A certificate is asked for and not judged here. A handshake that fails
-		// would be a refusal without an audit line, also in a cluster whose proof
-		// is in the mode audit, and a session that is resumed would be judged by the CAs of
-		// its beginning. Each request is judged instead, by the CAs of its token's
-		// cluster. That the client has the key is still proven here.
+		// A certificate is requested, but not verified here. A failed handshake would be a refusal
+		// without an audit line, even in a cluster whose proof is in audit mode. A resumed session
+		// would be checked with the CAs of its start. Instead, each request is checked with the CAs
+		// of its token's cluster. The handshake still proves that the client has the key.
 		config.ClientAuth = tls.RequestClientCert
-		config.ClientCAs = x509.NewCertPool() // named to clients, which choose by it what they present
+		config.ClientCAs = x509.NewCertPool() // sent to clients, which choose their certificate by it
 		for _, certs := range cas {
 			for _, cert := range certs {
 				config.ClientCAs.AddCert(cert)
@@ -186,13 +186,13 @@ func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
 	result := &serverTLS{config: config, nodes: nodes, ends: ends}
 	if cfg.Gateway != nil {
 		if end := gatewayPair.Leaf.NotAfter; end.Before(result.ends.Certificate) {
-			result.ends.Certificate = end // the first one that ends is the one to renew
+			result.ends.Certificate = end // the certificate that expires first must be renewed first
 		}
 		result.gateway = config.Clone()
 		result.gateway.Certificates = []tls.Certificate{gatewayPair}
-		// Slow blobs would share the window of one connection in HTTP/2.
+		// With HTTP/2, slow blobs would share the window of one connection.
 		result.gateway.NextProtos = []string{"http/1.1"}
-		// Images may have to be secret for longer than nobody has a quantum computer.
+		// Images may have to stay secret until quantum computers exist.
 		result.gateway.CurvePreferences = nil
 	}
 	return result, nil
@@ -241,11 +241,11 @@ func readClientCAs(cfg *config.Config) (map[string][]*x509.Certificate, error) {
 	return all, errors.Join(faults...)
 }
 
-// allNodeCAs returns the CAs of each cluster whose callers are proven by
-// certificate. No two may have one in common, not even as copies in two files:
-// a CA is known by its key, which is what its certificates are verified with.
-// Nor may one be above another's: what that signs leads to it as well. If it is
-// so by way of certificates that no file has, the proof finds it.
+// allNodeCAs returns the CAs of each cluster whose callers are proven by certificate. No two
+// clusters may share a CA, not even as copies in two files: a CA is identified by its key, which
+// verifies its certificates. Nor may one CA be above another cluster's, because certificates of the
+// lower one also lead to the upper one. If the connecting certificates are in no file, the proof
+// detects this.
 func allNodeCAs(cfg *config.Config, cas map[string][]*x509.Certificate) (map[string]*nodecert.CAs, error) {
 	byCluster := map[string][]*x509.Certificate{}
 	for i := range cfg.Clusters {
@@ -281,8 +281,8 @@ func haveCommonCA(cas, others []*x509.Certificate) bool {
 	})
 }
 
-// parseClientCAs takes all or nothing: x509.CertPool skips what it cannot
-// parse, and the nodes of one cluster would be locked out without a word.
+// parseClientCAs accepts all certificates or none. x509.CertPool skips certificates that it cannot
+// parse, which would silently lock out the nodes of a cluster.
 func parseClientCAs(data []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {

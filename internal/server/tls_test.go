@@ -22,13 +22,13 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/nodeproof"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/pkitest"
-	"github.com/pullpass/pullpass/internal/proxytest"
-	"github.com/pullpass/pullpass/internal/setup"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // tlsRig is a server with the TLS that serve uses, and its files. Callers of its
@@ -173,8 +173,8 @@ func TestTLSCertificateIsReplacedWithoutARestart(t *testing.T) {
 	rig.expect(t, &tls.Config{}, "second", "HTTP/1.1 nobody")
 }
 
-// Whoever watches these ends is warned in time, also of the CA that ends first
-// among several in one file.
+// The warning of an expiry comes in time, also for the CA that expires first among several in one
+// file.
 func TestTLSTellsWhenItEnds(t *testing.T) {
 	t.Parallel()
 	first := pkitest.NewAuthority(t, "first CA")
@@ -291,8 +291,8 @@ func TestTLSClientCertificates(t *testing.T) {
 	}
 }
 
-// Clients choose by the CAs that the server names, so all clusters' are named;
-// without any, nobody is asked.
+// Clients choose a certificate by the CAs that the server names, so the CAs of all clusters are
+// named. Without any, no certificate is requested.
 func TestTLSNamesTheClientCAs(t *testing.T) {
 	t.Parallel()
 	common, own := pkitest.NewAuthority(t, "common CA"), pkitest.NewAuthority(t, "CA of another cluster")
@@ -359,7 +359,7 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 	check()
 	// Copies in two files are one CA, also when one was renewed with its key.
 	renewed := pkitest.Authority{Cert: pkitest.NewCert(t, first.Key, first.Cert, pkitest.CaNamed("first CA, renewed"))}
-	// What a CA above another signs are nodes of both, whichever has it.
+	// A CA above another CA also vouches for the nodes of the lower CA.
 	below := pkitest.Authority{Cert: pkitest.NewCert(t, second.Key, first.Cert, pkitest.CaNamed("below the first CA"))}
 	for _, test := range []struct {
 		first, second string
@@ -401,9 +401,9 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 	}
 }
 
-// A session that is resumed and a connection that stays open must not outlive
-// the CA of their certificate (CVE-2025-68121 was of this kind): no session is resumed,
-// and each request is judged anew, with the certificate that the first handshake proved.
+// A resumed session and an open connection must not outlive the CA of their certificate
+// (CVE-2025-68121 was of this kind). Sessions are not resumed. Each request is checked again, with
+// the certificate that the first handshake proved.
 func TestTLSOldConnectionsAreJudgedByTheCAsOfNow(t *testing.T) {
 	t.Parallel()
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
@@ -452,7 +452,7 @@ func TestNodeChecksWithoutCAs(t *testing.T) {
 	}
 }
 
-// What a token endpoint does not need costs time, and can be attacked.
+// Features that a token endpoint does not need cost time, and can be attacked.
 func TestTLSSpeaksWhatATokenEndpointNeeds(t *testing.T) {
 	t.Parallel()
 	rig := newTLSRig(t, "")

@@ -21,11 +21,11 @@ const (
 	password = "a password that nobody may see"
 )
 
-// documentedRights returns the rights that the manual tells operators to
-// grant: what stands there is what is tested.
+// documentedRights returns the rights that the manual tells operators to grant, so that the tests
+// use exactly these.
 func documentedRights(t *testing.T, cluster bool) []string {
 	t.Helper()
-	manual, err := os.ReadFile("../../docs/redis.md")
+	manual, err := os.ReadFile("../../docs/how-to/redis.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func documentedRights(t *testing.T, cluster bool) []string {
 		}
 	}
 	if len(rights) == 0 {
-		t.Fatal("docs/redis.md has no line that begins with ACL SETUSER pullpass on")
+		t.Fatal("docs/how-to/redis.md has no line that begins with ACL SETUSER pullpass on")
 	}
 	if !cluster {
 		rights = slices.DeleteFunc(rights, func(right string) bool { return strings.HasPrefix(right, "+cluster|") || right == "+asking" })
@@ -91,8 +91,7 @@ func replicasOfSentinelWithACL(t *testing.T) [2]statetest.Replica {
 	})
 }
 
-// replicasOfClusterWithACL also tests that a Cluster needs the right that is
-// documented for it.
+// replicasOfClusterWithACL also tests that a Cluster needs the right that is documented for it.
 func replicasOfClusterWithACL(t *testing.T) [2]statetest.Replica {
 	cluster := statetest.StartCluster(t)
 	config := state.RedisConfig{Addresses: cluster.Addresses, Username: user, PasswordFile: writeFile(t, "password", password)}
@@ -108,9 +107,9 @@ func replicasOfClusterWithACL(t *testing.T) [2]statetest.Replica {
 	return replicas(t, config)
 }
 
-// TestClusterSlotsBeingMoved leaves every slot that is in use between two nodes,
-// as it is while a slot with many keys is moved: the node that had a key sends
-// the question on, and the other one must be asked with ASKING.
+// TestClusterSlotsBeingMoved leaves every used slot between two nodes, as during the move of a slot
+// with many keys. The node that had a key redirects the call, and the call to the other node needs
+// ASKING.
 func TestClusterSlotsBeingMoved(t *testing.T) {
 	t.Parallel()
 	cluster := statetest.StartCluster(t)
@@ -160,8 +159,8 @@ func TestClusterSlotsBeingMoved(t *testing.T) {
 	}
 }
 
-// TestEachDocumentedRightIsNeeded takes them away one by one: something must
-// fail, and its error say so.
+// TestEachDocumentedRightIsNeeded removes the rights one by one. Each time an operation must fail
+// with an error that says so.
 func TestEachDocumentedRightIsNeeded(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
@@ -185,13 +184,13 @@ func TestEachDocumentedRightIsNeeded(t *testing.T) {
 	}
 }
 
-// useEverything does what needs a right, and returns the first failure.
+// useEverything does every operation that needs a right, and returns the first failure.
 func useEverything(t *testing.T, admin *redis.Client, config state.RedisConfig) string {
 	t.Helper()
 	if err := admin.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if err := admin.ScriptFlush(t.Context()).Err(); err != nil { // what it remembers would hide that EVAL is needed
+	if err := admin.ScriptFlush(t.Context()).Err(); err != nil { // cached scripts would hide that EVAL is needed
 		t.Fatal(err)
 	}
 	if err := admin.HSet(t.Context(), "pullpass:revocations", "ended", "1 1 {}").Err(); err != nil {

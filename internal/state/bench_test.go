@@ -12,8 +12,8 @@ import (
 	"github.com/pullpass/pullpass/internal/state/statetest"
 )
 
-// BenchmarkState measures what each use adds to a request. With Redis it is
-// mostly the way there and back, here over loopback.
+// BenchmarkState measures the cost of each call for a request. With Redis it is mostly the round
+// trip, here over loopback.
 func BenchmarkState(b *testing.B) {
 	memory, err := state.NewMemory(state.MemoryConfig{OwnerBytes: 1 << 40})
 	if err != nil {

@@ -14,20 +14,19 @@ import (
 )
 
 const (
-	// One late answer says nothing yet; so many in a row, and the next is not
-	// waited for.
+	// One late answer may be an exception. After this number of failures in a row, further calls
+	// fail at once.
 	breakerFailures = 3
-	// breakerPause is how long nobody asks; then one call tries.
+	// breakerPause is the time without calls; then one call tries.
 	breakerPause = time.Second
 )
 
-// errPaused refuses a call at once, because the ones before it failed.
+// errPaused rejects a call at once, because the calls before it failed.
 var errPaused = errors.New("failed lately, tried again every second")
 
-// breaker keeps calls away from a Redis node that does not answer, so that not
-// every request waits for its full time limit. One call in a while is let
-// through, and ends the pause if it succeeds. It is a hook of the node's client
-// and safe for concurrent use.
+// breaker keeps calls away from a Redis node that does not answer, so that not every request waits
+// for its full time limit. One call per pause is let through, and ends the pause if it succeeds. It
+// is a hook of the node's client and safe for concurrent use.
 type breaker struct {
 	stats func() *redis.PoolStats // of the node's client
 
@@ -45,8 +44,7 @@ func (b *breaker) allow() error {
 	}
 	now := time.Now()
 	if now.Before(b.next) {
-		// Not wrapped: go-redis would read a time limit in it as a reason to retry.
-		return fmt.Errorf("%w: %v", errPaused, b.last)
+		return fmt.Errorf("%w: %v", errPaused, b.last) //nolint:errorlint // go-redis would read a time limit in it as a reason to retry
 	}
 	b.next = now.Add(breakerPause)
 	return nil
@@ -54,7 +52,7 @@ func (b *breaker) allow() error {
 
 func (b *breaker) report(err error) {
 	if errors.Is(err, context.Canceled) {
-		return // the caller's own doing says nothing of the node
+		return // the caller's cancellation is not a failure of the node
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,14 +65,14 @@ func (b *breaker) report(err error) {
 	b.next = time.Now().Add(breakerPause)
 }
 
-// answered tells answers that are errors, which cost no time, from no answer.
-// A refused login is none: it costs a new connection each time.
+// answered distinguishes error answers, which cost no time, from missing answers. A refused login
+// is not an answer: it costs a new connection each time.
 func answered(err error) bool {
 	var reply redis.Error
 	return errors.As(err, &reply) && !redis.IsAuthError(err)
 }
 
-// broken tells a connection that was there and is not any more.
+// broken reports whether an established connection was lost.
 func broken(err error) bool {
 	var failed *net.OpError
 	if errors.As(err, &failed) && failed.Op == "dial" {
@@ -89,8 +87,8 @@ type allowed struct{}
 // ProcessHook is part of redis.Hook.
 func (b *breaker) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		// For a new connection, go-redis logs in with commands that pass here again:
-		// they are part of the one that needs the connection.
+		// For a new connection, go-redis logs in with commands that pass here again. They are part
+		// of the command that needs the connection.
 		if ctx.Value(allowed{}) != nil {
 			return next(ctx, cmd)
 		}
@@ -100,9 +98,9 @@ func (b *breaker) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		}
 		ctx = context.WithValue(ctx, allowed{}, true)
 		err := next(ctx, cmd)
-		// A server whose machine was replaced knows nothing of the connections of
-		// before, and each of them fails when it is used. Without this, one a second
-		// would. Whatever a call does, it may do twice.
+		// A server whose machine was replaced does not know the earlier connections, and each of
+		// them fails when it is used. Without this, only one a second would be tried. Every call
+		// may safely run twice.
 		if broken(err) {
 			for range b.stats().IdleConns + 1 {
 				if err = next(ctx, cmd); !broken(err) || ctx.Err() != nil {
@@ -115,8 +113,8 @@ func (b *breaker) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// ProcessPipelineHook is part of redis.Hook. There are no pipelines but those
-// with which go-redis sets up connections.
+// ProcessPipelineHook is part of redis.Hook. The only pipelines are those with which go-redis sets
+// up connections.
 func (b *breaker) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }

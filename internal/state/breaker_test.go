@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// replyError is an error that a server answered with.
+// replyError is an error in a server's answer.
 type replyError string
 
 func (e replyError) Error() string { return string(e) }
@@ -42,11 +42,11 @@ func TestBreaker(t *testing.T) {
 				t.Errorf("the command was sent %d times, %v; want no attempt", reached, err)
 			}
 		}
-		// One answer ends a row of failures.
+		// One answer ends a series of failures.
 		for _, result := range []error{late, late, nil, late, late, replyError("OOM"), late, late, redis.Nil, late, late} {
 			call(result, true)
 		}
-		// What the caller did is neither.
+		// A cancellation by the caller counts as neither.
 		call(fmt.Errorf("read: %w", context.Canceled), true)
 		call(context.DeadlineExceeded, true)
 		call(nil, false)
@@ -62,8 +62,8 @@ func TestBreaker(t *testing.T) {
 	})
 }
 
-// A broken connection says nothing of the others that are idle, nor of a new one.
-// Whatever else fails is not tried again.
+// A broken connection says nothing about other idle connections, or about a new one. Other failures
+// are not retried.
 func TestBreakerTriesOtherConnections(t *testing.T) {
 	t.Parallel()
 	const idle = 3
@@ -127,8 +127,8 @@ func TestBreakerLetsOneOfManyTry(t *testing.T) {
 	})
 }
 
-// go-redis logs in on a new connection with commands of its own, in the middle
-// of the one that needs the connection.
+// go-redis logs in on a new connection with its own commands, within the command that needs the
+// connection.
 func TestBreakerLetsThroughWhatBelongsToACall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

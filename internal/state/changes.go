@@ -1,7 +1,6 @@
 package state
 
-// Change is the last that became of a target: By revoked it, or removed the
-// revocation.
+// Change is the last change of a target: By revoked it, or removed the revocation.
 type Change struct {
 	Revocation
 	Removed bool

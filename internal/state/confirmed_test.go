@@ -14,8 +14,8 @@ import (
 	"github.com/pullpass/pullpass/internal/state/statetest"
 )
 
-// An operator whose clock is late is told when a revocation that seems to count
-// has ended for everybody else.
+// An operator whose clock is late gets an error for a revocation that seems to count but has ended
+// for all other replicas.
 func TestOperatorsWithALateClock(t *testing.T) {
 	t.Parallel()
 	for late, confirmed := range map[time.Duration]bool{
@@ -35,7 +35,7 @@ func TestOperatorsWithALateClock(t *testing.T) {
 			t.Errorf("%s late: %v", late, err)
 		}
 	}
-	// The same for a removal of what has ended half a minute ago.
+	// The same for the removal of a revocation that ended half a minute ago.
 	admin := administrator(t, statetest.Redis(t))
 	operator := listAt(t, admin, -5*time.Minute)
 	ended := anyRevocation("a reason")
@@ -48,18 +48,17 @@ func TestOperatorsWithALateClock(t *testing.T) {
 	}
 }
 
-// What is in Redis counts by the list that is read from it, not because it was
-// written.
+// A change counts only if the list that is read from Redis has it, and not because it was written.
 func TestRevocationsThatAreNotReadAgain(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
-	operator := listAt(t, admin, -25*time.Hour) // the clock of Redis is ahead by so much
+	operator := listAt(t, admin, -25*time.Hour) // the clock of Redis is ahead by this
 	revocation := anyRevocation("a reason")
 	err := operator.Add(t.Context(), revocation)
 	if !errors.Is(err, state.ErrNotConfirmed) || !strings.Contains(err.Error(), "was changed in the future") {
 		t.Errorf("added: %v", err)
 	}
-	// Half a day is taken for a clock that nobody looked at.
+	// Half a day is treated as a wrong clock.
 	operator = listAt(t, admin, -12*time.Hour)
 	if err := operator.Add(t.Context(), revocation); err != nil {
 		t.Errorf("half a day: %v", err)
@@ -69,8 +68,7 @@ func TestRevocationsThatAreNotReadAgain(t *testing.T) {
 	}
 }
 
-// TestRevokeAfterARecordOfTheFuture lets somebody write a removal into Redis
-// that is meant to be the last word.
+// TestRevokeAfterARecordOfTheFuture writes a removal into Redis that is meant to be final.
 func TestRevokeAfterARecordOfTheFuture(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -112,8 +110,8 @@ func TestRevokeAfterARecordOfTheFuture(t *testing.T) {
 					t.Error("the status does not tell of it")
 				}
 			}
-			revoked(c.ignored) // by the replica, which gives back what was lost
-			// In any case, an operator has a later word, also one that knows nothing.
+			revoked(c.ignored) // by the replica, which restores lost records
+			// In any case, an operator can change it later, even with an empty list.
 			lastWord(t, admin, c.changed)
 			if err := listAt(t, admin, 0).Add(t.Context(), anyRevocation("again")); err != nil {
 				t.Error(err)
@@ -124,7 +122,7 @@ func TestRevokeAfterARecordOfTheFuture(t *testing.T) {
 			}
 		})
 	}
-	// Nor does a replica that holds such a record bring it into Redis.
+	// A replica that holds such a record does not write it into Redis either.
 	admin := administrator(t, statetest.Redis(t))
 	if err := listAt(t, admin, 0).Restore(t.Context(), anyRevocation("a reason"), time.Now().Add(25*time.Hour).UnixMicro()); err != nil {
 		t.Fatal(err)
@@ -134,7 +132,7 @@ func TestRevokeAfterARecordOfTheFuture(t *testing.T) {
 	}
 }
 
-// An end that no clock reaches keeps nobody from revoking others.
+// A record with an end in the distant future does not prevent other revocations.
 func TestRevokeBesideAnEndlessRecord(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
@@ -146,7 +144,7 @@ func TestRevokeBesideAnEndlessRecord(t *testing.T) {
 	}
 }
 
-// listAt returns the list of somebody whose clock is ahead of Redis, or late.
+// listAt returns the list of an operator whose clock is ahead of Redis, or late.
 func listAt(t *testing.T, admin *redis.Client, ahead time.Duration) *state.RedisRevocations {
 	t.Helper()
 	return state.NewRedisRevocations(open(t, state.RedisConfig{
@@ -154,7 +152,7 @@ func listAt(t *testing.T, admin *redis.Client, ahead time.Duration) *state.Redis
 	}))
 }
 
-// lastWord replaces the only record by its removal.
+// lastWord replaces the only record with its removal.
 func lastWord(t *testing.T, admin *redis.Client, changed string) {
 	t.Helper()
 	values, err := admin.HGetAll(t.Context(), "pullpass:revocations").Result()

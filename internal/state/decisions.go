@@ -12,31 +12,31 @@ import (
 const (
 	// MaxDecisionBytes is the longest entry that is kept, or taken from Redis.
 	MaxDecisionBytes = 4 << 10
-	// MaxUseBytes is that of uses.
+	// MaxUseBytes is the longest entry of uses.
 	MaxUseBytes = 1 << 10
 )
 
-// stream is entries that replicas add for one another.
+// stream is entries that replicas share with each other.
 type stream struct {
 	key       string
 	most      int64 // entries, about
 	mostBytes int   // of one
-	// age ends the stream when nobody adds to it any more.
+	// age is the time after the last addition when the stream ends.
 	age       time.Duration
 	page      int64 // entries of one call
 	add, read Operation
 }
 
-// decisions are some hours of a busy day.
+// decisions holds some hours of a busy day.
 var decisions = stream{keyPrefix + "decisions", 10_000, MaxDecisionBytes, 24 * time.Hour, 2000, operationAddDecisions, operationReadDecisions}
 
-// usesOf is what 20,000 patterns of one cluster have by three replicas, a day.
+// usesOf has room for 20,000 patterns of one cluster from three replicas for a day.
 func usesOf(cluster string) stream {
 	return stream{keyPrefix + "uses:" + cluster, 60_000, MaxUseBytes, 72 * time.Hour, 5000, operationAddUses, operationReadUses}
 }
 
-// show runs a command of which no request depends: that it fails says nothing of the
-// health of Redis, whose user may not be permitted to do it.
+// show runs a command that no request depends on. Its failure does not count for the health of
+// Redis, whose user may not have the right to run it.
 func (r *Redis) show(ctx context.Context, operation Operation, command func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
@@ -51,26 +51,25 @@ func (r *Redis) show(ctx context.Context, operation Operation, command func(cont
 	return nil
 }
 
-// AddDecisions appends entries to what all replicas have decided. Those that are too
-// long are left out.
+// AddDecisions appends entries to the decisions of all replicas. It leaves out entries that are too
+// long.
 func (r *Redis) AddDecisions(ctx context.Context, entries [][]byte) error {
 	return r.addTo(ctx, decisions, entries)
 }
 
-// Decisions returns what was added after an entry, in order, and where the next call
-// has to begin. After "" everything is returned that is kept, over several calls:
-// there is more while entries are. Redis may hold anything: entries that
-// no AddDecisions wrote are left out.
+// Decisions returns the entries after a given one, in order, and the position for the next call.
+// Several calls, beginning with "", return all kept entries: there may be more until a call returns
+// none. Redis may hold anything, so entries that AddDecisions did not write are left out.
 func (r *Redis) Decisions(ctx context.Context, after string) (entries [][]byte, last string, err error) {
 	return r.readFrom(ctx, decisions, after)
 }
 
-// AddUses is AddDecisions for what was used in a cluster.
+// AddUses is AddDecisions for uses in a cluster.
 func (r *Redis) AddUses(ctx context.Context, cluster string, entries [][]byte) error {
 	return r.addTo(ctx, usesOf(cluster), entries)
 }
 
-// Uses is Decisions for what was used in a cluster.
+// Uses is Decisions for uses in a cluster.
 func (r *Redis) Uses(ctx context.Context, cluster, after string) (entries [][]byte, last string, err error) {
 	return r.readFrom(ctx, usesOf(cluster), after)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/state/statetest"
 )
 
-// consoleRights are those that docs/redis.md says the page needs besides.
+// consoleRights are the additional rights for the console in docs/how-to/redis.md.
 var consoleRights = []string{"+xadd", "+xrange", "+expire"}
 
 func TestDecisionsAreSharedAndBounded(t *testing.T) {
@@ -36,7 +36,7 @@ func TestDecisionsAreSharedAndBounded(t *testing.T) {
 	if err != nil || len(entries) != 2 || string(entries[1]) != "b" {
 		t.Fatalf("%q, %v", entries, err)
 	}
-	// Of what others may have written, only what could be an entry is taken.
+	// Foreign content of the stream is ignored unless it could be an entry.
 	for _, values := range []map[string]any{{"event": string(long)}, {"other": "x"}} {
 		if err := admin.XAdd(t.Context(), &redis.XAddArgs{Stream: "pullpass:decisions", Values: values}).Err(); err != nil {
 			t.Fatal(err)
@@ -69,7 +69,7 @@ func TestDecisionsAreSharedAndBounded(t *testing.T) {
 	}
 }
 
-// Who may not keep decisions serves all the same, and is as healthy.
+// A replica without the right to keep decisions still serves, and is healthy.
 func TestDecisionsWithoutRights(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
@@ -90,7 +90,7 @@ func TestDecisionsWithoutRights(t *testing.T) {
 	}
 }
 
-// Each cluster has its own uses, with the rights of the page.
+// Each cluster has its own uses, with the rights for the console.
 func TestUsesAreShared(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))

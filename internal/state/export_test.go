@@ -4,11 +4,11 @@ import (
 	"context"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/lru"
+	"github.com/pullpass/pullpass/internal/base/lru"
 )
 
-// OwnerCost is what is counted of a token id whose owner has a short name, and
-// LimitCost of the key of a limit.
+// OwnerCost is the counted size of a token id whose owner has a short name. LimitCost is that of
+// the key of a limit.
 var (
 	OwnerCost = ownerSlot + lru.Bytes(1)
 	LimitCost = func() int {
@@ -18,10 +18,10 @@ var (
 	}()
 )
 
-// SetMost bounds the list to what a test can fill.
+// SetMax bounds the list to a size that a test can fill.
 func (m *MemoryRevocations) SetMax(n int) { m.max = n }
 
-// SetMost bounds the list to what a test can fill.
+// SetMax bounds the list to a size that a test can fill.
 func (v *RedisRevocations) SetMax(n int) { v.max = n }
 
 // Fill adds many revocations at once, without reading the list.
@@ -34,7 +34,7 @@ func (v *RedisRevocations) Fill(ctx context.Context, revocations []Revocation) e
 	return err
 }
 
-// Restore writes a revocation as it was, as a replica does when Redis has lost it.
+// Restore writes a revocation unchanged, as a replica does when Redis has lost it.
 func (v *RedisRevocations) Restore(ctx context.Context, r Revocation, changed int64) error {
 	_, err := v.write(ctx, "restore revocations", &record{Revocation: r, changed: changed})
 	return err

@@ -17,16 +17,16 @@ import (
 const (
 	// limit is the time limit of calls that are expected to fail.
 	limit = 300 * time.Millisecond
-	// soon is how late they may be on a busy machine. Without limits of our own,
-	// go-redis would take longer.
+	// soon is how late they may be on a busy machine. Without the limits of this package, go-redis
+	// would take longer.
 	soon = 3 * time.Second
-	// paused is what calls say that were not attempted.
+	// paused is the error of calls that were not attempted.
 	paused = "failed lately, tried again every second"
 )
 
 var revokedPod = oidc.Identity{Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Pod: oidc.ObjectRef{Name: "pod", UID: "pod-uid"}}}
 
-// rig is a replica with a revocation that it knows of.
+// rig is a replica with a known revocation.
 type rig struct {
 	*state.Redis
 	revocations *state.RedisRevocations
@@ -70,8 +70,8 @@ func (r rig) eventually(t *testing.T, what, key string) {
 	})
 }
 
-// fails checks that every call returns in time and with an error, and that
-// what is known of revocations stays known.
+// fails checks that every call returns in time and with an error, and that known revocations stay
+// known.
 func (r rig) fails(t *testing.T, calls map[string]func(context.Context) error) {
 	t.Helper()
 	for name, call := range calls {
@@ -133,8 +133,8 @@ func redisKilledAndStartedEmpty(t *testing.T) {
 	server.Start()
 	r.eventually(t, "owners are stored again", "after")
 
-	// The server has lost everything. The replica has not, and gives back what was
-	// revoked, and not what was removed.
+	// The server has lost all data. The replica still has it, and restores the revocations but not
+	// the removed ones.
 	other := state.NewRedisRevocations(open(t, config))
 	statetest.Eventually(t, "another replica reads what was restored", func(ctx context.Context) bool {
 		list, err := other.List(ctx)
@@ -148,7 +148,7 @@ func redisHangs(t *testing.T) {
 	server := statetest.Redis(t)
 	r := newRig(t, state.RedisConfig{Addresses: []string{server.Address()}})
 	server.Stop()
-	// More callers than there are connections: those without one wait no longer.
+	// More callers than connections: those without one wait no longer.
 	var wg sync.WaitGroup
 	for range 200 {
 		wg.Go(func() {
@@ -166,8 +166,8 @@ func redisHangs(t *testing.T) {
 	r.stillRevoked(t)
 }
 
-// fastWhileHanging lets many callers call, and counts those that waited: after
-// the first ones, it is one a second.
+// fastWhileHanging lets many callers call, and counts those that waited. After the first failures,
+// it is one a second.
 func (r rig) fastWhileHanging(t *testing.T) {
 	t.Helper()
 	var waited, refused atomic.Int64
@@ -207,13 +207,13 @@ func redisOutOfMemory(t *testing.T) {
 	}
 	setMemory("1")
 	calls := r.everyCall()
-	// Reading takes no memory.
+	// Reading needs no memory.
 	if err := calls["List"](t.Context()); err != nil {
 		t.Error(err)
 	}
 	delete(calls, "List")
 	r.fails(t, calls)
-	// A refusal is an answer: nothing is gained by not asking again.
+	// A refusal is an answer, so further calls are not paused.
 	for range 10 {
 		if err := r.own(t.Context(), "during"); err == nil || !strings.Contains(err.Error(), "OOM") {
 			t.Errorf("Own: %v", err)
@@ -265,11 +265,10 @@ func sentinelFailover(t *testing.T) {
 	r.fastWhileHanging(t)
 
 	r.eventually(t, "the replica has become master", "after")
-	// Another replica asks the new master.
+	// A different replica calls the new master.
 	other := open(t, state.RedisConfig{Addresses: servers.Addresses, MasterName: statetest.MasterName, Timeout: patient})
 	var owner string
-	// A Sentinel that tells of the new master late ends the connections made until
-	// then.
+	// A Sentinel that announces the new master late ends the connections made until then.
 	statetest.Eventually(t, "the new master answers the other replica", func(ctx context.Context) (answered bool) {
 		var err error
 		owner, err = other.Own(ctx, "before", "node-2", time.Now().Add(time.Hour))
@@ -281,7 +280,7 @@ func sentinelFailover(t *testing.T) {
 	r.stillRevoked(t)
 	statetest.Eventually(t, "revocations are followed again", func(context.Context) bool { return r.revocations.Status().LastFailure == "" })
 
-	// The one that was master comes back, and no connection to it is used.
+	// The former master comes back, and no connection to it is used.
 	servers.Master.Continue()
 	r.eventually(t, "owners are stored again", "afterwards")
 }
@@ -303,8 +302,8 @@ func sentinelsHang(t *testing.T) {
 	r.stillRevoked(t)
 }
 
-// clusterNodeHangs holds each node's calls apart: nodes that answer go on
-// answering.
+// clusterNodeHangs checks that calls to each node fail separately: nodes that answer continue to
+// answer.
 func clusterNodeHangs(t *testing.T) {
 	cluster := statetest.StartCluster(t, "--cluster-require-full-coverage", "no")
 	r := newRig(t, state.RedisConfig{Addresses: cluster.Addresses})

@@ -7,11 +7,11 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
-	"github.com/pullpass/pullpass/internal/testkit"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// BenchmarkGrowth asks whether anything of a token is revoked, beside more and more
-// revocations. "make performance" draws it.
+// BenchmarkGrowth checks a token against a growing number of revocations. "make performance" draws
+// the result.
 func BenchmarkGrowth(b *testing.B) {
 	id := oidc.Identity{
 		Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web"},

@@ -13,14 +13,14 @@ type Limit struct {
 	Burst int     // units that may be taken at once
 }
 
-// The bounds keep the arithmetic exact (a double holds microseconds since 1970
-// with three bits to spare) and the time that a key is kept short.
+// The bounds keep the arithmetic exact: a double holds microseconds since 1970 with three bits to
+// spare. They also keep the time short that a key is kept.
 const (
 	maxRate     = 1e6
 	maxFillTime = 24 * time.Hour
 )
 
-// ErrLimit refuses a limit, or a cost, under which nothing could ever pass.
+// ErrLimit rejects a limit, or a cost, under which no request could ever pass.
 var ErrLimit = errors.New("limit cannot be applied")
 
 func (l Limit) check(cost int) error {

@@ -10,7 +10,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/pullpass/pullpass/internal/lru"
+	"github.com/pullpass/pullpass/internal/base/lru"
 )
 
 // MemoryConfig configures a Memory.
@@ -20,12 +20,11 @@ type MemoryConfig struct {
 	Now        func() time.Time // nil means time.Now
 }
 
-// ErrFull says that there is no room for another token id or revocation. What
-// is there is not forgotten for what is new: whoever can have many tokens made
-// could otherwise wash an owner out.
+// ErrFull says that there is no room for a further token id or revocation. Existing entries are not
+// evicted for new ones. Otherwise a caller who can get many tokens issued could evict an owner.
 var ErrFull = errors.New("full")
 
-// maxOwnerBytes bounds an owner. The longest name of a node has 253.
+// maxOwnerBytes bounds an owner. The longest name of a node has 253 bytes.
 const maxOwnerBytes = 1024
 
 // Memory keeps owners and limits of one replica. It is safe for concurrent use.
@@ -37,7 +36,7 @@ type Memory struct {
 	ends       ownerEnds
 	ownerBytes int // of the owners' names
 	ownerSlots int // of the map and of ends, which never shrink
-	mostBytes  int // of all that
+	mostBytes  int // of names and slots together
 
 	limitsMu sync.Mutex
 	// limits holds for each key when its bucket will be full again (GCRA's
@@ -45,8 +44,7 @@ type Memory struct {
 	limits *lru.Cache[hashedKey, time.Time]
 }
 
-// hashedKey is a caller's key in the one size that all keys have. Keys of
-// unequal content stay unequal.
+// hashedKey is a caller's key in a fixed size. Different keys stay different.
 type hashedKey [sha256.Size]byte
 
 func hashKey(key string) hashedKey { return sha256.Sum256([]byte(key)) }
@@ -68,8 +66,8 @@ func NewMemory(c MemoryConfig) (*Memory, error) {
 	return &Memory{now: c.Now, owners: map[hashedKey]string{}, mostBytes: c.OwnerBytes, limits: lru.New[hashedKey, time.Time](c.LimitBytes, nil)}, nil
 }
 
-// Own makes owner the owner of key until the given time, unless it has one, and
-// returns whose it is. The error is ErrFull, or about the owner itself.
+// Own makes owner the owner of key until the given time, unless key has an owner, and returns the
+// owner. The error is ErrFull, or about the owner itself.
 func (m *Memory) Own(ctx context.Context, key, owner string, until time.Time) (string, error) {
 	if err := checkOwner(owner); err != nil {
 		return "", err
@@ -99,8 +97,8 @@ func (m *Memory) Own(ctx context.Context, key, owner string, until time.Time) (s
 	return owner, nil
 }
 
-// ownerSlot is what a token id takes up beside the name of its owner. A slice
-// that grows has a quarter of room to spare.
+// ownerSlot is the size of a token id's entry without the name of its owner. A growing slice has a
+// quarter of spare room.
 var ownerSlot = lru.MapSlot[hashedKey, string]() + int(unsafe.Sizeof(ownerEnd{}))*5/4
 
 func checkOwner(owner string) error {
@@ -110,12 +108,12 @@ func checkOwner(owner string) error {
 	return nil
 }
 
-// Take takes cost units from the bucket of key, if they are there; if not, it
-// takes none and says when they will be. The error is ErrLimit.
+// Take takes cost units from the bucket of key, if they are available. If not, it takes none and
+// returns the time until they are. The error is ErrLimit.
 //
-// When there are more keys than fit, the one that was not used for longest has
-// a full bucket again. To gain that, a caller needs as many requests under other
-// keys as there is room for: far more than a burst.
+// When there are more keys than fit, the least recently used key gets a full bucket again. To
+// exploit that, a caller needs as many requests under other keys as there is room for: far more
+// than a burst.
 func (m *Memory) Take(ctx context.Context, key string, limit Limit, cost int) (bool, time.Duration, error) {
 	if err := limit.check(cost); err != nil {
 		return false, 0, err
@@ -131,8 +129,8 @@ func (m *Memory) Take(ctx context.Context, key string, limit Limit, cost int) (b
 	if at, ok := m.limits.Get(hashed); ok && at.After(now) {
 		full = at
 	}
-	// A bucket is never emptier than empty, also after the clock or the limit
-	// was changed: it begins to fill.
+	// A bucket is never emptier than empty, even after a change of the clock or the limit: it
+	// begins to fill.
 	if empty := now.Add(limit.duration(limit.Burst)); full.After(empty) {
 		full = empty
 		m.limits.Add(hashed, full)

@@ -12,7 +12,7 @@ import (
 	"github.com/pullpass/pullpass/internal/state"
 )
 
-// clock is a time that tests move.
+// clock is a time that tests set.
 type clock struct{ at atomic.Int64 }
 
 func newClock() *clock {
@@ -37,7 +37,7 @@ func TestMemoryForgetsOwnersWhenTheirTokensEnd(t *testing.T) {
 		}
 	}
 	c.move(time.Minute - 1)
-	// Nobody is forgotten for somebody new.
+	// No owner is evicted for a new one.
 	if got, err := own("d", "first", time.Hour); got != "" || !errors.Is(err, state.ErrFull) {
 		t.Errorf("a fourth of three: %q, %v", got, err)
 	}
@@ -87,8 +87,8 @@ func TestMemoryLimits(t *testing.T) {
 	}
 }
 
-// Addresses of IPv6 cost nothing. However many there are, memory stays
-// bounded, and it is the key that was not used for longest that is forgotten.
+// IPv6 addresses are free for an attacker. With any number of them, memory stays bounded, and the
+// least recently used key is evicted.
 func TestMemoryForgetsTheOldestLimit(t *testing.T) {
 	t.Parallel()
 	c := newClock()
@@ -104,7 +104,7 @@ func TestMemoryForgetsTheOldestLimit(t *testing.T) {
 		key string
 		ok  bool
 	}{
-		{"a", true}, {"b", true}, {"c", true}, {"a", false}, // a is refused, and was used all the same
+		{"a", true}, {"b", true}, {"c", true}, {"a", false}, // a is refused, which still counts as a use
 		{"d", true}, {"a", false}, {"c", false}, {"d", false}, {"b", true},
 	} {
 		if got := take(want.key); got != want.ok {
@@ -122,8 +122,8 @@ func TestMemoryRefusesNegativeSizes(t *testing.T) {
 	}
 }
 
-// Mistake: a bound in numbers, while the names of owners have any length. What is
-// counted is what the heap holds. Not parallel: it measures the whole process.
+// Mistake: a bound on the number of owners, although their names have any length. The counted size
+// is the size on the heap. Not parallel: the test measures the whole process.
 func TestMemoryOfOwnersIsBoundedInBytes(t *testing.T) {
 	const most = 8 << 20
 	c := newClock()
@@ -138,7 +138,7 @@ func TestMemoryOfOwnersIsBoundedInBytes(t *testing.T) {
 		m := newMemory(t, state.MemoryConfig{OwnerBytes: most, Now: c.now})
 		full, kept := 0, 0
 		for i := range 100_000 {
-			// Most end at once, so that others take their places.
+			// Most end at the same time, so that others can replace them.
 			_, err := m.Own(t.Context(), fmt.Sprint(i), strings.Repeat("o", length), c.now().Add(time.Duration(1+i%3)*time.Second))
 			switch {
 			case err == nil:

@@ -9,8 +9,8 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
-// TestMerge shows what a replica makes of what it reads. Records are written
-// as name, number of the change, and - for a removal.
+// TestMerge shows the list of a replica after it reads records. Records are written as name, number
+// of the change, and - for a removal.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
@@ -78,7 +78,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// Records that earlier releases wrote are found by the same fields.
+// Records of earlier releases have the same fields.
 func TestFieldsOfEarlierReleases(t *testing.T) {
 	t.Parallel()
 	if got := (Target{Kind: TargetNode, Cluster: "prod", Name: "worker-1"}).field(); got != "BMuo1jqRjTTrrOhSVbkc4MoQeicxDI5UiwE9pmN55X4" {

@@ -15,20 +15,21 @@ var ownScript string
 
 // Owned is an answer about a token of one of its callers.
 type Owned struct {
-	Owner string        // whose it is
-	Taken bool          // a limit was asked, too
-	Wait  time.Duration // as Take returns it; 0 if nothing was asked, too
+	Owner string        // of the token
+	Taken bool          // a limit was checked, too
+	Wait  time.Duration // as Take returns it; 0 if no limit was checked
 }
 
-// OwnAndTake makes owner the owner of key until the given time, unless it has one,
-// and takes one unit from a bucket for the owner: both with one question to Redis,
-// instead of two that wait for each other.
+// OwnAndTake makes owner the owner of key until the given time, unless key has an owner. It also
+// takes one unit from a bucket for the owner. Both together need one round trip to Redis, instead
+// of two in sequence.
 //
-// Where one question is enough for the owner alone, that is all it does, and Take
-// is still to be called: what is known already, or was taken in advance, costs
-// none. So it is in a Cluster, whose nodes keep the two, and when the bucket
-// cannot be counted there. An error says that the owner is not known, and nothing
-// of the bucket.
+// In three cases it handles only the owner, and Take must still be called:
+//   - The owner is known, or a unit was taken in advance, so that one of the two is free.
+//   - Redis is a Cluster, which keeps the two on different nodes.
+//   - The bucket cannot be counted there.
+//
+// An error says that the owner is not known, and says nothing of the bucket.
 func (l *SharedLimits) OwnAndTake(ctx context.Context, key, owner string, until time.Time, bucket string, limit Limit) (Owned, error) {
 	hashed := hashKey(bucket)
 	_, isCluster := l.shared.client.(*redis.ClusterClient)
@@ -56,7 +57,7 @@ func (r *Redis) knowsOwner(key hashedKey) bool {
 	return ok && r.now().Before(known.until)
 }
 
-// ownAndTake returns what was taken in advance, too.
+// ownAndTake also returns the units taken in advance.
 func (r *Redis) ownAndTake(ctx context.Context, key, owner string, until time.Time, bucket hashedKey, limit Limit) (answer Owned, advance int, err error) {
 	if err := checkOwner(owner); err != nil {
 		return Owned{}, 0, err
@@ -78,7 +79,7 @@ func (r *Redis) ownAndTake(ctx context.Context, key, owner string, until time.Ti
 	return answer, advance, nil
 }
 
-// readOwned reads what own.lua returns. The key may hold anything.
+// readOwned reads the answer of own.lua. The key may hold anything.
 func readOwned(values []any) (answer Owned, advance int, err error) {
 	owner := ""
 	if len(values) > 0 {
@@ -97,7 +98,7 @@ func readOwned(values []any) (answer Owned, advance int, err error) {
 
 var errNoOwner = errors.New("the key holds no owner")
 
-// readTaken reads what limit.lua returns.
+// readTaken reads the answer of limit.lua.
 func readTaken(answer int64) (wait time.Duration, advance int) {
 	if answer > 0 {
 		return time.Duration(answer) * time.Microsecond, 0
@@ -108,7 +109,7 @@ func readTaken(answer int64) (wait time.Duration, advance int) {
 // unit is an argument of limit.lua.
 func (l Limit) unit() string { return strconv.FormatFloat(1e6/l.Rate, 'f', -1, 64) }
 
-// ownedFor is a duration and not a time: Redis's clock does not matter.
+// ownedFor returns a duration instead of a time, so that Redis's clock does not matter.
 func (r *Redis) ownedFor(until time.Time) time.Duration {
 	return max(until.Sub(r.now()), 0) + clockGrace
 }

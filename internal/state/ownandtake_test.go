@@ -12,7 +12,7 @@ import (
 	"github.com/pullpass/pullpass/internal/state/statetest"
 )
 
-// ownRig counts what a replica asks of Redis.
+// ownRig counts the calls of a replica to Redis.
 type ownRig struct {
 	*testing.T
 	admin  *redis.Client
@@ -39,7 +39,7 @@ func redisRig(t *testing.T) *ownRig {
 	return r
 }
 
-// own asks for a token and a bucket, and asserts what is answered and asked.
+// own calls OwnAndTake with a token and a bucket, and asserts the answer and the calls to Redis.
 func (r *ownRig) own(key, owner, bucket string, limit state.Limit, want state.Owned, asked ...state.Operation) {
 	r.Helper()
 	r.asked = nil
@@ -58,34 +58,34 @@ func TestOwnAndTakeAsksOnce(t *testing.T) {
 	one := state.Limit{Rate: 0.001, Burst: 2} // nothing is taken in advance
 	mine := state.Owned{Owner: "node-1", Taken: true}
 	r.own("token", "node-1", "bucket", one, mine, "own_and_take")
-	// What is known of the token is not asked again, and says nothing of the bucket.
+	// A known token needs no call, and the answer says nothing of the bucket.
 	r.own("token", "node-1", "bucket", one, state.Owned{Owner: "node-1"})
 	r.own("token 2", "node-1", "bucket", one, mine, "own_and_take")
 	mine.Wait = time.Hour
 	r.own("token 3", "node-1", "bucket", one, mine, "own_and_take")
-	// Too many, and owned all the same.
+	// The limit refuses, but the owner is still stored.
 	r.own("token 3", "node-2", "bucket", one, state.Owned{Owner: "node-1"})
-	// While something was taken in advance, the bucket is not asked.
+	// While units remain that were taken in advance, there is no call for the bucket.
 	r.own("token 4", "node-1", "large", large, state.Owned{Owner: "node-1", Taken: true}, "own_and_take")
 	r.own("token 5", "node-1", "large", large, state.Owned{Owner: "node-1"}, "own")
-	// What an operator cannot mean is Take's to refuse.
+	// Take rejects invalid limits.
 	r.own("token 6", "node-1", "bucket", state.Limit{}, state.Owned{Owner: "node-1"}, "own")
 }
 
-// Who presents what is another one's takes nothing from what the pods need.
+// A caller that presents a different owner's token takes no units from the pods' buckets.
 func TestOwnAndTakeTakesForTheOwnerAlone(t *testing.T) {
 	t.Parallel()
 	r := redisRig(t)
 	one := state.Limit{Rate: 0.001, Burst: 2}
 	r.own("token", "node-1", "bucket", one, state.Owned{Owner: "node-1", Taken: true}, "own_and_take")
 	for range 3 {
-		thief := newOwnRig(t, r.admin.Options().Addr) // asks: another replica
+		thief := newOwnRig(t, r.admin.Options().Addr) // calls from a different replica
 		thief.own("token", "node-2", "bucket", one, state.Owned{Owner: "node-1"}, "own_and_take")
 	}
 	r.own("token 2", "node-1", "bucket", one, state.Owned{Owner: "node-1", Taken: true}, "own_and_take")
 }
 
-// Owners are forgotten a minute after the token, by Redis's clock.
+// Owners are deleted a minute after the token ends, by Redis's clock.
 func TestOwnAndTakeForgetsOwners(t *testing.T) {
 	t.Parallel()
 	r := redisRig(t)
@@ -99,8 +99,8 @@ func TestOwnAndTakeForgetsOwners(t *testing.T) {
 	}
 }
 
-// A bucket that cannot be counted in Redis is counted as Take does then; an owner
-// that nobody can tell is no owner.
+// If Redis cannot count a bucket, the later call of Take handles it. An unreadable owner is an
+// error.
 func TestOwnAndTakeOfBrokenKeys(t *testing.T) {
 	t.Parallel()
 	r := redisRig(t)
@@ -147,7 +147,7 @@ func TestOwnAndTakeOfBrokenKeys(t *testing.T) {
 	}
 }
 
-// A Cluster keeps the two on different nodes: it is asked for one.
+// A Cluster keeps the two on different nodes, so the call handles only the owner.
 func TestOwnAndTakeInACluster(t *testing.T) {
 	t.Parallel()
 	r := newOwnRig(t, statetest.StartCluster(t).Addresses...)

@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/pullpass/pullpass/internal/lru"
+	"github.com/pullpass/pullpass/internal/base/lru"
 )
 
 //go:embed limit.lua
@@ -35,21 +35,20 @@ type RedisConfig struct {
 	// Timeout is how long a call may take; 0 means 500 milliseconds. A token
 	// request waits for it, and clients of token endpoints give up after seconds.
 	Timeout time.Duration
-	// Observe is told of every call, answered or not, but for those that the
-	// caller gave up; nil: nobody is.
+	// Observe is called for every call, answered or not, except calls that the caller gave up; nil:
+	// not called.
 	Observe func(operation Operation, took time.Duration, err error)
 	Now     func() time.Time // nil means time.Now
 }
 
-// Operation is what Redis is asked to do. The set is closed: it is a metric
-// label.
+// Operation is a kind of call to Redis. The set is closed, because it is a metric label.
 type Operation string
 
 // The operations.
 const (
 	operationOwn  Operation = "own"
 	operationTake Operation = "take"
-	// For both at once, most requests of tokens that are new.
+	// operationOwnAndTake does both at once, for most requests with new tokens.
 	operationOwnAndTake Operation = "own_and_take"
 
 	operationRead  Operation = "read_revocations"
@@ -61,41 +60,39 @@ const (
 	operationReadUses      Operation = "read_uses"
 )
 
-// Operations returns all of them.
+// Operations returns all operations.
 func Operations() []Operation {
 	return []Operation{operationOwn, operationTake, operationOwnAndTake, operationRead, operationWrite, operationAddDecisions, operationReadDecisions, operationAddUses, operationReadUses}
 }
 
 // RedisTLS configures TLS.
 type RedisTLS struct {
-	// CAFile is read for every new connection; empty: the system's CAs. A
-	// certificate must be for the address that is dialed: with Sentinel and Cluster
-	// for those that they announce.
+	// CAFile is read for every new connection; empty: the system's CAs. A certificate must be for
+	// the dialed address. With Sentinel and Cluster, that is the address that they announce.
 	CAFile string
 }
 
 const (
 	defaultTimeout = 500 * time.Millisecond
-	// maxConnections bounds the connections to one node. A connection is busy for
-	// less than a millisecond a call.
+	// maxConnections bounds the connections to one node. A call uses a connection for less than a
+	// millisecond.
 	maxConnections = 50
 	idleTime       = 5 * time.Minute
-	// ownerBytes is for 12,000 owners that are known. A pull asks twice for the same
-	// token, at once.
+	// ownerBytes has room for 12,000 known owners. A pull sends the same token twice, within a
+	// short time.
 	ownerBytes = 4 << 20
 
-	// RedisCacheBytes is what replicas keep of what Redis answered, at most: owners,
-	// and what was taken in advance of limits.
+	// RedisCacheBytes is the most that a replica keeps of Redis's answers: owners, and units taken
+	// from limits in advance.
 	RedisCacheBytes = ownerBytes + advanceBytes
 
 	keyPrefix = "pullpass:"
-	// clockGrace is how far the clocks of replicas may be apart before one of them
-	// takes a token for ended, and its owner for forgotten, too early.
+	// clockGrace is the greatest difference between the clocks of replicas that is tolerated.
+	// Beyond it, a replica treats a token as ended, and its owner as forgotten, too early.
 	clockGrace = time.Minute
-	// changedAhead is how far a change of revocations may seem to be ahead. It is
-	// Redis's time, so this is about clocks that nobody looked at, such as one
-	// that holds local time. A change without a bound could never be followed by
-	// another: whoever wrote it once into Redis would have the last word.
+	// changedAhead is how far a change of revocations may seem to be in the future. Changes are in
+	// Redis's time, so this is for wrong clocks, such as one set to local time. Without the bound,
+	// one record with a distant time in Redis could never be superseded.
 	changedAhead = 24 * time.Hour
 
 	tracerName = "github.com/pullpass/pullpass/internal/state"
@@ -104,10 +101,9 @@ const (
 // Redis keeps owners and limits of all replicas in one Redis, of version 7.0 or
 // later. It is safe for concurrent use.
 //
-// Every call returns within Timeout. An error says that the answer is not
-// known, never that there is nothing. After some calls without an answer, the
-// next ones fail at once, and one a second is let through to see whether there
-// are answers again: nothing has to be restarted.
+// Every call returns within Timeout. An error says that the answer is not known, and never that
+// there is no entry. After some calls without an answer, further calls fail at once. One call a
+// second is let through to detect a recovery, so no restart is needed.
 type Redis struct {
 	client  redis.UniversalClient
 	timeout time.Duration
@@ -116,7 +112,7 @@ type Redis struct {
 	limit   *redis.Script
 	own     *redis.Script
 	revoke  *redis.Script
-	owners  *lru.Cache[hashedKey, ownership] // what Redis has answered
+	owners  *lru.Cache[hashedKey, ownership] // answers of Redis
 
 	mu     sync.Mutex
 	status RedisStatus
@@ -132,8 +128,7 @@ type ownership struct {
 type RedisStatus struct {
 	Healthy bool      // the last call was answered
 	Since   time.Time // when that began; zero before the first call
-	// LastFailure says why a call was not answered, also when later ones were;
-	// empty: none failed.
+	// LastFailure says why a call was not answered, even if later calls were; empty: none failed.
 	LastFailure   string
 	LastFailureAt time.Time
 	Failures      uint64 // calls without an answer since the start
@@ -158,8 +153,8 @@ func OpenRedis(c RedisConfig) (*Redis, error) {
 		r.now = time.Now
 	}
 	r.owners = lru.New(ownerBytes, func(_ hashedKey, o ownership) int { return lru.Bytes(len(o.owner)) })
-	// Each failure is returned to a caller or kept in the status. go-redis would
-	// write it to standard error as well, for the whole process.
+	// Each failure is returned to a caller or kept in the status. go-redis would also write it to
+	// standard error, for the whole process.
 	logging.Disable()
 	r.client = redis.NewUniversalClient(c.options(r.timeout))
 	switch client := r.client.(type) {
@@ -198,8 +193,8 @@ func (c RedisConfig) options(timeout time.Duration) *redis.UniversalOptions {
 		Dialer:                     c.dialer(timeout),
 		CredentialsProviderContext: c.credentials,
 
-		// A retry would make callers wait for longer than they asked to. Redirections
-		// of a Cluster are no retries; all of them end with the call.
+		// A retry would exceed the caller's time limit. Redirections of a Cluster are not retries;
+		// all of them end with the call.
 		MaxRetries:            -1,
 		DialerRetries:         1,
 		DialTimeout:           timeout,
@@ -215,7 +210,7 @@ func (c RedisConfig) options(timeout time.Duration) *redis.UniversalOptions {
 		ReadBufferSize:   4096,
 		WriteBufferSize:  4096,
 
-		// Both would need further rights.
+		// Both would need additional permissions.
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
@@ -231,13 +226,13 @@ func (r *Redis) Status() RedisStatus {
 	return r.status
 }
 
-// call runs one command, for no longer than it may take. what says it in words.
+// call runs one command within its time limit. The text what describes it in errors.
 func (r *Redis) call(ctx context.Context, operation Operation, what string, command func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	ctx, span := trace.SpanFromContext(ctx).TracerProvider().Tracer(tracerName).Start(ctx, "redis "+string(operation), trace.WithSpanKind(trace.SpanKindClient))
 	defer span.End()
-	began := time.Now() // not r.now, which may be no clock that runs
+	began := time.Now() // not r.now, which tests may have stopped
 	err := command(ctx)
 	if err != nil {
 		span.SetStatus(codes.Error, "")
@@ -249,7 +244,7 @@ func (r *Redis) call(ctx context.Context, operation Operation, what string, comm
 
 func (r *Redis) note(operation Operation, took time.Duration, err error) {
 	if errors.Is(err, context.Canceled) {
-		return // the caller's own doing
+		return // cancelled by the caller
 	}
 	if r.observe != nil {
 		r.observe(operation, took, err)
@@ -266,16 +261,14 @@ func (r *Redis) note(operation Operation, took time.Duration, err error) {
 	}
 }
 
-// redisKey names a key of a caller. It is hashed: callers' keys may hold
-// anything, of any length, and what they hold is nobody's business who can list
-// keys.
+// redisKey names a key of a caller. The key is hashed, because callers' keys may have any content
+// and length. Users who can list keys must not see the content.
 func redisKey(use string, key hashedKey) string {
 	return keyPrefix + use + ":" + base64.RawURLEncoding.EncodeToString(key[:])
 }
 
-// Own makes owner the owner of key until the given time, unless it has one, and
-// returns whose it is. What Redis answered once is known until the token ends,
-// also while Redis is down.
+// Own makes owner the owner of key until the given time, unless key has an owner, and returns the
+// owner. An answer of Redis stays valid until the token ends, including while Redis is down.
 func (r *Redis) Own(ctx context.Context, key, owner string, until time.Time) (string, error) {
 	if err := checkOwner(owner); err != nil {
 		return "", err
@@ -306,9 +299,8 @@ func (r *Redis) Own(ctx context.Context, key, owner string, until time.Time) (st
 	return current, nil
 }
 
-// Take takes cost units from the bucket of key, if they are there; if not, it
-// takes none and says when they will be. An error is ErrLimit, or says that
-// Redis did not answer.
+// Take takes cost units from the bucket of key, if they are available. If not, it takes none and
+// returns the time until they are. The error is ErrLimit, or says that Redis did not answer.
 func (r *Redis) Take(ctx context.Context, key string, limit Limit, cost int) (bool, time.Duration, error) {
 	if err := limit.check(cost); err != nil {
 		return false, 0, err
@@ -317,8 +309,8 @@ func (r *Redis) Take(ctx context.Context, key string, limit Limit, cost int) (bo
 	return err == nil && wait == 0, wait, err
 }
 
-// take is Take of a limit that was checked. When it takes, it takes in advance,
-// too: one in so many of the units that are left then, if oneIn is not 0.
+// take is Take with a checked limit. If it succeeds and oneIn is not 0, it also takes one in oneIn
+// of the remaining units in advance.
 func (r *Redis) take(ctx context.Context, key hashedKey, limit Limit, cost, oneIn int) (wait time.Duration, advance int, err error) {
 	var answer int64
 	err = r.call(ctx, operationTake, "take from a limit", func(ctx context.Context) (err error) {

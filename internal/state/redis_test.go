@@ -42,8 +42,8 @@ func TestOpenRedisRefuses(t *testing.T) {
 	}
 }
 
-// TestWhatRedisHolds looks at every key: nothing of a caller can be read in it,
-// and it ends when it is of no more use.
+// TestWhatRedisHolds checks every key: it does not reveal a caller's text, and it expires when it
+// is no longer useful.
 func TestWhatRedisHolds(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
@@ -82,7 +82,7 @@ func TestWhatRedisHolds(t *testing.T) {
 		fmt.Sprint(lives["limit"]) != "[10m0s]" || fmt.Sprint(lives["revocations"]) != "[1h0m0s]" {
 		t.Errorf("keys %q live for %v", keys, lives)
 	}
-	// Nobody else may be taken for an owner.
+	// An empty value must not be read as an owner.
 	for _, key := range keys {
 		if strings.HasPrefix(key, "pullpass:owner:") {
 			if err := admin.Set(t.Context(), key, "", time.Hour).Err(); err != nil {
@@ -96,8 +96,8 @@ func TestWhatRedisHolds(t *testing.T) {
 	}
 }
 
-// The clocks of two replicas differ: the one that is late still finds the owner
-// when the other takes the token for ended.
+// The clocks of two replicas differ. The late replica still finds the owner when the other treats
+// the token as ended.
 func TestOwnersOutliveTheirTokensByAMinute(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
@@ -114,8 +114,7 @@ func TestOwnersOutliveTheirTokensByAMinute(t *testing.T) {
 	}
 }
 
-// A replica asks Redis again for an owner that it knows when the token has
-// ended.
+// A replica reads a known owner again from Redis when the token has ended.
 func TestKnownOwnersEnd(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
@@ -268,7 +267,7 @@ func TestRedisFiles(t *testing.T) {
 			t.Errorf("%s: the error holds what is in a file", name)
 		}
 	}
-	// A new CA counts without a restart.
+	// A new CA takes effect without a restart.
 	config := good
 	config.TLS = &state.RedisTLS{CAFile: writeFile(t, filepath.Join(dir, "ca.crt"), "not yet")}
 	r := open(t, config)
@@ -317,7 +316,7 @@ func TestRedisRevocationsAreBounded(t *testing.T) {
 		revocation.Target.Name = fmt.Sprint("pod ", i)
 		return revocations.Add(t.Context(), revocation)
 	}
-	// What ended more than a minute ago takes no room.
+	// Revocations that ended more than a minute ago are deleted.
 	ago := time.Now().Add(-2 * time.Minute).UnixMilli()
 	if err := admin.HSet(t.Context(), "pullpass:revocations", "ended", fmt.Sprintf("1 %d {}", ago), "no record", "x").Err(); err != nil {
 		t.Fatal(err)
@@ -338,8 +337,8 @@ func TestRedisRevocationsAreBounded(t *testing.T) {
 	}
 }
 
-// TestUnreadableRevocations lets others write into the hash. The rest of the list
-// counts, and the status says what does not.
+// TestUnreadableRevocations writes foreign entries into the hash. The rest of the list counts, and
+// the status reports the unreadable entries.
 func TestUnreadableRevocations(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
@@ -378,8 +377,8 @@ func TestUnreadableRevocations(t *testing.T) {
 	}
 }
 
-// TestNewerRevocationsCount changes what Redis holds while a replica gives back
-// what it knew, and after a failover to a server whose clock is late.
+// TestNewerRevocationsCount changes records in Redis while a replica restores its own, and after a
+// failover to a server whose clock is late.
 func TestNewerRevocationsCount(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
@@ -420,7 +419,7 @@ func TestNewerRevocationsCount(t *testing.T) {
 		t.Errorf("removed: %+v, %v", list, err)
 	}
 
-	// What has ended, by more than clocks may differ, is not given back.
+	// A revocation that ended, by more than clocks may differ, is not restored.
 	ended := anyRevocation("ended")
 	ended.Target.Name, ended.Until = "another", time.Now().Add(-2*time.Minute)
 	restore(ended, inAnHour)
@@ -429,7 +428,7 @@ func TestNewerRevocationsCount(t *testing.T) {
 	}
 }
 
-// A bucket that was full long ago holds a burst, and no more.
+// A bucket that has been full for long holds a burst, and no more.
 func TestRedisLimitsSaveNoMoreThanABurst(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
@@ -452,7 +451,7 @@ func TestRedisLimitsSaveNoMoreThanABurst(t *testing.T) {
 	take(false)
 }
 
-// Nobody may be taken for not revoked while nobody knows.
+// Before the list is read, no token may be reported as not revoked.
 func TestRevokedBeforeTheListIsRead(t *testing.T) {
 	t.Parallel()
 	server := statetest.Redis(t)
@@ -472,8 +471,8 @@ func TestRevokedBeforeTheListIsRead(t *testing.T) {
 	})
 }
 
-// TestRevocationsAreFollowedByMessages measures what a replica needs to learn of
-// a change. Reading every five seconds could not be mistaken for it.
+// TestRevocationsAreFollowedByMessages measures how long a replica needs to learn of a change. That
+// time is too short to be the regular reading every five seconds.
 func TestRevocationsAreFollowedByMessages(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
@@ -498,7 +497,7 @@ func TestRevocationsAreFollowedByMessages(t *testing.T) {
 		t.Errorf("the fastest of five changes took %s", fastest)
 	}
 
-	// A message that is lost (here: none is sent) is made up for.
+	// The regular reading compensates for a lost message (here: none is sent).
 	lost := anyRevocation("without a message")
 	list, err := operator.List(t.Context())
 	if err != nil || len(list) != 1 {

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/file"
+	"github.com/pullpass/pullpass/internal/base/file"
 )
 
-// maxSecretBytes caps files that are read for every connection.
+// maxSecretBytes bounds files that are read for every connection.
 const maxSecretBytes = 1 << 20
 
 func checkAddress(address string) error {
@@ -24,9 +24,8 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// credentials returns what a new connection logs in with. Files are read each
-// time, so a changed password counts without a restart; connections that are
-// open stay logged in.
+// credentials returns the login of a new connection. Files are read each time, so a changed
+// password takes effect without a restart. Open connections stay logged in.
 func (c RedisConfig) credentials(context.Context) (username, password string, err error) {
 	if c.PasswordFile == "" {
 		return "", "", nil
@@ -45,7 +44,7 @@ func (c RedisConfig) credentials(context.Context) (username, password string, er
 // dialer returns a function that connects, to Redis or to a Sentinel.
 func (c RedisConfig) dialer(timeout time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		// go-redis looks for nodes of a Cluster in its own time, without a limit.
+		// go-redis dials nodes of a Cluster without a time limit.
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		var dialer net.Dialer

@@ -17,24 +17,22 @@ import (
 var revokeScript string
 
 const (
-	// revocationsKey is a hash, and the channel on which changes are told.
+	// revocationsKey is a hash, and the channel that announces changes.
 	revocationsKey = keyPrefix + "revocations"
 	// readInterval is how long a change can stay unseen if its message is lost.
 	readInterval = 5 * time.Second
 	// followPause is how long to wait after a failure.
 	followPause = 500 * time.Millisecond
-	// writeBatch is how many records are written at once, so that no script keeps
-	// Redis from its other work for long.
+	// writeBatch is the number of records in one write, so that no script blocks Redis for long.
 	writeBatch = 200
 )
 
 // RedisRevocations keeps the revocations of all replicas in a Redis, and a copy
 // of its own, which answers Revoked. It is safe for concurrent use.
 //
-// A revocation ends by its time or by Remove, and by nothing else: the copy
-// stays while Redis is down, and what a Redis has lost (a restart without
-// persistence, a failover to a replica that was behind) is written again by
-// the replicas that know it.
+// A revocation ends only by its time or by Remove. The copy stays while Redis is down. If Redis
+// loses records (a restart without persistence, a failover to a replica that was behind), the
+// replicas that know them write them again.
 type RedisRevocations struct {
 	revocationList
 	redis *Redis
@@ -42,17 +40,16 @@ type RedisRevocations struct {
 
 	statusMu  sync.Mutex
 	read      time.Time
-	readErr   error // of the last time
-	followErr error // likewise, of the subscription
+	readErr   error // of the last read
+	followErr error // of the last subscription
 }
 
 // RevocationsStatus is for readiness and metrics.
 type RevocationsStatus struct {
 	Read    time.Time // last time the whole list was read; zero: never
 	Entries int       // that count now
-	// LastFailure says why the list, or one entry of it, could not be read, or
-	// written where Redis had lost it, or why changes are not told; empty once all
-	// that works.
+	// LastFailure describes the last problem: the list or an entry could not be read, a lost entry
+	// could not be written, or the subscription failed. It is empty once all of that works.
 	LastFailure string
 }
 
@@ -63,27 +60,26 @@ func NewRedisRevocations(r *Redis) *RedisRevocations {
 	return v
 }
 
-// Run reads the list at once, after every change, and every five seconds, until
-// the context ends. Without it the list is that of the last call.
+// Run reads the list at once, after every change, and every five seconds, until the context ends.
+// Without Run, only other calls update the list.
 func (v *RedisRevocations) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		v.follow(ctx)
 	}
 }
 
-// follow subscribes, and reads after each message. It does so for one interval
-// only: whatever a subscription can suffer that nobody notices (a node that
-// vanished, a master that no longer is one) ends with it.
+// follow subscribes, and reads after each message. It does so for one interval only. This ends
+// every undetected failure of a subscription, such as a node that vanished or a master that was
+// demoted.
 func (v *RedisRevocations) follow(ctx context.Context) {
 	subscription := v.redis.client.Subscribe(ctx, revocationsKey)
 	defer subscription.Close()
-	// One that is pending stands for all messages that follow before the list is
-	// read.
+	// One pending message stands for all messages that follow before the list is read.
 	messages := make(chan struct{}, 1)
 	go func() {
 		defer close(messages)
 		for {
-			// The first is the confirmation: nothing is missed after that.
+			// The first message is the confirmation: no message is missed after it.
 			_, err := subscription.Receive(ctx)
 			v.noteFollow(err)
 			if err != nil {
@@ -102,10 +98,10 @@ func (v *RedisRevocations) follow(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-end.C:
-			v.refresh(ctx)
+			_ = v.refresh(ctx) // refresh notes the error
 			return
 		case _, ok := <-messages:
-			v.refresh(ctx)
+			_ = v.refresh(ctx)
 			if ok {
 				continue
 			}
@@ -118,8 +114,8 @@ func (v *RedisRevocations) follow(ctx context.Context) {
 	}
 }
 
-// refresh reads the list, and writes what Redis has lost. The error says that
-// the list could not be read; the status tells of lesser faults, too.
+// refresh reads the list, and writes records that Redis has lost. The error says that the list
+// could not be read; the status also includes lesser faults.
 func (v *RedisRevocations) refresh(ctx context.Context) error {
 	var values map[string]string
 	err := v.redis.call(ctx, operationRead, "read the revocations", func(ctx context.Context) (err error) {
@@ -133,7 +129,7 @@ func (v *RedisRevocations) refresh(ctx context.Context) error {
 	records := make([]*record, 0, len(values))
 	var faults []error
 	for field, value := range values {
-		// What cannot be read keeps nobody from the rest.
+		// An unreadable entry does not affect the other entries.
 		r, err := decodeRecord(field, value, v.now().Add(changedAhead))
 		if err != nil {
 			faults = append(faults, fmt.Errorf("redis: %s: field %.50q %w", revocationsKey, field, err))
@@ -162,7 +158,7 @@ func (v *RedisRevocations) noteRead(err error, read bool) {
 
 func (v *RedisRevocations) noteFollow(err error) {
 	if errors.Is(err, redis.ErrClosed) || errors.Is(err, context.Canceled) {
-		return // by follow itself
+		return // ended by follow itself
 	}
 	v.statusMu.Lock()
 	defer v.statusMu.Unlock()
@@ -172,7 +168,7 @@ func (v *RedisRevocations) noteFollow(err error) {
 	}
 }
 
-// Status says how far the list is known.
+// Status returns the state of the list.
 func (v *RedisRevocations) Status() RevocationsStatus {
 	v.statusMu.Lock()
 	defer v.statusMu.Unlock()
@@ -183,9 +179,9 @@ func (v *RedisRevocations) Status() RevocationsStatus {
 	return status
 }
 
-// Add revokes, or replaces the revocation of the same target, and returns once
-// Redis has it; other replicas follow within a second. The error is
-// ErrRevocation, ErrFull or ErrNotConfirmed, or says that Redis did not answer.
+// Add revokes, or replaces the revocation of the same target, and returns once Redis has it. Other
+// replicas follow within a second. The error is ErrRevocation, ErrFull or ErrNotConfirmed, or says
+// that Redis did not answer.
 func (v *RedisRevocations) Add(ctx context.Context, r Revocation) error {
 	r.Since = v.now()
 	if err := r.check(r.Since); err != nil {
@@ -207,8 +203,8 @@ func (v *RedisRevocations) Remove(ctx context.Context, target Target, by string)
 	return v.change(ctx, "remove a revocation", r)
 }
 
-// change writes a new record, and reads the list to see that it counts: an
-// operator who is told so looks no further.
+// change writes a new record, and reads the list to verify that it counts, because the operator
+// relies on the confirmation.
 func (v *RedisRevocations) change(ctx context.Context, what string, r *record) error {
 	written, err := v.write(ctx, what, r)
 	if err != nil {
@@ -229,8 +225,8 @@ func (v *RedisRevocations) change(ctx context.Context, what string, r *record) e
 	return nil
 }
 
-// List returns what is revoked now, those that end first first. The error says
-// that Redis did not answer.
+// List returns the current revocations, sorted by their end. The error says that Redis did not
+// answer.
 func (v *RedisRevocations) List(ctx context.Context) ([]Revocation, error) {
 	if err := v.refresh(ctx); err != nil {
 		return nil, err
@@ -238,8 +234,8 @@ func (v *RedisRevocations) List(ctx context.Context) ([]Revocation, error) {
 	return v.all(), nil
 }
 
-// write writes records: with changed 0 as the newest of their targets. It
-// returns how many were written: not those that have ended, or are known.
+// write writes records; a record with changed 0 becomes the newest of its target. It returns the
+// number of records written, without those that have ended or are known.
 func (v *RedisRevocations) write(ctx context.Context, what string, records ...*record) (written int, err error) {
 	args := []any{v.max, clockGrace.Milliseconds(), changedAhead.Microseconds()}
 	for _, r := range records {

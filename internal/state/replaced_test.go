@@ -13,14 +13,14 @@ import (
 	"github.com/pullpass/pullpass/internal/state/statetest"
 )
 
-// network is between replicas and a server whose machine can be lost: packets
-// vanish, and who answers in the end knows nothing of the connections of before.
+// network is between replicas and a server whose machine can be lost. Packets are then dropped, and
+// the replacement does not know the earlier connections.
 type network struct {
 	address string
 
 	mu      sync.Mutex
 	lost    bool
-	machine int // which one it is
+	machine int // the number of the current one
 	opened  int // connections
 }
 
@@ -63,7 +63,7 @@ func newNetwork(t *testing.T, server string) *network {
 	return n
 }
 
-// send passes on what a client sends, until the client or the machine is gone.
+// send forwards a client's data until the client or the machine is gone.
 func (n *network) send(near *net.TCPConn, far net.Conn, machine int) {
 	buffer := make([]byte, 4096)
 	for {
@@ -85,7 +85,7 @@ func (n *network) send(near *net.TCPConn, far net.Conn, machine int) {
 	}
 }
 
-// lose lets everything vanish, until replace.
+// lose drops all packets, until replace.
 func (n *network) lose() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -105,9 +105,8 @@ func (n *network) connections() int {
 	return n.opened
 }
 
-// Connections of before a server was replaced seem to be good until they are
-// used: nobody told that they ended, or with TLS nobody looks. However many there
-// are, they do not delay the way back.
+// Connections from before the replacement of a server seem usable. Their end was not announced, or
+// with TLS it is not checked. Any number of them must not delay the recovery.
 func TestConnectionsOfBefore(t *testing.T) {
 	atOnce(t, map[string]func(*testing.T){"machine replaced": machineReplaced, "TLS server restarted": tlsServerRestarted},
 		func(t *testing.T, test func(*testing.T)) { test(t) })
@@ -162,8 +161,7 @@ func newRigWithConnections(t *testing.T, server *statetest.Server, address strin
 	return r, network
 }
 
-// soon checks that owners are stored again, and not one connection a second
-// later.
+// soon checks that owners are stored again at once, instead of after one connection a second.
 func (r rig) soon(t *testing.T) {
 	t.Helper()
 	begin := time.Now()

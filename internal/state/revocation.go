@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// TargetKind says what a revocation names.
+// TargetKind is the kind of target that a revocation names.
 type TargetKind string
 
 // The kinds.
@@ -26,8 +26,8 @@ const (
 	TargetRun            TargetKind = "run"            // Identity and Name, the id of a CI run
 )
 
-// Target is what is revoked: all tokens that name it. Fields that its kind does
-// not use are empty. Equal targets are the same.
+// Target selects the revoked tokens: all that name it. Fields that its kind does not use are empty.
+// Equal targets are the same.
 type Target struct {
 	Kind      TargetKind `json:"kind"`
 	Cluster   string     `json:"cluster,omitempty"`
@@ -36,11 +36,11 @@ type Target struct {
 	Name      string     `json:"name"`
 }
 
-// Revocation refuses all tokens of a Target for a time. What is to be refused
-// for good belongs into the policy's deny rules.
+// Revocation refuses all tokens of a Target for a time. For a permanent refusal, use the policy's
+// deny rules.
 type Revocation struct {
 	Target Target    `json:"target"`
-	By     string    `json:"by"`     // who revoked
+	By     string    `json:"by"`     // the operator
 	Reason string    `json:"reason"` // why
 	Since  time.Time `json:"since"`
 	Until  time.Time `json:"until"`
@@ -57,19 +57,19 @@ const (
 )
 
 var (
-	// ErrRevocation refuses a revocation that is not complete.
+	// ErrRevocation rejects an incomplete or invalid revocation.
 	ErrRevocation = errors.New("not a revocation")
-	// ErrNotRevoked says that there is nothing to remove.
+	// ErrNotRevoked says that there is no revocation to remove.
 	ErrNotRevoked = errors.New("not revoked")
-	// ErrNotConfirmed says that a change may count for nobody.
+	// ErrNotConfirmed says that a change may have no effect on any replica.
 	ErrNotConfirmed = errors.New("not confirmed")
-	// ErrNotRead says that the list of revocations has not been read yet, so that
-	// nobody knows who is revoked.
+	// ErrNotRead says that the list of revocations has not been read yet, so revocations are
+	// unknown.
 	ErrNotRead = errors.New("the list of revocations has not been read yet")
 )
 
 func (t Target) check() error {
-	var cluster, namespace, identity bool // that are wanted
+	var cluster, namespace, identity bool // the required fields
 	switch t.Kind {
 	case TargetToken, TargetPod:
 	case TargetServiceAccount:
@@ -116,7 +116,7 @@ func (r Revocation) check(now time.Time) error {
 	return nil
 }
 
-// checkText holds what people will read to one printable line.
+// checkText restricts text for operators to one printable line.
 func checkText(field, value string, most int) error {
 	if value == "" || len(value) > most || !utf8.ValidString(value) || strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return fmt.Errorf("%w: %s is needed, in at most %d bytes that can be printed", ErrRevocation, field, most)
@@ -124,27 +124,25 @@ func checkText(field, value string, most int) error {
 	return nil
 }
 
-// record is a revocation, or its removal, as it is kept. A removal is kept like
-// a revocation until that would have ended: a replica that missed it, or a Redis
-// that lost it, must not bring the revocation back.
+// record is a stored revocation or removal. A removal is kept until its revocation would have
+// ended. Otherwise a replica that missed it, or a Redis that lost it, would restore the revocation.
 type record struct {
 	Revocation
 	Removed bool `json:"removed,omitempty"`
 
-	// changed orders the records of one target: the greater one counts. It is
-	// Redis's time in microseconds, or the next number after the one before.
+	// changed orders the records of one target: the greatest one counts. It is Redis's time in
+	// microseconds, or the previous value plus one.
 	changed int64
 }
 
-// encode returns what the script in revoke.lua takes: the end in milliseconds,
-// and the record as JSON.
+// encode returns the arguments of revoke.lua: the end in milliseconds, and the record as JSON.
 func (r *record) encode() (until int64, text string, err error) {
 	data, err := json.Marshal(r)
 	return r.Until.UnixMilli(), string(data), err
 }
 
-// decodeRecord reads CHANGED UNTIL JSON, which is what that script writes, and
-// refuses what was changed later than latest.
+// decodeRecord reads CHANGED UNTIL JSON, which revoke.lua writes. It rejects a record that was
+// changed after latest.
 func decodeRecord(field, value string, latest time.Time) (*record, error) {
 	number, rest, _ := strings.Cut(value, " ")
 	_, text, _ := strings.Cut(rest, " ")
@@ -169,12 +167,12 @@ func decodeRecord(field, value string, latest time.Time) (*record, error) {
 	return r, nil
 }
 
-// field names the target in the hash. It is injective, and short for all.
+// field names the target in the hash. It is injective, and short for every target.
 func (t Target) field() string {
 	h := sha256.New()
 	parts := []string{string(t.Kind), t.Cluster, t.Namespace, t.Name}
 	if t.Identity != "" {
-		parts = append(parts, t.Identity) // not always: fields of releases before stay what they are
+		parts = append(parts, t.Identity) // only if set, so that fields of earlier releases stay the same
 	}
 	for _, part := range parts {
 		fmt.Fprintf(h, "%d:%s", len(part), part)

@@ -12,19 +12,18 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
-// revocationList is what a replica knows of revocations. Lookups take no lock:
-// changes, which are rare, make a new map.
+// revocationList is a replica's copy of the revocations. Lookups take no lock: changes, which are
+// rare, make a new map.
 type revocationList struct {
 	now     func() time.Time
 	mu      sync.Mutex // one change at a time
 	records atomic.Pointer[map[Target]*record]
 }
 
-// Revoked returns the revocation that refuses an identity, or nil. It reads
-// local memory alone. The error is ErrNotRead.
+// Revoked returns the revocation that refuses an identity, or nil. It reads only local memory. The
+// error is ErrNotRead.
 //
-// The identity's node should be the one that was found for it, also where the
-// token names none.
+// The identity's node should be the node that was looked up for it, even if the token names none.
 func (l *revocationList) Revoked(id *oidc.Identity) (*Revocation, error) {
 	records := l.records.Load()
 	if records == nil {
@@ -33,7 +32,7 @@ func (l *revocationList) Revoked(id *oidc.Identity) (*Revocation, error) {
 	if len(*records) == 0 {
 		return nil, nil
 	}
-	// No record has an empty name, so what a token does not say matches nothing.
+	// No record has an empty name, so an empty value of a token matches nothing.
 	targets := [...]Target{
 		{Kind: TargetToken, Name: id.TokenID},
 		{Kind: TargetPod, Name: id.Kubernetes.Pod.UID},
@@ -58,9 +57,8 @@ func (l *revocationList) Revoked(id *oidc.Identity) (*Revocation, error) {
 
 func (r *record) active(now time.Time) bool { return !r.Removed && now.Before(r.Until) }
 
-// merge takes over the records that are newer than those known, forgets what
-// has ended, and returns the known ones that the others lack or have an older
-// record of. Nothing else ends a revocation: not its absence.
+// merge adopts newer records and drops records that have ended. It returns the known records that
+// others lacks, or has an older version of. Absence from others does not end a revocation.
 func (l *revocationList) merge(others []*record) (missing []*record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,8 +82,8 @@ func (l *revocationList) merge(others []*record) (missing []*record) {
 	return slices.Collect(maps.Values(lacking))
 }
 
-// agrees reports whether the list says of a target what a new record does: that
-// it is not revoked, or that it is, for as long at least.
+// agrees reports whether the list has the effect of a new record: the target is not revoked, or it
+// is revoked for at least as long.
 func (l *revocationList) agrees(with *record) bool {
 	r, ok := (*l.records.Load())[with.Target]
 	revoked := ok && r.active(l.now())
@@ -95,7 +93,7 @@ func (l *revocationList) agrees(with *record) bool {
 	return revoked && !r.Until.Before(with.Until)
 }
 
-// all returns the revocations that count now, those that end first first.
+// all returns the current revocations, sorted by their end.
 func (l *revocationList) all() []Revocation {
 	var list []Revocation
 	if records := l.records.Load(); records != nil {
@@ -127,8 +125,8 @@ func (l *revocationList) removal(target Target, by string) (*record, error) {
 	return nil, ErrNotRevoked
 }
 
-// MemoryRevocations keeps the revocations of one replica. They end with the
-// process. It is safe for concurrent use.
+// MemoryRevocations keeps the revocations of one replica. They are lost when the process ends. It
+// is safe for concurrent use.
 type MemoryRevocations struct {
 	revocationList
 	max   int
@@ -166,13 +164,13 @@ func (m *MemoryRevocations) Remove(_ context.Context, target Target, by string) 
 	return m.put(r)
 }
 
-// List returns what is revoked now, those that end first first.
+// List returns the current revocations, sorted by their end.
 func (m *MemoryRevocations) List(context.Context) ([]Revocation, error) { return m.all(), nil }
 
 func (m *MemoryRevocations) put(r *record) error {
 	m.putMu.Lock()
 	defer m.putMu.Unlock()
-	m.merge(nil) // what has ended makes room
+	m.merge(nil) // removing ended records makes room
 	records := *m.records.Load()
 	old, replaces := records[r.Target]
 	if !replaces && len(records) >= m.max {

@@ -5,17 +5,18 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/lru"
+	"github.com/pullpass/pullpass/internal/base/lru"
 )
 
 const (
-	// Of the units that are left in a bucket, one in so many is taken in advance.
-	// A bucket that holds fewer is counted one by one: near its end, a limit is exact.
+	// advanceOneIn is the part of a bucket's remaining units that is taken in advance: one in
+	// advanceOneIn. A bucket with fewer units is counted one by one, so a limit is exact near its
+	// end.
 	advanceOneIn = 20
-	// A pull asks for its token twice within this time, and a node that starts
-	// pulls for many pods within it. What is not used until then is lost.
+	// Within advanceTime, a pull requests its token twice, and a node that starts pulls for many
+	// pods. Units that are not used within it are lost.
 	advanceTime = time.Second
-	// advanceBytes is for 15,000 buckets.
+	// advanceBytes has room for 15,000 buckets.
 	advanceBytes = 4 << 20
 )
 
@@ -26,14 +27,12 @@ type SharedLimitsConfig struct {
 	Now    func() time.Time // nil means time.Now
 }
 
-// SharedLimits takes from the limits that all replicas share, and from local
-// ones while Redis does not answer: a limit is then that of each replica. It is
-// safe for concurrent use.
+// SharedLimits takes from the limits that all replicas share. While Redis does not answer, it takes
+// from local ones: a limit then applies to each replica. It is safe for concurrent use.
 //
-// The way to Redis costs as much as the rest of a repeated exchange. So a
-// replica takes some units in advance while there are plenty, and spends them
-// for a second: the limit is never exceeded for it, since they are gone from the
-// bucket of all.
+// A call to Redis costs as much as the rest of a repeated exchange. So a replica takes some units
+// in advance while there are plenty, and spends them within a second. The limit is never exceeded,
+// because those units are already taken from the shared bucket.
 type SharedLimits struct {
 	shared *Redis
 	local  *Memory
@@ -43,14 +42,14 @@ type SharedLimits struct {
 	advances *lru.Cache[hashedKey, advance]
 }
 
-// advance is what was taken of a bucket and not used yet.
+// advance is the unused units that were taken from a bucket in advance.
 type advance struct {
 	limit Limit
 	units int
 	until time.Time
 }
 
-// NewSharedLimits returns limits of which nothing is known yet.
+// NewSharedLimits returns limits without any known state.
 func NewSharedLimits(c SharedLimitsConfig) *SharedLimits {
 	l := &SharedLimits{shared: c.Shared, local: c.Local, now: c.Now, advances: lru.New[hashedKey, advance](advanceBytes, nil)}
 	if l.now == nil {
@@ -59,9 +58,8 @@ func NewSharedLimits(c SharedLimitsConfig) *SharedLimits {
 	return l
 }
 
-// Take takes cost units from the bucket of key, if they are there; if not, it
-// takes none and says when they will be. The error is ErrLimit, or that of the
-// context.
+// Take takes cost units from the bucket of key, if they are available. If not, it takes none and
+// returns the time until they are. The error is ErrLimit, or that of the context.
 func (l *SharedLimits) Take(ctx context.Context, key string, limit Limit, cost int) (bool, time.Duration, error) {
 	if err := limit.check(cost); err != nil {
 		return false, 0, err
@@ -83,13 +81,12 @@ func (l *SharedLimits) Take(ctx context.Context, key string, limit Limit, cost i
 	return wait == 0, wait, nil
 }
 
-// holds reports whether so many units may be spent. Under a limit that was changed
-// since, none may.
+// holds reports whether cost units may be spent. None may be spent if the limit has changed since.
 func (a advance) holds(limit Limit, cost int, now time.Time) bool {
 	return a.limit == limit && a.units >= cost && now.Before(a.until)
 }
 
-// spend takes from what was taken in advance.
+// spend takes from the units taken in advance.
 func (l *SharedLimits) spend(key hashedKey, limit Limit, cost int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +99,7 @@ func (l *SharedLimits) spend(key hashedKey, limit Limit, cost int) bool {
 	return true
 }
 
-// keep replaces what is left of an earlier advance: it would be old.
+// keep replaces the rest of an earlier advance, which would be out of date.
 func (l *SharedLimits) keep(key hashedKey, limit Limit, units int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

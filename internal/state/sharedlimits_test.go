@@ -17,10 +17,10 @@ func sharedLimits(t testing.TB, redis *state.Redis, now func() time.Time) *state
 	return state.NewSharedLimits(state.SharedLimitsConfig{Shared: redis, Local: local, Now: now})
 }
 
-// large has room for advances, and fills so slowly that no test sees it.
+// large has room for advances, and fills too slowly for a test to notice.
 var large = state.Limit{Rate: 0.01, Burst: 200}
 
-// advanceRig looks into a bucket from beside.
+// advanceRig also takes from a bucket directly, without advances.
 type advanceRig struct {
 	*testing.T
 	redis  *state.Redis
@@ -41,7 +41,7 @@ func (r *advanceRig) take(limit state.Limit, cost int) {
 	}
 }
 
-// left empties the bucket and asserts how much there was in it.
+// left empties the bucket and asserts how many units it had.
 func (r *advanceRig) left(want int) {
 	r.Helper()
 	if ok, _, err := r.redis.Take(r.Context(), "key", large, want); !ok || err != nil {
@@ -85,8 +85,8 @@ func TestTakingInAdvance(t *testing.T) {
 	}
 }
 
-// TestAdvancesKeepTheLimit spends a bucket through two replicas: together they
-// get what is in it, to the last unit.
+// TestAdvancesKeepTheLimit spends a bucket through two replicas: together they get exactly its
+// units.
 func TestAdvancesKeepTheLimit(t *testing.T) {
 	t.Parallel()
 	r := newAdvanceRig(t)

@@ -6,13 +6,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/action"
-	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/action"
 	"github.com/pullpass/pullpass/internal/registryauth"
-	"github.com/pullpass/pullpass/internal/strictyaml"
-	"github.com/pullpass/pullpass/internal/term"
 )
 
 const casesKind = "AccessPolicyTests"
@@ -20,21 +20,21 @@ const casesKind = "AccessPolicyTests"
 // maxCaseName keeps a test's name on a line, in bytes.
 const maxCaseName = 200
 
-// Case is one test of a policy: who asks for what, and what must come of it.
+// Case is one test of a policy: a subject, its request, and the expected decision.
 type Case struct {
 	Name      string
 	Origin    string // FILE: tests[0]
 	Subject   policy.Subject
-	Service   string // empty: not said
+	Service   string // empty: not given
 	Requested []registryauth.Scope
 	Expected  Expected
 }
 
-// Expected is what a policy must decide.
+// Expected is the decision that a policy must make.
 type Expected struct {
-	Granted []registryauth.Scope // these and no others, as Decision.Granted has them
-	Rules   []string             // that grant it, in any order; nil: whichever
-	Reason  string               // a part of why something is not granted; empty: whyever
+	Granted []registryauth.Scope // exactly these, as in Decision.Granted
+	Rules   []string             // that grant it, in any order; nil: any
+	Reason  string               // a part of the reason for a scope that is not granted; empty: any
 	Denied  string               // the deny rule that must match; then nothing else is expected
 }
 
@@ -45,10 +45,10 @@ type caseParser struct {
 	names   map[string]string // where each was first seen
 }
 
-// Parse reads tests of a policy, as strictly as ParsePolicy: the error joins
-// all faults, each as FILE: PATH: what is wrong: remedy. A file without a test is
-// a fault, because it would pass. issuers are those of identities[], by their names:
-// they judge the claims of callers that are no pods.
+// Parse reads tests of a policy, as strictly as package policy parses policies. The error joins all
+// faults, each as FILE: PATH: what is wrong: remedy. A file without a test is a fault, because it
+// would pass. issuers are those of identities[], by their names: they check the claims of callers
+// that are not pods.
 func Parse(issuers map[string]*oidc.Issuer, files ...policy.File) ([]Case, error) {
 	if len(files) == 0 {
 		return nil, errors.New("no file with tests is given: name one")
@@ -154,8 +154,8 @@ func (p *caseParser) asker(n strictyaml.Node, fields map[string]strictyaml.Node)
 	return p.identity(identity)
 }
 
-// parseScopes reads scopes, and merges them as a request does. It reports
-// whether all could be read.
+// parseScopes reads scopes, and merges them as a request does. ok reports whether all could be
+// read.
 func parseScopes(n strictyaml.Node) (scopes []registryauth.Scope, ok bool) {
 	var fields []string
 	entries := n.List()
@@ -177,7 +177,7 @@ func parseScopes(n strictyaml.Node) (scopes []registryauth.Scope, ok bool) {
 	return scopes, err == nil && len(fields) == len(entries)
 }
 
-// scopeFault says what is wrong with a scope, without the field of a request.
+// scopeFault describes the fault of a scope, without the field of a request.
 func scopeFault(err error) string {
 	var fault *registryauth.RequestError
 	if errors.As(err, &fault) {
@@ -186,7 +186,7 @@ func scopeFault(err error) string {
 	return err.Error()
 }
 
-// parseExpected compares what is granted with what is requested, if that could
+// parseExpected reads the expected decision, and compares granted with requested if requested could
 // be read.
 func parseExpected(n strictyaml.Node, requested []registryauth.Scope, isRead bool) Expected {
 	var e Expected
@@ -216,7 +216,7 @@ func parseExpected(n strictyaml.Node, requested []registryauth.Scope, isRead boo
 		n.FaultAt("granted", "is missing: write the scopes, [] for none, or write denied")
 		return e
 	}
-	// Nothing granted is a plain statement, and as strict as any.
+	// An empty list of grants is a valid expectation, and as strict as any other.
 	if none, isList := granted.Value.([]any); !isList || len(none) > 0 {
 		e.Granted, _ = parseScopes(granted)
 		slices.SortFunc(e.Granted, policy.CompareResources)
@@ -238,7 +238,7 @@ func parseExpected(n strictyaml.Node, requested []registryauth.Scope, isRead boo
 	return e
 }
 
-// checkAsked refuses what no policy could grant: more than is asked for.
+// checkAsked rejects grants beyond the request, which no policy could give.
 func checkAsked(n strictyaml.Node, granted, requested []registryauth.Scope) {
 	for _, scope := range granted {
 		i := slices.IndexFunc(requested, func(asked registryauth.Scope) bool { return policy.CompareResources(asked, scope) == 0 })
@@ -262,8 +262,8 @@ func parseRuleName(n strictyaml.Node) string {
 	return name
 }
 
-// Run returns what differs from what is expected, each on one line, and how the
-// policy came to its decision.
+// Run returns the differences from the expected decision, each on one line, and the decision with
+// its trace.
 func Run(p *policy.Policy, c Case) (differences []string, decision policy.Decision, trace policy.Trace) {
 	decision, trace = p.Explain(c.Subject, c.Service, c.Requested)
 	differ := func(what, expected, got string) {
@@ -319,7 +319,7 @@ func ruleOrNobody(p *policy.Policy, name string) string {
 	return known(p, []string{name})
 }
 
-// known returns names, and says of which there is no rule: they may be mistyped.
+// known returns names, and marks those that are not names of rules: they may be mistyped.
 func known(p *policy.Policy, names []string) string {
 	list := slices.Clone(names)
 	for i, name := range list {

@@ -22,8 +22,8 @@ var issuers = map[string]*oidc.Issuer{
 	"circle": {Provider: &oidc.Provider{Name: "circle", Profile: "circleci"}, URL: "https://oidc.circleci.com/org/o-1", Audiences: []string{"registry.example.com"}},
 }
 
-// What would test nothing, or something else, is a fault: a test that passes
-// must mean something. All faults are reported at once.
+// A test that would test nothing, or something else, is a fault, because a passing test must mean
+// something. All faults are reported at once.
 func TestCaseFaults(t *testing.T) {
 	t.Parallel()
 	archive, err := txtar.ParseFile("testdata/casefaults.txtar")
@@ -69,8 +69,8 @@ func TestCaseFiles(t *testing.T) {
 	}
 }
 
-// A name that a token may have can be tested: Kubernetes does not limit the
-// labels of a ServiceAccount's name, only the whole.
+// Every valid name of a token can be tested. Kubernetes limits the length of a ServiceAccount's
+// name, but not of its DNS labels.
 func TestCaseWithALongName(t *testing.T) {
 	t.Parallel()
 	identity := "identity: {cluster: c, namespace: team-a, serviceAccount: " + strings.Repeat("a", 253) + "}"
@@ -80,7 +80,7 @@ func TestCaseWithALongName(t *testing.T) {
 	}
 }
 
-// Everything that a test can say of who asks reaches the policy.
+// Every field of a test's subject reaches the policy.
 func TestCaseSubject(t *testing.T) {
 	t.Parallel()
 	cases, err := Parse(issuers, policy.File{Name: "p", Data: []byte(`
@@ -121,7 +121,7 @@ tests:
 	}
 }
 
-// A test passes if all that it expects is so, and nothing more.
+// A test passes exactly if all of its expectations hold.
 func TestCheckCases(t *testing.T) {
 	t.Parallel()
 	p := parsePolicy(t, `
@@ -190,7 +190,7 @@ deny:
 	}
 }
 
-// casesText writes cases as a file that has them.
+// casesText writes cases in the format of a file.
 func casesText(t *testing.T, cases []Case) []byte {
 	t.Helper()
 	var tests []any
@@ -244,7 +244,7 @@ func casesText(t *testing.T, cases []Case) []byte {
 	return text
 }
 
-// What was read can be written, and means the same when it is read again.
+// Parsed cases can be written, and have the same meaning when parsed again.
 func FuzzCases(f *testing.F) {
 	f.Add([]byte(minimalCases))
 	f.Add([]byte(`{"apiVersion":"pullpass.dev/v1alpha1","kind":"AccessPolicyTests","tests":[

@@ -1,4 +1,4 @@
-// Package policytest reads AccessPolicyTests and runs them: who asks for what, and
-// what a policy must decide. It is for operators, who test a policy before it
-// serves (pullpass check --tests), and asks the code that serves.
+// Package policytest reads and runs AccessPolicyTests: requests of subjects, and the decisions that
+// a policy must make. It is for operators, who test a policy before it serves (pullpass check
+// --tests). It runs the code that serves.
 package policytest

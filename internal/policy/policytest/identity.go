@@ -5,17 +5,16 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/validate/content"
 
-	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
-	"github.com/pullpass/pullpass/internal/selector"
-	"github.com/pullpass/pullpass/internal/strictyaml"
-	"github.com/pullpass/pullpass/internal/subjects"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/policy/selector"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
 )
 
-// identity reads what a good token would say. What no token can say would test
-// nothing.
+// identity reads the claims of a valid token. A value that no token can have would test nothing.
 func (p *caseParser) identity(n strictyaml.Node) policy.Subject {
 	fields := n.Fields(strictyaml.FieldNames[Identity]()...)
 	_, hasProvider := fields["provider"]
@@ -29,7 +28,7 @@ func (p *caseParser) identity(n strictyaml.Node) policy.Subject {
 	return parseServiceAccount(n, fields)
 }
 
-// external has the claims judged as those of a token.
+// external verifies the claims like those of a token.
 func (p *caseParser) external(n strictyaml.Node, fields map[string]strictyaml.Node) policy.Subject {
 	for _, name := range strictyaml.FieldNames[Identity]() {
 		if field, ok := fields[name]; ok && name != "provider" && name != "claims" {
@@ -56,7 +55,7 @@ func (p *caseParser) external(n strictyaml.Node, fields map[string]strictyaml.No
 		return policy.Subject{}
 	}
 	payload, err := json.Marshal(claims.Value)
-	if issuer == nil || err != nil { // what is no JSON was no YAML
+	if issuer == nil || err != nil { // a value without a JSON form is already a YAML fault
 		return policy.Subject{}
 	}
 	id, err := issuer.IdentifyClaims(payload)
@@ -67,7 +66,7 @@ func (p *caseParser) external(n strictyaml.Node, fields map[string]strictyaml.No
 	return policy.Subject{Identity: &id}
 }
 
-// parseServiceAccount checks names as Kubernetes does.
+// parseServiceAccount checks names with the rules of Kubernetes.
 func parseServiceAccount(n strictyaml.Node, fields map[string]strictyaml.Node) policy.Subject {
 	required := func(name, what string, isName func(string) bool) string {
 		field, ok := fields[name]
@@ -84,7 +83,7 @@ func parseServiceAccount(n strictyaml.Node, fields map[string]strictyaml.Node) p
 	}
 	id.Subject = oidc.ServiceAccountSubject(id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name)
 	if field, ok := fields["node"]; ok {
-		// With a UID, as API servers name a node that is there.
+		// With a UID, as API servers write for a node that exists.
 		id.Kubernetes.Node = oidc.ObjectRef{Name: parseName(field, "a node", names.IsSubdomain), UID: "known"}
 	}
 	if field, ok := fields["pullSecret"]; ok {
@@ -115,8 +114,8 @@ func parseName(n strictyaml.Node, what string, isName func(string) bool) string 
 	return name
 }
 
-// parseTexts reads a mapping of keys to texts. It may be empty, which says that
-// there are none, and so may the texts.
+// parseTexts reads a mapping of keys to texts. It may be empty, which means that there are none,
+// and the texts may be empty.
 func parseTexts(n strictyaml.Node, what string, isKey func(string) bool, isValue func(strictyaml.Node, string) bool) map[string]string {
 	object, ok := n.Value.(map[string]any)
 	if !ok {

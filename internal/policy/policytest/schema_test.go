@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/policy"
-	"github.com/pullpass/pullpass/internal/schematest"
+	"github.com/pullpass/pullpass/internal/test/schematest"
 )
 
 const everyField = `
@@ -38,8 +38,7 @@ tests:
   expect: {granted: []}
 `
 
-// A field that the types have and the parser never reads would be accepted and
-// mean nothing.
+// A field of the types that the parser never reads would be accepted and have no effect.
 func TestEveryFieldCounts(t *testing.T) {
 	t.Parallel()
 	whole, err := Parse(issuers, policy.File{Name: "p", Data: []byte(everyField)})
@@ -58,7 +57,7 @@ func TestSchema(t *testing.T) {
 	schema := schematest.Hold(t, "policy-tests.schema.json", "Tests of a Pullpass access policy", &Document{})
 	schematest.Accept(t, schema, "every field", []byte(everyField))
 	schematest.Accept(t, schema, "the least", []byte(minimalCases))
-	schematest.AcceptBlocks(t, schema, "../../../docs/policy.md", casesKind)
+	schematest.AcceptBlocks(t, schema, "../../../docs/reference/policy.md", casesKind)
 	schematest.AcceptFile(t, schema, "../../../examples/policy-tests.yaml")
 
 	for old, changed := range map[string]string{

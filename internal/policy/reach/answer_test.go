@@ -17,7 +17,7 @@ func policyOf(t *testing.T, rules string) *policy.Policy {
 	return p
 }
 
-// Of whom a rule means, only those are named for whom a pattern can match.
+// Of the names that a rule matches, the answer lists only those that a pattern can match.
 func TestWhoIsNarrow(t *testing.T) {
 	t.Parallel()
 	for rules, want := range map[string]string{
@@ -47,7 +47,7 @@ func TestWhoIsNarrow(t *testing.T) {
 	}
 }
 
-// Too many names to list are not a few of them.
+// If there are too many names to list, none is listed.
 func TestWhoIsUnlisted(t *testing.T) {
 	t.Parallel()
 	p := policyOf(t, `{name: r, subjects: [{clusters: [a]}], allow: [{repositories: ["*{namespace}*"], actions: [pull]}]}`)
@@ -60,7 +60,7 @@ func TestWhoIsUnlisted(t *testing.T) {
 	}
 }
 
-// Nothing is shown that nobody can reach.
+// The answer shows only reachable repositories.
 func TestWhatIsNarrow(t *testing.T) {
 	t.Parallel()
 	p := policyOf(t, `{name: asks, annotation: a/b, subjects: [{namespaces: [team-a]}], allow: [{repositories: ["shared/**", "{namespace}/x", "x/**/y"], actions: [pull, push]}]}`)

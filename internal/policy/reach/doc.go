@@ -1,6 +1,6 @@
-// Package reach asks a policy backwards: who can do something with a repository, what
-// can a ServiceAccount reach, and which rules grant nothing that others do not.
+// Package reach answers queries about a policy as a whole: which subjects can act on a repository,
+// which repositories a ServiceAccount can reach, and which rules are redundant.
 //
-// It reads the policy as it is written. What one request gets is for package policy
-// to say, whose answer this package never contradicts: tests hold them together.
+// It reads the policy in its source form. Package policy decides on single requests, and this
+// package never contradicts it: tests compare the two.
 package reach

@@ -5,15 +5,17 @@ import (
 	"slices"
 
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 )
 
-// Idle names what objects of a cluster say in vain, as Shadowed does for the files: rules
-// and denials beside which the files or other objects leave nothing to say, rules that
-// allow nothing within what objects may give, and what RepositoryAccess objects ask for
-// and no rule lets them have. The objects have no faults: without them, others of their
-// rules could count. Of the files it names nothing: an object may be gone tomorrow.
+// Idle names parts of a cluster's objects that have no effect, as Shadowed does for the files:
+//   - rules and denials that are redundant beside the files or other objects,
+//   - rules that allow nothing within the limit on objects,
+//   - requests of RepositoryAccess objects that no rule allows.
+//
+// The objects must have no faults: without the faults, further rules of theirs could count. Idle
+// names nothing of the files, because an object is easily deleted.
 func Idle(p *policy.Policy, cluster string, objects Objects) []string {
 	if objects.Policies == nil {
 		return nil
@@ -57,7 +59,7 @@ func Idle(p *policy.Policy, cluster string, objects Objects) []string {
 	return found
 }
 
-// inCluster says of subjects of an object which cluster they are in.
+// inCluster restricts the subjects of an object to its cluster.
 func inCluster(whom []Whom, cluster string) {
 	for i := range whom {
 		whom[i].Clusters = []string{cluster}
@@ -72,7 +74,7 @@ func allowsWithin(all []policy.WrittenAllowance, within []pattern.Pattern, id *o
 	})
 }
 
-// isAnyGranted reports whether some of what is asked for could be granted to somebody.
+// isAnyGranted reports whether a part of the request could be granted to a subject.
 func isAnyGranted(rules []shadow, within []pattern.Pattern, cluster string, r *policy.Request, asked policy.WrittenRequest) bool {
 	for _, account := range r.ServiceAccounts() {
 		id := &oidc.Identity{Cluster: cluster, Kubernetes: oidc.KubernetesIdentity{Namespace: r.Namespace(), ServiceAccount: oidc.ObjectRef{Name: account}}}

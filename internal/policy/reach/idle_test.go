@@ -10,8 +10,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -79,7 +79,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// Without all that is named of objects, everybody gets what they got.
+// Removing everything that Idle names of objects changes no grants.
 func TestIdleObjectsGrantNothing(t *testing.T) {
 	t.Parallel()
 	w := world{rand.New(rand.NewPCG(13, 14))}

@@ -8,7 +8,7 @@ import (
 	"github.com/pullpass/pullpass/internal/policy"
 )
 
-// manyRules returns a policy of rules of which each has to be compared with every other.
+// manyRules returns a policy of rules that each have to be compared with every other.
 func manyRules(t testing.TB, n int) *policy.Policy {
 	rules := make([]any, n)
 	for i := range rules {
@@ -20,7 +20,7 @@ func manyRules(t testing.TB, n int) *policy.Policy {
 	return parse(t, map[string]any{"apiVersion": "pullpass.dev/v1alpha1", "kind": "AccessPolicy", "rules": rules})
 }
 
-// Rules are compared with each other while somebody waits.
+// A user waits for the comparison of all rules with each other.
 func TestManyRulesAreComparedInTime(t *testing.T) {
 	t.Parallel()
 	p := manyRules(t, 1000)
@@ -35,7 +35,7 @@ func TestManyRulesAreComparedInTime(t *testing.T) {
 	}
 }
 
-// As many as there can be.
+// The maximum number of rules.
 func BenchmarkShadowed(b *testing.B) {
 	p := manyRules(b, 5000)
 	for b.Loop() {

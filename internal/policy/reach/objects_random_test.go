@@ -9,12 +9,12 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// wanted is a rule or a request, judged by its own definition: as a list of what matches.
+// wanted is a rule or a request in an independent definition: as a list of the matched names.
 type wanted struct {
 	namespaces, accounts []string // any of these; nil: any
 	repositories         []string
@@ -30,7 +30,7 @@ func (w wanted) gives(namespace, repository, action string) bool {
 	return slices.Contains(w.actions, action) && coversName(w.repositories, namespace, repository)
 }
 
-// coversName has no more than the test writes: x, x/**, **, and {namespace}.
+// coversName supports only the patterns of the test: x, x/**, **, and {namespace}.
 func coversName(patterns []string, namespace, repository string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {
 		p = strings.ReplaceAll(p, "{namespace}", namespace)
@@ -39,9 +39,9 @@ func coversName(patterns []string, namespace, repository string) bool {
 	})
 }
 
-// No request gets more than its ceiling, less than both give, or anything through a
-// denial; and an explanation, who-can and reach say what a decision does. "make random"
-// judges a million policies, which takes minutes.
+// No request gets more than its ceiling, less than rule and request both allow, or anything despite
+// a denial. An explanation, who-can and reach agree with the decision. "make random" tests a
+// million policies, which takes minutes.
 func TestRandomObjects(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(16, 1))
@@ -102,7 +102,7 @@ func TestRandomObjects(t *testing.T) {
 			if r.IntN(4) == 0 {
 				d := wanted{namespaces: some("a", "b"), accounts: some("web", "old")}
 				subject := map[string]any{"namespaces": anyList(d.namespaces), "serviceAccounts": anyList(d.accounts)}
-				if r.IntN(3) == 0 { // it refuses all in its reach, and its rules count for nothing
+				if r.IntN(3) == 0 { // it refuses every subject in its reach, and its rules count for nothing
 					subject["serviceAccounts"] = []any{"?"}
 					d.accounts = nil
 					if !isBroken {
@@ -136,7 +136,7 @@ func TestRandomObjects(t *testing.T) {
 
 		what := FindWhat(file, "prod/"+namespace+"/"+name, subject, []string{""}).Services[0]
 		clusters := []Accounts{{Cluster: "prod", Objects: Objects{Policies: subject.Objects.Policies, Requests: requests, HasRequests: true}}}
-		told := r.IntN(10) // the scope of which who-can is asked
+		told := r.IntN(10) // the scope of the who-can query
 
 		isDenied := slices.ContainsFunc(denials, func(d wanted) bool { return d.isFor(namespace, name) })
 		for i, repository := range []string{"a/x", "a/y", "b/x", "s/y", "a"} {

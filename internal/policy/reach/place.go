@@ -4,16 +4,16 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/pullpass/pullpass/internal/action"
-	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/action"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// solution says who can be meant by patterns that match one repository.
+// solution holds the values of placeholders with which patterns match one repository.
 type solution struct {
 	patterns []string         // that can match
-	choices  []pattern.Values // of what placeholders then stand for
+	choices  []pattern.Values // values of their placeholders
 	isWhole  bool             // there are no other choices
 }
 
@@ -29,10 +29,10 @@ func (s *solution) add(patterns []pattern.Pattern, repository string) {
 	}
 }
 
-// maxPairs bounds what of two solutions is put together.
+// maxPairs bounds the combinations of two solutions.
 const maxPairs = 1 << 12
 
-// and returns who is meant by both.
+// and returns the values that are in both solutions.
 func (s solution) and(other solution) solution {
 	if s.patterns == nil || other.patterns == nil {
 		return solution{isWhole: true}
@@ -53,7 +53,7 @@ func (s solution) and(other solution) solution {
 	return both
 }
 
-// merge returns what placeholders stand for if they stand for both.
+// merge returns values of placeholders that agree with both.
 func merge(a, b pattern.Values) (pattern.Values, bool) {
 	for name, value := range a {
 		if other, ok := b[name]; ok && other != value {
@@ -65,7 +65,7 @@ func merge(a, b pattern.Values) (pattern.Values, bool) {
 	return merged, true
 }
 
-// in returns who of a cluster is meant.
+// in returns the part of the solution in a cluster.
 func (s solution) in(cluster string) solution {
 	own := solution{patterns: s.patterns, isWhole: s.isWhole}
 	for _, values := range s.choices {
@@ -81,15 +81,15 @@ func (s solution) in(cluster string) solution {
 	return own
 }
 
-// place is what the objects of a cluster have to do with a repository.
+// place is the data of a cluster's objects for a repository.
 type place struct {
 	cluster     string
-	limit       solution // of how far they may go
+	limit       solution // of the limit on objects
 	hasRequests bool
 	asked       []request
 }
 
-// request is what one RepositoryAccess asks for.
+// request is the request of one RepositoryAccess.
 type request struct {
 	namespace, object string
 	accounts          []string
@@ -112,7 +112,7 @@ func placeOf(known Accounts, scope registryauth.Scope) place {
 	return in
 }
 
-// askedFor returns which objects of a namespace ask for it, and for whom.
+// askedFor returns the objects of a namespace that ask for the scope, and their ServiceAccounts.
 func askedFor(objects []*policy.Request, scope registryauth.Scope) []request {
 	var found []request
 	for _, o := range objects {
@@ -121,7 +121,7 @@ func askedFor(objects []*policy.Request, scope registryauth.Scope) []request {
 		}
 		r := request{namespace: o.Namespace(), object: o.Namespace() + "/" + o.Name()}
 		for _, account := range o.ServiceAccounts() {
-			// Of very many, not all count.
+			// Beyond a limit, further objects do not count.
 			if isAsked(policy.NewRequests(account, objects).Written(), r.object, scope) {
 				r.accounts = append(r.accounts, account)
 			}
@@ -133,7 +133,7 @@ func askedFor(objects []*policy.Request, scope registryauth.Scope) []request {
 	return found
 }
 
-// isAsked reports whether the object, or any if it has no name, asks for it.
+// isAsked reports whether the object asks for the scope; without a name, whether any does.
 func isAsked(all []policy.WrittenRequest, object string, scope registryauth.Scope) bool {
 	return slices.ContainsFunc(all, func(r policy.WrittenRequest) bool {
 		return (object == "" || r.Object == object) && r.Actions.Intersect(action.Of(scope.Actions)) != 0 &&
@@ -141,7 +141,7 @@ func isAsked(all []policy.WrittenRequest, object string, scope registryauth.Scop
 	})
 }
 
-// askedOf returns those that ask for somebody whom the subjects can mean.
+// askedOf returns the requests for ServiceAccounts that the subjects can match.
 func (in *place) askedOf(subjects []Subject) []Asked {
 	var all []Asked
 	for _, r := range in.asked {

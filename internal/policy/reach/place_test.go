@@ -7,8 +7,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 )
 
 func spec(t *testing.T, text string) any {
@@ -20,7 +20,7 @@ func spec(t *testing.T, text string) any {
 	return value
 }
 
-// placed says in which cluster a rule gives what to whom.
+// placed returns the grants of rules, with their cluster and subjects.
 func placed(who *Who) string {
 	var all []string
 	for _, r := range who.Rules {
@@ -36,8 +36,8 @@ func placed(who *Who) string {
 	return strings.Join(all, "\n")
 }
 
-// Where objects have to do with a rule, it is told for each cluster, and only for whom
-// they can mean there.
+// If a rule depends on objects, the answer has a grant for each cluster, with only the subjects
+// that the objects can match there.
 func TestWhoIsInCluster(t *testing.T) {
 	t.Parallel()
 	const asks = "requests: true, allow: [{repositories: [%s], actions: [pull]}]"
@@ -87,7 +87,7 @@ func TestWhoIsInCluster(t *testing.T) {
 	}
 }
 
-// What is asked for beyond the limit of a ServiceAccount is not asked for.
+// Requests beyond the limit of a ServiceAccount do not count.
 func TestWhoReadsNoMoreRequests(t *testing.T) {
 	t.Parallel()
 	var said Objects

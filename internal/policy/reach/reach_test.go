@@ -10,18 +10,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/action"
-	"github.com/pullpass/pullpass/internal/condition"
-	"github.com/pullpass/pullpass/internal/identity"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/action"
+	"github.com/pullpass/pullpass/internal/policy/condition"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
 var randomPolicies = flag.Int("random-policies", 200, "how many random policies are judged by each test that makes some")
 
-// world makes policies, subjects and repositories of so few names that many match.
+// world makes policies, subjects and repositories of few names, so that many match.
 type world struct{ *rand.Rand }
 
 func (w world) one(list ...string) string { return list[w.IntN(len(list))] }
@@ -42,7 +42,7 @@ func (w world) maybe(into map[string]any, field string, list ...string) {
 
 var conditions = []string{`kubernetes.namespace == "a"`, `service == "s1"`, `claims.sub.startsWith("system:")`, `claims.ref == "main"`}
 
-// subject returns one of a rule; with denies, of a denial. external: only for identities.
+// subject returns a subject of a rule; with denies, of a denial. external: only for identities.
 func (w world) subject(denies, external bool) map[string]any {
 	for {
 		s := map[string]any{}
@@ -147,7 +147,7 @@ func parse(t testing.TB, document map[string]any) *policy.Policy {
 	return p
 }
 
-// asker returns somebody, and what objects say of them.
+// asker returns a subject, with the objects that concern it.
 func (w world) asker(clusters []Accounts) policy.Subject {
 	s := w.stranger()
 	i := slices.IndexFunc(clusters, func(c Accounts) bool {
@@ -160,7 +160,7 @@ func (w world) asker(clusters []Accounts) policy.Subject {
 	return s
 }
 
-// said is what the objects say of a ServiceAccount.
+// said returns the objects that concern a ServiceAccount.
 func said(all Objects, id oidc.KubernetesIdentity) policy.Objects {
 	of := policy.Objects{Policies: all.Policies}
 	if all.HasRequests {
@@ -215,7 +215,7 @@ func scope(repository, action string) registryauth.Scope {
 	return registryauth.Scope{Type: "repository", Name: repository, Actions: []string{action}}
 }
 
-// The answer to who can, as people read it, and the decision say the same of everybody.
+// The answer of who-can, in its documented meaning, agrees with the decision for every subject.
 func TestWhoAgreesWithDecide(t *testing.T) {
 	t.Parallel()
 	w := world{rand.New(rand.NewPCG(7, 8))}
@@ -246,7 +246,7 @@ func TestWhoAgreesWithDecide(t *testing.T) {
 	}
 }
 
-// decide asks for the decision, and holds the explanation to it.
+// decide returns the decision, and compares the explanation with it.
 func decide(t *testing.T, p *policy.Policy, subject policy.Subject, service string, asked registryauth.Scope) (policy.Decision, bool) {
 	t.Helper()
 	d := p.Decide(subject, service, []registryauth.Scope{asked})
@@ -261,8 +261,8 @@ func decide(t *testing.T, p *policy.Policy, subject policy.Subject, service stri
 	return d, isGranted
 }
 
-// reads is how somebody would read the answer, with no other code than what compares
-// a value.
+// reads applies the documented meaning of the answer. It shares only the comparison of values with
+// the code.
 func reads(who *Who, subject policy.Subject, asked registryauth.Scope) bool {
 	for _, d := range who.Deny {
 		if isIn(d.Cluster, subject) && slices.ContainsFunc(d.Subjects, func(s Whom) bool { return fits(&s, subject, who.Service, true) }) {
@@ -286,7 +286,7 @@ func reads(who *Who, subject policy.Subject, asked registryauth.Scope) bool {
 	return false
 }
 
-// isIn reports whether somebody is a ServiceAccount of the cluster, or none is named.
+// isIn reports whether the subject is a ServiceAccount of the cluster, or no cluster is named.
 func isIn(cluster string, subject policy.Subject) bool {
 	return cluster == "" || subject.Identity != nil && subject.Identity.External == nil && subject.Identity.Cluster == cluster
 }
@@ -373,7 +373,7 @@ func fits(s *Whom, subject policy.Subject, service string, denies bool) bool {
 	return err != nil && denies || err == nil && holds
 }
 
-// What is said to be reached is what is granted, and nothing else.
+// The answer lists exactly the granted repositories.
 func TestWhatAgreesWithDecide(t *testing.T) {
 	t.Parallel()
 	w := world{rand.New(rand.NewPCG(9, 10))}
@@ -406,7 +406,7 @@ func TestWhatAgreesWithDecide(t *testing.T) {
 	}
 }
 
-// reaches is how somebody would read the answer.
+// reaches applies the documented meaning of the answer.
 func (s *Service) reaches(repository, name string) bool {
 	matches := func(p string) bool { return pattern.Pattern(p).Match(repository, nil, new(int)) }
 	return slices.ContainsFunc(s.Rules, func(r ReachedRule) bool {

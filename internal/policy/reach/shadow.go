@@ -5,16 +5,16 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/action"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 )
 
-// Shadowed names rules that grant nothing which another one does not, whoever asks, and
-// rules and denials whose subjects are all denied by another. It is a warning: such a
-// rule does no harm, but whoever changes it changes nothing. What it does not name may
-// still be shadowed: by several rules together, or by what no name can look like.
+// Shadowed names rules whose grants a different rule covers for every identity, and rules and
+// denials whose subjects a denial refuses anyway. It is a warning: such a rule does no harm, but
+// editing it has no effect. A rule that is not named may still be shadowed, by several rules
+// together or because of the grammar of names.
 func Shadowed(p *policy.Policy) []string {
 	return written{rules: shadows(p.WrittenRules()), denials: denialsOf("", p.WrittenDenials())}.shadowed(func(*shadow) string { return "" })
 }
@@ -23,14 +23,14 @@ func Shadowed(p *policy.Policy) []string {
 type written struct {
 	rules   []shadow
 	denials []Denial
-	// Of so many, which are those of files, nothing is said.
+	// Nothing is reported about the first knownRules and knownDenials, which are those of files.
 	knownRules, knownDenials int
 }
 
-// shadowed takes for idle what idle says something of, too.
+// shadowed also reports each rule for which idle returns a reason.
 func (w written) shadowed(idle func(*shadow) string) (found []string) {
 	rules, denials := w.rules, w.denials
-	// Of two that grant the same, the first stays.
+	// Of two rules with equal grants, the first stays.
 	replaces := func(j, i int) bool {
 		return i != j && ruleContains(rules, j, i) && (j < i || !ruleContains(rules, i, j))
 	}
@@ -50,7 +50,7 @@ func (w written) shadowed(idle func(*shadow) string) (found []string) {
 			found = append(found, fmt.Sprintf("rule %s: grants nothing: the deny rule %s (%s) refuses everybody whom it is for: remove the rule, or narrow the denial", r.Name, denials[d].Name, denials[d].Origin))
 			continue
 		}
-		by := -1 // a rule that stays if those are removed that are named here
+		by := -1 // a rule that stays if the named rules are removed
 		for j := range rules {
 			if shadowed[i] && !shadowed[j] && replaces(j, i) {
 				by = j
@@ -72,7 +72,7 @@ func (w written) shadowed(idle func(*shadow) string) (found []string) {
 	return found
 }
 
-// shadow is a rule, with its subjects in the form in which they are compared.
+// shadow is a rule, with its subjects in a form for comparison.
 type shadow struct {
 	policy.WrittenRule
 	whom []Whom
@@ -86,7 +86,8 @@ func shadows(rules []policy.WrittenRule) []shadow {
 	return all
 }
 
-// ruleContains reports whether the rule at index o grants whatever that at index i does.
+// ruleContains reports whether the rule at index o grants everything that the rule at index i
+// grants.
 func ruleContains(rules []shadow, o, i int) bool {
 	outer, inner := &rules[o], &rules[i]
 	switch {
@@ -102,8 +103,8 @@ func ruleContains(rules []shadow, o, i int) bool {
 	for s := range inner.whom {
 		subject := &inner.whom[s]
 		if !slices.ContainsFunc(outer.whom, func(w Whom) bool {
-			// What claims and conditions cost is bounded for a request: a later one may
-			// not be judged any more.
+			// The cost of claims and conditions is bounded for each request, so a later rule may
+			// not be evaluated.
 			return subjectContains(&w, subject) && (o < i || w.Claims == nil && w.Condition == "")
 		}) {
 			return false
@@ -124,10 +125,10 @@ func allWithin(subjects, others []Whom) bool {
 	})
 }
 
-// subjectContains reports whether outer matches whomever inner matches.
+// subjectContains reports whether outer matches every identity that inner matches.
 func subjectContains(outer, inner *Whom) bool {
 	switch {
-	case isOnlyTokens(inner) && !isOnlyTokens(outer): // which is about ServiceAccounts and others
+	case isOnlyTokens(inner) && !isOnlyTokens(outer): // inner matches ServiceAccounts and other identities
 		return false
 	case (outer.Identities == nil) != (inner.Identities == nil) || !isSubset(inner.Identities, outer.Identities):
 		return false
@@ -138,7 +139,7 @@ func subjectContains(outer, inner *Whom) bool {
 	case outer.Condition != "" && outer.Condition != inner.Condition:
 		return false
 	case outer.Nodes != nil && (inner.Nodes == nil || !namesContain(outer.Nodes, inner.Nodes)):
-		return false // not each token names one: * is not everybody
+		return false // a token may name no node, which * does not match either
 	}
 	for claim, values := range outer.Claims {
 		if compared, ok := inner.Claims[claim]; !ok || !isSubset(compared, values) {
@@ -152,7 +153,7 @@ func isOnlyTokens(s *Whom) bool {
 	return s.TokenIDs != nil && s.Identities == nil && s.Clusters == nil && s.Namespaces == nil && s.NamespaceSelector == "" && s.ServiceAccounts == nil && s.Nodes == nil
 }
 
-// everyNameWithin is for names that each ServiceAccount has.
+// everyNameWithin is for names that every ServiceAccount has.
 func everyNameWithin(outer, inner []string) bool {
 	return outer == nil || slices.ContainsFunc(outer, func(glob string) bool { return strings.Trim(glob, "*") == "" }) ||
 		inner != nil && namesContain(outer, inner)
@@ -168,11 +169,11 @@ func isSubset(list, of []string) bool {
 	return !slices.ContainsFunc(list, func(s string) bool { return !slices.Contains(of, s) })
 }
 
-// maxLiteralNames bounds how many names are put into patterns for one subject.
+// maxLiteralNames bounds the names that are put into patterns for one subject.
 const maxLiteralNames = 64
 
-// literalNames returns each choice of the names that a subject writes out, as far as it
-// does: with them, {namespace}/x may be the same as team-a/x.
+// literalNames returns each choice of the literal names of a subject. With them, {namespace}/x may
+// equal team-a/x.
 func literalNames(s *Whom) []*oidc.Identity {
 	all := []*oidc.Identity{{}}
 	choose := func(globs []string, set func(id *oidc.Identity, name string)) {
@@ -195,8 +196,8 @@ func literalNames(s *Whom) []*oidc.Identity {
 	return all
 }
 
-// allowContains reports whether outer allows all that inner does, to somebody with
-// such names.
+// allowContains reports whether outer allows everything that inner allows, for an identity with
+// these names.
 func allowContains(outer, inner []policy.WrittenAllowance, id *oidc.Identity) bool {
 	for _, allowed := range inner {
 		if allowed.Repositories == nil && !covers(outer, nil, allowed.Actions, id) {
@@ -211,8 +212,8 @@ func allowContains(outer, inner []policy.WrittenAllowance, id *oidc.Identity) bo
 	return true
 }
 
-// covers reports whether the allowances together give all actions on what the pattern
-// matches; on the catalog, without one.
+// covers reports whether the allowances together grant all actions on the repositories of the
+// pattern, or on the catalog if there is no pattern.
 func covers(all []policy.WrittenAllowance, inner *pattern.Pattern, actions action.Set, id *oidc.Identity) bool {
 	var given action.Set
 	for _, a := range all {

@@ -66,7 +66,7 @@ func TestShadowed(t *testing.T) {
 	}
 }
 
-// Without all that is named, everybody gets what they got.
+// Removing everything that Shadowed names changes no grants.
 func TestShadowedRulesGrantNothing(t *testing.T) {
 	t.Parallel()
 	w := world{rand.New(rand.NewPCG(11, 12))}
@@ -105,7 +105,7 @@ func TestShadowedRulesGrantNothing(t *testing.T) {
 	}
 }
 
-// What RepositoryAccess objects select from is not what a plain rule gives.
+// A rule that RepositoryAccess objects select from does not cover a plain rule.
 func TestRequestsShadowNoPlainRule(t *testing.T) {
 	t.Parallel()
 	const text = `

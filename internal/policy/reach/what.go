@@ -3,50 +3,50 @@ package reach
 import (
 	"slices"
 
-	"github.com/pullpass/pullpass/internal/action"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/action"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 )
 
-// What is what a ServiceAccount can reach. docs/who-can.md and the schema say what each
-// field means.
+// What lists the repositories that a ServiceAccount can reach. docs/how-to/who-can.md and the
+// schema describe each field.
 type What struct {
 	APIVersion     string            `json:"apiVersion"`
 	Kind           string            `json:"kind"`
 	ServiceAccount string            `json:"serviceAccount"`        // CLUSTER/NAMESPACE/NAME
-	Annotations    map[string]string `json:"annotations,omitempty"` // of those that rules read
+	Annotations    map[string]string `json:"annotations,omitempty"` // those that rules read
 	Services       []Service         `json:"services"`
 }
 
-// Service is what can be reached there.
+// Service lists the repositories of one service that the ServiceAccount can reach.
 type Service struct {
 	Service  string        `json:"service"`
-	DeniedBy string        `json:"deniedBy,omitempty"` // the denial that refuses the ServiceAccount; then nothing is reached
+	DeniedBy string        `json:"deniedBy,omitempty"` // the denial that refuses the ServiceAccount; then nothing is reachable
 	Rules    []ReachedRule `json:"rules"`              // those that apply
 }
 
-// ReachedRule is what one rule gives.
+// ReachedRule is the grants of one rule.
 type ReachedRule struct {
 	Name       string    `json:"name"`
 	Origin     string    `json:"origin"`
-	Annotation string    `json:"annotation,omitempty"` // that selects from what is allowed
+	Annotation string    `json:"annotation,omitempty"` // the annotation that selects from them
 	Requests   bool      `json:"requests,omitempty"`   // RepositoryAccess objects select
 	Fault      string    `json:"fault,omitempty"`      // why the annotation counts for nothing
 	Catalog    bool      `json:"catalog,omitempty"`    // the list of all repositories
 	Reached    []Reached `json:"reached"`
 }
 
-// Reached is repositories.
+// Reached is repositories with the actions on them.
 type Reached struct {
 	Repositories string   `json:"repositories"`      // a pattern, with the names of the ServiceAccount in it
-	Within       []string `json:"within,omitempty"`  // and only those that all of these match, too
+	Within       []string `json:"within,omitempty"`  // further patterns that must all match
 	Actions      string   `json:"actions"`           // separated by commas
 	Objects      []string `json:"objects,omitempty"` // RepositoryAccess objects that ask for it
 }
 
-// FindWhat answers for an identity of which everything is known that a rule asks for,
-// but for what only a token can tell.
+// FindWhat returns the repositories that an identity can reach. Everything that rules compare must
+// be known of it, except values that only a token has.
 func FindWhat(p *policy.Policy, name string, subject policy.Subject, services []string) *What {
 	what := &What{APIVersion: policy.APIVersion, Kind: "Reach", ServiceAccount: name, Annotations: subject.Annotations, Services: []Service{}}
 	rules := p.WrittenRules()
@@ -69,7 +69,7 @@ func FindWhat(p *policy.Policy, name string, subject policy.Subject, services []
 
 func reachedBy(rule *policy.WrittenRule, subject policy.Subject) ReachedRule {
 	reached := ReachedRule{Name: rule.Name, Origin: rule.Origin, Annotation: rule.Annotation, Requests: rule.Requests, Reached: []Reached{}}
-	asked := []policy.WrittenRequest{{}} // whatever is allowed
+	asked := []policy.WrittenRequest{{}} // everything that is allowed
 	switch {
 	case rule.Requests:
 		asked = subject.Objects.Requests.Written()
@@ -110,7 +110,7 @@ func reachedBy(rule *policy.WrittenRule, subject policy.Subject) ReachedRule {
 	return reached
 }
 
-// expandAll leaves out what stands for nothing, and matches nothing.
+// expandAll leaves out patterns with a placeholder without a value, which match nothing.
 func expandAll(patterns []pattern.Pattern, id *oidc.Identity) []pattern.Pattern {
 	var all []pattern.Pattern
 	for _, p := range patterns {
@@ -121,8 +121,8 @@ func expandAll(patterns []pattern.Pattern, id *oidc.Identity) []pattern.Pattern 
 	return all
 }
 
-// meet returns patterns that together match what all of the patterns and one more do.
-// None match nothing.
+// meet returns the conjunction of the patterns and more: a name must match all patterns of the
+// list. An empty list matches nothing.
 func meet(patterns []pattern.Pattern, more pattern.Pattern) []pattern.Pattern {
 	switch {
 	case len(patterns) == 0, slices.ContainsFunc(patterns, func(p pattern.Pattern) bool { return !p.Overlaps(more) }):

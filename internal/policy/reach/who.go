@@ -6,25 +6,25 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/action"
-	"github.com/pullpass/pullpass/internal/names"
+	"github.com/pullpass/pullpass/internal/base/names"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/action"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// Who is who can do something with a repository. docs/policy.md and the schema say
-// what each field means.
+// Who lists the identities that can act on a repository. docs/reference/policy.md and the schema
+// describe each field.
 type Who struct {
 	APIVersion string    `json:"apiVersion"`
 	Kind       string    `json:"kind"`
 	Service    string    `json:"service"`
 	Repository string    `json:"repository"`
 	Action     string    `json:"action"`
-	Rules      []Grant   `json:"rules"`    // those that allow it to somebody
-	Deny       []Denial  `json:"deny"`     // all there are: whom one matches gets nothing
-	Clusters   []Cluster `json:"clusters"` // who of those that are known now gets it
+	Rules      []Grant   `json:"rules"`    // those that allow it to any subject
+	Deny       []Denial  `json:"deny"`     // all denials: a subject that matches one gets nothing
+	Clusters   []Cluster `json:"clusters"` // the known ServiceAccounts that get it now
 }
 
 // Knows reports whether the objects of a cluster are known.
@@ -36,27 +36,27 @@ func (w *Who) Knows(cluster string) bool {
 type Grant struct {
 	Name       string    `json:"name"`
 	Origin     string    `json:"origin"`            // FILE: rules[0]; AccessPolicy NAME: rules[0]
-	Cluster    string    `json:"cluster,omitempty"` // whose ServiceAccounts alone it is for, because objects there have to do with it
+	Cluster    string    `json:"cluster,omitempty"` // set if the grant is only for ServiceAccounts of this cluster, because it depends on objects there
 	Anonymous  bool      `json:"anonymous,omitempty"`
 	Subjects   []Subject `json:"subjects,omitempty"`
 	Patterns   []string  `json:"patterns"`             // of allow, that can match
-	Within     []string  `json:"within,omitempty"`     // of how far objects may go in the cluster, that can match, too
+	Within     []string  `json:"within,omitempty"`     // patterns of the limit on objects in the cluster, that can match, too
 	Annotation string    `json:"annotation,omitempty"` // of the ServiceAccount, which must ask for it, too
 	Requests   bool      `json:"requests,omitempty"`   // a RepositoryAccess must ask for it, too
-	Asked      []Asked   `json:"asked,omitempty"`      // those that do now
+	Asked      []Asked   `json:"asked,omitempty"`      // those that ask for it now
 }
 
 // Asked is a RepositoryAccess that asks for it.
 type Asked struct {
 	Object          string   `json:"object"`          // NAMESPACE/NAME
-	ServiceAccounts []string `json:"serviceAccounts"` // of its namespace, whom the rule can be for
+	ServiceAccounts []string `json:"serviceAccounts"` // those of its namespace that the rule can match
 }
 
-// Subject is one of a rule to whom it can be allowed.
+// Subject is a subject of a rule to which it can be allowed.
 type Subject struct {
 	Whom
-	// Names are what placeholders must stand for: any of these. With Unlisted, there
-	// are too many to list, and Patterns say what they must be.
+	// Names are the possible values of placeholders. With Unlisted, there are too many to list, and
+	// Patterns hold the constraint.
 	Names    []pattern.Values `json:"names,omitempty"`
 	Unlisted bool             `json:"unlisted,omitempty"`
 }
@@ -65,16 +65,16 @@ type Subject struct {
 type Denial struct {
 	Name     string `json:"name"`
 	Origin   string `json:"origin"`            // FILE: deny[0]; AccessPolicy NAME: deny[0]
-	Cluster  string `json:"cluster,omitempty"` // whose ServiceAccounts alone it refuses, because it is of an object there
+	Cluster  string `json:"cluster,omitempty"` // set if it refuses only ServiceAccounts of this cluster, because it is in an object there
 	Subjects []Whom `json:"subjects"`
 }
 
-// Cluster says which ServiceAccounts of a cluster get it now: by a good token of a pod
-// whose node no rule and no denial names.
+// Cluster lists the ServiceAccounts of a cluster that get it now: with a valid token of a pod on a
+// node that no rule and no denial names.
 type Cluster struct {
 	Name            string           `json:"name"`
 	Unknown         string           `json:"unknown,omitempty"` // why its ServiceAccounts are not known
-	ServiceAccounts int              `json:"serviceAccounts"`   // that are known
+	ServiceAccounts int              `json:"serviceAccounts"`   // the number of known ones
 	Granted         []GrantedAccount `json:"granted"`           // by namespace and name
 }
 
@@ -85,24 +85,24 @@ type GrantedAccount struct {
 	Rules     []string `json:"rules"`
 }
 
-// Account is a ServiceAccount, and what is known of it.
+// Account is a ServiceAccount and its known data.
 type Account struct {
 	Namespace, Name string
 	Annotations     map[string]string
 	NamespaceLabels map[string]string // nil: not known
-	Objects         policy.Objects    // what objects of the cluster say of it
+	Objects         policy.Objects    // the objects of the cluster that concern it
 }
 
-// Accounts is all ServiceAccounts of a cluster and what its objects say, or why that is
-// not known.
+// Accounts is all ServiceAccounts of a cluster and the content of its objects, or the reason why
+// they are not known.
 type Accounts struct {
 	Cluster, Issuer string
 	All             []Account
 	Objects         Objects
-	Unknown         error // of Objects, only how far they may go is known
+	Unknown         error // of Objects, only the limit is known
 }
 
-// Objects is what the objects of a cluster say that count.
+// Objects is the content of the objects of a cluster that count.
 type Objects struct {
 	Policies *policy.Policies // nil: no objects count
 	// Requests are sorted by namespace and name. If HasRequests is not set, none counts.
@@ -110,10 +110,11 @@ type Objects struct {
 	HasRequests bool
 }
 
-// Actions are those that can be asked about.
+// Actions are the actions of queries.
 var Actions = []string{"pull", "push", "delete"}
 
-// FindWho answers. It ends early if ctx does, with ctx's error.
+// FindWho lists the identities that can act on a repository. If ctx ends, it returns early with
+// ctx's error.
 func FindWho(ctx context.Context, p *policy.Policy, service string, scope registryauth.Scope, clusters []Accounts) (*Who, error) {
 	who := &Who{
 		APIVersion: policy.APIVersion, Kind: "WhoCan", Service: service, Repository: scope.Name, Action: scope.Actions[0],
@@ -159,8 +160,8 @@ func denialsOf(cluster string, written []policy.WrittenDenial) []Denial {
 	return all
 }
 
-// note notes what the rule allows on the repository, and to whom: if objects have to do
-// with it, in a cluster.
+// note adds the rule's grants on the repository, with their subjects. If objects are involved, the
+// grants are for one cluster.
 func (w *Who) note(rule *policy.WrittenRule, scope registryauth.Scope, in *place) {
 	grant := Grant{Name: rule.Name, Origin: rule.Origin, Anonymous: rule.Anonymous, Annotation: rule.Annotation, Requests: rule.Requests}
 	if rule.Services != nil && !slices.Contains(rule.Services, w.Service) || rule.Requests && !in.hasRequests {
@@ -206,7 +207,7 @@ func narrow(s Whom, choices []pattern.Values, whole bool) (Subject, bool) {
 		if !possible(s, values) {
 			continue
 		}
-		if len(values) == 0 { // whoever it is
+		if len(values) == 0 { // any name
 			return Subject{Whom: s}, true
 		}
 		if !slices.ContainsFunc(subject.Names, func(known pattern.Values) bool { return equalValues(known, values) }) {
@@ -228,10 +229,10 @@ func equalValues(a, b pattern.Values) bool {
 	return len(a) == len(b)
 }
 
-// possible reports whether somebody of the subject can have such names.
+// possible reports whether an identity of the subject can have such names.
 func possible(s Whom, values pattern.Values) bool {
 	for name, value := range values {
-		ok := s.Identities != nil // a claim: of its value, the profile alone knows more
+		ok := s.Identities != nil // a claim, whose values only the profile restricts
 		switch name {
 		case "namespace":
 			ok = s.Identities == nil && names.IsLabel(value) && anyMatches(s.Namespaces, value)
@@ -251,7 +252,7 @@ func anyMatches(globs []string, value string) bool {
 	return globs == nil || slices.ContainsFunc(globs, func(glob string) bool { return pattern.MatchName(glob, value) })
 }
 
-// judge asks the policy about each ServiceAccount.
+// judge evaluates the policy for each ServiceAccount.
 func judge(ctx context.Context, p *policy.Policy, service string, scope registryauth.Scope, known Accounts) (Cluster, error) {
 	cluster := Cluster{Name: known.Cluster, ServiceAccounts: len(known.All), Granted: []GrantedAccount{}}
 	if known.Unknown != nil {

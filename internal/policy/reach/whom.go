@@ -5,10 +5,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pullpass/pullpass/internal/subjects"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
 )
 
-// Whom is whom a subject of a rule or a denial means. What is not given is nil or empty.
+// Whom is the identities that a subject of a rule or a denial matches. A field that is not given is
+// nil or empty.
 type Whom struct {
 	Clusters          []string            `json:"clusters,omitempty"`
 	Namespaces        []string            `json:"namespaces,omitempty"`
@@ -43,8 +44,8 @@ func whomOf(matches []subjects.Match) []Whom {
 	return all
 }
 
-// Where says for people where a rule or denial stands, and in which cluster alone it
-// counts, if it is not in all.
+// Where describes the position of a rule or denial, and the only cluster where it counts, if there
+// is one.
 func Where(origin, cluster string) string {
 	if cluster == "" {
 		return origin
@@ -52,7 +53,7 @@ func Where(origin, cluster string) string {
 	return origin + ", in cluster " + cluster
 }
 
-// Text says for people whom a subject means.
+// Text describes the identities that a subject matches.
 func Text(s Whom) string {
 	var parts []string
 	add := func(what string, list []string) {
@@ -75,13 +76,13 @@ func Text(s Whom) string {
 	if s.Condition != "" {
 		parts = append(parts, "if "+s.Condition)
 	}
-	if parts == nil { // as a denial of an object that cannot be read
+	if parts == nil { // as in a denial of an object that cannot be read
 		return "every ServiceAccount"
 	}
 	return strings.Join(parts, "; ")
 }
 
-// String says for people whom the subject means.
+// String describes the identities that the subject matches.
 func (s *Subject) String() string {
 	text := Text(s.Whom)
 	if s.Unlisted {

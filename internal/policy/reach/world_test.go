@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/pattern"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 )
 
-// clusters returns what the objects of two clusters say; of some, none counts.
+// clusters returns the objects of two clusters; in some clusters, no objects count.
 func (w world) clusters(t *testing.T) []Accounts {
 	t.Helper()
 	all := []Accounts{{Cluster: "prod"}, {Cluster: "dev"}}
@@ -73,7 +73,7 @@ func (w world) specs() (all []map[string]any) {
 		switch w.IntN(12) {
 		case 0:
 			deny = []any{map[string]any{"name": "d", "subjects": []any{w.ownSubject(true)}}}
-		case 1: // whose reach is wider than it seems
+		case 1: // it matches more than it seems to
 			whom := w.ownSubject(true)
 			whom["tokens"] = "x"
 			deny = []any{map[string]any{"name": "d", "subjects": []any{whom}}}
@@ -86,7 +86,7 @@ func (w world) specs() (all []map[string]any) {
 	return all
 }
 
-// ownSubject returns one of the cluster of an object.
+// ownSubject returns a subject of the cluster of an object.
 func (w world) ownSubject(denies bool) map[string]any {
 	for {
 		s := w.subject(denies, false)
@@ -96,7 +96,7 @@ func (w world) ownSubject(denies bool) map[string]any {
 	}
 }
 
-// lists makes the lists those of a decoder.
+// lists converts the lists to the types of a decoder.
 func lists(m map[string]any) map[string]any {
 	for key, value := range m {
 		if list, ok := value.([]string); ok {

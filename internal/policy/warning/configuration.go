@@ -1,20 +1,20 @@
-// Package warning says what of a policy does less, or more, than it seems to, in the
-// configuration that it is for. Nothing of it is a fault: one policy may serve several
-// proxies, and such patterns are in use.
+// Package warning reports parts of a policy that allow less, or more, than they seem to under a
+// given configuration. None of them is a fault: one policy may serve several proxies, and such
+// patterns are in use.
 package warning
 
 import (
 	"fmt"
 	"slices"
 
-	"github.com/pullpass/pullpass/internal/pattern"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/policy"
-	"github.com/pullpass/pullpass/internal/subjects"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
 )
 
-// Unused names what can never match because no such cluster, identity or service is
-// configured: a denial with a mistyped name denies nobody.
+// Unused names parts that can never match, because no such cluster, identity or service is
+// configured. A denial with a mistyped name denies no subject.
 func Unused(p *policy.Policy, clusters, identities, services []string) []string {
 	var unused []string
 	note := func(where, field, value, configured string) {
@@ -49,9 +49,8 @@ func Unused(p *policy.Policy, clusters, identities, services []string) []string 
 	return unused
 }
 
-// WithoutLabels names what depends on the labels of namespaces in clusters
-// without a connection, where they are never known. A policy may serve
-// such clusters, too, by other rules.
+// WithoutLabels names rules and denials that depend on the labels of namespaces in clusters without
+// a connection, where the labels are never known. A policy may serve such clusters by other rules.
 func WithoutLabels(p *policy.Policy, clusters []string) []string {
 	var affected []string
 	check := func(where, effect string, matches []subjects.Match) {
@@ -73,8 +72,8 @@ func WithoutLabels(p *policy.Policy, clusters []string) []string {
 	return affected
 }
 
-// WithoutAnnotations names rules that read an annotation in clusters where none
-// is ever known: there, they give nothing.
+// WithoutAnnotations names rules that read an annotation in clusters where annotations are never
+// known. There, they grant nothing.
 func WithoutAnnotations(p *policy.Policy, clusters []string) []string {
 	var affected []string
 	for _, r := range p.WrittenRules() {
@@ -90,17 +89,17 @@ func WithoutAnnotations(p *policy.Policy, clusters []string) []string {
 	return affected
 }
 
-// WithoutRequests names rules that RepositoryAccess objects select from in clusters
-// where none count: there, they give nothing. Rules
-// that name no cluster are meant for those where they count, unless that is none.
+// WithoutRequests names rules that need RepositoryAccess objects in clusters where none count.
+// There, they grant nothing. A rule that names no cluster is for the clusters where such objects
+// count. It is named only if isEvery says that there is no such cluster.
 func WithoutRequests(p *policy.Policy, clusters []string, isEvery bool) []string {
 	var affected []string
 	for _, r := range p.WrittenRules() {
 		for i, s := range r.Subjects {
 			for _, name := range clusters {
 				if r.Requests && (s.Clusters != nil || isEvery) && subjects.MatchGlobs(s.Clusters, name) {
-					affected = append(affected, fmt.Sprintf("rule %s: subjects[%d] gets nothing in cluster %s: no RepositoryAccess objects count there "+
-						"(clusters[].kubernetes.objects.requests)", r.Name, i, term.QuoteName(name)))
+					affected = append(affected, fmt.Sprintf("rule %s: subjects[%d] gets nothing in cluster %s: RepositoryAccess objects have no effect; "+
+						"set clusters[].kubernetes.objects.requests", r.Name, i, term.QuoteName(name)))
 				}
 			}
 		}

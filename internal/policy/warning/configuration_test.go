@@ -25,7 +25,7 @@ func same(t *testing.T, got, want []string) {
 	}
 }
 
-// A denial with a mistyped cluster denies nobody, and nobody would notice.
+// A denial with a mistyped cluster would silently deny no subject.
 func TestUnused(t *testing.T) {
 	t.Parallel()
 	p := parse(t, `
@@ -105,14 +105,14 @@ deny:
 	if got := WithoutLabels(p, nil); got != nil {
 		t.Errorf("every cluster has a connection: %q", got)
 	}
-	// As it says, so it is.
+	// The decision agrees with the warning.
 	edge := policy.Subject{Identity: &oidc.Identity{Cluster: "edge-2", Kubernetes: oidc.KubernetesIdentity{Namespace: "b", ServiceAccount: oidc.ObjectRef{Name: "x", UID: "u"}}}}
 	if d := p.Decide(edge, "", nil); d.DeniedBy != "quarantine" {
 		t.Errorf("denied by %q", d.DeniedBy)
 	}
 }
 
-// A rule that names no cluster is meant for those where RepositoryAccess objects count.
+// A rule that names no cluster is for clusters where RepositoryAccess objects count.
 func TestWithoutRequests(t *testing.T) {
 	t.Parallel()
 	p := parse(t, `
@@ -122,9 +122,9 @@ rules:
 - {name: plain, subjects: [{clusters: ["*"]}], allow: [{repositories: [a], actions: [pull]}]}
 - {name: asked, subjects: [{clusters: ["eu-*"]}, {namespaces: [a]}], requests: true, allow: [{repositories: [a], actions: [pull]}]}
 `)
-	const end = ": no RepositoryAccess objects count there (clusters[].kubernetes.objects.requests)"
+	const end = ": RepositoryAccess objects have no effect; set clusters[].kubernetes.objects.requests"
 	named := `rule asked: subjects[0] gets nothing in cluster "eu-1"` + end
 	same(t, WithoutRequests(p, []string{"eu-1", "us"}, false), []string{named})
 	want := []string{named, `rule asked: subjects[1] gets nothing in cluster "eu-1"` + end, `rule asked: subjects[1] gets nothing in cluster "us"` + end}
-	same(t, WithoutRequests(p, []string{"eu-1", "us"}, true), want) // where they count nowhere
+	same(t, WithoutRequests(p, []string{"eu-1", "us"}, true), want) // they count in no cluster
 }

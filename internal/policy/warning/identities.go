@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/pullpass/pullpass/internal/action"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/policy"
-	"github.com/pullpass/pullpass/internal/subjects"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/policy/action"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
 )
 
-// Cautions names rules for identities, by their names, that are known to allow more
-// than they seem to.
+// Cautions names rules for identities that are known to allow more than they seem to. identities
+// are by name.
 func Cautions(p *policy.Policy, identities map[string]subjects.KnownIdentity) []string {
 	pull := action.Of([]string{"pull"})
 	var found []string
@@ -37,8 +37,7 @@ func Cautions(p *policy.Policy, identities map[string]subjects.KnownIdentity) []
 	return found
 }
 
-// repeated finds claims whose values are somebody else's at another of the identities
-// that are meant.
+// repeated finds claims whose values have a different owner at each of the rule's identities.
 func repeated(r *policy.WrittenRule, identities map[string]subjects.KnownIdentity) []string {
 	var found []string
 	repeats := func(names []string, claim string) bool {

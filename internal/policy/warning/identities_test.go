@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/identity"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/policy"
-	"github.com/pullpass/pullpass/internal/subjects"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
 )
 
 func TestCautions(t *testing.T) {
@@ -18,7 +18,7 @@ func TestCautions(t *testing.T) {
 	whole := `{identities: [github], claims: {repository_id: ["42"], ref: [refs/heads/main], ref_protected: ["true"], event_name: [push]}}`
 	for _, test := range []struct {
 		subject, actions string
-		want             []string // what each caution has
+		want             []string // a part of each caution
 	}{
 		{whole, "push", nil},
 		{strings.Replace(whole, "[github]", "[elsewhere]", 1), "push", nil},
@@ -34,7 +34,7 @@ func TestCautions(t *testing.T) {
 		{`{identities: [github], claims: {repositry_id: ["42"]}}`, "pull", []string{"claims.repositry_id is none that"}},
 		{`{identities: [idp], claims: {anything: [x], sub: [z]}}`, "push", nil},
 		{`{identities: [gitlab], claims: {project_id: ["1"], ref: [main], ref_protected: ["true"], pipeline_source: [push]}}`, "push", []string{"ref_type"}},
-		// What only has to be there, whatever its value is, tells nobody apart.
+		// A claim that only has to be present does not distinguish callers.
 		{strings.Replace(whole, "refs/heads/main", `"*"`, 1), "push", []string{"any branch"}},
 		{strings.Replace(whole, "refs/heads/main", `main, "**"`, 1), "push", []string{"any branch"}},
 		{`{identities: [github], condition: 'has(claims.repository_id) && "environment" in claims && has(claims["event_name"].x)'}`, "push", []string{"any repository of the owner", "any branch", "any event"}},
@@ -54,7 +54,7 @@ func TestCautions(t *testing.T) {
 			t.Errorf("%s %s: got\n%s\nwant\n%s", test.subject, test.actions, strings.Join(got, "\n"), strings.Join(test.want, "\n"))
 		}
 	}
-	// The workflow alone says nothing of who calls it.
+	// The workflow alone does not identify its caller.
 	p := parse(t, "apiVersion: "+policy.APIVersion+"\nkind: "+policy.Kind+`
 rules:
 - name: r
@@ -67,7 +67,7 @@ rules:
 	}
 }
 
-// A path of one server is somebody else's on another.
+// The same path has different owners on different servers.
 func TestCautionsOfPlaceholders(t *testing.T) {
 	t.Parallel()
 	known := map[string]subjects.KnownIdentity{"a": {Profile: identity.GitLab}, "b": {Profile: identity.GitLab}, "c": {Profile: identity.Buildkite}}

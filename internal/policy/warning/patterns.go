@@ -4,16 +4,15 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/policy"
-	"github.com/pullpass/pullpass/internal/subjects"
-	"github.com/pullpass/pullpass/internal/term"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
 )
 
-// Collisions names patterns that give one ServiceAccount the repositories of
-// another one, because of what they are called: in {cluster}-{namespace} nobody
-// can tell where the cluster's name ends. Whoever may name a namespace may then
-// choose whose. Such patterns are in use. Of clusters
-// the names are known, so only those count that can be mistaken.
+// Collisions names patterns that can give one ServiceAccount the repositories of a different one,
+// because of their names. In {cluster}-{namespace}, the end of the cluster's name is ambiguous.
+// Anyone who may name a namespace may then choose a different owner's repositories. Such patterns
+// are in use. The names of clusters are known, so only ambiguous names of clusters count.
 func Collisions(p *policy.Policy, clusters []string) []string {
 	var found []string
 	for _, r := range p.WrittenRules() {
@@ -32,10 +31,9 @@ func Collisions(p *policy.Policy, clusters []string) []string {
 	return found
 }
 
-// BehindGateway names patterns that begin with a wildcard or a claim, in rules for every service,
-// if what they mean is also an upstream's, whose name stands first there:
-// ** that was written for a registry of one's own would give away
-// all that the gateway can reach.
+// BehindGateway names patterns in rules for every service that begin with a wildcard or a claim and
+// also match an upstream's repositories. The name of an upstream is the first component there. A **
+// that was written for a private registry would grant everything that the gateway can reach.
 func BehindGateway(p *policy.Policy, upstreams []string) []string {
 	var found []string
 	for _, r := range p.WrittenRules() {

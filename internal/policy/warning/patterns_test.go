@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// Names of clusters are known: they are mistaken only if one begins, or ends, as
-// another does.
+// Names of clusters are known: they are ambiguous only if one is a prefix or a suffix of the other.
 func TestCollisions(t *testing.T) {
 	t.Parallel()
 	p := parse(t, `
@@ -50,8 +49,8 @@ rules:
 	}
 }
 
-// Wildcards that a rule for every service begins with are worth a warning if they mean
-// an upstream of the gateway.
+// A wildcard at the start of a rule for every service is worth a warning if it matches an upstream
+// of the gateway.
 func TestBehindGateway(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -67,7 +66,7 @@ func TestBehindGateway(t *testing.T) {
 		{"team-*/**", "", ""},
 		{"{namespace}/**", "", ""},
 		{"{namespace}*/**", "", ""},
-		{"{claims.namespace_path}/**", "", "mirror"}, // a value is no host
+		{"{claims.namespace_path}/**", "", "mirror"}, // a value is never a host
 		{"{claims.namespace_path}", "", "mirror"},
 		{"x/{claims.namespace_path}", "", ""},
 		{"**", "  services: [registry.example.com]\n", ""},

@@ -1,11 +1,11 @@
-// Package statetest holds every implementation of the shared state to the same
-// behaviour, and starts the real Redis servers to do it with.
+// Package statetest runs the same tests for every implementation of the shared state, and starts
+// real Redis servers for them.
 //
 //	Run              the suite
 //	Redis            one server, which tests may kill, stop and start again
 //	StartSentinels   a master, a replica, and the Sentinels that watch them
 //	StartCluster     three nodes
 //
-// It does not own what only one implementation has: exact times with a clock
-// that tests move, and failures of Redis, are tested in package state.
+// It does not own tests that apply to only one implementation. Exact times with a test clock, and
+// failures of Redis, are tested in package state.
 package statetest

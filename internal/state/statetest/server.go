@@ -14,7 +14,7 @@ import (
 )
 
 // startTime is how long a server may take until it is ready.
-const startTime = 20 * time.Second
+const startTime = time.Minute
 
 // Server is a redis-server process that ends with the test.
 type Server struct {
@@ -55,7 +55,7 @@ func start(tb testing.TB, args ...string) *Server {
 	}
 	s := &Server{tb: tb, dir: tb.TempDir(), args: args}
 	tb.Cleanup(func() { s.Kill() })
-	// Another process may take the port between the look and the start.
+	// A different process may take the port between the check and the start.
 	for range 5 {
 		s.Port = freePort(tb)
 		if s.run() {
@@ -136,8 +136,8 @@ func (s *Server) Kill() {
 	}
 }
 
-// Start starts the server again after Kill, on the same port and with what it
-// had written, which is nothing unless its arguments say so.
+// Start starts the server again after Kill, on the same port. It has the data that it had written,
+// which is none unless its arguments enable persistence.
 func (s *Server) Start() {
 	s.tb.Helper()
 	if !s.run() {
@@ -145,8 +145,7 @@ func (s *Server) Start() {
 	}
 }
 
-// Stop makes the process hang: connections are accepted, and nothing is
-// answered. Continue ends that.
+// Stop makes the process hang: it accepts connections but does not answer. Continue ends that.
 func (s *Server) Stop() { s.signal(syscall.SIGSTOP) }
 
 // Continue ends Stop.

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/pkitest"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
 )
 
 // TLS makes a CA and a certificate for 127.0.0.1, and returns the CA's file and

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// MasterName is what Sentinels call their master.
+// MasterName is the master's name in the Sentinels' configuration.
 const MasterName = "pullpass-test"
 
 // Sentinels is a master with one replica, and three Sentinels that watch them.

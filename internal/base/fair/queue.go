@@ -1,0 +1,73 @@
+package fair
+
+// Queue gives each tenant in turn the oldest of its values. The zero Queue is empty. It is not
+// safe for concurrent use.
+type Queue[T any] struct {
+	turns   []string // the tenants with values, the next one first
+	waiting map[string][]T
+	length  int
+}
+
+// Push adds a value.
+func (q *Queue[T]) Push(tenant string, value T) {
+	if q.waiting == nil {
+		q.waiting = map[string][]T{}
+	}
+	before := q.waiting[tenant]
+	if len(before) == 0 {
+		q.turns = append(q.turns, tenant)
+	}
+	q.waiting[tenant] = append(before, value)
+	q.length++
+}
+
+// Pop takes the next value. It returns false if the queue is empty.
+func (q *Queue[T]) Pop() (value T, ok bool) {
+	if q.length == 0 {
+		return value, false
+	}
+	tenant := q.turns[0]
+	q.turns[0] = "" // for the garbage collector
+	q.turns = q.turns[1:]
+	values := q.waiting[tenant]
+	value, values[0] = values[0], value
+	if values = values[1:]; len(values) == 0 {
+		delete(q.waiting, tenant)
+	} else {
+		q.waiting[tenant] = values
+		q.turns = append(q.turns, tenant)
+	}
+	q.length--
+	return value, true
+}
+
+// Drop takes the newest value of the tenant with the most values. It returns false if the queue is
+// empty.
+func (q *Queue[T]) Drop() (value T, ok bool) {
+	most := ""
+	for tenant, values := range q.waiting {
+		if n := len(q.waiting[most]); len(values) > n || len(values) == n && tenant < most {
+			most = tenant
+		}
+	}
+	values := q.waiting[most]
+	if len(values) == 0 {
+		return value, false
+	}
+	last := len(values) - 1
+	value, values[last] = values[last], value
+	q.length--
+	if q.waiting[most] = values[:last]; last == 0 {
+		delete(q.waiting, most)
+		for i, tenant := range q.turns {
+			if tenant == most {
+				q.turns = append(q.turns[:i], q.turns[i+1:]...)
+				break
+			}
+		}
+	}
+	return value, true
+}
+
+// Len returns the number of values.
+func (q *Queue[T]) Len() int { return q.length }

@@ -1,0 +1,12 @@
+// Package cluster contains the packages that read from Kubernetes API servers and write to them.
+//
+//	kube          ServiceAccounts, Pods, Nodes, Namespaces and policy objects, by watches and requests
+//	pages         lists in pages of bounded size in bytes
+//	controller    clients, a Lease that one replica holds, a sink for events
+//	objectstatus  writes the status of AccessPolicy and RepositoryAccess objects
+//	podevents     writes refusals as events on pods
+//
+// It implements interfaces that package exchange declares. It makes no decisions: package policy
+// does. Package node contains the tools for nodes. Only package pullsecrets reads and writes
+// Secrets.
+package cluster

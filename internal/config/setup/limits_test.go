@@ -1,0 +1,28 @@
+package setup
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/state"
+	"github.com/pullpass/pullpass/internal/test/testkit"
+)
+
+// Limits that the configuration allows take effect. An invalid limit would let no request pass.
+func TestLimitsAtTheirBounds(t *testing.T) {
+	t.Parallel()
+	memory, err := state.NewMemory(state.MemoryConfig{})
+	testkit.Must(t, err)
+	for i, limit := range limitsAtTheirBounds {
+		if wait := (limiter{memory, state.Limit(limit)}).Take(t.Context(), fmt.Sprint(i)); wait != 0 {
+			t.Errorf("%+v: wait %s", limit, wait)
+		}
+	}
+	if wait := (limiter{memory, state.Limit{}}).Take(t.Context(), "x"); wait <= 0 {
+		t.Error("a limit that is none lets everything pass")
+	}
+}
+
+// The configuration accepts these: config's tests say so.
+var limitsAtTheirBounds = []config.Limit{{Rate: 1e6, Burst: 1}, {Rate: 1. / 86400, Burst: 1}, {Rate: 25000, Burst: 2147483647}}

@@ -1,0 +1,77 @@
+package gateway_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/test/registrytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
+)
+
+// A stream of a revoked holder ends, whatever it waits for: an upstream that does not respond or
+// stalls, or a client that stalls.
+func TestStreamsOfTheRevokedEnd(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	reached := make(chan bool, 1)
+	registry.Answer(func(w http.ResponseWriter, q *http.Request) bool {
+		switch {
+		case strings.HasSuffix(q.URL.Path, "/manifests/slow"):
+			reached <- true
+			<-q.Context().Done()
+		case strings.Contains(q.URL.Path, "/blobs/sha256:"):
+			w.Header().Set("Content-Length", "100")
+			_, _ = io.WriteString(w, "half")
+			_ = http.NewResponseController(w).Flush()
+			reached <- true
+			<-q.Context().Done()
+		case q.Method == http.MethodPut:
+			_, _ = q.Body.Read(make([]byte, 1))
+			reached <- true
+			_, _ = io.Copy(io.Discard, q.Body)
+		default:
+			return false
+		}
+		return true
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { r.memory.Run(ctx) })
+	defer running.Wait()
+	defer stop()
+	token := r.token("web", "repository:ghcr.io/acme/app:pull,push")
+	unsent, sender := io.Pipe()
+	go func() { _, _ = io.WriteString(sender, "{") }()
+	for name, test := range map[string]struct {
+		method, path string
+		body         io.Reader
+		status       int
+	}{
+		"no answer":           {http.MethodGet, "/v2/ghcr.io/acme/app/manifests/slow", nil, http.StatusForbidden},
+		"half an answer":      {http.MethodGet, "/v2/ghcr.io/acme/app/blobs/" + registrytest.DigestOf(nil), nil, http.StatusOK},
+		"a body that goes on": {http.MethodPut, "/v2/ghcr.io/acme/app/manifests/v1", unsent, http.StatusForbidden},
+	} {
+		r.revocations.set("")
+		got := make(chan answer, 1)
+		go func() {
+			got <- r.do(test.method, test.path, token, test.body, "Content-Type", registrytest.ManifestType)
+		}()
+		<-reached
+		r.revocations.set("jti-web")
+		testkit.Eventually(t, name+" ends", func() bool { return r.memory.Load().Streams == 0 })
+		if e := r.one(); e.Reason != "revoked" || e.Revocation == nil || e.Revocation.By != "root" || e.Status != test.status {
+			t.Errorf("%s: %s", name, shown(e))
+		}
+		if test.body != nil {
+			_ = sender.Close() // net/http's client waits for that
+		}
+		if a := <-got; strings.HasSuffix(a.body, "half") {
+			t.Errorf("%s: half an answer seems to be whole", name)
+		}
+	}
+}

@@ -1,0 +1,70 @@
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+)
+
+// Reason says why an upstream could not be asked, or why its response is not forwarded.
+type Reason string
+
+// The reasons.
+const (
+	ReasonUnreachable Reason = "upstream_unreachable" // no connection, or it broke off before a response
+	ReasonTimeout     Reason = "upstream_timeout"     // no response in time
+	ReasonCredential  Reason = "upstream_credential"  // there is no credential, or the upstream refuses it
+	ReasonDenied      Reason = "upstream_denied"      // the credential lacks the permission
+	ReasonLimited     Reason = "upstream_limited"     // too many requests
+	ReasonFailing     Reason = "upstream_failing"     // it answers 5xx
+	ReasonInvalid     Reason = "upstream_invalid"     // not a valid response
+	ReasonRedirect    Reason = "upstream_redirect"    // a redirect to a forbidden address
+	ReasonBroken      Reason = "upstream_broken"      // the body broke off
+)
+
+// Reasons returns all reasons.
+func Reasons() []Reason {
+	return []Reason{
+		ReasonUnreachable, ReasonTimeout, ReasonCredential, ReasonDenied, ReasonLimited, ReasonFailing, ReasonInvalid, ReasonRedirect, ReasonBroken,
+	}
+}
+
+// Error says why an upstream gave no response to forward. It never holds a credential or a signed
+// URL.
+type Error struct {
+	Reason     Reason
+	Upstream   string
+	Status     int           // of the upstream's response; 0: there was none
+	RetryAfter time.Duration // from the upstream's response; 0: not set
+	Message    string        // for people
+	Err        error         // the cause; nil: Message is complete
+}
+
+// ErrBody says that a request's body could not be read. It is not a fault of the upstream: usually
+// the client hung up.
+var ErrBody = errors.New("the body of the request broke off")
+
+func (e *Error) Error() string {
+	text := e.Upstream + ": " + e.Message
+	if e.Err != nil {
+		text += ": " + ownAddress.ReplaceAllString(e.Err.Error(), "")
+	}
+	return text
+}
+
+// ownAddress matches the local address of a connection, in the errors of net. Its port differs each
+// time. A repeated text must stay the same, because events on pods are counted by it.
+var ownAddress = regexp.MustCompile(`\S+:[0-9]+->`)
+
+func (e *Error) Unwrap() error { return e.Err }
+
+func (c *Client) fail(reason Reason, err error, format string, args ...any) *Error {
+	return &Error{Reason: reason, Upstream: c.name, Message: fmt.Sprintf(format, args...), Err: err}
+}
+
+// isTimeout also recognizes the timeouts of net, which have their own error types.
+func isTimeout(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
+}

@@ -1,0 +1,152 @@
+package google
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream/logins/loginstest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
+)
+
+const (
+	provider = "//iam.googleapis.com/projects/1234/locations/global/workloadIdentityPools/clusters/providers/pullpass"
+	puller   = "puller@acme.iam.gserviceaccount.com"
+)
+
+// cloud stands in for the token exchange (RFC 8693) of sts.googleapis.com and for
+// generateAccessToken of iamcredentials.googleapis.com, as their references show them.
+type cloud struct {
+	t      *testing.T
+	issuer *loginstest.Issuer
+
+	mu           sync.Mutex
+	exchanged    []string // subjects
+	impersonated int
+}
+
+func (c *cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		c.t.Error(err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if r.URL.Path != "/v1/token" {
+		c.impersonate(w, r, body)
+		return
+	}
+	form, err := url.ParseQuery(string(body))
+	if err != nil || r.Method != http.MethodPost || r.Header.Get("Authorization") != "" ||
+		form.Get("grant_type") != "urn:ietf:params:oauth:grant-type:token-exchange" || form.Get("audience") != provider ||
+		form.Get("subject_token_type") != "urn:ietf:params:oauth:token-type:jwt" || form.Get("requested_token_type") != "urn:ietf:params:oauth:token-type:access_token" ||
+		form.Get("scope") != "https://www.googleapis.com/auth/cloud-platform" {
+		c.t.Errorf("%s %s %v: %v", r.Method, r.URL, r.Header, form)
+	}
+	subject := c.issuer.Subject(c.t, provider, form.Get("subject_token"))
+	if !strings.HasPrefix(subject, "prod-eu/payments/") {
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprint(w, `{"error": "unauthorized_client", "error_description": "The given credential is rejected by the attribute condition."}`)
+		return
+	}
+	c.exchanged = append(c.exchanged, subject)
+	fmt.Fprintf(w, `{"access_token": "federated-%s", "issued_token_type": "urn:ietf:params:oauth:token-type:access_token", "token_type": "Bearer", "expires_in": 3600}`, subject)
+}
+
+func (c *cloud) impersonate(w http.ResponseWriter, r *http.Request, body []byte) {
+	var asked struct{ Scope []string }
+	if err := json.Unmarshal(body, &asked); err != nil || len(asked.Scope) != 1 ||
+		r.URL.Path != "/v1/projects/-/serviceAccounts/"+puller+":generateAccessToken" || r.Header.Get("Authorization") != "Bearer federated-"+loginstest.Caller {
+		c.t.Errorf("%s %s %v: %s", r.Method, r.URL, r.Header, body)
+	}
+	c.impersonated++
+	fmt.Fprintf(w, `{"accessToken": "impersonated", "expireTime": %q}`, time.Now().Add(30*time.Minute).UTC().Format(time.RFC3339))
+}
+
+func TestACallerIsAPrincipalOfItsOwn(t *testing.T) {
+	t.Parallel()
+	issuer := loginstest.NewIssuer(t)
+	c := &cloud{t: t, issuer: issuer}
+	logins, err := New(Config{Upstream: "gar", Audience: provider, Assertions: issuer, endpoint: loginstest.StandIn(t, c)})
+	testkit.Must(t, err)
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			loginstest.Until(t, loginstest.Expect(t, logins, loginstest.Caller, "oauth2accesstoken", "federated-"+loginstest.Caller), time.Hour)
+		})
+	}
+	all.Wait()
+	loginstest.Expect(t, logins, "prod-eu/payments/worker", "oauth2accesstoken", "federated-prod-eu/payments/worker")
+	if _, err := logins.Login(t.Context(), "prod-eu/other/api"); err == nil || !strings.Contains(err.Error(), "rejected by the attribute condition") {
+		t.Errorf("error %v, want what Google says", err)
+	}
+	if _, err := logins.Login(t.Context(), ""); !errors.Is(err, upstream.ErrNoCaller) {
+		t.Errorf("error %v of an anonymous caller", err)
+	}
+	if len(c.exchanged) != 2 || c.impersonated != 0 {
+		t.Errorf("%q were exchanged, and %d impersonated", c.exchanged, c.impersonated)
+	}
+}
+
+func TestCallersImpersonate(t *testing.T) {
+	t.Parallel()
+	issuer := loginstest.NewIssuer(t)
+	c := &cloud{t: t, issuer: issuer}
+	logins, err := New(Config{Upstream: "gar", Audience: provider, ServiceAccount: puller, Assertions: issuer, endpoint: loginstest.StandIn(t, c)})
+	testkit.Must(t, err)
+	for range 3 {
+		loginstest.Until(t, loginstest.Expect(t, logins, loginstest.Caller, "oauth2accesstoken", "impersonated"), 30*time.Minute)
+	}
+	if len(c.exchanged) != 1 || c.impersonated != 1 {
+		t.Errorf("%q were exchanged, and %d impersonated", c.exchanged, c.impersonated)
+	}
+}
+
+// The gateway's own identity is found as on a node of GKE: by the metadata server.
+func TestTheGatewayHasAnIdentityOfItsOwn(t *testing.T) {
+	asked := 0
+	standIn := loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		if r.Header.Get("Metadata-Flavor") != "Google" || r.URL.Path != "/computeMetadata/v1/instance/service-accounts/default/token" {
+			t.Errorf("%s %s %v", r.Method, r.URL, r.Header)
+		}
+		w.Header().Set("Metadata-Flavor", "Google")
+		fmt.Fprintf(w, `{"access_token": "own-%d", "expires_in": 3599, "token_type": "Bearer"}`, asked)
+	}))
+	t.Setenv("GCE_METADATA_HOST", strings.TrimPrefix(standIn, "http://"))
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", "")
+	t.Setenv("HOME", t.TempDir())
+	logins, err := New(Config{Upstream: "gar"})
+	testkit.Must(t, err)
+	for _, caller := range []string{loginstest.Caller, "prod-eu/payments/worker", ""} {
+		loginstest.Until(t, loginstest.Expect(t, logins, caller, "oauth2accesstoken", "own-1"), time.Hour)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	issuer := loginstest.NewIssuer(t)
+	for _, account := range []string{"", puller} {
+		loginstest.Faults(t, func(t *testing.T, standIn http.Handler) upstream.Logins {
+			logins, err := New(Config{Upstream: "gar", Audience: provider, ServiceAccount: account, Assertions: issuer, endpoint: loginstest.StandIn(t, standIn)})
+			testkit.Must(t, err)
+			return logins
+		})
+	}
+}
+
+func TestAnExchangeTakesAssertions(t *testing.T) {
+	t.Parallel()
+	if _, err := New(Config{Audience: provider}); err == nil || !strings.Contains(err.Error(), "takes assertions") {
+		t.Errorf("error %v", err)
+	}
+}

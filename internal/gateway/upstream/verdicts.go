@@ -1,0 +1,144 @@
+package upstream
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/base/lru"
+)
+
+const (
+	verdictBytes = 256 << 10 // for 1,000 logins
+	// refusedFor is how long a refused login is not tried again, because registries lock accounts.
+	// For the same time, a replaced token is not replaced again.
+	refusedFor = 5 * time.Second
+)
+
+// verdicts hold the upstream's responses to logins alone, without a repository. A repository can
+// refuse a valid login. A login is therefore rejected only after GET /v2/ refuses it too.
+type verdicts struct {
+	known  *lru.Cache[[sha256.Size]byte, verdict]
+	asking flights[[sha256.Size]byte, verdict]
+}
+
+// verdict never changes: a new one replaces it.
+type verdict struct {
+	failure *Error    // nil: the upstream accepted the login
+	until   time.Time // when to ask again
+}
+
+// isRefusal reports whether the login itself was refused. A token endpoint that responds with 400
+// or 404 may only require a scope.
+func (v verdict) isRefusal() bool {
+	return v.failure != nil && v.failure.Reason == ReasonCredential && (v.failure.Status == http.StatusUnauthorized || v.failure.Status == http.StatusForbidden)
+}
+
+func newVerdicts() verdicts {
+	return verdicts{known: lru.New(verdictBytes, func(_ [sha256.Size]byte, v verdict) int {
+		if v.failure == nil {
+			return 0
+		}
+		return lru.Bytes(256) + lru.Bytes(len(v.failure.Message))
+	})}
+}
+
+// refusedLogin returns why a login is refused, or nil. A refused login is used again when the
+// upstream accepts it. Until then it is sent at most once in refusedFor.
+func (c *Client) refusedLogin(ctx context.Context, login *Login, hash [sha256.Size]byte) error {
+	known, ok := c.verdicts.known.Get(hash)
+	if !ok || !known.isRefusal() {
+		return nil
+	}
+	found, err := c.verdictOn(ctx, login, hash)
+	switch {
+	case err != nil:
+		return err
+	case found.isRefusal():
+		return found.failure
+	}
+	return nil
+}
+
+// verdictOn returns the upstream's verdict on a login. It asks the upstream unless the last verdict
+// is recent. The error is that of ctx.
+func (c *Client) verdictOn(ctx context.Context, login *Login, hash [sha256.Size]byte) (verdict, error) {
+	isFresh := func() (verdict, bool) {
+		known, ok := c.verdicts.known.Get(hash)
+		return known, ok && c.now().Before(known.until)
+	}
+	if known, ok := isFresh(); ok {
+		return known, nil
+	}
+	return c.verdicts.asking.do(ctx, hash, func(ctx context.Context) verdict {
+		if known, ok := isFresh(); ok {
+			return known // the flight before this one has just ended
+		}
+		found := verdict{failure: c.tryLogin(ctx, login), until: c.now().Add(refusedFor)}
+		if ctx.Err() != nil {
+			return verdict{}
+		}
+		if found.isRefusal() {
+			c.logins.Reject(*login)
+		}
+		c.verdicts.known.Add(hash, found)
+		return found
+	})
+}
+
+// tryLogin sends GET /v2/ with a login, or without one if login is nil, as the shared challenge
+// says. The error has ReasonCredential if the login is refused.
+func (c *Client) tryLogin(ctx context.Context, login *Login) *Error {
+	wants, err := c.shared(ctx)
+	if err != nil {
+		return c.asError(err)
+	}
+	used := credential{login: login}
+	authorization := ""
+	switch {
+	case wants.scheme == schemeBearer:
+		asking, cancel := context.WithTimeout(ctx, tokenTimeout)
+		defer cancel()
+		got, e := c.tokens.request(asking, wants, login, nil)
+		c.tokenRequested(e == nil)
+		if e != nil && e.Reason == ReasonLimited {
+			c.holdAll(e)
+		}
+		if e != nil {
+			return e
+		}
+		used.token = &got
+		authorization = "Bearer " + got.value.Reveal()
+	case wants.scheme == schemeBasic && login != nil:
+		authorization = login.basic()
+	default:
+		return c.fail(ReasonInvalid, nil, "its answer to GET /v2/ does not say whether it takes a credential")
+	}
+	response, err := c.send(c.versionRequest(ctx), authorization, &unsent{})
+	if err != nil {
+		return c.asError(err)
+	}
+	if response.StatusCode == http.StatusUnauthorized {
+		Discard(response)
+		return c.refused(wants, used)
+	}
+	e := c.judge(response)
+	switch {
+	case e == nil:
+		Discard(response)
+	case e.Reason == ReasonLimited:
+		c.holdAll(e)
+	}
+	return e
+}
+
+// asError returns err as an *Error. It converts an error of a different type.
+func (c *Client) asError(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return c.fail(ReasonTimeout, err, "it was not asked to the end")
+}

@@ -1,0 +1,230 @@
+package hostfs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
+)
+
+const limit = 1 << 10
+
+// host returns a tree, its directory, and a secret outside of it.
+func host(t *testing.T) (tree *Tree, dir, secret string) {
+	t.Helper()
+	outside := t.TempDir()
+	dir = filepath.Join(outside, "host")
+	secret = filepath.Join(outside, "etc", "shadow")
+	for _, name := range []string{"host/etc/default", "host/var/lib", "etc"} {
+		testkit.Must(t, os.MkdirAll(filepath.Join(outside, name), 0o755))
+	}
+	testkit.Put(t, secret, "secret")
+	tree, err := Open(dir)
+	testkit.Must(t, err)
+	t.Cleanup(func() {
+		testkit.Must(t, tree.Close())
+		if data, err := os.ReadFile(secret); string(data) != "secret" || err != nil {
+			t.Errorf("the file outside is %q, %v", data, err)
+		}
+	})
+	return tree, dir, secret
+}
+
+// file returns the file that a process of this user writes.
+func file(content string) File {
+	return File{Mode: 0o640, UID: os.Getuid(), GID: os.Getgid(), Content: []byte(content)}
+}
+
+func TestReplace(t *testing.T) {
+	t.Parallel()
+	tree, dir, _ := host(t)
+	testkit.Must(t, tree.Replace("/etc/default/kubelet", nil, file("one")))
+	old, err := tree.Lookup("/etc/default/kubelet", limit)
+	if err != nil || !old.Equal(file("one")) {
+		t.Fatalf("%+v, %v", old, err)
+	}
+	testkit.Put(t, filepath.Join(dir, "etc/default", temporary("kubelet")), "left by a crash")
+	testkit.Must(t, tree.Replace("/etc/default/kubelet", &old, file("two")))
+	if names, err := tree.Names("/etc/default"); err != nil || strings.Join(names, " ") != "kubelet" {
+		t.Errorf("%q, %v", names, err)
+	}
+	if err := tree.Replace("/etc/default/kubelet", &old, file("three")); !errors.Is(err, ErrChanged) {
+		t.Errorf("written over another's change: %v", err)
+	}
+	if err := tree.Replace("/etc/default/kubelet", nil, file("three")); !errors.Is(err, ErrChanged) {
+		t.Errorf("written where there was nothing: %v", err)
+	}
+	if names, err := tree.Names("/etc/default"); err != nil || strings.Join(names, " ") != "kubelet" {
+		t.Errorf("%q, %v", names, err)
+	}
+	if err := tree.Remove("/etc/default/kubelet", &old); !errors.Is(err, ErrChanged) {
+		t.Errorf("removed another's change: %v", err)
+	}
+	now := file("two")
+	testkit.Must(t, tree.Remove("/etc/default/kubelet", &now))
+	if _, err := tree.Lookup("/etc/default/kubelet", limit); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after its removal: %v", err)
+	}
+}
+
+func TestLinksLeadWhereTheyLeadOnTheHost(t *testing.T) {
+	t.Parallel()
+	for _, target := range []string{"/var/lib", "../var/lib", "../../../../../../../var/lib", "/var/../var/./lib", "/../var/lib"} {
+		tree, dir, _ := host(t)
+		testkit.Must(t, os.Symlink(target, filepath.Join(dir, "etc/link")))
+		testkit.Must(t, tree.Replace("/etc/link/file", nil, file("x")))
+		if data, err := os.ReadFile(filepath.Join(dir, "var/lib/file")); string(data) != "x" || err != nil {
+			t.Errorf("%s: %q, %v", target, data, err)
+		}
+		if name, err := tree.Follow("/etc/link/file"); name != "/var/lib/file" || err != nil {
+			t.Errorf("%s: leads to %s, %v", target, name, err)
+		}
+	}
+}
+
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	tree, dir, secret := host(t)
+	testkit.Put(t, filepath.Join(dir, "var/lib/file"), "x")
+	for name, target := range map[string]string{"absolute": "/var/lib/file", "relative": "../var/lib/file", "far": "absolute", "here": "/etc/relative"} {
+		testkit.Must(t, os.Symlink(target, filepath.Join(dir, "etc", name)))
+	}
+	for _, name := range []string{"absolute", "relative", "far", "here"} {
+		if real, err := tree.Follow("/etc/" + name); real != "/var/lib/file" || err != nil {
+			t.Errorf("%s leads to %s, %v", name, real, err)
+		}
+	}
+	testkit.Must(t, os.Symlink(secret, filepath.Join(dir, "etc/outside")))
+	if real, err := tree.Follow("/etc/outside"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("leads to %s, %v", real, err)
+	}
+	testkit.Must(t, os.Symlink("loop", filepath.Join(dir, "etc/loop")))
+	if _, err := tree.Follow("/etc/loop"); !errors.Is(err, ErrLoop) {
+		t.Errorf("a loop: %v", err)
+	}
+}
+
+// The last name is not followed: operations read, replace and remove the link itself.
+func TestTheLastNameIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	tree, dir, secret := host(t)
+	name := filepath.Join(dir, "etc/default/kubelet")
+	testkit.Must(t, os.Symlink(secret, name))
+	link, err := tree.Lookup("/etc/default/kubelet", limit)
+	if err != nil || link.Link != secret || link.Content != nil {
+		t.Fatalf("%+v, %v", link, err)
+	}
+	testkit.Must(t, tree.Replace("/etc/default/kubelet", &link, file("x")))
+	if data, err := os.ReadFile(name); string(data) != "x" || err != nil {
+		t.Errorf("%q, %v", data, err)
+	}
+	testkit.Remove(t, name)
+	testkit.Must(t, os.Symlink(secret, name))
+	testkit.Must(t, tree.Remove("/etc/default/kubelet", &link))
+}
+
+func TestHostileWays(t *testing.T) {
+	t.Parallel()
+	tree, dir, _ := host(t)
+	testkit.Must(t, os.Symlink("loop", filepath.Join(dir, "etc/loop")))
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "etc/open"), 0o755))
+	testkit.Must(t, os.Chmod(filepath.Join(dir, "etc/open"), 0o777))
+	testkit.Put(t, filepath.Join(dir, "etc/file"), "x")
+	testkit.Must(t, syscall.Mkfifo(filepath.Join(dir, "etc/fifo"), 0o600))
+	testkit.Put(t, filepath.Join(dir, "etc/large"), strings.Repeat("x", limit+1))
+	for name, want := range map[string]error{
+		"/etc/loop/file": ErrLoop,
+		"/etc/open/file": ErrWritable,
+		"/etc/fifo":      ErrNotRegular,
+		"/etc/large":     ErrTooLarge,
+		"/etc/none/file": fs.ErrNotExist,
+	} {
+		if _, err := tree.Lookup(name, limit); !errors.Is(err, want) || !strings.Contains(err.Error(), filepath.Join(dir, name)) {
+			t.Errorf("%s: %v, want %v with its name", name, err, want)
+		}
+	}
+	for name, want := range map[string]string{"/etc/file/file": "not a directory", "etc/file": "not an absolute path", "/": "not an absolute path"} {
+		if err := tree.Replace(name, nil, file("x")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Between the check and the write, a link to elsewhere replaces the directory. Only the opened
+// directory is written to.
+func TestADirectoryIsSwappedForALink(t *testing.T) {
+	t.Parallel()
+	tree, dir, secret := host(t)
+	err := tree.change("/etc/default/shadow", func(at *os.Root, base string) error {
+		testkit.Must(t, os.Rename(filepath.Join(dir, "etc/default"), filepath.Join(dir, "etc/moved")))
+		testkit.Must(t, os.Symlink(filepath.Dir(secret), filepath.Join(dir, "etc/default")))
+		return write(at, base, file("x"), "")
+	})
+	if data, _ := os.ReadFile(filepath.Join(dir, "etc/moved/shadow")); string(data) != "x" || err != nil {
+		t.Errorf("%q, %v", data, err)
+	}
+
+	// The same for a directory that was checked and is not open yet.
+	info, err := os.Lstat(filepath.Join(dir, "etc/moved"))
+	testkit.Must(t, err)
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "etc/other"), 0o755))
+	at, err := tree.root.OpenRoot("etc")
+	testkit.Must(t, err)
+	defer at.Close()
+	w := &walker{}
+	if err := w.step(at, "other", info); !errors.Is(err, ErrChanged) || len(w.open) > 0 {
+		t.Errorf("another directory: %v", err)
+	}
+	// The same for a file.
+	file, err := os.Lstat(secret)
+	testkit.Must(t, err)
+	testkit.Put(t, filepath.Join(dir, "etc/file"), "x")
+	if _, err := content(at, "file", file, limit); !errors.Is(err, ErrChanged) {
+		t.Errorf("another file: %v", err)
+	}
+}
+
+func TestMkdirAndExists(t *testing.T) {
+	t.Parallel()
+	tree, dir, _ := host(t)
+	testkit.Must(t, tree.Mkdir("/etc/new", 0o755))
+	if info, err := os.Stat(filepath.Join(dir, "etc/new")); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if err := tree.Mkdir("/etc/new", 0o755); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("once more: %v", err)
+	}
+	testkit.Must(t, os.Symlink("nowhere", filepath.Join(dir, "etc/dangling")))
+	for name, want := range map[string]bool{"/etc/new": true, "/etc/dangling": true, "/etc/none": false, "/none/none": false} {
+		if got, err := tree.Exists(name); got != want || err != nil {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+	if names, err := tree.Names("/none"); names != nil || err != nil {
+		t.Errorf("%q, %v", names, err)
+	}
+}
+
+func TestMode(t *testing.T) {
+	t.Parallel()
+	tree, dir, secret := host(t)
+	testkit.Put(t, filepath.Join(dir, "etc/program"), "")
+	testkit.Must(t, os.Chmod(filepath.Join(dir, "etc/program"), 0o750))
+	testkit.Must(t, os.Symlink("/etc/program", filepath.Join(dir, "etc/link")))
+	testkit.Must(t, os.Symlink(secret, filepath.Join(dir, "etc/out")))
+	for name, want := range map[string]fs.FileMode{"/etc/program": 0o750, "/etc/link": 0o750, "/etc/default": fs.ModeDir | 0o755} {
+		if mode, err := tree.Mode(name); mode != want || err != nil {
+			t.Errorf("%s: %v, %v", name, mode, err)
+		}
+	}
+	for _, name := range []string{"/etc/out", "/etc/none", "/none/none"} {
+		if mode, err := tree.Mode(name); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v, %v", name, mode, err)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package nodeconfig
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/node/kubelet"
+)
+
+const (
+	configFlagName = "--image-credential-provider-config"
+	binDirFlagName = "--image-credential-provider-bin-dir"
+)
+
+// imageSettings are the settings of a kubelet for images that are already on the node, with their
+// places.
+type imageSettings struct {
+	kubelet.Images
+	gate, policy place
+}
+
+// flags judges a text with the kubelet's command line: a unit of systemd, a file of variables, or a
+// script.
+func (l *linter) flags(name string, data []byte) {
+	found := map[string]string{}
+	lines := map[string]int{}
+	for i, text := range strings.Split(string(data), "\n") {
+		if strings.HasPrefix(strings.TrimSpace(text), "#") {
+			continue
+		}
+		words := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\"'\\", r) })
+		for j, word := range words {
+			// A unit writes Environment="NAME=--flag".
+			if at := strings.Index(word, "--"); at > 0 {
+				word = word[at:]
+			}
+			flag, value, hasValue := strings.Cut(word, "=")
+			if !hasValue && j+1 < len(words) {
+				value = words[j+1]
+			}
+			switch flag {
+			case configFlagName, binDirFlagName:
+				found[flag], lines[flag] = value, i+1
+			case "--feature-gates":
+				for gate := range strings.SplitSeq(value, ",") {
+					if strings.EqualFold(gate, kubelet.TokenGate+"=false") {
+						l.find(at(name, i+1, flag), "switches the tokens off (%s); remove it", gate)
+					}
+					if key, value, _ := strings.Cut(gate, "="); key == kubelet.VerifyGate {
+						l.setGate(at(name, i+1, flag), value)
+					}
+				}
+			}
+		}
+	}
+	for _, flag := range []string{configFlagName, binDirFlagName} {
+		if _, ok := found[flag]; !ok {
+			l.find(at(name, 1, flag), "is missing, and the kubelet runs no plugin; add both flags (see kubelet-config --part flags)")
+		}
+	}
+	if dir, ok := found[binDirFlagName]; ok && l.target.PluginDir != "" && strings.TrimRight(dir, "/") != strings.TrimRight(l.target.PluginDir, "/") {
+		l.find(at(name, lines[binDirFlagName], binDirFlagName), "is another directory than --plugin-dir (%s); correct one of them", term.QuoteValue(dir))
+	}
+}
+
+func (l *linter) setGate(p place, value string) {
+	on := strings.EqualFold(value, "true")
+	l.images.Gate, l.images.gate = &on, p
+	if !on {
+		l.find(p, "is false: any pod of the node may use an image that another's ServiceAccount pulled; remove it")
+	}
+}
+
+// kubeletConfiguration judges the few settings that affect the plugin. Only flags name the plugin's
+// files.
+func (l *linter) kubeletConfiguration(d *document) {
+	l.judged[kubeletPart] = true
+	if gates := strictyaml.Field(d.root, "featureGates"); gates != nil {
+		const field = "featureGates."
+		if n := strictyaml.Field(gates, kubelet.TokenGate); n != nil && n.Value == "false" {
+			l.find(d.at(field+kubelet.TokenGate), "is false: the kubelet refuses tokenAttributes; remove it")
+		}
+		if n := strictyaml.Field(gates, kubelet.VerifyGate); n != nil {
+			l.setGate(d.at(field+kubelet.VerifyGate), n.Value)
+		}
+	}
+	const policy = "imagePullCredentialsVerificationPolicy"
+	if n := strictyaml.Field(d.root, policy); n != nil {
+		l.images.Policy, l.images.policy = n.Value, d.at(policy)
+		if n.Value == kubelet.NeverVerify {
+			l.find(d.at(policy), "is NeverVerify: any pod of the node may use an image that another's ServiceAccount pulled; write AlwaysVerify")
+		}
+	}
+}
+
+// sharedImages finds images that pods use without a request to the registry, if the kubelet's
+// version determines this. It returns remarks about the rest.
+func (l *linter) sharedImages() (remarks []string) {
+	v, images := l.target.Kubelet, l.images
+	if v == 0 {
+		return []string{"not judged: whether pods can use images that others pulled; give --kubelet-version"}
+	}
+	isOff := images.Gate == nil && !v.Verifies() || images.Gate != nil && !*images.Gate
+	if isOff && images.Policy != "" {
+		l.find(images.policy, "is set, and without the feature gate %s, which is off, the kubelet does not start; write featureGates: {%s: true} as well", kubelet.VerifyGate, kubelet.VerifyGate)
+	}
+	switch shared := v.Shared(images.Images); {
+	case shared == kubelet.PreloadedShared:
+		remarks = append(remarks, "note: "+v.Consequence(shared))
+	case shared == kubelet.AlwaysShared, shared == kubelet.AllShared && images.Gate == nil && images.Policy == "":
+		// Explicit settings already have a finding.
+		l.findings = append(l.findings, &finding{field: fmt.Sprintf("--kubelet-version %s", v), problem: v.Consequence(shared)})
+	}
+	return remarks
+}

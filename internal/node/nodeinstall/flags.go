@@ -1,0 +1,334 @@
+package nodeinstall
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/node/hostfs"
+)
+
+const (
+	configFlag  = "--image-credential-provider-config"
+	pluginsFlag = "--image-credential-provider-bin-dir"
+)
+
+// errForm means that a file cannot be changed without a guess.
+var errForm = errors.New("is written in a way that is not changed here")
+
+// The forms in which platforms store the kubelet's flags.
+const (
+	formEnvironment = "environment" // a variable of an EnvironmentFile of systemd
+	formArguments   = "arguments"   // one flag a line
+	formRancher     = "rancher"     // kubelet-arg of k3s and RKE2, which read a directory of files
+	formProviders   = "providers"   // no flags: a CredentialProviderConfig
+)
+
+// rancherFlagFile has our flags, and is read after the files of others.
+const rancherFlagFile = "99-pullpass.yaml"
+
+// flagSource is a source of the kubelet's flags.
+type flagSource struct {
+	form        string
+	variable    string       // of an environment
+	files       []string     // if there are several, the unit determines which one
+	mayBeAbsent bool         // it is created if it is missing
+	before      []flagSource // sources of earlier flags, which these override
+}
+
+// flagValues are the effective values of the kubelet's flags. The last one wins.
+type flagValues struct{ config, plugins string }
+
+func (v *flagValues) take(flags []string) {
+	for i := range flags {
+		name, value, found := strings.Cut(flags[i], "=")
+		if !found && i+1 < len(flags) {
+			value = flags[i+1]
+		}
+		switch strings.ReplaceAll(name, "_", "-") { // as the kubelet (WordSepNormalizeFunc of k8s.io/component-base)
+		case configFlag:
+			v.config = value
+		case pluginsFlag:
+			v.plugins = value
+		}
+	}
+}
+
+// flagsOfOthers returns the values that the kubelet would have without our flags.
+func (s flagSource) flagsOfOthers(tree *hostfs.Tree, file string, ours []string) (v flagValues, err error) {
+	for _, earlier := range s.before {
+		if v, err = earlier.flagsOfOthers(tree, earlier.files[0], nil); err != nil {
+			return v, err
+		}
+	}
+	if s.form == formRancher {
+		return rancherFlags(tree, file)
+	}
+	content, err := readIfThere(tree, file)
+	if err != nil {
+		return v, err
+	}
+	if content == nil && !s.mayBeAbsent {
+		return v, fmt.Errorf("%w: %s is not there, which has the kubelet's flags; give the --profile that fits", ErrProfile, tree.Path(file))
+	}
+	flags, err := edit{Form: s.form, Variable: s.variable}.flags(content)
+	if err != nil {
+		return v, fmt.Errorf("%s: %w", tree.Path(file), err)
+	}
+	v.take(slices.DeleteFunc(flags, func(flag string) bool { return slices.Contains(ours, flag) }))
+	return v, nil
+}
+
+// rancherFlags reads the files of k3s or RKE2, except ours, in their order.
+func rancherFlags(tree *hostfs.Tree, ours string) (v flagValues, err error) {
+	dir := path.Dir(ours)
+	names, err := tree.Names(dir)
+	if err != nil {
+		return v, err
+	}
+	files := []string{strings.TrimSuffix(dir, ".d")}
+	for _, base := range names {
+		if name := path.Join(dir, base); path.Ext(base) == ".yaml" && name != ours {
+			files = append(files, name)
+		}
+	}
+	for _, name := range files {
+		content, err := readIfThere(tree, name)
+		if err != nil {
+			return v, err
+		}
+		root, _, err := strictyaml.Parse(content, maxFileBytes)
+		if errors.Is(err, strictyaml.ErrEmpty) {
+			continue
+		}
+		if err != nil {
+			return v, fmt.Errorf("%s: is not YAML: %w; correct it", tree.Path(name), err)
+		}
+		if root.Kind != yaml.MappingNode {
+			return v, fmt.Errorf("%s: is not a YAML mapping; correct it", tree.Path(name))
+		}
+		var flags []string
+		for _, key := range []string{"image-credential-provider-config", "image-credential-provider-bin-dir"} {
+			if n := strictyaml.Field(root, key); n != nil {
+				flags = append(flags, "--"+key+"="+n.Value)
+			}
+		}
+		for _, key := range []string{"kubelet-arg", "kubelet-arg+"} {
+			n := strictyaml.Field(root, key)
+			if n == nil {
+				continue
+			}
+			for _, argument := range append(slices.Clone(n.Content), n) {
+				if argument = strictyaml.Resolve(argument); argument.Kind == yaml.ScalarNode {
+					flags = append(flags, "--"+argument.Value)
+				}
+			}
+		}
+		v.take(flags)
+	}
+	return v, nil
+}
+
+// rancherFile returns our own file with flags. The + adds them to those of others.
+func rancherFile(flags []string) []byte {
+	var b bytes.Buffer
+	b.WriteString("# Written by pullpass node-install, which also removes it.\nkubelet-arg+:\n")
+	for _, flag := range flags {
+		fmt.Fprintf(&b, "- %q\n", strings.TrimPrefix(flag, "--"))
+	}
+	return b.Bytes()
+}
+
+// edit describes our part of a file of others. Its exported fields are sufficient to remove the
+// part.
+type edit struct {
+	Form     string   `json:"form"`
+	Variable string   `json:"variable,omitempty"`
+	Ours     []string `json:"ours"` // flags, or names of providers
+
+	providers *yaml.Node // formProviders: the list to add
+}
+
+// add returns the content with our part. It returns the same slice if the part is already there.
+func (e edit) add(content []byte) ([]byte, error) {
+	if e.Form == formProviders {
+		return e.addProviders(content)
+	}
+	flags, err := e.flags(content)
+	if err != nil {
+		return nil, err
+	}
+	var without, all flagValues
+	without.take(e.Ours)
+	all.take(flags)
+	once := !slices.ContainsFunc(e.Ours, func(flag string) bool {
+		return len(slices.DeleteFunc(slices.Clone(flags), func(f string) bool { return f != flag })) != 1
+	})
+	if once && (without.config == "" || without.config == all.config) && (without.plugins == "" || without.plugins == all.plugins) {
+		return content, nil
+	}
+	if content, err = e.remove(content); err != nil {
+		return nil, err
+	}
+	if e.Form == formArguments {
+		return slices.Concat(withNewline(content), []byte(strings.Join(e.Ours, "\n")+"\n")), nil
+	}
+	a, found, err := e.assignment(content)
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return slices.Concat(withNewline(content), fmt.Appendf(nil, "%s=%q\n", e.Variable, strings.Join(e.Ours, " "))), nil
+	}
+	value := strings.Join(e.Ours, " ")
+	if before := string(content[a.start:a.end]); before != "" {
+		value = before + " " + value
+	}
+	return slices.Concat(content[:a.start], []byte(value), content[a.end:]), nil
+}
+
+// remove returns the content without our part. It returns the same slice if the part is missing.
+func (e edit) remove(content []byte) ([]byte, error) {
+	switch e.Form {
+	case formProviders:
+		return e.removeProviders(content)
+	case formArguments:
+		return e.removeLines(content), nil
+	}
+	a, found, err := e.assignment(content)
+	if err != nil || !found {
+		return content, err
+	}
+	value := string(content[a.start:a.end])
+	for _, flag := range e.Ours {
+		value = removeWord(value, flag)
+	}
+	if value == string(content[a.start:a.end]) {
+		return content, nil
+	}
+	if value == "" && a.quoted { // the line is as add writes it
+		return slices.Concat(content[:a.line], content[a.next:]), nil
+	}
+	return slices.Concat(content[:a.start], []byte(value), content[a.end:]), nil
+}
+
+// withoutStale removes our former parts that are no longer needed.
+func (e edit) withoutStale(content []byte, was *edit) ([]byte, error) {
+	if was == nil {
+		return content, nil
+	}
+	stale := *was
+	stale.Ours = slices.DeleteFunc(slices.Clone(was.Ours), func(own string) bool { return slices.Contains(e.Ours, own) })
+	return stale.remove(content)
+}
+
+func (e edit) removeLines(content []byte) []byte {
+	var kept []byte
+	for line := range bytes.Lines(content) {
+		if !slices.Contains(e.Ours, string(bytes.TrimSpace(line))) {
+			kept = append(kept, line...)
+		}
+	}
+	if len(kept) == len(content) {
+		return content
+	}
+	return kept
+}
+
+// removeWord removes a word with one blank before or after it.
+func removeWord(s, word string) string {
+	for at := 0; ; {
+		i := strings.Index(s[at:], word)
+		if i < 0 {
+			return s
+		}
+		start, end := at+i, at+i+len(word)
+		switch {
+		case start > 0 && !isBlank(s[start-1]) || end < len(s) && !isBlank(s[end]):
+			at = end
+			continue
+		case start > 0:
+			start--
+		case end < len(s):
+			end++
+		}
+		s, at = s[:start]+s[end:], start
+	}
+}
+
+// flags returns all flags in the file.
+func (e edit) flags(content []byte) (flags []string, err error) {
+	if e.Form == formArguments {
+		for line := range strings.Lines(string(content)) {
+			if line = strings.TrimSpace(line); !strings.HasPrefix(line, "#") {
+				flags = append(flags, words(line)...)
+			}
+		}
+		return flags, nil
+	}
+	a, found, err := e.assignment(content)
+	if err != nil || !found {
+		return nil, err
+	}
+	return words(string(content[a.start:a.end])), nil
+}
+
+func words(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r < 0x80 && isBlank(byte(r)) })
+}
+
+func isBlank(c byte) bool { return c == ' ' || c == '\t' }
+
+// assignment is the position of a variable's value.
+type assignment struct {
+	line, next int // the line, and the next one
+	start, end int // the value, without quotes
+	quoted     bool
+}
+
+// assignment finds the last assignment, which counts (systemd.exec(5), EnvironmentFile).
+func (e edit) assignment(content []byte) (a assignment, found bool, err error) {
+	at := 0
+	for line := range bytes.Lines(content) {
+		begin := at
+		at += len(line)
+		text := bytes.TrimRight(line, " \t\r\n")
+		indent := len(text) - len(bytes.TrimLeft(text, " \t"))
+		if indent == len(text) || text[indent] == '#' || text[indent] == ';' {
+			continue
+		}
+		if text[len(text)-1] == '\\' {
+			return a, false, fmt.Errorf("%w: a line ends with \\; write each variable on one line", errForm)
+		}
+		key, value, isSet := bytes.Cut(text[indent:], []byte("="))
+		if !isSet || string(bytes.TrimSpace(key)) != e.Variable {
+			continue
+		}
+		a = assignment{line: begin, next: at, end: begin + len(text)}
+		if value = bytes.TrimLeft(value, " \t"); len(value) > 0 && (value[0] == '"' || value[0] == '\'') {
+			inner := value[1:]
+			if len(inner) == 0 || bytes.IndexAny(inner, `\`+string(value[0])) != len(inner)-1 || inner[len(inner)-1] != value[0] {
+				return a, false, fmt.Errorf("%w: %s has quotes within quotes; write it with one pair of them", errForm, e.Variable)
+			}
+			value = inner[:len(inner)-1]
+			a.quoted = true
+			a.end--
+		}
+		a.start = a.end - len(value)
+		found = true
+	}
+	return a, found, nil
+}
+
+func withNewline(content []byte) []byte {
+	if len(content) > 0 && content[len(content)-1] != '\n' {
+		return append(slices.Clone(content), '\n')
+	}
+	return content
+}

@@ -1,0 +1,269 @@
+package nodeinstall
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/node/hostfs"
+)
+
+// ErrProfile means that a node does not match a profile.
+var ErrProfile = errors.New("the node is not as the profile has it")
+
+// Paths of our own files.
+const (
+	ownConfigDir = "/etc/pullpass/credential-providers"
+	ownPluginDir = "/usr/local/libexec/pullpass"
+)
+
+// rotatedClient is the path of the certificate that kubelets renew themselves.
+const rotatedClient = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+
+// profile has the paths of a platform that the kubelet and containerd read.
+type profile struct {
+	name   string
+	has    string   // a path that exists on this platform alone
+	hasNot []string // paths that exist on similar platforms
+	units  []string // of systemd; of several, the one that is enabled runs the kubelet
+
+	config  string // the provider configuration that the kubelet has without a flag, or that is created
+	plugins string // likewise, for the directory of plugins
+	implied bool   // if both exist, the kubelet gets them without a visible flag
+
+	settings []string // the KubeletConfiguration: files, and directories of them
+
+	client []string // the kubelet's certificate, with its key or before it; empty: it authenticates differently
+
+	flags      flagSource
+	containerd []string // its configuration: files, and directories of them
+	certs      string   // directory of hosts.toml if the configuration has no plain path
+}
+
+// profiles returns all profiles. Each value is from the platform's own sources or documentation;
+// see docs/how-to/nodes.md.
+func profiles() []profile {
+	kubeadm := profile{
+		name: "kubeadm", has: "/var/lib/kubelet/kubeadm-flags.env", hasNot: []string{"/kind/version"}, units: []string{"kubelet.service"},
+		config: "/etc/pullpass/credential-provider.yaml", plugins: ownPluginDir, client: []string{rotatedClient},
+		settings: []string{"/var/lib/kubelet/config.yaml"},
+		flags: flagSource{
+			form: formEnvironment, variable: "KUBELET_EXTRA_ARGS", mayBeAbsent: true,
+			// The package of Debian, and that of Red Hat; kubeadm's drop-in for the unit names one
+			// of them.
+			files: []string{"/etc/default/kubelet", "/etc/sysconfig/kubelet"},
+			before: []flagSource{{
+				form: formEnvironment, variable: "KUBELET_KUBEADM_ARGS", files: []string{"/var/lib/kubelet/kubeadm-flags.env"}, mayBeAbsent: true,
+			}},
+		},
+		containerd: []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d"}, certs: "/etc/containerd/certs.d",
+	}
+	kind := kubeadm
+	kind.name, kind.has, kind.hasNot = "kind", "/kind/version", nil
+	return []profile{
+		kubeadm, kind, rancher("k3s", "k3s.service", "k3s-agent.service"), rancher("rke2", "rke2-server.service", "rke2-agent.service"),
+		{
+			name: "microk8s", has: "/var/snap/microk8s/current/args/kubelet", units: []string{"snap.microk8s.daemon-kubelite.service"},
+			config: "/etc/pullpass/credential-provider.yaml", plugins: ownPluginDir,
+			client:     []string{"/var/snap/microk8s/current/certs/kubelet.crt", "/var/snap/microk8s/current/certs/kubelet.key"},
+			flags:      flagSource{form: formArguments, files: []string{"/var/snap/microk8s/current/args/kubelet"}},
+			containerd: []string{"/var/snap/microk8s/current/args/containerd-template.toml"}, certs: "/var/snap/microk8s/current/args/certs.d",
+		},
+		{
+			name: "eks", has: "/etc/eks/kubelet/environment", units: []string{"kubelet.service"},
+			config: "/etc/eks/image-credential-provider/config.json", plugins: "/etc/eks/image-credential-provider",
+			settings:   []string{"/etc/kubernetes/kubelet/config.json", "/etc/kubernetes/kubelet/config.json.d"},
+			flags:      flagSource{form: formEnvironment, variable: "NODEADM_KUBELET_ARGS", files: []string{"/etc/eks/kubelet/environment"}},
+			containerd: []string{"/etc/containerd/config.toml", "/etc/containerd/config.d"}, certs: "/etc/containerd/certs.d",
+		},
+		{
+			name: "aks", has: "/etc/kubernetes/azure.json", units: []string{"kubelet.service"},
+			config: "/var/lib/kubelet/credential-provider-config.yaml", plugins: "/var/lib/kubelet/credential-provider",
+			settings:   []string{"/etc/default/kubeletconfig.json"},
+			client:     []string{rotatedClient},
+			flags:      flagSource{form: formEnvironment, variable: "KUBELET_FLAGS", files: []string{"/etc/default/kubelet"}},
+			containerd: []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d"}, certs: "/etc/containerd/certs.d",
+		},
+		{
+			name: "gke", has: "/home/kubernetes/kube-env", units: []string{"kubelet.service"},
+			config: "/etc/srv/kubernetes/cri_auth_config.yaml", plugins: "/home/kubernetes/bin",
+			settings:   []string{"/home/kubernetes/kubelet-config.yaml"},
+			client:     []string{rotatedClient},
+			flags:      flagSource{form: formEnvironment, variable: "KUBELET_OPTS", files: []string{"/etc/default/kubelet"}},
+			containerd: []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d"}, certs: "/etc/containerd/certs.d",
+		},
+	}
+}
+
+func rancher(name string, units ...string) profile {
+	return profile{
+		name: name, has: "/var/lib/rancher/" + name + "/agent", units: units,
+		config: "/var/lib/rancher/credentialprovider/config.yaml", plugins: "/var/lib/rancher/credentialprovider/bin", implied: true,
+		settings:   []string{"/var/lib/rancher/" + name + "/agent/etc/kubelet.conf.d"},
+		client:     []string{"/var/lib/rancher/" + name + "/agent/client-kubelet.crt", "/var/lib/rancher/" + name + "/agent/client-kubelet.key"},
+		flags:      flagSource{form: formRancher, files: []string{"/etc/rancher/" + name + "/config.yaml.d/" + rancherFlagFile}, mayBeAbsent: true},
+		containerd: []string{"/var/lib/rancher/" + name + "/agent/etc/containerd/config.toml"},
+		certs:      "/var/lib/rancher/" + name + "/agent/etc/containerd/certs.d",
+	}
+}
+
+// Profiles returns the names of the platforms whose nodes can be changed.
+func Profiles() (names []string) {
+	for _, p := range profiles() {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// findProfile returns the profile of the name. If the name is empty, it returns the one that the
+// node matches.
+func findProfile(tree *hostfs.Tree, name string) (profile, error) {
+	var found []profile
+	var looked []string
+	for _, p := range profiles() {
+		if name == p.name {
+			return p, nil
+		}
+		is, err := p.describes(tree)
+		if err != nil {
+			return profile{}, err
+		}
+		if is {
+			found = append(found, p)
+		}
+		looked = append(looked, fmt.Sprintf("%s (%s)", p.has, p.name))
+	}
+	switch {
+	case name != "":
+		return profile{}, fmt.Errorf("--profile %s is not known; use %s", term.QuoteValue(name), strictyaml.List(Profiles()))
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) == 0:
+		return profile{}, fmt.Errorf("%w: none of %s is below %s; give --profile, or see pullpass node-install print", ErrProfile, strings.Join(looked, ", "), tree.Path("/"))
+	}
+	var which []string
+	for _, p := range found {
+		which = append(which, fmt.Sprintf("%s (%s)", p.has, p.name))
+	}
+	return profile{}, fmt.Errorf("%w: %s are all below %s; give --profile", ErrProfile, strings.Join(which, " and "), tree.Path("/"))
+}
+
+func (p profile) describes(tree *hostfs.Tree) (bool, error) {
+	is, err := tree.Exists(p.has)
+	for _, name := range p.hasNot {
+		if err == nil && is {
+			var other bool
+			other, err = tree.Exists(name)
+			is = !other
+		}
+	}
+	return is, err
+}
+
+// unit returns the unit that runs the kubelet.
+func (p profile) unit(tree *hostfs.Tree) (string, error) {
+	if len(p.units) == 1 {
+		return p.units[0], nil
+	}
+	var enabled []string
+	for _, unit := range p.units {
+		is, err := tree.Exists("/etc/systemd/system/multi-user.target.wants/" + unit)
+		if err != nil {
+			return "", err
+		}
+		if is {
+			enabled = append(enabled, unit)
+		}
+	}
+	if len(enabled) != 1 {
+		return "", fmt.Errorf("%w: exactly one of %s must be enabled in %s (%d are); enable the one that runs the kubelet", ErrProfile,
+			strings.Join(p.units, " and "), tree.Path("/etc/systemd/system/multi-user.target.wants"), len(enabled))
+	}
+	return enabled[0], nil
+}
+
+// certsDir returns the directory in which containerd looks for hosts.toml, according to its own
+// configuration.
+func (p profile) certsDir(tree *hostfs.Tree) (string, error) {
+	c, err := p.containerdSettings(tree)
+	if err != nil {
+		return "", err
+	}
+	dir := c.Dir()
+	switch {
+	case c.IsUnread() && c.Discard == "false":
+		// If that setting is missing, only Remarks reports the list, because containerd 1 accepts
+		// lists.
+		return "", fmt.Errorf("%w: %s", ErrProfile, p.listProblem(c))
+	case c.ConfigPath == "":
+		return "", fmt.Errorf("%w: config_path is in none of %s, so containerd would read no hosts.toml; write config_path = %q into it (docs/how-to/kubelet.md) and restart containerd",
+			ErrProfile, strings.Join(p.containerd, ", "), p.certs)
+	case strings.Contains(dir, "$"): // MicroK8s writes ${SNAP_DATA}
+		return p.certs, nil
+	case !path.IsAbs(dir):
+		return "", fmt.Errorf("%w: config_path of containerd is not an absolute path (%s); write %q", ErrProfile, term.QuoteValue(dir), p.certs)
+	}
+	return path.Clean(dir), nil
+}
+
+// withClient sets the path of the kubelet's certificate on the platform. If the file is missing,
+// containerd fails all pulls from the registry.
+func (p profile) withClient(tree *hostfs.Tree, hosts []byte, client string) ([]byte, error) {
+	line := []byte("\nclient = " + strconv.Quote(client) + "\n")
+	if client == "" || !bytes.Contains(hosts, line) {
+		return hosts, nil
+	}
+	if len(p.client) == 0 {
+		return nil, fmt.Errorf("%w: node.proof of the cluster is by certificate, and kubelets of %s have none; write methods: [address] (docs/how-to/node-proof.md)", ErrProfile, p.name)
+	}
+	for _, name := range p.client {
+		if _, err := tree.Follow(name); err != nil {
+			return nil, fmt.Errorf("%w: node.proof of the cluster is by certificate, and the kubelet's cannot be read (%w); write methods: [address] if it has none (docs/how-to/node-proof.md)", ErrProfile, err)
+		}
+	}
+	value := strconv.Quote(p.client[0])
+	if len(p.client) == 2 {
+		value = fmt.Sprintf("[[%q, %q]]", p.client[0], p.client[1])
+	}
+	return bytes.Replace(hosts, line, []byte("\nclient = "+value+"\n"), 1), nil
+}
+
+// flagFile returns the file of the kubelet's flags that we may change.
+func (p profile) flagFile(tree *hostfs.Tree) (string, error) {
+	if len(p.flags.files) == 1 {
+		return p.flags.files[0], nil
+	}
+	var named, looked []string
+	for _, dir := range []string{"/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"} {
+		dir = path.Join(dir, p.units[0]+".d")
+		looked = append(looked, dir)
+		names, err := tree.Names(dir)
+		if err != nil {
+			return "", err
+		}
+		for _, base := range names {
+			content, err := readIfThere(tree, path.Join(dir, base))
+			if err != nil {
+				return "", err
+			}
+			for line := range strings.Lines(string(content)) {
+				key, file, _ := strings.Cut(strings.TrimSpace(line), "=")
+				file = strings.TrimPrefix(file, "-")
+				if key == "EnvironmentFile" && slices.Contains(p.flags.files, file) && !slices.Contains(named, file) {
+					named = append(named, file)
+				}
+			}
+		}
+	}
+	if len(named) != 1 {
+		return "", fmt.Errorf("%w: the kubelet's unit must have exactly one of %s as EnvironmentFile (has %d; %s were looked at); name it in a drop-in",
+			ErrProfile, strings.Join(p.flags.files, " and "), len(named), strings.Join(looked, ", "))
+	}
+	return named[0], nil
+}

@@ -1,0 +1,107 @@
+package nodeinstall
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/node/hostfs"
+	"github.com/pullpass/pullpass/internal/node/hoststoml"
+	"github.com/pullpass/pullpass/internal/node/kubelet"
+)
+
+// Remarks returns the faults on the node that its owner must correct. Apply does not write into the
+// other configuration of the kubelet, or into that of containerd.
+func (i *Installer) Remarks(d Desired) (remarks []string, err error) {
+	p, err := findProfile(i.tree, i.profile)
+	if err != nil {
+		return nil, err
+	}
+	version, err := kubelet.ParseVersion(d.KubeletVersion)
+	if err != nil {
+		return nil, err
+	}
+	images, err := p.images(i.tree)
+	if err != nil {
+		return nil, err
+	}
+	if shared := version.Shared(images); shared >= kubelet.AllShared {
+		place := "its KubeletConfiguration"
+		if len(p.settings) > 0 {
+			place = strings.Join(p.settings, " and ")
+		}
+		remarks = append(remarks, fmt.Sprintf("kubelet %s (%s): %s", version, place, version.Consequence(shared)))
+	}
+	if len(d.Hosts) > 0 {
+		c, err := p.containerdSettings(i.tree)
+		if err != nil {
+			return nil, err
+		}
+		if c.IsUnread() {
+			remarks = append(remarks, p.listProblem(c))
+		}
+	}
+	return remarks, nil
+}
+
+// images returns the settings for images in the node's KubeletConfiguration. It ignores flags,
+// which could override them.
+func (p profile) images(tree *hostfs.Tree) (images kubelet.Images, err error) {
+	contents, err := contentsOf(tree, p.settings)
+	for _, content := range contents {
+		root, _, parseErr := strictyaml.Parse(content, maxFileBytes)
+		if parseErr != nil {
+			continue // the kubelet would not run with it
+		}
+		value, _ := strictyaml.Value(root)
+		settings, _ := value.(map[string]any)
+		if gates, ok := settings["featureGates"].(map[string]any); ok {
+			if on, ok := gates[kubelet.VerifyGate].(bool); ok {
+				images.Gate = &on
+			}
+		}
+		if policy, ok := settings["imagePullCredentialsVerificationPolicy"].(string); ok {
+			images.Policy = policy
+		}
+	}
+	return images, err
+}
+
+// contentsOf returns the contents of files, and of the files in directories, whose names end with
+// .d.
+func contentsOf(tree *hostfs.Tree, names []string) (contents [][]byte, err error) {
+	for _, name := range names {
+		files := []string{name}
+		if path.Ext(name) == ".d" {
+			in, err := tree.Names(name)
+			if err != nil {
+				return nil, err
+			}
+			files = nil
+			for _, base := range in {
+				files = append(files, path.Join(name, base))
+			}
+		}
+		for _, file := range files {
+			content, err := readIfThere(tree, file)
+			if err != nil {
+				return nil, err
+			}
+			if content != nil {
+				contents = append(contents, content)
+			}
+		}
+	}
+	return contents, nil
+}
+
+func (p profile) containerdSettings(tree *hostfs.Tree) (hoststoml.Settings, error) {
+	contents, err := contentsOf(tree, p.containerd)
+	return hoststoml.ParseSettings(contents...), err
+}
+
+// listProblem describes the effect of a list of directories, and where to change it.
+func (p profile) listProblem(c hoststoml.Settings) string {
+	return fmt.Sprintf("config_path of containerd %s (in one of %s)", c.ListProblem(), strings.Join(p.containerd, ", "))
+}

@@ -1,0 +1,112 @@
+package nodeinstall
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
+)
+
+// The plugin reads hosts.toml in the directory of the platform's containerd.
+func TestCertsDirArgument(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const args = "  args: [\"--registry=ghcr.io\", \"--gateway=https://gateway.example.com\"] # why\n"
+		for platform, want := range map[string]string{
+			"kubeadm": "", "eks": "", "gke": "/etc/containerd/hosts.d", "k3s": "/var/lib/rancher/k3s/agent/etc/containerd/certs.d", "microk8s": "/var/snap/microk8s/current/args/certs.d",
+		} {
+			h := newHost(t, platform)
+			d := desired("v1.36.2")
+			d.Provider = []byte(testProvider + args)
+			plan := h.apply(d)
+			name := ""
+			for _, c := range plan.Changes {
+				if c.Restart && strings.HasSuffix(c.Path, "/pullpass.yaml") || c.Path == "/var/lib/rancher/credentialprovider/config.yaml" {
+					name = c.Path
+				}
+			}
+			text := h.read(name[1:])
+			if want == "" {
+				if text != string(d.Provider) {
+					t.Errorf("%s: changed to %s", platform, text)
+				}
+				continue
+			}
+			if !strings.Contains(text, `["--registry=ghcr.io", "--gateway=https://gateway.example.com", "--certs-dir=`+want+`"]`) {
+				t.Errorf("%s: %s", platform, text)
+			}
+			if plan := h.apply(d); len(plan.Changes) > 0 {
+				t.Errorf("%s: once more: %q", platform, actions(plan))
+			}
+		}
+	})
+}
+
+func TestRemarks(t *testing.T) {
+	t.Parallel()
+	const (
+		shared = "any pod of a node may use an image that another pod's ServiceAccount pulled"
+		always = "whatever they are told"
+		list   = "config_path of containerd is a list (/etc/containerd/certs.d:/etc/docker/certs.d)"
+		on     = "kind: KubeletConfiguration\nfeatureGates: {KubeletEnsureSecretPulledImages: true}\n"
+	)
+	for name, test := range map[string]struct {
+		platform, version string
+		change            func(h *host)
+		want              []string
+	}{
+		"1.33":                  {"kubeadm", "v1.33.5", nil, []string{always}},
+		"1.33 with the gate":    {"kubeadm", "v1.33.5", func(h *host) { h.put("var/lib/kubelet/config.yaml", on) }, []string{always}},
+		"1.34":                  {"kubeadm", "v1.34.2", nil, []string{shared}},
+		"1.34 with the gate":    {"kubeadm", "v1.34.2", func(h *host) { h.put("var/lib/kubelet/config.yaml", on) }, nil},
+		"1.34, no YAML":         {"kubeadm", "v1.34.2", func(h *host) { h.put("var/lib/kubelet/config.yaml", "{") }, []string{shared}},
+		"1.36":                  {"kubeadm", "v1.36.2", nil, nil},
+		"1.36 without the gate": {"kubeadm", "v1.36.2", func(h *host) { h.put("var/lib/kubelet/config.yaml", strings.Replace(on, "true", "false", 1)) }, []string{shared}},
+		"1.36 that is told not to": {"kubeadm", "v1.36.2", func(h *host) {
+			h.put("var/lib/kubelet/config.yaml", "imagePullCredentialsVerificationPolicy: NeverVerify\n")
+		}, []string{shared}},
+		"in a directory": {"k3s", "v1.34.2+k3s1", func(h *host) { h.put("var/lib/rancher/k3s/agent/etc/kubelet.conf.d/50-images.conf", on) }, nil},
+		"in JSON": {"eks", "v1.34.2", func(h *host) {
+			h.put("etc/kubernetes/kubelet/config.json", `{"featureGates": {"KubeletEnsureSecretPulledImages": true}}`)
+		}, []string{list}},
+		"a list": {"eks", "v1.36.2", nil, []string{list}},
+		"a list, pulled by itself": {"eks", "v1.36.2", func(h *host) {
+			h.put("etc/containerd/config.d/a.toml", "discard_unpacked_layers = true # as EKS has it\n")
+		}, nil},
+		"a list, and told so": {"eks", "v1.36.2", func(h *host) {
+			h.put("etc/containerd/config.d/a.toml", "discard_unpacked_layers = false\nuse_local_image_pull = true\n")
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, test.platform)
+			if test.change != nil {
+				test.change(h)
+			}
+			got, err := h.Remarks(desired(test.version))
+			if err != nil || len(got) != len(test.want) {
+				t.Fatalf("%q, %v", got, err)
+			}
+			for i := range got {
+				if !strings.Contains(got[i], test.want[i]) {
+					t.Errorf("%q, want %q", got[i], test.want[i])
+				}
+			}
+		})
+	}
+}
+
+// containerd would send the pods' tokens to the registries behind the gateway.
+func TestListOfDirectoriesThatContainerdDoesNotRead(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "eks")
+	testkit.Must(t, os.MkdirAll(filepath.Join(h.dir, "etc/containerd/config.d"), 0o755))
+	h.put("etc/containerd/config.d/spegel.toml", "[plugins.'io.containerd.cri.v1.images']\ndiscard_unpacked_layers = false\n")
+	h.untouched(ErrProfile, "reads no hosts.toml when it pulls with its transfer service", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
+	d := desired("v1.36.2")
+	d.Hosts = nil // no registry is behind the gateway
+	if _, err := h.Status(d); err != nil {
+		t.Error(err)
+	}
+}

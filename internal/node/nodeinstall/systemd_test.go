@@ -1,0 +1,186 @@
+package nodeinstall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
+)
+
+// testStat is of a process whose name contains text that looks like fields.
+const testStat = "17 (pull) S 9 (pass) S 1 17 17 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 8 0 5000 123 45 18446744073709551615 1 1\n"
+
+// commands records the commands for the host.
+func commands(h *host, root string, failure error) (Systemd, *[]*exec.Cmd) {
+	var all []*exec.Cmd
+	h.put("usr/bin/systemctl", "")
+	h.put("bin/systemd-run", "")
+	h.put("proc/17/stat", testStat)
+	return Systemd{Tree: h.tree, HostRoot: root, PID: 17, Stat: []byte(testStat), Run: func(c *exec.Cmd) ([]byte, error) {
+		all = append(all, c)
+		if c.Args[1] == "show" {
+			return []byte("NRestarts=17\nActiveState=active\n"), failure
+		}
+		return []byte(" said why\n"), failure
+	}}, &all
+}
+
+func TestSystemd(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "eks")
+	s, run := commands(h, "/host", nil)
+	testkit.Must(t, s.Ready(t.Context()))
+	testkit.Must(t, s.Watch(t.Context()))
+	command := (*run)[0]
+	want := []string{"/bin/systemd-run", "--unit=pullpass-node-install", "--description=Pullpass: restart of the kubelet", "--collect", "--quiet", "--property=Type=oneshot",
+		"/proc/17/exe", "node-install", "watch", "--host-root=/"}
+	if command.Path != want[0] || !slices.Equal(command.Args, want) || command.SysProcAttr.Chroot != "/host" || command.Dir != "/" {
+		t.Errorf("%q in %+v", command.Args, command.SysProcAttr)
+	}
+
+	s, run = commands(h, "/", nil)
+	testkit.Must(t, s.RestartUnit(t.Context(), "kubelet.service"))
+	if command := (*run)[0]; !slices.Equal(command.Args, []string{"/usr/bin/systemctl", "restart", "kubelet.service"}) || command.SysProcAttr != nil {
+		t.Errorf("%q in %+v", command.Args, command.SysProcAttr)
+	}
+
+	failure := errors.New("exit status 1")
+	s, _ = commands(h, "/host", failure)
+	if err := s.Watch(t.Context()); !errors.Is(err, failure) || err.Error() != "systemd-run on the host: exit status 1: said why; journalctl -u pullpass-node-install on the host has the reason" {
+		t.Errorf("error %v", err)
+	}
+}
+
+// The watcher is a different process: it reads the unit from the state.
+func TestHostKubelet(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "k3s")
+		h.apply(desired("v1.36.2"))
+		s, run := commands(h, "/", nil)
+		testkit.Must(t, (&HostKubelet{Systemd: s}).Restart(t.Context()))
+		if args := (*run)[0].Args; args[2] != "k3s-agent.service" {
+			t.Errorf("%q", args)
+		}
+	})
+}
+
+// A failure of systemd itself proves nothing about the kubelet's configuration.
+func TestARestartThatFails(t *testing.T) {
+	noBus := &exec.ExitError{Stderr: []byte("Failed to connect to bus")}
+	for name, test := range map[string]struct {
+		failure, showFailure error
+		state                string
+		isUnhealthy          bool
+	}{
+		"no such program":     {failure: errors.New("no such program"), state: "failed"},
+		"no bus":              {failure: noBus, showFailure: noBus},
+		"refused, it goes on": {failure: &exec.ExitError{}, state: "active"},
+		"it has ended":        {failure: &exec.ExitError{}, state: "failed", isUnhealthy: true},
+		"it is started again": {failure: &exec.ExitError{}, state: "activating", isUnhealthy: true},
+		"it is not started":   {failure: &exec.ExitError{}, state: "inactive", isUnhealthy: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				h := newHost(t, "eks")
+				h.apply(desired("v1.36.2"))
+				s, _ := commands(h, "/", nil)
+				s.Run = func(c *exec.Cmd) ([]byte, error) {
+					if c.Args[1] == "show" {
+						c.Path, c.Args = "/bin/sh", []string{"sh", "-c", "exit 0"} // it is not run after its context has ended
+						if err := c.Run(); err != nil {
+							return nil, err
+						}
+						return []byte("NRestarts=17\nActiveState=" + test.state + "\n"), test.showFailure
+					}
+					return nil, test.failure
+				}
+				// The time limit of the start has passed.
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				k := &HostKubelet{Systemd: s}
+				if err := k.Restart(ctx); !errors.Is(err, test.failure) || errors.Is(err, ErrUnhealthy) != test.isUnhealthy {
+					t.Errorf("error %v", err)
+				}
+
+				// A good configuration is then tried again.
+				d := desired("v1.36.2")
+				d.Provider = []byte(strings.Replace(testProvider, "0s", "1s", 1))
+				h.watcher = watching{h, k}
+				_, err := h.Apply(t.Context(), d)
+				if errors.Is(err, ErrRejected) != test.isUnhealthy || !errors.Is(err, test.failure) {
+					t.Errorf("error %v", err)
+				}
+				if plan, err := h.Status(d); err != nil || plan.Rejected != test.isUnhealthy || !plan.Restart || h.read(ownProvider) != testProvider {
+					t.Errorf("%+v, %v", plan, err)
+				}
+			})
+		})
+	}
+}
+
+// watching is a host with a different kubelet.
+type watching struct {
+	*host
+	kubelet Kubelet
+}
+
+func (w watching) Watch(ctx context.Context) error { return Watch(ctx, w.tree, w.kubelet) }
+
+// systemd continues its earlier count, and reports when it gives up.
+func TestEnded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := newHost(t, "eks")
+		h.apply(desired("v1.36.2"))
+		s, _ := commands(h, "/", nil)
+		answer := "NRestarts=17\nActiveState=active\n"
+		s.Run = func(c *exec.Cmd) ([]byte, error) {
+			if want := []string{"/usr/bin/systemctl", "show", "--property=NRestarts,ActiveState", "kubelet.service"}; c.Args[1] == "show" && !slices.Equal(c.Args, want) {
+				t.Errorf("%q", c.Args)
+			}
+			return []byte(answer), nil
+		}
+		k := &HostKubelet{Systemd: s}
+		testkit.Must(t, k.Restart(t.Context()))
+		for _, test := range []struct {
+			answer, text string
+			times        int
+			isGone       bool
+		}{
+			{"NRestarts=17\nActiveState=active\n", "<nil>", 0, false},
+			{"ActiveState=activating\nNRestarts=20\n", "<nil>", 3, false},
+			{"NRestarts=17\nActiveState=failed\n", "kubelet.service has ended, and systemd does not start it again", 0, true},
+			{"NRestarts=17\nActiveState=inactive\n", "kubelet.service has ended, and systemd does not start it again", 0, true},
+			{"ActiveState=active\n", "invalid syntax", -17, false},
+		} {
+			answer = test.answer
+			times, err := k.Ended(t.Context())
+			if times != test.times || errors.Is(err, ErrUnhealthy) != test.isGone || !strings.Contains(fmt.Sprint(err), test.text) {
+				t.Errorf("%q: %d, %v", test.answer, times, err)
+			}
+		}
+	})
+}
+
+func TestHealthz(t *testing.T) {
+	t.Parallel()
+	status := http.StatusOK
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+	defer server.Close()
+	k := &HostKubelet{Client: server.Client(), URL: server.URL}
+	testkit.Must(t, k.Healthy(t.Context()))
+	status = http.StatusInternalServerError
+	if err := k.Healthy(t.Context()); err == nil || !strings.HasSuffix(err.Error(), ": 500 Internal Server Error") {
+		t.Errorf("error %v", err)
+	}
+	server.Close()
+	if err := k.Healthy(t.Context()); err == nil {
+		t.Error("a kubelet that does not listen is healthy")
+	}
+}

@@ -1,0 +1,145 @@
+package nodeinstall
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/node/hostfs"
+)
+
+// A host can lose power while the kubelet is watched, or before. It would then start the kubelet
+// with an untested configuration. So a unit of systemd restores the previous files before the
+// kubelet starts. The unit needs none of our programs: they may be gone with the pod, and without a
+// kubelet the pod does not come back.
+const (
+	undoUnit   = "pullpass-node-install-undo.service"
+	undoFile   = "/etc/systemd/system/" + undoUnit
+	undoLink   = "/etc/systemd/system/multi-user.target.wants/" + undoUnit
+	undoScript = stateDir + "/undo"
+	undoState  = stateDir + "/state.before.json"
+
+	// undoRejected is the state after a roll-back that the kubelet caused. Like the other one, it
+	// is written in advance, because the disk may be full at that time.
+	undoRejected = stateDir + "/state.rejected.json"
+)
+
+// standBy writes the data for a roll-back, and the unit. The unit has no effect without its link.
+// So the link is written last and removed first.
+func (s *state) standBy() error {
+	dirs, err := missingDirs(s.tree, path.Dir(undoLink))
+	if err != nil {
+		return err
+	}
+	if err := s.mkdirs(dirs); err != nil {
+		return err
+	}
+	before, rejected := s.rolledBack(), s.rolledBack()
+	rejected.Rejected = append(slices.Clone(s.Rejected), s.Pending.Digest)
+	stateBefore, err := before.content()
+	if err != nil {
+		return err
+	}
+	stateRejected, err := rejected.content()
+	if err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name string
+		file hostfs.File
+	}{
+		{undoState, hostfs.NewFile(0o600, stateBefore)},
+		{undoRejected, hostfs.NewFile(0o600, stateRejected)},
+		{undoScript, hostfs.NewFile(0o600, s.Pending.script())},
+		{undoFile, hostfs.NewFile(0o644, fmt.Appendf(nil, `# Written by pullpass node-install, which removes it when the kubelet is healthy.
+[Unit]
+Description=Pullpass: what the kubelet had before a restart that nobody watched to its end
+ConditionPathExists=%s
+RequiresMountsFor=%s
+Before=%s
+[Service]
+Type=oneshot
+ExecStart=/bin/sh %s
+`, undoScript, stateDir, s.Unit, undoScript))},
+		{undoLink, hostfs.NewLink(undoFile)},
+	} {
+		if err := put(s.tree, f.name, f.file, maxFileBytes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kept returns the file that a roll-back restores. It returns nil for a file that others have left
+// under that name.
+func (s *state) kept(name string) (*hostfs.File, error) {
+	f, err := lookup(s.tree, hostfs.Kept(name))
+	if errors.Is(err, hostfs.ErrNotRegular) || err == nil && f != nil && versionOf(*f) != *s.Pending.Before[name] {
+		return nil, nil
+	}
+	return f, err
+}
+
+// undone returns the result of a roll-back for a file, and whether the roll-back changes it. A
+// roll-back leaves a file without a replacement. Unless it is forced, it also leaves a file that
+// others have changed since.
+func (s *state) undone(name string, current *hostfs.File, forced bool) (next *hostfs.File, is bool, err error) {
+	before := s.Pending.Before[name]
+	isOurs := forced || current != nil && versionOf(*current) == s.Entries[name].Written
+	switch {
+	case before == nil:
+		return nil, isOurs || current == nil, nil
+	case current != nil && versionOf(*current) == *before:
+		return current, true, nil
+	case !isOurs:
+		return current, false, nil
+	}
+	next, err = s.kept(name)
+	return next, next != nil, err
+}
+
+func (s *state) standDown() error {
+	for _, name := range []string{undoLink, undoFile, undoScript, undoRejected, undoState} {
+		if err := remove(s.tree, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rolledBack returns the state after a roll-back. It is not known whether the kubelet was started
+// with the restored files.
+func (s *state) rolledBack() *state {
+	after := *s
+	after.Entries = maps.Clone(s.Entries)
+	for name := range s.Pending.Before {
+		delete(after.Entries, name)
+		if e, had := s.Pending.Entries[name]; had {
+			after.Entries[name] = e
+		}
+	}
+	after.Pending = &pending{}
+	return &after
+}
+
+// script does the same as rollBack, in a shell. The state comes last but for the unit itself, so
+// that the script can be repeated until then.
+func (p *pending) script() []byte {
+	var b bytes.Buffer
+	b.WriteString("set -eu\n")
+	for _, name := range slices.Sorted(maps.Keys(p.Before)) {
+		to, kept := term.ShellWord(name), term.ShellWord(hostfs.Kept(name))
+		if p.Before[name] == nil {
+			fmt.Fprintf(&b, "rm -f %s %s\n", to, term.ShellWord(hostfs.Temporary(name)))
+			continue
+		}
+		// The second command is for two names of the same file (rename(2)).
+		fmt.Fprintf(&b, "if [ -e %s ] || [ -L %s ]; then mv -fT %s %s; fi\nrm -f %s %s\n", kept, kept, kept, to, kept, term.ShellWord(hostfs.Temporary(name)))
+	}
+	fmt.Fprintf(&b, "sync\nmv -f %s %s\nrm -f %s %s %s %s\n", undoState, stateFile, undoLink, undoFile, undoScript, undoRejected)
+	return b.Bytes()
+}

@@ -1,0 +1,176 @@
+package nodeinstall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/node/hostfs"
+)
+
+const (
+	// startLimit is the time limit for systemd to start the kubelet. Units of k3s and RKE2 report
+	// their start themselves (Type=notify), which takes minutes on a slow disk.
+	startLimit = 5 * time.Minute
+	// patience is the time limit for a started kubelet to become healthy.
+	patience = 90 * time.Second
+	// steady is the required number of consecutive healthy responses. A kubelet with a wrong
+	// configuration may respond before it exits, and is restarted again and again.
+	steady = 5
+	// hopeless is the number of exits after which the kubelet counts as failed. A kubelet with a
+	// wrong configuration exits at once, every time. The node then does not have to wait for the
+	// end of patience.
+	hopeless = 3
+)
+
+// Kubelet is the kubelet of the node.
+type Kubelet interface {
+	// Restart returns when the kubelet was started, which does not mean that it continues to run.
+	// Its error is ErrUnhealthy if the kubelet did not start. It is a different error if the start
+	// could not be requested.
+	Restart(ctx context.Context) error
+	// Healthy returns the result of the kubelet's healthz.
+	Healthy(ctx context.Context) error
+	// Ended returns how often the kubelet has exited by itself since Restart. Its error is
+	// ErrUnhealthy if it has exited and is not restarted.
+	Ended(ctx context.Context) (int, error)
+}
+
+// Watch restarts the kubelet if that is due. If the kubelet exits three times, or is not healthy
+// within 90 seconds, Watch restores the previous files and restarts it once more. It records the
+// configuration, so that it is not retried, and returns ErrRejected.
+//
+// If the restart cannot be requested, or the host is shut down meanwhile, the configuration is not
+// to blame. But the kubelet must not start with it unwatched.
+func Watch(ctx context.Context, tree *hostfs.Tree, kubelet Kubelet) error {
+	return alone(tree, func(s *state) error {
+		if !s.owed() {
+			return nil
+		}
+		if err := s.lock(); err != nil {
+			return err
+		}
+		started, failure := restart(ctx, kubelet)
+		if failure == nil || len(s.Pending.Before) == 0 {
+			return errors.Join(failure, s.restarted(started))
+		}
+		tried := errors.Is(failure, ErrUnhealthy) && ctx.Err() == nil
+		if err := s.rollBack(tried, true); err != nil {
+			return errors.Join(failure, fmt.Errorf("rolling back: %w", err))
+		}
+		if !tried {
+			return fmt.Errorf("%w; all that the kubelet reads is put back", failure)
+		}
+		started, again := restart(ctx, kubelet)
+		var err error
+		if started {
+			err = s.settle()
+		}
+		return errors.Join(ErrRejected, failure, again, err)
+	})
+}
+
+// restarted notes that the kubelet has the current files. If it was not started, it still has the
+// previous ones, and the restart is still due.
+func (s *state) restarted(started bool) error {
+	if !started {
+		return nil
+	}
+	if err := s.standDown(); err != nil {
+		return err
+	}
+	s.Pending.Restarted, s.Pending.Before, s.Pending.Entries = true, nil, nil
+	return s.save()
+}
+
+// rollBack restores the previous files. If it is forced, it does so whatever the current files,
+// because the kubelet does not run with them. It needs no disk space.
+func (s *state) rollBack(tried, forced bool) error {
+	for name := range s.Pending.Before {
+		current, err := lookup(s.tree, name)
+		if err != nil {
+			return err
+		}
+		if _, is, err := s.undone(name, current, forced); err != nil {
+			return err
+		} else if !is {
+			s.Entries[name] = s.merged(name)
+			delete(s.Pending.Before, name)
+			delete(s.Pending.Entries, name)
+		}
+	}
+	if err := s.standBy(); err != nil { // it does already
+		return err
+	}
+	for _, name := range s.paths() {
+		v, is := s.Pending.Before[name]
+		if !is {
+			continue
+		}
+		current, err := lookup(s.tree, name)
+		switch {
+		case err != nil:
+		case v == nil:
+			err = remove(s.tree, name)
+		case current == nil || versionOf(*current) != *v:
+			err = s.tree.PutBack(name)
+		}
+		// A kept file whose original was not changed yet may belong to others.
+		if err = errors.Join(err, s.tree.Clean(name, true)); err != nil {
+			return err
+		}
+	}
+	after := undoState
+	if tried {
+		after = undoRejected
+	}
+	if err := s.tree.Rename(after, path.Base(stateFile)); err != nil {
+		return err
+	}
+	now, err := readState(s.tree)
+	if err != nil {
+		return err
+	}
+	now.unlock = s.unlock
+	*s = *now
+	if err := s.standDown(); err != nil {
+		return err
+	}
+	return s.sweep()
+}
+
+// restart reports whether the previous kubelet is gone, and why the new one is not healthy.
+func restart(ctx context.Context, kubelet Kubelet) (started bool, err error) {
+	starting, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	if err := kubelet.Restart(starting); err != nil {
+		_, gone := kubelet.Ended(ctx)
+		return errors.Is(gone, ErrUnhealthy), fmt.Errorf("restarting the kubelet: %w", err)
+	}
+	ctx, cancel = context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for healthy := 0; ; {
+		err := kubelet.Healthy(ctx)
+		if healthy++; err != nil {
+			healthy = 0
+			switch times, gone := kubelet.Ended(ctx); {
+			case errors.Is(gone, ErrUnhealthy):
+				return true, gone
+			case gone == nil && times >= hopeless:
+				return true, fmt.Errorf("%w: it ended %d times: %w", ErrUnhealthy, times, err)
+			}
+		}
+		if healthy == steady {
+			return true, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return true, fmt.Errorf("%w: %w", ErrUnhealthy, errors.Join(err, ctx.Err()))
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package rollout
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
+)
+
+const pluginFile = "/usr/local/libexec/pullpass/pullpass-credential-provider"
+
+// spoil removes a file of the node, as a different program would. It reports whether Repair
+// restores the file, and how long that takes.
+func (n *simulated) spoil() (isBack bool, took time.Duration) {
+	n.t.Helper()
+	testkit.Must(n.t, n.tree.Remove(pluginFile, look(n.t, n, pluginFile)))
+	start := time.Now()
+	testkit.Must(n.t, n.agent.Repair(n.t.Context()))
+	return look(n.t, n, pluginFile) != nil, time.Since(start)
+}
+
+// Repair does not ask the API server, which may be unavailable.
+func TestRepairAtOnce(t *testing.T) {
+	in(t, 1, func(t *testing.T, f *fleet) {
+		n := f.nodes["node-00"]
+		f.start()
+		testkit.Must(t, n.agent.Repair(t.Context())) // before anything is installed
+		time.Sleep(10 * time.Minute)
+		if n.record().State != Ready {
+			t.Fatalf("%+v", n.record())
+		}
+		f.api.Refuse(true)
+		if isBack, took := n.spoil(); !isBack || took > 0 {
+			t.Errorf("put back: %v, after %v", isBack, took)
+		}
+		f.api.Refuse(false)
+		if status := n.agent.Status(); status.Repairs != 1 || status.Restarts != 1 {
+			t.Errorf("%+v", status)
+		}
+		if files := n.agent.Files(); len(files) != 1 || files[0] != n.tree.Path(pluginFile) {
+			t.Errorf("%q", files)
+		}
+		isBack, _ := n.spoil()
+		time.Sleep(time.Minute) // events
+		if want := "Node node-00 NodeInstallRepaired: another program changed " + pluginFile + ", which was put back"; !isBack || !slices.Contains(f.events(), want) {
+			t.Errorf("%v, %q", isBack, f.events())
+		}
+		if n.record().State != Ready || len(f.restarted()) != 1 {
+			t.Errorf("%+v, restarts %q", n.record(), f.restarted())
+		}
+	})
+}
+
+// Repairs against a program that rewrites files again and again are limited, and people are
+// informed.
+func TestRepairsAreBounded(t *testing.T) {
+	in(t, 1, func(t *testing.T, f *fleet) {
+		n := f.nodes["node-00"]
+		f.start()
+		time.Sleep(10 * time.Minute)
+		start := time.Now()
+		for range 3 * maxRepairs {
+			if isBack, _ := n.spoil(); !isBack {
+				t.Fatal("not put back")
+			}
+		}
+		if took := time.Since(start); took < 2*repairWindow || took > 4*repairWindow {
+			t.Errorf("%d repairs took %v", 3*maxRepairs, took)
+		}
+		time.Sleep(2 * time.Second)
+		if r := n.record(); r.State != Failed || !strings.HasPrefix(r.Reason, "another program changes "+pluginFile+" again and again") {
+			t.Errorf("%+v", r)
+		}
+		time.Sleep(3 * driftInterval)
+		if r := n.record(); r.State != Ready || r.Reason != "" || len(f.restarted()) != 1 {
+			t.Errorf("when it has ended: %+v, restarts %q", r, f.restarted())
+		}
+		told := 0
+		for _, event := range f.events() {
+			if strings.Contains(event, "NodeInstallFailed") {
+				told++
+			}
+		}
+		if told != 1 {
+			t.Errorf("%q", f.events())
+		}
+	})
+}

@@ -1,0 +1,281 @@
+package rollout
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/pullpass/pullpass/internal/cluster/controller"
+)
+
+const (
+	// LeaseName is the name of the Lease whose holder may restart its kubelet.
+	LeaseName = "pullpass-node-install"
+	// A turn lasts longer than a restart and a roll-back, which take 90 seconds each unless the
+	// unit is slow to start. These continue if the Agent cannot reach the API server or has ended.
+	// If they take longer, the node is not Ready when its turn is over, and the roll-out stops.
+	turnDuration = 5 * time.Minute
+	turnRenewal  = 20 * time.Second
+	// turnFresh is how long after a renewal a restart may begin.
+	turnFresh = time.Minute
+
+	stopKey     = "pullpass.dev/stopped"  // annotation: a Stop
+	revisionKey = "pullpass.dev/revision" // annotation: the revision to which the holder's node is being changed
+)
+
+var (
+	// errNotOurTurn prevents a restart while this node does not have the turn.
+	errNotOurTurn = errors.New("it is not the turn of this node")
+	errLost       = errors.New("the turn of this node ended before it was done: the Lease could not be renewed, or somebody else has it")
+)
+
+// Stop means that no further node is changed to a revision.
+type Stop struct {
+	Node     string `json:"node"` // the node on which it failed
+	UID      string `json:"uid"`
+	Revision string `json:"revision"`
+	Reason   string `json:"reason"`
+}
+
+func (s Stop) String() string {
+	return fmt.Sprintf("the roll-out of %s is stopped, because of the node %s: %s", s.Revision, s.Node, s.Reason)
+}
+
+// stopOf returns the Stop of a Lease, or nil.
+func stopOf(found *coordinationv1.Lease) *Stop {
+	var s Stop
+	if json.Unmarshal([]byte(found.Annotations[stopKey]), &s) != nil {
+		return nil
+	}
+	return &s
+}
+
+func setStop(found *coordinationv1.Lease, s *Stop) error {
+	if s == nil {
+		delete(found.Annotations, stopKey)
+		return nil
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	annotate(found, stopKey, string(text))
+	return nil
+}
+
+func annotate(found *coordinationv1.Lease, key, value string) {
+	if found.Annotations == nil {
+		found.Annotations = map[string]string{}
+	}
+	found.Annotations[key] = value
+}
+
+// identity names a node in the Lease. A recreated node of the same name has a different identity.
+func identity(node, uid string) string { return node + "/" + uid }
+
+// turn is the turn of this node. All methods except allowed are for one goroutine.
+type turn struct {
+	lease     controller.Lease
+	cluster   cluster
+	node, uid string
+	log       *slog.Logger
+
+	stop func() // ends the renewals; nil: none
+
+	mu      sync.Mutex
+	alone   bool      // this restart does not affect other nodes
+	renewed time.Time // zero: this node does not have the turn
+}
+
+// allowed is called right before the kubelet is restarted.
+func (t *turn) allowed() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.alone || !t.renewed.IsZero() && t.lease.Now().Before(t.renewed.Add(turnFresh)) {
+		return nil
+	}
+	return errNotOurTurn
+}
+
+// take begins the turn, and returns a context that ends if the turn is lost. Otherwise it returns
+// why this node must wait.
+//
+// A node with alone set does not run any pods of users yet, so it does not wait. But it does not
+// get a change that has failed elsewhere.
+func (t *turn) take(ctx context.Context, revision string, alone bool) (during context.Context, wait string, err error) {
+	asking, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	found, err := t.lease.Read(asking)
+	if err != nil {
+		return nil, "", err
+	}
+	if s := stopOf(found); s != nil && s.Revision == revision && s.UID != t.uid {
+		node, err := t.cluster.get(ctx, s.Node)
+		if err != nil {
+			return nil, "", err
+		}
+		if node != nil && string(node.UID) == s.UID {
+			return nil, s.String(), nil
+		}
+		_ = setStop(found, nil) // the node is gone, so the cause cannot be examined there
+	}
+	if alone {
+		t.set(true, time.Time{})
+		return ctx, "", nil
+	}
+	if t.lease.Taken(found) {
+		return nil, waiting, nil
+	}
+	if wait, err := t.supersede(asking, found, revision); wait != "" || err != nil {
+		return nil, wait, err
+	}
+	began := t.lease.Now()
+	t.lease.Claim(found)
+	annotate(found, revisionKey, revision)
+	if is, err := t.lease.Write(asking, found); !is {
+		return nil, waiting, err
+	}
+	t.set(false, began)
+	during, lose := context.WithCancel(ctx)
+	renewing, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() { t.renew(renewing, lose); close(done) }()
+	t.stop = func() { stop(); <-done; lose() }
+	return during, "", nil
+}
+
+// waiting does not name the holder: otherwise all nodes would write their Records at each turn.
+const waiting = "the turn of other nodes comes first"
+
+// supersede judges the node whose turn expired without a result, if there is one. If that node is
+// not Ready, the roll-out stops.
+func (t *turn) supersede(ctx context.Context, found *coordinationv1.Lease, revision string) (wait string, err error) {
+	holder := controller.Holder(found)
+	if holder == "" || holder == t.lease.Identity {
+		return "", nil
+	}
+	name, uid, _ := strings.Cut(holder, "/")
+	node, err := t.cluster.get(ctx, name)
+	if err != nil || node == nil || string(node.UID) != uid || isReady(node) {
+		return "", err
+	}
+	s := &Stop{Node: name, UID: uid, Revision: found.Annotations[revisionKey], Reason: "it was restarted, is not Ready, and its installer says nothing"}
+	if err := setStop(found, s); err != nil {
+		return "", err
+	}
+	found.Spec.HolderIdentity = new(string)
+	if _, err := t.lease.Write(ctx, found); err != nil {
+		return "", err
+	}
+	if s.Revision == revision {
+		return s.String(), nil
+	}
+	return waiting, nil // the next pass finds no holder
+}
+
+func (t *turn) set(alone bool, renewed time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.alone, t.renewed = alone, renewed
+}
+
+// renew calls lose when a different node has the turn, or may have it.
+func (t *turn) renew(ctx context.Context, lose func()) {
+	for {
+		select {
+		case <-time.After(turnRenewal):
+		case <-ctx.Done():
+			return
+		}
+		began := t.lease.Now()
+		isHeld, err := t.hold(ctx)
+		t.mu.Lock()
+		if isHeld {
+			t.renewed = began
+		}
+		isLost := err == nil && !isHeld || !began.Before(t.renewed.Add(turnDuration-turnRenewal))
+		t.mu.Unlock()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case isLost:
+			t.log.Error(errLost.Error(), "error", err)
+			lose()
+			return
+		case err != nil:
+			t.log.Warn("cannot renew the turn of this node", "error", err)
+		}
+	}
+}
+
+// hold renews the Lease, and reports whether this node still has it.
+func (t *turn) hold(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	found, err := t.lease.Read(ctx)
+	if err != nil || controller.Holder(found) != t.lease.Identity {
+		return false, err
+	}
+	t.lease.Claim(found)
+	return t.lease.Write(ctx, found)
+}
+
+// end passes the turn to other nodes, and publishes whether they may get the same change. If that
+// fails, the turn expires and the next node judges this one.
+func (t *turn) end(ctx context.Context, failure *Stop) {
+	t.leave()
+	// The end is published even when the Agent is stopped.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+	defer cancel()
+	var err error
+	for range conflicts {
+		var isDone bool
+		if isDone, err = t.release(ctx, failure); err != nil || isDone {
+			break
+		}
+	}
+	if err != nil {
+		t.log.Warn("cannot say that the turn of this node has ended", "error", err)
+	}
+}
+
+// leave ends this program's part in the turn. The node keeps the turn, because its kubelet may be
+// restarting. The next program on the node continues it.
+func (t *turn) leave() {
+	if t.stop != nil {
+		t.stop()
+		t.stop = nil
+	}
+	t.set(false, time.Time{})
+}
+
+func (t *turn) release(ctx context.Context, failure *Stop) (bool, error) {
+	found, err := t.lease.Read(ctx)
+	if err != nil {
+		return false, err
+	}
+	now := stopOf(found)
+	ours := controller.Holder(found) == t.lease.Identity
+	if !ours && failure == nil && (now == nil || now.UID != t.uid) {
+		return true, nil
+	}
+	if !ours && now != nil && failure != nil && *now == *failure {
+		return true, nil
+	}
+	if ours {
+		found.Spec.HolderIdentity = new(string)
+	}
+	if failure != nil || now != nil && now.UID == t.uid {
+		if err := setStop(found, failure); err != nil {
+			return false, err
+		}
+	}
+	return t.lease.Write(ctx, found)
+}

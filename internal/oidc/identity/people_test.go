@@ -1,0 +1,31 @@
+package identity
+
+import (
+	"maps"
+	"strings"
+	"testing"
+)
+
+// Typed restores the claims of an event, except lists and claims that are too long.
+func TestTypedIsWhatWasNamed(t *testing.T) {
+	t.Parallel()
+	claims := Claims{
+		"project_id": "1", "ref": "", "runner_id": int64(7), "user_login": strings.Repeat("a", maxNamedBytes+1),
+		"groups_direct": []string{"a"}, "more": "x",
+	}
+	named := (&External{Profile: GitLab, Claims: claims}).Named()
+	if want := map[string]string{"project_id": "1", "ref": "", "runner_id": "7"}; !maps.Equal(named, want) {
+		t.Errorf("named %v", named)
+	}
+	typed := GitLab.Typed(named)
+	if len(typed) != 3 || typed["project_id"] != "1" || typed["ref"] != "" || typed["runner_id"] != float64(7) {
+		t.Errorf("typed %v", typed)
+	}
+	const rerun = "oidc.circleci.com/ssh-rerun"
+	if typed := CircleCI.Typed(map[string]string{rerun: "false"}); typed[rerun] != false {
+		t.Errorf("a boolean: %v", typed)
+	}
+	if typed := CircleCI.Typed(map[string]string{rerun: "no", "more": "x"}); len(typed) != 0 {
+		t.Errorf("what is no boolean, and what the profile does not name: %v", typed)
+	}
+}

@@ -1,0 +1,83 @@
+package pattern
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/oidc"
+)
+
+// TestPatternsThatCollide compares Collision with the behaviour of a pattern: whether two
+// identities with different names have a repository in common. Only the placeholders of the pattern
+// count.
+func TestPatternsThatCollide(t *testing.T) {
+	t.Parallel()
+	labels := []string{"a", "b", "a-a", "a-b", "aa", "ab", "axa"}
+	subdomains := append([]string{"a.a", "a.b", "a.a.a"}, labels...)
+	for pattern, want := range map[string]string{ // an example, "-" for none
+		"{cluster}-{namespace}/**":        "{cluster} a with {namespace} b-c and {cluster} a-b with {namespace} c both have a-b-c",
+		"{cluster}{namespace}":            "{cluster} a with {namespace} bc and {cluster} ab with {namespace} c both have abc",
+		"{namespace}-{serviceAccount}":    "{namespace} a with {serviceAccount} b-c and {namespace} a-b with {serviceAccount} c both have a-b-c",
+		"{namespace}x{serviceAccount}":    "{namespace} a with {serviceAccount} bxc and {namespace} axb with {serviceAccount} c both have axbxc",
+		"{namespace}-*/**":                "{namespace} a and {namespace} a-b both have a-b-c",
+		"**/{namespace}-*":                "{namespace} a and {namespace} a-b both have a-b-c",
+		"x/*-{namespace}":                 "{namespace} b-c and {namespace} c both have a-b-c",
+		"{namespace}*":                    "{namespace} a and {namespace} ab both have abc",
+		"*{namespace}":                    "{namespace} bc and {namespace} c both have abc",
+		"y-{cluster}-{namespace}_*":       "{cluster} a with {namespace} b-c and {cluster} a-b with {namespace} c both have y-a-b-c_x",
+		"{serviceAccount}.*":              "{serviceAccount} a and {serviceAccount} a.b both have a.b.c",
+		"{namespace}/{serviceAccount}-*":  "{serviceAccount} a and {serviceAccount} a-b both have a-b-c",
+		"{serviceAccount}.{namespace}.*":  "-", // only where the second is a.b
+		"*_{namespace}_*":                 "-", // a wildcard may hold _
+		"**/{namespace}/**/{namespace}-*": "both have a-b-c",
+
+		"{namespace}/**": "", "{serviceAccount}": "", "**": "", "*": "", "*-x-*": "", "team-{namespace}-x/*": "",
+		"{cluster}/{namespace}/{serviceAccount}": "", "{cluster}_{namespace}": "", "{namespace}_*": "", "*_{namespace}": "",
+		"{namespace}__{serviceAccount}/**": "", "{namespace}.{serviceAccount}": "", "{serviceAccount}.{namespace}": "", "{namespace}.*": "",
+		"{namespace}/{namespace}-*": "", "{namespace}-{serviceAccount}/{namespace}": "", "{cluster}-x_y-{namespace}": "",
+	} {
+		example, found := mustPattern(t, pattern).Collision(labels)
+		if found != (want != "") || want != "-" && !strings.Contains(example, want) || want == "-" && example != "" {
+			t.Errorf("%s: %t, %q", pattern, found, example)
+		}
+		ids := map[string]map[string]bool{} // repository → the values of the placeholders
+		for _, cluster := range labels {
+			for _, namespace := range labels {
+				for _, account := range subdomains {
+					id := &oidc.Identity{Cluster: cluster, Kubernetes: oidc.KubernetesIdentity{Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: account}}}
+					var values []string
+					for _, placeholder := range []string{"{cluster}", "{namespace}", "{serviceAccount}"} {
+						if strings.Contains(pattern, placeholder) {
+							value, _ := placeholderValue(strings.Trim(placeholder, "{}"), id)
+							values = append(values, value)
+						}
+					}
+					for _, wild := range subdomains {
+						name := strings.ReplaceAll(mustPattern(t, strings.ReplaceAll(pattern, "**", "any")).Expand(id), "*", wild)
+						if ids[name] == nil {
+							ids[name] = map[string]bool{}
+						}
+						ids[name][strings.Join(values, "/")] = true
+					}
+				}
+			}
+		}
+		collides := false
+		for _, who := range ids {
+			collides = collides || len(who) > 1
+		}
+		// One wildcard has the same value everywhere here, so some collisions do not occur.
+		if collides != found && strings.Count(pattern, "*") < 2 {
+			t.Errorf("%s collides: %t", pattern, collides)
+		}
+	}
+}
+
+func mustPattern(t *testing.T, text string) Pattern {
+	t.Helper()
+	p, err := Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}

@@ -1,0 +1,30 @@
+package pattern
+
+import (
+	"slices"
+	"strings"
+)
+
+// isHost reports whether a path begins with a possible name of a registry.
+func isHost(path string) bool {
+	first, _ := cutComponent(path)
+	return strings.ContainsAny(first, ".:")
+}
+
+// Covers returns the first upstream of the gateway that a wildcard or a claim at the beginning
+// would match. A claim there is never the name of a host. An upstream that is written out is
+// intended.
+func (p Pattern) Covers(upstreams []string) (string, bool) {
+	first, rest := cutComponent(string(p))
+	_, isClaim := claimPlaceholder(first)
+	if !isClaim && (!strings.Contains(first, "*") || rest == "" && first != "**") { // every repository of an upstream has more than one component
+		return "", false
+	}
+	i := slices.IndexFunc(upstreams, func(name string) bool {
+		return isClaim && !isHost(name) || !isClaim && MatchName(first, name)
+	})
+	if i < 0 {
+		return "", false
+	}
+	return upstreams[i], true
+}

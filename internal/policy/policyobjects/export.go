@@ -1,0 +1,145 @@
+package policyobjects
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
+)
+
+// ToObject turns a policy file into an AccessPolicy of that name. A part that an object cannot
+// express is an error, and has to stay in a file.
+func ToObject(name string, file policy.File) ([]byte, error) {
+	if !names.IsSubdomain(name) {
+		return nil, fmt.Errorf("%s is not a name: write lower-case letters, digits, '-' and '.'", term.QuoteName(name))
+	}
+	var faults strictyaml.Faults
+	document, ok := strictyaml.ParseDocument(file.Name, file.Data, policy.MaxBytes, &faults, "write rules")
+	if !ok {
+		return nil, faults.Err()
+	}
+	// The file may have denials alone, although no proxy accepts it as its only file.
+	fields, _ := document.Value.(map[string]any)
+	if fields["apiVersion"] != policy.APIVersion || fields["kind"] != policy.Kind || fields["spec"] != nil {
+		return nil, fmt.Errorf("%s: is no policy file: it begins with apiVersion %s and kind %s, and has rules or deny", file.Name, policy.APIVersion, policy.Kind)
+	}
+	value := map[string]any{}
+	for key, field := range fields {
+		if key != "apiVersion" && key != "kind" {
+			value[key] = field
+		}
+	}
+	if err := policy.ParseObject(name, value).Err(); err != nil {
+		return nil, in(file.Name, err)
+	}
+	root, _, err := strictyaml.Parse(file.Data, policy.MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	spec := &yaml.Node{Kind: yaml.MappingNode}
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		if key := root.Content[i].Value; key != "apiVersion" && key != "kind" {
+			spec.Content = append(spec.Content, root.Content[i], root.Content[i+1])
+		}
+	}
+	return encode(header(&yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{
+		text("metadata"), {Kind: yaml.MappingNode, Content: []*yaml.Node{text("name"), text(name)}}, text("spec"), spec,
+	}}))
+}
+
+// ToFile turns the AccessPolicies of the set into an equivalent policy file for their cluster. The
+// limit on objects does not apply to files.
+func (s *Set) ToFile(cluster string) ([]byte, error) {
+	if len(s.rules) == 0 || len(s.requests) > 0 {
+		return nil, fmt.Errorf("only objects of kind %s become a policy file: leave out others", policy.Kind)
+	}
+	type field struct {
+		name string
+		list *yaml.Node
+	}
+	rules, deny, taken := &yaml.Node{Kind: yaml.SequenceNode}, &yaml.Node{Kind: yaml.SequenceNode}, map[string]bool{}
+	fields := []field{{"rules", rules}, {"deny", deny}}
+	for _, object := range s.rules {
+		for _, f := range fields {
+			entries := strictyaml.Field(object.spec, f.name)
+			if entries == nil {
+				continue
+			}
+			for _, entry := range strictyaml.Resolve(entries).Content {
+				entry = strictyaml.Resolve(entry)
+				if !ofCluster(strictyaml.Resolve(strictyaml.Field(entry, "subjects")), cluster) {
+					continue // it is for other clusters
+				}
+				name := strictyaml.Resolve(strictyaml.Field(entry, "name"))
+				if taken[name.Value] {
+					name.Value = term.Cut(object.name+"-"+name.Value, 63)
+				}
+				taken[name.Value] = true
+				f.list.Content = append(f.list.Content, entry)
+			}
+		}
+	}
+	root := &yaml.Node{Kind: yaml.MappingNode}
+	for _, f := range fields {
+		if len(f.list.Content) > 0 {
+			root.Content = append(root.Content, text(f.name), f.list)
+		}
+	}
+	data, err := encode(header(root))
+	if err != nil {
+		return nil, err
+	}
+	if len(rules.Content) > 0 { // a file of denials alone accompanies other files
+		if _, err := policy.Parse(policy.File{Name: "the policy file", Data: data}); err != nil {
+			return nil, err
+		}
+	}
+	return data, nil
+}
+
+// ofCluster restricts subjects to the cluster, and reports whether any remain.
+func ofCluster(subjects *yaml.Node, cluster string) bool {
+	subjects.Content = slices.DeleteFunc(subjects.Content, func(n *yaml.Node) bool {
+		subject := strictyaml.Resolve(n)
+		own := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle, Content: []*yaml.Node{text(cluster)}}
+		clusters := strictyaml.Field(subject, "clusters")
+		if clusters == nil {
+			subject.Content = append([]*yaml.Node{text("clusters"), own}, subject.Content...)
+			return false
+		}
+		clusters = strictyaml.Resolve(clusters)
+		if !slices.ContainsFunc(clusters.Content, func(glob *yaml.Node) bool { return pattern.MatchName(strictyaml.Resolve(glob).Value, cluster) }) {
+			return true
+		}
+		*clusters = *own
+		return false
+	})
+	return len(subjects.Content) > 0
+}
+
+func header(root *yaml.Node) *yaml.Node {
+	root.Content = append([]*yaml.Node{text("apiVersion"), text(policy.APIVersion), text("kind"), text(policy.Kind)}, root.Content...)
+	return root
+}
+
+func text(value string) *yaml.Node {
+	var n yaml.Node
+	n.SetString(value)
+	return &n
+}
+
+func encode(root *yaml.Node) ([]byte, error) {
+	var b bytes.Buffer
+	encoder := yaml.NewEncoder(&b)
+	encoder.SetIndent(2)
+	err := errors.Join(encoder.Encode(root), encoder.Close())
+	return b.Bytes(), err
+}

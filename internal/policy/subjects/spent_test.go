@@ -1,0 +1,54 @@
+package subjects
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
+	"github.com/pullpass/pullpass/internal/test/testkit"
+)
+
+// Each comparison is bounded, but a thousand of them took two seconds.
+func TestWhatOneRequestCostsIsBounded(t *testing.T) {
+	t.Parallel()
+	groups := make([]string, 900)
+	for i := range groups {
+		groups[i] = "g" + strings.Repeat("0", 6)
+	}
+	caller := &oidc.Identity{Subject: "x", External: &identity.External{Provider: "ci", Profile: identity.Buildkite, Claims: identity.Claims{
+		"groups": groups, "build_branch": strings.Repeat("ab", 4000),
+	}}}
+	for what, dear := range map[string]string{
+		"condition": `condition: 'claims.groups.exists(g, g.startsWith("zz"))'`,
+		"member":    `condition: '"zz" in claims.groups'`,
+		"values":    `claims: {groups: [` + strings.TrimSuffix(strings.Repeat("h000000,", 250), ",") + `]}`,
+		"globs":     `claims: {build_branch: [` + strings.TrimSuffix(strings.Repeat(`"*a*b*a*c",`, 250), ",") + `]}`,
+	} {
+		list := parse(t, "[{identities: [ci], "+dear+"}]")
+		a := Asker{Identity: caller}
+		for range 300 {
+			a.MatchAny(list, nil)
+		}
+		// A comparison that has begun is completed: the most expensive is one claim with 250
+		// values.
+		if most := uint64(maxSpent + 250*8000/64 + 250); a.spent < maxSpent || a.spent > most {
+			t.Errorf("%s: %d units; at most %d are allowed", what, a.spent, most)
+		}
+		spent := a.spent
+		a.Unserved(func() { a.MatchAny(list, nil) })
+		if a.spent != spent || a.unserved == 0 {
+			t.Errorf("%s: what people are told of cost the decision %d units, and itself %d", what, a.spent-spent, a.unserved)
+		}
+	}
+}
+
+func parse(t *testing.T, text string) []Match {
+	t.Helper()
+	var faults strictyaml.Faults
+	document, _ := strictyaml.ParseDocument("p", []byte("subjects: "+text), 1<<20, &faults, "")
+	list := Parse(document.Fields("subjects")["subjects"], Options{})
+	testkit.Must(t, faults.Err())
+	return list
+}

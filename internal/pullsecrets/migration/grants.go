@@ -1,0 +1,98 @@
+package migration
+
+import (
+	"context"
+
+	"github.com/pullpass/pullpass/internal/cluster/kube"
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/config/setup"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/pullsecrets"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// grant is the policy's decision about a pull today.
+type grant struct {
+	Registry   string `json:"registry"`
+	Repository string `json:"repository"`
+	Granted    bool   `json:"granted"`
+	Reason     string `json:"reason,omitempty"`
+	Remedy     string `json:"remedy,omitempty"`
+}
+
+// grants asks the policy as the serving proxy does. It uses the same facts about a ServiceAccount:
+// from the API server, from manifest files, or none. It has neither a token nor a node, so rules
+// for nodes grant nothing.
+type grants struct {
+	cluster   *config.Cluster
+	policy    *policy.Policy
+	services  map[string]string // by host
+	manifests *kube.Manifests
+	asked     map[question]grant
+}
+
+type question struct {
+	account pullsecrets.Key
+	image   pullsecrets.Image
+}
+
+func newGrants(cfg *config.Config, cluster *config.Cluster, policy *policy.Policy, services map[string]string) (*grants, error) {
+	manifests, err := setup.NewManifests(cfg, policy)
+	if err != nil {
+		return nil, err
+	}
+	return &grants{cluster, policy, services, manifests, map[question]grant{}}, nil
+}
+
+func (g *grants) ask(ctx context.Context, inventory *pullsecrets.Inventory, account pullsecrets.Key, image pullsecrets.Image) (grant, error) {
+	question := question{account, image}
+	if known, ok := g.asked[question]; ok {
+		return known, nil
+	}
+	answer, err := g.decide(ctx, inventory, account, image)
+	g.asked[question] = answer
+	return answer, err
+}
+
+func (g *grants) decide(ctx context.Context, inventory *pullsecrets.Inventory, account pullsecrets.Key, image pullsecrets.Image) (grant, error) {
+	answer := grant{Registry: image.Registry, Repository: image.Repository}
+	live, ok := inventory.Accounts[account]
+	if !ok {
+		answer.Reason = "the ServiceAccount is not there, so no token can be issued for its pods"
+		answer.Remedy = "make it, or let the pods use another one"
+		return answer, nil
+	}
+	scope, err := registryauth.ParseScope("repository:" + image.Repository + ":pull")
+	if err != nil {
+		answer.Reason, answer.Remedy = "no registry can have such a repository", "correct the name of the image"
+		return answer, nil
+	}
+	id := oidc.Identity{
+		Cluster: g.cluster.Name,
+		Issuer:  g.cluster.Issuer,
+		Subject: oidc.ServiceAccountSubject(account.Namespace, account.Name),
+		Kubernetes: oidc.KubernetesIdentity{Namespace: account.Namespace,
+			ServiceAccount: oidc.ObjectRef{Name: account.Name, UID: live.UID}},
+	}
+	subject := policy.Subject{Identity: &id}
+	if g.cluster.Kubernetes.Connected() {
+		subject.Annotations, subject.NamespaceLabels = live.Annotations, inventory.NamespaceLabels[account.Namespace]
+	} else {
+		facts, err := g.manifests.Lookup(ctx, id, nil)
+		if err != nil {
+			return answer, err
+		}
+		subject.Annotations = facts.Annotations
+	}
+	decision := g.policy.Decide(subject, g.services[image.Registry], []registryauth.Scope{scope})
+	if decision.DeniedBy != "" {
+		answer.Reason = "the deny rule " + decision.DeniedBy + " refuses the ServiceAccount"
+		answer.Remedy = "let whoever administers Pullpass change that rule, or use another ServiceAccount"
+		return answer, nil
+	}
+	scopeDecision := decision.Scopes[0]
+	answer.Reason, answer.Remedy = scopeDecision.Reason, scopeDecision.Remedy
+	answer.Granted = scopeDecision.Reason == "" && len(scopeDecision.Granted) > 0
+	return answer, nil
+}

@@ -1,0 +1,71 @@
+package tokensecrets
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+)
+
+// Very many ServiceAccounts that opt in at once in one namespace do not delay other namespaces.
+func TestNamespacesTakeTurns(t *testing.T) {
+	t.Parallel()
+	queue := newQueue()
+	defer queue.ShutDown()
+	for i := range 1000 {
+		queue.Add(fmt.Sprint("crowd/sa-", i))
+	}
+	queue.Add("team-a/web")
+	queue.Add("team-a/web")
+	queue.Add("team-b/web")
+	var first []string
+	for range 4 {
+		key, _ := queue.Get()
+		first = append(first, key)
+		queue.Done(key)
+	}
+	if got := strings.Join(first, " "); got != "crowd/sa-0 team-a/web team-b/web crowd/sa-1" || queue.Len() != 998 {
+		t.Errorf("%s have the first turns; %d wait", got, queue.Len())
+	}
+}
+
+// Of objects that have opted in, only the names and UIDs are kept.
+func TestLittleIsKept(t *testing.T) {
+	t.Parallel()
+	for name, streams := range map[string]bool{"streamed": true, "listed": false} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, r *rig) {
+				r.api.Streams(streams)
+				large := func(i int) kubetest.Object {
+					o := object("team-a", fmt.Sprint("large-", i), fmt.Sprint("uid-large-", i), Enabled)
+					o["metadata"].(kubetest.Object)["annotations"] = kubetest.Object{"a": strings.Repeat("a", 250<<10)}
+					return o
+				}
+				for i := range 20 { // more than the size limit of a page
+					r.api.Put("serviceaccounts", large(i))
+				}
+				r.leads(t)
+				r.api.Put("serviceaccounts", large(20), large(0)) // through the watch
+				r.settle()
+				all := r.accounts.GetIndexer().List()
+				if len(all) != 23 {
+					t.Errorf("%d are known", len(all))
+				}
+				for _, o := range all {
+					m := *o.(*metav1.PartialObjectMetadata)
+					m.Name, m.Namespace, m.UID, m.ResourceVersion = "", "", "", ""
+					if !reflect.DeepEqual(m, metav1.PartialObjectMetadata{}) {
+						t.Fatalf("%.300v is kept", m)
+					}
+				}
+				if _, metadata := r.secret(t, "team-a", "large-20"); metadata == nil {
+					t.Error("no Secret")
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,256 @@
+package signing
+
+import (
+	"crypto"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/distribution/distribution/v3/registry/auth/token"
+
+	"github.com/pullpass/pullpass/internal/registryauth/signing/signingtest"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
+)
+
+const tokenLifetime = 5 * time.Minute
+
+var issuingAlgorithms = []Algorithm{ES256, RS256, EdDSA}
+
+func newTestSigner(t testing.TB, algorithm Algorithm) crypto.Signer {
+	t.Helper()
+	if algorithm == RS256 {
+		return pkitest.RSAKey(t)
+	}
+	key, err := generateKey(algorithm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// fixedKeys is one key and what is published for it.
+type fixedKeys struct {
+	key     *SigningKey
+	trusted TrustBundle
+	err     error
+}
+
+func (k fixedKeys) Signing() (*SigningKey, error) { return k.key, k.err }
+func (k fixedKeys) Trusted() TrustBundle          { return k.trusted }
+func (k fixedKeys) Status() Status                { return Status{} }
+func (k fixedKeys) EndsSoon() error               { return nil }
+func (k fixedKeys) Shared() []*SigningKey         { return []*SigningKey{k.key} }
+
+func newFixedKeys(t testing.TB, algorithm Algorithm, trust Trust) fixedKeys {
+	t.Helper()
+	signer := newTestSigner(t, algorithm)
+	if trust == TrustJWKS {
+		key, err := newSigningKey(algorithm, signer, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fixedKeys{key: key, trusted: keyTrust(key)}
+	}
+	ca := pkitest.NewCA(t, nil)
+	leaf := pkitest.NewCert(t, signer, ca)
+	key, err := newSigningKey(algorithm, signer, []*x509.Certificate{leaf.Certificate}, []*x509.Certificate{leaf.Certificate})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fixedKeys{key: key, trusted: TrustBundle{Certificates: []*x509.Certificate{ca.Certificate}}}
+}
+
+// issued is a token that a key signed.
+type issued struct {
+	raw    string
+	keyID  string
+	expiry time.Time
+}
+
+// issue signs a token in distribution's form with the key of now.
+func issue(keys Keys, lifetime time.Duration) (issued, error) {
+	key, err := keys.Signing()
+	if err != nil {
+		return issued{}, err
+	}
+	now := time.Now().Truncate(time.Second)
+	expiry := now.Add(lifetime)
+	payload, err := json.Marshal(token.ClaimSet{
+		Issuer: signingtest.Issuer, Subject: "system:serviceaccount:team-a:web", Audience: token.AudienceList{signingtest.Service},
+		Expiration: expiry.Unix(), NotBefore: now.Unix(), IssuedAt: now.Unix(), JWTID: rand.Text(),
+	})
+	if err != nil {
+		return issued{}, err
+	}
+	raw, err := key.Sign(payload)
+	return issued{raw, key.ID, expiry}, err
+}
+
+func mustIssue(t testing.TB, keys Keys, lifetime time.Duration) issued {
+	t.Helper()
+	signed, err := issue(keys, lifetime)
+	must(t, err)
+	return signed
+}
+
+func testToken(t testing.TB, keys Keys) string {
+	t.Helper()
+	return mustIssue(t, keys, tokenLifetime).raw
+}
+
+// newRegistry trusts what keys publish now, and nothing that they publish later.
+func newRegistry(t testing.TB, keys ...Keys) signingtest.Registry {
+	t.Helper()
+	jwks, err := MarshalJWKS(keys...)
+	must(t, err)
+	return signingtest.NewRegistry(t, jwks, MarshalCertificates(keys...))
+}
+
+// tokenPart decodes the header (0) or the claims (1) of a token.
+func tokenPart(t testing.TB, raw string, part int) map[string]any {
+	t.Helper()
+	data, err := base64.RawURLEncoding.DecodeString(strings.Split(raw, ".")[part])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out map[string]any
+	if err := json.Unmarshal(data, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// keyFiles are the files of a test; nil means that there is none.
+type keyFiles struct{ cert, key, ca []byte }
+
+func (f keyFiles) write(t testing.TB, dir string) {
+	t.Helper()
+	for name, data := range map[string][]byte{"tls.crt": f.cert, "tls.key": f.key, "ca.crt": f.ca} {
+		if data == nil {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// config names the files that f has.
+func (f keyFiles) config(dir string, algorithm Algorithm) FileKeysConfig {
+	cfg := FileKeysConfig{Algorithm: algorithm, Trust: TrustJWKS, KeyFile: filepath.Join(dir, "tls.key"), Overlap: testOverlap}
+	if f.cert != nil {
+		cfg.Trust, cfg.CertFile = TrustCertificate, filepath.Join(dir, "tls.crt")
+	}
+	if f.ca != nil {
+		cfg.CAFile = filepath.Join(dir, "ca.crt")
+	}
+	return cfg
+}
+
+func (f keyFiles) load(t testing.TB, algorithm Algorithm) (*FileKeys, error) {
+	t.Helper()
+	dir := t.TempDir()
+	f.write(t, dir)
+	return NewFileKeys(f.config(dir, algorithm))
+}
+
+// issueWhile issues tokens from several goroutines while change runs, and
+// verifies each at once. It returns them all.
+func issueWhile(t *testing.T, keys Keys, change func()) []string {
+	t.Helper()
+	var done atomic.Bool
+	var mu sync.Mutex
+	var all []string
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for stop := false; !stop; {
+				stop = done.Load() // one more after the last change
+				signed, err := issue(keys, tokenLifetime)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				verifyAll(t, []string{signed.raw}, newRegistry(t, keys))
+				mu.Lock()
+				all = append(all, signed.raw)
+				mu.Unlock()
+			}
+		})
+	}
+	change()
+	done.Store(true)
+	wg.Wait()
+	return all
+}
+
+func verifyAll(t *testing.T, raws []string, registry signingtest.Registry) {
+	t.Helper()
+	for _, raw := range raws {
+		if _, err := registry.Verify(raw); err != nil {
+			t.Errorf("distribution refuses a token: %v", err)
+			return
+		}
+	}
+}
+
+func readFile(t testing.TB, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	must(t, err)
+	return data
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// One r or s in 256 has a leading zero byte; a short signature is refused.
+func TestECDSASignaturesHaveFixedLength(t *testing.T) {
+	t.Parallel()
+	keys := newFixedKeys(t, ES256, TrustJWKS)
+	for range 1000 {
+		raw := testToken(t, keys)
+		signature, err := base64.RawURLEncoding.DecodeString(raw[strings.LastIndexByte(raw, '.')+1:])
+		if err != nil || len(signature) != 64 {
+			t.Fatalf("signature of %d bytes, error %v, want 64", len(signature), err)
+		}
+	}
+}
+
+// Private keys in logs and errors.
+func TestSigningKeyDoesNotPrintItself(t *testing.T) {
+	t.Parallel()
+	private := newTestSigner(t, EdDSA).(ed25519.PrivateKey)
+	key, err := newSigningKey(EdDSA, private, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := fixedKeys{key: key}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%d", "%x", "%q"} {
+		for _, value := range []any{keys.key, *keys.key, keys, &keys} {
+			got := fmt.Sprintf(verb, value)
+			for _, form := range []string{fmt.Sprintf("%x", []byte(private[:8])), strings.Trim(fmt.Sprint([]byte(private[:8])), "[]"), string(private[:8])} {
+				if strings.Contains(got, form) {
+					t.Errorf("%s of %T shows the private key", verb, value)
+				}
+			}
+		}
+	}
+	if data, err := json.Marshal(keys.key); err != nil || strings.Contains(string(data), base64.StdEncoding.EncodeToString(private[:8])[:8]) {
+		t.Errorf("JSON %s, error %v", data, err)
+	}
+}

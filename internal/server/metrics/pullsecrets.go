@@ -1,0 +1,57 @@
+package metrics
+
+import (
+	"net/http"
+
+	"github.com/pullpass/pullpass/internal/pullsecrets/tokensecrets"
+)
+
+var (
+	pullSecretsLeader = &metric{
+		name: "pullpass_pull_secrets_leader", kind: gauge, read: true,
+		help: "1 if this replica leads. The others wait.",
+		act:  "0 at all of them: no token is renewed, and each ends within the hour. The log says why the Lease is not to be had.",
+	}
+	pullSecretsNow = &metric{
+		name: "pullpass_pull_secrets", kind: gauge, read: true,
+		help:   "ServiceAccounts that have opted in: with a token that counts (`kept`), without one (`waiting`), and those whose Secret's name is somebody else's (`foreign`). Not there at replicas that do not lead.",
+		labels: []label{{name: "state", values: []string{"kept", "waiting", "foreign"}}},
+		act:    "`waiting` for minutes: see `pullpass_pull_secret_failures_total`. `foreign`: an event on the ServiceAccount names the Secret; delete that, or opt out.",
+	}
+	pullSecretOverdue = &metric{
+		name: "pullpass_pull_secret_overdue_seconds", kind: gauge, read: true,
+		help: "For how long a token that should have been made has not been, the longest of all; 0: none. Not there at replicas that do not lead.",
+		act:  "A token ends 21 to 27 minutes after it was due. The log, and events on ServiceAccounts, say what fails.",
+	}
+	pullSecretWrites = &metric{
+		name: "pullpass_pull_secret_writes_total", kind: counter, read: true,
+		help:   "Secrets that were made, and tokens that were put into Secrets.",
+		labels: []label{{name: "kind", values: []string{"secret", "token"}}},
+		act:    "More than two tokens an hour for each ServiceAccount: somebody else changes the Secrets.",
+	}
+	pullSecretFailures = &metric{
+		name: "pullpass_pull_secret_failures_total", kind: counter, read: true,
+		help: "Attempts that failed. Each is repeated, after five minutes at last.",
+		act:  "See `pullpass_pull_secret_overdue_seconds`.",
+	}
+	pullSecretMetrics = []*metric{pullSecretsLeader, pullSecretsNow, pullSecretOverdue, pullSecretWrites, pullSecretFailures}
+)
+
+// PullSecrets returns the metrics of "pullpass pull-secrets controller", and of its
+// process.
+func PullSecrets(status func() tokensecrets.Status) http.Handler {
+	return newProgram(pullSecretMetrics, func(r reading) {
+		s := status()
+		r.show(pullSecretsLeader, number(s.Leads))
+		r.show(pullSecretWrites, float64(s.Created), "secret")
+		r.show(pullSecretWrites, float64(s.Renewed), "token")
+		r.show(pullSecretFailures, float64(s.Failed))
+		if !s.Leads {
+			return
+		}
+		r.show(pullSecretsNow, float64(s.Kept), "kept")
+		r.show(pullSecretsNow, float64(s.Waiting), "waiting")
+		r.show(pullSecretsNow, float64(s.Foreign), "foreign")
+		r.show(pullSecretOverdue, s.Overdue.Seconds())
+	})
+}

@@ -1,0 +1,70 @@
+package testkit
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"testing"
+)
+
+// FIFO makes a FIFO, and writes content to it as <(COMMAND) of a shell does.
+func FIFO(t *testing.T, content string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "fifo")
+	Must(t, syscall.Mkfifo(name, 0o600))
+	done := make(chan error, 1)
+	go func() { done <- os.WriteFile(name, []byte(content), 0) }()
+	t.Cleanup(func() {
+		if err := <-done; err != nil && !errors.Is(err, syscall.EPIPE) {
+			t.Error(err)
+		}
+	})
+	return name
+}
+
+func Put(t testing.TB, name, content string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func Mkdir(t testing.TB, name string) {
+	t.Helper()
+	if err := os.MkdirAll(name, 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func Remove(t testing.TB, name string) {
+	t.Helper()
+	if err := os.RemoveAll(name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// InModule returns the path of a file of the module, whichever of its packages the test belongs to.
+func InModule(name string) string {
+	dir := "."
+	for range 8 {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			break
+		}
+		dir = filepath.Join(dir, "..")
+	}
+	return filepath.Join(dir, name)
+}
+
+// YAMLBlock returns the first block of YAML in a document.
+func YAMLBlock(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(InModule(name))
+	Must(t, err)
+	block := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(text)
+	if block == nil {
+		t.Fatalf("%s has no block of YAML", name)
+	}
+	return block[1]
+}

@@ -1,0 +1,123 @@
+package testkit
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func QuietLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// ExpectNoPiece looks for pieces of 12 bytes. Three letters would be found by
+// chance, in span times and trace ids.
+func ExpectNoPiece(t *testing.T, where, written string, secrets ...string) {
+	t.Helper()
+	for _, secret := range secrets {
+		for at := 0; at+12 <= len(secret); at += 6 {
+			if i := strings.Index(written, secret[at:at+12]); i >= 0 {
+				t.Errorf("%s has the piece at %d of %.20s…: %.200q", where, at, secret, written[max(0, i-100):])
+				break
+			}
+		}
+	}
+}
+
+// OtherEnd returns text in base64url with another end. What ends in a fixed way by chance
+// would be as before with just that end.
+func OtherEnd(text string) string {
+	end := "AA"
+	if strings.HasSuffix(text, end) {
+		end = "QA"
+	}
+	return text[:len(text)-len(end)] + end
+}
+
+func Write(t *testing.T, dir, name, content string) {
+	t.Helper()
+	Must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
+}
+
+func Must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var lastPort atomic.Int32
+
+// FreeAddress returns one of a range that the system takes for no connection of
+// its own accord: it could be in use again before it is listened on. Who can listen
+// at once, calls Listen: another process may be faster.
+func FreeAddress(t *testing.T) string {
+	t.Helper()
+	l := Listen(t)
+	Must(t, l.Close())
+	return l.Addr().String()
+}
+
+// Listen listens on an address that nobody takes when it is closed: a server that
+// is down stays down.
+func Listen(t *testing.T) net.Listener {
+	t.Helper()
+	var last error
+	for range 20_000 {
+		// Each process begins elsewhere: those of other packages run at the same time.
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+(int32(os.Getpid()%100)*200+lastPort.Add(1))%20_000))
+		if err == nil {
+			return l
+		}
+		last = err
+	}
+	Must(t, last)
+	return nil
+}
+
+// Eventually waits for what happens in another goroutine.
+func Eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("timed out: %s", what)
+		}
+	}
+}
+
+// Buffer is written by the service and read by the test.
+type Buffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *Buffer) Bytes() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return bytes.Clone(b.buffer.Bytes())
+}
+
+func (b *Buffer) String() string { return string(b.Bytes()) }
+
+// WithoutComments returns the lines of YAML that do not begin with #.
+func WithoutComments(s string) string {
+	var b strings.Builder
+	for line := range strings.Lines(s) {
+		if !strings.HasPrefix(line, "#") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
