@@ -40,6 +40,7 @@ const service = "registry.example.com"
 var (
 	asked    = []string{"repository:team-a/web:pull,push", "repository:shared/base:pull", "repository:team-b/web:pull"}
 	given    = []string{"repository:shared/base:pull", "repository:team-a/web:pull"}
+	withheld = []string{"repository:team-a/web:pull,push", "repository:team-b/web:pull"}
 	modeList = []string{"pod", "pod, node optional", "pod-or-node", "pod-or-node, node optional", "any, node required", "any"}
 )
 
@@ -231,6 +232,7 @@ func checkGranted(t *testing.T, method, token string, answer pullpass.Answer) {
 		Cluster: "e2e", Namespace: namespace, ServiceAccount: object(in, "serviceaccount"), Pod: object(in, "pod"), Node: object(in, "node"),
 		CredentialID: "JTI=" + in["jti"].(string),
 		Service:      service, GrantType: audit.GrantType, Requested: audit.Requested, Granted: given, Rule: "own-namespace,asked-for",
+		Scopes:   audit.Scopes,
 		IssuedID: out["jti"].(string),
 		Caller:   "127.0.0.1", Client: "Go-http-client/1.1",
 	}
@@ -239,6 +241,13 @@ func checkGranted(t *testing.T, method, token string, answer pullpass.Answer) {
 	}
 	if !reflect.DeepEqual(audit, want) {
 		t.Errorf("%s: audit\n got %+v\nwant %+v", method, audit, want)
+	}
+	var cut []string
+	for _, scope := range audit.Scopes {
+		cut = append(cut, scope.Scope)
+	}
+	if !slices.Equal(cut, withheld) {
+		t.Errorf("%s: the audit line gives reasons for %v, want %v", method, cut, withheld)
 	}
 }
 

@@ -36,7 +36,7 @@ func TestMirror(t *testing.T) {
 	}
 	// What was asked for first is asked for first again, so it is not granted any more.
 	if err := headImage(t, mirror, own(0)); err == nil {
-		t.Error("the first repository can be used again: docs/in-pod.md says otherwise")
+		t.Error("the first repository can be used again: docs/how-to/in-pod.md says otherwise")
 	}
 	// With repoAuth, each repository is asked for by itself.
 	lasting := s.regclient(t, true)

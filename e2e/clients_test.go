@@ -304,7 +304,7 @@ func (r *row) refused(t *testing.T, proxy *pullpass.Proxy, operation, sees strin
 		t.Errorf("%s: the user sees %q, want %q in it", operation, err, sees)
 	}
 	// The audit line is written after the answer.
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		var outcomes []string
 		for _, event := range proxy.Audit(t)[before:] {
 			outcomes = append(outcomes, event.Result)

@@ -23,7 +23,7 @@
 //
 // Package podtest has, too:
 //
-//	TestPods                  registry clients in pods, and CSI drivers: as docs/in-pod.md and docs/csi.md show, with tokens that
+//	TestPods                  registry clients in pods, and CSI drivers: as docs/how-to/in-pod.md and docs/how-to/csi.md show, with tokens that
 //	                          the kubelet renews
 //
 // Package pullsecretstest has, too:
@@ -36,7 +36,7 @@
 //	TestGolden, TestNotes     what Helm makes of them, and what it says
 //	TestMistakes, TestRights  values that are refused; the rights of deploy/kubernetes/rbac.yaml and no others
 //	TestCheck                 "pullpass check" with the files of the pod
-//	TestCluster               a real API server accepts all of it; docs/install.md, step by step; upgrades, a drain and a rollback
+//	TestCluster               a real API server accepts all of it; docs/start/install.md, step by step; upgrades, a drain and a rollback
 //	                          while pods pull; what is left after an uninstall
 //
 // Package rollouttest has, too, the chart's installer on simulated nodes of a real API server, with the real DaemonSet controller and
@@ -45,6 +45,11 @@
 //	TestOneAtATime            20 nodes are installed and changed one after the other; what fails on the first is not tried on others
 //	TestNewNodes              50 nodes that come with the taint, and no pod whose first pull fails
 //	TestRights                what a pod of the installer can do to its own Node, and to nothing else
+//	TestTurnsOfOthers         the Lease of another node can be neither taken nor ended, whatever is written into it
+//
+// Package privilegetest has, too:
+//
+//	TestPrivileges            what an attacker can do as each ServiceAccount of the chart and of deploy/kubernetes, compared with a list
 //
 // Package replicatest has, too:
 //
@@ -53,9 +58,9 @@
 //
 // Package composetest has, too, and an engine of its own:
 //
-//	TestDocker                docs/docker.md, step by step: docker-compose.yaml, and the image, which is the same however it is built
+//	TestDocker                docs/start/docker.md, step by step: docker-compose.yaml, and the image, which is the same however it is built
 //	TestGatewayDocker         docker and BuildKit push and pull through the gateway
-//	TestBuildsPush            CI jobs push as docs/ci.md shows, with builds that last longer than their tokens; other jobs do not
+//	TestBuildsPush            CI jobs push as docs/how-to/ci.md shows, with builds that last longer than their tokens; other jobs do not
 //
 // Package tracetest has, too:
 //

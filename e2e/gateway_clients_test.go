@@ -79,7 +79,7 @@ func podmanGatewayClient(program string) gatewayClient {
 	return c
 }
 
-// withHelper has programs find the credential as docs/in-pod.md says.
+// withHelper has programs find the credential as docs/how-to/in-pod.md says.
 func (s session) withHelper(t *testing.T) session {
 	t.Helper()
 	helper, token, config := programs.CredentialHelper(t), filepath.Join(s.dir, "token"), filepath.Join(s.dir, "config.json")

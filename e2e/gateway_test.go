@@ -52,7 +52,6 @@ type gatewayWorld struct {
 
 	passwords []string     // of clients
 	heard     bytes.Buffer // what programs printed
-	done      []string
 }
 
 func startGateway(t *testing.T) *gatewayWorld {

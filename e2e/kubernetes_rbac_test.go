@@ -215,7 +215,7 @@ func (l *limited) seesChangesLate(t *testing.T, token, scope, path string, chang
 		state = !state
 		l.Patch(t, path, change(state))
 		want := map[bool]string{false: off, true: on}[state]
-		return within(t, reconnectLimit, want, func() bool { return outcome(host.Ask(t, service, token, scope)) == want }) > seenLimit
+		return within(t, reconnectLimit, want, func() bool { return outcome(host.Ask(t, service, token, scope)) == want }) > lateLimit
 	})
 }
 
@@ -239,7 +239,7 @@ func (l *limited) seesDeletedPodsLate(t *testing.T) {
 		next++
 		return within(t, reconnectLimit, "refused", func() bool {
 			return outcome(host.Ask(t, service, tokens[next-1], own(l.namespace))) == "403 pod_gone"
-		}) > seenLimit
+		}) > lateLimit
 	})
 }
 

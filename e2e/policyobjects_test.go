@@ -91,7 +91,40 @@ func TestPolicyObjects(t *testing.T) {
 	s.withObjects(t)
 	t.Run("validation", func(t *testing.T) { testObjectValidation(t, s) })
 	t.Run("decisions", func(t *testing.T) { testObjectDecisions(t, s, config, before) })
+	t.Run("quota", func(t *testing.T) { testObjectQuota(t, s) })
 }
+
+// testObjectQuota has the quota of docs/reference/capacity.md, with smaller numbers.
+func testObjectQuota(t *testing.T, s *site) {
+	const namespace, requests, accounts = "objects-quota", "count/repositoryaccesses.pullpass.dev", "count/serviceaccounts"
+	s.workload(t, namespace)
+	s.workload(t, "objects-no-quota")
+	s.StartQuotaController(t)
+	const quotas = "/api/v1/namespaces/" + namespace + "/resourcequotas"
+	s.Create(t, quotas, cluster.Object{"metadata": cluster.Object{"name": "pullpass"}, "spec": cluster.Object{"hard": cluster.Object{requests: "2", accounts: "2"}}})
+	used := func(what string) string { return s.Get(t, quotas+"/pullpass").Text("status", "used", what) }
+	within(t, quotaLimit, "the quota is in force", func() bool { return used(requests) == "0" && used(accounts) == "1" })
+	create := func(namespace, name, refused string) {
+		t.Helper()
+		_, err := s.Try(t.Context(), http.MethodPost, requestsPath(namespace), repositoryAccess(name))
+		judgeObject(t, namespace+"/"+name, err, refused)
+	}
+	for _, name := range []string{"one", "two", "three"} {
+		create("objects-no-quota", name, "")
+	}
+	create(namespace, "one", "")
+	create(namespace, "two", "")
+	create(namespace, "three", "exceeded quota: pullpass, requested: "+requests+"=1, used: "+requests+"=2, limited: "+requests+"=2")
+	s.CreateServiceAccount(t, namespace, "second", nil)
+	_, err := s.Try(t.Context(), http.MethodPost, "/api/v1/namespaces/"+namespace+"/serviceaccounts", cluster.Object{"metadata": cluster.Object{"name": "third"}})
+	judgeObject(t, "a third ServiceAccount", err, "exceeded quota: pullpass, requested: "+accounts+"=1")
+	s.Delete(t, requestsPath(namespace)+"/one")
+	within(t, quotaLimit, "there is room again", func() bool { return used(requests) == "1" })
+	create(namespace, "three", "")
+}
+
+// quotaLimit is generous: controllers read the kinds of objects that there are, first.
+const quotaLimit = 2 * time.Minute
 
 // pullpassWithoutObjects runs Pullpass in a cluster that has none to list: it is ready all the same.
 func (s *site) pullpassWithoutObjects(t *testing.T, config pullpass.Config) *pullpass.Proxy {

@@ -31,7 +31,6 @@ import (
 // and behind it one process after another.
 type rollout struct {
 	world
-	config     pullpass.Config
 	tokens     *relay.Relay // the address of Pullpass
 	registries []*rolledRegistry
 	stop       chan struct{}

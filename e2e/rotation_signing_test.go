@@ -29,7 +29,7 @@ const (
 	signAfter = 20 * time.Second
 )
 
-// TestSigningKeyRotation changes what tokens are signed with, in every way that docs/keys.md tells, while clients pull
+// TestSigningKeyRotation changes what tokens are signed with, in every way that docs/how-to/keys.md tells, while clients pull
 // without end. Nothing may fail: no request for a token, and none with a token that was given.
 func TestSigningKeyRotation(t *testing.T) {
 	t.Run("managed keys, certificate", func(t *testing.T) { t.Parallel(); rotateManagedKeys(t) })

@@ -32,7 +32,7 @@ type machine struct {
 func newMachine(t *testing.T) machine {
 	t.Helper()
 	m := machine{home: t.TempDir(), helper: filepath.Join(t.TempDir(), "docker-credential-pullpass"), token: newToken(t)}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", m.helper, "../../cmd/docker-credential-pullpass")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", m.helper, "../../cmd/docker-credential-pullpass")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)

@@ -9,13 +9,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/identity"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
 	"github.com/pullpass/pullpass/internal/policy/warning"
-	"github.com/pullpass/pullpass/internal/subjects"
 )
 
-const document = "../../docs/ci.md"
+const document = "../../docs/how-to/ci.md"
 
 // blocks returns the YAML of the document, by the file that it is of, in order.
 func blocks(t *testing.T) map[string][]string {

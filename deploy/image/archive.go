@@ -146,7 +146,7 @@ func pack(name, dir string) (err error) {
 		if err := w.WriteHeader(&tar.Header{Name: filepath.ToSlash(relative), Mode: 0o644, Size: info.Size(), Typeflag: tar.TypeReg}); err != nil {
 			return err
 		}
-		content, err := os.Open(path)
+		content, err := os.Open(path) //nolint:gosec // a directory that this program made
 		if err != nil {
 			return err
 		}

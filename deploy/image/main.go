@@ -76,7 +76,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	}
 	for _, image := range images {
 		name := fmt.Sprintf("%s.%s.cdx.json", strings.TrimSuffix(*out, filepath.Ext(*out)), image.platform.Architecture)
-		if err := os.WriteFile(name, image.sbom, 0o644); err != nil {
+		if err := os.WriteFile(name, image.sbom, 0o644); err != nil { //nolint:gosec // public
 			return err
 		}
 		fmt.Fprintf(stdout, "%s: SBOM\n", name)

@@ -47,7 +47,7 @@ func newInputs(t *testing.T) inputs {
 	for _, binary := range []string{in.amd64, in.arm64} {
 		build(t, binary+pluginSuffix, "./roots", "GOOS=linux", "GOARCH="+filepath.Base(binary), "CGO_ENABLED=0")
 	}
-	out, err := exec.CommandContext(t.Context(), "go", "run", "./roots").Output()
+	out, err := exec.CommandContext(t.Context(), build(t, filepath.Join(dir, "run"), "./roots", "CGO_ENABLED=0")).Output()
 	check(t, err)
 	check(t, os.WriteFile(in.roots, out, 0o600))
 	return in

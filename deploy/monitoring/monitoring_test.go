@@ -39,7 +39,7 @@ func alerts(t *testing.T) map[string]string {
 	for _, g := range file.Groups {
 		for _, r := range g.Rules {
 			found[r.Alert] = r.Expr
-			if want := "/docs/operations.md#" + strings.ToLower(r.Alert); !strings.HasSuffix(r.Annotations["runbook_url"], want) {
+			if want := "/docs/how-to/operations.md#" + strings.ToLower(r.Alert); !strings.HasSuffix(r.Annotations["runbook_url"], want) {
 				t.Errorf("%s: runbook_url %q does not end in %q", r.Alert, r.Annotations["runbook_url"], want)
 			}
 		}
@@ -70,7 +70,7 @@ func queries(t *testing.T) []string {
 // TestMetricsExist takes the names from the document that is made from the code.
 func TestMetricsExist(t *testing.T) {
 	t.Parallel()
-	document := read(t, "../../docs/metrics.md")
+	document := read(t, "../../docs/reference/metrics.md")
 	expressions := queries(t)
 	for _, expr := range alerts(t) {
 		expressions = append(expressions, expr)
@@ -105,11 +105,11 @@ var seldomNeeded = []string{
 
 func TestEachAlertHasASectionAndATest(t *testing.T) {
 	t.Parallel()
-	runbook, tests := read(t, "../../docs/operations.md"), read(t, "alerts_test.yaml")
+	runbook, tests := read(t, "../../docs/how-to/operations.md"), read(t, "alerts_test.yaml")
 	found := alerts(t)
 	for name := range found {
 		if !strings.Contains(runbook, "\n## "+name+"\n") {
-			t.Errorf("docs/operations.md has no section %s", name)
+			t.Errorf("docs/how-to/operations.md has no section %s", name)
 		}
 		if !strings.Contains(tests, `{alertname="`+name+`"}`) {
 			t.Errorf("alerts_test.yaml does not make %s fire", name)
@@ -117,7 +117,7 @@ func TestEachAlertHasASectionAndATest(t *testing.T) {
 	}
 	for _, m := range regexp.MustCompile(`(?m)^## (Pullpass\w+)$`).FindAllStringSubmatch(runbook, -1) {
 		if _, ok := found[m[1]]; !ok {
-			t.Errorf("docs/operations.md has a section for %s, which is no alert", m[1])
+			t.Errorf("docs/how-to/operations.md has a section for %s, which is no alert", m[1])
 		}
 	}
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/pullpass/pullpass/e2e/programs"
 )
 
-// TestGatewayDocument does what docs/gateway.md says, with no cluster: its Secrets are what its values ask for, Pullpass finds no
+// TestGatewayDocument does what docs/how-to/gateway.md says, with no cluster: its Secrets are what its values ask for, Pullpass finds no
 // fault with them, prints what its nodes need, and grants what its pod asks for.
 func TestGatewayDocument(t *testing.T) {
-	m := openManual(t, "gateway.md", t.TempDir())
+	m := openManual(t, "how-to/gateway.md", t.TempDir())
 	serving := certs.NewCA(t, "registry-ca").Server(t, "gateway", "gateway.example.com")
 	for file, path := range map[string]string{"tls.crt": serving.CertFile, "tls.key": serving.KeyFile} {
 		content, err := os.ReadFile(path)

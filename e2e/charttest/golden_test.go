@@ -138,6 +138,29 @@ func TestMistakes(t *testing.T) {
 		{"CA for containerd that is not there", "{image: {digest: " + digest + "}, nodes: {install: {enabled: true, registry: a, caFile: a.crt}}}", "nodes.install.caFile: a.crt is not in files"},
 		{"pull secrets that no cluster accepts", "pullSecrets: {enabled: true}", "pullSecrets.enabled: no cluster of config.clusters with kubernetes.inCluster has pullSecrets.audience"},
 		{"registry with a path", "pullSecrets: {registries: [a/b]}", "'/pullSecrets/registries/0'"},
+		{"affinity that Kubernetes does not have", "service: {sessionAffinity: ClientIp}", "'/service/sessionAffinity': value must be one of 'None', 'ClientIP'"},
+		{"time of no affinity", "service: {sessionAffinityTimeout: 600}", "'/service/sessionAffinityTimeout': value must be 0"},
+		{"affinity of more than a day", "service: {sessionAffinity: ClientIP, sessionAffinityTimeout: 86401}", "'/service/sessionAffinityTimeout': maximum: got 86,401, want 86,400"},
+		{"dual stack by another name", "service: {ipFamilyPolicy: DualStack}", "'/service/ipFamilyPolicy': value must be one of"},
+		{"two families on a single stack", "service: {ipFamilyPolicy: SingleStack, ipFamilies: [IPv4, IPv6]}", "'/service/ipFamilies': maxItems: got 2, want 1"},
+		{"family in lower case", "service: {ipFamilies: [ipv6]}", "'/service/ipFamilies/0': value must be one of 'IPv4', 'IPv6'"},
+		{"class of no load balancer", "service: {type: NodePort, loadBalancerClass: a}", "'/service/loadBalancerClass': value must be ''"},
+		{"source ranges of no load balancer", "service: {loadBalancerSourceRanges: [10.0.0.0/8]}", "'/service/loadBalancerSourceRanges': maxItems: got 1, want 0"},
+		{"source that is no range", "service: {type: LoadBalancer, loadBalancerSourceRanges: [10.0.0.1]}", "'/service/loadBalancerSourceRanges/0'"},
+		{"source ranges of the gateway's ClusterIP", "gateway: {service: {loadBalancerSourceRanges: [10.0.0.0/8]}}", "'/gateway/service/loadBalancerSourceRanges': maxItems: got 1, want 0"},
+		{"annotation that is a number", "podAnnotations: {a: 1}", "'/podAnnotations/a': got number, want string"},
+		{"annotation of the chart", "podAnnotations: {checksum/redis: a}", "invalid propertyName 'checksum/redis'"},
+		{"label by which Services find pods", "podLabels: {app.kubernetes.io/name: a}", "invalid propertyName 'app.kubernetes.io/name'"},
+		{"volume of the chart", "extraVolumes: [{name: signing, emptyDir: {}}]", "'/extraVolumes/0/name': 'not' failed"},
+		{"mount of no volume", "extraVolumeMounts: [{name: a, mountPath: /a}]", "extraVolumeMounts[0].name: a is not in extraVolumes"},
+		{"mount of a volume of the chart", "{extraVolumes: [{name: a, emptyDir: {}}], extraVolumeMounts: [{name: signing, mountPath: /a}]}", "extraVolumeMounts[0].name: signing is not in extraVolumes"},
+		{"mount over the configuration", "{extraVolumes: [{name: a, emptyDir: {}}], extraVolumeMounts: [{name: a, mountPath: /etc//pullpass/config/}]}", "extraVolumeMounts[0].mountPath: /etc//pullpass/config/ is in /etc/pullpass"},
+		{"mount over all of the chart's", "{extraVolumes: [{name: a, emptyDir: {}}], extraVolumeMounts: [{name: a, mountPath: /etc/pullpass}]}", "extraVolumeMounts[0].mountPath: /etc/pullpass is in /etc/pullpass"},
+		{"name in capitals", "nameOverride: Tokens", "'/nameOverride'"},
+		{"name of the chart's other pods", "nameOverride: pullpass-pull-secrets", "'/nameOverride'"},
+		{"name that leaves no place for what follows", "fullnameOverride: a-name-of-more-than-forty-characters-is-too", "'/fullnameOverride'"},
+		{"name of the controller", "{fullnameOverride: pullpass-pull-secrets, pullSecrets: {enabled: true}, config: {clusters: [{kubernetes: {inCluster: true}, pullSecrets: {audience: a}}]}}",
+			"fullnameOverride: pullpass-pull-secrets is the name of the pull secrets controller"},
 		{"fewer at most than at least", "{replicas: 3, autoscaling: {enabled: true, maxReplicas: 2}}", "autoscaling.maxReplicas: is less than replicas"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -150,6 +173,56 @@ func TestMistakes(t *testing.T) {
 			}
 			if _, err := helm(t, args...); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// Objects have the release's name, or the one that the administrator chooses. The Services, the PodDisruptionBudget and the
+// NetworkPolicy find the pods by any name.
+func TestNames(t *testing.T) {
+	const long = "a-release-whose-name-has-fifty-characters-in-helm"
+	for _, c := range []struct{ release, values, name, label string }{
+		{"pullpass", "", "pullpass", "pullpass"},
+		{"eu", "", "eu-pullpass", "pullpass"},
+		{"eu", "nameOverride=tokens", "eu-tokens", "tokens"},
+		{"tokens-eu", "nameOverride=tokens", "tokens-eu", "tokens"},
+		{"eu", "fullnameOverride=registry", "registry", "pullpass"},
+		{"eu", "nameOverride=tokens,fullnameOverride=registry", "registry", "tokens"},
+		{long, "", "a-release-whose-name-has-fifty-pullpass", "pullpass"},
+		{long, "nameOverride=twenty-characters-is", "a-release-whose-nam-twenty-characters-is", "twenty-characters-is"},
+	} {
+		t.Run(c.release+" "+c.values, func(t *testing.T) {
+			t.Parallel()
+			output, err := helm(t, "template", c.release, chart(t), "--values=testdata/values/gateway.yaml", "--set="+c.values)
+			check(t, err)
+			rendered := parse(t, output)
+			pods, _ := rendered.named("Deployment", c.name)["spec"].(map[string]any)["template"].(map[string]any)["metadata"].(map[string]any)["labels"].(map[string]any)
+			if pods["app.kubernetes.io/name"] != c.label || pods["app.kubernetes.io/instance"] != c.release {
+				t.Errorf("the pods have the labels %v", pods)
+			}
+			selectors := map[string]any{}
+			for _, object := range rendered {
+				spec, _ := object["spec"].(map[string]any)
+				switch object.Text("kind") {
+				case "Service":
+					selectors["Service "+object.Name()] = spec["selector"]
+				case "PodDisruptionBudget":
+					selectors["PodDisruptionBudget "+object.Name()] = spec["selector"].(map[string]any)["matchLabels"]
+				case "NetworkPolicy":
+					selectors["NetworkPolicy "+object.Name()] = spec["podSelector"].(map[string]any)["matchLabels"]
+				}
+			}
+			for _, want := range []string{"Service " + c.name, "Service " + c.name + "-gateway", "Service " + c.name + "-metrics", "PodDisruptionBudget " + c.name, "NetworkPolicy " + c.name} {
+				selector, _ := selectors[want].(map[string]any)
+				if len(selector) == 0 {
+					t.Errorf("no selector of %s", want)
+				}
+				for label, value := range selector {
+					if pods[label] != value {
+						t.Errorf("%s selects %s=%v, and pods have %v", want, label, value, pods[label])
+					}
+				}
 			}
 		})
 	}

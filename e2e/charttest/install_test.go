@@ -21,7 +21,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/registry"
 )
 
-// The names of docs/install.md.
+// The names of docs/start/install.md.
 const (
 	registryName = "registry.example.com"
 	realm        = "https://" + registryName + ":8443/token"
@@ -29,7 +29,7 @@ const (
 	builders     = "builders" // of those who push
 )
 
-// installation is what docs/install.md leads to.
+// installation is what docs/start/install.md leads to.
 type installation struct {
 	*site
 	*manual
@@ -41,10 +41,10 @@ type installation struct {
 	otherToken string          // of a pod of team-b there
 }
 
-// install does what docs/install.md says, and changes what is different here: the addresses of the API server, and who may push.
+// install does what docs/start/install.md says, and changes what is different here: the addresses of the API server, and who may push.
 func (s *site) install(t testing.TB) *installation {
 	t.Helper()
-	i := &installation{site: s, manual: openManual(t, "install.md", t.TempDir()), ca: certs.NewCA(t, "registry-ca")}
+	i := &installation{site: s, manual: openManual(t, "start/install.md", t.TempDir()), ca: certs.NewCA(t, "registry-ca")}
 	check(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+registryName+"\n"), 0o644))
 	values := i.block(t, "yaml", "# values.yaml")
 	values = replace(t, values, "https://kubernetes.default.svc.cluster.local #", s.Issuer+" #")
@@ -105,7 +105,7 @@ func (i *installation) startRegistry(t testing.TB) {
 	i.saw("registry-config in a pod", "")
 }
 
-// nextCA makes another CA as docs/install.md made the first.
+// nextCA makes another CA as docs/start/install.md made the first.
 func (i *installation) nextCA(t testing.TB) string {
 	t.Helper()
 	for line := range strings.Lines(i.block(t, "sh", "openssl req -x509")) {

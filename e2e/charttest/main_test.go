@@ -10,7 +10,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/programs"
 )
 
-// image is that of Pullpass, as docs/install.md names it.
+// image is that of Pullpass, as docs/start/install.md names it.
 const image = "images.example.com/pullpass:dev"
 
 func TestMain(m *testing.M) {

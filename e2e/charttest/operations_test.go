@@ -18,7 +18,7 @@ import (
 func (i *installation) testFirstPull(t *testing.T) {
 	i.push(t, "team-a/web")
 	i.do(t, i.manual, "kubectl run")
-	i.saw("the first pull", "as docs/install.md says")
+	i.saw("the first pull", "as docs/start/install.md says")
 }
 
 // The nodes were configured for this from the beginning; now it is asked of them.
@@ -157,12 +157,12 @@ func (i *installation) testNewKey(t *testing.T) {
 	i.saw("another signing key in the Secret", "signs without a restart")
 }
 
-// testNewCA does what docs/keys.md says for keys from files. The registry has both CAs already.
+// testNewCA does what docs/how-to/keys.md says for keys from files. The registry has both CAs already.
 func (i *installation) testNewCA(t *testing.T) {
 	i.write(t, "roots.pem", i.read(t, "signing-ca.crt")+i.read(t, "next-ca.crt"))
 	values := i.read(t, "values.yaml")
 	i.write(t, "values.yaml", replace(t, values, "    issuer: "+pullpass.Issuer+"\n", "    issuer: "+pullpass.Issuer+"\n    signing: {caFile: roots.pem}\n"))
-	command, _, _ := strings.Cut(openManual(t, "keys.md", i.directory).block(t, "sh", "helm upgrade"), "\n")
+	command, _, _ := strings.Cut(openManual(t, "how-to/keys.md", i.directory).block(t, "sh", "helm upgrade"), "\n")
 	command = replace(t, command, " deploy/helm/pullpass ", " "+chart(t)+" ")
 	i.run(t, "sh", "-euc", "cd "+i.directory+"\n"+command+` --values policy.yaml --set-file 'files.node-ca\.crt=node-ca.crt'`)
 	i.write(t, "values.yaml", values)
@@ -172,7 +172,7 @@ func (i *installation) testNewCA(t *testing.T) {
 	i.saw("a signing key of the other CA in the Secret", "signs without a restart")
 }
 
-// replaceKey makes a key of a CA, as docs/install.md does, and waits until it signs.
+// replaceKey makes a key of a CA, as docs/start/install.md does, and waits until it signs.
 func (i *installation) replaceKey(t testing.TB, ca string) {
 	t.Helper()
 	header := func() string {

@@ -156,7 +156,7 @@ func (c *Cluster) startAPIServer(t testing.TB) {
 		"--service-account-issuer=" + c.Issuer, "--service-account-jwks-uri=" + c.Issuer + "/openid/v1/jwks", "--api-audiences=" + c.Issuer,
 		"--service-account-signing-key-file=" + c.signing.PrivateFile,
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--authentication-config=" + config,
-		"--service-cluster-ip-range=10.96.0.0/24",
+		"--service-cluster-ip-range=10.96.0.0/24,fd00:96::/112",
 		// For the logs of pods, and commands in them.
 		"--kubelet-preferred-address-types=InternalIP", "--kubelet-client-certificate=" + c.Admin.CertFile, "--kubelet-client-key=" + c.Admin.KeyFile,
 		"--cert-dir=" + filepath.Join(c.dir, "apiserver"),
@@ -182,6 +182,12 @@ func (c *Cluster) startAPIServer(t testing.TB) {
 func (c *Cluster) StartTokenController(t testing.TB, key certs.RSAKey) {
 	t.Helper()
 	c.startControllers(t, key, "serviceaccount-token-controller")
+}
+
+// StartQuotaController runs the controller that counts what a ResourceQuota bounds: without it, the API server refuses nothing.
+func (c *Cluster) StartQuotaController(t testing.TB) {
+	t.Helper()
+	c.startControllers(t, c.signing, "resourcequota-controller")
 }
 
 // StartControllers runs what a cluster with nodes needs: the token controller, those that give each namespace its

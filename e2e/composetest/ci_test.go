@@ -24,12 +24,12 @@ import (
 )
 
 const (
-	ciRegistry = "registry.example.com" // at port 443: named as docs/ci.md does
+	ciRegistry = "registry.example.com" // at port 443: named as docs/how-to/ci.md does
 	// A build lasts longer than its token: the token is short here, where GitHub's is five minutes.
 	shortLife = 5 * time.Second
 )
 
-// The jobs. The policy of docs/ci.md is about the first one.
+// The jobs. The policy of docs/how-to/ci.md is about the first one.
 var (
 	webJob    = issuer.Job{Repository: "web", RepositoryID: 42, Branch: "main", Protected: true, Run: 1001}
 	webAgain  = issuer.Job{Repository: "web", RepositoryID: 42, Branch: "main", Protected: true, Run: 1002}
@@ -59,7 +59,7 @@ type ci struct {
 	plugins                        string // of the docker client
 }
 
-// TestBuildsPush has jobs push as docs/ci.md says, when the token that they began with has ended.
+// TestBuildsPush has jobs push as docs/how-to/ci.md says, when the token that they began with has ended.
 func TestBuildsPush(t *testing.T) {
 	s := startCI(t)
 	s.job(t, baseJob, "")
@@ -106,20 +106,20 @@ func startCI(t *testing.T) *ci {
 	return s
 }
 
-// documentedPolicy is the first one of docs/ci.md.
+// documentedPolicy is the first one of docs/how-to/ci.md.
 func documentedPolicy(t *testing.T) string {
 	t.Helper()
-	document, err := os.ReadFile(filepath.Join(programs.Checkout(t), "docs", "ci.md"))
+	document, err := os.ReadFile(filepath.Join(programs.Checkout(t), "docs/how-to/ci.md"))
 	check(t, err)
 	_, policy, found := strings.Cut(string(document), "```yaml\n# policy.yaml\n")
 	policy, _, ended := strings.Cut(policy, "```")
 	if !found || !ended {
-		t.Fatal("docs/ci.md shows no policy")
+		t.Fatal("docs/how-to/ci.md shows no policy")
 	}
 	return policy
 }
 
-// job makes the rest of the test a step of the job, after the action of docs/ci.md.
+// job makes the rest of the test a step of the job, after the action of docs/how-to/ci.md.
 func (s *ci) job(t *testing.T, job issuer.Job, push string) {
 	t.Helper()
 	for _, name := range []string{"GITLAB_CI", "PULLPASS_ID_TOKEN", "PULLPASS_TOKEN_FILE", "PULLPASS_AUDIENCE"} {
@@ -168,7 +168,7 @@ func (s *ci) login(t *testing.T, password string) {
 // since waits for an audit line after the first ones.
 func (s *ci) since(t *testing.T, before int, what string, is func(pullpass.Event) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(pollPeriod) { // the line is written after the answer
+	for deadline := time.Now().Add(startLimit); ; time.Sleep(pollPeriod) { // the line is written after the answer
 		events := s.proxy.Audit(t)[before:]
 		if slices.ContainsFunc(events, is) {
 			return

@@ -20,7 +20,7 @@ const user = "65532:65532"
 // jwt is how any token begins: header and claims, which are JSON objects.
 var jwt = regexp.MustCompile(`eyJ[\w-]{9,}\.eyJ[\w-]{9,}`)
 
-// TestDocker does what docs/docker.md says, and looks at what a reader does not see.
+// TestDocker does what docs/start/docker.md says, and looks at what a reader does not see.
 func TestDocker(t *testing.T) {
 	begin := time.Now()
 	startEngine(t)

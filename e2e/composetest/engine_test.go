@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	startLimit = time.Minute
+	startLimit = 2 * time.Minute
 	pollPeriod = 100 * time.Millisecond
 )
 

@@ -104,7 +104,7 @@ func TestGatewayDocker(t *testing.T) {
 	checkAudit(t, proxy)
 }
 
-// useHelper has docker get the token as docs/in-pod.md says.
+// useHelper has docker get the token as docs/how-to/in-pod.md says.
 func useHelper(t *testing.T, host, token string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "token")

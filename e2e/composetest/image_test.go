@@ -100,7 +100,7 @@ func (i image) compare(t *testing.T, how string, other image) {
 	}
 }
 
-// testReadArchive has the archive read by those that docs/docker.md names.
+// testReadArchive has the archive read by those that docs/start/docker.md names.
 func testReadArchive(t *testing.T, checkout string) {
 	t.Helper()
 	archive, dir := filepath.Join(checkout, "bin", "pullpass-image.tar"), t.TempDir()

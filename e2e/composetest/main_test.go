@@ -1,5 +1,5 @@
 // Package composetest builds the container image in both ways, and runs docker-compose.yaml, with a real engine: what is done is what
-// docs/docker.md says. No image can be pulled here. Those that the Dockerfile and docker-compose.yaml name are made of the programs
+// docs/start/docker.md says. No image can be pulled here. Those that the Dockerfile and docker-compose.yaml name are made of the programs
 // of this machine, in the places where the real ones have them. The engine is also a client of the gateway, and of CI jobs.
 package composetest
 

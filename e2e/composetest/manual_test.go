@@ -14,7 +14,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/process"
 )
 
-// manual is docs/docker.md: its commands, in their order, in one shell.
+// manual is docs/start/docker.md: its commands, in their order, in one shell.
 type manual struct {
 	blocks []string
 	input  io.Writer
@@ -23,7 +23,7 @@ type manual struct {
 
 func openManual(t *testing.T, checkout string) *manual {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(checkout, "docs", "docker.md"))
+	content, err := os.ReadFile(filepath.Join(checkout, "docs/start/docker.md"))
 	check(t, err)
 	m := &manual{}
 	for i, part := range strings.Split(string(content), "```") {
@@ -51,7 +51,7 @@ func openManual(t *testing.T, checkout string) *manual {
 func (m *manual) do(t *testing.T, text string, status int, want ...string) string {
 	t.Helper()
 	if len(m.blocks) == 0 || !strings.Contains(m.blocks[0], text) {
-		t.Fatalf("docs/docker.md: the next block has no %q: %q", text, m.blocks)
+		t.Fatalf("docs/start/docker.md: the next block has no %q: %q", text, m.blocks)
 	}
 	const end = "-- end of the block, status "
 	_, err := fmt.Fprintf(m.input, "{\n%s\n} </dev/null 2>&1\nprintf '\\n%s%%d\\n' $?\n", m.blocks[0], end)
@@ -89,6 +89,6 @@ func (m *manual) variable(t *testing.T, name string) string {
 func (m *manual) end(t *testing.T) {
 	t.Helper()
 	if len(m.blocks) > 0 {
-		t.Errorf("docs/docker.md: nobody did %q", m.blocks)
+		t.Errorf("docs/start/docker.md: nobody did %q", m.blocks)
 	}
 }

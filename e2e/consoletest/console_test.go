@@ -205,7 +205,7 @@ func checkKeyboard(t *testing.T, b *browser, s *site) {
 	}
 }
 
-// TestPageIsLightOrDark also makes the pictures of docs/console.md.
+// TestPageIsLightOrDark also makes the pictures of docs/how-to/console.md.
 func TestPageIsLightOrDark(t *testing.T) {
 	s := start(t)
 	for i := range 6 {
@@ -226,7 +226,7 @@ func TestPageIsLightOrDark(t *testing.T) {
 			t.Errorf("%s: some text has a contrast of %.1f", scheme, least)
 		}
 		if *pictures {
-			if err := os.WriteFile("../../docs/console-"+scheme+".png", seen[scheme], 0o644); err != nil {
+			if err := os.WriteFile("../../docs/how-to/console-"+scheme+".png", seen[scheme], 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}

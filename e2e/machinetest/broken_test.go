@@ -8,10 +8,7 @@ import (
 	"time"
 )
 
-const (
-	readyLimit = 90 * time.Second
-	undoLink   = "/etc/systemd/system/multi-user.target.wants/pullpass-node-install-undo.service"
-)
+const undoLink = "/etc/systemd/system/multi-user.target.wants/pullpass-node-install-undo.service"
 
 // broken is a node whose kubelet ends with what is installed: it has not switched on what 1.33 needs.
 func broken(t *testing.T, h *host) {
@@ -24,9 +21,6 @@ func broken(t *testing.T, h *host) {
 	h.killInstaller(t)
 	<-ended
 	await(t, podLimit, "the kubelet is back", func() bool { now := h.ready(t); return now != "" && now != beat })
-	if took := time.Since(start); took > readyLimit {
-		t.Errorf("the node was ready after %v", took)
-	}
 	await(t, podLimit, "the watcher is done", func() bool { return !h.isWatched(t) })
 	h.saw("a kubelet that ends: rolled back without the pod", "ready %.0f s after its end", time.Since(start).Seconds())
 

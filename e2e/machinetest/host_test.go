@@ -227,7 +227,12 @@ shift
 exec chroot . "$@"
 `
 	shell := []string{"--mount", "sh", "-euc", script, "sh", filepath.Dir(h.program), os.TempDir(), "--", h.program, "node-install"}
-	return h.Run(ctx, "unshare", append(append(shell, args...), "--host-root=/host")...)
+	output, err := h.Run(ctx, "unshare", append(append(shell, args...), "--host-root=/host")...)
+	// Whoever has kubelets of 1.33 is warned, each time.
+	if strings.HasPrefix(output, "warning: kubelet 1.33 ") {
+		_, output, _ = strings.Cut(output, "\n")
+	}
+	return output, err
 }
 
 // desired are the arguments of apply and plan.

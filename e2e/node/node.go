@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	startLimit = time.Minute
+	startLimit = 2 * time.Minute
 
 	certsDir     = "/etc/containerd/certs.d"
 	providerFile = "/etc/pullpass/credential-provider.yaml"
@@ -132,7 +132,7 @@ func (n *Node) ctr(ctx context.Context, args ...string) error {
 	return ctx.Err()
 }
 
-// configure does what docs/kubelet.md says, with what Pullpass prints.
+// configure does what docs/how-to/kubelet.md says, with what Pullpass prints.
 func (n *Node) configure(t testing.TB) {
 	t.Helper()
 	ca, err := os.ReadFile(n.config.CA.File)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +25,7 @@ func TestGatewayNodes(t *testing.T) {
 		s.publish(t, at, "acme/app")
 	}
 	s.publish(t, hubRegistry, "library/acmehello")
-	for _, repository := range []string{"acme/secret", "acme/later", "acme/back"} { // what one pull brings, another does not ask for
+	for _, repository := range []string{"acme/secret", "acme/later", "acme/back", "acme/spegel"} { // what one pull brings, another does not ask for
 		s.publish(t, usersRegistry, repository)
 	}
 	nodes := s.startGatewayNodes(t)
@@ -52,6 +53,7 @@ func TestGatewayNodes(t *testing.T) {
 	})
 	t.Run("the gateway is down", func(t *testing.T) { s.testGatewayDown(t, nodes) })
 	t.Run("what left the nodes", func(t *testing.T) { s.checkLeft(t, nodes) })
+	t.Run("hosts.toml is rewritten", func(t *testing.T) { s.testHostsRewritten(t, nodes) })
 	for _, e := range s.proxy.Replays(t) {
 		t.Errorf("a replay: %+v, %+v", e, e.Replay)
 	}
@@ -80,7 +82,9 @@ type gatewayWork struct {
 	gate *gatewaySite
 }
 
-// A pod runs from each kind of registry with nothing but its ServiceAccount, and the audit log says who pulled what from where.
+// A pod runs from each kind of registry with nothing but its ServiceAccount, and the audit log says who pulled what from where. So containerd
+// gives the credential that the kubelet has for a registry to the server of hosts.toml, and does not ask that registry: its maintainers have not
+// decided to keep it so (containerd/containerd#13706, #13949), and a release that does otherwise fails here.
 func testGatewayGranted(t *testing.T, w *gatewayWork) {
 	for i, c := range []struct{ image, upstream, repository string }{
 		{usersRegistry + "/acme/app:v1", usersRegistry, "acme/app"},
@@ -91,6 +95,9 @@ func testGatewayGranted(t *testing.T, w *gatewayWork) {
 		web := w.start(t, pod{name: fmt.Sprintf("web-%d", i), image: c.image})
 		w.saw("from "+c.image, "runs %s after it was created", w.awaitRunning(t, web))
 		w.checkAudit(t, web, "puller", c.upstream, c.repository)
+	}
+	for name, times := range w.gate.trap.caught() {
+		t.Errorf("containerd asked %s %d times", name, times)
 	}
 }
 
@@ -190,7 +197,7 @@ func testGatewayRevoked(t *testing.T, w *gatewayWork) {
 		return status == http.StatusForbidden
 	})
 	w.saw("revoked: a token for the gateway that lives", "403 %s after that: %s", milliseconds(took), strings.TrimSpace(body))
-	if took > 2*time.Second || !strings.Contains(body, reason) {
+	if took > 5*time.Second || !strings.Contains(body, reason) { // a second, on a machine that is not busy
 		t.Errorf("the token was refused after %v: %s", took, body)
 	}
 
@@ -233,6 +240,26 @@ func (s *gatewaySite) testGatewayDown(t *testing.T, nodes []*node.Node) {
 		w.saw("the gateway is down: the kubelet's event", "%s", lastWords(kubelet))
 	}
 	s.gateway.Restore()
+}
+
+// What Spegel writes in place of hosts.toml has containerd ask the registry itself. The plugin gives it no token then.
+func (s *gatewaySite) testHostsRewritten(t *testing.T, nodes []*node.Node) {
+	for _, n := range nodes {
+		w := &work{site: s.site, node: n, order: 8, namespace: "acme-spegel-" + n.Name(), since: time.Now()}
+		w.account(t, "puller", nil)
+		hosts := n.Path("/etc/containerd/certs.d/" + usersRegistry + "/hosts.toml")
+		ours, err := os.ReadFile(hosts)
+		check(t, err)
+		check(t, os.WriteFile(hosts, []byte("server = 'https://"+usersRegistry+"'\n[host.'http://"+trapAddress+":30020']\ncapabilities = ['pull', 'resolve']\n"), 0o644))
+		before := s.trap.caught()[usersRegistry]
+		web := w.start(t, pod{name: "web", image: usersRegistry + "/acme/spegel:v1"})
+		await(t, podLimit, "containerd asks the registry", func() bool { return s.trap.caught()[usersRegistry] > before })
+		if log := n.Log(); !strings.Contains(log, "hosts.toml of the image's registry: does not have the gateway as its server") {
+			t.Errorf("%s: the plugin gave the token, or does not say why not", n.Name())
+		}
+		check(t, os.WriteFile(hosts, ours, 0o644))
+		w.saw("Spegel has rewritten hosts.toml: the plugin gives no token; when it is back", "runs %s after it was created", w.awaitRunning(t, web))
+	}
 }
 
 // podOf is the UID of the pod that a token is for.

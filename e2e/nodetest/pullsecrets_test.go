@@ -32,7 +32,7 @@ const (
 
 var optedIn = cluster.Object{"pullpass.dev/pull-secrets": "enabled"}
 
-// startPullSecrets applies what docs/pull-secrets.md names, and runs the controller with its rights.
+// startPullSecrets applies what docs/how-to/pull-secrets.md names, and runs the controller with its rights.
 func (s *site) startPullSecrets(t testing.TB) {
 	t.Helper()
 	admin := filepath.Join(t.TempDir(), "admin.conf")

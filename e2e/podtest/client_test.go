@@ -33,7 +33,7 @@ type client struct {
 }
 
 type clients struct {
-	documented client // the pod of docs/in-pod.md
+	documented client // the pod of docs/how-to/in-pod.md
 	copied     client // another that mounts its token with subPath, which the document forbids
 }
 
@@ -52,7 +52,7 @@ func (s *site) startClients(t testing.TB) clients {
 	c := clients{client{address: process.FreeAddress(t)}, client{address: process.FreeAddress(t)}}
 
 	// There is no scheduler, and no network but the node's.
-	manifest := replace(t, document(t, "in-pod.md"), "\n  serviceAccountName: builder\n",
+	manifest := replace(t, document(t, "how-to/in-pod.md"), "\n  serviceAccountName: builder\n",
 		"\n  serviceAccountName: builder\n  nodeName: "+s.node.Name()+"\n  hostNetwork: true\n  terminationGracePeriodSeconds: 0\n")
 	const command = "[crane, copy, registry.example.com/team-a/web:rc, registry.example.com/team-a/web:v1]"
 	s.create(t, replace(t, manifest, command, fmt.Sprintf("[client, %q]", c.documented.address)))
@@ -64,7 +64,7 @@ func (s *site) startClients(t testing.TB) clients {
 	s.create(t, replace(t, manifest, "    volumeMounts:\n", "    volumeMounts:\n    - {name: pullpass, mountPath: /copy/token, subPath: token}\n"))
 
 	c.documented.pod = s.awaitRunning(t, "builder")
-	s.saw("the pod of docs/in-pod.md", "runs")
+	s.saw("the pod of docs/how-to/in-pod.md", "runs")
 	c.copied.pod = s.awaitRunning(t, "copied")
 	for _, started := range []client{c.documented, c.copied} {
 		await(t, "the client listens", func() bool {

@@ -17,7 +17,7 @@ import (
 const (
 	elsewhere = "elsewhere.example.com" // an audience
 
-	secretsDriver   = "images.csi.example.com" // that of docs/csi.md
+	secretsDriver   = "images.csi.example.com" // that of docs/how-to/csi.md
 	contextDriver   = "context.csi.example.com"
 	elsewhereDriver = "elsewhere.csi.example.com"
 
@@ -65,7 +65,7 @@ type published struct {
 // startDrivers runs each driver on the node, and waits until the kubelet has taken it.
 func (s *site) startDrivers(t testing.TB) map[string]*process.Process {
 	t.Helper()
-	s.create(t, document(t, "csi.md")+"---\n"+moreDrivers)
+	s.create(t, document(t, "how-to/csi.md")+"---\n"+moreDrivers)
 	drivers := map[string]*process.Process{}
 	for _, name := range []string{secretsDriver, contextDriver, elsewhereDriver} {
 		cmd := s.node.Command(programs.CSIDriver(t), "-name="+name, "-registry="+registryName, fmt.Sprintf("-secrets=%t", name == secretsDriver))

@@ -1,5 +1,5 @@
 // Package podtest runs those who pull as a pod on a real node: registry clients in pods, and CSI drivers. What is tested is what
-// docs/in-pod.md and docs/csi.md show. "go test -v" shows a table of what was seen.
+// docs/how-to/in-pod.md and docs/how-to/csi.md show. "go test -v" shows a table of what was seen.
 package podtest
 
 import (

@@ -21,6 +21,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -169,12 +170,32 @@ func debian(t testing.TB, program string) string {
 // building serializes builds: two at a time would take as long and twice the memory.
 var building sync.Mutex
 
+// lock keeps other processes from building what is locked by the same file: what they would build is there then, or most of it.
+func lock(t testing.TB, file string) (unlock func()) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	locked, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(locked.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatalf("lock %s: %v", file, err)
+	}
+	return func() { locked.Close() }
+}
+
 func (b tool) build(t testing.TB) string {
 	t.Helper()
 	building.Lock()
 	defer building.Unlock()
 	dir := filepath.Join(cacheDir(t), b.module+"-"+b.version(t))
 	out := filepath.Join(dir, cmp.Or(b.name, filepath.Base(b.pkg)))
+	if _, err := os.Stat(out); err == nil {
+		return out
+	}
+	defer lock(t, filepath.Join(dir, "building"))()
 	if _, err := os.Stat(out); err == nil {
 		return out
 	}
@@ -211,6 +232,7 @@ func project(t testing.TB, dir, name, pkg string, flags ...string) string {
 	}
 	checkout := sha256.Sum256([]byte(Checkout(t))) // two checkouts must not share their programs
 	out := filepath.Join(cacheDir(t), "project-"+hex.EncodeToString(checkout[:8]), name)
+	defer lock(t, out+".building")()
 	goBuild(t, dir, out, pkg, "", flags...)
 	built[name] = out
 	return out

@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,6 +34,21 @@ func (p *Proxy) AdminAddress() string { return strings.TrimPrefix(p.admin, "http
 
 // Log is what Pullpass wrote to standard error.
 func (p *Proxy) Log() string { return p.process.Output() }
+
+// MostMemory is the most that was resident of the process so far, in bytes.
+func (p *Proxy) MostMemory(t testing.TB) int {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.process.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(status), "VmHWM:")
+	var kilobytes int
+	if _, err := fmt.Sscan(after, &kilobytes); err != nil {
+		t.Fatalf("/proc/PID/status has no VmHWM: %v", err)
+	}
+	return kilobytes << 10
+}
 
 // Metric adds up the samples of a metric whose labels hold all of the given ones, each written as name="value".
 func (p *Proxy) Metric(t testing.TB, name string, labels ...string) float64 {

@@ -35,6 +35,7 @@ type Event struct {
 	Requested      []string `json:"requested"`
 	Granted        []string `json:"granted"`
 	Rule           string   `json:"rule"`
+	Scopes         []Scope  `json:"scopes"`
 	IssuedID       string   `json:"issuedID"`
 	Caller         string   `json:"caller"`
 	PushCredential string   `json:"pushCredential"`
@@ -43,6 +44,12 @@ type Event struct {
 	Client         string   `json:"client"`
 	Gateway        *Request `json:"gateway"`
 	TraceID        string   `json:"traceID"`
+}
+
+// Scope is what became of one that was requested.
+type Scope struct {
+	Scope  string `json:"scope"`
+	Reason string `json:"reason"`
 }
 
 // Request is what the gateway was asked, in its audit lines.

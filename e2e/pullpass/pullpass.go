@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	startLimit = 30 * time.Second
-	auditLimit = 5 * time.Second // from an answer to its audit line
+	startLimit = 2 * time.Minute
+	auditLimit = 30 * time.Second // on a machine that is busy, from an answer to its audit line
 )
 
 // Issuer is the issuer of the registry tokens.

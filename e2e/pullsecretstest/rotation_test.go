@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +30,10 @@ func TestRotation(t *testing.T) {
 	}
 	tokens := s.tokens(t)
 
+	s.await(t, "the memory has all tokens", func() bool {
+		memory := s.Get(t, "/api/v1/namespaces/"+namespace+"/configmaps/"+controller)
+		return strings.Count(memory.Text("data", "tokens.json"), `"i":`) == n+1
+	})
 	mark := s.mark(t)
 	since := time.Now()
 	first.Kill(t)
@@ -58,7 +63,7 @@ func TestRotation(t *testing.T) {
 	mark, since = s.mark(t), time.Now()
 	fifth := s.run(t, "fifth")
 	s.await(t, "all tokens are made again", func() bool { return fifth.metric(t, `pullpass_pull_secret_writes_total{kind="token"}`) == n+1 })
-	if got := s.changes(t, mark, ""); got["patch secrets"] != n+1 || got["create serviceaccounts/token"] != n+1 || len(got) != 2 {
+	if got := s.changes(t, mark, ""); got["update secrets"] != n+1 || got["create serviceaccounts/token"] != n+1 || len(got) != 2 {
 		t.Errorf("for a key that is gone: %v", got)
 	}
 	now := s.tokens(t)

@@ -2,6 +2,7 @@ package pullsecretstest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -33,7 +34,7 @@ func TestScale(t *testing.T) {
 	first := s.run(t, "first")
 	s.awaitKept(t, first, all)
 	s.saw(t, "their Secrets are made, by %v", s.changes(t, mark, ""))
-	if got, want := s.changes(t, mark, ""), map[string]int{"create secrets": all, "create serviceaccounts/token": all, "patch secrets": all}; !maps.Equal(got, want) {
+	if got, want := s.changes(t, mark, ""), map[string]int{"create secrets": all, "create serviceaccounts/token": all, "update secrets": all}; !maps.Equal(got, want) {
 		t.Errorf("%d Secrets took %v, want %v", all, got, want)
 	}
 	if n := first.metric(t, `pullpass_pull_secret_failures_total`); n != 0 {
@@ -129,20 +130,29 @@ func (s *site) checkOwners(t testing.TB, namespace string) map[string]cluster.Ob
 	return accounts
 }
 
-// ages are those that tokens seem to have, each in a namespace of its own: whoever may change a Secret may change what is
-// noted of its token.
+// ages are those that tokens seem to have, each in a namespace of its own.
 var ages = []time.Duration{30 * time.Minute, 36 * time.Minute, 40 * time.Minute}
 
-// age lets the tokens of some namespaces seem old. It returns the number of the first.
+// age lets the tokens of some namespaces seem old, in the memory of the controller. It returns the number of the first.
 func (s *site) age(t testing.TB) int {
+	t.Helper()
 	const first = 10
-	s.parallel(t, len(ages)*perNamespace, func(ctx context.Context, n int) error {
-		issued := time.Now().Add(-ages[n/perNamespace])
-		_, err := s.Try(ctx, http.MethodPatch, path("secrets", first+n/perNamespace, prefix+fmt.Sprint("sa-", n%perNamespace)), cluster.Object{"metadata": cluster.Object{"annotations": cluster.Object{
-			"pullpass.dev/token-issued": issued.UTC().Format(time.RFC3339), "pullpass.dev/token-expires": issued.Add(time.Hour).UTC().Format(time.RFC3339),
-		}}})
-		return err
-	})
+	memory := "/api/v1/namespaces/" + namespace + "/configmaps/" + controller
+	var stored map[string]any
+	check(t, json.Unmarshal([]byte(s.Get(t, memory).Text("data", "tokens.json")), &stored))
+	tokens := stored["tokens"].(map[string]any)
+	if len(tokens) != all {
+		t.Fatalf("%d tokens of %d are remembered", len(tokens), all)
+	}
+	for i, age := range ages {
+		for _, item := range s.Get(t, "/api/v1/namespaces/"+space(first+i)+"/secrets?fieldSelector=type%3Dkubernetes.io/dockerconfigjson")["items"].([]any) {
+			tokens[cluster.Object(item.(map[string]any)).UID()].(map[string]any)["i"] = time.Now().Add(-age).Unix()
+		}
+	}
+	text, err := json.Marshal(stored)
+	check(t, err)
+	s.saw(t, "the memory has %d bytes", len(text))
+	s.Patch(t, memory, cluster.Object{"data": cluster.Object{"tokens.json": string(text)}})
 	return first
 }
 
@@ -153,8 +163,8 @@ func (s *site) checkRenewed(t testing.TB, mark, first int) {
 	renewed := map[string]map[string]int{} // by namespace and name
 	for _, r := range s.Requests(t, mark) {
 		switch {
-		case !r.Changes() || r.Resource == "leases":
-		case r.Resource == "secrets" && r.Verb == "patch":
+		case !r.Changes() || isItsOwn(r):
+		case r.Resource == "secrets" && r.Verb == "update":
 			if renewed[r.Namespace] == nil {
 				renewed[r.Namespace] = map[string]int{}
 			}
@@ -205,7 +215,7 @@ func (s *site) testStripped(t *testing.T, r *replica) {
 	s.awaitKept(t, r, all-perNamespace)
 	relabel("enabled")
 	s.awaitKept(t, r, all)
-	if got, want := s.changes(t, mark, space(n)), map[string]int{"create serviceaccounts/token": perNamespace, "patch secrets": perNamespace}; !maps.Equal(got, want) {
+	if got, want := s.changes(t, mark, space(n)), map[string]int{"create serviceaccounts/token": perNamespace, "update secrets": perNamespace}; !maps.Equal(got, want) {
 		t.Errorf("when they have opted in again: %v, want %v", got, want)
 	}
 	s.checkOwners(t, space(n))

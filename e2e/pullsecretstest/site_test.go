@@ -220,13 +220,13 @@ func (s *site) awaitKept(t testing.TB, r *replica, n int) {
 	s.await(t, fmt.Sprint(n, " Secrets are kept"), func() bool { return r.metric(t, `pullpass_pull_secrets{state="kept"}`) == n })
 }
 
-// changes are what the controller changed since a mark, but for its Lease, by verb and resource. namespace "" means all of
+// changes are what the controller changed since a mark, but for its Lease and its memory, by verb and resource. namespace "" means all of
 // them. What was refused has its status besides.
 func (s *site) changes(t testing.TB, since int, namespace string) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
 	for _, r := range s.Requests(t, since) {
-		if !r.Changes() || r.Resource == "leases" || namespace != "" && r.Namespace != namespace || r.Status == http.StatusTooManyRequests {
+		if !r.Changes() || isItsOwn(r) || namespace != "" && r.Namespace != namespace || r.Status == http.StatusTooManyRequests {
 			continue
 		}
 		what := strings.TrimSuffix(r.Verb+" "+r.Resource+"/"+r.Subresource, "/")
@@ -237,6 +237,8 @@ func (s *site) changes(t testing.TB, since int, namespace string) map[string]int
 	}
 	return counts
 }
+
+func isItsOwn(r cluster.Request) bool { return r.Resource == "leases" || r.Resource == "configmaps" }
 
 // mark is where changes begin that come from now on.
 func (s *site) mark(t testing.TB) int { t.Helper(); return len(s.Requests(t, 0)) }

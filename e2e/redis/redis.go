@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	startLimit = 20 * time.Second
+	startLimit = 2 * time.Minute
 	cliLimit   = 10 * time.Second
 
-	// User is that of docs/redis.md.
+	// User is that of docs/how-to/redis.md.
 	User = "pullpass"
 )
 
@@ -100,10 +100,10 @@ func (s *Server) run(ctx context.Context, args ...string) (string, error) {
 	return answer, nil
 }
 
-// AddUser gives Pullpass its user with the command of docs/redis.md.
+// AddUser gives Pullpass its user with the command of docs/how-to/redis.md.
 func (s *Server) AddUser(t testing.TB, password string) {
 	t.Helper()
-	manual, err := os.ReadFile(filepath.Join(programs.Checkout(t), "docs", "redis.md"))
+	manual, err := os.ReadFile(filepath.Join(programs.Checkout(t), "docs/how-to/redis.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,5 +113,5 @@ func (s *Server) AddUser(t testing.TB, password string) {
 			return
 		}
 	}
-	t.Fatal("docs/redis.md has no command that makes the user")
+	t.Fatal("docs/how-to/redis.md has no command that makes the user")
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/process"
 )
 
-const startLimit = 30 * time.Second
+const startLimit = 2 * time.Minute
 
 // Config configures one registry.
 type Config struct {

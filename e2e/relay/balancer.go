@@ -11,7 +11,7 @@ import (
 
 const (
 	checkPeriod = 100 * time.Millisecond
-	checkLimit  = time.Second
+	checkLimit  = 5 * time.Second // a machine that is busy is no reason to send nothing
 )
 
 // Backend is one of several that a Balancer has.

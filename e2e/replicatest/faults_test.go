@@ -72,7 +72,7 @@ func (w *world) testOneRedis(t *testing.T) {
 			end: func() { setPassword("another") },
 		},
 		{
-			name: "password changed in order", // as docs/redis.md says
+			name: "password changed in order", // as docs/how-to/redis.md says
 			begin: func() {
 				server.Do(t, "acl", "setuser", redis.User, ">"+password)
 				setPassword(password)

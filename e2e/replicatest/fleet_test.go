@@ -38,7 +38,7 @@ const (
 	shutdownDelay = "1s" // several times as often as the load balancer looks
 
 	pollPeriod   = 20 * time.Millisecond
-	recoverLimit = 20 * time.Second // several times what docs/redis.md says
+	recoverLimit = 20 * time.Second // several times what docs/how-to/redis.md says
 )
 
 // perServiceAccount is more than a pod needs, and less than the greedy one asks for.
@@ -201,7 +201,7 @@ func (f *fleet) failures(t *testing.T) (sum float64) {
 	return sum
 }
 
-// revoke revokes a ServiceAccount of the fleet with the command of docs/redis.md.
+// revoke revokes a ServiceAccount of the fleet with the command of docs/how-to/redis.md.
 func (f *fleet) revoke(t *testing.T, account string) error {
 	t.Helper()
 	_, err := f.replicas[0].TryCommand(t, "revoke", "--service-account", clusterName+"/"+f.mode+"/"+account, "--reason", "a test", "--for", "1h")

@@ -41,6 +41,15 @@ const (
 	sampleOneIn     = 10 // of the granted tokens is shown to the registry
 )
 
+// How often each kind of request is answered in each phase of a scenario: what must never be granted has had the occasion to be.
+const (
+	answersOfKind = 8
+	answersGreedy = 60 // more than its limit allows until then
+	// answersGreedyAlone is likewise, where each replica has a limit of its own because Redis does not answer.
+	answersGreedyAlone = 160
+	answersLimit       = time.Minute // on a machine that is busy
+)
+
 // kind is why somebody asks.
 type kind string
 
@@ -82,6 +91,8 @@ type load struct {
 	owned   map[kind][]*owned
 
 	mu       sync.Mutex
+	asking   map[int]time.Time // since when
+	asked    int
 	answers  []answer // not judged yet
 	faults   []string // of other things than answers
 	revoked  []string // tokens of ServiceAccounts that are revoked
@@ -102,7 +113,7 @@ type owned struct {
 // startLoad runs the load until the test ends.
 func (f *fleet) startLoad(t *testing.T) {
 	t.Helper()
-	l := &load{f: f, tls: &tls.Config{RootCAs: f.ca.Pool()}, owned: map[kind][]*owned{}, pods: map[int]time.Time{}}
+	l := &load{f: f, tls: &tls.Config{RootCAs: f.ca.Pool()}, owned: map[kind][]*owned{}, asking: map[int]time.Time{}, pods: map[int]time.Time{}}
 	f.load = l
 	for kind, count := range map[kind]int{kindKnown: knownTokens, kindForeign: 2, kindGreedy: 4} {
 		token := ""
@@ -275,9 +286,62 @@ func (l *load) introduce(t *testing.T) {
 
 // ask asks the load balancer.
 func (l *load) ask(ctx context.Context, client *http.Client, kind kind, due time.Time, token, repository string) answer {
+	l.mu.Lock()
+	n := l.asked
+	l.asked++
+	l.asking[n] = time.Now()
+	l.mu.Unlock()
 	a := l.askAt(ctx, client, l.f.url(l.f.mode), kind, token, repository)
 	a.due, a.took = due, time.Since(due)
+	l.mu.Lock()
+	delete(l.asking, n)
+	l.mu.Unlock()
 	return a
+}
+
+// isAsking reports whether something is not answered that was asked before a time.
+func (l *load) isAsking(before time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, since := range l.asking {
+		if since.Before(before) {
+			return true
+		}
+	}
+	return false
+}
+
+// awaitAnswers waits until every kind of request that was due after a time is answered so often that the phase can be judged. silent
+// is that of the scenario: then nobody may get the token that would be stolen.
+func (l *load) awaitAnswers(t *testing.T, since time.Time, silent bool) {
+	t.Helper()
+	missing := map[kind]int{}
+	for deadline := time.Now().Add(answersLimit); ; time.Sleep(pollPeriod) {
+		for _, kind := range []kind{kindPull, kindKnown, kindForeign, kindRevoked, kindReplayed, kindForged} {
+			missing[kind] = answersOfKind
+		}
+		missing[kindGreedy] = answersGreedy
+		if silent {
+			missing[kindGreedy] = answersGreedyAlone
+		} else {
+			missing[kindStolen] = 1
+		}
+		l.mu.Lock()
+		for _, a := range l.answers {
+			if a.due.After(since) {
+				if missing[a.kind]--; missing[a.kind] <= 0 {
+					delete(missing, a.kind)
+				}
+			}
+		}
+		l.mu.Unlock()
+		if len(missing) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: after %v, so many answers are missing: %v", l.f.mode, answersLimit, missing)
+		}
+	}
 }
 
 // askAt asks as containerd does.

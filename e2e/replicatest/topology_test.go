@@ -15,7 +15,7 @@ import (
 // slotsMoved takes some seconds.
 const slotsMoved = 3000
 
-// revocationsKey is in docs/redis.md.
+// revocationsKey is in docs/how-to/redis.md.
 const revocationsKey = "pullpass:revocations"
 
 // testFarRedis lets the way to Redis become long: not so long that calls take more than they may, and longer.
@@ -77,7 +77,6 @@ func (w *world) testCluster(t *testing.T) {
 			name: "slot half moved",
 			begin: func() {
 				cluster.MoveHalf(t, from, (from+1)%3, revocationsKey)
-				time.Sleep(time.Second)
 				f.revokeFor(t, "during-the-move")
 			},
 			end: func() { cluster.MoveRest(t, (from+1)%3, revocationsKey) },

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -16,39 +17,8 @@ import (
 // A pod of the installer can do to its own Node what it has to, and nothing else; to others nothing.
 func TestRights(t *testing.T) {
 	t.Parallel()
-	f := startFleet(t, valuesFor("registry.example.com", "install"))
-	for _, name := range []string{"own", "other"} {
-		f.Create(t, "/api/v1/nodes", cluster.Object{"metadata": cluster.Object{"name": name, "labels": cluster.Object{"a": "b"}, "annotations": cluster.Object{"a": "b"}}})
-		f.Patch(t, "/api/v1/nodes/"+name, cluster.Object{"spec": cluster.Object{"taints": []cluster.Object{{"key": taint, "effect": "NoSchedule"}, {"key": "example.com/a", "effect": "NoSchedule"}}}})
-	}
-	// As the DaemonSet controller and the scheduler make it.
-	var ours pod
-	decode(t, f.Create(t, "/api/v1/namespaces/"+namespace+"/pods", cluster.Object{
-		"metadata": cluster.Object{"name": "installer"},
-		"spec": cluster.Object{"nodeName": "own", "serviceAccountName": "pullpass-node-install", "automountServiceAccountToken": false,
-			"containers": []cluster.Object{{"name": "c", "image": "a"}}},
-	}), &ours)
-	token, unbound := f.token(t, ours), f.Token(t, cluster.TokenRequest{Namespace: namespace, ServiceAccount: "pullpass-node-install"})
-	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.CA.Pool()}}}
-	t.Cleanup(client.CloseIdleConnections)
-	try := func(token, method, path string, body cluster.Object) (int, string) {
-		t.Helper()
-		content, err := json.Marshal(body)
-		check(t, err)
-		request, err := http.NewRequestWithContext(t.Context(), method, f.Issuer+path, bytes.NewReader(content))
-		check(t, err)
-		request.Header.Set("Authorization", "Bearer "+token)
-		request.Header.Set("Content-Type", map[string]string{http.MethodPatch: "application/merge-patch+json"}[method])
-		if method != http.MethodPatch {
-			request.Header.Set("Content-Type", "application/json")
-		}
-		response, err := client.Do(request)
-		check(t, err)
-		defer response.Body.Close()
-		answer, err := io.ReadAll(response.Body)
-		check(t, err)
-		return response.StatusCode, string(answer)
-	}
+	f, try := startRights(t)
+	token, unbound := f.installerOn(t, "own"), f.Token(t, cluster.TokenRequest{Namespace: namespace, ServiceAccount: "pullpass-node-install"})
 	metadata := func(field string, change cluster.Object) cluster.Object {
 		return cluster.Object{"metadata": cluster.Object{field: change}}
 	}
@@ -60,14 +30,9 @@ func TestRights(t *testing.T) {
 	event := func(name string) cluster.Object {
 		return cluster.Object{"metadata": cluster.Object{"generateName": "e-"}, "involvedObject": cluster.Object{"kind": "Node", "name": name}, "reason": "A", "message": "a", "type": "Normal"}
 	}
-	// A policy takes a moment until it counts.
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(pollPeriod) {
-		if code, answer := try(token, http.MethodPatch, "/api/v1/nodes/other?dryRun=All", metadata("labels", cluster.Object{key: "x"})); code != http.StatusOK {
-			break
-		} else if time.Now().After(deadline) {
-			t.Fatalf("the policy does not count: %s", answer)
-		}
-	}
+	others := event("other")
+	others["metadata"] = cluster.Object{"name": "others"}
+	f.Create(t, events, others)
 	lease := func(holder string) cluster.Object {
 		return cluster.Object{"metadata": cluster.Object{"name": "pullpass-node-install"}, "spec": cluster.Object{"holderIdentity": holder}}
 	}
@@ -95,6 +60,7 @@ func TestRights(t *testing.T) {
 		{"delete", token, http.MethodDelete, node, nil, "cannot delete resource"},
 		{"all Nodes", token, http.MethodGet, "/api/v1/nodes", nil, "cannot list resource"},
 		{"an event about another", token, http.MethodPost, events, event("other"), "may tell of its own Node alone"},
+		{"an event of others", token, http.MethodPatch, events + "/others", cluster.Object{"involvedObject": cluster.Object{"name": "own"}}, "may tell of its own Node alone"},
 		{"the turn of another", token, http.MethodPost, leases, lease("other/uid"), "may take the turn of its own node alone"},
 		{"a pod", token, http.MethodPost, "/api/v1/namespaces/" + namespace + "/pods", cluster.Object{"metadata": cluster.Object{"name": "a"}}, "cannot create resource"},
 		{"delete a pod", token, http.MethodDelete, "/api/v1/namespaces/" + namespace + "/pods/installer", nil, "cannot delete resource"},
@@ -107,6 +73,7 @@ func TestRights(t *testing.T) {
 		{"an event", token, http.MethodPost, events, event("own"), ""},
 		{"its pods", token, http.MethodGet, "/api/v1/namespaces/" + namespace + "/pods", nil, ""},
 		{"that another has its turn, once it is", token, http.MethodPut, leases + "/pullpass-node-install", lease("other/uid"), "may take the turn of its own node alone"},
+		{"another Lease", token, http.MethodPost, leases, cluster.Object{"metadata": cluster.Object{"name": "other"}}, "no other Lease than that of turns"},
 		{"the end of its turn", token, http.MethodPut, leases + "/pullpass-node-install", lease(""), ""},
 		{"no state any more", token, http.MethodPatch, node, cluster.Object{"metadata": cluster.Object{"labels": cluster.Object{key: nil}, "annotations": cluster.Object{key: nil}}}, ""},
 	} {
@@ -118,4 +85,198 @@ func TestRights(t *testing.T) {
 			t.Errorf("%s: %d %s, want it refused by %q", c.name, code, answer, c.refused)
 		}
 	}
+}
+
+// startRights runs a cluster with the Nodes own and other, and returns what sends a request with a token.
+func startRights(t *testing.T) (*fleet, func(token, method, path string, body cluster.Object) (int, string)) {
+	t.Helper()
+	f := startFleet(t, valuesFor("registry.example.com", "install"))
+	for _, name := range []string{"own", "other", "third", "waiting"} {
+		f.Create(t, "/api/v1/nodes", cluster.Object{"metadata": cluster.Object{"name": name, "labels": cluster.Object{"a": "b"}, "annotations": cluster.Object{"a": "b"}}})
+		f.Patch(t, "/api/v1/nodes/"+name, cluster.Object{"spec": cluster.Object{"taints": []cluster.Object{{"key": taint, "effect": "NoSchedule"}, {"key": "example.com/a", "effect": "NoSchedule"}}}})
+	}
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.CA.Pool()}}}
+	t.Cleanup(client.CloseIdleConnections)
+	try := func(token, method, path string, body cluster.Object) (int, string) {
+		t.Helper()
+		content, err := json.Marshal(body)
+		check(t, err)
+		request, err := http.NewRequestWithContext(t.Context(), method, f.Issuer+path, bytes.NewReader(content))
+		check(t, err)
+		request.Header.Set("Authorization", "Bearer "+token)
+		request.Header.Set("Content-Type", "application/json")
+		if method == http.MethodPatch {
+			request.Header.Set("Content-Type", "application/merge-patch+json")
+		}
+		response, err := client.Do(request)
+		check(t, err)
+		defer response.Body.Close()
+		answer, err := io.ReadAll(response.Body)
+		check(t, err)
+		return response.StatusCode, string(answer)
+	}
+	// A policy takes a moment until it counts.
+	token := f.installerOn(t, "waiting")
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(pollPeriod) {
+		code, answer := try(token, http.MethodPatch, "/api/v1/nodes/other?dryRun=All", cluster.Object{"metadata": cluster.Object{"labels": cluster.Object{key: "x"}}})
+		if code == http.StatusUnprocessableEntity { // 403 is that of a role that does not count yet
+			return f, try
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the policy does not count: %s", answer)
+		}
+	}
+}
+
+// installerOn makes a pod of the installer, as the DaemonSet controller and the scheduler do, and returns its token.
+func (f *fleet) installerOn(t testing.TB, node string) string {
+	t.Helper()
+	var p pod
+	decode(t, f.Create(t, "/api/v1/namespaces/"+namespace+"/pods", cluster.Object{
+		"metadata": cluster.Object{"name": "installer-" + node},
+		"spec": cluster.Object{"nodeName": node, "serviceAccountName": "pullpass-node-install", "automountServiceAccountToken": false,
+			"containers": []cluster.Object{{"name": "c", "image": "a"}}},
+	}), &p)
+	return f.token(t, p)
+}
+
+// A turn that is held is taken or ended by nobody else, whatever is written into the Lease; when it was not renewed for five
+// minutes, by the clock of the API server, it is anybody's.
+func TestTurnsOfOthers(t *testing.T) {
+	t.Parallel()
+	f, try := startRights(t)
+	own, other, third := f.installerOn(t, "own"), f.installerOn(t, "other"), f.installerOn(t, "third")
+	const lease = "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases/pullpass-node-install"
+	type edit = func(o cluster.Object)
+	spec := func(o cluster.Object) map[string]any { return o["spec"].(map[string]any) }
+	metadata := func(o cluster.Object) map[string]any { return o["metadata"].(map[string]any) }
+	now := func() string { return time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00") }
+	renew := func(o cluster.Object) { spec(o)["renewTime"] = now() }
+	take := func(node string) edit {
+		return func(o cluster.Object) { renew(o); spec(o)["holderIdentity"] = node + "/uid" }
+	}
+	clear := func(o cluster.Object) { spec(o)["holderIdentity"] = "" }
+	stop := func(node string) edit {
+		return func(o cluster.Object) {
+			annotations, _ := metadata(o)["annotations"].(map[string]any)
+			if annotations == nil {
+				annotations = map[string]any{}
+			}
+			annotations["pullpass.dev/stopped"] = `{"node":"` + node + `","uid":"u","revision":"r","reason":"` + now() + `"}`
+			metadata(o)["annotations"] = annotations
+		}
+	}
+	unstop := func(o cluster.Object) {
+		annotations, _ := metadata(o)["annotations"].(map[string]any)
+		delete(annotations, "pullpass.dev/stopped")
+	}
+	both := func(edits ...edit) edit {
+		return func(o cluster.Object) {
+			for _, e := range edits {
+				e(o)
+			}
+		}
+	}
+	entry := func(n int, at string) map[string]any {
+		return map[string]any{"manager": fmt.Sprint("m", n), "operation": "Update", "apiVersion": "coordination.k8s.io/v1", "time": at, "fieldsType": "FieldsV1",
+			"fieldsV1": map[string]any{"f:spec": map[string]any{"f:holderIdentity": map[string]any{}, "f:renewTime": map[string]any{}},
+				"f:metadata": map[string]any{"f:annotations": map[string]any{"f:pullpass.dev/stopped": map[string]any{}}}}}
+	}
+	// forged lets the fields look as if they had been changed at another time.
+	forged := func(n int, at string) edit {
+		return func(o cluster.Object) {
+			var all []any
+			for i := range n {
+				all = append(all, entry(i, at))
+			}
+			metadata(o)["managedFields"] = all
+		}
+	}
+	dated := func(at string) edit { // what is there
+		return func(o cluster.Object) {
+			for _, m := range metadata(o)["managedFields"].([]any) {
+				m.(map[string]any)["time"] = at
+			}
+		}
+	}
+	reset := func(o cluster.Object) { metadata(o)["managedFields"] = []any{map[string]any{}} }
+	const past, future = "2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
+	const held, dishonest, noStop = "the turn of another node has not ended", "are not as the API server writes them", "may stop the roll-out because of its own node"
+	expect := func(name, token, manager string, change edit, refused string) {
+		t.Helper()
+		o := f.Get(t, lease)
+		change(o)
+		code, answer := try(token, http.MethodPut, lease+"?fieldManager="+manager, o)
+		if refused == "" && code != http.StatusOK || refused != "" && (code != http.StatusUnprocessableEntity || !strings.Contains(answer, refused)) {
+			t.Errorf("%s: %d %s, want it refused by %q", name, code, answer, refused)
+		}
+	}
+	// aged is what an administrator could write: the last renewal is older.
+	aged := func(by time.Duration) {
+		t.Helper()
+		o := f.Get(t, lease)
+		dated(time.Now().Add(-by).UTC().Format(time.RFC3339))(o)
+		metadata(o)["labels"] = map[string]any{"aged": strings.ReplaceAll(now(), ":", "-")}
+		if _, err := f.Try(t.Context(), http.MethodPut, lease+"?fieldManager=admin", o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const refusedByEither = "denied request"  // dishonest, or held
+	const installer = "pullpass-node-install" // the manager of all of them
+
+	leases := strings.TrimSuffix(lease, "/pullpass-node-install")
+	created := cluster.Object{"metadata": map[string]any{"name": "pullpass-node-install"}, "spec": map[string]any{"holderIdentity": "own/uid", "renewTime": now(), "leaseDurationSeconds": 300}}
+	forged(3, future)(created)
+	if code, answer := try(own, http.MethodPost, leases, created); code < 400 || !strings.Contains(answer, dishonest) {
+		t.Errorf("made with times of its own: %d %s", code, answer)
+	}
+	delete(metadata(created), "managedFields")
+	if code, answer := try(own, http.MethodPost, leases+"?fieldManager="+installer, created); code != http.StatusCreated {
+		t.Fatalf("%d %s", code, answer)
+	}
+	expect("a renewal", own, installer, renew, "")
+	for _, manager := range []string{installer, "x"} {
+		expect("ended by another", other, manager, clear, held)
+		expect("taken away", other, manager, func(o cluster.Object) { delete(spec(o), "holderIdentity") }, held)
+		expect("taken", other, manager, take("other"), held)
+		expect("taken, with a wrong clock", other, manager, both(take("other"), func(o cluster.Object) { spec(o)["renewTime"] = future[:19] + ".000000Z" }), held)
+		expect("renewed by another", other, manager, renew, held)
+		expect("for a second", other, manager, func(o cluster.Object) { spec(o)["leaseDurationSeconds"] = 1 }, refusedByEither)
+		for _, n := range []int{1, 10, 11, 12} { // more than ten managers are merged
+			expect("taken from the future", other, manager, both(take("other"), forged(n, future)), refusedByEither)
+		}
+	}
+	expect("taken without managers", other, installer, both(take("other"), reset), dishonest)
+	expect("to be deleted", other, installer, func(o cluster.Object) {
+		metadata(o)["ownerReferences"] = []any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "b"}}
+	}, "not have it deleted")
+	expect("stopped because of a third", other, installer, stop("third"), noStop)
+	expect("stopped because of the holder", other, installer, stop("own"), noStop)
+	expect("stopped because of itself", other, installer, stop("other"), "")
+	expect("started by a third", third, installer, unstop, noStop)
+	expect("started by the holder in the course of its turn", own, installer, both(renew, unstop), "")
+	for _, at := range []string{past, future} {
+		expect("stopped, and the renewal dated otherwise", other, "x", both(stop("other"), dated(at)), dishonest)
+		expect("stopped, and twelve renewals dated otherwise", other, "x", both(stop("other"), forged(12, at)), refusedByEither)
+		expect("the holder dates its renewal", own, "x", both(func(o cluster.Object) { metadata(o)["labels"] = map[string]any{"a": at[:4]} }, dated(at)), dishonest)
+	}
+	expect("still held", other, installer, take("other"), held)
+
+	expect("the end", own, installer, clear, "")
+	expect("nobody's, without managers", other, installer, both(renew, reset), dishonest)
+	expect("nobody's, with managers from the future", other, installer, both(renew, forged(12, future)), dishonest)
+	expect("nobody's, with a renewal that is none", other, installer, both(func(o cluster.Object) { delete(spec(o), "renewTime") }, forged(12, future)), dishonest)
+	for n := range 14 {
+		expect("nobody's, with many managers", other, fmt.Sprint("many", n), renew, "")
+	}
+	expect("the next turn", own, installer, take("own"), "")
+	expect("which is held, too", other, "x", take("other"), held)
+	aged(4*time.Minute + 30*time.Second)
+	expect("not over yet", other, installer, take("other"), held)
+	aged(5*time.Minute + time.Second)
+	expect("over, and stopped because of a third", third, installer, both(clear, stop("other")), noStop)
+	expect("over, and stopped because of whose it was", third, installer, both(clear, stop("own")), "")
+	expect("the next one", other, installer, both(take("other"), unstop), "")
+	aged(5*time.Minute + time.Second)
+	expect("over, and taken", own, installer, take("own"), "")
 }

@@ -25,7 +25,7 @@ const (
 	nodes     = 20
 	changed   = 6 // of these, before the next change
 	nodesNew  = 50
-	roundTrip = 10 * time.Minute // for what takes four on a machine that is not busy
+	roundTrip = 20 * time.Minute // this takes four on an idle machine
 )
 
 // Twenty nodes restart one after the other, when it is installed and when it is changed. What fails on the first is not tried on the

@@ -28,7 +28,7 @@ const (
 	namespace  = "team-a"
 	repository = namespace + "/web"
 
-	traceLimit = 20 * time.Second
+	traceLimit = time.Minute
 	pollPeriod = 50 * time.Millisecond
 )
 

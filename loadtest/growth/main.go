@@ -1,7 +1,7 @@
 // Command growth draws what BenchmarkGrowth measured, as tables and plots in Markdown. Its standard input is what
 // "go test -bench=Growth" wrote, of several runs; the file is rewritten between two marks:
 //
-//	go run ./growth -into ../docs/performance.md <../bin/performance.txt
+//	go run ./growth -into ../docs/internals/performance.md <../bin/performance.txt
 package main
 
 import (

@@ -1,5 +1,5 @@
 // Command model plays the storm of loadtest on paper, for clusters that no machine at hand can imitate: all nodes come back
-// within a minute and pull all their images. It prints the tables of docs/capacity.md.
+// within a minute and pull all their images. It prints the tables of docs/reference/capacity.md.
 //
 // It is deterministic: the same flags give the same tables.
 package main
@@ -39,7 +39,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// documented is the storm of docs/capacity.md, but for its size and what answers it.
+// documented is the storm of docs/reference/capacity.md, but for its size and what answers it.
 func documented() storm {
 	return storm{Window: 60, Cores: 2, First: 0.0008, Repeated: 0.0006, Requests: 2, Between: 0.02, Seed: 1}
 }

@@ -160,10 +160,10 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// What docs/capacity.md shows is what the model says now: for the smallest of its storms, because all take a minute.
+// What docs/reference/capacity.md shows is what the model says now: for the smallest of its storms, because all take a minute.
 func TestDocument(t *testing.T) {
 	t.Parallel()
-	document, err := os.ReadFile("../../docs/capacity.md")
+	document, err := os.ReadFile("../../docs/reference/capacity.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestDocument(t *testing.T) {
 	limits(&out, documented(), 1500)
 	for line := range strings.Lines(out.String()) {
 		if !strings.Contains(string(document), line) {
-			t.Errorf("docs/capacity.md lacks this line; run the model as it says and replace its tables: %s", line)
+			t.Errorf("docs/reference/capacity.md lacks this line; run the model as it says and replace its tables: %s", line)
 		}
 	}
 }

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -10,8 +11,10 @@ import (
 	"strings"
 )
 
-// kubelet has the URL of who plays the kubelet.
-const kubelet = "/etc/simulated-kubelet"
+const (
+	kubelet = "/etc/simulated-kubelet" // has the URL of the test, which plays the kubelet
+	failed  = "/run/simulated-failed"  // exists after a restart that failed
+)
 
 func main() {
 	if err := run(filepath.Base(os.Args[0]), os.Args[1:]); err != nil {
@@ -31,7 +34,11 @@ func run(name string, args []string) error {
 		return command.Run()
 	case "systemctl":
 		if len(args) > 0 && args[0] == "show" {
-			fmt.Println("NRestarts=0\nActiveState=active")
+			state := "active"
+			if _, err := os.Stat(failed); err == nil {
+				state = "failed"
+			}
+			fmt.Println("NRestarts=0\nActiveState=" + state)
 			return nil
 		}
 		url, err := os.ReadFile(kubelet)
@@ -44,9 +51,9 @@ func run(name string, args []string) error {
 		}
 		defer response.Body.Close()
 		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("systemctl %v: %s", args, response.Status)
+			return errors.Join(fmt.Errorf("systemctl %v: %s", args, response.Status), os.WriteFile(failed, nil, 0o600))
 		}
-		return nil
+		return os.RemoveAll(failed)
 	}
 	return fmt.Errorf("%s is not known", name)
 }

@@ -1,13 +1,21 @@
+{{- define "pullpass.program" -}}
+{{ .Values.nameOverride | default "pullpass" }}
+{{- end }}
+
+{{- /* Names of objects begin with it. With 40 characters, the longest of them is still a label. */}}
 {{- define "pullpass.name" -}}
-{{- if contains "pullpass" .Release.Name -}}
+{{- $program := include "pullpass.program" . -}}
+{{- if .Values.fullnameOverride -}}
+{{ .Values.fullnameOverride }}
+{{- else if contains $program .Release.Name -}}
 {{ .Release.Name | trunc 40 | trimSuffix "-" }}
 {{- else -}}
-{{ printf "%s-pullpass" (.Release.Name | trunc 31 | trimSuffix "-") }}
+{{ printf "%s-%s" (.Release.Name | trunc (sub 39 (len $program) | int) | trimSuffix "-") $program }}
 {{- end -}}
 {{- end }}
 
 {{- define "pullpass.selector" -}}
-app.kubernetes.io/name: pullpass
+app.kubernetes.io/name: {{ include "pullpass.program" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
@@ -190,7 +198,18 @@ true
 {{- end -}}
 {{- end -}}
 {{- if and .Values.pullSecrets.enabled (not (include "pullpass.pullAudience" .)) -}}
-{{- fail "pullSecrets.enabled: no cluster of config.clusters with kubernetes.inCluster has pullSecrets.audience: docs/pull-secrets.md" -}}
+{{- fail "pullSecrets.enabled: no cluster of config.clusters with kubernetes.inCluster has pullSecrets.audience: docs/how-to/pull-secrets.md" -}}
+{{- end -}}
+{{- if and .Values.pullSecrets.enabled (eq (include "pullpass.name" .) "pullpass-pull-secrets") -}}
+{{- fail "fullnameOverride: pullpass-pull-secrets is the name of the pull secrets controller; choose another name for the release" -}}
+{{- end -}}
+{{- $volumes := list -}}
+{{- range .Values.extraVolumes }}{{ $volumes = append $volumes .name }}{{ end -}}
+{{- range $i, $_ := .Values.extraVolumeMounts -}}
+{{- if not (has .name $volumes) -}}{{- fail (printf "extraVolumeMounts[%d].name: %s is not in extraVolumes" $i .name) -}}{{- end -}}
+{{- if hasPrefix "/etc/pullpass/" (printf "%s/" (clean .mountPath)) -}}
+{{- fail (printf "extraVolumeMounts[%d].mountPath: %s is in /etc/pullpass, which the chart fills; choose another directory" $i .mountPath) -}}
+{{- end -}}
 {{- end -}}
 {{- if and .Values.autoscaling.enabled (gt (int .Values.replicas) (int .Values.autoscaling.maxReplicas)) -}}
 {{- fail "autoscaling.maxReplicas: is less than replicas" -}}
