@@ -77,23 +77,6 @@ func (u *Upstream) SetDefaults() {
 	*u = Upstream{Actions: []UpstreamAction{UpstreamPull}, Redirects: RedirectPass, RedirectHosts: []string{}}
 }
 
-// UpstreamCredential is how an upstream is asked: one of these.
-type UpstreamCredential struct {
-	Basic       *BasicCredential       `json:"basic,omitempty"`
-	AWS         *AWSCredential         `json:"aws,omitempty"`
-	Google      *GoogleCredential      `json:"google,omitempty"`
-	Azure       *AzureCredential       `json:"azure,omitempty"`
-	Quay        *QuayCredential        `json:"quay,omitempty"`
-	Artifactory *ArtifactoryCredential `json:"artifactory,omitempty"`
-}
-
-// BasicCredential is a user name and password, for registries with Basic or with a
-// token endpoint.
-type BasicCredential struct {
-	Username     string `json:"username" schema:"required nonempty"`     // of a robot, or what belongs to an access token
-	PasswordFile string `json:"passwordFile" schema:"required nonempty"` // read again when it changes
-}
-
 // dockerHub is the upstream with its own rules for names.
 const dockerHub = "docker.io"
 
@@ -129,6 +112,7 @@ func (c *Config) completeGateway() {
 		default:
 			u.URL = "https://" + u.Name
 		}
+		u.Credential.complete(u.URL)
 	}
 }
 
@@ -187,7 +171,7 @@ func (v *validator) upstream(path string, u *Upstream) {
 			v.Fault(fmt.Sprintf("%s.redirectHosts[%d]", path, i), "is not a host (%s); write storage.example.com, or *.example.com for all below it, without port", term.QuoteValue(host))
 		}
 	}
-	v.credential(path+".credential", u.Credential)
+	u.Credential.validate(v, path+".credential")
 }
 
 // upstreamName refuses names with which the name of a repository cannot begin.

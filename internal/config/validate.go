@@ -156,10 +156,10 @@ func (v *validator) discovery(path string, d *Discovery) {
 }
 
 func (v *validator) registry(path string, r *Registry) {
-	if !isName(r.Service) {
+	if !names.IsTitle(r.Service) {
 		v.Fault(path+".service", "is not a service (%s); write the registry's auth.token.service: 1 to %d printable ASCII characters", term.QuoteValue(r.Service), maxNameBytes)
 	}
-	if !isName(r.Issuer) {
+	if !names.IsTitle(r.Issuer) {
 		v.Fault(path+".issuer", "is not an issuer (%s); write the registry's auth.token.issuer: 1 to %d printable ASCII characters", term.QuoteValue(r.Issuer), maxNameBytes)
 	}
 	if lifetime := r.TokenLifetime.Duration(); lifetime < signing.MinLifetime || lifetime > maxTokenLifetime {
@@ -297,10 +297,4 @@ func (v *validator) fileName(path, s string) {
 	if tooLong || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		v.Fault(path, "is not the name of a file: it is too long, or has control characters; put the file's name here, not its content")
 	}
-}
-
-// isName allows spaces inside: registries have services such as "Docker registry".
-func isName(s string) bool {
-	return s != "" && len(s) <= maxNameBytes && strings.TrimSpace(s) == s &&
-		!strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }

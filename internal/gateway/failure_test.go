@@ -14,6 +14,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream/basic"
 	"github.com/pullpass/pullpass/internal/test/registrytest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -197,7 +198,7 @@ func TestPasswordChanges(t *testing.T) {
 	now := time.Now()
 	clock := func() time.Time { return now }
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(c *upstream.Config, _ *gateway.Upstream) {
-		c.Now, c.Logins = clock, upstream.NewBasic(registrytest.User, file, clock)
+		c.Now, c.Logins = clock, basic.New(registrytest.User, file, clock)
 	}})
 	ask := func() int {
 		return r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app", "Accept", registrytest.ManifestType).status

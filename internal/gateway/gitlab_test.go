@@ -16,6 +16,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream/basic"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
 	"github.com/pullpass/pullpass/internal/test/registrytest"
@@ -85,7 +86,7 @@ func TestGitLab(t *testing.T) {
 	password := filepath.Join(t.TempDir(), "gitlab.pass")
 	must(t, os.WriteFile(password, []byte(registrytest.Password+"\n"), 0o600))
 	r := newRig(t, upstreamSettings{name: "registry.gitlab.com", to: registry, change: func(c *upstream.Config, _ *gateway.Upstream) {
-		c.Logins, c.CAFile, c.Now = upstream.NewBasic(deployToken, password, now), bothCAs(t, registry, site.Server), now
+		c.Logins, c.CAFile, c.Now = basic.New(deployToken, password, now), bothCAs(t, registry, site.Server), now
 	}})
 	const name = "registry.gitlab.com/"
 	const web, base = "acme/backend/services/web", "acme/base"

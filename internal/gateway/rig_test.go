@@ -22,6 +22,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream/basic"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
@@ -138,7 +139,7 @@ func newRig(t testing.TB, upstreams ...upstreamSettings) *rig {
 	r := &rig{t: t, keys: newKeys(t), events: &recorder{}, revocations: &revocations{}, limiter: &limiter{left: 5}, memory: gateway.NewMemory(1 << 10), clients: map[string]*upstream.Client{}, uid: "uid-1"}
 	all := map[string]gateway.Upstream{}
 	for _, u := range upstreams {
-		c := upstream.Config{Name: u.name, URL: u.url, UserAgent: "pullpass/test", Logins: upstream.NewBasic(registrytest.User, passwordFile, nil)}
+		c := upstream.Config{Name: u.name, URL: u.url, UserAgent: "pullpass/test", Logins: basic.New(registrytest.User, passwordFile, nil)}
 		if u.to != nil {
 			c.URL, c.CAFile = u.to.URL, u.to.CAFile
 		}

@@ -13,6 +13,7 @@ import (
 const (
 	maxLabelBytes     = 63 // RFC 1123
 	maxSubdomainBytes = 253
+	maxTitleBytes     = 255
 
 	// MaxUIDBytes is the longest UID of an object that a token may name.
 	MaxUIDBytes = 128
@@ -88,6 +89,16 @@ func IsVisible(s string) bool {
 	}
 	return true
 }
+
+// IsTitle reports whether s is a name that may have spaces inside, such as "Docker registry": at
+// most 255 printable ASCII characters.
+func IsTitle(s string) bool {
+	return s != "" && len(s) <= maxTitleBytes && strings.TrimSpace(s) == s &&
+		!strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
+}
+
+// IsDecimal reports whether s is a number without a sign.
+func IsDecimal(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
 // Object names an object in a namespace of a cluster.
 type Object struct{ Cluster, Namespace, Name string }

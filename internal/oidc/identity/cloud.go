@@ -54,14 +54,12 @@ var google = profile{
 	},
 	needs: []string{"sub"}, project: "sub",
 	check: func(c Claims) string {
-		if !isDecimal(c["sub"].(string)) {
+		if !names.IsDecimal(c["sub"].(string)) {
 			return `claim "sub" is not the number of an account`
 		}
 		return ""
 	},
 }
-
-func isDecimal(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
 // azure follows https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference.
 // An application has an object (oid) in each tenant (tid) that admits it.
@@ -110,7 +108,7 @@ var aws = profile{
 		// arn:PARTITION:iam::ACCOUNT:role/PATH
 		sub := c["sub"].(string)
 		parts := strings.SplitN(sub, ":", 6)
-		if len(parts) != 6 || parts[0] != "arn" || parts[1] == "" || parts[2] != "iam" || parts[3] != "" || len(parts[4]) != 12 || !isDecimal(parts[4]) ||
+		if len(parts) != 6 || parts[0] != "arn" || parts[1] == "" || parts[2] != "iam" || parts[3] != "" || len(parts[4]) != 12 || !names.IsDecimal(parts[4]) ||
 			!strings.HasPrefix(parts[5], "role/") || parts[5] == "role/" || !names.IsVisible(sub) {
 			return `claim "sub" is not the ARN of a role: arn:aws:iam::ACCOUNT:role/NAME`
 		}

@@ -5,7 +5,6 @@ import (
 	"encoding"
 	"encoding/json"
 	"flag"
-	"maps"
 	"os"
 	"reflect"
 	"strconv"
@@ -75,12 +74,9 @@ func (p properties) MarshalJSON() ([]byte, error) {
 
 // Describe returns the schema of what document points to, as Hold makes it, for a
 // schema of another kind that is made from it.
-func Describe(t *testing.T, document any, dirs ...string) map[string]any {
+func Describe(t *testing.T, document any) map[string]any {
 	t.Helper()
-	m := maker{t, map[string]string{}}
-	for _, dir := range dirs {
-		maps.Copy(m.comments, comments(t, dir))
-	}
+	m := maker{t, map[string]map[string]string{}}
 	text, err := json.Marshal(m.of(reflect.ValueOf(document).Elem()))
 	if err != nil {
 		t.Fatal(err)
@@ -92,16 +88,12 @@ func Describe(t *testing.T, document any, dirs ...string) map[string]any {
 	return described
 }
 
-// Hold makes the schema of what document points to, which holds the defaults,
-// from the package in the current directory, and those in the others that it takes
-// types from. It compares it with docs/NAME, which it writes first with
-// -update-schema, and returns it compiled.
-func Hold(t *testing.T, name, title string, document any, others ...string) *jsonschema.Schema {
+// Hold makes the schema of what document points to, which holds the defaults. It
+// compares it with docs/NAME, which it writes first with -update-schema, and returns it
+// compiled.
+func Hold(t *testing.T, name, title string, document any) *jsonschema.Schema {
 	t.Helper()
-	m := maker{t, map[string]string{}}
-	for _, dir := range append([]string{"."}, others...) {
-		maps.Copy(m.comments, comments(t, dir))
-	}
+	m := maker{t, map[string]map[string]string{}}
 	root := m.of(reflect.ValueOf(document).Elem())
 	root.Schema, root.ID, root.Title = "https://json-schema.org/draft/2020-12/schema", "https://pullpass.dev/"+name, title
 	root.Description = "" // it speaks of the Go type
@@ -139,7 +131,18 @@ func Hold(t *testing.T, name, title string, document any, others ...string) *jso
 
 type maker struct {
 	t        *testing.T
-	comments map[string]string
+	comments map[string]map[string]string // by package
+}
+
+// comment returns that of a type, or of the field of that name.
+func (m maker) comment(of reflect.Type, field string) string {
+	texts, known := m.comments[of.PkgPath()]
+	if !known {
+		_, dir, _ := strings.Cut(of.PkgPath(), "/internal/")
+		texts = comments(m.t, testkit.InModule("internal/"+dir))
+		m.comments[of.PkgPath()] = texts
+	}
+	return texts[of.Name()+field]
 }
 
 // of returns the schema of a value, which is the default.
@@ -170,7 +173,7 @@ func (m maker) of(v reflect.Value) *schema {
 		return m.of(withDefaults(v.Type().Elem()).Elem())
 	case reflect.Struct:
 		s.Type, s.AdditionalProperties = "object", false
-		s.Description = m.comments[v.Type().Name()]
+		s.Description = m.comment(v.Type(), "")
 		m.fields(s, v)
 		return s
 	case reflect.Slice:
@@ -221,7 +224,7 @@ func (m maker) fields(s *schema, v reflect.Value) {
 			continue
 		}
 		of := m.of(v.Field(i))
-		if text := m.comments[v.Type().Name()+"."+field.Name]; text != "" {
+		if text := m.comment(v.Type(), "."+field.Name); text != "" {
 			of.Description = text
 		}
 		if of.Description == "" {

@@ -4,17 +4,16 @@ package artifactory
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"log/slog"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -23,79 +22,80 @@ import (
 const (
 	grantType = "urn:ietf:params:oauth:grant-type:token-exchange"
 	tokenType = "urn:ietf:params:oauth:token-type:id_token" // of an assertion
+
+	maxAudienceBytes = 512
 )
 
-// Config configures the logins of one registry.
-type Config struct {
-	Upstream   string            // its name, for messages
-	URL        string            // of the platform, without path
-	Roots      *x509.CertPool    // CAs of its certificate; nil: the system's
-	Provider   string            // name of the integration
-	Audience   string            // expected by the integration
-	Assertions logins.Assertions // required
-	Now        func() time.Time  // nil: time.Now
-	Logger     *slog.Logger      // nil: silent
+// Credential is for JFrog Artifactory: always the caller's.
+type Credential struct {
+	Provider string `json:"provider" schema:"required nonempty"` // name of the OpenID Connect integration
+	Audience string `json:"audience"`                            // that it expects; empty: the upstream's url
+	URL      string `json:"url" schema:"url"`                    // of the platform; empty: the upstream's url
 }
 
-type asker struct {
-	cfg      Config
-	client   *http.Client
-	endpoint string
+func (*Credential) OfCaller() bool { return true }
+
+func (c *Credential) Complete(url string) {
+	c.URL = cmp.Or(strings.TrimSuffix(c.URL, "/"), url)
+	c.Audience = cmp.Or(c.Audience, url)
 }
 
-// New uses no network.
-func New(cfg Config) (*logins.Remembered, error) {
-	base, err := url.Parse(cfg.URL)
-	if err != nil || base.Host == "" {
-		return nil, fmt.Errorf("upstream %s: its platform's URL cannot be read", cfg.Upstream)
+func (c *Credential) Validate(v logins.Validator) {
+	if !names.IsTitle(c.Provider) {
+		v.Fault("provider", "is not a name (%s); write the provider name of the OpenID Connect integration", term.QuoteValue(c.Provider))
 	}
-	if cfg.Assertions == nil {
-		return nil, fmt.Errorf("upstream %s: an exchange takes assertions", cfg.Upstream)
+	if c.Audience != "" && (len(c.Audience) > maxAudienceBytes || !names.IsVisible(c.Audience)) {
+		v.Fault("audience", "is not an audience (%s); use at most %d visible ASCII characters", term.QuoteValue(c.Audience), maxAudienceBytes)
 	}
-	if cfg.Now == nil {
-		cfg.Now = time.Now
+	if c.URL != "" {
+		v.BaseURL("url", c.URL, "where the platform is, https://acme.jfrog.io")
 	}
-	a := &asker{cfg: cfg, client: logins.NewClient(cfg.Roots), endpoint: base.JoinPath("/access/api/v1/oidc/token").String()}
-	return logins.New(logins.Config{Upstream: cfg.Upstream, Ask: a.ask, PerCaller: true, Now: cfg.Now, Logger: cfg.Logger}), nil
 }
 
-func (a *asker) ask(ctx context.Context, caller string) (upstream.Login, error) {
-	assertion, err := a.cfg.Assertions.Sign(caller, a.cfg.Audience)
+func (c *Credential) Open(s logins.Service) (upstream.Logins, error) {
+	endpoint, err := s.Endpoint(c.URL, "/access/api/v1/oidc/token")
 	if err != nil {
-		return upstream.Login{}, err
+		return nil, err
 	}
-	body, err := json.Marshal(map[string]string{
-		"grant_type":         grantType,
-		"subject_token_type": tokenType,
-		"subject_token":      assertion.Reveal(),
-		"provider_name":      a.cfg.Provider,
+	client := logins.NewClient(s.Roots)
+	return s.Remember(true, func(ctx context.Context, caller string) (upstream.Login, error) {
+		assertion, err := s.Assertions.Sign(caller, c.Audience)
+		if err != nil {
+			return upstream.Login{}, err
+		}
+		body, err := json.Marshal(map[string]string{
+			"grant_type":         grantType,
+			"subject_token_type": tokenType,
+			"subject_token":      assertion.Reveal(),
+			"provider_name":      c.Provider,
+		})
+		if err != nil {
+			return upstream.Login{}, logins.Failure(err, assertion)
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint.String(), bytes.NewReader(body))
+		if err != nil {
+			return upstream.Login{}, logins.Failure(err, assertion)
+		}
+		request.Header.Set("Content-Type", "application/json")
+		var answer struct {
+			AccessToken string `json:"access_token"`
+			ExpiresIn   int64  `json:"expires_in"`
+			Username    string `json:"username"`
+		}
+		if err := logins.JSON(client, request, &answer, assertion); err != nil {
+			return upstream.Login{}, err
+		}
+		if answer.Username == "" {
+			// Older versions only have it in the token: SERVICE/users/NAME.
+			_, answer.Username, _ = strings.Cut(logins.Subject(answer.AccessToken), "/users/")
+		}
+		if answer.AccessToken != "" && answer.Username == "" {
+			return upstream.Login{}, errors.New("the answer has a token and not whose it is")
+		}
+		return upstream.Login{
+			Username: answer.Username,
+			Password: registryauth.NewSecret(answer.AccessToken),
+			Expiry:   logins.Expiry(time.Now(), answer.ExpiresIn, answer.AccessToken),
+		}, nil
 	})
-	if err != nil {
-		return upstream.Login{}, logins.Failure(err, assertion)
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, a.endpoint, bytes.NewReader(body))
-	if err != nil {
-		return upstream.Login{}, logins.Failure(err, assertion)
-	}
-	request.Header.Set("Content-Type", "application/json")
-	var answer struct {
-		AccessToken string `json:"access_token"`
-		ExpiresIn   int64  `json:"expires_in"`
-		Username    string `json:"username"`
-	}
-	if err := logins.JSON(a.client, request, &answer, assertion); err != nil {
-		return upstream.Login{}, err
-	}
-	if answer.Username == "" {
-		// Older versions only have it in the token: SERVICE/users/NAME.
-		_, answer.Username, _ = strings.Cut(logins.Subject(answer.AccessToken), "/users/")
-	}
-	if answer.AccessToken != "" && answer.Username == "" {
-		return upstream.Login{}, errors.New("the answer has a token and not whose it is")
-	}
-	return upstream.Login{
-		Username: answer.Username,
-		Password: registryauth.NewSecret(answer.AccessToken),
-		Expiry:   logins.Expiry(a.cfg.Now(), answer.ExpiresIn, answer.AccessToken),
-	}, nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream/logins"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins/loginstest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -55,7 +56,7 @@ func TestATokenIsGivenForAnAssertion(t *testing.T) {
 				}
 				_, _ = io.WriteString(w, c.answer)
 			}))
-			logins, err := New(Config{Upstream: "acme.jfrog.io", URL: url, Roots: roots, Provider: "pullpass", Audience: "acme", Assertions: issuer})
+			logins, err := (&Credential{URL: url, Provider: "pullpass", Audience: "acme"}).Open(logins.Service{Upstream: "acme.jfrog.io", Roots: roots, Assertions: issuer})
 			testkit.Must(t, err)
 			for range 3 {
 				loginstest.Until(t, loginstest.Expect(t, logins, loginstest.Caller, c.username, c.password), c.lasts)
@@ -71,7 +72,7 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	issuer := loginstest.NewIssuer(t)
 	newLogins := func(t *testing.T, standIn http.Handler) upstream.Logins {
-		logins, err := New(Config{Upstream: "acme.jfrog.io", URL: loginstest.StandIn(t, standIn), Provider: "pullpass", Audience: "acme", Assertions: issuer})
+		logins, err := (&Credential{URL: loginstest.StandIn(t, standIn), Provider: "pullpass", Audience: "acme"}).Open(logins.Service{Upstream: "acme.jfrog.io", Assertions: issuer})
 		testkit.Must(t, err)
 		return logins
 	}
@@ -84,11 +85,11 @@ func TestFaults(t *testing.T) {
 
 func TestWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	for want, cfg := range map[string]Config{
+	for want, credential := range map[string]Credential{
 		"URL cannot be read": {Provider: "pullpass"},
 		"takes assertions":   {URL: "https://acme.jfrog.io", Provider: "pullpass"},
 	} {
-		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := credential.Open(logins.Service{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}

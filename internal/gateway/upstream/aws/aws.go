@@ -6,13 +6,14 @@
 package aws
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
+	"net/url"
 	"strings"
 	"time"
 
@@ -24,6 +25,8 @@ import (
 	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -41,46 +44,86 @@ const (
 	hashedBytes    = 8
 )
 
-// Config configures the logins of one registry.
-type Config struct {
-	Upstream   string // its name, for messages
-	Region     string
-	RoleARN    string            // role that callers assume; empty: the gateway's own identity requests all logins
-	Assertions logins.Assertions // with RoleARN
-	Now        func() time.Time  // nil: time.Now
-	Logger     *slog.Logger      // nil: silent
-
-	endpoint string // of STS and ECR, in tests
+// Credential is for Amazon ECR.
+type Credential struct {
+	Identity logins.Identity `json:"identity"` // whose IAM role asks: the gateway's own, or roleARN for the caller
+	Region   string          `json:"region"`   // of the registry; empty: as its host says
+	RoleARN  string          `json:"roleARN"`  // identity caller: the role whose trust policy knows the callers
 }
 
-type asker struct {
-	cfg Config
-	aws aws.Config
-}
+// SetDefaults leaves the region empty: its default depends on the upstream.
+func (c *Credential) SetDefaults() { *c = Credential{Identity: logins.Gateway} }
 
-// New finds the gateway's own identity if it is needed. It uses no network.
-func New(ctx context.Context, cfg Config) (*logins.Remembered, error) {
-	a := &asker{cfg: cfg}
+func (c *Credential) OfCaller() bool { return c.Identity == logins.Caller }
+
+func (c *Credential) Complete(url string) { c.Region = cmp.Or(c.Region, regionOf(url)) }
+
+// regionOf returns the region in the host of a registry of ECR, or an empty text:
+// ACCOUNT.dkr.ecr.REGION.amazonaws.com, or ACCOUNT.dkr-ecr.REGION.on.aws.
+func regionOf(upstream string) string {
+	u, err := url.Parse(upstream)
+	if err != nil {
+		return ""
+	}
+	labels := strings.Split(u.Hostname(), ".")
 	switch {
-	case cfg.RoleARN == "":
+	case len(labels) > 4 && labels[1] == "dkr" && (labels[2] == "ecr" || labels[2] == "ecr-fips"):
+		return labels[3]
+	case len(labels) > 3 && (labels[1] == "dkr-ecr" || labels[1] == "dkr-ecr-fips"):
+		return labels[2]
+	}
+	return ""
+}
+
+func (c *Credential) Validate(v logins.Validator) {
+	c.Identity.Validate(v)
+	switch {
+	case c.Region == "":
+		v.Fault("region", "is missing; the upstream's host does not name it, so write the registry's: eu-central-1")
+	case !names.IsLabel(c.Region):
+		v.Fault("region", "is not a region (%s); write the registry's: eu-central-1", term.QuoteValue(c.Region))
+	}
+	const example = "arn:aws:iam::123456789012:role/pullpass"
+	c.Identity.Requires(v, "roleARN", c.RoleARN, "write the role that callers assume: "+example)
+	if c.RoleARN == "" {
+		return
+	}
+	// arn:PARTITION:iam::ACCOUNT:role/PATH
+	if parts := strings.SplitN(c.RoleARN, ":", 6); len(parts) != 6 || parts[0] != "arn" || parts[2] != "iam" || !strings.HasPrefix(parts[5], "role/") ||
+		!names.IsDecimal(parts[4]) || !names.IsVisible(c.RoleARN) {
+		v.Fault("roleARN", "is not the ARN of a role (%s); write it as IAM shows it: %s", term.QuoteValue(c.RoleARN), example)
+	}
+}
+
+// Open finds the gateway's own identity if it is needed.
+func (c *Credential) Open(s logins.Service) (upstream.Logins, error) { return c.open(s, "") }
+
+// open uses another endpoint for STS and ECR, in tests.
+func (c *Credential) open(s logins.Service, endpoint string) (upstream.Logins, error) {
+	a := &asker{Credential: c, Service: s}
+	if c.OfCaller() {
+		// Use nothing from the environment: an identity of the gateway must not replace that of a
+		// caller.
+		a.aws = aws.Config{Region: c.Region, HTTPClient: logins.NewClient(nil), RetryMaxAttempts: attempts, Credentials: aws.AnonymousCredentials{}}
+	} else {
 		var err error
-		a.aws, err = config.LoadDefaultConfig(ctx, config.WithRegion(cfg.Region), config.WithRetryMaxAttempts(attempts), config.WithLogger(logging.Nop{}),
+		a.aws, err = config.LoadDefaultConfig(context.Background(), config.WithRegion(c.Region), config.WithRetryMaxAttempts(attempts), config.WithLogger(logging.Nop{}),
 			// Keep the SDK's own client, because only that one uses AWS_CA_BUNDLE.
 			config.WithAPIOptions([]func(*middleware.Stack) error{capAnswers}))
 		if err != nil {
-			return nil, fmt.Errorf("upstream %s: %w", cfg.Upstream, logins.Failure(err))
+			return nil, fmt.Errorf("upstream %s: %w", s.Upstream, logins.Failure(err))
 		}
-	case cfg.Assertions == nil:
-		return nil, fmt.Errorf("upstream %s: to assume a role takes assertions", cfg.Upstream)
-	default:
-		// Use nothing from the environment: an identity of the gateway must not replace that of a
-		// caller.
-		a.aws = aws.Config{Region: cfg.Region, HTTPClient: logins.NewClient(nil), RetryMaxAttempts: attempts, Credentials: aws.AnonymousCredentials{}}
 	}
-	if cfg.endpoint != "" {
-		a.aws.BaseEndpoint = aws.String(cfg.endpoint)
+	if endpoint != "" {
+		a.aws.BaseEndpoint = aws.String(endpoint)
 	}
-	return logins.New(logins.Config{Upstream: cfg.Upstream, Ask: a.ask, PerCaller: cfg.RoleARN != "", Now: cfg.Now, Logger: cfg.Logger}), nil
+	return s.Remember(c.OfCaller(), a.ask)
+}
+
+type asker struct {
+	*Credential
+	logins.Service
+	aws aws.Config
 }
 
 // capAnswers bounds the size of responses.
@@ -96,15 +139,15 @@ func capAnswers(stack *middleware.Stack) error {
 }
 
 func (a *asker) ask(ctx context.Context, caller string) (upstream.Login, error) {
-	if a.cfg.RoleARN == "" {
+	if !a.OfCaller() {
 		return login(ctx, a.aws, time.Time{})
 	}
-	assertion, err := a.cfg.Assertions.Sign(caller, Audience)
+	assertion, err := a.Assertions.Sign(caller, Audience)
 	if err != nil {
 		return upstream.Login{}, err
 	}
 	answer, err := sts.NewFromConfig(a.aws).AssumeRoleWithWebIdentity(ctx, &sts.AssumeRoleWithWebIdentityInput{
-		RoleArn:          aws.String(a.cfg.RoleARN),
+		RoleArn:          aws.String(a.RoleARN),
 		RoleSessionName:  aws.String(sessionName(caller)),
 		WebIdentityToken: aws.String(assertion.Reveal()),
 	})

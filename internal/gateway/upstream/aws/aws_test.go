@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream/logins"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins/loginstest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -98,7 +99,7 @@ func TestACallerAssumesTheRole(t *testing.T) {
 	t.Parallel()
 	issuer := loginstest.NewIssuer(t)
 	c := &cloud{t: t, subject: func(raw string) string { return issuer.Subject(t, "sts.amazonaws.com", raw) }}
-	logins, err := New(t.Context(), Config{Upstream: "ecr", Region: region, RoleARN: roleARN, Assertions: issuer, endpoint: loginstest.StandIn(t, c)})
+	logins, err := (&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).open(logins.Service{Upstream: "ecr", Assertions: issuer}, loginstest.StandIn(t, c))
 	testkit.Must(t, err)
 
 	var all sync.WaitGroup
@@ -140,14 +141,15 @@ func TestTheGatewayHasARoleOfItsOwn(t *testing.T) {
 	} {
 		t.Setenv(name, value)
 	}
-	logins, err := New(t.Context(), Config{Upstream: "ecr", Region: region})
+	service := logins.Service{Upstream: "ecr"}
+	logins, err := (&Credential{Region: region}).Open(service)
 	testkit.Must(t, err)
 	for _, caller := range []string{loginstest.Caller, "prod-eu/payments/worker", ""} {
 		login := loginstest.Expect(t, logins, caller, "AWS", "password-1-session-gateway")
 		loginstest.Until(t, login, 12*time.Hour)
 	}
 	c.endless = true
-	logins, err = New(t.Context(), Config{Upstream: "ecr", Region: region})
+	logins, err = (&Credential{Region: region}).Open(service)
 	testkit.Must(t, err)
 	if _, err := logins.Login(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "the answer has more than 262144 bytes") {
 		t.Errorf("error %v of an answer without end", err)
@@ -160,13 +162,13 @@ func TestACallerIsNeverTheGateway(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	issuer := loginstest.NewIssuer(t)
 	asked := 0
-	logins, err := New(t.Context(), Config{Upstream: "ecr", Region: region, RoleARN: roleARN, Assertions: issuer, endpoint: loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	logins, err := (&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).open(logins.Service{Upstream: "ecr", Assertions: issuer}, loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked++
 		if r.Header.Get("Authorization") != "" {
 			t.Errorf("asked as %s", r.Header.Get("Authorization"))
 		}
 		w.WriteHeader(http.StatusForbidden)
-	}))})
+	})))
 	testkit.Must(t, err)
 	if _, err := logins.Login(t.Context(), loginstest.Caller); err == nil || asked != 1 {
 		t.Errorf("error %v after %d requests", err, asked)
@@ -177,7 +179,7 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	issuer := loginstest.NewIssuer(t)
 	loginstest.Faults(t, func(t *testing.T, standIn http.Handler) upstream.Logins {
-		logins, err := New(t.Context(), Config{Upstream: "ecr", Region: region, RoleARN: roleARN, Assertions: issuer, endpoint: loginstest.StandIn(t, standIn)})
+		logins, err := (&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).open(logins.Service{Upstream: "ecr", Assertions: issuer}, loginstest.StandIn(t, standIn))
 		testkit.Must(t, err)
 		return logins
 	})
@@ -196,13 +198,13 @@ func TestFaultsOfECR(t *testing.T) {
 		"operation error ECR: GetAuthorizat": `<html>`,
 	} {
 		c := &cloud{t: t, subject: func(raw string) string { return issuer.Subject(t, Audience, raw) }}
-		logins, err := New(t.Context(), Config{Upstream: "ecr", Region: region, RoleARN: roleARN, Assertions: issuer, endpoint: loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		logins, err := (&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).open(logins.Service{Upstream: "ecr", Assertions: issuer}, loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("X-Amz-Target") == "" {
 				c.ServeHTTP(w, r)
 				return
 			}
 			_, _ = io.WriteString(w, answer)
-		}))})
+		})))
 		testkit.Must(t, err)
 		if _, err := logins.Login(t.Context(), loginstest.Caller); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", answer, err, want)
@@ -232,7 +234,7 @@ func TestASessionIsNamedForTheCaller(t *testing.T) {
 
 func TestARoleTakesAssertions(t *testing.T) {
 	t.Parallel()
-	if _, err := New(t.Context(), Config{Region: region, RoleARN: roleARN}); err == nil || !strings.Contains(err.Error(), "takes assertions") {
+	if _, err := (&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).Open(logins.Service{}); err == nil || !strings.Contains(err.Error(), "takes assertions") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -8,10 +8,8 @@ package azure
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
@@ -22,6 +20,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -36,61 +35,82 @@ const (
 	retries  = 1
 )
 
-// Config configures the logins of one registry.
-type Config struct {
-	Upstream string         // its name, for messages
-	URL      string         // of the registry, without path
-	Roots    *x509.CertPool // CAs of its certificate; nil: the system's
-	// TenantID and ClientID name the identity that trusts callers. Without a tenant, the gateway's
-	// own identity requests all logins. ClientID then selects one of several.
-	TenantID   string
-	ClientID   string
-	Assertions logins.Assertions // with TenantID
-	Now        func() time.Time  // nil: time.Now
-	Logger     *slog.Logger      // nil: silent
+// Credential is for Azure Container Registry.
+type Credential struct {
+	Identity logins.Identity `json:"identity"` // who asks: the gateway's own identity, or the caller
+	TenantID string          `json:"tenantID"` // identity caller: the tenant of clientID
+	ClientID string          `json:"clientID"` // of the identity that trusts the callers; with identity gateway, of one of several that the machine has
+}
 
-	entra *azcore.ClientOptions // in tests
+func (c *Credential) SetDefaults() { *c = Credential{Identity: logins.Gateway} }
+
+func (c *Credential) OfCaller() bool { return c.Identity == logins.Caller }
+
+func (c *Credential) Validate(v logins.Validator) {
+	c.Identity.Validate(v)
+	const example = "as Entra shows it, 00000000-0000-0000-0000-000000000000"
+	c.Identity.Requires(v, "tenantID", c.TenantID, "write the tenant of the identity, "+example)
+	if c.Identity == logins.Caller && c.ClientID == "" {
+		v.Fault("clientID", "is missing; write the client ID of the identity that trusts the callers, %s", example)
+	}
+	for _, id := range []struct{ name, value string }{{"tenantID", c.TenantID}, {"clientID", c.ClientID}} {
+		if id.value != "" && !isGUID(id.value) {
+			v.Fault(id.name, "is not an ID (%s); write it %s", term.QuoteValue(id.value), example)
+		}
+	}
+}
+
+func isGUID(s string) bool {
+	parts := strings.Split(s, "-")
+	if len(parts) != 5 {
+		return false
+	}
+	for i, length := range []int{8, 4, 4, 4, 12} {
+		if len(parts[i]) != length || strings.Trim(parts[i], "0123456789abcdefABCDEF") != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// Open finds the gateway's own identity if it is needed.
+func (c *Credential) Open(s logins.Service) (upstream.Logins, error) { return c.open(s, nil) }
+
+// open uses other options for Entra, in tests.
+func (c *Credential) open(s logins.Service, entra *azcore.ClientOptions) (upstream.Logins, error) {
+	endpoint, err := s.Endpoint(s.URL, "/oauth2/exchange")
+	if err != nil {
+		return nil, err
+	}
+	a := &asker{Credential: c, Service: s, endpoint: endpoint, client: logins.NewClient(s.Roots), isTest: entra != nil}
+	a.entra = azcore.ClientOptions{Transport: logins.NewClient(nil), Retry: policy.RetryOptions{MaxRetries: retries}}
+	if entra != nil {
+		a.entra = *entra
+	}
+	if !c.OfCaller() {
+		if err := a.findOwn(); err != nil {
+			return nil, fmt.Errorf("upstream %s: %w", s.Upstream, logins.Failure(err))
+		}
+	}
+	return s.Remember(c.OfCaller(), a.ask)
 }
 
 type asker struct {
-	cfg      Config
-	registry *url.URL
+	*Credential
+	logins.Service
+	endpoint *url.URL               // of the registry
 	client   *http.Client           // for the registry
 	entra    azcore.ClientOptions   // for Entra
-	own      azcore.TokenCredential // of the gateway; nil with TenantID
+	isTest   bool                   // Entra is a stand-in
+	own      azcore.TokenCredential // of the gateway; nil if callers are trusted
 	notOwn   error                  // the reason why own is not a workload identity
-}
-
-// New finds the gateway's own identity if it is needed. It uses no network.
-func New(cfg Config) (*logins.Remembered, error) {
-	registry, err := url.Parse(cfg.URL)
-	if err != nil || registry.Host == "" {
-		return nil, fmt.Errorf("upstream %s: its URL cannot be read", cfg.Upstream)
-	}
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
-	a := &asker{cfg: cfg, registry: registry, client: logins.NewClient(cfg.Roots)}
-	a.entra = azcore.ClientOptions{Transport: logins.NewClient(nil), Retry: policy.RetryOptions{MaxRetries: retries}}
-	if cfg.entra != nil {
-		a.entra = *cfg.entra
-	}
-	switch {
-	case cfg.TenantID == "":
-		if err := a.findOwn(); err != nil {
-			return nil, fmt.Errorf("upstream %s: %w", cfg.Upstream, logins.Failure(err))
-		}
-	case cfg.Assertions == nil:
-		return nil, fmt.Errorf("upstream %s: an exchange takes assertions", cfg.Upstream)
-	}
-	return logins.New(logins.Config{Upstream: cfg.Upstream, Ask: a.ask, PerCaller: cfg.TenantID != "", Now: cfg.Now, Logger: cfg.Logger}), nil
 }
 
 // findOwn returns the workload identity if the environment configures one, or else the managed
 // identity. The default chain of the SDK would continue with developer tools.
 func (a *asker) findOwn() error {
 	workload, err := azidentity.NewWorkloadIdentityCredential(&azidentity.WorkloadIdentityCredentialOptions{
-		ClientOptions: a.entra, ClientID: a.cfg.ClientID, DisableInstanceDiscovery: a.cfg.entra != nil,
+		ClientOptions: a.entra, ClientID: a.ClientID, DisableInstanceDiscovery: a.isTest,
 	})
 	if err == nil {
 		a.own = workload
@@ -98,8 +118,8 @@ func (a *asker) findOwn() error {
 	}
 	a.notOwn = err
 	options := azidentity.ManagedIdentityCredentialOptions{ClientOptions: a.entra}
-	if a.cfg.ClientID != "" {
-		options.ID = azidentity.ClientID(a.cfg.ClientID)
+	if a.ClientID != "" {
+		options.ID = azidentity.ClientID(a.ClientID)
 	}
 	a.own, err = azidentity.NewManagedIdentityCredential(&options)
 	return err
@@ -117,16 +137,16 @@ func (a *asker) ask(ctx context.Context, caller string) (upstream.Login, error) 
 func (a *asker) token(ctx context.Context, caller string) (registryauth.Secret, error) {
 	credential := a.own
 	var secrets []registryauth.Secret
-	if a.cfg.TenantID != "" {
-		assertion, err := a.cfg.Assertions.Sign(caller, Audience)
+	if a.OfCaller() {
+		assertion, err := a.Assertions.Sign(caller, Audience)
 		if err != nil {
 			return registryauth.Secret{}, err
 		}
 		secrets = append(secrets, assertion)
 		// Create one for each request: credentials cache tokens, and callers must not share them.
-		credential, err = azidentity.NewClientAssertionCredential(a.cfg.TenantID, a.cfg.ClientID,
+		credential, err = azidentity.NewClientAssertionCredential(a.TenantID, a.ClientID,
 			func(context.Context) (string, error) { return assertion.Reveal(), nil },
-			&azidentity.ClientAssertionCredentialOptions{ClientOptions: a.entra, DisableInstanceDiscovery: a.cfg.entra != nil})
+			&azidentity.ClientAssertionCredentialOptions{ClientOptions: a.entra, DisableInstanceDiscovery: a.isTest})
 		if err != nil {
 			return registryauth.Secret{}, logins.Failure(err, secrets...)
 		}
@@ -156,11 +176,11 @@ func (a *asker) failure(err error, secrets ...registryauth.Secret) error {
 
 // exchange exchanges Entra's token for a refresh token of the registry.
 func (a *asker) exchange(ctx context.Context, token registryauth.Secret) (upstream.Login, error) {
-	form := url.Values{"grant_type": {"access_token"}, "service": {a.registry.Host}, "access_token": {token.Reveal()}}
-	if a.cfg.TenantID != "" {
-		form.Set("tenant", a.cfg.TenantID)
+	form := url.Values{"grant_type": {"access_token"}, "service": {a.endpoint.Host}, "access_token": {token.Reveal()}}
+	if a.OfCaller() {
+		form.Set("tenant", a.TenantID)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, a.registry.JoinPath("/oauth2/exchange").String(), strings.NewReader(form.Encode()))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, a.endpoint.String(), strings.NewReader(form.Encode()))
 	if err != nil {
 		return upstream.Login{}, logins.Failure(err, token)
 	}
@@ -174,6 +194,6 @@ func (a *asker) exchange(ctx context.Context, token registryauth.Secret) (upstre
 	return upstream.Login{
 		Username: username,
 		Password: registryauth.NewSecret(answer.RefreshToken),
-		Expiry:   logins.Expiry(a.cfg.Now(), 0, answer.RefreshToken),
+		Expiry:   logins.Expiry(time.Now(), 0, answer.RefreshToken),
 	}, nil
 }

@@ -111,7 +111,7 @@ func TestACallerIsTrusted(t *testing.T) {
 	issuer := loginstest.NewIssuer(t)
 	e, options := startEntra(t, func(raw string) string { return issuer.Subject(t, "api://AzureADTokenExchange", raw) })
 	address, roots := loginstest.TLSStandIn(t, registry(t, tenant))
-	logins, err := New(Config{Upstream: "acr", URL: address, Roots: roots, TenantID: tenant, ClientID: clientID, Assertions: issuer, entra: options})
+	logins, err := (&Credential{Identity: logins.Caller, TenantID: tenant, ClientID: clientID}).open(logins.Service{Upstream: "acr", URL: address, Roots: roots, Assertions: issuer}, options)
 	testkit.Must(t, err)
 	var all sync.WaitGroup
 	for range 50 {
@@ -149,7 +149,7 @@ func TestTheGatewayHasAWorkloadIdentity(t *testing.T) {
 	t.Setenv("AZURE_CLIENT_ID", clientID)
 	t.Setenv("AZURE_FEDERATED_TOKEN_FILE", filepath.Join(dir, "token"))
 	address, roots := loginstest.TLSStandIn(t, registry(t, ""))
-	logins, err := New(Config{Upstream: "acr", URL: address, Roots: roots, entra: options})
+	logins, err := (&Credential{}).open(logins.Service{Upstream: "acr", URL: address, Roots: roots}, options)
 	testkit.Must(t, err)
 	for _, caller := range []string{loginstest.Caller, ""} {
 		loginstest.Expect(t, logins, caller, username, refreshToken("entra-prod-eu/pullpass/gateway"))
@@ -181,7 +181,7 @@ func TestTheGatewayHasAManagedIdentity(t *testing.T) {
 	})
 	address, roots := loginstest.TLSStandIn(t, registry(t, ""))
 	newLogins := func() upstream.Logins {
-		logins, err := New(Config{Upstream: "acr", URL: address, Roots: roots, ClientID: id, entra: &azcore.ClientOptions{Transport: metadata, Retry: policy.RetryOptions{MaxRetries: -1}}})
+		logins, err := (&Credential{ClientID: id}).open(logins.Service{Upstream: "acr", URL: address, Roots: roots}, &azcore.ClientOptions{Transport: metadata, Retry: policy.RetryOptions{MaxRetries: -1}})
 		testkit.Must(t, err)
 		return logins
 	}
@@ -213,7 +213,7 @@ func TestFaultsOfEntra(t *testing.T) {
 		options := entraOptions(server)
 		roots := server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 		options.Transport = logins.NewClient(roots)
-		logins, err := New(Config{Upstream: "acr", URL: "https://acr.example.com", TenantID: tenant, ClientID: clientID, Assertions: issuer, entra: options})
+		logins, err := (&Credential{Identity: logins.Caller, TenantID: tenant, ClientID: clientID}).open(logins.Service{Upstream: "acr", URL: "https://acr.example.com", Assertions: issuer}, options)
 		testkit.Must(t, err)
 		return logins
 	})
@@ -236,7 +236,7 @@ func TestFaultsOfTheRegistry(t *testing.T) {
 		}))
 		t.Cleanup(server.Close)
 		e.url = server.URL
-		logins, err := New(Config{Upstream: "acr", URL: loginstest.StandIn(t, standIn), TenantID: tenant, ClientID: clientID, Assertions: issuer, entra: entraOptions(server)})
+		logins, err := (&Credential{Identity: logins.Caller, TenantID: tenant, ClientID: clientID}).open(logins.Service{Upstream: "acr", URL: loginstest.StandIn(t, standIn), Assertions: issuer}, entraOptions(server))
 		testkit.Must(t, err)
 		return logins
 	})
@@ -244,11 +244,11 @@ func TestFaultsOfTheRegistry(t *testing.T) {
 
 func TestWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	for want, cfg := range map[string]Config{
+	for want, service := range map[string]logins.Service{
 		"URL cannot be read": {},
-		"takes assertions":   {URL: "https://acr.example.com", TenantID: tenant, ClientID: clientID},
+		"takes assertions":   {URL: "https://acr.example.com"},
 	} {
-		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := (&Credential{Identity: logins.Caller, TenantID: tenant, ClientID: clientID}).Open(service); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}

@@ -5,16 +5,18 @@ package google
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
-	"time"
+	"slices"
+	"strings"
 
 	"cloud.google.com/go/auth"
 	"cloud.google.com/go/auth/credentials"
 	"cloud.google.com/go/auth/credentials/externalaccount"
 
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -30,45 +32,71 @@ const (
 	tokenType = "urn:ietf:params:oauth:token-type:jwt" // of an assertion, for the exchange
 )
 
-// Config configures the logins of one registry.
-type Config struct {
-	Upstream string // its name, for messages
-	// Audience is the full name of the workload identity pool's provider, without https:; empty:
-	// the gateway's own identity requests all logins.
-	Audience       string
-	ServiceAccount string            // the service account that callers impersonate; empty: none
-	Assertions     logins.Assertions // with Audience
-	Now            func() time.Time  // nil: time.Now
-	Logger         *slog.Logger      // nil: silent
+// Credential is for Google Artifact Registry.
+type Credential struct {
+	Identity logins.Identity `json:"identity"` // who asks: the gateway's own service account, or the caller
+	// Audience is the workload identity pool's provider, with identity caller:
+	// //iam.googleapis.com/projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER
+	Audience string `json:"audience"`
+	// ServiceAccount is whom callers impersonate, with identity caller; empty: each is
+	// a principal of its own.
+	ServiceAccount string `json:"serviceAccount"`
+}
 
-	endpoint string // of the exchange and of the impersonation, in tests
+func (c *Credential) SetDefaults() { *c = Credential{Identity: logins.Gateway} }
+
+func (c *Credential) OfCaller() bool { return c.Identity == logins.Caller }
+
+func (c *Credential) Validate(v logins.Validator) {
+	c.Identity.Validate(v)
+	const example = "//iam.googleapis.com/projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER"
+	c.Identity.Requires(v, "audience", c.Audience, "write the provider's name: "+example)
+	if c.Audience != "" && !isPoolProvider(c.Audience) {
+		v.Fault("audience", "is not the provider of a workload identity pool (%s); write %s", term.QuoteValue(c.Audience), example)
+	}
+	if c.ServiceAccount == "" {
+		return
+	}
+	c.Identity.Requires(v, "serviceAccount", c.ServiceAccount, "")
+	if name, domain, found := strings.Cut(c.ServiceAccount, "@"); !found || !names.IsLabel(name) || !names.IsSubdomain(domain) {
+		v.Fault("serviceAccount", "is not a service account's address (%s); write NAME@PROJECT.iam.gserviceaccount.com", term.QuoteValue(c.ServiceAccount))
+	}
+}
+
+// isPoolProvider checks only the form.
+func isPoolProvider(s string) bool {
+	parts := strings.Split(s, "/")
+	return len(parts) == 11 && strings.HasPrefix(s, "//iam.googleapis.com/projects/") && names.IsDecimal(parts[4]) &&
+		parts[5] == "locations" && parts[7] == "workloadIdentityPools" && parts[9] == "providers" &&
+		!slices.Contains(parts[3:], "") && names.IsVisible(s)
+}
+
+func (c *Credential) Open(s logins.Service) (upstream.Logins, error) { return c.open(s, "") }
+
+// open uses another endpoint for the exchange and the impersonation, in tests.
+func (c *Credential) open(s logins.Service, endpoint string) (upstream.Logins, error) {
+	a := &asker{c, s, endpoint, logins.NewClient(nil)}
+	return s.Remember(c.OfCaller(), a.ask)
 }
 
 type asker struct {
-	cfg    Config
-	client *http.Client
-}
-
-// New uses no network.
-func New(cfg Config) (*logins.Remembered, error) {
-	if cfg.Audience != "" && cfg.Assertions == nil {
-		return nil, fmt.Errorf("upstream %s: an exchange takes assertions", cfg.Upstream)
-	}
-	a := &asker{cfg: cfg, client: logins.NewClient(nil)}
-	return logins.New(logins.Config{Upstream: cfg.Upstream, Ask: a.ask, PerCaller: cfg.Audience != "", Now: cfg.Now, Logger: cfg.Logger}), nil
+	*Credential
+	logins.Service
+	endpoint string
+	client   *http.Client
 }
 
 func (a *asker) ask(ctx context.Context, caller string) (upstream.Login, error) {
 	var secrets []registryauth.Secret
 	var credential *auth.Credentials
 	var err error
-	if a.cfg.Audience == "" {
+	if !a.OfCaller() {
 		// Detect them anew each time: credentials cache a token until it expires, even if the
 		// registry refused it.
 		credential, err = credentials.DetectDefault(&credentials.DetectOptions{Scopes: []string{scope}, Client: a.client, Logger: silent})
 	} else {
 		var assertion registryauth.Secret
-		if assertion, err = a.cfg.Assertions.Sign(caller, a.cfg.Audience); err != nil {
+		if assertion, err = a.Assertions.Sign(caller, a.Audience); err != nil {
 			return upstream.Login{}, err
 		}
 		secrets = append(secrets, assertion)
@@ -86,7 +114,7 @@ func (a *asker) ask(ctx context.Context, caller string) (upstream.Login, error) 
 
 func (a *asker) exchange(assertion registryauth.Secret) *externalaccount.Options {
 	options := &externalaccount.Options{
-		Audience:             a.cfg.Audience,
+		Audience:             a.Audience,
 		SubjectTokenType:     tokenType,
 		SubjectTokenProvider: subject(assertion),
 		Scopes:               []string{scope},
@@ -94,11 +122,11 @@ func (a *asker) exchange(assertion registryauth.Secret) *externalaccount.Options
 		Logger:               silent,
 	}
 	impersonation := "https://iamcredentials.googleapis.com"
-	if a.cfg.endpoint != "" {
-		options.TokenURL, impersonation = a.cfg.endpoint+"/v1/token", a.cfg.endpoint
+	if a.endpoint != "" {
+		options.TokenURL, impersonation = a.endpoint+"/v1/token", a.endpoint
 	}
-	if a.cfg.ServiceAccount != "" {
-		options.ServiceAccountImpersonationURL = impersonation + "/v1/projects/-/serviceAccounts/" + url.PathEscape(a.cfg.ServiceAccount) + ":generateAccessToken"
+	if a.ServiceAccount != "" {
+		options.ServiceAccountImpersonationURL = impersonation + "/v1/projects/-/serviceAccounts/" + url.PathEscape(a.ServiceAccount) + ":generateAccessToken"
 	}
 	return options
 }

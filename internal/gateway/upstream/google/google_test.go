@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream/logins"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins/loginstest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -76,7 +77,7 @@ func TestACallerIsAPrincipalOfItsOwn(t *testing.T) {
 	t.Parallel()
 	issuer := loginstest.NewIssuer(t)
 	c := &cloud{t: t, issuer: issuer}
-	logins, err := New(Config{Upstream: "gar", Audience: provider, Assertions: issuer, endpoint: loginstest.StandIn(t, c)})
+	logins, err := (&Credential{Identity: logins.Caller, Audience: provider}).open(logins.Service{Upstream: "gar", Assertions: issuer}, loginstest.StandIn(t, c))
 	testkit.Must(t, err)
 	var all sync.WaitGroup
 	for range 50 {
@@ -101,7 +102,7 @@ func TestCallersImpersonate(t *testing.T) {
 	t.Parallel()
 	issuer := loginstest.NewIssuer(t)
 	c := &cloud{t: t, issuer: issuer}
-	logins, err := New(Config{Upstream: "gar", Audience: provider, ServiceAccount: puller, Assertions: issuer, endpoint: loginstest.StandIn(t, c)})
+	logins, err := (&Credential{Identity: logins.Caller, Audience: provider, ServiceAccount: puller}).open(logins.Service{Upstream: "gar", Assertions: issuer}, loginstest.StandIn(t, c))
 	testkit.Must(t, err)
 	for range 3 {
 		loginstest.Until(t, loginstest.Expect(t, logins, loginstest.Caller, "oauth2accesstoken", "impersonated"), 30*time.Minute)
@@ -125,7 +126,7 @@ func TestTheGatewayHasAnIdentityOfItsOwn(t *testing.T) {
 	t.Setenv("GCE_METADATA_HOST", strings.TrimPrefix(standIn, "http://"))
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", "")
 	t.Setenv("HOME", t.TempDir())
-	logins, err := New(Config{Upstream: "gar"})
+	logins, err := (&Credential{}).Open(logins.Service{Upstream: "gar"})
 	testkit.Must(t, err)
 	for _, caller := range []string{loginstest.Caller, "prod-eu/payments/worker", ""} {
 		loginstest.Until(t, loginstest.Expect(t, logins, caller, "oauth2accesstoken", "own-1"), time.Hour)
@@ -137,7 +138,7 @@ func TestFaults(t *testing.T) {
 	issuer := loginstest.NewIssuer(t)
 	for _, account := range []string{"", puller} {
 		loginstest.Faults(t, func(t *testing.T, standIn http.Handler) upstream.Logins {
-			logins, err := New(Config{Upstream: "gar", Audience: provider, ServiceAccount: account, Assertions: issuer, endpoint: loginstest.StandIn(t, standIn)})
+			logins, err := (&Credential{Identity: logins.Caller, Audience: provider, ServiceAccount: account}).open(logins.Service{Upstream: "gar", Assertions: issuer}, loginstest.StandIn(t, standIn))
 			testkit.Must(t, err)
 			return logins
 		})
@@ -146,7 +147,7 @@ func TestFaults(t *testing.T) {
 
 func TestAnExchangeTakesAssertions(t *testing.T) {
 	t.Parallel()
-	if _, err := New(Config{Audience: provider}); err == nil || !strings.Contains(err.Error(), "takes assertions") {
+	if _, err := (&Credential{Identity: logins.Caller, Audience: provider}).Open(logins.Service{}); err == nil || !strings.Contains(err.Error(), "takes assertions") {
 		t.Errorf("error %v", err)
 	}
 }

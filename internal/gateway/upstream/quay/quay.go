@@ -4,66 +4,52 @@ package quay
 
 import (
 	"context"
-	"crypto/x509"
-	"fmt"
-	"log/slog"
 	"net/http"
-	"net/url"
+	"strings"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// Config configures the logins of one registry.
-type Config struct {
-	Upstream   string            // its name, for messages
-	URL        string            // of the registry, without path; also the audience of assertions
-	Roots      *x509.CertPool    // CAs of its certificate; nil: the system's
-	Robot      string            // ORGANIZATION+NAME
-	Assertions logins.Assertions // required
-	Now        func() time.Time  // nil: time.Now
-	Logger     *slog.Logger      // nil: silent
+// Credential is for Quay: always the caller's.
+type Credential struct {
+	Robot string `json:"robot" schema:"required nonempty"` // ORGANIZATION+NAME, whose federation knows the callers
 }
 
-type asker struct {
-	cfg      Config
-	client   *http.Client
-	endpoint string
+func (*Credential) OfCaller() bool { return true }
+
+func (c *Credential) Validate(v logins.Validator) {
+	if organization, name, found := strings.Cut(c.Robot, "+"); !found || organization == "" || name == "" || strings.Contains(c.Robot, ":") || !names.IsVisible(c.Robot) {
+		v.Fault("robot", "is not a robot account (%s); write ORGANIZATION+NAME", term.QuoteValue(c.Robot))
+	}
 }
 
-// New uses no network.
-func New(cfg Config) (*logins.Remembered, error) {
-	base, err := url.Parse(cfg.URL)
-	if err != nil || base.Host == "" {
-		return nil, fmt.Errorf("upstream %s: its URL cannot be read", cfg.Upstream)
-	}
-	if cfg.Assertions == nil {
-		return nil, fmt.Errorf("upstream %s: a robot's federation takes assertions", cfg.Upstream)
-	}
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
-	a := &asker{cfg: cfg, client: logins.NewClient(cfg.Roots), endpoint: base.JoinPath("/oauth2/federation/robot/token").String()}
-	return logins.New(logins.Config{Upstream: cfg.Upstream, Ask: a.ask, PerCaller: true, Now: cfg.Now, Logger: cfg.Logger}), nil
-}
-
-func (a *asker) ask(ctx context.Context, caller string) (upstream.Login, error) {
-	assertion, err := a.cfg.Assertions.Sign(caller, a.cfg.URL)
+func (c *Credential) Open(s logins.Service) (upstream.Logins, error) {
+	endpoint, err := s.Endpoint(s.URL, "/oauth2/federation/robot/token")
 	if err != nil {
-		return upstream.Login{}, err
+		return nil, err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.endpoint, nil)
-	if err != nil {
-		return upstream.Login{}, logins.Failure(err)
-	}
-	request.SetBasicAuth(a.cfg.Robot, assertion.Reveal())
-	var answer struct {
-		Token string `json:"token"`
-	}
-	if err := logins.JSON(a.client, request, &answer, assertion); err != nil {
-		return upstream.Login{}, err
-	}
-	return upstream.Login{Username: a.cfg.Robot, Password: registryauth.NewSecret(answer.Token), Expiry: logins.Expiry(a.cfg.Now(), 0, answer.Token)}, nil
+	client := logins.NewClient(s.Roots)
+	return s.Remember(true, func(ctx context.Context, caller string) (upstream.Login, error) {
+		assertion, err := s.Assertions.Sign(caller, s.URL)
+		if err != nil {
+			return upstream.Login{}, err
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, endpoint.String(), nil)
+		if err != nil {
+			return upstream.Login{}, logins.Failure(err)
+		}
+		request.SetBasicAuth(c.Robot, assertion.Reveal())
+		var answer struct {
+			Token string `json:"token"`
+		}
+		if err := logins.JSON(client, request, &answer, assertion); err != nil {
+			return upstream.Login{}, err
+		}
+		return upstream.Login{Username: c.Robot, Password: registryauth.NewSecret(answer.Token), Expiry: logins.Expiry(time.Now(), 0, answer.Token)}, nil
+	})
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream/logins"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins/loginstest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -39,7 +40,7 @@ func TestARobotsTokenIsGivenForAnAssertion(t *testing.T) {
 		claims := fmt.Sprintf(`{"sub": %q, "exp": %d}`, subject, time.Now().Add(time.Hour).Unix())
 		fmt.Fprintf(w, `{"token": "h.%s.s"}`, base64.RawURLEncoding.EncodeToString([]byte(claims)))
 	}))
-	logins, err := New(Config{Upstream: "quay.io", URL: url, Roots: roots, Robot: robot, Assertions: issuer})
+	logins, err := (&Credential{Robot: robot}).Open(logins.Service{Upstream: "quay.io", URL: url, Roots: roots, Assertions: issuer})
 	testkit.Must(t, err)
 
 	var all sync.WaitGroup
@@ -73,7 +74,7 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	issuer := loginstest.NewIssuer(t)
 	loginstest.Faults(t, func(t *testing.T, standIn http.Handler) upstream.Logins {
-		logins, err := New(Config{Upstream: "quay.io", URL: loginstest.StandIn(t, standIn), Robot: robot, Assertions: issuer})
+		logins, err := (&Credential{Robot: robot}).Open(logins.Service{Upstream: "quay.io", URL: loginstest.StandIn(t, standIn), Assertions: issuer})
 		testkit.Must(t, err)
 		return logins
 	})
@@ -81,11 +82,11 @@ func TestFaults(t *testing.T) {
 
 func TestWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	for want, cfg := range map[string]Config{
-		"URL cannot be read": {Robot: robot},
-		"takes assertions":   {URL: "https://quay.io", Robot: robot},
+	for want, service := range map[string]logins.Service{
+		"URL cannot be read": {},
+		"takes assertions":   {URL: "https://quay.io"},
 	} {
-		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := (&Credential{Robot: robot}).Open(service); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}
