@@ -79,7 +79,7 @@ func isUpload(u *url.URL, repository string) bool {
 func isSegment(escaped string) bool {
 	text, err := url.PathUnescape(escaped)
 	// The text must not change if it is unescaped again: %25 could hide other characters.
-	return err == nil && text != "" && text != "." && text != ".." && !strings.Contains(escaped, "/") &&
+	return err == nil && text != "" && text != "." && text != ".." &&
 		!strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`/\%;`, r) })
 }
 

@@ -87,12 +87,12 @@ func TestOnlyUploadsAreSealed(t *testing.T) {
 		"/v2/acme/app/blobs/uploads/", "/v2/acme/app/blobs/uploads", "/v2/acme/app/blobs/uploads/?mount=" + digest + "&from=acme/other",
 		"/v2/acme/app/blobs/uploads/../" + digest, "/v2/acme/app/blobs/uploads/%2e%2e/" + digest, "/v2/acme/app/blobs/uploads/%2E%2E%2F" + digest,
 		"/v2/acme/app/blobs/uploads/..%2f" + digest, "/v2/acme/app/blobs/uploads/..%5c" + digest, "/v2/acme/app/blobs/uploads/%252e%252e%252f" + digest,
-		"/v2/acme/app/blobs/uploads/%2e%2e", "/v2/acme/app/blobs/uploads/..", "/v2/acme/app/blobs/uploads/.", "/v2/acme/app/blobs/uploads/x/", "/v2/acme/app/blobs/uploads//x",
+		"/v2/acme/app/blobs/uploads/%2e%2e", "/v2/acme/app/blobs/uploads/..", "/v2/acme/app/blobs/uploads/.", "/v2/acme/app/blobs/uploads/%2e", "/v2/acme/app/blobs/uploads/x/", "/v2/acme/app/blobs/uploads//x",
 		"/v2/acme/app/blobs/uploads/x/blobs/" + digest, "/v2/acme/app/blobs/uploads/x/manifests/v1", "/v2/acme/app/blobs/uploads/x%2fmanifests%2fv1",
 		"/v2/acme/app/blobs/uploads/x;y", "/v2/acme/app/blobs/uploads/%00", "/v2/acme/app/blobs%2fuploads/x", "/v2/acme%2fapp/blobs/uploads/x", "//acme/app/blobs/uploads/x",
 		"/V2/acme/app/blobs/uploads/x", "/v2/ghcr.io/acme/app/blobs/uploads/x", "/x/v2/acme/app/blobs/uploads/y", "/api/v2.0/projects/acme", "/", "?x", "#x", "",
 		"/artifacts-uploads/namespaces/acme/repositories/app/uploads/x", // Artifact Registry's images have three components
-
+		strings.Replace(registry.URL, "://", "://user:password@", 1) + "/v2/acme/app/blobs/uploads/x",
 	} {
 		got := begin(location)
 		if e := r.one(); got.location != "" || location != "" && (got.status != 502 || e.Reason != "upstream_redirect") {
