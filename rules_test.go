@@ -32,12 +32,12 @@ type room struct {
 var rooms = []room{
 	{"internal/base", "files, names, terminals, caches, strict YAML; knows nothing of tokens", nil, nil},
 	{"internal/refusal", "the catalogue of reasons", nil, nil},
-	{"internal/oidc", "a token that comes in: keys, claims, identities", []string{"internal/base"}, nil},
+	{"internal/oidc", "a token that comes in: keys, claims, identities", []string{"internal/base", "internal/refusal"}, nil},
 	{"internal/registryauth", "a token that goes out: scopes, the wire, signing keys", []string{"internal/base"}, nil},
 	{"internal/policy", "the decision; pure", []string{"internal/base", "internal/oidc", "internal/registryauth"}, nil},
-	{"internal/exchange", "a request from its first byte to its event", []string{"internal/base", "internal/oidc", "internal/policy", "internal/registryauth"}, nil},
-	{"internal/gateway", "a registry's API before other registries", []string{"internal/base", "internal/exchange", "internal/oidc", "internal/registryauth"}, nil},
-	{"internal/cluster", "what Kubernetes says and is told", []string{"internal/base", "internal/exchange", "internal/oidc", "internal/policy", "internal/registryauth"}, nil},
+	{"internal/exchange", "a request from its first byte to its event", []string{"internal/base", "internal/oidc", "internal/policy", "internal/refusal", "internal/registryauth"}, nil},
+	{"internal/gateway", "a registry's API before other registries", []string{"internal/base", "internal/exchange", "internal/oidc", "internal/refusal", "internal/registryauth"}, nil},
+	{"internal/cluster", "what Kubernetes says and is told", []string{"internal/base", "internal/exchange", "internal/oidc", "internal/policy", "internal/refusal", "internal/registryauth"}, nil},
 	{"internal/state", "what replicas share", []string{"internal/base", "internal/oidc"}, nil},
 	{"internal/config", "the configuration, and what is made of it", []string{
 		"internal/base", "internal/cluster", "internal/exchange", "internal/gateway", "internal/oidc", "internal/policy", "internal/registryauth", "internal/state",
@@ -48,7 +48,7 @@ var rooms = []room{
 	}, nil},
 	{"internal/server", "listeners, reload, and what they show", []string{
 		"internal/base", "internal/cluster", "internal/config", "internal/exchange", "internal/gateway", "internal/node", "internal/oidc", "internal/policy",
-		"internal/pullsecrets", "internal/registryauth", "internal/state",
+		"internal/pullsecrets", "internal/refusal", "internal/registryauth", "internal/state",
 	}, nil},
 	{"internal/test", "helpers of tests", []string{"internal/base", "internal/exchange"}, nil},
 

@@ -30,24 +30,24 @@ it means, and what helps.`,
 			}
 			reasons := refusal.All()
 			if len(args) == 1 {
-				reason, ok := refusal.Find(args[0])
+				reason, ok := refusal.Find(refusal.Reason(args[0]))
 				if !ok {
 					return fmt.Errorf("%s is not a reason: pullpass reasons lists them", term.QuoteValue(args[0]))
 				}
-				reasons = []refusal.Reason{reason}
+				reasons = []refusal.Entry{reason}
 			}
 			if inJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(reasonRows(reasons))
 			}
 			if len(args) == 1 {
 				r := reasons[0]
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n\nclass   %s\nstatus  %d\nremedy  %s\n", r.Word, r.Message, r.Class, r.Class.Status(), r.Remedy)
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n\nclass   %s\nstatus  %d\nremedy  %s\n", r.Reason, r.Message, r.Class, r.Class.Status(), r.Remedy)
 				return err
 			}
 			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			fmt.Fprintln(table, "REASON\tSTATUS\tMEANING")
 			for _, r := range reasons {
-				fmt.Fprintf(table, "%s\t%d\t%s\n", r.Word, r.Class.Status(), r.Message)
+				fmt.Fprintf(table, "%s\t%d\t%s\n", r.Reason, r.Class.Status(), r.Message)
 			}
 			return table.Flush()
 		},
@@ -57,16 +57,16 @@ it means, and what helps.`,
 }
 
 type reasonRow struct {
-	Word    string        `json:"word"`
-	Class   refusal.Class `json:"class"`
-	Status  int           `json:"status"`
-	Message string        `json:"message"`
-	Remedy  string        `json:"remedy"`
+	Word    refusal.Reason `json:"word"`
+	Class   refusal.Class  `json:"class"`
+	Status  int            `json:"status"`
+	Message string         `json:"message"`
+	Remedy  string         `json:"remedy"`
 }
 
-func reasonRows(reasons []refusal.Reason) (rows []reasonRow) {
+func reasonRows(reasons []refusal.Entry) (rows []reasonRow) {
 	for _, r := range reasons {
-		rows = append(rows, reasonRow{r.Word, r.Class, r.Class.Status(), r.Message, r.Remedy})
+		rows = append(rows, reasonRow{r.Reason, r.Class, r.Class.Status(), r.Message, r.Remedy})
 	}
 	return rows
 }

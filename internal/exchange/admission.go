@@ -16,6 +16,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // AdmissionConfig configures an Admission.
@@ -116,7 +117,7 @@ func (a *Admission) lookup(ctx context.Context, id oidc.Identity, credential oid
 		if errors.As(err, &gone) {
 			return Facts{}, Step{Name: StepObjects, Verdict: VerdictRefused}, gone
 		}
-		return Facts{}, Step{}, &UnavailableError{reason: reasonObjects, Err: err}
+		return Facts{}, Step{}, &UnavailableError{reason: refusal.KubernetesUnavailable, Err: err}
 	}
 	if !facts.Confirmed {
 		return facts, Step{Name: StepObjects, Verdict: VerdictOff}, nil
@@ -170,7 +171,7 @@ func (a *Admission) prove(config nodeproof.Config, id *oidc.Identity, node *Node
 	case config.Mode == nodeproof.Audit:
 		step.Verdict = VerdictNoted
 	default:
-		return step, &NodeError{reason: reasonCaller, message: proof.Message}
+		return step, &NodeError{reason: refusal.CallerNotNode, message: proof.Message}
 	}
 	return step, nil
 }
@@ -183,7 +184,7 @@ func noNode(id *oidc.Identity) error {
 		message = fmt.Sprintf("the node %s is named without a UID, which cluster %s requires (node.claim); "+
 			"ask for a new token when its Node object is there", term.QuoteName(id.Kubernetes.Node.Name), term.QuoteName(id.Cluster))
 	}
-	return &oidc.Error{Reason: oidc.ReasonNoNode, Message: message, Cluster: id.Cluster}
+	return &oidc.Error{Reason: refusal.TokenNoNode, Message: message, Cluster: id.Cluster}
 }
 
 func notSelected(id *oidc.Identity, node *Node, selector labels.Selector) error {
@@ -196,6 +197,6 @@ func notSelected(id *oidc.Identity, node *Node, selector labels.Selector) error 
 	default:
 		fault, remedy = fmt.Sprintf("the labels of the token's node %s do not match", term.QuoteName(id.Kubernetes.Node.Name)), "change the labels of the Node, or node.selector"
 	}
-	return &NodeError{reason: reasonNode, message: fmt.Sprintf("only nodes that match %q may pull in cluster %s (node.selector), and %s; %s",
+	return &NodeError{reason: refusal.NodeNotSelected, message: fmt.Sprintf("only nodes that match %q may pull in cluster %s (node.selector), and %s; %s",
 		selector, term.QuoteName(id.Cluster), fault, remedy)}
 }

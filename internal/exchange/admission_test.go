@@ -16,6 +16,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -129,7 +130,7 @@ func TestRequiredNode(t *testing.T) {
 				!strings.Contains(a.body.Errors[0].Message, `cluster "prod" requires (node.claim)`) || !strings.HasPrefix(a.header.Get("WWW-Authenticate"), "Basic realm=") {
 				t.Errorf("status %d, %+v", a.status, a.body)
 			}
-			if e.Status != http.StatusUnauthorized || e.Result != exchange.ResultRefused || e.Reason != string(oidc.ReasonNoNode) || e.Cluster != "prod" || e.Pod.Name != "web-0" || e.Claimed != nil {
+			if e.Status != http.StatusUnauthorized || e.Result != exchange.ResultRefused || e.Reason != string(refusal.TokenNoNode) || e.Cluster != "prod" || e.Pod.Name != "web-0" || e.Claimed != nil {
 				t.Errorf("event %+v", e)
 			}
 		})
@@ -259,7 +260,7 @@ func TestGoneObjects(t *testing.T) {
 			if e.Status != http.StatusForbidden || e.Result != exchange.ResultRefused || e.Reason != test.reason || e.Message != test.gone.Error() || e.ServiceAccount.Name != "web" || e.Granted != nil {
 				t.Errorf("event %+v", e)
 			}
-			if test.gone.Reason() != test.reason {
+			if string(test.gone.Reason()) != test.reason {
 				t.Errorf("reason %s", test.gone.Reason())
 			}
 		})
@@ -422,7 +423,7 @@ func TestNodeChecksOfSeveralClusters(t *testing.T) {
 	id := identityOn("prod", "node1")
 	id.Kubernetes.Node = oidc.ObjectRef{}
 	var refused *oidc.Error
-	if _, _, err := a.Admit(t.Context(), id, nil, nodeproof.Caller{}, new(exchange.Event)); !errors.As(err, &refused) || refused.Reason != oidc.ReasonNoNode {
+	if _, _, err := a.Admit(t.Context(), id, nil, nodeproof.Caller{}, new(exchange.Event)); !errors.As(err, &refused) || refused.Reason != refusal.TokenNoNode {
 		t.Errorf("error %v", err)
 	}
 }
@@ -445,7 +446,7 @@ func TestAdmitWithoutToken(t *testing.T) {
 		t.Error("the identity that was handed in was changed")
 	}
 	_, _, err = a.Admit(t.Context(), id, nil, caller("192.0.2.8"), &e)
-	var refused interface{ Reason() string }
+	var refused interface{ Reason() refusal.Reason }
 	if !errors.As(err, &refused) || refused.Reason() != "caller_not_node" || e.Proof.Reason != nodeproof.AddressOther {
 		t.Errorf("error %v, proof %+v", err, e.Proof)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/base/lru"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // attempts joins the two requests of one attempt. containerd sends a POST, and after a 400 or 401
@@ -30,8 +31,8 @@ const (
 func newAttempts() *attempts { return &attempts{lru.New[attemptKey, time.Time](attemptBytes, nil)} }
 
 // failed remembers a refused POST whose credential could be read.
-func (a *attempts) failed(t *tokenRequest, c class) {
-	if t.http.Method == http.MethodPost && c.provesNothing() && !t.parsed.Credential.IsZero() {
+func (a *attempts) failed(t *tokenRequest, c refusal.Class) {
+	if t.http.Method == http.MethodPost && provesNothing(c) && !t.parsed.Credential.IsZero() {
 		a.posts.Add(attemptKey{t.caller.Address, t.parsed.Credential.Hash()}, t.event.Time)
 	}
 }

@@ -4,34 +4,7 @@ import (
 	"fmt"
 
 	"github.com/pullpass/pullpass/internal/policy"
-)
-
-// Reasons of this package's own refusals; those of a token are oidc.Reason.
-const (
-	reasonRequest             = "request_malformed"
-	reasonMethod              = "method_not_allowed"
-	reasonUnknownService      = "service_unknown"
-	reasonAnonymous           = "anonymous"
-	reasonDenied              = "subject_denied"
-	reasonNotGranted          = "scope_not_granted"
-	reasonMalformedScope      = "scope_malformed"
-	reasonOmittedScopes       = "scopes_omitted"
-	reasonGone                = "_gone" // after the kind: service_account_gone, pod_gone, node_gone, secret_gone
-	reasonNode                = "node_not_selected"
-	reasonCaller              = "caller_not_node"
-	reasonRevoked             = "revoked"
-	reasonReplayed            = "token_replayed"
-	reasonPushCredential      = "push_credential"
-	reasonCallerUnknown       = "caller_unknown"
-	reasonServiceAccountLimit = "limited_service_account"
-	reasonAddressLimit        = "limited_address"
-	reasonObjects             = "kubernetes_unavailable"
-	reasonRevocations         = "revocations_unavailable"
-	reasonOwners              = "replay_unavailable"
-	reasonSigning             = "signing_key_unavailable"
-	reasonOverloaded          = "overloaded"
-	reasonCanceled            = "request_canceled"
-	reasonInternal            = "internal_error"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // UnknownServiceError refuses a request for a registry that is not configured.
@@ -69,21 +42,21 @@ func (e *DeniedError) Error() string {
 // UnavailableError says that the decision needs something that is unavailable now. A failure
 // neither grants nor refuses access.
 type UnavailableError struct {
-	reason string
+	reason refusal.Reason
 	Err    error
 }
 
-func (e *UnavailableError) Error() string { return e.reason + ": " + e.Err.Error() }
+func (e *UnavailableError) Error() string { return string(e.reason) + ": " + e.Err.Error() }
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
 // Reason is kubernetes_unavailable, revocations_unavailable,
 // replay_unavailable or signing_key_unavailable.
-func (e *UnavailableError) Reason() string { return e.reason }
+func (e *UnavailableError) Reason() refusal.Reason { return e.reason }
 
-// refusal returns the error of a decision that leads to no token, or nil. A denied subject gets no
-// token. An anonymous caller gets no token if nothing is granted.
-func refusal(d policy.Decision, subject policy.Subject) error {
+// decisionError returns the error of a decision that leads to no token, or nil. A denied subject
+// gets no token. An anonymous caller gets no token if nothing is granted.
+func decisionError(d policy.Decision, subject policy.Subject) error {
 	switch {
 	case d.DeniedBy != "":
 		return &DeniedError{Rule: d.DeniedBy}

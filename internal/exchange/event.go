@@ -45,7 +45,7 @@ type Event struct {
 	TraceID string    `json:"traceID,omitempty"` // of the trace that the request is part of; the caller may have chosen it
 	Result  Result    `json:"result"`
 	Status  int       `json:"status"`
-	// Reason is a short stable word from a closed set. Message explains it to people.
+	// Reason is a word of the catalogue (package refusal). Message explains it to people.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
 
@@ -168,10 +168,6 @@ func (e *Event) IssuerName() string {
 	}
 	return e.Cluster
 }
-
-// ReasonInsufficientScope is the reason for a token that does not allow the request it was sent
-// with (RFC 6750 section 3.1).
-const ReasonInsufficientScope = "insufficient_scope"
 
 func object(ref oidc.ObjectRef) *Object {
 	if ref == (oidc.ObjectRef{}) {

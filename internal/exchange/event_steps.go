@@ -8,6 +8,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -64,7 +65,7 @@ func (e *Event) decide(d policy.Decision, granted []string) {
 			}
 		}
 		if s.Reason != "" {
-			e.notGranted(reasonNotGranted, ScopeEvent{Scope: s.Requested.String(), Granted: s.Granted, Rules: s.Rules, Reason: s.Reason, Remedy: s.Remedy})
+			e.notGranted(refusal.ScopeNotGranted, ScopeEvent{Scope: s.Requested.String(), Granted: s.Granted, Rules: s.Rules, Reason: s.Reason, Remedy: s.Remedy})
 		}
 	}
 	e.Rule = strings.Join(rules, ",")
@@ -74,17 +75,17 @@ func (e *Event) decide(d policy.Decision, granted []string) {
 // that is not granted is never one (token specification).
 func (e *Event) unread(req registryauth.Request) {
 	for _, m := range req.Malformed {
-		e.notGranted(reasonMalformedScope, ScopeEvent{Scope: m.Text, Reason: "it is no scope: " + m.Fault.Message})
+		e.notGranted(refusal.ScopeMalformed, ScopeEvent{Scope: m.Text, Reason: "it is no scope: " + m.Fault.Message})
 	}
 	if req.Omitted > 0 {
-		e.notGranted(reasonOmittedScopes)
+		e.notGranted(refusal.ScopesOmitted)
 	}
 }
 
 // notGranted notes that some access was not granted, and the reason for the first scopes. Of
 // several reasons it keeps the first.
-func (e *Event) notGranted(reason string, scopes ...ScopeEvent) {
-	e.Result, e.Reason = ResultPartial, cmp.Or(e.Reason, reason)
+func (e *Event) notGranted(reason refusal.Reason, scopes ...ScopeEvent) {
+	e.Result, e.Reason = ResultPartial, cmp.Or(e.Reason, string(reason))
 	if len(e.Granted) == 0 {
 		e.Result = ResultNone
 	}
@@ -93,11 +94,10 @@ func (e *Event) notGranted(reason string, scopes ...ScopeEvent) {
 
 // refuse notes the outcome of an error: nothing was granted.
 func (e *Event) refuse(o outcome) {
-	kind := classes[o.class]
-	e.Status, e.Result, e.Reason = kind.status, kind.result, o.reason
+	e.Status, e.Result, e.Reason = o.class.Status(), ResultOf(o.class), string(o.reason)
 	e.Message = cmp.Or(o.operator, o.message)
 	e.Granted, e.IssuedID = nil, ""
-	if o.class == classTooMany {
+	if o.class == refusal.Limited {
 		e.Requested = e.Requested[:min(len(e.Requested), policy.MaxScopesTold)]
 	}
 }
@@ -108,7 +108,7 @@ func (e *Event) refuse(o outcome) {
 func (e *Event) Conclude(req registryauth.Request, subject policy.Subject, d policy.Decision, err error) {
 	if err == nil {
 		e.decide(d, policy.ScopeStrings(d.Granted()))
-		err = refusal(d, subject)
+		err = decisionError(d, subject)
 	}
 	if err != nil {
 		e.refuse(classify(err, e.ID))

@@ -13,6 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/seal"
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
@@ -176,7 +177,7 @@ func (x *Exchanger) Authorize(ctx context.Context, req registryauth.Request, cal
 	granted := decision.Granted()
 	names := policy.ScopeStrings(granted)
 	event.decide(decision, names)
-	if err := refusal(decision, subject); err != nil {
+	if err := decisionError(decision, subject); err != nil {
 		return Authorization{}, err
 	}
 	event.unread(req)
@@ -327,9 +328,9 @@ func holder(id *oidc.Identity, pushID string) *registryauth.Holder {
 func issueError(err error) error {
 	switch {
 	case errors.Is(err, signing.ErrNoSigningKey):
-		return &UnavailableError{reason: reasonSigning, Err: err}
+		return &UnavailableError{reason: refusal.SigningKeyUnavailable, Err: err}
 	case errors.Is(err, registryauth.ErrGrantEnded):
-		return &oidc.Error{Reason: oidc.ReasonExpired, Message: "the token has just expired; ask for a new one"}
+		return &oidc.Error{Reason: refusal.TokenExpired, Message: "the token has just expired; ask for a new one"}
 	}
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/exchange/load"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -184,7 +185,7 @@ func (h *Handler) refuse(w http.ResponseWriter, t *tokenRequest, err error) {
 func (h *Handler) fail(t *tokenRequest, err error) outcome {
 	o, secrets := classify(err, t.event.ID), t.secrets()
 	t.event.refuse(o)
-	if o.class == classInternal {
+	if o.reason == refusal.InternalError {
 		h.logger.Error("token request failed", "id", t.event.ID, "error", redact.Message(err.Error(), secrets[:]...))
 	}
 	o.message = redact.Message(o.message, secrets[:]...)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
 )
@@ -98,7 +99,7 @@ func TestRefusals(t *testing.T) {
 	t.Parallel()
 	down := func(c *rigConfig) {
 		c.verifier = verifierFunc(func() (oidc.Identity, error) {
-			return oidc.Identity{}, &oidc.Error{Reason: oidc.ReasonUnavailable, Message: "keys of cluster prod cannot be had", Cluster: "prod", Err: errors.New("dial tcp 10.1.2.3:443")}
+			return oidc.Identity{}, &oidc.Error{Reason: refusal.IssuerUnavailable, Message: "keys of cluster prod cannot be had", Cluster: "prod", Err: errors.New("dial tcp 10.1.2.3:443")}
 		})
 	}
 	for _, test := range []struct {
@@ -230,7 +231,7 @@ func TestOverload(t *testing.T) {
 		c.verifier = verifierFunc(func() (oidc.Identity, error) {
 			working <- true
 			<-release
-			return oidc.Identity{}, &oidc.Error{Reason: oidc.ReasonSignature, Message: "the token's signature is wrong"}
+			return oidc.Identity{}, &oidc.Error{Reason: refusal.TokenSignature, Message: "the token's signature is wrong"}
 		})
 	})
 	token := r.token(t, nil)
@@ -383,7 +384,7 @@ func TestTokenThatEndsOnTheWay(t *testing.T) {
 	if a := r.do(t, get(r.token(t, nil), "repository:team-a/web:pull")); a.status != http.StatusUnauthorized {
 		t.Errorf("status %d", a.status)
 	}
-	if e := r.lastEvent(t, 1); e.Reason != string(oidc.ReasonExpired) {
+	if e := r.lastEvent(t, 1); e.Reason != string(refusal.TokenExpired) {
 		t.Errorf("reason %s", e.Reason)
 	}
 }

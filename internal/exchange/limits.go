@@ -8,6 +8,7 @@ import (
 	"github.com/pullpass/pullpass/internal/base/lru"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -23,7 +24,7 @@ type Limiter interface {
 
 // LimitError refuses a request because there were too many before it.
 type LimitError struct {
-	reason string
+	reason refusal.Reason
 	what   string
 	Wait   time.Duration // until the next request may come
 }
@@ -33,7 +34,7 @@ type LimitError struct {
 func (e *LimitError) Error() string { return "too many requests " + e.what + "; try again later" }
 
 // Reason is limited_service_account or limited_address.
-func (e *LimitError) Reason() string { return e.reason }
+func (e *LimitError) Reason() refusal.Reason { return e.reason }
 
 // identityLimit is the limit of an identity, and what was already taken from it.
 type identityLimit struct {
@@ -74,7 +75,7 @@ func (x *Exchanger) limitServiceAccount(ctx context.Context, limit identityLimit
 	if limit.wait <= 0 {
 		return nil
 	}
-	return &LimitError{reason: reasonServiceAccountLimit, what: limit.whose + " (limits.perServiceAccount)", Wait: limit.wait}
+	return &LimitError{reason: refusal.LimitedServiceAccount, what: limit.whose + " (limits.perServiceAccount)", Wait: limit.wait}
 }
 
 // spentBytes bounds the memory of addresses that have spent their limit, to 8,000 addresses. A
@@ -122,12 +123,12 @@ func (l *addressLimit) charge(ctx context.Context, t *tokenRequest) error {
 }
 
 func tooManyFailures(wait time.Duration) *LimitError {
-	return &LimitError{reason: reasonAddressLimit, what: "without a good credential from this address (limits.perAddress)", Wait: wait}
+	return &LimitError{reason: refusal.LimitedAddress, what: "without a good credential from this address (limits.perAddress)", Wait: wait}
 }
 
 // failed takes the cost of a refused request from its address.
-func (l *addressLimit) failed(t *tokenRequest, c class) {
-	if !c.provesNothing() {
+func (l *addressLimit) failed(t *tokenRequest, c refusal.Class) {
+	if !provesNothing(c) {
 		return
 	}
 	if t.event.Retry || t.parsed.GrantType == registryauth.GrantAnonymous {

@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 type limiterFunc func(key string) time.Duration
@@ -297,7 +298,7 @@ func TestWhatTakesFromAnAddress(t *testing.T) {
 	t.Parallel()
 	down := func(c *rigConfig) {
 		c.verifier = verifierFunc(func() (oidc.Identity, error) {
-			return oidc.Identity{}, &oidc.Error{Reason: oidc.ReasonUnavailable, Message: "down"}
+			return oidc.Identity{}, &oidc.Error{Reason: refusal.IssuerUnavailable, Message: "down"}
 		})
 	}
 	for _, test := range []struct {

@@ -11,6 +11,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -45,7 +46,7 @@ func TestAHandlerGoesOnWithRequests(t *testing.T) {
 		c.verifier = verifierFunc(func() (oidc.Identity, error) {
 			working <- true
 			<-release
-			return oidc.Identity{}, &oidc.Error{Reason: oidc.ReasonSignature, Message: "the token's signature is wrong"}
+			return oidc.Identity{}, &oidc.Error{Reason: refusal.TokenSignature, Message: "the token's signature is wrong"}
 		})
 	})
 	token, before := r.token(t, nil), r.handler

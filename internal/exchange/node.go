@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // NodeChecks is what a cluster's configuration requires of the node that a token names.
@@ -32,11 +33,11 @@ func (c NodeChecks) check(objectsKnown bool) error {
 // NodeError refuses an identity because of its node: the node may not pull, or the caller is not
 // that node.
 type NodeError struct {
-	reason  string
+	reason  refusal.Reason
 	message string
 }
 
 func (e *NodeError) Error() string { return e.message }
 
 // Reason is node_not_selected or caller_not_node.
-func (e *NodeError) Reason() string { return e.reason }
+func (e *NodeError) Reason() refusal.Reason { return e.reason }

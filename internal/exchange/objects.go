@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // Objects looks up the objects that an identity names, as the API server of its cluster has them
@@ -75,9 +75,14 @@ func (e *GoneError) Error() string {
 }
 
 // Reason is service_account_gone, pod_gone, node_gone or secret_gone.
-func (e *GoneError) Reason() string {
-	if e.Kind == KindServiceAccount {
-		return "service_account" + reasonGone
+func (e *GoneError) Reason() refusal.Reason {
+	switch e.Kind {
+	case KindServiceAccount:
+		return refusal.ServiceAccountGone
+	case KindPod:
+		return refusal.PodGone
+	case KindNode:
+		return refusal.NodeGone
 	}
-	return strings.ToLower(string(e.Kind)) + reasonGone
+	return refusal.SecretGone
 }

@@ -9,13 +9,13 @@ import (
 // time.
 func TestWhatProvesNothing(t *testing.T) {
 	t.Parallel()
-	for c, kind := range classes {
-		want := kind.status == http.StatusBadRequest || kind.status == http.StatusUnauthorized
-		if got := class(c).provesNothing(); got != want {
-			t.Errorf("status %d: %v", kind.status, got)
+	for c, code := range errorCodes {
+		want := c.Status() == http.StatusBadRequest || c.Status() == http.StatusUnauthorized
+		if got := provesNothing(c); got != want {
+			t.Errorf("status %d: %v", c.Status(), got)
 		}
-		if kind.code == "" || kind.oauthError == "" || kind.result == "" {
-			t.Errorf("class %d: %+v", c, kind)
+		if code.registry == "" || code.oauth == "" || ResultOf(c) == "" {
+			t.Errorf("class %s: %+v", c, code)
 		}
 	}
 }

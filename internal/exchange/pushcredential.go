@@ -10,6 +10,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/seal"
 )
@@ -72,7 +73,7 @@ func (e *Event) PushPresented() string {
 // IsForPush reports whether a request was for a push credential, granted or not.
 func (e *Event) IsForPush() bool {
 	if e.PushCredential == "" {
-		return e.Reason == reasonPushCredential
+		return e.Reason == string(refusal.PushCredential)
 	}
 	return e.PushPresented() == ""
 }

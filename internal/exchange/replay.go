@@ -9,6 +9,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // Owners remembers the first user of a key. An error means that the owner is unknown now. The
@@ -69,12 +70,15 @@ type Replay struct {
 
 // ReplayError refuses a caller that is not the first to present its token, or that cannot be
 // identified.
-type ReplayError struct{ reason, message, operator string }
+type ReplayError struct {
+	reason            refusal.Reason
+	message, operator string
+}
 
 func (e *ReplayError) Error() string { return e.message }
 
 // Reason is token_replayed or caller_unknown.
-func (e *ReplayError) Reason() string { return e.reason }
+func (e *ReplayError) Reason() refusal.Reason { return e.reason }
 
 // judgeReplay makes the first caller of a token id its owner until the token expires, and refuses
 // every other caller. The kubelet gives a token to the runtime of its own node alone. All requests
@@ -95,7 +99,7 @@ func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller n
 		r.Reason = ReplayCallerUnknown
 		r.Message = "it cannot be said whether the caller is the first one that presented this token (state.replay): its address is not known, " +
 			"or is that of a trusted proxy; let the proxy send X-Forwarded-For, or leave it out of trustedProxies if it is a node"
-		return r, r.refusal(reasonCallerUnknown)
+		return r, r.refusal(refusal.CallerUnknown)
 	}
 	until := id.Expiry
 	if id.External != nil {
@@ -110,23 +114,23 @@ func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller n
 	case err != nil:
 		r.Reason, r.Message = ReplayUnavailable, err.Error()
 		if r.Mode == ReplayEnforce {
-			return r, &UnavailableError{reason: reasonOwners, Err: err}
+			return r, &UnavailableError{reason: refusal.ReplayUnavailable, Err: err}
 		}
 		return r, nil
 	case owner != r.Caller:
 		r.Owner, r.Reason = owner, ReplayOtherCaller
 		r.Message = fmt.Sprintf("%s presented this token, which is that of %s (state.replay)", r.Caller, owner)
-		return r, r.refusal(reasonReplayed)
+		return r, r.refusal(refusal.TokenReplayed)
 	}
 	r.Owner, r.Passed = owner, true
 	return r, nil
 }
 
-func (r *Replay) refusal(reason string) error {
+func (r *Replay) refusal(reason refusal.Reason) error {
 	if r.Mode != ReplayEnforce {
 		return nil
 	}
-	if reason == reasonReplayed {
+	if reason == refusal.TokenReplayed {
 		// Only the operator learns the first caller, because this caller may be a thief.
 		return &ReplayError{reason, "another caller presented this token first, and it counts for that one alone (state.replay)", r.Message}
 	}

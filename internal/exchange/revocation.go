@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // Revocations knows the targets that operators have revoked for a time: token ids, pods,
@@ -39,7 +40,7 @@ func (a *Admission) revoked(id *oidc.Identity, event *Event) (Step, error) {
 	}
 	revocation, err := a.revocations.Revoked(id)
 	if err != nil {
-		return Step{}, &UnavailableError{reason: reasonRevocations, Err: err}
+		return Step{}, &UnavailableError{reason: refusal.RevocationsUnavailable, Err: err}
 	}
 	if revocation == nil {
 		return Step{Name: StepRevocations, Verdict: VerdictPassed}, nil

@@ -17,6 +17,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange/load"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // Slow clients hold no places of others, however many they are.
@@ -238,7 +239,7 @@ func TestSpentAddressesWaitForNoPlace(t *testing.T) {
 		c.verifier = verifierFunc(func() (oidc.Identity, error) {
 			working <- true
 			<-release
-			return oidc.Identity{}, &oidc.Error{Reason: oidc.ReasonSignature, Message: "the token's signature is wrong"}
+			return oidc.Identity{}, &oidc.Error{Reason: refusal.TokenSignature, Message: "the token's signature is wrong"}
 		})
 	})
 	r.do(t, get("")) // and its address has spent its limit

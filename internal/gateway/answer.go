@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // passedBack are the response headers that reach the client, beside Location and Link, which are
@@ -80,7 +81,7 @@ func isPage(header http.Header) bool {
 }
 
 func (h *Handler) invalid(q *request, status int, message string) error {
-	return &upstream.Error{Reason: upstream.ReasonInvalid, Upstream: q.target.upstream, Status: status, Message: message}
+	return &upstream.Error{Reason: refusal.UpstreamInvalid, Upstream: q.target.upstream, Status: status, Message: message}
 }
 
 // stream forwards a body. If the upstream's body breaks off, the client's connection ends too.
@@ -90,7 +91,7 @@ func (h *Handler) stream(cancel context.CancelCauseFunc, q *request, status int,
 		return nil
 	}
 	sent, err := pass(q.w, body, func() {
-		cancel(&upstream.Error{Reason: upstream.ReasonTimeout, Upstream: q.target.upstream, Status: status, Message: "its answer did not go on"})
+		cancel(&upstream.Error{Reason: refusal.UpstreamTimeout, Upstream: q.target.upstream, Status: status, Message: "its answer did not go on"})
 	})
 	q.event.Gateway.Sent = sent
 	var broken *brokenError
@@ -99,7 +100,7 @@ func (h *Handler) stream(cancel context.CancelCauseFunc, q *request, status int,
 	case errors.As(err, &stalled):
 		return stalled
 	case errors.As(err, &broken):
-		return &upstream.Error{Reason: upstream.ReasonBroken, Upstream: q.target.upstream, Status: status, Message: "its answer broke off after " + strconv.FormatInt(sent, 10) + " bytes", Err: broken.err}
+		return &upstream.Error{Reason: refusal.UpstreamBroken, Upstream: q.target.upstream, Status: status, Message: "its answer broke off after " + strconv.FormatInt(sent, 10) + " bytes", Err: broken.err}
 	case err != nil:
 		return errClient
 	}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/oidc/identity"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/seal"
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
@@ -120,7 +122,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve runs the steps of a request. Errors are *refusal, those of an upstream.Client, or
+// serve runs the steps of a request. Errors are *rejection, those of an upstream.Client, or
 // errClient.
 func (h *Handler) serve(q *request) error {
 	if err := h.parse(q); err != nil {
@@ -185,7 +187,7 @@ func (h *Handler) authenticate(q *request) error {
 	if err == nil && credential.IsZero() {
 		h.Memory.challenges.Add(1)
 		q.silent = true // every pull begins with such a request
-		return &refusal{class: classUnauthenticated, code: "UNAUTHORIZED", reason: reasonToken, message: "a token is needed; ask the gateway's token endpoint for one", challenge: "-"}
+		return &rejection{reason: refusal.TokenInvalid, code: "UNAUTHORIZED", message: "a token is needed; ask the gateway's token endpoint for one", challenge: "-"}
 	}
 	b, known := h.judge.known(credential)
 	if !known {
@@ -214,8 +216,8 @@ func (h *Handler) authenticate(q *request) error {
 // free for a caller with a valid token.
 func (h *Handler) limited(q *request, unread error) error {
 	if credential, err := credentialOf(q.http.Header); err != nil || !credential.IsZero() {
-		var refused *refusal
-		if errors.As(h.authenticate(q), &refused) && refused.class == classTooMany {
+		var refused *rejection
+		if errors.As(h.authenticate(q), &refused) && refused.reason == refusal.LimitedAddress {
 			return refused
 		}
 		return unread
@@ -228,8 +230,8 @@ func (h *Handler) limited(q *request, unread error) error {
 	return unread
 }
 
-func tooMany(wait time.Duration) *refusal {
-	return &refusal{class: classTooMany, code: "TOOMANYREQUESTS", reason: reasonLimited, retryAfter: wait,
+func tooMany(wait time.Duration) *rejection {
+	return &rejection{reason: refusal.LimitedAddress, code: "TOOMANYREQUESTS", retryAfter: wait,
 		message: "too many requests without a good credential from this address (limits.perAddress); try again later"}
 }
 
@@ -240,7 +242,7 @@ func (h *Handler) revoked(q *request) error {
 	}
 	revocation, err := h.revocationOf(q.bearer)
 	if err != nil {
-		return &refusal{class: classUnavailable, code: "UNAVAILABLE", reason: reasonRevocation, message: "it is not known who is revoked; try again", operator: err.Error(), retryAfter: 10 * time.Second, err: err}
+		return &rejection{reason: refusal.RevocationsUnavailable, code: "UNAVAILABLE", message: "it is not known who is revoked; try again", operator: err.Error(), retryAfter: 10 * time.Second, err: err}
 	}
 	if revocation != nil {
 		return revokedBy(revocation)
@@ -262,8 +264,8 @@ func (h *Handler) revocationOf(b *bearer) (*exchange.Revocation, error) {
 	return revocation, err
 }
 
-func revokedBy(revocation *exchange.Revocation) *refusal {
-	r := refuse(classForbidden, "DENIED", reasonRevoked, fmt.Sprintf("revoked by an operator: %q", revocation.Reason))
+func revokedBy(revocation *exchange.Revocation) *rejection {
+	r := refuse(refusal.Revoked, "DENIED", fmt.Sprintf("revoked by an operator: %q", revocation.Reason))
 	r.revocation = revocation
 	return r
 }
@@ -313,12 +315,12 @@ func (h *Handler) authorize(q *request) error {
 	}
 	for _, action := range actionsFor(t.action) {
 		if !q.bearer.may(t.name, action) {
-			return &refusal{class: classUnauthenticated, code: "DENIED", reason: reasonScope, challenge: "insufficient_scope",
+			return &rejection{reason: refusal.InsufficientScope, code: "DENIED", challenge: "insufficient_scope",
 				message: "the token does not allow to " + t.action + " " + t.name}
 		}
 	}
 	if !slices.Contains(q.upstream.Actions, t.action) {
-		return refuse(classForbidden, "DENIED", reasonAction, "the gateway does not let anybody "+t.action+" at "+t.upstream+" (upstreams[].actions)")
+		return refuse(refusal.ActionNotConfigured, "DENIED", "the gateway does not let anybody "+t.action+" at "+t.upstream+" (upstreams[].actions)")
 	}
 	return nil
 }
@@ -334,8 +336,8 @@ func actionsFor(action string) []string {
 // that the client does not take a partial body for a complete one.
 func (h *Handler) refuse(q *request, err error) {
 	r := h.classify(q, err)
-	kind := classes[r.class]
-	q.event.Result, q.event.Reason, q.event.Message, q.event.Revocation = kind.result, r.reason, r.message, r.revocation
+	class := cmp.Or(r.class, r.reason.Class())
+	q.event.Result, q.event.Reason, q.event.Message, q.event.Revocation = resultOf(class), string(r.reason), r.message, r.revocation
 	if r.operator != "" {
 		q.event.Message = r.operator
 	}
@@ -344,27 +346,27 @@ func (h *Handler) refuse(q *request, err error) {
 		q.broken = true
 		return
 	}
-	q.event.Status, q.answered = kind.status, true
+	q.event.Status, q.answered = class.Status(), true
 	q.prepare()
 	if r.challenge != "" {
 		q.w.Header().Set("WWW-Authenticate", h.challenge(q, r.challenge))
 	}
 	q.w.Header().Set(apiVersionHeader, apiVersion)
-	registryauth.WriteFailure(q.w, "", registryauth.Failure{Status: kind.status, Code: r.code, Message: r.message, RetryAfter: r.retryAfter})
+	registryauth.WriteFailure(q.w, "", registryauth.Failure{Status: class.Status(), Code: r.code, Message: r.message, RetryAfter: r.retryAfter})
 }
 
 // classify returns the refusal for an error. All errors are classified here.
-func (h *Handler) classify(q *request, err error) *refusal {
-	var refused *refusal
+func (h *Handler) classify(q *request, err error) *rejection {
+	var refused *rejection
 	var failed *upstream.Error
 	switch {
 	case errors.As(err, &refused):
 		return refused
 	case errors.Is(err, upstream.ErrBody):
-		return refuse(classCanceled, "UNKNOWN", reasonCanceled, "the client did not send the whole body")
+		return refuseAs(refusal.Canceled, refusal.RequestCanceled, "UNKNOWN", "the client did not send the whole body")
 	// Before the upstream's failures: once the client is gone, they are only a consequence.
 	case errors.Is(err, errClient), q.http.Context().Err() != nil:
-		return refuse(classCanceled, "UNKNOWN", reasonCanceled, "the client did not take the whole answer")
+		return refuseAs(refusal.Canceled, refusal.RequestCanceled, "UNKNOWN", "the client did not take the whole answer")
 	case errors.As(err, &failed):
 		q.event.Gateway.UpstreamStatus = failed.Status
 		return ofUpstream(failed)
@@ -432,6 +434,6 @@ func (h *Handler) finish(q *request) {
 	}
 }
 
-func internalError(q *request) *refusal {
-	return refuse(classInternal, "UNKNOWN", reasonInternal, "internal error; the operator finds it in the log under id "+q.event.ID)
+func internalError(q *request) *rejection {
+	return refuse(refusal.InternalError, "UNKNOWN", "internal error; the operator finds it in the log under id "+q.event.ID)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/base/lru"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
 )
@@ -136,8 +137,8 @@ func credentialOf(header http.Header) (registryauth.Secret, error) {
 	return registryauth.NewSecret(value), nil
 }
 
-var errNoToken = &refusal{
-	class: classUnauthenticated, code: "UNAUTHORIZED", reason: reasonToken, challenge: "invalid_token",
+var errNoToken = &rejection{
+	reason: refusal.TokenInvalid, code: "UNAUTHORIZED", challenge: "invalid_token",
 	message: "the credential is no token of the gateway's token endpoint; ask that for one",
 }
 

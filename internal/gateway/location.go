@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // The purposes of sealed addresses, and the parameter of a list that holds one.
@@ -34,7 +35,7 @@ func (q *request) bound(purpose string) string {
 func (h *Handler) sealed(q *request, purpose string, u *url.URL) (string, error) {
 	sealed, err := h.Memory.sealed.Seal(h.Keys, u.RequestURI(), q.bound(purpose), h.Now().Add(sealedFor))
 	if err != nil {
-		return "", &refusal{class: classUnavailable, code: "UNAVAILABLE", reason: reasonInternal, message: "the gateway has no key now; try again", err: err}
+		return "", &rejection{reason: refusal.InternalError, class: refusal.Unavailable, code: "UNAVAILABLE", message: "the gateway has no key now; try again", err: err}
 	}
 	return sealed, nil
 }
@@ -48,9 +49,9 @@ func (h *Handler) opened(q *request, purpose, sealed string) (*url.URL, error) {
 	}
 	switch {
 	case purpose == sealedUpload && (err != nil || !isUpload(path, q.target.repository)):
-		return nil, refuse(classNotFound, "BLOB_UPLOAD_UNKNOWN", reasonUpload, "there is no such upload of this repository and caller, or it is too old; begin it again")
+		return nil, refuse(refusal.UploadUnknown, "BLOB_UPLOAD_UNKNOWN", "there is no such upload of this repository and caller, or it is too old; begin it again")
 	case err != nil:
-		return nil, refuse(classInvalid, "UNSUPPORTED", reasonPath, "the page is not one of this list; begin the list again")
+		return nil, refuse(refusal.PathInvalid, "UNSUPPORTED", "the page is not one of this list; begin the list again")
 	}
 	u := *q.upstream.Client.Base()
 	u.Path, u.RawPath, u.RawQuery = path.Path, path.RawPath, path.RawQuery
@@ -130,10 +131,10 @@ func (h *Handler) location(q *request, asked *url.URL, status int, value string)
 	}
 	to, err := asked.Parse(value)
 	if err != nil || to.Scheme != asked.Scheme || to.Host != asked.Host || to.User != nil {
-		return "", &upstream.Error{Reason: upstream.ReasonRedirect, Upstream: t.upstream, Status: status, Message: "it wants an upload to go on at another host"}
+		return "", &upstream.Error{Reason: refusal.UpstreamRedirect, Upstream: t.upstream, Status: status, Message: "it wants an upload to go on at another host"}
 	}
 	if !isUpload(to, t.repository) {
-		return "", &upstream.Error{Reason: upstream.ReasonRedirect, Upstream: t.upstream, Status: status, Message: "it wants an upload to go on at an address that is not an upload of the repository"}
+		return "", &upstream.Error{Reason: refusal.UpstreamRedirect, Upstream: t.upstream, Status: status, Message: "it wants an upload to go on at an address that is not an upload of the repository"}
 	}
 	sealed, err := h.sealed(q, sealedUpload, withoutMount(to))
 	return prefix + "/blobs/uploads/" + sealed, err
@@ -190,18 +191,18 @@ func (h *Handler) redirect(ctx context.Context, cancel context.CancelCauseFunc, 
 		}
 		q.event.Gateway.RedirectHost = to.Hostname()
 	}
-	return &upstream.Error{Reason: upstream.ReasonRedirect, Upstream: q.target.upstream, Message: "it redirects again and again"}
+	return &upstream.Error{Reason: refusal.UpstreamRedirect, Upstream: q.target.upstream, Message: "it redirects again and again"}
 }
 
 // redirectTo checks the target of a redirect. The address is never in an error or a log.
 func (h *Handler) redirectTo(q *request, asked *url.URL, response *http.Response) (*url.URL, error) {
 	if q.target.action != actionPull {
-		return nil, &upstream.Error{Reason: upstream.ReasonRedirect, Upstream: q.target.upstream, Status: response.StatusCode, Message: "it redirects what is no pull"}
+		return nil, &upstream.Error{Reason: refusal.UpstreamRedirect, Upstream: q.target.upstream, Status: response.StatusCode, Message: "it redirects what is no pull"}
 	}
 	value := response.Header.Get("Location")
 	to, err := asked.Parse(value)
 	if value == "" || err != nil || to.Host == "" {
-		return nil, &upstream.Error{Reason: upstream.ReasonRedirect, Upstream: q.target.upstream, Status: response.StatusCode, Message: "it redirects to an address that cannot be read"}
+		return nil, &upstream.Error{Reason: refusal.UpstreamRedirect, Upstream: q.target.upstream, Status: response.StatusCode, Message: "it redirects to an address that cannot be read"}
 	}
 	if err := q.upstream.Client.CheckRedirect(to); err != nil {
 		return nil, err
@@ -217,6 +218,6 @@ func (h *Handler) answerFollowed(cancel context.CancelCauseFunc, q *request, to 
 		q.w.Header().Set("Cache-Control", "no-store")
 		return h.answer(cancel, q, to, response)
 	default:
-		return &upstream.Error{Reason: upstream.ReasonFailing, Upstream: q.target.upstream, Status: status, Message: "where it redirects to refuses its own address; see whether its clock and its storage's credential are right"}
+		return &upstream.Error{Reason: refusal.UpstreamFailing, Upstream: q.target.upstream, Status: status, Message: "where it redirects to refuses its own address; see whether its clock and its storage's credential are right"}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -18,17 +19,17 @@ type Names []string
 // it. Errors are *refusal.
 func (n Names) split(name string) (upstream, repository string, err error) {
 	if !isName(name) {
-		return "", "", refuse(classInvalid, "NAME_INVALID", reasonPath, "the name is none that a repository can have; write UPSTREAM/NAME, in lower case, of at most 255 bytes")
+		return "", "", refuse(refusal.PathInvalid, "NAME_INVALID", "the name is none that a repository can have; write UPSTREAM/NAME, in lower case, of at most 255 bytes")
 	}
 	upstream, repository, _ = strings.Cut(name, "/")
 	if upstream == "index.docker.io" || upstream == "registry-1.docker.io" {
 		upstream = dockerHub
 	}
 	if !slices.Contains(n, upstream) {
-		return "", "", refuse(classNotFound, "NAME_UNKNOWN", reasonUpstream, "the gateway has no upstream of this name; names begin with one of upstreams[].name")
+		return "", "", refuse(refusal.UpstreamUnknown, "NAME_UNKNOWN", "the gateway has no upstream of this name; names begin with one of upstreams[].name")
 	}
 	if repository == "" {
-		return "", "", refuse(classInvalid, "NAME_INVALID", reasonPath, "the name is that of an upstream alone; write UPSTREAM/NAME")
+		return "", "", refuse(refusal.PathInvalid, "NAME_INVALID", "the name is that of an upstream alone; write UPSTREAM/NAME")
 	}
 	return upstream, official(upstream, repository), nil
 }

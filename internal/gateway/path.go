@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -64,7 +65,7 @@ func parseTarget(method string, u *url.URL, upstreams Names) (target, error) {
 	}
 	t, name := cutKind(path)
 	if t.kind == "" {
-		return target{}, refuse(classNotFound, "UNSUPPORTED", reasonPath, "this is not a path of the registry's API; below /v2/ there are NAME/manifests, /blobs, /tags/list and /referrers")
+		return target{}, refuseAs(refusal.NotFound, refusal.PathInvalid, "UNSUPPORTED", "this is not a path of the registry's API; below /v2/ there are NAME/manifests, /blobs, /tags/list and /referrers")
 	}
 	var err error
 	if t.upstream, t.repository, err = upstreams.split(name); err != nil {
@@ -128,7 +129,7 @@ func (t *target) checkReference() error {
 	switch t.kind {
 	case kindBlob, kindReferrers:
 		if !isDigest(t.reference) {
-			return refuse(classInvalid, "DIGEST_INVALID", reasonPath, "the digest is none; write sha256:HEX")
+			return refuse(refusal.PathInvalid, "DIGEST_INVALID", "the digest is none; write sha256:HEX")
 		}
 	case kindManifest:
 		isGood = isTag(t.reference) || isDigest(t.reference)
@@ -136,7 +137,7 @@ func (t *target) checkReference() error {
 		isGood = t.reference != ""
 	}
 	if !isGood {
-		return refuse(classInvalid, "MANIFEST_INVALID", reasonPath, "the reference is neither a tag nor a digest")
+		return refuse(refusal.PathInvalid, "MANIFEST_INVALID", "the reference is neither a tag nor a digest")
 	}
 	return nil
 }
@@ -179,7 +180,7 @@ func actionOf(k kind, method string) string {
 }
 
 func unsupported(method string) error {
-	return refuse(classMethod, "UNSUPPORTED", reasonMethod, "the method "+shortMethod(method)+" does nothing here")
+	return refuse(refusal.MethodNotAllowed, "UNSUPPORTED", "the method "+shortMethod(method)+" does nothing here")
 }
 
 // shortMethod returns a method for messages.
@@ -247,7 +248,7 @@ func parseQuery(u *url.URL) (query, error) {
 	}
 	values, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return query{}, refuse(classInvalid, "UNSUPPORTED", reasonPath, "the query cannot be read")
+		return query{}, refuse(refusal.PathInvalid, "UNSUPPORTED", "the query cannot be read")
 	}
 	var q query
 	for name, into := range map[string]*string{
@@ -255,24 +256,24 @@ func parseQuery(u *url.URL) (query, error) {
 		"ns": new(string), // containerd sends the registry that it means; only the path counts
 	} {
 		if len(values[name]) > 1 {
-			return query{}, refuse(classInvalid, "UNSUPPORTED", reasonPath, "the parameter "+name+" is there twice")
+			return query{}, refuse(refusal.PathInvalid, "UNSUPPORTED", "the parameter "+name+" is there twice")
 		}
 		*into = values.Get(name)
 	}
 	for _, digest := range []string{q.digest, q.mount} {
 		if digest != "" && !isDigest(digest) {
-			return query{}, refuse(classInvalid, "DIGEST_INVALID", reasonPath, "the digest is none; write sha256:HEX")
+			return query{}, refuse(refusal.PathInvalid, "DIGEST_INVALID", "the digest is none; write sha256:HEX")
 		}
 	}
 	if q.algorithm != "" && !isDigest(q.algorithm+":0") {
-		return query{}, refuse(classInvalid, "DIGEST_INVALID", reasonPath, "the digest-algorithm is none; write sha256 or sha512")
+		return query{}, refuse(refusal.PathInvalid, "DIGEST_INVALID", "the digest-algorithm is none; write sha256 or sha512")
 	}
 	if q.tags = values["tag"]; len(q.tags) > maxTags {
-		return query{}, refuse(classTooLong, "UNSUPPORTED", reasonPath, "a manifest can be pushed with 10 tags at once; push it again with the others")
+		return query{}, refuseAs(refusal.TooLong, refusal.PathInvalid, "UNSUPPORTED", "a manifest can be pushed with 10 tags at once; push it again with the others")
 	}
 	for _, tag := range q.tags {
 		if !isTag(tag) {
-			return query{}, refuse(classInvalid, "MANIFEST_INVALID", reasonPath, "a parameter tag is no tag")
+			return query{}, refuse(refusal.PathInvalid, "MANIFEST_INVALID", "a parameter tag is no tag")
 		}
 	}
 	return q, nil

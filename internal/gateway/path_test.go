@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -122,8 +123,8 @@ func TestParseTargetRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := parseTarget(test.method, u, testNames)
-		refused, ok := err.(*refusal)
-		if !ok || classes[refused.class].status != test.status || refused.code != test.code {
+		refused, ok := err.(*rejection)
+		if !ok || cmp.Or(refused.class, refused.reason.Class()).Status() != test.status || refused.code != test.code {
 			t.Errorf("%s %s: %+v, %v", test.method, test.path, got, err)
 		}
 	}

@@ -9,15 +9,16 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // sweepEvery bounds how long the streams of a revoked holder continue.
 const sweepEvery = time.Second
 
 var (
-	errShared = &refusal{class: classTooMany, code: "TOOMANYREQUESTS", reason: reasonShared, retryAfter: time.Second,
+	errShared = &rejection{reason: refusal.LimitedHolder, code: "TOOMANYREQUESTS", retryAfter: time.Second,
 		message: "this ServiceAccount, namespace or project has more streams at the gateway than others, who wait; try again"}
-	errBusy = &refusal{class: classTooMany, code: "TOOMANYREQUESTS", reason: reasonShared, retryAfter: time.Second,
+	errBusy = &rejection{reason: refusal.LimitedHolder, code: "TOOMANYREQUESTS", retryAfter: time.Second,
 		message: "this ServiceAccount, namespace or project has its share of the gateway's streams; try again"}
 )
 

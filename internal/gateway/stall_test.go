@@ -13,6 +13,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // body is a body that stalls until its request ends, like those of net/http.
@@ -35,7 +36,7 @@ func TestStalledBody(t *testing.T) {
 		}
 		err := (&Handler{}).stream(cancel, q, http.StatusOK, body{ctx})
 		var failed *upstream.Error
-		if !errors.As(err, &failed) || failed.Reason != upstream.ReasonTimeout || failed.Status != http.StatusOK || time.Since(began) != stallTimeout {
+		if !errors.As(err, &failed) || failed.Reason != refusal.UpstreamTimeout || failed.Status != http.StatusOK || time.Since(began) != stallTimeout {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 	})

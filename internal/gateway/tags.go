@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 const (
@@ -27,7 +28,7 @@ var errList = errors.New("it is not a list of tags")
 // answerTags forwards a list of tags with the gateway's name of the repository, because clients
 // compare the name.
 func (h *Handler) answerTags(cancel context.CancelCauseFunc, q *request, response *http.Response, link string) error {
-	watch := watchRead(cancel, &upstream.Error{Reason: upstream.ReasonTimeout, Upstream: q.target.upstream, Status: response.StatusCode, Message: "its answer did not go on"})
+	watch := watchRead(cancel, &upstream.Error{Reason: refusal.UpstreamTimeout, Upstream: q.target.upstream, Status: response.StatusCode, Message: "its answer did not go on"})
 	list := newTagList(response.Body, q.target.name)
 	head := make([]byte, shortList)
 	n, err := io.ReadFull(list, head)
@@ -36,7 +37,7 @@ func (h *Handler) answerTags(cancel context.CancelCauseFunc, q *request, respons
 	switch {
 	case err == nil || whole:
 	case list.body.err != nil:
-		return &upstream.Error{Reason: upstream.ReasonBroken, Upstream: q.target.upstream, Status: response.StatusCode, Message: "its list of tags broke off", Err: list.body.err}
+		return &upstream.Error{Reason: refusal.UpstreamBroken, Upstream: q.target.upstream, Status: response.StatusCode, Message: "its list of tags broke off", Err: list.body.err}
 	default:
 		return h.invalid(q, response.StatusCode, "its list of tags cannot be read")
 	}

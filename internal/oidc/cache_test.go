@@ -12,6 +12,7 @@ import (
 	"github.com/go-jose/go-jose/v4/json"
 
 	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 func TestRememberedTokenExpires(t *testing.T) {
@@ -22,7 +23,7 @@ func TestRememberedTokenExpires(t *testing.T) {
 	f.clock.advance(59*time.Minute - time.Nanosecond)
 	accept(t, f.Verifier, raw)
 	f.clock.advance(time.Nanosecond)
-	refuse(t, f.Verifier, raw, ReasonExpired, "")
+	refuse(t, f.Verifier, raw, refusal.TokenExpired, "")
 	if n := f.cache.entries.Len(); n != 0 {
 		t.Errorf("%d tokens are remembered", n)
 	}
@@ -34,7 +35,7 @@ func TestRememberedTokenIsNotYetValidWhenTheClockIsSetBack(t *testing.T) {
 	raw := keys().rsa.sign(t, payload(t, "kubelet"))
 	accept(t, f.Verifier, raw)
 	f.clock.advance(-3 * time.Minute)
-	refuse(t, f.Verifier, raw, ReasonNotYetValid, "")
+	refuse(t, f.Verifier, raw, refusal.TokenNotYetValid, "")
 }
 
 func TestRememberedTokenOfKeysThatAreTooOld(t *testing.T) {
@@ -44,7 +45,7 @@ func TestRememberedTokenOfKeysThatAreTooOld(t *testing.T) {
 	accept(t, f.Verifier, raw)
 	writeFile(t, f.file, nil)
 	f.clock.advance(2 * time.Minute)
-	refuse(t, f.Verifier, raw, ReasonUnavailable, "")
+	refuse(t, f.Verifier, raw, refusal.IssuerUnavailable, "")
 }
 
 // Mistake: a remembered result is given to a different caller. The cache compares whole tokens: a
@@ -54,11 +55,11 @@ func TestOnlyTheSameTokenIsRemembered(t *testing.T) {
 	f := newFixture(t, nil)
 	raw := keys().rsa.sign(t, payload(t, "kubelet"))
 	accept(t, f.Verifier, raw)
-	refuse(t, f.Verifier, raw+"AA", ReasonSignature, "")
-	refuse(t, f.Verifier, raw[:len(raw)-2], ReasonSignature, "")
+	refuse(t, f.Verifier, raw+"AA", refusal.TokenSignature, "")
+	refuse(t, f.Verifier, raw[:len(raw)-2], refusal.TokenSignature, "")
 	other := keys().rsa2
 	other.id = "rsa"
-	refuse(t, f.Verifier, other.sign(t, payload(t, "kubelet")), ReasonSignature, "")
+	refuse(t, f.Verifier, other.sign(t, payload(t, "kubelet")), refusal.TokenSignature, "")
 	if _, ok := f.cache.entries.Peek(sha256.Sum256([]byte(raw))); !ok {
 		t.Error("the token is not remembered by its SHA-256")
 	}
@@ -76,10 +77,10 @@ func TestRefusalsAreNotRemembered(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
 	for _, raw := range forged(t, payload(t, "kubelet"), 50) {
-		refuse(t, f.Verifier, raw, ReasonUnknownKey, "")
+		refuse(t, f.Verifier, raw, refusal.TokenUnknownKey, "")
 	}
-	refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "legacy")), ReasonLegacy, "")
-	refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "unbound")), ReasonNotBound, "")
+	refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "legacy")), refusal.TokenLegacy, "")
+	refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "unbound")), refusal.TokenNotBound, "")
 	if n := f.cache.entries.Len(); n != 0 {
 		t.Errorf("%d refusals are remembered", n)
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // Claims without their token are checked like those of a token, except for the facts that only the
@@ -15,15 +17,15 @@ func TestIdentifyClaims(t *testing.T) {
 			t.Parallel()
 			judge := func(patch map[string]any) (Identity, *Error) {
 				id, err := c.issuer.IdentifyClaims([]byte(c.patched(t, patch)))
-				refusal, _ := errors.AsType[*Error](err)
-				return id, refusal
+				refused, _ := errors.AsType[*Error](err)
+				return id, refused
 			}
-			id, refusal := judge(nil)
-			if refusal != nil || id.External == nil || id.External.Project == "" || id.Subject != c.issuer.Provider.Name+"/"+c.token["sub"].(string) {
-				t.Errorf("the good claims: %+v, %v", id, refusal)
+			id, refused := judge(nil)
+			if refused != nil || id.External == nil || id.External.Project == "" || id.Subject != c.issuer.Provider.Name+"/"+c.token["sub"].(string) {
+				t.Errorf("the good claims: %+v, %v", id, refused)
 			}
-			if without, refusal := judge(map[string]any{"iss": nil, "aud": nil, "exp": nil, "iat": nil, "nbf": nil, "jti": nil}); refusal != nil || without.External.Project != id.External.Project {
-				t.Errorf("without what only a token needs: %+v, %v", without, refusal)
+			if without, refused := judge(map[string]any{"iss": nil, "aud": nil, "exp": nil, "iat": nil, "nbf": nil, "jti": nil}); refused != nil || without.External.Project != id.External.Project {
+				t.Errorf("without what only a token needs: %+v, %v", without, refused)
 			}
 			for name, patch := range map[string]map[string]any{
 				"iss":    {"iss": "https://issuer.example.com"},
@@ -35,16 +37,16 @@ func TestIdentifyClaims(t *testing.T) {
 				"a pod":  {"kubernetes.io": map[string]any{"namespace": "a"}},
 				"a type": {"exp": "soon"},
 			} {
-				if id, refusal := judge(patch); refusal == nil || id.External != nil || refusal.Provider != c.issuer.Provider.Name {
-					t.Errorf("%s: %+v, %v", name, id, refusal)
+				if id, refused := judge(patch); refused == nil || id.External != nil || refused.Provider != c.issuer.Provider.Name {
+					t.Errorf("%s: %+v, %v", name, id, refused)
 				}
 			}
 			// Claims that make a token invalid are refused here, too.
 			for _, h := range c.hostile {
-				if Reason(h.reason) != ReasonClaims && Reason(h.reason) != ReasonRequire && Reason(h.reason) != ReasonAudience {
+				if refusal.Reason(h.reason) != refusal.TokenClaims && refusal.Reason(h.reason) != refusal.TokenRequire && refusal.Reason(h.reason) != refusal.TokenAudience {
 					continue
 				}
-				if _, refusal := judge(h.patch); refusal == nil && !onlyOfTokens(h.patch) {
+				if _, refused := judge(h.patch); refused == nil && !onlyOfTokens(h.patch) {
 					t.Errorf("hostile claims pass: %s", h.name)
 				}
 			}

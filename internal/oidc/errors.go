@@ -1,6 +1,10 @@
 package oidc
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/pullpass/pullpass/internal/refusal"
+)
 
 // ErrInvalidToken and ErrUnavailable are the two kinds of failure that a caller must distinguish.
 // The first is final for the token. The second may be temporary.
@@ -8,40 +12,6 @@ var (
 	ErrInvalidToken = errors.New("invalid token")
 	ErrUnavailable  = errors.New("issuer keys unavailable")
 )
-
-// Reason is the short, stable name of the cause of a refusal. It is a metric label and appears in
-// the audit log, so the set is closed.
-type Reason string
-
-// The reasons, in the order in which Verify checks them.
-const (
-	ReasonMalformed     Reason = "token_malformed"
-	ReasonLegacy        Reason = "token_legacy" // secret-based token, KEP-2799
-	ReasonUnknownIssuer Reason = "token_unknown_issuer"
-	ReasonAlgorithm     Reason = "token_algorithm"
-	ReasonHeader        Reason = "token_header" // crit, b64, jku, x5u, jwk, x5c
-	ReasonClaims        Reason = "token_claims" // a claim is missing, of the wrong type, or contradicts another
-	ReasonAudience      Reason = "token_audience"
-	ReasonExpired       Reason = "token_expired"
-	ReasonNotYetValid   Reason = "token_not_yet_valid"
-	ReasonLifetime      Reason = "token_lifetime"
-	ReasonNotBound      Reason = "token_not_bound"
-	ReasonPullSecret    Reason = "token_pull_secret" // its namespace is not one whose pull secrets are accepted
-	ReasonNoNode        Reason = "token_no_node"
-	ReasonRequire       Reason = "token_require" // a claim is not what identities[].require says, as in another tenant's token
-	ReasonUnavailable   Reason = "issuer_unavailable"
-	ReasonUnknownKey    Reason = "token_unknown_key"
-	ReasonSignature     Reason = "token_signature"
-)
-
-// Reasons returns every Reason.
-func Reasons() []Reason {
-	return []Reason{
-		ReasonMalformed, ReasonLegacy, ReasonUnknownIssuer, ReasonAlgorithm, ReasonHeader, ReasonClaims, ReasonAudience,
-		ReasonExpired, ReasonNotYetValid, ReasonLifetime, ReasonNotBound, ReasonPullSecret, ReasonNoNode, ReasonRequire,
-		ReasonUnavailable, ReasonUnknownKey, ReasonSignature,
-	}
-}
 
 // Claimed holds the claims of a refused token. They are not proven unless Error.Verified is set.
 // They help an operator to find the client and must never be used for a decision. Each value is cut
@@ -58,9 +28,9 @@ type Claimed struct {
 }
 
 // Error is the type of every failure of Verify. It matches ErrUnavailable when Reason is
-// ReasonUnavailable, and ErrInvalidToken otherwise.
+// refusal.IssuerUnavailable, and ErrInvalidToken otherwise.
 type Error struct {
-	Reason   Reason
+	Reason   refusal.Reason
 	Message  string // for the caller: which claim or setting, and the remedy; never the token
 	Cluster  string // set once the issuer is known to be the issuer of a cluster
 	Provider string // likewise, if the issuer has a Provider
@@ -80,7 +50,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Is reports whether target is the kind of this failure.
 func (e *Error) Is(target error) bool {
-	if e.Reason == ReasonUnavailable {
+	if e.Reason == refusal.IssuerUnavailable {
 		return target == ErrUnavailable
 	}
 	return target == ErrInvalidToken

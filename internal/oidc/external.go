@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pullpass/pullpass/internal/oidc/identity"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // maxSubjectBytes is the longest sub of an External. A sub of GitLab contains the path of a project
@@ -35,22 +36,22 @@ func (i *issuer) ignoredHeader() []string {
 func (i *issuer) judgeExternal(t *token, now time.Time) (Identity, *Error) {
 	c := &t.claims
 	if fault := c.checkExternal(i.Provider.Profile); fault != "" {
-		return Identity{}, &Error{Reason: ReasonClaims, Message: "the token's " + fault}
+		return Identity{}, &Error{Reason: refusal.TokenClaims, Message: "the token's " + fault}
 	}
 	for _, check := range [...]func(*issuer, *claims, time.Time) *Error{
 		(*issuer).checkAudience, (*issuer).checkTime, (*issuer).checkLifetime,
 	} {
-		if refusal := check(i, c, now); refusal != nil {
-			return Identity{}, refusal
+		if refused := check(i, c, now); refused != nil {
+			return Identity{}, refused
 		}
 	}
 	all, err := identity.Parse(t.payload)
 	if err != nil {
-		return Identity{}, &Error{Reason: ReasonClaims, Message: "the token " + err.Error()}
+		return Identity{}, &Error{Reason: refusal.TokenClaims, Message: "the token " + err.Error()}
 	}
-	external, refusal := i.external(all)
-	if refusal != nil {
-		return Identity{}, refusal
+	external, refused := i.external(all)
+	if refused != nil {
+		return Identity{}, refused
 	}
 	return Identity{
 		Subject:  external.Provider + "/" + c.Subject,
@@ -66,11 +67,11 @@ func (i *issuer) judgeExternal(t *token, now time.Time) (Identity, *Error) {
 func (i *Issuer) external(all identity.Claims) (*identity.External, *Error) {
 	external, err := i.Provider.Profile.External(i.Provider.Name, all)
 	if err != nil {
-		return nil, &Error{Reason: ReasonClaims, Message: "the token's " + err.Error()}
+		return nil, &Error{Reason: refusal.TokenClaims, Message: "the token's " + err.Error()}
 	}
 	if claim, unmet := all.Unmet(i.Provider.Require); unmet {
 		return nil, &Error{
-			Reason:  ReasonRequire,
+			Reason:  refusal.TokenRequire,
 			Message: fmt.Sprintf("the token's claim %s is not what %s requires (identities[].require)", quote(claim), i.title()),
 		}
 	}
@@ -81,17 +82,17 @@ func (i *Issuer) external(all identity.Claims) (*identity.External, *Error) {
 // the form of a token's payload. The signature and the times are not checked. iss, sub, aud and jti
 // are checked only if they are present. The error is an *Error.
 func (i *Issuer) IdentifyClaims(payload []byte) (Identity, error) {
-	id, refusal := i.identifyClaims(payload)
-	if refusal != nil {
-		refusal.Provider = i.Provider.Name
-		return Identity{}, refusal
+	id, refused := i.identifyClaims(payload)
+	if refused != nil {
+		refused.Provider = i.Provider.Name
+		return Identity{}, refused
 	}
 	return id, nil
 }
 
 func (i *Issuer) identifyClaims(payload []byte) (Identity, *Error) {
 	refuse := func(format string, args ...any) (Identity, *Error) {
-		return Identity{}, &Error{Reason: ReasonClaims, Message: "the token" + fmt.Sprintf(format, args...)}
+		return Identity{}, &Error{Reason: refusal.TokenClaims, Message: "the token" + fmt.Sprintf(format, args...)}
 	}
 	if !utf8.Valid(payload) {
 		return refuse(" is not UTF-8")
@@ -104,11 +105,11 @@ func (i *Issuer) identifyClaims(payload []byte) (Identity, *Error) {
 	case !ok:
 		all["iss"] = i.URL // some profiles compare other claims with it
 	case issuer != i.URL:
-		return Identity{}, &Error{Reason: ReasonUnknownIssuer, Message: fmt.Sprintf("the token's issuer is not that of %s, %s (identities[].issuer)", i.title(), quote(i.URL))}
+		return Identity{}, &Error{Reason: refusal.TokenUnknownIssuer, Message: fmt.Sprintf("the token's issuer is not that of %s, %s (identities[].issuer)", i.title(), quote(i.URL))}
 	}
-	external, refusal := i.external(all)
-	if refusal != nil {
-		return Identity{}, refusal
+	external, refused := i.external(all)
+	if refused != nil {
+		return Identity{}, refused
 	}
 	c, err := parseClaims(payload)
 	if err != nil { // aud, or a time with a fraction
@@ -118,8 +119,8 @@ func (i *Issuer) identifyClaims(payload []byte) (Identity, *Error) {
 		return refuse("'s %s", fault)
 	}
 	if _, ok := all["aud"]; ok {
-		if refusal := i.checkAudience(&c, time.Time{}); refusal != nil {
-			return Identity{}, refusal
+		if refused := i.checkAudience(&c, time.Time{}); refused != nil {
+			return Identity{}, refused
 		}
 	}
 	return Identity{Issuer: i.URL, Subject: external.Provider + "/" + c.Subject, TokenID: c.TokenID, External: external}, nil

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/pullpass/pullpass/internal/oidc/identity"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // providerCase is a file of testdata/identities: an entry of identities[] and the claims of a good
@@ -193,7 +194,7 @@ func TestProvidersTokens(t *testing.T) {
 					case "policy":
 						accept(t, f.Verifier, raw)
 					case "token":
-						failure := refuse(t, f.Verifier, raw, Reason(h.reason), h.text)
+						failure := refuse(t, f.Verifier, raw, refusal.Reason(h.reason), h.text)
 						if failure.Cluster != "" || failure.Provider != c.issuer.Provider.Name && failure.Provider != "" {
 							t.Errorf("refused in the name of cluster %q, identity %q", failure.Cluster, failure.Provider)
 						}
@@ -226,16 +227,16 @@ func TestHeadersOfProvidersTokens(t *testing.T) {
 		`"jku":"https://evil.example/keys"`, `"jwk":{}`, `"x5u":"https://evil.example"`, `"x5c":[]`, `"crit":["x5t"],"x5t":"aGk"`, `"b64":false`,
 		`"nonce":"x"`, `"cty":"JWT"`, `"typ":"at+jwt"`, `"typ":"JOSE"`, `"X5T":"aGk"`,
 	} {
-		refuse(t, f.Verifier, keys().rsa.signHeader(t, `{"alg":"RS256","kid":"rsa",`+more+`}`, body), ReasonHeader, "")
+		refuse(t, f.Verifier, keys().rsa.signHeader(t, `{"alg":"RS256","kid":"rsa",`+more+`}`, body), refusal.TokenHeader, "")
 	}
 	for _, algorithm := range []string{"none", "HS256", "PS256", "EdDSA", "RS512"} {
-		refuse(t, f.Verifier, keys().rsa.signHeader(t, `{"alg":"`+algorithm+`","kid":"rsa"}`, body), ReasonAlgorithm, "issuers sign with RS256")
+		refuse(t, f.Verifier, keys().rsa.signHeader(t, `{"alg":"`+algorithm+`","kid":"rsa"}`, body), refusal.TokenAlgorithm, "issuers sign with RS256")
 	}
-	refuse(t, f.Verifier, keys().rsa2.signHeader(t, `{"alg":"RS256","kid":"rsa"}`, body), ReasonSignature, "")
-	refuse(t, f.Verifier, keys().rsa2.sign(t, body), ReasonUnknownKey, "if the issuer has just changed its key")
+	refuse(t, f.Verifier, keys().rsa2.signHeader(t, `{"alg":"RS256","kid":"rsa"}`, body), refusal.TokenSignature, "")
+	refuse(t, f.Verifier, keys().rsa2.sign(t, body), refusal.TokenUnknownKey, "if the issuer has just changed its key")
 
 	pods := newFixture(t, nil)
-	refuse(t, pods.Verifier, keys().rsa.signHeader(t, `{"alg":"RS256","kid":"rsa","x5t":"aGk"}`, payload(t, "kubelet")), ReasonHeader, "only alg, kid and typ")
+	refuse(t, pods.Verifier, keys().rsa.signHeader(t, `{"alg":"RS256","kid":"rsa","x5t":"aGk"}`, payload(t, "kubelet")), refusal.TokenHeader, "only alg, kid and typ")
 }
 
 // Of an ECDSA signature (r, s), (r, -s) is as good. The token is the same, and so is
@@ -280,14 +281,14 @@ func TestPodsAndProvidersAreApart(t *testing.T) {
 		t.Errorf("a job with the sub of a pod is %+v", job)
 	}
 	ofJenkins := payload(t, "kubelet", `"iss":"https://issuer.example"`, `"iss":"https://jenkins.example.com/oidc"`)
-	failure := refuse(t, f.Verifier, keys().rsa.sign(t, ofJenkins), ReasonClaims, "the issuer of a cluster belongs into clusters[]")
+	failure := refuse(t, f.Verifier, keys().rsa.sign(t, ofJenkins), refusal.TokenClaims, "the issuer of a cluster belongs into clusters[]")
 	if failure.Provider != "jenkins" || failure.Cluster != "" || failure.Claimed.Subject != pod.Subject {
 		t.Errorf("%+v", failure)
 	}
-	refuse(t, f.Verifier, keys().rsa.sign(t, c.patched(t, map[string]any{"iss": issuerURL})), ReasonClaims, "is missing")
+	refuse(t, f.Verifier, keys().rsa.sign(t, c.patched(t, map[string]any{"iss": issuerURL})), refusal.TokenClaims, "is missing")
 	alone := providerFixture(t, c)
 	accept(t, alone.Verifier, keys().rsa.sign(t, c.patched(t, nil))) // its keys are known now
-	legacy := refuse(t, alone.Verifier, keys().rsa.sign(t, payload(t, "legacy")), ReasonLegacy, "")
+	legacy := refuse(t, alone.Verifier, keys().rsa.sign(t, payload(t, "legacy")), refusal.TokenLegacy, "")
 	if legacy.Verified || legacy.Provider != "" {
 		t.Errorf("a legacy token is genuine by the key of an identity: %+v", legacy)
 	}
@@ -305,10 +306,10 @@ func TestNullInProvidersTokens(t *testing.T) {
 	if id := accept(t, f.Verifier, with(`"environment":null,"nested":{"a":null}`)); len(id.External.Claims) != len(c.token)+1 || len(id.External.Claims["nested"].(map[string]any)) != 0 {
 		t.Errorf("claims %v", id.External.Claims)
 	}
-	refuse(t, f.Verifier, with(`"kubernetes.io":null`), ReasonClaims, "claims of a ServiceAccount")
-	refuse(t, f.Verifier, with(`"groups":["a",null]`), ReasonClaims, "is a list with null")
-	refuse(t, f.Verifier, with(`"sub":"https://jenkins.example.com/job/octo/"`), ReasonMalformed, "distinct members")
-	refuse(t, f.Verifier, with(`"nested":{"a":1,"a":2}`), ReasonMalformed, "distinct members")
+	refuse(t, f.Verifier, with(`"kubernetes.io":null`), refusal.TokenClaims, "claims of a ServiceAccount")
+	refuse(t, f.Verifier, with(`"groups":["a",null]`), refusal.TokenClaims, "is a list with null")
+	refuse(t, f.Verifier, with(`"sub":"https://jenkins.example.com/job/octo/"`), refusal.TokenMalformed, "distinct members")
+	refuse(t, f.Verifier, with(`"nested":{"a":1,"a":2}`), refusal.TokenMalformed, "distinct members")
 }
 
 // Mistake: a bound in numbers, while claims take up what an issuer writes into them.
@@ -372,7 +373,7 @@ func TestAProviderThatIsDown(t *testing.T) {
 		config.Logger = slog.New(slog.NewTextHandler(log, nil))
 	})
 	accept(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet")))
-	failure := refuse(t, f.Verifier, keys().rsa.sign(t, c.patched(t, nil)), ReasonUnavailable, `the signing keys of identity "github" cannot be read at the moment`)
+	failure := refuse(t, f.Verifier, keys().rsa.sign(t, c.patched(t, nil)), refusal.IssuerUnavailable, `the signing keys of identity "github" cannot be read at the moment`)
 	if failure.Provider != "github" {
 		t.Errorf("%+v", failure)
 	}
@@ -399,7 +400,7 @@ func TestAProviderIsChanged(t *testing.T) {
 	stricter := same
 	stricter.Provider = &Provider{Name: "github", Profile: identity.GitHub, Require: map[string][]string{"repository_owner_id": {"1234"}, "environment": {"production"}}}
 	next := f.follow(t, stricter)
-	refuse(t, next, raw, ReasonRequire, `claim "environment" is not what identity "github" requires`)
+	refuse(t, next, raw, refusal.TokenRequire, `claim "environment" is not what identity "github" requires`)
 	if s := next.Status()[0]; s.Fetches != 1 {
 		t.Errorf("its keys were fetched again: %+v", s)
 	}
@@ -421,7 +422,7 @@ func TestIssuedAtOfWhoDoesNotSay(t *testing.T) {
 	// One minute has passed since the token was issued: ten are left at the most.
 	accept(t, f.Verifier, keys().rsa.sign(t, c.patched(t, map[string]any{"iat": nil, "exp": issuedAt.Add(11 * time.Minute).Unix()})))
 	refuse(t, f.Verifier, keys().rsa.sign(t, c.patched(t, map[string]any{"iat": nil, "exp": issuedAt.Add(11*time.Minute + time.Second).Unix()})),
-		ReasonLifetime, `the token's lifetime of 10m1s is longer than the 10m0s that identity "spire" allows`)
+		refusal.TokenLifetime, `the token's lifetime of 10m1s is longer than the 10m0s that identity "spire" allows`)
 }
 
 func decode(t *testing.T, part string) []byte {

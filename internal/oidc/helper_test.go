@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 const (
@@ -257,12 +259,12 @@ func accept(tb testing.TB, v *Verifier, raw string) Identity {
 
 // refuse verifies the token and expects this refusal, with this text in its
 // message.
-func refuse(tb testing.TB, v *Verifier, raw string, reason Reason, text string) *Error {
+func refuse(tb testing.TB, v *Verifier, raw string, reason refusal.Reason, text string) *Error {
 	tb.Helper()
 	return refuseContext(tb, tb.Context(), v, raw, reason, text)
 }
 
-func refuseContext(tb testing.TB, ctx context.Context, v *Verifier, raw string, reason Reason, text string) *Error {
+func refuseContext(tb testing.TB, ctx context.Context, v *Verifier, raw string, reason refusal.Reason, text string) *Error {
 	tb.Helper()
 	id, err := v.Verify(ctx, presented(raw))
 	failure, ok := errors.AsType[*Error](err)
@@ -276,7 +278,7 @@ func refuseContext(tb testing.TB, ctx context.Context, v *Verifier, raw string, 
 		tb.Errorf("a refused token has the identity %+v", id)
 	}
 	kind := ErrInvalidToken
-	if reason == ReasonUnavailable {
+	if reason == refusal.IssuerUnavailable {
 		kind = ErrUnavailable
 	}
 	if !errors.Is(err, kind) {

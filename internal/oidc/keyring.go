@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 const (
@@ -75,9 +77,9 @@ func (r *keyring) believed(now time.Time) *keySet {
 // was tried a moment ago. Any number of invented ids causes one fetch per interval, because the
 // interval belongs to the issuer, not to the token.
 //
-// If the issuer does not publish the key, the reason is ReasonUnknownKey. If the issuer could not
-// be asked, the reason is ReasonUnavailable, because the key may be new.
-func (r *keyring) find(ctx context.Context, id string) (*key, Reason, error) {
+// If the issuer does not publish the key, the reason is refusal.TokenUnknownKey. If the issuer could not
+// be asked, the reason is refusal.IssuerUnavailable, because the key may be new.
+func (r *keyring) find(ctx context.Context, id string) (*key, refusal.Reason, error) {
 	if k := r.believed(r.now()).find(id); k != nil {
 		return k, "", nil
 	}
@@ -87,18 +89,18 @@ func (r *keyring) find(ctx context.Context, id string) (*key, Reason, error) {
 		return k, "", nil
 	}
 	if waitErr != nil {
-		return nil, ReasonUnavailable, waitErr
+		return nil, refusal.IssuerUnavailable, waitErr
 	}
 	r.mu.Lock()
 	lastErr := r.lastErr
 	r.mu.Unlock()
 	switch {
 	case lastErr != nil:
-		return nil, ReasonUnavailable, lastErr
+		return nil, refusal.IssuerUnavailable, lastErr
 	case set == nil:
-		return nil, ReasonUnavailable, errors.New("the keys were not fetched again for longer than discovery.maxKeyAge")
+		return nil, refusal.IssuerUnavailable, errors.New("the keys were not fetched again for longer than discovery.maxKeyAge")
 	}
-	return nil, ReasonUnknownKey, nil
+	return nil, refusal.TokenUnknownKey, nil
 }
 
 // fetchOnDemand starts a fetch if none is running and the last one is long enough ago. Then it

@@ -19,6 +19,8 @@ import (
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // forged returns tokens with distinct key ids that the issuer does not publish.
@@ -46,7 +48,7 @@ func TestForgedKeyIDsCauseOneFetchPerInterval(t *testing.T) {
 			callers.Go(func() {
 				for i := n; i < len(tokens); i += 8 {
 					var failure *Error
-					if _, err := f.Verify(t.Context(), presented(tokens[i])); !errors.As(err, &failure) || failure.Reason != ReasonUnknownKey {
+					if _, err := f.Verify(t.Context(), presented(tokens[i])); !errors.As(err, &failure) || failure.Reason != refusal.TokenUnknownKey {
 						t.Errorf("forged token: %v", err)
 						return
 					}
@@ -76,15 +78,15 @@ func TestForgedKeyIDsCauseOneFetchPerInterval(t *testing.T) {
 func TestRefusedTokensCauseNoFetch(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
-	for kind, reason := range map[string]Reason{
-		"legacy": ReasonLegacy, "unbound-api-audience": ReasonAudience, "unbound": ReasonNotBound, "pod-api-audience": ReasonAudience,
+	for kind, reason := range map[string]refusal.Reason{
+		"legacy": refusal.TokenLegacy, "unbound-api-audience": refusal.TokenAudience, "unbound": refusal.TokenNotBound, "pod-api-audience": refusal.TokenAudience,
 	} {
 		refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, kind)), reason, "")
 	}
-	refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet", issuerURL, "https://other.example")), ReasonUnknownIssuer, "")
-	refuse(t, f.Verifier, keys().rsa.signHeader(t, `{"alg":"none","kid":"rsa"}`, payload(t, "kubelet")), ReasonAlgorithm, "")
+	refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet", issuerURL, "https://other.example")), refusal.TokenUnknownIssuer, "")
+	refuse(t, f.Verifier, keys().rsa.signHeader(t, `{"alg":"none","kid":"rsa"}`, payload(t, "kubelet")), refusal.TokenAlgorithm, "")
 	f.clock.advance(2 * time.Hour)
-	refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet")), ReasonExpired, "")
+	refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet")), refusal.TokenExpired, "")
 	if n := f.Status()[0].Fetches; n != 0 {
 		t.Errorf("%d fetches", n)
 	}
@@ -112,7 +114,7 @@ func TestConcurrentCallersShareAFetch(t *testing.T) {
 	// A caller that leaves must not take the fetch with it.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	failure := refuseContext(t, ctx, f.Verifier, raw, ReasonUnavailable, "")
+	failure := refuseContext(t, ctx, f.Verifier, raw, refusal.IssuerUnavailable, "")
 	if !errors.Is(failure, context.Canceled) {
 		t.Errorf("cause %v", failure.Err)
 	}
@@ -132,7 +134,7 @@ func TestNewKeyIsFetchedWhenATokenNeedsIt(t *testing.T) {
 	accept(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet")))
 	f.publish(t, keys().rsa, keys().rsa2)
 	next := keys().rsa2.sign(t, payload(t, "kubelet"))
-	failure := refuse(t, f.Verifier, next, ReasonUnknownKey, "if the issuer has just changed its key, try again in some seconds")
+	failure := refuse(t, f.Verifier, next, refusal.TokenUnknownKey, "if the issuer has just changed its key, try again in some seconds")
 	if failure.Err != nil {
 		t.Errorf("cause %v", failure.Err)
 	}
@@ -160,7 +162,7 @@ func TestWithdrawnKeyStopsWorkingAtOnce(t *testing.T) {
 
 	f.publish(t, keys().rsa2)
 	f.refresh(t)
-	refuse(t, f.Verifier, raw, ReasonUnknownKey, "")
+	refuse(t, f.Verifier, raw, refusal.TokenUnknownKey, "")
 
 	f.publish(t, keys().rsa2, keys().rsa)
 	f.refresh(t)
@@ -171,7 +173,7 @@ func TestWithdrawnKeyStopsWorkingAtOnce(t *testing.T) {
 	other.id = "rsa"
 	f.publish(t, other)
 	f.refresh(t)
-	refuse(t, f.Verifier, raw, ReasonSignature, "")
+	refuse(t, f.Verifier, raw, refusal.TokenSignature, "")
 }
 
 // refresh does what the background refresh does.
@@ -206,7 +208,7 @@ func TestFailuresKeepTheLastGoodKeysUntilTheirAge(t *testing.T) {
 		t.Errorf("status %+v", status)
 	}
 	// A key that is not there cannot be told from one that is new.
-	failure := refuse(t, f.Verifier, keys().rsa2.sign(t, payload(t, "kubelet")), ReasonUnavailable, "try again later")
+	failure := refuse(t, f.Verifier, keys().rsa2.sign(t, payload(t, "kubelet")), refusal.IssuerUnavailable, "try again later")
 	if !strings.Contains(fmt.Sprint(failure.Err), "not a JWK set") {
 		t.Errorf("cause %v", failure.Err)
 	}
@@ -214,8 +216,8 @@ func TestFailuresKeepTheLastGoodKeysUntilTheirAge(t *testing.T) {
 	f.clock.advance(time.Minute) // 30 minutes: the limit itself is within
 	accept(t, f.Verifier, remembered)
 	f.clock.advance(time.Second)
-	refuse(t, f.Verifier, remembered, ReasonUnavailable, "")
-	refuse(t, f.Verifier, fresh, ReasonUnavailable, "")
+	refuse(t, f.Verifier, remembered, refusal.IssuerUnavailable, "")
+	refuse(t, f.Verifier, fresh, refusal.IssuerUnavailable, "")
 	if n := f.Status()[0].Keys; n != 0 {
 		t.Errorf("%d keys are believed", n)
 	}
@@ -243,7 +245,7 @@ func TestKeysThatNobodyRefreshes(t *testing.T) {
 	r.pause = time.Hour // no fetch on demand
 	c.advance(2 * time.Minute)
 	k, reason, err := r.find(t.Context(), "a")
-	if k != nil || reason != ReasonUnavailable || err == nil || !strings.Contains(err.Error(), "discovery.maxKeyAge") {
+	if k != nil || reason != refusal.IssuerUnavailable || err == nil || !strings.Contains(err.Error(), "discovery.maxKeyAge") {
 		t.Errorf("got %v, %s, %v", k, reason, err)
 	}
 }
@@ -308,7 +310,7 @@ func TestWaitForAFetchIsBounded(t *testing.T) {
 		}
 		begin := time.Now()
 		_, reason, err := r.find(t.Context(), "a")
-		if waited := time.Since(begin); waited != maxWait || reason != ReasonUnavailable || err == nil || err.Error() != "the keys are still being fetched" {
+		if waited := time.Since(begin); waited != maxWait || reason != refusal.IssuerUnavailable || err == nil || err.Error() != "the keys are still being fetched" {
 			t.Errorf("waited %s for %s: %v", waited, reason, err)
 		}
 		err = r.refresh(t.Context())
@@ -340,7 +342,7 @@ func TestFewTokensWaitForAHangingIssuer(t *testing.T) {
 			callers.Go(func() {
 				_, reason, _ := r.find(t.Context(), "forged")
 				switch took := time.Since(begin); {
-				case reason != ReasonUnavailable:
+				case reason != refusal.IssuerUnavailable:
 					t.Errorf("reason %s", reason)
 				case took == 0:
 					atOnce.Add(1)

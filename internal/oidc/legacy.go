@@ -3,6 +3,8 @@ package oidc
 import (
 	"fmt"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // legacyIssuer is the iss of every token that Kubernetes keeps in a Secret. Such a token has no
@@ -28,13 +30,13 @@ func (c *claims) legacyClaimed() Claimed {
 // token that is refused anyway must not cause a fetch.
 func (v *Verifier) refuseLegacy(t *token, now time.Time) *Error {
 	claimed := t.claims.legacyClaimed()
-	failure := &Error{Reason: ReasonLegacy, Claimed: claimed}
+	failure := &Error{Reason: refusal.TokenLegacy, Claimed: claimed}
 	failure.Message = fmt.Sprintf("the token of Secret %s in namespace %s never expires and is not accepted; "+
 		"delete that Secret, and use the kubelet's credential provider, a projected volume or \"kubectl create token --bound-object-kind Pod\" (KEP-2799)",
 		quote(claimed.Secret), quote(claimed.Namespace))
 
-	algorithm, keyID, refusal := t.checkHeader()
-	if refusal != nil {
+	algorithm, keyID, refused := t.checkHeader()
+	if refused != nil {
 		return failure
 	}
 	for _, i := range v.issuers {

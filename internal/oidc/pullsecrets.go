@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // maxPullSecretLifetime is the lifetime that a renewal requests, an hour, and ten minutes for an
@@ -76,14 +77,14 @@ func (i *Issuer) inSecret(c *claims) bool {
 func (i *issuer) checkPullSecret(k *kubernetesClaims) *Error {
 	if k.Secret == nil || k.Pod != nil || k.Node != nil {
 		return &Error{
-			Reason: ReasonNotBound,
+			Reason: refusal.TokenNotBound,
 			Message: fmt.Sprintf("the token has the audience %s of pull secrets and is not bound to a Secret alone, as cluster %s wants it (pullSecrets); "+
 				"\"pullpass pull-secrets controller\" makes such tokens", quote(i.PullSecrets.Audience), quote(i.Cluster)),
 		}
 	}
 	if !i.PullSecrets.Accept(k.Namespace) {
 		return &Error{
-			Reason: ReasonPullSecret,
+			Reason: refusal.TokenPullSecret,
 			Message: fmt.Sprintf("cluster %s accepts no tokens of pull secrets from namespace %s (pullSecrets.namespaces); "+
 				"pull with the kubelet's credential provider, or ask for the namespace to be added", quote(i.Cluster), quote(k.Namespace)),
 		}

@@ -3,6 +3,8 @@ package oidc
 import (
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 const pullAudience = "pullpass-pull-secrets"
@@ -32,7 +34,7 @@ func TestTokenInAPullSecret(t *testing.T) {
 	if id := accept(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet"))); id.InSecret() {
 		t.Errorf("the token of a pod has the Secret %+v", id.Kubernetes.Secret)
 	}
-	for exp, want := range map[string]Reason{`"exp":1795234611`: "", `"exp":1795234612`: ReasonLifetime} { // 70 minutes, and a second more
+	for exp, want := range map[string]refusal.Reason{`"exp":1795234611`: "", `"exp":1795234612`: refusal.TokenLifetime} { // 70 minutes, and a second more
 		raw := pullSecret(t, `"exp":1795234011`, exp)
 		if want == "" {
 			accept(t, f.Verifier, raw)
@@ -49,20 +51,20 @@ func TestTokensThatAreNoPullSecrets(t *testing.T) {
 	mine := []string{`["registry.example.com"]`, `["` + pullAudience + `"]`}
 	for name, test := range map[string]struct {
 		raw    string
-		reason Reason
+		reason refusal.Reason
 		text   string
 	}{
-		"bound to nothing": {pullSecret(t, secret, ""), ReasonNotBound, "is not bound to a Secret alone"},
-		"bound to a pod":   {keys().rsa.sign(t, payload(t, "kubelet", mine...)), ReasonNotBound, "is not bound to a Secret alone"},
-		"and to a pod":     {pullSecret(t, secret, secret+`"pod":{"name":"p","uid":"u"},`), ReasonNotBound, "is not bound to a Secret alone"},
-		"and to a node":    {pullSecret(t, secret, secret+`"node":{"name":"n","uid":"u"},`), ReasonNotBound, "is not bound to a Secret alone"},
+		"bound to nothing": {pullSecret(t, secret, ""), refusal.TokenNotBound, "is not bound to a Secret alone"},
+		"bound to a pod":   {keys().rsa.sign(t, payload(t, "kubelet", mine...)), refusal.TokenNotBound, "is not bound to a Secret alone"},
+		"and to a pod":     {pullSecret(t, secret, secret+`"pod":{"name":"p","uid":"u"},`), refusal.TokenNotBound, "is not bound to a Secret alone"},
+		"and to a node":    {pullSecret(t, secret, secret+`"node":{"name":"n","uid":"u"},`), refusal.TokenNotBound, "is not bound to a Secret alone"},
 		"of both audiences, bound to a pod": {
-			keys().rsa.sign(t, payload(t, "kubelet", mine[0], `["registry.example.com","`+pullAudience+`"]`)), ReasonNotBound, "is not bound to a Secret alone",
+			keys().rsa.sign(t, payload(t, "kubelet", mine[0], `["registry.example.com","`+pullAudience+`"]`)), refusal.TokenNotBound, "is not bound to a Secret alone",
 		},
-		"of another audience": {keys().rsa.sign(t, payload(t, "secret")), ReasonNotBound, "the token is bound to a Secret"},
+		"of another audience": {keys().rsa.sign(t, payload(t, "secret")), refusal.TokenNotBound, "the token is bound to a Secret"},
 		"of another namespace": {
 			pullSecret(t, `"namespace":"team-a"`, `"namespace":"team-ab"`, "serviceaccount:team-a:", "serviceaccount:team-ab:"),
-			ReasonPullSecret, `accepts no tokens of pull secrets from namespace "team-ab"`,
+			refusal.TokenPullSecret, `accepts no tokens of pull secrets from namespace "team-ab"`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -75,7 +77,7 @@ func TestTokensThatAreNoPullSecrets(t *testing.T) {
 // Without the setting there is no way in, and a longer lifetime of other tokens is none.
 func TestPullSecretsHaveTheirOwnSettings(t *testing.T) {
 	t.Parallel()
-	refuse(t, newFixture(t, nil).Verifier, pullSecret(t), ReasonAudience, "is not accepted here")
+	refuse(t, newFixture(t, nil).Verifier, pullSecret(t), refusal.TokenAudience, "is not accepted here")
 	if (PullSecrets{}).isAudience("") {
 		t.Error("without the setting, the empty audience is that of pull secrets")
 	}
@@ -83,7 +85,7 @@ func TestPullSecretsHaveTheirOwnSettings(t *testing.T) {
 		acceptingSecrets("*")(c)
 		c.Issuers[0].MaxLifetime = time.Minute
 	})
-	refuse(t, short.Verifier, pullSecret(t), ReasonLifetime, "maxTokenLifetime")
+	refuse(t, short.Verifier, pullSecret(t), refusal.TokenLifetime, "maxTokenLifetime")
 
 	// Tokens accepted under other settings are checked again.
 	f := newFixture(t, acceptingSecrets("team-a"))
@@ -94,7 +96,7 @@ func TestPullSecretsHaveTheirOwnSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refuse(t, next, pullSecret(t), ReasonPullSecret, "team-a")
+	refuse(t, next, pullSecret(t), refusal.TokenPullSecret, "team-a")
 }
 
 func TestNamespacesOfPullSecrets(t *testing.T) {

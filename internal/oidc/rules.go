@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // The checks below compare complete and consistent claims with the configuration of an issuer. They
@@ -23,20 +25,20 @@ func (i *Issuer) checkAudience(c *claims, _ time.Time) *Error {
 	if i.Provider == nil {
 		message += " (tokenAttributes.serviceAccountTokenAudience in the kubelet's CredentialProviderConfig)"
 	}
-	return &Error{Reason: ReasonAudience, Message: message}
+	return &Error{Reason: refusal.TokenAudience, Message: message}
 }
 
 func (i *issuer) checkTime(c *claims, now time.Time) *Error {
 	if expiry := unixTime(c.Expiry); !now.Before(expiry) {
 		return &Error{
-			Reason: ReasonExpired,
+			Reason: refusal.TokenExpired,
 			Message: fmt.Sprintf("the token expired at %s, %s ago; request a new one",
 				expiry.Format(time.RFC3339), now.Sub(expiry).Round(time.Second)),
 		}
 	}
 	if begin := c.notBefore(); now.Before(begin) {
 		return &Error{
-			Reason: ReasonNotYetValid,
+			Reason: refusal.TokenNotYetValid,
 			Message: fmt.Sprintf("the token is valid from %s, %s from now; compare the clocks of the issuer and of this server",
 				begin.Add(clockSkew).Format(time.RFC3339), begin.Add(clockSkew).Sub(now).Round(time.Second)),
 		}
@@ -54,7 +56,7 @@ func (i *issuer) checkLifetime(c *claims, now time.Time) *Error {
 	lifetime := unixTime(c.Expiry).Sub(issuedAt) // cannot overflow, unlike seconds times time.Second
 	if i.inSecret(c) && lifetime > maxPullSecretLifetime {
 		return &Error{
-			Reason:  ReasonLifetime,
+			Reason:  refusal.TokenLifetime,
 			Message: fmt.Sprintf("the token's lifetime of %s is longer than the %s that one in a Secret may have; request a shorter one", lifetime, maxPullSecretLifetime),
 		}
 	}
@@ -66,7 +68,7 @@ func (i *issuer) checkLifetime(c *claims, now time.Time) *Error {
 		remedy = "request a shorter one, give the job a shorter time-out if its token lives as long, or raise the setting"
 	}
 	return &Error{
-		Reason: ReasonLifetime,
+		Reason: refusal.TokenLifetime,
 		Message: fmt.Sprintf("the token's lifetime of %s is longer than the %s that %s allows (maxTokenLifetime); %s",
 			lifetime, i.MaxLifetime, i.title(), remedy),
 	}
@@ -96,7 +98,7 @@ func (i *issuer) checkBound(c *claims, _ time.Time) *Error {
 		is = "bound to a node"
 	}
 	return &Error{
-		Reason: ReasonNotBound,
+		Reason: refusal.TokenNotBound,
 		Message: fmt.Sprintf("the token is %s, and cluster %s wants one that is bound to %s (bound: %s); "+
 			"use the kubelet's credential provider, a projected volume or \"kubectl create token --bound-object-kind\"",
 			is, quote(i.Cluster), want, i.Bound),
@@ -109,13 +111,13 @@ func (i *issuer) checkNode(c *claims, _ time.Time) *Error {
 	}
 	if c.Kubernetes.Node != nil {
 		return &Error{
-			Reason: ReasonNoNode,
+			Reason: refusal.TokenNoNode,
 			Message: fmt.Sprintf("the token's node claim has no UID, which cluster %s requires (node.claim); "+
 				"the Node object did not exist when the token was issued", quote(i.Cluster)),
 		}
 	}
 	return &Error{
-		Reason: ReasonNoNode,
+		Reason: refusal.TokenNoNode,
 		Message: fmt.Sprintf("the token has no node claim, which cluster %s requires (node.claim); "+
 			"API servers set it since Kubernetes 1.30 (KEP-4193) in tokens of pods that are scheduled", quote(i.Cluster)),
 	}

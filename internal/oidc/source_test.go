@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/test/pkitest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -291,7 +292,7 @@ func TestFailedFetches(t *testing.T) {
 			t.Parallel()
 			s := newIssuerServer(t, keys().rsa)
 			f := newServedFixture(t, s, func(d *Discovery) { test.change(t, s, d) })
-			failure := refuse(t, f.Verifier, s.token(t, keys().rsa), ReasonUnavailable,
+			failure := refuse(t, f.Verifier, s.token(t, keys().rsa), refusal.IssuerUnavailable,
 				`the signing keys of cluster "prod-eu" cannot be read at the moment; try again later`)
 			status := f.Status()[0]
 			if status.Keys != 0 || status.Failures != 1 || !status.FetchedAt.IsZero() {

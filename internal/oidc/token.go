@@ -9,6 +9,8 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-json-experiment/json"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // MaxTokenBytes is the size of the longest token that Verify reads. Tokens of API servers have
@@ -36,7 +38,7 @@ type token struct {
 // breaks, leftover bits at the end of a part, and duplicate members.
 func parse(raw string) (*token, *Error) {
 	malformed := func(message string, cause error) (*token, *Error) {
-		return nil, &Error{Reason: ReasonMalformed, Message: message, Err: cause}
+		return nil, &Error{Reason: refusal.TokenMalformed, Message: message, Err: cause}
 	}
 	if !isCompact(raw) {
 		return malformed("the credential is not a token: a token is three base64url parts, joined with dots", nil)
@@ -71,7 +73,7 @@ func parse(raw string) (*token, *Error) {
 	if t.claims, err = parseClaims(payload); err != nil {
 		if _, ok := errors.AsType[*wrongTypeError](err); ok {
 			return nil, &Error{
-				Reason: ReasonClaims, Claimed: t.claims.claimed(), Err: boundedError(err),
+				Reason: refusal.TokenClaims, Claimed: t.claims.claimed(), Err: boundedError(err),
 				Message: "a claim of the token has another type than issuers give it",
 			}
 		}
@@ -111,12 +113,12 @@ func (t *token) checkHeader(ignored ...string) (jose.SignatureAlgorithm, string,
 	algorithm := jose.SignatureAlgorithm(name)
 	if !slices.Contains(algorithms[:], algorithm) {
 		return "", "", &Error{
-			Reason:  ReasonAlgorithm,
+			Reason:  refusal.TokenAlgorithm,
 			Message: "the token's algorithm " + quote(name) + " is not accepted; issuers sign with RS256, ES256, ES384 or ES512",
 		}
 	}
 	refuse := func(message string) (jose.SignatureAlgorithm, string, *Error) {
-		return "", "", &Error{Reason: ReasonHeader, Message: "the token's header " + message}
+		return "", "", &Error{Reason: refusal.TokenHeader, Message: "the token's header " + message}
 	}
 	for name := range t.header {
 		if name != "alg" && name != "kid" && name != "typ" && !slices.Contains(ignored, name) {

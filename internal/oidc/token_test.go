@@ -18,6 +18,8 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc/oidctest"
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 const (
@@ -60,7 +62,7 @@ func TestForm(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			refuse(t, f.Verifier, test.raw, ReasonMalformed, test.text)
+			refuse(t, f.Verifier, test.raw, refusal.TokenMalformed, test.text)
 		})
 	}
 }
@@ -79,8 +81,8 @@ func TestSizeLimit(t *testing.T) {
 		t.Fatalf("the longest token has %d bytes", len(longest))
 	}
 	accept(t, f.Verifier, longest)
-	refuse(t, f.Verifier, sized((MaxTokenBytes-base)/4*3+6), ReasonMalformed, "the token is longer than 16 KiB")
-	refuse(t, f.Verifier, strings.Repeat(".", 1<<20), ReasonMalformed, "the token is longer than 16 KiB")
+	refuse(t, f.Verifier, sized((MaxTokenBytes-base)/4*3+6), refusal.TokenMalformed, "the token is longer than 16 KiB")
+	refuse(t, f.Verifier, strings.Repeat(".", 1<<20), refusal.TokenMalformed, "the token is longer than 16 KiB")
 }
 
 // Mistake: two encodings of the same bytes are two tokens, so lists of hashes (revocation, replay,
@@ -98,10 +100,10 @@ func TestBitsLeftOverInBase64AreRefused(t *testing.T) {
 		body += " "
 	}
 	accept(t, f.Verifier, keys().rsa.signHeader(t, header, body))
-	refuse(t, f.Verifier, keys().rsa.signParts(t, nextLetter(encode(header)), encode(body)), ReasonMalformed, "the token's header "+notBase64)
-	refuse(t, f.Verifier, keys().rsa.signParts(t, encode(header), nextLetter(encode(body))), ReasonMalformed, "the token's payload "+notBase64)
+	refuse(t, f.Verifier, keys().rsa.signParts(t, nextLetter(encode(header)), encode(body)), refusal.TokenMalformed, "the token's header "+notBase64)
+	refuse(t, f.Verifier, keys().rsa.signParts(t, encode(header), nextLetter(encode(body))), refusal.TokenMalformed, "the token's payload "+notBase64)
 	// 256 bytes of signature leave 4 bits over.
-	refuse(t, f.Verifier, nextLetter(keys().rsa.signHeader(t, header, body)), ReasonMalformed, "the token's signature "+notBase64)
+	refuse(t, f.Verifier, nextLetter(keys().rsa.signHeader(t, header, body)), refusal.TokenMalformed, "the token's signature "+notBase64)
 }
 
 // nextLetter sets the lowest bit of the last letter.
@@ -127,52 +129,52 @@ func TestHeaders(t *testing.T) {
 	)
 	for _, test := range []struct {
 		name, header string
-		reason       Reason
+		reason       refusal.Reason
 		text         string
 	}{
 		{"as API servers send it", `{"alg":"RS256","kid":"rsa"}`, "", ""},
 		{"typ JWT", `{"alg":"RS256","kid":"rsa","typ":"JWT"}`, "", ""},
 		{"typ jwt", `{"typ":"jwt","alg":"RS256","kid":"rsa"}`, "", ""},
-		{"typ of another kind of token", `{"alg":"RS256","kid":"rsa","typ":"at+jwt"}`, ReasonHeader, "typ other than JWT"},
-		{"typ empty", `{"alg":"RS256","kid":"rsa","typ":""}`, ReasonHeader, "typ other than JWT"},
-		{"typ null", `{"alg":"RS256","kid":"rsa","typ":null}`, ReasonHeader, "typ other than JWT"},
-		{"kid missing", `{"alg":"RS256"}`, ReasonHeader, "needs a kid"},
-		{"kid empty", `{"alg":"RS256","kid":""}`, ReasonHeader, "needs a kid"},
-		{"kid a number", `{"alg":"RS256","kid":1}`, ReasonHeader, "needs a kid"},
-		{"kid too long", `{"alg":"RS256","kid":"` + strings.Repeat("k", 257) + `"}`, ReasonHeader, "needs a kid"},
-		{"KID", `{"alg":"RS256","KID":"rsa"}`, ReasonHeader, `has "KID"` + only},
-		{"kid with NUL", `{"alg":"RS256","kid":"rsa\u0000"}`, ReasonUnknownKey, `"rsa\x00"`},
-		{"kid as a path", `{"alg":"RS256","kid":"../rsa"}`, ReasonUnknownKey, ""},
-		{"alg missing", `{"kid":"rsa"}`, ReasonAlgorithm, notAccepted},
-		{"alg a list", `{"alg":["RS256"],"kid":"rsa"}`, ReasonAlgorithm, notAccepted},
-		{"alg in lower case", `{"alg":"rs256","kid":"rsa"}`, ReasonAlgorithm, `"rs256" ` + notAccepted},
-		{"ALG", `{"ALG":"RS256","kid":"rsa"}`, ReasonAlgorithm, notAccepted},
-		{"alg none", `{"alg":"none","kid":"rsa"}`, ReasonAlgorithm, `"none" ` + notAccepted},
-		{"alg nOnE", `{"alg":"nOnE","kid":"rsa"}`, ReasonAlgorithm, notAccepted},
-		{"alg HS256", `{"alg":"HS256","kid":"rsa"}`, ReasonAlgorithm, notAccepted},
-		{"alg of another key type", `{"alg":"ES256","kid":"rsa"}`, ReasonAlgorithm, "the token's algorithm is ES256, but its key is for RS256"},
-		{"alg twice", `{"alg":"none","alg":"RS256","kid":"rsa"}`, ReasonMalformed, object},
-		{"kid twice", `{"alg":"RS256","kid":"rsa","kid":"rsa"}`, ReasonMalformed, object},
-		{"kid twice, once escaped", `{"alg":"RS256","kid":"rsa","\u006bid":"rsa"}`, ReasonMalformed, object},
-		{"crit", `{"alg":"RS256","kid":"rsa","crit":["exp"],"exp":1}`, ReasonHeader, only},
-		{"crit empty", `{"alg":"RS256","kid":"rsa","crit":[]}`, ReasonHeader, `has "crit"` + only},
-		{"crit null", `{"alg":"RS256","kid":"rsa","crit":null}`, ReasonHeader, `has "crit"` + only},
-		{"b64 false", `{"alg":"RS256","kid":"rsa","b64":false}`, ReasonHeader, `has "b64"` + only},
-		{"b64 true", `{"alg":"RS256","kid":"rsa","b64":true}`, ReasonHeader, `has "b64"` + only},
-		{"jku", `{"alg":"RS256","kid":"rsa","jku":"https://evil.example/keys"}`, ReasonHeader, `has "jku"` + only},
-		{"jwk", `{"alg":"RS256","kid":"rsa","jwk":` + string(jwk) + `}`, ReasonHeader, `has "jwk"` + only},
-		{"x5u", `{"alg":"RS256","kid":"rsa","x5u":"https://evil.example/cert"}`, ReasonHeader, `has "x5u"` + only},
-		{"x5c", `{"alg":"RS256","kid":"rsa","x5c":["MIIB"]}`, ReasonHeader, `has "x5c"` + only},
-		{"x5t", `{"alg":"RS256","kid":"rsa","x5t":"AAAA"}`, ReasonHeader, `has "x5t"` + only},
-		{"cty", `{"alg":"RS256","kid":"rsa","cty":"JWT"}`, ReasonHeader, `has "cty"` + only},
-		{"zip", `{"alg":"RS256","kid":"rsa","zip":"DEF"}`, ReasonHeader, `has "zip"` + only},
-		{"claims in the header", `{"alg":"RS256","kid":"rsa","iss":"https://issuer.example"}`, ReasonHeader, `has "iss"` + only},
-		{"null", `null`, ReasonAlgorithm, notAccepted},
-		{"list", `[]`, ReasonMalformed, object},
-		{"trailing text", `{"alg":"RS256","kid":"rsa"}x`, ReasonMalformed, object},
-		{"not UTF-8", "{\"alg\":\"RS256\",\"kid\":\"rsa\xff\"}", ReasonMalformed, "not UTF-8"},
-		{"too long", `{"alg":"RS256","kid":"rsa"` + strings.Repeat(" ", 1000) + `}`, ReasonMalformed, "header is longer than 1 KiB"},
-		{"deep", `{"alg":` + strings.Repeat("[", 500) + strings.Repeat("]", 500) + `}`, ReasonAlgorithm, notAccepted},
+		{"typ of another kind of token", `{"alg":"RS256","kid":"rsa","typ":"at+jwt"}`, refusal.TokenHeader, "typ other than JWT"},
+		{"typ empty", `{"alg":"RS256","kid":"rsa","typ":""}`, refusal.TokenHeader, "typ other than JWT"},
+		{"typ null", `{"alg":"RS256","kid":"rsa","typ":null}`, refusal.TokenHeader, "typ other than JWT"},
+		{"kid missing", `{"alg":"RS256"}`, refusal.TokenHeader, "needs a kid"},
+		{"kid empty", `{"alg":"RS256","kid":""}`, refusal.TokenHeader, "needs a kid"},
+		{"kid a number", `{"alg":"RS256","kid":1}`, refusal.TokenHeader, "needs a kid"},
+		{"kid too long", `{"alg":"RS256","kid":"` + strings.Repeat("k", 257) + `"}`, refusal.TokenHeader, "needs a kid"},
+		{"KID", `{"alg":"RS256","KID":"rsa"}`, refusal.TokenHeader, `has "KID"` + only},
+		{"kid with NUL", `{"alg":"RS256","kid":"rsa\u0000"}`, refusal.TokenUnknownKey, `"rsa\x00"`},
+		{"kid as a path", `{"alg":"RS256","kid":"../rsa"}`, refusal.TokenUnknownKey, ""},
+		{"alg missing", `{"kid":"rsa"}`, refusal.TokenAlgorithm, notAccepted},
+		{"alg a list", `{"alg":["RS256"],"kid":"rsa"}`, refusal.TokenAlgorithm, notAccepted},
+		{"alg in lower case", `{"alg":"rs256","kid":"rsa"}`, refusal.TokenAlgorithm, `"rs256" ` + notAccepted},
+		{"ALG", `{"ALG":"RS256","kid":"rsa"}`, refusal.TokenAlgorithm, notAccepted},
+		{"alg none", `{"alg":"none","kid":"rsa"}`, refusal.TokenAlgorithm, `"none" ` + notAccepted},
+		{"alg nOnE", `{"alg":"nOnE","kid":"rsa"}`, refusal.TokenAlgorithm, notAccepted},
+		{"alg HS256", `{"alg":"HS256","kid":"rsa"}`, refusal.TokenAlgorithm, notAccepted},
+		{"alg of another key type", `{"alg":"ES256","kid":"rsa"}`, refusal.TokenAlgorithm, "the token's algorithm is ES256, but its key is for RS256"},
+		{"alg twice", `{"alg":"none","alg":"RS256","kid":"rsa"}`, refusal.TokenMalformed, object},
+		{"kid twice", `{"alg":"RS256","kid":"rsa","kid":"rsa"}`, refusal.TokenMalformed, object},
+		{"kid twice, once escaped", `{"alg":"RS256","kid":"rsa","\u006bid":"rsa"}`, refusal.TokenMalformed, object},
+		{"crit", `{"alg":"RS256","kid":"rsa","crit":["exp"],"exp":1}`, refusal.TokenHeader, only},
+		{"crit empty", `{"alg":"RS256","kid":"rsa","crit":[]}`, refusal.TokenHeader, `has "crit"` + only},
+		{"crit null", `{"alg":"RS256","kid":"rsa","crit":null}`, refusal.TokenHeader, `has "crit"` + only},
+		{"b64 false", `{"alg":"RS256","kid":"rsa","b64":false}`, refusal.TokenHeader, `has "b64"` + only},
+		{"b64 true", `{"alg":"RS256","kid":"rsa","b64":true}`, refusal.TokenHeader, `has "b64"` + only},
+		{"jku", `{"alg":"RS256","kid":"rsa","jku":"https://evil.example/keys"}`, refusal.TokenHeader, `has "jku"` + only},
+		{"jwk", `{"alg":"RS256","kid":"rsa","jwk":` + string(jwk) + `}`, refusal.TokenHeader, `has "jwk"` + only},
+		{"x5u", `{"alg":"RS256","kid":"rsa","x5u":"https://evil.example/cert"}`, refusal.TokenHeader, `has "x5u"` + only},
+		{"x5c", `{"alg":"RS256","kid":"rsa","x5c":["MIIB"]}`, refusal.TokenHeader, `has "x5c"` + only},
+		{"x5t", `{"alg":"RS256","kid":"rsa","x5t":"AAAA"}`, refusal.TokenHeader, `has "x5t"` + only},
+		{"cty", `{"alg":"RS256","kid":"rsa","cty":"JWT"}`, refusal.TokenHeader, `has "cty"` + only},
+		{"zip", `{"alg":"RS256","kid":"rsa","zip":"DEF"}`, refusal.TokenHeader, `has "zip"` + only},
+		{"claims in the header", `{"alg":"RS256","kid":"rsa","iss":"https://issuer.example"}`, refusal.TokenHeader, `has "iss"` + only},
+		{"null", `null`, refusal.TokenAlgorithm, notAccepted},
+		{"list", `[]`, refusal.TokenMalformed, object},
+		{"trailing text", `{"alg":"RS256","kid":"rsa"}x`, refusal.TokenMalformed, object},
+		{"not UTF-8", "{\"alg\":\"RS256\",\"kid\":\"rsa\xff\"}", refusal.TokenMalformed, "not UTF-8"},
+		{"too long", `{"alg":"RS256","kid":"rsa"` + strings.Repeat(" ", 1000) + `}`, refusal.TokenMalformed, "header is longer than 1 KiB"},
+		{"deep", `{"alg":` + strings.Repeat("[", 500) + strings.Repeat("]", 500) + `}`, refusal.TokenAlgorithm, notAccepted},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -237,35 +239,35 @@ func TestSignatures(t *testing.T) {
 
 	for _, test := range []struct {
 		name, raw string
-		reason    Reason
+		reason    refusal.Reason
 		text      string
 	}{
-		{"none without signature", signed("none", "rsa") + ".", ReasonAlgorithm, notAccepted},
-		{"none with a signature", with(signed("none", "rsa"), rsaSignature), ReasonAlgorithm, notAccepted},
-		{"HS256 with the public key as DER", hmacWith(der), ReasonAlgorithm, notAccepted},
-		{"HS256 with the public key as PEM", hmacWith(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})), ReasonAlgorithm, notAccepted},
-		{"HS256 with an empty key", hmacWith(nil), ReasonAlgorithm, notAccepted},
-		{"PS256 with the published key", otherAlgorithm(jose.PS256), ReasonAlgorithm, notAccepted},
-		{"RS512 with the published key", otherAlgorithm(jose.RS512), ReasonAlgorithm, notAccepted},
-		{"no signature", signed("RS256", "rsa") + ".", ReasonSignature, wrongSig},
-		{"signature of another token", with(encode(`{"alg":"RS256","kid":"rsa"}`)+"."+encode(payload(t, "pod-unscheduled")), rsaSignature), ReasonSignature, wrongSig},
-		{"another key under the same kid", forged("rsa", k.rsa2), ReasonSignature, wrongSig},
-		{"another curve under the same kid", forged("ec256", k.ec384), ReasonAlgorithm, "the token's algorithm is ES384, but its key is for ES256"},
-		{"EC key under the kid of an RSA key", forged("rsa", k.ec256), ReasonAlgorithm, "the token's algorithm is ES256, but its key is for RS256"},
-		{"RSA key under the kid of an EC key", forged("ec256", k.rsa), ReasonAlgorithm, "the token's algorithm is RS256, but its key is for ES256"},
-		{"unknown kid", k.rsa2.sign(t, body), ReasonUnknownKey, `the token's key "rsa2" is not one that issuer "https://issuer.example" publishes`},
-		{"RSA signature of zeros", with(signed("RS256", "rsa"), make([]byte, 256)), ReasonSignature, wrongSig},
-		{"RSA signature cut", with(signed("RS256", "rsa"), rsaSignature[:255]), ReasonSignature, wrongSig},
-		{"RSA signature with a zero before", with(signed("RS256", "rsa"), slices.Concat([]byte{0}, rsaSignature)), ReasonSignature, wrongSig},
-		{"ECDSA signature of zeros (CVE-2022-21449)", with(ecSigned, make([]byte, 64)), ReasonSignature, wrongSig},
-		{"ECDSA numbers equal to the order", with(ecSigned, slices.Concat(order, order)), ReasonSignature, wrongSig},
-		{"ECDSA number beyond the order", with(ecSigned, slices.Concat(larger.FillBytes(make([]byte, 33)), good[32:])), ReasonSignature, wrongSig},
-		{"ECDSA signature in DER", with(ecSigned, asn1), ReasonSignature, wrongSig},
-		{"ECDSA signature cut", with(ecSigned, good[:63]), ReasonSignature, wrongSig},
-		{"ECDSA numbers with zeros before", with(ecSigned, slices.Concat([]byte{0}, good[:32], []byte{0}, good[32:])), ReasonSignature, wrongSig},
-		{"ECDSA signature with more behind", with(ecSigned, slices.Concat(good, []byte{0})), ReasonSignature, wrongSig},
-		{"ECDSA numbers swapped", with(ecSigned, slices.Concat(good[32:], good[:32])), ReasonSignature, wrongSig},
-		{"no ECDSA signature", ecSigned + ".", ReasonSignature, wrongSig},
+		{"none without signature", signed("none", "rsa") + ".", refusal.TokenAlgorithm, notAccepted},
+		{"none with a signature", with(signed("none", "rsa"), rsaSignature), refusal.TokenAlgorithm, notAccepted},
+		{"HS256 with the public key as DER", hmacWith(der), refusal.TokenAlgorithm, notAccepted},
+		{"HS256 with the public key as PEM", hmacWith(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})), refusal.TokenAlgorithm, notAccepted},
+		{"HS256 with an empty key", hmacWith(nil), refusal.TokenAlgorithm, notAccepted},
+		{"PS256 with the published key", otherAlgorithm(jose.PS256), refusal.TokenAlgorithm, notAccepted},
+		{"RS512 with the published key", otherAlgorithm(jose.RS512), refusal.TokenAlgorithm, notAccepted},
+		{"no signature", signed("RS256", "rsa") + ".", refusal.TokenSignature, wrongSig},
+		{"signature of another token", with(encode(`{"alg":"RS256","kid":"rsa"}`)+"."+encode(payload(t, "pod-unscheduled")), rsaSignature), refusal.TokenSignature, wrongSig},
+		{"another key under the same kid", forged("rsa", k.rsa2), refusal.TokenSignature, wrongSig},
+		{"another curve under the same kid", forged("ec256", k.ec384), refusal.TokenAlgorithm, "the token's algorithm is ES384, but its key is for ES256"},
+		{"EC key under the kid of an RSA key", forged("rsa", k.ec256), refusal.TokenAlgorithm, "the token's algorithm is ES256, but its key is for RS256"},
+		{"RSA key under the kid of an EC key", forged("ec256", k.rsa), refusal.TokenAlgorithm, "the token's algorithm is RS256, but its key is for ES256"},
+		{"unknown kid", k.rsa2.sign(t, body), refusal.TokenUnknownKey, `the token's key "rsa2" is not one that issuer "https://issuer.example" publishes`},
+		{"RSA signature of zeros", with(signed("RS256", "rsa"), make([]byte, 256)), refusal.TokenSignature, wrongSig},
+		{"RSA signature cut", with(signed("RS256", "rsa"), rsaSignature[:255]), refusal.TokenSignature, wrongSig},
+		{"RSA signature with a zero before", with(signed("RS256", "rsa"), slices.Concat([]byte{0}, rsaSignature)), refusal.TokenSignature, wrongSig},
+		{"ECDSA signature of zeros (CVE-2022-21449)", with(ecSigned, make([]byte, 64)), refusal.TokenSignature, wrongSig},
+		{"ECDSA numbers equal to the order", with(ecSigned, slices.Concat(order, order)), refusal.TokenSignature, wrongSig},
+		{"ECDSA number beyond the order", with(ecSigned, slices.Concat(larger.FillBytes(make([]byte, 33)), good[32:])), refusal.TokenSignature, wrongSig},
+		{"ECDSA signature in DER", with(ecSigned, asn1), refusal.TokenSignature, wrongSig},
+		{"ECDSA signature cut", with(ecSigned, good[:63]), refusal.TokenSignature, wrongSig},
+		{"ECDSA numbers with zeros before", with(ecSigned, slices.Concat([]byte{0}, good[:32], []byte{0}, good[32:])), refusal.TokenSignature, wrongSig},
+		{"ECDSA signature with more behind", with(ecSigned, slices.Concat(good, []byte{0})), refusal.TokenSignature, wrongSig},
+		{"ECDSA numbers swapped", with(ecSigned, slices.Concat(good[32:], good[:32])), refusal.TokenSignature, wrongSig},
+		{"no ECDSA signature", ecSigned + ".", refusal.TokenSignature, wrongSig},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

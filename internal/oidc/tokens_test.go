@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 func TestIdentityOfAKubeletToken(t *testing.T) {
@@ -40,21 +42,21 @@ func TestEveryAlgorithmOfAPIServers(t *testing.T) {
 // The kinds are those that a real API server issues.
 func TestKindsOfTokensInEachBoundMode(t *testing.T) {
 	t.Parallel()
-	const ok = Reason("")
+	const ok = refusal.Reason("")
 	kinds := []struct {
 		kind                    string
-		pod, podOrNode, any     Reason
-		podWithNode, anyAndNode Reason // with RequireNode
+		pod, podOrNode, any     refusal.Reason
+		podWithNode, anyAndNode refusal.Reason // with RequireNode
 	}{
 		{"kubelet", ok, ok, ok, ok, ok},
-		{"pod-unscheduled", ok, ok, ok, ReasonNoNode, ReasonNoNode},
-		{"node", ReasonNotBound, ok, ok, ReasonNotBound, ok},
-		{"secret", ReasonNotBound, ReasonNotBound, ok, ReasonNotBound, ReasonNoNode},
-		{"unbound", ReasonNotBound, ReasonNotBound, ok, ReasonNotBound, ReasonNoNode},
-		{"unbound-two-audiences", ReasonNotBound, ReasonNotBound, ok, ReasonNotBound, ReasonNoNode},
-		{"unbound-api-audience", ReasonAudience, ReasonAudience, ReasonAudience, ReasonAudience, ReasonAudience},
-		{"pod-api-audience", ReasonAudience, ReasonAudience, ReasonAudience, ReasonAudience, ReasonAudience},
-		{"legacy", ReasonLegacy, ReasonLegacy, ReasonLegacy, ReasonLegacy, ReasonLegacy},
+		{"pod-unscheduled", ok, ok, ok, refusal.TokenNoNode, refusal.TokenNoNode},
+		{"node", refusal.TokenNotBound, ok, ok, refusal.TokenNotBound, ok},
+		{"secret", refusal.TokenNotBound, refusal.TokenNotBound, ok, refusal.TokenNotBound, refusal.TokenNoNode},
+		{"unbound", refusal.TokenNotBound, refusal.TokenNotBound, ok, refusal.TokenNotBound, refusal.TokenNoNode},
+		{"unbound-two-audiences", refusal.TokenNotBound, refusal.TokenNotBound, ok, refusal.TokenNotBound, refusal.TokenNoNode},
+		{"unbound-api-audience", refusal.TokenAudience, refusal.TokenAudience, refusal.TokenAudience, refusal.TokenAudience, refusal.TokenAudience},
+		{"pod-api-audience", refusal.TokenAudience, refusal.TokenAudience, refusal.TokenAudience, refusal.TokenAudience, refusal.TokenAudience},
+		{"legacy", refusal.TokenLegacy, refusal.TokenLegacy, refusal.TokenLegacy, refusal.TokenLegacy, refusal.TokenLegacy},
 	}
 	modes := []struct {
 		bound       Bound
@@ -65,7 +67,7 @@ func TestKindsOfTokensInEachBoundMode(t *testing.T) {
 			c.Issuers[0].Bound, c.Issuers[0].RequireNode = mode.bound, mode.requireNode
 		})
 		for _, k := range kinds {
-			want := []Reason{k.pod, k.podOrNode, k.any, k.podWithNode, k.anyAndNode}[column]
+			want := []refusal.Reason{k.pod, k.podOrNode, k.any, k.podWithNode, k.anyAndNode}[column]
 			raw := keys().rsa.sign(t, payload(t, k.kind))
 			if want == ok {
 				accept(t, f.Verifier, raw)
@@ -88,10 +90,10 @@ func TestNodeClaimWithoutUID(t *testing.T) {
 	if id := accept(t, f.Verifier, ofPod); id.Kubernetes.Node != (ObjectRef{Name: "node1"}) {
 		t.Errorf("node %+v", id.Kubernetes.Node)
 	}
-	refuse(t, f.Verifier, ofNode, ReasonNotBound, "")
+	refuse(t, f.Verifier, ofNode, refusal.TokenNotBound, "")
 
 	f = newFixture(t, func(c *Config) { c.Issuers[0].RequireNode = true })
-	refuse(t, f.Verifier, ofPod, ReasonNoNode, "the token's node claim has no UID")
+	refuse(t, f.Verifier, ofPod, refusal.TokenNoNode, "the token's node claim has no UID")
 }
 
 // The message of a refusal is all that a developer gets to see.
@@ -106,21 +108,21 @@ func TestRefusalsSayTheRemedy(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		raw    string
-		reason Reason
+		reason refusal.Reason
 		text   string
 	}{
-		{"issuer", sign("kubelet", issuerURL, issuerURL+"/"), ReasonUnknownIssuer,
+		{"issuer", sign("kubelet", issuerURL, issuerURL+"/"), refusal.TokenUnknownIssuer,
 			`the token's issuer "https://issuer.example/" is not configured here; it must equal that of a cluster (its API server's --service-account-issuer) or of an identity exactly`},
-		{"audience", sign("unbound-api-audience"), ReasonAudience,
+		{"audience", sign("unbound-api-audience"), refusal.TokenAudience,
 			`the token's audience ["https://issuer.example"] is not accepted here; request a token with audience "registry.example.com" ` +
 				`(tokenAttributes.serviceAccountTokenAudience in the kubelet's CredentialProviderConfig)`},
-		{"lifetime", sign("kubelet"), ReasonLifetime,
+		{"lifetime", sign("kubelet"), refusal.TokenLifetime,
 			`the token's lifetime of 1h0m0s is longer than the 30m0s that cluster "prod-eu" allows (maxTokenLifetime)`},
-		{"unbound", sign("unbound", `"exp":1795234011`, halfHour), ReasonNotBound, `the token is not bound to an object, and cluster "prod-eu" wants one that is bound to a pod (bound: pod)`},
-		{"secret", sign("secret", `"exp":1795234011`, halfHour), ReasonNotBound, "the token is bound to a Secret"},
-		{"node-bound", sign("node", `"exp":1795234011`, halfHour), ReasonNotBound, "the token is bound to a node"},
-		{"no node", sign("pod-unscheduled", `"exp":1795234011`, halfHour), ReasonNoNode, `cluster "prod-eu" requires (node.claim)`},
-		{"legacy", sign("legacy"), ReasonLegacy,
+		{"unbound", sign("unbound", `"exp":1795234011`, halfHour), refusal.TokenNotBound, `the token is not bound to an object, and cluster "prod-eu" wants one that is bound to a pod (bound: pod)`},
+		{"secret", sign("secret", `"exp":1795234011`, halfHour), refusal.TokenNotBound, "the token is bound to a Secret"},
+		{"node-bound", sign("node", `"exp":1795234011`, halfHour), refusal.TokenNotBound, "the token is bound to a node"},
+		{"no node", sign("pod-unscheduled", `"exp":1795234011`, halfHour), refusal.TokenNoNode, `cluster "prod-eu" requires (node.claim)`},
+		{"legacy", sign("legacy"), refusal.TokenLegacy,
 			`the token of Secret "puller-legacy" in namespace "team-a" never expires and is not accepted; delete that Secret, and use`},
 	} {
 		failure := refuse(t, f.Verifier, test.raw, test.reason, test.text)
@@ -133,7 +135,7 @@ func TestRefusalsSayTheRemedy(t *testing.T) {
 func TestClaimedNamesTheSenderOfARefusedToken(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
-	failure := refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "pod-api-audience")), ReasonAudience, "")
+	failure := refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "pod-api-audience")), refusal.TokenAudience, "")
 	want := Claimed{
 		Issuer:         issuerURL,
 		Subject:        "system:serviceaccount:team-a:puller",
@@ -155,16 +157,16 @@ func TestTimes(t *testing.T) {
 		name   string
 		now    time.Duration // since issuedAt
 		edits  []string
-		reason Reason
+		reason refusal.Reason
 		text   string
 	}{
 		{"last moment", expiry - time.Nanosecond, nil, "", ""},
-		{"exp is the end, without leeway", expiry, nil, ReasonExpired, "the token expired at 2026-11-21T04:06:51Z, 0s ago; request a new one"},
-		{"long expired", expiry + 9*time.Minute, nil, ReasonExpired, "9m0s ago"},
+		{"exp is the end, without leeway", expiry, nil, refusal.TokenExpired, "the token expired at 2026-11-21T04:06:51Z, 0s ago; request a new one"},
+		{"long expired", expiry + 9*time.Minute, nil, refusal.TokenExpired, "9m0s ago"},
 		{"clock of the API server one minute ahead", -clockSkew, nil, "", ""},
-		{"further ahead", -clockSkew - time.Second, nil, ReasonNotYetValid, "the token is valid from 2026-11-21T03:06:51Z, 1m1s from now"},
-		{"nbf alone in the future", 0, []string{`"nbf":1795230411`, `"nbf":1795230472`}, ReasonNotYetValid, ""},
-		{"iat alone in the future", -61 * time.Second, []string{`"nbf":1795230411`, `"nbf":1795230000`}, ReasonNotYetValid, ""},
+		{"further ahead", -clockSkew - time.Second, nil, refusal.TokenNotYetValid, "the token is valid from 2026-11-21T03:06:51Z, 1m1s from now"},
+		{"nbf alone in the future", 0, []string{`"nbf":1795230411`, `"nbf":1795230472`}, refusal.TokenNotYetValid, ""},
+		{"iat alone in the future", -61 * time.Second, []string{`"nbf":1795230411`, `"nbf":1795230000`}, refusal.TokenNotYetValid, ""},
 	} {
 		f := newFixture(t, nil)
 		f.clock.now = issuedAt.Add(test.now)
@@ -183,7 +185,7 @@ func TestLifetime(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.Issuers[0].MaxLifetime = time.Hour })
 	accept(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet")))
 	for _, exp := range []string{"1795234012", "1826766411", "11018602448", "253402300799"} {
-		refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet", `"exp":1795234011`, `"exp":`+exp)), ReasonLifetime, "")
+		refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet", `"exp":1795234011`, `"exp":`+exp)), refusal.TokenLifetime, "")
 	}
 }
 
@@ -197,7 +199,7 @@ func TestOneOfSeveralAudiencesIsEnough(t *testing.T) {
 	}
 	for _, aud := range []string{`["registry.example.co"]`, `["registry.example.com."]`, `["REGISTRY.example.com"]`, `"registry"`} {
 		refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet", `["registry.example.com"]`, aud)),
-			ReasonAudience, `request a token with audience "other.example.com" or "registry.example.com"`)
+			refusal.TokenAudience, `request a token with audience "other.example.com" or "registry.example.com"`)
 	}
 }
 
@@ -210,7 +212,7 @@ func TestAudienceOfTheAPIServer(t *testing.T) {
 		return keys().rsa.sign(t, payload(t, "kubelet", `["registry.example.com"]`, audiences))
 	}
 	for _, alone := range []string{api, "[" + api + "]", "[" + api + `,"https://kubernetes.default.svc"]`} {
-		refuse(t, f.Verifier, with(alone), ReasonAudience, "is not accepted here")
+		refuse(t, f.Verifier, with(alone), refusal.TokenAudience, "is not accepted here")
 	}
 	for _, both := range []string{"[" + api + "," + ours + "]", "[" + ours + "," + api + "]"} {
 		accept(t, f.Verifier, with(both))
@@ -235,11 +237,11 @@ func TestClustersAreApart(t *testing.T) {
 	if first.Cluster != "prod-eu" || second.Cluster != "prod-us" {
 		t.Errorf("clusters %q and %q", first.Cluster, second.Cluster)
 	}
-	failure := refuse(t, f.Verifier, keys().rsa.sign(t, us), ReasonSignature, "")
+	failure := refuse(t, f.Verifier, keys().rsa.sign(t, us), refusal.TokenSignature, "")
 	if failure.Cluster != "prod-us" {
 		t.Errorf("refused for cluster %q", failure.Cluster)
 	}
-	refuse(t, f.Verifier, other.sign(t, eu), ReasonSignature, "")
+	refuse(t, f.Verifier, other.sign(t, eu), refusal.TokenSignature, "")
 }
 
 func TestLegacyTokenIsRefusedAndItsSignatureTold(t *testing.T) {
@@ -251,7 +253,7 @@ func TestLegacyTokenIsRefusedAndItsSignatureTold(t *testing.T) {
 
 	f := newFixture(t, nil)
 	// Before anything was fetched nothing can be told, and nothing is fetched.
-	if failure := refuse(t, f.Verifier, genuine, ReasonLegacy, ""); failure.Verified || failure.Cluster != "" {
+	if failure := refuse(t, f.Verifier, genuine, refusal.TokenLegacy, ""); failure.Verified || failure.Cluster != "" {
 		t.Error("verified without keys")
 	}
 	if fetches := f.Status()[0].Fetches; fetches != 0 {
@@ -260,7 +262,7 @@ func TestLegacyTokenIsRefusedAndItsSignatureTold(t *testing.T) {
 
 	accept(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet"))) // fetches the keys
 	for range 2 {
-		failure := refuse(t, f.Verifier, genuine, ReasonLegacy, "")
+		failure := refuse(t, f.Verifier, genuine, refusal.TokenLegacy, "")
 		want := Claimed{
 			Issuer:         "kubernetes/serviceaccount",
 			Subject:        "system:serviceaccount:team-a:puller",
@@ -280,7 +282,7 @@ func TestLegacyTokenIsRefusedAndItsSignatureTold(t *testing.T) {
 		"other alg":   keys().rsa.signHeader(t, `{"alg":"ES256","kid":"rsa"}`, text),
 		"jku":         keys().rsa.signHeader(t, `{"alg":"RS256","kid":"rsa","jku":"https://evil.example"}`, text),
 	} {
-		if failure := refuse(t, f.Verifier, raw, ReasonLegacy, "delete that Secret"); failure.Verified || failure.Cluster != "" {
+		if failure := refuse(t, f.Verifier, raw, refusal.TokenLegacy, "delete that Secret"); failure.Verified || failure.Cluster != "" {
 			t.Errorf("%s: verified %v for cluster %q", name, failure.Verified, failure.Cluster)
 		}
 	}
@@ -289,7 +291,7 @@ func TestLegacyTokenIsRefusedAndItsSignatureTold(t *testing.T) {
 	}
 	// Keys that are too old prove nothing.
 	f.clock.advance(25 * time.Hour)
-	if failure := refuse(t, f.Verifier, genuine, ReasonLegacy, ""); failure.Verified {
+	if failure := refuse(t, f.Verifier, genuine, refusal.TokenLegacy, ""); failure.Verified {
 		t.Error("verified with keys that are too old")
 	}
 }
@@ -301,13 +303,13 @@ func TestMessagesAreBounded(t *testing.T) {
 	long := strings.Repeat("x", 9000)
 	for _, test := range []struct {
 		edits  []string
-		reason Reason
+		reason refusal.Reason
 	}{
-		{[]string{issuerURL, long}, ReasonUnknownIssuer},
-		{[]string{"system:serviceaccount:team-a:puller", `a\n\u0000\u2028é` + long}, ReasonClaims},
-		{[]string{`"registry.example.com"`, `"1` + long[:3000] + `","2` + long[:3000] + `","3","4","5"`}, ReasonAudience},
-		{[]string{"team-a\",\"node", long + `","node`}, ReasonClaims},
-		{[]string{`"nbf"`, `"` + long + `":1,"` + long[:100] + `":1,"` + long[:100] + `":1,"nbf"`}, ReasonMalformed},
+		{[]string{issuerURL, long}, refusal.TokenUnknownIssuer},
+		{[]string{"system:serviceaccount:team-a:puller", `a\n\u0000\u2028é` + long}, refusal.TokenClaims},
+		{[]string{`"registry.example.com"`, `"1` + long[:3000] + `","2` + long[:3000] + `","3","4","5"`}, refusal.TokenAudience},
+		{[]string{"team-a\",\"node", long + `","node`}, refusal.TokenClaims},
+		{[]string{`"nbf"`, `"` + long + `":1,"` + long[:100] + `":1,"` + long[:100] + `":1,"nbf"`}, refusal.TokenMalformed},
 	} {
 		failure := refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet", test.edits...)), test.reason, "")
 		if n := len(failure.Error()); n > 1500 {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // clockSkew is how far the clock of an issuer may be ahead of the local clock. It does not apply to
@@ -41,7 +43,7 @@ type issuer struct {
 
 // New checks the configuration and reports all of its faults in one error. It opens no file and
 // uses no network. While a key source cannot be read, tokens of its issuer fail with
-// ReasonUnavailable.
+// refusal.IssuerUnavailable.
 func New(c Config) (*Verifier, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -155,14 +157,14 @@ func (v *Verifier) Status() []IssuerStatus {
 func (v *Verifier) Verify(ctx context.Context, credential Credential) (Identity, error) {
 	raw, hash, now := credential.Reveal(), credential.Hash(), v.now()
 	if len(raw) > MaxTokenBytes {
-		return Identity{}, &Error{Reason: ReasonMalformed, Message: "the token is longer than 16 KiB"}
+		return Identity{}, &Error{Reason: refusal.TokenMalformed, Message: "the token is longer than 16 KiB"}
 	}
 	if known, ok := v.remembered(hash, now); ok {
 		return known.identity, nil
 	}
-	accepted, refusal := v.judge(ctx, raw, now)
-	if refusal != nil {
-		return Identity{}, refusal
+	accepted, refused := v.judge(ctx, raw, now)
+	if refused != nil {
+		return Identity{}, refused
 	}
 	v.cache.add(hash, accepted)
 	return accepted.identity, nil
@@ -171,9 +173,9 @@ func (v *Verifier) Verify(ctx context.Context, credential Credential) (Identity,
 // VerifyThen is Verify at an earlier moment, at which the token was accepted before. It ignores an
 // expiry after that moment and makes all other checks. It does not remember the token.
 func (v *Verifier) VerifyThen(ctx context.Context, credential Credential, then time.Time) (Identity, error) {
-	accepted, refusal := v.judge(ctx, credential.Reveal(), then)
-	if refusal != nil {
-		return Identity{}, refusal
+	accepted, refused := v.judge(ctx, credential.Reveal(), then)
+	if refused != nil {
+		return Identity{}, refused
 	}
 	return accepted.identity, nil
 }
@@ -193,9 +195,9 @@ func (v *Verifier) remembered(hash [sha256.Size]byte, now time.Time) (verified, 
 
 // judge makes cheap checks first. Checks that need a key, and perhaps the network, are last.
 func (v *Verifier) judge(ctx context.Context, raw string, now time.Time) (*verified, *Error) {
-	t, refusal := parse(raw)
-	if refusal != nil {
-		return nil, refusal
+	t, refused := parse(raw)
+	if refused != nil {
+		return nil, refused
 	}
 	if t.claims.isLegacy() {
 		return nil, v.refuseLegacy(t, now)
@@ -204,45 +206,45 @@ func (v *Verifier) judge(ctx context.Context, raw string, now time.Time) (*verif
 	if i == nil {
 		return nil, refuseIssuer(&t.claims)
 	}
-	accepted, refusal := i.judge(ctx, t, now)
-	if refusal != nil {
-		refusal.Cluster, refusal.Claimed = i.Cluster, t.claims.claimed()
+	accepted, refused := i.judge(ctx, t, now)
+	if refused != nil {
+		refused.Cluster, refused.Claimed = i.Cluster, t.claims.claimed()
 		if i.Provider != nil {
-			refusal.Provider = i.Provider.Name
+			refused.Provider = i.Provider.Name
 		}
-		return nil, refusal
+		return nil, refused
 	}
 	return accepted, nil
 }
 
 func refuseIssuer(c *claims) *Error {
 	if c.Issuer == "" {
-		return &Error{Reason: ReasonClaims, Claimed: c.claimed(), Message: "the token's " + missing("iss")}
+		return &Error{Reason: refusal.TokenClaims, Claimed: c.claimed(), Message: "the token's " + missing("iss")}
 	}
 	return &Error{
-		Reason: ReasonUnknownIssuer, Claimed: c.claimed(),
+		Reason: refusal.TokenUnknownIssuer, Claimed: c.claimed(),
 		Message: fmt.Sprintf("the token's issuer %s is not configured here; "+
 			"it must equal that of a cluster (its API server's --service-account-issuer) or of an identity exactly", quote(c.Issuer)),
 	}
 }
 
 func (i *issuer) judge(ctx context.Context, t *token, now time.Time) (*verified, *Error) {
-	algorithm, keyID, refusal := t.checkHeader(i.ignoredHeader()...)
-	if refusal != nil {
-		return nil, refusal
+	algorithm, keyID, refused := t.checkHeader(i.ignoredHeader()...)
+	if refused != nil {
+		return nil, refused
 	}
-	id, refusal := i.judgeClaims(t, now)
-	if refusal != nil {
-		return nil, refusal
+	id, refused := i.judgeClaims(t, now)
+	if refused != nil {
+		return nil, refused
 	}
 	k, reason, err := i.keys.find(ctx, keyID)
 	switch reason {
-	case ReasonUnavailable:
+	case refusal.IssuerUnavailable:
 		return nil, &Error{
 			Reason: reason, Err: err,
 			Message: "the signing keys of " + i.title() + " cannot be read at the moment; try again later",
 		}
-	case ReasonUnknownKey:
+	case refusal.TokenUnknownKey:
 		return nil, &Error{
 			Reason: reason,
 			Message: fmt.Sprintf("the token's key %s is not one that issuer %s publishes; "+
@@ -251,12 +253,12 @@ func (i *issuer) judge(ctx context.Context, t *token, now time.Time) (*verified,
 	}
 	if k.algorithm != algorithm {
 		return nil, &Error{
-			Reason:  ReasonAlgorithm,
+			Reason:  refusal.TokenAlgorithm,
 			Message: fmt.Sprintf("the token's algorithm is %s, but its key is for %s", algorithm, k.algorithm),
 		}
 	}
 	if !k.verify(t.signed, t.signature) {
-		return nil, &Error{Reason: ReasonSignature, Message: "the token's signature is wrong"}
+		return nil, &Error{Reason: refusal.TokenSignature, Message: "the token's signature is wrong"}
 	}
 	id.Cluster, id.Issuer = i.Cluster, i.URL
 	return &verified{identity: id, notBefore: t.claims.notBefore(), issuer: i, key: k}, nil
@@ -268,13 +270,13 @@ func (i *issuer) judgeClaims(t *token, now time.Time) (Identity, *Error) {
 		return i.judgeExternal(t, now)
 	}
 	if fault := t.claims.check(); fault != "" {
-		return Identity{}, &Error{Reason: ReasonClaims, Message: "the token's " + fault}
+		return Identity{}, &Error{Reason: refusal.TokenClaims, Message: "the token's " + fault}
 	}
 	for _, check := range [...]func(*issuer, *claims, time.Time) *Error{
 		(*issuer).checkAudience, (*issuer).checkTime, (*issuer).checkLifetime, (*issuer).checkBound, (*issuer).checkNode,
 	} {
-		if refusal := check(i, &t.claims, now); refusal != nil {
-			return Identity{}, refusal
+		if refused := check(i, &t.claims, now); refused != nil {
+			return Identity{}, refused
 		}
 	}
 	id := t.claims.identity()

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // A token is judged as of an earlier moment, by the keys of now, and is not remembered:
@@ -18,16 +20,16 @@ func TestVerifyThen(t *testing.T) {
 	if id, err := f.VerifyThen(t.Context(), presented(raw), then); err != nil || id.TokenID == "" {
 		t.Errorf("a token that was good then: %+v, %v", id, err)
 	}
-	refuse(t, f.Verifier, raw, ReasonExpired, "")
+	refuse(t, f.Verifier, raw, refusal.TokenExpired, "")
 	for name, test := range map[string]struct {
 		raw    string
 		then   time.Time
-		reason Reason
+		reason refusal.Reason
 	}{
-		"it had ended then": {raw, issuedAt.Add(2 * time.Hour), ReasonExpired},
-		"it began later":    {raw, issuedAt.Add(-time.Hour), ReasonNotYetValid},
-		"another signature": {impostor().sign(t, payload(t, "kubelet")), then, ReasonSignature},
-		"another audience":  {keys().rsa.sign(t, payload(t, "kubelet", `"registry.example.com"`, `"other.example.com"`)), then, ReasonAudience},
+		"it had ended then": {raw, issuedAt.Add(2 * time.Hour), refusal.TokenExpired},
+		"it began later":    {raw, issuedAt.Add(-time.Hour), refusal.TokenNotYetValid},
+		"another signature": {impostor().sign(t, payload(t, "kubelet")), then, refusal.TokenSignature},
+		"another audience":  {keys().rsa.sign(t, payload(t, "kubelet", `"registry.example.com"`, `"other.example.com"`)), then, refusal.TokenAudience},
 	} {
 		_, err := f.VerifyThen(t.Context(), presented(test.raw), test.then)
 		if failure, ok := errors.AsType[*Error](err); !ok || failure.Reason != test.reason {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // follow returns a Verifier that takes the place of the fixture's.
@@ -36,7 +38,7 @@ func TestAVerifierTakesThePlaceOfAnother(t *testing.T) {
 	}
 
 	gone := f.follow(t, more)
-	refuse(t, gone, raw, ReasonUnknownIssuer, "is not configured here")
+	refuse(t, gone, raw, refusal.TokenUnknownIssuer, "is not configured here")
 	if gone.Remembers(presented(raw)) {
 		t.Error("a token of an issuer that is gone is remembered")
 	}
@@ -73,7 +75,7 @@ func TestAVerifierWithAnotherKeySource(t *testing.T) {
 	raw := keys().rsa.sign(t, payload(t, "kubelet"))
 	accept(t, f.Verifier, raw)
 	elsewhere := validIssuer(filepath.Join(t.TempDir(), "other.json"))
-	refuse(t, f.follow(t, elsewhere), raw, ReasonUnavailable, "cannot be read")
+	refuse(t, f.follow(t, elsewhere), raw, refusal.IssuerUnavailable, "cannot be read")
 }
 
 // Only keys that were never fetched are fetched first; Fetch fetches all.

@@ -2,33 +2,44 @@ package refusal
 
 import "net/http"
 
+// Reason is the word for the cause of a refusal, as in the audit log and in metrics. It never
+// changes.
+type Reason string
+
 // Class is a kind of refusal.
 type Class string
 
-// The classes. A reason that both endpoints have may get a different class at the gateway, which
-// passes on the failures of upstreams.
+// The classes.
 const (
 	Narrowed        Class = "narrowed" // by the token specification, less access than requested is not an error
 	Malformed       Class = "malformed"
 	Method          Class = "method"
 	NotFound        Class = "not_found"
+	TooLong         Class = "too_long"
 	Unauthenticated Class = "unauthenticated"
 	Forbidden       Class = "forbidden"
 	Limited         Class = "limited"
+	Canceled        Class = "canceled" // the client hung up or stalled
 	Unavailable     Class = "unavailable"
 	BadGateway      Class = "bad_gateway"
 	GatewayTimeout  Class = "gateway_timeout"
 	Internal        Class = "internal"
 )
 
+// statusCanceled is the status that servers log for a client that hung up (nginx's number; it is in
+// no RFC).
+const statusCanceled = 499
+
 var statuses = map[Class]int{
 	Narrowed:        http.StatusOK,
 	Malformed:       http.StatusBadRequest,
 	Method:          http.StatusMethodNotAllowed,
 	NotFound:        http.StatusNotFound,
+	TooLong:         http.StatusRequestURITooLong,
 	Unauthenticated: http.StatusUnauthorized,
 	Forbidden:       http.StatusForbidden,
 	Limited:         http.StatusTooManyRequests,
+	Canceled:        statusCanceled,
 	Unavailable:     http.StatusServiceUnavailable,
 	BadGateway:      http.StatusBadGateway,
 	GatewayTimeout:  http.StatusGatewayTimeout,
@@ -38,23 +49,38 @@ var statuses = map[Class]int{
 // Status is the HTTP status that follows from the class.
 func (c Class) Status() int { return statuses[c] }
 
-// Reason is one entry of the catalogue.
-type Reason struct {
-	Word    string // as in the audit log and in metrics; it never changes
+// Entry is one entry of the catalogue.
+type Entry struct {
+	Reason  Reason
 	Class   Class
 	Message string // its meaning
 	Remedy  string // the remedy, and its actor
 }
 
 // All returns the catalogue.
-func All() []Reason { return all }
+func All() []Entry { return all }
 
-// Find returns the entry of a word.
-func Find(word string) (Reason, bool) {
-	for _, r := range all {
-		if r.Word == word {
-			return r, true
+// Reasons returns the reason of each entry.
+func Reasons() []Reason {
+	reasons := make([]Reason, len(all))
+	for i, e := range all {
+		reasons[i] = e.Reason
+	}
+	return reasons
+}
+
+// Find returns the entry of a reason.
+func Find(reason Reason) (Entry, bool) {
+	for _, e := range all {
+		if e.Reason == reason {
+			return e, true
 		}
 	}
-	return Reason{}, false
+	return Entry{}, false
+}
+
+// Class is that of the reason's entry.
+func (r Reason) Class() Class {
+	e, _ := Find(r)
+	return e.Class
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/base/fair"
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 const (
@@ -139,7 +140,7 @@ func involvedObject(e *exchange.Event) (corev1.ObjectReference, bool) {
 	if e.PullSecret != nil {
 		kind, o = exchange.KindServiceAccount, e.ServiceAccount
 	}
-	if o == nil || o.UID == "" || e.Reason == (&exchange.GoneError{Kind: kind}).Reason() {
+	if o == nil || o.UID == "" || e.Reason == string((&exchange.GoneError{Kind: kind}).Reason()) {
 		return corev1.ObjectReference{}, false
 	}
 	return corev1.ObjectReference{APIVersion: "v1", Kind: string(kind), Namespace: e.Namespace, Name: o.Name, UID: types.UID(o.UID)}, true
@@ -152,7 +153,7 @@ func concernsPeople(e *exchange.Event) bool {
 	}
 	if e.Gateway != nil {
 		// The insufficient scope was reported when the token was issued.
-		return e.Reason != exchange.ReasonInsufficientScope && (e.Result == exchange.ResultRefused || e.Gateway.Upstream != "" && e.Result == exchange.ResultUnavailable)
+		return e.Reason != string(refusal.InsufficientScope) && (e.Result == exchange.ResultRefused || e.Gateway.Upstream != "" && e.Result == exchange.ResultUnavailable)
 	}
 	return e.Result == exchange.ResultRefused || e.Result == exchange.ResultPartial || e.Result == exchange.ResultNone
 }

@@ -150,7 +150,7 @@ func flush(t *testing.T, p *Events, a *eventAPI, cluster string) []string {
 			break
 		}
 	}
-	last := refusal(func(e *exchange.Event) {
+	last := refusedEvent(func(e *exchange.Event) {
 		e.Cluster, e.Namespace, e.Pod = cluster, "last", &exchange.Object{Name: "last", UID: "uid-last"}
 	})
 	p.Record(last)
@@ -165,7 +165,7 @@ func flush(t *testing.T, p *Events, a *eventAPI, cluster string) []string {
 }
 
 // refusal returns an event as exchange records it.
-func refusal(changes ...func(*exchange.Event)) *exchange.Event {
+func refusedEvent(changes ...func(*exchange.Event)) *exchange.Event {
 	e := &exchange.Event{
 		Time: time.Date(2026, 3, 4, 5, 6, 7, 890, time.UTC), ID: "REQUESTID", Result: exchange.ResultNone, Status: 200, Reason: "scope_not_granted",
 		Cluster: "prod", Namespace: "team-b", ServiceAccount: &exchange.Object{Name: "web", UID: "uid-web"},
@@ -198,7 +198,7 @@ func TestPodEvent(t *testing.T) {
 	config.RateLimiter = flowcontrol.NewFakeNeverRateLimiter() // of others
 	config.ContentType = runtime.ContentTypeProtobuf           // likewise
 	p := start(t, Config{Clusters: map[string]*rest.Config{"prod": config}})
-	e, same := refusal(), refusal()
+	e, same := refusedEvent(), refusedEvent()
 	p.Record(e)
 	if writes := flush(t, p, api, "prod"); !slices.Equal(writes, []string{"POST /api/v1/namespaces/team-b/events"}) {
 		t.Errorf("writes %q", writes)
@@ -240,7 +240,7 @@ func TestSameRefusalIsCounted(t *testing.T) {
 	api := newEventAPI(t)
 	p := start(t, Config{Clusters: map[string]*rest.Config{"prod": api.serve()}})
 	for i := range 30 {
-		p.Record(refusal(func(e *exchange.Event) {
+		p.Record(refusedEvent(func(e *exchange.Event) {
 			e.Time, e.ID, e.Latency, e.CredentialID, e.Client = e.Time.Add(time.Duration(i)*time.Minute), fmt.Sprint(i), float64(i), fmt.Sprint(i), fmt.Sprint(i)
 		}))
 	}
@@ -267,7 +267,7 @@ func TestManyRefusalsOfOnePodAreJoined(t *testing.T) {
 	api := newEventAPI(t)
 	p := start(t, Config{Clusters: map[string]*rest.Config{"prod": api.serve()}})
 	for i := range 60 {
-		p.Record(refusal(func(e *exchange.Event) {
+		p.Record(refusedEvent(func(e *exchange.Event) {
 			e.Time = e.Time.Add(time.Duration(i) * time.Second)
 			e.Scopes[0].Scope = fmt.Sprintf("repository:%d:pull", i)
 			e.Scopes[0].Reason = strings.Repeat("because ", 200)
@@ -299,21 +299,21 @@ func TestWhatMakesNoPodEvent(t *testing.T) {
 	p := start(t, Config{Clusters: map[string]*rest.Config{"prod": api.serve()}})
 	result := func(r exchange.Result) func(*exchange.Event) { return func(e *exchange.Event) { e.Result = r } }
 	for name, event := range map[string]*exchange.Event{
-		"granted":     refusal(result(exchange.ResultGranted)),
-		"invalid":     refusal(result(exchange.ResultInvalid)),
-		"unavailable": refusal(result(exchange.ResultUnavailable)),
-		"error":       refusal(result(exchange.ResultError)),
-		"no result":   refusal(result("")),
-		"a token that is not proven": refusal(refuse("token_signature_invalid", "x"), func(e *exchange.Event) {
+		"granted":     refusedEvent(result(exchange.ResultGranted)),
+		"invalid":     refusedEvent(result(exchange.ResultInvalid)),
+		"unavailable": refusedEvent(result(exchange.ResultUnavailable)),
+		"error":       refusedEvent(result(exchange.ResultError)),
+		"no result":   refusedEvent(result("")),
+		"a token that is not proven": refusedEvent(refuse("token_signature_invalid", "x"), func(e *exchange.Event) {
 			e.Namespace, e.ServiceAccount, e.Pod, e.Node = "", nil, nil, nil
 			e.Claimed = &exchange.Claimed{Subject: "system:serviceaccount:team-b:web", Pod: "web-7d9f", Node: "worker-1", Verified: true}
 		}),
-		"anonymous":                  refusal(refuse("anonymous", "x"), func(e *exchange.Event) { e.Cluster, e.Namespace, e.Pod = "", "", nil }),
-		"a token without a pod":      refusal(func(e *exchange.Event) { e.Pod = nil }),
-		"a pod without a UID":        refusal(func(e *exchange.Event) { e.Pod.UID = "" }),
-		"a pod that is gone":         refusal(refuse((&exchange.GoneError{Kind: exchange.KindPod}).Reason(), "x")),
-		"containerd's second try":    refusal(func(e *exchange.Event) { e.Retry = true }),
-		"a cluster without a sender": refusal(func(e *exchange.Event) { e.Cluster = "stage" }),
+		"anonymous":                  refusedEvent(refuse("anonymous", "x"), func(e *exchange.Event) { e.Cluster, e.Namespace, e.Pod = "", "", nil }),
+		"a token without a pod":      refusedEvent(func(e *exchange.Event) { e.Pod = nil }),
+		"a pod without a UID":        refusedEvent(func(e *exchange.Event) { e.Pod.UID = "" }),
+		"a pod that is gone":         refusedEvent(refuse(string((&exchange.GoneError{Kind: exchange.KindPod}).Reason()), "x")),
+		"containerd's second try":    refusedEvent(func(e *exchange.Event) { e.Retry = true }),
+		"a cluster without a sender": refusedEvent(func(e *exchange.Event) { e.Cluster = "stage" }),
 	} {
 		event.Service = name
 		p.Record(event)
@@ -331,8 +331,8 @@ func TestWhatMakesPodEvents(t *testing.T) {
 	api := newEventAPI(t)
 	p := start(t, Config{Clusters: map[string]*rest.Config{"prod": api.serve()}})
 	later := func(e *exchange.Event) { e.Time = e.Time.Add(time.Second) }
-	p.Record(refusal(refuse("subject_denied", "as a whole"), func(e *exchange.Event) { e.Rule = "quarantine" }))
-	p.Record(refusal(later, func(e *exchange.Event) { // two at the same time
+	p.Record(refusedEvent(refuse("subject_denied", "as a whole"), func(e *exchange.Event) { e.Rule = "quarantine" }))
+	p.Record(refusedEvent(later, func(e *exchange.Event) { // two at the same time
 		e.Result = exchange.ResultPartial
 		e.Scopes = []exchange.ScopeEvent{{Scope: "repository:a:pull,push", Granted: []string{"pull"}, Reason: "in part"}, {Scope: "repository:b:pull", Reason: "not at all"}}
 	}))
@@ -362,8 +362,8 @@ func TestEventOfAPullSecret(t *testing.T) {
 		e.Pod, e.Node = nil, nil
 		e.ServiceAccount, e.PullSecret = &exchange.Object{Name: "web", UID: "uid-web"}, &exchange.Object{Name: "pullpass-pull-web", UID: "uid-secret"}
 	}
-	p.Record(refusal(refuse((&exchange.GoneError{Kind: exchange.KindSecret}).Reason(), "it was deleted"), inSecret))
-	p.Record(refusal(refuse((&exchange.GoneError{Kind: exchange.KindServiceAccount}).Reason(), "nobody could read it"), inSecret))
+	p.Record(refusedEvent(refuse(string((&exchange.GoneError{Kind: exchange.KindSecret}).Reason()), "it was deleted"), inSecret))
+	p.Record(refusedEvent(refuse(string((&exchange.GoneError{Kind: exchange.KindServiceAccount}).Reason()), "nobody could read it"), inSecret))
 	flush(t, p, api, "prod")
 	var got []corev1.Event
 	for _, event := range api.all() {
@@ -382,7 +382,7 @@ func TestClustersGetTheirOwn(t *testing.T) {
 	eu, us := newEventAPI(t), newEventAPI(t)
 	p := start(t, Config{Clusters: map[string]*rest.Config{"eu": eu.serve(), "us": us.serve()}})
 	for _, cluster := range []string{"eu", "us", "us"} {
-		p.Record(refusal(func(e *exchange.Event) { e.Cluster, e.Scopes[0].Reason = cluster, "of "+cluster }))
+		p.Record(refusedEvent(func(e *exchange.Event) { e.Cluster, e.Scopes[0].Reason = cluster, "of "+cluster }))
 	}
 	for cluster, api := range map[string]*eventAPI{"eu": eu, "us": us} {
 		flush(t, p, api, cluster)
@@ -403,10 +403,10 @@ func TestForgottenEventIsMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newEventAPI(t)
 		p := start(t, Config{Clusters: map[string]*rest.Config{"prod": api.config()}})
-		p.Record(refusal())
+		p.Record(refusedEvent())
 		synctest.Wait()
 		clear(api.events)
-		p.Record(refusal())
+		p.Record(refusedEvent())
 		synctest.Wait()
 		events := slices.Collect(maps.Values(api.all()))
 		if len(events) != 1 || events[0].Count != 2 || events[0].Message == "" || p.Counts()["prod"].Failed != 0 {
@@ -423,7 +423,7 @@ func TestEventsKeepToTheirRate(t *testing.T) {
 		config.QPS, config.Burst = 1000, 1000
 		p := start(t, Config{Clusters: map[string]*rest.Config{"prod": config}})
 		for i := range 200 {
-			p.Record(refusal(func(e *exchange.Event) { e.Pod.UID = fmt.Sprint("uid-", i) }))
+			p.Record(refusedEvent(func(e *exchange.Event) { e.Pod.UID = fmt.Sprint("uid-", i) }))
 		}
 		for _, want := range []struct {
 			after  time.Duration
@@ -464,10 +464,10 @@ func TestHangingAPI(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { p.Run(ctx) })
-		p.Record(refusal())
+		p.Record(refusedEvent())
 		synctest.Wait()
 		for i := range 5000 {
-			p.Record(refusal(func(e *exchange.Event) { e.Pod.UID = fmt.Sprint("uid-", i) }))
+			p.Record(refusedEvent(func(e *exchange.Event) { e.Pod.UID = fmt.Sprint("uid-", i) }))
 		}
 		if took := time.Since(began()); took != 0 {
 			t.Errorf("Record took %s", took)
@@ -487,7 +487,7 @@ func TestHangingAPI(t *testing.T) {
 		if took := time.Since(began()); took != 25*time.Second || len(api.requests) != 3 || p.Counts()["prod"].Failed != 5000-512+2 {
 			t.Errorf("ended after %s and %d requests, failures %v", took, len(api.requests), p.Counts())
 		}
-		p.Record(refusal())
+		p.Record(refusedEvent())
 		if lines := strings.Count(log.String(), "\n"); lines != 1 || strings.Contains(log.String(), bearer) {
 			t.Errorf("log: %s", log)
 		}
@@ -510,7 +510,7 @@ func withAPI(t *testing.T, test func(t *testing.T, api *eventAPI, p *Events)) {
 func TestEndDoesNotWaitForTheRate(t *testing.T) {
 	withAPI(t, func(t *testing.T, api *eventAPI, p *Events) {
 		for i := range 100 {
-			p.Record(refusal(func(e *exchange.Event) { e.Pod.UID = fmt.Sprint("uid-", i) }))
+			p.Record(refusedEvent(func(e *exchange.Event) { e.Pod.UID = fmt.Sprint("uid-", i) }))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
@@ -545,11 +545,11 @@ func TestFailuresAreCountedAndTold(t *testing.T) {
 		}
 		want := line(1)
 		for range 3 {
-			p.Record(refusal())
+			p.Record(refusedEvent())
 			synctest.Wait()
 		}
 		time.Sleep(time.Minute)
-		p.Record(refusal())
+		p.Record(refusedEvent())
 		synctest.Wait()
 		want += line(4)
 		if len(api.writes) != 4 {
@@ -560,7 +560,7 @@ func TestFailuresAreCountedAndTold(t *testing.T) {
 		}
 		// After the recovery, the event counts all refusals.
 		api.fail = nil
-		p.Record(refusal())
+		p.Record(refusedEvent())
 		synctest.Wait()
 		for _, event := range api.all() {
 			if event.Count != 5 {
@@ -606,10 +606,10 @@ func TestConfigurationIsCopied(t *testing.T) {
 func TestNamespacesTakeTurns(t *testing.T) {
 	withAPI(t, func(t *testing.T, api *eventAPI, p *Events) {
 		for i := range 5 * eventQueue { // of which 512 wait
-			p.Record(refusal(func(e *exchange.Event) { e.Namespace, e.Pod.UID = "crowd", fmt.Sprint("uid-crowd-", i) }))
+			p.Record(refusedEvent(func(e *exchange.Event) { e.Namespace, e.Pod.UID = "crowd", fmt.Sprint("uid-crowd-", i) }))
 		}
 		for i := range 3 {
-			p.Record(refusal(func(e *exchange.Event) { e.Namespace, e.Pod.UID = "quiet", fmt.Sprint("uid-", i) }))
+			p.Record(refusedEvent(func(e *exchange.Event) { e.Namespace, e.Pod.UID = "quiet", fmt.Sprint("uid-", i) }))
 		}
 		go p.Run(t.Context())
 		time.Sleep(time.Second)

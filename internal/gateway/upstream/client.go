@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/base/file"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -158,7 +159,7 @@ func (c *Client) Do(r *http.Request, need Need) (*http.Response, error) {
 	response, err := c.do(r, need, learned.wants)
 	var e *Error
 	if errors.As(err, &e) {
-		if e.Reason == ReasonLimited {
+		if e.Reason == refusal.UpstreamLimited {
 			c.lessons.refuse(need, e, c.heldBy(e))
 		}
 		c.doubt()
@@ -262,13 +263,13 @@ func (c *Client) refused(wants challenge, used credential) *Error {
 	var e *Error
 	switch {
 	case wants.scheme == schemeUnknown:
-		e = c.fail(ReasonCredential, nil, "it answers 401 and wants neither Basic nor a token")
+		e = c.fail(refusal.UpstreamCredential, nil, "it answers 401 and wants neither Basic nor a token")
 	case c.logins == nil:
-		e = c.fail(ReasonCredential, nil, "it refuses anonymous requests for this: it is private or not there; configure a credential if it is private")
+		e = c.fail(refusal.UpstreamCredential, nil, "it refuses anonymous requests for this: it is private or not there; configure a credential if it is private")
 	case used.token != nil:
-		e = c.fail(ReasonDenied, nil, "its own token endpoint gave a token that it refuses for this; give the gateway's user the right to it")
+		e = c.fail(refusal.UpstreamDenied, nil, "its own token endpoint gave a token that it refuses for this; give the gateway's user the right to it")
 	default:
-		e = c.fail(ReasonCredential, nil, "it refuses the gateway's credential; see that it is right, and not expired")
+		e = c.fail(refusal.UpstreamCredential, nil, "it refuses the gateway's credential; see that it is right, and not expired")
 	}
 	e.Status = http.StatusUnauthorized
 	return e
@@ -314,7 +315,7 @@ func (c *Client) token(ctx context.Context, wants challenge, used *credential, n
 		if used.token = &got; got.err == nil {
 			return nil
 		}
-		if used.login == nil || attempt > 0 || got.err.Reason != ReasonCredential {
+		if used.login == nil || attempt > 0 || got.err.Reason != refusal.UpstreamCredential {
 			return got.err
 		}
 		found, err := c.verdictOn(ctx, used.login, used.hash)
@@ -337,7 +338,7 @@ func (c *Client) noLogin(ctx context.Context, err error) error {
 	if ctx.Err() != nil || errors.As(err, &refused) {
 		return err
 	}
-	return c.fail(ReasonCredential, err, "there is no credential for it")
+	return c.fail(refusal.UpstreamCredential, err, "there is no credential for it")
 }
 
 // shared returns the challenge for requests without a lesson of their own. A challenge that the
@@ -374,10 +375,10 @@ func (c *Client) ask(ctx context.Context) learned {
 	default:
 		if l.err = c.judge(response); l.err == nil {
 			Discard(response)
-			l.err = c.fail(ReasonInvalid, nil, "it answers %d to GET /v2/, which a registry does not", response.StatusCode)
+			l.err = c.fail(refusal.UpstreamInvalid, nil, "it answers %d to GET /v2/, which a registry does not", response.StatusCode)
 			l.err.Status = response.StatusCode
 		}
-		if l.err.Reason == ReasonLimited {
+		if l.err.Reason == refusal.UpstreamLimited {
 			c.holdAll(l.err)
 		}
 	}
@@ -420,7 +421,7 @@ func (c *Client) send(r *http.Request, authorization string, body *unsent) (*htt
 	case failed != nil:
 		return nil, failed
 	case errors.Is(err, errLate):
-		return nil, c.fail(ReasonTimeout, nil, "it did not answer in %s", c.wire.patience(r.Method))
+		return nil, c.fail(refusal.UpstreamTimeout, nil, "it did not answer in %s", c.wire.patience(r.Method))
 	}
 	return nil, c.broken(err, "it cannot be reached")
 }
@@ -429,7 +430,7 @@ func (c *Client) send(r *http.Request, authorization string, body *unsent) (*htt
 func (c *Client) timed(span string, transport http.RoundTripper, r *http.Request) (*http.Response, error) {
 	within := c.patience
 	ctx, cancel := context.WithCancelCause(r.Context())
-	late := time.AfterFunc(within, func() { cancel(c.fail(ReasonTimeout, nil, "it did not answer in %s", within)) })
+	late := time.AfterFunc(within, func() { cancel(c.fail(refusal.UpstreamTimeout, nil, "it did not answer in %s", within)) })
 	response, err := c.traced(span, transport, r.WithContext(ctx))
 	if !late.Stop() && err == nil {
 		_ = response.Body.Close()
@@ -454,19 +455,19 @@ func (c *Client) judge(response *http.Response) *Error {
 	var e *Error
 	switch {
 	case status == http.StatusTooManyRequests:
-		e = c.fail(ReasonLimited, nil, "it asks for fewer requests")
+		e = c.fail(refusal.UpstreamLimited, nil, "it asks for fewer requests")
 		e.RetryAfter = retryAfter(response.Header, c.now())
 	case status == http.StatusForbidden && c.logins == nil:
-		e = c.fail(ReasonDenied, nil, "it forbids this to anonymous requests; configure a credential, if it is private")
+		e = c.fail(refusal.UpstreamDenied, nil, "it forbids this to anonymous requests; configure a credential, if it is private")
 	case status == http.StatusForbidden:
-		e = c.fail(ReasonDenied, nil, "it forbids this to the gateway's credential; give its user the right to it")
+		e = c.fail(refusal.UpstreamDenied, nil, "it forbids this to the gateway's credential; give its user the right to it")
 	case status == http.StatusProxyAuthRequired:
-		e = c.fail(ReasonCredential, nil, "a proxy on the way wants a credential")
+		e = c.fail(refusal.UpstreamCredential, nil, "a proxy on the way wants a credential")
 	case status >= http.StatusInternalServerError:
-		e = c.fail(ReasonFailing, nil, "it answers %d", status)
+		e = c.fail(refusal.UpstreamFailing, nil, "it answers %d", status)
 		e.RetryAfter = retryAfter(response.Header, c.now())
 	case status < http.StatusOK:
-		e = c.fail(ReasonInvalid, nil, "it answers %d", status)
+		e = c.fail(refusal.UpstreamInvalid, nil, "it answers %d", status)
 	default:
 		return nil
 	}

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // each is Logins with a login of each caller's own.
@@ -68,9 +70,9 @@ func TestStallingUpstreams(t *testing.T) {
 	silent := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	for name, test := range map[string]struct {
 		answer http.HandlerFunc
-		want   Reason
+		want   refusal.Reason
 	}{
-		"no answer": {silent, ReasonTimeout}, "500": {body(500), ReasonFailing}, "401": {body(401), ReasonCredential}, "429": {body(429), ReasonLimited},
+		"no answer": {silent, refusal.UpstreamTimeout}, "500": {body(500), refusal.UpstreamFailing}, "401": {body(401), refusal.UpstreamCredential}, "429": {body(429), refusal.UpstreamLimited},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -78,7 +80,7 @@ func TestStallingUpstreams(t *testing.T) {
 			var e *Error
 			var began time.Time
 			// On a busy machine, even the status may come too late.
-			for c.wire.within = 500 * time.Millisecond; c.wire.within < time.Minute && (e == nil || e.Reason == ReasonTimeout && test.want != ReasonTimeout); c.wire.within *= 4 {
+			for c.wire.within = 500 * time.Millisecond; c.wire.within < time.Minute && (e == nil || e.Reason == refusal.UpstreamTimeout && test.want != refusal.UpstreamTimeout); c.wire.within *= 4 {
 				began = time.Now()
 				if _, err := c.Do(c.versionRequest(t.Context()), Need{}); !errors.As(err, &e) {
 					t.Fatal(err)
@@ -99,7 +101,7 @@ func TestStallingUpstreams(t *testing.T) {
 		}
 		_, err = c.Follow((&http.Request{Method: http.MethodGet, URL: to, Header: http.Header{}}).WithContext(t.Context()))
 		var e *Error
-		if !errors.As(err, &e) || e.Reason != ReasonTimeout {
+		if !errors.As(err, &e) || e.Reason != refusal.UpstreamTimeout {
 			t.Errorf("%v", err)
 		}
 	})

@@ -5,35 +5,14 @@ import (
 	"fmt"
 	"regexp"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
-
-// Reason says why an upstream could not be asked, or why its response is not forwarded.
-type Reason string
-
-// The reasons.
-const (
-	ReasonUnreachable Reason = "upstream_unreachable" // no connection, or it broke off before a response
-	ReasonTimeout     Reason = "upstream_timeout"     // no response in time
-	ReasonCredential  Reason = "upstream_credential"  // there is no credential, or the upstream refuses it
-	ReasonDenied      Reason = "upstream_denied"      // the credential lacks the permission
-	ReasonLimited     Reason = "upstream_limited"     // too many requests
-	ReasonFailing     Reason = "upstream_failing"     // it answers 5xx
-	ReasonInvalid     Reason = "upstream_invalid"     // not a valid response
-	ReasonRedirect    Reason = "upstream_redirect"    // a redirect to a forbidden address
-	ReasonBroken      Reason = "upstream_broken"      // the body broke off
-)
-
-// Reasons returns all reasons.
-func Reasons() []Reason {
-	return []Reason{
-		ReasonUnreachable, ReasonTimeout, ReasonCredential, ReasonDenied, ReasonLimited, ReasonFailing, ReasonInvalid, ReasonRedirect, ReasonBroken,
-	}
-}
 
 // Error says why an upstream gave no response to forward. It never holds a credential or a signed
 // URL.
 type Error struct {
-	Reason     Reason
+	Reason     refusal.Reason
 	Upstream   string
 	Status     int           // of the upstream's response; 0: there was none
 	RetryAfter time.Duration // from the upstream's response; 0: not set
@@ -59,7 +38,7 @@ var ownAddress = regexp.MustCompile(`\S+:[0-9]+->`)
 
 func (e *Error) Unwrap() error { return e.Err }
 
-func (c *Client) fail(reason Reason, err error, format string, args ...any) *Error {
+func (c *Client) fail(reason refusal.Reason, err error, format string, args ...any) *Error {
 	return &Error{Reason: reason, Upstream: c.name, Message: fmt.Sprintf(format, args...), Err: err}
 }
 

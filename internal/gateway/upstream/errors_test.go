@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"syscall"
 	"testing"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 func TestErrorsThatRepeatAreTheSame(t *testing.T) {
@@ -28,7 +30,7 @@ func TestErrorsThatRepeatAreTheSame(t *testing.T) {
 		"another":      {errors.New("a -> b"), errors.New("a -> b"), "a -> b"},
 	} {
 		for _, cause := range []error{c.first, c.second} {
-			failed := &Error{Reason: ReasonUnreachable, Upstream: "ghcr.io", Message: "it cannot be reached", Err: cause}
+			failed := &Error{Reason: refusal.UpstreamUnreachable, Upstream: "ghcr.io", Message: "it cannot be reached", Err: cause}
 			if got, want := failed.Error(), "ghcr.io: it cannot be reached: "+c.want; got != want {
 				t.Errorf("%s: %q, want %q", name, got, want)
 			}

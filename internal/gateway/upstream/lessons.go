@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/base/lru"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // needBytes is for some thousand lessons, shared among tenants. The owner of repositories can
@@ -81,14 +82,14 @@ func (c *Client) refusal(learned lesson) *Error {
 	if learned.refusal == nil || !now.Before(learned.until) {
 		return nil
 	}
-	if learned.refusal.Reason == ReasonLimited {
+	if learned.refusal.Reason == refusal.UpstreamLimited {
 		return c.limited(learned.until.Sub(now))
 	}
 	return learned.refusal
 }
 
 func (c *Client) limited(wait time.Duration) *Error {
-	e := c.fail(ReasonLimited, nil, "it asked for fewer requests, and is left alone until then")
+	e := c.fail(refusal.UpstreamLimited, nil, "it asked for fewer requests, and is left alone until then")
 	e.Status, e.RetryAfter = http.StatusTooManyRequests, wait
 	return e
 }

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -98,13 +99,13 @@ func (r *registry) count(path string) int {
 }
 
 // pull requests a manifest of a repository, and returns the reason of the failure.
-func (r *registry) pull(t *testing.T, repository string) Reason {
+func (r *registry) pull(t *testing.T, repository string) refusal.Reason {
 	t.Helper()
 	return r.pullAs(t, "a", repository)
 }
 
 // pullAs is pull by a holder that is its own tenant.
-func (r *registry) pullAs(t *testing.T, holder, repository string) Reason {
+func (r *registry) pullAs(t *testing.T, holder, repository string) refusal.Reason {
 	t.Helper()
 	u := *r.Base()
 	u.Path = "/v2/" + repository + "/manifests/v1"
@@ -151,14 +152,14 @@ func TestWhatHoldsForAllEnds(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		version http.HandlerFunc
-		want    Reason
+		want    refusal.Reason
 	}{
-		"401 without a challenge": {answering(401), ReasonCredential},
-		"401 of another kind":     {answering(401, "WWW-Authenticate", "Negotiate"), ReasonCredential},
-		"Bearer of nowhere":       {answering(401, "WWW-Authenticate", `Bearer realm="http://127.0.0.1:1/token"`), ReasonUnreachable},
-		"429":                     {answering(429, "Retry-After", "60"), ReasonLimited},
-		"500":                     {answering(500), ReasonFailing},
-		"404":                     {answering(404), ReasonInvalid},
+		"401 without a challenge": {answering(401), refusal.UpstreamCredential},
+		"401 of another kind":     {answering(401, "WWW-Authenticate", "Negotiate"), refusal.UpstreamCredential},
+		"Bearer of nowhere":       {answering(401, "WWW-Authenticate", `Bearer realm="http://127.0.0.1:1/token"`), refusal.UpstreamUnreachable},
+		"429":                     {answering(429, "Retry-After", "60"), refusal.UpstreamLimited},
+		"500":                     {answering(500), refusal.UpstreamFailing},
+		"404":                     {answering(404), refusal.UpstreamInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -193,7 +194,7 @@ func TestHolds(t *testing.T) {
 		}
 	}
 	for range 3 {
-		if got := r.pull(t, "hostile"); got != ReasonLimited {
+		if got := r.pull(t, "hostile"); got != refusal.UpstreamLimited {
 			t.Errorf("%q", got)
 		}
 	}
@@ -206,11 +207,11 @@ func TestHolds(t *testing.T) {
 	r.set(func() { r.now, r.version = r.now.Add(31*time.Second), answering(429, "Retry-After", "30") })
 	r.count("/v2/hostile/manifests/v1")
 	r.probe(t.Context())
-	if got := r.pull(t, "a"); got != ReasonLimited || !r.Status().Held {
+	if got := r.pull(t, "a"); got != refusal.UpstreamLimited || !r.Status().Held {
 		t.Errorf("%q, %+v", got, r.Status())
 	}
 	r.set(func() { r.now = r.now.Add(probeAgain - time.Millisecond) })
-	if got := r.pull(t, "a"); got != ReasonLimited || !r.Status().Held {
+	if got := r.pull(t, "a"); got != refusal.UpstreamLimited || !r.Status().Held {
 		t.Errorf("before the next probe: %q, %+v", got, r.Status())
 	}
 	r.set(func() { r.now = r.now.Add(time.Millisecond) })
@@ -249,7 +250,7 @@ func TestVerdicts(t *testing.T) {
 				good(w, q)
 			}
 			for range 10 {
-				if got := r.pull(t, "hostile"); got != ReasonCredential {
+				if got := r.pull(t, "hostile"); got != refusal.UpstreamCredential {
 					t.Errorf("the hostile one: %q", got)
 				}
 				if got := r.pull(t, "a"); got != "" {
@@ -266,7 +267,7 @@ func TestVerdicts(t *testing.T) {
 			count := func() int { return r.count("/v2/") + r.count("/token") + r.count("/v2/b/manifests/v1") }
 			count()
 			for range 10 {
-				if got := r.pull(t, "b"); got != ReasonCredential {
+				if got := r.pull(t, "b"); got != refusal.UpstreamCredential {
 					t.Errorf("a wrong one: %q", got)
 				}
 			}
@@ -274,7 +275,7 @@ func TestVerdicts(t *testing.T) {
 				t.Errorf("a wrong password was sent %d times, and rejected %d times", n, logins.rejected.Load())
 			}
 			r.set(func() { r.now = r.now.Add(refusedFor) })
-			if got := r.pull(t, "b"); got != ReasonCredential || count() != 1 {
+			if got := r.pull(t, "b"); got != refusal.UpstreamCredential || count() != 1 {
 				t.Errorf("again: %q", got)
 			}
 			r.set(func() { r.now = r.now.Add(refusedFor) })
@@ -292,11 +293,11 @@ func TestALoginIsTakenAgain(t *testing.T) {
 	logins := newOne("right")
 	r := newTestRegistry(t, logins)
 	r.other = basicOf("none")
-	if got := r.pull(t, "a"); got != ReasonCredential {
+	if got := r.pull(t, "a"); got != refusal.UpstreamCredential {
 		t.Errorf("%q", got)
 	}
 	r.set(func() { r.other = basicOf("right") })
-	if got := r.pull(t, "a"); got != ReasonCredential {
+	if got := r.pull(t, "a"); got != refusal.UpstreamCredential {
 		t.Errorf("at once: %q", got)
 	}
 	r.set(func() { r.now = r.now.Add(refusedFor) })
@@ -312,7 +313,7 @@ func TestARefusedTokenIsReplacedOnce(t *testing.T) {
 	r.version = r.bearer
 	r.other = func(w http.ResponseWriter, _ *http.Request) { r.bearer(w, &http.Request{Header: http.Header{}}) }
 	for range 10 {
-		if got := r.pull(t, "a"); got != ReasonDenied {
+		if got := r.pull(t, "a"); got != refusal.UpstreamDenied {
 			t.Errorf("%q", got)
 		}
 	}
@@ -320,7 +321,7 @@ func TestARefusedTokenIsReplacedOnce(t *testing.T) {
 		t.Errorf("%d tokens for ten requests", n)
 	}
 	r.set(func() { r.now = r.now.Add(refusedFor) })
-	if got := r.pull(t, "a"); got != ReasonDenied || r.count("/token") != 1 {
+	if got := r.pull(t, "a"); got != refusal.UpstreamDenied || r.count("/token") != 1 {
 		t.Errorf("%q", got)
 	}
 }
@@ -343,7 +344,7 @@ func TestARepositoryWithAChallengeOfItsOwn(t *testing.T) {
 	r.set(func() {
 		r.now, r.token, r.other = r.now.Add(time.Hour), answering(500), answering(200)
 	})
-	if got := r.pull(t, "a"); got != ReasonFailing {
+	if got := r.pull(t, "a"); got != refusal.UpstreamFailing {
 		t.Errorf("%q", got)
 	}
 	if got := r.pull(t, "a"); got != "" {
@@ -409,7 +410,7 @@ func TestChallengesThatChangeEndlessly(t *testing.T) {
 		w.WriteHeader(http.StatusUnauthorized)
 	}
 	for range 3 {
-		if got := r.pull(t, "a"); got != ReasonDenied && got != ReasonCredential || r.count("/v2/a/manifests/v1") != 2 {
+		if got := r.pull(t, "a"); got != refusal.UpstreamDenied && got != refusal.UpstreamCredential || r.count("/v2/a/manifests/v1") != 2 {
 			t.Errorf("%q after %d requests", got, n)
 		}
 	}
@@ -435,7 +436,7 @@ func TestRealmsOfARepository(t *testing.T) {
 	if got := r.pull(t, "a"); got != "" || query.Get("account") != "x" || !slices.Equal(query["scope"], []string{"repository:a:pull"}) {
 		t.Errorf("%q, asked with %v", got, query)
 	}
-	for bytes, want := range map[int]Reason{maxTokenBytes: ReasonDenied, maxTokenBytes + 1: ReasonInvalid} {
+	for bytes, want := range map[int]refusal.Reason{maxTokenBytes: refusal.UpstreamDenied, maxTokenBytes + 1: refusal.UpstreamInvalid} {
 		r.set(func() {
 			r.token = func(w http.ResponseWriter, _ *http.Request) {
 				fmt.Fprintf(w, `{"token": %q}`, strings.Repeat("x", bytes))
@@ -538,7 +539,7 @@ func TestRunFindsOut(t *testing.T) {
 			u.Path = "/v2/a/manifests/v1"
 			_, err := c.Do((&http.Request{Method: http.MethodGet, URL: &u, Header: http.Header{}}).WithContext(ctx), Need{})
 			var e *Error
-			if !errors.As(err, &e) || e.Reason != ReasonFailing {
+			if !errors.As(err, &e) || e.Reason != refusal.UpstreamFailing {
 				t.Errorf("%v", err)
 			}
 		}

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // isOwn reports whether a host is the upstream's own.
@@ -41,11 +43,11 @@ func (c *Client) CheckRedirect(to *url.URL) error {
 	case own && to.User == nil:
 		return nil
 	case to.Scheme != "https":
-		return c.fail(ReasonRedirect, nil, "it redirects to an address that is not https (%.20q)", to.Scheme)
+		return c.fail(refusal.UpstreamRedirect, nil, "it redirects to an address that is not https (%.20q)", to.Scheme)
 	case to.User != nil:
-		return c.fail(ReasonRedirect, nil, "it redirects to an address with a user name")
+		return c.fail(refusal.UpstreamRedirect, nil, "it redirects to an address with a user name")
 	case !c.mayName(to.Hostname()):
-		return c.fail(ReasonRedirect, nil, "it redirects to the host %.100q, which it may not name; add it to redirectHosts if it is where the upstream stores its blobs", to.Hostname())
+		return c.fail(refusal.UpstreamRedirect, nil, "it redirects to the host %.100q, which it may not name; add it to redirectHosts if it is where the upstream stores its blobs", to.Hostname())
 	}
 	return nil
 }
@@ -101,7 +103,7 @@ type realmTransport struct {
 
 func (t *realmTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" && (r.URL.Scheme != t.client.base.Scheme || !t.client.isOwn(r.URL.Hostname())) {
-		return nil, t.client.fail(ReasonCredential, nil, "its token endpoint is not https (%.20q), and would get a password", r.URL.Scheme)
+		return nil, t.client.fail(refusal.UpstreamCredential, nil, "its token endpoint is not https (%.20q), and would get a password", r.URL.Scheme)
 	}
 	return t.next.RoundTrip(r)
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 // probeAgain is the shortest time between two probes, when requests give a reason for one.
@@ -74,7 +76,7 @@ func (c *Client) probe(ctx context.Context) {
 	case !c.canMeet(wants):
 		found = c.refused(wants, credential{})
 	case c.logins == nil:
-		if found = c.tryLogin(ctx, nil); found != nil && found.Reason == ReasonCredential {
+		if found = c.tryLogin(ctx, nil); found != nil && found.Reason == refusal.UpstreamCredential {
 			found = nil // anonymous requests are for single repositories there
 		}
 	default:
@@ -83,7 +85,7 @@ func (c *Client) probe(ctx context.Context) {
 	if err != nil || ctx.Err() != nil {
 		return
 	}
-	if found != nil && found.Reason == ReasonDenied {
+	if found != nil && found.Reason == refusal.UpstreamDenied {
 		found = nil // the token without a scope need not be valid for GET /v2/
 	}
 	c.noted(found)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/base/lru"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -128,7 +129,7 @@ func (s *tokens) ask(ctx context.Context, key tokenKey, c challenge, login *Logi
 	switch {
 	case err == nil:
 		s.cache.Add(need.Tenant, key, got)
-	case err.Reason == ReasonCredential:
+	case err.Reason == refusal.UpstreamCredential:
 		got = upstreamToken{err: err, useful: s.client.now().Add(refusedFor)}
 		s.cache.Add(need.Tenant, key, got)
 	default:
@@ -173,18 +174,18 @@ func (c *Client) tokenRefusal(response *http.Response, realm *url.URL, hasLogin 
 	var e *Error
 	switch {
 	case status == http.StatusTooManyRequests:
-		e = c.fail(ReasonLimited, nil, "its token endpoint %s asks for fewer requests", realm.Host)
+		e = c.fail(refusal.UpstreamLimited, nil, "its token endpoint %s asks for fewer requests", realm.Host)
 		e.RetryAfter = retryAfter(response.Header, c.now())
 	case status >= http.StatusInternalServerError:
-		e = c.fail(ReasonFailing, nil, "its token endpoint %s answers %d", realm.Host, status)
+		e = c.fail(refusal.UpstreamFailing, nil, "its token endpoint %s answers %d", realm.Host, status)
 	case status == http.StatusUnauthorized || status == http.StatusForbidden || status == http.StatusBadRequest || status == http.StatusNotFound:
 		whom := "the gateway's user name and password; see that they are those of a user who may pull there, and not expired"
 		if !hasLogin {
 			whom = "anonymous requests; configure a credential for it"
 		}
-		e = c.fail(ReasonCredential, nil, "its token endpoint %s answers %d to %s", realm.Host, status, whom)
+		e = c.fail(refusal.UpstreamCredential, nil, "its token endpoint %s answers %d to %s", realm.Host, status, whom)
 	default:
-		e = c.fail(ReasonInvalid, nil, "its token endpoint %s answers %d", realm.Host, status)
+		e = c.fail(refusal.UpstreamInvalid, nil, "its token endpoint %s answers %d", realm.Host, status)
 	}
 	e.Status = status
 	return e
@@ -204,10 +205,10 @@ func (c *Client) readToken(body []byte, realm *url.URL) (upstreamToken, *Error) 
 		}
 	}
 	if !isTokenValue(value) {
-		return upstreamToken{}, c.fail(ReasonInvalid, nil, "its token endpoint %s answers with something that is no token", realm.Host)
+		return upstreamToken{}, c.fail(refusal.UpstreamInvalid, nil, "its token endpoint %s answers with something that is no token", realm.Host)
 	}
 	if len(value) > maxTokenBytes {
-		return upstreamToken{}, c.fail(ReasonInvalid, nil, "its token endpoint %s answers with a token of %d bytes, and %d is the most", realm.Host, len(value), maxTokenBytes)
+		return upstreamToken{}, c.fail(refusal.UpstreamInvalid, nil, "its token endpoint %s answers with a token of %d bytes, and %d is the most", realm.Host, len(value), maxTokenBytes)
 	}
 	lifetime := usualLifetime
 	if answer.ExpiresIn > 0 {
@@ -248,9 +249,9 @@ func (c *Client) broken(err error, message string) *Error {
 	case errors.As(err, &refused):
 		return refused
 	case errors.Is(err, errPrivate):
-		return c.fail(ReasonRedirect, err, "%s", message)
+		return c.fail(refusal.UpstreamRedirect, err, "%s", message)
 	case isTimeout(err):
-		return c.fail(ReasonTimeout, err, "%s", message)
+		return c.fail(refusal.UpstreamTimeout, err, "%s", message)
 	}
-	return c.fail(ReasonUnreachable, err, "%s", message)
+	return c.fail(refusal.UpstreamUnreachable, err, "%s", message)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/base/lru"
+	"github.com/pullpass/pullpass/internal/refusal"
 )
 
 const (
@@ -33,7 +34,7 @@ type verdict struct {
 // isRefusal reports whether the login itself was refused. A token endpoint that responds with 400
 // or 404 may only require a scope.
 func (v verdict) isRefusal() bool {
-	return v.failure != nil && v.failure.Reason == ReasonCredential && (v.failure.Status == http.StatusUnauthorized || v.failure.Status == http.StatusForbidden)
+	return v.failure != nil && v.failure.Reason == refusal.UpstreamCredential && (v.failure.Status == http.StatusUnauthorized || v.failure.Status == http.StatusForbidden)
 }
 
 func newVerdicts() verdicts {
@@ -89,7 +90,7 @@ func (c *Client) verdictOn(ctx context.Context, login *Login, hash [sha256.Size]
 }
 
 // tryLogin sends GET /v2/ with a login, or without one if login is nil, as the shared challenge
-// says. The error has ReasonCredential if the login is refused.
+// says. The error has refusal.UpstreamCredential if the login is refused.
 func (c *Client) tryLogin(ctx context.Context, login *Login) *Error {
 	wants, err := c.shared(ctx)
 	if err != nil {
@@ -103,7 +104,7 @@ func (c *Client) tryLogin(ctx context.Context, login *Login) *Error {
 		defer cancel()
 		got, e := c.tokens.request(asking, wants, login, nil)
 		c.tokenRequested(e == nil)
-		if e != nil && e.Reason == ReasonLimited {
+		if e != nil && e.Reason == refusal.UpstreamLimited {
 			c.holdAll(e)
 		}
 		if e != nil {
@@ -114,7 +115,7 @@ func (c *Client) tryLogin(ctx context.Context, login *Login) *Error {
 	case wants.scheme == schemeBasic && login != nil:
 		authorization = login.basic()
 	default:
-		return c.fail(ReasonInvalid, nil, "its answer to GET /v2/ does not say whether it takes a credential")
+		return c.fail(refusal.UpstreamInvalid, nil, "its answer to GET /v2/ does not say whether it takes a credential")
 	}
 	response, err := c.send(c.versionRequest(ctx), authorization, &unsent{})
 	if err != nil {
@@ -128,7 +129,7 @@ func (c *Client) tryLogin(ctx context.Context, login *Login) *Error {
 	switch {
 	case e == nil:
 		Discard(response)
-	case e.Reason == ReasonLimited:
+	case e.Reason == refusal.UpstreamLimited:
 		c.holdAll(e)
 	}
 	return e
@@ -140,5 +141,5 @@ func (c *Client) asError(err error) *Error {
 	if errors.As(err, &e) {
 		return e
 	}
-	return c.fail(ReasonTimeout, err, "it was not asked to the end")
+	return c.fail(refusal.UpstreamTimeout, err, "it was not asked to the end")
 }

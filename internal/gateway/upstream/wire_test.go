@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/test/pkitest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -384,7 +385,7 @@ func TestWireWaits(t *testing.T) {
 		p.shaking = 100 * time.Millisecond
 		_, err = c.Do(p.request(t.Context(), "GET", "/a"), Need{})
 		var failed *Error
-		if !errors.As(err, &failed) || failed.Reason != ReasonTimeout || !strings.Contains(err.Error(), "no TLS handshake in 100ms") {
+		if !errors.As(err, &failed) || failed.Reason != refusal.UpstreamTimeout || !strings.Contains(err.Error(), "no TLS handshake in 100ms") {
 			t.Error(err)
 		}
 		p.shaking, p.within = time.Minute, 100*time.Millisecond
@@ -679,7 +680,7 @@ func TestWireOfAClient(t *testing.T) {
 	p.within = 2 * time.Second
 	_, err := c.Do(p.request(t.Context(), "GET", "/silent"), Need{})
 	var failed *Error
-	if !errors.As(err, &failed) || failed.Reason != ReasonTimeout || failed.Message != "it did not answer in 2s" {
+	if !errors.As(err, &failed) || failed.Reason != refusal.UpstreamTimeout || failed.Message != "it did not answer in 2s" {
 		t.Error(err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/server/audit"
 )
@@ -141,7 +142,7 @@ func (e *explainer) claimedCluster() *config.Cluster {
 	return &e.cfg.Clusters[i]
 }
 
-func (e *explainer) isLegacy() bool { return e.then.Reason == string(oidc.ReasonLegacy) }
+func (e *explainer) isLegacy() bool { return e.then.Reason == string(refusal.TokenLegacy) }
 
 const tokenIsGone = "the log does not contain the token"
 
@@ -153,9 +154,9 @@ func (e *explainer) auditToken() error {
 	if e.source == sourceClaim {
 		switch {
 		case e.isLegacy():
-			return &oidc.Error{Reason: oidc.ReasonLegacy, Message: "a secret-based token is never accepted; use one of the kubelet, or of kubectl create token --bound-object-kind Pod"}
+			return &oidc.Error{Reason: refusal.TokenLegacy, Message: "a secret-based token is never accepted; use one of the kubelet, or of kubectl create token --bound-object-kind Pod"}
 		case e.claimedCluster() == nil:
-			return &oidc.Error{Reason: oidc.ReasonUnknownIssuer, Message: fmt.Sprintf("its issuer, as it claims, is %q, which is not in clusters[].issuer, nor in identities[].issuer", then.Claimed.Issuer)}
+			return &oidc.Error{Reason: refusal.TokenUnknownIssuer, Message: fmt.Sprintf("its issuer, as it claims, is %q, which is not in clusters[].issuer, nor in identities[].issuer", then.Claimed.Issuer)}
 		}
 		e.step(stepToken, exchange.VerdictNotJudged, "it was refused at %s (%s), and %s; the rest assumes a valid token of the ServiceAccount, even if the sender had none",
 			when, term.Words(then.Reason), tokenIsGone)
@@ -163,14 +164,14 @@ func (e *explainer) auditToken() error {
 	}
 	cluster := e.cluster(e.id.Cluster)
 	if cluster == nil {
-		return &oidc.Error{Reason: oidc.ReasonUnknownIssuer, Message: fmt.Sprintf("cluster %q is not in clusters[] any more", e.id.Cluster)}
+		return &oidc.Error{Reason: refusal.TokenUnknownIssuer, Message: fmt.Sprintf("cluster %q is not in clusters[] any more", e.id.Cluster)}
 	}
 	if e.id.InSecret() {
 		return e.pullSecretThen(cluster, when)
 	}
 	isBound := e.id.Kubernetes.Pod.UID != "" || cluster.Bound == oidc.BoundAny || cluster.Bound == oidc.BoundPodOrNode && e.id.Kubernetes.Node.UID != ""
 	if !isBound {
-		return &oidc.Error{Reason: oidc.ReasonNotBound, Message: fmt.Sprintf("it was not bound as cluster %q now requires (bound: %s)", cluster.Name, cluster.Bound)}
+		return &oidc.Error{Reason: refusal.TokenNotBound, Message: fmt.Sprintf("it was not bound as cluster %q now requires (bound: %s)", cluster.Name, cluster.Bound)}
 	}
 	e.id.Issuer = cluster.Issuer
 	e.step(stepToken, exchange.VerdictNotJudged, "it was good at %s, and %s; the rest assumes a valid token of the same pod", when, tokenIsGone)
@@ -180,10 +181,10 @@ func (e *explainer) auditToken() error {
 // pullSecretThen decides whether such a token in a Secret would still be accepted.
 func (e *explainer) pullSecretThen(cluster *config.Cluster, when string) error {
 	if cluster.PullSecrets == nil {
-		return &oidc.Error{Reason: oidc.ReasonAudience, Message: fmt.Sprintf("cluster %q no longer accepts tokens of pull secrets (pullSecrets)", cluster.Name)}
+		return &oidc.Error{Reason: refusal.TokenAudience, Message: fmt.Sprintf("cluster %q no longer accepts tokens of pull secrets (pullSecrets)", cluster.Name)}
 	}
 	if !(oidc.PullSecrets{Namespaces: cluster.PullSecrets.Namespaces}).Accept(e.id.Kubernetes.Namespace) {
-		return &oidc.Error{Reason: oidc.ReasonPullSecret, Message: fmt.Sprintf("cluster %q accepts no tokens of pull secrets from namespace %q in this configuration (pullSecrets.namespaces)", cluster.Name, e.id.Kubernetes.Namespace)}
+		return &oidc.Error{Reason: refusal.TokenPullSecret, Message: fmt.Sprintf("cluster %q accepts no tokens of pull secrets from namespace %q in this configuration (pullSecrets.namespaces)", cluster.Name, e.id.Kubernetes.Namespace)}
 	}
 	e.id.Issuer = cluster.Issuer
 	e.step(stepToken, exchange.VerdictNotJudged, "it was good at %s, and %s; the rest assumes a valid token in the same Secret", when, tokenIsGone)

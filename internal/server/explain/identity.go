@@ -16,6 +16,7 @@ import (
 	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -65,7 +66,7 @@ func (e *explainer) identityThen() (oidc.Identity, error) {
 	then := e.then.Identity
 	issuer := setup.IdentityIssuers(e.cfg)[then.Name]
 	if issuer == nil {
-		return oidc.Identity{}, &oidc.Error{Reason: oidc.ReasonUnknownIssuer, Message: fmt.Sprintf("identity %s is not in identities[] any more", term.QuoteName(then.Name))}
+		return oidc.Identity{}, &oidc.Error{Reason: refusal.TokenUnknownIssuer, Message: fmt.Sprintf("identity %s is not in identities[] any more", term.QuoteName(then.Name))}
 	}
 	profile := issuer.Provider.Profile
 	claims := profile.Typed(then.Claims)

@@ -16,6 +16,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -152,7 +153,7 @@ func (e *explainer) verifyToken(ctx context.Context, answer *Explanation) (oidc.
 	id, err := verifier.Verify(ctx, registryauth.NewSecret(e.token))
 	var failure *oidc.Error
 	switch {
-	case errors.As(err, &failure) && failure.Reason != oidc.ReasonUnavailable:
+	case errors.As(err, &failure) && failure.Reason != refusal.IssuerUnavailable:
 		answer.Subject.Cluster, answer.Subject.Claimed = failure.Cluster, exchange.ClaimedBy(failure)
 		if failure.Provider != "" {
 			answer.Subject.Identity = &exchange.Identity{Name: failure.Provider}

@@ -8,9 +8,12 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
-	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
+
+// reasonValues are the same at both endpoints.
+var reasonValues = append(ClosedSet(refusal.Reasons()...), "")
 
 var limitLabel = label{name: "limit", values: []string{"service_account", "address"}, other: otherValue}
 
@@ -20,7 +23,7 @@ var (
 		help: "Token requests by outcome. The GET with which containerd repeats a refused POST is not counted again.",
 		labels: []label{
 			{name: "result", values: ClosedSet(exchange.Results()...), other: otherValue, means: "[results](audit.md#results)"},
-			{name: "reason", values: append(exchange.Reasons(), ""), other: otherValue, means: "[reasons](audit.md#reasons); empty: all was granted"},
+			{name: "reason", values: reasonValues, other: otherValue, means: "[reasons](audit.md#reasons); empty: all was granted"},
 			requestedIssuer,
 			requestedService,
 			{name: "grant_type", values: ClosedSet(registryauth.GrantAnonymous, registryauth.GrantBasic, registryauth.GrantBearer,
@@ -111,7 +114,7 @@ func (m *Metrics) Record(event *exchange.Event) {
 	result := string(event.Result)
 	m.count(exchangesTotal, result, event.Reason, event.IssuerName(), event.Service, event.GrantType)
 	m.observe(exchangeDuration, time.Duration(event.Latency*float64(time.Second)), result)
-	if event.Reason == string(oidc.ReasonLegacy) {
+	if event.Reason == string(refusal.TokenLegacy) {
 		m.count(legacyTokens, event.Cluster)
 	}
 	if p := event.Proof; p != nil {

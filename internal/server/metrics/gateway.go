@@ -18,7 +18,7 @@ var (
 			upstreamLabel,
 			{name: "kind", values: append(gateway.Kinds(), ""), other: otherValue, means: "what was asked for; empty: it is not known"},
 			{name: "result", values: ClosedSet(exchange.Results()...), other: otherValue, means: "[results](audit.md#results)"},
-			{name: "reason", values: append(gateway.Reasons(), ""), other: otherValue, means: "[reasons](audit.md#gateway-reasons); empty: it was passed on whole"},
+			{name: "reason", values: reasonValues, other: otherValue, means: "[reasons](audit.md#gateway-reasons); empty: it was passed on whole"},
 		},
 		act: "`unavailable`: the upstream; the reason says what is wrong with it, [operations.md](../how-to/operations.md#the-gateway) what to do. Many `refused`: look the reason up in the audit log. `request_canceled`: clients that left, which is `granted`.",
 	}
