@@ -4,10 +4,10 @@
 //	Policy.Decide    subject, service, requested scopes → what is granted, by which rule, or why not
 //	Policy.Explain   the same decision, and how it came about
 //
-// It is pure: no clock, no network, no files but their content, no regular
-// expressions. The same code serves, explains and checks. Deny by default: a
 // The package is pure: it uses no clock, no network and no regular expressions, and reads only the
 // content of its files. The same code serves, explains and checks. The default is to deny: a scope
 // is granted only if a rule grants it. An annotation selects within a ceiling and never grants.
-// registryauth), or where annotations and labels come from (package kube).
+//
+// It does not own identities (package oidc), the grammar of scopes (package registryauth), or the
+// source of annotations and labels (package kube).
 package policy

@@ -10,7 +10,6 @@ import (
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
-	"github.com/pullpass/pullpass/internal/policy/selector"
 	"github.com/pullpass/pullpass/internal/policy/subjects"
 )
 
@@ -101,7 +100,7 @@ func parseServiceAccount(n strictyaml.Node, fields map[string]strictyaml.Node) p
 	}
 	if field, ok := fields["namespaceLabels"]; ok {
 		isKey := func(key string) bool { return len(content.IsLabelKey(key)) == 0 }
-		s.NamespaceLabels = parseTexts(field, "the key of a label, like team or example.com/team", isKey, selector.IsLabelValue)
+		s.NamespaceLabels = parseTexts(field, "the key of a label, like team or example.com/team", isKey, subjects.IsLabelValue)
 	}
 	return s
 }

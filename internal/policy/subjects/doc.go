@@ -1,5 +1,6 @@
 // Package subjects matches callers: ServiceAccounts by cluster, namespace, labels, name and node,
 // and other identities by the claims of their tokens. It is the language of subjects in policies.
+// Selectors of labels have the forms of Kubernetes: as in a NetworkPolicy, or as text for kubectl -l.
 //
 //	Parse              a list of subjects → Matches, or faults
 //	Asker.MatchAny     is it one of them, and if not, by which field

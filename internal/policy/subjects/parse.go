@@ -7,7 +7,6 @@ import (
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/oidc/identity"
-	"github.com/pullpass/pullpass/internal/policy/selector"
 )
 
 type parser struct {
@@ -51,7 +50,7 @@ func Parse(n strictyaml.Node, o Options) []Match {
 			case "namespaces":
 				m.Namespaces = parseGlobs(field, "-", false)
 			case "namespaceSelector":
-				m.NamespaceSelector = selector.Parse(field)
+				m.NamespaceSelector = parseSelector(field)
 			case "serviceAccounts":
 				m.ServiceAccounts = parseGlobs(field, ".-", false)
 			case "nodes":

@@ -1,6 +1,4 @@
-// Package selector reads label selectors in the forms of Kubernetes: as in a NetworkPolicy, or as
-// text for kubectl -l.
-package selector
+package subjects
 
 import (
 	"slices"
@@ -9,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/apimachinery/pkg/util/validation/field"
+	validation "k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/base/term"
@@ -22,9 +20,9 @@ const (
 	maxSelectorValues = 256 // of all requirements together
 )
 
-// Parse reads a selector of a namespace's labels, and reports its faults at the node. In Kubernetes
+// parseSelector reads a selector of a namespace's labels, and reports its faults at the node. In Kubernetes
 // an empty selector matches everything. Here it is a fault, like every empty setting.
-func Parse(n strictyaml.Node) labels.Selector {
+func parseSelector(n strictyaml.Node) labels.Selector {
 	var requirements []labels.Requirement
 	switch n.Value.(type) {
 	case string:
@@ -64,7 +62,7 @@ func parseText(n strictyaml.Node) []labels.Requirement {
 		n.Fault("%s has a character that no selector has: write one line of ASCII", term.QuoteName(text))
 		return nil
 	}
-	requirements, err := labels.ParseToRequirements(text, field.WithPath(field.NewPath("label")))
+	requirements, err := labels.ParseToRequirements(text, validation.WithPath(validation.NewPath("label")))
 	if err != nil {
 		n.Fault("%s is not a selector for kubectl -l: %v", term.QuoteName(text), err)
 		return nil
