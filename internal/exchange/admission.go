@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/pullpass/pullpass/internal/base/term"
-	"github.com/pullpass/pullpass/internal/exchange/nodecert"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
@@ -60,7 +59,7 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 	if c.Memory != nil {
 		callers.Chains = c.Memory.chains
 	} else {
-		callers.Chains = nodecert.NewChains()
+		callers.Chains = nodeproof.NewChains()
 	}
 	return &Admission{objects: c.Objects, nodes: maps.Clone(c.Nodes), revocations: c.Revocations, callers: callers}, nil
 }

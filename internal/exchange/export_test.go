@@ -1,6 +1,6 @@
 package exchange
 
-import "github.com/pullpass/pullpass/internal/exchange/nodecert"
+import "github.com/pullpass/pullpass/internal/exchange/nodeproof"
 
 // Joined makes keys, for tests.
 var Joined = joined
@@ -11,7 +11,7 @@ func (x *Exchanger) IssuedBytes() int { return x.issued.Bytes() }
 func (x *Exchanger) Issued() int { return x.issued.Len() }
 
 // SetCAs replaces the CAs of a cluster.
-func (a *Admission) SetCAs(cluster string, cas *nodecert.CAs) {
+func (a *Admission) SetCAs(cluster string, cas *nodeproof.CAs) {
 	checks := a.nodes[cluster]
 	checks.Proof.CAs = cas
 	a.nodes[cluster] = checks

@@ -6,7 +6,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/base/lru"
 	"github.com/pullpass/pullpass/internal/exchange/load"
-	"github.com/pullpass/pullpass/internal/exchange/nodecert"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/seal"
 )
@@ -16,7 +16,7 @@ import (
 // concurrent use.
 type Memory struct {
 	issued   *lru.Cache[issuedKey, registryauth.Token]
-	chains   *nodecert.Chains
+	chains   *nodeproof.Chains
 	attempts *attempts
 	spent    *lru.Cache[netip.Prefix, time.Time] // addresses that have spent their limit, and until when
 	bodies   *load.Bodies
@@ -37,7 +37,7 @@ const (
 	issuedBytes = 16 << 20
 
 	// OtherCacheBytes is the maximum that a Memory holds beside the issued tokens.
-	OtherCacheBytes = attemptBytes + spentBytes + nodecert.ChainBytes
+	OtherCacheBytes = attemptBytes + spentBytes + nodeproof.ChainBytes
 )
 
 // NewMemory returns an empty Memory.
@@ -47,7 +47,7 @@ func NewMemory(c MemoryConfig) *Memory {
 	}
 	return &Memory{
 		issued:   lru.New(c.IssuedBytes, heldByIssued),
-		chains:   nodecert.NewChains(),
+		chains:   nodeproof.NewChains(),
 		attempts: newAttempts(),
 		spent:    lru.New[netip.Prefix, time.Time](spentBytes, nil),
 		bodies:   load.NewBodies(),

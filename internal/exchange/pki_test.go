@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/exchange/nodecert"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/test/pkitest"
 )
 
@@ -62,8 +62,8 @@ func certifyKey(t testing.TB, parent *holder, key *ecdsa.PrivateKey, changes ...
 }
 
 // cas returns the CAs of a single cluster.
-func (h holder) cas() *nodecert.CAs {
-	return nodecert.NewCAs("prod", map[string][]*x509.Certificate{"prod": {h.certificate}})
+func (h holder) cas() *nodeproof.CAs {
+	return nodeproof.NewCAs("prod", map[string][]*x509.Certificate{"prod": {h.certificate}})
 }
 
 func (h holder) tls() tls.Certificate {

@@ -15,14 +15,13 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/exchange/nodecert"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 )
 
 const pullWeb = "repository:team-a/web:pull"
 
 // proving makes cluster prod ask for proof.
-func proving(mode nodeproof.Mode, cas *nodecert.CAs, methods ...nodeproof.Method) map[string]exchange.NodeChecks {
+func proving(mode nodeproof.Mode, cas *nodeproof.CAs, methods ...nodeproof.Method) map[string]exchange.NodeChecks {
 	return map[string]exchange.NodeChecks{"prod": {Proof: nodeproof.Config{Mode: mode, Methods: methods, CAs: cas}}}
 }
 
@@ -159,7 +158,7 @@ func TestProofEndsWithTheCertificates(t *testing.T) {
 	late := ca.sign(t, authority("late"), during(5*time.Minute, time.Hour))
 	for name, test := range map[string]struct {
 		presented      []*x509.Certificate
-		cas            *nodecert.CAs
+		cas            *nodeproof.CAs
 		begins, ends   time.Duration // relative to the start; whole seconds, inclusive
 		before, beyond nodeproof.Reason
 	}{
@@ -207,12 +206,12 @@ func TestProofFollowsTheCAs(t *testing.T) {
 	fromCA, fromNext := presented(ca.sign(t)), presented(next.sign(t))
 	r := newRig(t, nil)
 	for i, step := range []struct {
-		cas  *nodecert.CAs
+		cas  *nodeproof.CAs
 		by   []*x509.Certificate
 		want nodeproof.Reason
 	}{
 		{nil, fromCA, nodeproof.CertificateCAUnknown},
-		{nodecert.NewCAs("prod", nil), fromCA, nodeproof.CertificateUntrusted},
+		{nodeproof.NewCAs("prod", nil), fromCA, nodeproof.CertificateUntrusted},
 		{ca.cas(), fromCA, ""},
 		{next.cas(), fromCA, nodeproof.CertificateUntrusted},
 		{next.cas(), fromNext, ""},
@@ -329,7 +328,7 @@ func TestProofWithOneCAAboveTwoClusters(t *testing.T) {
 			all := map[string][]*x509.Certificate{"prod": {root.certificate}, "test": {test.test.certificate}}
 			nodes := map[string]exchange.NodeChecks{}
 			for cluster := range all {
-				nodes[cluster] = proving(nodeproof.Enforce, nodecert.NewCAs(cluster, all), nodeproof.Certificate)["prod"]
+				nodes[cluster] = proving(nodeproof.Enforce, nodeproof.NewCAs(cluster, all), nodeproof.Certificate)["prod"]
 			}
 			a, err := exchange.NewAdmission(exchange.AdmissionConfig{Now: func() time.Time { return made }, Nodes: nodes})
 			must(t, err)

@@ -15,7 +15,7 @@ import (
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/exchange/nodecert"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
@@ -223,7 +223,7 @@ func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 	}
 	g.replaced = previous.stillPublished(p.keys, time.Now())
 
-	var nodeCAs map[string]*nodecert.CAs
+	var nodeCAs map[string]*nodeproof.CAs
 	if p.tls != nil {
 		nodeCAs = p.tls.nodes
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/base/file"
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/config"
-	"github.com/pullpass/pullpass/internal/exchange/nodecert"
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
 	"github.com/pullpass/pullpass/internal/server/metrics"
 )
@@ -31,8 +31,8 @@ var classicCurves = []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384, tls.
 // which callers prove that they are nodes. It never changes.
 type serverTLS struct {
 	config  *tls.Config
-	gateway *tls.Config              // nil: no gateway
-	nodes   map[string]*nodecert.CAs // by cluster
+	gateway *tls.Config               // nil: no gateway
+	nodes   map[string]*nodeproof.CAs // by cluster
 	ends    metrics.TLSEnds
 }
 
@@ -246,7 +246,7 @@ func readClientCAs(cfg *config.Config) (map[string][]*x509.Certificate, error) {
 // verifies its certificates. Nor may one CA be above another cluster's, because certificates of the
 // lower one also lead to the upper one. If the connecting certificates are in no file, the proof
 // detects this.
-func allNodeCAs(cfg *config.Config, cas map[string][]*x509.Certificate) (map[string]*nodecert.CAs, error) {
+func allNodeCAs(cfg *config.Config, cas map[string][]*x509.Certificate) (map[string]*nodeproof.CAs, error) {
 	byCluster := map[string][]*x509.Certificate{}
 	for i := range cfg.Clusters {
 		file := cfg.Clusters[i].Node.Proof.CAs
@@ -264,9 +264,9 @@ func allNodeCAs(cfg *config.Config, cas map[string][]*x509.Certificate) (map[str
 		}
 		byCluster[cfg.Clusters[i].Name] = cas[file.Field]
 	}
-	all := map[string]*nodecert.CAs{}
+	all := map[string]*nodeproof.CAs{}
 	for cluster := range byCluster {
-		all[cluster] = nodecert.NewCAs(cluster, byCluster)
+		all[cluster] = nodeproof.NewCAs(cluster, byCluster)
 	}
 	return all, nil
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/pullpass/pullpass/internal/cluster/kube"
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/exchange/nodecert"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/oidc/identity"
@@ -151,7 +150,7 @@ func NewVerifier(cfg *config.Config, logger *slog.Logger) (*oidc.Verifier, error
 
 // NodeChecks returns the node checks of each cluster. cas are the CAs of their kubelets, by
 // cluster. If it is nil, certificates prove nothing.
-func NodeChecks(cfg *config.Config, cas map[string]*nodecert.CAs) (map[string]exchange.NodeChecks, error) {
+func NodeChecks(cfg *config.Config, cas map[string]*nodeproof.CAs) (map[string]exchange.NodeChecks, error) {
 	all := map[string]exchange.NodeChecks{}
 	for i := range cfg.Clusters {
 		c := &cfg.Clusters[i]

@@ -1,6 +1,4 @@
-// Package nodecert verifies the client certificates of kubelets: whether a certificate leads to a
-// CA of its own cluster, and to no CA of a different cluster.
-package nodecert
+package nodeproof
 
 import (
 	"crypto/sha256"

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/pullpass/pullpass/internal/base/term"
-	"github.com/pullpass/pullpass/internal/exchange/nodecert"
 )
 
 // Config says how callers prove that they are the node that their token
@@ -19,7 +18,7 @@ type Config struct {
 	// CAs sign the kubelets' client certificates of this cluster and of no other;
 	// nil: none is known, and no certificate passes. What was verified is
 	// remembered for these: they are the same until the CAs of any cluster change.
-	CAs *nodecert.CAs
+	CAs *CAs
 }
 
 // Wanted reports whether a proof is asked for at all.

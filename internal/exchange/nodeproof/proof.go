@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/base/term"
-	"github.com/pullpass/pullpass/internal/exchange/nodecert"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
@@ -57,7 +56,7 @@ type unproven struct {
 
 // Judge decides whether a caller proved to be a node. It is safe for concurrent use.
 type Judge struct {
-	Chains *nodecert.Chains // certificates that were verified, for as long as the CAs are the same
+	Chains *Chains // certificates that were verified, for as long as the CAs are the same
 	Now    func() time.Time
 	// CallersUnseen is for explaining a request without its connection, and never for serving. Data
 	// that a Caller lacks is then unknown instead of absent.
@@ -115,7 +114,7 @@ func (c Caller) shows(method Method) bool {
 // certificate judges the presented certificates, from cheap checks to expensive ones. The
 // certificate identifies a node only by name. Objects checks that the Node of this name still has
 // the token's UID.
-func (j Judge) certificate(cas *nodecert.CAs, id *oidc.Identity, presented []*x509.Certificate) unproven {
+func (j Judge) certificate(cas *CAs, id *oidc.Identity, presented []*x509.Certificate) unproven {
 	if len(presented) == 0 {
 		return unproven{CertificateMissing, "it presented no client certificate",
 			"set client in containerd's hosts.toml for the registry to the kubelet's, such as /var/lib/kubelet/pki/kubelet-client-current.pem"}
