@@ -46,9 +46,14 @@ func TestWhatOneRequestCostsIsBounded(t *testing.T) {
 
 func parse(t *testing.T, text string) []Match {
 	t.Helper()
+	list, err := parseList(text)
+	testkit.Must(t, err)
+	return list
+}
+
+func parseList(text string) ([]Match, error) {
 	var faults strictyaml.Faults
 	document, _ := strictyaml.ParseDocument("p", []byte("subjects: "+text), 1<<20, &faults, "")
 	list := Parse(document.Fields("subjects")["subjects"], Options{})
-	testkit.Must(t, faults.Err())
-	return list
+	return list, faults.Err()
 }
