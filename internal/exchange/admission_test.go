@@ -15,6 +15,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
+	pki "github.com/pullpass/pullpass/internal/exchange/nodeproof/nodeprooftest"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -287,21 +288,21 @@ func TestObjectsUnavailable(t *testing.T) {
 // all.
 func TestReuseIsJudgedAfresh(t *testing.T) {
 	t.Parallel()
-	ca := newCA(t)
+	ca := pki.NewCA(t)
 	known := node1At("192.0.2.7")
 	changing := &changingObjects{current: known}
 	r := newRig(t, func(c *rigConfig) {
 		c.objects = changing
-		c.nodes = proving(nodeproof.Enforce, ca.cas(), nodeproof.Certificate, nodeproof.Address)
+		c.nodes = proving(nodeproof.Enforce, ca.CAs(), nodeproof.Certificate, nodeproof.Address)
 	})
 	token := r.token(t, nil)
-	right := nodeproof.Caller{Certificates: presented(ca.sign(t))}
+	right := nodeproof.Caller{Certificates: pki.Presented(ca.Sign(t))}
 	first := r.do(t, from(right, post(token, pullWeb)))
 	if again := r.do(t, from(caller("192.0.2.7"), get(token, pullWeb))); again.body.Token != first.body.Token || !r.lastEvent(t, 2).Reused {
 		t.Error("the right caller gets another token")
 	}
 	mustRefuse(t, r.do(t, from(caller("192.0.2.8"), post(token, pullWeb))), r.lastEvent(t, 3), nodeproof.AddressOther)
-	wrong := nodeproof.Caller{Certificates: presented(ca.sign(t, named("system:node:node2")))}
+	wrong := nodeproof.Caller{Certificates: pki.Presented(ca.Sign(t, pki.Named("system:node:node2")))}
 	mustRefuse(t, r.do(t, from(wrong, post(token, pullWeb))), r.lastEvent(t, 4), nodeproof.CertificateOtherNode)
 
 	changing.current = objects{err: &exchange.GoneError{Kind: exchange.KindPod, Name: "team-a/web-0", UID: "1"}}
@@ -376,7 +377,7 @@ func TestSubjectHoldsTheFacts(t *testing.T) {
 // An empty or mistyped setting does not turn a check off. A check that no node can pass is refused.
 func TestFaultyNodeChecks(t *testing.T) {
 	t.Parallel()
-	pool := newCA(t).cas()
+	pool := pki.NewCA(t).CAs()
 	some := selector(t, "pool=a")["prod"].Selector
 	for want, checks := range map[string]exchange.NodeChecks{
 		`unknown mode of proof "enforced"`:            {Proof: nodeproof.Config{Mode: "enforced", Methods: []nodeproof.Method{nodeproof.Address}}},

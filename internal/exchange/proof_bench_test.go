@@ -6,6 +6,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
+	pki "github.com/pullpass/pullpass/internal/exchange/nodeproof/nodeprooftest"
 )
 
 // BenchmarkProof measures the cost of a caller's proof in an exchange.
@@ -15,10 +16,10 @@ import (
 //	known     a certificate that was presented before: every pull but the first
 //	verified  a certificate that was not, by way of an intermediate
 func BenchmarkProof(b *testing.B) {
-	ca := newCA(b)
-	intermediate := ca.sign(b, authority("intermediate"))
+	ca := pki.NewCA(b)
+	intermediate := ca.Sign(b, pki.Authority("intermediate"))
 	from := caller("192.0.2.7")
-	from.Certificates = presented(intermediate.sign(b), intermediate)
+	from.Certificates = pki.Presented(intermediate.Sign(b), intermediate)
 	for _, bench := range []struct {
 		name   string
 		mode   nodeproof.Mode
@@ -32,14 +33,14 @@ func BenchmarkProof(b *testing.B) {
 		b.Run("proof="+bench.name, func(b *testing.B) {
 			r := newRig(b, nil)
 			a, err := exchange.NewAdmission(exchange.AdmissionConfig{
-				Objects: node1At("10.0.0.7", "192.0.2.7"), Nodes: proving(bench.mode, ca.cas(), bench.method), Now: r.Now,
+				Objects: node1At("10.0.0.7", "192.0.2.7"), Nodes: proving(bench.mode, ca.CAs(), bench.method), Now: r.Now,
 			})
 			must(b, err)
 			id := identityOn("prod", "node1")
 			b.ReportAllocs()
 			for b.Loop() {
 				if bench.name == "verified" {
-					a.SetCAs("prod", ca.cas()) // for which nothing is remembered
+					a.SetCAs("prod", ca.CAs()) // for which nothing is remembered
 				}
 				if _, _, err := a.Admit(context.Background(), id, nil, from, new(exchange.Event)); err != nil {
 					b.Fatal(err)

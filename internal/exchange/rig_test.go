@@ -25,6 +25,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
+	pki "github.com/pullpass/pullpass/internal/exchange/nodeproof/nodeprooftest"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/policy"
@@ -81,6 +82,9 @@ var fastKey = sync.OnceValue(func() *ecdsa.PrivateKey {
 	}
 	return key
 })
+
+// made is the start of the rig's clock.
+var made = pki.Made
 
 // rig is a token endpoint made of the real parts: verifier, policy, keys.
 type rig struct {

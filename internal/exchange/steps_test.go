@@ -10,6 +10,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
+	pki "github.com/pullpass/pullpass/internal/exchange/nodeproof/nodeprooftest"
 	"github.com/pullpass/pullpass/internal/oidc"
 )
 
@@ -92,9 +93,9 @@ func TestAdmissionTellsItsSteps(t *testing.T) {
 // serving Admission refuses the same request.
 func TestAdmissionOfUnseenCallers(t *testing.T) {
 	t.Parallel()
-	ca := newCA(t)
+	ca := pki.NewCA(t)
 	both := []nodeproof.Method{nodeproof.Certificate, nodeproof.Address}
-	certified := nodeproof.Caller{Certificates: presented(newCA(t).sign(t))}
+	certified := nodeproof.Caller{Certificates: pki.Presented(pki.NewCA(t).Sign(t))}
 	for name, test := range map[string]struct {
 		methods []nodeproof.Method
 		caller  nodeproof.Caller
@@ -119,7 +120,7 @@ func TestAdmissionOfUnseenCallers(t *testing.T) {
 					id.Kubernetes.Node, objects = oidc.ObjectRef{}, knowing(nil)
 				}
 				a, err := exchange.NewAdmission(exchange.AdmissionConfig{
-					Objects: objects, Nodes: proving(nodeproof.Enforce, ca.cas(), test.methods...),
+					Objects: objects, Nodes: proving(nodeproof.Enforce, ca.CAs(), test.methods...),
 					Now: func() time.Time { return made }, CallersUnseen: unseen,
 				})
 				must(t, err)

@@ -1,4 +1,5 @@
-package exchange_test
+// Package nodeprooftest makes the certificates of kubelets and of their CAs, for tests.
+package nodeprooftest
 
 import (
 	"crypto/ecdsa"
@@ -12,79 +13,91 @@ import (
 	"github.com/pullpass/pullpass/internal/test/pkitest"
 )
 
-// holder has a certificate and its key. A holder with a CA certificate can sign like a cluster.
-type holder struct {
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
+// Holder has a certificate and its key. A Holder with a CA certificate can sign like a cluster.
+type Holder struct {
+	Certificate *x509.Certificate
+	Key         *ecdsa.PrivateKey
 }
 
-// made is the start of the rig's clock. All certificates are valid then, unless a test says
+// Made is when the clock of a test starts. All certificates are valid then, unless a test says
 // otherwise.
-var made = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+var Made = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
-// newCA returns the CA of a cluster: all have the same name.
-func newCA(t testing.TB) holder { return certify(t, nil, authority("kubernetes")) }
+// NewCA returns the CA of a cluster: all have the same name.
+func NewCA(t testing.TB) Holder { return Certify(t, nil, Authority("kubernetes")) }
 
-// authority turns a template into that of a CA.
-func authority(name string) func(*x509.Certificate) {
+// Authority turns a template into that of a CA.
+func Authority(name string) func(*x509.Certificate) {
 	return func(c *x509.Certificate) {
 		c.Subject = pkix.Name{CommonName: name}
-		c.NotBefore, c.NotAfter = made.AddDate(-1, 0, 0), made.AddDate(9, 0, 0)
+		c.NotBefore, c.NotAfter = Made.AddDate(-1, 0, 0), Made.AddDate(9, 0, 0)
 		c.IsCA, c.BasicConstraintsValid, c.KeyUsage, c.ExtKeyUsage = true, true, x509.KeyUsageCertSign, nil
 	}
 }
 
-// sign issues a kubelet's client certificate for node1, with changes.
-func (h holder) sign(t testing.TB, changes ...func(*x509.Certificate)) holder {
+// Sign issues a kubelet's client certificate for node1, with changes.
+func (h Holder) Sign(t testing.TB, changes ...func(*x509.Certificate)) Holder {
 	t.Helper()
-	return certify(t, &h, changes...)
+	return Certify(t, &h, changes...)
 }
 
-func certify(t testing.TB, parent *holder, changes ...func(*x509.Certificate)) holder {
+// Certify issues a certificate for a new key; without a parent, it signs itself.
+func Certify(t testing.TB, parent *Holder, changes ...func(*x509.Certificate)) Holder {
 	t.Helper()
-	return certifyKey(t, parent, pkitest.ECKey(t), changes...)
+	return CertifyKey(t, parent, pkitest.ECKey(t), changes...)
 }
 
-// certifyKey issues a certificate for an existing key.
-func certifyKey(t testing.TB, parent *holder, key *ecdsa.PrivateKey, changes ...func(*x509.Certificate)) holder {
+// CertifyKey issues a certificate for an existing key.
+func CertifyKey(t testing.TB, parent *Holder, key *ecdsa.PrivateKey, changes ...func(*x509.Certificate)) Holder {
 	t.Helper()
 	kubelet := func(c *x509.Certificate) {
 		c.Subject = pkix.Name{CommonName: "system:node:node1", Organization: []string{"system:nodes"}}
-		c.NotBefore, c.NotAfter = made.Add(-5*time.Minute), made.Add(time.Hour)
+		c.NotBefore, c.NotAfter = Made.Add(-5*time.Minute), Made.Add(time.Hour)
 		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	}
 	var ca *pkitest.Cert
 	if parent != nil {
-		ca = &pkitest.Cert{Certificate: parent.certificate, Key: parent.key}
+		ca = &pkitest.Cert{Certificate: parent.Certificate, Key: parent.Key}
 	}
 	cert := pkitest.NewCert(t, key, ca, append([]func(*x509.Certificate){kubelet}, changes...)...)
-	return holder{cert.Certificate, key}
+	return Holder{cert.Certificate, key}
 }
 
-// cas returns the CAs of a single cluster.
-func (h holder) cas() *nodeproof.CAs {
-	return nodeproof.NewCAs("prod", map[string][]*x509.Certificate{"prod": {h.certificate}})
+// CAs returns the CAs of a single cluster.
+func (h Holder) CAs() *nodeproof.CAs {
+	return nodeproof.NewCAs("prod", map[string][]*x509.Certificate{"prod": {h.Certificate}})
 }
 
-func (h holder) tls() tls.Certificate {
-	return tls.Certificate{Certificate: [][]byte{h.certificate.Raw}, PrivateKey: h.key}
+// TLS returns what a client presents.
+func (h Holder) TLS() tls.Certificate {
+	return tls.Certificate{Certificate: [][]byte{h.Certificate.Raw}, PrivateKey: h.Key}
 }
 
-// named sets the common name.
-func named(name string) func(*x509.Certificate) {
+// Named sets the common name.
+func Named(name string) func(*x509.Certificate) {
 	return func(c *x509.Certificate) { c.Subject.CommonName = name }
 }
 
-// during sets the validity period, relative to the start of the rig's clock.
-func during(from, until time.Duration) func(*x509.Certificate) {
-	return func(c *x509.Certificate) { c.NotBefore, c.NotAfter = made.Add(from), made.Add(until) }
+// During sets the validity period, relative to Made.
+func During(from, until time.Duration) func(*x509.Certificate) {
+	return func(c *x509.Certificate) { c.NotBefore, c.NotAfter = Made.Add(from), Made.Add(until) }
 }
 
-// presented returns the certificates that a client sends, leaf first.
-func presented(holders ...holder) []*x509.Certificate {
+// Presented returns the certificates that a client sends, leaf first.
+func Presented(holders ...Holder) []*x509.Certificate {
 	var certificates []*x509.Certificate
 	for _, h := range holders {
-		certificates = append(certificates, h.certificate)
+		certificates = append(certificates, h.Certificate)
 	}
 	return certificates
+}
+
+// Organizations sets the organizations of the subject.
+func Organizations(names ...string) func(*x509.Certificate) {
+	return func(c *x509.Certificate) { c.Subject.Organization = names }
+}
+
+// Usage sets the extended key usages.
+func Usage(usages ...x509.ExtKeyUsage) func(*x509.Certificate) {
+	return func(c *x509.Certificate) { c.ExtKeyUsage = usages }
 }
