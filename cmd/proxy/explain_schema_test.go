@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -11,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/pullpass/pullpass/internal/server/explain"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
@@ -19,33 +17,12 @@ import (
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// checkExplanation holds an answer of explain to the schema.
-func checkExplanation(text []byte) error {
-	schema, err := proxytest.OpenExplanationSchema()
-	if err != nil {
-		return err
-	}
-	return checkAnswer(schema.Compiled, text)
-}
-
-// checkAnswer holds what is printed for programs to a schema, and to what a terminal can show.
-func checkAnswer(schema *jsonschema.Schema, text []byte) error {
-	answer, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		return err
-	}
-	if i := bytes.IndexFunc(text, func(r rune) bool { return r != '\n' && (r < ' ' || r > '~') }); i >= 0 {
-		return fmt.Errorf("byte %#x is no printable ASCII", text[i])
-	}
-	return schema.Validate(answer)
-}
-
 // cmdExplanation is the command of scripts that holds a file to the schema.
 func cmdExplanation(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: explanation FILE")
 	}
-	ts.Check(checkExplanation([]byte(ts.ReadFile(args[0]))))
+	ts.Check(proxytest.CheckExplanation([]byte(ts.ReadFile(args[0]))))
 }
 
 // The schema refuses what is not an explanation, or it would prove nothing.
@@ -55,7 +32,7 @@ func TestExplanationSchemaIsStrict(t *testing.T) {
 		`"steps":[{"step":"service","verdict":"passed","message":"m"},STEP,STEP,STEP,STEP,STEP,STEP,STEP,STEP],` +
 		`"rules":[{"name":"r","origin":"o","subjectMatched":true,"serviceMatched":true,"scopes":[{"requested":"s"}]}],"now":{"result":"none","status":200,"reason":"scope_not_granted"}}`
 	whole := strings.ReplaceAll(good, "STEP", `{"step":"deny","verdict":"off","message":"m"}`)
-	if err := checkExplanation([]byte(whole)); err != nil {
+	if err := proxytest.CheckExplanation([]byte(whole)); err != nil {
 		t.Fatal(err)
 	}
 	for old, changed := range map[string]string{
@@ -73,13 +50,13 @@ func TestExplanationSchemaIsStrict(t *testing.T) {
 		`,{"step":"deny","verdict":"of`: `,{"other":1},{"step":"deny","verdict":"of`,
 		`"kind":"Explanation"`:          `"kind":"Other"`,
 	} {
-		if err := checkExplanation([]byte(strings.Replace(whole, old, changed, 1))); err == nil {
+		if err := proxytest.CheckExplanation([]byte(strings.Replace(whole, old, changed, 1))); err == nil {
 			t.Errorf("the schema accepts %s instead of %s", changed, old)
 		}
 	}
 	claim := strings.NewReplacer(`"source":"token","proven":true`, `"source":"claim","proven":false,"unproven":"why"`, `"service":"s"`,
 		`"service":"s","then":{"time":"2026-03-01T09:00:00Z","id":"a","result":"refused","status":401,"reason":"anonymous","message":"m","latency":0.1}`).Replace(whole)
-	if err := checkExplanation([]byte(claim)); err != nil {
+	if err := proxytest.CheckExplanation([]byte(claim)); err != nil {
 		t.Fatal(err)
 	}
 	for old, changed := range map[string]string{
@@ -89,7 +66,7 @@ func TestExplanationSchemaIsStrict(t *testing.T) {
 		`"id":"a",`:          ``,
 		`"message":"m","lat`: `"lat`,
 	} {
-		if err := checkExplanation([]byte(strings.Replace(claim, old, changed, 1))); err == nil {
+		if err := proxytest.CheckExplanation([]byte(strings.Replace(claim, old, changed, 1))); err == nil {
 			t.Errorf("of a claim, the schema accepts %s instead of %s", changed, old)
 		}
 	}
@@ -131,7 +108,7 @@ clusters:
   issuer: https://oidc.prod-eu.example.com
   audiences: [registry.example.com]
   discovery: {jwksFile: issuer.json}
-`+identities+`
+`+proxytest.Identities+`
 registries: [{service: registry.example.com, issuer: pullpass.example.com}]
 policyFiles: [policy.yaml]
 `)

@@ -8,13 +8,14 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/proxytest"
 )
 
 // The command has its flags, and reaches the same code.
 func TestPullSecretsCommand(t *testing.T) {
 	t.Parallel()
 	l := kubetest.NewListServer(t)
-	dir := explainFiles(t, l, "")
+	dir := proxytest.Connected(t, l, "")
 	var stdout, stderr bytes.Buffer
 	args := []string{"pull-secrets", "--config", filepath.Join(dir, "pullpass.yaml"), "--kubeconfig", filepath.Join(dir, "kubeconfig"), "--registry", "registry.example.com", "--service", "registry.example.com",
 		"--cluster", "prod", "--namespace", "team-a", "-o", "json"}

@@ -12,7 +12,7 @@ import (
 // did. Redis is not even asked.
 func TestRevokeRefusesImpossibleTargets(t *testing.T) {
 	t.Parallel()
-	p := proxytest.New(t, proxytest.WithRedis(testkit.FreeAddress(t), "off")+identities, nil)
+	p := proxytest.New(t, proxytest.WithRedis(testkit.FreeAddress(t), "off")+proxytest.Identities, nil)
 	token := strings.Repeat("eyJhbGciOiJFUzI1NiJ9.", 20)
 	for target, fault := range map[string]string{
 		"--service-account prod/Team_A/web":   `no namespace can have the name "Team_A"`,

@@ -26,7 +26,7 @@ func checkPolicyAnswer(text []byte) error {
 	if err != nil {
 		return err
 	}
-	return checkAnswer(schema.Compiled, text)
+	return proxytest.CheckAnswer(schema.Compiled, text)
 }
 
 func TestPolicyAnswersAreDocumented(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -86,6 +87,27 @@ func CheckAuditLines(t testing.TB, lines []byte) {
 			t.Errorf("audit line %.2000s%v", line, err)
 		}
 	}
+}
+
+// CheckExplanation holds an answer of explain to the schema.
+func CheckExplanation(text []byte) error {
+	schema, err := OpenExplanationSchema()
+	if err != nil {
+		return err
+	}
+	return CheckAnswer(schema.Compiled, text)
+}
+
+// CheckAnswer holds what is printed for programs to a schema, and to what a terminal can show.
+func CheckAnswer(schema *jsonschema.Schema, text []byte) error {
+	answer, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	if i := bytes.IndexFunc(text, func(r rune) bool { return r != '\n' && (r < ' ' || r > '~') }); i >= 0 {
+		return fmt.Errorf("byte %#x is no printable ASCII", text[i])
+	}
+	return schema.Validate(answer)
 }
 
 // ScriptFile returns a file of the script of pullpass audit.

@@ -1,13 +1,16 @@
-package main
+package explain_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/config/setup"
+	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
 	"github.com/pullpass/pullpass/internal/test/proxytest"
@@ -102,9 +105,9 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := explainFiles(t, api, test.cluster)
+			dir := proxytest.Connected(t, api, test.cluster)
 			testkit.Write(t, dir, "audit.log", auditOf(t, test.change))
-			out, err := explainBoth(t, "explain", "--config", filepath.Join(dir, "pullpass.yaml"), "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log"))
+			out, err := explainBoth(t, "--config", filepath.Join(dir, "pullpass.yaml"), "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log"))
 			testkit.Must(t, err)
 			for _, want := range test.want {
 				if !strings.Contains(out, want) {
@@ -117,7 +120,7 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 		})
 	}
 	// A claim that is not even true of a name is no answer.
-	dir := explainFiles(t, api, "")
+	dir := proxytest.Connected(t, api, "")
 	testkit.Write(t, dir, "audit.log", auditOf(t, func(line kubetest.Object) {
 		for _, field := range []string{"serviceAccount", "namespace", "pod", "node", "credentialID", "granted", "rule", "issuedID"} {
 			delete(line, field)
@@ -125,10 +128,26 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 		line["result"], line["status"], line["reason"], line["message"] = "refused", 401, "token_signature", "wrong"
 		line["claimed"] = kubetest.Object{"issuer": "https://issuer.example.com", "subject": "system:serviceaccount:team-a:nobody"}
 	}))
-	_, err := explainBoth(t, "explain", "--config", filepath.Join(dir, "pullpass.yaml"), "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log"))
-	if want := `pullpass: the refused token claims to be one of team-a/nobody: cluster "prod" has no ServiceAccount team-a/nobody`; err == nil || err.Error() != want {
+	_, err := explainBoth(t, "--config", filepath.Join(dir, "pullpass.yaml"), "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log"))
+	if want := `the refused token claims to be one of team-a/nobody: cluster "prod" has no ServiceAccount team-a/nobody`; err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
+}
+
+// revocationsOf opens the revocations that a configuration names.
+func revocationsOf(t *testing.T, file string) *state.RedisRevocations {
+	t.Helper()
+	cfg, err := config.Load(file)
+	testkit.Must(t, err)
+	list, closeList, err := setup.OpenRevocations(cfg)
+	testkit.Must(t, err)
+	t.Cleanup(closeList)
+	return list
+}
+
+func revoke(t *testing.T, list *state.RedisRevocations, target state.Target, reason string) {
+	t.Helper()
+	testkit.Must(t, list.Add(t.Context(), state.Revocation{Target: target, By: "alice", Reason: reason, Until: time.Now().Add(time.Hour)}))
 }
 
 // Who is revoked is read from Redis, and what of it cannot be judged is said.
@@ -136,26 +155,21 @@ func TestExplainJudgesRevocations(t *testing.T) {
 	t.Parallel()
 	redis := statetest.Redis(t)
 	api := kubetest.NewAPIServer(t)
-	dir := explainFiles(t, api, "")
-	config := filepath.Join(dir, "pullpass.yaml")
-	settings, err := os.ReadFile(config)
+	dir := proxytest.Connected(t, api, "")
+	file := filepath.Join(dir, "pullpass.yaml")
+	settings, err := os.ReadFile(file)
 	testkit.Must(t, err)
 	testkit.Write(t, dir, "pullpass.yaml", string(settings)+proxytest.WithRedis(redis.Address(), "enforce"))
 	testkit.Write(t, dir, "audit.log", auditOf(t, func(kubetest.Object) {}))
 	testkit.Write(t, dir, "token.jwt", kubetest.Token(t, "https://issuer.example.com"))
-	revoke := func(args ...string) {
-		t.Helper()
-		var stdout, stderr bytes.Buffer
-		if code := run(t.Context(), append(append([]string{"revoke"}, args...), "--config", config), nil, &stdout, &stderr); code != 0 {
-			t.Fatal(&stderr)
-		}
-	}
+	list := revocationsOf(t, file)
+	account := state.Target{Kind: state.TargetServiceAccount, Cluster: "prod", Namespace: "team-a", Name: "web"}
 	expect := func(source string, want ...string) {
 		t.Helper()
 		args := map[string][]string{
 			"name": {"--as", "prod/team-a/web"}, "token": {"--token-file", filepath.Join(dir, "token.jwt")}, "audit": {"--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log")},
 		}[source]
-		out, err := explainBoth(t, append([]string{"explain", "--config", config}, args...)...)
+		out, err := explainBoth(t, append([]string{"--config", file}, args...)...)
 		testkit.Must(t, err)
 		for _, want := range want {
 			if !strings.Contains(out, want) {
@@ -168,13 +182,13 @@ func TestExplainJudgesRevocations(t *testing.T) {
 	expect("token", "revocations  passed      not revoked: ServiceAccount, token, pod, node\n", "not judged: replay\n")
 	expect("audit", "revocations  passed      not revoked: ServiceAccount, token, pod, node\n")
 
-	revoke("--service-account", "prod/team-a/web", "--reason", "examined", "--by", "alice", "--for", "1h")
+	revoke(t, list, account, "examined")
 	for _, source := range []string{"name", "token", "audit"} {
 		expect(source, `revocations  REFUSED     revoked by an operator: "examined" (--service-account prod/team-a/web until `, `by "alice")`+"\n", `now          refused 403: revoked; revoked by an operator: "examined"`,
 			"remedy       whoever administers Pullpass can end a revocation")
 	}
-	revoke("undo", "--service-account", "prod/team-a/web")
-	revoke("--node", "prod/node1", "--reason", "examined")
+	testkit.Must(t, list.Remove(t.Context(), account, "alice"))
+	revoke(t, list, state.Target{Kind: state.TargetNode, Cluster: "prod", Name: "node1"}, "examined")
 	expect("name", "revocations  passed  ", "granted 200")
 	expect("audit", "REFUSED     revoked by an operator", "changed      result: granted -> refused\n")
 

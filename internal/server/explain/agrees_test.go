@@ -1,7 +1,6 @@
-package main
+package explain_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -74,14 +73,10 @@ rules:
 			testkit.Must(t, err)
 			ask := func(args ...string) explain.Explanation {
 				t.Helper()
-				var stdout, stderr bytes.Buffer
-				args = append([]string{"explain", "--config", filepath.Join(p.Dir, "pullpass.yaml"), "-o", "json"}, args...)
-				if code := run(t.Context(), args, nil, &stdout, &stderr); code != 0 {
-					t.Fatalf("%q: %s", args, &stderr)
-				}
+				explanation, err := explained(t, append([]string{"--config", filepath.Join(p.Dir, "pullpass.yaml")}, args...)...)
+				testkit.Must(t, err)
 				var answer explain.Explanation
-				testkit.Must(t, checkExplanation(stdout.Bytes()))
-				testkit.Must(t, json.Unmarshal(stdout.Bytes(), &answer))
+				testkit.Must(t, json.Unmarshal(asJSON(t, explanation), &answer))
 				return answer
 			}
 			same := func(what string, event exchange.Event, now explain.Outcome) {

@@ -1,14 +1,17 @@
-package main
+package explain_test
 
 import (
 	"bytes"
-	"errors"
+	"flag"
+	"io"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
+	"github.com/pullpass/pullpass/internal/server/explain"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
 	"github.com/pullpass/pullpass/internal/test/proxytest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
@@ -116,9 +119,9 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			args := slices.Clone(test.args)
-			p := explainFiles(t, api, test.cluster)
+			p := proxytest.Connected(t, api, test.cluster)
 			if name == "pods that are not asked for" {
-				p = explainFiles(t, api, "", "podChecks: false")
+				p = proxytest.Connected(t, api, "", "podChecks: false")
 			}
 			if args[0] == "--token-file" {
 				testkit.Write(t, p, "token.jwt", args[1])
@@ -136,12 +139,12 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 			}
 		})
 	}
-	dir := explainFiles(t, api, "")
-	if _, err := runExplain(t, dir, "--as", "prod/team-a/nobody"); err == nil || err.Error() != `pullpass: --as: cluster "prod" has no ServiceAccount team-a/nobody` {
+	dir := proxytest.Connected(t, api, "")
+	if _, err := runExplain(t, dir, "--as", "prod/team-a/nobody"); err == nil || err.Error() != `--as: cluster "prod" has no ServiceAccount team-a/nobody` {
 		t.Errorf("a name that nobody has: %v", err)
 	}
 	testkit.Write(t, dir, "token.jwt", raw)
-	if _, err := runExplain(t, dir, "--token-file", filepath.Join(dir, "token.jwt"), "--caller", "worker-17"); err == nil || err.Error() != `pullpass: --caller "worker-17" is not an IP address` {
+	if _, err := runExplain(t, dir, "--token-file", filepath.Join(dir, "token.jwt"), "--caller", "worker-17"); err == nil || err.Error() != `--caller "worker-17" is not an IP address` {
 		t.Errorf("a caller that is no address: %v", err)
 	}
 }
@@ -150,7 +153,7 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 func TestExplainWithAnAPIServerDown(t *testing.T) {
 	t.Parallel()
 	api := kubetest.NewAPIServer(t)
-	dir := explainFiles(t, api, "")
+	dir := proxytest.Connected(t, api, "")
 	api.Close()
 	testkit.Write(t, dir, "token.jwt", kubetest.Token(t, "https://issuer.example.com"))
 	for _, args := range [][]string{{"--as", "prod/team-a/web"}, {"--token-file", filepath.Join(dir, "token.jwt")}} {
@@ -161,50 +164,55 @@ func TestExplainWithAnAPIServerDown(t *testing.T) {
 	}
 }
 
-// explainFiles returns a directory with a configuration; cluster are fields of
-// its cluster, kubernetes those of its connection.
-func explainFiles(t *testing.T, api interface{ Kubeconfig() string }, cluster string, kubernetes ...string) string {
-	t.Helper()
-	dir := t.TempDir()
-	testkit.Write(t, dir, "kubeconfig", api.Kubeconfig())
-	testkit.Write(t, dir, "policy.yaml", proxytest.PolicyFor("elsewhere/**")+proxytest.AnnotationRule)
-	testkit.Write(t, dir, "issuer.json", kubetest.IssuerJWKS(t))
-	testkit.Write(t, dir, "pullpass.yaml", `
-apiVersion: pullpass.dev/v1alpha1
-kind: ProxyConfiguration
-server: {trustedProxies: [10.0.0.0/8]}
-clusters:
-- name: prod
-  issuer: https://issuer.example.com
-  audiences: [registry.example.com]
-  discovery: {jwksFile: issuer.json}
-  kubernetes: {`+strings.Join(append(kubernetes, "kubeconfigFile: kubeconfig"), ", ")+`}
-`+cluster+`
-registries: [{service: registry.example.com, issuer: pullpass.example.com}]
-policyFiles: [policy.yaml]
-`)
-	return dir
-}
-
-// runExplain returns what people are told. What tools are told is held to the
-// schema.
 func runExplain(t *testing.T, dir string, args ...string) (string, error) {
 	t.Helper()
-	args = append([]string{"explain", "--config", filepath.Join(dir, "pullpass.yaml"), "--scope", "repository:team-a/web:pull"}, args...)
+	args = append([]string{"--config", filepath.Join(dir, "pullpass.yaml"), "--scope", "repository:team-a/web:pull"}, args...)
 	return explainBoth(t, args...)
 }
 
+// explainBoth returns the text of an explanation, and holds the JSON to its schema.
 func explainBoth(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	var stdout, stderr, answer bytes.Buffer
-	if code := run(t.Context(), args, nil, &stdout, &stderr); code != 0 {
-		return stdout.String(), errors.New(strings.TrimSpace(stderr.String()))
+	answer, err := explained(t, args...)
+	if err != nil {
+		if answer != nil {
+			t.Errorf("%+v, though %v", answer, err)
+		}
+		return "", err
 	}
-	if code := run(t.Context(), append(args, "-o", "json"), nil, &answer, &stderr); code != 0 {
-		t.Errorf("as JSON: %s", &stderr)
+	asJSON(t, answer)
+	var text bytes.Buffer
+	testkit.Must(t, explain.WriteText(&text, answer))
+	return text.String(), nil
+}
+
+// asJSON holds an answer to the schema.
+func asJSON(t *testing.T, answer *explain.Explanation) []byte {
+	t.Helper()
+	var text bytes.Buffer
+	testkit.Must(t, explain.WriteJSON(&text, answer))
+	if err := proxytest.CheckExplanation(text.Bytes()); err != nil {
+		t.Errorf("%v\n%s", err, &text)
 	}
-	if err := checkExplanation(answer.Bytes()); err != nil {
-		t.Errorf("%v\n%s", err, &answer)
+	return text.Bytes()
+}
+
+// explained explains with the flags of the command.
+func explained(t *testing.T, args ...string) (*explain.Explanation, error) {
+	t.Helper()
+	var r explain.Request
+	var file string
+	flags := flag.NewFlagSet("explain", flag.PanicOnError)
+	for name, field := range map[string]*string{
+		"config": &file, "token-file": &r.TokenFile, "as": &r.As, "claims": &r.ClaimsFile, "identity": &r.Identity, "from-audit": &r.FromAudit, "caller": &r.Caller,
+	} {
+		flags.StringVar(field, name, "", "")
 	}
-	return stdout.String(), nil
+	for name, list := range map[string]*[]string{"scope": &r.Scopes, "audit-file": &r.AuditFiles} {
+		flags.Func(name, "", func(value string) error { *list = append(*list, value); return nil })
+	}
+	testkit.Must(t, flags.Parse(args))
+	cfg, err := config.Load(file)
+	testkit.Must(t, err)
+	return explain.Explain(t.Context(), cfg, r, strings.NewReader(""), io.Discard)
 }

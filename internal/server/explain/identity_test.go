@@ -1,7 +1,6 @@
-package main
+package explain_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"maps"
 	"os"
@@ -9,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
 	"github.com/pullpass/pullpass/internal/test/proxytest"
@@ -24,7 +24,7 @@ func jobFiles(t *testing.T, more string) string {
   subjects: [{identities: [github], claims: {repository_id: ["42"], ref: [refs/heads/main]}, condition: claims.event_name == "push"}]
   allow: [{repositories: ["team-a/web"], actions: [pull, push]}]
 `+more)
-	testkit.Write(t, dir, "pullpass.yaml", "apiVersion: pullpass.dev/v1alpha1\nkind: ProxyConfiguration"+identities+
+	testkit.Write(t, dir, "pullpass.yaml", "apiVersion: pullpass.dev/v1alpha1\nkind: ProxyConfiguration"+proxytest.Identities+
 		"registries: [{service: registry.example.com, issuer: pullpass.example.com}]\npolicyFiles: [policy.yaml]\n")
 	return dir
 }
@@ -36,7 +36,7 @@ func without(claims, changes kubetest.Object) kubetest.Object {
 	return claims
 }
 
-func asJSON(t *testing.T, value any) string {
+func marshal(t *testing.T, value any) string {
 	t.Helper()
 	text, err := json.Marshal(value)
 	testkit.Must(t, err)
@@ -81,8 +81,8 @@ func TestExplainTokensOfJobs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := jobFiles(t, "")
-			testkit.Write(t, dir, "token.jwt", kubetest.SignToken(t, without(jobClaims("1001"), test.changes)))
-			out, err := explainBoth(t, "explain", "--config", filepath.Join(dir, "pullpass.yaml"), "--scope", "repository:team-a/web:push", "--token-file", filepath.Join(dir, "token.jwt"))
+			testkit.Write(t, dir, "token.jwt", kubetest.SignToken(t, without(proxytest.JobClaims("1001"), test.changes)))
+			out, err := explainBoth(t, "--config", filepath.Join(dir, "pullpass.yaml"), "--scope", "repository:team-a/web:push", "--token-file", filepath.Join(dir, "token.jwt"))
 			expectExplained(t, out, err, test.want, test.not)
 		})
 	}
@@ -92,7 +92,7 @@ func TestExplainClaims(t *testing.T) {
 	t.Parallel()
 	const deny = "deny:\n- {name: shells, subjects: [{identities: [github], claims: {shell: [yes-please]}}]}\n"
 	good := func(changes kubetest.Object) kubetest.Object {
-		return without(without(jobClaims("1001"), kubetest.Object{"iss": nil, "aud": nil, "sub": nil, "jti": nil, "iat": nil, "nbf": nil, "exp": nil}), changes)
+		return without(without(proxytest.JobClaims("1001"), kubetest.Object{"iss": nil, "aud": nil, "sub": nil, "jti": nil, "iat": nil, "nbf": nil, "exp": nil}), changes)
 	}
 	for name, test := range map[string]struct {
 		identity, policy string
@@ -120,13 +120,13 @@ func TestExplainClaims(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := jobFiles(t, test.policy)
-			testkit.Write(t, dir, "claims.json", asJSON(t, test.claims)+"\n")
-			out, err := explainBoth(t, "explain", "--config", filepath.Join(dir, "pullpass.yaml"), "--scope", "repository:team-a/web:push", "--identity", test.identity, "--claims", filepath.Join(dir, "claims.json"))
+			testkit.Write(t, dir, "claims.json", marshal(t, test.claims)+"\n")
+			out, err := explainBoth(t, "--config", filepath.Join(dir, "pullpass.yaml"), "--scope", "repository:team-a/web:push", "--identity", test.identity, "--claims", filepath.Join(dir, "claims.json"))
 			expectExplained(t, out, err, test.want, test.not)
 		})
 	}
 	for name, test := range map[string]struct{ identity, text, fault string }{
-		"a token":       {"github", kubetest.SignToken(t, jobClaims("1001")), "--claims: that looks like a token, and not like its claims: write --token-file, which judges its signature, too"},
+		"a token":       {"github", kubetest.SignToken(t, proxytest.JobClaims("1001")), "--claims: that looks like a token, and not like its claims: write --token-file, which judges its signature, too"},
 		"no JSON":       {"github", "{repository_id: 42}", "claims.json\": it is not a JSON object"},
 		"no object":     {"github", "[]", "it is not a JSON object"},
 		"too much":      {"github", `{"a": "` + strings.Repeat("a", 1<<20) + `"}`, "it is not a JSON object"},
@@ -135,7 +135,7 @@ func TestExplainClaims(t *testing.T) {
 	} {
 		dir := jobFiles(t, "")
 		testkit.Write(t, dir, "claims.json", test.text)
-		out, err := explainBoth(t, "explain", "--config", filepath.Join(dir, "pullpass.yaml"), "--identity", test.identity, "--claims", filepath.Join(dir, "claims.json"))
+		out, err := explainBoth(t, "--config", filepath.Join(dir, "pullpass.yaml"), "--identity", test.identity, "--claims", filepath.Join(dir, "claims.json"))
 		if err == nil || !strings.Contains(err.Error(), test.fault) || strings.Contains(err.Error(), "eyJ") || out != "" {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
@@ -155,7 +155,7 @@ func jobLine(t *testing.T, change func(line, identity kubetest.Object)) string {
 		"granted": []string{"repository:team-a/web:push"}, "rule": "build", "issuedID": "I", "caller": "192.0.2.9", "latency": 0.001,
 	}
 	change(line, identity)
-	text := asJSON(t, line)
+	text := marshal(t, line)
 	proxytest.CheckAuditLines(t, []byte(text))
 	return text + "\n"
 }
@@ -197,7 +197,7 @@ func TestExplainFromAuditOfJobs(t *testing.T) {
 			t.Parallel()
 			dir := jobFiles(t, test.policy)
 			testkit.Write(t, dir, "audit.log", jobLine(t, test.change))
-			out, err := explainBoth(t, "explain", "--config", filepath.Join(dir, "pullpass.yaml"), "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log"))
+			out, err := explainBoth(t, "--config", filepath.Join(dir, "pullpass.yaml"), "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log"))
 			expectExplained(t, out, err, test.want, test.not)
 		})
 	}
@@ -219,7 +219,7 @@ func TestExplainFromAuditOfJobs(t *testing.T) {
 	} {
 		dir := jobFiles(t, "")
 		testkit.Write(t, dir, "audit.log", jobLine(t, test.change))
-		_, err := explainBoth(t, "explain", "--config", filepath.Join(dir, "pullpass.yaml"), "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log"))
+		_, err := explainBoth(t, "--config", filepath.Join(dir, "pullpass.yaml"), "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log"))
 		if err == nil || !strings.Contains(err.Error(), test.fault) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -231,20 +231,17 @@ func TestExplainRevokedPushCredentials(t *testing.T) {
 	t.Parallel()
 	redis := statetest.Redis(t)
 	dir := jobFiles(t, "")
-	config := filepath.Join(dir, "pullpass.yaml")
-	settings, err := os.ReadFile(config)
+	file := filepath.Join(dir, "pullpass.yaml")
+	settings, err := os.ReadFile(file)
 	testkit.Must(t, err)
 	testkit.Write(t, dir, "pullpass.yaml", string(settings)+proxytest.WithRedis(redis.Address(), "off"))
 	explained := func(id string) string {
 		testkit.Write(t, dir, "audit.log", jobLine(t, func(line, _ kubetest.Object) { line["pushCredential"] = id }))
-		out, err := explainBoth(t, "explain", "--config", config, "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log"))
+		out, err := explainBoth(t, "--config", file, "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log"))
 		testkit.Must(t, err)
 		return out
 	}
-	var stdout, stderr bytes.Buffer
-	if code := run(t.Context(), []string{"revoke", "--token-id", "PUSHED", "--reason", "stolen", "--config", config}, nil, &stdout, &stderr); code != 0 {
-		t.Fatal(&stderr)
-	}
+	revoke(t, revocationsOf(t, file), state.Target{Kind: state.TargetToken, Name: "PUSHED"}, "stolen")
 	expectExplained(t, explained("PUSHED"), nil, []string{`revocations  REFUSED     revoked by an operator: "stolen" (--token-id PUSHED until `, "changed      result: granted -> refused\n"}, "now          granted")
 	expectExplained(t, explained("ANOTHER"), nil, []string{"revocations  passed      not revoked: project, run, token\n", "changed      nothing"}, "REFUSED")
 }
