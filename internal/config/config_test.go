@@ -293,8 +293,8 @@ func TestLimitsAreAccepted(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []Limit{{Rate: maxRate, Burst: 1}, {Rate: 1. / 86400, Burst: 1}, {Rate: 25000, Burst: 2147483647}} {
 		v := &validator{Validator: strictyaml.NewValidator(strictyaml.NewDecoder(""))}
-		if v.limit("limit", limit); len(v.Faults) > 0 {
-			t.Errorf("%+v: %v", limit, v.Faults[0])
+		if v.limit("limit", limit); len(v.List) > 0 {
+			t.Errorf("%+v: %v", limit, v.List[0])
 		}
 	}
 }

@@ -2,7 +2,6 @@ package strictyaml
 
 import (
 	"encoding"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -18,30 +17,14 @@ import (
 	"github.com/pullpass/pullpass/internal/base/term"
 )
 
-// Fault is one fault of a document.
-type Fault struct {
-	File    string // as given on the command line
-	Path    string // of the field: clusters[0].node.claim; empty: the file as a whole
-	Problem string // the fault, the value, and the remedy
-	Err     error  // the cause, if there is one; Problem includes its text
-}
-
-func (f *Fault) Error() string {
-	parts := slices.DeleteFunc([]string{f.File, f.Path, f.Problem}, func(s string) bool { return s == "" })
-	return strings.Join(parts, ": ")
-}
-
-func (f *Fault) Unwrap() error { return f.Err }
-
 // Decoder reads parts of a YAML document into structs by their json tags. Unknown and duplicate
 // fields, names in another case, null, and values of another type are faults. It reports all of
 // them at once. It works on YAML nodes, because only they distinguish a duplicate field from a
 // single one, and the word off from false.
 type Decoder struct {
-	File   string          // for messages
-	Faults []*Fault        // at most maxFaults
-	More   int             // number of faults that are not kept
-	Set    map[string]bool // paths of the fields that the document names
+	Faults
+	File string          // for messages
+	Set  map[string]bool // paths of the fields that the document names
 }
 
 // Defaulter sets the defaults of an element of a list, or of the target of a pointer, before its
@@ -59,25 +42,7 @@ func (d *Decoder) Decode(path string, n *yaml.Node, into any) {
 }
 
 // Fault reports a fault of the field at path.
-func (d *Decoder) Fault(path, format string, args ...any) {
-	if len(d.Faults) == maxFaults {
-		d.More++
-		return
-	}
-	d.Faults = append(d.Faults, &Fault{File: d.File, Path: path, Problem: fmt.Sprintf(format, args...)})
-}
-
-// Err joins the faults. It returns nil if there are none.
-func (d *Decoder) Err() error {
-	all := make([]error, len(d.Faults))
-	for i, fault := range d.Faults {
-		all[i] = fault
-	}
-	if d.More > 0 {
-		all = append(all, fmt.Errorf("and %d more faults", d.More))
-	}
-	return errors.Join(all...)
-}
+func (d *Decoder) Fault(path, format string, args ...any) { d.add(d.File, path, format, args...) }
 
 func (d *Decoder) value(path string, n *yaml.Node, into reflect.Value) {
 	n = Resolve(n)

@@ -12,38 +12,6 @@ import (
 	"github.com/pullpass/pullpass/internal/base/term"
 )
 
-// maxListed is how many faults are reported at once.
-const maxListed = 100
-
-// Faults collects all faults of files that are read together.
-type Faults struct {
-	list []error
-	more int // number of faults that are not kept
-}
-
-func (f *Faults) add(file, path, format string, args ...any) {
-	if len(f.list) == maxListed {
-		f.more++
-		return
-	}
-	where := file + ": "
-	if path != "" {
-		where += path + ": "
-	}
-	f.list = append(f.list, errors.New(where+fmt.Sprintf(format, args...)))
-}
-
-// Count returns the number of faults so far. If it does not change while a value is read, the value
-// has no fault.
-func (f *Faults) Count() int { return len(f.list) + f.more }
-
-func (f *Faults) Err() error {
-	if f.more > 0 {
-		return errors.Join(append(f.list, fmt.Errorf("and %d more faults", f.more))...)
-	}
-	return errors.Join(f.list...)
-}
-
 // Node is a part of a YAML document, with its path. Its methods report a fault if the value has
 // another type than they return.
 type Node struct {

@@ -18,7 +18,7 @@ type Validator struct {
 // NewValidator returns a validator for the values that a decoder has read so far. It reports to the
 // decoder.
 func NewValidator(d *Decoder) *Validator {
-	return &Validator{Decoder: d, decoded: slices.Clone(d.Faults)}
+	return &Validator{Decoder: d, decoded: slices.Clone(d.List)}
 }
 
 // Fault reports a fault of the field at path, unless that field or a parent could not be decoded.

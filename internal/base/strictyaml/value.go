@@ -21,9 +21,6 @@ func Value(root *yaml.Node) (value any, faults []string) {
 	return value, v.faults
 }
 
-// maxFaults bounds the number of faults reported for one document.
-const maxFaults = 100
-
 type valuer struct {
 	known  map[*yaml.Node]any // of nodes with an anchor
 	faults []string

@@ -72,14 +72,14 @@ func (l *linter) readProviders(d *document, isSecond bool) {
 	var c credentialProviderConfig
 	decoder := strictyaml.NewDecoder(d.file)
 	decoder.Decode("", d.root, &c)
-	for _, fault := range decoder.Faults {
+	for _, fault := range decoder.List {
 		l.find(d.at(fault.Path), "%s", decodingProblem(fault))
 	}
 	d.found += decoder.More
 	if isSecond {
 		d.settled = append(d.settled, "kind") // already reported
 	}
-	for _, fault := range decoder.Faults {
+	for _, fault := range decoder.List {
 		d.settled = append(d.settled, fault.Path)
 	}
 	if c.APIVersion != providerConfigVersion {
