@@ -35,7 +35,7 @@ const (
 )
 
 // NodeClaim says whether a token has to name a node. Like every type of a
-// setting with a closed set of values, it has them all in Values.
+// setting with a closed set of values, it has them all in Values, and no other is valid.
 type NodeClaim string
 
 const (

@@ -81,8 +81,4 @@ type below struct {
 
 func (b below) Fault(field, format string, args ...any) { b.v.Fault(b.path+field, format, args...) }
 
-func (b below) OneOf(field, value string, allowed ...string) {
-	b.v.OneOf(b.path+field, value, allowed...)
-}
-
 func (b below) BaseURL(field, value, want string) { b.v.baseURL(b.path+field, value, want) }

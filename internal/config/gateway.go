@@ -161,11 +161,7 @@ func (v *validator) upstream(path string, u *Upstream) {
 	if len(u.Actions) == 0 {
 		v.Fault(path+".actions", "is empty; write [%s], or remove it", UpstreamPull)
 	}
-	for i, action := range u.Actions {
-		oneOf(v, fmt.Sprintf("%s.actions[%d]", path, i), action)
-	}
 	v.Unique(len(u.Actions), path+".actions[%d]", func(i int) string { return string(u.Actions[i]) })
-	oneOf(v, path+".redirects", u.Redirects)
 	for i, host := range u.RedirectHosts {
 		if name := strings.TrimPrefix(host, "*."); !isHostName(name) {
 			v.Fault(fmt.Sprintf("%s.redirectHosts[%d]", path, i), "is not a host (%s); write storage.example.com, or *.example.com for all below it, without port", term.QuoteValue(host))

@@ -61,7 +61,6 @@ func (v *validator) identities(c *Config) {
 
 func (v *validator) provider(path string, p *Provider) {
 	v.issuer(path, p.Name, p.Issuer, "the issuer as in its tokens", p.Audiences)
-	oneOf(v, path+".profile", p.Profile)
 	for i, audience := range p.Audiences {
 		// An error, not a warning. At most issuers a job chooses its audience, so such an audience
 		// is never needed. It would admit tokens that were issued for other recipients.

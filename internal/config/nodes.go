@@ -71,8 +71,6 @@ const needsConnection = "needs the API server (%s); set kubernetes.inCluster or 
 
 func (v *validator) node(path string, config *Config, c *Cluster) {
 	n := &c.Node
-	oneOf(v, path+".claim", n.Claim)
-	oneOf(v, path+".fallback", n.Fallback)
 	if n.Fallback == NodeFallbackAPI && !c.Kubernetes.Connected() {
 		v.Fault(path+".fallback", needsConnection, n.Fallback, "write "+string(NodeFallbackNone))
 	}
@@ -89,12 +87,8 @@ func (v *validator) node(path string, config *Config, c *Cluster) {
 
 func (v *validator) proof(path string, config *Config, c *Cluster) {
 	p := &c.Node.Proof
-	oneOf(v, path+".mode", p.Mode)
 	if len(p.Methods) == 0 {
 		v.Fault(path+".methods", "is empty; name %s, %s or both", nodeproof.Certificate, nodeproof.Address)
-	}
-	for i, method := range p.Methods {
-		oneOf(v, fmt.Sprintf("%s.methods[%d]", path, i), method)
 	}
 	v.Unique(len(p.Methods), path+".methods[%d]", func(i int) string { return string(p.Methods[i]) })
 	if p.ClientCAFile != "" && !slices.Contains(p.Methods, nodeproof.Certificate) {

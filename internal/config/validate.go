@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,19 +34,8 @@ type validator struct {
 	dir string // that relative names are in
 }
 
-// oneOf reports a value that is not one of its type's values.
-func oneOf[T interface {
-	~string
-	Values() []T
-}](v *validator, path string, value T) {
-	var allowed []string
-	for _, a := range value.Values() {
-		allowed = append(allowed, string(a))
-	}
-	v.OneOf(path, string(value), allowed...)
-}
-
 func (v *validator) config(c *Config) {
+	v.Values("", reflect.ValueOf(c))
 	v.address("server.address", c.Server.Address)
 	for i, p := range c.Server.TrustedProxies {
 		v.trustedProxy(fmt.Sprintf("server.trustedProxies[%d]", i), p)
@@ -101,7 +91,6 @@ func (v *validator) config(c *Config) {
 func (v *validator) cluster(path string, config *Config, c *Cluster) {
 	v.issuer(path, c.Name, c.Issuer, "the issuer as in the cluster's tokens (kubectl get --raw /.well-known/openid-configuration)", c.Audiences)
 	v.discovery(path+".discovery", &c.Discovery)
-	oneOf(v, path+".bound", c.Bound)
 	v.positive(path+".maxTokenLifetime", c.MaxTokenLifetime)
 	v.node(path+".node", config, c)
 	v.kubernetes(path+".kubernetes", &c.Kubernetes)
@@ -169,8 +158,6 @@ func (v *validator) registry(path string, r *Registry) {
 }
 
 func (v *validator) signing(path string, s *Signing) {
-	oneOf(v, path+".algorithm", s.Algorithm)
-	oneOf(v, path+".trust", s.Trust)
 
 	files := [...]struct{ name, value string }{{"keyFile", s.KeyFile}, {"certFile", s.CertFile}, {"caFile", s.CAFile}}
 	if s.ManagedDir != "" {
@@ -200,7 +187,6 @@ func (v *validator) signing(path string, s *Signing) {
 
 func (v *validator) state(s *State) {
 	v.redis("state.redis", &s.Redis)
-	oneOf(v, "state.replay", s.Replay)
 }
 
 func (v *validator) redis(path string, r *Redis) {

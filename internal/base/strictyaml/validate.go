@@ -2,6 +2,7 @@ package strictyaml
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -31,10 +32,33 @@ func (v *Validator) Fault(path, format string, args ...any) {
 	v.Decoder.Fault(path, format, args...)
 }
 
-// OneOf reports a value that is not allowed.
-func (v *Validator) OneOf(path, value string, allowed ...string) {
-	if !slices.Contains(allowed, value) {
-		v.Fault(path, "is unknown (%s); use %s", term.QuoteValue(value), List(allowed))
+// Values reports each text in value whose type has a method Values that does not return it.
+func (v *Validator) Values(path string, value reflect.Value) {
+	if method := value.MethodByName("Values"); method.IsValid() {
+		var allowed []string
+		for _, a := range method.Call(nil)[0].Seq2() {
+			allowed = append(allowed, a.String())
+		}
+		if !slices.Contains(allowed, value.String()) {
+			v.Fault(path, "is unknown (%s); use %s", term.QuoteValue(value.String()), List(allowed))
+		}
+		return
+	}
+	switch value.Kind() {
+	case reflect.Pointer:
+		if !value.IsNil() {
+			v.Values(path, value.Elem())
+		}
+	case reflect.Struct:
+		for field, of := range value.Fields() {
+			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" && name != "-" {
+				v.Values(Join(path, name), of)
+			}
+		}
+	case reflect.Slice:
+		for i := range value.Len() {
+			v.Values(fmt.Sprintf("%s[%d]", path, i), value.Index(i))
+		}
 	}
 }
 

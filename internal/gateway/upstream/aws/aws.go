@@ -76,7 +76,6 @@ func regionOf(upstream string) string {
 }
 
 func (c *Credential) Validate(v logins.Validator) {
-	c.Identity.Validate(v)
 	switch {
 	case c.Region == "":
 		v.Fault("region", "is missing; the upstream's host does not name it, so write the registry's: eu-central-1")

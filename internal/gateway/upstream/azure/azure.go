@@ -47,7 +47,6 @@ func (c *Credential) SetDefaults() { *c = Credential{Identity: logins.Gateway} }
 func (c *Credential) OfCaller() bool { return c.Identity == logins.Caller }
 
 func (c *Credential) Validate(v logins.Validator) {
-	c.Identity.Validate(v)
 	const example = "as Entra shows it, 00000000-0000-0000-0000-000000000000"
 	c.Identity.Requires(v, "tenantID", c.TenantID, "write the tenant of the identity, "+example)
 	if c.Identity == logins.Caller && c.ClientID == "" {

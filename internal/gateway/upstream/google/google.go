@@ -48,7 +48,6 @@ func (c *Credential) SetDefaults() { *c = Credential{Identity: logins.Gateway} }
 func (c *Credential) OfCaller() bool { return c.Identity == logins.Caller }
 
 func (c *Credential) Validate(v logins.Validator) {
-	c.Identity.Validate(v)
 	const example = "//iam.googleapis.com/projects/NUMBER/locations/global/workloadIdentityPools/POOL/providers/PROVIDER"
 	c.Identity.Requires(v, "audience", c.Audience, "write the provider's name: "+example)
 	if c.Audience != "" && !isPoolProvider(c.Audience) {

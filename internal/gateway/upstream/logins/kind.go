@@ -25,8 +25,6 @@ type Kind interface {
 // Validator reports faults of the fields of a credential.
 type Validator interface {
 	Fault(field, format string, args ...any)
-	// OneOf reports a value that is not allowed.
-	OneOf(field, value string, allowed ...string)
 	// BaseURL reports a value that is not a URL without a path. want says what it should be.
 	BaseURL(field, value, want string)
 }
@@ -70,11 +68,6 @@ const (
 
 // Values returns all that there are.
 func (Identity) Values() []Identity { return []Identity{Gateway, Caller} }
-
-// Validate reports an unknown identity.
-func (i Identity) Validate(v Validator) {
-	v.OneOf("identity", string(i), string(Gateway), string(Caller))
-}
 
 // Requires reports a field that is missing with identity caller, or set with identity gateway.
 func (i Identity) Requires(v Validator, field, value, remedy string) {
