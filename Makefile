@@ -27,10 +27,11 @@ test: ## unit tests with the race detector, and the project's own rules
 	$(GO) test -race ./...
 	cd loadtest && $(GO) test -race ./...
 
-docs: ## docs/reference/metrics.md, and the JSON Schemas and CustomResourceDefinitions of what people write, from the code
+docs: ## docs/reference/metrics.md, the reasons in docs/reference/audit.md, and the JSON Schemas and CustomResourceDefinitions of what people write, from the code
 	$(GO) test -count=1 -run='^TestMetricsDocument$$' ./internal/server/metrics -update-metrics
 	$(GO) test -count=1 -run='^TestSchema$$' ./internal/config ./internal/policy ./internal/policy/policytest -update-schema
 	$(GO) test -count=1 -run='^TestCustomResourceDefinitions$$' ./internal/policy/policyobjects -update-crds
+	$(GO) test -count=1 -run='^TestReasonsDocument$$' ./cmd/proxy -update-reasons
 
 # rollouttest mostly waits, so it runs beside the others.
 e2e: ## tests with the real API server, registries and clients (root: installs Debian packages)

@@ -1,14 +1,22 @@
 package main
 
 import (
+	"flag"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -32,7 +40,94 @@ func TestCatalogueIsWhole(t *testing.T) {
 		declared[word] = true
 	}
 	sameSet(t, "constants", declared, "in the catalogue", listed)
+	for _, name := range []string{"alerts.yaml", "dashboard.json"} {
+		data, err := os.ReadFile("../../deploy/monitoring/" + name)
+		testkit.Must(t, err)
+		matchers := regexp.MustCompile(`\breason[!=]~?\\?"([a-z_|]+)`).FindAllStringSubmatch(string(data), -1)
+		if matchers == nil {
+			t.Errorf("%s selects no reason", name)
+		}
+		for _, matcher := range matchers {
+			for word := range strings.SplitSeq(matcher[1], "|") {
+				if !listed[word] {
+					t.Errorf("%s: %q is not in the catalogue", name, word)
+				}
+			}
+		}
+	}
 }
+
+var updateReasons = flag.Bool("update-reasons", false, "write the reasons into docs/reference/audit.md and docs/audit.schema.json")
+
+// The documents have the reasons of the catalogue. They are written by make docs.
+func TestReasonsDocument(t *testing.T) {
+	t.Parallel()
+	inGateway := reasonsUsed(t, "internal/gateway")
+	checkPart(t, "../../docs/reference/audit.md", `(?ms)^\| reason \|.*?\n\n`,
+		reasonsTable("reason", reasonsUsed(t, "internal/oidc", "internal/exchange"), exchange.Classes, exchange.ResultOf))
+	checkPart(t, "../../docs/reference/audit.md", `(?ms)^\| gateway reason \|.*?\n\n`, reasonsTable("gateway reason", inGateway, gateway.Classes, gateway.ResultOf))
+	var enum strings.Builder
+	for i, reason := range refusal.Reasons() {
+		if i > 0 {
+			enum.WriteString(",\n")
+		}
+		fmt.Fprintf(&enum, "        %q", reason)
+	}
+	checkPart(t, "../../docs/audit.schema.json", `(?s)    "reason": \{\n      "enum": \[\n.*?\n      \]`, "    \"reason\": {\n      \"enum\": [\n"+enum.String()+"\n      ]")
+}
+
+// checkPart checks, or writes, the part of a document that a pattern matches.
+func checkPart(t *testing.T, name, pattern, want string) {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	testkit.Must(t, err)
+	at := regexp.MustCompile(pattern).FindIndex(data)
+	switch {
+	case at == nil:
+		t.Fatalf("%s has nothing like %s", name, pattern)
+	case *updateReasons:
+		testkit.Must(t, os.WriteFile(name, slices.Concat(data[:at[0]], []byte(want), data[at[1]:]), 0o644))
+	case string(data[at[0]:at[1]]) != want:
+		t.Errorf("the reasons in %s are stale: run make docs", name)
+	}
+}
+
+func reasonsTable(column string, used map[string]bool, classes func(refusal.Reason) []refusal.Class, result func(refusal.Class) exchange.Result) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| %s | result | status | meaning | remedy |\n| --- | --- | --- | --- | --- |\n", column)
+	for _, e := range refusal.All() {
+		if !used[string(e.Reason)] {
+			continue
+		}
+		var results, statuses []string
+		for _, c := range classes(e.Reason) {
+			results, statuses = append(results, string(result(c))), append(statuses, strconv.Itoa(c.Status()))
+			if c == refusal.Narrowed {
+				results = append(results, string(exchange.ResultNone))
+			}
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", e.Reason, strings.Join(slices.Compact(results), ", "), strings.Join(statuses, ", "),
+			inMarkdown(e.Message), inMarkdown(e.Remedy))
+	}
+	return b.String() + "\n"
+}
+
+var (
+	fieldName = regexp.MustCompile(`\b[a-z]+\[\](\.[a-zA-Z]+)*|\b[a-z]+[A-Z][a-zA-Z]*(\.[a-zA-Z]+)*|\b[a-z]+\.[a-zA-Z.]+[a-zA-Z]|/readyz`)
+	// pages explain some words of the catalogue.
+	pages = strings.NewReplacer(
+		"no rule grants", "[no rule](policy.md) grants",
+		"64 resources", "[64 resources](../how-to/in-pod.md#mirrors)",
+		"the kubelet's plugin", "the [kubelet's plugin](../how-to/kubelet.md)",
+		"deleted and recreated", "[deleted and recreated](../how-to/kubernetes.md)",
+		"`node.proof`", "[`node.proof`](../how-to/node-proof.md)",
+		"`state.replay`", "[`state.replay`](../how-to/redis.md#replay)",
+		"share of the streams", "[share of the streams](capacity.md#connections)",
+		"redirects to an address", "[redirects](../how-to/gateway.md#redirects) to an address",
+	)
+)
+
+func inMarkdown(text string) string { return pages.Replace(fieldName.ReplaceAllString(text, "`$0`")) }
 
 // reasonsUsed returns the reasons that the sources below some directories name.
 func reasonsUsed(t *testing.T, dirs ...string) map[string]bool {

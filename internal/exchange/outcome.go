@@ -37,6 +37,14 @@ var results = map[refusal.Class]Result{
 // ResultOf returns the result of a refusal by the token endpoint.
 func ResultOf(c refusal.Class) Result { return results[c] }
 
+// Classes returns the classes that a reason may have at the token endpoint, the usual one first.
+func Classes(r refusal.Reason) []refusal.Class {
+	if r == refusal.PushCredential {
+		return []refusal.Class{r.Class(), refusal.Unauthenticated}
+	}
+	return []refusal.Class{r.Class()}
+}
+
 // errorCodes has, for each class at the token endpoint, the registry's error code (distribution's
 // errcode) and that of OAuth (RFC 6749 section 5.2).
 var errorCodes = map[refusal.Class]struct{ registry, oauth string }{
@@ -66,7 +74,7 @@ const (
 // outcome is the response to an error, and its record in the event.
 type outcome struct {
 	reason     refusal.Reason
-	class      refusal.Class // empty: that of the reason
+	class      refusal.Class // one of Classes; empty: the first
 	message    string        // for the client
 	operator   string        // for the event, if it may say more
 	oauthError string        // empty: that of the class
@@ -76,7 +84,7 @@ type outcome struct {
 // classify returns the outcome of an error. All errors are classified here.
 func classify(err error, requestID string) outcome {
 	o := outcomeOf(err, requestID)
-	o.class = cmp.Or(o.class, o.reason.Class())
+	o.class = cmp.Or(o.class, Classes(o.reason)[0])
 	return o
 }
 

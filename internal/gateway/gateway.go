@@ -336,8 +336,8 @@ func actionsFor(action string) []string {
 // that the client does not take a partial body for a complete one.
 func (h *Handler) refuse(q *request, err error) {
 	r := h.classify(q, err)
-	class := cmp.Or(r.class, r.reason.Class())
-	q.event.Result, q.event.Reason, q.event.Message, q.event.Revocation = resultOf(class), string(r.reason), r.message, r.revocation
+	class := cmp.Or(r.class, Classes(r.reason)[0])
+	q.event.Result, q.event.Reason, q.event.Message, q.event.Revocation = ResultOf(class), string(r.reason), r.message, r.revocation
 	if r.operator != "" {
 		q.event.Message = r.operator
 	}
@@ -363,10 +363,10 @@ func (h *Handler) classify(q *request, err error) *rejection {
 	case errors.As(err, &refused):
 		return refused
 	case errors.Is(err, upstream.ErrBody):
-		return refuseAs(refusal.Canceled, refusal.RequestCanceled, "UNKNOWN", "the client did not send the whole body")
+		return refuse(refusal.RequestCanceled, "UNKNOWN", "the client did not send the whole body")
 	// Before the upstream's failures: once the client is gone, they are only a consequence.
 	case errors.Is(err, errClient), q.http.Context().Err() != nil:
-		return refuseAs(refusal.Canceled, refusal.RequestCanceled, "UNKNOWN", "the client did not take the whole answer")
+		return refuse(refusal.RequestCanceled, "UNKNOWN", "the client did not take the whole answer")
 	case errors.As(err, &failed):
 		q.event.Gateway.UpstreamStatus = failed.Status
 		return ofUpstream(failed)

@@ -124,7 +124,7 @@ func TestParseTargetRefuses(t *testing.T) {
 		}
 		got, err := parseTarget(test.method, u, testNames)
 		refused, ok := err.(*rejection)
-		if !ok || cmp.Or(refused.class, refused.reason.Class()).Status() != test.status || refused.code != test.code {
+		if !ok || cmp.Or(refused.class, Classes(refused.reason)[0]).Status() != test.status || refused.code != test.code {
 			t.Errorf("%s %s: %+v, %v", test.method, test.path, got, err)
 		}
 	}

@@ -9,8 +9,23 @@ import (
 	"github.com/pullpass/pullpass/internal/refusal"
 )
 
-// resultOf returns the result of a class at the gateway.
-func resultOf(c refusal.Class) exchange.Result {
+// Classes returns the classes that a reason may have at the gateway, the usual one first.
+func Classes(r refusal.Reason) []refusal.Class {
+	switch r {
+	case refusal.RequestCanceled:
+		return []refusal.Class{refusal.Canceled} // at the token endpoint: unavailable
+	case refusal.PathInvalid:
+		return []refusal.Class{r.Class(), refusal.NotFound, refusal.TooLong}
+	case refusal.UpstreamFailing:
+		return []refusal.Class{r.Class(), refusal.Unavailable, refusal.GatewayTimeout}
+	case refusal.InternalError:
+		return []refusal.Class{r.Class(), refusal.Unavailable}
+	}
+	return []refusal.Class{r.Class()}
+}
+
+// ResultOf returns the result of a class at the gateway.
+func ResultOf(c refusal.Class) exchange.Result {
 	if c == refusal.Limited {
 		return exchange.ResultUnavailable // at the token endpoint: refused
 	}
@@ -20,7 +35,7 @@ func resultOf(c refusal.Class) exchange.Result {
 // rejection is a response that does not come from the upstream.
 type rejection struct {
 	reason     refusal.Reason
-	class      refusal.Class // empty: that of the reason
+	class      refusal.Class // one of Classes; empty: the first
 	code       string        // of the registry's errors (distribution's errcode)
 	message    string
 	operator   string // for the event, if it may say more
@@ -38,7 +53,7 @@ func refuse(reason refusal.Reason, code, message string) *rejection {
 	return &rejection{reason: reason, code: code, message: message}
 }
 
-// refuseAs refuses with a class that is not the one of the reason.
+// refuseAs refuses with another of the Classes of a reason.
 func refuseAs(class refusal.Class, reason refusal.Reason, code, message string) *rejection {
 	return &rejection{reason: reason, class: class, code: code, message: message}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/basic"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
 	"github.com/pullpass/pullpass/internal/test/pkitest"
@@ -40,8 +41,10 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// recorder keeps events, and fails the test if one holds a piece of a credential.
+// recorder keeps events, and fails the test if one has a status that is not documented for its
+// reason.
 type recorder struct {
+	t      testing.TB
 	mu     sync.Mutex
 	events []*exchange.Event
 }
@@ -49,6 +52,11 @@ type recorder struct {
 func (r *recorder) Record(e *exchange.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if e.Reason != "" && e.Status >= 400 && !slices.ContainsFunc(gateway.Classes(refusal.Reason(e.Reason)), func(c refusal.Class) bool {
+		return c.Status() == e.Status && gateway.ResultOf(c) == e.Result
+	}) {
+		r.t.Errorf("%s: status %d and result %s are not of its classes", e.Reason, e.Status, e.Result)
+	}
 	r.events = append(r.events, e)
 }
 
@@ -136,7 +144,7 @@ func newRig(t testing.TB, upstreams ...upstreamSettings) *rig {
 	t.Helper()
 	passwordFile := filepath.Join(t.TempDir(), "password")
 	must(t, os.WriteFile(passwordFile, []byte(registrytest.Password+"\n"), 0o600))
-	r := &rig{t: t, keys: newKeys(t), events: &recorder{}, revocations: &revocations{}, limiter: &limiter{left: 5}, memory: gateway.NewMemory(1 << 10), clients: map[string]*upstream.Client{}, uid: "uid-1"}
+	r := &rig{t: t, keys: newKeys(t), events: &recorder{t: t}, revocations: &revocations{}, limiter: &limiter{left: 5}, memory: gateway.NewMemory(1 << 10), clients: map[string]*upstream.Client{}, uid: "uid-1"}
 	all := map[string]gateway.Upstream{}
 	for _, u := range upstreams {
 		c := upstream.Config{Name: u.name, URL: u.url, UserAgent: "pullpass/test", Logins: basic.New(registrytest.User, passwordFile, nil)}
