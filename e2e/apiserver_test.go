@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
@@ -19,6 +18,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // policy gives a ServiceAccount its namespace, and what its annotation asks for of shared.
@@ -157,19 +157,8 @@ func orDefault(setting string) string {
 func serviceAccountManifest(t *testing.T, c *cluster.Cluster) string {
 	t.Helper()
 	content, err := json.Marshal(c.Get(t, serviceAccounts+"/"+puller))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return writeFile(t, "serviceaccount.yaml", content)
-}
-
-func writeFile(t *testing.T, name string, content []byte) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	testenv.Must(t, err)
+	return testenv.WriteFile(t, filepath.Join(t.TempDir(), "serviceaccount.yaml"), content)
 }
 
 // judge presents the token with POST and with GET. It must pass when reason is empty, and otherwise be refused for it.
@@ -292,9 +281,7 @@ func object(claims map[string]any, kind string) pullpass.Object {
 func access(t *testing.T, token string) []string {
 	t.Helper()
 	scopes, err := accessIn(claims(t, token))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return scopes
 }
 
@@ -322,9 +309,7 @@ func throughPlugin(t *testing.T, host, token string) (username, password string)
 		"apiVersion": "credentialprovider.kubelet.k8s.io/v1", "kind": "CredentialProviderRequest",
 		"image": host + "/" + namespace + "/web", "serviceAccountToken": token,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	plugin := exec.CommandContext(t.Context(), programs.CredentialProvider(t))
 	plugin.Stdin = bytes.NewReader(request)
 	output, err := plugin.Output()
@@ -334,9 +319,7 @@ func throughPlugin(t *testing.T, host, token string) (username, password string)
 	var response struct {
 		Auth map[string]struct{ Username, Password string }
 	}
-	if err := json.Unmarshal(output, &response); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, json.Unmarshal(output, &response))
 	credential, ok := response.Auth[host]
 	if !ok {
 		t.Fatalf("the credential provider answered nothing for %s", host)

@@ -24,6 +24,8 @@ import (
 	"oras.land/oras-go/v2/content/memory"
 	orasremote "oras.land/oras-go/v2/registry/remote"
 	"oras.land/oras-go/v2/registry/remote/auth"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // roundTripper trusts the session's CA alone.
@@ -93,22 +95,16 @@ func ggcrClient(title string, credential func(session) authn.Authenticator) clie
 func newImage(t *testing.T) v1.Image {
 	t.Helper()
 	random, err := random.Image(1024, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	layers, err := random.Layers()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	for i, layer := range layers {
 		if layers[i], err = tarball.LayerFromOpener(layer.Uncompressed); err != nil {
 			t.Fatal(err)
 		}
 	}
 	image, err := mutate.AppendLayers(empty.Image, layers...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return image
 }
 

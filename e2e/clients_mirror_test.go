@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // TestMirror copies an image into 500 repositories, as regsync does, with its library. regclient asks in each request for all
@@ -25,9 +25,7 @@ func TestMirror(t *testing.T) {
 	own := func(i int) string { return fmt.Sprintf("%s/%s/mirror-%d:%s", s.host, namespace, i%repositories, tag) }
 
 	local := "ocidir://" + s.dir + "/image:" + tag
-	if err := copyImage(t, s.regclient(t, false), s.host+"/shared/base:"+tag, local); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, copyImage(t, s.regclient(t, false), s.host+"/shared/base:"+tag, local))
 	mirror := s.regclient(t, false)
 	for i := range repositories {
 		if err := copyImage(t, mirror, local, own(i)); err != nil {
@@ -65,12 +63,9 @@ func TestMirror(t *testing.T) {
 // regclient returns a client that knows the session's registry alone.
 func (s session) regclient(t *testing.T, repoAuth bool) *regclient.RegClient {
 	t.Helper()
-	ca, err := os.ReadFile(s.ca.File)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testenv.ReadFile(t, s.ca.File)
 	host := config.HostNewName(s.host)
-	host.RegCert, host.User, host.Pass, host.RepoAuth = string(ca), "serviceaccount", s.password, repoAuth
+	host.RegCert, host.User, host.Pass, host.RepoAuth = ca, "serviceaccount", s.password, repoAuth
 	return regclient.New(regclient.WithConfigHost(*host), regclient.WithRegOpts(reg.WithDelay(time.Millisecond, time.Second)))
 }
 

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // run runs a client's program with a home directory of its own. The error holds all that it printed.
@@ -43,9 +45,7 @@ func (s session) certDir(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(s.dir, "certs")
 	content, err := os.ReadFile(s.ca.File)
-	if err := errors.Join(err, os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "ca.crt"), content, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, errors.Join(err, os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "ca.crt"), content, 0o600)))
 	return dir
 }
 
@@ -56,13 +56,9 @@ func (s session) archive(t *testing.T, repository string) string {
 	t.Helper()
 	image := newImage(t)
 	ref, err := name.NewTag(s.host + "/" + repository + ":" + tag)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	path := filepath.Join(t.TempDir(), "image.tar")
-	if err := tarball.WriteToFile(path, ref, image); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, tarball.WriteToFile(path, ref, image))
 	return path
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/registry"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // registries are the versions of the distribution registry, and the ways in which each can trust Pullpass.
@@ -175,9 +176,7 @@ func newSession(t *testing.T, host string, ca *certs.CA, password string) sessio
 	t.Helper()
 	// Not t.TempDir, whose name holds the test's: podman refuses a run root of more than 50 characters.
 	dir, err := os.MkdirTemp("", "e2e-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -304,18 +303,15 @@ func (r *row) refused(t *testing.T, proxy *pullpass.Proxy, operation, sees strin
 		t.Errorf("%s: the user sees %q, want %q in it", operation, err, sees)
 	}
 	// The audit line is written after the answer.
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		var outcomes []string
+	var outcomes []string
+	if !testenv.Poll(time.Minute, func() bool {
+		outcomes = nil
 		for _, event := range proxy.Audit(t)[before:] {
 			outcomes = append(outcomes, event.Result)
 		}
-		if slices.ContainsFunc(outcomes, func(result string) bool { return result == "none" || result == "partial" || result == "refused" }) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Errorf("%s: Pullpass did not cause the failure; its results: %v; the client says: %v", operation, outcomes, err)
-			return
-		}
+		return slices.ContainsFunc(outcomes, func(result string) bool { return result == "none" || result == "partial" || result == "refused" })
+	}) {
+		t.Errorf("%s: Pullpass did not cause the failure; its results: %v; the client says: %v", operation, outcomes, err)
 	}
 }
 

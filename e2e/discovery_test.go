@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // fetchLimit covers the shortest time between two key fetches that unknown keys cause (about 10 s, with jitter).
@@ -38,7 +40,7 @@ func TestAPIServerDiscovery(t *testing.T) {
 	ca := certs.NewCA(t, "pullpass-ca")
 	// What Pullpass, as a pod with a projected token, presents to the API server.
 	bearer := c.Token(t, cluster.TokenRequest{Namespace: namespace, ServiceAccount: puller})
-	bearerFile := writeFile(t, "bearer", []byte(bearer+"\n"))
+	bearerFile := testenv.WriteFile(t, filepath.Join(t.TempDir(), "bearer"), bearer+"\n")
 	token := podToken(t, c)
 
 	// Nothing is known about the token then: neither that it is good nor that it is bad.
@@ -68,7 +70,7 @@ func TestAPIServerDiscovery(t *testing.T) {
 		passes(t, pullpass.Start(t, ca, clusterConfig(c, pullpass.Discovery{CAFile: c.CA.File, TokenFile: bearerFile})))
 	})
 	t.Run("with a bearer token that the API server refuses", func(t *testing.T) {
-		bad := writeFile(t, "bearer", []byte(bearer[:len(bearer)-8]+strings.Repeat("A", 8)))
+		bad := testenv.WriteFile(t, filepath.Join(t.TempDir(), "bearer"), bearer[:len(bearer)-8]+strings.Repeat("A", 8))
 		unavailable(t, pullpass.Start(t, ca, clusterConfig(c, pullpass.Discovery{CAFile: c.CA.File, TokenFile: bad})))
 	})
 
@@ -80,17 +82,6 @@ func TestAPIServerDiscovery(t *testing.T) {
 		unavailable(t, pullpass.Start(t, ca, clusterConfig(c, pullpass.Discovery{CAFile: ca.File})))
 	})
 	t.Run("opened while Pullpass ran", func(t *testing.T) {
-		eventually(t, func() bool { return waiting.Post(t, service, token, asked...).Status == http.StatusOK })
+		testenv.Await(t, fetchLimit, "the key is fetched once the API server shows it", func() bool { return waiting.Post(t, service, token, asked...).Status == http.StatusOK })
 	})
-}
-
-// eventually polls until done returns true.
-func eventually(t *testing.T, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(fetchLimit); time.Now().Before(deadline); time.Sleep(500 * time.Millisecond) {
-		if done() {
-			return
-		}
-	}
-	t.Errorf("not within %v", fetchLimit)
 }

@@ -18,6 +18,7 @@ import (
 	orasremote "oras.land/oras-go/v2/registry/remote"
 
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // gatewayClient is a client with what else it can do that a gateway could break. An operation that it does not have is nil.
@@ -83,9 +84,7 @@ func podmanGatewayClient(program string) gatewayClient {
 func (s session) withHelper(t *testing.T) session {
 	t.Helper()
 	helper, token, config := programs.CredentialHelper(t), filepath.Join(s.dir, "token"), filepath.Join(s.dir, "config.json")
-	if err := errors.Join(os.WriteFile(token, []byte(s.password), 0o600), os.WriteFile(config, fmt.Appendf(nil, `{"credHelpers": {%q: "pullpass"}}`, s.host), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, errors.Join(os.WriteFile(token, []byte(s.password), 0o600), os.WriteFile(config, fmt.Appendf(nil, `{"credHelpers": {%q: "pullpass"}}`, s.host), 0o600)))
 	s.env = append(slices.Clone(s.env),
 		"PATH="+filepath.Dir(helper)+":"+os.Getenv("PATH"), "DOCKER_CONFIG="+s.dir, "SSL_CERT_FILE="+s.ca.File,
 		"PULLPASS_REGISTRIES="+s.host, "PULLPASS_AUDIENCE="+audience, "PULLPASS_TOKEN_FILE="+token)

@@ -13,6 +13,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/issuer"
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 	"github.com/pullpass/pullpass/e2e/upstream"
 )
 
@@ -61,13 +62,9 @@ func TestGatewayPushCredential(t *testing.T) {
 
 	s := newSession(t, host, ca, answer.Secret)
 	image := newImage(t)
-	if err := ggcrPush(t, s, basicAuth(s), usersUpstream+"/team-a/web", image); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, ggcrPush(t, s, basicAuth(s), usersUpstream+"/team-a/web", image))
 	digest, err := image.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	if got := behind.Registry.Digest(t, "team-a/web", tag); got != digest.String() {
 		t.Errorf("the upstream has %q, want %s", got, digest)
 	}

@@ -2,11 +2,13 @@ package e2e
 
 import (
 	"crypto/tls"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // Two nodes, by their addresses on loopback and by others that only a load balancer could tell of.
@@ -78,7 +80,7 @@ func testCertificateProof(t *testing.T, s *site) {
 	token := s.proofWorkload(t, namespace, "cert-1")
 	ca, otherCA := s.CA, certs.NewCA(t, "other-kubelet-ca")
 	published := s.Get(t, "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication")
-	caFile := writeFile(t, "kubelet-ca.crt", []byte(published.Text("data", "client-ca-file")))
+	caFile := testenv.WriteFile(t, filepath.Join(t.TempDir(), "kubelet-ca.crt"), published.Text("data", "client-ca-file"))
 	config := s.config(func(c *pullpass.Cluster) {
 		c.Node.Proof = pullpass.Proof{Methods: []string{"certificate"}, ClientCAFile: caFile}
 	})

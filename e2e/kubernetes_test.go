@@ -10,6 +10,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // livePolicy: a namespace for its ServiceAccounts, what they ask for of shared, and gold for namespaces with a label.
@@ -154,14 +155,7 @@ func expect(t *testing.T, what string, answer pullpass.Answer, want string) {
 // within polls until done returns true, and returns how long that took.
 func within(t *testing.T, limit time.Duration, what string, done func() bool) time.Duration {
 	t.Helper()
-	start := time.Now()
-	for !done() {
-		if time.Since(start) > limit {
-			t.Fatalf("%s: not within %v", what, limit)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	took := time.Since(start)
+	took := testenv.Await(t, limit, what, done)
 	t.Logf("%s: after %v", what, took.Round(time.Millisecond))
 	return took
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/redis"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const monitoringDir = "../deploy/monitoring/"
@@ -95,14 +95,9 @@ type dashboardPanel struct {
 
 func dashboardPanels(t *testing.T) []dashboardPanel {
 	t.Helper()
-	content, err := os.ReadFile(monitoringDir + "dashboard.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := testenv.ReadFile(t, monitoringDir+"dashboard.json")
 	var dashboard struct{ Panels []dashboardPanel }
-	if err := json.Unmarshal(content, &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, json.Unmarshal([]byte(content), &dashboard))
 	if len(dashboard.Panels) < 20 {
 		t.Fatalf("%d panels", len(dashboard.Panels))
 	}
@@ -119,9 +114,7 @@ func startPrometheus(t *testing.T, proxy *pullpass.Proxy, flags ...string) *prom
 	t.Helper()
 	dir, address := t.TempDir(), process.FreeAddress(t)
 	rules, err := filepath.Abs(monitoringDir + "alerts.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	file := filepath.Join(dir, "prometheus.yaml")
 	config := fmt.Sprintf(`global: {scrape_interval: 1s, evaluation_interval: 1s}
 rule_files: [%q]
@@ -129,9 +122,7 @@ scrape_configs:
 - job_name: pullpass
   static_configs: [{targets: [%q]}]
 `, rules, proxy.AdminAddress())
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.WriteFile(t, file, config)
 	server := process.Start(t, exec.Command(programs.Prometheus(t), append([]string{
 		"--config.file=" + file, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + address,
 	}, flags...)...))
@@ -162,9 +153,7 @@ func (p *prometheus) rules(t *testing.T) (rules int) {
 			Groups []struct{ Rules []json.RawMessage }
 		}
 	}
-	if err := p.get(t.Context(), "/api/v1/rules", &answer); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, p.get(t.Context(), "/api/v1/rules", &answer))
 	for _, g := range answer.Data.Groups {
 		rules += len(g.Rules)
 	}

@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -63,11 +63,7 @@ const crdsFile = "deploy/helm/pullpass/files/crds.yaml"
 // apply applies a file of the repository.
 func (s *site) apply(t *testing.T, name string) {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(programs.Checkout(t), name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Apply(t, string(content))
+	s.Apply(t, testenv.ReadFile(t, filepath.Join(programs.Checkout(t), name)))
 }
 
 func (s *site) servesObjects(t *testing.T) {

@@ -1,13 +1,11 @@
 package e2e
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +19,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/redis"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -36,11 +35,7 @@ const (
 // definitions are the CustomResourceDefinitions of the chart.
 func definitions(t *testing.T) (all []cluster.Object) {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(programs.Checkout(t), crdsFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for decoder := yaml.NewDecoder(bytes.NewReader(content)); ; {
+	for decoder := yaml.NewDecoder(strings.NewReader(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), crdsFile)))); ; {
 		var one map[string]any
 		if err := decoder.Decode(&one); errors.Is(err, io.EOF) {
 			return all
@@ -55,9 +50,7 @@ func definitions(t *testing.T) (all []cluster.Object) {
 func withoutStatus(t *testing.T, definition cluster.Object) cluster.Object {
 	t.Helper()
 	content, err := json.Marshal(definition)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	var old struct {
 		APIVersion string         `json:"apiVersion"`
 		Kind       string         `json:"kind"`
@@ -69,9 +62,7 @@ func withoutStatus(t *testing.T, definition cluster.Object) cluster.Object {
 			Versions []cluster.Object `json:"versions"`
 		} `json:"spec"`
 	}
-	if err := json.Unmarshal(content, &old); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, json.Unmarshal(content, &old))
 	for _, version := range old.Spec.Versions {
 		delete(version, "subresources")
 		delete(version, "additionalPrinterColumns")
@@ -79,13 +70,9 @@ func withoutStatus(t *testing.T, definition cluster.Object) cluster.Object {
 		delete(schema["properties"].(map[string]any), "status")
 	}
 	content, err = json.Marshal(old)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	var back cluster.Object
-	if err := json.Unmarshal(content, &back); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, json.Unmarshal(content, &back))
 	return back
 }
 
@@ -110,12 +97,8 @@ type objectStatus struct {
 func (s *site) objectStatus(t *testing.T, path string) (found objectStatus) {
 	t.Helper()
 	content, err := json.Marshal(s.Get(t, path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(content, &found); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
+	testenv.Must(t, json.Unmarshal(content, &found))
 	return found
 }
 
@@ -137,10 +120,8 @@ func (o objectStatus) String() string {
 func (s *site) says(t *testing.T, path, want string) {
 	t.Helper()
 	got := ""
-	for end := time.Now().Add(statusLimit); got != want; time.Sleep(20 * time.Millisecond) {
-		if got = s.objectStatus(t, path).String(); got != want && time.Now().After(end) {
-			t.Fatalf("%s says %q, want %q", path, got, want)
-		}
+	if !testenv.Poll(statusLimit, func() bool { got = s.objectStatus(t, path).String(); return got == want }) {
+		t.Fatalf("%s says %q after %v, want %q", path, got, statusLimit, want)
 	}
 }
 
@@ -235,9 +216,7 @@ func TestPolicyStatus(t *testing.T) {
 	s.Patch(t, policyPath, cluster.Object{"spec": cluster.Object{"rules": []cluster.Object{rule("other", func(r cluster.Object) { r["subjects"] = []cluster.Object{{"namespaces": []string{"other"}}} })}}})
 	s.says(t, path, "Valid PartlyGranted objects-web/**=All[ceiling] by-object/x=None[] elsewhere/x=None[]")
 	file := filepath.Join(filepath.Dir(first.ConfigFile), "policy.yaml")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(ceilings, "elsewhere/**", "by-object/*")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.WriteFile(t, file, strings.ReplaceAll(ceilings, "elsewhere/**", "by-object/*"))
 	s.says(t, path, "Valid PartlyGranted objects-web/**=All[ceiling] by-object/x=All[ceiling] elsewhere/x=None[]")
 	s.Patch(t, policyPath, cluster.Object{"spec": cluster.Object{"rules": []cluster.Object{rule("r", func(r cluster.Object) { r["service"] = "x" })}}})
 	s.says(t, policyPath, "Invalid")
@@ -346,12 +325,7 @@ func TestPolicyObjectsOfManyTeams(t *testing.T) {
 		s.Patch(t, requestsPath(namespace)+"/web", cluster.Object{"spec": cluster.Object{"repositories": []string{repository}}})
 		changed, scope := time.Now(), "repository:"+repository+":pull"
 		for _, host := range hosts {
-			for outcome(host.Ask(t, service, token, scope)) != scope {
-				if time.Since(changed) > 12*limit {
-					t.Fatalf("change %d does not count after %v", i, time.Since(changed))
-				}
-				time.Sleep(5 * time.Millisecond)
-			}
+			testenv.Await(t, 12*limit, fmt.Sprintf("change %d counts", i), func() bool { return outcome(host.Ask(t, service, token, scope)) == scope })
 			took = append(took, time.Since(changed))
 		}
 	}

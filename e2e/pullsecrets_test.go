@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // TestPullSecrets takes imagePullSecrets away from a ServiceAccount as "pullpass pull-secrets" says, with a real API server:
@@ -30,9 +31,7 @@ func TestPullSecrets(t *testing.T) {
 			t.Errorf("a Secret is shown:\n%s", out)
 		}
 		var report struct{ Rows []row }
-		if err := json.Unmarshal([]byte(out), &report); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, json.Unmarshal([]byte(out), &report))
 		return report.Rows
 	}
 	expect := func(what string, got []row, want ...string) {
@@ -76,16 +75,12 @@ func TestPullSecrets(t *testing.T) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, s.Issuer+"/api/v1/namespaces/moving/serviceaccounts/web",
 			bytes.NewReader([]byte(strings.Trim(after, "'"))))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		req.Header.Set("Content-Type", "application/json-patch+json")
 		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.CA.Pool(), Certificates: []tls.Certificate{s.Admin.TLS(t)}}}
 		defer transport.CloseIdleConnections()
 		resp, err := transport.RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		_ = resp.Body.Close()
 		return resp.StatusCode
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // TestRegistriesVerify shows that a real registry takes the token of Pullpass for what it says and nothing else, in each way
@@ -67,14 +68,10 @@ func TestRegistriesVerify(t *testing.T) {
 			for _, v := range variants {
 				t.Run(v.name, func(t *testing.T) {
 					req, err := http.NewRequestWithContext(t.Context(), v.method, "https://"+w.registry.Host+v.path, nil)
-					if err != nil {
-						t.Fatal(err)
-					}
+					testenv.Must(t, err)
 					req.Header.Set("Authorization", "Bearer "+v.token)
 					resp, err := client.Do(req)
-					if err != nil {
-						t.Fatal(err)
-					}
+					testenv.Must(t, err)
 					defer resp.Body.Close()
 					want := http.StatusUnauthorized
 					if v.accepted {
@@ -115,8 +112,6 @@ func withClaim(claims map[string]any, claim string, value any) map[string]any {
 func encode(t *testing.T, v any) string {
 	t.Helper()
 	content, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return base64.RawURLEncoding.EncodeToString(content)
 }

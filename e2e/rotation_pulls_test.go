@@ -25,6 +25,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/registry"
 	"github.com/pullpass/pullpass/e2e/relay"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // rollout is Pullpass and registries in a cluster that is rolled out anew while pods pull: each has an address that stays,
@@ -89,9 +90,7 @@ func startRollout(t *testing.T, signing pullpass.Signing, registryPrograms ...fu
 		each.address = relay.Start(t, process.FreeAddress(t), each.running.Address())
 		r.registry = each.running
 		s := r.session(t, r.token(t, namespace))
-		if err := ggcrPush(t, s, basicAuth(s), image, newImage(t)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, ggcrPush(t, s, basicAuth(s), image, newImage(t)))
 		r.registries = append(r.registries, each)
 	}
 	r.observer.client = &http.Client{Transport: r.session(t, "").roundTripper(t), Timeout: 30 * time.Second}
@@ -170,7 +169,7 @@ func (r *rollout) lap(t *testing.T) {
 	t.Helper()
 	for _, c := range r.clients { // one after the other: a turn more is no harm
 		start := c.turns.Load()
-		waitFor(t, "clients go on", func() bool { return c.turns.Load() >= start+2 })
+		testenv.Await(t, rotationLimit, "clients go on", func() bool { return c.turns.Load() >= start+2 })
 	}
 }
 
@@ -185,27 +184,15 @@ func (r *rollout) forget(t *testing.T) {
 func (r *rollout) signing(t *testing.T) string {
 	t.Helper()
 	token, err := askRealm(r.observer.client, r.realm(), r.observer.password)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return tokenKey(token)
 }
 
 // signs waits until a key signs, and until clients have used it.
 func (r *rollout) signs(t *testing.T, key string) {
 	t.Helper()
-	waitFor(t, "key "+key+" signs", func() bool { return r.signing(t) == key })
+	testenv.Await(t, rotationLimit, "key "+key+" signs", func() bool { return r.signing(t) == key })
 	r.lap(t)
-}
-
-// waitFor polls more often than eventually does: it is called some hundred times.
-func waitFor(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 30 s: %s", what)
-		}
-	}
 }
 
 func (r *rollout) failed(format string, args ...any) {

@@ -7,6 +7,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // TestAPIServerKeyRotation changes the API server's signing key as its documentation says: first the new key signs and both
@@ -38,7 +39,7 @@ func TestAPIServerKeyRotation(t *testing.T) {
 		t.Fatal("the API server did not change its key")
 	}
 	t.Log("both keys are published: the new one is fetched when the first token of it arrives")
-	eventually(t, func() bool { return status(ofNewKey) == http.StatusOK })
+	testenv.Await(t, fetchLimit, "a token of the new key is accepted", func() bool { return status(ofNewKey) == http.StatusOK })
 	for name, token := range map[string]string{"used": used, "unused": unused, "of the new key": ofNewKey} {
 		if got := status(token); got != http.StatusOK {
 			t.Errorf("both keys: the token %s gets status %d, want 200", name, got)
@@ -48,7 +49,7 @@ func TestAPIServerKeyRotation(t *testing.T) {
 	c.RestartAPIServer(t, newKey, newKey)
 	t.Log("only the new key is published: the next fetch drops the old one; a token of an unknown key causes it")
 	forged := resign(t, used, unknownKey)
-	eventually(t, func() bool {
+	testenv.Await(t, fetchLimit, "a token of the removed key is refused", func() bool {
 		if got := refusal(forged); got != "token_unknown_key" {
 			t.Fatalf("a token of a key that no issuer has: reason %q, want token_unknown_key", got)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -159,9 +160,7 @@ func keyID(t *testing.T, token string) string {
 func part(t *testing.T, token string, n int) map[string]any {
 	t.Helper()
 	decoded, err := decode(token, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return decoded
 }
 
@@ -190,20 +189,12 @@ func resign(t *testing.T, token string, key certs.RSAKey) string {
 func sign(t *testing.T, key jose.SigningKey, options *jose.SignerOptions, claims map[string]any) string {
 	t.Helper()
 	payload, err := json.Marshal(claims)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	signer, err := jose.NewSigner(key, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	signed, err := signer.Sign(payload)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	token, err := signed.CompactSerialize()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return token
 }

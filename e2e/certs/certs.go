@@ -17,6 +17,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const lifetime = 24 * time.Hour
@@ -60,9 +62,9 @@ func newCA(t testing.TB, name string, parent *CA) *CA {
 		issuer, signer = parent.cert, parent.key
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, issuer, ca.key.Public(), signer)
-	check(t, err)
+	testenv.Must(t, err)
 	ca.cert, err = x509.ParseCertificate(der)
-	check(t, err)
+	testenv.Must(t, err)
 	ca.File = filepath.Join(ca.dir, "ca.crt")
 	writePEM(t, ca.File, "CERTIFICATE", der)
 	return ca
@@ -126,9 +128,9 @@ func (ca *CA) issue(t testing.TB, name string, template *x509.Certificate) Pair 
 	}
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, key.Public(), ca.key)
-	check(t, err)
+	testenv.Must(t, err)
 	dir, err := os.MkdirTemp(ca.dir, "")
-	check(t, err)
+	testenv.Must(t, err)
 	pair := Pair{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}
 	writePEM(t, pair.CertFile, "CERTIFICATE", der)
 	writeKey(t, pair.KeyFile, key)
@@ -139,7 +141,7 @@ func (ca *CA) issue(t testing.TB, name string, template *x509.Certificate) Pair 
 func (p Pair) TLS(t testing.TB) tls.Certificate {
 	t.Helper()
 	cert, err := tls.LoadX509KeyPair(p.CertFile, p.KeyFile)
-	check(t, err)
+	testenv.Must(t, err)
 	return cert
 }
 
@@ -153,12 +155,12 @@ type RSAKey struct {
 func NewRSAKey(t testing.TB) RSAKey {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	check(t, err)
+	testenv.Must(t, err)
 	dir := t.TempDir()
 	k := RSAKey{key, filepath.Join(dir, "sa.key"), filepath.Join(dir, "sa.pub")}
 	writeKey(t, k.PrivateFile, key)
 	public, err := x509.MarshalPKIXPublicKey(key.Public())
-	check(t, err)
+	testenv.Must(t, err)
 	writePEM(t, k.PublicFile, "PUBLIC KEY", public)
 	return k
 }
@@ -166,32 +168,25 @@ func NewRSAKey(t testing.TB) RSAKey {
 func newKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	check(t, err)
+	testenv.Must(t, err)
 	return key
 }
 
 func serial(t testing.TB) *big.Int {
 	t.Helper()
 	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	check(t, err)
+	testenv.Must(t, err)
 	return n
 }
 
 func writeKey(t testing.TB, path string, key crypto.Signer) {
 	t.Helper()
 	der, err := x509.MarshalPKCS8PrivateKey(key)
-	check(t, err)
+	testenv.Must(t, err)
 	writePEM(t, path, "PRIVATE KEY", der)
 }
 
 func writePEM(t testing.TB, path, kind string, der []byte) {
 	t.Helper()
-	check(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.WriteFile(t, path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // secret is what a Secret holds.
@@ -59,10 +60,10 @@ func issue(t testing.TB, spec cluster.Object, by secret) secret {
 	if text := spec.Text("duration"); text != "" {
 		var err error
 		lifetime, err = time.ParseDuration(text)
-		check(t, err)
+		testenv.Must(t, err)
 	}
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	check(t, err)
+	testenv.Must(t, err)
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: spec.Text("commonName")}, DNSNames: texts(spec["dnsNames"]),
 		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(lifetime), BasicConstraintsValid: true,
@@ -87,16 +88,16 @@ func issue(t testing.TB, spec cluster.Object, by secret) secret {
 	if by != nil {
 		block, _ := pem.Decode(by["tls.crt"])
 		parent, err = x509.ParseCertificate(block.Bytes)
-		check(t, err)
+		testenv.Must(t, err)
 		block, _ = pem.Decode(by["tls.key"])
 		read, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-		check(t, err)
+		testenv.Must(t, err)
 		parentKey = read.(crypto.Signer)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey)
-	check(t, err)
+	testenv.Must(t, err)
 	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	check(t, err)
+	testenv.Must(t, err)
 	made := secret{
 		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
 		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}),
@@ -122,6 +123,6 @@ func newKey(t testing.TB, algorithm string) crypto.Signer {
 	default:
 		t.Fatalf("algorithm %q", algorithm)
 	}
-	check(t, err)
+	testenv.Must(t, err)
 	return key
 }

@@ -1,12 +1,12 @@
 package charttest
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // manual is a document, read and done step by step in a directory.
@@ -18,10 +18,9 @@ type manual struct {
 
 func openManual(t testing.TB, name, directory string) *manual {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(programs.Checkout(t), "docs", name))
-	check(t, err)
+	content := testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "docs", name))
 	m := &manual{name: name, directory: directory}
-	for i, part := range strings.Split(string(content), "```") {
+	for i, part := range strings.Split(content, "```") {
 		if i%2 == 1 {
 			m.blocks = append(m.blocks, part)
 		}
@@ -54,14 +53,12 @@ func (s *site) do(t testing.TB, m *manual, text string, more ...string) string {
 
 func (m *manual) write(t testing.TB, name, content string) {
 	t.Helper()
-	check(t, os.WriteFile(filepath.Join(m.directory, name), []byte(content), 0o600))
+	testenv.WriteFile(t, filepath.Join(m.directory, name), content)
 }
 
 func (m *manual) read(t testing.TB, name string) string {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(m.directory, name))
-	check(t, err)
-	return string(content)
+	return testenv.ReadFile(t, filepath.Join(m.directory, name))
 }
 
 // replace replaces the only occurrence of old.

@@ -2,7 +2,6 @@ package charttest
 
 import (
 	"encoding/base64"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // TestGatewayDocument does what docs/how-to/gateway.md says, with no cluster: its Secrets are what its values ask for, Pullpass finds no
@@ -18,9 +18,8 @@ func TestGatewayDocument(t *testing.T) {
 	m := openManual(t, "how-to/gateway.md", t.TempDir())
 	serving := certs.NewCA(t, "registry-ca").Server(t, "gateway", "gateway.example.com")
 	for file, path := range map[string]string{"tls.crt": serving.CertFile, "tls.key": serving.KeyFile} {
-		content, err := os.ReadFile(path)
-		check(t, err)
-		m.write(t, file, string(content))
+		content := testenv.ReadFile(t, path)
+		m.write(t, file, content)
 	}
 	m.write(t, "ghcr.pass", "a")
 	m.write(t, "harbor.pass", "b")
@@ -48,7 +47,7 @@ func TestGatewayDocument(t *testing.T) {
 			args[i] = strings.Replace(args[i], "values.yaml", m.directory+"/values.yaml", 1)
 		}
 		output, err := helm(t, args[1:len(args)-1]...) // but --wait
-		check(t, err)
+		testenv.Must(t, err)
 		return parse(t, output)
 	}()
 	serve := command(t, rendered.kind("Deployment")[0], rendered, secrets)
@@ -62,9 +61,7 @@ func TestGatewayDocument(t *testing.T) {
 		return string(output)
 	}
 	pullpass("check", "--config", file)
-	content, err := os.ReadFile(file)
-	check(t, err)
-	check(t, os.WriteFile(file, []byte(replace(t, string(content), "inCluster: true", "inCluster: false")), 0o600)) // explain would ask it
+	testenv.WriteFile(t, file, replace(t, testenv.ReadFile(t, file), "inCluster: true", "inCluster: false")) // explain would ask it
 	for text, want := range map[string]string{
 		" kubelet-config ": `server = "https://gateway.example.com/v2/harbor.example.com"`,
 		" explain ":        "GRANTED: pull",
@@ -88,7 +85,7 @@ func decoded(t testing.TB, object cluster.Object) secret {
 	made := secret{}
 	for key, value := range data {
 		content, err := base64.StdEncoding.DecodeString(value.(string))
-		check(t, err)
+		testenv.Must(t, err)
 		made[key] = content
 	}
 	return made

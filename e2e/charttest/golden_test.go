@@ -11,6 +11,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 var update = flag.Bool("update", false, "write testdata/golden")
@@ -23,16 +24,14 @@ func TestGolden(t *testing.T) {
 			got := withoutFiles(t, s.template(t))
 			file := "testdata/golden/" + s.name + ".yaml"
 			if *update {
-				check(t, os.WriteFile(file, []byte(got), 0o644))
+				testenv.Must(t, os.WriteFile(file, []byte(got), 0o644))
 				return
 			}
-			want, err := os.ReadFile(file)
-			check(t, err)
-			if got != string(want) {
+			if got != testenv.ReadFile(t, file) {
 				t.Errorf("%s is different; see it with git diff after: go test ./charttest -run=TestGolden -update", file)
 			}
 			output, err := helm(t, "lint", "--strict", chart(t), "--values="+s.values())
-			check(t, err)
+			testenv.Must(t, err)
 			if strings.Contains(output, "[WARNING]") {
 				t.Error(output)
 			}
@@ -44,9 +43,7 @@ func TestGolden(t *testing.T) {
 func withoutFiles(t *testing.T, rendered string) string {
 	t.Helper()
 	for name, indent := range map[string]string{"alerts.yaml": "  ", "dashboard.json": "    ", "crds.yaml": ""} {
-		content, err := os.ReadFile(filepath.Join(chart(t), "files", name))
-		check(t, err)
-		text := indent + strings.ReplaceAll(string(content), "\n", "\n"+indent)
+		text := indent + strings.ReplaceAll(testenv.ReadFile(t, filepath.Join(chart(t), "files", name)), "\n", "\n"+indent)
 		rendered = strings.Replace(rendered, text, indent+"# files/"+name, 1)
 	}
 	return rendered
@@ -58,16 +55,14 @@ func TestNotes(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			output, err := helm(t, "install", "--dry-run=client", s.release, chart(t), "--namespace="+s.namespace, "--values="+s.values())
-			check(t, err)
+			testenv.Must(t, err)
 			_, notes, _ := strings.Cut(output, "\nNOTES:\n")
 			file := "testdata/golden/" + s.name + ".txt"
 			if *update {
-				check(t, os.WriteFile(file, []byte(notes), 0o644))
+				testenv.Must(t, os.WriteFile(file, []byte(notes), 0o644))
 				return
 			}
-			want, err := os.ReadFile(file)
-			check(t, err)
-			if notes != string(want) {
+			if notes != testenv.ReadFile(t, file) {
 				t.Errorf("%s is different; see it with git diff after: go test ./charttest -run=TestNotes -update", file)
 			}
 		})
@@ -168,7 +163,7 @@ func TestMistakes(t *testing.T) {
 			args := []string{"template", "pullpass", chart(t)}
 			if c.values != "" {
 				file := filepath.Join(t.TempDir(), "values.yaml")
-				check(t, os.WriteFile(file, []byte(c.values), 0o600))
+				testenv.WriteFile(t, file, c.values)
 				args = append(args, "--values=testdata/values/default.yaml", "--values="+file)
 			}
 			if _, err := helm(t, args...); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -195,7 +190,7 @@ func TestNames(t *testing.T) {
 		t.Run(c.release+" "+c.values, func(t *testing.T) {
 			t.Parallel()
 			output, err := helm(t, "template", c.release, chart(t), "--values=testdata/values/gateway.yaml", "--set="+c.values)
-			check(t, err)
+			testenv.Must(t, err)
 			rendered := parse(t, output)
 			pods, _ := rendered.named("Deployment", c.name)["spec"].(map[string]any)["template"].(map[string]any)["metadata"].(map[string]any)["labels"].(map[string]any)
 			if pods["app.kubernetes.io/name"] != c.label || pods["app.kubernetes.io/instance"] != c.release {
@@ -232,9 +227,7 @@ func TestNames(t *testing.T) {
 // and none where it reads nothing of the cluster.
 func TestRights(t *testing.T) {
 	given := func(name string) objects {
-		content, err := os.ReadFile(filepath.Join(programs.Checkout(t), "deploy", "kubernetes", name))
-		check(t, err)
-		return parse(t, string(content))
+		return parse(t, testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "deploy", "kubernetes", name)))
 	}
 	want, ofObjects := rights(given("rbac.yaml")), append(given("policy-objects.yaml"), given("policy-objects-status.yaml")...)
 	if len(want) < 10 {

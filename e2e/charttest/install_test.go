@@ -19,6 +19,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/registry"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // The names of docs/start/install.md.
@@ -45,7 +46,7 @@ type installation struct {
 func (s *site) install(t testing.TB) *installation {
 	t.Helper()
 	i := &installation{site: s, manual: openManual(t, "start/install.md", t.TempDir()), ca: certs.NewCA(t, "registry-ca")}
-	check(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+registryName+"\n"), 0o644))
+	testenv.Must(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+registryName+"\n"), 0o644))
 	values := i.block(t, "yaml", "# values.yaml")
 	values = replace(t, values, "https://kubernetes.default.svc.cluster.local #", s.Issuer+" #")
 	values = replace(t, values, "https://kubernetes.default.svc.cluster.local/openid", "https://"+isolate.ServiceAddress+"/openid")
@@ -55,9 +56,7 @@ func (s *site) install(t testing.TB) *installation {
 
 	serving := i.ca.Server(t, "pullpass", registryName)
 	for file, path := range map[string]string{"tls.crt": serving.CertFile, "tls.key": serving.KeyFile} {
-		content, err := os.ReadFile(path)
-		check(t, err)
-		i.write(t, file, string(content))
+		i.write(t, file, testenv.ReadFile(t, path))
 	}
 	i.do(t, i.manual, "openssl req -x509")
 	s.run(t, "kubectl", "label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
@@ -138,8 +137,8 @@ func (i *installation) push(t testing.TB, repository string) string {
 	t.Helper()
 	image := registryName + "/" + repository + ":v1"
 	reference, err := name.NewTag(image)
-	check(t, err)
-	check(t, remote.Write(reference, node.Image(t, repository), remote.WithContext(t.Context()), remote.WithTransport(i.builder),
+	testenv.Must(t, err)
+	testenv.Must(t, remote.Write(reference, node.Image(t, repository), remote.WithContext(t.Context()), remote.WithTransport(i.builder),
 		remote.WithAuth(&authn.Basic{Username: "serviceaccount", Password: i.token})))
 	return image
 }

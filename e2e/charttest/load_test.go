@@ -18,6 +18,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/relay"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // route does for the Service of Pullpass what kube-proxy does: connections to the realm go to endpoints that are ready.
@@ -37,7 +38,7 @@ func (i *installation) route(t testing.TB) {
 			time.Sleep(pollPeriod)
 		}
 	})
-	await(t, "the realm answers", func() bool {
+	testenv.Await(t, waitLimit, "the realm answers", func() bool {
 		conn, err := tls.Dial("tcp", "127.0.0.1:8443", &tls.Config{RootCAs: i.ca.Pool(), ServerName: registryName})
 		return err == nil && conn.Close() == nil
 	})
@@ -94,12 +95,12 @@ func askFrom(ctx context.Context, asker *http.Transport, token, repository strin
 func (i *installation) certificates(t testing.TB) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.Replace(realm, "/token", "/certificates.pem", 1), nil)
-	check(t, err)
+	testenv.Must(t, err)
 	resp, err := i.asker.RoundTrip(req)
-	check(t, err)
+	testenv.Must(t, err)
 	defer resp.Body.Close()
 	bundle, err := io.ReadAll(resp.Body)
-	check(t, err)
+	testenv.Must(t, err)
 	return string(bundle)
 }
 
@@ -107,7 +108,7 @@ func (i *installation) certificates(t testing.TB) string {
 func part(t testing.TB, token string, n int) string {
 	t.Helper()
 	content, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[n])
-	check(t, err)
+	testenv.Must(t, err)
 	return string(content)
 }
 
@@ -226,7 +227,7 @@ func (p *pulls) finish(t testing.TB) {
 
 func (i *installation) awaitRunning(t testing.TB, pod cluster.Object) {
 	t.Helper()
-	await(t, "pod "+pod.Name()+" runs", func() bool {
+	testenv.Await(t, waitLimit, "pod "+pod.Name()+" runs", func() bool {
 		return i.Get(t, cluster.PodPath(pod)).Text("status", "phase") == "Running"
 	})
 }

@@ -26,10 +26,3 @@ func TestMain(m *testing.M) {
 		programs.CustomResources(t)
 	})
 }
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

@@ -2,7 +2,6 @@ package charttest
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/isolate"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // The document's last step: a pod runs from a private image with nothing but its ServiceAccount.
@@ -41,9 +41,7 @@ func (i *installation) testProof(t *testing.T) {
 	printed := i.do(t, i.manual, " kubelet-config ")
 	for _, n := range i.nodes {
 		for _, place := range []string{"/etc/pullpass/credential-provider.yaml", "/etc/containerd/certs.d/" + registryName + "/hosts.toml"} {
-			content, err := os.ReadFile(n.Path(place))
-			check(t, err)
-			for line := range strings.Lines(string(content)) {
+			for line := range strings.Lines(testenv.ReadFile(t, n.Path(place))) {
 				if !strings.Contains(printed, line) {
 					t.Errorf("%s of %s has the line %q, which kubelet-config does not print in the pod", place, n.Name(), line)
 				}
@@ -56,7 +54,7 @@ func (i *installation) testProof(t *testing.T) {
 // everywhere waits until the pods, which are asked in turn, are all of one mind.
 func (i *installation) everywhere(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	await(t, what, func() bool {
+	testenv.Await(t, waitLimit, what, func() bool {
 		for range 10 {
 			if !done() {
 				return false
@@ -103,14 +101,14 @@ func (i *installation) testOperations(t *testing.T) {
 	i.upgrade(t, "--values=policy.yaml", "--set=config.registries[0].tokenLifetime=1m")
 	i.everywhere(t, "the new configuration counts", func() bool {
 		body, err := i.ask(t.Context(), i.token, "team-a/web")
-		check(t, err)
+		testenv.Must(t, err)
 		return body.ExpiresIn <= 60 // it may be one that was issued a moment before
 	})
 	same("a new configuration")
 	i.saw("helm upgrade: a new configuration", "counts without a restart")
 
 	i.upgrade(t, "--values=policy.yaml", "--set-string=env[0].name=GOGC,env[0].value=200")
-	await(t, "no pod goes on with the environment of before", func() bool {
+	testenv.Await(t, waitLimit, "no pod goes on with the environment of before", func() bool {
 		return !slices.ContainsFunc(i.pods(t), func(pod string) bool { return slices.Contains(first, pod) })
 	})
 	i.saw("helm upgrade: another environment", "new pods")
@@ -147,7 +145,7 @@ func (i *installation) testPolicy(t *testing.T) {
 func (i *installation) sharedGranted(t testing.TB) bool {
 	t.Helper()
 	body, err := i.ask(t.Context(), i.otherToken, "shared/base")
-	check(t, err)
+	testenv.Must(t, err)
 	return strings.Contains(part(t, body.Token, 1), "shared/base")
 }
 
@@ -177,7 +175,7 @@ func (i *installation) replaceKey(t testing.TB, ca string) {
 	t.Helper()
 	header := func() string {
 		body, err := i.ask(t.Context(), i.token, "team-a/web")
-		check(t, err)
+		testenv.Must(t, err)
 		return part(t, body.Token, 0)
 	}
 	before := header()
@@ -192,7 +190,7 @@ func (i *installation) replaceKey(t testing.TB, ca string) {
 func (i *installation) testHostNetwork(t *testing.T) {
 	i.run(t, "kubectl", "label", "--overwrite", "namespace", namespace, "pod-security.kubernetes.io/enforce=privileged")
 	i.upgrade(t, "--set=hostNetwork=true,networkPolicy.enabled=false,ports.public=9443,ports.admin=9091,replicas=1")
-	await(t, "the endpoint is at a node's address", func() bool {
+	testenv.Await(t, waitLimit, "the endpoint is at a node's address", func() bool {
 		ready := i.endpoints(t)
 		return len(ready) == 1 && slices.Contains(isolate.Addresses(), strings.TrimSuffix(ready[0], ":9443"))
 	})
@@ -252,7 +250,7 @@ func (i *installation) pods(t testing.TB) (names []string) {
 // evict evicts all pods at once, as draining their nodes would: one may go, and the others only when another has come.
 func (i *installation) evict(t testing.TB) {
 	t.Helper()
-	await(t, "the disruption controller has seen all pods", func() bool {
+	testenv.Await(t, waitLimit, "the disruption controller has seen all pods", func() bool {
 		budget := i.Get(t, "/apis/policy/v1/namespaces/"+namespace+"/poddisruptionbudgets/pullpass")
 		status, _ := budget["status"].(map[string]any)
 		return fmt.Sprint(status["currentHealthy"], status["disruptionsAllowed"]) == "3 1"
@@ -294,7 +292,7 @@ func (i *installation) testUninstall(t *testing.T) {
 	}
 	i.run(t, "helm", "uninstall", "pullpass", "--namespace="+namespace, "--wait")
 	i.saw("helm uninstall", "%d objects before", len(before))
-	await(t, "all objects are gone", func() bool { return len(release()) == 0 })
+	testenv.Await(t, waitLimit, "all objects are gone", func() bool { return len(release()) == 0 })
 	var left []string
 	for _, object := range i.objects(t, "--all-namespaces") {
 		if strings.Contains(object, "pullpass") {

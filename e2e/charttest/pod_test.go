@@ -11,6 +11,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // TestCheck gives Pullpass the files that its pod would have: "pullpass check" finds no fault, so each file that the configuration
@@ -52,7 +53,7 @@ func TestCheckFindsFaults(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			output, err := helm(t, "template", "pullpass", chart(t), "--values=testdata/values/default.yaml", "--set="+c.value)
-			check(t, err)
+			testenv.Must(t, err)
 			rendered := parse(t, output)
 			cmd := command(t, rendered.kind("Job")[0], rendered, nil)
 			if output, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(output), c.want) {
@@ -100,11 +101,11 @@ func command(t *testing.T, workload cluster.Object, rendered objects, secrets ma
 	for _, volume := range list(workload, "spec", "template", "spec", "volumes") {
 		directory := filepath.Join(root, mounts[volume.Text("name")])
 		delete(mounts, volume.Text("name"))
-		check(t, os.MkdirAll(directory, 0o755))
+		testenv.Must(t, os.MkdirAll(directory, 0o755))
 		for name, content := range contents(t, volume, rendered, secrets) {
 			// Absolute names in files stand for the pod's root.
 			text := strings.NewReplacer("/etc/pullpass/", root+"/etc/pullpass/", "/var/run/", root+"/var/run/").Replace(string(content))
-			check(t, os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600))
+			testenv.WriteFile(t, filepath.Join(directory, name), text)
 		}
 	}
 	if len(mounts) > 0 {

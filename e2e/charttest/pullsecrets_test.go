@@ -2,7 +2,6 @@ package charttest
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const pullSecretsSet = "pull-secrets"
@@ -19,9 +19,8 @@ const pullSecretsSet = "pull-secrets"
 func TestPullSecrets(t *testing.T) {
 	s := set{pullSecretsSet, "pullpass", "tokens"}
 	rendered := parse(t, s.template(t))
-	content, err := os.ReadFile(filepath.Join(programs.Checkout(t), "deploy", "kubernetes", "pull-secrets-controller.yaml"))
-	check(t, err)
-	text := strings.NewReplacer("system:serviceaccount:pullpass:", "system:serviceaccount:tokens:", "namespace: pullpass\n", "namespace: tokens\n", "pull.registry.example.com", "pull.example.com").Replace(string(content))
+	content := testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "deploy", "kubernetes", "pull-secrets-controller.yaml"))
+	text := strings.NewReplacer("system:serviceaccount:pullpass:", "system:serviceaccount:tokens:", "namespace: pullpass\n", "namespace: tokens\n", "pull.registry.example.com", "pull.example.com").Replace(content)
 	documents := parse(t, text)
 	if len(documents) < 12 {
 		t.Fatalf("%d objects in deploy/kubernetes", len(documents))
@@ -45,7 +44,7 @@ func TestPullSecrets(t *testing.T) {
 	}
 
 	without, err := helm(t, "template", s.release, chart(t), "--namespace="+s.namespace, "--values="+s.values(), "--set=pullSecrets.changePods=false", "--set=pullSecrets.registries={a.example.com,b.example.com:5000}")
-	check(t, err)
+	testenv.Must(t, err)
 	if all := parse(t, without); len(all.kind("MutatingAdmissionPolicy")) != 0 || len(all.kind("MutatingAdmissionPolicyBinding")) != 0 || len(all.kind("ValidatingAdmissionPolicy")) != 2 ||
 		!strings.Contains(without, `"--registry=b.example.com:5000"`) || strings.Contains(without, `"--registry=registry.example.com"`) {
 		t.Errorf("without changes of pods: %s", without)

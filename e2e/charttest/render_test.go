@@ -14,6 +14,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // set is a set of values: testdata/values/NAME.yaml.
@@ -24,7 +25,7 @@ type set struct {
 func sets(t testing.TB) []set {
 	t.Helper()
 	files, err := filepath.Glob("testdata/values/*.yaml")
-	check(t, err)
+	testenv.Must(t, err)
 	var all []set
 	for _, file := range files {
 		s := set{strings.TrimSuffix(filepath.Base(file), ".yaml"), "pullpass", "pullpass"}
@@ -48,9 +49,7 @@ func (s set) values() string { return "testdata/values/" + s.name + ".yaml" }
 func (s set) template(t testing.TB) string {
 	t.Helper()
 	output, err := helm(t, "template", s.release, chart(t), "--namespace="+s.namespace, "--values="+s.values())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return output
 }
 
@@ -85,7 +84,7 @@ func parse(t testing.TB, manifest string) (all objects) {
 		if errors.Is(err, io.EOF) {
 			return all
 		}
-		check(t, err)
+		testenv.Must(t, err)
 		if object != nil {
 			all = append(all, object)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -41,9 +42,9 @@ func startSite(t testing.TB) *site {
 	s.Kubeconfig(t, s.kubeconfig, s.Admin.CertFile, s.Admin.KeyFile)
 	// In commands of the documents.
 	const dir = "/usr/local/bin/"
-	check(t, os.MkdirAll(dir, 0o755))
+	testenv.Must(t, os.MkdirAll(dir, 0o755))
 	for name, program := range map[string]string{"kubectl": programs.Kubectl(t), "helm": programs.Helm(t)} {
-		check(t, os.Symlink(program, dir+name))
+		testenv.Must(t, os.Symlink(program, dir+name))
 	}
 	home := t.TempDir()
 	s.environment = append(os.Environ(), "KUBECONFIG="+s.kubeconfig, "HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_CACHE_HOME="+home, "HELM_DATA_HOME="+home)
@@ -61,9 +62,7 @@ func startSite(t testing.TB) *site {
 func (s *site) run(t testing.TB, args ...string) string {
 	t.Helper()
 	output, err := s.try(t, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return output
 }
 
@@ -71,9 +70,7 @@ func (s *site) run(t testing.TB, args ...string) string {
 func (s *site) input(t testing.TB, input string, args ...string) string {
 	t.Helper()
 	output, err := s.execute(t, input, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return output
 }
 
@@ -100,13 +97,4 @@ func (s *site) execute(t testing.TB, input string, args ...string) (string, erro
 func (s *site) saw(what, format string, args ...any) {
 	fmt.Fprintf(&s.table, "%-58s %6.1f s  %s\n", what, time.Since(s.since).Seconds(), fmt.Sprintf(format, args...))
 	s.since = time.Now()
-}
-
-func await(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(waitLimit); !done(); time.Sleep(pollPeriod) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v", what, waitLimit)
-		}
-	}
 }

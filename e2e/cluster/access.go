@@ -3,7 +3,6 @@ package cluster
 import (
 	"encoding/json"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/relay"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // rbacFile is what administrators apply, in the repository.
@@ -37,11 +37,7 @@ type Access struct {
 func (c *Cluster) ApplyRBAC(t testing.TB) Access {
 	t.Helper()
 	c.CreateNamespace(t, systemNamespace, nil)
-	content, err := os.ReadFile(filepath.Join(programs.Checkout(t), rbacFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Apply(t, string(content))
+	c.Apply(t, testenv.ReadFile(t, filepath.Join(programs.Checkout(t), rbacFile)))
 	return c.access(t, c.Issuer, account)
 }
 
@@ -137,13 +133,9 @@ type clusterRole struct {
 func (c *Cluster) role(t testing.TB) clusterRole {
 	t.Helper()
 	content, err := json.Marshal(c.Get(t, rbac+"clusterroles/"+account))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	var role clusterRole
-	if err := json.Unmarshal(content, &role); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, json.Unmarshal(content, &role))
 	return role
 }
 
@@ -152,21 +144,21 @@ func (c *Cluster) access(t testing.TB, server, serviceAccount string) Access {
 	token := c.Token(t, TokenRequest{Namespace: systemNamespace, ServiceAccount: serviceAccount, Lifetime: 24 * time.Hour})
 	dir := t.TempDir()
 	a := Access{KubeconfigFile: filepath.Join(dir, "kubeconfig"), TokenFile: filepath.Join(dir, "token")}
-	writeFile(t, a.TokenFile, token)
-	writeFile(t, a.KubeconfigFile, c.kubeconfig(t, server, systemNamespace, Object{"tokenFile": a.TokenFile}))
+	testenv.WriteFile(t, a.TokenFile, token)
+	testenv.WriteFile(t, a.KubeconfigFile, c.kubeconfig(t, server, systemNamespace, Object{"tokenFile": a.TokenFile}))
 	return a
 }
 
 // Kubeconfig writes a file for one who has a client certificate.
 func (c *Cluster) Kubeconfig(t testing.TB, file, certFile, keyFile string) {
 	t.Helper()
-	writeFile(t, file, c.kubeconfig(t, c.Issuer, "", Object{"client-certificate": certFile, "client-key": keyFile}))
+	testenv.WriteFile(t, file, c.kubeconfig(t, c.Issuer, "", Object{"client-certificate": certFile, "client-key": keyFile}))
 }
 
 // TokenKubeconfig writes a file for one who has a token.
 func (c *Cluster) TokenKubeconfig(t testing.TB, file, token string) {
 	t.Helper()
-	writeFile(t, file, c.kubeconfig(t, c.Issuer, "", Object{"token": token}))
+	testenv.WriteFile(t, file, c.kubeconfig(t, c.Issuer, "", Object{"token": token}))
 }
 
 // kubeconfig is a file for one user. JSON is YAML too.
@@ -179,8 +171,6 @@ func (c *Cluster) kubeconfig(t testing.TB, server, namespace string, user Object
 		"contexts":        []Object{{"name": "e2e", "context": Object{"cluster": "e2e", "user": "e2e", "namespace": namespace}}},
 		"current-context": "e2e",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return string(content)
 }

@@ -5,9 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
-	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // Request is one that the API server has answered, as its audit log says.
@@ -36,7 +37,7 @@ rules:
 func (c *Cluster) auditFlags(t testing.TB) []string {
 	t.Helper()
 	policy := filepath.Join(c.dir, "audit-policy.yaml")
-	writeFile(t, policy, fmt.Sprintf(auditPolicy, c.options.AuditUser))
+	testenv.WriteFile(t, policy, fmt.Sprintf(auditPolicy, c.options.AuditUser))
 	return []string{"--audit-policy-file=" + policy, "--audit-log-path=" + c.auditLog()}
 }
 
@@ -45,11 +46,7 @@ func (c *Cluster) auditLog() string { return filepath.Join(c.dir, "audit.log") }
 // Requests are those of Options.AuditUser so far, from the given number on.
 func (c *Cluster) Requests(t testing.TB, from int) []Request {
 	t.Helper()
-	content, err := os.ReadFile(c.auditLog())
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bytes.SplitAfter(content, []byte("\n"))
+	lines := bytes.SplitAfter([]byte(testenv.ReadFile(t, c.auditLog())), []byte("\n"))
 	lines = lines[:len(lines)-1] // what follows the last line break is empty, or not whole yet
 	requests := []Request{}
 	for _, line := range lines[from:] {
@@ -62,9 +59,7 @@ func (c *Cluster) Requests(t testing.TB, from int) []Request {
 			t.Fatalf("the audit log of the API server: %v: %s", err, line)
 		}
 		uri, err := url.Parse(event.RequestURI)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		o := event.ObjectRef
 		requests = append(requests, Request{
 			Verb: event.Verb, Resource: o.Resource, Subresource: o.Subresource, Namespace: o.Namespace, Name: o.Name,

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -20,6 +19,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/process"
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/relay"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // startLimit is for each program. kube-apiserver needs 3 s on a machine that is not busy.
@@ -147,7 +147,7 @@ anonymous:
 func (c *Cluster) startAPIServer(t testing.TB) {
 	t.Helper()
 	config := filepath.Join(c.dir, "authentication.yaml")
-	writeFile(t, config, authentication)
+	testenv.WriteFile(t, config, authentication)
 	args := []string{
 		"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port=" + c.address[strings.LastIndex(c.address, ":")+1:],
 		"--etcd-servers=" + c.etcd,
@@ -253,11 +253,4 @@ func getOK(ctx context.Context, client *http.Client, url string) error {
 		return fmt.Errorf("GET %s: %s", url, resp.Status)
 	}
 	return nil
-}
-
-func writeFile(t testing.TB, path, content string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }

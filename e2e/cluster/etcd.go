@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"testing"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // Compact lets etcd forget every state but the latest, as it does every five minutes in a real cluster: a watch that asks for
@@ -27,17 +29,11 @@ func (c *Cluster) Compact(t testing.TB) string {
 func (c *Cluster) askEtcd(t testing.TB, path string, question Object, answer any) {
 	t.Helper()
 	payload, err := json.Marshal(question)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.etcd+path, bytes.NewReader(payload))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer resp.Body.Close()
 	content, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"testing"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // Object is any Kubernetes object, as JSON decodes it.
@@ -76,9 +78,7 @@ func (c *Cluster) OpenDiscovery(t testing.TB) {
 func (c *Cluster) do(t testing.TB, method, path string, body Object) Object {
 	t.Helper()
 	object, err := c.Try(t.Context(), method, path, body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return object
 }
 

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // Bound is the object whose life a token shares.
@@ -24,9 +26,7 @@ type TokenRequest struct {
 func (c *Cluster) Token(t testing.TB, r TokenRequest) string {
 	t.Helper()
 	token, err := c.TryToken(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return token
 }
 
@@ -54,16 +54,12 @@ func (c *Cluster) TryToken(ctx context.Context, r TokenRequest) (string, error) 
 // LegacyToken waits until the token controller, which must run, has filled the Secret, and returns its token.
 func (c *Cluster) LegacyToken(t testing.TB, namespace, secret string) string {
 	t.Helper()
-	for deadline := time.Now().Add(startLimit); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		data, _ := c.Get(t, "/api/v1/namespaces/"+namespace+"/secrets/"+secret)["data"].(map[string]any)
-		if encoded, _ := data["token"].(string); encoded != "" {
-			token, err := base64.StdEncoding.DecodeString(encoded)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return string(token)
-		}
-	}
-	t.Fatalf("no token in the Secret %s/%s after %v", namespace, secret, startLimit)
-	return ""
+	encoded := ""
+	testenv.Await(t, startLimit, "a token is in the Secret "+namespace+"/"+secret, func() bool {
+		encoded = c.Get(t, "/api/v1/namespaces/"+namespace+"/secrets/"+secret).Text("data", "token")
+		return encoded != ""
+	})
+	token, err := base64.StdEncoding.DecodeString(encoded)
+	testenv.Must(t, err)
+	return string(token)
 }

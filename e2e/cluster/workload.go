@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"testing"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // CreateNamespace creates a namespace with labels.
@@ -35,9 +37,7 @@ func (c *Cluster) CreateNode(t testing.TB, name string, labels Object, addresses
 func (c *Cluster) CreatePod(t testing.TB, namespace, name, serviceAccount, node string) Object {
 	t.Helper()
 	pod, err := c.TryPod(t.Context(), namespace, name, serviceAccount, node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return pod
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/issuer"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // ciClient pushes an image, an artifact or a chart to team-a/web. It has its credential from docker's configuration, by its own reading
@@ -47,16 +48,16 @@ func ciClients(t *testing.T) []ciClient {
 				"--root", filepath.Join(store, "root"), "--runroot", filepath.Join(store, "run"), "--storage-driver=vfs",
 				"--cgroup-manager=cgroupfs", "--events-backend=none",
 			}
-			check(t, try(t, podman, append(options, "load", "--input", archive)...))
+			testenv.Must(t, try(t, podman, append(options, "load", "--input", archive)...))
 			return try(t, podman, append(options, "push", ciRegistry+"/team-a/base:v1", ref(tag))...)
 		}},
 		{"crane", func(t *testing.T, archive, tag string) error { return try(t, crane, "push", archive, ref(tag)) }},
 		{"helm", func(t *testing.T, _, tag string) error { // whose tags are versions
 			dir := t.TempDir()
 			chart := filepath.Join(dir, "web")
-			check(t, os.Mkdir(chart, 0o700))
-			check(t, os.WriteFile(filepath.Join(chart, "Chart.yaml"), fmt.Appendf(nil, "apiVersion: v2\nname: web\nversion: %s\n", tag), 0o600))
-			check(t, try(t, helm, "package", chart, "--destination", dir))
+			testenv.Must(t, os.Mkdir(chart, 0o700))
+			testenv.WriteFile(t, filepath.Join(chart, "Chart.yaml"), fmt.Appendf(nil, "apiVersion: v2\nname: web\nversion: %s\n", tag))
+			testenv.Must(t, try(t, helm, "package", chart, "--destination", dir))
 			return try(t, helm, "push", filepath.Join(dir, "web-"+tag+".tgz"), "oci://"+ciRegistry+"/team-a")
 		}},
 		{"oras-go", func(t *testing.T, _, tag string) error { return orasPush(t.Context(), tag) }},

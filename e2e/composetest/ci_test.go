@@ -21,6 +21,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/redis"
 	"github.com/pullpass/pullpass/e2e/registry"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -76,10 +77,10 @@ func startCI(t *testing.T) *ci {
 	t.Helper()
 	ca := certs.NewCA(t, "registry-ca")
 	hosts, err := os.OpenFile("/etc/hosts", os.O_APPEND|os.O_WRONLY, 0)
-	check(t, err)
+	testenv.Must(t, err)
 	_, err = fmt.Fprintf(hosts, "\n127.0.0.1 %s\n", ciRegistry)
-	check(t, err)
-	check(t, hosts.Close())
+	testenv.Must(t, err)
+	testenv.Must(t, hosts.Close())
 
 	s := &ci{
 		gitHub: issuer.StartGitHub(t, ca), clients: ciClients(t),
@@ -109,9 +110,7 @@ func startCI(t *testing.T) *ci {
 // documentedPolicy is the first one of docs/how-to/ci.md.
 func documentedPolicy(t *testing.T) string {
 	t.Helper()
-	document, err := os.ReadFile(filepath.Join(programs.Checkout(t), "docs/how-to/ci.md"))
-	check(t, err)
-	_, policy, found := strings.Cut(string(document), "```yaml\n# policy.yaml\n")
+	_, policy, found := strings.Cut(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "docs/how-to/ci.md")), "```yaml\n# policy.yaml\n")
 	policy, _, ended := strings.Cut(policy, "```")
 	if !found || !ended {
 		t.Fatal("docs/how-to/ci.md shows no policy")
@@ -138,12 +137,12 @@ func (s *ci) job(t *testing.T, job issuer.Job, push string) {
 func (s *ci) home(t *testing.T, config string) {
 	t.Helper()
 	home, err := os.MkdirTemp("/run", "home-") // podman refuses long names
-	check(t, err)
-	t.Cleanup(func() { check(t, os.RemoveAll(home)) })
+	testenv.Must(t, err)
+	t.Cleanup(func() { testenv.Must(t, os.RemoveAll(home)) })
 	docker := filepath.Join(home, ".docker")
-	check(t, os.Mkdir(docker, 0o700))
-	check(t, os.WriteFile(filepath.Join(docker, "config.json"), []byte(config), 0o600))
-	check(t, os.Symlink(s.plugins, filepath.Join(docker, "cli-plugins")))
+	testenv.Must(t, os.Mkdir(docker, 0o700))
+	testenv.WriteFile(t, filepath.Join(docker, "config.json"), config)
+	testenv.Must(t, os.Symlink(s.plugins, filepath.Join(docker, "cli-plugins")))
 	t.Setenv("HOME", home)
 	t.Setenv("DOCKER_CONFIG", docker)
 }
@@ -152,7 +151,7 @@ func (s *ci) home(t *testing.T, config string) {
 func (s *ci) password(t *testing.T) string {
 	t.Helper()
 	var answer struct{ Username, Secret string }
-	check(t, json.Unmarshal([]byte(pipe(t, strings.NewReader(ciRegistry), s.helper, "get")), &answer))
+	testenv.Must(t, json.Unmarshal([]byte(pipe(t, strings.NewReader(ciRegistry), s.helper, "get")), &answer))
 	s.proxy.NeverLog(answer.Secret)
 	return answer.Secret
 }
@@ -161,22 +160,16 @@ func (s *ci) password(t *testing.T) string {
 func (s *ci) login(t *testing.T, password string) {
 	t.Helper()
 	auths, err := json.Marshal(map[string]any{"auths": map[string]any{ciRegistry: map[string][]byte{"auth": []byte("serviceaccount:" + password)}}})
-	check(t, err)
+	testenv.Must(t, err)
 	s.home(t, string(auths))
 }
 
 // since waits for an audit line after the first ones.
 func (s *ci) since(t *testing.T, before int, what string, is func(pullpass.Event) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(startLimit); ; time.Sleep(pollPeriod) { // the line is written after the answer
-		events := s.proxy.Audit(t)[before:]
-		if slices.ContainsFunc(events, is) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Errorf("no audit line says that %s: %+v", what, events)
-			return
-		}
+	var events []pullpass.Event
+	if !testenv.Poll(startLimit, func() bool { events = s.proxy.Audit(t)[before:]; return slices.ContainsFunc(events, is) }) {
+		t.Errorf("no audit line says that %s: %+v", what, events)
 	}
 }
 
@@ -191,7 +184,7 @@ func (s *ci) startBuildKit(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
 	address, config := "unix://"+filepath.Join(dir, "socket"), filepath.Join(dir, "buildkitd.toml")
-	check(t, os.WriteFile(config, fmt.Appendf(nil, "[worker.oci]\nbinary = %q\nsnapshotter = \"native\"\ndefaultCgroupParent = %q\n[worker.containerd]\nenabled = false\n",
+	testenv.Must(t, os.WriteFile(config, fmt.Appendf(nil, "[worker.oci]\nbinary = %q\nsnapshotter = \"native\"\ndefaultCgroupParent = %q\n[worker.containerd]\nenabled = false\n",
 		s.runc, filepath.Join("/", isolate.Cgroup(), "buildkit")), 0o600))
 	buildkit := process.Start(t, exec.Command(s.buildkitd, "--config", config, "--addr", address, "--root", filepath.Join(dir, "data")))
 	t.Cleanup(func() { buildkit.Kill(t) }) // SIGTERM is an error to it
@@ -207,7 +200,7 @@ func (s *ci) testBuildKit(t *testing.T) {
 	s.startBuildKit(t)
 	dir := t.TempDir()
 	dockerfile := fmt.Sprintf("FROM %s/team-a/base:v1\nRUN busybox sleep %d\n", ciRegistry, shortLife/time.Second+1)
-	check(t, os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(dockerfile), 0o600))
+	testenv.WriteFile(t, filepath.Join(dir, "Dockerfile"), dockerfile)
 	build := func(tag string) error {
 		return try(t, "docker", "buildx", "build", "--pull", "--no-cache", "--network", "none", "--push", "--tag", ciRegistry+"/team-a/web:"+tag, dir)
 	}
@@ -271,17 +264,17 @@ func (s *ci) testRevoked(t *testing.T) {
 	other := s.password(t)
 	s.job(t, webJob, "team-a/web")
 	s.login(t, s.password(t))
-	check(t, push(t, "running"))
+	testenv.Must(t, push(t, "running"))
 
 	s.proxy.Command(t, "revoke", "--run", "github/1001", "--reason", "runs what nobody has reviewed")
-	await(t, "the run is revoked", func() bool { return push(t, "revoked") != nil })
+	testenv.Await(t, startLimit, "the run is revoked", func() bool { return push(t, "revoked") != nil })
 	if err := push(t, "revoked"); err == nil || !strings.Contains(err.Error(), "runs what nobody has reviewed") {
 		t.Errorf("a push credential of the run: %v", err)
 	}
 	s.job(t, webJob, "team-a/web")
 	notDone(t, "runs what nobody has reviewed", "push", ciRegistry+"/team-a/base:v1")
 	s.login(t, other)
-	check(t, push(t, "other"))
+	testenv.Must(t, push(t, "other"))
 }
 
 // try runs a program. The error holds all that it printed.

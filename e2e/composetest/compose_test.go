@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/e2e/secrets"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const user = "65532:65532"
@@ -34,7 +35,7 @@ func TestDocker(t *testing.T) {
 	composed := savedImage(t, "pullpass:dev")
 	testConfinement(t)
 	testRegistryConfig(t, checkout)
-	await(t, "the registry and the balancer answer", func() bool {
+	testenv.Await(t, startLimit, "the registry and the balancer answer", func() bool {
 		return exec.CommandContext(t.Context(), "curl", "--silent", "--insecure", "--fail-early",
 			"https://localhost:5443/v2/", "https://localhost:5444/token").Run() == nil
 	})
@@ -47,10 +48,10 @@ func TestDocker(t *testing.T) {
 	const reason = "no rule for demo/team-a/web allows pull on team-b/app"
 	m.do(t, "/pullpass explain", 0, `"repository:team-b/app:pull"`, reason)
 	m.do(t, "/pullpass revoke", 1, "revoked --service-account demo/team-a/web", `denied: revoked by an operator: "found in a log"`)
-	await(t, "the second replica has refused something", func() bool {
+	testenv.Await(t, startLimit, "the second replica has refused something", func() bool {
 		return len(audit(t, checkout, "pullpass-2", `"reason":"revoked"`)) > 0
 	})
-	await(t, "the balancer finds that the replica is gone", func() bool {
+	testenv.Await(t, startLimit, "the balancer finds that the replica is gone", func() bool {
 		said := compose(t, checkout, "logs", "balancer")
 		return strings.LastIndex(said, "pullpass-1 is DOWN") > strings.LastIndex(said, "pullpass-1 is UP")
 	})
@@ -104,7 +105,7 @@ type container struct {
 func testConfinement(t *testing.T) {
 	t.Helper()
 	var containers []container
-	check(t, json.Unmarshal([]byte(run(t, "docker", append([]string{"inspect"}, strings.Fields(run(t, "docker", "ps", "--all", "--quiet"))...)...)), &containers))
+	testenv.Must(t, json.Unmarshal([]byte(run(t, "docker", append([]string{"inspect"}, strings.Fields(run(t, "docker", "ps", "--all", "--quiet"))...)...)), &containers))
 	var stateful []string
 	for _, c := range containers {
 		h := c.HostConfig
@@ -137,8 +138,7 @@ func testConfinement(t *testing.T) {
 // testRegistryConfig compares the registry's configuration with what Pullpass prints for it.
 func testRegistryConfig(t *testing.T, checkout string) {
 	t.Helper()
-	config, err := os.ReadFile(filepath.Join(checkout, "deploy", "compose", "registry.yaml"))
-	check(t, err)
+	config := testenv.ReadFile(t, filepath.Join(checkout, "deploy", "compose", "registry.yaml"))
 	var printed strings.Builder
 	for line := range strings.Lines(compose(t, checkout, "logs", "--no-log-prefix", "registry-trust")) {
 		line, _, _ = strings.Cut(line, "#")
@@ -146,7 +146,7 @@ func testRegistryConfig(t *testing.T, checkout string) {
 			printed.WriteString(line + "\n")
 		}
 	}
-	if !strings.Contains(printed.String(), "auth:") || !strings.Contains(string(config), printed.String()) {
+	if !strings.Contains(printed.String(), "auth:") || !strings.Contains(config, printed.String()) {
 		t.Errorf("deploy/compose/registry.yaml has not what pullpass registry-config prints:\n%s", printed.String())
 	}
 }
@@ -154,7 +154,7 @@ func testRegistryConfig(t *testing.T, checkout string) {
 // testLimit asks both replicas, none of them as often as one alone would allow.
 func testLimit(t *testing.T, m *manual, checkout string) {
 	t.Helper()
-	await(t, "the balancer takes the replica back", func() bool {
+	testenv.Await(t, startLimit, "the balancer takes the replica back", func() bool {
 		said := compose(t, checkout, "logs", "balancer")
 		return strings.LastIndex(said, "pullpass-1 is UP") > strings.LastIndex(said, "pullpass-1 is DOWN")
 	})
@@ -189,12 +189,11 @@ func audit(t *testing.T, checkout, replica, text string) (lines []string) {
 // loggedIn is the token that "docker login" has kept.
 func loggedIn(t *testing.T) string {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json"))
-	check(t, err)
+	content := testenv.ReadFile(t, filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json"))
 	var config struct {
 		Auths map[string]struct{ Auth []byte }
 	}
-	check(t, json.Unmarshal(content, &config))
+	testenv.Must(t, json.Unmarshal([]byte(content), &config))
 	_, token, _ := strings.Cut(string(config.Auths["localhost:5443"].Auth), ":")
 	return token
 }

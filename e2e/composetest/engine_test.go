@@ -14,11 +14,11 @@ import (
 	"github.com/pullpass/pullpass/e2e/isolate"
 	"github.com/pullpass/pullpass/e2e/process"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
 	startLimit = 2 * time.Minute
-	pollPeriod = 100 * time.Millisecond
 )
 
 // startEngine runs a dockerd where clients look for one, and puts the client with its plugins into PATH.
@@ -26,21 +26,21 @@ func startEngine(t *testing.T) {
 	t.Helper()
 	// It ends with the namespaces: file by file, it could not be removed while something is mounted there.
 	dir, err := os.MkdirTemp("", "docker-")
-	check(t, err)
+	testenv.Must(t, err)
 	bin, client := filepath.Join(dir, "bin"), filepath.Join(dir, "client")
 	for path, program := range map[string]string{
 		filepath.Join(bin, "docker"):                           programs.Docker(t),
 		filepath.Join(client, "cli-plugins", "docker-compose"): programs.Compose(t),
 		filepath.Join(client, "cli-plugins", "docker-buildx"):  programs.Buildx(t),
 	} {
-		check(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		check(t, os.Symlink(program, path))
+		testenv.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		testenv.Must(t, os.Symlink(program, path))
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	t.Setenv("DOCKER_CONFIG", client)
 	t.Setenv("DOCKER_BUILDKIT", "1") // as newer clients do by themselves
 	config := filepath.Join(dir, "daemon.json")
-	check(t, os.WriteFile(config, []byte("{}"), 0o600))
+	testenv.WriteFile(t, config, "{}")
 
 	daemon := process.Start(t, exec.Command(programs.Dockerd(t), "--config-file", config, "--log-level", "warn",
 		"--data-root", filepath.Join(dir, "data"), "--cgroup-parent", filepath.Join("/", isolate.Cgroup(), "docker")))
@@ -64,13 +64,4 @@ func pipe(t *testing.T, stdin io.Reader, name string, args ...string) string {
 		t.Fatalf("%s: %v\n%s%s", cmd, err, stdout.Bytes(), stderr.Bytes())
 	}
 	return strings.TrimSpace(stdout.String())
-}
-
-func await(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(startLimit); !condition(); time.Sleep(pollPeriod) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", startLimit, what)
-		}
-	}
 }

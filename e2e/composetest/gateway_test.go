@@ -16,6 +16,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/issuer"
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 	"github.com/pullpass/pullpass/e2e/upstream"
 )
 
@@ -58,15 +59,13 @@ func TestGatewayDocker(t *testing.T) {
 	// Not localhost, where docker looks at no certificate.
 	host := gatewayName + proxy.GatewayURL[strings.LastIndex(proxy.GatewayURL, ":"):]
 	hosts, err := os.OpenFile("/etc/hosts", os.O_APPEND|os.O_WRONLY, 0)
-	check(t, err)
+	testenv.Must(t, err)
 	_, err = fmt.Fprintf(hosts, "\n127.0.0.1 %s\n", gatewayName)
-	check(t, err)
-	check(t, hosts.Close())
+	testenv.Must(t, err)
+	testenv.Must(t, hosts.Close())
 	trusted := filepath.Join("/etc/docker/certs.d", host)
-	check(t, os.MkdirAll(trusted, 0o755))
-	root, err := os.ReadFile(ca.File)
-	check(t, err)
-	check(t, os.WriteFile(filepath.Join(trusted, "ca.crt"), root, 0o600))
+	testenv.Must(t, os.MkdirAll(trusted, 0o755))
+	testenv.WriteFile(t, filepath.Join(trusted, "ca.crt"), testenv.ReadFile(t, ca.File))
 	t.Setenv("SSL_CERT_FILE", ca.File) // BuildKit lets its client ask for tokens
 	startEngine(t)
 
@@ -77,8 +76,8 @@ func TestGatewayDocker(t *testing.T) {
 		own := host + "/" + at + "/team-a/"
 		importLayer(t, own+"base:v1", "one")
 		dir := t.TempDir()
-		check(t, os.WriteFile(filepath.Join(dir, "two"), []byte(at), 0o600))
-		check(t, os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte("FROM "+own+"base:v1\nCOPY two /two\n"), 0o600))
+		testenv.WriteFile(t, filepath.Join(dir, "two"), at)
+		testenv.WriteFile(t, filepath.Join(dir, "Dockerfile"), "FROM "+own+"base:v1\nCOPY two /two\n")
 
 		pushed(t, u, "team-a/base", run(t, "docker", "push", own+"base:v1"))
 		run(t, "docker", "image", "rm", own+"base:v1")
@@ -108,8 +107,8 @@ func TestGatewayDocker(t *testing.T) {
 func useHelper(t *testing.T, host, token string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "token")
-	check(t, os.WriteFile(file, []byte(token), 0o600))
-	check(t, os.WriteFile(filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json"), fmt.Appendf(nil, `{"credHelpers": {%q: "pullpass"}}`, host), 0o600))
+	testenv.WriteFile(t, file, token)
+	testenv.WriteFile(t, filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json"), fmt.Appendf(nil, `{"credHelpers": {%q: "pullpass"}}`, host))
 	t.Setenv("PATH", filepath.Dir(programs.CredentialHelper(t))+":"+os.Getenv("PATH"))
 	t.Setenv("PULLPASS_REGISTRIES", host)
 	t.Setenv("PULLPASS_AUDIENCE", "registry.example.com")
@@ -121,10 +120,10 @@ func importLayer(t *testing.T, name, file string) {
 	t.Helper()
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	check(t, w.WriteHeader(&tar.Header{Name: file, Mode: 0o644, Size: int64(len(name))}))
+	testenv.Must(t, w.WriteHeader(&tar.Header{Name: file, Mode: 0o644, Size: int64(len(name))}))
 	_, err := w.Write([]byte(name))
-	check(t, err)
-	check(t, w.Close())
+	testenv.Must(t, err)
+	testenv.Must(t, w.Close())
 	pipe(t, &layer, "docker", "import", "-", name)
 }
 

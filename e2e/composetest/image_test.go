@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // copyCheckout copies what git tracks, or would add, to another directory. There is no git there: every build has the version devel.
@@ -31,12 +32,12 @@ func copyCheckout(t *testing.T) string {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // deleted, and not committed yet
 		}
-		check(t, err)
+		testenv.Must(t, err)
 		info, err := os.Stat(filepath.Join(from, name))
-		check(t, err)
+		testenv.Must(t, err)
 		path := filepath.Join(to, name)
-		check(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		check(t, os.WriteFile(path, content, info.Mode().Perm()))
+		testenv.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		testenv.Must(t, os.WriteFile(path, content, info.Mode().Perm()))
 	}
 	return to
 }
@@ -55,9 +56,9 @@ func savedImage(t *testing.T, name string) image {
 	archive := filepath.Join(t.TempDir(), "saved.tar")
 	run(t, "docker", "save", "--output", archive, name)
 	saved, err := tarball.ImageFromPath(archive, nil)
-	check(t, err)
+	testenv.Must(t, err)
 	file, err := saved.ConfigFile()
-	check(t, err)
+	testenv.Must(t, err)
 	i := image{config: file.Config, architecture: file.Architecture, files: map[string]string{}, contents: map[string][]byte{}}
 	maps.DeleteFunc(i.config.Labels, func(label, _ string) bool { return strings.HasPrefix(label, "com.docker.compose.") })
 	content := mutate.Extract(saved)
@@ -67,9 +68,9 @@ func savedImage(t *testing.T, name string) image {
 		if errors.Is(err, io.EOF) {
 			return i
 		}
-		check(t, err)
+		testenv.Must(t, err)
 		file, err := io.ReadAll(reader)
-		check(t, err)
+		testenv.Must(t, err)
 		i.contents[header.Name] = file
 		i.files[header.Name] = fmt.Sprintf("%v %d:%d %v %x", header.FileInfo().Mode(), header.Uid, header.Gid, header.ModTime.UTC(), sha256.Sum256(file))
 	}

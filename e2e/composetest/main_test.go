@@ -28,10 +28,3 @@ func TestMain(m *testing.M) {
 		}
 	})
 }
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/process"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // manual is docs/start/docker.md: its commands, in their order, in one shell.
@@ -23,18 +24,17 @@ type manual struct {
 
 func openManual(t *testing.T, checkout string) *manual {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(checkout, "docs/start/docker.md"))
-	check(t, err)
+	content := testenv.ReadFile(t, filepath.Join(checkout, "docs/start/docker.md"))
 	m := &manual{}
-	for i, part := range strings.Split(string(content), "```") {
+	for i, part := range strings.Split(content, "```") {
 		if commands, ok := strings.CutPrefix(part, "sh\n"); ok && i%2 == 1 {
 			m.blocks = append(m.blocks, commands)
 		}
 	}
 	inside, input, err := os.Pipe()
-	check(t, err)
+	testenv.Must(t, err)
 	output, outside, err := os.Pipe()
-	check(t, err)
+	testenv.Must(t, err)
 	shell := exec.Command("bash")
 	shell.Dir, shell.Stdin, shell.Stdout = checkout, inside, outside
 	process.Start(t, shell)
@@ -55,12 +55,12 @@ func (m *manual) do(t *testing.T, text string, status int, want ...string) strin
 	}
 	const end = "-- end of the block, status "
 	_, err := fmt.Fprintf(m.input, "{\n%s\n} </dev/null 2>&1\nprintf '\\n%s%%d\\n' $?\n", m.blocks[0], end)
-	check(t, err)
+	testenv.Must(t, err)
 	m.blocks = m.blocks[1:]
 	var printed strings.Builder
 	for {
 		line, err := m.output.ReadString('\n')
-		check(t, err)
+		testenv.Must(t, err)
 		if got, ok := strings.CutPrefix(line, end); ok {
 			if got != fmt.Sprintln(status) {
 				t.Fatalf("%q: status %s, want %d:\n%s", text, strings.TrimSpace(got), status, printed.String())
@@ -79,9 +79,9 @@ func (m *manual) do(t *testing.T, text string, status int, want ...string) strin
 func (m *manual) variable(t *testing.T, name string) string {
 	t.Helper()
 	_, err := fmt.Fprintf(m.input, "printf '%%s\\n' \"$%s\"\n", name)
-	check(t, err)
+	testenv.Must(t, err)
 	line, err := m.output.ReadString('\n')
-	check(t, err)
+	testenv.Must(t, err)
 	return strings.TrimSpace(line)
 }
 

@@ -11,14 +11,13 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // importImages makes every image that the files of the checkout name and do not build.
 func importImages(t *testing.T, checkout string) {
 	t.Helper()
-	dockerfile, err := os.ReadFile(filepath.Join(checkout, "Dockerfile"))
-	check(t, err)
-	_, base, _ := strings.Cut(string(dockerfile), "ARG GO_IMAGE=")
+	_, base, _ := strings.Cut(testenv.ReadFile(t, filepath.Join(checkout, "Dockerfile")), "ARG GO_IMAGE=")
 	base, _, _ = strings.Cut(base, "\n")
 	seen := map[string]bool{}
 	for _, image := range append(strings.Fields(compose(t, checkout, "config", "--images")), base) {
@@ -50,19 +49,19 @@ type rootFS struct {
 func importImage(t *testing.T, name string, build func(*rootFS), changes ...string) {
 	t.Helper()
 	archive, err := os.CreateTemp(t.TempDir(), "")
-	check(t, err)
+	testenv.Must(t, err)
 	defer archive.Close()
 	r := &rootFS{t, tar.NewWriter(archive)}
 	build(r)
-	check(t, r.Close())
+	testenv.Must(t, r.Close())
 	_, err = archive.Seek(0, io.SeekStart)
-	check(t, err)
+	testenv.Must(t, err)
 	args := []string{"import"}
 	for _, change := range changes {
 		args = append(args, "--change", change)
 	}
 	pipe(t, archive, "docker", append(args, "-", name)...)
-	check(t, os.Remove(archive.Name()))
+	testenv.Must(t, os.Remove(archive.Name()))
 }
 
 // toolchain has Go, a shell, and the modules that the project needs, as a module proxy would serve them: there is no network.
@@ -76,16 +75,16 @@ func toolchain(r *rootFS) {
 	proxy := filepath.Join(run(r.t, "go", "env", "GOMODCACHE"), "cache", "download")
 	run(r.t, "env", "GOMODCACHE="+cache, "GOPROXY=file://"+proxy, "GOFLAGS=-modcacherw", "go", "-C", programs.Checkout(r.t), "mod", "download")
 	r.tree(filepath.Join(cache, "cache", "download"), "modules")
-	check(r.t, os.RemoveAll(cache))
+	testenv.Must(r.t, os.RemoveAll(cache))
 }
 
 // shell is what the commands of the Dockerfile need beside Go.
 func (r *rootFS) shell() {
 	r.file(programs.Busybox(r.t), "bin/busybox")
 	for _, name := range []string{"sh", "mkdir", "find", "touch"} {
-		check(r.t, r.WriteHeader(&tar.Header{Name: "bin/" + name, Linkname: "busybox", Typeflag: tar.TypeSymlink, Mode: 0o777}))
+		testenv.Must(r.t, r.WriteHeader(&tar.Header{Name: "bin/" + name, Linkname: "busybox", Typeflag: tar.TypeSymlink, Mode: 0o777}))
 	}
-	check(r.t, r.WriteHeader(&tar.Header{Name: "tmp/", Typeflag: tar.TypeDir, Mode: 0o1777}))
+	testenv.Must(r.t, r.WriteHeader(&tar.Header{Name: "tmp/", Typeflag: tar.TypeDir, Mode: 0o1777}))
 }
 
 // program is a program with the libraries that it is linked with.
@@ -100,7 +99,7 @@ func (r *rootFS) program(name string) {
 
 // tree leaves out tests, which nobody builds in an image.
 func (r *rootFS) tree(from, to string) {
-	check(r.t, filepath.WalkDir(from, func(name string, entry fs.DirEntry, err error) error {
+	testenv.Must(r.t, filepath.WalkDir(from, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -112,7 +111,7 @@ func (r *rootFS) tree(from, to string) {
 		}
 		if !strings.HasSuffix(name, "_test.go") {
 			relative, err := filepath.Rel(from, name)
-			check(r.t, err)
+			testenv.Must(r.t, err)
 			r.file(name, path.Join(to, filepath.ToSlash(relative)))
 		}
 		return nil
@@ -120,15 +119,14 @@ func (r *rootFS) tree(from, to string) {
 }
 
 func (r *rootFS) file(from, to string) {
-	content, err := os.ReadFile(from)
-	check(r.t, err)
+	content := testenv.ReadFile(r.t, from)
 	info, err := os.Stat(from)
-	check(r.t, err)
-	r.content(to, int64(info.Mode().Perm()), content)
+	testenv.Must(r.t, err)
+	r.content(to, int64(info.Mode().Perm()), []byte(content))
 }
 
 func (r *rootFS) content(name string, mode int64, content []byte) {
-	check(r.t, r.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: mode, Size: int64(len(content))}))
+	testenv.Must(r.t, r.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: mode, Size: int64(len(content))}))
 	_, err := r.Write(content)
-	check(r.t, err)
+	testenv.Must(r.t, err)
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // The limits are for a machine with much else to do.
@@ -51,9 +53,7 @@ func openBrowser(t *testing.T) *browser {
 	b.ctx, cancel = chromedp.NewContext(allocator)
 	t.Cleanup(cancel)
 	t.Cleanup(func() { _ = chromedp.Cancel(b.ctx) }) // and waits until it has ended
-	if err := chromedp.Listen(b.ctx, b.note); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, chromedp.Listen(b.ctx, b.note))
 	call(b, network.Enable, network.EnableParams{})
 	call(b, log.Enable, cdp.Empty{})
 	// What the policy of the page forbids is an event of the page.
@@ -87,9 +87,7 @@ func call[P, R any](b *browser, command cdp.Command[P, R], params P) {
 
 func (b *browser) run(actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
-	if err := chromedp.Do(b.ctx, actions...); err != nil {
-		b.t.Fatal(err)
-	}
+	testenv.Must(b.t, chromedp.Do(b.ctx, actions...))
 }
 
 // open goes to a page and waits for what must be on it.
@@ -111,14 +109,13 @@ func ask[T any](b *browser, expression string) T {
 // until waits for an expression to be true. The policy of the page lets no script be made of a text, so that it has to be asked again.
 func (b *browser) until(what, expression string) {
 	b.t.Helper()
-	for deadline := time.Now().Add(waitLimit); ; time.Sleep(50 * time.Millisecond) {
-		holds, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](expression))
-		switch { // an error: the page is just being left
-		case err == nil && holds:
-			return
-		case time.Now().After(deadline):
-			b.t.Fatalf("timed out: %s: %v\n%s", what, err, ask[string](b, `document.body.innerText`))
-		}
+	var holds bool
+	var err error // the page is just being left
+	if !testenv.Poll(waitLimit, func() bool {
+		holds, err = chromedp.Run(b.ctx, chromedp.Evaluate[bool](expression))
+		return err == nil && holds
+	}) {
+		b.t.Fatalf("timed out: %s: %v\n%s", what, err, ask[string](b, `document.body.innerText`))
 	}
 }
 
@@ -139,9 +136,7 @@ func (b *browser) prefer(scheme string) {
 func (b *browser) picture() []byte {
 	b.t.Helper()
 	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	testenv.Must(b.t, err)
 	return png
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/issuer"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 var pictures = flag.Bool("pictures", false, "write the pictures of the page that the documents show")
@@ -60,9 +61,7 @@ func start(t *testing.T) *site {
 	t.Helper()
 	ca := certs.NewCA(t, "ca")
 	manifest := filepath.Join(t.TempDir(), "accounts.yaml")
-	if err := os.WriteFile(manifest, []byte(accounts), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.WriteFile(t, manifest, accounts)
 	s := &site{issuer: issuer.Start(t, ca)}
 	s.proxy = pullpass.Start(t, ca, pullpass.Config{
 		Clusters: []pullpass.Cluster{{Name: "prod-eu", Issuer: s.issuer.URL, Audiences: []string{service}, Discovery: pullpass.Discovery{CAFile: ca.File},
@@ -82,15 +81,11 @@ func (s *site) pull(t *testing.T, client, namespace, account string, scopes ...s
 	token := s.issuer.Token(t, service, namespace, account)
 	s.proxy.NeverLog(token)
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.proxy.URL+"/token?"+url.Values{"service": {service}, "scope": scopes}.Encode(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	request.SetBasicAuth("serviceaccount", token)
 	request.Header.Set("User-Agent", client)
 	response, err := s.client.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer response.Body.Close()
 	if _, err := io.Copy(io.Discard, response.Body); err != nil {
 		t.Fatal(err)
@@ -226,9 +221,7 @@ func TestPageIsLightOrDark(t *testing.T) {
 			t.Errorf("%s: some text has a contrast of %.1f", scheme, least)
 		}
 		if *pictures {
-			if err := os.WriteFile("../../docs/how-to/console-"+scheme+".png", seen[scheme], 0o644); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, os.WriteFile("../../docs/how-to/console-"+scheme+".png", seen[scheme], 0o644))
 		}
 	}
 	if bytes.Equal(seen["light"], seen["dark"]) {

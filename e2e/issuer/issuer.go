@@ -14,6 +14,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const keyID = "e2e"
@@ -61,9 +62,7 @@ func serve(t testing.TB, ca *certs.CA, keys string) (*Issuer, *http.ServeMux) {
 func (i *Issuer) Token(t testing.TB, audience, namespace, serviceAccount string) string {
 	t.Helper()
 	token, err := i.TryToken(audience, namespace, serviceAccount)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return token
 }
 

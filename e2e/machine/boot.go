@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const cgroupRoot = "/sys/fs/cgroup"
@@ -74,7 +76,7 @@ func (m *Machine) joined(t testing.TB) (groups []string) {
 		return []string{filepath.Join(cgroupRoot, m.group), "cgroup2"}
 	}
 	roots, err := filepath.Glob(filepath.Join(cgroupRoot, "*", "cgroup.procs"))
-	check(t, err)
+	testenv.Must(t, err)
 	for _, root := range roots {
 		root = filepath.Dir(root)
 		if filepath.Base(root) == "cpuset" {
@@ -89,10 +91,8 @@ func (m *Machine) joined(t testing.TB) (groups []string) {
 func delegate(t testing.TB, root, group string) {
 	t.Helper()
 	for dir := root; ; {
-		controllers, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
-		check(t, err)
-		for _, controller := range strings.Fields(string(controllers)) {
-			check(t, os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+controller), 0o644))
+		for _, controller := range strings.Fields(testenv.ReadFile(t, filepath.Join(dir, "cgroup.controllers"))) {
+			testenv.Must(t, os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+controller), 0o644))
 		}
 		var next string
 		if next, group, _ = strings.Cut(strings.TrimPrefix(group, "/"), "/"); group == "" {
@@ -106,12 +106,11 @@ func delegate(t testing.TB, root, group string) {
 func inherit(t testing.TB, root, group string) {
 	t.Helper()
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
-		value, err := os.ReadFile(filepath.Join(root, file))
-		check(t, err)
+		value := testenv.ReadFile(t, filepath.Join(root, file))
 		dir := root
 		for part := range strings.SplitSeq(strings.Trim(group, "/"), "/") {
 			dir = filepath.Join(dir, part)
-			check(t, os.WriteFile(filepath.Join(dir, file), value, 0o644))
+			testenv.Must(t, os.WriteFile(filepath.Join(dir, file), []byte(value), 0o644))
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/isolate"
 	"github.com/pullpass/pullpass/e2e/process"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // bootLimit is for a machine that is busy with other tests: alone, it takes a second.
@@ -67,24 +68,24 @@ func (m *Machine) Path(path string) string { return filepath.Join(m.dir, "root",
 func (m *Machine) Write(t testing.TB, path, content string, mode os.FileMode) {
 	t.Helper()
 	path = m.Path(path)
-	check(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	check(t, os.WriteFile(path, []byte(content), mode))
-	check(t, os.Chmod(path, mode))
+	testenv.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testenv.Must(t, os.WriteFile(path, []byte(content), mode))
+	testenv.Must(t, os.Chmod(path, mode))
 }
 
 // Link makes a symbolic link of the machine.
 func (m *Machine) Link(t testing.TB, path, target string) {
 	t.Helper()
 	path = m.Path(path)
-	check(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	check(t, os.Symlink(target, path))
+	testenv.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testenv.Must(t, os.Symlink(target, path))
 }
 
 // Boot switches the machine on, and returns when systemd has started what is enabled.
 func (m *Machine) Boot(t testing.TB) {
 	t.Helper()
 	group, err := isolate.MakeCgroup(m.config.Name)
-	check(t, err)
+	testenv.Must(t, err)
 	m.group = group
 	cmd := exec.Command("sh", append([]string{"-euc", enterScript, "sh", m.Path("/"), m.config.Name, "/run/netns/" + m.config.Name, bootScript}, m.joined(t)...)...)
 	m.init = process.Start(t, cmd)
@@ -113,7 +114,7 @@ func (m *Machine) PowerOff(t testing.TB) {
 	t.Helper()
 	m.init.Kill(t) // process 1 ignores what ends others
 	// What it has started ends with it, but a moment later, and writes below the root until then. Its cgroup stays as long.
-	check(t, isolate.RemoveCgroup(m.group))
+	testenv.Must(t, isolate.RemoveCgroup(m.group))
 }
 
 // Run runs a program on the machine, as root and in its root directory, and returns what it printed.
@@ -173,18 +174,18 @@ func (m *Machine) connect(t testing.TB) {
 func (m *Machine) makeRoot(t testing.TB) {
 	t.Helper()
 	for _, dir := range []string{"etc/systemd/system", "var/lib", "var/log", "run", "tmp", "root", "home", "opt", "proc", "sys", "dev", "usr"} {
-		check(t, os.MkdirAll(m.Path(dir), 0o755))
+		testenv.Must(t, os.MkdirAll(m.Path(dir), 0o755))
 	}
 	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
 		m.Link(t, dir, "usr/"+dir)
 	}
 	upper, inner := filepath.Join(m.dir, "usr"), filepath.Join(m.dir, "inner")
 	for _, dir := range []string{upper, inner} {
-		check(t, os.Mkdir(dir, 0o755))
+		testenv.Must(t, os.Mkdir(dir, 0o755))
 	}
 	m.mount(t, "overlay", "/usr", "overlay", 0, fmt.Sprintf("lowerdir=/usr,upperdir=%s,workdir=%s", upper, inner))
 	for _, dir := range m.config.Programs {
-		check(t, os.MkdirAll(m.Path(dir), 0o755))
+		testenv.Must(t, os.MkdirAll(m.Path(dir), 0o755))
 		m.mount(t, dir, dir, "", syscall.MS_BIND, "")
 	}
 	hosts := "127.0.0.1 localhost\n" + m.Address() + " " + m.config.Name + "\n"
@@ -199,9 +200,7 @@ func (m *Machine) makeRoot(t testing.TB) {
 	m.Write(t, "/etc/group", "root:x:0:\ntty:x:5:\nsystemd-journal:x:101:\n", 0o644)
 	m.Write(t, "/etc/systemd/journald.conf", "[Journal]\nStorage=volatile\nReadKMsg=no\nAudit=no\n", 0o644)
 	m.Link(t, "/var/run", "../run")
-	cache, err := os.ReadFile("/etc/ld.so.cache")
-	check(t, err)
-	m.Write(t, "/etc/ld.so.cache", string(cache), 0o644)
+	m.Write(t, "/etc/ld.so.cache", testenv.ReadFile(t, "/etc/ld.so.cache"), 0o644)
 	for _, unit := range unwanted() {
 		m.Link(t, "/etc/systemd/system/"+unit, "/dev/null")
 	}
@@ -228,12 +227,5 @@ func (m *Machine) mount(t testing.TB, source, place, kind string, flags uintptr,
 	if err := syscall.Mount(source, place, kind, flags, data); err != nil {
 		t.Fatalf("mount %s on %s: %v", source, place, err)
 	}
-	t.Cleanup(func() { check(t, syscall.Unmount(place, syscall.MNT_DETACH)) })
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { testenv.Must(t, syscall.Unmount(place, syscall.MNT_DETACH)) })
 }

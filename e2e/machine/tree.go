@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // Tree returns all files of the machine but those that skip says, with type, mode, owner, content and, but for directories, the time
@@ -18,7 +20,7 @@ func (m *Machine) Tree(t testing.TB, skip func(path string) bool) map[string]str
 	t.Helper()
 	files := map[string]string{}
 	for _, part := range []struct{ dir, at string }{{m.Path("/"), ""}, {filepath.Join(m.dir, "usr"), "/usr"}} {
-		check(t, filepath.WalkDir(part.dir, func(name string, d fs.DirEntry, err error) error {
+		testenv.Must(t, filepath.WalkDir(part.dir, func(name string, d fs.DirEntry, err error) error {
 			path := part.at + strings.TrimPrefix(name, filepath.Clean(part.dir))
 			switch {
 			case errors.Is(err, fs.ErrNotExist):

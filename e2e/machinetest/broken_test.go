@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const undoLink = "/etc/systemd/system/multi-user.target.wants/pullpass-node-install-undo.service"
@@ -20,8 +22,8 @@ func broken(t *testing.T, h *host) {
 	start := time.Now()
 	h.killInstaller(t)
 	<-ended
-	await(t, podLimit, "the kubelet is back", func() bool { now := h.ready(t); return now != "" && now != beat })
-	await(t, podLimit, "the watcher is done", func() bool { return !h.isWatched(t) })
+	testenv.Await(t, podLimit, "the kubelet is back", func() bool { now := h.ready(t); return now != "" && now != beat })
+	testenv.Await(t, podLimit, "the watcher is done", func() bool { return !h.isWatched(t) })
 	h.saw("a kubelet that ends: rolled back without the pod", "ready %.0f s after its end", time.Since(start).Seconds())
 
 	rolledBack, process := h.tree(t), h.process(t)
@@ -42,7 +44,7 @@ func broken(t *testing.T, h *host) {
 	h.PowerOff(t)
 	<-ended
 	h.Boot(t)
-	await(t, podLimit, "the kubelet is back", func() bool { now := h.ready(t); return now != "" && now != beat })
+	testenv.Await(t, podLimit, "the kubelet is back", func() bool { now := h.ready(t); return now != "" && now != beat })
 	if _, err := os.Lstat(h.Path(undoLink)); err == nil {
 		t.Error("the unit that stood by is there still")
 	}
@@ -63,7 +65,7 @@ func (h *host) tries(t *testing.T, process string) (ended chan struct{}) {
 		defer close(ended)
 		_, _ = h.install(context.WithoutCancel(t.Context()), args...) // its end is not waited for
 	}()
-	await(t, podLimit, "the kubelet is restarted", func() bool { return h.process(t) != process })
+	testenv.Await(t, podLimit, "the kubelet is restarted", func() bool { return h.process(t) != process })
 	return ended
 }
 
@@ -76,14 +78,14 @@ func (h *host) killInstaller(t *testing.T) {
 		 kill -KILL "${p#/proc/}" ;;
 	esac
 done`)
-	check(t, err)
+	testenv.Must(t, err)
 }
 
 // isWatched says whether the watcher runs: a unit of type oneshot is never active.
 func (h *host) isWatched(t *testing.T) bool {
 	t.Helper()
 	state, err := h.Run(t.Context(), "systemctl", "show", "--property=ActiveState", "--value", "pullpass-node-install.service")
-	check(t, err)
+	testenv.Must(t, err)
 	return strings.TrimSpace(state) != "inactive"
 }
 
@@ -91,6 +93,6 @@ func (h *host) isWatched(t *testing.T) bool {
 func (h *host) leave(t *testing.T, bare map[string]string) {
 	t.Helper()
 	_, err := h.install(t.Context(), "uninstall")
-	check(t, err)
+	testenv.Must(t, err)
 	same(t, "after uninstall", h.tree(t), bare)
 }

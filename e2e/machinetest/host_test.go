@@ -18,6 +18,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/node"
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // host is a machine of a platform, a node of the cluster.
@@ -94,7 +95,7 @@ func (h *host) configure(t *testing.T) {
 
 	h.Write(t, data+"/config.yaml", h.kubeletConfig(h.Address()), 0o644)
 	pair := h.CA.Client(t, "system:node:"+h.Name(), "system:nodes")
-	certificate, key, ca := read(t, pair.CertFile), read(t, pair.KeyFile), read(t, h.CA.File)
+	certificate, key, ca := testenv.ReadFile(t, pair.CertFile), testenv.ReadFile(t, pair.KeyFile), testenv.ReadFile(t, h.CA.File)
 	client, clientKey := cmp.Or(h.client, "/etc/sign-in.pem"), cmp.Or(h.key, h.client, "/etc/sign-in.pem")
 	if client == clientKey {
 		h.Write(t, client, certificate+key, 0o600)
@@ -119,7 +120,7 @@ current-context: e2e
 	h.Write(t, config, h.containerdConfig(h.Address()), 0o644)
 	h.Write(t, etc+"/cni/10-e2e.conflist", node.NoNetwork, 0o644)
 	h.Write(t, h.certs()+"/"+cloudName+"/hosts.toml", "server = \"https://"+cloudName+"\"\nca = \"ca.crt\"\n[host]\n", 0o644)
-	h.Write(t, h.certs()+"/"+cloudName+"/ca.crt", read(t, h.ca.File), 0o644)
+	h.Write(t, h.certs()+"/"+cloudName+"/ca.crt", testenv.ReadFile(t, h.ca.File), 0o644)
 	if h.cloudConfig != "" {
 		h.Write(t, h.cloudConfig, cloudProvider(h.cloudConfig), 0o600)
 		h.Write(t, h.cloudBin+"/"+cloudPlugin, cloudProgram, 0o755)
@@ -160,20 +161,20 @@ func (h *host) importSandbox(t *testing.T) {
 	t.Helper()
 	archive := filepath.Join(t.TempDir(), "pause.tar")
 	node.SaveImage(t, archive, node.SandboxImage)
-	await(t, podLimit, "containerd of "+h.Name()+" answers", func() bool { _, err := h.ctr(t.Context(), t, "version"); return err == nil })
+	testenv.Await(t, podLimit, "containerd of "+h.Name()+" answers", func() bool { _, err := h.ctr(t.Context(), t, "version"); return err == nil })
 	for _, args := range [][]string{
 		{"images", "import", archive},
 		{"images", "label", node.SandboxImage, "io.cri-containerd.image=managed", "io.cri-containerd.pinned=pinned"},
 	} {
 		_, err := h.ctr(t.Context(), t, args...)
-		check(t, err)
+		testenv.Must(t, err)
 	}
 }
 
 func (h *host) containerdVersion(t *testing.T) string {
 	t.Helper()
 	version, err := h.ctr(t.Context(), t, "version")
-	check(t, err)
+	testenv.Must(t, err)
 	_, server, _ := strings.Cut(version, "Server:")
 	_, version, _ = strings.Cut(server, "Version:")
 	version, _, _ = strings.Cut(strings.TrimSpace(version), "\n")
@@ -205,7 +206,7 @@ func (h *host) ready(t *testing.T) (heartbeat string) {
 
 func (h *host) awaitReady(t *testing.T) {
 	t.Helper()
-	await(t, podLimit, h.Name()+" is ready", func() bool { return h.ready(t) != "" })
+	testenv.Await(t, podLimit, h.Name()+" is ready", func() bool { return h.ready(t) != "" })
 }
 
 // install runs "pullpass node-install" as in a pod: in a root directory of its own, where the host's is /host, with hostPID.
@@ -247,7 +248,7 @@ func (h *host) desired(t *testing.T, audience string) []string {
 func (h *host) apply(t *testing.T, audience string) (output string) {
 	t.Helper()
 	output, err := h.install(t.Context(), append([]string{"apply"}, h.desired(t, audience)...)...)
-	check(t, err)
+	testenv.Must(t, err)
 	return output
 }
 
@@ -255,7 +256,7 @@ func (h *host) apply(t *testing.T, audience string) (output string) {
 func (h *host) process(t *testing.T) string {
 	t.Helper()
 	id, err := h.Run(t.Context(), "systemctl", "show", "--property=InvocationID", "--value", h.unit)
-	check(t, err)
+	testenv.Must(t, err)
 	return id
 }
 
@@ -283,7 +284,7 @@ func (h *host) runs(t *testing.T, registry string) {
 			t.Logf("events of %s/%s: %q", pod.Namespace(), pod.Name(), h.events(t, pod))
 		}
 	}()
-	await(t, podLimit, "pod "+pod.Namespace()+"/"+pod.Name()+" runs", func() bool {
+	testenv.Await(t, podLimit, "pod "+pod.Namespace()+"/"+pod.Name()+" runs", func() bool {
 		return h.Get(t, cluster.PodPath(pod)).Text("status", "phase") == "Running"
 	})
 	if registry == registryName {
@@ -295,7 +296,7 @@ func (h *host) runs(t *testing.T, registry string) {
 func (h *host) judge(t *testing.T, pod cluster.Object) {
 	t.Helper()
 	var seen pullpass.Event
-	await(t, podLimit, "an audit line of "+pod.Name(), func() bool {
+	testenv.Await(t, podLimit, "an audit line of "+pod.Name(), func() bool {
 		for _, e := range h.proxy.Audit(t) {
 			if e.Pod.UID == pod.UID() && e.Result == "granted" {
 				seen = e
@@ -370,11 +371,4 @@ func copyTree(t *testing.T, from, to string) {
 	if output, err := exec.CommandContext(t.Context(), "cp", "-a", from, to).CombinedOutput(); err != nil {
 		t.Fatalf("cp: %v: %s", err, output)
 	}
-}
-
-func read(t *testing.T, file string) string {
-	t.Helper()
-	content, err := os.ReadFile(file)
-	check(t, err)
-	return string(content)
 }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // TestPlatforms takes nodes of all platforms through all that an installer does to them.
@@ -45,7 +47,7 @@ func life(t *testing.T, h *host) {
 	}
 	bare := h.tree(t)
 	output, err := h.install(t.Context(), append([]string{"plan"}, h.desired(t, before)...)...)
-	check(t, err)
+	testenv.Must(t, err)
 	same(t, "after plan", h.tree(t), bare)
 	first := h.process(t)
 	if applied := h.apply(t, before); applied != output || !strings.HasPrefix(applied, h.platform.name+": ") || !strings.Contains(applied, ", with a restart of "+h.unit+"\n") {
@@ -69,9 +71,9 @@ func life(t *testing.T, h *host) {
 	h.saw("installed again", "nothing was written")
 
 	// A new plugin needs no restart, a new audience does.
-	content := read(t, h.plugin)
+	content := testenv.ReadFile(t, h.plugin)
 	h.plugin = filepath.Join(t.TempDir(), filepath.Base(h.plugin))
-	check(t, os.WriteFile(h.plugin, []byte(content+"\n"), 0o755))
+	testenv.Must(t, os.WriteFile(h.plugin, []byte(content+"\n"), 0o755))
 	if upgraded := h.apply(t, before); !strings.HasPrefix(upgraded, h.platform.name+": 1 changes\n") || h.process(t) != second {
 		t.Errorf("a new plugin: %s", upgraded)
 	}
@@ -84,7 +86,7 @@ func life(t *testing.T, h *host) {
 	h.restarts(t)
 
 	_, err = h.install(t.Context(), "uninstall")
-	check(t, err)
+	testenv.Must(t, err)
 	touched := []string{h.drift, h.cloudConfig}
 	for name, text := range installed {
 		if bare[name] != text {
@@ -99,7 +101,7 @@ func life(t *testing.T, h *host) {
 			t.Logf("events of %s/%s: %q", pod.Namespace(), pod.Name(), h.events(t, pod))
 		}
 	}()
-	await(t, podLimit, "a pull without the plugin fails", func() bool {
+	testenv.Await(t, podLimit, "a pull without the plugin fails", func() bool {
 		return strings.Contains(strings.Join(h.events(t, pod), "\n"), "Failed: Failed to pull image")
 	})
 	if h.cloudConfig != "" {
@@ -126,12 +128,12 @@ func (h *host) restarts(t *testing.T) {
 	}
 	h.PowerOff(t)
 	if h.starts == "reset" { // as on COS, whose /etc is in memory
-		check(t, os.RemoveAll(h.Path("/etc")))
+		testenv.Must(t, os.RemoveAll(h.Path("/etc")))
 		copyTree(t, h.pristine+"/etc", h.Path("/etc"))
 	}
 	beat := h.ready(t)
 	h.Boot(t)
-	await(t, podLimit, h.Machine.Name()+" is ready again", func() bool { now := h.ready(t); return now != "" && now != beat })
+	testenv.Await(t, podLimit, h.Machine.Name()+" is ready again", func() bool { now := h.ready(t); return now != "" && now != beat })
 	applied := h.apply(t, registryName)
 	want := map[string]string{"as they were": ": 0 changes\n", "anew": ": 1 changes, with a restart of ", "reset": ": 5 changes, with a restart of "}[h.starts]
 	if !strings.HasPrefix(applied, h.platform.name+want) {
@@ -149,13 +151,13 @@ func (h *host) drifts(t *testing.T) {
 	for name := range wanted {
 		if filepath.Base(name) == "pullpass-credential-provider" || strings.HasSuffix(name, registryName+"/hosts.toml") {
 			lost = append(lost, name)
-			check(t, os.Remove(h.Path(name)))
+			testenv.Must(t, os.Remove(h.Path(name)))
 		}
 	}
 	if h.flags == nil {
-		check(t, os.RemoveAll(h.Path(h.drift)))
+		testenv.Must(t, os.RemoveAll(h.Path(h.drift)))
 	} else {
-		check(t, os.WriteFile(h.Path(h.drift), h.flags, 0o644))
+		testenv.Must(t, os.WriteFile(h.Path(h.drift), h.flags, 0o644))
 	}
 	lost = append(lost, h.drift)
 	h.apply(t, registryName)

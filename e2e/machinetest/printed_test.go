@@ -16,6 +16,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // printed lets the API server judge what is printed for those who make nodes, by the definitions that they publish, and strictly: a
@@ -24,7 +25,7 @@ func printed(t *testing.T, s *site) {
 	start := time.Now()
 	for _, file := range programs.NodeTemplates(t) {
 		var definition cluster.Object
-		check(t, yaml.Unmarshal([]byte(read(t, file)), &definition))
+		testenv.Must(t, yaml.Unmarshal([]byte(testenv.ReadFile(t, file)), &definition))
 		s.Create(t, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
 	}
 	for _, test := range []struct {
@@ -46,10 +47,10 @@ func printed(t *testing.T, s *site) {
 			t.Fatalf("%v: %s", err, output)
 		}
 		var object map[string]any
-		check(t, yaml.Unmarshal(output, &object))
+		testenv.Must(t, yaml.Unmarshal(output, &object))
 		object["metadata"] = cluster.Object{"name": "nodes"}
 		maps.Copy(object["spec"].(map[string]any), test.others)
-		await(t, podLimit, "the definition for "+test.platform+" is served", func() bool {
+		testenv.Await(t, podLimit, "the definition for "+test.platform+" is served", func() bool {
 			_, err := s.Try(t.Context(), "GET", test.collection, nil)
 			return err == nil
 		})
@@ -72,16 +73,16 @@ func printed(t *testing.T, s *site) {
 func runsAtBoot(t *testing.T, userData string) {
 	t.Helper()
 	message, err := mail.ReadMessage(strings.NewReader(userData))
-	check(t, err)
+	testenv.Must(t, err)
 	_, parameters, err := mime.ParseMediaType(message.Header.Get("Content-Type"))
-	check(t, err)
+	testenv.Must(t, err)
 	parts := multipart.NewReader(message.Body, parameters["boundary"])
 	var script, config []byte
 	for _, content := range []*[]byte{&script, &config} {
 		part, err := parts.NextPart()
-		check(t, err)
+		testenv.Must(t, err)
 		*content, err = io.ReadAll(part)
-		check(t, err)
+		testenv.Must(t, err)
 	}
 	// A text that does not end where it is to is a warning.
 	if output, err := exec.CommandContext(t.Context(), "bash", "-n", "-c", string(script)).CombinedOutput(); err != nil || len(output) > 0 {

@@ -26,6 +26,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/registry"
 	"github.com/pullpass/pullpass/e2e/relay"
+	"github.com/pullpass/pullpass/e2e/testenv"
 	"github.com/pullpass/pullpass/e2e/upstream"
 )
 
@@ -36,8 +37,7 @@ const (
 	realm        = "https://" + registryName + ":8443/token"
 	builders     = "builders" // namespace of those who push
 
-	pollPeriod = 50 * time.Millisecond
-	podLimit   = 3 * time.Minute // the machine that tests may have other things to do
+	podLimit = 3 * time.Minute // the machine that tests may have other things to do
 )
 
 const policy = `apiVersion: pullpass.dev/v1alpha1
@@ -64,7 +64,7 @@ type site struct {
 func startSite(t *testing.T) *site {
 	t.Helper()
 	addresses := isolate.Addresses()
-	check(t, os.WriteFile("/etc/hosts", fmt.Appendf(nil, "127.0.0.1 localhost\n%s %s\n%s %s\n", addresses[0], registryName, addresses[1], cloudName), 0o644))
+	testenv.Must(t, os.WriteFile("/etc/hosts", fmt.Appendf(nil, "127.0.0.1 localhost\n%s %s\n%s %s\n", addresses[0], registryName, addresses[1], cloudName), 0o644))
 	key := certs.NewRSAKey(t)
 	s := &site{ca: certs.NewCA(t, "registry-ca")}
 	s.Cluster = cluster.Start(t, key)
@@ -101,19 +101,18 @@ func startSite(t *testing.T) *site {
 // without a proof of the node.
 func (s *site) config(t *testing.T, audience string, certificate bool) string {
 	t.Helper()
-	content, err := os.ReadFile(s.proxy.ConfigFile)
-	check(t, err)
+	content := testenv.ReadFile(t, s.proxy.ConfigFile)
 	var config map[string]any
-	check(t, json.Unmarshal(content, &config))
+	testenv.Must(t, json.Unmarshal([]byte(content), &config))
 	c := config["clusters"].([]any)[0].(map[string]any)
 	c["audiences"] = []string{audience}
 	if !certificate {
 		delete(c, "node")
 	}
-	content, err = json.Marshal(config)
-	check(t, err)
+	changed, err := json.Marshal(config)
+	testenv.Must(t, err)
 	file := filepath.Join(t.TempDir(), "config.yaml")
-	check(t, os.WriteFile(file, content, 0o600))
+	testenv.WriteFile(t, file, changed)
 	return file
 }
 
@@ -147,33 +146,13 @@ func (s *site) push(t *testing.T, registry, repository string) string {
 	t.Helper()
 	image := registry + "/" + repository + ":v1"
 	reference, err := name.NewTag(image)
-	check(t, err)
+	testenv.Must(t, err)
 	login := &authn.Basic{Username: "serviceaccount", Password: s.token}
 	if registry == cloudName {
 		login = &authn.Basic{Username: upstream.Username, Password: upstream.Password}
 	}
-	check(t, remote.Write(reference, node.Image(t, repository), remote.WithContext(t.Context()), remote.WithTransport(s.builder), remote.WithAuth(login)))
+	testenv.Must(t, remote.Write(reference, node.Image(t, repository), remote.WithContext(t.Context()), remote.WithTransport(s.builder), remote.WithAuth(login)))
 	return image
-}
-
-// await polls until done returns true, and returns how long that took.
-func await(t *testing.T, limit time.Duration, what string, done func() bool) time.Duration {
-	t.Helper()
-	start := time.Now()
-	for !done() {
-		if time.Since(start) > limit {
-			t.Fatalf("%s: not within %v", what, limit)
-		}
-		time.Sleep(pollPeriod)
-	}
-	return time.Since(start)
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // table is what was seen.

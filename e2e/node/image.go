@@ -3,7 +3,6 @@ package node
 import (
 	"archive/tar"
 	"bytes"
-	"os"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -15,35 +14,35 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // Image returns an image that runs until SIGTERM. Those with different labels have nothing in common: no layer of one comes
 // with another.
 func Image(t testing.TB, label string) v1.Image {
 	t.Helper()
-	program, err := os.ReadFile(programs.Pause(t))
-	check(t, err)
+	program := testenv.ReadFile(t, programs.Pause(t))
 	var files bytes.Buffer
 	archive := tar.NewWriter(&files)
 	for _, file := range []struct {
 		name    string
 		mode    int64
 		content []byte
-	}{{"label", 0o644, []byte(label)}, {"pause", 0o755, program}} {
-		check(t, archive.WriteHeader(&tar.Header{Name: file.name, Mode: file.mode, Size: int64(len(file.content))}))
+	}{{"label", 0o644, []byte(label)}, {"pause", 0o755, []byte(program)}} {
+		testenv.Must(t, archive.WriteHeader(&tar.Header{Name: file.name, Mode: file.mode, Size: int64(len(file.content))}))
 		_, err := archive.Write(file.content)
-		check(t, err)
+		testenv.Must(t, err)
 	}
-	check(t, archive.Close())
+	testenv.Must(t, archive.Close())
 	image, err := mutate.AppendLayers(empty.Image, static.NewLayer(files.Bytes(), types.DockerUncompressedLayer))
-	check(t, err)
+	testenv.Must(t, err)
 	config, err := image.ConfigFile()
-	check(t, err)
+	testenv.Must(t, err)
 	config = config.DeepCopy()
 	config.OS, config.Architecture = "linux", "amd64"
 	config.Config.Entrypoint = []string{"/pause"}
 	image, err = mutate.ConfigFile(image, config)
-	check(t, err)
+	testenv.Must(t, err)
 	return image
 }
 
@@ -51,13 +50,6 @@ func Image(t testing.TB, label string) v1.Image {
 func SaveImage(t testing.TB, file, reference string) {
 	t.Helper()
 	tag, err := name.NewTag(reference)
-	check(t, err)
-	check(t, tarball.WriteToFile(file, tag, Image(t, reference)))
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
+	testenv.Must(t, tarball.WriteToFile(file, tag, Image(t, reference)))
 }

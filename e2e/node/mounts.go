@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"syscall"
 	"testing"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // view is a node's own view of the file system: at the places that its programs are configured in and write to, each node
@@ -32,7 +34,7 @@ func newView(t testing.TB, dir string) *view {
 		runtime.LockOSThread()
 		made <- v.make()
 	}()
-	check(t, <-made)
+	testenv.Must(t, <-made)
 	t.Cleanup(func() { _ = v.namespace.Close() })
 	return v
 }
@@ -64,8 +66,8 @@ func (v *view) path(place string) string { return filepath.Join(v.dir, place) }
 func (v *view) write(t testing.TB, place, content string, mode os.FileMode) {
 	t.Helper()
 	path := v.path(place)
-	check(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	check(t, os.WriteFile(path, []byte(content), mode))
+	testenv.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testenv.Must(t, os.WriteFile(path, []byte(content), mode))
 }
 
 // command is a program of the node. It replaces nsenter in its process.

@@ -21,6 +21,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/process"
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -108,20 +109,20 @@ func (n *Node) startContainerd(t testing.TB) {
 	archive := filepath.Join(n.dir, "pause.tar")
 	SaveImage(t, archive, sandboxImage)
 	n.ImportImage(t, archive, sandboxImage)
-	check(t, n.ctr(t.Context(), "images", "label", sandboxImage, "io.cri-containerd.pinned=pinned"))
+	testenv.Must(t, n.ctr(t.Context(), "images", "label", sandboxImage, "io.cri-containerd.pinned=pinned"))
 }
 
 // ImportImage puts the image of an archive on the node, as if it had been pulled.
 func (n *Node) ImportImage(t testing.TB, archive, name string) {
 	t.Helper()
-	check(t, n.ctr(t.Context(), "images", "import", archive))
-	check(t, n.ctr(t.Context(), "images", "label", name, "io.cri-containerd.image=managed"))
+	testenv.Must(t, n.ctr(t.Context(), "images", "import", archive))
+	testenv.Must(t, n.ctr(t.Context(), "images", "label", name, "io.cri-containerd.image=managed"))
 }
 
 // Pull lets containerd pull an image with a pod's token, as the kubelet does with what the plugin gives it.
 func (n *Node) Pull(t testing.TB, image, token string) {
 	t.Helper()
-	check(t, n.ctr(t.Context(), "images", "pull", "--hosts-dir="+certsDir, "--user=serviceaccount:"+token, image))
+	testenv.Must(t, n.ctr(t.Context(), "images", "pull", "--hosts-dir="+certsDir, "--user=serviceaccount:"+token, image))
 }
 
 func (n *Node) ctr(ctx context.Context, args ...string) error {
@@ -135,8 +136,7 @@ func (n *Node) ctr(ctx context.Context, args ...string) error {
 // configure does what docs/how-to/kubelet.md says, with what Pullpass prints.
 func (n *Node) configure(t testing.TB) {
 	t.Helper()
-	ca, err := os.ReadFile(n.config.CA.File)
-	check(t, err)
+	ca := testenv.ReadFile(t, n.config.CA.File)
 	hosts := map[string]string{}
 	for host, flag := range n.registries() {
 		hosts[host] = n.print(t, "hosts", flag)
@@ -146,15 +146,14 @@ func (n *Node) configure(t testing.TB) {
 	}
 	for host, content := range hosts {
 		n.view.write(t, filepath.Join(certsDir, host, "hosts.toml"), uncomment(content, "ca = "), 0o644)
-		n.view.write(t, filepath.Join(certsDir, host, "ca.crt"), string(ca), 0o644)
+		n.view.write(t, filepath.Join(certsDir, host, "ca.crt"), ca, 0o644)
 	}
 	n.view.write(t, providerFile, n.print(t, "provider", slices.Collect(maps.Values(n.registries()))...)+n.config.Providers, 0o644)
-	program, err := os.ReadFile(programs.CredentialProvider(t))
-	check(t, err)
+	program := testenv.ReadFile(t, programs.CredentialProvider(t))
 	own := Plugin{Name: filepath.Base(programs.CredentialProvider(t))}
 	for _, plugin := range append([]Plugin{own}, n.config.Plugins...) {
 		if plugin.Content == "" {
-			plugin.Content = string(program)
+			plugin.Content = program
 		}
 		n.view.write(t, filepath.Join(pluginDir, plugin.Name), plugin.Content, 0o755)
 	}
@@ -186,20 +185,17 @@ func uncomment(text, line string) string {
 func (n *Node) startKubelet(t testing.TB) {
 	t.Helper()
 	group, err := isolate.MakeCgroup(n.config.Name)
-	check(t, err)
+	testenv.Must(t, err)
 	pair := n.config.Cluster.CA.Client(t, "system:node:"+n.config.Name, "system:nodes")
 	var pem []byte
 	for _, file := range []string{pair.CertFile, pair.KeyFile} {
-		content, err := os.ReadFile(file)
-		check(t, err)
-		pem = append(pem, content...)
+		pem = append(pem, testenv.ReadFile(t, file)...)
 	}
 	n.view.write(t, clientFile, string(pem), 0o600)
-	ca, err := os.ReadFile(n.config.Cluster.CA.File)
-	check(t, err)
-	n.view.write(t, "/var/lib/kubelet/pki/ca.crt", string(ca), 0o644)
+	ca := testenv.ReadFile(t, n.config.Cluster.CA.File)
+	n.view.write(t, "/var/lib/kubelet/pki/ca.crt", ca, 0o644)
 	n.view.write(t, "/var/lib/kubelet/config.yaml", KubeletConfig(n.config.Address, group), 0o644)
-	check(t, os.MkdirAll(n.view.path(manifestDir), 0o755))
+	testenv.Must(t, os.MkdirAll(n.view.path(manifestDir), 0o755))
 	n.config.Cluster.Kubeconfig(t, n.view.path("/var/lib/kubelet/kubeconfig"), clientFile, clientFile)
 
 	flags := n.print(t, "flags", slices.Collect(maps.Values(n.registries()))...)

@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // File is a file of an image, with its path from the root.
@@ -25,21 +27,21 @@ func ProgramImage(t testing.TB, files ...File) v1.Image {
 	var content bytes.Buffer
 	archive := tar.NewWriter(&content)
 	for _, file := range files {
-		check(t, archive.WriteHeader(&tar.Header{Name: file.Path[1:], Mode: 0o755, Size: int64(len(file.Content))}))
+		testenv.Must(t, archive.WriteHeader(&tar.Header{Name: file.Path[1:], Mode: 0o755, Size: int64(len(file.Content))}))
 		_, err := archive.Write(file.Content)
-		check(t, err)
+		testenv.Must(t, err)
 	}
-	check(t, archive.Close())
+	testenv.Must(t, archive.Close())
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content.Bytes())), nil })
-	check(t, err)
+	testenv.Must(t, err)
 	image, err := mutate.AppendLayers(empty.Image, layer)
-	check(t, err)
+	testenv.Must(t, err)
 	config, err := image.ConfigFile()
-	check(t, err)
+	testenv.Must(t, err)
 	config = config.DeepCopy()
 	config.OS, config.Architecture = "linux", "amd64"
 	config.Config.Env = []string{"PATH=" + path.Dir(files[0].Path)}
 	image, err = mutate.ConfigFile(image, config)
-	check(t, err)
+	testenv.Must(t, err)
 	return image
 }

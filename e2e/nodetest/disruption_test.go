@@ -13,6 +13,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/node"
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -97,7 +98,7 @@ func testDisruptions(t *testing.T, s *site, nodes []*node.Node) {
 		w.saw("while "+d.name, "%d pods pull %d images; it took %s", podsEach, podsEach*pullsOfPod, milliseconds(time.Since(start)))
 	}
 	for _, pod := range allowed {
-		await(t, disruptLimit, "pod "+pod.Name()+" runs", func() bool { running, _ := w.running(t, pod); return running })
+		testenv.Await(t, disruptLimit, "pod "+pod.Name()+" runs", func() bool { running, _ := w.running(t, pod); return running })
 	}
 	granted, other := 0, map[string]int{}
 	for _, proxy := range append(s.retired, s.proxy) {
@@ -147,7 +148,7 @@ func testClocks(t *testing.T, s *site, nodes []*node.Node) {
 		s.replace(t)
 		old.Stop(t)
 		said, err := http.ParseTime(s.proxy.Host(t, pullpass.From{}).Ask(t, registryName, "nothing", "repository:a:pull").Header.Get("Date"))
-		check(t, err)
+		testenv.Must(t, err)
 		if off := time.Until(said).Seconds() - float64(seconds); off < -5 || off > 5 {
 			t.Errorf("the clock is %v s off what it should be", off)
 		}

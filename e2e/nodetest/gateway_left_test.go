@@ -18,6 +18,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/node"
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/secrets"
+	"github.com/pullpass/pullpass/e2e/testenv"
 	"github.com/pullpass/pullpass/e2e/upstream"
 )
 
@@ -35,12 +36,12 @@ func (s *gatewaySite) exchange(t *testing.T, from pullpass.From, token, scope st
 	t.Helper()
 	query := url.Values{"service": {gatewayName}, "scope": {scope}}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.proxy.GatewayURL+"/token?"+query.Encode(), nil)
-	check(t, err)
+	testenv.Must(t, err)
 	req.SetBasicAuth("serviceaccount", token)
 	resp, err := s.client(from).Do(req)
-	check(t, err)
+	testenv.Must(t, err)
 	defer resp.Body.Close()
-	check(t, json.NewDecoder(resp.Body).Decode(&body))
+	testenv.Must(t, json.NewDecoder(resp.Body).Decode(&body))
 	s.proxy.NeverLog(body.Token)
 	return resp.StatusCode, body
 }
@@ -49,13 +50,13 @@ func (s *gatewaySite) exchange(t *testing.T, from pullpass.From, token, scope st
 func (s *gatewaySite) get(t *testing.T, path, token string) (status int, body string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.proxy.GatewayURL+path, nil)
-	check(t, err)
+	testenv.Must(t, err)
 	req.Header.Set("Authorization", "Bearer "+token)
 	resp, err := s.client(pullpass.From{}).Do(req)
-	check(t, err)
+	testenv.Must(t, err)
 	defer resp.Body.Close()
 	content, err := io.ReadAll(resp.Body)
-	check(t, err)
+	testenv.Must(t, err)
 	return resp.StatusCode, string(content)
 }
 
@@ -95,7 +96,7 @@ func (s *gatewaySite) checkTrap(t *testing.T, nodes []*node.Node) {
 		w.account(t, "puller", nil)
 		w.start(t, pod{name: "web", image: unmirrored + "/acme/app:v1"})
 		before := s.trap.caught()[unmirrored]
-		await(t, podLimit, "an image whose name leads to the trap", func() bool { return s.trap.caught()[unmirrored] > before })
+		testenv.Await(t, podLimit, "an image whose name leads to the trap", func() bool { return s.trap.caught()[unmirrored] > before })
 		w.saw("an image that is not configured: its name is asked", "%d", i+1)
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/redis"
 	"github.com/pullpass/pullpass/e2e/relay"
+	"github.com/pullpass/pullpass/e2e/testenv"
 	"github.com/pullpass/pullpass/e2e/upstream"
 )
 
@@ -83,7 +84,7 @@ func startGatewaySite(t testing.TB) *gatewaySite {
 	t.Helper()
 	hosts := fmt.Sprintf("127.0.0.1 localhost %s\n%s %s\n%s %s registry-1.docker.io index.docker.io auth.docker.io %s\n",
 		gatewayName, storageAddress, storageName, trapAddress, strings.Join(mirrors(), " "), unmirrored)
-	check(t, os.WriteFile("/etc/hosts", []byte(hosts), 0o644))
+	testenv.Must(t, os.WriteFile("/etc/hosts", []byte(hosts), 0o644))
 	key, ca := certs.NewRSAKey(t), certs.NewCA(t, "registry-ca")
 	s := &gatewaySite{site: &site{Cluster: cluster.Start(t, key), key: key, ca: ca, table: &table{}}, trap: startTrap(t, trapAddress)}
 	s.StartControllers(t, s.key)
@@ -152,10 +153,10 @@ func port(address string) string { return address[strings.LastIndex(address, ":"
 func (s *gatewaySite) publish(t testing.TB, at, repository string) {
 	t.Helper()
 	reference, err := name.NewTag(s.upstreams[at].Registry.Host + "/" + repository + ":v1")
-	check(t, err)
+	testenv.Must(t, err)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.ca.Pool()}}
 	defer transport.CloseIdleConnections()
-	check(t, remote.Write(reference, node.Image(t, at+"/"+repository), remote.WithContext(t.Context()), remote.WithTransport(transport),
+	testenv.Must(t, remote.Write(reference, node.Image(t, at+"/"+repository), remote.WithContext(t.Context()), remote.WithTransport(transport),
 		remote.WithAuth(&authn.Basic{Username: upstream.Username, Password: upstream.Password})))
 }
 
@@ -182,14 +183,14 @@ func (s *gatewaySite) startGatewayNodes(t testing.TB) []*node.Node {
 func given(t testing.TB, n *node.Node) map[string]string {
 	t.Helper()
 	file, err := os.Open(n.Path(stolenFile))
-	check(t, err)
+	testenv.Must(t, err)
 	defer file.Close()
 	tokens := map[string]string{}
 	for requests := json.NewDecoder(file); requests.More(); {
 		var request struct {
 			Token string `json:"serviceAccountToken"`
 		}
-		check(t, requests.Decode(&request))
+		testenv.Must(t, requests.Decode(&request))
 		tokens[podOf(t, request.Token)] = request.Token
 	}
 	return tokens
@@ -207,7 +208,7 @@ func startStorage(t testing.TB, ca *certs.CA, directory string) *storage {
 	s := &storage{}
 	files := http.FileServer(http.Dir(directory))
 	listener, err := net.Listen("tcp", storageAddress+":443")
-	check(t, err)
+	testenv.Must(t, err)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		dump, err := httputil.DumpRequest(r, true)
 		if err != nil {
@@ -218,7 +219,7 @@ func startStorage(t testing.TB, ca *certs.CA, directory string) *storage {
 		s.mu.Unlock()
 		files.ServeHTTP(w, r)
 	}))
-	check(t, server.Listener.Close())
+	testenv.Must(t, server.Listener.Close())
 	server.Listener = listener
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{ca.Server(t, "storage", storageName).TLS(t)}}
 	server.StartTLS()

@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/node"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // TestGatewayNodes lets pods with unchanged image names pull from registries that know nothing of Pullpass, on a node with each
@@ -116,7 +117,7 @@ func (w *gatewayWork) checkAudit(t *testing.T, pod cluster.Object, account, at, 
 		return n
 	}
 	// The pod may run before the last line is written: a line follows its answer.
-	await(t, podLimit, "audit lines of a configuration and a layer", func() bool { return blobs() >= 2 })
+	testenv.Await(t, podLimit, "audit lines of a configuration and a layer", func() bool { return blobs() >= 2 })
 	issued, done := map[string]bool{}, map[string]int{}
 	for _, e := range lines {
 		if e.Gateway == nil {
@@ -192,7 +193,7 @@ func testGatewayRevoked(t *testing.T, w *gatewayWork) {
 	w.proxy.Command(t, "revoke", "--service-account=prod-eu/"+w.namespace+"/leaver", "--reason="+reason)
 	revoked := time.Now()
 	var body string
-	took := await(t, podLimit, "the token opens nothing", func() bool {
+	took := testenv.Await(t, podLimit, "the token opens nothing", func() bool {
 		status, body = w.gate.get(t, manifest, token)
 		return status == http.StatusForbidden
 	})
@@ -248,16 +249,15 @@ func (s *gatewaySite) testHostsRewritten(t *testing.T, nodes []*node.Node) {
 		w := &work{site: s.site, node: n, order: 8, namespace: "acme-spegel-" + n.Name(), since: time.Now()}
 		w.account(t, "puller", nil)
 		hosts := n.Path("/etc/containerd/certs.d/" + usersRegistry + "/hosts.toml")
-		ours, err := os.ReadFile(hosts)
-		check(t, err)
-		check(t, os.WriteFile(hosts, []byte("server = 'https://"+usersRegistry+"'\n[host.'http://"+trapAddress+":30020']\ncapabilities = ['pull', 'resolve']\n"), 0o644))
+		ours := testenv.ReadFile(t, hosts)
+		testenv.Must(t, os.WriteFile(hosts, []byte("server = 'https://"+usersRegistry+"'\n[host.'http://"+trapAddress+":30020']\ncapabilities = ['pull', 'resolve']\n"), 0o644))
 		before := s.trap.caught()[usersRegistry]
 		web := w.start(t, pod{name: "web", image: usersRegistry + "/acme/spegel:v1"})
-		await(t, podLimit, "containerd asks the registry", func() bool { return s.trap.caught()[usersRegistry] > before })
+		testenv.Await(t, podLimit, "containerd asks the registry", func() bool { return s.trap.caught()[usersRegistry] > before })
 		if log := n.Log(); !strings.Contains(log, "hosts.toml of the image's registry: does not have the gateway as its server") {
 			t.Errorf("%s: the plugin gave the token, or does not say why not", n.Name())
 		}
-		check(t, os.WriteFile(hosts, ours, 0o644))
+		testenv.Must(t, os.WriteFile(hosts, []byte(ours), 0o644))
 		w.saw("Spegel has rewritten hosts.toml: the plugin gives no token; when it is back", "runs %s after it was created", w.awaitRunning(t, web))
 	}
 }
@@ -270,7 +270,7 @@ func podOf(t testing.TB, token string) string {
 		t.Fatalf("not a token: %q", token)
 	}
 	content, err := base64.RawURLEncoding.DecodeString(parts[1])
-	check(t, err)
+	testenv.Must(t, err)
 	var claims struct {
 		Kubernetes struct {
 			Pod struct {
@@ -278,6 +278,6 @@ func podOf(t testing.TB, token string) string {
 			} `json:"pod"`
 		} `json:"kubernetes.io"`
 	}
-	check(t, json.Unmarshal(content, &claims))
+	testenv.Must(t, json.Unmarshal(content, &claims))
 	return claims.Kubernetes.Pod.UID
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // TestHold runs the nodes for a person until SIGTERM: "make node-up" starts it, "make node-shell" goes inside.
@@ -23,17 +24,17 @@ func TestHold(t *testing.T) {
 		w.push(t, team+"/web")
 	}
 	const dir = "/usr/local/bin/"
-	check(t, os.MkdirAll(dir, 0o755))
-	check(t, os.Symlink(programs.Kubectl(t), dir+"kubectl"))
+	testenv.Must(t, os.MkdirAll(dir, 0o755))
+	testenv.Must(t, os.Symlink(programs.Kubectl(t), dir+"kubectl"))
 	s.Kubeconfig(t, "/run/kubeconfig", s.Admin.CertFile, s.Admin.KeyFile)
-	check(t, os.Symlink(s.proxy.ConfigFile, "/run/pullpass.yaml"))
-	check(t, os.Symlink(programs.Pullpass(t), dir+"pullpass"))
+	testenv.Must(t, os.Symlink(s.proxy.ConfigFile, "/run/pullpass.yaml"))
+	testenv.Must(t, os.Symlink(programs.Pullpass(t), dir+"pullpass"))
 	for _, n := range nodes {
 		script := "#!/bin/sh\nexec " + strings.Join(n.Command("ctr").Args, " ") + " --address=/run/containerd/containerd.sock --namespace=k8s.io \"$@\"\n"
-		check(t, os.WriteFile(dir+"ctr-"+n.Name(), []byte(script), 0o755))
+		testenv.Must(t, os.WriteFile(dir+"ctr-"+n.Name(), []byte(script), 0o755))
 	}
 	for name, repository := range map[string]string{"own": "team-a/web", "others": "team-b/web"} {
-		check(t, os.WriteFile("/run/"+name+".yaml", fmt.Appendf(nil, `apiVersion: v1
+		testenv.Must(t, os.WriteFile("/run/"+name+".yaml", fmt.Appendf(nil, `apiVersion: v1
 kind: Pod
 metadata: {name: %s, namespace: team-a}
 spec:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/node"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // alias is another name of the registry, for which the nodes are configured differently: with a provider of its own.
@@ -73,7 +74,7 @@ func (a alias) file() node.Plugin {
 
 // Each mistake arrives as a request without a credential; the audit line names its likely causes, the right one among them.
 func testMistakes(t *testing.T, w *work) {
-	check(t, os.Chmod(w.node.Path("/usr/local/libexec/pullpass/"+notExecutable), 0o644))
+	testenv.Must(t, os.Chmod(w.node.Path("/usr/local/libexec/pullpass/"+notExecutable), 0o644))
 	for _, m := range mistakes() {
 		repository := w.namespace + "/" + m.name
 		w.push(t, repository)

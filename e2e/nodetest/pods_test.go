@@ -8,6 +8,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // pod is what the tests choose about a pod of one container.
@@ -78,7 +79,7 @@ func (s *site) awaitRunning(t testing.TB, pod cluster.Object) string {
 			t.Logf("pod %s/%s: %s; events: %+v", pod.Namespace(), pod.Name(), why, s.events(t, pod))
 		}
 	}()
-	return milliseconds(await(t, podLimit, "pod "+pod.Namespace()+"/"+pod.Name()+" runs", func() (running bool) {
+	return milliseconds(testenv.Await(t, podLimit, "pod "+pod.Namespace()+"/"+pod.Name()+" runs", func() (running bool) {
 		running, why = s.running(t, pod)
 		return running
 	}))
@@ -107,7 +108,7 @@ func (s *site) awaitEvent(t testing.TB, pod cluster.Object, reason, component st
 			t.Logf("events of pod %s/%s: %+v", pod.Namespace(), pod.Name(), s.events(t, pod))
 		}
 	}()
-	await(t, podLimit, "event "+reason+" with "+strings.Join(parts, ", "), func() bool {
+	testenv.Await(t, podLimit, "event "+reason+" with "+strings.Join(parts, ", "), func() bool {
 		for _, e := range s.events(t, pod) {
 			if e.reason == reason && e.component == component && containsAll(e.message, parts) {
 				message = e.message
@@ -122,7 +123,7 @@ func (s *site) awaitEvent(t testing.TB, pod cluster.Object, reason, component st
 // awaitAudit waits for an audit line of a Pullpass, and returns it.
 func awaitAudit(t testing.TB, proxy *pullpass.Proxy, what string, wanted func(pullpass.Event) bool) (found pullpass.Event) {
 	t.Helper()
-	await(t, podLimit, "audit line: "+what, func() bool {
+	testenv.Await(t, podLimit, "audit line: "+what, func() bool {
 		for _, e := range proxy.Audit(t) {
 			if wanted(e) {
 				found = e

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // A node whose hosts.toml does not name the kubelet's certificate.
@@ -55,14 +56,14 @@ func testStolenToken(t *testing.T, w *work) {
 func (w *work) stolen(t *testing.T, image string) string {
 	t.Helper()
 	file, err := os.Open(w.node.Path(stolenFile))
-	check(t, err)
+	testenv.Must(t, err)
 	defer file.Close()
 	for requests := json.NewDecoder(file); ; {
 		var request struct {
 			Image               string `json:"image"`
 			ServiceAccountToken string `json:"serviceAccountToken"`
 		}
-		check(t, requests.Decode(&request))
+		testenv.Must(t, requests.Decode(&request))
 		if request.Image == image {
 			return request.ServiceAccountToken
 		}

@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/process"
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -85,7 +85,7 @@ func testKeptSecret(t *testing.T, w *work) {
 	// Its name alone is no Secret: neither its token nor a pod.
 	w.Delete(t, w.secretPath(w.namespace))
 	start := time.Now()
-	await(t, reviewLimit, "the token of the deleted Secret is refused", func() bool {
+	testenv.Await(t, reviewLimit, "the token of the deleted Secret is refused", func() bool {
 		answer = elsewhere.Ask(t, registryName, token, scope+"pull")
 		return answer.Status != http.StatusOK
 	})
@@ -135,12 +135,12 @@ func (w *work) optIn(t *testing.T, namespace string) (secret cluster.Object) {
 	t.Helper()
 	w.Patch(t, "/api/v1/namespaces/"+namespace, cluster.Object{"metadata": cluster.Object{"labels": optedIn}})
 	w.Create(t, "/api/v1/namespaces/"+namespace+"/serviceaccounts", cluster.Object{"metadata": cluster.Object{"name": "autopilot", "labels": optedIn}})
-	await(t, podLimit, "the Secret has a token", func() bool {
+	testenv.Await(t, podLimit, "the Secret has a token", func() bool {
 		var err error
 		secret, err = w.Try(t.Context(), http.MethodGet, w.secretPath(namespace), nil)
 		return err == nil && secret.Text("metadata", "annotations", "pullpass.dev/token-key") != ""
 	})
-	await(t, podLimit, "pods get its name", func() bool {
+	testenv.Await(t, podLimit, "pods get its name", func() bool {
 		pod := w.Create(t, "/api/v1/namespaces/"+namespace+"/pods?dryRun=All", cluster.Object{"metadata": cluster.Object{"name": "x"}, "spec": podSpec("", "autopilot", "Always", "x")})
 		list, _ := pod["spec"].(map[string]any)["imagePullSecrets"].([]any)
 		return len(list) == 1
@@ -159,8 +159,8 @@ func password(t *testing.T, secret cluster.Object) string {
 		Auths map[string]struct{ Password string }
 	}
 	text, err := base64.StdEncoding.DecodeString(secret.Text("data", ".dockerconfigjson"))
-	check(t, err)
-	check(t, json.Unmarshal(text, &config))
+	testenv.Must(t, err)
+	testenv.Must(t, json.Unmarshal(text, &config))
 	return config.Auths[bareName].Password
 }
 
@@ -168,6 +168,6 @@ func password(t *testing.T, secret cluster.Object) string {
 func (w *work) explain(t *testing.T, token, scope string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "token")
-	check(t, os.WriteFile(file, []byte(token), 0o600))
+	testenv.WriteFile(t, file, token)
 	return w.proxy.Command(t, "explain", "--token-file="+file, "--scope="+scope)
 }

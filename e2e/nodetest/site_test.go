@@ -22,6 +22,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/registry"
 	"github.com/pullpass/pullpass/e2e/relay"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -32,9 +33,7 @@ const (
 	annotation = "pullpass.dev/repositories"
 	builders   = "builders" // namespace of those who push
 
-	// pollPeriod is short beside what the kubelet does between two polls.
-	pollPeriod = 50 * time.Millisecond
-	podLimit   = 3 * time.Minute // the machine that tests may have other things to do
+	podLimit = 3 * time.Minute // the machine that tests may have other things to do
 )
 
 const policy = `apiVersion: pullpass.dev/v1alpha1
@@ -75,7 +74,7 @@ func startSite(t testing.TB) *site {
 	for _, a := range aliases() {
 		names = append(names, a.host())
 	}
-	check(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+strings.Join(names, " ")+"\n"), 0o644))
+	testenv.Must(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+strings.Join(names, " ")+"\n"), 0o644))
 	s := &site{table: &table{}, key: certs.NewRSAKey(t), ca: certs.NewCA(t, "registry-ca")}
 	s.Cluster = cluster.Start(t, s.key)
 	s.StartControllers(t, s.key)
@@ -111,7 +110,7 @@ func startSite(t testing.TB) *site {
 func (s *site) startPullpass(t testing.TB) *pullpass.Proxy {
 	t.Helper()
 	proxy := pullpass.Start(t, s.ca, s.config)
-	await(t, podLimit, "Pullpass is ready", func() bool { ready, _ := proxy.Ready(t); return ready })
+	testenv.Await(t, podLimit, "Pullpass is ready", func() bool { ready, _ := proxy.Ready(t); return ready })
 	return proxy
 }
 
@@ -191,30 +190,10 @@ func (s *site) push(t testing.TB, repository string) string {
 	t.Helper()
 	image := registryName + "/" + repository + ":v1"
 	reference, err := name.NewTag(image)
-	check(t, err)
-	check(t, remote.Write(reference, node.Image(t, repository), remote.WithContext(t.Context()), remote.WithTransport(s.builder),
+	testenv.Must(t, err)
+	testenv.Must(t, remote.Write(reference, node.Image(t, repository), remote.WithContext(t.Context()), remote.WithTransport(s.builder),
 		remote.WithAuth(&authn.Basic{Username: "serviceaccount", Password: s.password})))
 	return image
-}
-
-// await polls until done returns true, and returns how long that took.
-func await(t testing.TB, limit time.Duration, what string, done func() bool) time.Duration {
-	t.Helper()
-	start := time.Now()
-	for !done() {
-		if time.Since(start) > limit {
-			t.Fatalf("%s: not within %v", what, limit)
-		}
-		time.Sleep(pollPeriod)
-	}
-	return time.Since(start)
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // milliseconds is for the table.

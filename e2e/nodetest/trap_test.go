@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // trap is where names lead that nobody may ask. It counts who comes all the same, and answers nobody.
@@ -22,7 +24,7 @@ func startTrap(t testing.TB, address string) *trap {
 	s := &trap{came: map[string]int{}}
 	for _, port := range []string{"80", "443", "5000"} {
 		listener, err := net.Listen("tcp", address+":"+port)
-		check(t, err)
+		testenv.Must(t, err)
 		var running sync.WaitGroup
 		running.Go(func() {
 			for {
@@ -34,7 +36,7 @@ func startTrap(t testing.TB, address string) *trap {
 			}
 		})
 		t.Cleanup(func() {
-			check(t, listener.Close())
+			testenv.Must(t, listener.Close())
 			running.Wait()
 		})
 	}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/process"
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // The User-Agents begin so.
@@ -41,9 +41,7 @@ type clients struct {
 func (s *site) startClients(t testing.TB) clients {
 	t.Helper()
 	read := func(file string) []byte {
-		content, err := os.ReadFile(file)
-		check(t, err)
-		return content
+		return []byte(testenv.ReadFile(t, file))
 	}
 	s.push(t, team, "builder:latest", node.ProgramImage(t,
 		node.File{Path: "/usr/local/bin/docker-credential-pullpass", Content: read(programs.CredentialHelper(t))},
@@ -67,7 +65,7 @@ func (s *site) startClients(t testing.TB) clients {
 	s.saw("the pod of docs/how-to/in-pod.md", "runs")
 	c.copied.pod = s.awaitRunning(t, "copied")
 	for _, started := range []client{c.documented, c.copied} {
-		await(t, "the client listens", func() bool {
+		testenv.Await(t, podLimit, "the client listens", func() bool {
 			resp, err := http.Get("http://" + started.address)
 			if err == nil {
 				_ = resp.Body.Close()
@@ -102,7 +100,7 @@ func (c client) ask(path string, images ...string) error {
 // A client pulls and pushes in the repositories of its team and nowhere else. What is refused is told on the pod.
 func (s *site) testClient(t *testing.T, c client, own, other string) {
 	t.Helper()
-	check(t, c.ask("/pull", own))
+	testenv.Must(t, c.ask("/pull", own))
 	id := s.pushAs(t, c, own)
 	s.saw("a client in a pod pulls and pushes", "with %s", id)
 	for _, e := range events(t, s.proxy, c.pod, clientAgent) {
@@ -135,7 +133,7 @@ func (s *site) pushAs(t testing.TB, c client, own string) string {
 	t.Helper()
 	s.pushes++
 	repository := fmt.Sprintf("%s/app-%d", team, s.pushes)
-	check(t, c.ask("/copy", own, registryName+"/"+repository+":v1"))
+	testenv.Must(t, c.ask("/copy", own, registryName+"/"+repository+":v1"))
 	e := s.audited(t, c.pod, "repository:"+repository+":pull,push")
 	if e.Result != "granted" || e.CredentialID == "" {
 		t.Errorf("audit %+v", e)
@@ -146,7 +144,7 @@ func (s *site) pushAs(t testing.TB, c client, own string) string {
 // audited is the audit line about a request of a pod for a scope.
 func (s *site) audited(t testing.TB, pod cluster.Object, scope string) (found pullpass.Event) {
 	t.Helper()
-	await(t, "audit line about "+scope, func() bool {
+	testenv.Await(t, podLimit, "audit line about "+scope, func() bool {
 		for _, e := range events(t, s.proxy, pod, "") {
 			if slices.Contains(e.Requested, scope) {
 				found = e
@@ -162,14 +160,14 @@ func (s *site) audited(t testing.TB, pod cluster.Object, scope string) (found pu
 func (s *site) tokenID(t testing.TB, pod cluster.Object) string {
 	t.Helper()
 	content, err := s.node.Command("cat", "/var/lib/kubelet/pods/"+pod.UID()+"/volumes/kubernetes.io~projected/pullpass/token").Output()
-	check(t, err)
+	testenv.Must(t, err)
 	token := string(content)
 	s.proxy.NeverLog(token)
 	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
-	check(t, err)
+	testenv.Must(t, err)
 	var claims struct {
 		ID string `json:"jti"`
 	}
-	check(t, json.Unmarshal(payload, &claims))
+	testenv.Must(t, json.Unmarshal(payload, &claims))
 	return "JTI=" + claims.ID
 }

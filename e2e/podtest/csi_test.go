@@ -12,6 +12,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/process"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -72,9 +73,9 @@ func (s *site) startDrivers(t testing.TB) map[string]*process.Process {
 		cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+s.ca.File)
 		drivers[name] = process.Start(t, cmd)
 	}
-	await(t, "the kubelet knows the drivers", func() bool {
+	testenv.Await(t, podLimit, "the kubelet knows the drivers", func() bool {
 		node, err := s.Try(t.Context(), "GET", "/apis/storage.k8s.io/v1/csinodes/"+s.node.Name(), nil)
-		check(t, err)
+		testenv.Must(t, err)
 		spec, _ := node["spec"].(map[string]any)
 		registered, _ := spec["drivers"].([]any)
 		return len(registered) == len(drivers)
@@ -123,7 +124,7 @@ func (v volume) published(t testing.TB) (lines []published) {
 	for line := range strings.Lines(v.process.Output()) {
 		var p published
 		if strings.HasSuffix(line, "\n") {
-			check(t, json.Unmarshal([]byte(line), &p))
+			testenv.Must(t, json.Unmarshal([]byte(line), &p))
 		}
 		if strings.Contains(p.Target, "/"+v.pod.UID()+"/") {
 			lines = append(lines, p)
@@ -137,7 +138,7 @@ func (s *site) testVolume(t *testing.T, v volume) {
 	t.Helper()
 	s.awaitRunning(t, v.pod.Name())
 	var lines []published
-	await(t, "published again", func() bool { lines = v.published(t); return len(lines) > 2 })
+	testenv.Await(t, podLimit, "published again", func() bool { lines = v.published(t); return len(lines) > 2 })
 	for _, p := range lines {
 		if p.Error != "" || !slices.Equal(p.Audiences, v.audiences) || p.Forged != v.forged {
 			t.Errorf("%s: published %+v", v.what, p)
@@ -163,7 +164,7 @@ func (s *site) testVolume(t *testing.T, v volume) {
 func (s *site) manifest(t testing.TB, v volume) {
 	t.Helper()
 	content, err := s.node.Command("cat", v.published(t)[0].Target+"/manifest.json").Output()
-	check(t, err)
+	testenv.Must(t, err)
 	if !strings.Contains(string(content), `"schemaVersion":2`) {
 		t.Errorf("%s: in the volume is %q", v.what, content)
 	}

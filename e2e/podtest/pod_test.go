@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/e2e/node"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // TestPods runs on one node, whose kubelet is ended once: that renews the tokens of all pods.
@@ -65,19 +66,19 @@ func (s *site) testRenewal(t *testing.T, c clients, volumes []volume, own string
 
 	s.node.RestartKubelet(t)
 	var after string
-	await(t, "the kubelet replaces the token", func() bool { after = s.tokenID(t, c.documented.pod); return after != before })
+	testenv.Await(t, podLimit, "the kubelet replaces the token", func() bool { after = s.tokenID(t, c.documented.pod); return after != before })
 	s.saw("the kubelet was ended and runs again", "the file holds %s", after)
 	if used := s.pushAs(t, c.documented, own); used != after {
 		t.Errorf("the client pushed with %s after the renewal; before it was %s, and the file holds %s", used, before, after)
 	}
 	s.saw("the next push", "with %s", after)
-	await(t, "the kubelet replaces the token of the pod with subPath, too", func() bool { return s.tokenID(t, c.copied.pod) != copied })
+	testenv.Await(t, podLimit, "the kubelet replaces the token of the pod with subPath, too", func() bool { return s.tokenID(t, c.copied.pod) != copied })
 	if used := s.pushAs(t, c.copied, own); used != copied {
 		t.Errorf("a client whose token is mounted with subPath pushed with %s, want that of before, %s", used, copied)
 	}
 	s.saw("the next push where the token is mounted with subPath", "with the token of before")
 	for _, v := range volumes {
-		await(t, "the driver gets a new token", func() bool { return s.lastID(t, v.pod) != drivers[v.driver] })
+		testenv.Await(t, podLimit, "the driver gets a new token", func() bool { return s.lastID(t, v.pod) != drivers[v.driver] })
 		s.saw("republished, "+v.what, "%s after %s", s.lastID(t, v.pod), drivers[v.driver])
 	}
 	for _, pod := range []string{c.documented.pod.Name(), c.copied.pod.Name(), volumes[0].pod.Name()} {
@@ -103,7 +104,7 @@ func (s *site) testProof(t *testing.T, c client, v volume, own string) {
 	awaitRefused(t, strict, c.pod, clientAgent, "caller_not_node")
 	awaitRefused(t, strict, v.pod, driverAgent, "caller_not_node")
 	var last published
-	await(t, "the driver is refused", func() bool { last = v.published(t)[len(v.published(t))-1]; return last.Error != "" })
+	testenv.Await(t, podLimit, "the driver is refused", func() bool { last = v.published(t)[len(v.published(t))-1]; return last.Error != "" })
 	s.saw("proof demanded: the driver", "%s", last.Error)
 	s.manifest(t, v)
 	s.awaitRunning(t, v.pod.Name())

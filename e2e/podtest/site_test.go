@@ -25,6 +25,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/registry"
 	"github.com/pullpass/pullpass/e2e/relay"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // The names of the documentation.
@@ -37,9 +38,7 @@ const (
 )
 
 const (
-	// pollPeriod is short beside what the kubelet does between two polls.
-	pollPeriod = 50 * time.Millisecond
-	podLimit   = 3 * time.Minute // the machine that tests may have other things to do
+	podLimit = 3 * time.Minute // the machine that tests may have other things to do
 )
 
 const policy = `apiVersion: pullpass.dev/v1alpha1
@@ -68,7 +67,7 @@ type site struct {
 
 func startSite(t testing.TB) *site {
 	t.Helper()
-	check(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+registryName+"\n"), 0o644))
+	testenv.Must(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+registryName+"\n"), 0o644))
 	s := &site{ca: certs.NewCA(t, "registry-ca"), passwords: map[string]string{}, begin: time.Now(), since: time.Now()}
 	key := certs.NewRSAKey(t)
 	s.Cluster = cluster.Start(t, key)
@@ -114,7 +113,7 @@ func startSite(t testing.TB) *site {
 func (s *site) startPullpass(t testing.TB) *pullpass.Proxy {
 	t.Helper()
 	proxy := pullpass.Start(t, s.ca, s.config)
-	await(t, "Pullpass is ready", func() bool { ready, _ := proxy.Ready(t); return ready })
+	testenv.Await(t, podLimit, "Pullpass is ready", func() bool { ready, _ := proxy.Ready(t); return ready })
 	return proxy
 }
 
@@ -122,10 +121,10 @@ func (s *site) startPullpass(t testing.TB) *pullpass.Proxy {
 func (s *site) push(t testing.TB, team, repository string, image v1.Image) string {
 	t.Helper()
 	reference, err := name.NewTag(registryName + "/" + team + "/" + repository)
-	check(t, err)
+	testenv.Must(t, err)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.ca.Pool()}}
 	defer transport.CloseIdleConnections()
-	check(t, remote.Write(reference, image, remote.WithContext(t.Context()), remote.WithTransport(transport),
+	testenv.Must(t, remote.Write(reference, image, remote.WithContext(t.Context()), remote.WithTransport(transport),
 		remote.WithAuth(&authn.Basic{Username: "serviceaccount", Password: s.passwords[team]})))
 	return reference.Name()
 }
@@ -133,9 +132,7 @@ func (s *site) push(t testing.TB, team, repository string, image v1.Image) strin
 // document is a block of YAML from a document of the project.
 func document(t testing.TB, file string) string {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(programs.Checkout(t), "docs", file))
-	check(t, err)
-	_, text, _ := strings.Cut(string(content), "```yaml\n")
+	_, text, _ := strings.Cut(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "docs", file)), "```yaml\n")
 	text, _, found := strings.Cut(text, "```")
 	if !found {
 		t.Fatalf("no YAML in %s", file)
@@ -171,7 +168,7 @@ func (s *site) awaitRunning(t testing.TB, pod string) cluster.Object {
 			t.Logf("%v; events: %+v", object["status"], s.messages(t, object))
 		}
 	}()
-	await(t, pod+" runs", func() bool {
+	testenv.Await(t, podLimit, pod+" runs", func() bool {
 		object = s.Get(t, "/api/v1/namespaces/"+team+"/pods/"+pod)
 		return container(object).Text("state", "running", "startedAt") != ""
 	})
@@ -196,7 +193,7 @@ func (s *site) awaitMessage(t testing.TB, pod cluster.Object, parts ...string) (
 			t.Logf("events of pod %s: %q", pod.Name(), s.messages(t, pod))
 		}
 	}()
-	await(t, fmt.Sprintf("event with %q", parts), func() bool {
+	testenv.Await(t, podLimit, fmt.Sprintf("event with %q", parts), func() bool {
 		for _, found = range s.messages(t, pod) {
 			if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(found, part) }) {
 				return true
@@ -221,7 +218,7 @@ func (s *site) messages(t testing.TB, pod cluster.Object) (messages []string) {
 // awaitRefused waits for an audit line that a client was refused as a pod.
 func awaitRefused(t testing.TB, proxy *pullpass.Proxy, pod cluster.Object, client, reason string) {
 	t.Helper()
-	await(t, "audit line: "+reason, func() bool {
+	testenv.Await(t, podLimit, "audit line: "+reason, func() bool {
 		return slices.ContainsFunc(events(t, proxy, pod, client), func(e pullpass.Event) bool { return e.Reason == reason })
 	})
 }
@@ -241,20 +238,4 @@ func events(t testing.TB, proxy *pullpass.Proxy, pod cluster.Object, client stri
 func (s *site) saw(what, format string, args ...any) {
 	fmt.Fprintf(&s.table, "%-58s %6.1f s  %s\n", what, time.Since(s.since).Seconds(), fmt.Sprintf(format, args...))
 	s.since = time.Now()
-}
-
-func await(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(podLimit); !done(); time.Sleep(pollPeriod) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v", what, podLimit)
-		}
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

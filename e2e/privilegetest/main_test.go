@@ -17,10 +17,3 @@ func TestMain(m *testing.M) {
 		}
 	})
 }
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

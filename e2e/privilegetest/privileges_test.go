@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 var update = flag.Bool("update", false, "write testdata")
@@ -41,13 +42,12 @@ func TestPrivileges(t *testing.T) {
 			}
 			file := "testdata/" + name + ".txt"
 			if *update {
-				check(t, os.WriteFile(file, []byte(got.String()), 0o644))
+				testenv.Must(t, os.WriteFile(file, []byte(got.String()), 0o644))
 				return
 			}
-			want, err := os.ReadFile(file)
-			check(t, err)
-			if got.String() != string(want) {
-				t.Errorf("privileges are different; see it with git diff after: go test ./privilegetest -update\n%s", difference(string(want), got.String()))
+			want := testenv.ReadFile(t, file)
+			if got.String() != want {
+				t.Errorf("privileges are different; see it with git diff after: go test ./privilegetest -update\n%s", difference(want, got.String()))
 			}
 		})
 	}
@@ -132,14 +132,10 @@ func (a *attacker) awaitPolicies(t testing.TB) {
 	default:
 		return
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		status, answer := probe()
-		if status == http.StatusUnprocessableEntity {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the policy does not count: %d %s", status, answer)
-		}
+	var status int
+	var answer string
+	if !testenv.Poll(time.Minute, func() bool { status, answer = probe(); return status == http.StatusUnprocessableEntity }) {
+		t.Fatalf("the policy does not count: %d %s", status, answer)
 	}
 }
 
@@ -172,7 +168,7 @@ func (a *attacker) rules(t *testing.T) (lines []string) {
 				ResourceRules []struct{ Verbs, APIGroups, Resources, ResourceNames []string }
 			}
 		}
-		check(t, json.Unmarshal([]byte(answer), &review))
+		testenv.Must(t, json.Unmarshal([]byte(answer), &review))
 		for _, rule := range review.Status.ResourceRules {
 			for _, group := range rule.APIGroups {
 				for _, resource := range rule.Resources {
@@ -229,12 +225,12 @@ func (a *attacker) requests(t *testing.T) {
 func (a *attacker) impersonate(t testing.TB, header, value string) (int, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.Issuer+"/api", nil)
-	check(t, err)
+	testenv.Must(t, err)
 	req.Header.Set("Authorization", "Bearer "+a.token)
 	req.Header.Set("Impersonate-User", "somebody")
 	req.Header.Set(header, value)
 	resp, err := a.client.Do(req)
-	check(t, err)
+	testenv.Must(t, err)
 	return resp.StatusCode, resp.Body.Close()
 }
 
@@ -389,7 +385,7 @@ func (a *attacker) updates(t *testing.T) {
 				}
 				for _, contentType := range []string{"application/yaml", "application/json"} {
 					text, err := json.Marshal(base)
-					check(t, err)
+					testenv.Must(t, err)
 					a.do(t, "update", http.MethodPut, path+"?fieldValidation=Strict&pretty=true", contentType, string(text))
 				}
 			}

@@ -21,6 +21,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // site is a cluster with what administrators apply, and with objects that hold canaries.
@@ -79,9 +80,7 @@ func startSite(t *testing.T, manifest func(t *testing.T) string) *site {
 	t.Cleanup(transport.CloseIdleConnections)
 	s.client = &http.Client{Transport: transport, Timeout: time.Minute}
 	s.CreateNamespace(t, "pullpass", nil)
-	content, err := os.ReadFile(filepath.Join(programs.Checkout(t), "deploy/helm/pullpass/files/crds.yaml"))
-	check(t, err)
-	s.apply(t, string(content))
+	s.apply(t, testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "deploy/helm/pullpass/files/crds.yaml")))
 	var here, elsewhere []string
 	for document := range strings.SplitSeq(manifest(t), "\n---\n") {
 		isElsewhere, inMetadata := false, false
@@ -128,12 +127,10 @@ func chart(t *testing.T) string {
 func manifests(t *testing.T) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(programs.Checkout(t), "deploy/kubernetes/*.yaml"))
-	check(t, err)
+	testenv.Must(t, err)
 	var all []string
 	for _, file := range files {
-		content, err := os.ReadFile(file)
-		check(t, err)
-		all = append(all, string(content))
+		all = append(all, testenv.ReadFile(t, file))
 	}
 	return strings.Join(all, "\n---\n")
 }
@@ -148,8 +145,8 @@ func (s *site) discover(t testing.TB) {
 	}
 	read := func(path string, into any) {
 		content, err := json.Marshal(s.Get(t, path))
-		check(t, err)
-		check(t, json.Unmarshal(content, into))
+		testenv.Must(t, err)
+		testenv.Must(t, json.Unmarshal(content, into))
 	}
 	var groups struct {
 		Groups []struct {
@@ -282,7 +279,7 @@ func (s *site) remove(t testing.TB) {
 		if err == nil {
 			_, err = s.Try(t.Context(), http.MethodDelete, path+"?gracePeriodSeconds=0", nil)
 		}
-		check(t, err)
+		testenv.Must(t, err)
 	}
 	s.victims = nil
 }
@@ -304,11 +301,11 @@ func (a *attacker) do(t testing.TB, verb, method, path, contentType string, body
 	payload, isText := body.(string)
 	if body != nil && !isText {
 		text, err := json.Marshal(body)
-		check(t, err)
+		testenv.Must(t, err)
 		payload = string(text)
 	}
 	req, err := http.NewRequestWithContext(t.Context(), method, a.Issuer+path, bytes.NewReader([]byte(payload)))
-	check(t, err)
+	testenv.Must(t, err)
 	req.Header.Set("Authorization", "Bearer "+a.token)
 	req.Header.Set("Content-Type", contentType)
 	req.Header.Set("Accept", "application/json")
@@ -319,7 +316,7 @@ func (a *attacker) do(t testing.TB, verb, method, path, contentType string, body
 	}
 	defer resp.Body.Close()
 	content, err := io.ReadAll(resp.Body)
-	check(t, err)
+	testenv.Must(t, err)
 	for _, header := range resp.Header.Values("Warning") {
 		content = append(content, header...)
 	}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // ClockVariable is the environment variable of PullpassWithClock: by how many seconds its clock is ahead.
@@ -30,37 +32,24 @@ func clockOffset() int64 {
 func PullpassWithClock(t testing.TB) string {
 	t.Helper()
 	dir := filepath.Join(cacheDir(t), "clock")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.MkdirAll(dir, 0o755))
 	root, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	original := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
-	source, err := os.ReadFile(original)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := testenv.ReadFile(t, original)
 	const now = "sec, nsec, mono := runtimeNow()\n"
-	changed := strings.Replace(string(source), now, now+"\tsec += clockOffset()\n", 1)
-	if changed == string(source) {
+	changed := strings.Replace(source, now, now+"\tsec += clockOffset()\n", 1)
+	if changed == source {
 		t.Fatalf("time.Now in %s is not as it was", original)
 	}
 	files := map[string]string{}
 	for path, content := range map[string]string{original: changed, filepath.Join(filepath.Dir(original), "clock_offset.go"): offset} {
 		files[path] = filepath.Join(dir, filepath.Base(path))
-		if err := os.WriteFile(files[path], []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.WriteFile(t, files[path], content)
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": files})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	list := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(list, overlay, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.WriteFile(t, list, overlay)
 	return project(t, Checkout(t), "pullpass-with-clock", "./cmd/proxy", "-overlay="+list)
 }

@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // CustomResources are the files with the definitions (CRDs) that others publish and that our objects need, as the module e2e/crds
@@ -55,9 +56,7 @@ func published(t testing.TB) map[string]string {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		directories[module.Path] = module.Dir
 	}
 	return directories
@@ -74,9 +73,7 @@ func PullpassImage(t testing.TB, name string) string {
 		t.Fatalf("deploy/image/roots: %v", err)
 	}
 	rootsFile, archive := filepath.Join(directory, "ca-certificates.crt"), filepath.Join(directory, "pullpass-image.tar")
-	if err := os.WriteFile(rootsFile, roots, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.WriteFile(t, rootsFile, roots)
 	cmd := exec.CommandContext(t.Context(), image, "-name="+name, "-version=devel", "-revision=none", "-roots="+rootsFile, "-out="+archive, binary)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("deploy/image: %v: %s", err, output)

@@ -23,6 +23,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // tool is a program that is built from a module of its own, a directory of e2e.
@@ -173,13 +175,9 @@ var building sync.Mutex
 // lock keeps other processes from building what is locked by the same file: what they would build is there then, or most of it.
 func lock(t testing.TB, file string) (unlock func()) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))
 	locked, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	if err := syscall.Flock(int(locked.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatalf("lock %s: %v", file, err)
 	}
@@ -209,11 +207,7 @@ func (b tool) version(t testing.TB) string {
 	t.Helper()
 	h := sha256.New()
 	for _, name := range []string{"go.mod", "go.sum"} {
-		content, err := os.ReadFile(filepath.Join(e2eDir(t), b.module, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		h.Write(content)
+		h.Write([]byte(testenv.ReadFile(t, filepath.Join(e2eDir(t), b.module, name))))
 	}
 	h.Write([]byte(runtime.Version() + runtime.GOARCH + b.ldflags))
 	return hex.EncodeToString(h.Sum(nil))[:16]
@@ -241,13 +235,9 @@ func project(t testing.TB, dir, name, pkg string, flags ...string) string {
 // goBuild builds pkg of the module in dir. The result appears under its name only when it is complete.
 func goBuild(t testing.TB, dir, out, pkg, ldflags string, flags ...string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.MkdirAll(filepath.Dir(out), 0o755))
 	tmp, err := os.MkdirTemp(filepath.Dir(out), "build-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer os.RemoveAll(tmp)
 	partial := filepath.Join(tmp, filepath.Base(out))
 	args := append([]string{"build", "-p", "2", "-trimpath", "-ldflags", strings.TrimSpace("-s -w " + ldflags), "-o", partial}, flags...)
@@ -257,9 +247,7 @@ func goBuild(t testing.TB, dir, out, pkg, ldflags string, flags ...string) {
 	if output, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go build %s: %v\n%s", pkg, err, output)
 	}
-	if err := os.Rename(partial, out); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.Rename(partial, out))
 }
 
 func cacheDir(t testing.TB) string {
@@ -273,9 +261,7 @@ func cacheDir(t testing.TB) string {
 		dir = filepath.Join(user, "pullpass-e2e")
 	}
 	dir, err := filepath.Abs(dir) // programs are built in other directories
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return dir
 }
 
@@ -286,9 +272,7 @@ func Checkout(t testing.TB) string { t.Helper(); return filepath.Dir(e2eDir(t)) 
 func e2eDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	for {
 		_, err := os.Stat(filepath.Join(dir, "go.mod"))
 		if err == nil {

@@ -7,19 +7,18 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // Ready asks whether Pullpass is ready, and returns what it says of each dependency.
 func (p *Proxy) Ready(t testing.TB) (bool, string) {
 	t.Helper()
 	status, content, err := p.askAdmin(t.Context(), "/readyz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return status == http.StatusOK, string(content)
 }
 
@@ -38,11 +37,8 @@ func (p *Proxy) Log() string { return p.process.Output() }
 // MostMemory is the most that was resident of the process so far, in bytes.
 func (p *Proxy) MostMemory(t testing.TB) int {
 	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.process.PID()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, after, _ := strings.Cut(string(status), "VmHWM:")
+	status := testenv.ReadFile(t, fmt.Sprintf("/proc/%d/status", p.process.PID()))
+	_, after, _ := strings.Cut(status, "VmHWM:")
 	var kilobytes int
 	if _, err := fmt.Sscan(after, &kilobytes); err != nil {
 		t.Fatalf("/proc/PID/status has no VmHWM: %v", err)
@@ -54,9 +50,7 @@ func (p *Proxy) MostMemory(t testing.TB) int {
 func (p *Proxy) Metric(t testing.TB, name string, labels ...string) float64 {
 	t.Helper()
 	_, content, err := p.askAdmin(t.Context(), "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	sum := 0.0
 	for lines := bufio.NewScanner(bytes.NewReader(content)); lines.Scan(); {
 		sample, value, _ := strings.Cut(lines.Text(), " ")

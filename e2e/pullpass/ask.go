@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // Answer is what the token endpoint answered, and what Pullpass wrote to its audit log about it.
@@ -41,9 +43,7 @@ func (p *Proxy) Get(t testing.TB, service, token string, scopes ...string) Answe
 	t.Helper()
 	query := url.Values{"service": {service}, "scope": scopes}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.URL+"/token?"+query.Encode(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	req.SetBasicAuth("serviceaccount", token)
 	return p.ask(t, req, token)
 }
@@ -52,9 +52,7 @@ func (p *Proxy) Get(t testing.TB, service, token string, scopes ...string) Answe
 func (p *Proxy) Post(t testing.TB, service, token string, scopes ...string) Answer {
 	t.Helper()
 	req, err := p.post(t.Context(), service, token, scopes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return p.ask(t, req, token)
 }
 
@@ -76,19 +74,14 @@ func (p *Proxy) ask(t testing.TB, req *http.Request, token string) Answer {
 	t.Helper()
 	before := len(p.Audit(t))
 	answer, err := p.send(p.client, req, token)
-	if err != nil {
-		t.Fatal(err)
+	testenv.Must(t, err)
+	var events []Event
+	testenv.Poll(auditLimit, func() bool { events = p.Audit(t)[before:]; return len(events) > 0 })
+	if len(events) != 1 {
+		t.Fatalf("%d audit lines about one request, want 1", len(events))
 	}
-	for deadline := time.Now().Add(auditLimit); ; time.Sleep(5 * time.Millisecond) {
-		events := p.Audit(t)
-		if len(events) == before+1 {
-			answer.Audit = events[before]
-			return answer
-		}
-		if len(events) > before+1 || time.Now().After(deadline) {
-			t.Fatalf("%d audit lines about one request, want 1", len(events)-before)
-		}
-	}
+	answer.Audit = events[0]
+	return answer
 }
 
 func (p *Proxy) send(client *http.Client, req *http.Request, token string) (Answer, error) {

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // Host is a machine that asks Pullpass for tokens, one at a time. Asked by several goroutines, net/http would open connections
@@ -49,9 +51,7 @@ func (p *Proxy) Host(t testing.TB, from From) *Host {
 func (h *Host) Ask(t testing.TB, service, token string, scopes ...string) Answer {
 	t.Helper()
 	answer, err := h.Try(t.Context(), service, token, scopes...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return answer
 }
 
@@ -71,13 +71,10 @@ func (h *Host) Try(ctx context.Context, service, token string, scopes ...string)
 	if err != nil {
 		return Answer{}, err
 	}
-	for deadline := time.Now().Add(auditLimit); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if event, written := h.proxy.audit.of(name); written {
-			answer.Audit = event
-			return answer, nil
-		}
+	if !testenv.Poll(auditLimit, func() (written bool) { answer.Audit, written = h.proxy.audit.of(name); return written }) {
+		return Answer{}, fmt.Errorf("no audit line about a request that was answered %d", answer.Status)
 	}
-	return Answer{}, fmt.Errorf("no audit line about a request that was answered %d", answer.Status)
+	return answer, nil
 }
 
 // Disconnect closes the connections that are not in use. TLS sessions are kept, to be resumed.

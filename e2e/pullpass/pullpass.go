@@ -21,6 +21,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/process"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -62,7 +63,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 	serving := ca.Server(t, "pullpass", config.Names...)
 	address := process.FreeAddress(t)
 	policy := filepath.Join(dir, "policy.yaml")
-	writeFile(t, policy, config.Policy)
+	testenv.WriteFile(t, policy, config.Policy)
 	if config.Signing.KeyFile == "" && config.Signing.ManagedDir == "" {
 		config.Signing.ManagedDir = filepath.Join(dir, "keys")
 	}
@@ -95,11 +96,9 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		State:       config.State,
 		Limits:      limits{cmp.Or(config.PerServiceAccount, plenty), plenty},
 	}, "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	configFile := filepath.Join(dir, "config.yaml")
-	writeFile(t, configFile, string(content))
+	testenv.WriteFile(t, configFile, string(content))
 
 	transport := &http.Transport{TLSClientConfig: &cryptotls.Config{RootCAs: ca.Pool()}}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -143,9 +142,7 @@ func (p *Proxy) Address() string { return "127.0.0.1" + p.URL[strings.LastIndex(
 func (p *Proxy) Command(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	output, err := p.TryCommand(t, name, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return output
 }
 
@@ -177,9 +174,7 @@ func (p *Proxy) JWKS(t testing.TB) []byte {
 func (p *Proxy) published(t testing.TB, path string) []byte {
 	t.Helper()
 	content, err := p.fetch(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return content
 }
 
@@ -201,11 +196,4 @@ func (p *Proxy) fetch(ctx context.Context, path string) ([]byte, error) {
 		return nil, fmt.Errorf("GET %s: %s: %s", path, resp.Status, content)
 	}
 	return content, nil
-}
-
-func writeFile(t testing.TB, path, content string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -4,7 +4,6 @@
 package pullsecretstest
 
 import (
-	"os"
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/isolate"
@@ -19,18 +18,4 @@ func TestMain(m *testing.M) {
 			build(t)
 		}
 	})
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func readFile(t testing.TB, path string) string {
-	t.Helper()
-	content, err := os.ReadFile(path)
-	check(t, err)
-	return string(content)
 }

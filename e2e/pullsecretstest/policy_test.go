@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // TestPolicies asks a real API server for all that somebody who has taken the controller over could want.
@@ -214,7 +215,7 @@ func (s *site) testKept(t *testing.T, web cluster.Object) {
 	before := s.Get(t, secrets+prefix+"theirs")
 	s.run(t, "one")
 	var made cluster.Object
-	s.await(t, "the Secret has a token", func() bool {
+	testenv.Await(t, limit, "the Secret has a token", func() bool {
 		var err error
 		made, err = s.Try(t.Context(), http.MethodGet, secrets+prefix+"web", nil)
 		return err == nil && made.Text("metadata", "annotations", "pullpass.dev/token-key") != ""
@@ -225,7 +226,7 @@ func (s *site) testKept(t *testing.T, web cluster.Object) {
 		!reflect.DeepEqual(k["secret"], map[string]any{"name": prefix + "web", "uid": made.UID()}) || !reflect.DeepEqual(k["serviceaccount"], map[string]any{"name": "web", "uid": web.UID()}) {
 		t.Errorf("the token has %v", claims)
 	}
-	s.await(t, "an event says that a Secret is somebody else's", func() bool {
+	testenv.Await(t, limit, "an event says that a Secret is somebody else's", func() bool {
 		events, _ := s.Get(t, "/api/v1/namespaces/team-a/events?fieldSelector=reason%3DPullSecretForeign")["items"].([]any)
 		return len(events) == 1 && cluster.Object(events[0].(map[string]any)).Text("involvedObject", "name") == "theirs"
 	})

@@ -3,13 +3,13 @@ package pullsecretstest
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // TestRotation: the leader changes, the API server changes its key, and the clock of a node is wrong. Nothing is written but
@@ -30,7 +30,7 @@ func TestRotation(t *testing.T) {
 	}
 	tokens := s.tokens(t)
 
-	s.await(t, "the memory has all tokens", func() bool {
+	testenv.Await(t, limit, "the memory has all tokens", func() bool {
 		memory := s.Get(t, "/api/v1/namespaces/"+namespace+"/configmaps/"+controller)
 		return strings.Count(memory.Text("data", "tokens.json"), `"i":`) == n+1
 	})
@@ -51,7 +51,7 @@ func TestRotation(t *testing.T) {
 	next := certs.NewRSAKey(t)
 	third.stop(t)
 	s.rotate(t, next, next, s.key)
-	check(t, os.WriteFile(s.access.TokenFile, []byte(s.token(t, s.Access(t, controller))), 0o600))
+	testenv.WriteFile(t, s.access.TokenFile, s.token(t, s.Access(t, controller)))
 	mark = s.mark(t)
 	fourth := s.run(t, "fourth")
 	s.awaitKept(t, fourth, n+1)
@@ -62,7 +62,7 @@ func TestRotation(t *testing.T) {
 	s.rotate(t, next, next)
 	mark, since = s.mark(t), time.Now()
 	fifth := s.run(t, "fifth")
-	s.await(t, "all tokens are made again", func() bool { return fifth.metric(t, `pullpass_pull_secret_writes_total{kind="token"}`) == n+1 })
+	testenv.Await(t, limit, "all tokens are made again", func() bool { return fifth.metric(t, `pullpass_pull_secret_writes_total{kind="token"}`) == n+1 })
 	if got := s.changes(t, mark, ""); got["update secrets"] != n+1 || got["create serviceaccounts/token"] != n+1 || len(got) != 2 {
 		t.Errorf("for a key that is gone: %v", got)
 	}
@@ -110,7 +110,7 @@ func (s *site) tokens(t testing.TB) map[string]string {
 func (s *site) reviewed(t testing.TB, token string) bool {
 	t.Helper()
 	review, err := s.Try(t.Context(), http.MethodPost, "/apis/authentication.k8s.io/v1/tokenreviews", cluster.Object{"spec": cluster.Object{"token": token, "audiences": []string{audience}}})
-	check(t, err)
+	testenv.Must(t, err)
 	isGood, _ := review["status"].(map[string]any)["authenticated"].(bool)
 	return isGood
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -48,7 +49,7 @@ func TestScale(t *testing.T) {
 	before := len(s.Requests(t, 0))
 	second := s.run(t, "second")
 	s.awaitKept(t, second, all)
-	s.await(t, "nothing is due", func() bool { return second.metric(t, "pullpass_pull_secret_overdue_seconds") == 0 })
+	testenv.Await(t, limit, "nothing is due", func() bool { return second.metric(t, "pullpass_pull_secret_overdue_seconds") == 0 })
 	s.checkRenewed(t, mark, aged)
 	s.saw(t, "after a restart, with %d requests, %v: of tokens of 30 minutes none, of 36 some, of 40 all", len(s.Requests(t, before)), s.changes(t, mark, ""))
 
@@ -95,7 +96,7 @@ func (s *site) parallel(t testing.TB, n int, do func(ctx context.Context, n int)
 	close(next)
 	working.Wait()
 	for range inParallel {
-		check(t, <-failed)
+		testenv.Must(t, <-failed)
 	}
 }
 
@@ -139,7 +140,7 @@ func (s *site) age(t testing.TB) int {
 	const first = 10
 	memory := "/api/v1/namespaces/" + namespace + "/configmaps/" + controller
 	var stored map[string]any
-	check(t, json.Unmarshal([]byte(s.Get(t, memory).Text("data", "tokens.json")), &stored))
+	testenv.Must(t, json.Unmarshal([]byte(s.Get(t, memory).Text("data", "tokens.json")), &stored))
 	tokens := stored["tokens"].(map[string]any)
 	if len(tokens) != all {
 		t.Fatalf("%d tokens of %d are remembered", len(tokens), all)
@@ -150,7 +151,7 @@ func (s *site) age(t testing.TB) int {
 		}
 	}
 	text, err := json.Marshal(stored)
-	check(t, err)
+	testenv.Must(t, err)
 	s.saw(t, "the memory has %d bytes", len(text))
 	s.Patch(t, memory, cluster.Object{"data": cluster.Object{"tokens.json": string(text)}})
 	return first
@@ -245,7 +246,7 @@ func (s *site) testChurn(t *testing.T, r *replica) {
 	s.saw(t, "deleted and made again %d times", rounds*perNamespace)
 	left := all - perNamespace/2
 	s.awaitKept(t, r, left)
-	s.await(t, "the garbage collector is done", func() bool {
+	testenv.Await(t, limit, "the garbage collector is done", func() bool {
 		return len(s.Get(t, "/api/v1/namespaces/"+space(n)+"/secrets?fieldSelector=type%3Dkubernetes.io/dockerconfigjson")["items"].([]any)) == perNamespace/2
 	})
 	if accounts := s.checkOwners(t, space(n)); len(accounts) != perNamespace/2 {

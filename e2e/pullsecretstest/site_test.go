@@ -20,6 +20,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/process"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -35,8 +36,7 @@ const (
 
 	user = "system:serviceaccount:" + namespace + ":" + controller
 
-	limit      = 3 * time.Minute // for what is waited for, on a machine that is busy
-	pollPeriod = 50 * time.Millisecond
+	limit = 3 * time.Minute // for what is waited for, on a machine that is busy
 )
 
 var optedIn = cluster.Object{label: "enabled"}
@@ -78,7 +78,7 @@ func (s *site) awaitPolicies(t testing.TB) {
 	s.account(t, "waiting", "in", true)
 	s.awaitEnforced(t)
 	n := 0
-	s.await(t, "pods are given the name", func() bool {
+	testenv.Await(t, limit, "pods are given the name", func() bool {
 		n++
 		pod := s.pod(t, "waiting", fmt.Sprint("p", n), "in")
 		return len(pullSecrets(pod)) == 1
@@ -89,7 +89,7 @@ func (s *site) awaitEnforced(t testing.TB) {
 	t.Helper()
 	token := s.Token(t, cluster.TokenRequest{Namespace: namespace, ServiceAccount: controller})
 	for _, wrong := range []struct{ policy, account, audience string }{{controller, "in", "another"}, {controller + "-opt-in", "out", audience}} {
-		s.await(t, "the policy "+wrong.policy+" is enforced", func() bool {
+		testenv.Await(t, limit, "the policy "+wrong.policy+" is enforced", func() bool {
 			_, body := s.as(t, token, http.MethodPost, "/api/v1/namespaces/waiting/serviceaccounts/"+wrong.account+"/token", cluster.Object{"spec": cluster.Object{
 				"audiences": []string{wrong.audience}, "expirationSeconds": 3600,
 				"boundObjectRef": cluster.Object{"kind": "Secret", "apiVersion": "v1", "name": prefix + wrong.account, "uid": "x"},
@@ -103,7 +103,7 @@ func (s *site) awaitEnforced(t testing.TB) {
 func (s *site) account(t testing.TB, namespace, name string, isOptedIn bool) cluster.Object {
 	t.Helper()
 	account, err := s.tryAccount(t.Context(), namespace, name, isOptedIn)
-	check(t, err)
+	testenv.Must(t, err)
 	return account
 }
 
@@ -139,16 +139,16 @@ func pullSecrets(pod cluster.Object) (names []string) {
 
 func (s *site) token(t testing.TB, access cluster.Access) string {
 	t.Helper()
-	return readFile(t, access.TokenFile)
+	return testenv.ReadFile(t, access.TokenFile)
 }
 
 // as sends a request with a token. The type of a patch is that of server-side apply if the path says so.
 func (s *site) as(t testing.TB, token, method, path string, body any) (status int, answer string) {
 	t.Helper()
 	payload, err := json.Marshal(body)
-	check(t, err)
+	testenv.Must(t, err)
 	req, err := http.NewRequestWithContext(t.Context(), method, s.Issuer+path, bytes.NewReader(payload))
-	check(t, err)
+	testenv.Must(t, err)
 	req.Header.Set("Authorization", "Bearer "+token)
 	switch {
 	case method != http.MethodPatch:
@@ -159,10 +159,10 @@ func (s *site) as(t testing.TB, token, method, path string, body any) (status in
 		req.Header.Set("Content-Type", "application/merge-patch+json")
 	}
 	resp, err := s.caller.Do(req)
-	check(t, err)
+	testenv.Must(t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	check(t, err)
+	testenv.Must(t, err)
 	return resp.StatusCode, string(text)
 }
 
@@ -179,24 +179,24 @@ func (s *site) run(t testing.TB, identity string) *replica {
 	r := &replica{admin: "http://" + address}
 	r.Process = process.Start(t, exec.Command(programs.Pullpass(t), "pull-secrets", "controller", "--audience="+audience, "--registry="+registry, "--namespace="+namespace,
 		"--identity="+identity, "--kubeconfig="+s.access.KubeconfigFile, "--admin-address="+address))
-	s.await(t, identity+" is ready", func() bool { status, _ := r.ask(t, "/readyz"); return status == http.StatusOK })
+	testenv.Await(t, limit, identity+" is ready", func() bool { status, _ := r.ask(t, "/readyz"); return status == http.StatusOK })
 	return r
 }
 
 // stop ends it with SIGTERM.
-func (r *replica) stop(t testing.TB) { t.Helper(); check(t, r.Stop()) }
+func (r *replica) stop(t testing.TB) { t.Helper(); testenv.Must(t, r.Stop()) }
 
 func (r *replica) ask(t testing.TB, path string) (status int, body string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.admin+path, nil)
-	check(t, err)
+	testenv.Must(t, err)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return 0, ""
 	}
 	defer resp.Body.Close()
 	content, err := io.ReadAll(resp.Body)
-	check(t, err)
+	testenv.Must(t, err)
 	return resp.StatusCode, string(content)
 }
 
@@ -210,14 +210,14 @@ func (r *replica) metric(t testing.TB, series string) int {
 	}
 	text, _, _ := strings.Cut(rest, "\n")
 	value, err := strconv.ParseFloat(text, 64)
-	check(t, err)
+	testenv.Must(t, err)
 	return int(value)
 }
 
 // awaitKept waits until the replica leads and all n ServiceAccounts have a token.
 func (s *site) awaitKept(t testing.TB, r *replica, n int) {
 	t.Helper()
-	s.await(t, fmt.Sprint(n, " Secrets are kept"), func() bool { return r.metric(t, `pullpass_pull_secrets{state="kept"}`) == n })
+	testenv.Await(t, limit, fmt.Sprint(n, " Secrets are kept"), func() bool { return r.metric(t, `pullpass_pull_secrets{state="kept"}`) == n })
 }
 
 // changes are what the controller changed since a mark, but for its Lease and its memory, by verb and resource. namespace "" means all of
@@ -243,16 +243,6 @@ func isItsOwn(r cluster.Request) bool { return r.Resource == "leases" || r.Resou
 // mark is where changes begin that come from now on.
 func (s *site) mark(t testing.TB) int { t.Helper(); return len(s.Requests(t, 0)) }
 
-// await polls until done returns true.
-func (s *site) await(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	for start := time.Now(); !done(); time.Sleep(pollPeriod) {
-		if time.Since(start) > limit {
-			t.Fatalf("%s: not within %v", what, limit)
-		}
-	}
-}
-
 // password is the token in a Secret.
 func (s *site) password(t testing.TB, secret cluster.Object) string {
 	t.Helper()
@@ -260,8 +250,8 @@ func (s *site) password(t testing.TB, secret cluster.Object) string {
 		Auths map[string]struct{ Username, Password string }
 	}
 	text, err := base64.StdEncoding.DecodeString(secret.Text("data", ".dockerconfigjson"))
-	check(t, err)
-	check(t, json.Unmarshal(text, &config))
+	testenv.Must(t, err)
+	testenv.Must(t, json.Unmarshal(text, &config))
 	return config.Auths[registry].Password
 }
 
@@ -273,8 +263,8 @@ func (s *site) claims(t testing.TB, secret cluster.Object) (claims map[string]an
 		t.Fatalf("no token in %v", secret["metadata"])
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	check(t, err)
-	check(t, json.Unmarshal(payload, &claims))
+	testenv.Must(t, err)
+	testenv.Must(t, json.Unmarshal(payload, &claims))
 	return claims
 }
 

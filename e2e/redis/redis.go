@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/process"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -49,9 +49,7 @@ func Start(t testing.TB, args ...string) *Server {
 func StartBy(t testing.TB, command Command, address string, args ...string) *Server {
 	t.Helper()
 	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	s := &Server{Address: address, command: command, cli: programs.RedisCLI(t)}
 	// Nobody else is in the network of the tests.
 	s.args = append(append([]string{}, args...), "--bind", host, "--port", port, "--dir", t.TempDir(), "--save", "", "--protected-mode", "no")
@@ -76,9 +74,7 @@ func (s *Server) Restart(t testing.TB) {
 func (s *Server) Do(t testing.TB, args ...string) string {
 	t.Helper()
 	answer, err := s.Try(t.Context(), args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return answer
 }
 
@@ -103,11 +99,7 @@ func (s *Server) run(ctx context.Context, args ...string) (string, error) {
 // AddUser gives Pullpass its user with the command of docs/how-to/redis.md.
 func (s *Server) AddUser(t testing.TB, password string) {
 	t.Helper()
-	manual, err := os.ReadFile(filepath.Join(programs.Checkout(t), "docs/how-to/redis.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(manual)) {
+	for line := range strings.Lines(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "docs/how-to/redis.md"))) {
 		if strings.HasPrefix(line, "ACL SETUSER "+User+" on >PASSWORD ") {
 			s.Do(t, strings.Fields(strings.Replace(line, ">PASSWORD", ">"+password, 1))...)
 			return

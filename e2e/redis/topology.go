@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/process"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // MasterName is what the Sentinels call their master.
@@ -35,9 +35,7 @@ func StartSentinels(t testing.TB) *Sentinels {
 		file := filepath.Join(t.TempDir(), "sentinel.conf") // it writes to it
 		text := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]s 2\nsentinel down-after-milliseconds %[1]s 1000\nsentinel failover-timeout %[1]s 3000\n",
 			MasterName, host, port)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.WriteFile(t, file, text)
 		sentinel := Start(t, file, "--sentinel")
 		sentinels, s.Addresses = append(sentinels, sentinel), append(s.Addresses, sentinel.Address)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/process"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const startLimit = 2 * time.Minute
@@ -99,10 +100,10 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Registry {
 	serving := ca.Server(t, "registry", config.Names...)
 	var trust []string
 	if config.RootCertBundle != nil {
-		trust = append(trust, "rootcertbundle: "+writeFile(t, dir, "token-ca.pem", config.RootCertBundle))
+		trust = append(trust, "rootcertbundle: "+testenv.WriteFile(t, filepath.Join(dir, "token-ca.pem"), config.RootCertBundle))
 	}
 	if config.JWKS != nil {
-		trust = append(trust, "jwks: "+writeFile(t, dir, "token-keys.json", config.JWKS))
+		trust = append(trust, "jwks: "+testenv.WriteFile(t, filepath.Join(dir, "token-keys.json"), config.JWKS))
 	}
 	storage, maintenance := filepath.Join(dir, "data"), "{}"
 	if config.ReadOnlyStorage != "" {
@@ -114,9 +115,9 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Registry {
 	}
 	auth := fmt.Sprintf("token:\n    realm: %q\n    service: %q\n    issuer: %q\n    %s", config.Realm, config.Service, config.Issuer, strings.Join(trust, "\n    "))
 	if config.Htpasswd != nil {
-		auth = fmt.Sprintf("htpasswd: {realm: %q, path: %q}", config.Realm, writeFile(t, dir, "htpasswd", config.Htpasswd))
+		auth = fmt.Sprintf("htpasswd: {realm: %q, path: %q}", config.Realm, testenv.WriteFile(t, filepath.Join(dir, "htpasswd"), config.Htpasswd))
 	}
-	configFile := writeFile(t, dir, "config.yaml", fmt.Appendf(nil, `version: 0.1
+	configFile := testenv.WriteFile(t, filepath.Join(dir, "config.yaml"), fmt.Appendf(nil, `version: 0.1
 log: {level: info}
 storage:
   filesystem: {rootdirectory: %q}
@@ -154,13 +155,4 @@ auth:
 		return nil
 	})
 	return &Registry{Host: host, Storage: storage, process: registry}
-}
-
-func writeFile(t testing.TB, dir, name string, content []byte) string {
-	t.Helper()
-	path := filepath.Join(dir, name)
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }

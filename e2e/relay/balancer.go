@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -35,9 +37,7 @@ type Balancer struct {
 func StartBalancer(t testing.TB, address string) *Balancer {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	b := &Balancer{Address: listener.Addr().String(), ready: map[Backend]bool{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

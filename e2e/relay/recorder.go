@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // maxRecorded is how much of a body is kept: all that tests send as JSON, and the beginning of what is larger.
@@ -45,9 +46,7 @@ type Recorder struct {
 func Record(t testing.TB, ca *certs.CA, to string) *Recorder {
 	t.Helper()
 	target, err := url.Parse(to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	r := &Recorder{}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool()}, DisableCompression: true}
 	t.Cleanup(transport.CloseIdleConnections)

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // Relay passes connections on until it is cut.
@@ -25,9 +27,7 @@ type Relay struct {
 func Start(t testing.TB, address, target string) *Relay {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	r := &Relay{Address: listener.Addr().String(), target: target, listener: listener, open: map[net.Conn]bool{}}
 	var running sync.WaitGroup
 	running.Go(func() {

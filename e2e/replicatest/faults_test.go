@@ -1,13 +1,13 @@
 package replicatest
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/isolate"
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/redis"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const password = "not-a-secret"
@@ -20,7 +20,7 @@ func TestFaults(t *testing.T) {
 	t.Run("Cluster", w.testCluster)
 	t.Run("replicas", w.testReplicas)
 	t.Log("what was seen\n" + w.report.String())
-	check(t, w.report.write())
+	testenv.Must(t, w.report.write())
 }
 
 // testOneRedis lets one server fail in every way, on a machine of its own. No replica is started again.
@@ -29,13 +29,13 @@ func (w *world) testOneRedis(t *testing.T) {
 	server := redis.StartBy(t, link.Command, link.Address()+":6379", "--appendonly", "yes", "--maxmemory-policy", "noeviction")
 	server.AddUser(t, password)
 	passwordFile := filepath.Join(t.TempDir(), "password")
-	check(t, os.WriteFile(passwordFile, []byte(password), 0o600))
+	testenv.WriteFile(t, passwordFile, password)
 	config := pullpass.Redis{Addresses: []string{server.Address}, Username: redis.User, PasswordFile: passwordFile}
 	audited, enforced := w.startFleet(t, audit, config), w.startFleet(t, enforce, config)
 	audited.startLoad(t)
 	enforced.startLoad(t)
 	setMemory := func(bytes string) { server.Do(t, "config", "set", "maxmemory", bytes) }
-	setPassword := func(to string) { check(t, os.WriteFile(passwordFile, []byte(to), 0o600)) }
+	setPassword := func(to string) { testenv.WriteFile(t, passwordFile, to) }
 	for _, s := range []scenario{
 		{
 			name: "killed", silent: true,

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
-	"os"
 	"testing"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/registry"
 	"github.com/pullpass/pullpass/e2e/relay"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -37,7 +37,6 @@ const (
 
 	shutdownDelay = "1s" // several times as often as the load balancer looks
 
-	pollPeriod   = 20 * time.Millisecond
 	recoverLimit = 20 * time.Second // several times what docs/how-to/redis.md says
 )
 
@@ -72,10 +71,9 @@ func startWorld(t *testing.T) *world {
 	for _, mode := range []string{audit, enforce} {
 		w.balancers[mode] = relay.StartBalancer(t, process.FreeAddress(t))
 	}
-	trust, err := os.ReadFile(signingCA.File)
-	check(t, err)
+	trust := testenv.ReadFile(t, signingCA.File)
 	w.registry = registry.Start(t, w.ca, registry.Config{
-		Program: programs.Distribution(t), Realm: w.url(enforce) + "/token", Service: service, Issuer: pullpass.Issuer, RootCertBundle: trust,
+		Program: programs.Distribution(t), Realm: w.url(enforce) + "/token", Service: service, Issuer: pullpass.Issuer, RootCertBundle: []byte(trust),
 	})
 	w.publish(t)
 	return w
@@ -90,10 +88,10 @@ func (w *world) publish(t *testing.T) {
 	defer transport.CloseIdleConnections()
 	for _, namespace := range []string{audit, enforce, elsewhere} {
 		tag, err := name.NewTag(w.registry.Host + "/" + namespace + "/" + image)
-		check(t, err)
+		testenv.Must(t, err)
 		token := w.issuer.Token(t, service, namespace, "builder")
 		proxy.NeverLog(token)
-		await(t, "an image is pushed", func() bool { // the load balancer looks from time to time who is ready
+		testenv.Await(t, recoverLimit, "an image is pushed", func() bool { // the load balancer looks from time to time who is ready
 			err = remote.Write(tag, node.Image(t, namespace), remote.WithContext(t.Context()), remote.WithTransport(transport),
 				remote.WithAuth(&authn.Basic{Username: "serviceaccount", Password: token}))
 			return err == nil
@@ -149,7 +147,7 @@ func (w *world) startFleet(t *testing.T, mode string, redis pullpass.Redis) *fle
 func (f *fleet) startReplica(t *testing.T) *pullpass.Proxy {
 	t.Helper()
 	proxy := pullpass.Start(t, f.ca, f.config)
-	await(t, "Pullpass is ready", func() bool { return proxy.IsReady(t.Context()) })
+	testenv.Await(t, recoverLimit, "Pullpass is ready", func() bool { return proxy.IsReady(t.Context()) })
 	return proxy
 }
 
@@ -177,7 +175,7 @@ func health(t *testing.T, replica *pullpass.Proxy) (ready, healthy bool, text st
 			} `json:"redis"`
 		} `json:"checks"`
 	}
-	check(t, json.Unmarshal([]byte(text), &answer))
+	testenv.Must(t, json.Unmarshal([]byte(text), &answer))
 	return ready, len(answer.Checks.Redis) == 1 && answer.Checks.Redis[0].Healthy, text
 }
 
@@ -217,7 +215,7 @@ func (f *fleet) awaitRevoked(t *testing.T, token string) time.Duration {
 		clients[replica] = f.load.client(f.load.node(0), true)
 		defer clients[replica].CloseIdleConnections()
 	}
-	await(t, "every replica refuses what was revoked", func() bool {
+	testenv.Await(t, recoverLimit, "every replica refuses what was revoked", func() bool {
 		for replica, client := range clients {
 			a := f.load.askAt(t.Context(), client, replica.URL, kindProbe, token, f.mode+"/app")
 			if a.status != http.StatusForbidden {
@@ -228,23 +226,4 @@ func (f *fleet) awaitRevoked(t *testing.T, token string) time.Duration {
 		return true
 	})
 	return time.Since(begin)
-}
-
-func await(t testing.TB, what string, done func() bool) time.Duration {
-	t.Helper()
-	begin := time.Now()
-	for !done() {
-		if time.Since(begin) > recoverLimit {
-			t.Fatalf("%s: not within %v", what, recoverLimit)
-		}
-		time.Sleep(pollPeriod)
-	}
-	return time.Since(begin)
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // The load of one fleet, a second. Requests begin when they are due, however long those before them take.
@@ -275,7 +277,7 @@ func (l *load) introduce(t *testing.T) {
 		for _, o := range l.owned[kind] {
 			client := l.client(o.address, false)
 			for _, replica := range l.f.replicas {
-				await(t, "a token is introduced", func() bool {
+				testenv.Await(t, recoverLimit, "a token is introduced", func() bool {
 					a := l.askAt(t.Context(), client, replica.URL, kindProbe, o.token, l.f.mode+"/app")
 					return a.status == http.StatusOK || a.status == http.StatusTooManyRequests // which comes after the owner
 				})
@@ -316,7 +318,7 @@ func (l *load) isAsking(before time.Time) bool {
 func (l *load) awaitAnswers(t *testing.T, since time.Time, silent bool) {
 	t.Helper()
 	missing := map[kind]int{}
-	for deadline := time.Now().Add(answersLimit); ; time.Sleep(pollPeriod) {
+	if !testenv.Poll(answersLimit, func() bool {
 		for _, kind := range []kind{kindPull, kindKnown, kindForeign, kindRevoked, kindReplayed, kindForged} {
 			missing[kind] = answersOfKind
 		}
@@ -335,12 +337,9 @@ func (l *load) awaitAnswers(t *testing.T, since time.Time, silent bool) {
 			}
 		}
 		l.mu.Unlock()
-		if len(missing) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: after %v, so many answers are missing: %v", l.f.mode, answersLimit, missing)
-		}
+		return len(missing) == 0
+	}) {
+		t.Fatalf("%s: after %v, so many answers are missing: %v", l.f.mode, answersLimit, missing)
 	}
 }
 

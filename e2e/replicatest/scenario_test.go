@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -71,7 +73,7 @@ func (w *world) run(t *testing.T, s scenario, fleets ...*fleet) {
 		}
 		p.end = time.Now()
 		for _, f := range fleets {
-			await(t, "every pod of before has all its images", func() bool { return f.load.pulling(p.after) == 0 })
+			testenv.Await(t, recoverLimit, "every pod of before has all its images", func() bool { return f.load.pulling(p.after) == 0 })
 			f.judge(t, s, p)
 		}
 	})
@@ -93,7 +95,7 @@ func (f *fleet) revokeInTime(t *testing.T, account string) (took time.Duration) 
 func (f *fleet) revokeFor(t *testing.T, account string) time.Duration {
 	t.Helper()
 	token := f.issuer.Token(t, service, f.mode, account)
-	check(t, f.revoke(t, account))
+	testenv.Must(t, f.revoke(t, account))
 	took := f.awaitRevoked(t, token)
 	f.load.mu.Lock()
 	defer f.load.mu.Unlock()
@@ -105,7 +107,7 @@ func (f *fleet) revokeFor(t *testing.T, account string) time.Duration {
 func (f *fleet) awaitNoticed(t *testing.T) {
 	t.Helper()
 	for _, replica := range f.replicas {
-		await(t, "a replica says that Redis is down", func() bool {
+		testenv.Await(t, recoverLimit, "a replica says that Redis is down", func() bool {
 			ready, healthy, text := health(t, replica)
 			if !ready {
 				t.Errorf("a replica is not ready: %s", text)
@@ -125,7 +127,7 @@ func (f *fleet) awaitNoticed(t *testing.T) {
 // before may fail later. It returns since when that is so.
 func awaitHealthy(t *testing.T, fleets []*fleet) (since time.Time) {
 	t.Helper()
-	await(t, "every replica has Redis", func() bool {
+	testenv.Await(t, recoverLimit, "every replica has Redis", func() bool {
 		settled := !since.IsZero()
 		for _, f := range fleets {
 			settled = settled && !f.load.isAsking(since)

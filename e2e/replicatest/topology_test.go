@@ -1,7 +1,6 @@
 package replicatest
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/redis"
 	"github.com/pullpass/pullpass/e2e/relay"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // slotsMoved takes some seconds.
@@ -70,7 +70,7 @@ func (w *world) testCluster(t *testing.T) {
 	}
 	f := w.startFleet(t, enforce, pullpass.Redis{Addresses: cluster.Addresses(), Username: redis.User, PasswordFile: writePassword(t)})
 	f.startLoad(t)
-	check(t, f.revoke(t, "first")) // so that the list is there, and somewhere
+	testenv.Must(t, f.revoke(t, "first")) // so that the list is there, and somewhere
 	from := cluster.Owner(t, revocationsKey)
 	for _, s := range []scenario{
 		{
@@ -139,6 +139,6 @@ func (f *fleet) retire() *pullpass.Proxy {
 func writePassword(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "password")
-	check(t, os.WriteFile(file, []byte(password), 0o600))
+	testenv.WriteFile(t, file, password)
 	return file
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/process"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -59,7 +60,7 @@ type host struct {
 
 func startFleet(t testing.TB, values string) *fleet {
 	t.Helper()
-	check(t, serveHealthz())
+	testenv.Must(t, serveHealthz())
 	signing := certs.NewRSAKey(t)
 	f := &fleet{Cluster: cluster.Start(t, signing), nodes: map[string]*host{}, restarting: map[string]bool{}, failures: map[string]struct{}{}}
 	f.StartControllers(t, signing, "daemonset-controller")
@@ -67,7 +68,7 @@ func startFleet(t testing.TB, values string) *fleet {
 	dir := t.TempDir()
 	f.kubeconfig, f.values, f.plugin = filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "values.yaml"), filepath.Join(dir, "plugin")
 	f.Kubeconfig(t, f.kubeconfig, f.Admin.CertFile, f.Admin.KeyFile)
-	check(t, os.WriteFile(f.plugin, []byte("the plugin"), 0o600))
+	testenv.WriteFile(t, f.plugin, "the plugin")
 	f.kubelets = httptest.NewServer(http.HandlerFunc(f.restart))
 	t.Cleanup(f.kubelets.Close)
 	f.apply(t, values)
@@ -87,12 +88,12 @@ var serveHealthz = sync.OnceValue(func() error {
 // apply does with the installer's objects what helm upgrade would.
 func (f *fleet) apply(t testing.TB, values string) {
 	t.Helper()
-	check(t, os.WriteFile(f.values, []byte(values), 0o600))
+	testenv.WriteFile(t, f.values, values)
 	chart := filepath.Join(programs.Checkout(t), "deploy", "helm", "pullpass")
 	rendered, err := f.run(t, "", programs.Helm(t), "template", "pullpass", chart, "--namespace=pullpass", "--values="+f.values, "--show-only=templates/nodes.yaml")
-	check(t, err)
+	testenv.Must(t, err)
 	_, err = f.run(t, rendered, programs.Kubectl(t), "apply", "--server-side", "--filename=-")
-	check(t, err)
+	testenv.Must(t, err)
 }
 
 func (f *fleet) run(t testing.TB, input, program string, args ...string) (string, error) {
@@ -126,16 +127,16 @@ func (f *fleet) add(t testing.TB, name string, tainted bool) {
 		"dev/null":                                                 "",
 	} {
 		file = filepath.Join(h.dir, file)
-		check(t, os.MkdirAll(filepath.Dir(file), 0o755))
-		check(t, os.WriteFile(file, []byte(content), 0o644))
+		testenv.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		testenv.Must(t, os.WriteFile(file, []byte(content), 0o644))
 	}
-	check(t, os.MkdirAll(filepath.Join(h.dir, "usr/bin"), 0o755))
+	testenv.Must(t, os.MkdirAll(filepath.Join(h.dir, "usr/bin"), 0o755))
 	for _, program := range []string{"systemctl", "systemd-run"} {
-		check(t, os.Link(f.systemd(t), filepath.Join(h.dir, "usr/bin", program)))
+		testenv.Must(t, os.Link(f.systemd(t), filepath.Join(h.dir, "usr/bin", program)))
 	}
 	proc := filepath.Join(h.dir, "proc")
-	check(t, syscall.Mount("/proc", proc, "", syscall.MS_BIND|syscall.MS_REC, ""))
-	t.Cleanup(func() { check(t, syscall.Unmount(proc, syscall.MNT_DETACH)) })
+	testenv.Must(t, syscall.Mount("/proc", proc, "", syscall.MS_BIND|syscall.MS_REC, ""))
+	t.Cleanup(func() { testenv.Must(t, syscall.Unmount(proc, syscall.MNT_DETACH)) })
 	f.mu.Lock()
 	f.nodes[name] = h
 	f.mu.Unlock()
@@ -153,7 +154,7 @@ func (f *fleet) add(t testing.TB, name string, tainted bool) {
 		"nodeInfo": cluster.Object{"kubeletVersion": "v1.36.2", "machineID": "", "systemUUID": "", "bootID": "", "kernelVersion": "", "osImage": "", "containerRuntimeVersion": "", "kubeProxyVersion": "",
 			"operatingSystem": "linux", "architecture": "amd64"},
 	}})
-	check(t, f.heartbeat(t.Context(), name, true))
+	testenv.Must(t, f.heartbeat(t.Context(), name, true))
 }
 
 // systemd is a copy of the program on the file system of the hosts, once.
@@ -161,9 +162,7 @@ func (f *fleet) systemd(t testing.TB) string {
 	t.Helper()
 	file := filepath.Join(filepath.Dir(f.kubeconfig), "systemd")
 	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
-		content, err := os.ReadFile(programs.SimulatedSystemd(t))
-		check(t, err)
-		check(t, os.WriteFile(file, content, 0o755))
+		testenv.Must(t, os.WriteFile(file, []byte(testenv.ReadFile(t, programs.SimulatedSystemd(t))), 0o755))
 	}
 	return file
 }
@@ -282,9 +281,9 @@ func (f *fleet) install(t testing.TB, h *host, p pod) {
 	t.Helper()
 	f.configs++
 	dir := filepath.Join(filepath.Dir(f.kubeconfig), fmt.Sprint(f.configs))
-	check(t, os.Mkdir(dir, 0o700))
+	testenv.Must(t, os.Mkdir(dir, 0o700))
 	config := f.Get(t, "/api/v1/namespaces/"+namespace+"/configmaps/pullpass-node-install")
-	check(t, os.WriteFile(filepath.Join(dir, "pullpass.yaml"), []byte(config.Text("data", "pullpass.yaml")), 0o600))
+	testenv.WriteFile(t, filepath.Join(dir, "pullpass.yaml"), config.Text("data", "pullpass.yaml"))
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	f.TokenKubeconfig(t, kubeconfig, f.token(t, p))
 	arguments := strings.NewReplacer("$(NODE_NAME)", h.name, "=/host", "="+h.dir, "=/etc/pullpass/config/", "="+dir+"/", "=/pullpass-credential-provider", "="+f.plugin,
@@ -356,7 +355,7 @@ func (f *fleet) records(t testing.TB) map[string]record {
 	for _, n := range list.Items {
 		var r record
 		if text := n.Metadata.Annotations[key]; text != "" {
-			check(t, json.Unmarshal([]byte(text), &r))
+			testenv.Must(t, json.Unmarshal([]byte(text), &r))
 		}
 		if r.State != n.Metadata.Labels[key] {
 			t.Errorf("%s: label %q, record %+v", n.Metadata.Name, n.Metadata.Labels[key], r)
@@ -394,6 +393,6 @@ func are(all map[string]record, state string) (n int) {
 func decode(t testing.TB, object cluster.Object, into any) {
 	t.Helper()
 	content, err := json.Marshal(object)
-	check(t, err)
-	check(t, json.Unmarshal(content, into))
+	testenv.Must(t, err)
+	testenv.Must(t, json.Unmarshal(content, into))
 }

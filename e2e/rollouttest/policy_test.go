@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // A pod of the installer can do to its own Node what it has to, and nothing else; to others nothing.
@@ -100,32 +101,32 @@ func startRights(t *testing.T) (*fleet, func(token, method, path string, body cl
 	try := func(token, method, path string, body cluster.Object) (int, string) {
 		t.Helper()
 		content, err := json.Marshal(body)
-		check(t, err)
+		testenv.Must(t, err)
 		request, err := http.NewRequestWithContext(t.Context(), method, f.Issuer+path, bytes.NewReader(content))
-		check(t, err)
+		testenv.Must(t, err)
 		request.Header.Set("Authorization", "Bearer "+token)
 		request.Header.Set("Content-Type", "application/json")
 		if method == http.MethodPatch {
 			request.Header.Set("Content-Type", "application/merge-patch+json")
 		}
 		response, err := client.Do(request)
-		check(t, err)
+		testenv.Must(t, err)
 		defer response.Body.Close()
 		answer, err := io.ReadAll(response.Body)
-		check(t, err)
+		testenv.Must(t, err)
 		return response.StatusCode, string(answer)
 	}
 	// A policy takes a moment until it counts.
 	token := f.installerOn(t, "waiting")
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(pollPeriod) {
-		code, answer := try(token, http.MethodPatch, "/api/v1/nodes/other?dryRun=All", cluster.Object{"metadata": cluster.Object{"labels": cluster.Object{key: "x"}}})
-		if code == http.StatusUnprocessableEntity { // 403 is that of a role that does not count yet
-			return f, try
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the policy does not count: %s", answer)
-		}
+	var code int
+	var answer string
+	if !testenv.Poll(2*time.Minute, func() bool {
+		code, answer = try(token, http.MethodPatch, "/api/v1/nodes/other?dryRun=All", cluster.Object{"metadata": cluster.Object{"labels": cluster.Object{key: "x"}}})
+		return code == http.StatusUnprocessableEntity // 403 is that of a role that does not count yet
+	}) {
+		t.Fatalf("the policy does not count: %d %s", code, answer)
 	}
+	return f, try
 }
 
 // installerOn makes a pod of the installer, as the DaemonSet controller and the scheduler do, and returns its token.

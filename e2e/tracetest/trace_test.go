@@ -20,6 +20,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/registry"
 	"github.com/pullpass/pullpass/e2e/secrets"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -29,7 +30,6 @@ const (
 	repository = namespace + "/web"
 
 	traceLimit = time.Minute
-	pollPeriod = 50 * time.Millisecond
 )
 
 const policy = `apiVersion: pullpass.dev/v1alpha1
@@ -92,16 +92,17 @@ func TestTraceFromContainerd(t *testing.T) {
 // awaitTrace waits until a trace is complete: containerd began it, and its request for a token holds what Pullpass did for that.
 func awaitTrace(t *testing.T, traces *collector.Collector, id string) {
 	t.Helper()
-	for deadline := time.Now().Add(traceLimit); ; time.Sleep(pollPeriod) {
-		spans := traces.Trace(id)
+	var spans map[string]collector.Span
+	if !testenv.Poll(traceLimit, func() bool {
+		spans = traces.Trace(id)
 		for _, s := range spans {
 			if s.Service == "pullpass" && s.Name == "POST /token" && beganIn(spans, s) == "containerd" && holds(spans, s.ID, "verify", "decide", "issue") {
-				return
+				return true
 			}
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("trace %q: %+v", id, spans)
-		}
+		return false
+	}) {
+		t.Fatalf("trace %q is not complete within %v: %+v", id, traceLimit, spans)
 	}
 }
 
@@ -130,14 +131,10 @@ func holds(spans map[string]collector.Span, parent string, names ...string) bool
 func push(t *testing.T, ca *certs.CA, image, token string) {
 	t.Helper()
 	reference, err := name.NewTag(image)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool()}}
 	t.Cleanup(transport.CloseIdleConnections)
 	err = remote.Write(reference, node.Image(t, repository), remote.WithContext(t.Context()), remote.WithTransport(transport),
 		remote.WithAuth(&authn.Basic{Username: "serviceaccount", Password: token}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -41,9 +42,7 @@ type Tokens struct {
 func startTokens(t testing.TB, ca *certs.CA) *Tokens {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	s := &Tokens{key: key}
 	server := httptest.NewUnstartedServer(s)
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{ca.Server(t, "tokens").TLS(t)}}
@@ -77,9 +76,7 @@ func (s *Tokens) Refused() int {
 func (s *Tokens) jwks(t testing.TB) []byte {
 	t.Helper()
 	set, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: s.key.Public(), KeyID: tokenKeyID, Algorithm: "ES256", Use: "sig"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return set
 }
 

@@ -3,7 +3,6 @@
 package upstream
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/registry"
 	"github.com/pullpass/pullpass/e2e/relay"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // The only user of each.
@@ -56,9 +56,7 @@ func start(t testing.TB, ca *certs.CA, tokens *Tokens, config registry.Config) *
 	t.Helper()
 	u := &Upstream{Registry: registry.Start(t, ca, config), Tokens: tokens, ca: ca, passwordFile: filepath.Join(t.TempDir(), "password")}
 	u.Recorder = relay.Record(t, ca, "https://"+u.Registry.Host)
-	if err := os.WriteFile(u.passwordFile, []byte(Password+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.WriteFile(t, u.passwordFile, Password+"\n")
 	return u
 }
 

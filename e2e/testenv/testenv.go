@@ -1,0 +1,58 @@
+// Package testenv has what every end-to-end test needs: to end at an error, to wait, and to read and write files.
+package testenv
+
+import (
+	"os"
+	"testing"
+	"time"
+)
+
+// Poll asks more and more rarely: a wait that ends soon is measured exactly, and a long one leaves the processors to what it waits for.
+const (
+	shortestPause = time.Millisecond
+	longestPause  = 50 * time.Millisecond
+)
+
+// Must ends the test at an error.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Await waits until a condition holds, and returns how long that took. After the limit, it ends the test and says what did not happen.
+func Await(t testing.TB, limit time.Duration, what string, holds func() bool) time.Duration {
+	t.Helper()
+	start := time.Now()
+	if !Poll(limit, holds) {
+		t.Fatalf("%s: not within %v", what, limit)
+	}
+	return time.Since(start)
+}
+
+// Poll is Await for a test that has more to say: it returns false when the condition does not hold within the limit.
+func Poll(limit time.Duration, holds func() bool) bool {
+	for start := time.Now(); !holds(); {
+		waited := time.Since(start)
+		if waited > limit {
+			return false
+		}
+		time.Sleep(min(max(waited/8, shortestPause), longestPause))
+	}
+	return true
+}
+
+func ReadFile(t testing.TB, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	Must(t, err)
+	return string(content)
+}
+
+// WriteFile writes a file that only its owner may read, and returns its path.
+func WriteFile[T string | []byte](t testing.TB, path string, content T) string {
+	t.Helper()
+	Must(t, os.WriteFile(path, []byte(content), 0o600))
+	return path
+}
