@@ -3,7 +3,6 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"net/http"
 	"testing"
@@ -31,8 +30,8 @@ import (
 // roundTripper trusts the session's CA alone.
 func (s session) roundTripper(t *testing.T) http.RoundTripper {
 	t.Helper()
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.ca.Pool()}, ForceAttemptHTTP2: true}
-	t.Cleanup(transport.CloseIdleConnections)
+	transport := s.ca.Transport(t)
+	transport.ForceAttemptHTTP2 = true
 	return transport
 }
 

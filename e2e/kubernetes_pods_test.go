@@ -54,25 +54,6 @@ func (s *site) pullFromNewPod(ctx context.Context, host *pullpass.Host, namespac
 	return nil
 }
 
-// podEvent is an event, as far as the tests read it.
-type podEvent struct {
-	kind, reason, component, message string
-	count                            float64
-}
-
-// podEvents lists the events about an object.
-func (s *site) podEvents(t *testing.T, namespace, uid string) []podEvent {
-	t.Helper()
-	items, _ := s.Get(t, "/api/v1/namespaces/"+namespace+"/events?fieldSelector=involvedObject.uid%3D"+uid)["items"].([]any)
-	var events []podEvent
-	for _, item := range items {
-		e := cluster.Object(item.(map[string]any))
-		count, _ := e["count"].(float64)
-		events = append(events, podEvent{e.Text("type"), e.Text("reason"), e.Text("source", "component"), e.Text("message"), count})
-	}
-	return events
-}
-
 // The developer reads with "kubectl describe pod" why the pull was refused.
 func testPodEvents(t *testing.T, s *site) {
 	const namespace, repetitions = "events", 30
@@ -96,25 +77,25 @@ func testPodEvents(t *testing.T, s *site) {
 	}
 
 	within(t, reconnectLimit, "an event that counts", func() bool {
-		events := s.podEvents(t, namespace, refused.UID())
-		return len(events) > 0 && events[0].count == counted
+		events := s.Events(t, refused)
+		return len(events) > 0 && events[0].Count == counted
 	})
-	events := s.podEvents(t, namespace, refused.UID())
+	events := s.Events(t, refused)
 	if len(events) != 1 {
 		t.Fatalf("%d events for %d refusals, want 1: %+v", len(events), repetitions, events)
 	}
 	t.Logf("event: %+v", events[0])
-	if e := events[0]; e.kind != "Warning" || e.reason != "ImagePullDenied" || e.component != "pullpass" {
+	if e := events[0]; e.Type != "Warning" || e.Reason != "ImagePullDenied" || e.Component != "pullpass" {
 		t.Errorf("event %+v", e)
 	}
 	// What was asked, what may be had, by which rule, and what to do.
 	for _, part := range []string{"team-b/secret", "pull", namespace + "/**", "own-namespace", "administers Pullpass"} {
-		if !strings.Contains(events[0].message, part) {
-			t.Errorf("the event does not say %q: %s", part, events[0].message)
+		if !strings.Contains(events[0].Message, part) {
+			t.Errorf("the event does not say %q: %s", part, events[0].Message)
 		}
 	}
 	for name, object := range map[string]cluster.Object{"granted": granted, "forged": forged} {
-		if events := s.podEvents(t, namespace, object.UID()); len(events) > 0 {
+		if events := s.Events(t, object); len(events) > 0 {
 			t.Errorf("%s: events %+v", name, events)
 		}
 	}

@@ -55,7 +55,7 @@ var losses = map[cluster.Verb]func(*limited, *testing.T){
 		}
 	},
 	{Resource: "events", Verb: "patch"}: func(l *limited, t *testing.T) {
-		if events := l.refuse(t, l.start(t), 3); len(events) != 1 || events[0].count != 1 {
+		if events := l.refuse(t, l.start(t), 3); len(events) != 1 || events[0].Count != 1 {
 			t.Errorf("events %+v", events)
 		}
 	},
@@ -244,7 +244,7 @@ func (l *limited) seesDeletedPodsLate(t *testing.T) {
 }
 
 // refuse lets a pod be refused, waits until an event about it could not be written, and returns the events on the pod.
-func (l *limited) refuse(t *testing.T, proxy *pullpass.Proxy, times int) []podEvent {
+func (l *limited) refuse(t *testing.T, proxy *pullpass.Proxy, times int) []cluster.Event {
 	t.Helper()
 	pod := l.pod(t, "web")
 	token := l.podToken(t, pod)
@@ -255,5 +255,5 @@ func (l *limited) refuse(t *testing.T, proxy *pullpass.Proxy, times int) []podEv
 	within(t, reconnectLimit, "an event that could not be written", func() bool {
 		return proxy.Metric(t, "pullpass_pod_event_failures_total") > 0
 	})
-	return l.podEvents(t, l.namespace, pod.UID())
+	return l.Events(t, pod)
 }

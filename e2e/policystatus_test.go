@@ -49,8 +49,6 @@ func definitions(t *testing.T) (all []cluster.Object) {
 // withoutStatus is a definition as it was before there was a status.
 func withoutStatus(t *testing.T, definition cluster.Object) cluster.Object {
 	t.Helper()
-	content, err := json.Marshal(definition)
-	testenv.Must(t, err)
 	var old struct {
 		APIVersion string         `json:"apiVersion"`
 		Kind       string         `json:"kind"`
@@ -62,14 +60,14 @@ func withoutStatus(t *testing.T, definition cluster.Object) cluster.Object {
 			Versions []cluster.Object `json:"versions"`
 		} `json:"spec"`
 	}
-	testenv.Must(t, json.Unmarshal(content, &old))
+	definition.Decode(t, &old)
 	for _, version := range old.Spec.Versions {
 		delete(version, "subresources")
 		delete(version, "additionalPrinterColumns")
 		schema := version["schema"].(map[string]any)["openAPIV3Schema"].(map[string]any)
 		delete(schema["properties"].(map[string]any), "status")
 	}
-	content, err = json.Marshal(old)
+	content, err := json.Marshal(old)
 	testenv.Must(t, err)
 	var back cluster.Object
 	testenv.Must(t, json.Unmarshal(content, &back))
@@ -96,9 +94,7 @@ type objectStatus struct {
 
 func (s *site) objectStatus(t *testing.T, path string) (found objectStatus) {
 	t.Helper()
-	content, err := json.Marshal(s.Get(t, path))
-	testenv.Must(t, err)
-	testenv.Must(t, json.Unmarshal(content, &found))
+	s.Get(t, path).Decode(t, &found)
 	return found
 }
 

@@ -2,10 +2,8 @@ package e2e
 
 import (
 	"bytes"
-	"crypto/tls"
 	"encoding/json"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -18,8 +16,7 @@ import (
 func TestPullSecrets(t *testing.T) {
 	s := startSite(t, cluster.Options{})
 	proxy := s.pullpass(t, s.config())
-	admin := filepath.Join(t.TempDir(), "admin.conf")
-	s.Kubeconfig(t, admin, s.Admin.CertFile, s.Admin.KeyFile)
+	admin := s.AdminKubeconfig(t)
 	type row struct {
 		Verdict, Kind, Name, Command string
 		Secrets                      []string
@@ -77,9 +74,7 @@ func TestPullSecrets(t *testing.T) {
 			bytes.NewReader([]byte(strings.Trim(after, "'"))))
 		testenv.Must(t, err)
 		req.Header.Set("Content-Type", "application/json-patch+json")
-		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.CA.Pool(), Certificates: []tls.Certificate{s.Admin.TLS(t)}}}
-		defer transport.CloseIdleConnections()
-		resp, err := transport.RoundTrip(req)
+		resp, err := s.CA.Transport(t, s.Admin.TLS(t)).RoundTrip(req)
 		testenv.Must(t, err)
 		_ = resp.Body.Close()
 		return resp.StatusCode

@@ -13,6 +13,7 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -110,6 +111,14 @@ func (ca *CA) ClientUntil(t testing.TB, end time.Time, user string, groups ...st
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		NotAfter:    end,
 	})
+}
+
+// Transport trusts the CA alone, and presents the certificates. Its connections end with the test.
+func (ca *CA) Transport(t testing.TB, certificates ...tls.Certificate) *http.Transport {
+	t.Helper()
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool(), Certificates: certificates}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return transport
 }
 
 // Signer issues a certificate for signing tokens. It has no extended key usage.

@@ -60,12 +60,3 @@ func (m *manual) read(t testing.TB, name string) string {
 	t.Helper()
 	return testenv.ReadFile(t, filepath.Join(m.directory, name))
 }
-
-// replace replaces the only occurrence of old.
-func replace(t testing.TB, text, old, with string) string {
-	t.Helper()
-	if strings.Count(text, old) != 1 {
-		t.Fatalf("%q is there %d times, want once, in:\n%s", old, strings.Count(text, old), text)
-	}
-	return strings.Replace(text, old, with, 1)
-}

@@ -61,7 +61,7 @@ func TestGatewayDocument(t *testing.T) {
 		return string(output)
 	}
 	pullpass("check", "--config", file)
-	testenv.WriteFile(t, file, replace(t, testenv.ReadFile(t, file), "inCluster: true", "inCluster: false")) // explain would ask it
+	testenv.WriteFile(t, file, testenv.Replace(t, testenv.ReadFile(t, file), "inCluster: true", "inCluster: false")) // explain would ask it
 	for text, want := range map[string]string{
 		" kubelet-config ": `server = "https://gateway.example.com/v2/harbor.example.com"`,
 		" explain ":        "GRANTED: pull",

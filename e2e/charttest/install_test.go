@@ -1,16 +1,11 @@
 package charttest
 
 import (
-	"crypto/tls"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
@@ -48,11 +43,11 @@ func (s *site) install(t testing.TB) *installation {
 	i := &installation{site: s, manual: openManual(t, "start/install.md", t.TempDir()), ca: certs.NewCA(t, "registry-ca")}
 	testenv.Must(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+registryName+"\n"), 0o644))
 	values := i.block(t, "yaml", "# values.yaml")
-	values = replace(t, values, "https://kubernetes.default.svc.cluster.local #", s.Issuer+" #")
-	values = replace(t, values, "https://kubernetes.default.svc.cluster.local/openid", "https://"+isolate.ServiceAddress+"/openid")
+	values = testenv.Replace(t, values, "https://kubernetes.default.svc.cluster.local #", s.Issuer+" #")
+	values = testenv.Replace(t, values, "https://kubernetes.default.svc.cluster.local/openid", "https://"+isolate.ServiceAddress+"/openid")
 	values += "  - {name: builders, subjects: [{namespaces: [" + builders + "]}], allow: [{repositories: ['**'], actions: [pull, push]}]}\nshutdownDelay: 3\n"
-	proof := replace(t, i.block(t, "yaml", "proof:"), "mode: audit", "mode: enforce")
-	i.startNodes(t, replace(t, values, "    kubernetes: {inCluster: true}\n", "    kubernetes: {inCluster: true}\n"+proof))
+	proof := testenv.Replace(t, i.block(t, "yaml", "proof:"), "mode: audit", "mode: enforce")
+	i.startNodes(t, testenv.Replace(t, values, "    kubernetes: {inCluster: true}\n", "    kubernetes: {inCluster: true}\n"+proof))
 
 	serving := i.ca.Server(t, "pullpass", registryName)
 	for file, path := range map[string]string{"tls.crt": serving.CertFile, "tls.key": serving.KeyFile} {
@@ -126,8 +121,7 @@ func (i *installation) startBuilder(t testing.TB) {
 	}
 	i.token, i.otherToken = token(builders), token("team-b")
 	certificate := i.CA.Client(t, "system:node:build-1", "system:nodes").TLS(t)
-	i.builder = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: i.ca.Pool(), Certificates: []tls.Certificate{certificate}}}
-	t.Cleanup(i.builder.CloseIdleConnections)
+	i.builder = i.ca.Transport(t, certificate)
 	i.asker = i.builder.Clone()
 	i.asker.DisableKeepAlives = true
 }
@@ -136,9 +130,6 @@ func (i *installation) startBuilder(t testing.TB) {
 func (i *installation) push(t testing.TB, repository string) string {
 	t.Helper()
 	image := registryName + "/" + repository + ":v1"
-	reference, err := name.NewTag(image)
-	testenv.Must(t, err)
-	testenv.Must(t, remote.Write(reference, node.Image(t, repository), remote.WithContext(t.Context()), remote.WithTransport(i.builder),
-		remote.WithAuth(&authn.Basic{Username: "serviceaccount", Password: i.token})))
+	testenv.Must(t, node.Push(t.Context(), i.builder, "serviceaccount", i.token, image, node.Image(t, repository)))
 	return image
 }

@@ -15,13 +15,11 @@ const image = "images.example.com/pullpass:dev"
 
 func TestMain(m *testing.M) {
 	isolate.Main(m, func(t testing.TB) {
-		for _, build := range []func(testing.TB) string{
+		programs.Build(t,
 			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.KubeScheduler, programs.Kubelet, programs.Kubectl,
 			programs.Containerd, programs.OldContainerd, programs.Runc, programs.Distribution, programs.Helm,
 			programs.Pullpass, programs.CredentialProvider, programs.Pause,
-		} {
-			build(t)
-		}
+		)
 		programs.PullpassImage(t, image)
 		programs.CustomResources(t)
 	})

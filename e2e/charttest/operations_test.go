@@ -24,8 +24,8 @@ func (i *installation) testFirstPull(t *testing.T) {
 // The nodes were configured for this from the beginning; now it is asked of them.
 func (i *installation) testProof(t *testing.T) {
 	values := i.read(t, "values.yaml")
-	proof := replace(t, i.block(t, "yaml", "proof:"), "mode: audit", "mode: enforce")
-	i.write(t, "values.yaml", replace(t, values, "    kubernetes: {inCluster: true}\n", "    kubernetes: {inCluster: true}\n"+proof))
+	proof := testenv.Replace(t, i.block(t, "yaml", "proof:"), "mode: audit", "mode: enforce")
+	i.write(t, "values.yaml", testenv.Replace(t, values, "    kubernetes: {inCluster: true}\n", "    kubernetes: {inCluster: true}\n"+proof))
 	i.do(t, i.manual, "--set-file")
 	nobody := i.asker.Clone()
 	nobody.TLSClientConfig.Certificates = nil
@@ -159,9 +159,9 @@ func (i *installation) testNewKey(t *testing.T) {
 func (i *installation) testNewCA(t *testing.T) {
 	i.write(t, "roots.pem", i.read(t, "signing-ca.crt")+i.read(t, "next-ca.crt"))
 	values := i.read(t, "values.yaml")
-	i.write(t, "values.yaml", replace(t, values, "    issuer: "+pullpass.Issuer+"\n", "    issuer: "+pullpass.Issuer+"\n    signing: {caFile: roots.pem}\n"))
+	i.write(t, "values.yaml", testenv.Replace(t, values, "    issuer: "+pullpass.Issuer+"\n", "    issuer: "+pullpass.Issuer+"\n    signing: {caFile: roots.pem}\n"))
 	command, _, _ := strings.Cut(openManual(t, "how-to/keys.md", i.directory).block(t, "sh", "helm upgrade"), "\n")
-	command = replace(t, command, " deploy/helm/pullpass ", " "+chart(t)+" ")
+	command = testenv.Replace(t, command, " deploy/helm/pullpass ", " "+chart(t)+" ")
 	i.run(t, "sh", "-euc", "cd "+i.directory+"\n"+command+` --values policy.yaml --set-file 'files.node-ca\.crt=node-ca.crt'`)
 	i.write(t, "values.yaml", values)
 	i.everywhere(t, "both CAs are published", func() bool { return strings.Count(i.certificates(t), "BEGIN CERTIFICATE") == 2 })

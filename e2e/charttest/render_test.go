@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -62,9 +61,7 @@ func chart(t testing.TB) string {
 func helm(t testing.TB, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), programs.Helm(t), args...)
-	// Nothing of the machine's own settings and plugins.
-	home := t.TempDir()
-	cmd.Env = append(os.Environ(), "HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_CACHE_HOME="+home, "HELM_DATA_HOME="+home)
+	cmd.Env = programs.HelmEnvironment(t)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -38,16 +37,14 @@ func startSite(t testing.TB) *site {
 		"disruption-controller", "garbage-collector-controller", "node-lifecycle-controller") // without the last, nodes stay tainted
 	s.StartScheduler(t)
 	s.ServePods(t)
-	s.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	s.Kubeconfig(t, s.kubeconfig, s.Admin.CertFile, s.Admin.KeyFile)
+	s.kubeconfig = s.AdminKubeconfig(t)
 	// In commands of the documents.
 	const dir = "/usr/local/bin/"
 	testenv.Must(t, os.MkdirAll(dir, 0o755))
 	for name, program := range map[string]string{"kubectl": programs.Kubectl(t), "helm": programs.Helm(t)} {
 		testenv.Must(t, os.Symlink(program, dir+name))
 	}
-	home := t.TempDir()
-	s.environment = append(os.Environ(), "KUBECONFIG="+s.kubeconfig, "HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_CACHE_HOME="+home, "HELM_DATA_HOME="+home)
+	s.environment = append(programs.HelmEnvironment(t), "KUBECONFIG="+s.kubeconfig)
 	args := []string{"kubectl", "create"}
 	for _, file := range programs.CustomResources(t) {
 		args = append(args, "--filename="+file)

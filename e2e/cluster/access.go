@@ -3,6 +3,7 @@ package cluster
 import (
 	"encoding/json"
 	"net/http"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -132,10 +133,8 @@ type clusterRole struct {
 
 func (c *Cluster) role(t testing.TB) clusterRole {
 	t.Helper()
-	content, err := json.Marshal(c.Get(t, rbac+"clusterroles/"+account))
-	testenv.Must(t, err)
 	var role clusterRole
-	testenv.Must(t, json.Unmarshal(content, &role))
+	c.Get(t, rbac+"clusterroles/"+account).Decode(t, &role)
 	return role
 }
 
@@ -153,6 +152,24 @@ func (c *Cluster) access(t testing.TB, server, serviceAccount string) Access {
 func (c *Cluster) Kubeconfig(t testing.TB, file, certFile, keyFile string) {
 	t.Helper()
 	testenv.WriteFile(t, file, c.kubeconfig(t, c.Issuer, "", Object{"client-certificate": certFile, "client-key": keyFile}))
+}
+
+// AdminKubeconfig writes a file for the administrator, and returns its path.
+func (c *Cluster) AdminKubeconfig(t testing.TB) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	c.Kubeconfig(t, file, c.Admin.CertFile, c.Admin.KeyFile)
+	return file
+}
+
+// Kubectl runs kubectl as the administrator, with text as its standard input.
+func (c *Cluster) Kubectl(t testing.TB, input string, args ...string) {
+	t.Helper()
+	kubectl := exec.CommandContext(t.Context(), programs.Kubectl(t), append([]string{"--kubeconfig=" + c.AdminKubeconfig(t)}, args...)...)
+	kubectl.Stdin = strings.NewReader(input)
+	if output, err := kubectl.CombinedOutput(); err != nil {
+		t.Fatalf("kubectl %q: %v\n%s\n%s", args, err, output, input)
+	}
 }
 
 // TokenKubeconfig writes a file for one who has a token.

@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"net/http"
 	"os/exec"
@@ -234,9 +233,7 @@ func (c *Cluster) startControllers(t testing.TB, key certs.RSAKey, names ...stri
 // client trusts the cluster's CA and presents the given client certificate.
 func (c *Cluster) client(t testing.TB, cert certs.Pair) *http.Client {
 	t.Helper()
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: c.CA.Pool(), Certificates: []tls.Certificate{cert.TLS(t)}}}
-	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: 30 * time.Second}
+	return &http.Client{Transport: c.CA.Transport(t, cert.TLS(t)), Timeout: 30 * time.Second}
 }
 
 func getOK(ctx context.Context, client *http.Client, url string) error {

@@ -41,6 +41,14 @@ func (o Object) Text(path ...string) string {
 	return text
 }
 
+// Decode reads the object into a struct, as encoding/json does.
+func (o Object) Decode(t testing.TB, into any) {
+	t.Helper()
+	content, err := json.Marshal(o)
+	testenv.Must(t, err)
+	testenv.Must(t, json.Unmarshal(content, into))
+}
+
 // Create creates an object. The collection is its path, such as /api/v1/namespaces.
 func (c *Cluster) Create(t testing.TB, collection string, object Object) Object {
 	t.Helper()

@@ -73,3 +73,21 @@ func PodToken(pod Object, audience string) TokenRequest {
 		Bound: &Bound{Kind: "Pod", Name: pod.Name(), UID: pod.UID()},
 	}
 }
+
+// Event is one about an object, as far as the tests read it.
+type Event struct {
+	Type, Reason, Component, Message string
+	Count                            float64
+}
+
+// Events are those about an object so far.
+func (c *Cluster) Events(t testing.TB, object Object) (events []Event) {
+	t.Helper()
+	items, _ := c.Get(t, "/api/v1/namespaces/"+object.Namespace()+"/events?fieldSelector=involvedObject.uid%3D"+object.UID())["items"].([]any)
+	for _, item := range items {
+		e := Object(item.(map[string]any))
+		count, _ := e["count"].(float64)
+		events = append(events, Event{e.Text("type"), e.Text("reason"), e.Text("source", "component"), e.Text("message"), count})
+	}
+	return events
+}

@@ -13,14 +13,12 @@ import (
 
 func TestMain(m *testing.M) {
 	isolate.Main(m, func(t testing.TB) {
-		for _, find := range []func(testing.TB) string{
+		programs.Build(t,
 			programs.Dockerd, programs.Docker, programs.Compose, programs.Buildx, programs.Skopeo, programs.Podman,
 			programs.Distribution, programs.RedisServer, programs.HAProxy, programs.Busybox,
 			programs.DockerRegistry, programs.Pullpass, programs.CredentialHelper,
 			programs.Buildkitd, programs.Runc, programs.RedisCLI, programs.Crane, programs.Helm,
-		} {
-			find(t)
-		}
+		)
 		download := exec.CommandContext(t.Context(), "go", "mod", "download") // there is no network inside
 		download.Dir = programs.Checkout(t)
 		if output, err := download.CombinedOutput(); err != nil {

@@ -2,7 +2,6 @@ package consoletest
 
 import (
 	"bytes"
-	"crypto/tls"
 	"flag"
 	"fmt"
 	"io"
@@ -68,9 +67,7 @@ func start(t *testing.T) *site {
 			Kubernetes: pullpass.Kubernetes{ManifestFiles: []string{manifest}}}},
 		Policy: policy, Service: service, Console: true,
 	})
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool()}}
-	t.Cleanup(transport.CloseIdleConnections)
-	s.client = &http.Client{Transport: transport}
+	s.client = &http.Client{Transport: ca.Transport(t)}
 	s.page = "http://" + s.proxy.AdminAddress() + "/console/"
 	return s
 }

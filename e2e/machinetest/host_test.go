@@ -281,7 +281,7 @@ func (h *host) runs(t *testing.T, registry string) {
 	pod := h.start(t, registry)
 	defer func() {
 		if t.Failed() {
-			t.Logf("events of %s/%s: %q", pod.Namespace(), pod.Name(), h.events(t, pod))
+			t.Logf("events of %s/%s: %+v", pod.Namespace(), pod.Name(), h.Events(t, pod))
 		}
 	}()
 	testenv.Await(t, podLimit, "pod "+pod.Namespace()+"/"+pod.Name()+" runs", func() bool {
@@ -308,16 +308,6 @@ func (h *host) judge(t *testing.T, pod cluster.Object) {
 	if proven := seen.Proof != nil && seen.Proof.Passed; proven != (h.client != "") {
 		t.Errorf("%s: the proof of the node is %+v", h.Name(), seen.Proof)
 	}
-}
-
-func (h *host) events(t *testing.T, pod cluster.Object) (messages []string) {
-	t.Helper()
-	items, _ := h.Get(t, "/api/v1/namespaces/"+pod.Namespace()+"/events?fieldSelector=involvedObject.uid%3D"+pod.UID())["items"].([]any)
-	for _, item := range items {
-		e := cluster.Object(item.(map[string]any))
-		messages = append(messages, e.Text("reason")+": "+e.Text("message"))
-	}
-	return messages
 }
 
 // tree is all that the machine has but what its kubelet, containerd and systemd write while they run.

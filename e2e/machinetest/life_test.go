@@ -3,9 +3,11 @@ package machinetest
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
@@ -98,11 +100,13 @@ func life(t *testing.T, h *host) {
 	pod := h.start(t, registryName)
 	defer func() {
 		if t.Failed() {
-			t.Logf("events of %s/%s: %q", pod.Namespace(), pod.Name(), h.events(t, pod))
+			t.Logf("events of %s/%s: %+v", pod.Namespace(), pod.Name(), h.Events(t, pod))
 		}
 	}()
 	testenv.Await(t, podLimit, "a pull without the plugin fails", func() bool {
-		return strings.Contains(strings.Join(h.events(t, pod), "\n"), "Failed: Failed to pull image")
+		return slices.ContainsFunc(h.Events(t, pod), func(e cluster.Event) bool {
+			return e.Reason == "Failed" && strings.HasPrefix(e.Message, "Failed to pull image")
+		})
 	})
 	if h.cloudConfig != "" {
 		h.runs(t, cloudName)

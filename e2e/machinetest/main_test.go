@@ -18,13 +18,11 @@ func TestMain(m *testing.M) {
 		log.Fatal(err)
 	}
 	isolate.Main(m, func(t testing.TB) {
-		for _, build := range []func(testing.TB) string{
+		programs.Build(t,
 			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.Kubelet, programs.OldKubelet, programs.Containerd,
 			programs.OldContainerd, programs.Runc, programs.Distribution, programs.Pullpass, programs.CredentialProvider, programs.Pause,
 			programs.Rancher, programs.Systemd,
-		} {
-			build(t)
-		}
+		)
 		programs.NodeTemplates(t)
 	})
 }

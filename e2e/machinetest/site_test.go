@@ -12,12 +12,6 @@ import (
 	"testing"
 	"time"
 
-	cryptotls "crypto/tls"
-
-	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
-
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/isolate"
@@ -137,21 +131,18 @@ func (s *site) startBuilder(t *testing.T) {
 	s.CreateServiceAccount(t, builders, "builder", nil)
 	s.CreateNode(t, "build-1", nil)
 	s.token = s.Token(t, cluster.PodToken(s.CreatePod(t, builders, "build", "builder", "build-1"), registryName))
-	s.builder = &http.Transport{TLSClientConfig: &cryptotls.Config{RootCAs: s.ca.Pool()}}
-	t.Cleanup(s.builder.CloseIdleConnections)
+	s.builder = s.ca.Transport(t)
 }
 
 // push puts an image into a registry, and returns its name.
 func (s *site) push(t *testing.T, registry, repository string) string {
 	t.Helper()
 	image := registry + "/" + repository + ":v1"
-	reference, err := name.NewTag(image)
-	testenv.Must(t, err)
-	login := &authn.Basic{Username: "serviceaccount", Password: s.token}
+	username, password := "serviceaccount", s.token
 	if registry == cloudName {
-		login = &authn.Basic{Username: upstream.Username, Password: upstream.Password}
+		username, password = upstream.Username, upstream.Password
 	}
-	testenv.Must(t, remote.Write(reference, node.Image(t, repository), remote.WithContext(t.Context()), remote.WithTransport(s.builder), remote.WithAuth(login)))
+	testenv.Must(t, node.Push(t.Context(), s.builder, username, password, image, node.Image(t, repository)))
 	return image
 }
 

@@ -3,12 +3,16 @@ package node
 import (
 	"archive/tar"
 	"bytes"
+	"context"
+	"net/http"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -44,6 +48,15 @@ func Image(t testing.TB, label string) v1.Image {
 	image, err = mutate.ConfigFile(image, config)
 	testenv.Must(t, err)
 	return image
+}
+
+// Push puts an image into a registry, under a name with a tag.
+func Push(ctx context.Context, transport http.RoundTripper, username, password, reference string, image v1.Image) error {
+	tag, err := name.NewTag(reference)
+	if err != nil {
+		return err
+	}
+	return remote.Write(tag, image, remote.WithContext(ctx), remote.WithTransport(transport), remote.WithAuth(&authn.Basic{Username: username, Password: password}))
 }
 
 // SaveImage writes an image that containerd imports under the given name.

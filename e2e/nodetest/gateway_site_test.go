@@ -14,10 +14,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
-
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/isolate"
@@ -152,12 +148,8 @@ func port(address string) string { return address[strings.LastIndex(address, ":"
 // publish puts an image into an upstream, as its owner: not through the gateway.
 func (s *gatewaySite) publish(t testing.TB, at, repository string) {
 	t.Helper()
-	reference, err := name.NewTag(s.upstreams[at].Registry.Host + "/" + repository + ":v1")
-	testenv.Must(t, err)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.ca.Pool()}}
-	defer transport.CloseIdleConnections()
-	testenv.Must(t, remote.Write(reference, node.Image(t, at+"/"+repository), remote.WithContext(t.Context()), remote.WithTransport(transport),
-		remote.WithAuth(&authn.Basic{Username: upstream.Username, Password: upstream.Password})))
+	image := s.upstreams[at].Registry.Host + "/" + repository + ":v1"
+	testenv.Must(t, node.Push(t.Context(), s.ca.Transport(t), upstream.Username, upstream.Password, image, node.Image(t, at+"/"+repository)))
 }
 
 // keptPlugin is Pullpass's plugin, beside the one that takes its place and keeps what the kubelet gives it.

@@ -18,12 +18,10 @@ func TestMain(m *testing.M) {
 		log.Fatal(err)
 	}
 	isolate.Main(m, func(t testing.TB) {
-		for _, build := range []func(testing.TB) string{
+		programs.Build(t,
 			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.Kubelet, programs.Kubectl,
 			programs.Containerd, programs.OldContainerd, programs.Runc, programs.Distribution, programs.DockerRegistry, programs.RedisServer, programs.RedisCLI,
 			programs.Pullpass, programs.PullpassWithClock, programs.CredentialProvider, programs.Pause,
-		} {
-			build(t)
-		}
+		)
 	})
 }

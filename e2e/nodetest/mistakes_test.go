@@ -81,8 +81,8 @@ func testMistakes(t *testing.T, w *work) {
 		web := w.start(t, pod{name: m.name, image: m.image(repository)})
 		kubelet := w.awaitEvent(t, web, "Failed", "kubelet", "401 Unauthorized")
 		w.sawAnonymous(t, m.name, repository, m.cause, kubelet)
-		for _, e := range w.events(t, web) {
-			if e.component == "pullpass" {
+		for _, e := range w.Events(t, web) {
+			if e.Component == "pullpass" {
 				t.Errorf("%s: Pullpass knows of the pod: %+v", m.name, e)
 			}
 		}

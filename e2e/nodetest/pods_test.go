@@ -76,7 +76,7 @@ func (s *site) awaitRunning(t testing.TB, pod cluster.Object) string {
 	var why string
 	defer func() {
 		if t.Failed() {
-			t.Logf("pod %s/%s: %s; events: %+v", pod.Namespace(), pod.Name(), why, s.events(t, pod))
+			t.Logf("pod %s/%s: %s; events: %+v", pod.Namespace(), pod.Name(), why, s.Events(t, pod))
 		}
 	}()
 	return milliseconds(testenv.Await(t, podLimit, "pod "+pod.Namespace()+"/"+pod.Name()+" runs", func() (running bool) {
@@ -85,33 +85,19 @@ func (s *site) awaitRunning(t testing.TB, pod cluster.Object) string {
 	}))
 }
 
-// event is an event about a pod, as far as the tests read it.
-type event struct{ reason, component, message string }
-
-func (s *site) events(t testing.TB, pod cluster.Object) []event {
-	t.Helper()
-	items, _ := s.Get(t, "/api/v1/namespaces/"+pod.Namespace()+"/events?fieldSelector=involvedObject.uid%3D"+pod.UID())["items"].([]any)
-	var events []event
-	for _, item := range items {
-		e := cluster.Object(item.(map[string]any))
-		events = append(events, event{e.Text("reason"), e.Text("source", "component"), e.Text("message")})
-	}
-	return events
-}
-
 // awaitEvent waits for an event about the pod that says the parts, and returns its message.
 func (s *site) awaitEvent(t testing.TB, pod cluster.Object, reason, component string, parts ...string) string {
 	t.Helper()
 	var message string
 	defer func() {
 		if t.Failed() {
-			t.Logf("events of pod %s/%s: %+v", pod.Namespace(), pod.Name(), s.events(t, pod))
+			t.Logf("events of pod %s/%s: %+v", pod.Namespace(), pod.Name(), s.Events(t, pod))
 		}
 	}()
 	testenv.Await(t, podLimit, "event "+reason+" with "+strings.Join(parts, ", "), func() bool {
-		for _, e := range s.events(t, pod) {
-			if e.reason == reason && e.component == component && containsAll(e.message, parts) {
-				message = e.message
+		for _, e := range s.Events(t, pod) {
+			if e.Reason == reason && e.Component == component && containsAll(e.Message, parts) {
+				message = e.Message
 				return true
 			}
 		}

@@ -35,13 +35,8 @@ var optedIn = cluster.Object{"pullpass.dev/pull-secrets": "enabled"}
 // startPullSecrets applies what docs/how-to/pull-secrets.md names, and runs the controller with its rights.
 func (s *site) startPullSecrets(t testing.TB) {
 	t.Helper()
-	admin := filepath.Join(t.TempDir(), "admin.conf")
-	s.Kubeconfig(t, admin, s.Admin.CertFile, s.Admin.KeyFile)
 	for _, file := range []string{"pull-secrets.yaml", "pull-secrets-controller.yaml"} {
-		kubectl := exec.CommandContext(t.Context(), programs.Kubectl(t), "--kubeconfig="+admin, "apply", "-f", filepath.Join(programs.Checkout(t), "deploy/kubernetes", file))
-		if output, err := kubectl.CombinedOutput(); err != nil {
-			t.Fatalf("kubectl apply: %v\n%s", err, output)
-		}
+		s.Kubectl(t, "", "apply", "-f", filepath.Join(programs.Checkout(t), "deploy/kubernetes", file))
 	}
 	process.Start(t, exec.Command(programs.Pullpass(t), "pull-secrets", "controller", "--audience="+pullAudience, "--registry="+bareName, "--namespace=pullpass",
 		"--identity=e2e", "--kubeconfig="+s.Access(t, controller).KubeconfigFile))

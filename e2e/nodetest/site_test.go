@@ -1,7 +1,6 @@
 package nodetest
 
 import (
-	"crypto/tls"
 	"fmt"
 	"net/http"
 	"os"
@@ -9,10 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
@@ -181,18 +176,14 @@ func (s *site) startBuilder(t testing.TB) {
 	s.CreateNode(t, "build-1", nil)
 	s.password = s.Token(t, cluster.PodToken(s.CreatePod(t, builders, "build", "builder", "build-1"), registryName))
 	certificate := s.CA.Client(t, "system:node:build-1", "system:nodes").TLS(t)
-	s.builder = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.ca.Pool(), Certificates: []tls.Certificate{certificate}}}
-	t.Cleanup(s.builder.CloseIdleConnections)
+	s.builder = s.ca.Transport(t, certificate)
 }
 
 // push puts an image into a repository, and returns its name.
 func (s *site) push(t testing.TB, repository string) string {
 	t.Helper()
 	image := registryName + "/" + repository + ":v1"
-	reference, err := name.NewTag(image)
-	testenv.Must(t, err)
-	testenv.Must(t, remote.Write(reference, node.Image(t, repository), remote.WithContext(t.Context()), remote.WithTransport(s.builder),
-		remote.WithAuth(&authn.Basic{Username: "serviceaccount", Password: s.password})))
+	testenv.Must(t, node.Push(t.Context(), s.builder, "serviceaccount", s.password, image, node.Image(t, repository)))
 	return image
 }
 

@@ -50,16 +50,16 @@ func (s *site) startClients(t testing.TB) clients {
 	c := clients{client{address: process.FreeAddress(t)}, client{address: process.FreeAddress(t)}}
 
 	// There is no scheduler, and no network but the node's.
-	manifest := replace(t, document(t, "how-to/in-pod.md"), "\n  serviceAccountName: builder\n",
+	manifest := testenv.Replace(t, document(t, "how-to/in-pod.md"), "\n  serviceAccountName: builder\n",
 		"\n  serviceAccountName: builder\n  nodeName: "+s.node.Name()+"\n  hostNetwork: true\n  terminationGracePeriodSeconds: 0\n")
 	const command = "[crane, copy, registry.example.com/team-a/web:rc, registry.example.com/team-a/web:v1]"
-	s.create(t, replace(t, manifest, command, fmt.Sprintf("[client, %q]", c.documented.address)))
+	s.Kubectl(t, testenv.Replace(t, manifest, command, fmt.Sprintf("[client, %q]", c.documented.address)), "create", "-f", "-")
 
 	_, manifest, _ = strings.Cut(manifest, "\n---\n") // the ConfigMap is there
-	manifest = replace(t, manifest, command, fmt.Sprintf("[client, %q]", c.copied.address))
-	manifest = replace(t, manifest, "name: builder, namespace", "name: copied, namespace")
-	manifest = replace(t, manifest, "    env:\n", "    env:\n    - {name: PULLPASS_TOKEN_FILE, value: /copy/token}\n")
-	s.create(t, replace(t, manifest, "    volumeMounts:\n", "    volumeMounts:\n    - {name: pullpass, mountPath: /copy/token, subPath: token}\n"))
+	manifest = testenv.Replace(t, manifest, command, fmt.Sprintf("[client, %q]", c.copied.address))
+	manifest = testenv.Replace(t, manifest, "name: builder, namespace", "name: copied, namespace")
+	manifest = testenv.Replace(t, manifest, "    env:\n", "    env:\n    - {name: PULLPASS_TOKEN_FILE, value: /copy/token}\n")
+	s.Kubectl(t, testenv.Replace(t, manifest, "    volumeMounts:\n", "    volumeMounts:\n    - {name: pullpass, mountPath: /copy/token, subPath: token}\n"), "create", "-f", "-")
 
 	c.documented.pod = s.awaitRunning(t, "builder")
 	s.saw("the pod of docs/how-to/in-pod.md", "runs")

@@ -66,7 +66,7 @@ type published struct {
 // startDrivers runs each driver on the node, and waits until the kubelet has taken it.
 func (s *site) startDrivers(t testing.TB) map[string]*process.Process {
 	t.Helper()
-	s.create(t, document(t, "how-to/csi.md")+"---\n"+moreDrivers)
+	s.Kubectl(t, document(t, "how-to/csi.md")+"---\n"+moreDrivers, "create", "-f", "-")
 	drivers := map[string]*process.Process{}
 	for _, name := range []string{secretsDriver, contextDriver, elsewhereDriver} {
 		cmd := s.node.Command(programs.CSIDriver(t), "-name="+name, "-registry="+registryName, fmt.Sprintf("-secrets=%t", name == secretsDriver))

@@ -11,13 +11,11 @@ import (
 
 func TestMain(m *testing.M) {
 	isolate.Main(m, func(t testing.TB) {
-		for _, build := range []func(testing.TB) string{
+		programs.Build(t,
 			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.Kubelet, programs.Kubectl,
 			programs.Containerd, programs.Runc, programs.Distribution,
 			programs.Pullpass, programs.CredentialProvider, programs.Pause,
 			programs.CredentialHelper, programs.PodClient, programs.CSIDriver,
-		} {
-			build(t)
-		}
+		)
 	})
 }

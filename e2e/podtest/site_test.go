@@ -1,21 +1,16 @@
 package podtest
 
 import (
-	"crypto/tls"
 	"fmt"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/cluster"
@@ -51,13 +46,12 @@ rules:
 
 type site struct {
 	*cluster.Cluster
-	ca         *certs.CA // of the registry and Pullpass
-	config     pullpass.Config
-	proxy      *pullpass.Proxy
-	relay      *relay.Relay // in front of Pullpass
-	node       *node.Node
-	kubeconfig string
-	passwords  map[string]string // for pushes, by the team
+	ca        *certs.CA // of the registry and Pullpass
+	config    pullpass.Config
+	proxy     *pullpass.Proxy
+	relay     *relay.Relay // in front of Pullpass
+	node      *node.Node
+	passwords map[string]string // for pushes, by the team
 
 	pushes int // of clients in pods
 
@@ -72,8 +66,6 @@ func startSite(t testing.TB) *site {
 	key := certs.NewRSAKey(t)
 	s.Cluster = cluster.Start(t, key)
 	s.StartControllers(t, key)
-	s.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	s.Kubeconfig(t, s.kubeconfig, s.Admin.CertFile, s.Admin.KeyFile)
 	access := s.ApplyRBAC(t)
 	s.config = pullpass.Config{
 		Clusters: []pullpass.Cluster{{
@@ -122,10 +114,7 @@ func (s *site) push(t testing.TB, team, repository string, image v1.Image) strin
 	t.Helper()
 	reference, err := name.NewTag(registryName + "/" + team + "/" + repository)
 	testenv.Must(t, err)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.ca.Pool()}}
-	defer transport.CloseIdleConnections()
-	testenv.Must(t, remote.Write(reference, image, remote.WithContext(t.Context()), remote.WithTransport(transport),
-		remote.WithAuth(&authn.Basic{Username: "serviceaccount", Password: s.passwords[team]})))
+	testenv.Must(t, node.Push(t.Context(), s.ca.Transport(t), "serviceaccount", s.passwords[team], reference.Name(), image))
 	return reference.Name()
 }
 
@@ -140,32 +129,13 @@ func document(t testing.TB, file string) string {
 	return text
 }
 
-// replace replaces the only occurrence of old.
-func replace(t testing.TB, text, old, with string) string {
-	t.Helper()
-	if strings.Count(text, old) != 1 {
-		t.Fatalf("%q is there %d times, want once, in:\n%s", old, strings.Count(text, old), text)
-	}
-	return strings.Replace(text, old, with, 1)
-}
-
-// create gives YAML to kubectl, as administrators do.
-func (s *site) create(t testing.TB, manifest string) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), programs.Kubectl(t), "--kubeconfig="+s.kubeconfig, "create", "-f", "-")
-	cmd.Stdin = strings.NewReader(manifest)
-	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("kubectl create: %v: %s\n%s", err, output, manifest)
-	}
-}
-
 // awaitRunning waits until the only container of a pod runs, and returns the pod.
 func (s *site) awaitRunning(t testing.TB, pod string) cluster.Object {
 	t.Helper()
 	var object cluster.Object
 	defer func() {
 		if t.Failed() {
-			t.Logf("%v; events: %+v", object["status"], s.messages(t, object))
+			t.Logf("%v; events: %+v", object["status"], s.Events(t, object))
 		}
 	}()
 	testenv.Await(t, podLimit, pod+" runs", func() bool {
@@ -190,11 +160,12 @@ func (s *site) awaitMessage(t testing.TB, pod cluster.Object, parts ...string) (
 	t.Helper()
 	defer func() {
 		if t.Failed() {
-			t.Logf("events of pod %s: %q", pod.Name(), s.messages(t, pod))
+			t.Logf("events of pod %s: %+v", pod.Name(), s.Events(t, pod))
 		}
 	}()
 	testenv.Await(t, podLimit, fmt.Sprintf("event with %q", parts), func() bool {
-		for _, found = range s.messages(t, pod) {
+		for _, e := range s.Events(t, pod) {
+			found = e.Reason + ": " + e.Message
 			if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(found, part) }) {
 				return true
 			}
@@ -202,17 +173,6 @@ func (s *site) awaitMessage(t testing.TB, pod cluster.Object, parts ...string) (
 		return false
 	})
 	return found
-}
-
-// messages are those of the events about a pod.
-func (s *site) messages(t testing.TB, pod cluster.Object) (messages []string) {
-	t.Helper()
-	items, _ := s.Get(t, "/api/v1/namespaces/"+team+"/events?fieldSelector=involvedObject.uid%3D"+pod.UID())["items"].([]any)
-	for _, item := range items {
-		e := cluster.Object(item.(map[string]any))
-		messages = append(messages, e.Text("reason")+": "+e.Text("message"))
-	}
-	return messages
 }
 
 // awaitRefused waits for an audit line that a client was refused as a pod.

@@ -12,8 +12,6 @@ import (
 
 func TestMain(m *testing.M) {
 	isolate.Main(m, func(t testing.TB) {
-		for _, build := range []func(testing.TB) string{programs.Etcd, programs.KubeAPIServer, programs.Kubectl, programs.Helm} {
-			build(t)
-		}
+		programs.Build(t, programs.Etcd, programs.KubeAPIServer, programs.Kubectl, programs.Helm)
 	})
 }

@@ -2,14 +2,12 @@ package privilegetest
 
 import (
 	"bytes"
-	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -27,10 +25,9 @@ import (
 // site is a cluster with what administrators apply, and with objects that hold canaries.
 type site struct {
 	*cluster.Cluster
-	client     *http.Client
-	kubeconfig string
-	resources  []resource
-	victims    []*victim
+	client    *http.Client
+	resources []resource
+	victims   []*victim
 }
 
 // resource is one that the API server has, or a subresource.
@@ -74,13 +71,12 @@ func (v *victim) String() string {
 
 func startSite(t *testing.T, manifest func(t *testing.T) string) *site {
 	t.Helper()
-	s := &site{Cluster: cluster.Start(t, certs.NewRSAKey(t)), kubeconfig: filepath.Join(t.TempDir(), "admin.conf")}
-	s.Kubeconfig(t, s.kubeconfig, s.Admin.CertFile, s.Admin.KeyFile)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.CA.Pool()}, MaxIdleConnsPerHost: inParallel}
-	t.Cleanup(transport.CloseIdleConnections)
+	s := &site{Cluster: cluster.Start(t, certs.NewRSAKey(t))}
+	transport := s.CA.Transport(t)
+	transport.MaxIdleConnsPerHost = inParallel
 	s.client = &http.Client{Transport: transport, Timeout: time.Minute}
 	s.CreateNamespace(t, "pullpass", nil)
-	s.apply(t, testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "deploy/helm/pullpass/files/crds.yaml")))
+	s.Kubectl(t, testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "deploy/helm/pullpass/files/crds.yaml")), "apply", "--server-side", "--filename=-")
 	var here, elsewhere []string
 	for document := range strings.SplitSeq(manifest(t), "\n---\n") {
 		isElsewhere, inMetadata := false, false
@@ -94,28 +90,17 @@ func startSite(t *testing.T, manifest func(t *testing.T) string) *site {
 			here = append(here, document)
 		}
 	}
-	s.apply(t, strings.Join(here, "\n---\n"), "--namespace=pullpass")
-	s.apply(t, strings.Join(elsewhere, "\n---\n"))
+	s.Kubectl(t, strings.Join(here, "\n---\n"), "apply", "--server-side", "--filename=-", "--namespace=pullpass")
+	s.Kubectl(t, strings.Join(elsewhere, "\n---\n"), "apply", "--server-side", "--filename=-")
 	s.discover(t)
 	return s
-}
-
-func (s *site) apply(t testing.TB, manifest string, flags ...string) {
-	t.Helper()
-	kubectl := exec.CommandContext(t.Context(), programs.Kubectl(t), append(flags, "--kubeconfig="+s.kubeconfig, "apply", "--server-side", "--filename=-")...)
-	kubectl.Stdin = strings.NewReader(manifest)
-	output, err := kubectl.CombinedOutput()
-	if err != nil {
-		t.Fatalf("kubectl apply: %v\n%s", err, output)
-	}
 }
 
 // chart is what Helm makes of testdata/values.yaml, without what runs.
 func chart(t *testing.T) string {
 	t.Helper()
-	home := t.TempDir()
 	helm := exec.CommandContext(t.Context(), programs.Helm(t), "template", "pullpass", filepath.Join(programs.Checkout(t), "deploy/helm/pullpass"), "--namespace=pullpass", "--values=testdata/values.yaml")
-	helm.Env = append(os.Environ(), "HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_CACHE_HOME="+home, "HELM_DATA_HOME="+home)
+	helm.Env = programs.HelmEnvironment(t)
 	output, err := helm.CombinedOutput()
 	if err != nil {
 		t.Fatalf("helm template: %v\n%s", err, output)

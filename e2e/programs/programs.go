@@ -284,3 +284,18 @@ func e2eDir(t testing.TB) string {
 		dir = filepath.Dir(dir)
 	}
 }
+
+// HelmEnvironment is that of a Helm without the machine's own settings and plugins.
+func HelmEnvironment(t testing.TB) []string {
+	t.Helper()
+	home := t.TempDir()
+	return append(os.Environ(), "HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_CACHE_HOME="+home, "HELM_DATA_HOME="+home)
+}
+
+// Build finds or builds programs, before the tests that need them.
+func Build(t testing.TB, needed ...func(testing.TB) string) {
+	t.Helper()
+	for _, program := range needed {
+		program(t)
+	}
+}

@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	cryptotls "crypto/tls"
-
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/process"
 	"github.com/pullpass/pullpass/e2e/programs"
@@ -100,15 +98,13 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 	configFile := filepath.Join(dir, "config.yaml")
 	testenv.WriteFile(t, configFile, string(content))
 
-	transport := &http.Transport{TLSClientConfig: &cryptotls.Config{RootCAs: ca.Pool()}}
-	t.Cleanup(transport.CloseIdleConnections)
 	p := &Proxy{
 		URL:        "https://localhost" + address[strings.LastIndex(address, ":"):],
 		GatewayURL: gatewayURL, GatewayAddress: gatewayAddress,
 		ConfigFile: configFile,
 		admin:      "http://" + adminAddress,
 		ca:         ca,
-		client:     &http.Client{Transport: transport, Timeout: 30 * time.Second},
+		client:     &http.Client{Transport: ca.Transport(t), Timeout: 30 * time.Second},
 		audit:      audit{schema: auditSchema(t), byClient: map[string]Event{}},
 		secrets:    map[string]bool{},
 	}

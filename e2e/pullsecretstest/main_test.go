@@ -12,10 +12,8 @@ import (
 
 func TestMain(m *testing.M) {
 	isolate.Main(m, func(t testing.TB) {
-		for _, build := range []func(testing.TB) string{
+		programs.Build(t,
 			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.Kubectl, programs.Pullpass,
-		} {
-			build(t)
-		}
+		)
 	})
 }

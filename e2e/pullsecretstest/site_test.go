@@ -55,13 +55,8 @@ func startSite(t testing.TB) *site {
 	s := &site{key: certs.NewRSAKey(t), begin: time.Now()}
 	s.Cluster = cluster.StartWith(t, s.key, cluster.Options{AuditUser: user})
 	s.StartControllers(t, s.key, "garbage-collector-controller")
-	admin := filepath.Join(t.TempDir(), "admin.conf")
-	s.Kubeconfig(t, admin, s.Admin.CertFile, s.Admin.KeyFile)
 	s.CreateNamespace(t, namespace, nil)
-	kubectl := exec.CommandContext(t.Context(), programs.Kubectl(t), "--kubeconfig="+admin, "apply", "--validate=strict", "-f", filepath.Join(programs.Checkout(t), manifest))
-	if output, err := kubectl.CombinedOutput(); err != nil {
-		t.Fatalf("kubectl apply: %v\n%s", err, output)
-	}
+	s.Kubectl(t, "", "apply", "--validate=strict", "-f", filepath.Join(programs.Checkout(t), manifest))
 	s.access = s.Access(t, controller)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.CA.Pool()}}
 	t.Cleanup(transport.CloseIdleConnections)

@@ -4,7 +4,6 @@ package registry
 
 import (
 	"context"
-	cryptotls "crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -136,9 +135,7 @@ auth:
 	cmd := exec.Command(config.Program, "serve", configFile)
 	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none") // version 3 exports traces otherwise
 	registry := process.Start(t, cmd)
-	transport := &http.Transport{TLSClientConfig: &cryptotls.Config{RootCAs: ca.Pool()}}
-	t.Cleanup(transport.CloseIdleConnections)
-	client := &http.Client{Transport: transport, Timeout: startLimit}
+	client := &http.Client{Transport: ca.Transport(t), Timeout: startLimit}
 	registry.Await(t, startLimit, func(ctx context.Context) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+host+"/v2/", nil)
 		if err != nil {

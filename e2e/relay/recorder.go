@@ -48,8 +48,8 @@ func Record(t testing.TB, ca *certs.CA, to string) *Recorder {
 	target, err := url.Parse(to)
 	testenv.Must(t, err)
 	r := &Recorder{}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool()}, DisableCompression: true}
-	t.Cleanup(transport.CloseIdleConnections)
+	transport := ca.Transport(t)
+	transport.DisableCompression = true
 	proxy := &httputil.ReverseProxy{
 		Transport: &recording{r, transport},
 		// As it comes: what breaks off after the header breaks off there for the client, too.

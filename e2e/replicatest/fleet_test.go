@@ -1,16 +1,11 @@
 package replicatest
 
 import (
-	"crypto/tls"
 	"encoding/json"
 	"net"
 	"net/http"
 	"testing"
 	"time"
-
-	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/issuer"
@@ -84,17 +79,12 @@ func (w *world) publish(t *testing.T) {
 	t.Helper()
 	proxy := pullpass.Start(t, w.ca, w.config())
 	w.balancers[enforce].Use(proxy)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: w.ca.Pool()}}
-	defer transport.CloseIdleConnections()
+	transport := w.ca.Transport(t)
 	for _, namespace := range []string{audit, enforce, elsewhere} {
-		tag, err := name.NewTag(w.registry.Host + "/" + namespace + "/" + image)
-		testenv.Must(t, err)
 		token := w.issuer.Token(t, service, namespace, "builder")
 		proxy.NeverLog(token)
 		testenv.Await(t, recoverLimit, "an image is pushed", func() bool { // the load balancer looks from time to time who is ready
-			err = remote.Write(tag, node.Image(t, namespace), remote.WithContext(t.Context()), remote.WithTransport(transport),
-				remote.WithAuth(&authn.Basic{Username: "serviceaccount", Password: token}))
-			return err == nil
+			return node.Push(t.Context(), transport, "serviceaccount", token, w.registry.Host+"/"+namespace+"/"+image, node.Image(t, namespace)) == nil
 		})
 	}
 	proxy.Stop(t)

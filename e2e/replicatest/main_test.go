@@ -11,8 +11,6 @@ import (
 
 func TestMain(m *testing.M) {
 	isolate.Main(m, func(t testing.TB) {
-		for _, build := range []func(testing.TB) string{programs.Distribution, programs.Pullpass, programs.Pause} {
-			build(t)
-		}
+		programs.Build(t, programs.Distribution, programs.Pullpass, programs.Pause)
 	})
 }

@@ -99,8 +99,7 @@ func (f *fleet) apply(t testing.TB, values string) {
 func (f *fleet) run(t testing.TB, input, program string, args ...string) (string, error) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), program, args...)
-	home := t.TempDir()
-	command.Env = append(os.Environ(), "KUBECONFIG="+f.kubeconfig, "HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_CACHE_HOME="+home, "HELM_DATA_HOME="+home)
+	command.Env = append(programs.HelmEnvironment(t), "KUBECONFIG="+f.kubeconfig)
 	command.Stdin = strings.NewReader(input)
 	var stderr strings.Builder
 	command.Stderr = &stderr
@@ -249,7 +248,7 @@ func (p pod) path() string {
 func (f *fleet) step(t testing.TB) {
 	t.Helper()
 	var list struct{ Items []pod }
-	decode(t, f.Get(t, "/api/v1/pods"), &list)
+	f.Get(t, "/api/v1/pods").Decode(t, &list)
 	for _, p := range list.Items {
 		h := f.nodes[p.Spec.NodeName]
 		isInstaller := p.Metadata.Labels["app.kubernetes.io/name"] == "pullpass-node-install"
@@ -350,7 +349,7 @@ func (f *fleet) records(t testing.TB) map[string]record {
 			}
 		}
 	}
-	decode(t, f.Get(t, "/api/v1/nodes"), &list)
+	f.Get(t, "/api/v1/nodes").Decode(t, &list)
 	all := map[string]record{}
 	for _, n := range list.Items {
 		var r record
@@ -388,11 +387,4 @@ func are(all map[string]record, state string) (n int) {
 		}
 	}
 	return n
-}
-
-func decode(t testing.TB, object cluster.Object, into any) {
-	t.Helper()
-	content, err := json.Marshal(object)
-	testenv.Must(t, err)
-	testenv.Must(t, json.Unmarshal(content, into))
 }

@@ -133,11 +133,11 @@ func startRights(t *testing.T) (*fleet, func(token, method, path string, body cl
 func (f *fleet) installerOn(t testing.TB, node string) string {
 	t.Helper()
 	var p pod
-	decode(t, f.Create(t, "/api/v1/namespaces/"+namespace+"/pods", cluster.Object{
+	f.Create(t, "/api/v1/namespaces/"+namespace+"/pods", cluster.Object{
 		"metadata": cluster.Object{"name": "installer-" + node},
 		"spec": cluster.Object{"nodeName": node, "serviceAccountName": "pullpass-node-install", "automountServiceAccountToken": false,
 			"containers": []cluster.Object{{"name": "c", "image": "a"}}},
-	}), &p)
+	}).Decode(t, &p)
 	return f.token(t, p)
 }
 

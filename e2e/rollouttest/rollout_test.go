@@ -119,7 +119,7 @@ func (f *fleet) events(t testing.TB, node string) string {
 			InvolvedObject        struct{ Kind, Name string }
 		}
 	}
-	decode(t, f.Get(t, "/api/v1/namespaces/default/events"), &list)
+	f.Get(t, "/api/v1/namespaces/default/events").Decode(t, &list)
 	var lines []string
 	for _, e := range list.Items {
 		if e.InvolvedObject.Kind == "Node" && e.InvolvedObject.Name == node {

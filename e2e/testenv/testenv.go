@@ -3,6 +3,7 @@ package testenv
 
 import (
 	"os"
+	"strings"
 	"testing"
 	"time"
 )
@@ -55,4 +56,13 @@ func WriteFile[T string | []byte](t testing.TB, path string, content T) string {
 	t.Helper()
 	Must(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
+}
+
+// Replace replaces the only occurrence of old.
+func Replace(t testing.TB, text, old, with string) string {
+	t.Helper()
+	if n := strings.Count(text, old); n != 1 {
+		t.Fatalf("%q is there %d times, want once, in:\n%s", old, n, text)
+	}
+	return strings.Replace(text, old, with, 1)
 }

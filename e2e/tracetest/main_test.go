@@ -10,10 +10,8 @@ import (
 
 func TestMain(m *testing.M) {
 	isolate.Main(m, func(t testing.TB) {
-		for _, build := range []func(testing.TB) string{
+		programs.Build(t,
 			programs.Containerd, programs.Runc, programs.Distribution, programs.Pullpass, programs.CredentialProvider, programs.Pause,
-		} {
-			build(t)
-		}
+		)
 	})
 }

@@ -1,15 +1,9 @@
 package tracetest
 
 import (
-	"crypto/tls"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-containerregistry/pkg/authn"
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/collector"
@@ -66,7 +60,7 @@ func TestTraceFromContainerd(t *testing.T) {
 	token := issuer.Token(t, audience, namespace, "puller")
 	credentials = append(credentials, token, "serviceaccount:"+token)
 	image := hub.Host + "/" + repository + ":v1"
-	push(t, ca, image, token)
+	testenv.Must(t, node.Push(t.Context(), ca.Transport(t), "serviceaccount", token, image, node.Image(t, repository)))
 	pushed := len(proxy.Audit(t))
 	runtime.Pull(t, image, token)
 
@@ -126,15 +120,4 @@ func holds(spans map[string]collector.Span, parent string, names ...string) bool
 		}
 	}
 	return true
-}
-
-func push(t *testing.T, ca *certs.CA, image, token string) {
-	t.Helper()
-	reference, err := name.NewTag(image)
-	testenv.Must(t, err)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool()}}
-	t.Cleanup(transport.CloseIdleConnections)
-	err = remote.Write(reference, node.Image(t, repository), remote.WithContext(t.Context()), remote.WithTransport(transport),
-		remote.WithAuth(&authn.Basic{Username: "serviceaccount", Password: token}))
-	testenv.Must(t, err)
 }
