@@ -22,7 +22,7 @@ const (
 	containerLimit  = 256 << 20   // of the chart
 	goMemoryLimit   = "241591910" // nine tenths of it
 	memoryForCrowd  = 120 << 20   // what the most memory may grow by, with the garbage that the lists leave
-	budgetLimit     = 30 * time.Second
+	budgetLimit     = 2 * time.Minute
 	creatorsOfCrowd = 16
 )
 

@@ -37,7 +37,7 @@ const (
 	lateLimit = time.Second
 	// reconnectLimit is generous for what a watch tells, and enough for one that was cut: clients wait longer after each
 	// failure, with jitter.
-	reconnectLimit = 30 * time.Second
+	reconnectLimit = time.Minute
 )
 
 // TestKubernetes connects Pullpass to a real API server, with the rights of deploy/kubernetes/rbac.yaml and no others.

@@ -25,7 +25,7 @@ import (
 const (
 	statusRights = "deploy/kubernetes/policy-objects-status.yaml"
 	// statusLimit is for a change to show in a status: it is seen at once, and written within seconds.
-	statusLimit = 30 * time.Second
+	statusLimit = time.Minute
 	// lookLimit is for what is seen when all objects are looked at, which they are once a minute.
 	lookLimit = 3 * time.Minute
 	// usesKey is where replicas tell one another what was used in the cluster.

@@ -27,8 +27,8 @@ import (
 const (
 	rotations = 100
 	// signAfter is how long a new key or CA waits for registries to be told.
-	signAfter     = 20 * time.Second
-	rotationLimit = time.Minute // signAfter, on a machine that is busy
+	signAfter     = 30 * time.Second
+	rotationLimit = 2 * time.Minute // signAfter, on a machine that is busy
 )
 
 // TestSigningKeyRotation changes what tokens are signed with, in every way that docs/how-to/keys.md tells, while clients pull
@@ -92,17 +92,17 @@ func rotateFiles(t *testing.T) {
 		Trust: "certificate", CertFile: volume.path("tls.crt"), KeyFile: volume.path("tls.key"), CAFile: volume.path("roots.pem"),
 	}, programs.Distribution, programs.DockerRegistry)
 	defer r.end(t)
-	refused := func(why string) {
+	refused := func(why string, content ...files) {
 		t.Helper()
 		before := strings.Count(r.proxy.Log(), why)
+		volume.put(t, content...)
 		testenv.Await(t, rotationLimit, "refused: "+why, func() bool { return strings.Count(r.proxy.Log(), why) > before })
 		r.lap(t)
 	}
 	for n := range rotations {
 		next := pair(t, oldRoot)
 		if n%10 == 0 {
-			volume.put(t, files{"tls.key": next["tls.key"]})
-			refused("not for this private key")
+			refused("not for this private key", files{"tls.key": next["tls.key"]})
 		}
 		volume.put(t, next)
 		r.signs(t, keyOf(t, next))
@@ -110,8 +110,7 @@ func rotateFiles(t *testing.T) {
 
 	t.Log("a CA that nobody was told of")
 	last := volume.content
-	volume.put(t, pair(t, unknownRoot), roots(t, unknownRoot))
-	refused("was not published before")
+	refused("was not published before", pair(t, unknownRoot), roots(t, unknownRoot))
 	volume.put(t, last)
 
 	t.Log("another CA: registries are given both, the new one signs, registries forget the old one")

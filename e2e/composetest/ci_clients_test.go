@@ -112,14 +112,14 @@ func (s *ci) testClients(t *testing.T) {
 			} else {
 				t.Logf("%s: %v", client.name, err)
 			}
-			s.since(t, before, "the token has expired", expired)
+			s.proxy.AwaitAudit(t, before, "the token has expired", expired)
 
 			s.login(t, credential)
 			before = len(s.proxy.Audit(t))
 			if err := client.push(t, archive, tag+"1"); err != nil || s.registry.Digest(t, "team-a/web", tag+"1") == "" {
 				t.Errorf("with a push credential of the beginning: %v", err)
 			}
-			s.since(t, before, "a push credential pushed", pushedByCredential)
+			s.proxy.AwaitAudit(t, before, "a push credential pushed", pushedByCredential)
 
 			s.job(t, webJob, "")
 			if err := client.push(t, archive, tag+"2"); err != nil || s.registry.Digest(t, "team-a/web", tag+"2") == "" {

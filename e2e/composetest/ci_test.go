@@ -164,15 +164,6 @@ func (s *ci) login(t *testing.T, password string) {
 	s.home(t, string(auths))
 }
 
-// since waits for an audit line after the first ones.
-func (s *ci) since(t *testing.T, before int, what string, is func(pullpass.Event) bool) {
-	t.Helper()
-	var events []pullpass.Event
-	if !testenv.Poll(startLimit, func() bool { events = s.proxy.Audit(t)[before:]; return slices.ContainsFunc(events, is) }) {
-		t.Errorf("no audit line says that %s: %+v", what, events)
-	}
-}
-
 func expired(e pullpass.Event) bool { return e.Status == 401 && e.Reason == "token_expired" }
 
 func pushedByCredential(e pullpass.Event) bool {
@@ -210,14 +201,14 @@ func (s *ci) testBuildKit(t *testing.T) {
 	if err := build("token"); err == nil || !strings.Contains(err.Error(), "the token expired at") || s.registry.Digest(t, "team-a/web", "token") != "" {
 		t.Errorf("with the token: %v", err)
 	}
-	s.since(t, before, "the token has expired", expired)
+	s.proxy.AwaitAudit(t, before, "the token has expired", expired)
 
 	before = len(s.proxy.Audit(t))
 	t.Setenv("PULLPASS_PUSH", "team-a/web team-a/base:pull")
 	if err := build("credential"); err != nil || s.registry.Digest(t, "team-a/web", "credential") == "" {
 		t.Errorf("with a push credential: %v", err)
 	}
-	s.since(t, before, "a push credential pushed", pushedByCredential)
+	s.proxy.AwaitAudit(t, before, "a push credential pushed", pushedByCredential)
 	tokens := map[string]bool{}
 	for _, e := range s.proxy.Audit(t)[before:] {
 		if e.Status == 200 { // a line about the build before it may come late

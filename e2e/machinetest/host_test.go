@@ -295,16 +295,7 @@ func (h *host) runs(t *testing.T, registry string) {
 // judge looks at what Pullpass says of a pod's pull.
 func (h *host) judge(t *testing.T, pod cluster.Object) {
 	t.Helper()
-	var seen pullpass.Event
-	testenv.Await(t, podLimit, "an audit line of "+pod.Name(), func() bool {
-		for _, e := range h.proxy.Audit(t) {
-			if e.Pod.UID == pod.UID() && e.Result == "granted" {
-				seen = e
-				return true
-			}
-		}
-		return false
-	})
+	seen := h.proxy.AwaitAudit(t, 0, "pod "+pod.Name()+", granted", func(e pullpass.Event) bool { return e.Pod.UID == pod.UID() && e.Result == "granted" })
 	if proven := seen.Proof != nil && seen.Proof.Passed; proven != (h.client != "") {
 		t.Errorf("%s: the proof of the node is %+v", h.Name(), seen.Proof)
 	}

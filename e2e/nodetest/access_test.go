@@ -15,7 +15,7 @@ func testGranted(t *testing.T, w *work) {
 	image := w.push(t, w.namespace+"/web")
 	web := w.start(t, pod{name: "web", image: image})
 	w.saw("nothing but its ServiceAccount", "runs %s after it was created", w.awaitRunning(t, web))
-	granted := awaitAudit(t, w.proxy, "granted", about(web, "granted"))
+	granted := w.proxy.AwaitAudit(t, 0, "granted", about(web, "granted"))
 	if granted.Proof == nil || !granted.Proof.Passed || granted.Proof.Method != "certificate" || granted.Node.Name != w.node.Name() {
 		t.Errorf("granted to node %+v with the proof %+v", granted.Node, granted.Proof)
 	}
@@ -41,7 +41,7 @@ func testRecreated(t *testing.T, w *work) {
 	repository := "shared/" + w.namespace
 	image := w.push(t, repository)
 	before := w.start(t, pod{name: "before", image: thief.image(repository)})
-	awaitAudit(t, w.proxy, "the pod's token opens nothing", about(before, "none"))
+	w.proxy.AwaitAudit(t, 0, "the pod's token opens nothing", about(before, "none"))
 	old := w.stolen(t, thief.host()+"/"+repository)
 
 	w.Delete(t, w.accountPath("puller"))
@@ -55,7 +55,7 @@ func testRecreated(t *testing.T, w *work) {
 	message := w.awaitEvent(t, before, "ImagePullDenied", "pullpass", "was deleted")
 	w.saw("ServiceAccount made again: a token of before", "%d %s: %s", answer.Status, answer.Audit.Reason, message)
 	w.awaitRunning(t, before)
-	granted := awaitAudit(t, w.proxy, "granted", about(before, "granted"))
+	granted := w.proxy.AwaitAudit(t, 0, "granted", about(before, "granted"))
 	if granted.ServiceAccount.UID != w.Get(t, w.accountPath("puller")).UID() {
 		t.Errorf("granted to the ServiceAccount %+v", granted.ServiceAccount)
 	}
@@ -79,7 +79,7 @@ func testPresent(t *testing.T, w *work) {
 	w.saw("IfNotPresent: another ServiceAccount without rights", "refused, although the image is there: %s", message)
 	allowed := run("allowed", "allowed")
 	took := w.awaitRunning(t, allowed)
-	awaitAudit(t, w.proxy, "granted", about(allowed, "granted"))
+	w.proxy.AwaitAudit(t, 0, "granted", about(allowed, "granted"))
 	w.saw("IfNotPresent: another ServiceAccount with rights", "asks, and runs %s after it was created", took)
 	again := run("again", "first")
 	took = w.awaitRunning(t, again)
@@ -102,9 +102,9 @@ func testPullSecret(t *testing.T, w *work) {
 	})
 	web := w.start(t, pod{name: "web", image: image, pullSecret: "old"})
 	took := w.awaitRunning(t, web)
-	refused := awaitAudit(t, w.proxy, "the old password", func(e pullpass.Event) bool {
+	refused := w.proxy.AwaitAudit(t, 0, "the old password", func(e pullpass.Event) bool {
 		return e.Result == "refused" && slices.Contains(e.Requested, "repository:"+w.namespace+"/web:pull")
 	})
 	w.saw("an old imagePullSecret as well", "runs %s after it was created; the Secret's password got %d %s", took, refused.Status, refused.Reason)
-	awaitAudit(t, w.proxy, "granted", about(web, "granted"))
+	w.proxy.AwaitAudit(t, 0, "granted", about(web, "granted"))
 }

@@ -86,7 +86,7 @@ func testDisruptions(t *testing.T, s *site, nodes []*node.Node) {
 		}
 		allowed = append(allowed, batch...)
 		denied = append(denied, w.pods(t, fmt.Sprintf("denied-%d", n), nodes[n%len(nodes)].Name(), foreign))
-		awaitAudit(t, s.proxy, "the first pull of many", func(e pullpass.Event) bool {
+		s.proxy.AwaitAudit(t, 0, "the first pull of many", func(e pullpass.Event) bool {
 			return e.Result == "granted" && slices.ContainsFunc(batch, func(pod cluster.Object) bool { return pod.UID() == e.Pod.UID })
 		})
 		start := time.Now()

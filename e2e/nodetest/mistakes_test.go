@@ -103,7 +103,7 @@ spec: {hostNetwork: true, containers: [{name: c, image: %q}]}
 
 func (w *work) sawAnonymous(t *testing.T, what, repository, cause, kubelet string) {
 	t.Helper()
-	e := awaitAudit(t, w.proxy, what, func(e pullpass.Event) bool {
+	e := w.proxy.AwaitAudit(t, 0, what, func(e pullpass.Event) bool {
 		return e.Reason == "anonymous" && slices.Contains(e.Requested, "repository:"+repository+":pull")
 	})
 	if e.Status != 401 || e.Result != "refused" || !strings.Contains(e.Message, cause) {

@@ -106,21 +106,6 @@ func (s *site) awaitEvent(t testing.TB, pod cluster.Object, reason, component st
 	return message
 }
 
-// awaitAudit waits for an audit line of a Pullpass, and returns it.
-func awaitAudit(t testing.TB, proxy *pullpass.Proxy, what string, wanted func(pullpass.Event) bool) (found pullpass.Event) {
-	t.Helper()
-	testenv.Await(t, podLimit, "audit line: "+what, func() bool {
-		for _, e := range proxy.Audit(t) {
-			if wanted(e) {
-				found = e
-				return true
-			}
-		}
-		return false
-	})
-	return found
-}
-
 // about is true for what the Pullpass did with a request for a pod.
 func about(pod cluster.Object, result string) func(pullpass.Event) bool {
 	return func(e pullpass.Event) bool { return e.Pod.UID == pod.UID() && e.Result == result }

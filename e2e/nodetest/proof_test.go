@@ -15,7 +15,7 @@ func testNoClientCertificate(t *testing.T, w *work) {
 	web := w.start(t, pod{name: "web", image: noClient.image(w.namespace + "/web")})
 	kubelet := w.awaitEvent(t, web, "Failed", "kubelet", "403 Forbidden")
 	message := w.awaitEvent(t, web, "ImagePullDenied", "pullpass", "client certificate", "hosts.toml")
-	refused := awaitAudit(t, w.proxy, "refused", about(web, "refused"))
+	refused := w.proxy.AwaitAudit(t, 0, "refused", about(web, "refused"))
 	if refused.Reason != "caller_not_node" || refused.Proof == nil || refused.Proof.Reason != "certificate_missing" {
 		t.Errorf("audit %+v with the proof %+v", refused, refused.Proof)
 	}

@@ -55,7 +55,7 @@ func testKeptSecret(t *testing.T, w *work) {
 			return e.Result == result && e.PullSecret != nil && e.PullSecret.UID == secret.UID() && slices.Contains(e.Requested, "repository:"+w.namespace+"/web:pull")
 		}
 	}
-	granted := awaitAudit(t, w.proxy, "granted by the Secret", of("granted"))
+	granted := w.proxy.AwaitAudit(t, 0, "granted by the Secret", of("granted"))
 	if granted.PullSecret.Name != "pullpass-pull-autopilot" || granted.ServiceAccount.Name != "autopilot" || granted.Pod.Name != "" || granted.Node.Name != "" || granted.Proof != nil || granted.Replay != nil {
 		t.Errorf("audit %+v", granted)
 	}
@@ -113,7 +113,7 @@ func (w *work) testWhereNotAllowed(t *testing.T) {
 	web := w.Create(t, "/api/v1/namespaces/"+namespace+"/pods", cluster.Object{"metadata": cluster.Object{"name": "web"},
 		"spec": podSpec(w.node.Name(), "autopilot", "Always", bareName+"/"+namespace+"/web:v1")})
 	kubelet := w.awaitEvent(t, web, "Failed", "kubelet", "40") // 401 or 403, as containerd has it
-	refused := awaitAudit(t, w.proxy, "refused where it is not allowed", func(e pullpass.Event) bool {
+	refused := w.proxy.AwaitAudit(t, 0, "refused where it is not allowed", func(e pullpass.Event) bool {
 		return e.Result == "refused" && e.Claimed.Subject == "system:serviceaccount:"+namespace+":autopilot"
 	})
 	if refused.Reason != "token_pull_secret" || refused.PullSecret != nil || !strings.Contains(refused.Message, "pullSecrets.namespaces") {

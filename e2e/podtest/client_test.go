@@ -142,18 +142,9 @@ func (s *site) pushAs(t testing.TB, c client, own string) string {
 }
 
 // audited is the audit line about a request of a pod for a scope.
-func (s *site) audited(t testing.TB, pod cluster.Object, scope string) (found pullpass.Event) {
+func (s *site) audited(t testing.TB, pod cluster.Object, scope string) pullpass.Event {
 	t.Helper()
-	testenv.Await(t, podLimit, "audit line about "+scope, func() bool {
-		for _, e := range events(t, s.proxy, pod, "") {
-			if slices.Contains(e.Requested, scope) {
-				found = e
-				return true
-			}
-		}
-		return false
-	})
-	return found
+	return s.proxy.AwaitAudit(t, 0, scope, func(e pullpass.Event) bool { return about(e, pod, "") && slices.Contains(e.Requested, scope) })
 }
 
 // tokenID is the id of the token that the kubelet has written for a pod, as the audit log writes it.

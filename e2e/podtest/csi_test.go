@@ -12,6 +12,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/process"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
@@ -173,10 +174,8 @@ func (s *site) manifest(t testing.TB, v volume) {
 // lastID is the id of the token that a driver used last for a pod.
 func (s *site) lastID(t testing.TB, pod cluster.Object) string {
 	t.Helper()
+	s.proxy.AwaitAudit(t, 0, "of the driver, for pod "+pod.Name(), func(e pullpass.Event) bool { return about(e, pod, driverAgent) })
 	asked := events(t, s.proxy, pod, driverAgent)
-	if len(asked) == 0 {
-		t.Fatalf("no audit line about the driver and pod %s", pod.Name())
-	}
 	return asked[len(asked)-1].CredentialID
 }
 
@@ -187,7 +186,9 @@ func (s *site) testRefusedVolumes(t *testing.T, drivers map[string]*process.Proc
 	missing := volume{process: drivers[elsewhereDriver], pod: s.mount(t, "missing", elsewhereDriver, own)}
 	s.saw("a driver pulls another team's image", "%s", s.awaitMessage(t, refused.pod, "FailedMount: ", otherTeam+"/web"))
 	s.saw("… and the pod's event of Pullpass says", "%s", s.awaitMessage(t, refused.pod, "ImagePullDenied: ", "repository:"+otherTeam+"/web:pull", "Remedy: "))
-	awaitRefused(t, s.proxy, refused.pod, driverAgent, "scope_not_granted")
+	s.proxy.AwaitAudit(t, 0, "scope_not_granted", func(e pullpass.Event) bool {
+		return about(e, refused.pod, driverAgent) && e.Reason == "scope_not_granted"
+	})
 	message := s.awaitMessage(t, missing.pod, "FailedMount: ", registryName, "spec.tokenRequests of the CSIDriver object")
 	s.saw("a driver without a token for the registry", "%s", message)
 	if asked := events(t, s.proxy, missing.pod, driverAgent); len(asked) > 0 {

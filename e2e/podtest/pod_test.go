@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/e2e/node"
+	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
@@ -101,8 +102,8 @@ func (s *site) testProof(t *testing.T, c client, v volume, own string) {
 		t.Error("a client without a certificate pulled")
 	}
 	s.saw("proof demanded: the client", "%v", err)
-	awaitRefused(t, strict, c.pod, clientAgent, "caller_not_node")
-	awaitRefused(t, strict, v.pod, driverAgent, "caller_not_node")
+	strict.AwaitAudit(t, 0, "caller_not_node", func(e pullpass.Event) bool { return about(e, c.pod, clientAgent) && e.Reason == "caller_not_node" })
+	strict.AwaitAudit(t, 0, "caller_not_node", func(e pullpass.Event) bool { return about(e, v.pod, driverAgent) && e.Reason == "caller_not_node" })
 	var last published
 	testenv.Await(t, podLimit, "the driver is refused", func() bool { last = v.published(t)[len(v.published(t))-1]; return last.Error != "" })
 	s.saw("proof demanded: the driver", "%s", last.Error)

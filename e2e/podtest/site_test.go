@@ -175,19 +175,16 @@ func (s *site) awaitMessage(t testing.TB, pod cluster.Object, parts ...string) (
 	return found
 }
 
-// awaitRefused waits for an audit line that a client was refused as a pod.
-func awaitRefused(t testing.TB, proxy *pullpass.Proxy, pod cluster.Object, client, reason string) {
-	t.Helper()
-	testenv.Await(t, podLimit, "audit line: "+reason, func() bool {
-		return slices.ContainsFunc(events(t, proxy, pod, client), func(e pullpass.Event) bool { return e.Reason == reason })
-	})
+// about tells whether an audit line is about what a client did as a pod.
+func about(e pullpass.Event, pod cluster.Object, client string) bool {
+	return e.Pod.UID == pod.UID() && strings.HasPrefix(e.Client, client)
 }
 
 // events are the audit lines of a Pullpass about what a client did as a pod.
 func events(t testing.TB, proxy *pullpass.Proxy, pod cluster.Object, client string) (found []pullpass.Event) {
 	t.Helper()
 	for _, e := range proxy.Audit(t) {
-		if e.Pod.UID == pod.UID() && strings.HasPrefix(e.Client, client) {
+		if about(e, pod, client) {
 			found = append(found, e)
 		}
 	}

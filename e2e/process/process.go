@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	stopGrace  = 20 * time.Second // from SIGTERM to SIGKILL; kube-apiserver needs a few seconds
+	stopGrace  = 30 * time.Second // from SIGTERM to SIGKILL, as the kubelet has it; kube-apiserver needs a few seconds
 	pollPeriod = 50 * time.Millisecond
 	shownLines = 60 // of the output of a program, when its test failed
 )

@@ -108,6 +108,23 @@ func (p *Proxy) Audit(t testing.TB) []Event {
 	return slices.Clone(p.audit.events)
 }
 
+// AwaitAudit waits for an audit line, of those from the given number on, and returns it: a line may be read after its answer.
+func (p *Proxy) AwaitAudit(t testing.TB, from int, what string, wanted func(Event) bool) (found Event) {
+	t.Helper()
+	var events []Event
+	if !testenv.Poll(eventLimit, func() bool {
+		events = p.Audit(t)[from:]
+		i := slices.IndexFunc(events, wanted)
+		if i >= 0 {
+			found = events[i]
+		}
+		return i >= 0
+	}) {
+		t.Fatalf("no audit line within %v: %s; the last ones: %+v", eventLimit, what, events[max(0, len(events)-20):])
+	}
+	return found
+}
+
 // Replays returns the audit lines about callers that were not the first ones with their token, or of whom nobody knew.
 func (p *Proxy) Replays(t testing.TB) []Event {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -231,6 +232,15 @@ func (s *site) changes(t testing.TB, since int, namespace string) map[string]int
 		counts[what]++
 	}
 	return counts
+}
+
+// expectChanges waits for them: a request may be in the audit log of the API server after it was answered.
+func (s *site) expectChanges(t testing.TB, what string, since int, namespace string, want map[string]int) {
+	t.Helper()
+	var got map[string]int
+	if !testenv.Poll(limit, func() bool { got = s.changes(t, since, namespace); return maps.Equal(got, want) }) {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
 }
 
 func isItsOwn(r cluster.Request) bool { return r.Resource == "leases" || r.Resource == "configmaps" }

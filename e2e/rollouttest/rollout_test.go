@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const values = `image: {repository: images.example.com/pullpass, digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
@@ -22,10 +23,11 @@ func valuesFor(registry, mode string) string {
 }
 
 const (
-	nodes     = 20
-	changed   = 6 // of these, before the next change
-	nodesNew  = 50
-	roundTrip = 20 * time.Minute // this takes four on an idle machine
+	nodes      = 20
+	changed    = 6 // of these, before the next change
+	nodesNew   = 50
+	roundTrip  = 20 * time.Minute // this takes four on an idle machine
+	eventLimit = time.Minute
 )
 
 // Twenty nodes restart one after the other, when it is installed and when it is changed. What fails on the first is not tried on the
@@ -103,8 +105,12 @@ func TestOneAtATime(t *testing.T) {
 	if n := restarts("after the stop"); n != atStop {
 		t.Errorf("%d restarts after the roll-out was stopped", n-atStop)
 	}
-	if events := f.events(t, bad); !strings.Contains(events, "Warning NodeInstallRejected") || !strings.Contains(events, "Normal NodeInstallReady") {
-		t.Errorf("events of %s:\n%s", bad, events)
+	var events string
+	if !testenv.Poll(eventLimit, func() bool {
+		events = f.events(t, bad)
+		return strings.Contains(events, "Warning NodeInstallRejected") && strings.Contains(events, "Normal NodeInstallReady")
+	}) {
+		t.Errorf("events of %s after %v:\n%s", bad, eventLimit, events)
 	}
 	if got := f.nodes[bad].provider(); strings.Contains(got, "broken.example.com") {
 		t.Errorf("%s does not have what it had:\n%s", bad, got)

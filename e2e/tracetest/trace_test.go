@@ -64,10 +64,8 @@ func TestTraceFromContainerd(t *testing.T) {
 	pushed := len(proxy.Audit(t))
 	runtime.Pull(t, image, token)
 
+	proxy.AwaitAudit(t, pushed, "containerd asks for a token", func(pullpass.Event) bool { return true })
 	pulls := proxy.Audit(t)[pushed:]
-	if len(pulls) == 0 {
-		t.Fatal("containerd asked for no token")
-	}
 	for _, e := range pulls {
 		if e.Result != "granted" || !strings.HasPrefix(e.Client, "containerd/") {
 			t.Errorf("an audit line that is not of the pull: %+v", e)
