@@ -347,7 +347,8 @@ func TestTelemetryFailuresAreCounted(t *testing.T) {
 	process(t, p, "OTEL_EXPORTER_OTLP_ENDPOINT="+refuses.URL, "OTEL_METRIC_EXPORT_INTERVAL=10", "OTEL_EXPORTER_OTLP_HEADERS=api-key=secret")
 	testkit.Eventually(t, "failures are counted", func() bool {
 		_, metrics := p.Fetch(t, "http://"+p.Admin+"/metrics")
-		return strings.Contains(metrics, "pullpass_telemetry_failures_total ") && !strings.Contains(metrics, "pullpass_telemetry_failures_total 0\n")
+		return strings.Contains(metrics, "pullpass_telemetry_failures_total ") && !strings.Contains(metrics, "pullpass_telemetry_failures_total 0\n") &&
+			strings.Contains(p.Log.String(), "not delivered") // which follows, by another way
 	})
 	if log := p.Log.String(); !strings.Contains(log, "403 Forbidden") || strings.Count(log, "not delivered") != 1 || strings.Contains(log, "secret") || len(log) > 4000 {
 		t.Errorf("log:\n%s", log)

@@ -256,7 +256,11 @@ func (r *rig) pull(path, repository string, header ...string) answer {
 // one returns the only event since the last call.
 func (r *rig) one() *exchange.Event {
 	r.t.Helper()
-	events := r.events.take()
+	var events []*exchange.Event
+	testkit.Eventually(r.t, "there is an event", func() bool { // it is recorded when the answer has ended
+		events = r.events.take()
+		return len(events) > 0
+	})
 	if len(events) != 1 {
 		r.t.Fatalf("%d events: %s", len(events), shown(events))
 	}

@@ -121,7 +121,7 @@ func TestAnnouncedBodies(t *testing.T) {
 	for _, request := range []string{"GET /v2/ghcr.io/acme/app/manifests/v1", "PATCH /v2/ghcr.io/acme/app/blobs/uploads/x", "POST /v2/ghcr.io/acme/app/blobs/uploads/"} {
 		connection, err := net.Dial("tcp", r.Listener.Addr().String())
 		must(t, err)
-		must(t, connection.SetDeadline(time.Now().Add(20*time.Second)))
+		must(t, connection.SetDeadline(time.Now().Add(time.Minute)))
 		_, err = io.WriteString(connection, request+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+token+"\r\nContent-Length: 100\r\n\r\n")
 		must(t, err)
 		response, err := http.ReadResponse(bufio.NewReader(connection), nil)

@@ -82,7 +82,7 @@ func Listen(t *testing.T) net.Listener {
 }
 
 // Eventually waits for what happens in another goroutine.
-func Eventually(t *testing.T, what string, holds func() bool) {
+func Eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
