@@ -73,6 +73,7 @@
 //
 // The packages below it run the parts:
 //
+//	testenv    errors, waits and files of every test
 //	programs   finds Debian's programs, builds the others and keeps them in a cache
 //	process    starts, watches and stops a program
 //	certs      keys and certificates

@@ -3,7 +3,6 @@ package charttest
 import (
 	"context"
 	"crypto/tls"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -102,14 +101,6 @@ func (i *installation) certificates(t testing.TB) string {
 	bundle, err := io.ReadAll(resp.Body)
 	testenv.Must(t, err)
 	return string(bundle)
-}
-
-// part is a part of a signed token: 0 is its header, 1 what it says.
-func part(t testing.TB, token string, n int) string {
-	t.Helper()
-	content, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[n])
-	testenv.Must(t, err)
-	return string(content)
 }
 
 const (

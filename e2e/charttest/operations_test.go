@@ -146,7 +146,7 @@ func (i *installation) sharedGranted(t testing.TB) bool {
 	t.Helper()
 	body, err := i.ask(t.Context(), i.otherToken, "shared/base")
 	testenv.Must(t, err)
-	return strings.Contains(part(t, body.Token, 1), "shared/base")
+	return strings.Contains(string(testenv.TokenPart(t, body.Token, 1)), "shared/base")
 }
 
 // testNewKey replaces the key that signs, below the CA that the registry trusts.
@@ -176,7 +176,7 @@ func (i *installation) replaceKey(t testing.TB, ca string) {
 	header := func() string {
 		body, err := i.ask(t.Context(), i.token, "team-a/web")
 		testenv.Must(t, err)
-		return part(t, body.Token, 0)
+		return string(testenv.TokenPart(t, body.Token, 0))
 	}
 	before := header()
 	commands := strings.ReplaceAll(i.block(t, "sh", "openssl req -x509"), "signing-ca", ca)

@@ -38,6 +38,7 @@ type Cluster struct {
 	dir       string
 	options   Options
 	admin     *http.Client
+	others    *http.Client // without a certificate
 	apiserver *process.Process
 	serving   certs.Pair
 	signing   certs.RSAKey
@@ -68,7 +69,8 @@ func StartWith(t testing.TB, key certs.RSAKey, options Options) *Cluster {
 	c.Issuer = "https://" + c.address
 	c.serving = c.CA.Server(t, "kube-apiserver", isolate.ServiceAddress)
 	c.Admin = c.CA.Client(t, "admin", "system:masters")
-	c.admin = c.client(t, c.Admin)
+	c.admin = &http.Client{Transport: c.CA.Transport(t, c.Admin.TLS(t)), Timeout: 30 * time.Second}
+	c.others = &http.Client{Transport: c.CA.Transport(t), Timeout: 3 * time.Minute}
 	c.startEtcd(t)
 	c.startAPIServer(t)
 	return c
@@ -78,7 +80,7 @@ func StartWith(t testing.TB, key certs.RSAKey, options Options) *Cluster {
 // trusted keys signed; the published key set holds the trusted keys.
 func (c *Cluster) RestartAPIServer(t testing.TB, signing certs.RSAKey, trusted ...certs.RSAKey) {
 	t.Helper()
-	c.admin.CloseIdleConnections() // the API server waits for its connections to end
+	c.disconnect() // the API server waits for its connections to end
 	if err := c.apiserver.Stop(); err != nil {
 		t.Fatalf("stop kube-apiserver: %v", err)
 	}
@@ -90,7 +92,12 @@ func (c *Cluster) RestartAPIServer(t testing.TB, signing certs.RSAKey, trusted .
 func (c *Cluster) Crash(t testing.TB) {
 	t.Helper()
 	c.apiserver.Kill(t)
+	c.disconnect()
+}
+
+func (c *Cluster) disconnect() {
 	c.admin.CloseIdleConnections()
+	c.others.CloseIdleConnections()
 }
 
 // SetKeys changes the keys of the API server from its next start on, as RestartAPIServer does.
@@ -228,12 +235,6 @@ func (c *Cluster) startControllers(t testing.TB, key certs.RSAKey, names ...stri
 		"--secure-port=0",
 		"--kube-api-qps=500", "--kube-api-burst=1000", // 20 a second is the default, and the tests wait
 	))
-}
-
-// client trusts the cluster's CA and presents the given client certificate.
-func (c *Cluster) client(t testing.TB, cert certs.Pair) *http.Client {
-	t.Helper()
-	return &http.Client{Transport: c.CA.Transport(t, cert.TLS(t)), Timeout: 30 * time.Second}
 }
 
 func getOK(ctx context.Context, client *http.Client, url string) error {

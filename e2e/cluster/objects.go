@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/testenv"
@@ -92,10 +93,6 @@ func (c *Cluster) do(t testing.TB, method, path string, body Object) Object {
 
 // Try sends a request as the administrator and returns the API server's answer. It is for goroutines, which must not end a test.
 func (c *Cluster) Try(ctx context.Context, method, path string, body Object) (Object, error) {
-	contentType := "application/json"
-	if method == http.MethodPatch {
-		contentType = "application/merge-patch+json"
-	}
 	var payload []byte
 	if body != nil {
 		var err error
@@ -103,30 +100,58 @@ func (c *Cluster) Try(ctx context.Context, method, path string, body Object) (Ob
 			return nil, err
 		}
 	}
-	return c.send(ctx, method, path, contentType, payload)
+	return c.send(ctx, method, path, contentType(method, path), payload)
+}
+
+func contentType(method, path string) string {
+	switch {
+	case method != http.MethodPatch:
+		return "application/json"
+	case strings.Contains(path, "force="): // of server-side apply alone
+		return "application/apply-patch+yaml"
+	}
+	return "application/merge-patch+json"
 }
 
 func (c *Cluster) send(ctx context.Context, method, path, contentType string, payload []byte) (Object, error) {
-	req, err := http.NewRequestWithContext(ctx, method, c.Issuer+path, bytes.NewReader(payload))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", contentType)
-	resp, err := c.admin.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
+	status, answer, err := c.exchange(ctx, c.admin, "", method, path, contentType, payload)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
-	if resp.StatusCode >= 300 {
-		return nil, fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, answer)
+	if status >= 300 {
+		return nil, fmt.Errorf("%s %s: %d %s: %s", method, path, status, http.StatusText(status), answer)
 	}
 	var object Object
 	if err := json.Unmarshal(answer, &object); err != nil {
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	return object, nil
+}
+
+// As sends a request with a token, and returns what the API server answers.
+func (c *Cluster) As(t testing.TB, token, method, path string, body any) (status int, answer string) {
+	t.Helper()
+	payload, err := json.Marshal(body)
+	testenv.Must(t, err)
+	status, content, err := c.exchange(t.Context(), c.others, token, method, path, contentType(method, path), payload)
+	testenv.Must(t, err)
+	return status, string(content)
+}
+
+func (c *Cluster) exchange(ctx context.Context, client *http.Client, token, method, path, contentType string, payload []byte) (int, []byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.Issuer+path, bytes.NewReader(payload))
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header.Set("Content-Type", contentType)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, answer, err
 }

@@ -59,7 +59,7 @@ func (s *site) disruptions() []disruption {
 func (s *site) replace(t *testing.T) {
 	t.Helper()
 	s.retired = append(s.retired, s.proxy)
-	s.proxy = s.startPullpass(t)
+	s.proxy = pullpass.StartReady(t, s.ca, s.config)
 	s.relay.To(s.proxy.Address())
 }
 

@@ -112,7 +112,7 @@ func startGatewaySite(t testing.TB) *gatewaySite {
 		}
 		s.config.Upstreams = append(s.config.Upstreams, setting)
 	}
-	s.proxy = s.startPullpass(t)
+	s.proxy = pullpass.StartReady(t, s.ca, s.config)
 	s.gateway = relay.Start(t, "127.0.0.1:443", s.proxy.GatewayAddress)
 	s.Apply(t, s.proxy.Command(t, "kubelet-config", append(mirrorFlags(), "--part=rbac")...))
 	return s

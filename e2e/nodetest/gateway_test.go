@@ -1,7 +1,6 @@
 package nodetest
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -265,12 +264,6 @@ func (s *gatewaySite) testHostsRewritten(t *testing.T, nodes []*node.Node) {
 // podOf is the UID of the pod that a token is for.
 func podOf(t testing.TB, token string) string {
 	t.Helper()
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		t.Fatalf("not a token: %q", token)
-	}
-	content, err := base64.RawURLEncoding.DecodeString(parts[1])
-	testenv.Must(t, err)
 	var claims struct {
 		Kubernetes struct {
 			Pod struct {
@@ -278,6 +271,6 @@ func podOf(t testing.TB, token string) string {
 			} `json:"pod"`
 		} `json:"kubernetes.io"`
 	}
-	testenv.Must(t, json.Unmarshal(content, &claims))
+	testenv.Must(t, json.Unmarshal(testenv.TokenPart(t, token, 1), &claims))
 	return claims.Kubernetes.Pod.UID
 }

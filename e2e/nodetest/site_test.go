@@ -89,7 +89,7 @@ func startSite(t testing.TB) *site {
 		// Replicas share nothing here: each is the only one that pods are sent to.
 		State: pullpass.State{Replay: "enforce"},
 	}
-	s.proxy = s.startPullpass(t)
+	s.proxy = pullpass.StartReady(t, s.ca, s.config)
 	s.relay = relay.Start(t, tokenAddress, s.proxy.Address())
 	registry.Start(t, s.ca, registry.Config{
 		Program: programs.Distribution(t), Address: "127.0.0.1:443", Names: names, Realm: realm,
@@ -99,14 +99,6 @@ func startSite(t testing.TB) *site {
 	s.startBuilder(t)
 	s.startPullSecrets(t)
 	return s
-}
-
-// startPullpass runs one more Pullpass, with the keys of the others, and waits until it has read the cluster.
-func (s *site) startPullpass(t testing.TB) *pullpass.Proxy {
-	t.Helper()
-	proxy := pullpass.Start(t, s.ca, s.config)
-	testenv.Await(t, podLimit, "Pullpass is ready", func() bool { ready, _ := proxy.Ready(t); return ready })
-	return proxy
 }
 
 // checkReplays shows that nothing that nodes do is a replay: the two requests of a pull, what is repeated, and one token for

@@ -93,7 +93,7 @@ func (s *site) testRenewal(t *testing.T, c clients, volumes []volume, own string
 func (s *site) testProof(t *testing.T, c client, v volume, own string) {
 	t.Helper()
 	s.config.Clusters[0].Node.Proof.Mode = "enforce"
-	strict := s.startPullpass(t)
+	strict := pullpass.StartReady(t, s.ca, s.config)
 	s.relay.To(strict.Address())
 	s.relay.Cut()
 	s.relay.Restore()

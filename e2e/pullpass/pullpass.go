@@ -26,6 +26,7 @@ const (
 	startLimit = 2 * time.Minute
 	auditLimit = 30 * time.Second // on a machine that is busy, from an answer to its audit line
 	eventLimit = 3 * time.Minute  // for what a kubelet or a client does
+	readyLimit = 3 * time.Minute
 )
 
 // Issuer is the issuer of the registry tokens.
@@ -118,6 +119,14 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		return err
 	})
 	t.Cleanup(func() { p.checkOutput(t) })
+	return p
+}
+
+// StartReady is Start, and waits until Pullpass has read what it needs, such as the objects of a cluster.
+func StartReady(t testing.TB, ca *certs.CA, config Config) *Proxy {
+	t.Helper()
+	p := Start(t, ca, config)
+	testenv.Await(t, readyLimit, "Pullpass is ready", func() bool { return p.IsReady(t.Context()) })
 	return p
 }
 

@@ -90,7 +90,7 @@ func (s *site) testRefused(t *testing.T, web, plain, other cluster.Object) {
 		}
 		return path
 	}
-	if status, body := s.as(t, token, http.MethodPost, secrets, secret(web)); status != http.StatusCreated {
+	if status, body := s.As(t, token, http.MethodPost, secrets, secret(web)); status != http.StatusCreated {
 		t.Fatalf("the controller cannot make its Secret: %d %s", status, body)
 	}
 	made := s.Get(t, secrets+"/"+prefix+"web")
@@ -195,7 +195,7 @@ func (s *site) testRefused(t *testing.T, web, plain, other cluster.Object) {
 		{"to review a token", "POST", "/apis/authentication.k8s.io/v1/tokenreviews", cluster.Object{"spec": cluster.Object{"token": token}}, 403, noRight},
 		{"another Lease", "GET", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", nil, 403, noRight},
 	} {
-		status, body := s.as(t, token, test.method, test.path, test.body)
+		status, body := s.As(t, token, test.method, test.path, test.body)
 		if status != test.status || !strings.Contains(body, test.says) {
 			t.Errorf("%s: %d, want %d and %q: %s", test.name, status, test.status, test.says, body)
 		}

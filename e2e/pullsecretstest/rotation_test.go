@@ -86,7 +86,6 @@ func (s *site) expectNoChange(t testing.TB, what string, mark int) {
 // rotate starts the API server anew, with other keys. It learns of policies, and of their parameters, anew.
 func (s *site) rotate(t testing.TB, signing certs.RSAKey, trusted ...certs.RSAKey) {
 	t.Helper()
-	s.caller.CloseIdleConnections()
 	s.Crash(t)
 	s.SetKeys(signing, trusted...)
 	s.Recover(t)

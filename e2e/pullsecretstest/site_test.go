@@ -1,9 +1,7 @@
 package pullsecretstest
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -47,7 +45,6 @@ type site struct {
 	*cluster.Cluster
 	key    certs.RSAKey // signs the tokens of the ServiceAccounts
 	access cluster.Access
-	caller *http.Client
 	begin  time.Time
 }
 
@@ -59,9 +56,6 @@ func startSite(t testing.TB) *site {
 	s.CreateNamespace(t, namespace, nil)
 	s.Kubectl(t, "", "apply", "--validate=strict", "-f", filepath.Join(programs.Checkout(t), manifest))
 	s.access = s.Access(t, controller)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.CA.Pool()}}
-	t.Cleanup(transport.CloseIdleConnections)
-	s.caller = &http.Client{Transport: transport, Timeout: limit}
 	s.awaitPolicies(t)
 	return s
 }
@@ -86,7 +80,7 @@ func (s *site) awaitEnforced(t testing.TB) {
 	token := s.Token(t, cluster.TokenRequest{Namespace: namespace, ServiceAccount: controller})
 	for _, wrong := range []struct{ policy, account, audience string }{{controller, "in", "another"}, {controller + "-opt-in", "out", audience}} {
 		testenv.Await(t, limit, "the policy "+wrong.policy+" is enforced", func() bool {
-			_, body := s.as(t, token, http.MethodPost, "/api/v1/namespaces/waiting/serviceaccounts/"+wrong.account+"/token", cluster.Object{"spec": cluster.Object{
+			_, body := s.As(t, token, http.MethodPost, "/api/v1/namespaces/waiting/serviceaccounts/"+wrong.account+"/token", cluster.Object{"spec": cluster.Object{
 				"audiences": []string{wrong.audience}, "expirationSeconds": 3600,
 				"boundObjectRef": cluster.Object{"kind": "Secret", "apiVersion": "v1", "name": prefix + wrong.account, "uid": "x"},
 			}})
@@ -136,30 +130,6 @@ func pullSecrets(pod cluster.Object) (names []string) {
 func (s *site) token(t testing.TB, access cluster.Access) string {
 	t.Helper()
 	return testenv.ReadFile(t, access.TokenFile)
-}
-
-// as sends a request with a token. The type of a patch is that of server-side apply if the path says so.
-func (s *site) as(t testing.TB, token, method, path string, body any) (status int, answer string) {
-	t.Helper()
-	payload, err := json.Marshal(body)
-	testenv.Must(t, err)
-	req, err := http.NewRequestWithContext(t.Context(), method, s.Issuer+path, bytes.NewReader(payload))
-	testenv.Must(t, err)
-	req.Header.Set("Authorization", "Bearer "+token)
-	switch {
-	case method != http.MethodPatch:
-		req.Header.Set("Content-Type", "application/json")
-	case strings.Contains(path, "force="):
-		req.Header.Set("Content-Type", "application/apply-patch+yaml")
-	default:
-		req.Header.Set("Content-Type", "application/merge-patch+json")
-	}
-	resp, err := s.caller.Do(req)
-	testenv.Must(t, err)
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	testenv.Must(t, err)
-	return resp.StatusCode, string(text)
 }
 
 // replica is one of the controller.
@@ -263,13 +233,7 @@ func (s *site) password(t testing.TB, secret cluster.Object) string {
 // claims are those of the token in a Secret.
 func (s *site) claims(t testing.TB, secret cluster.Object) (claims map[string]any) {
 	t.Helper()
-	parts := strings.Split(s.password(t, secret), ".")
-	if len(parts) != 3 {
-		t.Fatalf("no token in %v", secret["metadata"])
-	}
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	testenv.Must(t, err)
-	testenv.Must(t, json.Unmarshal(payload, &claims))
+	testenv.Must(t, json.Unmarshal(testenv.TokenPart(t, s.password(t, secret), 1), &claims))
 	return claims
 }
 

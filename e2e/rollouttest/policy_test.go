@@ -1,11 +1,7 @@
 package rollouttest
 
 import (
-	"bytes"
-	"crypto/tls"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -18,7 +14,7 @@ import (
 // A pod of the installer can do to its own Node what it has to, and nothing else; to others nothing.
 func TestRights(t *testing.T) {
 	t.Parallel()
-	f, try := startRights(t)
+	f := startRights(t)
 	token, unbound := f.installerOn(t, "own"), f.Token(t, cluster.TokenRequest{Namespace: namespace, ServiceAccount: "pullpass-node-install"})
 	metadata := func(field string, change cluster.Object) cluster.Object {
 		return cluster.Object{"metadata": cluster.Object{field: change}}
@@ -81,52 +77,32 @@ func TestRights(t *testing.T) {
 		if c.method == http.MethodPut {
 			c.body["metadata"].(cluster.Object)["resourceVersion"] = f.Get(t, c.path).Text("metadata", "resourceVersion")
 		}
-		code, answer := try(c.token, c.method, c.path, c.body)
+		code, answer := f.As(t, c.token, c.method, c.path, c.body)
 		if c.refused == "" && code >= 300 || c.refused != "" && (code < 400 || !strings.Contains(answer, c.refused)) {
 			t.Errorf("%s: %d %s, want it refused by %q", c.name, code, answer, c.refused)
 		}
 	}
 }
 
-// startRights runs a cluster with the Nodes own and other, and returns what sends a request with a token.
-func startRights(t *testing.T) (*fleet, func(token, method, path string, body cluster.Object) (int, string)) {
+// startRights runs a cluster with the Nodes own and other.
+func startRights(t *testing.T) *fleet {
 	t.Helper()
 	f := startFleet(t, valuesFor("registry.example.com", "install"))
 	for _, name := range []string{"own", "other", "third", "waiting"} {
 		f.Create(t, "/api/v1/nodes", cluster.Object{"metadata": cluster.Object{"name": name, "labels": cluster.Object{"a": "b"}, "annotations": cluster.Object{"a": "b"}}})
 		f.Patch(t, "/api/v1/nodes/"+name, cluster.Object{"spec": cluster.Object{"taints": []cluster.Object{{"key": taint, "effect": "NoSchedule"}, {"key": "example.com/a", "effect": "NoSchedule"}}}})
 	}
-	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.CA.Pool()}}}
-	t.Cleanup(client.CloseIdleConnections)
-	try := func(token, method, path string, body cluster.Object) (int, string) {
-		t.Helper()
-		content, err := json.Marshal(body)
-		testenv.Must(t, err)
-		request, err := http.NewRequestWithContext(t.Context(), method, f.Issuer+path, bytes.NewReader(content))
-		testenv.Must(t, err)
-		request.Header.Set("Authorization", "Bearer "+token)
-		request.Header.Set("Content-Type", "application/json")
-		if method == http.MethodPatch {
-			request.Header.Set("Content-Type", "application/merge-patch+json")
-		}
-		response, err := client.Do(request)
-		testenv.Must(t, err)
-		defer response.Body.Close()
-		answer, err := io.ReadAll(response.Body)
-		testenv.Must(t, err)
-		return response.StatusCode, string(answer)
-	}
 	// A policy takes a moment until it counts.
 	token := f.installerOn(t, "waiting")
 	var code int
 	var answer string
 	if !testenv.Poll(2*time.Minute, func() bool {
-		code, answer = try(token, http.MethodPatch, "/api/v1/nodes/other?dryRun=All", cluster.Object{"metadata": cluster.Object{"labels": cluster.Object{key: "x"}}})
+		code, answer = f.As(t, token, http.MethodPatch, "/api/v1/nodes/other?dryRun=All", cluster.Object{"metadata": cluster.Object{"labels": cluster.Object{key: "x"}}})
 		return code == http.StatusUnprocessableEntity // 403 is that of a role that does not count yet
 	}) {
 		t.Fatalf("the policy does not count: %d %s", code, answer)
 	}
-	return f, try
+	return f
 }
 
 // installerOn makes a pod of the installer, as the DaemonSet controller and the scheduler do, and returns its token.
@@ -145,7 +121,7 @@ func (f *fleet) installerOn(t testing.TB, node string) string {
 // minutes, by the clock of the API server, it is anybody's.
 func TestTurnsOfOthers(t *testing.T) {
 	t.Parallel()
-	f, try := startRights(t)
+	f := startRights(t)
 	own, other, third := f.installerOn(t, "own"), f.installerOn(t, "other"), f.installerOn(t, "third")
 	const lease = "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases/pullpass-node-install"
 	type edit = func(o cluster.Object)
@@ -207,7 +183,7 @@ func TestTurnsOfOthers(t *testing.T) {
 		t.Helper()
 		o := f.Get(t, lease)
 		change(o)
-		code, answer := try(token, http.MethodPut, lease+"?fieldManager="+manager, o)
+		code, answer := f.As(t, token, http.MethodPut, lease+"?fieldManager="+manager, o)
 		if refused == "" && code != http.StatusOK || refused != "" && (code != http.StatusUnprocessableEntity || !strings.Contains(answer, refused)) {
 			t.Errorf("%s: %d %s, want it refused by %q", name, code, answer, refused)
 		}
@@ -228,11 +204,11 @@ func TestTurnsOfOthers(t *testing.T) {
 	leases := strings.TrimSuffix(lease, "/pullpass-node-install")
 	created := cluster.Object{"metadata": map[string]any{"name": "pullpass-node-install"}, "spec": map[string]any{"holderIdentity": "own/uid", "renewTime": now(), "leaseDurationSeconds": 300}}
 	forged(3, future)(created)
-	if code, answer := try(own, http.MethodPost, leases, created); code < 400 || !strings.Contains(answer, dishonest) {
+	if code, answer := f.As(t, own, http.MethodPost, leases, created); code < 400 || !strings.Contains(answer, dishonest) {
 		t.Errorf("made with times of its own: %d %s", code, answer)
 	}
 	delete(metadata(created), "managedFields")
-	if code, answer := try(own, http.MethodPost, leases+"?fieldManager="+installer, created); code != http.StatusCreated {
+	if code, answer := f.As(t, own, http.MethodPost, leases+"?fieldManager="+installer, created); code != http.StatusCreated {
 		t.Fatalf("%d %s", code, answer)
 	}
 	expect("a renewal", own, installer, renew, "")

@@ -2,6 +2,7 @@
 package testenv
 
 import (
+	"encoding/base64"
 	"os"
 	"strings"
 	"testing"
@@ -65,4 +66,16 @@ func Replace(t testing.TB, text, old, with string) string {
 		t.Fatalf("%q is there %d times, want once, in:\n%s", old, n, text)
 	}
 	return strings.Replace(text, old, with, 1)
+}
+
+// TokenPart is a part of a signed token: 0 is its header, 1 what it says.
+func TokenPart(t testing.TB, token string, n int) []byte {
+	t.Helper()
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		t.Fatalf("a token has 3 parts, and %.20q… has %d", token, len(parts))
+	}
+	content, err := base64.RawURLEncoding.DecodeString(parts[n])
+	Must(t, err)
+	return content
 }
