@@ -1,8 +1,9 @@
 // Package cluster contains the packages that read from Kubernetes API servers and write to them.
 //
 //	kube          ServiceAccounts, Pods, Nodes, Namespaces and policy objects, by watches and requests
+//	clients       clients of an API server, with the types in use
 //	pages         lists in pages of bounded size in bytes
-//	controller    clients, a Lease that one replica holds, a sink for events
+//	controller    a Lease that one replica holds, a sink for events
 //	objectstatus  writes the status of AccessPolicy and RepositoryAccess objects
 //	podevents     writes refusals as events on pods
 //

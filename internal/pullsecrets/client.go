@@ -16,9 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+
+	"github.com/pullpass/pullpass/internal/cluster/clients"
 )
 
 const (
@@ -38,36 +39,21 @@ type client struct {
 }
 
 func newClient(config *rest.Config, namespace string) (*client, error) {
-	config = rest.CopyConfig(config)
-	config.UserAgent = "pullpass-pull-secrets"
-	config.WarningHandlerWithContext = rest.NoWarnings{}
-	config.QPS = -1 // pages follow one another, so a limit has no use
-	shared, err := rest.HTTPClientFor(config)
+	// Pages follow one another, so a limit has no use.
+	shared, err := clients.New(clients.Config{REST: config, UserAgent: "pullpass-pull-secrets", QPS: -1})
 	if err != nil {
 		return nil, err
 	}
 	c := &client{namespace: namespace, whole: map[schema.GroupVersion]rest.Interface{}}
-	if c.metadata, err = metadata.NewForConfigAndClient(config, shared); err != nil {
+	if c.metadata, err = shared.Metadata(); err != nil {
 		return nil, err
 	}
-	// Only these types: k8s.io/client-go/kubernetes would link every API group.
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.ConfigMap{}, &corev1.SecretList{}, &corev1.ServiceAccountList{},
-		&corev1.PodList{}, &corev1.ReplicationControllerList{})
-	scheme.AddKnownTypes(appsv1.SchemeGroupVersion, &appsv1.DeploymentList{}, &appsv1.StatefulSetList{}, &appsv1.DaemonSetList{}, &appsv1.ReplicaSetList{})
-	scheme.AddKnownTypes(batchv1.SchemeGroupVersion, &batchv1.JobList{}, &batchv1.CronJobList{})
-	for _, group := range []schema.GroupVersion{corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion, batchv1.SchemeGroupVersion} {
-		metav1.AddToGroupVersion(scheme, group)
-		one := rest.CopyConfig(config)
-		one.GroupVersion = &group
-		one.APIPath = "/apis"
-		if group.Group == "" {
-			one.APIPath = "/api"
-		}
-		one.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-		one.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-		one.ContentType = runtime.ContentTypeProtobuf
-		if c.whole[group], err = rest.RESTClientForConfigAndClient(one, shared); err != nil {
+	for group, types := range map[schema.GroupVersion][]runtime.Object{
+		corev1.SchemeGroupVersion:  {&corev1.ConfigMap{}, &corev1.SecretList{}, &corev1.ServiceAccountList{}, &corev1.PodList{}, &corev1.ReplicationControllerList{}},
+		appsv1.SchemeGroupVersion:  {&appsv1.DeploymentList{}, &appsv1.StatefulSetList{}, &appsv1.DaemonSetList{}, &appsv1.ReplicaSetList{}},
+		batchv1.SchemeGroupVersion: {&batchv1.JobList{}, &batchv1.CronJobList{}},
+	} {
+		if c.whole[group], err = shared.Typed(group, runtime.ContentTypeProtobuf, types...); err != nil {
 			return nil, err
 		}
 	}

@@ -6,13 +6,11 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/pullpass/pullpass/internal/cluster/clients"
 	"github.com/pullpass/pullpass/internal/cluster/kube"
 )
 
@@ -25,24 +23,9 @@ func Connect(kubeconfig string) (*rest.Config, error) {
 	return kube.Kubeconfig(kubeconfig)
 }
 
-// NewLeaseClient returns a client for a Lease.
-func NewLeaseClient(config *rest.Config) (rest.Interface, error) {
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(coordinationv1.SchemeGroupVersion, &coordinationv1.Lease{})
-	return NewClient(config, scheme, coordinationv1.SchemeGroupVersion, "/apis")
-}
-
-// NewClient returns a client for the types of a scheme, to which it adds the types common to every
-// group.
-func NewClient(config *rest.Config, scheme *runtime.Scheme, version schema.GroupVersion, path string) (rest.Interface, error) {
-	metav1.AddToGroupVersion(scheme, version)
-	config = rest.CopyConfig(config)
-	config.APIPath = path
-	config.ContentConfig = rest.ContentConfig{
-		ContentType: runtime.ContentTypeJSON, AcceptContentTypes: runtime.ContentTypeJSON, GroupVersion: &version,
-		NegotiatedSerializer: serializer.NewCodecFactory(scheme).WithoutConversion(),
-	}
-	return rest.RESTClientFor(config)
+// NewLeaseClient returns a client for a Lease, with its own limiter.
+func NewLeaseClient(from *clients.Clients) (rest.Interface, error) {
+	return from.Typed(coordinationv1.SchemeGroupVersion, runtime.ContentTypeJSON, &coordinationv1.Lease{})
 }
 
 // eventTimeout is the time limit of one request.

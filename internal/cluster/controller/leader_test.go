@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/pullpass/pullpass/internal/cluster/clients"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
 )
 
@@ -25,7 +26,7 @@ type replica struct {
 
 func newReplica(t *testing.T, api *kubetest.Server, identity string) *replica {
 	t.Helper()
-	client, err := NewLeaseClient(&rest.Config{Host: "http://api.example.com", Transport: api})
+	client, err := leaseClient(api)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +134,7 @@ func TestBothSeeThatNobodyLeads(t *testing.T) {
 			api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"namespace": "pullpass", "name": "lead", "uid": "u"}, "spec": kubetest.Object{"holderIdentity": "other"}})
 			api.ServeHTTP(w, r)
 		})
-		client, err := NewLeaseClient(&rest.Config{Host: "http://api.example.com", Transport: api})
+		client, err := leaseClient(api)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,4 +144,12 @@ func TestBothSeeThatNobodyLeads(t *testing.T) {
 		}
 		synctest.Wait()
 	})
+}
+
+func leaseClient(api http.RoundTripper) (rest.Interface, error) {
+	shared, err := clients.New(clients.Config{REST: &rest.Config{Host: "http://api.example.com", Transport: api}})
+	if err != nil {
+		return nil, err
+	}
+	return NewLeaseClient(shared)
 }

@@ -47,7 +47,7 @@ type ClusterConfig struct {
 // confirm, one at a time: a new pod can be faster than a watch.
 type Cluster struct {
 	name         string
-	clients      clients
+	clients      apiClients
 	live         *live
 	reviews      *reviews
 	log          *slog.Logger

@@ -6,22 +6,19 @@ import (
 	"io/fs"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	"k8s.io/client-go/util/flowcontrol"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/pullpass/pullpass/internal/base/file"
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
-	"github.com/pullpass/pullpass/internal/cluster/pages"
+	"github.com/pullpass/pullpass/internal/cluster/clients"
 )
 
 // userAgent is the name of the proxy in logs of API servers.
@@ -165,8 +162,8 @@ func checkNamed(config *clientcmdapi.Config) error {
 	return errors.Join(faults...)
 }
 
-// clients share the connections to one API server.
-type clients struct {
+// apiClients share the connections to one API server.
+type apiClients struct {
 	metadata metadata.Interface // for lists and watches
 	nodes    rest.Interface     // likewise, for whole Nodes
 	dynamic  dynamic.Interface  // likewise, for AccessPolicies and RepositoryAccesses
@@ -176,55 +173,22 @@ type clients struct {
 	reviews rest.Interface     // for TokenReviews
 }
 
-func newClients(config *rest.Config) (clients, error) {
-	config = rest.CopyConfig(config)
-	config.UserAgent = userAgent
-	config.Timeout = 0 // a client timeout would end watches; every request has its own limit
-	config.WarningHandlerWithContext = rest.NoWarnings{}
-	config.Wrap(pages.Transport)
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return clients{}, err
-	}
+func newClients(config *rest.Config) (apiClients, error) {
 	// Lists and watches follow one another and wait after a failure, so they need no limit. A flood
 	// of GETs must not delay them.
-	config.QPS = -1
-	var c clients
+	unlimited, err := clients.New(clients.Config{REST: config, UserAgent: userAgent, QPS: -1})
+	if err != nil {
+		return apiClients{}, err
+	}
+	gets := unlimited.Limited(getsPerSecond, getBurst)
+	reviews := unlimited.Limited(getsPerSecond, getBurst) // separate, so that a flood of GETs does not delay reviews
+	var c apiClients
 	var faults [6]error
-	c.metadata, faults[0] = metadata.NewForConfigAndClient(config, client)
-	c.nodes, faults[1] = rest.RESTClientForConfigAndClient(coreConfig(config), client)
-	c.dynamic, faults[5] = dynamic.NewForConfigAndClient(config, client)
-	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(getsPerSecond, getBurst) // shared by both
-	c.get, faults[2] = metadata.NewForConfigAndClient(config, client)
-	c.getCore, faults[3] = rest.RESTClientForConfigAndClient(coreConfig(config), client)
-	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(getsPerSecond, getBurst) // separate, so that a flood of GETs does not delay reviews
-	c.reviews, faults[4] = rest.RESTClientForConfigAndClient(reviewConfig(config), client)
+	c.metadata, faults[0] = unlimited.Metadata()
+	c.nodes, faults[1] = unlimited.Typed(corev1.SchemeGroupVersion, runtime.ContentTypeProtobuf, &corev1.Node{}, &corev1.NodeList{})
+	c.dynamic, faults[2] = unlimited.Dynamic()
+	c.get, faults[3] = gets.Metadata()
+	c.getCore, faults[4] = gets.Typed(corev1.SchemeGroupVersion, runtime.ContentTypeProtobuf, &corev1.Node{}, &corev1.Pod{})
+	c.reviews, faults[5] = reviews.Typed(authenticationv1.SchemeGroupVersion, runtime.ContentTypeJSON, &authenticationv1.TokenReview{})
 	return c, errors.Join(faults[:]...)
-}
-
-// coreConfig is for objects that are needed with more than their metadata. The scheme has no other
-// types: k8s.io/client-go/kubernetes would link every API group.
-func coreConfig(config *rest.Config) *rest.Config {
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Node{}, &corev1.NodeList{}, &corev1.Pod{})
-	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
-	config = rest.CopyConfig(config)
-	config.APIPath = "/api"
-	config.GroupVersion = &corev1.SchemeGroupVersion
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	config.ContentType = runtime.ContentTypeProtobuf
-	return config
-}
-
-// reviewConfig is for TokenReviews.
-func reviewConfig(config *rest.Config) *rest.Config {
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(authenticationv1.SchemeGroupVersion, &authenticationv1.TokenReview{})
-	metav1.AddToGroupVersion(scheme, authenticationv1.SchemeGroupVersion)
-	config = rest.CopyConfig(config)
-	config.APIPath = "/apis"
-	config.GroupVersion = &authenticationv1.SchemeGroupVersion
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	return config
 }

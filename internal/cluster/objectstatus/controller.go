@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/pullpass/pullpass/internal/base/fair"
+	"github.com/pullpass/pullpass/internal/cluster/clients"
 	"github.com/pullpass/pullpass/internal/cluster/controller"
 	"github.com/pullpass/pullpass/internal/cluster/kube"
 	"github.com/pullpass/pullpass/internal/policy"
@@ -95,12 +96,12 @@ func New(c Config) (*Controller, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	config := rest.CopyConfig(c.REST)
-	config.UserAgent, config.QPS, config.Burst = manager, writesPerSecond, writesPerSecond
-	config.WarningHandlerWithContext = rest.NoWarnings{}
-	config.Timeout = 0 // each request has its own limit
-	writes, err := metadata.NewForConfig(config)
-	leases, leaseErr := controller.NewLeaseClient(config) // with its own limiter
+	shared, err := clients.New(clients.Config{REST: c.REST, UserAgent: manager, QPS: writesPerSecond, Burst: writesPerSecond})
+	if err != nil {
+		return nil, err
+	}
+	writes, err := shared.Metadata()
+	leases, leaseErr := controller.NewLeaseClient(shared)
 	if err := errors.Join(err, leaseErr); err != nil {
 		return nil, err
 	}

@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
@@ -23,6 +22,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/pullpass/pullpass/internal/base/fair"
+	"github.com/pullpass/pullpass/internal/cluster/clients"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/refusal"
 )
@@ -91,28 +91,16 @@ func New(c Config) (*Events, error) {
 	return p, nil
 }
 
-// newEventClient returns a client that knows only events. The client of k8s.io/client-go/kubernetes
-// links every API group.
-func newEventClient(c *rest.Config) (rest.Interface, error) {
-	if c == nil {
+func newEventClient(config *rest.Config) (rest.Interface, error) {
+	if config == nil {
 		return nil, errors.New("no connection is configured")
 	}
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Event{})
-	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
-	own := rest.CopyConfig(c)
-	own.UserAgent = "pullpass" // the name of the proxy in logs of API servers
-	own.APIPath = "/api"
-	own.ContentConfig = rest.ContentConfig{
-		ContentType:          runtime.ContentTypeJSON,
-		GroupVersion:         &corev1.SchemeGroupVersion,
-		NegotiatedSerializer: serializer.NewCodecFactory(scheme).WithoutConversion(),
+	// Without a limit, because the limiter of client-go writes log lines.
+	shared, err := clients.New(clients.Config{REST: config, UserAgent: eventSource, QPS: -1})
+	if err != nil {
+		return nil, err
 	}
-	// The copied configuration may share its limiter. The limiter of client-go also writes log
-	// lines.
-	own.RateLimiter, own.QPS = nil, -1
-	own.WarningHandler, own.WarningHandlerWithContext = nil, rest.NoWarnings{}
-	return rest.RESTClientFor(own)
+	return shared.Typed(corev1.SchemeGroupVersion, runtime.ContentTypeJSON, &corev1.Event{})
 }
 
 // Record implements exchange.Recorder. It never blocks and does not change the

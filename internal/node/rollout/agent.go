@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/pullpass/pullpass/internal/cluster/clients"
 	"github.com/pullpass/pullpass/internal/cluster/controller"
 	"github.com/pullpass/pullpass/internal/node/hostfs"
 	"github.com/pullpass/pullpass/internal/node/nodeinstall"
@@ -84,7 +85,7 @@ func New(c Config) (*Agent, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	core, leases, err := clients(c.REST)
+	core, leases, err := newClients(c.REST)
 	if err != nil {
 		return nil, err
 	}
@@ -99,14 +100,13 @@ func New(c Config) (*Agent, error) {
 	return a, nil
 }
 
-func clients(config *rest.Config) (core, leases rest.Interface, err error) {
-	config = rest.CopyConfig(config)
-	config.UserAgent, config.Timeout = component, requestTimeout
-	config.WarningHandlerWithContext = rest.NoWarnings{}
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Node{}, &corev1.NodeList{}, &corev1.PodList{}, &corev1.Event{})
-	core, coreErr := controller.NewClient(config, scheme, corev1.SchemeGroupVersion, "/api")
-	leases, leaseErr := controller.NewLeaseClient(config)
+func newClients(config *rest.Config) (core, leases rest.Interface, err error) {
+	shared, err := clients.New(clients.Config{REST: config, UserAgent: component, Timeout: requestTimeout})
+	if err != nil {
+		return nil, nil, err
+	}
+	core, coreErr := shared.Typed(corev1.SchemeGroupVersion, runtime.ContentTypeJSON, &corev1.Node{}, &corev1.NodeList{}, &corev1.PodList{}, &corev1.Event{})
+	leases, leaseErr := controller.NewLeaseClient(shared)
 	return core, leases, errors.Join(coreErr, leaseErr)
 }
 

@@ -18,15 +18,15 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/pullpass/pullpass/internal/base/fair"
-	"github.com/pullpass/pullpass/internal/cluster/controller"
+	"github.com/pullpass/pullpass/internal/cluster/clients"
 	"github.com/pullpass/pullpass/internal/cluster/pages"
 )
 
-func newCoreClient(config *rest.Config) (rest.Interface, error) {
+func newCoreClient(from *clients.Clients) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Secret{}, &corev1.ConfigMap{}, &corev1.Event{})
 	scheme.AddKnownTypes(authenticationv1.SchemeGroupVersion, &authenticationv1.TokenRequest{})
-	return controller.NewClient(config, scheme, corev1.SchemeGroupVersion, "/api")
+	return from.Schemed(corev1.SchemeGroupVersion, runtime.ContentTypeJSON, scheme)
 }
 
 // newInformer watches the metadata of objects that have opted in. It keeps only their names and

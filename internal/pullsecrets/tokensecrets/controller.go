@@ -15,14 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/pullpass/pullpass/internal/cluster/clients"
 	"github.com/pullpass/pullpass/internal/cluster/controller"
-	"github.com/pullpass/pullpass/internal/cluster/pages"
 )
 
 const (
@@ -83,14 +82,13 @@ func New(c Config) (*Controller, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	config := rest.CopyConfig(c.REST)
-	config.QPS, config.Burst, config.UserAgent = requestsPerSecond, requestBurst, manager
-	config.WarningHandlerWithContext = rest.NoWarnings{}
-	config.Timeout = 0 // a client timeout would end watches; each attempt has its own limit
-	config.Wrap(pages.Transport)
-	core, coreErr := newCoreClient(config)
-	metadataClient, metadataErr := metadata.NewForConfig(config)
-	leases, leaseErr := controller.NewLeaseClient(config) // with its own limiter, so that a rollout does not cost the lead
+	shared, err := clients.New(clients.Config{REST: c.REST, UserAgent: manager, QPS: requestsPerSecond, Burst: requestBurst})
+	if err != nil {
+		return nil, err
+	}
+	core, coreErr := newCoreClient(shared)
+	metadataClient, metadataErr := shared.Metadata()
+	leases, leaseErr := controller.NewLeaseClient(shared) // with its own limiter, so that a rollout does not cost the lead
 	if err := errors.Join(coreErr, metadataErr, leaseErr); err != nil {
 		return nil, err
 	}
