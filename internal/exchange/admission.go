@@ -66,7 +66,7 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 
 // Admit judges the verified identity of a credential. It returns the identity as policy sees it,
 // and the steps that it took. It notes its findings in event, also when it refuses. The error is a
-// *GoneError, an *oidc.Error with ReasonNoNode, a *NodeError, a *RevokedError or an
+// *GoneError, an *oidc.Error with refusal.TokenNoNode, a *NodeError, a *RevokedError or an
 // *UnavailableError.
 //
 // Policy is asked only afterwards, so a refused caller does not learn what policy would have

@@ -123,7 +123,7 @@ func (t *trust) equal(other *trust) bool {
 	return true
 }
 
-// credentialOf returns the token of a request, or zero if there is none. Errors are *refusal.
+// credentialOf returns the token of a request, or zero if there is none. Errors are *rejection.
 func credentialOf(header http.Header) (registryauth.Secret, error) {
 	values := header.Values("Authorization")
 	if len(values) == 0 {
@@ -151,7 +151,7 @@ func (j *judge) known(credential registryauth.Secret) (*bearer, bool) {
 	return &found.bearer, true
 }
 
-// judge verifies a token and returns its holder and access. Errors are *refusal.
+// judge verifies a token and returns its holder and access. Errors are *rejection.
 func (j *judge) judge(credential registryauth.Secret) (*bearer, error) {
 	by := j.trusted()
 	parsed, err := token.NewToken(credential.Reveal(), algorithms)

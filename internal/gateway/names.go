@@ -16,7 +16,7 @@ const dockerHub = "docker.io"
 type Names []string
 
 // split cuts the name of a repository into the name of its upstream and the upstream's own name for
-// it. Errors are *refusal.
+// it. Errors are *rejection.
 func (n Names) split(name string) (upstream, repository string, err error) {
 	if !isName(name) {
 		return "", "", refuse(refusal.PathInvalid, "NAME_INVALID", "the name is none that a repository can have; write UPSTREAM/NAME, in lower case, of at most 255 bytes")

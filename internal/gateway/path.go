@@ -54,7 +54,7 @@ const (
 	maxReferenceBytes = 255 // of a digest
 )
 
-// parseTarget reads the method and path of a request below /v2/. Errors are *refusal.
+// parseTarget reads the method and path of a request below /v2/. Errors are *rejection.
 func parseTarget(method string, u *url.URL, upstreams Names) (target, error) {
 	path := plainPath(u)
 	if path == "" {

@@ -8,8 +8,8 @@
 // it expires or its key is withdrawn.
 //
 // If a token names an unknown key, the issuer is asked once per interval, however many such tokens
-// arrive. If the issuer does not publish the key, the token is refused for good (ReasonUnknownKey).
-// If the issuer cannot be reached, the key may be new, so the failure is ReasonUnavailable. While
+// arrive. If the issuer does not publish the key, the token is refused for good (refusal.TokenUnknownKey).
+// If the issuer cannot be reached, the key may be new, so the failure is refusal.IssuerUnavailable. While
 // the issuer is down, known keys stay valid up to Issuer.MaxKeyAge.
 //
 // The same code verifies all tokens. Only the checks of their claims differ. Tokens of a pod have
