@@ -116,7 +116,7 @@ func watchNode(ctx context.Context, logger *slog.Logger, wanted []string, change
 		return nil
 	}}
 	filewatch.Watch(ctx, logger, func() []filewatch.Group {
-		return []filewatch.Group{config, {Name: "files of the node", Paths: node.Files(), Reload: func() error { return node.Repair(ctx) }}}
+		return []filewatch.Group{config, {Name: "files of the node", Paths: node.Files(), Restores: true, Reload: func() error { return node.Repair(ctx) }}}
 	}, nil, func(string, error) {})
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -32,16 +33,24 @@ policyFiles: [policy.yaml]
 type spegelNode struct {
 	hosts   string
 	repairs atomic.Int32
+	fights  atomic.Bool // the next repair is undone before it ends
 }
 
 func (n *spegelNode) Files() []string { return []string{n.hosts} }
 
 func (n *spegelNode) Repair(context.Context) error {
 	n.repairs.Add(1)
+	if text, err := os.ReadFile(n.hosts); err == nil && string(text) == "ours" {
+		return nil
+	}
 	if err := os.MkdirAll(filepath.Dir(n.hosts), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(n.hosts, []byte("ours"), 0o600)
+	err := os.WriteFile(n.hosts, []byte("ours"), 0o600)
+	if n.fights.CompareAndSwap(true, false) {
+		err = errors.Join(err, os.WriteFile(n.hosts, []byte("theirs"), 0o600))
+	}
+	return err
 }
 
 // A program that clears containerd's directory, as Spegel does, is noticed by file events: the next poll is a minute
@@ -64,6 +73,7 @@ func TestFilesOfTheNodeArePutBackAtOnce(t *testing.T) {
 		func() error { return os.Rename(filepath.Dir(n.hosts), filepath.Join(dir, "gone")) },
 		func() error { return os.WriteFile(n.hosts, []byte("server = 'https://ghcr.io'"), 0o600) },
 		func() error { return os.Rename(filepath.Join(dir, "certs.d"), filepath.Join(dir, "gone too")) },
+		func() error { n.fights.Store(true); return os.WriteFile(n.hosts, []byte("theirs"), 0o600) },
 	} {
 		testkit.Must(t, spoil())
 		testkit.Eventually(t, "the file is back", func() bool { text, err := os.ReadFile(n.hosts); return err == nil && string(text) == "ours" })

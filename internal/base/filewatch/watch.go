@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -28,6 +29,10 @@ type Group struct {
 	// Part is the object that Reload reloads, if it can be replaced. A new object is reloaded at
 	// once. Part must be comparable.
 	Part any
+	// Restores says that Reload writes the files if they differ from its own content. It is then also
+	// called after an event of them: another program may have written the same content as before
+	// the last reload.
+	Restores bool
 	// Reload reads all the files again. On an error it keeps the previous state. It is never called
 	// twice at a time, but may run at the same time as that of other groups.
 	Reload func() error
@@ -89,7 +94,8 @@ func watch(ctx context.Context, logger *slog.Logger, groups func() []Group, all 
 		select {
 		case <-ctx.Done():
 			return
-		case <-events:
+		case event := <-events:
+			w.touch(event.Name)
 		case err := <-failures:
 			logger.Warn("file events were lost, files are looked at instead", "error", err)
 		case <-poll.C:
@@ -104,7 +110,7 @@ func watch(ctx context.Context, logger *slog.Logger, groups func() []Group, all 
 			continue
 		case <-pending.C:
 			since = time.Time{}
-			w.check(changed)
+			w.check(touchedToo)
 			continue
 		}
 		if since.IsZero() {
@@ -132,6 +138,7 @@ type watchedGroup struct {
 	content [sha256.Size]byte // at the last reload
 	busy    bool              // a reload is running
 	again   bool              // … and a further reload is needed
+	touched bool              // an event has named a file that Reload restores
 	reloads int               // so far
 	err     error             // of the last reload
 	skip    int               // number of polls without a retry
@@ -143,6 +150,7 @@ type selection int
 
 const (
 	changed    selection = iota // whose content has changed
+	touchedToo                  // and those that restore a file with an event
 	failedToo                   // and those whose last reload failed
 	everything                  // all
 )
@@ -152,13 +160,18 @@ func (w *watcher) check(which selection) {
 	w.follow(w.groups())
 	w.watchDirectories()
 	for _, g := range w.watched {
+		// Without events, a poll may find the same content as before a reload that restored the files.
+		forced := which == everything || which == touchedToo && g.touched || which == failedToo && g.Restores && w.notify == nil
+		if which == touchedToo {
+			g.touched = false
+		}
 		if g.busy {
-			g.again = g.again || which == everything
+			g.again = g.again || forced
 			continue // changes since then are checked when it ends
 		}
 		// Read before the reload: a change during the reload is then found at the next check.
 		content := Digest(g.Paths)
-		if g.reloads > 0 && content == g.content && !(which == failedToo && g.isDue()) && which != everything && !g.again {
+		if g.reloads > 0 && content == g.content && !(which == failedToo && g.isDue()) && !forced && !g.again {
 			continue
 		}
 		if content != g.content {
@@ -170,6 +183,15 @@ func (w *watcher) check(which selection) {
 			g.err = g.Reload()
 			w.ended <- g
 		}()
+	}
+}
+
+// touch notes an event of a file, or of a directory above it.
+func (w *watcher) touch(name string) {
+	for _, g := range w.watched {
+		g.touched = g.touched || g.Restores && slices.ContainsFunc(g.Paths, func(path string) bool {
+			return strings.HasPrefix(path+"/", name+"/") || strings.HasPrefix(resolved(path)+"/", name+"/")
+		})
 	}
 }
 
@@ -215,7 +237,7 @@ func (w *watcher) reloaded(g *watchedGroup) {
 	switch {
 	case g.err != nil:
 		w.logger.Error("reload failed, the last good files stay in use", "name", g.Name, "error", g.err)
-	case g.reloads > 1:
+	case g.reloads > 1 && !g.Restores:
 		w.logger.Info("reloaded", "name", g.Name)
 	}
 	w.onReload(g.Name, g.err)

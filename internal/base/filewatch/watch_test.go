@@ -589,3 +589,85 @@ func TestWatchSeesWhatIsNoFile(t *testing.T) {
 		rig.await("better")
 	}
 }
+
+// A program may write again while its previous change is undone. The content is then the same as
+// before the reload.
+func TestWatchRestoresAFileThatIsRewrittenDuringAReload(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "hosts.toml")
+	write := func(content string) {
+		put(t, name+".new", content)
+		rename(t, name+".new", name)
+	}
+	write("ours")
+	looked, repaired := make(chan bool, 1000), 0
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		watch(ctx, slog.New(slog.DiscardHandler), always(Group{Name: "node", Paths: []string{name}, Restores: true, Reload: func() error {
+			data, err := os.ReadFile(name)
+			if string(data) != "ours" {
+				write("ours")
+				if repaired++; repaired < 4 {
+					write("theirs")
+				}
+			}
+			looked <- string(data) == "ours" || repaired == 4
+			return err
+		}}), nil, func(string, error) {}, quickEvents)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	<-looked
+	write("theirs")
+	for timeout := time.After(30 * time.Second); ; {
+		select {
+		case restored := <-looked:
+			if restored {
+				return
+			}
+		case <-timeout:
+			t.Fatal("the file is not restored")
+		}
+	}
+}
+
+// An event reloads a group without a change only if the group restores its files, and only once.
+func TestWatchReloadsARestoringGroupAfterItsEvents(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	name := filepath.Join(dir, "certs.d", "hosts.toml")
+	mkdir(t, filepath.Dir(name))
+	put(t, name, "one")
+	link(t, filepath.Join(dir, "certs.d"), filepath.Join(dir, "link"))
+	var reloads []string
+	reload := func() error { return nil }
+	w := newWatcher(slog.New(slog.DiscardHandler), func(name string, _ error) { reloads = append(reloads, name) }, always(
+		Group{Name: "config", Paths: []string{name}, Reload: reload},
+		Group{Name: "node", Paths: []string{filepath.Join(dir, "link", "hosts.toml")}, Restores: true, Reload: reload},
+	))
+	w.look(changed)
+	for _, step := range []struct {
+		name  string
+		which selection
+		want  []string
+	}{
+		{name + ".new", touchedToo, nil},
+		{filepath.Join(dir, "cert"), touchedToo, nil},
+		{name, changed, nil}, // the end of another group's reload
+		{"", touchedToo, []string{"node"}},
+		{"", touchedToo, nil},
+		{filepath.Join(dir, "link", "hosts.toml"), touchedToo, []string{"node"}},
+		{filepath.Dir(name), touchedToo, []string{"node"}},
+		{"", failedToo, []string{"node"}}, // a poll without events
+	} {
+		reloads = nil
+		if step.name != "" {
+			w.touch(step.name)
+		}
+		w.look(step.which)
+		if !slices.Equal(reloads, step.want) {
+			t.Errorf("%s, %d: reloaded %q, want %q", step.name, step.which, reloads, step.want)
+		}
+	}
+}

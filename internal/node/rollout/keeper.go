@@ -14,11 +14,12 @@ import (
 )
 
 const (
-	// maxRepairs is the maximum number of repairs within repairWindow. After that, a program that
-	// rewrites the files repeatedly wins for the rest of the window. The plugin gives no token
+	// maxRepairs within repairWindow are made at once. After that, repairs have an interval, so that
+	// two programs that rewrite the files do not keep the node busy. The plugin gives no token
 	// meanwhile.
-	maxRepairs   = 6
-	repairWindow = time.Minute
+	maxRepairs     = 6
+	repairWindow   = time.Minute
+	repairInterval = repairWindow / maxRepairs
 
 	busyInterval = 500 * time.Millisecond // while the installation itself changes
 )
@@ -32,7 +33,7 @@ type keeper struct {
 	installed *nodeinstall.Desired // nil: nothing is restored
 	repairs   []time.Time          // within the last repairWindow
 	count     uint64
-	contested time.Time // when maxRepairs was reached last
+	contested time.Time // when maxRepairs was last reached or exceeded
 	reason    string
 }
 
@@ -57,8 +58,8 @@ func (k *keeper) repaired(changes []nodeinstall.Change, now time.Time) (wait tim
 	}
 	k.contested = now
 	k.reason = fmt.Sprintf("another program changes %s again and again (%d times within %s); end it, or have it leave these files alone (docs/how-to/kubelet.md). Until then pulls are anonymous whenever they are not as they are to be",
-		pathsOf(changes), len(k.repairs), repairWindow)
-	return k.repairs[0].Add(repairWindow).Sub(now)
+		pathsOf(changes), maxRepairs, repairWindow)
+	return repairInterval
 }
 
 // fight returns why the node is not Ready, although its files are correct at the moment.
@@ -111,10 +112,13 @@ func (a *Agent) Repair(ctx context.Context) error {
 		}
 		a.config.Logger.Warn("another program changed files of the node, which were put back", "node", a.config.Node, "files", pathsOf(changes))
 		a.event(corev1.EventTypeWarning, "NodeInstallRepaired", "another program changed "+pathsOf(changes)+", which was put back")
+		isKnown := k.fight(time.Now()) != nil
 		if wait := k.repaired(changes, time.Now()); wait > 0 {
-			select {
-			case a.fought <- struct{}{}: // the pass writes it to the Record
-			default:
+			if !isKnown {
+				select {
+				case a.fought <- struct{}{}: // the pass writes it to the Record
+				default:
+				}
 			}
 			sleep(ctx, wait)
 		}

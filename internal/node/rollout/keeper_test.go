@@ -62,8 +62,8 @@ func TestRepairsAreBounded(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		start := time.Now()
 		for range 3 * maxRepairs {
-			if isBack, _ := n.spoil(); !isBack {
-				t.Fatal("not put back")
+			if isBack, took := n.spoil(); !isBack || took > repairInterval {
+				t.Fatalf("put back: %v; the next repair may follow after %v", isBack, took)
 			}
 		}
 		if took := time.Since(start); took < 2*repairWindow || took > 4*repairWindow {
