@@ -151,12 +151,15 @@ type edit struct {
 	Form     string   `json:"form"`
 	Variable string   `json:"variable,omitempty"`
 	Ours     []string `json:"ours"` // flags, or names of providers
+	// Empty says that others wrote the assignment, with nothing between its quotes. Remove keeps it.
+	Empty bool `json:"empty,omitempty"`
 
 	providers *yaml.Node // formProviders: the list to add
 }
 
-// add returns the content with our part. It returns the same slice if the part is already there.
-func (e edit) add(content []byte) ([]byte, error) {
+// add returns the content with our part, and sets Empty. It returns the same slice if the part is
+// already there.
+func (e *edit) add(content []byte) ([]byte, error) {
 	if e.Form == formProviders {
 		return e.addProviders(content)
 	}
@@ -184,10 +187,12 @@ func (e edit) add(content []byte) ([]byte, error) {
 		return nil, err
 	}
 	if !found {
+		e.Empty = false
 		return slices.Concat(withNewline(content), fmt.Appendf(nil, "%s=%q\n", e.Variable, strings.Join(e.Ours, " "))), nil
 	}
-	value := strings.Join(e.Ours, " ")
-	if before := string(content[a.start:a.end]); before != "" {
+	value, before := strings.Join(e.Ours, " "), string(content[a.start:a.end])
+	e.Empty = a.quoted && before == ""
+	if before != "" {
 		value = before + " " + value
 	}
 	return slices.Concat(content[:a.start], []byte(value), content[a.end:]), nil
@@ -212,7 +217,7 @@ func (e edit) remove(content []byte) ([]byte, error) {
 	if value == string(content[a.start:a.end]) {
 		return content, nil
 	}
-	if value == "" && a.quoted { // the line is as add writes it
+	if value == "" && a.quoted && !e.Empty { // the line is as add writes it
 		return slices.Concat(content[:a.line], content[a.next:]), nil
 	}
 	return slices.Concat(content[:a.start], []byte(value), content[a.end:]), nil
@@ -220,9 +225,6 @@ func (e edit) remove(content []byte) ([]byte, error) {
 
 // withoutStale removes our former parts that are no longer needed.
 func (e edit) withoutStale(content []byte, was *edit) ([]byte, error) {
-	if was == nil {
-		return content, nil
-	}
 	stale := *was
 	stale.Ours = slices.DeleteFunc(slices.Clone(was.Ours), func(own string) bool { return slices.Contains(e.Ours, own) })
 	return stale.remove(content)

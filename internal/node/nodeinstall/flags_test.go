@@ -6,6 +6,8 @@ import (
 
 	"github.com/spf13/pflag"
 	cliflag "k8s.io/component-base/cli/flag"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 var testFlags = []string{configFlag + "=/c", pluginsFlag + "=/p"}
@@ -46,6 +48,23 @@ func TestEnvironment(t *testing.T) {
 		if got, err := e.add([]byte(odd)); err == nil {
 			t.Errorf("%q becomes %q", odd, got)
 		}
+	}
+}
+
+func TestOnlyAnEmptyAssignmentOfOthersStays(t *testing.T) {
+	t.Parallel()
+	for _, before := range []string{"", "ARGS=--a\n", "ARGS=\"\"\n", "ARGS=--a\nARGS=''\n"} {
+		e := edit{Form: formEnvironment, Variable: "ARGS", Ours: testFlags}
+		with, err := e.add([]byte(before))
+		testkit.Must(t, err)
+		after, err := e.remove(append(with, "# of others\n"...))
+		if want := before + "# of others\n"; string(after) != want || err != nil {
+			t.Errorf("%q becomes %q, %v, want %q", with, after, err, want)
+		}
+	}
+	old := edit{Form: formEnvironment, Variable: "ARGS", Ours: testFlags} // as recorded before there was Empty
+	if after, err := old.remove([]byte("ARGS=\"" + strings.Join(testFlags, " ") + "\"\n")); len(after) > 0 || err != nil {
+		t.Errorf("%q, %v", after, err)
 	}
 }
 

@@ -121,6 +121,23 @@ func TestFlagsOfOthersAfterOurs(t *testing.T) {
 	})
 }
 
+// An empty assignment of others overrides their earlier one.
+func TestAnEmptyAssignmentOfOthersStays(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const flags, others = "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--v=9\nKUBELET_EXTRA_ARGS=\"\"\n"
+		h := newHost(t, "kind")
+		h.put(flags, others)
+		h.apply(desired("v1.33.5"))
+		h.apply(desired("v1.34.0")) // with a different flag
+		h.put(flags, h.read(flags)+"# of others\n")
+		h.apply(desired("v1.34.0"))
+		h.uninstall()
+		if got := h.read(flags); got != others+"# of others\n" {
+			t.Errorf("after uninstall: %s", got)
+		}
+	})
+}
+
 // A file that we created is removed, even if others have changed its mode.
 func TestAFileOfOursHasAnotherMode(t *testing.T) {
 	bubble(t, func(t *testing.T) {

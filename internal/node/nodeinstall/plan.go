@@ -375,7 +375,8 @@ func (t target) editing(tree *hostfs.Tree, c *Change, e *entry) (*Change, hostfs
 		return nil, current, fmt.Errorf("%w: %s is no regular file, and only such are changed; make it one", ErrProfile, tree.Path(t.path))
 	}
 	content, err := current.Content, error(nil)
-	if e != nil {
+	if e != nil && e.Edit != nil {
+		t.edit.Empty = e.Edit.Empty
 		content, err = t.edit.withoutStale(content, e.Edit)
 	}
 	if err == nil {
