@@ -10,12 +10,7 @@ import (
 type Places struct {
 	mu      sync.Mutex
 	free    int
-	waiting Queue[*place]
-}
-
-type place struct {
-	given   chan struct{} // closed when the place is given
-	retired bool          // the waiter has given up
+	waiting Queue[chan struct{}] // each is closed when its place is given
 }
 
 // NewPlaces returns count Places, all of them free.
@@ -29,21 +24,21 @@ func (p *Places) Enter(ctx context.Context, tenant string) error {
 		p.mu.Unlock()
 		return nil
 	}
-	own := &place{given: make(chan struct{})}
+	own := make(chan struct{})
 	p.waiting.Push(tenant, own)
 	p.mu.Unlock()
 	select {
-	case <-own.given:
+	case <-own:
 		return nil
 	case <-ctx.Done():
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
-	case <-own.given: // just now
+	case <-own: // just now
 		return nil
 	default:
-		own.retired = true
+		p.waiting.Remove(tenant, func(other chan struct{}) bool { return other == own })
 		return context.Cause(ctx)
 	}
 }
@@ -52,11 +47,9 @@ func (p *Places) Enter(ctx context.Context, tenant string) error {
 func (p *Places) Leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for next, ok := p.waiting.Pop(); ok; next, ok = p.waiting.Pop() {
-		if !next.retired {
-			close(next.given)
-			return
-		}
+	if next, ok := p.waiting.Pop(); ok {
+		close(next)
+		return
 	}
 	p.free++
 }

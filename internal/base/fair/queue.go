@@ -1,5 +1,7 @@
 package fair
 
+import "slices"
+
 // Queue gives each tenant in turn the oldest of its values. The zero Queue is empty. It is not
 // safe for concurrent use.
 type Queue[T any] struct {
@@ -50,23 +52,32 @@ func (q *Queue[T]) Drop() (value T, ok bool) {
 			most = tenant
 		}
 	}
-	values := q.waiting[most]
-	if len(values) == 0 {
+	last := len(q.waiting[most]) - 1
+	if last < 0 {
 		return value, false
 	}
-	last := len(values) - 1
-	value, values[last] = values[last], value
-	q.length--
-	if q.waiting[most] = values[:last]; last == 0 {
-		delete(q.waiting, most)
-		for i, tenant := range q.turns {
-			if tenant == most {
-				q.turns = append(q.turns[:i], q.turns[i+1:]...)
-				break
-			}
-		}
-	}
+	value = q.waiting[most][last]
+	q.cut(most, last)
 	return value, true
+}
+
+// Remove removes the oldest value of the tenant for which matches returns true.
+func (q *Queue[T]) Remove(tenant string, matches func(T) bool) {
+	if i := slices.IndexFunc(q.waiting[tenant], matches); i >= 0 {
+		q.cut(tenant, i)
+	}
+}
+
+// cut removes one value of a tenant, and its turn with the last one.
+func (q *Queue[T]) cut(tenant string, i int) {
+	values := slices.Delete(q.waiting[tenant], i, i+1)
+	q.length--
+	if q.waiting[tenant] = values; len(values) > 0 {
+		return
+	}
+	delete(q.waiting, tenant)
+	turn := slices.Index(q.turns, tenant)
+	q.turns = slices.Delete(q.turns, turn, turn+1)
 }
 
 // Len returns the number of values.

@@ -61,3 +61,20 @@ func TestDrop(t *testing.T) {
 		t.Errorf("%s are left", got)
 	}
 }
+
+func TestRemove(t *testing.T) {
+	t.Parallel()
+	var q Queue[string]
+	for _, value := range strings.Fields("a0 b0 a1 a2 c0") {
+		q.Push(value[:1], value)
+	}
+	for _, value := range strings.Fields("a1 b0 none") {
+		q.Remove(value[:1], func(other string) bool { return other == value })
+	}
+	if q.Len() != 3 {
+		t.Errorf("%d are left", q.Len())
+	}
+	if got := drain(&q); got != "a0 c0 a2" {
+		t.Errorf("%s are left", got)
+	}
+}
