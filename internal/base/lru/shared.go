@@ -13,23 +13,28 @@ type Shared[K comparable, V any] struct {
 	most int
 
 	mu     sync.Mutex
-	owners map[string]*Cache[K, V]
-	of     map[K]string // the owner of each key
-	bytes  int          // of all owners
-	slots  int          // of the maps, which never shrink
+	owners map[string]*owner[K, V]
+	of     map[K]*owner[K, V]
+	bytes  int // of all owners
+	slots  int // of the maps, which never shrink
+}
+
+type owner[K comparable, V any] struct {
+	*Cache[K, V]
+	name string
 }
 
 // NewShared returns an empty Shared. most and held are as for New.
 func NewShared[K comparable, V any](most int, held func(K, V) int) *Shared[K, V] {
-	return &Shared[K, V]{held: held, most: most, owners: map[string]*Cache[K, V]{}, of: map[K]string{}}
+	return &Shared[K, V]{held: held, most: most, owners: map[string]*owner[K, V]{}, of: map[K]*owner[K, V]{}}
 }
 
 // Get returns the value of key, for any owner, and makes it the most recently used one.
 func (s *Shared[K, V]) Get(key K) (value V, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if owner, ok := s.of[key]; ok {
-		return s.owners[owner].Get(key)
+	if own := s.of[key]; own != nil {
+		return own.Get(key)
 	}
 	return value, false
 }
@@ -38,33 +43,33 @@ func (s *Shared[K, V]) Get(key K) (value V, ok bool) {
 func (s *Shared[K, V]) Peek(key K) (value V, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if owner, ok := s.of[key]; ok {
-		return s.owners[owner].Peek(key)
+	if own := s.of[key]; own != nil {
+		return own.Peek(key)
 	}
 	return value, false
 }
 
-// Add keeps a value for its owner.
-func (s *Shared[K, V]) Add(owner string, key K, value V) {
+// Add keeps a value for the owner with that name.
+func (s *Shared[K, V]) Add(name string, key K, value V) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.remove(key)
-	own := s.owners[owner]
+	own := s.owners[name]
 	if own == nil {
-		own = New(math.MaxInt, s.held) // s has the bound
-		s.owners[owner] = own
+		own = &owner[K, V]{New(math.MaxInt, s.held), name} // s has the bound
+		s.owners[name] = own
 	}
-	s.count(owner, func() { own.Add(key, value) })
-	s.of[key] = owner
+	s.count(own, func() { own.Add(key, value) })
+	s.of[key] = own
 	s.slots = max(s.slots, len(s.of))
 	for s.size() > s.most && len(s.of) > 0 {
-		most, bytes := "", 0
-		for name, c := range s.owners {
-			if b := c.Bytes(); b > bytes {
-				most, bytes = name, b
+		var most *owner[K, V]
+		for _, other := range s.owners {
+			if most == nil || other.Bytes() > most.Bytes() {
+				most = other
 			}
 		}
-		s.count(most, func() { delete(s.of, s.owners[most].removeOldest()) })
+		s.count(most, func() { delete(s.of, most.removeOldest()) })
 	}
 }
 
@@ -83,26 +88,25 @@ func (s *Shared[K, V]) Len() int {
 }
 
 func (s *Shared[K, V]) remove(key K) {
-	if owner, ok := s.of[key]; ok {
-		s.count(owner, func() { s.owners[owner].Remove(key) })
+	if own := s.of[key]; own != nil {
+		s.count(own, func() { own.Remove(key) })
 		delete(s.of, key)
 	}
 }
 
 // count runs change, updates the totals, and removes an owner without entries.
-func (s *Shared[K, V]) count(owner string, change func()) {
-	c := s.owners[owner]
-	before := c.Bytes()
+func (s *Shared[K, V]) count(own *owner[K, V], change func()) {
+	before := own.Bytes()
 	change()
-	if s.bytes += c.Bytes() - before; c.Len() == 0 {
-		s.bytes -= c.Bytes()
-		delete(s.owners, owner)
+	if s.bytes += own.Bytes() - before; own.Len() == 0 {
+		s.bytes -= own.Bytes()
+		delete(s.owners, own.name)
 	}
 }
 
 // size returns the size of all entries and of their owners. There are at most as many owners as
 // entries.
 func (s *Shared[K, V]) size() int {
-	owner := MapSlot[string, *Cache[K, V]]() + int(unsafe.Sizeof(Cache[K, V]{}))
-	return s.bytes + s.slots*MapSlot[K, string]() + len(s.owners)*owner
+	each := MapSlot[string, *owner[K, V]]() + int(unsafe.Sizeof(owner[K, V]{})+unsafe.Sizeof(Cache[K, V]{}))
+	return s.bytes + s.slots*MapSlot[K, *owner[K, V]]() + len(s.owners)*each
 }

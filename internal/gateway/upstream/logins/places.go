@@ -28,7 +28,7 @@ func newPlaces(most int) *places {
 // enter waits for a place, and returns a function that gives it back. The error is the cause of
 // ctx's end.
 func (p *places) enter(ctx context.Context, caller string) (leave func(), err error) {
-	namespace := caller[:max(strings.LastIndexByte(caller, '/'), 0)]
+	namespace := namespaceOf(caller)
 	p.mu.Lock()
 	own := p.namespaces[namespace]
 	if own == nil {
@@ -63,3 +63,6 @@ func (p *places) enter(ctx context.Context, caller string) (leave func(), err er
 		forget()
 	}, nil
 }
+
+// namespaceOf returns CLUSTER/NAMESPACE of a caller.
+func namespaceOf(caller string) string { return caller[:max(strings.LastIndexByte(caller, '/'), 0)] }

@@ -62,7 +62,7 @@ type Config struct {
 // renewal.
 type Remembered struct {
 	cfg      Config
-	known    *lru.Cache[string, *known]
+	known    *lru.Shared[string, *known]    // by namespace
 	rejected *lru.Cache[[32]byte, struct{}] // by the hash of the password
 	flights  singleflight.Group
 	places   *places
@@ -97,7 +97,7 @@ func New(cfg Config) *Remembered {
 	}
 	return &Remembered{
 		cfg:      cfg,
-		known:    lru.New(maxLoginBytes, func(caller string, k *known) int { return lru.Bytes(len(caller)) + k.bytes() }),
+		known:    lru.NewShared(maxLoginBytes, func(caller string, k *known) int { return lru.Bytes(len(caller)) + k.bytes() }),
 		rejected: lru.New[[32]byte, struct{}](maxRejectedBytes, nil),
 		places:   newPlaces(maxAsking),
 	}
@@ -167,7 +167,7 @@ func (k *known) isDue(now time.Time) bool {
 
 // renew requests a login, unless a concurrent call has replaced had since.
 func (r *Remembered) renew(ctx context.Context, caller string, had *known) *known {
-	if have, _ := r.known.Peek(caller); have != had {
+	if have, _ := r.known.Peek(caller); have != nil && have != had {
 		return have
 	}
 	login, err := r.ask(ctx, caller)
@@ -186,12 +186,12 @@ func (r *Remembered) renew(ctx context.Context, caller string, had *known) *know
 		next.login, next.renewFrom, next.err = had.login, had.renewFrom, err
 		r.cfg.Logger.Warn("a login for an upstream could not be renewed; the last one is used until it ends",
 			"upstream", r.cfg.Upstream, "caller", caller, "until", had.login.Expiry, "error", err)
-		r.known.Add(caller, next)
+		r.known.Add(namespaceOf(caller), caller, next)
 		return next
 	default:
 		next.login, next.err = upstream.Login{}, err
 	}
-	r.known.Add(caller, next)
+	r.known.Add(namespaceOf(caller), caller, next)
 	return next
 }
 

@@ -370,18 +370,41 @@ func TestWhatIsNoLogin(t *testing.T) {
 	}
 }
 
-// A client that can create ServiceAccounts must not make memory grow.
+// A client that can create ServiceAccounts must not make memory grow, nor make the gateway forget
+// the logins of other namespaces.
 func TestWhatIsRememberedIsBounded(t *testing.T) {
 	t.Parallel()
 	c := &cloud{lasts: time.Hour, always: strings.Repeat("p", 3000)}
 	r := newRemembered(c, true)
-	for i := range 5000 {
-		if _, err := r.Login(t.Context(), fmt.Sprintf("c/a/%d", i)); err != nil {
+	login := func(caller string) {
+		if _, err := r.Login(t.Context(), caller); err != nil {
 			t.Fatal(err)
 		}
+	}
+	for i := range 50 {
+		login(fmt.Sprintf("c/other/%d", i))
+	}
+	for i := range 5000 {
+		login(fmt.Sprintf("c/a/%d", i))
 		r.Reject(upstream.Login{Password: registryauth.NewSecret(fmt.Sprint(i))})
 	}
-	if n := r.known.Len(); n < 1000 || r.known.Bytes() > maxLoginBytes || r.rejected.Bytes() > maxRejectedBytes {
-		t.Errorf("%d logins in %d bytes, and %d bytes of rejected ones", n, r.known.Bytes(), r.rejected.Bytes())
+	if n := r.known.Len(); n < 1000 || n > maxLoginBytes/3000 || r.rejected.Bytes() > maxRejectedBytes {
+		t.Errorf("%d logins, and %d bytes of rejected ones", n, r.rejected.Bytes())
+	}
+	asked := c.asked.Load()
+	for i := range 50 {
+		login(fmt.Sprintf("c/other/%d", i))
+	}
+	if again := c.asked.Load() - asked; again != 0 {
+		t.Errorf("%d of 50 logins of another namespace were forgotten", again)
+	}
+}
+
+// A login may be forgotten between a look and its renewal.
+func TestAForgottenLoginIsRenewed(t *testing.T) {
+	t.Parallel()
+	r := newRemembered(&cloud{lasts: time.Hour}, true)
+	if got := r.renew(t.Context(), "c/a/b", &known{}); got == nil || got.login.Password.IsZero() {
+		t.Errorf("%+v", got)
 	}
 }
