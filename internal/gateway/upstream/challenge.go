@@ -48,7 +48,8 @@ func challengeOf(header http.Header) challenge {
 			case strings.EqualFold(name, "Bearer"):
 				realm, err := url.Parse(parameters["realm"])
 				if err == nil && realm.Host != "" && realm.User == nil {
-					return challenge{scheme: schemeBearer, realm: realm, service: parameters["service"]}
+					// A copy: an unquoted service is a part of the line, and would keep all of it.
+					return challenge{scheme: schemeBearer, realm: realm, service: strings.Clone(parameters["service"])}
 				}
 			case strings.EqualFold(name, "Basic"):
 				found = challenge{scheme: schemeBasic}

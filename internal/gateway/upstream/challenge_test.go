@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 )
 
 func TestChallengeOf(t *testing.T) {
@@ -78,6 +79,19 @@ func TestPublicHosts(t *testing.T) {
 	} {
 		if got := IsPublicHost(host); got != want {
 			t.Errorf("%q: %t", host, got)
+		}
+	}
+}
+
+// A lesson must not keep the line of its challenge, of which only a part is counted.
+func TestChallengesKeepNoLine(t *testing.T) {
+	t.Parallel()
+	line := `Bearer service=s, realm="https://registry.example.com/token", pad="` + strings.Repeat("x", 4<<10) + `"`
+	from := uintptr(unsafe.Pointer(unsafe.StringData(line)))
+	got := challengeOf(http.Header{"Www-Authenticate": {line}})
+	for name, part := range map[string]string{"service": got.service, "realm": got.realm.Host} {
+		if at := uintptr(unsafe.Pointer(unsafe.StringData(part))); from <= at && at < from+uintptr(len(line)) {
+			t.Errorf("the %s %q is a part of the line", name, part)
 		}
 	}
 }

@@ -104,13 +104,13 @@ func (r *registry) pull(t *testing.T, repository string) refusal.Reason {
 	return r.pullAs(t, "a", repository)
 }
 
-// pullAs is pull by a holder that is its own tenant.
+// pullAs is pull by a holder that is its own caller and tenant.
 func (r *registry) pullAs(t *testing.T, holder, repository string) refusal.Reason {
 	t.Helper()
 	u := *r.Base()
 	u.Path = "/v2/" + repository + "/manifests/v1"
 	request := (&http.Request{Method: http.MethodGet, URL: &u, Header: http.Header{}}).WithContext(t.Context())
-	response, err := r.Do(request, Need{Holder: holder, Tenant: holder, Scopes: []registryauth.Scope{{Type: "repository", Name: repository, Actions: []string{"pull"}}}})
+	response, err := r.Do(request, Need{Caller: holder, Holder: holder, Tenant: holder, Scopes: []registryauth.Scope{{Type: "repository", Name: repository, Actions: []string{"pull"}}}})
 	var e *Error
 	switch {
 	case err == nil:
@@ -217,6 +217,47 @@ func TestHolds(t *testing.T) {
 	r.set(func() { r.now = r.now.Add(time.Millisecond) })
 	if got := r.pull(t, "a"); got != "" || r.Status().Held {
 		t.Errorf("afterwards: %q, %+v", got, r.Status())
+	}
+}
+
+// loginPerCaller gives each caller a login of its own, and the gateway none.
+type loginPerCaller struct{}
+
+func (loginPerCaller) Login(_ context.Context, caller string) (Login, error) {
+	if caller == "" {
+		return Login{}, ErrNoCaller
+	}
+	return Login{Username: "oidc", Password: registryauth.NewSecret(caller)}, nil
+}
+
+func (loginPerCaller) Reject(Login) {}
+
+// An upstream that counts by login limits one caller. The others are not held back.
+func TestTheLimitOfOneLoginHoldsForItsCallerOnly(t *testing.T) {
+	t.Parallel()
+	r := newTestRegistry(t, loginPerCaller{})
+	r.version = func(w http.ResponseWriter, q *http.Request) {
+		switch _, password, _ := q.BasicAuth(); password {
+		case "":
+			answering(401, "WWW-Authenticate", `Basic realm="x"`)(w, q)
+		case "limited":
+			answering(429, "Retry-After", "60")(w, q)
+		}
+	}
+	r.other = func(w http.ResponseWriter, q *http.Request) {
+		if strings.HasPrefix(q.URL.Path, "/v2/mine/") { // a repository of the limited caller, behind a proxy of its own
+			answering(401, "WWW-Authenticate", `Basic realm="x"`)(w, q)
+		}
+	}
+	for range 5 {
+		if got := r.pullAs(t, "limited", "mine/x"); got == "" {
+			t.Error("the caller's own repository answers")
+		}
+		r.probe(t.Context())
+		if got := r.pullAs(t, "other", "other/x"); got != "" || r.Status().Held {
+			t.Errorf("another caller: %s, %+v", got, r.Status())
+		}
+		r.set(func() { r.now = r.now.Add(refusedFor) })
 	}
 }
 

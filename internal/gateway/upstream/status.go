@@ -88,6 +88,9 @@ func (c *Client) probe(ctx context.Context) {
 	if found != nil && found.Reason == refusal.UpstreamDenied {
 		found = nil // the token without a scope need not be valid for GET /v2/
 	}
+	if found != nil && found.Reason == refusal.UpstreamLimited {
+		c.holdAll(found)
+	}
 	c.noted(found)
 }
 

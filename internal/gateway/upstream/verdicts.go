@@ -81,8 +81,11 @@ func (c *Client) verdictOn(ctx context.Context, login *Login, hash [sha256.Size]
 		if ctx.Err() != nil {
 			return verdict{}
 		}
-		if found.isRefusal() {
+		switch {
+		case found.isRefusal():
 			c.logins.Reject(*login)
+		case found.failure != nil && found.failure.Reason == refusal.UpstreamLimited:
+			c.doubt() // the login may be one caller's, and only the probe decides for all
 		}
 		c.verdicts.known.Add(hash, found)
 		return found
@@ -104,9 +107,6 @@ func (c *Client) tryLogin(ctx context.Context, login *Login) *Error {
 		defer cancel()
 		got, e := c.tokens.request(asking, wants, login, nil)
 		c.tokenRequested(e == nil)
-		if e != nil && e.Reason == refusal.UpstreamLimited {
-			c.holdAll(e)
-		}
 		if e != nil {
 			return e
 		}
@@ -126,11 +126,8 @@ func (c *Client) tryLogin(ctx context.Context, login *Login) *Error {
 		return c.refused(wants, used)
 	}
 	e := c.judge(response)
-	switch {
-	case e == nil:
+	if e == nil {
 		Discard(response)
-	case e.Reason == refusal.UpstreamLimited:
-		c.holdAll(e)
 	}
 	return e
 }
