@@ -46,7 +46,10 @@ func (h *Handler) admit(q *request) (*stream, error) {
 	st.tenant, st.holder = q.sharer()
 	st.move()
 	if !h.Memory.shares.enter(ctx, st) {
-		cancel(nil)
+		defer cancel(nil)
+		if ctx.Err() != nil { // it hung up
+			return nil, errClient
+		}
 		return nil, errBusy
 	}
 	q.w, q.http, q.tenant = st, q.http.WithContext(ctx), st.tenant

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/test/registrytest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -73,5 +74,43 @@ func TestStreamsOfTheRevokedEnd(t *testing.T) {
 		if a := <-got; strings.HasSuffix(a.body, "half") {
 			t.Errorf("%s: half an answer seems to be whole", name)
 		}
+	}
+}
+
+// A client that hangs up while it waits for a place is not one that has too many streams.
+func TestAClientHangsUpWhileItWaits(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	r.memory = gateway.NewMemory(1)
+	r.config.Memory = r.memory
+	registry.Answer(func(_ http.ResponseWriter, q *http.Request) bool {
+		<-q.Context().Done()
+		return true
+	})
+	token := r.token("web", "repository:ghcr.io/acme/app:pull")
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	pull := func() (hangUp func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		clients.Go(func() {
+			q, err := http.NewRequestWithContext(ctx, http.MethodGet, r.URL+"/v2/ghcr.io/acme/app/manifests/v1", nil)
+			must(t, err)
+			q.Header.Set("Authorization", "Bearer "+token)
+			if response, err := http.DefaultTransport.RoundTrip(q); err == nil {
+				t.Errorf("status %d", response.StatusCode)
+				_ = response.Body.Close()
+			}
+		})
+		return cancel
+	}
+	defer pull()()
+	testkit.Eventually(t, "the place is taken", func() bool { return r.memory.Load().Streams == 1 })
+	second := pull()
+	testkit.Eventually(t, "another client waits", func() bool { return r.memory.Load().Streams == 2 })
+	second()
+	testkit.Eventually(t, "it has left", func() bool { return r.memory.Load().Streams == 1 })
+	if e := r.one(); e.Status != 499 || e.Reason != "request_canceled" {
+		t.Errorf("%s", shown(e))
 	}
 }
