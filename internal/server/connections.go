@@ -31,15 +31,18 @@ const (
 	// restTimeout is how long the rest of a body may take after the response: net/http reads it to
 	// reuse the connection.
 	restTimeout = 250 * time.Millisecond
+	// turnTime is how long a connection keeps its place for its first request, if others have as few
+	// connections, and for the last bytes of a response.
+	turnTime = 500 * time.Millisecond
 	// assumedMemory is the memory of a process without a limit (GOMEMLIMIT).
 	assumedMemory = 1 << 30
 )
 
 // connections bounds the memory that the clients of a listener hold, also for large and slow
 // requests. One address alone can have half of the connections. A connection without a whole
-// request is closed in favor of a new one. If all have a whole request, new connections wait in the
-// kernel's queue, where they cost this process nothing. Larger requests have their own bound, in
-// bytes. It is safe for concurrent use.
+// request is closed in favor of a new one, first of all an answered one that stays open. If all have
+// a whole request, new connections wait in the kernel's queue, where they cost this process nothing.
+// Larger requests have their own bound, in bytes. It is safe for concurrent use.
 type connections struct {
 	most       int
 	perAddress int
@@ -130,6 +133,7 @@ func (b *boundedListener) place(c *boundedConn) bool {
 		}
 		select {
 		case <-l.changed:
+		case <-time.After(turnTime / 10): // another's may have ended
 		case <-b.closed:
 			_ = c.Close()
 			return false
@@ -161,7 +165,8 @@ func (l *connections) newConn(inner net.Conn) *boundedConn {
 }
 
 // enter gives a connection a place. If there is none, toClose is the connection to close instead.
-// It is c itself if its address has only whole requests, and nil if all connections have one.
+// It is c itself if its address has only whole requests, and nil if all connections have one or
+// their turn.
 func (l *connections) enter(c *boundedConn) (entered bool, toClose *boundedConn) {
 	network, trusted := exchange.Network(c.remote), l.isTrusted(c.remote.Unmap().WithZone(""))
 	l.mu.Lock()
@@ -175,8 +180,12 @@ func (l *connections) enter(c *boundedConn) (entered bool, toClose *boundedConn)
 		return false, toClose
 	case len(l.all) >= l.most:
 		toClose = l.oldestArriving(nil)
-		if toClose != nil && !toClose.idle && !trusted && from.outweighs(toClose.from) {
+		switch {
+		case toClose == nil || toClose.idle:
+		case !trusted && from.outweighs(toClose.from):
 			toClose = c
+		case toClose.from.arriving == 1 && time.Since(toClose.since) < turnTime:
+			toClose = nil
 		}
 		return false, toClose
 	case from == nil:
@@ -193,15 +202,19 @@ func (l *connections) enter(c *boundedConn) (entered bool, toClose *boundedConn)
 	return true, nil
 }
 
-// oldestArriving returns the connection of an address that has been without a whole request for the
-// longest time, or nil. Without an address, it chooses the address with the most such connections.
+// oldestArriving returns an answered connection of an address that stays open. If there is none, it
+// returns the one that has been without a whole request for the longest time, or nil. Without an
+// address, it chooses the address with the most such connections.
 func (l *connections) oldestArriving(of *address) *boundedConn {
 	var oldest *boundedConn
+	now := time.Now()
 	for c := range l.all {
-		if !c.isArriving() || of != nil && c.from != of {
-			continue
-		}
-		if oldest == nil || c.from.arriving > oldest.from.arriving || c.from.arriving == oldest.from.arriving && c.since.Before(oldest.since) {
+		switch {
+		case of != nil && c.from != of:
+		case c.active && !c.closable.IsZero() && !c.closable.After(now):
+			return c
+		case !c.isArriving():
+		case oldest == nil || c.from.arriving > oldest.from.arriving || c.from.arriving == oldest.from.arriving && c.since.Before(oldest.since):
 			oldest = c
 		}
 	}
@@ -269,6 +282,8 @@ type boundedConn struct {
 	network  netip.Prefix // key of from
 	since    time.Time    // start of the time without a whole request
 	active   bool         // a request's head has arrived, and its response is not sent
+	running  int          // handlers of its requests
+	closable time.Time    // all of them have returned: when others get its place; zero: not yet
 	idle     bool         // its requests were answered
 	requests int          // whose handlers need their body
 	unread   int          // of those, the ones whose bodies are still arriving
@@ -284,7 +299,7 @@ type boundedConn struct {
 
 // isArriving reports whether there is no whole request on the connection.
 func (c *boundedConn) isArriving() bool {
-	return !c.active || c.unread > 0 && c.unread == c.requests
+	return !c.active || c.running == 0 && c.closable.IsZero() || c.unread > 0 && c.unread == c.requests
 }
 
 // note changes the state of the connection's requests.
@@ -389,7 +404,7 @@ func (l *connections) attach(server *http.Server) {
 	server.ConnState = func(conn net.Conn, state http.ConnState) {
 		if c := boundedOf(conn); c != nil && (state == http.StateActive || state == http.StateIdle) {
 			c.arrived(state == http.StateActive)
-			c.note(func() { c.active, c.idle = state == http.StateActive, state == http.StateIdle })
+			c.note(func() { c.active, c.idle, c.closable = state == http.StateActive, state == http.StateIdle, time.Time{} })
 		}
 	}
 	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
@@ -445,13 +460,46 @@ func (b *arrivingBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// begin counts a request whose handler starts. The returned function must be called at its end. read
+// says whether the whole body was read: net/http waits for the rest of it, and only then closes the
+// connection.
+func (c *boundedConn) begin() (end func(read bool)) {
+	c.note(func() { c.running, c.idle, c.closable = c.running+1, false, time.Time{} })
+	return func(read bool) {
+		c.note(func() {
+			if c.running--; c.running > 0 {
+				return
+			}
+			c.idle, c.closable = true, time.Now().Add(turnTime)
+			if !read {
+				c.closable = time.Now()
+				c.connections.mayEnter()
+			}
+		})
+	}
+}
+
 // handler counts the memory of requests. If many connections are open, it closes a connection after
 // its response, because idle connections must not exclude new ones.
 func (l *connections) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, _ := r.Context().Value(boundedKey{}).(*boundedConn)
+		if c == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
 		if l.open() > l.most/4 {
 			w.Header().Set("Connection", "close")
 		}
+		var read atomic.Bool
+		if r.ProtoMajor > 1 || r.Body == http.NoBody {
+			read.Store(true)
+		} else {
+			r = r.WithContext(r.Context()) // net/http looks at its own Body
+			r.Body = &arrivingBody{r.Body, func() { read.Store(true) }}
+		}
+		end := c.begin()
+		defer func() { end(read.Load()) }()
 		bytes := max(load.RequestBytes(r)-usualRequestBytes, 0)
 		if r.ProtoMajor > 1 { // the connection has other requests
 			bytes += 2 * usualRequestBytes

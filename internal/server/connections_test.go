@@ -9,11 +9,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/test/testkit"
@@ -348,6 +350,177 @@ func TestLargeRequestsAreBounded(t *testing.T) {
 		t.Errorf("status %d and %d", a, s)
 	}
 	testkit.Eventually(t, "it was given back", count(1))
+}
+
+// idleSocket is a connection from an address, on which nothing arrives.
+type idleSocket struct {
+	net.Conn
+	from   string
+	closed chan struct{}
+}
+
+func (s *idleSocket) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(s.from)} }
+
+func (s *idleSocket) Close() error {
+	close(s.closed)
+	return nil
+}
+
+// unserved is connections without a server: the tests report states and requests as net/http does.
+type unserved struct {
+	*connections
+	server http.Server
+}
+
+func newUnserved(most int64) *unserved {
+	u := &unserved{connections: newConnections(most*connectionBytes, connectionBytes, func(a netip.Addr) bool { return a == netip.MustParseAddr("10.0.0.9") })}
+	u.attach(&u.server)
+	return u
+}
+
+func (u *unserved) dial(from string) (*boundedConn, *idleSocket) {
+	socket := &idleSocket{from: from, closed: make(chan struct{})}
+	return u.newConn(socket), socket
+}
+
+func (u *unserved) entered(t *testing.T, from string) (*boundedConn, *idleSocket) {
+	t.Helper()
+	c, socket := u.dial(from)
+	if entered, _ := u.enter(c); !entered {
+		t.Fatalf("no place for %s", from)
+	}
+	return c, socket
+}
+
+// serve handles a request, and returns its status.
+func (u *unserved) serve(c *boundedConn, r *http.Request, handler http.HandlerFunc) int {
+	u.server.ConnState(c, http.StateActive)
+	w := httptest.NewRecorder()
+	u.handler(wholeRequests(handler)).ServeHTTP(w, r.WithContext(u.server.ConnContext(context.Background(), c)))
+	return w.Code
+}
+
+// A connection that was answered, and stays open for the rest of a body or of the response, gives
+// its place before any handshake of others does.
+func TestAnsweredConnectionsGiveTheirPlaces(t *testing.T) {
+	t.Parallel()
+	post := func() *http.Request {
+		return httptest.NewRequest(http.MethodPost, "/v2/a/blobs/uploads/", strings.NewReader("body"))
+	}
+	for name, test := range map[string]struct {
+		request *http.Request
+		reads   bool
+		after   time.Duration // until the place is given
+	}{
+		"unread body":     {post(), false, 0},
+		"read body":       {post(), true, turnTime},
+		"without a body":  {httptest.NewRequest(http.MethodGet, "/v2/", http.NoBody), false, turnTime},
+		"the head failed": {nil, false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				u, release := newUnserved(4), make(chan bool)
+				defer synctest.Wait()
+				defer close(release)
+				answered, _ := u.entered(t, "10.0.0.1")
+				if test.request == nil {
+					u.server.ConnState(answered, http.StateActive) // net/http answers this one itself
+				}
+				time.Sleep(turnTime)
+				handshake, _ := u.entered(t, "10.0.0.2")
+				for _, from := range []string{"10.0.0.3", "10.0.0.1"} {
+					c, _ := u.entered(t, from)
+					go u.serve(c, httptest.NewRequest(http.MethodGet, "/slow", http.NoBody), func(http.ResponseWriter, *http.Request) { <-release })
+				}
+				synctest.Wait()
+				if test.request != nil {
+					u.serve(answered, test.request, func(w http.ResponseWriter, r *http.Request) {
+						if test.reads {
+							_, _ = io.ReadAll(r.Body)
+						}
+						w.WriteHeader(http.StatusUnauthorized)
+					})
+				}
+				if test.after > 0 {
+					next, _ := u.dial("10.0.0.4")
+					if entered, toClose := u.enter(next); entered || toClose != nil {
+						t.Errorf("before the response is sent: entered %t, closes a connection %t", entered, toClose != nil)
+					}
+					next, _ = u.dial("10.0.0.1")
+					if _, toClose := u.enter(next); toClose != next {
+						t.Error("an address has more than half")
+					}
+					time.Sleep(test.after)
+				}
+				for _, from := range []string{"10.0.0.4", "10.0.0.1"} {
+					next, _ := u.dial(from)
+					if _, toClose := u.enter(next); toClose != answered {
+						t.Errorf("from %s: closes the handshake %t, none %t", from, toClose == handshake, toClose == nil)
+					}
+				}
+			})
+		})
+	}
+}
+
+// New connections do not end the handshakes of others as soon as they have begun.
+func TestHandshakesHaveTheirTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		u := newUnserved(4)
+		oldest, _ := u.entered(t, "10.0.0.1")
+		time.Sleep(time.Millisecond)
+		for i := range 3 {
+			u.entered(t, fmt.Sprintf("10.0.1.%d", i))
+		}
+		next, _ := u.dial("10.0.0.2")
+		if entered, toClose := u.enter(next); entered || toClose != nil {
+			t.Errorf("entered %t, closes the oldest %t", entered, toClose == oldest)
+		}
+		repeated, _ := u.dial("10.0.1.1")
+		if _, toClose := u.enter(repeated); toClose != repeated {
+			t.Errorf("a second one of an address closes the oldest %t", toClose == oldest)
+		}
+		time.Sleep(turnTime)
+		if _, toClose := u.enter(next); toClose != oldest {
+			t.Errorf("closes none %t", toClose == nil)
+		}
+	})
+}
+
+// One of several requests on a connection of HTTP/2 is answered.
+func TestAnsweredRequestsOverHTTP2(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		u, release := newUnserved(2), make(chan bool)
+		c, _ := u.entered(t, "10.0.0.1")
+		u.entered(t, "10.0.0.2")
+		request := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("body"))
+		slow := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+		request.ProtoMajor, slow.ProtoMajor, slow.ContentLength = 2, 2, 0
+		go u.serve(c, slow, func(http.ResponseWriter, *http.Request) { <-release })
+		synctest.Wait()
+		u.serve(c, request, func(http.ResponseWriter, *http.Request) {})
+		yields := func() bool {
+			next, _ := u.dial("10.0.0.3")
+			_, toClose := u.enter(next)
+			return toClose == c
+		}
+		time.Sleep(2 * turnTime)
+		if yields() {
+			t.Error("with a request, it gives its place")
+		}
+		close(release)
+		synctest.Wait()
+		if yields() {
+			t.Error("with a response that is sent, it gives its place")
+		}
+		time.Sleep(turnTime)
+		if !yields() {
+			t.Error("without a request, it keeps its place")
+		}
+	})
 }
 
 // Also with TLS, a head counts until the response to its request, and the bytes of a handshake
