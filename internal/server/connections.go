@@ -47,7 +47,7 @@ type connections struct {
 	most       int
 	perAddress int
 	maxExcess  int64
-	excess     atomic.Int64 // bytes of arriving heads and open requests, beyond the usual size
+	excess     atomic.Int64 // bytes of arriving heads and open requests, beyond the usual size; written under mu
 	refused    atomic.Uint64
 	isTrusted  func(netip.Addr) bool // proxies, which have many clients
 	changed    chan struct{}         // holds one value: there may be a place now
@@ -59,7 +59,10 @@ type connections struct {
 }
 
 // address counts the connections of one address.
-type address struct{ open, arriving int }
+type address struct {
+	open, arriving int
+	excess         int64 // as in connections
+}
 
 // outweighs reports whether the address, with a new connection, would have more connections than
 // the other. A client that connects repeatedly must not end the handshakes of others.
@@ -224,9 +227,14 @@ func (l *connections) oldestArriving(of *address) *boundedConn {
 func (l *connections) leave(c *boundedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.remove(c)
+}
+
+func (l *connections) remove(c *boundedConn) {
 	if !l.all[c] {
 		return
 	}
+	l.hold(c, -c.excess)
 	delete(l.all, c)
 	if c.isArriving() {
 		c.from.arriving--
@@ -257,14 +265,65 @@ func (l *connections) counts() metrics.ConnectionCounts {
 	return metrics.ConnectionCounts{Open: l.open(), Most: l.most, Refused: l.refused.Load()}
 }
 
-// take reserves bytes beyond the usual size, if they are available.
-func (l *connections) take(bytes int64) bool {
-	if l.excess.Add(bytes) <= l.maxExcess || bytes == 0 {
+// take reserves bytes beyond the usual size, if they are available. As in fair.Share, an address can
+// hold three times the free amount. An incomplete request is closed if its address holds more than
+// twice as much as this one.
+func (l *connections) take(c *boundedConn, bytes int64) bool {
+	if bytes == 0 {
 		return true
 	}
-	l.excess.Add(-bytes)
+	trusted := l.isTrusted(c.remote.Unmap().WithZone(""))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.all[c] {
+		held, free := c.from.excess+bytes, l.maxExcess-l.excess.Load()-bytes
+		if free >= 0 && (trusted || held <= 3*free) {
+			l.hold(c, bytes)
+			return true
+		}
+		largest := l.largestArriving()
+		if largest == nil || largest.from.excess <= 2*held {
+			break
+		}
+		l.refused.Add(1)
+		l.remove(largest)
+		_ = largest.Conn.Close() // its reader calls Close
+	}
 	l.refused.Add(1)
 	return false
+}
+
+// give returns bytes that were taken.
+func (l *connections) give(c *boundedConn, bytes int64) {
+	if bytes == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all[c] {
+		l.hold(c, -bytes)
+	}
+}
+
+func (l *connections) hold(c *boundedConn, bytes int64) {
+	c.excess += bytes
+	c.from.excess += bytes
+	l.excess.Add(bytes)
+}
+
+// largestArriving returns the connection with the most excess bytes that has no whole request, of
+// the address with the most. It returns nil if there is none.
+func (l *connections) largestArriving() *boundedConn {
+	var largest *boundedConn
+	for c := range l.all {
+		if c.excess == 0 || !c.isArriving() {
+			continue
+		}
+		if largest == nil || c.from.excess > largest.from.excess || c.from == largest.from && c.excess > largest.excess {
+			largest = c
+		}
+	}
+	return largest
 }
 
 // errTooMuchAtOnce ends a connection. net/http sends no response for it.
@@ -287,6 +346,7 @@ type boundedConn struct {
 	idle     bool         // its requests were answered
 	requests int          // whose handlers need their body
 	unread   int          // of those, the ones whose bodies are still arriving
+	excess   int64        // as in connections
 
 	mu   sync.Mutex
 	open bool  // a request is open, whose handler counts it
@@ -366,7 +426,7 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 		return n, err
 	}
 	before := max(c.head-usualRequestBytes, 0)
-	if !c.connections.take(max(c.head+int64(n)-usualRequestBytes, 0) - before) {
+	if !c.connections.take(c, max(c.head+int64(n)-usualRequestBytes, 0)-before) {
 		return 0, &net.OpError{Op: "read", Net: "tcp", Addr: c.RemoteAddr(), Err: errTooMuchAtOnce}
 	}
 	c.head += int64(n)
@@ -395,7 +455,7 @@ func (c *boundedConn) CloseWrite() error {
 func (c *boundedConn) arrived(open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.connections.excess.Add(-max(c.head-usualRequestBytes, 0))
+	c.connections.give(c, max(c.head-usualRequestBytes, 0))
 	c.head, c.open = 0, open
 }
 
@@ -500,11 +560,15 @@ func (l *connections) handler(next http.Handler) http.Handler {
 		}
 		end := c.begin()
 		defer func() { end(read.Load()) }()
-		bytes := max(load.RequestBytes(r)-usualRequestBytes, 0)
+		bytes := load.HeadBytes(r)
+		if !ofRegistry(r) { // which passes bodies on
+			bytes += load.BodyBytes(r)
+		}
+		bytes = max(bytes-usualRequestBytes, 0)
 		if r.ProtoMajor > 1 { // the connection has other requests
 			bytes += 2 * usualRequestBytes
 		}
-		if !l.take(bytes) {
+		if !l.take(c, bytes) {
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now())
 			w.Header().Set("Connection", "close")
 			registryauth.WriteFailure(w, "", registryauth.Failure{
@@ -513,7 +577,7 @@ func (l *connections) handler(next http.Handler) http.Handler {
 			})
 			return
 		}
-		defer l.excess.Add(-bytes)
+		defer l.give(c, bytes)
 		next.ServeHTTP(w, r)
 		if r.Body != http.NoBody {
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(restTimeout))

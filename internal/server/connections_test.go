@@ -366,6 +366,25 @@ func (s *idleSocket) Close() error {
 	return nil
 }
 
+func (s *idleSocket) isClosed() bool {
+	select {
+	case <-s.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// blockedBody is a body that does not arrive.
+type blockedBody struct{ socket *idleSocket }
+
+func (b blockedBody) Read([]byte) (int, error) {
+	<-b.socket.closed
+	return 0, net.ErrClosed
+}
+
+func (b blockedBody) Close() error { return nil }
+
 // unserved is connections without a server: the tests report states and requests as net/http does.
 type unserved struct {
 	*connections
@@ -521,6 +540,97 @@ func TestAnsweredRequestsOverHTTP2(t *testing.T) {
 			t.Error("without a request, it keeps its place")
 		}
 	})
+}
+
+// Requests whose bodies do not come do not use up the bytes of others' large requests.
+func TestIncompleteLargeRequestsGiveTheirBytes(t *testing.T) {
+	t.Parallel()
+	large := func(path string) *http.Request {
+		r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+		r.Header.Set("X", strings.Repeat("a", 50<<10))
+		return r
+	}
+	for _, addresses := range []int{1, 2, 4, 16} {
+		t.Run(fmt.Sprint(addresses), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				u := newUnserved(64)
+				var sockets []*idleSocket
+				var attackers []*boundedConn
+				for i := range 32 {
+					c, socket := u.entered(t, fmt.Sprintf("10.0.1.%d", i%addresses))
+					attackers, sockets = append(attackers, c), append(sockets, socket)
+					r := large("/token")
+					r.Body, r.ContentLength = blockedBody{socket}, 64<<10
+					go u.serve(c, r, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.ReadAll(r.Body) })
+				}
+				synctest.Wait()
+				for i := range 8 {
+					c, _ := u.entered(t, fmt.Sprintf("10.0.2.%d", i))
+					push := httptest.NewRequest(http.MethodPut, "/v2/a/blobs/uploads/1", strings.NewReader(strings.Repeat("x", 64<<10)))
+					before := u.excess.Load()
+					status := u.serve(c, push, func(http.ResponseWriter, *http.Request) {
+						if u.excess.Load() != before {
+							t.Error("a body that is passed on counts")
+						}
+					})
+					if status != http.StatusOK {
+						t.Errorf("a push: status %d", status)
+					}
+					if status := u.serve(c, large("/token"), func(http.ResponseWriter, *http.Request) {}); status != http.StatusOK {
+						t.Errorf("a large head: status %d", status)
+					}
+				}
+				for i, socket := range sockets {
+					if !socket.isClosed() {
+						_ = attackers[i].Close()
+					}
+				}
+				synctest.Wait()
+				if e := u.excess.Load(); e != 0 {
+					t.Errorf("%d bytes were not given back", e)
+				}
+			})
+		})
+	}
+}
+
+// Whole large requests of one address leave bytes for others. A proxy may have all.
+func TestLargeRequestsAreShared(t *testing.T) {
+	t.Parallel()
+	for from, want := range map[string]int{"10.0.0.1": 3, "10.0.0.9": 4} {
+		t.Run(from, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				u, release := newUnserved(10), make(chan bool) // 240 KiB for large requests
+				request := func() *http.Request {
+					r := httptest.NewRequest(http.MethodGet, "/token", http.NoBody)
+					r.Header.Set("X", strings.Repeat("a", 60<<10-10))
+					return r
+				}
+				wait := func(http.ResponseWriter, *http.Request) { <-release }
+				for range want {
+					c, _ := u.entered(t, from)
+					go u.serve(c, request(), wait)
+				}
+				synctest.Wait()
+				c, _ := u.entered(t, from)
+				if status := u.serve(c, request(), wait); status != http.StatusServiceUnavailable {
+					t.Errorf("status %d for one too many", status)
+				}
+				if c, _ = u.entered(t, "10.0.0.2"); from != "10.0.0.9" {
+					if status := u.serve(c, request(), func(http.ResponseWriter, *http.Request) {}); status != http.StatusOK {
+						t.Errorf("status %d for another address", status)
+					}
+				}
+				close(release)
+				synctest.Wait()
+				if e := u.excess.Load(); e != 0 {
+					t.Errorf("%d bytes were not given back", e)
+				}
+			})
+		})
+	}
 }
 
 // Also with TLS, a head counts until the response to its request, and the bytes of a handshake

@@ -70,7 +70,7 @@ func (s *Server) gatewayHandler(public http.Handler) http.Handler {
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		client := http.NewResponseController(w)
-		if r.URL.Path == "/v2" || strings.HasPrefix(r.URL.Path, "/v2/") {
+		if ofRegistry(r) {
 			_ = client.SetWriteDeadline(time.Time{}) // of the previous request; the gateway sets its own
 			registry.ServeHTTP(w, r)
 			return
@@ -79,6 +79,12 @@ func (s *Server) gatewayHandler(public http.Handler) http.Handler {
 		_ = client.SetWriteDeadline(time.Now().Add(writeTimeout))
 		public.ServeHTTP(w, r)
 	})
+}
+
+// ofRegistry reports whether a request is for the registry's API. Bodies of such requests are passed
+// on piece by piece, or not read.
+func ofRegistry(r *http.Request) bool {
+	return r.URL.Path == "/v2" || strings.HasPrefix(r.URL.Path, "/v2/")
 }
 
 // serveGateway serves the gateway's listener until ctx and its streams end.

@@ -43,7 +43,7 @@ func (q *Queue) Enter(r *http.Request) bool {
 		return true
 	default:
 	}
-	excess := max(RequestBytes(r)-usualBytes, 0)
+	excess := max(HeadBytes(r)+BodyBytes(r)-usualBytes, 0)
 	waiting, allExcess := q.waiting.Add(1), q.excess.Add(excess)
 	defer q.waiting.Add(-1)
 	defer q.excess.Add(-excess)
@@ -61,18 +61,23 @@ func (q *Queue) Enter(r *http.Request) bool {
 	return false
 }
 
-// RequestBytes returns roughly how much memory a request holds.
-func RequestBytes(r *http.Request) int64 {
+// HeadBytes returns roughly how much memory the head of a request holds.
+func HeadBytes(r *http.Request) int64 {
 	size := int64(len(r.RequestURI))
 	for name, values := range r.Header {
 		for _, value := range values {
 			size += int64(len(name) + len(value))
 		}
 	}
+	return size
+}
+
+// BodyBytes returns how much memory the body of a request can hold. The rest of it is not read.
+func BodyBytes(r *http.Request) int64 {
 	if r.ContentLength < 0 { // unknown
-		return size + registryauth.MaxBodyBytes
+		return registryauth.MaxBodyBytes
 	}
-	return size + min(r.ContentLength, registryauth.MaxBodyBytes) // the rest is not read
+	return min(r.ContentLength, registryauth.MaxBodyBytes)
 }
 
 // Leave gives the place back.
