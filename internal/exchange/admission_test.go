@@ -71,14 +71,14 @@ deny:
 		status  int
 		granted int
 	}{
-		"named by the token":           {map[string]any{"name": "node1", "uid": node1UID}, &exchange.Node{Name: "node1", UID: node1UID}, &exchange.Object{Name: "node1", UID: node1UID}, false, 200, 1},
-		"named by the API":             {nil, &exchange.Node{Name: "node1", UID: node1UID}, &exchange.Object{Name: "node1", UID: node1UID}, true, 200, 1},
-		"another one named by the API": {nil, &exchange.Node{Name: "node2", UID: node1UID}, &exchange.Object{Name: "node2", UID: node1UID}, true, 200, 0},
-		"denied, named by the API":     {nil, &exchange.Node{Name: "node9", UID: node1UID}, &exchange.Object{Name: "node9", UID: node1UID}, true, 403, 0},
-		"denied, no such object":       {nil, &exchange.Node{Name: "node9"}, &exchange.Object{Name: "node9"}, true, 403, 0},
-		"no such object":               {nil, &exchange.Node{Name: "node1"}, &exchange.Object{Name: "node1"}, true, 200, 0},
-		"a mere name in the token":     {map[string]any{"name": "node1"}, &exchange.Node{Name: "node1", UID: node1UID}, &exchange.Object{Name: "node1"}, false, 200, 0},
-		"named by nobody":              {nil, nil, nil, false, 200, 0},
+		"named by the token":             {map[string]any{"name": "node1", "uid": node1UID}, &exchange.Node{Name: "node1", UID: node1UID}, &exchange.Object{Name: "node1", UID: node1UID}, false, 200, 1},
+		"named by the API":               {nil, &exchange.Node{Name: "node1", UID: node1UID}, &exchange.Object{Name: "node1", UID: node1UID}, true, 200, 1},
+		"the API names a different node": {nil, &exchange.Node{Name: "node2", UID: node1UID}, &exchange.Object{Name: "node2", UID: node1UID}, true, 200, 0},
+		"denied, named by the API":       {nil, &exchange.Node{Name: "node9", UID: node1UID}, &exchange.Object{Name: "node9", UID: node1UID}, true, 403, 0},
+		"denied, no such object":         {nil, &exchange.Node{Name: "node9"}, &exchange.Object{Name: "node9"}, true, 403, 0},
+		"no such object":                 {nil, &exchange.Node{Name: "node1"}, &exchange.Object{Name: "node1"}, true, 200, 0},
+		"a mere name in the token":       {map[string]any{"name": "node1"}, &exchange.Node{Name: "node1", UID: node1UID}, &exchange.Object{Name: "node1"}, false, 200, 0},
+		"not named at all":               {nil, nil, nil, false, 200, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -108,8 +108,8 @@ func TestRequiredNode(t *testing.T) {
 	}{
 		"named by the token":       {map[string]any{"name": "node1", "uid": node1UID}, objects{}, ""},
 		"named by the API":         {nil, knowing(&exchange.Node{Name: "node1", UID: node1UID}), ""},
-		"named by nobody":          {nil, objects{}, "neither the token nor its pod names a node"},
-		"nobody to ask":            {nil, nil, "neither the token nor its pod names a node"},
+		"not named at all":         {nil, objects{}, "neither the token nor its pod names a node"},
+		"no API server":            {nil, nil, "neither the token nor its pod names a node"},
 		"no such object":           {nil, knowing(&exchange.Node{Name: "node1"}), `"node1" is named without a UID`},
 		"a mere name in the token": {map[string]any{"name": "node1"}, knowing(&exchange.Node{Name: "node1", UID: node1UID}), `"node1" is named without a UID`},
 	} {

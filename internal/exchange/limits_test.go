@@ -214,7 +214,7 @@ func TestOwnersTakeFromTheServiceAccount(t *testing.T) {
 			t.Errorf("%s: %d questions", c.name, b.questions())
 		}
 		if c.asked == 1 && b.full[asked].IsZero() {
-			t.Errorf("%s: owners were asked for bucket %q, and another one was taken from", c.name, asked)
+			t.Errorf("%s: the owner of bucket %q was requested, but the request was counted in a different bucket", c.name, asked)
 		}
 	}
 }

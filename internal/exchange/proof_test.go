@@ -326,7 +326,7 @@ func TestProofModesAndMethods(t *testing.T) {
 				}
 				if mode == nodeproof.Off || mode == "" {
 					if e.Proof != nil {
-						t.Errorf("proof %+v, though nobody asked", e.Proof)
+						t.Errorf("proof %+v, want none: the check is off", e.Proof)
 					}
 					return
 				}

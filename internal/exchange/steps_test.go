@@ -59,10 +59,10 @@ func TestAdmissionTellsItsSteps(t *testing.T) {
 		"node is selected":        {objects: confirmed(node(map[string]string{"pool": "a"})), nodes: poolA, want: "objects=passed node=passed caller=off revocations=not_judged"},
 		"node is not selected":    {objects: confirmed(node(nil)), nodes: poolA, want: "objects=passed node=refused"},
 		"caller is the node":      {objects: node1At("192.0.2.7"), nodes: byAddress(nodeproof.Enforce), caller: here, want: "objects=off node=passed caller=passed revocations=not_judged"},
-		"caller is another one":   {objects: node1At("192.0.2.8"), nodes: byAddress(nodeproof.Enforce), caller: here, want: "objects=off node=passed caller=refused"},
+		"caller is another node":  {objects: node1At("192.0.2.8"), nodes: byAddress(nodeproof.Enforce), caller: here, want: "objects=off node=passed caller=refused"},
 		"caller without address":  {objects: node1At("192.0.2.8"), nodes: byAddress(nodeproof.Enforce), want: "objects=off node=passed caller=refused"},
 		"mode audit":              {objects: node1At("192.0.2.8"), nodes: byAddress(nodeproof.Audit), caller: here, want: "objects=off node=passed caller=noted revocations=not_judged"},
-		"nobody is revoked":       {revocations: revocations{}, want: "objects=off node=passed caller=off revocations=passed"},
+		"nothing is revoked":      {revocations: revocations{}, want: "objects=off node=passed caller=off revocations=passed"},
 		"revoked":                 {revocations: revocations{revocation: revocation}, want: "objects=off node=passed caller=off revocations=refused"},
 		"revocations are unknown": {revocations: revocations{err: down}, want: "objects=off node=passed caller=off"},
 	} {

@@ -352,7 +352,7 @@ func (n *neighbours) try(i int, answer hostileAnswer) {
 	// The response has no effect before it was given.
 	testkit.Eventually(n.t, name+" is given", func() bool { return n.registry.reached.Load() > 0 || ended.Load() == 2 })
 	if n.registry.reached.Load() == 0 {
-		n.t.Errorf("%s: nobody was answered so", name)
+		n.t.Errorf("%s: no client got this response", name)
 	}
 	var good sync.WaitGroup
 	left := atomic.Int64{}

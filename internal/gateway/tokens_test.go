@@ -114,7 +114,7 @@ func TestRevocation(t *testing.T) {
 	}
 	r.revocations.target, r.revocations.err = "", errors.New("not read yet")
 	if got := status(); got.status != 503 || got.header.Get("Retry-After") == "" {
-		t.Errorf("nobody knows: %d %v", got.status, got.header)
+		t.Errorf("revocations are unknown: %d %v", got.status, got.header)
 	}
 	if e := r.one(); e.Reason != "revocations_unavailable" {
 		t.Errorf("event: %s", shown(e))

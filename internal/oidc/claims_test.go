@@ -87,7 +87,7 @@ func TestClaims(t *testing.T) {
 		{"exp with a leading zero", exp, `"exp":01795234011`, refusal.TokenMalformed, object},
 		{"exp a list", exp, `"exp":[1795234011]`, refusal.TokenClaims, form},
 		{"exp twice", exp, exp + `,"exp":1895234011`, refusal.TokenMalformed, object},
-		{"a member twice in what nobody reads", exp, exp + `,"more":[{"a":1,"a":1}]`, refusal.TokenMalformed, object},
+		{"a member twice in an unused claim", exp, exp + `,"more":[{"a":1,"a":1}]`, refusal.TokenMalformed, object},
 		{"iat missing", iat + `,`, ``, refusal.TokenClaims, `claim "iat" is missing`},
 		{"iat a fraction", iat, iat + `.1`, refusal.TokenClaims, form},
 		{"nbf missing", nbf + `,`, ``, refusal.TokenClaims, `claim "nbf" is missing`},

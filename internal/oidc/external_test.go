@@ -204,7 +204,7 @@ func TestProvidersTokens(t *testing.T) {
 							}
 						}
 					default:
-						t.Fatalf("%q is no step", h.step)
+						t.Fatalf("%q is not a step", h.step)
 					}
 				})
 			}

@@ -53,7 +53,7 @@ func TestFaultyConfigurations(t *testing.T) {
 		{"pull secrets of no audience", with(func(i *Issuer) { i.PullSecrets.Namespaces = []string{"*"} }), "pullSecrets.audience: is required"},
 		{"pull secrets of no namespace", with(func(i *Issuer) { i.PullSecrets.Audience = "a" }), "pullSecrets.namespaces: at least one is required"},
 		{"pull secrets with a space", with(func(i *Issuer) { i.PullSecrets = PullSecrets{"a b", []string{"*"}} }), "pullSecrets.audience: must be at most 512 printable"},
-		{"pull secrets of what is no name", with(func(i *Issuer) { i.PullSecrets = PullSecrets{"a", []string{"a[b]"}} }), "pullSecrets.namespaces[0]: must be the name"},
+		{"pull secrets of an invalid namespace", with(func(i *Issuer) { i.PullSecrets = PullSecrets{"a", []string{"a[b]"}} }), "pullSecrets.namespaces[0]: must be the name"},
 		{"pull secrets of an empty namespace", with(func(i *Issuer) { i.PullSecrets = PullSecrets{"a", []string{""}} }), "pullSecrets.namespaces[0]: must be the name"},
 		{"pull secrets of no cluster", provider(func(i *Issuer) { i.PullSecrets = PullSecrets{"a", []string{"*"}} }), "cluster, bound, node and pullSecrets are of clusters"},
 		{"no issuer", with(func(i *Issuer) { i.URL = "" }), `issuer: "" is not an https URL`},

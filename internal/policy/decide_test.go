@@ -441,7 +441,7 @@ func TestDecideProperties(t *testing.T) {
 			case !includes(s.Granted, ofUnknown.Scopes[i].Granted):
 				fail("granted by labels that are not known")
 			case (len(s.Granted) > 0) != (len(s.Rules) > 0):
-				fail("granted by nobody, or by a rule that gives nothing")
+				fail("the list of rules does not fit the grant")
 			case !asksAll && (s.Reason == "") != slices.Equal(s.Granted, s.Requested.Actions):
 				fail(fmt.Sprintf("granted %q, reason %q", s.Granted, s.Reason))
 			case !slices.IsSorted(s.Granted):

@@ -55,7 +55,7 @@ deny:
 	}
 }
 
-// There is no edit if no change would help, or if the change must not be proposed. Above all, no
+// Explain proposes no edit if no change would help, or if the change must not be proposed. Above all, no
 // edit opens a registry to anonymous callers.
 func TestNoEdit(t *testing.T) {
 	t.Parallel()
@@ -73,7 +73,7 @@ func TestNoEdit(t *testing.T) {
 		scope   registryauth.Scope
 	}{
 		"all is granted":                    {asking, Subject{Identity: someone, Annotations: map[string]string{key: "**:*"}}, "s", scopeNamed("a")},
-		"nobody can be told":                {&Policy{}, Subject{}, "s", scopeNamed("a")},
+		"anonymous":                         {&Policy{}, Subject{}, "s", scopeNamed("a")},
 		"nothing that rules can allow":      {&Policy{}, Subject{Identity: someone}, "s", registryauth.Scope{Type: "plugin", Name: "a", Actions: []string{"pull"}}},
 		"an annotation with a fault":        {asking, Subject{Identity: someone, Annotations: map[string]string{key: "?"}}, "s", scopeNamed("a")},
 		"an annotation that is full":        {asking, Subject{Identity: someone, Annotations: map[string]string{key: full}}, "s", scopeNamed("a")},
@@ -84,7 +84,7 @@ func TestNoEdit(t *testing.T) {
 		"a ServiceAccount with a quote":     {&Policy{}, Subject{Identity: named("a", "b", `c"]`)}, "s", scopeNamed("a")},
 		"a service that no rule can name":   {&Policy{}, Subject{Identity: someone}, "Docker*registry", scopeNamed("a")},
 		"a service that ends its line":      {&Policy{}, Subject{Identity: someone}, "a\nb", scopeNamed("a")},
-		"a command for nobody":              {asking, Subject{Identity: named("a", "b", "-f")}, "s", scopeNamed("a")},
+		"a name that is a flag":             {asking, Subject{Identity: named("a", "b", "-f")}, "s", scopeNamed("a")},
 		"a command for a repository that's": {asking, Subject{Identity: someone}, "s", scopeNamed("x';reboot;'")},
 	} {
 		_, trace := test.policy.Explain(test.subject, test.service, []registryauth.Scope{test.scope})

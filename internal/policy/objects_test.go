@@ -68,7 +68,7 @@ func TestObjects(t *testing.T) {
 		rules, reason      string // a part of it
 	}{
 		{"the file alone", "**", nil, nil, "repository:team-a/own:pull", "repository:team-a/own:pull", "own", ""},
-		{"nobody asks", "**", nil, nil, "repository:shared/a:pull", "", "", "rule ceiling would allow it if a RepositoryAccess asked for it"},
+		{"without a request", "**", nil, nil, "repository:shared/a:pull", "", "", "rule ceiling would allow it if a RepositoryAccess asked for it"},
 		{"asked for", "**", nil, map[string]string{"r": ask}, "repository:shared/a:pull,push", "repository:shared/a:pull", "ceiling", "rule ceiling would allow it if a RepositoryAccess asked for it"},
 		{"beyond the ceiling", "**", nil, map[string]string{"r": ask}, "repository:other/y:pull", "", "", "a RepositoryAccess asks for it, beyond the ceiling of rule ceiling: pull, push on shared/**, other/x, within **"},
 		{"beyond within", "team-*/**", nil, map[string]string{"r": ask}, "repository:shared/a:pull", "", "", "within team-*/**"},
@@ -189,7 +189,7 @@ func TestObjectsAreLimited(t *testing.T) {
 	t.Parallel()
 	const rule = "{name: %s, subjects: [{namespaces: [x]}], allow: [{repositories: [a], actions: [pull]}]}"
 	if twice := ParseObject("a", spec(t, "rules: ["+fmt.Sprintf(rule+", "+rule, "r", "r")+"]")); twice.Err() == nil {
-		t.Error("names that are not unique are no fault")
+		t.Error("names that are not unique were accepted")
 	}
 	like := spec(t, fmt.Sprintf(rule, "r")).(map[string]any)
 	var rules []any
@@ -201,7 +201,7 @@ func TestObjectsAreLimited(t *testing.T) {
 	full := ParseObject("a", map[string]any{"rules": rules})
 	testkit.Must(t, full.Err())
 	if more := ParseObject("a", map[string]any{"rules": append(rules, spec(t, fmt.Sprintf(rule, "more")))}); more.Err() == nil {
-		t.Error("one more rule is no fault")
+		t.Error("a rule beyond the limit was accepted")
 	}
 	last := ParseObject("b", spec(t, `rules: [{name: r, subjects: [{namespaces: [team-a]}], allow: [{repositories: [a], actions: [pull]}]}]`))
 	denial := ParseObject("c", spec(t, `deny: [{name: d, subjects: [{namespaces: [nobody]}]}]`))

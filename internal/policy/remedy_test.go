@@ -152,7 +152,7 @@ func TestRemedyIsBounded(t *testing.T) {
 		annotations map[string]string
 		actions     []string
 	}{
-		"nobody allows it":               {&Policy{}, nil, many},
+		"no rule allows it":              {&Policy{}, nil, many},
 		"a fault":                        {policy, map[string]string{key: "?"}, many},
 		"in words":                       {policy, nil, many},
 		"a command that alone would fit": {pulling, nil, []string{"pull", "push"}},

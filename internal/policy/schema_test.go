@@ -98,7 +98,7 @@ func TestSchema(t *testing.T) {
 	schema := schematest.Hold(t, "policy.schema.json", "Pullpass access policy", &Document{})
 	schematest.Accept(t, schema, "every field", []byte(everyField))
 	schematest.Accept(t, schema, "the least", []byte(minimalPolicy))
-	schematest.Accept(t, schema, "nobody denied", []byte(minimalPolicy+"deny: []\n"))
+	schematest.Accept(t, schema, "an empty deny list", []byte(minimalPolicy+"deny: []\n"))
 	schematest.AcceptBlocks(t, schema, "../../docs/reference/policy.md", Kind)
 	schematest.AcceptFile(t, schema, "../../examples/policy.yaml")
 

@@ -49,7 +49,7 @@ func TestParseCredentials(t *testing.T) {
 		"a bound token":            {one("registry.example.com", `{"password":"`+jwt(`{"iss":"https://issuer.example.com"}`)+`"}`), credentials{hosts: ours}},
 		"two dots":                 {one("registry.example.com", `{"password":"a.b.c"}`), credentials{hosts: ours}},
 		"no JSON":                  {`sekret`, credentials{broken: true}},
-		"auth is no base64":        {one("a.example.org", `{"auth":"%%%"}`), credentials{broken: true}},
+		"auth is not base64":       {one("a.example.org", `{"auth":"%%%"}`), credentials{broken: true}},
 		"auth has no colon":        {one("a.example.org", `{"auth":"dXNlcg=="}`), credentials{broken: true}},
 		"auth is a number":         {one("a.example.org", `{"auth":1}`), credentials{broken: true}},
 		"username is a list":       {one("a.example.org", `{"username":[]}`), credentials{broken: true}},

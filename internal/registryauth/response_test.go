@@ -198,7 +198,7 @@ func TestWriteFailureMessage(t *testing.T) {
 			t.Errorf("%s: got %q and %q", name, first["message"], got["error_description"])
 		}
 		if _, ok := first["detail"]; ok {
-			t.Errorf("%s: a detail that nobody gave", name)
+			t.Errorf("%s: the response has a detail that the error lacks", name)
 		}
 	}
 }

@@ -62,7 +62,7 @@ func TestReadScopes(t *testing.T) {
 		"malformed are resources, too":   {[]string{"repository:a:pull", strings.ReplaceAll(scopeList(0, MaxScopes), "a", "A")}, "", strings.ReplaceAll(scopeList(0, MaxScopes), "a", "A"), 1},
 		"many malformed":                 {[]string{strings.Repeat("x ", 10_000)}, "", strings.TrimSuffix(strings.Repeat("x ", maxScopesRead), " "), 10_000 - maxScopesRead},
 		"too many actions once merged":   {[]string{"repository:a:a,b,c,d,e,f,g,h,i repository:a:j,k,l,m,n,o,p,q"}, "repository:a:a,b,c,d,e,f,g,h,i", "repository:a:j,k,l,m,n,o,p,q", 0},
-		"a tab is no separator":          {[]string{"repository:a:pull\trepository:b:pull"}, "", `"repository:a:pull\trepository:b:pull"`, 0},
+		"a tab does not separate":        {[]string{"repository:a:pull\trepository:b:pull"}, "", `"repository:a:pull\trepository:b:pull"`, 0},
 		"what cannot be printed":         {[]string{"\x1b[31m:\u202ea:pull"}, "", `"\x1b[31m:\u202ea:pull"`, 0},
 		"what is long":                   {[]string{"repository:" + strings.Repeat("a", 60_000) + ":pull"}, "", "repository:" + strings.Repeat("a", maxMalformedBytes-len("repository:")) + "...", 0},
 		"long, and a scope if it is cut": {[]string{"repository:a:" + strings.Repeat("pull,", 100) + "pull"}, "", "repository:a:" + strings.Repeat("pull,", 13) + "pu...", 0},

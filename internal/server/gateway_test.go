@@ -272,7 +272,7 @@ func TestGatewayDrains(t *testing.T) {
 	<-going
 	stopped := make(chan error)
 	go func() { stopped <- g.stop() }()
-	testkit.Eventually(t, "nobody listens any more", func() bool {
+	testkit.Eventually(t, "the listener is closed", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url+"/v2/", nil)

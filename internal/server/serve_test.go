@@ -190,7 +190,7 @@ func TestServeReloads(t *testing.T) {
 	testkit.Write(t, p.Dir, "serviceaccounts.yaml", "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web, namespace: team-a, uid: uid-1, annotations: {pullpass.dev/repositories: team-a/web}}\n")
 	testkit.Eventually(t, "the annotation counts", func() bool { return granted() == 1 })
 	testkit.Write(t, p.Dir, "serviceaccounts.yaml", "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web, namespace: team-a, uid: uid-9, annotations: {pullpass.dev/repositories: team-a/web}}\n")
-	testkit.Eventually(t, "the recreated ServiceAccount is another one", func() bool { return granted() == 0 })
+	testkit.Eventually(t, "the recreated ServiceAccount does not inherit the grant", func() bool { return granted() == 0 })
 
 	// A key made beside the running server signs.
 	_, before := p.Fetch(t, "https://"+p.Address+"/.well-known/jwks.json")

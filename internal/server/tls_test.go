@@ -287,7 +287,7 @@ func TestTLSClientCertificates(t *testing.T) {
 	stolen := others.Client(t, "system:node:b")
 	stolen.PrivateKey = pkitest.ECKey(t)
 	if _, seen, err := rig.get(t, proxytest.With(stolen)); err == nil {
-		t.Errorf("a certificate was taken from somebody who has not its key: %q", seen)
+		t.Errorf("a certificate was accepted from a client without its key: %q", seen)
 	}
 }
 
@@ -311,7 +311,7 @@ func TestTLSNamesTheClientCAs(t *testing.T) {
 		return subjects, asked
 	}
 	if subjects, asked := asked(newTLSRig(t, "")); asked {
-		t.Errorf("certificates of %q are asked for, and nobody needs them", subjects)
+		t.Errorf("certificates of %q are requested, but no cluster needs them", subjects)
 	}
 	rig := newTLSRig(t, common.Pem())
 	rig.cfg.Clusters = append(rig.cfg.Clusters, config.Cluster{Name: "other", Node: config.Node{Proof: config.Proof{

@@ -113,7 +113,7 @@ func TestBreakerLetsOneOfManyTry(t *testing.T) {
 		}
 		time.Sleep(breakerPause)
 		if b.allow() != nil {
-			t.Error("nobody may try")
+			t.Error("no request may try")
 		}
 		for range 3 { // the first has no result yet
 			if err := b.allow(); !errors.Is(err, errPaused) || errors.Is(err, io.EOF) || !strings.Contains(err.Error(), io.EOF.Error()) {
@@ -122,7 +122,7 @@ func TestBreakerLetsOneOfManyTry(t *testing.T) {
 		}
 		time.Sleep(breakerPause)
 		if b.allow() != nil {
-			t.Error("nobody may try again")
+			t.Error("no request may try again")
 		}
 	})
 }

@@ -1,8 +1,8 @@
-// Package test is the room of what tests of several packages share. No program links it.
+// Package test is the room of the helpers that tests of several packages share. No program links it.
 //
 //	testkit       files, addresses, waiting for a condition
 //	pkitest       keys and certificates
-//	kubetest      API servers that answer what a test says, and tokens of ServiceAccounts
+//	kubetest      API servers with responses that a test chooses, and tokens of ServiceAccounts
 //	proxytest     a whole proxy, its clients, and the schemas of its output
 //	registrytest  real registries in the process of the test
 //	schematest    JSON Schemas of Go types

@@ -359,7 +359,7 @@ func TestWatchFollowsTheGroups(t *testing.T) {
 		want   []string
 	}{
 		{"first", []Group{group("a", nil, one)}, []string{"a"}},
-		{"another one", []Group{group("b", nil, two), group("a", nil, one)}, []string{"b"}},
+		{"one more", []Group{group("b", nil, two), group("a", nil, one)}, []string{"b"}},
 		{"other files", []Group{group("b", nil, two), group("a", nil, one, two)}, []string{"a"}},
 		{"another part", []Group{group("b", 1, two), group("a", nil, one, two)}, []string{"b"}},
 		{"one less", []Group{group("b", 1, two)}, nil},

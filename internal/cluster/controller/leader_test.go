@@ -92,7 +92,7 @@ func TestLeadIsLost(t *testing.T) {
 		}
 		time.Sleep(LeadDuration)
 		if !second.leads.Load() {
-			t.Error("nobody leads")
+			t.Error("no replica leads")
 		}
 	})
 }

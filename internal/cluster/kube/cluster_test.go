@@ -125,7 +125,7 @@ func TestLookup(t *testing.T) {
 		{"bound to a node", all, with(func(id *oidc.Identity) { id.Kubernetes.Pod = oidc.ObjectRef{} }), withNode(&whole), nil},
 		{"bound to a node that is not there", all, with(func(id *oidc.Identity) { id.Kubernetes.Pod, id.Kubernetes.Node.Name = oidc.ObjectRef{}, "none" }), exchange.Facts{}, gone("Node", "none", "uid-node", "")},
 		{"bound to a node registered again", all, with(func(id *oidc.Identity) { id.Kubernetes.Pod, id.Kubernetes.Node.UID = oidc.ObjectRef{}, "uid-old" }), exchange.Facts{}, gone("Node", "node-1", "uid-old", "uid-node")},
-		{"bound to a node that nobody checks", ClusterConfig{}, with(func(id *oidc.Identity) { id.Kubernetes.Pod, id.Kubernetes.Node.UID = oidc.ObjectRef{}, "uid-old" }), exchange.Facts{Confirmed: true, NamespaceLabels: facts.NamespaceLabels}, nil},
+		{"bound to a node that is not checked", ClusterConfig{}, with(func(id *oidc.Identity) { id.Kubernetes.Pod, id.Kubernetes.Node.UID = oidc.ObjectRef{}, "uid-old" }), exchange.Facts{Confirmed: true, NamespaceLabels: facts.NamespaceLabels}, nil},
 
 		{"fallback", all, webPod(), withNode(&whole), nil},
 		{"fallback is not asked for", ClusterConfig{AnnotationKeys: []string{key}, PodChecks: true, Nodes: true}, webPod(), facts, nil},

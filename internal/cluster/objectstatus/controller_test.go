@@ -431,9 +431,9 @@ func TestLastUse(t *testing.T) {
 				time.Sleep(passes)
 				leads := fourth.Status().Leads
 				if fourth.stop(); fourth.uses.last == "" || !leads {
-					t.Error("nobody has read it")
+					t.Error("no replica has read the uses")
 				}
-				r.expectWrites("what is no use", 0)
+				r.expectWrites("invalid uses", 0)
 			})
 		})
 	}

@@ -51,7 +51,7 @@ func TestContainerLimit(t *testing.T) {
 			"sys/fs/cgroup/memory"+kubePath+"/memory.limit_in_bytes", "5000000\n"), 5000000, ""},
 		{"v1, without a limit", files(self, v1Process, "sys/fs/cgroup/memory/memory.limit_in_bytes", v1None), none, ""},
 		{"v1, of other controllers", files(self, "3:memory_recursive,cpu:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes", "1000\n"), none, ""},
-		{"no number", files(self, "0::/\n", "sys/fs/cgroup/memory.max", "much\n"), 0, `/sys/fs/cgroup/memory.max holds "much", which is no limit`},
+		{"not a number", files(self, "0::/\n", "sys/fs/cgroup/memory.max", "much\n"), 0, `/sys/fs/cgroup/memory.max holds "much", which is no limit`},
 		{"nothing", files(self, "0::/\n", "sys/fs/cgroup/memory.max", "0\n"), 0, `holds "0", which is no limit`},
 		{"no file", files(self, "0::/\n", "sys/fs/cgroup/memory.max/x", ""), 0, "memory.max"},
 	} {
@@ -95,7 +95,7 @@ func TestBoundsFitTheChartsContainer(t *testing.T) {
 	testkit.Must(t, err)
 	container := mebibytes << 20
 	if container != usualContainer {
-		t.Errorf("the chart has a limit of %d MiB, and what counts without a limit is that of %d", mebibytes, usualContainer>>20)
+		t.Errorf("the chart has a limit of %d MiB, want the default limit, %d MiB", mebibytes, usualContainer>>20)
 	}
 	const (
 		program     = 16 << 20 // heap and stacks of an idle process

@@ -44,7 +44,7 @@ func TestQueue(t *testing.T) {
 		begin := time.Now()
 		go wait(t.Context())
 		if <-result || time.Since(begin) != maxQueueTime {
-			t.Errorf("waited %s for a place that nobody left", time.Since(begin))
+			t.Errorf("waited %s, though no place became free", time.Since(begin))
 		}
 
 		canceled, cancel := context.WithCancel(t.Context())
@@ -105,7 +105,7 @@ func TestQueueBoundsBytes(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		if load, excess := q.Counts(), q.excess.Load(); load.Waiting != 0 || excess != 0 {
-			t.Errorf("load %+v, excess %d, and nobody waits", load, excess)
+			t.Errorf("load %+v, excess %d, but no request waits", load, excess)
 		}
 	})
 }
@@ -118,6 +118,6 @@ func TestQueueCountsBytesOfAll(t *testing.T) {
 	large := request(t.Context())
 	large.ContentLength = registryauth.MaxBodyBytes
 	if q.Enter(large) || q.excess.Load() != 0 || q.Counts().Waiting != 0 {
-		t.Errorf("excess %d, load %+v, and nobody waits", q.excess.Load(), q.Counts())
+		t.Errorf("excess %d, load %+v, but no request waits", q.excess.Load(), q.Counts())
 	}
 }

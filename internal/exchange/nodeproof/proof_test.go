@@ -97,7 +97,7 @@ func TestProofByCertificate(t *testing.T) {
 		{"by way of intermediates", pki.Presented(deep, second, intermediate), ""},
 		{"in any order", pki.Presented(deep, intermediate, second), ""},
 		{"with the CA", pki.Presented(leaf, ca), ""},
-		{"with what nobody needs", pki.Presented(leaf, foreign, old), ""},
+		{"with unneeded certificates", pki.Presented(leaf, foreign, old), ""},
 
 		{"none", nil, nodeproof.CertificateMissing},
 		{"of another node", pki.Presented(node2), nodeproof.CertificateOtherNode},
@@ -127,7 +127,7 @@ func TestProofByCertificate(t *testing.T) {
 		{"of another cluster's node2", pki.Presented(foreign.Sign(t, pki.Named("system:node:node2"))), nodeproof.CertificateUntrusted},
 		{"signed by itself", pki.Presented(pki.Certify(t, nil)), nodeproof.CertificateUntrusted},
 		{"signed by another node", pki.Presented(node2.Sign(t), node2), nodeproof.CertificateUntrusted},
-		{"after another one", pki.Presented(foreign.Sign(t), leaf), nodeproof.CertificateUntrusted},
+		{"after a foreign certificate", pki.Presented(foreign.Sign(t), leaf), nodeproof.CertificateUntrusted},
 		{"intermediate missing", pki.Presented(deep, second), nodeproof.CertificateUntrusted},
 		{"intermediate expired", pki.Presented(old.Sign(t), old), nodeproof.CertificateUntrusted},
 		{"intermediate for servers only", pki.Presented(servers.Sign(t), servers), nodeproof.CertificateUntrusted},
@@ -211,7 +211,7 @@ func TestProofWithOneCAAboveTwoClusters(t *testing.T) {
 		want      nodeproof.Reason // empty: passes
 	}{
 		{"a node of the cluster below", below, "prod", pki.Presented(below.Sign(t), below, between), nodeproof.CertificateOtherCluster},
-		{"which is another one by name", below, "prod", pki.Presented(below.Sign(t, pki.Named("system:node:node2")), below, between), nodeproof.CertificateOtherCluster},
+		{"a node of the cluster below with a different name", below, "prod", pki.Presented(below.Sign(t, pki.Named("system:node:node2")), below, between), nodeproof.CertificateOtherCluster},
 		{"what is above it, in its file", between, "prod", pki.Presented(below.Sign(t), below, between), nodeproof.CertificateOtherCluster},
 		{"a CA that has ended in its file", ended, "prod", pki.Presented(renewed.Sign(t), renewed, between), nodeproof.CertificateOtherCluster},
 		{"without what is between", below, "prod", pki.Presented(below.Sign(t)), nodeproof.CertificateUntrusted},

@@ -295,7 +295,7 @@ func TestVerdicts(t *testing.T) {
 					t.Errorf("the hostile one: %q", got)
 				}
 				if got := r.pull(t, "a"); got != "" {
-					t.Errorf("another one: %q", got)
+					t.Errorf("the other repository: %q", got)
 				}
 				r.set(func() { r.now = r.now.Add(3 * time.Second) })
 			}
@@ -520,13 +520,13 @@ func TestFlights(t *testing.T) {
 		}
 		synctest.Wait()
 		if begun != 1 || ended != 0 {
-			t.Errorf("begun %d, ended %d, and somebody waits", begun, ended)
+			t.Errorf("begun %d, ended %d, but one caller still waits", begun, ended)
 		}
 		leaveToo()
 		<-errs
 		synctest.Wait()
 		if ended != 1 || len(f.all) != 0 {
-			t.Errorf("ended %d, and nobody waits", ended)
+			t.Errorf("ended %d, but no caller waits", ended)
 		}
 		if got, err := f.do(t.Context(), "a", ask); err != nil || got != 2 {
 			t.Errorf("%d, %v", got, err)

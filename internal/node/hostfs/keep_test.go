@@ -66,7 +66,7 @@ func TestLockOfAnotherUser(t *testing.T) {
 	testkit.Put(t, filepath.Join(dir, lockName), "")
 	testkit.Must(t, os.Chmod(filepath.Join(dir, lockName), 0o644))
 	if _, ok, err := tree.Lock(lockName, true); ok || !errors.Is(err, errOpen) || !strings.Contains(err.Error(), filepath.Join(dir, lockName)) {
-		t.Errorf("a lock that everybody may open: %v", err)
+		t.Errorf("a lock that any user may open: %v", err)
 	}
 	testkit.Remove(t, filepath.Join(dir, lockName))
 	testkit.Must(t, syscall.Mkfifo(filepath.Join(dir, lockName), 0o600))
@@ -108,7 +108,7 @@ func TestLockThatIsGone(t *testing.T) {
 	}
 	testkit.Put(t, filepath.Join(dir, "etc/lock"), "")
 	if err := isLock(root, "lock", f); !errors.Is(err, ErrChanged) {
-		t.Errorf("another one: %v", err)
+		t.Errorf("recreated: %v", err)
 	}
 }
 

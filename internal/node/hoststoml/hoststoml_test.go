@@ -100,7 +100,7 @@ func TestVerifyContent(t *testing.T) {
 		{"a list of three", above(`client = [["a", "b", "c"]]`), ErrForm},
 		{"a list of numbers", above(`client = [[1]]`), ErrForm},
 		{"a capability that there is not", above(`capabilities = ["nope"]`), ErrForm},
-		{"capabilities are no list", above(`capabilities = "pull"`), ErrForm},
+		{"capabilities are not a list", above(`capabilities = "pull"`), ErrForm},
 		{"a flag that is none", above(`pass_upstream_credentials = 1`), ErrForm},
 		{"a space that TOML does not have", above("\u00a0ca = \"/a\""), ErrForm},
 		{"one behind a value", above("ca = \"/a\"\u2028"), ErrForm},

@@ -518,14 +518,14 @@ func (s swapping) Ready(context.Context) error { s.swap(); return nil }
 func TestDamagedState(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for name, damage := range map[string]func(h *host, state string) string{
-			"no JSON":                   func(_ *host, _ string) string { return "{" },
-			"empty":                     func(_ *host, _ string) string { return "" },
-			"nothing in it":             func(_ *host, _ string) string { return "{}" },
-			"null":                      func(_ *host, _ string) string { return "null" },
-			"no entries":                func(_ *host, _ string) string { return `{"version": 1}` },
-			"something behind it":       func(_ *host, s string) string { return s + "x" },
-			"another version":           func(_ *host, s string) string { return strings.Replace(s, `"version": 1`, `"version": 2`, 1) },
-			"a field that nobody knows": func(_ *host, s string) string { return strings.Replace(s, `"version": 1`, `"version": 1, "x": 1`, 1) },
+			"no JSON":             func(_ *host, _ string) string { return "{" },
+			"empty":               func(_ *host, _ string) string { return "" },
+			"nothing in it":       func(_ *host, _ string) string { return "{}" },
+			"null":                func(_ *host, _ string) string { return "null" },
+			"no entries":          func(_ *host, _ string) string { return `{"version": 1}` },
+			"something behind it": func(_ *host, s string) string { return s + "x" },
+			"another version":     func(_ *host, s string) string { return strings.Replace(s, `"version": 1`, `"version": 2`, 1) },
+			"an unknown field":    func(_ *host, s string) string { return strings.Replace(s, `"version": 1`, `"version": 1, "x": 1`, 1) },
 			"a path that leads nowhere": func(_ *host, s string) string {
 				return strings.Replace(s, `"/etc/containerd/certs.d/ghcr.io/hosts.toml"`, `"etc/../.."`, 1)
 			},

@@ -483,7 +483,7 @@ func TestACommandThatOthersFollow(t *testing.T) {
 			})
 		})
 	}
-	t.Run("uninstall, then another one", func(t *testing.T) {
+	t.Run("uninstall, then uninstall by another process", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			h := newHost(t, "eks")
 			h.apply(desired("v1.36.2"))

@@ -153,7 +153,7 @@ func TestProfileNeedsWhatItKnows(t *testing.T) {
 		"a plugin that is not there": {"eks", func(h *host) {
 			testkit.Remove(h.t, filepath.Join(h.dir, "etc/eks/image-credential-provider/ecr-credential-provider"))
 		}, ErrProvider, `names the plugin "ecr-credential-provider"`},
-		"a plugin that nobody may run": {"eks", func(h *host) {
+		"a plugin that is not executable": {"eks", func(h *host) {
 			testkit.Must(h.t, os.Chmod(filepath.Join(h.dir, "etc/eks/image-credential-provider/ecr-credential-provider"), 0o644))
 		}, ErrProvider, "permission denied"},
 		"a configuration without its ending": {"aks", func(h *host) {

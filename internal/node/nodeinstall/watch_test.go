@@ -243,10 +243,10 @@ func TestAKubeletThatEnds(t *testing.T) {
 		err   error
 		limit time.Duration
 	}{
-		"three times":                   {hopeless, nil, 10 * time.Second},
-		"for good":                      {0, ErrUnhealthy, 10 * time.Second},
-		"twice":                         {hopeless - 1, nil, patience},
-		"as often, but nobody knows it": {hopeless, errors.New("systemctl is busy"), patience},
+		"three times":                {hopeless, nil, 10 * time.Second},
+		"for good":                   {0, ErrUnhealthy, 10 * time.Second},
+		"twice":                      {hopeless - 1, nil, patience},
+		"three times, but uncounted": {hopeless, errors.New("systemctl is busy"), patience},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

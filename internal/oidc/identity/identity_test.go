@@ -22,7 +22,7 @@ func TestProfilesKnowWhatTheySpeakOf(t *testing.T) {
 		}
 		for _, name := range append([]string{known.project}, known.needs...) {
 			if c, ok := p.Claim(name); !ok || c.Type != String || c.IsName || c.Instead != "" {
-				t.Errorf("%s: %s is no id: %+v", p, name, c)
+				t.Errorf("%s: %s is not an id: %+v", p, name, c)
 			}
 		}
 		if !slices.Contains(known.needs, known.project) {
@@ -45,7 +45,7 @@ func TestProfilesKnowWhatTheySpeakOf(t *testing.T) {
 				continue
 			}
 			if id, ok := p.Claim(c.Instead); !ok || id.Instead != "" || id.IsName || id.Type != String {
-				t.Errorf("%s: instead of %s, %s is no id: %+v", p, name, c.Instead, id)
+				t.Errorf("%s: %s is replaced by %s, which is not an id: %+v", p, name, c.Instead, id)
 			}
 		}
 		for _, name := range []string{"iss", "sub", "jti"} {
@@ -144,7 +144,7 @@ func TestProjectAndRun(t *testing.T) {
 		}
 	}
 	if _, err := Generic.External("ci", Claims{"sub": ""}); err == nil {
-		t.Error("an empty sub identifies somebody")
+		t.Error("an empty sub was accepted as an identity")
 	}
 	if e, err := Generic.External("ci", Claims{"sub": "a", "": "x"}); err != nil || e.Run != "" {
 		t.Errorf("a claim without a name: %+v, %v", e, err)

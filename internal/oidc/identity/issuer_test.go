@@ -41,14 +41,14 @@ func TestKnownIssuers(t *testing.T) {
 			t.Errorf("%s: %+v, %v", issuer, known, ok)
 		}
 		if known.HasTenant(nil) == want.shared || known.HasTenant(map[string][]string{"ref": {"a"}}) == want.shared {
-			t.Errorf("%s: whoever requires no tenant has one, or need not have one", issuer)
+			t.Errorf("%s: HasTenant is wrong for require without a tenant", issuer)
 		}
 		for _, claim := range known.Tenant {
 			if c, ok := known.Profile.Claim(claim); !ok || c.Instead != "" || c.IsName || c.Type != String {
-				t.Errorf("%s: the tenant %s is no id", issuer, claim)
+				t.Errorf("%s: the tenant %s is not an id", issuer, claim)
 			}
 			if !known.HasTenant(map[string][]string{claim: {"a"}}) || known.HasTenant(map[string][]string{claim: {}}) {
-				t.Errorf("%s: %s is no tenant, or one without values is", issuer, claim)
+				t.Errorf("%s: %s does not count as the tenant, or counts without values", issuer, claim)
 			}
 		}
 		if known.Profile == GitHub && slices.Contains(known.Tenant, "repository_owner") {

@@ -26,6 +26,6 @@ func TestTypedIsWhatWasNamed(t *testing.T) {
 		t.Errorf("a boolean: %v", typed)
 	}
 	if typed := CircleCI.Typed(map[string]string{rerun: "no", "more": "x"}); len(typed) != 0 {
-		t.Errorf("what is no boolean, and what the profile does not name: %v", typed)
+		t.Errorf("a string in place of a boolean, and an unknown claim: %v", typed)
 	}
 }

@@ -92,7 +92,7 @@ func TestPlaceholdersAreLiteral(t *testing.T) {
 	}
 	p, err := Parse("{namespace}/x")
 	if err != nil || p.Match("team-a/x", nil, new(int)) || p.Match("/x", nil, new(int)) {
-		t.Errorf("a placeholder stands for something for nobody, %v", err)
+		t.Errorf("a placeholder matches without an identity, %v", err)
 	}
 }
 

@@ -265,7 +265,7 @@ func TestEveryExtraIsOfAField(t *testing.T) {
 	}
 	for _, path := range slices.Concat(slices.Collect(maps.Keys(limits)), slices.Collect(maps.Keys(required)), preserved, slices.Collect(maps.Keys(rules)), slices.Collect(maps.Keys(listTypes)), slices.Collect(maps.Keys(formats)), slices.Collect(maps.Keys(patterns))) {
 		if !seen[path] {
-			t.Errorf("%s is no field", path)
+			t.Errorf("%s is not a field", path)
 		}
 	}
 }

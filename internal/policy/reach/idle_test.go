@@ -48,7 +48,7 @@ func TestIdle(t *testing.T) {
 		"a ceiling that is an object's":         {"prod", "**", strings.Replace(rule("namespaces: [team-a]", "x"), "allow", "requests: true, allow", 1), "x", ""},
 		"a ceiling for another ServiceAccount":  {"prod", "**", strings.Replace(rule("serviceAccounts: [b]", "x"), "allow", "requests: true, allow", 1), "x", "cluster prod: RepositoryAccess team-a/q: asks for x" + inVain},
 		"a ceiling for other actions":           {"prod", "**", strings.Replace(strings.Replace(rule("namespaces: [team-a]", "x"), "allow", "requests: true, allow", 1), "[pull]", "[push]", 1), "x", "cluster prod: RepositoryAccess team-a/q: asks for x" + inVain},
-		"what has a fault is no such warning":   {"prod", "**", "rules: [{name: r}]", "{namespace}", ""},
+		"a faulty object gets no such warning":  {"prod", "**", "rules: [{name: r}]", "{namespace}", ""},
 	} {
 		p, err := policy.Parse(policy.File{Name: "p", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\n" + file)})
 		if err != nil {

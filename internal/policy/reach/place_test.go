@@ -50,7 +50,7 @@ func TestWhoIsInCluster(t *testing.T) {
 		"no request":                                 {rule: `subjects: [{clusters: ["*"]}], ` + asks, within: "**", want: "r@prod by ** within ** [clusters *]"},
 		"another cluster":                            {rule: `subjects: [{clusters: [dev]}], ` + asks, within: "**", want: ""},
 		"beyond":                                     {rule: `subjects: [{namespaces: ["*"]}], ` + asks, within: "x/**", want: ""},
-		"nobody's own in both":                       {rule: `subjects: [{namespaces: ["*"]}], ` + strings.Replace(asks, "%s", `"*/{namespace}"`, 1), within: "{namespace}/**", want: ""},
+		"the namespace in both patterns":             {rule: `subjects: [{namespaces: ["*"]}], ` + strings.Replace(asks, "%s", `"*/{namespace}"`, 1), within: "{namespace}/**", want: ""},
 		"the cluster's name":                         {rule: `subjects: [{namespaces: ["*"]}], ` + strings.Replace(asks, "%s", `"{namespace}-{cluster}/**", "team-{cluster}/**"`, 1), within: "**", want: ""},
 		"an object's rule, of its cluster alone":     {object: `{rules: [{name: own, subjects: [{namespaces: [team-a]}], allow: [{repositories: ["{namespace}/**"], actions: ["*"]}]}]}`, within: "team-*/**", want: "o/own@prod by {namespace}/** within team-*/** [namespaces team-a; where {namespace} is team-a]"},
 		"an object's rule that selects":              {object: `{rules: [{name: own, requests: true, subjects: [{namespaces: [team-a]}], allow: [{repositories: ["**"], actions: ["*"]}]}]}`, within: "**", request: "{serviceAccounts: [web], repositories: [team-a/web], actions: ['*']}", want: "o/own@prod by ** within ** [namespaces team-a] team-a/q for web"},

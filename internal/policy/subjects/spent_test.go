@@ -39,7 +39,7 @@ func TestWhatOneRequestCostsIsBounded(t *testing.T) {
 		spent := a.spent
 		a.Unserved(func() { a.MatchAny(list, nil) })
 		if a.spent != spent || a.unserved == 0 {
-			t.Errorf("%s: what people are told of cost the decision %d units, and itself %d", what, a.spent-spent, a.unserved)
+			t.Errorf("%s: the explanation cost the decision %d units, and itself %d", what, a.spent-spent, a.unserved)
 		}
 	}
 }

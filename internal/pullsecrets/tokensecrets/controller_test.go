@@ -273,7 +273,7 @@ func TestTokensOfAKeyThatIsGone(t *testing.T) {
 		keys(r.api, "k2")
 		time.Sleep(3 * time.Minute)
 		if n := r.Counts().Renewed; n != 2 {
-			t.Errorf("%d renewals, want another one", n)
+			t.Errorf("%d renewals, want one more", n)
 		}
 		time.Sleep(10 * time.Minute)
 		if n := r.Counts().Renewed; n != 2 {

@@ -118,7 +118,7 @@ func TestWhoIsAnswered(t *testing.T) {
 		"no origin at all":               {func(r *http.Request) { r.Header.Set("Origin", "null") }, 403},
 		"a link of another page":         {func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }, 403},
 		"a page of a neighbour":          {func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-site") }, 403},
-		"typed by somebody":              {func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "none") }, 200},
+		"typed by a user":                {func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "none") }, 200},
 		"its own script":                 {func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "same-origin") }, 200},
 		"a change":                       {func(r *http.Request) { r.Method = http.MethodPost }, 405},
 		"a change, by a method of DAV":   {func(r *http.Request) { r.Method = "PROPPATCH" }, 405},

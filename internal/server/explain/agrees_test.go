@@ -89,7 +89,7 @@ rules:
 				for _, address := range []string{"192.0.2.1", "192.0.2.9"} {
 					for i, asked := range scopes {
 						if i > 1 && token != "good" && token != "nodeless" && token != "" {
-							continue // whoever is refused is refused whatever is asked for
+							continue // a refusal of the subject holds for every scope
 						}
 						request := httptest.NewRequest(http.MethodGet, "/token?"+url.Values{"service": {"registry.example.com"}, "scope": asked}.Encode(), nil)
 						request.RemoteAddr = address + ":1234"

@@ -74,8 +74,8 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 			"pull secret  pull, UID uid-pull\n", "objects      passed      the API server has the ServiceAccount; without the token, the Secret cannot be verified\n",
 			"the rest assumes a valid token in the same Secret", "now          granted 200\n             unless this refuses, which was not judged: token\n",
 		}, "REFUSED"},
-		"a token in a Secret of what is no namespace for it now": {"  pullSecrets: {audience: a, namespaces: [team-b]}\n", inSecret, []string{"refused 401: token_pull_secret"}, "granted 200\n"},
-		"a token in a Secret where none is accepted now":         {"", inSecret, []string{"refused 401: token_audience"}, "granted 200\n"},
+		"a token in a Secret of a namespace that is not allowed now": {"  pullSecrets: {audience: a, namespaces: [team-b]}\n", inSecret, []string{"refused 401: token_pull_secret"}, "granted 200\n"},
+		"a token in a Secret where none is accepted now":             {"", inSecret, []string{"refused 401: token_audience"}, "granted 200\n"},
 		"a node that the API server named": {"  node: {fallback: api, selector: pool=build}\n", func(line kubetest.Object) {
 			line["nodeFromAPI"], line["node"] = true, kubetest.Object{"name": "node-of-then", "uid": "uid-then"}
 		}, []string{"node         node1, UID uid-3, says the API server\n", "node         passed      its labels match pool=build\n"}, "node-of-then, UID"},
@@ -119,7 +119,7 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 			}
 		})
 	}
-	// A claim that is not even true of a name is no answer.
+	// A refused token that claims an unknown ServiceAccount gets no explanation.
 	dir := proxytest.Connected(t, api, "")
 	testkit.Write(t, dir, "audit.log", auditOf(t, func(line kubetest.Object) {
 		for _, field := range []string{"serviceAccount", "namespace", "pod", "node", "credentialID", "granted", "rule", "issuedID"} {
@@ -150,7 +150,7 @@ func revoke(t *testing.T, list *state.RedisRevocations, target state.Target, rea
 	testkit.Must(t, list.Add(t.Context(), state.Revocation{Target: target, By: "alice", Reason: reason, Until: time.Now().Add(time.Hour)}))
 }
 
-// Who is revoked is read from Redis, and what of it cannot be judged is said.
+// Revocations are read from Redis. The output names each check that could not be done.
 func TestExplainJudgesRevocations(t *testing.T) {
 	t.Parallel()
 	redis := statetest.Redis(t)

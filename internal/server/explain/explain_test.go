@@ -141,11 +141,11 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 	}
 	dir := proxytest.Connected(t, api, "")
 	if _, err := runExplain(t, dir, "--as", "prod/team-a/nobody"); err == nil || err.Error() != `--as: cluster "prod" has no ServiceAccount team-a/nobody` {
-		t.Errorf("a name that nobody has: %v", err)
+		t.Errorf("an unknown name: %v", err)
 	}
 	testkit.Write(t, dir, "token.jwt", raw)
 	if _, err := runExplain(t, dir, "--token-file", filepath.Join(dir, "token.jwt"), "--caller", "worker-17"); err == nil || err.Error() != `--caller "worker-17" is not an IP address` {
-		t.Errorf("a caller that is no address: %v", err)
+		t.Errorf("a caller that is not an address: %v", err)
 	}
 }
 

@@ -82,7 +82,7 @@ func (l *label) text() string {
 	return text + ": " + l.means
 }
 
-// Names are as Prometheus wants them, and whoever reads the document finds what
+// Names follow the rules of Prometheus, and the document says for each metric what
 // a bad value means.
 func TestMetricsAreNamedByConvention(t *testing.T) {
 	t.Parallel()

@@ -115,9 +115,9 @@ pullpass_caller_proofs_total{cluster="prod-us",mode="enforce",reason="certificat
 `, "pullpass_caller_proofs_total")
 }
 
-// Whoever can reach the endpoint could fill the memory of Prometheus, if a
-// label held what requests say. Words from a closed set are in the event, too:
-// should one of them ever be what a request says, it counts as other.
+// Any client that can reach the endpoint could fill the memory of Prometheus if a
+// label held text of requests. The event also has words from a closed set:
+// a word that is not in this set counts as other.
 func TestMetricsDoNotGrowWithWhatCallersSend(t *testing.T) {
 	t.Parallel()
 	m := testMetrics(Sources{})

@@ -17,7 +17,7 @@ const kubeconfigToken = "kubeconfig-secret"
 
 // NewAPIServer returns a small cluster, served over TLS, that does not stream
 // lists. It shows what a real one cannot be made to show at will: lists that fail.
-// What is said about real ones is in e2e.
+// The tests with real ones are in e2e.
 func NewAPIServer(t *testing.T) *Server {
 	t.Helper()
 	s := NewServer()
@@ -64,7 +64,7 @@ func (s *Server) Set(resource, name, field string, value any) {
 	s.Put(resource, o)
 }
 
-// Rename gives the only object of this name another one.
+// Rename gives the only object of this name a new name.
 func (s *Server) Rename(resource, name, next string) {
 	o := s.named(resource, name)
 	namespace, _ := metadata(o)["namespace"].(string)

@@ -81,7 +81,7 @@ func NewListServer(t *testing.T) *ListServer {
 
 func (l *ListServer) Kubeconfig() string { return Kubeconfig(l.Server) }
 
-// ServeHTTP answers lists, and GETs of what has a name.
+// ServeHTTP answers lists, and GETs of single objects.
 func (l *ListServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/.well-known/openid-configuration" {
 		l.mu.Lock()

@@ -110,7 +110,7 @@ func (s *Server) wake() {
 	s.changed = make(chan struct{})
 }
 
-// Compact forgets all history, so that whoever watches must list again.
+// Compact forgets all history, so that every watching client must list again.
 func (s *Server) Compact() {
 	s.Forget()
 	s.mu.Lock()

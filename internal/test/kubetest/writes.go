@@ -79,7 +79,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, verb, resource, n
 		return
 	}
 	resource, ofStatus := strings.CutSuffix(resource, "/status")
-	// From what was there to what is: nobody comes in between.
+	// Hold the lock from read to write, so that no other write comes in between.
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	if verb == "create" {
@@ -204,7 +204,7 @@ func (s *Server) KeyID(id string) {
 	s.keyID = id
 }
 
-// issue answers a TokenRequest for a Secret, with a token that nobody signed.
+// issue answers a TokenRequest for a Secret, with an unsigned token.
 func (s *Server) issue(w http.ResponseWriter, sent Object, namespace, name string) {
 	spec, _ := sent["spec"].(Object)
 	bound, _ := spec["boundObjectRef"].(Object)

@@ -1,5 +1,5 @@
 // Package pkitest makes private keys and certificates for tests. They are valid
-// now, for a day, and trusted by nobody else.
+// now, for a day, and trusted only by the test.
 package pkitest
 
 import (

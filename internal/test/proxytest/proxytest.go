@@ -27,7 +27,7 @@ import (
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// Proxy is a proxy's directory with its configuration, and what asks the proxy. It
+// Proxy is a proxy's directory with its configuration, and a client of the proxy. It
 // serves team-a/web of cluster prod at registry.example.com.
 type Proxy struct {
 	Dir, Address, Admin string
@@ -93,7 +93,7 @@ func (p *Proxy) Configure(t *testing.T, old, new string) {
 	p.Put(t, "pullpass.yaml", strings.Replace(string(text), old, new, 1))
 }
 
-// Put replaces a file in one step: nobody reads a half of it.
+// Put replaces a file in one step: no reader sees half of it.
 func (p *Proxy) Put(t *testing.T, name, content string) {
 	t.Helper()
 	testkit.Write(t, p.Dir, name+".next", content)

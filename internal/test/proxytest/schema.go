@@ -98,14 +98,14 @@ func CheckExplanation(text []byte) error {
 	return CheckAnswer(schema.Compiled, text)
 }
 
-// CheckAnswer holds what is printed for programs to a schema, and to what a terminal can show.
+// CheckAnswer checks output for programs against a schema, and that a terminal can show it.
 func CheckAnswer(schema *jsonschema.Schema, text []byte) error {
 	answer, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
 		return err
 	}
 	if i := bytes.IndexFunc(text, func(r rune) bool { return r != '\n' && (r < ' ' || r > '~') }); i >= 0 {
-		return fmt.Errorf("byte %#x is no printable ASCII", text[i])
+		return fmt.Errorf("byte %#x is not printable ASCII", text[i])
 	}
 	return schema.Validate(answer)
 }

@@ -37,7 +37,7 @@ import (
 // The user of a registry.
 const (
 	User = "acme-robot"
-	// Password is long enough that a piece of it is no chance.
+	// Password is long enough that no other text contains a piece of it by chance.
 	Password = "the-password-of-the-robot-0123456789"
 )
 

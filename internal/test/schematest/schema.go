@@ -72,7 +72,7 @@ func (p properties) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Describe returns the schema of what document points to, as Hold makes it, for a
+// Describe returns the schema of the value that document points to, as Hold makes it, for a
 // schema of another kind that is made from it.
 func Describe(t *testing.T, document any) map[string]any {
 	t.Helper()
@@ -88,7 +88,7 @@ func Describe(t *testing.T, document any) map[string]any {
 	return described
 }
 
-// Hold makes the schema of what document points to, which holds the defaults. It
+// Hold makes the schema of the value that document points to, which holds the defaults. It
 // compares it with docs/NAME, which it writes first with -update-schema, and returns it
 // compiled.
 func Hold(t *testing.T, name, title string, document any) *jsonschema.Schema {

@@ -30,8 +30,8 @@ func ExpectNoPiece(t *testing.T, where, written string, secrets ...string) {
 	}
 }
 
-// OtherEnd returns text in base64url with another end. What ends in a fixed way by chance
-// would be as before with just that end.
+// OtherEnd returns text in base64url with another end. With one fixed end, a text that has it
+// by chance would stay as before.
 func OtherEnd(text string) string {
 	end := "AA"
 	if strings.HasSuffix(text, end) {
@@ -55,8 +55,8 @@ func Must(t *testing.T, err error) {
 var lastPort atomic.Int32
 
 // FreeAddress returns one of a range that the system takes for no connection of
-// its own accord: it could be in use again before it is listened on. Who can listen
-// at once, calls Listen: another process may be faster.
+// its own accord: it could be in use again before it is listened on. A test that can listen
+// at once calls Listen: another process may be faster.
 func FreeAddress(t *testing.T) string {
 	t.Helper()
 	l := Listen(t)
@@ -64,7 +64,7 @@ func FreeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// Listen listens on an address that nobody takes when it is closed: a server that
+// Listen listens on an address that no test takes when it is closed: a server that
 // is down stays down.
 func Listen(t *testing.T) net.Listener {
 	t.Helper()
