@@ -105,7 +105,7 @@ func TestFromFile(t *testing.T) {
 	}
 }
 
-// What is allowed, to the edge.
+// Allowed values, up to their limits.
 func TestAccepted(t *testing.T) {
 	t.Parallel()
 	padded, padding := kubeletClaims(nil), 11<<10
@@ -231,7 +231,7 @@ func refusals(t *testing.T) []refusal {
 	}
 }
 
-// checkRefusal compares an error with what a source must make of a refusal.
+// checkRefusal compares an error with the expected error of a source.
 func checkRefusal(t *testing.T, r refusal, source string, c Credential, err error) {
 	t.Helper()
 	if !errors.Is(err, r.kind) {
@@ -357,7 +357,7 @@ func TestAudienceMustNotBeEmpty(t *testing.T) {
 }
 
 // The kubelet writes a new directory and swaps the link ..data by renaming
-// another one over it (pkg/volume/util/atomic_writer.go).
+// a new link over it (pkg/volume/util/atomic_writer.go).
 func TestFileIsReadAfreshAfterRotation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -431,7 +431,7 @@ func TestUsername(t *testing.T) {
 	}
 }
 
-// A token that the program has from elsewhere, of an issuer that is no cluster.
+// A token from another source, of an issuer that is not a cluster.
 func TestFromToken(t *testing.T) {
 	t.Parallel()
 	job := func(changes map[string]any) string {

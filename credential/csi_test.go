@@ -66,7 +66,7 @@ func TestEarliestEndCounts(t *testing.T) {
 		{"over by the kubelet's", map[string]any{"token": token, "expirationTimestamp": in(0)}, 0},
 		{"over by the KEP's", map[string]any{"token": token, "expirationTimestamp": in(30), "expiry": in(0)}, 0},
 		{"of another zone", map[string]any{"token": token, "expirationTimestamp": now.Add(time.Minute).In(time.FixedZone("", 7200)).Format(time.RFC3339)}, 1},
-		{"and what a newer kubelet may add", map[string]any{"token": token, "expirationTimestamp": in(30), "new": 1}, 30},
+		{"and fields of a newer kubelet", map[string]any{"token": token, "expirationTimestamp": in(30), "new": 1}, 30},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -159,8 +159,8 @@ func TestCSIRefusesValues(t *testing.T) {
 		{"end missing", entryIs(`{"token":"` + token + `"}`), ErrMalformed, inEntry + `"expirationTimestamp" is missing`},
 		{"end is null", entryIs(`{"token":"` + token + `","expirationTimestamp":null}`), ErrMalformed, inEntry + `"expirationTimestamp" is missing`},
 		{"end is a number", entryIs(`{"token":"` + token + `","expirationTimestamp":1795234011}`), ErrMalformed, inEntry + `"expirationTimestamp" has the wrong type`},
-		{"end is no time", entryIs(`{"token":"` + token + `","expirationTimestamp":"` + token + `"}`), ErrMalformed, inEntry + `"expirationTimestamp" has the wrong type`},
-		{"KEP's end is no time", entryIs(`{"token":"` + token + `",` + end + `,"expiry":""}`), ErrMalformed, inEntry + `"expiry" has the wrong type`},
+		{"end is not a time", entryIs(`{"token":"` + token + `","expirationTimestamp":"` + token + `"}`), ErrMalformed, inEntry + `"expirationTimestamp" has the wrong type`},
+		{"KEP's end is not a time", entryIs(`{"token":"` + token + `",` + end + `,"expiry":""}`), ErrMalformed, inEntry + `"expiry" has the wrong type`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

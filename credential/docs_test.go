@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// What docs/how-to/csi.md shows is what the examples compile, and what Kubernetes takes.
+// The code in docs/how-to/csi.md is that of the compiled examples, and Kubernetes accepts its objects.
 func TestDocumentShowsTheExamples(t *testing.T) {
 	t.Parallel()
 	document, err := os.ReadFile("../docs/how-to/csi.md")

@@ -14,7 +14,7 @@ import (
 
 var kinds = []error{ErrMissing, ErrMalformed, ErrAudience, ErrNotYetValid, ErrExpired}
 
-// What is accepted must be what another decoder finds in it, too.
+// Another decoder must find the same credential in each accepted input.
 func FuzzInspect(f *testing.F) {
 	f.Add(sign(f, kubeletClaims(nil)))
 	f.Add(sign(f, kubeletClaims(map[string]any{"aud": audienceInTests})))

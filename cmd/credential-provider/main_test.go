@@ -49,7 +49,7 @@ func kubeletRequest(image string) string {
 		`"serviceAccountToken":"` + token + `"}`
 }
 
-// kubeletTypes are the kubelet's own: what they cannot hold, it refuses.
+// kubeletTypes are the kubelet's own: it refuses a response that they cannot hold.
 func kubeletTypes(t *testing.T) runtime.Decoder {
 	t.Helper()
 	scheme := runtime.NewScheme()

@@ -71,7 +71,7 @@ func TestProtocol(t *testing.T) {
 	}
 }
 
-// The kubelet swaps a directory for another one while clients run.
+// The kubelet replaces a directory while clients run.
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -181,7 +181,7 @@ func newRegistry() *protectedRegistry {
 	images := ggcr.New(ggcr.Logger(log.New(io.Discard, "", 0)))
 	mux := http.NewServeMux()
 	mux.HandleFunc("/token", func(w http.ResponseWriter, request *http.Request) {
-		if request.PostFormValue("subject_token") == r.password { // for what a job pushes
+		if request.PostFormValue("subject_token") == r.password { // for the pushes of a job
 			writePushCredential(w, sealed, tokenTypePushCredential, "repository:team/app:pull,push")
 			return
 		}

@@ -150,7 +150,7 @@ func TestConfigureReplacesAtOnce(t *testing.T) {
 	configured(t, 0, environment{"PULLPASS_REGISTRIES": registry, "DOCKER_CONFIG": dir})
 	old, err := before.Stat()
 	if err != nil || old.Size() != 2 {
-		t.Errorf("whoever has it open reads %d bytes, %v; want the old file", old.Size(), err)
+		t.Errorf("the open file has %d bytes, %v; want the old file", old.Size(), err)
 	}
 
 	// A directory in its place cannot be replaced, and what was begun is taken away.

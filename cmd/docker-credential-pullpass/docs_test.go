@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// What docs/how-to/in-pod.md shows fits together, and fits the defaults.
+// The examples of docs/how-to/in-pod.md agree with each other and with the defaults.
 func TestDocumentShowsAPodThatWorks(t *testing.T) {
 	t.Parallel()
 	document, err := os.ReadFile("../../docs/how-to/in-pod.md")

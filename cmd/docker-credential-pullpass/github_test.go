@@ -131,7 +131,7 @@ func TestGitHubRefusals(t *testing.T) {
 	}
 }
 
-// The token for asking does not go out in the clear, and not to what is no address.
+// The helper sends its request token only over TLS, and only to a valid address.
 func TestGitHubAddresses(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
@@ -152,7 +152,7 @@ func TestGitHubAddresses(t *testing.T) {
 	}
 }
 
-// What no server answers is told without the address, which has no place in a line.
+// The message for a server that does not respond leaves out the address, which does not belong in a line of a log.
 func TestGitHubCannotBeReached(t *testing.T) {
 	t.Parallel()
 	g, server, _ := newService(t, nil)

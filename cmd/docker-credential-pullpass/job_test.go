@@ -100,8 +100,8 @@ func TestJobRefusals(t *testing.T) {
 	}
 }
 
-// agentMain and circleciMain are the programs of two CI systems. What they are
-// asked for may also be a fault.
+// agentMain and circleciMain are the programs of two CI systems. Their last
+// argument may also name a fault.
 func agentMain() {
 	claims := cmp.Or(os.Getenv("BUILDKITE_OIDC_TOKEN_CLAIMS"), "organization_id,pipeline_id")
 	agent([]string{"oidc", "request-token", "--claim", claims, "--audience"}, func(audience string) string { return audience })

@@ -291,7 +291,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// What others want to have stored is none of our business.
+// The helper leaves credentials of other registries alone.
 func TestStoreAndEraseReadNothing(t *testing.T) {
 	t.Parallel()
 	for _, action := range []string{"store", "erase"} {

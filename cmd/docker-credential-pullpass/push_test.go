@@ -154,7 +154,7 @@ func TestNotGranted(t *testing.T) {
 	}
 }
 
-// What is restarted in the middle of a build does not end it.
+// A restart of the registry or of Pullpass does not fail a running build.
 func TestExchangeIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	e := newTokenEndpoint(t)
@@ -184,7 +184,7 @@ func TestTriesAreInTime(t *testing.T) {
 func TestChallenges(t *testing.T) {
 	t.Parallel()
 	for _, challenge := range []string{
-		`Bearer realm={realm},service="registry.example.com"`, // a URL is no token of RFC 9110
+		`Bearer realm={realm},service="registry.example.com"`, // a URL is not a token of RFC 9110
 		`Bearer realm="{realm}" service="registry.example.com"`,
 		`Bearer realm="{realm}";service="registry.example.com"`,
 		`Bearer realm="{realm}",service="registry.example.com"x`,
@@ -272,7 +272,7 @@ func TestExchangeRefusals(t *testing.T) {
 		exchanged   int // times, of the token endpoint
 		place, want string
 	}{
-		{"for everybody", api(200), 1, 0, at, errNoEndpoint.Error()},
+		{"anonymous access", api(200), 1, 0, at, errNoEndpoint.Error()},
 		{"moved", api(307), 1, 0, at, "answered 307, and should have asked for a token with 401"},
 		{"no registry", api(404), 1, 0, at, "answered 404, and should have asked for a token with 401"},
 		{"not now", api(503), tries, 0, at, "answered 503, and should have asked for a token with 401"},
@@ -293,7 +293,7 @@ func TestExchangeRefusals(t *testing.T) {
 		{"a token instead", issued(sealed, "urn:ietf:params:oauth:token-type:access_token"), 1, 1, of, errNoPush.Error()},
 		{"no type", issued(sealed, ""), 1, 1, of, errNoPush.Error()},
 		{"nothing", issued("", tokenTypePushCredential), 1, 1, of, errNoPush.Error()},
-		{"what is no password", issued("a\nb", tokenTypePushCredential), 1, 1, of, errNoPush.Error()},
+		{"an invalid password", issued("a\nb", tokenTypePushCredential), 1, 1, of, errNoPush.Error()},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

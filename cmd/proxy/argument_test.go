@@ -10,7 +10,7 @@ import (
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// What is named on the command line may be a pipe.
+// A file that the command line names may be a pipe.
 func TestCommandsReadPipes(t *testing.T) {
 	t.Parallel()
 	config, err := os.ReadFile("../../examples/pullpass.yaml")

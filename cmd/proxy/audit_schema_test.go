@@ -55,8 +55,8 @@ func TestAuditSchemaIsStrict(t *testing.T) {
 	}
 }
 
-// A field of an event that the schema or the document does not know is one that
-// nobody downstream knows.
+// If the schema or the document lacks a field of an event, consumers of the log
+// cannot know it.
 func TestAuditFieldsAreDocumented(t *testing.T) {
 	t.Parallel()
 	schema, err := proxytest.OpenAuditSchema()
@@ -71,7 +71,7 @@ func TestAuditFieldsAreDocumented(t *testing.T) {
 
 const auditDocument = "reference/audit.md"
 
-// The sets of words are closed: whoever counts or alerts on them can rely on it.
+// The sets of words are closed: counts and alerts can rely on that.
 func TestAuditWordsAreDocumented(t *testing.T) {
 	t.Parallel()
 	schema, err := proxytest.OpenAuditSchema()

@@ -49,7 +49,7 @@ func TestAuditSearch(t *testing.T) {
 		{"--token-id Y7SNSJQZ3ZQKPOUV4BAWOTKXPA", "01T09:00:00"}, // that was issued
 		{"--repository team-a/tools", "01T09:00:01"},
 		{"--repository team-a/we", ""},
-		{"--repository catalog", ""}, // registry:catalog:* is no repository
+		{"--repository catalog", ""}, // registry:catalog:* is not a repository
 		{"--pod prod-eu/team-a/web-5c9f-x2x7q", "01T09:00:00, 01T09:00:01, 01T11:30:00, 02T00:00:00 claimed"},
 		{"--pod 0b5f7c0e-54ad-4d2f-a6a5-0f9e6f0b7d11", "01T09:00:00, 01T09:00:01, 01T11:30:00"},
 		{"--pod prod-us/team-a/web-5c9f-x2x7q", "01T10:00:00"},

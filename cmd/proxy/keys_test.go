@@ -50,8 +50,8 @@ func TestKeysScripts(t *testing.T) {
 	}})
 }
 
-// TestKeysDocument holds docs/how-to/keys.md to the scripts: what it tells people to type was typed. What needs a cluster is
-// done in e2e/charttest.
+// TestKeysDocument compares docs/how-to/keys.md with the scripts: each of its commands was run. Commands for a cluster are
+// run in e2e/charttest.
 func TestKeysDocument(t *testing.T) {
 	t.Parallel()
 	document, err := os.ReadFile("../../docs/how-to/keys.md")

@@ -31,7 +31,7 @@ func TestScripts(t *testing.T) {
 func endAtOnce(env *testscript.Env) { env.Setenv("GORACE", "atexit_sleep_ms=0") }
 
 // Help is the manual that is always at hand: every command has an example, and
-// begins with what people type.
+// begins with the command line.
 func TestHelpHasExamples(t *testing.T) {
 	t.Parallel()
 	seen := 0

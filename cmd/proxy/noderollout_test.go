@@ -164,7 +164,7 @@ func (k healthyKubelet) Restart(context.Context) error      { return nil }
 func (k healthyKubelet) Healthy(context.Context) error      { return nil }
 func (k healthyKubelet) Ended(context.Context) (int, error) { return 0, nil }
 
-// What the agent puts back is in its metrics, for the alert on programs that change files again and again.
+// The agent's metrics count its repairs, for the alert on programs that change files again and again.
 func TestRepairsAreCounted(t *testing.T) {
 	t.Parallel()
 	n := newRunningNode(t)
@@ -184,7 +184,7 @@ func TestRepairsAreCounted(t *testing.T) {
 	spoilt := 0
 	var last time.Time
 	testkit.Eventually(t, "the repair is in the metrics", func() bool {
-		// The first ones may come before somebody watches.
+		// The first changes may come before the agent watches.
 		if time.Since(last) > 2*time.Second {
 			spoilt++
 			testkit.Put(t, file, strings.Repeat("of somebody else ", spoilt))
@@ -238,7 +238,7 @@ func TestNodeInstallRunAndStatus(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, "\x1b") {
-		t.Errorf("an escape sequence of somebody's is printed:\n%q", text)
+		t.Errorf("an escape sequence of an object is printed:\n%q", text)
 	}
 	end()
 }

@@ -28,7 +28,7 @@ rules:
 const withObjects = "  kubernetes: {kubeconfigFile: kubeconfig, objects: {policies: true, requests: true, within: ['{namespace}/**', 'shared/**', 'by-object/**']}}\n"
 
 // putObjects has an API server serve objects: of a rule, of two requests, and of a denial
-// of somebody else.
+// for another subject.
 func putObjects(api *kubetest.Server) {
 	any := func(list ...any) []any { return list }
 	api.Put("accesspolicies", kubetest.Object{"metadata": kubetest.Object{"name": "p", "uid": "uid-p"}, "spec": kubetest.Object{
@@ -147,8 +147,8 @@ by rule      p/own (AccessPolicy p: rules[0])
 	}
 }
 
-// Of an API server that is down, the file says what could be asked for, and nobody says
-// that nothing is.
+// If an API server is down, the file says what its objects could ask for, and no output claims
+// that they ask for nothing.
 func TestWhoCanWithoutObjects(t *testing.T) {
 	t.Parallel()
 	api := kubetest.NewAPIServer(t)

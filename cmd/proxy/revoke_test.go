@@ -8,8 +8,8 @@ import (
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// A revocation of what no token can name would refuse nobody, and say that it
-// did. Redis is not even asked.
+// A revocation that matches no possible token would refuse no request, but report
+// success. The command fails before it calls Redis.
 func TestRevokeRefusesImpossibleTargets(t *testing.T) {
 	t.Parallel()
 	p := proxytest.New(t, proxytest.WithRedis(testkit.FreeAddress(t), "off")+proxytest.Identities, nil)

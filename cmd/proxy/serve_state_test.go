@@ -219,8 +219,8 @@ func TestServeWithRedisDown(t *testing.T) {
 	p.Expect(t, revoked, http.StatusForbidden, "revoked") // also by what the replica wrote back
 }
 
-// Who is revoked is not known before the list was read once: nobody gets
-// anything until then, and no load balancer sends anybody.
+// Revocations are unknown until the list was read once. Until then, each request
+// is refused, and the replica is not ready for load balancers.
 func TestServeBeforeRevocationsAreRead(t *testing.T) {
 	t.Parallel()
 	p := serve(t, proxytest.WithRedis(testkit.FreeAddress(t), "off"))
@@ -249,7 +249,7 @@ func TestServeKeepsStateInMemory(t *testing.T) {
 	}
 }
 
-// A slip in a target would revoke nobody, unnoticed.
+// A typing error in a target would have no effect, unnoticed.
 func TestRevokeRefuses(t *testing.T) {
 	t.Parallel()
 	p := proxytest.New(t, proxytest.WithRedis("127.0.0.1:1", "off"), nil)

@@ -85,7 +85,7 @@ func (c *largeCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		} else {
 			resource = parts[0]
 		}
-		c.write(w, c.object(resource, c.counts[resource]-1)) // nobody asks for another
+		c.write(w, c.object(resource, c.counts[resource]-1)) // no client requests another page
 		return
 	}
 	if query.Get("watch") == "true" || query.Get("watch") == "1" {
@@ -193,7 +193,7 @@ func TestStart(t *testing.T) {
 
 const chartMemory = 256 // MiB
 
-// answers asks for a token; while nobody listens, there is no answer.
+// answers requests a token; it returns false while no server listens.
 func answers(t *testing.T, p *proxytest.Proxy) bool {
 	t.Helper()
 	response, err := p.Client.Do(p.Post(t, kubetest.Token(t, "https://issuer.example.com")))

@@ -14,7 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// Whoever reads standard output may die; pulls go on, and the loss is counted.
+// The reader of standard output may die. Pulls go on, and a metric counts the lost lines.
 func TestServeOutlivesTheReaderOfStandardOutput(t *testing.T) {
 	t.Parallel()
 	p := proxytest.New(t, "", nil)

@@ -75,12 +75,12 @@ func TestTelemetry(t *testing.T) {
 				"OTEL_RESOURCE_ATTRIBUTES=k8s.namespace.name=pullpass-system")
 			raw := kubetest.Token(t, "https://issuer.example.com")
 			request := p.Post(t, raw)
-			request.Header.Set("X-Forwarded-For", "192.0.2.1") // of nobody who is trusted
+			request.Header.Set("X-Forwarded-For", "192.0.2.1") // of an untrusted proxy
 			request.Header.Set("User-Agent", strings.Repeat("a", 10_000))
 			if status := p.Ask(t, sampled, request); status != http.StatusOK {
 				t.Fatalf("status %d", status)
 			}
-			testkit.Must(t, stop()) // at once: what waits is sent now
+			testkit.Must(t, stop()) // at once: waiting spans are sent now
 			spans := c.trace(callersTrace)
 			if got, want := spanNames(spans), "POST /auth/token, decide, issue, kube, state, verify"; got != want {
 				t.Fatalf("spans %s, want %s", got, want)
@@ -250,7 +250,7 @@ func TestTelemetryHoldsNoSecret(t *testing.T) {
 			p.Ask(t, sampled, with(p.Get(t, url.Values{"service": {service}}), "Authorization", "Bearer "+strings.Join(parts, ".")))
 		}
 	}
-	// A path that is no endpoint is not traced at all.
+	// A path without an endpoint is not traced at all.
 	p.Fetch(t, "https://"+p.Address+"/token/"+raw)
 	testkit.Must(t, stop())
 	if got := c.metric("pullpass_exchanges_total").GetSum().GetDataPoints(); len(got) < 4 {
