@@ -56,7 +56,7 @@ var rules = []rule{
 		{sources("a/a.go", "package a"), "a: no package doc"},
 		{sources("a/a.go", "// Some text.\n\npackage a"), "a: no package doc"},
 	}},
-	{"packages are named for what they hold", packageNames, []example{
+	{"packages are named for their content", packageNames, []example{
 		{sources("internal/util/a.go", "package util"), "internal/util/a.go"},
 		{sources("pkg/a/a.go", "package a"), "pkg/a/a.go"},
 		{sources("a/a.go", "package types"), "a/a.go"},
@@ -300,7 +300,7 @@ var openers = map[string]string{
 	"cmd/proxy/main.go":                           "passes on the root under which the kernel tells of cgroups",
 	"internal/base/file/argument.go":              "reads once what its user names, which may be a pipe, and not longer than its user waits",
 	"internal/server/audit/output.go":             "appends, and reads nothing",
-	"internal/node/hostfs/walk.go":                "opens a host's root directory; below it, that package waits for nobody either",
+	"internal/node/hostfs/walk.go":                "opens a host's root directory; below it, that package never waits for another process either",
 }
 
 // fileReads keeps reading from waiting for a FIFO, or for the end of a device.
@@ -322,8 +322,8 @@ func fileReads(p project) (violations []string) {
 	return violations
 }
 
-// maxFileBytes is far more than any source has. What git has once been given
-// stays in its history.
+// maxFileBytes is far more than any source has. A large file
+// stays in git's history.
 const maxFileBytes = 1 << 20
 
 func largeFiles(p project) (violations []string) {

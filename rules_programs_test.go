@@ -208,7 +208,7 @@ func (f goFile) programs(runners map[runner]int, report func(at ast.Node, progra
 	}
 }
 
-// values returns what a name may stand for: what a constant of the file or a variable of the declaration is given.
+// values returns the possible values of a name: those of a constant of the file or of a variable of the declaration.
 func (f goFile) values(declaration ast.Decl, argument ast.Expr) (values []ast.Expr) {
 	name, ok := argument.(*ast.Ident)
 	if !ok {

@@ -1,5 +1,5 @@
 // Package pullpass_test enforces the rules of the project that no compiler
-// knows: who may import what, and what may not be in the sources at all.
+// knows: the imports of each package, and what the sources must not contain.
 //
 // Each rule is a function from a project to the list of its violations. It runs
 // on this repository, where it must find nothing, and on small examples that
@@ -117,7 +117,7 @@ var unreachable = map[string][]string{
 		"k8s.io/client-go", "github.com/redis/go-redis/v9", "github.com/go-chi/chi/v5", "go.opentelemetry.io/otel/sdk",
 		"github.com/spf13/cobra", "github.com/fsnotify/fsnotify", "github.com/prometheus",
 	},
-	// What asks a registry knows no cloud: its logins do.
+	// A client of a registry knows no cloud: its logins do.
 	"internal/gateway/upstream": {"github.com/aws", "cloud.google.com", "github.com/Azure"},
 	"internal/gateway":          {"github.com/aws", "cloud.google.com", "github.com/Azure", "k8s.io/client-go"},
 	// They are counterparts in tests and in the demo, not parts of the product. Of
@@ -261,7 +261,7 @@ func thisProject(t *testing.T) project {
 		p.packages = append(p.packages, listed)
 	}
 
-	// What git tracks or would add: build results and local keys do not count.
+	// The files that git tracks or would add: build results and local keys do not count.
 	for path := range strings.SplitSeq(string(output(t, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")), "\x00") {
 		if path == "" {
 			continue

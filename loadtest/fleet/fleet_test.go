@@ -19,7 +19,7 @@ func TestPodOf(t *testing.T) {
 	}
 }
 
-// The storm is only as real as this: what one ServiceAccount asks for grows with the nodes for DaemonSets alone.
+// The storm depends on this: only for DaemonSets, the requests of one ServiceAccount grow with the nodes.
 func TestServiceAccounts(t *testing.T) {
 	t.Parallel()
 	pods := map[int]int{}

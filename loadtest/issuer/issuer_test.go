@@ -76,7 +76,7 @@ func TestTokens(t *testing.T) {
 	if node["uid"] != other["uid"] || len(node["uid"].(string)) != 36 {
 		t.Errorf("one node has the UIDs %v and %v", node["uid"], other["uid"])
 	}
-	// As large as the real ones: that is part of what an exchange costs.
+	// As large as the real ones: their size is part of the cost of an exchange.
 	if n := len(tokens[1].Token); n < 870 || n > 1100 {
 		t.Errorf("the token has %d bytes", n)
 	}
@@ -84,7 +84,7 @@ func TestTokens(t *testing.T) {
 	var again, old []token
 	get(t, newHandler(testURL, m), http.MethodGet, "/tokens?from=35&count=1", &again)
 	if again[0] != tokens[1] {
-		t.Error("a kubelet keeps the token of a pod, and this is another one")
+		t.Error("a kubelet keeps the token of a pod, but this is a new token")
 	}
 	get(t, newHandler(testURL, m), http.MethodGet, "/tokens?from=35&count=1&age=2h", &old)
 	if exp := int64(claimsOf(t, m, old[0].Token)["exp"].(float64)); time.Until(time.Unix(exp, 0)) > -59*time.Minute {

@@ -62,7 +62,7 @@ func TestKubelet(t *testing.T) {
 	s := small()
 	s.Nodes, s.Window, s.Replicas = 1, 0, 1
 	o := s.run()
-	// Ten pulls of 20 ms and what their requests take, one after the other; both cores are idle.
+	// Ten pulls of 20 ms and the times of their requests, one after the other; both cores are idle.
 	pull := s.First + s.Repeated + 2*s.Between
 	if tenth := o.Pulled[9]; math.Abs(tenth-10*pull) > 1e-9 {
 		t.Errorf("the tenth pull ends after %.4f s, want %.4f", tenth, 10*pull)
@@ -77,7 +77,7 @@ func TestKubelet(t *testing.T) {
 	}
 }
 
-// What waits for a core is in the time that clients see, and what is too much is refused and comes back.
+// The time that clients see includes the wait for a core. Requests beyond the limit are refused and come back.
 func TestOverload(t *testing.T) {
 	t.Parallel()
 	s := small()
@@ -160,7 +160,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// What docs/reference/capacity.md shows is what the model says now: for the smallest of its storms, because all take a minute.
+// docs/reference/capacity.md has the results of this model. This checks only the smallest of its storms, because all take a minute.
 func TestDocument(t *testing.T) {
 	t.Parallel()
 	document, err := os.ReadFile("../../docs/reference/capacity.md")
