@@ -3,6 +3,7 @@ package objectstatus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -169,12 +170,19 @@ func (c *Controller) lead(ctx context.Context) {
 	if c.objects.Synced(ctx) != nil {
 		return
 	}
-	l := &leading{Controller: c, sent: map[kube.ObjectRef]sent{}}
+	l := &leading{Controller: c, sent: map[kube.ObjectRef]sent{}, failing: map[string]*failing{}}
 	var backoff time.Duration
 	for ctx.Err() == nil {
+		writes := c.counts.writes.Load()
 		if err := l.pass(ctx); err != nil && ctx.Err() == nil {
 			c.counts.failures.Add(1)
-			backoff = min(max(2*backoff, firstBackoff), maxBackoff)
+			if c.counts.writes.Load() > writes {
+				backoff = 0
+			}
+			backoff = longer(backoff)
+			if errors.Is(err, errNamespaces) { // it may be the objects, which wait longer
+				backoff = min(backoff, passInterval)
+			}
 			c.log.Warn("the status of policy objects waits; what they grant does not change by that", "error", err, "again", backoff.String())
 			l.next = time.Time{}
 			idle(ctx, backoff)
@@ -183,7 +191,7 @@ func (c *Controller) lead(ctx context.Context) {
 		backoff = 0
 		select {
 		case <-ctx.Done():
-		case <-time.After(l.next.Sub(c.now())):
+		case <-time.After(l.due().Sub(c.now())):
 		case <-c.wake:
 			idle(ctx, passDelay)
 		}
@@ -197,7 +205,79 @@ type leading struct {
 	busy time.Duration // since the last rest
 	next time.Time     // of the next look at all objects
 
-	changed, all turns // objects to look at
+	changed, all, again turns // objects to look at; again: after a failure in their namespace
+
+	failing  map[string]*failing // by namespace
+	failedIn *string             // namespace of the pass's last write if that failed
+}
+
+// failing is a namespace after a failed write. The cause may be the object itself, so that other
+// namespaces must not wait.
+type failing struct {
+	backoff time.Duration
+	until   time.Time
+	waiting map[kube.ObjectRef]bool // true: its write failed
+}
+
+var errNamespaces = errors.New("writes fail in more than one namespace")
+
+func longer(backoff time.Duration) time.Duration {
+	return min(max(2*backoff, firstBackoff), maxBackoff)
+}
+
+// fail lets the object's namespace wait. An error concerns more than this namespace.
+func (l *leading) fail(ref kube.ObjectRef, err error) error {
+	if concernsServer(err) {
+		return err
+	}
+	f := l.failing[ref.Namespace]
+	if f == nil {
+		f = &failing{waiting: map[kube.ObjectRef]bool{}}
+		l.failing[ref.Namespace] = f
+	}
+	f.backoff = longer(f.backoff)
+	f.until = l.now().Add(f.backoff)
+	f.waiting[ref] = true
+	before := l.failedIn
+	l.failedIn = &ref.Namespace
+	if before != nil && *before != ref.Namespace {
+		return fmt.Errorf("%w: %w", errNamespaces, err)
+	}
+	l.counts.failures.Add(1)
+	l.log.Warn("the status of an object waits; what the object grants does not change by that",
+		"resource", ref.Resource, "namespace", ref.Namespace, "name", ref.Name, "error", err, "again", f.backoff.String())
+	return nil
+}
+
+// due returns the time of the next pass.
+func (l *leading) due() time.Time {
+	next := l.next
+	for _, f := range l.failing {
+		if f.until.Before(next) {
+			next = f.until
+		}
+	}
+	return next
+}
+
+// retry adds the objects of namespaces that have waited long enough. Objects whose write failed come
+// last, because it may fail again.
+func (l *leading) retry() {
+	for namespace, f := range l.failing {
+		switch {
+		case l.now().Before(f.until):
+			continue
+		case len(f.waiting) == 0:
+			delete(l.failing, namespace)
+		}
+		for _, failed := range []bool{false, true} {
+			for ref, hasFailed := range f.waiting {
+				if hasFailed == failed {
+					l.again.add(ref)
+				}
+			}
+		}
+	}
 }
 
 // turns holds objects in the order of their namespaces' turns. The zero turns is empty.
@@ -243,6 +323,8 @@ func (l *leading) pass(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	l.failedIn = nil
+	l.retry()
 	if l.gather() || !l.now().Before(l.next) {
 		l.uses.collect(ctx)
 		refs, err := l.objects.PolicyObjects()
@@ -250,13 +332,15 @@ func (l *leading) pass(ctx context.Context) error {
 			return err
 		}
 		for _, ref := range refs { // after those left from the last time
-			l.all.add(ref)
+			if f := l.failing[ref.Namespace]; f == nil || !f.waiting[ref] {
+				l.all.add(ref)
+			}
 		}
 		l.next = l.now().Add(passInterval)
 	}
 	for {
 		isDone := true
-		for _, t := range [...]*turns{&l.changed, &l.all} {
+		for _, t := range [...]*turns{&l.changed, &l.all, &l.again} {
 			ref, ok := t.next()
 			if !ok {
 				continue
@@ -285,9 +369,27 @@ func (l *leading) gather() (all bool) {
 	return all
 }
 
-// look writes the status of an object if it differs from what it should be. An error concerns more
-// than this object.
+// look updates the status of an object unless its namespace waits. An error concerns more than this
+// namespace.
 func (l *leading) look(ctx context.Context, j *judge, ref kube.ObjectRef) error {
+	f := l.failing[ref.Namespace]
+	if f != nil && l.now().Before(f.until) {
+		if !f.waiting[ref] {
+			f.waiting[ref] = false
+		}
+		return nil
+	}
+	if err := l.update(ctx, j, ref); err != nil {
+		return l.fail(ref, err)
+	}
+	if f != nil {
+		delete(f.waiting, ref)
+	}
+	return nil
+}
+
+// update writes the status of an object if it differs from what it should be.
+func (l *leading) update(ctx context.Context, j *judge, ref kube.ObjectRef) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -316,6 +418,10 @@ func (l *leading) look(ctx context.Context, j *judge, ref kube.ObjectRef) error 
 	}
 	if err := l.write(ctx, &o, next); err != nil {
 		return err
+	}
+	l.failedIn = nil
+	if f := l.failing[ref.Namespace]; f != nil {
+		f.backoff = 0
 	}
 	l.sent[ref] = sent{o.UID, says, l.now()}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -279,6 +280,125 @@ func TestFailures(t *testing.T) {
 		r.Fail(patchRequests, nil)
 		time.Sleep(passes)
 		r.expect("when all is well", "web", "1 Valid AllGranted team-a/web=All[ceiling]")
+	})
+}
+
+// failWrites lets the writes of a status fail for which fails returns true, until the end of the test.
+func (r *rig) failWrites(failure http.HandlerFunc, fails func(path string) bool) {
+	var handle http.HandlerFunc
+	handle = func(w http.ResponseWriter, q *http.Request) {
+		if fails(q.URL.Path) {
+			failure(w, q)
+			return
+		}
+		r.Fail(patchRequests, nil)
+		r.ServeHTTP(w, q)
+		r.Fail(patchRequests, handle)
+	}
+	r.Fail(patchRequests, handle)
+}
+
+func (r *rig) askIn(namespace, name string) {
+	o := object(namespace, name, "uid-"+namespace+name)
+	o["spec"] = map[string]any{"serviceAccounts": []any{"web"}, "repositories": []any{"team-a/web"}, "actions": []any{"pull"}}
+	r.Put("repositoryaccesses", o)
+}
+
+func (r *rig) isWritten(namespace, name string) bool {
+	return r.status("repositoryaccesses", namespace, name).ObservedGeneration > 0
+}
+
+// etcd refuses an object that is too large with the status 500 of the API server.
+var tooLargeForEtcd = kubetest.Status(http.StatusInternalServerError, "", "etcdserver: request is too large")
+
+// A failure that the object itself causes delays no other namespace, and its own namespace only for
+// a while.
+func TestAFailureDelaysItsNamespace(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		var forbidden atomic.Bool
+		r.failWrites(func(w http.ResponseWriter, q *http.Request) {
+			if forbidden.Load() {
+				kubetest.Status(http.StatusForbidden, "Forbidden", "a webhook")(w, q)
+				return
+			}
+			tooLargeForEtcd(w, q)
+		}, func(path string) bool { return strings.Contains(path, "/crowd/repositoryaccesses/bad") })
+		for i := range 5 {
+			r.askIn("crowd", fmt.Sprint("bad", i))
+			r.askIn("crowd", fmt.Sprint("good", i))
+			r.askIn("team-a", fmt.Sprint("web", i))
+		}
+		c := r.replica("first", nil)
+		time.Sleep(10 * time.Second)
+		for i := range 5 {
+			if !r.isWritten("team-a", fmt.Sprint("web", i)) {
+				t.Errorf("no status of web%d", i)
+			}
+		}
+		time.Sleep(10 * time.Minute)
+		for i := range 5 {
+			if !r.isWritten("crowd", fmt.Sprint("good", i)) {
+				t.Errorf("no status of good%d", i)
+			}
+		}
+		r.Count("patch ")
+		before := c.Status()
+		time.Sleep(time.Hour)
+		if n, s := r.Count(patchRequests), c.Status(); n < 10 || n > 15 || int(s.Failures-before.Failures) != n || s.Writes != 10 {
+			t.Errorf("%d attempts, %+v", n, s)
+		}
+		forbidden.Store(true)
+		for i := range 3 {
+			r.askIn("team-a", fmt.Sprint("late", i))
+			time.Sleep(3 * time.Second)
+			if !r.isWritten("team-a", fmt.Sprint("late", i)) {
+				t.Errorf("no status of late%d", i)
+			}
+			time.Sleep(10 * time.Minute)
+		}
+		r.Fail(patchRequests, nil)
+		time.Sleep(2 * maxBackoff)
+		for i := range 5 {
+			if !r.isWritten("crowd", fmt.Sprint("bad", i)) {
+				t.Errorf("no status of bad%d, which has become writable", i)
+			}
+		}
+	})
+}
+
+// Failures in several namespaces are a failure of the API server, which gets few requests then.
+func TestFailuresOfManyNamespaces(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		var bad atomic.Int64
+		bad.Store(100)
+		r.failWrites(tooLargeForEtcd, func(path string) bool {
+			n := int64(1000)
+			_, _ = fmt.Sscanf(path[strings.Index(path, "/namespaces/"):], "/namespaces/ns-%d/", &n)
+			return n < bad.Load()
+		})
+		for i := range 30 {
+			r.askIn(fmt.Sprint("ns-", i), "web")
+		}
+		c := r.replica("first", nil)
+		time.Sleep(12 * time.Minute)
+		if n, s := r.Count(patchRequests), c.Status(); n < 10 || n > 40 || int(s.Failures) != n {
+			t.Errorf("%d attempts, %+v", n, s)
+		}
+		bad.Store(2) // from now on, it is the objects
+		time.Sleep(2 * maxBackoff)
+		for i := range 10 {
+			r.askIn("team-a", fmt.Sprint("late", i))
+			time.Sleep(7 * time.Second)
+			if !r.isWritten("team-a", fmt.Sprint("late", i)) {
+				t.Errorf("no status of late%d", i)
+			}
+			time.Sleep(53 * time.Second)
+		}
+		for i := range 30 {
+			if r.isWritten(fmt.Sprint("ns-", i), "web") != (i >= 2) {
+				t.Errorf("the status of ns-%d", i)
+			}
+		}
 	})
 }
 

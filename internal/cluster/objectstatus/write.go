@@ -3,6 +3,7 @@ package objectstatus
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -51,8 +52,14 @@ type appliedMetadata struct {
 	UID       string `json:"uid"` // prevents a write to a recreated object
 }
 
-// write writes a status, only through the subresource. An error concerns more than this object. The
-// next look repairs or reports errors of this object alone.
+// concernsServer reports whether a failed write says that others would fail too.
+func concernsServer(err error) bool {
+	_, answered := errors.AsType[*apierrors.StatusError](err)
+	return !answered || apierrors.IsUnauthorized(err) || apierrors.IsTooManyRequests(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err)
+}
+
+// write writes a status, only through the subresource. It returns no error if the API server refuses
+// this status; the next look repairs or reports that.
 func (c *Controller) write(ctx context.Context, o *kube.PolicyObject, next *policyobjects.RepositoryAccessStatus) error {
 	kind := policy.Kind
 	if o.Namespace != "" {
