@@ -21,7 +21,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
-// policy gives a ServiceAccount its namespace, and what its annotation asks for of shared.
+// policy gives a ServiceAccount its namespace, and the repositories of shared that its annotation lists.
 const policy = `apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
 rules:

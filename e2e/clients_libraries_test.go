@@ -38,7 +38,7 @@ func (s session) roundTripper(t *testing.T) http.RoundTripper {
 func ggcrClient(title string, credential func(session) authn.Authenticator) client {
 	return client{
 		name: title, refusedLogin: "audience", refusedAccess: "UNAUTHORIZED: authentication required",
-		// crane's login writes a file and asks nobody; this is its ping with the credential, without any scope.
+		// crane's login writes a file and sends no request; this is its ping with the credential, without any scope.
 		login: func(t *testing.T, s session) error {
 			host, err := name.NewRegistry(s.host)
 			if err != nil {
@@ -89,7 +89,7 @@ func ggcrClient(title string, credential func(session) authn.Authenticator) clie
 	}
 }
 
-// newImage makes an image that no registry has. Its layers are compressed, as everybody's are: skopeo and podman would
+// newImage makes an image that no registry has. Its layers are compressed, as usual: skopeo and podman would
 // compress them otherwise, and then push something else than what they pulled.
 func newImage(t *testing.T) v1.Image {
 	t.Helper()

@@ -32,7 +32,7 @@ func TestMirror(t *testing.T) {
 			t.Fatalf("copy %d: %v", i, err)
 		}
 	}
-	// What was asked for first is asked for first again, so it is not granted any more.
+	// The first repository is the first of the requested scopes again, so it is omitted and not granted any more.
 	if err := headImage(t, mirror, own(0)); err == nil {
 		t.Error("the first repository can be used again: docs/how-to/in-pod.md says otherwise")
 	}
@@ -52,7 +52,7 @@ func TestMirror(t *testing.T) {
 			t.Errorf("%+v", event)
 		}
 		if event.ServiceAccount.Name == "" && event.GrantType != "anonymous" {
-			t.Errorf("nobody is named: %+v", event)
+			t.Errorf("the event names no ServiceAccount: %+v", event)
 		}
 	}
 	if omitted < repositories-64 {

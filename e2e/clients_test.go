@@ -54,14 +54,14 @@ type session struct {
 	password string
 	dir      string        // of its own, for its files
 	env      []string      // for programs, beyond what run gives them
-	heard    *bytes.Buffer // nil, or what programs print is kept there
+	heard    *bytes.Buffer // nil, or the output of programs
 }
 
 // client is a program or library that uses a registry as its users do. An operation that it does not have is nil.
 // Repositories are named without the host; the tag is always tag. An error holds what the user sees.
 type client struct {
 	name string
-	// What the user sees when the credential is refused, and when it is good but does not open the repository.
+	// The user's error for a refused credential, and for a good one without access to the repository.
 	refusedLogin, refusedAccess string
 
 	login  func(*testing.T, session) error
@@ -146,7 +146,7 @@ func startProxy(t *testing.T, w *world, signing pullpass.Signing) *pullpass.Prox
 	})
 }
 
-// publish pushes what is there before the clients come: an image that everybody may pull, and one of another team. Their
+// publish pushes the images that exist before the clients come: a public one, and one of another team. Their
 // owners push them.
 func (w *world) publish(t *testing.T) {
 	t.Helper()
@@ -227,7 +227,7 @@ func (w *world) use(t *testing.T, c client, row *row) {
 }
 
 // checkReplays shows that nothing that a client repeats, or does over several connections, is a replay. All clients come from one
-// address here; the same from another one is a replay.
+// address here; the same from a different address is a replay.
 func (w *world) checkReplays(t *testing.T) {
 	t.Helper()
 	for _, event := range w.proxy.Replays(t) {

@@ -38,7 +38,7 @@ func TestAPIServerDiscovery(t *testing.T) {
 	c := cluster.Start(t, certs.NewRSAKey(t))
 	createWorkload(t, c)
 	ca := certs.NewCA(t, "pullpass-ca")
-	// What Pullpass, as a pod with a projected token, presents to the API server.
+	// The credential that Pullpass, as a pod with a projected token, presents to the API server.
 	bearer := c.Token(t, cluster.TokenRequest{Namespace: namespace, ServiceAccount: puller})
 	bearerFile := testenv.WriteFile(t, filepath.Join(t.TempDir(), "bearer"), bearer+"\n")
 	token := podToken(t, c)

@@ -8,10 +8,10 @@
 //	TestKubernetes            the live connection, with the rights of deploy/kubernetes/rbac.yaml: what is checked, who the caller
 //	                          is, outages, two clusters, events on pods, and what is lost without each right
 //	TestRegistriesVerify      tokens of Pullpass, and variants that differ in one point, at each registry
-//	TestClients               clients × registries: login, push, pull, mount, catalog, delete, and what is refused
-//	TestGatewayClients        the gateway before registries that know nothing of Pullpass, and clients × upstreams: what they do, what is
-//	                          refused, and that nobody sees another's credential
-//	TestGatewayPushCredential a CI job pushes through the gateway with what its credential helper says
+//	TestClients               clients × registries: login, push, pull, mount, catalog, delete, and refusals
+//	TestGatewayClients        the gateway before registries that know nothing of Pullpass, and clients × upstreams: their requests, the
+//	                          refusals, and that no client sees another's credential
+//	TestGatewayPushCredential a CI job pushes through the gateway with the output of its credential helper
 //	TestMirror                regclient, which asks for all that it has used before, with 500 repositories
 //
 // Package nodetest has namespaces of its own:
@@ -28,7 +28,7 @@
 //
 // Package pullsecretstest has, too:
 //
-//	TestPolicies, TestScale, TestRotation  the controller of pull secrets with a real API server: what its policies refuse, 5,000 ServiceAccounts,
+//	TestPolicies, TestScale, TestRotation  the controller of pull secrets with a real API server: refusals by its policies, 5,000 ServiceAccounts,
 //	                          other keys, other leaders, and controllers that undo its work
 //
 // Package charttest, in the same way, tests the Helm chart, with many sets of values:
@@ -42,7 +42,7 @@
 // Package rollouttest has, too, the chart's installer on simulated nodes of a real API server, with the real DaemonSet controller and
 // scheduler:
 //
-//	TestOneAtATime            20 nodes are installed and changed one after the other; what fails on the first is not tried on others
+//	TestOneAtATime            20 nodes are installed and changed one after the other; a failure on the first stops the others
 //	TestNewNodes              50 nodes that come with the taint, and no pod whose first pull fails
 //	TestRights                what a pod of the installer can do to its own Node, and to nothing else
 //	TestTurnsOfOthers         the Lease of another node can be neither taken nor ended, whatever is written into it
@@ -53,7 +53,7 @@
 //
 // Package replicatest has, too:
 //
-//	TestFaults                three replicas under load, while Redis and replicas fail in every way: what degrades, what does not, and
+//	TestFaults                three replicas under load, while Redis and replicas fail in every way: the effects on requests, and
 //	                          how long answers take before, meanwhile and after
 //
 // Package composetest has, too, and an engine of its own:

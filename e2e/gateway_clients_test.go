@@ -21,18 +21,18 @@ import (
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
-// gatewayClient is a client with what else it can do that a gateway could break. An operation that it does not have is nil.
+// gatewayClient is a client with those other operations that a gateway could break. An operation that it does not have is nil.
 type gatewayClient struct {
 	client
 	digest func(t *testing.T, s session, repository string) (string, error) // that it says the tag has
 	tags   func(t *testing.T, s session, repository string) ([]string, error)
 	attach func(t *testing.T, s session, repository string) error // pushes what refers to the tag, and finds it again
 	tag    string                                                 // of what it pushes; empty: tag
-	// What the user sees of a push where the gateway lets nobody push.
+	// The user's error for a push where the gateway allows no push.
 	refusedPush string
 }
 
-// What nearly every client prints of a refusal: the gateway's own words.
+// Nearly every client prints these words of the gateway's refusal.
 const (
 	refusedGatewayAccess = "the token does not allow to "
 	refusedGatewayPush   = "the gateway does not let anybody push at " + readOnlyUpstream
@@ -91,7 +91,7 @@ func (s session) withHelper(t *testing.T) session {
 	return s
 }
 
-// craneClient has no login: that writes a file and asks nobody.
+// craneClient has no login: that writes a file and sends no request.
 func craneClient(program string) gatewayClient {
 	ask := func(t *testing.T, s session, args ...string) (string, error) {
 		t.Helper()

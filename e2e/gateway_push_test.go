@@ -27,8 +27,8 @@ rules:
   allow: [{repositories: ["users.example/team-a/**"], actions: [pull, push]}]
 `
 
-// TestGatewayPushCredential has a CI job push through the gateway by what its credential helper says: a push credential, which opens what
-// the job has listed, at a registry that knows neither the job nor Pullpass.
+// TestGatewayPushCredential has a CI job push through the gateway with the output of its credential helper: a push credential, which opens the
+// repositories that the job has listed, at a registry that knows neither the job nor Pullpass.
 func TestGatewayPushCredential(t *testing.T) {
 	t.Parallel()
 	ca := certs.NewCA(t, "registry-ca")

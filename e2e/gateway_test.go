@@ -107,7 +107,7 @@ func TestGatewayClients(t *testing.T) {
 	t.Log("\n" + seen.table())
 }
 
-// publish pushes an image that everybody may pull, and one of another team.
+// publish pushes a public image, and one of another team.
 func (w *gatewayWorld) publish(t *testing.T, at string) {
 	t.Helper()
 	for _, repository := range []string{"shared/base", "team-b/app"} {
@@ -208,12 +208,12 @@ func (w *gatewayWorld) checkAudit(t *testing.T, at, repository string, from int)
 			continue
 		}
 		if e.Service != gatewayService || e.Cluster != "e2e" || e.Namespace != namespace || e.ServiceAccount.Name != puller || e.Pod.Name != "app-1" || !issued[g.TokenID] {
-			t.Errorf("nobody, or another, is named: %+v %+v", e, *g)
+			t.Errorf("the event names no ServiceAccount, or a wrong one: %+v %+v", e, *g)
 		}
 		if g.Upstream != at || !strings.HasPrefix(g.Repository, at+"/") || g.UpstreamStatus != e.Status {
 			t.Errorf("another upstream, or another answer than its own: %+v %+v", e, *g)
 		}
-		// Clients ask whether something is there, and what a registry can do.
+		// Clients also ask whether objects exist, and which features a registry has.
 		if e.Result != "granted" {
 			t.Errorf("what is allowed ended as %s: %+v %+v", e.Result, e, *g)
 		}
@@ -231,7 +231,7 @@ func (w *gatewayWorld) checkAudit(t *testing.T, at, repository string, from int)
 	}
 }
 
-// What the gateway sends, and nothing else. Its own user agent is among it.
+// The gateway sends these headers alone. Its own user agent is among them.
 var sentUpstream = []string{"Accept", "Authorization", "Content-Length", "Content-Range", "Content-Type", "Expect", "If-None-Match", "Range", "User-Agent"}
 
 var exactScope = regexp.MustCompile(`^repository:[a-z0-9/-]+:(pull|pull,push|delete)$`)
@@ -286,7 +286,7 @@ func (w *gatewayWorld) checkUpstreams(t *testing.T) {
 	}
 }
 
-// checkClients reads all that clients were told, and what they printed.
+// checkClients reads all responses to clients, and all their output.
 func (w *gatewayWorld) checkClients(t *testing.T) {
 	own := []string{upstream.Username + ":" + upstream.Password, upstream.Password}
 	var addresses []string
@@ -315,7 +315,7 @@ func (w *gatewayWorld) checkClients(t *testing.T) {
 		}
 	}
 	if len(said) < 100 || w.heard.Len() == 0 {
-		t.Fatalf("only %d answers were seen, and %d bytes of what programs print", len(said), w.heard.Len())
+		t.Fatalf("only %d responses were seen, and %d bytes of programs' output", len(said), w.heard.Len())
 	}
 	for _, text := range said {
 		if piece := secrets.Found(text, own...); piece != "" {
@@ -329,7 +329,7 @@ func (w *gatewayWorld) checkClients(t *testing.T) {
 	}
 }
 
-// clientSecrets are what nobody but a client and Pullpass may have: of each token the part that no other has.
+// clientSecrets are the secrets that only a client and Pullpass may have: of each token, its unique part.
 func (w *gatewayWorld) clientSecrets() []string {
 	var all []string
 	for _, password := range w.passwords {

@@ -8,7 +8,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/pullpass"
 )
 
-// clustersPolicy gives each cluster a repository of its own, and what its ServiceAccounts ask for of shared.
+// clustersPolicy gives each cluster a repository of its own, and the repositories of shared that its ServiceAccounts request.
 const clustersPolicy = `apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
 rules:
@@ -66,7 +66,7 @@ func testTwoClusters(t *testing.T, s, second *site) {
 		}
 	}
 
-	// What happens in one cluster is not seen in the other.
+	// An event in one cluster has no effect on the other.
 	change := metadata("annotations", cluster.Object{"pullpass.dev/repositories": "shared/base"})
 	twins[1].Patch(t, accountPath(namespace), change)
 	turns(t, onSecond, tokens[1], sharedScope, "", sharedScope)

@@ -43,7 +43,7 @@ func testNamespaceLabels(t *testing.T, s *site) {
 	turns(t, host, token, goldScope, goldScope, "")
 }
 
-// Who deletes a ServiceAccount revokes its tokens; the next one of that name starts anew (KEP-4412).
+// The deletion of a ServiceAccount revokes its tokens; the next one of that name starts anew (KEP-4412).
 func testServiceAccountRecreated(t *testing.T, s *site) {
 	const namespace = "recreated"
 	s.workload(t, namespace)

@@ -61,7 +61,7 @@ func testCrash(t *testing.T, s *site) { testOutage(t, s, outage{"crash", s.Crash
 func testHang(t *testing.T, s *site) { testOutage(t, s, outage{"hang", s.Hang, s.Resume}) }
 
 const (
-	// answerLimit is generous for an answer, also to what Pullpass asks the API server. What it knows must not wait for that: if it
+	// answerLimit is generous for a response, also of the API server to Pullpass. Cached facts must not wait for the API server: if they
 	// did, the answer would be unavailable.
 	answerLimit = 20 * time.Second
 
@@ -155,7 +155,7 @@ type asker struct {
 	got     map[string]int
 }
 
-// add adds askers with one token. What they get is the last of the outcomes, and before the API server is back the first.
+// add adds askers with one token. They get the last of the outcomes, or the first one before the API server is back.
 func (l *load) add(name, token string, outcomes ...string) {
 	for range 4 {
 		l.askers = append(l.askers, &asker{
@@ -184,14 +184,14 @@ func (l *load) start(t *testing.T, proxy *pullpass.Proxy) (stop func()) {
 	return func() { cancel(); running.Wait() }
 }
 
-// awaitAnswers waits until everybody has an answer to what was asked after it was called.
+// awaitAnswers waits until each asker has a response to a request that it sent after the call.
 func (l *load) awaitAnswers(t *testing.T) {
 	t.Helper()
 	before := map[*asker]int64{}
 	for _, a := range l.askers {
 		before[a] = a.asked.Load()
 	}
-	within(t, 3*answerLimit, "everybody has answers", func() bool {
+	within(t, 3*answerLimit, "every asker has responses", func() bool {
 		return t.Failed() || !slices.ContainsFunc(l.askers, func(a *asker) bool { return a.asked.Load() < before[a]+2 }) // one may be on its way
 	})
 }

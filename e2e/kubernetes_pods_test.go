@@ -88,7 +88,7 @@ func testPodEvents(t *testing.T, s *site) {
 	if e := events[0]; e.Type != "Warning" || e.Reason != "ImagePullDenied" || e.Component != "pullpass" {
 		t.Errorf("event %+v", e)
 	}
-	// What was asked, what may be had, by which rule, and what to do.
+	// The requested scope, the allowed ones, their rule, and the remedy.
 	for _, part := range []string{"team-b/secret", "pull", namespace + "/**", "own-namespace", "administers Pullpass"} {
 		if !strings.Contains(events[0].Message, part) {
 			t.Errorf("the event does not say %q: %s", part, events[0].Message)

@@ -113,8 +113,8 @@ func testAddressProof(t *testing.T, s *site) {
 	testProof(t, s, config, token, own(namespace), []caller{
 		{"the node", pullpass.From{Address: workerAddress}, ""},
 		{"another node", pullpass.From{Address: otherAddress}, "address_other"},
-		{"a stranger", pullpass.From{Address: strangerAddress}, "address_other"},
-		{"a stranger who says that he forwards", forwarded(strangerAddress, workerIPv4), "address_other"},
+		{"an unknown address", pullpass.From{Address: strangerAddress}, "address_other"},
+		{"an unknown address that claims to forward", forwarded(strangerAddress, workerIPv4), "address_other"},
 		{"the node through the load balancer", forwarded(balancerAddress, workerIPv4), ""},
 		{"the node through the load balancer, IPv6", forwarded(balancerAddress, workerIPv6), ""},
 		{"the node through the load balancer, IPv6 mapped IPv4", forwarded(balancerAddress, "::ffff:"+workerIPv4), ""},
@@ -124,7 +124,7 @@ func testAddressProof(t *testing.T, s *site) {
 		{"another node through the load balancer, IPv6", forwarded(balancerAddress, otherIPv6), "address_other"},
 		{"another node, which claims to be the node", forwarded(balancerAddress, workerIPv4+", "+otherIPv4), "address_other"},
 		{"another node, which claims to be the node, IPv6", forwarded(balancerAddress, workerIPv6+", "+otherIPv6), "address_other"},
-		{"somebody behind a load balancer that does not say who", pullpass.From{Address: balancerAddress}, "address_of_proxy"},
+		{"a client behind a load balancer that adds no header", pullpass.From{Address: balancerAddress}, "address_of_proxy"},
 	})
 }
 

@@ -86,7 +86,7 @@ func testRights(t *testing.T, s *site) {
 	})
 }
 
-// What is switched off needs no right.
+// A disabled feature needs no right.
 func testLeastRights(t *testing.T, s *site, verbs []cluster.Verb) {
 	const namespace = "least"
 	s.workload(t, namespace)
@@ -156,8 +156,8 @@ func (l *limited) complains(t *testing.T, proxy *pullpass.Proxy, ready bool) {
 	})
 }
 
-// cannotTellThatItIsGone: what the watch says is gone may also be newer than the watch. Who may not ask cannot know, and
-// refuses nobody for good.
+// cannotTellThatItIsGone: an object that the watch lacks may also be newer than the watch. Without the right to get it, Pullpass cannot
+// know, and refuses no token for good.
 func (l *limited) cannotTellThatItIsGone(t *testing.T, pod cluster.Object, path string) {
 	token := ""
 	if pod == nil {

@@ -35,7 +35,7 @@ const (
 
 	// lateLimit is more than a watch takes, on a machine that is not busy.
 	lateLimit = time.Second
-	// reconnectLimit is generous for what a watch tells, and enough for one that was cut: clients wait longer after each
+	// reconnectLimit is generous for an event of a watch, and enough for one that was cut: clients wait longer after each
 	// failure, with jitter.
 	reconnectLimit = time.Minute
 )
@@ -68,7 +68,7 @@ func TestKubernetes(t *testing.T) {
 			})
 		}
 	})
-	t.Run("API server crashes", func(t *testing.T) { testCrash(t, s) }) // alone: nobody else would have a cluster
+	t.Run("API server crashes", func(t *testing.T) { testCrash(t, s) }) // alone: the other tests need the cluster
 }
 
 // site is a cluster and what Pullpass needs to serve it.

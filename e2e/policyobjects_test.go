@@ -174,23 +174,23 @@ func testObjectValidation(t *testing.T, s *site) {
 		"good": {cluster.Object{"rules": []cluster.Object{rule("a"), rule("b", set("requests", true))}, "deny": []cluster.Object{{"name": "d", "subjects": []cluster.Object{{"nodes": []string{"n"}}}}}}, ""},
 		"a limit": {cluster.Object{"rules": []cluster.Object{rule("a", set("subjects", []cluster.Object{{"clusters": []string{"prod-*"}, "condition": `kubernetes.namespace != "x"`,
 			"namespaceSelector": cluster.Object{"matchLabels": cluster.Object{"a": "b"}, "matchExpressions": []cluster.Object{{"key": "c", "operator": "Exists"}}}}}))}}, ""},
-		"nothing":       {cluster.Object{}, "should have at least 1 properties"},
-		"no name":       {cluster.Object{"rules": []cluster.Object{rule("a", without("name"))}}, "name: Required"},
-		"one name":      {cluster.Object{"rules": []cluster.Object{rule("a"), rule("a")}}, "Duplicate value"},
-		"a shared name": {cluster.Object{"rules": []cluster.Object{rule("a")}, "deny": []cluster.Object{{"name": "a", "subjects": []cluster.Object{{"nodes": []string{"n"}}}}}}, "share one set of names"},
-		"anonymous":     {cluster.Object{"rules": []cluster.Object{rule("a", set("anonymous", true))}}, "of no cluster"},
-		"annotation":    {cluster.Object{"rules": []cluster.Object{rule("a", set("annotation", "k"))}}, "objects read no annotations"},
-		"identities":    {cluster.Object{"rules": []cluster.Object{rule("a", set("subjects", []cluster.Object{{"identities": []string{"github"}}}))}}, "its own cluster"},
-		"catalog":       {cluster.Object{"rules": []cluster.Object{rule("a", set("allow", []cluster.Object{{"registry": []string{"catalog"}, "repositories": []string{"a"}, "actions": []string{"*"}}}))}}, "repositories alone"},
-		"no subject":    {cluster.Object{"rules": []cluster.Object{rule("a", set("subjects", []cluster.Object{{}}))}}, "at least 1 properties"},
-		"no subjects":   {cluster.Object{"rules": []cluster.Object{rule("a", without("subjects"))}}, "subjects: Required"},
-		"nobody denied": {cluster.Object{"deny": []cluster.Object{{"name": "d"}}}, "subjects: Required"},
-		"an end":        {cluster.Object{"rules": many257()}, "must have at most 256 items"},
+		"nothing":                   {cluster.Object{}, "should have at least 1 properties"},
+		"no name":                   {cluster.Object{"rules": []cluster.Object{rule("a", without("name"))}}, "name: Required"},
+		"one name":                  {cluster.Object{"rules": []cluster.Object{rule("a"), rule("a")}}, "Duplicate value"},
+		"a shared name":             {cluster.Object{"rules": []cluster.Object{rule("a")}, "deny": []cluster.Object{{"name": "a", "subjects": []cluster.Object{{"nodes": []string{"n"}}}}}}, "share one set of names"},
+		"anonymous":                 {cluster.Object{"rules": []cluster.Object{rule("a", set("anonymous", true))}}, "of no cluster"},
+		"annotation":                {cluster.Object{"rules": []cluster.Object{rule("a", set("annotation", "k"))}}, "objects read no annotations"},
+		"identities":                {cluster.Object{"rules": []cluster.Object{rule("a", set("subjects", []cluster.Object{{"identities": []string{"github"}}}))}}, "its own cluster"},
+		"catalog":                   {cluster.Object{"rules": []cluster.Object{rule("a", set("allow", []cluster.Object{{"registry": []string{"catalog"}, "repositories": []string{"a"}, "actions": []string{"*"}}}))}}, "repositories alone"},
+		"no subject":                {cluster.Object{"rules": []cluster.Object{rule("a", set("subjects", []cluster.Object{{}}))}}, "at least 1 properties"},
+		"no subjects":               {cluster.Object{"rules": []cluster.Object{rule("a", without("subjects"))}}, "subjects: Required"},
+		"a denial without subjects": {cluster.Object{"deny": []cluster.Object{{"name": "d"}}}, "subjects: Required"},
+		"an end":                    {cluster.Object{"rules": many257()}, "must have at most 256 items"},
 	} {
 		_, err := s.Try(t.Context(), http.MethodPost, policiesPath+"?dryRun=All&fieldValidation=Strict", accessPolicy("p", test.spec))
 		judgeObject(t, what, err, test.refused)
 	}
-	// What the schema does not know in a rule or beside it is kept, so that Pullpass refuses the rule.
+	// The API server keeps unknown fields in a rule or beside it, so that Pullpass refuses the rule.
 	kept := s.Create(t, policiesPath+"?dryRun=All", accessPolicy("p", cluster.Object{"rules": []cluster.Object{rule("a", set("service", []string{"x"}))}, "dney": []string{"x"}}))
 	if spec := fmt.Sprint(kept["spec"]); !strings.Contains(spec, "service:[x]") || !strings.Contains(spec, "dney:[x]") {
 		t.Errorf("an unknown field was dropped: %v", spec)
@@ -219,10 +219,10 @@ func testObjectDecisions(t *testing.T, s *site, config pullpass.Config, before *
 	host := s.pullpass(t, config).Host(t, pullpass.From{})
 	asked, byRule := own(namespace), "repository:by-object/x:pull"
 
-	expect(t, "nobody asks", host.Ask(t, service, token, asked), "")
+	expect(t, "without a request", host.Ask(t, service, token, asked), "")
 	s.Create(t, requestsPath(namespace), repositoryAccess("web"))
 	turns(t, host, token, asked, "", asked)
-	// Who was there before the definitions were sees them, too.
+	// A client that was there before the definitions sees them, too.
 	within(t, 2*time.Minute, "the earlier replica lists the objects", func() bool {
 		return outcome(before.Host(t, pullpass.From{}).Ask(t, service, token, asked)) == asked
 	})

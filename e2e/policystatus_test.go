@@ -139,7 +139,7 @@ func (s *site) statusWrites(t *testing.T) (n int) {
 const marker = "marker"
 
 // looked waits until the leader has looked at every object since it was called. The change of a policy lets it look at all, in an
-// order that nobody knows, and the status of a marker shows what policy it saw: with the second change in the status, the look
+// unknown order, and the status of a marker shows which policy it saw: with the second change in the status, the look
 // that saw the first has ended.
 func (s *site) looked(t *testing.T) {
 	t.Helper()
@@ -200,7 +200,7 @@ func TestPolicyStatus(t *testing.T) {
 	s.says(t, path, "Valid AllGranted objects-web/web=All[ceiling]")
 	s.says(t, policyPath, "Valid")
 	if now := s.objectStatus(t, path); now.Metadata.UID != before.UID() {
-		t.Errorf("the object is another one: %+v", now)
+		t.Errorf("the object was recreated: %+v", now)
 	}
 
 	// It follows the object, the ceiling in an object, and the ceiling in the file.
@@ -243,7 +243,7 @@ func TestPolicyStatus(t *testing.T) {
 		t.Errorf("%+v, want one of %v", r, days)
 	}
 
-	// Nothing is written by who leads next, after a restart, and while nothing changes.
+	// The next leader writes nothing, neither after a restart nor while nothing changes.
 	writes, version := s.statusWrites(t), s.objectStatus(t, path).Metadata.ResourceVersion
 	if writes < 8 || writes > 40 {
 		t.Errorf("%d writes so far", writes)

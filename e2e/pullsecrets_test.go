@@ -85,7 +85,7 @@ func TestPullSecrets(t *testing.T) {
 	if code := patch(); code != http.StatusUnprocessableEntity {
 		t.Errorf("the patch, where the name is not there any more, is answered %d", code)
 	}
-	// Nobody's any more, so they count as the pod's own.
+	// They have no owner any more, so they count as the pod's own.
 	expect("after the ServiceAccount", rows(), "not checked: Nodes localhost:5443 ", "ready: Pod web-0 regcred", "still used: Secret regcred ", "unknown: Secret web-token ")
 	s.Delete(t, cluster.PodPath(pod))
 	expect("after the pod", rows(), "not checked: Nodes localhost:5443 ", "unused: delete: Secret regcred ", "unknown: Secret web-token ")

@@ -10,7 +10,7 @@ import (
 )
 
 // TestSecondRegistryOnTheSameStorage lets people use one registry with a token server of their own, and nodes pull from
-// another one that serves the same storage, read-only, and trusts another Pullpass: the way to go where the realm of the
+// a second registry that serves the same storage, read-only, and trusts another Pullpass: the way to go where the realm of the
 // first cannot be changed.
 func TestSecondRegistryOnTheSameStorage(t *testing.T) {
 	people := startWorld(t, programs.Distribution(t), pullpass.Signing{Trust: "certificate"})

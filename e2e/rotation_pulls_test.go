@@ -167,7 +167,7 @@ func tokenKey(token string) string {
 // lap waits until every client has begun and ended a turn.
 func (r *rollout) lap(t *testing.T) {
 	t.Helper()
-	for _, c := range r.clients { // one after the other: a turn more is no harm
+	for _, c := range r.clients { // one after the other: an extra turn does no harm
 		start := c.turns.Load()
 		testenv.Await(t, rotationLimit, "clients go on", func() bool { return c.turns.Load() >= start+2 })
 	}

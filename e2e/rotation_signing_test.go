@@ -108,7 +108,7 @@ func rotateFiles(t *testing.T) {
 		r.signs(t, keyOf(t, next))
 	}
 
-	t.Log("a CA that nobody was told of")
+	t.Log("a CA that was not announced")
 	last := volume.content
 	refused("was not published before", pair(t, unknownRoot), roots(t, unknownRoot))
 	volume.put(t, last)
@@ -184,7 +184,7 @@ func (r *rollout) make(t *testing.T, args ...string) (id string, from time.Time)
 	return match[1], from.Add(time.Second) // it was printed in whole seconds
 }
 
-// published waits until Pullpass publishes so many of something, and returns that.
+// published waits until Pullpass publishes a number of objects, and returns them.
 func (r *rollout) published(t *testing.T, what string, count int, read func(testing.TB) []byte) []byte {
 	t.Helper()
 	testenv.Await(t, rotationLimit, fmt.Sprintf("%d × %s is published", count, what), func() bool { return bytes.Count(read(t), []byte(what)) == count })

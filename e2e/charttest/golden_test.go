@@ -39,7 +39,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// withoutFiles leaves out what the chart takes from its files as it is: a new alert is no new chart.
+// withoutFiles leaves out the files that the chart copies unchanged: a new alert does not change the chart.
 func withoutFiles(t *testing.T, rendered string) string {
 	t.Helper()
 	for name, indent := range map[string]string{"alerts.yaml": "  ", "dashboard.json": "    ", "crds.yaml": ""} {
@@ -124,7 +124,7 @@ func TestMistakes(t *testing.T) {
 			"signing.certManager: config.registries have several algorithms (ES256, RS256)"},
 		{"NetworkPolicy without effect", "hostNetwork: true", "networkPolicy.enabled: has no effect on pods in the nodes' network"},
 		{"Prometheus is kept out", "monitoring: {serviceMonitor: {enabled: true}}", "networkPolicy.metricsFrom: is empty, and Prometheus could not read metrics"},
-		{"platform that nobody knows", "nodes: {install: {profile: talos}}", "'/nodes/install/profile': value must be one of"},
+		{"unknown platform", "nodes: {install: {profile: talos}}", "'/nodes/install/profile': value must be one of"},
 		{"installer in the namespace of others", "nodes: {install: {namespace: kube-system}}", "'/nodes/install/namespace': 'not' failed"},
 		{"installer by a tag", "nodes: {install: {enabled: true, registry: a}}", "image.digest: is missing; nodes.install runs the image as root on every node"},
 		{"installer for nothing", "{image: {digest: " + digest + "}, nodes: {install: {enabled: true}}}", "nodes.install: needs one of registry and mirrors"},
@@ -141,7 +141,7 @@ func TestMistakes(t *testing.T) {
 		{"family in lower case", "service: {ipFamilies: [ipv6]}", "'/service/ipFamilies/0': value must be one of 'IPv4', 'IPv6'"},
 		{"class of no load balancer", "service: {type: NodePort, loadBalancerClass: a}", "'/service/loadBalancerClass': value must be ''"},
 		{"source ranges of no load balancer", "service: {loadBalancerSourceRanges: [10.0.0.0/8]}", "'/service/loadBalancerSourceRanges': maxItems: got 1, want 0"},
-		{"source that is no range", "service: {type: LoadBalancer, loadBalancerSourceRanges: [10.0.0.1]}", "'/service/loadBalancerSourceRanges/0'"},
+		{"source that is not a range", "service: {type: LoadBalancer, loadBalancerSourceRanges: [10.0.0.1]}", "'/service/loadBalancerSourceRanges/0'"},
 		{"source ranges of the gateway's ClusterIP", "gateway: {service: {loadBalancerSourceRanges: [10.0.0.0/8]}}", "'/gateway/service/loadBalancerSourceRanges': maxItems: got 1, want 0"},
 		{"annotation that is a number", "podAnnotations: {a: 1}", "'/podAnnotations/a': got number, want string"},
 		{"annotation of the chart", "podAnnotations: {checksum/redis: a}", "invalid propertyName 'checksum/redis'"},
@@ -153,7 +153,7 @@ func TestMistakes(t *testing.T) {
 		{"mount over all of the chart's", "{extraVolumes: [{name: a, emptyDir: {}}], extraVolumeMounts: [{name: a, mountPath: /etc/pullpass}]}", "extraVolumeMounts[0].mountPath: /etc/pullpass is in /etc/pullpass"},
 		{"name in capitals", "nameOverride: Tokens", "'/nameOverride'"},
 		{"name of the chart's other pods", "nameOverride: pullpass-pull-secrets", "'/nameOverride'"},
-		{"name that leaves no place for what follows", "fullnameOverride: a-name-of-more-than-forty-characters-is-too", "'/fullnameOverride'"},
+		{"name that leaves no place for a suffix", "fullnameOverride: a-name-of-more-than-forty-characters-is-too", "'/fullnameOverride'"},
 		{"name of the controller", "{fullnameOverride: pullpass-pull-secrets, pullSecrets: {enabled: true}, config: {clusters: [{kubernetes: {inCluster: true}, pullSecrets: {audience: a}}]}}",
 			"fullnameOverride: pullpass-pull-secrets is the name of the pull secrets controller"},
 		{"fewer at most than at least", "{replicas: 3, autoscaling: {enabled: true, maxReplicas: 2}}", "autoscaling.maxReplicas: is less than replicas"},

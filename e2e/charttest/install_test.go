@@ -37,7 +37,7 @@ type installation struct {
 	otherToken string          // of a pod of team-b there
 }
 
-// install does what docs/start/install.md says, and changes what is different here: the addresses of the API server, and who may push.
+// install follows docs/start/install.md, with two differences: the addresses of the API server, and the identities that may push.
 func (s *site) install(t testing.TB) *installation {
 	t.Helper()
 	i := &installation{site: s, manual: openManual(t, "start/install.md", t.TempDir()), ca: certs.NewCA(t, "registry-ca")}

@@ -155,7 +155,7 @@ func (i *installation) startPulls(t testing.TB, images []string) *pulls {
 	return p
 }
 
-// turnOver deletes the pods that run, and creates another one.
+// turnOver deletes the running pods, and creates a new one.
 func (p *pulls) turnOver(ctx context.Context, images []string) error {
 	answer, err := p.Try(ctx, "GET", podsOfPulls, nil)
 	if err != nil {

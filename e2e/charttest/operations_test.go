@@ -34,7 +34,7 @@ func (i *installation) testProof(t *testing.T) {
 		_, refused = askFrom(t.Context(), nobody, i.token, "team-a/web")
 		return refused != nil && strings.HasPrefix(refused.Error(), "403 ")
 	})
-	i.builder.CloseIdleConnections() // nobody asked for a certificate when they were opened
+	i.builder.CloseIdleConnections() // the server requested no certificate when they were opened
 	if _, err := i.ask(t.Context(), i.token, "team-a/web"); err != nil {
 		t.Error(err)
 	}
@@ -299,7 +299,7 @@ func (i *installation) testUninstall(t *testing.T) {
 			left = append(left, object)
 		}
 	}
-	// What the administrator made.
+	// Only objects of the administrator are left.
 	if want := []string{"namespace/pullpass", "secret/pullpass-serving", "secret/pullpass-signing"}; !slices.Equal(left, want) {
 		t.Errorf("left are %q, want %q", left, want)
 	}

@@ -14,8 +14,8 @@ import (
 
 const pullSecretsSet = "pull-secrets"
 
-// TestPullSecrets: the chart has all that deploy/kubernetes has for pull secrets, for its namespace and its audience, and what runs
-// has flags that agree.
+// TestPullSecrets: the chart has all that deploy/kubernetes has for pull secrets, for its namespace and its audience, and the flags of
+// the running programs agree.
 func TestPullSecrets(t *testing.T) {
 	s := set{pullSecretsSet, "pullpass", "tokens"}
 	rendered := parse(t, s.template(t))

@@ -16,7 +16,7 @@ import (
 
 const (
 	pollPeriod = 50 * time.Millisecond // short beside what a kubelet does between two polls
-	waitLimit  = 5 * time.Minute       // a kubelet takes 90 seconds at most for what changes in a volume, on a machine that is not busy
+	waitLimit  = 5 * time.Minute       // a kubelet updates a volume within 90 seconds, on a machine that is not busy
 )
 
 // site is a cluster without Pullpass, but with the definitions of cert-manager and the Prometheus operator.

@@ -1,5 +1,5 @@
-// Package cluster runs the control plane of a Kubernetes cluster on loopback: etcd, kube-apiserver and, where a test asks
-// for them, controllers. Package node runs nodes. There is no scheduler, and no network of pods.
+// Package cluster runs the control plane of a Kubernetes cluster on loopback: etcd, kube-apiserver and, where a test requests
+// them, controllers. Package node runs nodes. The cluster has no scheduler, and no network of pods.
 package cluster
 
 import (
@@ -49,7 +49,7 @@ type Cluster struct {
 type Options struct {
 	OldEtcd      bool   // programs.OldEtcd
 	NoWatchCache bool   // watches read from etcd itself
-	AuditUser    string // whose requests Requests has; empty: nobody's
+	AuditUser    string // whose requests Requests has; empty: no user's
 }
 
 // Start runs a control plane whose ServiceAccount tokens are signed with key. Anonymous callers are let through to the
@@ -111,7 +111,7 @@ func (c *Cluster) Recover(t testing.TB) {
 	c.startAPIServer(t)
 }
 
-// Hang lets the API server answer nobody, with all its connections open, until Resume.
+// Hang stops all responses of the API server, with its connections open, until Resume.
 func (c *Cluster) Hang(t testing.TB) { t.Helper(); c.apiserver.Freeze(t) }
 
 // Resume ends what Hang began.

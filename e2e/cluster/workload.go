@@ -29,7 +29,7 @@ func (c *Cluster) CreateNode(t testing.TB, name string, labels Object, addresses
 	for _, address := range addresses {
 		list = append(list, Object{"type": "InternalIP", "address": address})
 	}
-	// What creates a Node cannot set its status; the kubelet writes it afterwards, too.
+	// The creator of a Node cannot set its status; the kubelet writes it afterwards, too.
 	return c.Patch(t, "/api/v1/nodes/"+name+"/status", Object{"status": Object{"addresses": list}})
 }
 

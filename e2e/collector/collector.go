@@ -41,7 +41,7 @@ func Start(t testing.TB) *Collector {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.raw = append(c.raw, body...)
-		// What is sent to /v1/traces is a TracesData under another name.
+		// The body of a request to /v1/traces is a TracesData under another name.
 		traces := &tracepb.TracesData{}
 		switch {
 		case err != nil || r.Header.Get("Content-Encoding") != "":
@@ -49,7 +49,7 @@ func Start(t testing.TB) *Collector {
 			w.WriteHeader(http.StatusBadRequest)
 		case r.URL.Path != "/v1/traces": // metrics
 		case proto.Unmarshal(body, traces) != nil:
-			t.Errorf("what came to %s are no traces", r.URL.Path)
+			t.Errorf("the request to %s has no traces", r.URL.Path)
 			w.WriteHeader(http.StatusBadRequest)
 		default:
 			c.add(traces)

@@ -162,7 +162,7 @@ func testLimit(t *testing.T, m *manual, checkout string) {
 	counts := map[string]int{}
 	for line := range strings.Lines(printed) {
 		if words := strings.Fields(line); len(words) == 2 {
-			counts[words[1]], _ = strconv.Atoi(words[0]) // what is no number is no count either
+			counts[words[1]], _ = strconv.Atoi(words[0]) // any other text counts as 0
 		}
 	}
 	if counts["200"] == 0 || counts["429"] == 0 || counts["200"]+counts["429"] != 60 {
@@ -204,7 +204,7 @@ func testNoTokens(t *testing.T, checkout string, credentials []string) {
 	t.Helper()
 	for _, credential := range credentials {
 		if !jwt.MatchString(credential) {
-			t.Fatalf("a credential that is no token: %.20q", credential)
+			t.Fatalf("a credential that is not a token: %.20q", credential)
 		}
 	}
 	for line := range strings.Lines(compose(t, checkout, "logs")) {

@@ -145,7 +145,7 @@ func notDone(t *testing.T, want string, args ...string) {
 	t.Logf("docker %s: %s", args[0], bytes.TrimSpace(output))
 }
 
-// checkAudit looks for what docker did, and BuildKit, which calls itself containerd.
+// checkAudit looks for the requests of docker and of BuildKit, which calls itself containerd.
 func checkAudit(t *testing.T, proxy *pullpass.Proxy) {
 	t.Helper()
 	steps := map[string]bool{}
@@ -161,7 +161,7 @@ func checkAudit(t *testing.T, proxy *pullpass.Proxy) {
 	for _, at := range []string{usersUpstream, tokenUpstream} {
 		for _, step := range []string{"docker POST %s uploads 202", "docker POST %s uploads 201", "docker PUT %s manifest 201", "docker GET %s blob 200", "containerd GET %s manifest 200"} {
 			if step = fmt.Sprintf(step, at); !steps[step] {
-				t.Errorf("nobody did %q: %q", step, slices.Sorted(maps.Keys(steps)))
+				t.Errorf("no client did %q: %q", step, slices.Sorted(maps.Keys(steps)))
 			}
 		}
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
-// copyCheckout copies what git tracks, or would add, to another directory. There is no git there: every build has the version devel.
+// copyCheckout copies all files that git tracks, or would add, to another directory. Without git there, every build has the version devel.
 func copyCheckout(t *testing.T) string {
 	t.Helper()
 	from, to := programs.Checkout(t), filepath.Join(t.TempDir(), "checkout")

@@ -89,6 +89,6 @@ func (m *manual) variable(t *testing.T, name string) string {
 func (m *manual) end(t *testing.T) {
 	t.Helper()
 	if len(m.blocks) > 0 {
-		t.Errorf("docs/start/docker.md: nobody did %q", m.blocks)
+		t.Errorf("docs/start/docker.md: the test did not run %q", m.blocks)
 	}
 }

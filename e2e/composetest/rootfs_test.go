@@ -97,7 +97,7 @@ func (r *rootFS) program(name string) {
 	}
 }
 
-// tree leaves out tests, which nobody builds in an image.
+// tree leaves out tests, which are not built in an image.
 func (r *rootFS) tree(from, to string) {
 	testenv.Must(r.t, filepath.WalkDir(from, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {

@@ -56,7 +56,7 @@ func openBrowser(t *testing.T) *browser {
 	testenv.Must(t, chromedp.Listen(b.ctx, b.note))
 	call(b, network.Enable, network.EnableParams{})
 	call(b, log.Enable, cdp.Empty{})
-	// What the policy of the page forbids is an event of the page.
+	// The page gets an event for each violation of its policy.
 	call(b, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{
 		Source: `window.forbidden = []; document.addEventListener("securitypolicyviolation", e => window.forbidden.push(e.violatedDirective + " " + e.blockedURI));`,
 	})
@@ -90,7 +90,7 @@ func (b *browser) run(actions ...chromedp.Action[chromedp.Void]) {
 	testenv.Must(b.t, chromedp.Do(b.ctx, actions...))
 }
 
-// open goes to a page and waits for what must be on it.
+// open goes to a page and waits for its content.
 func (b *browser) open(address, selector string) {
 	b.t.Helper()
 	b.run(chromedp.Navigate(address), chromedp.WaitVisible(chromedp.CSS(selector)))

@@ -48,7 +48,7 @@ items:
 `
 )
 
-// site is a Pullpass with its page, and somebody who asks it for tokens.
+// site is a Pullpass with its page, and a client that requests tokens.
 type site struct {
 	proxy  *pullpass.Proxy
 	issuer *issuer.Issuer
@@ -89,8 +89,8 @@ func (s *site) pull(t *testing.T, client, namespace, account string, scopes ...s
 	}
 }
 
-// TestPageInABrowser does what people do: look, search, ask why, by mouse and by keyboard. Nobody else is asked, and nothing of what strangers
-// wrote is anything but text.
+// TestPageInABrowser acts as a user does: look, search, ask why, by mouse and by keyboard. The page sends no request to other servers, and
+// it shows text of clients only as text.
 func TestPageInABrowser(t *testing.T) {
 	s := start(t)
 	s.pull(t, "containerd/v2.1.4", "team-a", "web", "repository:team-a/web:pull")
@@ -107,7 +107,7 @@ func TestPageInABrowser(t *testing.T) {
 	}
 	b.checkForbidden()
 
-	// It comes by itself, is told to those who hear, and takes the focus from nobody.
+	// A new row comes by itself, screen readers announce it, and the focus stays.
 	b.run(chromedp.Focus(chromedp.CSS("#rows tr:last-child a")))
 	before := b.focused()
 	s.pull(t, evil, "team-a", "web", "repository:team-a/live:pull")
@@ -152,12 +152,12 @@ func TestPageInABrowser(t *testing.T) {
 		b.checkForbidden()
 	}
 	if ask[bool](b, `"evil" in window`) {
-		t.Error("what a stranger wrote was run")
+		t.Error("a script from a request was run")
 	}
 	b.checkEnd(s.proxy.AdminAddress())
 }
 
-// checkKeyboard goes through the page as somebody without a mouse.
+// checkKeyboard goes through the page as a user without a mouse.
 func checkKeyboard(t *testing.T, b *browser, s *site) {
 	b.open(s.page, "#rows tr a")
 	b.run(chromedp.Click(chromedp.CSS("#live"))) // so that rows stay where they are
@@ -180,12 +180,12 @@ func checkKeyboard(t *testing.T, b *browser, s *site) {
 			t.Errorf("without %q: %s", want, all)
 		}
 	}
-	// Each has a label, and what has the focus can be seen.
+	// Each has a label, and the focus is visible.
 	if unnamed := ask[int](b, `[...document.querySelectorAll("input, select")].filter(e => !e.labels.length).length`); unnamed != 0 {
 		t.Errorf("%d fields have no label", unnamed)
 	}
 	if outline := ask[string](b, `getComputedStyle(document.activeElement).outlineStyle`); outline != "solid" {
-		t.Errorf("the outline of what has the focus is %q", outline)
+		t.Errorf("the outline of the focused element is %q", outline)
 	}
 	if heads := ask[int](b, `document.querySelectorAll("th[scope=col]").length`); heads != 6 {
 		t.Errorf("%d columns have a heading", heads)

@@ -1,4 +1,4 @@
-// Command csidriver is a CSI driver that mounts the manifest of an image, which it pulls as the pod: what docs/how-to/csi.md describes.
+// Command csidriver is a CSI driver that mounts the manifest of an image, which it pulls as the pod. docs/how-to/csi.md describes it.
 // It registers with the kubelet of its node, and writes a line of JSON for each NodePublishVolume.
 package main
 

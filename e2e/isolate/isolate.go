@@ -28,7 +28,7 @@ const (
 	roleVariable = "PULLPASS_E2E_ROLE" // init or inside; outside, nothing
 	workVariable = "PULLPASS_E2E_WORK" // the directory of the tests' files
 
-	workPrefix    = "pullpass-e2e-node-"  // of the work directory and the cgroup; what follows is the process outside
+	workPrefix    = "pullpass-e2e-node-"  // of the work directory and the cgroup; the process outside follows
 	groupVariable = "PULLPASS_E2E_CGROUP" // name of the cgroup in each hierarchy
 )
 

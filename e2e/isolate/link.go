@@ -45,7 +45,7 @@ func (l *Link) Command(ctx context.Context, name string, args ...string) *exec.C
 	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", linkNetwork, name}, args...)...)
 }
 
-// Cut lets all packets vanish, in both directions, and tells nobody, as a network does that is partitioned: connections stay
+// Cut drops all packets in both directions without an error, as a partitioned network does: connections stay
 // open on both sides. Restore ends that.
 func (l *Link) Cut(t testing.TB) {
 	t.Helper()

@@ -23,7 +23,7 @@ type GitHub struct {
 
 	mu       sync.Mutex
 	lifetime time.Duration
-	jobs     map[string]Job // by what they ask with
+	jobs     map[string]Job // by request token
 }
 
 // Job is one job of the organization acme, 1234.

@@ -24,8 +24,8 @@ done
 exec nsenter --net="$network" unshare --mount --pid --uts --ipc --cgroup --fork --kill-child sh -euc "$boot" sh "$root" "$name" $groups
 `
 
-// bootScript mounts what a container engine mounts for its containers, and is replaced by systemd. There are no devices but
-// those that each program expects, and nothing of the tests' machine can be written.
+// bootScript mounts the same as a container engine does for its containers, and is replaced by systemd. There are only the devices
+// that each program expects, and nothing of the tests' machine can be written.
 const bootScript = `root=$1
 echo "$2" >/proc/sys/kernel/hostname
 shift 2

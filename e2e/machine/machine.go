@@ -1,5 +1,5 @@
-// Package machine runs machines: systemd as process 1, with a root directory, a network and cgroups of its own. What a machine
-// does to itself, it does with the real systemctl and systemd-run. The tests have to run inside namespaces of package isolate.
+// Package machine runs machines: systemd as process 1, with a root directory, a network and cgroups of its own. A machine
+// changes itself with the real systemctl and systemd-run. The tests have to run inside namespaces of package isolate.
 package machine
 
 import (
@@ -109,11 +109,11 @@ func (m *Machine) Boot(t testing.TB) {
 	})
 }
 
-// PowerOff ends all processes of the machine at once, as a loss of power does. What was written is there after the next Boot.
+// PowerOff ends all processes of the machine at once, as a loss of power does. All written data is there after the next Boot.
 func (m *Machine) PowerOff(t testing.TB) {
 	t.Helper()
 	m.init.Kill(t) // process 1 ignores what ends others
-	// What it has started ends with it, but a moment later, and writes below the root until then. Its cgroup stays as long.
+	// Its children end with it, but a moment later, and write below the root until then. Its cgroup stays as long.
 	testenv.Must(t, isolate.RemoveCgroup(m.group))
 }
 
@@ -170,7 +170,7 @@ func (m *Machine) connect(t testing.TB) {
 	}
 }
 
-// makeRoot makes the root directory: what comes with Debian's packages, and a small /etc.
+// makeRoot makes the root directory: the files of Debian's packages, and a small /etc.
 func (m *Machine) makeRoot(t testing.TB) {
 	t.Helper()
 	for _, dir := range []string{"etc/systemd/system", "var/lib", "var/log", "run", "tmp", "root", "home", "opt", "proc", "sys", "dev", "usr"} {
@@ -206,7 +206,7 @@ func (m *Machine) makeRoot(t testing.TB) {
 	}
 }
 
-// unwanted are the units of Debian's packages that would ask for what a machine of this kind has not, or that change the kernel,
+// unwanted are the units of Debian's packages that need something that a machine of this kind lacks, or that change the kernel,
 // which is also that of the tests.
 func unwanted() []string {
 	return []string{

@@ -48,7 +48,7 @@ func (m *Machine) Tree(t testing.TB, skip func(path string) bool) map[string]str
 	return files
 }
 
-// isMounted tells what is no file of the machine.
+// isMounted reports whether a path is not a file of the machine itself.
 func (m *Machine) isMounted(path string) bool {
 	for _, dir := range append([]string{"/proc", "/sys", "/dev", "/run", "/tmp"}, m.config.Programs...) {
 		if path == dir {

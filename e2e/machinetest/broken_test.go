@@ -16,7 +16,7 @@ const undoLink = "/etc/systemd/system/multi-user.target.wants/pullpass-node-inst
 func broken(t *testing.T, h *host) {
 	bare := h.tree(t)
 
-	// The pod is gone as soon as the kubelet is, and nobody but systemd sees how it goes on.
+	// The pod is gone as soon as the kubelet is, and only systemd sees how it goes on.
 	beat, first := h.ready(t), h.process(t)
 	ended := h.tries(t, first)
 	start := time.Now()
@@ -35,7 +35,7 @@ func broken(t *testing.T, h *host) {
 	h.saw("the same configuration again", "not tried")
 	h.leave(t, bare)
 
-	// The machine loses power while the kubelet is watched: nobody watches any more.
+	// The machine loses power while the kubelet is watched: no process watches it any more.
 	ended = h.tries(t, h.process(t))
 	beat = h.ready(t)
 	if _, err := os.Lstat(h.Path(undoLink)); err != nil {

@@ -229,7 +229,7 @@ exec chroot . "$@"
 `
 	shell := []string{"--mount", "sh", "-euc", script, "sh", filepath.Dir(h.program), os.TempDir(), "--", h.program, "node-install"}
 	output, err := h.Run(ctx, "unshare", append(append(shell, args...), "--host-root=/host")...)
-	// Whoever has kubelets of 1.33 is warned, each time.
+	// Each run warns about kubelets of 1.33.
 	if strings.HasPrefix(output, "warning: kubelet 1.33 ") {
 		_, output, _ = strings.Cut(output, "\n")
 	}
@@ -301,7 +301,7 @@ func (h *host) judge(t *testing.T, pod cluster.Object) {
 	}
 }
 
-// tree is all that the machine has but what its kubelet, containerd and systemd write while they run.
+// tree is all files of the machine except those that its kubelet, containerd and systemd write while they run.
 func (h *host) tree(t *testing.T) map[string]string {
 	t.Helper()
 	data := cmp.Or(h.data, "/var/lib/kubelet")

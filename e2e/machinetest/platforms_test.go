@@ -18,7 +18,7 @@ type platform struct {
 	gateOff       bool   // the old kubelet does not know tokenAttributes
 	starts        string // how the files are when the machine starts: "as they were", "anew" (the platform's are), "reset" (/etc is); empty: not tried
 	unit          string // that runs the kubelet
-	drift         string // file of the kubelet's flags, that somebody else writes anew
+	drift         string // file of the kubelet's flags that another program rewrites
 
 	files   map[string]string // by path
 	enabled []string          // units of multi-user.target
@@ -35,7 +35,7 @@ type platform struct {
 const (
 	cloudPlugin = "cloud-credential-provider"
 
-	// What Debian's and others' packages of Kubernetes have, without what waits for a network.
+	// The units of Debian's and others' packages of Kubernetes, without those that wait for a network.
 	kubeletUnit = `[Unit]
 Description=kubelet: The Kubernetes Node Agent
 [Service]

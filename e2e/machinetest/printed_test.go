@@ -63,7 +63,7 @@ func printed(t *testing.T, s *site) {
 		object["metadata"] = cluster.Object{"name": "wrong"}
 		object["spec"].(map[string]any)["notAField"] = "x"
 		if _, err := s.Try(t.Context(), "POST", test.collection+"?fieldValidation=Strict", object); err == nil || !strings.Contains(err.Error(), "notAField") {
-			t.Errorf("a field that nobody knows: %v", err)
+			t.Errorf("an unknown field: %v", err)
 		}
 	}
 	s.table.add("all", "printed for Cluster API and Karpenter", time.Since(start), "the API server takes it, by their definitions")

@@ -115,8 +115,8 @@ func (n *Node) containerdConfig() string {
 	return ContainerdConfig(n.config.OldContainerd, n.dir, n.config.Address, len(n.config.Traces) > 0)
 }
 
-// ContainerdConfig is a configuration of containerd 1 (old) or 2 that serves a kubelet at an address of its node, and keeps what it
-// has in a directory. What it names apart from that is below /run/containerd and /etc/containerd.
+// ContainerdConfig is a configuration of containerd 1 (old) or 2 that serves a kubelet at an address of its node, and keeps its
+// state in a directory. All its other paths are below /run/containerd and /etc/containerd.
 func ContainerdConfig(old bool, dir, address string, traces bool) string {
 	if old {
 		return fmt.Sprintf(oldContainerdConfig, dir, address)

@@ -35,7 +35,7 @@ func testAnnotated(t *testing.T, w *work) {
 	w.saw("annotated: the same pod at its next back-off", "runs %s after that", w.awaitRunning(t, web))
 }
 
-// A ServiceAccount that was deleted and made again is another one. Tokens of before are for the old one; the kubelet notices,
+// A ServiceAccount that was deleted and recreated has a new UID. Earlier tokens are for the old one; the kubelet notices,
 // and requests another token for a pod of before.
 func testRecreated(t *testing.T, w *work) {
 	repository := "shared/" + w.namespace

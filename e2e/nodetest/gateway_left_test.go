@@ -65,7 +65,7 @@ var sentUpstream = []string{"Accept", "Authorization", "Range", "User-Agent"}
 
 var pulledTarget = regexp.MustCompile(`^/v2/(|(acme|library)/[a-z]+/(manifests|blobs)/(v1|sha256:[0-9a-f]{64}))$`)
 
-// checkLeft looks for the credentials of pods at everybody who could have been sent one: the names that images have, the registries,
+// checkLeft looks for the credentials of pods at each server that could have received one: the names of images, the registries,
 // and the host with the blobs.
 func (s *gatewaySite) checkLeft(t *testing.T, nodes []*node.Node) {
 	var tokens []string // what no two have in common: the signature, and the pod
@@ -184,7 +184,7 @@ func (s *gatewaySite) checkEvents(t *testing.T) {
 			t.Errorf("Pullpass wrote on a pod that pulled: %s", e.Text("message"))
 		}
 		if bare.MatchString(e.Text("message")) {
-			t.Errorf("Pullpass wrote of what nobody asked for: %s", e.Text("message"))
+			t.Errorf("Pullpass wrote about a scope without a request: %s", e.Text("message"))
 		}
 	}
 	if denied == 0 {

@@ -39,7 +39,7 @@ const (
 	redirectRegistry = "images.example"
 	hubRegistry      = "docker.io"
 
-	// unmirrored is for nobody but containerd itself: what it asks there shows that the trap works.
+	// unmirrored is for containerd alone: its requests there show that the trap works.
 	unmirrored = "unmirrored.example"
 
 	trapAddress    = "127.0.0.9"
@@ -55,7 +55,7 @@ rules:
   allow: [{repositories: ["*/acme/**", "docker.io/library/*"], actions: [pull]}]
 `
 
-// downRegistry is down at first: for each node another one, which the node's test lets come back.
+// downRegistry is down at first. Each node has its own, which the node's test starts again.
 func downRegistry(node string) string { return "down." + node + ".example" }
 
 func nodeNames() []string { return []string{"containerd-2", "containerd-1"} }

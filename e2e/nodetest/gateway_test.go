@@ -17,7 +17,7 @@ import (
 )
 
 // TestGatewayNodes lets pods with unchanged image names pull from registries that know nothing of Pullpass, on a node with each
-// containerd, and looks for what left the nodes.
+// containerd, and looks for credentials that left the nodes.
 func TestGatewayNodes(t *testing.T) {
 	start := time.Now()
 	s := startGatewaySite(t)
@@ -167,7 +167,7 @@ func testGatewayDenied(t *testing.T, w *gatewayWork) {
 	}
 }
 
-// Whoever is revoked pulls no more, whatever they hold.
+// A revoked ServiceAccount pulls no more, with any of its tokens.
 func testGatewayRevoked(t *testing.T, w *gatewayWork) {
 	w.account(t, "leaver", nil)
 	const image = usersRegistry + "/acme/later:v1"
@@ -227,7 +227,7 @@ func testUpstreamDown(t *testing.T, w *gatewayWork) {
 	w.saw("the registry is back: the same pod at its next back-off", "runs %s after that", w.awaitRunning(t, web))
 }
 
-// testGatewayDown lets the gateway itself be down: nodes ask nobody else then, or that one would be sent the pod's token.
+// testGatewayDown stops the gateway: nodes ask no other server then, since that would receive the pod's token.
 func (s *gatewaySite) testGatewayDown(t *testing.T, nodes []*node.Node) {
 	s.gateway.Cut()
 	for _, n := range nodes {
@@ -242,7 +242,7 @@ func (s *gatewaySite) testGatewayDown(t *testing.T, nodes []*node.Node) {
 	s.gateway.Restore()
 }
 
-// What Spegel writes in place of hosts.toml has containerd ask the registry itself. The plugin gives it no token then.
+// With the file that Spegel writes in place of hosts.toml, containerd asks the registry itself. The plugin gives it no token then.
 func (s *gatewaySite) testHostsRewritten(t *testing.T, nodes []*node.Node) {
 	for _, n := range nodes {
 		w := &work{site: s.site, node: n, order: 8, namespace: "acme-spegel-" + n.Name(), since: time.Now()}

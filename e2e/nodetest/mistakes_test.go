@@ -18,7 +18,7 @@ type alias struct {
 	audience   string // empty: the right one
 	attributes string // more or other tokenAttributes; empty: cacheType: Token
 	plugin     string // content; empty: Pullpass's
-	cause      string // what the audit line of an anonymous request says of it; empty: it is no such mistake
+	cause      string // in the audit line of an anonymous request; empty: none
 }
 
 // notExecutable is a plugin that loses its mode while the kubelet runs. One that never had it ends the kubelet at its start.

@@ -30,7 +30,7 @@ func TestNode(t *testing.T) {
 			}
 		}
 	})
-	t.Run("alone", func(t *testing.T) { // what ends the Pullpass of the others; what they start ends with this
+	t.Run("alone", func(t *testing.T) { // these end the Pullpass of the others; their programs end with this
 		testDisruptions(t, s, nodes)
 		testClocks(t, s, nodes)
 	})

@@ -61,7 +61,7 @@ func testKeptSecret(t *testing.T, w *work) {
 	}
 	w.saw("no credential provider, but a pull secret", "runs %s after it was created, by the Secret %s", took, granted.PullSecret.Name)
 
-	// Whoever reads the Secret has the token, from anywhere, for pulls.
+	// Any client that can read the Secret has the token, from anywhere, for pulls.
 	token := password(t, secret)
 	scope := "repository:" + w.namespace + "/web:"
 	elsewhere := w.proxy.Host(t, pullpass.From{Address: "127.0.0.67"})
@@ -97,14 +97,14 @@ func testKeptSecret(t *testing.T, w *work) {
 		t.Errorf("pullpass explain says\n%s", said)
 	}
 
-	// A Secret of that name that somebody made again has another UID: its token, and no other, counts.
+	// A recreated Secret of that name has another UID: its token, and no other, counts.
 	w.Create(t, "/api/v1/namespaces/"+w.namespace+"/secrets", cluster.Object{"metadata": cluster.Object{"name": secret.Name()}})
 	if answer := elsewhere.Ask(t, registryName, token, scope+"pull"); answer.Status != http.StatusForbidden || answer.Audit.Reason != "secret_gone" {
 		t.Errorf("after another Secret of the name was made: %d, audit %+v", answer.Status, answer.Audit)
 	}
 }
 
-// testWhereNotAllowed: whoever administers the cluster has opted in, and whoever administers Pullpass has not.
+// testWhereNotAllowed: the administrator of the cluster has opted in, but the administrator of Pullpass has not.
 func (w *work) testWhereNotAllowed(t *testing.T) {
 	namespace := "not-allowed-" + w.node.Name()
 	w.CreateNamespace(t, namespace, nil)
@@ -125,7 +125,7 @@ func (w *work) testWhereNotAllowed(t *testing.T) {
 	w.saw("a pull secret where Pullpass allows none", "%d %s; %s", refused.Status, refused.Reason, lastWords(kubelet))
 }
 
-// optIn lets the ServiceAccount autopilot of a namespace have a Secret, and waits for that and for what gives pods its name.
+// optIn lets the ServiceAccount autopilot of a namespace have a Secret, and waits until new pods get its name.
 func (w *work) optIn(t *testing.T, namespace string) (secret cluster.Object) {
 	t.Helper()
 	w.Patch(t, "/api/v1/namespaces/"+namespace, cluster.Object{"metadata": cluster.Object{"labels": optedIn}})

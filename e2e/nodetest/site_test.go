@@ -101,9 +101,9 @@ func startSite(t testing.TB) *site {
 	return s
 }
 
-// checkReplays shows that nothing that nodes do is a replay: the two requests of a pull, what is repeated, and one token for
+// checkReplays shows that no request of a node is a replay: the two requests of a pull, repeated ones, and one token for
 // several pulls. The callers are nodes, by their certificates: all come from one address. The tokens that the tests present from
-// elsewhere are refused because that is no proof of the node, before anybody asks who came first.
+// elsewhere are refused because they do not prove the node, before the check for replays.
 func (s *site) checkReplays(t testing.TB) {
 	t.Helper()
 	first := map[string]bool{} // by the token

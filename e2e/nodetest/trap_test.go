@@ -12,7 +12,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
-// trap is where names lead that nobody may ask. It counts who comes all the same, and answers nobody.
+// trap is the address of names that no client may ask. It counts connections and answers none.
 type trap struct {
 	mu   sync.Mutex
 	came map[string]int // connections, by the name that the client wants to speak with; "": it wants no TLS
@@ -48,7 +48,7 @@ func (s *trap) count(conn net.Conn) {
 	var name string
 	greeting := tls.Server(conn, &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		name = hello.ServerName
-		return nil, errors.New("nobody is here")
+		return nil, errors.New("the trap answers no client")
 	}})
 	_ = conn.SetDeadline(time.Now().Add(time.Second)) // who sends nothing is counted, too
 	_ = greeting.Handshake()                          // always fails

@@ -48,7 +48,7 @@ func (s *site) startClients(t testing.TB) clients {
 		node.File{Path: "/etc/ssl/certs/ca-certificates.crt", Content: read(s.ca.File)}))
 	c := clients{client{address: process.FreeAddress(t)}, client{address: process.FreeAddress(t)}}
 
-	// There is no scheduler, and no network but the node's.
+	// The cluster has no scheduler, and only the network of the node.
 	manifest := testenv.Replace(t, document(t, "how-to/in-pod.md"), "\n  serviceAccountName: builder\n",
 		"\n  serviceAccountName: builder\n  nodeName: "+s.node.Name()+"\n  hostNetwork: true\n  terminationGracePeriodSeconds: 0\n")
 	const command = "[crane, copy, registry.example.com/team-a/web:rc, registry.example.com/team-a/web:v1]"
@@ -96,7 +96,7 @@ func (c client) ask(path string, images ...string) error {
 	return nil
 }
 
-// A client pulls and pushes in the repositories of its team and nowhere else. What is refused is told on the pod.
+// A client pulls and pushes in the repositories of its team and nowhere else. The pod has an event for each refusal.
 func (s *site) testClient(t *testing.T, c client, own, other string) {
 	t.Helper()
 	testenv.Must(t, c.ask("/pull", own))

@@ -179,7 +179,7 @@ func (s *site) lastID(t testing.TB, pod cluster.Object) string {
 	return asked[len(asked)-1].CredentialID
 }
 
-// What a driver is refused stands in the events of the pod, which does not start.
+// The pod of a refused driver has an event with the refusal, and does not start.
 func (s *site) testRefusedVolumes(t *testing.T, drivers map[string]*process.Process, own, other string) {
 	t.Helper()
 	refused := volume{process: drivers[secretsDriver], pod: s.mount(t, "refused", secretsDriver, other)}

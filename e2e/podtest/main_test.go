@@ -1,5 +1,5 @@
-// Package podtest runs those who pull as a pod on a real node: registry clients in pods, and CSI drivers. What is tested is what
-// docs/how-to/in-pod.md and docs/how-to/csi.md show. "go test -v" shows a table of what was seen.
+// Package podtest runs clients that pull as a pod on a real node: registry clients in pods, and CSI drivers. It tests the examples of
+// docs/how-to/in-pod.md and docs/how-to/csi.md. "go test -v" shows a table of the results.
 package podtest
 
 import (

@@ -1,6 +1,6 @@
-// Package privilegetest attacks as each ServiceAccount of the chart and of deploy/kubernetes, on a real API server: what could be
-// asked for, read and changed is compared with a list in testdata. "go test -update" writes the list; a change of it is a change of
-// what an attacker can do, and docs/internals/security.md has to say the same.
+// Package privilegetest attacks as each ServiceAccount of the chart and of deploy/kubernetes, on a real API server. It compares
+// all that they can request, read and change with a list in testdata. "go test -update" writes the list; a change of it changes the
+// power of an attacker, and docs/internals/security.md has to say the same.
 package privilegetest
 
 import (

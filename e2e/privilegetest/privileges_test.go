@@ -157,8 +157,8 @@ func parallel[T any](list []T, do func(T)) {
 	working.Wait()
 }
 
-// rules are those that the API server says there are, and what else is let through: addresses that are no resources, and being
-// somebody else.
+// rules are those that the API server reports, and two other rights: addresses that are not resources, and
+// impersonation.
 func (a *attacker) rules(t *testing.T) (lines []string) {
 	where := map[string][]string{}
 	for _, namespace := range namespaces {
@@ -198,7 +198,7 @@ func (a *attacker) rules(t *testing.T) (lines []string) {
 	return lines
 }
 
-// requests reads and deletes, in all forms. What would delete something is not carried out: the deleted object can be in the answer.
+// requests reads and deletes, in all forms. Deletions are dry runs: the deleted object can be in the answer.
 func (a *attacker) requests(t *testing.T) {
 	seen := map[string]bool{}
 	parallel(a.victims, func(v *victim) {
@@ -358,7 +358,7 @@ func (v *victim) additions() (of []object) {
 	return of
 }
 
-// updates replaces each victim by what differs from it, by what has none of it, and by what cannot be.
+// updates replaces each victim with a changed object, with an empty one, and with an invalid one.
 func (a *attacker) updates(t *testing.T) {
 	parallel(a.victims, func(v *victim) {
 		for _, sub := range []string{"", "/status"} {

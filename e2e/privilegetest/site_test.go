@@ -22,7 +22,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
-// site is a cluster with what administrators apply, and with objects that hold canaries.
+// site is a cluster with the manifests that administrators apply, and with objects that hold canaries.
 type site struct {
 	*cluster.Cluster
 	client    *http.Client
@@ -170,7 +170,7 @@ func (s *site) resource(t testing.TB, name string) resource {
 // namespaces are those with victims; the first has opted in for pull secrets.
 var namespaces = []string{"opted", "foreign", "default", "pullpass", "pullpass-nodes"}
 
-// populate makes the victims, and what belongs to them.
+// populate makes the victims and their objects.
 func (s *site) populate(t testing.TB) {
 	t.Helper()
 	create := func(resource, namespace, name string, o cluster.Object, canary string) {

@@ -104,7 +104,7 @@ func (p *Process) Kill(t testing.TB) {
 	<-p.done
 }
 
-// Freeze stops the program where it is, without ending it: its connections stay open and nobody answers. Thaw ends that.
+// Freeze stops the program where it is, without ending it: its connections stay open without a response. Thaw ends that.
 func (p *Process) Freeze(t testing.TB) { t.Helper(); p.signal(t, syscall.SIGSTOP) }
 
 // Thaw lets the program go on after Freeze.

@@ -28,7 +28,7 @@ func CustomResources(t testing.TB) []string {
 	}
 }
 
-// NodeTemplates are the same of what makes nodes: Cluster API and Karpenter.
+// NodeTemplates are the same of the creators of nodes: Cluster API and Karpenter.
 func NodeTemplates(t testing.TB) []string {
 	t.Helper()
 	directories := published(t)

@@ -172,7 +172,7 @@ func debian(t testing.TB, program string) string {
 // building serializes builds: two at a time would take as long and twice the memory.
 var building sync.Mutex
 
-// lock keeps other processes from building what is locked by the same file: what they would build is there then, or most of it.
+// lock keeps other processes from building the same programs at once: afterwards, they find most of them built.
 func lock(t testing.TB, file string) (unlock func()) {
 	t.Helper()
 	testenv.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))

@@ -125,7 +125,7 @@ func (p *Proxy) AwaitAudit(t testing.TB, from int, what string, wanted func(Even
 	return found
 }
 
-// Replays returns the audit lines about callers that were not the first ones with their token, or of whom nobody knew.
+// Replays returns the audit lines about callers that were not the first ones with their token, or for whom that is unknown.
 func (p *Proxy) Replays(t testing.TB) []Event {
 	t.Helper()
 	return slices.DeleteFunc(p.Audit(t), func(e Event) bool { return e.Replay == nil || e.Replay.Passed })
@@ -138,7 +138,7 @@ func (p *Proxy) NeverLog(token string) {
 	p.secrets[token] = true
 }
 
-// checkOutput holds all that was written to what every test demands.
+// checkOutput checks all output for the demands of every test.
 func (p *Proxy) checkOutput(t testing.TB) {
 	t.Helper()
 	p.Audit(t)
@@ -172,7 +172,7 @@ type audit struct {
 	parsed   int // bytes of text, up to the end of a line
 	events   []Event
 	byClient map[string]Event // the latest with this User-Agent
-	err      error            // of the first line that is no event, or not as the schema says
+	err      error            // of the first line that is not an event, or breaks the schema
 }
 
 func (a *audit) Write(b []byte) (int, error) {

@@ -1,6 +1,6 @@
 package pullpass
 
-// Config is the configuration of one Pullpass, with only what the tests set. What is left empty is not written, so the
+// Config is the configuration of one Pullpass, with only the fields that tests set. Empty fields are not written, so the
 // default of Pullpass applies.
 type Config struct {
 	Clusters []Cluster
@@ -21,9 +21,9 @@ type Config struct {
 	TrustedProxies []string
 	// Console is the page of the admin listener.
 	Console bool
-	// State is what it shares with other replicas, and what becomes of replays.
+	// State is the state that it shares with other replicas, and the mode for replays.
 	State State
-	// PerServiceAccount is a limit; empty: what no test asks for.
+	// PerServiceAccount is a limit; empty: one that no test reaches.
 	PerServiceAccount Limit
 	// ShutdownDelay is how long it serves after SIGTERM, as Go writes durations; empty: the default.
 	ShutdownDelay string

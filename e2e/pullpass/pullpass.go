@@ -25,7 +25,7 @@ import (
 const (
 	startLimit = 2 * time.Minute
 	auditLimit = 30 * time.Second // on a machine that is busy, from an answer to its audit line
-	eventLimit = 3 * time.Minute  // for what a kubelet or a client does
+	eventLimit = 3 * time.Minute  // for an action of a kubelet or a client
 	readyLimit = 3 * time.Minute
 )
 

@@ -1,6 +1,6 @@
-// Package pullsecretstest runs "pullpass pull-secrets controller" in a real cluster, with what deploy/kubernetes gives to
-// administrators: what the policies let through, and what the controller does with thousands of ServiceAccounts. Package nodetest
-// has the pods that pull by it. "go test -v" shows what was seen.
+// Package pullsecretstest runs "pullpass pull-secrets controller" in a real cluster, with the files of deploy/kubernetes for
+// administrators. It tests the admission policies, and the controller with thousands of ServiceAccounts. Package nodetest
+// has the pods that pull by it. "go test -v" shows the results.
 package pullsecretstest
 
 import (

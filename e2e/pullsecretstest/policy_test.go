@@ -13,7 +13,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
-// TestPolicies asks a real API server for all that somebody who has taken the controller over could want.
+// TestPolicies sends the requests of an attacker with the controller's token to a real API server.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
 	s := startSite(t)
@@ -48,7 +48,7 @@ func (s *site) testPods(t *testing.T) {
 			t.Errorf("a pod of %s/%s with %q has %q, want %q", test.namespace, test.account, test.own, got, test.want)
 		}
 	}
-	// What the ServiceAccount has stays, since admission copied it before. It has what it watches, a little later.
+	// The pull secrets of the ServiceAccount stay, since an earlier admission plugin copies them. Its watch sees changes a little later.
 	s.Patch(t, "/api/v1/namespaces/team-a/serviceaccounts/web", cluster.Object{"imagePullSecrets": []cluster.Object{{"name": "old"}}})
 	before, want := []string{prefix + "web"}, []string{"old", prefix + "web"}
 	got := before
@@ -76,7 +76,7 @@ func (s *site) testRefused(t *testing.T, web, plain, other cluster.Object) {
 	metadata := func(field string, value any) func(cluster.Object) {
 		return func(o cluster.Object) { o["metadata"].(cluster.Object)[field] = value }
 	}
-	// Somebody else's Secrets: one of the name that the controller would give it, and one of another.
+	// Secrets of others: one with a name that the controller would choose, and one with a different name.
 	foreign := s.Create(t, "/api/v1/namespaces/team-a/secrets", cluster.Object{"metadata": cluster.Object{"name": prefix + "theirs"},
 		"type": "kubernetes.io/dockerconfigjson", "stringData": cluster.Object{".dockerconfigjson": `{"auths":{"registry.example.com":{"username":"u","password":"sekret"}}}`}})
 	s.Create(t, "/api/v1/namespaces/team-a/secrets", cluster.Object{"metadata": cluster.Object{"name": "database"}, "stringData": cluster.Object{"password": "sekret"}})
@@ -151,7 +151,7 @@ func (s *site) testRefused(t *testing.T, web, plain, other cluster.Object) {
 
 		{"a Secret of another name", "POST", secrets, secret(web, metadata("name", "regcred")), 422, notOurs},
 		{"a Secret without owner", "POST", secrets, secret(theirs, metadata("ownerReferences", nil)), 422, notOurs},
-		{"a Secret that nobody knows as ours", "POST", secrets, secret(theirs, metadata("labels", nil)), 422, notOurs},
+		{"a Secret without our labels", "POST", secrets, secret(theirs, metadata("labels", nil)), 422, notOurs},
 		{"a Secret of another owner", "POST", secrets, secret(theirs, metadata("ownerReferences", []cluster.Object{{"apiVersion": "v1", "kind": "Pod", "name": pod.Name(), "uid": pod.UID()}})), 422, notOurs},
 		{"a Secret of the type of legacy tokens", "POST", secrets, secret(theirs, func(o cluster.Object) { o["type"] = "kubernetes.io/service-account-token"; delete(o, "data") },
 			metadata("annotations", cluster.Object{"kubernetes.io/service-account.name": "plain"})), 422, notOurs},
@@ -177,7 +177,7 @@ func (s *site) testRefused(t *testing.T, web, plain, other cluster.Object) {
 		{"to make one by an update", "PUT", secrets + "/regcred", secret(web, metadata("name", "regcred")), 404, "not found"},
 		{"to update the Secret before", "PUT", mine(false), secret(web, metadata("uid", "another")), 409, "UID"},
 		{"to look at its own", "PUT", mine(true), secret(web), 200, made.UID()},
-		{"to give its own to somebody else", "PUT", mine(false), secret(web, metadata("ownerReferences", secret(theirs)["metadata"].(cluster.Object)["ownerReferences"])), 422, notOurs},
+		{"to give its own to another ServiceAccount", "PUT", mine(false), secret(web, metadata("ownerReferences", secret(theirs)["metadata"].(cluster.Object)["ownerReferences"])), 422, notOurs},
 		{"to give its own to the next of the name", "PUT", mine(false), secret(web, metadata("ownerReferences", []cluster.Object{{"apiVersion": "v1", "kind": "ServiceAccount", "name": "web", "uid": "x"}})), 422, "another owner"},
 		{"to keep its own when its ServiceAccount is gone", "PUT", mine(false), secret(web, metadata("ownerReferences", nil)), 422, notOurs},
 		{"to keep its own with a finalizer", "PUT", mine(false), secret(web, metadata("finalizers", []string{"example.com/x"})), 422, "outlive"},
@@ -200,7 +200,7 @@ func (s *site) testRefused(t *testing.T, web, plain, other cluster.Object) {
 			t.Errorf("%s: %d, want %d and %q: %s", test.name, status, test.status, test.says, body)
 		}
 		if strings.Contains(body, foreign.Text("data", ".dockerconfigjson")) || strings.Contains(body, base64.StdEncoding.EncodeToString([]byte("sekret"))) {
-			t.Errorf("%s: somebody's Secret is in the answer: %s", test.name, body)
+			t.Errorf("%s: the response has a Secret of others: %s", test.name, body)
 		}
 	}
 	// The policies are for the controller alone.
@@ -209,7 +209,7 @@ func (s *site) testRefused(t *testing.T, web, plain, other cluster.Object) {
 	s.Delete(t, secrets+"/"+prefix+"web")
 }
 
-// testKept runs the controller: what it needs is let through, and nobody else's Secret is touched.
+// testKept runs the controller: its requests are allowed, and Secrets of others stay unchanged.
 func (s *site) testKept(t *testing.T, web cluster.Object) {
 	const secrets = "/api/v1/namespaces/team-a/secrets/"
 	before := s.Get(t, secrets+prefix+"theirs")
@@ -226,12 +226,12 @@ func (s *site) testKept(t *testing.T, web cluster.Object) {
 		!reflect.DeepEqual(k["secret"], map[string]any{"name": prefix + "web", "uid": made.UID()}) || !reflect.DeepEqual(k["serviceaccount"], map[string]any{"name": "web", "uid": web.UID()}) {
 		t.Errorf("the token has %v", claims)
 	}
-	testenv.Await(t, limit, "an event says that a Secret is somebody else's", func() bool {
+	testenv.Await(t, limit, "an event names the Secret of others", func() bool {
 		events, _ := s.Get(t, "/api/v1/namespaces/team-a/events?fieldSelector=reason%3DPullSecretForeign")["items"].([]any)
 		return len(events) == 1 && cluster.Object(events[0].(map[string]any)).Text("involvedObject", "name") == "theirs"
 	})
 	if after := s.Get(t, secrets+prefix+"theirs"); !reflect.DeepEqual(after, before) {
-		t.Errorf("somebody's Secret is now %v", after)
+		t.Errorf("the Secret of others is now %v", after)
 	}
 	for _, path := range []string{"team-a/secrets/" + prefix + "plain", "team-b/secrets/" + prefix + "web", "team-b/secrets/" + prefix + "plain"} {
 		if _, err := s.Try(t.Context(), http.MethodGet, "/api/v1/namespaces/"+path, nil); err == nil {

@@ -47,7 +47,7 @@ func TestRotation(t *testing.T) {
 	s.expectNoChange(t, "a leader ended", mark)
 	s.saw(t, "a leader ended; the other one leads after %s", time.Since(since).Round(time.Second))
 
-	// Both keys are good: nothing is urgent. What the kubelet does for the controller's own token, the test does.
+	// Both keys are good: nothing is urgent. The test renews the controller's own token, as the kubelet would.
 	next := certs.NewRSAKey(t)
 	third.stop(t)
 	s.rotate(t, next, next, s.key)

@@ -115,7 +115,7 @@ func (s *site) checkOwners(t testing.TB, namespace string) map[string]cluster.Ob
 		o := cluster.Object(item.(map[string]any))
 		account, ok := accounts[o.Namespace()+"/"+o.Name()]
 		if !ok {
-			t.Fatalf("nobody owns the Secret %s/%s", o.Namespace(), o.Name())
+			t.Fatalf("the Secret %s/%s has no owner", o.Namespace(), o.Name())
 		}
 		k := s.claims(t, o)["kubernetes.io"].(map[string]any)
 		if bound, of := cluster.Object(k).Text("secret", "uid"), cluster.Object(k).Text("serviceaccount", "uid"); bound != o.UID() || of != account.UID() {
@@ -186,7 +186,7 @@ func (s *site) checkRenewed(t testing.TB, mark, first int) {
 	}
 }
 
-// testStripped: another controller rewrites ServiceAccounts, and takes from Secrets what it does not know. What is written
+// testStripped: another controller rewrites ServiceAccounts, and strips unknown fields from Secrets. The number of writes
 // against it has a limit, and there is never more than one Secret of a ServiceAccount.
 func (s *site) testStripped(t *testing.T, r *replica) {
 	const n = 20
@@ -204,7 +204,7 @@ func (s *site) testStripped(t *testing.T, r *replica) {
 	if got := s.changes(t, mark, space(n)); len(got) > 0 {
 		t.Errorf("while ServiceAccounts and Secrets were stripped 1,000 times: %v", got)
 	}
-	// It takes the label away, too, and somebody gives it back: the Secrets are looked at again.
+	// It removes the label, too, and an administrator restores it: the Secrets are checked again.
 	relabel := func(value any) {
 		s.parallel(t, perNamespace, func(ctx context.Context, i int) error {
 			_, err := s.Try(ctx, http.MethodPatch, path("serviceaccounts", n, fmt.Sprint("sa-", i)), cluster.Object{"metadata": cluster.Object{"labels": cluster.Object{label: value}}})

@@ -187,7 +187,7 @@ func (s *site) awaitKept(t testing.TB, r *replica, n int) {
 }
 
 // changes are what the controller changed since a mark, but for its Lease and its memory, by verb and resource. namespace "" means all of
-// them. What was refused has its status besides.
+// them. Refused changes have their status besides.
 func (s *site) changes(t testing.TB, since int, namespace string) map[string]int {
 	t.Helper()
 	counts := map[string]int{}

@@ -51,7 +51,7 @@ func StartBy(t testing.TB, command Command, address string, args ...string) *Ser
 	host, port, err := net.SplitHostPort(address)
 	testenv.Must(t, err)
 	s := &Server{Address: address, command: command, cli: programs.RedisCLI(t)}
-	// Nobody else is in the network of the tests.
+	// Only the tests are in their network.
 	s.args = append(append([]string{}, args...), "--bind", host, "--port", port, "--dir", t.TempDir(), "--save", "", "--protected-mode", "no")
 	s.Restart(t)
 	return s

@@ -109,7 +109,7 @@ func (c *Cluster) Owner(t testing.TB, key string) int {
 	return 0
 }
 
-// Move moves so many slots from one node to another, those with the least numbers first.
+// Move moves a number of slots from one node to another, those with the least numbers first.
 func (c *Cluster) Move(t testing.TB, from, to, slots int) {
 	t.Helper()
 	source := c.Nodes[from]
@@ -136,7 +136,7 @@ func (c *Cluster) MoveRest(t testing.TB, to int, key string) {
 	t.Helper()
 	id := c.Nodes[to].Do(t, "cluster", "myid")
 	slot := c.Nodes[to].Do(t, "cluster", "keyslot", key)
-	c.Nodes[to].Do(t, "cluster", "setslot", slot, "node", id) // first, so that it is nobody's at no time
+	c.Nodes[to].Do(t, "cluster", "setslot", slot, "node", id) // first, so that the slot always has an owner
 	for _, node := range c.Nodes {
 		node.Do(t, "cluster", "setslot", slot, "node", id)
 	}

@@ -32,8 +32,8 @@ type Exchange struct {
 	AnswerBody     []byte // its beginning
 }
 
-// Recorder is an HTTPS server that passes requests on to another one, unchanged, and keeps them and what was answered: what two
-// programs say to each other cannot be seen from beside them.
+// Recorder is an HTTPS server that passes requests on to another server, unchanged, and keeps requests and responses:
+// no other place sees the traffic between two programs.
 type Recorder struct {
 	// Host is localhost:port.
 	Host string
@@ -52,7 +52,7 @@ func Record(t testing.TB, ca *certs.CA, to string) *Recorder {
 	transport.DisableCompression = true
 	proxy := &httputil.ReverseProxy{
 		Transport: &recording{r, transport},
-		// As it comes: what breaks off after the header breaks off there for the client, too.
+		// As it comes: a response that breaks off after the header breaks off there for the client, too.
 		FlushInterval: -1,
 		// Clients give up requests whose answers they do not need.
 		ErrorLog: log.New(io.Discard, "", 0),

@@ -53,7 +53,7 @@ func (w *world) testOneRedis(t *testing.T) {
 			end:   func() { link.Restore(t) },
 		},
 		{
-			// What ended its connections did not reach the replicas.
+			// The replicas do not receive the end of their connections.
 			name: "machine replaced", silent: true,
 			begin: func() { link.Cut(t); server.Kill(t); server.Restart(t); server.AddUser(t, password) },
 			end:   func() { link.Restore(t) },

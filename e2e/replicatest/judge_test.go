@@ -14,7 +14,7 @@ const (
 	slowest = 2 * time.Second
 	// usual bounds three of four answers when every replica knows that Redis does not answer, likewise: few wait for it.
 	usual = 250 * time.Millisecond
-	// One in so many answers may be a 503 at any time: on a busy machine half a second passes in which Redis does not run.
+	// This share of responses may be a 503 at any time: on a busy machine half a second passes in which Redis does not run.
 	busyOneIn = 50
 	// shownFaults keeps what a fault of the product prints readable.
 	shownFaults = 5
@@ -64,7 +64,7 @@ func (f *fleet) judge(t *testing.T, s scenario, p phases) {
 	}
 	rows := f.report.add(f.mode, s.name, p, answers)
 	if s.silent && f.mode == enforce && rows[1].statuses[http.StatusServiceUnavailable] == 0 {
-		t.Errorf("%s: no request was answered 503 while nobody knew the owners of new tokens", f.mode)
+		t.Errorf("%s: no response was 503 while the owners of new tokens were unknown", f.mode)
 	}
 	known := row{}
 	for _, a := range answers {

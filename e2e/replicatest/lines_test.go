@@ -7,15 +7,15 @@ import (
 	"github.com/pullpass/pullpass/e2e/pullpass"
 )
 
-// unavailable is the reason of state.replay for what only Redis could say.
+// unavailable is the reason of state.replay for an answer that only Redis has.
 const unavailable = "unavailable"
 
-// judgeLines judges what all replicas of a fleet wrote down, when its scenarios are over. What pods do never counts as a replay;
-// what others do with their tokens always does, as far as anybody can know.
+// judgeLines judges what all replicas of a fleet wrote down, when its scenarios are over. A pod's request never counts as a replay;
+// a request of others with its token always does, if the owner is known.
 func (f *fleet) judgeLines(t *testing.T, forgets bool) {
 	t.Helper()
 	counts := map[string]int{}
-	unseen := map[string]bool{} // tokens that were presented while nobody knew whose they are
+	unseen := map[string]bool{} // tokens that were presented while their owners were unknown
 	for _, replica := range f.all() {
 		for _, e := range replica.Audit(t) {
 			if e.Replay != nil && e.Replay.Reason == unavailable {

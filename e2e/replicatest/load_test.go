@@ -43,7 +43,7 @@ const (
 	sampleOneIn     = 10 // of the granted tokens is shown to the registry
 )
 
-// How often each kind of request is answered in each phase of a scenario: what must never be granted has had the occasion to be.
+// How often each kind of request is answered in each phase of a scenario: enough that a wrong grant would show.
 const (
 	answersOfKind = 8
 	answersGreedy = 60 // more than its limit allows until then
@@ -52,13 +52,13 @@ const (
 	answersLimit       = time.Minute // on a machine that is busy
 )
 
-// kind is why somebody asks.
+// kind is the purpose of a request.
 type kind string
 
 const (
 	kindPull     kind = "pull"     // pods, each with a token that no replica has seen
 	kindKnown    kind = "known"    // tokens that every replica has seen, from their owners
-	kindForeign  kind = "foreign"  // a repository of somebody else
+	kindForeign  kind = "foreign"  // a repository of another team
 	kindRevoked  kind = "revoked"  // ServiceAccounts that were revoked
 	kindReplayed kind = "replayed" // known tokens, from elsewhere
 	kindStolen   kind = "stolen"   // the tokens of pods, from elsewhere
@@ -313,8 +313,8 @@ func (l *load) isAsking(before time.Time) bool {
 	return false
 }
 
-// awaitAnswers waits until every kind of request that was due after a time is answered so often that the phase can be judged. silent
-// is that of the scenario: then nobody may get the token that would be stolen.
+// awaitAnswers waits until every kind of request that was due after a time is answered often enough to judge the phase. silent
+// is that of the scenario: then no client may get the token that would be stolen.
 func (l *load) awaitAnswers(t *testing.T, since time.Time, silent bool) {
 	t.Helper()
 	missing := map[kind]int{}
@@ -339,7 +339,7 @@ func (l *load) awaitAnswers(t *testing.T, since time.Time, silent bool) {
 		l.mu.Unlock()
 		return len(missing) == 0
 	}) {
-		t.Fatalf("%s: after %v, so many answers are missing: %v", l.f.mode, answersLimit, missing)
+		t.Fatalf("%s: after %v, responses are missing: %v", l.f.mode, answersLimit, missing)
 	}
 }
 
@@ -381,7 +381,7 @@ func (l *load) askAt(ctx context.Context, client *http.Client, at string, kind k
 func accessOf(token string) ([]access, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
-		return nil, errors.New("what was granted is no token")
+		return nil, errors.New("the grant has an invalid token")
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {
@@ -393,7 +393,7 @@ func accessOf(token string) ([]access, error) {
 	return claims.Access, json.Unmarshal(payload, &claims)
 }
 
-// note keeps an answer, and shows some of the tokens to the registry. What ends with the load says nothing.
+// note keeps an answer, and shows some of the tokens to the registry. Requests that end with the load say nothing.
 func (l *load) note(ctx context.Context, a answer) {
 	if ctx.Err() != nil {
 		return

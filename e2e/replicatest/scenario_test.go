@@ -19,9 +19,9 @@ const (
 // scenario is a fault, and what it may do.
 type scenario struct {
 	name string
-	// What they start lives longer than the scenario: it belongs to the test that the scenario is part of.
+	// Their programs live longer than the scenario: they belong to the test that the scenario is part of.
 	begin, end func()
-	// silent says that Redis answers nobody, or refuses to write: who owns a token that a replica has not seen is not known.
+	// silent says that Redis answers no request, or refuses to write: the owner of a token that a replica has not seen is unknown.
 	silent bool
 	// breaks is how many requests may get no answer: those that a replica was working on when it died, and those that were sent to
 	// it until the load balancer looked.
@@ -91,7 +91,7 @@ func (f *fleet) revokeInTime(t *testing.T, account string) (took time.Duration) 
 	return took
 }
 
-// revokeFor revokes a ServiceAccount, which asks in vain from then on, and returns how long it took to every replica.
+// revokeFor revokes a ServiceAccount, whose requests are refused from then on, and returns how long it took to reach every replica.
 func (f *fleet) revokeFor(t *testing.T, account string) time.Duration {
 	t.Helper()
 	token := f.issuer.Token(t, service, f.mode, account)
@@ -103,7 +103,7 @@ func (f *fleet) revokeFor(t *testing.T, account string) time.Duration {
 	return took
 }
 
-// awaitNoticed waits until every replica says that Redis is down. It stays ready, and nobody can revoke.
+// awaitNoticed waits until every replica says that Redis is down. It stays ready, and no revocation is possible.
 func (f *fleet) awaitNoticed(t *testing.T) {
 	t.Helper()
 	for _, replica := range f.replicas {

@@ -117,8 +117,8 @@ func (f *fleet) installerOn(t testing.TB, node string) string {
 	return f.token(t, p)
 }
 
-// A turn that is held is taken or ended by nobody else, whatever is written into the Lease; when it was not renewed for five
-// minutes, by the clock of the API server, it is anybody's.
+// No other node can take or end a held turn, whatever is written into the Lease; when it was not renewed for five
+// minutes, by the clock of the API server, any node can take it.
 func TestTurnsOfOthers(t *testing.T) {
 	t.Parallel()
 	f := startRights(t)
@@ -240,11 +240,11 @@ func TestTurnsOfOthers(t *testing.T) {
 	expect("still held", other, installer, take("other"), held)
 
 	expect("the end", own, installer, clear, "")
-	expect("nobody's, without managers", other, installer, both(renew, reset), dishonest)
-	expect("nobody's, with managers from the future", other, installer, both(renew, forged(12, future)), dishonest)
-	expect("nobody's, with a renewal that is none", other, installer, both(func(o cluster.Object) { delete(spec(o), "renewTime") }, forged(12, future)), dishonest)
+	expect("not held, without managers", other, installer, both(renew, reset), dishonest)
+	expect("not held, with managers from the future", other, installer, both(renew, forged(12, future)), dishonest)
+	expect("not held, with an invalid renewal", other, installer, both(func(o cluster.Object) { delete(spec(o), "renewTime") }, forged(12, future)), dishonest)
 	for n := range 14 {
-		expect("nobody's, with many managers", other, fmt.Sprint("many", n), renew, "")
+		expect("not held, with many managers", other, fmt.Sprint("many", n), renew, "")
 	}
 	expect("the next turn", own, installer, take("own"), "")
 	expect("which is held, too", other, "x", take("other"), held)

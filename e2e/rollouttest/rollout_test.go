@@ -30,7 +30,7 @@ const (
 	eventLimit = time.Minute
 )
 
-// Twenty nodes restart one after the other, when it is installed and when it is changed. What fails on the first is not tried on the
+// Twenty nodes restart one after the other, when it is installed and when it is changed. A failure on the first stops the
 // others.
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()

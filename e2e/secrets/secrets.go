@@ -28,7 +28,7 @@ func Found(data []byte, credentials ...string) string {
 	return ""
 }
 
-// forms are what a credential looks like: what comes before it decides which of three base64 makes of it.
+// forms are the encodings of a credential: the bytes before it decide which of three base64 texts it becomes.
 func forms(credential string) []string {
 	all := []string{credential, hex.EncodeToString([]byte(credential))}
 	for skipped := range 3 {

@@ -1,5 +1,5 @@
 // Package upstream runs registries that do not ask Pullpass for anything: one with a file of users, or with a token endpoint of its
-// own. What they are asked is recorded.
+// own. They record their requests.
 package upstream
 
 import (
