@@ -113,7 +113,7 @@ lint: ## gofmt, golangci-lint, govulncheck, module checksums
 	@./.ci/vulnerabilities
 
 # Go's cache has the results of packages that did not change, and whose files and imports did not.
-check: ## before a commit, in a minute: gofmt, golangci-lint, and the unit tests of what changed, without the race detector
+check: ## before a commit, in a minute: gofmt, golangci-lint, and the unit tests of changed packages, without the race detector
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt -w these files:"; echo "$$unformatted"; exit 1; }
 	$(GO) tool -modfile=.ci/tools.mod golangci-lint run ./...
 	$(GO) test ./...

@@ -19,7 +19,7 @@ var (
 	ErrAudience = errors.New("token for another audience")
 	// ErrNotYetValid: the clock here is behind.
 	ErrNotYetValid = errors.New("token not valid yet")
-	// ErrExpired: nobody replaced the token, or the clock here is ahead.
+	// ErrExpired: the token was not replaced, or the clock here is ahead.
 	ErrExpired = errors.New("token expired")
 )
 
@@ -30,8 +30,8 @@ var errNoAudience = errors.New("the audience is empty; pass the one that Pullpas
 // others take the password for an identity token.
 const Username = "serviceaccount"
 
-// Credential is a password for registries, and goes with Username. Whoever holds
-// it is the pod or the job until Expiry. The zero Credential holds none.
+// Credential is a password for registries, and goes with Username. Any holder of
+// it acts as the pod or the job until Expiry. The zero Credential holds none.
 type Credential struct {
 	Expiry time.Time
 

@@ -220,7 +220,7 @@ func refusals(t *testing.T) []refusal {
 			"kubernetes.io/serviceaccount/secret.name":          "puller-legacy",
 			"kubernetes.io/serviceaccount/service-account.name": "puller",
 			"sub": "system:serviceaccount:team-a:puller",
-		}), now, ErrAudience, "it is the token of a Secret, which is for everybody and never ends (KEP-2799); set "},
+		}), now, ErrAudience, "it is the token of a Secret, which has no audience and never ends (KEP-2799); set "},
 
 		{"not valid yet", valid, now.Add(-clockSkew - time.Second), ErrNotYetValid,
 			"token not valid yet: it begins at 2026-11-21T04:00:00Z, and the clock here says 2026-11-21T03:58:59Z"},

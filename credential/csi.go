@@ -20,8 +20,8 @@ const (
 // empty; it is the one that Pullpass expects of this cluster.
 //
 // Pass the one map that the CSIDriver object asks for and never try the other:
-// the kubelet writes no tokens there, so what it holds under their key comes
-// from whoever wrote the volume.
+// the kubelet writes no tokens there, so a value under their key comes
+// from the author of the volume.
 func FromCSI(values map[string]string, audience string, now time.Time) (Credential, error) {
 	if audience == "" {
 		return Credential{}, errNoAudience

@@ -5,16 +5,16 @@
 //
 //	c, err := credential.FromFile("/var/run/secrets/pullpass/token", "registry.example.com", time.Now())
 //
-// FromToken does the same for what a program has from elsewhere, as a CI job has
-// its OpenID token.
+// FromToken does the same for a token from elsewhere, such as the OpenID token of a
+// CI job.
 //
-// It reads and checks; it asks nobody and keeps nothing. Call it again for each
+// It reads and checks; it sends no request and keeps nothing. Call it again for each
 // use, because the kubelet replaces tokens long before they end.
 //
 // The checks are there for people, so that a mistake in a manifest is named
 // where it was made, and so that a token which opens the API server is never
-// sent to a registry. They verify no signature: who may pull what is decided by
-// Pullpass alone.
+// sent to a registry. They verify no signature: Pullpass alone decides
+// which pulls are allowed.
 //
 // The standard library is all it imports, and of that neither net nor crypto.
 package credential

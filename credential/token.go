@@ -36,7 +36,7 @@ func inspect(token, audience string, now time.Time) (time.Time, error) {
 	begin, end := time.Unix(c.notBefore, 0).UTC(), time.Unix(c.expiry, 0).UTC()
 	switch {
 	case c.issuer == legacyIssuer:
-		return time.Time{}, fmt.Errorf("%w: it is the token of a Secret, which is for everybody and never ends (KEP-2799)", ErrAudience)
+		return time.Time{}, fmt.Errorf("%w: it is the token of a Secret, which has no audience and never ends (KEP-2799)", ErrAudience)
 	case c.isForIssuer():
 		return time.Time{}, fmt.Errorf("%w: it is for its issuer, such as the API server (%s), where a registry could act as its owner with it", ErrAudience, c.audience)
 	case !slices.Contains(c.audience, audience):

@@ -30,7 +30,7 @@ const (
 )
 
 // nginxUpstream is a registry that only has to be read from, as fast as can be, and
-// nginxGateway one that is put before it: it asks somebody else whether a request is
+// nginxGateway one that is put before it: it asks another server whether a request is
 // allowed, as auth_request does, and passes it on.
 const nginxUpstream = `daemon off; master_process off; pid %[1]s/upstream.pid; error_log %[1]s/logs/upstream.error error; worker_processes 1; worker_rlimit_nofile 16384;
 events { worker_connections 8192; }
@@ -69,7 +69,7 @@ http {
 }
 `
 
-// What the blobs are called.
+// The digests of the blobs.
 var (
 	redirectedBlob = "sha256:" + strings.Repeat("a", 64)
 	servedBlob     = "sha256:" + strings.Repeat("b", 64)
@@ -84,8 +84,8 @@ type gatewayed struct {
 	elapsed time.Duration
 }
 
-// gateway measures the CPU of a request at the gateway as ratio to nginx's, which asks somebody else whether it is allowed and
-// passes it on, and to that of Go's own proxy, which asks nobody: a manifest, a redirect, a GiB of blobs; by TLS on both sides, one core each, in turns. Then it opens streams,
+// gateway measures the CPU of a request at the gateway as ratio to nginx's, which asks another server whether it is allowed and
+// passes it on, and to that of Go's own proxy, which asks no other server: a manifest, a redirect, a GiB of blobs; by TLS on both sides, one core each, in turns. Then it opens streams,
 // half of which stall, and judges how much memory each holds.
 func gateway(ctx context.Context, o options, stderr io.Writer) (results []result, err error) {
 	// All streams come from one address, which may have half of those for which there is memory.
@@ -321,7 +321,7 @@ func (s *site) streams(ctx context.Context, c *gatewayed, token string) (results
 		if err != nil {
 			return nil, err
 		}
-		// Garbage of what went before is in the first figure, so a stream has what the last ones have added.
+		// Garbage of earlier requests is in the first figure, so a stream has what the last ones have added.
 		each := (now.resident - before.resident) / float64(n-beforeCount)
 		before, beforeCount = now, n
 		r := result{name: fmt.Sprintf("gateway: %d streams", n), exchanges: float64(n), seconds: 1, peak: now.resident}

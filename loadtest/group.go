@@ -84,7 +84,7 @@ func (g *group) kills() (int, error) {
 			return strconv.Atoi(strings.TrimSpace(number))
 		}
 	}
-	return 0, nil // older kernels do not count; whoever was killed has ended
+	return 0, nil // older kernels do not count; a process that was killed has ended
 }
 
 // peak returns how much memory the group had at most, in bytes: not the pages of the
@@ -101,7 +101,7 @@ func (g *group) peak() (float64, error) {
 	return strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
 }
 
-// close removes the group, in which nobody may be.
+// close removes the group, which must have no processes.
 func (g *group) close() error {
 	var errs []error
 	for _, dir := range g.dirs {

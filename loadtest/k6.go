@@ -58,7 +58,7 @@ type load struct {
 	env          map[string]string
 }
 
-// k6 runs a script to its end. Thresholds that do not hold are in the summary and are no error.
+// k6 runs a script to its end. Thresholds that do not hold are in the summary and are not an error.
 func (s *site) k6(ctx context.Context, l load) (*summary, error) {
 	dir, err := os.MkdirTemp(s.dir, "k6-")
 	if err != nil {

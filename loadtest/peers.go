@@ -36,16 +36,16 @@ var loads = []float64{0.5, 0.9}
 // heldAtOnce is how many requests of a share are one server's turn: enough for half a second of most.
 const heldAtOnce = 500
 
-// comparePeers measures Pullpass, floors and peers in one run: what each answers with one core, and at shares of that what it
-// needs and how long its clients wait. A pull asks twice for each token.
+// comparePeers measures Pullpass, floors and peers in one run: the rate that each answers with one core, and at shares of that the CPU that it
+// needs and the time that its clients wait. A pull asks twice for each token.
 //
-// Clients ask when it is their time, whatever became of the requests before, and what they wait counts from then on: so a
+// Clients ask when it is their time, whatever became of the requests before, and their wait counts from then on: so a
 // server that is late for one of them is late for all that follow. Medians and tails are those of the middle one of its
 // turns: in some of them, the machine had something else to do.
 func comparePeers(ctx context.Context, o options, stderr io.Writer) ([]result, error) {
 	for _, p := range peers {
 		if _, err := exec.LookPath(os.Getenv(p.variable)); err != nil {
-			return nil, fmt.Errorf("%s is built by who runs this: say where it is in $%s (%s says more)", p.name, p.variable, p.program)
+			return nil, fmt.Errorf("%s is not built by this command: build it and put its path into $%s (%s says more)", p.name, p.variable, p.program)
 		}
 	}
 	return onBothTransports(ctx, o, stderr, (*site).comparePeers)

@@ -12,7 +12,7 @@ type plot struct {
 	value func(before, now sample) float64
 }
 
-// What Pullpass says of itself; what its clients see is in k6's page.
+// The metrics of Pullpass itself; those of its clients are in k6's page.
 var plots = []plot{
 	{"exchanges a second", func(a, b sample) float64 { return (b.exchanges - a.exchanges) / (b.at - a.at).Seconds() }},
 	{"CPU, cores", func(a, b sample) float64 { return (b.cpu - a.cpu) / (b.at - a.at).Seconds() }},

@@ -26,7 +26,7 @@ type process struct {
 	err  error         // how; read only after done
 }
 
-// start runs a program until ctx ends or stop is called, with additions to the environment. What it writes goes to files
+// start runs a program until ctx ends or stop is called, with additions to the environment. Its output goes to files
 // in dir.
 func start(ctx context.Context, dir string, env []string, program string, args ...string) (*process, error) {
 	name := filepath.Base(program)
@@ -107,7 +107,7 @@ func (p *process) tail() string {
 	return "\n" + string(text[max(0, len(text)-most):])
 }
 
-// freeAddresses returns addresses on localhost on which nobody listens. The ports are below those that the kernel gives to
+// freeAddresses returns addresses on localhost without a listener. The ports are below those that the kernel gives to
 // outgoing connections, of which a load test makes so many that it would soon take one of ours.
 func freeAddresses(n int) ([]string, error) {
 	var addresses []string

@@ -34,7 +34,7 @@ type outcome struct {
 	note     string   // for the report
 }
 
-// Clients of good traffic and of floods have different addresses, as nodes and strangers have.
+// Clients of good traffic and of floods have different addresses, as nodes and outsiders have.
 const (
 	nodeAddresses   = "127.1.0.0/16"
 	strangerAddress = "127.2.0.1"
@@ -43,7 +43,7 @@ const (
 var scenarios = []scenario{
 	{name: "steady", about: "pulls at an even rate, as on every day", pods: pulled, run: runSteady},
 	{name: "storm", about: "every node of a cluster restarts its 30 pods within a minute", pods: stormPods, run: runStorm},
-	{name: "flood", about: "strangers with bad credentials, beside good traffic", pods: pulled, run: runFlood},
+	{name: "flood", about: "clients with bad credentials, beside good traffic", pods: pulled, run: runFlood},
 	{name: "rotation", about: "the keys of Pullpass and of the cluster change under load", least: 2 * publishedBefore, pods: pulled, run: runRotation},
 	{name: "soak", about: "the same pods again and again: memory must not grow", pods: func(options) int { return soakPods }, run: runSoak, judge: growth, site: soakSite},
 	{name: "memory", about: "100,000 pods, with usual and with the longest names: memory must fit the chart's container", whole: memory},
@@ -107,7 +107,7 @@ func measure(ctx context.Context, s *site, sc scenario) (*result, error) {
 	if sc.judge != nil {
 		r.faults = append(r.faults, sc.judge(s.options, samples)...)
 	}
-	// All that Pullpass answered, also strangers.
+	// All that Pullpass answered, also the flood.
 	r.exchanges, r.cpu, r.peak = last.exchanges-first.exchanges, last.cpu-first.cpu, used.peak
 	return &r, nil
 }
@@ -211,7 +211,7 @@ func runRotation(ctx context.Context, s *site) (*outcome, error) {
 	return good, nil
 }
 
-// soakPods are few, so that caches are full of them soon and what grows later is a leak.
+// soakPods are few, so that caches are full of them soon and later growth is a leak.
 const soakPods = 10 * fleet.PodsPerNode
 
 // soakSite has the collector begin as Go has it by itself: what Pullpass lets lie before it begins would

@@ -65,7 +65,7 @@ func small(ctx context.Context, o options, stderr io.Writer) (_ []result, err er
 	}
 	r.note = fmt.Sprintf("%d millicores, %d MiB; then a storm: %s", smallMillicores, smallMemory>>20, answers)
 	if answers.counts[http.StatusOK] == 0 {
-		r.faults = append(r.faults, "nobody got a token in the storm")
+		r.faults = append(r.faults, "no pod got a token in the storm")
 	}
 	for _, status := range slices.Sorted(maps.Keys(answers.counts)) {
 		if !slices.Contains([]int{0, http.StatusOK, http.StatusTooManyRequests, http.StatusServiceUnavailable}, status) {

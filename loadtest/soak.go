@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What memory may do after the first third of a soak, in which everything is seen once.
+// The growth of memory that is allowed after the first third of a soak, in which everything is seen once.
 const (
 	heapSlack      = 4 << 20          // bytes, beside 10 %: pools, and what the collector has not come to yet
 	residentSlack  = 16 << 20         // the same, and pages that go back to the system late

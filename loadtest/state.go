@@ -19,7 +19,7 @@ var stateVariants = []struct {
 }
 
 // state measures what limits and state.replay cost where replicas share them: the CPU of an exchange at Pullpass and at
-// Redis, turn by turn as compare does, and what a client waits that asks alone. Redis is on the same machine: the way to it
+// Redis, turn by turn as compare does, and the wait of a client that asks alone. Redis is on the same machine: the way to it
 // comes on top.
 func state(ctx context.Context, o options, stderr io.Writer) (results []result, err error) {
 	var sites []*site

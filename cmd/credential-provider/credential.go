@@ -35,7 +35,7 @@ const (
 	defaultHost = "docker.io"
 )
 
-// The messages are fixed texts. What encoding/json reports can hold pieces of
+// The messages are fixed texts. An error of encoding/json can hold pieces of
 // the input, and the token is part of the input.
 var (
 	errArguments = errors.New("unexpected arguments: only --registry=HOST[:PORT], --gateway=URL, --certs-dir=DIR, --help and --version are known, each but the first once " +
@@ -113,7 +113,7 @@ func respond(stdin io.Reader, o options) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// matchImages may have a wildcard, and whoever receives the token can use it
+	// matchImages may have a wildcard, and any recipient of the token can use it
 	// as the pod until it expires.
 	if len(o.registries) > 0 && !slices.Contains(o.registries, host) {
 		return nil, errOtherRegistry
@@ -137,7 +137,7 @@ func respond(stdin io.Reader, o options) ([]byte, error) {
 	return append(output, '\n'), err
 }
 
-// readRequest is bounded in size and time. What it does not wait for ends with
+// readRequest is bounded in size and time. A read that it does not wait for ends with
 // the process.
 func readRequest(stdin io.Reader) ([]byte, error) {
 	var input []byte

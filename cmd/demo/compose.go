@@ -18,7 +18,7 @@ import (
 
 // parts is what docker-compose.yaml has volumes and a service for.
 type parts struct {
-	clusterDir string // the cluster's key, which nobody else sees
+	clusterDir string // the cluster's key, which no other part sees
 	serversDir string // certificate and key of all servers, and their CA
 	address    string // of the issuer
 	issuer     string // iss of its tokens

@@ -182,7 +182,7 @@ func credential(ctx context.Context, plugin, image, token string) (username, pas
 	return auth.Username, auth.Password, nil
 }
 
-// freeAddresses returns n loopback addresses that nobody listens on.
+// freeAddresses returns n loopback addresses without a listener.
 func freeAddresses(n int) ([]string, error) {
 	addresses := make([]string, n)
 	for i := range addresses {

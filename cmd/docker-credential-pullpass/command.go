@@ -12,9 +12,9 @@ import (
 	"github.com/pullpass/pullpass/credential"
 )
 
-// command is for systems whose program prints a new token. What the program says
-// of its faults is not passed on: with its debugging switched on, that can be
-// more than a fault.
+// command is for systems whose program prints a new token. The errors of the
+// program are not passed on: with its debugging switched on, they can hold more
+// than an error.
 func command(program string, arguments func(audience string) []string) job {
 	return job{
 		from: credential.Source{Name: program, Audience: "the audience that it is asked for", Renewal: "it printed one that has ended"},
@@ -23,7 +23,7 @@ func command(program string, arguments func(audience string) []string) job {
 			var answer answerBuffer
 			cmd := exec.CommandContext(ctx, program, arguments...) //nolint:gosec // constants of this program
 			cmd.Stdout = &answer
-			cmd.WaitDelay = time.Second // for whoever else holds its output
+			cmd.WaitDelay = time.Second // for other processes that hold its output
 			err := cmd.Run()
 			switch {
 			case answer.tooLong:
@@ -40,8 +40,8 @@ func command(program string, arguments func(audience string) []string) job {
 	}
 }
 
-// answerBuffer takes up to maxAnswerSize. The buffer is no embedded one, whose
-// ReadFrom would pass Write by.
+// answerBuffer takes up to maxAnswerSize. The buffer is not embedded, because its
+// ReadFrom would bypass Write.
 type answerBuffer struct {
 	buffer  bytes.Buffer
 	tooLong bool

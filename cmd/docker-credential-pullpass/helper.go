@@ -38,8 +38,8 @@ var (
 		"(to stop using it, take the registry out of credHelpers in the client's config.json)")
 	errNoRegistries = errors.New("PULLPASS_REGISTRIES: empty; set it to the registries that may get the token of the pod or the CI job, " +
 		"as their images name them (registry.example.com,localhost:5443)")
-	// The value is not quoted: who mistakes the variable for the token's would
-	// find it in a log.
+	// The value is not quoted: an operator who sets it to the token itself would
+	// find the token in a log.
 	errTokenFile = errors.New("PULLPASS_TOKEN_FILE: must be an absolute path")
 	errTwoTokens = errors.New("PULLPASS_TOKEN_FILE and PULLPASS_ID_TOKEN: both are set, and they are tokens of two; unset one")
 )
@@ -109,8 +109,8 @@ func get(getenv func(string) string, now time.Time, stdin io.Reader, stderr io.W
 	return encode(struct{ ServerURL, Username, Secret string }{server, credential.Username, password})
 }
 
-// pushCredential exchanges the token for what lives longer. What it does not open is
-// told, and no error: the job may push there only from other branches.
+// pushCredential exchanges the token for a credential that lives longer. Scopes that are not
+// granted are reported and are not an error: the job may push there only from other branches.
 func (s settings) pushCredential(registry, token string, stderr io.Writer) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
@@ -122,7 +122,7 @@ func (s settings) pushCredential(registry, token string, stderr io.Writer) (stri
 }
 
 // credential is that of the file which was named, else of the CI job, else of
-// the pod. It is decided by what is set and never by what fails: a job that gets
+// the pod. The settings decide, and a failure never does: a job that gets
 // no token must not become the pod that runs it.
 func (s settings) credential(getenv func(string) string, audience string, now time.Time) (credential.Credential, error) {
 	if s.tokenFile != "" {
@@ -134,8 +134,8 @@ func (s settings) credential(getenv func(string) string, audience string, now ti
 	return credential.FromFile(defaultTokenFile, audience, now)
 }
 
-// list names the registries without looking at the token: whoever lists asks
-// for each of them next, and is told then what is wrong with it.
+// list names the registries without looking at the token: a client that lists them asks
+// for each of them next, and gets the error then.
 func list(getenv func(string) string) ([]byte, error) {
 	s, err := parseSettings(getenv)
 	if err != nil {
@@ -168,9 +168,9 @@ func readServer(stdin io.Reader) (string, error) {
 	return server, nil
 }
 
-// registryOf returns HOST[:PORT] of what clients send: that alone, with a
+// registryOf returns HOST[:PORT] of a client's server address: that alone, with a
 // repository, or as a URL (https://HOST/v1/). The result counts only if it is
-// one of the configured registries to the letter, so what is no host needs no
+// one of the configured registries to the letter, so an invalid host needs no
 // refusal; neither does a URL of plain HTTP, of which "http:" remains.
 func registryOf(server string) string {
 	host, _, _ := strings.Cut(strings.TrimPrefix(server, "https://"), "/")

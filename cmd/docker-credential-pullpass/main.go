@@ -18,8 +18,8 @@
 // in its config.json it asks for one registry, with credsStore for every server
 // it meets, and both look the same from here.
 //
-// It has no state, asks nobody but GitHub's token service in a job of GitHub's, and
-// with PULLPASS_PUSH the registry and its token endpoint, and prints the token
+// It has no state. It sends requests only to GitHub's token service in a job of GitHub's,
+// and with PULLPASS_PUSH to the registry and its token endpoint. It prints the token
 // nowhere but in the answer. The standard library is all it imports besides package
 // credential, because clients start it for every image and it goes into images of
 // others.

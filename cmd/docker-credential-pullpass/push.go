@@ -11,18 +11,18 @@ import (
 	"strings"
 )
 
-// What is exchanged for what (RFC 8693, section 3).
+// The token types of the exchange (RFC 8693, section 3).
 const (
 	tokenTypeJWT            = "urn:ietf:params:oauth:token-type:jwt"
 	tokenTypePushCredential = "urn:pullpass:token-type:push-credential"
 )
 
-// maxMessageSize is in bytes, of what a token endpoint says of its refusal.
+// maxMessageSize is in bytes, of a token endpoint's message about its refusal.
 const maxMessageSize = 1 << 10
 
 var errNoPush = errors.New("answered 200, but with no push credential: it is not Pullpass, or an older one; unset PULLPASS_PUSH, or update Pullpass")
 
-// parsePush returns the scopes of PULLPASS_PUSH. What is wrong is not quoted, as with
+// parsePush returns the scopes of PULLPASS_PUSH. Its errors do not quote the value, as with
 // the other variables.
 func parsePush(value string, registries []string) (scopes []string, err error) {
 	for entry := range strings.SplitSeq(value, " ") {
@@ -63,7 +63,7 @@ func areActions(s string) bool {
 }
 
 // exchange gets a push credential for the job's token at the token endpoint that the
-// registry names. Clients would send the token there, too. What was not granted is
+// registry names. Clients would send the token there, too. Scopes that were not granted are
 // returned as well.
 func (a asker) exchange(ctx context.Context, registry, token string, scopes []string) (credential string, refused []string, err error) {
 	api := "https://" + registry + "/v2/"
@@ -137,7 +137,7 @@ func singles(scope string) func(yield func(string) bool) {
 	}
 }
 
-// message is what Pullpass says of a refusal, for a log: what somebody else says there
+// message is Pullpass's message about a refusal, for a log. The message of another server
 // could be more than a line, or the token.
 func message(body []byte, token string) string {
 	var answer struct {

@@ -15,10 +15,10 @@ func reasonsCommand() *cobra.Command {
 	var output string
 	command := &cobra.Command{
 		Use:   "reasons [WORD]",
-		Short: "Print every reason for a refusal, what it means and what helps",
+		Short: "Print every reason for a refusal, its meaning and its remedy",
 		Long: `Print the reasons that audit lines, metrics and explanations give for a request
-that did not get what it asked for: the word, its class, the HTTP status, what
-it means, and what helps.`,
+that did not get what it asked for: the word, its class, the HTTP status, its
+meaning, and its remedy.`,
 		Example: `  pullpass reasons
   pullpass reasons token_audience
   pullpass reasons -o json`,

@@ -18,7 +18,7 @@ const sbomMediaType = "application/vnd.cyclonedx+json"
 // sbom lists what is in the image, as CycloneDX: the modules that the binary
 // itself says it was linked from, Go's standard library, the CA certificates, and
 // the plugin, which is of the same module and needs no other.
-// It has no serial number, which would be another one in each build.
+// It has no serial number, which would differ in each build.
 func sbom(info *debug.BuildInfo, binary, plugin []byte, o options) ([]byte, error) {
 	product := module(info.Main.Path, o.version)
 	product.Type = cyclonedx.ComponentTypeApplication

@@ -48,7 +48,7 @@ func (v *validator) assertions(c *Config) {
 	for i := range c.Registries {
 		s := &c.Registries[i].Signing
 		if v.samePlace(a.KeyFile, s.KeyFile) {
-			v.Fault("assertions.keyFile", "is that of registries[%d] as well (%s); give assertions a key of their own: who trusts them must not trust its tokens", i, term.QuoteValue(a.KeyFile))
+			v.Fault("assertions.keyFile", "is that of registries[%d] as well (%s); give assertions a key of their own: a verifier that trusts them must not trust the tokens of the registry", i, term.QuoteValue(a.KeyFile))
 		}
 		if v.samePlace(a.ManagedDir, s.ManagedDir) {
 			v.Fault("assertions.managedDir", "is that of registries[%d] as well (%s); give assertions a directory of their own", i, term.QuoteValue(a.ManagedDir))

@@ -95,7 +95,7 @@ type Server struct {
 	TLS            TLSFiles       `json:"tls"`
 	TrustedProxies []netip.Prefix `json:"trustedProxies"` // whose X-Forwarded-For is believed
 	// ShutdownDelay is how long requests are still taken after SIGTERM, so that
-	// load balancers see /readyz say no before nobody listens any more.
+	// load balancers see /readyz fail before the listener closes.
 	ShutdownDelay Duration `json:"shutdownDelay"`
 }
 
@@ -131,7 +131,7 @@ type Cluster struct {
 	MaxTokenLifetime Duration   `json:"maxTokenLifetime"` // refuses what lives longer
 	Node             Node       `json:"node"`
 	Kubernetes       Kubernetes `json:"kubernetes"`
-	// PullSecrets are for nodes that nobody may change; nil: none is accepted.
+	// PullSecrets are for nodes that the operator cannot change; nil: none is accepted.
 	PullSecrets *PullSecrets `json:"pullSecrets,omitempty"`
 }
 
@@ -187,7 +187,7 @@ type Kubernetes struct {
 // ServiceAccounts alone, and policyFiles stand above them.
 type Objects struct {
 	Policies bool     `json:"policies"` // AccessPolicy objects: rules and denials
-	Requests bool     `json:"requests"` // RepositoryAccess objects: what namespaces ask for
+	Requests bool     `json:"requests"` // RepositoryAccess objects: the requests of namespaces
 	Within   []string `json:"within"`   // patterns of the repositories that objects may give at most, as in a policy
 	Status   bool     `json:"status"`   // write into the status of objects what became of them; one replica does, by a Lease
 }
@@ -392,7 +392,7 @@ func (c *Config) complete(set map[string]bool) {
 	c.completeAssertions()
 }
 
-// escapeFileName turns any text into the name of a directory below another one.
+// escapeFileName turns any text into the name of a directory below a parent.
 // It is injective, also where file names differ in case only.
 func escapeFileName(s string) string {
 	var b strings.Builder

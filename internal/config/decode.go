@@ -25,7 +25,7 @@ func decodeConfig(d *strictyaml.Decoder, data []byte, c *Config) (isConfig bool)
 			d.Fault(want.path, "is missing; write %s", want.value)
 		case n.Value != want.value:
 			isConfig = false
-			d.Fault(want.path, "is another one (%s); this file must have %s", strictyaml.Show(n), want.value)
+			d.Fault(want.path, "is %s; this file must have %s", strictyaml.Show(n), want.value)
 		}
 	}
 	if isConfig {

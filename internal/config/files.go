@@ -221,10 +221,10 @@ func (c *Config) warnings() []string {
 		if c.Admin.PProf {
 			open = "health, metrics and profiles"
 		}
-		warn("admin.address", fmt.Sprintf("is not a loopback address (%s); %s need no credential, so let nobody reach it who should not read them", term.QuoteValue(c.Admin.Address), open))
+		warn("admin.address", fmt.Sprintf("is not a loopback address (%s); %s need no credential, so allow only clients to reach it that may read them", term.QuoteValue(c.Admin.Address), open))
 	}
 	if len(c.Admin.ConsoleHosts) > 0 && !isLoopback(c.Admin.Address) {
-		warn("admin.consoleHosts", "lets everybody see the page who reaches the admin listener and writes such a name; let nobody reach it but what asks who it is")
+		warn("admin.consoleHosts", "exposes the console to anyone who can reach the admin listener and sends such a name; put an authenticating proxy in front of it")
 	}
 	c.proofWarnings(warn)
 	c.providerWarnings(warn)
@@ -235,7 +235,7 @@ func (c *Config) warnings() []string {
 		}
 	}
 	if c.State.Replay != exchange.ReplayOff && len(c.State.Redis.Addresses) == 0 {
-		warn("state.replay", "is "+string(c.State.Replay)+" without Redis: a replica knows nothing of what others were presented; set state.redis.addresses, or run one replica")
+		warn("state.replay", "is "+string(c.State.Replay)+" without Redis: a replica does not know the tokens that other replicas received; set state.redis.addresses, or run one replica")
 	}
 	return warnings
 }

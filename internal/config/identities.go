@@ -23,7 +23,7 @@ type Provider struct {
 	Profile   identity.Profile `json:"profile" schema:"required"`            // what claims its tokens have
 	Audiences []string         `json:"audiences" schema:"required nonempty"` // a token needs one of these; name one that nothing else uses
 	// Require are claims that every token has, each with one of these values exactly.
-	// Issuers that are everybody's need their tenant here.
+	// Issuers that serve all tenants need their tenant here.
 	Require          map[string][]string `json:"require"`
 	MaxTokenLifetime Duration            `json:"maxTokenLifetime"` // refuses what lives longer
 	Discovery        Discovery           `json:"discovery"`
@@ -49,7 +49,7 @@ func (v *validator) identities(c *Config) {
 		path := fmt.Sprintf("identities[%d]", i)
 		v.provider(path, p)
 		if n, ok := clusters[p.Name]; ok {
-			v.Fault(path+".name", "is that of clusters[%d] as well (%s); give it another one", n, term.QuoteValue(p.Name))
+			v.Fault(path+".name", "is that of clusters[%d] as well (%s); give it a different name", n, term.QuoteValue(p.Name))
 		}
 		if n, ok := issuers[p.Issuer]; ok && p.Issuer != "" {
 			v.Fault(path+".issuer", "is that of clusters[%d] as well (%s); keep one of them: only pods have tokens of a cluster", n, term.QuoteValue(p.Issuer))
@@ -66,7 +66,7 @@ func (v *validator) provider(path string, p *Provider) {
 		// is never needed. It would admit tokens that were issued for other recipients.
 		if whose := identity.AudienceOfOthers(p.Profile, p.Issuer, audience); whose != "" {
 			v.Fault(fmt.Sprintf("%s.audiences[%d]", path, i),
-				"is %s (%s): whoever gets such a token could use it here; name one of your own, and have jobs ask for it", whose, term.QuoteValue(audience))
+				"is %s (%s): any recipient of such a token could use it here; name one of your own, and have jobs ask for it", whose, term.QuoteValue(audience))
 		}
 	}
 	v.require(path+".require", p.Require)
@@ -75,7 +75,7 @@ func (v *validator) provider(path string, p *Provider) {
 		v.Fault(path+".profile", "does not know the tokens of issuer %s (%s); write %s", term.QuoteValue(p.Issuer), term.QuoteValue(string(p.Profile)), known.Profile)
 	}
 	if !known.HasTenant(p.Require) {
-		v.Fault(path+".require", "names no tenant, and everybody can have tokens of issuer %s; require %s, by id: names can be given to somebody else",
+		v.Fault(path+".require", "names no tenant, and anyone can get tokens of issuer %s; require %s, by id: names can be reassigned",
 			term.QuoteValue(p.Issuer), strings.Join(known.Tenant, " or "))
 	}
 	v.positive(path+".maxTokenLifetime", p.MaxTokenLifetime)
@@ -114,7 +114,7 @@ func (c *Config) providerWarnings(warn func(path, text string)) {
 		for _, claim := range slices.Sorted(maps.Keys(p.Require)) {
 			known, _ := p.Profile.Claim(claim)
 			if id := known.Instead; id != "" && len(p.Require[id]) == 0 {
-				warn(fmt.Sprintf("identities[%d].require.%s", i, claim), "is a name, which can be given to somebody else; require "+id)
+				warn(fmt.Sprintf("identities[%d].require.%s", i, claim), "is a name, which can be reassigned; require "+id)
 			}
 		}
 	}

@@ -181,11 +181,11 @@ func (c *Config) proofWarnings(warn func(path, text string)) {
 		}
 		for j, method := range cluster.Node.Proof.Methods {
 			if lacks := c.proofLacks(cluster, method); lacks != "" {
-				warn(fmt.Sprintf("clusters[%d].node.proof.methods[%d]", i, j), "proves nobody: "+lacks+"; set it, or remove the method")
+				warn(fmt.Sprintf("clusters[%d].node.proof.methods[%d]", i, j), "proves no node: "+lacks+"; set it, or remove the method")
 			}
 		}
 	}
 	if !used {
-		warn(commonCAField, fmt.Sprintf("keeps nobody out (%s): no cluster asks for certificates of these CAs; see node.proof", term.QuoteValue(c.Server.TLS.ClientCAFile)))
+		warn(commonCAField, fmt.Sprintf("refuses no client (%s): no cluster asks for certificates of these CAs; see node.proof", term.QuoteValue(c.Server.TLS.ClientCAFile)))
 	}
 }

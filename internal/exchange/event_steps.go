@@ -75,7 +75,7 @@ func (e *Event) decide(d policy.Decision, granted []string) {
 // that is not granted is never one (token specification).
 func (e *Event) unread(req registryauth.Request) {
 	for _, m := range req.Malformed {
-		e.notGranted(refusal.ScopeMalformed, ScopeEvent{Scope: m.Text, Reason: "it is no scope: " + m.Fault.Message})
+		e.notGranted(refusal.ScopeMalformed, ScopeEvent{Scope: m.Text, Reason: "it is not a scope: " + m.Fault.Message})
 	}
 	if req.Omitted > 0 {
 		e.notGranted(refusal.ScopesOmitted)

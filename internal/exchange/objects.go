@@ -70,7 +70,7 @@ func (e *GoneError) Error() string {
 	if e.Now == "" {
 		return fmt.Sprintf("the %s %s that the token names was deleted (UID %s); its tokens ended with it", e.Kind, e.Name, e.UID)
 	}
-	return fmt.Sprintf("the %s %s that the token names was deleted (UID %s), and another one of this name is not the same (UID %s); tokens that are requested now are for the new one",
+	return fmt.Sprintf("the %s %s that the token names was deleted (UID %s), and recreated under the same name (UID %s); tokens that are requested now are for the new one",
 		e.Kind, e.Name, e.UID, e.Now)
 }
 

@@ -18,11 +18,11 @@ func (e *Event) Remedy() string {
 	case refusal.SecretGone:
 		return "see that \"pullpass pull-secrets controller\" runs: it makes a Secret with a new token"
 	case refusal.NodeGone:
-		return "delete the pod: what made it makes another one, whose token names a node that is there"
+		return "delete the pod: its controller creates a new pod, whose token names an existing node"
 	case refusal.CallerNotNode:
-		return "the token was sent from " + e.Caller + "; if neither the pod's node nor a NAT of yours has this address, somebody else has the token: delete the pod to end it"
+		return "the token was sent from " + e.Caller + "; if neither the pod's node nor a NAT of yours has this address, another client has the token: delete the pod to end it"
 	case refusal.TokenReplayed:
-		return "if both callers are the pod's node, by two of its addresses, let node.proof say so; if not, somebody else has the token: delete the pod to end it"
+		return "if both callers are the pod's node, by two of its addresses, let node.proof say so; if not, another client has the token: delete the pod to end it"
 	case refusal.LimitedServiceAccount:
 		return "the runtime tries again by itself; if it goes on, see who uses this ServiceAccount, or let " + policy.Administrator + " raise limits.perServiceAccount"
 	case refusal.Revoked:

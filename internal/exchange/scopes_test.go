@@ -24,12 +24,12 @@ func TestMalformedScopes(t *testing.T) {
 			scopes: []string{"repository::pull", "repository:team-a/web:pull"}, granted: []string{"repository:team-a/web:pull"},
 			requested: []string{"repository:team-a/web:pull", "repository::pull"},
 			result:    exchange.ResultPartial, reason: "scope_malformed",
-			told: []exchange.ScopeEvent{{Scope: "repository::pull", Reason: `it is no scope: "repository::pull": the name is empty or has a leading, trailing or double slash`}},
+			told: []exchange.ScopeEvent{{Scope: "repository::pull", Reason: `it is not a scope: "repository::pull": the name is empty or has a leading, trailing or double slash`}},
 		},
 		"alone": {
 			scopes: []string{"nonsense"}, requested: []string{"nonsense"},
 			result: exchange.ResultNone, reason: "scope_malformed",
-			told: []exchange.ScopeEvent{{Scope: "nonsense", Reason: `it is no scope: "nonsense": want type:name:action,action`}},
+			told: []exchange.ScopeEvent{{Scope: "nonsense", Reason: `it is not a scope: "nonsense": want type:name:action,action`}},
 		},
 		"beside one that is not granted": {
 			scopes: []string{"a", "registry:catalog:*"}, requested: []string{"registry:catalog:*", "a"},
@@ -38,9 +38,9 @@ func TestMalformedScopes(t *testing.T) {
 				{
 					Scope:  "registry:catalog:*",
 					Reason: "no rule for prod/team-a/web allows registry:catalog:*; rule own-namespace allows pull on team-a/**; rule asked-for lets the annotation pullpass.dev/repositories ask for pull, push on team-a/**; rule public allows pull on public/**",
-					Remedy: "whoever administers Pullpass has to allow registry:catalog:* to prod/team-a/web; no rule does",
+					Remedy: "an administrator of Pullpass has to allow registry:catalog:* to prod/team-a/web; no rule does",
 				},
-				{Scope: "a", Reason: `it is no scope: "a": want type:name:action,action`},
+				{Scope: "a", Reason: `it is not a scope: "a": want type:name:action,action`},
 			},
 		},
 	} {

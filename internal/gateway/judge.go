@@ -139,7 +139,7 @@ func credentialOf(header http.Header) (registryauth.Secret, error) {
 
 var errNoToken = &rejection{
 	reason: refusal.TokenInvalid, code: "UNAUTHORIZED", challenge: "invalid_token",
-	message: "the credential is no token of the gateway's token endpoint; ask that for one",
+	message: "the credential is not a token of the gateway's token endpoint; request one there",
 }
 
 // known returns the bearer of a token that was judged before, if that result still holds.

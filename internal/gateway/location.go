@@ -197,7 +197,7 @@ func (h *Handler) redirect(ctx context.Context, cancel context.CancelCauseFunc, 
 // redirectTo checks the target of a redirect. The address is never in an error or a log.
 func (h *Handler) redirectTo(q *request, asked *url.URL, response *http.Response) (*url.URL, error) {
 	if q.target.action != actionPull {
-		return nil, &upstream.Error{Reason: refusal.UpstreamRedirect, Upstream: q.target.upstream, Status: response.StatusCode, Message: "it redirects what is no pull"}
+		return nil, &upstream.Error{Reason: refusal.UpstreamRedirect, Upstream: q.target.upstream, Status: response.StatusCode, Message: "it redirects a request that is not a pull"}
 	}
 	value := response.Header.Get("Location")
 	to, err := asked.Parse(value)

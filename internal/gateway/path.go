@@ -273,7 +273,7 @@ func parseQuery(u *url.URL) (query, error) {
 	}
 	for _, tag := range q.tags {
 		if !isTag(tag) {
-			return query{}, refuse(refusal.PathInvalid, "MANIFEST_INVALID", "a parameter tag is no tag")
+			return query{}, refuse(refusal.PathInvalid, "MANIFEST_INVALID", "the parameter tag is not a valid tag")
 		}
 	}
 	return q, nil

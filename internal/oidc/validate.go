@@ -36,7 +36,7 @@ func (c Config) validate() error {
 			fault("name: another issuer has the same name")
 		}
 		if urls[i.URL] {
-			fault("issuer: another one has the same issuer %s", quote(i.URL))
+			fault("issuer: another entry has the same issuer %s", quote(i.URL))
 		}
 		known[i.name()], urls[i.URL] = true, true
 	}
@@ -95,7 +95,7 @@ func (i Issuer) validateProvider(fault func(format string, args ...any)) {
 		fault("profile: must be %s for issuer %s", known.Profile, quote(i.URL))
 	}
 	if !known.HasTenant(p.Require) {
-		fault("require: needs one of %q: everybody can have tokens of issuer %s", known.Tenant, quote(i.URL))
+		fault("require: needs one of %q: anyone can get tokens of issuer %s", known.Tenant, quote(i.URL))
 	}
 }
 

@@ -103,11 +103,11 @@ func (p *policyParser) rule(n strictyaml.Node) rule {
 	whom, hasSubjects := fields["subjects"]
 	switch {
 	case hasSubjects && r.anonymous:
-		whom.Fault("an anonymous rule is for everybody: remove subjects, or write a rule for each")
+		whom.Fault("an anonymous rule is for all callers: remove subjects, or write a rule for each")
 	case hasSubjects:
 		r.subjects = subjects.Parse(whom, subjects.Options{OwnCluster: p.inObject, Identities: p.identities})
 	case !r.anonymous:
-		n.FaultAt("subjects", "is missing: say for whom the rule is, or write anonymous: true for everybody")
+		n.FaultAt("subjects", "is missing: say for whom the rule is, or write anonymous: true for all callers")
 	}
 	if services, ok := fields["services"]; ok {
 		r.services = parseServices(services)
@@ -310,7 +310,7 @@ func (p *policyParser) checkPlaceholders(n strictyaml.Node, parsed pattern.Patte
 		for _, name := range slices.Compact(named) {
 			profile, known := p.identities[name]
 			if c, _ := profile.Claim(claim); known && !c.IsPath {
-				n.Fault("{claims.%s} is no path in the tokens of identity %s: %s", claim, term.QuoteName(name), pathsOf(profile))
+				n.Fault("{claims.%s} is not a path in the tokens of identity %s: %s", claim, term.QuoteName(name), pathsOf(profile))
 			}
 		}
 	}

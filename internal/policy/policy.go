@@ -73,7 +73,7 @@ func Parse(files ...File) (*Policy, error) { return ParseFor(nil, files...) }
 // against the profiles.
 func ParseFor(identities map[string]identity.Profile, files ...File) (*Policy, error) {
 	if len(files) == 0 {
-		return nil, errors.New("no policy file is given; without a policy nobody may pull anything: name one")
+		return nil, errors.New("no policy file is given; without a policy no caller may pull anything: name one")
 	}
 	parser := policyParser{identities: identities}
 	hash := sha256.New()
@@ -86,7 +86,7 @@ func ParseFor(identities map[string]identity.Profile, files ...File) (*Policy, e
 		return nil, err
 	}
 	if len(parser.rules) == 0 {
-		return nil, fmt.Errorf("%s: rules: the policy has no rule at all, so that nobody may pull anything: write one", files[0].Name)
+		return nil, fmt.Errorf("%s: rules: the policy has no rule at all, so no caller may pull anything: write one", files[0].Name)
 	}
 	keys := map[string]bool{}
 	for _, r := range parser.rules {

@@ -13,7 +13,7 @@ import (
 // maxRemedyBytes leaves room for a reason beside the remedy: an event on a pod has 1024 bytes.
 const maxRemedyBytes = 500
 
-const Administrator = "whoever administers Pullpass"
+const Administrator = "an administrator of Pullpass"
 
 // remedy returns the change that would grant the missing actions. Changes that the ServiceAccount's
 // owner can make alone come first.

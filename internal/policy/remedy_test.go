@@ -121,7 +121,7 @@ func TestRemedyNamesArePlain(t *testing.T) {
 		scope   string
 		want    string
 	}{
-		{Subject{Identity: id}, "registry:catalog:*", `whoever administers Pullpass has to allow registry:catalog:* to "a\nb/team-a/c\nd"; no rule does`},
+		{Subject{Identity: id}, "registry:catalog:*", `an administrator of Pullpass has to allow registry:catalog:* to "a\nb/team-a/c\nd"; no rule does`},
 		{Subject{Identity: id, Annotations: map[string]string{"pullpass.dev/repositories": "?"}}, "repository:x:pull",
 			`correct the annotation pullpass.dev/repositories of the ServiceAccount "a\nb/team-a/c\nd", and let it ask for pull on x`},
 		{Subject{Identity: &oidc.Identity{Cluster: "a\nb", Kubernetes: oidc.KubernetesIdentity{Namespace: "n", ServiceAccount: oidc.ObjectRef{Name: "s"}}}}, "repository:x:pull",
@@ -235,7 +235,7 @@ func TestRemedyTellsWhatNoRuleAllows(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, strings.Replace(askPolicy, `actions: ["*"]`, `actions: [pull, delete]`, 1))
 	subject := Subject{Identity: account(t, "prod/team-a/web"), Annotations: map[string]string{"pullpass.dev/repositories": "x:delete"}}
-	const want = "whoever administers Pullpass has to allow push, sign on x to prod/team-a/web; for the rest, " +
+	const want = "an administrator of Pullpass has to allow push, sign on x to prod/team-a/web; for the rest, " +
 		"run in cluster prod: kubectl annotate serviceaccount web -n team-a --overwrite pullpass.dev/repositories='x:delete x:pull'"
 	if got := policy.Decide(subject, "", scopesOf(t, "repository:x:pull,push,delete,sign")).Scopes[0].Remedy; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)

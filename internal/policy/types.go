@@ -11,18 +11,18 @@ type Document struct {
 	Deny       []Denial `json:"deny"`                                                     // who gets no token, whatever the rules say
 }
 
-// Rule allows something to somebody.
+// Rule allows actions to callers.
 type Rule struct {
 	Name       string             `json:"name" schema:"required label"`     // unique over all files; stands in audit lines and reasons
 	Subjects   []subjects.Subject `json:"subjects" schema:"nonempty"`       // for whom the rule is: any of these
-	Anonymous  bool               `json:"anonymous"`                        // true: for everybody, with a token or without; then without subjects
+	Anonymous  bool               `json:"anonymous"`                        // true: for all callers, with a token or without; then without subjects
 	Services   []string           `json:"services" schema:"nonempty"`       // registries[].service, exactly; left out: every registry
 	Annotation string             `json:"annotation" schema:"nonempty"`     // key of the ServiceAccount's annotation that selects from what is allowed
 	Requests   bool               `json:"requests"`                         // true: RepositoryAccess objects of the ServiceAccount's cluster select from what is allowed
 	Allow      []Allowance        `json:"allow" schema:"required nonempty"` // what the rule allows; with an annotation or requests, the ceiling
 }
 
-// Allowance is repositories, or the catalog, and what may be done with them.
+// Allowance is repositories, or the catalog, and the actions on them.
 type Allowance struct {
 	Repositories []string      `json:"repositories" schema:"nonempty"`     // patterns: * is within a component, ** is any components; {namespace}, {serviceAccount} and {cluster} stand for names
 	Registry     []CatalogName `json:"registry" schema:"nonempty"`         // the list of all repositories, instead of repositories
@@ -49,7 +49,7 @@ type RequestSpec struct {
 	Actions         []ActionName `json:"actions" schema:"required nonempty"`         // what is asked for; * is whatever is asked
 }
 
-// Denial refuses somebody as a whole.
+// Denial refuses all requests of its subjects.
 type Denial struct {
 	Name     string            `json:"name" schema:"required label"`        // unique over all files; stands in audit lines and reasons
 	Subjects []subjects.Denied `json:"subjects" schema:"required nonempty"` // whom to refuse: any of these

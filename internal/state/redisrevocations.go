@@ -218,7 +218,7 @@ func (v *RedisRevocations) change(ctx context.Context, what string, r *record) e
 		return fmt.Errorf("%s: %w: it was written, and cannot be read again: %w", what, ErrNotConfirmed, err)
 	}
 	if !v.agrees(r) {
-		return fmt.Errorf("%s: %w: it was written, and the list that Redis returns says otherwise: somebody may have changed it at the same time, "+
+		return fmt.Errorf("%s: %w: it was written, and the list that Redis returns says otherwise: another client may have changed it at the same time, "+
 			"or the clock of Redis is ahead of the one here; look at the list, at the clocks and at who can write to Redis (%s)",
 			what, ErrNotConfirmed, cmp.Or(v.Status().LastFailure, "every record can be read"))
 	}

@@ -1,6 +1,6 @@
-// Command bareproxy is the reverse proxy of Go's library between two TLS connections, and nothing else: it checks nobody,
-// writes nothing down and passes on whatever it is sent. What the gateway costs beyond it is the gateway's; what nginx costs
-// less is the library's. It is no example to follow.
+// Command bareproxy is the reverse proxy of Go's library between two TLS connections, and nothing else: it checks no client,
+// writes nothing down and passes on whatever it is sent. The cost of the gateway beyond it is the gateway's; the cost that
+// nginx saves is the library's. It is not an example to follow.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // Command floor is the least that a token endpoint of this kind must do, written by hand: one RS256 verification, one ES256
-// signature, and JSON. It checks nothing else. It is the yardstick for what an exchange costs over real sockets, as the floor
+// signature, and JSON. It checks nothing else. It is the yardstick for the cost of an exchange over real sockets, as the floor
 // of BenchmarkExchange is without them, and no example to follow.
 package main
 

@@ -24,7 +24,7 @@ type subject struct{ name, title, measured string }
 var subjects = []subject{
 	{"rules-for-others", "rules for other namespaces", "an exchange, a new token"},
 	{"rules-by-labels", "rules for namespaces with other labels", "an exchange, a new token"},
-	{"rules-for-everybody", "rules for everybody, about other repositories", "an exchange, a new token"},
+	{"rules-for-everybody", "rules for all callers, about other repositories", "an exchange, a new token"},
 	{"scopes-of-a-request", "scopes in one request", "an exchange, a new token"},
 	{"live-identities", "identities that are remembered", "an exchange, a token that comes again"},
 	{"clusters", "clusters", "the check of a new token"},

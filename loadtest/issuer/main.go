@@ -1,7 +1,7 @@
 // Command issuer is a cluster's token issuer without the cluster: discovery and keys, as an API server serves them, and
 // tokens of as many pods as anybody asks for, with the claims that a kubelet's tokens have (KEP-4193).
 //
-// It gives a token to whoever asks. It is for load tests, and for trying things out.
+// It gives a token to any client. It is for load tests, and for trying things out.
 //
 //	GET  /.well-known/openid-configuration, /openid/v1/jwks
 //	GET  /tokens?from=60&count=30         tokens of the pods 60 to 89, with the names in them

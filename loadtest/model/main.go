@@ -39,7 +39,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// documented is the storm of docs/reference/capacity.md, but for its size and what answers it.
+// documented is the storm of docs/reference/capacity.md, but for its size and the replicas that answer it.
 func documented() storm {
 	return storm{Window: 60, Cores: 2, First: 0.0008, Repeated: 0.0006, Requests: 2, Between: 0.02, Seed: 1}
 }
@@ -78,7 +78,7 @@ func perServiceAccount(nodes int) []namedLimit {
 	unknown := math.Max(50, 2*float64(nodes)/60)
 	return []namedLimit{
 		{"50 a second, burst 200 (the default), in Redis", limit{Rate: 50, Burst: 200, Shared: true, PerNode: true}},
-		{"10 a second, burst 20: what one kubelet asks", limit{Rate: 10, Burst: 20, Shared: true, PerNode: true}},
+		{"10 a second, burst 20: the requests of one kubelet", limit{Rate: 10, Burst: 20, Shared: true, PerNode: true}},
 		{"the default, where tokens name no node", limit{Rate: 50, Burst: 200, Shared: true}},
 		{"as advised below, where tokens name no node", limit{Rate: unknown, Burst: 4 * unknown, Shared: true}},
 	}

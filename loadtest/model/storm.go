@@ -11,7 +11,7 @@ import (
 
 // Times are in seconds.
 
-// storm is a restart of all nodes, and what answers it.
+// storm is a restart of all nodes, and the replicas that answer it.
 type storm struct {
 	Nodes  int
 	Window float64 // in which the nodes come back, at random
@@ -28,16 +28,16 @@ type storm struct {
 	Seed uint64
 }
 
-// What a kubelet and containerd do (Kubernetes 1.36, defaults).
+// The behaviour of a kubelet and containerd (Kubernetes 1.36, defaults).
 const (
 	registryPullQPS = 5.0
 	registryBurst   = 10.0
 	firstBackOff    = 10.0 // after a failed pull, of the pod and its image; then twice as long each time
 	longestBackOff  = 300.0
-	backOffJitter   = 0.5 // a pod is looked at again up to so much later
+	backOffJitter   = 0.5 // a pod is looked at again up to this much later
 )
 
-// What a replica does with more than it can answer (internal/exchange/queue.go, internal/server/listen.go).
+// The behaviour of a replica with more requests than it can answer (internal/exchange/queue.go, internal/server/listen.go).
 const (
 	inFlight     = 1024
 	waiting      = 4096
@@ -186,7 +186,7 @@ func (s *sim) answer(pod int32, request int8) {
 	s.at(answered+s.Download, event{kind: pullEnded, id: pod})
 }
 
-// fail ends a pull: containerd asks nobody again after 429 or 503.
+// fail ends a pull: containerd does not ask again after 429 or 503.
 func (s *sim) fail(pod int32) {
 	n := int(pod) / fleet.PodsPerNode
 	s.nodes[n].pulling = false

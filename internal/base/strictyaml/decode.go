@@ -146,7 +146,7 @@ func (d *Decoder) namedValues(path string, n *yaml.Node, into reflect.Value) {
 		at := Join(path, key.Value)
 		switch {
 		case key.ShortTag() != "!!str":
-			d.Fault(path, "has a name that is no text (%s); put it in quotes if it is one", Show(key))
+			d.Fault(path, "has a name that is not text (%s); put it in quotes if it is one", Show(key))
 		case values.MapIndex(name).IsValid():
 			d.Fault(at, "is there twice; keep one")
 		default:

@@ -59,7 +59,7 @@ f: list[0].a: has no value; give it one or remove the field
 f: list[0].c: is not a field here; the fields are a, b
 f: list[1]: must be a mapping (is "e"); its fields stand on the lines below it, indented
 f: named."a.b": is there twice; keep one
-f: named: has a name that is no text (1); put it in quotes if it is one
+f: named: has a name that is not text (1); put it in quotes if it is one
 f: named.f: has no value; give it one or remove the field
 f: named.g: must be a list (is "h"); write [a, b], or each value on a line of its own after a dash
 f: named.i[0]: must be a text (is 2); put it in quotes if it is one`

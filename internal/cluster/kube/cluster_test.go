@@ -218,7 +218,7 @@ func TestNamesStayNames(t *testing.T) {
 			identity("one", "..", "web", "uid-web"),
 			identity("one", "team-a", "web%2f", "uid-web"),
 		} {
-			if _, err := c.Lookup(t.Context(), id, nil); !has(err, "is no name") {
+			if _, err := c.Lookup(t.Context(), id, nil); !has(err, "is not a name") {
 				t.Errorf("%v: %v", id, err)
 			}
 		}

@@ -197,7 +197,7 @@ func (l *live) get(ctx context.Context, f flight) (object, bool, error) {
 	// They become parts of a path.
 	for _, part := range []string{f.namespace, f.name} {
 		if faults := content.IsPathSegmentName(part); len(faults) > 0 {
-			return object{}, false, fmt.Errorf("%.100q is no name: it %s", part, faults[0])
+			return object{}, false, fmt.Errorf("%.100q is not a name: it %s", part, faults[0])
 		}
 	}
 	if l.places.Enter(ctx, f.tenant) != nil {

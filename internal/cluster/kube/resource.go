@@ -38,7 +38,7 @@ const (
 // resource holds the kept data of all objects of a resource. A reflector keeps it up to date. It is
 // safe for concurrent use.
 //
-// There is no informer between the reflector and the store. An informer would keep each object as
+// The reflector writes to the store without an informer. An informer would keep each object as
 // the API server sends it, or at least as a pointer to a value of that size. The kept data is a
 // fraction of it.
 //

@@ -184,7 +184,7 @@ func (r *reviews) create(ctx context.Context, id *oidc.Identity, credential oidc
 		// (TokenReviewSpec).
 		return false, errors.New("the API server does not say that the token is for the audience of pull secrets")
 	case status.User.Username != id.Subject || status.User.UID != id.Kubernetes.ServiceAccount.UID:
-		return false, errors.New("the API server takes the token for that of somebody else: see whether this is the cluster's own (clusters[].kubernetes)")
+		return false, errors.New("the API server says that the token is of another ServiceAccount: see whether this is the cluster's own (clusters[].kubernetes)")
 	}
 	return true, nil
 }

@@ -130,8 +130,8 @@ func TestReviewsThatSayNothing(t *testing.T) {
 			"slow":           {kubetest.Hang, errSlow.Error()},
 			"no audience":    {answer(`{"authenticated":true,` + user + `}`), "does not say that the token is for the audience"},
 			"other audience": {answer(`{"authenticated":true,"audiences":["a"],` + user + `}`), "does not say that the token is for the audience"},
-			"other user":     {answer(`{"authenticated":true,"audiences":["pull-secrets"],"user":{"username":"system:serviceaccount:team-a:x","uid":"uid-web"}}`), "somebody else"},
-			"other UID":      {answer(`{"authenticated":true,"audiences":["pull-secrets"],"user":{"username":"system:serviceaccount:team-a:web","uid":"uid-x"}}`), "somebody else"},
+			"other user":     {answer(`{"authenticated":true,"audiences":["pull-secrets"],"user":{"username":"system:serviceaccount:team-a:x","uid":"uid-web"}}`), "another ServiceAccount"},
+			"other UID":      {answer(`{"authenticated":true,"audiences":["pull-secrets"],"user":{"username":"system:serviceaccount:team-a:web","uid":"uid-x"}}`), "another ServiceAccount"},
 		} {
 			s.Fail("create tokenreviews", test.with)
 			if _, err := c.Lookup(t.Context(), id, token); !has(err, test.want) || isGone(err) || has(err, string(token)) {

@@ -183,7 +183,7 @@ func (c *Controller) lead(ctx context.Context) {
 			if errors.Is(err, errNamespaces) { // it may be the objects, which wait longer
 				backoff = min(backoff, passInterval)
 			}
-			c.log.Warn("the status of policy objects waits; what they grant does not change by that", "error", err, "again", backoff.String())
+			c.log.Warn("the status of policy objects waits; their grants do not change by that", "error", err, "again", backoff.String())
 			l.next = time.Time{}
 			idle(ctx, backoff)
 			continue

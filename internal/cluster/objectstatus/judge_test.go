@@ -90,7 +90,7 @@ func TestExtents(t *testing.T) {
 		{what: "one component of any", repository: "shared/*", want: "All ceiling"},
 		{what: "between", repository: "tree/**/leaf", want: "All ceiling"},
 		{what: "within the pattern", repository: "tree/x/**/y/leaf", want: "All ceiling"},
-		{what: "another's", repository: "team-b/web", want: "None", reason: "no rule for one/team-a/web allows pull on team-b/web; a RepositoryAccess asks for it, beyond the ceiling of rule ceiling", remedy: "whoever administers Pullpass has to allow"},
+		{what: "another's", repository: "team-b/web", want: "None", reason: "no rule for one/team-a/web allows pull on team-b/web; a RepositoryAccess asks for it, beyond the ceiling of rule ceiling", remedy: "an administrator of Pullpass has to allow"},
 		{what: "another action", repository: "team-a/web", actions: "pull,push", want: "Part ceiling", reason: "push"},
 		{what: "another action of a pattern", repository: "team-a/**", actions: "pull,push", want: "Part ceiling", reason: "push"},
 		{what: "no such action", repository: "team-a/web", actions: "push", want: "None", reason: "push"},

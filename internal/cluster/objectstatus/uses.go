@@ -221,7 +221,7 @@ func (u *uses) forgetOld() {
 
 // fill sets the time of the last use of an object's repositories, if it is later than the time in
 // the status. A writer of the status may have set a future day, which no use would ever replace. So
-// the result is no later than today.
+// the result is today at the latest.
 func (u *uses) fill(uid string, repositories []policyobjects.RepositoryStatus) {
 	today := u.today()
 	u.mu.Lock()

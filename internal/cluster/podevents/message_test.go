@@ -60,7 +60,7 @@ func TestMessages(t *testing.T) {
 		"no rule": {refusedEvent(decided(t, "base/go", "repository:shared/x:pull")), []string{
 			"Pullpass refused repository:shared/x:pull at registry.example.com: no rule for prod/team-b/web allows pull on shared/x; " +
 				"rule own-namespace allows pull on team-b/**; rule asked-for lets the annotation pullpass.dev/repositories ask for pull, push on team-b/**, base/**. " +
-				"Remedy: whoever administers Pullpass has to allow pull on shared/x to prod/team-b/web; no rule does"}},
+				"Remedy: an administrator of Pullpass has to allow pull on shared/x to prod/team-b/web; no rule does"}},
 		"not asked for": {refusedEvent(decided(t, "base/go", "repository:base/node:pull")), []string{
 			"Pullpass refused repository:base/node:pull at registry.example.com: no rule for prod/team-b/web allows pull on base/node; " +
 				"rule asked-for would allow it if the annotation pullpass.dev/repositories asked for it; rule own-namespace allows pull on team-b/**. " +
@@ -71,18 +71,18 @@ func TestMessages(t *testing.T) {
 				"Remedy: run in cluster prod: kubectl annotate serviceaccount web -n team-b --overwrite pullpass.dev/repositories='base/go team-b/x:push'",
 			"Pullpass refused repository:c:pull at registry.example.com: no rule for prod/team-b/web allows pull on c; " +
 				"rule own-namespace allows pull on team-b/**; rule asked-for lets the annotation pullpass.dev/repositories ask for pull, push on team-b/**, base/**. " +
-				"Remedy: whoever administers Pullpass has to allow pull on c to prod/team-b/web; no rule does"}},
+				"Remedy: an administrator of Pullpass has to allow pull on c to prod/team-b/web; no rule does"}},
 		"denied": {refusedEvent(refuse("subject_denied", (&exchange.DeniedError{Rule: "quarantine"}).Error()), func(e *exchange.Event) { e.Rule = "quarantine" }), []string{
 			`Pullpass refused repository:shared/x:pull at registry.example.com: refused by the deny rule "quarantine". ` +
-				"Remedy: whoever administers Pullpass knows why the deny rule quarantine is there, and can change it"}},
+				"Remedy: an administrator of Pullpass knows why the deny rule quarantine is there, and can change it"}},
 		"a ServiceAccount that is gone": {refusedEvent(gone(exchange.GoneError{Kind: exchange.KindServiceAccount, Name: "team-b/web", UID: "uid-1", Now: "uid-2"})), []string{
 			"Pullpass refused repository:shared/x:pull at registry.example.com: the ServiceAccount team-b/web that the token names was deleted (UID uid-1), " +
-				"and another one of this name is not the same (UID uid-2); tokens that are requested now are for the new one. " +
+				"and recreated under the same name (UID uid-2); tokens that are requested now are for the new one. " +
 				"Remedy: see that the ServiceAccount is there: the kubelet gets a token for it by itself at its next try; whatever else pulls with the pod's token needs a new pod"}},
 		"another caller": {refusedEvent(refuse("caller_not_node", `the caller is not proven to be the node "worker-1", which the token names: it presented no client certificate`)), []string{
 			`Pullpass refused repository:shared/x:pull at registry.example.com: the caller is not proven to be the node "worker-1", which the token names: ` +
 				"it presented no client certificate. Remedy: the token was sent from 192.0.2.1; if neither the pod's node nor a NAT of yours has this address, " +
-				"somebody else has the token: delete the pod to end it"}},
+				"another client has the token: delete the pod to end it"}},
 		"a node that may not pull": {refusedEvent(refuse("node_not_selected", "only nodes that match this may pull")), []string{
 			"Pullpass refused repository:shared/x:pull at registry.example.com: only nodes that match this may pull"}},
 		"a login": {refusedEvent(refuse("node_not_selected", "no"), func(e *exchange.Event) { e.Requested = nil }), []string{

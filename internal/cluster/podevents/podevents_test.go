@@ -174,7 +174,7 @@ func refusedEvent(changes ...func(*exchange.Event)) *exchange.Event {
 		Scopes: []exchange.ScopeEvent{{
 			Scope:  "repository:shared/x:pull",
 			Reason: "no rule for prod/team-b/web allows pull on shared/x; rule own-namespace allows pull on team-b/**",
-			Remedy: "whoever administers Pullpass has to allow pull on shared/x to prod/team-b/web; no rule does",
+			Remedy: "an administrator of Pullpass has to allow pull on shared/x to prod/team-b/web; no rule does",
 		}},
 		Caller: "192.0.2.1", Client: "containerd/2.4", Latency: 0.25,
 	}
@@ -347,7 +347,7 @@ func TestWhatMakesPodEvents(t *testing.T) {
 	if want := []string{
 		"Pullpass allowed only pull of repository:a:pull,push at registry.example.com: in part",
 		"Pullpass refused repository:b:pull at registry.example.com: not at all",
-		"Pullpass refused repository:shared/x:pull at registry.example.com: as a whole. Remedy: whoever administers Pullpass knows why the deny rule quarantine is there, and can change it",
+		"Pullpass refused repository:shared/x:pull at registry.example.com: as a whole. Remedy: an administrator of Pullpass knows why the deny rule quarantine is there, and can change it",
 	}; !slices.Equal(got, want) {
 		t.Errorf("got\n%s", strings.Join(got, "\n"))
 	}

@@ -122,7 +122,7 @@ func readLimit(root fs.FS, name string) (int64, error) {
 	}
 	limit, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || limit <= 0 {
-		return 0, fmt.Errorf("/%s holds %.40q, which is no limit", name, value)
+		return 0, fmt.Errorf("/%s holds %.40q, which is not a limit", name, value)
 	}
 	// Without a limit, cgroup v1 has the largest number of whole pages.
 	if limit >= math.MaxInt64/2 {

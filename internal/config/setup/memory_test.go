@@ -51,8 +51,8 @@ func TestContainerLimit(t *testing.T) {
 			"sys/fs/cgroup/memory"+kubePath+"/memory.limit_in_bytes", "5000000\n"), 5000000, ""},
 		{"v1, without a limit", files(self, v1Process, "sys/fs/cgroup/memory/memory.limit_in_bytes", v1None), none, ""},
 		{"v1, of other controllers", files(self, "3:memory_recursive,cpu:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes", "1000\n"), none, ""},
-		{"not a number", files(self, "0::/\n", "sys/fs/cgroup/memory.max", "much\n"), 0, `/sys/fs/cgroup/memory.max holds "much", which is no limit`},
-		{"nothing", files(self, "0::/\n", "sys/fs/cgroup/memory.max", "0\n"), 0, `holds "0", which is no limit`},
+		{"not a number", files(self, "0::/\n", "sys/fs/cgroup/memory.max", "much\n"), 0, `/sys/fs/cgroup/memory.max holds "much", which is not a limit`},
+		{"nothing", files(self, "0::/\n", "sys/fs/cgroup/memory.max", "0\n"), 0, `holds "0", which is not a limit`},
 		{"no file", files(self, "0::/\n", "sys/fs/cgroup/memory.max/x", ""), 0, "memory.max"},
 	} {
 		got, err := containerLimit(test.root)

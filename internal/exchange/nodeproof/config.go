@@ -16,7 +16,7 @@ type Config struct {
 	Mode    Mode     // empty means Off
 	Methods []Method // any of these suffices; required unless Mode is Off
 	// CAs sign the kubelets' client certificates of this cluster and of no other;
-	// nil: none is known, and no certificate passes. What was verified is
+	// nil: none is known, and no certificate passes. A verified certificate is
 	// remembered for these: they are the same until the CAs of any cluster change.
 	CAs *CAs
 }
@@ -24,7 +24,7 @@ type Config struct {
 // Wanted reports whether a proof is asked for at all.
 func (c Config) Wanted() bool { return c.Mode != "" && c.Mode != Off }
 
-// Check returns what is wrong with the settings: one that nobody can pass is a
+// Check returns what is wrong with the settings: a proof that no node can pass is a
 // mistake. Without Node objects no address of a node is known.
 func (c Config) Check(objectsKnown bool) error {
 	if c.Mode != "" && !slices.Contains(c.Mode.Values(), c.Mode) {

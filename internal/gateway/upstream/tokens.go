@@ -205,7 +205,7 @@ func (c *Client) readToken(body []byte, realm *url.URL) (upstreamToken, *Error) 
 		}
 	}
 	if !isTokenValue(value) {
-		return upstreamToken{}, c.fail(refusal.UpstreamInvalid, nil, "its token endpoint %s answers with something that is no token", realm.Host)
+		return upstreamToken{}, c.fail(refusal.UpstreamInvalid, nil, "its token endpoint %s answers with something that is not a token", realm.Host)
 	}
 	if len(value) > maxTokenBytes {
 		return upstreamToken{}, c.fail(refusal.UpstreamInvalid, nil, "its token endpoint %s answers with a token of %d bytes, and %d is the most", realm.Host, len(value), maxTokenBytes)

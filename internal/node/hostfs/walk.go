@@ -17,7 +17,7 @@ var (
 	ErrLoop = errors.New("too many symbolic links")
 	// ErrWritable means that any user may write to a directory. A user who can put files there
 	// decides which program the kubelet runs as root.
-	ErrWritable = errors.New("a directory that everybody may write")
+	ErrWritable = errors.New("a directory that any user may write to")
 	// ErrChanged means that a file is no longer as expected.
 	ErrChanged = errors.New("changed meanwhile")
 	// ErrNotRegular means that a file is not a regular file, a link or a directory.

@@ -77,7 +77,7 @@ func (l *linter) hosts(name string, data []byte) {
 			continue
 		}
 		if v, found := e.table.keys["skip_verify"]; found && v.text != "false" {
-			l.find(h.at(v.line, "skip_verify"), "hands the pod's token to whoever answers (%s); remove it, and name the CA in ca", term.QuoteValue(v.text))
+			l.find(h.at(v.line, "skip_verify"), "sends the pod's token to any server that answers (%s); remove it, and name the CA in ca", term.QuoteValue(v.text))
 		}
 		client, found := e.table.keys["client"]
 		if l.target.Certificate && !seen && (!found || strings.Trim(client.text, "[] ") == "") {

@@ -154,7 +154,7 @@ func (l *linter) unbound(role rbacObject) {
 		}
 	}
 	if !bound {
-		l.find(role.at("metadata.name"), "is a role that nobody has (%s); bind it to the group %s with a ClusterRoleBinding", term.QuoteValue(role.Metadata.Name), nodesGroup)
+		l.find(role.at("metadata.name"), "is a role without a binding (%s); bind it to the group %s with a ClusterRoleBinding", term.QuoteValue(role.Metadata.Name), nodesGroup)
 	}
 }
 

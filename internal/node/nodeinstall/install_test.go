@@ -38,9 +38,9 @@ func TestDrift(t *testing.T) {
 		flags := h.read(eksFlags)
 		plan := h.apply(desired("v1.36.2"))
 		want := []string{
-			"replace /etc/containerd/certs.d/ghcr.io/hosts.toml: hosts.toml of ghcr.io was changed by somebody else",
-			"create /etc/eks/image-credential-provider/pullpass-credential-provider: the plugin was removed by somebody else",
-			"replace /etc/pullpass/credential-providers/platform.json: the platform's provider configuration was changed by somebody else",
+			"replace /etc/containerd/certs.d/ghcr.io/hosts.toml: hosts.toml of ghcr.io was changed by another program",
+			"create /etc/eks/image-credential-provider/pullpass-credential-provider: the plugin was removed by another program",
+			"replace /etc/pullpass/credential-providers/platform.json: the platform's provider configuration was changed by another program",
 			"edit /etc/eks/kubelet/environment: the kubelet's flags are to name Pullpass",
 		}
 		if got := actions(plan); !slices.Equal(got, want) || h.kubelet.restarts != 2 {
@@ -381,7 +381,7 @@ func TestRefusedBeforeAnyWrite(t *testing.T) {
 		"a name twice":           {head + "- name: ecr-credential-provider\n- name: ecr-credential-provider\n", "providers[1] has the name of another provider", ErrProvider},
 		"a field twice":          {head + "- name: ecr-credential-provider\n  name: x\n", "correct it", ErrProvider},
 		"no name":                {head + "- {}\n", "providers[0] has no name", ErrProvider},
-		"no list":                {head + "  name: x\n", "providers is no list", ErrProvider},
+		"no list":                {head + "  name: x\n", "providers is not a list", ErrProvider},
 		"another kind":           {"kind: Secret\n", "no CredentialProviderConfig", ErrProvider},
 		"two documents":          {head + "- name: ecr-credential-provider\n---\nkind: x\n", "more than one YAML document", ErrProvider},
 		"no YAML":                {"{", "did not find", ErrProvider},

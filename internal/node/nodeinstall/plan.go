@@ -346,7 +346,7 @@ func (t target) change(s *state) (*Change, hostfs.File, error) {
 	isOurs := e != nil
 	switch {
 	case current == nil && isOurs:
-		c.Action, c.Reason = "create", t.what+" was removed by somebody else"
+		c.Action, c.Reason = "create", t.what+" was removed by another program"
 	case current == nil:
 		c.Action, c.Reason = "create", t.what+" is missing"
 	case current.Equal(t.file):
@@ -356,7 +356,7 @@ func (t target) change(s *state) (*Change, hostfs.File, error) {
 	case versionOf(*current) == e.Written:
 		c.Action, c.Reason = "replace", t.what+" has a new version"
 	default:
-		c.Action, c.Reason = "replace", t.what+" was changed by somebody else"
+		c.Action, c.Reason = "replace", t.what+" was changed by another program"
 	}
 	c.next = &t.file
 	c.entry = &entry{Written: versionOf(t.file), Restart: t.restart}
@@ -372,7 +372,7 @@ func (t target) editing(tree *hostfs.Tree, c *Change, e *entry) (*Change, hostfs
 		current = *c.old
 	}
 	if !current.Mode.IsRegular() {
-		return nil, current, fmt.Errorf("%w: %s is no regular file, and only such are changed; make it one", ErrProfile, tree.Path(t.path))
+		return nil, current, fmt.Errorf("%w: %s is not a regular file, and only regular files are changed; make it one", ErrProfile, tree.Path(t.path))
 	}
 	content, err := current.Content, error(nil)
 	if e != nil && e.Edit != nil {

@@ -146,7 +146,7 @@ func TestProfileNeedsWhatItKnows(t *testing.T) {
 		"flags in a link": {"kind", func(h *host) {
 			testkit.Remove(h.t, filepath.Join(h.dir, "etc/default/kubelet"))
 			h.link("etc/default/kubelet", "/etc/passwd")
-		}, ErrProfile, "is no regular file"},
+		}, ErrProfile, "is not a regular file"},
 		"a configuration that is not there": {"eks", func(h *host) {
 			testkit.Remove(h.t, filepath.Join(h.dir, "etc/eks/image-credential-provider/config.json"))
 		}, os.ErrNotExist, "--image-credential-provider-config of the kubelet"},

@@ -47,7 +47,7 @@ func parseProviders(content []byte) (providerFile, error) {
 	f = providerFile{root: root, list: strictyaml.Field(root, "providers"), value: object}
 	list, isList := object["providers"].([]any)
 	if !isList || f.list == nil {
-		return f, fmt.Errorf("%w: providers is no list; correct it", ErrProvider)
+		return f, fmt.Errorf("%w: providers is not a list; correct it", ErrProvider)
 	}
 	for i, element := range list {
 		provider, _ := element.(map[string]any)

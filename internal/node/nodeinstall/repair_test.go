@@ -34,12 +34,12 @@ func TestRepair(t *testing.T) {
 
 		// As Spegel does: it removes the whole directory and writes its own.
 		testkit.Remove(t, filepath.Join(h.dir, "etc/containerd/certs.d/ghcr.io"))
-		repair(desired("v1.36.2"), "create /etc/containerd/certs.d/ghcr.io/hosts.toml: hosts.toml of ghcr.io was removed by somebody else")
+		repair(desired("v1.36.2"), "create /etc/containerd/certs.d/ghcr.io/hosts.toml: hosts.toml of ghcr.io was removed by another program")
 		h.put(hostsTOML, "server = 'https://ghcr.io'\n")
 		testkit.Must(t, os.Chmod(filepath.Join(h.dir, eksPlugin), 0o644))
 		repair(desired("v1.36.2"),
-			"replace /etc/containerd/certs.d/ghcr.io/hosts.toml: hosts.toml of ghcr.io was changed by somebody else",
-			"replace /etc/eks/image-credential-provider/pullpass-credential-provider: the plugin was changed by somebody else")
+			"replace /etc/containerd/certs.d/ghcr.io/hosts.toml: hosts.toml of ghcr.io was changed by another program",
+			"replace /etc/eks/image-credential-provider/pullpass-credential-provider: the plugin was changed by another program")
 		if got := h.files(); !sameFiles(got, wanted) || h.kubelet.restarts != 1 {
 			t.Errorf("%d restarts, %v", h.kubelet.restarts, got)
 		}
@@ -52,7 +52,7 @@ func TestRepair(t *testing.T) {
 		next := desired("v1.36.2")
 		next.Hosts = map[string][]byte{"ghcr.io": []byte("ANOTHER\n"), "quay.io": []byte("NEW\n")}
 		repair(next)
-		repair(desired("v1.36.2"), "replace /etc/containerd/certs.d/ghcr.io/hosts.toml: hosts.toml of ghcr.io was changed by somebody else")
+		repair(desired("v1.36.2"), "replace /etc/containerd/certs.d/ghcr.io/hosts.toml: hosts.toml of ghcr.io was changed by another program")
 		if got := h.read(eksFlags); got == flags || h.read(hostsTOML) != testHosts {
 			t.Errorf("%s, %s", got, h.read(hostsTOML))
 		}

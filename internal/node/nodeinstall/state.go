@@ -240,7 +240,7 @@ func (s *state) needed() map[string]bool {
 
 func readBackup(tree *hostfs.Tree, digest string) ([]byte, error) {
 	if len(digest) != 2*sha256.Size || strings.Trim(digest, "0123456789abcdef") != "" {
-		return nil, fmt.Errorf("%q is no digest", digest)
+		return nil, fmt.Errorf("%q is not a digest", digest)
 	}
 	f, err := tree.Lookup(path.Join(backupDir, digest), maxPluginBytes)
 	if err != nil {

@@ -33,7 +33,7 @@ const (
 var (
 	// errNotOurTurn prevents a restart while this node does not have the turn.
 	errNotOurTurn = errors.New("it is not the turn of this node")
-	errLost       = errors.New("the turn of this node ended before it was done: the Lease could not be renewed, or somebody else has it")
+	errLost       = errors.New("the turn of this node ended before it was done: the Lease could not be renewed, or another node has it")
 )
 
 // Stop means that no further node is changed to a revision.

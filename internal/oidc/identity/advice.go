@@ -17,7 +17,7 @@ func (p Profile) Advice() []Advice { return advice[p] }
 // none are known. It is for rules that let callers push.
 func (p Profile) Strangers(claim, value string) string {
 	if p == GitHub && claim == "event_name" && (value == "pull_request_target" || value == "workflow_run") {
-		return "whoever opens a pull request has a say in what such a job does"
+		return "anyone who opens a pull request can influence such a job"
 	}
 	return ""
 }
@@ -38,13 +38,13 @@ var advice = map[Profile][]Advice{
 	GitHub: {
 		{[]string{"repository_id", "sub"}, "", "any repository of the owner pushes", `repository_id: ["…"]`},
 		{[]string{"repository_id", "repository_owner_id", "sub"}, "job_workflow_ref", "anybody who calls this workflow pushes", `repository_owner_id: ["…"]`},
-		{[]string{"ref", "environment", "sub"}, "", "any branch pushes, also one that nobody has reviewed", `ref: ["refs/heads/main"], or environment`},
-		{[]string{"ref_protected", "environment"}, "ref", "whoever may create the branch pushes", `ref_protected: ["true"]`},
-		{[]string{"event_name"}, "", "any event pushes, also pull_request_target and workflow_run, in which strangers have a say", `event_name: ["push"]`},
+		{[]string{"ref", "environment", "sub"}, "", "any branch pushes, also an unreviewed one", `ref: ["refs/heads/main"], or environment`},
+		{[]string{"ref_protected", "environment"}, "ref", "anyone who may create the branch pushes", `ref_protected: ["true"]`},
+		{[]string{"event_name"}, "", "any event pushes, also pull_request_target and workflow_run, which outsiders can influence", `event_name: ["push"]`},
 	},
 	GitLab: {
 		{[]string{"project_id", "sub"}, "", "any project pushes that identities[].require lets in", `project_id: ["…"]`},
-		{[]string{"ref_protected", "environment_protected"}, "", "any branch pushes, also one that nobody has reviewed", `ref_protected: ["true"]`},
+		{[]string{"ref_protected", "environment_protected"}, "", "any branch pushes, also an unreviewed one", `ref_protected: ["true"]`},
 		{[]string{"ref_type", "sub"}, "ref", "a tag pushes that is called as the branch is", `ref_type: ["branch"]`},
 		{[]string{"pipeline_source"}, "", "any pipeline pushes, also one of a merge request or a trigger", `pipeline_source: ["push"]`},
 	},
@@ -54,12 +54,12 @@ var advice = map[Profile][]Advice{
 	},
 	CircleCI: {
 		{[]string{"oidc.circleci.com/project-id"}, "", "any project of the organization pushes", `oidc.circleci.com/project-id: ["…"]`},
-		{[]string{"oidc.circleci.com/vcs-ref"}, "", "any branch pushes, also one that nobody has reviewed", `oidc.circleci.com/vcs-ref: ["refs/heads/main"]`},
-		{[]string{"oidc.circleci.com/ssh-rerun"}, "", "whoever reruns a job with SSH pushes by hand", `oidc.circleci.com/ssh-rerun: ["false"]`},
+		{[]string{"oidc.circleci.com/vcs-ref"}, "", "any branch pushes, also an unreviewed one", `oidc.circleci.com/vcs-ref: ["refs/heads/main"]`},
+		{[]string{"oidc.circleci.com/ssh-rerun"}, "", "anyone who reruns a job with SSH pushes by hand", `oidc.circleci.com/ssh-rerun: ["false"]`},
 	},
 	Bitbucket: {
 		{[]string{"repositoryUuid"}, "", "any repository of the workspace pushes", `repositoryUuid: ["{…}"]`},
-		{[]string{"branchName", "deploymentEnvironmentUuid"}, "", "any branch pushes, also one that nobody has reviewed", `branchName: ["main"]`},
+		{[]string{"branchName", "deploymentEnvironmentUuid"}, "", "any branch pushes, also an unreviewed one", `branchName: ["main"]`},
 	},
 	Terraform: {
 		{[]string{"terraform_workspace_id"}, "", "any workspace of the organization pushes", `terraform_workspace_id: ["…"]`},

@@ -9,7 +9,7 @@ import (
 
 // Claims are the claims of one token, by name. A value is a string, a bool, an int64 or float64
 // (JSON numbers, integral or not), or a []string. All other values are []any and map[string]any of
-// these. There are no nil values: a claim that is null is left out. Claims must not be changed.
+// these. A value is never nil: a claim that is null is left out. Claims must not be changed.
 type Claims map[string]any
 
 // Texts returns the texts to compare with a claim: its value, or the members of a list of strings.

@@ -46,8 +46,8 @@ func TestCompileFaults(t *testing.T) {
 		`[1].exists(service, true)`:            `1:11: "service" names two things: choose another name for the elements`,
 		`[1].exists(kubernetes, true)`:         `1:11: "kubernetes" names two things: choose another name for the elements`,
 		`has(kubernetes.node)`:                 "1:4: has asks for a claim or a label: compare kubernetes.node instead: where it is not known, the condition grants nothing",
-		`kubernetes.labels.exists(k, k == "")`: "1:25: is no list: " + listRemedy,
-		`service.all(c, c == "x")`:             "1:12: is no list: " + listRemedy,
+		`kubernetes.labels.exists(k, k == "")`: "1:25: is not a list: " + listRemedy,
+		`service.all(c, c == "x")`:             "1:12: is not a list: " + listRemedy,
 
 		`claims.ref.matches("^a|b$")`:                       `1:19: "matches" is not available here: policy has no regular expressions: use ==, in, startsWith, endsWith or contains`,
 		`matches(claims.ref, "a")`:                          `1:8: "matches" is not available here: policy has no regular expressions: use ==, in, startsWith, endsWith or contains`,

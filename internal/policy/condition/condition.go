@@ -197,7 +197,7 @@ func firstIssue(issues *cel.Issues, remedy string) error {
 	case strings.Contains(what, "has() macro"):
 		remedy = hasRemedy
 	case strings.Contains(what, asList):
-		what, remedy = "is no list", listRemedy
+		what, remedy = "is not a list", listRemedy
 	}
 	return at(first.Location.Line(), first.Location.Column(), what, remedy)
 }

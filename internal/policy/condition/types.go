@@ -119,7 +119,7 @@ func (c *typeCheck) call(e ast.Expr, wanted identity.Type) error {
 	return c.all("", args...)
 }
 
-// sum lets + join texts only. Macros add to what they gather, too.
+// sum lets + join texts only. Macros add to their accumulator, too.
 func (c *typeCheck) sum(e ast.Expr) error {
 	args := e.AsCall().Args()
 	switch {

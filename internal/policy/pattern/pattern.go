@@ -84,7 +84,7 @@ func appendSample(sample []byte, component string) ([]byte, error) {
 				return nil, fmt.Errorf("%s must be a whole path component: its value is a path", term.QuoteName("{"+name+"}"))
 			}
 			if _, ok := placeholderValue(name, &oidc.Identity{}); !ok {
-				return nil, fmt.Errorf("%s is no placeholder; use {namespace}, {serviceAccount} or {cluster}, or {claims.NAME} for an identity", term.QuoteName("{"+name+"}"))
+				return nil, fmt.Errorf("%s is not a placeholder; use {namespace}, {serviceAccount} or {cluster}, or {claims.NAME} for an identity", term.QuoteName("{"+name+"}"))
 			}
 			sample = append(sample, 'x')
 			component = component[len(name)+1:]

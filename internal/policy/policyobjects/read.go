@@ -69,7 +69,7 @@ func (s *Set) add(file string, root *yaml.Node) error {
 	where := fmt.Sprintf("%s: line %d", file, root.Line)
 	switch {
 	case fields["apiVersion"] != policy.APIVersion || kind != policy.Kind && kind != policy.KindRequest:
-		return fmt.Errorf("%s: is no object of Pullpass: write apiVersion %s and kind %s or %s", where, policy.APIVersion, policy.Kind, policy.KindRequest)
+		return fmt.Errorf("%s: is not an object of Pullpass: write apiVersion %s and kind %s or %s", where, policy.APIVersion, policy.Kind, policy.KindRequest)
 	case !names.IsSubdomain(name):
 		return fmt.Errorf("%s: metadata.name: %s is not a name: write lower-case letters, digits, '-' and '.'", where, term.QuoteName(name))
 	case kind == policy.KindRequest && !names.IsLabel(namespace):

@@ -77,14 +77,14 @@ func TestSetFaults(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                 "f.yaml: is empty",
 		"{":                                "f.yaml: is not valid YAML",
-		"apiVersion: v1\nkind: Secret\n":   "f.yaml: line 1: is no object of Pullpass",
+		"apiVersion: v1\nkind: Secret\n":   "f.yaml: line 1: is not an object of Pullpass",
 		head + "AccessPolicy\nrules: []\n": "metadata.name",
 		head + "AccessPolicy\nmetadata: {name: a}\nrules: []\n":          "spec: is missing",
 		head + "RepositoryAccess\nmetadata: {name: a}\nspec: {}\n":       "metadata.namespace: is missing",
 		objects + "---\n" + objects:                                      `AccessPolicy "team-b" is in f.yaml: line 1, too`,
 		strings.Replace(request, "shared/a", `"{namespace}/a"`, 1):       "f.yaml: RepositoryAccess team-a/web: repositories[0]: placeholders",
 		strings.Replace(objects, "actions: [pull]", "actions: [pul]", 1): "f.yaml: AccessPolicy team-b: rules[0].allow[0].actions[0]",
-		"apiVersion: v1\nkind: List\nitems: [{kind: Pod}]\n":             "is no object of Pullpass",
+		"apiVersion: v1\nkind: List\nitems: [{kind: Pod}]\n":             "is not an object of Pullpass",
 	} {
 		var set Set
 		if err := set.Add("f.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
@@ -138,8 +138,8 @@ func TestExportFaults(t *testing.T) {
 		strings.Replace(file, "subjects: [{namespaces: [a]}]", "anonymous: true", 1): "is of no cluster",
 		strings.Replace(file, "{namespaces: [a]}", "{identities: [github]}", 1):      "its own cluster",
 		strings.Replace(file, "[pull]", "[pul]", 1):                                  "is not an action",
-		head + "AccessPolicy\nmetadata: {name: a}\nspec: {rules: []}\n":              "is no policy file",
-		head + "AccessPolicyTests\ntests: []\n":                                      "is no policy file",
+		head + "AccessPolicy\nmetadata: {name: a}\nspec: {rules: []}\n":              "is not a policy file",
+		head + "AccessPolicyTests\ntests: []\n":                                      "is not a policy file",
 	} {
 		if _, err := ToObject("x", policy.File{Name: "p.yaml", Data: []byte(text)}); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)

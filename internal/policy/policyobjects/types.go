@@ -2,7 +2,7 @@ package policyobjects
 
 import "github.com/pullpass/pullpass/internal/policy"
 
-// AccessPolicy is the spec of an AccessPolicy: what a policy file says, for the
+// AccessPolicy is the spec of an AccessPolicy: the content of a policy file, for the
 // ServiceAccounts of the cluster that the object is in.
 type AccessPolicy struct {
 	Rules []policy.Rule   `json:"rules" schema:"nonempty"` // who may have what, within clusters[].kubernetes.objects.within

@@ -8,18 +8,18 @@ type Document struct {
 	Tests      []Test `json:"tests" schema:"required nonempty"`                         // each is a line of the output
 }
 
-// Test is who asks for what, and what must come of it.
+// Test is a request and its expected result.
 type Test struct {
 	Name      string      `json:"name" schema:"required nonempty"` // unique over all files; one line
 	Identity  Identity    `json:"identity"`                        // what the token would say
-	Anonymous bool        `json:"anonymous"`                       // instead of identity: somebody without a token
+	Anonymous bool        `json:"anonymous"`                       // instead of identity: a caller without a token
 	Service   string      `json:"service" schema:"nonempty"`       // registries[].service; may be left out when there is only one
 	Scopes    []string    `json:"scopes" schema:"nonempty"`        // like repository:team-a/web:pull,push; left out: a login
 	Expect    Expectation `json:"expect" schema:"required"`        // what must come of it
 }
 
 // Identity is what a good token says, of a ServiceAccount with what is known of it, or
-// of a caller that is no pod.
+// of a caller that is not a pod.
 type Identity struct {
 	Cluster         string            `json:"cluster" schema:"either=pod label"`           // clusters[].name
 	Namespace       string            `json:"namespace" schema:"either=pod label"`         // of the ServiceAccount

@@ -51,7 +51,7 @@ func Idle(p *policy.Policy, cluster string, objects Objects) []string {
 	for _, r := range objects.Requests {
 		for _, asked := range r.Written() {
 			if !isAnyGranted(all.rules, within, cluster, r, asked) {
-				found = append(found, fmt.Sprintf("cluster %s: %s %s: asks for %s, which no rule with requests: true allows to its ServiceAccounts within what objects may give: remove it, or let whoever administers the policy allow it",
+				found = append(found, fmt.Sprintf("cluster %s: %s %s: asks for %s, which no rule with requests: true allows to its ServiceAccounts within what objects may give: remove it, or let an administrator of the policy allow it",
 					cluster, policy.KindRequest, asked.Object, asked.Repositories[0]))
 			}
 		}

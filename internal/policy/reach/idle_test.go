@@ -20,7 +20,7 @@ func TestIdle(t *testing.T) {
 	const (
 		file      = `rules: [{name: own, subjects: [{clusters: [prod], namespaces: ["team-*"]}], allow: [{repositories: ["{namespace}/**"], actions: [pull]}]}, {name: ceiling, subjects: [{namespaces: ["team-*"]}], requests: true, allow: [{repositories: ["shared/**"], actions: [pull]}]}]` + "\n" + `deny: [{name: bad, subjects: [{namespaces: [old]}]}, {name: less, subjects: [{clusters: [prod], namespaces: [gone], serviceAccounts: [x]}]}, {name: more, subjects: [{clusters: [prod], namespaces: [gone]}]}]`
 		remove    = ": remove it, or narrow the other"
-		inVain    = ", which no rule with requests: true allows to its ServiceAccounts within what objects may give: remove it, or let whoever administers the policy allow it"
+		inVain    = ", which no rule with requests: true allows to its ServiceAccounts within what objects may give: remove it, or let an administrator of the policy allow it"
 		beyond    = "grants nothing: nothing that it allows is within what objects may give (clusters[].kubernetes.objects.within)"
 		ownIsMore = "cluster prod: rule o/r: grants nothing that the rule own (p: rules[0]) does not" + remove
 	)
@@ -34,10 +34,10 @@ func TestIdle(t *testing.T) {
 		"of what it says more, nothing counts":  {"prod", "x/*", rule("namespaces: [team-a]", "y/**"), "", "cluster prod: rule o/r: " + beyond},
 		"its own namespace is not within":       {"prod", "x/{namespace}/*", rule("namespaces: [team-a]", "x/b/*"), "", "cluster prod: rule o/r: " + beyond},
 		"some namespace is within":              {"prod", "x/{namespace}/*", rule(`namespaces: ["*"]`, "x/b/*"), "", ""},
-		"who is refused by the file":            {"prod", "**", rule("namespaces: [old]", "x"), "", "cluster prod: rule o/r: grants nothing: the deny rule bad (p: deny[0]) refuses everybody whom it is for: remove the rule, or narrow the denial"},
-		"who is refused by the object":          {"prod", "**", rule("namespaces: [b]", "x") + "\ndeny: [{name: d, subjects: [{namespaces: [\"*\"]}]}]", "", "cluster prod: rule o/r: grants nothing: the deny rule o/d (AccessPolicy o: deny[0]) refuses everybody whom it is for: remove the rule, or narrow the denial"},
-		"refused twice":                         {"prod", "**", "deny: [{name: d, subjects: [{namespaces: [old], serviceAccounts: [x]}]}]", "", "cluster prod: deny rule o/d: refuses nobody whom the deny rule bad (p: deny[0]) does not" + remove},
-		"refused twice, in this cluster":        {"prod", "**", "deny: [{name: d, subjects: [{namespaces: [gone]}]}]", "", "cluster prod: deny rule o/d: refuses nobody whom the deny rule more (p: deny[2]) does not" + remove},
+		"who is refused by the file":            {"prod", "**", rule("namespaces: [old]", "x"), "", "cluster prod: rule o/r: grants nothing: the deny rule bad (p: deny[0]) refuses every caller that the rule is for: remove the rule, or narrow the denial"},
+		"who is refused by the object":          {"prod", "**", rule("namespaces: [b]", "x") + "\ndeny: [{name: d, subjects: [{namespaces: [\"*\"]}]}]", "", "cluster prod: rule o/r: grants nothing: the deny rule o/d (AccessPolicy o: deny[0]) refuses every caller that the rule is for: remove the rule, or narrow the denial"},
+		"refused twice":                         {"prod", "**", "deny: [{name: d, subjects: [{namespaces: [old], serviceAccounts: [x]}]}]", "", "cluster prod: deny rule o/d: refuses no caller that the deny rule bad (p: deny[0]) does not refuse" + remove},
+		"refused twice, in this cluster":        {"prod", "**", "deny: [{name: d, subjects: [{namespaces: [gone]}]}]", "", "cluster prod: deny rule o/d: refuses no caller that the deny rule more (p: deny[2]) does not refuse" + remove},
 		"refused in another cluster":            {"dev", "**", "deny: [{name: d, subjects: [{namespaces: [gone]}]}]", "", ""},
 		"a denial that refuses more":            {"prod", "**", "deny: [{name: d, subjects: [{namespaces: [\"o*\"]}]}]", "", ""},
 		"the same ceiling":                      {"prod", "**", strings.Replace(rule("namespaces: [team-a]", "shared/x"), "allow", "requests: true, allow", 1), "", "cluster prod: rule o/r: grants nothing that the rule ceiling (p: rules[1]) does not" + remove},

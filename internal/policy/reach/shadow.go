@@ -47,7 +47,7 @@ func (w written) shadowed(idle func(*shadow) string) (found []string) {
 			continue
 		}
 		if d := slices.IndexFunc(denials, func(d Denial) bool { return !r.Anonymous && allWithin(r.whom, d.Subjects) }); d >= 0 {
-			found = append(found, fmt.Sprintf("rule %s: grants nothing: the deny rule %s (%s) refuses everybody whom it is for: remove the rule, or narrow the denial", r.Name, denials[d].Name, denials[d].Origin))
+			found = append(found, fmt.Sprintf("rule %s: grants nothing: the deny rule %s (%s) refuses every caller that the rule is for: remove the rule, or narrow the denial", r.Name, denials[d].Name, denials[d].Origin))
 			continue
 		}
 		by := -1 // a rule that stays if the named rules are removed
@@ -64,7 +64,7 @@ func (w written) shadowed(idle func(*shadow) string) (found []string) {
 	for i := w.knownDenials; i < len(denials); i++ {
 		for j := range denials {
 			if i != j && allWithin(denials[i].Subjects, denials[j].Subjects) && (j < i || !allWithin(denials[j].Subjects, denials[i].Subjects)) {
-				found = append(found, fmt.Sprintf("deny rule %s: refuses nobody whom the deny rule %s (%s) does not: remove it, or narrow the other", denials[i].Name, denials[j].Name, denials[j].Origin))
+				found = append(found, fmt.Sprintf("deny rule %s: refuses no caller that the deny rule %s (%s) does not refuse: remove it, or narrow the other", denials[i].Name, denials[j].Name, denials[j].Origin))
 				break
 			}
 		}

@@ -27,9 +27,9 @@ func (m *Match) Cautions(known KnownIdentity, pushes bool) []string {
 	for _, claim := range compared {
 		switch c, named := known.Profile.Claim(claim); {
 		case !named && known.Profile != identity.Generic:
-			texts = append(texts, fmt.Sprintf("claims.%s is none that tokens of profile %s are known to have: if it is missing, nobody matches", claim, known.Profile))
+			texts = append(texts, fmt.Sprintf("claims.%s is not a known claim of profile %s: if it is missing, no caller matches", claim, known.Profile))
 		case c.Instead != "" && !compares(c.Instead):
-			texts = append(texts, fmt.Sprintf("claims.%s is a name, which somebody else can have later: compare %s, which nobody else gets", claim, c.Instead))
+			texts = append(texts, fmt.Sprintf("claims.%s is a name, which can be reassigned: compare %s, which is never reassigned", claim, c.Instead))
 		}
 	}
 	if !pushes {
@@ -38,7 +38,7 @@ func (m *Match) Cautions(known KnownIdentity, pushes bool) []string {
 	for _, c := range m.Claims {
 		for _, value := range c.Values {
 			if who := known.Profile.Strangers(c.Name, value); who != "" {
-				texts = append(texts, fmt.Sprintf("claims.%s may be %s, and %s: let jobs push that nobody else starts", c.Name, value, who))
+				texts = append(texts, fmt.Sprintf("claims.%s may be %s, and %s: allow pushes only to jobs that outsiders cannot start", c.Name, value, who))
 			}
 		}
 	}

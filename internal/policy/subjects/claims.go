@@ -169,9 +169,9 @@ func (p *parser) checkClaim(n strictyaml.Node, name string, profile identity.Pro
 			at.Fault("%s: * stands for other characters only in claims whose values people choose, such as ref; this one, of identity %s, is compared exactly",
 				term.QuoteName(value), term.QuoteName(name))
 		case known.Type == identity.Boolean && value != "true" && value != "false":
-			at.Fault("%s is no value of it: of identity %s, this claim is a boolean: write \"true\" or \"false\"", term.QuoteName(value), term.QuoteName(name))
+			at.Fault("%s is not a valid value: of identity %s, this claim is a boolean: write \"true\" or \"false\"", term.QuoteName(value), term.QuoteName(name))
 		case known.Type == identity.Number && err != nil:
-			at.Fault("%s is no value of it: of identity %s, this claim is a number", term.QuoteName(value), term.QuoteName(name))
+			at.Fault("%s is not a valid value: of identity %s, this claim is a number", term.QuoteName(value), term.QuoteName(name))
 		}
 	}
 }

@@ -1,6 +1,6 @@
 package subjects
 
-// Subject matches a ServiceAccount, or with identities somebody else, if all
+// Subject matches a ServiceAccount, or with identities another caller, if all
 // fields that are given do.
 type Subject struct {
 	Clusters          []string          `json:"clusters" schema:"nonempty"`               // clusters[].name; * is any run of characters

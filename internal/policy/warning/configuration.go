@@ -64,10 +64,10 @@ func WithoutLabels(p *policy.Policy, clusters []string) []string {
 		}
 	}
 	for _, r := range p.WrittenRules() {
-		check("rule "+r.Name, "matches nobody of cluster %s", r.Subjects)
+		check("rule "+r.Name, "matches no ServiceAccount of cluster %s", r.Subjects)
 	}
 	for _, d := range p.WrittenDenials() {
-		check("deny rule "+d.Name, "refuses everybody of cluster %s whom its other fields match", d.Subjects)
+		check("deny rule "+d.Name, "refuses every ServiceAccount of cluster %s that its other fields match", d.Subjects)
 	}
 	return affected
 }

@@ -97,9 +97,9 @@ deny:
 - {name: old, subjects: [{namespaces: [old]}]}
 `)
 	want := []string{
-		`rule everywhere: subjects[1] matches nobody of cluster "edge-1": its namespaces' labels are not known without a connection (clusters[].kubernetes)`,
-		`rule everywhere: subjects[1] matches nobody of cluster "edge-2": its namespaces' labels are not known without a connection (clusters[].kubernetes)`,
-		`deny rule quarantine: subjects[0] refuses everybody of cluster "edge-2" whom its other fields match: its namespaces' labels are not known without a connection (clusters[].kubernetes)`,
+		`rule everywhere: subjects[1] matches no ServiceAccount of cluster "edge-1": its namespaces' labels are not known without a connection (clusters[].kubernetes)`,
+		`rule everywhere: subjects[1] matches no ServiceAccount of cluster "edge-2": its namespaces' labels are not known without a connection (clusters[].kubernetes)`,
+		`deny rule quarantine: subjects[0] refuses every ServiceAccount of cluster "edge-2" that its other fields match: its namespaces' labels are not known without a connection (clusters[].kubernetes)`,
 	}
 	same(t, WithoutLabels(p, []string{"edge-1", "edge-2"}), want)
 	if got := WithoutLabels(p, nil); got != nil {

@@ -51,7 +51,7 @@ func repeated(r *policy.WrittenRule, identities map[string]subjects.KnownIdentit
 		all = append(all, m.Identities...)
 		for _, claim := range m.Told() {
 			if repeats(slices.Clone(m.Identities), claim) {
-				found = append(found, fmt.Sprintf("rule %s: subjects[%d]: claims.%s can have the same value at several of its identities, and mean somebody else at each: "+
+				found = append(found, fmt.Sprintf("rule %s: subjects[%d]: claims.%s can have the same value at several of its identities, and mean a different caller at each: "+
 					"write a subject for each identity", r.Name, i, claim))
 			}
 		}
@@ -60,7 +60,7 @@ func repeated(r *policy.WrittenRule, identities map[string]subjects.KnownIdentit
 		for j, repositories := range a.Repositories {
 			for _, claim := range repositories.Claims() {
 				if repeats(slices.Clone(all), claim) {
-					found = append(found, fmt.Sprintf("rule %s: allow[%d].repositories[%d]: {claims.%s} can have the same value at several of the rule's identities, and mean somebody else at each: "+
+					found = append(found, fmt.Sprintf("rule %s: allow[%d].repositories[%d]: {claims.%s} can have the same value at several of the rule's identities, and mean a different caller at each: "+
 						"write a rule for each identity, with other repositories", r.Name, i, j, claim))
 				}
 			}

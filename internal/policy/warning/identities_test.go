@@ -31,15 +31,15 @@ func TestCautions(t *testing.T) {
 		{`{identities: [github], claims: {repository_id: ["42"], environment: [release], event_name: [push]}}`, "push", nil},
 		{`{identities: [github], claims: {repository: [octo-org/web]}}`, "pull", []string{"compare repository_id"}},
 		{`{identities: [github], claims: {repository_owner: [octo-org]}}`, "pull", nil}, // its id is required of all tokens
-		{`{identities: [github], claims: {repositry_id: ["42"]}}`, "pull", []string{"claims.repositry_id is none that"}},
+		{`{identities: [github], claims: {repositry_id: ["42"]}}`, "pull", []string{"claims.repositry_id is not a known claim"}},
 		{`{identities: [idp], claims: {anything: [x], sub: [z]}}`, "push", nil},
 		{`{identities: [gitlab], claims: {project_id: ["1"], ref: [main], ref_protected: ["true"], pipeline_source: [push]}}`, "push", []string{"ref_type"}},
 		// A claim that only has to be present does not distinguish callers.
 		{strings.Replace(whole, "refs/heads/main", `"*"`, 1), "push", []string{"any branch"}},
 		{strings.Replace(whole, "refs/heads/main", `main, "**"`, 1), "push", []string{"any branch"}},
 		{`{identities: [github], condition: 'has(claims.repository_id) && "environment" in claims && has(claims["event_name"].x)'}`, "push", []string{"any repository of the owner", "any branch", "any event"}},
-		{strings.Replace(whole, "[push]", "[push, pull_request_target]", 1), "push", []string{"claims.event_name may be pull_request_target, and whoever opens"}},
-		{strings.Replace(whole, "[push]", "[workflow_run]", 1), "push", []string{"claims.event_name may be workflow_run, and whoever opens"}},
+		{strings.Replace(whole, "[push]", "[push, pull_request_target]", 1), "push", []string{"claims.event_name may be pull_request_target, and anyone who opens"}},
+		{strings.Replace(whole, "[push]", "[workflow_run]", 1), "push", []string{"claims.event_name may be workflow_run, and anyone who opens"}},
 		{strings.Replace(whole, "[push]", "[workflow_run]", 1), "pull", nil},
 		// Each server counts from one.
 		{strings.Replace(whole, "[github]", "[github, server]", 1), "push", []string{"subjects[0]: claims.repository_id can have the same value"}},

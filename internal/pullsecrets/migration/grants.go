@@ -60,7 +60,7 @@ func (g *grants) decide(ctx context.Context, inventory *pullsecrets.Inventory, a
 	live, ok := inventory.Accounts[account]
 	if !ok {
 		answer.Reason = "the ServiceAccount is not there, so no token can be issued for its pods"
-		answer.Remedy = "make it, or let the pods use another one"
+		answer.Remedy = "create it, or let the pods use a different ServiceAccount"
 		return answer, nil
 	}
 	scope, err := registryauth.ParseScope("repository:" + image.Repository + ":pull")
@@ -88,7 +88,7 @@ func (g *grants) decide(ctx context.Context, inventory *pullsecrets.Inventory, a
 	decision := g.policy.Decide(subject, g.services[image.Registry], []registryauth.Scope{scope})
 	if decision.DeniedBy != "" {
 		answer.Reason = "the deny rule " + decision.DeniedBy + " refuses the ServiceAccount"
-		answer.Remedy = "let whoever administers Pullpass change that rule, or use another ServiceAccount"
+		answer.Remedy = "let an administrator of Pullpass change that rule, or use another ServiceAccount"
 		return answer, nil
 	}
 	scopeDecision := decision.Scopes[0]

@@ -90,7 +90,7 @@ func servicesOf(cfg *config.Config, hosts []string, service string) (map[string]
 		registry, err := config.FindRegistry(cfg, wanted)
 		if err != nil {
 			if service == "" {
-				err = errors.Join(fmt.Errorf("--registry %s is no configured service, and there are several; name its own", host), err)
+				err = errors.Join(fmt.Errorf("--registry %s is not a configured service, and there are several; name its own", host), err)
 			}
 			return nil, err
 		}

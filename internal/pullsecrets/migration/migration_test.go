@@ -227,7 +227,7 @@ func TestPullSecretsLines(t *testing.T) {
 					}}},
 				})
 			},
-			want: []string{"3     ready           team-a     ServiceAccount default", "what uses it (workloads: 1)", "without imagePullSecrets: 1\n"},
+			want: []string{"3     ready           team-a     ServiceAccount default", "the workloads that use it (1)", "without imagePullSecrets: 1\n"},
 			not:  "Deployment apart",
 		},
 		"workloads cannot be listed": {

@@ -246,7 +246,7 @@ func (m *Plan) account(a pullsecrets.Account, blocked []string, heirs int) (Row,
 	default:
 		row.Step, row.Verdict = stepRemove, verdictReady
 		if heirs > 0 && opens {
-			why = joined(fmt.Sprintf("the policy grants every image of what uses it (workloads: %d)", heirs), why)
+			why = joined(fmt.Sprintf("the policy grants every image of the workloads that use it (%d)", heirs), why)
 		} else if opens {
 			why = joined("no workload uses it", why)
 		}
@@ -331,7 +331,7 @@ func (m *Plan) token(t pullsecrets.Token) Row {
 		why += "; containers get it: " + several(row.UsedBy)
 		row.Do = "give them a projected volume with a serviceAccountToken instead"
 	case !t.InvalidSince.IsZero() && !last.Before(t.InvalidSince):
-		why += "; invalid since " + day(t.InvalidSince) + ", and somebody tried it on " + day(last)
+		why += "; invalid since " + day(t.InvalidSince) + ", and a client tried it on " + day(last)
 		row.Do = "find out who: user agent and address are in the API server's audit log (authentication.k8s.io/legacy-token-invalidated)"
 	case !m.inventory.Complete():
 		row.Verdict = verdictUnknown

@@ -38,7 +38,7 @@ func (k *keyWatch) read(ctx context.Context) error {
 		} `json:"keys"`
 	}
 	if err := json.Unmarshal(text, &set); err != nil || len(set.Keys) == 0 {
-		return fmt.Errorf("the cluster's keys are no key set (RFC 7517), or an empty one")
+		return fmt.Errorf("the cluster's keys are not a key set (RFC 7517), or are an empty one")
 	}
 	ids := map[string]bool{}
 	for _, key := range set.Keys {

@@ -40,7 +40,7 @@ func readCapped(r io.Reader, name string) ([]byte, error) {
 		return nil, err
 	}
 	if len(data) > maxKeyFileBytes {
-		return nil, fmt.Errorf("%s: larger than %d bytes: this is no key and no certificate chain", name, maxKeyFileBytes)
+		return nil, fmt.Errorf("%s: larger than %d bytes: this is neither a key nor a certificate chain", name, maxKeyFileBytes)
 	}
 	return data, nil
 }

@@ -185,7 +185,7 @@ func TestExplainJudgesRevocations(t *testing.T) {
 	revoke(t, list, account, "examined")
 	for _, source := range []string{"name", "token", "audit"} {
 		expect(source, `revocations  REFUSED     revoked by an operator: "examined" (--service-account prod/team-a/web until `, `by "alice")`+"\n", `now          refused 403: revoked; revoked by an operator: "examined"`,
-			"remedy       whoever administers Pullpass can end a revocation")
+			"remedy       an administrator of Pullpass can end a revocation")
 	}
 	testkit.Must(t, list.Remove(t.Context(), account, "alice"))
 	revoke(t, list, state.Target{Kind: state.TargetNode, Cluster: "prod", Name: "node1"}, "examined")

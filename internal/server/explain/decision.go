@@ -78,7 +78,7 @@ func (p *printer) others(what string, names []string) {
 // mismatchText names the field of each subject that differs.
 func mismatchText(fields []string) string {
 	if len(fields) == 0 {
-		return "nobody anonymous"
+		return "not for anonymous callers"
 	}
 	return "by " + strings.Join(slices.Compact(slices.Clone(fields)), ", ")
 }

@@ -111,7 +111,7 @@ func (e *explainer) identityThen() (oidc.Identity, error) {
 
 // notPods are the messages for checks that apply only to pods.
 var notPods = map[exchange.StepName]string{
-	exchange.StepObjects: "it is no pod, and no API server knows it",
-	exchange.StepNode:    "it is no pod, and on no node",
-	exchange.StepCaller:  "it is no pod, and has no node to prove",
+	exchange.StepObjects: "it is not a pod, and no API server knows it",
+	exchange.StepNode:    "it is not a pod, and on no node",
+	exchange.StepCaller:  "it is not a pod, and has no node to prove",
 }

@@ -56,9 +56,9 @@ func expectExplained(t *testing.T, out string, err error, want []string, not str
 	}
 }
 
-const offForJobs = "objects      off         it is no pod, and no API server knows it\n" +
-	"node         off         it is no pod, and on no node\n" +
-	"caller       off         it is no pod, and has no node to prove\n"
+const offForJobs = "objects      off         it is not a pod, and no API server knows it\n" +
+	"node         off         it is not a pod, and on no node\n" +
+	"caller       off         it is not a pod, and has no node to prove\n"
 
 func TestExplainTokensOfJobs(t *testing.T) {
 	t.Parallel()

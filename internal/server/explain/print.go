@@ -156,7 +156,7 @@ func (p *printer) answer(a *Explanation) {
 		p.line("", "unless this refuses, which was not judged: "+strings.Join(conditions, ", "))
 	}
 	for _, c := range a.Closed {
-		p.line("", fmt.Sprintf("but the gateway lets nobody %s at %s (upstreams[].actions)", strings.Join(c.Actions, " or "), term.Words(c.Upstream)))
+		p.line("", fmt.Sprintf("but the gateway lets no client %s at %s (upstreams[].actions)", strings.Join(c.Actions, " or "), term.Words(c.Upstream)))
 	}
 	if a.then == nil {
 		return

@@ -151,7 +151,7 @@ func WriteWho(w io.Writer, a *reach.Who) error {
 			p.line("", "and within "+strings.Join(r.Within, " "))
 		}
 		if r.Anonymous {
-			p.line("", "everybody, with a token or without")
+			p.line("", "all callers, with a token or without")
 		}
 		if r.Annotation != "" {
 			p.line("", "if the ServiceAccount's annotation "+r.Annotation+" asks for it:")

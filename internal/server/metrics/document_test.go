@@ -25,7 +25,7 @@ const metricsIntroduction = `# Metrics
 ` + "`GET /metrics` on the admin listener, for Prometheus. The same goes to an OpenTelemetry collector if one is named: [telemetry.md](../how-to/telemetry.md)." + `
 
 Every replica counts for itself. Times are Unix times in seconds, so ` + "`time() - metric`" + ` is an age. A label has no other values than those listed
-here and the names in the configuration: what callers send never becomes one. Durations are native histograms (Prometheus needs
+here and the names in the configuration: the content of a request never becomes one. Durations are native histograms (Prometheus needs
 ` + "`scrape_native_histograms: true`" + `, or ` + "`--enable-feature=native-histograms`" + ` before 3.8) and classic ones. ` + "`go_*` and `process_*`" + ` are those of every Go program.
 `
 

@@ -67,7 +67,7 @@ var (
 	connectionsRefused = &metric{
 		name: "pullpass_connections_refused_total", kind: counter, read: true,
 		help: "Connections that were closed because their address had too many, or because others needed the place of one without a whole request; and connections and requests because all together sent too much.",
-		act:  "An address that many share: see [capacity.md](capacity.md#connections). Otherwise somebody tries to be in the way.",
+		act:  "An address that many share: see [capacity.md](capacity.md#connections). Otherwise a client tries to use up the connections.",
 	}
 
 	legacyTokens = &metric{

@@ -41,7 +41,7 @@ var (
 	gatewayChallenges = &metric{
 		name: "pullpass_gateway_challenges_total", kind: counter, read: true,
 		help: "Requests without a token, which are told where to get one.",
-		act:  "Many more than pulls: somebody does not get a token; see `pullpass_exchanges_total`.",
+		act:  "Many more than pulls: a client does not get a token; see `pullpass_exchanges_total`.",
 	}
 	upstreamFailing = &metric{
 		name: "pullpass_upstream_failing", kind: gauge, read: true,

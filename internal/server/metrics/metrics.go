@@ -82,7 +82,7 @@ func (m *Metrics) define(d *metric) {
 }
 
 // Use says from where metrics are read from now on, and which names are known.
-// What was counted so far stays, but for names that are not known any more.
+// The counts so far stay, except for names that are no longer known.
 func (m *Metrics) Use(s Sources) {
 	set := func(names []string) map[string]bool {
 		known := map[string]bool{}
@@ -97,8 +97,8 @@ func (m *Metrics) Use(s Sources) {
 	if before != nil {
 		m.forget(before.known)
 	}
-	// 0 is a statement too: nobody is left, nobody was refused, nothing failed. And a
-	// rate does not see the first of what begins with it.
+	// 0 is a statement too: no legacy token was seen, no request was limited, nothing failed. And a
+	// rate does not see the first event of a series that begins with it.
 	for _, cluster := range s.Clusters {
 		m.counters[legacyTokens].WithLabelValues(cluster)
 	}
@@ -159,7 +159,7 @@ func (m *Metrics) observe(d *metric, took time.Duration, values ...string) {
 	m.histograms[d].WithLabelValues(m.bounded(d, values)...).Observe(took.Seconds())
 }
 
-// bounded replaces values that a label cannot have, in place. Whoever can reach the
+// bounded replaces values that a label cannot have, in place. Any client of the
 // endpoint could fill the memory of Prometheus otherwise.
 func (m *Metrics) bounded(d *metric, values []string) []string {
 	known := m.current.Load().known

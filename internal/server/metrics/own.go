@@ -137,7 +137,7 @@ var (
 	redisHealthy = &metric{
 		name: "pullpass_redis_healthy", kind: gauge, read: true,
 		help: "1 if Redis answered the last call.",
-		act:  "0: limits count for each replica alone, replays are not seen, and nobody hears of new revocations. [redis.md](../how-to/redis.md)",
+		act:  "0: limits count for each replica alone, replays are not seen, and no replica learns of new revocations. [redis.md](../how-to/redis.md)",
 	}
 	redisFailures = &metric{
 		name: "pullpass_redis_failures_total", kind: counter, read: true,
@@ -180,7 +180,7 @@ var (
 	auditFailures = &metric{
 		name: "pullpass_audit_failures_total", kind: counter, read: true,
 		help: "Audit events that could not be written.",
-		act:  "Any: the audit log has holes. The log says why; see the disk, or what reads standard output.",
+		act:  "Any: the audit log has holes. The log says why; see the disk, or the reader of standard output.",
 	}
 	auditWaiting = &metric{
 		name: "pullpass_audit_waiting_events", kind: gauge, read: true,

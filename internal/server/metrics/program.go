@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// program has the metrics of a program that is no proxy, and shows them at each
+// program has the metrics of a program that is not a proxy, and shows them at each
 // scrape. It implements prometheus.Collector.
 type program struct {
 	descs map[*metric]*prometheus.Desc

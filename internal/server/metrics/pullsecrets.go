@@ -14,7 +14,7 @@ var (
 	}
 	pullSecretsNow = &metric{
 		name: "pullpass_pull_secrets", kind: gauge, read: true,
-		help:   "ServiceAccounts that have opted in: with a token that counts (`kept`), without one (`waiting`), and those whose Secret's name is somebody else's (`foreign`). Not there at replicas that do not lead.",
+		help:   "ServiceAccounts that have opted in: with a token that counts (`kept`), without one (`waiting`), and those whose Secret's name belongs to a Secret of another owner (`foreign`). Not there at replicas that do not lead.",
 		labels: []label{{name: "state", values: []string{"kept", "waiting", "foreign"}}},
 		act:    "`waiting` for minutes: see `pullpass_pull_secret_failures_total`. `foreign`: an event on the ServiceAccount names the Secret; delete that, or opt out.",
 	}
@@ -27,7 +27,7 @@ var (
 		name: "pullpass_pull_secret_writes_total", kind: counter, read: true,
 		help:   "Secrets that were made, and tokens that were put into Secrets.",
 		labels: []label{{name: "kind", values: []string{"secret", "token"}}},
-		act:    "More than two tokens an hour for each ServiceAccount: somebody else changes the Secrets.",
+		act:    "More than two tokens an hour for each ServiceAccount: another client changes the Secrets.",
 	}
 	pullSecretFailures = &metric{
 		name: "pullpass_pull_secret_failures_total", kind: counter, read: true,

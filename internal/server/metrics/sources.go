@@ -20,7 +20,7 @@ import (
 	"github.com/pullpass/pullpass/internal/state"
 )
 
-// Sources are what is read at each scrape. What is nil or empty is not there.
+// Sources are what is read at each scrape. Sources that are nil or empty have no series.
 type Sources struct {
 	Clusters   []string // all that are configured
 	Identities []string // likewise; where they are counted, they stand where clusters do

@@ -64,7 +64,7 @@ var (
 		name: "pullpass_token_reviews_total", kind: counter, read: true,
 		help:   "Tokens of pull secrets that the API server was asked about: accepted, refused, or failed if that could not be known.",
 		labels: []label{clusterLabel, {name: "result", values: []string{"accepted", "refused", "failed"}, other: otherValue}},
-		act:    "`failed`: those requests got a 503; see whether the API server answers in time, and whether the proxy's ClusterRole may `create` `tokenreviews`. Many `refused`: somebody goes on with a Secret that was deleted.",
+		act:    "`failed`: those requests got a 503; see whether the API server answers in time, and whether the proxy's ClusterRole may `create` `tokenreviews`. Many `refused`: a client still uses a Secret that was deleted.",
 	}
 	podEvents = &metric{
 		name: "pullpass_pod_events_total", kind: counter, read: true,
@@ -81,13 +81,13 @@ var (
 		name: "pullpass_object_status_leader", kind: gauge, read: true,
 		help:   "1 if this replica writes the status of policy objects; there where `objects.status` is set.",
 		labels: []label{clusterLabel},
-		act:    "0 at all replicas: statuses grow old; what objects grant does not depend on them. The log says why the Lease is not to be had.",
+		act:    "0 at all replicas: statuses become outdated; the grants of objects do not depend on them. The log says why the Lease is not to be had.",
 	}
 	objectStatusWrites = &metric{
 		name: "pullpass_object_status_writes_total", kind: counter, read: true,
 		help:   "Statuses of policy objects that were written: where they differed.",
 		labels: []label{clusterLabel},
-		act:    "It grows while nothing changes: somebody else writes them, perhaps another installation with `objects.status`.",
+		act:    "It grows while nothing changes: another client writes them, perhaps another installation with `objects.status`.",
 	}
 	objectStatusFailures = &metric{
 		name: "pullpass_object_status_failures_total", kind: counter, read: true,

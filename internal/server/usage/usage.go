@@ -284,7 +284,7 @@ func WriteText(w io.Writer, r *Report) error {
 		line("rule", "%s (%s) granted nothing%s", rule.Name, reach.Where(rule.Origin, rule.Cluster), lastUsed(rule.LastUsed))
 	}
 	for _, d := range r.Deny {
-		line("deny rule", "%s (%s) refused nobody%s", d.Name, reach.Where(d.Origin, d.Cluster), lastUsed(d.LastUsed))
+		line("deny rule", "%s (%s) refused no caller%s", d.Name, reach.Where(d.Origin, d.Cluster), lastUsed(d.LastUsed))
 	}
 	for _, a := range r.Annotations {
 		if a.Fault != "" {

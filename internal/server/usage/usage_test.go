@@ -90,7 +90,7 @@ rules:
 	}
 	_, got, _ := strings.Cut(text.String(), "\n")
 	const begin = `rule         o/r (AccessPolicy o: rules[0], in cluster d) granted nothing
-deny rule    o/d (AccessPolicy o: deny[0], in cluster c) refused nobody
+deny rule    o/d (AccessPolicy o: deny[0], in cluster c) refused no caller
 request      a/bad of cluster c counts for nothing: RepositoryAccess a/bad: repositories[0]: `
 	rest, ok := strings.CutPrefix(got, begin)
 	if !ok {

@@ -431,7 +431,7 @@ func badRevocations(t *testing.T, r [2]Replica) {
 		"long project": func(r *state.Revocation) {
 			r.Target = state.Target{Kind: state.TargetProject, Identity: "mesh", Name: strings.Repeat("x", 513)}
 		},
-		"by nobody":        func(r *state.Revocation) { r.By = "" },
+		"by no one":        func(r *state.Revocation) { r.By = "" },
 		"by a long one":    func(r *state.Revocation) { r.By = strings.Repeat("x", 129) },
 		"no reason":        func(r *state.Revocation) { r.Reason = "" },
 		"long reason":      func(r *state.Revocation) { r.Reason = strings.Repeat("x", 257) },
@@ -455,7 +455,7 @@ func badRevocations(t *testing.T, r [2]Replica) {
 		t.Error(err)
 	}
 	if err := r[0].Revocations.Remove(t.Context(), good.Target, ""); !errors.Is(err, state.ErrRevocation) {
-		t.Errorf("removed by nobody: %v", err)
+		t.Errorf("removed without an author: %v", err)
 	}
 	until(t, r, pod, "a reason")
 	if err := r[0].Revocations.Remove(t.Context(), good.Target, "an operator"); err != nil {

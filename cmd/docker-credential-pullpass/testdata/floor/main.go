@@ -1,5 +1,5 @@
 // Command floor is what the helper is measured against: the JSON of one answer,
-// with what standard input and the file hold, and nothing else.
+// with the content of standard input and of the file, and nothing else.
 package main
 
 import (

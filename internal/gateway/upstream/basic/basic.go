@@ -27,7 +27,7 @@ const (
 // Credential is a user name and password, for registries with Basic or with a
 // token endpoint.
 type Credential struct {
-	Username     string `json:"username" schema:"required nonempty"`     // of a robot, or what belongs to an access token
+	Username     string `json:"username" schema:"required nonempty"`     // of a robot, or the name that belongs to an access token
 	PasswordFile string `json:"passwordFile" schema:"required nonempty"` // read again when it changes
 }
 

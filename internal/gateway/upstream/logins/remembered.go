@@ -118,7 +118,7 @@ func (r *Remembered) Login(ctx context.Context, caller string) (upstream.Login, 
 		return have.login, nil
 	}
 	if have != nil && !usable && !have.hasEnded(now) && now.Sub(have.askedAt) < askAgain {
-		// There is no other login. A rejected one is returned too, because the upstream may accept
+		// No other login can be requested yet. A rejected one is returned too, because the upstream may accept
 		// it again.
 		return have.login, have.err
 	}
@@ -175,7 +175,7 @@ func (r *Remembered) renew(ctx context.Context, caller string, had *known) *know
 	next := &known{login: login, askedAt: now}
 	switch {
 	case err == nil:
-		// If a rejected login is issued again, there is no other: some clouds issue the same login
+		// A rejected login that is issued again is the only one: some clouds issue the same login
 		// until shortly before its expiry. The upstream may accept it again.
 		r.rejected.Remove(login.Password.Hash())
 		if !login.Expiry.IsZero() {
