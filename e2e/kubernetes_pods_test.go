@@ -89,7 +89,7 @@ func testPodEvents(t *testing.T, s *site) {
 		t.Errorf("event %+v", e)
 	}
 	// The requested scope, the allowed ones, their rule, and the remedy.
-	for _, part := range []string{"team-b/secret", "pull", namespace + "/**", "own-namespace", "administers Pullpass"} {
+	for _, part := range []string{"team-b/secret", "pull", namespace + "/**", "own-namespace", "an administrator of Pullpass"} {
 		if !strings.Contains(events[0].Message, part) {
 			t.Errorf("the event does not say %q: %s", part, events[0].Message)
 		}

@@ -33,7 +33,10 @@ func TestWaitersThatGaveUpUseNoTurns(t *testing.T) {
 		for time.Now().Before(end) {
 			go use("hasty")
 			time.Sleep(250 * time.Millisecond)
-			if n := p.waiting.Len(); n > 4+3*4 {
+			p.mu.Lock()
+			n := p.waiting.Len()
+			p.mu.Unlock()
+			if n > 4+3*4 {
 				t.Fatalf("%d wait", n)
 			}
 		}
