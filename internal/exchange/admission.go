@@ -86,7 +86,7 @@ func (a *Admission) Admit(ctx context.Context, id oidc.Identity, credential oidc
 		checks = NodeChecks{} // configuring pull secrets means accepting identities without a node, whatever NodeChecks require of others
 	}
 	node := nodeOf(&id, facts)
-	if steps[1], err = checks.judge(&id, node); err != nil {
+	if steps[1], err = checks.admit(&id, node); err != nil {
 		return policy.Subject{}, steps, err
 	}
 	if steps[2], err = a.prove(checks.Proof, &id, node, caller, event); err != nil {
@@ -133,8 +133,8 @@ func nodeOf(id *oidc.Identity, facts Facts) *Node {
 	return facts.Node
 }
 
-// judge decides whether the node that the identity names may pull.
-func (c NodeChecks) judge(id *oidc.Identity, node *Node) (Step, error) {
+// admit decides whether the node that the identity names may pull.
+func (c NodeChecks) admit(id *oidc.Identity, node *Node) (Step, error) {
 	step := Step{Name: StepNode, Verdict: VerdictPassed, Selector: c.Selector}
 	switch {
 	case c.Required && id.Kubernetes.Node.UID == "":

@@ -196,7 +196,7 @@ func (h *Handler) authenticate(q *request) error {
 			return tooMany(wait)
 		}
 		if err == nil {
-			b, err = h.judge.judge(credential)
+			b, err = h.judge.verify(credential)
 		}
 		if err != nil {
 			h.Addresses.Take(q.http.Context(), from)

@@ -151,8 +151,8 @@ func (j *judge) known(credential registryauth.Secret) (*bearer, bool) {
 	return &found.bearer, true
 }
 
-// judge verifies a token and returns its holder and access. Errors are *rejection.
-func (j *judge) judge(credential registryauth.Secret) (*bearer, error) {
+// verify verifies a token and returns its holder and access. Errors are *rejection.
+func (j *judge) verify(credential registryauth.Secret) (*bearer, error) {
 	by := j.trusted()
 	parsed, err := token.NewToken(credential.Reveal(), algorithms)
 	if err != nil {

@@ -25,7 +25,7 @@ func TestJudgedTokensEnd(t *testing.T) {
 	testkit.Must(t, err)
 	now := time.Now()
 	j := &judge{issuer: "i", service: "s", keys: keys, now: func() time.Time { return now }, judged: newJudged(), latest: &latestTrust{}}
-	if _, err := j.judge(issued.Value); err != nil {
+	if _, err := j.verify(issued.Value); err != nil {
 		t.Fatal(err)
 	}
 	for after, want := range map[time.Duration]bool{0: true, 119 * time.Second: true, 121 * time.Second: false} {

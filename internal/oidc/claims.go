@@ -87,24 +87,24 @@ func (a *audience) UnmarshalJSONFrom(decoder *jsontext.Decoder) error {
 	return json.Unmarshal(value, (*[]string)(a))
 }
 
-// check describes a claim that is missing, has a wrong type or form, or contradicts another claim.
+// fault describes a claim that is missing, has a wrong type or form, or contradicts another claim.
 // It returns an empty text if there is none.
-func (c *claims) check() string {
+func (c *claims) fault() string {
 	for _, claim := range [...]struct{ name, value string }{{"iss", c.Issuer}, {"sub", c.Subject}, {"jti", c.TokenID}} {
 		if claim.value == "" {
 			return missing(claim.name)
 		}
 	}
-	if fault := c.checkRegistered(); fault != "" {
+	if fault := c.registeredFault(); fault != "" {
 		return fault
 	}
-	return c.Kubernetes.check(c.Subject)
+	return c.Kubernetes.fault(c.Subject)
 }
 
-// checkRegistered checks the claims of RFC 7519, section 4.1, except iss and sub. The times named
+// registeredFault checks the claims of RFC 7519, section 4.1, except iss and sub. The times named
 // in optional may be missing. A jti may always be missing here.
-func (c *claims) checkRegistered(optional ...string) string {
-	if fault := c.checkPresent(); fault != "" {
+func (c *claims) registeredFault(optional ...string) string {
+	if fault := c.optionalFault(); fault != "" {
 		return fault
 	}
 	if len(c.Audience) == 0 {
@@ -133,8 +133,8 @@ func (c *claims) checkRegistered(optional ...string) string {
 	return ""
 }
 
-// checkPresent checks jti and aud where they are there.
-func (c *claims) checkPresent() string {
+// optionalFault checks jti and aud where they are there.
+func (c *claims) optionalFault() string {
 	if c.TokenID != "" && !names.IsTokenID(c.TokenID) {
 		return fmt.Sprintf(`claim "jti" must be at most %d printable characters`, names.MaxTokenIDBytes)
 	}
@@ -144,7 +144,7 @@ func (c *claims) checkPresent() string {
 	return ""
 }
 
-func (k *kubernetesClaims) check(subject string) string {
+func (k *kubernetesClaims) fault(subject string) string {
 	if k == nil {
 		return missing("kubernetes.io")
 	}

@@ -31,15 +31,15 @@ func (i *issuer) ignoredHeader() []string {
 	return []string{"x5t", "x5t#S256"}
 }
 
-// judgeExternal does the work of judgeClaims for an issuer with a Provider. The issuer's profile
+// verifyExternal does the work of verifyClaims for an issuer with a Provider. The issuer's profile
 // defines the claims.
-func (i *issuer) judgeExternal(t *token, now time.Time) (Identity, *Error) {
+func (i *issuer) verifyExternal(t *token, now time.Time) (Identity, *Error) {
 	c := &t.claims
-	if fault := c.checkExternal(i.Provider.Profile); fault != "" {
+	if fault := c.externalFault(i.Provider.Profile); fault != "" {
 		return Identity{}, &Error{Reason: refusal.TokenClaims, Message: "the token's " + fault}
 	}
 	for _, check := range [...]func(*issuer, *claims, time.Time) *Error{
-		(*issuer).checkAudience, (*issuer).checkTime, (*issuer).checkLifetime,
+		(*issuer).verifyAudience, (*issuer).verifyTime, (*issuer).verifyLifetime,
 	} {
 		if refused := check(i, c, now); refused != nil {
 			return Identity{}, refused
@@ -115,42 +115,42 @@ func (i *Issuer) identifyClaims(payload []byte) (Identity, *Error) {
 	if err != nil { // aud, or a time with a fraction
 		return refuse(" has a claim of another type than issuers give it: %v", boundedError(err))
 	}
-	if fault := c.checkNames(); fault != "" {
+	if fault := c.nameFault(); fault != "" {
 		return refuse("'s %s", fault)
 	}
 	if _, ok := all["aud"]; ok {
-		if refused := i.checkAudience(&c, time.Time{}); refused != nil {
+		if refused := i.verifyAudience(&c, time.Time{}); refused != nil {
 			return Identity{}, refused
 		}
 	}
 	return Identity{Issuer: i.URL, Subject: external.Provider + "/" + c.Subject, TokenID: c.TokenID, External: external}, nil
 }
 
-// checkExternal does the work of check for tokens of an issuer with a Provider. iss is present: it
+// externalFault does the work of check for tokens of an issuer with a Provider. iss is present: it
 // selected the issuer.
-func (c *claims) checkExternal(p identity.Profile) string {
+func (c *claims) externalFault(p identity.Profile) string {
 	if c.Subject == "" {
 		return missing("sub")
 	}
-	if fault := c.checkNames(); fault != "" {
+	if fault := c.nameFault(); fault != "" {
 		return fault
 	}
 	optional := []string{"nbf"}
 	if !p.RequiresIssuedAt() {
 		optional = append(optional, "iat")
 	}
-	return c.checkRegistered(optional...)
+	return c.registeredFault(optional...)
 }
 
-// checkNames checks sub, jti and aud if they are present.
-func (c *claims) checkNames() string {
+// nameFault checks sub, jti and aud if they are present.
+func (c *claims) nameFault() string {
 	if len(c.Subject) > maxSubjectBytes || strings.ContainsFunc(c.Subject, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return fmt.Sprintf(`claim "sub" must be at most %d bytes of printable characters`, maxSubjectBytes)
 	}
 	if strings.HasPrefix(c.TokenID, hashPrefix) {
 		return fmt.Sprintf(`claim "jti" begins with %q, as only the ids of tokens without a jti do`, hashPrefix)
 	}
-	return c.checkPresent()
+	return c.optionalFault()
 }
 
 // id returns the token's jti or, if it has none, a name that is unique to the token. That name is a

@@ -12,9 +12,9 @@ import (
 // The checks below compare complete and consistent claims with the configuration of an issuer. They
 // run before the signature is checked, so they can only refuse a token.
 
-// checkAudience refuses tokens for other recipients. The most common are tokens for the API server,
+// verifyAudience refuses tokens for other recipients. The most common are tokens for the API server,
 // which every pod has. One of several audiences is enough (RFC 7519, section 4.1.3).
-func (i *Issuer) checkAudience(c *claims, _ time.Time) *Error {
+func (i *Issuer) verifyAudience(c *claims, _ time.Time) *Error {
 	for _, audience := range c.Audience {
 		if slices.Contains(i.Audiences, audience) || i.PullSecrets.isAudience(audience) {
 			return nil
@@ -28,7 +28,7 @@ func (i *Issuer) checkAudience(c *claims, _ time.Time) *Error {
 	return &Error{Reason: refusal.TokenAudience, Message: message}
 }
 
-func (i *issuer) checkTime(c *claims, now time.Time) *Error {
+func (i *issuer) verifyTime(c *claims, now time.Time) *Error {
 	if expiry := unixTime(c.Expiry); !now.Before(expiry) {
 		return &Error{
 			Reason: refusal.TokenExpired,
@@ -46,9 +46,9 @@ func (i *issuer) checkTime(c *claims, now time.Time) *Error {
 	return nil
 }
 
-// checkLifetime refuses tokens with a long lifetime. An API server extends the API-audience token
+// verifyLifetime refuses tokens with a long lifetime. An API server extends the API-audience token
 // of every pod to one year.
-func (i *issuer) checkLifetime(c *claims, now time.Time) *Error {
+func (i *issuer) verifyLifetime(c *claims, now time.Time) *Error {
 	issuedAt := unixTime(c.IssuedAt)
 	if c.IssuedAt == 0 { // iat is optional here: identity.Profile.RequiresIssuedAt
 		issuedAt = now
@@ -74,12 +74,12 @@ func (i *issuer) checkLifetime(c *claims, now time.Time) *Error {
 	}
 }
 
-func (i *issuer) checkBound(c *claims, _ time.Time) *Error {
+func (i *issuer) verifyBinding(c *claims, _ time.Time) *Error {
 	k := c.Kubernetes
 	want := "a pod"
 	switch {
 	case i.inSecret(c):
-		return i.checkPullSecret(k)
+		return i.verifyPullSecret(k)
 	case i.Bound == BoundAny:
 		return nil
 	case k.Pod != nil:
@@ -105,7 +105,7 @@ func (i *issuer) checkBound(c *claims, _ time.Time) *Error {
 	}
 }
 
-func (i *issuer) checkNode(c *claims, _ time.Time) *Error {
+func (i *issuer) verifyNode(c *claims, _ time.Time) *Error {
 	if !i.RequireNode || c.Kubernetes.hasNode() || i.inSecret(c) {
 		return nil
 	}

@@ -162,7 +162,7 @@ func (v *Verifier) Verify(ctx context.Context, credential Credential) (Identity,
 	if known, ok := v.remembered(hash, now); ok {
 		return known.identity, nil
 	}
-	accepted, refused := v.judge(ctx, raw, now)
+	accepted, refused := v.verify(ctx, raw, now)
 	if refused != nil {
 		return Identity{}, refused
 	}
@@ -173,7 +173,7 @@ func (v *Verifier) Verify(ctx context.Context, credential Credential) (Identity,
 // VerifyThen is Verify at an earlier moment, at which the token was accepted before. It ignores an
 // expiry after that moment and makes all other checks. It does not remember the token.
 func (v *Verifier) VerifyThen(ctx context.Context, credential Credential, then time.Time) (Identity, error) {
-	accepted, refused := v.judge(ctx, credential.Reveal(), then)
+	accepted, refused := v.verify(ctx, credential.Reveal(), then)
 	if refused != nil {
 		return Identity{}, refused
 	}
@@ -193,8 +193,8 @@ func (v *Verifier) remembered(hash [sha256.Size]byte, now time.Time) (verified, 
 	return found, ok && v.byURL[found.issuer.URL] == found.issuer
 }
 
-// judge makes cheap checks first. Checks that need a key, and perhaps the network, are last.
-func (v *Verifier) judge(ctx context.Context, raw string, now time.Time) (*verified, *Error) {
+// verify makes cheap checks first. Checks that need a key, and perhaps the network, are last.
+func (v *Verifier) verify(ctx context.Context, raw string, now time.Time) (*verified, *Error) {
 	t, refused := parse(raw)
 	if refused != nil {
 		return nil, refused
@@ -206,7 +206,7 @@ func (v *Verifier) judge(ctx context.Context, raw string, now time.Time) (*verif
 	if i == nil {
 		return nil, refuseIssuer(&t.claims)
 	}
-	accepted, refused := i.judge(ctx, t, now)
+	accepted, refused := i.verify(ctx, t, now)
 	if refused != nil {
 		refused.Cluster, refused.Claimed = i.Cluster, t.claims.claimed()
 		if i.Provider != nil {
@@ -228,12 +228,12 @@ func refuseIssuer(c *claims) *Error {
 	}
 }
 
-func (i *issuer) judge(ctx context.Context, t *token, now time.Time) (*verified, *Error) {
+func (i *issuer) verify(ctx context.Context, t *token, now time.Time) (*verified, *Error) {
 	algorithm, keyID, refused := t.checkHeader(i.ignoredHeader()...)
 	if refused != nil {
 		return nil, refused
 	}
-	id, refused := i.judgeClaims(t, now)
+	id, refused := i.verifyClaims(t, now)
 	if refused != nil {
 		return nil, refused
 	}
@@ -264,16 +264,16 @@ func (i *issuer) judge(ctx context.Context, t *token, now time.Time) (*verified,
 	return &verified{identity: id, notBefore: t.claims.notBefore(), issuer: i, key: k}, nil
 }
 
-// judgeClaims returns the identity of valid claims. It is not proven yet.
-func (i *issuer) judgeClaims(t *token, now time.Time) (Identity, *Error) {
+// verifyClaims returns the identity of valid claims. It is not proven yet.
+func (i *issuer) verifyClaims(t *token, now time.Time) (Identity, *Error) {
 	if i.Provider != nil {
-		return i.judgeExternal(t, now)
+		return i.verifyExternal(t, now)
 	}
-	if fault := t.claims.check(); fault != "" {
+	if fault := t.claims.fault(); fault != "" {
 		return Identity{}, &Error{Reason: refusal.TokenClaims, Message: "the token's " + fault}
 	}
 	for _, check := range [...]func(*issuer, *claims, time.Time) *Error{
-		(*issuer).checkAudience, (*issuer).checkTime, (*issuer).checkLifetime, (*issuer).checkBound, (*issuer).checkNode,
+		(*issuer).verifyAudience, (*issuer).verifyTime, (*issuer).verifyLifetime, (*issuer).verifyBinding, (*issuer).verifyNode,
 	} {
 		if refused := check(i, &t.claims, now); refused != nil {
 			return Identity{}, refused

@@ -40,7 +40,7 @@ func (p *Policy) decide(subject Subject, service string, requested []registryaut
 	e.rules = few[:0]
 	e.compare(trace)
 	e.decide(requested, d.Scopes)
-	e.tell(d.Scopes, trace != nil)
+	e.explainMissing(d.Scopes, trace != nil)
 	d.steps = e.steps
 	if trace != nil {
 		e.trace(requested, trace)
@@ -204,13 +204,13 @@ func (e *evaluation) decide(requested []registryauth.Scope, decisions []ScopeDec
 			d.Reason, d.Remedy = tooMuchReason, tooMuchRemedy
 			continue
 		}
-		e.judge(newQuestion(scope), d)
+		e.decideScope(newQuestion(scope), d)
 		e.most = max(e.most, 4*e.steps/(len(requested)-i))
 	}
 }
 
-// judge finds the rules that grant the scope, or a part of it.
-func (e *evaluation) judge(q question, d *ScopeDecision) {
+// decideScope finds the rules that grant the scope, or a part of it.
+func (e *evaluation) decideScope(q question, d *ScopeDecision) {
 	var allowed action.Set
 	for _, i := range e.about(q) {
 		r := e.rule(i)
@@ -229,9 +229,9 @@ func (e *evaluation) judge(q question, d *ScopeDecision) {
 	}
 }
 
-// tell explains why scopes were not granted whole, for the first MaxScopesTold of them. With
+// explainMissing explains why scopes were not granted whole, for the first MaxScopesTold of them. With
 // isWhole it explains all of them, at any cost.
-func (e *evaluation) tell(decisions []ScopeDecision, isWhole bool) {
+func (e *evaluation) explainMissing(decisions []ScopeDecision, isWhole bool) {
 	told := 0
 	for i := range decisions {
 		d := &decisions[i]

@@ -286,7 +286,7 @@ func (s *Server) swap(r *reload, prepared chan<- *reload) (ended bool, err error
 		if err := s.assembleAndServe(next, now); err != nil {
 			return true, err
 		}
-		s.tell(now, s.current.Load())
+		s.logWarnings(now, s.current.Load())
 		return true, nil
 	}
 	// The denials of another configuration's policy apply with that configuration.
@@ -313,8 +313,8 @@ func (s *Server) assembleAndServe(next parts, now *generation) error {
 	return nil
 }
 
-// tell logs the warnings of a new configuration or policy.
-func (s *Server) tell(before, now *generation) {
+// logWarnings logs the warnings of a new configuration or policy.
+func (s *Server) logWarnings(before, now *generation) {
 	switch {
 	case now.cfg != before.cfg:
 		s.warn(slices.Concat(now.cfg.Warnings, setup.PolicyWarnings(now.cfg, now.policy)))

@@ -193,7 +193,7 @@ func (c *Client) do(r *http.Request, need Need, own *challenge) (*http.Response,
 			return nil, err
 		}
 		if response.StatusCode != http.StatusUnauthorized {
-			if e := c.judge(response); e != nil {
+			if e := c.failureOf(response); e != nil {
 				return nil, e
 			}
 			return response, nil
@@ -373,7 +373,7 @@ func (c *Client) ask(ctx context.Context) learned {
 		l.challenge = challengeOf(response.Header)
 		Discard(response)
 	default:
-		if l.err = c.judge(response); l.err == nil {
+		if l.err = c.failureOf(response); l.err == nil {
 			Discard(response)
 			l.err = c.fail(refusal.UpstreamInvalid, nil, "it answers %d to GET /v2/, which a registry does not", response.StatusCode)
 			l.err.Status = response.StatusCode
@@ -449,8 +449,8 @@ func (c *Client) timed(span string, transport http.RoundTripper, r *http.Request
 	return nil, err
 }
 
-// judge returns the failure for a response other than 401, or nil.
-func (c *Client) judge(response *http.Response) *Error {
+// failureOf returns the failure for a response other than 401, or nil.
+func (c *Client) failureOf(response *http.Response) *Error {
 	status := response.StatusCode
 	var e *Error
 	switch {

@@ -125,7 +125,7 @@ func (c *Client) tryLogin(ctx context.Context, login *Login) *Error {
 		Discard(response)
 		return c.refused(wants, used)
 	}
-	e := c.judge(response)
+	e := c.failureOf(response)
 	if e == nil {
 		Discard(response)
 	}

@@ -223,7 +223,7 @@ func (p profile) configTargets(tree *hostfs.Tree, s *state, d Desired, ours prov
 		}
 		files = append(files, slices.DeleteFunc(beside, func(name string) bool { return name == own.path || name == platform })...)
 	}
-	if err := judgeProviders(tree, files, cmp.Or(others.plugins, p.plugins), s, ours); err != nil {
+	if err := verifyProviders(tree, files, cmp.Or(others.plugins, p.plugins), s, ours); err != nil {
 		return nil, nil, err
 	}
 	switch {
@@ -289,9 +289,9 @@ func isConfigFile(name string) bool {
 	return slices.Contains([]string{".json", ".yaml", ".yml"}, path.Ext(name))
 }
 
-// judgeProviders rejects a provider configuration of others with which the kubelet would exit. Such
+// verifyProviders rejects a provider configuration of others with which the kubelet would exit. Such
 // a configuration is invalid, names a missing plugin, or repeats the name of a provider.
-func judgeProviders(tree *hostfs.Tree, files []string, plugins string, s *state, ours providerFile) error {
+func verifyProviders(tree *hostfs.Tree, files []string, plugins string, s *state, ours providerFile) error {
 	places := map[string]string{} // files by provider name
 	for _, file := range files {
 		if s.isWhole(file) {

@@ -106,7 +106,7 @@ func readState(tree *hostfs.Tree) (*state, error) {
 			err = errors.New("something is behind its end")
 		}
 		if err == nil {
-			err = s.check()
+			err = s.validate()
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: %s: %w; put it back from a copy, or undo by hand what it lists (%s has the files as they were) and remove %s",
@@ -126,7 +126,7 @@ func readState(tree *hostfs.Tree) (*state, error) {
 	return s, nil
 }
 
-func (s *state) check() error {
+func (s *state) validate() error {
 	if s.Version != stateVersion || s.Entries == nil {
 		return fmt.Errorf("version %d is not known", s.Version)
 	}

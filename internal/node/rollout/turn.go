@@ -104,12 +104,12 @@ func (t *turn) allowed() error {
 	return errNotOurTurn
 }
 
-// take begins the turn, and returns a context that ends if the turn is lost. Otherwise it returns
+// acquire begins the turn, and returns a context that ends if the turn is lost. Otherwise it returns
 // why this node must wait.
 //
 // A node with alone set does not run any pods of users yet, so it does not wait. But it does not
 // get a change that has failed elsewhere.
-func (t *turn) take(ctx context.Context, revision string, alone bool) (during context.Context, wait string, err error) {
+func (t *turn) acquire(ctx context.Context, revision string, alone bool) (during context.Context, wait string, err error) {
 	asking, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	found, err := t.lease.Read(asking)

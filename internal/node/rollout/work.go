@@ -62,7 +62,7 @@ func (w *work) change(ctx context.Context, do func(context.Context) error, state
 			return true, w.wait(ctx, "the node is not Ready")
 		}
 		isNew := w.config.Taint && hasTaint(w.node) && age(w.node, time.Now()) < newLimit
-		during, wait, takeErr := w.turn.take(ctx, w.now.Revision, isNew)
+		during, wait, takeErr := w.turn.acquire(ctx, w.now.Revision, isNew)
 		if takeErr != nil {
 			return true, takeErr
 		}
@@ -91,7 +91,7 @@ func (w *work) change(ctx context.Context, do func(context.Context) error, state
 		return true, w.stop(ctx, Rejected, err)
 	case errors.Is(err, nodeinstall.ErrRejected):
 		w.next = driftInterval
-		return true, w.tell(ctx, Rejected, err.Error())
+		return true, w.report(ctx, Rejected, err.Error())
 	case w.gate.restarted:
 		return true, w.stop(ctx, Failed, err)
 	}
@@ -101,7 +101,7 @@ func (w *work) change(ctx context.Context, do func(context.Context) error, state
 // restart runs a change that restarts the kubelet. It writes the Record before any change, so that
 // the Node shows the state if the change ends this program.
 func (w *work) restart(ctx context.Context, do func(context.Context) error, state State) error {
-	if err := w.tell(ctx, state, ""); err != nil {
+	if err := w.report(ctx, state, ""); err != nil {
 		return err
 	}
 	// A pull before the restart does not prove that the new configuration works.
@@ -137,7 +137,7 @@ func (w *work) restart(ctx context.Context, do func(context.Context) error, stat
 
 // verify makes the node Ready after a successful pull.
 func (w *work) verify(ctx context.Context) error {
-	if err := w.tell(ctx, Verifying, ""); err != nil {
+	if err := w.report(ctx, Verifying, ""); err != nil {
 		return errors.Join(err, w.stop(ctx, Failed, err))
 	}
 	err := w.await(ctx, readyLimit, func() (string, error) {
@@ -213,12 +213,12 @@ func (w *work) read(ctx context.Context) error {
 
 func (w *work) wait(ctx context.Context, reason string) error {
 	w.next = turnInterval
-	return w.tell(ctx, Waiting, reason)
+	return w.report(ctx, Waiting, reason)
 }
 
 func (w *work) fail(ctx context.Context, err error) error {
 	w.next = retryInterval
-	return w.tell(ctx, Failed, err.Error())
+	return w.report(ctx, Failed, err.Error())
 }
 
 // ready passes the turn to other nodes, and admits pods to the node.
@@ -247,10 +247,10 @@ func (w *work) stop(ctx context.Context, state State, err error) error {
 	}
 	w.turn.end(ctx, &Stop{Node: w.node.Name, UID: string(w.node.UID), Revision: w.now.Revision, Reason: err.Error()})
 	w.next = retryInterval
-	return w.tell(ctx, state, err.Error())
+	return w.report(ctx, state, err.Error())
 }
 
-func (w *work) tell(ctx context.Context, state State, reason string) error {
+func (w *work) report(ctx context.Context, state State, reason string) error {
 	w.now.State, w.now.Reason = state, reason
 	return w.write(ctx, false)
 }

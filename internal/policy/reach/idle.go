@@ -79,7 +79,7 @@ func isAnyGranted(rules []shadow, within []pattern.Pattern, cluster string, r *p
 	for _, account := range r.ServiceAccounts() {
 		id := &oidc.Identity{Cluster: cluster, Kubernetes: oidc.KubernetesIdentity{Namespace: r.Namespace(), ServiceAccount: oidc.ObjectRef{Name: account}}}
 		limited := func(p pattern.Pattern) bool {
-			return slices.ContainsFunc(expandAll(within, id), func(limit pattern.Pattern) bool { return len(meet(meet(asked.Repositories, p), limit)) > 0 })
+			return slices.ContainsFunc(expandAll(within, id), func(limit pattern.Pattern) bool { return len(intersect(intersect(asked.Repositories, p), limit)) > 0 })
 		}
 		for i := range rules {
 			rule := &rules[i]

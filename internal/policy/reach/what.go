@@ -99,10 +99,10 @@ func reachedBy(rule *policy.WrittenRule, subject policy.Subject) ReachedRule {
 			for _, request := range asked {
 				patterns, actions := []pattern.Pattern{ceiling}, allowed.Actions
 				if request.Repositories != nil {
-					patterns, actions = meet(request.Repositories, ceiling), actions.Intersect(request.Actions)
+					patterns, actions = intersect(request.Repositories, ceiling), actions.Intersect(request.Actions)
 				}
 				for _, limit := range limits {
-					reached.add(meet(patterns, limit), actions, request.Object)
+					reached.add(intersect(patterns, limit), actions, request.Object)
 				}
 			}
 		}
@@ -121,9 +121,9 @@ func expandAll(patterns []pattern.Pattern, id *oidc.Identity) []pattern.Pattern 
 	return all
 }
 
-// meet returns the conjunction of the patterns and more: a name must match all patterns of the
+// intersect returns the conjunction of the patterns and more: a name must match all patterns of the
 // list. An empty list matches nothing.
-func meet(patterns []pattern.Pattern, more pattern.Pattern) []pattern.Pattern {
+func intersect(patterns []pattern.Pattern, more pattern.Pattern) []pattern.Pattern {
 	switch {
 	case len(patterns) == 0, slices.ContainsFunc(patterns, func(p pattern.Pattern) bool { return !p.Overlaps(more) }):
 		return nil

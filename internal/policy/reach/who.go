@@ -143,7 +143,7 @@ func FindWho(ctx context.Context, p *policy.Policy, service string, scope regist
 			}
 			who.Deny = append(who.Deny, denialsOf(known.Cluster, objects.WrittenDenials())...)
 		}
-		cluster, err := judge(ctx, p, service, scope, known)
+		cluster, err := evaluate(ctx, p, service, scope, known)
 		if err != nil {
 			return nil, err
 		}
@@ -252,8 +252,8 @@ func anyMatches(globs []string, value string) bool {
 	return globs == nil || slices.ContainsFunc(globs, func(glob string) bool { return pattern.MatchName(glob, value) })
 }
 
-// judge evaluates the policy for each ServiceAccount.
-func judge(ctx context.Context, p *policy.Policy, service string, scope registryauth.Scope, known Accounts) (Cluster, error) {
+// evaluate evaluates the policy for each ServiceAccount.
+func evaluate(ctx context.Context, p *policy.Policy, service string, scope registryauth.Scope, known Accounts) (Cluster, error) {
 	cluster := Cluster{Name: known.Cluster, ServiceAccounts: len(known.All), Granted: []GrantedAccount{}}
 	if known.Unknown != nil {
 		cluster.Unknown = known.Unknown.Error()

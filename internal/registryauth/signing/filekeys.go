@@ -82,7 +82,7 @@ func NewFileKeys(cfg FileKeysConfig) (*FileKeys, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if err := cfg.check(); err != nil {
+	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	k := &FileKeys{cfg: cfg}
@@ -92,9 +92,9 @@ func NewFileKeys(cfg FileKeysConfig) (*FileKeys, error) {
 	return k, nil
 }
 
-func (cfg FileKeysConfig) check() error {
+func (cfg FileKeysConfig) validate() error {
 	var faults []error
-	faults = append(faults, cfg.Algorithm.check(), cfg.Trust.check())
+	faults = append(faults, cfg.Algorithm.validate(), cfg.Trust.validate())
 	if cfg.KeyFile == "" {
 		faults = append(faults, errors.New("keyFile is empty: name the file of the private key"))
 	}

@@ -35,7 +35,7 @@ const (
 // Values returns every Trust.
 func (Trust) Values() []Trust { return []Trust{TrustCertificate, TrustJWKS} }
 
-func (t Trust) check() error {
+func (t Trust) validate() error {
 	if slices.Contains(t.Values(), t) {
 		return nil
 	}
@@ -55,7 +55,7 @@ const (
 // Values returns every Algorithm.
 func (Algorithm) Values() []Algorithm { return []Algorithm{ES256, RS256, EdDSA} }
 
-func (a Algorithm) check() error {
+func (a Algorithm) validate() error {
 	if slices.Contains(a.Values(), a) {
 		return nil
 	}
@@ -336,5 +336,5 @@ func generateKey(algorithm Algorithm) (crypto.Signer, error) {
 		_, key, err := ed25519.GenerateKey(rand.Reader)
 		return key, err
 	}
-	return nil, algorithm.check()
+	return nil, algorithm.validate()
 }

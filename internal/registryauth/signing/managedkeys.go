@@ -104,7 +104,7 @@ func NewManagedKeys(cfg ManagedKeysConfig) (*ManagedKeys, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	faults := []error{cfg.Algorithm.check(), cfg.Trust.check()}
+	faults := []error{cfg.Algorithm.validate(), cfg.Trust.validate()}
 	if cfg.Dir == "" {
 		faults = append(faults, errors.New("managedDir is empty: name a directory for the signing keys"))
 	}

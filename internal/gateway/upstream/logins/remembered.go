@@ -205,7 +205,7 @@ func (r *Remembered) ask(ctx context.Context, caller string) (upstream.Login, er
 	defer leave()
 	login, err := r.cfg.Ask(ctx, caller)
 	if err == nil {
-		err = r.check(login)
+		err = r.verifyLogin(login)
 	}
 	if err != nil {
 		if ctx.Err() != nil {
@@ -216,7 +216,7 @@ func (r *Remembered) ask(ctx context.Context, caller string) (upstream.Login, er
 	return login, nil
 }
 
-func (r *Remembered) check(login upstream.Login) error {
+func (r *Remembered) verifyLogin(login upstream.Login) error {
 	switch {
 	case login.Password.IsZero():
 		return errors.New("the answer has none")
