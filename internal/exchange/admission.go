@@ -45,7 +45,7 @@ type Admission struct {
 func NewAdmission(c AdmissionConfig) (*Admission, error) {
 	var faults []error
 	for _, cluster := range slices.Sorted(maps.Keys(c.Nodes)) {
-		if err := c.Nodes[cluster].check(c.Objects != nil); err != nil {
+		if err := c.Nodes[cluster].validate(c.Objects != nil); err != nil {
 			faults = append(faults, fmt.Errorf("exchange: cluster %s: %w", term.QuoteName(cluster), err))
 		}
 	}

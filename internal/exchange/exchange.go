@@ -246,7 +246,7 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, push
 	}
 	sharing, span := begin(ctx, stepState)
 	limit := limitOf(subject.Identity)
-	event.Replay, err = x.judgeReplay(sharing, subject.Identity, caller, event.Proof, &limit)
+	event.Replay, err = x.verifyOwner(sharing, subject.Identity, caller, event.Proof, &limit)
 	if err == nil {
 		err = x.limitServiceAccount(sharing, limit)
 	}

@@ -18,9 +18,9 @@ type NodeChecks struct {
 	Proof    nodeproof.Config
 }
 
-// check returns the fault in the settings, or nil. An empty selector is a fault, so that it never
+// validate returns the fault in the settings, or nil. An empty selector is a fault, so that it never
 // turns the check off by mistake. A check that no node can pass is a fault too.
-func (c NodeChecks) check(objectsKnown bool) error {
+func (c NodeChecks) validate(objectsKnown bool) error {
 	switch {
 	case c.Selector != nil && c.Selector.Empty():
 		return errors.New("the node selector is empty; without one, every node may pull")

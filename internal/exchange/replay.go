@@ -80,7 +80,7 @@ func (e *ReplayError) Error() string { return e.message }
 // Reason is token_replayed or caller_unknown.
 func (e *ReplayError) Reason() refusal.Reason { return e.reason }
 
-// judgeReplay makes the first caller of a token id its owner until the token expires, and refuses
+// verifyOwner makes the first caller of a token id its owner until the token expires, and refuses
 // every other caller. The kubelet gives a token to the runtime of its own node alone. All requests
 // of a pull, including repeated ones, therefore come from one caller.
 //
@@ -90,7 +90,7 @@ func (e *ReplayError) Reason() refusal.Reason { return e.reason }
 // behind the same translator look like one, and a node behind several looks like several.
 //
 // If Owners took from the limit in the same call, that is noted in limit.
-func (x *Exchanger) judgeReplay(ctx context.Context, id *oidc.Identity, caller nodeproof.Caller, proof *nodeproof.Proof, limit *identityLimit) (*Replay, error) {
+func (x *Exchanger) verifyOwner(ctx context.Context, id *oidc.Identity, caller nodeproof.Caller, proof *nodeproof.Proof, limit *identityLimit) (*Replay, error) {
 	if x.replay == ReplayOff || id.InSecret() { // every node of a namespace may present a token from a Secret
 		return nil, nil
 	}

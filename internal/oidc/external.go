@@ -126,7 +126,7 @@ func (i *Issuer) identifyClaims(payload []byte) (Identity, *Error) {
 	return Identity{Issuer: i.URL, Subject: external.Provider + "/" + c.Subject, TokenID: c.TokenID, External: external}, nil
 }
 
-// externalFault does the work of check for tokens of an issuer with a Provider. iss is present: it
+// externalFault does the work of fault for tokens of an issuer with a Provider. iss is present: it
 // selected the issuer.
 func (c *claims) externalFault(p identity.Profile) string {
 	if c.Subject == "" {

@@ -72,7 +72,7 @@ func (i *Issuer) inSecret(c *claims) bool {
 	return slices.ContainsFunc(c.Audience, i.PullSecrets.isAudience)
 }
 
-// verifyPullSecret is checkBound for such tokens. A token from a Secret needs no pod, and a token of
+// verifyPullSecret is verifyBinding for such tokens. A token from a Secret needs no pod, and a token of
 // a pod must not be in a Secret.
 func (i *issuer) verifyPullSecret(k *kubernetesClaims) *Error {
 	if k.Secret == nil || k.Pod != nil || k.Node != nil {

@@ -23,7 +23,7 @@ const (
 // ErrLimit rejects a limit, or a cost, under which no request could ever pass.
 var ErrLimit = errors.New("limit cannot be applied")
 
-func (l Limit) check(cost int) error {
+func (l Limit) validate(cost int) error {
 	switch {
 	case !(l.Rate > 0 && l.Rate <= maxRate): // NaN is in no range
 		return fmt.Errorf("%w: rate %g is not above 0 and at most %g", ErrLimit, l.Rate, maxRate)

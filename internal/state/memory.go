@@ -115,7 +115,7 @@ func checkOwner(owner string) error {
 // exploit that, a caller needs as many requests under other keys as there is room for: far more
 // than a burst.
 func (m *Memory) Take(ctx context.Context, key string, limit Limit, cost int) (bool, time.Duration, error) {
-	if err := limit.check(cost); err != nil {
+	if err := limit.validate(cost); err != nil {
 		return false, 0, err
 	}
 	if err := ctx.Err(); err != nil {

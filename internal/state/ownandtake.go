@@ -33,7 +33,7 @@ type Owned struct {
 func (l *SharedLimits) OwnAndTake(ctx context.Context, key, owner string, until time.Time, bucket string, limit Limit) (Owned, error) {
 	hashed := hashKey(bucket)
 	_, isCluster := l.shared.client.(*redis.ClusterClient)
-	if isCluster || limit.check(1) != nil || l.hasAdvance(hashed, limit) || l.shared.knowsOwner(hashKey(key)) {
+	if isCluster || limit.validate(1) != nil || l.hasAdvance(hashed, limit) || l.shared.knowsOwner(hashKey(key)) {
 		current, err := l.shared.Own(ctx, key, owner, until)
 		return Owned{Owner: current}, err
 	}

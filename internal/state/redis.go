@@ -137,7 +137,7 @@ type RedisStatus struct {
 // OpenRedis returns a Redis without connecting to it. All faults of the
 // configuration are reported at once.
 func OpenRedis(c RedisConfig) (*Redis, error) {
-	if err := c.check(); err != nil {
+	if err := c.validate(); err != nil {
 		return nil, err
 	}
 	r := &Redis{
@@ -166,7 +166,7 @@ func OpenRedis(c RedisConfig) (*Redis, error) {
 	return r, nil
 }
 
-func (c RedisConfig) check() error {
+func (c RedisConfig) validate() error {
 	var faults []error
 	if len(c.Addresses) == 0 {
 		faults = append(faults, errors.New("redis: addresses are required"))
@@ -302,7 +302,7 @@ func (r *Redis) Own(ctx context.Context, key, owner string, until time.Time) (st
 // Take takes cost units from the bucket of key, if they are available. If not, it takes none and
 // returns the time until they are. The error is ErrLimit, or says that Redis did not answer.
 func (r *Redis) Take(ctx context.Context, key string, limit Limit, cost int) (bool, time.Duration, error) {
-	if err := limit.check(cost); err != nil {
+	if err := limit.validate(cost); err != nil {
 		return false, 0, err
 	}
 	wait, _, err := r.take(ctx, hashKey(key), limit, cost, 0)

@@ -68,7 +68,7 @@ var (
 	ErrNotRead = errors.New("the list of revocations has not been read yet")
 )
 
-func (t Target) check() error {
+func (t Target) validate() error {
 	var cluster, namespace, identity bool // the required fields
 	switch t.Kind {
 	case TargetToken, TargetPod:
@@ -99,8 +99,8 @@ func (t Target) check() error {
 	return nil
 }
 
-func (r Revocation) check(now time.Time) error {
-	if err := r.Target.check(); err != nil {
+func (r Revocation) validate(now time.Time) error {
+	if err := r.Target.validate(); err != nil {
 		return err
 	}
 	if err := checkText("by", r.By, maxByBytes); err != nil {
@@ -158,7 +158,7 @@ func decodeRecord(field, value string, latest time.Time) (*record, error) {
 		return nil, errors.New("holds no record in JSON")
 	}
 	r.changed = changed
-	if err := r.Target.check(); err != nil {
+	if err := r.Target.validate(); err != nil {
 		return nil, err
 	}
 	if r.Target.field() != field {

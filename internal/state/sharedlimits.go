@@ -61,7 +61,7 @@ func NewSharedLimits(c SharedLimitsConfig) *SharedLimits {
 // Take takes cost units from the bucket of key, if they are available. If not, it takes none and
 // returns the time until they are. The error is ErrLimit, or that of the context.
 func (l *SharedLimits) Take(ctx context.Context, key string, limit Limit, cost int) (bool, time.Duration, error) {
-	if err := limit.check(cost); err != nil {
+	if err := limit.validate(cost); err != nil {
 		return false, 0, err
 	}
 	if err := ctx.Err(); err != nil {

@@ -224,7 +224,7 @@ func (r *resource) put(key objectKey, next object, isThere bool) {
 	}
 	for _, c := range moved {
 		if r.settle(c) && c.key != key {
-			r.tell(&c.key)
+			r.notify(&c.key)
 		}
 	}
 }
@@ -342,6 +342,6 @@ func (r *resource) refillOne(ctx context.Context, c *claim) bool {
 	}
 	found.claim = c
 	r.objects[c.key] = found
-	r.tell(&c.key)
+	r.notify(&c.key)
 	return true
 }

@@ -39,8 +39,8 @@ func (o object) withSpecOf(before object) (next object, isSame bool) {
 	return o, true
 }
 
-// tell is called with a lock of the objects.
-func (o *policyObjects) tell(resource string, changed *objectKey) {
+// notify is called with a lock of the objects.
+func (o *policyObjects) notify(resource string, changed *objectKey) {
 	told := o.told.Load()
 	switch {
 	case told == nil:

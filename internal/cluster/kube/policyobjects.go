@@ -152,7 +152,7 @@ func (o *policyObjects) resources() []*resource {
 // compile combines the AccessPolicies, sorted by name: if there are too many, every replica must
 // read the same ones.
 func (o *policyObjects) compile(all map[objectKey]object, changed *objectKey) {
-	defer o.tell(policiesResource, changed)
+	defer o.notify(policiesResource, changed)
 	keys := make([]string, 0, len(all))
 	byName := make(map[string]*policy.ObjectPolicy, len(all))
 	for key, found := range all {
@@ -168,7 +168,7 @@ func (o *policyObjects) compile(all map[objectKey]object, changed *objectKey) {
 
 // index notes a change of one RepositoryAccess, or of all.
 func (o *policyObjects) index(all map[objectKey]object, changed *objectKey) {
-	defer o.tell(requestsResource, changed)
+	defer o.notify(requestsResource, changed)
 	if changed != nil {
 		found, isThere := all[*changed]
 		beyond := o.requests.ledgers.beyond(changed.namespace)

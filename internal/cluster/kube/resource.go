@@ -372,7 +372,7 @@ func (s *store) Add(value any) error {
 	r.put(i.key, next, true)
 	r.heard = r.now()
 	if !isSame {
-		r.tell(&i.key)
+		r.notify(&i.key)
 	}
 	return nil
 }
@@ -393,12 +393,12 @@ func (s *store) Delete(value any) error {
 	r := (*resource)(s)
 	r.put(key, object{}, false)
 	r.heard = r.now()
-	r.tell(&key)
+	r.notify(&key)
 	return nil
 }
 
-// tell is called with mu.
-func (r *resource) tell(key *objectKey) {
+// notify is called with mu.
+func (r *resource) notify(key *objectKey) {
 	if r.changed != nil {
 		r.changed(r.objects, key)
 	}
@@ -428,7 +428,7 @@ func (s *store) Replace(values []any, _ string) error {
 	s.objects, s.stream = objects, nil
 	(*resource)(s).settleAll()
 	s.heard = s.now()
-	(*resource)(s).tell(nil)
+	(*resource)(s).notify(nil)
 	streaming := s.streaming
 	s.mu.Unlock()
 	if first {

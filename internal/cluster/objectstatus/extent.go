@@ -161,7 +161,7 @@ func (a *asker) parts(p pattern.Pattern, trace policy.Trace, allows map[string][
 // common returns a pattern within both patterns on which something is granted. It is empty if the
 // test finds no grant. isAll reports whether the tested pattern was the whole intersection.
 func (a *asker) common(p, allowed pattern.Pattern, within []pattern.Pattern) (granted pattern.Pattern, isAll bool) {
-	met, ok := a.meet(p, allowed)
+	met, ok := a.intersect(p, allowed)
 	if !ok {
 		return "", false
 	}
@@ -181,7 +181,7 @@ func (a *asker) common(p, allowed pattern.Pattern, within []pattern.Pattern) (gr
 	}
 	for _, w := range within {
 		w = pattern.Pattern(w.Expand(a.subject.Identity))
-		if narrower, ok := a.meet(both, w); ok {
+		if narrower, ok := a.intersect(both, w); ok {
 			_, some, isSure := a.covers(narrower, within)
 			if some && isSure {
 				return narrower, true
@@ -193,11 +193,11 @@ func (a *asker) common(p, allowed pattern.Pattern, within []pattern.Pattern) (gr
 	return "", isAll
 }
 
-// meet returns a pattern with at most one ** whose names match both patterns. If one pattern
+// intersect returns a pattern with at most one ** whose names match both patterns. If one pattern
 // contains the other, the result is the whole intersection. Otherwise it is a part. It finds none
 // if the patterns have no name in common. It may also find none if components overlap only partly,
 // such as a* and *b.
-func (a *asker) meet(p, q pattern.Pattern) (pattern.Pattern, bool) {
+func (a *asker) intersect(p, q pattern.Pattern) (pattern.Pattern, bool) {
 	switch {
 	case q.Contains(p):
 		return single(p), true

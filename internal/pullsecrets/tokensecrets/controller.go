@@ -255,12 +255,12 @@ func (c *Controller) work(ctx context.Context) bool {
 	switch {
 	case errors.Is(err, errForeign):
 		c.counts.foreign.Add(1)
-		c.tell(a, err)
+		c.report(a, err)
 		c.queue.Forget(key)
 		c.queue.AddAfter(key, probeInterval)
 	case err != nil:
 		c.counts.failed.Add(1)
-		c.tell(a, err)
+		c.report(a, err)
 		c.queue.AddRateLimited(key)
 	default:
 		c.queue.Forget(key)
@@ -288,8 +288,8 @@ func (c *Controller) opted(key string) (account, bool) {
 	return account{namespace: m.GetNamespace(), name: m.GetName(), uid: m.GetUID()}, true
 }
 
-// tell reports why there is no Secret, in the log and as an event on the ServiceAccount.
-func (c *Controller) tell(a account, err error) {
+// report reports why there is no Secret, in the log and as an event on the ServiceAccount.
+func (c *Controller) report(a account, err error) {
 	name := reason(err)
 	if name == "" {
 		c.log.Info("a pull secret waits", "namespace", a.namespace, "serviceAccount", a.name, "error", err)
