@@ -1,10 +1,15 @@
 package gateway
 
 import (
+	"crypto"
+	"crypto/x509"
+	"encoding/base64"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
@@ -33,5 +38,56 @@ func TestJudgedTokensEnd(t *testing.T) {
 		if _, known := j.known(issued.Value); known != want {
 			t.Errorf("after %s: %t", after, known)
 		}
+	}
+}
+
+// changing are keys whose trust the test changes.
+type changing struct {
+	signing.Keys
+	bundle signing.TrustBundle
+}
+
+func (c *changing) Trusted() signing.TrustBundle { return c.bundle }
+
+// A remembered token is judged again within a second of a change of what is trusted.
+func TestJudgedTokensEndWithTheirTrust(t *testing.T) {
+	t.Parallel()
+	jwk := func() jose.JSONWebKey {
+		key := pkitest.ECKey(t)
+		jwk := jose.JSONWebKey{Key: key.Public(), Algorithm: string(jose.ES256)}
+		print, err := jwk.Thumbprint(crypto.SHA256)
+		testkit.Must(t, err)
+		jwk.KeyID = base64.RawURLEncoding.EncodeToString(print)
+		return jwk
+	}
+	bundle := func(ca *pkitest.Cert, keys ...jose.JSONWebKey) signing.TrustBundle {
+		return signing.TrustBundle{JWKS: jose.JSONWebKeySet{Keys: keys}, Certificates: []*x509.Certificate{ca.Certificate}}
+	}
+	first, second := jwk(), jwk()
+	ca, other := pkitest.NewAuthority(t, "ca").Cert, pkitest.NewAuthority(t, "ca").Cert
+	for name, test := range map[string]struct {
+		after signing.TrustBundle
+		known bool
+	}{
+		"no change":   {bundle(ca, first), true},
+		"a key more":  {bundle(ca, first, second), false},
+		"no key":      {bundle(ca), false},
+		"another key": {bundle(ca, second), false},
+		"another CA":  {bundle(other, first), false},
+		"no CA":       {signing.TrustBundle{JWKS: jose.JSONWebKeySet{Keys: []jose.JSONWebKey{first}}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			now := time.Now()
+			keys := &changing{bundle: bundle(ca, first)}
+			j := &judge{keys: keys, now: func() time.Time { return now }, judged: newJudged(), latest: &latestTrust{}}
+			credential := registryauth.NewSecret("token")
+			j.judged.Add(credential.Hash(), &judgedToken{bearer: bearer{until: now.Add(time.Hour)}, by: j.trusted()})
+			keys.bundle = test.after
+			now = now.Add(trustAge)
+			if _, known := j.known(credential); known != test.known {
+				t.Errorf("known: %t", known)
+			}
+		})
 	}
 }

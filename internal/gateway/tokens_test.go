@@ -146,11 +146,13 @@ func TestAddressLimit(t *testing.T) {
 // A credential that is not a token also takes from the limit of its address.
 func TestAddressLimitOfOtherCredentials(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registrytest.NewRegistry(t, "")})
-	for i := range 7 {
-		got := r.do(http.MethodGet, "/v2/", "", nil, "Authorization", "Basic eDp5")
-		if want := map[bool]int{false: 401, true: 429}[i > 5]; got.status != want {
-			t.Errorf("request %d: %d", i, got.status)
+	for _, header := range []string{"Basic eDp5", "Bearer", "Bearer  ", "x"} {
+		r := newRig(t, upstreamSettings{name: "ghcr.io", to: registrytest.NewRegistry(t, "")})
+		for i := range 7 {
+			got := r.do(http.MethodGet, "/v2/", "", nil, "Authorization", header)
+			if want := map[bool]int{false: 401, true: 429}[i > 5]; got.status != want {
+				t.Errorf("%q, request %d: %d", header, i, got.status)
+			}
 		}
 	}
 }

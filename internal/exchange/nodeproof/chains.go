@@ -68,8 +68,7 @@ type Chains struct {
 // different address. The key keeps the old CAs alive, so that their address is not reused.
 type chainKey struct {
 	presented [sha256.Size]byte
-	cluster   string
-	cas       *CAs
+	cas       *CAs // of one cluster
 }
 
 // validity is the period in which every certificate of a chain is valid.
@@ -82,7 +81,7 @@ func NewChains() *Chains { return &Chains{lru.New[chainKey, validity](ChainBytes
 // certificates, and is for client authentication. If the chain contains a CA of a different
 // cluster, Lead reports false and returns that cluster. Two clusters' CAs may have a common root,
 // with intermediates that are in no CA file. Only the caller that presents them reveals them.
-func (c *Chains) Lead(presented []*x509.Certificate, cluster string, cas *CAs, now time.Time) (other string, ok bool) {
+func (c *Chains) Lead(presented []*x509.Certificate, cas *CAs, now time.Time) (other string, ok bool) {
 	if len(presented) > maxPresented {
 		return "", false
 	}
@@ -92,7 +91,7 @@ func (c *Chains) Lead(presented []*x509.Certificate, cluster string, cas *CAs, n
 		hash := sha256.Sum256(certificate.Raw)
 		all = append(all, hash[:]...)
 	}
-	key := chainKey{sha256.Sum256(all), cluster, cas}
+	key := chainKey{sha256.Sum256(all), cas}
 	if v, ok := c.good.Get(key); ok && !now.Before(v.from) && !now.After(v.until) {
 		return "", true
 	}

@@ -136,7 +136,7 @@ func (j Judge) certificate(cas *CAs, id *oidc.Identity, presented []*x509.Certif
 	if cas == nil {
 		return unproven{CertificateCAUnknown, "the CAs of cluster " + term.QuoteName(id.Cluster) + " are not known now", "see the log of this service"}
 	}
-	other, ok := j.Chains.Lead(presented, id.Cluster, cas, now)
+	other, ok := j.Chains.Lead(presented, cas, now)
 	switch {
 	case other != "":
 		return unproven{CertificateOtherCluster, "its client certificate is that of a node of cluster " + term.QuoteName(other) +

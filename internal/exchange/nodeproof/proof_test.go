@@ -237,6 +237,19 @@ func TestProofWithOneCAAboveTwoClusters(t *testing.T) {
 	}
 }
 
+// Of several chains, none may have the CA of another cluster.
+func TestProofByTwoChains(t *testing.T) {
+	t.Parallel()
+	root, shared := pki.NewCA(t), pki.NewCA(t)
+	between := root.Sign(t, pki.Authority("between"))
+	again := pki.CertifyKey(t, &shared, between.Key, pki.Authority("between"))
+	cas := nodeproof.NewCAs("prod", map[string][]*x509.Certificate{"prod": {root.Certificate, shared.Certificate}, "test": {shared.Certificate}})
+	r, leaf := newRig(), between.Sign(t)
+	r.expect(t, cas, pki.Presented(leaf, between), "")
+	r.expect(t, cas, pki.Presented(leaf, between, again), nodeproof.CertificateOtherCluster)
+	r.expect(t, cas, pki.Presented(leaf, again, between), nodeproof.CertificateOtherCluster)
+}
+
 func TestProofByAddress(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
