@@ -64,18 +64,18 @@ func NewAdmission(c AdmissionConfig) (*Admission, error) {
 	return &Admission{objects: c.Objects, nodes: maps.Clone(c.Nodes), revocations: c.Revocations, callers: callers}, nil
 }
 
-// Admit judges the verified identity of a credential. It returns the identity as policy sees it,
-// and the steps that it took. It notes its findings in event, also when it refuses. The error is a
+// Admit judges the verified identity of a credential, and returns the identity as policy sees it. It
+// notes its findings in event and its verdicts in steps, also when it refuses. The error is a
 // *GoneError, an *oidc.Error with refusal.TokenNoNode, a *NodeError, a *RevokedError or an
 // *UnavailableError.
 //
 // Policy is asked only afterwards, so a refused caller does not learn what policy would have
 // granted.
-func (a *Admission) Admit(ctx context.Context, id oidc.Identity, credential oidc.Credential, caller nodeproof.Caller, event *Event) (subject policy.Subject, steps Steps, err error) {
+func (a *Admission) Admit(ctx context.Context, id oidc.Identity, credential oidc.Credential, caller nodeproof.Caller, event *Event, steps *Steps) (subject policy.Subject, err error) {
 	event.identify(&id)
 	var facts Facts
-	if facts, steps[0], err = a.lookup(ctx, id, credential); err != nil {
-		return policy.Subject{}, steps, err
+	if facts, steps[StepObjects], err = a.lookup(ctx, id, credential); err != nil {
+		return policy.Subject{}, err
 	}
 	if id.Kubernetes.Node == (oidc.ObjectRef{}) && facts.Node != nil {
 		id.Kubernetes.Node = oidc.ObjectRef{Name: facts.Node.Name, UID: facts.Node.UID}
@@ -86,21 +86,21 @@ func (a *Admission) Admit(ctx context.Context, id oidc.Identity, credential oidc
 		checks = NodeChecks{} // configuring pull secrets means accepting identities without a node, whatever NodeChecks require of others
 	}
 	node := nodeOf(&id, facts)
-	if steps[1], err = checks.admit(&id, node); err != nil {
-		return policy.Subject{}, steps, err
+	if steps[StepNode], err = checks.admit(&id, node); err != nil {
+		return policy.Subject{}, err
 	}
-	if steps[2], err = a.prove(checks.Proof, &id, node, caller, event); err != nil {
-		return policy.Subject{}, steps, err
+	if steps[StepCaller], err = a.prove(checks.Proof, &id, node, caller, event); err != nil {
+		return policy.Subject{}, err
 	}
-	if steps[3], err = a.revoked(&id, event); err != nil {
-		return policy.Subject{}, steps, err
+	if steps[StepRevocations], err = a.revoked(&id, event); err != nil {
+		return policy.Subject{}, err
 	}
-	return policy.Subject{Identity: &id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels, Objects: facts.Objects}, steps, nil
+	return policy.Subject{Identity: &id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels, Objects: facts.Objects}, nil
 }
 
-func (a *Admission) lookup(ctx context.Context, id oidc.Identity, credential oidc.Credential) (Facts, Step, error) {
+func (a *Admission) lookup(ctx context.Context, id oidc.Identity, credential oidc.Credential) (Facts, Verdict, error) {
 	if a.objects == nil && !id.InSecret() || id.External != nil {
-		return Facts{}, Step{Name: StepObjects, Verdict: VerdictOff}, nil
+		return Facts{}, VerdictOff, nil
 	}
 	ctx, span := begin(ctx, stepKube)
 	facts, err := Facts{}, error(nil)
@@ -114,14 +114,14 @@ func (a *Admission) lookup(ctx context.Context, id oidc.Identity, credential oid
 	if err != nil {
 		var gone *GoneError
 		if errors.As(err, &gone) {
-			return Facts{}, Step{Name: StepObjects, Verdict: VerdictRefused}, gone
+			return Facts{}, VerdictRefused, gone
 		}
-		return Facts{}, Step{}, &UnavailableError{reason: refusal.KubernetesUnavailable, Err: err}
+		return Facts{}, "", &UnavailableError{reason: refusal.KubernetesUnavailable, Err: err}
 	}
 	if !facts.Confirmed {
-		return facts, Step{Name: StepObjects, Verdict: VerdictOff}, nil
+		return facts, VerdictOff, nil
 	}
-	return facts, Step{Name: StepObjects, Verdict: VerdictPassed}, nil
+	return facts, VerdictPassed, nil
 }
 
 // nodeOf returns the Node object that the identity names, or nil. Names are reused: facts about a
@@ -134,26 +134,23 @@ func nodeOf(id *oidc.Identity, facts Facts) *Node {
 }
 
 // admit decides whether the node that the identity names may pull.
-func (c NodeChecks) admit(id *oidc.Identity, node *Node) (Step, error) {
-	step := Step{Name: StepNode, Verdict: VerdictPassed, Selector: c.Selector}
+func (c NodeChecks) admit(id *oidc.Identity, node *Node) (Verdict, error) {
 	switch {
 	case c.Required && id.Kubernetes.Node.UID == "":
-		step.Verdict = VerdictRefused
-		return step, noNode(id)
+		return VerdictRefused, noNode(id)
 	case c.Selector != nil && (node == nil || !c.Selector.Matches(labels.Set(node.Labels))):
-		step.Verdict = VerdictRefused
-		return step, notSelected(id, node, c.Selector)
+		return VerdictRefused, notSelected(id, node, c.Selector)
 	case c.Selector == nil && id.Kubernetes.Node == (oidc.ObjectRef{}):
-		step.Verdict = VerdictOff
+		return VerdictOff, nil
 	}
-	return step, nil
+	return VerdictPassed, nil
 }
 
 // prove judges whether the caller is the node. It runs for every request: a connection can outlive
 // a certificate and the addresses of a node.
-func (a *Admission) prove(config nodeproof.Config, id *oidc.Identity, node *Node, caller nodeproof.Caller, event *Event) (Step, error) {
+func (a *Admission) prove(config nodeproof.Config, id *oidc.Identity, node *Node, caller nodeproof.Caller, event *Event) (Verdict, error) {
 	if !config.Wanted() {
-		return Step{Name: StepCaller, Verdict: VerdictOff}, nil
+		return VerdictOff, nil
 	}
 	var addresses []netip.Addr
 	if node != nil {
@@ -161,18 +158,15 @@ func (a *Admission) prove(config nodeproof.Config, id *oidc.Identity, node *Node
 	}
 	proof, unseen := a.callers.Try(config, id, addresses, caller)
 	event.Proof = &proof
-	step := Step{Name: StepCaller, Verdict: VerdictRefused, Proof: &proof}
 	switch {
 	case proof.Passed:
-		step.Verdict = VerdictPassed
+		return VerdictPassed, nil
 	case unseen:
-		step.Verdict = VerdictNotJudged
+		return VerdictNotJudged, nil
 	case config.Mode == nodeproof.Audit:
-		step.Verdict = VerdictNoted
-	default:
-		return step, &NodeError{reason: refusal.CallerNotNode, message: proof.Message}
+		return VerdictNoted, nil
 	}
-	return step, nil
+	return VerdictRefused, &NodeError{reason: refusal.CallerNotNode, message: proof.Message}
 }
 
 // noNode refuses as the verifier does when it requires the claim.

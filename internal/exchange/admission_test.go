@@ -368,7 +368,7 @@ func TestSubjectHoldsTheFacts(t *testing.T) {
 	facts := exchange.Facts{Annotations: map[string]string{"a": "1"}, NamespaceLabels: map[string]string{"b": "2"}}
 	a, err := exchange.NewAdmission(exchange.AdmissionConfig{Objects: objects{byUID: map[string]exchange.Facts{webUID: facts}}})
 	must(t, err)
-	subject, _, err := a.Admit(t.Context(), identityOn("prod", "node1"), nil, nodeproof.Caller{}, new(exchange.Event))
+	subject, err := a.Admit(t.Context(), identityOn("prod", "node1"), nil, nodeproof.Caller{}, new(exchange.Event), new(exchange.Steps))
 	if err != nil || !maps.Equal(subject.Annotations, facts.Annotations) || !maps.Equal(subject.NamespaceLabels, facts.NamespaceLabels) {
 		t.Errorf("error %v, subject %+v", err, subject)
 	}
@@ -424,7 +424,7 @@ func TestNodeChecksOfSeveralClusters(t *testing.T) {
 	id := identityOn("prod", "node1")
 	id.Kubernetes.Node = oidc.ObjectRef{}
 	var refused *oidc.Error
-	if _, _, err := a.Admit(t.Context(), id, nil, nodeproof.Caller{}, new(exchange.Event)); !errors.As(err, &refused) || refused.Reason != refusal.TokenNoNode {
+	if _, err := a.Admit(t.Context(), id, nil, nodeproof.Caller{}, new(exchange.Event), new(exchange.Steps)); !errors.As(err, &refused) || refused.Reason != refusal.TokenNoNode {
 		t.Errorf("error %v", err)
 	}
 }
@@ -439,14 +439,14 @@ func TestAdmitWithoutToken(t *testing.T) {
 	id := identityOn("prod", "")
 	id.Kubernetes.Node = oidc.ObjectRef{}
 	var e exchange.Event
-	subject, _, err := a.Admit(t.Context(), id, nil, caller("192.0.2.7"), &e)
+	subject, err := a.Admit(t.Context(), id, nil, caller("192.0.2.7"), &e, new(exchange.Steps))
 	if err != nil || subject.Identity.Kubernetes.Node != (oidc.ObjectRef{Name: "node1", UID: node1UID}) || !e.NodeFromAPI || !e.Proof.Passed {
 		t.Errorf("error %v, subject %+v, event %+v", err, subject.Identity, e)
 	}
 	if id.Kubernetes.Node != (oidc.ObjectRef{}) {
 		t.Error("the identity that was handed in was changed")
 	}
-	_, _, err = a.Admit(t.Context(), id, nil, caller("192.0.2.8"), &e)
+	_, err = a.Admit(t.Context(), id, nil, caller("192.0.2.8"), &e, new(exchange.Steps))
 	var refused interface{ Reason() refusal.Reason }
 	if !errors.As(err, &refused) || refused.Reason() != "caller_not_node" || e.Proof.Reason != nodeproof.AddressOther {
 		t.Errorf("error %v, proof %+v", err, e.Proof)
@@ -454,7 +454,7 @@ func TestAdmitWithoutToken(t *testing.T) {
 	for _, down := range []error{&exchange.GoneError{Kind: exchange.KindNode}, errors.New("down")} {
 		a, err := exchange.NewAdmission(exchange.AdmissionConfig{Objects: objects{err: fmt.Errorf("10.1.2.3: %w", down)}})
 		must(t, err)
-		_, _, err = a.Admit(t.Context(), id, nil, nodeproof.Caller{}, &e)
+		_, err = a.Admit(t.Context(), id, nil, nodeproof.Caller{}, &e, new(exchange.Steps))
 		if !errors.As(err, &refused) || !errors.Is(err, down) {
 			t.Fatalf("error %v", err)
 		}

@@ -2,7 +2,8 @@
 // into a registryauth.Token.
 //
 //	Handler          HTTP in, HTTP out; parse, limit, queue, authorize, issue, classify, record
-//	Exchanger        Authorize: verify → Admission.Admit → replay, limit → Policy.Decide; then Issue
+//	Authorizer       Authorize: identify → Admission.Admit → replay, limit → decide; serving and explaining share it
+//	Exchanger        Verifier and Policy as an Authorizer needs them; Issue
 //	Admission.Admit  are the named objects still there, may the node pull, is the caller that node, is it revoked
 //	Event            one per request, whatever happens
 //	Memory           state that requests share, from one Exchanger and Handler to the next

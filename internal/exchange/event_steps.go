@@ -102,18 +102,12 @@ func (e *Event) refuse(o outcome) {
 	}
 }
 
-// Conclude notes in an event how the token endpoint would have responded to a request. If a
-// Verifier or an Admission returned an error, err is that error, and the decision does not count.
-// It is for explaining requests: no token is issued.
-func (e *Event) Conclude(req registryauth.Request, subject policy.Subject, d policy.Decision, err error) {
-	if err == nil {
-		e.decide(d, policy.ScopeStrings(d.Granted()))
-		err = decisionError(d, subject)
-	}
+// Conclude notes in an event the response of the token endpoint, given the error of Authorize. It is
+// for explaining requests: no token is issued.
+func (e *Event) Conclude(err error) {
 	if err != nil {
 		e.refuse(classify(err, e.ID))
 		return
 	}
-	e.unread(req)
 	e.Status = http.StatusOK
 }

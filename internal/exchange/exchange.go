@@ -10,7 +10,6 @@ import (
 
 	"github.com/pullpass/pullpass/internal/base/lru"
 	"github.com/pullpass/pullpass/internal/base/term"
-	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/refusal"
@@ -53,17 +52,14 @@ type Config struct {
 // Exchanger turns requests into tokens. Its settings do not change: a new Exchanger replaces it. It
 // is safe for concurrent use.
 type Exchanger struct {
-	verifier        Verifier
-	admission       *Admission
-	replay          ReplayMode
-	owners          Owners
-	serviceAccounts Limiter
-	registries      map[string]*registryauth.Issuer
-	policy          *policy.Policy
-	scopes          map[string]func([]registryauth.Scope) []registryauth.Scope
-	issued          *lru.Cache[issuedKey, registryauth.Token]
-	sealed          *seal.Box // push credentials
-	now             func() time.Time
+	authorizer Authorizer
+	verifier   Verifier
+	registries map[string]*registryauth.Issuer
+	policy     *policy.Policy
+	scopes     map[string]func([]registryauth.Scope) []registryauth.Scope
+	issued     *lru.Cache[issuedKey, registryauth.Token]
+	sealed     *seal.Box // push credentials
+	now        func() time.Time
 }
 
 // issuedKey holds everything that the content of a token depends on, except the clock: the
@@ -101,17 +97,22 @@ func New(c Config) (*Exchanger, error) {
 		return nil, err
 	}
 	x := &Exchanger{
-		verifier:        c.Verifier,
-		admission:       admission,
-		replay:          c.Replay,
-		owners:          c.Owners,
-		serviceAccounts: c.ServiceAccounts,
-		registries:      make(map[string]*registryauth.Issuer, len(c.Registries)),
-		policy:          c.Policy,
-		scopes:          c.Scopes,
-		issued:          c.Memory.issued,
-		sealed:          c.Memory.sealed,
-		now:             c.Now,
+		verifier:   c.Verifier,
+		registries: make(map[string]*registryauth.Issuer, len(c.Registries)),
+		policy:     c.Policy,
+		scopes:     c.Scopes,
+		issued:     c.Memory.issued,
+		sealed:     c.Memory.sealed,
+		now:        c.Now,
+	}
+	x.authorizer = Authorizer{
+		Serves:          func(service string) bool { return x.registries[service] != nil },
+		Identify:        x.identify,
+		Admission:       admission,
+		Replay:          c.Replay,
+		Owners:          c.Owners,
+		ServiceAccounts: c.ServiceAccounts,
+		Decide:          c.Policy.Decide,
 	}
 	if x.now == nil {
 		x.now = time.Now
@@ -134,72 +135,15 @@ func heldByIssued(key issuedKey, token registryauth.Token) int {
 // Policy returns the policy in use.
 func (x *Exchanger) Policy() *policy.Policy { return x.policy }
 
-// Authorization is the access of a request: the outcome of Authorize, for Issue.
-type Authorization struct {
-	subject    policy.Subject
-	credential [sha256.Size]byte // its hash; zero for anonymous
-	registry   *registryauth.Issuer
-	granted    []registryauth.Scope
-	lines      string              // the granted scopes as an issuedKey holds them
-	token      registryauth.Secret // for a push credential; zero: issue a token
-	pushID     string              // of the push credential that was presented
-}
-
-// Authorize judges one request: it identifies the caller and decides which scopes are granted. It
-// notes its findings in event as it goes, so that the event is complete also when it fails.
-//
-// Steps run from cheap to expensive. Each has its own error: *UnknownServiceError, *oidc.Error,
-// *GoneError, *NodeError, *RevokedError, *ReplayError, *LimitError, *UnavailableError,
-// *DeniedError, *AnonymousError, *PushCredentialError. A scope that is not granted is not an error
-// (token specification): the token just has less access.
-func (x *Exchanger) Authorize(ctx context.Context, req registryauth.Request, caller nodeproof.Caller, event *Event) (Authorization, error) {
-	registry, ok := x.registries[req.Service]
-	if !ok {
-		return Authorization{}, &UnknownServiceError{Service: req.Service}
-	}
-	event.Service = req.Service
-
-	push, err := x.open(req, registry)
-	if err != nil {
-		return Authorization{}, err
-	}
-	subject, err := x.identify(ctx, req, push, caller, event)
-	if err != nil {
-		return Authorization{}, err
-	}
-
-	_, deciding := begin(ctx, stepDecide)
-	decision := x.policy.Decide(subject, req.Service, req.Scopes)
-	deciding.End()
-	if push != nil {
-		decision = WithinPush(decision, push.Scopes)
-	}
-	granted := decision.Granted()
-	names := policy.ScopeStrings(granted)
-	event.decide(decision, names)
-	if err := decisionError(decision, subject); err != nil {
-		return Authorization{}, err
-	}
-	event.unread(req)
-	a := Authorization{subject: subject, credential: req.Credential.Hash(), registry: registry, granted: granted, lines: strings.Join(names, "\n")}
-	if req.Push {
-		a.token = req.Credential
-	}
-	if push != nil {
-		a.pushID = push.ID
-	}
-	return a, nil
-}
-
 // Issue returns a token or a push credential for the scopes that Authorize granted, and notes it in
 // event. Its errors are *UnavailableError, *oidc.Error and *PushCredentialError.
-func (x *Exchanger) Issue(ctx context.Context, a Authorization, event *Event) (token registryauth.Token, err error) {
+func (x *Exchanger) Issue(ctx context.Context, req registryauth.Request, a *Authorization, event *Event) (token registryauth.Token, err error) {
 	_, issuing := begin(ctx, stepIssue)
 	var reused bool
-	if a.token.IsZero() {
-		token, reused, err = x.issue(a)
+	if req.Push {
+		token, err = x.issuePush(req, a)
 	} else {
-		token, err = x.issuePush(a)
+		token, reused, err = x.issue(req, a)
 	}
 	end(issuing, err)
 	if err != nil {
@@ -212,49 +156,21 @@ func (x *Exchanger) Issue(ctx context.Context, a Authorization, event *Event) (t
 	return token, nil
 }
 
-// identify verifies the credential, if there is one, and has its identity admitted. Then it checks
-// replay and the limit of the identity. A request that another check refuses does not count towards
-// them. An anonymous caller needs no proof.
-func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, push *pushCredential, caller nodeproof.Caller, event *Event) (policy.Subject, error) {
-	if req.GrantType == registryauth.GrantAnonymous {
-		return policy.Subject{}, nil
+// identify verifies the credential of a request, or the token in its push credential.
+func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, event *Event) (oidc.Identity, *PushRights, error) {
+	push, err := x.open(req, x.registries[req.Service])
+	if err != nil {
+		return oidc.Identity{}, nil, err
 	}
-	verifying, span := begin(ctx, stepVerify)
-	var id oidc.Identity
-	var err error
+	ctx, span := begin(ctx, stepVerify)
 	if push != nil {
-		id, err = x.verifyPush(verifying, push, event)
-	} else {
-		id, err = x.verifier.Verify(verifying, req.Credential)
+		id, err := x.verifyPush(ctx, push, event)
+		end(span, err)
+		return id, &push.PushRights, err
 	}
+	id, err := x.verifier.Verify(ctx, req.Credential)
 	end(span, err)
-	if err != nil {
-		var failure *oidc.Error
-		if errors.As(err, &failure) {
-			event.claim(failure)
-		}
-		return policy.Subject{}, err
-	}
-	subject, _, err := x.admission.Admit(ctx, id, req.Credential, caller, event)
-	if err != nil {
-		return policy.Subject{}, err
-	}
-	if push != nil {
-		if err := x.admission.revokedPush(id, push, event); err != nil {
-			return policy.Subject{}, err
-		}
-	}
-	sharing, span := begin(ctx, stepState)
-	limit := limitOf(subject.Identity)
-	event.Replay, err = x.verifyOwner(sharing, subject.Identity, caller, event.Proof, &limit)
-	if err == nil {
-		err = x.limitServiceAccount(sharing, limit)
-	}
-	end(span, err)
-	if err != nil {
-		return policy.Subject{}, err
-	}
-	return subject, nil
+	return id, nil, err
 }
 
 // judged returns the scopes of a request that are to be judged.
@@ -279,13 +195,13 @@ func (x *Exchanger) remembers(req registryauth.Request) bool {
 // issue returns the token that was last issued for the same key, if enough of its lifetime is left:
 // at least half of it, and the 60 seconds that clients count on. A pull asks twice (resolve, then
 // fetch).
-func (x *Exchanger) issue(a Authorization) (token registryauth.Token, reused bool, err error) {
-	now := x.now()
-	keyID, err := a.registry.KeyID()
+func (x *Exchanger) issue(req registryauth.Request, a *Authorization) (token registryauth.Token, reused bool, err error) {
+	now, registry := x.now(), x.registries[req.Service]
+	keyID, err := registry.KeyID()
 	if err != nil {
 		return registryauth.Token{}, false, issueError(err)
 	}
-	key := issuedKey{credential: a.credential, registry: a.registry, granted: a.lines, keyID: keyID}
+	key := issuedKey{credential: req.Credential.Hash(), registry: registry, granted: strings.Join(a.names, "\n"), keyID: keyID}
 	if token, ok := x.issued.Get(key); ok {
 		left := token.Expiry.Sub(now)
 		if left >= signing.MinLifetime && 2*left >= token.Expiry.Sub(token.IssuedAt) {
@@ -296,15 +212,15 @@ func (x *Exchanger) issue(a Authorization) (token registryauth.Token, reused boo
 	grant := registryauth.Grant{Access: a.granted}
 	if id := a.subject.Identity; id != nil {
 		grant.Subject, grant.NotAfter = id.Subject, id.Expiry
-		if a.registry.NamesHolder() {
+		if registry.NamesHolder() {
 			grant.Holder = holder(id, a.pushID)
 		}
 	}
-	token, err = a.registry.Issue(grant)
+	token, err = registry.Issue(grant)
 	if err != nil {
 		return registryauth.Token{}, false, issueError(err)
 	}
-	if len(a.lines) <= maxIssuedScopes {
+	if len(key.granted) <= maxIssuedScopes {
 		kept := token
 		kept.Access = nil // the key holds it, and the next request has the same
 		x.issued.Add(key, kept)

@@ -113,11 +113,11 @@ func (h *Handler) exchange(w http.ResponseWriter, t *tokenRequest) (registryauth
 	if err := h.addresses.charge(ctx, t); err != nil {
 		return registryauth.Token{}, err
 	}
-	authorization, err := h.exchanger.Authorize(ctx, t.parsed, t.caller, t.event)
+	authorization, err := h.exchanger.authorizer.Authorize(ctx, t.parsed, t.caller, t.event)
 	if err != nil {
 		return registryauth.Token{}, err
 	}
-	return h.exchanger.Issue(ctx, authorization, t.event)
+	return h.exchanger.Issue(ctx, t.parsed, &authorization, t.event)
 }
 
 // begin creates the event of a request before the request is read.

@@ -67,15 +67,18 @@ func limitOf(id *oidc.Identity) identityLimit {
 //
 // It runs after every check that refuses an identity as a whole: a caller with a revoked or stolen
 // token must not use up the limit of the pods.
-func (x *Exchanger) limitServiceAccount(ctx context.Context, limit identityLimit) error {
+func (a *Authorizer) limitServiceAccount(ctx context.Context, limit identityLimit) (Verdict, error) {
+	if a.ServiceAccounts == nil {
+		return VerdictNotJudged, nil
+	}
 	if !limit.taken {
 		// A canceled request counts too. Its cancellation does not make it exceed the limit.
-		limit.wait = x.serviceAccounts.Take(context.WithoutCancel(ctx), limit.bucket)
+		limit.wait = a.ServiceAccounts.Take(context.WithoutCancel(ctx), limit.bucket)
 	}
 	if limit.wait <= 0 {
-		return nil
+		return VerdictPassed, nil
 	}
-	return &LimitError{reason: refusal.LimitedServiceAccount, what: limit.whose + " (limits.perServiceAccount)", Wait: limit.wait}
+	return VerdictRefused, &LimitError{reason: refusal.LimitedServiceAccount, what: limit.whose + " (limits.perServiceAccount)", Wait: limit.wait}
 }
 
 // spentBytes bounds the memory of addresses that have spent their limit, to 8,000 addresses. A

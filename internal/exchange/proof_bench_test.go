@@ -42,7 +42,7 @@ func BenchmarkProof(b *testing.B) {
 				if bench.name == "verified" {
 					a.SetCAs("prod", ca.CAs()) // for which nothing is remembered
 				}
-				if _, _, err := a.Admit(context.Background(), id, nil, from, new(exchange.Event)); err != nil {
+				if _, err := a.Admit(context.Background(), id, nil, from, new(exchange.Event), new(exchange.Steps)); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -173,7 +173,7 @@ func TestProofIsPerCluster(t *testing.T) {
 	for cluster, own := range map[string]pki.Holder{"prod": ca, "test": foreign} {
 		for _, by := range []pki.Holder{ca, foreign, ca} {
 			var e exchange.Event
-			_, _, err := a.Admit(t.Context(), identityOn(cluster, "node1"), nil, nodeproof.Caller{Certificates: pki.Presented(by.Sign(t))}, &e)
+			_, err := a.Admit(t.Context(), identityOn(cluster, "node1"), nil, nodeproof.Caller{Certificates: pki.Presented(by.Sign(t))}, &e, new(exchange.Steps))
 			if good := by == own; good != (err == nil) || good != e.Proof.Passed {
 				t.Errorf("cluster %s: error %v, proof %+v, want passed %t", cluster, err, e.Proof, good)
 			}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/seal"
@@ -29,11 +28,16 @@ const (
 // signature, issuer, claims, revocations and policy as they are then. A push credential only lives
 // longer than its token, and grants less.
 type pushCredential struct {
-	ID     string    `json:"id"` // random; events contain it, and it can be revoked like a token's id
-	Token  string    `json:"token"`
-	Then   time.Time `json:"then"` // the time of the exchange: the token had not expired
-	End    time.Time `json:"end"`
-	Scopes []string  `json:"scopes"` // granted at the exchange
+	PushRights
+	Token string    `json:"token"`
+	Then  time.Time `json:"then"` // the time of the exchange: the token had not expired
+	End   time.Time `json:"end"`
+}
+
+// PushRights are the rights of a push credential.
+type PushRights struct {
+	ID     string   `json:"id"`     // random; events contain it, and it can be revoked like a token's id
+	Scopes []string `json:"scopes"` // granted at the exchange
 }
 
 // PushCredentialError refuses a push credential, or refuses to issue one.
@@ -56,11 +60,6 @@ func IsPushCredential(password string) bool { return strings.HasPrefix(password,
 // credential does not cover.
 const ReasonBeyondPush = "the push credential is not for it"
 
-// WithinPush limits a decision to the scopes of a push credential.
-func WithinPush(decision policy.Decision, scopes []string) policy.Decision {
-	return decision.Within(scopes, ReasonBeyondPush, "exchange the job's token for one that is")
-}
-
 // PushPresented returns the id of the push credential that the request was sent with; empty: the
 // request had a different credential, or none.
 func (e *Event) PushPresented() string {
@@ -79,11 +78,11 @@ func (e *Event) IsForPush() bool {
 }
 
 // PushRefusal says why no push credential is issued for the granted scopes, or returns nil.
-func PushRefusal(subject policy.Subject, granted []registryauth.Scope) error {
-	switch id := subject.Identity; {
+func (a *Authorization) PushRefusal() error {
+	switch id := a.subject.Identity; {
 	case id == nil || id.External == nil:
 		return errPushPod
-	case len(granted) == 0:
+	case len(a.granted) == 0:
 		return errPushNone
 	}
 	return nil
@@ -122,24 +121,23 @@ func (x *Exchanger) verifyPush(ctx context.Context, p *pushCredential, event *Ev
 
 // revokedPush checks revocations of the push credential's own id. Admit has checked the token's id
 // and all other targets.
-func (a *Admission) revokedPush(id oidc.Identity, p *pushCredential, event *Event) error {
+func (a *Admission) revokedPush(id oidc.Identity, p *PushRights, event *Event) (Verdict, error) {
 	id.TokenID = p.ID
-	_, err := a.revoked(&id, event)
-	return err
+	return a.revoked(&id, event)
 }
 
 // issuePush returns a push credential for the granted scopes.
-func (x *Exchanger) issuePush(a Authorization) (registryauth.Token, error) {
-	if err := PushRefusal(a.subject, a.granted); err != nil {
+func (x *Exchanger) issuePush(req registryauth.Request, a *Authorization) (registryauth.Token, error) {
+	if err := a.PushRefusal(); err != nil {
 		return registryauth.Token{}, err
 	}
 	now := x.now().UTC()
-	p := pushCredential{ID: rand.Text(), Token: a.token.Reveal(), Then: now, End: now.Add(pushLifetime).Truncate(time.Second), Scopes: strings.Split(a.lines, "\n")}
+	p := pushCredential{PushRights: PushRights{rand.Text(), a.names}, Token: req.Credential.Reveal(), Then: now, End: now.Add(pushLifetime).Truncate(time.Second)}
 	plain, err := json.Marshal(p)
 	if err != nil {
 		return registryauth.Token{}, err
 	}
-	sealed, err := x.sealed.Seal(a.registry.Keys(), string(plain), a.registry.Service(), p.End)
+	sealed, err := x.sealed.Seal(x.registries[req.Service].Keys(), string(plain), req.Service, p.End)
 	if err != nil {
 		return registryauth.Token{}, issueError(err)
 	}

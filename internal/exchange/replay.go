@@ -13,7 +13,7 @@ import (
 )
 
 // Owners remembers the first user of a key. An error means that the owner is unknown now. The
-// Exchanger decides the outcome of the request then. Implementations must be safe for concurrent
+// Authorizer decides the outcome of the request then. Implementations must be safe for concurrent
 // use and return within their own time limit.
 type Owners interface {
 	// Own makes owner the owner of key until the given time, unless it has one, and returns the
@@ -90,16 +90,21 @@ func (e *ReplayError) Reason() refusal.Reason { return e.reason }
 // behind the same translator look like one, and a node behind several looks like several.
 //
 // If Owners took from the limit in the same call, that is noted in limit.
-func (x *Exchanger) verifyOwner(ctx context.Context, id *oidc.Identity, caller nodeproof.Caller, proof *nodeproof.Proof, limit *identityLimit) (*Replay, error) {
-	if x.replay == ReplayOff || id.InSecret() { // every node of a namespace may present a token from a Secret
-		return nil, nil
+func (a *Authorizer) verifyOwner(ctx context.Context, id *oidc.Identity, caller nodeproof.Caller, proof *nodeproof.Proof, limit *identityLimit) (*Replay, Verdict, error) {
+	switch {
+	case a.Replay == ReplayOff:
+		return nil, VerdictOff, nil
+	case a.Owners == nil:
+		return nil, VerdictNotJudged, nil
+	case id.InSecret(): // every node of a namespace may present a token from a Secret
+		return nil, VerdictOff, nil
 	}
-	r := &Replay{Mode: x.replay, Caller: ownerOf(id, proof, caller)}
+	r := &Replay{Mode: a.Replay, Caller: ownerOf(id, proof, caller)}
 	if r.Caller == "" {
 		r.Reason = ReplayCallerUnknown
 		r.Message = "it cannot be said whether the caller is the first one that presented this token (state.replay): its address is not known, " +
 			"or is that of a trusted proxy; let the proxy send X-Forwarded-For, or leave it out of trustedProxies if it is a node"
-		return r, r.refusal(refusal.CallerUnknown)
+		return r.notPassed(refusal.CallerUnknown)
 	}
 	until := id.Expiry
 	if id.External != nil {
@@ -107,34 +112,35 @@ func (x *Exchanger) verifyOwner(ctx context.Context, id *oidc.Identity, caller n
 	}
 	// A canceled request is recorded as the owner too. Its cancellation must not look like a
 	// failure of the store of owners.
-	owned, err := x.owners.Own(context.WithoutCancel(ctx), joined(id.IssuerName(), id.TokenID), r.Caller, until, limit.bucket)
+	owned, err := a.Owners.Own(context.WithoutCancel(ctx), joined(id.IssuerName(), id.TokenID), r.Caller, until, limit.bucket)
 	owner := owned.Owner
 	limit.taken, limit.wait = owned.Taken, owned.Wait
 	switch {
 	case err != nil:
 		r.Reason, r.Message = ReplayUnavailable, err.Error()
 		if r.Mode == ReplayEnforce {
-			return r, &UnavailableError{reason: refusal.ReplayUnavailable, Err: err}
+			return r, "", &UnavailableError{reason: refusal.ReplayUnavailable, Err: err}
 		}
-		return r, nil
+		return r, VerdictNoted, nil
 	case owner != r.Caller:
 		r.Owner, r.Reason = owner, ReplayOtherCaller
 		r.Message = fmt.Sprintf("%s presented this token, which is that of %s (state.replay)", r.Caller, owner)
-		return r, r.refusal(refusal.TokenReplayed)
+		return r.notPassed(refusal.TokenReplayed)
 	}
 	r.Owner, r.Passed = owner, true
-	return r, nil
+	return r, VerdictPassed, nil
 }
 
-func (r *Replay) refusal(reason refusal.Reason) error {
+// notPassed refuses a caller, if the mode says so.
+func (r *Replay) notPassed(reason refusal.Reason) (*Replay, Verdict, error) {
 	if r.Mode != ReplayEnforce {
-		return nil
+		return r, VerdictNoted, nil
 	}
 	if reason == refusal.TokenReplayed {
 		// Only the operator learns the first caller, because this caller may be a thief.
-		return &ReplayError{reason, "another caller presented this token first, and it counts for that one alone (state.replay)", r.Message}
+		return r, VerdictRefused, &ReplayError{reason, "another caller presented this token first, and it counts for that one alone (state.replay)", r.Message}
 	}
-	return &ReplayError{reason: reason, message: r.Message}
+	return r, VerdictRefused, &ReplayError{reason: reason, message: r.Message}
 }
 
 // ownerOf returns the name of a caller, or "" if nothing distinguishes it from others.

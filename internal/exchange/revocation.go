@@ -34,17 +34,17 @@ type RevokedError struct{ Reason string }
 func (e *RevokedError) Error() string { return fmt.Sprintf("revoked by an operator: %q", e.Reason) }
 
 // revoked judges an identity whose node is known if it can be found.
-func (a *Admission) revoked(id *oidc.Identity, event *Event) (Step, error) {
+func (a *Admission) revoked(id *oidc.Identity, event *Event) (Verdict, error) {
 	if a.revocations == nil {
-		return Step{Name: StepRevocations, Verdict: VerdictNotJudged}, nil
+		return VerdictNotJudged, nil
 	}
 	revocation, err := a.revocations.Revoked(id)
 	if err != nil {
-		return Step{}, &UnavailableError{reason: refusal.RevocationsUnavailable, Err: err}
+		return "", &UnavailableError{reason: refusal.RevocationsUnavailable, Err: err}
 	}
 	if revocation == nil {
-		return Step{Name: StepRevocations, Verdict: VerdictPassed}, nil
+		return VerdictPassed, nil
 	}
 	event.Revocation = revocation
-	return Step{Name: StepRevocations, Verdict: VerdictRefused, Revocation: revocation}, &RevokedError{Reason: revocation.Reason}
+	return VerdictRefused, &RevokedError{Reason: revocation.Reason}
 }

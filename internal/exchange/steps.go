@@ -1,21 +1,25 @@
 package exchange
 
-import (
-	"k8s.io/apimachinery/pkg/labels"
-
-	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
-)
-
-// StepName names a step of Admission.
-type StepName string
+// StepName names a step of Authorize. It is the index of the step in Steps.
+type StepName int
 
 // The steps, in their order.
 const (
-	StepObjects     StepName = "objects"     // do the objects that the identity names still exist
-	StepNode        StepName = "node"        // may pods on the node pull at all
-	StepCaller      StepName = "caller"      // is the caller that node
-	StepRevocations StepName = "revocations" // has an operator revoked the identity
+	StepService     StepName = iota // is the service configured
+	StepToken                       // is the credential valid
+	StepObjects                     // do the objects that the identity names still exist
+	StepNode                        // may pods on the node pull at all
+	StepCaller                      // is the caller that node
+	StepRevocations                 // has an operator revoked the identity
+	StepReplay                      // is the caller the first to present the token
+	StepLimits                      // has the identity sent too many requests
+	StepDeny                        // does a deny rule match
+	stepCount
 )
+
+func (n StepName) String() string {
+	return [stepCount]string{"service", "token", "objects", "node", "caller", "revocations", "replay", "limits", "deny"}[n]
+}
 
 // Verdict is the result of a step in one word.
 type Verdict string
@@ -29,17 +33,6 @@ const (
 	VerdictNotJudged Verdict = "not_judged"
 )
 
-// Step is the result of one step of Admission, with the facts it was based on. It holds no text,
-// because every request makes some steps. Callers that print a step add the words.
-type Step struct {
-	Name    StepName
-	Verdict Verdict
-
-	Selector   labels.Selector  // of StepNode; nil: every node may pull
-	Proof      *nodeproof.Proof // of StepCaller; nil: no proof was required
-	Revocation *Revocation      // of StepRevocations; nil: none refuses
-}
-
-// Steps are the steps of Admission. After a step that refused, or that could not be judged because
-// a dependency was down, the rest are zero.
-type Steps [4]Step
+// Steps has the verdict of each step. A step that was not reached, or that could not be judged
+// because a dependency was down, has none. The facts behind a verdict are in the Event.
+type Steps [stepCount]Verdict

@@ -1,6 +1,7 @@
 package exchange_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -12,14 +13,17 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	pki "github.com/pullpass/pullpass/internal/exchange/nodeproof/nodeprooftest"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/refusal"
+	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// told returns the steps of Admission in one line.
+// told returns the steps that have a verdict in one line.
 func told(steps exchange.Steps) string {
 	var words []string
-	for _, s := range steps {
-		if s.Name != "" {
-			words = append(words, fmt.Sprintf("%s=%s", s.Name, s.Verdict))
+	for step, verdict := range steps {
+		if verdict != "" {
+			words = append(words, fmt.Sprintf("%s=%s", exchange.StepName(step), verdict))
 		}
 	}
 	return strings.Join(words, " ")
@@ -75,14 +79,14 @@ func TestAdmissionTellsItsSteps(t *testing.T) {
 				id.Kubernetes.Node = oidc.ObjectRef{}
 			}
 			var e exchange.Event
-			_, steps, err := a.Admit(t.Context(), id, nil, test.caller, &e)
-			if got := told(steps); got != test.want || (err == nil) != (steps[3].Name != "" && steps[3].Verdict != exchange.VerdictRefused) {
+			var steps exchange.Steps
+			_, err = a.Admit(t.Context(), id, nil, test.caller, &e, &steps)
+			last := steps[exchange.StepRevocations]
+			if got := told(steps); got != test.want || (err == nil) != (last != "" && last != exchange.VerdictRefused) {
 				t.Errorf("steps %q, error %v, want %q", got, err, test.want)
 			}
-			if checks := test.nodes["prod"]; steps[1].Name != "" && !reflect.DeepEqual(steps[1].Selector, checks.Selector) {
-				t.Errorf("selector %v, want %v", steps[1].Selector, checks.Selector)
-			}
-			if steps[2].Proof != e.Proof || steps[3].Revocation != e.Revocation {
+			proved := steps[exchange.StepCaller] != "" && steps[exchange.StepCaller] != exchange.VerdictOff
+			if proved != (e.Proof != nil) || (last == exchange.VerdictRefused) != (e.Revocation != nil) {
 				t.Errorf("steps %+v, event %+v", steps, e)
 			}
 		})
@@ -124,15 +128,123 @@ func TestAdmissionOfUnseenCallers(t *testing.T) {
 					Now: func() time.Time { return made }, CallersUnseen: unseen,
 				})
 				must(t, err)
-				_, steps, err := a.Admit(t.Context(), id, nil, test.caller, new(exchange.Event))
+				var e exchange.Event
+				var steps exchange.Steps
+				_, err = a.Admit(t.Context(), id, nil, test.caller, &e, &steps)
 				want := test.want
 				if !unseen && want == exchange.VerdictNotJudged {
 					want = exchange.VerdictRefused
 				}
-				if s := steps[2]; s.Verdict != want || (err != nil) != (want == exchange.VerdictRefused) || unseen && s.Proof.Reason != test.reason {
-					t.Errorf("unseen %t: step %+v, proof %+v, error %v, want %s", unseen, s, s.Proof, err, want)
+				if got := steps[exchange.StepCaller]; got != want || (err != nil) != (want == exchange.VerdictRefused) || unseen && e.Proof.Reason != test.reason {
+					t.Errorf("unseen %t: caller %s, proof %+v, error %v, want %s", unseen, got, e.Proof, err, want)
 				}
 			}
 		})
 	}
+}
+
+// Authorize returns the verdict of each step, up to the one that fails. Serving and explaining have
+// these steps in common.
+func TestAuthorizeTellsItsSteps(t *testing.T) {
+	t.Parallel()
+	const (
+		admitted = "service=passed token=passed objects=off node=passed caller=off revocations=passed"
+		granted  = admitted + " replay=off limits=passed deny=passed"
+	)
+	down := errors.New("down")
+	for name, test := range map[string]struct {
+		change func(*exchange.Authorizer, *registryauth.Request)
+		want   string
+		err    error // a value of the type
+	}{
+		"granted": {func(*exchange.Authorizer, *registryauth.Request) {}, granted, nil},
+		"unknown service": {func(_ *exchange.Authorizer, r *registryauth.Request) { r.Service = "other" },
+			"service=refused", &exchange.UnknownServiceError{}},
+		"token is refused": {func(a *exchange.Authorizer, _ *registryauth.Request) {
+			a.Identify = identifies(nil, &oidc.Error{Reason: refusal.TokenSignature})
+		}, "service=passed token=refused", &oidc.Error{}},
+		"issuer is down": {func(a *exchange.Authorizer, _ *registryauth.Request) {
+			a.Identify = identifies(nil, &oidc.Error{Reason: refusal.IssuerUnavailable})
+		}, "service=passed", &oidc.Error{}},
+		"node is refused": {func(a *exchange.Authorizer, _ *registryauth.Request) {
+			a.Admission = admission(t, exchange.AdmissionConfig{Objects: knowing(nil), Nodes: selector(t, "pool=a")})
+		}, "service=passed token=passed objects=off node=refused", &exchange.NodeError{}},
+		"push credential": {func(a *exchange.Authorizer, _ *registryauth.Request) {
+			a.Identify = identifies(&exchange.PushRights{ID: "push-1"}, nil)
+		}, granted, nil},
+		"push credential is revoked": {func(a *exchange.Authorizer, _ *registryauth.Request) {
+			a.Identify = identifies(&exchange.PushRights{ID: "push-1"}, nil)
+			a.Admission = admission(t, exchange.AdmissionConfig{Revocations: revokedID("push-1")})
+		}, "service=passed token=passed objects=off node=passed caller=off revocations=refused", &exchange.RevokedError{}},
+		"first caller": {func(a *exchange.Authorizer, _ *registryauth.Request) { a.Replay = exchange.ReplayEnforce },
+			admitted + " replay=passed limits=passed deny=passed", nil},
+		"other caller": {func(a *exchange.Authorizer, _ *registryauth.Request) {
+			a.Replay, a.Owners = exchange.ReplayEnforce, ownersFunc(someoneElse)
+		}, admitted + " replay=refused", &exchange.ReplayError{}},
+		"other caller, mode audit": {func(a *exchange.Authorizer, _ *registryauth.Request) {
+			a.Replay, a.Owners = exchange.ReplayAudit, ownersFunc(someoneElse)
+		}, admitted + " replay=noted limits=passed deny=passed", nil},
+		"owner is unknown": {func(a *exchange.Authorizer, _ *registryauth.Request) {
+			a.Replay, a.Owners = exchange.ReplayEnforce, ownersFunc(func(string) (string, error) { return "", down })
+		}, admitted, &exchange.UnavailableError{}},
+		"owner is unknown, mode audit": {func(a *exchange.Authorizer, _ *registryauth.Request) {
+			a.Replay, a.Owners = exchange.ReplayAudit, ownersFunc(func(string) (string, error) { return "", down })
+		}, admitted + " replay=noted limits=passed deny=passed", nil},
+		"too many": {func(a *exchange.Authorizer, _ *registryauth.Request) {
+			a.ServiceAccounts = limiterFunc(func(string) time.Duration { return time.Second })
+		}, admitted + " replay=off limits=refused", &exchange.LimitError{}},
+		"explained": {func(a *exchange.Authorizer, _ *registryauth.Request) {
+			a.Replay, a.Owners, a.ServiceAccounts = exchange.ReplayEnforce, nil, nil
+		}, admitted + " replay=not_judged limits=not_judged deny=passed", nil},
+		"denied": {func(a *exchange.Authorizer, _ *registryauth.Request) {
+			a.Decide = func(policy.Subject, string, []registryauth.Scope) policy.Decision {
+				return policy.Decision{DeniedBy: "quarantine"}
+			}
+		}, admitted + " replay=off limits=passed deny=refused", &exchange.DeniedError{}},
+		"anonymous": {func(_ *exchange.Authorizer, r *registryauth.Request) { r.GrantType = registryauth.GrantAnonymous },
+			"service=passed token=off objects=off node=off caller=off revocations=off replay=off limits=off deny=passed", &exchange.AnonymousError{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := exchange.Authorizer{
+				Serves:          func(service string) bool { return service == testService },
+				Identify:        identifies(nil, nil),
+				Admission:       admission(t, exchange.AdmissionConfig{Revocations: revocations{}}),
+				Replay:          exchange.ReplayOff,
+				Owners:          newOwners(),
+				ServiceAccounts: unlimited,
+				Decide:          func(policy.Subject, string, []registryauth.Scope) policy.Decision { return policy.Decision{} },
+			}
+			request := registryauth.Request{Service: testService}
+			test.change(&a, &request)
+			access, err := a.Authorize(t.Context(), request, caller("192.0.2.7"), new(exchange.Event))
+			if got := told(access.Steps); got != test.want || reflect.TypeOf(err) != reflect.TypeOf(test.err) {
+				t.Errorf("steps %q, error %v, want %q, %T", got, err, test.want, test.err)
+			}
+		})
+	}
+}
+
+// identifies returns an Identify for one identity.
+func identifies(push *exchange.PushRights, err error) func(context.Context, registryauth.Request, *exchange.Event) (oidc.Identity, *exchange.PushRights, error) {
+	return func(context.Context, registryauth.Request, *exchange.Event) (oidc.Identity, *exchange.PushRights, error) {
+		return identityOn("prod", "node1"), push, err
+	}
+}
+
+func admission(t *testing.T, c exchange.AdmissionConfig) *exchange.Admission {
+	t.Helper()
+	a, err := exchange.NewAdmission(c)
+	must(t, err)
+	return a
+}
+
+// revokedID is the only token id that is revoked.
+type revokedID string
+
+func (r revokedID) Revoked(id *oidc.Identity) (*exchange.Revocation, error) {
+	if id.TokenID != string(r) {
+		return nil, nil
+	}
+	return &exchange.Revocation{Target: "token " + id.TokenID, Reason: "stolen"}, nil
 }

@@ -102,7 +102,7 @@ func (rig *tlsRig) judge(cluster string, presented ...*x509.Certificate) nodepro
 	}
 	node := oidc.ObjectRef{Name: strings.TrimPrefix(presented[0].Subject.CommonName, "system:node:"), UID: "uid"}
 	var event exchange.Event
-	if _, _, err := admission.Admit(context.Background(), oidc.Identity{Cluster: cluster, Kubernetes: oidc.KubernetesIdentity{Node: node}}, nil, nodeproof.Caller{Certificates: presented}, &event); err != nil {
+	if _, err := admission.Admit(context.Background(), oidc.Identity{Cluster: cluster, Kubernetes: oidc.KubernetesIdentity{Node: node}}, nil, nodeproof.Caller{Certificates: presented}, &event, new(exchange.Steps)); err != nil {
 		return nodeproof.Reason(err.Error())
 	}
 	return event.Proof.Reason

@@ -2,7 +2,6 @@ package explain
 
 import (
 	"encoding/json"
-	"slices"
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/exchange"
@@ -72,19 +71,10 @@ type Subject struct {
 
 // Step is the result of one step of a request, with explain's message.
 type Step struct {
-	Step    exchange.StepName `json:"step"`
-	Verdict exchange.Verdict  `json:"verdict"`
-	Message string            `json:"message"`
+	Step    string           `json:"step"`
+	Verdict exchange.Verdict `json:"verdict"`
+	Message string           `json:"message"`
 }
-
-// The steps of a request besides those of Admission.
-const (
-	stepService exchange.StepName = "service"
-	stepToken   exchange.StepName = "token"
-	stepReplay  exchange.StepName = "replay"
-	stepLimits  exchange.StepName = "limits"
-	stepDeny    exchange.StepName = "deny"
-)
 
 // Outcome is the result that the request would have. Its fields are those of an audit event.
 type Outcome struct {
@@ -131,15 +121,10 @@ func outcomeChanges(then *exchange.Event, now Outcome) []outcomeChange {
 // limits, because they do not decide access.
 func (a *Explanation) conditions() []string {
 	var names []string
-	for _, s := range a.Steps {
-		if s.Verdict == exchange.VerdictNotJudged && s.Step != stepLimits {
-			names = append(names, string(s.Step))
+	for i, s := range a.Steps {
+		if s.Verdict == exchange.VerdictNotJudged && exchange.StepName(i) != exchange.StepLimits {
+			names = append(names, s.Step)
 		}
 	}
 	return names
-}
-
-func (a *Explanation) verdict(step exchange.StepName) exchange.Verdict {
-	i := slices.IndexFunc(a.Steps, func(s Step) bool { return s.Step == step })
-	return a.Steps[i].Verdict
 }

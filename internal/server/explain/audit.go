@@ -158,7 +158,7 @@ func (e *explainer) auditToken() error {
 		case e.claimedCluster() == nil:
 			return &oidc.Error{Reason: refusal.TokenUnknownIssuer, Message: fmt.Sprintf("its issuer, as it claims, is %q, which is not in clusters[].issuer, nor in identities[].issuer", then.Claimed.Issuer)}
 		}
-		e.step(stepToken, exchange.VerdictNotJudged, "it was refused at %s (%s), and %s; the rest assumes a valid token of the ServiceAccount, even if the sender had none",
+		e.tokenWords = fmt.Sprintf("it was refused at %s (%s), and %s; the rest assumes a valid token of the ServiceAccount, even if the sender had none",
 			when, term.Words(then.Reason), tokenIsGone)
 		return nil
 	}
@@ -174,7 +174,7 @@ func (e *explainer) auditToken() error {
 		return &oidc.Error{Reason: refusal.TokenNotBound, Message: fmt.Sprintf("it was not bound as cluster %q now requires (bound: %s)", cluster.Name, cluster.Bound)}
 	}
 	e.id.Issuer = cluster.Issuer
-	e.step(stepToken, exchange.VerdictNotJudged, "it was good at %s, and %s; the rest assumes a valid token of the same pod", when, tokenIsGone)
+	e.tokenWords = fmt.Sprintf("it was good at %s, and %s; the rest assumes a valid token of the same pod", when, tokenIsGone)
 	return nil
 }
 
@@ -187,6 +187,6 @@ func (e *explainer) pullSecretThen(cluster *config.Cluster, when string) error {
 		return &oidc.Error{Reason: refusal.TokenPullSecret, Message: fmt.Sprintf("cluster %q accepts no tokens of pull secrets from namespace %q in this configuration (pullSecrets.namespaces)", cluster.Name, e.id.Kubernetes.Namespace)}
 	}
 	e.id.Issuer = cluster.Issuer
-	e.step(stepToken, exchange.VerdictNotJudged, "it was good at %s, and %s; the rest assumes a valid token in the same Secret", when, tokenIsGone)
+	e.tokenWords = fmt.Sprintf("it was good at %s, and %s; the rest assumes a valid token in the same Secret", when, tokenIsGone)
 	return nil
 }

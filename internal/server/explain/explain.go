@@ -88,10 +88,10 @@ type explainer struct {
 
 	// The request.
 	source  string
-	token   string         // sourceToken
-	issuer  *oidc.Issuer   // sourceIdentity
-	claims  []byte         // sourceIdentity
-	id      *oidc.Identity // other sources; nil: anonymous
+	token   registryauth.Secret // sourceToken
+	issuer  *oidc.Issuer        // sourceIdentity
+	claims  []byte              // sourceIdentity
+	id      *oidc.Identity      // other sources; nil: anonymous
 	service string
 	scopes  []registryauth.Scope
 	caller  nodeproof.Caller
@@ -102,7 +102,8 @@ type explainer struct {
 	malformed []registryauth.MalformedScope
 	omitted   int
 
-	steps []Step
+	tokenWords   string // on a token that was accepted, or would have been
+	objectsFault error  // why the objects of the policy were not listed
 }
 
 // request reads the options of a request.
@@ -136,16 +137,17 @@ func (e *explainer) from(address netip.Addr) {
 	e.caller = nodeproof.Caller{Address: address, ViaProxy: trusted}
 }
 
-func (e *explainer) fromToken(ctx context.Context, r Request, stdin io.Reader) (err error) {
+func (e *explainer) fromToken(ctx context.Context, r Request, stdin io.Reader) error {
 	e.source = sourceToken
 	if err := e.request(r); err != nil {
 		return err
 	}
-	e.token, err = readSmall(ctx, stdin, r.TokenFile)
+	token, err := readSmall(ctx, stdin, r.TokenFile)
 	if err != nil {
 		return fmt.Errorf("--token-file: %w", err)
 	}
-	if exchange.IsPushCredential(e.token) {
+	e.token = registryauth.NewSecret(token)
+	if exchange.IsPushCredential(token) {
 		return errors.New("--token-file: that is a push credential, which only serving proxies can open: give the job's own token, its claims with --claims, or with --from-audit the line of a request that it was sent with")
 	}
 	return nil

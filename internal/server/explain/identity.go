@@ -45,18 +45,16 @@ func (e *explainer) fromClaims(ctx context.Context, r Request, stdin io.Reader) 
 }
 
 // verifyClaims checks claims without their token.
-func (e *explainer) verifyClaims(answer *Explanation) (oidc.Identity, error) {
+func (e *explainer) verifyClaims() (oidc.Identity, error) {
 	id, err := e.issuer.IdentifyClaims(e.claims)
 	if err != nil {
-		e.step(stepToken, exchange.VerdictRefused, "%s", err)
-		answer.Subject.Identity = &exchange.Identity{Name: e.issuer.Provider.Name}
 		return oidc.Identity{}, err
 	}
 	missing := "signature and times"
 	if _, ok := id.External.Claims["aud"]; !ok {
 		missing = "signature, audience and times"
 	}
-	e.step(stepToken, exchange.VerdictNotJudged, "there is no token: its %s are not verified, its claims are; the rest assumes a valid token", missing)
+	e.tokenWords = fmt.Sprintf("there is no token: its %s are not verified, its claims are; the rest assumes a valid token", missing)
 	return id, nil
 }
 
@@ -105,7 +103,7 @@ func (e *explainer) identityThen() (oidc.Identity, error) {
 		came = "it was in push credential " + term.Words(push) + ", which was good"
 		also += ", in a push credential for the same as that one, as far as the line says what it is for"
 	}
-	e.step(stepToken, exchange.VerdictNotJudged, "%s at %s, and %s; the rest assumes a valid token with the same claims%s", came, e.then.Time.UTC().Format(time.RFC3339), tokenIsGone, also)
+	e.tokenWords = fmt.Sprintf("%s at %s, and %s; the rest assumes a valid token with the same claims%s", came, e.then.Time.UTC().Format(time.RFC3339), tokenIsGone, also)
 	return id, nil
 }
 

@@ -22,11 +22,11 @@ func WriteText(w io.Writer, a *Explanation) error {
 	p := &printer{}
 	p.subject(a)
 	p.blank()
-	for _, s := range a.Steps {
-		if s.Step == stepService && s.Verdict == exchange.VerdictPassed || strings.HasPrefix(s.Message, notAsked) {
+	for i, s := range a.Steps {
+		if exchange.StepName(i) == exchange.StepService && s.Verdict == exchange.VerdictPassed || strings.HasPrefix(s.Message, notAsked) {
 			continue // printed above, or not reached
 		}
-		p.line(string(s.Step), fmt.Sprintf("%-10s  %s", verdictText(s.Verdict), term.Line(s.Message)))
+		p.line(s.Step, fmt.Sprintf("%-10s  %s", verdictText(s.Verdict), term.Line(s.Message)))
 	}
 	p.otherDenials(a.Deny)
 	p.facts(a)
@@ -162,7 +162,7 @@ func (p *printer) answer(a *Explanation) {
 		return
 	}
 	switch {
-	case a.Subject.Source == sourceClaim && a.verdict(stepToken) == exchange.VerdictNotJudged:
+	case a.Subject.Source == sourceClaim && a.Steps[exchange.StepToken].Verdict == exchange.VerdictNotJudged:
 		p.line("changed", "cannot be said: the token of then was refused, and now a good one is judged")
 	case a.then.Gateway != nil:
 		p.line("changed", "cannot be said: the line is of a request at the gateway, and now its token's is judged")
