@@ -17,6 +17,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const module = "github.com/pullpass/pullpass"
@@ -270,9 +272,7 @@ func thisProject(t *testing.T) project {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // deleted, and not committed yet
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		p.files[path] = string(content)
 	}
 	return p

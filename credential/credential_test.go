@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // now is inside the life of the tokens that kubeletClaims makes.
@@ -52,39 +54,27 @@ func kubeletClaims(changes map[string]any) map[string]any {
 func sign(tb testing.TB, claims map[string]any) string {
 	tb.Helper()
 	payload, err := json.Marshal(claims)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return signPayload(tb, payload)
 }
 
 func signPayload(tb testing.TB, payload []byte) string {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	signed, err := signer.Sign(payload)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	token, err := signed.CompactSerialize()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return token
 }
 
 func write(t *testing.T, content string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -93,9 +83,7 @@ func TestFromFile(t *testing.T) {
 	token := sign(t, kubeletClaims(nil))
 	for _, end := range []string{"", "\n", "\r\n"} {
 		c, err := FromFile(write(t, token+end), audienceInTests, now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if c.Password() != token {
 			t.Errorf("file ends with %q: password %q, want the token %q", end, c.Password(), token)
 		}
@@ -131,9 +119,7 @@ func TestAccepted(t *testing.T) {
 			t.Parallel()
 			token := sign(t, test.claims)
 			c, err := FromFile(write(t, token), audienceInTests, test.now)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if c.Password() != token {
 				t.Error("the password is not the token")
 			}
@@ -321,24 +307,18 @@ func TestUnreadableFiles(t *testing.T) {
 func TestReadingStopsAtTheLimit(t *testing.T) {
 	t.Parallel()
 	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer func() { _ = reader.Close() }()
 	if _, err := writer.Write(bytes.Repeat([]byte("A"), 2*maxTokenSize)); err != nil {
 		t.Fatal(err)
 	}
-	if err := writer.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, writer.Close())
 	_, err = FromFile(fmt.Sprintf("/dev/fd/%d", reader.Fd()), audienceInTests, now)
 	if !errors.Is(err, ErrMalformed) || !strings.Contains(err.Error(), "longer than 16 KiB") {
 		t.Errorf("error %v, want %v", err, ErrMalformed)
 	}
 	left, err := io.ReadAll(reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if read := 2*maxTokenSize - len(left); read > maxTokenSize+1 {
 		t.Errorf("read %d bytes, want at most %d", read, maxTokenSize+1)
 	}
@@ -362,9 +342,7 @@ func TestFileIsReadAfreshAfterRotation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "token")
-	if err := os.Symlink(filepath.Join("..data", "token"), path); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Symlink(filepath.Join("..data", "token"), path))
 	for generation := range 3 {
 		token := sign(t, kubeletClaims(map[string]any{"jti": fmt.Sprint(generation)}))
 		data := fmt.Sprintf("..2026_11_21_%d", generation)
@@ -377,9 +355,7 @@ func TestFileIsReadAfreshAfterRotation(t *testing.T) {
 			t.Fatal(err)
 		}
 		c, err := FromFile(path, audienceInTests, now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if c.Password() != token {
 			t.Errorf("generation %d: the password is not the token that is there now", generation)
 		}
@@ -390,9 +366,7 @@ func TestCredentialDoesNotPrintItsPassword(t *testing.T) {
 	t.Parallel()
 	token := sign(t, kubeletClaims(nil))
 	c, err := FromFile(write(t, token), audienceInTests, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	holder := struct {
 		public  Credential
 		pointer *Credential
@@ -402,9 +376,7 @@ func TestCredentialDoesNotPrintItsPassword(t *testing.T) {
 		fmt.Fprintf(&out, verb+verb+verb+"\n", c, &c, holder)
 	}
 	encoded, err := json.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	out.Write(encoded)
 	slog.New(slog.NewJSONHandler(&out, nil)).Info("c", "c", c, "pointer", &c)
 	slog.New(slog.NewTextHandler(&out, nil)).Info("c", "c", c, "pointer", &c)

@@ -9,6 +9,8 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // entry is a token with an end that is later than the token's own.
@@ -19,9 +21,7 @@ func entry(token string) map[string]any {
 func csiValues(t *testing.T, entries map[string]any) map[string]string {
 	t.Helper()
 	encoded, err := json.Marshal(entries)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return map[string]string{"csi.storage.k8s.io/pod.name": "app-1", "csi.storage.k8s.io/serviceAccount.tokens": string(encoded)}
 }
 
@@ -34,13 +34,9 @@ func TestFromCSIReadsWhatTheKubeletEncodes(t *testing.T) {
 		audienceInTests: {Token: token, ExpirationTimestamp: metav1.NewTime(now.Add(time.Hour))},
 		"vault":         {Token: sign(t, kubeletClaims(map[string]any{"aud": "vault"})), ExpirationTimestamp: metav1.NewTime(now.Add(time.Hour))},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	c, err := FromCSI(map[string]string{"csi.storage.k8s.io/serviceAccount.tokens": string(encoded)}, audienceInTests, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if c.Password() != token {
 		t.Error("the password is not the token for the audience")
 	}
@@ -77,9 +73,7 @@ func TestEarliestEndCounts(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if want := now.Add(time.Duration(test.minutes) * time.Minute); c.Expiry != want {
 				t.Errorf("expiry %s, want %s", c.Expiry, want)
 			}

@@ -7,19 +7,17 @@ import (
 
 	storagev1 "k8s.io/api/storage/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // The code in docs/how-to/csi.md is that of the compiled examples, and Kubernetes accepts its objects.
 func TestDocumentShowsTheExamples(t *testing.T) {
 	t.Parallel()
 	document, err := os.ReadFile("../docs/how-to/csi.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	examples, err := os.ReadFile("example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	kinds := map[string]int{}
 	for i, block := range strings.Split(string(document), "```") {
 		kind, text, _ := strings.Cut(block, "\n")
@@ -34,9 +32,7 @@ func TestDocumentShowsTheExamples(t *testing.T) {
 			}
 		case "yaml":
 			var driver storagev1.CSIDriver
-			if err := yaml.UnmarshalStrict([]byte(text), &driver); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, yaml.UnmarshalStrict([]byte(text), &driver))
 			if requests := driver.Spec.TokenRequests; len(requests) != 1 || !strings.Contains(string(examples), `"`+requests[0].Audience+`"`) {
 				t.Errorf("tokenRequests %v, of which the examples use none", requests)
 			}

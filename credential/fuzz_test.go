@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 var kinds = []error{ErrMissing, ErrMalformed, ErrAudience, ErrNotYetValid, ErrExpired}
@@ -37,15 +39,11 @@ func FuzzInspect(f *testing.F) {
 			}
 		}
 		payload, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var claims map[string]any
 		decoder := json.NewDecoder(bytes.NewReader(payload))
 		decoder.UseNumber()
-		if err := decoder.Decode(&claims); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, decoder.Decode(&claims))
 		list, isList := claims["aud"].([]any)
 		if claims["aud"] != audienceInTests && !(isList && slices.Contains(list, any(audienceInTests))) {
 			t.Errorf("accepted audience %v", claims["aud"])
@@ -73,9 +71,7 @@ func FuzzFromCSI(f *testing.F) {
 			return
 		}
 		var entries map[string]map[string]any // struct fields would match names in any case
-		if err := json.Unmarshal([]byte(tokens), &entries); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal([]byte(tokens), &entries))
 		if c.Password() != entries[audienceInTests]["token"] {
 			t.Errorf("password %q, token %q", c.Password(), entries[audienceInTests]["token"])
 		}

@@ -33,9 +33,7 @@ func BenchmarkStart(b *testing.B) {
 				b.Fatalf("%v: %s", err, output)
 			}
 			info, err := os.Stat(binary)
-			if err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, err)
 			var cpu time.Duration
 			for b.Loop() {
 				plugin := exec.CommandContext(b.Context(), binary, program.args...)

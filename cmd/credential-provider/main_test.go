@@ -53,9 +53,7 @@ func kubeletRequest(image string) string {
 func kubeletTypes(t *testing.T) runtime.Decoder {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := credentialprovider.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, credentialprovider.AddToScheme(scheme))
 	return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 }
 
@@ -93,9 +91,7 @@ func decodeAsKubelet(t *testing.T, output []byte) (host, password string) {
 func TestRequestIsTheKubelets(t *testing.T) {
 	t.Parallel()
 	object, _, err := kubeletTypes(t).Decode([]byte(kubeletRequest("registry.example.com/team/app")), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	want := &credentialprovider.CredentialProviderRequest{
 		Image:                     "registry.example.com/team/app",
 		ServiceAccountToken:       token,

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // BenchmarkStart runs the built helper as clients do, and a program that does
@@ -22,9 +24,7 @@ func BenchmarkStart(b *testing.B) {
 				b.Fatalf("%v: %s", err, output)
 			}
 			info, err := os.Stat(binary)
-			if err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, err)
 			var cpu time.Duration
 			for b.Loop() {
 				helper := exec.CommandContext(b.Context(), binary, "get")

@@ -27,6 +27,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // helper runs the program as clients do: by its name, found in PATH.
@@ -40,9 +42,7 @@ func TestProtocol(t *testing.T) {
 	program := helper(map[string]string{"PULLPASS_REGISTRIES": registry, "PULLPASS_TOKEN_FILE": write(t, token)})
 
 	got, err := client.Get(program, "https://"+registry+"/v1/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if want := (credentials.Credentials{ServerURL: "https://" + registry + "/v1/", Username: "serviceaccount", Secret: token}); *got != want {
 		t.Errorf("get: %+v, want %+v", *got, want)
 	}
@@ -76,9 +76,7 @@ func TestRotation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "token")
-	if err := os.Symlink(filepath.Join("..data", "token"), path); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Symlink(filepath.Join("..data", "token"), path))
 	program := helper(map[string]string{"PULLPASS_REGISTRIES": registry, "PULLPASS_TOKEN_FILE": path})
 	for generation := range 2 {
 		token := newToken(t, registry, time.Now())
@@ -92,9 +90,7 @@ func TestRotation(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := client.Get(program, registry)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if got.Secret != token {
 			t.Errorf("generation %d: not the token that is there now", generation)
 		}

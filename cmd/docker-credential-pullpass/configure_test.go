@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func configured(t *testing.T, code int, env environment) string {
@@ -19,13 +21,9 @@ func configured(t *testing.T, code int, env environment) string {
 func compact(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var b bytes.Buffer
-	if err := json.Compact(&b, content); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Compact(&b, content))
 	return b.String()
 }
 
@@ -47,12 +45,8 @@ func TestConfigure(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "docker")
 			path := filepath.Join(dir, "config.json")
 			if test.before != "" {
-				if err := os.Mkdir(dir, 0o700); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(path, []byte(test.before), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, os.Mkdir(dir, 0o700))
+				testkit.Must(t, os.WriteFile(path, []byte(test.before), 0o600))
 			}
 			output := configured(t, 0, environment{"PULLPASS_REGISTRIES": test.registries, "DOCKER_CONFIG": dir})
 			if want := path + ": pullpass answers for " + strings.ReplaceAll(test.registries, ",", ", ") + "\n"; output != want {
@@ -72,18 +66,10 @@ func TestConfigureKeepsModeAndLink(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	target, path := filepath.Join(home, "dotfiles.json"), filepath.Join(home, ".docker", "config.json")
-	if err := os.WriteFile(target, []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(target, 0o640); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(target, path); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(target, []byte("{}"), 0o600))
+	testkit.Must(t, os.Chmod(target, 0o640))
+	testkit.Must(t, os.Mkdir(filepath.Dir(path), 0o700))
+	testkit.Must(t, os.Symlink(target, path))
 	configured(t, 0, environment{"PULLPASS_REGISTRIES": registry, "HOME": home})
 	if got := compact(t, target); got != `{"credHelpers":{"registry.example.com":"pullpass"}}` {
 		t.Errorf("the link's target is %s", got)
@@ -115,9 +101,7 @@ func TestConfigureRefusals(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			path := filepath.Join(dir, "config.json")
-			if err := os.WriteFile(path, []byte(test.content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.WriteFile(path, []byte(test.content), 0o600))
 			output := configured(t, 1, environment{"PULLPASS_REGISTRIES": test.registries, "DOCKER_CONFIG": dir})
 			if want := "docker-credential-pullpass: " + strings.Replace(test.want, "FILE", path, 1) + "\n"; output != want {
 				t.Errorf("standard output %q, want %q", output, want)
@@ -139,13 +123,9 @@ func TestConfigureReplacesAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "config.json")
-	if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, []byte("{}"), 0o600))
 	before, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer before.Close()
 	configured(t, 0, environment{"PULLPASS_REGISTRIES": registry, "DOCKER_CONFIG": dir})
 	old, err := before.Stat()
@@ -155,9 +135,7 @@ func TestConfigureReplacesAtOnce(t *testing.T) {
 
 	// A directory in its place cannot be replaced, and what was begun is taken away.
 	dir = t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "config.json"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Mkdir(filepath.Join(dir, "config.json"), 0o700))
 	if err := replace(filepath.Join(dir, "config.json"), []byte("{}"), 0o600); err == nil {
 		t.Error("replaced a directory")
 	}

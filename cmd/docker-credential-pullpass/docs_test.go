@@ -9,26 +9,22 @@ import (
 	"github.com/docker/cli/cli/config"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // The examples of docs/how-to/in-pod.md agree with each other and with the defaults.
 func TestDocumentShowsAPodThatWorks(t *testing.T) {
 	t.Parallel()
 	document, err := os.ReadFile("../../docs/how-to/in-pod.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	_, block, _ := strings.Cut(string(document), "```yaml\n")
 	block, _, _ = strings.Cut(block, "```")
 	first, second, _ := strings.Cut(block, "---\n")
 	var files corev1.ConfigMap
-	if err := yaml.UnmarshalStrict([]byte(first), &files); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, yaml.UnmarshalStrict([]byte(first), &files))
 	var pod corev1.Pod
-	if err := yaml.UnmarshalStrict([]byte(second), &pod); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, yaml.UnmarshalStrict([]byte(second), &pod))
 
 	container, sources := pod.Spec.Containers[0], pod.Spec.Volumes[0].Projected.Sources
 	mount, projected := container.VolumeMounts[0], sources[0].ServiceAccountToken
@@ -46,13 +42,9 @@ func TestDocumentShowsAPodThatWorks(t *testing.T) {
 		t.Errorf("DOCKER_CONFIG is %s, but config.json is in %s", env["DOCKER_CONFIG"], mount.MountPath)
 	}
 	s, err := parseSettings(env.get)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	client, err := config.LoadFromReader(strings.NewReader(files.Data["config.json"]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if len(s.registries) != 1 || s.registries[0] != projected.Audience || client.CredentialHelpers[projected.Audience] != "pullpass" {
 		t.Errorf("registries %v, audience %q, credHelpers %v", s.registries, projected.Audience, client.CredentialHelpers)
 	}
@@ -70,9 +62,7 @@ func TestDocumentShowsAPodThatWorks(t *testing.T) {
 func TestDocumentOfJobs(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile("../../docs/how-to/ci.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	document := string(content)
 	for _, text := range []string{
 		"PULLPASS_REGISTRIES", "PULLPASS_AUDIENCE", "PULLPASS_PUSH", "PULLPASS_ID_TOKEN", "PULLPASS_TOKEN_FILE", "buildkite-agent", "circleci",

@@ -17,6 +17,8 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -34,38 +36,26 @@ const registry = "registry.example.com"
 func newToken(tb testing.TB, audience string, now time.Time) string {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	payload, err := json.Marshal(map[string]any{
 		"aud": []string{audience}, "iss": "https://127.0.0.1:6443", "sub": "system:serviceaccount:team-a:puller",
 		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix(), "jti": rand.Text(),
 		"kubernetes.io": map[string]any{"namespace": "team-a", "serviceaccount": map[string]any{"name": "puller"}},
 	})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	signed, err := signer.Sign(payload)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	token, err := signed.CompactSerialize()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return token
 }
 
 func write(tb testing.TB, content string) (path string) {
 	tb.Helper()
 	path = filepath.Join(tb.TempDir(), "token")
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -122,9 +112,7 @@ func TestGet(t *testing.T) {
 			decoder := json.NewDecoder(strings.NewReader(output))
 			decoder.DisallowUnknownFields()
 			var got struct{ ServerURL, Username, Secret string }
-			if err := decoder.Decode(&got); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, decoder.Decode(&got))
 			if err := decoder.Decode(new(any)); !errors.Is(err, io.EOF) {
 				t.Errorf("more than one JSON value: %v", err)
 			}

@@ -32,9 +32,7 @@ func TestExplanationSchemaIsStrict(t *testing.T) {
 		`"steps":[{"step":"service","verdict":"passed","message":"m"},STEP,STEP,STEP,STEP,STEP,STEP,STEP,STEP],` +
 		`"rules":[{"name":"r","origin":"o","subjectMatched":true,"serviceMatched":true,"scopes":[{"requested":"s"}]}],"now":{"result":"none","status":200,"reason":"scope_not_granted"}}`
 	whole := strings.ReplaceAll(good, "STEP", `{"step":"deny","verdict":"off","message":"m"}`)
-	if err := proxytest.CheckExplanation([]byte(whole)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, proxytest.CheckExplanation([]byte(whole)))
 	for old, changed := range map[string]string{
 		`"service":"s"`:                 `"service":"s","other":1`,
 		`"name":"n"`:                    `"name":"n","other":1`,
@@ -56,9 +54,7 @@ func TestExplanationSchemaIsStrict(t *testing.T) {
 	}
 	claim := strings.NewReplacer(`"source":"token","proven":true`, `"source":"claim","proven":false,"unproven":"why"`, `"service":"s"`,
 		`"service":"s","then":{"time":"2026-03-01T09:00:00Z","id":"a","result":"refused","status":401,"reason":"anonymous","message":"m","latency":0.1}`).Replace(whole)
-	if err := proxytest.CheckExplanation([]byte(claim)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, proxytest.CheckExplanation([]byte(claim)))
 	for old, changed := range map[string]string{
 		`"service":"s"`:      `"service":"s","edit":{"cluster":"c","rule":"- name: x"}`,
 		`,"unproven":"why"`:  ``,

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const registry = "registry.example.com"
@@ -38,9 +40,7 @@ func newMachine(t *testing.T) machine {
 		t.Fatalf("%v: %s", err, output)
 	}
 	program, err := os.ReadFile(m.helper)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	m.sha256 = fmt.Sprintf("%x", sha256.Sum256(program))
 
 	mux := http.NewServeMux()
@@ -64,29 +64,21 @@ func newMachine(t *testing.T) machine {
 func newToken(t *testing.T) string {
 	t.Helper()
 	claims, err := json.Marshal(map[string]any{"iss": "https://ci.example.com", "aud": registry, "exp": time.Now().Add(5 * time.Minute).Unix()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	part := base64.RawURLEncoding.EncodeToString
 	return part([]byte(`{"alg":"none"}`)) + "." + part(claims) + "." + part([]byte("signature"))
 }
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	testkit.Must(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
 func read(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return string(content)
 }
 
@@ -108,9 +100,7 @@ func (m machine) checkConfigured(t *testing.T, env map[string]string) {
 		Auths       map[string]struct{ Auth string }
 		CredHelpers map[string]string
 	}
-	if err := json.Unmarshal([]byte(read(t, filepath.Join(m.home, ".docker", "config.json"))), &config); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(read(t, filepath.Join(m.home, ".docker", "config.json"))), &config))
 	if config.CredHelpers[registry] != "pullpass" || config.CredHelpers["gcr.io"] != "gcloud" || config.Auths["ghcr.io"].Auth != "eDp5" {
 		t.Errorf("config.json: %+v", config)
 	}
@@ -146,9 +136,7 @@ type action struct {
 func readAction(t *testing.T) action {
 	t.Helper()
 	var a action
-	if err := yaml.UnmarshalStrict([]byte(read(t, "github/action.yml")), &a); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, yaml.UnmarshalStrict([]byte(read(t, "github/action.yml")), &a))
 	if len(a.Runs.Steps) != 1 || a.Runs.Using != "composite" || a.Runs.Steps[0].Shell != "bash" {
 		t.Fatalf("action.yml: %+v", a.Runs)
 	}
@@ -276,12 +264,8 @@ func readGitLab(t *testing.T) gitLab {
 		t.Fatal("not two documents")
 	}
 	var g gitLab
-	if err := yaml.UnmarshalStrict([]byte(spec), &g.spec); err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.UnmarshalStrict([]byte(jobs), &g.jobs); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, yaml.UnmarshalStrict([]byte(spec), &g.spec))
+	testkit.Must(t, yaml.UnmarshalStrict([]byte(jobs), &g.jobs))
 	return g
 }
 
@@ -321,17 +305,11 @@ func TestGitLabTemplate(t *testing.T) {
 	bare := t.TempDir()
 	for _, name := range []string{"sh", "mkdir", "chmod", "cp", "sha256sum"} {
 		path, err := exec.LookPath(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(path, filepath.Join(bare, name)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
+		testkit.Must(t, os.Symlink(path, filepath.Join(bare, name)))
 	}
 	write(t, filepath.Join(bare, "wget"), "#!/bin/sh\necho wget \"$6\"\ncp \""+m.helper+"\" \"$5\"\n")
-	if err := os.Chmod(filepath.Join(bare, "wget"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Chmod(filepath.Join(bare, "wget"), 0o700))
 	program := m.url + "/v1.2.3/docker-credential-pullpass"
 	const push = "team-a/api team-a/base:pull"
 	downloaded := map[string]string{"registry": registry, "push": push, "url": program, "sha256": m.sha256}

@@ -13,6 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/subjects"
 	"github.com/pullpass/pullpass/internal/policy/warning"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const document = "../../docs/how-to/ci.md"
@@ -53,17 +54,13 @@ server: {tls: {certFile: tls.crt, keyFile: tls.key}}
 registries: [{service: registry.example.com, issuer: pullpass.example.com}]
 policyFiles: [policy.yaml]
 `+configurations[i]), document, "/")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		shown := c.Identities[0]
 		if !slices.Equal(shown.Audiences, []string{registry}) {
 			t.Errorf("identity %s: audiences %v, and the helper asks for %s", shown.Name, shown.Audiences, registry)
 		}
 		p, err := policy.ParseFor(map[string]identity.Profile{shown.Name: shown.Profile}, policy.File{Name: document, Data: []byte(policies[i])})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		known := map[string]subjects.KnownIdentity{shown.Name: {Profile: shown.Profile, Require: slices.Sorted(maps.Keys(shown.Require))}}
 		for _, caution := range warning.Cautions(p, known) {
 			t.Error(caution)

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 var update = flag.Bool("update", false, "write the table of README.md, and the copies in pullpass/files")
@@ -27,7 +29,7 @@ func TestReadme(t *testing.T) {
 	t.Parallel()
 	const file, marker = "pullpass/README.md", "go test ./deploy/helm -update -->\n\n"
 	content, err := os.ReadFile(file)
-	must(t, err)
+	testkit.Must(t, err)
 	text, _, found := strings.Cut(string(content), marker)
 	if !found {
 		t.Fatalf("%s has no line that ends with %q", file, marker)
@@ -39,7 +41,7 @@ func TestReadme(t *testing.T) {
 	}
 	want := text + marker + table.String()
 	if *update {
-		must(t, os.WriteFile(file, []byte(want), 0o644))
+		testkit.Must(t, os.WriteFile(file, []byte(want), 0o644))
 	} else if string(content) != want {
 		t.Errorf("%s is not what values.yaml says: go test ./deploy/helm -update", file)
 	}
@@ -50,13 +52,13 @@ func TestFiles(t *testing.T) {
 	t.Parallel()
 	for _, source := range []string{"monitoring/alerts.yaml", "monitoring/dashboard.json", "kubernetes/pull-secrets-controller.yaml"} {
 		want, err := os.ReadFile("../" + source)
-		must(t, err)
+		testkit.Must(t, err)
 		file := "pullpass/files/" + path.Base(source)
 		if *update {
-			must(t, os.WriteFile(file, want, 0o644))
+			testkit.Must(t, os.WriteFile(file, want, 0o644))
 		}
 		got, err := os.ReadFile(file)
-		must(t, err)
+		testkit.Must(t, err)
 		if string(got) != string(want) {
 			t.Errorf("%s is not deploy/%s: go test ./deploy/helm -update", file, source)
 		}
@@ -97,13 +99,13 @@ func TestSchema(t *testing.T) {
 func TestSchemaKnowsTheConfiguration(t *testing.T) {
 	t.Parallel()
 	document, err := os.ReadFile("../../docs/reference/configuration.md")
-	must(t, err)
+	testkit.Must(t, err)
 	block := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(document)
 	if block == nil {
 		t.Fatal("docs/reference/configuration.md has no block of YAML")
 	}
 	var config map[string]any
-	must(t, yaml.Unmarshal(block[1], &config))
+	testkit.Must(t, yaml.Unmarshal(block[1], &config))
 	known := schema(t).Properties["config"].Properties
 	if got, want := slices.Sorted(maps.Keys(known)), slices.Sorted(maps.Keys(config)); !slices.Equal(got, want) {
 		t.Errorf("values.schema.json: config has %q, and docs/reference/configuration.md %q", got, want)
@@ -116,9 +118,9 @@ type property struct{ Properties map[string]property }
 func schema(t *testing.T) property {
 	t.Helper()
 	content, err := os.ReadFile("pullpass/values.schema.json")
-	must(t, err)
+	testkit.Must(t, err)
 	var p property
-	must(t, json.Unmarshal(content, &p))
+	testkit.Must(t, json.Unmarshal(content, &p))
 	return p
 }
 
@@ -148,9 +150,9 @@ func (p property) leaves() func(func(string) bool) {
 func values(t *testing.T) []value {
 	t.Helper()
 	content, err := os.ReadFile("pullpass/values.yaml")
-	must(t, err)
+	testkit.Must(t, err)
 	var document yaml.Node
-	must(t, yaml.Unmarshal(content, &document))
+	testkit.Must(t, yaml.Unmarshal(content, &document))
 	return leaves(t, "", document.Content[0])
 }
 
@@ -165,17 +167,10 @@ func leaves(t *testing.T, prefix string, mapping *yaml.Node) (all []value) {
 			continue
 		}
 		var content any
-		must(t, node.Decode(&content))
+		testkit.Must(t, node.Decode(&content))
 		standard, err := json.Marshal(content)
-		must(t, err)
+		testkit.Must(t, err)
 		all = append(all, value{path, strings.TrimPrefix(key.HeadComment, "# "), string(standard)})
 	}
 	return all
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func build(t *testing.T, out, source string, environment ...string) string {
@@ -267,7 +269,5 @@ func openLayout(t *testing.T, archive string) layout.Path {
 
 func check(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 }

@@ -10,14 +10,14 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func read(t *testing.T, name string) string {
 	t.Helper()
 	data, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return string(data)
 }
 
@@ -32,9 +32,7 @@ func alerts(t *testing.T) map[string]string {
 			}
 		}
 	}
-	if err := yaml.Unmarshal([]byte(read(t, "alerts.yaml")), &file); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, yaml.Unmarshal([]byte(read(t, "alerts.yaml")), &file))
 	found := map[string]string{}
 	for _, g := range file.Groups {
 		for _, r := range g.Rules {
@@ -55,9 +53,7 @@ func queries(t *testing.T) []string {
 			Targets []struct{ Expr string }
 		}
 	}
-	if err := json.Unmarshal([]byte(read(t, "dashboard.json")), &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(read(t, "dashboard.json")), &dashboard))
 	var all []string
 	for _, p := range dashboard.Panels {
 		for _, target := range p.Targets {

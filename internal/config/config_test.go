@@ -33,9 +33,7 @@ func TestParseConfig(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
 			t.Parallel()
 			archive, err := txtar.ParseFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			config, err := Parse(section(t, archive, "config.yaml"), "config.yaml", "/etc/pullpass")
 			got := map[string]string{"faults": "", "warnings": "", "want": ""}
 			if err != nil {
@@ -66,9 +64,7 @@ func TestParseConfig(t *testing.T) {
 				}
 			}
 			if *updateConfig {
-				if err := os.WriteFile(name, txtar.Format(archive), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, os.WriteFile(name, txtar.Format(archive), 0o644))
 			}
 		})
 	}
@@ -86,9 +82,7 @@ func section(t *testing.T, archive *txtar.Archive, name string) []byte {
 func marshalled(t testing.TB, config *Config) string {
 	t.Helper()
 	text, err := yaml.Marshal(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return string(text)
 }
 
@@ -97,13 +91,9 @@ func marshalled(t testing.TB, config *Config) string {
 func TestEveryFieldIsInTheExampleOfAllFields(t *testing.T) {
 	t.Parallel()
 	archive, err := txtar.ParseFile("testdata/config/every-field.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var written any
-	if err := yaml.Unmarshal(section(t, archive, "config.yaml"), &written); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, yaml.Unmarshal(section(t, archive, "config.yaml"), &written))
 	fieldsIn(t, "", reflect.TypeFor[Config](), written)
 }
 
@@ -161,13 +151,9 @@ func TestDefaultsAreWhatTheExampleOfAllFieldsShows(t *testing.T) {
 	t.Parallel()
 	config := func(name string) *Config {
 		archive, err := txtar.ParseFile("testdata/config/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		c, err := Parse(section(t, archive, "config.yaml"), name, "/etc/pullpass")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return c
 	}
 	want := config("every-field.txtar")
@@ -184,9 +170,7 @@ func TestDefaultsAreWhatTheExampleOfAllFieldsShows(t *testing.T) {
 func TestExampleConfigurationIsAccepted(t *testing.T) {
 	t.Parallel()
 	c, err := Load("../../examples/pullpass.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if len(c.Warnings) > 0 {
 		t.Errorf("warnings: %q", c.Warnings)
 	}
@@ -229,9 +213,7 @@ func TestLoadConfigRefusesAHugeFile(t *testing.T) {
 	t.Parallel()
 	const minimal = "kind: AccessPolicy\n#"
 	name := filepath.Join(t.TempDir(), "huge.yaml")
-	if err := os.WriteFile(name, []byte(minimal+strings.Repeat("x", MaxBytes)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(name, []byte(minimal+strings.Repeat("x", MaxBytes)), 0o600))
 	if _, err := Load(name); err == nil || !strings.Contains(err.Error(), "more than 1048576 bytes") {
 		t.Errorf("LoadConfig: %v, want a refusal for its size", err)
 	}
@@ -253,14 +235,10 @@ func TestAliasesDoNotMultiply(t *testing.T) {
 
 func FuzzConfig(f *testing.F) {
 	names, err := filepath.Glob("testdata/config/*.txtar")
-	if err != nil {
-		f.Fatal(err)
-	}
+	testkit.Must(f, err)
 	for _, name := range names {
 		archive, err := txtar.ParseFile(name)
-		if err != nil {
-			f.Fatal(err)
-		}
+		testkit.Must(f, err)
 		f.Add(archive.Files[0].Data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -275,9 +253,7 @@ func FuzzConfig(f *testing.F) {
 			return
 		}
 		text, err := json.Marshal(first)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		again, err := Parse(text, "config.yaml", "/etc/pullpass")
 		if err != nil {
 			t.Fatalf("what was accepted is refused when it is written out: %v\n%s", err, text)

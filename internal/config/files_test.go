@@ -44,9 +44,7 @@ audit: {file: log/audit.log}
 func filesIn(t *testing.T, dir string) *Config {
 	t.Helper()
 	c, err := Parse([]byte(filesConfig), "config.yaml", dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return c
 }
 

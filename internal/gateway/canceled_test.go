@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/test/registrytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // A client that hangs up is recorded with the status that it was sent. It is not a failure of the
@@ -81,14 +82,14 @@ func TestClientsThatLeave(t *testing.T) {
 			})
 			first, rest, _ := strings.Cut(test.request, "\r\n")
 			connection, err := net.Dial("tcp", r.Listener.Addr().String())
-			must(t, err)
-			must(t, connection.SetDeadline(time.Now().Add(time.Minute)))
+			testkit.Must(t, err)
+			testkit.Must(t, connection.SetDeadline(time.Now().Add(time.Minute)))
 			_, err = fmt.Fprintf(connection, "%s\r\nHost: gateway\r\nAuthorization: Bearer %s\r\n%s", first, r.token("web", "repository:ghcr.io/acme/app:pull,push"), rest)
-			must(t, err)
+			testkit.Must(t, err)
 			<-asked
 			_, err = io.CopyN(io.Discard, connection, int64(test.read))
-			must(t, err)
-			must(t, connection.Close())
+			testkit.Must(t, err)
+			testkit.Must(t, connection.Close())
 			r.Close() // when the request has ended
 			if e := r.one(); e.Status != test.status || e.Result != "granted" || e.Reason != "request_canceled" || e.Message == "" {
 				t.Errorf("%s", shown(e))

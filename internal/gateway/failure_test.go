@@ -124,7 +124,7 @@ func TestUpstreamDown(t *testing.T) {
 func closedAddress(t *testing.T) string {
 	t.Helper()
 	l := testkit.Listen(t)
-	must(t, l.Close())
+	testkit.Must(t, l.Close())
 	return l.Addr().String()
 }
 
@@ -194,7 +194,7 @@ func TestPasswordChanges(t *testing.T) {
 	registry := registrytest.NewRegistry(t, "")
 	registry.Put(t, "acme/app", "v1", []byte("layer"))
 	file := filepath.Join(t.TempDir(), "password")
-	must(t, os.WriteFile(file, []byte("wrong"), 0o600))
+	testkit.Must(t, os.WriteFile(file, []byte("wrong"), 0o600))
 	now := time.Now()
 	clock := func() time.Time { return now }
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(c *upstream.Config, _ *gateway.Upstream) {
@@ -211,12 +211,12 @@ func TestPasswordChanges(t *testing.T) {
 	if asked := registry.Count(http.MethodGet, "/v2/acme/"); asked > 2 {
 		t.Errorf("a wrong registrytest.Password was sent %d times", asked)
 	}
-	must(t, os.WriteFile(file, []byte(registrytest.Password), 0o600))
+	testkit.Must(t, os.WriteFile(file, []byte(registrytest.Password), 0o600))
 	now = now.Add(11 * time.Second)
 	if got := ask(); got != 200 {
 		t.Errorf("right: %d", got)
 	}
-	must(t, os.Remove(file))
+	testkit.Must(t, os.Remove(file))
 	now = now.Add(11 * time.Second)
 	if got := ask(); got != 200 {
 		t.Errorf("the file is not there: %d", got)
@@ -296,11 +296,11 @@ func TestSmuggling(t *testing.T) {
 		"a GET's body":   fmt.Sprintf("GET /v2/ghcr.io/acme/app/manifests/v1 HTTP/1.1\r\nContent-Length: %d\r\n\r\n", len(smuggled)),
 	} {
 		connection, err := net.Dial("tcp", r.Listener.Addr().String())
-		must(t, err)
+		testkit.Must(t, err)
 		first, rest, _ := strings.Cut(head, "\r\n")
-		must(t, connection.SetDeadline(time.Now().Add(5*time.Second)))
+		testkit.Must(t, connection.SetDeadline(time.Now().Add(5*time.Second)))
 		_, err = io.WriteString(connection, first+"\r\nHost: gateway\r\nConnection: close\r\nAuthorization: Bearer "+token+"\r\n"+rest+smuggled)
-		must(t, err)
+		testkit.Must(t, err)
 		registry.Asked()
 		response, err := http.ReadResponse(bufio.NewReader(connection), nil)
 		if err == nil && response.StatusCode < 300 && name != "both lengths" {

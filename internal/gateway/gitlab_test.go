@@ -20,6 +20,7 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
 	"github.com/pullpass/pullpass/internal/test/registrytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const deployToken = "gitlab+deploy-token-1"
@@ -37,7 +38,7 @@ func newGitLab(t *testing.T) (registry *registrytest.Server, site *gitLab) {
 	t.Helper()
 	keys := newKeys(t)
 	issuer, err := registryauth.NewIssuer(registryauth.IssuerConfig{Issuer: "gitlab-issuer", Service: "container_registry", Lifetime: 5 * time.Minute, Keys: keys})
-	must(t, err)
+	testkit.Must(t, err)
 	site = &gitLab{}
 	site.Server = registrytest.NewServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, pass, _ := r.BasicAuth()
@@ -52,18 +53,18 @@ func newGitLab(t *testing.T) (registry *registrytest.Server, site *gitLab) {
 			return
 		}
 		scopes, err := registryauth.ParseScopes(query["scope"])
-		must(t, err)
+		testkit.Must(t, err)
 		issued, err := issuer.Issue(registryauth.Grant{Subject: user, Access: slices.DeleteFunc(scopes, func(s registryauth.Scope) bool { return !strings.HasPrefix(s.Name, "acme/") })})
-		must(t, err)
+		testkit.Must(t, err)
 		site.mu.Lock()
 		site.asked = append(site.asked, query.Encode())
 		site.mu.Unlock()
 		_ = json.NewEncoder(w).Encode(map[string]string{"token": issued.Value.Reveal()})
 	}))
 	jwks, err := signing.MarshalJWKS(keys)
-	must(t, err)
+	testkit.Must(t, err)
 	file := filepath.Join(t.TempDir(), "jwks.json")
-	must(t, os.WriteFile(file, jwks, 0o600))
+	testkit.Must(t, os.WriteFile(file, jwks, 0o600))
 	registry = registrytest.NewRegistry(t, fmt.Sprintf("auth: {token: {realm: %q, service: container_registry, issuer: gitlab-issuer, jwks: %q}}", site.URL+"/jwt/auth", file))
 	return registry, site
 }
@@ -84,7 +85,7 @@ func TestGitLab(t *testing.T) {
 	clock.Store(time.Now().UnixNano())
 	now := func() time.Time { return time.Unix(0, clock.Load()) }
 	password := filepath.Join(t.TempDir(), "gitlab.pass")
-	must(t, os.WriteFile(password, []byte(registrytest.Password+"\n"), 0o600))
+	testkit.Must(t, os.WriteFile(password, []byte(registrytest.Password+"\n"), 0o600))
 	r := newRig(t, upstreamSettings{name: "registry.gitlab.com", to: registry, change: func(c *upstream.Config, _ *gateway.Upstream) {
 		c.Logins, c.CAFile, c.Now = basic.New(deployToken, password, now), bothCAs(t, registry, site.Server), now
 	}})
@@ -140,7 +141,7 @@ func TestGitLab(t *testing.T) {
 		t.Errorf("another group: %d %s %s", got.status, got.body, shown(e))
 	}
 	clock.Add(int64(time.Minute))
-	must(t, os.WriteFile(password, []byte("revoked\n"), 0o600))
+	testkit.Must(t, os.WriteFile(password, []byte("revoked\n"), 0o600))
 	if got, e := r.pull(path(web, "/blobs/"+digest), name+web), r.one(); got.status != http.StatusBadGateway || e.Reason != "upstream_credential" || strings.Contains(got.body+shown(e), "revoked") {
 		t.Errorf("a deploy token that was revoked: %d %s %s", got.status, got.body, shown(e))
 	}

@@ -10,18 +10,19 @@ import (
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/test/registrytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // job is a token of a CI job, which was issued for a push credential.
 func (r *rig) job(subject string, scopes ...string) string {
 	r.t.Helper()
 	parsed, err := registryauth.ParseScopes(scopes)
-	must(r.t, err)
+	testkit.Must(r.t, err)
 	issued, err := r.issuer.Issue(registryauth.Grant{
 		Subject: "github/" + subject, Access: parsed,
 		Holder: &registryauth.Holder{Identity: "github", Project: "42", Run: "1001", TokenID: "jti-job", PushCredential: "push-1"},
 	})
-	must(r.t, err)
+	testkit.Must(r.t, err)
 	return issued.Value.Reveal()
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/test/registrytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // The next page of a list is at the same list of the gateway. Any other link of an upstream is
@@ -63,7 +64,7 @@ func TestLinks(t *testing.T) {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 	page, err := url.Parse(path)
-	must(t, err)
+	testkit.Must(t, err)
 	for _, other := range []string{"/v2/harbor/acme/app/tags/list", "/v2/ghcr.io/acme/other/tags/list"} {
 		if got := r.pull(other+"?"+page.RawQuery, strings.TrimSuffix(strings.TrimPrefix(other, "/v2/"), "/tags/list")); got.status != 400 {
 			t.Errorf("%s: %d", other, got.status)

@@ -299,7 +299,7 @@ type neighbours struct {
 
 func newNeighbours(t *testing.T, r *rig, registry *hostile) *neighbours {
 	h, err := gateway.New(r.config)
-	must(t, err)
+	testkit.Must(t, err)
 	r.Config.Handler = h
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -315,7 +315,7 @@ func newNeighbours(t *testing.T, r *rig, registry *hostile) *neighbours {
 
 func (n *neighbours) get(ctx context.Context, repository, token string) (int, string) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, n.rig.URL+"/v2/ghcr.io/"+repository+"/manifests/v1", nil)
-	must(n.t, err)
+	testkit.Must(n.t, err)
 	request.Header.Set("Authorization", "Bearer "+token)
 	response, err := n.client.Do(request)
 	if err != nil {

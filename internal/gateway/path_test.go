@@ -14,6 +14,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 var testNames = Names{"ghcr.io", "docker.io", "harbor"}
@@ -64,9 +65,7 @@ func TestParseTarget(t *testing.T) {
 		{"GET", "/v2/ghcr.io/" + strings.Repeat("a", 255) + "/manifests/v1", targetOf(kindManifest, "ghcr.io", strings.Repeat("a", 255), "v1", "pull")},
 	} {
 		u, err := url.ParseRequestURI(test.path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if got, err := parseTarget(test.method, u, testNames); got != test.want || err != nil {
 			t.Errorf("%s %s: %+v, %v, want %+v", test.method, test.path, got, err, test.want)
 		}
@@ -119,9 +118,7 @@ func TestParseTargetRefuses(t *testing.T) {
 		{"GET", "/v2/ghcr.io/acme/app/blobs/uploads/", 405, "UNSUPPORTED"},
 	} {
 		u, err := url.ParseRequestURI(test.path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		got, err := parseTarget(test.method, u, testNames)
 		refused, ok := err.(*rejection)
 		if !ok || cmp.Or(refused.class, Classes(refused.reason)[0]).Status() != test.status || refused.code != test.code {
@@ -215,9 +212,7 @@ func TestScopes(t *testing.T) {
 		"repository:harbor/acme/app:pull repository:ghcr.io/acme/app:pull": "repository:harbor/acme/app:pull repository:ghcr.io/acme/app:pull",
 	} {
 		scopes, err := registryauth.ParseScopes([]string{requested})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		before := slices.Clone(scopes)
 		var got []string
 		for _, scope := range testNames.Scopes(scopes) {

@@ -34,13 +34,6 @@ import (
 
 const service = "gateway.example.com"
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // recorder keeps events, and fails the test if one has a status that is not documented for its
 // reason.
 type recorder struct {
@@ -134,16 +127,16 @@ type upstreamSettings struct {
 func newKeys(t testing.TB) signing.Keys {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "key.pem")
-	must(t, os.WriteFile(file, pkitest.KeyPEM(t, pkitest.ECKey(t)), 0o600))
+	testkit.Must(t, os.WriteFile(file, pkitest.KeyPEM(t, pkitest.ECKey(t)), 0o600))
 	keys, err := signing.NewFileKeys(signing.FileKeysConfig{Algorithm: signing.ES256, Trust: signing.TrustJWKS, KeyFile: file, Overlap: time.Hour, Logger: testkit.QuietLogger()})
-	must(t, err)
+	testkit.Must(t, err)
 	return keys
 }
 
 func newRig(t testing.TB, upstreams ...upstreamSettings) *rig {
 	t.Helper()
 	passwordFile := filepath.Join(t.TempDir(), "password")
-	must(t, os.WriteFile(passwordFile, []byte(registrytest.Password+"\n"), 0o600))
+	testkit.Must(t, os.WriteFile(passwordFile, []byte(registrytest.Password+"\n"), 0o600))
 	r := &rig{t: t, keys: newKeys(t), events: &recorder{t: t}, revocations: &revocations{}, limiter: &limiter{left: 5}, memory: gateway.NewMemory(1 << 10), clients: map[string]*upstream.Client{}, uid: "uid-1"}
 	all := map[string]gateway.Upstream{}
 	for _, u := range upstreams {
@@ -159,7 +152,7 @@ func newRig(t testing.TB, upstreams ...upstreamSettings) *rig {
 			u.change(&c, &g)
 		}
 		client, err := upstream.New(c)
-		must(t, err)
+		testkit.Must(t, err)
 		g.Client = client
 		all[u.name], r.clients[u.name] = g, client
 	}
@@ -179,7 +172,7 @@ func newRig(t testing.TB, upstreams ...upstreamSettings) *rig {
 func newIssuer(t testing.TB, service string, keys signing.Keys) *registryauth.Issuer {
 	t.Helper()
 	issuer, err := registryauth.NewIssuer(registryauth.IssuerConfig{Issuer: "pullpass.example.com", Service: service, Lifetime: 5 * time.Minute, Keys: keys, NamesHolder: true})
-	must(t, err)
+	testkit.Must(t, err)
 	return issuer
 }
 
@@ -208,12 +201,12 @@ func (r *rig) serveToken(w http.ResponseWriter, q *http.Request) {
 func (r *rig) token(name string, scopes ...string) string {
 	r.t.Helper()
 	parsed, err := registryauth.ParseScopes(scopes)
-	must(r.t, err)
+	testkit.Must(r.t, err)
 	issued, err := r.issuer.Issue(registryauth.Grant{
 		Subject: "system:serviceaccount:team-a:" + name, Access: parsed,
 		Holder: &registryauth.Holder{Cluster: "prod", Namespace: "team-a", ServiceAccount: name, ServiceAccountUID: r.uid, Pod: "pod-1", PodUID: "pod-uid", Node: "node-1", NodeUID: "node-uid", TokenID: "jti-" + name},
 	})
-	must(r.t, err)
+	testkit.Must(r.t, err)
 	return issued.Value.Reveal()
 }
 
@@ -228,7 +221,7 @@ type answer struct {
 func (r *rig) do(method, path, token string, body io.Reader, header ...string) answer {
 	r.t.Helper()
 	request, err := http.NewRequest(method, r.URL+path, body)
-	must(r.t, err)
+	testkit.Must(r.t, err)
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -279,10 +272,10 @@ func bothCAs(t testing.TB, servers ...*registrytest.Server) string {
 	var all []byte
 	for _, s := range servers {
 		data, err := os.ReadFile(s.CAFile)
-		must(t, err)
+		testkit.Must(t, err)
 		all = append(all, data...)
 	}
 	name := filepath.Join(t.TempDir(), "cas.crt")
-	must(t, os.WriteFile(name, all, 0o600))
+	testkit.Must(t, os.WriteFile(name, all, 0o600))
 	return name
 }

@@ -95,7 +95,7 @@ func TestAClientHangsUpWhileItWaits(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		clients.Go(func() {
 			q, err := http.NewRequestWithContext(ctx, http.MethodGet, r.URL+"/v2/ghcr.io/acme/app/manifests/v1", nil)
-			must(t, err)
+			testkit.Must(t, err)
 			q.Header.Set("Authorization", "Bearer "+token)
 			if response, err := http.DefaultTransport.RoundTrip(q); err == nil {
 				t.Errorf("status %d", response.StatusCode)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/test/registrytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // deadlines records the time that a client has when a status is sent.
@@ -120,12 +121,12 @@ func TestAnnouncedBodies(t *testing.T) {
 	token := r.token("web", "repository:ghcr.io/acme/app:pull,push")
 	for _, request := range []string{"GET /v2/ghcr.io/acme/app/manifests/v1", "PATCH /v2/ghcr.io/acme/app/blobs/uploads/x", "POST /v2/ghcr.io/acme/app/blobs/uploads/"} {
 		connection, err := net.Dial("tcp", r.Listener.Addr().String())
-		must(t, err)
-		must(t, connection.SetDeadline(time.Now().Add(time.Minute)))
+		testkit.Must(t, err)
+		testkit.Must(t, connection.SetDeadline(time.Now().Add(time.Minute)))
 		_, err = io.WriteString(connection, request+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+token+"\r\nContent-Length: 100\r\n\r\n")
-		must(t, err)
+		testkit.Must(t, err)
 		response, err := http.ReadResponse(bufio.NewReader(connection), nil)
-		must(t, err)
+		testkit.Must(t, err)
 		if body, err := io.ReadAll(response.Body); err != nil || response.StatusCode != 404 || strings.HasPrefix(request, "G") && len(body) != len(large) {
 			t.Errorf("%s: %s, %d bytes, %v", request, response.Status, len(body), err)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/test/registrytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // A token for the gateway is not valid elsewhere, and a token for elsewhere is not valid here: the
@@ -22,18 +23,18 @@ func TestOtherTokens(t *testing.T) {
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry}, upstreamSettings{name: "harbor", to: registry})
 	const path = "/v2/ghcr.io/acme/app/manifests/v1"
 	scope, err := registryauth.ParseScope("repository:ghcr.io/acme/app:pull")
-	must(t, err)
+	testkit.Must(t, err)
 	issue := func(issuer *registryauth.Issuer, grant registryauth.Grant) string {
 		issued, err := issuer.Issue(grant)
-		must(t, err)
+		testkit.Must(t, err)
 		return issued.Value.Reveal()
 	}
 	all := registryauth.Grant{Subject: "system:serviceaccount:team-a:web", Access: []registryauth.Scope{scope}, Holder: &registryauth.Holder{Cluster: "prod", TokenID: "x"}}
 	good := issue(r.issuer, all)
 	unnamed, err := registryauth.NewIssuer(registryauth.IssuerConfig{Issuer: "pullpass.example.com", Service: service, Lifetime: 5 * 60e9, Keys: r.keys})
-	must(t, err)
+	testkit.Must(t, err)
 	elsewhere, err := registryauth.NewIssuer(registryauth.IssuerConfig{Issuer: "another.example.com", Service: service, Lifetime: 5 * 60e9, Keys: r.keys, NamesHolder: true})
-	must(t, err)
+	testkit.Must(t, err)
 	anonymous := issue(r.issuer, registryauth.Grant{Access: []registryauth.Scope{scope}})
 	for name, test := range map[string]struct {
 		token  string

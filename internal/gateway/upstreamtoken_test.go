@@ -18,6 +18,7 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
 	"github.com/pullpass/pullpass/internal/test/registrytest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // tokenServer is a token server other than Pullpass. It knows a registrytest.User and its
@@ -35,7 +36,7 @@ func newTokenRegistry(t testing.TB) (*registrytest.Server, *tokenServer) {
 	t.Helper()
 	keys := newKeys(t)
 	issuer, err := registryauth.NewIssuer(registryauth.IssuerConfig{Issuer: "other-token-server", Service: "upstream", Lifetime: 5 * time.Minute, Keys: keys})
-	must(t, err)
+	testkit.Must(t, err)
 	s := &tokenServer{expiresIn: 300}
 	s.Server = registrytest.NewServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.asked.Add(1)
@@ -57,9 +58,9 @@ func newTokenRegistry(t testing.TB) (*registrytest.Server, *tokenServer) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"token": issued.Value.Reveal(), "expires_in": s.expiresIn})
 	}))
 	jwks, err := signing.MarshalJWKS(keys)
-	must(t, err)
+	testkit.Must(t, err)
 	file := filepath.Join(t.TempDir(), "jwks.json")
-	must(t, os.WriteFile(file, jwks, 0o600))
+	testkit.Must(t, os.WriteFile(file, jwks, 0o600))
 	registry := registrytest.NewRegistry(t, fmt.Sprintf("auth: {token: {realm: %q, service: upstream, issuer: other-token-server, jwks: %q}}", s.URL+"/token", file))
 	return registry, s
 }

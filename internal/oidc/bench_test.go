@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // BenchmarkVerify compares the cost of a verification with its necessary parts. "rsa" is the RSA
@@ -18,15 +20,11 @@ func BenchmarkVerify(b *testing.B) {
 	raw := keys().rsa.sign(b, payload(b, "kubelet"))
 	signed, signaturePart := raw[:strings.LastIndexByte(raw, '.')], raw[strings.LastIndexByte(raw, '.')+1:]
 	signature, err := base64.RawURLEncoding.DecodeString(signaturePart)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	public := keys().rsa.private.Public().(*rsa.PublicKey)
 	verify := func(b *testing.B) {
 		digest := sha256.Sum256([]byte(signed))
-		if err := rsa.VerifyPKCS1v15(public, crypto.SHA256, digest[:], signature); err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, rsa.VerifyPKCS1v15(public, crypto.SHA256, digest[:], signature))
 	}
 	b.Run("rsa", func(b *testing.B) {
 		b.ReportAllocs()
@@ -40,13 +38,9 @@ func BenchmarkVerify(b *testing.B) {
 		for b.Loop() {
 			verify(b)
 			decoded, err := base64.RawURLEncoding.DecodeString(claimsPart)
-			if err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, err)
 			var c plainClaims
-			if err := json.Unmarshal(decoded, &c); err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, json.Unmarshal(decoded, &c))
 		}
 	})
 	b.Run("first", func(b *testing.B) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/base/names"
 	"github.com/pullpass/pullpass/internal/refusal"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestRememberedTokenExpires(t *testing.T) {
@@ -159,9 +160,7 @@ func TestRememberedTokenHoldsNoMoreThanItsNames(t *testing.T) {
 	const most = 4 << 20
 	f := newFixture(t, func(c *Config) { c.CacheBytes = most })
 	var claims claims
-	if err := json.Unmarshal([]byte(payload(t, "kubelet")), &claims); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(payload(t, "kubelet")), &claims))
 	before := heap()
 	for n := range 20_000 {
 		v := verified{identity: claims.identity(), issuer: f.issuers[0]}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/refusal"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // providerCase is a file of testdata/identities: an entry of identities[] and the claims of a good
@@ -56,9 +57,7 @@ func providerCases(tb testing.TB) []providerCase {
 func readProviderCase(tb testing.TB, file string) providerCase {
 	tb.Helper()
 	archive, err := txtar.ParseFile(file)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	c := providerCase{name: strings.TrimSuffix(filepath.Base(file), ".txtar"), accepted: map[string]map[string]any{}}
 	sections := map[string][]byte{}
 	for _, f := range archive.Files {
@@ -101,9 +100,7 @@ func readIdentity(tb testing.TB, text []byte) Issuer {
 		Require          map[string][]string
 		MaxTokenLifetime string
 	}
-	if err := yaml.UnmarshalStrict(text, &entry); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, yaml.UnmarshalStrict(text, &entry))
 	lifetime := time.Hour
 	if entry.MaxTokenLifetime != "" {
 		var err error
@@ -130,9 +127,7 @@ func (c providerCase) patched(tb testing.TB, patch map[string]any) string {
 		}
 	}
 	text, err := json.Marshal(claims)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return string(text)
 }
 
@@ -158,9 +153,7 @@ func TestProvidersTokens(t *testing.T) {
 				raw := keys().rsa.sign(t, payload)
 				id := accept(t, f.Verifier, raw)
 				var claims struct{ Sub, Jti string }
-				if err := json.Unmarshal([]byte(payload), &claims); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, json.Unmarshal([]byte(payload), &claims))
 				if id.External == nil || id.External.Provider != c.issuer.Provider.Name || id.External.Profile != c.issuer.Provider.Profile || id.External.Project == "" {
 					t.Errorf("external %+v", id.External)
 				}
@@ -335,9 +328,7 @@ func TestClaimsCountInTheCache(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 			external, err := identity.GitLab.External("gitlab", all)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			id := Identity{Subject: c.issuer.Provider.Name + "/" + c.token["sub"].(string), TokenID: fmt.Sprintf("%036d", n), External: external}
 			cache.add(sha256.Sum256([]byte(id.TokenID)), &verified{identity: id, issuer: f.issuers[0]})
 			if n > 100 && cache.entries.Bytes() > most*9/10 {

@@ -17,6 +17,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // FuzzVerify: only the genuine token is accepted, in only one form, and nothing panics. The genuine
@@ -24,23 +25,17 @@ import (
 // deterministic (RFC 6979).
 func FuzzVerify(f *testing.F) {
 	private, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), []byte("a fixed number of thirty-two b.."))
-	if err != nil {
-		f.Fatal(err)
-	}
+	testkit.Must(f, err)
 	k := keyPair{"fixed", jose.ES256, private}
 	file := filepath.Join(f.TempDir(), "jwks.json")
 	writeFile(f, file, keySetJSON(f, k))
 	verifier, err := New(Config{Issuers: []Issuer{validIssuer(file)}, Now: (&clock{now: issuedAt}).Now})
-	if err != nil {
-		f.Fatal(err)
-	}
+	testkit.Must(f, err)
 	text := payload(f, "kubelet")
 	header, body := encode(`{"alg":"ES256","kid":"fixed"}`), encode(text)
 	digest := sha256.Sum256([]byte(header + "." + body))
 	der, err := private.Sign(nil, digest[:], crypto.SHA256)
-	if err != nil {
-		f.Fatal(err)
-	}
+	testkit.Must(f, err)
 	var numbers struct{ R, S *big.Int }
 	if _, err := asn1.Unmarshal(der, &numbers); err != nil {
 		f.Fatal(err)

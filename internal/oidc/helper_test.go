@@ -22,6 +22,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pullpass/pullpass/internal/refusal"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const (
@@ -77,17 +78,11 @@ func (k keyPair) jwk() jose.JSONWebKey {
 func (k keyPair) sign(tb testing.TB, payload string) string {
 	tb.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: k.algorithm, Key: jose.JSONWebKey{Key: k.private, KeyID: k.id}}, nil)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	signed, err := signer.Sign([]byte(payload))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	raw, err := signed.CompactSerialize()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return raw
 }
 
@@ -104,9 +99,7 @@ func (k keyPair) signParts(tb testing.TB, header, payload string) string {
 	signed := header + "." + payload
 	digest := sha256.Sum256([]byte(signed))
 	signature, err := k.private.Sign(rand.Reader, digest[:], crypto.SHA256)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return signed + "." + encode(string(signature))
 }
 
@@ -119,9 +112,7 @@ func keySetJSON(tb testing.TB, pairs ...keyPair) []byte {
 		set.Keys = append(set.Keys, k.jwk())
 	}
 	data, err := json.Marshal(set)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return data
 }
 
@@ -130,17 +121,11 @@ func keySetJSON(tb testing.TB, pairs ...keyPair) []byte {
 func payload(tb testing.TB, kind string, edits ...string) string {
 	tb.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", "tokens", kind+".json"))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	var claims map[string]json.RawMessage
-	if err := json.Unmarshal(data, &claims); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, json.Unmarshal(data, &claims))
 	compact, err := json.Marshal(claims)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	text := string(compact)
 	for n := 0; n < len(edits); n += 2 {
 		if strings.Count(text, edits[n]) != 1 {
@@ -207,9 +192,7 @@ func newFixture(tb testing.TB, edit func(*Config)) *fixture {
 		edit(&config)
 	}
 	v, err := New(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	f.Verifier = v
 	return f
 }
@@ -233,9 +216,7 @@ func (f *fixture) publish(tb testing.TB, pairs ...keyPair) {
 
 func writeFile(tb testing.TB, path string, data []byte) {
 	tb.Helper()
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, os.WriteFile(path, data, 0o600))
 }
 
 // accept verifies the token and holds it against go-jose: what is accepted here

@@ -21,6 +21,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/pullpass/pullpass/internal/refusal"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // forged returns tokens with distinct key ids that the issuer does not publish.
@@ -179,9 +180,7 @@ func TestWithdrawnKeyStopsWorkingAtOnce(t *testing.T) {
 // refresh does what the background refresh does.
 func (f *fixture) refresh(t *testing.T) {
 	t.Helper()
-	if err := f.issuers[0].keys.refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, f.issuers[0].keys.refresh(t.Context()))
 }
 
 func (f *fixture) failRefresh(t *testing.T) {
@@ -239,9 +238,7 @@ func TestKeysThatNobodyRefreshes(t *testing.T) {
 	}
 	c := &clock{now: issuedAt}
 	r.now = c.Now
-	if err := r.refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, r.refresh(t.Context()))
 	r.pause = time.Hour // no fetch on demand
 	c.advance(2 * time.Minute)
 	k, reason, err := r.find(t.Context(), "a")
@@ -411,9 +408,7 @@ func TestRunReadsTheFileAgain(t *testing.T) {
 	first, second := keySetJSON(t, keys().rsa), keySetJSON(t, keys().rsa, keys().rsa2)
 	synctest.Test(t, func(t *testing.T) {
 		v, err := New(Config{Issuers: []Issuer{validIssuer(file)}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { v.Run(ctx); close(ended) }()
@@ -425,13 +420,9 @@ func TestRunReadsTheFileAgain(t *testing.T) {
 		// As Kubernetes swaps a mount: a link to a directory changes.
 		for n, content := range [][]byte{first, second} {
 			version := filepath.Join(dir, fmt.Sprint("v", n))
-			if err := errors.Join(os.Mkdir(version, 0o700), os.WriteFile(filepath.Join(version, "jwks.json"), content, 0o600)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, errors.Join(os.Mkdir(version, 0o700), os.WriteFile(filepath.Join(version, "jwks.json"), content, 0o600)))
 			os.Remove(file)
-			if err := os.Symlink(filepath.Join(version, "jwks.json"), file); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.Symlink(filepath.Join(version, "jwks.json"), file))
 			time.Sleep(fileInterval)
 			if s := v.Status()[0]; s.Keys != n+1 || s.LastFailure != "" {
 				t.Errorf("version %d: %+v", n, s)
@@ -446,9 +437,7 @@ func TestFailuresAreLoggedOncePerChange(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
 	f.refresh(t)
-	if err := os.Remove(f.file); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Remove(f.file))
 	for range 3 {
 		f.failRefresh(t)
 	}

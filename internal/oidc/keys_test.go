@@ -10,14 +10,14 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func jwkJSON(t *testing.T, jwk jose.JSONWebKey) string {
 	t.Helper()
 	data, err := json.Marshal(jwk)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return string(data)
 }
 
@@ -116,9 +116,7 @@ func TestAKeyKeepsItsAddressWhileItIsPublished(t *testing.T) {
 	t.Parallel()
 	parse := func(pairs ...keyPair) map[string]*key {
 		parsed, err := parseKeySet(keySetJSON(t, pairs...))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return parsed
 	}
 	now := time.Now()

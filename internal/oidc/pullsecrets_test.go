@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/refusal"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const pullAudience = "pullpass-pull-secrets"
@@ -93,9 +94,7 @@ func TestPullSecretsHaveTheirOwnSettings(t *testing.T) {
 	config := Config{Issuers: []Issuer{validIssuer(f.file)}}
 	acceptingSecrets("team-b")(&config)
 	next, err := f.WithIssuers(config.Issuers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	refuse(t, next, pullSecret(t), refusal.TokenPullSecret, "team-a")
 }
 

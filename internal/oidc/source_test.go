@@ -184,9 +184,7 @@ func TestFailedFetches(t *testing.T) {
 		{"CA file too long", func(t *testing.T, s *issuerServer, _ *Discovery) { writeFile(t, s.caFile, []byte(huge+" ")) }, "ca.pem: longer than 1048576 bytes"},
 		{"token file is a FIFO", func(t *testing.T, s *issuerServer, d *Discovery) {
 			d.TokenFile = filepath.Join(t.TempDir(), "fifo")
-			if err := syscall.Mkfifo(d.TokenFile, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, syscall.Mkfifo(d.TokenFile, 0o600))
 		}, "fifo is not a regular file but a FIFO; name one"},
 		{"token file missing", func(_ *testing.T, s *issuerServer, d *Discovery) { d.TokenFile = s.caFile + "x" }, "discovery.tokenFile: open"},
 		{"token file empty", func(t *testing.T, s *issuerServer, d *Discovery) {
@@ -320,9 +318,7 @@ func TestBearerTokenIsReadAnewAtEachFetch(t *testing.T) {
 	f := newServedFixture(t, s, func(d *Discovery) { d.TokenFile = file })
 	for _, bearer := range []string{"first", "second"} {
 		writeFile(t, file, []byte(bearer+"\n"))
-		if err := f.issuers[0].keys.refresh(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, f.issuers[0].keys.refresh(t.Context()))
 		for _, path := range []string{wellKnownPath, keysPath} {
 			if got := s.bearer(path); got != "Bearer "+bearer {
 				t.Errorf("%s got the header %q", path, got)
@@ -386,9 +382,7 @@ func TestProxyOfTheEnvironmentIsNotUsed(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://192.0.2.1:1")
 	t.Setenv("https_proxy", "http://192.0.2.1:1")
 	client, err := (&networkSource{}).client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if client.Transport.(*http.Transport).Proxy != nil {
 		t.Error("the client takes a proxy from somewhere")
 	}
@@ -397,9 +391,7 @@ func TestProxyOfTheEnvironmentIsNotUsed(t *testing.T) {
 func TestOldTLSIsRefused(t *testing.T) {
 	t.Parallel()
 	client, err := (&networkSource{}).client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	config := client.Transport.(*http.Transport).TLSClientConfig
 	if config.MinVersion < 0x0303 || config.InsecureSkipVerify {
 		t.Errorf("TLS settings %+v", config)

@@ -20,6 +20,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pullpass/pullpass/internal/refusal"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const (
@@ -120,9 +121,7 @@ func TestHeaders(t *testing.T) {
 	body := payload(t, "kubelet")
 	k := keys().rsa
 	jwk, err := keys().rsa2.jwk().MarshalJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	const (
 		only   = "; only alg, kid and typ are accepted"
 		object = "the token's header is not a JSON object with distinct members"
@@ -200,14 +199,10 @@ func TestSignatures(t *testing.T) {
 	with := func(signed string, signature []byte) string { return signed + "." + encode(string(signature)) }
 	genuine := k.rsa.sign(t, body)
 	rsaSignature, err := base64.RawURLEncoding.DecodeString(genuine[strings.LastIndexByte(genuine, '.')+1:])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 
 	der, err := x509.MarshalPKIXPublicKey(k.rsa.private.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	hmacWith := func(secret []byte) string {
 		mac := hmac.New(sha256.New, secret)
 		mac.Write([]byte(signed("HS256", "rsa")))
@@ -225,13 +220,9 @@ func TestSignatures(t *testing.T) {
 	digest := sha256.Sum256([]byte(ecSigned))
 	ecPrivate := k.ec256.private.(*ecdsa.PrivateKey)
 	asn1, err := ecdsa.SignASN1(rand.Reader, ecPrivate, digest[:])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	r, s, err := ecdsa.Sign(rand.Reader, ecPrivate, digest[:])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	good := append(r.FillBytes(make([]byte, 32)), s.FillBytes(make([]byte, 32))...)
 	accept(t, f.Verifier, with(ecSigned, good))
 	order := ecPrivate.Params().N.FillBytes(make([]byte, 32))
@@ -306,13 +297,9 @@ func TestKeyVerifiesOnlyItsOwnAlgorithm(t *testing.T) {
 	signed := "a.b"
 	digest := sha256.Sum256([]byte(signed))
 	pss, err := rsa.SignPSS(rand.Reader, keys().rsa.private.(*rsa.PrivateKey), crypto.SHA256, digest[:], nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	pkcs1, err := keys().rsa.private.Sign(rand.Reader, digest[:], crypto.SHA256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if k.verify(signed, pss) {
 		t.Error("a PSS signature is accepted for RS256")
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/oidc/identity"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // Mistake: a check that an empty setting switches off. Every setting that is
@@ -152,9 +153,7 @@ func TestNewNeedsNoFileAndNoNetwork(t *testing.T) {
 		i := validIssuer("")
 		i.Discovery = d
 		v, err := New(Config{Issuers: []Issuer{i}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if s := v.Status()[0]; s != (IssuerStatus{Name: "prod-eu", Issuer: issuerURL}) {
 			t.Errorf("status %+v", s)
 		}

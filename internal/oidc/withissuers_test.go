@@ -7,15 +7,14 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/refusal"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // follow returns a Verifier that takes the place of the fixture's.
 func (f *fixture) follow(t *testing.T, issuers ...Issuer) *Verifier {
 	t.Helper()
 	v, err := f.WithIssuers(issuers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return v
 }
 

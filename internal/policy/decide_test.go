@@ -13,6 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy/subjects"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 var randomPolicies = flag.Int("random-policies", 200, "how many random policies are judged by each test that makes some")
@@ -263,9 +264,7 @@ deny:
 	explain := func(annotation string, scopes string) string {
 		_, trace := policy.Explain(Subject{Identity: someone(), Annotations: map[string]string{"a": annotation}}, "r", scopesOf(t, scopes))
 		data, err := json.Marshal(trace)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return string(data)
 	}
 	const deny = `{"deny":[{"name":"block","origin":"policy.yaml: deny[0]","matched":false,"mismatches":["nodes"]}],"rules":[`

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // The edits of a request together grant everything that is missing.
@@ -125,9 +126,7 @@ func TestEditsHelp(t *testing.T) {
 		policy := policyOf(t, rules, "")
 		subject, service := w.asker(), w.pick("r1", "r2")
 		requested, err := registryauth.ParseScopes(strings.Fields(strings.Join(ScopeStrings(w.request()), " ")))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		before, trace := policy.Explain(subject, service, requested)
 		if trace.Edit == nil {
 			continue

@@ -13,6 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // Each profile has recorded tokens and a policy. The policy grants the requests of the good token.
@@ -35,9 +36,7 @@ func TestRecordedIdentities(t *testing.T) {
 
 func recordedIdentity(t *testing.T, file string) {
 	archive, err := txtar.ParseFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	sections := map[string][]byte{}
 	for _, f := range archive.Files {
 		sections[f.Name] = f.Data
@@ -49,14 +48,10 @@ func recordedIdentity(t *testing.T, file string) {
 		Require          map[string][]string
 		MaxTokenLifetime string
 	}
-	if err := yaml.UnmarshalStrict(sections["identity.yaml"], &entry); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, yaml.UnmarshalStrict(sections["identity.yaml"], &entry))
 	issuer := oidc.Issuer{Provider: &oidc.Provider{Name: entry.Name, Profile: entry.Profile, Require: entry.Require}, URL: entry.Issuer, Audiences: entry.Audiences}
 	p, err := ParseFor(map[string]identity.Profile{entry.Name: entry.Profile}, File{Name: "policy.yaml", Data: sections["policy.yaml"]})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	scopes, err := registryauth.ParseScopes([]string{strings.TrimSpace(string(sections["scope"]))})
 	if err != nil || len(scopes) != 1 {
 		t.Fatalf("%d scopes, %v", len(scopes), err)
@@ -64,9 +59,7 @@ func recordedIdentity(t *testing.T, file string) {
 	decide := func(patch []byte) ScopeDecision {
 		t.Helper()
 		id, err := issuer.IdentifyClaims(patched(t, sections["token.json"], patch))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return p.Decide(Subject{Identity: &id}, "registry.example.com", scopes).Scopes[0]
 	}
 	if d := decide([]byte("{}")); d.Reason != "" || len(d.Rules) == 0 {
@@ -88,14 +81,10 @@ func patched(t *testing.T, claims, patch []byte) []byte {
 	t.Helper()
 	var all, changes map[string]json.RawMessage
 	for text, into := range map[*[]byte]*map[string]json.RawMessage{&claims: &all, &patch: &changes} {
-		if err := json.Unmarshal(*text, into); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal(*text, into))
 	}
 	maps.Copy(all, changes) // null is equivalent to missing
 	text, err := json.Marshal(all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return text
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/tools/txtar"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // minimalPolicy is the smallest valid policy.
@@ -24,9 +26,7 @@ rules:
 func TestPolicyFaults(t *testing.T) {
 	t.Parallel()
 	archive, err := txtar.ParseFile("testdata/faults.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for pair := range slices.Chunk(archive.Files, 2) {
 		t.Run(pair[0].Name, func(t *testing.T) {
 			t.Parallel()

@@ -13,6 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // TestPolicies runs the cases of testdata/policy. It compares the whole decision: grants, rules,
@@ -25,9 +26,7 @@ func TestPolicies(t *testing.T) {
 	}
 	for _, name := range names {
 		archive, err := txtar.ParseFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var files []File
 		cases := 0
 		for _, file := range archive.Files {
@@ -38,9 +37,7 @@ func TestPolicies(t *testing.T) {
 			}
 			cases++
 			policy, err := ParseFor(identities, files...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			t.Run(filepath.Base(name)+"/"+title, func(t *testing.T) {
 				t.Parallel()
 				runCase(t, policy, string(file.Data))
@@ -165,9 +162,7 @@ func account(t testing.TB, text string) *oidc.Identity {
 func external(t testing.TB, provider, text string) *oidc.Identity {
 	t.Helper()
 	claims := identity.Claims{}
-	if err := json.Unmarshal([]byte(text), (*map[string]any)(&claims)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal([]byte(text), (*map[string]any)(&claims)))
 	for name, value := range claims {
 		switch value := value.(type) {
 		case []any:
@@ -188,9 +183,7 @@ func external(t testing.TB, provider, text string) *oidc.Identity {
 func mustParse(t testing.TB, files ...File) *Policy {
 	t.Helper()
 	policy, err := Parse(files...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return policy
 }
 
@@ -202,9 +195,7 @@ func parseText(t testing.TB, text string) *Policy {
 func scopesOf(t testing.TB, text string) []registryauth.Scope {
 	t.Helper()
 	scopes, err := registryauth.ParseScopes([]string{text})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return scopes
 }
 

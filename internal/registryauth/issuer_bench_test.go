@@ -15,6 +15,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
 	"github.com/pullpass/pullpass/internal/registryauth/signing/signingtest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func BenchmarkIssue(b *testing.B) {
@@ -59,9 +60,7 @@ func benchmarkFloor(b *testing.B, signer crypto.Signer) {
 	b.ReportAllocs()
 	for b.Loop() {
 		payload, err := json.Marshal(benchmarkClaims())
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, err)
 		digest := sha256.Sum256(payload)
 		message, hash := digest[:], crypto.SHA256
 		if _, ok := signer.(ed25519.PrivateKey); ok {
@@ -76,25 +75,17 @@ func benchmarkFloor(b *testing.B, signer crypto.Signer) {
 // benchmarkGoJose signs the same token with go-jose's signer, made once.
 func benchmarkGoJose(b *testing.B, keys testKeys, algorithm signing.Algorithm) {
 	key, err := keys.Signing()
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	options := (&jose.SignerOptions{}).WithType("JWT").WithHeader("kid", key.ID).
 		WithHeader("x5c", []string{base64.StdEncoding.EncodeToString(keys.cert.Raw)})
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(algorithm), Key: keys.signer}, options)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
 		payload, err := json.Marshal(benchmarkClaims())
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, err)
 		signed, err := signer.Sign(payload)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, err)
 		if _, err := signed.CompactSerialize(); err != nil {
 			b.Fatal(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
 	"github.com/pullpass/pullpass/internal/registryauth/signing/signingtest"
 	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const testSubject = "system:serviceaccount:team-a:web"
@@ -51,9 +52,7 @@ func testKeysOf(t testing.TB, signer crypto.Signer, algorithm signing.Algorithm,
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(path, data, 0o600))
 		return path
 	}
 	cfg := signing.FileKeysConfig{
@@ -86,18 +85,14 @@ func newTestIssuer(t testing.TB, keys signing.Keys, edit func(*IssuerConfig)) *I
 		edit(&cfg)
 	}
 	issuer, err := NewIssuer(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return issuer
 }
 
 func issueTestToken(t testing.TB, issuer *Issuer) Token {
 	t.Helper()
 	issued, err := issuer.Issue(Grant{Subject: testSubject, Access: []Scope{{Type: "repository", Name: "team-a/web", Actions: []string{"pull"}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return issued
 }
 
@@ -105,9 +100,7 @@ func issueTestToken(t testing.TB, issuer *Issuer) Token {
 func newRegistry(t testing.TB, keys ...signing.Keys) signingtest.Registry {
 	t.Helper()
 	jwks, err := signing.MarshalJWKS(keys...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return signingtest.NewRegistry(t, jwks, signing.MarshalCertificates(keys...))
 }
 
@@ -115,12 +108,8 @@ func newRegistry(t testing.TB, keys ...signing.Keys) signingtest.Registry {
 func tokenPart(t testing.TB, raw string, part int) map[string]any {
 	t.Helper()
 	data, err := base64.RawURLEncoding.DecodeString(strings.Split(raw, ".")[part])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var out map[string]any
-	if err := json.Unmarshal(data, &out); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(data, &out))
 	return out
 }

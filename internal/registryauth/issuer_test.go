@@ -18,6 +18,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
 	"github.com/pullpass/pullpass/internal/registryauth/signing/signingtest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestDistributionAcceptsEveryToken(t *testing.T) {
@@ -41,9 +42,7 @@ func TestDistributionAcceptsEveryToken(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/%s", algorithm, trust, name), func(t *testing.T) {
 					t.Parallel()
 					issued, err := issuer.Issue(Grant{Subject: testSubject, Access: access})
-					if err != nil {
-						t.Fatal(err)
-					}
+					testkit.Must(t, err)
 					got, err := registry.Verify(issued.Value.Reveal())
 					if err != nil {
 						t.Fatalf("distribution refuses the token: %v", err)
@@ -74,9 +73,7 @@ func TestDistributionRefusesWhatIsNotOurs(t *testing.T) {
 		fields := tokenPart(t, raw, part)
 		change(fields)
 		data, err := json.Marshal(fields)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		parts[part] = base64.RawURLEncoding.EncodeToString(data)
 		return strings.Join(parts, ".")
 	}
@@ -209,9 +206,7 @@ func TestTokenHeader(t *testing.T) {
 			issued := issueTestToken(t, newTestIssuer(t, keys, nil))
 			jwk := jose.JSONWebKey{Key: keys.signer.Public()}
 			sum, err := jwk.Thumbprint(crypto.SHA256)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			kid := base64.RawURLEncoding.EncodeToString(sum)
 			want := map[string]any{"alg": string(algorithm), "typ": "JWT", "kid": kid}
 			if trust == signing.TrustCertificate {
@@ -235,13 +230,9 @@ func TestTokenClaims(t *testing.T) {
 	issuer := newTestIssuer(t, newTestKeys(t, signing.EdDSA, signing.TrustJWKS), func(c *IssuerConfig) { c.Now = func() time.Time { return now } })
 	payload := func(grant Grant) string {
 		issued, err := issuer.Issue(grant)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		data, err := base64.RawURLEncoding.DecodeString(strings.Split(issued.Value.Reveal(), ".")[1])
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return strings.Replace(string(data), issued.ID, "ID", 1)
 	}
 	const head = `{"iss":"pullpass.example.com","sub":"SUB","exp":1800000300,"nbf":1800000000,"iat":1800000000,"jti":"ID",` +
@@ -330,9 +321,7 @@ func TestTokenIDsAreUniqueAndRandom(t *testing.T) {
 	var letters []map[byte]int
 	for range count {
 		issued, err := issuer.Issue(Grant{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if seen[issued.ID] {
 			t.Fatalf("%s was issued twice", issued.ID)
 		}

@@ -19,6 +19,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/tools/txtar"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const (
@@ -38,9 +40,7 @@ func TestParseRequest(t *testing.T) {
 	}
 	for _, file := range files {
 		archive, err := txtar.ParseFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if len(archive.Files) == 0 || len(archive.Files)%2 != 0 {
 			t.Fatalf("%s holds %d parts, want pairs", file, len(archive.Files))
 		}
@@ -53,9 +53,7 @@ func TestParseRequest(t *testing.T) {
 			t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar")+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				req, err := ParseRequest(requestFromWire(t, string(request.Data)))
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				if got := requestString(req); got != string(want.Data) {
 					t.Errorf("got\n%swant\n%s", got, want.Data)
 				}
@@ -306,13 +304,9 @@ func TestParseRequestCopiesWhatIsKept(t *testing.T) {
 	t.Parallel()
 	raw := strings.Clone("service=s&account=a&client_id=c&scope=repository:a:pull&password=p")
 	form, err := parseParameters(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	req, err := form.request()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	first := uintptr(unsafe.Pointer(unsafe.StringData(raw)))
 	for _, kept := range []string{req.Service, req.Account, req.ClientID, req.Scopes[0].Type, req.Scopes[0].Name, req.Scopes[0].Actions[0]} {
 		if at := uintptr(unsafe.Pointer(unsafe.StringData(kept))); kept == "" || first <= at && at < first+uintptr(len(raw)) {
@@ -461,9 +455,7 @@ func requestFromWire(t *testing.T, wire string) *http.Request {
 	}
 	raw := strings.ReplaceAll(head, "\n", "\r\n") + "\r\n\r\n" + body
 	r, err := http.ReadRequest(bufio.NewReader(bytes.NewBufferString(raw)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return r
 }
 

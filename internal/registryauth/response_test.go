@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // responseNow has a fraction and another zone: neither may reach the wire.
@@ -226,9 +228,7 @@ func TestWriteOverHTTP(t *testing.T) {
 	}))
 	defer server.Close()
 	response, err := server.Client().Get(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer response.Body.Close()
 	if response.ContentLength < 6000 || len(response.TransferEncoding) > 0 {
 		t.Errorf("Content-Length %d, Transfer-Encoding %v: the answer was sent in chunks", response.ContentLength, response.TransferEncoding)
@@ -265,9 +265,7 @@ func BenchmarkWriteTokenEncoder(b *testing.B) {
 			IssuedAt    time.Time `json:"issued_at"`
 			Scope       string    `json:"scope"`
 		}{token.Value.Reveal(), token.Value.Reveal(), 180, responseNow.UTC(), strings.Join(scopes, " ")})
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, err)
 		write(w, http.StatusOK, body)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // read is what ReadScopes returns, in texts.
@@ -129,9 +131,7 @@ func TestScopesShareNoMemory(t *testing.T) {
 	t.Parallel()
 	field := "repository:a/b:pull " + strings.Repeat("repository:other/x:pull ", 40)
 	scopes, err := ParseScopes([]string{field})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	begin := uintptr(unsafe.Pointer(unsafe.StringData(field)))
 	for _, part := range []string{scopes[0].Type, scopes[0].Name, scopes[0].Actions[0]} {
 		if at := uintptr(unsafe.Pointer(unsafe.StringData(part))); at >= begin && at < begin+uintptr(len(field)) {

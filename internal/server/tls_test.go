@@ -55,9 +55,7 @@ func newTLSRig(t *testing.T, clientCA string) *tlsRig {
 	}
 	testkit.Must(t, rig.reload())
 	listener, err := net.Listen("tcp", "localhost:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	rig.address = "localhost" + listener.Addr().String()[strings.LastIndex(listener.Addr().String(), ":"):]
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen := "nobody"
@@ -134,9 +132,7 @@ func (rig *tlsRig) transport(config *tls.Config) *http.Transport {
 func (rig *tlsRig) getOver(t *testing.T, transport *http.Transport) (server, seen string, err error) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+rig.address+"/", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	response, err := (&http.Client{Transport: transport, Timeout: time.Minute}).Do(request)
 	if err != nil {
 		return "", "", err
@@ -153,9 +149,7 @@ func (rig *tlsRig) getOver(t *testing.T, transport *http.Transport) (server, see
 func (rig *tlsRig) expect(t *testing.T, config *tls.Config, server, seen string) {
 	t.Helper()
 	gotServer, gotSeen, err := rig.get(t, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if gotServer != server || gotSeen != seen {
 		t.Errorf("certificate %q, request %q; want %q, %q", gotServer, gotSeen, server, seen)
 	}
@@ -167,9 +161,7 @@ func TestTLSCertificateIsReplacedWithoutARestart(t *testing.T) {
 	rig.expect(t, &tls.Config{}, "first", "HTTP/1.1 nobody")
 	rig.install(t, "second", -time.Minute, time.Hour)
 	rig.expect(t, &tls.Config{}, "first", "HTTP/1.1 nobody")
-	if err := rig.reload(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, rig.reload())
 	rig.expect(t, &tls.Config{}, "second", "HTTP/1.1 nobody")
 }
 
@@ -248,9 +240,7 @@ func TestTLSKeepsTheLastGoodCertificate(t *testing.T) {
 			rig.expect(t, proxytest.With(nodes.Client(t, "system:node:a")), "first", "HTTP/1.1 system:node:a")
 			rig.install(t, "mended", -time.Minute, time.Hour)
 			testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), nodes.Pem())
-			if err := rig.reload(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, rig.reload())
 			rig.expect(t, &tls.Config{}, "mended", "HTTP/1.1 nobody")
 		})
 	}
@@ -277,9 +267,7 @@ func TestTLSClientCertificates(t *testing.T) {
 	rig.expect(t, proxytest.With(nodes.ClientUntil(t, "system:node:a", -time.Minute)), "first", "HTTP/1.1 system:node:a of another CA")
 
 	testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), others.Pem())
-	if err := rig.reload(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, rig.reload())
 	rig.expect(t, proxytest.With(others.Client(t, "system:node:b")), "first", "HTTP/1.1 system:node:b")
 	rig.expect(t, proxytest.With(nodes.Client(t, "system:node:a")), "first", "HTTP/1.1 system:node:a of another CA")
 
@@ -318,9 +306,7 @@ func TestTLSNamesTheClientCAs(t *testing.T) {
 		Mode: nodeproof.Audit, Methods: []nodeproof.Method{nodeproof.Certificate}, ClientCAFile: filepath.Join(rig.dir, "own.crt"),
 	}}})
 	testkit.Put(t, filepath.Join(rig.dir, "own.crt"), own.Pem())
-	if err := rig.reload(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, rig.reload())
 	subjects, _ := asked(rig)
 	slices.Sort(subjects)
 	if want := []string{"CN=CA of another cluster", "CN=common CA"}; !slices.Equal(subjects, want) {
@@ -341,9 +327,7 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 		testkit.Put(t, proof.ClientCAFile, cas)
 		return rig.reload()
 	}
-	if err := reload(second.Pem()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, reload(second.Pem()))
 	a, b := first.Client(t, "system:node:a").Leaf, second.Client(t, "system:node:a").Leaf
 	check := func() {
 		t.Helper()
@@ -389,9 +373,7 @@ func TestTLSKeepsTheClustersCAsApart(t *testing.T) {
 	// presents that shows it.
 	between := first.Intermediate(t, "between")
 	third := between.Intermediate(t, "third CA")
-	if err := reload(third.Pem()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, reload(third.Pem()))
 	node := third.Client(t, "system:node:a").Leaf
 	if got := rig.judge("prod", node, third.Certificate, between.Certificate); got != nodeproof.CertificateOtherCluster {
 		t.Errorf("a node of the second cluster is judged in the first: %q", got)
@@ -423,9 +405,7 @@ func TestTLSOldConnectionsAreJudgedByTheCAsOfNow(t *testing.T) {
 		over("HTTP/1.1 system:node:a")
 		rig.expect(t, config, "first", "HTTP/1.1 system:node:a")
 		testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), others.Pem())
-		if err := rig.reload(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, rig.reload())
 		over("HTTP/1.1 system:node:a of another CA")
 		rig.expect(t, config, "first", "HTTP/1.1 system:node:a of another CA")
 	}
@@ -571,9 +551,7 @@ func BenchmarkServingKey(b *testing.B) {
 	sign("key=P-256", pkitest.ECKey(b), crypto.SHA256)
 	for _, bits := range []int{2048, 3072, 4096} {
 		key, err := rsa.GenerateKey(rand.Reader, bits)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, err)
 		sign(fmt.Sprintf("key=RSA-%d", bits), key, &rsa.PSSOptions{SaltLength: rsa.PSSSaltLengthEqualsHash, Hash: crypto.SHA256})
 	}
 }

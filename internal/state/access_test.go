@@ -14,6 +14,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const (
@@ -26,9 +27,7 @@ const (
 func documentedRights(t *testing.T, cluster bool) []string {
 	t.Helper()
 	manual, err := os.ReadFile("../../docs/how-to/redis.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var rights []string
 	for line := range strings.Lines(string(manual)) {
 		fields := strings.Fields(line)
@@ -51,9 +50,7 @@ func setUser(t *testing.T, admin *redis.Client, rights []string) {
 	for _, right := range rights {
 		command = append(command, right)
 	}
-	if err := admin.Do(t.Context(), command...).Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, admin.Do(t.Context(), command...).Err())
 }
 
 func administrator(t testing.TB, server *statetest.Server) *redis.Client {
@@ -68,9 +65,7 @@ func writeFile(t *testing.T, name, content string) string {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(t.TempDir(), name)
 	}
-	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(name, []byte(content), 0o600))
 	return name
 }
 
@@ -144,9 +139,7 @@ func TestClusterSlotsBeingMoved(t *testing.T) {
 	if ok, _, err := client.Take(t.Context(), "key", state.Limit{Rate: 0.001, Burst: 1}, 1); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	if err := state.NewRedisRevocations(client).Add(t.Context(), anyRevocation("a reason")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, state.NewRedisRevocations(client).Add(t.Context(), anyRevocation("a reason")))
 	if moved := cluster.MoveKeysHalf(t); moved != 3 {
 		t.Fatalf("%d keys, want 3", moved)
 	}
@@ -187,15 +180,11 @@ func TestEachDocumentedRightIsNeeded(t *testing.T) {
 // useEverything does every operation that needs a right, and returns the first failure.
 func useEverything(t *testing.T, admin *redis.Client, config state.RedisConfig) string {
 	t.Helper()
-	if err := admin.FlushAll(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, admin.FlushAll(t.Context()).Err())
 	if err := admin.ScriptFlush(t.Context()).Err(); err != nil { // cached scripts would hide that EVAL is needed
 		t.Fatal(err)
 	}
-	if err := admin.HSet(t.Context(), "pullpass:revocations", "ended", "1 1 {}").Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, admin.HSet(t.Context(), "pullpass:revocations", "ended", "1 1 {}").Err())
 	client := open(t, config)
 	if _, err := client.Own(t.Context(), "key", "owner", time.Now().Add(time.Hour)); err != nil {
 		return err.Error()

@@ -10,15 +10,14 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // BenchmarkState measures the cost of each call for a request. With Redis it is mostly the round
 // trip, here over loopback.
 func BenchmarkState(b *testing.B) {
 	memory, err := state.NewMemory(state.MemoryConfig{OwnerBytes: 1 << 40})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	redis := open(b, state.RedisConfig{Addresses: []string{statetest.Redis(b).Address()}, Timeout: patient})
 	shared := sharedLimits(b, redis, nil)
 	end := time.Now().Add(time.Hour)
@@ -57,9 +56,7 @@ func BenchmarkState(b *testing.B) {
 		b.Run(use.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for i := range b.N {
-				if err := use.call(b.Context(), i); err != nil {
-					b.Fatal(err)
-				}
+				testkit.Must(b, use.call(b.Context(), i))
 			}
 		})
 	}
@@ -75,13 +72,9 @@ func BenchmarkRevocations(b *testing.B) {
 			batch[j] = anyRevocation("a reason that one would give")
 			batch[j].Target.Name = fmt.Sprintf("0b1c5d0e-9d3c-4a51-8f4e-%012d", 200*i+j)
 		}
-		if err := revocations.Fill(b.Context(), batch); err != nil {
-			b.Fatal(err)
-		}
+		testkit.Must(b, revocations.Fill(b.Context(), batch))
 	}
-	if err := revocations.Refresh(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, revocations.Refresh(b.Context()))
 	b.Run("Revoked", func(b *testing.B) {
 		b.ReportAllocs()
 		id := oidc.Identity{
@@ -97,9 +90,7 @@ func BenchmarkRevocations(b *testing.B) {
 	b.Run("Read", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if err := revocations.Refresh(b.Context()); err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, revocations.Refresh(b.Context()))
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // An operator whose clock is late gets an error for a revocation that seems to count but has ended
@@ -40,9 +41,7 @@ func TestOperatorsWithALateClock(t *testing.T) {
 	operator := listAt(t, admin, -5*time.Minute)
 	ended := anyRevocation("a reason")
 	ended.Until = time.Now().Add(-30 * time.Second)
-	if err := operator.Restore(t.Context(), ended, 1); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, operator.Restore(t.Context(), ended, 1))
 	if err := operator.Remove(t.Context(), ended.Target, "an operator"); !errors.Is(err, state.ErrNotConfirmed) {
 		t.Errorf("removed: %v", err)
 	}
@@ -89,23 +88,17 @@ func TestRevokeAfterARecordOfTheFuture(t *testing.T) {
 			revoked := func(want bool) {
 				t.Helper()
 				for _, list := range []*state.RedisRevocations{replica, operator, listAt(t, admin, 0)} {
-					if err := list.Refresh(t.Context()); err != nil {
-						t.Fatal(err)
-					}
+					testkit.Must(t, list.Refresh(t.Context()))
 					if r, err := list.Revoked(&revokedPod); (r != nil) != want || err != nil {
 						t.Errorf("revoked: %+v, %v, want %t", r, err, want)
 					}
 				}
 			}
-			if err := operator.Add(t.Context(), anyRevocation("a reason")); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, operator.Add(t.Context(), anyRevocation("a reason")))
 			revoked(true)
 			lastWord(t, admin, c.changed)
 			if c.ignored {
-				if err := replica.Refresh(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, replica.Refresh(t.Context()))
 				if failure := replica.Status().LastFailure; failure == "" {
 					t.Error("the status does not tell of it")
 				}
@@ -124,9 +117,7 @@ func TestRevokeAfterARecordOfTheFuture(t *testing.T) {
 	}
 	// A replica that holds such a record does not write it into Redis either.
 	admin := administrator(t, statetest.Redis(t))
-	if err := listAt(t, admin, 0).Restore(t.Context(), anyRevocation("a reason"), time.Now().Add(25*time.Hour).UnixMicro()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, listAt(t, admin, 0).Restore(t.Context(), anyRevocation("a reason"), time.Now().Add(25*time.Hour).UnixMicro()))
 	if n := admin.HLen(t.Context(), "pullpass:revocations").Val(); n != 0 {
 		t.Errorf("%d records", n)
 	}
@@ -136,9 +127,7 @@ func TestRevokeAfterARecordOfTheFuture(t *testing.T) {
 func TestRevokeBesideAnEndlessRecord(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
-	if err := admin.HSet(t.Context(), "pullpass:revocations", "field", "1 "+strings.Repeat("9", 400)+" {}").Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, admin.HSet(t.Context(), "pullpass:revocations", "field", "1 "+strings.Repeat("9", 400)+" {}").Err())
 	if err := listAt(t, admin, 0).Add(t.Context(), anyRevocation("a reason")); err != nil {
 		t.Error(err)
 	}
@@ -164,12 +153,8 @@ func lastWord(t *testing.T, admin *redis.Client, changed string) {
 		Removed bool `json:"removed"`
 	}{anyRevocation("of somebody else"), true}
 	text, err := json.Marshal(removal)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for field := range values {
-		if err := admin.HSet(t.Context(), "pullpass:revocations", field, fmt.Sprint(changed, " ", removal.Until.UnixMilli(), " ", string(text))).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, admin.HSet(t.Context(), "pullpass:revocations", field, fmt.Sprint(changed, " ", removal.Until.UnixMilli(), " ", string(text))).Err())
 	}
 }

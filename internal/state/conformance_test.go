@@ -10,6 +10,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestConformance(t *testing.T) {
@@ -66,9 +67,7 @@ func atOnce[T any](t *testing.T, tests map[string]T, run func(*testing.T, T)) {
 func newMemory(t *testing.T, config state.MemoryConfig) *state.Memory {
 	t.Helper()
 	memory, err := state.NewMemory(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return memory
 }
 
@@ -88,9 +87,7 @@ func replicas(t *testing.T, config state.RedisConfig) (both [2]statetest.Replica
 func open(t testing.TB, config state.RedisConfig) *state.Redis {
 	t.Helper()
 	redis, err := state.OpenRedis(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { redis.Close() })
 	return redis
 }

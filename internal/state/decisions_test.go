@@ -11,6 +11,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // consoleRights are the additional rights for the console in docs/how-to/redis.md.
@@ -26,9 +27,7 @@ func TestDecisionsAreSharedAndBounded(t *testing.T) {
 		t.Fatalf("before the first: %q, %q, %v", entries, last, err)
 	}
 	long := bytes.Repeat([]byte("x"), state.MaxDecisionBytes+1)
-	if err := one.AddDecisions(t.Context(), [][]byte{[]byte("a"), long, []byte("b")}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, one.AddDecisions(t.Context(), [][]byte{[]byte("a"), long, []byte("b")}))
 	if length, err := admin.XLen(t.Context(), "pullpass:decisions").Result(); err != nil || length != 2 {
 		t.Errorf("%d entries are kept, %v: what is too long is not", length, err)
 	}
@@ -38,13 +37,9 @@ func TestDecisionsAreSharedAndBounded(t *testing.T) {
 	}
 	// Foreign content of the stream is ignored unless it could be an entry.
 	for _, values := range []map[string]any{{"event": string(long)}, {"other": "x"}} {
-		if err := admin.XAdd(t.Context(), &redis.XAddArgs{Stream: "pullpass:decisions", Values: values}).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, admin.XAdd(t.Context(), &redis.XAddArgs{Stream: "pullpass:decisions", Values: values}).Err())
 	}
-	if err := one.AddDecisions(t.Context(), [][]byte{[]byte("c")}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, one.AddDecisions(t.Context(), [][]byte{[]byte("c")}))
 	entries, last, err = two.Decisions(t.Context(), last)
 	if err != nil || len(entries) != 1 || string(entries[0]) != "c" {
 		t.Fatalf("%q, %v", entries, err)
@@ -57,9 +52,7 @@ func TestDecisionsAreSharedAndBounded(t *testing.T) {
 		for j := range batch {
 			batch[j] = fmt.Appendf(nil, "%d %d", i, j)
 		}
-		if err := one.AddDecisions(t.Context(), batch); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, one.AddDecisions(t.Context(), batch))
 	}
 	if length, err := admin.XLen(t.Context(), "pullpass:decisions").Result(); err != nil || length < 10_000 || length > 11_000 {
 		t.Errorf("%d entries are kept, %v", length, err)
@@ -98,9 +91,7 @@ func TestUsesAreShared(t *testing.T) {
 	setUser(t, admin, slices.Concat(documentedRights(t, false), consoleRights))
 	one, two := open(t, config), open(t, config)
 	long := bytes.Repeat([]byte("x"), state.MaxUseBytes+1)
-	if err := one.AddUses(t.Context(), "a", [][]byte{[]byte("1"), long, []byte("2")}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, one.AddUses(t.Context(), "a", [][]byte{[]byte("1"), long, []byte("2")}))
 	entries, last, err := two.Uses(t.Context(), "a", "")
 	if err != nil || len(entries) != 2 || string(entries[1]) != "2" {
 		t.Fatalf("%q, %v", entries, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const (
@@ -122,12 +123,8 @@ func redisKilledAndStartedEmpty(t *testing.T) {
 	config := state.RedisConfig{Addresses: []string{server.Address()}}
 	r := newRig(t, config)
 	removed := state.Target{Kind: state.TargetToken, Name: "removed"}
-	if err := r.revocations.Add(t.Context(), state.Revocation{Target: removed, By: "an operator", Reason: "by mistake", Until: time.Now().Add(time.Hour)}); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.revocations.Remove(t.Context(), removed, "an operator"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, r.revocations.Add(t.Context(), state.Revocation{Target: removed, By: "an operator", Reason: "by mistake", Until: time.Now().Add(time.Hour)}))
+	testkit.Must(t, r.revocations.Remove(t.Context(), removed, "an operator"))
 	server.Kill()
 	r.fails(t, r.everyCall())
 	server.Start()
@@ -201,9 +198,7 @@ func redisOutOfMemory(t *testing.T) {
 	admin := administrator(t, server)
 	r := newRig(t, state.RedisConfig{Addresses: []string{server.Address()}})
 	setMemory := func(bytes string) {
-		if err := admin.ConfigSet(t.Context(), "maxmemory", bytes).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, admin.ConfigSet(t.Context(), "maxmemory", bytes).Err())
 	}
 	setMemory("1")
 	calls := r.everyCall()
@@ -235,12 +230,8 @@ func redisPasswordChanges(t *testing.T) {
 	for _, right := range documentedRights(t, false) {
 		change = append(change, right)
 	}
-	if err := admin.Do(t.Context(), change...).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := admin.ClientKillByFilter(t.Context(), "user", user).Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, admin.Do(t.Context(), change...).Err())
+	testkit.Must(t, admin.ClientKillByFilter(t.Context(), "user", user).Err())
 	r.fails(t, r.everyCall())
 	if failure := r.Status().LastFailure; strings.Contains(failure, password) || strings.Contains(failure, "another password") {
 		t.Errorf("the status holds the password: %s", failure)
@@ -257,9 +248,7 @@ func redisPasswordChanges(t *testing.T) {
 func sentinelFailover(t *testing.T) {
 	servers := statetest.StartSentinels(t)
 	r := newRig(t, state.RedisConfig{Addresses: servers.Addresses, MasterName: statetest.MasterName})
-	if err := administrator(t, servers.Master).Wait(t.Context(), 1, patient).Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, administrator(t, servers.Master).Wait(t.Context(), 1, patient).Err())
 	servers.Master.Stop() // it hangs; a killed one is noticed sooner
 	r.fails(t, r.everyCall())
 	r.fastWhileHanging(t)

@@ -26,13 +26,9 @@ func BenchmarkGrowth(b *testing.B) {
 					batch[i] = anyRevocation("a reason that one would give")
 					batch[i].Target.Name = fmt.Sprintf("0b1c5d0e-9d3c-4a51-8f4e-%012d", from+i)
 				}
-				if err := revocations.Fill(b.Context(), batch); err != nil {
-					b.Fatal(err)
-				}
+				testkit.Must(b, revocations.Fill(b.Context(), batch))
 			}
-			if err := revocations.Refresh(b.Context()); err != nil {
-				b.Fatal(err)
-			}
+			testkit.Must(b, revocations.Refresh(b.Context()))
 			defer testkit.MeasureCPU(b)()
 			for b.Loop() {
 				if r, err := revocations.Revoked(&id); r != nil || err != nil {

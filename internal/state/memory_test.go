@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/state"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // clock is a time that tests set.
@@ -95,9 +96,7 @@ func TestMemoryForgetsTheOldestLimit(t *testing.T) {
 	m := newMemory(t, state.MemoryConfig{LimitBytes: 3 * state.LimitCost, Now: c.now})
 	take := func(key string) bool {
 		ok, _, err := m.Take(t.Context(), key, state.Limit{Rate: 0.001, Burst: 1}, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return ok
 	}
 	for _, want := range []struct {
@@ -170,9 +169,7 @@ func TestMemoryRevocationsAreBounded(t *testing.T) {
 		return m.Add(t.Context(), r)
 	}
 	for i := range 5 {
-		if err := add(i, time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, add(i, time.Minute))
 	}
 	m.SetMax(5)
 	if err := add(5, time.Hour); !errors.Is(err, state.ErrFull) {

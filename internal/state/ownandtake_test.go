@@ -10,6 +10,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // ownRig counts the calls of a replica to Redis.
@@ -113,12 +114,8 @@ func TestOwnAndTakeOfBrokenKeys(t *testing.T) {
 	if err != nil || len(owners) != 1 {
 		t.Fatal(owners, err)
 	}
-	if err := r.admin.Del(t.Context(), buckets[0]).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.admin.HSet(t.Context(), buckets[0], "no", "number").Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, r.admin.Del(t.Context(), buckets[0]).Err())
+	testkit.Must(t, r.admin.HSet(t.Context(), buckets[0], "no", "number").Err())
 	other := newOwnRig(t, r.admin.Options().Addr)
 	other.own("token 2", "node-1", "bucket", large, state.Owned{Owner: "node-1"}, "own_and_take")
 	if ok, _, err := other.limits.Take(t.Context(), "bucket", large, 1); !ok || err != nil {
@@ -132,9 +129,7 @@ func TestOwnAndTakeOfBrokenKeys(t *testing.T) {
 			return r.admin.HSet(t.Context(), owners[0], "a", "b").Err()
 		},
 	} {
-		if err := set(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, set())
 		owned, err := newOwnRig(t, r.admin.Options().Addr).limits.OwnAndTake(t.Context(), "token", "node-1", time.Now().Add(time.Hour), "another", large)
 		if err == nil || owned != (state.Owned{}) {
 			t.Errorf("%s: %+v, %v", name, owned, err)

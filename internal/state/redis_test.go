@@ -18,6 +18,7 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestOpenRedisRefuses(t *testing.T) {
@@ -64,14 +65,10 @@ func TestWhatRedisHolds(t *testing.T) {
 	}
 	lives := map[string][]time.Duration{}
 	keys, err := admin.Keys(t.Context(), "*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, key := range keys {
 		ttl, err := admin.PTTL(t.Context(), key).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		prefix, use, hash := key[:len("pullpass:")], "", ""
 		if use, hash, _ = strings.Cut(strings.TrimPrefix(key, prefix), ":"); prefix != "pullpass:" || strings.Contains(key, "caller") || hash != "" && len(hash) != 43 {
 			t.Errorf("key %q", key)
@@ -85,9 +82,7 @@ func TestWhatRedisHolds(t *testing.T) {
 	// An empty value must not be read as an owner.
 	for _, key := range keys {
 		if strings.HasPrefix(key, "pullpass:owner:") {
-			if err := admin.Set(t.Context(), key, "", time.Hour).Err(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, admin.Set(t.Context(), key, "", time.Hour).Err())
 		}
 	}
 	another := open(t, state.RedisConfig{Addresses: []string{admin.Options().Addr}, Timeout: patient})
@@ -127,9 +122,7 @@ func TestKnownOwnersEnd(t *testing.T) {
 		}
 	}
 	own("node-1", "node-1")
-	if err := admin.FlushAll(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, admin.FlushAll(t.Context()).Err())
 	c.move(time.Hour - 1)
 	own("node-2", "node-1")
 	c.move(1)
@@ -223,9 +216,7 @@ func TestRedisFiles(t *testing.T) {
 	caFile, args := statetest.TLS(t)
 	otherCA, _ := statetest.TLS(t)
 	ca, err := os.ReadFile(caFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	server, tlsAddress := statetest.RedisWithTLS(t, args...)
 	setUser(t, administrator(t, server), documentedRights(t, false))
 	dir := t.TempDir()
@@ -318,13 +309,9 @@ func TestRedisRevocationsAreBounded(t *testing.T) {
 	}
 	// Revocations that ended more than a minute ago are deleted.
 	ago := time.Now().Add(-2 * time.Minute).UnixMilli()
-	if err := admin.HSet(t.Context(), "pullpass:revocations", "ended", fmt.Sprintf("1 %d {}", ago), "no record", "x").Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, admin.HSet(t.Context(), "pullpass:revocations", "ended", fmt.Sprintf("1 %d {}", ago), "no record", "x").Err())
 	for i := range 3 {
-		if err := add(i); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, add(i))
 	}
 	if err := add(3); !errors.Is(err, state.ErrFull) {
 		t.Errorf("one too many: %v", err)
@@ -344,9 +331,7 @@ func TestUnreadableRevocations(t *testing.T) {
 	admin := administrator(t, statetest.Redis(t))
 	r := open(t, state.RedisConfig{Addresses: []string{admin.Options().Addr}, Timeout: patient})
 	revocations := state.NewRedisRevocations(r)
-	if err := revocations.Add(t.Context(), anyRevocation("a reason")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, revocations.Add(t.Context(), anyRevocation("a reason")))
 	record, err := admin.HVals(t.Context(), "pullpass:revocations").Result()
 	if err != nil || len(record) != 1 {
 		t.Fatal(record, err)
@@ -358,9 +343,7 @@ func TestUnreadableRevocations(t *testing.T) {
 		"no JSON":           {"1 " + end + " x", "holds no record in JSON"},
 		"no target":         {"1 " + end + " {}", "unknown kind"},
 	} {
-		if err := admin.HSet(t.Context(), "pullpass:revocations", field, c.value).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, admin.HSet(t.Context(), "pullpass:revocations", field, c.value).Err())
 		list, err := revocations.List(t.Context())
 		if err != nil || len(list) != 1 {
 			t.Errorf("%s: %v, %v", field, list, err)
@@ -368,9 +351,7 @@ func TestUnreadableRevocations(t *testing.T) {
 		if failure := revocations.Status().LastFailure; !strings.Contains(failure, field) || !strings.Contains(failure, c.want) {
 			t.Errorf("%s: status %q, want %q", field, failure, c.want)
 		}
-		if err := admin.HDel(t.Context(), "pullpass:revocations", field).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, admin.HDel(t.Context(), "pullpass:revocations", field).Err())
 	}
 	if _, err := revocations.List(t.Context()); err != nil || revocations.Status().LastFailure != "" {
 		t.Errorf("%v, %+v", err, revocations.Status())
@@ -392,16 +373,12 @@ func TestNewerRevocationsCount(t *testing.T) {
 	}
 	add := func(reason string) {
 		t.Helper()
-		if err := revocations.Add(t.Context(), anyRevocation(reason)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, revocations.Add(t.Context(), anyRevocation(reason)))
 		count(reason)
 	}
 	restore := func(r state.Revocation, changed int64) {
 		t.Helper()
-		if err := revocations.Restore(t.Context(), r, changed); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, revocations.Restore(t.Context(), r, changed))
 	}
 	add("first")
 	restore(anyRevocation("older"), 1)
@@ -412,9 +389,7 @@ func TestNewerRevocationsCount(t *testing.T) {
 	restore(anyRevocation("as new"), inAnHour)
 	count("of a clock that is early")
 	add("second")
-	if err := revocations.Remove(t.Context(), anyRevocation("").Target, "an operator"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, revocations.Remove(t.Context(), anyRevocation("").Target, "an operator"))
 	if list, err := revocations.List(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("removed: %+v, %v", list, err)
 	}
@@ -444,9 +419,7 @@ func TestRedisLimitsSaveNoMoreThanABurst(t *testing.T) {
 	if err != nil || len(keys) != 1 {
 		t.Fatal(keys, err)
 	}
-	if err := admin.Set(t.Context(), keys[0], "1", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, admin.Set(t.Context(), keys[0], "1", 0).Err())
 	take(true)
 	take(false)
 }
@@ -482,9 +455,7 @@ func TestRevocationsAreFollowedByMessages(t *testing.T) {
 	for i := range 5 {
 		added := anyRevocation(fmt.Sprint("reason ", i))
 		begin := time.Now()
-		if err := operator.Add(t.Context(), added); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, operator.Add(t.Context(), added))
 		statetest.Eventually(t, "the replica has followed", func(context.Context) bool {
 			r, err := replica.Revoked(&revokedPod)
 			return err == nil && r != nil && r.Reason == added.Reason
@@ -504,15 +475,11 @@ func TestRevocationsAreFollowedByMessages(t *testing.T) {
 		t.Fatal(list, err)
 	}
 	values, err := admin.HGetAll(t.Context(), "pullpass:revocations").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for field, value := range values {
 		_, rest, _ := strings.Cut(value, " ")
 		later := fmt.Sprint(time.Now().Add(time.Minute).UnixMicro(), " ")
-		if err := admin.HSet(t.Context(), "pullpass:revocations", field, later+strings.Replace(rest, list[0].Reason, lost.Reason, 1)).Err(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, admin.HSet(t.Context(), "pullpass:revocations", field, later+strings.Replace(rest, list[0].Reason, lost.Reason, 1)).Err())
 	}
 	statetest.Eventually(t, "the list is read without a message", func(context.Context) bool {
 		r, err := replica.Revoked(&revokedPod)

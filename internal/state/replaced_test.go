@@ -11,6 +11,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // network is between replicas and a server whose machine can be lost. Packets are then dropped, and
@@ -27,9 +28,7 @@ type network struct {
 func newNetwork(t *testing.T, server string) *network {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	n := &network{address: listener.Addr().String()}
 	var running sync.WaitGroup
 	t.Cleanup(running.Wait)

@@ -6,14 +6,13 @@ import (
 
 	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func sharedLimits(t testing.TB, redis *state.Redis, now func() time.Time) *state.SharedLimits {
 	t.Helper()
 	local, err := state.NewMemory(state.MemoryConfig{Now: now})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return state.NewSharedLimits(state.SharedLimitsConfig{Shared: redis, Local: local, Now: now})
 }
 

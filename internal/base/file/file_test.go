@@ -11,12 +11,13 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/base/file"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestRead(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "a")
-	must(t, os.WriteFile(name, []byte("four"), 0o600))
+	testkit.Must(t, os.WriteFile(name, []byte("four"), 0o600))
 	if data, err := file.Read(name, 4); string(data) != "four" || err != nil {
 		t.Errorf("Read: %q, %v", data, err)
 	}
@@ -35,13 +36,13 @@ func TestReadRefusesWhatIsNoFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	fifo, socket := filepath.Join(dir, "fifo"), filepath.Join(dir, "socket")
-	must(t, syscall.Mkfifo(fifo, 0o600))
+	testkit.Must(t, syscall.Mkfifo(fifo, 0o600))
 	listener, err := net.Listen("unix", socket)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	for name, kind := range map[string]string{dir: "a directory", fifo: "a FIFO", socket: "a socket", "/dev/zero": "a device"} {
 		link := filepath.Join(t.TempDir(), "link")
-		must(t, os.Symlink(name, link))
+		testkit.Must(t, os.Symlink(name, link))
 		for _, name := range []string{name, link} {
 			_, err := file.Read(name, 1<<20)
 			if want := name + " is not a regular file but " + kind + "; name one"; !errors.Is(err, file.ErrNotRegular) || err.Error() != want {
@@ -57,9 +58,9 @@ func TestOpenJudgesWhatItOpened(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	name, fifo, plain := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "fifo"), filepath.Join(dir, "plain")
-	must(t, syscall.Mkfifo(fifo, 0o600))
-	must(t, os.WriteFile(plain, []byte("x"), 0o600))
-	must(t, os.Symlink(plain, name))
+	testkit.Must(t, syscall.Mkfifo(fifo, 0o600))
+	testkit.Must(t, os.WriteFile(plain, []byte("x"), 0o600))
+	testkit.Must(t, os.Symlink(plain, name))
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -84,11 +85,4 @@ func TestOpenJudgesWhatItOpened(t *testing.T) {
 	}
 	close(stop)
 	<-done
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

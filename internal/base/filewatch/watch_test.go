@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/base/file"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // watchRig runs a watch on one file and tells what each reload has read.
@@ -532,37 +533,27 @@ func TestDigestTellsFilesApart(t *testing.T) {
 
 func rename(t testing.TB, from, to string) {
 	t.Helper()
-	if err := os.Rename(from, to); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Rename(from, to))
 }
 
 func link(t testing.TB, target, name string) {
 	t.Helper()
-	if err := os.Symlink(target, name); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Symlink(target, name))
 }
 
 func put(t testing.TB, name, content string) {
 	t.Helper()
-	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(name, []byte(content), 0o600))
 }
 
 func mkdir(t testing.TB, name string) {
 	t.Helper()
-	if err := os.MkdirAll(name, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.MkdirAll(name, 0o700))
 }
 
 func remove(t testing.TB, name string) {
 	t.Helper()
-	if err := os.RemoveAll(name); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.RemoveAll(name))
 }
 
 // Whatever stands in a file's place is a change, and is neither waited for nor
@@ -580,9 +571,7 @@ func TestWatchSeesWhatIsNoFile(t *testing.T) {
 		rig := newWatchRig(t, name, quickEvents)
 		rig.await("good")
 		remove(t, name)
-		if err := place(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, place())
 		rig.await("no file")
 		remove(t, name)
 		put(t, name, "better")

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 type settings struct {
@@ -27,9 +28,7 @@ func (e *element) SetDefaults() { e.B = "default" }
 func decode(t *testing.T, text string) (settings, *strictyaml.Decoder) {
 	t.Helper()
 	root, _, err := strictyaml.Parse([]byte(text), limit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var s settings
 	d := strictyaml.NewDecoder("f")
 	d.Decode("", root, &s)
@@ -67,9 +66,7 @@ f: named.i[0]: must be a text (is 2); put it in quotes if it is one`
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
 	root, _, err := strictyaml.Parse([]byte(text), limit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for path, line := range map[string]int{"name": 3, "list[0].c": 8, "list[1]": 9, "missing": 1} {
 		if got := strictyaml.LineOf(root, path); got != line {
 			t.Errorf("%s is on line %d, want %d", path, got, line)

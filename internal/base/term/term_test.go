@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestForPeople(t *testing.T) {
@@ -58,14 +60,10 @@ func TestASCIIJSON(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{"", "a", "é\u009b\u202e\x7f", "😀", "\xff"} {
 		line, err := json.Marshal(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var before, after string
 		escaped := ASCIIJSON(line)
-		if err := json.Unmarshal(line, &before); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal(line, &before))
 		if err := json.Unmarshal(escaped, &after); err != nil || before != after {
 			t.Errorf("%s became %s: %v", line, escaped, err)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/cluster/clients"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // replica is a candidate for the lead.
@@ -27,9 +28,7 @@ type replica struct {
 func newReplica(t *testing.T, api *kubetest.Server, identity string) *replica {
 	t.Helper()
 	client, err := leaseClient(api)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	r := &replica{Leader: Leader{Log: slog.New(slog.DiscardHandler), Lease: Lease{Client: client, Namespace: "pullpass", Name: "lead", Identity: identity, Duration: LeadDuration, Now: time.Now}}, ended: make(chan error, 1)}
 	ctx, stop := context.WithCancel(t.Context())
 	r.stop = stop
@@ -135,9 +134,7 @@ func TestBothSeeThatNobodyLeads(t *testing.T) {
 			api.ServeHTTP(w, r)
 		})
 		client, err := leaseClient(api)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		l := &Leader{Log: slog.New(slog.DiscardHandler), Lease: Lease{Client: client, Namespace: "pullpass", Name: "lead", Identity: "this", Duration: LeadDuration, Now: time.Now}}
 		if isHeld, err := l.hold(t.Context()); isHeld || err != nil {
 			t.Errorf("held: %t, error %v", isHeld, err)

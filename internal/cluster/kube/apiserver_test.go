@@ -6,6 +6,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // apiServer is an API server in memory, with things as its objects.
@@ -61,8 +62,6 @@ func newTestCluster(t testing.TB, s *apiServer, config ClusterConfig) *Cluster {
 	}
 	config.REST = &rest.Config{Host: "http://api.example.com", Transport: s}
 	c, err := NewCluster(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return c
 }

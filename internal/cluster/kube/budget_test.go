@@ -19,6 +19,7 @@ import (
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // The oldest claims, up to the first without room, are within the budget. The order of changes does
@@ -100,9 +101,7 @@ func TestRefillOne(t *testing.T) {
 			t.Parallel()
 			r := &resource{budget: 1000, keep: keepAnnotations([]string{key}), ledgers: ledgers{}, objects: map[objectKey]object{}, refill: make(chan struct{}, 1)}
 			first, err := r.convert(made("uid", 10))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			r.put(first.key, first.object.stripped(), true)
 			isAsked := false
 			r.fetch = func(context.Context, string, string) (metav1.Object, error) {
@@ -207,9 +206,7 @@ func TestTooManyLabels(t *testing.T) {
 		}
 		const text = `{apiVersion: pullpass.dev/v1alpha1, kind: AccessPolicy, rules: [{name: r, anonymous: true, allow: [{repositories: [a], actions: [pull]}]}], deny: [{name: d, subjects: [{namespaceSelector: {matchLabels: {quarantine: "yes"}}}]}]}`
 		p, err := policy.Parse(policy.File{Name: "p", Data: []byte(text)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		id := identity("one", "bare", "web", "uid-bare")
 		if d := p.Decide(policy.Subject{Identity: &id, NamespaceLabels: facts.NamespaceLabels}, "", nil); d.DeniedBy != "d" {
 			t.Errorf("not denied: %+v", d)
@@ -346,9 +343,7 @@ func TestBudgetOfRequests(t *testing.T) {
 			t.Errorf("%d are beyond, %v", facts.Objects.Beyond, err)
 		}
 		p, err := policy.Parse(policy.File{Name: "p", Data: []byte(filePolicy)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		scope := registryauth.Scope{Type: "repository", Name: nth(room), Actions: []string{"pull"}}
 		d := p.Decide(policy.Subject{Identity: &bare, NamespaceLabels: facts.NamespaceLabels, Objects: facts.Objects}, "", []registryauth.Scope{scope})
 		if want := fmt.Sprintf("%d RepositoryAccess objects of the namespace count for nothing: older ones take all that is kept of one namespace", all-room); !strings.Contains(d.Scopes[0].Reason, want) {

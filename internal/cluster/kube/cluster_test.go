@@ -19,6 +19,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -249,9 +250,7 @@ func TestFallbackIsRemembered(t *testing.T) {
 		lookup := func(id oidc.Identity, node string, gets int) {
 			t.Helper()
 			facts, err := c.Lookup(t.Context(), id, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			got := ""
 			if facts.Node != nil {
 				got = facts.Node.Name
@@ -474,13 +473,9 @@ func TestAnnotationKeysOfAClusterThatIsDown(t *testing.T) {
 		c := newTestCluster(t, s, ClusterConfig{})
 		go c.Run(t.Context())
 		synctest.Wait()
-		if err := c.SetAnnotationKeys(t.Context(), []string{key}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.SetAnnotationKeys(t.Context(), []string{key}))
 		s.Refuse(false)
-		if err := c.Synced(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.Synced(t.Context()))
 		facts, err := c.Lookup(t.Context(), webPod(), nil)
 		if err != nil || facts.Annotations[key] == "" {
 			t.Errorf("annotations %v, %v", facts.Annotations, err)
@@ -501,9 +496,7 @@ func TestListsAreNotLimited(t *testing.T) {
 		run(t, c)
 		began := time.Now()
 		for i := range 50 {
-			if err := c.SetAnnotationKeys(t.Context(), []string{fmt.Sprint("key-", i)}); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, c.SetAnnotationKeys(t.Context(), []string{fmt.Sprint("key-", i)}))
 		}
 		if took := time.Since(began); took != 0 {
 			t.Errorf("50 lists took %s", took)

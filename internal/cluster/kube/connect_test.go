@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const kubeconfig = `apiVersion: v1
@@ -53,18 +54,12 @@ func TestKubeconfig(t *testing.T) {
 	dir := t.TempDir()
 	ca := pkitest.PEM("CERTIFICATE", server.Certificate().Raw)
 	for name, content := range map[string]string{"ca.crt": string(ca), "token": "the-token", "config": fmt.Sprintf(kubeconfig, "good", server.URL)} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	connection, err := Kubeconfig(filepath.Join(dir, "config"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	c, err := NewCluster(ClusterConfig{Name: "one", REST: connection, PodChecks: true, NodeFallback: true, NodeAddresses: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if facts, err := c.Lookup(t.Context(), webPod(), nil); err != nil || facts.Node.UID != "uid-node" || s.Count("get") != 5 {
 		t.Errorf("facts %+v, %v", facts, err)
 	}
@@ -100,9 +95,7 @@ func TestKubeconfigFaults(t *testing.T) {
 		})
 	}
 	large := writeFile(t, "large", "")
-	if err := os.Truncate(large, maxKubeconfigBytes+1); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Truncate(large, maxKubeconfigBytes+1))
 	if _, err := Kubeconfig(large); !has(err, large+": has more than 1048576 bytes") {
 		t.Errorf("large: %v", err)
 	}
@@ -123,9 +116,7 @@ func TestKubeconfigFaults(t *testing.T) {
 		}
 		name := writeFile(t, "config", "apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\n"+
 			"clusters: [{name: c, cluster: {server: 'https://a'"+cluster+"}}]\nusers: [{name: u, user: {"+user+"}}]\n")
-		if err := syscall.Mkfifo(filepath.Join(filepath.Dir(name), "fifo"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, syscall.Mkfifo(filepath.Join(filepath.Dir(name), "fifo"), 0o600))
 		if _, err := Kubeconfig(name); !has(err, name+": "+field+": ", "fifo is not a regular file but a FIFO") {
 			t.Errorf("%s is a FIFO: %v", field, err)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func isGone(err error) bool {
@@ -366,9 +367,7 @@ func TestNamespaceMadeAgainWhileWatchesAreBroken(t *testing.T) {
 		labels := func(uid string) string {
 			t.Helper()
 			facts, err := c.Lookup(t.Context(), identity("one", "team-a", "web", uid), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			return facts.NamespaceLabels["tier"]
 		}
 		if got := labels("uid-web-new"); got != "none" {

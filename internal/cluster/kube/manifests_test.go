@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const key = "pullpass.dev/repositories"
@@ -55,9 +56,7 @@ metadata: {name: x, namespace: team-a}
 func writeFile(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -82,9 +81,7 @@ func TestAnnotationsByClusterAndUID(t *testing.T) {
 		},
 		AnnotationKeys: []string{key},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, test := range []struct {
 		name string
 		id   oidc.Identity
@@ -195,9 +192,7 @@ func TestUnreadableFiles(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "missing.yaml")
 	large := writeFile(t, "large.yaml", "")
-	if err := os.Truncate(large, maxManifestBytes+1); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Truncate(large, maxManifestBytes+1))
 	_, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {missing, large}}})
 	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), large+": has more than 67108864 bytes: split it into several files") {
 		t.Errorf("error %v", err)
@@ -276,9 +271,7 @@ func TestForms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {writeFile(t, "f.yaml", content)}}, AnnotationKeys: []string{key}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			got, err := annotations(t, m, identity("one", "team-a", "web", "uid-web"))
 			if err != nil || len(got) != 1 || got[key] != "a" {
 				t.Errorf("annotations %v, %v", got, err)
@@ -291,9 +284,7 @@ func TestForms(t *testing.T) {
 func TestNoFiles(t *testing.T) {
 	t.Parallel()
 	m, err := NewManifests(ManifestsConfig{AnnotationKeys: []string{key}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if got, err := annotations(t, m, identity("one", "team-a", "web", "uid-web")); got != nil || err != nil {
 		t.Errorf("annotations %v, %v", got, err)
 	}
@@ -305,12 +296,8 @@ func TestSameKeysDoNotReadTheFiles(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, "list.yaml", list)
 	m, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {file}}, AnnotationKeys: []string{"b", key}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
+	testkit.Must(t, os.Remove(file))
 	if err := m.SetAnnotationKeys([]string{key, "b"}); err != nil {
 		t.Error(err)
 	}
@@ -332,9 +319,7 @@ func TestReloadKeepsTheLastGood(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, "list.yaml", list)
 	m, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {file}}, AnnotationKeys: []string{key}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	id := identity("one", "team-a", "web", "uid-web")
 	has := func(want string) {
 		t.Helper()
@@ -343,24 +328,16 @@ func TestReloadKeepsTheLastGood(t *testing.T) {
 		}
 	}
 	for _, broken := range []string{"a: [", strings.Replace(list, "    uid: uid-web\n", "", 1)} {
-		if err := os.WriteFile(file, []byte(broken), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(file, []byte(broken), 0o600))
 		if m.Reload() == nil {
 			t.Error("a broken file was accepted")
 		}
 		has("team-a/web:pull,push")
 	}
-	if err := os.WriteFile(file, []byte(strings.Replace(list, "team-a/web:pull,push", "team-a/api", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(file, []byte(strings.Replace(list, "team-a/web:pull,push", "team-a/api", 1)), 0o600))
+	testkit.Must(t, m.Reload())
 	has("team-a/api")
-	if err := m.SetAnnotationKeys([]string{"unrelated.example.com/x"}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, m.SetAnnotationKeys([]string{"unrelated.example.com/x"}))
 	has("")
 	if a, _ := annotations(t, m, id); a["unrelated.example.com/x"] != "1" {
 		t.Errorf("annotations %v after the keys changed", a)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // A change of the status does not concern decisions. The kept status is always the current one.
@@ -131,9 +132,7 @@ func TestNamespace(t *testing.T) {
 		`{current-context: c, contexts: [{name: c, context: {}}]}`:                                                            "",
 		`{current-context: c}`: "",
 	} {
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(name, []byte(text), 0o600))
 		got, err := Namespace(name)
 		if got != want || (err == nil) != (want != "") || err != nil && !has(err, `context "c" has no namespace`, "kubectl config set-context") {
 			t.Errorf("%s: %q, %v", text, got, err)

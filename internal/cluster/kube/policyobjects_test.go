@@ -13,6 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/policy/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const filePolicy = `
@@ -52,9 +53,7 @@ func gets(t *testing.T, c *Cluster, id oidc.Identity, repository string) string 
 		return "error: " + err.Error()
 	}
 	p, err := policy.Parse(policy.File{Name: "p", Data: []byte(filePolicy)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	scope := registryauth.Scope{Type: "repository", Name: repository, Actions: []string{"pull"}}
 	d := p.Decide(policy.Subject{Identity: &id, NamespaceLabels: facts.NamespaceLabels, Objects: facts.Objects}, "", []registryauth.Scope{scope})
 	if d.DeniedBy != "" {
@@ -227,9 +226,7 @@ func TestWhoWatchesListsNothing(t *testing.T) {
 			t.Error(err)
 		}
 		all, err := c.List(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if n := s.Count("list accesspolicies") + s.Count("list repositoryaccesses"); n != 0 {
 			t.Errorf("%d lists", n)
 		}
@@ -253,9 +250,7 @@ func TestListPolicyObjects(t *testing.T) {
 		}
 		s.Put("accesspolicies", accessPolicy("p", "uid-p", "objects/**", ""))
 		c := newTestCluster(t, s, ClusterConfig{Objects: PolicyObjects{Policies: true, Within: bothObjects.Within}})
-		if err := c.ListPolicyObjects(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.ListPolicyObjects(t.Context()))
 		if got := gets(t, c, webPod(), "objects/x"); got != "[p/r]" {
 			t.Error(got)
 		}

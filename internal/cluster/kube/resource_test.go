@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // podNames returns the known pods as NAME=UID.
@@ -278,9 +279,7 @@ func TestTimeLimitOfTheConnection(t *testing.T) {
 	in(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		c, err := NewCluster(ClusterConfig{Name: "one", REST: &rest.Config{Host: "http://api.example.com", Transport: s, Timeout: time.Second}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		run(t, c)
 		s.Count("watch")
 		time.Sleep(4 * time.Minute)
@@ -357,9 +356,7 @@ func TestKeptIsWhatIsWanted(t *testing.T) {
 		{"Node with addresses", keepNode(false), &node, []string{"an address", "NAME", "UID"}},
 	} {
 		i, err := (&resource{keep: test.keep}).convert(test.from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		i.object.claim = nil // its texts are those of the object
 		got := texts(reflect.ValueOf(i))
 		want := append(slices.Clone(id), test.want...)

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
@@ -49,9 +51,7 @@ func list(t *testing.T, sizes []int) (names, limits []string, err error) {
 	config := &rest.Config{Host: server.URL}
 	config.Wrap(Transport)
 	client, err := metadata.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	l := Lister{List: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return client.Resource(secrets).List(ctx, options)
 	}}

@@ -10,6 +10,7 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const messagePolicy = `
@@ -29,13 +30,9 @@ rules:
 func decided(t *testing.T, annotation string, asked ...string) func(*exchange.Event) {
 	t.Helper()
 	p, err := policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(messagePolicy)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	scopes, err := registryauth.ParseScopes(asked)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	id := &oidc.Identity{Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: "team-b", ServiceAccount: oidc.ObjectRef{Name: "web"}}}
 	subject := policy.Subject{Identity: id, Annotations: map[string]string{"pullpass.dev/repositories": annotation}}
 	return func(e *exchange.Event) {

@@ -125,9 +125,7 @@ func (a *eventAPI) serve() *rest.Config {
 func start(t *testing.T, c Config) *Events {
 	t.Helper()
 	p, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { p.Run(ctx) })
@@ -458,9 +456,7 @@ func TestHangingAPI(t *testing.T) {
 			Clusters: map[string]*rest.Config{"prod": {Host: "https://api.example.com", BearerToken: bearer, Transport: api}},
 			Logger:   slog.New(slog.NewTextHandler(log, nil)),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { p.Run(ctx) })
@@ -500,9 +496,7 @@ func withAPI(t *testing.T, test func(t *testing.T, api *eventAPI, p *Events)) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newEventAPI(t)
 		p, err := New(Config{Clusters: map[string]*rest.Config{"prod": api.config()}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		test(t, api, p)
 	})
 }

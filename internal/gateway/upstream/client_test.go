@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/refusal"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // each is Logins with a login of each caller's own.
@@ -30,9 +31,7 @@ func clientOf(t *testing.T, answer http.HandlerFunc, logins Logins) *Client {
 	server := httptest.NewServer(answer)
 	t.Cleanup(server.Close)
 	c, err := New(Config{Name: "a", URL: server.URL, Logins: logins})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return c
 }
 
@@ -96,9 +95,7 @@ func TestStallingUpstreams(t *testing.T) {
 		c := clientOf(t, silent, nil)
 		c.patience = 100 * time.Millisecond
 		to, err := url.Parse(c.base.String() + "/blob?signature=x")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		_, err = c.Follow((&http.Request{Method: http.MethodGet, URL: to, Header: http.Header{}}).WithContext(t.Context()))
 		var e *Error
 		if !errors.As(err, &e) || e.Reason != refusal.UpstreamTimeout {

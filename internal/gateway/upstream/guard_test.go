@@ -26,18 +26,14 @@ func TestGuardedByWayOfAProxy(t *testing.T) {
 	proxy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked = append(asked, r.URL.String()) }))
 	t.Cleanup(proxy.Close)
 	at, err := url.Parse(proxy.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	g := newGuarded(&http.Transport{Proxy: http.ProxyURL(at)}, func(_ context.Context, at string) bool { return at == "10.0.0.2:80" })
 	for address, passes := range map[string]bool{
 		"http://storage.example.com/blob": true, "http://10.0.0.2/blob": true, "http://10.0.0.1/blob": false, "http://localhost/blob": false, "http://2130706433/": false,
 	} {
 		asked = nil
 		request, err := http.NewRequest(http.MethodGet, address, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		response, err := g.RoundTrip(request)
 		if err == nil {
 			_ = response.Body.Close()
@@ -56,9 +52,7 @@ func TestGuardedAddresses(t *testing.T) {
 	for _, mayBePrivate := range []bool{true, false} {
 		g := newGuarded(&http.Transport{Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }}, func(context.Context, string) bool { return mayBePrivate })
 		request, err := http.NewRequest(http.MethodGet, strings.Replace(server.URL, "127.0.0.1", "localhost", 1), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		response, err := g.RoundTrip(request)
 		if err == nil {
 			_ = response.Body.Close()
@@ -173,13 +167,9 @@ func TestRedirectsToOtherPorts(t *testing.T) {
 		{"https://registry.example.com", []string{"cdn.example.com"}, "https://registry.example.com:6443/x", false, false},
 	} {
 		c, err := New(Config{Name: "a", URL: test.url, RedirectHosts: test.hosts})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		to, err := url.Parse(test.to)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if named, dials := c.CheckRedirect(to) == nil, c.storageMayBePrivate(t.Context(), addressOf(to)); named != test.named || dials != test.dials {
 			t.Errorf("%s with %q to %s: may be named: %t, may be private: %t", test.url, test.hosts, test.to, named, dials)
 		}

@@ -1,6 +1,10 @@
 package upstream
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
+)
 
 // A token endpoint gets the password. Its address may be private only if the upstream's is, or if
 // the configuration names it.
@@ -21,9 +25,7 @@ func TestRealmsOfPublicUpstreams(t *testing.T) {
 		{"https://localhost", nil, "auth.corp.example", true},
 	} {
 		c, err := New(Config{Name: "a", URL: test.url, RedirectHosts: test.hosts})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if got := c.realmMayBePrivate(t.Context(), test.realm+":5001"); got != test.want {
 			t.Errorf("%s with %q: realm %s: %t", test.url, test.hosts, test.realm, got)
 		}

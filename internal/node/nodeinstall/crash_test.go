@@ -360,9 +360,7 @@ func TestCrash(t *testing.T) {
 		testkit.Must(t, json.Unmarshal([]byte(*crashChild), &s))
 		synctest.Test(t, func(t *testing.T) {
 			runtime.LockOSThread()
-			if err := s.open(t).command(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, s.open(t).command(t.Context()))
 		})
 		return
 	}

@@ -101,13 +101,9 @@ func FuzzEnvironment(f *testing.F) {
 			return
 		}
 		got, err := e.add([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		flags, err := e.flags(got)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var v flagValues
 		if v.take(flags); v.config != "/c" || v.plugins != "/p" {
 			t.Fatalf("%q has %+v", got, v)
@@ -116,13 +112,9 @@ func FuzzEnvironment(f *testing.F) {
 			t.Fatalf("%q becomes %q, %v", got, again, err)
 		}
 		removed, err := e.remove(got)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		after, err := e.flags(removed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		others := func(flags []string) string {
 			var kept []string
 			for _, flag := range flags {

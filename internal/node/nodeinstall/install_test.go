@@ -99,9 +99,7 @@ func TestFlagsOfOthersAfterOurs(t *testing.T) {
 		installed := h.read("etc/default/kubelet")
 		h.put("etc/default/kubelet", strings.TrimSuffix(installed, "\n")+" --v=4 --image-credential-provider-bin-dir=/usr/bin\n# a comment")
 		h.put("usr/bin/x", "")
-		if err := os.Remove(filepath.Join(h.dir, "usr/local/libexec/pullpass/pullpass-credential-provider")); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Remove(filepath.Join(h.dir, "usr/local/libexec/pullpass/pullpass-credential-provider")))
 		h.apply(desired("v1.36.2"))
 		want := "KUBELET_EXTRA_ARGS=--runtime-cgroups=/system.slice/containerd.service --image-credential-provider-config=/etc/pullpass/credential-providers --v=4 --image-credential-provider-bin-dir=/usr/bin\n# a comment"
 		if got := h.read("etc/default/kubelet"); got != want {

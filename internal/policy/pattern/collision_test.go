@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // TestPatternsThatCollide compares Collision with the behaviour of a pattern: whether two
@@ -76,8 +77,6 @@ func TestPatternsThatCollide(t *testing.T) {
 func mustPattern(t *testing.T, text string) Pattern {
 	t.Helper()
 	p, err := Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return p
 }

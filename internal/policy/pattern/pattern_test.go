@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func someone() *oidc.Identity {
@@ -83,9 +84,7 @@ func TestPlaceholdersAreLiteral(t *testing.T) {
 	} {
 		id := &oidc.Identity{Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: test.namespace}}
 		p, err := Parse(test.pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if got := p.Match(test.name, id, new(int)); got != test.want {
 			t.Errorf("namespace %q, pattern %s, name %s: %v", test.namespace, test.pattern, test.name, got)
 		}
@@ -140,9 +139,7 @@ func TestPatternsCannotBlowUp(t *testing.T) {
 		{"*" + strings.Repeat("a", 120) + "b", strings.Repeat("a", 255)},
 	} {
 		p, err := Parse(test.pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for range 1000 {
 			if p.Match(test.name, nil, new(int)) {
 				t.Fatalf("%s matches", test.pattern)

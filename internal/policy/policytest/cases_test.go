@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // issuers are the identities of the tests.
@@ -27,9 +28,7 @@ var issuers = map[string]*oidc.Issuer{
 func TestCaseFaults(t *testing.T) {
 	t.Parallel()
 	archive, err := txtar.ParseFile("testdata/casefaults.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for pair := range slices.Chunk(archive.Files, 2) {
 		t.Run(pair[0].Name, func(t *testing.T) {
 			t.Parallel()
@@ -96,9 +95,7 @@ tests:
   identity: {cluster: c, namespace: ns, serviceAccount: s, annotations: {}, namespaceLabels: {}}
   expect: {denied: d}
 `)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	id := &oidc.Identity{
 		Cluster: "c", Kubernetes: oidc.KubernetesIdentity{Namespace: "ns", ServiceAccount: oidc.ObjectRef{Name: "s.t"}, Node: oidc.ObjectRef{Name: "n1.example.com", UID: "known"}},
 		Subject: "system:serviceaccount:ns:s.t", TokenID: "t1",
@@ -238,9 +235,7 @@ func casesText(t *testing.T, cases []Case) []byte {
 		tests = append(tests, test)
 	}
 	text, err := yaml.Marshal(map[string]any{"apiVersion": policy.APIVersion, "kind": casesKind, "tests": tests})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return text
 }
 
@@ -291,9 +286,7 @@ rules:
 func parsePolicy(t testing.TB, text string) *policy.Policy {
 	t.Helper()
 	parsed, err := policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(text)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return parsed
 }
 

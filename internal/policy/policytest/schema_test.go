@@ -7,6 +7,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/test/schematest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const everyField = `
@@ -42,9 +43,7 @@ tests:
 func TestEveryFieldCounts(t *testing.T) {
 	t.Parallel()
 	whole, err := Parse(issuers, policy.File{Name: "p", Data: []byte(everyField)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	schematest.WithoutEachField[Document](t, []byte(everyField), func(field string, document []byte) {
 		if without, err := Parse(issuers, policy.File{Name: "p", Data: document}); err == nil && reflect.DeepEqual(whole, without) {
 			t.Errorf("without %s the tests are the same", field)

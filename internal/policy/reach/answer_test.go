@@ -6,14 +6,13 @@ import (
 
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func policyOf(t *testing.T, rules string) *policy.Policy {
 	t.Helper()
 	p, err := policy.Parse(policy.File{Name: "p", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules: [" + rules + "]\n")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return p
 }
 
@@ -32,9 +31,7 @@ func TestWhoIsNarrow(t *testing.T) {
 		`{name: r, subjects: [{identities: [ci]}], allow: [{repositories: ["{claims.project_path}/web"], actions: [pull]}]}`: "identities ci; where {claims.project_path} is team-a",
 	} {
 		who, err := FindWho(t.Context(), policyOf(t, rules), "s", scope("team-a/web", "pull"), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var got []string
 		for _, r := range who.Rules {
 			for _, s := range r.Subjects {

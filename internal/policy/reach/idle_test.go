@@ -13,6 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestIdle(t *testing.T) {
@@ -51,9 +52,7 @@ func TestIdle(t *testing.T) {
 		"a faulty object gets no such warning":  {"prod", "**", "rules: [{name: r}]", "{namespace}", ""},
 	} {
 		p, err := policy.Parse(policy.File{Name: "p", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\n" + file)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var spec any
 		if err := yaml.Unmarshal([]byte(test.object), &spec); err != nil {
 			t.Fatalf("%s: %v", name, err)

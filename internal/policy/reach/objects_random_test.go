@@ -12,6 +12,7 @@ import (
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // wanted is a rule or a request in an independent definition: as a list of the matched names.
@@ -86,9 +87,7 @@ func TestRandomObjects(t *testing.T) {
 				i, w.requests, strings.Join(w.namespaces, ","), strings.Join(w.accounts, ","), strings.Join(w.repositories, "','"), strings.Join(w.actions, ","))
 		}
 		file, err := policy.Parse(policy.File{Data: []byte(text.String())})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		// The objects, some of them with a fault.
 		var objects []*policy.ObjectPolicy
 		for i := range r.IntN(3) {

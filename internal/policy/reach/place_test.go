@@ -9,14 +9,13 @@ import (
 
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/pattern"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func spec(t *testing.T, text string) any {
 	t.Helper()
 	var value any
-	if err := yaml.Unmarshal([]byte(text), &value); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, yaml.Unmarshal([]byte(text), &value))
 	return value
 }
 
@@ -73,9 +72,7 @@ func TestWhoIsInCluster(t *testing.T) {
 		}
 		p := policyOf(t, "{name: r, "+rule+"}")
 		who, err := FindWho(t.Context(), p, "s", scope("team-a/web", "pull"), []Accounts{{Cluster: "prod", Objects: said}, {Cluster: "bare"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if got := placed(who); got != test.want {
 			t.Errorf("%s:\n%s\nwant\n%s", name, got, test.want)
 		}
@@ -104,9 +101,7 @@ func TestWhoReadsNoMoreRequests(t *testing.T) {
 		said.Requests = append(said.Requests, policy.ParseRequest("a", fmt.Sprint("q", i), map[string]any{"serviceAccounts": accounts, "repositories": append(items, "z"), "actions": []any{"pull"}}))
 	}
 	who, err := FindWho(t.Context(), policyOf(t, `{name: r, requests: true, subjects: [{namespaces: [a]}], allow: [{repositories: ["**"], actions: [pull]}]}`), "s", scope("z", "pull"), []Accounts{{Cluster: "prod", Objects: said}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if got, want := placed(who), "r@prod by ** within ** [namespaces a] a/q0 for web a/q1 for web a/q2 for web a/q3 for web a/q4 for ci"; got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}

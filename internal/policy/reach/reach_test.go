@@ -17,6 +17,7 @@ import (
 	"github.com/pullpass/pullpass/internal/policy/condition"
 	"github.com/pullpass/pullpass/internal/policy/pattern"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 var randomPolicies = flag.Int("random-policies", 200, "how many random policies are judged by each test that makes some")
@@ -137,9 +138,7 @@ func (w world) allowance(placeholders ...string) map[string]any {
 func parse(t testing.TB, document map[string]any) *policy.Policy {
 	t.Helper()
 	text, err := json.Marshal(document)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	p, err := policy.Parse(policy.File{Name: "p", Data: text})
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
@@ -225,9 +224,7 @@ func TestWhoAgreesWithDecide(t *testing.T) {
 		for range 4 {
 			service, asked := w.one("s1", "s2"), scope(w.repository(), w.one(Actions...))
 			who, err := FindWho(t.Context(), p, service, asked, clusters)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			for range 12 {
 				subject := w.asker(clusters)
 				d, want := decide(t, p, subject, service, asked)

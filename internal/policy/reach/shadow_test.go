@@ -12,6 +12,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestShadowed(t *testing.T) {
@@ -116,9 +117,7 @@ rules:
 - {name: plain, subjects: [{namespaces: [a]}], allow: [{repositories: [a], actions: [pull]}]}
 `
 	p, err := policy.Parse(policy.File{Name: "p", Data: []byte(text)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if found := Shadowed(p); len(found) != 0 {
 		t.Errorf("found %q", found)
 	}

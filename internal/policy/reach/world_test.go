@@ -6,6 +6,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/pattern"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // clusters returns the objects of two clusters; in some clusters, no objects count.
@@ -37,9 +38,7 @@ func (w world) within(t *testing.T) []pattern.Pattern {
 	for range 2 * w.IntN(2) {
 		for _, text := range w.repositories(placeholders...) {
 			p, err := pattern.Parse(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			within = append(within, p)
 		}
 	}

@@ -7,14 +7,13 @@ import (
 
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func parse(t testing.TB, text string) *policy.Policy {
 	t.Helper()
 	p, err := policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(text)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return p
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/cluster/controller"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const audience = "pull.registry.example.com"
@@ -49,9 +50,7 @@ func newRig(t *testing.T, api *kubetest.Server, identity string) *rig {
 		REST: &rest.Config{Host: "http://api.example.com", Transport: api}, Audience: audience, Registries: []string{"registry.example.com"},
 		LeaseNamespace: "pullpass", Identity: identity,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return &rig{c, api}
 }
 
@@ -138,15 +137,11 @@ func (r *rig) secret(t *testing.T, namespace, account string) (claims, metadata 
 		t.Errorf("type %v", o["type"])
 	}
 	text, err := base64.StdEncoding.DecodeString(o["data"].(kubetest.Object)[".dockerconfigjson"].(string))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var config struct {
 		Auths map[string]struct{ Username, Password, Auth string } `json:"auths"`
 	}
-	if err := json.Unmarshal(text, &config); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(text, &config))
 	metadata = o["metadata"].(kubetest.Object)
 	login, ok := config.Auths["registry.example.com"]
 	if !ok {
@@ -156,12 +151,8 @@ func (r *rig) secret(t *testing.T, namespace, account string) (claims, metadata 
 		t.Errorf("auths %v", config.Auths)
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(login.Password, ".")[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(payload, &claims); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
+	testkit.Must(t, json.Unmarshal(payload, &claims))
 	return claims, metadata
 }
 

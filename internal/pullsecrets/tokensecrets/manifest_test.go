@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const controllerUser = "system:serviceaccount:pullpass:pullpass-pull-secrets"
@@ -24,9 +25,7 @@ const controllerUser = "system:serviceaccount:pullpass:pullpass-pull-secrets"
 func manifest(t *testing.T) map[string]any {
 	t.Helper()
 	text, err := os.ReadFile("../../../deploy/kubernetes/pull-secrets-controller.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	kinds := map[string]func() any{
 		"ServiceAccount": func() any { return &corev1.ServiceAccount{} }, "ClusterRole": func() any { return &rbacv1.ClusterRole{} },
 		"ClusterRoleBinding": func() any { return &rbacv1.ClusterRoleBinding{} }, "Role": func() any { return &rbacv1.Role{} },
@@ -42,9 +41,7 @@ func manifest(t *testing.T) map[string]any {
 			Kind     string
 			Metadata struct{ Name string }
 		}
-		if err := yaml.Unmarshal(document, &head); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, yaml.Unmarshal(document, &head))
 		o := kinds[head.Kind]()
 		if err := yaml.UnmarshalStrict(document, o); err != nil {
 			t.Errorf("%s %s: %v", head.Kind, head.Metadata.Name, err)
@@ -75,18 +72,14 @@ func admits(t *testing.T, p *admissionv1.ValidatingAdmissionPolicy, vars kubetes
 	t.Helper()
 	env, err := cel.NewEnv(cel.OptionalTypes(), cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType), cel.Variable("request", cel.DynType),
 		cel.Variable("params", cel.DynType), cel.Variable("namespaceObject", cel.DynType), cel.Variable("variables", cel.DynType))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	evaluate := func(expression string, vars kubetest.Object) any {
 		compiled, issues := env.Compile(expression)
 		if issues.Err() != nil {
 			t.Fatalf("%s: %v", expression, issues.Err())
 		}
 		program, err := env.Program(compiled)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		value, _, err := program.Eval(vars)
 		if err != nil {
 			return err // with failurePolicy Fail it refuses

@@ -23,6 +23,7 @@ import (
 	"github.com/distribution/distribution/v3/registry/auth/token"
 
 	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const testOverlap = 6 * time.Minute
@@ -30,18 +31,14 @@ const testOverlap = 6 * time.Minute
 func mustLoad(t testing.TB, cfg FileKeysConfig) *FileKeys {
 	t.Helper()
 	keys, err := NewFileKeys(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return keys
 }
 
 func mustSigning(t testing.TB, keys Keys) *SigningKey {
 	t.Helper()
 	key, err := keys.Signing()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return key
 }
 
@@ -50,7 +47,7 @@ func TestFileKeysReadEveryForm(t *testing.T) {
 	ec := newTestSigner(t, ES256).(*ecdsa.PrivateKey)
 	ed := newTestSigner(t, EdDSA)
 	sec1, err := x509.MarshalECPrivateKey(ec)
-	must(t, err)
+	testkit.Must(t, err)
 	ca := pkitest.NewCA(t, nil)
 	intermediate := pkitest.NewCert(t, newTestSigner(t, ES256), ca, func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign })
 	leaf := pkitest.NewCert(t, ec, ca)
@@ -89,9 +86,7 @@ func TestFileKeysReadEveryForm(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			keys, err := c.files.load(t, c.algorithm)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			raw := testToken(t, keys)
 			if _, err := newRegistry(t, keys).Verify(raw); err != nil {
 				t.Errorf("distribution refuses the token: %v", err)
@@ -126,14 +121,10 @@ func TestFileKeysRefuseWhatCannotWork(t *testing.T) {
 		return keyFiles{pkitest.CertPEM(pkitest.NewCert(t, ec, ca, edit)), pkitest.KeyPEM(t, ec), pkitest.CertPEM(ca)}
 	}
 	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	encrypted := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Headers: map[string]string{"DEK-Info": "AES-256-CBC,00"}, Bytes: []byte{1}})
 	weak, err := rsa.GenerateKey(rand.Reader, 1024)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	cases := map[string]struct {
 		files     keyFiles
 		algorithm Algorithm
@@ -180,9 +171,7 @@ func TestFileKeysRefuseWhatCannotWork(t *testing.T) {
 		files := keyFiles{pkitest.CertPEM(leaf), pkitest.KeyPEM(t, ec), pkitest.CertPEM(ca)}
 		dir := t.TempDir()
 		files.write(t, dir)
-		if err := os.Remove(filepath.Join(dir, missing)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Remove(filepath.Join(dir, missing)))
 		if _, err := NewFileKeys(files.config(dir, ES256)); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), missing) {
 			t.Errorf("without %s: error %v", missing, err)
 		}
@@ -233,9 +222,7 @@ func TestFileKeysKeepTheLastGoodKey(t *testing.T) {
 	keys := mustLoad(t, first.config(dir, ES256))
 	key := mustSigning(t, keys)
 
-	if err := keys.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, keys.Reload())
 	if mustSigning(t, keys) != key || len(keys.current.Load().retired) != 0 {
 		t.Error("a reload of the same files changed something")
 	}
@@ -258,9 +245,7 @@ func TestFileKeysKeepTheLastGoodKey(t *testing.T) {
 		first.write(t, dir)
 	}
 	second.write(t, dir)
-	if err := keys.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, keys.Reload())
 	if mustSigning(t, keys).ID == key.ID {
 		t.Error("the complete pair was not taken over")
 	}
@@ -297,9 +282,7 @@ func TestFileKeysStopWithTheCertificate(t *testing.T) {
 		key := newTestSigner(t, ES256)
 		cert := pkitest.NewCert(t, key, nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(10 * time.Minute) })
 		keys, err := keyFiles{cert: pkitest.CertPEM(cert), key: pkitest.KeyPEM(t, key)}.load(t, ES256)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		time.Sleep(9 * time.Minute)
 		if _, err := keys.Signing(); err != nil {
 			t.Errorf("a minute before the end: %v", err)
@@ -332,9 +315,7 @@ func TestFileKeysOverlap(t *testing.T) {
 
 			old := testToken(t, keys)
 			second.write(t, dir)
-			if err := keys.Reload(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, keys.Reload())
 			verify := func(when string) {
 				t.Helper()
 				for _, raw := range []string{old, testToken(t, keys)} {
@@ -345,9 +326,7 @@ func TestFileKeysOverlap(t *testing.T) {
 			}
 			verify("right after the change")
 			time.Sleep(5*time.Minute + token.Leeway - time.Second)
-			if err := keys.Reload(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, keys.Reload())
 			verify("at the end of the old token")
 			time.Sleep(time.Second)
 			cas := 1
@@ -402,7 +381,7 @@ func TestFileKeysRollTheCAOver(t *testing.T) {
 			}
 
 			keyFiles{ca: pkitest.CertPEM(oldCA, newCA)}.write(t, dir)
-			must(t, keys.Reload())
+			testkit.Must(t, keys.Reload())
 			both, before := newRegistry(t, keys), token()
 			verifyAll(t, []string{before}, onlyOld)
 			if state(oldCA) != StateSigning || state(newCA) != StateTrusted {
@@ -410,7 +389,7 @@ func TestFileKeysRollTheCAOver(t *testing.T) {
 			}
 
 			second.write(t, dir)
-			must(t, keys.Reload())
+			testkit.Must(t, keys.Reload())
 			after := token()
 			if _, err := onlyOld.Verify(after); err == nil {
 				t.Error("the new CA does not sign")
@@ -421,7 +400,7 @@ func TestFileKeysRollTheCAOver(t *testing.T) {
 			}
 
 			keyFiles{ca: pkitest.CertPEM(newCA)}.write(t, dir)
-			must(t, keys.Reload())
+			testkit.Must(t, keys.Reload())
 			if state(oldCA) != StateRetired {
 				t.Errorf("the old CA is taken away, with tokens alive: it is %q", state(oldCA))
 			}
@@ -472,7 +451,7 @@ func TestFileKeysRefuseACAThatNobodyKnows(t *testing.T) {
 				t.Error("refused no more while the last key can sign")
 			}
 			time.Sleep(time.Second) // nothing is lost any more: it cannot
-			must(t, keys.Reload())
+			testkit.Must(t, keys.Reload())
 			mustSigning(t, keys)
 		})
 	}
@@ -536,15 +515,11 @@ func TestFileKeysFollowSymbolicLinks(t *testing.T) {
 	dir := t.TempDir()
 	link := func(target, name string) {
 		t.Helper()
-		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Symlink(target, filepath.Join(dir, name)))
 	}
 	ca := pkitest.NewCA(t, nil)
 	for _, version := range []string{"..v1", "..v2"} {
-		if err := os.Mkdir(filepath.Join(dir, version), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Mkdir(filepath.Join(dir, version), 0o755))
 		key := newTestSigner(t, ES256)
 		keyFiles{cert: pkitest.CertPEM(pkitest.NewCert(t, key, ca), ca), key: pkitest.KeyPEM(t, key)}.write(t, filepath.Join(dir, version))
 	}
@@ -554,12 +529,8 @@ func TestFileKeysFollowSymbolicLinks(t *testing.T) {
 	keys := mustLoad(t, keyFiles{cert: []byte{}}.config(dir, ES256))
 	before := mustSigning(t, keys).ID
 	link("..v2", "..data_tmp")
-	if err := os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")); err != nil {
-		t.Fatal(err)
-	}
-	if err := keys.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+	testkit.Must(t, keys.Reload())
 	if mustSigning(t, keys).ID == before {
 		t.Error("the swapped volume was not read")
 	}

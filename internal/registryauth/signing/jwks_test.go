@@ -12,6 +12,8 @@ import (
 
 	"github.com/distribution/distribution/v3/registry/auth/token"
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // A private key in a published key set is the end of all trust in it.
@@ -21,13 +23,9 @@ func TestMarshalJWKSShowsNoPrivateKey(t *testing.T) {
 	for _, algorithm := range issuingAlgorithms {
 		signer := newTestSigner(t, algorithm)
 		key, err := newSigningKey(algorithm, signer, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		data, err := MarshalJWKS(fixedKeys{trusted: keyTrust(key)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var set struct{ Keys []map[string]any }
 		if err := json.Unmarshal(data, &set); err != nil || len(set.Keys) != 1 {
 			t.Fatalf("%s, error %v", data, err)
@@ -72,9 +70,7 @@ func TestMarshalIsAUnionInAFixedOrder(t *testing.T) {
 		keys = append(keys, newFixedKeys(t, ES256, TrustJWKS), newFixedKeys(t, ES256, TrustCertificate))
 	}
 	wantJWKS, err := MarshalJWKS(keys...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	wantPEM := MarshalCertificates(keys...)
 	if n := bytes.Count(wantJWKS, []byte(`"kid"`)); n != 5 {
 		t.Errorf("%d keys, want 5", n)
@@ -110,22 +106,16 @@ func TestKeyIDWithLeadingZeros(t *testing.T) {
 	t.Parallel()
 	for range 20_000 {
 		signer, err := generateKey(ES256)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		jwk := jose.JSONWebKey{Key: signer.Public()}
 		sum, err := jwk.Thumbprint(crypto.SHA256)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		want := base64.RawURLEncoding.EncodeToString(sum)
 		if token.GetJWKThumbprint(signer.Public()) == want {
 			continue
 		}
 		key, err := newSigningKey(ES256, signer, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if key.ID != want {
 			t.Errorf("kid %s, want %s", key.ID, want)
 		}
@@ -140,9 +130,7 @@ func TestKeyIDWithLeadingZeros(t *testing.T) {
 func TestThumbprintVector(t *testing.T) {
 	t.Parallel()
 	x, err := base64.RawURLEncoding.DecodeString("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if got, err := thumbprint(ed25519.PublicKey(x)); err != nil || got != "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k" {
 		t.Errorf("thumbprint %s, error %v", got, err)
 	}

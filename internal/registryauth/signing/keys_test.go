@@ -20,6 +20,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/registryauth/signing/signingtest"
 	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const tokenLifetime = 5 * time.Minute
@@ -32,9 +33,7 @@ func newTestSigner(t testing.TB, algorithm Algorithm) crypto.Signer {
 		return pkitest.RSAKey(t)
 	}
 	key, err := generateKey(algorithm)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return key
 }
 
@@ -56,17 +55,13 @@ func newFixedKeys(t testing.TB, algorithm Algorithm, trust Trust) fixedKeys {
 	signer := newTestSigner(t, algorithm)
 	if trust == TrustJWKS {
 		key, err := newSigningKey(algorithm, signer, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return fixedKeys{key: key, trusted: keyTrust(key)}
 	}
 	ca := pkitest.NewCA(t, nil)
 	leaf := pkitest.NewCert(t, signer, ca)
 	key, err := newSigningKey(algorithm, signer, []*x509.Certificate{leaf.Certificate}, []*x509.Certificate{leaf.Certificate})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return fixedKeys{key: key, trusted: TrustBundle{Certificates: []*x509.Certificate{ca.Certificate}}}
 }
 
@@ -99,7 +94,7 @@ func issue(keys Keys, lifetime time.Duration) (issued, error) {
 func mustIssue(t testing.TB, keys Keys, lifetime time.Duration) issued {
 	t.Helper()
 	signed, err := issue(keys, lifetime)
-	must(t, err)
+	testkit.Must(t, err)
 	return signed
 }
 
@@ -112,7 +107,7 @@ func testToken(t testing.TB, keys Keys) string {
 func newRegistry(t testing.TB, keys ...Keys) signingtest.Registry {
 	t.Helper()
 	jwks, err := MarshalJWKS(keys...)
-	must(t, err)
+	testkit.Must(t, err)
 	return signingtest.NewRegistry(t, jwks, MarshalCertificates(keys...))
 }
 
@@ -120,13 +115,9 @@ func newRegistry(t testing.TB, keys ...Keys) signingtest.Registry {
 func tokenPart(t testing.TB, raw string, part int) map[string]any {
 	t.Helper()
 	data, err := base64.RawURLEncoding.DecodeString(strings.Split(raw, ".")[part])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var out map[string]any
-	if err := json.Unmarshal(data, &out); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(data, &out))
 	return out
 }
 
@@ -139,9 +130,7 @@ func (f keyFiles) write(t testing.TB, dir string) {
 		if data == nil {
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, name), data, 0o644))
 	}
 }
 
@@ -207,15 +196,8 @@ func verifyAll(t *testing.T, raws []string, registry signingtest.Registry) {
 func readFile(t testing.TB, name string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(name)
-	must(t, err)
+	testkit.Must(t, err)
 	return data
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // One r or s in 256 has a leading zero byte; a short signature is refused.
@@ -236,9 +218,7 @@ func TestSigningKeyDoesNotPrintItself(t *testing.T) {
 	t.Parallel()
 	private := newTestSigner(t, EdDSA).(ed25519.PrivateKey)
 	key, err := newSigningKey(EdDSA, private, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	keys := fixedKeys{key: key}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%d", "%x", "%q"} {
 		for _, value := range []any{keys.key, *keys.key, keys, &keys} {

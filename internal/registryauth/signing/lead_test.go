@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/registryauth/signing/signingtest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const lead = 24 * time.Hour
@@ -19,9 +20,7 @@ const lead = 24 * time.Hour
 func whoSigns(t *testing.T, keys Keys) (signing string, published []string) {
 	t.Helper()
 	key, err := keys.Signing()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, jwk := range keys.Trusted().JWKS.Keys {
 		published = append(published, jwk.KeyID)
 	}
@@ -81,22 +80,16 @@ func TestFileKeysPublishThePublicKeysBesideTheirOwn(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "signing.key")
 	put := func(content ...[]byte) {
 		t.Helper()
-		if err := os.WriteFile(name, slices.Concat(content...), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(name, slices.Concat(content...), 0o600))
 	}
 	oldKey, oldPublic := newKeyPEM(t, ES256)
 	newKey, newPublic := newKeyPEM(t, ES256)
 	put(oldKey)
 	keys, err := NewFileKeys(FileKeysConfig{Trust: TrustJWKS, KeyFile: name, Overlap: time.Hour, Now: func() time.Time { return now }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	reload := func() {
 		t.Helper()
-		if err := keys.Reload(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, keys.Reload())
 	}
 	first, _ := whoSigns(t, keys)
 	put(newPublic, oldKey)
@@ -140,16 +133,12 @@ func TestFileKeysPublishThePublicKeysBesideTheirOwn(t *testing.T) {
 func newKeyPEM(t *testing.T, algorithm Algorithm) (private, public []byte) {
 	t.Helper()
 	signer, err := generateKey(algorithm)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if private, err = encodeKeyPEM(signer); err != nil {
 		t.Fatal(err)
 	}
 	der, err := x509.MarshalPKIXPublicKey(signer.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return private, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
 }
 

@@ -18,12 +18,13 @@ import (
 	"github.com/distribution/distribution/v3/registry/auth/token"
 
 	"github.com/pullpass/pullpass/internal/registryauth/signing/signingtest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func mustRotateCA(t testing.TB, keys *ManagedKeys, signAfter time.Duration) CAInfo {
 	t.Helper()
 	info, err := keys.RotateCA(RotateOptions{SignAfter: signAfter})
-	must(t, err)
+	testkit.Must(t, err)
 	return info
 }
 
@@ -199,7 +200,7 @@ func TestManagedKeysRotateTheCAAtOnce(t *testing.T) {
 		t.Errorf("CAs %v, key of %s, want it to be of %s", got, fingerprint(mustSigning(t, keys).root()), info.ID)
 	}
 	key, err := keys.Revoke(oldCA.ID)
-	must(t, err)
+	testkit.Must(t, err)
 	if onlyCA(t, keys).ID != info.ID || key.CA != info.ID || len(keys.Status().Keys) != 1 || len(keys.Trusted().JWKS.Keys) != 1 {
 		t.Errorf("after the old CA was revoked: %+v", keys.Status())
 	}
@@ -223,7 +224,7 @@ func TestManagedKeysRevokeTheSigningOneWhileAnotherWaits(t *testing.T) {
 		oldCA := onlyCA(t, keys)
 		info := mustRotateCA(t, keys, time.Hour)
 		key, err := keys.Revoke(oldCA.ID)
-		must(t, err)
+		testkit.Must(t, err)
 		if key.CA != info.ID || key.State != StateSigning || onlyCA(t, keys).State != StateSigning {
 			t.Errorf("%+v, want the waiting CA to sign", keys.Status())
 		}
@@ -234,7 +235,7 @@ func TestManagedKeysRevokeTheSigningOneWhileAnotherWaits(t *testing.T) {
 		first := mustSigning(t, keys).ID
 		next := mustRotate(t, keys, time.Hour)
 		key, err := keys.Revoke(first)
-		must(t, err)
+		testkit.Must(t, err)
 		if key.ID != next.ID || key.State != StateSigning || mustSigning(t, keys).ID != next.ID || len(keys.Trusted().JWKS.Keys) != 1 {
 			t.Errorf("%+v, want the waiting key to sign", keys.Status())
 		}
@@ -257,11 +258,11 @@ func TestManagedKeysRevoke(t *testing.T) {
 				t.Errorf("an unknown key: %v, want ErrUnknownKey", err)
 			}
 			key, err := operator.Revoke(leaked)
-			must(t, err)
+			testkit.Must(t, err)
 			if key.ID == leaked || key.State != StateSigning {
 				t.Errorf("%s: %+v signs", trust, key)
 			}
-			must(t, server.Reload())
+			testkit.Must(t, server.Reload())
 			for _, keys := range []*ManagedKeys{server, operator} {
 				published := keys.Trusted().JWKS
 				if mustSigning(t, keys).ID != key.ID || len(published.Key(leaked)) != 0 || len(keys.Status().Keys) != 1 {
@@ -412,7 +413,7 @@ func TestManagedKeysWithOneOfTwoCAs(t *testing.T) {
 		keys := newManaged(t, TrustCertificate)
 		oldCA := onlyCA(t, keys)
 		info := mustRotateCA(t, keys, time.Hour)
-		must(t, spoil(oldCA.File))
+		testkit.Must(t, spoil(oldCA.File))
 		published := MarshalCertificates(keys)
 		if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), oldCA.File) || !bytes.Equal(MarshalCertificates(keys), published) {
 			t.Errorf("%s: the CA of keys that are there: %v", name, err)
@@ -433,10 +434,10 @@ func TestManagedStatusIsPublic(t *testing.T) {
 	keys := newManaged(t, TrustCertificate)
 	mustRotateCA(t, keys, time.Hour)
 	status, err := json.Marshal(keys.Status())
-	must(t, err)
+	testkit.Must(t, err)
 	for _, ca := range keys.Status().CAs {
 		var file caFile
-		must(t, json.Unmarshal(readFile(t, ca.File), &file))
+		testkit.Must(t, json.Unmarshal(readFile(t, ca.File), &file))
 		body := strings.Split(file.PrivateKey, "\n")[1]
 		if bytes.Contains(status, []byte(body)) || bytes.Contains(MarshalCertificates(keys), []byte(body)) {
 			t.Error("the private key of the CA is shown")

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestManagedKeysIgnoreAndRemoveCrashLeftovers(t *testing.T) {
@@ -24,9 +25,7 @@ func TestManagedKeysIgnoreAndRemoveCrashLeftovers(t *testing.T) {
 	keys := newManaged(t, TrustCertificate)
 	before := keys.Status().Keys
 	for name, data := range map[string]string{"tmp-1": "", "tmp-22": "{", "lost+found": "", "README": "x"} {
-		if err := os.WriteFile(filepath.Join(keys.cfg.Dir, name), []byte(data), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(filepath.Join(keys.cfg.Dir, name), []byte(data), 0o600))
 	}
 	if err := keys.Reload(); err != nil || !slices.Equal(keys.Status().Keys, before) {
 		t.Errorf("leftovers were read: %v", err)
@@ -44,9 +43,7 @@ func TestManagedKeysRefuseOpenModes(t *testing.T) {
 	keys := newManaged(t, TrustCertificate)
 	dir, file := keys.cfg.Dir, keys.Status().Keys[0].File
 	for _, mode := range []os.FileMode{0o750, 0o701, 0o720} {
-		if err := os.Chmod(dir, mode); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Chmod(dir, mode))
 		if _, err := NewManagedKeys(keys.cfg); err == nil || !strings.Contains(err.Error(), "chmod go=") || !strings.Contains(err.Error(), dir) {
 			t.Errorf("directory with mode %o: %v", mode, err)
 		}
@@ -55,13 +52,9 @@ func TestManagedKeysRefuseOpenModes(t *testing.T) {
 		}
 		mustSigning(t, keys)
 	}
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Chmod(dir, 0o700))
 	for _, name := range []string{file, onlyCA(t, keys).File} {
-		if err := os.Chmod(name, 0o640); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Chmod(name, 0o640))
 		other := openManaged(t, keys.cfg)
 		if _, err := other.Signing(); !errors.Is(err, ErrNoSigningKey) {
 			t.Errorf("%s with mode 640 is used: %v", name, err)
@@ -69,16 +62,12 @@ func TestManagedKeysRefuseOpenModes(t *testing.T) {
 		if err := other.Reload(); err == nil || !strings.Contains(err.Error(), name+" has mode 0640") {
 			t.Errorf("%s with mode 640: %v", name, err)
 		}
-		if err := os.Chmod(name, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Chmod(name, 0o600))
 	}
 	// An existing directory is not made private by us: it may have been read.
 	open := managedConfig(t, TrustJWKS)
 	before := openManaged(t, open)
-	if err := os.Mkdir(open.Dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Mkdir(open.Dir, 0o755))
 	if err := before.Maintain(); err == nil || !strings.Contains(err.Error(), "has mode 0755") || len(before.Status().Keys) != 0 {
 		t.Errorf("an open directory is used: %v", err)
 	}
@@ -96,37 +85,23 @@ func TestManagedKeysSkipBrokenFiles(t *testing.T) {
 	good := keys.Status().Keys[0]
 	bad := mustRotate(t, keys, 0)
 	content, err := os.ReadFile(bad.File)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	otherKey, err := os.ReadFile(newManaged(t, TrustCertificate).Status().Keys[0].File)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	jwksKey, err := os.ReadFile(newManaged(t, TrustJWKS).Status().Keys[0].File)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	changed := func(edit func(map[string]any)) []byte {
 		var fields map[string]any
-		if err := json.Unmarshal(content, &fields); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal(content, &fields))
 		edit(fields)
 		data, err := json.Marshal(fields)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return data
 	}
 	goodContent, err := os.ReadFile(good.File)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var goodFields map[string]any
-	if err := json.Unmarshal(goodContent, &goodFields); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(goodContent, &goodFields))
 	for want, data := range map[string][]byte{
 		"is damaged":              content[:len(content)/2],
 		"is damaged: restore":     changed(func(f map[string]any) { f["extra"] = 1 }),
@@ -141,9 +116,7 @@ func TestManagedKeysSkipBrokenFiles(t *testing.T) {
 		"made for another trust":  jwksKey,
 		"larger than 65536 bytes": append(content, make([]byte, maxKeyFileBytes)...),
 	} {
-		if err := os.WriteFile(bad.File, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(bad.File, data, 0o600))
 		// A process that knew the key keeps it.
 		if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), bad.File) {
 			t.Errorf("reload: %v, want %q and the name of the file", err, want)
@@ -185,25 +158,17 @@ func TestManagedKeysKeepTheLastGoodSet(t *testing.T) {
 			}
 		}
 		moved := keys.cfg.Dir + ".moved"
-		if err := os.Rename(keys.cfg.Dir, moved); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Rename(keys.cfg.Dir, moved))
 		check("the directory vanished", "no such file")
-		if err := os.Mkdir(keys.cfg.Dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Mkdir(keys.cfg.Dir, 0o700))
 		// As when a volume is not mounted any more: making new keys there would
 		// make a CA, or a key, that no registry knows.
 		check("the directory is empty", "no usable signing key any more")
 		if names := dirNames(t, keys.cfg.Dir); len(names) != 0 {
 			t.Errorf("%s: %v was made in the place of keys that exist", trust, names)
 		}
-		if err := os.Remove(keys.cfg.Dir); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(moved, keys.cfg.Dir); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Remove(keys.cfg.Dir))
+		testkit.Must(t, os.Rename(moved, keys.cfg.Dir))
 		mustMaintain(t, keys)
 	}
 }
@@ -214,14 +179,14 @@ func TestManagedKeysNeverReplaceTheCA(t *testing.T) {
 	t.Parallel()
 	other := readFile(t, onlyCA(t, newManaged(t, TrustCertificate)).File)
 	var sound caFile
-	must(t, json.Unmarshal(other, &sound))
+	testkit.Must(t, json.Unmarshal(other, &sound))
 	edited := func(edit func(*caFile)) func(*ManagedKeys) []byte {
 		return func(keys *ManagedKeys) []byte {
 			var file caFile
-			must(t, json.Unmarshal(readFile(t, onlyCA(t, keys).File), &file))
+			testkit.Must(t, json.Unmarshal(readFile(t, onlyCA(t, keys).File), &file))
 			edit(&file)
 			data, err := json.Marshal(file)
-			must(t, err)
+			testkit.Must(t, err)
 			return data
 		}
 	}
@@ -240,9 +205,9 @@ func TestManagedKeysNeverReplaceTheCA(t *testing.T) {
 	} {
 		keys := newManaged(t, TrustCertificate)
 		file, data := onlyCA(t, keys).File, content(keys)
-		must(t, os.Remove(file))
+		testkit.Must(t, os.Remove(file))
 		if data != nil {
-			must(t, os.WriteFile(file, data, 0o600))
+			testkit.Must(t, os.WriteFile(file, data, 0o600))
 		}
 		before := dirNames(t, keys.cfg.Dir)
 		fresh := openManaged(t, keys.cfg)
@@ -265,9 +230,7 @@ func TestManagedKeysNeverReplaceTheCA(t *testing.T) {
 		}
 		// But when asked, for a CA that is lost must not be the end.
 		info, err := fresh.RotateCA(RotateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if got := fresh.Status().Keys; got[len(got)-1].CA != info.ID || got[len(got)-1].State != StateSigning {
 			t.Errorf("%s: after another CA was made: %+v", want, got)
 		}
@@ -279,9 +242,9 @@ func TestManagedKeysNeverReplaceACAWithoutKeys(t *testing.T) {
 	t.Parallel()
 	keys := newManaged(t, TrustCertificate)
 	file := onlyCA(t, keys).File
-	must(t, os.Remove(keys.Status().Keys[0].File))
+	testkit.Must(t, os.Remove(keys.Status().Keys[0].File))
 	data := readFile(t, file)
-	must(t, os.WriteFile(file, nil, 0o600))
+	testkit.Must(t, os.WriteFile(file, nil, 0o600))
 	keys = openManaged(t, keys.cfg)
 	if err := keys.Maintain(); err == nil || !strings.Contains(err.Error(), file+": the file is damaged") {
 		t.Errorf("error %v, want the file that is damaged", err)
@@ -289,7 +252,7 @@ func TestManagedKeysNeverReplaceACAWithoutKeys(t *testing.T) {
 	if names := dirNames(t, keys.cfg.Dir); len(names) != 2 {
 		t.Errorf("another CA was made: %v", names)
 	}
-	must(t, os.WriteFile(file, data, 0o600))
+	testkit.Must(t, os.WriteFile(file, data, 0o600))
 	mustMaintain(t, keys)
 	mustSigning(t, keys)
 }
@@ -297,9 +260,7 @@ func TestManagedKeysNeverReplaceACAWithoutKeys(t *testing.T) {
 func TestManagedDirNeverOverwrites(t *testing.T) {
 	t.Parallel()
 	dir := managedDir(t.TempDir())
-	if err := dir.write("a", []byte("1")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, dir.write("a", []byte("1")))
 	if err := dir.write("a", []byte("2")); err == nil || !strings.Contains(err.Error(), "is there already") {
 		t.Errorf("error %v, want a refusal", err)
 	}
@@ -400,9 +361,7 @@ func TestManagedKeysWaitForTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		keys := newManaged(t, TrustJWKS)
 		unlock, err := keys.dir.lock()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		start := time.Now()
 		if _, err := keys.Rotate(RotateOptions{}); err == nil || !strings.Contains(err.Error(), "another process is changing") {
 			t.Errorf("rotation while locked: %v", err)
@@ -427,8 +386,8 @@ func TestManagedKeysInADirectoryThatCannotBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		keys := newManaged(t, TrustCertificate)
 		registry := newRegistry(t, keys)
-		must(t, os.Remove(keys.dir.path(lockFile)))
-		must(t, os.Mkdir(keys.dir.path(lockFile), 0o700)) // root may write everywhere, but not into this
+		testkit.Must(t, os.Remove(keys.dir.path(lockFile)))
+		testkit.Must(t, os.Mkdir(keys.dir.path(lockFile), 0o700)) // root may write everywhere, but not into this
 		days := 0
 		for ; ; days++ {
 			if _, err := keys.Signing(); err != nil {
@@ -452,7 +411,7 @@ func TestManagedKeysInADirectoryThatCannotBeWritten(t *testing.T) {
 				t.Errorf("an operator is told %v", err)
 			}
 		}
-		must(t, os.Remove(keys.dir.path(lockFile)))
+		testkit.Must(t, os.Remove(keys.dir.path(lockFile)))
 		mustMaintain(t, keys)
 		verifyAll(t, []string{testToken(t, keys)}, registry)
 	})
@@ -461,13 +420,9 @@ func TestManagedKeysInADirectoryThatCannotBeWritten(t *testing.T) {
 func TestManagedKeysBoundTheNumberOfFiles(t *testing.T) {
 	t.Parallel()
 	cfg := managedConfig(t, TrustJWKS)
-	if err := os.Mkdir(cfg.Dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Mkdir(cfg.Dir, 0o700))
 	for n := range maxManagedFiles + 1 {
-		if err := os.WriteFile(filepath.Join(cfg.Dir, keyFileName(strconv.Itoa(n))), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(filepath.Join(cfg.Dir, keyFileName(strconv.Itoa(n))), nil, 0o600))
 	}
 	if _, err := NewManagedKeys(cfg); err == nil || !strings.Contains(err.Error(), "more than 256") {
 		t.Errorf("error %v, want too many files refused", err)
@@ -483,9 +438,7 @@ func TestManagedRunLogsEachProblemOnce(t *testing.T) {
 		keys := openManaged(t, cfg)
 		mustMaintain(t, keys)
 		broken := filepath.Join(cfg.Dir, keyFileName("broken"))
-		if err := os.WriteFile(broken, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(broken, nil, 0o600))
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { keys.Run(ctx) })
@@ -507,9 +460,7 @@ func TestNewManagedKeysRefusesEmptySettings(t *testing.T) {
 		`algorithm "HS256"`:   func(c *ManagedKeysConfig) { c.Algorithm = "HS256" },
 		`trust "x"`:           func(c *ManagedKeysConfig) { c.Trust = "x" },
 		"is not a directory": func(c *ManagedKeysConfig) {
-			if err := os.WriteFile(c.Dir, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.WriteFile(c.Dir, nil, 0o600))
 		},
 	} {
 		cfg := managedConfig(t, TrustCertificate)

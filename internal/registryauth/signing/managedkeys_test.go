@@ -17,6 +17,7 @@ import (
 	"github.com/distribution/distribution/v3/registry/auth/token"
 
 	"github.com/pullpass/pullpass/internal/registryauth/signing/signingtest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func managedConfig(t testing.TB, trust Trust) ManagedKeysConfig {
@@ -27,17 +28,13 @@ func managedConfig(t testing.TB, trust Trust) ManagedKeysConfig {
 func openManaged(t testing.TB, cfg ManagedKeysConfig) *ManagedKeys {
 	t.Helper()
 	keys, err := NewManagedKeys(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return keys
 }
 
 func mustMaintain(t testing.TB, keys *ManagedKeys) {
 	t.Helper()
-	if err := keys.Maintain(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, keys.Maintain())
 }
 
 // newManaged returns keys that have been maintained once.
@@ -51,9 +48,7 @@ func newManaged(t testing.TB, trust Trust) *ManagedKeys {
 func mustRotate(t testing.TB, keys *ManagedKeys, signAfter time.Duration) KeyInfo {
 	t.Helper()
 	info, err := keys.Rotate(RotateOptions{SignAfter: signAfter})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return info
 }
 
@@ -69,9 +64,7 @@ func onlyCA(t testing.TB, keys Keys) CAInfo {
 func dirNames(t testing.TB, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var names []string
 	for _, entry := range entries {
 		names = append(names, entry.Name())

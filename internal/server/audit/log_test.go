@@ -36,9 +36,7 @@ func testEvent(id string) *exchange.Event {
 func openTest(t testing.TB, file string, out io.Writer, logger *slog.Logger) *Log {
 	t.Helper()
 	a, err := Open(file, out, logger)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() {
 		if !a.closed.Load() {
 			_ = a.Close()
@@ -106,25 +104,19 @@ func TestAuditAppendsToAFileThatOthersCannotRead(t *testing.T) {
 	for _, id := range []string{"one", "two"} {
 		a := openTest(t, name, io.Discard, testkit.QuietLogger())
 		a.Record(testEvent(id))
-		if err := a.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, a.Close())
 		a.Record(testEvent("late"))
 		if a.Failures() != 1 {
 			t.Errorf("%d failures after an event that came after Close, want 1", a.Failures())
 		}
 	}
 	data, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if lines := strings.Split(string(data), "\n"); len(lines) != 3 || !strings.Contains(lines[0], `"one"`) || !strings.Contains(lines[1], `"two"`) {
 		t.Errorf("file:\n%s", data)
 	}
 	info, err := os.Stat(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %o, want 600: the log names who pulls what", info.Mode().Perm())
 	}

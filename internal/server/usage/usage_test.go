@@ -8,6 +8,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/reach"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // An item of an annotation is used if a rule that reads the annotation granted it. Grants of other
@@ -21,9 +22,7 @@ rules:
 - {name: asks, annotation: a/b, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["**"], actions: [pull, push]}]}
 - {name: other, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["x/**"], actions: [pull]}]}
 `)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	account := reach.Account{Namespace: "team-a", Name: "web", Annotations: map[string]string{"a/b": "x/one:push x/two x/three"}}
 	line := func(day, rule, granted string) string {
 		return `{"time":"2026-03-` + day + `T09:00:00Z","id":"i","result":"granted","status":200,"cluster":"c","namespace":"team-a","serviceAccount":{"name":"web"},"granted":["` + granted + `"],"rule":"` + rule + `","latency":0.1}` + "\n"
@@ -33,9 +32,7 @@ rules:
 	report, err := Find(t.Context(), Request{
 		Policy: p, Accounts: []reach.Accounts{{Cluster: "c", All: []reach.Account{account}}}, Files: []string{"-"}, Since: time.Date(2026, 3, 10, 0, 0, 0, 0, time.UTC),
 	}, strings.NewReader(log), io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var got []string
 	for _, a := range report.Annotations {
 		got = append(got, a.Item+lastUsed(a.LastUsed))
@@ -59,9 +56,7 @@ rules:
 - {name: asked-for, requests: true, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["**"], actions: [pull]}]}
 - {name: other, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["x/**"], actions: [pull]}]}
 `)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	list := func(all ...any) []any { return all }
 	object := policy.ParseObject("o", map[string]any{
 		"rules": list(map[string]any{"name": "r", "subjects": list(map[string]any{"namespaces": list("a")}), "allow": list(map[string]any{"repositories": list("**"), "actions": list("pull")})}),
@@ -81,13 +76,9 @@ rules:
 	report, err := Find(t.Context(), Request{
 		Policy: p, Accounts: []reach.Accounts{{Cluster: "c", Objects: said}, {Cluster: "d", Objects: reach.Objects{Policies: said.Policies}}}, Files: []string{"-"}, Since: time.Date(2026, 3, 10, 0, 0, 0, 0, time.UTC),
 	}, strings.NewReader(log), io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var text strings.Builder
-	if err := WriteText(&text, report); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, WriteText(&text, report))
 	_, got, _ := strings.Cut(text.String(), "\n")
 	const begin = `rule         o/r (AccessPolicy o: rules[0], in cluster d) granted nothing
 deny rule    o/d (AccessPolicy o: deny[0], in cluster c) refused no caller

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // startTime is how long a server may take until it is ready.
@@ -69,9 +71,7 @@ func start(tb testing.TB, args ...string) *Server {
 func freePort(tb testing.TB) int {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port
 }
@@ -90,12 +90,8 @@ func (s *Server) run() bool {
 	s.cmd = exec.Command("redis-server", args...)
 	s.cmd.Stderr = os.Stderr
 	stdout, err := s.cmd.StdoutPipe()
-	if err != nil {
-		s.tb.Fatal(err)
-	}
-	if err := s.cmd.Start(); err != nil {
-		s.tb.Fatal(err)
-	}
+	testkit.Must(s.tb, err)
+	testkit.Must(s.tb, s.cmd.Start())
 	ready, exited := make(chan struct{}), make(chan struct{})
 	s.exited = exited
 	go func() {
@@ -153,7 +149,5 @@ func (s *Server) Continue() { s.signal(syscall.SIGCONT) }
 
 func (s *Server) signal(signal os.Signal) {
 	s.tb.Helper()
-	if err := s.cmd.Process.Signal(signal); err != nil {
-		s.tb.Fatal(err)
-	}
+	testkit.Must(s.tb, s.cmd.Process.Signal(signal))
 }

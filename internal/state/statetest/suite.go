@@ -15,6 +15,7 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/state"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // Replica is the state from the view of one replica.
@@ -123,9 +124,7 @@ func badOwners(t *testing.T, r [2]Replica) {
 func take(t *testing.T, r Replica, key string, limit state.Limit, cost int) (bool, time.Duration) {
 	t.Helper()
 	ok, wait, err := r.Limits.Take(t.Context(), key, limit, cost)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if ok != (wait == 0) || wait < 0 {
 		t.Errorf("taken: %t, but to wait for %s", ok, wait)
 	}
@@ -336,9 +335,7 @@ func eachKind(t *testing.T, r [2]Replica) {
 		reason := "because of its " + string(c.target.Kind)
 		added := revocation(c.target, reason, time.Hour)
 		before := time.Now().Add(-time.Second)
-		if err := r[0].Revocations.Add(t.Context(), added); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, r[0].Revocations.Add(t.Context(), added))
 		until(t, r, c.who, reason)
 		for i, change := range c.others {
 			other := c.who
@@ -352,9 +349,7 @@ func eachKind(t *testing.T, r [2]Replica) {
 			!list[0].Until.Equal(added.Until) || list[0].Since.Before(before) || list[0].Since.After(time.Now().Add(time.Second)) {
 			t.Errorf("List: %+v, %v; want %+v", list, err, added)
 		}
-		if err := r[1].Revocations.Remove(t.Context(), c.target, "another operator"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, r[1].Revocations.Remove(t.Context(), c.target, "another operator"))
 		until(t, r, c.who, "")
 		if err := r[0].Revocations.Remove(t.Context(), c.target, "another operator"); !errors.Is(err, state.ErrNotRevoked) {
 			t.Errorf("removed twice: %v", err)
@@ -368,26 +363,20 @@ func eachKind(t *testing.T, r [2]Replica) {
 func replaced(t *testing.T, r [2]Replica) {
 	target := state.Target{Kind: state.TargetPod, Name: "pod-uid"} // as eachKind left it: removed
 	for i, reason := range []string{"first", "second", "third"} {
-		if err := r[i%2].Revocations.Add(t.Context(), revocation(target, reason, time.Duration(3-i)*time.Hour)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, r[i%2].Revocations.Add(t.Context(), revocation(target, reason, time.Duration(3-i)*time.Hour)))
 		until(t, r, pod, reason)
 	}
 	list, err := r[1].Revocations.List(t.Context())
 	if err != nil || len(list) != 1 || list[0].Reason != "third" || time.Until(list[0].Until) > time.Hour {
 		t.Errorf("List: %+v, %v", list, err)
 	}
-	if err := r[0].Revocations.Remove(t.Context(), target, "an operator"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, r[0].Revocations.Remove(t.Context(), target, "an operator"))
 	until(t, r, pod, "")
 }
 
 func revocationEnds(t *testing.T, r [2]Replica) {
 	late, soon := state.Target{Kind: state.TargetNode, Cluster: "prod", Name: "worker-2"}, state.Target{Kind: state.TargetToken, Name: "token-id"}
-	if err := r[0].Revocations.Add(t.Context(), revocation(late, "late", time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, r[0].Revocations.Add(t.Context(), revocation(late, "late", time.Hour)))
 	for life := time.Second; ; life *= 2 {
 		added := revocation(soon, "soon", life)
 		err := r[0].Revocations.Add(t.Context(), added)
@@ -405,9 +394,7 @@ func revocationEnds(t *testing.T, r [2]Replica) {
 	if list, err := r[1].Revocations.List(t.Context()); err != nil || len(list) != 1 || list[0].Target != late {
 		t.Errorf("List: %+v, %v", list, err)
 	}
-	if err := r[0].Revocations.Remove(t.Context(), late, "an operator"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, r[0].Revocations.Remove(t.Context(), late, "an operator"))
 }
 
 func badRevocations(t *testing.T, r [2]Replica) {
@@ -447,9 +434,7 @@ func badRevocations(t *testing.T, r [2]Replica) {
 	}
 	longest := revocation(state.Target{Kind: state.TargetProject, Identity: "mesh", Name: strings.Repeat("x", 512)}, "a reason", time.Hour)
 	for _, good := range []state.Revocation{good, longest} {
-		if err := r[0].Revocations.Add(t.Context(), good); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, r[0].Revocations.Add(t.Context(), good))
 	}
 	if err := r[0].Revocations.Remove(t.Context(), longest.Target, "an operator"); err != nil {
 		t.Error(err)
@@ -458,7 +443,5 @@ func badRevocations(t *testing.T, r [2]Replica) {
 		t.Errorf("removed without an author: %v", err)
 	}
 	until(t, r, pod, "a reason")
-	if err := r[0].Revocations.Remove(t.Context(), good.Target, "an operator"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, r[0].Revocations.Remove(t.Context(), good.Target, "an operator"))
 }

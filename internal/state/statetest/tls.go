@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // TLS makes a CA and a certificate for 127.0.0.1, and returns the CA's file and
@@ -20,9 +21,7 @@ func TLS(tb testing.TB) (caFile string, args []string) {
 	for name, data := range map[string][]byte{
 		"ca.crt": pkitest.CertPEM(ca), "redis.crt": pkitest.CertPEM(server), "redis.key": pkitest.KeyPEM(tb, server.Key),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			tb.Fatal(err)
-		}
+		testkit.Must(tb, os.WriteFile(filepath.Join(dir, name), data, 0o600))
 	}
 	caFile = filepath.Join(dir, "ca.crt")
 	return caFile, []string{

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // MasterName is the master's name in the Sentinels' configuration.
@@ -35,9 +37,7 @@ func StartSentinels(tb testing.TB, args ...string) *Sentinels {
 		config := filepath.Join(tb.TempDir(), "sentinel.conf") // rewritten by the Sentinel
 		text := fmt.Sprintf("sentinel monitor %[1]s 127.0.0.1 %[2]d 2\n"+
 			"sentinel down-after-milliseconds %[1]s 1000\nsentinel failover-timeout %[1]s 3000\n", MasterName, s.Master.Port)
-		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-			tb.Fatal(err)
-		}
+		testkit.Must(tb, os.WriteFile(config, []byte(text), 0o600))
 		sentinel := start(tb, config, "--sentinel", "--port", "PORT")
 		s.Addresses = append(s.Addresses, sentinel.Address())
 		s.Processes = append(s.Processes, sentinel)
@@ -75,16 +75,12 @@ func StartCluster(tb testing.TB, args ...string) *Cluster {
 		node := Redis(tb, append([]string{"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus), "--cluster-node-timeout", "2000"}, args...)...)
 		client := redis.NewClient(&redis.Options{Addr: node.Address()})
 		defer client.Close()
-		if err := client.ClusterAddSlotsRange(tb.Context(), i*slots/nodes, (i+1)*slots/nodes-1).Err(); err != nil {
-			tb.Fatal(err)
-		}
+		testkit.Must(tb, client.ClusterAddSlotsRange(tb.Context(), i*slots/nodes, (i+1)*slots/nodes-1).Err())
 		c.Nodes, c.Addresses = append(c.Nodes, node), append(c.Addresses, node.Address())
 		clients, buses = append(clients, client), append(buses, bus)
 	}
 	for i, node := range c.Nodes[1:] {
-		if err := clients[0].Do(tb.Context(), "cluster", "meet", "127.0.0.1", node.Port, buses[i+1]).Err(); err != nil {
-			tb.Fatal(err)
-		}
+		testkit.Must(tb, clients[0].Do(tb.Context(), "cluster", "meet", "127.0.0.1", node.Port, buses[i+1]).Err())
 	}
 	for _, client := range clients {
 		Eventually(tb, "the cluster serves all slots", func(ctx context.Context) bool {
@@ -103,9 +99,7 @@ func (c *Cluster) MoveKeysHalf(tb testing.TB) (moved int) {
 	do := func(client *redis.Client, args ...any) any {
 		tb.Helper()
 		answer, err := client.Do(ctx, args...).Result()
-		if err != nil {
-			tb.Fatal(err)
-		}
+		testkit.Must(tb, err)
 		return answer
 	}
 	var clients []*redis.Client
@@ -114,9 +108,7 @@ func (c *Cluster) MoveKeysHalf(tb testing.TB) (moved int) {
 		client := redis.NewClient(&redis.Options{Addr: node.Address()})
 		defer client.Close()
 		found, err := client.Keys(ctx, "*").Result()
-		if err != nil {
-			tb.Fatal(err)
-		}
+		testkit.Must(tb, err)
 		clients, keys = append(clients, client), append(keys, found)
 	}
 	for i, source := range clients {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // Intermediate is a CA below a.
@@ -57,8 +59,6 @@ func (a Authority) ClientUntil(t testing.TB, name string, end time.Duration) *tl
 	t.Helper()
 	cert, key := a.Leaf(t, name, -time.Hour, end)
 	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return &pair
 }

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // Cert is a certificate and its private key.
@@ -43,13 +45,9 @@ func NewCert(tb testing.TB, key crypto.Signer, parent *Cert, edits ...func(*x509
 		issuer = parent
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, issuer.Certificate, key.Public(), issuer.Key)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return &Cert{cert, key}
 }
 
@@ -79,9 +77,7 @@ func (c *Cert) Pool() *x509.CertPool {
 func ECKey(tb testing.TB) *ecdsa.PrivateKey {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return key
 }
 
@@ -89,9 +85,7 @@ func ECKey(tb testing.TB) *ecdsa.PrivateKey {
 func EdKey(tb testing.TB) ed25519.PrivateKey {
 	tb.Helper()
 	_, key, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return key
 }
 
@@ -99,9 +93,7 @@ func EdKey(tb testing.TB) ed25519.PrivateKey {
 func RSAKey(tb testing.TB) *rsa.PrivateKey {
 	tb.Helper()
 	key, err := sharedRSAKey()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return key
 }
 
@@ -120,9 +112,7 @@ func CertPEM(certs ...*Cert) []byte {
 func KeyPEM(tb testing.TB, key crypto.Signer) []byte {
 	tb.Helper()
 	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, err)
 	return PEM("PRIVATE KEY", der)
 }
 

@@ -29,9 +29,7 @@ func Compressed(t testing.TB, text string) string {
 	if _, err := io.WriteString(w, text); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, w.Close())
 	return packed.String()
 }
 
@@ -75,9 +73,7 @@ func openSchema(name string, others ...string) (outputSchema, error) {
 func CheckAuditLines(t testing.TB, lines []byte) {
 	t.Helper()
 	schema, err := OpenAuditSchema()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for line := range bytes.Lines(lines) {
 		event, err := jsonschema.UnmarshalJSON(bytes.NewReader(line))
 		if err == nil {
@@ -114,9 +110,7 @@ func CheckAnswer(schema *jsonschema.Schema, text []byte) error {
 func ScriptFile(t testing.TB, name string) string {
 	t.Helper()
 	archive, err := txtar.ParseFile(testkit.InModule("cmd/proxy/testdata/script/audit.txtar"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	i := slices.IndexFunc(archive.Files, func(f txtar.File) bool { return f.Name == name })
 	if i < 0 {
 		t.Fatalf("the script has no file %s", name)

@@ -32,6 +32,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // The user of a registry.
@@ -62,9 +63,7 @@ func NewServer(t testing.TB, handler http.Handler) *Server {
 		c.Subject, c.IPAddresses, c.DNSNames = pkix.Name{CommonName: "upstream"}, []net.IP{net.IPv4(127, 0, 0, 1)}, []string{"localhost"}
 		c.KeyUsage, c.ExtKeyUsage = 0, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	})
-	if err := os.WriteFile(s.CAFile, pkitest.CertPEM(cert), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(s.CAFile, pkitest.CertPEM(cert), 0o600))
 	s.Server = httptest.NewUnstartedServer(s)
 	s.TLS = &tls.Config{Certificates: []tls.Certificate{cert.TLS()}}
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
@@ -117,11 +116,11 @@ func NewRegistry(t testing.TB, auth string) *Server {
 	if auth == "" {
 		dir := t.TempDir()
 		// bcrypt of the password, cost 4, made by htpasswd -nbB.
-		must(t, os.WriteFile(filepath.Join(dir, "htpasswd"), htpasswd(t), 0o600))
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, "htpasswd"), htpasswd(t), 0o600))
 		auth = "auth: {htpasswd: {realm: upstream, path: " + filepath.Join(dir, "htpasswd") + "}}"
 	}
 	config, err := configuration.Parse(strings.NewReader("version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {inmemory: {}, delete: {enabled: true}}\nhttp: {secret: of-the-test, relativeurls: false}\n" + auth + "\n"))
-	must(t, err)
+	testkit.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	return NewServer(t, handlers.NewApp(ctx, config))
@@ -130,7 +129,7 @@ func NewRegistry(t testing.TB, auth string) *Server {
 func htpasswd(t testing.TB) []byte {
 	t.Helper()
 	hash, err := bcrypt.GenerateFromPassword([]byte(Password), bcrypt.MinCost)
-	must(t, err)
+	testkit.Must(t, err)
 	return []byte(User + ":" + string(hash) + "\n")
 }
 
@@ -148,11 +147,11 @@ func (s *Server) Put(t testing.TB, repository, tag string, layer []byte) Image {
 	client := s.Client()
 	send := func(method, address string, body []byte, contentType string, want int) http.Header {
 		request, err := http.NewRequest(method, address, bytes.NewReader(body))
-		must(t, err)
+		testkit.Must(t, err)
 		request.SetBasicAuth(User, Password)
 		request.Header.Set("Content-Type", contentType)
 		response, err := client.Do(request)
-		must(t, err)
+		testkit.Must(t, err)
 		defer func() { _ = response.Body.Close() }()
 		text, _ := io.ReadAll(response.Body)
 		if response.StatusCode != want {
@@ -164,7 +163,7 @@ func (s *Server) Put(t testing.TB, repository, tag string, layer []byte) Image {
 		digest := DigestOf(content)
 		at := send(http.MethodPost, s.URL+"/v2/"+repository+"/blobs/uploads/", nil, "", http.StatusAccepted).Get("Location")
 		u, err := url.Parse(at)
-		must(t, err)
+		testkit.Must(t, err)
 		query := u.Query()
 		query.Set("digest", digest)
 		u.RawQuery = query.Encode()
@@ -182,11 +181,4 @@ func (s *Server) Put(t testing.TB, repository, tag string, layer []byte) Image {
 
 func ManifestOf(config, layer string, size int) string {
 	return fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":%q,"size":2},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":%q,"size":%d}]}`, ManifestType, config, layer, size)
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // comments returns those of the structs in a directory and of their fields, by
@@ -14,15 +16,11 @@ import (
 func comments(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	texts := map[string]string{}
 	for _, name := range names {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		ast.Inspect(file, func(n ast.Node) bool {
 			declaration, ok := n.(*ast.GenDecl)
 			if !ok || declaration.Tok != token.TYPE {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // WithoutEachField calls f with the document as it is without a field, for each
@@ -15,16 +17,12 @@ import (
 func WithoutEachField[T any](t *testing.T, document []byte, f func(field string, document []byte)) {
 	t.Helper()
 	var whole any
-	if err := yaml.Unmarshal(document, &whole); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, yaml.Unmarshal(document, &whole))
 	seen := map[string]bool{}
 	withoutEach(whole, "", func(field string) {
 		seen[field] = true
 		without, err := yaml.Marshal(whole)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		f(field, without)
 	})
 	expectFields(t, seen, reflect.TypeFor[T](), "")

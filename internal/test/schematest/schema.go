@@ -78,13 +78,9 @@ func Describe(t *testing.T, document any) map[string]any {
 	t.Helper()
 	m := maker{t, map[string]map[string]string{}}
 	text, err := json.Marshal(m.of(reflect.ValueOf(document).Elem()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var described map[string]any
-	if err := json.Unmarshal(text, &described); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(text, &described))
 	return described
 }
 
@@ -101,31 +97,21 @@ func Hold(t *testing.T, name, title string, document any) *jsonschema.Schema {
 	encoder := json.NewEncoder(&want)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(root); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, encoder.Encode(root))
 	path := testkit.InModule("docs/" + name)
 	if *update {
-		if err := os.WriteFile(path, want.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(path, want.Bytes(), 0o644))
 	}
 	got, err := os.ReadFile(path)
 	if err != nil || !bytes.Equal(got, want.Bytes()) {
 		t.Errorf("docs/%s is stale: run make docs (%v)", name, err)
 	}
 	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(got))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	compiler := jsonschema.NewCompiler()
-	if err := compiler.AddResource(root.ID, parsed); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, compiler.AddResource(root.ID, parsed))
 	compiled, err := compiler.Compile(root.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return compiled
 }
 

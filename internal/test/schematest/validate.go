@@ -8,6 +8,8 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // Accept holds a document to the schema.
@@ -29,9 +31,7 @@ func Refuse(t *testing.T, s *jsonschema.Schema, name string, document []byte) {
 func validate(t *testing.T, s *jsonschema.Schema, document []byte) error {
 	t.Helper()
 	var value any
-	if err := yaml.Unmarshal(document, &value); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, yaml.Unmarshal(document, &value))
 	return s.Validate(value)
 }
 
@@ -39,9 +39,7 @@ func validate(t *testing.T, s *jsonschema.Schema, document []byte) error {
 func AcceptFile(t *testing.T, s *jsonschema.Schema, name string) {
 	t.Helper()
 	document, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	Accept(t, s, name, document)
 }
 
@@ -50,9 +48,7 @@ func AcceptFile(t *testing.T, s *jsonschema.Schema, name string) {
 func AcceptBlocks(t *testing.T, s *jsonschema.Schema, name, kind string) {
 	t.Helper()
 	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	found := false
 	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(text, -1) {
 		if bytes.Contains(block[1], []byte("\nkind: "+kind+"\n")) {

@@ -26,23 +26,17 @@ func FIFO(t *testing.T, content string) string {
 
 func Put(t testing.TB, name, content string) {
 	t.Helper()
-	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, os.WriteFile(name, []byte(content), 0o600))
 }
 
 func Mkdir(t testing.TB, name string) {
 	t.Helper()
-	if err := os.MkdirAll(name, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, os.MkdirAll(name, 0o700))
 }
 
 func Remove(t testing.TB, name string) {
 	t.Helper()
-	if err := os.RemoveAll(name); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, os.RemoveAll(name))
 }
 
 // InModule returns the path of a file of the module, whichever of its packages the test belongs to.

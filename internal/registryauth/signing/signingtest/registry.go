@@ -11,6 +11,8 @@ import (
 
 	"github.com/distribution/distribution/v3/registry/auth/token"
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // The values of iss and aud that the registry expects.
@@ -33,17 +35,13 @@ func NewRegistry(tb testing.TB, jwks, certificates []byte) Registry {
 		TrustedKeys:       map[string]crypto.PublicKey{},
 	}
 	var set jose.JSONWebKeySet
-	if err := json.Unmarshal(jwks, &set); err != nil {
-		tb.Fatal(err)
-	}
+	testkit.Must(tb, json.Unmarshal(jwks, &set))
 	for _, key := range set.Keys {
 		options.TrustedKeys[key.KeyID] = key.Public()
 	}
 	for block, rest := pem.Decode(certificates); block != nil; block, rest = pem.Decode(rest) {
 		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			tb.Fatal(err)
-		}
+		testkit.Must(tb, err)
 		options.Roots.AddCert(cert)
 		options.TrustedKeys[token.GetJWKThumbprint(cert.PublicKey)] = cert.PublicKey
 	}
