@@ -4,16 +4,16 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 )
 
-// metric says all about one metric: to Prometheus, and to the readers of
-// docs/reference/metrics.md, which is made of this (make docs).
+// metric describes one metric for Prometheus and for docs/reference/metrics.md, which
+// "make docs" generates from it.
 type metric struct {
 	name    string
 	kind    kind
-	help    string // what it says
+	help    string // its meaning
 	labels  []label
-	act     string    // what to do when it is bad; empty: it is for graphs
+	act     string    // remedy for a bad value; empty: the metric is for graphs
 	buckets []float64 // of a histogram, as upper bounds
-	read    bool      // from sources, at each scrape; else it is counted as things happen
+	read    bool      // read from Sources at each scrape; else counted at each event
 }
 
 // kind is the type of a metric.
@@ -25,8 +25,8 @@ const (
 	histogram kind = "histogram"
 )
 
-// label is a label of a metric, with all that can be its value: a closed set, or
-// names from the configuration.
+// label is a label of a metric with all its possible values: a closed set, or names from
+// the configuration.
 type label struct {
 	name   string
 	values []string
@@ -35,18 +35,18 @@ type label struct {
 	means  string // for the document
 }
 
-// source says where the values of a label come from that are not a closed set.
+// source is the origin of a label's values that are not a closed set.
 type source string
 
 const (
-	fromCode      source = "code" // as many as there are things of ours, whatever is asked of us
+	fromCode      source = "code" // set by our code, independent of requests
 	fromClusters  source = "clusters"
 	fromServices  source = "services"
-	fromFiles     source = "files" // groups that are re-read
+	fromFiles     source = "files" // groups of files that are reloaded
 	fromUpstreams source = "upstreams"
 )
 
-// Values that several labels have.
+// Values of several labels.
 const (
 	resultSuccess = "success"
 	resultFailure = "failure"
@@ -54,7 +54,7 @@ const (
 	resultFailed  = "failed"
 
 	unknownService = "unknown" // every service that is not configured
-	otherValue     = "other"   // what a label cannot have: a fault of ours, if it is ever seen
+	otherValue     = "other"   // not a possible value of the label: a bug of ours if it appears
 )
 
 var (
@@ -62,20 +62,20 @@ var (
 	// issuerLabel keeps the name of clusterLabel: queries and alerts know it.
 	issuerLabel  = label{name: "cluster", from: fromClusters, means: "`clusters[].name` or `identities[].name`"}
 	serviceLabel = label{name: "service", from: fromServices, means: "`registries[].service`"}
-	// Of requests, neither is always known.
-	requestedCluster = label{name: "cluster", from: fromClusters, means: "`clusters[].name`; empty: not known"}
-	requestedIssuer  = label{name: "cluster", from: fromClusters, means: "`clusters[].name` or `identities[].name`; empty: not known"}
+	// The cluster or the service of a request can be unknown.
+	requestedCluster = label{name: "cluster", from: fromClusters, means: "`clusters[].name`; empty: unknown"}
+	requestedIssuer  = label{name: "cluster", from: fromClusters, means: "`clusters[].name` or `identities[].name`; empty: unknown"}
 	requestedService = label{name: "service", from: fromServices, other: unknownService, means: "`registries[].service`; `unknown`: any other"}
 	outcomeLabel     = label{name: "result", values: []string{resultSuccess, resultFailure}, other: otherValue}
 )
 
-// group is metrics that belong together.
+// group is a section of the document.
 type group struct {
 	title   string
 	metrics []*metric
 }
 
-// allMetrics returns all there are of our own.
+// allMetrics returns our own metrics, without those of the Go runtime.
 func allMetrics() []group {
 	return []group{
 		{"Token requests", exchangeMetrics},

@@ -22,11 +22,11 @@ const metricsIntroduction = `# Metrics
 
 <!-- Made from internal/server/metrics by "make docs". Change it there. -->
 
-` + "`GET /metrics` on the admin listener, for Prometheus. The same goes to an OpenTelemetry collector if one is named: [telemetry.md](../how-to/telemetry.md)." + `
+` + "Prometheus reads the metrics at `GET /metrics` of the admin listener. They can also be sent to an OpenTelemetry collector: [telemetry.md](../how-to/telemetry.md)." + `
 
-Every replica counts for itself. Times are Unix times in seconds, so ` + "`time() - metric`" + ` is an age. A label has no other values than those listed
-here and the names in the configuration: the content of a request never becomes one. Durations are native histograms (Prometheus needs
-` + "`scrape_native_histograms: true`" + `, or ` + "`--enable-feature=native-histograms`" + ` before 3.8) and classic ones. ` + "`go_*` and `process_*`" + ` are those of every Go program.
+Every replica counts alone. Times are Unix times in seconds, so ` + "`time() - metric`" + ` is an age. The values of a label are those listed here and
+names from the configuration, never content of a request. Durations are native histograms (Prometheus needs ` + "`scrape_native_histograms: true`" + `,
+or ` + "`--enable-feature=native-histograms`" + ` before 3.8) and classic ones. ` + "`go_*` and `process_*`" + ` are the metrics of every Go program.
 `
 
 // The document is what the code says. It is made by make docs.
@@ -47,7 +47,7 @@ func metricsText() []byte {
 	var b bytes.Buffer
 	b.WriteString(metricsIntroduction)
 	for _, c := range allMetrics() {
-		fmt.Fprintf(&b, "\n## %s\n\n| metric | labels | what it says | what to do when it is bad |\n| --- | --- | --- | --- |\n", c.title)
+		fmt.Fprintf(&b, "\n## %s\n\n| metric | labels | meaning | remedy for a bad value |\n| --- | --- | --- | --- |\n", c.title)
 		for _, d := range c.metrics {
 			var labels []string
 			for _, l := range d.labels {

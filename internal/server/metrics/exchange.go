@@ -20,82 +20,82 @@ var limitLabel = label{name: "limit", values: []string{"service_account", "addre
 var (
 	exchangesTotal = &metric{
 		name: "pullpass_exchanges_total", kind: counter,
-		help: "Token requests by outcome. The GET with which containerd repeats a refused POST is not counted again.",
+		help: "Token requests, by outcome. containerd repeats a refused POST as a GET; that GET is not counted.",
 		labels: []label{
 			{name: "result", values: ClosedSet(exchange.Results()...), other: otherValue, means: "[results](audit.md#results)"},
-			{name: "reason", values: reasonValues, other: otherValue, means: "[reasons](audit.md#reasons); empty: all was granted"},
+			{name: "reason", values: reasonValues, other: otherValue, means: "[reasons](audit.md#reasons); empty: everything was granted"},
 			requestedIssuer,
 			requestedService,
 			{name: "grant_type", values: ClosedSet(registryauth.GrantAnonymous, registryauth.GrantBasic, registryauth.GrantBearer,
 				registryauth.GrantPassword, registryauth.GrantRefreshToken, registryauth.GrantTokenExchange, ""), other: otherValue,
 				means: "empty: refused before the form of the request was known"},
 		},
-		act: "Many `refused`: look the reason up in the audit log. `unavailable`: something that answers depend on is down; `/readyz` names it. " +
-			"`error`: a fault of Pullpass; the log has it under the id of the audit line. `anonymous`: a kubelet does not send its pods' tokens.",
+		act: "Many `refused`: find the reason in the audit log. `unavailable`: a dependency is down; `/readyz` names it. " +
+			"`error`: a bug in Pullpass; find its log line by the id of the audit line. `anonymous`: a kubelet does not send its pods' tokens.",
 	}
 	exchangeDuration = &metric{
 		name: "pullpass_exchange_duration_seconds", kind: histogram,
 		help:    "Time to answer a token request.",
 		labels:  []label{exchangesTotal.labels[0]},
 		buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
-		act:     "See which span of a trace is long. Without traces, look at key fetches, confirmations and calls to Redis below.",
+		act:     "Find the long span in a trace. Without traces, check the metrics of key fetches, confirmations and Redis calls.",
 	}
 	limited = &metric{
 		name: "pullpass_limited_total", kind: counter,
-		help:   "Token requests that were refused because there were too many, by the limit.",
+		help:   "Token requests refused by a rate limit, by limit.",
 		labels: []label{limitLabel},
-		act:    "The audit log has who it was. Raise `limits`, or stop the caller.",
+		act:    "The audit log names the caller. Raise `limits`, or stop the caller.",
 	}
 	requestsInFlight = &metric{
 		name: "pullpass_requests_in_flight", kind: gauge, read: true,
-		help: "Token requests that are worked on.",
+		help: "Token requests in progress.",
 	}
 	requestsWaiting = &metric{
 		name: "pullpass_requests_waiting", kind: gauge, read: true,
-		help: "Token requests that wait because too many are worked on.",
-		act:  "Above 0 for minutes: see what is slow, or run more replicas.",
+		help: "Token requests in the queue.",
+		act:  "Above 0 for minutes: find the slow step, or run more replicas.",
 	}
 	openConnections = &metric{
 		name: "pullpass_connections", kind: gauge, read: true,
-		help: "Connections of the public listener.",
+		help: "Open connections of the public listener.",
 		act:  "Near `pullpass_connections_limit`: clients wait to connect. Run more replicas, or give them more memory.",
 	}
 	connectionsLimit = &metric{
 		name: "pullpass_connections_limit", kind: gauge, read: true,
-		help: "How many there may be, as memory allows. One address may have half as many.",
+		help: "Maximum number of connections, set by the memory limit. One address may have half of it.",
 	}
 	connectionsRefused = &metric{
 		name: "pullpass_connections_refused_total", kind: counter, read: true,
-		help: "Connections that were closed because their address had too many, or because others needed the place of one without a whole request; and connections and requests because all together sent too much.",
-		act:  "An address that many share: see [capacity.md](capacity.md#connections). Otherwise a client tries to use up the connections.",
+		help: "Closed connections: the address had too many, or the connection had no complete request and its place was needed. Also connections and requests that were refused because all clients together sent too much.",
+		act:  "Many clients share an address: see [capacity.md](capacity.md#connections). Otherwise a client tries to use up the connections.",
 	}
 
 	legacyTokens = &metric{
 		name: "pullpass_legacy_tokens_total", kind: counter,
 		help:   "Refused secret-based ServiceAccount tokens, by the cluster that signed them.",
-		labels: []label{{name: "cluster", from: fromClusters, means: "`clusters[].name`; empty: signed by none of them"}},
-		act:    "The audit log names the Secrets: delete them, and give their users tokens that end.",
+		labels: []label{{name: "cluster", from: fromClusters, means: "`clusters[].name`; empty: signed by no configured cluster"}},
+		act:    "The audit log names the Secrets. Delete them, and give their users tokens that expire.",
 	}
 	callerProofs = &metric{
 		name: "pullpass_caller_proofs_total", kind: counter,
-		help: "Callers by whether they are the node of their token.",
+		help: "Checks that the caller is the node of its token, by result.",
 		labels: []label{
 			requestedCluster,
 			{name: "mode", values: ClosedSet(nodeproof.Audit, nodeproof.Enforce), other: otherValue},
 			{name: "result", values: []string{resultPassed, resultFailed}, other: otherValue},
 			{name: "reason", values: append(ClosedSet(nodeproof.Reasons()...), ""), other: otherValue, means: "[reasons of proofs](audit.md#reasons); empty: passed"},
 		},
-		act: "Before `enforce`, this must be all `passed`. [node-proof.md](../how-to/node-proof.md) says what each reason asks for.",
+		act: "Set `enforce` only when every result is `passed`. [node-proof.md](../how-to/node-proof.md) has a remedy for each reason.",
 	}
 	replays = &metric{
 		name: "pullpass_replays_total", kind: counter,
-		help: "Tokens by whether their first caller presented them: passed, or why that was not so or not known.",
+		help: "Checks that a token's first caller presents it, by result.",
 		labels: []label{
 			requestedIssuer,
 			{name: "mode", values: ClosedSet(exchange.ReplayAudit, exchange.ReplayEnforce), other: otherValue},
 			{name: "result", values: append(ClosedSet(exchange.ReplayReasons()...), resultPassed), other: otherValue},
 		},
-		act: "`other_caller`: a token was stolen, or nodes share or change their addresses; the audit log has both callers. `unavailable`: see Redis.",
+		act: "`other_caller`: a token was stolen, or nodes share or change addresses; the audit log names both callers. `unavailable`: check Redis.",
 	}
 	exchangeMetrics = []*metric{
 		exchangesTotal, exchangeDuration, requestsInFlight, requestsWaiting, openConnections, connectionsLimit, connectionsRefused, limited, legacyTokens, callerProofs, replays,

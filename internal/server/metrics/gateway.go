@@ -13,50 +13,50 @@ var (
 
 	gatewayRequests = &metric{
 		name: "pullpass_gateway_requests_total", kind: counter,
-		help: "Requests at the gateway by outcome, but those without a token, which begin every pull.",
+		help: "Gateway requests with a token, by outcome. The first request of every pull has none.",
 		labels: []label{
 			upstreamLabel,
-			{name: "kind", values: append(gateway.Kinds(), ""), other: otherValue, means: "what was asked for; empty: it is not known"},
+			{name: "kind", values: append(gateway.Kinds(), ""), other: otherValue, means: "kind of request; empty: unknown"},
 			{name: "result", values: ClosedSet(exchange.Results()...), other: otherValue, means: "[results](audit.md#results)"},
-			{name: "reason", values: reasonValues, other: otherValue, means: "[reasons](audit.md#gateway-reasons); empty: it was passed on whole"},
+			{name: "reason", values: reasonValues, other: otherValue, means: "[reasons](audit.md#gateway-reasons); empty: completely forwarded"},
 		},
-		act: "`unavailable`: the upstream; the reason says what is wrong with it, [operations.md](../how-to/operations.md#the-gateway) what to do. Many `refused`: look the reason up in the audit log. `request_canceled`: clients that left, which is `granted`.",
+		act: "`unavailable`: the upstream fails; the reason says how, [operations.md](../how-to/operations.md#the-gateway) has the remedy. Many `refused`: find the reason in the audit log. `request_canceled`: the client left; the result is `granted`.",
 	}
 	gatewayDuration = &metric{
 		name: "pullpass_gateway_duration_seconds", kind: histogram,
-		help:    "Time of a request at the gateway, to the end of its body.",
+		help:    "Time of a gateway request, to the end of its body.",
 		labels:  []label{upstreamLabel},
 		buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 	}
 	gatewayBytes = &metric{
 		name: "pullpass_gateway_bytes_total", kind: counter,
-		help:   "Bytes of bodies that went through the gateway, to clients (sent) and from them (received).",
+		help:   "Bytes of bodies at the gateway: to clients (sent), from clients (received).",
 		labels: []label{upstreamLabel, {name: "direction", values: []string{directionSent, directionReceived}, other: otherValue}},
 	}
 	gatewayStreams = &metric{
 		name: "pullpass_gateway_requests_in_flight", kind: gauge, read: true,
-		help: "Requests at the gateway that are worked on, bodies that are streamed among them.",
+		help: "Gateway requests in progress, including those whose body is being streamed.",
 		act:  "Near `pullpass_connections_limit`: clients wait to connect. Run more replicas, or give them more memory.",
 	}
 	gatewayChallenges = &metric{
 		name: "pullpass_gateway_challenges_total", kind: counter, read: true,
-		help: "Requests without a token, which are told where to get one.",
-		act:  "Many more than pulls: a client does not get a token; see `pullpass_exchanges_total`.",
+		help: "Gateway requests without a token. The response names the token endpoint.",
+		act:  "Many more than pulls: a client gets no token; see `pullpass_exchanges_total`.",
 	}
 	upstreamFailing = &metric{
 		name: "pullpass_upstream_failing", kind: gauge, read: true,
-		help:   "1: the last request that Pullpass made by itself (GET /v2/) failed. It makes one each minute, and soon after a client's request has failed.",
+		help:   "1: the last health check (GET /v2/) of the upstream failed. Pullpass makes one each minute, and soon after a failed request of a client.",
 		labels: []label{upstreamLabel},
-		act:    "Pulls from it fail. `/readyz` says why.",
+		act:    "Pulls from this upstream fail. `/readyz` says why.",
 	}
 	upstreamAnswered = &metric{
 		name: "pullpass_upstream_answered_timestamp_seconds", kind: gauge, read: true,
-		help:   "When the upstream last answered GET /v2/ as it should; 0: never. It is asked each minute.",
+		help:   "Time of the last successful health check (GET /v2/) of the upstream; 0: never. There is one each minute.",
 		labels: []label{upstreamLabel},
 	}
 	upstreamHeld = &metric{
 		name: "pullpass_upstream_held", kind: gauge, read: true,
-		help:   "1: the upstream answered GET /v2/ with 429, and is left alone for as long as it said. A 429 for one repository is not counted here.",
+		help:   "1: the upstream answered GET /v2/ with 429. Pullpass sends it no requests until its Retry-After has passed. A 429 for one repository does not count.",
 		labels: []label{upstreamLabel},
 		act:    "Clients get 429. Ask the upstream for a higher limit, or use a credential that has one.",
 	}
@@ -67,9 +67,9 @@ var (
 	}
 	upstreamTokenFailures = &metric{
 		name: "pullpass_upstream_token_failures_total", kind: counter, read: true,
-		help:   "Those that brought no token.",
+		help:   "Requests to the token endpoint of the upstream that returned no token.",
 		labels: []label{upstreamLabel},
-		act:    "The credential is wrong or has ended, or the token endpoint is down: the audit log has what it said.",
+		act:    "The credential is wrong or expired, or the token endpoint is down. The audit log has its response.",
 	}
 	gatewayMetrics = []*metric{
 		gatewayRequests, gatewayDuration, gatewayBytes, gatewayStreams, gatewayChallenges,

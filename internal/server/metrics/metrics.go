@@ -18,11 +18,11 @@ const (
 	scrapeTimeout = 10 * time.Second
 )
 
-// Metrics are what /metrics shows. They live as long as the process; what the
-// configuration brings is given to use. All methods are safe for concurrent use.
+// Metrics has the series of /metrics. It lives as long as the process; Use gives it the
+// sources of a new configuration. All methods are safe for concurrent use.
 //
-// No label holds what a caller chose: no repository, pod, token id or address,
-// and of services and clusters only those that are configured.
+// No label has a value that a caller chose: no repository, pod, token id or address, and
+// only configured services and clusters.
 type Metrics struct {
 	Registry   *prometheus.Registry
 	counters   map[*metric]*prometheus.CounterVec
@@ -32,7 +32,7 @@ type Metrics struct {
 	current    atomic.Pointer[knownSources]
 }
 
-// knownSources are sources, and the names that labels may have.
+// knownSources are sources with the possible names in labels.
 type knownSources struct {
 	Sources
 	known map[source]map[string]bool
@@ -70,7 +70,7 @@ func (m *Metrics) define(d *metric) {
 	case d.kind == histogram:
 		m.histograms[d] = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: d.name, Help: d.help,
-			Buckets: d.buckets, // for what does not read native histograms
+			Buckets: d.buckets, // for readers without native histograms
 			// Each bucket ends at most a tenth above the one before. When there are too
 			// many, they begin anew after an hour, or get wider before that.
 			NativeHistogramBucketFactor:     1.1,
@@ -81,8 +81,8 @@ func (m *Metrics) define(d *metric) {
 	}
 }
 
-// Use says from where metrics are read from now on, and which names are known.
-// The counts so far stay, except for names that are no longer known.
+// Use replaces the sources of metrics and the known names. Counts stay, except those of
+// names that are no longer known.
 func (m *Metrics) Use(s Sources) {
 	set := func(names []string) map[string]bool {
 		known := map[string]bool{}
@@ -97,8 +97,8 @@ func (m *Metrics) Use(s Sources) {
 	if before != nil {
 		m.forget(before.known)
 	}
-	// 0 is a statement too: no legacy token was seen, no request was limited, nothing failed. And a
-	// rate does not see the first event of a series that begins with it.
+	// Series begin at 0. The value says that nothing happened, and rate() misses the first event
+	// of a series that begins with it.
 	for _, cluster := range s.Clusters {
 		m.counters[legacyTokens].WithLabelValues(cluster)
 	}
@@ -117,7 +117,7 @@ func (m *Metrics) Use(s Sources) {
 	}
 }
 
-// forget drops what was counted for names that were known and are not any more.
+// forget drops the counts of names that are no longer known.
 func (m *Metrics) forget(before map[source]map[string]bool) {
 	known := m.current.Load().known
 	for _, c := range allMetrics() {
@@ -135,7 +135,7 @@ func (m *Metrics) forget(before map[source]map[string]bool) {
 
 func (m *Metrics) deleteSeries(d *metric, labels prometheus.Labels) {
 	switch {
-	case d.read: // from what is configured now
+	case d.read: // from the current sources
 	case d.kind == counter:
 		m.counters[d].DeletePartialMatch(labels)
 	case d.kind == gauge:
@@ -159,8 +159,8 @@ func (m *Metrics) observe(d *metric, took time.Duration, values ...string) {
 	m.histograms[d].WithLabelValues(m.bounded(d, values)...).Observe(took.Seconds())
 }
 
-// bounded replaces values that a label cannot have, in place. Any client of the
-// endpoint could fill the memory of Prometheus otherwise.
+// bounded replaces, in place, values that are not possible for their label. Otherwise any
+// client of the endpoint could fill the memory of Prometheus.
 func (m *Metrics) bounded(d *metric, values []string) []string {
 	known := m.current.Load().known
 	for i := range d.labels {
@@ -175,10 +175,10 @@ func (m *Metrics) bounded(d *metric, values []string) []string {
 	return values
 }
 
-// Reloaded counts one reading of a group of files. name is one of ours.
+// Reloaded counts one read of a group of files.
 func (m *Metrics) Reloaded(name string, err error) {
 	if !m.current.Load().known[fromFiles][name] {
-		return // it was taken out of the configuration meanwhile
+		return // removed from the configuration meanwhile
 	}
 	if err != nil {
 		m.count(reloads, name, resultFailure)
@@ -188,7 +188,7 @@ func (m *Metrics) Reloaded(name string, err error) {
 	m.gauges[lastReload].WithLabelValues(name).SetToCurrentTime()
 }
 
-// RedisCall notes one call to Redis.
+// RedisCall counts one call to Redis.
 func (m *Metrics) RedisCall(operation state.Operation, took time.Duration, err error) {
 	result := resultSuccess
 	if err != nil {

@@ -7,30 +7,30 @@ import (
 )
 
 var (
-	nodeLabel = label{name: "node", from: fromCode, means: "the node that it runs on"}
+	nodeLabel = label{name: "node", from: fromCode, means: "name of its node"}
 
 	nodeInstallState = &metric{
 		name: "pullpass_node_install_state", kind: gauge, read: true,
-		help:   "1 for the state that the node is in, 0 for the others. Not there before it was looked at.",
-		labels: []label{nodeLabel, {name: "state", values: ClosedSet(rollout.States()...), means: "docs/how-to/nodes.md"}},
-		act:    "failed, rejected: `pullpass node-install status` has the reason. No other node is changed to the same until it is gone.",
+		help:   "1 for the state of the node, 0 for the others. Absent before the first check.",
+		labels: []label{nodeLabel, {name: "state", values: ClosedSet(rollout.States()...), means: "see [nodes.md](../how-to/nodes.md)"}},
+		act:    "`failed`, `rejected`: `pullpass node-install status` has the reason. Until it is gone, no other node gets the same change.",
 	}
 	nodeInstallSince = &metric{
 		name: "pullpass_node_install_since_timestamp_seconds", kind: gauge, read: true,
-		help:   "Since when the node is in its state.",
+		help:   "Time at which the node entered its state.",
 		labels: []label{nodeLabel},
 	}
 	nodeInstallRestarts = &metric{
 		name: "pullpass_node_install_restarts_total", kind: counter, read: true,
-		help:   "Changes with which the kubelet was restarted.",
+		help:   "Changes that restarted the kubelet.",
 		labels: []label{nodeLabel},
-		act:    "More than one for each change that you make: something undoes what is installed. The log says what was repaired.",
+		act:    "More than one for each of your changes: another program undoes the installation. The log names the repaired files.",
 	}
 	nodeInstallRepairs = &metric{
 		name: "pullpass_node_install_repairs_total", kind: counter, read: true,
-		help:   "Files that another program changed, and that were put back at once.",
+		help:   "Files that another program changed, and that were restored at once.",
 		labels: []label{nodeLabel},
-		act:    "Find the program: the log and the events NodeInstallRepaired name the files. docs/how-to/kubelet.md has what to do about Spegel.",
+		act:    "Find the program: the log and the events NodeInstallRepaired name the files. For Spegel, see [kubelet.md](../how-to/kubelet.md).",
 	}
 	nodeInstallMetrics = []*metric{nodeInstallState, nodeInstallSince, nodeInstallRestarts, nodeInstallRepairs}
 )

@@ -10,41 +10,41 @@ import (
 var (
 	signingKeySince = &metric{
 		name: "pullpass_signing_key_since_timestamp_seconds", kind: gauge, read: true,
-		help:   "When the signing key began to sign, or its certificate to be valid. Not there if neither is known.",
+		help:   "Time at which the signing key came into use, or its certificate became valid. Absent if neither is known.",
 		labels: []label{serviceLabel},
-		act:    "Managed keys with certificates change each day. One that is older: the log says why no new one is made.",
+		act:    "Managed keys with certificates change each day. Older: the log says why there is no new one.",
 	}
 	signingKeyExpiry = &metric{
 		name: "pullpass_signing_key_expiry_timestamp_seconds", kind: gauge, read: true,
-		help:   "When the certificate of the signing key ends, or a CA that it depends on; 0 while no key can sign. Not there if it has no certificate.",
+		help:   "Time at which the signing key's certificate or a CA above it expires; 0 while no key can sign. Absent if the key has no certificate.",
 		labels: []label{serviceLabel},
-		act:    "Renew it in time: after its end nothing is issued for this service (503).",
+		act:    "Renew it before: after the expiry, requests for this service get a 503.",
 	}
 	signingCAExpiry = &metric{
 		name: "pullpass_signing_ca_expiry_timestamp_seconds", kind: gauge, read: true,
-		help:   "When the first of the CAs ends that the signing key depends on. Not there if it has none.",
+		help:   "Earliest expiry of the CAs above the signing key. Absent if there is no CA.",
 		labels: []label{serviceLabel},
-		act:    "Make another long before, and tell the registries: docs/how-to/keys.md.",
+		act:    "Make another CA long before, and add it to the registries: [keys.md](../how-to/keys.md).",
 	}
 	assertionKeySince = &metric{
 		name: "pullpass_assertion_key_since_timestamp_seconds", kind: gauge, read: true,
-		help: "When the key began to sign that tells upstreams who asks; 0 while none can. Not there without `assertions`, or with a key from a file.",
-		act:  "0: upstreams that are asked as the caller are not asked (502). Older than 32 days: the log says why no new one is made.",
+		help: "Time at which the assertion signing key came into use; 0 while no key can sign. Absent without `assertions`, or with a key from a file.",
+		act:  "0: requests to upstreams with a caller's login get a 502. Older than 32 days: the log says why there is no new key.",
 	}
 	assertionKeyNext = &metric{
 		name: "pullpass_assertion_key_next_timestamp_seconds", kind: gauge, read: true,
-		help: "When the next such key signs. Not there while none waits: it is made a day before.",
+		help: "Time at which the next assertion signing key comes into use. Absent until that key is made, a day before.",
 	}
 	servingCertificateExpiry = &metric{
 		name: "pullpass_tls_certificate_expiry_timestamp_seconds", kind: gauge, read: true,
-		help: "When the certificate of the public listener ends.",
-		act:  "Renew it in time: after its end no client connects. A new file is read within a minute.",
+		help: "Time at which the certificate of the public listener expires.",
+		act:  "Renew it before: after the expiry, no client connects. A new file is read within a minute.",
 	}
 	clientCAExpiry = &metric{
 		name: "pullpass_client_ca_expiry_timestamp_seconds", kind: gauge, read: true,
-		help:   "When the first CA ends by which nodes of the cluster prove themselves with a certificate.",
+		help:   "Earliest expiry of the CAs for the node certificates of the cluster.",
 		labels: []label{clusterLabel},
-		act:    "Put the CA that follows into the file in time: both may be in it.",
+		act:    "Add the next CA to the file before. The file may have both.",
 	}
 	keyMetrics = []*metric{
 		signingKeySince, signingKeyExpiry, signingCAExpiry, assertionKeySince, assertionKeyNext, servingCertificateExpiry, clientCAExpiry,
@@ -84,7 +84,7 @@ func (r reading) assertionKey(keys signing.Keys) {
 	}
 }
 
-// caEnd is when the first of the CAs ends that sign now; zero: there is none.
+// caEnd is the earliest expiry of the CAs that sign now; zero: there is none.
 func caEnd(status signing.Status) (first time.Time) {
 	for _, ca := range status.CAs {
 		if ca.State == signing.StateSigning && (first.IsZero() || ca.NotAfter.Before(first)) {
@@ -94,7 +94,7 @@ func caEnd(status signing.Status) (first time.Time) {
 	return first
 }
 
-// TLSEnds says when what TLS is built on ends.
+// TLSEnds has the expiry of the certificates for TLS.
 type TLSEnds struct {
 	Certificate time.Time
 	ClientCAs   map[string]time.Time // by cluster
@@ -107,25 +107,25 @@ func (r reading) tls(ends TLSEnds) {
 	}
 }
 
-// revisionLength is how much of a policy's revision is shown.
+// revisionLength is the number of characters shown of a policy's revision.
 const revisionLength = 12
 
 var (
 	policyInfo = &metric{
 		name: "pullpass_policy_info", kind: gauge, read: true,
-		help:   "Always 1, for the policy that is in use.",
-		labels: []label{{name: "revision", from: fromCode, means: "a hash of the policy files; one at a time"}},
-		act:    "More than one `revision` among the replicas for minutes: one of them does not get, or cannot read, the new files.",
+		help:   "Always 1, for the policy in use.",
+		labels: []label{{name: "revision", from: fromCode, means: "hash of the policy files; one at a time"}},
+		act:    "Replicas with different `revision`s for minutes: a replica did not get the new files, or cannot read them.",
 	}
 	reloads = &metric{
 		name: "pullpass_reloads_total", kind: counter,
-		help:   "Readings of files, the first one included. After a failure the last good files stay in use.",
+		help:   "Reads of files, including the first. After a failure, the last valid files stay in use.",
 		labels: []label{reloadLabel, outcomeLabel},
-		act:    "`failure`: the log names the file and the fault; so does `pullpass check`.",
+		act:    "`failure`: the log and `pullpass check` name the file and the fault.",
 	}
 	lastReload = &metric{
 		name: "pullpass_reload_last_success_timestamp_seconds", kind: gauge,
-		help:   "When files were last read without a fault.",
+		help:   "Time of the last successful read.",
 		labels: []label{reloadLabel},
 	}
 	reloadLabel = label{name: "name", from: fromFiles, other: otherValue,
@@ -137,31 +137,31 @@ var (
 	redisHealthy = &metric{
 		name: "pullpass_redis_healthy", kind: gauge, read: true,
 		help: "1 if Redis answered the last call.",
-		act:  "0: limits count for each replica alone, replays are not seen, and no replica learns of new revocations. [redis.md](../how-to/redis.md)",
+		act:  "0: each replica counts limits alone, replays are not detected, and new revocations have no effect. See [redis.md](../how-to/redis.md).",
 	}
 	redisFailures = &metric{
 		name: "pullpass_redis_failures_total", kind: counter, read: true,
-		help: "Calls that Redis did not answer.",
+		help: "Failed calls to Redis.",
 		act:  "See `pullpass_redis_healthy`; `/readyz` has the last failure.",
 	}
 	redisDuration = &metric{
 		name: "pullpass_redis_call_duration_seconds", kind: histogram,
-		help: "Time of calls to Redis, answered or not. They are given up after half a second.",
+		help: "Time of calls to Redis, including failed ones. The timeout is half a second.",
 		labels: []label{
 			{name: "operation", values: ClosedSet(state.Operations()...), other: otherValue},
 			outcomeLabel,
 		},
 		buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
-		act:     "`own`, `take` and `own_and_take` are part of the time of exchanges: keep Redis near.",
+		act:     "Token requests wait for `own`, `take` and `own_and_take`: run Redis near the replicas.",
 	}
 	revocationsNow = &metric{
 		name: "pullpass_revocations", kind: gauge, read: true,
-		help: "Revocations that count now.",
+		help: "Revocations in force.",
 	}
 	revocationsRead = &metric{
 		name: "pullpass_revocations_read_timestamp_seconds", kind: gauge, read: true,
-		help: "When the list of revocations was last read; 0: never.",
-		act:  "It is read every five seconds. Older than a minute: new revocations do not count here. 0: nothing is granted. See Redis.",
+		help: "Time of the last successful read of the revocations; 0: never.",
+		act:  "Pullpass reads them every five seconds. Older than a minute: new revocations have no effect at this replica. 0: nothing is granted. Check Redis.",
 	}
 	stateMetrics = []*metric{redisHealthy, redisFailures, redisDuration, revocationsNow, revocationsRead}
 )
@@ -180,17 +180,17 @@ var (
 	auditFailures = &metric{
 		name: "pullpass_audit_failures_total", kind: counter, read: true,
 		help: "Audit events that could not be written.",
-		act:  "Any: the audit log has holes. The log says why; see the disk, or the reader of standard output.",
+		act:  "Above 0: the audit log is incomplete. The log says why; check the disk, or the reader of standard output.",
 	}
 	auditWaiting = &metric{
 		name: "pullpass_audit_waiting_events", kind: gauge, read: true,
-		help: "Audit events that are not written yet.",
-		act:  "Above a few: writing takes long, and answers wait for up to a second.",
+		help: "Audit events that are not yet written.",
+		act:  "Above a few: writing is slow, and responses wait for up to a second.",
 	}
 	telemetryFailures = &metric{
 		name: "pullpass_telemetry_failures_total", kind: counter, read: true,
-		help: "Failures to send traces or metrics to the OpenTelemetry collector. Not there if none is configured.",
-		act:  "Requests are not affected. The log has one failure a minute. [telemetry.md](../how-to/telemetry.md)",
+		help: "Failures to send traces or metrics to the OpenTelemetry collector. Absent if none is configured.",
+		act:  "Requests are not affected. The log has one failure a minute. See [telemetry.md](../how-to/telemetry.md).",
 	}
 	buildInfo = &metric{
 		name: "pullpass_build_info", kind: gauge,

@@ -7,15 +7,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// program has the metrics of a program that is not a proxy, and shows them at each
-// scrape. It implements prometheus.Collector.
+// program is a prometheus.Collector of the metrics of a program that is not a proxy.
 type program struct {
 	descs map[*metric]*prometheus.Desc
 	read  func(reading)
 }
 
-// newProgram returns these metrics and those of the process. Those of a proxy are not
-// among them: that one serves would be taken from them.
+// newProgram returns a handler of these metrics and those of the process. It has no metric
+// of a proxy: alerts would take the program for one.
 func newProgram(all []*metric, read func(reading)) http.Handler {
 	p := &program{map[*metric]*prometheus.Desc{}, read}
 	for _, d := range all {

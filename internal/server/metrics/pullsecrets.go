@@ -10,28 +10,28 @@ var (
 	pullSecretsLeader = &metric{
 		name: "pullpass_pull_secrets_leader", kind: gauge, read: true,
 		help: "1 if this replica leads. The others wait.",
-		act:  "0 at all of them: no token is renewed, and each ends within the hour. The log says why the Lease is not to be had.",
+		act:  "0 at all replicas: no token is renewed, and each expires within the hour. The log says why no replica gets the Lease.",
 	}
 	pullSecretsNow = &metric{
 		name: "pullpass_pull_secrets", kind: gauge, read: true,
-		help:   "ServiceAccounts that have opted in: with a token that counts (`kept`), without one (`waiting`), and those whose Secret's name belongs to a Secret of another owner (`foreign`). Not there at replicas that do not lead.",
+		help:   "ServiceAccounts that have opted in: with a valid token (`kept`), without one (`waiting`), and those whose Secret has another owner (`foreign`). Absent at replicas that do not lead.",
 		labels: []label{{name: "state", values: []string{"kept", "waiting", "foreign"}}},
-		act:    "`waiting` for minutes: see `pullpass_pull_secret_failures_total`. `foreign`: an event on the ServiceAccount names the Secret; delete that, or opt out.",
+		act:    "`waiting` for minutes: see `pullpass_pull_secret_failures_total`. `foreign`: an event on the ServiceAccount names the Secret; delete the Secret, or opt out.",
 	}
 	pullSecretOverdue = &metric{
 		name: "pullpass_pull_secret_overdue_seconds", kind: gauge, read: true,
-		help: "For how long a token that should have been made has not been, the longest of all; 0: none. Not there at replicas that do not lead.",
-		act:  "A token ends 21 to 27 minutes after it was due. The log, and events on ServiceAccounts, say what fails.",
+		help: "Time by which the most overdue token is late; 0: none is. Absent at replicas that do not lead.",
+		act:  "A token expires 21 to 27 minutes after its renewal was due. The log and events on ServiceAccounts name the failure.",
 	}
 	pullSecretWrites = &metric{
 		name: "pullpass_pull_secret_writes_total", kind: counter, read: true,
-		help:   "Secrets that were made, and tokens that were put into Secrets.",
+		help:   "Created Secrets, and tokens written to Secrets.",
 		labels: []label{{name: "kind", values: []string{"secret", "token"}}},
 		act:    "More than two tokens an hour for each ServiceAccount: another client changes the Secrets.",
 	}
 	pullSecretFailures = &metric{
 		name: "pullpass_pull_secret_failures_total", kind: counter, read: true,
-		help: "Attempts that failed. Each is repeated, after five minutes at last.",
+		help: "Failed attempts. Each is repeated within five minutes.",
 		act:  "See `pullpass_pull_secret_overdue_seconds`.",
 	}
 	pullSecretMetrics = []*metric{pullSecretsLeader, pullSecretsNow, pullSecretOverdue, pullSecretWrites, pullSecretFailures}

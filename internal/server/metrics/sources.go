@@ -20,12 +20,12 @@ import (
 	"github.com/pullpass/pullpass/internal/state"
 )
 
-// Sources are what is read at each scrape. Sources that are nil or empty have no series.
+// Sources are read at each scrape. A nil or empty source has no series.
 type Sources struct {
-	Clusters   []string // all that are configured
-	Identities []string // likewise; where they are counted, they stand where clusters do
+	Clusters   []string // all configured clusters
+	Identities []string // likewise; their names are values of the label cluster
 	Services   []string
-	Files      []string // groups that are re-read
+	Files      []string // groups of files that are reloaded
 
 	Load        func() load.Counts
 	Connections func() ConnectionCounts
@@ -70,7 +70,7 @@ func (r reading) show(d *metric, value float64, labels ...string) {
 
 var _ prometheus.Collector = (*Metrics)(nil)
 
-// Describe is part of prometheus.Collector, for what is read at each scrape.
+// Describe is part of prometheus.Collector, for the metrics that are read at each scrape.
 func (m *Metrics) Describe(descs chan<- *prometheus.Desc) {
 	for _, desc := range m.read {
 		descs <- desc
@@ -142,7 +142,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// timestamp is t as Prometheus wants it, and 0 for no time.
+// timestamp returns t as a Unix time in seconds, and 0 for the zero time.
 func timestamp(t time.Time) float64 {
 	if t.IsZero() {
 		return 0

@@ -9,15 +9,15 @@ import (
 var (
 	issuerKeys = &metric{
 		name: "pullpass_issuer_keys", kind: gauge, read: true,
-		help:   "Keys of the issuer that are believed now.",
+		help:   "Accepted keys of the issuer.",
 		labels: []label{issuerLabel},
 		act:    "0: tokens of this issuer get a 503. The log and `/readyz` say why the keys cannot be fetched.",
 	}
 	issuerKeysFetched = &metric{
 		name: "pullpass_issuer_keys_fetched_timestamp_seconds", kind: gauge, read: true,
-		help:   "When the keys were last fetched; 0: never.",
+		help:   "Time of the last successful fetch of the keys; 0: never.",
 		labels: []label{issuerLabel},
-		act:    "Older than an hour: fetches fail. The keys are believed until `discovery.maxKeyAge`; mend the way to the issuer before that.",
+		act:    "Older than an hour: fetches fail. Restore the connection to the issuer before `discovery.maxKeyAge`: then the keys are no longer accepted.",
 	}
 	issuerKeyFetches = &metric{
 		name: "pullpass_issuer_key_fetches_total", kind: counter, read: true,
@@ -39,61 +39,61 @@ var (
 
 	kubernetesSynced = &metric{
 		name: "pullpass_kubernetes_synced", kind: gauge, read: true,
-		help:   "1 when all objects of the resource were listed once.",
+		help:   "1 after all objects of the resource were listed once.",
 		labels: []label{clusterLabel, resourceLabel},
-		act:    "0 for minutes: the API server cannot be reached, or may not be asked (RBAC); the log says which. Until then each request asks for its objects one by one.",
+		act:    "0 for minutes: the API server is unreachable, or RBAC denies access; the log says which. Meanwhile, each token request fetches its objects one by one.",
 	}
 	kubernetesHeard = &metric{
 		name: "pullpass_kubernetes_heard_timestamp_seconds", kind: gauge, read: true,
-		help:   "When the API server last sent a list, a change, or word that there was none; 0: never.",
+		help:   "Time at which the API server last sent a list, a change or a bookmark; 0: never.",
 		labels: []label{clusterLabel, resourceLabel},
-		act:    "API servers send word once a minute. Older than ten minutes: what was deleted since counts as alive. See the log and the way to the API server.",
+		act:    "API servers send a bookmark once a minute. Older than ten minutes: objects deleted since then still count as existing. Check the log and the connection to the API server.",
 	}
 	kubernetesObjects = &metric{
 		name: "pullpass_kubernetes_objects", kind: gauge, read: true,
-		help:   "Objects of the resource that are known now.",
+		help:   "Known objects of the resource.",
 		labels: []label{clusterLabel, resourceLabel},
 	}
 	kubernetesConfirmations = &metric{
 		name: "pullpass_kubernetes_confirmations_total", kind: counter, read: true,
-		help:   "Objects that were not known and asked for by name: found, gone, or failed if that could not be known.",
+		help:   "Unknown objects that Pullpass fetched by name: found, gone, or failed if the API server gave no answer.",
 		labels: []label{clusterLabel, {name: "result", values: []string{"found", "gone", "failed"}, other: otherValue}},
-		act:    "`failed`: those requests got a 503; see whether the API server answers in time. Many `found`: the watch is behind.",
+		act:    "`failed`: those token requests got a 503; check whether the API server answers in time. Many `found`: the watch is behind.",
 	}
 	tokenReviews = &metric{
 		name: "pullpass_token_reviews_total", kind: counter, read: true,
-		help:   "Tokens of pull secrets that the API server was asked about: accepted, refused, or failed if that could not be known.",
+		help:   "TokenReviews of tokens in pull secrets: accepted, refused, or failed if the API server gave no answer.",
 		labels: []label{clusterLabel, {name: "result", values: []string{"accepted", "refused", "failed"}, other: otherValue}},
-		act:    "`failed`: those requests got a 503; see whether the API server answers in time, and whether the proxy's ClusterRole may `create` `tokenreviews`. Many `refused`: a client still uses a Secret that was deleted.",
+		act:    "`failed`: those token requests got a 503; check whether the API server answers in time, and whether the proxy's ClusterRole may `create` `tokenreviews`. Many `refused`: a client still uses a deleted Secret.",
 	}
 	podEvents = &metric{
 		name: "pullpass_pod_events_total", kind: counter, read: true,
-		help:   "Events on pods that were written.",
+		help:   "Events written on pods.",
 		labels: []label{clusterLabel},
 	}
 	podEventFailures = &metric{
 		name: "pullpass_pod_event_failures_total", kind: counter, read: true,
-		help:   "Events on pods that could not be written, or that were dropped because too many waited.",
+		help:   "Events on pods that could not be written, or were dropped because the queue was full.",
 		labels: []label{clusterLabel},
-		act:    "Pods are not told why they were refused. The log says why; it is `create` and `patch` on `events` that is needed.",
+		act:    "Pods do not show why a pull was refused. The log has the cause; Pullpass needs `create` and `patch` on `events`.",
 	}
 	objectStatusLeader = &metric{
 		name: "pullpass_object_status_leader", kind: gauge, read: true,
-		help:   "1 if this replica writes the status of policy objects; there where `objects.status` is set.",
+		help:   "1 if this replica writes the status of policy objects. Absent without `objects.status`.",
 		labels: []label{clusterLabel},
-		act:    "0 at all replicas: statuses become outdated; the grants of objects do not depend on them. The log says why the Lease is not to be had.",
+		act:    "0 at all replicas: statuses become outdated; grants do not depend on them. The log says why no replica gets the Lease.",
 	}
 	objectStatusWrites = &metric{
 		name: "pullpass_object_status_writes_total", kind: counter, read: true,
-		help:   "Statuses of policy objects that were written: where they differed.",
+		help:   "Written statuses of policy objects. Unchanged ones are not written.",
 		labels: []label{clusterLabel},
-		act:    "It grows while nothing changes: another client writes them, perhaps another installation with `objects.status`.",
+		act:    "Grows while nothing changes: another client writes the statuses, perhaps another installation with `objects.status`.",
 	}
 	objectStatusFailures = &metric{
 		name: "pullpass_object_status_failures_total", kind: counter, read: true,
-		help:   "Attempts to write statuses after which it waited, 5 seconds to 5 minutes, or that the API server refused for one object.",
+		help:   "Failed attempts to write statuses. Pullpass then waits 5 seconds to 5 minutes, except after a refusal for one object.",
 		labels: []label{clusterLabel},
-		act:    "The log says why: without the rights of `deploy/kubernetes/policy-objects-status.yaml`, nothing is written.",
+		act:    "The log says why. Writing needs the rights of `deploy/kubernetes/policy-objects-status.yaml`.",
 	}
 	upstreamMetrics = []*metric{
 		issuerKeys, issuerKeysFetched, issuerKeyFetches,
