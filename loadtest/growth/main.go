@@ -1,4 +1,4 @@
-// Command growth draws what BenchmarkGrowth measured, as tables and plots in Markdown. Its standard input is what
+// Command growth writes what BenchmarkGrowth measured, as a table in Markdown. Its standard input is what
 // "go test -bench=Growth" wrote, of several runs; the file is rewritten between two marks:
 //
 //	go run ./growth -into ../docs/internals/performance.md <../bin/performance.txt
@@ -47,7 +47,7 @@ func run(from io.Reader, into string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	text, err := draw(measured)
+	text, err := table(measured)
 	if err != nil {
 		return err
 	}
@@ -101,28 +101,22 @@ func read(from io.Reader) (map[string][]point, error) {
 	return measured, lines.Err()
 }
 
-func draw(measured map[string][]point) (string, error) {
-	var table, plots strings.Builder
-	table.WriteString("| more and more | measured | CPU, of the fewest | beside the fewest |\n| --- | --- | --- | --- |\n")
+func table(measured map[string][]point) (string, error) {
+	var b strings.Builder
+	b.WriteString("| more and more | measured | CPU, of the fewest | beside the fewest |\n| --- | --- | --- | --- |\n")
 	for _, s := range subjects {
 		points := measured[s.name]
 		if len(points) < 2 {
 			return "", fmt.Errorf("nothing was measured of %s", s.title)
 		}
 		slices.SortFunc(points, func(a, b point) int { return a.n - b.n })
-		var ratios, axis, bars []string
-		highest := 1.5
+		var ratios []string
 		for _, p := range points {
-			ratio := p.ns / points[0].ns
-			highest = max(highest, ratio)
-			ratios = append(ratios, fmt.Sprintf("%s: %.2f", thousands(p.n), ratio))
-			axis, bars = append(axis, `"`+thousands(p.n)+`"`), append(bars, fmt.Sprintf("%.2f", ratio))
+			ratios = append(ratios, fmt.Sprintf("%s: %.2f", thousands(p.n), p.ns/points[0].ns))
 		}
-		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", s.title, s.measured, duration(points[0].ns), strings.Join(ratios, ", "))
-		fmt.Fprintf(&plots, "```mermaid\nxychart-beta\n    title \"%s: CPU beside that of %s\"\n    x-axis [%s]\n    y-axis 0 --> %.1f\n    bar [%s]\n```\n\n",
-			s.title, thousands(points[0].n), strings.Join(axis, ", "), highest, strings.Join(bars, ", "))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s.title, s.measured, duration(points[0].ns), strings.Join(ratios, ", "))
 	}
-	return table.String() + "\n" + plots.String(), nil
+	return b.String() + "\n", nil
 }
 
 func duration(ns float64) string {

@@ -35,7 +35,6 @@ func run(args []string, stdout, stderr io.Writer) error {
 	}
 	replicas(stdout, s, sizes)
 	limits(stdout, s, 1500, 2500, fleet.Nodes)
-	curve(stdout, s)
 	return nil
 }
 
@@ -102,25 +101,6 @@ func limits(w io.Writer, s storm, clusters ...int) {
 				quantile(o.Pulled, 0.5), quantile(o.Pulled, 0.99), o.Pulled[len(o.Pulled)-1])
 		}
 	}
-}
-
-// curve draws how many pods of a whole cluster are pulled over time, with the default limit (the upper line) and with one for
-// all nodes of a ServiceAccount together.
-func curve(w io.Writer, s storm) {
-	const until, step = 480, 30
-	s.Nodes, s.Replicas = fleet.Nodes, 3
-	fmt.Fprintf(w, "\n```mermaid\nxychart-beta\n    x-axis \"seconds\" 0 --> %d\n    y-axis \"pods pulled, percent\" 0 --> 100\n", until)
-	for _, i := range []int{0, 2} {
-		s.Limit = perServiceAccount(fleet.Nodes)[i].limit
-		pulled := s.run().Pulled
-		var points []string
-		for t := 0.0; t <= until; t += step {
-			n, _ := slices.BinarySearch(pulled, t)
-			points = append(points, fmt.Sprintf("%.0f", 100*float64(n)/float64(len(pulled))))
-		}
-		fmt.Fprintf(w, "    line [%s]\n", strings.Join(points, ", "))
-	}
-	fmt.Fprintln(w, "```")
 }
 
 // quantile returns a value of a sorted list.
