@@ -67,7 +67,7 @@ func (w *wording) step(name exchange.StepName, verdict exchange.Verdict) (exchan
 	case name == exchange.StepToken:
 		return exchange.VerdictNotJudged, w.tokenWords
 	case w.event.Identity != nil && notPods[name] != "":
-		return exchange.VerdictOff, notPods[name]
+		return verdict, notPods[name]
 	case name == exchange.StepObjects:
 		words := w.objectsWords(verdict)
 		if w.objectsFault != nil {
@@ -75,7 +75,7 @@ func (w *wording) step(name exchange.StepName, verdict exchange.Verdict) (exchan
 		}
 		return verdict, words
 	case w.event.PullSecret != nil && (name == exchange.StepNode || name == exchange.StepCaller):
-		return exchange.VerdictOff, "the token of a pull secret names no node, and none is required (pullSecrets)"
+		return verdict, "the token of a pull secret names no node, and none is required (pullSecrets)"
 	case name == exchange.StepNode && !w.hasToken():
 		return exchange.VerdictNotJudged, "only a token names one"
 	case name == exchange.StepNode:
