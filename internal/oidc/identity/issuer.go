@@ -29,41 +29,21 @@ func KnownIssuer(issuer string) (Known, bool) {
 		return Known{}, false
 	}
 	host, path := strings.ToLower(u.Hostname()), strings.Trim(u.Path, "/")
-	switch host {
-	case "token.actions.githubusercontent.com":
-		if path != "" {
-			return Known{Profile: GitHub}, true // that of one enterprise: its slug
+	for _, p := range profiles {
+		if p.issuer == nil {
+			continue
 		}
-		return Known{GitHub, []string{"repository_owner_id", "repository_id", "enterprise_id"}}, true
-	case "gitlab.com":
-		return Known{GitLab, []string{"project_id", "namespace_id"}}, true
-	case "agent.buildkite.com":
-		return Known{Buildkite, []string{"organization_id", "pipeline_id"}}, true
-	case "oidc.circleci.com":
-		return Known{Profile: CircleCI}, true
-	case "api.bitbucket.org":
-		return Known{Profile: Bitbucket}, true
-	case "app.terraform.io", "app.eu.terraform.io":
-		return Known{Terraform, []string{"terraform_organization_id", "terraform_project_id", "terraform_workspace_id"}}, true
-	case "accounts.google.com":
-		return Known{Google, []string{"sub"}}, true
-	case "login.microsoftonline.com", "sts.windows.net", "login.microsoftonline.us", "login.partner.microsoftonline.cn", "sts.chinacloudapi.cn":
-		if tenant, _, _ := strings.Cut(path, "/"); strings.EqualFold(tenant, personalTenant) {
-			return Known{Azure, []string{"oid"}}, true
+		if tenant, ok := p.issuer(host, path); ok {
+			return Known{p.name, tenant}, true
 		}
-		return Known{Profile: Azure}, true
-	}
-	switch {
-	case strings.HasPrefix(host, "token.actions.") && strings.HasSuffix(host, ".ghe.com"):
-		return Known{Profile: GitHub}, true
-	case strings.HasSuffix(host, ".tokens.sts.global.api.aws"):
-		return Known{Profile: AWS}, true
 	}
 	return Known{}, false
 }
 
-// personalTenant is the tenant of all personal accounts of Microsoft.
-const personalTenant = "9188040d-6c67-4c5b-b112-36a304b66dad"
+// hosts is the issuer of a profile whose issuers have these hosts.
+func hosts(tenant []string, hosts ...string) func(host, path string) ([]string, bool) {
+	return func(host, _ string) ([]string, bool) { return tenant, slices.Contains(hosts, host) }
+}
 
 // AudienceOfOthers names the owner of an audience that was not chosen for Pullpass, as in "AWS's".
 // Anyone who gets such a token could use it here. It is empty for an audience that may belong to
@@ -88,39 +68,8 @@ func AudienceOfOthers(p Profile, issuer, audience string) string {
 	case strings.HasPrefix(audience, "npm:"): // and the host of a registry of packages
 		return "npm's"
 	}
-	isDefault := false
-	switch p {
-	case GitHub:
-		isDefault = isOwnerURL(issuer, audience)
-	case Buildkite:
-		isDefault = strings.HasPrefix(audience, "https://buildkite.com/")
-	case CircleCI:
-		isDefault = strings.HasSuffix(issuer, "/org/"+audience)
-	case Bitbucket:
-		isDefault = strings.HasPrefix(audience, "ari:cloud:bitbucket::workspace/")
-	case Terraform:
-		isDefault = strings.HasSuffix(audience, ".workload.identity")
-	}
-	if isDefault {
+	if isDefault := p.known().isDefault; isDefault != nil && isDefault(issuer, audience) {
 		return "the issuer's default"
 	}
 	return ""
-}
-
-// isOwnerURL reports whether an audience is the URL of an owner of repositories:
-// https://HOST/OWNER. HOST is github.com, SUB.ghe.com, or the host of an Enterprise Server, whose
-// issuer is https://HOST/_services/token.
-func isOwnerURL(issuer, audience string) bool {
-	a, err := url.Parse(audience)
-	if err != nil {
-		return false
-	}
-	i, err := url.Parse(issuer)
-	if err != nil {
-		return false
-	}
-	host, issuingHost := strings.ToLower(a.Hostname()), strings.ToLower(i.Hostname())
-	owner := strings.Trim(a.Path, "/")
-	return owner != "" && !strings.Contains(owner, "/") &&
-		(host == "github.com" || host == issuingHost || "token.actions."+host == issuingHost)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/pullpass/pullpass/internal/base/names"
 )
@@ -14,7 +15,7 @@ import (
 // type, an id is missing, or two claims contradict each other. The error names the claim: "claim
 // …".
 func (p Profile) External(provider string, claims Claims) (*External, error) {
-	known := profiles[p]
+	known := p.known()
 	for _, name := range slices.Sorted(maps.Keys(claims)) {
 		if c, ok := p.Claim(name); ok && !c.Type.has(claims[name]) {
 			return nil, fmt.Errorf("claim %q is no %s, as it is in tokens of profile %s", name, c.Type, p)
@@ -59,6 +60,17 @@ func (t Type) has(value any) bool {
 		return t == Number
 	case []string:
 		return t == List
+	}
+	return false
+}
+
+// inPath reports whether a component of the issuer's path is this value.
+func inPath(c Claims, value any) bool {
+	issuer, _ := c["iss"].(string)
+	for part := range strings.SplitSeq(issuer, "/") {
+		if part == value {
+			return true
+		}
 	}
 	return false
 }

@@ -13,7 +13,7 @@ const maxNamedBytes = 256
 // leaves out lists and values that are longer than 256 bytes.
 func (x *External) Named() map[string]string {
 	named := map[string]string{}
-	for name, c := range profiles[x.Profile].claims {
+	for name, c := range x.Profile.known().claims {
 		if texts := x.Claims.Texts(name); c.Type != List && len(texts) == 1 && len(texts[0]) <= maxNamedBytes {
 			named[name] = texts[0]
 		}
@@ -26,7 +26,7 @@ func (x *External) Named() map[string]string {
 func (p Profile) Typed(named map[string]string) Claims {
 	claims := Claims{}
 	for name, text := range named {
-		switch profiles[p].claims[name].Type {
+		switch p.known().claims[name].Type {
 		case String:
 			claims[name] = text
 		case Boolean:
@@ -43,12 +43,12 @@ func (p Profile) Typed(named map[string]string) Claims {
 }
 
 // ProjectClaim returns the claim that becomes External.Project.
-func (p Profile) ProjectClaim() string { return profiles[p].project }
+func (p Profile) ProjectClaim() string { return p.known().project }
 
 // RunClaim returns the claim that becomes External.Run. It is empty if the tokens name no run.
-func (p Profile) RunClaim() string { return profiles[p].run }
+func (p Profile) RunClaim() string { return p.known().run }
 
 // Paths returns the names of the claims that are paths, sorted.
 func (p Profile) Paths() []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(profiles[p].claims)), func(name string) bool { return !profiles[p].claims[name].IsPath })
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(p.known().claims)), func(name string) bool { return !p.known().claims[name].IsPath })
 }

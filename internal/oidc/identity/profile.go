@@ -3,24 +3,37 @@ package identity
 // Profile is a kind of issuer.
 type Profile string
 
-// The profiles.
-const (
-	GitHub    Profile = "github" // also Enterprise Server and GHE.com
-	GitLab    Profile = "gitlab"
-	Buildkite Profile = "buildkite"
-	CircleCI  Profile = "circleci"
-	Bitbucket Profile = "bitbucket"
-	Terraform Profile = "terraform" // HCP Terraform and Terraform Enterprise
-	SPIFFE    Profile = "spiffe"
-	Google    Profile = "google"
-	Azure     Profile = "azure"
-	AWS       Profile = "aws"
-	Generic   Profile = "generic"
-)
+// profiles has a line for each profile, in the order in which texts list them.
+var profiles = []*profile{
+	&github,
+	&gitlab,
+	&buildkite,
+	&circleCI,
+	&bitbucket,
+	&terraform,
+	&spiffe,
+	&google,
+	&azure,
+	&aws,
+	&generic,
+}
 
 // Values returns every Profile.
-func (Profile) Values() []Profile {
-	return []Profile{GitHub, GitLab, Buildkite, CircleCI, Bitbucket, Terraform, SPIFFE, Google, Azure, AWS, Generic}
+func (Profile) Values() (all []Profile) {
+	for _, known := range profiles {
+		all = append(all, known.name)
+	}
+	return all
+}
+
+// known returns what the profile's file says. It is empty for an unknown profile.
+func (p Profile) known() *profile {
+	for _, known := range profiles {
+		if known.name == p {
+			return known
+		}
+	}
+	return &profile{}
 }
 
 // Type is the type of a claim's value.
@@ -51,19 +64,19 @@ type Claim struct {
 
 // Claim returns the description of a claim, and whether the profile names it.
 func (p Profile) Claim(name string) (Claim, bool) {
-	if c, ok := profiles[p].claims[name]; ok {
+	if c, ok := p.known().claims[name]; ok {
 		return c, true
 	}
 	c, ok := registered[name]
 	return c, ok
 }
 
-// RequiresIssuedAt reports whether a token without iat is refused. All issuers set
-// it; the standard of JWT-SVIDs does not ask for it (SPIFFE JWT-SVID, section 3).
-func (p Profile) RequiresIssuedAt() bool { return p != SPIFFE }
+// RequiresIssuedAt reports whether a token without iat is refused.
+func (p Profile) RequiresIssuedAt() bool { return !p.known().noIssuedAt }
 
 // profile describes a kind of issuer.
 type profile struct {
+	name   Profile
 	claims map[string]Claim
 	// needs are the claims without which a token does not identify its owner. They are ids and are
 	// not empty.
@@ -75,6 +88,18 @@ type profile struct {
 	// check describes a contradiction between claims, or returns an empty text. The claims have the
 	// right types and contain all of needs.
 	check func(Claims) string
+	// noIssuedAt: some issuers do not set iat.
+	noIssuedAt bool
+	// issuer reports whether the lower-case host and the path of a URL are those of an issuer of
+	// the profile, and returns its Known.Tenant.
+	issuer func(host, path string) (tenant []string, known bool)
+	// isDefault reports whether tokens have the audience if the job chooses none.
+	isDefault func(issuer, audience string) bool
+	// repeats: each customer can have an issuer, which counts from one.
+	repeats bool
+	// The last two hold the results of the exported methods.
+	advice    []Advice
+	strangers func(claim, value string) string
 }
 
 // registered are the claims of RFC 7519, section 4.1, which are the same in every profile. aud is
@@ -99,9 +124,3 @@ func instead(id string) Claim { return Claim{Type: String, Instead: id} }
 
 // pathInstead describes such a name that is also the path of a repository.
 func pathInstead(id string) Claim { return Claim{Type: String, IsPath: true, Instead: id} }
-
-var profiles = map[Profile]profile{
-	GitHub: github, GitLab: gitlab, Buildkite: buildkite, CircleCI: circleCI, Bitbucket: bitbucket, Terraform: terraform,
-	SPIFFE: spiffe, Google: google, Azure: azure, AWS: aws,
-	Generic: {needs: []string{"sub"}, project: "sub"},
-}
