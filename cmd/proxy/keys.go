@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -259,10 +260,5 @@ expires (see keys list).`,
 }
 
 func hasKey(status signing.Status, id string) bool {
-	for _, key := range status.Keys {
-		if key.ID == id {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(status.Keys, func(key signing.KeyInfo) bool { return key.ID == id })
 }

@@ -7,6 +7,7 @@ package redact
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -58,12 +59,7 @@ func holdsCredential(s string, secrets []string) bool {
 	if looksLikeToken(s) {
 		return true
 	}
-	for _, secret := range secrets {
-		if holdsPiece(s, secret) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(secrets, func(secret string) bool { return holdsPiece(s, secret) })
 }
 
 // Opaque reports whether s may contain a piece of an unknown credential: minPiece characters of
