@@ -210,31 +210,29 @@ var errFound = errors.New("found")
 
 // Find returns the event with an id, and its line.
 func Find(ctx context.Context, files []string, id string, stdin io.Reader, stderr io.Writer) (line []byte, event *exchange.Event, err error) {
-	search := Search{
-		conditions: []func(*exchange.Event) bool{func(e *exchange.Event) bool { return e.ID == id }},
-		show: func(found []byte, e *exchange.Event) error {
-			line, event = bytes.Clone(found), e
-			return errFound
-		},
-	}
-	damaged := 0
-	for _, name := range files {
-		n, err := search.file(ctx, name, stdin)
-		if errors.Is(err, errFound) {
-			return line, event, nil
+	err = each(ctx, files, stdin, stderr, func(found []byte, e *exchange.Event) error {
+		if e.ID != id {
+			return nil
 		}
-		if err != nil {
-			return nil, nil, fmt.Errorf("--audit-file: %w", err)
-		}
-		damaged += n
+		line, event = bytes.Clone(found), e
+		return errFound
+	})
+	switch {
+	case errors.Is(err, errFound):
+		return line, event, nil
+	case err != nil:
+		return nil, nil, err
 	}
-	warnDamaged(stderr, damaged)
 	return nil, nil, fmt.Errorf("no line with the id %q is in %s; ids are what pullpass audit shows below ID", id, strings.Join(files, ", "))
 }
 
 // Each calls one for every event of the files, in their order. one may keep the event.
 func Each(ctx context.Context, files []string, stdin io.Reader, stderr io.Writer, one func(*exchange.Event) error) error {
-	search := Search{show: func(_ []byte, e *exchange.Event) error { return one(e) }}
+	return each(ctx, files, stdin, stderr, func(_ []byte, e *exchange.Event) error { return one(e) })
+}
+
+func each(ctx context.Context, files []string, stdin io.Reader, stderr io.Writer, show func(line []byte, e *exchange.Event) error) error {
+	search := Search{show: show}
 	damaged := 0
 	for _, name := range files {
 		n, err := search.file(ctx, name, stdin)
