@@ -346,18 +346,7 @@ func (e *evaluation) within(q question) bool {
 // such objects.
 func (e *evaluation) askObject(q question, missing action.Set, nearest []candidate) string {
 	id := e.subject.Identity
-	var ceiling, anyCeiling action.Set
-	for _, c := range nearest {
-		anyCeiling |= c.ceiling
-		if c.rule.requests {
-			ceiling |= c.ceiling
-		}
-	}
-	var first string
-	if beyond := anyCeiling.Missing(missing); beyond != 0 {
-		first = e.toAllow(q, beyond) + "; for the rest, "
-	}
-	actions := ceiling.Cover(missing).Nameable()
+	first, within := e.reachable(q, missing, nearest, func(r *rule) bool { return r.requests })
 	return term.Shorten(fmt.Sprintf("%slet a RepositoryAccess in the namespace %s of cluster %s ask for it: serviceAccounts: [%s], repositories: [%s], actions: [%s]",
-		first, Plain(id.Kubernetes.Namespace), Plain(id.Cluster), Plain(id.Kubernetes.ServiceAccount.Name), Plain(q.scope.Name), quotedList(actions.Names())), maxRemedyBytes)
+		first, Plain(id.Kubernetes.Namespace), Plain(id.Cluster), Plain(id.Kubernetes.ServiceAccount.Name), Plain(q.scope.Name), quotedList(within.Nameable().Names())), maxRemedyBytes)
 }

@@ -46,18 +46,7 @@ func (e *evaluation) toAllow(q question, missing action.Set) string {
 // askWith returns a remedy: an annotation that asks for actions within the ceiling of its rules.
 func (e *evaluation) askWith(r *rule, q question, missing action.Set, nearest []candidate) string {
 	key := r.annotation
-	var ceiling, anyCeiling action.Set
-	for _, c := range nearest {
-		anyCeiling |= c.ceiling
-		if c.rule.annotation == key {
-			ceiling |= c.ceiling
-		}
-	}
-	within := ceiling.Cover(missing)
-	var first string
-	if beyond := anyCeiling.Missing(missing); beyond != 0 {
-		first = e.toAllow(q, beyond) + "; for the rest, "
-	}
+	first, within := e.reachable(q, missing, nearest, func(r *rule) bool { return r.annotation == key })
 	item := annotationItem{pattern: pattern.Pattern(q.scope.Name), actions: within.Nameable()}
 	// A truncated command could still run, and remove the items that the annotation has now. So the
 	// command is complete or left out.
@@ -67,6 +56,22 @@ func (e *evaluation) askWith(r *rule, q question, missing action.Set, nearest []
 		}
 	}
 	return term.Shorten(first+"let the annotation "+key+" of the ServiceAccount "+Plain(who(e.subject))+" ask for "+Plain(item.String()), maxRemedyBytes)
+}
+
+// reachable returns the missing actions that requests to the chosen rules can get. first names those
+// that no rule lets anyone ask for.
+func (e *evaluation) reachable(q question, missing action.Set, nearest []candidate, chosen func(*rule) bool) (first string, within action.Set) {
+	var ceiling, anyCeiling action.Set
+	for _, c := range nearest {
+		anyCeiling |= c.ceiling
+		if chosen(c.rule) {
+			ceiling |= c.ceiling
+		}
+	}
+	if beyond := anyCeiling.Missing(missing); beyond != 0 {
+		first = e.toAllow(q, beyond) + "; for the rest, "
+	}
+	return first, ceiling.Cover(missing)
 }
 
 // annotate returns the command that adds items to the annotation that a rule reads, which has no

@@ -75,31 +75,26 @@ func WithoutLabels(p *policy.Policy, clusters []string) []string {
 // WithoutAnnotations names rules that read an annotation in clusters where annotations are never
 // known. There, they grant nothing.
 func WithoutAnnotations(p *policy.Policy, clusters []string) []string {
-	var affected []string
-	for _, r := range p.WrittenRules() {
-		for i, s := range r.Subjects {
-			for _, name := range clusters {
-				if r.Annotation != "" && subjects.MatchGlobs(s.Clusters, name) {
-					affected = append(affected, fmt.Sprintf("rule %s: subjects[%d] gets nothing in cluster %s: its ServiceAccounts' annotations are not known "+
-						"without a connection or manifestFiles (clusters[].kubernetes)", r.Name, i, term.QuoteName(name)))
-				}
-			}
-		}
-	}
-	return affected
+	return grantNothing(p, clusters, "its ServiceAccounts' annotations are not known without a connection or manifestFiles (clusters[].kubernetes)",
+		func(r policy.WrittenRule, _ subjects.Match) bool { return r.Annotation != "" })
 }
 
 // WithoutRequests names rules that need RepositoryAccess objects in clusters where none count.
 // There, they grant nothing. A rule that names no cluster is for the clusters where such objects
 // count. It is named only if isEvery says that there is no such cluster.
 func WithoutRequests(p *policy.Policy, clusters []string, isEvery bool) []string {
+	return grantNothing(p, clusters, "RepositoryAccess objects have no effect; set clusters[].kubernetes.objects.requests",
+		func(r policy.WrittenRule, s subjects.Match) bool { return r.Requests && (s.Clusters != nil || isEvery) })
+}
+
+// grantNothing names the rules that read a source of requests, in the clusters where there is none.
+func grantNothing(p *policy.Policy, clusters []string, why string, reads func(policy.WrittenRule, subjects.Match) bool) []string {
 	var affected []string
 	for _, r := range p.WrittenRules() {
 		for i, s := range r.Subjects {
 			for _, name := range clusters {
-				if r.Requests && (s.Clusters != nil || isEvery) && subjects.MatchGlobs(s.Clusters, name) {
-					affected = append(affected, fmt.Sprintf("rule %s: subjects[%d] gets nothing in cluster %s: RepositoryAccess objects have no effect; "+
-						"set clusters[].kubernetes.objects.requests", r.Name, i, term.QuoteName(name)))
+				if reads(r, s) && subjects.MatchGlobs(s.Clusters, name) {
+					affected = append(affected, fmt.Sprintf("rule %s: subjects[%d] gets nothing in cluster %s: %s", r.Name, i, term.QuoteName(name), why))
 				}
 			}
 		}
