@@ -2,9 +2,6 @@ package credential
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,8 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
-
+	"github.com/pullpass/pullpass/internal/test/pkitest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -55,34 +51,14 @@ func sign(tb testing.TB, claims map[string]any) string {
 	tb.Helper()
 	payload, err := json.Marshal(claims)
 	testkit.Must(tb, err)
-	return signPayload(tb, payload)
-}
-
-func signPayload(tb testing.TB, payload []byte) string {
-	tb.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	testkit.Must(tb, err)
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil)
-	testkit.Must(tb, err)
-	signed, err := signer.Sign(payload)
-	testkit.Must(tb, err)
-	token, err := signed.CompactSerialize()
-	testkit.Must(tb, err)
-	return token
-}
-
-func write(t *testing.T, content string) (path string) {
-	t.Helper()
-	path = filepath.Join(t.TempDir(), "token")
-	testkit.Must(t, os.WriteFile(path, []byte(content), 0o600))
-	return path
+	return pkitest.Token(tb, payload)
 }
 
 func TestFromFile(t *testing.T) {
 	t.Parallel()
 	token := sign(t, kubeletClaims(nil))
 	for _, end := range []string{"", "\n", "\r\n"} {
-		c, err := FromFile(write(t, token+end), audienceInTests, now)
+		c, err := FromFile(testkit.TempFile(t, "token", token+end), audienceInTests, now)
 		testkit.Must(t, err)
 		if c.Password() != token {
 			t.Errorf("file ends with %q: password %q, want the token %q", end, c.Password(), token)
@@ -118,7 +94,7 @@ func TestAccepted(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			token := sign(t, test.claims)
-			c, err := FromFile(write(t, token), audienceInTests, test.now)
+			c, err := FromFile(testkit.TempFile(t, "token", token), audienceInTests, test.now)
 			testkit.Must(t, err)
 			if c.Password() != token {
 				t.Error("the password is not the token")
@@ -165,10 +141,10 @@ func refusals(t *testing.T) []refusal {
 		{"quotes", `"` + valid + `"`, now, ErrMalformed, noBase64},
 		{"too long", valid + strings.Repeat("A", maxTokenSize-len(valid)+1), now, ErrMalformed, "longer than 16 KiB"},
 
-		{"payload is no JSON", signPayload(t, []byte("payload")), now, ErrMalformed, noObject},
-		{"payload is an array", signPayload(t, []byte(`["iss"]`)), now, ErrMalformed, noObject},
-		{"something after the payload", signPayload(t, []byte(`{"iss":"a"}{}`)), now, ErrMalformed, noObject},
-		{"issuer twice", signPayload(t, []byte(`{"iss":"a","iss":"b"}`)), now, ErrMalformed, "payload: a name is there twice in the JSON"},
+		{"payload is no JSON", pkitest.Token(t, []byte("payload")), now, ErrMalformed, noObject},
+		{"payload is an array", pkitest.Token(t, []byte(`["iss"]`)), now, ErrMalformed, noObject},
+		{"something after the payload", pkitest.Token(t, []byte(`{"iss":"a"}{}`)), now, ErrMalformed, noObject},
+		{"issuer twice", pkitest.Token(t, []byte(`{"iss":"a","iss":"b"}`)), now, ErrMalformed, "payload: a name is there twice in the JSON"},
 		{"issuer missing", claims(map[string]any{"iss": nil}), now, ErrMalformed, `payload: "iss" is missing`},
 		{"issuer is a number", claims(map[string]any{"iss": 1}), now, ErrMalformed, `payload: "iss" has the wrong type`},
 		{"names in another case", claims(map[string]any{"iss": nil, "ISS": "https://127.0.0.1:6443"}), now, ErrMalformed, `payload: "iss" is missing`},
@@ -253,7 +229,7 @@ func TestFileRefusals(t *testing.T) {
 	for _, r := range refusals(t) {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
-			path := write(t, r.token)
+			path := testkit.TempFile(t, "token", r.token)
 			c, err := FromFile(path, audienceInTests, r.now)
 			checkRefusal(t, r, path+": ", c, err)
 		})
@@ -271,7 +247,7 @@ func TestFileRemedies(t *testing.T) {
 		{map[string]any{"aud": "vault"}, now, `; set volumes[].projected.sources[].serviceAccountToken.audience of the pod to "registry.example.com"`},
 		{nil, now.Add(time.Hour), "; the kubelet replaces it in time, unless it is a copy or mounted with subPath"},
 	} {
-		_, err := FromFile(write(t, sign(t, kubeletClaims(test.claims))), audienceInTests, test.now)
+		_, err := FromFile(testkit.TempFile(t, "token", sign(t, kubeletClaims(test.claims))), audienceInTests, test.now)
 		if err == nil || !strings.HasSuffix(err.Error(), test.want) {
 			t.Errorf("error %v, want it to end with %q", err, test.want)
 		}
@@ -297,7 +273,7 @@ func TestUnreadableFiles(t *testing.T) {
 	}
 
 	// Another reason than its absence: the parent is a file.
-	_, err = FromFile(filepath.Join(write(t, "x"), "token"), audienceInTests, now)
+	_, err = FromFile(filepath.Join(testkit.TempFile(t, "token", "x"), "token"), audienceInTests, now)
 	if !errors.As(err, &pathError) || errors.Is(err, ErrMissing) {
 		t.Errorf("below a file: %v, want the error of package os", err)
 	}
@@ -328,7 +304,7 @@ func TestReadingStopsAtTheLimit(t *testing.T) {
 func TestAudienceMustNotBeEmpty(t *testing.T) {
 	t.Parallel()
 	token := sign(t, kubeletClaims(map[string]any{"aud": []string{""}}))
-	if _, err := FromFile(write(t, token), "", now); !errors.Is(err, errNoAudience) {
+	if _, err := FromFile(testkit.TempFile(t, "token", token), "", now); !errors.Is(err, errNoAudience) {
 		t.Errorf("FromFile: error %v, want %v", err, errNoAudience)
 	}
 	if _, err := FromCSI(csiValues(t, map[string]any{"": entry(token)}), "", now); !errors.Is(err, errNoAudience) {
@@ -365,7 +341,7 @@ func TestFileIsReadAfreshAfterRotation(t *testing.T) {
 func TestCredentialDoesNotPrintItsPassword(t *testing.T) {
 	t.Parallel()
 	token := sign(t, kubeletClaims(nil))
-	c, err := FromFile(write(t, token), audienceInTests, now)
+	c, err := FromFile(testkit.TempFile(t, "token", token), audienceInTests, now)
 	testkit.Must(t, err)
 	holder := struct {
 		public  Credential

@@ -14,12 +14,11 @@ import (
 // The code in docs/how-to/csi.md is that of the compiled examples, and Kubernetes accepts its objects.
 func TestDocumentShowsTheExamples(t *testing.T) {
 	t.Parallel()
-	document, err := os.ReadFile("../docs/how-to/csi.md")
-	testkit.Must(t, err)
+	document := testkit.Read(t, "../docs/how-to/csi.md")
 	examples, err := os.ReadFile("example_test.go")
 	testkit.Must(t, err)
 	kinds := map[string]int{}
-	for i, block := range strings.Split(string(document), "```") {
+	for i, block := range strings.Split(document, "```") {
 		kind, text, _ := strings.Cut(block, "\n")
 		if i%2 == 0 {
 			continue

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -26,25 +24,10 @@ func BenchmarkStart(b *testing.B) {
 		{"plugin", ".", []string{"--registry=registry.example.com", "--gateway=https://gateway.example.com", "--certs-dir=" + certs}},
 	} {
 		b.Run("program="+program.name, func(b *testing.B) {
-			binary := filepath.Join(b.TempDir(), program.name)
-			build := exec.CommandContext(b.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", binary, program.source)
-			build.Env = append(os.Environ(), "CGO_ENABLED=0")
-			if output, err := build.CombinedOutput(); err != nil {
-				b.Fatalf("%v: %s", err, output)
-			}
-			info, err := os.Stat(binary)
-			testkit.Must(b, err)
-			var cpu time.Duration
-			for b.Loop() {
-				plugin := exec.CommandContext(b.Context(), binary, program.args...)
+			testkit.MeasureProgram(b, program.source, func(plugin *exec.Cmd) {
+				plugin.Args = append(plugin.Args, program.args...)
 				plugin.Stdin = strings.NewReader(input)
-				if output, err := plugin.Output(); err != nil || len(output) == 0 {
-					b.Fatalf("output %q: %v", output, err)
-				}
-				cpu += plugin.ProcessState.UserTime() + plugin.ProcessState.SystemTime()
-			}
-			b.ReportMetric(float64(cpu.Nanoseconds())/float64(b.N), "cpu-ns/op")
-			b.ReportMetric(float64(info.Size()), "binary-B")
+			})
 		})
 	}
 }

@@ -39,7 +39,7 @@ func helper(env map[string]string) client.ProgramFunc {
 func TestProtocol(t *testing.T) {
 	t.Parallel()
 	token := newToken(t, registry, time.Now())
-	program := helper(map[string]string{"PULLPASS_REGISTRIES": registry, "PULLPASS_TOKEN_FILE": write(t, token)})
+	program := helper(map[string]string{"PULLPASS_REGISTRIES": registry, "PULLPASS_TOKEN_FILE": testkit.TempFile(t, "token", token)})
 
 	got, err := client.Get(program, "https://"+registry+"/v1/")
 	testkit.Must(t, err)

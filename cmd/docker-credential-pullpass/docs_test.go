@@ -61,9 +61,7 @@ func TestDocumentShowsAPodThatWorks(t *testing.T) {
 // messages is what the program has.
 func TestDocumentOfJobs(t *testing.T) {
 	t.Parallel()
-	content, err := os.ReadFile("../../docs/how-to/ci.md")
-	testkit.Must(t, err)
-	document := string(content)
+	document := testkit.Read(t, "../../docs/how-to/ci.md")
 	for _, text := range []string{
 		"PULLPASS_REGISTRIES", "PULLPASS_AUDIENCE", "PULLPASS_PUSH", "PULLPASS_ID_TOKEN", "PULLPASS_TOKEN_FILE", "buildkite-agent", "circleci",
 		"BITBUCKET_STEP_OIDC_TOKEN", "TFC_WORKLOAD_IDENTITY_TOKEN", defaultTokenFile, "configure",

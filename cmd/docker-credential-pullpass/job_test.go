@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const orInstead = "; " + instead
@@ -18,7 +20,7 @@ func TestWhoseToken(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	file, variable := newToken(t, registry, now), newToken(t, registry, now)
-	path := write(t, file)
+	path := testkit.TempFile(t, "token", file)
 	for _, test := range []struct {
 		name string
 		env  environment

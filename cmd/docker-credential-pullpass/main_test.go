@@ -2,22 +2,19 @@ package main
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/iotest"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/pullpass/pullpass/internal/test/pkitest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -35,28 +32,13 @@ const registry = "registry.example.com"
 // newToken makes a token for an audience, good for the hour from now on.
 func newToken(tb testing.TB, audience string, now time.Time) string {
 	tb.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	testkit.Must(tb, err)
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil)
-	testkit.Must(tb, err)
 	payload, err := json.Marshal(map[string]any{
 		"aud": []string{audience}, "iss": "https://127.0.0.1:6443", "sub": "system:serviceaccount:team-a:puller",
 		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix(), "jti": rand.Text(),
 		"kubernetes.io": map[string]any{"namespace": "team-a", "serviceaccount": map[string]any{"name": "puller"}},
 	})
 	testkit.Must(tb, err)
-	signed, err := signer.Sign(payload)
-	testkit.Must(tb, err)
-	token, err := signed.CompactSerialize()
-	testkit.Must(tb, err)
-	return token
-}
-
-func write(tb testing.TB, content string) (path string) {
-	tb.Helper()
-	path = filepath.Join(tb.TempDir(), "token")
-	testkit.Must(tb, os.WriteFile(path, []byte(content), 0o600))
-	return path
+	return pkitest.Token(tb, payload)
 }
 
 // environment is what os.Getenv would look into.
@@ -107,7 +89,7 @@ func TestGet(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			env := environment{"PULLPASS_REGISTRIES": test.registries, "PULLPASS_AUDIENCE": test.audience, "PULLPASS_TOKEN_FILE": write(t, test.token)}
+			env := environment{"PULLPASS_REGISTRIES": test.registries, "PULLPASS_AUDIENCE": test.audience, "PULLPASS_TOKEN_FILE": testkit.TempFile(t, "token", test.token)}
 			output := printed(t, 0, []string{"get"}, env, now, strings.NewReader(test.stdin))
 			decoder := json.NewDecoder(strings.NewReader(output))
 			decoder.DisallowUnknownFields()
@@ -131,7 +113,7 @@ func TestGet(t *testing.T) {
 func TestOtherServersGetNothing(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	env := environment{"PULLPASS_REGISTRIES": registry + ",localhost:5443", "PULLPASS_TOKEN_FILE": write(t, newToken(t, registry, now))}
+	env := environment{"PULLPASS_REGISTRIES": registry + ",localhost:5443", "PULLPASS_TOKEN_FILE": testkit.TempFile(t, "token", newToken(t, registry, now))}
 	for _, server := range []string{
 		"https://index.docker.io/v1/", // what docker asks about with credsStore
 		"docker.io",
@@ -181,8 +163,8 @@ func TestRefusals(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	token := newToken(t, registry, now)
-	file := write(t, token)
-	other := write(t, newToken(t, "vault", now))
+	file := testkit.TempFile(t, "token", token)
+	other := testkit.TempFile(t, "token", newToken(t, "vault", now))
 	missing := filepath.Join(t.TempDir(), "token")
 	settings := func(changes environment) environment {
 		env := environment{"PULLPASS_REGISTRIES": registry, "PULLPASS_TOKEN_FILE": file}
@@ -327,7 +309,7 @@ func TestReadingStopsAtTheLimit(t *testing.T) {
 func TestLongestServerPasses(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	env := environment{"PULLPASS_REGISTRIES": registry, "PULLPASS_TOKEN_FILE": write(t, newToken(t, registry, now))}
+	env := environment{"PULLPASS_REGISTRIES": registry, "PULLPASS_TOKEN_FILE": testkit.TempFile(t, "token", newToken(t, registry, now))}
 	printed(t, 0, []string{"get"}, env, now, strings.NewReader(registry+strings.Repeat("/", maxServerSize-len(registry))))
 }
 
@@ -341,7 +323,7 @@ func FuzzServer(f *testing.F) {
 	}
 	now := time.Now()
 	token := newToken(f, "pullpass", now)
-	env := environment{"PULLPASS_REGISTRIES": registry + ",localhost:5443", "PULLPASS_AUDIENCE": "pullpass", "PULLPASS_TOKEN_FILE": write(f, token)}
+	env := environment{"PULLPASS_REGISTRIES": registry + ",localhost:5443", "PULLPASS_AUDIENCE": "pullpass", "PULLPASS_TOKEN_FILE": testkit.TempFile(f, "token", token)}
 	f.Fuzz(func(t *testing.T, server string) {
 		var stdout, stderr bytes.Buffer
 		code := run([]string{"get"}, env.get, now, strings.NewReader(server), &stdout, &stderr)

@@ -6,7 +6,6 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
-	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -133,9 +132,8 @@ func TestAuditExamplesWork(t *testing.T) {
 	log := proxytest.ScriptFile(t, "audit.log")
 	testkit.Write(t, dir, "audit.log", log)
 	testkit.Write(t, dir, "audit.log.1.gz", proxytest.Compressed(t, log))
-	document, err := os.ReadFile("../../docs/reference/audit.md")
-	testkit.Must(t, err)
-	examples := regexp.MustCompile(`(?m)(?:^|\| |^  )(pullpass audit .*)$`).FindAllStringSubmatch(auditCommand().Example+"\n"+string(document), -1)
+	document := testkit.Read(t, "../../docs/reference/audit.md")
+	examples := regexp.MustCompile(`(?m)(?:^|\| |^  )(pullpass audit .*)$`).FindAllStringSubmatch(auditCommand().Example+"\n"+document, -1)
 	if len(examples) < 10 {
 		t.Fatalf("only %d examples were found", len(examples))
 	}
@@ -185,9 +183,8 @@ func auditFields(t *testing.T, typ reflect.Type, path string, into map[string]bo
 // docs, which stands below a heading and has a name in its first column.
 func firstCells(t *testing.T, document, heading, column string) map[string]bool {
 	t.Helper()
-	data, err := os.ReadFile("../../docs/" + document)
-	testkit.Must(t, err)
-	_, text, _ := strings.Cut(string(data), heading+"\n")
+	data := testkit.Read(t, "../../docs/"+document)
+	_, text, _ := strings.Cut(data, heading+"\n")
 	_, text, _ = strings.Cut(text, "\n| "+column+" |")
 	text, _, _ = strings.Cut(text, "\n\n")
 	words := map[string]bool{}

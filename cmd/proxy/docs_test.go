@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -27,9 +26,8 @@ func TestPolicyDocument(t *testing.T) {
 	}
 	p, err := setup.LoadPolicy(cfg)
 	testkit.Must(t, err)
-	text, err := os.ReadFile("../../docs/reference/policy.md")
-	testkit.Must(t, err)
-	_, section, _ := strings.Cut(string(text), "## Test your policy in CI")
+	text := testkit.Read(t, "../../docs/reference/policy.md")
+	_, section, _ := strings.Cut(text, "## Test your policy in CI")
 	_, block, _ := strings.Cut(section, "```yaml\n")
 	block, _, _ = strings.Cut(block, "```")
 	cases, err := policytest.Parse(setup.IdentityIssuers(cfg), policy.File{Name: "docs/reference/policy.md", Data: []byte(block)})
@@ -55,9 +53,8 @@ func TestExamplePolicyTests(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for _, name := range []string{"pullpass.yaml", "policy.yaml"} {
-		data, err := os.ReadFile("../../examples/" + name)
-		testkit.Must(t, err)
-		testkit.Write(t, dir, name, strings.NewReplacer("actions: [pull]", "actions: [push]", "team-quarantined", "team-other").Replace(string(data)))
+		data := testkit.Read(t, "../../examples/"+name)
+		testkit.Write(t, dir, name, strings.NewReplacer("actions: [pull]", "actions: [push]", "team-quarantined", "team-other").Replace(data))
 	}
 	if code, out := check(filepath.Join(dir, "pullpass.yaml")); code != 1 || !strings.Contains(out, "1 passed, 5 failed\n") {
 		t.Errorf("of another policy: exit code %d\n%s", code, out)
@@ -74,9 +71,8 @@ func TestExamplesAgree(t *testing.T) {
 		if code := run(t.Context(), args, nil, &printed, &stderr); code != 0 {
 			t.Fatalf("exit code %d: %s", code, stderr.String())
 		}
-		example, err := os.ReadFile("../../examples/" + name)
-		testkit.Must(t, err)
-		if string(example) != printed.String() {
+		example := testkit.Read(t, "../../examples/"+name)
+		if example != printed.String() {
 			t.Errorf("%s is not what kubelet-config --part %s prints:\n%s", name, part, &printed)
 		}
 	}

@@ -111,9 +111,7 @@ policyFiles: [policy.yaml]
 	testkit.Write(t, dir, "job.json", `{"repository_id": "42", "repository_owner_id": "7"}`)
 	text := explainCommand().Example + "\n" + rootCommand().Example
 	for _, name := range []string{"docs/how-to/explain.md", "docs/reference/policy.md", "README.md"} {
-		data, err := os.ReadFile("../../" + name)
-		testkit.Must(t, err)
-		text += "\n" + string(data)
+		text += "\n" + testkit.Read(t, "../../"+name)
 	}
 	examples := regexp.MustCompile(`(?m)^ *(pullpass explain .*?)(?: #.*)?$`).FindAllStringSubmatch(text, -1)
 	if len(examples) < 10 {

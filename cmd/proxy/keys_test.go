@@ -54,20 +54,18 @@ func TestKeysScripts(t *testing.T) {
 // run in e2e/charttest.
 func TestKeysDocument(t *testing.T) {
 	t.Parallel()
-	document, err := os.ReadFile("../../docs/how-to/keys.md")
-	testkit.Must(t, err)
+	document := testkit.Read(t, "../../docs/how-to/keys.md")
 	scripts, err := filepath.Glob("testdata/keys/*.txtar")
 	testkit.Must(t, err)
 	typed := map[string]bool{}
 	for _, name := range scripts {
-		script, err := os.ReadFile(name)
-		testkit.Must(t, err)
-		for line := range strings.Lines(string(script)) {
+		script := testkit.Read(t, name)
+		for line := range strings.Lines(script) {
 			typed[strings.TrimPrefix(strings.TrimSpace(line), "exec ")] = true
 		}
 	}
 	commands := 0
-	text, cluster, found := strings.Cut(string(document), "\n## Helm\n")
+	text, cluster, found := strings.Cut(document, "\n## Helm\n")
 	_, rest, _ := strings.Cut(cluster, "\n## ")
 	if !found {
 		t.Error("docs/how-to/keys.md has no chapter on Helm")

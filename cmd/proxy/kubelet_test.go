@@ -31,13 +31,12 @@ func kubeletConfig(t *testing.T, args ...string) string {
 // registry behind the gateway.
 func TestKubeletDocument(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/how-to/kubelet.md")
-	testkit.Must(t, err)
+	text := testkit.Read(t, "../../docs/how-to/kubelet.md")
 	parts := strings.Split(kubeletConfig(t, "--config", "../../examples/pullpass.yaml", "--registry", "registry.example.com"), "\n\n")
 	parts = append(parts, kubeletConfig(t, "--config", exampleWithGateway(t), "--mirror", "ghcr.io", "--part", "hosts"))
 	for _, part := range parts {
 		settings := strings.TrimSpace(testkit.WithoutComments(part))
-		if !strings.Contains(testkit.WithoutComments(string(text)), settings) {
+		if !strings.Contains(testkit.WithoutComments(text), settings) {
 			t.Errorf("docs/how-to/kubelet.md does not show\n%s", settings)
 		}
 	}
@@ -47,10 +46,9 @@ func TestKubeletDocument(t *testing.T) {
 // has no findings there.
 func TestKubeletDocumentCommands(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/how-to/kubelet.md")
-	testkit.Must(t, err)
+	text := testkit.Read(t, "../../docs/how-to/kubelet.md")
 	const command = "\npullpass kubelet-config --config pullpass.yaml "
-	found := strings.Split(strings.ReplaceAll(string(text), "\\\n", ""), command)[1:]
+	found := strings.Split(strings.ReplaceAll(text, "\\\n", ""), command)[1:]
 	if len(found) < 5 {
 		t.Fatalf("%d commands", len(found))
 	}
@@ -90,13 +88,12 @@ func TestKubeletDocumentCommands(t *testing.T) {
 // exampleWithGateway returns a file with the example, in front of other registries.
 func exampleWithGateway(t *testing.T) string {
 	t.Helper()
-	example, err := os.ReadFile("../../examples/pullpass.yaml")
-	testkit.Must(t, err)
+	example := testkit.Read(t, "../../examples/pullpass.yaml")
 	const gateway = `
 gateway: {url: https://gateway.example.com, service: gateway.example.com}
 upstreams: [{name: ghcr.io}, {name: docker.io}]
 `
 	dir := t.TempDir()
-	testkit.Write(t, dir, "pullpass.yaml", strings.Replace(string(example), "registries:\n", "registries:\n- {service: gateway.example.com, issuer: pullpass.example.com}\n", 1)+gateway)
+	testkit.Write(t, dir, "pullpass.yaml", strings.Replace(example, "registries:\n", "registries:\n- {service: gateway.example.com, issuer: pullpass.example.com}\n", 1)+gateway)
 	return filepath.Join(dir, "pullpass.yaml")
 }

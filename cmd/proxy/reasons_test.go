@@ -41,9 +41,8 @@ func TestCatalogueIsWhole(t *testing.T) {
 	}
 	sameSet(t, "constants", declared, "in the catalogue", listed)
 	for _, name := range []string{"alerts.yaml", "dashboard.json"} {
-		data, err := os.ReadFile("../../deploy/monitoring/" + name)
-		testkit.Must(t, err)
-		matchers := regexp.MustCompile(`\breason[!=]~?\\?"([a-z_|]+)`).FindAllStringSubmatch(string(data), -1)
+		data := testkit.Read(t, "../../deploy/monitoring/"+name)
+		matchers := regexp.MustCompile(`\breason[!=]~?\\?"([a-z_|]+)`).FindAllStringSubmatch(data, -1)
 		if matchers == nil {
 			t.Errorf("%s selects no reason", name)
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -207,9 +206,8 @@ func answers(t *testing.T, p *proxytest.Proxy) bool {
 // peakMemory returns how much a process had in memory at most, in MiB.
 func peakMemory(t *testing.T, pid int) (mib int) {
 	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	testkit.Must(t, err)
-	_, peak, _ := strings.Cut(string(status), "VmHWM:")
+	status := testkit.Read(t, fmt.Sprintf("/proc/%d/status", pid))
+	_, peak, _ := strings.Cut(status, "VmHWM:")
 	if _, err := fmt.Sscan(peak, &mib); err != nil {
 		t.Fatal(err)
 	}

@@ -75,13 +75,6 @@ func write(t *testing.T, path, content string) {
 	testkit.Must(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
-func read(t *testing.T, path string) string {
-	t.Helper()
-	content, err := os.ReadFile(path)
-	testkit.Must(t, err)
-	return string(content)
-}
-
 // run runs a shell with exactly this environment and returns what it printed.
 func run(t *testing.T, env map[string]string, args ...string) (output string, err error) {
 	t.Helper()
@@ -100,7 +93,7 @@ func (m machine) checkConfigured(t *testing.T, env map[string]string) {
 		Auths       map[string]struct{ Auth string }
 		CredHelpers map[string]string
 	}
-	testkit.Must(t, json.Unmarshal([]byte(read(t, filepath.Join(m.home, ".docker", "config.json"))), &config))
+	testkit.Must(t, json.Unmarshal([]byte(testkit.Read(t, filepath.Join(m.home, ".docker", "config.json"))), &config))
 	if config.CredHelpers[registry] != "pullpass" || config.CredHelpers["gcr.io"] != "gcloud" || config.Auths["ghcr.io"].Auth != "eDp5" {
 		t.Errorf("config.json: %+v", config)
 	}
@@ -136,7 +129,7 @@ type action struct {
 func readAction(t *testing.T) action {
 	t.Helper()
 	var a action
-	testkit.Must(t, yaml.UnmarshalStrict([]byte(read(t, "github/action.yml")), &a))
+	testkit.Must(t, yaml.UnmarshalStrict([]byte(testkit.Read(t, "github/action.yml")), &a))
 	if len(a.Runs.Steps) != 1 || a.Runs.Using != "composite" || a.Runs.Steps[0].Shell != "bash" {
 		t.Fatalf("action.yml: %+v", a.Runs)
 	}
@@ -175,11 +168,11 @@ func (m machine) runAction(t *testing.T, inputs map[string]string) (env map[stri
 	if output, err = run(t, during, "bash", "--noprofile", "--norc", "-e", "-o", "pipefail", script); err != nil {
 		return nil, output, err
 	}
-	for line := range strings.Lines(read(t, env["GITHUB_ENV"])) {
+	for line := range strings.Lines(testkit.Read(t, env["GITHUB_ENV"])) {
 		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
 		env[name] = value
 	}
-	env["PATH"] = strings.TrimSpace(read(t, env["GITHUB_PATH"])) + ":" + env["PATH"]
+	env["PATH"] = strings.TrimSpace(testkit.Read(t, env["GITHUB_PATH"])) + ":" + env["PATH"]
 	return env, output, nil
 }
 
@@ -259,7 +252,7 @@ type gitLab struct {
 
 func readGitLab(t *testing.T) gitLab {
 	t.Helper()
-	spec, jobs, found := strings.Cut(read(t, "gitlab/pullpass.gitlab-ci.yml"), "\n---\n")
+	spec, jobs, found := strings.Cut(testkit.Read(t, "gitlab/pullpass.gitlab-ci.yml"), "\n---\n")
 	if !found {
 		t.Fatal("not two documents")
 	}

@@ -22,7 +22,7 @@ const document = "../../docs/how-to/ci.md"
 func blocks(t *testing.T) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}
-	for _, part := range strings.Split(read(t, document), "```yaml\n# ")[1:] {
+	for _, part := range strings.Split(testkit.Read(t, document), "```yaml\n# ")[1:] {
 		block, _, _ := strings.Cut(part, "```")
 		file, content, _ := strings.Cut(block, "\n")
 		found[file] = append(found[file], content)
@@ -67,7 +67,7 @@ policyFiles: [policy.yaml]
 		}
 	}
 	for profile := range strings.SplitSeq("github gitlab buildkite circleci bitbucket terraform generic", " ") {
-		if !slices.Contains(identity.Profile("").Values(), identity.Profile(profile)) || !strings.Contains(read(t, document), ", `"+profile+"` | ") {
+		if !slices.Contains(identity.Profile("").Values(), identity.Profile(profile)) || !strings.Contains(testkit.Read(t, document), ", `"+profile+"` | ") {
 			t.Errorf("profile %s is none, or not in the document's table", profile)
 		}
 	}

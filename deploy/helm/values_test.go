@@ -28,9 +28,8 @@ type value struct{ path, comment, standard string }
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	const file, marker = "pullpass/README.md", "go test ./deploy/helm -update -->\n\n"
-	content, err := os.ReadFile(file)
-	testkit.Must(t, err)
-	text, _, found := strings.Cut(string(content), marker)
+	content := testkit.Read(t, file)
+	text, _, found := strings.Cut(content, marker)
 	if !found {
 		t.Fatalf("%s has no line that ends with %q", file, marker)
 	}
@@ -42,7 +41,7 @@ func TestReadme(t *testing.T) {
 	want := text + marker + table.String()
 	if *update {
 		testkit.Must(t, os.WriteFile(file, []byte(want), 0o644))
-	} else if string(content) != want {
+	} else if content != want {
 		t.Errorf("%s is not what values.yaml says: go test ./deploy/helm -update", file)
 	}
 }
@@ -57,9 +56,8 @@ func TestFiles(t *testing.T) {
 		if *update {
 			testkit.Must(t, os.WriteFile(file, want, 0o644))
 		}
-		got, err := os.ReadFile(file)
-		testkit.Must(t, err)
-		if string(got) != string(want) {
+		got := testkit.Read(t, file)
+		if got != string(want) {
 			t.Errorf("%s is not deploy/%s: go test ./deploy/helm -update", file, source)
 		}
 	}

@@ -3,7 +3,6 @@ package monitoring_test
 
 import (
 	"encoding/json"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,13 +12,6 @@ import (
 
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
-
-func read(t *testing.T, name string) string {
-	t.Helper()
-	data, err := os.ReadFile(name)
-	testkit.Must(t, err)
-	return string(data)
-}
 
 // alerts returns the names of the alerts and their expressions.
 func alerts(t *testing.T) map[string]string {
@@ -32,7 +24,7 @@ func alerts(t *testing.T) map[string]string {
 			}
 		}
 	}
-	testkit.Must(t, yaml.Unmarshal([]byte(read(t, "alerts.yaml")), &file))
+	testkit.Must(t, yaml.Unmarshal([]byte(testkit.Read(t, "alerts.yaml")), &file))
 	found := map[string]string{}
 	for _, g := range file.Groups {
 		for _, r := range g.Rules {
@@ -53,7 +45,7 @@ func queries(t *testing.T) []string {
 			Targets []struct{ Expr string }
 		}
 	}
-	testkit.Must(t, json.Unmarshal([]byte(read(t, "dashboard.json")), &dashboard))
+	testkit.Must(t, json.Unmarshal([]byte(testkit.Read(t, "dashboard.json")), &dashboard))
 	var all []string
 	for _, p := range dashboard.Panels {
 		for _, target := range p.Targets {
@@ -66,7 +58,7 @@ func queries(t *testing.T) []string {
 // TestMetricsExist takes the names from the document that is made from the code.
 func TestMetricsExist(t *testing.T) {
 	t.Parallel()
-	document := read(t, "../../docs/reference/metrics.md")
+	document := testkit.Read(t, "../../docs/reference/metrics.md")
 	expressions := queries(t)
 	for _, expr := range alerts(t) {
 		expressions = append(expressions, expr)
@@ -101,7 +93,7 @@ var seldomNeeded = []string{
 
 func TestEachAlertHasASectionAndATest(t *testing.T) {
 	t.Parallel()
-	runbook, tests := read(t, "../../docs/how-to/operations.md"), read(t, "alerts_test.yaml")
+	runbook, tests := testkit.Read(t, "../../docs/how-to/operations.md"), testkit.Read(t, "alerts_test.yaml")
 	found := alerts(t)
 	for name := range found {
 		if !strings.Contains(runbook, "\n## "+name+"\n") {

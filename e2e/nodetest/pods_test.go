@@ -96,7 +96,7 @@ func (s *site) awaitEvent(t testing.TB, pod cluster.Object, reason, component st
 	}()
 	testenv.Await(t, podLimit, "event "+reason+" with "+strings.Join(parts, ", "), func() bool {
 		for _, e := range s.Events(t, pod) {
-			if e.Reason == reason && e.Component == component && containsAll(e.Message, parts) {
+			if e.Reason == reason && e.Component == component && testenv.ContainsAll(e.Message, parts) {
 				message = e.Message
 				return true
 			}
@@ -109,15 +109,6 @@ func (s *site) awaitEvent(t testing.TB, pod cluster.Object, reason, component st
 // about is true for what the Pullpass did with a request for a pod.
 func about(pod cluster.Object, result string) func(pullpass.Event) bool {
 	return func(e pullpass.Event) bool { return e.Pod.UID == pod.UID() && e.Result == result }
-}
-
-func containsAll(text string, parts []string) bool {
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			return false
-		}
-	}
-	return true
 }
 
 // lastWords is the end of the kubelet's message about a pull, which begins with the image three times.

@@ -55,7 +55,7 @@ func (p *Proxy) Metric(t testing.TB, name string, labels ...string) float64 {
 	for lines := bufio.NewScanner(bytes.NewReader(content)); lines.Scan(); {
 		sample, value, _ := strings.Cut(lines.Text(), " ")
 		metric, set, _ := strings.Cut(sample, "{")
-		if metric != name || !containsAll(set, labels) {
+		if metric != name || !testenv.ContainsAll(set, labels) {
 			continue
 		}
 		n, err := strconv.ParseFloat(value, 64)
@@ -65,15 +65,6 @@ func (p *Proxy) Metric(t testing.TB, name string, labels ...string) float64 {
 		sum += n
 	}
 	return sum
-}
-
-func containsAll(text string, parts []string) bool {
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			return false
-		}
-	}
-	return true
 }
 
 func (p *Proxy) askAdmin(ctx context.Context, path string) (int, []byte, error) {

@@ -4,6 +4,7 @@ package testenv
 import (
 	"encoding/base64"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,10 @@ func WriteFile[T string | []byte](t testing.TB, path string, content T) string {
 	t.Helper()
 	Must(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
+}
+
+func ContainsAll(text string, parts []string) bool {
+	return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(text, part) })
 }
 
 // Replace replaces the only occurrence of old.

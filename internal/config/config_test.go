@@ -316,10 +316,9 @@ policyFiles: [policy.yaml]
 // Each entry that docs/how-to/upstreams.md shows is accepted.
 func TestUpstreamsDocument(t *testing.T) {
 	t.Parallel()
-	document, err := os.ReadFile("../../docs/how-to/upstreams.md")
-	testkit.Must(t, err)
+	document := testkit.Read(t, "../../docs/how-to/upstreams.md")
 	shown := 0
-	for _, block := range strings.Split(string(document), "```yaml\n")[1:] {
+	for _, block := range strings.Split(document, "```yaml\n")[1:] {
 		block, _, _ = strings.Cut(block, "```")
 		if !strings.HasPrefix(block, "upstreams:") {
 			continue

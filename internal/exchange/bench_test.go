@@ -22,6 +22,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // BenchmarkExchange puts the whole handler next to a floor: the least that any
@@ -139,7 +140,7 @@ func BenchmarkLiveIdentities(b *testing.B) {
 	must(b, err)
 	for b.Loop() {
 		r := newRig(b, func(c *rigConfig) { c.recorder = encodingRecorder{} })
-		before := heap()
+		before := testkit.Heap()
 		for i := range identities {
 			claims := r.claims()
 			claims["jti"] = fmt.Sprintf("63ef7a8c-1d81-4c97-8f89-%012d", i)
@@ -149,17 +150,9 @@ func BenchmarkLiveIdentities(b *testing.B) {
 				b.Fatalf("status %d: %s", w.Code, w.Body)
 			}
 		}
-		b.ReportMetric(float64(heap()-before)/(1<<20), "MiB/100k-identities")
+		b.ReportMetric(float64(testkit.Heap()-before)/(1<<20), "MiB/100k-identities")
 		runtime.KeepAlive(r)
 	}
-}
-
-// heap returns the bytes that are in use.
-func heap() uint64 {
-	runtime.GC()
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return stats.HeapAlloc
 }
 
 // encodingRecorder pays for the audit line, as a real recorder does.

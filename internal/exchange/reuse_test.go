@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // The memory of issued tokens is bounded in bytes, for any requests. Forgotten tokens are signed
@@ -48,7 +50,7 @@ func TestIssuedTokensHoldNoRequest(t *testing.T) {
 	r := newRig(t, func(c *rigConfig) { c.cacheBytes, c.recorder = most, encodingRecorder{} })
 	token := r.token(t, nil)
 	r.do(t, get(token))
-	before := heap()
+	before := testkit.Heap()
 	for i := range 1000 {
 		request := get(token, fmt.Sprintf("repository:team-a/%d:pull", i))
 		request.URL.RawQuery = strings.ReplaceAll(request.URL.RawQuery, "%3A", ":") + "&unknown=" + strings.Repeat("x", 8<<10)
@@ -57,7 +59,7 @@ func TestIssuedTokensHoldNoRequest(t *testing.T) {
 			t.Fatalf("status %d: %s", w.Code, w.Body)
 		}
 	}
-	if used := int(heap()) - int(before); used > 2*most || r.exchanger.IssuedBytes() < most/2 {
+	if used := int(testkit.Heap()) - int(before); used > 2*most || r.exchanger.IssuedBytes() < most/2 {
 		t.Errorf("%d bytes are in use, %d are counted", used, r.exchanger.IssuedBytes())
 	}
 	runtime.KeepAlive(r)

@@ -44,7 +44,7 @@ func TestRememberedTokenOfKeysThatAreTooOld(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.Issuers[0].MaxKeyAge = time.Minute })
 	raw := keys().rsa.sign(t, payload(t, "kubelet"))
 	accept(t, f.Verifier, raw)
-	writeFile(t, f.file, nil)
+	testkit.Put(t, f.file, "")
 	f.clock.advance(2 * time.Minute)
 	refuse(t, f.Verifier, raw, refusal.IssuerUnavailable, "")
 }
@@ -161,24 +161,17 @@ func TestRememberedTokenHoldsNoMoreThanItsNames(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.CacheBytes = most })
 	var claims claims
 	testkit.Must(t, json.Unmarshal([]byte(payload(t, "kubelet")), &claims))
-	before := heap()
+	before := testkit.Heap()
 	for n := range 20_000 {
 		v := verified{identity: claims.identity(), issuer: f.issuers[0]}
 		// As if each name were a part of a whole token.
 		v.identity.TokenID = fmt.Sprintf("%036d%s", n, strings.Repeat("x", 1<<10))[:36]
 		f.cache.add(sha256.Sum256([]byte(v.identity.TokenID)), &v)
 	}
-	if used := int(heap() - before); used > most+most/20 || f.cache.entries.Bytes() < most*9/10 {
+	if used := int(testkit.Heap() - before); used > most+most/20 || f.cache.entries.Bytes() < most*9/10 {
 		t.Errorf("%d bytes are used, %d counted", used, f.cache.entries.Bytes())
 	}
 	runtime.KeepAlive(f)
-}
-
-func heap() uint64 {
-	runtime.GC()
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return stats.HeapAlloc
 }
 
 func TestConcurrentUse(t *testing.T) {

@@ -321,7 +321,7 @@ func TestClaimsCountInTheCache(t *testing.T) {
 		cache := newCache(most)
 		body := c.patched(t, nil)
 		body = body[:len(body)-1] + more + "}"
-		before := heap()
+		before := testkit.Heap()
 		for n := range 10_000 {
 			all, err := identity.Parse([]byte(body))
 			if err != nil {
@@ -335,7 +335,7 @@ func TestClaimsCountInTheCache(t *testing.T) {
 				break
 			}
 		}
-		if used := int(heap() - before); used > most+most/10 {
+		if used := int(testkit.Heap() - before); used > most+most/10 {
 			t.Errorf("%s: %d bytes are used, %d counted, by %d tokens", name, used, cache.entries.Bytes(), cache.entries.Len())
 		}
 		if cache.entries.Len() == 0 || cache.entries.Bytes() < most/2 {

@@ -28,7 +28,7 @@ func FuzzVerify(f *testing.F) {
 	testkit.Must(f, err)
 	k := keyPair{"fixed", jose.ES256, private}
 	file := filepath.Join(f.TempDir(), "jwks.json")
-	writeFile(f, file, keySetJSON(f, k))
+	testkit.Put(f, file, keySetJSON(f, k))
 	verifier, err := New(Config{Issuers: []Issuer{validIssuer(file)}, Now: (&clock{now: issuedAt}).Now})
 	testkit.Must(f, err)
 	text := payload(f, "kubelet")

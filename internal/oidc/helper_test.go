@@ -211,12 +211,7 @@ func validIssuer(file string) Issuer {
 
 func (f *fixture) publish(tb testing.TB, pairs ...keyPair) {
 	tb.Helper()
-	writeFile(tb, f.file, keySetJSON(tb, pairs...))
-}
-
-func writeFile(tb testing.TB, path string, data []byte) {
-	tb.Helper()
-	testkit.Must(tb, os.WriteFile(path, data, 0o600))
+	testkit.Put(tb, f.file, keySetJSON(tb, pairs...))
 }
 
 // accept verifies the token and holds it against go-jose: what is accepted here

@@ -197,7 +197,7 @@ func TestFailuresKeepTheLastGoodKeysUntilTheirAge(t *testing.T) {
 	accept(t, f.Verifier, remembered)
 	fetchedAt := f.clock.Now()
 
-	writeFile(t, f.file, []byte("half a fi"))
+	testkit.Put(t, f.file, "half a fi")
 	f.clock.advance(29 * time.Minute)
 	f.failRefresh(t)
 	accept(t, f.Verifier, remembered)
@@ -441,7 +441,7 @@ func TestFailuresAreLoggedOncePerChange(t *testing.T) {
 	for range 3 {
 		f.failRefresh(t)
 	}
-	writeFile(t, f.file, []byte("{}"))
+	testkit.Put(t, f.file, "{}")
 	for range 3 {
 		f.failRefresh(t)
 	}

@@ -42,7 +42,7 @@ func newIssuerServer(t *testing.T, pairs ...keyPair) *issuerServer {
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.StartTLS()
 	t.Cleanup(s.Close)
-	writeFile(t, s.caFile, pkitest.PEM("CERTIFICATE", s.Certificate().Raw))
+	testkit.Put(t, s.caFile, pkitest.PEM("CERTIFICATE", s.Certificate().Raw))
 	s.answer(wellKnownPath, discoveryDocument(s.URL, s.URL+keysPath))
 	s.publish(t, pairs...)
 	return s
@@ -177,11 +177,11 @@ func TestFailedFetches(t *testing.T) {
 		{"unknown CA", func(_ *testing.T, _ *issuerServer, d *Discovery) { d.CAFile = "" }, "the CA of the issuer's certificate belongs into discovery.caFile"},
 		{"CA of another issuer", func(t *testing.T, _ *issuerServer, d *Discovery) {
 			d.CAFile = filepath.Join(t.TempDir(), "other.pem")
-			writeFile(t, d.CAFile, pkitest.CertPEM(pkitest.NewCA(t, nil)))
+			testkit.Put(t, d.CAFile, pkitest.CertPEM(pkitest.NewCA(t, nil)))
 		}, "certificate signed by unknown authority"},
 		{"CA file missing", func(_ *testing.T, _ *issuerServer, d *Discovery) { d.CAFile += "x" }, "discovery.caFile: open"},
-		{"CA file empty", func(t *testing.T, s *issuerServer, _ *Discovery) { writeFile(t, s.caFile, nil) }, "holds no PEM certificate"},
-		{"CA file too long", func(t *testing.T, s *issuerServer, _ *Discovery) { writeFile(t, s.caFile, []byte(huge+" ")) }, "ca.pem: longer than 1048576 bytes"},
+		{"CA file empty", func(t *testing.T, s *issuerServer, _ *Discovery) { testkit.Put(t, s.caFile, "") }, "holds no PEM certificate"},
+		{"CA file too long", func(t *testing.T, s *issuerServer, _ *Discovery) { testkit.Put(t, s.caFile, []byte(huge+" ")) }, "ca.pem: longer than 1048576 bytes"},
 		{"token file is a FIFO", func(t *testing.T, s *issuerServer, d *Discovery) {
 			d.TokenFile = filepath.Join(t.TempDir(), "fifo")
 			testkit.Must(t, syscall.Mkfifo(d.TokenFile, 0o600))
@@ -189,22 +189,22 @@ func TestFailedFetches(t *testing.T) {
 		{"token file missing", func(_ *testing.T, s *issuerServer, d *Discovery) { d.TokenFile = s.caFile + "x" }, "discovery.tokenFile: open"},
 		{"token file empty", func(t *testing.T, s *issuerServer, d *Discovery) {
 			d.TokenFile = s.caFile + "x"
-			writeFile(t, d.TokenFile, []byte(" \n"))
+			testkit.Put(t, d.TokenFile, " \n")
 		}, "holds no token"},
 		{"token file with two lines", func(t *testing.T, s *issuerServer, d *Discovery) {
 			d.TokenFile = s.caFile + "x"
-			writeFile(t, d.TokenFile, []byte("a\nX-Evil: b"))
+			testkit.Put(t, d.TokenFile, "a\nX-Evil: b")
 		}, "holds no token"},
 		{"token file too long", func(t *testing.T, s *issuerServer, d *Discovery) {
 			d.TokenFile = s.caFile + "x"
-			writeFile(t, d.TokenFile, []byte(strings.Repeat("a", MaxTokenBytes+1)))
+			testkit.Put(t, d.TokenFile, []byte(strings.Repeat("a", MaxTokenBytes+1)))
 		}, "longer than 16384 bytes"},
 		{"discovery 401", func(_ *testing.T, s *issuerServer, _ *Discovery) { s.fail(wellKnownPath, 401) },
 			"401 Unauthorized; the issuer answers authenticated callers only: set discovery.tokenFile, or bind the role system:service-account-issuer-discovery to the group system:unauthenticated"},
 		{"discovery 403", func(_ *testing.T, s *issuerServer, _ *Discovery) { s.fail(wellKnownPath, 403) }, "403 Forbidden; the issuer answers authenticated callers only"},
 		{"discovery 403 with a token", func(t *testing.T, s *issuerServer, d *Discovery) {
 			d.TokenFile = s.caFile + "x"
-			writeFile(t, d.TokenFile, []byte("bearer-token"))
+			testkit.Put(t, d.TokenFile, "bearer-token")
 			s.fail(wellKnownPath, 403)
 		}, "403 Forbidden; the issuer does not accept the token of discovery.tokenFile"},
 		{"discovery 500", func(_ *testing.T, s *issuerServer, _ *Discovery) { s.fail(wellKnownPath, 500) }, "500 Internal Server Error"},
@@ -317,7 +317,7 @@ func TestBearerTokenIsReadAnewAtEachFetch(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	f := newServedFixture(t, s, func(d *Discovery) { d.TokenFile = file })
 	for _, bearer := range []string{"first", "second"} {
-		writeFile(t, file, []byte(bearer+"\n"))
+		testkit.Put(t, file, []byte(bearer+"\n"))
 		testkit.Must(t, f.issuers[0].keys.refresh(t.Context()))
 		for _, path := range []string{wellKnownPath, keysPath} {
 			if got := s.bearer(path); got != "Bearer "+bearer {
@@ -335,7 +335,7 @@ func TestBearerTokenStaysOnTheConfiguredHost(t *testing.T) {
 	t.Parallel()
 	s, other := newIssuerServer(t), newIssuerServer(t, keys().rsa)
 	bearer := filepath.Join(t.TempDir(), "token")
-	writeFile(t, bearer, []byte("bearer-token"))
+	testkit.Put(t, bearer, "bearer-token")
 	s.answer(wellKnownPath, discoveryDocument(s.URL, other.URL+keysPath))
 	f := newServedFixture(t, s, func(d *Discovery) { d.TokenFile = bearer })
 	accept(t, f.Verifier, s.token(t, keys().rsa))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/refusal"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestIdentityOfAKubeletToken(t *testing.T) {
@@ -230,7 +231,7 @@ func TestClustersAreApart(t *testing.T) {
 	})
 	other := keys().rsa2
 	other.id = keys().rsa.id // the same name for another key
-	writeFile(t, f.file+"2", keySetJSON(t, other))
+	testkit.Put(t, f.file+"2", keySetJSON(t, other))
 	eu, us := payload(t, "kubelet"), payload(t, "kubelet", issuerURL, "https://us.example")
 
 	first, second := accept(t, f.Verifier, keys().rsa.sign(t, eu)), accept(t, f.Verifier, other.sign(t, us))

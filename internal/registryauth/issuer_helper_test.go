@@ -3,11 +3,8 @@ package registryauth
 import (
 	"crypto"
 	"crypto/x509"
-	"encoding/base64"
-	"encoding/json"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -102,14 +99,4 @@ func newRegistry(t testing.TB, keys ...signing.Keys) signingtest.Registry {
 	jwks, err := signing.MarshalJWKS(keys...)
 	testkit.Must(t, err)
 	return signingtest.NewRegistry(t, jwks, signing.MarshalCertificates(keys...))
-}
-
-// tokenPart decodes the header (0) or the claims (1) of a token.
-func tokenPart(t testing.TB, raw string, part int) map[string]any {
-	t.Helper()
-	data, err := base64.RawURLEncoding.DecodeString(strings.Split(raw, ".")[part])
-	testkit.Must(t, err)
-	var out map[string]any
-	testkit.Must(t, json.Unmarshal(data, &out))
-	return out
 }

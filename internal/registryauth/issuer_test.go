@@ -70,7 +70,7 @@ func TestDistributionRefusesWhatIsNotOurs(t *testing.T) {
 	t.Parallel()
 	edit := func(raw string, part int, change func(map[string]any)) string {
 		parts := strings.Split(raw, ".")
-		fields := tokenPart(t, raw, part)
+		fields := testkit.TokenPart(t, raw, part)
 		change(fields)
 		data, err := json.Marshal(fields)
 		testkit.Must(t, err)
@@ -174,7 +174,7 @@ func TestTokenEndsWithTheGrant(t *testing.T) {
 		if !issued.Expiry.Equal(c.want) || !issued.IssuedAt.Equal(issuedAt) {
 			t.Errorf("%s: from %s to %s, want to %s", name, issued.IssuedAt, issued.Expiry, c.want)
 		}
-		if exp := tokenPart(t, issued.Value.Reveal(), 1)["exp"].(float64); int64(exp) != issued.Expiry.Unix() {
+		if exp := testkit.TokenPart(t, issued.Value.Reveal(), 1)["exp"].(float64); int64(exp) != issued.Expiry.Unix() {
 			t.Errorf("%s: exp is %.0f, want %d", name, exp, issued.Expiry.Unix())
 		}
 	}
@@ -213,7 +213,7 @@ func TestTokenHeader(t *testing.T) {
 				// RFC 7515: standard base64, with padding.
 				want["x5c"] = []any{base64.StdEncoding.EncodeToString(keys.cert.Raw)}
 			}
-			if got := tokenPart(t, issued.Value.Reveal(), 0); fmt.Sprint(got) != fmt.Sprint(want) {
+			if got := testkit.TokenPart(t, issued.Value.Reveal(), 0); fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("%s, %s: header %v, want %v", algorithm, trust, got, want)
 			}
 			if issued.KeyID != kid {

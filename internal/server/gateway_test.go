@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -323,7 +322,7 @@ func TestGatewayCAChanges(t *testing.T) {
 	registry.Put(t, "acme/app", "v1", []byte("layer"))
 	wrong, err := filepath.Abs(other.CAFile)
 	testkit.Must(t, err)
-	g := startGateway(t, strings.Replace(upstreamEntry("ghcr.io", registry, ""), registry.CAFile, "ca.crt", 1), map[string]string{"ca.crt": readText(t, wrong)})
+	g := startGateway(t, strings.Replace(upstreamEntry("ghcr.io", registry, ""), registry.CAFile, "ca.crt", 1), map[string]string{"ca.crt": testkit.Read(t, wrong)})
 	raw := kubetest.Token(t, "https://issuer.example.com")
 	ask := func() int {
 		status, _ := g.get(t, "/v2/ghcr.io/acme/app/manifests/v1", g.token(t, raw, "repository:ghcr.io/acme/app:pull"))
@@ -332,15 +331,8 @@ func TestGatewayCAChanges(t *testing.T) {
 	if got := ask(); got != http.StatusBadGateway {
 		t.Errorf("with another CA: %d", got)
 	}
-	g.Put(t, "ca.crt", readText(t, registry.CAFile))
+	g.Put(t, "ca.crt", testkit.Read(t, registry.CAFile))
 	testkit.Eventually(t, "the new CA counts", func() bool { return ask() == http.StatusOK })
-}
-
-func readText(t *testing.T, name string) string {
-	t.Helper()
-	data, err := os.ReadFile(name)
-	testkit.Must(t, err)
-	return string(data)
 }
 
 // The gateway's own certificate is served there alone, and its end is watched.

@@ -3,8 +3,6 @@ package state_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -26,10 +24,9 @@ const (
 // use exactly these.
 func documentedRights(t *testing.T, cluster bool) []string {
 	t.Helper()
-	manual, err := os.ReadFile("../../docs/how-to/redis.md")
-	testkit.Must(t, err)
+	manual := testkit.Read(t, "../../docs/how-to/redis.md")
 	var rights []string
-	for line := range strings.Lines(string(manual)) {
+	for line := range strings.Lines(manual) {
 		fields := strings.Fields(line)
 		if len(fields) > 4 && slices.Equal(fields[:4], []string{"ACL", "SETUSER", user, "on"}) {
 			rights = slices.DeleteFunc(fields[4:], func(field string) bool { return strings.HasPrefix(field, ">") })
@@ -60,21 +57,12 @@ func administrator(t testing.TB, server *statetest.Server) *redis.Client {
 	return client
 }
 
-func writeFile(t *testing.T, name, content string) string {
-	t.Helper()
-	if !filepath.IsAbs(name) {
-		name = filepath.Join(t.TempDir(), name)
-	}
-	testkit.Must(t, os.WriteFile(name, []byte(content), 0o600))
-	return name
-}
-
 func replicasWithTLS(t *testing.T) [2]statetest.Replica {
 	caFile, args := statetest.TLS(t)
 	server, tlsAddress := statetest.RedisWithTLS(t, args...)
 	setUser(t, administrator(t, server), documentedRights(t, false))
 	return replicas(t, state.RedisConfig{
-		Addresses: []string{tlsAddress}, Username: user, PasswordFile: writeFile(t, "password", password+"\n"), TLS: &state.RedisTLS{CAFile: caFile},
+		Addresses: []string{tlsAddress}, Username: user, PasswordFile: testkit.TempFile(t, "password", password+"\n"), TLS: &state.RedisTLS{CAFile: caFile},
 	})
 }
 
@@ -82,14 +70,14 @@ func replicasOfSentinelWithACL(t *testing.T) [2]statetest.Replica {
 	servers := statetest.StartSentinels(t)
 	setUser(t, administrator(t, servers.Master), documentedRights(t, false))
 	return replicas(t, state.RedisConfig{
-		Addresses: servers.Addresses, MasterName: statetest.MasterName, Username: user, PasswordFile: writeFile(t, "password", password),
+		Addresses: servers.Addresses, MasterName: statetest.MasterName, Username: user, PasswordFile: testkit.TempFile(t, "password", password),
 	})
 }
 
 // replicasOfClusterWithACL also tests that a Cluster needs the right that is documented for it.
 func replicasOfClusterWithACL(t *testing.T) [2]statetest.Replica {
 	cluster := statetest.StartCluster(t)
-	config := state.RedisConfig{Addresses: cluster.Addresses, Username: user, PasswordFile: writeFile(t, "password", password)}
+	config := state.RedisConfig{Addresses: cluster.Addresses, Username: user, PasswordFile: testkit.TempFile(t, "password", password)}
 	for _, isCluster := range []bool{false, true} {
 		for _, node := range cluster.Nodes {
 			setUser(t, administrator(t, node), documentedRights(t, isCluster))
@@ -109,7 +97,7 @@ func TestClusterSlotsBeingMoved(t *testing.T) {
 	t.Parallel()
 	cluster := statetest.StartCluster(t)
 	config := state.RedisConfig{
-		Addresses: cluster.Addresses, Username: user, PasswordFile: writeFile(t, "password", password), Timeout: patient,
+		Addresses: cluster.Addresses, Username: user, PasswordFile: testkit.TempFile(t, "password", password), Timeout: patient,
 	}
 	setRights := func(rights []string) {
 		for _, node := range cluster.Nodes {
@@ -158,7 +146,7 @@ func TestEachDocumentedRightIsNeeded(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
 	config := state.RedisConfig{
-		Addresses: []string{admin.Options().Addr}, Username: user, PasswordFile: writeFile(t, "password", password), Timeout: patient,
+		Addresses: []string{admin.Options().Addr}, Username: user, PasswordFile: testkit.TempFile(t, "password", password), Timeout: patient,
 	}
 	rights := documentedRights(t, false)
 	setUser(t, admin, rights)

@@ -20,7 +20,7 @@ var consoleRights = []string{"+xadd", "+xrange", "+expire"}
 func TestDecisionsAreSharedAndBounded(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
-	config := state.RedisConfig{Addresses: []string{admin.Options().Addr}, Username: user, PasswordFile: writeFile(t, "password", password), Timeout: patient}
+	config := state.RedisConfig{Addresses: []string{admin.Options().Addr}, Username: user, PasswordFile: testkit.TempFile(t, "password", password), Timeout: patient}
 	setUser(t, admin, slices.Concat(documentedRights(t, false), consoleRights))
 	one, two := open(t, config), open(t, config)
 	if entries, last, err := two.Decisions(t.Context(), ""); err != nil || entries != nil || last != "" {
@@ -66,7 +66,7 @@ func TestDecisionsAreSharedAndBounded(t *testing.T) {
 func TestDecisionsWithoutRights(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
-	config := state.RedisConfig{Addresses: []string{admin.Options().Addr}, Username: user, PasswordFile: writeFile(t, "password", password), Timeout: patient}
+	config := state.RedisConfig{Addresses: []string{admin.Options().Addr}, Username: user, PasswordFile: testkit.TempFile(t, "password", password), Timeout: patient}
 	for i, right := range consoleRights {
 		setUser(t, admin, slices.Concat(documentedRights(t, false), slices.Delete(slices.Clone(consoleRights), i, i+1)))
 		r := open(t, config)
@@ -87,7 +87,7 @@ func TestDecisionsWithoutRights(t *testing.T) {
 func TestUsesAreShared(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
-	config := state.RedisConfig{Addresses: []string{admin.Options().Addr}, Username: user, PasswordFile: writeFile(t, "password", password), Timeout: patient}
+	config := state.RedisConfig{Addresses: []string{admin.Options().Addr}, Username: user, PasswordFile: testkit.TempFile(t, "password", password), Timeout: patient}
 	setUser(t, admin, slices.Concat(documentedRights(t, false), consoleRights))
 	one, two := open(t, config), open(t, config)
 	long := bytes.Repeat([]byte("x"), state.MaxUseBytes+1)

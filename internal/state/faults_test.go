@@ -222,7 +222,7 @@ func redisPasswordChanges(t *testing.T) {
 	server := statetest.Redis(t)
 	admin := administrator(t, server)
 	setUser(t, admin, documentedRights(t, false))
-	file := writeFile(t, "password", password)
+	file := testkit.TempFile(t, "password", password)
 	r := newRig(t, state.RedisConfig{Addresses: []string{server.Address()}, Username: user, PasswordFile: file})
 
 	// reset ends the user's connections.
@@ -240,7 +240,7 @@ func redisPasswordChanges(t *testing.T) {
 		err := r.own(ctx, "during")
 		return err != nil && strings.Contains(err.Error(), paused) && strings.Contains(err.Error(), "WRONGPASS")
 	})
-	writeFile(t, file, "another password\n")
+	testkit.Put(t, file, "another password\n")
 	r.eventually(t, "the new password is used", "after")
 	r.stillRevoked(t)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -215,17 +214,16 @@ func TestRedisFiles(t *testing.T) {
 	t.Parallel()
 	caFile, args := statetest.TLS(t)
 	otherCA, _ := statetest.TLS(t)
-	ca, err := os.ReadFile(caFile)
-	testkit.Must(t, err)
+	ca := testkit.Read(t, caFile)
 	server, tlsAddress := statetest.RedisWithTLS(t, args...)
 	setUser(t, administrator(t, server), documentedRights(t, false))
 	dir := t.TempDir()
 	good := state.RedisConfig{
 		Addresses: []string{tlsAddress}, Username: user, Timeout: patient,
-		PasswordFile: writeFile(t, filepath.Join(dir, "password"), password+"\r\n"),
+		PasswordFile: testkit.TempFile(t, "password", password+"\r\n"),
 		TLS:          &state.RedisTLS{CAFile: caFile},
 	}
-	huge := writeFile(t, filepath.Join(dir, "huge"), strings.Repeat("x", 1<<20+1))
+	huge := testkit.TempFile(t, "huge", strings.Repeat("x", 1<<20+1))
 	for name, c := range map[string]struct {
 		change func(*state.RedisConfig)
 		want   string // empty: works
@@ -241,10 +239,10 @@ func TestRedisFiles(t *testing.T) {
 			c.Addresses = []string{strings.Replace(tlsAddress, "127.0.0.1", "localhost", 1)}
 		}, "certificate is not valid for any names"},
 		"no password file":  {func(c *state.RedisConfig) { c.PasswordFile = filepath.Join(dir, "none") }, "passwordFile: open"},
-		"an empty password": {func(c *state.RedisConfig) { c.PasswordFile = writeFile(t, filepath.Join(dir, "empty"), "\n") }, "is empty"},
+		"an empty password": {func(c *state.RedisConfig) { c.PasswordFile = testkit.TempFile(t, "empty", "\n") }, "is empty"},
 		"a huge password":   {func(c *state.RedisConfig) { c.PasswordFile = huge }, "has more than 1048576 bytes"},
 		"a wrong password": {func(c *state.RedisConfig) {
-			c.PasswordFile = writeFile(t, filepath.Join(dir, "wrong"), password+"\n\n")
+			c.PasswordFile = testkit.TempFile(t, "wrong", password+"\n\n")
 		}, "WRONGPASS"},
 	} {
 		config := good
@@ -260,7 +258,7 @@ func TestRedisFiles(t *testing.T) {
 	}
 	// A new CA takes effect without a restart.
 	config := good
-	config.TLS = &state.RedisTLS{CAFile: writeFile(t, filepath.Join(dir, "ca.crt"), "not yet")}
+	config.TLS = &state.RedisTLS{CAFile: testkit.TempFile(t, "ca.crt", "not yet")}
 	r := open(t, config)
 	own := func(ctx context.Context) error {
 		_, err := r.Own(ctx, "key", "owner", time.Now().Add(time.Hour))
@@ -269,7 +267,7 @@ func TestRedisFiles(t *testing.T) {
 	if err := own(t.Context()); err == nil {
 		t.Error("no error without a certificate")
 	}
-	writeFile(t, config.TLS.CAFile, string(ca))
+	testkit.Put(t, config.TLS.CAFile, ca)
 	statetest.Eventually(t, "the new CA is used", func(ctx context.Context) bool { return own(ctx) == nil })
 }
 

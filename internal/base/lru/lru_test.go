@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/base/lru"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 type key [32]byte
@@ -89,24 +90,17 @@ func TestNeverExceedsItsBytes(t *testing.T) {
 func TestBytesAreThoseOfTheHeap(t *testing.T) {
 	for _, size := range []int{0, 100, 300, 1000, 1500, 5000} {
 		const most = 16 << 20
-		before := heap()
+		before := testkit.Heap()
 		c := lru.New(most, lengthOf)
 		for i := range 2 * most / (size + 100) {
 			c.Add(keyOf(i), strings.Repeat("x", size))
 		}
-		used, counted := int(heap()-before), c.Bytes()
+		used, counted := int(testkit.Heap()-before), c.Bytes()
 		runtime.KeepAlive(c)
 		if used > most || counted > most || used > counted+most/100 || used < counted*6/10 {
 			t.Errorf("entries with %d bytes: %d in the heap, %d counted, %d allowed", size, used, counted, most)
 		}
 	}
-}
-
-func heap() uint64 {
-	runtime.GC()
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return stats.HeapAlloc
 }
 
 func TestBytesAreThoseOfTheAllocator(t *testing.T) {

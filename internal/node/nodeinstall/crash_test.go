@@ -336,10 +336,9 @@ func (s scenario) counts(t *testing.T, calls []string) map[string]int {
 	if err := run.strace(t, log, "-e", "trace="+strings.Join(calls, ",")); err != nil && s.Command != "rejected" {
 		t.Fatal(err)
 	}
-	content, err := os.ReadFile(log)
-	testkit.Must(t, err)
+	content := testkit.Read(t, log)
 	threads, most := map[string]int{}, map[string]int{}
-	for line := range strings.Lines(string(content)) {
+	for line := range strings.Lines(content) {
 		call, _, _ := strings.Cut(line, "(")
 		if fields := strings.Fields(call); len(fields) == 2 {
 			// Only the thread that is locked to its goroutine changes files, but other threads also

@@ -150,10 +150,7 @@ func (r *rig) secret(t *testing.T, namespace, account string) (claims, metadata 
 	if auth, _ := base64.StdEncoding.DecodeString(login.Auth); login.Username == "" || string(auth) != login.Username+":"+login.Password || len(config.Auths) != 1 {
 		t.Errorf("auths %v", config.Auths)
 	}
-	payload, err := base64.RawURLEncoding.DecodeString(strings.Split(login.Password, ".")[1])
-	testkit.Must(t, err)
-	testkit.Must(t, json.Unmarshal(payload, &claims))
-	return claims, metadata
+	return testkit.TokenPart(t, login.Password, 1), metadata
 }
 
 func TestSecretOfAServiceAccountThatOptedIn(t *testing.T) {

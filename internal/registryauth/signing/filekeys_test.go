@@ -91,7 +91,7 @@ func TestFileKeysReadEveryForm(t *testing.T) {
 			if _, err := newRegistry(t, keys).Verify(raw); err != nil {
 				t.Errorf("distribution refuses the token: %v", err)
 			}
-			x5c, _ := tokenPart(t, raw, 0)["x5c"].([]any)
+			x5c, _ := testkit.TokenPart(t, raw, 0)["x5c"].([]any)
 			if len(x5c) != c.x5c {
 				t.Errorf("%d certificates in the token, want %d", len(x5c), c.x5c)
 			}

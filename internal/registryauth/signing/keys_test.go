@@ -111,16 +111,6 @@ func newRegistry(t testing.TB, keys ...Keys) signingtest.Registry {
 	return signingtest.NewRegistry(t, jwks, MarshalCertificates(keys...))
 }
 
-// tokenPart decodes the header (0) or the claims (1) of a token.
-func tokenPart(t testing.TB, raw string, part int) map[string]any {
-	t.Helper()
-	data, err := base64.RawURLEncoding.DecodeString(strings.Split(raw, ".")[part])
-	testkit.Must(t, err)
-	var out map[string]any
-	testkit.Must(t, json.Unmarshal(data, &out))
-	return out
-}
-
 // keyFiles are the files of a test; nil means that there is none.
 type keyFiles struct{ cert, key, ca []byte }
 

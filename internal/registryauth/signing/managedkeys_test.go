@@ -90,7 +90,7 @@ func TestManagedKeysStart(t *testing.T) {
 
 			raw := testToken(t, keys)
 			verifyAll(t, []string{raw}, newRegistry(t, keys))
-			if header := tokenPart(t, raw, 0); header["alg"] != string(algorithm) {
+			if header := testkit.TokenPart(t, raw, 0); header["alg"] != string(algorithm) {
 				t.Errorf("alg %v, want %s", header["alg"], algorithm)
 			}
 			if since := time.Since(mustSigning(t, keys).Since); since < 0 || since > time.Minute {

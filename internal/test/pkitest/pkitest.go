@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
+
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -114,6 +116,18 @@ func KeyPEM(tb testing.TB, key crypto.Signer) []byte {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	testkit.Must(tb, err)
 	return PEM("PRIVATE KEY", der)
+}
+
+// Token signs a payload with a new key, which no verifier knows.
+func Token(tb testing.TB, payload []byte) string {
+	tb.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: ECKey(tb)}, nil)
+	testkit.Must(tb, err)
+	signed, err := signer.Sign(payload)
+	testkit.Must(tb, err)
+	token, err := signed.CompactSerialize()
+	testkit.Must(tb, err)
+	return token
 }
 
 // PEM returns one block.

@@ -24,9 +24,24 @@ func FIFO(t *testing.T, content string) string {
 	return name
 }
 
-func Put(t testing.TB, name, content string) {
+func Put[T string | []byte](t testing.TB, name string, content T) {
 	t.Helper()
 	Must(t, os.WriteFile(name, []byte(content), 0o600))
+}
+
+// TempFile writes a file to a new directory and returns its path.
+func TempFile(t testing.TB, name, content string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), name)
+	Put(t, path, content)
+	return path
+}
+
+func Read(t testing.TB, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	Must(t, err)
+	return string(data)
 }
 
 func Mkdir(t testing.TB, name string) {

@@ -2,6 +2,8 @@ package testkit
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net"
@@ -38,6 +40,15 @@ func OtherEnd(text string) string {
 		end = "QA"
 	}
 	return text[:len(text)-len(end)] + end
+}
+
+// TokenPart decodes the header (0) or the claims (1) of a token.
+func TokenPart(t testing.TB, token string, part int) (fields map[string]any) {
+	t.Helper()
+	data, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[part])
+	Must(t, err)
+	Must(t, json.Unmarshal(data, &fields))
+	return fields
 }
 
 func Write(t *testing.T, dir, name, content string) {
