@@ -87,14 +87,14 @@ func TestKubeconfigFaults(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			file := writeFile(t, "config", test.content)
+			file := testkit.TempFile(t, "config", test.content)
 			_, err := Kubeconfig(file)
 			if err == nil || !strings.HasPrefix(err.Error(), file+": "+test.want) && !has(err, file+": ", test.want) || strings.Contains(err.Error(), secret) {
 				t.Errorf("error %v", err)
 			}
 		})
 	}
-	large := writeFile(t, "large", "")
+	large := testkit.TempFile(t, "large", "")
 	testkit.Must(t, os.Truncate(large, maxKubeconfigBytes+1))
 	if _, err := Kubeconfig(large); !has(err, large+": has more than 1048576 bytes") {
 		t.Errorf("large: %v", err)
@@ -114,7 +114,7 @@ func TestKubeconfigFaults(t *testing.T) {
 		} else {
 			user = field + ": fifo"
 		}
-		name := writeFile(t, "config", "apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\n"+
+		name := testkit.TempFile(t, "config", "apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\n"+
 			"clusters: [{name: c, cluster: {server: 'https://a'"+cluster+"}}]\nusers: [{name: u, user: {"+user+"}}]\n")
 		testkit.Must(t, syscall.Mkfifo(filepath.Join(filepath.Dir(name), "fifo"), 0o600))
 		if _, err := Kubeconfig(name); !has(err, name+": "+field+": ", "fifo is not a regular file but a FIFO") {

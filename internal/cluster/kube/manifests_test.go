@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -53,13 +54,6 @@ metadata: {name: x, namespace: team-a}
 ---
 `
 
-func writeFile(t *testing.T, name, content string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	testkit.Must(t, os.WriteFile(path, []byte(content), 0o600))
-	return path
-}
-
 func annotations(t *testing.T, m *Manifests, id oidc.Identity) (map[string]string, error) {
 	t.Helper()
 	facts, err := m.Lookup(t.Context(), id, nil)
@@ -76,8 +70,8 @@ func TestAnnotationsByClusterAndUID(t *testing.T) {
 	t.Parallel()
 	m, err := NewManifests(ManifestsConfig{
 		Files: map[string][]string{
-			"one": {writeFile(t, "list.yaml", list)},
-			"two": {writeFile(t, "documents.yaml", documentsFile)},
+			"one": {testkit.TempFile(t, "list.yaml", list)},
+			"two": {testkit.TempFile(t, "documents.yaml", documentsFile)},
 		},
 		AnnotationKeys: []string{key},
 	})
@@ -175,7 +169,7 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			file := writeFile(t, "f.yaml", test.content)
+			file := testkit.TempFile(t, "f.yaml", test.content)
 			_, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {file}}, AnnotationKeys: []string{key}})
 			if err == nil {
 				t.Fatal("accepted")
@@ -191,7 +185,7 @@ func TestFaults(t *testing.T) {
 func TestUnreadableFiles(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "missing.yaml")
-	large := writeFile(t, "large.yaml", "")
+	large := testkit.TempFile(t, "large.yaml", "")
 	testkit.Must(t, os.Truncate(large, maxManifestBytes+1))
 	_, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {missing, large}}})
 	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), large+": has more than 67108864 bytes: split it into several files") {
@@ -211,7 +205,7 @@ func TestAliasesAreNotWrittenOut(t *testing.T) {
 	}
 	manifests := func(content string) func() error {
 		return func() error {
-			_, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {writeFile(t, "f.yaml", content)}}})
+			_, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {testkit.TempFile(t, "f.yaml", content)}}})
 			return err
 		}
 	}
@@ -223,7 +217,7 @@ func TestAliasesAreNotWrittenOut(t *testing.T) {
 		{"one document", manifests(text(100_000)), "document 1: is not valid YAML: line 4: with its aliases written out, the document has more than 67108864 bytes; use fewer"},
 		{"two documents", manifests(text(400) + "---\n" + text(400)), "document 2: is not valid YAML: line 5: with its aliases written out, the document has more than "},
 		{"within the limit", manifests(text(500)), ""},
-		{"kubeconfig", func() error { _, err := Kubeconfig(writeFile(t, "config", text(100_000))); return err }, "is not a kubeconfig: line 4: with its aliases written out, the document has more than 1048576 bytes; use fewer: write it as kubectl"},
+		{"kubeconfig", func() error { _, err := Kubeconfig(testkit.TempFile(t, "config", text(100_000))); return err }, "is not a kubeconfig: line 4: with its aliases written out, the document has more than 1048576 bytes; use fewer: write it as kubectl"},
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -241,7 +235,7 @@ func TestAliasesAreNotWrittenOut(t *testing.T) {
 // A message for each of very many faults would itself be a flood.
 func TestFaultCount(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, "f.yaml", strings.Repeat("--- 1\n", 1000))
+	file := testkit.TempFile(t, "f.yaml", strings.Repeat("--- 1\n", 1000))
 	_, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {file}}})
 	if err == nil || strings.Count(err.Error(), "\n") != maxFaults || !strings.HasSuffix(err.Error(), "\nand 900 more faults") {
 		t.Errorf("error %v", err)
@@ -270,7 +264,7 @@ func TestForms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {writeFile(t, "f.yaml", content)}}, AnnotationKeys: []string{key}})
+			m, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {testkit.TempFile(t, "f.yaml", content)}}, AnnotationKeys: []string{key}})
 			testkit.Must(t, err)
 			got, err := annotations(t, m, identity("one", "team-a", "web", "uid-web"))
 			if err != nil || len(got) != 1 || got[key] != "a" {
@@ -294,7 +288,7 @@ func TestNoFiles(t *testing.T) {
 // denial that is needed now.
 func TestSameKeysDoNotReadTheFiles(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, "list.yaml", list)
+	file := testkit.TempFile(t, "list.yaml", list)
 	m, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {file}}, AnnotationKeys: []string{"b", key}})
 	testkit.Must(t, err)
 	testkit.Must(t, os.Remove(file))
@@ -317,7 +311,7 @@ func TestSameKeysDoNotReadTheFiles(t *testing.T) {
 // A file that is being written must not remove the annotations.
 func TestReloadKeepsTheLastGood(t *testing.T) {
 	t.Parallel()
-	file := writeFile(t, "list.yaml", list)
+	file := testkit.TempFile(t, "list.yaml", list)
 	m, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {file}}, AnnotationKeys: []string{key}})
 	testkit.Must(t, err)
 	id := identity("one", "team-a", "web", "uid-web")
@@ -352,7 +346,7 @@ func FuzzDocuments(f *testing.F) {
 		r := newReader([]string{key})
 		r.cluster = "one"
 		r.file("file", data)
-		if r.err() == nil && len(splitDocuments(data)) == 0 {
+		if r.err() == nil && len(strictyaml.SplitDocuments(data)) == 0 {
 			t.Error("an empty file was accepted")
 		}
 		for k, a := range r.accounts.byUID {

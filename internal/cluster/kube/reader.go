@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"strconv"
@@ -67,7 +66,7 @@ func (r *reader) file(name string, data []byte) {
 		r.fault(place{document: name}, "is not UTF-8: save it as UTF-8")
 		return
 	}
-	documents := splitDocuments(data)
+	documents := strictyaml.SplitDocuments(data)
 	if len(documents) == 0 {
 		// kubectl leaves such a file when it fails. It must not mean that no ServiceAccount has
 		// annotations.
@@ -184,50 +183,4 @@ func (r *reader) annotations(at place, value any) map[string]string {
 		kept[key] = text
 	}
 	return kept
-}
-
-// splitDocuments returns the YAML documents that have content. A document marker is at the start of
-// a line, where it cannot be part of any value. YAML 1.1 has more line breaks than \n.
-func splitDocuments(data []byte) [][]byte {
-	var documents [][]byte
-	start, content := 0, false
-	end := func(at int) {
-		if content {
-			documents = append(documents, data[start:at])
-		}
-		start, content = at, false
-	}
-	for at := 0; at < len(data); {
-		length := bytes.IndexFunc(data[at:], isYAMLBreak)
-		if length < 0 {
-			length = len(data) - at
-		}
-		line := data[at : at+length]
-		text := line
-		if isMarker(line) {
-			end(at)
-			text = line[3:]
-			if line[0] == '.' {
-				start = at + length // it ends a document and belongs to none
-			}
-		}
-		if text = bytes.TrimLeft(text, " \t"); len(text) > 0 && text[0] != '#' {
-			content = true
-		}
-		at += length
-		if at < len(data) {
-			_, size := utf8.DecodeRune(data[at:])
-			at += size
-		}
-	}
-	end(len(data))
-	return documents
-}
-
-func isMarker(line []byte) bool {
-	return bytes.HasPrefix(line, []byte("---")) || bytes.HasPrefix(line, []byte("..."))
-}
-
-func isYAMLBreak(r rune) bool {
-	return r == '\n' || r == '\r' || r == '\u0085' || r == '\u2028' || r == '\u2029'
 }
