@@ -68,8 +68,7 @@ func Read(ctx context.Context, config Config) (*Inventory, error) {
 	}
 	for _, step := range steps {
 		err := step.read(ctx)
-		var f *fault
-		if errors.As(err, &f) && f.forbidden && !step.required {
+		if f, ok := errors.AsType[*fault](err); ok && f.forbidden && !step.required {
 			r.Unread = append(r.Unread, Unread{step.resource, f.why})
 			continue
 		}

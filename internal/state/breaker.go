@@ -74,8 +74,7 @@ func answered(err error) bool {
 
 // broken reports whether an established connection was lost.
 func broken(err error) bool {
-	var failed *net.OpError
-	if errors.As(err, &failed) && failed.Op == "dial" {
+	if failed, ok := errors.AsType[*net.OpError](err); ok && failed.Op == "dial" {
 		return false
 	}
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)

@@ -313,8 +313,7 @@ func (c *Cluster) node(ctx context.Context, id *oidc.Identity) (*exchange.Node, 
 		return nil, nil
 	}
 	found, _, err := c.confirm(ctx, c.nodes, exchange.KindNode, id.Kubernetes.Namespace, id.Kubernetes.Node)
-	var gone *exchange.GoneError
-	if errors.As(err, &gone) && id.Kubernetes.Pod != (oidc.ObjectRef{}) {
+	if _, ok := errors.AsType[*exchange.GoneError](err); ok && id.Kubernetes.Pod != (oidc.ObjectRef{}) {
 		// A Node object can be deleted and registered again while its pods continue to run. Their
 		// tokens are bound to the pod.
 		return nil, nil

@@ -229,8 +229,7 @@ func isAbsent(err error, s subject) bool {
 
 // explain adds the remedy if it is known. It removes the URL, which differs between attempts.
 func explain(err error, verb, resource string) error {
-	var request *url.Error
-	if errors.As(err, &request) {
+	if request, ok := errors.AsType[*url.Error](err); ok {
 		err = request.Err
 	}
 	switch {

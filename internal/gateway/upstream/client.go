@@ -157,8 +157,7 @@ func (c *Client) Do(r *http.Request, need Need) (*http.Response, error) {
 		return nil, e
 	}
 	response, err := c.do(r, need, learned.wants)
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		if e.Reason == refusal.UpstreamLimited {
 			c.lessons.refuse(need, e, c.heldBy(e))
 		}

@@ -134,8 +134,7 @@ func (c *Client) tryLogin(ctx context.Context, login *Login) *Error {
 
 // asError returns err as an *Error. It converts an error of a different type.
 func (c *Client) asError(err error) *Error {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
 	return c.fail(refusal.UpstreamTimeout, err, "it was not asked to the end")

@@ -283,8 +283,7 @@ func sync(dir *os.Root) error {
 
 // reason removes the path, which is relative to an inner directory.
 func reason(err error) error {
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) && !strings.Contains(pathError.Path, "/") {
+	if pathError, ok := errors.AsType[*fs.PathError](err); ok && !strings.Contains(pathError.Path, "/") {
 		return pathError.Err
 	}
 	return err

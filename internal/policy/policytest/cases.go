@@ -179,8 +179,7 @@ func parseScopes(n strictyaml.Node) (scopes []registryauth.Scope, ok bool) {
 
 // scopeFault describes the fault of a scope, without the field of a request.
 func scopeFault(err error) string {
-	var fault *registryauth.RequestError
-	if errors.As(err, &fault) {
+	if fault, ok := errors.AsType[*registryauth.RequestError](err); ok {
 		return fault.Message
 	}
 	return err.Error()
