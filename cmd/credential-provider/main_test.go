@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-	"testing/synctest"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -382,8 +381,7 @@ func TestReadingStopsAtTheLimit(t *testing.T) {
 // The kubelet kills a plugin after a minute, and its log then says nothing about
 // the reason.
 func TestSlowRequestIsGivenUp(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		start := time.Now()
 		var stdout, stderr bytes.Buffer
 		if code := run(nil, trickle{start.Add(2 * readTimeout)}, &stdout, &stderr); code != 1 || stdout.Len() > 0 {

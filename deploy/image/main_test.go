@@ -50,8 +50,8 @@ func newInputs(t *testing.T) inputs {
 		build(t, binary+pluginSuffix, "./roots", "GOOS=linux", "GOARCH="+filepath.Base(binary), "CGO_ENABLED=0")
 	}
 	out, err := exec.CommandContext(t.Context(), build(t, filepath.Join(dir, "run"), "./roots", "CGO_ENABLED=0")).Output()
-	check(t, err)
-	check(t, os.WriteFile(in.roots, out, 0o600))
+	testkit.Must(t, err)
+	testkit.Must(t, os.WriteFile(in.roots, out, 0o600))
 	return in
 }
 
@@ -75,19 +75,19 @@ func TestImage(t *testing.T) {
 	in := newInputs(t)
 	archive, printed := in.pack(t)
 	index := openIndex(t, archive)
-	check(t, validate.Index(index))
+	testkit.Must(t, validate.Index(index))
 	digest, err := index.Digest()
-	check(t, err)
+	testkit.Must(t, err)
 	if want := "registry.example.com/tools/pullpass:v1 " + digest.String(); !strings.Contains(printed, want) {
 		t.Errorf("printed %q, without %q", printed, want)
 	}
 	manifest, err := index.IndexManifest()
-	check(t, err)
+	testkit.Must(t, err)
 	var platforms []string
 	for _, m := range manifest.Manifests {
 		platforms = append(platforms, m.Platform.String())
 		image, err := index.Image(m.Digest)
-		check(t, err)
+		testkit.Must(t, err)
 		checkConfig(t, image, m.Platform.Architecture)
 		checkFiles(t, image, in, m.Platform.Architecture)
 	}
@@ -99,7 +99,7 @@ func TestImage(t *testing.T) {
 func checkConfig(t *testing.T, image v1.Image, architecture string) {
 	t.Helper()
 	config, err := image.ConfigFile()
-	check(t, err)
+	testkit.Must(t, err)
 	if config.OS != "linux" || config.Architecture != architecture || !config.Created.Equal(time.Unix(1700000000, 0)) {
 		t.Errorf("%s: the configuration says %s/%s, created %v", architecture, config.OS, config.Architecture, config.Created)
 	}
@@ -130,20 +130,20 @@ func checkFiles(t *testing.T, image v1.Image, in inputs, architecture string) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		check(t, err)
+		testkit.Must(t, err)
 		if header.Mode&^0o755 != 0 || header.Uid != 0 || header.Gid != 0 || header.ModTime.Unix() != 1700000000 {
 			t.Errorf("%s: %s has mode %o, owner %d:%d, time %v", architecture, header.Name, header.Mode, header.Uid, header.Gid, header.ModTime)
 		}
 		names = append(names, header.Name)
 		files[header.Name], err = io.ReadAll(reader)
-		check(t, err)
+		testkit.Must(t, err)
 	}
 	if got := strings.Join(names, " "); got != "etc etc/ssl etc/ssl/certs etc/ssl/certs/ca-certificates.crt pullpass pullpass-credential-provider" {
 		t.Errorf("%s: the image holds %s", architecture, got)
 	}
 	for _, name := range []string{"pullpass", "pullpass-credential-provider"} {
 		program, err := elf.NewFile(bytes.NewReader(files[name]))
-		check(t, err)
+		testkit.Must(t, err)
 		if want := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[architecture]; program.Machine != want {
 			t.Errorf("%s: %s is for %v", architecture, name, program.Machine)
 		}
@@ -154,7 +154,7 @@ func checkFiles(t *testing.T, image v1.Image, in inputs, architecture string) {
 		}
 	}
 	roots, err := os.ReadFile(in.roots)
-	check(t, err)
+	testkit.Must(t, err)
 	if !bytes.Equal(files["etc/ssl/certs/ca-certificates.crt"], roots) {
 		t.Errorf("%s: other CA certificates", architecture)
 	}
@@ -169,15 +169,15 @@ func TestDockerLoadsTheSameImage(t *testing.T) {
 	t.Parallel()
 	archive, _ := newInputs(t).pack(t)
 	loaded, err := tarball.ImageFromPath(archive, nil)
-	check(t, err)
+	testkit.Must(t, err)
 	want, err := loaded.ConfigName()
-	check(t, err)
+	testkit.Must(t, err)
 	index := openIndex(t, archive)
 	manifest, err := index.IndexManifest()
-	check(t, err)
+	testkit.Must(t, err)
 	for _, m := range manifest.Manifests {
 		image, err := index.Image(m.Digest)
-		check(t, err)
+		testkit.Must(t, err)
 		if got, err := image.ConfigName(); err == nil && got == want {
 			return
 		}
@@ -191,16 +191,16 @@ func TestReproducible(t *testing.T) {
 	first, again := newInputs(t), newInputs(t)
 	for _, file := range []string{again.amd64, again.arm64, again.roots} {
 		old := time.Now().Add(-1000 * time.Hour)
-		check(t, os.Chtimes(file, old, old))
-		check(t, os.Chmod(file, 0o777))
+		testkit.Must(t, os.Chtimes(file, old, old))
+		testkit.Must(t, os.Chmod(file, 0o777))
 	}
 	one, _ := first.pack(t)
 	two, _ := again.pack(t)
 	for _, suffix := range []string{".tar", ".amd64.cdx.json", ".arm64.cdx.json"} {
 		a, err := os.ReadFile(strings.TrimSuffix(one, ".tar") + suffix)
-		check(t, err)
+		testkit.Must(t, err)
 		b, err := os.ReadFile(strings.TrimSuffix(two, ".tar") + suffix)
-		check(t, err)
+		testkit.Must(t, err)
 		if !bytes.Equal(a, b) {
 			t.Errorf("two builds differ in image%s", suffix)
 		}
@@ -211,9 +211,9 @@ func TestRefusals(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	text := filepath.Join(dir, "text")
-	check(t, os.WriteFile(text, []byte("#!/bin/sh"), 0o600))
+	testkit.Must(t, os.WriteFile(text, []byte("#!/bin/sh"), 0o600))
 	empty := filepath.Join(dir, "main.go")
-	check(t, os.WriteFile(empty, []byte("package main\nfunc main() {}"), 0o600))
+	testkit.Must(t, os.WriteFile(empty, []byte("package main\nfunc main() {}"), 0o600))
 	mixed := build(t, filepath.Join(dir, "mixed"), empty, "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0")
 	build(t, mixed+pluginSuffix, empty, "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0")
 	good := []string{"-version", "v1", "-revision", "c0ffee", "-roots", text, "-out", filepath.Join(dir, "image.tar")}
@@ -244,15 +244,15 @@ func TestRefusals(t *testing.T) {
 func openIndex(t *testing.T, archive string) v1.ImageIndex {
 	t.Helper()
 	list, err := openLayout(t, archive).ImageIndex()
-	check(t, err)
+	testkit.Must(t, err)
 	manifest, err := list.IndexManifest()
-	check(t, err)
+	testkit.Must(t, err)
 	named := manifest.Manifests[0]
 	if named.Annotations["org.opencontainers.image.ref.name"] != "v1" || named.Annotations["io.containerd.image.name"] != "registry.example.com/tools/pullpass:v1" {
 		t.Errorf("the image has the annotations %v", named.Annotations)
 	}
 	index, err := list.ImageIndex(named.Digest)
-	check(t, err)
+	testkit.Must(t, err)
 	return index
 }
 
@@ -263,11 +263,6 @@ func openLayout(t *testing.T, archive string) layout.Path {
 		t.Fatalf("tar: %v\n%s", err, output)
 	}
 	path, err := layout.FromPath(dir)
-	check(t, err)
-	return path
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
 	testkit.Must(t, err)
+	return path
 }

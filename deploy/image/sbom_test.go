@@ -14,6 +14,8 @@ import (
 	"github.com/CycloneDX/cyclonedx-go"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // The SBOM is beside the archive, and in it as what belongs to the image.
@@ -23,18 +25,18 @@ func TestSBOM(t *testing.T) {
 	archive, _ := in.pack(t)
 	layout := openLayout(t, archive)
 	list, err := layout.ImageIndex()
-	check(t, err)
+	testkit.Must(t, err)
 	artifacts, err := list.IndexManifest()
-	check(t, err)
+	testkit.Must(t, err)
 	images, err := openIndex(t, archive).IndexManifest()
-	check(t, err)
+	testkit.Must(t, err)
 	schema := cyclonedxSchema(t)
 	for i, image := range images.Manifests {
 		descriptor := artifacts.Manifests[1+i]
 		raw, err := layout.Bytes(descriptor.Digest)
-		check(t, err)
+		testkit.Must(t, err)
 		var artifact v1.Manifest
-		check(t, json.Unmarshal(raw, &artifact))
+		testkit.Must(t, json.Unmarshal(raw, &artifact))
 		if artifact.Subject == nil || artifact.Subject.Digest != image.Digest || artifact.Subject.Size != image.Size {
 			t.Errorf("%s: the subject is %v, the image %v", image.Platform, artifact.Subject, image.Digest)
 		}
@@ -44,9 +46,9 @@ func TestSBOM(t *testing.T) {
 			t.Errorf("%s: artifact %s", image.Platform, raw)
 		}
 		attached, err := layout.Bytes(artifact.Layers[0].Digest)
-		check(t, err)
+		testkit.Must(t, err)
 		beside, err := os.ReadFile(strings.TrimSuffix(archive, "tar") + image.Platform.Architecture + ".cdx.json")
-		check(t, err)
+		testkit.Must(t, err)
 		if !bytes.Equal(attached, beside) {
 			t.Errorf("%s: the SBOM beside the archive is another one", image.Platform)
 		}
@@ -57,13 +59,13 @@ func TestSBOM(t *testing.T) {
 func checkSBOM(t *testing.T, schema *jsonschema.Schema, text []byte, binary string) {
 	t.Helper()
 	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	check(t, err)
-	check(t, schema.Validate(document))
+	testkit.Must(t, err)
+	testkit.Must(t, schema.Validate(document))
 	var bom cyclonedx.BOM
-	check(t, cyclonedx.NewBOMDecoder(bytes.NewReader(text), cyclonedx.BOMFileFormatJSON).Decode(&bom))
+	testkit.Must(t, cyclonedx.NewBOMDecoder(bytes.NewReader(text), cyclonedx.BOMFileFormatJSON).Decode(&bom))
 	product := bom.Metadata.Component
 	content, err := os.ReadFile(binary)
-	check(t, err)
+	testkit.Must(t, err)
 	if product.Name != "github.com/pullpass/pullpass" || product.Version != "v1.2.3" || (*product.Hashes)[0] != (*hashes(content))[0] {
 		t.Errorf("the SBOM is about %+v", product)
 	}
@@ -92,20 +94,20 @@ func TestPackageURL(t *testing.T) {
 func cyclonedxSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/CycloneDX/cyclonedx-go").Output()
-	check(t, err)
+	testkit.Must(t, err)
 	compiler := jsonschema.NewCompiler()
 	for _, name := range []string{"bom-1.6.schema.json", "spdx.schema.json", "jsf-0.82.schemax.json"} {
 		file, err := os.Open(filepath.Join(strings.TrimSpace(string(dir)), "schema", name))
-		check(t, err)
+		testkit.Must(t, err)
 		content, err := io.ReadAll(file)
-		check(t, err)
-		check(t, file.Close())
+		testkit.Must(t, err)
+		testkit.Must(t, file.Close())
 		document, err := jsonschema.UnmarshalJSON(bytes.NewReader(content))
-		check(t, err)
+		testkit.Must(t, err)
 		url := "http://cyclonedx.org/schema/" + strings.Replace(name, "schemax", "schema", 1)
-		check(t, compiler.AddResource(url, document))
+		testkit.Must(t, compiler.AddResource(url, document))
 	}
 	schema, err := compiler.Compile("http://cyclonedx.org/schema/bom-1.6.schema.json")
-	check(t, err)
+	testkit.Must(t, err)
 	return schema
 }

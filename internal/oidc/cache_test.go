@@ -21,9 +21,9 @@ func TestRememberedTokenExpires(t *testing.T) {
 	f := newFixture(t, nil)
 	raw := keys().rsa.sign(t, payload(t, "kubelet"))
 	accept(t, f.Verifier, raw)
-	f.clock.advance(59*time.Minute - time.Nanosecond)
+	f.clock.Advance(59*time.Minute - time.Nanosecond)
 	accept(t, f.Verifier, raw)
-	f.clock.advance(time.Nanosecond)
+	f.clock.Advance(time.Nanosecond)
 	refuse(t, f.Verifier, raw, refusal.TokenExpired, "")
 	if n := f.cache.entries.Len(); n != 0 {
 		t.Errorf("%d tokens are remembered", n)
@@ -35,7 +35,7 @@ func TestRememberedTokenIsNotYetValidWhenTheClockIsSetBack(t *testing.T) {
 	f := newFixture(t, nil)
 	raw := keys().rsa.sign(t, payload(t, "kubelet"))
 	accept(t, f.Verifier, raw)
-	f.clock.advance(-3 * time.Minute)
+	f.clock.Advance(-3 * time.Minute)
 	refuse(t, f.Verifier, raw, refusal.TokenNotYetValid, "")
 }
 
@@ -45,7 +45,7 @@ func TestRememberedTokenOfKeysThatAreTooOld(t *testing.T) {
 	raw := keys().rsa.sign(t, payload(t, "kubelet"))
 	accept(t, f.Verifier, raw)
 	testkit.Put(t, f.file, "")
-	f.clock.advance(2 * time.Minute)
+	f.clock.Advance(2 * time.Minute)
 	refuse(t, f.Verifier, raw, refusal.IssuerUnavailable, "")
 }
 
@@ -67,7 +67,7 @@ func TestOnlyTheSameTokenIsRemembered(t *testing.T) {
 	if !f.Remembers(presented(raw)) || f.Remembers(presented(raw+"AA")) || f.Remembers(presented(raw[:len(raw)-2])) || f.Remembers(presented("")) {
 		t.Error("another token is said to be remembered, or this one is not")
 	}
-	f.clock.advance(time.Hour)
+	f.clock.Advance(time.Hour)
 	if f.Remembers(presented(raw)) {
 		t.Error("a token that has ended is said to be remembered")
 	}

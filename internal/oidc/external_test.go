@@ -358,7 +358,7 @@ func TestAProviderThatIsDown(t *testing.T) {
 	t.Parallel()
 	c := readProviderCase(t, "testdata/identities/github.txtar")
 	c.issuer.Discovery.JWKSFile = filepath.Join(t.TempDir(), "missing.json")
-	log := &logBuffer{}
+	log := &testkit.Buffer{}
 	f := newFixture(t, func(config *Config) {
 		config.Issuers = append(config.Issuers, c.issuer)
 		config.Logger = slog.New(slog.NewTextHandler(log, nil))

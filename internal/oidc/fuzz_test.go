@@ -29,7 +29,7 @@ func FuzzVerify(f *testing.F) {
 	k := keyPair{"fixed", jose.ES256, private}
 	file := filepath.Join(f.TempDir(), "jwks.json")
 	testkit.Put(f, file, keySetJSON(f, k))
-	verifier, err := New(Config{Issuers: []Issuer{validIssuer(file)}, Now: (&clock{now: issuedAt}).Now})
+	verifier, err := New(Config{Issuers: []Issuer{validIssuer(file)}, Now: testkit.NewClock(issuedAt).Now})
 	testkit.Must(f, err)
 	text := payload(f, "kubelet")
 	header, body := encode(`{"alg":"ES256","kid":"fixed"}`), encode(text)

@@ -136,23 +136,6 @@ func payload(tb testing.TB, kind string, edits ...string) string {
 	return text
 }
 
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func (c *clock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *clock) advance(d time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(d)
-}
-
 // presented returns a token as a caller presents it.
 func presented(raw string) Credential { return &credential{raw, sha256.Sum256([]byte(raw))} }
 
@@ -168,18 +151,18 @@ func (c *credential) Hash() [sha256.Size]byte { return c.hash }
 // fixture is a Verifier for one cluster whose keys are in a file.
 type fixture struct {
 	*Verifier
-	clock *clock
+	clock *testkit.Clock
 	file  string
-	log   *logBuffer
+	log   *testkit.Buffer
 }
 
 // newFixture makes a Verifier one minute after the tokens in testdata were issued.
 func newFixture(tb testing.TB, edit func(*Config)) *fixture {
 	tb.Helper()
 	f := &fixture{
-		clock: &clock{now: issuedAt.Add(time.Minute)},
+		clock: testkit.NewClock(issuedAt.Add(time.Minute)),
 		file:  filepath.Join(tb.TempDir(), "jwks.json"),
-		log:   &logBuffer{},
+		log:   &testkit.Buffer{},
 	}
 	k := keys()
 	f.publish(tb, k.rsa, k.ec256, k.ec384, k.ec521)
@@ -261,22 +244,4 @@ func refuseContext(tb testing.TB, ctx context.Context, v *Verifier, raw string, 
 		tb.Errorf("%v is not %q", err, kind)
 	}
 	return failure
-}
-
-// logBuffer collects what a Verifier logs.
-type logBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }

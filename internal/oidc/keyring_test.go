@@ -62,12 +62,12 @@ func TestForgedKeyIDsCauseOneFetchPerInterval(t *testing.T) {
 	if n := s.keyReads.Load(); n != 1 {
 		t.Fatalf("%d forged tokens caused %d fetches", len(tokens), n)
 	}
-	f.clock.advance(demandInterval - time.Millisecond)
+	f.clock.Advance(demandInterval - time.Millisecond)
 	flood(tokens[:1000])
 	if n := s.keyReads.Load(); n != 1 {
 		t.Fatalf("a fetch within the interval: %d", n)
 	}
-	f.clock.advance(demandJitter + time.Millisecond)
+	f.clock.Advance(demandJitter + time.Millisecond)
 	flood(tokens[:1000])
 	if n := s.keyReads.Load(); n != 2 {
 		t.Fatalf("%d fetches in two intervals", n)
@@ -86,7 +86,7 @@ func TestRefusedTokensCauseNoFetch(t *testing.T) {
 	}
 	refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet", issuerURL, "https://other.example")), refusal.TokenUnknownIssuer, "")
 	refuse(t, f.Verifier, keys().rsa.signHeader(t, `{"alg":"none","kid":"rsa"}`, payload(t, "kubelet")), refusal.TokenAlgorithm, "")
-	f.clock.advance(2 * time.Hour)
+	f.clock.Advance(2 * time.Hour)
 	refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet")), refusal.TokenExpired, "")
 	if n := f.Status()[0].Fetches; n != 0 {
 		t.Errorf("%d fetches", n)
@@ -139,7 +139,7 @@ func TestNewKeyIsFetchedWhenATokenNeedsIt(t *testing.T) {
 	if failure.Err != nil {
 		t.Errorf("cause %v", failure.Err)
 	}
-	f.clock.advance(demandInterval + demandJitter)
+	f.clock.Advance(demandInterval + demandJitter)
 	recorder := tracetest.NewSpanRecorder()
 	ctx, _ := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test").Start(t.Context(), "verify")
 	for range 2 { // the second one waits for nothing
@@ -198,7 +198,7 @@ func TestFailuresKeepTheLastGoodKeysUntilTheirAge(t *testing.T) {
 	fetchedAt := f.clock.Now()
 
 	testkit.Put(t, f.file, "half a fi")
-	f.clock.advance(29 * time.Minute)
+	f.clock.Advance(29 * time.Minute)
 	f.failRefresh(t)
 	accept(t, f.Verifier, remembered)
 	accept(t, f.Verifier, fresh)
@@ -212,9 +212,9 @@ func TestFailuresKeepTheLastGoodKeysUntilTheirAge(t *testing.T) {
 		t.Errorf("cause %v", failure.Err)
 	}
 
-	f.clock.advance(time.Minute) // 30 minutes: the limit itself is within
+	f.clock.Advance(time.Minute) // 30 minutes: the limit itself is within
 	accept(t, f.Verifier, remembered)
-	f.clock.advance(time.Second)
+	f.clock.Advance(time.Second)
 	refuse(t, f.Verifier, remembered, refusal.IssuerUnavailable, "")
 	refuse(t, f.Verifier, fresh, refusal.IssuerUnavailable, "")
 	if n := f.Status()[0].Keys; n != 0 {
@@ -222,7 +222,7 @@ func TestFailuresKeepTheLastGoodKeysUntilTheirAge(t *testing.T) {
 	}
 
 	f.publish(t, keys().rsa)
-	f.clock.advance(demandInterval + demandJitter)
+	f.clock.Advance(demandInterval + demandJitter)
 	accept(t, f.Verifier, remembered)
 	if status := f.Status()[0]; status.LastFailure != "" || status.Keys != 1 {
 		t.Errorf("status after recovery %+v", status)
@@ -236,11 +236,11 @@ func TestKeysThatNobodyRefreshes(t *testing.T) {
 		maxAge: time.Minute, log: slog.New(slog.DiscardHandler),
 		fetch: func(context.Context) (map[string]*key, error) { return map[string]*key{"a": {id: "a"}}, nil },
 	}
-	c := &clock{now: issuedAt}
+	c := testkit.NewClock(issuedAt)
 	r.now = c.Now
 	testkit.Must(t, r.refresh(t.Context()))
 	r.pause = time.Hour // no fetch on demand
-	c.advance(2 * time.Minute)
+	c.Advance(2 * time.Minute)
 	k, reason, err := r.find(t.Context(), "a")
 	if k != nil || reason != refusal.IssuerUnavailable || err == nil || !strings.Contains(err.Error(), "discovery.maxKeyAge") {
 		t.Errorf("got %v, %s, %v", k, reason, err)
@@ -254,7 +254,7 @@ func TestClockThatIsSetBack(t *testing.T) {
 	f.publish(t, keys().rsa)
 	accept(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet")))
 	f.publish(t, keys().rsa2)
-	f.clock.advance(-time.Minute)
+	f.clock.Advance(-time.Minute)
 	accept(t, f.Verifier, keys().rsa2.sign(t, payload(t, "kubelet")))
 }
 
@@ -293,18 +293,22 @@ func TestHangingIssuerDelaysItsOwnTokensOnly(t *testing.T) {
 	close(release)
 }
 
+// hangingKeyring asks an issuer that does not answer.
+func hangingKeyring() *keyring {
+	return &keyring{
+		maxAge: time.Hour, now: time.Now, log: slog.New(slog.DiscardHandler),
+		fetch: func(ctx context.Context) (map[string]*key, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+	}
+}
+
 // A token waits at most maxWait for a fetch, however long that takes. A fetch takes at most
 // fetchTimeout.
 func TestWaitForAFetchIsBounded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := &keyring{
-			maxAge: time.Hour, now: time.Now, log: slog.New(slog.DiscardHandler),
-			fetch: func(ctx context.Context) (map[string]*key, error) {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			},
-		}
+	testkit.Bubble(t, func(t *testing.T) {
+		r := hangingKeyring()
 		begin := time.Now()
 		_, reason, err := r.find(t.Context(), "a")
 		if waited := time.Since(begin); waited != maxWait || reason != refusal.IssuerUnavailable || err == nil || err.Error() != "the keys are still being fetched" {
@@ -323,15 +327,8 @@ func TestWaitForAFetchIsBounded(t *testing.T) {
 // A flood of forged tokens must not take all of the server's places while the
 // issuer that they name hangs.
 func TestFewTokensWaitForAHangingIssuer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := &keyring{
-			maxAge: time.Hour, now: time.Now, log: slog.New(slog.DiscardHandler),
-			fetch: func(ctx context.Context) (map[string]*key, error) {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			},
-		}
+	testkit.Bubble(t, func(t *testing.T) {
+		r := hangingKeyring()
 		var atOnce, waited atomic.Int64
 		begin := time.Now()
 		var callers sync.WaitGroup
@@ -362,8 +359,7 @@ func TestFewTokensWaitForAHangingIssuer(t *testing.T) {
 }
 
 func TestBackgroundRefresh(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		var gaps []time.Duration
 		last := time.Now()
 		outage := errors.New("down")

@@ -170,7 +170,7 @@ func TestTimes(t *testing.T) {
 		{"iat alone in the future", -61 * time.Second, []string{`"nbf":1795230411`, `"nbf":1795230000`}, refusal.TokenNotYetValid, ""},
 	} {
 		f := newFixture(t, nil)
-		f.clock.now = issuedAt.Add(test.now)
+		f.clock.Set(issuedAt.Add(test.now))
 		raw := keys().rsa.sign(t, payload(t, "kubelet", test.edits...))
 		if test.reason == "" {
 			accept(t, f.Verifier, raw)
@@ -291,7 +291,7 @@ func TestLegacyTokenIsRefusedAndItsSignatureTold(t *testing.T) {
 		t.Errorf("legacy tokens caused %d fetches", fetches-1)
 	}
 	// Keys that are too old prove nothing.
-	f.clock.advance(25 * time.Hour)
+	f.clock.Advance(25 * time.Hour)
 	if failure := refuse(t, f.Verifier, genuine, refusal.TokenLegacy, ""); failure.Verified {
 		t.Error("verified with keys that are too old")
 	}

@@ -16,7 +16,7 @@ func TestVerifyThen(t *testing.T) {
 	raw := keys().rsa.sign(t, payload(t, "kubelet"))
 	then := issuedAt.Add(time.Minute)
 	impostor := func() keyPair { other := keys().rsa2; other.id = keys().rsa.id; return other }
-	f.clock.now = issuedAt.Add(24 * time.Hour)
+	f.clock.Set(issuedAt.Add(24 * time.Hour))
 	if id, err := f.VerifyThen(t.Context(), presented(raw), then); err != nil || id.TokenID == "" {
 		t.Errorf("a token that was good then: %+v, %v", id, err)
 	}

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/distribution/distribution/v3/registry/auth/token"
@@ -126,8 +125,7 @@ func flipped(s string) string {
 }
 
 func TestDistributionHonoursTheTimes(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		keys := newTestKeys(t, signing.ES256, signing.TrustCertificate)
 		registry := newRegistry(t, keys)
 		issued := issueTestToken(t, newTestIssuer(t, keys, nil)).Value.Reveal()

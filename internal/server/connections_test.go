@@ -437,8 +437,7 @@ func TestAnsweredConnectionsGiveTheirPlaces(t *testing.T) {
 		"the head failed": {nil, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			testkit.Bubble(t, func(t *testing.T) {
 				u, release := newUnserved(4), make(chan bool)
 				defer synctest.Wait()
 				defer close(release)
@@ -485,8 +484,7 @@ func TestAnsweredConnectionsGiveTheirPlaces(t *testing.T) {
 
 // New connections do not end the handshakes of others as soon as they have begun.
 func TestHandshakesHaveTheirTurn(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		u := newUnserved(4)
 		oldest, _ := u.entered(t, "10.0.0.1")
 		time.Sleep(time.Millisecond)
@@ -510,8 +508,7 @@ func TestHandshakesHaveTheirTurn(t *testing.T) {
 
 // One of several requests on a connection of HTTP/2 is answered.
 func TestAnsweredRequestsOverHTTP2(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		u, release := newUnserved(2), make(chan bool)
 		c, _ := u.entered(t, "10.0.0.1")
 		u.entered(t, "10.0.0.2")
@@ -552,8 +549,7 @@ func TestIncompleteLargeRequestsGiveTheirBytes(t *testing.T) {
 	}
 	for _, addresses := range []int{1, 2, 4, 16} {
 		t.Run(fmt.Sprint(addresses), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			testkit.Bubble(t, func(t *testing.T) {
 				u := newUnserved(64)
 				var sockets []*idleSocket
 				var attackers []*boundedConn
@@ -600,8 +596,7 @@ func TestLargeRequestsAreShared(t *testing.T) {
 	t.Parallel()
 	for from, want := range map[string]int{"10.0.0.1": 3, "10.0.0.9": 4} {
 		t.Run(from, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			testkit.Bubble(t, func(t *testing.T) {
 				u, release := newUnserved(10), make(chan bool) // 240 KiB for large requests
 				request := func() *http.Request {
 					r := httptest.NewRequest(http.MethodGet, "/token", http.NoBody)

@@ -9,10 +9,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // replyError is an error in a server's answer.
@@ -22,8 +23,7 @@ func (e replyError) Error() string { return string(e) }
 func (replyError) RedisError()     {}
 
 func TestBreaker(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		var answer error
 		reached := 0
 		late := errors.New("no answer in time")
@@ -105,8 +105,7 @@ func TestBreakerTriesOtherConnections(t *testing.T) {
 }
 
 func TestBreakerLetsOneOfManyTry(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		b := &breaker{}
 		for range breakerFailures {
 			b.report(io.EOF)
@@ -130,8 +129,7 @@ func TestBreakerLetsOneOfManyTry(t *testing.T) {
 // go-redis logs in on a new connection with its own commands, within the command that needs the
 // connection.
 func TestBreakerLetsThroughWhatBelongsToACall(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		b := &breaker{}
 		for range breakerFailures {
 			b.report(io.EOF)

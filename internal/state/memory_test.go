@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,31 +12,21 @@ import (
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// clock is a time that tests set.
-type clock struct{ at atomic.Int64 }
-
-func newClock() *clock {
-	c := &clock{}
-	c.at.Store(time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC).UnixNano())
-	return c
-}
-
-func (c *clock) now() time.Time       { return time.Unix(0, c.at.Load()) }
-func (c *clock) move(d time.Duration) { c.at.Add(int64(d)) }
+func newClock() *testkit.Clock { return testkit.NewClock(time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)) }
 
 func TestMemoryForgetsOwnersWhenTheirTokensEnd(t *testing.T) {
 	t.Parallel()
 	c := newClock()
-	m := newMemory(t, state.MemoryConfig{OwnerBytes: 3 * state.OwnerCost, Now: c.now})
+	m := newMemory(t, state.MemoryConfig{OwnerBytes: 3 * state.OwnerCost, Now: c.Now})
 	own := func(key, owner string, lives time.Duration) (string, error) {
-		return m.Own(t.Context(), key, owner, c.now().Add(lives))
+		return m.Own(t.Context(), key, owner, c.Now().Add(lives))
 	}
 	for key, lives := range map[string]time.Duration{"b": 2 * time.Minute, "a": time.Minute, "c": 3 * time.Minute} {
 		if got, err := own(key, "first", lives); got != "first" || err != nil {
 			t.Errorf("%s: %q, %v", key, got, err)
 		}
 	}
-	c.move(time.Minute - 1)
+	c.Advance(time.Minute - 1)
 	// No owner is evicted for a new one.
 	if got, err := own("d", "first", time.Hour); got != "" || !errors.Is(err, state.ErrFull) {
 		t.Errorf("a fourth of three: %q, %v", got, err)
@@ -47,7 +36,7 @@ func TestMemoryForgetsOwnersWhenTheirTokensEnd(t *testing.T) {
 			t.Errorf("%s: %q, %v", key, got, err)
 		}
 	}
-	c.move(1)
+	c.Advance(1)
 	for _, want := range []struct{ key, owner string }{{"a", "second"}, {"b", "first"}, {"c", "first"}} {
 		if got, err := own(want.key, "second", time.Hour); got != want.owner || err != nil {
 			t.Errorf("%s: %q, %v; want %q", want.key, got, err, want.owner)
@@ -56,7 +45,7 @@ func TestMemoryForgetsOwnersWhenTheirTokensEnd(t *testing.T) {
 	if _, err := own("d", "first", time.Hour); !errors.Is(err, state.ErrFull) {
 		t.Errorf("full again: %v", err)
 	}
-	c.move(time.Hour)
+	c.Advance(time.Hour)
 	for i := range 3 {
 		if _, err := own(fmt.Sprint("new ", i), "first", time.Hour); err != nil {
 			t.Errorf("after all have ended: %v", err)
@@ -67,7 +56,7 @@ func TestMemoryForgetsOwnersWhenTheirTokensEnd(t *testing.T) {
 func TestMemoryLimits(t *testing.T) {
 	t.Parallel()
 	c := newClock()
-	m := newMemory(t, state.MemoryConfig{Now: c.now})
+	m := newMemory(t, state.MemoryConfig{Now: c.Now})
 	limit := state.Limit{Rate: 10, Burst: 3}
 	for i, step := range []struct {
 		move time.Duration
@@ -80,7 +69,7 @@ func TestMemoryLimits(t *testing.T) {
 		{time.Hour, 3, 0}, {0, 1, 100 * time.Millisecond}, // no more than the burst is saved
 		{-time.Hour, 1, 100 * time.Millisecond}, // a clock that goes back costs no more than a burst
 	} {
-		c.move(step.move)
+		c.Advance(step.move)
 		ok, wait, err := m.Take(t.Context(), "key", limit, step.cost)
 		if ok != (step.wait == 0) || wait != step.wait || err != nil {
 			t.Errorf("step %d: %t, %s, %v; want to wait %s", i, ok, wait, err, step.wait)
@@ -93,7 +82,7 @@ func TestMemoryLimits(t *testing.T) {
 func TestMemoryForgetsTheOldestLimit(t *testing.T) {
 	t.Parallel()
 	c := newClock()
-	m := newMemory(t, state.MemoryConfig{LimitBytes: 3 * state.LimitCost, Now: c.now})
+	m := newMemory(t, state.MemoryConfig{LimitBytes: 3 * state.LimitCost, Now: c.Now})
 	take := func(key string) bool {
 		ok, _, err := m.Take(t.Context(), key, state.Limit{Rate: 0.001, Burst: 1}, 1)
 		testkit.Must(t, err)
@@ -134,11 +123,11 @@ func TestMemoryOfOwnersIsBoundedInBytes(t *testing.T) {
 	}
 	for _, length := range []int{10, 100, 400, 1024} {
 		before := heap()
-		m := newMemory(t, state.MemoryConfig{OwnerBytes: most, Now: c.now})
+		m := newMemory(t, state.MemoryConfig{OwnerBytes: most, Now: c.Now})
 		full, kept := 0, 0
 		for i := range 100_000 {
 			// Most end at the same time, so that others can replace them.
-			_, err := m.Own(t.Context(), fmt.Sprint(i), strings.Repeat("o", length), c.now().Add(time.Duration(1+i%3)*time.Second))
+			_, err := m.Own(t.Context(), fmt.Sprint(i), strings.Repeat("o", length), c.Now().Add(time.Duration(1+i%3)*time.Second))
 			switch {
 			case err == nil:
 				kept++
@@ -148,7 +137,7 @@ func TestMemoryOfOwnersIsBoundedInBytes(t *testing.T) {
 				t.Fatal(err)
 			}
 			if i%30_000 == 0 {
-				c.move(time.Second)
+				c.Advance(time.Second)
 			}
 		}
 		used := heap() - before
@@ -162,10 +151,10 @@ func TestMemoryOfOwnersIsBoundedInBytes(t *testing.T) {
 func TestMemoryRevocationsAreBounded(t *testing.T) {
 	t.Parallel()
 	c := newClock()
-	m := state.NewMemoryRevocations(c.now)
+	m := state.NewMemoryRevocations(c.Now)
 	add := func(i int, lives time.Duration) error {
 		r := anyRevocation("a reason")
-		r.Target.Name, r.Until = fmt.Sprint("pod ", i), c.now().Add(lives)
+		r.Target.Name, r.Until = fmt.Sprint("pod ", i), c.Now().Add(lives)
 		return m.Add(t.Context(), r)
 	}
 	for i := range 5 {
@@ -178,7 +167,7 @@ func TestMemoryRevocationsAreBounded(t *testing.T) {
 	if err := add(4, time.Hour); err != nil {
 		t.Errorf("replaced: %v", err)
 	}
-	c.move(time.Minute)
+	c.Advance(time.Minute)
 	for i := range 4 {
 		if err := add(10+i, time.Hour); err != nil {
 			t.Errorf("after four have ended: %v", err)

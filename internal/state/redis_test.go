@@ -113,18 +113,18 @@ func TestKnownOwnersEnd(t *testing.T) {
 	t.Parallel()
 	admin := administrator(t, statetest.Redis(t))
 	c := newClock()
-	r := open(t, state.RedisConfig{Addresses: []string{admin.Options().Addr}, Timeout: patient, Now: c.now})
+	r := open(t, state.RedisConfig{Addresses: []string{admin.Options().Addr}, Timeout: patient, Now: c.Now})
 	own := func(owner, want string) {
 		t.Helper()
-		if got, err := r.Own(t.Context(), "key", owner, c.now().Add(time.Hour)); got != want || err != nil {
+		if got, err := r.Own(t.Context(), "key", owner, c.Now().Add(time.Hour)); got != want || err != nil {
 			t.Errorf("%q, %v; want %q", got, err, want)
 		}
 	}
 	own("node-1", "node-1")
 	testkit.Must(t, admin.FlushAll(t.Context()).Err())
-	c.move(time.Hour - 1)
+	c.Advance(time.Hour - 1)
 	own("node-2", "node-1")
-	c.move(1)
+	c.Advance(1)
 	own("node-2", "node-2")
 }
 
@@ -132,14 +132,14 @@ func TestRedisStatus(t *testing.T) {
 	t.Parallel()
 	server := statetest.Redis(t)
 	c := newClock()
-	r := open(t, state.RedisConfig{Addresses: []string{server.Address()}, Timeout: patient, Now: c.now})
+	r := open(t, state.RedisConfig{Addresses: []string{server.Address()}, Timeout: patient, Now: c.Now})
 	take := func() { r.Take(t.Context(), "key", state.Limit{Rate: 1, Burst: 1}, 1) }
 	if status := r.Status(); status != (state.RedisStatus{}) {
 		t.Errorf("before the first call: %+v", status)
 	}
-	first := c.now()
+	first := c.Now()
 	take()
-	c.move(time.Second)
+	c.Advance(time.Second)
 	take()
 	if status := r.Status(); status != (state.RedisStatus{Healthy: true, Since: first}) {
 		t.Errorf("two answers: %+v", status)
@@ -153,17 +153,17 @@ func TestRedisStatus(t *testing.T) {
 		t.Errorf("a caller that went away: %+v", status)
 	}
 	server.Kill()
-	c.move(time.Second)
-	second := c.now()
+	c.Advance(time.Second)
+	second := c.Now()
 	take()
-	c.move(time.Second)
+	c.Advance(time.Second)
 	take()
-	if status := r.Status(); status.Healthy || status.Since != second || status.Failures != 2 || status.LastFailureAt != c.now() || !strings.Contains(status.LastFailure, "take from a limit") {
+	if status := r.Status(); status.Healthy || status.Since != second || status.Failures != 2 || status.LastFailureAt != c.Now() || !strings.Contains(status.LastFailure, "take from a limit") {
 		t.Errorf("two failures: %+v", status)
 	}
 	server.Start()
 	take()
-	if status := r.Status(); !status.Healthy || status.Since != c.now() || status.Failures != 2 || status.LastFailure == "" {
+	if status := r.Status(); !status.Healthy || status.Since != c.Now() || status.Failures != 2 || status.LastFailure == "" {
 		t.Errorf("an answer: %+v", status)
 	}
 }

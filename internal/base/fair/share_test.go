@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestShare(t *testing.T) {
@@ -51,8 +53,7 @@ func TestShare(t *testing.T) {
 }
 
 func TestPlaces(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		p := NewPlaces(2)
 		events := make(chan string, 10)
 		gone, cancel := context.WithCancelCause(t.Context())
@@ -102,8 +103,7 @@ func TestPlaces(t *testing.T) {
 
 // A place that is given to one who just gives up is not lost.
 func TestPlaceOfOneWhoGivesUp(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		p := NewPlaces(1)
 		for range 100 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)

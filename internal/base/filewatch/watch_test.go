@@ -91,10 +91,10 @@ var quickEvents = timing{quiet: 5 * time.Millisecond, most: 20 * time.Millisecon
 func TestWatchSeesAnOverwrite(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "policy.yaml")
-	put(t, file, "one")
+	testkit.Put(t, file, "one")
 	rig := newWatchRig(t, file, quickEvents)
 	rig.await("one") // a change between the first reading and the watch must not be missed
-	put(t, file, "two")
+	testkit.Put(t, file, "two")
 	rig.await("two")
 }
 
@@ -102,11 +102,11 @@ func TestWatchSeesAnOverwrite(t *testing.T) {
 func TestWatchSeesARename(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "policy.yaml")
-	put(t, file, "one")
+	testkit.Put(t, file, "one")
 	rig := newWatchRig(t, file, quickEvents)
 	rig.await("one")
 	for _, content := range []string{"two", "three"} {
-		put(t, file+".tmp", content)
+		testkit.Put(t, file+".tmp", content)
 		rename(t, file+".tmp", file)
 		rig.await(content)
 	}
@@ -118,16 +118,16 @@ func TestWatchSeesARename(t *testing.T) {
 func TestWatchSeesTheKubeletSwapAVolume(t *testing.T) {
 	t.Parallel()
 	volume := filepath.Join(t.TempDir(), "volume")
-	mkdir(t, volume)
+	testkit.Mkdir(t, volume)
 	swap := func(name, content string) {
 		t.Helper()
 		old, _ := os.Readlink(filepath.Join(volume, "..data"))
-		mkdir(t, filepath.Join(volume, name))
-		put(t, filepath.Join(volume, name, "policy.yaml"), content)
+		testkit.Mkdir(t, filepath.Join(volume, name))
+		testkit.Put(t, filepath.Join(volume, name, "policy.yaml"), content)
 		link(t, name, filepath.Join(volume, "..data_tmp"))
 		rename(t, filepath.Join(volume, "..data_tmp"), filepath.Join(volume, "..data"))
 		if old != "" {
-			remove(t, filepath.Join(volume, old))
+			testkit.Remove(t, filepath.Join(volume, old))
 		}
 	}
 	swap("..2026_01_01_10_00_00.1", "one")
@@ -143,15 +143,15 @@ func TestWatchSeesTheKubeletSwapAVolume(t *testing.T) {
 func TestWatchFollowsALinkToAnotherDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	mkdir(t, filepath.Join(dir, "etc"))
-	mkdir(t, filepath.Join(dir, "srv/policies"))
+	testkit.Mkdir(t, filepath.Join(dir, "etc"))
+	testkit.Mkdir(t, filepath.Join(dir, "srv/policies"))
 	target := filepath.Join(dir, "srv/policies/current.yaml")
-	put(t, target, "one")
+	testkit.Put(t, target, "one")
 	file := filepath.Join(dir, "etc/policy.yaml")
 	link(t, target, file)
 	rig := newWatchRig(t, file, quickEvents)
 	rig.await("one")
-	put(t, target, "two")
+	testkit.Put(t, target, "two")
 	rig.await("two")
 }
 
@@ -160,24 +160,24 @@ func TestWatchSeesADirectoryRemovedAndMadeAgain(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "config")
 	file := filepath.Join(dir, "policy.yaml")
-	mkdir(t, dir)
-	put(t, file, "one")
+	testkit.Mkdir(t, dir)
+	testkit.Put(t, file, "one")
 	rig := newWatchRig(t, file, quickEvents)
 	rig.await("one")
 	for _, content := range []string{"two", "three"} {
-		remove(t, dir)
+		testkit.Remove(t, dir)
 		rig.await("missing")
-		mkdir(t, dir)
-		put(t, file, content)
+		testkit.Mkdir(t, dir)
+		testkit.Put(t, file, content)
 		rig.await(content)
 	}
 	// Replaced by a different directory in one step.
-	mkdir(t, dir+".new")
-	put(t, filepath.Join(dir+".new", "policy.yaml"), "four")
+	testkit.Mkdir(t, dir+".new")
+	testkit.Put(t, filepath.Join(dir+".new", "policy.yaml"), "four")
 	rename(t, dir, dir+".old")
 	rename(t, dir+".new", dir)
 	rig.await("four")
-	put(t, file, "five")
+	testkit.Put(t, file, "five")
 	rig.await("five")
 }
 
@@ -186,15 +186,15 @@ func TestWatchSeesAFileThatComesLater(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "later/policy.yaml")
 	rig := newWatchRig(t, file, quickEvents)
 	rig.await("missing")
-	mkdir(t, filepath.Dir(file))
-	put(t, file, "one")
+	testkit.Mkdir(t, filepath.Dir(file))
+	testkit.Put(t, file, "one")
 	rig.await("one")
 }
 
 func TestWatchSeesFilesOfADirectory(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "keys")
-	mkdir(t, dir)
+	testkit.Mkdir(t, dir)
 	reloads := make(chan []string, 1000)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -225,11 +225,11 @@ func TestWatchSeesFilesOfADirectory(t *testing.T) {
 		}
 	}
 	await()
-	put(t, filepath.Join(dir, "key-1.json"), "1")
+	testkit.Put(t, filepath.Join(dir, "key-1.json"), "1")
 	await("key-1.json")
-	put(t, filepath.Join(dir, "key-2.json"), "2")
+	testkit.Put(t, filepath.Join(dir, "key-2.json"), "2")
 	await("key-1.json", "key-2.json")
-	remove(t, filepath.Join(dir, "key-1.json"))
+	testkit.Remove(t, filepath.Join(dir, "key-1.json"))
 	await("key-2.json")
 }
 
@@ -239,7 +239,7 @@ func TestWatchReloadsOnceForManyEvents(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "policy.yaml")
-	put(t, file, "one")
+	testkit.Put(t, file, "one")
 	rig := newWatchRig(t, file, timing{quiet: time.Minute, most: 50 * time.Millisecond, poll: longPoll})
 	rig.await("one")
 
@@ -263,7 +263,7 @@ func TestWatchReloadsOnceForManyEvents(t *testing.T) {
 	}()
 	defer func() { close(stop); <-stopped }()
 
-	put(t, file, "two")
+	testkit.Put(t, file, "two")
 	if n := rig.await("two"); n > 2 { // once more if it was seen half-written
 		t.Errorf("%d reloads for one change", n)
 	}
@@ -278,10 +278,10 @@ func TestWatchPolls(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
 	for _, release := range []string{"one", "two"} {
-		mkdir(t, filepath.Join(base, release, "etc/pullpass"))
-		put(t, filepath.Join(base, release, "etc/pullpass/policy.yaml"), release)
+		testkit.Mkdir(t, filepath.Join(base, release, "etc/pullpass"))
+		testkit.Put(t, filepath.Join(base, release, "etc/pullpass/policy.yaml"), release)
 	}
-	mkdir(t, filepath.Join(base, "current"))
+	testkit.Mkdir(t, filepath.Join(base, "current"))
 	link(t, filepath.Join(base, "one"), filepath.Join(base, "current/release"))
 	timing := quickEvents
 	timing.poll = 10 * time.Millisecond
@@ -295,7 +295,7 @@ func TestWatchPolls(t *testing.T) {
 func TestWatchReloadsWhatChangedAndRetriesWhatFailed(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "policy.yaml")
-	put(t, file, "one")
+	testkit.Put(t, file, "one")
 	var reloads []string
 	outcomes := map[string]int{}
 	failing := false
@@ -317,12 +317,12 @@ func TestWatchReloadsWhatChangedAndRetriesWhatFailed(t *testing.T) {
 	w.look(failedToo)
 	w.look(failedToo)
 	expect("one") // nothing new, nothing to do
-	put(t, file, "two")
+	testkit.Put(t, file, "two")
 	w.look(changed)
 	expect("one", "two")
 
 	failing = true
-	put(t, file, "bad")
+	testkit.Put(t, file, "bad")
 	w.look(changed)
 	expect("one", "two", "bad")
 	w.look(changed) // an event of something else
@@ -346,8 +346,8 @@ func TestWatchFollowsTheGroups(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
-	put(t, one, "")
-	put(t, two, "")
+	testkit.Put(t, one, "")
+	testkit.Put(t, two, "")
 	var reloads, told []string
 	group := func(name string, part any, paths ...string) Group {
 		return Group{Name: name, Part: part, Paths: paths, Reload: func() error { reloads = append(reloads, name); return nil }}
@@ -379,8 +379,8 @@ func TestWatchDoesNotWait(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	slow, quick := filepath.Join(dir, "slow"), filepath.Join(dir, "quick")
-	put(t, slow, "one")
-	put(t, quick, "one")
+	testkit.Put(t, slow, "one")
+	testkit.Put(t, quick, "one")
 	begun, release, told := make(chan string), make(chan bool), make(chan string, 100)
 	all := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -416,9 +416,9 @@ func TestWatchDoesNotWait(t *testing.T) {
 	}
 	next(begun, "one")
 	next(told, "quick")
-	put(t, quick, "two")
+	testkit.Put(t, quick, "two")
 	next(told, "quick")
-	put(t, slow, "two")
+	testkit.Put(t, slow, "two")
 	all <- struct{}{}
 	next(told, "quick")
 	release <- true
@@ -442,7 +442,7 @@ func TestWatchDoesNotWait(t *testing.T) {
 func TestWatchRetriesLater(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	put(t, file, "one")
+	testkit.Put(t, file, "one")
 	failure := error(fmt.Errorf("wrapped: %w", RetryLater{errors.New("down")}))
 	tries := 0
 	w := newWatcher(slog.New(slog.DiscardHandler), func(string, error) {},
@@ -460,7 +460,7 @@ func TestWatchRetriesLater(t *testing.T) {
 	if got := at(60); !slices.Equal(got, []int{0, 1, 3, 7, 15, 31, 47}) {
 		t.Errorf("tried at %d", got)
 	}
-	put(t, file, "two")
+	testkit.Put(t, file, "two")
 	w.look(changed)
 	if tries != 8 {
 		t.Errorf("%d tries; the files have changed", tries)
@@ -499,7 +499,7 @@ func TestWatchLogsWhatFailedAndWhatStays(t *testing.T) {
 	if want := `level=ERROR msg="reload failed, the last good files stay in use" name=policy error="stat ` + file; !strings.Contains(log.String(), want) {
 		t.Errorf("log:\n%s\nwant %s", log.String(), want)
 	}
-	put(t, file, "")
+	testkit.Put(t, file, "")
 	w.look(failedToo)
 	if want := "level=INFO msg=reloaded name=policy"; !strings.Contains(log.String(), want) {
 		t.Errorf("log:\n%s\nwant %s", log.String(), want)
@@ -511,13 +511,13 @@ func TestDigestTellsFilesApart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	name := func(n string) string { return filepath.Join(dir, n) }
-	put(t, name("a"), "a")
-	put(t, name("ab"), "ab")
-	put(t, name("b"), "b")
-	put(t, name("empty"), "")
-	mkdir(t, name("d"))
-	mkdir(t, name("e"))
-	put(t, name("e/a"), "a")
+	testkit.Put(t, name("a"), "a")
+	testkit.Put(t, name("ab"), "ab")
+	testkit.Put(t, name("b"), "b")
+	testkit.Put(t, name("empty"), "")
+	testkit.Mkdir(t, name("d"))
+	testkit.Mkdir(t, name("e"))
+	testkit.Put(t, name("e/a"), "a")
 	seen := map[[32]byte][]string{}
 	for _, paths := range [][]string{
 		{}, {name("a")}, {name("b")}, {name("a"), name("b")}, {name("b"), name("a")}, {name("ab")}, {name("empty")},
@@ -541,21 +541,6 @@ func link(t testing.TB, target, name string) {
 	testkit.Must(t, os.Symlink(target, name))
 }
 
-func put(t testing.TB, name, content string) {
-	t.Helper()
-	testkit.Must(t, os.WriteFile(name, []byte(content), 0o600))
-}
-
-func mkdir(t testing.TB, name string) {
-	t.Helper()
-	testkit.Must(t, os.MkdirAll(name, 0o700))
-}
-
-func remove(t testing.TB, name string) {
-	t.Helper()
-	testkit.Must(t, os.RemoveAll(name))
-}
-
 // Whatever stands in a file's place is a change, and is neither waited for nor
 // read without end.
 func TestWatchSeesWhatIsNoFile(t *testing.T) {
@@ -566,15 +551,15 @@ func TestWatchSeesWhatIsNoFile(t *testing.T) {
 		func() error { return os.Symlink("/dev/zero", name) },
 		func() error { return os.Mkdir(name, 0o700) },
 	} {
-		remove(t, name)
-		put(t, name, "good")
+		testkit.Remove(t, name)
+		testkit.Put(t, name, "good")
 		rig := newWatchRig(t, name, quickEvents)
 		rig.await("good")
-		remove(t, name)
+		testkit.Remove(t, name)
 		testkit.Must(t, place())
 		rig.await("no file")
-		remove(t, name)
-		put(t, name, "better")
+		testkit.Remove(t, name)
+		testkit.Put(t, name, "better")
 		rig.await("better")
 	}
 }
@@ -585,7 +570,7 @@ func TestWatchRestoresAFileThatIsRewrittenDuringAReload(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "hosts.toml")
 	write := func(content string) {
-		put(t, name+".new", content)
+		testkit.Put(t, name+".new", content)
 		rename(t, name+".new", name)
 	}
 	write("ours")
@@ -626,8 +611,8 @@ func TestWatchReloadsARestoringGroupAfterItsEvents(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	name := filepath.Join(dir, "certs.d", "hosts.toml")
-	mkdir(t, filepath.Dir(name))
-	put(t, name, "one")
+	testkit.Mkdir(t, filepath.Dir(name))
+	testkit.Put(t, name, "one")
 	link(t, filepath.Join(dir, "certs.d"), filepath.Join(dir, "link"))
 	var reloads []string
 	reload := func() error { return nil }

@@ -44,8 +44,7 @@ func newReplica(t *testing.T, api *kubetest.Server, identity string) *replica {
 
 func inLease(t *testing.T, test func(t *testing.T, api *kubetest.Server, first, second *replica)) {
 	t.Helper()
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		api := kubetest.NewServer()
 		first := newReplica(t, api, "first")
 		time.Sleep(time.Second)
@@ -124,8 +123,7 @@ func TestLeadIsTaken(t *testing.T) {
 // Of two replicas that see a Lease without a holder, one gets it. The resourceVersion of the other
 // one is outdated.
 func TestBothSeeThatNobodyLeads(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		api := kubetest.NewServer()
 		api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"namespace": "pullpass", "name": "lead", "uid": "u"}, "spec": kubetest.Object{}})
 		api.Fail("put leases", func(w http.ResponseWriter, r *http.Request) {

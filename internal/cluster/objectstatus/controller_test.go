@@ -37,8 +37,7 @@ type rig struct {
 
 func in(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		r := &rig{kubetest.NewServer(), t}
 		r.Put("namespaces", object("", "team-a", "uid-ns"))
 		r.Put("serviceaccounts", object("team-a", "web", "uid-web"), object("team-a", "other", "uid-other"))

@@ -397,8 +397,7 @@ func TestClustersGetTheirOwn(t *testing.T) {
 
 // The API server can delete an event while the refusals continue.
 func TestForgottenEventIsMadeAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		api := newEventAPI(t)
 		p := start(t, Config{Clusters: map[string]*rest.Config{"prod": api.config()}})
 		p.Record(refusedEvent())
@@ -414,8 +413,7 @@ func TestForgottenEventIsMadeAgain(t *testing.T) {
 }
 
 func TestEventsKeepToTheirRate(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		api := newEventAPI(t)
 		config := api.config()
 		config.QPS, config.Burst = 1000, 1000
@@ -449,8 +447,7 @@ func (h hanging) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func TestHangingAPI(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		api, log := hanging{make(chan string, 1000)}, &strings.Builder{}
 		p, err := New(Config{
 			Clusters: map[string]*rest.Config{"prod": {Host: "https://api.example.com", BearerToken: bearer, Transport: api}},
@@ -492,8 +489,7 @@ func TestHangingAPI(t *testing.T) {
 
 // withAPI runs a test with a cluster that accepts every event.
 func withAPI(t *testing.T, test func(t *testing.T, api *eventAPI, p *Events)) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		api := newEventAPI(t)
 		p, err := New(Config{Clusters: map[string]*rest.Config{"prod": api.config()}})
 		testkit.Must(t, err)
@@ -520,8 +516,7 @@ func TestEndDoesNotWaitForTheRate(t *testing.T) {
 
 // The log reports a lasting failure once a minute, and never a credential.
 func TestFailuresAreCountedAndTold(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		api, log := newEventAPI(t), &strings.Builder{}
 		api.fail = func(*http.Request) int { return http.StatusForbidden }
 		p := start(t, Config{

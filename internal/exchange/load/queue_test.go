@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func request(ctx context.Context) *http.Request {
@@ -17,8 +18,7 @@ func request(ctx context.Context) *http.Request {
 }
 
 func TestQueue(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		q := NewQueue(2, 1)
 		for range 2 {
 			if !q.Enter(request(t.Context())) {
@@ -67,8 +67,7 @@ func TestQueue(t *testing.T) {
 
 // Requests of the maximum size do not fill the memory while they wait.
 func TestQueueBoundsBytes(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		const most = 4096
 		q := NewQueue(1, most)
 		q.Enter(request(t.Context()))

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/test/testkit"
@@ -17,8 +16,7 @@ import (
 // If distribution (2.8, 3.1) is going to reject a body, it neither sends 100 Continue nor responds
 // before it has the body: for a chunk out of order, or a blob in the POST.
 func TestABodyThatNobodyAsksFor(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		c, err := New(Config{Name: "a", URL: "http://registry.example.com"})
 		testkit.Must(t, err)
 		c.wants.Store(&learned{})

@@ -491,8 +491,7 @@ func TestRealmsOfARepository(t *testing.T) {
 
 // Callers that wait for the same key get the same value. A request without waiting callers ends.
 func TestFlights(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		var f flights[string, int]
 		begun, ended := 0, 0
 		ask := func(ctx context.Context) int {
@@ -550,8 +549,7 @@ func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 // Run probes soon after a failed request, but not after each one. Only the result of its own
 // request decides.
 func TestRunFindsOut(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		var versions, version atomic.Int64
 		version.Store(http.StatusOK)
 		p := pipes{make(chan net.Conn)}

@@ -31,8 +31,7 @@ type rig struct {
 
 func in(t *testing.T, test func(*testing.T, *rig)) {
 	t.Helper()
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		api := kubetest.NewServer()
 		api.Put("namespaces", object("", "team-a", "uid-ns", Enabled), object("", "team-b", "uid-other", ""))
 		api.Put("serviceaccounts", object("team-a", "web", "uid-web", Enabled), object("team-a", "plain", "uid-plain", ""), object("team-b", "web", "uid-b", Enabled))

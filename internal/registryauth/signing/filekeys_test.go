@@ -277,8 +277,7 @@ func TestFileKeysRefuseAnExpiredReplacement(t *testing.T) {
 // When the last good certificate ends, nothing can sign: registries would
 // refuse every token, so it is said on this side.
 func TestFileKeysStopWithTheCertificate(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		key := newTestSigner(t, ES256)
 		cert := pkitest.NewCert(t, key, nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(10 * time.Minute) })
 		keys, err := keyFiles{cert: pkitest.CertPEM(cert), key: pkitest.KeyPEM(t, key)}.load(t, ES256)

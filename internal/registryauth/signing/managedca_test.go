@@ -50,8 +50,7 @@ func runManaged(t *testing.T, keys *ManagedKeys) {
 // Published first, then signing, then forgotten: at every moment all live tokens
 // are good for a registry that has what was published an hour ago.
 func TestManagedKeysRollTheCAOver(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		const signAfter, step = 26 * time.Hour, 20 * time.Minute
 		cfg := managedConfig(t, TrustCertificate)
 		cfg.Lifetime = time.Hour
@@ -92,8 +91,7 @@ func TestManagedKeysRollTheCAOver(t *testing.T) {
 }
 
 func TestManagedKeysChangeOverAtTheirTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		keys := newManaged(t, TrustCertificate)
 		oldCA := onlyCA(t, keys)
 		info := mustRotateCA(t, keys, time.Hour)
@@ -135,8 +133,7 @@ func TestManagedKeysChangeOverAtTheirTime(t *testing.T) {
 
 // A key of the old CA that signs after the change needs that CA once more.
 func TestManagedKeysKeepACAForItsKeys(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		keys := newManaged(t, TrustCertificate)
 		late := mustRotate(t, keys, 10*24*time.Hour)
 		mustRotateCA(t, keys, time.Hour)
@@ -165,8 +162,7 @@ func TestManagedKeysKeepACAForItsKeys(t *testing.T) {
 // A registry was forgotten: the way back is open until the last certificate of
 // the old CA has ended.
 func TestManagedKeysGoBackToTheOldCA(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		keys := newManaged(t, TrustCertificate)
 		forgotten := newRegistry(t, keys)
 		info := mustRotateCA(t, keys, time.Hour)
@@ -290,8 +286,7 @@ func TestManagedKeysRevoke(t *testing.T) {
 // Replicas that are started again, one by one, with another algorithm share the
 // directory with those that were not yet.
 func TestManagedKeysOfTwoConfigurationsDoNotFight(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		old := openManaged(t, managedConfig(t, TrustCertificate))
 		runManaged(t, old)
 		time.Sleep(time.Hour)
@@ -312,8 +307,7 @@ func TestManagedKeysOfTwoConfigurationsDoNotFight(t *testing.T) {
 }
 
 func TestManagedProcessesAgreeOnTheCA(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		cfg := managedConfig(t, TrustCertificate)
 		all := []*ManagedKeys{openManaged(t, cfg), openManaged(t, cfg), openManaged(t, cfg)}
 		for _, keys := range all {
@@ -384,8 +378,7 @@ func TestManagedKeysWhenTheClockJumps(t *testing.T) {
 }
 
 func TestManagedRunWarnsOfTheEndOfTheCA(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		var log bytes.Buffer
 		cfg := managedConfig(t, TrustCertificate)
 		cfg.Now = func() time.Time { return time.Now().Add(-caValidity + maxEndWarning) }

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/test/pkitest"
@@ -357,8 +356,7 @@ func TestManagedKeysRefuseAnotherTrust(t *testing.T) {
 }
 
 func TestManagedKeysWaitForTheLock(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		keys := newManaged(t, TrustJWKS)
 		unlock, err := keys.dir.lock()
 		testkit.Must(t, err)
@@ -382,8 +380,7 @@ func TestManagedKeysWaitForTheLock(t *testing.T) {
 
 // A full or read-only volume: pulls go on for the better part of a week.
 func TestManagedKeysInADirectoryThatCannotBeWritten(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		keys := newManaged(t, TrustCertificate)
 		registry := newRegistry(t, keys)
 		testkit.Must(t, os.Remove(keys.dir.path(lockFile)))
@@ -430,8 +427,7 @@ func TestManagedKeysBoundTheNumberOfFiles(t *testing.T) {
 }
 
 func TestManagedRunLogsEachProblemOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		var log bytes.Buffer
 		cfg := managedConfig(t, TrustJWKS)
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))

@@ -135,8 +135,7 @@ func TestManagedCertificates(t *testing.T) {
 
 // Registries trust the CA alone, so no rotation may change what is published.
 func TestManagedRotationNeverTouchesTheCA(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		keys := newManaged(t, TrustCertificate)
 		published := MarshalCertificates(keys)
 		registry := newRegistry(t, keys)
@@ -164,8 +163,7 @@ func TestManagedRotationNeverTouchesTheCA(t *testing.T) {
 
 // Clocks are coarse, and two operators may rotate at once: the later key signs.
 func TestManagedRotationsAtOneInstant(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		keys := newManaged(t, TrustJWKS)
 		for range 8 {
 			if info := mustRotate(t, keys, 0); info.State != StateSigning {
@@ -176,8 +174,7 @@ func TestManagedRotationsAtOneInstant(t *testing.T) {
 }
 
 func TestManagedKeysWaitForTheNextKey(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		keys := newManaged(t, TrustCertificate)
 		mustRotate(t, keys, 10*24*time.Hour)
 		time.Sleep(2 * rotateEvery)
@@ -195,8 +192,7 @@ func TestManagedKeysWaitForTheNextKey(t *testing.T) {
 }
 
 func TestManagedKeysRotateDailyAndPrune(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		keys := openManaged(t, managedConfig(t, TrustCertificate))
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -243,8 +239,7 @@ func TestManagedKeysRotateDailyAndPrune(t *testing.T) {
 
 // A proxy that was off for long has only expired certificates.
 func TestManagedKeysRecoverAfterALongPause(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		keys := newManaged(t, TrustCertificate)
 		registry := newRegistry(t, keys)
 		time.Sleep(leafValidity)
@@ -260,8 +255,7 @@ func TestManagedKeysRecoverAfterALongPause(t *testing.T) {
 // A registry reads its key set once: a key that signs before the registry
 // knows it stops every pull.
 func TestManagedJWKSRotatesInTwoSteps(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		keys := openManaged(t, managedConfig(t, TrustJWKS))
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -317,8 +311,7 @@ func TestManagedJWKSRotatesInTwoSteps(t *testing.T) {
 
 // The lifetime of tokens may be lowered while long ones are alive.
 func TestManagedKeysOutliveAShorterLifetime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		cfg := managedConfig(t, TrustJWKS)
 		cfg.Lifetime = time.Hour
 		keys := openManaged(t, cfg)

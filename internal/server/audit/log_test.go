@@ -133,8 +133,7 @@ func TestAuditNamesAFileThatCannotBeOpened(t *testing.T) {
 
 // A full disk must neither fail the exchange nor fill the program's own log.
 func TestAuditCountsFailuresAndReportsThemOnceAMinute(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		var log testkit.Buffer
 		full := true
 		var out bytes.Buffer

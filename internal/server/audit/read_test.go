@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/exchange"
@@ -77,7 +78,7 @@ func TestReadAuditFailsWhenItCannotGoOn(t *testing.T) {
 		t.Errorf("a cut head: %v", err)
 	}
 	broken := errors.New("broken")
-	if lines, _, err := readAll(io.MultiReader(strings.NewReader(proxytest.GoodLine+"\n"), failing{broken})); !errors.Is(err, broken) || len(lines) != 1 {
+	if lines, _, err := readAll(io.MultiReader(strings.NewReader(proxytest.GoodLine+"\n"), iotest.ErrReader(broken))); !errors.Is(err, broken) || len(lines) != 1 {
 		t.Errorf("%d events, %v", len(lines), err)
 	}
 	_, err := read(strings.NewReader(proxytest.GoodLine+"\n"), func([]byte, *exchange.Event) error { return broken })
@@ -85,10 +86,6 @@ func TestReadAuditFailsWhenItCannotGoOn(t *testing.T) {
 		t.Errorf("an output that fails: %v", err)
 	}
 }
-
-type failing struct{ err error }
-
-func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 // Whatever lies in a file, reading ends, each line counts once, and nothing of
 // it can steer a terminal.

@@ -36,8 +36,7 @@ func (v *valve) Write(p []byte) (int, error) {
 // A log collector that stops reading delays each answer for a bounded time, and
 // loses nothing.
 func TestAuditThatStallsHangsNoAnswer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		var log testkit.Buffer
 		v := &valve{open: make(chan struct{})}
 		a := openTest(t, "", v, slog.New(slog.NewTextHandler(&log, nil)))
@@ -68,8 +67,7 @@ func TestAuditThatStallsHangsNoAnswer(t *testing.T) {
 // Lines that arrived during a slow write are written together, up to the size that a pipe keeps
 // together.
 func TestAuditWritesTogetherWhatWaits(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		gate := make(chan struct{})
 		var writes []string
 		a := openTest(t, "", writerFunc(func(p []byte) (int, error) {
@@ -102,8 +100,7 @@ func TestAuditWritesTogetherWhatWaits(t *testing.T) {
 // Of lines that are written together, those that are whole are not lost, nor are those
 // after the one that is not.
 func TestAuditWritesTheRestAfterATornLine(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		v := &valve{open: make(chan struct{})}
 		tear := -1 // how much of a Write fits
 		a := openTest(t, "", writerFunc(func(p []byte) (int, error) {
@@ -176,8 +173,7 @@ func encoded(t *testing.T, event *exchange.Event) []byte {
 // While nothing can be written, memory stays bounded, and each event is either
 // kept or counted.
 func TestAuditThatStallsIsBounded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		const events, size = 20, 1 << 20
 		var log testkit.Buffer
 		v := &valve{open: make(chan struct{})}
@@ -206,8 +202,7 @@ func TestAuditThatStallsIsBounded(t *testing.T) {
 
 // Lines that could not be written at the end are reported.
 func TestAuditCloseHasADeadline(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		v := &valve{open: make(chan struct{})}
 		a := openTest(t, "", v, testkit.QuietLogger())
 		a.Record(testEvent("1"))
@@ -230,8 +225,7 @@ func TestAuditCloseHasADeadline(t *testing.T) {
 
 // Standard error is often the same pipe as standard output.
 func TestAuditThatStallsTogetherWithTheLogHangsNoAnswer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		out, log := &valve{open: make(chan struct{})}, &valve{open: make(chan struct{})}
 		a := openTest(t, "", out, slog.New(slog.NewTextHandler(log, nil)))
 		begin := time.Now()

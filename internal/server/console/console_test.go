@@ -403,8 +403,7 @@ func (s *stalled) AddDecisions(ctx context.Context, _ [][]byte) error {
 
 // A shutdown while the replica sends to others is not a fault.
 func TestShutdownWhileOthersAreTold(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		var logged bytes.Buffer
 		others := &stalled{asked: make(chan bool)}
 		log := NewLog(LogConfig{Shared: others, MaxEntryBytes: 4096, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
@@ -422,8 +421,7 @@ func TestShutdownWhileOthersAreTold(t *testing.T) {
 }
 
 func TestReplicasShareDecisions(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		redis := &shared{}
 		one, two := NewLog(LogConfig{Shared: redis, MaxEntryBytes: 4096}), NewLog(LogConfig{Shared: redis, MaxEntryBytes: 4096})
 		for _, log := range []*Log{one, two} {
@@ -493,8 +491,7 @@ func (hangs) Decisions(ctx context.Context, _ string) ([][]byte, string, error) 
 
 // While Redis hangs, no more waits for it than a batch under way, the next one and one second's, and the page is there.
 func TestRedisHangs(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		log := NewLog(LogConfig{Shared: hangs{}, MaxEntryBytes: 4096})
 		go log.Run(t.Context())
 		const seconds = 10

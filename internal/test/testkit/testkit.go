@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -102,6 +103,26 @@ func Eventually(t testing.TB, what string, holds func() bool) {
 		}
 	}
 }
+
+// Bubble runs a test beside others, with a time of its own.
+func Bubble(t *testing.T, test func(*testing.T)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, test)
+}
+
+// Clock shows a time that the test sets.
+type Clock struct{ at atomic.Int64 }
+
+func NewClock(at time.Time) *Clock {
+	c := &Clock{}
+	c.Set(at)
+	return c
+}
+
+func (c *Clock) Now() time.Time          { return time.Unix(0, c.at.Load()) }
+func (c *Clock) Set(at time.Time)        { c.at.Store(at.UnixNano()) }
+func (c *Clock) Advance(d time.Duration) { c.at.Add(int64(d)) }
 
 // Buffer is written by the service and read by the test.
 type Buffer struct {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // cloud issues logins that are valid for an hour.
@@ -60,8 +61,7 @@ func newRemembered(c *cloud, perCaller bool) *Remembered {
 }
 
 func TestCallersShareNoLogin(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		r := newRemembered(&cloud{lasts: time.Hour}, true)
 		expect(t, r, "c/a/x", "c/a/x#1")
 		expect(t, r, "c/b/x", "c/b/x#2")
@@ -70,8 +70,7 @@ func TestCallersShareNoLogin(t *testing.T) {
 }
 
 func TestCallersShareTheGatewaysLogin(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		r := newRemembered(&cloud{lasts: time.Hour}, false)
 		for _, caller := range []string{"c/a/x", "c/b/x", ""} {
 			expect(t, r, caller, "#1")
@@ -80,8 +79,7 @@ func TestCallersShareTheGatewaysLogin(t *testing.T) {
 }
 
 func TestOneAskingAtATimeForACaller(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		c := &cloud{lasts: time.Hour, takes: time.Second}
 		r := newRemembered(c, true)
 		var all sync.WaitGroup
@@ -116,8 +114,7 @@ func TestALateAskingFindsWhatTheOneBeforeLeft(t *testing.T) {
 
 // A caller that gives up does not cancel the request of those that still wait.
 func TestAWaitEndsWithoutTheAsking(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		c := &cloud{lasts: time.Hour, takes: 2 * time.Second}
 		r := newRemembered(c, true)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -131,8 +128,7 @@ func TestAWaitEndsWithoutTheAsking(t *testing.T) {
 }
 
 func TestALoginIsRenewedBeforeItEndsAndNobodyWaits(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		c := &cloud{lasts: time.Hour}
 		r := newRemembered(c, true)
 		expect(t, r, "c/a/x", "c/a/x#1")
@@ -160,8 +156,7 @@ func TestALoginIsRenewedBeforeItEndsAndNobodyWaits(t *testing.T) {
 }
 
 func TestAShortLoginIsNotRenewedAllTheTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		c := &cloud{lasts: 5 * time.Minute}
 		r := newRemembered(c, true)
 		for range 29 { // of 9.6 s
@@ -176,8 +171,7 @@ func TestAShortLoginIsNotRenewedAllTheTime(t *testing.T) {
 }
 
 func TestALoginThatHasEndedIsNeverGiven(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		r := newRemembered(&cloud{lasts: 2 * time.Second}, true)
 		expect(t, r, "c/a/x", "c/a/x#1")
 		time.Sleep(2 * time.Second)
@@ -186,8 +180,7 @@ func TestALoginThatHasEndedIsNeverGiven(t *testing.T) {
 }
 
 func TestAFailingRenewalKeepsTheLogin(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		c := &cloud{lasts: time.Hour}
 		var log bytes.Buffer
 		r := New(Config{Upstream: "registry.example.com", Ask: c.ask, PerCaller: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -213,8 +206,7 @@ func TestAFailingRenewalKeepsTheLogin(t *testing.T) {
 }
 
 func TestAFailureIsNotRepeatedAtOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		c := &cloud{lasts: time.Hour, refuses: errors.New("no trust")}
 		r := newRemembered(c, true)
 		for range 10 {
@@ -233,8 +225,7 @@ func TestAFailureIsNotRepeatedAtOnce(t *testing.T) {
 }
 
 func TestARejectedLoginIsReplaced(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		c := &cloud{lasts: time.Hour}
 		r := newRemembered(c, true)
 		other := expect(t, r, "c/b/x", "c/b/x#1")
@@ -260,8 +251,7 @@ func TestARejectedLoginIsReplaced(t *testing.T) {
 }
 
 func TestACloudThatHasNoOtherLoginIsNotAskedAllTheTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		c := &cloud{lasts: time.Hour, always: "same"}
 		r := newRemembered(c, false)
 		r.Reject(expect(t, r, "", "same"))
@@ -276,8 +266,7 @@ func TestACloudThatHasNoOtherLoginIsNotAskedAllTheTime(t *testing.T) {
 }
 
 func TestASlowCloudIsGivenUp(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		r := newRemembered(&cloud{lasts: time.Hour, takes: time.Hour}, true)
 		began := time.Now()
 		_, err := r.Login(t.Context(), "c/a/x")
@@ -288,8 +277,7 @@ func TestASlowCloudIsGivenUp(t *testing.T) {
 }
 
 func TestManyCallersAreAskedForOneAfterTheOther(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		c := &cloud{lasts: time.Hour, takes: time.Second}
 		r := newRemembered(c, true)
 		began := time.Now()
@@ -310,8 +298,7 @@ func TestManyCallersAreAskedForOneAfterTheOther(t *testing.T) {
 
 // If a cloud is slow for many callers of one namespace, other namespaces do not wait.
 func TestOneNamespaceDoesNotTakeAllPlaces(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		c := &cloud{lasts: time.Hour}
 		r := New(Config{Upstream: "registry.example.com", PerCaller: true, Ask: func(ctx context.Context, caller string) (upstream.Login, error) {
 			if strings.HasPrefix(caller, "c/slow/") {
@@ -341,8 +328,7 @@ func TestOneNamespaceDoesNotTakeAllPlaces(t *testing.T) {
 // If a cloud issues the same login until its expiry, it is not asked for each request after one
 // rejection.
 func TestALoginThatIsGivenAgainIsGood(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		c := &cloud{lasts: time.Hour, always: "same"}
 		r := newRemembered(c, false)
 		r.Reject(expect(t, r, "", "same"))
