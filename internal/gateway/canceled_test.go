@@ -69,8 +69,7 @@ func TestClientsThatLeave(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			registry := registrytest.NewRegistry(t, "")
-			r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+			registry, r := newGHCR(t)
 			asked := make(chan struct{}, 1)
 			registry.Answer(func(w http.ResponseWriter, q *http.Request) bool {
 				if q.URL.Path == "/v2/" {

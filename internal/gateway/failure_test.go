@@ -71,8 +71,7 @@ func TestFailures(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			registry := registrytest.NewRegistry(t, "")
-			r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+			registry, r := newGHCR(t)
 			registry.Answer(test.answer)
 			got := r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app")
 			e := r.one()
@@ -110,7 +109,7 @@ func hangUp(w http.ResponseWriter, text string) bool {
 
 func TestUpstreamDown(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, upstreamSettings{name: "ghcr.io", url: "https://" + closedAddress(t)})
+	r := newRig(t, upstreamSettings{name: "ghcr.io", url: "https://" + testkit.FreeAddress(t)})
 	got := r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app")
 	if e := r.one(); got.status != 502 || e.Reason != "upstream_unreachable" || !strings.Contains(e.Message, "connection refused") {
 		t.Errorf("%d %s", got.status, shown(e))
@@ -120,20 +119,11 @@ func TestUpstreamDown(t *testing.T) {
 	}
 }
 
-// closedAddress returns an address without a listener.
-func closedAddress(t *testing.T) string {
-	t.Helper()
-	l := testkit.Listen(t)
-	testkit.Must(t, l.Close())
-	return l.Addr().String()
-}
-
 // A body that breaks off ends the client's connection, because it must not look complete. The event
 // has the status that the client got, and the upstream's failure.
 func TestBrokenBody(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	for name, text := range map[string]string{
 		"with a length": "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf",
 		"in chunks":     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
@@ -227,8 +217,7 @@ func TestPasswordChanges(t *testing.T) {
 // client.
 func TestNothingElsePasses(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	registry.Answer(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path == "/v2/" {
 			return false
@@ -282,8 +271,7 @@ func TestNothingElsePasses(t *testing.T) {
 // Input that two readers could take for two requests is one request here, or is refused.
 func TestSmuggling(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	token := r.token("web", "repository:ghcr.io/acme/app:pull,push")
 	const path = "/v2/ghcr.io/acme/app/blobs/uploads/"
 	smuggled := "GET /v2/ghcr.io/acme/smuggled/manifests/v1 HTTP/1.1\r\nHost: x\r\n\r\n"

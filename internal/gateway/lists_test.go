@@ -76,8 +76,7 @@ func TestLinks(t *testing.T) {
 // and however long it is. An invalid list is refused.
 func TestLists(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	const ours = `{"name":"ghcr.io/acme/app","tags":[`
 	long := `"` + strings.Repeat(`tag","`, 1<<17) + `end"`
 	huge := strings.Repeat("x", 64<<10)
@@ -150,8 +149,7 @@ func (w *heldWriter) Write(p []byte) (int, error) {
 
 // Long lists for many clients that do not read are held in pieces.
 func TestMemoryOfLists(t *testing.T) { // alone: it measures what the whole process holds
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	registry.Answer(func(w http.ResponseWriter, q *http.Request) bool {
 		if q.URL.Path == "/v2/" {
 			return false
@@ -201,8 +199,7 @@ func TestMemoryOfLists(t *testing.T) { // alone: it measures what the whole proc
 // An upload continues at the upstream, whatever address the upstream gives.
 func TestUploadsGoOnAtTheUpstream(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	begin := func() answer {
 		return r.push(http.MethodPost, "/v2/ghcr.io/acme/app/blobs/uploads/", "ghcr.io/acme/app", "")
 	}

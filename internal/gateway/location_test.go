@@ -63,8 +63,7 @@ func TestAnUploadIsCanceled(t *testing.T) {
 // Only addresses of uploads to the same repository are sealed, for every response of an upstream.
 func TestOnlyUploadsAreSealed(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	const base, repository = "/v2/ghcr.io/acme/app", "ghcr.io/acme/app"
 	digest := registrytest.DigestOf([]byte("content"))
 	answer := func(method string, status int, location string) {
@@ -188,8 +187,7 @@ func TestOnlyUploadsAreSealed(t *testing.T) {
 // repository.
 func TestUploadsOfArtifactRegistry(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	for location, isGood := range map[string]bool{
 		"/artifacts-uploads/namespaces/acme/repositories/app/uploads/AJ-x_y==":  true,
 		"/artifacts-uploads/namespaces/acme/repositories/other/uploads/x":       false,
@@ -225,8 +223,7 @@ func TestUploadsOfArtifactRegistry(t *testing.T) {
 // An address that an earlier version sealed for a blob is no longer accepted.
 func TestAnAddressThatWasSealedBefore(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	box := seal.NewBox("pullpass gateway: addresses of upstreams, v1")
 	for address, status := range map[string]int{"/v2/acme/app/blobs/uploads/x": 404, "/v2/acme/app/blobs/" + registrytest.DigestOf(nil): 404, "/v2/acme/app/manifests/v1": 404} {
 		sealed, err := box.Seal(r.keys, address, "upload\x00prod/team-a/web\x00uid-1\x00ghcr.io/acme/app", testTime.AddDate(100, 0, 0))

@@ -10,8 +10,7 @@ import (
 
 func TestPull(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	i := registry.Put(t, "acme/app", "v1", []byte(strings.Repeat("layer", 100_000)))
 
 	challenged := r.do(http.MethodGet, "/v2/ghcr.io/acme/app/manifests/v1", "", nil)
@@ -67,8 +66,7 @@ func TestPull(t *testing.T) {
 
 func TestTags(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	for _, tag := range []string{"a", "b", "c"} {
 		registry.Put(t, "acme/app", tag, []byte("layer"))
 	}

@@ -25,8 +25,7 @@ func (r *rig) push(method, path, repository, body string, header ...string) answ
 
 func TestPush(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	const base = "/v2/ghcr.io/acme/app"
 	blob := func(content string, chunks ...string) {
 		t.Helper()
@@ -104,8 +103,7 @@ func TestPush(t *testing.T) {
 // other request has any.
 func TestPushTags(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	registry.Answer(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path == "/v2/" {
 			return false
@@ -190,8 +188,7 @@ func TestSealedUploads(t *testing.T) {
 // A ServiceAccount that was recreated under its name is a different caller.
 func TestSealedUploadsOfTheSameName(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	_, r := newGHCR(t)
 	at := r.push(http.MethodPost, "/v2/ghcr.io/acme/app/blobs/uploads/", "ghcr.io/acme/app", "").header.Get("Location")
 	r.uid = "uid-2"
 	if got := r.push(http.MethodGet, at, "ghcr.io/acme/app", ""); got.status != 404 {
@@ -261,8 +258,7 @@ func TestActions(t *testing.T) {
 // repository that was not authorized.
 func TestForms(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	secret := registry.Put(t, "acme/secret", "v1", []byte("layer"))
 	form := url.Values{"mount": {secret.LayerDigest}, "from": {"acme/secret"}}.Encode()
 	parts := "--x\r\nContent-Disposition: form-data; name=mount\r\n\r\n" + secret.LayerDigest + "\r\n--x\r\nContent-Disposition: form-data; name=from\r\n\r\nacme/secret\r\n--x--\r\n"

@@ -150,8 +150,7 @@ func TestRedirectsFollowed(t *testing.T) {
 // If the client follows the redirect, no byte of a blob passes through the gateway.
 func TestRedirectsPassNoBytes(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	registry.Answer(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.URL.Path, "/blobs/") {
 			return false
@@ -172,8 +171,7 @@ func TestRedirectsPassNoBytes(t *testing.T) {
 // Only pulls are redirected.
 func TestPushesAreNotRedirected(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	registry.Answer(func(w http.ResponseWriter, q *http.Request) bool {
 		if q.URL.Path == "/v2/" {
 			return false
@@ -191,8 +189,7 @@ func TestPushesAreNotRedirected(t *testing.T) {
 // A body is not sent again after a part was sent, because the rest is not the whole blob.
 func TestSentBodiesAreNotSentAgain(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	at := r.push(http.MethodPost, "/v2/ghcr.io/acme/app/blobs/uploads/", "ghcr.io/acme/app", "").header.Get("Location")
 	registry.Answer(func(w http.ResponseWriter, q *http.Request) bool {
 		if q.Method != http.MethodPatch {

@@ -133,6 +133,13 @@ func newKeys(t testing.TB) signing.Keys {
 	return keys
 }
 
+// newGHCR returns a registry without credentials and a gateway to it.
+func newGHCR(t testing.TB) (*registrytest.Server, *rig) {
+	t.Helper()
+	registry := registrytest.NewRegistry(t, "")
+	return registry, newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+}
+
 func newRig(t testing.TB, upstreams ...upstreamSettings) *rig {
 	t.Helper()
 	passwordFile := filepath.Join(t.TempDir(), "password")

@@ -17,8 +17,7 @@ import (
 // stalls, or a client that stalls.
 func TestStreamsOfTheRevokedEnd(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	reached := make(chan bool, 1)
 	registry.Answer(func(w http.ResponseWriter, q *http.Request) bool {
 		switch {
@@ -80,8 +79,7 @@ func TestStreamsOfTheRevokedEnd(t *testing.T) {
 // A client that hangs up while it waits for a place is not one that has too many streams.
 func TestAClientHangsUpWhileItWaits(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	r.memory = gateway.NewMemory(1)
 	r.config.Memory = r.memory
 	registry.Answer(func(_ http.ResponseWriter, q *http.Request) bool {

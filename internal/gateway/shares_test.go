@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func newStream(tenant, holder string) *stream {
@@ -43,8 +45,7 @@ func TestSharesAreEven(t *testing.T) {
 	t.Parallel()
 	for name, other := range map[string][2]string{"of another namespace": {"c/b", "web"}, "of the same namespace": {"c/a", "api"}} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			testkit.Bubble(t, func(t *testing.T) {
 				s := newShares(24)
 				all := s.fill(t, "c/a", "web")
 				if len(all) != 21 {
@@ -71,8 +72,7 @@ func TestSharesAreEven(t *testing.T) {
 
 // A namespace has one share, however many ServiceAccounts it has.
 func TestManyHoldersOfOneNamespace(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newShares(24)
 		for i := range 21 {
 			expectEnter(t, s, newStream("c/a", fmt.Sprint(i)), true, 0)
@@ -87,8 +87,7 @@ func TestManyHoldersOfOneNamespace(t *testing.T) {
 // Returned places go to the tenant with the fewest streams, and no stream ends for them. A canceled
 // request no longer waits.
 func TestPlacesThatAreGivenBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newShares(48)
 		all := s.fill(t, "c/a", "web")
 		placed := make(chan string, 3)
@@ -126,8 +125,7 @@ func TestPlacesThatAreGivenBack(t *testing.T) {
 
 // Waiting requests do not keep other callers from being identified: the number of them is bounded.
 func TestNotAllMayWait(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newShares(48)
 		s.fill(t, "c/a", "web")
 		for range s.mostWaiting {
@@ -141,8 +139,7 @@ func TestNotAllMayWait(t *testing.T) {
 
 // Only some requests of holders with their full share wait. Other holders do not wait for them.
 func TestWaitingIsBounded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newShares(16)
 		s.fill(t, "c/a", "web")
 		ctx, cancel := context.WithCancel(t.Context())

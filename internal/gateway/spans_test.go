@@ -76,7 +76,7 @@ func TestSpansOfUpstreams(t *testing.T) {
 // A request without a response is a span that failed. Without a trace, there is no span.
 func TestSpansOfUpstreamsThatAreDown(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, upstreamSettings{name: "ghcr.io", url: "https://" + closedAddress(t)})
+	r := newRig(t, upstreamSettings{name: "ghcr.io", url: "https://" + testkit.FreeAddress(t)})
 	for _, sampler := range []sdktrace.Sampler{sdktrace.AlwaysSample(), sdktrace.NeverSample()} {
 		recorder := tracetest.NewSpanRecorder()
 		ctx, root := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder), sdktrace.WithSampler(sampler)).Tracer("test").Start(t.Context(), "request")

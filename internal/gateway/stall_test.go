@@ -8,12 +8,12 @@ import (
 	"net/http/httptest"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/refusal"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // body is a body that stalls until its request ends, like those of net/http.
@@ -26,8 +26,7 @@ func (b body) Read([]byte) (int, error) {
 
 // A response that stalls is distinguished from one that broke off.
 func TestStalledBody(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		began := time.Now()
 		q := &request{
@@ -57,8 +56,7 @@ func (c *paced) Write(p []byte) (int, error) {
 
 // A client that reads a layer slowly holds half as much memory as a fast one.
 func TestSlowClientsHoldSmallPieces(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		for _, test := range []struct {
 			pace        time.Duration
 			bytes, last int

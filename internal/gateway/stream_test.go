@@ -64,8 +64,7 @@ func (p *pushing) SetReadDeadline(time.Time) error {
 // layer again. net/http takes a read that times out then for a client that hung up.
 func TestNoBoundAfterABody(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	registry.Answer(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodPut {
 			return false
@@ -107,8 +106,7 @@ func TestTimeToRead(t *testing.T) {
 // A client gets the response even if it never sends its announced body.
 func TestAnnouncedBodies(t *testing.T) {
 	t.Parallel()
-	registry := registrytest.NewRegistry(t, "")
-	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	registry, r := newGHCR(t)
 	large := strings.Repeat("x", 1<<20)
 	registry.Answer(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path == "/v2/" {

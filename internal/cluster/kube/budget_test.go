@@ -161,7 +161,7 @@ func listedOrStreamed(t *testing.T, test func(t *testing.T, s *apiServer)) {
 	t.Parallel()
 	for name, streams := range map[string]bool{"streamed": true, "listed": false} {
 		t.Run(name, func(t *testing.T) {
-			in(t, func(t *testing.T) {
+			testkit.Bubble(t, func(t *testing.T) {
 				s := newAPIServer(team()...)
 				s.Streams(streams)
 				test(t, s)
@@ -174,7 +174,7 @@ var then = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
 // Only the part of an annotation is kept that shows that it is too long.
 func TestLongAnnotationIsCut(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		s.Put("serviceaccounts", asking("bare", "long", then, 255<<10))
 		c := newTestCluster(t, s, ClusterConfig{AnnotationKeys: []string{key}})
@@ -191,7 +191,7 @@ func TestLongAnnotationIsCut(t *testing.T) {
 
 // Too many labels count as unknown: a denial that reads them refuses.
 func TestTooManyLabels(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		labels := map[string]string{"tier": "gold"}
 		for i := range 1000 {
 			labels[fmt.Sprint("example.com/", i)] = strings.Repeat("x", 63)

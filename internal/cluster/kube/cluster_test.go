@@ -64,11 +64,13 @@ func run(t *testing.T, c *Cluster) {
 	}
 }
 
-// in runs a test with its own clock.
-func in(t *testing.T, test func(*testing.T)) {
+// runTeam watches the objects of a team.
+func runTeam(t *testing.T, config ClusterConfig) (*apiServer, *Cluster) {
 	t.Helper()
-	t.Parallel()
-	synctest.Test(t, test)
+	s := newAPIServer(team()...)
+	c := newTestCluster(t, s, config)
+	run(t, c)
+	return s, c
 }
 
 func has(err error, parts ...string) bool {
@@ -143,7 +145,7 @@ func TestLookup(t *testing.T) {
 	} {
 		for mode, watched := range map[string]bool{"asked": false, "watched": true} {
 			t.Run(test.name+" "+mode, func(t *testing.T) {
-				in(t, func(t *testing.T) {
+				testkit.Bubble(t, func(t *testing.T) {
 					c := newTestCluster(t, newAPIServer(team()...), test.config)
 					if watched {
 						run(t, c)
@@ -171,10 +173,8 @@ func TestRequests(t *testing.T) {
 		{"nodes", ClusterConfig{Nodes: true}, []string{"serviceaccounts", "namespaces", "nodes"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			in(t, func(t *testing.T) {
-				s := newAPIServer(team()...)
-				c := newTestCluster(t, s, test.config)
-				run(t, c)
+			testkit.Bubble(t, func(t *testing.T) {
+				s, c := runTeam(t, test.config)
 				id := webPod()
 				id.Kubernetes.Node = oidc.ObjectRef{Name: "node-1", UID: "uid-node"}
 				if _, err := c.Lookup(t.Context(), id, nil); err != nil {
@@ -195,7 +195,7 @@ func TestRequests(t *testing.T) {
 
 // A token with an empty UID would match any object of the name.
 func TestNoUID(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		c := newTestCluster(t, newAPIServer(team()...), ClusterConfig{PodChecks: true})
 		id := webPod()
 		id.Kubernetes.Pod.UID = ""
@@ -210,7 +210,7 @@ func TestNoUID(t *testing.T) {
 
 // Names become parts of a URL.
 func TestNamesStayNames(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		c := newTestCluster(t, s, ClusterConfig{})
 		for _, id := range []oidc.Identity{
@@ -230,7 +230,7 @@ func TestNamesStayNames(t *testing.T) {
 }
 
 func TestNamespaceBeingDeleted(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		s.Remove("namespaces", "", "team-a")
 		_, err := newTestCluster(t, s, ClusterConfig{}).Lookup(t.Context(), webPod(), nil)
@@ -243,10 +243,8 @@ func TestNamespaceBeingDeleted(t *testing.T) {
 
 // The fallback sends one request for each pod, even when the name of a pod is reused.
 func TestFallbackIsRemembered(t *testing.T) {
-	in(t, func(t *testing.T) {
-		s := newAPIServer(team()...)
-		c := newTestCluster(t, s, ClusterConfig{NodeFallback: true})
-		run(t, c)
+	testkit.Bubble(t, func(t *testing.T) {
+		s, c := runTeam(t, ClusterConfig{NodeFallback: true})
 		lookup := func(id oidc.Identity, node string, gets int) {
 			t.Helper()
 			facts, err := c.Lookup(t.Context(), id, nil)
@@ -274,7 +272,7 @@ func TestFallbackIsRemembered(t *testing.T) {
 // Two clusters may have equal names, and after a restore from a backup equal
 // UIDs.
 func TestClustersAreKeptApart(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		other := newAPIServer(team()...)
 		other.put(thing{resource: "serviceaccounts", namespace: "team-a", name: "web", uid: "uid-web", annotations: map[string]string{key: "of two"}})
 		other.Remove("pods", "team-a", "web-1")
@@ -304,7 +302,7 @@ func TestClustersAreKeptApart(t *testing.T) {
 }
 
 func TestUID(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		c := newTestCluster(t, s, ClusterConfig{})
 		if uid, err := c.UID(t.Context(), "team-a", "web"); uid != "uid-web" || err != nil {
@@ -328,7 +326,7 @@ const pageSize = 500 // of package pages
 
 // All ServiceAccounts are the same from memory and page by page from the API server.
 func TestList(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		for i := range 2 * pageSize {
 			s.put(thing{resource: "serviceaccounts", namespace: "bare", name: fmt.Sprintf("sa-%d", i), uid: fmt.Sprintf("uid-%d", i)})
@@ -362,7 +360,7 @@ func TestList(t *testing.T) {
 }
 
 func TestAnnotationKeys(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		c := newTestCluster(t, s, ClusterConfig{AnnotationKeys: []string{key}})
 		want := func(want map[string]string) {
@@ -427,7 +425,7 @@ func TestAnnotationKeys(t *testing.T) {
 
 // The replacement of a connection waits until the new one knows everything.
 func TestSynced(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		for _, resource := range []string{"serviceaccounts", "namespaces", "pods", "nodes"} {
 			s := newAPIServer(team()...)
 			c := newTestCluster(t, s, ClusterConfig{PodChecks: true, Nodes: true, AnnotationKeys: []string{key}})
@@ -467,7 +465,7 @@ func TestSynced(t *testing.T) {
 // An API server that was down from the start does not delay a policy, because memory has none of
 // its ServiceAccounts.
 func TestAnnotationKeysOfAClusterThatIsDown(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		s.Refuse(true)
 		c := newTestCluster(t, s, ClusterConfig{})
@@ -489,7 +487,7 @@ func TestAnnotationKeysOfAClusterThatIsDown(t *testing.T) {
 
 // Lists have no rate limit, because they follow one another.
 func TestListsAreNotLimited(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		s.Streams(false)
 		c := newTestCluster(t, s, ClusterConfig{})
@@ -506,7 +504,7 @@ func TestListsAreNotLimited(t *testing.T) {
 
 // A waiting caller can give up, even behind another change and at the end.
 func TestAnnotationKeysWait(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		c := newTestCluster(t, s, ClusterConfig{})
 		ctx, stop := context.WithCancel(t.Context())

@@ -38,10 +38,8 @@ func podOf(name, uid string) oidc.Identity {
 
 // A new pod can be faster than the watch.
 func TestFasterThanTheWatch(t *testing.T) {
-	in(t, func(t *testing.T) {
-		s := newAPIServer(team()...)
-		c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
-		run(t, c)
+	testkit.Bubble(t, func(t *testing.T) {
+		s, c := runTeam(t, ClusterConfig{PodChecks: true})
 		s.Count("")
 		s.put(thing{resource: "pods", namespace: "team-a", name: "web-2", uid: "uid-2"}) // the watch has not seen it yet
 		if _, err := c.Lookup(t.Context(), podOf("web-2", "uid-2"), nil); err != nil || s.Count("get pods") > 1 {
@@ -60,10 +58,8 @@ func TestFasterThanTheWatch(t *testing.T) {
 
 // Only requests to the API server have a span.
 func TestSpansOfGets(t *testing.T) {
-	in(t, func(t *testing.T) {
-		s := newAPIServer(team()...)
-		c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
-		run(t, c)
+	testkit.Bubble(t, func(t *testing.T) {
+		_, c := runTeam(t, ClusterConfig{PodChecks: true})
 		recorder := tracetest.NewSpanRecorder()
 		ctx, _ := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test").Start(t.Context(), "kube")
 		for _, id := range []oidc.Identity{webPod(), podOf("web-1", "uid-old")} {
@@ -78,10 +74,8 @@ func TestSpansOfGets(t *testing.T) {
 // A pod whose deletion the watch saw is requested once and refused. It is not requested again for a
 // while.
 func TestDeleted(t *testing.T) {
-	in(t, func(t *testing.T) {
-		s := newAPIServer(team()...)
-		c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
-		run(t, c)
+	testkit.Bubble(t, func(t *testing.T) {
+		s, c := runTeam(t, ClusterConfig{PodChecks: true})
 		refused := func(id oidc.Identity, gets int) {
 			t.Helper()
 			if _, err := c.Lookup(t.Context(), id, nil); !isGone(err) {
@@ -124,7 +118,7 @@ func TestDeleted(t *testing.T) {
 }
 
 func TestGoneMemoryIsBounded(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		c := newTestCluster(t, newAPIServer(team()...), ClusterConfig{PodChecks: true})
 		for i := range 3 * goneBytes / 400 {
 			c.live.gone.Add(subject{"pods", "team-a", "dead", fmt.Sprint("uid-", i)}, goneUID{})
@@ -141,7 +135,7 @@ func TestGoneMemoryIsBounded(t *testing.T) {
 
 // A flood of tokens of deleted pods does not cause a flood of GETs.
 func TestGETsKeepToTheirRate(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		c := newTestCluster(t, newAPIServer(team()...), ClusterConfig{PodChecks: true, NodeFallback: true})
 		run(t, c)
 		began := time.Now()
@@ -192,10 +186,8 @@ func TestCannotKnow(t *testing.T) {
 			[]string{"the API server sent team-a/web-1 when asked for team-a/new"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			in(t, func(t *testing.T) {
-				s := newAPIServer(team()...)
-				c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
-				run(t, c)
+			testkit.Bubble(t, func(t *testing.T) {
+				s, c := runTeam(t, ClusterConfig{PodChecks: true})
 				s.Fail("watch pods", kubetest.Hang)
 				s.Compact()
 				synctest.Wait()
@@ -224,10 +216,8 @@ func TestCannotKnow(t *testing.T) {
 // Without the API server, the last known objects are used. Other tokens are neither refused nor
 // accepted.
 func TestOutage(t *testing.T) {
-	in(t, func(t *testing.T) {
-		s := newAPIServer(team()...)
-		c := newTestCluster(t, s, ClusterConfig{AnnotationKeys: []string{key}, PodChecks: true, NodeFallback: true, Nodes: true})
-		run(t, c)
+	testkit.Bubble(t, func(t *testing.T) {
+		s, c := runTeam(t, ClusterConfig{AnnotationKeys: []string{key}, PodChecks: true, NodeFallback: true, Nodes: true})
 		if _, err := c.Lookup(t.Context(), webPod(), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -262,7 +252,7 @@ func TestOutage(t *testing.T) {
 
 // The other requests of Lookup can fail as well.
 func TestCannotKnowNodeOrNamespace(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		forbidden := kubetest.Status(403, "Forbidden", "no")
 		for _, resource := range []string{"namespaces", "nodes", "pods", "serviceaccounts"} {
@@ -278,7 +268,7 @@ func TestCannotKnowNodeOrNamespace(t *testing.T) {
 }
 
 func TestOneGETForMany(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		c := newTestCluster(t, s, ClusterConfig{})
 		s.put(thing{resource: "serviceaccounts", namespace: "team-a", name: "made", uid: "uid-old"})
@@ -316,7 +306,7 @@ func TestOneGETForMany(t *testing.T) {
 
 // A caller that gives up takes neither the response from others nor its place.
 func TestCallerGivesUp(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		c := newTestCluster(t, s, ClusterConfig{})
 		release := make(chan struct{})
@@ -352,10 +342,8 @@ func TestCallerGivesUp(t *testing.T) {
 // A recreated namespace may have a different owner. While memory is behind, the labels of the old
 // one must not count for the new one.
 func TestNamespaceMadeAgainWhileWatchesAreBroken(t *testing.T) {
-	in(t, func(t *testing.T) {
-		s := newAPIServer(team()...)
-		c := newTestCluster(t, s, ClusterConfig{})
-		run(t, c)
+	testkit.Bubble(t, func(t *testing.T) {
+		s, c := runTeam(t, ClusterConfig{})
 		for _, request := range []string{"watch namespaces", "list namespaces", "watch serviceaccounts", "list serviceaccounts"} {
 			s.Fail(request, kubetest.Status(http.StatusInternalServerError, "InternalError", "broken"))
 		}
@@ -382,10 +370,8 @@ func TestNamespaceMadeAgainWhileWatchesAreBroken(t *testing.T) {
 // An API server that hangs must not take all places of the proxy. One namespace must not take all
 // places of the waiting requests.
 func TestBounds(t *testing.T) {
-	in(t, func(t *testing.T) {
-		s := newAPIServer(team()...)
-		c := newTestCluster(t, s, ClusterConfig{})
-		run(t, c)
+	testkit.Bubble(t, func(t *testing.T) {
+		s, c := runTeam(t, ClusterConfig{})
 		s.Fail("get serviceaccounts", kubetest.Hang)
 		var wg sync.WaitGroup
 		ask := func(namespace, name string) {
@@ -436,10 +422,8 @@ func TestBounds(t *testing.T) {
 
 // Callers of one namespace that all wait for the same GET do not take all places either.
 func TestBoundsOfCallers(t *testing.T) {
-	in(t, func(t *testing.T) {
-		s := newAPIServer(team()...)
-		c := newTestCluster(t, s, ClusterConfig{})
-		run(t, c)
+	testkit.Bubble(t, func(t *testing.T) {
+		s, c := runTeam(t, ClusterConfig{})
 		s.Fail("get serviceaccounts", kubetest.Hang)
 		var busy atomic.Int64
 		lookup := func(namespace string) {
@@ -465,10 +449,8 @@ func TestBoundsOfCallers(t *testing.T) {
 
 // GETs whose callers have given up count as well.
 func TestBoundsOfAbandonedGETs(t *testing.T) {
-	in(t, func(t *testing.T) {
-		s := newAPIServer(team()...)
-		c := newTestCluster(t, s, ClusterConfig{})
-		run(t, c)
+	testkit.Bubble(t, func(t *testing.T) {
+		s, c := runTeam(t, ClusterConfig{})
 		s.Fail("get serviceaccounts", kubetest.Hang)
 		ctx, cancel := context.WithCancel(t.Context())
 		lookup := func(namespace string, i int) error {
@@ -497,10 +479,8 @@ func TestBoundsOfAbandonedGETs(t *testing.T) {
 
 // A flood of invalid tokens of one namespace does not use up the rate of others.
 func TestNamespacesTakeTurns(t *testing.T) {
-	in(t, func(t *testing.T) {
-		s := newAPIServer(team()...)
-		c := newTestCluster(t, s, ClusterConfig{PodChecks: true, Nodes: true})
-		run(t, c)
+	testkit.Bubble(t, func(t *testing.T) {
+		_, c := runTeam(t, ClusterConfig{PodChecks: true, Nodes: true})
 		ctx, stop := context.WithCancel(t.Context())
 		var flood sync.WaitGroup
 		for i := range maxGets { // more than the limit of waiting requests
@@ -540,10 +520,8 @@ func TestNamespacesTakeTurns(t *testing.T) {
 
 // Objects larger than any stored object fill no memory, however many are requested.
 func TestBytesOfGETsAreBounded(t *testing.T) {
-	in(t, func(t *testing.T) {
-		s := newAPIServer(team()...)
-		c := newTestCluster(t, s, ClusterConfig{})
-		run(t, c)
+	testkit.Bubble(t, func(t *testing.T) {
+		s, c := runTeam(t, ClusterConfig{})
 		var active, most atomic.Int64
 		s.Fail("get serviceaccounts", func(w http.ResponseWriter, _ *http.Request) {
 			most.Store(max(most.Load(), active.Add(1)))

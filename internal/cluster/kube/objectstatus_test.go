@@ -13,7 +13,7 @@ import (
 
 // A change of the status does not concern decisions. The kept status is always the current one.
 func TestStatusIsNoChange(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		s.Put("repositoryaccesses", repositoryAccess("team-a", "web", "uid-r", "team-a/web"))
 		s.Put("accesspolicies", accessPolicy("p", "uid-p", "objects/**", ""))
@@ -98,7 +98,7 @@ func TestSpecOfAnotherObject(t *testing.T) {
 }
 
 func TestKnownAccount(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		s.Put("repositoryaccesses", repositoryAccess("team-a", "web", "uid-r", "team-a/web"))
 		c := newTestCluster(t, s, ClusterConfig{Objects: bothObjects, AnnotationKeys: []string{"k"}})

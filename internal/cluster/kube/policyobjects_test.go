@@ -65,7 +65,7 @@ func gets(t *testing.T, c *Cluster, id oidc.Identity, repository string) string 
 var bothObjects = PolicyObjects{Policies: true, Requests: true, Within: []pattern.Pattern{"team-*/**", "objects/**"}}
 
 func TestObjectsCount(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		s.Put("repositoryaccesses", repositoryAccess("team-a", "web", "uid-r", "team-a/web"), repositoryAccess("bare", "other", "uid-o", "team-a/**"))
 		s.Put("accesspolicies", accessPolicy("p", "uid-p", "objects/**", "bare"))
@@ -112,7 +112,7 @@ func TestObjectsCount(t *testing.T) {
 
 // Disabled kinds are not requested, and do not count.
 func TestObjectsAreOff(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		s.Put("repositoryaccesses", repositoryAccess("team-a", "web", "uid-r", "team-a/web"))
 		s.Put("accesspolicies", accessPolicy("p", "uid-p", "objects/**", ""))
@@ -141,7 +141,7 @@ func TestObjectsAreOff(t *testing.T) {
 // After an hour without the API server, the same pods as before can pull. After a day, objects
 // grant nothing any more, and their denials continue.
 func TestObjectsWithoutAPIServer(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		s.Put("repositoryaccesses", repositoryAccess("team-a", "web", "uid-r", "team-a/web"))
 		s.Put("accesspolicies", accessPolicy("p", "uid-p", "objects/**", "bare"))
@@ -176,7 +176,7 @@ func TestObjectsWithoutAPIServer(t *testing.T) {
 // A cluster may lack the CRDs, or the right to list them. It then uses only the policy files, and
 // reports why. While this is not known, lookups fail.
 func TestObjectsThatCannotBeListed(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		s.Put("repositoryaccesses", repositoryAccess("team-a", "web", "uid-r", "team-a/web"))
 		for _, verb := range []string{"list", "watch"} {
@@ -215,7 +215,7 @@ func TestObjectsThatCannotBeListed(t *testing.T) {
 
 // A watching Cluster does not list as well: deleted objects would count again.
 func TestWhoWatchesListsNothing(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		s.Put("repositoryaccesses", repositoryAccess("team-a", "web", "uid-r", "team-a/web"))
 		s.Put("accesspolicies", accessPolicy("p", "uid-p", "objects/**", ""))
@@ -243,7 +243,7 @@ func TestWhoWatchesListsNothing(t *testing.T) {
 
 // A Cluster that does not serve lists once.
 func TestListPolicyObjects(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		for i := range 2*pageSize + 1 {
 			s.Put("repositoryaccesses", repositoryAccess("team-a", fmt.Sprint("r", i), fmt.Sprint("uid-", i), fmt.Sprint("team-a/x", i)))
@@ -273,7 +273,7 @@ func TestListPolicyObjects(t *testing.T) {
 // The objects of a cluster grant only to its own ServiceAccounts. A ServiceAccount of the same name
 // in a different cluster gets nothing.
 func TestObjectsOfAnotherCluster(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		one, two := newAPIServer(team()...), newAPIServer(team()...)
 		one.Put("repositoryaccesses", repositoryAccess("team-a", "web", "uid-r", "team-a/web"))
 		one.Put("accesspolicies", accessPolicy("p", "uid-p", "objects/**", "bare"))

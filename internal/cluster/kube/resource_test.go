@@ -101,7 +101,7 @@ func TestWatchRestarts(t *testing.T) {
 	} {
 		for name, streams := range map[string]bool{"streamed": true, "listed": false} {
 			t.Run(test.name+" "+name, func(t *testing.T) {
-				in(t, func(t *testing.T) {
+				testkit.Bubble(t, func(t *testing.T) {
 					s := newAPIServer(team()...)
 					s.Streams(streams)
 					c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
@@ -134,7 +134,7 @@ func TestWatchRestarts(t *testing.T) {
 
 // A resource without changes is still heard of, as long as the watch works.
 func TestStatusTellsAQuietWatchFromADeadOne(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
 		if heard := podsHeardAt(c); !heard.IsZero() {
@@ -156,7 +156,7 @@ func TestStatusTellsAQuietWatchFromADeadOne(t *testing.T) {
 // Lists that are not streamed come in pages. They never come from a cache, which may be older than
 // known data.
 func TestPages(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		s.Streams(false)
 		for i := range 2 * pageSize {
@@ -221,7 +221,7 @@ func TestStatus(t *testing.T) {
 		}, false, "the API server sent one of pods without name or UID"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			in(t, func(t *testing.T) {
+			testkit.Bubble(t, func(t *testing.T) {
 				var log bytes.Buffer
 				s := newAPIServer(team()...)
 				test.spoil(s)
@@ -257,7 +257,7 @@ func TestStatus(t *testing.T) {
 
 // An API server without streamed lists is not a fault, and neither is the end of history.
 func TestNoFault(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		var log bytes.Buffer
 		s := newAPIServer(team()...)
 		s.Streams(false)
@@ -276,7 +276,7 @@ func TestNoFault(t *testing.T) {
 
 // A limit on requests, such as one from a kubeconfig, does not apply to watches.
 func TestTimeLimitOfTheConnection(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		c, err := NewCluster(ClusterConfig{Name: "one", REST: &rest.Config{Host: "http://api.example.com", Transport: s, Timeout: time.Second}})
 		testkit.Must(t, err)
@@ -291,7 +291,7 @@ func TestTimeLimitOfTheConnection(t *testing.T) {
 
 // The end of the proxy is not a fault.
 func TestShutdownIsQuiet(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		var log bytes.Buffer
 		s := newAPIServer(team()...)
 		s.Streams(false)
@@ -310,7 +310,7 @@ func TestShutdownIsQuiet(t *testing.T) {
 
 // Run returns when its context ends, even while the API server is down.
 func TestRunEnds(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
 		s.Refuse(true)
 		c := newTestCluster(t, s, ClusterConfig{})

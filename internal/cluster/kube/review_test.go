@@ -17,6 +17,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const pullAudience = "pull-secrets"
@@ -48,7 +49,7 @@ func newReviewed(t *testing.T) (*apiServer, *Cluster) {
 }
 
 func TestReviewIsRememberedForAMinute(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s, c := newReviewed(t)
 		id, token := pullSecret("uid-pull")
 		accepted := func(reviews int) {
@@ -86,7 +87,7 @@ func TestReviewIsRememberedForAMinute(t *testing.T) {
 
 // A Secret that was recreated under the same name does not count.
 func TestReviewOfAnotherSecret(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		_, c := newReviewed(t)
 		id, token := pullSecret("uid-before")
 		if _, err := c.Lookup(t.Context(), id, token); !isGone(err) {
@@ -97,7 +98,7 @@ func TestReviewOfAnotherSecret(t *testing.T) {
 
 // The remembered review does not outlive the ServiceAccount.
 func TestServiceAccountOfAReviewedTokenIsDeleted(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s, c := newReviewed(t)
 		id, token := pullSecret("uid-pull")
 		if _, err := c.Lookup(t.Context(), id, token); err != nil {
@@ -114,7 +115,7 @@ func TestServiceAccountOfAReviewedTokenIsDeleted(t *testing.T) {
 
 // A response that is not clear neither grants nor refuses.
 func TestReviewsThatSayNothing(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s, c := newReviewed(t)
 		id, token := pullSecret("uid-pull")
 		answer := func(status string) http.HandlerFunc {
@@ -154,7 +155,7 @@ func TestReviewsThatSayNothing(t *testing.T) {
 }
 
 func TestNoReviewWithoutATokenOrAnAudience(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		_, c := newReviewed(t)
 		id, token := pullSecret("uid-pull")
 		if _, err := c.Lookup(t.Context(), id, nil); !has(err, "there is no token to review") {
@@ -169,7 +170,7 @@ func TestNoReviewWithoutATokenOrAnAudience(t *testing.T) {
 
 // All nodes of a rollout send the same token at once.
 func TestOneReviewForAll(t *testing.T) {
-	in(t, func(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
 		s, c := newReviewed(t)
 		id, token := pullSecret("uid-pull")
 		s.Fail("create tokenreviews", kubetest.Hang)

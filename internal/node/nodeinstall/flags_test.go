@@ -150,8 +150,7 @@ func TestFlagsWithUnderscores(t *testing.T) {
 
 // Flags with underscores that an administrator gave an EKS node are recognized, and so not lost.
 func TestProviderOfOthersByAFlagWithUnderscores(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		h.put(eksFlags, strings.ReplaceAll(h.read(eksFlags), "--image-credential-provider-config", "--image_credential_provider_config"))
 		h.apply(desired("v1.36.2"))
 		if link := h.files()["/etc/pullpass/credential-providers/platform.json"]; !strings.HasSuffix(link, " /"+eksConfig) {

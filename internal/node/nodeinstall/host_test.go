@@ -210,6 +210,13 @@ func (h *host) uninstall() {
 	testkit.Must(h.t, err)
 }
 
+// expectUninstalled uninstalls, and expects the host as it was.
+func (h *host) expectUninstalled() {
+	h.t.Helper()
+	h.uninstall()
+	h.expect("after uninstall", h.files(), h.before)
+}
+
 // actions returns the changes of a plan, one a line.
 func actions(p *Plan) (all []string) {
 	for _, c := range p.Changes {
@@ -223,4 +230,10 @@ func bubble(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, test)
+}
+
+// onHost runs a test on a host of a platform.
+func onHost(t *testing.T, name string, test func(*testing.T, *host)) {
+	t.Helper()
+	bubble(t, func(t *testing.T) { test(t, newHost(t, name)) })
 }

@@ -24,8 +24,7 @@ const (
 
 // Changes of others to our files are repaired, and their additions stay.
 func TestDrift(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		h.apply(desired("v1.36.2"))
 		wanted := h.files()
 
@@ -68,8 +67,7 @@ func TestDrift(t *testing.T) {
 
 // COS has /etc in memory, so it is reset when the node starts.
 func TestAPlatformResetsItsFiles(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "gke")
+	onHost(t, "gke", func(t *testing.T, h *host) {
 		flags := h.read("etc/default/kubelet")
 		h.apply(desired("v1.36.2"))
 		for range 2 {
@@ -86,15 +84,13 @@ func TestAPlatformResetsItsFiles(t *testing.T) {
 		if once := slices.Compact(slices.Sorted(slices.Values(s.Directories))); len(once) != len(s.Directories) {
 			t.Errorf("%q", s.Directories)
 		}
-		h.uninstall()
-		h.expect("after uninstall", h.files(), h.before)
+		h.expectUninstalled()
 	})
 }
 
 // Flags that others add after ours would win.
 func TestFlagsOfOthersAfterOurs(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "kind")
+	onHost(t, "kind", func(t *testing.T, h *host) {
 		h.apply(desired("v1.36.2"))
 		installed := h.read("etc/default/kubelet")
 		h.put("etc/default/kubelet", strings.TrimSuffix(installed, "\n")+" --v=4 --image-credential-provider-bin-dir=/usr/bin\n# a comment")
@@ -138,12 +134,10 @@ func TestAnEmptyAssignmentOfOthersStays(t *testing.T) {
 
 // A file that we created is removed, even if others have changed its mode.
 func TestAFileOfOursHasAnotherMode(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "kubeadm")
+	onHost(t, "kubeadm", func(t *testing.T, h *host) {
 		h.apply(desired("v1.36.2"))
 		testkit.Must(t, os.Chmod(filepath.Join(h.dir, "etc/default/kubelet"), 0o600))
-		h.uninstall()
-		h.expect("after uninstall", h.files(), h.before)
+		h.expectUninstalled()
 	})
 }
 
@@ -151,8 +145,7 @@ func TestAFileOfOursHasAnotherMode(t *testing.T) {
 func TestProvidersOfOthers(t *testing.T) {
 	for version, file := range map[string]string{"v1.36.2": "", "v1.33.5": eksConfig} {
 		t.Run(version, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				h := newHost(t, "eks")
+			onHost(t, "eks", func(t *testing.T, h *host) {
 				original := h.read(eksConfig)
 				h.apply(desired(version))
 				h.put("etc/eks/image-credential-provider/second", "")
@@ -178,8 +171,7 @@ func TestCacheTypeIsNotFor133(t *testing.T) {
 	const attributes = "  tokenAttributes:\n    serviceAccountTokenAudience: a # of\n    cacheType: Token # not before 1.34\n    requireServiceAccount: true\n"
 	for version, platform := range map[string]string{"v1.33.5": "eks", "v1.33.6": "kubeadm", "v1.34.0": "kubeadm"} {
 		t.Run(version+"/"+platform, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				h := newHost(t, platform)
+			onHost(t, platform, func(t *testing.T, h *host) {
 				d := desired(version)
 				d.Provider = []byte(testProvider + attributes)
 				h.apply(d)
@@ -234,8 +226,7 @@ func TestClientCertificate(t *testing.T) {
 
 // With Kubernetes 1.34 the directory replaces the merged file.
 func TestUpgradeOfTheKubelet(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		original := h.read(eksConfig)
 		h.apply(desired("v1.33.5"))
 		plan := h.apply(desired("v1.34.0"))
@@ -246,16 +237,14 @@ func TestUpgradeOfTheKubelet(t *testing.T) {
 			t.Errorf("%q", actions(plan))
 		}
 		h.expectWanted("eks", "want/")
-		h.uninstall()
-		h.expect("after uninstall", h.files(), h.before)
+		h.expectUninstalled()
 	})
 }
 
 // k3s uses its own paths without a flag if both exist. Our files there do not count as files of
 // others.
 func TestBareK3s(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "k3s")
+	onHost(t, "k3s", func(t *testing.T, h *host) {
 		testkit.Remove(t, filepath.Join(h.dir, "var/lib/rancher/credentialprovider"))
 		h.before = h.files()
 		const config = "var/lib/rancher/credentialprovider/config.yaml"
@@ -270,14 +259,12 @@ func TestBareK3s(t *testing.T) {
 		if got := h.files(); got["/"+config] != "" || got["/etc/pullpass/credential-providers/platform.yaml"] != "" || h.read(ownProvider) != testProvider {
 			t.Errorf("%v", got)
 		}
-		h.uninstall()
-		h.expect("after uninstall", h.files(), h.before)
+		h.expectUninstalled()
 	})
 }
 
 func TestCA(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "gke")
+	onHost(t, "gke", func(t *testing.T, h *host) {
 		d := desired("v1.36.2")
 		d.CA = []byte("CA\n")
 		if h.apply(d); h.read("etc/containerd/hosts.d/ghcr.io/ca.crt") != "CA\n" {
@@ -287,15 +274,13 @@ func TestCA(t *testing.T) {
 			t.Errorf("%d restarts", h.kubelet.restarts)
 		}
 		h.expectWanted("gke", "want/")
-		h.uninstall()
-		h.expect("after uninstall", h.files(), h.before)
+		h.expectUninstalled()
 	})
 }
 
 // The hosts.toml of a registry is removed after the kubelet has dropped its provider.
 func TestAMirrorIsNotWantedAnyMore(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		d := desired("v1.36.2")
 		d.Hosts["quay.io"] = []byte(testHosts)
 		d.Provider = []byte(strings.Replace(testProvider, `["ghcr.io"]`, `["ghcr.io", "quay.io"]`, 1))
@@ -317,8 +302,7 @@ func TestAMirrorIsNotWantedAnyMore(t *testing.T) {
 
 // If the kubelet already has a directory, our file is added to it.
 func TestADirectoryOfOthers(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		h.put(eksFlags, "NODEADM_KUBELET_ARGS=--image-credential-provider-config=/etc/providers --image-credential-provider-bin-dir=/etc/eks/image-credential-provider\n")
 		h.put("etc/providers/ecr.json", h.read(eksConfig))
 		h.put("etc/providers/README", "no configuration")
@@ -330,8 +314,7 @@ func TestADirectoryOfOthers(t *testing.T) {
 		if plan := h.apply(desired("v1.36.2")); len(plan.Changes) > 0 {
 			t.Errorf("%q", actions(plan))
 		}
-		h.uninstall()
-		h.expect("after uninstall", h.files(), h.before)
+		h.expectUninstalled()
 		h.untouched(ErrProvider, "is a directory, which a kubelet before 1.34 does not take", func() error { _, err := h.Apply(t.Context(), desired("v1.33.5")); return err })
 	})
 }
@@ -348,16 +331,14 @@ func TestFilesOfOthersInOurDirectory(t *testing.T) {
 		"the kubelet ignores it": {"extra.txt", "kind: Secret\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				h := newHost(t, "eks")
+			onHost(t, "eks", func(t *testing.T, h *host) {
 				h.put("etc/eks/image-credential-provider/good", "")
 				testkit.Must(t, os.Chmod(filepath.Join(h.dir, "etc/eks/image-credential-provider/good"), 0o755))
 				h.put(filepath.Join(ownConfigDir, test.file), test.content)
 				h.before = h.files()
 				if test.text == "" {
 					h.apply(desired("v1.36.2"))
-					h.uninstall()
-					h.expect("after uninstall", h.files(), h.before)
+					h.expectUninstalled()
 					return
 				}
 				h.untouched(ErrProvider, test.text, func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
@@ -421,8 +402,7 @@ func TestForeignFiles(t *testing.T) {
 
 // Links that a user of the node can create never lead out of the host's root.
 func TestHostileLinks(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		outside := filepath.Join(filepath.Dir(h.dir), "etc")
 		testkit.Mkdir(t, filepath.Join(outside, "pullpass/credential-providers"))
 		testkit.Put(t, filepath.Join(outside, "shadow"), "secret")
@@ -458,8 +438,7 @@ func TestHostileLinks(t *testing.T) {
 // Others change a file between plan and write. Their file stays, and the state does not record it
 // as ours.
 func TestAFileIsSwappedBetweenCheckAndWrite(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		secret := filepath.Join(filepath.Dir(h.dir), "shadow")
 		testkit.Put(t, secret, "secret")
 		h.watcher = swapping{h, func() {
@@ -480,8 +459,7 @@ func TestAFileIsSwappedBetweenCheckAndWrite(t *testing.T) {
 
 // The same for a file with our part in it: the part stays ours, and an untested change is not due.
 func TestAFileIsSwappedDuringAnUpgrade(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		h.apply(desired("v1.36.2"))
 		d := desired("v1.36.2")
 		d.Plugin = []byte("NEW\n")
@@ -500,8 +478,7 @@ func TestAFileIsSwappedDuringAnUpgrade(t *testing.T) {
 		if h.apply(d); h.read(eksPlugin) != "NEW\n" || h.read(ownProvider) != string(d.Provider) || h.kubelet.restarts != 2 {
 			t.Errorf("%d restarts, %s", h.kubelet.restarts, h.read(ownProvider))
 		}
-		h.uninstall()
-		h.expect("after uninstall", h.files(), h.before)
+		h.expectUninstalled()
 	})
 }
 
@@ -577,8 +554,7 @@ func TestOnlyOneAtATime(t *testing.T) {
 }
 
 func TestAnotherProfileThanInstalled(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "kind")
+	onHost(t, "kind", func(t *testing.T, h *host) {
 		h.apply(desired("v1.36.2"))
 		h.profile = "kubeadm"
 		h.untouched(ErrProfile, "it was installed as kind, and is kubeadm now", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })

@@ -21,8 +21,7 @@ import (
 // Without its restart, the kubelet would continue to send tokens through a provider whose
 // hosts.toml is gone.
 func TestUninstallOwesARestart(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		h.apply(desired("v1.36.2"))
 		for _, watcher := range []Watcher{lost{errors.New("systemd-run failed")}, lost{nil}} {
 			h.watcher = watcher
@@ -49,8 +48,7 @@ func TestUninstallOwesARestart(t *testing.T) {
 
 // A kubelet that could not be restarted because it has exited sends no tokens.
 func TestUninstallUnderAKubeletThatHasEnded(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		h.apply(desired("v1.36.2"))
 		h.kubelet.lost = ErrUnhealthy
 		h.kubelet.ended = func() (int, error) { return 0, ErrUnhealthy }
@@ -68,8 +66,7 @@ func TestApplyAfterAnInterruptedUninstall(t *testing.T) {
 	for _, platform := range []string{"eks", "microk8s", "k3s"} {
 		for _, version := range []string{"v1.36.2", "v1.33.5"} {
 			t.Run(platform+"/"+version, func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					h := newHost(t, platform)
+				onHost(t, platform, func(t *testing.T, h *host) {
 					h.apply(desired(version))
 					installed := h.files()
 					h.watcher = lost{errors.New("the power is gone")}
@@ -97,8 +94,7 @@ func TestApplyAfterAnInterruptedUninstall(t *testing.T) {
 						t.Errorf("%+v, %v", plan, err)
 					}
 					h.untouched(ErrRejected, "", func() error { _, err := h.Apply(t.Context(), desired(version)); return err })
-					h.uninstall()
-					h.expect("after uninstall", h.files(), h.before)
+					h.expectUninstalled()
 				})
 			})
 		}
@@ -109,8 +105,7 @@ func TestApplyAfterAnInterruptedUninstall(t *testing.T) {
 func TestThePlanAfterAnInterruptedUninstall(t *testing.T) {
 	for _, version := range []string{"v1.36.2", "v1.33.5"} {
 		t.Run(version, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				h := newHost(t, "eks")
+			onHost(t, "eks", func(t *testing.T, h *host) {
 				h.apply(desired(version))
 				testkit.Must(t, alone(h.tree, func(s *state) error {
 					s.Pending = &pending{Uninstall: true}
@@ -129,8 +124,7 @@ func TestThePlanAfterAnInterruptedUninstall(t *testing.T) {
 // An interrupted apply is rolled back even if the next desired state is a rejected one. The kubelet
 // must not keep an untested configuration.
 func TestARejectedApplyAfterAnInterruptedOne(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		h.apply(desired("v1.36.2"))
 		provider := func(duration string) Desired {
 			d := desired("v1.36.2")
@@ -162,8 +156,7 @@ func TestARejectedApplyAfterAnInterruptedOne(t *testing.T) {
 
 // After an interrupted roll-back, a restart of the kubelet is due.
 func TestARollBackThatNobodyTriedOwesARestart(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		ctx, shutDown := context.WithCancel(t.Context())
 		h.kubelet.sick = func() error { shutDown(); return errors.New("going down") }
 		if _, err := h.Apply(ctx, desired("v1.36.2")); !errors.Is(err, context.Canceled) {
@@ -184,8 +177,7 @@ func TestAKubeletThatStartsSlowly(t *testing.T) {
 		want  error
 	}{"within five minutes": {startLimit - time.Second, nil}, "not within five minutes": {startLimit + time.Second, ErrRejected}} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				h := newHost(t, "rke2")
+			onHost(t, "rke2", func(t *testing.T, h *host) {
 				h.watcher = slow{h, test.takes}
 				if _, err := h.Apply(t.Context(), desired("v1.36.2")); !errors.Is(err, test.want) {
 					t.Errorf("error %v, want %v", err, test.want)
@@ -220,8 +212,7 @@ func (s slow) Ended(ctx context.Context) (int, error) { return s.kubelet.Ended(c
 
 // A user of the node locks all files that the user may open.
 func TestAUserLocksTheHost(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		for _, name := range []string{"", "run", "etc", "var/lib"} {
 			f, err := os.Open(filepath.Join(h.dir, name))
 			testkit.Must(t, err)
@@ -229,8 +220,7 @@ func TestAUserLocksTheHost(t *testing.T) {
 			testkit.Must(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
 		}
 		h.apply(desired("v1.36.2"))
-		h.uninstall()
-		h.expect("after uninstall", h.files(), h.before)
+		h.expectUninstalled()
 	})
 }
 
@@ -238,8 +228,7 @@ func TestAUserLocksTheHost(t *testing.T) {
 func TestExtendedAttributesOfEditedFiles(t *testing.T) {
 	for _, version := range []string{"v1.36.2", "v1.33.5"} {
 		t.Run(version, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				h := newHost(t, "eks")
+			onHost(t, "eks", func(t *testing.T, h *host) {
 				for _, name := range []string{eksFlags, eksConfig} {
 					testkit.Must(t, unix.Setxattr(filepath.Join(h.dir, name), "user.owner", []byte("nodeadm"), 0))
 				}
@@ -298,8 +287,7 @@ func TestARollBackInstallsNothingElse(t *testing.T) {
 	for _, left := range []string{"a file", "a link", "a pipe", "a file with another mode"} {
 		for version, name := range map[string]string{"v1.36.2": eksFlags, "v1.33.5": eksConfig} { // the file that is changed
 			t.Run(left+"/"+version, func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					h := newHost(t, "eks")
+				onHost(t, "eks", func(t *testing.T, h *host) {
 					kept := hostfs.Kept("/" + name)
 					switch left {
 					case "a file":
@@ -324,8 +312,7 @@ func TestARollBackInstallsNothingElse(t *testing.T) {
 					if got := h.files()["/"+name]; got != h.before["/"+name] {
 						t.Error(got)
 					}
-					h.uninstall()
-					h.expect("after uninstall", h.files(), h.before)
+					h.expectUninstalled()
 				})
 			})
 		}
@@ -334,8 +321,7 @@ func TestARollBackInstallsNothingElse(t *testing.T) {
 
 // An apply that ends right after its record is written has kept no file and created no directory.
 func TestARollBackOfWhatWasOnlyRecorded(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		h.put(hostfs.Kept("/"+eksFlags), "of somebody else")
 		h.onlyRecord(desired("v1.36.2"))
 		h.kubelet.lost = errors.New("ill")
@@ -346,8 +332,7 @@ func TestARollBackOfWhatWasOnlyRecorded(t *testing.T) {
 		if got := h.files()["/"+eksFlags]; got != h.before["/"+eksFlags] {
 			t.Error(got)
 		}
-		h.uninstall()
-		h.expect("after uninstall", h.files(), h.before)
+		h.expectUninstalled()
 	})
 }
 
@@ -383,8 +368,7 @@ func TestOthersChangeWhatAnInterruptedApplyLeft(t *testing.T) {
 	} {
 		for _, next := range []string{"apply", "uninstall"} {
 			t.Run(name+"/"+next, func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					h := newHost(t, "kubeadm")
+				onHost(t, "kubeadm", func(t *testing.T, h *host) {
 					h.apply(desired("v1.33.5")) // with other flags
 					interrupt(h, desired("v1.36.2"))
 					h.put(flags, strings.Replace(h.read(flags), "=\"", "=\"--of-others ", 1))
@@ -411,8 +395,7 @@ func TestAKeptFileThatOthersChanged(t *testing.T) {
 	} {
 		for _, sick := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, sick), func(t *testing.T) {
-				bubble(t, func(t *testing.T) {
-					h := newHost(t, "eks")
+				onHost(t, "eks", func(t *testing.T, h *host) {
 					h.watcher = lost{errors.New("the pod is gone")}
 					if _, err := h.Apply(t.Context(), desired("v1.36.2")); err == nil {
 						t.Fatal("it was not interrupted")
@@ -430,8 +413,7 @@ func TestAKeptFileThatOthersChanged(t *testing.T) {
 					if h.apply(desired("v1.36.2")); h.read(eksFlags) != written {
 						t.Error(h.read(eksFlags))
 					}
-					h.uninstall()
-					h.expect("after uninstall", h.files(), h.before)
+					h.expectUninstalled()
 				})
 			})
 		}
@@ -468,8 +450,7 @@ func TestACommandThatOthersFollow(t *testing.T) {
 		}, ErrBusy},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				h := newHost(t, "eks")
+			onHost(t, "eks", func(t *testing.T, h *host) {
 				h.watcher = then{h, func(i *Installer) { test.others(h, i) }}
 				if _, err := h.Apply(t.Context(), desired("v1.36.2")); !errors.Is(err, test.want) {
 					t.Errorf("error %v", err)
@@ -478,14 +459,12 @@ func TestACommandThatOthersFollow(t *testing.T) {
 				if plan, err := h.Status(next); err != nil || !plan.Pending {
 					t.Errorf("%+v, %v", plan, err)
 				}
-				h.uninstall()
-				h.expect("after uninstall", h.files(), h.before)
+				h.expectUninstalled()
 			})
 		})
 	}
 	t.Run("uninstall, then uninstall by another process", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			h := newHost(t, "eks")
+		onHost(t, "eks", func(t *testing.T, h *host) {
 			h.apply(desired("v1.36.2"))
 			h.watcher = then{h, func(others *Installer) {
 				h.watcher = h
@@ -496,16 +475,14 @@ func TestACommandThatOthersFollow(t *testing.T) {
 			if _, err := h.Uninstall(t.Context()); !errors.Is(err, errNotRestarted) || h.read(hostsTOML) != testHosts {
 				t.Errorf("error %v", err)
 			}
-			h.uninstall()
-			h.expect("after uninstall", h.files(), h.before)
+			h.expectUninstalled()
 		})
 	})
 }
 
 // Files that an uninstall has removed are not restored before the uninstall has ended.
 func TestRepairDuringAnUninstall(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		h.apply(desired("v1.36.2"))
 		testkit.Must(t, alone(h.tree, func(s *state) error {
 			s.Pending = &pending{Uninstall: true, Restarted: true}
@@ -515,15 +492,13 @@ func TestRepairDuringAnUninstall(t *testing.T) {
 		if changes, err := h.Repair(desired("v1.36.2")); len(changes) > 0 || err != nil {
 			t.Errorf("%v, %v", changes, err)
 		}
-		h.uninstall()
-		h.expect("after uninstall", h.files(), h.before)
+		h.expectUninstalled()
 	})
 }
 
 // A command that has written nothing yet has no lock, so others can change the node first.
 func TestOthersAreFaster(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		unlock := func() error { return nil }
 		for name, others := range map[string]func(){
 			"they change the node": func() {

@@ -12,8 +12,7 @@ import (
 
 // Without hosts.toml, containerd sends pods' tokens to the registry behind the gateway.
 func TestRepair(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		if changes, err := h.Repair(desired("v1.36.2")); len(changes) > 0 || err != nil || len(h.Repairable()) > 0 {
 			t.Errorf("nothing is installed: %v, %v, %q", changes, err, h.Repairable())
 		}

@@ -60,8 +60,7 @@ func TestSystemd(t *testing.T) {
 
 // The watcher is a different process: it reads the unit from the state.
 func TestHostKubelet(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "k3s")
+	onHost(t, "k3s", func(t *testing.T, h *host) {
 		h.apply(desired("v1.36.2"))
 		s, run := commands(h, "/", nil)
 		testkit.Must(t, (&HostKubelet{Systemd: s}).Restart(t.Context()))
@@ -87,8 +86,7 @@ func TestARestartThatFails(t *testing.T) {
 		"it is not started":   {failure: &exec.ExitError{}, state: "inactive", isUnhealthy: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				h := newHost(t, "eks")
+			onHost(t, "eks", func(t *testing.T, h *host) {
 				h.apply(desired("v1.36.2"))
 				s, _ := commands(h, "/", nil)
 				s.Run = func(c *exec.Cmd) ([]byte, error) {
@@ -135,8 +133,7 @@ func (w watching) Watch(ctx context.Context) error { return Watch(ctx, w.tree, w
 
 // systemd continues its earlier count, and reports when it gives up.
 func TestEnded(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		h.apply(desired("v1.36.2"))
 		s, _ := commands(h, "/", nil)
 		answer := "NRestarts=17\nActiveState=active\n"

@@ -17,8 +17,7 @@ import (
 // A kubelet that does not become healthy gets its previous configuration, and the same
 // configuration is never retried.
 func TestRollBack(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		h.apply(desired("v1.36.2"))
 		installed := h.files()
 		d := desired("v1.36.2")
@@ -59,8 +58,7 @@ func TestRollBack(t *testing.T) {
 		if plan := h.apply(desired("v1.36.2")); len(plan.Changes) > 0 {
 			t.Errorf("%q", actions(plan))
 		}
-		h.uninstall()
-		h.expect("after uninstall", h.files(), h.before)
+		h.expectUninstalled()
 		if h.apply(d); h.read(ownProvider) != string(d.Provider) {
 			t.Error("after uninstall it is not tried again")
 		}
@@ -71,8 +69,7 @@ func TestRollBack(t *testing.T) {
 func TestRollBackOfTheFirst(t *testing.T) {
 	for _, version := range []string{"v1.36.2", "v1.33.5"} {
 		t.Run(version, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				h := newHost(t, "eks")
+			onHost(t, "eks", func(t *testing.T, h *host) {
 				h.kubelet.sick = func() error {
 					if h.files()["/"+eksFlags] != h.before["/"+eksFlags] || h.files()["/"+eksConfig] != h.before["/"+eksConfig] {
 						return errors.New("flapping")
@@ -89,8 +86,7 @@ func TestRollBackOfTheFirst(t *testing.T) {
 						t.Errorf("%s is said to be ours", name)
 					}
 				}
-				h.uninstall()
-				h.expect("after uninstall", h.files(), h.before)
+				h.expectUninstalled()
 			})
 		})
 	}
@@ -98,8 +94,7 @@ func TestRollBackOfTheFirst(t *testing.T) {
 
 // An untested configuration is rolled back, and may be tried again.
 func TestNobodyCouldRestart(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		h.kubelet.lost = errors.New("no such program")
 		if _, err := h.Apply(t.Context(), desired("v1.36.2")); !errors.Is(err, h.kubelet.lost) || errors.Is(err, ErrRejected) {
 			t.Errorf("error %v", err)
@@ -115,8 +110,7 @@ func TestNobodyCouldRestart(t *testing.T) {
 
 // The host is shut down while the kubelet is watched: it starts with its previous configuration.
 func TestShutdownWhileWatching(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		ctx, shutDown := context.WithCancel(t.Context())
 		h.kubelet.sick = func() error { shutDown(); return errors.New("going down") }
 		if _, err := h.Apply(ctx, desired("v1.36.2")); !errors.Is(err, context.Canceled) || errors.Is(err, ErrRejected) {
@@ -133,8 +127,7 @@ func TestShutdownWhileWatching(t *testing.T) {
 
 // A roll-back is not possible: the original files are already restored.
 func TestAKubeletThatDoesNotComeBackAfterUninstall(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		h.apply(desired("v1.36.2"))
 		h.kubelet.sick = func() error { return errors.New("ill") }
 		if _, err := h.Uninstall(t.Context()); !errors.Is(err, ErrUnhealthy) || errors.Is(err, ErrRejected) || h.kubelet.restarts != 2 {
@@ -147,16 +140,14 @@ func TestAKubeletThatDoesNotComeBackAfterUninstall(t *testing.T) {
 
 // A DaemonSet that continues during an uninstall is reported, and the state stays.
 func TestAnApplyDuringAnUninstall(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		h.apply(desired("v1.36.2"))
 		h.watcher = both{h}
 		if _, err := h.Uninstall(t.Context()); err == nil || !strings.Contains(err.Error(), "were installed meanwhile") {
 			t.Errorf("error %v", err)
 		}
 		h.watcher = h
-		h.uninstall()
-		h.expect("after uninstall", h.files(), h.before)
+		h.expectUninstalled()
 	})
 }
 
@@ -170,8 +161,7 @@ func (b both) Watch(ctx context.Context) error {
 
 // A kubelet that responds only at times, because it is restarted again and again, is not healthy.
 func TestAFlappingKubelet(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		asked := 0
 		h.kubelet.sick = func() error {
 			if asked++; asked%steady == 0 {
@@ -188,8 +178,7 @@ func TestAFlappingKubelet(t *testing.T) {
 // The pod ends before the kubelet was restarted. The next one continues, and knows which files to
 // restore.
 func TestInterrupted(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := newHost(t, "eks")
+	onHost(t, "eks", func(t *testing.T, h *host) {
 		gone := errors.New("the pod is gone")
 		h.watcher = lost{gone}
 		if _, err := h.Apply(t.Context(), desired("v1.36.2")); !errors.Is(err, gone) || h.kubelet.restarts != 0 {
@@ -249,8 +238,7 @@ func TestAKubeletThatEnds(t *testing.T) {
 		"three times, but uncounted": {hopeless, errors.New("systemctl is busy"), patience},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				h := newHost(t, "eks")
+			onHost(t, "eks", func(t *testing.T, h *host) {
 				isOld := func() bool { return h.files()["/"+eksFlags] == h.before["/"+eksFlags] }
 				h.kubelet.sick = func() error {
 					if isOld() {
@@ -276,8 +264,7 @@ func TestAKubeletThatEnds(t *testing.T) {
 func TestPowerLoss(t *testing.T) {
 	for _, test := range []struct{ platform, version string }{{"eks", "v1.36.2"}, {"eks", "v1.33.5"}, {"k3s", "v1.36.2"}, {"microk8s", "v1.36.2"}} {
 		t.Run(test.platform+"/"+test.version, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				h := newHost(t, test.platform)
+			onHost(t, test.platform, func(t *testing.T, h *host) {
 				if test.platform == "eks" {
 					testkit.Must(t, os.Chmod(filepath.Join(h.dir, eksConfig), 0o755|fs.ModeSetgid))
 					h.before = h.files()
@@ -309,8 +296,7 @@ func TestPowerLoss(t *testing.T) {
 						t.Errorf("%+v", plan)
 					}
 				}
-				h.uninstall()
-				h.expect("after uninstall", h.files(), h.before)
+				h.expectUninstalled()
 			})
 		})
 	}

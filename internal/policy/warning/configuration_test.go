@@ -10,9 +10,9 @@ import (
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-func parse(t testing.TB, text string) *policy.Policy {
+func parse(t testing.TB, rules string) *policy.Policy {
 	t.Helper()
-	p, err := policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(text)})
+	p, err := policy.Parse(policy.File{Name: "policy.yaml", Data: []byte("apiVersion: " + policy.APIVersion + "\nkind: " + policy.Kind + "\n" + rules)})
 	testkit.Must(t, err)
 	return p
 }
@@ -28,8 +28,6 @@ func same(t *testing.T, got, want []string) {
 func TestUnused(t *testing.T) {
 	t.Parallel()
 	p := parse(t, `
-apiVersion: pullpass.dev/v1alpha1
-kind: AccessPolicy
 rules:
 - name: good
   subjects: [{clusters: ["prod-*"]}, {namespaces: [a]}]
@@ -55,8 +53,6 @@ deny:
 func TestWithoutAnnotations(t *testing.T) {
 	t.Parallel()
 	p := parse(t, `
-apiVersion: pullpass.dev/v1alpha1
-kind: AccessPolicy
 rules:
 - {name: plain, subjects: [{clusters: ["*"]}], allow: [{repositories: [a], actions: [pull]}]}
 - {name: asked, subjects: [{clusters: ["eu-*"]}, {namespaces: [a]}], annotation: k, allow: [{repositories: [a], actions: [pull]}]}
@@ -76,8 +72,6 @@ rules:
 func TestWithoutLabels(t *testing.T) {
 	t.Parallel()
 	p := parse(t, `
-apiVersion: pullpass.dev/v1alpha1
-kind: AccessPolicy
 rules:
 - name: everywhere
   subjects: [{namespaces: [a]}, {namespaceSelector: team}]
@@ -115,8 +109,6 @@ deny:
 func TestWithoutRequests(t *testing.T) {
 	t.Parallel()
 	p := parse(t, `
-apiVersion: pullpass.dev/v1alpha1
-kind: AccessPolicy
 rules:
 - {name: plain, subjects: [{clusters: ["*"]}], allow: [{repositories: [a], actions: [pull]}]}
 - {name: asked, subjects: [{clusters: ["eu-*"]}, {namespaces: [a]}], requests: true, allow: [{repositories: [a], actions: [pull]}]}

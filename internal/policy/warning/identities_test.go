@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/oidc/identity"
-	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/subjects"
 )
 
@@ -48,14 +47,14 @@ func TestCautions(t *testing.T) {
 		{`{identities: [idp, gitlab], condition: 'claims.sub == "x"'}`, "pull", []string{"subjects[0]: claims.sub can have the same value"}},
 		{`{identities: [azure, tenant], claims: {oid: ["x"]}}`, "pull", nil},
 	} {
-		p := parse(t, fmt.Sprintf("apiVersion: %s\nkind: %s\nrules:\n- {name: r, subjects: [%s], allow: [{repositories: [a], actions: [%s]}]}\n", policy.APIVersion, policy.Kind, test.subject, test.actions))
+		p := parse(t, fmt.Sprintf("rules:\n- {name: r, subjects: [%s], allow: [{repositories: [a], actions: [%s]}]}\n", test.subject, test.actions))
 		got := Cautions(p, known)
 		if !slices.EqualFunc(got, test.want, strings.Contains) {
 			t.Errorf("%s %s: got\n%s\nwant\n%s", test.subject, test.actions, strings.Join(got, "\n"), strings.Join(test.want, "\n"))
 		}
 	}
 	// The workflow alone does not identify its caller.
-	p := parse(t, "apiVersion: "+policy.APIVersion+"\nkind: "+policy.Kind+`
+	p := parse(t, `
 rules:
 - name: r
   subjects: [{identities: [github], claims: {job_workflow_ref: ["octo-org/ci/.github/workflows/build.yml@refs/heads/main"]}}]
@@ -78,7 +77,7 @@ func TestCautionsOfPlaceholders(t *testing.T) {
 		`{identities: [a, c]}`:                      "",
 		`{identities: [a]}, {identities: [nobody]}`: "",
 	} {
-		p := parse(t, fmt.Sprintf("apiVersion: %s\nkind: %s\nrules:\n- {name: r, subjects: [%s], allow: [{repositories: [x, 'ci/{claims.project_path}'], actions: [pull]}]}\n", policy.APIVersion, policy.Kind, subjects))
+		p := parse(t, fmt.Sprintf("rules:\n- {name: r, subjects: [%s], allow: [{repositories: [x, 'ci/{claims.project_path}'], actions: [pull]}]}\n", subjects))
 		if got := Cautions(p, known); len(got) > 1 || (want == "") != (len(got) == 0) || want != "" && !strings.HasPrefix(got[0], want) {
 			t.Errorf("%s: %q, want %q", subjects, got, want)
 		}

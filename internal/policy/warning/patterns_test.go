@@ -9,8 +9,6 @@ import (
 func TestCollisions(t *testing.T) {
 	t.Parallel()
 	p := parse(t, `
-apiVersion: pullpass.dev/v1alpha1
-kind: AccessPolicy
 rules:
 - name: begin
   subjects: [{clusters: ["prod*"]}]
@@ -72,7 +70,7 @@ func TestBehindGateway(t *testing.T) {
 		{"**", "  services: [registry.example.com]\n", ""},
 		{"**", "  services: [registry.example.com, gateway.example.com]\n", ""},
 	} {
-		p := parse(t, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n- name: all\n  subjects: [{identities: [gitlab]}]\n"+
+		p := parse(t, "rules:\n- name: all\n  subjects: [{identities: [gitlab]}]\n"+
 			test.services+"  allow: [{repositories: [\"x/y\", \""+test.pattern+"\"], actions: [pull]}]\n")
 		got := BehindGateway(p, []string{"docker.io", "ghcr.io", "mirror"})
 		if test.want == "" && len(got) > 0 || test.want != "" && (len(got) != 1 || !strings.HasPrefix(got[0], `rule all: allow[0].repositories[1]: "`+test.pattern+`" also means what is behind the gateway, at "`+test.want+`"`)) {
