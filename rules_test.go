@@ -61,7 +61,7 @@ var rooms = []room{
 	{"cmd/demo", "the whole flow on one machine", nil, nil},
 	{"credential", "the package that others import: it brings nothing along", nil, nil},
 	{"cmd/docker-credential-pullpass", "the credential helper", []string{"credential"}, nil},
-	{"deploy", "files for installing", nil, []string{"internal/config", "internal/oidc", "internal/policy"}},
+	{"deploy", "files for installing", nil, []string{"internal/config", "internal/node", "internal/oidc", "internal/policy"}},
 }
 
 // libraries has every module that production code imports, and where it may. A new one needs a line, and a look at its age, maintainers and size.

@@ -16,10 +16,11 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/pullpass/pullpass/internal/node/nodeinstall"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-var update = flag.Bool("update", false, "write the table of README.md, and the copies in pullpass/files")
+var update = flag.Bool("update", false, "write the table of README.md, the platforms in values.schema.json, and the copies in pullpass/files")
 
 // value is one that can be set: a leaf of values.yaml.
 type value struct{ path, comment, standard string }
@@ -107,6 +108,21 @@ func TestSchemaKnowsTheConfiguration(t *testing.T) {
 	known := schema(t).Properties["config"].Properties
 	if got, want := slices.Sorted(maps.Keys(known)), slices.Sorted(maps.Keys(config)); !slices.Equal(got, want) {
 		t.Errorf("values.schema.json: config has %q, and docs/reference/configuration.md %q", got, want)
+	}
+}
+
+// The schema knows the platforms whose nodes can be changed.
+func TestSchemaKnowsThePlatforms(t *testing.T) {
+	t.Parallel()
+	const file = "pullpass/values.schema.json"
+	content, err := os.ReadFile(file)
+	testkit.Must(t, err)
+	enum := `"profile": {"enum": ["", "` + strings.Join(nodeinstall.Profiles(), `", "`) + `"]}`
+	want := regexp.MustCompile(`"profile": \{"enum": [^}]*\}`).ReplaceAllLiteralString(string(content), enum)
+	if *update {
+		testkit.Must(t, os.WriteFile(file, []byte(want), 0o644))
+	} else if want != string(content) || !strings.Contains(want, enum) {
+		t.Errorf("%s does not list the platforms: go test ./deploy/helm -update", file)
 	}
 }
 

@@ -46,70 +46,18 @@ type profile struct {
 	certs      string   // directory of hosts.toml if the configuration has no plain path
 }
 
-// profiles returns all profiles. Each value is from the platform's own sources or documentation;
-// see docs/how-to/nodes.md.
+// profiles has a line for each platform that Pullpass changes, in the order in which texts list
+// them. Each value is from the platform's own sources or documentation; see docs/how-to/nodes.md.
 func profiles() []profile {
-	kubeadm := profile{
-		name: "kubeadm", has: "/var/lib/kubelet/kubeadm-flags.env", hasNot: []string{"/kind/version"}, units: []string{"kubelet.service"},
-		config: "/etc/pullpass/credential-provider.yaml", plugins: ownPluginDir, client: []string{rotatedClient},
-		settings: []string{"/var/lib/kubelet/config.yaml"},
-		flags: flagSource{
-			form: formEnvironment, variable: "KUBELET_EXTRA_ARGS", mayBeAbsent: true,
-			// The package of Debian, and that of Red Hat; kubeadm's drop-in for the unit names one
-			// of them.
-			files: []string{"/etc/default/kubelet", "/etc/sysconfig/kubelet"},
-			before: []flagSource{{
-				form: formEnvironment, variable: "KUBELET_KUBEADM_ARGS", files: []string{"/var/lib/kubelet/kubeadm-flags.env"}, mayBeAbsent: true,
-			}},
-		},
-		containerd: []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d"}, certs: "/etc/containerd/certs.d",
-	}
-	kind := kubeadm
-	kind.name, kind.has, kind.hasNot = "kind", "/kind/version", nil
 	return []profile{
-		kubeadm, kind, rancher("k3s", "k3s.service", "k3s-agent.service"), rancher("rke2", "rke2-server.service", "rke2-agent.service"),
-		{
-			name: "microk8s", has: "/var/snap/microk8s/current/args/kubelet", units: []string{"snap.microk8s.daemon-kubelite.service"},
-			config: "/etc/pullpass/credential-provider.yaml", plugins: ownPluginDir,
-			client:     []string{"/var/snap/microk8s/current/certs/kubelet.crt", "/var/snap/microk8s/current/certs/kubelet.key"},
-			flags:      flagSource{form: formArguments, files: []string{"/var/snap/microk8s/current/args/kubelet"}},
-			containerd: []string{"/var/snap/microk8s/current/args/containerd-template.toml"}, certs: "/var/snap/microk8s/current/args/certs.d",
-		},
-		{
-			name: "eks", has: "/etc/eks/kubelet/environment", units: []string{"kubelet.service"},
-			config: "/etc/eks/image-credential-provider/config.json", plugins: "/etc/eks/image-credential-provider",
-			settings:   []string{"/etc/kubernetes/kubelet/config.json", "/etc/kubernetes/kubelet/config.json.d"},
-			flags:      flagSource{form: formEnvironment, variable: "NODEADM_KUBELET_ARGS", files: []string{"/etc/eks/kubelet/environment"}},
-			containerd: []string{"/etc/containerd/config.toml", "/etc/containerd/config.d"}, certs: "/etc/containerd/certs.d",
-		},
-		{
-			name: "aks", has: "/etc/kubernetes/azure.json", units: []string{"kubelet.service"},
-			config: "/var/lib/kubelet/credential-provider-config.yaml", plugins: "/var/lib/kubelet/credential-provider",
-			settings:   []string{"/etc/default/kubeletconfig.json"},
-			client:     []string{rotatedClient},
-			flags:      flagSource{form: formEnvironment, variable: "KUBELET_FLAGS", files: []string{"/etc/default/kubelet"}},
-			containerd: []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d"}, certs: "/etc/containerd/certs.d",
-		},
-		{
-			name: "gke", has: "/home/kubernetes/kube-env", units: []string{"kubelet.service"},
-			config: "/etc/srv/kubernetes/cri_auth_config.yaml", plugins: "/home/kubernetes/bin",
-			settings:   []string{"/home/kubernetes/kubelet-config.yaml"},
-			client:     []string{rotatedClient},
-			flags:      flagSource{form: formEnvironment, variable: "KUBELET_OPTS", files: []string{"/etc/default/kubelet"}},
-			containerd: []string{"/etc/containerd/config.toml", "/etc/containerd/conf.d"}, certs: "/etc/containerd/certs.d",
-		},
-	}
-}
-
-func rancher(name string, units ...string) profile {
-	return profile{
-		name: name, has: "/var/lib/rancher/" + name + "/agent", units: units,
-		config: "/var/lib/rancher/credentialprovider/config.yaml", plugins: "/var/lib/rancher/credentialprovider/bin", implied: true,
-		settings:   []string{"/var/lib/rancher/" + name + "/agent/etc/kubelet.conf.d"},
-		client:     []string{"/var/lib/rancher/" + name + "/agent/client-kubelet.crt", "/var/lib/rancher/" + name + "/agent/client-kubelet.key"},
-		flags:      flagSource{form: formRancher, files: []string{"/etc/rancher/" + name + "/config.yaml.d/" + rancherFlagFile}, mayBeAbsent: true},
-		containerd: []string{"/var/lib/rancher/" + name + "/agent/etc/containerd/config.toml"},
-		certs:      "/var/lib/rancher/" + name + "/agent/etc/containerd/certs.d",
+		kubeadm(),
+		kind(),
+		k3s(),
+		rke2(),
+		microk8s(),
+		eks(),
+		aks(),
+		gke(),
 	}
 }
 

@@ -1,0 +1,8 @@
+package nodeinstall
+
+import "testing"
+
+func TestBottlerocket(t *testing.T) {
+	t.Parallel()
+	checkGuide(t, "bottlerocket", "not possible", nil)
+}

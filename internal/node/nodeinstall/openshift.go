@@ -1,0 +1,24 @@
+package nodeinstall
+
+var openShift = guide{
+	name: "openshift",
+	text: `# OpenShift 4.21 or later: /usr is read-only and the Machine Config Operator owns /etc. A MachineConfig each for workers
+# and control plane, with the plugin bind mounted as /usr/libexec/kubelet-image-credential-provider-plugins/{{.Plugin}}
+# The nodes are restarted by the operator, as many at a time as maxUnavailable of their pool.
+# CRI-O reads no hosts.toml: of registries behind the gateway, images have to name the gateway.
+apiVersion: machineconfiguration.openshift.io/v1
+kind: MachineConfig
+metadata:
+  name: 99-worker-pullpass
+  labels: {machineconfiguration.openshift.io/role: worker}
+spec:
+  config:
+    ignition: {version: 3.4.0}
+    storage:
+      files:
+      - path: /etc/kubernetes/credential-providers/pullpass.yaml
+        mode: 0644
+        contents:
+          source: "data:text/plain;charset=utf-8;base64,{{base64 .Provider}}"
+`,
+}
