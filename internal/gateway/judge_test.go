@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
@@ -89,5 +90,31 @@ func TestJudgedTokensEndWithTheirTrust(t *testing.T) {
 				t.Errorf("known: %t", known)
 			}
 		})
+	}
+}
+
+// A trusted key verifies only the algorithms that Pullpass signs with, and is no secret of HMAC.
+func TestOtherAlgorithms(t *testing.T) {
+	t.Parallel()
+	key := pkitest.RSAKey(t)
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	testkit.Must(t, err)
+	trusted := jose.JSONWebKey{Key: key.Public(), KeyID: "kid"}
+	j := &judge{
+		issuer: "i", service: "s", now: time.Now, judged: newJudged(), latest: &latestTrust{},
+		keys: &changing{bundle: signing.TrustBundle{JWKS: jose.JSONWebKeySet{Keys: []jose.JSONWebKey{trusted}}}},
+	}
+	for algorithm, by := range map[jose.SignatureAlgorithm]any{
+		jose.RS256: key, jose.RS384: key, jose.RS512: key, jose.PS256: key,
+		jose.HS256: public, jose.HS512: public,
+	} {
+		signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: by}, (&jose.SignerOptions{}).WithHeader("kid", "kid"))
+		testkit.Must(t, err)
+		now := time.Now().Unix()
+		raw, err := jwt.Signed(signer).Claims(map[string]any{"iss": "i", "aud": "s", "iat": now, "nbf": now, "exp": now + 60, "jti": "x", "access": []any{}}).Serialize()
+		testkit.Must(t, err)
+		if _, err := j.verify(registryauth.NewSecret(raw)); (err == nil) != (algorithm == jose.RS256) {
+			t.Errorf("%s: %v", algorithm, err)
+		}
 	}
 }
