@@ -123,6 +123,22 @@ func TestPlacesThatAreGivenBack(t *testing.T) {
 	})
 }
 
+// A stream that gets a place in the moment in which it insists, or gives up, has one place.
+func TestPlacedAtTheLastMoment(t *testing.T) {
+	t.Parallel()
+	s := newShares(48)
+	all := s.fill(t, "c/a", "web")
+	w := &waiter{newStream("c/b", "api"), make(chan struct{})}
+	s.waiting = append(s.waiting, w)
+	s.leave(all[0])
+	if victim := s.insist(w); victim != nil || s.countOf(w.stream) != (count{1, 1}) || len(s.streams) != s.most {
+		t.Errorf("it took the place of %v, and has %v", victim, s.countOf(w.stream))
+	}
+	if !s.withdraw(w) {
+		t.Error("its place is lost")
+	}
+}
+
 // Waiting requests do not keep other callers from being identified: the number of them is bounded.
 func TestNotAllMayWait(t *testing.T) {
 	testkit.Bubble(t, func(t *testing.T) {
