@@ -184,7 +184,7 @@ func (l *tagList) member(name string) error {
 
 func (l *tagList) end() error {
 	l.body.left = maxTokenBytes
-	if _, err := l.json.ReadToken(); !errors.Is(err, io.EOF) || l.body.err != nil || !l.named && !l.known {
+	if _, err := l.json.ReadToken(); !errors.Is(err, io.EOF) || !l.named && !l.known {
 		return errList
 	}
 	l.ready = append(l.ready, "]}"...)
