@@ -196,6 +196,15 @@ func TestAuthorizeTellsItsSteps(t *testing.T) {
 		"explained": {func(a *exchange.Authorizer, _ *registryauth.Request) {
 			a.Replay, a.Owners, a.ServiceAccounts = exchange.ReplayEnforce, nil, nil
 		}, admitted + " replay=not_judged limits=not_judged deny=passed", nil},
+		"explained, from a Secret": {func(a *exchange.Authorizer, _ *registryauth.Request) {
+			a.Replay, a.Owners, a.ServiceAccounts = exchange.ReplayEnforce, nil, nil
+			a.Identify = func(context.Context, registryauth.Request, *exchange.Event) (oidc.Identity, *exchange.PushRights, error) {
+				id := identityOn("prod", "node1")
+				id.Kubernetes.Secret = oidc.ObjectRef{Name: "pull", UID: "uid-pull"}
+				return id, nil, nil
+			}
+			a.Admission = admission(t, exchange.AdmissionConfig{Objects: objects{byUID: map[string]exchange.Facts{webUID: {Confirmed: true}}}, Revocations: revocations{}})
+		}, "service=passed token=passed objects=passed node=passed caller=off revocations=passed replay=off limits=not_judged deny=passed", nil},
 		"denied": {func(a *exchange.Authorizer, _ *registryauth.Request) {
 			a.Decide = func(policy.Subject, string, []registryauth.Scope) policy.Decision {
 				return policy.Decision{DeniedBy: "quarantine"}

@@ -74,7 +74,8 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 		}, "PROVEN"},
 		"a token in a Secret": {settings(nodeproof.Enforce, "address") + accepted, by(inSecret("uid-pull")), []string{
 			"pull secret  pull, UID uid-pull\n", "objects      passed      the API server has the ServiceAccount and the Secret\n",
-			"node         off         the token of a pull secret names no node", "caller       off         the token of a pull secret names no node", "now          granted 200\n",
+			"node         off         the token of a pull secret names no node", "caller       off         the token of a pull secret names no node",
+			"replay       off         a token in a Secret may come from several callers\n", "now          granted 200\n",
 		}, "unless"},
 		"a token in a Secret that is gone": {settings(nodeproof.Enforce, "address") + accepted, by(inSecret("uid-before")), []string{
 			"objects      REFUSED     the API server does not accept the token in the Secret team-a/pull", "refused 403: secret_gone", "remedy       see that \"pullpass pull-secrets controller\" runs",

@@ -52,6 +52,8 @@ func (w *wording) step(name exchange.StepName, verdict exchange.Verdict) (exchan
 		return verdict, w.event.Message + revokedBy(w.event.Revocation)
 	case name == exchange.StepService:
 		return verdict, "it is one of registries[]"
+	case name == exchange.StepReplay && w.event.PullSecret != nil:
+		return verdict, "a token in a Secret may come from several callers"
 	case name == exchange.StepReplay && verdict == exchange.VerdictOff:
 		return verdict, "a token may come from several callers (state.replay)"
 	case name == exchange.StepReplay:
