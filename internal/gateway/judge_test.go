@@ -93,7 +93,7 @@ func TestJudgedTokensEndWithTheirTrust(t *testing.T) {
 	}
 }
 
-// A trusted key verifies only the algorithms that Pullpass signs with, and is no secret of HMAC.
+// A trusted key verifies only the algorithms that Pullpass signs with, and never serves as an HMAC secret.
 func TestOtherAlgorithms(t *testing.T) {
 	t.Parallel()
 	key := pkitest.RSAKey(t)
