@@ -2,12 +2,15 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http/httptest"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -169,4 +172,85 @@ func TestWaitingIsBounded(t *testing.T) {
 			t.Error("one that has gone has a place")
 		}
 	})
+}
+
+// Namespaces of different clusters, and projects of different identities, have shares of their own.
+func TestWhoSharesPlaces(t *testing.T) {
+	t.Parallel()
+	account := func(cluster, namespace, name string) *registryauth.Holder {
+		return &registryauth.Holder{Cluster: cluster, Namespace: namespace, ServiceAccount: name}
+	}
+	project := func(name, project string) *registryauth.Holder {
+		return &registryauth.Holder{Identity: name, Project: project}
+	}
+	for name, test := range map[string]struct {
+		one, other             *registryauth.Holder
+		oneAddress, address    string
+		sameTenant, sameHolder bool
+	}{
+		"two accounts of a namespace":   {one: account("c", "a", "web"), other: account("c", "a", "api"), sameTenant: true},
+		"two pods of an account":        {one: account("c", "a", "web"), other: account("c", "a", "web"), sameTenant: true, sameHolder: true},
+		"two namespaces":                {one: account("c", "a", "web"), other: account("c", "b", "web")},
+		"two clusters":                  {one: account("c", "a", "web"), other: account("d", "a", "web")},
+		"two projects":                  {one: project("ci", "a"), other: project("ci", "b")},
+		"two identities":                {one: project("ci", "a"), other: project("other", "a")},
+		"names that look alike":         {one: project("ci", "a/b"), other: project("ci/a", "b")},
+		"a cluster, and an identity":    {one: account("ci", "a", "a"), other: project("ci", "a")},
+		"anonymous, from two addresses": {oneAddress: "192.0.2.1", address: "192.0.2.2", sameTenant: true},
+		"anonymous, from one address":   {oneAddress: "192.0.2.1", address: "192.0.2.1", sameTenant: true, sameHolder: true},
+	} {
+		sharer := func(holder *registryauth.Holder, address string) (string, string) {
+			q := &request{bearer: &bearer{holder: holder}}
+			q.caller.Address, _ = netip.ParseAddr(address)
+			return q.sharer()
+		}
+		tenant, holder := sharer(test.one, test.oneAddress)
+		otherTenant, otherHolder := sharer(test.other, test.address)
+		sameTenant := tenant == otherTenant
+		if sameTenant != test.sameTenant || (sameTenant && holder == otherHolder) != test.sameHolder {
+			t.Errorf("%s: %q %q and %q %q", name, tenant, holder, otherTenant, otherHolder)
+		}
+	}
+}
+
+// client is a writer with deadlines.
+type client struct {
+	*httptest.ResponseRecorder
+	read, write time.Time
+}
+
+func (c *client) SetReadDeadline(t time.Time) error  { c.read = t; return nil }
+func (c *client) SetWriteDeadline(t time.Time) error { c.write = t; return nil }
+
+// A stream ends once, gets no more time, and ends no more when its request was answered: the
+// connection serves the next request.
+func TestStreamEnds(t *testing.T) {
+	t.Parallel()
+	canceled := 0
+	begin := func() (*stream, *client) {
+		c := &client{ResponseRecorder: httptest.NewRecorder()}
+		return &stream{ResponseWriter: c, cancel: func(error) { canceled++ }}, c
+	}
+	st, c := begin()
+	later := time.Now().Add(time.Hour)
+	testkit.Must(t, st.SetReadDeadline(later))
+	testkit.Must(t, st.SetWriteDeadline(later))
+	st.end(errShared)
+	if canceled != 1 || !c.read.Before(later) || !c.write.Before(later) {
+		t.Errorf("canceled %d times, with the deadlines %s and %s", canceled, c.read, c.write)
+	}
+	st.end(errBusy)
+	if !errors.Is(st.cause, errShared) || canceled != 1 {
+		t.Errorf("it ended again: %v", st.cause)
+	}
+	if st.SetReadDeadline(later) == nil || st.SetWriteDeadline(later) == nil || c.read.Equal(later) || c.write.Equal(later) {
+		t.Error("it has more time")
+	}
+
+	st, c = begin()
+	st.left = true
+	st.end(errShared)
+	if st.cause != nil || canceled != 1 || !c.read.IsZero() || !c.write.IsZero() {
+		t.Error("it ended after its request was answered")
+	}
 }
