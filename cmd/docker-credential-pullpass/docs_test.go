@@ -62,10 +62,11 @@ func TestDocumentShowsAPodThatWorks(t *testing.T) {
 func TestDocumentOfJobs(t *testing.T) {
 	t.Parallel()
 	document := testkit.Read(t, "../../docs/how-to/ci.md")
-	for _, text := range []string{
-		"PULLPASS_REGISTRIES", "PULLPASS_AUDIENCE", "PULLPASS_PUSH", "PULLPASS_ID_TOKEN", "PULLPASS_TOKEN_FILE", "buildkite-agent", "circleci",
-		"BITBUCKET_STEP_OIDC_TOKEN", "TFC_WORKLOAD_IDENTITY_TOKEN", defaultTokenFile, "configure",
-	} {
+	texts := []string{"PULLPASS_REGISTRIES", "PULLPASS_AUDIENCE", "PULLPASS_PUSH", "PULLPASS_ID_TOKEN", "PULLPASS_TOKEN_FILE", defaultTokenFile, "configure"}
+	for _, s := range systems {
+		texts = append(texts, s.asks, s.holds)
+	}
+	for _, text := range texts {
 		if !strings.Contains(document, text) || !strings.Contains(help, text) {
 			t.Errorf("%s is not in the document, or not in the help", text)
 		}

@@ -15,6 +15,12 @@ const idTokenPermission = "give the job permissions: {id-token: write}"
 
 var errAnswer = errors.New(`answered no JSON object with "value"`)
 
+// Forgejo and Gitea set the variable, too, and have the same token service.
+var gitHubActions = system{
+	marks: []string{"GITHUB_ACTIONS"}, asks: "GitHub Actions",
+	job: func(getenv func(string) string) job { return newGitHub(getenv).job() },
+}
+
 // gitHub is the token service of GitHub Actions: a GET with an audience, and a
 // token that GitHub gives the job for asking
 // (https://docs.github.com/en/actions/reference/security/oidc).

@@ -1,10 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/pullpass/pullpass/credential"
@@ -25,49 +25,46 @@ type job struct {
 	token func(ctx context.Context, audience string) (string, error)
 }
 
+// system is a CI system.
+type system struct {
+	marks []string // variables, of which its jobs have one
+	asks  string   // the program or service that gives a token
+	holds string   // or the variable that has it
+	job   func(getenv func(string) string) job
+}
+
+// systems has a line for each CI system, in the order of their marks.
+var systems = []system{
+	gitLab,
+	gitHubActions,
+	buildkite,
+	circleCI,
+	bitbucket,
+	terraform,
+}
+
 // jobOf detects the CI system by a variable that it sets in every job. The first
 // variable that is set counts. PULLPASS_ID_TOKEN comes first, because it is set for
 // this program.
 func jobOf(getenv func(string) string) (j job, found bool) {
-	switch {
-	case getenv("PULLPASS_ID_TOKEN") != "", getenv("GITLAB_CI") != "":
-		// https://docs.gitlab.com/ci/secrets/id_token_authentication/
-		return variable(getenv, "PULLPASS_ID_TOKEN", "give the job id_tokens: {PULLPASS_ID_TOKEN: {aud: %q}}", credential.Source{
-			Audience: "aud of the job's id_tokens, or whatever makes the token,",
-			Renewal:  "in GitLab it lives as long as the job may run (timeout)",
-		}), true
-	// Forgejo and Gitea set it, too, and have the same token service.
-	case getenv("GITHUB_ACTIONS") != "":
-		return newGitHub(getenv).job(), true
-	case getenv("BUILDKITE") != "":
-		// https://buildkite.com/docs/agent/cli/reference/oidc: the ids, by which alone
-		// Pullpass knows a pipeline, are only in tokens for which they are asked.
-		claims := cmp.Or(getenv("BUILDKITE_OIDC_TOKEN_CLAIMS"), "organization_id,pipeline_id")
-		return command("buildkite-agent", func(audience string) []string {
-			return []string{"oidc", "request-token", "--claim", claims, "--audience", audience}
-		}), true
-	case getenv("CIRCLECI") != "":
-		// CIRCLE_OIDC_TOKEN_V2 has the organization's id for its audience, and any
-		// service of the organization could pass it on:
-		// https://circleci.com/docs/guides/permissions-authentication/oidc-tokens-with-custom-claims/
-		return command("circleci", func(audience string) []string {
-			claims, _ := json.Marshal(map[string]string{"aud": audience}) // strings alone
-			return []string{"run", "oidc", "get", "--claims", string(claims)}
-		}), true
-	case getenv("BITBUCKET_BUILD_NUMBER") != "":
-		// https://support.atlassian.com/bitbucket-cloud/docs/integrate-pipelines-with-resource-servers-using-oidc/
-		return variable(getenv, "BITBUCKET_STEP_OIDC_TOKEN", "give the step oidc: {audiences: [%q]}", credential.Source{
-			Audience: "oidc.audiences of the step",
-			Renewal:  "a step gets one token",
-		}), true
-	case getenv("TFC_RUN_ID") != "":
-		// https://developer.hashicorp.com/terraform/cloud-docs/workspaces/dynamic-provider-credentials/manual-generation
-		return variable(getenv, "TFC_WORKLOAD_IDENTITY_TOKEN", "set TFC_WORKLOAD_IDENTITY_AUDIENCE of the workspace to %q", credential.Source{
-			Audience: "TFC_WORKLOAD_IDENTITY_AUDIENCE of the workspace",
-			Renewal:  "plan and apply get one token each",
-		}), true
+	for _, s := range systems {
+		if slices.ContainsFunc(s.marks, func(mark string) bool { return getenv(mark) != "" }) {
+			return s.job(getenv), true
+		}
 	}
 	return job{}, false
+}
+
+// listed returns what --help lists of the systems.
+func listed(text func(system) string) string {
+	var texts []string
+	for _, s := range systems {
+		if text(s) != "" {
+			texts = append(texts, text(s))
+		}
+	}
+	last := len(texts) - 1
+	return strings.Join(texts[:last], ", ") + " or " + texts[last]
 }
 
 // credential gets the job's token and looks at it as at a pod's.

@@ -36,7 +36,7 @@ import (
 // version is set by the linker (-X main.version).
 var version = "devel"
 
-const help = `docker-credential-pullpass answers registry clients with the token of the pod's
+var help = `docker-credential-pullpass answers registry clients with the token of the pod's
 ServiceAccount, or of the CI job, as the password (docker credential helper protocol).
 
 Clients start it as their config.json says: {"credHelpers": {"REGISTRY": "pullpass"}}
@@ -59,8 +59,8 @@ The token is of the first of these that there is, and of no other if that fails:
 
   PULLPASS_TOKEN_FILE   the file with that name
   PULLPASS_ID_TOKEN     the variable, as id_tokens of GitLab's jobs sets it
-  a CI job              asked of GitHub Actions, buildkite-agent or circleci; in
-                        BITBUCKET_STEP_OIDC_TOKEN or TFC_WORKLOAD_IDENTITY_TOKEN
+  a CI job              asked of ` + listed(func(s system) string { return s.asks }) + `; in
+                        ` + listed(func(s system) string { return s.holds }) + `
   otherwise             the file ` + defaultTokenFile + `
 
 store and erase are refused: there is nothing to log in to or to log out of.
