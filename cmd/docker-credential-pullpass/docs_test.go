@@ -72,11 +72,14 @@ func TestDocumentOfJobs(t *testing.T) {
 		}
 	}
 	// Each variable by which a job is known finds one, in the document's order.
-	_, order, _ := strings.Cut(document, "### A runner that is a pod")
-	for _, mark := range []string{"PULLPASS_ID_TOKEN", "GITHUB_ACTIONS", "BUILDKITE", "CIRCLECI", "BITBUCKET_BUILD_NUMBER", "TFC_RUN_ID"} {
-		if _, found := jobOf(environment{mark: "1"}.get); !found {
-			t.Errorf("%s: no job", mark)
+	_, order, _ := strings.Cut(document, "## Providers")
+	for _, s := range systems {
+		for _, mark := range s.marks {
+			if _, found := jobOf(environment{mark: "1"}.get); !found {
+				t.Errorf("%s: no job", mark)
+			}
 		}
+		mark := s.marks[len(s.marks)-1]
 		var ok bool
 		if _, order, ok = strings.Cut(order, "`"+mark+"`"); !ok {
 			t.Fatalf("%s is not in its place in the document's order", mark)
