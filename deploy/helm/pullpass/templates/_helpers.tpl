@@ -2,7 +2,7 @@
 {{ .Values.nameOverride | default "pullpass" }}
 {{- end }}
 
-{{- /* Names of objects begin with it. With 40 characters, the longest of them is still a label. */}}
+{{- /* The prefix of object names. With 40 characters, the longest name is still a valid label. */}}
 {{- define "pullpass.name" -}}
 {{- $program := include "pullpass.program" . -}}
 {{- if .Values.fullnameOverride -}}
@@ -46,7 +46,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ .Values.gateway.signing.secretName | default (printf "%s-gateway-signing" (include "pullpass.name" .)) }}
 {{- end }}
 
-{{- /* The Secret with the gateway's own certificate; empty: it has that of serving. */}}
+{{- /* The Secret with the gateway's own certificate; empty: the gateway uses that of serving. */}}
 {{- define "pullpass.gatewayServingSecret" -}}
 {{- if .Values.config.gateway -}}
 {{- if .Values.gateway.serving.certManager.enabled -}}
@@ -57,7 +57,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end }}
 
-{{- /* The name under which nodes reach the gateway; empty: there is none. */}}
+{{- /* The host name of the gateway; empty: there is no gateway. */}}
 {{- define "pullpass.gatewayHost" -}}
 {{- with .Values.config.gateway -}}{{- (urlParse .url).hostname -}}{{- end -}}
 {{- end }}
@@ -85,7 +85,7 @@ true
 {{- end -}}
 {{- end }}
 
-{{- /* Not empty when objects of the cluster that it runs in are policy. */}}
+{{- /* Not empty when Pullpass reads policy from objects of the cluster that it runs in. */}}
 {{- define "pullpass.objects" -}}
 {{- range .Values.config.clusters -}}
 {{- $kubernetes := .kubernetes | default dict -}}
@@ -94,7 +94,7 @@ true
 {{- end -}}
 {{- end }}
 
-{{- /* Not empty when what became of these objects is written into their status. */}}
+{{- /* Not empty when Pullpass writes the status of these objects. */}}
 {{- define "pullpass.objectStatus" -}}
 {{- range .Values.config.clusters -}}
 {{- $kubernetes := .kubernetes | default dict -}}
@@ -146,7 +146,7 @@ true
 {{- first $algorithms -}}
 {{- end }}
 
-{{- /* What the schema cannot say. */}}
+{{- /* Checks that the schema cannot express. */}}
 {{- define "pullpass.check" -}}
 {{- range list "apiVersion" "kind" -}}
 {{- if hasKey $.Values.config . -}}{{- fail (printf "config.%s: the chart sets it; remove it" .) -}}{{- end -}}
@@ -216,7 +216,7 @@ true
 {{- end -}}
 {{- end }}
 
-{{- /* Only who asks for it reaches health and metrics of a pod in the node's network. */}}
+{{- /* In the node's network, health and metrics are reachable only with a ServiceMonitor. */}}
 {{- define "pullpass.adminHost" -}}
 {{- if and .Values.hostNetwork (not .Values.monitoring.serviceMonitor.enabled) -}}127.0.0.1{{- end -}}
 {{- end }}
@@ -265,7 +265,7 @@ policy.yaml: |
   {{- toYaml (mergeOverwrite (deepCopy .Values.policy) (dict "apiVersion" "pullpass.dev/v1alpha1" "kind" "AccessPolicy")) | nindent 2 }}
 {{- end }}
 
-{{- /* What the program and the check before an upgrade have in common. */}}
+{{- /* The pod fields that the program and the check before an upgrade share. */}}
 {{- define "pullpass.podSpec" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
