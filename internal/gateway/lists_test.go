@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -102,6 +103,8 @@ func TestLists(t *testing.T) {
 		"no list":           {`{"tags":{"a":1}}`, "", "upstream_invalid", 502},
 		"twice":             {`{"tags":["v1"],"tags":["v2"]}`, "", "upstream_invalid", 502},
 		"more behind":       {`{"tags":["v1"]} {}`, "", "upstream_invalid", 502},
+		"garbage behind":    {`{"tags":["v1"]} x`, "", "upstream_invalid", 502},
+		"breaks off behind": {`{"tags":["v1"]}`, "", "upstream_broken", 502},
 		"cut":               {`{"tags":["v1"`, "", "upstream_invalid", 502},
 		"a huge tag":        {`{"tags":["` + huge + `"]}`, "", "upstream_invalid", 502},
 		"a huge name":       {`{"` + huge + `":1,"tags":[]}`, "", "upstream_invalid", 502},
@@ -118,12 +121,16 @@ func TestLists(t *testing.T) {
 				return false
 			}
 			w.Header().Set("ETag", "x")
+			w.Header().Set("Content-Encoding", "gzip")
+			if name == "breaks off behind" {
+				w.Header().Set("Content-Length", strconv.Itoa(len(test.list)+1))
+			}
 			_, _ = io.WriteString(w, test.list)
 			return true
 		})
 		got := r.pull("/v2/ghcr.io/acme/app/tags/list", "ghcr.io/acme/app")
 		e := r.one()
-		if got.status != test.status || e.Reason != test.reason || got.header.Get("Etag") != "" {
+		if got.status != test.status || e.Reason != test.reason || got.header.Get("Etag") != "" || got.header.Get("Content-Encoding") != "" {
 			t.Errorf("%s: %d %.200s %s", name, got.status, got.body, shown(e))
 		}
 		begin, cut := strings.CutSuffix(test.want, "…")
