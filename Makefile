@@ -38,8 +38,8 @@ e2e: ## tests with the real API server, registries and clients (root: installs D
 	@./.ci/install e2e
 	$(CRASH) -crash-every 40
 	cd e2e && others=$$($(GO) list ./... | grep -v '/rollouttest$$') && { \
-		$(GO) test -count=1 -timeout 40m ./rollouttest & \
-		$(GO) test -count=1 -p 1 -timeout 40m $$others; status=$$?; \
+		$(GO) test -count=1 -timeout 60m ./rollouttest & \
+		$(GO) test -count=1 -p 1 -timeout 60m $$others; status=$$?; \
 		wait $$! && exit $$status; }
 
 crash: ## "pullpass node-install" killed at each file operation, and without room for each write; make e2e has a sample of it
