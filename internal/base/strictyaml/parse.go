@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -24,8 +25,11 @@ var ErrSeveral = errors.New("holds more than one YAML document")
 // expanded. That size may be at most limit. The caller ensures that data itself has at most limit
 // bytes. The errors of invalid YAML are those of package yaml.
 func Parse(data []byte, limit int) (root *yaml.Node, size int, err error) {
-	if len(SplitDocuments(data)) > 1 { // the YAML decoder would not read it
-		return nil, 0, ErrSeveral
+	documents := 0
+	for range Documents(data) {
+		if documents++; documents > 1 { // the YAML decoder would not read it
+			return nil, 0, ErrSeveral
+		}
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	root, err = next(decoder)
@@ -47,42 +51,41 @@ func Parse(data []byte, limit int) (root *yaml.Node, size int, err error) {
 	return root, size, nil
 }
 
-// SplitDocuments returns the YAML documents that have content. A document marker is at the start of
-// a line, where it cannot be part of any value. YAML 1.1 has more line breaks than \n.
-func SplitDocuments(data []byte) [][]byte {
-	var documents [][]byte
-	start, content := 0, false
-	end := func(at int) {
-		if content {
-			documents = append(documents, data[start:at])
-		}
-		start, content = at, false
-	}
-	for at := 0; at < len(data); {
-		length := bytes.IndexFunc(data[at:], isYAMLBreak)
-		if length < 0 {
-			length = len(data) - at
-		}
-		line := data[at : at+length]
-		text := line
-		if bytes.HasPrefix(line, []byte("---")) || bytes.HasPrefix(line, []byte("...")) {
-			end(at)
-			text = line[3:]
-			if line[0] == '.' {
-				start = at + length // it ends a document and belongs to none
+// Documents yields the YAML documents that have content. A document marker is at the start of a
+// line, where it cannot be part of any value. YAML 1.1 has more line breaks than \n.
+func Documents(data []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		start, content := 0, false
+		for at := 0; at < len(data); {
+			length := bytes.IndexFunc(data[at:], isYAMLBreak)
+			if length < 0 {
+				length = len(data) - at
+			}
+			line := data[at : at+length]
+			text := line
+			if bytes.HasPrefix(line, []byte("---")) || bytes.HasPrefix(line, []byte("...")) {
+				if content && !yield(data[start:at]) {
+					return
+				}
+				start, content = at, false
+				text = line[3:]
+				if line[0] == '.' {
+					start = at + length // it ends a document and belongs to none
+				}
+			}
+			if text = bytes.TrimLeft(text, " \t"); len(text) > 0 && text[0] != '#' {
+				content = true
+			}
+			at += length
+			if at < len(data) {
+				_, size := utf8.DecodeRune(data[at:])
+				at += size
 			}
 		}
-		if text = bytes.TrimLeft(text, " \t"); len(text) > 0 && text[0] != '#' {
-			content = true
-		}
-		at += length
-		if at < len(data) {
-			_, size := utf8.DecodeRune(data[at:])
-			at += size
+		if content {
+			yield(data[start:])
 		}
 	}
-	end(len(data))
-	return documents
 }
 
 func isYAMLBreak(r rune) bool {

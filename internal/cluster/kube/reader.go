@@ -3,6 +3,7 @@ package kube
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -66,7 +67,7 @@ func (r *reader) file(name string, data []byte) {
 		r.fault(place{document: name}, "is not UTF-8: save it as UTF-8")
 		return
 	}
-	documents := strictyaml.SplitDocuments(data)
+	documents := slices.Collect(strictyaml.Documents(data))
 	if len(documents) == 0 {
 		// kubectl leaves such a file when it fails. It must not mean that no ServiceAccount has
 		// annotations.
