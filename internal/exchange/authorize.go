@@ -93,7 +93,7 @@ func (a *Authorizer) identify(ctx context.Context, req registryauth.Request, cal
 		if errors.As(err, &failure) {
 			event.claim(failure)
 		}
-		if ResultOf(classify(err, "").class) == ResultRefused {
+		if result := ResultOf(classify(err, "").class); result != ResultUnavailable && result != ResultError {
 			steps[StepToken] = VerdictRefused
 		}
 		return policy.Subject{}, nil, err
