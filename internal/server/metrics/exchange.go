@@ -20,7 +20,7 @@ var limitLabel = label{name: "limit", values: []string{"service_account", "addre
 var (
 	exchangesTotal = &metric{
 		name: "pullpass_exchanges_total", kind: counter,
-		help: "Token requests, by outcome. containerd repeats a refused POST as a GET; that GET is not counted.",
+		help: "Token requests, by outcome. containerd repeats a refused POST as a GET; if that is refused too, it is not counted again.",
 		labels: []label{
 			{name: "result", values: ClosedSet(exchange.Results()...), other: otherValue, means: "[results](audit.md#results)"},
 			{name: "reason", values: reasonValues, other: otherValue, means: "[reasons](audit.md#reasons); empty: everything was granted"},
