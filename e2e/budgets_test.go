@@ -10,6 +10,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 const (
@@ -84,7 +85,12 @@ func TestBudgets(t *testing.T) {
 	turns(t, host, quietToken, own(quiet), "", own(quiet))
 	before := first.MostMemory(t)
 
-	s.fill(t, requestsPath(crowd), crowdRequests, largestRequest)
+	// The API server has the time of creation in seconds, and the objects of one second have no order that a test could know.
+	earliest := s.Create(t, requestsPath(crowd), largestRequest(0))
+	created, err := time.Parse(time.RFC3339, earliest.Text("metadata", "creationTimestamp"))
+	testenv.Must(t, err)
+	within(t, budgetLimit, "the second of the oldest object ends", func() bool { return time.Since(created) > time.Second })
+	s.fill(t, requestsPath(crowd), crowdRequests-1, func(i int) cluster.Object { return largestRequest(i + 1) })
 	s.fill(t, "/api/v1/namespaces/"+crowd+"/serviceaccounts", crowdAccounts, func(i int) cluster.Object {
 		return cluster.Object{"metadata": cluster.Object{"name": fmt.Sprintf("sa-%05d", i), "annotations": cluster.Object{"pullpass.dev/repositories": strings.Repeat("a ", 127<<10)}}}
 	})
@@ -116,7 +122,7 @@ func TestBudgets(t *testing.T) {
 		return s.objectStatus(t, requestsPath(quiet)+"/web").Status.ObservedGeneration == 2
 	})
 	within(t, budgetLimit, "a status of the crowd says that it has no room", func() bool {
-		conditions := s.objectStatus(t, requestsPath(crowd)+"/ra-00060").Status.Conditions
+		conditions := s.objectStatus(t, requestsPath(crowd)+"/ra-00300").Status.Conditions // seconds younger than those with room
 		return len(conditions) == 2 && conditions[0].Reason == "TooMany"
 	})
 }
