@@ -20,10 +20,10 @@ const (
 	crowdAccounts = 400
 	crowd         = "objects-crowd"
 
-	containerLimit  = 256 << 20   // of the chart
-	goMemoryLimit   = "241591910" // nine tenths of it
-	memoryForCrowd  = 120 << 20   // what the most memory may grow by, with the garbage that the lists leave
-	budgetLimit     = 2 * time.Minute
+	containerLimit  = 256 << 20       // of the chart
+	goMemoryLimit   = "241591910"     // nine tenths of it
+	memoryForCrowd  = 120 << 20       // what the most memory may grow by, with the garbage that the lists leave
+	budgetLimit     = 5 * time.Minute // statuses are written some at a time, oldest first
 	creatorsOfCrowd = 16
 )
 
