@@ -313,7 +313,7 @@ func fileReads(p project) (violations []string) {
 		ast.Inspect(file.syntax, func(n ast.Node) bool {
 			if s, ok := n.(*ast.SelectorExpr); ok {
 				if x, ok := s.X.(*ast.Ident); ok && slices.Contains(forbidden, x.Name+"."+s.Sel.Name) {
-					violations = append(violations, file.at(s)+": "+x.Name+"."+s.Sel.Name+": use package file, which waits for nobody")
+					violations = append(violations, file.at(s)+": "+x.Name+"."+s.Sel.Name+": use package file, which never blocks")
 				}
 			}
 			return true
@@ -386,7 +386,7 @@ func markdownTests(p project) (violations []string) {
 		for i, word := range strings.Split(p.files[name], "`") {
 			inCode := i%2 == 1
 			if inCode && isTestName(word) && !exists[word] {
-				violations = append(violations, name+": "+word+" is no test here")
+				violations = append(violations, name+": "+word+" is not a test here")
 			}
 		}
 	}

@@ -48,7 +48,7 @@ var rooms = []room{
 	{"internal/pullsecrets", "image pull secrets: inventory, migration, the controller", []string{
 		"internal/base", "internal/cluster", "internal/config", "internal/oidc", "internal/policy", "internal/registryauth",
 	}, nil},
-	{"internal/server", "listeners, reload, and what they show", []string{
+	{"internal/server", "listeners, reload, audit, metrics, console, explain", []string{
 		"internal/base", "internal/cluster", "internal/config", "internal/exchange", "internal/gateway", "internal/node", "internal/oidc", "internal/policy",
 		"internal/pullsecrets", "internal/refusal", "internal/registryauth", "internal/state",
 	}, nil},

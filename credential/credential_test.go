@@ -141,7 +141,7 @@ func refusals(t *testing.T) []refusal {
 		{"quotes", `"` + valid + `"`, now, ErrMalformed, noBase64},
 		{"too long", valid + strings.Repeat("A", maxTokenSize-len(valid)+1), now, ErrMalformed, "longer than 16 KiB"},
 
-		{"payload is no JSON", pkitest.Token(t, []byte("payload")), now, ErrMalformed, noObject},
+		{"payload is not JSON", pkitest.Token(t, []byte("payload")), now, ErrMalformed, noObject},
 		{"payload is an array", pkitest.Token(t, []byte(`["iss"]`)), now, ErrMalformed, noObject},
 		{"something after the payload", pkitest.Token(t, []byte(`{"iss":"a"}{}`)), now, ErrMalformed, noObject},
 		{"issuer twice", pkitest.Token(t, []byte(`{"iss":"a","iss":"b"}`)), now, ErrMalformed, "payload: a name is there twice in the JSON"},

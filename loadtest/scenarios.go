@@ -50,7 +50,7 @@ var scenarios = []scenario{
 	{name: "small", about: "a container with a twentieth of a core and 64 MiB: it serves, and a storm does not kill it (root, for cgroups)", whole: small, named: true},
 	{name: "gateway", about: "CPU of a request at the gateway, as ratio to nginx with auth_request, and memory of a stream (Debian package nginx-light)", whole: gateway},
 	{name: "compare", about: "CPU of an exchange, over real sockets, as ratio to a hand-written floor", whole: compare},
-	{name: "peers", about: "Pullpass, a hand-written floor, zot and jwt-registry-auth: at half and at nine tenths of what each can", whole: comparePeers, named: true},
+	{name: "peers", about: "Pullpass, a hand-written floor, zot and jwt-registry-auth: at half and at nine tenths of the maximum of each", whole: comparePeers, named: true},
 	{name: "state", about: "what limits and state.replay cost in Redis, beside memory (Debian package redis-server)", whole: state, named: true},
 	{name: "profile", about: "what the processor does in an exchange and at the gateway, for the compiler: report/default.pgo", whole: profile, named: true},
 }

@@ -187,7 +187,7 @@ func TestRepairsAreCounted(t *testing.T) {
 		// The first changes may come before the agent watches.
 		if time.Since(last) > 2*time.Second {
 			spoilt++
-			testkit.Put(t, file, strings.Repeat("of somebody else ", spoilt))
+			testkit.Put(t, file, strings.Repeat("of another owner ", spoilt))
 			last = time.Now()
 		}
 		_, count, is := strings.Cut(n.get("/metrics"), `pullpass_node_install_repairs_total{node="node1"} `)

@@ -361,10 +361,10 @@ func TestTelemetryRefusesBadVariables(t *testing.T) {
 	t.Parallel()
 	p := proxytest.New(t, "", nil)
 	for variable, want := range map[string]string{
-		"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4317":                       "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
-		"OTEL_EXPORTER_OTLP_ENDPOINT=https://user:secret@collector:4318":   "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
-		"OTEL_EXPORTER_OTLP_ENDPOINT=https://user:secret@collector:x":      "OTEL_EXPORTER_OTLP_ENDPOINT is no URL",
-		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=unix:/run/collector":          "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is no URL",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4317":                       "OTEL_EXPORTER_OTLP_ENDPOINT is not a URL",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=https://user:secret@collector:4318":   "OTEL_EXPORTER_OTLP_ENDPOINT is not a URL",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=https://user:secret@collector:x":      "OTEL_EXPORTER_OTLP_ENDPOINT is not a URL",
+		"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=unix:/run/collector":          "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT is not a URL",
 		"OTEL_TRACES_EXPORTER=console":                                     `OTEL_TRACES_EXPORTER is "console"; there are otlp and none`,
 		"OTEL_METRICS_EXPORTER=prometheus":                                 `OTEL_METRICS_EXPORTER is "prometheus"; there are otlp and none`,
 		"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_PROTOCOL=http/json":  `OTEL_EXPORTER_OTLP_PROTOCOL is "http/json"; there are grpc and http/protobuf`,

@@ -156,7 +156,7 @@ func (m machine) runAction(t *testing.T, inputs map[string]string) (env map[stri
 		input := strings.TrimSuffix(strings.TrimPrefix(value, "${{ inputs."), " }}")
 		declared, found := a.Inputs[input]
 		if !found {
-			t.Fatalf("%s: %s is no input", name, value)
+			t.Fatalf("%s: %s is not an input", name, value)
 		}
 		during[name] = declared.Default
 		if given, found := inputs[input]; found {
@@ -202,7 +202,7 @@ func TestGitHubAction(t *testing.T) {
 	}
 }
 
-// What is not what was named does not run, and is not found by later steps.
+// A program with a wrong digest does not run, and later steps do not find it.
 func TestGitHubActionRefusals(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

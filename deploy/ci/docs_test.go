@@ -74,7 +74,7 @@ policyFiles: [policy.yaml]
 	}
 }
 
-// What it shows of workflows and pipelines fits the action and the template.
+// The workflows and pipelines of the document fit the action and the template.
 func TestDocumentShowsJobs(t *testing.T) {
 	t.Parallel()
 	workflows, pipelines := blocks(t)[".github/workflows/push.yaml"], blocks(t)[".gitlab-ci.yml"]

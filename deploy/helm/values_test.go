@@ -77,9 +77,9 @@ func TestSchema(t *testing.T) {
 			t.Errorf("values.yaml: %s has no comment", v.path)
 		}
 		if !allowed.has(strings.Split(v.path, ".")) {
-			t.Errorf("values.schema.json: %s is not there, so nobody could set it", v.path)
+			t.Errorf("values.schema.json: %s is not there, so it cannot be set", v.path)
 		}
-		// What is in an object without properties, the schema leaves open.
+		// The schema leaves objects without properties open.
 		unset = slices.DeleteFunc(unset, func(path string) bool {
 			return path == v.path || strings.HasPrefix(v.path+".", path+".") || strings.HasPrefix(path, v.path+".")
 		})
@@ -89,7 +89,7 @@ func TestSchema(t *testing.T) {
 	open := regexp.MustCompile(`^(global|config\.\w+|policy\.(apiVersion|kind))$`)
 	for _, path := range unset {
 		if !open.MatchString(path) {
-			t.Errorf("values.schema.json: %s is not in values.yaml, so nobody would know of it", path)
+			t.Errorf("values.schema.json: %s is not in values.yaml, so readers would not know of it", path)
 		}
 	}
 }

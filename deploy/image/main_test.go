@@ -118,7 +118,7 @@ func checkConfig(t *testing.T, image v1.Image, architecture string) {
 }
 
 // checkFiles looks at all that is in the image: there is no shell, and nothing
-// that the process, or somebody in it, could use to become another user.
+// that the process, or an attacker in it, could use to become another user.
 func checkFiles(t *testing.T, image v1.Image, in inputs, architecture string) {
 	t.Helper()
 	content := mutate.Extract(image)

@@ -16,9 +16,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// nobody runs the process: no user of the image's own, and none of the host's.
+// user runs the process: no user of the image's own, and none of the host's.
 // It is a number, because Kubernetes believes runAsNonRoot of nothing else.
-const nobody = "65532:65532"
+const user = "65532:65532"
 
 // platformImage is the image of one architecture.
 type platformImage struct {
@@ -119,7 +119,7 @@ func configure(image v1.Image, platform v1.Platform, o options) (v1.Image, error
 		Entrypoint:   []string{"/pullpass"},
 		Cmd:          []string{"serve", "--config", "/etc/pullpass/pullpass.yaml"},
 		WorkingDir:   "/",
-		User:         nobody,
+		User:         user,
 		ExposedPorts: map[string]struct{}{"8443/tcp": {}},
 		Labels: map[string]string{
 			"org.opencontainers.image.title":       "Pullpass",

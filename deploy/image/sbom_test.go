@@ -50,7 +50,7 @@ func TestSBOM(t *testing.T) {
 		beside, err := os.ReadFile(strings.TrimSuffix(archive, "tar") + image.Platform.Architecture + ".cdx.json")
 		testkit.Must(t, err)
 		if !bytes.Equal(attached, beside) {
-			t.Errorf("%s: the SBOM beside the archive is another one", image.Platform)
+			t.Errorf("%s: the SBOM beside the archive differs", image.Platform)
 		}
 		checkSBOM(t, schema, beside, filepath.Join(in.dir, image.Platform.Architecture))
 	}

@@ -1,4 +1,4 @@
-// Package monitoring_test holds what is shown and alerted on to what there is.
+// Package monitoring_test compares the dashboard and the alerts with the metrics and the documents.
 package monitoring_test
 
 import (
@@ -76,7 +76,7 @@ func TestMetricsExist(t *testing.T) {
 			}
 		}
 	}
-	// Whoever adds a metric says here, by a panel or an alert, what it is good for.
+	// Each new metric needs a panel or an alert, which shows its use.
 	for _, m := range regexp.MustCompile("\\| `(pullpass_\\w+)` \\(").FindAllStringSubmatch(document, -1) {
 		if name := m[1]; !used[name] && !slices.Contains(seldomNeeded, name) {
 			t.Errorf("%s is in no alert and on no panel", name)
@@ -105,7 +105,7 @@ func TestEachAlertHasASectionAndATest(t *testing.T) {
 	}
 	for _, m := range regexp.MustCompile(`(?m)^## (Pullpass\w+)$`).FindAllStringSubmatch(runbook, -1) {
 		if _, ok := found[m[1]]; !ok {
-			t.Errorf("docs/how-to/operations.md has a section for %s, which is no alert", m[1])
+			t.Errorf("docs/how-to/operations.md has a section for %s, which is not an alert", m[1])
 		}
 	}
 }

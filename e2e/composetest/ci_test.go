@@ -257,13 +257,13 @@ func (s *ci) testRevoked(t *testing.T) {
 	s.login(t, s.password(t))
 	testenv.Must(t, push(t, "running"))
 
-	s.proxy.Command(t, "revoke", "--run", "github/1001", "--reason", "runs what nobody has reviewed")
+	s.proxy.Command(t, "revoke", "--run", "github/1001", "--reason", "runs unreviewed code")
 	testenv.Await(t, startLimit, "the run is revoked", func() bool { return push(t, "revoked") != nil })
-	if err := push(t, "revoked"); err == nil || !strings.Contains(err.Error(), "runs what nobody has reviewed") {
+	if err := push(t, "revoked"); err == nil || !strings.Contains(err.Error(), "runs unreviewed code") {
 		t.Errorf("a push credential of the run: %v", err)
 	}
 	s.job(t, webJob, "team-a/web")
-	notDone(t, "runs what nobody has reviewed", "push", ciRegistry+"/team-a/base:v1")
+	notDone(t, "runs unreviewed code", "push", ciRegistry+"/team-a/base:v1")
 	s.login(t, other)
 	testenv.Must(t, push(t, "other"))
 }

@@ -252,5 +252,5 @@ func (s *site) testChurn(t *testing.T, r *replica) {
 	if got := s.changes(t, mark, space(n)); got["create secrets"] > rounds*perNamespace+perNamespace {
 		t.Errorf("%v for %d ServiceAccounts", got, rounds*perNamespace)
 	}
-	s.saw(t, "no orphans, and nobody is back: %v", s.changes(t, mark, space(n)))
+	s.saw(t, "no orphans, and none is back: %v", s.changes(t, mark, space(n)))
 }

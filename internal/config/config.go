@@ -128,7 +128,7 @@ type Cluster struct {
 	Audiences        []string   `json:"audiences" schema:"required nonempty"` // a token needs one of these
 	Discovery        Discovery  `json:"discovery"`
 	Bound            oidc.Bound `json:"bound"`            // what a token must be bound to
-	MaxTokenLifetime Duration   `json:"maxTokenLifetime"` // refuses what lives longer
+	MaxTokenLifetime Duration   `json:"maxTokenLifetime"` // tokens that live longer are refused
 	Node             Node       `json:"node"`
 	Kubernetes       Kubernetes `json:"kubernetes"`
 	// PullSecrets are for nodes that the operator cannot change; nil: none is accepted.

@@ -25,7 +25,7 @@ type Provider struct {
 	// Require are claims that every token has, each with one of these values exactly.
 	// Issuers that serve all tenants need their tenant here.
 	Require          map[string][]string `json:"require"`
-	MaxTokenLifetime Duration            `json:"maxTokenLifetime"` // refuses what lives longer
+	MaxTokenLifetime Duration            `json:"maxTokenLifetime"` // tokens that live longer are refused
 	Discovery        Discovery           `json:"discovery"`
 }
 

@@ -204,7 +204,7 @@ func TestObjectsAreLimited(t *testing.T) {
 		t.Error("a rule beyond the limit was accepted")
 	}
 	last := ParseObject("b", spec(t, `rules: [{name: r, subjects: [{namespaces: [team-a]}], allow: [{repositories: [a], actions: [pull]}]}]`))
-	denial := ParseObject("c", spec(t, `deny: [{name: d, subjects: [{namespaces: [nobody]}]}]`))
+	denial := ParseObject("c", spec(t, `deny: [{name: d, subjects: [{namespaces: [absent]}]}]`))
 	for n, want := range []bool{false, true} {
 		p := NewPolicies([]pattern.Pattern{"**"}, []*ObjectPolicy{full, last, denial}[:2+n]...)
 		d := (&Policy{}).Decide(Subject{Identity: account(t, "prod/team-a/web"), Objects: Objects{Policies: p}}, "", scopesOf(t, "repository:a:pull"))

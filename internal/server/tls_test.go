@@ -58,7 +58,7 @@ func newTLSRig(t *testing.T, clientCA string) *tlsRig {
 	testkit.Must(t, err)
 	rig.address = "localhost" + listener.Addr().String()[strings.LastIndex(listener.Addr().String(), ":"):]
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		seen := "nobody"
+		seen := "anonymous"
 		if len(r.TLS.PeerCertificates) > 0 {
 			leaf := r.TLS.PeerCertificates[0]
 			seen = leaf.Subject.CommonName
@@ -158,11 +158,11 @@ func (rig *tlsRig) expect(t *testing.T, config *tls.Config, server, seen string)
 func TestTLSCertificateIsReplacedWithoutARestart(t *testing.T) {
 	t.Parallel()
 	rig := newTLSRig(t, "")
-	rig.expect(t, &tls.Config{}, "first", "HTTP/1.1 nobody")
+	rig.expect(t, &tls.Config{}, "first", "HTTP/1.1 anonymous")
 	rig.install(t, "second", -time.Minute, time.Hour)
-	rig.expect(t, &tls.Config{}, "first", "HTTP/1.1 nobody")
+	rig.expect(t, &tls.Config{}, "first", "HTTP/1.1 anonymous")
 	testkit.Must(t, rig.reload())
-	rig.expect(t, &tls.Config{}, "second", "HTTP/1.1 nobody")
+	rig.expect(t, &tls.Config{}, "second", "HTTP/1.1 anonymous")
 }
 
 // The warning of an expiry comes in time, also for the CA that expires first among several in one
@@ -241,7 +241,7 @@ func TestTLSKeepsTheLastGoodCertificate(t *testing.T) {
 			rig.install(t, "mended", -time.Minute, time.Hour)
 			testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), nodes.Pem())
 			testkit.Must(t, rig.reload())
-			rig.expect(t, &tls.Config{}, "mended", "HTTP/1.1 nobody")
+			rig.expect(t, &tls.Config{}, "mended", "HTTP/1.1 anonymous")
 		})
 	}
 }
@@ -261,7 +261,7 @@ func TestTLSClientCertificates(t *testing.T) {
 	t.Parallel()
 	nodes, others := pkitest.NewAuthority(t, "node CA"), pkitest.NewAuthority(t, "other CA")
 	rig := newTLSRig(t, nodes.Pem())
-	rig.expect(t, &tls.Config{}, "first", "HTTP/1.1 nobody")
+	rig.expect(t, &tls.Config{}, "first", "HTTP/1.1 anonymous")
 	rig.expect(t, proxytest.With(nodes.Client(t, "system:node:a")), "first", "HTTP/1.1 system:node:a")
 	rig.expect(t, proxytest.With(others.Client(t, "system:node:a")), "first", "HTTP/1.1 system:node:a of another CA")
 	rig.expect(t, proxytest.With(nodes.ClientUntil(t, "system:node:a", -time.Minute)), "first", "HTTP/1.1 system:node:a of another CA")
@@ -295,7 +295,7 @@ func TestTLSNamesTheClientCAs(t *testing.T) {
 				subjects = append(subjects, name.String())
 			}
 			return &tls.Certificate{}, nil
-		}}, "first", "HTTP/1.1 nobody")
+		}}, "first", "HTTP/1.1 anonymous")
 		return subjects, asked
 	}
 	if subjects, asked := asked(newTLSRig(t, "")); asked {
@@ -450,9 +450,9 @@ func TestTLSSpeaksWhatATokenEndpointNeeds(t *testing.T) {
 		curve              tls.CurveID
 		seen               string
 	}{
-		{"by default", false, false, tls.X25519, "HTTP/1.1 nobody"},
-		{"postQuantum", true, false, tls.X25519MLKEM768, "HTTP/1.1 nobody"},
-		{"http2", false, true, tls.X25519, "HTTP/2.0 nobody"},
+		{"by default", false, false, tls.X25519, "HTTP/1.1 anonymous"},
+		{"postQuantum", true, false, tls.X25519MLKEM768, "HTTP/1.1 anonymous"},
+		{"http2", false, true, tls.X25519, "HTTP/2.0 anonymous"},
 	} {
 		rig.cfg.Server.TLS.PostQuantum, rig.cfg.Server.TLS.HTTP2 = test.postQuantum, test.http2
 		testkit.Must(t, rig.reload())

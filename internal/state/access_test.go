@@ -17,7 +17,7 @@ import (
 
 const (
 	user     = "pullpass"
-	password = "a password that nobody may see"
+	password = "a password that stays secret"
 )
 
 // documentedRights returns the rights that the manual tells operators to grant, so that the tests

@@ -151,7 +151,7 @@ func lastWord(t *testing.T, admin *redis.Client, changed string) {
 	removal := struct {
 		state.Revocation
 		Removed bool `json:"removed"`
-	}{anyRevocation("of somebody else"), true}
+	}{anyRevocation("of another owner"), true}
 	text, err := json.Marshal(removal)
 	testkit.Must(t, err)
 	for field := range values {

@@ -189,7 +189,7 @@ func TestStatusFollows(t *testing.T) {
 func TestLeadersChangeNothing(t *testing.T) {
 	in(t, func(t *testing.T, r *rig) {
 		for i := range 30 {
-			r.ask(fmt.Sprint("r", i), "web", "team-a/web", "nobody/else")
+			r.ask(fmt.Sprint("r", i), "web", "team-a/web", "others/app")
 		}
 		r.rule("p", "by-object/**")
 		first := r.replica("first", nil)
@@ -408,13 +408,13 @@ func TestAnotherObjectOfTheName(t *testing.T) {
 		r.Fail(patchRequests, func(w http.ResponseWriter, q *http.Request) {
 			r.Fail(patchRequests, nil)
 			o := object("team-a", "web", "uid-again")
-			o["spec"] = map[string]any{"serviceAccounts": []any{"web"}, "repositories": []any{"nobody/else"}, "actions": []any{"pull"}}
+			o["spec"] = map[string]any{"serviceAccounts": []any{"web"}, "repositories": []any{"others/app"}, "actions": []any{"pull"}}
 			r.Put("repositoryaccesses", o)
 			r.ServeHTTP(w, q)
 		})
 		r.replica("first", nil)
 		time.Sleep(10 * time.Second)
-		r.expect("after all", "web", "1 Valid NotGranted nobody/else=None[]")
+		r.expect("after all", "web", "1 Valid NotGranted others/app=None[]")
 	})
 }
 

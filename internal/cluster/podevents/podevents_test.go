@@ -361,7 +361,7 @@ func TestEventOfAPullSecret(t *testing.T) {
 		e.ServiceAccount, e.PullSecret = &exchange.Object{Name: "web", UID: "uid-web"}, &exchange.Object{Name: "pullpass-pull-web", UID: "uid-secret"}
 	}
 	p.Record(refusedEvent(refuse(string((&exchange.GoneError{Kind: exchange.KindSecret}).Reason()), "it was deleted"), inSecret))
-	p.Record(refusedEvent(refuse(string((&exchange.GoneError{Kind: exchange.KindServiceAccount}).Reason()), "nobody could read it"), inSecret))
+	p.Record(refusedEvent(refuse(string((&exchange.GoneError{Kind: exchange.KindServiceAccount}).Reason()), "no reader could see it"), inSecret))
 	flush(t, p, api, "prod")
 	var got []corev1.Event
 	for _, event := range api.all() {

@@ -100,7 +100,7 @@ func (c *crashHost) spoil() {
 		if filepath.Base(name) == "hosts.toml" {
 			testkit.Remove(c.t, filepath.Dir(name))
 		} else {
-			testkit.Put(c.t, name, "of somebody else")
+			testkit.Put(c.t, name, "of another owner")
 		}
 	}
 }

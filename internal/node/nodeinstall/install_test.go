@@ -323,7 +323,7 @@ func TestADirectoryOfOthers(t *testing.T) {
 func TestFilesOfOthersInOurDirectory(t *testing.T) {
 	const head = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n- name: "
 	for name, test := range map[string]struct{ file, content, text string }{
-		"no configuration":       {"extra.yaml", "kind: Secret\n", "extra.yaml: not usable as the kubelet's provider configuration: it is no CredentialProviderConfig"},
+		"no configuration":       {"extra.yaml", "kind: Secret\n", "extra.yaml: not usable as the kubelet's provider configuration: it is not a CredentialProviderConfig"},
 		"our name":               {"extra.json", head + "pullpass-credential-provider\n", "has a provider pullpass-credential-provider already"},
 		"the platform's name":    {"extra.yml", head + "ecr-credential-provider\n", `has a provider "ecr-credential-provider", and `},
 		"no such plugin":         {"extra.yaml", head + "other\n", `names the plugin "other", which cannot be run in`},
@@ -361,7 +361,7 @@ func TestRefusedBeforeAnyWrite(t *testing.T) {
 		"a field twice":          {head + "- name: ecr-credential-provider\n  name: x\n", "correct it", ErrProvider},
 		"no name":                {head + "- {}\n", "providers[0] has no name", ErrProvider},
 		"no list":                {head + "  name: x\n", "providers is not a list", ErrProvider},
-		"another kind":           {"kind: Secret\n", "no CredentialProviderConfig", ErrProvider},
+		"another kind":           {"kind: Secret\n", "not a CredentialProviderConfig", ErrProvider},
 		"two documents":          {head + "- name: ecr-credential-provider\n---\nkind: x\n", "more than one YAML document", ErrProvider},
 		"no YAML":                {"{", "did not find", ErrProvider},
 		"empty":                  {"", "is empty", ErrProvider},
@@ -389,7 +389,7 @@ func TestForeignFiles(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{eksPlugin, hostsTOML, ownProvider, "etc/pullpass/credential-providers/platform.json"} {
 		h := newHost(t, "eks")
-		h.put(name, "of somebody else")
+		h.put(name, "of another owner")
 		h.untouched(ErrForeign, filepath.Join(h.dir, name)+" is there already", func() error { _, err := h.Apply(t.Context(), desired("v1.36.2")); return err })
 		testkit.Remove(t, filepath.Join(h.dir, name))
 		h.link(name, "/etc/passwd")

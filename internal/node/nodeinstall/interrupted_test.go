@@ -291,7 +291,7 @@ func TestARollBackInstallsNothingElse(t *testing.T) {
 					kept := hostfs.Kept("/" + name)
 					switch left {
 					case "a file":
-						h.put(kept, "of somebody else")
+						h.put(kept, "of another owner")
 					case "a link":
 						h.link(kept, "/etc/passwd")
 					case "a pipe":
@@ -322,7 +322,7 @@ func TestARollBackInstallsNothingElse(t *testing.T) {
 // An apply that ends right after its record is written has kept no file and created no directory.
 func TestARollBackOfWhatWasOnlyRecorded(t *testing.T) {
 	onHost(t, "eks", func(t *testing.T, h *host) {
-		h.put(hostfs.Kept("/"+eksFlags), "of somebody else")
+		h.put(hostfs.Kept("/"+eksFlags), "of another owner")
 		h.onlyRecord(desired("v1.36.2"))
 		h.kubelet.lost = errors.New("ill")
 		if err := h.Watch(t.Context()); !errors.Is(err, h.kubelet.lost) || strings.Contains(err.Error(), "rolling back") {
@@ -390,7 +390,7 @@ func TestOthersChangeWhatAnInterruptedApplyLeft(t *testing.T) {
 // If there is no kept file to restore, the file stays, and so does the record of our part in it.
 func TestAKeptFileThatOthersChanged(t *testing.T) {
 	for name, spoil := range map[string]func(h *host, kept string){
-		"changed": func(h *host, kept string) { h.put(kept, "of somebody else") },
+		"changed": func(h *host, kept string) { h.put(kept, "of another owner") },
 		"removed": func(h *host, kept string) { testkit.Remove(h.t, filepath.Join(h.dir, kept)) },
 	} {
 		for _, sick := range []bool{false, true} {

@@ -4,7 +4,7 @@ var openShift = guide{
 	name: "openshift",
 	text: `# OpenShift 4.21 or later: /usr is read-only and the Machine Config Operator owns /etc. A MachineConfig each for workers
 # and control plane, with the plugin bind mounted as /usr/libexec/kubelet-image-credential-provider-plugins/{{.Plugin}}
-# The nodes are restarted by the operator, as many at a time as maxUnavailable of their pool.
+# The operator restarts the nodes: at most maxUnavailable of their pool at a time.
 # CRI-O reads no hosts.toml: of registries behind the gateway, images have to name the gateway.
 apiVersion: machineconfiguration.openshift.io/v1
 kind: MachineConfig

@@ -42,7 +42,7 @@ func parseProviders(content []byte) (providerFile, error) {
 	}
 	object, isObject := value.(map[string]any)
 	if !isObject || object["kind"] != "CredentialProviderConfig" {
-		return f, fmt.Errorf("%w: it is no CredentialProviderConfig; name the right file", ErrProvider)
+		return f, fmt.Errorf("%w: it is not a CredentialProviderConfig; name the right file", ErrProvider)
 	}
 	f = providerFile{root: root, list: strictyaml.Field(root, "providers"), value: object}
 	list, isList := object["providers"].([]any)

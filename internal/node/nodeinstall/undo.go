@@ -57,7 +57,7 @@ func (s *state) standBy() error {
 		{undoScript, hostfs.NewFile(0o600, s.Pending.script())},
 		{undoFile, hostfs.NewFile(0o644, fmt.Appendf(nil, `# Written by pullpass node-install, which removes it when the kubelet is healthy.
 [Unit]
-Description=Pullpass: what the kubelet had before a restart that nobody watched to its end
+Description=Pullpass: restore what the kubelet had before an unfinished restart
 ConditionPathExists=%s
 RequiresMountsFor=%s
 Before=%s

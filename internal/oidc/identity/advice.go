@@ -13,11 +13,11 @@ type Advice struct {
 // compares. It cannot tell whether the values are right.
 func (p Profile) Advice() []Advice { return p.known().advice }
 
-// Strangers names the outsiders who can influence jobs whose claim has this value. It is empty if
+// Outsiders names the outsiders who can influence jobs whose claim has this value. It is empty if
 // none are known. It is for rules that let callers push.
-func (p Profile) Strangers(claim, value string) string {
-	if strangers := p.known().strangers; strangers != nil {
-		return strangers(claim, value)
+func (p Profile) Outsiders(claim, value string) string {
+	if outsiders := p.known().outsiders; outsiders != nil {
+		return outsiders(claim, value)
 	}
 	return ""
 }

@@ -73,7 +73,7 @@ var github = profile{
 	},
 	isDefault: isOwnerURL,
 	repeats:   true,
-	strangers: func(claim, value string) string {
+	outsiders: func(claim, value string) string {
 		if claim == "event_name" && (value == "pull_request_target" || value == "workflow_run") {
 			return "anyone who opens a pull request can influence such a job"
 		}

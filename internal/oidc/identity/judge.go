@@ -18,7 +18,7 @@ func (p Profile) External(provider string, claims Claims) (*External, error) {
 	known := p.known()
 	for _, name := range slices.Sorted(maps.Keys(claims)) {
 		if c, ok := p.Claim(name); ok && !c.Type.has(claims[name]) {
-			return nil, fmt.Errorf("claim %q is no %s, as it is in tokens of profile %s", name, c.Type, p)
+			return nil, fmt.Errorf("claim %q is not a %s, as it is in tokens of profile %s", name, c.Type, p)
 		}
 	}
 	for _, name := range known.needs {

@@ -99,7 +99,7 @@ type profile struct {
 	repeats bool
 	// The last two hold the results of the exported methods.
 	advice    []Advice
-	strangers func(claim, value string) string
+	outsiders func(claim, value string) string
 }
 
 // registered are the claims of RFC 7519, section 4.1, which are the same in every profile. aud is

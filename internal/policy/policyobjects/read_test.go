@@ -17,7 +17,7 @@ const objects = head + `AccessPolicy
 metadata: {name: team-b}
 spec:
   rules:
-  # everybody of the team
+  # all of the team
   - {name: own, subjects: [{namespaces: [team-b]}], allow: [{repositories: ["team-b/**"], actions: [pull]}]}
 ---
 ` + head + `AccessPolicy
@@ -100,7 +100,7 @@ func TestExportAndBack(t *testing.T) {
 	testkit.Must(t, set.Add("a.yaml", []byte(objects)))
 	data, err := set.ToFile("prod-eu")
 	testkit.Must(t, err)
-	if text := string(data); !strings.Contains(text, "# everybody of the team") || strings.Contains(text, "dev/**") || !strings.Contains(text, "name: team-a-own") {
+	if text := string(data); !strings.Contains(text, "# all of the team") || strings.Contains(text, "dev/**") || !strings.Contains(text, "name: team-a-own") {
 		t.Errorf("the file is\n%s", text)
 	}
 	fromObjects, err := policy.Parse(policy.File{Name: "p", Data: data})

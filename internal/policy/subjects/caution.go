@@ -37,7 +37,7 @@ func (m *Match) Cautions(known KnownIdentity, pushes bool) []string {
 	}
 	for _, c := range m.Claims {
 		for _, value := range c.Values {
-			if who := known.Profile.Strangers(c.Name, value); who != "" {
+			if who := known.Profile.Outsiders(c.Name, value); who != "" {
 				texts = append(texts, fmt.Sprintf("claims.%s may be %s, and %s: allow pushes only to jobs that outsiders cannot start", c.Name, value, who))
 			}
 		}

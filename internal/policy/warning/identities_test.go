@@ -75,7 +75,7 @@ func TestCautionsOfPlaceholders(t *testing.T) {
 		`{identities: [a]}, {identities: [b]}`:      "rule r: allow[0].repositories[1]: {claims.project_path} can have the same value",
 		`{identities: [a]}, {identities: [a]}`:      "",
 		`{identities: [a, c]}`:                      "",
-		`{identities: [a]}, {identities: [nobody]}`: "",
+		`{identities: [a]}, {identities: [absent]}`: "",
 	} {
 		p := parse(t, fmt.Sprintf("rules:\n- {name: r, subjects: [%s], allow: [{repositories: [x, 'ci/{claims.project_path}'], actions: [pull]}]}\n", subjects))
 		if got := Cautions(p, known); len(got) > 1 || (want == "") != (len(got) == 0) || want != "" && !strings.HasPrefix(got[0], want) {

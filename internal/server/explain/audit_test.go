@@ -126,10 +126,10 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 			delete(line, field)
 		}
 		line["result"], line["status"], line["reason"], line["message"] = "refused", 401, "token_signature", "wrong"
-		line["claimed"] = kubetest.Object{"issuer": "https://issuer.example.com", "subject": "system:serviceaccount:team-a:nobody"}
+		line["claimed"] = kubetest.Object{"issuer": "https://issuer.example.com", "subject": "system:serviceaccount:team-a:absent"}
 	}))
 	_, err := explainBoth(t, "--config", filepath.Join(dir, "pullpass.yaml"), "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log"))
-	if want := `the refused token claims to be one of team-a/nobody: cluster "prod" has no ServiceAccount team-a/nobody`; err == nil || err.Error() != want {
+	if want := `the refused token claims to be one of team-a/absent: cluster "prod" has no ServiceAccount team-a/absent`; err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 }

@@ -141,7 +141,7 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 		})
 	}
 	dir := proxytest.Connected(t, api, "")
-	if _, err := runExplain(t, dir, "--as", "prod/team-a/nobody"); err == nil || err.Error() != `--as: cluster "prod" has no ServiceAccount team-a/nobody` {
+	if _, err := runExplain(t, dir, "--as", "prod/team-a/absent"); err == nil || err.Error() != `--as: cluster "prod" has no ServiceAccount team-a/absent` {
 		t.Errorf("an unknown name: %v", err)
 	}
 	testkit.Write(t, dir, "token.jwt", raw)

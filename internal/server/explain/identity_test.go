@@ -109,7 +109,7 @@ func TestExplainClaims(t *testing.T) {
 			"subject      github/repo:octo-org/web:x\n", "its signature and times are not verified", "now          granted 200\n",
 		}, "REFUSED"},
 		"another audience":         {"github", "", good(kubetest.Object{"aud": "other"}), []string{"token        REFUSED     the token's audience", "now          refused 401: token_audience"}, "granted"},
-		"another type":             {"github", "", good(kubetest.Object{"repository_id": 42}), []string{`REFUSED     the token's claim "repository_id" is no string`, "refused 401: token_claims"}, "granted"},
+		"another type":             {"github", "", good(kubetest.Object{"repository_id": 42}), []string{`REFUSED     the token's claim "repository_id" is not a string`, "refused 401: token_claims"}, "granted"},
 		"another tenant":           {"github", "", good(kubetest.Object{"repository_owner_id": "8"}), []string{"identity     github\n", "refused 401: token_require"}, "granted"},
 		"of another identity":      {"mesh", "", good(nil), []string{`claim "sub" is missing`, "refused 401: token_claims"}, "granted"},
 		"another issuer's":         {"github", "", good(kubetest.Object{"iss": "https://issuer.example.com"}), []string{`REFUSED     the token's issuer is not that of identity "github"`, "refused 401: token_unknown_issuer"}, "granted"},

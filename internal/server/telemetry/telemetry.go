@@ -90,7 +90,7 @@ func otlpSignal(signal string, getenv func(string) string) (protocol string, err
 		named = true
 		// The message omits the value, because it may contain a password.
 		if u, err := url.Parse(endpoint); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
-			return "", fmt.Errorf("telemetry: %s is no URL such as http://collector:4318 (credentials go into OTEL_EXPORTER_OTLP_HEADERS)", variable)
+			return "", fmt.Errorf("telemetry: %s is not a URL such as http://collector:4318 (credentials go into OTEL_EXPORTER_OTLP_HEADERS)", variable)
 		}
 	}
 	variable := "OTEL_" + signal + "_EXPORTER"
