@@ -66,7 +66,7 @@ Exit code 0 if there is an answer, even if the request would be refused.`,
 	flags.StringVar(&r.Service, "service", "", "service of the registry (may be left out when there is only one)")
 	flags.StringArrayVar(&r.Scopes, "scope", nil, "requested scope, repeatable; without it, the request is a login")
 	flags.StringVar(&r.Caller, "caller", "", "client address of the request, for node.proof by address")
-	outputFlag(command, &output, "text", "text, or json: docs/how-to/explain.md describes the fields")
+	outputFlag(command, &output, "text", "text, or json: docs/explain.schema.json describes the fields")
 	command.MarkFlagsMutuallyExclusive("token-file", "as", "claims", "from-audit")
 	command.MarkFlagsOneRequired("token-file", "as", "claims", "from-audit")
 	command.MarkFlagsRequiredTogether("claims", "identity")

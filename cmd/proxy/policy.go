@@ -57,6 +57,6 @@ so.`,
 	configFlag(command, &file)
 	command.Flags().StringArrayVar(&files, "audit-file", nil, "audit log, repeatable; - is standard input (default: audit.file of the configuration)")
 	command.Flags().IntVar(&days, "days", 30, "report entries that were not used in the last N days")
-	outputFlag(command, &output, "text", "text, or json: docs/how-to/who-can.md describes the fields")
+	outputFlag(command, &output, "text", "text, or json: docs/who-can.schema.json describes the fields")
 	return command
 }

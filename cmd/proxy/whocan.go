@@ -31,7 +31,7 @@ listed but do not count. Revocations do not count either.`,
 	}
 	configFlag(command, &file)
 	command.Flags().StringVar(&service, "service", "", "service of the registry (may be left out when there is only one)")
-	outputFlag(command, &output, "text", "text, or json: docs/how-to/who-can.md describes the fields")
+	outputFlag(command, &output, "text", "text, or json: docs/who-can.schema.json describes the fields")
 	return command
 }
 
@@ -54,7 +54,7 @@ explain a single request, use pullpass explain.`,
 		},
 	}
 	configFlag(command, &file)
-	outputFlag(command, &output, "text", "text, or json: docs/how-to/who-can.md describes the fields")
+	outputFlag(command, &output, "text", "text, or json: docs/who-can.schema.json describes the fields")
 	return command
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/pullpass/pullpass/internal/policy/pattern"
 )
 
-// What lists the repositories that a ServiceAccount can reach. docs/how-to/who-can.md and the
-// schema describe each field.
+// What lists the repositories that a ServiceAccount can reach. docs/who-can.schema.json
+// describes each field.
 type What struct {
 	APIVersion     string            `json:"apiVersion"`
 	Kind           string            `json:"kind"`

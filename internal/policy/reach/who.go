@@ -14,8 +14,8 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-// Who lists the identities that can act on a repository. docs/reference/policy.md and the schema
-// describe each field.
+// Who lists the identities that can act on a repository. docs/who-can.schema.json
+// describes each field.
 type Who struct {
 	APIVersion string    `json:"apiVersion"`
 	Kind       string    `json:"kind"`

@@ -8,7 +8,7 @@ import (
 	"github.com/pullpass/pullpass/internal/policy"
 )
 
-// Explanation is the result of explain. docs/how-to/explain.md and its schema describe each field.
+// Explanation is the result of explain. docs/explain.schema.json describes each field.
 type Explanation struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`

@@ -30,7 +30,7 @@ type Request struct {
 	Since    time.Time        // earlier use counts as unused
 }
 
-// Report lists the unused parts of the policy. docs/how-to/who-can.md and the schema describe each
+// Report lists the unused parts of the policy. docs/who-can.schema.json describes each
 // field.
 type Report struct {
 	APIVersion  string       `json:"apiVersion"`

@@ -146,6 +146,24 @@ func (s outputSchema) Fields(t *testing.T, schema map[string]any, path string, i
 	}
 }
 
+// RequireDescriptions fails for each field that a schema does not describe.
+func RequireDescriptions(t *testing.T, schema map[string]any, path string) {
+	t.Helper()
+	for _, key := range []string{"properties", "$defs"} {
+		named, _ := schema[key].(map[string]any)
+		for name, part := range named {
+			part, path := part.(map[string]any), path+"."+name
+			if key == "properties" && name != "apiVersion" && name != "kind" && part["description"] == nil {
+				t.Errorf("the schema does not describe %s", path)
+			}
+			RequireDescriptions(t, part, path)
+		}
+	}
+	if items, ok := schema["items"].(map[string]any); ok {
+		RequireDescriptions(t, items, path)
+	}
+}
+
 func (s outputSchema) Enum(t *testing.T, path string) map[string]bool {
 	t.Helper()
 	schema := s.Document
