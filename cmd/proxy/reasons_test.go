@@ -11,12 +11,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -61,10 +58,10 @@ var updateReasons = flag.Bool("update-reasons", false, "write the reasons into d
 // The documents have the reasons of the catalogue. They are written by make docs.
 func TestReasonsDocument(t *testing.T) {
 	t.Parallel()
-	inGateway := reasonsUsed(t, "internal/gateway")
+	atTokens, inGateway := reasonsUsed(t, "internal/oidc", "internal/exchange"), reasonsUsed(t, "internal/gateway")
 	checkPart(t, "../../docs/reference/audit.md", `(?ms)^\| reason \|.*?\n\n`,
-		reasonsTable("reason", reasonsUsed(t, "internal/oidc", "internal/exchange"), exchange.Classes, exchange.ResultOf))
-	checkPart(t, "../../docs/reference/audit.md", `(?ms)^\| gateway reason \|.*?\n\n`, reasonsTable("gateway reason", inGateway, gateway.Classes, gateway.ResultOf))
+		reasonsTable("reason", atTokens, nil))
+	checkPart(t, "../../docs/reference/audit.md", `(?ms)^\| gateway reason \|.*?\n\n`, reasonsTable("gateway reason", inGateway, atTokens))
 	var enum strings.Builder
 	for i, reason := range refusal.Reasons() {
 		if i > 0 {
@@ -91,22 +88,13 @@ func checkPart(t *testing.T, name, pattern, want string) {
 	}
 }
 
-func reasonsTable(column string, used map[string]bool, classes func(refusal.Reason) []refusal.Class, result func(refusal.Class) exchange.Result) string {
+func reasonsTable(column string, used, elsewhere map[string]bool) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| %s | result | status | meaning | remedy |\n| --- | --- | --- | --- | --- |\n", column)
+	fmt.Fprintf(&b, "| %s | meaning | remedy |\n| --- | --- | --- |\n", column)
 	for _, e := range refusal.All() {
-		if !used[string(e.Reason)] {
-			continue
+		if used[string(e.Reason)] && !elsewhere[string(e.Reason)] {
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", e.Reason, inMarkdown(e.Message), inMarkdown(e.Remedy))
 		}
-		var results, statuses []string
-		for _, c := range classes(e.Reason) {
-			results, statuses = append(results, string(result(c))), append(statuses, strconv.Itoa(c.Status()))
-			if c == refusal.Narrowed {
-				results = append(results, string(exchange.ResultNone))
-			}
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", e.Reason, strings.Join(slices.Compact(results), ", "), strings.Join(statuses, ", "),
-			inMarkdown(e.Message), inMarkdown(e.Remedy))
 	}
 	return b.String() + "\n"
 }

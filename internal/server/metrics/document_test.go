@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -24,9 +25,11 @@ const metricsIntroduction = `# Metrics
 
 ` + "Prometheus reads the metrics at `GET /metrics` of the admin listener. They can also be sent to an OpenTelemetry collector: [telemetry.md](../how-to/telemetry.md)." + `
 
-Every replica counts alone. Times are Unix times in seconds, so ` + "`time() - metric`" + ` is an age. The values of a label are those listed here and
-names from the configuration, never content of a request. Durations are native histograms (Prometheus needs ` + "`scrape_native_histograms: true`" + `,
+Every replica counts alone. Times are Unix times in seconds, so ` + "`time() - metric`" + ` is an age. Durations are native histograms (Prometheus needs ` + "`scrape_native_histograms: true`" + `,
 or ` + "`--enable-feature=native-histograms`" + ` before 3.8) and classic ones. ` + "`go_*` and `process_*`" + ` are the metrics of every Go program.
+
+Labels never contain text from requests. Where the tables give only a label's name, it has these values:
+
 `
 
 // The document is what the code says. It is made by make docs.
@@ -46,17 +49,41 @@ func TestMetricsDocument(t *testing.T) {
 func metricsText() []byte {
 	var b bytes.Buffer
 	b.WriteString(metricsIntroduction)
+	usual := usualLabels()
+	for _, name := range slices.Sorted(maps.Keys(usual)) {
+		fmt.Fprintf(&b, "- %s\n", usual[name])
+	}
 	for _, c := range allMetrics() {
-		fmt.Fprintf(&b, "\n## %s\n\n| metric | labels | meaning | remedy for a bad value |\n| --- | --- | --- | --- |\n", c.title)
+		fmt.Fprintf(&b, "\n## %s\n\n| metric and labels | meaning | remedy for a bad value |\n| --- | --- | --- |\n", c.title)
 		for _, d := range c.metrics {
-			var labels []string
+			cell := fmt.Sprintf("`%s` (%s)", d.name, d.kind)
 			for _, l := range d.labels {
-				labels = append(labels, l.text())
+				text := l.text()
+				if text == usual[l.name] {
+					text = "`" + l.name + "`"
+				}
+				cell += "<br>" + text
 			}
-			fmt.Fprintf(&b, "| `%s` (%s) | %s | %s | %s |\n", d.name, d.kind, strings.Join(labels, "<br>"), d.help, d.act)
+			fmt.Fprintf(&b, "| %s | %s | %s |\n", cell, d.help, d.act)
 		}
 	}
 	return b.Bytes()
+}
+
+// usualLabels returns the text that most metrics with a label share.
+func usualLabels() map[string]string {
+	uses, usual := map[string]int{}, map[string]string{}
+	for _, c := range allMetrics() {
+		for _, d := range c.metrics {
+			for _, l := range d.labels {
+				text := l.text()
+				if uses[text]++; uses[text] > max(1, uses[usual[l.name]]) {
+					usual[l.name] = text
+				}
+			}
+		}
+	}
+	return usual
 }
 
 // text lists the values, unless the meaning leads to a list.

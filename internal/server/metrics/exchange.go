@@ -38,7 +38,7 @@ var (
 		help:    "Time to answer a token request.",
 		labels:  []label{exchangesTotal.labels[0]},
 		buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
-		act:     "Find the long span in a trace. Without traces, check the metrics of key fetches, confirmations and Redis calls.",
+		act:     "Find the long span in a trace, or check the metrics of key fetches, confirmations and Redis calls.",
 	}
 	limited = &metric{
 		name: "pullpass_limited_total", kind: counter,
@@ -66,7 +66,7 @@ var (
 	}
 	connectionsRefused = &metric{
 		name: "pullpass_connections_refused_total", kind: counter, read: true,
-		help: "Closed connections: the address had too many, or the connection had no complete request and its place was needed. Also connections and requests that were refused because all clients together sent too much.",
+		help: "Connections closed because their address had too many, or because their place was needed before a request was complete. Also connections and requests refused because all requests together were too large.",
 		act:  "Many clients share an address: see [capacity.md](capacity.md#connections). Otherwise a client tries to use up the connections.",
 	}
 

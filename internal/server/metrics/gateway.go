@@ -20,7 +20,7 @@ var (
 			{name: "result", values: ClosedSet(exchange.Results()...), other: otherValue, means: "[results](audit.md#results)"},
 			{name: "reason", values: reasonValues, other: otherValue, means: "[reasons](audit.md#gateway-reasons); empty: completely forwarded"},
 		},
-		act: "`unavailable`: the upstream fails; the reason says how, [operations.md](../how-to/operations.md#the-gateway) has the remedy. Many `refused`: find the reason in the audit log. `request_canceled`: the client left; the result is `granted`.",
+		act: "`unavailable`: the upstream fails; see [operations.md](../how-to/operations.md#the-gateway). Many `refused`: find the reason in the audit log. `request_canceled`: the client left; the result is `granted`.",
 	}
 	gatewayDuration = &metric{
 		name: "pullpass_gateway_duration_seconds", kind: histogram,
@@ -35,7 +35,7 @@ var (
 	}
 	gatewayStreams = &metric{
 		name: "pullpass_gateway_requests_in_flight", kind: gauge, read: true,
-		help: "Gateway requests in progress, including those whose body is being streamed.",
+		help: "Gateway requests in progress, with their bodies.",
 		act:  "Near `pullpass_connections_limit`: clients wait to connect. Run more replicas, or give them more memory.",
 	}
 	gatewayChallenges = &metric{
@@ -45,13 +45,13 @@ var (
 	}
 	upstreamFailing = &metric{
 		name: "pullpass_upstream_failing", kind: gauge, read: true,
-		help:   "1: the last health check (GET /v2/) of the upstream failed. Pullpass makes one each minute, and soon after a failed request of a client.",
+		help:   "1: the last health check (GET /v2/) of the upstream failed. There is one each minute, and soon after a failed request of a client.",
 		labels: []label{upstreamLabel},
 		act:    "Pulls from this upstream fail. `/readyz` says why.",
 	}
 	upstreamAnswered = &metric{
 		name: "pullpass_upstream_answered_timestamp_seconds", kind: gauge, read: true,
-		help:   "Time of the last successful health check (GET /v2/) of the upstream; 0: never. There is one each minute.",
+		help:   "Time of the last successful health check of the upstream; 0: never.",
 		labels: []label{upstreamLabel},
 	}
 	upstreamHeld = &metric{
@@ -69,7 +69,7 @@ var (
 		name: "pullpass_upstream_token_failures_total", kind: counter, read: true,
 		help:   "Requests to the token endpoint of the upstream that returned no token.",
 		labels: []label{upstreamLabel},
-		act:    "The credential is wrong or expired, or the token endpoint is down. The audit log has its response.",
+		act:    "The credential is wrong or expired, or the token endpoint is down: see the audit log.",
 	}
 	gatewayMetrics = []*metric{
 		gatewayRequests, gatewayDuration, gatewayBytes, gatewayStreams, gatewayChallenges,

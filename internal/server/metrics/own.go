@@ -115,7 +115,7 @@ var (
 		name: "pullpass_policy_info", kind: gauge, read: true,
 		help:   "Always 1, for the policy in use.",
 		labels: []label{{name: "revision", from: fromCode, means: "hash of the policy files; one at a time"}},
-		act:    "Replicas with different `revision`s for minutes: a replica did not get the new files, or cannot read them.",
+		act:    "Different values for minutes: a replica did not get the new files, or cannot read them.",
 	}
 	reloads = &metric{
 		name: "pullpass_reloads_total", kind: counter,

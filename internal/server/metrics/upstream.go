@@ -17,7 +17,7 @@ var (
 		name: "pullpass_issuer_keys_fetched_timestamp_seconds", kind: gauge, read: true,
 		help:   "Time of the last successful fetch of the keys; 0: never.",
 		labels: []label{issuerLabel},
-		act:    "Older than an hour: fetches fail. Restore the connection to the issuer before `discovery.maxKeyAge`: then the keys are no longer accepted.",
+		act:    "Older than an hour: restore the connection to the issuer. After `discovery.maxKeyAge`, the keys are no longer accepted.",
 	}
 	issuerKeyFetches = &metric{
 		name: "pullpass_issuer_key_fetches_total", kind: counter, read: true,
@@ -41,13 +41,13 @@ var (
 		name: "pullpass_kubernetes_synced", kind: gauge, read: true,
 		help:   "1 after all objects of the resource were listed once.",
 		labels: []label{clusterLabel, resourceLabel},
-		act:    "0 for minutes: the API server is unreachable, or RBAC denies access; the log says which. Meanwhile, each token request fetches its objects one by one.",
+		act:    "0 for minutes: the API server is unreachable, or RBAC denies access: see the log. Meanwhile, each token request fetches its objects one by one.",
 	}
 	kubernetesHeard = &metric{
 		name: "pullpass_kubernetes_heard_timestamp_seconds", kind: gauge, read: true,
 		help:   "Time at which the API server last sent a list, a change or a bookmark; 0: never.",
 		labels: []label{clusterLabel, resourceLabel},
-		act:    "API servers send a bookmark once a minute. Older than ten minutes: objects deleted since then still count as existing. Check the log and the connection to the API server.",
+		act:    "Older than ten minutes: objects deleted since then still count as existing. Check the log and the connection. API servers send a bookmark each minute.",
 	}
 	kubernetesObjects = &metric{
 		name: "pullpass_kubernetes_objects", kind: gauge, read: true,
@@ -75,7 +75,7 @@ var (
 		name: "pullpass_pod_event_failures_total", kind: counter, read: true,
 		help:   "Events on pods that could not be written, or were dropped because the queue was full.",
 		labels: []label{clusterLabel},
-		act:    "Pods do not show why a pull was refused. The log has the cause; Pullpass needs `create` and `patch` on `events`.",
+		act:    "Pods do not show refusals. The log has the cause; Pullpass needs `create` and `patch` on `events`.",
 	}
 	objectStatusLeader = &metric{
 		name: "pullpass_object_status_leader", kind: gauge, read: true,
