@@ -75,19 +75,19 @@ func TestMessages(t *testing.T) {
 		"a ServiceAccount that is gone": {refusedEvent(gone(exchange.GoneError{Kind: exchange.KindServiceAccount, Name: "team-b/web", UID: "uid-1", Now: "uid-2"})), []string{
 			"Pullpass refused repository:shared/x:pull at registry.example.com: the ServiceAccount team-b/web that the token names was deleted (UID uid-1), " +
 				"and recreated under the same name (UID uid-2); tokens that are requested now are for the new one. " +
-				"Remedy: see that the ServiceAccount is there: the kubelet gets a token for it by itself at its next try; whatever else pulls with the pod's token needs a new pod"}},
+				"Remedy: recreate the ServiceAccount if it is missing; the kubelet gets a new token at its next try, other clients need a new pod"}},
 		"another caller": {refusedEvent(refuse("caller_not_node", `the caller is not proven to be the node "worker-1", which the token names: it presented no client certificate`)), []string{
 			`Pullpass refused repository:shared/x:pull at registry.example.com: the caller is not proven to be the node "worker-1", which the token names: ` +
 				"it presented no client certificate. Remedy: the token was sent from 192.0.2.1; if neither the pod's node nor a NAT of yours has this address, " +
 				"another client has the token: delete the pod to end it"}},
 		"a node that may not pull": {refusedEvent(refuse("node_not_selected", "only nodes that match this may pull")), []string{
-			"Pullpass refused repository:shared/x:pull at registry.example.com: only nodes that match this may pull"}},
+			"Pullpass refused repository:shared/x:pull at registry.example.com: only nodes that match this may pull. Remedy: schedule the pod on a node that matches, or label the node"}},
 		"a login": {refusedEvent(refuse("node_not_selected", "no"), func(e *exchange.Event) { e.Requested = nil }), []string{
-			"Pullpass refused a login at registry.example.com: no"}},
+			"Pullpass refused a login at registry.example.com: no. Remedy: schedule the pod on a node that matches, or label the node"}},
 		"several, refused as a whole": {refusedEvent(refuse("node_not_selected", "no"), func(e *exchange.Event) {
 			e.Requested = []string{"repository:a:pull", "repository:b:pull"}
 			e.Scopes = []exchange.ScopeEvent{{Scope: "repository:a:pull", Reason: "decided before"}}
-		}), []string{"Pullpass refused repository:a:pull repository:b:pull at registry.example.com: no"}},
+		}), []string{"Pullpass refused repository:a:pull repository:b:pull at registry.example.com: no. Remedy: schedule the pod on a node that matches, or label the node"}},
 		"very many": {refusedEvent(func(e *exchange.Event) {
 			e.Scopes = slices.Repeat([]exchange.ScopeEvent{{Scope: "a", Reason: "b"}}, 100)
 		}), slices.Repeat([]string{"Pullpass refused a at registry.example.com: b"}, 3)},

@@ -67,7 +67,7 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 		"the rule has another name now": {"", func(line kubetest.Object) { line["rule"] = "other" }, []string{"changed      rule: other -> asked-for\n"}, "REFUSED"},
 		"a ServiceAccount that was made again": {"", func(line kubetest.Object) { line["serviceAccount"] = kubetest.Object{"name": "web", "uid": "uid-0"} }, []string{
 			"objects      REFUSED     the ServiceAccount team-a/web that the token names was deleted", "refused 403: service_account_gone",
-			"changed      result: granted -> refused\n", "remedy       see that the ServiceAccount is there: the kubelet gets a token for it by itself",
+			"changed      result: granted -> refused\n", "remedy       recreate the ServiceAccount if it is missing; the kubelet gets a new token",
 		}, "not for it"},
 		"a pod that is gone": {"", func(line kubetest.Object) { line["pod"] = kubetest.Object{"name": "web-0", "uid": "uid-old"} }, []string{"refused 403: pod_gone"}, "not for it"},
 		"a token in a Secret": {byAddress + "  pullSecrets: {audience: a, namespaces: [team-*]}\n", inSecret, []string{
@@ -185,7 +185,7 @@ func TestExplainJudgesRevocations(t *testing.T) {
 	revoke(t, list, account, "examined")
 	for _, source := range []string{"name", "token", "audit"} {
 		expect(source, `revocations  REFUSED     revoked by an operator: "examined" (--service-account prod/team-a/web until `, `by "alice")`+"\n", `now          refused 403: revoked; revoked by an operator: "examined"`,
-			"remedy       an administrator of Pullpass can end a revocation")
+			"remedy       an administrator of Pullpass can end it")
 	}
 	testkit.Must(t, list.Remove(t.Context(), account, "alice"))
 	revoke(t, list, state.Target{Kind: state.TargetNode, Cluster: "prod", Name: "node1"}, "examined")

@@ -78,7 +78,7 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 			"replay       off         a token in a Secret may come from several callers\n", "now          granted 200\n",
 		}, "unless"},
 		"a token in a Secret that is gone": {settings(nodeproof.Enforce, "address") + accepted, by(inSecret("uid-before")), []string{
-			"objects      REFUSED     the API server does not accept the token in the Secret team-a/pull", "refused 403: secret_gone", "remedy       see that \"pullpass pull-secrets controller\" runs",
+			"objects      REFUSED     the API server does not accept the token in the Secret team-a/pull", "refused 403: secret_gone", "remedy       check that pullpass pull-secrets controller runs",
 		}, "granted"},
 		"the pod's node": {settings(nodeproof.Off, "address"), by(unnamed), []string{"node         node1, UID uid-3, says the API server\n", "now          granted 200\n"}, "unless"},
 		"a pod that is gone": {settings(nodeproof.Enforce, "address"), by(gone, "--caller", "192.0.2.1"), []string{
