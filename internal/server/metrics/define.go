@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"strings"
+
 	"github.com/pullpass/pullpass/internal/exchange"
 )
 
@@ -14,6 +16,15 @@ type metric struct {
 	act     string    // remedy for a bad value; empty: the metric is for graphs
 	buckets []float64 // of a histogram, as upper bounds
 	read    bool      // read from Sources at each scrape; else counted at each event
+}
+
+// alert refers to the remedies for the alerts about a metric.
+func alert(names ...string) string {
+	var links []string
+	for _, name := range names {
+		links = append(links, "["+name+"](../how-to/operations.md#"+strings.ToLower(name)+")")
+	}
+	return strings.Join(links, ", ")
 }
 
 // kind is the type of a metric.

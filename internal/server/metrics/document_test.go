@@ -54,7 +54,7 @@ func metricsText() []byte {
 		fmt.Fprintf(&b, "- %s\n", usual[name])
 	}
 	for _, c := range allMetrics() {
-		fmt.Fprintf(&b, "\n## %s\n\n| metric and labels | meaning | remedy for a bad value |\n| --- | --- | --- |\n", c.title)
+		fmt.Fprintf(&b, "\n## %s\n\n| metric and labels | meaning | alert, or remedy for a bad value |\n| --- | --- | --- |\n", c.title)
 		for _, d := range c.metrics {
 			cell := fmt.Sprintf("`%s` (%s)", d.name, d.kind)
 			for _, l := range d.labels {

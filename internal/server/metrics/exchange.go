@@ -30,21 +30,20 @@ var (
 				registryauth.GrantPassword, registryauth.GrantRefreshToken, registryauth.GrantTokenExchange, ""), other: otherValue,
 				means: "empty: refused before the form of the request was known"},
 		},
-		act: "Many `refused`: find the reason in the audit log. `unavailable`: a dependency is down; `/readyz` names it. " +
-			"`error`: a bug in Pullpass; find its log line by the id of the audit line. `anonymous`: a kubelet does not send its pods' tokens.",
+		act: alert("PullpassErrors", "PullpassUnavailable", "PullpassRefusing", "PullpassAnonymous"),
 	}
 	exchangeDuration = &metric{
 		name: "pullpass_exchange_duration_seconds", kind: histogram,
 		help:    "Time to answer a token request.",
 		labels:  []label{exchangesTotal.labels[0]},
 		buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
-		act:     "Find the long span in a trace, or check the metrics of key fetches, confirmations and Redis calls.",
+		act:     alert("PullpassSlow"),
 	}
 	limited = &metric{
 		name: "pullpass_limited_total", kind: counter,
 		help:   "Token requests refused by a rate limit, by limit.",
 		labels: []label{limitLabel},
-		act:    "The audit log names the caller. Raise `limits`, or stop the caller.",
+		act:    alert("PullpassLimited"),
 	}
 	requestsInFlight = &metric{
 		name: "pullpass_requests_in_flight", kind: gauge, read: true,
@@ -53,12 +52,12 @@ var (
 	requestsWaiting = &metric{
 		name: "pullpass_requests_waiting", kind: gauge, read: true,
 		help: "Token requests in the queue.",
-		act:  "Above 0 for minutes: find the slow step, or run more replicas.",
+		act:  alert("PullpassOverloaded"),
 	}
 	openConnections = &metric{
 		name: "pullpass_connections", kind: gauge, read: true,
 		help: "Open connections of the public listener.",
-		act:  "Near `pullpass_connections_limit`: clients wait to connect. Run more replicas, or give them more memory.",
+		act:  alert("PullpassConnectionsFull"),
 	}
 	connectionsLimit = &metric{
 		name: "pullpass_connections_limit", kind: gauge, read: true,
@@ -67,14 +66,14 @@ var (
 	connectionsRefused = &metric{
 		name: "pullpass_connections_refused_total", kind: counter, read: true,
 		help: "Connections closed because their address had too many, or because their place was needed before a request was complete. Also connections and requests refused because all requests together were too large.",
-		act:  "Many clients share an address: see [capacity.md](capacity.md#connections). Otherwise a client tries to use up the connections.",
+		act:  alert("PullpassConnectionsFull"),
 	}
 
 	legacyTokens = &metric{
 		name: "pullpass_legacy_tokens_total", kind: counter,
 		help:   "Refused secret-based ServiceAccount tokens, by the cluster that signed them.",
 		labels: []label{{name: "cluster", from: fromClusters, means: "`clusters[].name`; empty: signed by no configured cluster"}},
-		act:    "The audit log names the Secrets. Delete them, and give their users tokens that expire.",
+		act:    alert("PullpassLegacyTokens"),
 	}
 	callerProofs = &metric{
 		name: "pullpass_caller_proofs_total", kind: counter,
@@ -85,7 +84,7 @@ var (
 			{name: "result", values: []string{resultPassed, resultFailed}, other: otherValue},
 			{name: "reason", values: append(ClosedSet(nodeproof.Reasons()...), ""), other: otherValue, means: "[reasons of proofs](audit.md#reasons); empty: passed"},
 		},
-		act: "Set `enforce` only when every result is `passed`. [node-proof.md](../how-to/node-proof.md) has a remedy for each reason.",
+		act: alert("PullpassCallerNotNode"),
 	}
 	replays = &metric{
 		name: "pullpass_replays_total", kind: counter,
@@ -95,7 +94,7 @@ var (
 			{name: "mode", values: ClosedSet(exchange.ReplayAudit, exchange.ReplayEnforce), other: otherValue},
 			{name: "result", values: append(ClosedSet(exchange.ReplayReasons()...), resultPassed), other: otherValue},
 		},
-		act: "`other_caller`: a token was stolen, or nodes share or change addresses; the audit log names both callers. `unavailable`: check Redis.",
+		act: alert("PullpassReplay", "PullpassRedisDown"),
 	}
 	exchangeMetrics = []*metric{
 		exchangesTotal, exchangeDuration, requestsInFlight, requestsWaiting, openConnections, connectionsLimit, connectionsRefused, limited, legacyTokens, callerProofs, replays,

@@ -20,7 +20,7 @@ var (
 			{name: "result", values: ClosedSet(exchange.Results()...), other: otherValue, means: "[results](audit.md#results)"},
 			{name: "reason", values: reasonValues, other: otherValue, means: "[reasons](audit.md#gateway-reasons); empty: completely forwarded"},
 		},
-		act: "`unavailable`: the upstream fails; see [operations.md](../how-to/operations.md#the-gateway). Many `refused`: find the reason in the audit log. `request_canceled`: the client left; the result is `granted`.",
+		act: "[The gateway](../how-to/operations.md#the-gateway), by reason.",
 	}
 	gatewayDuration = &metric{
 		name: "pullpass_gateway_duration_seconds", kind: histogram,
@@ -36,7 +36,7 @@ var (
 	gatewayStreams = &metric{
 		name: "pullpass_gateway_requests_in_flight", kind: gauge, read: true,
 		help: "Gateway requests in progress, with their bodies.",
-		act:  "Near `pullpass_connections_limit`: clients wait to connect. Run more replicas, or give them more memory.",
+		act:  alert("PullpassConnectionsFull"),
 	}
 	gatewayChallenges = &metric{
 		name: "pullpass_gateway_challenges_total", kind: counter, read: true,
@@ -47,7 +47,7 @@ var (
 		name: "pullpass_upstream_failing", kind: gauge, read: true,
 		help:   "1: the last health check (GET /v2/) of the upstream failed. There is one each minute, and soon after a failed request of a client.",
 		labels: []label{upstreamLabel},
-		act:    "Pulls from this upstream fail. `/readyz` says why.",
+		act:    alert("PullpassUpstreamFailing"),
 	}
 	upstreamAnswered = &metric{
 		name: "pullpass_upstream_answered_timestamp_seconds", kind: gauge, read: true,
@@ -58,7 +58,7 @@ var (
 		name: "pullpass_upstream_held", kind: gauge, read: true,
 		help:   "1: the upstream answered GET /v2/ with 429. Pullpass sends it no requests until its Retry-After has passed. A 429 for one repository does not count.",
 		labels: []label{upstreamLabel},
-		act:    "Clients get 429. Ask the upstream for a higher limit, or use a credential that has one.",
+		act:    alert("PullpassUpstreamLimited"),
 	}
 	upstreamTokens = &metric{
 		name: "pullpass_upstream_token_requests_total", kind: counter, read: true,

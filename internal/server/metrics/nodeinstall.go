@@ -13,7 +13,7 @@ var (
 		name: "pullpass_node_install_state", kind: gauge, read: true,
 		help:   "1 for the state of the node, 0 for the others. Absent before the first check.",
 		labels: []label{nodeLabel, {name: "state", values: ClosedSet(rollout.States()...), means: "see [nodes.md](../how-to/nodes.md)"}},
-		act:    "`failed`, `rejected`: `pullpass node-install status` has the reason. Until it is gone, no other node gets the same change.",
+		act:    alert("PullpassNodeInstallFails"),
 	}
 	nodeInstallSince = &metric{
 		name: "pullpass_node_install_since_timestamp_seconds", kind: gauge, read: true,
@@ -24,13 +24,13 @@ var (
 		name: "pullpass_node_install_restarts_total", kind: counter, read: true,
 		help:   "Changes that restarted the kubelet.",
 		labels: []label{nodeLabel},
-		act:    "More than one for each of your changes: another program undoes the installation. The log names the repaired files.",
+		act:    alert("PullpassNodeInstallUndone"),
 	}
 	nodeInstallRepairs = &metric{
 		name: "pullpass_node_install_repairs_total", kind: counter, read: true,
 		help:   "Files that another program changed, and that were restored at once.",
 		labels: []label{nodeLabel},
-		act:    "Find the program: the log and the events NodeInstallRepaired name the files. For Spegel, see [kubelet.md](../how-to/kubelet.md).",
+		act:    alert("PullpassNodeInstallUndone"),
 	}
 	nodeInstallMetrics = []*metric{nodeInstallState, nodeInstallSince, nodeInstallRestarts, nodeInstallRepairs}
 )

@@ -18,18 +18,18 @@ var (
 		name: "pullpass_signing_key_expiry_timestamp_seconds", kind: gauge, read: true,
 		help:   "Time at which the signing key's certificate or a CA above it expires; 0 while no key can sign. Absent if the key has no certificate.",
 		labels: []label{serviceLabel},
-		act:    "Renew it before: after the expiry, requests for this service get a 503.",
+		act:    alert("PullpassSigningKeyMissing", "PullpassSigningKeyEnds"),
 	}
 	signingCAExpiry = &metric{
 		name: "pullpass_signing_ca_expiry_timestamp_seconds", kind: gauge, read: true,
 		help:   "Earliest expiry of the CAs above the signing key. Absent if there is no CA.",
 		labels: []label{serviceLabel},
-		act:    "Make another CA long before, and add it to the registries: [keys.md](../how-to/keys.md).",
+		act:    alert("PullpassSigningCAEnds"),
 	}
 	assertionKeySince = &metric{
 		name: "pullpass_assertion_key_since_timestamp_seconds", kind: gauge, read: true,
 		help: "Time at which the assertion signing key came into use; 0 while no key can sign. Absent without `assertions`, or with a key from a file.",
-		act:  "0: requests to upstreams with a caller's login get a 502. Older than 32 days: the log says why there is no new key.",
+		act:  alert("PullpassAssertionKeyMissing") + ". Older than 32 days: the log says why there is no new key.",
 	}
 	assertionKeyNext = &metric{
 		name: "pullpass_assertion_key_next_timestamp_seconds", kind: gauge, read: true,
@@ -38,13 +38,13 @@ var (
 	servingCertificateExpiry = &metric{
 		name: "pullpass_tls_certificate_expiry_timestamp_seconds", kind: gauge, read: true,
 		help: "Time at which the certificate of the public listener expires.",
-		act:  "Renew it before: after the expiry, no client connects. A new file is read within a minute.",
+		act:  alert("PullpassCertificateEnds"),
 	}
 	clientCAExpiry = &metric{
 		name: "pullpass_client_ca_expiry_timestamp_seconds", kind: gauge, read: true,
 		help:   "Earliest expiry of the CAs for the node certificates of the cluster.",
 		labels: []label{clusterLabel},
-		act:    "Add the next CA to the file before. The file may have both.",
+		act:    alert("PullpassClientCAEnds"),
 	}
 	keyMetrics = []*metric{
 		signingKeySince, signingKeyExpiry, signingCAExpiry, assertionKeySince, assertionKeyNext, servingCertificateExpiry, clientCAExpiry,
@@ -115,13 +115,13 @@ var (
 		name: "pullpass_policy_info", kind: gauge, read: true,
 		help:   "Always 1, for the policy in use.",
 		labels: []label{{name: "revision", from: fromCode, means: "hash of the policy files; one at a time"}},
-		act:    "Different values for minutes: a replica did not get the new files, or cannot read them.",
+		act:    alert("PullpassPoliciesDiffer"),
 	}
 	reloads = &metric{
 		name: "pullpass_reloads_total", kind: counter,
 		help:   "Reads of files, including the first. After a failure, the last valid files stay in use.",
 		labels: []label{reloadLabel, outcomeLabel},
-		act:    "`failure`: the log and `pullpass check` name the file and the fault.",
+		act:    alert("PullpassReloadFails"),
 	}
 	lastReload = &metric{
 		name: "pullpass_reload_last_success_timestamp_seconds", kind: gauge,
@@ -137,12 +137,12 @@ var (
 	redisHealthy = &metric{
 		name: "pullpass_redis_healthy", kind: gauge, read: true,
 		help: "1 if Redis answered the last call.",
-		act:  "0: each replica counts limits alone, replays are not detected, and new revocations have no effect. See [redis.md](../how-to/redis.md).",
+		act:  alert("PullpassRedisDown"),
 	}
 	redisFailures = &metric{
 		name: "pullpass_redis_failures_total", kind: counter, read: true,
 		help: "Failed calls to Redis.",
-		act:  "See `pullpass_redis_healthy`; `/readyz` has the last failure.",
+		act:  alert("PullpassRedisDown"),
 	}
 	redisDuration = &metric{
 		name: "pullpass_redis_call_duration_seconds", kind: histogram,
@@ -161,7 +161,7 @@ var (
 	revocationsRead = &metric{
 		name: "pullpass_revocations_read_timestamp_seconds", kind: gauge, read: true,
 		help: "Time of the last successful read of the revocations; 0: never.",
-		act:  "Pullpass reads them every five seconds. Older than a minute: new revocations have no effect at this replica. 0: nothing is granted. Check Redis.",
+		act:  alert("PullpassRevocationsOld"),
 	}
 	stateMetrics = []*metric{redisHealthy, redisFailures, redisDuration, revocationsNow, revocationsRead}
 )
@@ -180,7 +180,7 @@ var (
 	auditFailures = &metric{
 		name: "pullpass_audit_failures_total", kind: counter, read: true,
 		help: "Audit events that could not be written.",
-		act:  "Above 0: the audit log is incomplete. The log says why; check the disk, or the reader of standard output.",
+		act:  alert("PullpassAuditLost"),
 	}
 	auditWaiting = &metric{
 		name: "pullpass_audit_waiting_events", kind: gauge, read: true,

@@ -10,7 +10,7 @@ var (
 	pullSecretsLeader = &metric{
 		name: "pullpass_pull_secrets_leader", kind: gauge, read: true,
 		help: "1 if this replica leads. The others wait.",
-		act:  "0 at all replicas: no token is renewed, and each expires within the hour. The log says why no replica gets the Lease.",
+		act:  alert("PullpassPullSecretsUnled"),
 	}
 	pullSecretsNow = &metric{
 		name: "pullpass_pull_secrets", kind: gauge, read: true,
@@ -21,7 +21,7 @@ var (
 	pullSecretOverdue = &metric{
 		name: "pullpass_pull_secret_overdue_seconds", kind: gauge, read: true,
 		help: "Time by which the most overdue token is late; 0: none is. Absent at replicas that do not lead.",
-		act:  "A token expires 21 to 27 minutes after its renewal was due. The log and events on ServiceAccounts name the failure.",
+		act:  alert("PullpassPullSecretLate"),
 	}
 	pullSecretWrites = &metric{
 		name: "pullpass_pull_secret_writes_total", kind: counter, read: true,
@@ -32,7 +32,7 @@ var (
 	pullSecretFailures = &metric{
 		name: "pullpass_pull_secret_failures_total", kind: counter, read: true,
 		help: "Failed attempts. Each is repeated within five minutes.",
-		act:  "See `pullpass_pull_secret_overdue_seconds`.",
+		act:  alert("PullpassPullSecretLate"),
 	}
 	pullSecretMetrics = []*metric{pullSecretsLeader, pullSecretsNow, pullSecretOverdue, pullSecretWrites, pullSecretFailures}
 )

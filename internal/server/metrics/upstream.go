@@ -11,19 +11,19 @@ var (
 		name: "pullpass_issuer_keys", kind: gauge, read: true,
 		help:   "Accepted keys of the issuer.",
 		labels: []label{issuerLabel},
-		act:    "0: tokens of this issuer get a 503. The log and `/readyz` say why the keys cannot be fetched.",
+		act:    alert("PullpassIssuerKeysMissing"),
 	}
 	issuerKeysFetched = &metric{
 		name: "pullpass_issuer_keys_fetched_timestamp_seconds", kind: gauge, read: true,
 		help:   "Time of the last successful fetch of the keys; 0: never.",
 		labels: []label{issuerLabel},
-		act:    "Older than an hour: restore the connection to the issuer. After `discovery.maxKeyAge`, the keys are no longer accepted.",
+		act:    alert("PullpassIssuerKeysOld"),
 	}
 	issuerKeyFetches = &metric{
 		name: "pullpass_issuer_key_fetches_total", kind: counter, read: true,
 		help:   "Attempts to fetch the keys.",
 		labels: []label{issuerLabel, outcomeLabel},
-		act:    "`failure`: see `pullpass_issuer_keys_fetched_timestamp_seconds`.",
+		act:    alert("PullpassIssuerKeysOld"),
 	}
 )
 
@@ -47,7 +47,7 @@ var (
 		name: "pullpass_kubernetes_heard_timestamp_seconds", kind: gauge, read: true,
 		help:   "Time at which the API server last sent a list, a change or a bookmark; 0: never.",
 		labels: []label{clusterLabel, resourceLabel},
-		act:    "Older than ten minutes: objects deleted since then still count as existing. Check the log and the connection. API servers send a bookmark each minute.",
+		act:    alert("PullpassKubernetesSilent"),
 	}
 	kubernetesObjects = &metric{
 		name: "pullpass_kubernetes_objects", kind: gauge, read: true,
@@ -58,13 +58,13 @@ var (
 		name: "pullpass_kubernetes_confirmations_total", kind: counter, read: true,
 		help:   "Unknown objects that Pullpass fetched by name: found, gone, or failed if the API server gave no answer.",
 		labels: []label{clusterLabel, {name: "result", values: []string{"found", "gone", "failed"}, other: otherValue}},
-		act:    "`failed`: those token requests got a 503; check whether the API server answers in time. Many `found`: the watch is behind.",
+		act:    alert("PullpassConfirmationsFail") + ". Many `found`: the watch is behind.",
 	}
 	tokenReviews = &metric{
 		name: "pullpass_token_reviews_total", kind: counter, read: true,
 		help:   "TokenReviews of tokens in pull secrets: accepted, refused, or failed if the API server gave no answer.",
 		labels: []label{clusterLabel, {name: "result", values: []string{"accepted", "refused", "failed"}, other: otherValue}},
-		act:    "`failed`: those token requests got a 503; check whether the API server answers in time, and whether the proxy's ClusterRole may `create` `tokenreviews`. Many `refused`: a client still uses a deleted Secret.",
+		act:    alert("PullpassConfirmationsFail") + ". Many `refused`: a client still uses a deleted Secret.",
 	}
 	podEvents = &metric{
 		name: "pullpass_pod_events_total", kind: counter, read: true,
@@ -75,13 +75,13 @@ var (
 		name: "pullpass_pod_event_failures_total", kind: counter, read: true,
 		help:   "Events on pods that could not be written, or were dropped because the queue was full.",
 		labels: []label{clusterLabel},
-		act:    "Pods do not show refusals. The log has the cause; Pullpass needs `create` and `patch` on `events`.",
+		act:    alert("PullpassPodEventsLost"),
 	}
 	objectStatusLeader = &metric{
 		name: "pullpass_object_status_leader", kind: gauge, read: true,
 		help:   "1 if this replica writes the status of policy objects. Absent without `objects.status`.",
 		labels: []label{clusterLabel},
-		act:    "0 at all replicas: statuses become outdated; grants do not depend on them. The log says why no replica gets the Lease.",
+		act:    alert("PullpassObjectStatusOld"),
 	}
 	objectStatusWrites = &metric{
 		name: "pullpass_object_status_writes_total", kind: counter, read: true,
@@ -93,7 +93,7 @@ var (
 		name: "pullpass_object_status_failures_total", kind: counter, read: true,
 		help:   "Failed attempts to write statuses. Pullpass then waits 5 seconds to 5 minutes, except after a refusal for one object.",
 		labels: []label{clusterLabel},
-		act:    "The log says why. Writing needs the rights of `deploy/kubernetes/policy-objects-status.yaml`.",
+		act:    alert("PullpassObjectStatusOld"),
 	}
 	upstreamMetrics = []*metric{
 		issuerKeys, issuerKeysFetched, issuerKeyFetches,
