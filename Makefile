@@ -5,6 +5,7 @@ FUZZTIME = 20s
 RANDOM = 1000000
 NEIGHBOURS = 1000
 BENCHCOUNT = 6
+MUTANTS = ./internal/oidc/... ./internal/policy/... ./internal/exchange/... ./internal/registryauth/... ./internal/refusal ./internal/gateway/... ./internal/node/... ./internal/pullsecrets/...
 VERSION = $$(git describe --tags --always --dirty 2>/dev/null || echo devel)
 REVISION = $$(git rev-parse HEAD 2>/dev/null || echo unknown)
 SOURCE_DATE_EPOCH = $$(git log -1 --format=%ct 2>/dev/null || echo 0)
@@ -14,7 +15,7 @@ GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X
 # Where there is a file system in memory, on that: thousands of runs sync what they write. The test alone, for nothing may be executed from /dev/shm in containers.
 CRASH = $(GO) test -exec "env GOTMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo /tmp)" -count=1 -timeout 3h -run='^TestCrash$$' ./internal/node/nodeinstall
 
-.PHONY: help demo check test docs e2e crash node-up node-shell node-down bench bench-plugin performance random neighbours loadtest loadtest-smoke loadtest-programs fuzz lint build image clean
+.PHONY: help demo check test docs e2e crash node-up node-shell node-down bench bench-plugin performance random neighbours loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed lint build image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
@@ -101,6 +102,13 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 			$(GO) test -run='^$$' -fuzz="^$$target\$$" -fuzztime=$(FUZZTIME) -fuzzminimizetime=10x $$package || exit 1; \
 		done; \
 	done
+
+# Those that may survive are in internal/test/mutants/listed.txt, each with its reason.
+mutants: ## conditions, limits and reasons of refusals of MUTANTS (./internal/oidc/...) changed, one at a time: a test must fail
+	$(GO) run ./internal/test/mutants $(MUTANTS)
+
+mutants-changed: ## the same on changed lines alone, and for three minutes at most
+	$(GO) run ./internal/test/mutants -changed -for 3m $(MUTANTS)
 
 # Exceptions are beside the code, with a reason; .golangci.yaml says which linters.
 lint: ## gofmt, golangci-lint, govulncheck, module checksums

@@ -6,6 +6,7 @@
 //	proxytest     a whole proxy, its clients, and the schemas of its output
 //	registrytest  real registries in the process of the test
 //	schematest    JSON Schemas of Go types
+//	mutants       a program that changes the code and looks whether a test fails
 //
 // A suite for one package lies below it: signingtest, statetest, loginstest.
 package test
