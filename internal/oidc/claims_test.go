@@ -67,7 +67,7 @@ func TestClaims(t *testing.T) {
 		{"aud with a list", aud, `["registry.example.com",["x"]]`, refusal.TokenClaims, form},
 		{"aud with an empty string", aud, `["registry.example.com",""]`, refusal.TokenClaims, `claim "aud" has an empty member`},
 		{"AUD does not count", `"aud":` + aud, `"aud":["x"],"AUD":` + aud, refusal.TokenAudience, `["x"]`},
-		{"deep aud", aud, strings.Repeat("[", 4000) + strings.Repeat("]", 4000), refusal.TokenClaims, form},
+		{"deep aud", aud, strings.Repeat("[", 4000) + strings.Repeat("]", 4000), refusal.TokenMalformed, "nested more than 64 deep"},
 
 		{"exp missing", exp + `,`, ``, refusal.TokenClaims, `claim "exp" is missing`},
 		{"exp null", exp, `"exp":null`, refusal.TokenClaims, `claim "exp" is missing`},
@@ -145,7 +145,10 @@ func TestClaims(t *testing.T) {
 func TestPayloads(t *testing.T) {
 	t.Parallel()
 	good := payload(t, "kubelet")
-	const object = "the token's payload is not a JSON object with distinct members"
+	const (
+		object = "the token's payload is not a JSON object with distinct members"
+		deep   = "the token's payload is nested more than 64 deep"
+	)
 	f := newFixture(t, nil)
 	for _, test := range []struct {
 		name, payload string
@@ -166,9 +169,10 @@ func TestPayloads(t *testing.T) {
 		{"trailing comma", good[:len(good)-1] + ",}", refusal.TokenMalformed, object},
 		{"line break in a string", strings.Replace(good, "team-a", "team\n-a", 1), refusal.TokenMalformed, object},
 		{"not UTF-8", strings.Replace(good, "team-a", "team-\xff", 1), refusal.TokenMalformed, "not UTF-8"},
-		{"5,250 lists deep in an unknown claim", strings.Replace(good, "{", `{"x":`+strings.Repeat("[", 5250)+strings.Repeat("]", 5250)+`,`, 1), "", ""},
-		{"lists too deep", strings.Repeat("[", 11000), refusal.TokenMalformed, object},
-		{"objects without end", strings.Repeat(`{"a":`, 2300), refusal.TokenMalformed, object},
+		{"64 deep", strings.Replace(good, "{", `{"x":`+strings.Repeat("[", 63)+strings.Repeat("]", 63)+`,`, 1), "", ""},
+		{"65 deep", strings.Replace(good, "{", `{"x":`+strings.Repeat("[", 64)+strings.Repeat("]", 64)+`,`, 1), refusal.TokenMalformed, deep},
+		{"lists too deep", strings.Repeat("[", 11000), refusal.TokenMalformed, deep},
+		{"objects without end", strings.Repeat(`{"a":`, 2300), refusal.TokenMalformed, deep},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -3,6 +3,7 @@ package oidc
 import (
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -10,6 +11,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-json-experiment/json"
 
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/refusal"
 )
 
@@ -22,6 +24,11 @@ const (
 	// Headers of API servers have 85 bytes.
 	maxHeaderBytes = 1 << 10
 	maxKeyIDBytes  = 256
+
+	// maxDepth bounds the nesting of a payload. The decoder keeps names and buffers for each level,
+	// so a deep payload takes ten times the CPU and memory of others of its length. API servers
+	// write three levels.
+	maxDepth = 64
 )
 
 // token is a token of valid form. Its contents are not proven.
@@ -68,6 +75,9 @@ func parse(raw string) (*token, *Error) {
 	}
 	if err := json.Unmarshal(header, &t.header); err != nil {
 		return malformed("the token's header is not a JSON object with distinct members", boundedError(err))
+	}
+	if identity.IsNestedDeeper(payload, maxDepth) {
+		return malformed(fmt.Sprintf("the token's payload is nested more than %d deep", maxDepth), nil)
 	}
 	t.payload = payload
 	if t.claims, err = parseClaims(payload); err != nil {

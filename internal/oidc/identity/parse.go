@@ -33,7 +33,7 @@ const (
 // not be checked as another kind of token.
 func Parse(payload []byte) (Claims, error) {
 	// The decoder is recursive.
-	if depth(payload) > maxDepth {
+	if IsNestedDeeper(payload, maxDepth) {
 		return nil, fmt.Errorf("has claims that are nested more than %d deep", maxDepth)
 	}
 	decoder := json.NewDecoder(bytes.NewReader(payload))
@@ -115,6 +115,12 @@ func normalList(all []any, left *int) (any, error) {
 		return texts, nil
 	}
 	return all, nil
+}
+
+// IsNestedDeeper reports whether a JSON text is nested more than most deep.
+func IsNestedDeeper(text []byte, most int) bool {
+	brackets := bytes.Count(text, []byte{'{'}) + bytes.Count(text, []byte{'['})
+	return brackets > most && depth(text) > most // most texts are counted alone, which is fast
 }
 
 // depth returns how deep a JSON text is nested. The decoder refuses a text that is not JSON.
