@@ -9,7 +9,9 @@ import (
 	"crypto/sha512"
 	"errors"
 	"fmt"
+	"math"
 	"math/big"
+	"slices"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -118,11 +120,24 @@ func parseKey(data []byte) (*key, error) {
 	if jwk.Use != "" && jwk.Use != "sig" {
 		return nil, fmt.Errorf("use is %s, not sig", quote(jwk.Use))
 	}
+	var members struct { // go-jose ignores it (RFC 7517, section 4.3)
+		KeyOps []string `json:"key_ops"`
+	}
+	if err := json.Unmarshal(data, &members); err != nil {
+		return nil, boundedError(err)
+	}
+	if members.KeyOps != nil && !slices.Contains(members.KeyOps, "verify") {
+		return nil, errors.New("key_ops is without verify")
+	}
 	k := &key{id: jwk.KeyID}
 	switch public := jwk.Key.(type) {
 	case *rsa.PublicKey:
 		if bits := public.N.BitLen(); bits < minRSABits {
 			return nil, fmt.Errorf("an RSA key of %d bits, at least %d are required", bits, minRSABits)
+		}
+		// crypto/rsa would refuse every signature of such a key.
+		if public.N.Bit(0) == 0 || public.E&1 == 0 || public.E > math.MaxInt32 {
+			return nil, errors.New("an RSA key whose modulus or exponent is even, or whose exponent has more than 31 bits")
 		}
 		k.public, k.algorithm = public, jose.RS256
 	case *ecdsa.PublicKey:
