@@ -15,7 +15,7 @@ import (
 	"github.com/pullpass/pullpass/internal/refusal"
 )
 
-// MaxTokenBytes is the size of the longest token that Verify reads. Tokens of API servers have
+// MaxTokenBytes is the size of the longest token that is read. Tokens of API servers have
 // about 1 KiB.
 const MaxTokenBytes = 16 << 10
 
@@ -46,6 +46,9 @@ type token struct {
 func parse(raw string) (*token, *Error) {
 	malformed := func(message string, cause error) (*token, *Error) {
 		return nil, &Error{Reason: refusal.TokenMalformed, Message: message, Err: cause}
+	}
+	if len(raw) > MaxTokenBytes {
+		return malformed("the token is longer than 16 KiB", nil)
 	}
 	if !isCompact(raw) {
 		return malformed("the credential is not a token: a token is three base64url parts, joined with dots", nil)

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc/oidctest"
 	"github.com/go-jose/go-jose/v4"
@@ -83,6 +84,9 @@ func TestSizeLimit(t *testing.T) {
 	}
 	accept(t, f.Verifier, longest)
 	refuse(t, f.Verifier, sized((MaxTokenBytes-base)/4*3+6), refusal.TokenMalformed, "the token is longer than 16 KiB")
+	if _, err := f.VerifyThen(t.Context(), presented(sized((MaxTokenBytes-base)/4*3+6)), issuedAt.Add(time.Minute)); err == nil || !strings.Contains(err.Error(), "longer than 16 KiB") {
+		t.Errorf("VerifyThen: %v", err)
+	}
 	refuse(t, f.Verifier, strings.Repeat(".", 1<<20), refusal.TokenMalformed, "the token is longer than 16 KiB")
 }
 

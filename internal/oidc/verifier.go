@@ -156,9 +156,6 @@ func (v *Verifier) Status() []IssuerStatus {
 // for a fetch. ctx can shorten that wait.
 func (v *Verifier) Verify(ctx context.Context, credential Credential) (Identity, error) {
 	raw, hash, now := credential.Reveal(), credential.Hash(), v.now()
-	if len(raw) > MaxTokenBytes {
-		return Identity{}, &Error{Reason: refusal.TokenMalformed, Message: "the token is longer than 16 KiB"}
-	}
 	if known, ok := v.remembered(hash, now); ok {
 		return known.identity, nil
 	}
