@@ -8,11 +8,9 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -23,6 +21,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/test/testkit"
+	"github.com/pullpass/pullpass/internal/test/tokentest"
 )
 
 const (
@@ -103,7 +102,7 @@ func (k keyPair) signParts(tb testing.TB, header, payload string) string {
 	return signed + "." + encode(string(signature))
 }
 
-func encode(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
+func encode(s string) string { return tokentest.Encode(s) }
 
 func keySetJSON(tb testing.TB, pairs ...keyPair) []byte {
 	tb.Helper()
@@ -120,20 +119,7 @@ func keySetJSON(tb testing.TB, pairs ...keyPair) []byte {
 // pair of edits replaces a text in it by another.
 func payload(tb testing.TB, kind string, edits ...string) string {
 	tb.Helper()
-	data, err := os.ReadFile(filepath.Join("testdata", "tokens", kind+".json"))
-	testkit.Must(tb, err)
-	var claims map[string]json.RawMessage
-	testkit.Must(tb, json.Unmarshal(data, &claims))
-	compact, err := json.Marshal(claims)
-	testkit.Must(tb, err)
-	text := string(compact)
-	for n := 0; n < len(edits); n += 2 {
-		if strings.Count(text, edits[n]) != 1 {
-			tb.Fatalf("%q occurs %d times in %s", edits[n], strings.Count(text, edits[n]), text)
-		}
-		text = strings.Replace(text, edits[n], edits[n+1], 1)
-	}
-	return text
+	return tokentest.Payload(tb, "testdata", kind, edits...)
 }
 
 // presented returns a token as a caller presents it.

@@ -2,6 +2,7 @@
 //
 //	testkit       files, addresses, waiting for a condition
 //	pkitest       keys and certificates
+//	tokentest     tokens that must be refused
 //	kubetest      API servers with responses that a test chooses, and tokens of ServiceAccounts
 //	proxytest     a whole proxy, its clients, and the schemas of its output
 //	registrytest  real registries in the process of the test
