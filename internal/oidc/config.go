@@ -1,7 +1,9 @@
 package oidc
 
 import (
+	"context"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/oidc/identity"
@@ -24,9 +26,10 @@ func (Bound) Values() []Bound { return []Bound{BoundPod, BoundPodOrNode, BoundAn
 // Config configures a Verifier.
 type Config struct {
 	Issuers    []Issuer
-	CacheBytes int              // for verified tokens; 0 means 64 MiB, which is enough for 100,000
-	Now        func() time.Time // nil means time.Now
-	Logger     *slog.Logger     // key fetches and their failures; nil discards
+	CacheBytes int                                                                  // for verified tokens; 0 means 64 MiB, which is enough for 100,000
+	Now        func() time.Time                                                     // nil means time.Now
+	Logger     *slog.Logger                                                         // key fetches and their failures; nil discards
+	Dial       func(ctx context.Context, network, address string) (net.Conn, error) // nil: that of net.Dialer
 }
 
 // Issuer is the token issuer of a cluster or, with Provider, of other workloads. New refuses empty

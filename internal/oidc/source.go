@@ -46,10 +46,11 @@ type networkSource struct {
 	keys      *url.URL
 	caFile    string
 	tokenFile string
+	dial      func(ctx context.Context, network, address string) (net.Conn, error) // nil: that of net.Dialer
 }
 
-func newNetworkSource(i Issuer) (*networkSource, error) {
-	s := &networkSource{issuer: i.URL, caFile: i.Discovery.CAFile, tokenFile: i.Discovery.TokenFile}
+func newNetworkSource(i Issuer, dial func(ctx context.Context, network, address string) (net.Conn, error)) (*networkSource, error) {
+	s := &networkSource{issuer: i.URL, caFile: i.Discovery.CAFile, tokenFile: i.Discovery.TokenFile, dial: dial}
 	var err error
 	switch {
 	case i.Discovery.JWKSURL != "":
@@ -133,6 +134,7 @@ func (s *networkSource) client() (*http.Client, error) {
 	}
 	return &http.Client{
 		Transport: &http.Transport{
+			DialContext:            s.dial,
 			TLSClientConfig:        config,
 			ForceAttemptHTTP2:      true,
 			DisableCompression:     true, // the limit is on what is sent

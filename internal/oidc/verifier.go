@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"net"
 	"reflect"
 	"slices"
 	"sync"
@@ -34,6 +35,7 @@ type Verifier struct {
 	cache   *cache
 	now     func() time.Time
 	log     *slog.Logger
+	dial    func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 type issuer struct {
@@ -54,7 +56,7 @@ func New(c Config) (*Verifier, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	return newVerifier(c.Issuers, &Verifier{cache: newCache(c.CacheBytes), now: c.Now, log: c.Logger})
+	return newVerifier(c.Issuers, &Verifier{cache: newCache(c.CacheBytes), now: c.Now, log: c.Logger, dial: c.Dial})
 }
 
 // WithIssuers returns a Verifier for other issuers, and checks them like New. It shares the cache
@@ -68,7 +70,7 @@ func (v *Verifier) WithIssuers(issuers []Issuer) (*Verifier, error) {
 }
 
 func newVerifier(issuers []Issuer, before *Verifier) (*Verifier, error) {
-	v := &Verifier{byURL: map[string]*issuer{}, cache: before.cache, now: before.now, log: before.log}
+	v := &Verifier{byURL: map[string]*issuer{}, cache: before.cache, now: before.now, log: before.log, dial: before.dial}
 	for _, settings := range issuers {
 		i, err := v.newIssuer(settings, before.byURL[settings.URL])
 		if err != nil {
@@ -98,7 +100,7 @@ func (v *Verifier) newIssuer(settings Issuer, before *issuer) (*issuer, error) {
 	if file := settings.Discovery.JWKSFile; file != "" {
 		keys.fetch, keys.interval = fileSource(file).fetch, fileInterval
 	} else {
-		source, err := newNetworkSource(settings)
+		source, err := newNetworkSource(settings, v.dial)
 		if err != nil {
 			return nil, err
 		}

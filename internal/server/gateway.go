@@ -23,15 +23,15 @@ const gatewayShutdownTimeout = 5 * time.Minute
 
 // openUpstreams opens the upstreams of the configuration. It reuses previous ones whose settings
 // are the same.
-func openUpstreams(cfg *config.Config, version string, assertions *assertion.Issuer, logger *slog.Logger, before map[string]*setup.Upstream) (map[string]*setup.Upstream, error) {
+func openUpstreams(cfg *config.Config, version string, assertions *assertion.Issuer, logger *slog.Logger, before parts) (map[string]*setup.Upstream, error) {
 	all := map[string]*setup.Upstream{}
 	for i := range cfg.Upstreams {
 		u := &cfg.Upstreams[i]
-		if old := before[u.Name]; old != nil && reflect.DeepEqual(old.Settings, *u) && old.Assertions == assertions && old.Content == setup.CAContent(u) {
+		if old := before.upstreams[u.Name]; old != nil && reflect.DeepEqual(old.Settings, *u) && old.Assertions == assertions && old.Content == setup.CAContent(u) {
 			all[u.Name] = old // its tokens and connections are kept
 			continue
 		}
-		opened, err := setup.OpenUpstream(setup.UpstreamConfig{Settings: *u, Version: version, Assertions: assertions, Logger: logger})
+		opened, err := setup.OpenUpstream(setup.UpstreamConfig{Settings: *u, Version: version, Assertions: assertions, Logger: logger, Dial: before.dial})
 		if err != nil {
 			return nil, err
 		}
@@ -121,7 +121,7 @@ func (l shortQueues) Accept() (net.Conn, error) {
 // reloadUpstreams opens upstreams again whose CA file has changed.
 func (s *Server) reloadUpstreams() error {
 	return s.reload(&reload{read: func(read *generation) (change, error) {
-		next, err := openUpstreams(read.cfg, s.version, read.assertions, s.logger, read.upstreams)
+		next, err := openUpstreams(read.cfg, s.version, read.assertions, s.logger, read.parts)
 		if err != nil {
 			return nil, err
 		}

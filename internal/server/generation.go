@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"reflect"
 	"slices"
 	"sync"
@@ -33,6 +34,7 @@ const settleTimeout = 30 * time.Second
 // fetch anything again.
 type parts struct {
 	cfg    *config.Config
+	dial   func(ctx context.Context, network, address string) (net.Conn, error) // nil: that of net.Dialer
 	policy *policy.Policy
 	// pending is a policy whose rules do not apply yet, because annotations that they read are
 	// missing. Its denials apply. Usually it is nil.
@@ -54,6 +56,9 @@ func open(cfg *config.Config, insecureHTTP bool, version string, logger *slog.Lo
 	}
 	next := before
 	next.cfg = cfg
+	if before.objects == nil {
+		before.objects = &setup.Objects{Dial: before.dial}
+	}
 	var err error
 	if !slices.Equal(cfg.PolicyFiles, before.cfg.PolicyFiles) {
 		if next.policy, err = setup.LoadPolicy(cfg); err != nil {
@@ -65,7 +70,7 @@ func open(cfg *config.Config, insecureHTTP bool, version string, logger *slog.Lo
 	}
 	if issuers := setup.Issuers(cfg); !reflect.DeepEqual(issuers, setup.Issuers(before.cfg)) {
 		if before.verifier == nil {
-			next.verifier, err = oidc.New(oidc.Config{Issuers: issuers, CacheBytes: setup.Caches().Verified, Logger: logger})
+			next.verifier, err = oidc.New(oidc.Config{Issuers: issuers, CacheBytes: setup.Caches().Verified, Logger: logger, Dial: before.dial})
 		} else {
 			next.verifier, err = before.verifier.WithIssuers(issuers)
 		}
@@ -81,7 +86,7 @@ func open(cfg *config.Config, insecureHTTP bool, version string, logger *slog.Lo
 			return parts{}, err
 		}
 	}
-	if next.upstreams, err = openUpstreams(cfg, version, next.assertions, logger, before.upstreams); err != nil {
+	if next.upstreams, err = openUpstreams(cfg, version, next.assertions, logger, before); err != nil {
 		return parts{}, err
 	}
 	if !insecureHTTP && (before.tls == nil || !reflect.DeepEqual(tlsSettingsOf(cfg), tlsSettingsOf(before.cfg))) {

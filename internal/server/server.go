@@ -54,6 +54,8 @@ type Server struct {
 	decisions     *console.Log                         // nil: the console is off
 	after         func(time.Duration) <-chan time.Time // time.After
 	settleTimeout time.Duration                        // the constant, except in tests
+	listen        func(network, address string) (net.Listener, error)
+	watch         func(context.Context, *slog.Logger, func() []filewatch.Group, <-chan struct{}, func(string, error))
 
 	// The serving state, which a reload replaces.
 	current  atomic.Pointer[generation]
@@ -68,7 +70,7 @@ type Server struct {
 	workers        map[worker]context.CancelFunc // belongs to the goroutine that reconciles
 }
 
-// Config configures a Server. Every field except InsecureHTTP must be set.
+// Config configures a Server. Every field except InsecureHTTP and Network must be set.
 type Config struct {
 	Config       *config.Config
 	InsecureHTTP bool                    // plain HTTP, on a loopback address
@@ -76,6 +78,14 @@ type Config struct {
 	Getenv       func(key string) string // for telemetry: os.Getenv
 	Stdout       io.Writer
 	Logger       *slog.Logger
+	Network      Network
+}
+
+// Network replaces the network of the operating system, for simulations in virtual time. There, only what waits
+// in memory lets time pass, so files are polled. The zero Network is the operating system's.
+type Network struct {
+	Listen func(network, address string) (net.Listener, error)
+	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // New reads all files of the configuration. Parts that may become available later (an issuer, a
@@ -87,10 +97,13 @@ func newServer(c Config, limit int64) (*Server, error) {
 	cfg, insecureHTTP, logger := c.Config, c.InsecureHTTP, c.Logger
 	s := &Server{
 		started: cfg, insecureHTTP: insecureHTTP, version: c.Version, logger: logger, metrics: metrics.New(c.Version),
-		after: time.After, settleTimeout: settleTimeout,
+		after: time.After, settleTimeout: settleTimeout, listen: net.Listen, watch: filewatch.Watch,
 		reloads: make(chan *reload), readings: readings{faults: map[string]string{}}, workers: map[worker]context.CancelFunc{},
 	}
 	s.background, s.stopBackground = context.WithCancel(context.Background())
+	if c.Network.Listen != nil {
+		s.listen, s.watch = c.Network.Listen, filewatch.Poll
+	}
 	isProxy := func(a netip.Addr) bool { return isTrusted(s.current.Load().cfg.Server.TrustedProxies, a) }
 	memory, streams := limit/4, 0
 	if cfg.Gateway != nil {
@@ -104,7 +117,7 @@ func newServer(c Config, limit int64) (*Server, error) {
 	if s.telemetry, err = telemetry.Open(telemetry.Config{Version: c.Version, Getenv: c.Getenv, Metrics: s.metrics.Registry, Logger: logger}); err != nil {
 		return nil, err
 	}
-	first, err := open(cfg, insecureHTTP, c.Version, logger, parts{})
+	first, err := open(cfg, insecureHTTP, c.Version, logger, parts{dial: c.Network.Dial})
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +126,7 @@ func newServer(c Config, limit int64) (*Server, error) {
 		s.warn(first.tls.warnings(cfg))
 	}
 	s.memory = exchange.NewMemory(exchange.MemoryConfig{IssuedBytes: setup.Caches().Issued, InFlight: maxInFlight, Waiting: maxWaiting})
-	if s.shared, err = setup.OpenState(cfg, s.metrics.RedisCall); err != nil {
+	if s.shared, err = setup.OpenState(cfg, s.metrics.RedisCall, c.Network.Dial); err != nil {
 		return nil, err
 	}
 	if s.audit, err = audit.Open(cfg.Audit.File, c.Stdout, logger); err != nil {
@@ -162,17 +175,17 @@ func (s *Server) warn(warnings []string) {
 // listener fails.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.stopBackground()
-	public, err := net.Listen("tcp", s.started.Server.Address)
+	public, err := s.listen("tcp", s.started.Server.Address)
 	if err != nil {
 		return fmt.Errorf("server.address: %w", err)
 	}
-	admin, err := net.Listen("tcp", s.started.Admin.Address)
+	admin, err := s.listen("tcp", s.started.Admin.Address)
 	if err != nil {
 		return fmt.Errorf("admin.address: %w", errors.Join(err, public.Close()))
 	}
 	var gatewayListener net.Listener
 	if g := s.started.Gateway; g != nil {
-		if gatewayListener, err = net.Listen("tcp", g.Address); err != nil {
+		if gatewayListener, err = s.listen("tcp", g.Address); err != nil {
 			return fmt.Errorf("gateway.address: %w", errors.Join(err, public.Close(), admin.Close()))
 		}
 		s.logger.Info("serving the gateway", "address", gatewayListener.Addr().String())
@@ -196,7 +209,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	all := make(chan struct{}, 1)
 	files := func() []filewatch.Group { return s.watched(s.current.Load()) }
-	s.running.Go(func() { filewatch.Watch(s.background, s.logger, files, all, s.reloaded) })
+	s.running.Go(func() { s.watch(s.background, s.logger, files, all, s.reloaded) })
 	s.running.Go(func() { s.readAgainAt(hangup, all) })
 	adminEnded := make(chan error, 1)
 	go func() {

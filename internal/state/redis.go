@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -38,7 +39,8 @@ type RedisConfig struct {
 	// Observe is called for every call, answered or not, except calls that the caller gave up; nil:
 	// not called.
 	Observe func(operation Operation, took time.Duration, err error)
-	Now     func() time.Time // nil means time.Now
+	Now     func() time.Time                                                     // nil means time.Now
+	Dial    func(ctx context.Context, network, address string) (net.Conn, error) // nil: that of net.Dialer
 }
 
 // Operation is a kind of call to Redis. The set is closed, because it is a metric label.

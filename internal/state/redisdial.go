@@ -47,11 +47,18 @@ func (c RedisConfig) dialer(timeout time.Duration) func(ctx context.Context, net
 		// go-redis dials nodes of a Cluster without a time limit.
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		var dialer net.Dialer
-		if c.TLS == nil {
-			return dialer.DialContext(ctx, network, address)
+		dial := c.Dial
+		if dial == nil {
+			dial = (&net.Dialer{}).DialContext
 		}
-		config := &tls.Config{MinVersion: tls.VersionTLS12}
+		if c.TLS == nil {
+			return dial(ctx, network, address)
+		}
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, err
+		}
+		config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
 		if c.TLS.CAFile != "" {
 			data, err := file.Read(c.TLS.CAFile, maxSecretBytes)
 			if err != nil {
@@ -62,6 +69,15 @@ func (c RedisConfig) dialer(timeout time.Duration) func(ctx context.Context, net
 				return nil, fmt.Errorf("tls.caFile: %s holds no certificate in PEM", c.TLS.CAFile)
 			}
 		}
-		return (&tls.Dialer{NetDialer: &dialer, Config: config}).DialContext(ctx, network, address)
+		raw, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		conn := tls.Client(raw, config)
+		if err := conn.HandshakeContext(ctx); err != nil {
+			_ = raw.Close()
+			return nil, err
+		}
+		return conn, nil
 	}
 }

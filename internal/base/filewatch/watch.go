@@ -53,6 +53,7 @@ type timing struct {
 	quiet time.Duration // files are read after this time without events
 	most  time.Duration // … but no longer than this after the first event
 	poll  time.Duration // how often files are read without an event
+	blind bool          // there are no events
 }
 
 // Watch calls Reload of each group once, so that no change since the first reading is missed. Then
@@ -70,17 +71,25 @@ func Watch(ctx context.Context, logger *slog.Logger, groups func() []Group, all 
 	watch(ctx, logger, groups, all, onReload, timing{quiet: 150 * time.Millisecond, most: time.Second, poll: time.Minute})
 }
 
+// Poll is Watch without events, for simulations in virtual time: that stands still while a goroutine waits for
+// the operating system.
+func Poll(ctx context.Context, logger *slog.Logger, groups func() []Group, all <-chan struct{}, onReload func(name string, err error)) {
+	watch(ctx, logger, groups, all, onReload, timing{poll: time.Minute, blind: true})
+}
+
 func watch(ctx context.Context, logger *slog.Logger, groups func() []Group, all <-chan struct{}, onReload func(string, error), t timing) {
 	w := &watcher{logger: logger, groups: groups, onReload: onReload, warned: map[string]bool{}, ended: make(chan *watchedGroup)}
 	defer w.end()
 	var events chan fsnotify.Event
 	var failures chan error
-	notify, err := fsnotify.NewWatcher()
-	if err != nil {
-		logger.Warn("no file events, changes are seen within the time of a poll", "poll", t.poll, "error", err)
-	} else {
-		defer notify.Close()
-		w.notify, events, failures = notify, notify.Events, notify.Errors
+	if !t.blind {
+		notify, err := fsnotify.NewWatcher()
+		if err != nil {
+			logger.Warn("no file events, changes are seen within the time of a poll", "poll", t.poll, "error", err)
+		} else {
+			defer notify.Close()
+			w.notify, events, failures = notify, notify.Events, notify.Errors
+		}
 	}
 
 	w.check(failedToo)

@@ -1,7 +1,9 @@
 package setup
 
 import (
+	"context"
 	"log/slog"
+	"net"
 
 	"github.com/pullpass/pullpass/internal/base/filewatch"
 	"github.com/pullpass/pullpass/internal/config"
@@ -43,6 +45,7 @@ type UpstreamConfig struct {
 	Version    string            // of the program
 	Assertions *assertion.Issuer // nil: no credential uses the caller's identity
 	Logger     *slog.Logger
+	Dial       func(ctx context.Context, network, address string) (net.Conn, error) // nil: that of net.Dialer
 }
 
 // OpenUpstream uses no network.
@@ -54,7 +57,7 @@ func OpenUpstream(c UpstreamConfig) (*Upstream, error) {
 		return nil, err
 	}
 	opened.Client, err = upstream.New(upstream.Config{
-		Name: u.Name, URL: u.URL, CAFile: u.CAFile, Logins: logins, RedirectHosts: u.RedirectHosts, UserAgent: "pullpass/" + c.Version,
+		Name: u.Name, URL: u.URL, CAFile: u.CAFile, Logins: logins, RedirectHosts: u.RedirectHosts, UserAgent: "pullpass/" + c.Version, Dial: c.Dial,
 	})
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"reflect"
 	"slices"
@@ -33,7 +34,8 @@ type Objects struct {
 	kube.Directory
 	files     map[string][]string // of manifests
 	Manifests *kube.Manifests
-	Connected []connection // in the order of the configuration
+	Connected []connection                                                         // in the order of the configuration
+	Dial      func(ctx context.Context, network, address string) (net.Conn, error) // nil: that of net.Dialer
 }
 
 // connection is the connection to a cluster's API server.
@@ -95,7 +97,7 @@ func OpenObjects(cfg *config.Config, policy *policy.Policy, logger *slog.Logger,
 	if before == nil {
 		before = &Objects{}
 	}
-	o := &Objects{Directory: kube.Directory{}, files: manifestFiles(cfg), Manifests: before.Manifests}
+	o := &Objects{Directory: kube.Directory{}, files: manifestFiles(cfg), Manifests: before.Manifests, Dial: before.Dial}
 	if o.Manifests == nil || !reflect.DeepEqual(o.files, before.files) {
 		var err error
 		if o.Manifests, err = NewManifests(cfg, policy); err != nil {
@@ -109,7 +111,7 @@ func OpenObjects(cfg *config.Config, policy *policy.Policy, logger *slog.Logger,
 			opened, ok := before.Connection(c.Name)
 			if !ok || opened.Settings != connectionSettingsOf(cfg, i) {
 				var err error
-				if opened, err = connect(cfg, i, policy.AnnotationKeys(), logger); err != nil {
+				if opened, err = connect(cfg, i, policy.AnnotationKeys(), logger, o.Dial); err != nil {
 					return nil, err
 				}
 			}
@@ -138,12 +140,12 @@ func (o *Objects) Without(cluster string) *Objects {
 
 // CheckConnection reports faults of the connection of the cluster at index i, without using it.
 func CheckConnection(cfg *config.Config, i int) error {
-	_, err := connect(cfg, i, nil, slog.New(slog.DiscardHandler))
+	_, err := connect(cfg, i, nil, slog.New(slog.DiscardHandler), nil)
 	return err
 }
 
 // connect prepares the connection of the cluster at index i.
-func connect(cfg *config.Config, i int, annotationKeys []string, logger *slog.Logger) (connection, error) {
+func connect(cfg *config.Config, i int, annotationKeys []string, logger *slog.Logger, dial func(ctx context.Context, network, address string) (net.Conn, error)) (connection, error) {
 	name, settings := cfg.Clusters[i].Name, connectionSettingsOf(cfg, i)
 	opened := connection{Name: name, Settings: settings}
 	field, config, err := "inCluster", (*rest.Config)(nil), error(nil)
@@ -156,6 +158,7 @@ func connect(cfg *config.Config, i int, annotationKeys []string, logger *slog.Lo
 		config, err = kube.Kubeconfig(settings.Kubeconfig)
 	}
 	if err == nil {
+		config.Dial = dial
 		opened.Cluster, err = kube.NewCluster(kube.ClusterConfig{
 			Name:           name,
 			REST:           config,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
@@ -31,8 +32,8 @@ type State struct {
 	limits      *state.SharedLimits // nil: without Redis, local holds all
 }
 
-// OpenState does not connect yet. It calls observe for every call to Redis.
-func OpenState(cfg *config.Config, observe func(state.Operation, time.Duration, error)) (*State, error) {
+// OpenState does not connect yet. It calls observe for every call to Redis. A nil dial means that of net.Dialer.
+func OpenState(cfg *config.Config, observe func(state.Operation, time.Duration, error), dial func(ctx context.Context, network, address string) (net.Conn, error)) (*State, error) {
 	local, err := state.NewMemory(state.MemoryConfig{OwnerBytes: Caches().owners, LimitBytes: Caches().limits})
 	if err != nil {
 		return nil, err
@@ -41,7 +42,7 @@ func OpenState(cfg *config.Config, observe func(state.Operation, time.Duration, 
 	if len(cfg.State.Redis.Addresses) == 0 {
 		s.Revocations = Revocations{state.NewMemoryRevocations(nil)}
 	} else {
-		if s.Redis, err = openRedis(cfg, observe); err != nil {
+		if s.Redis, err = openRedis(cfg, observe, dial); err != nil {
 			return nil, err
 		}
 		s.List = state.NewRedisRevocations(s.Redis)
@@ -62,9 +63,9 @@ func (s *State) Owners(l config.Limit) exchange.Owners {
 	return sharedOwners{s.limits, state.Limit(l)}
 }
 
-func openRedis(cfg *config.Config, observe func(state.Operation, time.Duration, error)) (*state.Redis, error) {
+func openRedis(cfg *config.Config, observe func(state.Operation, time.Duration, error), dial func(ctx context.Context, network, address string) (net.Conn, error)) (*state.Redis, error) {
 	r := cfg.State.Redis
-	config := state.RedisConfig{Addresses: r.Addresses, MasterName: r.MasterName, Username: r.Username, PasswordFile: r.PasswordFile, Observe: observe}
+	config := state.RedisConfig{Addresses: r.Addresses, MasterName: r.MasterName, Username: r.Username, PasswordFile: r.PasswordFile, Observe: observe, Dial: dial}
 	if r.TLS.CAFile != "" || r.TLS.SystemCAs {
 		config.TLS = &state.RedisTLS{CAFile: r.TLS.CAFile}
 	}
@@ -196,7 +197,7 @@ func OpenRevocations(cfg *config.Config) (*state.RedisRevocations, func(), error
 	if len(cfg.State.Redis.Addresses) == 0 {
 		return nil, nil, ErrNoRedis
 	}
-	redis, err := openRedis(cfg, nil)
+	redis, err := openRedis(cfg, nil, nil)
 	if err != nil {
 		return nil, nil, fmt.Errorf("state.redis: %w", err)
 	}

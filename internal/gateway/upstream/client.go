@@ -47,6 +47,8 @@ type Config struct {
 	RedirectHosts []string // that a redirect may name; empty: every public one
 	UserAgent     string
 	Now           func() time.Time // nil means time.Now
+	// Dial connects to the upstream itself; nil: that of net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Client sends requests to one upstream. It is safe for concurrent use.
@@ -117,6 +119,9 @@ func New(c Config) (*Client, error) {
 		DisableCompression:     true, // bytes pass unchanged because digests are computed from them
 	}
 	client.wire = newWire(base, transport)
+	if c.Dial != nil {
+		client.wire.dial = c.Dial
+	}
 	client.storage = newGuarded(transport, client.storageMayBePrivate)
 	client.tokens = newTokens(client, &realmTransport{client, newGuarded(transport, client.realmMayBePrivate)})
 	return client, nil
