@@ -4,6 +4,8 @@ GO = go
 FUZZTIME = 20s
 RANDOM = 1000000
 NEIGHBOURS = 1000
+SIMULATE = 168h
+SEED = 1000
 BENCHCOUNT = 6
 MUTANTS = ./internal/oidc/... ./internal/policy/... ./internal/exchange/... ./internal/registryauth/... ./internal/refusal ./internal/gateway/... ./internal/node/... ./internal/pullsecrets/...
 VERSION = $$(git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -15,7 +17,7 @@ GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X
 # Where there is a file system in memory, on that: thousands of runs sync what they write. The test alone, for nothing may be executed from /dev/shm in containers.
 CRASH = $(GO) test -exec "env GOTMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo /tmp)" -count=1 -timeout 3h -run='^TestCrash$$' ./internal/node/nodeinstall
 
-.PHONY: help demo check test docs e2e crash node-up node-shell node-down bench bench-plugin performance random neighbours loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed lint build image clean
+.PHONY: help demo check test docs e2e crash node-up node-shell node-down bench bench-plugin performance random neighbours simulate loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed lint build image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
@@ -93,6 +95,9 @@ random: ## RANDOM (1000000) random policies: decision, explanation, who-can, rea
 
 neighbours: ## each answer that one repository can give, beside NEIGHBOURS (1000) requests of another caller
 	$(GO) test -count=1 -timeout 4h -v -run='^TestNeighbours$$' ./internal/gateway -neighbour-requests $(NEIGHBOURS)
+
+simulate: ## SIMULATE (168h) of many replicas in virtual time, from SEED (1000) on: faults of all kinds, and an oracle
+	$(GO) test -count=1 -timeout 24h -v -run='^TestSimulation$$' ./internal/simulation -simulate-seed $(SEED) -simulate-for $(SIMULATE)
 
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@for package in $$($(GO) list ./...); do \

@@ -1,0 +1,328 @@
+package simulation
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// history is a fact that changes: each value counts from its time on.
+type history[T any] struct {
+	times  []time.Time
+	values []T
+}
+
+func (h *history[T]) set(value T) {
+	h.times, h.values = append(h.times, time.Now()), append(h.values, value)
+}
+
+func (h *history[T]) now() T { return h.values[len(h.values)-1] }
+
+// since returns the values that counted at a time, or later.
+func (h *history[T]) since(at time.Time) []T {
+	first := 0
+	for i, t := range h.times {
+		if t.Before(at) {
+			first = i
+		}
+	}
+	return h.values[first:]
+}
+
+// policy is what operators may write, in the few forms that the oracle understands.
+type policy struct {
+	rules []rule
+	deny  []denial
+}
+
+// rule lets web of some namespaces pull from NAME/**, or {namespace}/**.
+type rule struct {
+	namespaces []string
+	repository string
+}
+
+// denial is for a namespace, or for the pods of a node.
+type denial struct{ namespace, node string }
+
+func (p policy) denies(who *pod) bool {
+	return slices.ContainsFunc(p.deny, func(d denial) bool {
+		return d.namespace != "" && d.namespace == who.namespace || d.node != "" && d.node == fmt.Sprint("node-", who.node)
+	})
+}
+
+func (p policy) allows(who *pod, repository string) bool {
+	return slices.ContainsFunc(p.rules, func(r rule) bool {
+		below := strings.Replace(strings.TrimSuffix(r.repository, "**"), "{namespace}", who.namespace, 1)
+		return slices.Contains(r.namespaces, who.namespace) && strings.HasPrefix(repository, below)
+	})
+}
+
+// body is the policy in YAML, which is JSON here.
+func (p policy) body(indent string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%srules:\n", indent)
+	for i, r := range p.rules {
+		fmt.Fprintf(&b, "%s- {name: rule-%d, subjects: [{namespaces: [%s], serviceAccounts: [web]}], allow: [{repositories: [%q], actions: [pull]}]}\n", indent, i, strings.Join(r.namespaces, ", "), r.repository)
+	}
+	for i, d := range p.deny {
+		if i == 0 {
+			fmt.Fprintf(&b, "%sdeny:\n", indent)
+		}
+		kind, name := "namespaces", d.namespace
+		if d.node != "" {
+			kind, name = "nodes", d.node
+		}
+		fmt.Fprintf(&b, "%s- {name: denial-%d, subjects: [{%s: [%s]}]}\n", indent, i, kind, name)
+	}
+	return b.String()
+}
+
+func (p policy) file() string {
+	return "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\n" + p.body("")
+}
+
+// spec is the policy as the spec of an object.
+func (p policy) spec() map[string]any {
+	rules, deny := []any{}, []any{}
+	for i, r := range p.rules {
+		rules = append(rules, map[string]any{
+			"name":     fmt.Sprint("rule-", i),
+			"subjects": []any{map[string]any{"namespaces": list(r.namespaces), "serviceAccounts": list([]string{"web"})}},
+			"allow":    []any{map[string]any{"repositories": list([]string{r.repository}), "actions": list([]string{"pull"})}},
+		})
+	}
+	for i, d := range p.deny {
+		kind, name := "namespaces", d.namespace
+		if d.node != "" {
+			kind, name = "nodes", d.node
+		}
+		deny = append(deny, map[string]any{"name": fmt.Sprint("denial-", i), "subjects": []any{map[string]any{kind: list([]string{name})}}})
+	}
+	spec := map[string]any{}
+	if len(rules) > 0 {
+		spec["rules"] = rules
+	}
+	if len(deny) > 0 {
+		spec["deny"] = deny
+	}
+	return spec
+}
+
+func list(from []string) []any {
+	all := []any{}
+	for _, s := range from {
+		all = append(all, s)
+	}
+	return all
+}
+
+// revocation is what an operator revoked. Unconfirmed, it may count.
+type revocation struct {
+	kind, name, cluster, namespace string
+	from, until                    time.Time
+	confirmed                      time.Time // zero: Redis did not say so
+	removed, gone                  time.Time // when the removal was tried, and confirmed; zero: never
+	doubtful                       time.Time // since then Redis may have lost it
+}
+
+func (r *revocation) means(t *token) bool {
+	switch r.kind {
+	case "token":
+		return r.name == t.id
+	case "pod":
+		return r.name == t.uid
+	case "account":
+		return r.cluster == t.cluster.name && r.namespace == t.namespace
+	}
+	return r.cluster == t.cluster.name && r.name == fmt.Sprint("node-", t.node)
+}
+
+// freshness says how late what a replica knows may be, as it is documented.
+type freshness struct {
+	lag    time.Duration // while the link works
+	settle time.Duration // how long the link must have worked for that
+}
+
+var (
+	// Files are read once a minute.
+	ofFiles = freshness{62 * time.Second, 0}
+	// A broken connection is noticed after 45 seconds, and opened again within 10.
+	ofWatches = freshness{2 * time.Second, time.Minute}
+	// Within a second, or five if a message is lost; normal three seconds after a fault.
+	ofRevocations = freshness{6 * time.Second, 9 * time.Second}
+	// Every five minutes; a fetch takes ten seconds at most.
+	ofKeys = freshness{310 * time.Second, 310 * time.Second}
+)
+
+// knows returns the last time of which a replica knows everything that a host said before. It is zero if there
+// is none.
+func (w *world) knows(r *replica, host string, f freshness) time.Time {
+	end := time.Now()
+	changes := w.health[link{r.host, host}]
+	for i := len(changes) - 1; i >= 0; i-- {
+		if changes[i].up && end.Sub(changes[i].at) >= f.settle {
+			return end.Add(-f.lag)
+		}
+		end = changes[i].at
+	}
+	return time.Time{}
+}
+
+// hasRead returns a time at which a replica has read its policy file, or later.
+func (r *replica) hasRead() time.Time {
+	at := time.Now().Add(-ofFiles.lag)
+	for _, s := range slices.Backward(r.spoilt) {
+		if s.to.After(at) {
+			at = s.from.Add(-ofFiles.lag)
+		}
+	}
+	return at
+}
+
+// upFor returns how long a link has worked, or 0.
+func (w *world) upFor(r *replica, host string) time.Duration {
+	changes := w.health[link{r.host, host}]
+	if last := changes[len(changes)-1]; last.up {
+		return time.Since(last.at)
+	}
+	return 0
+}
+
+// downFor returns how long a link has not worked, or 0.
+func (w *world) downFor(r *replica, host string) time.Duration {
+	changes := w.health[link{r.host, host}]
+	if last := changes[len(changes)-1]; !last.up {
+		return time.Since(last.at)
+	}
+	return 0
+}
+
+// verdict is what the oracle says of a request, from what the replica may know.
+type verdict struct {
+	mayBeValid  bool // the identity may be accepted
+	mustBeValid bool // it must not be refused: an answer is missing at most
+	mustAnswer  bool // and no answer is missing
+	may, must   map[string]bool
+	why         string // it cannot be accepted, or must
+}
+
+// judge returns the answers that a replica may give now to a token from an address.
+func (w *world) judge(r *replica, t *token, address string, repositories []string) verdict {
+	now := time.Now()
+	c := t.cluster
+	v := verdict{mayBeValid: true, mustBeValid: true, mustAnswer: true, may: map[string]bool{}, must: map[string]bool{}}
+	never := func(why string) {
+		v.mayBeValid, v.mustBeValid = false, false
+		v.why = why
+	}
+	doubt := func(holds bool) { v.mustBeValid = v.mustBeValid && holds }
+	answer := func(holds bool) { v.mustAnswer = v.mustAnswer && holds }
+
+	// The token itself.
+	if t.flaw != "" {
+		never(t.flaw)
+		return v
+	}
+	if !now.Before(t.until) {
+		never("expired")
+	}
+	if now.Before(t.from.Add(-time.Minute)) {
+		never("not valid yet")
+	}
+
+	// Its key.
+	issuer := "issuer-" + c.name
+	known := w.knows(r, issuer, ofKeys)
+	published := c.keys.since(later(known, w.began))
+	has := func(keys []string) bool { return slices.Contains(keys, t.key) }
+	if !slices.ContainsFunc(published, has) {
+		never("its key was withdrawn")
+	}
+	if w.downFor(r, issuer) > maxKeyAge+time.Minute {
+		v.mayBeValid = false
+		v.why = "the keys are too old"
+	}
+	doubt(!slices.ContainsFunc(published, func(keys []string) bool { return !has(keys) }))
+	answer(!known.IsZero() && now.Sub(known) < maxKeyAge-10*time.Minute)
+
+	// Its objects.
+	api := "api-" + c.name
+	heard := w.knows(r, api, ofWatches)
+	if !t.deleted.IsZero() {
+		if !heard.IsZero() && t.deleted.Before(heard) {
+			never("its pod is gone")
+		}
+		doubt(false)
+	}
+	answer(!heard.IsZero() && t.created.Before(heard) || w.upFor(r, api) > ofWatches.settle)
+
+	// Revocations.
+	read := w.knows(r, "redis", ofRevocations)
+	for _, d := range w.denied {
+		if !d.means(t) || !now.Before(d.until) {
+			continue
+		}
+		if d.gone.IsZero() || !d.gone.Before(read) {
+			doubt(false)
+		}
+		lost := !d.doubtful.IsZero() && r.born.Add(ofRevocations.settle).After(d.doubtful)
+		if !d.confirmed.IsZero() && d.confirmed.Before(read) && d.removed.IsZero() && !lost {
+			never("it is revoked")
+		}
+	}
+	answer(!read.IsZero())
+
+	// Its first caller.
+	if t.owner != "" && t.owner != address {
+		never("another caller owns it")
+	}
+	for other := range t.tried {
+		doubt(other == address)
+	}
+	answer(w.upFor(r, "redis") > 5*time.Second || t.known[r])
+
+	// Its repositories.
+	files := r.policy.since(r.hasRead())
+	objects := c.objects.since(later(heard, w.began))
+	mayBeDenied, mustBeDenied := false, true
+	for _, file := range files {
+		for _, all := range objects {
+			isDenied := file.denies(t.pod)
+			for _, p := range all {
+				isDenied = isDenied || p.denies(t.pod)
+			}
+			mayBeDenied, mustBeDenied = mayBeDenied || isDenied, mustBeDenied && isDenied
+		}
+	}
+	if mustBeDenied {
+		never("denied")
+	}
+	doubt(!mayBeDenied)
+	stale := time.Since(later(heard, w.began)) // objects count for a day
+	for _, repository := range repositories {
+		v.must[repository] = true
+		for _, file := range files {
+			for _, all := range objects {
+				byFile, byObject := file.allows(t.pod, repository), false
+				for _, p := range all {
+					byObject = byObject || p.allows(t.pod, repository)
+				}
+				within := strings.HasPrefix(repository, "team-") || strings.HasPrefix(repository, "shared/")
+				mayObject := byObject && within && w.downFor(r, api) < 24*time.Hour+time.Minute
+				mustObject := byObject && within && stale < 23*time.Hour
+				v.may[repository] = v.may[repository] || byFile || mayObject
+				v.must[repository] = v.must[repository] && (byFile || mustObject)
+			}
+		}
+	}
+	answer(now.Sub(r.born) > 15*time.Second)
+	return v
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

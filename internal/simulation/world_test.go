@@ -1,0 +1,443 @@
+package simulation
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"hash"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/server"
+	"github.com/pullpass/pullpass/internal/state"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
+)
+
+const (
+	service   = "registry.example.com"
+	maxKeyAge = 2 * time.Hour
+)
+
+var namespaces = []string{"team-a", "team-b", "team-c"}
+
+// world is everything that there is. One goroutine changes it.
+type world struct {
+	t        *testing.T
+	random   *rand.Rand
+	began    time.Time
+	clock    time.Time // of what the seed chooses
+	trace    hash.Hash // of what it chose
+	net      *network
+	ca       *pkitest.Cert
+	signing  []byte // key of the replicas, PEM
+	clusters []*cluster
+	redis    *redisHost
+	replicas []*replica // that run
+	ending   []*replica // that were killed
+	started  int
+	health   map[link][]change // of the links of replicas to the hosts that they need
+	pods     []*pod
+	tokens   []*token
+	denied   []*revocation
+	operator *state.RedisRevocations
+	files    history[policy] // what operators last wrote
+	closers  []func()
+	plan     []planned
+	events   []string // the last ones
+	steps    int
+	counts   map[string]int
+}
+
+// change is a moment at which a link began to work, or ceased to.
+type change struct {
+	at time.Time
+	up bool
+}
+
+// cluster is an API server and its issuer.
+type cluster struct {
+	name, issuer string
+	api          *kubetest.Server
+	keys         history[[]string] // that are published
+	signers      map[string]*ecdsa.PrivateKey
+	skew         time.Duration // of the issuer's clock
+	objects      history[map[string]policy]
+	made         int
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), began: time.Now(), clock: time.Now(), trace: sha256.New(), net: newNetwork(),
+		health: map[link][]change{}, counts: map[string]int{},
+	}
+	w.ca = pkitest.NewCA(t, nil, forever)
+	w.signing = pkitest.KeyPEM(t, pkitest.ECKey(t))
+	w.redis = newRedisHost(w)
+	for _, name := range []string{"east", "west"} {
+		w.clusters = append(w.clusters, w.newCluster(name))
+	}
+	operator, err := state.OpenRedis(state.RedisConfig{Addresses: []string{"redis:6379"}, Dial: w.net.dialer("operator", "10.9.0.1")})
+	testkit.Must(t, err)
+	w.operator = state.NewRedisRevocations(operator)
+	w.closers = append(w.closers, func() { _ = operator.Close() })
+	w.files.set(policy{rules: []rule{{namespaces: namespaces, repository: "{namespace}/**"}}})
+	for range 3 {
+		w.start()
+	}
+	return w
+}
+
+func forever(c *x509.Certificate) { c.NotAfter = time.Now().Add(50 * 365 * 24 * time.Hour) }
+
+// close ends everything. Time passes until the last goroutine has seen it.
+func (w *world) close() {
+	for _, r := range slices.Clone(w.replicas) {
+		w.kill(r)
+	}
+	for _, stop := range w.closers {
+		stop()
+	}
+	w.net.cut(func(link) bool { return true })
+	for _, r := range w.ending {
+		<-r.ended
+	}
+	time.Sleep(time.Hour)
+}
+
+// serveTLS serves a handler on port 443 of a host.
+func (w *world) serveTLS(host string, handler http.Handler) {
+	cert := pkitest.NewCert(w.t, pkitest.ECKey(w.t), w.ca, forever, func(c *x509.Certificate) { c.DNSNames = []string{host} })
+	l, err := w.net.listen(host, "443")
+	testkit.Must(w.t, err)
+	s := &http.Server{Handler: handler, TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert.TLS()}}, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
+	go func() { _ = s.ServeTLS(l, "", "") }()
+	w.closers = append(w.closers, func() { _ = s.Close() })
+}
+
+func (w *world) newCluster(name string) *cluster {
+	c := &cluster{name: name, issuer: "https://issuer-" + name, api: kubetest.NewServer(), signers: map[string]*ecdsa.PrivateKey{}}
+	c.objects.set(map[string]policy{})
+	c.keys.set(nil)
+	c.rotate(w, true)
+	var objects sync.Mutex // the server's maps are read while it answers
+	for i, n := range namespaces {
+		c.api.Put("namespaces", object("", n, fmt.Sprint("ns-", i)))
+		c.api.Put("serviceaccounts", object(n, "web", "sa-"+name+"-"+n))
+	}
+	for i := range 3 {
+		c.api.Put("nodes", object("", fmt.Sprint("node-", i), fmt.Sprint("node-uid-", i)))
+	}
+	w.serveTLS("api-"+name, c.api)
+	w.serveTLS("issuer-"+name, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/keys" {
+			_ = json.NewEncoder(rw).Encode(map[string]any{
+				"issuer": c.issuer, "jwks_uri": c.issuer + "/keys", "response_types_supported": []string{"id_token"},
+				"subject_types_supported": []string{"public"}, "id_token_signing_alg_values_supported": []string{"ES256"},
+			})
+			return
+		}
+		objects.Lock()
+		defer objects.Unlock()
+		set := jose.JSONWebKeySet{Keys: []jose.JSONWebKey{}}
+		for _, id := range c.keys.now() {
+			set.Keys = append(set.Keys, jose.JSONWebKey{Key: c.signers[id].Public(), KeyID: id, Algorithm: "ES256", Use: "sig"})
+		}
+		_ = json.NewEncoder(rw).Encode(set)
+	}))
+	return c
+}
+
+func object(namespace, name, uid string) kubetest.Object {
+	m := kubetest.Object{"name": name, "uid": uid}
+	if namespace != "" {
+		m["namespace"] = namespace
+	}
+	return kubetest.Object{"metadata": m}
+}
+
+// rotate publishes a new key. Without keep, the others are withdrawn at once.
+func (c *cluster) rotate(w *world, keep bool) {
+	c.made++
+	id := fmt.Sprint(c.name, "-", c.made)
+	c.signers[id] = pkitest.ECKey(w.t)
+	keys := []string{id}
+	if keep {
+		keys = append(slices.Clone(c.keys.now()), id)
+	}
+	c.keys.set(keys[max(0, len(keys)-3):])
+}
+
+// pod is one that runs, or did.
+type pod struct {
+	cluster                       *cluster
+	namespace, name, uid, account string // account is the UID of the ServiceAccount
+	node                          int
+	created, deleted              time.Time
+}
+
+// token is one of a pod, with its callers so far.
+type token struct {
+	*pod
+	raw, id, key string
+	from, until  time.Time
+	flaw         string          // why it is worth nothing; empty: it is worth something
+	tried        map[string]bool // addresses that may own it
+	owner        string          // the address that does
+	split        bool            // Redis lost the owner, and replicas may name different ones
+	known        map[*replica]bool
+}
+
+func (w *world) newPod(c *cluster) *pod {
+	namespace := pick(w, namespaces)
+	c.made++
+	p := &pod{cluster: c, namespace: namespace, name: fmt.Sprint("web-", c.made), uid: fmt.Sprint("pod-", c.name, "-", c.made), account: "sa-" + c.name + "-" + namespace, node: w.random.IntN(3), created: time.Now()}
+	c.api.Put("pods", object(p.namespace, p.name, p.uid))
+	w.pods = append(w.pods, p)
+	return p
+}
+
+// newToken issues a token of a pod. flaw is one of flaws, or empty.
+func (w *world) newToken(p *pod, life time.Duration, flaw string) *token {
+	c := p.cluster
+	c.made++
+	now := time.Now().Add(c.skew)
+	keys := c.keys.now()
+	t := &token{pod: p, id: fmt.Sprint("jti-", c.name, "-", c.made), key: keys[len(keys)-1], flaw: flaw, tried: map[string]bool{}, known: map[*replica]bool{}}
+	issuer, audience, signer, header := c.issuer, service, c.signers[t.key], t.key
+	switch flaw {
+	case "audience":
+		audience = "https://kubernetes.default.svc"
+	case "signature":
+		signer = w.clusters[(slices.Index(w.clusters, c)+1)%len(w.clusters)].anySigner()
+	case "issuer": // signed by one cluster, and said to be another's
+		issuer = w.clusters[(slices.Index(w.clusters, c)+1)%len(w.clusters)].issuer
+	}
+	if flaw == "lifetime" {
+		life = 48 * time.Hour
+	}
+	t.from, t.until = now.Truncate(time.Second), now.Add(life).Truncate(time.Second)
+	account := p.account
+	if flaw == "account" {
+		account += "-before"
+	}
+	k, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: signer}, (&jose.SignerOptions{}).WithHeader("kid", header))
+	testkit.Must(w.t, err)
+	t.raw, err = jwt.Signed(k).Claims(map[string]any{
+		"iss": issuer, "aud": []string{audience}, "sub": "system:serviceaccount:" + p.namespace + ":web", "jti": t.id,
+		"iat": t.from.Unix(), "nbf": t.from.Unix(), "exp": t.until.Unix(),
+		"kubernetes.io": map[string]any{
+			"namespace":      p.namespace,
+			"serviceaccount": map[string]string{"name": "web", "uid": account},
+			"pod":            map[string]string{"name": p.name, "uid": p.uid},
+			"node":           map[string]string{"name": fmt.Sprint("node-", p.node), "uid": fmt.Sprint("node-uid-", p.node)},
+		},
+	}).Serialize()
+	testkit.Must(w.t, err)
+	w.tokens = append(w.tokens, t)
+	return t
+}
+
+func (c *cluster) anySigner() *ecdsa.PrivateKey { return c.signers[c.keys.now()[0]] }
+
+// address is that of the pod's node.
+func (p *pod) address() netip.Addr {
+	second := byte(0)
+	if p.cluster.name == "west" {
+		second = 1
+	}
+	return netip.AddrFrom4([4]byte{10, second, 0, byte(1 + p.node)})
+}
+
+// redisHost is a Redis. It counts time by a clock of its own.
+type redisHost struct {
+	*miniredis.Miniredis
+	world *world
+	mu    sync.Mutex
+	skew  time.Duration
+	seen  time.Time
+}
+
+func newRedisHost(w *world) *redisHost {
+	h := &redisHost{Miniredis: miniredis.NewMiniRedis(), world: w, seen: time.Now()}
+	testkit.Must(w.t, h.Start())
+	h.Server().Close() // its listener is the operating system's, for which no virtual time passes
+	l, err := w.net.listen("redis", "6379")
+	testkit.Must(w.t, err)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			h.Server().ServeConn(ticking{c, h})
+		}
+	}()
+	w.closers = append(w.closers, func() { _ = l.Close() })
+	return h
+}
+
+// ticking tells Redis the time before each command.
+type ticking struct {
+	net.Conn
+	redis *redisHost
+}
+
+func (t ticking) Read(p []byte) (int, error) {
+	n, err := t.Conn.Read(p)
+	t.redis.tick()
+	return n, err
+}
+
+// tick lets keys expire, which miniredis does when it is told to.
+func (h *redisHost) tick() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	if passed := now.Sub(h.seen); passed > 0 {
+		h.FastForward(passed)
+	}
+	h.seen = now
+	h.SetTime(now.Add(h.skew))
+}
+
+func (h *redisHost) setSkew(skew time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.skew = skew
+}
+
+// replica is a process of pullpass serve, from its start to its end.
+type replica struct {
+	host   string
+	dir    string
+	born   time.Time
+	policy history[policy] // of its file
+	spoilt []interval      // in which that could not be read
+	stop   context.CancelFunc
+	ended  chan error
+	audit  *testkit.Buffer
+}
+
+type interval struct{ from, to time.Time }
+
+// needs are the hosts that replicas connect to.
+func (w *world) needs() []string {
+	all := []string{"redis"}
+	for _, c := range w.clusters {
+		all = append(all, "api-"+c.name, "issuer-"+c.name)
+	}
+	return all
+}
+
+func (w *world) start() {
+	w.started++
+	r := &replica{host: fmt.Sprint("replica-", w.started), dir: w.t.TempDir(), born: time.Now(), ended: make(chan error, 1), audit: &testkit.Buffer{}}
+	var clusters strings.Builder
+	for _, c := range w.clusters {
+		ca, _ := json.Marshal(pkitest.CertPEM(w.ca))
+		testkit.Put(w.t, filepath.Join(r.dir, c.name+".kubeconfig"), fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+"clusters": [{"name": "c", "cluster": {"server": "https://api-%s:443", "certificate-authority-data": %s}}],
+"users": [{"name": "u", "user": {"token": "t"}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "pullpass"}}]}`, c.name, ca))
+		fmt.Fprintf(&clusters, `
+- name: %s
+  issuer: %s
+  audiences: [%s]
+  discovery: {caFile: ca.crt, maxKeyAge: %s}
+  kubernetes: {kubeconfigFile: %[1]s.kubeconfig, objects: {policies: true, within: ["team-*/**", "shared/**"]}}`, c.name, c.issuer, service, maxKeyAge)
+	}
+	testkit.Put(w.t, filepath.Join(r.dir, "ca.crt"), pkitest.CertPEM(w.ca))
+	testkit.Put(w.t, filepath.Join(r.dir, "signing.key"), w.signing)
+	testkit.Put(w.t, filepath.Join(r.dir, "pullpass.yaml"), fmt.Sprintf(`
+apiVersion: pullpass.dev/v1alpha1
+kind: ProxyConfiguration
+server: {address: "127.0.0.1:80"}
+admin: {address: "127.0.0.1:81"}
+clusters:%s
+registries:
+- {service: %s, issuer: pullpass.example.com, signing: {trust: jwks, keyFile: signing.key}}
+policyFiles: [policy.yaml]
+state: {redis: {addresses: ["redis:6379"]}, replay: enforce}
+`, clusters.String(), service))
+	w.write(r, w.files.now())
+	cfg, err := config.Load(filepath.Join(r.dir, "pullpass.yaml"))
+	testkit.Must(w.t, err)
+	s, err := server.New(server.Config{
+		Config: cfg, InsecureHTTP: true, Version: "simulated", Getenv: func(string) string { return "" },
+		Stdout: r.audit, Logger: testkit.QuietLogger(),
+		Network: server.Network{
+			Dial: w.net.dialer(r.host, "10.8.0.1"),
+			Listen: func(_, address string) (net.Listener, error) {
+				_, port, err := net.SplitHostPort(address)
+				testkit.Must(w.t, err)
+				return w.net.listen(r.host, port)
+			},
+		},
+	})
+	testkit.Must(w.t, err)
+	for _, need := range w.needs() { // the fault of a host is there for new replicas, too
+		l := link{r.host, need}
+		w.net.set(l, w.net.fault(link{"", need}))
+		w.note(l, w.net.fault(link{"", need}))
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	go func() { r.ended <- s.Run(ctx) }()
+	w.replicas = append(w.replicas, r)
+}
+
+// kill ends a process between two steps: from now on it reaches nothing, and nothing reaches it. Its
+// goroutines then end in their own time.
+func (w *world) kill(r *replica) {
+	for _, need := range w.needs() {
+		w.net.set(link{r.host, need}, fault{refused: true})
+	}
+	w.net.cut(func(l link) bool { return l.from == r.host || l.to == r.host })
+	r.stop()
+	w.replicas = slices.DeleteFunc(w.replicas, func(other *replica) bool { return other == r })
+	w.ending = append(w.ending, r)
+	for _, t := range w.tokens {
+		delete(t.known, r)
+	}
+}
+
+// write replaces the policy file of a replica, in one step.
+func (w *world) write(r *replica, p policy) {
+	r.policy.set(p)
+	w.replace(r, p.file())
+}
+
+func (w *world) replace(r *replica, content string) {
+	testkit.Put(w.t, filepath.Join(r.dir, "next"), content)
+	testkit.Must(w.t, os.Rename(filepath.Join(r.dir, "next"), filepath.Join(r.dir, "policy.yaml")))
+}
+
+// note remembers when a link works.
+func (w *world) note(l link, f fault) {
+	up := !f.lost && !f.refused && f.delay < 100*time.Millisecond
+	if changes := w.health[l]; len(changes) == 0 || changes[len(changes)-1].up != up {
+		w.health[l] = append(changes, change{time.Now(), up})
+	}
+}
+
+func pick[T any](w *world, from []T) T { return from[w.random.IntN(len(from))] }
