@@ -41,6 +41,9 @@ Of several replicas, only the leader works. Each needs its own --identity.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c.Logger = slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))
+			if err := forbidCoreImages(); err != nil {
+				return fmt.Errorf("limit the size of core images: %w", err)
+			}
 			setup.LimitMemory(root, os.Getenv("GOMEMLIMIT"), c.Logger)
 			return keepPullSecrets(cmd.Context(), c, kubeconfig, admin)
 		},

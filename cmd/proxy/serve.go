@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -32,6 +33,9 @@ after log rotation.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			logger := slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))
+			if err := forbidCoreImages(); err != nil {
+				return fmt.Errorf("limit the size of core images: %w", err)
+			}
 			setup.LimitMemory(root, os.Getenv("GOMEMLIMIT"), logger)
 			defer setup.CollectRarely(os.Getenv("GOGC"))()
 			cfg, err := config.Load(file)
