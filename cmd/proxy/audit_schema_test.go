@@ -106,22 +106,23 @@ func TestAuditWordsAreDocumented(t *testing.T) {
 	sameSet(t, "reasons used", all, "the schema", schema.Enum(t, "reason"))
 	sameSet(t, "reasons used", reasons, "docs/reference/audit.md", firstCells(t, auditDocument, "## Reasons", "reason"))
 	for _, words := range []struct {
-		path    string
-		want    map[string]bool
-		listed  []string
-		heading string
-		column  string
+		path     string
+		want     map[string]bool
+		listed   []string
+		document string
+		heading  string
+		column   string
 	}{
-		{"result", choose(inExchange, "Result"), metrics.ClosedSet(exchange.Results()...), "## Results", "result"},
-		{"proof.reason", proofReasons, metrics.ClosedSet(nodeproof.Reasons()...), "## Reasons", "proof.reason"},
-		{"replay.reason", replayReasons, metrics.ClosedSet(exchange.ReplayReasons()...), "## Reasons", "replay.reason"},
+		{"result", choose(inExchange, "Result"), metrics.ClosedSet(exchange.Results()...), auditDocument, "## Results", "result"},
+		{"proof.reason", proofReasons, metrics.ClosedSet(nodeproof.Reasons()...), "how-to/node-proof.md", "## Roll it out", "reason"},
+		{"replay.reason", replayReasons, metrics.ClosedSet(exchange.ReplayReasons()...), auditDocument, "## Reasons", "replay.reason"},
 	} {
 		if len(words.want) < 3 {
 			t.Fatalf("only %d constants for %s were found", len(words.want), words.path)
 		}
 		sameSet(t, "constants for "+words.path, words.want, "the function for metrics", setOf(words.listed))
 		sameSet(t, "constants for "+words.path, words.want, "the schema", schema.Enum(t, words.path))
-		sameSet(t, "constants for "+words.path, words.want, "docs/reference/audit.md", firstCells(t, auditDocument, words.heading, words.column))
+		sameSet(t, "constants for "+words.path, words.want, "docs/"+words.document, firstCells(t, words.document, words.heading, words.column))
 	}
 }
 

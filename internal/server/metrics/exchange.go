@@ -82,7 +82,7 @@ var (
 			requestedCluster,
 			{name: "mode", values: ClosedSet(nodeproof.Audit, nodeproof.Enforce), other: otherValue},
 			{name: "result", values: []string{resultPassed, resultFailed}, other: otherValue},
-			{name: "reason", values: append(ClosedSet(nodeproof.Reasons()...), ""), other: otherValue, means: "[reasons of proofs](audit.md#reasons); empty: passed"},
+			{name: "reason", values: append(ClosedSet(nodeproof.Reasons()...), ""), other: otherValue, means: "[reasons](../how-to/node-proof.md#roll-it-out); empty: passed"},
 		},
 		act: alert("PullpassCallerNotNode"),
 	}
