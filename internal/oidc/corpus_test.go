@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -354,4 +355,49 @@ func TestEveryAlgorithmWithEveryKey(t *testing.T) {
 		t.Errorf("%d of %d were accepted", accepted, tried)
 	}
 	t.Logf("%d tokens, of which %d are good", tried, accepted)
+}
+
+// The examples of the RFCs are copied well: go-jose verifies each with its key. Here, a key
+// verifies only its one algorithm.
+func TestExamplesOfRFCs(t *testing.T) {
+	t.Parallel()
+	accepted, examples := 0, 0
+	for _, c := range corpus(t) {
+		if c.JWK == "" {
+			continue
+		}
+		examples++
+		var jwk jose.JSONWebKey
+		testkit.Must(t, jwk.UnmarshalJSON([]byte(c.JWK)))
+		parsed, err := jose.ParseSignedCompact(c.Token, []jose.SignatureAlgorithm{jose.SignatureAlgorithm(c.Algorithm)})
+		if err != nil {
+			t.Fatalf("%s: %v", c.Name, err)
+		}
+		if _, err := parsed.Verify(jwk.Key); err != nil {
+			t.Errorf("%s is not the example: %v", c.Name, err)
+		}
+		set, err := parseKeySet([]byte(`{"keys":[` + c.JWK + `]}`))
+		if isKey := strings.HasPrefix(c.Algorithm, "RS") || strings.HasPrefix(c.Algorithm, "ES") || strings.HasPrefix(c.Algorithm, "PS"); isKey != (err == nil) {
+			t.Errorf("%s: keys %v, %v", c.Name, set, err)
+		}
+		end := strings.LastIndexByte(c.Token, '.')
+		signature, err := base64.RawURLEncoding.DecodeString(c.Token[end+1:])
+		testkit.Must(t, err)
+		for _, k := range set {
+			isOurs := slices.Contains(algorithms[:], jose.SignatureAlgorithm(c.Algorithm))
+			if k.verify(c.Token[:end], signature) != isOurs {
+				t.Errorf("%s: verified is not %t", c.Name, isOurs)
+			}
+			signature[len(signature)/2] ^= 1
+			if k.verify(c.Token[:end], signature) {
+				t.Errorf("%s: verified with another signature", c.Name)
+			}
+			if isOurs {
+				accepted++
+			}
+		}
+	}
+	if accepted != 5 || examples < 9 {
+		t.Errorf("%d of %d examples were verified", accepted, examples)
+	}
 }

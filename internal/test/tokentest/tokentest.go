@@ -35,6 +35,8 @@ type Case struct {
 	Token   string
 	Refused string // the reason
 	Message string // a part of the message
+
+	JWK, Algorithm string // of an example of an RFC: the key that verifies it
 }
 
 type section struct {
@@ -60,6 +62,8 @@ type recipe struct {
 	Token     string   // all of it, instead of the fields above
 	Refused   string
 	Message   string
+	JWK       string
+	Algorithm string
 }
 
 // Cases reads the files of a corpus and makes their tokens. The keys must be called rsa, rsa2,
@@ -78,7 +82,7 @@ func Cases(tb testing.TB, testdata string, keys map[string]crypto.Signer) []Case
 				tb.Fatalf("%s: a section needs why and cites: %+v", file, s)
 			}
 			for _, r := range s.Cases {
-				c := Case{strings.TrimSuffix(filepath.Base(file), ".yaml") + ": " + r.Name, s.Cites, s.Threats, m.token(r), r.Refused, r.Message}
+				c := Case{strings.TrimSuffix(filepath.Base(file), ".yaml") + ": " + r.Name, s.Cites, s.Threats, m.token(r), r.Refused, r.Message, r.JWK, r.Algorithm}
 				if c.Refused == "" {
 					c.Refused = s.Refused
 				}
