@@ -161,6 +161,8 @@ func (m maker) ecSignature(name string, key *ecdsa.PrivateKey, genuine []byte) [
 		return slices.Concat(one, one)
 	case "beyond": // r + n is congruent to r
 		return slices.Concat(new(big.Int).Add(r, order).FillBytes(make([]byte, half+1)), genuine[half:])
+	case "zero-before-s":
+		return slices.Concat(genuine[:half], []byte{0}, genuine[half:])
 	case "zeros-before":
 		return slices.Concat([]byte{0}, genuine[:half], []byte{0}, genuine[half:])
 	}
