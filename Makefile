@@ -91,7 +91,7 @@ loadtest-programs:
 
 # Each policy has objects, some with faults, and is judged by definitions that a test writes anew.
 random: ## RANDOM (1000000) random policies: decision, explanation, who-can, reach and status agree, and nothing goes beyond a ceiling
-	$(GO) test -count=1 -timeout 4h -v -run='^(TestRandomObjects|TestStatusAgreesWithDecisions)$$' ./internal/policy/reach ./internal/cluster/objectstatus -random-policies $(RANDOM)
+	$(GO) test -count=1 -timeout 4h -v -run='^(TestDecideAgainstReference|TestRandomObjects|TestStatusAgreesWithDecisions)$$' ./internal/policy ./internal/policy/reach ./internal/cluster/objectstatus -random-policies $(RANDOM)
 
 neighbours: ## each answer that one repository can give, beside NEIGHBOURS (1000) requests of another caller
 	$(GO) test -count=1 -timeout 4h -v -run='^TestNeighbours$$' ./internal/gateway -neighbour-requests $(NEIGHBOURS)
