@@ -6,6 +6,7 @@ RANDOM = 1000000
 NEIGHBOURS = 1000
 SIMULATE = 168h
 SEED = 1000
+SECRETS = ./...
 BENCHCOUNT = 6
 MUTANTS = ./internal/oidc/... ./internal/policy/... ./internal/exchange/... ./internal/registryauth/... ./internal/refusal ./internal/gateway/... ./internal/node/... ./internal/pullsecrets/...
 VERSION = $$(git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -17,7 +18,7 @@ GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X
 # Where there is a file system in memory, on that: thousands of runs sync what they write. The test alone, for nothing may be executed from /dev/shm in containers.
 CRASH = $(GO) test -exec "env GOTMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo /tmp)" -count=1 -timeout 3h -run='^TestCrash$$' ./internal/node/nodeinstall
 
-.PHONY: help demo check test docs e2e crash node-up node-shell node-down bench bench-plugin performance random neighbours simulate loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed lint build image clean
+.PHONY: help demo check test docs e2e secrets crash node-up node-shell node-down bench bench-plugin performance random neighbours simulate loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed lint build image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
@@ -44,6 +45,17 @@ e2e: ## tests with the real API server, registries and clients (root: installs D
 		$(GO) test -count=1 -timeout 60m ./rollouttest & \
 		$(GO) test -count=1 -p 1 -timeout 60m $$others; status=$$?; \
 		wait $$! && exit $$status; }
+
+# The helpers of tests note the credentials that they make and receive, and copy what programs write: e2e/secrets says how.
+secrets: ## tests, demo and SECRETS (all packages of e2e) run, and all that they wrote searched for each of their credentials
+	@./.ci/install e2e
+	@rm -rf bin/secrets && mkdir -p bin/secrets/seen
+	@export PULLPASS_CAPTURE=$$PWD/bin/secrets; seen=$$PULLPASS_CAPTURE/seen status=0; \
+		$(GO) test -count=1 -v ./... >$$seen/unit.log 2>&1 || { echo "unit tests failed: bin/secrets/seen/unit.log"; status=1; }; \
+		$(GO) run ./cmd/demo >$$seen/demo.log 2>&1 || { echo "the demo failed: bin/secrets/seen/demo.log"; status=1; }; \
+		cd e2e; \
+		test -z "$(SECRETS)" || $(GO) test -count=1 -v -p 1 -timeout 60m $(SECRETS) >$$seen/e2e.log 2>&1 || { echo "end-to-end tests failed: bin/secrets/seen/e2e.log"; status=1; }; \
+		$(GO) run ./secrets/search $$PULLPASS_CAPTURE && exit $$status
 
 crash: ## "pullpass node-install" killed at each file operation, and without room for each write; make e2e has a sample of it
 	@./.ci/install e2e

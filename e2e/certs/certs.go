@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pullpass/pullpass/e2e/secrets"
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
@@ -190,6 +191,7 @@ func serial(t testing.TB) *big.Int {
 
 func writeKey(t testing.TB, path string, key crypto.Signer) {
 	t.Helper()
+	secrets.NoteKey(key)
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	testenv.Must(t, err)
 	writePEM(t, path, "PRIVATE KEY", der)

@@ -178,7 +178,7 @@ func (c *Cluster) startAPIServer(t testing.TB) {
 	}
 	c.apiserver = process.Start(t, exec.Command(programs.KubeAPIServer(t), args...))
 	apiserver := c.apiserver
-	t.Cleanup(func() { apiserver.Kill(t) }) // SIGTERM would wait for watches of programs that end later
+	t.Cleanup(func() { c.capture(); apiserver.Kill(t) }) // SIGTERM would wait for watches of programs that end later
 	c.apiserver.Await(t, startLimit, func(ctx context.Context) error {
 		return getOK(ctx, c.admin, c.Issuer+"/readyz")
 	})

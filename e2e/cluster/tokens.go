@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pullpass/pullpass/e2e/secrets"
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
@@ -48,6 +49,7 @@ func (c *Cluster) TryToken(ctx context.Context, r TokenRequest) (string, error) 
 	if token == "" {
 		return "", fmt.Errorf("the API server answered %v to a TokenRequest without a token", answer["kind"])
 	}
+	secrets.Note("ServiceAccount token", token)
 	return token, nil
 }
 
@@ -61,5 +63,6 @@ func (c *Cluster) LegacyToken(t testing.TB, namespace, secret string) string {
 	})
 	token, err := base64.StdEncoding.DecodeString(encoded)
 	testenv.Must(t, err)
+	secrets.Note("legacy token", string(token))
 	return string(token)
 }

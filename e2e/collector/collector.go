@@ -14,6 +14,8 @@ import (
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/pullpass/pullpass/e2e/secrets"
 )
 
 // Collector is a running collector. Its methods may be called from several goroutines.
@@ -35,11 +37,11 @@ type Span struct {
 // Start runs a collector until the test ends.
 func Start(t testing.TB) *Collector {
 	t.Helper()
-	c := &Collector{}
+	c, seen := &Collector{}, secrets.Seen("otlp")
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		body, err := io.ReadAll(io.TeeReader(r.Body, seen))
 		c.raw = append(c.raw, body...)
 		// The body of a request to /v1/traces is a TracesData under another name.
 		traces := &tracepb.TracesData{}

@@ -14,6 +14,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/secrets"
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
@@ -101,7 +102,9 @@ func (i *Issuer) sign(header *jose.SignerOptions, claims map[string]any) (string
 	if err != nil {
 		return "", err
 	}
-	return signed.CompactSerialize()
+	token, err := signed.CompactSerialize()
+	secrets.Note("token of an issuer", token)
+	return token, err
 }
 
 func writeJSON(w http.ResponseWriter, v any) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/isolate"
 	"github.com/pullpass/pullpass/e2e/process"
+	"github.com/pullpass/pullpass/e2e/secrets"
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
@@ -47,6 +48,7 @@ type Machine struct {
 func New(t testing.TB, config Config) *Machine {
 	t.Helper()
 	m := &Machine{config: config, dir: t.TempDir()}
+	t.Cleanup(func() { secrets.SeenFiles(m.dir) })
 	m.makeRoot(t)
 	m.connect(t)
 	return m
@@ -123,6 +125,7 @@ func (m *Machine) Run(ctx context.Context, program string, args ...string) (stri
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	err := cmd.Run()
+	_, _ = secrets.Seen(filepath.Base(program)).Write(output.Bytes()) // a run whose disk is full fails elsewhere
 	if err != nil {
 		err = fmt.Errorf("%s on %s: %w: %s", program, m.config.Name, err, &output)
 	}

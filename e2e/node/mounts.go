@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/pullpass/pullpass/e2e/secrets"
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
@@ -36,6 +37,7 @@ func newView(t testing.TB, dir string) *view {
 	}()
 	testenv.Must(t, <-made)
 	t.Cleanup(func() { _ = v.namespace.Close() })
+	t.Cleanup(func() { secrets.SeenFiles(dir) })
 	return v
 }
 

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pullpass/pullpass/e2e/secrets"
 )
 
 const (
@@ -40,10 +43,12 @@ type Process struct {
 // Start runs cmd until the test ends. Standard error, and standard output unless cmd.Stdout is set, are kept for Output.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
-	p := &Process{name: filepath.Base(cmd.Path), cmd: cmd, output: &buffer{}, done: make(chan struct{})}
+	p := &Process{name: filepath.Base(cmd.Path), cmd: cmd, output: &buffer{seen: secrets.Seen(filepath.Base(cmd.Path))}, done: make(chan struct{})}
 	cmd.Stderr = p.output
 	if cmd.Stdout == nil {
 		cmd.Stdout = p.output
+	} else if _, shown := cmd.Stdout.(*os.File); !shown {
+		cmd.Stdout = io.MultiWriter(cmd.Stdout, secrets.Seen(p.name+"-stdout"))
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
@@ -156,13 +161,17 @@ func (p *Process) Await(t testing.TB, limit time.Duration, ready func(context.Co
 
 // buffer is a bytes.Buffer for one writer and many readers.
 type buffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	seen io.Writer
 }
 
 func (b *buffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if _, err := b.seen.Write(p); err != nil {
+		return 0, err
+	}
 	return b.buf.Write(p)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -91,10 +92,19 @@ func (p *Proxy) send(client *http.Client, req *http.Request, token string) (Answ
 	}
 	defer resp.Body.Close()
 	answer := Answer{Status: resp.StatusCode, Header: resp.Header}
-	if err := json.NewDecoder(resp.Body).Decode(&answer.Body); err != nil {
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return Answer{}, err
+	}
+	if err := json.Unmarshal(body, &answer.Body); err != nil {
 		return Answer{}, fmt.Errorf("the body of %s %s (%s) is not the JSON that it should be: %w", req.Method, req.URL.Path, resp.Status, err)
 	}
 	p.NeverLog(token)
 	p.NeverLog(answer.Body.Token)
+	if answer.Body.Token == "" {
+		if _, err := p.answers.Write(body); err != nil {
+			return Answer{}, err
+		}
+	}
 	return answer, nil
 }

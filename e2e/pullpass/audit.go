@@ -13,6 +13,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/secrets"
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
@@ -135,6 +136,9 @@ func (p *Proxy) Replays(t testing.TB) []Event {
 func (p *Proxy) NeverLog(token string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !p.secrets[token] {
+		secrets.Note("token at the token endpoint", token)
+	}
 	p.secrets[token] = true
 }
 

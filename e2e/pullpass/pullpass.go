@@ -19,6 +19,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/process"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/secrets"
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
@@ -48,6 +49,7 @@ type Proxy struct {
 	ca      *certs.CA
 	client  *http.Client
 	audit   audit
+	answers io.Writer // for package secrets: all that it answers but tokens
 
 	mu      sync.Mutex
 	secrets map[string]bool // tokens that were presented or issued: none may appear in what the process writes
@@ -109,6 +111,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		client:     &http.Client{Transport: ca.Transport(t), Timeout: 30 * time.Second},
 		audit:      audit{schema: auditSchema(t), byClient: map[string]Event{}},
 		secrets:    map[string]bool{},
+		answers:    secrets.Seen("pullpass-answers"),
 	}
 	cmd := exec.Command(cmp.Or(config.Program, programs.Pullpass(t)), "serve", "--config", configFile)
 	cmd.Env = append(os.Environ(), config.Environment...)
@@ -119,6 +122,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		return err
 	})
 	t.Cleanup(func() { p.checkOutput(t) })
+	t.Cleanup(func() { p.capture(config.Signing) })
 	return p
 }
 
@@ -159,6 +163,7 @@ func (p *Proxy) TryCommand(t testing.TB, name string, args ...string) (string, e
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	output, err := cmd.Output()
+	fmt.Fprintf(secrets.Seen("pullpass-"+name), "%s%s", output, &stderr)
 	if err != nil {
 		return "", fmt.Errorf("pullpass %s %q: %w\n%s%s", name, args, err, output, &stderr)
 	}

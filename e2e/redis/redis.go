@@ -14,6 +14,7 @@ import (
 
 	"github.com/pullpass/pullpass/e2e/process"
 	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/secrets"
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
@@ -99,6 +100,7 @@ func (s *Server) run(ctx context.Context, args ...string) (string, error) {
 // AddUser gives Pullpass its user with the command of docs/how-to/redis.md.
 func (s *Server) AddUser(t testing.TB, password string) {
 	t.Helper()
+	secrets.Note("password of Redis", password)
 	for line := range strings.Lines(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "docs/how-to/redis.md"))) {
 		if strings.HasPrefix(line, "ACL SETUSER "+User+" on >PASSWORD ") {
 			s.Do(t, strings.Fields(strings.Replace(line, ">PASSWORD", ">"+password, 1))...)

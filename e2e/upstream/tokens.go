@@ -17,6 +17,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/secrets"
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
@@ -43,6 +44,7 @@ func startTokens(t testing.TB, ca *certs.CA) *Tokens {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	testenv.Must(t, err)
+	secrets.NoteKey(key)
 	s := &Tokens{key: key}
 	server := httptest.NewUnstartedServer(s)
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{ca.Server(t, "tokens").TLS(t)}}
@@ -124,5 +126,7 @@ func (s *Tokens) issue(scopes []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return signed.CompactSerialize()
+	token, err := signed.CompactSerialize()
+	secrets.Note("token of an upstream", token)
+	return token, err
 }

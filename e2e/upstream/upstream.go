@@ -10,6 +10,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/registry"
 	"github.com/pullpass/pullpass/e2e/relay"
+	"github.com/pullpass/pullpass/e2e/secrets"
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
@@ -56,6 +57,7 @@ func start(t testing.TB, ca *certs.CA, tokens *Tokens, config registry.Config) *
 	t.Helper()
 	u := &Upstream{Registry: registry.Start(t, ca, config), Tokens: tokens, ca: ca, passwordFile: filepath.Join(t.TempDir(), "password")}
 	u.Recorder = relay.Record(t, ca, "https://"+u.Registry.Host)
+	secrets.Note("password of an upstream", Password)
 	testenv.WriteFile(t, u.passwordFile, Password+"\n")
 	return u
 }

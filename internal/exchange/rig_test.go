@@ -31,6 +31,7 @@ import (
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const (
@@ -310,6 +311,7 @@ func sign(t testing.TB, signer jose.Signer, claims map[string]any) string {
 	t.Helper()
 	token, err := jwt.Signed(signer).Claims(claims).Serialize()
 	must(t, err)
+	testkit.Note(t, "token", token)
 	return token
 }
 

@@ -82,6 +82,7 @@ func (k keyPair) sign(tb testing.TB, payload string) string {
 	testkit.Must(tb, err)
 	raw, err := signed.CompactSerialize()
 	testkit.Must(tb, err)
+	testkit.Note(tb, "token", raw)
 	return raw
 }
 

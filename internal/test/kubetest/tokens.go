@@ -55,6 +55,7 @@ func SignToken(t *testing.T, claims map[string]any) string {
 	testkit.Must(t, err)
 	raw, err := jwt.Signed(signer).Claims(claims).Serialize()
 	testkit.Must(t, err)
+	testkit.Note(t, "token", raw)
 	return raw
 }
 

@@ -80,7 +80,7 @@ func ECKey(tb testing.TB) *ecdsa.PrivateKey {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	testkit.Must(tb, err)
-	return key
+	return testkit.NoteKey(tb, key)
 }
 
 // EdKey makes an Ed25519 key.
@@ -88,7 +88,7 @@ func EdKey(tb testing.TB) ed25519.PrivateKey {
 	tb.Helper()
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	testkit.Must(tb, err)
-	return key
+	return testkit.NoteKey(tb, key)
 }
 
 // RSAKey returns a key of 2048 bits, always the same: making one is slow.
@@ -96,7 +96,7 @@ func RSAKey(tb testing.TB) *rsa.PrivateKey {
 	tb.Helper()
 	key, err := sharedRSAKey()
 	testkit.Must(tb, err)
-	return key
+	return testkit.NoteKey(tb, key)
 }
 
 var sharedRSAKey = sync.OnceValues(func() (*rsa.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, 2048) })
@@ -127,6 +127,7 @@ func Token(tb testing.TB, payload []byte) string {
 	testkit.Must(tb, err)
 	token, err := signed.CompactSerialize()
 	testkit.Must(tb, err)
+	testkit.Note(tb, "token", token)
 	return token
 }
 

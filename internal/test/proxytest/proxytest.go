@@ -115,7 +115,7 @@ func (p *Proxy) Fetch(t *testing.T, url string) (int, string) {
 		return 0, err.Error()
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
+	body, err := io.ReadAll(io.TeeReader(response.Body, testkit.Seen()))
 	testkit.Must(t, err)
 	return response.StatusCode, string(body)
 }
@@ -133,9 +133,7 @@ func (p *Proxy) StatusFrom(t *testing.T, client *http.Client, raw string) int {
 	request.SetBasicAuth("serviceaccount", raw)
 	response, err := client.Do(request)
 	testkit.Must(t, err)
-	_, err = io.Copy(io.Discard, response.Body)
-	testkit.Must(t, err)
-	response.Body.Close()
+	readAnswer(t, response)
 	return response.StatusCode
 }
 
@@ -156,6 +154,7 @@ func (p *Proxy) Exchange(t *testing.T, path, raw, scope string) []*token.Resourc
 	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil || response.StatusCode != http.StatusOK {
 		t.Fatalf("%s: %s, %v", path, response.Status, err)
 	}
+	testkit.Note(t, "issued token", answer.Token)
 	parsed, err := token.NewToken(answer.Token, []jose.SignatureAlgorithm{jose.ES256})
 	testkit.Must(t, err)
 	claims, err := parsed.Verify(token.VerifyOptions{
@@ -221,10 +220,23 @@ func (p *Proxy) Ask(t *testing.T, traceparent string, request *http.Request) int
 	request.Header.Set("Traceparent", traceparent)
 	response, err := p.Client.Do(request)
 	testkit.Must(t, err)
-	defer response.Body.Close()
-	_, err = io.Copy(io.Discard, response.Body)
-	testkit.Must(t, err)
+	readAnswer(t, response)
 	return response.StatusCode
+}
+
+// readAnswer reads what a request got. A token is for the caller alone, and nothing else holds one.
+func readAnswer(t *testing.T, response *http.Response) {
+	t.Helper()
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	testkit.Must(t, err)
+	var answer struct{ Token string }
+	if response.StatusCode == http.StatusOK && json.Unmarshal(body, &answer) == nil && answer.Token != "" {
+		testkit.Note(t, "issued token", answer.Token)
+		return
+	}
+	_, err = testkit.Seen().Write(body)
+	testkit.Must(t, err)
 }
 
 func (p *Proxy) Get(t *testing.T, query url.Values) *http.Request {

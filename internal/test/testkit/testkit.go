@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -128,11 +129,18 @@ func (c *Clock) Advance(d time.Duration) { c.at.Add(int64(d)) }
 type Buffer struct {
 	mu     sync.Mutex
 	buffer bytes.Buffer
+	seen   io.Writer
 }
 
 func (b *Buffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.seen == nil {
+		b.seen = Seen()
+	}
+	if _, err := b.seen.Write(p); err != nil {
+		return 0, err
+	}
 	return b.buffer.Write(p)
 }
 
