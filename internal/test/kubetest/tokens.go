@@ -23,14 +23,14 @@ var issuerKey = sync.OnceValue(func() *rsa.PrivateKey {
 	return key
 })
 
-func IssuerJWKS(t *testing.T) string {
+func IssuerJWKS(t testing.TB) string {
 	t.Helper()
 	jwks, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: issuerKey().Public(), KeyID: "k1", Algorithm: "RS256", Use: "sig"}}})
 	testkit.Must(t, err)
 	return string(jwks)
 }
 
-func Token(t *testing.T, issuer string) string {
+func Token(t testing.TB, issuer string) string {
 	return SignToken(t, TokenClaims(issuer))
 }
 
@@ -49,7 +49,7 @@ func TokenClaims(issuer string) map[string]any {
 	}
 }
 
-func SignToken(t *testing.T, claims map[string]any) string {
+func SignToken(t testing.TB, claims map[string]any) string {
 	t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: issuerKey()}, (&jose.SignerOptions{}).WithHeader("kid", "k1"))
 	testkit.Must(t, err)
@@ -60,7 +60,7 @@ func SignToken(t *testing.T, claims map[string]any) string {
 }
 
 // TokenWith is the token of the pod with other claims of Kubernetes.
-func TokenWith(t *testing.T, change func(kubernetes Object)) string {
+func TokenWith(t testing.TB, change func(kubernetes Object)) string {
 	t.Helper()
 	claims := TokenClaims("https://issuer.example.com")
 	change(claims["kubernetes.io"].(Object))
@@ -68,7 +68,7 @@ func TokenWith(t *testing.T, change func(kubernetes Object)) string {
 }
 
 // PodToken is a token of another pod, of a ServiceAccount of its own.
-func PodToken(t *testing.T, name string) string {
+func PodToken(t testing.TB, name string) string {
 	t.Helper()
 	claims := TokenClaims("https://issuer.example.com")
 	claims["jti"], claims["sub"] = "id-of-"+name, "system:serviceaccount:team-a:"+name
