@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -25,10 +26,12 @@ import (
 
 // FuzzPublic, FuzzGateway and FuzzAdmin send bytes to a listener of a service whose dependencies
 // work. No handler panics or answers with 5xx, and there is no token and no request to an upstream
-// without a valid credential, which {serviceaccount} and {gateway} in the bytes stand for.
+// without a valid credential, which {serviceaccount} and {gateway} in the bytes stand for. {forged}
+// and {other} are these with a different signature.
 func FuzzPublic(f *testing.F) {
 	for _, text := range []string{
 		"GET /token?service=registry.example.com&scope=repository:team-a/app:pull HTTP/1.1\r\nHost: a\r\nAuthorization: Basic {serviceaccount}\r\n\r\n",
+		"GET /token?service=registry.example.com&scope=repository:team-a/app:pull HTTP/1.1\r\nHost: a\r\nAuthorization: Basic {forged}\r\n\r\n",
 		"GET /token?service=registry.example.com&account=x&client_id=y&offline_token=true HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x.y.z\r\n\r\nGET /auth/token/ HTTP/1.0\r\n\r\n",
 		"POST /auth/token HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 82\r\n\r\ngrant_type=password&service=registry.example.com&username=x&password=y&client_id=z",
 		"POST /token HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n5\r\ngrant\r\n0\r\n\r\n",
@@ -46,6 +49,7 @@ func FuzzGateway(f *testing.F) {
 	for _, text := range []string{
 		"GET /v2/ HTTP/1.1\r\nHost: a\r\n\r\nGET /v2/ HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {gateway}\r\n\r\n",
 		"GET /v2/ghcr.io/acme/app/manifests/v1 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {gateway}\r\nRange: bytes=1-2\r\n\r\n",
+		"GET /v2/ghcr.io/acme/app/manifests/v1 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {other}\r\n\r\n",
 		"HEAD /v2/ghcr.io/acme/app/blobs/" + digest + " HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {gateway}\r\nConnection: close\r\n\r\n",
 		"POST /v2/ghcr.io/acme/app/blobs/uploads/?mount=" + digest + "&from=acme/other HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {gateway}\r\nContent-Length: 0\r\n\r\n",
 		"PUT /v2/ghcr.io/acme/app/manifests/v1 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {gateway}\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
@@ -142,10 +146,7 @@ func (l *listeners) fuzz(f *testing.F, of func(*Server) (http.Handler, *connecti
 	f.Fuzz(func(t *testing.T, data []byte) {
 		text := string(data)
 		isValid := strings.Contains(text, "{serviceaccount}") || strings.Contains(text, "{gateway}")
-		basic := (&http.Request{Header: http.Header{}})
-		basic.SetBasicAuth("x", l.raw)
-		text = strings.ReplaceAll(text, "{serviceaccount}", strings.TrimPrefix(basic.Header.Get("Authorization"), "Basic "))
-		text = strings.ReplaceAll(text, "{gateway}", l.gateway)
+		text = strings.NewReplacer("{serviceaccount}", basicOf(l.raw), "{forged}", basicOf(testkit.OtherEnd(l.raw)), "{gateway}", l.gateway, "{other}", testkit.OtherEnd(l.gateway)).Replace(text)
 		l.upstream.Asked()
 		for _, a := range serveBytes(handler, bounds, text) {
 			if a.panicked != nil {
@@ -174,6 +175,10 @@ func (l *listeners) fuzz(f *testing.F, of func(*Server) (http.Handler, *connecti
 			}
 		}
 	})
+}
+
+func basicOf(password string) string {
+	return base64.StdEncoding.EncodeToString([]byte("x:" + password))
 }
 
 func accessOf(t *testing.T, issued string) []registryauth.Scope {
