@@ -12,6 +12,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -90,7 +91,7 @@ func (b *Box) Open(keys signing.Keys, sealed, bound string, now time.Time) (stri
 		return "", err
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(sealed)
-	if err != nil {
+	if err != nil || strings.ContainsAny(sealed, "\r\n") { // which encoding/base64 skips
 		return "", ErrSealed
 	}
 	for _, key := range all {
