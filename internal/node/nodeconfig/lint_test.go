@@ -139,7 +139,7 @@ func lintWith(t *testing.T, o Options, files []string) string {
 	return said.String()
 }
 
-func testTarget(t *testing.T, file string, o Options) Target {
+func testTarget(t testing.TB, file string, o Options) Target {
 	t.Helper()
 	cfg, err := config.Parse([]byte(file), "pullpass.yaml", "/etc/pullpass")
 	testkit.Must(t, err)
