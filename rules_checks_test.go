@@ -97,6 +97,9 @@ var rules = []rule{
 		{sources("e2e/a.go", "package a\nfunc start(tb testing.TB) { tb.Skipf(\"no etcd\") }"), "e2e/a.go:2"},
 		{sources("a/a_test.go", "package a\nfunc FuzzA(f *testing.F) { f.SkipNow() }"), "a/a_test.go:2"},
 	}},
+	{"fuzz targets have a saved corpus, which go test runs", fuzzCorpora, []example{
+		{sources("a/a_test.go", "package a\nfunc FuzzA(f *testing.F) {}"), "a/a_test.go:2: FuzzA"},
+	}},
 	{"programs that tests run are in .ci/programs", testProgramsAreListed, programExamples},
 	{"no private keys", noPrivateKeys, []example{
 		{sources("examples/tls.txt", "x\n"+pemHeader+"\n"), "examples/tls.txt"},
@@ -345,6 +348,22 @@ func noSkippedTests(p project) (violations []string) {
 			}
 			return true
 		})
+	}
+	return violations
+}
+
+func fuzzCorpora(p project) (violations []string) {
+	for _, file := range p.goFiles() {
+		for _, d := range file.syntax.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || !file.isTest() || !strings.HasPrefix(f.Name.Name, "Fuzz") {
+				continue
+			}
+			corpus := path.Join(path.Dir(file.path), "testdata/fuzz", f.Name.Name)
+			if !slices.ContainsFunc(p.paths(), func(name string) bool { return path.Dir(name) == corpus }) {
+				violations = append(violations, file.at(f)+": "+f.Name.Name+" has no file in "+corpus)
+			}
+		}
 	}
 	return violations
 }

@@ -16,6 +16,7 @@ func FuzzRecord(f *testing.F) {
 	}
 	for _, value := range []string{"1 2 " + string(text), "9999999999999999 2 " + string(text), "1", "x 1 {}", "1 2 {\"target\":{\"kind\":\"x\"}}"} {
 		f.Add(target.field(), value)
+		f.Add("x", value)
 	}
 	f.Fuzz(func(t *testing.T, field, value string) {
 		got, err := decodeRecord(field, value, now)
