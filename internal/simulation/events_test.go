@@ -9,6 +9,8 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -50,6 +52,8 @@ var kinds = []event{
 	{"trouble: a host fails", 6, (*world).hostFails},
 	{"trouble: connections are cut", 15, (*world).connectionsCut},
 	{"trouble: watches must list again", 8, (*world).compacts},
+	{"trouble: a replica dies during a failure", 3, (*world).replicaDiesInFailure},
+	{"trouble: lists are stale", 8, (*world).listsStale},
 	{"trouble: a replica dies", 8, (*world).replicaDies},
 }
 
@@ -76,6 +80,7 @@ func (w *world) step() {
 	for range 1 + w.random.IntN(3) {
 		w.pass(time.Duration(w.random.Int64N(int64(3 * time.Second))))
 		w.request()
+		w.pull()
 	}
 	w.forget()
 }
@@ -131,7 +136,7 @@ func (w *world) somePod() *pod {
 
 func (w *world) tokenIssued() {
 	if p := w.somePod(); p != nil {
-		w.newToken(p, pick(w, []time.Duration{10 * time.Minute, time.Hour, 8 * time.Hour, 23 * time.Hour}), "")
+		w.newToken(p, pick(w, []time.Duration{10 * time.Minute, 10 * time.Minute, time.Hour, 8 * time.Hour, 23 * time.Hour}), "")
 	}
 }
 
@@ -251,7 +256,7 @@ func (w *world) newPolicy() policy {
 		some := slices.Clone(namespaces)
 		w.random.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
 		some = some[:1+w.random.IntN(len(some))]
-		p.rules = append(p.rules, rule{some, pick(w, []string{"{namespace}/**", "{namespace}/**", "shared/**", "team-a/**", "elsewhere/**"})})
+		p.rules = append(p.rules, rule{some, pick(w, []string{"{namespace}/**", "{namespace}/**", "shared/**", "team-a/**", "elsewhere/**", upstream + "/{namespace}/**"})})
 	}
 	switch w.random.IntN(20) {
 	case 0:
@@ -315,8 +320,8 @@ func (w *world) deletesObject() {
 // duration is mostly short, and sometimes more than a day.
 func (w *world) duration() time.Duration {
 	most := pick(w, []time.Duration{2 * time.Second, 30 * time.Second, 3 * time.Minute, 3 * time.Minute, 20 * time.Minute, 20 * time.Minute})
-	if w.random.IntN(60) == 0 {
-		most = pick(w, []time.Duration{4 * time.Hour, 4 * time.Hour, 40 * time.Hour})
+	if w.random.IntN(40) == 0 {
+		most = pick(w, []time.Duration{5 * time.Hour, 5 * time.Hour, 40 * time.Hour})
 	}
 	return time.Duration(w.random.Int64N(int64(most)))
 }
@@ -388,6 +393,21 @@ func (w *world) connectionsCut() {
 
 func (w *world) compacts() { pick(w, w.clusters).api.Compact() }
 
+// listsStale lets an API server's lists and watches stand still, and only its GETs answer from now.
+func (w *world) listsStale() {
+	c := pick(w, w.clusters)
+	if n := len(c.stale); n > 0 && c.stale[n-1].to.IsZero() {
+		return
+	}
+	c.api.Hold(true)
+	c.stale = append(c.stale, interval{from: time.Now()})
+	w.say("  %s", c.name)
+	w.later(func() {
+		c.api.Hold(false)
+		c.stale[len(c.stale)-1].to = time.Now()
+	}, "lists of %s are current", c.name)
+}
+
 // replicaDies has another take its place, soon or later.
 func (w *world) replicaDies() {
 	if len(w.replicas) < 2 {
@@ -397,6 +417,15 @@ func (w *world) replicaDies() {
 	w.say("  %s", r.host)
 	w.kill(r)
 	w.later(w.start, "a replica starts")
+}
+
+// replicaDiesInFailure starts a replica that cannot read something at first.
+func (w *world) replicaDiesInFailure() {
+	w.hostFails()
+	r := pick(w, w.replicas)
+	w.say("  %s", r.host)
+	w.kill(r)
+	w.start()
 }
 
 // planned is what happens later.
@@ -419,11 +448,45 @@ func (w *world) forget() {
 			p.do()
 		}
 	}
+	if len(w.issued) > 40 {
+		w.issued = slices.Clone(w.issued[20:])
+	}
 	if len(w.tokens) > 400 {
 		w.tokens = slices.Clone(w.tokens[200:])
 	}
-	w.denied = slices.DeleteFunc(w.denied, func(d *revocation) bool { return time.Since(d.until) > time.Hour })
+	for _, r := range w.replicas {
+		if lines := int(r.audit.count.Load()); lines < r.heard {
+			w.fail("%s gave %d answers, and its audit log has %d lines", r.host, r.heard, lines)
+		}
+	}
+	w.ending = slices.DeleteFunc(w.ending, func(r *replica) bool {
+		select {
+		case <-r.ended:
+			return os.RemoveAll(r.dir) == nil
+		default:
+			return false
+		}
+	})
+	w.measure()
+	w.denied = slices.DeleteFunc(w.denied, func(d *revocation) bool { return w.clock.Sub(d.until) > time.Hour })
 	w.pods = slices.DeleteFunc(w.pods, func(p *pod) bool { return !p.deleted.IsZero() })
+}
+
+// mostMemory is for three replicas and all that is around them.
+const mostMemory, mostGoroutines = 128 << 20, 2000
+
+// measure looks for memory and goroutines without bound, once in an hour.
+func (w *world) measure() {
+	if w.steps%150 != 0 {
+		return
+	}
+	runtime.GC()
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	w.memory, w.goroutines = max(w.memory, memory.HeapAlloc), max(w.goroutines, runtime.NumGoroutine())
+	if w.memory > mostMemory || w.goroutines > mostGoroutines {
+		w.fail("%d MiB and %d goroutines", memory.HeapAlloc>>20, runtime.NumGoroutine())
+	}
 }
 
 // request presents a token to a replica, sometimes from elsewhere and sometimes twice, and compares the
@@ -432,6 +495,9 @@ func (w *world) request() {
 	t := pick(w, w.tokens[max(0, len(w.tokens)-60):])
 	if w.random.IntN(3) > 0 { // mostly of pods that run
 		t = pick(w, w.tokens[max(0, len(w.tokens)-10):])
+	}
+	if i := slices.IndexFunc(w.tokens, func(t *token) bool { return t.until.Sub(w.clock).Abs() < time.Minute }); i >= 0 && w.random.IntN(6) == 0 {
+		t = w.tokens[i] // around its end
 	}
 	r := pick(w, w.replicas)
 	address := t.address().String()
@@ -442,20 +508,30 @@ func (w *world) request() {
 	if w.random.IntN(3) == 0 {
 		repositories = append(repositories, "shared/base")
 	}
+	service := registry
+	if w.random.IntN(3) == 0 {
+		service = gateway
+		for i := range repositories {
+			repositories[i] = upstream + "/" + repositories[i]
+		}
+	}
 	times := 1
 	if w.random.IntN(6) == 0 {
 		times = 2
 	}
-	fmt.Fprintln(w.trace, w.clock, r.host, t.id, address, repositories, times)
+	fmt.Fprintln(w.trace, w.clock, r.host, t.id, address, service, repositories, times)
 	before := w.judge(r, t, address, repositories)
 	answers := make([]answer, times)
 	var asking sync.WaitGroup
 	for i := range answers {
-		asking.Go(func() { answers[i] = w.ask(r, t, address, repositories) })
+		asking.Go(func() { answers[i] = w.ask(r, t, address, service, repositories) })
 	}
 	asking.Wait()
 	after := w.judge(r, t, address, repositories)
 	for _, a := range answers {
+		if len(a.granted) > 0 && (service == gateway || w.steps%8 == 0) {
+			w.issued = append(w.issued, issued{t, a.token, a.granted, a.until, service == registry})
+		}
 		w.compare(r, t, address, repositories, before, after, a)
 	}
 }
@@ -464,25 +540,35 @@ func (w *world) request() {
 type answer struct {
 	status  int // 0: nothing
 	granted []string
+	token   string
+	until   time.Time
 	body    string
 	took    time.Duration
 }
 
-func (w *world) ask(r *replica, t *token, address string, repositories []string) (a answer) {
-	began := time.Now()
-	defer func() { a.took = time.Since(began) }()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
+func (w *world) ask(r *replica, t *token, address, service string, repositories []string) answer {
 	query := url.Values{"service": {service}}
 	for _, repository := range repositories {
 		query.Add("scope", "repository:"+repository+":pull")
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.host+":80/token?"+query.Encode(), nil)
+	a := w.get("http://"+r.host+":80/token?"+query.Encode(), address, func(request *http.Request) { request.SetBasicAuth("serviceaccount", t.raw) })
+	if a.status == http.StatusOK {
+		w.read(&a, service, repositories)
+	}
+	return a
+}
+
+func (w *world) get(address, from string, authorize func(*http.Request)) (a answer) {
+	began := time.Now()
+	defer func() { a.took = time.Since(began) }()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return answer{body: err.Error()}
 	}
-	request.SetBasicAuth("serviceaccount", t.raw)
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: w.net.dialer("client", address)}
+	authorize(request)
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: w.net.dialer("client", from)}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return answer{body: err.Error()}
@@ -492,15 +578,11 @@ func (w *world) ask(r *replica, t *token, address string, repositories []string)
 	if err != nil {
 		return answer{body: err.Error()}
 	}
-	a = answer{status: response.StatusCode, body: string(body)}
-	if a.status == http.StatusOK {
-		a.granted = w.access(body, repositories)
-	}
-	return a
+	return answer{status: response.StatusCode, body: string(body)}
 }
 
-// access reads an issued token.
-func (w *world) access(body []byte, asked []string) (granted []string) {
+// read reads an issued token.
+func (w *world) read(a *answer, service string, asked []string) {
 	var issued struct{ Token string }
 	var claims struct {
 		Audience string `json:"aud"`
@@ -510,26 +592,63 @@ func (w *world) access(body []byte, asked []string) (granted []string) {
 			Actions    []string
 		}
 	}
-	_ = json.Unmarshal(body, &issued)
+	_ = json.Unmarshal([]byte(a.body), &issued)
 	parts := strings.Split(issued.Token, ".")
 	payload, err := base64.RawURLEncoding.DecodeString(parts[min(1, len(parts)-1)])
 	if err != nil || json.Unmarshal(payload, &claims) != nil {
-		w.fail("the token cannot be read: %s", body)
+		w.fail("the token cannot be read: %s", a.body)
 	}
 	if claims.Audience != service || time.Until(time.Unix(claims.Expiry, 0)) > 5*time.Minute+time.Second {
 		w.fail("the token is for %q and too long: %s", claims.Audience, payload)
 	}
-	for _, a := range claims.Access {
-		if a.Type != "repository" || !slices.Equal(a.Actions, []string{"pull"}) || !slices.Contains(asked, a.Name) {
+	var granted []string
+	for _, one := range claims.Access {
+		if one.Type != "repository" || !slices.Equal(one.Actions, []string{"pull"}) || !slices.Contains(asked, one.Name) {
 			w.fail("more was granted than was asked for: %s", payload)
 		}
-		granted = append(granted, a.Name)
+		granted = append(granted, one.Name)
 	}
-	return granted
+	a.token, a.granted, a.until = issued.Token, granted, time.Unix(claims.Expiry, 0)
+}
+
+// pull sometimes presents an issued token to the gateway of any replica.
+func (w *world) pull() {
+	if len(w.issued) == 0 || w.answers.IntN(3) > 0 {
+		return
+	}
+	last := w.issued[max(0, len(w.issued)-2):]
+	i, r := last[w.answers.IntN(len(last))], w.replicas[w.answers.IntN(len(w.replicas))]
+	repository := i.repositories[0]
+	if w.answers.IntN(4) == 0 {
+		repository = upstream + "/" + namespaces[w.answers.IntN(len(namespaces))] + "/app"
+	}
+	before := w.judgePull(r, i, repository)
+	a := w.get("http://"+r.host+":82/v2/"+repository+"/manifests/latest", i.address().String(), func(request *http.Request) { request.Header.Set("Authorization", "Bearer "+i.raw) })
+	after := w.judgePull(r, i, repository)
+	where := fmt.Sprintf("%s, %s with a token of %s", r.host, repository, i.id)
+	w.say("  pulled %s: %d", where, a.status)
+	if a.status != 0 {
+		r.heard++
+	}
+	w.counts[fmt.Sprint("gateway's answer ", a.status)]++
+	mustBeValid, mustAnswer := before.mustBeValid && after.mustBeValid, before.mustAnswer && after.mustAnswer
+	switch {
+	case a.status == http.StatusOK && !before.mayBeValid && !after.mayBeValid:
+		w.fail("wrong pull, because %s: %s", after.why, where)
+	case a.status == http.StatusOK && !strings.Contains(a.body, `"`+strings.TrimPrefix(repository, upstream+"/")+`"`):
+		w.fail("pulled %s, and got %s", where, a.body)
+	case a.status != http.StatusOK && mustBeValid && mustAnswer:
+		w.fail("wrong refusal of a pull: %s got %d %s after %s", where, a.status, a.body, a.took)
+	case a.status != 0 && a.status < 500 && a.status != http.StatusOK && mustBeValid:
+		w.fail("a pull was refused for good, and only an answer was missing: %s got %d %s", where, a.status, a.body)
+	}
 }
 
 // compare holds an answer to what the oracle said before and after.
 func (w *world) compare(r *replica, t *token, address string, repositories []string, before, after verdict, a answer) {
+	if a.status != 0 {
+		r.heard++
+	}
 	where := fmt.Sprintf("%s, token %s of %s (%s, node-%d) from %s", r.host, t.id, t.uid, t.namespace, t.node, address)
 	w.say("  asked %s: %d %v", where, a.status, a.granted)
 	w.counts[fmt.Sprint("answer ", a.status)]++

@@ -169,6 +169,17 @@ func (w *world) knows(r *replica, host string, f freshness) time.Time {
 	return time.Time{}
 }
 
+// heard returns the last time of which a replica knows all objects of a cluster.
+func (w *world) heard(r *replica, c *cluster) time.Time {
+	at := w.knows(r, "api-"+c.name, ofWatches)
+	for _, s := range slices.Backward(c.stale) {
+		if !at.IsZero() && s.from.Before(at) && (s.to.IsZero() || s.to.After(at)) {
+			at = s.from
+		}
+	}
+	return at
+}
+
 // hasRead returns a time at which a replica has read its policy file, or later.
 func (r *replica) hasRead() time.Time {
 	at := time.Now().Add(-ofFiles.lag)
@@ -248,7 +259,7 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 
 	// Its objects.
 	api := "api-" + c.name
-	heard := w.knows(r, api, ofWatches)
+	heard := w.heard(r, c)
 	if !t.deleted.IsZero() {
 		if !heard.IsZero() && t.deleted.Before(heard) {
 			never("its pod is gone")
@@ -258,20 +269,7 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 	answer(!heard.IsZero() && t.created.Before(heard) || w.upFor(r, api) > ofWatches.settle)
 
 	// Revocations.
-	read := w.knows(r, "redis", ofRevocations)
-	for _, d := range w.denied {
-		if !d.means(t) || !now.Before(d.until) {
-			continue
-		}
-		if d.gone.IsZero() || !d.gone.Before(read) {
-			doubt(false)
-		}
-		lost := !d.doubtful.IsZero() && r.born.Add(ofRevocations.settle).After(d.doubtful)
-		if !d.confirmed.IsZero() && d.confirmed.Before(read) && d.removed.IsZero() && !lost {
-			never("it is revoked")
-		}
-	}
-	answer(!read.IsZero())
+	w.judgeRevocations(r, t, &v)
 
 	// Its first caller.
 	if t.owner != "" && t.owner != address {
@@ -308,7 +306,7 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 				for _, p := range all {
 					byObject = byObject || p.allows(t.pod, repository)
 				}
-				within := strings.HasPrefix(repository, "team-") || strings.HasPrefix(repository, "shared/")
+				within := !strings.HasPrefix(repository, "elsewhere/")
 				mayObject := byObject && within && w.downFor(r, api) < 24*time.Hour+time.Minute
 				mustObject := byObject && within && stale < 23*time.Hour
 				v.may[repository] = v.may[repository] || byFile || mayObject
@@ -317,6 +315,42 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 		}
 	}
 	answer(now.Sub(r.born) > 15*time.Second)
+	return v
+}
+
+// judgeRevocations is for the token endpoint and the gateway.
+func (w *world) judgeRevocations(r *replica, t *token, v *verdict) {
+	read := w.knows(r, "redis", ofRevocations)
+	for _, d := range w.denied {
+		if !d.means(t) || !time.Now().Before(d.until) {
+			continue
+		}
+		v.mustBeValid = v.mustBeValid && !d.gone.IsZero() && d.gone.Before(read)
+		lost := !d.doubtful.IsZero() && r.born.Add(ofRevocations.settle).After(d.doubtful)
+		if !d.confirmed.IsZero() && d.confirmed.Before(read) && d.removed.IsZero() && !lost {
+			v.mayBeValid, v.why = false, "it is revoked"
+		}
+	}
+	v.mustAnswer = v.mustAnswer && !read.IsZero()
+}
+
+// leeway is how long after its end a registry of distribution accepts a token, and the gateway.
+const leeway = time.Minute
+
+// judgePull says what the gateway of a replica may answer to an issued token, now.
+func (w *world) judgePull(r *replica, i issued, repository string) verdict {
+	now := time.Now()
+	v := verdict{mayBeValid: true, mustBeValid: now.Before(i.until), mustAnswer: w.upFor(r, upstream) > 20*time.Second && now.Sub(r.born) > 15*time.Second}
+	switch {
+	case i.elsewhere:
+		v.mayBeValid, v.why = false, "its token is for the registry"
+	case !slices.Contains(i.repositories, repository):
+		v.mayBeValid, v.why = false, "its token is for others"
+	case !now.Before(i.until.Add(leeway)):
+		v.mayBeValid, v.why = false, "its token expired"
+	}
+	w.judgeRevocations(r, i.token, &v)
+	v.mustBeValid = v.mustBeValid && v.mayBeValid
 	return v
 }
 

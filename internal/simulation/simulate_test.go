@@ -3,6 +3,7 @@ package simulation
 import (
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/signal"
@@ -12,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
 
@@ -34,6 +36,7 @@ func TestMain(m *testing.M) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	// This one waits until a millisecond has passed since the last error: in virtual time, that is years ahead.
 	utilruntime.ErrorHandlers = nil
+	logrus.SetOutput(io.Discard) // of distribution
 	os.Exit(m.Run())
 }
 
@@ -72,7 +75,7 @@ func simulate(t *testing.T, seed uint64, long time.Duration) (trace string) {
 		for _, name := range slices.Sorted(maps.Keys(w.counts)) {
 			t.Logf("%6d %s", w.counts[name], name)
 		}
-		t.Logf("seed %d: %d steps, %s in %s", seed, w.steps, long, time.Since(begun).Round(time.Millisecond))
+		t.Logf("seed %d: %d steps, %s in %s, %d MiB, %d goroutines", seed, w.steps, long, time.Since(begun).Round(time.Millisecond), w.memory>>20, w.goroutines)
 		if t.Failed() {
 			t.Logf("to repeat it: go test ./internal/simulation -run TestSimulation -simulate-seed %d -simulate-for %s", seed, long)
 		}

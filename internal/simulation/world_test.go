@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/sha256"
@@ -19,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,7 +37,10 @@ import (
 )
 
 const (
-	service   = "registry.example.com"
+	registry  = "registry.example.com" // trusts the tokens that replicas issue
+	gateway   = "gateway.example.com"  // the replicas themselves, before upstream
+	upstream  = "up.example.com"
+	password  = "robot-password"
 	maxKeyAge = 2 * time.Hour
 )
 
@@ -45,12 +50,13 @@ var namespaces = []string{"team-a", "team-b", "team-c"}
 type world struct {
 	t        *testing.T
 	random   *rand.Rand
+	answers  *rand.Rand // for choices among answers, which may differ from run to run
 	began    time.Time
 	clock    time.Time // of what the seed chooses
 	trace    hash.Hash // of what it chose
 	net      *network
 	ca       *pkitest.Cert
-	signing  []byte // key of the replicas, PEM
+	signing  map[string][]byte // keys of the replicas, PEM, by service
 	clusters []*cluster
 	redis    *redisHost
 	replicas []*replica // that run
@@ -59,6 +65,7 @@ type world struct {
 	health   map[link][]change // of the links of replicas to the hosts that they need
 	pods     []*pod
 	tokens   []*token
+	issued   []issued // for the gateway
 	denied   []*revocation
 	operator *state.RedisRevocations
 	files    history[policy] // what operators last wrote
@@ -67,6 +74,9 @@ type world struct {
 	events   []string // the last ones
 	steps    int
 	counts   map[string]int
+
+	memory     uint64 // the most so far
+	goroutines int
 }
 
 // change is a moment at which a link began to work, or ceased to.
@@ -84,15 +94,17 @@ type cluster struct {
 	skew         time.Duration // of the issuer's clock
 	objects      history[map[string]policy]
 	made         int
+	stale        []interval // in which lists and watches stood still; a zero end: they do
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
-		t: t, random: rand.New(rand.NewPCG(seed, 1)), began: time.Now(), clock: time.Now(), trace: sha256.New(), net: newNetwork(),
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), answers: rand.New(rand.NewPCG(seed, 2)), began: time.Now(), clock: time.Now(), trace: sha256.New(), net: newNetwork(),
 		health: map[link][]change{}, counts: map[string]int{},
 	}
 	w.ca = pkitest.NewCA(t, nil, forever)
-	w.signing = pkitest.KeyPEM(t, pkitest.ECKey(t))
+	w.signing = map[string][]byte{registry: pkitest.KeyPEM(t, pkitest.ECKey(t)), gateway: pkitest.KeyPEM(t, pkitest.ECKey(t))}
+	w.serveTLS(upstream, http.HandlerFunc(serveUpstream))
 	w.redis = newRedisHost(w)
 	for _, name := range []string{"east", "west"} {
 		w.clusters = append(w.clusters, w.newCluster(name))
@@ -101,7 +113,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	testkit.Must(t, err)
 	w.operator = state.NewRedisRevocations(operator)
 	w.closers = append(w.closers, func() { _ = operator.Close() })
-	w.files.set(policy{rules: []rule{{namespaces: namespaces, repository: "{namespace}/**"}}})
+	w.files.set(policy{rules: []rule{{namespaces: namespaces, repository: "{namespace}/**"}, {namespaces: namespaces, repository: upstream + "/{namespace}/**"}}})
 	for range 3 {
 		w.start()
 	}
@@ -168,6 +180,22 @@ func (w *world) newCluster(name string) *cluster {
 	return c
 }
 
+// serveUpstream is a registry behind the gateway: a manifest names its repository.
+func serveUpstream(w http.ResponseWriter, r *http.Request) {
+	if user, given, _ := r.BasicAuth(); user != "robot" || given != password {
+		w.Header().Set("WWW-Authenticate", `Basic realm="upstream"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	repository, isManifest := strings.CutSuffix(strings.TrimPrefix(r.URL.Path, "/v2/"), "/manifests/latest")
+	if r.URL.Path != "/v2/" && !isManifest {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
+	_, _ = fmt.Fprintf(w, `{"schemaVersion":2,"annotations":{"repository":%q}}`, repository)
+}
+
 func object(namespace, name, uid string) kubetest.Object {
 	m := kubetest.Object{"name": name, "uid": uid}
 	if namespace != "" {
@@ -208,6 +236,15 @@ type token struct {
 	known        map[*replica]bool
 }
 
+// issued is a token that a replica issued for the gateway.
+type issued struct {
+	*token
+	raw          string
+	repositories []string
+	until        time.Time
+	elsewhere    bool // it is for the registry
+}
+
 func (w *world) newPod(c *cluster) *pod {
 	namespace := pick(w, namespaces)
 	c.made++
@@ -224,7 +261,7 @@ func (w *world) newToken(p *pod, life time.Duration, flaw string) *token {
 	now := time.Now().Add(c.skew)
 	keys := c.keys.now()
 	t := &token{pod: p, id: fmt.Sprint("jti-", c.name, "-", c.made), key: keys[len(keys)-1], flaw: flaw, tried: map[string]bool{}, known: map[*replica]bool{}}
-	issuer, audience, signer, header := c.issuer, service, c.signers[t.key], t.key
+	issuer, audience, signer, header := c.issuer, registry, c.signers[t.key], t.key
 	switch flaw {
 	case "audience":
 		audience = "https://kubernetes.default.svc"
@@ -336,14 +373,23 @@ type replica struct {
 	spoilt []interval      // in which that could not be read
 	stop   context.CancelFunc
 	ended  chan error
-	audit  *testkit.Buffer
+	audit  *lines
+	heard  int // answers of it
+}
+
+// lines counts those of an audit log.
+type lines struct{ count atomic.Int64 }
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.count.Add(int64(bytes.Count(p, []byte("\n"))))
+	return len(p), nil
 }
 
 type interval struct{ from, to time.Time }
 
 // needs are the hosts that replicas connect to.
 func (w *world) needs() []string {
-	all := []string{"redis"}
+	all := []string{"redis", upstream}
 	for _, c := range w.clusters {
 		all = append(all, "api-"+c.name, "issuer-"+c.name)
 	}
@@ -352,7 +398,7 @@ func (w *world) needs() []string {
 
 func (w *world) start() {
 	w.started++
-	r := &replica{host: fmt.Sprint("replica-", w.started), dir: w.t.TempDir(), born: time.Now(), ended: make(chan error, 1), audit: &testkit.Buffer{}}
+	r := &replica{host: fmt.Sprint("replica-", w.started), dir: w.t.TempDir(), born: time.Now(), ended: make(chan error, 1), audit: &lines{}}
 	var clusters strings.Builder
 	for _, c := range w.clusters {
 		ca, _ := json.Marshal(pkitest.CertPEM(w.ca))
@@ -364,10 +410,13 @@ func (w *world) start() {
   issuer: %s
   audiences: [%s]
   discovery: {caFile: ca.crt, maxKeyAge: %s}
-  kubernetes: {kubeconfigFile: %[1]s.kubeconfig, objects: {policies: true, within: ["team-*/**", "shared/**"]}}`, c.name, c.issuer, service, maxKeyAge)
+  kubernetes: {kubeconfigFile: %[1]s.kubeconfig, objects: {policies: true, within: ["team-*/**", "shared/**", "up.example.com/**"]}}`, c.name, c.issuer, registry, maxKeyAge)
 	}
 	testkit.Put(w.t, filepath.Join(r.dir, "ca.crt"), pkitest.CertPEM(w.ca))
-	testkit.Put(w.t, filepath.Join(r.dir, "signing.key"), w.signing)
+	for service, key := range w.signing {
+		testkit.Put(w.t, filepath.Join(r.dir, service+".key"), key)
+	}
+	testkit.Put(w.t, filepath.Join(r.dir, "password"), password)
 	testkit.Put(w.t, filepath.Join(r.dir, "pullpass.yaml"), fmt.Sprintf(`
 apiVersion: pullpass.dev/v1alpha1
 kind: ProxyConfiguration
@@ -375,10 +424,14 @@ server: {address: "127.0.0.1:80"}
 admin: {address: "127.0.0.1:81"}
 clusters:%s
 registries:
-- {service: %s, issuer: pullpass.example.com, signing: {trust: jwks, keyFile: signing.key}}
+- {service: %[2]s, issuer: pullpass.example.com, signing: {trust: jwks, keyFile: %[2]s.key}}
+- {service: %[3]s, issuer: pullpass.example.com, signing: {trust: jwks, keyFile: %[3]s.key}}
+gateway: {address: "127.0.0.1:82", url: "https://gateway.example.com", service: %[3]s}
+upstreams:
+- {name: %[4]s, caFile: ca.crt, credential: {basic: {username: robot, passwordFile: password}}}
 policyFiles: [policy.yaml]
 state: {redis: {addresses: ["redis:6379"]}, replay: enforce}
-`, clusters.String(), service))
+`, clusters.String(), registry, gateway, upstream))
 	w.write(r, w.files.now())
 	cfg, err := config.Load(filepath.Join(r.dir, "pullpass.yaml"))
 	testkit.Must(w.t, err)

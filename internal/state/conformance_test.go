@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+
 	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/state/statetest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
@@ -29,6 +31,9 @@ func TestConformance(t *testing.T) {
 				both[i].Owners = &ownersAtOnce{limits: both[i].Limits.(*state.SharedLimits)}
 			}
 			return both
+		},
+		"miniredis, for simulations": func(t *testing.T) [2]statetest.Replica {
+			return replicas(t, state.RedisConfig{Addresses: []string{miniredis.RunT(t).Addr()}})
 		},
 		"Sentinel": func(t *testing.T) [2]statetest.Replica {
 			return replicas(t, state.RedisConfig{Addresses: statetest.StartSentinels(t).Addresses, MasterName: statetest.MasterName})

@@ -31,6 +31,7 @@ type Server struct {
 	objects   map[string]map[string]Object // by resource, then NAMESPACE/NAME
 	revision  int
 	oldest    int           // history before it is compacted away
+	held      int           // revision that lists and watches stand still at; 0: none
 	changes   []change      // the whole history
 	changed   chan struct{} // closed when something happened
 	broken    int           // watches are told 410 until they have seen this many such events
@@ -117,6 +118,34 @@ func (s *Server) Compact() {
 	defer s.mu.Unlock()
 	s.broken++
 	s.wake()
+}
+
+// Hold lets lists and watches stand still, as those of a watch cache that lags. GETs go on.
+func (s *Server) Hold(still bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held = 0; still {
+		s.held = s.revision
+	}
+	s.wake()
+}
+
+// seen returns the objects that a list may have, and their revision.
+func (s *Server) seen(resource string) (map[string]Object, int) {
+	if s.held == 0 {
+		return s.objects[resource], s.revision
+	}
+	objects := map[string]Object{}
+	for _, c := range s.changes {
+		switch {
+		case c.revision > s.held || c.resource != resource:
+		case c.event == "DELETED":
+			delete(objects, keyOf(c.object))
+		default:
+			objects[keyOf(c.object)] = c.object
+		}
+	}
+	return objects, s.held
 }
 
 // Forget is Compact for those that watch later.
@@ -268,11 +297,12 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, resource string) {
 	limit, _ := strconv.Atoi(query.Get("limit"))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	keys := slices.Sorted(maps.Keys(s.objects[resource]))
+	objects, revision := s.seen(resource)
+	keys := slices.Sorted(maps.Keys(objects))
 	if after := query.Get("continue"); after != "" {
 		keys = slices.DeleteFunc(keys, func(key string) bool { return key <= after })
 	}
-	metadata := Object{"resourceVersion": strconv.Itoa(s.revision)}
+	metadata := Object{"resourceVersion": strconv.Itoa(revision)}
 	// The watch cache has no pages (before 1.34).
 	if limit > 0 && len(keys) > limit && query.Get("resourceVersion") != "0" {
 		keys = keys[:limit]
@@ -280,8 +310,8 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, resource string) {
 	}
 	items, wanted := []any{}, newSelector(r)
 	for _, key := range keys {
-		if wanted.matches(s.objects[resource][key]) {
-			items = append(items, encode(s.objects[resource][key], resource, r))
+		if wanted.matches(objects[key]) {
+			items = append(items, encode(objects[key], resource, r))
 		}
 	}
 	kind := Object{"kind": kinds[resource] + "List", "apiVersion": "v1"}
@@ -309,13 +339,14 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string) 
 	}
 	events, wanted := []change{}, newSelector(r)
 	if streamed {
-		for _, key := range slices.Sorted(maps.Keys(s.objects[resource])) {
-			if wanted.matches(s.objects[resource][key]) {
-				events = append(events, change{"ADDED", resource, s.objects[resource][key], s.revision})
+		objects, revision := s.seen(resource)
+		for _, key := range slices.Sorted(maps.Keys(objects)) {
+			if wanted.matches(objects[key]) {
+				events = append(events, change{"ADDED", resource, objects[key], revision})
 			}
 		}
-		events = append(events, bookmark(resource, s.revision, Object{"k8s.io/initial-events-end": "true"}))
-		from = s.revision
+		events = append(events, bookmark(resource, revision, Object{"k8s.io/initial-events-end": "true"}))
+		from = revision
 	}
 	s.watches[resource]++
 	s.mu.Unlock()
@@ -344,14 +375,16 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string) 
 		events = nil
 		next, _ := slices.BinarySearchFunc(s.changes, from+1, func(c change, revision int) int { return c.revision - revision })
 		for _, c := range s.changes[next:] {
-			if c.resource != resource {
+			if c.resource != resource || s.held != 0 && c.revision > s.held {
 				continue
 			}
 			if c, ok := wanted.sees(c); ok {
 				events = append(events, c)
 			}
 		}
-		from = s.revision
+		if from = max(from, s.held); s.held == 0 {
+			from = s.revision
+		}
 		changed := s.changed
 		s.mu.Unlock()
 		if len(events) > 0 {
