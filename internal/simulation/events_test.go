@@ -43,6 +43,7 @@ var kinds = []event{
 	{"operator revokes", 20, (*world).revokes},
 	{"operator undoes a revocation", 20, (*world).undoes},
 	{"operator edits the policy", 8, (*world).editsFiles},
+	{"operator edits the configuration", 4, (*world).configures},
 	{"operator writes nonsense", 4, (*world).writesNonsense},
 	{"operator edits an object", 12, (*world).editsObject},
 	{"operator deletes an object", 8, (*world).deletesObject},
@@ -280,16 +281,25 @@ func (w *world) editsFiles() {
 	w.say("  %+v", p)
 }
 
+// configures changes how long tokens may live, on all replicas.
+func (w *world) configures() {
+	w.longest = pick(w, []time.Duration{24 * time.Hour, 12 * time.Hour, 4 * time.Hour})
+	for _, r := range w.replicas {
+		w.configure(r, w.longest)
+	}
+	w.say("  %s", w.longest)
+}
+
 // writesNonsense changes nothing, until the file is mended.
 func (w *world) writesNonsense() {
 	r := pick(w, w.replicas)
 	p, began := r.policy.now(), time.Now()
-	w.replace(r, "rules: [{name: \"")
+	w.replace(r, "policy.yaml", "rules: [{name: \"")
 	w.pass(time.Duration(w.random.Int64N(int64(3 * time.Minute))))
 	if w.random.IntN(2) == 0 && len(w.tokens) > 0 {
 		w.request()
 	}
-	w.replace(r, p.file())
+	w.replace(r, "policy.yaml", p.file())
 	r.spoilt = append(r.spoilt, interval{began, time.Now()})
 }
 

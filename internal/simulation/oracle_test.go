@@ -147,6 +147,9 @@ type freshness struct {
 var (
 	// Files are read once a minute.
 	ofFiles = freshness{62 * time.Second, 0}
+	// A configuration waits 30 seconds until all that worked works with it. If it does not, it is tried again
+	// within 16 minutes.
+	ofConfiguration = freshness{100 * time.Second, 20 * time.Minute}
 	// A broken connection is noticed after 45 seconds, and opened again within 10.
 	ofWatches = freshness{2 * time.Second, time.Minute}
 	// Within a second, or five if a message is lost; normal three seconds after a fault.
@@ -241,6 +244,18 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 	if now.Before(t.from.Add(-time.Minute)) {
 		never("not valid yet")
 	}
+
+	// Its lifetime.
+	configured := now
+	for _, need := range w.needs() {
+		if at := w.knows(r, need, ofConfiguration); at.Before(configured) {
+			configured = at
+		}
+	}
+	if t.until.Sub(t.from) > slices.Max(r.longest.since(configured)) {
+		never("it lives too long")
+	}
+	doubt(t.until.Sub(t.from) <= slices.Min(r.longest.since(configured)))
 
 	// Its key.
 	issuer := "issuer-" + c.name

@@ -69,6 +69,7 @@ type world struct {
 	denied   []*revocation
 	operator *state.RedisRevocations
 	files    history[policy] // what operators last wrote
+	longest  time.Duration   // likewise
 	closers  []func()
 	plan     []planned
 	events   []string // the last ones
@@ -99,7 +100,7 @@ type cluster struct {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
-		t: t, random: rand.New(rand.NewPCG(seed, 1)), answers: rand.New(rand.NewPCG(seed, 2)), began: time.Now(), clock: time.Now(), trace: sha256.New(), net: newNetwork(),
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), answers: rand.New(rand.NewPCG(seed, 2)), began: time.Now(), clock: time.Now(), longest: 24 * time.Hour, trace: sha256.New(), net: newNetwork(),
 		health: map[link][]change{}, counts: map[string]int{},
 	}
 	w.ca = pkitest.NewCA(t, nil, forever)
@@ -366,15 +367,16 @@ func (h *redisHost) setSkew(skew time.Duration) {
 
 // replica is a process of pullpass serve, from its start to its end.
 type replica struct {
-	host   string
-	dir    string
-	born   time.Time
-	policy history[policy] // of its file
-	spoilt []interval      // in which that could not be read
-	stop   context.CancelFunc
-	ended  chan error
-	audit  *lines
-	heard  int // answers of it
+	host    string
+	dir     string
+	born    time.Time
+	policy  history[policy]        // of its file
+	longest history[time.Duration] // maxTokenLifetime in its configuration
+	spoilt  []interval             // in which that could not be read
+	stop    context.CancelFunc
+	ended   chan error
+	audit   *lines
+	heard   int // answers of it
 }
 
 // lines counts those of an audit log.
@@ -399,39 +401,18 @@ func (w *world) needs() []string {
 func (w *world) start() {
 	w.started++
 	r := &replica{host: fmt.Sprint("replica-", w.started), dir: w.t.TempDir(), born: time.Now(), ended: make(chan error, 1), audit: &lines{}}
-	var clusters strings.Builder
 	for _, c := range w.clusters {
 		ca, _ := json.Marshal(pkitest.CertPEM(w.ca))
 		testkit.Put(w.t, filepath.Join(r.dir, c.name+".kubeconfig"), fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
 "clusters": [{"name": "c", "cluster": {"server": "https://api-%s:443", "certificate-authority-data": %s}}],
 "users": [{"name": "u", "user": {"token": "t"}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "pullpass"}}]}`, c.name, ca))
-		fmt.Fprintf(&clusters, `
-- name: %s
-  issuer: %s
-  audiences: [%s]
-  discovery: {caFile: ca.crt, maxKeyAge: %s}
-  kubernetes: {kubeconfigFile: %[1]s.kubeconfig, objects: {policies: true, within: ["team-*/**", "shared/**", "up.example.com/**"]}}`, c.name, c.issuer, registry, maxKeyAge)
 	}
 	testkit.Put(w.t, filepath.Join(r.dir, "ca.crt"), pkitest.CertPEM(w.ca))
 	for service, key := range w.signing {
 		testkit.Put(w.t, filepath.Join(r.dir, service+".key"), key)
 	}
 	testkit.Put(w.t, filepath.Join(r.dir, "password"), password)
-	testkit.Put(w.t, filepath.Join(r.dir, "pullpass.yaml"), fmt.Sprintf(`
-apiVersion: pullpass.dev/v1alpha1
-kind: ProxyConfiguration
-server: {address: "127.0.0.1:80"}
-admin: {address: "127.0.0.1:81"}
-clusters:%s
-registries:
-- {service: %[2]s, issuer: pullpass.example.com, signing: {trust: jwks, keyFile: %[2]s.key}}
-- {service: %[3]s, issuer: pullpass.example.com, signing: {trust: jwks, keyFile: %[3]s.key}}
-gateway: {address: "127.0.0.1:82", url: "https://gateway.example.com", service: %[3]s}
-upstreams:
-- {name: %[4]s, caFile: ca.crt, credential: {basic: {username: robot, passwordFile: password}}}
-policyFiles: [policy.yaml]
-state: {redis: {addresses: ["redis:6379"]}, replay: enforce}
-`, clusters.String(), registry, gateway, upstream))
+	w.configure(r, w.longest)
 	w.write(r, w.files.now())
 	cfg, err := config.Load(filepath.Join(r.dir, "pullpass.yaml"))
 	testkit.Must(w.t, err)
@@ -459,6 +440,36 @@ state: {redis: {addresses: ["redis:6379"]}, replay: enforce}
 	w.replicas = append(w.replicas, r)
 }
 
+// configure replaces the configuration of a replica.
+func (w *world) configure(r *replica, longest time.Duration) {
+	var clusters strings.Builder
+	for _, c := range w.clusters {
+		fmt.Fprintf(&clusters, `
+- name: %s
+  issuer: %s
+  audiences: [%s]
+  maxTokenLifetime: %s
+  discovery: {caFile: ca.crt, maxKeyAge: %s}
+  kubernetes: {kubeconfigFile: %[1]s.kubeconfig, objects: {policies: true, within: ["team-*/**", "shared/**", "up.example.com/**"]}}`, c.name, c.issuer, registry, longest, maxKeyAge)
+	}
+	r.longest.set(longest)
+	w.replace(r, "pullpass.yaml", fmt.Sprintf(`
+apiVersion: pullpass.dev/v1alpha1
+kind: ProxyConfiguration
+server: {address: "127.0.0.1:80"}
+admin: {address: "127.0.0.1:81"}
+clusters:%s
+registries:
+- {service: %[2]s, issuer: pullpass.example.com, signing: {trust: jwks, keyFile: %[2]s.key}}
+- {service: %[3]s, issuer: pullpass.example.com, signing: {trust: jwks, keyFile: %[3]s.key}}
+gateway: {address: "127.0.0.1:82", url: "https://gateway.example.com", service: %[3]s}
+upstreams:
+- {name: %[4]s, caFile: ca.crt, credential: {basic: {username: robot, passwordFile: password}}}
+policyFiles: [policy.yaml]
+state: {redis: {addresses: ["redis:6379"]}, replay: enforce}
+`, clusters.String(), registry, gateway, upstream))
+}
+
 // kill ends a process between two steps: from now on it reaches nothing, and nothing reaches it. Its
 // goroutines then end in their own time.
 func (w *world) kill(r *replica) {
@@ -477,12 +488,12 @@ func (w *world) kill(r *replica) {
 // write replaces the policy file of a replica, in one step.
 func (w *world) write(r *replica, p policy) {
 	r.policy.set(p)
-	w.replace(r, p.file())
+	w.replace(r, "policy.yaml", p.file())
 }
 
-func (w *world) replace(r *replica, content string) {
+func (w *world) replace(r *replica, name, content string) {
 	testkit.Put(w.t, filepath.Join(r.dir, "next"), content)
-	testkit.Must(w.t, os.Rename(filepath.Join(r.dir, "next"), filepath.Join(r.dir, "policy.yaml")))
+	testkit.Must(w.t, os.Rename(filepath.Join(r.dir, "next"), filepath.Join(r.dir, name)))
 }
 
 // note remembers when a link works.
