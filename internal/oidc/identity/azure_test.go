@@ -14,6 +14,8 @@ func TestAzure(t *testing.T) {
 		audiences: []audienceTest{
 			{"https://sts.windows.net/t/", "https://management.azure.com/", true},
 			{"https://sts.windows.net/t/", "https://management.azure.com", true},
+			{"https://sts.windows.net/t/", "https://management.core.windows.net/", true},
+			{"https://sts.windows.net/t/", "https://graph.microsoft.com", true},
 		},
 		repeats: map[string]bool{"oid": false},
 	}.check(t, Azure)

@@ -113,6 +113,9 @@ func TestProjectAndRun(t *testing.T) {
 	if _, err := Generic.External("ci", Claims{"sub": ""}); err == nil {
 		t.Error("an empty sub was accepted as an identity")
 	}
+	if _, err := SPIFFE.External("ci", Claims{}); err == nil || err.Error() != `claim "sub" is missing` {
+		t.Error(err)
+	}
 	if e, err := Generic.External("ci", Claims{"sub": "a", "": "x"}); err != nil || e.Run != "" {
 		t.Errorf("a claim without a name: %+v, %v", e, err)
 	}

@@ -9,6 +9,9 @@ func TestUnknownIssuers(t *testing.T) {
 		"https://gitlab.example.com",
 		"https://evil-gitlab.com",
 		"https://jenkins.example.com",
+		"https://octo.ghe.com",
+		"https://token.actions.octo.example.com",
+		"https://login.example.com/" + personalTenant + "/v2.0",
 		"",
 		"https://[",
 	} {

@@ -69,6 +69,9 @@ func TestParseRefuses(t *testing.T) {
 	if _, err := Parse([]byte(`{"a":[` + many(998, `1`) + `],"b":"[[[[\"[[[["}`)); err != nil {
 		t.Errorf("as many values as there can be: %v", err)
 	}
+	if _, err := Parse([]byte(`{` + many(100, `"a#":1`) + `}`)); err != nil {
+		t.Errorf("as many claims as there can be: %v", err)
+	}
 }
 
 // FuzzParse: the parsed claims have the values of the payload and the types that Claims allows. No
