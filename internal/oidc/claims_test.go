@@ -37,4 +37,8 @@ func TestClaimsBesideOneOfAnotherType(t *testing.T) {
 	if c := failure.Claimed; c.Subject == "" || c.Pod.Name == "" || c.TokenID == "" {
 		t.Errorf("claimed %+v", c)
 	}
+	failure = refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "legacy", `"sub":"system:serviceaccount:team-a:puller"`, `"sub":"system:serviceaccount:team-a:puller","aud":5`)), refusal.TokenClaims, "another type")
+	if c := failure.Claimed; c.Secret != "puller-legacy" {
+		t.Errorf("claimed by a legacy token %+v", c)
+	}
 }

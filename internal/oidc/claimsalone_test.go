@@ -36,8 +36,21 @@ func TestIdentifyClaims(t *testing.T) {
 				"jti":    {"jti": "sha256:1"},
 				"a pod":  {"kubernetes.io": map[string]any{"namespace": "a"}},
 				"a type": {"exp": "soon"},
+				"a part": {"exp": 1.5},
 			} {
-				if id, refused := judge(patch); refused == nil || id.External != nil || refused.Provider != c.issuer.Provider.Name {
+				id, refused := judge(patch)
+				reason := refusal.TokenClaims
+				switch name {
+				case "iss":
+					reason = refusal.TokenUnknownIssuer
+				case "aud":
+					reason = refusal.TokenAudience
+				case "sub", "sub ":
+					if refused != nil && refused.Reason == refusal.TokenRequire { // some identities require a value of sub
+						reason = refusal.TokenRequire
+					}
+				}
+				if refused == nil || refused.Reason != reason || id.External != nil || refused.Provider != c.issuer.Provider.Name {
 					t.Errorf("%s: %+v, %v", name, id, refused)
 				}
 			}

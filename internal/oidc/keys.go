@@ -59,7 +59,7 @@ func (s *keySet) size() int {
 // address while it is published.
 func newKeySet(keys map[string]*key, previous *keySet, now time.Time) *keySet {
 	for id, k := range keys {
-		if old := previous.find(id); old != nil && old.algorithm == k.algorithm && old.public.Equal(k.public) {
+		if old := previous.find(id); old != nil && old.public.Equal(k.public) {
 			keys[id] = old
 		}
 	}

@@ -63,6 +63,8 @@ func TestKeySets(t *testing.T) {
 		{"empty set", nil, nil, "no usable key: the set is empty"},
 		{"useless keys do not spoil the others", []string{`{"kty":"future"}`, `1`, jwkJSON(t, k.rsaSmall.jwk()), good}, []string{"rsa"}, ""},
 		{"two keys with one kid are both left out", []string{good, otherWithSameID, good, jwkJSON(t, k.ec256.jwk())}, []string{"ec256"}, ""},
+		{"longest kid", []string{edit(k.rsa, func(j *jose.JSONWebKey) { j.KeyID = strings.Repeat("k", 256) })}, []string{strings.Repeat("k", 256)}, ""},
+		{"64 keys", slices.Repeat([]string{good}, 64), []string{"rsa"}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -100,8 +100,7 @@ func (s *networkSource) remedy(err error) string {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return "; the CA of the issuer's certificate belongs into discovery.caFile"
 	}
-	status, ok := errors.AsType[statusError](err)
-	if !ok || (status != http.StatusUnauthorized && status != http.StatusForbidden) {
+	if status, _ := errors.AsType[statusError](err); status != http.StatusUnauthorized && status != http.StatusForbidden {
 		return ""
 	}
 	if s.tokenFile != "" {

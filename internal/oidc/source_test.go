@@ -207,6 +207,10 @@ func TestFailedFetches(t *testing.T) {
 			testkit.Put(t, d.TokenFile, "bearer-token")
 			s.fail(wellKnownPath, 403)
 		}, "403 Forbidden; the issuer does not accept the token of discovery.tokenFile"},
+		{"keys 401 without discovery", func(_ *testing.T, s *issuerServer, d *Discovery) {
+			d.JWKSURL = s.URL + keysPath
+			s.fail(keysPath, 401)
+		}, "401 Unauthorized; the issuer answers authenticated callers only"},
 		{"discovery 500", func(_ *testing.T, s *issuerServer, _ *Discovery) { s.fail(wellKnownPath, 500) }, "500 Internal Server Error"},
 		{"discovery 204", func(_ *testing.T, s *issuerServer, _ *Discovery) { s.fail(wellKnownPath, 204) }, "204 No Content"},
 		{"discovery is HTML", func(_ *testing.T, s *issuerServer, _ *Discovery) { s.answer(wellKnownPath, "<html>") }, "is not a discovery document"},
@@ -299,6 +303,9 @@ func TestFailedFetches(t *testing.T) {
 			for _, cause := range []string{status.LastFailure, failure.Err.Error()} {
 				if !strings.Contains(cause, test.want) || len(cause) > maxCauseBytes+len("...") {
 					t.Errorf("cause %q, want %q in it", cause, test.want)
+				}
+				if strings.Contains(cause, "authenticated callers only") && !strings.Contains(test.name, " 40") {
+					t.Errorf("the remedy for a missing token in %q", cause)
 				}
 				if strings.Contains(cause, "bearer-token") {
 					t.Errorf("the bearer token is in %q", cause)

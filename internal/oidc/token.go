@@ -141,7 +141,7 @@ func (t *token) checkHeader(ignored ...string) (jose.SignatureAlgorithm, string,
 	// A token of another kind (at+jwt, logout+jwt) of the same issuer is not a
 	// credential: RFC 8725, section 3.11.
 	if kind, ok := t.header["typ"]; ok {
-		if s, isString := kind.(string); !isString || !strings.EqualFold(s, "JWT") {
+		if s, _ := kind.(string); !strings.EqualFold(s, "JWT") {
 			return refuse("has a typ other than JWT")
 		}
 	}

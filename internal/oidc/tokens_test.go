@@ -71,7 +71,9 @@ func TestKindsOfTokensInEachBoundMode(t *testing.T) {
 			want := []refusal.Reason{k.pod, k.podOrNode, k.any, k.podWithNode, k.anyAndNode}[column]
 			raw := keys().rsa.sign(t, payload(t, k.kind))
 			if want == ok {
-				accept(t, f.Verifier, raw)
+				if id := accept(t, f.Verifier, raw); id.InSecret() {
+					t.Errorf("%s: without pullSecrets, the Secret is %+v", k.kind, id.Kubernetes.Secret)
+				}
 			} else {
 				refuse(t, f.Verifier, raw, want, "")
 			}
@@ -118,7 +120,7 @@ func TestRefusalsSayTheRemedy(t *testing.T) {
 			`the token's audience ["https://issuer.example"] is not accepted here; request a token with audience "registry.example.com" ` +
 				`(tokenAttributes.serviceAccountTokenAudience in the kubelet's CredentialProviderConfig)`},
 		{"lifetime", sign("kubelet"), refusal.TokenLifetime,
-			`the token's lifetime of 1h0m0s is longer than the 30m0s that cluster "prod-eu" allows (maxTokenLifetime)`},
+			`the token's lifetime of 1h0m0s is longer than the 30m0s that cluster "prod-eu" allows (maxTokenLifetime); request a shorter one, with an audience of its own`},
 		{"unbound", sign("unbound", `"exp":1795234011`, halfHour), refusal.TokenNotBound, `the token is not bound to an object, and cluster "prod-eu" wants one that is bound to a pod (bound: pod)`},
 		{"secret", sign("secret", `"exp":1795234011`, halfHour), refusal.TokenNotBound, "the token is bound to a Secret"},
 		{"node-bound", sign("node", `"exp":1795234011`, halfHour), refusal.TokenNotBound, "the token is bound to a node"},

@@ -53,6 +53,7 @@ func TestFaultyConfigurations(t *testing.T) {
 		{"audience of pull secrets too", with(func(i *Issuer) { i.PullSecrets = PullSecrets{audience1, []string{"*"}} }), "pullSecrets.audience: must be none of audiences"},
 		{"pull secrets of no audience", with(func(i *Issuer) { i.PullSecrets.Namespaces = []string{"*"} }), "pullSecrets.audience: is required"},
 		{"pull secrets of no namespace", with(func(i *Issuer) { i.PullSecrets.Audience = "a" }), "pullSecrets.namespaces: at least one is required"},
+		{"pull secrets of a long audience", with(func(i *Issuer) { i.PullSecrets = PullSecrets{strings.Repeat("a", 513), []string{"*"}} }), "pullSecrets.audience: must be at most 512 printable"},
 		{"pull secrets with a space", with(func(i *Issuer) { i.PullSecrets = PullSecrets{"a b", []string{"*"}} }), "pullSecrets.audience: must be at most 512 printable"},
 		{"pull secrets of an invalid namespace", with(func(i *Issuer) { i.PullSecrets = PullSecrets{"a", []string{"a[b]"}} }), "pullSecrets.namespaces[0]: must be the name"},
 		{"pull secrets of an empty namespace", with(func(i *Issuer) { i.PullSecrets = PullSecrets{"a", []string{""}} }), "pullSecrets.namespaces[0]: must be the name"},

@@ -62,6 +62,14 @@ func TestAVerifierTakesThePlaceOfAnother(t *testing.T) {
 			t.Errorf("%s: the keys were fetched %d times", name, s.Fetches)
 		}
 	}
+	older := validIssuer(f.file)
+	older.MaxKeyAge++
+	if f.follow(t, older).byURL[issuerURL].keys == f.byURL[issuerURL].keys {
+		t.Error("the keys of another maximum age are the same")
+	}
+	if v, err := f.WithIssuers(nil); err == nil || v != nil {
+		t.Errorf("without issuers: %v, %v", v, err)
+	}
 	if _, err := f.Verify(t.Context(), presented(raw)); err != nil {
 		t.Errorf("the Verifier before refuses: %v", err)
 	}
@@ -87,7 +95,7 @@ func TestFetch(t *testing.T) {
 	next := f.follow(t, validIssuer(f.file), other)
 	next.FetchFirst(t.Context())
 	next.FetchFirst(t.Context())
-	if s := next.Status(); s[0].Fetches != 1 || s[1].Fetches != 1 || !strings.Contains(s[1].LastFailure, "missing.json") {
+	if s := next.Status(); s[0].Fetches != 1 || s[1].Fetches != 1 || !strings.Contains(s[1].LastFailure, "missing.json: no such file") {
 		t.Errorf("FetchFirst: %+v", s)
 	}
 	next.Fetch(t.Context())
