@@ -35,6 +35,22 @@ func TestZeroDecisionGrantsNothing(t *testing.T) {
 	}
 }
 
+// A scope of another type has no rules, whatever its name is.
+func TestOtherTypesOfScopesAreNotGranted(t *testing.T) {
+	t.Parallel()
+	policy := parseText(t, `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- {name: all, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["**"], actions: ["*"]}, {registry: [catalog], actions: ["*"]}]}
+`)
+	for scope, want := range map[string]bool{"registry:catalog:*": true, "plugin:catalog:*": false, "registry:other:*": false, "plugin:a/b:pull": false, "repository:a/b:pull": true} {
+		if d := policy.Decide(Subject{Identity: someone()}, "", scopesOf(t, scope)); len(d.Granted()) > 0 != want {
+			t.Errorf("%s: %+v", scope, d)
+		}
+	}
+}
+
 // Anyone who can read a Secret has its token. So it only pulls, whatever rules allow.
 func TestPullSecretsOnlyPull(t *testing.T) {
 	t.Parallel()

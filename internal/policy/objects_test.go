@@ -240,9 +240,14 @@ func TestInvalidRequestsAskForNothing(t *testing.T) {
 		`{serviceAccounts: [web], repositories: [a], actions: [pull], namespace: kube}`:                 "unknown field",
 		`{serviceAccounts: [web], repositories: [` + strings.Repeat("a,", 200) + `a], actions: [pull]}`: "at most 64 and 128 are read",
 		`[]`: "is a list",
+		`{serviceAccounts: [` + strings.Repeat("a,", 63) + `web], repositories: [` + strings.Repeat("a,", 127) + `a], actions: [pull]}`: "",
+		`{serviceAccounts: [` + strings.Repeat("a,", 64) + `web], repositories: [a], actions: [pull]}`:                                  "at most 64 and 128 are read",
+		`{serviceAccounts: [web], repositories: [` + strings.Repeat("a,", 128) + `a], actions: [pull]}`:                                 "at most 64 and 128 are read",
+		`{serviceAccounts: [web], repositories: [[a]], actions: [pull]}`:                                                                "repositories[0]: is a list, not text",
+		`{serviceAccounts: [[web]], repositories: [a], actions: [pull]}`:                                                                "serviceAccounts[0]: is a list, not text",
 	} {
 		r := ParseRequest("team-a", "r", spec(t, text))
-		if err := r.Err(); (err == nil) != (fault == "") || err != nil && (!strings.Contains(err.Error(), fault) || !strings.HasPrefix(err.Error(), "RepositoryAccess team-a/r: ")) {
+		if err := r.Err(); (err == nil) != (fault == "") || err != nil && (!strings.Contains(err.Error(), fault) || !strings.HasPrefix(err.Error(), "RepositoryAccess team-a/r: ") || strings.Contains(err.Error(), "\n")) {
 			t.Errorf("%s: %v", text, err)
 		}
 		if asks := NewRequests("web", []*Request{r}); (asks == nil) != (fault != "") {
@@ -264,6 +269,38 @@ deny: [{name: d, subjects: [{namespaces: [team-b]}]}]`}, map[string]string{"r": 
 	}
 	if d := policy.Decide(Subject{Identity: account(t, "prod/team-b/web"), Objects: own}, "", scopesOf(t, "repository:team-b/own:pull")); d.DeniedBy != "p/d" {
 		t.Errorf("%+v", d)
+	}
+}
+
+// A denial without a name is named by its place.
+func TestDenialWithoutAName(t *testing.T) {
+	t.Parallel()
+	own := cluster(t, "**", map[string]string{"p": `deny: [{name: d, subjects: [{namespaces: [absent]}]}, {subjects: [{namespaces: [team-a]}]}]`}, nil)
+	if d := (&Policy{}).Decide(Subject{Identity: account(t, "prod/team-a/web"), Objects: own}, "", nil); d.DeniedBy != "p/deny[1]" {
+		t.Errorf("%+v", d)
+	}
+}
+
+// Without objects.within, no object grants anything, and no rule with requests.
+func TestRequestsWithoutALimitGrantNothing(t *testing.T) {
+	t.Parallel()
+	own := cluster(t, "**", nil, map[string]string{"r": `{serviceAccounts: [web], repositories: ["**"], actions: [pull]}`})
+	policy, subject := parseText(t, fileWithCeiling), Subject{Identity: account(t, "prod/team-a/web"), Objects: own}
+	scopes := scopesOf(t, "repository:shared/a:pull")
+	if d := policy.Decide(subject, "", scopes); len(d.Granted()) != 1 {
+		t.Errorf("within: %+v", d)
+	}
+	subject.Objects.Policies = nil
+	if d := policy.Decide(subject, "", scopes); len(d.Granted()) != 0 {
+		t.Errorf("without within: %+v", d)
+	}
+}
+
+// The fields that objects must not have are allowed where they say no.
+func TestObjectsMaySayNo(t *testing.T) {
+	t.Parallel()
+	if o := ParseObject("a", spec(t, `rules: [{name: r, anonymous: false, subjects: [{namespaces: [team-a]}], allow: [{repositories: [a], actions: [pull]}]}]`)); o.Err() != nil {
+		t.Error(o.Err())
 	}
 }
 

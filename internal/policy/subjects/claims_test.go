@@ -1,0 +1,147 @@
+package subjects
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
+)
+
+// In doubt about a claim, a denial matches and a rule does not.
+func TestClaimsInDoubt(t *testing.T) {
+	t.Parallel()
+	const typed = "oidc.circleci.com/ssh-rerun" // a boolean, as the profile states
+	claims := identity.Claims{
+		"text": "a", "list": []string{"b", "a"}, "none": []string{}, "object": map[string]any{"a": "a"}, "mixed": []any{"a", int64(1)},
+		"flag": true, "number": int64(7), "half": 0.5, typed: true,
+	}
+	caller := &oidc.Identity{External: &identity.External{Provider: "ci", Profile: identity.CircleCI, Claims: claims}}
+	for name, test := range map[string]struct {
+		values        []string
+		rule, denial  bool
+		alreadyTooFar bool
+	}{
+		"text":    {values: []string{"x", "a"}, rule: true, denial: true},
+		"list":    {values: []string{"a"}, rule: true, denial: true},
+		"none":    {values: []string{"a"}},
+		typed:     {values: []string{"true"}, rule: true, denial: true},
+		"missing": {values: []string{"a"}, denial: true},
+		"object":  {values: []string{"a"}, denial: true},
+		"mixed":   {values: []string{"a"}, denial: true},
+		"flag":    {values: []string{"x"}, denial: true},
+		"number":  {values: []string{"x"}, denial: true},
+		"half":    {values: []string{"x"}, denial: true},
+		"text ":   {values: []string{"x"}, denial: true, alreadyTooFar: true},
+		"text  ":  {values: []string{"x"}},
+	} {
+		for _, denies := range []bool{false, true} {
+			a := Asker{Identity: caller}
+			if test.alreadyTooFar {
+				a.spent = maxSpent
+			}
+			c := Claim{strings.TrimSpace(name), test.values}
+			want := test.rule
+			if denies {
+				want = test.denial
+			}
+			if got := c.matches(&a, denies); got != want || (a.Doubt != "") != test.alreadyTooFar {
+				t.Errorf("%s, denies %t: %t, doubt %q", name, denies, got, a.Doubt)
+			}
+		}
+	}
+}
+
+// A denial by token id alone is for every caller; with a field of ServiceAccounts it is for them.
+func TestKindsOfCallers(t *testing.T) {
+	t.Parallel()
+	job := &oidc.Identity{External: &identity.External{Provider: "ci", Profile: identity.GitLab}, TokenID: "1"}
+	account := &oidc.Identity{Cluster: "prod", TokenID: "1"}
+	for text, ofJob := range map[string]bool{
+		"{tokenIDs: ['1']}":                         true,
+		"{tokenIDs: ['1'], condition: 'true'}":      true,
+		"{tokenIDs: ['1'], clusters: ['*']}":        false,
+		"{tokenIDs: ['1'], namespaces: ['*']}":      false,
+		"{tokenIDs: ['1'], serviceAccounts: ['*']}": false,
+		"{tokenIDs: ['1'], nodes: ['*']}":           false,
+		"{tokenIDs: ['1'], namespaceSelector: {matchExpressions: [{key: a, operator: Exists}]}}": false,
+		"{clusters: ['*']}": false,
+	} {
+		list, err := parseDenials("[" + text + "]")
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if got := list[0].matchKind(job); got != ofJob {
+			t.Errorf("%s matches a job: %t", text, got)
+		}
+		if !list[0].matchKind(account) {
+			t.Errorf("%s does not match a ServiceAccount", text)
+		}
+	}
+}
+
+func parseDenials(text string) ([]Match, error) {
+	var faults strictyaml.Faults
+	document, _ := strictyaml.ParseDocument("p", []byte("subjects: "+text), 1<<20, &faults, "")
+	list := Parse(document.Fields("subjects")["subjects"], Options{Denies: true, Identities: map[string]identity.Profile{
+		"gitlab": identity.GitLab, "circleci": identity.CircleCI,
+	}})
+	return list, faults.Err()
+}
+
+// Each text has at most one fault.
+func TestFaultsOfSubjects(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("a", maxClaimValueBytes)
+	claims := func(n int) string {
+		var list []string
+		for i := range n {
+			list = append(list, fmt.Sprintf("a%d: [a]", i))
+		}
+		return "{" + strings.Join(list, ", ") + "}"
+	}
+	values := func(n int) string { return "{a: [" + strings.Repeat("a, ", n-1) + "a]}" }
+	for text, want := range map[string]string{
+		"{clusters: [azAZ09._-*]}":          "",
+		"{clusters: ['a{']}":                `"{" is in no such name`,
+		"{clusters: ['a[']}":                `"[" is in no such name`,
+		"{namespaces: [az09-*]}":            "",
+		"{namespaces: [A]}":                 `"A" is in no such name`,
+		"{clusters: [[a]]}":                 "is a list, not text",
+		"{tokenIDs: [[a]]}":                 "is a list, not text",
+		"{identities: [[a]]}":               "is a list, not text",
+		"{condition: [a]}":                  "is a list, not text",
+		"{namespaceSelector: [a]}":          "is a list",
+		"{namespaceSelector: 'a=~'}":        "is not a selector for kubectl -l",
+		"{namespaceSelector: \"a=b\\x7f\"}": "a character that no selector has",
+
+		"{identities: [x], claims: {" + long[:maxClaimNameBytes] + ": [a]}}":   "",
+		"{identities: [x], claims: {" + long[:maxClaimNameBytes+1] + ": [a]}}": "is not the name of a claim: write 1 to 128",
+		"{identities: [x], claims: {a b: [a]}}":                                `"a b" is not the name of a claim`,
+		"{identities: [x], claims: {a: [" + long + "]}}":                       "",
+		"{identities: [x], claims: {a: [" + long + "a]}}":                      "has 513 bytes; at most 512 are compared",
+		"{identities: [x], claims: {a: [[a]]}}":                                "is a list, not text",
+		"{identities: [x], claims: " + claims(maxClaims) + "}":                 "",
+		"{identities: [x], claims: " + claims(maxClaims+1) + "}":               "has 33 claims and 33 values; at most 32 and 256 are read",
+		"{identities: [x], claims: " + values(maxClaimValues) + "}":            "",
+		"{identities: [x], claims: " + values(maxClaimValues+1) + "}":          "has 1 claims and 257 values; at most 32 and 256 are read",
+
+		"{identities: [gitlab], claims: {runner_id: ['7']}}":                        "",
+		"{identities: [gitlab], claims: {runner_id: [seven]}}":                      "this claim is a number",
+		"{identities: [gitlab], claims: {project_path: [seven]}}":                   "",
+		"{identities: [circleci], claims: {oidc.circleci.com/ssh-rerun: ['true']}}": "",
+		"{identities: [circleci], claims: {oidc.circleci.com/ssh-rerun: ['no']}}":   "this claim is a boolean",
+		"{identities: [gitlab], condition: 'claims.runner_id == 7.0'}":              "",
+		"{identities: [gitlab], condition: 'claims.runner_id == \"7\"'}":            "is compared with a string, which it never equals",
+		"{identities: [gitlab], condition: 'claims.unknown == \"7\"'}":              "",
+		"{identities: [gitlab], condition: 'has(claims.runner_id)'}":                "",
+	} {
+		_, err := parseDenials("[" + text + "]")
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%.100s: %v, want %q", text, err, want)
+		}
+	}
+}
