@@ -23,6 +23,7 @@ func TestValuesOfClaims(t *testing.T) {
 		{"{claims.namespace_path}/**", "acme/v1.2", "acme/v1.2/x", true},
 		{"ci/{claims.namespace_path}/**", "acme.io", "ci/acme.io/x", true},
 		{"*/{claims.namespace_path}/**", "acme.io", "ci/acme.io/x", true},
+		{"ci/**/{claims.namespace_path}", "acme.io", "ci/acme.io", true},
 		{"{claims.namespace_path}/{claims.namespace_path}", "a.b", "a.b/a.b", false},
 		{"{claims.project_id}/{claims.namespace_path}", "a.b", "42/a.b", true},
 		{"a/{claims.namespace_path}", "localhost:5000/b", "a/localhost:5000/b", false},
@@ -42,13 +43,26 @@ func TestValuesOfClaims(t *testing.T) {
 	}
 }
 
+// Other callers have no claims, whatever their names are.
+func TestClaimsOfOthers(t *testing.T) {
+	t.Parallel()
+	p := mustPattern(t, "**/{claims.namespace_path}/x")
+	for _, id := range []*oidc.Identity{nil, {}, {Kubernetes: oidc.KubernetesIdentity{Namespace: "acme"}}} {
+		for _, name := range []string{"acme/x", "{claims.namespace_path}/x", "x"} {
+			if p.Match(name, id, new(int)) {
+				t.Errorf("%s matches %+v", name, id)
+			}
+		}
+	}
+}
+
 func TestMatchText(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		glob, value string
 		matches     bool
 	}{
-		{"refs/heads/*", "refs/heads/a/b", true}, {"*{x}", "a{x}", true}, {"a*b*c", "abxbc", true}, {"a*b*c", "abxb", false}, {"a", "ab", false}, {"a*", "ba", false}, {"*", "", true},
+		{"refs/heads/*", "refs/heads/a/b", true}, {"*{x}", "a{x}", true}, {"a*b*c", "abxbc", true}, {"a*b*c", "abxb", false}, {"a*b*c", "axc", false}, {"a*b*", "a", false}, {"a", "ab", false}, {"a*", "ba", false}, {"*", "", true},
 	} {
 		if got := MatchText(test.glob, test.value); got != test.matches {
 			t.Errorf("%s matches %q: %t", test.glob, test.value, got)
