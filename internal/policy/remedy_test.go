@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy/action"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -239,5 +240,39 @@ func TestRemedyTellsWhatNoRuleAllows(t *testing.T) {
 		"run in cluster prod: kubectl annotate serviceaccount web -n team-a --overwrite pullpass.dev/repositories='x:delete x:pull'"
 	if got := policy.Decide(subject, "", scopesOf(t, "repository:x:pull,push,delete,sign")).Scopes[0].Remedy; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// An annotation that would be too long counts for nothing as a whole, so no command proposes it.
+func TestNoCommandForAFullAnnotation(t *testing.T) {
+	t.Parallel()
+	policy := parseText(t, askPolicy)
+	for _, test := range []struct {
+		name       string
+		annotation string
+		want       bool
+	}{
+		{"empty", "", true},
+		{"room for one item", strings.Repeat("a ", maxAnnotationItems-1), true},
+		{"full", strings.Repeat("a ", maxAnnotationItems), false},
+		{"room for seven bytes", strings.Repeat("a", 100) + " " + strings.Repeat("b", MaxAnnotationBytes-101-len(" app:push")), true},
+		{"room for six bytes", strings.Repeat("a", 100) + " " + strings.Repeat("b", MaxAnnotationBytes-100-len(" app:push")), false},
+	} {
+		id := someone()
+		subject := Subject{Identity: id, Annotations: map[string]string{"pullpass.dev/repositories": test.annotation}}
+		e := evaluation{policy: policy, subject: subject}
+		if _, ok := e.annotate(&policy.rules[0], annotationItem{pattern: "app", actions: action.Push}); ok != test.want {
+			t.Errorf("%s: %t", test.name, ok)
+		}
+	}
+}
+
+func TestPlain(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("a", 200)
+	for s, want := range map[string]bool{"a~!": true, long: true, long + "a": false, "a b": false, "a\x7f": false, "ä": false, "a\n": false} {
+		if (Plain(s) == s) != want {
+			t.Errorf("%.10q of %d bytes: %t", s, len(s), !want)
+		}
 	}
 }

@@ -188,6 +188,10 @@ func TestUses(t *testing.T) {
 		`size(claims.a) == 1 || claims.b.size() == 1`:                                       {{"a", "", false}, {"b", "", false}},
 		`claims.a == "x" || claims.a == "y" || claims.a == 1`:                               {{"a", text, false}, {"a", number, false}},
 		`["x", claims.a + ""].exists(x, x == "x")`:                                          {{"a", text, false}},
+		`claims.a <= 3 && claims.b > 3 && (claims.c || claims.d)`:                           {{"a", number, false}, {"b", number, false}, {"c", boolean, false}, {"d", boolean, false}},
+		`claims.a in kubernetes.labels`:                                                     {{"a", text, false}},
+		`"a" in kubernetes.labels && "b" in claims.b`:                                       {{"b", list, false}},
+		`kubernetes.labels["x" + claims.a] == "x"`:                                          {{"a", text, false}},
 		`service == "x"`: nil,
 	} {
 		if got := compile(t, condition).Uses(); !slices.Equal(got, want) {

@@ -80,3 +80,19 @@ func mustPattern(t *testing.T, text string) Pattern {
 	testkit.Must(t, err)
 	return p
 }
+
+func TestTextsOfNames(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		variable, text string
+		want           bool
+	}{
+		{"{namespace}", "az09-", true}, {"{cluster}", "a", true}, {"{serviceAccount}", "a.b", true}, {"*", "_/.", true},
+		{"{namespace}", ".", false}, {"{namespace}", "_", false}, {"{namespace}", "{", false}, {"{namespace}", "/", false}, {"{namespace}", ":", false},
+		{"{namespace}", "`", false}, {"{serviceAccount}", "_", false}, {"{serviceAccount}", "a_", false},
+	} {
+		if got := holds(test.variable, test.text); got != test.want {
+			t.Errorf("%s can have %q in it: %t", test.variable, test.text, got)
+		}
+	}
+}
