@@ -352,7 +352,7 @@ func (b *binary) run(ctx context.Context, temporary string, tests []*test, varia
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var output bytes.Buffer
-	cmd := exec.CommandContext(ctx, "sh", "-c", `ulimit -v 8000000; exec "$@"`, "sh", b.name, "-test.failfast", "-test.run", "^("+strings.Join(names, "|")+")$")
+	cmd := exec.CommandContext(ctx, "sh", "-c", `ulimit -v 4000000; exec "$@"`, "sh", b.name, "-test.failfast", "-test.run", "^("+strings.Join(names, "|")+")$")
 	cmd.Dir, cmd.Stdout = b.dir, &output
 	cmd.Env = append(cmd.Environ(), "TMPDIR="+dir, variable)
 	// Programs that a test started end with it.
