@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -109,6 +110,34 @@ func TestServiceOfSeveralWords(t *testing.T) {
 		if d := policy.Decide(Subject{Identity: account(t, "prod/team-a/web")}, service, scopesOf(t, "repository:a:pull")); len(d.Granted()) != want {
 			t.Errorf("%s: %+v", service, d)
 		}
+	}
+}
+
+// The names of a token are not trusted, and operators paste the text.
+func TestObjectsAreProposedForNamesAlone(t *testing.T) {
+	t.Parallel()
+	asking := parseText(t, strings.Replace(askPolicy, "annotation: pullpass.dev/repositories", "requests: true", 1))
+	own := cluster(t, "**", nil, nil)
+	for name, want := range map[string]bool{"web.v1": true, "web\"]}": false, "": false, "Web": false} {
+		for namespace, want := range map[string]bool{"team-a": want, "a.b": false, "a\n---": false} {
+			id := &oidc.Identity{Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: namespace, ServiceAccount: oidc.ObjectRef{Name: name}}}
+			_, trace := asking.Explain(Subject{Identity: id, Objects: own}, "", scopesOf(t, "repository:a:pull"))
+			if got := trace.Edit != nil && trace.Edit.Requests != ""; got != want {
+				t.Errorf("%q in %q: %+v", name, namespace, trace.Edit)
+			}
+		}
+	}
+}
+
+func TestRuleForNoService(t *testing.T) {
+	t.Parallel()
+	_, trace := (&Policy{}).Explain(Subject{Identity: account(t, "prod/team-a/web")}, "", scopesOf(t, "repository:a:pull"))
+	if trace.Edit == nil || !strings.Contains(trace.Edit.Rule, "repositories") || strings.Contains(trace.Edit.Rule, "services") {
+		t.Errorf("%+v", trace.Edit)
+	}
+	job := &oidc.Identity{External: &identity.External{Provider: "ci", Profile: identity.GitLab}}
+	if _, trace := (&Policy{}).Explain(Subject{Identity: job}, "", scopesOf(t, "repository:a:pull")); trace.Edit != nil {
+		t.Errorf("an identity: %+v", trace.Edit)
 	}
 }
 
