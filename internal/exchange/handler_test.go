@@ -554,6 +554,78 @@ func with(request *http.Request, key, value string) *http.Request {
 	return request
 }
 
+// Each part is necessary.
+func TestMissingParts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	for name, remove := range map[string]func(*exchange.Config){
+		"verifier": func(c *exchange.Config) { c.Verifier = nil }, "revocations": func(c *exchange.Config) { c.Revocations = nil },
+		"limit": func(c *exchange.Config) { c.ServiceAccounts = nil }, "policy": func(c *exchange.Config) { c.Policy = nil },
+		"memory": func(c *exchange.Config) { c.Memory = nil }, "registries": func(c *exchange.Config) { c.Registries = nil },
+	} {
+		c := r.settings
+		remove(&c)
+		if x, err := exchange.New(c); err == nil || x != nil || !strings.Contains(err.Error(), "are required") {
+			t.Errorf("without %s: %v", name, err)
+		}
+	}
+	for name, remove := range map[string]func(*exchange.HandlerConfig){
+		"exchanger": func(c *exchange.HandlerConfig) { c.Exchanger = nil }, "recorder": func(c *exchange.HandlerConfig) { c.Recorder = nil },
+		"caller": func(c *exchange.HandlerConfig) { c.Caller = nil }, "addresses": func(c *exchange.HandlerConfig) { c.Addresses = nil },
+		"logger": func(c *exchange.HandlerConfig) { c.Logger = nil }, "memory": func(c *exchange.HandlerConfig) { c.Memory = nil },
+	} {
+		c := r.endpoint
+		remove(&c)
+		if h, err := exchange.NewHandler(c); err == nil || h != nil || !strings.Contains(err.Error(), "are required") {
+			t.Errorf("without %s: %v", name, err)
+		}
+	}
+}
+
+// The log is for faults of Pullpass: a client cannot fill it.
+func TestOnlyFaultsAreLogged(t *testing.T) {
+	t.Parallel()
+	fault := errors.New("disk on fire")
+	r := newRig(t, func(c *rigConfig) {
+		c.wrap = func(v exchange.Verifier) exchange.Verifier { return faultyVerifier{v, fault} }
+	})
+	r.do(t, get(r.token(t, nil), "repository:team-a/x:pull"))
+	r.do(t, post("a.b.c"))
+	r.do(t, get(""))
+	if r.log.Len() > 0 {
+		t.Errorf("logged for clients: %s", r.log)
+	}
+	if a := r.do(t, get("fault")); a.status != http.StatusInternalServerError || !strings.Contains(r.log.String(), "disk on fire") {
+		t.Errorf("status %d, log %q", a.status, r.log)
+	}
+}
+
+// faultyVerifier fails for the credential "fault".
+type faultyVerifier struct {
+	exchange.Verifier
+	err error
+}
+
+func (v faultyVerifier) Verify(ctx context.Context, c oidc.Credential) (oidc.Identity, error) {
+	if c.Reveal() == "fault" {
+		return oidc.Identity{}, v.err
+	}
+	return v.Verifier.Verify(ctx, c)
+}
+
+// A credential in a form is removed from the other fields, as one in a header is.
+func TestFormsAreRedacted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	token := r.token(t, nil)
+	request := post(token)
+	request.Header.Set("User-Agent", token)
+	r.do(t, request)
+	if e := r.lastEvent(t, 1); strings.Contains(e.Client, token[10:60]) {
+		t.Errorf("the client is %s", e.Client)
+	}
+}
+
 type verifierFunc func() (oidc.Identity, error)
 
 func (f verifierFunc) Verify(context.Context, oidc.Credential) (oidc.Identity, error) { return f() }

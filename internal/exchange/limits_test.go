@@ -310,6 +310,7 @@ func TestWhatTakesFromAnAddress(t *testing.T) {
 		{"good", nil, func(r *rig) []*http.Request { return []*http.Request{post(r.token(t, nil)), get(r.token(t, nil))} }, 0},
 		{"bad", nil, func(r *rig) []*http.Request { return []*http.Request{get("a.b.c"), get("a.b.c")} }, 2},
 		{"one attempt", nil, func(r *rig) []*http.Request { return []*http.Request{post("a.b.c"), get("a.b.c")} }, 1},
+		{"two POSTs", nil, func(r *rig) []*http.Request { return []*http.Request{post("a.b.c"), post("a.b.c")} }, 2},
 		{"anonymous", nil, func(r *rig) []*http.Request { return []*http.Request{get("", "repository:public/base:pull"), get("")} }, 2},
 		{"malformed", nil, func(r *rig) []*http.Request { return []*http.Request{with(get(r.token(t, nil)), "service", "")} }, 1},
 		{"unknown service", nil, func(r *rig) []*http.Request {
