@@ -282,6 +282,23 @@ func TestIssueWithoutAKey(t *testing.T) {
 	if _, err := issuer.Issue(Grant{}); !errors.Is(err, signing.ErrNoSigningKey) {
 		t.Errorf("error %v, want signing.ErrNoSigningKey", err)
 	}
+	if id, err := issuer.KeyID(); !errors.Is(err, signing.ErrNoSigningKey) || id != "" {
+		t.Errorf("the id of a missing key: %q, %v", id, err)
+	}
+}
+
+// A registry other than the gateway learns no more of the holder than sub.
+func TestTokensNameTheirHolderIfAsked(t *testing.T) {
+	t.Parallel()
+	for _, named := range []bool{false, true} {
+		issuer := newTestIssuer(t, newTestKeys(t, signing.EdDSA, signing.TrustJWKS), func(c *IssuerConfig) { c.NamesHolder = named })
+		issued, err := issuer.Issue(Grant{Holder: &Holder{Cluster: "prod", Namespace: "team-a"}})
+		testkit.Must(t, err)
+		claims := fmt.Sprint(testkit.TokenPart(t, issued.Value.Reveal(), 1))
+		if issuer.NamesHolder() != named || strings.Contains(claims, "team-a") != named {
+			t.Errorf("names its holder: %t, want %t: %s", issuer.NamesHolder(), named, claims)
+		}
+	}
 }
 
 // Checks that an empty setting switches off: an empty iss or aud would match a
