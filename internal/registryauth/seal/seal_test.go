@@ -54,6 +54,11 @@ func TestBox(t *testing.T) {
 	if again == sealed {
 		t.Error("the same is sealed in the same way twice")
 	}
+	empty, err := one.Seal(keys, "", "bound", now.Add(lifetime))
+	testkit.Must(t, err)
+	if plain, err := one.Open(keys, empty, "bound", now); plain != "" || err != nil {
+		t.Errorf("an empty text: %q, %v", plain, err)
+	}
 }
 
 // replica has its own view of the keys.
@@ -158,6 +163,9 @@ func TestWithoutKeys(t *testing.T) {
 	keys, err := signing.NewManagedKeys(signing.ManagedKeysConfig{Dir: filepath.Join(t.TempDir(), "keys"), Service: "s", Lifetime: time.Minute})
 	testkit.Must(t, err)
 	if _, err := NewBox("a purpose").Seal(keys, "/path", "bound", time.Now()); !errors.Is(err, signing.ErrNoSigningKey) {
+		t.Error(err)
+	}
+	if _, err := NewBox("a purpose").Open(keys, "", "bound", time.Now()); !errors.Is(err, signing.ErrNoSigningKey) {
 		t.Error(err)
 	}
 }

@@ -183,6 +183,33 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
+// Each line of the list names a mutant of the sources. "make mutants" says whether it survives.
+func TestListNamesMutants(t *testing.T) {
+	t.Parallel()
+	listed, err := readList("listed.txt")
+	testkit.Must(t, err)
+	reasons, err := filepath.Glob(testkit.InModule("internal/refusal") + "/*.go")
+	testkit.Must(t, err)
+	c, err := readCatalogue(reasons)
+	testkit.Must(t, err)
+	read := map[string]bool{}
+	for key := range listed {
+		file, _, _ := strings.Cut(key, " ")
+		if file = strings.TrimSuffix(file, ":"); read[file] {
+			continue
+		}
+		read[file] = true
+		_, mutants, err := mutate("", file, testkit.Read(t, testkit.InModule(file)), 1, c, nil)
+		testkit.Must(t, err)
+		for _, m := range mutants {
+			delete(listed, m.key())
+		}
+	}
+	for key := range listed {
+		t.Errorf("%s: not a mutant any more", key)
+	}
+}
+
 func TestList(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]string{
