@@ -11,6 +11,8 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/refusal"
 )
 
@@ -126,6 +128,30 @@ func TestPartsOfEvents(t *testing.T) {
 	e.refuse(classify(&LimitError{reason: refusal.LimitedAddress}, ""))
 	if len(e.Requested) >= 100 {
 		t.Errorf("%d scopes of a limited request", len(e.Requested))
+	}
+}
+
+func TestDecisionsAreNoted(t *testing.T) {
+	t.Parallel()
+	var e Event
+	e.decide(policy.Decision{Scopes: []policy.ScopeDecision{{Rules: []string{"a", "b"}}, {Rules: []string{"b", "a"}}}}, nil)
+	if e.Rule != "a,b" || e.Result != ResultGranted {
+		t.Errorf("%+v", e)
+	}
+	e = Event{}
+	if e.decide(policy.Decision{DeniedBy: "d"}, nil); e.Rule != "d" || e.Result != "" {
+		t.Errorf("%+v", e)
+	}
+	for status, err := range map[int]error{200: nil, 405: errMethod, 500: io.EOF} {
+		if e.Conclude(err); e.Status != status {
+			t.Errorf("%v: status %d", err, e.Status)
+		}
+	}
+	if h := holder(&oidc.Identity{TokenID: "t", External: &identity.External{Provider: "ci", Project: "42", Run: "7"}}, "p"); h.Identity != "ci" || h.Project != "42" || h.Run != "7" || h.TokenID != "t" || h.PushCredential != "p" {
+		t.Errorf("%+v", h)
+	}
+	if l := limitOf(&oidc.Identity{Cluster: "prod"}); l.whose != "of this ServiceAccount" {
+		t.Errorf("%+v", l)
 	}
 }
 

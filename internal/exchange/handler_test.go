@@ -582,6 +582,17 @@ func TestMissingParts(t *testing.T) {
 	}
 }
 
+// Without a clock, that of the machine counts.
+func TestNoClock(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	r.endpoint.Now = nil
+	r.follow(t, func(c *exchange.Config) { c.Now = nil })
+	if a := r.do(t, get(r.token(t, nil), "repository:team-a/x:pull")); a.status == http.StatusInternalServerError || r.log.Len() > 0 {
+		t.Errorf("status %d, log %s", a.status, r.log)
+	}
+}
+
 // The log is for faults of Pullpass: a client cannot fill it.
 func TestOnlyFaultsAreLogged(t *testing.T) {
 	t.Parallel()
