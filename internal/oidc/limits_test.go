@@ -10,7 +10,7 @@ import (
 	"github.com/pullpass/pullpass/internal/refusal"
 )
 
-// What is as long as a limit is within it.
+// A value that is as long as its limit is allowed.
 func TestLimitsThemselvesAreAllowed(t *testing.T) {
 	t.Parallel()
 	if fault := (&claims{Subject: strings.Repeat("a", maxSubjectBytes)}).nameFault(); fault != "" {

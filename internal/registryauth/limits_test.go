@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What is as long as a limit is within it.
+// A value that is as long as its limit is allowed.
 func TestLimitsThemselvesAreAllowed(t *testing.T) {
 	t.Parallel()
 	form := strings.Repeat("a", MaxBodyBytes)
