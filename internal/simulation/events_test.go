@@ -199,7 +199,7 @@ func (w *world) revokes() {
 	t := pick(w, w.tokens[max(0, len(w.tokens)-20):])
 	life := pick(w, []time.Duration{2 * time.Minute, 10 * time.Minute, time.Hour})
 	d := &revocation{from: time.Now(), until: time.Now().Add(life).Truncate(time.Second)}
-	target := state.Target{}
+	var target state.Target
 	switch w.random.IntN(12) {
 	case 0:
 		d.kind, d.cluster, d.namespace = "account", t.cluster.name, t.namespace

@@ -27,7 +27,7 @@ var found = []struct {
 	seed uint64
 	long time.Duration
 }{
-	{1, 20 * time.Minute},
+	{1, 15 * time.Minute},
 }
 
 func TestMain(m *testing.M) {
@@ -55,7 +55,7 @@ func TestSimulation(t *testing.T) {
 
 // The same seed chooses the same: a failure can be repeated.
 func TestSameSeedSameSteps(t *testing.T) {
-	if a, b := simulate(t, 7, 8*time.Minute), simulate(t, 7, 8*time.Minute); a != b {
+	if a, b := simulate(t, 7, 6*time.Minute), simulate(t, 7, 6*time.Minute); a != b {
 		t.Errorf("%s and %s", a, b)
 	}
 }
