@@ -385,9 +385,9 @@ func (a author) some(from ...string) []string {
 }
 
 func (a author) subject(denies, isObject bool) (s writtenSubject) {
-	if !isObject && a.IntN(5) == 0 {
+	if !isObject && a.IntN(4) == 0 {
 		s.Identities = a.some("ci", "other")
-		if a.IntN(2) == 0 {
+		if a.IntN(3) > 0 {
 			s.Claims = map[string][]string{a.one("ref", "groups", "n", "ok"): a.some("main", "dev", "g1", "7", "true")}
 		}
 		if a.IntN(4) == 0 {
@@ -397,7 +397,7 @@ func (a author) subject(denies, isObject bool) (s writtenSubject) {
 	}
 	for s.Namespaces == nil && s.Clusters == nil && s.ServiceAccounts == nil && s.Nodes == nil && s.TokenIDs == nil && s.NamespaceSelector == "" && s.Condition == "" {
 		if a.IntN(2) == 0 {
-			s.Namespaces = a.some("a", "ab", "b", "a*", "*", "*b", "*-*")
+			s.Namespaces = a.some("a", "a", "ab", "a*", "*", "*", "*b", "*-*")
 		}
 		if a.IntN(4) == 0 && !isObject {
 			s.Clusters = a.some("c1", "c2", "c*")
@@ -422,9 +422,9 @@ func (a author) subject(denies, isObject bool) (s writtenSubject) {
 }
 
 func (a author) patterns(placeholders bool) (list []string) {
-	parts := []string{"a", "b", "ab", "a-b", "x", "*", "**", "a*", "*b", "a*b", "x.y"}
+	parts := []string{"a", "b", "ab", "a-b", "x.y", "*", "*", "**", "**", "**", "a*", "*b", "a*b"}
 	if placeholders {
-		parts = append(parts, "{namespace}", "{serviceAccount}", "{cluster}", "{namespace}_{serviceAccount}", "{namespace}-*")
+		parts = append(parts, "{namespace}", "{namespace}", "{serviceAccount}", "{cluster}", "{namespace}_{serviceAccount}", "{namespace}-*")
 	}
 	for range 1 + a.IntN(2) {
 		text := strings.Join([]string{a.one(parts...), a.one(parts...), a.one(parts...)}[a.IntN(3):], "/")
@@ -451,7 +451,7 @@ func (a author) rule(name string, isObject bool) writtenRule {
 		}
 	}
 	isOfPods := !r.Anonymous && !isJob
-	if isOfPods && a.IntN(3) == 0 {
+	if isOfPods && a.IntN(2) == 0 {
 		if r.Requests = a.IntN(2) == 0; !r.Requests && !isObject {
 			r.Annotation = a.one("k/1", "k/2")
 		}
@@ -470,10 +470,10 @@ func (a author) rule(name string, isObject bool) writtenRule {
 }
 
 func (a author) reference() (c referenceCase) {
-	for i := range 1 + a.IntN(6) {
+	for i := range 1 + a.IntN(5) {
 		c.policy.Rules = append(c.policy.Rules, a.rule(fmt.Sprint("r", i), false))
 	}
-	for i := range a.IntN(8) / 6 * a.IntN(3) {
+	for i := range a.IntN(8) / 5 * a.IntN(3) {
 		c.policy.Deny = append(c.policy.Deny, writtenDenial{fmt.Sprint("d", i), []writtenSubject{a.subject(true, false)}})
 	}
 	for range a.IntN(3) {
@@ -484,7 +484,7 @@ func (a author) reference() (c referenceCase) {
 		c.objects = append(c.objects, o)
 	}
 	c.within = a.patterns(true)
-	for range a.IntN(3) {
+	for range 1 + a.IntN(2) {
 		var repositories []string
 		for _, p := range a.patterns(false) {
 			if strings.Count(p, "**") < 2 {
@@ -502,7 +502,7 @@ func (a author) asker() Subject {
 	switch a.IntN(8) {
 	case 0:
 		return Subject{}
-	case 1:
+	case 1, 2:
 		claims := identity.Claims{}
 		for _, name := range []string{"ref", "groups", "n", "ok"} {
 			if a.IntN(3) > 0 {
@@ -513,7 +513,7 @@ func (a author) asker() Subject {
 			External: &identity.External{Provider: a.one("ci", "ci", "third"), Profile: identity.Generic, Claims: claims}}}
 	}
 	id := &oidc.Identity{Cluster: a.one("c1", "c1", "c2"), TokenID: a.one("t1", "t3"), Kubernetes: oidc.KubernetesIdentity{
-		Namespace: a.one("a", "a", "ab", "b", "a-b"), ServiceAccount: oidc.ObjectRef{Name: a.one("a", "x", "x.y"), UID: "u"},
+		Namespace: a.one("a", "a", "a", "ab", "b", "a-b"), ServiceAccount: oidc.ObjectRef{Name: a.one("a", "x", "x.y"), UID: "u"},
 	}}
 	id.Subject = oidc.ServiceAccountSubject(id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name)
 	if a.IntN(2) == 0 {
@@ -542,7 +542,7 @@ func (a author) asker() Subject {
 
 func (a author) scopes() (list []registryauth.Scope) {
 	for range 1 + a.IntN(4) {
-		parts := []string{"a", "b", "ab", "a-b", "x", "x.y", "c1", "a_x", "axb"}
+		parts := []string{"a", "a", "b", "ab", "a-b", "x", "x.y", "c1", "a_x"}
 		s := scopeNamed(strings.Join([]string{a.one(parts...), a.one(parts...), a.one(parts...)}[a.IntN(3):], "/"))
 		switch a.IntN(12) {
 		case 0:
@@ -565,7 +565,7 @@ func TestDecideAgainstReference(t *testing.T) {
 	t.Parallel()
 	a := author{rand.New(rand.NewPCG(8, 15))}
 	grants, denials, decisions := map[string]int{}, 0, 0
-	rounds := *randomPolicies / 4
+	rounds := min(*randomPolicies, 200+*randomPolicies/10) // a policy is parsed four times
 	for round := range rounds {
 		c := a.reference()
 		policy, policies := c.parse(t)
@@ -639,7 +639,7 @@ func TestDecideAgainstReference(t *testing.T) {
 		}
 	}
 	for _, action := range []string{"pull", "push", "delete", "*", "sign"} {
-		if grants[action] < rounds/10 {
+		if grants[action] < rounds/4 {
 			t.Errorf("%s was granted %d times: hardly tested", action, grants[action])
 		}
 	}
