@@ -142,7 +142,7 @@ func TestCorpusLooksForFewKeys(t *testing.T) {
 // The ratio is that of JSON's shortest values to their size in memory. Not parallel, because it
 // counts what the whole process allocates.
 func TestCorpusIsCheap(t *testing.T) {
-	const most = 8
+	const most = 10 // 7.2 of them are needed: a JSON text of three bytes takes 16
 	f := newFixture(t, nil)
 	garbage := map[int]uint64{} // by length in KiB
 	cost := func(raw string) uint64 {
