@@ -39,7 +39,7 @@ func TestOutcomesOfErrors(t *testing.T) {
 			t.Errorf("%s: %+v", name, o)
 		}
 	}
-	if err := issueError(io.EOF); err != io.EOF { //nolint:errorlint // the very error
+	if err := issueError(io.EOF); err != io.EOF {
 		t.Errorf("%v", err)
 	}
 	if err := (&Authorization{}).PushRefusal(); !errors.Is(err, errPushPod) {
