@@ -46,7 +46,7 @@ e2e: ## tests with the real API server, registries and clients (root: installs D
 		$(GO) test -count=1 -p 1 -timeout 60m $$others; status=$$?; \
 		wait $$! && exit $$status; }
 
-# The helpers of tests note the credentials that they make and receive, and copy what programs write: e2e/secrets says how.
+# The helpers of tests note the credentials that they make and receive, and copy the output of programs: e2e/secrets says how.
 secrets: ## tests, demo and SECRETS (all packages of e2e) run, and all that they wrote searched for each of their credentials
 	@./.ci/install e2e
 	@rm -rf bin/secrets && mkdir -p bin/secrets/seen

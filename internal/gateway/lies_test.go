@@ -23,7 +23,7 @@ type lie struct {
 	reset   bool // the connection is reset behind it
 }
 
-// outcome is what a client gets in place of a lie.
+// outcome is the client's response when the upstream lies.
 type outcome int
 
 const (

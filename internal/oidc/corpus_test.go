@@ -138,7 +138,7 @@ func TestCorpusLooksForFewKeys(t *testing.T) {
 	}
 }
 
-// No token costs many times what garbage of its length does: a good payload with a wrong signature.
+// The refusal of a token costs few times the refusal of garbage. Garbage is a good payload of the same length with a wrong signature.
 // The ratio is that of JSON's shortest values to their size in memory. Not parallel, because it
 // counts what the whole process allocates.
 func TestCorpusIsCheap(t *testing.T) {

@@ -69,7 +69,7 @@ type writtenRequest struct {
 	Actions         []string `json:"actions"`
 }
 
-// annotations are what ServiceAccounts ask for, by the text. Nil: the text has a fault.
+// annotations maps an annotation's text to the requests in it. Nil: the text has a fault.
 var annotations = map[string][]writtenAllow{
 	"":                        {},
 	"a":                       {{Repositories: []string{"a"}, Actions: []string{"pull"}}},
@@ -86,7 +86,7 @@ var annotations = map[string][]writtenAllow{
 	strings.Repeat("a ", 257): nil,
 }
 
-// conditions are what a text means. An error is a doubt.
+// conditions maps a text to its meaning. An error is a doubt.
 var referenceConditions = map[string]func(Subject, string) (holds, isKnown bool){
 	`service == "s1"`: func(_ Subject, service string) (bool, bool) { return service == "s1", true },
 	`kubernetes.namespace != "a"`: func(s Subject, _ string) (bool, bool) {

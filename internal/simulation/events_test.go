@@ -373,7 +373,7 @@ func (w *world) linkFails() {
 	}, "%v is mended", l)
 }
 
-// hostFails is for all who need it.
+// hostFails breaks the links of all replicas to a host.
 func (w *world) hostFails() {
 	need, f := pick(w, w.needs()), w.newFault()
 	if w.net.fault(link{"", need}) != (fault{}) {
@@ -546,7 +546,7 @@ func (w *world) request() {
 	}
 }
 
-// answer is what a replica said.
+// answer is a replica's response.
 type answer struct {
 	status  int // 0: nothing
 	granted []string

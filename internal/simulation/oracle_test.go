@@ -30,7 +30,7 @@ func (h *history[T]) since(at time.Time) []T {
 	return h.values[first:]
 }
 
-// policy is what operators may write, in the few forms that the oracle understands.
+// policy has the few forms of a policy that the oracle understands.
 type policy struct {
 	rules []rule
 	deny  []denial
@@ -117,7 +117,7 @@ func list(from []string) []any {
 	return all
 }
 
-// revocation is what an operator revoked. Unconfirmed, it may count.
+// revocation is one that an operator tried. Until Redis confirms it, it may or may not count.
 type revocation struct {
 	kind, name, cluster, namespace string
 	from, until                    time.Time
@@ -138,7 +138,7 @@ func (r *revocation) means(t *token) bool {
 	return r.cluster == t.cluster.name && r.name == fmt.Sprint("node-", t.node)
 }
 
-// freshness says how late what a replica knows may be, as it is documented.
+// freshness is the documented delay between a change and a replica's knowledge of it.
 type freshness struct {
 	lag    time.Duration // while the link works
 	settle time.Duration // how long the link must have worked for that

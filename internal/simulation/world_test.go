@@ -68,7 +68,7 @@ type world struct {
 	issued   []issued // for the gateway
 	denied   []*revocation
 	operator *state.RedisRevocations
-	files    history[policy] // what operators last wrote
+	files    history[policy] // the operators' last versions
 	longest  time.Duration   // likewise
 	closers  []func()
 	plan     []planned

@@ -224,7 +224,7 @@ func (p *Proxy) Ask(t *testing.T, traceparent string, request *http.Request) int
 	return response.StatusCode
 }
 
-// readAnswer reads what a request got. A token is for the caller alone, and nothing else holds one.
+// readAnswer reads the response to a request. A token is for the caller alone, and nothing else holds one.
 func readAnswer(t *testing.T, response *http.Response) {
 	t.Helper()
 	defer response.Body.Close()
