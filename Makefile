@@ -18,7 +18,7 @@ GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X
 # Where there is a file system in memory, on that: thousands of runs sync what they write. The test alone, for nothing may be executed from /dev/shm in containers.
 CRASH = $(GO) test -exec "env GOTMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo /tmp)" -count=1 -timeout 3h -run='^TestCrash$$' ./internal/node/nodeinstall
 
-.PHONY: help demo check test docs e2e secrets crash node-up node-shell node-down bench bench-plugin performance random neighbours simulate loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed lint build image clean
+.PHONY: help demo check test docs e2e secrets crash node-up node-shell node-down bench bench-plugin performance random conformance neighbours simulate loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed lint build image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
@@ -104,6 +104,10 @@ loadtest-programs:
 # Each policy has objects, some with faults, and is judged by definitions that a test writes anew.
 random: ## RANDOM (1000000) random policies: decision, explanation, who-can, reach and status agree, and nothing goes beyond a ceiling
 	$(GO) test -count=1 -timeout 4h -v -run='^(TestDecideAgainstReference|TestRandomObjects|TestStatusAgreesWithDecisions)$$' ./internal/policy ./internal/policy/reach ./internal/cluster/objectstatus -random-policies $(RANDOM)
+
+conformance: ## the OCI conformance suite of SUITE (the directory conformance of opencontainers/distribution-spec): it passes through Pullpass as it does directly
+	@./.ci/install e2e
+	cd e2e && $(GO) test -count=1 -v -timeout 60m -tags conformance -run='^TestConformance$$' . -suite "$(SUITE)"
 
 neighbours: ## each answer that one repository can give, beside NEIGHBOURS (1000) requests of another caller
 	$(GO) test -count=1 -timeout 4h -v -run='^TestNeighbours$$' ./internal/gateway -neighbour-requests $(NEIGHBOURS)
