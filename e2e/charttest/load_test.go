@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -68,6 +69,22 @@ func (i *installation) ask(ctx context.Context, token, repository string) (pullp
 	return askFrom(ctx, i.asker, token, repository)
 }
 
+// mustAsk is ask for tests that need an answer.
+func (i *installation) mustAsk(t testing.TB, token, repository string) (body pullpass.Body) {
+	t.Helper()
+	awaitAnswer(t, func() (err error) { body, err = i.ask(t.Context(), token, repository); return err })
+	return body
+}
+
+// awaitAnswer asks again while the balancer closes connections: on a busy machine no pod may be ready for a moment, and clients
+// ask again, too.
+func awaitAnswer(t testing.TB, ask func() error) {
+	t.Helper()
+	var err error
+	testenv.Await(t, waitLimit, "an answer", func() bool { err = ask(); return !errors.Is(err, io.EOF) })
+	testenv.Must(t, err)
+}
+
 func askFrom(ctx context.Context, asker *http.Transport, token, repository string) (pullpass.Body, error) {
 	query := url.Values{"service": {registryName}, "scope": {"repository:" + repository + ":pull"}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, realm+"?"+query.Encode(), nil)
@@ -95,8 +112,8 @@ func (i *installation) certificates(t testing.TB) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.Replace(realm, "/token", "/certificates.pem", 1), nil)
 	testenv.Must(t, err)
-	resp, err := i.asker.RoundTrip(req)
-	testenv.Must(t, err)
+	var resp *http.Response
+	awaitAnswer(t, func() (err error) { resp, err = i.asker.RoundTrip(req); return err })
 	defer resp.Body.Close()
 	bundle, err := io.ReadAll(resp.Body)
 	testenv.Must(t, err)

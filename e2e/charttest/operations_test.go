@@ -144,9 +144,7 @@ func (i *installation) testPolicy(t *testing.T) {
 // sharedGranted asks as team-b.
 func (i *installation) sharedGranted(t testing.TB) bool {
 	t.Helper()
-	body, err := i.ask(t.Context(), i.otherToken, "shared/base")
-	testenv.Must(t, err)
-	return strings.Contains(string(testenv.TokenPart(t, body.Token, 1)), "shared/base")
+	return strings.Contains(string(testenv.TokenPart(t, i.mustAsk(t, i.otherToken, "shared/base").Token, 1)), "shared/base")
 }
 
 // testNewKey replaces the key that signs, below the CA that the registry trusts.
@@ -174,9 +172,7 @@ func (i *installation) testNewCA(t *testing.T) {
 func (i *installation) replaceKey(t testing.TB, ca string) {
 	t.Helper()
 	header := func() string {
-		body, err := i.ask(t.Context(), i.token, "team-a/web")
-		testenv.Must(t, err)
-		return string(testenv.TokenPart(t, body.Token, 0))
+		return string(testenv.TokenPart(t, i.mustAsk(t, i.token, "team-a/web").Token, 0))
 	}
 	before := header()
 	commands := strings.ReplaceAll(i.block(t, "sh", "openssl req -x509"), "signing-ca", ca)
