@@ -16,21 +16,16 @@ import (
 // The policy that the document shows passes the tests that it shows.
 func TestPolicyDocument(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	testkit.Write(t, dir, "policy.md", string(testkit.YAMLBlock(t, "docs/reference/policy.md")))
 	cfg := &config.Config{
-		PolicyFiles: []string{filepath.Join(dir, "policy.md")},
+		PolicyFiles: []string{"../../docs/reference/policy.yaml"},
 		Identities: []config.Provider{{
 			Name: "github", Issuer: "https://token.actions.githubusercontent.com", Profile: "github", Require: map[string][]string{"repository_owner_id": {"1234"}},
 		}},
 	}
 	p, err := setup.LoadPolicy(cfg)
 	testkit.Must(t, err)
-	text := testkit.Read(t, "../../docs/reference/policy.md")
-	_, section, _ := strings.Cut(text, "## Test your policy in CI")
-	_, block, _ := strings.Cut(section, "```yaml\n")
-	block, _, _ = strings.Cut(block, "```")
-	cases, err := policytest.Parse(setup.IdentityIssuers(cfg), policy.File{Name: "docs/reference/policy.md", Data: []byte(block)})
+	const file = "../../docs/reference/policy-tests.yaml"
+	cases, err := policytest.Parse(setup.IdentityIssuers(cfg), policy.File{Name: file, Data: []byte(testkit.Read(t, file))})
 	testkit.Must(t, err)
 	for _, c := range cases {
 		if differences, _, _ := policytest.Run(p, c); differences != nil {

@@ -97,17 +97,13 @@ func TestSchema(t *testing.T) {
 // The schema knows each field at the top of the configuration.
 func TestSchemaKnowsTheConfiguration(t *testing.T) {
 	t.Parallel()
-	document, err := os.ReadFile("../../docs/reference/configuration.md")
+	document, err := os.ReadFile("../../docs/reference/configuration.yaml")
 	testkit.Must(t, err)
-	block := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(document)
-	if block == nil {
-		t.Fatal("docs/reference/configuration.md has no block of YAML")
-	}
 	var config map[string]any
-	testkit.Must(t, yaml.Unmarshal(block[1], &config))
+	testkit.Must(t, yaml.Unmarshal(document, &config))
 	known := schema(t).Properties["config"].Properties
 	if got, want := slices.Sorted(maps.Keys(known)), slices.Sorted(maps.Keys(config)); !slices.Equal(got, want) {
-		t.Errorf("values.schema.json: config has %q, and docs/reference/configuration.md %q", got, want)
+		t.Errorf("values.schema.json: config has %q, and docs/reference/configuration.yaml %q", got, want)
 	}
 }
 

@@ -278,7 +278,7 @@ func TestLimitsAreAccepted(t *testing.T) {
 // The configuration in the document is accepted. Its values are the defaults.
 func TestConfigurationDocument(t *testing.T) {
 	t.Parallel()
-	block := testkit.YAMLBlock(t, "docs/reference/configuration.md")
+	block := []byte(testkit.Read(t, "../../docs/reference/configuration.yaml"))
 	shown, err := Parse(block, "shown", "/etc/pullpass")
 	testkit.Must(t, err)
 	var written any

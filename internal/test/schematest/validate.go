@@ -1,9 +1,7 @@
 package schematest
 
 import (
-	"bytes"
 	"os"
-	"regexp"
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
@@ -41,22 +39,4 @@ func AcceptFile(t *testing.T, s *jsonschema.Schema, name string) {
 	document, err := os.ReadFile(name)
 	testkit.Must(t, err)
 	Accept(t, s, name, document)
-}
-
-// AcceptBlocks holds the blocks of YAML in a Markdown file that are documents of
-// a kind to the schema.
-func AcceptBlocks(t *testing.T, s *jsonschema.Schema, name, kind string) {
-	t.Helper()
-	text, err := os.ReadFile(name)
-	testkit.Must(t, err)
-	found := false
-	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(text, -1) {
-		if bytes.Contains(block[1], []byte("\nkind: "+kind+"\n")) {
-			found = true
-			Accept(t, s, name, block[1])
-		}
-	}
-	if !found {
-		t.Errorf("%s has no block of YAML with the kind %s", name, kind)
-	}
 }

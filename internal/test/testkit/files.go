@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"regexp"
 	"syscall"
 	"testing"
 )
@@ -64,16 +63,4 @@ func InModule(name string) string {
 		dir = filepath.Join(dir, "..")
 	}
 	return filepath.Join(dir, name)
-}
-
-// YAMLBlock returns the first block of YAML in a document.
-func YAMLBlock(t *testing.T, name string) []byte {
-	t.Helper()
-	text, err := os.ReadFile(InModule(name))
-	Must(t, err)
-	block := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(text)
-	if block == nil {
-		t.Fatalf("%s has no block of YAML", name)
-	}
-	return block[1]
 }
