@@ -78,7 +78,7 @@ func newPlan(tree *hostfs.Tree, s *state, profileName string, d Desired) (*Plan,
 	if err != nil {
 		return nil, err
 	}
-	targets, err := p.targets(tree, s, d)
+	targets, err := p.targets(tree, s, unit, d)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func newPlan(tree *hostfs.Tree, s *state, profileName string, d Desired) (*Plan,
 
 // targets returns the desired files. Those of containerd come first: without its hosts.toml,
 // containerd would send the plugin's tokens to the registry behind the gateway.
-func (p profile) targets(tree *hostfs.Tree, s *state, d Desired) ([]target, error) {
+func (p profile) targets(tree *hostfs.Tree, s *state, unit string, d Desired) ([]target, error) {
 	version, err := kubelet.ParseVersion(d.KubeletVersion)
 	if err != nil {
 		return nil, err
@@ -157,10 +157,20 @@ func (p profile) targets(tree *hostfs.Tree, s *state, d Desired) ([]target, erro
 		return nil, err
 	}
 	ownFlags := []string{configFlag + "=" + ownConfigDir, pluginsFlag + "=" + ownPluginDir}
-	others, err := p.flags.flagsOfOthers(tree, flagFile, append(ownFlags, s.ours(flagFile)...))
+	ownFlags = append(ownFlags, s.ours(flagFile)...)
+	others, err := p.flags.flagsOfOthers(tree, flagFile, ownFlags)
 	if err != nil {
 		return nil, err
 	}
+	isAssigned, err := p.flags.isAssigned(tree, flagFile, ownFlags, s.Entries[flagFile])
+	if err != nil {
+		return nil, err
+	}
+	ofUnit, err := p.flags.flagsOfUnit(tree, unit, flagFile, isAssigned)
+	if err != nil {
+		return nil, err
+	}
+	others.config, others.plugins = cmp.Or(others.config, ofUnit.config), cmp.Or(others.plugins, ofUnit.plugins)
 	var all []target
 	for _, registry := range slices.Sorted(maps.Keys(d.Hosts)) {
 		content, err := p.withClient(tree, d.Hosts[registry], d.Client)

@@ -187,31 +187,20 @@ func (p profile) flagFile(tree *hostfs.Tree) (string, error) {
 	if len(p.flags.files) == 1 {
 		return p.flags.files[0], nil
 	}
-	var named, looked []string
-	for _, dir := range []string{"/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"} {
-		dir = path.Join(dir, p.units[0]+".d")
-		looked = append(looked, dir)
-		names, err := tree.Names(dir)
-		if err != nil {
-			return "", err
-		}
-		for _, base := range names {
-			content, err := readIfThere(tree, path.Join(dir, base))
-			if err != nil {
-				return "", err
-			}
-			for line := range strings.Lines(string(content)) {
-				key, file, _ := strings.Cut(strings.TrimSpace(line), "=")
-				file = strings.TrimPrefix(file, "-")
-				if key == "EnvironmentFile" && slices.Contains(p.flags.files, file) && !slices.Contains(named, file) {
-					named = append(named, file)
-				}
-			}
+	lines, err := unitLines(tree, p.units[0])
+	if err != nil {
+		return "", err
+	}
+	var named []string
+	for _, line := range lines {
+		file := strings.TrimPrefix(line.value, "-")
+		if line.key == "EnvironmentFile" && slices.Contains(p.flags.files, file) && !slices.Contains(named, file) {
+			named = append(named, file)
 		}
 	}
 	if len(named) != 1 {
-		return "", fmt.Errorf("%w: the kubelet's unit must have exactly one of %s as EnvironmentFile (has %d; %s were looked at); name it in a drop-in",
-			ErrProfile, strings.Join(p.flags.files, " and "), len(named), strings.Join(looked, ", "))
+		return "", fmt.Errorf("%w: the kubelet's unit must have exactly one of %s as EnvironmentFile (has %d; it and its drop-ins in %s were looked at); name it in a drop-in",
+			ErrProfile, strings.Join(p.flags.files, " and "), len(named), strings.Join(unitDirs, ", "))
 	}
 	return named[0], nil
 }

@@ -1,0 +1,116 @@
+package nodeinstall
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+const dropIn = "etc/systemd/system/kubelet.service.d/20-local.conf"
+
+// A file of variables replaces the Environment= of the unit, so the kubelet would lose the flags there.
+func TestUnitThatAssignsOurVariable(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		dropIn, flags string
+		refused       bool
+	}{
+		"Environment":                   {"Environment=\"KUBELET_EXTRA_ARGS=--node-ip=192.0.2.5 --v=2\"\n", "", true},
+		"among others, on lines":        {"Environment=A=b \\\n  'KUBELET_EXTRA_ARGS=--node-ip=192.0.2.5'\r\n", "", true},
+		"empty":                         {"Environment=KUBELET_EXTRA_ARGS=\n", "", false},
+		"taken back":                    {"Environment=KUBELET_EXTRA_ARGS=--v=2\nEnvironment=\n", "", false},
+		"in a comment":                  {"#Environment=KUBELET_EXTRA_ARGS=--v=2\n", "", false},
+		"replaced already":              {"Environment=KUBELET_EXTRA_ARGS=--v=2\n", "KUBELET_EXTRA_ARGS=--v=3\n", false},
+		"replaced by nothing":           {"Environment=KUBELET_EXTRA_ARGS=--v=2\n", "KUBELET_EXTRA_ARGS=\"\"\n", false},
+		"a file that is read later":     {"EnvironmentFile=/etc/kubelet.env\n", "KUBELET_EXTRA_ARGS=--v=3\n", true},
+		"a file that is read before":    {"EnvironmentFile=\nEnvironmentFile=/etc/kubelet.env\nEnvironmentFile=/etc/default/kubelet\n", "", true},
+		"and replaced already":          {"EnvironmentFile=\nEnvironmentFile=/etc/kubelet.env\nEnvironmentFile=/etc/default/kubelet\n", "KUBELET_EXTRA_ARGS=--v=3\n", false},
+		"a file that is not there":      {"EnvironmentFile=-/etc/none\n", "", false},
+		"provider flags that win":       {"ExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS --image-credential-provider-config /c.yaml\n", "", true},
+		"a variable of them that wins":  {"Environment=X=--image-credential-provider-bin-dir=/x\nExecStart=\nExecStart=/usr/bin/kubelet ${KUBELET_EXTRA_ARGS} ${X}\n", "", true},
+		"a variable that is not passed": {"Environment=X=--image-credential-provider-bin-dir=/x\n", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "kubeadm")
+			h.put(dropIn, "[Service]\n"+test.dropIn)
+			h.put("etc/kubelet.env", "KUBELET_EXTRA_ARGS=--v=1\n")
+			if test.flags != "" {
+				h.put("etc/default/kubelet", test.flags)
+			}
+			status := func() error { _, err := h.Status(desired("v1.36.2")); return err }
+			if test.refused {
+				h.untouched(ErrProfile, "kubelet", status)
+			} else if err := status(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Others may add the assignment after the installation.
+func TestUnitThatAssignsOurVariableLater(t *testing.T) {
+	onHost(t, "kubeadm", func(t *testing.T, h *host) {
+		h.apply(desired("v1.36.2"))
+		h.put(dropIn, "[Service]\nEnvironment=KUBELET_EXTRA_ARGS=--node-ip=192.0.2.5\n")
+		if _, err := h.Status(desired("v1.36.2")); err == nil || !strings.Contains(err.Error(), "20-local.conf assigns KUBELET_EXTRA_ARGS") {
+			t.Error(err)
+		}
+	})
+}
+
+// The providers of flags in the unit stay.
+func TestProviderFlagsOfTheUnit(t *testing.T) {
+	for name, unit := range map[string]string{
+		"ExecStart":   "ExecStart=\nExecStart=/usr/bin/kubelet --image-credential-provider-config=/opt/x/c.yaml --image_credential_provider_bin_dir \"/opt/x\" $KUBELET_EXTRA_ARGS\n",
+		"Environment": "Environment=\"KUBELET_CONFIG_ARGS=--image-credential-provider-config=/opt/x/c.yaml --image-credential-provider-bin-dir=/opt/x\"\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, "kubeadm", func(t *testing.T, h *host) {
+				h.put(dropIn, "[Service]\n"+unit)
+				h.put("opt/x/c.yaml", "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: []\n")
+				h.apply(desired("v1.36.2"))
+				files := h.files()
+				if link := files["/etc/pullpass/credential-providers/platform.yaml"]; !strings.HasSuffix(link, " /opt/x/c.yaml") {
+					t.Errorf("the provider of others is %q", link)
+				}
+				if _, is := files["/opt/x/pullpass-credential-provider"]; !is {
+					t.Error("the plugin is not beside those of others")
+				}
+			})
+		})
+	}
+}
+
+func TestUnitLines(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "kubeadm")
+	h.put("usr/lib/systemd/system/kubelet.service", "ExecStart=of the package\n")
+	h.put("etc/systemd/system/kubelet.service", "[Service]\nExecStart=a\\\nb\n;ExecStart=c\n")
+	h.put("usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf", "ExecStart=hidden\n")
+	h.put("usr/lib/systemd/system/kubelet.service.d/20-masked.conf", "ExecStart=masked\n")
+	h.put("usr/lib/systemd/system/kubelet.service.d/30.conf", " ExecStart = d \n")
+	h.put("etc/systemd/system/kubelet.service.d/10-kubeadm.conf", "ExecStart=\n")
+	h.put("etc/systemd/system/kubelet.service.d/10-kubeadm.conf.bak", "ExecStart=a copy\n")
+	h.link("etc/systemd/system/kubelet.service.d/20-masked.conf", "/dev/null")
+	h.put("dev/null", "")
+	lines, err := unitLines(h.tree, "kubelet.service")
+	var values []string
+	for _, line := range lines {
+		values = append(values, line.value)
+	}
+	if want := []string{"a b", "", "d"}; err != nil || !slices.Equal(values, want) {
+		t.Errorf("%q, %v, want %q", values, err, want)
+	}
+}
+
+func TestUnitWords(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{
+		``: ``, ` a  b `: `a|b`, `"a b" c`: `a b|c`, `A="b c"d 'e "f'`: `A=b cd|e "f`, `""`: ``, `"a`: `a`,
+	} {
+		if got := strings.Join(unitWords(value), "|"); got != want {
+			t.Errorf("%q is %q, want %q", value, got, want)
+		}
+	}
+}
