@@ -301,6 +301,71 @@ func TestForeignSecretIsNotTouched(t *testing.T) {
 	}
 }
 
+// An API server validates an update before it asks the policy.
+func TestSecretOfAnotherKindIsForeign(t *testing.T) {
+	for field, message := range map[string]string{
+		"type":      `type: Invalid value: \"kubernetes.io/dockerconfigjson\": field is immutable`,
+		"immutable": "[immutable: Forbidden: field is immutable when `immutable` is set, data: Forbidden: field is immutable when `immutable` is set]",
+	} {
+		t.Run(field, func(t *testing.T) {
+			in(t, func(t *testing.T, r *rig) {
+				r.api.Fail("put secrets", kubetest.Says(http.StatusUnprocessableEntity, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","code":422,"reason":"Invalid",`+
+					`"message":"Secret \"x\" is invalid: `+message+`","details":{"kind":"Secret","causes":[{"reason":"FieldValueInvalid","message":"field is immutable","field":"`+field+`"}]}}`))
+				stop := r.leads(t)
+				defer stop()
+				time.Sleep(time.Hour)
+				if s := r.Status(); s.Foreign != 1 || s.Counts.Failed != 0 || s.Overdue != 0 {
+					t.Errorf("%+v", s)
+				}
+				if written := r.api.Written(); len(written) == 0 || written[0]["reason"] != "PullSecretForeign" {
+					t.Errorf("events %v", written)
+				}
+			})
+		})
+	}
+}
+
+// A user of a namespace cannot make the Secrets of a cluster look late. But policies that refuse, or
+// an API server that fails, do.
+func TestLateForANamespace(t *testing.T) {
+	for name, test := range map[string]struct {
+		spoil func(r *rig)
+		late  bool
+	}{
+		"a long name": {func(r *rig) {
+			r.api.Put("serviceaccounts", object("team-a", strings.Repeat("a", 240), "uid-long", Enabled))
+		}, false},
+		"a Secret with a finalizer, deleted": {func(r *rig) { r.api.Put("secrets", ours("uid-before")) }, false},
+		"a quota": {func(r *rig) {
+			r.api.Fail("create secrets", func(w http.ResponseWriter, request *http.Request) {
+				message := `secrets "x" is forbidden: exceeded quota: q, requested: secrets=1, used: secrets=1, limited: secrets=1`
+				if !strings.Contains(request.URL.Path, "/namespaces/team-a/") {
+					message = "denied request: " + optInWords
+				}
+				kubetest.Status(http.StatusForbidden, "Forbidden", message)(w, request)
+			})
+		}, false},
+		"no right": {func(r *rig) {
+			r.api.Fail("create serviceaccounts/token", kubetest.Status(http.StatusForbidden, "Forbidden", `serviceaccounts "web" is forbidden: User "x" cannot create resource`))
+		}, true},
+		"a policy": {func(r *rig) {
+			r.api.Fail("create serviceaccounts/token", kubetest.Status(http.StatusUnprocessableEntity, "Invalid", `ValidatingAdmissionPolicy 'p' denied request: the token is for another audience`))
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, r *rig) {
+				test.spoil(r)
+				stop := r.leads(t)
+				defer stop()
+				time.Sleep(20 * time.Minute)
+				if s := r.Status(); (s.Overdue > 10*time.Minute) != test.late || !test.late && s.Overdue != 0 || s.Waiting != 1 {
+					t.Errorf("%+v", s)
+				}
+			})
+		})
+	}
+}
+
 // ours is a Secret as this controller leaves it, of a ServiceAccount web with a UID.
 func ours(uid string) kubetest.Object {
 	return kubetest.Object{"type": "kubernetes.io/dockerconfigjson", "data": "somebody's", "metadata": kubetest.Object{

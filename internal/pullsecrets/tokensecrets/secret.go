@@ -188,6 +188,8 @@ type held struct {
 var (
 	// errForeign means that others own the Secret of this name. The controller never changes it.
 	errForeign = errors.New("a Secret of this name is there that is not this controller's")
+	// errLongName means that no Secret can have the name.
+	errLongName = fmt.Errorf("the name of the ServiceAccount is longer than %d characters, which leaves none for that of a Secret", maxNameBytes-len(NamePrefix))
 	// errStale means that the Secret belongs to a deleted ServiceAccount of the same name. The
 	// garbage collector is about to delete the Secret.
 	errStale = errors.New("the Secret of a ServiceAccount that had this name before is still there")

@@ -19,7 +19,7 @@ type Status struct {
 	Kept    int           // ServiceAccounts whose Secret has an unexpired token
 	Waiting int           // ServiceAccounts whose Secret does not have a token yet
 	Foreign int           // ServiceAccounts whose Secret's name others already use
-	Overdue time.Duration // the longest delay of a due write; 0: nothing is overdue
+	Overdue time.Duration // the longest delay of a due write that is not due to its namespace; 0: none
 }
 
 // Counts are totals since the start.
@@ -38,7 +38,7 @@ type state struct {
 	of      types.UID // the ServiceAccount
 	foreign bool
 	ends    time.Time // of the last known token
-	late    time.Time // since when attempts fail; zero: they do not
+	late    time.Time // since when attempts fail; zero: they do not, or for a cause in the namespace
 }
 
 // after returns the state after an attempt.
@@ -47,6 +47,8 @@ func (s state) after(now held, err error, at time.Time) state {
 	switch {
 	case errors.Is(err, errForeign):
 		next.foreign = true
+	case isOfNamespace(err):
+		next.ends = s.ends
 	case err != nil:
 		next.late = s.late
 		if next.late.IsZero() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +28,8 @@ const (
 	foreignWords = "the Secret is somebody else's"
 	staleWords   = "the Secret would have another owner, or outlive it" // no update contains finalizers, so the owner is the cause
 	otherWords   = "the Secret is not one of a ServiceAccount"
+
+	quotaWords = "exceeded quota" // of the API server, for a ResourceQuota of the namespace
 )
 
 // secrets maintains the Secret of one ServiceAccount at a time. It has no state of its own.
@@ -45,7 +48,7 @@ type secrets struct {
 // server. After an error, nothing is known but the error.
 func (s *secrets) sync(ctx context.Context, a account, before held) (held, error) {
 	if len(a.secretName()) > maxNameBytes {
-		return held{}, fmt.Errorf("the name of the ServiceAccount is longer than %d characters, which leaves none for that of a Secret", maxNameBytes-len(NamePrefix))
+		return held{}, errLongName
 	}
 	known := before
 	if known.account != a.uid || !s.now().Before(known.seen.Add(probeInterval)) {
@@ -96,8 +99,27 @@ func (s *secrets) put(ctx context.Context, secret *corev1.Secret, dryRun bool) (
 		return nil, errForeign
 	case strings.Contains(err.Error(), staleWords):
 		return nil, errStale
+	case isInvalid(err, "type", "immutable"):
+		// The API server validates before it asks the policy. This controller writes one type, and
+		// makes no Secret immutable.
+		return nil, errForeign
 	}
 	return nil, err
+}
+
+// isInvalid reports whether the API server refused a value of one of the fields.
+func isInvalid(err error, fields ...string) bool {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	return ok && apierrors.IsInvalid(err) && status.ErrStatus.Details != nil && slices.ContainsFunc(status.ErrStatus.Details.Causes, func(cause metav1.StatusCause) bool {
+		return slices.Contains(fields, cause.Field)
+	})
+}
+
+// isOfNamespace reports whether users of the namespace alone can cause and correct an error. Such a
+// Secret is late for them, and not for the cluster: one user must not hide what is late for all.
+func isOfNamespace(err error) bool {
+	return errors.Is(err, errForeign) || errors.Is(err, errStale) || errors.Is(err, errLongName) ||
+		apierrors.IsForbidden(err) && strings.Contains(err.Error(), quotaWords)
 }
 
 // probe asks for the state of the Secret with a dry-run update. The response has the sent data, the

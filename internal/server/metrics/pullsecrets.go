@@ -20,7 +20,7 @@ var (
 	}
 	pullSecretOverdue = &metric{
 		name: "pullpass_pull_secret_overdue_seconds", kind: gauge, read: true,
-		help: "Time by which the most overdue token is late; 0: none is. Absent at replicas that do not lead.",
+		help: "Time by which the most overdue token is late; 0: none is. A token that its own namespace holds up, such as by a quota, does not count. Absent at replicas that do not lead.",
 		act:  alert("PullpassPullSecretLate"),
 	}
 	pullSecretWrites = &metric{
