@@ -68,7 +68,11 @@ func Verify(dir, gateway, registry string) error {
 func VerifyContent(content []byte, server string) error {
 	seen := map[string]bool{}
 	for line := range strings.Lines(string(content)) {
-		line = trim(strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r"))
+		// A \r at the end of the file stays, because containerd 2 does not decode it.
+		if text, isEnded := strings.CutSuffix(line, "\n"); isEnded {
+			line = strings.TrimSuffix(text, "\r")
+		}
+		line = trim(line)
 		if strings.ContainsFunc(line, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f || r == utf8.RuneError }) {
 			return ErrForm
 		}

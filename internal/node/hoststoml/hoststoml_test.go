@@ -44,6 +44,9 @@ func TestVerifyContent(t *testing.T) {
 		{"a CA and the kubelet's certificate", above("ca = \"ca.crt\" # beside it\nclient = [[\"/a.crt\", \"/a.key\"]]"), nil},
 		{"all that containerd does", above(`capabilities = ["pull", "resolve"]`), nil},
 
+		{"ended by half a line end", strings.TrimSuffix(good, "\n") + "\r", ErrForm}, // containerd 2 decodes nothing of it
+		{"half a line end, in a comment", good + "# by hand\r", ErrForm},
+		{"half a line end, alone", good + " \r", ErrForm},
 		{"empty", "", ErrServer},
 		{"comments alone", "# " + good[:10] + "\n", ErrServer},
 		{"Spegel's", spegel, ErrServer},
