@@ -45,7 +45,7 @@ type State int
 const (
 	Missing State = iota // no pull Secret has the name
 	Unknown              // Secrets cannot be read
-	Other                // for other registries only
+	Other                // for other registries only, or kept by the controller of pull secrets, whose tokens expire
 	Broken               // the kubelet cannot read it, and pulls no image for a pod that names it
 	Ours                 // for one of the registries
 )

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+
+	"github.com/pullpass/pullpass/internal/pullsecrets/tokensecrets"
 )
 
 // The API server sets these labels on the Secret of every legacy token (KEP-2799).
@@ -139,7 +141,7 @@ func (r *reading) pullSecret(secret *corev1.Secret) {
 	switch {
 	case found.broken:
 		r.states[key] = Broken
-	case len(found.hosts) == 0:
+	case len(found.hosts) == 0, tokensecrets.IsOfController(secret):
 		r.states[key] = Other
 	default:
 		r.states[key], r.interesting[key] = Ours, true

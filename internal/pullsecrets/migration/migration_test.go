@@ -234,6 +234,18 @@ func TestPullSecretsLines(t *testing.T) {
 			change: func(t *testing.T, l *kubetest.ListServer, _ *pullSecretsOptions) { l.Forbid["jobs"] = true },
 			want:   []string{"3     unknown       team-a     ServiceAccount default", "who uses it is not known"},
 		},
+		"Secrets of the pull secrets controller": {
+			change: func(t *testing.T, l *kubetest.ListServer, _ *pullSecretsOptions) {
+				for _, name := range []string{"both", "regcred"} {
+					l.Find(t, "secrets", name)["metadata"] = kubetest.Object{"namespace": "team-b", "name": "pullpass-pull-" + name,
+						"labels":          kubetest.Object{"app.kubernetes.io/managed-by": "pullpass-pull-secrets"},
+						"ownerReferences": []kubetest.Object{{"apiVersion": "v1", "kind": "ServiceAccount", "name": "both", "uid": "u"}}}
+				}
+				l.Find(t, "pods", "alone")["spec"].(kubetest.Object)["imagePullSecrets"] = []kubetest.Object{{"name": "pullpass-pull-both"}}
+			},
+			want: []string{"team-b     Secret pullpass-pull-regcred"}, // of another ServiceAccount
+			not:  "Secret pullpass-pull-both",
+		},
 		"an index for a registry with a port": {
 			change: func(t *testing.T, l *kubetest.ListServer, o *pullSecretsOptions) {
 				o.Registries = append(o.Registries, "registry.example.com:5000")

@@ -135,6 +135,12 @@ func readToken(raw string, a account, secret types.UID, audience string) (token,
 	return t, nil
 }
 
+// IsOfController reports whether a Secret is one of a Controller, by its name, label and owner.
+func IsOfController(secret metav1.Object) bool {
+	owners := secret.GetOwnerReferences()
+	return secret.GetLabels()[managerLabel] == manager && len(owners) == 1 && owners[0].Kind == "ServiceAccount" && secret.GetName() == NamePrefix+owners[0].Name
+}
+
 func (s settings) labels() map[string]string { return map[string]string{managerLabel: manager} }
 
 // empty returns the Secret without a token. It must exist first, because the token needs its UID.
