@@ -41,8 +41,13 @@ func isPublic(a netip.Addr) bool {
 	return !slices.ContainsFunc(notPublic, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
+// privateTops are the last labels of names that only private networks resolve: RFC 6761, RFC 6762,
+// ICANN's reservation of "internal" (2024), and the short form of Services in Kubernetes.
+var privateTops = []string{"localhost", "local", "internal", "svc"}
+
 // IsPublicHost reports whether an upstream may name a host without being trusted with internal
-// names. The host is a name or a public address. Forms that only browsers read as addresses
+// names. The host is a public address or a name that the Internet can have: it has a dot, and is
+// not reserved for private networks (also RFC 8375). Forms that only browsers read as addresses
 // (0x7f.1, 2130706433) are not allowed.
 func IsPublicHost(host string) bool {
 	if a, err := netip.ParseAddr(host); err == nil {
@@ -53,7 +58,7 @@ func IsPublicHost(host string) bool {
 	if _, err := strconv.ParseUint(last, 0, 64); err == nil || last == "" {
 		return false
 	}
-	return last != "localhost" && !strings.HasPrefix(last, "0x")
+	return last != name && !slices.Contains(privateTops, last) && !strings.HasSuffix("."+name, ".home.arpa") && !strings.HasPrefix(last, "0x")
 }
 
 // guarded connects to public addresses. It also connects to any address of the hosts that
