@@ -31,7 +31,7 @@ func openUpstreams(cfg *config.Config, version string, assertions *assertion.Iss
 			all[u.Name] = old // its tokens and connections are kept
 			continue
 		}
-		opened, err := setup.OpenUpstream(setup.UpstreamConfig{Settings: *u, Version: version, Assertions: assertions, Logger: logger, Dial: before.dial})
+		opened, err := setup.OpenUpstream(setup.UpstreamConfig{Settings: *u, Version: version, Assertions: assertions, Logger: logger, Dial: before.dial, Now: before.now})
 		if err != nil {
 			return nil, err
 		}
@@ -50,11 +50,12 @@ func (s *Server) newGateway(p parts) (*gateway.Handler, error) {
 		URL: c.URL, Service: c.Service, Issuer: p.cfg.Registry(c.Service).Issuer, Keys: p.keys[c.Service],
 		Upstreams:   setup.ForGateway(p.upstreams),
 		Revocations: s.shared.Revocations,
-		Addresses:   exchange.NewAddressLimit(s.shared.Limiter(p.cfg.Limits.PerAddress), s.memory, nil),
+		Addresses:   exchange.NewAddressLimit(s.shared.Limiter(p.cfg.Limits.PerAddress), s.memory, p.now),
 		Recorder:    s.recorders(p),
 		Caller:      callerOf(p.cfg.Server.TrustedProxies),
 		Logger:      s.logger,
 		Memory:      s.gatewayMemory,
+		Now:         p.now,
 	})
 }
 

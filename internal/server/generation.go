@@ -35,6 +35,7 @@ const settleTimeout = 30 * time.Second
 type parts struct {
 	cfg    *config.Config
 	dial   func(ctx context.Context, network, address string) (net.Conn, error) // nil: that of net.Dialer
+	now    func() time.Time                                                     // nil: time.Now
 	policy *policy.Policy
 	// pending is a policy whose rules do not apply yet, because annotations that they read are
 	// missing. Its denials apply. Usually it is nil.
@@ -57,7 +58,7 @@ func open(cfg *config.Config, insecureHTTP bool, version string, logger *slog.Lo
 	next := before
 	next.cfg = cfg
 	if before.objects == nil {
-		before.objects = &setup.Objects{Dial: before.dial}
+		before.objects = &setup.Objects{Dial: before.dial, Now: before.now}
 	}
 	var err error
 	if !slices.Equal(cfg.PolicyFiles, before.cfg.PolicyFiles) {
@@ -70,7 +71,7 @@ func open(cfg *config.Config, insecureHTTP bool, version string, logger *slog.Lo
 	}
 	if issuers := setup.Issuers(cfg); !reflect.DeepEqual(issuers, setup.Issuers(before.cfg)) {
 		if before.verifier == nil {
-			next.verifier, err = oidc.New(oidc.Config{Issuers: issuers, CacheBytes: setup.Caches().Verified, Logger: logger, Dial: before.dial})
+			next.verifier, err = oidc.New(oidc.Config{Issuers: issuers, CacheBytes: setup.Caches().Verified, Logger: logger, Dial: before.dial, Now: before.now})
 		} else {
 			next.verifier, err = before.verifier.WithIssuers(issuers)
 		}
@@ -219,7 +220,7 @@ func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 			continue
 		}
 		issuer, err := registryauth.NewIssuer(registryauth.IssuerConfig{
-			Issuer: r.Issuer, Service: r.Service, Lifetime: r.TokenLifetime.Duration(), Keys: p.keys[r.Service], NamesHolder: isGateway,
+			Issuer: r.Issuer, Service: r.Service, Lifetime: r.TokenLifetime.Duration(), Keys: p.keys[r.Service], NamesHolder: isGateway, Now: p.now,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("registry %s: %w", r.Service, err)
@@ -245,7 +246,7 @@ func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 		Replay: p.cfg.State.Replay, Owners: s.shared.Owners(p.cfg.Limits.PerServiceAccount),
 		ServiceAccounts: s.shared.Limiter(p.cfg.Limits.PerServiceAccount),
 		Registries:      slices.Collect(maps.Values(g.registries)), Policy: policy, Scopes: setup.Scopes(p.cfg),
-		Memory: s.memory,
+		Memory: s.memory, Now: p.now,
 	})
 	if err != nil {
 		return nil, err
@@ -257,6 +258,7 @@ func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 		Addresses: s.shared.Limiter(p.cfg.Limits.PerAddress),
 		Logger:    s.logger,
 		Memory:    s.memory,
+		Now:       p.now,
 	})
 	if err != nil {
 		return nil, err

@@ -70,7 +70,7 @@ type Server struct {
 	workers        map[worker]context.CancelFunc // belongs to the goroutine that reconciles
 }
 
-// Config configures a Server. Every field except InsecureHTTP and Network must be set.
+// Config configures a Server. Every field except InsecureHTTP, Network and Now must be set.
 type Config struct {
 	Config       *config.Config
 	InsecureHTTP bool                    // plain HTTP, on a loopback address
@@ -79,6 +79,7 @@ type Config struct {
 	Stdout       io.Writer
 	Logger       *slog.Logger
 	Network      Network
+	Now          func() time.Time // of what the configuration opens; nil: time.Now. Replicas' clocks differ in simulations.
 }
 
 // Network replaces the network of the operating system, for simulations in virtual time. There, only what waits
@@ -117,7 +118,7 @@ func newServer(c Config, limit int64) (*Server, error) {
 	if s.telemetry, err = telemetry.Open(telemetry.Config{Version: c.Version, Getenv: c.Getenv, Metrics: s.metrics.Registry, Logger: logger}); err != nil {
 		return nil, err
 	}
-	first, err := open(cfg, insecureHTTP, c.Version, logger, parts{dial: c.Network.Dial})
+	first, err := open(cfg, insecureHTTP, c.Version, logger, parts{dial: c.Network.Dial, now: c.Now})
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func newServer(c Config, limit int64) (*Server, error) {
 		s.warn(first.tls.warnings(cfg))
 	}
 	s.memory = exchange.NewMemory(exchange.MemoryConfig{IssuedBytes: setup.Caches().Issued, InFlight: maxInFlight, Waiting: maxWaiting})
-	if s.shared, err = setup.OpenState(cfg, s.metrics.RedisCall, c.Network.Dial); err != nil {
+	if s.shared, err = setup.OpenState(cfg, s.metrics.RedisCall, c.Network.Dial, c.Now); err != nil {
 		return nil, err
 	}
 	if s.audit, err = audit.Open(cfg.Audit.File, c.Stdout, logger); err != nil {

@@ -39,6 +39,8 @@ var kinds = []event{
 	{"key is withdrawn", 2, (*world).keyWithdrawn},
 	{"issuer's clock jumps", 2, (*world).issuerClock},
 	{"Redis's clock jumps", 2, (*world).redisClock},
+	{"a replica's clock drifts", 3, (*world).clockDrifts},
+	{"a replica's clock jumps", 3, (*world).clockJumps},
 	{"Redis loses everything", 2, (*world).redisLoses},
 	{"operator revokes", 20, (*world).revokes},
 	{"operator undoes a revocation", 20, (*world).undoes},
@@ -51,11 +53,13 @@ var kinds = []event{
 
 	{"trouble: a link fails", 24, (*world).linkFails},
 	{"trouble: a host fails", 6, (*world).hostFails},
+	{"trouble: an issuer is away", 2, (*world).issuerIsAway},
 	{"trouble: connections are cut", 15, (*world).connectionsCut},
 	{"trouble: watches must list again", 8, (*world).compacts},
 	{"trouble: a replica dies during a failure", 3, (*world).replicaDiesInFailure},
 	{"trouble: lists are stale", 8, (*world).listsStale},
-	{"trouble: a replica dies", 8, (*world).replicaDies},
+	{"trouble: a replica dies", 4, (*world).replicaDies},
+	{"trouble: a replica dies between two steps", 4, (*world).replicaDiesBetween},
 }
 
 // step lets time pass, makes one event, and sends requests to replicas.
@@ -188,7 +192,7 @@ func (w *world) redisLoses() {
 // blink notes that a link failed for a moment.
 func (w *world) blink(l link) {
 	if changes := w.health[l]; changes[len(changes)-1].up {
-		w.health[l] = append(changes, change{time.Now(), false}, change{time.Now(), true})
+		w.health[l] = append(changes, change{at: time.Now()}, change{at: time.Now(), up: true})
 	}
 }
 
@@ -374,8 +378,14 @@ func (w *world) linkFails() {
 }
 
 // hostFails breaks the links of all replicas to a host.
-func (w *world) hostFails() {
-	need, f := pick(w, w.needs()), w.newFault()
+func (w *world) hostFails() { w.hostFailsWith(pick(w, w.needs()), w.newFault(), w.duration()) }
+
+// issuerIsAway lets its keys become too old.
+func (w *world) issuerIsAway() {
+	w.hostFailsWith("issuer-"+pick(w, w.clusters).name, fault{refused: true}, maxKeyAge+w.duration())
+}
+
+func (w *world) hostFailsWith(need string, f fault, duration time.Duration) {
 	if w.net.fault(link{"", need}) != (fault{}) {
 		return
 	}
@@ -390,7 +400,7 @@ func (w *world) hostFails() {
 		}
 	}
 	all(f, false)
-	w.later(func() { all(fault{}, true) }, "%s is mended", need)
+	w.after(duration, func() { all(fault{}, true) }, "%s is mended", need)
 }
 
 func (w *world) connectionsCut() {
@@ -429,6 +439,26 @@ func (w *world) replicaDies() {
 	w.later(w.start, "a replica starts")
 }
 
+// replicaDiesBetween lets a replica die in the midst of what it does.
+func (w *world) replicaDiesBetween() {
+	if len(w.replicas) < 2 {
+		return
+	}
+	r := pick(w, w.replicas)
+	if r.doomed {
+		return
+	}
+	r.doomed = true
+	w.net.doom(r.host, w.random.IntN(60))
+	w.say("  %s", r.host)
+	w.after(min(w.duration(), time.Minute), func() {
+		if slices.Contains(w.replicas, r) {
+			w.kill(r)
+			w.start()
+		}
+	}, "%s is replaced", r.host)
+}
+
 // replicaDiesInFailure starts a replica that cannot read something at first.
 func (w *world) replicaDiesInFailure() {
 	w.hostFails()
@@ -446,7 +476,11 @@ type planned struct {
 }
 
 func (w *world) later(do func(), format string, args ...any) {
-	w.plan = append(w.plan, planned{w.clock.Add(w.duration()), fmt.Sprintf(format, args...), do})
+	w.after(w.duration(), do, format, args...)
+}
+
+func (w *world) after(duration time.Duration, do func(), format string, args ...any) {
+	w.plan = append(w.plan, planned{w.clock.Add(duration), fmt.Sprintf(format, args...), do})
 }
 
 func (w *world) forget() {
@@ -563,7 +597,7 @@ func (w *world) ask(r *replica, t *token, address, service string, repositories 
 	}
 	a := w.get("http://"+r.host+":80/token?"+query.Encode(), address, func(request *http.Request) { request.SetBasicAuth("serviceaccount", t.raw) })
 	if a.status == http.StatusOK {
-		w.read(&a, service, repositories)
+		w.read(r, &a, service, repositories)
 	}
 	return a
 }
@@ -592,7 +626,7 @@ func (w *world) get(address, from string, authorize func(*http.Request)) (a answ
 }
 
 // read reads an issued token.
-func (w *world) read(a *answer, service string, asked []string) {
+func (w *world) read(r *replica, a *answer, service string, asked []string) {
 	var issued struct{ Token string }
 	var claims struct {
 		Audience string `json:"aud"`
@@ -608,7 +642,7 @@ func (w *world) read(a *answer, service string, asked []string) {
 	if err != nil || json.Unmarshal(payload, &claims) != nil {
 		w.fail("the token cannot be read: %s", a.body)
 	}
-	if claims.Audience != service || time.Until(time.Unix(claims.Expiry, 0)) > 5*time.Minute+time.Second {
+	if claims.Audience != service || time.Unix(claims.Expiry, 0).Sub(r.clock.now()) > 5*time.Minute+time.Second {
 		w.fail("the token is for %q and too long: %s", claims.Audience, payload)
 	}
 	var granted []string

@@ -20,6 +20,7 @@ type network struct {
 	links     map[link]*fault
 	conns     []*conn // of clients
 	ports     int
+	steps     map[string]int // that a host has left before it dies; missing: it lives
 }
 
 // link names two hosts, the client first.
@@ -33,7 +34,7 @@ type fault struct {
 }
 
 func newNetwork() *network {
-	return &network{listeners: map[string]*listener{}, links: map[link]*fault{}}
+	return &network{listeners: map[string]*listener{}, links: map[link]*fault{}, steps: map[string]int{}}
 }
 
 // set changes the faults of a link. Data that was lost arrives after that.
@@ -57,6 +58,24 @@ func (n *network) fault(l link) fault {
 		return *f
 	}
 	return fault{}
+}
+
+// doom lets a host die after so many more writes to its connections, so between any two steps of what it does.
+func (n *network) doom(host string, steps int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.steps[host] = steps
+}
+
+// lives counts a step of a host.
+func (n *network) lives(host string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	left, isDoomed := n.steps[host]
+	if isDoomed {
+		n.steps[host] = max(0, left-1)
+	}
+	return !isDoomed || left > 0
 }
 
 // cut resets the connections that a link, or any link of a host, has.
@@ -97,8 +116,8 @@ func (n *network) dialer(from, ip string) func(ctx context.Context, network, add
 			return nil, refused
 		}
 		a, b := newPipe(n, l), newPipe(n, l)
-		client := &conn{link: l, in: a, out: b, local: at, remote: listening.address}
-		server := &conn{link: l, in: b, out: a, local: listening.address, remote: at}
+		client := &conn{network: n, host: from, link: l, in: a, out: b, local: at, remote: listening.address}
+		server := &conn{network: n, host: host, link: l, in: b, out: a, local: listening.address, remote: at}
 		n.mu.Lock()
 		n.conns = append(slices.DeleteFunc(n.conns, func(c *conn) bool { return c.in.isEnded() && c.out.isEnded() }), client)
 		n.mu.Unlock()
@@ -304,6 +323,8 @@ func (p *pipe) setDeadline(which int, at time.Time) {
 
 // conn is one end of a connection.
 type conn struct {
+	network       *network
+	host          string // whose end it is
 	link          link
 	in, out       *pipe
 	local, remote net.Addr
@@ -311,8 +332,14 @@ type conn struct {
 	closed        bool
 }
 
-func (c *conn) Read(p []byte) (int, error)  { return c.in.read(p) }
-func (c *conn) Write(p []byte) (int, error) { return c.out.write(p) }
+func (c *conn) Read(p []byte) (int, error) { return c.in.read(p) }
+
+func (c *conn) Write(p []byte) (int, error) {
+	if !c.network.lives(c.host) {
+		return 0, syscall.ECONNRESET
+	}
+	return c.out.write(p)
+}
 
 func (c *conn) Close() error {
 	c.mu.Lock()

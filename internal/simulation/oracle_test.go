@@ -194,6 +194,11 @@ func (r *replica) hasRead() time.Time {
 	return at
 }
 
+// neverHeard reports whether nothing of a host can have reached a replica.
+func (w *world) neverHeard(r *replica, host string) bool {
+	return !slices.ContainsFunc(w.health[link{r.host, host}], func(c change) bool { return !c.silent })
+}
+
 // upFor returns how long a link has worked, or 0.
 func (w *world) upFor(r *replica, host string) time.Duration {
 	changes := w.health[link{r.host, host}]
@@ -238,10 +243,11 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 		never(t.flaw)
 		return v
 	}
-	if !now.Before(t.until) {
+	clock := r.clock.now()
+	if !clock.Before(t.until) {
 		never("expired")
 	}
-	if now.Before(t.from.Add(-time.Minute)) {
+	if clock.Before(t.from.Add(-time.Minute)) {
 		never("not valid yet")
 	}
 
@@ -336,17 +342,21 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 // judgeRevocations is for the token endpoint and the gateway.
 func (w *world) judgeRevocations(r *replica, t *token, v *verdict) {
 	read := w.knows(r, "redis", ofRevocations)
+	if w.neverHeard(r, "redis") {
+		v.mayBeValid, v.why = false, "the replica never read the revocations"
+	}
 	for _, d := range w.denied {
-		if !d.means(t) || !time.Now().Before(d.until) {
+		now, clock := time.Now(), r.clock.now()
+		if !d.means(t) || !now.Before(d.until) && !clock.Before(d.until) {
 			continue
 		}
 		v.mustBeValid = v.mustBeValid && !d.gone.IsZero() && d.gone.Before(read)
 		lost := !d.doubtful.IsZero() && r.born.Add(ofRevocations.settle).After(d.doubtful)
-		if !d.confirmed.IsZero() && d.confirmed.Before(read) && d.removed.IsZero() && !lost {
+		if now.Before(d.until) && clock.Before(d.until) && !d.confirmed.IsZero() && d.confirmed.Before(read) && d.removed.IsZero() && !lost {
 			v.mayBeValid, v.why = false, "it is revoked"
 		}
 	}
-	v.mustAnswer = v.mustAnswer && !read.IsZero()
+	v.mustAnswer = v.mustAnswer && !read.IsZero() && !r.doomed
 }
 
 // leeway is how long after its end a registry of distribution accepts a token, and the gateway.
@@ -355,13 +365,15 @@ const leeway = time.Minute
 // judgePull says what the gateway of a replica may answer to an issued token, now.
 func (w *world) judgePull(r *replica, i issued, repository string) verdict {
 	now := time.Now()
-	v := verdict{mayBeValid: true, mustBeValid: now.Before(i.until), mustAnswer: w.upFor(r, upstream) > 20*time.Second && now.Sub(r.born) > 15*time.Second}
+	clock := r.clock.now() // distribution judges by the time, and the gateway remembers that by its clock
+	early, late := earlier(now, clock), later(now, clock)
+	v := verdict{mayBeValid: true, mustBeValid: late.Before(i.until), mustAnswer: w.upFor(r, upstream) > 20*time.Second && now.Sub(r.born) > 15*time.Second}
 	switch {
 	case i.elsewhere:
 		v.mayBeValid, v.why = false, "its token is for the registry"
 	case !slices.Contains(i.repositories, repository):
 		v.mayBeValid, v.why = false, "its token is for others"
-	case !now.Before(i.until.Add(leeway)):
+	case !early.Before(i.until.Add(leeway)):
 		v.mayBeValid, v.why = false, "its token expired"
 	}
 	w.judgeRevocations(r, i.token, &v)
@@ -371,6 +383,13 @@ func (w *world) judgePull(r *replica, i issued, repository string) verdict {
 
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
 		return a
 	}
 	return b

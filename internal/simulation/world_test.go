@@ -41,7 +41,7 @@ const (
 	gateway   = "gateway.example.com"  // the replicas themselves, before upstream
 	upstream  = "up.example.com"
 	password  = "robot-password"
-	maxKeyAge = 2 * time.Hour
+	maxKeyAge = 40 * time.Minute
 )
 
 var namespaces = []string{"team-a", "team-b", "team-c"}
@@ -82,8 +82,9 @@ type world struct {
 
 // change is a moment at which a link began to work, or ceased to.
 type change struct {
-	at time.Time
-	up bool
+	at     time.Time
+	up     bool
+	silent bool // nothing passes
 }
 
 // cluster is an API server and its issuer.
@@ -377,6 +378,8 @@ type replica struct {
 	ended   chan error
 	audit   *lines
 	heard   int // answers of it
+	clock   clock
+	doomed  bool // it dies between any two steps
 }
 
 // lines counts those of an audit log.
@@ -401,6 +404,8 @@ func (w *world) needs() []string {
 func (w *world) start() {
 	w.started++
 	r := &replica{host: fmt.Sprint("replica-", w.started), dir: w.t.TempDir(), born: time.Now(), ended: make(chan error, 1), audit: &lines{}}
+	r.clock.jump(w.skew())
+	r.clock.drift(w.rate())
 	for _, c := range w.clusters {
 		ca, _ := json.Marshal(pkitest.CertPEM(w.ca))
 		testkit.Put(w.t, filepath.Join(r.dir, c.name+".kubeconfig"), fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -418,7 +423,7 @@ func (w *world) start() {
 	testkit.Must(w.t, err)
 	s, err := server.New(server.Config{
 		Config: cfg, InsecureHTTP: true, Version: "simulated", Getenv: func(string) string { return "" },
-		Stdout: r.audit, Logger: testkit.QuietLogger(),
+		Stdout: r.audit, Logger: testkit.QuietLogger(), Now: r.clock.now,
 		Network: server.Network{
 			Dial: w.net.dialer(r.host, "10.8.0.1"),
 			Listen: func(_, address string) (net.Listener, error) {
@@ -499,8 +504,9 @@ func (w *world) replace(r *replica, name, content string) {
 // note remembers when a link works.
 func (w *world) note(l link, f fault) {
 	up := !f.lost && !f.refused && f.delay < 100*time.Millisecond
-	if changes := w.health[l]; len(changes) == 0 || changes[len(changes)-1].up != up {
-		w.health[l] = append(changes, change{time.Now(), up})
+	silent := f.lost || f.refused
+	if changes := w.health[l]; len(changes) == 0 || changes[len(changes)-1].up != up || changes[len(changes)-1].silent != silent {
+		w.health[l] = append(changes, change{time.Now(), up, silent})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"time"
 
 	"github.com/pullpass/pullpass/internal/base/filewatch"
 	"github.com/pullpass/pullpass/internal/config"
@@ -46,6 +47,7 @@ type UpstreamConfig struct {
 	Assertions *assertion.Issuer // nil: no credential uses the caller's identity
 	Logger     *slog.Logger
 	Dial       func(ctx context.Context, network, address string) (net.Conn, error) // nil: that of net.Dialer
+	Now        func() time.Time                                                     // nil: time.Now
 }
 
 // OpenUpstream uses no network.
@@ -57,7 +59,7 @@ func OpenUpstream(c UpstreamConfig) (*Upstream, error) {
 		return nil, err
 	}
 	opened.Client, err = upstream.New(upstream.Config{
-		Name: u.Name, URL: u.URL, CAFile: u.CAFile, Logins: logins, RedirectHosts: u.RedirectHosts, UserAgent: "pullpass/" + c.Version, Dial: c.Dial,
+		Name: u.Name, URL: u.URL, CAFile: u.CAFile, Logins: logins, RedirectHosts: u.RedirectHosts, UserAgent: "pullpass/" + c.Version, Dial: c.Dial, Now: c.Now,
 	})
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
@@ -36,6 +37,7 @@ type Objects struct {
 	Manifests *kube.Manifests
 	Connected []connection                                                         // in the order of the configuration
 	Dial      func(ctx context.Context, network, address string) (net.Conn, error) // nil: that of net.Dialer
+	Now       func() time.Time                                                     // nil: time.Now
 }
 
 // connection is the connection to a cluster's API server.
@@ -97,7 +99,7 @@ func OpenObjects(cfg *config.Config, policy *policy.Policy, logger *slog.Logger,
 	if before == nil {
 		before = &Objects{}
 	}
-	o := &Objects{Directory: kube.Directory{}, files: manifestFiles(cfg), Manifests: before.Manifests, Dial: before.Dial}
+	o := &Objects{Directory: kube.Directory{}, files: manifestFiles(cfg), Manifests: before.Manifests, Dial: before.Dial, Now: before.Now}
 	if o.Manifests == nil || !reflect.DeepEqual(o.files, before.files) {
 		var err error
 		if o.Manifests, err = NewManifests(cfg, policy); err != nil {
@@ -111,7 +113,7 @@ func OpenObjects(cfg *config.Config, policy *policy.Policy, logger *slog.Logger,
 			opened, ok := before.Connection(c.Name)
 			if !ok || opened.Settings != connectionSettingsOf(cfg, i) {
 				var err error
-				if opened, err = connect(cfg, i, policy.AnnotationKeys(), logger, o.Dial); err != nil {
+				if opened, err = o.connect(cfg, i, policy.AnnotationKeys(), logger); err != nil {
 					return nil, err
 				}
 			}
@@ -140,12 +142,12 @@ func (o *Objects) Without(cluster string) *Objects {
 
 // CheckConnection reports faults of the connection of the cluster at index i, without using it.
 func CheckConnection(cfg *config.Config, i int) error {
-	_, err := connect(cfg, i, nil, slog.New(slog.DiscardHandler), nil)
+	_, err := (&Objects{}).connect(cfg, i, nil, slog.New(slog.DiscardHandler))
 	return err
 }
 
 // connect prepares the connection of the cluster at index i.
-func connect(cfg *config.Config, i int, annotationKeys []string, logger *slog.Logger, dial func(ctx context.Context, network, address string) (net.Conn, error)) (connection, error) {
+func (o *Objects) connect(cfg *config.Config, i int, annotationKeys []string, logger *slog.Logger) (connection, error) {
 	name, settings := cfg.Clusters[i].Name, connectionSettingsOf(cfg, i)
 	opened := connection{Name: name, Settings: settings}
 	field, config, err := "inCluster", (*rest.Config)(nil), error(nil)
@@ -158,7 +160,7 @@ func connect(cfg *config.Config, i int, annotationKeys []string, logger *slog.Lo
 		config, err = kube.Kubeconfig(settings.Kubeconfig)
 	}
 	if err == nil {
-		config.Dial = dial
+		config.Dial = o.Dial
 		opened.Cluster, err = kube.NewCluster(kube.ClusterConfig{
 			Name:           name,
 			REST:           config,
@@ -172,14 +174,16 @@ func connect(cfg *config.Config, i int, annotationKeys []string, logger *slog.Lo
 			PullSecretAudience: settings.pullSecretAudience,
 			Objects:            PolicyObjects(cfg.Clusters[i].Kubernetes.Objects),
 
-			Logger: logger,
+			Logger: logger, Now: o.Now,
 		})
 	}
 	if err == nil && settings.podEvents {
 		opened.Events, err = podevents.New(podevents.Config{Clusters: map[string]*rest.Config{name: config}, Logger: logger})
 	}
 	if err == nil && settings.status {
-		opened.ObjectStatus, err = objectStatus(name, settings, config, opened.Cluster, PolicyObjects(cfg.Clusters[i].Kubernetes.Objects).Within, logger)
+		opened.ObjectStatus, err = objectStatus(settings, objectstatus.Config{
+			Cluster: name, Issuer: settings.issuer, Objects: opened.Cluster, Within: PolicyObjects(cfg.Clusters[i].Kubernetes.Objects).Within, REST: config, Logger: logger, Now: o.Now,
+		})
 	}
 	if err != nil {
 		return connection{}, cfg.Fault(fmt.Sprintf("clusters[%d].kubernetes.%s", i, field), err)
@@ -187,7 +191,8 @@ func connect(cfg *config.Config, i int, annotationKeys []string, logger *slog.Lo
 	return opened, nil
 }
 
-func objectStatus(name string, settings connectionSettings, config *rest.Config, cluster *kube.Cluster, within []pattern.Pattern, logger *slog.Logger) (*objectstatus.Controller, error) {
+// objectStatus adds the replica's place and name to c.
+func objectStatus(settings connectionSettings, c objectstatus.Config) (*objectstatus.Controller, error) {
 	namespace, err := kube.Namespace(settings.Kubeconfig)
 	if err != nil {
 		return nil, err
@@ -196,10 +201,8 @@ func objectStatus(name string, settings connectionSettings, config *rest.Config,
 	if err != nil {
 		return nil, err
 	}
-	return objectstatus.New(objectstatus.Config{
-		Cluster: name, Issuer: settings.issuer, Objects: cluster, Within: within, REST: config,
-		LeaseNamespace: namespace, Identity: host + "-" + rand.Text()[:8], Logger: logger,
-	})
+	c.LeaseNamespace, c.Identity = namespace, host+"-"+rand.Text()[:8]
+	return objectstatus.New(c)
 }
 
 // Use passes the state that serves from now on to the writers of object status.

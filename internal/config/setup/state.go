@@ -32,22 +32,23 @@ type State struct {
 	limits      *state.SharedLimits // nil: without Redis, local holds all
 }
 
-// OpenState does not connect yet. It calls observe for every call to Redis. A nil dial means that of net.Dialer.
-func OpenState(cfg *config.Config, observe func(state.Operation, time.Duration, error), dial func(ctx context.Context, network, address string) (net.Conn, error)) (*State, error) {
-	local, err := state.NewMemory(state.MemoryConfig{OwnerBytes: Caches().owners, LimitBytes: Caches().limits})
+// OpenState does not connect yet. It calls observe for every call to Redis. A nil dial means that of net.Dialer,
+// and a nil now means time.Now.
+func OpenState(cfg *config.Config, observe func(state.Operation, time.Duration, error), dial func(ctx context.Context, network, address string) (net.Conn, error), now func() time.Time) (*State, error) {
+	local, err := state.NewMemory(state.MemoryConfig{OwnerBytes: Caches().owners, LimitBytes: Caches().limits, Now: now})
 	if err != nil {
 		return nil, err
 	}
 	s := &State{local: local, buckets: local}
 	if len(cfg.State.Redis.Addresses) == 0 {
-		s.Revocations = Revocations{state.NewMemoryRevocations(nil)}
+		s.Revocations = Revocations{state.NewMemoryRevocations(now)}
 	} else {
-		if s.Redis, err = openRedis(cfg, observe, dial); err != nil {
+		if s.Redis, err = openRedis(cfg, observe, dial, now); err != nil {
 			return nil, err
 		}
 		s.List = state.NewRedisRevocations(s.Redis)
 		s.Revocations = Revocations{s.List}
-		s.limits = state.NewSharedLimits(state.SharedLimitsConfig{Shared: s.Redis, Local: local})
+		s.limits = state.NewSharedLimits(state.SharedLimitsConfig{Shared: s.Redis, Local: local, Now: now})
 		s.buckets = s.limits
 	}
 	return s, nil
@@ -63,9 +64,9 @@ func (s *State) Owners(l config.Limit) exchange.Owners {
 	return sharedOwners{s.limits, state.Limit(l)}
 }
 
-func openRedis(cfg *config.Config, observe func(state.Operation, time.Duration, error), dial func(ctx context.Context, network, address string) (net.Conn, error)) (*state.Redis, error) {
+func openRedis(cfg *config.Config, observe func(state.Operation, time.Duration, error), dial func(ctx context.Context, network, address string) (net.Conn, error), now func() time.Time) (*state.Redis, error) {
 	r := cfg.State.Redis
-	config := state.RedisConfig{Addresses: r.Addresses, MasterName: r.MasterName, Username: r.Username, PasswordFile: r.PasswordFile, Observe: observe, Dial: dial}
+	config := state.RedisConfig{Addresses: r.Addresses, MasterName: r.MasterName, Username: r.Username, PasswordFile: r.PasswordFile, Observe: observe, Dial: dial, Now: now}
 	if r.TLS.CAFile != "" || r.TLS.SystemCAs {
 		config.TLS = &state.RedisTLS{CAFile: r.TLS.CAFile}
 	}
@@ -197,7 +198,7 @@ func OpenRevocations(cfg *config.Config) (*state.RedisRevocations, func(), error
 	if len(cfg.State.Redis.Addresses) == 0 {
 		return nil, nil, ErrNoRedis
 	}
-	redis, err := openRedis(cfg, nil, nil)
+	redis, err := openRedis(cfg, nil, nil, nil)
 	if err != nil {
 		return nil, nil, fmt.Errorf("state.redis: %w", err)
 	}
