@@ -239,7 +239,7 @@ func (c *Controller) work(ctx context.Context) bool {
 		c.queue.Forget(key)
 		return true
 	}
-	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	syncing, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 	c.mu.Lock()
 	before := c.known[key]
@@ -248,7 +248,10 @@ func (c *Controller) work(ctx context.Context) bool {
 		c.queue.Forget(key)
 		before = state{of: a.uid}
 	}
-	now, err := c.secrets.sync(ctx, a, before.held)
+	now, err := c.secrets.sync(syncing, a, before.held)
+	if err != nil && ctx.Err() != nil {
+		return true // it was interrupted, which is not a failure that people must know
+	}
 	c.mu.Lock()
 	c.known[key] = before.after(now, err, c.now())
 	c.mu.Unlock()

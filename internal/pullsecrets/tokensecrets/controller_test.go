@@ -712,3 +712,15 @@ func TestRenewalsAreSpread(t *testing.T) {
 		t.Errorf("from %s to %s, at %d times", first, last, len(seen))
 	}
 }
+
+// A replica that is stopped, or loses the lead, reports no failure of what it was doing.
+func TestInterruptedWorkIsNoFailure(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		r.api.Fail("create serviceaccounts/token", kubetest.Hang)
+		stop := r.leads(t)
+		stop()
+		if events, counts := r.api.Written(), r.Counts(); len(events) > 0 || counts.Failed > 0 {
+			t.Errorf("events %v, counts %+v", events, counts)
+		}
+	})
+}
