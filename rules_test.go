@@ -53,7 +53,7 @@ var rooms = []room{
 		"internal/pullsecrets", "internal/refusal", "internal/registryauth", "internal/state",
 	}, nil},
 	{"internal/test", "helpers of tests", []string{"internal/base", "internal/exchange"}, nil},
-	{"internal/simulation", "all of it in virtual time, and an oracle that knows no code that decides", nil, []string{"internal/config", "internal/server", "internal/state"}},
+	{"internal/simulation", "all of it in virtual time, and an oracle that knows no code that decides", nil, []string{"internal/config", "internal/pullsecrets", "internal/server", "internal/state"}},
 
 	{"cmd/proxy", "flags and commands", []string{
 		"internal/base", "internal/cluster", "internal/config", "internal/node", "internal/policy", "internal/pullsecrets", "internal/refusal", "internal/registryauth", "internal/server", "internal/state",

@@ -49,6 +49,10 @@ var kinds = []event{
 	{"operator writes nonsense", 4, (*world).writesNonsense},
 	{"operator edits an object", 12, (*world).editsObject},
 	{"operator deletes an object", 8, (*world).deletesObject},
+	{"an account opts in or out", 6, (*world).accountOpts},
+	{"a namespace opts in or out", 1, (*world).namespaceOpts},
+	{"an account is made again", 2, (*world).accountIsRemade},
+	{"a Secret is meddled with", 3, (*world).secretMeddled},
 	{"nothing", 50, func(*world) {}},
 
 	{"trouble: a link fails", 24, (*world).linkFails},
@@ -57,6 +61,8 @@ var kinds = []event{
 	{"trouble: connections are cut", 15, (*world).connectionsCut},
 	{"trouble: watches must list again", 8, (*world).compacts},
 	{"trouble: a replica dies during a failure", 3, (*world).replicaDiesInFailure},
+	{"trouble: a controller dies", 8, (*world).keeperDies},
+	{"trouble: a controller's link fails", 12, (*world).keeperLinkFails},
 	{"trouble: lists are stale", 8, (*world).listsStale},
 	{"trouble: a replica dies", 4, (*world).replicaDies},
 	{"trouble: a replica dies between two steps", 4, (*world).replicaDiesBetween},
@@ -87,6 +93,7 @@ func (w *world) step() {
 		w.request()
 		w.pull()
 	}
+	w.judgeControllers()
 	w.forget()
 }
 
@@ -313,6 +320,7 @@ func (w *world) editsObject() {
 	all := maps.Clone(c.objects.now())
 	all[name] = p
 	c.objects.set(all)
+	c.edited[name] = time.Now()
 	c.api.Put("accesspolicies", kubetest.Object{"metadata": kubetest.Object{"name": name, "uid": c.name + name}, "spec": p.spec()})
 	w.say("  %s %s %+v", c.name, name, p)
 }
@@ -398,6 +406,11 @@ func (w *world) hostFailsWith(need string, f fault, duration time.Duration) {
 		for _, r := range w.replicas {
 			w.fails(link{r.host, need}, f, mends)
 		}
+		for _, k := range w.keepers {
+			if need == "api-"+k.cluster.name {
+				w.fails(link{k.host, need}, f, mends)
+			}
+		}
 	}
 	all(f, false)
 	w.after(duration, func() { all(fault{}, true) }, "%s is mended", need)
@@ -409,9 +422,13 @@ func (w *world) connectionsCut() {
 	w.say("  %v", l)
 	w.net.cut(func(other link) bool { return other == l })
 	w.blink(l)
+	w.shake()
 }
 
-func (w *world) compacts() { pick(w, w.clusters).api.Compact() }
+func (w *world) compacts() {
+	pick(w, w.clusters).api.Compact()
+	w.shake()
+}
 
 // listsStale lets an API server's lists and watches stand still, and only its GETs answer from now.
 func (w *world) listsStale() {
@@ -449,6 +466,7 @@ func (w *world) replicaDiesBetween() {
 		return
 	}
 	r.doomed = true
+	w.shake()
 	w.net.doom(r.host, w.random.IntN(60))
 	w.say("  %s", r.host)
 	w.after(min(w.duration(), time.Minute), func() {
@@ -461,11 +479,23 @@ func (w *world) replicaDiesBetween() {
 
 // replicaDiesInFailure starts a replica that cannot read something at first.
 func (w *world) replicaDiesInFailure() {
-	w.hostFails()
+	if w.random.IntN(2) == 0 {
+		w.hostFailsWith("redis", fault{refused: true}, w.duration()) // the new one never reads the revocations
+	} else {
+		w.hostFails()
+	}
 	r := pick(w, w.replicas)
 	w.say("  %s", r.host)
 	w.kill(r)
 	w.start()
+	born := w.replicas[len(w.replicas)-1]
+	w.after(20*time.Second, func() { // it must not trust what it never read
+		for _, i := range w.issued[max(0, len(w.issued)-3):] {
+			if slices.Contains(w.replicas, born) {
+				w.pullFrom(born, i, i.repositories[0])
+			}
+		}
+	}, "%s has started", born.host)
 }
 
 // planned is what happens later.
@@ -511,6 +541,14 @@ func (w *world) forget() {
 			return false
 		}
 	})
+	w.endingKeepers = slices.DeleteFunc(w.endingKeepers, func(k *keeper) bool {
+		select {
+		case <-k.ended:
+			return true
+		default:
+			return false
+		}
+	})
 	w.measure()
 	w.denied = slices.DeleteFunc(w.denied, func(d *revocation) bool { return w.clock.Sub(d.until) > time.Hour })
 	w.pods = slices.DeleteFunc(w.pods, func(p *pod) bool { return !p.deleted.IsZero() })
@@ -523,6 +561,9 @@ const mostMemory, mostGoroutines = 128 << 20, 2000
 func (w *world) measure() {
 	if w.steps%150 != 0 {
 		return
+	}
+	for _, c := range w.clusters {
+		c.api.Prune(2000)
 	}
 	runtime.GC()
 	var memory runtime.MemStats
@@ -666,6 +707,10 @@ func (w *world) pull() {
 	if w.answers.IntN(4) == 0 {
 		repository = upstream + "/" + namespaces[w.answers.IntN(len(namespaces))] + "/app"
 	}
+	w.pullFrom(r, i, repository)
+}
+
+func (w *world) pullFrom(r *replica, i issued, repository string) {
 	before := w.judgePull(r, i, repository)
 	a := w.get("http://"+r.host+":82/v2/"+repository+"/manifests/latest", i.address().String(), func(request *http.Request) { request.Header.Set("Authorization", "Bearer "+i.raw) })
 	after := w.judgePull(r, i, repository)

@@ -60,11 +60,19 @@ func (n *network) fault(l link) fault {
 	return fault{}
 }
 
-// doom lets a host die after so many more writes to its connections, so between any two steps of what it does.
+// doom lets a host die after a number of writes to its connections, so between any two steps of what it does.
 func (n *network) doom(host string, steps int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.steps[host] = steps
+}
+
+// isDead reports whether a host has no steps left.
+func (n *network) isDead(host string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	left, isDoomed := n.steps[host]
+	return isDoomed && left == 0
 }
 
 // lives counts a step of a host.

@@ -200,8 +200,8 @@ func (w *world) neverHeard(r *replica, host string) bool {
 }
 
 // upFor returns how long a link has worked, or 0.
-func (w *world) upFor(r *replica, host string) time.Duration {
-	changes := w.health[link{r.host, host}]
+func (w *world) upFor(from, host string) time.Duration {
+	changes := w.health[link{from, host}]
 	if last := changes[len(changes)-1]; last.up {
 		return time.Since(last.at)
 	}
@@ -287,7 +287,7 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 		}
 		doubt(false)
 	}
-	answer(!heard.IsZero() && t.created.Before(heard) || w.upFor(r, api) > ofWatches.settle)
+	answer(!heard.IsZero() && t.created.Before(heard) || w.upFor(r.host, api) > ofWatches.settle)
 
 	// Revocations.
 	w.judgeRevocations(r, t, &v)
@@ -299,7 +299,7 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 	for other := range t.tried {
 		doubt(other == address)
 	}
-	answer(w.upFor(r, "redis") > 5*time.Second || t.known[r])
+	answer(w.upFor(r.host, "redis") > 5*time.Second || t.known[r])
 
 	// Its repositories.
 	files := r.policy.since(r.hasRead())
@@ -367,7 +367,7 @@ func (w *world) judgePull(r *replica, i issued, repository string) verdict {
 	now := time.Now()
 	clock := r.clock.now() // distribution judges by the time, and the gateway remembers that by its clock
 	early, late := earlier(now, clock), later(now, clock)
-	v := verdict{mayBeValid: true, mustBeValid: late.Before(i.until), mustAnswer: w.upFor(r, upstream) > 20*time.Second && now.Sub(r.born) > 15*time.Second}
+	v := verdict{mayBeValid: true, mustBeValid: late.Before(i.until), mustAnswer: w.upFor(r.host, upstream) > 20*time.Second && now.Sub(r.born) > 15*time.Second}
 	switch {
 	case i.elsewhere:
 		v.mayBeValid, v.why = false, "its token is for the registry"

@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -48,33 +49,37 @@ var namespaces = []string{"team-a", "team-b", "team-c"}
 
 // world is everything that there is. One goroutine changes it.
 type world struct {
-	t        *testing.T
-	random   *rand.Rand
-	answers  *rand.Rand // for choices among answers, which may differ from run to run
-	began    time.Time
-	clock    time.Time // of what the seed chooses
-	trace    hash.Hash // of what it chose
-	net      *network
-	ca       *pkitest.Cert
-	signing  map[string][]byte // keys of the replicas, PEM, by service
-	clusters []*cluster
-	redis    *redisHost
-	replicas []*replica // that run
-	ending   []*replica // that were killed
-	started  int
-	health   map[link][]change // of the links of replicas to the hosts that they need
-	pods     []*pod
-	tokens   []*token
-	issued   []issued // for the gateway
-	denied   []*revocation
-	operator *state.RedisRevocations
-	files    history[policy] // the operators' last versions
-	longest  time.Duration   // likewise
-	closers  []func()
-	plan     []planned
-	events   []string // the last ones
-	steps    int
-	counts   map[string]int
+	t                      *testing.T
+	random                 *rand.Rand
+	answers                *rand.Rand // for choices among answers, which may differ from run to run
+	began                  time.Time
+	clock                  time.Time // of what the seed chooses
+	trace                  hash.Hash // of what it chose
+	net                    *network
+	ca                     *pkitest.Cert
+	signing                map[string][]byte // keys of the replicas, PEM, by service
+	clusters               []*cluster
+	redis                  *redisHost
+	replicas               []*replica               // that run
+	ending                 []*replica               // that were killed
+	keepers, endingKeepers []*keeper                // likewise
+	alive                  atomic.Pointer[[]string] // hosts of replicas
+	shaken                 time.Time                // when controllers were disturbed last
+	ledger                 ledger
+	started                int
+	health                 map[link][]change // of the links of replicas to the hosts that they need
+	pods                   []*pod
+	tokens                 []*token
+	issued                 []issued // for the gateway
+	denied                 []*revocation
+	operator               *state.RedisRevocations
+	files                  history[policy] // the operators' last versions
+	longest                time.Duration   // likewise
+	closers                []func()
+	plan                   []planned
+	events                 []string // the last ones
+	steps                  int
+	counts                 map[string]int
 
 	memory     uint64 // the most so far
 	goroutines int
@@ -97,6 +102,13 @@ type cluster struct {
 	objects      history[map[string]policy]
 	made         int
 	stale        []interval // in which lists and watches stood still; a zero end: they do
+
+	world              *world
+	wards              []*ward
+	foreign            string               // the words of the admission policy about a Secret of others
+	opts               map[string]bool      // namespaces that have opted in
+	edited             map[string]time.Time // when a policy object was
+	lease, statusLease atomic.Pointer[takeover]
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -104,6 +116,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), answers: rand.New(rand.NewPCG(seed, 2)), began: time.Now(), clock: time.Now(), longest: 24 * time.Hour, trace: sha256.New(), net: newNetwork(),
 		health: map[link][]change{}, counts: map[string]int{},
 	}
+	w.ledger.statuses = map[string]time.Time{}
 	w.ca = pkitest.NewCA(t, nil, forever)
 	w.signing = map[string][]byte{registry: pkitest.KeyPEM(t, pkitest.ECKey(t)), gateway: pkitest.KeyPEM(t, pkitest.ECKey(t))}
 	w.serveTLS(upstream, http.HandlerFunc(serveUpstream))
@@ -119,6 +132,10 @@ func newWorld(t *testing.T, seed uint64) *world {
 	for range 3 {
 		w.start()
 	}
+	for _, c := range w.clusters {
+		w.startKeeper(c)
+		w.startKeeper(c)
+	}
 	return w
 }
 
@@ -129,12 +146,18 @@ func (w *world) close() {
 	for _, r := range slices.Clone(w.replicas) {
 		w.kill(r)
 	}
+	for _, k := range slices.Clone(w.keepers) {
+		w.killKeeper(k)
+	}
 	for _, stop := range w.closers {
 		stop()
 	}
 	w.net.cut(func(link) bool { return true })
 	for _, r := range w.ending {
 		<-r.ended
+	}
+	for _, k := range w.endingKeepers {
+		<-k.ended
 	}
 	time.Sleep(time.Hour)
 }
@@ -150,19 +173,22 @@ func (w *world) serveTLS(host string, handler http.Handler) {
 }
 
 func (w *world) newCluster(name string) *cluster {
-	c := &cluster{name: name, issuer: "https://issuer-" + name, api: kubetest.NewServer(), signers: map[string]*ecdsa.PrivateKey{}}
+	c := &cluster{name: name, issuer: "https://issuer-" + name, api: kubetest.NewServer(), signers: map[string]*ecdsa.PrivateKey{}, world: w, edited: map[string]time.Time{}}
 	c.objects.set(map[string]policy{})
 	c.keys.set(nil)
 	c.rotate(w, true)
 	var objects sync.Mutex // the server's maps are read while it answers
-	for i, n := range namespaces {
-		c.api.Put("namespaces", object("", n, fmt.Sprint("ns-", i)))
+	manifest, err := os.ReadFile(testkit.InModule("deploy/kubernetes/pull-secrets-controller.yaml"))
+	testkit.Must(w.t, err)
+	c.foreign = string(regexp.MustCompile(`the Secret is \w+ else's`).Find(manifest))
+	c.newWards()
+	for _, n := range namespaces {
 		c.api.Put("serviceaccounts", object(n, "web", "sa-"+name+"-"+n))
 	}
 	for i := range 3 {
 		c.api.Put("nodes", object("", fmt.Sprint("node-", i), fmt.Sprint("node-uid-", i)))
 	}
-	w.serveTLS("api-"+name, c.api)
+	w.serveTLS("api-"+name, c)
 	w.serveTLS("issuer-"+name, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/keys" {
 			_ = json.NewEncoder(rw).Encode(map[string]any{
@@ -216,6 +242,7 @@ func (c *cluster) rotate(w *world, keep bool) {
 		keys = append(slices.Clone(c.keys.now()), id)
 	}
 	c.keys.set(keys[max(0, len(keys)-3):])
+	c.api.KeyID(id)
 }
 
 // pod is one that runs, or did.
@@ -434,15 +461,40 @@ func (w *world) start() {
 		},
 	})
 	testkit.Must(w.t, err)
-	for _, need := range w.needs() { // the fault of a host is there for new replicas, too
-		l := link{r.host, need}
-		w.net.set(l, w.net.fault(link{"", need}))
-		w.note(l, w.net.fault(link{"", need}))
+	for _, need := range w.needs() {
+		w.join(r.host, need)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	go func() { r.ended <- s.Run(ctx) }()
 	w.replicas = append(w.replicas, r)
+	w.staffed()
+}
+
+// staffed notes that there are other replicas than before.
+func (w *world) staffed() {
+	var hosts []string
+	for _, r := range w.replicas {
+		hosts = append(hosts, r.host)
+	}
+	w.alive.Store(&hosts)
+	w.shake()
+}
+
+// join links a new host to one that it needs. The fault of that is there for it, too.
+func (w *world) join(host, need string) {
+	l, f := link{host, need}, w.net.fault(link{"", need})
+	w.net.set(l, f)
+	w.note(l, f)
+}
+
+// isolate lets a host reach nothing from now on, and nothing reach it.
+func (w *world) isolate(host string) {
+	w.net.doom(host, 0)
+	for _, need := range w.needs() {
+		w.net.set(link{host, need}, fault{refused: true})
+	}
+	w.net.cut(func(l link) bool { return l.from == host || l.to == host })
 }
 
 // configure replaces the configuration of a replica.
@@ -455,7 +507,7 @@ func (w *world) configure(r *replica, longest time.Duration) {
   audiences: [%s]
   maxTokenLifetime: %s
   discovery: {caFile: ca.crt, maxKeyAge: %s}
-  kubernetes: {kubeconfigFile: %[1]s.kubeconfig, objects: {policies: true, within: ["team-*/**", "shared/**", "up.example.com/**"]}}`, c.name, c.issuer, registry, longest, maxKeyAge)
+  kubernetes: {kubeconfigFile: %[1]s.kubeconfig, objects: {policies: true, status: true, within: ["team-*/**", "shared/**", "up.example.com/**"]}}`, c.name, c.issuer, registry, longest, maxKeyAge)
 	}
 	r.longest.set(longest)
 	w.replace(r, "pullpass.yaml", fmt.Sprintf(`
@@ -478,13 +530,11 @@ state: {redis: {addresses: ["redis:6379"]}, replay: enforce}
 // kill ends a process between two steps: from now on it reaches nothing, and nothing reaches it. Its
 // goroutines then end in their own time.
 func (w *world) kill(r *replica) {
-	for _, need := range w.needs() {
-		w.net.set(link{r.host, need}, fault{refused: true})
-	}
-	w.net.cut(func(l link) bool { return l.from == r.host || l.to == r.host })
+	w.isolate(r.host)
 	r.stop()
 	w.replicas = slices.DeleteFunc(w.replicas, func(other *replica) bool { return other == r })
 	w.ending = append(w.ending, r)
+	w.staffed()
 	for _, t := range w.tokens {
 		delete(t.known, r)
 	}

@@ -30,13 +30,14 @@ type Server struct {
 	mu        sync.Mutex
 	objects   map[string]map[string]Object // by resource, then NAMESPACE/NAME
 	revision  int
-	oldest    int           // history before it is compacted away
-	held      int           // revision that lists and watches stand still at; 0: none
-	changes   []change      // the whole history
-	changed   chan struct{} // closed when something happened
-	broken    int           // watches are told 410 until they have seen this many such events
-	streams   bool          // lists can be streamed (KEP-3157)
-	refuses   bool          // connections
+	oldest    int                          // history before it is compacted away
+	held      int                          // revision that lists and watches stand still at; 0: none
+	then      map[string]map[string]Object // the objects at held
+	changes   []change                     // the whole history
+	changed   chan struct{}                // closed when something happened
+	broken    int                          // watches are told 410 until they have seen this many such events
+	streams   bool                         // lists can be streamed (KEP-3157)
+	refuses   bool                         // connections
 	failures  map[string]http.HandlerFunc
 	requests  []string // VERB RESOURCE[ NAME]?query
 	lists     int
@@ -124,8 +125,11 @@ func (s *Server) Compact() {
 func (s *Server) Hold(still bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held = 0; still {
-		s.held = s.revision
+	if s.held, s.then = 0, nil; still {
+		s.held, s.then = s.revision, map[string]map[string]Object{}
+		for resource, objects := range s.objects {
+			s.then[resource] = maps.Clone(objects)
+		}
 	}
 	s.wake()
 }
@@ -135,17 +139,7 @@ func (s *Server) seen(resource string) (map[string]Object, int) {
 	if s.held == 0 {
 		return s.objects[resource], s.revision
 	}
-	objects := map[string]Object{}
-	for _, c := range s.changes {
-		switch {
-		case c.revision > s.held || c.resource != resource:
-		case c.event == "DELETED":
-			delete(objects, keyOf(c.object))
-		default:
-			objects[keyOf(c.object)] = c.object
-		}
-	}
-	return objects, s.held
+	return s.then[resource], s.held
 }
 
 // Forget is Compact for those that watch later.
@@ -154,6 +148,18 @@ func (s *Server) Forget() {
 	defer s.mu.Unlock()
 	s.revision++
 	s.oldest = s.revision
+}
+
+// Prune forgets all but the last changes, as API servers do that compact their history. It also forgets which
+// requests there were.
+func (s *Server) Prune(keep int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = nil
+	if from := len(s.changes) - keep; from > 0 && s.held == 0 {
+		s.oldest = max(s.oldest, s.changes[from].revision)
+		s.changes = slices.Clone(s.changes[from:])
+	}
 }
 
 // Fail lets requests like "get pods" be answered by what is given; nil ends it.

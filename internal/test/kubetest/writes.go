@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -238,6 +239,17 @@ func (s *Server) issue(w http.ResponseWriter, sent Object, namespace, name strin
 	answer["kind"], answer["apiVersion"] = "TokenRequest", "authentication.k8s.io/v1"
 	answer["status"] = Object{"token": token, "expirationTimestamp": time.Unix(now+int64(seconds), 0).UTC().Format(time.RFC3339)}
 	answerJSON(w, http.StatusCreated, answer)
+}
+
+// Objects returns copies of all objects of a resource, sorted by namespace and name.
+func (s *Server) Objects(resource string) []Object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []Object
+	for _, key := range slices.Sorted(maps.Keys(s.objects[resource])) {
+		all = append(all, maps.Clone(s.objects[resource][key]))
+	}
+	return all
 }
 
 // Object returns a copy of an object, or nil.
