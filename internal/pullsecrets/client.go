@@ -76,7 +76,7 @@ func (c *client) list(ctx context.Context, w wanted, each func(runtime.Object)) 
 	}
 	return c.pages(ctx, w.resource, options, func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		page := w.page()
-		return page, c.whole[w.group].Get().NamespaceIfScoped(c.namespace, c.namespace != "").Resource(w.resource).
+		return page, c.whole[w.group].Get().Namespace(c.namespace).Resource(w.resource).
 			VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(page)
 	}, each)
 }
@@ -162,12 +162,9 @@ func (c *client) discoverIssuer(ctx context.Context) (string, error) {
 	return document.Issuer, nil
 }
 
-// date returns zero for an invalid date.
+// date returns zero for an invalid date, as time.Parse does.
 func date(s string) time.Time {
-	t, err := time.Parse(time.DateOnly, s)
-	if err != nil {
-		return time.Time{}
-	}
+	t, _ := time.Parse(time.DateOnly, s)
 	return t
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func jwt(payload string) string {
@@ -35,6 +37,7 @@ func TestParseCredentials(t *testing.T) {
 		"a wildcard":               {one("*.example.com", `{}`), credentials{hosts: ours}},
 		"a part of a name":         {one("reg*.example.com:5000", `{}`), credentials{hosts: hosts[1:]}},
 		"a wildcard for one part":  {one("*.com", `{}`), credentials{others: true}},
+		"a wildcard is no port":    {one("registry.example.c*", `{}`), credentials{hosts: ours}},
 		"a longer name":            {one("registry.example.com.evil.example", `{}`), credentials{others: true}},
 		"credentials in the key":   {one("https://u:p@registry.example.com", `{}`), credentials{hosts: ours}},
 		"another port":             {one("registry.example.com:443", `{}`), credentials{others: true}},
@@ -47,13 +50,18 @@ func TestParseCredentials(t *testing.T) {
 		"auth wins":                {one("registry.example.com", `{"password":"`+legacy+`","auth":"`+basic("p")+`"}`), credentials{hosts: ours}},
 		"a legacy token elsewhere": {one("a.example.org", `{"password":"`+legacy+`"}`), credentials{others: true, tokens: []Key{both}}},
 		"a bound token":            {one("registry.example.com", `{"password":"`+jwt(`{"iss":"https://issuer.example.com"}`)+`"}`), credentials{hosts: ours}},
+		"a padded payload":         {one("registry.example.com", `{"password":"`+strings.Replace(legacy, ".c2ln", "=.c2ln", 1)+`"}`), credentials{hosts: ours}},
+		"a namespace of no text":   {one("registry.example.com", `{"password":"`+jwt(`{"iss":"kubernetes/serviceaccount","kubernetes.io/serviceaccount/namespace":1}`)+`"}`), credentials{hosts: ours}},
 		"two dots":                 {one("registry.example.com", `{"password":"a.b.c"}`), credentials{hosts: ours}},
 		"no JSON":                  {`sekret`, credentials{broken: true}},
 		"auth is not base64":       {one("a.example.org", `{"auth":"%%%"}`), credentials{broken: true}},
+		"auth ends in the middle":  {one("a.example.org", `{"auth":"dXNlcjpw%"}`), credentials{broken: true}},
+		"auth without padding":     {one("registry.example.com", `{"auth":"dXNlcjpwcA"}`), credentials{hosts: ours}},
 		"auth has no colon":        {one("a.example.org", `{"auth":"dXNlcg=="}`), credentials{broken: true}},
 		"auth is a number":         {one("a.example.org", `{"auth":1}`), credentials{broken: true}},
 		"username is a list":       {one("a.example.org", `{"username":[]}`), credentials{broken: true}},
 		"email is a number":        {one("a.example.org", `{"email":1}`), credentials{broken: true}},
+		"as long as may be":        {strings.Repeat(" ", maxCredentialBytes-2) + `{}`, credentials{}},
 		"too long":                 {one("registry.example.com", `{"password":"`+strings.Repeat("x", maxCredentialBytes)+`"}`), credentials{broken: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -71,6 +79,24 @@ func TestParseCredentials(t *testing.T) {
 				t.Errorf("as dockercfg: %+v, want %+v", got, test.want)
 			}
 		})
+	}
+}
+
+// One entry of a kind is enough, whatever the other entries are and in which order they are read.
+func TestOneEntryOfManyCounts(t *testing.T) {
+	t.Parallel()
+	password := jwt(`{"iss":"kubernetes/serviceaccount"}`)
+	for one, format := range map[string]string{"registry.example.com": "%d.example.org", "other.example.org": "registry.example.com/%d"} {
+		auths := map[string]map[string]string{one: {"password": password}}
+		for i := range 100 {
+			auths[fmt.Sprintf(format, i)] = map[string]string{"password": password}
+		}
+		data, err := json.Marshal(auths)
+		testkit.Must(t, err)
+		secret := &corev1.Secret{Type: corev1.SecretTypeDockercfg, Data: map[string][]byte{corev1.DockerConfigKey: data}}
+		if got := parseCredentials(secret, []string{"registry.example.com"}); !got.legacy || !got.others || len(got.hosts) != 1 || len(got.tokens) != 101 {
+			t.Errorf("one %s: legacy %t, others %t, hosts %v, %d tokens", one, got.legacy, got.others, got.hosts, len(got.tokens))
+		}
 	}
 }
 

@@ -112,9 +112,7 @@ func (r *reading) issuer(ctx context.Context) error {
 func (r *reading) secrets(ctx context.Context) error {
 	for _, kind := range []corev1.SecretType{corev1.SecretTypeDockerConfigJson, corev1.SecretTypeDockercfg} {
 		err := r.list(ctx, wanted{corev1.SchemeGroupVersion, "secrets", kind, func() runtime.Object { return &corev1.SecretList{} }}, func(o runtime.Object) {
-			if secret := o.(*corev1.Secret); secret.Type == kind {
-				r.pullSecret(secret)
-			}
+			r.pullSecret(o.(*corev1.Secret))
 		})
 		if err != nil {
 			return err
