@@ -93,6 +93,6 @@ func (g *grants) decide(ctx context.Context, inventory *pullsecrets.Inventory, a
 	}
 	scopeDecision := decision.Scopes[0]
 	answer.Reason, answer.Remedy = scopeDecision.Reason, scopeDecision.Remedy
-	answer.Granted = scopeDecision.Reason == "" && len(scopeDecision.Granted) > 0
+	answer.Granted = len(scopeDecision.Granted) > 0 // pull is the only action
 	return answer, nil
 }

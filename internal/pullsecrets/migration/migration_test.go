@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/pullsecrets"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -246,6 +248,31 @@ func TestPullSecretsLines(t *testing.T) {
 			want: []string{"team-b     Secret pullpass-pull-regcred"}, // of another ServiceAccount
 			not:  "Secret pullpass-pull-both",
 		},
+		"a ServiceAccount that no workload uses": {
+			change: func(t *testing.T, l *kubetest.ListServer, _ *pullSecretsOptions) {
+				l.Find(t, "serviceaccounts", "forgotten")["imagePullSecrets"] = []kubetest.Object{{"name": "regcred"}}
+			},
+			want: []string{"ServiceAccount forgotten    regcred           no workload uses it\n"},
+		},
+		"a workload that pulls nothing from the registry": {
+			change: func(t *testing.T, l *kubetest.ListServer, _ *pullSecretsOptions) {
+				l.Find(t, "pods", "alone")["spec"].(kubetest.Object)["containers"] = []kubetest.Object{{"name": "c", "image": "docker.io/library/busybox"}}
+			},
+			want: []string{"Pod alone                   both              through ServiceAccount default; pulls nothing from the registry now\n"},
+		},
+		"a workload without pods": {
+			change: func(_ *testing.T, l *kubetest.ListServer, _ *pullSecretsOptions) { l.Objects["pods"] = nil },
+			want:   []string{"Deployment api              regcred           through ServiceAccount default; the policy grants every image\n"},
+		},
+		"a workload that only mounts a token": {
+			change: func(t *testing.T, l *kubetest.ListServer, _ *pullSecretsOptions) {
+				spec := l.Find(t, "daemonsets", "agent")["spec"].(kubetest.Object)["template"].(kubetest.Object)["spec"].(kubetest.Object)
+				delete(spec, "imagePullSecrets")
+				spec["containers"] = []kubetest.Object{{"name": "c", "image": "docker.io/library/busybox"}}
+			},
+			want: []string{"containers get it: DaemonSet agent\n", "without imagePullSecrets: 0\n"},
+			not:  "     DaemonSet agent  ",
+		},
 		"an index for a registry with a port": {
 			change: func(t *testing.T, l *kubetest.ListServer, o *pullSecretsOptions) {
 				o.Registries = append(o.Registries, "registry.example.com:5000")
@@ -286,6 +313,12 @@ func TestPullSecretsRefuses(t *testing.T) {
 	}{
 		"namespace":       {func(_ *kubetest.ListServer, o *pullSecretsOptions) { o.Namespace = "team-a/web" }, `--namespace "team-a/web" is not the name of a namespace`},
 		"empty namespace": {func(_ *kubetest.ListServer, o *pullSecretsOptions) { o.Namespace = "team-c" }, "cannot get namespaces: the API server answers 404"},
+		"a namespace without ServiceAccounts": {func(l *kubetest.ListServer, o *pullSecretsOptions) {
+			l.Objects["serviceaccounts"], o.Namespace = nil, "team-a"
+		}, "--namespace team-a has no ServiceAccount; is it a namespace of this cluster?"},
+		"policy": {func(_ *kubetest.ListServer, o *pullSecretsOptions) {
+			testkit.Write(t, filepath.Dir(o.config), "policy.yaml", "x: y")
+		}, "policy.yaml"},
 		"registry": {func(_ *kubetest.ListServer, o *pullSecretsOptions) {
 			o.Registries = []string{"https://registry.example.com"}
 		}, `--registry "https://registry.example.com" is not a registry's host`},
@@ -316,6 +349,143 @@ func TestPullSecretsRefuses(t *testing.T) {
 				t.Errorf("%v, want %q; output %q", err, test.want, out)
 			}
 		})
+	}
+}
+
+// The serving proxy does not see the annotations of a cluster that it is not connected to, unless manifest files have them.
+func TestAnnotationsOfAClusterThatIsNotConnected(t *testing.T) {
+	t.Parallel()
+	for kubernetes, want := range map[string]string{
+		"":                           "2     policy first    team-a     CronJob nightly",
+		"manifestFiles: [sa.json]":   "3     ready           team-a     CronJob nightly",
+		"manifestFiles: [none.json]": "none.json: no such file or directory",
+	} {
+		l := kubetest.NewListServer(t)
+		o := pullSecretsSite(t, l, kubernetes)
+		dir := filepath.Dir(o.config)
+		testkit.Write(t, dir, "policy.yaml", strings.Replace(pullSecretsPolicy, "namespaceSelector: tier=gold", "namespaces: [team-a]", 1))
+		account := l.Find(t, "serviceaccounts", "web")
+		text, err := json.Marshal(kubetest.Object{"apiVersion": "v1", "kind": "ServiceAccountList", "metadata": kubetest.Object{}, "items": []kubetest.Object{account}})
+		testkit.Must(t, err)
+		testkit.Write(t, dir, "sa.json", string(text))
+		if out, err := runPullSecrets(t, o); !strings.Contains(out+fmt.Sprint(err), want) {
+			t.Errorf("%q: no %q in\n%s%v", kubernetes, want, out, err)
+		}
+	}
+}
+
+// A registry's service is the one that --service names, or that has the registry's host, or the only one.
+func TestServiceOfEachRegistry(t *testing.T) {
+	t.Parallel()
+	one, two := []config.Registry{{Service: "a.example.com"}}, []config.Registry{{Service: "a.example.com"}, {Service: "b.example.com"}}
+	const hint = "--registry c.example.com is not a configured service, and there are several; name its own"
+	for _, test := range []struct {
+		registries          []config.Registry
+		host, given         string
+		want, fault, silent string
+	}{
+		{one, "c.example.com", "", "a.example.com", "", ""},
+		{two, "b.example.com", "", "b.example.com", "", ""},
+		{two, "b.example.com", "a.example.com", "a.example.com", "", ""},
+		{two, "c.example.com", "", "", hint, ""},
+		{two, "c.example.com", "d", "", `--service "d" is not configured`, hint},
+	} {
+		got, err := servicesOf(&config.Config{Registries: test.registries}, []string{test.host}, test.given)
+		if got[test.host] != test.want || (err == nil) != (test.fault == "") || err != nil && !strings.Contains(err.Error(), test.fault) || test.silent != "" && strings.Contains(err.Error(), test.silent) {
+			t.Errorf("%s, --service %q: %v, error %v; want %q, %q", test.host, test.given, got, err, test.want, test.fault)
+		}
+	}
+}
+
+func TestHowReferencesAreRemoved(t *testing.T) {
+	t.Parallel()
+	const inTemplate, inCronJob = "/spec/template/spec/imagePullSecrets/0", "/spec/jobTemplate/spec/template/spec/imagePullSecrets/0"
+	workload := func(kind string, isTemplate bool) pullsecrets.Workload {
+		return pullsecrets.Workload{Key: pullsecrets.Key{Namespace: "team", Name: "app"}, Kind: kind, Template: isTemplate, Own: []string{"regcred"}}
+	}
+	made := workload("Deployment", true)
+	made.Owner = pullsecrets.Owner{Kind: "Rollout", Name: "above"}
+	for _, test := range []struct {
+		w        pullsecrets.Workload
+		do, path string
+	}{
+		{workload("Deployment", true), "remove it from its imagePullSecrets", inTemplate},
+		{workload("StatefulSet", true), "remove it from its imagePullSecrets", inTemplate},
+		{workload("DaemonSet", true), "remove it from its imagePullSecrets", inTemplate},
+		{workload("ReplicaSet", true), "remove it from its imagePullSecrets", inTemplate},
+		{workload("ReplicationController", true), "remove it from its imagePullSecrets", inTemplate},
+		{workload("CronJob", true), "remove it from its imagePullSecrets", inCronJob},
+		{made, "remove them from what makes it, or they come back: Rollout above", ""},
+		{workload("Pod", false), "make the pod again, without imagePullSecrets: those of a pod cannot be changed", ""},
+		{workload("Job", true), "nothing, if it ends by itself: make the next one without imagePullSecrets", ""},
+		{workload("Deployment", false), "remove them from the pod template of Deployment app", ""}, // its own list is not known
+		{workload("Rollout", true), "remove them from the pod template of Rollout app", ""},
+	} {
+		want := ""
+		if test.path != "" {
+			want = "kubectl --kubeconfig k -n team patch " + strings.ToLower(test.w.Kind) + ` app --type=json -p '[{"op":"test","path":"` + test.path + `/name","value":"regcred"},{"op":"remove","path":"` + test.path + `"}]'`
+		}
+		if do, command := (&Plan{options: Options{Kubeconfig: "k"}}).removeFromTemplate(test.w, []string{"regcred"}); do != test.do || command != want {
+			t.Errorf("%s: %s: %s, want %s: %s", test.w.Kind, do, command, test.do, want)
+		}
+	}
+}
+
+func TestHowPodsAreRenewed(t *testing.T) {
+	t.Parallel()
+	workload := func(kind string, isTemplate bool, pods int) pullsecrets.Workload {
+		return pullsecrets.Workload{Key: pullsecrets.Key{Namespace: "team", Name: "app"}, Kind: kind, Template: isTemplate, Pods: pods}
+	}
+	for _, test := range []struct {
+		w           pullsecrets.Workload
+		do, command string
+	}{
+		{workload("Deployment", true, 1), "restart it", "rollout restart deployment app"},
+		{workload("StatefulSet", true, 1), "restart it", "rollout restart statefulset app"},
+		{workload("DaemonSet", true, 1), "restart it", "rollout restart daemonset app"},
+		{workload("Deployment", true, 0), "nothing: it has no pods, and its next ones have none", ""},
+		{workload("Deployment", false, 1), "delete its pods one by one; it makes new ones", ""},
+		{workload("Rollout", false, 1), "delete its pods one by one; it makes new ones", ""},
+		{workload("CronJob", true, 1), "nothing: its next pods have none", ""},
+		{workload("Job", true, 1), "nothing: its next pods have none", ""},
+		{workload("Pod", false, 1), "make the pod again", ""},
+	} {
+		if test.command != "" {
+			test.command = "kubectl --kubeconfig k -n team " + test.command
+		}
+		if do, command := (&Plan{options: Options{Kubeconfig: "k"}}).renewPods(test.w); do != test.do || command != test.command {
+			t.Errorf("%+v: %s: %s, want %s: %s", test.w, do, command, test.do, test.command)
+		}
+	}
+}
+
+// A name that no object can have is in no command, whatever a shell makes of it.
+func TestNamesThatNoCommandHas(t *testing.T) {
+	t.Parallel()
+	m := &Plan{options: Options{Kubeconfig: "k"}}
+	for _, test := range []struct {
+		namespace, name string
+		valid           bool
+	}{{"team", "app", true}, {"team", "$(reboot)", false}, {"$(reboot)", "app", false}} {
+		key := pullsecrets.Key{Namespace: test.namespace, Name: test.name}
+		_, remove := m.removeReferences("serviceaccount", key, "/imagePullSecrets", []string{"regcred"}, []string{"regcred"})
+		_, renew := m.renewPods(pullsecrets.Workload{Key: key, Kind: "Deployment", Template: true, Pods: 1})
+		_, drop := m.deleteSecret(key)
+		for _, command := range []string{remove, renew, drop, m.markInvalid(key)} {
+			if (command != "") != test.valid {
+				t.Errorf("%+v: command %q", key, command)
+			}
+		}
+	}
+}
+
+// A list without elements is written as one.
+func TestJSONWithoutRows(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	testkit.Must(t, WriteJSON(&out, &Plan{}))
+	if !strings.Contains(out.String(), `"rows": []`) {
+		t.Error(out.String())
 	}
 }
 

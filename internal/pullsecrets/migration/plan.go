@@ -215,9 +215,9 @@ func (m *Plan) workload(ctx context.Context, w pullsecrets.Workload) (row Row, i
 	case row.Verdict == verdictReady && unknown:
 		row.Verdict = verdictUnknown
 		row.Do, row.Command = "let an administrator run this who may read Secrets", ""
-	case row.Verdict == verdictReady && len(w.Images) == 0:
+	case len(w.Images) == 0:
 		why = joined(why, "pulls nothing from the registry now")
-	case row.Verdict == verdictReady && denied == 0:
+	case denied == 0:
 		why = joined(why, "the policy grants every image")
 	}
 	row.Why = why
@@ -345,7 +345,7 @@ func (m *Plan) token(t pullsecrets.Token) Row {
 		row.Verdict = verdictUnknown
 		why += "; whether it is used is not known: the API server does not say since when it tracks that"
 		row.Do = "see the audit log of the API server (annotations authentication.k8s.io/legacy-token-...)"
-	case !last.IsZero() && m.now.Sub(last) < legacyTokenPeriod:
+	case m.now.Sub(last) < legacyTokenPeriod: // zero is long ago
 		why += "; used with the API server on " + day(last)
 		row.Do = "find its user in the API server's audit log, and give it a token of kubectl create token, or a projected volume"
 	case m.now.Sub(tracked) < legacyTokenPeriod:
