@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/pullpass/pullpass/internal/test/kubetest"
 )
@@ -67,5 +68,21 @@ func TestLittleIsKept(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A watch that missed a deletion reports it with a marker, which stays as it is.
+func TestMarkersAreKept(t *testing.T) {
+	t.Parallel()
+	marker := cache.DeletedFinalStateUnknown{Key: "team-a/web", Obj: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "web"}}}
+	if got, err := keep(marker); err != nil || !reflect.DeepEqual(got, marker) {
+		t.Errorf("%v, error %v", got, err)
+	}
+	var names []string
+	h := handler(func(o metav1.Object) { names = append(names, o.GetName()) })
+	h.OnDelete(marker)
+	h.OnDelete("text")
+	if len(names) != 1 || names[0] != "web" {
+		t.Errorf("%q are handled", names)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"strings"
@@ -13,8 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
 
 	"github.com/pullpass/pullpass/internal/cluster/controller"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
@@ -154,8 +159,15 @@ func (r *rig) secret(t *testing.T, namespace, account string) (claims, metadata 
 
 func TestSecretOfAServiceAccountThatOptedIn(t *testing.T) {
 	in(t, func(t *testing.T, r *rig) {
+		var log strings.Builder
+		r.log = slog.New(slog.NewTextHandler(&log, nil))
 		stop := r.leads(t)
-		defer stop()
+		defer func() {
+			stop()
+			if log.Len() > 0 {
+				t.Errorf("log: %s", log.String())
+			}
+		}()
 		claims, metadata := r.secret(t, "team-a", "web")
 		if claims == nil {
 			t.Fatalf("no token; %v", r.api.Asked())
@@ -254,8 +266,8 @@ func TestTokensOfAKeyThatIsGone(t *testing.T) {
 		}
 		r.api.Fail("list jwks", kubetest.Says(http.StatusOK, "application/json", `{"keys":[]}`))
 		time.Sleep(5 * time.Minute)
-		if n := r.Counts().Renewed; n != 1 {
-			t.Errorf("%d renewals because the keys could not be read", n)
+		if got := r.Counts(); got.Renewed != 1 || got.Failed < 4 || got.Failed > 6 {
+			t.Errorf("counts %+v because the keys could not be read", got)
 		}
 		keys(r.api, "k2")
 		time.Sleep(3 * time.Minute)
@@ -479,8 +491,10 @@ func TestTokensThatAreNotWhatWasAskedFor(t *testing.T) {
 		t.Fatalf("%+v, error %v", got, err)
 	}
 	for text, want := range map[string]string{
-		"a.b":                                "no token",
-		"a.b.c":                              "cannot be read",
+		"a.b":   "no token",
+		"a.b.c": "cannot be read",
+		strings.Replace(raw(`{"kid":"kk"}`, good), ".", "%.", 1): "cannot be read",
+		with("iat", "text"):                  "cannot be read",
 		with("aud", []string{"a"}):           "another audience",
 		with("aud", []string{audience, "a"}): "another audience",
 		with("namespace", "team-b"):          "another ServiceAccount",
@@ -492,6 +506,251 @@ func TestTokensThatAreNotWhatWasAskedFor(t *testing.T) {
 	} {
 		if _, err := readToken(text, a, "uid-secret", audience); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// A leader is ready when it knows both the ServiceAccounts and the namespaces.
+func TestLeaderThatKnowsNothingYet(t *testing.T) {
+	for _, resource := range []string{"serviceaccounts", "namespaces"} {
+		t.Run(resource, func(t *testing.T) {
+			in(t, func(t *testing.T, r *rig) {
+				r.api.Streams(false)
+				r.api.Fail("list "+resource, kubetest.Status(http.StatusInternalServerError, "InternalError", "etcd"))
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- r.Run(ctx) }()
+				time.Sleep(5 * time.Second)
+				if err := r.Ready(); err == nil || !strings.Contains(err.Error(), "are not known yet") {
+					t.Errorf("error %v", err)
+				}
+				cancel()
+				testkit.Must(t, <-ended)
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}
+
+// A Controller that has led does not lead again with what it knew then.
+func TestLeadsOnce(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		r.leads(t)()
+		var log strings.Builder
+		r.log = slog.New(slog.NewTextHandler(&log, nil))
+		r.lead(t.Context())
+		if !strings.Contains(log.String(), "nothing is watched") {
+			t.Errorf("log: %s", log.String())
+		}
+	})
+}
+
+// Requests that end because the Controller ends are not failures.
+func TestEndIsNoFailure(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		var log strings.Builder
+		r.log = slog.New(slog.NewTextHandler(&log, nil))
+		stop := r.leads(t)
+		r.memory.note("uid", noted{keyID: "k1", issued: time.Now(), expires: time.Now().Add(lifetime)})
+		r.api.Fail("list jwks", kubetest.Hang)
+		r.api.Fail("get configmaps", func(w http.ResponseWriter, q *http.Request) {
+			r.api.Fail("get configmaps", nil)
+			kubetest.Hang(w, q)
+		})
+		time.Sleep(keyInterval + syncTimeout/2)
+		stop()
+		if n := r.Counts().Failed; n != 0 || log.Len() > 0 {
+			t.Errorf("%d failures; log: %s", n, log.String())
+		}
+	})
+}
+
+// Many ServiceAccounts can opt out, and others opt in after that.
+func TestManyOptOut(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		defer r.leads(t)()
+		for i := range 2 * workers {
+			r.api.Put("serviceaccounts", object("team-a", fmt.Sprint("sa-", i), fmt.Sprint("uid-", i), Enabled))
+		}
+		r.settle()
+		for i := range 2 * workers {
+			r.api.Put("serviceaccounts", object("team-a", fmt.Sprint("sa-", i), fmt.Sprint("uid-", i), ""))
+		}
+		r.settle()
+		r.api.Put("serviceaccounts", object("team-a", "late", "uid-late", Enabled))
+		r.settle()
+		if claims, _ := r.secret(t, "team-a", "late"); claims == nil {
+			t.Error("no token")
+		}
+	})
+}
+
+// steps returns a Controller that does one step for each call of work, and knows the ServiceAccount team-a/web.
+func (r *rig) steps(t *testing.T) {
+	t.Helper()
+	r.queue, r.events = newQueue(), record.NewFakeRecorder(10)
+	t.Cleanup(func() { r.queue.ShutDown(); time.Sleep(time.Minute) })
+	testkit.Must(t, r.namespaces.GetIndexer().Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}))
+	testkit.Must(t, r.accounts.GetIndexer().Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "web", UID: "uid-web"}}))
+	r.queue.Add("team-a/web")
+}
+
+// A recreated ServiceAccount is neither tried as late as the deleted one nor overdue since then.
+func TestRecreatedServiceAccountStartsAnew(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		r.steps(t)
+		r.api.Fail("create serviceaccounts/token", kubetest.Status(http.StatusForbidden, "Forbidden", "no"))
+		for range 3 {
+			r.queue.AddRateLimited("team-a/web")
+		}
+		before := time.Now()
+		r.known["team-a/web"] = state{of: "uid-before", late: before}
+		time.Sleep(time.Second)
+		r.work(t.Context())
+		if got := r.known["team-a/web"]; got.of != "uid-web" || got.late.Equal(before) || r.queue.NumRequeues("team-a/web") != 1 {
+			t.Errorf("%+v after %d attempts", got, r.queue.NumRequeues("team-a/web"))
+		}
+	})
+}
+
+// A ServiceAccount that the watch has not seen go is not looked at again until the watch has.
+func TestServiceAccountIsGoneBeforeTheWatchSeesIt(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		r.steps(t)
+		r.api.Remove("serviceaccounts", "team-a", "web")
+		r.work(t.Context())
+		time.Sleep(time.Minute)
+		if n := r.queue.Len(); n != 0 {
+			t.Errorf("%d are queued", n)
+		}
+	})
+}
+
+// Only ServiceAccounts that are there and stay are maintained.
+func TestServiceAccountsThatAreNotMaintained(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		r.steps(t)
+		now := metav1.Now()
+		testkit.Must(t, r.accounts.GetIndexer().Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "going", UID: "u", DeletionTimestamp: &now}}))
+		testkit.Must(t, r.accounts.GetIndexer().Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: "web", UID: "u"}}))
+		for key, want := range map[string]account{"team-a/web": {"team-a", "web", "uid-web"}, "team-a/going": {}, "team-a/none": {}, "team-b/web": {}} {
+			if got, ok := r.opted(key); got != want || ok != (want != account{}) {
+				t.Errorf("%s: %+v, %t", key, got, ok)
+			}
+		}
+	})
+}
+
+// After a failed request nothing more is asked for, and nothing is written.
+func TestRequestsThatFail(t *testing.T) {
+	other := kubetest.Says(http.StatusCreated, "application/json", `{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","status":{"token":"e30.e30.c2ln"}}`)
+	broken := kubetest.Status(http.StatusInternalServerError, "InternalError", "etcd")
+	for _, test := range []struct {
+		request string
+		with    http.HandlerFunc
+		want    string
+		not     string // request that does not follow
+	}{
+		{"get serviceaccounts", broken, "etcd", "create secrets"},
+		{"create secrets", broken, "etcd", "create serviceaccounts/token"},
+		{"create serviceaccounts/token", broken, "etcd", "put secrets pullpass-pull-web?fieldManager=" + manager},
+		{"create serviceaccounts/token", other, "another audience", "put secrets pullpass-pull-web?fieldManager=" + manager},
+	} {
+		t.Run(test.request+" "+test.want, func(t *testing.T) {
+			in(t, func(t *testing.T, r *rig) {
+				r.api.Fail(test.request, test.with)
+				got, err := r.secrets.sync(t.Context(), account{"team-a", "web", "uid-web"}, held{})
+				if err == nil || !strings.Contains(err.Error(), test.want) || got != (held{}) || r.api.Count(test.not) != 0 {
+					t.Errorf("%+v, error %v; %v", got, err, r.api.Asked())
+				}
+			})
+		})
+	}
+}
+
+// A Secret that was seen lately is not probed, unless it was that of another ServiceAccount of this name.
+func TestProbes(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		a := account{"team-a", "web", "uid-web"}
+		first, err := r.secrets.sync(t.Context(), a, held{})
+		testkit.Must(t, err)
+		r.api.Count("")
+		if again, err := r.secrets.sync(t.Context(), a, first); err != nil || again != first || r.api.Count("") != 0 {
+			t.Errorf("%+v, error %v; want no request", again, err)
+		}
+		first.account = "uid-before"
+		if _, err := r.secrets.sync(t.Context(), a, first); err != nil || r.api.Count("put secrets") != 1 {
+			t.Errorf("error %v; want a probe", err)
+		}
+	})
+}
+
+func TestWhatIsDue(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(100_000, 0)
+	s := &secrets{now: func() time.Time { return now }, gone: func(keyID string, _ time.Time) bool { return keyID == "gone" }}
+	good := held{account: "a", uid: "u", noted: noted{keyID: "k", issued: now, expires: now.Add(lifetime)}}
+	without, unsigned, gone, old := good, good, good, good
+	without.uid, unsigned.keyID, gone.keyID, old.issued, old.expires = "", "", "gone", now.Add(-lifetime), now
+	for name, test := range map[string]struct {
+		h    held
+		want bool
+	}{"good": {good, false}, "no Secret": {without, true}, "no token": {unsigned, true}, "a key that is gone": {gone, true}, "old": {old, true}} {
+		if got := s.isDue(test.h); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+// The policy's answer for a namespace with and without the opt-in shows that it is there.
+func TestPolicyIsThere(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		for _, words := range []string{optInWords, otherWords} {
+			r.api.Fail("create secrets", kubetest.Status(http.StatusUnprocessableEntity, "Invalid", "denied request: "+words))
+			testkit.Must(t, r.secrets.isBounded(t.Context(), "pullpass"))
+		}
+	})
+}
+
+// What passes by itself is no event.
+func TestReasonsOfEvents(t *testing.T) {
+	t.Parallel()
+	resource := schema.GroupResource{Resource: "secrets"}
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{errForeign, "PullSecretForeign"}, {errStale, ""}, {errors.New("x"), "PullSecretFailed"},
+		{apierrors.NewConflict(resource, "x", errors.New("x")), ""}, {apierrors.NewAlreadyExists(resource, "x"), ""}, {apierrors.NewNotFound(resource, "x"), ""},
+	} {
+		if got := reason(test.err); got != test.want {
+			t.Errorf("%v: %q, want %q", test.err, got, test.want)
+		}
+	}
+}
+
+// A state remembers the last token that is known, and since when work is due.
+func TestStateAfterAnAttempt(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(100_000, 0)
+	token := held{account: "a", uid: "u", noted: noted{keyID: "k", issued: at.Add(-lifetime), expires: at}}
+	known := state{held: token, ends: at}
+	newer := token
+	newer.expires = at.Add(lifetime)
+	if got := known.after(newer, errors.New("x"), at); !got.ends.Equal(newer.expires) || !got.late.Equal(token.renewAt()) {
+		t.Errorf("%+v", got)
+	}
+	if got := known.after(held{}, errors.New("x"), at); !got.ends.Equal(at) {
+		t.Errorf("%+v", got)
+	}
+	without, fresh := token, token
+	without.keyID, fresh.issued, fresh.expires = "", at, at.Add(lifetime)
+	for name, test := range map[string]struct {
+		h    held
+		want time.Time
+	}{"a token that is due": {token, token.renewAt()}, "no token": {without, at}, "a fresh token": {fresh, at}} {
+		if got := (state{held: test.h}).dueSince(at); !got.Equal(test.want) {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
 		}
 	}
 }
@@ -542,6 +801,7 @@ func TestKeyIsGone(t *testing.T) {
 		{`{"keys":[]}`, nil, false, false},
 		{`{}`, nil, false, false},
 		{`x`, nil, false, false},
+		{`{"keys":[{"kid":"other"},{"kid":1}]}`, nil, false, false},
 		{`{"keys":[{"kid":"other"}]}`, errors.New("down"), false, false},
 		{`{"keys":[{"kid":"other"}]}`, nil, true, false},
 		{`{"keys":[{"kid":"other"}]}`, nil, true, true},
@@ -563,6 +823,9 @@ func TestNameThatLeavesNoneForASecret(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "longer than 239 characters") || r.api.Count("") != 0 {
 			t.Errorf("error %v", err)
 		}
+		if _, err := r.secrets.sync(t.Context(), account{"team-a", strings.Repeat("a", 239), "uid"}, held{}); err != nil {
+			t.Errorf("error %v of a name that leaves enough", err)
+		}
 	})
 }
 
@@ -582,6 +845,9 @@ func TestOneLeads(t *testing.T) {
 		time.Sleep(time.Minute)
 		if a, b := first.Counts().Renewed, second.Counts().Renewed; a != 1 || b != 0 {
 			t.Errorf("renewals %d and %d", a, b)
+		}
+		if err := second.Ready(); err != nil {
+			t.Errorf("the replica that waits is not ready: %v", err)
 		}
 		if err := stopFirst(); err != nil {
 			t.Error(err)
@@ -608,10 +874,17 @@ func TestSettings(t *testing.T) {
 		"no connection":     {Audience: "a", Registries: []string{"r"}, LeaseNamespace: "n", Identity: "i"},
 		"no namespace":      {REST: connection, Audience: "a", Registries: []string{"r"}, Identity: "i"},
 		"no identity":       {REST: connection, Audience: "a", Registries: []string{"r"}, LeaseNamespace: "n"},
+		"no roots":          {REST: &rest.Config{Host: "https://api.example.com", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("x")}}, Audience: "a", Registries: []string{"r"}, LeaseNamespace: "n", Identity: "i"},
+		"no address":        {REST: &rest.Config{Host: "http://%zz"}, Audience: "a", Registries: []string{"r"}, LeaseNamespace: "n", Identity: "i"},
 	} {
 		if _, err := New(c); err == nil {
 			t.Errorf("%s is accepted", name)
 		}
+	}
+	log, now := testkit.QuietLogger(), time.Unix(1000, 0)
+	c, err := New(Config{REST: connection, Audience: "a", Registries: []string{"r"}, LeaseNamespace: "n", Identity: "i", Logger: log, Now: func() time.Time { return now }})
+	if err != nil || c.log != log || !c.now().Equal(now) {
+		t.Errorf("error %v, or another logger or clock", err)
 	}
 	a, errA := newSettings("a", []string{"x", "y", "x"})
 	b, errB := newSettings("a", []string{"y", "x"})
@@ -660,7 +933,7 @@ func TestStatus(t *testing.T) {
 		}
 		r.api.Fail("get leases", kubetest.Says(http.StatusInternalServerError, "text/plain", ""))
 		time.Sleep(time.Minute)
-		if s := r.Status(); s.Leads || r.Ready() == nil {
+		if s := r.Status(); s != (Status{Counts: r.Counts()}) || r.Ready() == nil {
 			t.Errorf("without the Lease: %+v, ready: %v", s, r.Ready())
 		}
 		cancel()

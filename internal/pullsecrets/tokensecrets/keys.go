@@ -56,7 +56,7 @@ func (k *keyWatch) gone(keyID string, issued time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for i := range k.sets {
-		if k.sets[i] == nil || k.sets[i][keyID] || !k.at[i].After(issued) {
+		if k.sets[i][keyID] || !k.at[i].After(issued) {
 			return false
 		}
 	}

@@ -62,12 +62,11 @@ type rememberedToken struct {
 
 var errDamaged = errors.New("what is stored cannot be read")
 
-// find returns the record of the token in a Secret.
-func (m *memory) find(secret types.UID) (noted, bool) {
+// find returns the record of the token in a Secret. It is zero if there is none.
+func (m *memory) find(secret types.UID) noted {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n, ok := m.tokens[secret]
-	return n, ok
+	return m.tokens[secret]
 }
 
 func (m *memory) note(secret types.UID, n noted) {

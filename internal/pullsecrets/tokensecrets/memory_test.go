@@ -1,6 +1,7 @@
 package tokensecrets
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // Without the policy, the controller cannot recognize Secrets of others. It does nothing before the
@@ -119,12 +121,79 @@ func TestMemoryIsStoredMeanwhile(t *testing.T) {
 
 // Without the ConfigMap or the right to it, tokens are still maintained.
 func TestMemoryIsMissing(t *testing.T) {
+	for name, change := range map[string]func(*kubetest.Server){
+		"missing": func(api *kubetest.Server) { api.Remove("configmaps", "pullpass", memoryName) },
+		"forbidden": func(api *kubetest.Server) {
+			api.Fail("get configmaps", kubetest.Status(http.StatusForbidden, "Forbidden", "no right"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, r *rig) {
+				change(r.api)
+				defer r.leads(t)()
+				time.Sleep(time.Hour)
+				if n := r.Counts().Renewed; n != 2 {
+					t.Errorf("%d renewals in an hour", n)
+				}
+			})
+		})
+	}
+}
+
+// A memory without data is not damaged. A damaged one is, even if its content is that of these settings.
+func TestWhatIsDamaged(t *testing.T) {
 	in(t, func(t *testing.T, r *rig) {
-		r.api.Remove("configmaps", "pullpass", memoryName)
-		defer r.leads(t)()
-		time.Sleep(time.Hour)
-		if n := r.Counts().Renewed; n != 2 {
-			t.Errorf("%d renewals in an hour", n)
+		content := r.secrets.content()
+		for text, damaged := range map[string]bool{"": false, "{": true, `{"content":"` + content + `","keys":1}`: true} {
+			o := object("pullpass", memoryName, "uid-memory", "")
+			o["data"] = kubetest.Object{memoryKey: text}
+			r.api.Put("configmaps", o)
+			if err := r.memory.load(t.Context(), content); errors.Is(err, errDamaged) != damaged || (err == nil) == damaged {
+				t.Errorf("%q: error %v", text, err)
+			}
+		}
+	})
+}
+
+// A memory that cannot be stored is stored a minute later, and the log says so. What others wrote into the ConfigMap is not overwritten unread.
+func TestMemoryCannotBeStoredNow(t *testing.T) {
+	for _, request := range []string{"get configmaps", "put configmaps"} {
+		t.Run(request, func(t *testing.T) {
+			in(t, func(t *testing.T, r *rig) {
+				var log strings.Builder
+				r.log = slog.New(slog.NewTextHandler(&log, nil))
+				stop := r.leads(t)
+				r.api.Count("")
+				r.memory.note("uid", noted{keyID: "k1", issued: time.Now(), expires: time.Now().Add(lifetime)})
+				r.api.Fail(request, kubetest.Status(http.StatusInternalServerError, "InternalError", "etcd"))
+				time.Sleep(30 * time.Second)
+				if gets, puts := r.api.Count("get configmaps"), r.api.Count("put configmaps"); gets != 1 || request == "get configmaps" && puts != 0 {
+					t.Errorf("it was read %d times and written %d times", gets, puts)
+				}
+				r.api.Fail(request, nil)
+				time.Sleep(time.Minute)
+				if n := r.api.Count("put configmaps"); n != 1 {
+					t.Errorf("it was stored %d times", n)
+				}
+				stop()
+				if n := strings.Count(log.String(), "what is known of tokens is not stored"); n != 1 {
+					t.Errorf("log: %s", log.String())
+				}
+			})
+		})
+	}
+}
+
+// Records of expired tokens are dropped.
+func TestMemoryForgetsExpiredTokens(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		now := time.Now()
+		r.memory.note("old", noted{keyID: "k1", issued: now.Add(-lifetime), expires: now})
+		r.memory.note("new", noted{keyID: "k1", issued: now, expires: now.Add(lifetime)})
+		_, err := r.memory.store(t.Context(), r.secrets.content())
+		testkit.Must(t, err)
+		if text := fmt.Sprint(r.api.Object("configmaps", "pullpass", memoryName)["data"]); strings.Contains(text, `"old"`) || !strings.Contains(text, `"new"`) || len(r.memory.tokens) != 1 {
+			t.Errorf("stored is %s", text)
 		}
 	})
 }

@@ -136,7 +136,7 @@ func (s *secrets) probe(ctx context.Context, a account) (held, error) {
 	}
 	h := held{account: a.uid, uid: found.UID, seen: s.now()}
 	// A different version means that others have changed the Secret, so it is written again.
-	if n, ok := s.memory.find(found.UID); ok && n.version == found.ResourceVersion {
+	if n := s.memory.find(found.UID); n.version == found.ResourceVersion {
 		h.noted = n
 	}
 	return h, nil
