@@ -2,9 +2,11 @@ package hostfs
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -74,7 +76,7 @@ func TestReplace(t *testing.T) {
 
 func TestLinksLeadWhereTheyLeadOnTheHost(t *testing.T) {
 	t.Parallel()
-	for _, target := range []string{"/var/lib", "../var/lib", "../../../../../../../var/lib", "/var/../var/./lib", "/../var/lib"} {
+	for _, target := range []string{"/var/lib", "../var/lib", "../../../../../../../var/lib", "/var/../var/./lib", "/../var/lib", "/var/./../var/lib"} {
 		tree, dir, _ := host(t)
 		testkit.Must(t, os.Symlink(target, filepath.Join(dir, "etc/link")))
 		testkit.Must(t, tree.Replace("/etc/link/file", nil, file("x")))
@@ -186,6 +188,126 @@ func TestADirectoryIsSwappedForALink(t *testing.T) {
 	testkit.Put(t, filepath.Join(dir, "etc/file"), "x")
 	if _, err := content(at, "file", file, limit); !errors.Is(err, ErrChanged) {
 		t.Errorf("another file: %v", err)
+	}
+}
+
+// A path may have as many links as the kernel allows.
+func TestManyLinks(t *testing.T) {
+	t.Parallel()
+	tree, dir, _ := host(t)
+	target := "/var/lib"
+	for i := range maxLinks + 1 {
+		name := fmt.Sprint("link", i+1)
+		testkit.Must(t, os.Symlink(target, filepath.Join(dir, "etc", name)))
+		target = name
+	}
+	testkit.Put(t, filepath.Join(dir, "var/lib/file"), "x")
+	if _, err := tree.Lookup(fmt.Sprintf("/etc/link%d/file", maxLinks), limit); err != nil {
+		t.Errorf("%d links: %v", maxLinks, err)
+	}
+	if _, err := tree.Lookup(fmt.Sprintf("/etc/link%d/file", maxLinks+1), limit); !errors.Is(err, ErrLoop) {
+		t.Errorf("%d links: %v", maxLinks+1, err)
+	}
+}
+
+func TestEqual(t *testing.T) {
+	t.Parallel()
+	one := File{Mode: 0o640, UID: 1, GID: 2, Content: []byte("x"), Link: "l"}
+	if !one.Equal(one) {
+		t.Error("a file differs from itself")
+	}
+	for name, change := range map[string]func(*File){
+		"mode": func(f *File) { f.Mode = 0o644 }, "owner": func(f *File) { f.UID = 3 }, "group": func(f *File) { f.GID = 3 },
+		"content": func(f *File) { f.Content = []byte("y") }, "link": func(f *File) { f.Link = "k" },
+	} {
+		other := one
+		if change(&other); one.Equal(other) || other.Equal(one) {
+			t.Errorf("the %s makes no difference", name)
+		}
+	}
+}
+
+// A failure is never taken for success or for a missing file, and leaves no file behind.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	tree, dir, _ := host(t)
+	etc, err := os.OpenRoot(filepath.Join(dir, "etc"))
+	testkit.Must(t, err)
+	ended, err := os.OpenRoot(filepath.Join(dir, "etc"))
+	testkit.Must(t, err)
+	testkit.Must(t, ended.Close())
+	defer etc.Close()
+	testkit.Must(t, os.Symlink("loop", filepath.Join(dir, "etc/loop")))
+	testkit.Must(t, syscall.Mkfifo(filepath.Join(dir, "etc/fifo"), 0o600))
+	testkit.Must(t, os.MkdirAll(filepath.Join(dir, "etc", temporary("taken"), "x"), 0o755))
+	testkit.Put(t, filepath.Join(dir, "etc/file"), "x")
+	testkit.Put(t, filepath.Join(dir, "etc/empty"), "")
+	testkit.Put(t, filepath.Join(dir, "etc/writable"), "x")
+	testkit.Must(t, os.Chmod(filepath.Join(dir, "etc/writable"), 0o666))
+	testkit.Must(t, os.Symlink("../..", filepath.Join(dir, "etc/out")))
+	of := func(name string) os.FileInfo {
+		info, err := etc.Lstat(name)
+		testkit.Must(t, err)
+		return info
+	}
+	old := file("x")
+	for name, test := range map[string]struct {
+		do   func() error
+		want error
+	}{
+		"open a missing tree":                      {func() error { _, err := Open(filepath.Join(dir, "none")); return err }, fs.ErrNotExist},
+		"names in a loop":                          {func() error { _, err := tree.Names("/etc/loop/x"); return err }, ErrLoop},
+		"existence in a loop":                      {func() error { return exists(tree, "/etc/loop/x") }, ErrLoop},
+		"remove a missing file":                    {func() error { return tree.Remove("/etc/none", &old) }, ErrChanged},
+		"remove a pipe":                            {func() error { return tree.Remove("/etc/fifo", &old) }, ErrNotRegular},
+		"replace an empty file that was not there": {func() error { return tree.Replace("/etc/empty", nil, file("y")) }, ErrChanged},
+		"replace a missing file":                   {func() error { return tree.Replace("/etc/none", &old, file("y")) }, ErrChanged},
+		"replace a link that leads out":            {func() error { return tree.Replace("/etc/out", &old, file("y")) }, ErrChanged},
+		"replace by a link that is too long":       {func() error { return tree.Replace("/etc/long", nil, NewLink(strings.Repeat("x", 1<<13))) }, syscall.ENAMETOOLONG},
+		"a directory has the temporary name":       {func() error { return tree.Replace("/etc/taken", nil, file("y")) }, syscall.ENOTEMPTY},
+		"write over a file":                        {func() error { return write(etc, "file", file("y"), "") }, fs.ErrExist},
+		"write a link over a file":                 {func() error { return write(etc, "file", NewLink("y"), "") }, fs.ErrExist},
+		"read a file that is gone":                 {func() error { _, err := content(etc, "none", of("file"), limit); return err }, fs.ErrNotExist},
+		"read a directory":                         {func() error { _, err := content(etc, "default", of("default"), limit); return err }, syscall.EISDIR},
+		"step into a directory that is gone":       {func() error { return (&walker{}).step(etc, "none", of("default")) }, fs.ErrNotExist},
+		"sync a directory that is closed":          {func() error { return sync(ended) }, os.ErrClosed},
+		"attributes of a file that is gone":        {func() error { return copyAttributes(nil, etc, "none") }, fs.ErrNotExist},
+		"a failure other than that of a removal":   {func() error { return ignoreMissing(fs.ErrExist) }, fs.ErrExist},
+	} {
+		// After a removal that fails, nothing else is tried.
+		if err := test.do(); !errors.Is(err, test.want) || test.want != fs.ErrExist && errors.Is(err, syscall.EEXIST) {
+			t.Errorf("%s: %v, want %v", name, err, test.want)
+		}
+	}
+	if _, err := tree.Lookup("/etc/writable/file", limit); err == nil || errors.Is(err, ErrWritable) || !strings.Contains(err.Error(), "not a directory") {
+		t.Errorf("a file on the way: %v", err)
+	}
+	names, err := tree.Names("/etc")
+	if want := []string{temporary("taken"), "default", "empty", "fifo", "file", "loop", "out", "writable"}; err != nil || !slices.Equal(names, want) {
+		t.Errorf("%q are there, %v; want %q", names, err, want)
+	}
+	if data, err := os.ReadFile(filepath.Join(dir, "etc/file")); string(data) != "x" || err != nil {
+		t.Errorf("%q, %v", data, err)
+	}
+}
+
+func exists(tree *Tree, name string) error {
+	is, err := tree.Exists(name)
+	if is {
+		return errors.New("it exists")
+	}
+	return err
+}
+
+// A path relative to an inner directory says nothing to a reader.
+func TestReasonWithoutItsPath(t *testing.T) {
+	t.Parallel()
+	inner, outer := &fs.PathError{Op: "open", Path: "file", Err: fs.ErrExist}, &fs.PathError{Op: "open", Path: "/etc/file", Err: fs.ErrExist}
+	if got := reason(inner); got != fs.ErrExist {
+		t.Errorf("%v", got)
+	}
+	if got := reason(outer); got != error(outer) {
+		t.Errorf("%v", got)
 	}
 }
 

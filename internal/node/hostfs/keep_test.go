@@ -22,8 +22,11 @@ func TestLock(t *testing.T) {
 	again, err := Open(dir)
 	testkit.Must(t, err)
 	defer again.Close()
-	if _, _, err := tree.Lock(lockName, false); !errors.Is(err, fs.ErrNotExist) {
+	if _, ok, err := tree.Lock(lockName, false); ok || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a file: %v", err)
+	}
+	if _, ok, err := tree.Lock("/none/lock", true); ok || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a directory: %v", err)
 	}
 	unlock, ok, err := tree.Lock(lockName, true)
 	if !ok || err != nil {
@@ -86,8 +89,8 @@ func TestLockOfAnotherUser(t *testing.T) {
 	testkit.Put(t, filepath.Join(dir, "etc/other"), "")
 	testkit.Must(t, os.Chmod(filepath.Join(dir, "etc/other"), 0o600))
 	testkit.Must(t, os.Symlink("other", filepath.Join(dir, lockName)))
-	if _, ok, _ := tree.Lock(lockName, true); ok {
-		t.Error("a link is taken for a lock")
+	if _, ok, err := tree.Lock(lockName, true); ok || err != nil {
+		t.Errorf("a link is not the file that is open: %v", err)
 	}
 }
 
@@ -109,6 +112,10 @@ func TestLockThatIsGone(t *testing.T) {
 	testkit.Put(t, filepath.Join(dir, "etc/lock"), "")
 	if err := isLock(root, "lock", f); !errors.Is(err, ErrChanged) {
 		t.Errorf("recreated: %v", err)
+	}
+	testkit.Must(t, root.Close())
+	if err := isLock(root, "lock", f); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("not known: %v", err)
 	}
 }
 
@@ -175,5 +182,45 @@ func TestExtendedAttributes(t *testing.T) {
 	}
 	if info, err := os.Stat(name); err != nil || info.Mode() != 0o640 {
 		t.Errorf("%v, %v", info, err)
+	}
+}
+
+// The kernel computes some attributes from the content, so those of the replaced file would be wrong.
+func TestAttributesThatAreNotCopied(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		return // only root can set them
+	}
+	tree, dir, _ := host(t)
+	name := filepath.Join(dir, "etc/default/kubelet")
+	one := file("one")
+	testkit.Must(t, tree.Replace("/etc/default/kubelet", nil, one))
+	for _, attribute := range []string{"security.ima", "security.evm"} {
+		if err := unix.Setxattr(name, attribute, []byte("x"), 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
+			t.Fatal(attribute, err)
+		}
+	}
+	testkit.Must(t, tree.Replace("/etc/default/kubelet", &one, file("two")))
+	for _, attribute := range []string{"security.ima", "security.evm"} {
+		if _, err := unix.Getxattr(name, attribute, make([]byte, 10)); err == nil {
+			t.Errorf("%s is copied", attribute)
+		}
+	}
+}
+
+func TestAttributesThatCannotBeCopied(t *testing.T) {
+	t.Parallel()
+	_, dir, _ := host(t)
+	testkit.Put(t, filepath.Join(dir, "etc/file"), "x")
+	testkit.Must(t, unix.Setxattr(filepath.Join(dir, "etc/file"), "user.note", []byte("x"), 0))
+	etc, err := os.OpenRoot(filepath.Join(dir, "etc"))
+	testkit.Must(t, err)
+	defer etc.Close()
+	r, w, err := os.Pipe() // has no attributes of users
+	testkit.Must(t, err)
+	defer r.Close()
+	defer w.Close()
+	if err := copyAttributes(w, etc, "file"); err == nil || !strings.Contains(err.Error(), "extended attribute user.note: ") {
+		t.Errorf("error %v", err)
 	}
 }

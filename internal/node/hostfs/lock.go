@@ -21,7 +21,7 @@ func (t *Tree) Lock(name string, create bool) (unlock func() error, ok bool, err
 		return nil, false, err
 	}
 	f, ok, err := lock(dir, base, create)
-	if err != nil || !ok {
+	if !ok {
 		w.close()
 		if err != nil {
 			err = fmt.Errorf("%s: %w", t.Path(name), reason(err))
@@ -67,7 +67,7 @@ func isLock(dir *os.Root, base string, f *os.File) error {
 	if ignoreMissing(err) != nil {
 		return err
 	}
-	if err != nil || !os.SameFile(opened, now) {
+	if !os.SameFile(opened, now) { // nor is a missing file
 		return ErrChanged
 	}
 	if file := fileOf(opened); !file.Mode.IsRegular() || file.Mode.Perm()&0o077 != 0 || file.UID != os.Getuid() {

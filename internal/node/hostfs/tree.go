@@ -187,6 +187,10 @@ func (t *Tree) Replace(name string, old *File, next File) error {
 			attributesOf = base
 		}
 		if err := write(dir, temporary(base), next, attributesOf); err != nil {
+			// The attributes of a file that is gone cannot be copied, for example.
+			if changed := matches(dir, base, old); changed != nil {
+				err = changed
+			}
 			return errors.Join(err, ignoreMissing(dir.Remove(temporary(base))))
 		}
 		// As late as possible, because writing takes time.
@@ -213,10 +217,10 @@ func write(dir *os.Root, name string, next File, attributesOf string) error {
 	// The owner comes first, because chown clears setuid.
 	err = errors.Join(err, f.Chown(next.UID, next.GID))
 	err = errors.Join(err, f.Chmod(next.Mode))
-	if err == nil && attributesOf != "" {
+	if attributesOf != "" {
 		// The attributes come last: a new owner clears capabilities, and an access control list
 		// contains the mode.
-		err = copyAttributes(f, dir, attributesOf)
+		err = errors.Join(err, copyAttributes(f, dir, attributesOf))
 	}
 	return errors.Join(err, f.Sync(), f.Close())
 }

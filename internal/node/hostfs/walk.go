@@ -126,7 +126,7 @@ func (w *walker) step(at *os.Root, name string, info fs.FileInfo) error {
 		return err
 	}
 	opened, err := next.Stat(".")
-	if err != nil || !os.SameFile(info, opened) {
+	if !os.SameFile(info, opened) { // nor is one of which nothing is known
 		_ = next.Close()
 		return errors.Join(err, fmt.Errorf("%s: %w", name, ErrChanged))
 	}
