@@ -191,6 +191,14 @@ func TestADirectoryIsSwappedForALink(t *testing.T) {
 	}
 }
 
+func TestLookupOfADirectory(t *testing.T) {
+	t.Parallel()
+	tree, _, _ := host(t)
+	if got, err := tree.Lookup("/etc/default", limit); err != nil || got.Mode != fs.ModeDir|0o755 || got.Content != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 // A path may have as many links as the kernel allows.
 func TestManyLinks(t *testing.T) {
 	t.Parallel()

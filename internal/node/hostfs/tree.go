@@ -48,7 +48,7 @@ func lookup(dir *os.Root, base string, limit int64) (File, error) {
 		return File{}, reason(err)
 	}
 	f := fileOf(info)
-	switch info.Mode().Type() {
+	switch kind := f.Mode.Type(); kind {
 	case fs.ModeDir:
 		return f, nil
 	case fs.ModeSymlink:

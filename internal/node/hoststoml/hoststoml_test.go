@@ -44,9 +44,18 @@ func TestVerifyContent(t *testing.T) {
 		{"a CA and the kubelet's certificate", above("ca = \"ca.crt\" # beside it\nclient = [[\"/a.crt\", \"/a.key\"]]"), nil},
 		{"all that containerd does", above(`capabilities = ["pull", "resolve"]`), nil},
 
+		{"a tab", with("server =", "server\t="), nil},
+		{"other quotes around spaces and #", above(`ca = '/a #b'`), nil},
+		{"a string of one character", above(`ca = "a"`), nil},
+		{"several CAs", above(`ca = ["/a", "/b"]`), nil},
+		{"a certificate with its key", above(`client = ["/a.pem"]`), nil},
+		{"the kubelet's certificate, with its key in the same file", above(`client = "/a.pem"`), nil},
+		{"a flag that is on", above(`pass_upstream_credentials = true`), nil},
+		{"a flag that is off", above(`pass_upstream_credentials = false`), nil},
 		{"ended by half a line end", strings.TrimSuffix(good, "\n") + "\r", ErrForm}, // containerd 2 decodes nothing of it
 		{"half a line end, in a comment", good + "# by hand\r", ErrForm},
 		{"half a line end, alone", good + " \r", ErrForm},
+
 		{"empty", "", ErrServer},
 		{"comments alone", "# " + good[:10] + "\n", ErrServer},
 		{"Spegel's", spegel, ErrServer},
@@ -96,6 +105,12 @@ func TestVerifyContent(t *testing.T) {
 		{"no value", above("ca ="), ErrForm},
 		{"a number", above("ca = 5"), ErrForm},
 		{"a word", above("ca = xyz"), ErrForm},
+		{"a word that begins as it ends", above("ca = aa"), ErrForm},
+		{"half a string", above(`ca = ["]`), ErrForm},
+		{"a capability without quotes", above(`capabilities = [xpullx]`), ErrForm},
+		{"a list that ends twice", above(`client = ["a", "b"]]`), ErrForm},
+		{"a list that begins twice", above(`client = [["a", "b"]`), ErrForm},
+		{"a pair of numbers", above(`client = [[1, 2]]`), ErrForm},
 		{"no list of CAs", above("ca = true"), ErrForm},
 		{"numbers", above("ca = [1, 2]"), ErrForm},
 		{"two lists", above(`ca = [] junk []`), ErrForm},
@@ -160,4 +175,12 @@ func TestVerify(t *testing.T) {
 	verify(ErrServer)
 	testkit.Write(t, preferred, "hosts.toml", content)
 	verify(nil)
+}
+
+// containerd looks for a directory of the other name only if the registry has a port.
+func TestPathWithoutPort(t *testing.T) {
+	t.Parallel()
+	if got := Path("/etc/containerd/certs.d", "ghcr.io"); got != "/etc/containerd/certs.d/ghcr.io/hosts.toml" {
+		t.Errorf("%s", got)
+	}
 }
