@@ -79,8 +79,7 @@ func (l *linter) hosts(name string, data []byte) {
 		if v, found := e.table.keys["skip_verify"]; found && v.text != "false" {
 			l.find(h.at(v.line, "skip_verify"), "sends the pod's token to any server that answers (%s); remove it, and name the CA in ca", term.QuoteValue(v.text))
 		}
-		client, found := e.table.keys["client"]
-		if l.target.Certificate && !seen && (!found || strings.Trim(client.text, "[] ") == "") {
+		if l.target.Certificate && !seen && strings.Trim(e.table.keys["client"].text, "[] ") == "" {
 			l.find(h.at(e.line, "client"), "is missing: node.proof of cluster %s is %s and asks for the kubelet's certificate; write client = %q", l.target.Cluster.Name, l.target.Cluster.Node.Proof.Mode, KubeletCertificate)
 		}
 		// The endpoints after the first one for the registry are its fallbacks.

@@ -40,7 +40,7 @@ func (f *finding) Error() string {
 type linter struct {
 	target           Target
 	files            []string
-	documents        []*document // to be judged
+	documents        []*document
 	providers        []*provider
 	providerDocument *document // the first document with providers, if any
 	roles            []rbacObject
@@ -187,9 +187,7 @@ func (l *linter) document(name string, i int, root *yaml.Node) (known bool) {
 	default:
 		known = l.rbacObject(d, "", root)
 	}
-	if known {
-		l.documents = append(l.documents, d)
-	}
+	l.documents = append(l.documents, d)
 	return known
 }
 

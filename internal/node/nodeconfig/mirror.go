@@ -69,7 +69,7 @@ func (l *linter) mirrorOf(name string, top *tomlTable) (registry string, known b
 			return strings.HasSuffix(strings.TrimSuffix(top.keys["server"].text, "/"), "/v2/"+mirror)
 		})
 	}
-	if i < 0 && len(mirrors) == 1 {
+	if len(mirrors) == 1 {
 		i = 0
 	}
 	if i < 0 {

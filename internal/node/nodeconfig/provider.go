@@ -125,7 +125,7 @@ func (l *linter) form(p *provider) {
 		l.find(p.at("apiVersion"), "is missing; write %s", providerVersion)
 	case c.APIVersion != providerVersion && p.has("tokenAttributes"):
 		l.find(p.at("apiVersion"), "has no tokenAttributes (%s); write %s", term.QuoteValue(c.APIVersion), providerVersion)
-	case c.APIVersion != providerVersion:
+	default:
 		l.oneOf(p.at("apiVersion"), c.APIVersion, providerVersion, providerVersion+"beta1", providerVersion+"alpha1")
 	}
 	if len(c.MatchImages) == 0 {
