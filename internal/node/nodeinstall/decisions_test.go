@@ -266,3 +266,168 @@ func TestRestartThatIsNotOwed(t *testing.T) {
 		}
 	}
 }
+
+// A file for a roll-back stays while the roll-back is possible, and no longer.
+func TestKeptFilesOfARollBack(t *testing.T) {
+	t.Parallel()
+	for _, owed := range []bool{true, false} {
+		tree, dir := bare(t)
+		for _, name := range []string{"/etc/changed", "/etc/other"} {
+			testkit.Must(t, os.WriteFile(filepath.Join(dir, hostfs.Kept(name)), nil, 0o600))
+		}
+		s := &state{
+			tree: tree, Entries: map[string]entry{"/etc/changed": {}, "/etc/other": {}},
+			Pending: &pending{Restarted: !owed, Before: map[string]*version{"/etc/changed": nil}},
+		}
+		testkit.Must(t, s.clean())
+		testkit.Must(t, s.unlock())
+		for name, want := range map[string]bool{"/etc/changed": owed, "/etc/other": false} {
+			if is, err := tree.Exists(hostfs.Kept(name)); is != want || err != nil {
+				t.Errorf("restart owed %t: %s is kept: %t, %v", owed, name, is, err)
+			}
+		}
+	}
+}
+
+// The state goes when it is empty, and leaves files of others alone. A rejected configuration is remembered.
+func TestEndOfTheState(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		what     string
+		rejected []string
+		other    string // a file of others
+		stays    bool
+	}{
+		{"empty", nil, "", false},
+		{"a rejected configuration", []string{"digest"}, "", true},
+		{"a file of others", nil, "var/lib/pullpass/other", false},
+	} {
+		tree, dir := bare(t)
+		s := &state{Version: stateVersion, tree: tree, Entries: map[string]entry{}, Rejected: test.rejected}
+		testkit.Must(t, s.save())
+		if test.other != "" {
+			testkit.Must(t, os.WriteFile(filepath.Join(dir, test.other), []byte("x"), 0o600))
+		}
+		testkit.Must(t, s.settle())
+		testkit.Must(t, s.unlock())
+		if is, err := tree.Exists(stateFile); is != test.stays || err != nil {
+			t.Errorf("%s: the state is there: %t, %v", test.what, is, err)
+		}
+		if is, err := tree.Exists("/var"); is != (test.stays || test.other != "") || err != nil {
+			t.Errorf("%s: /var is there: %t, %v", test.what, is, err)
+		}
+		if test.other != "" {
+			if data, err := os.ReadFile(filepath.Join(dir, test.other)); string(data) != "x" || err != nil {
+				t.Errorf("%s: %q, %v", test.what, data, err)
+			}
+		}
+	}
+}
+
+// unready is a Watcher that cannot work.
+type unready struct{}
+
+var errUnready = errors.New("unready")
+
+func (unready) Ready(context.Context) error { return errUnready }
+func (unready) Watch(context.Context) error { return errUnready }
+
+// Files that no restart concerns are changed without a Watcher. With one that cannot work, nothing that needs a restart is.
+func TestWatcherIsNeededForARestartOnly(t *testing.T) {
+	onHost(t, "eks", func(t *testing.T, h *host) {
+		h.apply(desired("v1.36.2"))
+		h.Installer = *New(Config{Tree: h.tree, Watcher: unready{}})
+		next := desired("v1.36.2")
+		next.Hosts = map[string][]byte{"ghcr.io": []byte("ANOTHER\n")}
+		h.apply(next)
+		if got := h.read(hostsTOML); got != "ANOTHER\n" {
+			t.Errorf("%q", got)
+		}
+		next.Provider = []byte(strings.Replace(testProvider, `"0s"`, `"1s"`, 1))
+		h.untouched(errUnready, "unready", func() error { _, err := h.Apply(t.Context(), next); return err })
+		h.untouched(errUnready, "unready", func() error { _, err := h.Uninstall(t.Context()); return err })
+	})
+}
+
+func TestWhatIsDone(t *testing.T) {
+	t.Parallel()
+	if !(&Plan{}).isDone() || (&Plan{Restart: true}).isDone() || (&Plan{Pending: true}).isDone() || (&Plan{Changes: []Change{{}}}).isDone() {
+		t.Error("a plan with work is done, or one without is not")
+	}
+	one, same, other := hostfs.NewFile(0o644, []byte("x")), hostfs.NewFile(0o644, []byte("x")), hostfs.NewFile(0o644, []byte("y"))
+	for _, test := range []struct {
+		old, next *hostfs.File
+		want      bool
+	}{{nil, nil, true}, {&one, &same, true}, {&one, &other, false}, {nil, &one, false}, {&one, nil, false}} {
+		if got := (Change{old: test.old, next: test.next}).isNone(); got != test.want {
+			t.Errorf("%+v to %+v: %t", test.old, test.next, got)
+		}
+	}
+}
+
+func TestFlagsInFiles(t *testing.T) {
+	t.Parallel()
+	if got := words("--a\t--b \u0120c"); !slices.Equal(got, []string{"--a", "--b", "\u0120c"}) {
+		t.Errorf("%q", got)
+	}
+	if got := removeWord("x--a --a --ab --a", "--a"); got != "x--a --ab" {
+		t.Errorf("%q", got)
+	}
+	arguments := edit{Form: formArguments}
+	if got, err := arguments.flags([]byte("# --comment\n --a --b\n")); err != nil || !slices.Equal(got, []string{"--a", "--b"}) {
+		t.Errorf("%q, %v", got, err)
+	}
+	for content, want := range map[string]string{
+		"X=--a": "--a", "#X=--a\n": "", ";X=--a\n": "", " # X\n\n \n": "", "X\n": "", "Y=--a\n": "", "X=--a\nX=\"--b\"\n": "--b",
+	} {
+		if got, err := (edit{Form: formEnvironment, Variable: "X"}).flags([]byte(content)); err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%q: %q, %v", content, got, err)
+		}
+	}
+	for content, want := range map[string]bool{`X=""`: true, "X=": false, `X="--b"`: false, "": false} {
+		e := edit{Form: formEnvironment, Variable: "X", Ours: []string{"--a"}}
+		if _, err := e.add([]byte(content)); err != nil || e.Empty != want {
+			t.Errorf("%q: empty %t, %v", content, e.Empty, err)
+		}
+	}
+}
+
+// The arguments of the plugin are changed only where it has --gateway; a file without changes stays byte for byte.
+func TestArgumentsOfTheGateway(t *testing.T) {
+	t.Parallel()
+	with := func(args string) []byte {
+		return []byte("apiVersion:   kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: [{name: a}, {name: b, args: " + args + "}]\n")
+	}
+	plain, guarded := with(`["--registry=ghcr.io"]`), with(`["--registry=ghcr.io", "--gateway=https://gateway.example.com"]`)
+	for _, test := range []struct {
+		content []byte
+		dir     string
+		changed bool
+	}{{plain, "/x", false}, {guarded, "/x", true}, {guarded, "", false}, {guarded, "/etc/containerd/certs.d", false}} {
+		got, err := withCertsDir(test.content, test.dir)
+		if err != nil || (string(got) != string(test.content)) != test.changed || strings.Contains(string(got), `"--certs-dir=/x"`) != test.changed {
+			t.Errorf("%s, %v", got, err)
+		}
+	}
+	for _, test := range []struct {
+		content []byte
+		changed bool
+	}{{plain, false}, {guarded, true}} {
+		got, err := withoutGateway(test.content)
+		if err != nil || (string(got) != string(test.content)) != test.changed || strings.Contains(string(got), "--gateway") {
+			t.Errorf("%s, %v", got, err)
+		}
+	}
+}
+
+// proc_pid_stat(5): the name, in parentheses, can have blanks and parentheses.
+func TestStartOfAProcess(t *testing.T) {
+	t.Parallel()
+	stat := "1 (a b) c) " + strings.Repeat("x ", 19) + "start"
+	if got := process([]byte(stat)); got != "start" {
+		t.Errorf("%q", got)
+	}
+	if got := process([]byte(strings.TrimSuffix(stat, " start"))); got != "" {
+		t.Errorf("%q of a line that is too short", got)
+	}
+}
