@@ -27,7 +27,7 @@ func bare(t *testing.T) (*hostfs.Tree, string) {
 	return tree, dir
 }
 
-// The decision of a roll-back about each file: what others changed since stays, unless the kubelet does not run with it.
+// A roll-back leaves files that others changed since, unless the kubelet does not run with them.
 func TestDecisionOfARollBack(t *testing.T) {
 	t.Parallel()
 	const name = "/etc/kubelet"
@@ -202,7 +202,7 @@ func TestStepsExcludeEachOther(t *testing.T) {
 	}
 }
 
-// What a crash left of the first state counts as pending work that needs no restart.
+// Remains of the first state after a crash count as pending work that needs no restart.
 func TestRemainsOfTheFirstState(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{hostfs.Temporary("/var"), hostfs.Temporary("/var/lib/pullpass"), hostfs.Temporary(stateFile)} {

@@ -712,7 +712,7 @@ func TestPolicyIsThere(t *testing.T) {
 	})
 }
 
-// What passes by itself is no event.
+// Failures that end by themselves cause no event.
 func TestReasonsOfEvents(t *testing.T) {
 	t.Parallel()
 	resource := schema.GroupResource{Resource: "secrets"}

@@ -155,7 +155,7 @@ func TestWhatIsDamaged(t *testing.T) {
 	})
 }
 
-// A memory that cannot be stored is stored a minute later, and the log says so. What others wrote into the ConfigMap is not overwritten unread.
+// A memory that cannot be stored is stored a minute later, and the log says so. The ConfigMap is read first: others may have written into it.
 func TestMemoryCannotBeStoredNow(t *testing.T) {
 	for _, request := range []string{"get configmaps", "put configmaps"} {
 		t.Run(request, func(t *testing.T) {
