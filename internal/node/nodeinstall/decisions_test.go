@@ -431,3 +431,45 @@ func TestStartOfAProcess(t *testing.T) {
 		t.Errorf("%q of a line that is too short", got)
 	}
 }
+
+// Repair leaves an interrupted command to Apply, ends its own work, and writes nothing without work.
+func TestRepairBesideOtherWork(t *testing.T) {
+	onHost(t, "eks", func(t *testing.T, h *host) {
+		h.apply(desired("v1.36.2"))
+		before := h.writes()
+		if changes, err := h.Repair(desired("v1.36.2")); err != nil || len(changes) > 0 {
+			t.Errorf("without work: %v, %v", changes, err)
+		}
+		h.expect("without work", h.writes(), before)
+		for _, interrupted := range []bool{false, true} {
+			testkit.Must(t, alone(h.tree, func(s *state) error {
+				if s.Pending = nil; interrupted {
+					s.Pending = &pending{Restarted: true, Digest: "interrupted"}
+				}
+				return s.save()
+			}))
+			h.put(hostsTOML, "server = 'https://ghcr.io'\n")
+			changes, err := h.Repair(desired("v1.36.2"))
+			if err != nil || len(changes) != 1 || h.read(hostsTOML) != testHosts {
+				t.Errorf("interrupted %t: %v, %v", interrupted, changes, err)
+			}
+			s, err := readState(h.tree)
+			testkit.Must(t, err)
+			if (s.Pending != nil) != interrupted || interrupted && s.Pending.Digest != "interrupted" {
+				t.Errorf("interrupted %t: pending %+v", interrupted, s.Pending)
+			}
+		}
+	})
+}
+
+// Without its stat, this process cannot be distinguished from other processes of the host.
+func TestProcessThatIsNotKnown(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "eks")
+	s, _ := commands(h, "/host", nil)
+	testkit.Remove(t, filepath.Join(h.dir, "proc/17/stat"))
+	s.Stat = nil
+	if err := s.Ready(t.Context()); !errors.Is(err, ErrProfile) || !strings.Contains(err.Error(), "is not this process: give the pod hostPID") {
+		t.Errorf("error %v", err)
+	}
+}
