@@ -184,7 +184,8 @@ func (m *ManagedKeys) makeCA(signsFrom time.Time) (id string, err error) {
 	// Faults of other files were reported already, and do not concern the caller.
 	_ = m.reload()
 	if !slices.ContainsFunc(m.current.Load().cas, func(ca managedCA) bool { return ca.id == id }) {
-		return "", fmt.Errorf("the new CA %s cannot be read back", m.dir.path(caFileName(id)))
+		name := m.dir.path(caFileName(id))
+		return "", errors.Join(fmt.Errorf("the new CA %s cannot be read back, so it is removed", name), removeFile(name))
 	}
 	return id, nil
 }

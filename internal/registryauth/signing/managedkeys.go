@@ -214,9 +214,7 @@ func (m *ManagedKeys) reload() error {
 	next := &managedSet{listing: list}
 	var faults []error
 	if m.cfg.Trust == TrustCertificate {
-		if err := m.reloadCAs(next, old); err != nil {
-			faults = append(faults, err)
-		}
+		faults = append(faults, m.reloadCAs(next, old))
 	}
 	for _, name := range list.keys {
 		key, err := m.dir.readKey(name, m.cfg.Trust, next.cas)
@@ -398,7 +396,7 @@ func (m *ManagedKeys) cleanup() error {
 }
 
 func removeFile(name string) error {
-	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -433,7 +431,8 @@ func (m *ManagedKeys) makeKey(set *managedSet, signsFrom time.Time) (id string, 
 	// Faults of other files were reported already, and do not concern the caller.
 	_ = m.reload()
 	if !slices.ContainsFunc(m.current.Load().keys, func(k managedKey) bool { return k.signing.ID == id }) {
-		return "", fmt.Errorf("the new signing key %s cannot be read back", m.dir.path(keyFileName(id)))
+		name := m.dir.path(keyFileName(id))
+		return "", errors.Join(fmt.Errorf("the new signing key %s cannot be read back, so it is removed", name), removeFile(name))
 	}
 	return id, nil
 }
