@@ -146,6 +146,7 @@ func TestParseRequestRefuses(t *testing.T) {
 		"Bearer alone":                     {requestGet("service=s", "Authorization", "Bearer"), "invalid_request", "Authorization", "holds no password or token"},
 		"two Bearer tokens":                {requestGet("service=s", "Authorization", "Bearer a, Bearer b"), "invalid_request", "Authorization", "one token"},
 		"Bearer and two spaces":            {requestGet("service=s", "Authorization", "Bearer  a"), "invalid_request", "Authorization", "one token"},
+		"too long a list of tokens":        {requestGet("service=s", "Authorization", "Bearer a, "+strings.Repeat("a", MaxTokenBytes)), "invalid_request", "Authorization", "longer than 16384"},
 		"too long a Bearer token":          {requestGet("service=s", "Authorization", "Bearer "+strings.Repeat("a", MaxTokenBytes+1)), "invalid_request", "Authorization", "longer than 16384"},
 		"Basic alone":                      {requestGet("service=s", "Authorization", "Basic"), "invalid_request", "Authorization", "no ':'"},
 		"Basic without a colon":            {requestGet("service=s", "Authorization", "Basic dXNlcg=="), "invalid_request", "Authorization", "no ':'"},

@@ -98,6 +98,15 @@ func TestReadScopesIsBounded(t *testing.T) {
 	}
 }
 
+// A second scope of a resource beyond the limit is beyond it too.
+func TestReadScopesOmitsAllScopesOfAResource(t *testing.T) {
+	t.Parallel()
+	scopes, malformed, omitted := ReadScopes([]string{"repository:x:pull repository:x:push " + scopeList(0, MaxScopes)})
+	if len(scopes) != MaxScopes || malformed != nil || omitted != 2 {
+		t.Errorf("%d scopes are read, %v are malformed, %d are omitted; want %d, none and 2", len(scopes), malformed, omitted, MaxScopes)
+	}
+}
+
 // Those who write scopes by hand have to correct them.
 func TestParseScopesRefuses(t *testing.T) {
 	t.Parallel()

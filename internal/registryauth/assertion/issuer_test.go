@@ -1,6 +1,7 @@
 package assertion
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -8,6 +9,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -220,7 +222,10 @@ func writeKey(t *testing.T, name string) {
 func TestWhatIsNoIssuer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
+	open := filepath.Join(dir, "open")
+	testkit.Must(t, os.Mkdir(open, 0o755))
 	for want, cfg := range map[string]Config{
+		"has mode 0755":       {Issuer: "https://pullpass.example.com", ManagedDir: open},
 		"is not an https URL": {Issuer: "http://pullpass.example.com", ManagedDir: dir},
 		"a slash at its end":  {Issuer: "https://pullpass.example.com/", ManagedDir: dir},
 		"name one of":         {Issuer: "https://pullpass.example.com"},
@@ -229,6 +234,28 @@ func TestWhatIsNoIssuer(t *testing.T) {
 	} {
 		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// A key set that cannot be encoded is neither cached nor taken for an empty one. A log is not needed.
+func TestAFaultIsNotPublished(t *testing.T) {
+	t.Parallel()
+	for _, logged := range []bool{true, false} {
+		var log bytes.Buffer
+		cfg := Config{Issuer: "https://pullpass.example.com", ManagedDir: filepath.Join(t.TempDir(), "assertions")}
+		if logged {
+			cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		}
+		issuer, err := New(cfg)
+		testkit.Must(t, err)
+		w := httptest.NewRecorder()
+		issuer.publish(w, "application/json", []byte("{}"), errors.New("not encoded"))
+		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Cache-Control") != "" || strings.Contains(w.Body.String(), "{}") {
+			t.Errorf("status %d, headers %v, body %s", w.Code, w.Header(), w.Body)
+		}
+		if strings.Contains(log.String(), "not encoded") != logged {
+			t.Errorf("the log says %q", log.String())
 		}
 	}
 }

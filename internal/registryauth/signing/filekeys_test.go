@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -55,6 +56,8 @@ func TestFileKeysReadEveryForm(t *testing.T) {
 	selfSigned := pkitest.NewCert(t, ec, nil)
 	rsaLeaf := pkitest.NewCert(t, pkitest.RSAKey(t), ca)
 	edLeaf := pkitest.NewCert(t, ed, ca)
+	selfIssued := pkitest.NewCA(t, ca, func(c *x509.Certificate) { c.Subject = ca.Subject })
+	sameKey := pkitest.NewCert(t, ca.Key, ca, pkitest.CaNamed("another name of the CA"))
 	noUsage := pkitest.NewCert(t, ec, ca, func(c *x509.Certificate) { c.KeyUsage = 0 })
 
 	cases := map[string]struct {
@@ -74,6 +77,8 @@ func TestFileKeysReadEveryForm(t *testing.T) {
 		"leaf, intermediate, CA":     {keyFiles{cert: pkitest.CertPEM(deepLeaf, intermediate, ca), key: pkitest.KeyPEM(t, ec)}, ES256, 2, []*pkitest.Cert{ca}},
 		"intermediate, CA file":      {keyFiles{pkitest.CertPEM(deepLeaf, intermediate), pkitest.KeyPEM(t, ec), pkitest.CertPEM(ca)}, ES256, 2, []*pkitest.Cert{ca}},
 		"intermediate as the anchor": {keyFiles{cert: pkitest.CertPEM(deepLeaf, intermediate), key: pkitest.KeyPEM(t, ec)}, ES256, 2, []*pkitest.Cert{intermediate}},
+		"CA's name, another key":     {keyFiles{pkitest.CertPEM(pkitest.NewCert(t, ec, selfIssued), selfIssued), pkitest.KeyPEM(t, ec), pkitest.CertPEM(ca)}, ES256, 2, []*pkitest.Cert{ca}},
+		"CA's key, another name":     {keyFiles{pkitest.CertPEM(pkitest.NewCert(t, ec, sameKey), sameKey), pkitest.KeyPEM(t, ec), pkitest.CertPEM(ca)}, ES256, 2, []*pkitest.Cert{ca}},
 		"leaf as the anchor":         {keyFiles{cert: pkitest.CertPEM(leaf), key: pkitest.KeyPEM(t, ec)}, ES256, 1, []*pkitest.Cert{leaf}},
 		"self-signed":                {keyFiles{cert: pkitest.CertPEM(selfSigned), key: pkitest.KeyPEM(t, ec)}, ES256, 1, []*pkitest.Cert{selfSigned}},
 		"certificate and key in one": {keyFiles{cert: append(pkitest.KeyPEM(t, ec), pkitest.CertPEM(leaf, ca)...), key: append(pkitest.CertPEM(leaf), pkitest.KeyPEM(t, ec)...)}, ES256, 1, []*pkitest.Cert{ca}},
@@ -201,6 +206,10 @@ func TestFileKeysRefuseContradictions(t *testing.T) {
 		if _, err := NewFileKeys(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
+	}
+	good.Algorithm, good.Trust, good.Overlap = ES256, TrustCertificate, MinLifetime
+	if err := good.validate(); err != nil {
+		t.Errorf("the shortest overlap: %v", err)
 	}
 	if _, err := NewFileKeys(FileKeysConfig{Trust: "x", Algorithm: "y"}); err == nil || strings.Count(err.Error(), "\n") != 3 {
 		t.Errorf("not all four faults are reported at once: %v", err)
@@ -576,5 +585,114 @@ func TestFileKeysChangeUnderLoad(t *testing.T) {
 			time.Sleep(5*time.Minute + token.Leeway - time.Second)
 			verifyAll(t, raws, newRegistry(t, keys))
 		})
+	}
+}
+
+// Keys in files need no log.
+func TestFileKeysRunWithoutALog(t *testing.T) {
+	t.Parallel()
+	key := newTestSigner(t, ES256)
+	cert := pkitest.NewCert(t, key, nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(10 * time.Minute) })
+	keys, err := keyFiles{cert: pkitest.CertPEM(cert), key: pkitest.KeyPEM(t, key)}.load(t, ES256)
+	testkit.Must(t, err)
+	if err := keys.EndsSoon(); err == nil || !strings.HasPrefix(err.Error(), "the certificate of ") {
+		t.Errorf("error %v, want the end of the certificate", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	keys.Run(ctx)
+}
+
+// Operators read there which certificates registries need.
+func TestFileKeysStatusOfTheChain(t *testing.T) {
+	t.Parallel()
+	key := newTestSigner(t, ES256)
+	ca := pkitest.NewCA(t, nil)
+	intermediate := pkitest.NewCA(t, ca)
+	for name, chain := range map[string][]*pkitest.Cert{
+		"self-signed":  {pkitest.NewCert(t, key, nil)},
+		"intermediate": {pkitest.NewCert(t, key, intermediate), intermediate, ca},
+	} {
+		keys, err := keyFiles{cert: pkitest.CertPEM(chain...), key: pkitest.KeyPEM(t, key)}.load(t, ES256)
+		testkit.Must(t, err)
+		cas := keys.Status().CAs
+		if len(cas) != max(1, len(chain)-1) || cas[0].ID != fingerprint(chain[len(chain)-1].Certificate) || cas[0].State != StateSigning || cas[0].Intermediate {
+			t.Errorf("%s: %+v, want first what registries need", name, cas)
+		}
+		for _, ca := range cas[1:] {
+			if !ca.Intermediate {
+				t.Errorf("%s: %s is not called intermediate", name, ca.Subject)
+			}
+		}
+	}
+}
+
+// A CA that leaves its file, and a key that is replaced, stay published for tokens that have not expired.
+func TestFileKeysStatusOfReplacedTrust(t *testing.T) {
+	t.Parallel()
+	ca, other := pkitest.NewCA(t, nil), pkitest.NewCA(t, nil)
+	pair := func(cas ...*pkitest.Cert) keyFiles {
+		key := newTestSigner(t, ES256)
+		return keyFiles{pkitest.CertPEM(pkitest.NewCert(t, key, ca)), pkitest.KeyPEM(t, key), pkitest.CertPEM(cas...)}
+	}
+	first := pair(ca, other)
+	dir := t.TempDir()
+	first.write(t, dir)
+	keys := mustLoad(t, first.config(dir, ES256))
+	key := mustSigning(t, keys)
+	keyFiles{ca: pkitest.CertPEM(ca)}.write(t, dir)
+	testkit.Must(t, keys.Reload())
+	if mustSigning(t, keys).ID != key.ID || !slices.ContainsFunc(keys.Trusted().Certificates, other.Equal) {
+		t.Error("a CA that left its file is not published any more")
+	}
+	pair(ca).write(t, dir)
+	testkit.Must(t, keys.Reload())
+	status := keys.Status().Keys
+	if len(status) != 2 || status[0].ID != key.ID || status[0].State != StateRetired || status[0].PublishedUntil.IsZero() {
+		t.Errorf("the status is %+v, want first the key that was replaced", status)
+	}
+}
+
+// Only a key set names keys that have no certificate.
+func TestFileKeysWithCertificatesPublishNoOtherKey(t *testing.T) {
+	t.Parallel()
+	private, _ := newKeyPEM(t, ES256)
+	_, public := newKeyPEM(t, ES256)
+	signer, err := parsePrivateKey(private)
+	testkit.Must(t, err)
+	keys, err := keyFiles{cert: pkitest.CertPEM(pkitest.NewCert(t, signer, nil)), key: slices.Concat(private, public)}.load(t, ES256)
+	testkit.Must(t, err)
+	if published := keys.Trusted().JWKS.Keys; len(published) != 1 || published[0].KeyID != mustSigning(t, keys).ID {
+		t.Errorf("%+v are published, want the signing key alone", published)
+	}
+}
+
+// The greatest chain, file and key are good.
+func TestFileKeysAtTheirLimits(t *testing.T) {
+	t.Parallel()
+	key := newTestSigner(t, ES256)
+	chain := []*pkitest.Cert{pkitest.NewCA(t, nil)}
+	for len(chain) < maxChain-1 {
+		chain = append(chain, pkitest.NewCA(t, chain[len(chain)-1]))
+	}
+	chain = append(chain, pkitest.NewCert(t, key, chain[len(chain)-1]))
+	slices.Reverse(chain)
+	if _, err := (keyFiles{cert: pkitest.CertPEM(chain...), key: pkitest.KeyPEM(t, key)}).load(t, ES256); err != nil {
+		t.Errorf("a chain of %d: %v", len(chain), err)
+	}
+	if data, err := readCapped(strings.NewReader(strings.Repeat("a", maxKeyFileBytes)), "name"); err != nil || len(data) != maxKeyFileBytes {
+		t.Errorf("a file of %d bytes: %v", len(data), err)
+	}
+	if err := RS256.checkKey(&rsa.PublicKey{N: new(big.Int).Lsh(big.NewInt(1), maxRSABits-1), E: 65537}); err != nil {
+		t.Errorf("an RSA key of %d bits: %v", maxRSABits, err)
+	}
+}
+
+// A volume whose server does not answer.
+func TestKeyFilesThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("input/output error")
+	if data, err := readCapped(iotest.ErrReader(broken), "name"); !errors.Is(err, broken) || data != nil {
+		t.Errorf("%d bytes, error %v", len(data), err)
 	}
 }

@@ -25,7 +25,7 @@ func TestKeysAreHeldForAWhile(t *testing.T) {
 		return strings.Join(list, " ")
 	}
 	first := &fileKeySet{key: one, held: []heldKey{{SigningKey: one}}}
-	if held := first.heldWith(one, now); ids(held) != "1" || !held[0].until.IsZero() {
+	if held := first.heldWith(one, now); ids(held) != "1" || !held[0].since.IsZero() || !held[0].until.IsZero() {
 		t.Errorf("the same key: %v", held)
 	}
 	second := &fileKeySet{key: two, held: first.heldWith(two, now)}

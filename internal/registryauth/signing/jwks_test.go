@@ -3,7 +3,10 @@ package signing
 import (
 	"bytes"
 	"crypto"
+	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"slices"
@@ -48,6 +51,17 @@ func TestMarshalJWKSShowsNoPrivateKey(t *testing.T) {
 				t.Errorf("%s: %s key: got %q, error %v, want nothing and a refusal", algorithm, name, data, err)
 			}
 		}
+	}
+}
+
+// An invalid key set is not published.
+func TestMarshalJWKSOfAKeyThatCannotBeEncoded(t *testing.T) {
+	t.Parallel()
+	key, err := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
+	testkit.Must(t, err)
+	keys := fixedKeys{trusted: TrustBundle{JWKS: jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1"}}}}}
+	if data, err := MarshalJWKS(keys); err == nil || !strings.Contains(err.Error(), "key set: ") || data != nil {
+		t.Errorf("%s, error %v", data, err)
 	}
 }
 

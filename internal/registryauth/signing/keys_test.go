@@ -1,13 +1,17 @@
 package signing
 
 import (
+	"bytes"
 	"crypto"
+	"crypto/ecdh"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -222,5 +226,52 @@ func TestSigningKeyDoesNotPrintItself(t *testing.T) {
 	}
 	if data, err := json.Marshal(keys.key); err != nil || strings.Contains(string(data), base64.StdEncoding.EncodeToString(private[:8])[:8]) {
 		t.Errorf("JSON %s, error %v", data, err)
+	}
+}
+
+// A key in a device has another type. It is refused, since its signature could have another form.
+type deviceKey struct{ crypto.Signer }
+
+func TestKeysThatCannotSign(t *testing.T) {
+	t.Parallel()
+	device := deviceKey{newTestSigner(t, ES256)}
+	if _, err := newSigningKey(ES256, device, nil, nil); err == nil || !strings.Contains(err.Error(), "type signing.deviceKey cannot sign tokens") {
+		t.Errorf("a key in a device: %v", err)
+	}
+	if _, err := encodeKeyPEM(device); err == nil || !strings.Contains(err.Error(), "encode the key: ") {
+		t.Errorf("a key in a device: %v", err)
+	}
+	exchange, err := ecdh.X25519().GenerateKey(rand.Reader)
+	testkit.Must(t, err)
+	der, err := x509.MarshalPKCS8PrivateKey(exchange)
+	testkit.Must(t, err)
+	if _, err := parsePrivateKey(pkitest.PEM("PRIVATE KEY", der)); err == nil || !strings.Contains(err.Error(), "type *ecdh.PrivateKey cannot sign") {
+		t.Errorf("a key for key exchange: %v", err)
+	}
+	if _, err := thumbprint(exchange.PublicKey()); err == nil || !strings.Contains(err.Error(), "thumbprint of the key: ") {
+		t.Errorf("a key for key exchange has a thumbprint: %v", err)
+	}
+	leaf := pkitest.NewCert(t, device.Signer, nil)
+	if _, err := verifyLeaf([]*x509.Certificate{leaf.Certificate}, []*x509.Certificate{leaf.Certificate}, struct{}{}, time.Now()); err == nil || !strings.Contains(err.Error(), "not for this private key") {
+		t.Errorf("a certificate for a key that cannot be compared: %v", err)
+	}
+	broken := errors.New("broken")
+	key := &SigningKey{ID: "1", signature: func([]byte) ([]byte, error) { return nil, broken }}
+	if raw, err := key.Sign([]byte("{}")); !errors.Is(err, broken) || raw != "" {
+		t.Errorf("a token without a signature: %q, error %v", raw, err)
+	}
+}
+
+// Each text is logged when it changes, and no error is not a text.
+func TestLastLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	var last lastLogged
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	for _, err := range []error{errors.New("one"), errors.New("one"), nil, errors.New("one"), errors.New("two"), nil, nil} {
+		last.log(logger, slog.LevelWarn, "attention", err)
+	}
+	if n := strings.Count(log.String(), "\n"); n != 3 {
+		t.Errorf("%d lines, want 3: %s", n, log.String())
 	}
 }

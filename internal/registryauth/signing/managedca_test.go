@@ -406,6 +406,14 @@ func TestManagedKeysWithOneOfTwoCAs(t *testing.T) {
 		keys := newManaged(t, TrustCertificate)
 		oldCA := onlyCA(t, keys)
 		info := mustRotateCA(t, keys, time.Hour)
+		if name == "damaged" {
+			content, published := readFile(t, info.File), MarshalCertificates(keys)
+			testkit.Must(t, spoil(info.File))
+			if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), info.File) || !bytes.Equal(MarshalCertificates(keys), published) {
+				t.Errorf("the new CA is %s: %v", name, err)
+			}
+			testkit.Must(t, os.WriteFile(info.File, content, 0o600))
+		}
 		testkit.Must(t, spoil(oldCA.File))
 		published := MarshalCertificates(keys)
 		if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), oldCA.File) || !bytes.Equal(MarshalCertificates(keys), published) {

@@ -305,7 +305,7 @@ func (d managedDir) writeJSON(name string, content any) error {
 
 // write puts a new file in place atomically, also across a power failure. The caller holds the
 // lock.
-func (d managedDir) write(name string, data []byte) (err error) {
+func (d managedDir) write(name string, data []byte) error {
 	if _, err := os.Lstat(d.path(name)); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s is there already: it is never overwritten", d.path(name))
 	}
@@ -313,17 +313,13 @@ func (d managedDir) write(name string, data []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
+	defer os.Remove(f.Name()) // after the rename, there is none
 	_, err = f.Write(data)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err != nil {
 		return err
 	}
-	if err = os.Rename(f.Name(), d.path(name)); err != nil {
+	if err := os.Rename(f.Name(), d.path(name)); err != nil {
 		return err
 	}
 	return d.sync()

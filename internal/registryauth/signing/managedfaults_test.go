@@ -3,8 +3,10 @@ package signing
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -23,14 +25,16 @@ func TestManagedKeysIgnoreAndRemoveCrashLeftovers(t *testing.T) {
 	t.Parallel()
 	keys := newManaged(t, TrustCertificate)
 	before := keys.Status().Keys
-	for name, data := range map[string]string{"tmp-1": "", "tmp-22": "{", "lost+found": "", "README": "x"} {
+	for name, data := range map[string]string{
+		"tmp-1": "", "tmp-22": "{", "lost+found": "", "README": "x", "key-1.json.bak": "", "ca-private-1.json.bak": "", "notes.json": "",
+	} {
 		testkit.Must(t, os.WriteFile(filepath.Join(keys.cfg.Dir, name), []byte(data), 0o600))
 	}
 	if err := keys.Reload(); err != nil || !slices.Equal(keys.Status().Keys, before) {
 		t.Errorf("leftovers were read: %v", err)
 	}
 	mustMaintain(t, keys)
-	want := []string{"README", filepath.Base(onlyCA(t, keys).File), filepath.Base(before[0].File), "lock", "lost+found"}
+	want := []string{"README", filepath.Base(onlyCA(t, keys).File), filepath.Base(before[0].File), "lock", "lost+found", "key-1.json.bak", "ca-private-1.json.bak", "notes.json"}
 	if names := dirNames(t, keys.cfg.Dir); len(names) != len(want) || slices.ContainsFunc(want, func(n string) bool { return !slices.Contains(names, n) }) {
 		t.Errorf("the directory holds %v, want %v", names, want)
 	}
@@ -140,6 +144,16 @@ func TestManagedKeysSkipBrokenFiles(t *testing.T) {
 			}
 		}
 	}
+	// Also the first one is kept.
+	testkit.Must(t, os.Truncate(good.File, 100))
+	if err := keys.Reload(); err == nil || !strings.Contains(err.Error(), good.File) {
+		t.Errorf("reload: %v, want the name of the first file", err)
+	}
+	for _, id := range []string{good.ID, bad.ID} {
+		if published := keys.Trusted().JWKS; len(published.Key(id)) != 1 {
+			t.Errorf("key %s is not published any more", id)
+		}
+	}
 }
 
 func TestManagedKeysKeepTheLastGoodSet(t *testing.T) {
@@ -159,6 +173,12 @@ func TestManagedKeysKeepTheLastGoodSet(t *testing.T) {
 		moved := keys.cfg.Dir + ".moved"
 		testkit.Must(t, os.Rename(keys.cfg.Dir, moved))
 		check("the directory vanished", "no such file")
+		if _, err := keys.Rotate(RotateOptions{}); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s, the directory vanished: rotation: %v", trust, err)
+		}
+		if _, err := os.Stat(keys.cfg.Dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: the directory was made again: %v", trust, err)
+		}
 		testkit.Must(t, os.Mkdir(keys.cfg.Dir, 0o700))
 		// As when a volume is not mounted any more: making new keys there would
 		// make a CA, or a key, that no registry knows.
@@ -196,6 +216,7 @@ func TestManagedKeysNeverReplaceTheCA(t *testing.T) {
 		"version 2":          edited(func(f *caFile) { f.Version = 2 }),
 		"no certificate":     edited(func(f *caFile) { f.Certificate = "" }),
 		"no private key":     edited(func(f *caFile) { f.PrivateKey = "" }),
+		"the key is not the": edited(func(f *caFile) { f.PrivateKey = string(pkitest.KeyPEM(t, pkitest.RSAKey(t))) }),
 		"not the certificat": edited(func(f *caFile) { f.PrivateKey = sound.PrivateKey }),
 		"is not a CA's": edited(func(f *caFile) {
 			f.Certificate, f.PrivateKey = string(pkitest.CertPEM(pkitest.NewCert(t, leafKey, nil))), string(pkitest.KeyPEM(t, leafKey))
@@ -210,8 +231,13 @@ func TestManagedKeysNeverReplaceTheCA(t *testing.T) {
 		}
 		before := dirNames(t, keys.cfg.Dir)
 		fresh := openManaged(t, keys.cfg)
-		if err := fresh.Maintain(); err == nil || !strings.Contains(err.Error(), want) {
+		if err := fresh.Maintain(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "is missing") != (data == nil) {
 			t.Errorf("error %v, want %q", err, want)
+		}
+		if data == nil {
+			if err := fresh.Reload(); err == nil || !strings.Contains(err.Error(), "there is no CA; restore") {
+				t.Errorf("error %v, want that the key has no CA", err)
+			}
 		}
 		if after := dirNames(t, keys.cfg.Dir); !slices.Equal(after, before) {
 			t.Errorf("%s: the CA was replaced: %v", want, after)
@@ -292,7 +318,7 @@ func TestManagedKeysReportTheEndOfTheCA(t *testing.T) {
 		if err := keys.EndsSoon(); err == nil || !strings.Contains(err.Error(), "CA certificate of") || !strings.Contains(err.Error(), at.want) {
 			t.Errorf("%s before its end: %v, want %q", at.before, err, at.want)
 		}
-		if key := mustSigning(t, keys); key.NotAfter.After(end) || len(keys.Status().Keys) > 2 {
+		if key := mustSigning(t, keys); key.path[0].NotAfter.After(end) || len(keys.Status().Keys) > 2 {
 			t.Errorf("%s before its end: %d keys, the last until %s", at.before, len(keys.Status().Keys), key.NotAfter)
 		}
 	}
@@ -348,6 +374,9 @@ func TestManagedKeysRefuseAnotherTrust(t *testing.T) {
 		}
 		if _, err := other.Signing(); !errors.Is(err, ErrNoSigningKey) {
 			t.Errorf("%s in a directory for %s signs: %v", used, made, err)
+		}
+		if trusted := other.Trusted(); used == TrustJWKS && len(trusted.Certificates) != 0 {
+			t.Errorf("%s publishes the CA of a directory for %s", used, made)
 		}
 		if after := dirNames(t, cfg.Dir); !slices.Equal(after, before) {
 			t.Errorf("the directory changed from %v to %v", before, after)
@@ -423,6 +452,140 @@ func TestManagedKeysBoundTheNumberOfFiles(t *testing.T) {
 	}
 	if _, err := NewManagedKeys(cfg); err == nil || !strings.Contains(err.Error(), "more than 256") {
 		t.Errorf("error %v, want too many files refused", err)
+	}
+}
+
+// fillManaged adds unusable files of keys until one more is refused.
+func fillManaged(t *testing.T, keys *ManagedKeys) {
+	t.Helper()
+	list, err := keys.dir.list()
+	testkit.Must(t, err)
+	for n := len(list.keys) + len(list.cas); n < maxManagedFiles; n++ {
+		testkit.Must(t, os.WriteFile(keys.dir.path(keyFileName(strconv.Itoa(n))), nil, 0o600))
+	}
+	if _, err := keys.dir.list(); err != nil {
+		t.Errorf("%d files: %v", maxManagedFiles, err)
+	}
+}
+
+// A key or a CA that other processes cannot read must not sign. One file too many would hide all others.
+func TestManagedKeysReadBackWhatTheyMake(t *testing.T) {
+	t.Parallel()
+	for _, trust := range []Trust{TrustCertificate, TrustJWKS} {
+		keys := newManaged(t, trust)
+		first := mustSigning(t, keys).ID
+		fillManaged(t, keys)
+		if _, err := keys.Rotate(RotateOptions{}); err == nil || !strings.Contains(err.Error(), "the new signing key") || !strings.Contains(err.Error(), "cannot be read back") {
+			t.Errorf("%s: rotation: %v", trust, err)
+		}
+		if mustSigning(t, keys).ID != first || mustSigning(t, openManaged(t, keys.cfg)).ID != first {
+			t.Errorf("%s: the key changed", trust)
+		}
+	}
+	keys := newManaged(t, TrustCertificate)
+	before := onlyCA(t, keys)
+	fillManaged(t, keys)
+	if _, err := keys.RotateCA(RotateOptions{}); err == nil || !strings.Contains(err.Error(), "the new CA") || !strings.Contains(err.Error(), "cannot be read back") {
+		t.Errorf("a new CA: %v", err)
+	}
+	if onlyCA(t, keys) != before || onlyCA(t, openManaged(t, keys.cfg)) != before {
+		t.Errorf("the CA is %+v", onlyCA(t, keys))
+	}
+}
+
+// Nothing half made is left, and no fault is taken for a success.
+func TestManagedDirFaults(t *testing.T) {
+	t.Parallel()
+	dir, missing := managedDir(t.TempDir()), managedDir(filepath.Join(t.TempDir(), "missing"))
+	ca, other := pkitest.NewCA(t, nil), newTestSigner(t, ES256)
+	noCA := pkitest.NewCA(t, nil, func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageDigitalSignature })
+	now := time.Now()
+	made := keyFile{Algorithm: ES256, CreatedAt: now, SignsFrom: now}
+	for want, do := range map[string]func() error{
+		"rename ":               func() error { return dir.write("missing/a", nil) },
+		"json: unsupported":     func() error { return dir.writeJSON("a", make(chan int)) },
+		`algorithm "none"`:      func() error { _, err := dir.makeKey(keyFile{Algorithm: "none"}, "s", nil, nil); return err },
+		"make a certificate: ":  func() error { _, err := dir.makeKey(made, "s", ca.Certificate, other); return err },
+		"CA of the signing key": func() error { _, err := dir.makeKey(made, "s", noCA.Certificate, noCA.Key); return err },
+		"missing/tmp-":          func() error { return missing.write("a", nil) },
+		"missing: no such file": missing.sync,
+		"lock: no such file":    func() error { _, err := missing.lock(); return err },
+		"directory not empty":   func() error { return removeFile(filepath.Dir(string(missing))) },
+	} {
+		if want == "directory not empty" {
+			testkit.Must(t, os.WriteFile(filepath.Join(filepath.Dir(string(missing)), "a"), nil, 0o600))
+		}
+		if err := do(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+	if names := dirNames(t, string(dir)); len(names) != 0 {
+		t.Errorf("%v is left", names)
+	}
+	if err := removeFile(string(missing)); err != nil {
+		t.Errorf("a file that another process removed: %v", err)
+	}
+}
+
+// The directory vanishes while it is locked.
+func TestManagedKeysThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for want, do := range map[string]func(*ManagedKeys) error{
+		"make a CA of the signing keys: open ": func(m *ManagedKeys) error { _, _, err := m.signingCA(&managedSet{}, now); return err },
+		"make a signing key: open ": func(m *ManagedKeys) error {
+			m.cfg.Trust = TrustJWKS
+			_, err := m.makeKey(&managedSet{}, now)
+			return err
+		},
+	} {
+		if err := do(openManaged(t, managedConfig(t, TrustCertificate))); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// Another process removes a file between the listing and the reading. A link to a missing file is the same.
+func TestManagedKeysSkipRemovedFiles(t *testing.T) {
+	t.Parallel()
+	cfg := managedConfig(t, TrustCertificate)
+	keys := openManaged(t, cfg)
+	if err := keys.Reload(); err != nil {
+		t.Errorf("a missing directory: %v", err)
+	}
+	mustMaintain(t, keys)
+	for _, name := range []string{keyFileName("gone"), caFileName("gone")} {
+		testkit.Must(t, os.Symlink("missing", keys.dir.path(name)))
+	}
+	if err := keys.Reload(); err != nil {
+		t.Errorf("removed files: %v", err)
+	}
+	mustSigning(t, keys)
+}
+
+// The directory cannot be made: its parent became a file.
+func TestManagedKeysInADirectoryThatCannotBeMade(t *testing.T) {
+	t.Parallel()
+	cfg := managedConfig(t, TrustCertificate)
+	cfg.Dir = filepath.Join(cfg.Dir, "keys")
+	keys := openManaged(t, cfg)
+	testkit.Must(t, os.WriteFile(filepath.Dir(cfg.Dir), nil, 0o600))
+	if err := keys.Maintain(); err == nil || !strings.Contains(err.Error(), "signing keys: mkdir ") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A revoked key whose successor cannot be made stays: pulls go on.
+func TestManagedKeysRevokeNothingWithoutASuccessor(t *testing.T) {
+	t.Parallel()
+	keys := newManaged(t, TrustCertificate)
+	key := keys.Status().Keys[0]
+	testkit.Must(t, os.Truncate(onlyCA(t, keys).File, 100))
+	if _, err := keys.Revoke(key.ID); err == nil || !strings.Contains(err.Error(), "is damaged") {
+		t.Errorf("error %v, want the damaged CA", err)
+	}
+	if _, err := os.Stat(key.File); err != nil || mustSigning(t, keys).ID != key.ID {
+		t.Errorf("the only key was removed: %v", err)
 	}
 }
 

@@ -237,6 +237,37 @@ func TestManagedKeysRotateDailyAndPrune(t *testing.T) {
 	})
 }
 
+// An operator may make the first key, and a start with the same settings makes no other.
+func TestManagedKeysMakeNoKeyWithoutNeed(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	cfg := managedConfig(t, TrustCertificate)
+	cfg.Now = func() time.Time { return now }
+	if info := mustRotate(t, openManaged(t, cfg), 0); info.State != StateSigning {
+		t.Errorf("the first key is %+v", info)
+	}
+	now = now.Add(time.Hour)
+	keys := openManaged(t, cfg)
+	mustMaintain(t, keys)
+	if n := len(keys.Status().Keys); n != 1 {
+		t.Errorf("%d keys after another start, want 1", n)
+	}
+	mustRotateCA(t, keys, time.Hour)
+	if n := len(keys.Status().Keys); n != 1 {
+		t.Errorf("%d keys while the new CA waits, want 1", n)
+	}
+
+	cfg = managedConfig(t, TrustJWKS)
+	cfg.Now = func() time.Time { return now }
+	keys = openManaged(t, cfg)
+	mustMaintain(t, keys)
+	now = now.Add(2 * rotateFollowed)
+	mustMaintain(t, keys)
+	if n := len(keys.Status().Keys); n != 1 {
+		t.Errorf("%d keys for registries that read the key set once, want 1", n)
+	}
+}
+
 // A proxy that was off for long has only expired certificates.
 func TestManagedKeysRecoverAfterALongPause(t *testing.T) {
 	testkit.Bubble(t, func(t *testing.T) {
