@@ -79,6 +79,9 @@ func TestSetFaults(t *testing.T) {
 		"{":                                "f.yaml: is not valid YAML",
 		"apiVersion: v1\nkind: Secret\n":   "f.yaml: line 1: is not an object of Pullpass",
 		head + "AccessPolicy\nrules: []\n": "metadata.name",
+		head + "Secret\n":                  "f.yaml: line 1: is not an object of Pullpass",
+		head + "AccessPolicy\nkind: Pod\n": "f.yaml: is not valid YAML",
+		strings.Replace(request, "pullpass.dev/v1alpha1", "v1", 1):       "f.yaml: line 1: is not an object of Pullpass",
 		head + "AccessPolicy\nmetadata: {name: a}\nrules: []\n":          "spec: is missing",
 		head + "RepositoryAccess\nmetadata: {name: a}\nspec: {}\n":       "metadata.namespace: is missing",
 		objects + "---\n" + objects:                                      `AccessPolicy "team-b" is in f.yaml: line 1, too`,
@@ -100,7 +103,7 @@ func TestExportAndBack(t *testing.T) {
 	testkit.Must(t, set.Add("a.yaml", []byte(objects)))
 	data, err := set.ToFile("prod-eu")
 	testkit.Must(t, err)
-	if text := string(data); !strings.Contains(text, "# all of the team") || strings.Contains(text, "dev/**") || !strings.Contains(text, "name: team-a-own") {
+	if text := string(data); !strings.Contains(text, "# all of the team") || strings.Contains(text, "dev/**") || !strings.Contains(text, "{name: own,") || !strings.Contains(text, "name: team-a-own") {
 		t.Errorf("the file is\n%s", text)
 	}
 	fromObjects, err := policy.Parse(policy.File{Name: "p", Data: data})
@@ -140,6 +143,8 @@ func TestExportFaults(t *testing.T) {
 		strings.Replace(file, "[pull]", "[pul]", 1):                                  "is not an action",
 		head + "AccessPolicy\nmetadata: {name: a}\nspec: {rules: []}\n":              "is not a policy file",
 		head + "AccessPolicyTests\ntests: []\n":                                      "is not a policy file",
+		strings.Replace(file, "pullpass.dev/v1alpha1", "v1", 1):                      "is not a policy file",
+		"{": "p.yaml: is not valid YAML",
 	} {
 		if _, err := ToObject("x", policy.File{Name: "p.yaml", Data: []byte(text)}); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
@@ -152,6 +157,33 @@ func TestExportFaults(t *testing.T) {
 	testkit.Must(t, set.Add("r.yaml", []byte(objects+"---\n"+request)))
 	if _, err := set.ToFile("prod-eu"); err == nil || !strings.Contains(err.Error(), "only objects of kind AccessPolicy") {
 		t.Errorf("a RepositoryAccess became a file: %v", err)
+	}
+}
+
+func TestToFileHasOnlyTheFieldsOfItsObjects(t *testing.T) {
+	t.Parallel()
+	const rule = "subjects: [{namespaces: [a]}], allow: [{repositories: [a], actions: [pull]}]"
+	object := func(name, spec string) string {
+		return head + "AccessPolicy\nmetadata: {name: " + name + "}\nspec: " + spec + "\n---\n"
+	}
+	for objects, want := range map[string]struct{ text, not, fault string }{
+		"":      {fault: "only objects of kind AccessPolicy"},
+		request: {fault: "only objects of kind AccessPolicy"},
+		object("a", "{rules: [{name: r, "+rule+"}]}"):                                                                        {text: "name: r", not: "deny"},
+		object("a", "{deny: [{name: r, subjects: [{namespaces: [a]}]}]}"):                                                    {text: "name: r", not: "rules"},
+		object("a", "{rules: [{name: r, "+rule+"}, {name: b-r, "+rule+"}]}") + object("b", "{rules: [{name: r, "+rule+"}]}"): {fault: "the policy file: "},
+	} {
+		var set Set
+		if objects != "" {
+			testkit.Must(t, set.Add("a.yaml", []byte(strings.TrimSuffix(objects, "---\n"))))
+		}
+		data, err := set.ToFile("prod-eu")
+		if want.fault != "" && (err == nil || !strings.Contains(err.Error(), want.fault) || data != nil) {
+			t.Errorf("%s\n%s, error %v, want %q", objects, data, err, want.fault)
+		}
+		if want.fault == "" && (err != nil || !strings.Contains(string(data), want.text) || strings.Contains(string(data), want.not)) {
+			t.Errorf("%s\n%s, error %v", objects, data, err)
+		}
 	}
 }
 

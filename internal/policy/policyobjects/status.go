@@ -162,7 +162,6 @@ func Remember(kind, name string, spec, status any) *Remembered {
 
 // Forget returns the remembered part of an object that counts for nothing: the digest, which shows
 // whether its status says so already.
-// says so already.
 func (r *Remembered) Forget() *Remembered { return &Remembered{Seen: Seen{digest: r.digest}} }
 
 func list(of any, field string) []any {

@@ -38,7 +38,7 @@ func TestSeenStatus(t *testing.T) {
 		t.Fatalf("%+v", written)
 	}
 	seen := see(asJSON(t, written))
-	if seen.LastUsed("a") != "2026-03-04" || seen.LastUsed("b") != "" {
+	if seen.LastUsed("a") != "2026-03-04" || seen.LastUsed("b") != "" || len(seen.lastUsed) != 1 {
 		t.Errorf("%+v", seen)
 	}
 	next := aStatus()
@@ -68,6 +68,21 @@ func TestSeenStatus(t *testing.T) {
 		if _, differs := seen.Complete(aStatus(), later); !differs {
 			t.Errorf("%v is as good", no)
 		}
+	}
+	for _, no := range []any{nil, "x", map[string]any{"observedGeneration": 2, "conditions": "x"}} {
+		if seen := see(no); !reflect.DeepEqual(seen, Seen{}) {
+			t.Errorf("of %v, %+v is remembered", no, seen)
+		}
+	}
+	odd := aStatus()
+	odd.Repositories[1].LastUsed = "2026-03-05"
+	seen = see(asJSON(t, odd)) // its conditions have no times
+	if seen.LastUsed("a") != "2026-03-04" || seen.LastUsed("b") != "2026-03-05" {
+		t.Errorf("%+v", seen)
+	}
+	next = aStatus()
+	if seen.Complete(next, later); next.Conditions[0].LastTransitionTime != "1970-01-01T01:23:20Z" {
+		t.Errorf("a condition without a time: %+v", next)
 	}
 }
 

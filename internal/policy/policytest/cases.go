@@ -69,8 +69,8 @@ func (p *caseParser) parse(file policy.File) []Case {
 	if !ok {
 		return nil
 	}
-	object, isObject := document.Value.(map[string]any)
-	if kind, ok := object["kind"].(string); isObject && ok && kind != casesKind {
+	object, _ := document.Value.(map[string]any)
+	if kind, ok := object["kind"].(string); ok && kind != casesKind {
 		document.At("kind", kind).Fault("%s is not a file of tests: write %s", term.QuoteName(kind), casesKind)
 		return nil
 	}

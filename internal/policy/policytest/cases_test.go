@@ -11,6 +11,7 @@ import (
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
 
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -70,6 +71,29 @@ func TestCaseFiles(t *testing.T) {
 
 // Every valid name of a token can be tested. Kubernetes limits the length of a ServiceAccount's
 // name, but not of its DNS labels.
+// What cannot be read is one fault, and not a second one of what follows from it.
+func TestCaseFaultsHaveNoConsequences(t *testing.T) {
+	t.Parallel()
+	const head = "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicyTests\ntests:\n"
+	var many []string
+	for i := range registryauth.MaxScopes + 1 {
+		many = append(many, fmt.Sprintf("'repository:a%d:pull'", i))
+	}
+	for text, want := range map[string]int{
+		"- {name: 1, anonymous: true, expect: {granted: []}}\n- {name: 2, anonymous: true, expect: {granted: []}}\n":                                            2,
+		"- {name: a, anonymous: true, scopes: [" + strings.Join(many, ", ") + "], expect: {granted: ['repository:b:pull']}}\n":                                  1,
+		"- {name: a, anonymous: true, expect: {denied: 5}}\n":                                                                                                   1,
+		"- {name: a, identity: {provider: 5, claims: {a: b}}, expect: {granted: []}}\n":                                                                         1,
+		"- {name: \"~\", anonymous: true, expect: {granted: []}}\n- {name: " + strings.Repeat("n", maxCaseName) + ", anonymous: true, expect: {granted: []}}\n": 0,
+		"- {name: caf\u00e9, anonymous: true, expect: {granted: []}}\n":                                                                                         1,
+	} {
+		_, err := Parse(issuers, policy.File{Name: "p", Data: []byte(head + text)})
+		if got := strictyaml.Flatten(err); err == nil && want != 0 || err != nil && len(got) != want {
+			t.Errorf("%s: %d faults, want %d: %v", text, len(got), want, err)
+		}
+	}
+}
+
 func TestCaseWithALongName(t *testing.T) {
 	t.Parallel()
 	identity := "identity: {cluster: c, namespace: team-a, serviceAccount: " + strings.Repeat("a", 253) + "}"

@@ -66,9 +66,7 @@ func said(body []byte) string {
 			Message string `json:"message"`
 		} `json:"errors"`
 	}
-	if json.Unmarshal(body, &document) != nil {
-		return ""
-	}
+	_ = json.Unmarshal(body, &document) // of an unknown document, nothing is told
 	var code string
 	_ = json.Unmarshal(document.Error, &code)
 	var inner struct {

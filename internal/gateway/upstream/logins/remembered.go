@@ -132,9 +132,6 @@ func (r *Remembered) Login(ctx context.Context, caller string) (upstream.Login, 
 	case <-ctx.Done():
 		return upstream.Login{}, fmt.Errorf("a login for %s: %w", r.cfg.Upstream, context.Cause(ctx))
 	case result := <-flight:
-		if result.Err != nil {
-			return upstream.Login{}, result.Err
-		}
 		got := result.Val.(*known)
 		return got.login, got.err
 	}
