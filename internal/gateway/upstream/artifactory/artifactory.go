@@ -44,7 +44,7 @@ func (c *Credential) Validate(v logins.Validator) {
 	if !names.IsTitle(c.Provider) {
 		v.Fault("provider", "is not a name (%s); write the provider name of the OpenID Connect integration", term.QuoteValue(c.Provider))
 	}
-	if c.Audience != "" && (len(c.Audience) > maxAudienceBytes || !names.IsVisible(c.Audience)) {
+	if len(c.Audience) > maxAudienceBytes || !names.IsVisible(c.Audience) {
 		v.Fault("audience", "is not an audience (%s); use at most %d visible ASCII characters", term.QuoteValue(c.Audience), maxAudienceBytes)
 	}
 	if c.URL != "" {

@@ -3,6 +3,7 @@ package artifactory
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins/loginstest"
+	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -81,6 +83,17 @@ func TestFaults(t *testing.T) {
 	if _, err := logins.Login(t.Context(), loginstest.Caller); err == nil || !strings.Contains(err.Error(), "not whose it is") {
 		t.Errorf("error %v of a token without a user", err)
 	}
+	for answer, want := range map[string]string{"{}": "the answer has none", `{"errors": [{"message": "no such provider"}]}`: "400 Bad Request: no such provider"} {
+		logins := newLogins(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if answer != "{}" {
+				w.WriteHeader(http.StatusBadRequest)
+			}
+			_, _ = io.WriteString(w, answer)
+		}))
+		if _, err := logins.Login(t.Context(), loginstest.Caller); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", answer, err, want)
+		}
+	}
 }
 
 func TestWhatIsMissing(t *testing.T) {
@@ -91,6 +104,41 @@ func TestWhatIsMissing(t *testing.T) {
 	} {
 		if _, err := credential.Open(logins.Service{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// Without an assertion, no cloud is asked.
+type refusing struct{}
+
+func (refusing) Sign(string, string) (registryauth.Secret, error) {
+	return registryauth.Secret{}, errors.New("no key signs")
+}
+
+func TestNoLoginWithoutAnAssertion(t *testing.T) {
+	t.Parallel()
+	logins, err := (&Credential{URL: "https://acme.jfrog.io", Provider: "pullpass", Audience: "acme"}).Open(logins.Service{Upstream: "u", URL: "https://registry.example.com", Assertions: refusing{}})
+	testkit.Must(t, err)
+	if _, err := logins.Login(t.Context(), loginstest.Caller); err == nil || !strings.Contains(err.Error(), "a login for u: no key signs") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestFields(t *testing.T) {
+	t.Parallel()
+	for credential, want := range map[Credential]string{
+		{Provider: "pullpass", Audience: strings.Repeat("a", maxAudienceBytes)}: "",
+		{Provider: "pullpass"}: "",
+		{Provider: "pullpass", Audience: strings.Repeat("a", maxAudienceBytes+1)}: "audience is not an audience",
+		{Provider: "pullpass", Audience: "a b"}:                                   "audience is not an audience",
+		{Audience: "a"}:                                                           "provider is not a name",
+		{Provider: "pullpass", URL: "https://acme.jfrog.io"}:                      "url is the URL",
+	} {
+		if got := loginstest.FaultsOf(&credential); (got == "") != (want == "") || !strings.HasPrefix(got, want) || strings.Contains(got, "\n") {
+			t.Errorf("%+v: %q, want %q", credential, got, want)
+		}
+		if !credential.OfCaller() {
+			t.Error("a token is each caller's own")
 		}
 	}
 }

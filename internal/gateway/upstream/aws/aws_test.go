@@ -20,6 +20,7 @@ import (
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins/loginstest"
+	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -191,8 +192,11 @@ func TestFaultsOfECR(t *testing.T) {
 	issuer := loginstest.NewIssuer(t)
 	for want, answer := range map[string]string{
 		"has no authorization":               `{"authorizationData": []}`,
+		"ECR has no authorization":           `{"authorizationData": [{}]}`,
 		"not a user name and a password":     `{"authorizationData": [{"authorizationToken": "c2VjcmV0"}]}`,
 		"a user name and a password":         `{"authorizationData": [{"authorizationToken": "!!!"}]}`,
+		"is not a user name and a password":  `{"authorizationData": [{"authorizationToken": "QVdTOnNl!"}]}`,
+		"ECR is not a user name":             `{"authorizationData": [{"authorizationToken": "OnNlY3JldA=="}]}`,
 		"the answer has none":                `{"authorizationData": [{"authorizationToken": "QVdTOg=="}]}`,
 		"ended at 2001":                      `{"authorizationData": [{"authorizationToken": "QVdTOnNlY3JldA==", "expiresAt": 1000000000}]}`,
 		"operation error ECR: GetAuthorizat": `<html>`,
@@ -236,5 +240,123 @@ func TestARoleTakesAssertions(t *testing.T) {
 	t.Parallel()
 	if _, err := (&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).Open(logins.Service{}); err == nil || !strings.Contains(err.Error(), "takes assertions") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A login must not outlive the session of the role, also if ECR names no end.
+func TestALoginEndsWithTheSession(t *testing.T) {
+	t.Parallel()
+	issuer := loginstest.NewIssuer(t)
+	c := &cloud{t: t, subject: func(raw string) string { return issuer.Subject(t, Audience, raw) }}
+	logins, err := (&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).open(logins.Service{Upstream: "ecr", Assertions: issuer}, loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Amz-Target") == "" {
+			c.ServeHTTP(w, r)
+			return
+		}
+		_, _ = io.WriteString(w, `{"authorizationData": [{"authorizationToken": "QVdTOnNlY3JldA=="}]}`)
+	})))
+	testkit.Must(t, err)
+	loginstest.Until(t, loginstest.Expect(t, logins, loginstest.Caller, "AWS", "secret"), time.Hour)
+}
+
+func TestAnswersOfSTSWithoutCredentials(t *testing.T) {
+	t.Parallel()
+	issuer := loginstest.NewIssuer(t)
+	fields := []string{"<SessionToken>a</SessionToken>", "<SecretAccessKey>a</SecretAccessKey>", "<Expiration>2100-01-01T00:00:00Z</Expiration>", "<AccessKeyId>a</AccessKeyId>"}
+	for _, missing := range fields {
+		answer := `<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleWithWebIdentityResult><Credentials>` +
+			strings.Replace(strings.Join(fields, ""), missing, "", 1) + `</Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>`
+		logins, err := (&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).open(logins.Service{Upstream: "ecr", Assertions: issuer},
+			loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) })))
+		testkit.Must(t, err)
+		if _, err := logins.Login(t.Context(), loginstest.Caller); err == nil || !strings.Contains(err.Error(), "the answer of STS has no credentials") {
+			t.Errorf("without %s: error %v", missing, err)
+		}
+	}
+}
+
+// The environment is the gateway's: an invalid one ends nothing for callers.
+func TestOnlyTheGatewayReadsTheEnvironment(t *testing.T) {
+	dir := t.TempDir()
+	for name, value := range map[string]string{"AWS_PROFILE": "missing", "AWS_CONFIG_FILE": filepath.Join(dir, "none"), "AWS_SHARED_CREDENTIALS_FILE": filepath.Join(dir, "none")} {
+		t.Setenv(name, value)
+	}
+	if _, err := (&Credential{Region: region}).Open(logins.Service{Upstream: "ecr"}); err == nil || !strings.Contains(err.Error(), "upstream ecr: ") {
+		t.Errorf("the gateway's own: error %v", err)
+	}
+	if _, err := (&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).Open(logins.Service{Upstream: "ecr", Assertions: loginstest.NewIssuer(t)}); err != nil {
+		t.Errorf("a caller's: error %v", err)
+	}
+}
+
+// The request gets no answer, so that none is capped.
+func TestECRIsNotReached(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	server.Close()
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_PROFILE": "", "AWS_CA_BUNDLE": ""} {
+		t.Setenv(name, value)
+	}
+	logins, err := (&Credential{Region: region}).open(logins.Service{Upstream: "ecr"}, server.URL)
+	testkit.Must(t, err)
+	if _, err := logins.Login(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Without an assertion, no cloud is asked.
+type refusing struct{}
+
+func (refusing) Sign(string, string) (registryauth.Secret, error) {
+	return registryauth.Secret{}, errors.New("no key signs")
+}
+
+func TestNoLoginWithoutAnAssertion(t *testing.T) {
+	t.Parallel()
+	logins, err := (&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).Open(logins.Service{Upstream: "u", URL: "https://registry.example.com", Assertions: refusing{}})
+	testkit.Must(t, err)
+	if _, err := logins.Login(t.Context(), loginstest.Caller); err == nil || !strings.Contains(err.Error(), "a login for u: no key signs") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestFields(t *testing.T) {
+	t.Parallel()
+	for credential, want := range map[Credential]string{
+		{Identity: logins.Caller, Region: region, RoleARN: roleARN}:                              "",
+		{Identity: logins.Gateway, Region: region}:                                               "",
+		{Identity: logins.Caller, Region: region, RoleARN: "arn:aws:iam::123456789012"}:          "roleARN is not the ARN of a role",
+		{Identity: logins.Caller, Region: region, RoleARN: "x:aws:iam::123456789012:role/p"}:     "roleARN is not the ARN of a role",
+		{Identity: logins.Caller, Region: region, RoleARN: "arn:aws:sts::123456789012:role/p"}:   "roleARN is not the ARN of a role",
+		{Identity: logins.Caller, Region: region, RoleARN: "arn:aws:iam::123456789012:user/p"}:   "roleARN is not the ARN of a role",
+		{Identity: logins.Caller, Region: region, RoleARN: "arn:aws:iam::acme:role/p"}:           "roleARN is not the ARN of a role",
+		{Identity: logins.Caller, Region: region, RoleARN: "arn:aws:iam::123456789012:role/p q"}: "roleARN is not the ARN of a role",
+		{Identity: logins.Gateway}:                   "region is missing",
+		{Identity: logins.Gateway, Region: "Europe"}: "region is not a region",
+	} {
+		if got := loginstest.FaultsOf(&credential); (got == "") != (want == "") || !strings.HasPrefix(got, want) || strings.Contains(got, "\n") {
+			t.Errorf("%+v: %q, want %q", credential, got, want)
+		}
+	}
+}
+
+func TestTheHostNamesTheRegion(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"https://1.dkr.ecr.us-east-1.amazonaws.com":      "us-east-1",
+		"https://1.dkr.ecr-fips.us-east-1.amazonaws.com": "us-east-1",
+		"https://1.dkr-ecr.us-east-1.on.aws":             "us-east-1",
+		"https://1.dkr-ecr-fips.us-east-1.on.aws":        "us-east-1",
+		"https://1.dkr.ecr.us-east-1":                    "",
+		"https://1.dkr.ecr":                              "",
+		"https://1.dkr-ecr.us-east-1":                    "",
+		"https://1.dkr-ecr":                              "",
+		"https://1.dkr.s3.us-east-1.amazonaws.com":       "",
+		"https://1.other.ecr.us-east-1.amazonaws.com":    "",
+		"https://1.s3.us-east-1.on.aws":                  "",
+		"https://[":                                      "",
+	} {
+		if got := regionOf(url); got != want {
+			t.Errorf("the region of %s is %q, want %q", url, got, want)
+		}
 	}
 }

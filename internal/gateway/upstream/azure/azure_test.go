@@ -20,6 +20,7 @@ import (
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins/loginstest"
+	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -250,6 +251,40 @@ func TestWhatIsMissing(t *testing.T) {
 	} {
 		if _, err := (&Credential{Identity: logins.Caller, TenantID: tenant, ClientID: clientID}).Open(service); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// Without an assertion, no cloud is asked.
+type refusing struct{}
+
+func (refusing) Sign(string, string) (registryauth.Secret, error) {
+	return registryauth.Secret{}, errors.New("no key signs")
+}
+
+func TestNoLoginWithoutAnAssertion(t *testing.T) {
+	t.Parallel()
+	logins, err := (&Credential{Identity: logins.Caller, TenantID: tenant, ClientID: clientID}).Open(logins.Service{Upstream: "u", URL: "https://registry.example.com", Assertions: refusing{}})
+	testkit.Must(t, err)
+	if _, err := logins.Login(t.Context(), loginstest.Caller); err == nil || !strings.Contains(err.Error(), "a login for u: no key signs") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestFields(t *testing.T) {
+	t.Parallel()
+	for credential, want := range map[Credential]string{
+		{Identity: logins.Caller, ClientID: clientID, TenantID: tenant}:                                 "",
+		{Identity: logins.Gateway}:                                                                      "",
+		{Identity: logins.Gateway, ClientID: clientID}:                                                  "",
+		{Identity: logins.Caller, ClientID: clientID, TenantID: "11111111-2222-3333-4444"}:              "tenantID is not an ID",
+		{Identity: logins.Caller, ClientID: clientID, TenantID: "11111111-2222-3333-4444-55555555555"}:  "tenantID is not an ID",
+		{Identity: logins.Caller, ClientID: clientID, TenantID: "11111111-2222-3333-4444-55555555555g"}: "tenantID is not an ID",
+		{Identity: logins.Caller, TenantID: tenant}:                                                     "clientID is missing",
+		{Identity: logins.Gateway, ClientID: "x"}:                                                       "clientID is not an ID",
+	} {
+		if got := loginstest.FaultsOf(&credential); (got == "") != (want == "") || !strings.HasPrefix(got, want) || strings.Contains(got, "\n") {
+			t.Errorf("%+v: %q, want %q", credential, got, want)
 		}
 	}
 }

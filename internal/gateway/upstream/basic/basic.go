@@ -71,7 +71,7 @@ func New(username, passwordFile string, now func() time.Time) upstream.Logins {
 func (b *basic) Login(context.Context, string) (upstream.Login, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if now := b.now(); b.readAt.IsZero() || now.Sub(b.readAt) >= rereadAfter {
+	if now := b.now(); now.Sub(b.readAt) >= rereadAfter {
 		password, err := readPassword(b.file)
 		if err != nil && b.password.IsZero() {
 			return upstream.Login{}, fmt.Errorf("the password of %s: %w", b.username, err)

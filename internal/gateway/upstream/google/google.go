@@ -57,7 +57,7 @@ func (c *Credential) Validate(v logins.Validator) {
 		return
 	}
 	c.Identity.Requires(v, "serviceAccount", c.ServiceAccount, "")
-	if name, domain, found := strings.Cut(c.ServiceAccount, "@"); !found || !names.IsLabel(name) || !names.IsSubdomain(domain) {
+	if name, domain, _ := strings.Cut(c.ServiceAccount, "@"); !names.IsLabel(name) || !names.IsSubdomain(domain) {
 		v.Fault("serviceAccount", "is not a service account's address (%s); write NAME@PROJECT.iam.gserviceaccount.com", term.QuoteValue(c.ServiceAccount))
 	}
 }

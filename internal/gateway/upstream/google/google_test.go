@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins/loginstest"
+	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -149,5 +151,66 @@ func TestAnExchangeTakesAssertions(t *testing.T) {
 	t.Parallel()
 	if _, err := (&Credential{Identity: logins.Caller, Audience: provider}).Open(logins.Service{}); err == nil || !strings.Contains(err.Error(), "takes assertions") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// Without an assertion, no cloud is asked.
+type refusing struct{}
+
+func (refusing) Sign(string, string) (registryauth.Secret, error) {
+	return registryauth.Secret{}, errors.New("no key signs")
+}
+
+func TestNoLoginWithoutAnAssertion(t *testing.T) {
+	t.Parallel()
+	logins, err := (&Credential{Identity: logins.Caller, Audience: provider}).Open(logins.Service{Upstream: "u", URL: "https://registry.example.com", Assertions: refusing{}})
+	testkit.Must(t, err)
+	if _, err := logins.Login(t.Context(), loginstest.Caller); err == nil || !strings.Contains(err.Error(), "a login for u: no key signs") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestFields(t *testing.T) {
+	t.Parallel()
+	for credential, want := range map[Credential]string{
+		{Identity: logins.Caller, Audience: provider}:                         "",
+		{Identity: logins.Caller, Audience: provider, ServiceAccount: puller}: "",
+		{Identity: logins.Gateway}:                                            "",
+		{Identity: logins.Caller, Audience: "//iam.googleapis.com/projects/1234/locations/global/workloadIdentityPools/clusters/providers/pullpass/more"}: "audience is not the provider",
+		{Identity: logins.Caller, Audience: "//iam.example.com/projects/1234/locations/global/workloadIdentityPools/clusters/providers/pullpass"}:         "audience is not the provider",
+		{Identity: logins.Caller, Audience: "//iam.googleapis.com/projects/acme/locations/global/workloadIdentityPools/clusters/providers/pullpass"}:      "audience is not the provider",
+		{Identity: logins.Caller, Audience: "//iam.googleapis.com/projects/1234/places/global/workloadIdentityPools/clusters/providers/pullpass"}:         "audience is not the provider",
+		{Identity: logins.Caller, Audience: "//iam.googleapis.com/projects/1234/locations/global/pools/clusters/providers/pullpass"}:                      "audience is not the provider",
+		{Identity: logins.Caller, Audience: "//iam.googleapis.com/projects/1234/locations/global/workloadIdentityPools/clusters/names/pullpass"}:          "audience is not the provider",
+		{Identity: logins.Caller, Audience: "//iam.googleapis.com/projects/1234/locations/global/workloadIdentityPools/clusters/providers/"}:              "audience is not the provider",
+		{Identity: logins.Caller, Audience: "//iam.googleapis.com/projects/1234/locations/global/workloadIdentityPools//providers/pullpass"}:              "audience is not the provider",
+		{Identity: logins.Caller, Audience: "//iam.googleapis.com/projects/1234/locations/global/workloadIdentityPools/clusters/providers/pullpass x"}:    "audience is not the provider",
+		{Identity: logins.Caller, Audience: provider, ServiceAccount: "puller"}:                                                                           "serviceAccount is not a service account",
+		{Identity: logins.Caller, Audience: provider, ServiceAccount: "-@acme.iam.gserviceaccount.com"}:                                                   "serviceAccount is not a service account",
+		{Identity: logins.Caller, Audience: provider, ServiceAccount: "puller@-"}:                                                                         "serviceAccount is not a service account",
+		{Identity: logins.Gateway, ServiceAccount: puller}:                                                                                                "serviceAccount has no use",
+	} {
+		if got := loginstest.FaultsOf(&credential); (got == "") != (want == "") || !strings.HasPrefix(got, want) || strings.Contains(got, "\n") {
+			t.Errorf("%+v: %q, want %q", credential, got, want)
+		}
+	}
+}
+
+func TestTheGatewayHasNoIdentity(t *testing.T) {
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", filepath.Join(t.TempDir(), "missing"))
+	logins, err := (&Credential{}).Open(logins.Service{Upstream: "gar"})
+	testkit.Must(t, err)
+	if _, err := logins.Login(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "missing: no such file") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Only tests have another endpoint: an empty address is Google's.
+func TestTheExchangeIsGoogles(t *testing.T) {
+	t.Parallel()
+	a := &asker{Credential: &Credential{Audience: provider, ServiceAccount: puller}}
+	options := a.exchange(registryauth.NewSecret("a"))
+	if options.TokenURL != "" || options.ServiceAccountImpersonationURL != "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/"+puller+":generateAccessToken" {
+		t.Errorf("%q, %q", options.TokenURL, options.ServiceAccountImpersonationURL)
 	}
 }

@@ -23,7 +23,7 @@ type Credential struct {
 func (*Credential) OfCaller() bool { return true }
 
 func (c *Credential) Validate(v logins.Validator) {
-	if organization, name, found := strings.Cut(c.Robot, "+"); !found || organization == "" || name == "" || strings.Contains(c.Robot, ":") || !names.IsVisible(c.Robot) {
+	if organization, name, _ := strings.Cut(c.Robot, "+"); organization == "" || name == "" || strings.Contains(c.Robot, ":") || !names.IsVisible(c.Robot) {
 		v.Fault("robot", "is not a robot account (%s); write ORGANIZATION+NAME", term.QuoteValue(c.Robot))
 	}
 }

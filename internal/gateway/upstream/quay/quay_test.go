@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins/loginstest"
+	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -88,6 +89,38 @@ func TestWhatIsMissing(t *testing.T) {
 	} {
 		if _, err := (&Credential{Robot: robot}).Open(service); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+// Without an assertion, no cloud is asked.
+type refusing struct{}
+
+func (refusing) Sign(string, string) (registryauth.Secret, error) {
+	return registryauth.Secret{}, errors.New("no key signs")
+}
+
+func TestNoLoginWithoutAnAssertion(t *testing.T) {
+	t.Parallel()
+	logins, err := (&Credential{Robot: robot}).Open(logins.Service{Upstream: "u", URL: "https://registry.example.com", Assertions: refusing{}})
+	testkit.Must(t, err)
+	if _, err := logins.Login(t.Context(), loginstest.Caller); err == nil || !strings.Contains(err.Error(), "a login for u: no key signs") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestFields(t *testing.T) {
+	t.Parallel()
+	for credential, want := range map[Credential]string{
+		{robot}:      "",
+		{"acme"}:     "robot is not a robot account",
+		{"+p"}:       "robot is not a robot account",
+		{"acme+"}:    "robot is not a robot account",
+		{"acme+p:q"}: "robot is not a robot account",
+		{"acme+p q"}: "robot is not a robot account",
+	} {
+		if got := loginstest.FaultsOf(&credential); (got == "") != (want == "") || !strings.HasPrefix(got, want) || strings.Contains(got, "\n") {
+			t.Errorf("%+v: %q, want %q", credential, got, want)
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/coreos/go-oidc/v3/oidc"
 
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/gateway/upstream/logins"
 	"github.com/pullpass/pullpass/internal/registryauth/assertion"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -213,3 +214,18 @@ func (c endsWhen) Err() error {
 		return c.Context.Err()
 	}
 }
+
+// FaultsOf returns the faults of the fields of a credential, one a line.
+func FaultsOf(kind logins.Kind) string {
+	var v validator
+	kind.Validate(&v)
+	return strings.Join(v, "\n")
+}
+
+type validator []string
+
+func (v *validator) Fault(field, format string, args ...any) {
+	*v = append(*v, field+" "+fmt.Sprintf(format, args...))
+}
+
+func (v *validator) BaseURL(field, value, _ string) { v.Fault(field, "is the URL %q", value) }
