@@ -71,7 +71,7 @@ func TestCaseFiles(t *testing.T) {
 
 // Every valid name of a token can be tested. Kubernetes limits the length of a ServiceAccount's
 // name, but not of its DNS labels.
-// What cannot be read is one fault, and not a second one of what follows from it.
+// A value that cannot be read is one fault. Its consequences are not reported.
 func TestCaseFaultsHaveNoConsequences(t *testing.T) {
 	t.Parallel()
 	const head = "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicyTests\ntests:\n"

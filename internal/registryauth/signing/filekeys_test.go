@@ -617,7 +617,7 @@ func TestFileKeysStatusOfTheChain(t *testing.T) {
 		testkit.Must(t, err)
 		cas := keys.Status().CAs
 		if len(cas) != max(1, len(chain)-1) || cas[0].ID != fingerprint(chain[len(chain)-1].Certificate) || cas[0].State != StateSigning || cas[0].Intermediate {
-			t.Errorf("%s: %+v, want first what registries need", name, cas)
+			t.Errorf("%s: %+v, want the certificate for registries first", name, cas)
 		}
 		for _, ca := range cas[1:] {
 			if !ca.Intermediate {
