@@ -5,6 +5,7 @@ FUZZTIME = 20s
 RANDOM = 1000000
 NEIGHBOURS = 1000
 SIMULATE = 168h
+CHAOS = 1h
 SEED = 1000
 SECRETS = ./...
 BENCHCOUNT = 6
@@ -18,7 +19,7 @@ GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X
 # Where there is a file system in memory, on that: thousands of runs sync what they write. The test alone, for nothing may be executed from /dev/shm in containers.
 CRASH = $(GO) test -exec "env GOTMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo /tmp)" -count=1 -timeout 3h -run='^TestCrash$$' ./internal/node/nodeinstall
 
-.PHONY: help demo check test docs e2e secrets crash node-up node-shell node-down bench bench-plugin performance random conformance neighbours simulate loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed lint build image clean
+.PHONY: help demo check test docs e2e secrets crash node-up node-shell node-down bench bench-plugin performance random conformance neighbours simulate chaos loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed lint build image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
@@ -114,6 +115,10 @@ neighbours: ## each answer that one repository can give, beside NEIGHBOURS (1000
 
 simulate: ## SIMULATE (168h) of many replicas in virtual time, from SEED (1000) on: faults of all kinds, and an oracle
 	$(GO) test -count=1 -timeout 24h -v -run='^TestSimulation$$' ./internal/simulation -simulate-seed $(SEED) -simulate-for $(SIMULATE)
+
+chaos: ## CHAOS (1h) of three real replicas with a real Redis under load, from SEED (1000): faults of all kinds, and an oracle (root)
+	@./.ci/install e2e
+	cd e2e && $(GO) test -count=1 -timeout 25h -v ./chaostest -chaos-seed $(SEED) -chaos-for $(CHAOS)
 
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@for package in $$($(GO) list ./...); do \

@@ -56,6 +56,10 @@
 //	TestFaults                three replicas under load, while Redis and replicas fail in every way: the effects on requests, and
 //	                          how long answers take before, meanwhile and after
 //
+// Package chaostest has, too:
+//
+//	TestChaos                 three replicas under load, and faults that a seed chooses, alone and together: an oracle judges every answer
+//
 // Package composetest has, too, and an engine of its own:
 //
 //	TestDocker                docs/start/docker.md, step by step: docker-compose.yaml, and the image, which is the same however it is built

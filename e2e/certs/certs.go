@@ -82,7 +82,14 @@ func (ca *CA) Pool() *x509.CertPool {
 // Server issues a certificate for a server on localhost and 127.0.0.1, and under other host names and addresses.
 func (ca *CA) Server(t testing.TB, name string, hosts ...string) Pair {
 	t.Helper()
+	return ca.ServerUntil(t, ca.cert.NotAfter, name, hosts...)
+}
+
+// ServerUntil is Server with an end, which may have passed.
+func (ca *CA) ServerUntil(t testing.TB, end time.Time, name string, hosts ...string) Pair {
+	t.Helper()
 	template := &x509.Certificate{
+		NotAfter:    end,
 		Subject:     pkix.Name{CommonName: name},
 		DNSNames:    []string{"localhost"},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},

@@ -6,8 +6,12 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +28,11 @@ const keyID = "e2e"
 type Issuer struct {
 	// URL is the iss of its tokens.
 	URL string
-	key certs.RSAKey
+
+	certificate atomic.Pointer[tls.Certificate]
+	mu          sync.Mutex
+	keys        []jose.JSONWebKey // that are published; the last one signs
+	rotated     int
 }
 
 // Start runs an issuer until the test ends. Its TLS certificate is of ca.
@@ -34,13 +42,58 @@ func Start(t testing.TB, ca *certs.CA) *Issuer {
 	return i
 }
 
-// serve runs a server with the documents of an issuer.
-func serve(t testing.TB, ca *certs.CA, keys string) (*Issuer, *http.ServeMux) {
+// StartAs is Start, under the name of a host.
+func StartAs(t testing.TB, ca *certs.CA, host string) *Issuer {
 	t.Helper()
-	i := &Issuer{key: certs.NewRSAKey(t)}
+	i, _ := serve(t, ca, "/openid/v1/jwks", host)
+	i.URL = strings.Replace(i.URL, "127.0.0.1", host, 1)
+	return i
+}
+
+// Present changes the certificate, for new connections.
+func (i *Issuer) Present(t testing.TB, pair certs.Pair) {
+	t.Helper()
+	certificate := pair.TLS(t)
+	i.certificate.Store(&certificate)
+}
+
+// Rotate signs with a new key from now on, and publishes the previous one as well. It returns the id of the new one.
+func (i *Issuer) Rotate(t testing.TB) string {
+	t.Helper()
+	key := certs.NewRSAKey(t)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.rotated++
+	id := fmt.Sprintf("%s-%d", keyID, i.rotated)
+	i.keys = append(i.keys[len(i.keys)-1:], jose.JSONWebKey{Key: key.PrivateKey, KeyID: id})
+	return id
+}
+
+func (i *Issuer) published() (set jose.JSONWebKeySet) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, key := range i.keys {
+		public := key.Public()
+		public.Algorithm, public.Use = "RS256", "sig"
+		set.Keys = append(set.Keys, public)
+	}
+	return set
+}
+
+func (i *Issuer) signing() jose.JSONWebKey {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.keys[len(i.keys)-1]
+}
+
+// serve runs a server with the documents of an issuer.
+func serve(t testing.TB, ca *certs.CA, keys string, hosts ...string) (*Issuer, *http.ServeMux) {
+	t.Helper()
+	i := &Issuer{keys: []jose.JSONWebKey{{Key: certs.NewRSAKey(t).PrivateKey, KeyID: keyID}}}
+	i.Present(t, ca.Server(t, "issuer", hosts...))
 	mux := http.NewServeMux()
 	server := httptest.NewUnstartedServer(mux)
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{ca.Server(t, "issuer").TLS(t)}}
+	server.TLS = &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return i.certificate.Load(), nil }}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	i.URL = server.URL
@@ -54,7 +107,7 @@ func serve(t testing.TB, ca *certs.CA, keys string) (*Issuer, *http.ServeMux) {
 		})
 	})
 	mux.HandleFunc("GET "+keys, func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: i.key.Public(), KeyID: keyID, Algorithm: "RS256", Use: "sig"}}})
+		writeJSON(w, i.published())
 	})
 	return i, mux
 }
@@ -90,7 +143,7 @@ func object(name string) map[string]string {
 }
 
 func (i *Issuer) sign(header *jose.SignerOptions, claims map[string]any) (string, error) {
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: jose.JSONWebKey{Key: i.key.PrivateKey, KeyID: keyID}}, header)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: i.signing()}, header)
 	if err != nil {
 		return "", err
 	}

@@ -1,6 +1,7 @@
 package programs
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -11,18 +12,59 @@ import (
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
-// ClockVariable is the environment variable of PullpassWithClock: by how many seconds its clock is ahead.
-const ClockVariable = "PULLPASS_E2E_CLOCK"
+const (
+	// ClockVariable is the environment variable of PullpassWithClock: by how many seconds its clock is ahead.
+	ClockVariable = "PULLPASS_E2E_CLOCK"
+	// ClockFileVariable is likewise, for a clock that jumps: a file of WriteClock.
+	ClockFileVariable = "PULLPASS_E2E_CLOCK_FILE"
+)
+
+// WriteClock says by how many seconds the clock is ahead from now on, also to the programs that run with the file already.
+func WriteClock(t testing.TB, file string, seconds int64) {
+	t.Helper()
+	content := make([]byte, 8)
+	binary.NativeEndian.PutUint64(content, uint64(seconds))
+	opened, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o600) // not truncated: programs have the page
+	testenv.Must(t, err)
+	defer opened.Close()
+	_, err = opened.WriteAt(content, 0)
+	testenv.Must(t, err)
+}
 
 // offset goes into package time.
 const offset = `package time
 
-import "syscall"
+import (
+	"syscall"
+	"unsafe"
+)
+
+var clockJump = mapClock()
+
+func mapClock() *int64 {
+	path, found := syscall.Getenv("` + ClockFileVariable + `")
+	if !found {
+		return new(int64)
+	}
+	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		panic("the file of the clock: " + err.Error())
+	}
+	defer syscall.Close(fd)
+	page, err := syscall.Mmap(fd, 0, 8, syscall.PROT_READ, syscall.MAP_SHARED)
+	if err != nil {
+		panic("the file of the clock: " + err.Error())
+	}
+	return (*int64)(unsafe.Pointer(&page[0]))
+}
 
 func clockOffset() int64 {
 	text, _ := syscall.Getenv("` + ClockVariable + `")
 	seconds, _ := atoi(text)
-	return int64(seconds)
+	if clockJump == nil { // package time begins
+		return int64(seconds)
+	}
+	return int64(seconds) + *clockJump
 }
 `
 

@@ -31,6 +31,8 @@ type Config struct {
 	Names []string
 	// Program is the program; empty: that of programs.Pullpass.
 	Program string
+	// AuditFile is where audit lines go instead of standard output. Audit and its relatives see none of them then.
+	AuditFile string
 	// Environment is what the process gets beyond the test's own: NAME=value.
 	Environment []string
 }
@@ -168,6 +170,11 @@ type file struct {
 	PolicyFiles []string   `json:"policyFiles"`
 	State       State      `json:"state,omitzero"`
 	Limits      limits     `json:"limits"`
+	Audit       auditFile  `json:"audit,omitzero"`
+}
+
+type auditFile struct {
+	File string `json:"file"`
 }
 
 type limits struct {

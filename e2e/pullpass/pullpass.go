@@ -97,6 +97,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		PolicyFiles: []string{policy},
 		State:       config.State,
 		Limits:      limits{cmp.Or(config.PerServiceAccount, plenty), plenty},
+		Audit:       auditFile{config.AuditFile},
 	}, "", "  ")
 	testenv.Must(t, err)
 	configFile := filepath.Join(dir, "config.yaml")
@@ -144,6 +145,20 @@ func (p *Proxy) Stop(t testing.TB) {
 
 // Kill ends Pullpass at once, as a crash does.
 func (p *Proxy) Kill(t testing.TB) { t.Helper(); p.process.Kill(t) }
+
+// Freeze stops Pullpass where it is, without ending it. Thaw ends that.
+func (p *Proxy) Freeze(t testing.TB) { t.Helper(); p.process.Freeze(t) }
+
+// Thaw lets Pullpass go on after Freeze.
+func (p *Proxy) Thaw(t testing.TB) { t.Helper(); p.process.Thaw(t) }
+
+// WritePolicy replaces the policy file, at once and complete.
+func (p *Proxy) WritePolicy(t testing.TB, content string) {
+	t.Helper()
+	file := filepath.Join(filepath.Dir(p.ConfigFile), "policy.yaml")
+	testenv.WriteFile(t, file+".new", content)
+	testenv.Must(t, os.Rename(file+".new", file))
+}
 
 // Address is where Pullpass listens, for something that passes connections on to it.
 func (p *Proxy) Address() string { return "127.0.0.1" + p.URL[strings.LastIndex(p.URL, ":"):] }

@@ -1,0 +1,290 @@
+package chaostest
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+const (
+	rate         = 30 // requests a second
+	requestLimit = 8 * time.Second
+	lifetime     = time.Hour // of the issuer's tokens
+	accounts     = 8         // of each namespace
+	renewAfter   = 90 * time.Second
+)
+
+// token is one of the issuer. The first lines do not change; the others are guarded by the lock of the world.
+type token struct {
+	text, account, namespace, address string
+	key                               int
+	issued, until                     time.Time
+
+	granted   time.Time // when its owner was granted something first
+	known     map[*replica]bool
+	contested bool // another caller tried it after Redis lost its owner
+}
+
+// request is what is asked of a replica.
+type request struct {
+	kind, flaw string
+	token      *token // nil: anonymous, or a token that is not one of the issuer's
+	text       string
+	namespace  string // of the caller; empty: none is known
+	repository string // its first part
+	address    string
+	stolen     bool
+	get        bool
+}
+
+func (q request) String() string {
+	account := ""
+	if q.token != nil {
+		account = q.token.account
+	}
+	return fmt.Sprintf("%s of %q for %s/app from %s", q.kind, account, q.repository, q.address)
+}
+
+type answer struct {
+	status  int
+	granted bool
+	message string
+	fault   string // of what was granted
+	err     error
+}
+
+// load asks until its context ends. It has random numbers of its own, so that the faults of a seed stay the same.
+type load struct {
+	*world
+	random *rand.Rand
+	tokens map[string]*token
+	asking sync.WaitGroup
+
+	findings []string
+	requests int
+	answers  map[string]int
+}
+
+func (l *load) run(ctx context.Context) {
+	ticks := time.NewTicker(time.Second / rate)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			l.asking.Wait()
+			return
+		case <-ticks.C:
+		}
+		q, err := l.choose()
+		if err != nil {
+			l.find(err.Error())
+			return
+		}
+		r := l.replicas[l.random.IntN(len(l.replicas))]
+		l.asking.Go(func() { l.ask(r, q) })
+	}
+}
+
+func (l *load) choose() (request, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := l.random.IntN(accounts+len(l.revoked)) % 250
+	namespace := namespaces[l.random.IntN(len(namespaces))]
+	account := fmt.Sprintf("%s/web-%d", namespace, n)
+	tok := l.tokens[account]
+	if tok == nil || time.Since(tok.issued) > renewAfter && l.random.IntN(3) == 0 || tok.contested {
+		now := time.Now().Truncate(time.Second)
+		text, err := l.issuer.TryToken(service, namespace, fmt.Sprint("web-", n))
+		if err != nil {
+			return request{}, err
+		}
+		tok = &token{
+			text: text, account: account, namespace: namespace, address: fmt.Sprintf("127.0.1.%d", 1+n), key: l.key,
+			issued: now, until: now.Add(lifetime), known: map[*replica]bool{},
+		}
+		l.tokens[account] = tok
+	}
+	q := request{kind: "pull", token: tok, text: tok.text, namespace: namespace, repository: namespace, address: tok.address, get: l.random.IntN(2) == 0}
+	switch l.random.IntN(10) {
+	case 0:
+		q.kind, q.flaw, q.token = "forged", "forged", nil
+		at := strings.LastIndex(q.text, ".") + 20
+		other := byte('A')
+		if q.text[at] == other {
+			other = 'B'
+		}
+		q.text = q.text[:at] + string(other) + q.text[at+1:]
+	case 1:
+		q.kind, q.repository = "foreign", "elsewhere"
+	case 2:
+		q.kind, q.flaw, q.token, q.text, q.namespace = "anonymous", "anonymous", nil, "", ""
+		q.get = true // a POST has a password
+	case 3:
+		if !tok.granted.IsZero() {
+			q.kind, q.stolen, q.address = "stolen", true, fmt.Sprintf("127.0.2.%d", 1+n)
+			tok.contested = tok.contested || l.redisLost.After(tok.granted.Add(-edge))
+		}
+	case 4:
+		q.kind, q.flaw, q.token = "other audience", "other audience", nil
+		text, err := l.issuer.TryToken("other.example.com", namespace, fmt.Sprint("web-", n))
+		if err != nil {
+			return request{}, err
+		}
+		q.text = text
+	}
+	return q, nil
+}
+
+func (l *load) ask(r *replica, q request) {
+	l.mu.Lock()
+	proxy := r.proxy
+	l.mu.Unlock()
+	from := time.Now()
+	a := l.send(proxy.URL, q)
+	to := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.requests++
+	if a.granted && a.fault == "" {
+		a.fault = l.verify(a.message, q)
+	}
+	name := fmt.Sprint(a.status)
+	if a.granted {
+		name = "granted"
+	}
+	l.answers[q.kind+" "+name]++
+	// A process that was killed meanwhile answers nothing, and the next one has another history.
+	if proxy == r.proxy && (a.err == nil || heldSince(r.alive, from.Add(-time.Second), to)) || a.granted {
+		v := l.judge(r, q, from, to)
+		if wrong := v.wrong(q, a, heldSince(r.alive, from.Add(-time.Second), to)); wrong != "" {
+			l.findLocked(fmt.Sprintf("%s: %s at replica %d, sent %s, answered after %v with %d %.300s", wrong, q, r.number,
+				from.Format("15:04:05.000"), to.Sub(from).Round(time.Millisecond), a.status, a.message))
+		}
+	}
+	if q.token == nil || proxy != r.proxy {
+		return
+	}
+	if a.status == http.StatusForbidden && strings.Contains(a.message, "revoked") {
+		r.refusedAccount[q.token.account] = true
+	}
+	if a.granted && !q.stolen {
+		if q.token.granted.IsZero() {
+			q.token.granted = to
+		}
+		q.token.known[r], r.knownKeys[q.token.key] = true, true
+	}
+}
+
+// send sends a request over a connection of its own.
+func (l *load) send(at string, q request) (a answer) {
+	ctx, cancel := context.WithTimeout(context.Background(), requestLimit)
+	defer cancel()
+	form := url.Values{"service": {service}, "scope": {"repository:" + q.repository + "/app:pull"}}
+	method, target, body := http.MethodGet, at+"/token?"+form.Encode(), ""
+	if !q.get {
+		for name, value := range map[string]string{"grant_type": "password", "client_id": "chaos", "username": "serviceaccount", "password": q.text} {
+			form.Set(name, value)
+		}
+		method, target, body = http.MethodPost, at+"/token", form.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, strings.NewReader(body))
+	if err != nil {
+		return answer{err: err}
+	}
+	if q.get && q.text != "" {
+		req.SetBasicAuth("serviceaccount", q.text)
+	} else if !q.get {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(q.address)}}
+	client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{RootCAs: l.ca.Pool()}, DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer resp.Body.Close()
+	content, err := io.ReadAll(resp.Body)
+	a = answer{status: resp.StatusCode, message: string(content), err: err}
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return a
+	}
+	var granted struct {
+		Token       string `json:"token"`
+		AccessToken string `json:"access_token"`
+	}
+	if err := json.Unmarshal(content, &granted); err != nil {
+		a.fault = err.Error()
+		return a
+	}
+	a.message = granted.Token + granted.AccessToken
+	if granted.Token != "" {
+		a.message = granted.Token
+	}
+	access, err := l.access(a.message)
+	if err != nil {
+		a.granted, a.fault = true, "its token is not of the published keys: "+err.Error()
+	}
+	a.granted = a.granted || len(access) > 0
+	return a
+}
+
+type access struct {
+	Type    string   `json:"type"`
+	Name    string   `json:"name"`
+	Actions []string `json:"actions"`
+}
+
+// access verifies a token of Pullpass, as a registry does.
+func (l *load) access(text string) ([]access, error) {
+	signed, err := jose.ParseSigned(text, []jose.SignatureAlgorithm{jose.ES256})
+	if err != nil {
+		return nil, errors.New("not signed")
+	}
+	payload, err := signed.Verify(l.jwks)
+	if err != nil {
+		return nil, err
+	}
+	var claims struct {
+		Access []access `json:"access"`
+	}
+	if err := json.Unmarshal(payload, &claims); err != nil {
+		return nil, err
+	}
+	return claims.Access, nil
+}
+
+// verify says what is wrong with what was granted.
+func (l *load) verify(text string, q request) string {
+	granted, err := l.access(text)
+	if err != nil {
+		return err.Error()
+	}
+	for _, a := range granted {
+		if a.Type != "repository" || a.Name != q.repository+"/app" || strings.Join(a.Actions, ",") != "pull" {
+			return fmt.Sprintf("WRONG GRANT: %v", a)
+		}
+	}
+	return ""
+}
+
+func (l *load) find(text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.findLocked(text)
+}
+
+func (l *load) findLocked(text string) {
+	l.findings = append(l.findings, time.Now().Format("15:04:05.000 ")+text)
+}

@@ -1,0 +1,187 @@
+package chaostest
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+)
+
+// The documented delays, with room for a busy machine.
+const (
+	filesLag   = 65 * time.Second // files are read when they change, and once a minute
+	revokedLag = 7 * time.Second  // within a second, or five if a message is lost
+	settle     = 10 * time.Second // Redis is as before three seconds after a fault, and calls that hang end before
+	keysLag    = 320 * time.Second
+	startLag   = 20 * time.Second
+	leeway     = time.Minute // of nbf
+	edge       = 5 * time.Second
+)
+
+// history is a fact that changes: each value counts from its time on.
+type history[T any] []dated[T]
+
+type dated[T any] struct {
+	at    time.Time
+	value T
+}
+
+func (h *history[T]) set(value T) { *h = append(*h, dated[T]{time.Now(), value}) }
+
+func (h history[T]) now() T { return h[len(h)-1].value }
+
+// between returns the values that counted at some time from one to the other.
+func (h history[T]) between(from, to time.Time) (values []T) {
+	for i, d := range h {
+		if d.at.After(to) {
+			break
+		}
+		if i+1 < len(h) && h[i+1].at.Before(from) {
+			continue
+		}
+		values = append(values, d.value)
+	}
+	return values
+}
+
+// heldSince reports whether a fact was true all the time from one to the other.
+func heldSince(h history[bool], from, to time.Time) bool {
+	return len(h) > 0 && !h[0].at.After(from) && !slices.Contains(h.between(from, to), false)
+}
+
+// policy says whose namespaces may pull below their own name, and who is denied.
+type policy struct{ allow, deny []string }
+
+func (p policy) allows(namespace string) bool {
+	return slices.Contains(p.allow, namespace) && !slices.Contains(p.deny, namespace)
+}
+
+// verdict is what the oracle says of a request.
+type verdict struct {
+	mayGrant   bool
+	mustGrant  bool // a refusal is wrong
+	mustAnswer bool // 503 is wrong, and no answer
+	why        string
+}
+
+// judge says which answers may be given to a request that was under way from one time to the other.
+func (w *world) judge(r *replica, q request, from, to time.Time) verdict {
+	v := verdict{mayGrant: true, mustGrant: true, mustAnswer: true}
+	never := func(why string) { v.mayGrant, v.mustGrant, v.why = false, false, why }
+	if q.flaw != "" {
+		never(q.flaw)
+	}
+
+	// Its times, by the replica's clock.
+	early, late := slices.Min(r.clock.between(from.Add(-edge), to)), slices.Max(r.clock.between(from.Add(-edge), to))
+	if q.token != nil {
+		if to.Add(late + edge).Before(q.token.issued.Add(-leeway)) {
+			never("not valid yet")
+		}
+		if from.Add(early - edge).After(q.token.until) {
+			never("expired")
+		}
+		v.mustGrant = v.mustGrant && from.Add(early-edge).After(q.token.issued) && to.Add(late+edge).Before(q.token.until)
+	}
+	// Certificates of the issuer and of the signing key are not valid before they were made, nor after their end.
+	v.mustAnswer = v.mustAnswer && early == 0 && late == 0
+
+	// The policy.
+	since := from.Add(-filesLag)
+	for _, s := range slices.Backward(r.spoilt) {
+		if (s.to.IsZero() || s.to.After(since)) && s.from.Before(to) {
+			since = s.from.Add(-filesLag)
+		}
+	}
+	for _, s := range slices.Backward(r.frozen) {
+		if (s.to.IsZero() || s.to.After(since)) && s.from.Before(to) {
+			since = s.from.Add(-filesLag)
+		}
+	}
+	if q.namespace != "" {
+		may, must := false, true
+		for _, p := range r.policy.between(since, to) {
+			allowed := p.allows(q.namespace) && q.repository == q.namespace
+			may, must = may || allowed, must && allowed
+		}
+		if !may {
+			never("not allowed")
+		}
+		v.mustGrant = v.mustGrant && must
+	}
+
+	// Revocations.
+	redis := heldSince(r.redis, from.Add(-revokedLag-settle), to)
+	for _, d := range w.revoked {
+		if q.token == nil || d.account != q.token.account || d.tried.After(to) {
+			continue
+		}
+		v.mustGrant = false
+		lost := w.redisLost.After(d.tried.Add(-edge)) && r.born.Add(startLag).After(w.redisLost)
+		if !d.confirmed.IsZero() && d.confirmed.Before(from.Add(-revokedLag)) && redis && !lost {
+			never("revoked")
+		}
+		if !d.confirmed.IsZero() && r.refusedAccount[d.account] && !lost { // it has the list, whatever Redis does
+			never("revoked, as this replica said before")
+		}
+	}
+
+	// Its owner.
+	if q.stolen && !(w.redisLost.After(q.token.granted.Add(-edge)) && !q.token.known[r]) {
+		never("another caller owns it")
+	}
+	if q.token != nil && q.token.granted.IsZero() == false && w.redisLost.After(q.token.granted.Add(-edge)) {
+		v.mustGrant = v.mustGrant && !q.token.contested
+	}
+	knows := q.token != nil && q.token.known[r]
+	v.mustAnswer = v.mustAnswer && (redis || knows)
+
+	// Its key.
+	if q.token != nil {
+		fetched := heldSince(w.issuerUp, from.Add(-keysLag), to) && from.Sub(r.born) > keysLag
+		firstKey := q.token.key == 0 && heldSince(w.issuerUp, r.born, r.born.Add(startLag))
+		if withdrawn := w.withdrawn[q.token.key]; !withdrawn.IsZero() && withdrawn.Before(to) {
+			v.mustGrant = false
+			if fetched && withdrawn.Before(from.Add(-keysLag)) {
+				never("its key was withdrawn")
+			}
+		}
+		knowsKey := r.knownKeys[q.token.key] || firstKey || fetched && w.published[q.token.key].Before(from.Add(-keysLag))
+		v.mustGrant = v.mustGrant && knowsKey
+		v.mustAnswer = v.mustAnswer && knowsKey
+	}
+	v.mustAnswer = v.mustAnswer && from.Sub(r.born) > startLag && !frozenWithin(r.frozen, from, to)
+	return v
+}
+
+func frozenWithin(spans []span, from, to time.Time) bool {
+	return slices.ContainsFunc(spans, func(s span) bool {
+		return s.from.Before(to) && (s.to.IsZero() || s.to.Add(settle).After(from))
+	})
+}
+
+// wrong says what is wrong with an answer; empty: nothing.
+func (v verdict) wrong(q request, a answer, alive bool) string {
+	switch {
+	case a.granted && !v.mayGrant:
+		return "WRONG GRANT: " + v.why
+	case a.fault != "":
+		return a.fault
+	case a.err != nil:
+		if alive && v.mustAnswer {
+			return "no answer: " + a.err.Error()
+		}
+	case a.status == http.StatusServiceUnavailable:
+		if v.mustAnswer {
+			return "503 while all that it needs is there"
+		}
+	case a.granted:
+	case a.status == http.StatusOK || a.status == http.StatusUnauthorized || a.status == http.StatusForbidden:
+		if v.mustGrant {
+			return fmt.Sprintf("WRONG REFUSAL: %d", a.status)
+		}
+	default:
+		return fmt.Sprintf("status %d", a.status)
+	}
+	return ""
+}
