@@ -159,6 +159,7 @@ func (l *load) ask(r *replica, q request) {
 	l.requests++
 	if a.granted && a.fault == "" {
 		a.fault = l.verify(a.message, q)
+		a.message = "(a token)"
 	}
 	name := fmt.Sprint(a.status)
 	if a.granted {
