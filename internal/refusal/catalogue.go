@@ -78,7 +78,7 @@ var all = []Entry{
 	// Requests granted in part or not at all.
 	{ScopeNotGranted, Narrowed, "no rule grants a part of the requested access", "read scopes[].reason in the audit line; pullpass explain shows each rule and what to change"},
 	{ScopeMalformed, Narrowed, "some requested scopes are not scopes; all others were granted", "correct the client's request: repository:NAME:ACTIONS"},
-	{ScopesOmitted, Narrowed, "more than 64 resources were requested; the first 64 were read and granted", "request fewer repositories at once"},
+	{ScopesOmitted, Narrowed, "more than 64 resources were requested; only the last 64 were read", "request fewer repositories at once"},
 
 	// The token.
 	{TokenMalformed, Unauthenticated, "the credential is not a JSON Web Token, or it is too large", "send the ServiceAccount token as the password, with nothing around it"},
