@@ -23,12 +23,12 @@ const metricsIntroduction = `# Metrics
 
 <!-- Made from internal/server/metrics by "make docs". Change it there. -->
 
-` + "Prometheus reads the metrics at `GET /metrics` of the admin listener. They can also be sent to an OpenTelemetry collector: [telemetry.md](../how-to/telemetry.md)." + `
+` + "Let Prometheus read `GET /metrics` of the admin listener, or send the metrics to an [OpenTelemetry collector](../how-to/telemetry.md)." + `
 
-Every replica counts alone. Times are Unix times in seconds, so ` + "`time() - metric`" + ` is an age. Durations are native histograms (Prometheus needs ` + "`scrape_native_histograms: true`" + `,
-or ` + "`--enable-feature=native-histograms`" + ` before 3.8) and classic ones. ` + "`go_*` and `process_*`" + ` are the metrics of every Go program.
+Every replica counts alone. Times are Unix times, so ` + "`time() - metric`" + ` is an age in seconds. Durations are native histograms (Prometheus needs ` + "`scrape_native_histograms: true`" + `,
+or ` + "`--enable-feature=native-histograms`" + ` before 3.8) and classic ones. ` + "`go_*` and `process_*`" + ` are those of every Go program.
 
-Labels never contain text from requests. Where the tables give only a label's name, it has these values:
+Labels never contain text from requests. A label without values in the tables has these:
 
 `
 
@@ -54,7 +54,7 @@ func metricsText() []byte {
 		fmt.Fprintf(&b, "- %s\n", usual[name])
 	}
 	for _, c := range allMetrics() {
-		fmt.Fprintf(&b, "\n## %s\n\n| metric and labels | meaning | alert, or remedy for a bad value |\n| --- | --- | --- |\n", c.title)
+		fmt.Fprintf(&b, "\n## %s\n\n| metric, labels | meaning | alert or remedy |\n| --- | --- | --- |\n", c.title)
 		for _, d := range c.metrics {
 			cell := fmt.Sprintf("`%s` (%s)", d.name, d.kind)
 			for _, l := range d.labels {

@@ -41,7 +41,7 @@ var (
 	}
 	limited = &metric{
 		name: "pullpass_limited_total", kind: counter,
-		help:   "Token requests refused by a rate limit, by limit.",
+		help:   "Token requests refused by a rate limit.",
 		labels: []label{limitLabel},
 		act:    alert("PullpassLimited"),
 	}
@@ -61,23 +61,23 @@ var (
 	}
 	connectionsLimit = &metric{
 		name: "pullpass_connections_limit", kind: gauge, read: true,
-		help: "Maximum number of connections, set by the memory limit. One address may have half of it.",
+		help: "Connection limit, set by the memory limit. One address may have half.",
 	}
 	connectionsRefused = &metric{
 		name: "pullpass_connections_refused_total", kind: counter, read: true,
-		help: "Connections closed because their address had too many, or because their place was needed before a request was complete. Also connections and requests refused because all requests together were too large.",
+		help: "Connections closed because their address had too many, or their place was needed before a request was complete. Also connections and requests refused because all requests together were too large.",
 		act:  alert("PullpassConnectionsFull"),
 	}
 
 	legacyTokens = &metric{
 		name: "pullpass_legacy_tokens_total", kind: counter,
-		help:   "Refused secret-based ServiceAccount tokens, by the cluster that signed them.",
+		help:   "Refused secret-based ServiceAccount tokens.",
 		labels: []label{{name: "cluster", from: fromClusters, means: "`clusters[].name`; empty: signed by no configured cluster"}},
 		act:    alert("PullpassLegacyTokens"),
 	}
 	callerProofs = &metric{
 		name: "pullpass_caller_proofs_total", kind: counter,
-		help: "Checks that the caller is the node of its token, by result.",
+		help: "Checks that the caller is its token's node.",
 		labels: []label{
 			requestedCluster,
 			{name: "mode", values: ClosedSet(nodeproof.Audit, nodeproof.Enforce), other: otherValue},
@@ -88,7 +88,7 @@ var (
 	}
 	replays = &metric{
 		name: "pullpass_replays_total", kind: counter,
-		help: "Checks that a token's first caller presents it, by result.",
+		help: "Checks that a token's first caller presents it.",
 		labels: []label{
 			requestedIssuer,
 			{name: "mode", values: ClosedSet(exchange.ReplayAudit, exchange.ReplayEnforce), other: otherValue},

@@ -30,7 +30,7 @@ var (
 	}
 	gatewayBytes = &metric{
 		name: "pullpass_gateway_bytes_total", kind: counter,
-		help:   "Bytes of bodies at the gateway: to clients (sent), from clients (received).",
+		help:   "Body bytes to clients (sent) and from clients (received).",
 		labels: []label{upstreamLabel, {name: "direction", values: []string{directionSent, directionReceived}, other: otherValue}},
 	}
 	gatewayStreams = &metric{
@@ -45,29 +45,29 @@ var (
 	}
 	upstreamFailing = &metric{
 		name: "pullpass_upstream_failing", kind: gauge, read: true,
-		help:   "1: the last health check (GET /v2/) of the upstream failed. There is one each minute, and soon after a failed request of a client.",
+		help:   "1: the last health check (GET /v2/) failed. There is one each minute, and soon after a failed request of a client.",
 		labels: []label{upstreamLabel},
 		act:    alert("PullpassUpstreamFailing"),
 	}
 	upstreamAnswered = &metric{
 		name: "pullpass_upstream_answered_timestamp_seconds", kind: gauge, read: true,
-		help:   "Time of the last successful health check of the upstream; 0: never.",
+		help:   "Time of the last successful health check; 0: never.",
 		labels: []label{upstreamLabel},
 	}
 	upstreamHeld = &metric{
 		name: "pullpass_upstream_held", kind: gauge, read: true,
-		help:   "1: the upstream answered GET /v2/ with 429. Pullpass sends it no requests until its Retry-After has passed. A 429 for one repository does not count.",
+		help:   "1: the upstream answered GET /v2/ with 429, and gets no requests for up to five seconds. A 429 for one repository does not count.",
 		labels: []label{upstreamLabel},
 		act:    alert("PullpassUpstreamLimited"),
 	}
 	upstreamTokens = &metric{
 		name: "pullpass_upstream_token_requests_total", kind: counter, read: true,
-		help:   "Requests to the token endpoint of the upstream.",
+		help:   "Requests to the upstream's token endpoint.",
 		labels: []label{upstreamLabel},
 	}
 	upstreamTokenFailures = &metric{
 		name: "pullpass_upstream_token_failures_total", kind: counter, read: true,
-		help:   "Requests to the token endpoint of the upstream that returned no token.",
+		help:   "Failed requests to the upstream's token endpoint.",
 		labels: []label{upstreamLabel},
 		act:    "The credential is wrong or expired, or the token endpoint is down: see the audit log.",
 	}

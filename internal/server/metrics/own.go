@@ -10,39 +10,39 @@ import (
 var (
 	signingKeySince = &metric{
 		name: "pullpass_signing_key_since_timestamp_seconds", kind: gauge, read: true,
-		help:   "Time at which the signing key came into use, or its certificate became valid. Absent if neither is known.",
+		help:   "Start of the signing key's use, or of its certificate's validity. Absent if neither is known.",
 		labels: []label{serviceLabel},
 		act:    "Managed keys with certificates change each day. Older: the log says why there is no new one.",
 	}
 	signingKeyExpiry = &metric{
 		name: "pullpass_signing_key_expiry_timestamp_seconds", kind: gauge, read: true,
-		help:   "Time at which the signing key's certificate or a CA above it expires; 0 while no key can sign. Absent if the key has no certificate.",
+		help:   "Expiry of the signing key's certificate or of a CA above it, whichever is first; 0 while no key can sign. Absent without a certificate.",
 		labels: []label{serviceLabel},
 		act:    alert("PullpassSigningKeyMissing", "PullpassSigningKeyEnds"),
 	}
 	signingCAExpiry = &metric{
 		name: "pullpass_signing_ca_expiry_timestamp_seconds", kind: gauge, read: true,
-		help:   "Earliest expiry of the CAs above the signing key. Absent if there is no CA.",
+		help:   "Earliest expiry of the CAs above the signing key. Absent without one.",
 		labels: []label{serviceLabel},
 		act:    alert("PullpassSigningCAEnds"),
 	}
 	assertionKeySince = &metric{
 		name: "pullpass_assertion_key_since_timestamp_seconds", kind: gauge, read: true,
-		help: "Time at which the assertion signing key came into use; 0 while no key can sign. Absent without `assertions`, or with a key from a file.",
+		help: "Start of the assertion signing key's use; 0 while no key can sign. Absent without `assertions`, or with a key from a file.",
 		act:  alert("PullpassAssertionKeyMissing") + ". Older than 32 days: the log says why there is no new key.",
 	}
 	assertionKeyNext = &metric{
 		name: "pullpass_assertion_key_next_timestamp_seconds", kind: gauge, read: true,
-		help: "Time at which the next assertion signing key comes into use. Absent until that key is made, a day before.",
+		help: "Start of the next assertion signing key's use. Absent until that key is made, a day before.",
 	}
 	servingCertificateExpiry = &metric{
 		name: "pullpass_tls_certificate_expiry_timestamp_seconds", kind: gauge, read: true,
-		help: "Time at which the certificate of the public listener expires.",
+		help: "Expiry of the public listener's certificate.",
 		act:  alert("PullpassCertificateEnds"),
 	}
 	clientCAExpiry = &metric{
 		name: "pullpass_client_ca_expiry_timestamp_seconds", kind: gauge, read: true,
-		help:   "Earliest expiry of the CAs for the node certificates of the cluster.",
+		help:   "Earliest expiry of the CAs for node certificates.",
 		labels: []label{clusterLabel},
 		act:    alert("PullpassClientCAEnds"),
 	}
@@ -189,8 +189,8 @@ var (
 	}
 	telemetryFailures = &metric{
 		name: "pullpass_telemetry_failures_total", kind: counter, read: true,
-		help: "Failures to send traces or metrics to the OpenTelemetry collector. Absent if none is configured.",
-		act:  "Requests are not affected. The log has one failure a minute. See [telemetry.md](../how-to/telemetry.md).",
+		help: "Failures to send to the OpenTelemetry collector. Absent if none is configured.",
+		act:  "The log has one failure a minute. [Requests](../how-to/telemetry.md) are not affected.",
 	}
 	buildInfo = &metric{
 		name: "pullpass_build_info", kind: gauge,

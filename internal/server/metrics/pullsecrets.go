@@ -14,9 +14,9 @@ var (
 	}
 	pullSecretsNow = &metric{
 		name: "pullpass_pull_secrets", kind: gauge, read: true,
-		help:   "ServiceAccounts that have opted in: with a valid token (`kept`), without one (`waiting`), and those whose Secret has another owner (`foreign`). Absent at replicas that do not lead.",
+		help:   "Opted-in ServiceAccounts: with a valid token (`kept`), without one (`waiting`), or whose Secret has another owner (`foreign`). Absent at replicas that do not lead.",
 		labels: []label{{name: "state", values: []string{"kept", "waiting", "foreign"}}},
-		act:    "`waiting` for minutes: see `pullpass_pull_secret_failures_total`. `foreign`: an event on the ServiceAccount names the Secret; delete the Secret, or opt out.",
+		act:    "`waiting` for minutes: see `pullpass_pull_secret_failures_total`. `foreign`: delete the Secret that an event on the ServiceAccount names, or opt out.",
 	}
 	pullSecretOverdue = &metric{
 		name: "pullpass_pull_secret_overdue_seconds", kind: gauge, read: true,

@@ -9,7 +9,7 @@ import (
 var (
 	issuerKeys = &metric{
 		name: "pullpass_issuer_keys", kind: gauge, read: true,
-		help:   "Accepted keys of the issuer.",
+		help:   "Accepted keys.",
 		labels: []label{issuerLabel},
 		act:    alert("PullpassIssuerKeysMissing"),
 	}
@@ -39,30 +39,30 @@ var (
 
 	kubernetesSynced = &metric{
 		name: "pullpass_kubernetes_synced", kind: gauge, read: true,
-		help:   "1 after all objects of the resource were listed once.",
+		help:   "1 after all objects were listed once.",
 		labels: []label{clusterLabel, resourceLabel},
 		act:    "0 for minutes: the API server is unreachable, or RBAC denies access: see the log. Meanwhile, each token request fetches its objects one by one.",
 	}
 	kubernetesHeard = &metric{
 		name: "pullpass_kubernetes_heard_timestamp_seconds", kind: gauge, read: true,
-		help:   "Time at which the API server last sent a list, a change or a bookmark; 0: never.",
+		help:   "Time of the API server's last list, change or bookmark; 0: never.",
 		labels: []label{clusterLabel, resourceLabel},
 		act:    alert("PullpassKubernetesSilent"),
 	}
 	kubernetesObjects = &metric{
 		name: "pullpass_kubernetes_objects", kind: gauge, read: true,
-		help:   "Known objects of the resource.",
+		help:   "Known objects.",
 		labels: []label{clusterLabel, resourceLabel},
 	}
 	kubernetesConfirmations = &metric{
 		name: "pullpass_kubernetes_confirmations_total", kind: counter, read: true,
-		help:   "Unknown objects that Pullpass fetched by name: found, gone, or failed if the API server gave no answer.",
+		help:   "Unknown objects that Pullpass fetched by name; `failed`: the API server gave no answer.",
 		labels: []label{clusterLabel, {name: "result", values: []string{"found", "gone", "failed"}, other: otherValue}},
 		act:    alert("PullpassConfirmationsFail") + ". Many `found`: the watch is behind.",
 	}
 	tokenReviews = &metric{
 		name: "pullpass_token_reviews_total", kind: counter, read: true,
-		help:   "TokenReviews of tokens in pull secrets: accepted, refused, or failed if the API server gave no answer.",
+		help:   "TokenReviews of tokens in pull secrets; `failed`: the API server gave no answer.",
 		labels: []label{clusterLabel, {name: "result", values: []string{"accepted", "refused", "failed"}, other: otherValue}},
 		act:    alert("PullpassConfirmationsFail") + ". Many `refused`: a client still uses a deleted Secret.",
 	}
@@ -73,7 +73,7 @@ var (
 	}
 	podEventFailures = &metric{
 		name: "pullpass_pod_event_failures_total", kind: counter, read: true,
-		help:   "Events on pods that could not be written, or were dropped because the queue was full.",
+		help:   "Events that could not be written, or were dropped because the queue was full.",
 		labels: []label{clusterLabel},
 		act:    alert("PullpassPodEventsLost"),
 	}
@@ -85,13 +85,13 @@ var (
 	}
 	objectStatusWrites = &metric{
 		name: "pullpass_object_status_writes_total", kind: counter, read: true,
-		help:   "Written statuses of policy objects. Unchanged ones are not written.",
+		help:   "Written statuses of policy objects; unchanged ones are not written.",
 		labels: []label{clusterLabel},
-		act:    "Grows while nothing changes: another client writes the statuses, perhaps another installation with `objects.status`.",
+		act:    "Grows while nothing changes: another client writes them, perhaps another installation with `objects.status`.",
 	}
 	objectStatusFailures = &metric{
 		name: "pullpass_object_status_failures_total", kind: counter, read: true,
-		help:   "Failed attempts to write statuses. Pullpass then waits 5 seconds to 5 minutes, except after a refusal for one object.",
+		help:   "Failed writes. Pullpass then waits 5 seconds to 5 minutes, except after a refusal for one object.",
 		labels: []label{clusterLabel},
 		act:    alert("PullpassObjectStatusOld"),
 	}
