@@ -1,6 +1,6 @@
 // Package chaostest runs three replicas of the real Pullpass under load, with a real Redis in a network of its own, while faults
 // that a seed chooses come alone and together. An oracle says of each answer whether it may be given. "make chaos" runs it for as
-// long as you like; the sample that runs with the other tests has a fixed seed.
+// long as you like, and for a minute with "go test".
 //
 //	world   the parts: replicas, Redis, issuer, name server, and the facts about each
 //	faults  what the seed chooses from
