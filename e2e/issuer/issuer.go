@@ -93,7 +93,10 @@ func serve(t testing.TB, ca *certs.CA, keys string, hosts ...string) (*Issuer, *
 	i.Present(t, ca.Server(t, "issuer", hosts...))
 	mux := http.NewServeMux()
 	server := httptest.NewUnstartedServer(mux)
-	server.TLS = &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return i.certificate.Load(), nil }}
+	// Not GetCertificate: for a client that names no host, because it has an address, httptest's own certificate would count.
+	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		return &tls.Config{Certificates: []tls.Certificate{*i.certificate.Load()}}, nil
+	}}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	i.URL = server.URL
