@@ -249,7 +249,7 @@ type access struct {
 
 // access verifies a token of Pullpass, as a registry does.
 func (l *load) access(text string) ([]access, error) {
-	signed, err := jose.ParseSigned(text, []jose.SignatureAlgorithm{jose.ES256})
+	signed, err := jose.ParseSignedCompact(text, []jose.SignatureAlgorithm{jose.ES256})
 	if err != nil {
 		return nil, errors.New("not signed")
 	}
