@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"strconv"
 	"time"
@@ -115,9 +116,7 @@ func measure(ctx context.Context, s *site, sc scenario) (*result, error) {
 // steady runs the good traffic of most scenarios.
 func (s *site) steady(ctx context.Context, pods int, name string, env map[string]string) (*outcome, error) {
 	all := map[string]string{"RATE": strconv.Itoa(s.rate), "DURATION": s.duration.String(), "PODS": strconv.Itoa(pods)}
-	for variable, value := range env {
-		all[variable] = value
-	}
+	maps.Copy(all, env)
 	measured, err := s.k6(ctx, load{name: name, script: "steady.js", from: nodeAddresses, env: all})
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -168,9 +169,7 @@ func TestRefusals(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "token")
 	settings := func(changes environment) environment {
 		env := environment{"PULLPASS_REGISTRIES": registry, "PULLPASS_TOKEN_FILE": file}
-		for name, value := range changes {
-			env[name] = value
-		}
+		maps.Copy(env, changes)
 		return env
 	}
 	const entry = "PULLPASS_REGISTRIES: entry 1 is not HOST or HOST:PORT"

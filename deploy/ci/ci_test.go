@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -149,9 +150,7 @@ func (m machine) runAction(t *testing.T, inputs map[string]string) (env map[stri
 		"PULLPASS_TOKEN_FILE": "/var/run/secrets/runner/token", // of the runner's pod
 	}
 	during := map[string]string{}
-	for name, value := range env {
-		during[name] = value
-	}
+	maps.Copy(during, env)
 	for name, value := range step.Env {
 		input := strings.TrimSuffix(strings.TrimPrefix(value, "${{ inputs."), " }}")
 		declared, found := a.Inputs[input]

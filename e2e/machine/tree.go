@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -50,12 +51,7 @@ func (m *Machine) Tree(t testing.TB, skip func(path string) bool) map[string]str
 
 // isMounted reports whether a path is not a file of the machine itself.
 func (m *Machine) isMounted(path string) bool {
-	for _, dir := range append([]string{"/proc", "/sys", "/dev", "/run", "/tmp"}, m.config.Programs...) {
-		if path == dir {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(append([]string{"/proc", "/sys", "/dev", "/run", "/tmp"}, m.config.Programs...), path)
 }
 
 func describe(name string) (string, error) {

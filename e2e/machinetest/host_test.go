@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -335,9 +336,7 @@ func same(t *testing.T, what string, got, want map[string]string) {
 // withoutTimes is a tree without the times of some files.
 func withoutTimes(tree map[string]string, names ...string) map[string]string {
 	all := map[string]string{}
-	for name, text := range tree {
-		all[name] = text
-	}
+	maps.Copy(all, tree)
 	for _, name := range names {
 		if fields := strings.Fields(all[name]); len(fields) > 3 {
 			all[name] = strings.Join([]string{fields[0], fields[1], fields[len(fields)-1]}, " ")

@@ -141,9 +141,7 @@ func (n *Node) configure(t testing.TB) {
 	for host, flag := range n.registries() {
 		hosts[host] = n.print(t, "hosts", flag)
 	}
-	for host, content := range n.config.Hosts {
-		hosts[host] = content
-	}
+	maps.Copy(hosts, n.config.Hosts)
 	for host, content := range hosts {
 		n.view.write(t, filepath.Join(certsDir, host, "hosts.toml"), uncomment(content, "ca = "), 0o644)
 		n.view.write(t, filepath.Join(certsDir, host, "ca.crt"), ca, 0o644)

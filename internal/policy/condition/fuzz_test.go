@@ -1,6 +1,7 @@
 package condition
 
 import (
+	"maps"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -15,9 +16,7 @@ func FuzzCondition(f *testing.F) {
 	f.Add(typical)
 	f.Add(`has(claims.ref) ? claims["a/b"] in ["x", 1.5] : "x" in claims || kubernetes.labels.team != service`)
 	full, some := fullToken(), someone()
-	for name, value := range some.Claims {
-		full.Claims[name] = value
-	}
+	maps.Copy(full.Claims, some.Claims)
 	full.Labels = some.Labels
 	f.Fuzz(func(t *testing.T, text string) {
 		begin := time.Now()
