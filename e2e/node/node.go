@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -150,9 +151,7 @@ func (n *Node) configure(t testing.TB) {
 	program := testenv.ReadFile(t, programs.CredentialProvider(t))
 	own := Plugin{Name: filepath.Base(programs.CredentialProvider(t))}
 	for _, plugin := range append([]Plugin{own}, n.config.Plugins...) {
-		if plugin.Content == "" {
-			plugin.Content = program
-		}
+		plugin.Content = cmp.Or(plugin.Content, program)
 		n.view.write(t, filepath.Join(pluginDir, plugin.Name), plugin.Content, 0o755)
 	}
 }

@@ -1,6 +1,7 @@
 package nodetest
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -53,12 +54,8 @@ func (a alias) image(repository string) string { return a.host() + "/" + reposit
 // provider is its entry in the CredentialProviderConfig.
 func (a alias) provider() string {
 	audience, attributes := a.audience, a.attributes
-	if audience == "" {
-		audience = registryName
-	}
-	if attributes == "" {
-		attributes = "{cacheType: Token"
-	}
+	audience = cmp.Or(audience, registryName)
+	attributes = cmp.Or(attributes, "{cacheType: Token")
 	return fmt.Sprintf(`- name: %[1]s
   apiVersion: credentialprovider.kubelet.k8s.io/v1
   matchImages: [%[2]s]

@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 
@@ -42,9 +43,7 @@ const (
 
 // NewMemory returns an empty Memory.
 func NewMemory(c MemoryConfig) *Memory {
-	if c.IssuedBytes == 0 {
-		c.IssuedBytes = issuedBytes
-	}
+	c.IssuedBytes = cmp.Or(c.IssuedBytes, issuedBytes)
 	return &Memory{
 		issued:   lru.New(c.IssuedBytes, heldByIssued),
 		chains:   nodeproof.NewChains(),

@@ -1,6 +1,7 @@
 package oidc
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"strings"
 	"time"
@@ -103,9 +104,7 @@ func (r *remembered) bytes() int {
 }
 
 func newCache(bytes int) *cache {
-	if bytes == 0 {
-		bytes = defaultCacheBytes
-	}
+	bytes = cmp.Or(bytes, defaultCacheBytes)
 	return &cache{lru.New(bytes, func(_ [sha256.Size]byte, r remembered) int { return r.bytes() })}
 }
 

@@ -1,6 +1,7 @@
 package oidc
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -53,9 +54,7 @@ func New(c Config) (*Verifier, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return newVerifier(c.Issuers, &Verifier{cache: newCache(c.CacheBytes), now: c.Now, log: c.Logger, dial: c.Dial})
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -209,9 +210,7 @@ func (a *answered) WriteHeader(status int) {
 }
 
 func (a *answered) Write(p []byte) (int, error) {
-	if a.status == 0 {
-		a.status = http.StatusOK
-	}
+	a.status = cmp.Or(a.status, http.StatusOK)
 	a.body.Write(p)
 	return a.ResponseWriter.Write(p)
 }

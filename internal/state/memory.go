@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"crypto/sha256"
@@ -54,12 +55,8 @@ func NewMemory(c MemoryConfig) (*Memory, error) {
 	if c.OwnerBytes < 0 || c.LimitBytes < 0 {
 		return nil, fmt.Errorf("state in memory: %d bytes for owners and %d for limits: neither may be negative", c.OwnerBytes, c.LimitBytes)
 	}
-	if c.OwnerBytes == 0 {
-		c.OwnerBytes = 32 << 20
-	}
-	if c.LimitBytes == 0 {
-		c.LimitBytes = 16 << 20
-	}
+	c.OwnerBytes = cmp.Or(c.OwnerBytes, 32<<20)
+	c.LimitBytes = cmp.Or(c.LimitBytes, 16<<20)
 	if c.Now == nil {
 		c.Now = time.Now
 	}

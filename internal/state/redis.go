@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/base64"
@@ -148,9 +149,7 @@ func OpenRedis(c RedisConfig) (*Redis, error) {
 		own:    redis.NewScript("local function take()\n" + limitScript + "end\n" + ownScript),
 		revoke: redis.NewScript(revokeScript),
 	}
-	if r.timeout == 0 {
-		r.timeout = defaultTimeout
-	}
+	r.timeout = cmp.Or(r.timeout, defaultTimeout)
 	if r.now == nil {
 		r.now = time.Now
 	}

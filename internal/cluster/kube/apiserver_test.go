@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"testing"
 
 	"k8s.io/client-go/rest"
@@ -57,9 +58,7 @@ func (t thing) object() kubetest.Object {
 // newTestCluster has a connection in memory.
 func newTestCluster(t testing.TB, s *apiServer, config ClusterConfig) *Cluster {
 	t.Helper()
-	if config.Name == "" {
-		config.Name = "one"
-	}
+	config.Name = cmp.Or(config.Name, "one")
 	config.REST = &rest.Config{Host: "http://api.example.com", Transport: s}
 	c, err := NewCluster(config)
 	testkit.Must(t, err)

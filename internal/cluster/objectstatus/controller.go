@@ -1,6 +1,7 @@
 package objectstatus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,9 +92,7 @@ func New(c Config) (*Controller, error) {
 	if c.Objects == nil || c.REST == nil || c.LeaseNamespace == "" || c.Identity == "" {
 		return nil, errors.New("objects, a connection, the namespace of the Lease and an identity are required")
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Now == nil {
 		c.Now = time.Now
 	}

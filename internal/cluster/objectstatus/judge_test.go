@@ -1,6 +1,7 @@
 package objectstatus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -113,18 +114,12 @@ func TestExtents(t *testing.T) {
 		{what: "no other registry", repository: "public/x", services: "one.example.com", want: "None", reason: "no rule for one/team-a/web allows pull on public/x"},
 		{what: "every registry", repository: "team-a/x", services: "one.example.com,other.example.com", want: "All ceiling"},
 	} {
-		if test.accounts == "" {
-			test.accounts = "web"
-		}
-		if test.actions == "" {
-			test.actions = "pull"
-		}
+		test.accounts = cmp.Or(test.accounts, "web")
+		test.actions = cmp.Or(test.actions, "pull")
 		if test.within == nil {
 			test.within = allObjects
 		}
-		if test.services == "" {
-			test.services = "one.example.com"
-		}
+		test.services = cmp.Or(test.services, "one.example.com")
 		o := request("r", strings.Split(test.accounts, ","), []string{test.repository}, strings.Split(test.actions, ","))
 		j := newTestJudge(t, filePolicy, test.within, strings.Split(test.services, ","), o.Request)
 		s, err := j.status(t.Context(), o)
@@ -135,9 +130,7 @@ func TestExtents(t *testing.T) {
 			t.Errorf("%s: %s of %s: %q, %q, remedy %q; want %q, %q", test.what, test.actions, test.repository, got, r.Reason, r.Remedy, test.want, test.reason)
 		}
 		isGranted := map[policyobjects.Extent]string{policyobjects.All: "True", policyobjects.Unknown: "Unknown"}[r.Granted]
-		if isGranted == "" {
-			isGranted = "False"
-		}
+		isGranted = cmp.Or(isGranted, "False")
 		if c := s.Conditions[1]; c.Type != policyobjects.Granted || c.Status != isGranted || c.ObservedGeneration != 3 || c.Message == "" {
 			t.Errorf("%s: %+v", test.what, c)
 		}

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,9 +83,7 @@ func New(c Config) (*Agent, error) {
 	if c.REST == nil || c.Namespace == "" || c.Node == "" || c.Tree == nil || c.Watcher == nil {
 		return nil, errors.New("a connection, a namespace, the name of the node, its files and a watcher are required")
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	core, leases, err := newClients(c.REST)
 	if err != nil {
 		return nil, err

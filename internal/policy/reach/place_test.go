@@ -1,6 +1,7 @@
 package reach
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -58,9 +59,7 @@ func TestWhoIsInCluster(t *testing.T) {
 		"a rule that nothing selects from grants nothing": {rule: `subjects: [{clusters: [prod]}], allow: [{repositories: ["**"], actions: [pull]}]`, within: "x", want: "r@ by ** within  [clusters prod]"},
 	} {
 		rule := strings.ReplaceAll(test.rule, "%s", `"**"`)
-		if rule == "" {
-			rule = "anonymous: true, allow: [{repositories: [other], actions: [pull]}]"
-		}
+		rule = cmp.Or(rule, "anonymous: true, allow: [{repositories: [other], actions: [pull]}]")
 		said := Objects{HasRequests: true}
 		var objects []*policy.ObjectPolicy
 		if test.object != "" {

@@ -1,6 +1,7 @@
 package assertion
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -58,9 +59,7 @@ func New(cfg Config) (*Issuer, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	i := &Issuer{issuer: cfg.Issuer, now: cfg.Now, logger: cfg.Logger}
 	switch {
 	case !strings.HasPrefix(cfg.Issuer, "https://") || strings.HasSuffix(cfg.Issuer, "/"):

@@ -101,9 +101,7 @@ func NewManagedKeys(cfg ManagedKeysConfig) (*ManagedKeys, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	faults := []error{cfg.Algorithm.validate(), cfg.Trust.validate()}
 	if cfg.Dir == "" {
 		faults = append(faults, errors.New("managedDir is empty: name a directory for the signing keys"))

@@ -76,9 +76,7 @@ func NewLog(c LogConfig) *Log {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return &Log{config: c, queue: make(chan *exchange.Event, maxQueue), holders: map[string]*holder{}, known: map[string]*exchange.Event{}}
 }
 

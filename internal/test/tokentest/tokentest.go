@@ -8,6 +8,7 @@ package tokentest
 
 import (
 	"bytes"
+	"cmp"
 	"crypto"
 	"encoding/base64"
 	"encoding/hex"
@@ -83,12 +84,8 @@ func Cases(tb testing.TB, testdata string, keys map[string]crypto.Signer) []Case
 			}
 			for _, r := range s.Cases {
 				c := Case{strings.TrimSuffix(filepath.Base(file), ".yaml") + ": " + r.Name, s.Cites, s.Threats, m.token(r), r.Refused, r.Message, r.JWK, r.Algorithm}
-				if c.Refused == "" {
-					c.Refused = s.Refused
-				}
-				if c.Message == "" {
-					c.Message = s.Message
-				}
+				c.Refused = cmp.Or(c.Refused, s.Refused)
+				c.Message = cmp.Or(c.Message, s.Message)
 				all = append(all, c)
 			}
 		}
@@ -140,15 +137,9 @@ func (m maker) token(r recipe) string {
 	if r.Token != "" {
 		return m.expand(r.Token)
 	}
-	if r.Key == "" {
-		r.Key = "rsa"
-	}
-	if r.KID == "" {
-		r.KID = r.Key
-	}
-	if r.Kind == "" {
-		r.Kind = "kubelet"
-	}
+	r.Key = cmp.Or(r.Key, "rsa")
+	r.KID = cmp.Or(r.KID, r.Key)
+	r.Kind = cmp.Or(r.Kind, "kubelet")
 	private := m.keys[r.Key]
 	header, payload := m.expand(r.Header), m.expand(r.Payload)
 	if r.Header == "" {

@@ -1,6 +1,7 @@
 package logins
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,9 +93,7 @@ func New(cfg Config) *Remembered {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	return &Remembered{
 		cfg:      cfg,
 		known:    lru.NewShared(maxLoginBytes, func(caller string, k *known) int { return lru.Bytes(len(caller)) + k.bytes() }),
