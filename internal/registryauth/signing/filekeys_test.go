@@ -302,19 +302,24 @@ func TestFileKeysStopWithTheCertificate(t *testing.T) {
 	})
 }
 
+// newPairs returns a function that makes a new key and, if trust needs one, its certificate, always of the same CA.
+func newPairs(t *testing.T, trust Trust) func() keyFiles {
+	ca := pkitest.NewCA(t, nil)
+	return func() keyFiles {
+		key := newTestSigner(t, ES256)
+		if trust == TrustJWKS {
+			return keyFiles{key: pkitest.KeyPEM(t, key)}
+		}
+		return keyFiles{pkitest.CertPEM(pkitest.NewCert(t, key, ca)), pkitest.KeyPEM(t, key), pkitest.CertPEM(ca)}
+	}
+}
+
 // Keys and CAs stay published until the last token signed with them has expired.
 func TestFileKeysOverlap(t *testing.T) {
 	t.Parallel()
 	for _, trust := range []Trust{TrustJWKS, TrustCertificate} {
 		synctest.Test(t, func(t *testing.T) {
-			ca := pkitest.NewCA(t, nil)
-			pair := func() keyFiles {
-				key := newTestSigner(t, ES256)
-				if trust == TrustJWKS {
-					return keyFiles{key: pkitest.KeyPEM(t, key)}
-				}
-				return keyFiles{pkitest.CertPEM(pkitest.NewCert(t, key, ca)), pkitest.KeyPEM(t, key), pkitest.CertPEM(ca)}
-			}
+			pair := newPairs(t, trust)
 			first, second := pair(), pair()
 			dir := t.TempDir()
 			first.write(t, dir)
@@ -562,14 +567,7 @@ func TestFileKeysChangeUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, trust := range []Trust{TrustJWKS, TrustCertificate} {
 		synctest.Test(t, func(t *testing.T) {
-			ca := pkitest.NewCA(t, nil)
-			pair := func() keyFiles {
-				key := newTestSigner(t, ES256)
-				if trust == TrustJWKS {
-					return keyFiles{key: pkitest.KeyPEM(t, key)}
-				}
-				return keyFiles{pkitest.CertPEM(pkitest.NewCert(t, key, ca)), pkitest.KeyPEM(t, key), pkitest.CertPEM(ca)}
-			}
+			pair := newPairs(t, trust)
 			files := pair()
 			dir := t.TempDir()
 			files.write(t, dir)
