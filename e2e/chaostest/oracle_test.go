@@ -130,7 +130,7 @@ func (w *world) judge(r *replica, q request, from, to time.Time) verdict {
 	if q.stolen && !(w.redisLost.After(q.token.granted.Add(-edge)) && !q.token.known[r]) {
 		never("another caller owns it")
 	}
-	if q.token != nil && q.token.granted.IsZero() == false && w.redisLost.After(q.token.granted.Add(-edge)) {
+	if q.token != nil && !q.token.granted.IsZero() && w.redisLost.After(q.token.granted.Add(-edge)) {
 		v.mustGrant = v.mustGrant && !q.token.contested
 	}
 	knows := q.token != nil && q.token.known[r]

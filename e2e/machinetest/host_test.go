@@ -335,8 +335,7 @@ func same(t *testing.T, what string, got, want map[string]string) {
 
 // withoutTimes is a tree without the times of some files.
 func withoutTimes(tree map[string]string, names ...string) map[string]string {
-	all := map[string]string{}
-	maps.Copy(all, tree)
+	all := maps.Clone(tree)
 	for _, name := range names {
 		if fields := strings.Fields(all[name]); len(fields) > 3 {
 			all[name] = strings.Join([]string{fields[0], fields[1], fields[len(fields)-1]}, " ")

@@ -53,9 +53,7 @@ func (a alias) image(repository string) string { return a.host() + "/" + reposit
 
 // provider is its entry in the CredentialProviderConfig.
 func (a alias) provider() string {
-	audience, attributes := a.audience, a.attributes
-	audience = cmp.Or(audience, registryName)
-	attributes = cmp.Or(attributes, "{cacheType: Token")
+	audience, attributes := cmp.Or(a.audience, registryName), cmp.Or(a.attributes, "{cacheType: Token")
 	return fmt.Sprintf(`- name: %[1]s
   apiVersion: credentialprovider.kubelet.k8s.io/v1
   matchImages: [%[2]s]

@@ -127,7 +127,7 @@ func newServer(c Config, limit int64) (*Server, error) {
 		s.warn(first.tls.warnings(cfg))
 	}
 	s.memory = exchange.NewMemory(exchange.MemoryConfig{IssuedBytes: setup.Caches().Issued, InFlight: maxInFlight, Waiting: maxWaiting})
-	if s.shared, err = setup.OpenState(cfg, s.metrics.RedisCall, c.Network.Dial, c.Now); err != nil {
+	if s.shared, err = setup.OpenState(cfg, setup.StateConfig{Observe: s.metrics.RedisCall, Dial: c.Network.Dial, Now: c.Now}); err != nil {
 		return nil, err
 	}
 	if s.audit, err = audit.Open(cfg.Audit.File, c.Stdout, logger); err != nil {

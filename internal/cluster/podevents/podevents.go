@@ -66,8 +66,7 @@ type Events struct {
 
 // New does not use the network. It reports all faults at once.
 func New(c Config) (*Events, error) {
-	logger := c.Logger
-	logger = cmp.Or(logger, slog.New(slog.DiscardHandler))
+	logger := cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	p := &Events{clusters: make(map[string]*sender, len(c.Clusters))}
 	var faults []error
 	for _, name := range slices.Sorted(maps.Keys(c.Clusters)) {

@@ -32,23 +32,29 @@ type State struct {
 	limits      *state.SharedLimits // nil: without Redis, local holds all
 }
 
-// OpenState does not connect yet. It calls observe for every call to Redis. A nil dial means that of net.Dialer,
-// and a nil now means time.Now.
-func OpenState(cfg *config.Config, observe func(state.Operation, time.Duration, error), dial func(ctx context.Context, network, address string) (net.Conn, error), now func() time.Time) (*State, error) {
-	local, err := state.NewMemory(state.MemoryConfig{OwnerBytes: Caches().owners, LimitBytes: Caches().limits, Now: now})
+// StateConfig has what a State uses of its surroundings. Its zero value is usable.
+type StateConfig struct {
+	Observe func(state.Operation, time.Duration, error)                          // nil, or called for every call to Redis
+	Dial    func(ctx context.Context, network, address string) (net.Conn, error) // nil: that of net.Dialer
+	Now     func() time.Time                                                     // nil: time.Now
+}
+
+// OpenState does not connect yet.
+func OpenState(cfg *config.Config, c StateConfig) (*State, error) {
+	local, err := state.NewMemory(state.MemoryConfig{OwnerBytes: Caches().owners, LimitBytes: Caches().limits, Now: c.Now})
 	if err != nil {
 		return nil, err
 	}
 	s := &State{local: local, buckets: local}
 	if len(cfg.State.Redis.Addresses) == 0 {
-		s.Revocations = Revocations{state.NewMemoryRevocations(now)}
+		s.Revocations = Revocations{state.NewMemoryRevocations(c.Now)}
 	} else {
-		if s.Redis, err = openRedis(cfg, observe, dial, now); err != nil {
+		if s.Redis, err = openRedis(cfg, c); err != nil {
 			return nil, err
 		}
 		s.List = state.NewRedisRevocations(s.Redis)
 		s.Revocations = Revocations{s.List}
-		s.limits = state.NewSharedLimits(state.SharedLimitsConfig{Shared: s.Redis, Local: local, Now: now})
+		s.limits = state.NewSharedLimits(state.SharedLimitsConfig{Shared: s.Redis, Local: local, Now: c.Now})
 		s.buckets = s.limits
 	}
 	return s, nil
@@ -64,9 +70,9 @@ func (s *State) Owners(l config.Limit) exchange.Owners {
 	return sharedOwners{s.limits, state.Limit(l)}
 }
 
-func openRedis(cfg *config.Config, observe func(state.Operation, time.Duration, error), dial func(ctx context.Context, network, address string) (net.Conn, error), now func() time.Time) (*state.Redis, error) {
+func openRedis(cfg *config.Config, c StateConfig) (*state.Redis, error) {
 	r := cfg.State.Redis
-	config := state.RedisConfig{Addresses: r.Addresses, MasterName: r.MasterName, Username: r.Username, PasswordFile: r.PasswordFile, Observe: observe, Dial: dial, Now: now}
+	config := state.RedisConfig{Addresses: r.Addresses, MasterName: r.MasterName, Username: r.Username, PasswordFile: r.PasswordFile, Observe: c.Observe, Dial: c.Dial, Now: c.Now}
 	if r.TLS.CAFile != "" || r.TLS.SystemCAs {
 		config.TLS = &state.RedisTLS{CAFile: r.TLS.CAFile}
 	}
@@ -198,7 +204,7 @@ func OpenRevocations(cfg *config.Config) (*state.RedisRevocations, func(), error
 	if len(cfg.State.Redis.Addresses) == 0 {
 		return nil, nil, ErrNoRedis
 	}
-	redis, err := openRedis(cfg, nil, nil, nil)
+	redis, err := openRedis(cfg, StateConfig{})
 	if err != nil {
 		return nil, nil, fmt.Errorf("state.redis: %w", err)
 	}

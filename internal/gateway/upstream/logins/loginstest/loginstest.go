@@ -22,6 +22,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/gateway/upstream/logins"
+	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/assertion"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -213,6 +214,22 @@ func (c endsWhen) Err() error {
 	default:
 		return c.Context.Err()
 	}
+}
+
+// WithoutAssertion fails unless a credential of callers gives no login, and asks no cloud, if no key signs assertions.
+func WithoutAssertion(t *testing.T, kind logins.Kind) {
+	t.Helper()
+	opened, err := kind.Open(logins.Service{Upstream: "u", URL: "https://registry.example.com", Assertions: refusing{}})
+	testkit.Must(t, err)
+	if _, err := opened.Login(t.Context(), Caller); err == nil || !strings.Contains(err.Error(), "a login for u: no key signs") {
+		t.Errorf("error %v", err)
+	}
+}
+
+type refusing struct{}
+
+func (refusing) Sign(string, string) (registryauth.Secret, error) {
+	return registryauth.Secret{}, errors.New("no key signs")
 }
 
 // FaultsOf returns the faults of the fields of a credential, one a line.
