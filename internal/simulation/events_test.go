@@ -60,7 +60,7 @@ var kinds = []event{
 	{"trouble: an issuer is away", 2, (*world).issuerIsAway},
 	{"trouble: connections are cut", 15, (*world).connectionsCut},
 	{"trouble: watches must list again", 8, (*world).compacts},
-	{"trouble: a replica dies during a failure", 3, (*world).replicaDiesInFailure},
+	{"trouble: a replica dies during a failure", 12, (*world).replicaDiesInFailure},
 	{"trouble: a controller dies", 8, (*world).keeperDies},
 	{"trouble: a controller's link fails", 12, (*world).keeperLinkFails},
 	{"trouble: lists are stale", 8, (*world).listsStale},
@@ -477,23 +477,28 @@ func (w *world) replicaDiesBetween() {
 	}, "%s is replaced", r.host)
 }
 
-// replicaDiesInFailure starts a replica that cannot read something at first.
+// replicaDiesInFailure starts a replica that cannot read something at first. A token that was issued just before
+// is presented to it: it must not trust what it never read.
 func (w *world) replicaDiesInFailure() {
+	r := pick(w, w.replicas)
+	w.tokenIssued()
+	t := w.tokens[len(w.tokens)-1]
+	address, repositories := t.address().String(), []string{upstream + "/" + t.namespace + "/app"}
+	before := w.judge(r, t, address, repositories)
+	a := w.ask(r, t, address, gateway, repositories)
+	w.compare(r, t, address, repositories, before, w.judge(r, t, address, repositories), a)
 	if w.random.IntN(2) == 0 {
 		w.hostFailsWith("redis", fault{refused: true}, w.duration()) // the new one never reads the revocations
 	} else {
 		w.hostFails()
 	}
-	r := pick(w, w.replicas)
 	w.say("  %s", r.host)
 	w.kill(r)
 	w.start()
 	born := w.replicas[len(w.replicas)-1]
-	w.after(20*time.Second, func() { // it must not trust what it never read
-		for _, i := range w.issued[max(0, len(w.issued)-3):] {
-			if slices.Contains(w.replicas, born) {
-				w.pullFrom(born, i, i.repositories[0])
-			}
+	w.after(20*time.Second, func() {
+		if slices.Contains(w.replicas, born) && len(a.granted) > 0 {
+			w.pullFrom(born, issued{t, a.token, a.granted, a.until, false}, a.granted[0])
 		}
 	}, "%s has started", born.host)
 }

@@ -108,6 +108,8 @@ func (n *network) dialer(from, ip string) func(ctx context.Context, network, add
 		}
 		l := link{from, host}
 		refused := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+		ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // as net.Dialer's where this stands in for one
+		defer cancel()
 		for n.fault(l).lost {
 			select {
 			case <-ctx.Done():
