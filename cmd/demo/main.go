@@ -197,11 +197,14 @@ func (d *demo) check(what, want string, err error, refusal string) {
 		s.got = oneLine(err.Error())
 		s.ok = refusal != "" && strings.Contains(err.Error(), refusal)
 	}
-	mark := "ok"
-	if !s.ok {
-		mark = "DIFFERS"
+	switch {
+	case !s.ok:
+		d.say("DIFFERS: %s — %s is wanted, and it is: %s", what, want, s.got)
+	case err != nil:
+		d.say("ok: %s — %s, as it should be:\n%s", what, want, indent(s.got))
+	default:
+		d.say("ok: %s — %s", what, want)
 	}
-	d.say("%s: %s — %s", mark, what, s.got)
 	d.steps = append(d.steps, s)
 }
 
