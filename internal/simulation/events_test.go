@@ -49,6 +49,8 @@ var kinds = []event{
 	{"operator writes nonsense", 4, (*world).writesNonsense},
 	{"operator edits an object", 12, (*world).editsObject},
 	{"operator deletes an object", 8, (*world).deletesObject},
+	{"a team edits a request", 12, (*world).editsRequest},
+	{"a team deletes a request", 8, (*world).deletesRequest},
 	{"an account opts in or out", 6, (*world).accountOpts},
 	{"a namespace opts in or out", 1, (*world).namespaceOpts},
 	{"an account is made again", 2, (*world).accountIsRemade},
@@ -268,7 +270,7 @@ func (w *world) newPolicy() policy {
 		some := slices.Clone(namespaces)
 		w.random.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
 		some = some[:1+w.random.IntN(len(some))]
-		p.rules = append(p.rules, rule{some, pick(w, []string{"{namespace}/**", "{namespace}/**", "shared/**", "team-a/**", "elsewhere/**", upstream + "/{namespace}/**"})})
+		p.rules = append(p.rules, rule{some, pick(w, []string{"{namespace}/**", "{namespace}/**", "shared/**", "team-a/**", "elsewhere/**", upstream + "/{namespace}/**"}), w.random.IntN(4) == 0})
 	}
 	switch w.random.IntN(20) {
 	case 0:
@@ -337,6 +339,32 @@ func (w *world) deletesObject() {
 	c.objects.set(all)
 	c.api.Remove("accesspolicies", "", name)
 	w.say("  %s %s", c.name, name)
+}
+
+func (w *world) editsRequest() {
+	c, name, namespace := pick(w, w.clusters), fmt.Sprint("request-", w.random.IntN(2)), pick(w, namespaces)
+	repository := pick(w, []string{namespace + "/**", "shared/**", "team-a/**", "elsewhere/**", upstream + "/" + namespace + "/**"})
+	all := maps.Clone(c.requests.now())
+	all[namespace+"/"+name] = struct{ namespace, repository string }{namespace, repository}
+	c.requests.set(all)
+	c.api.Put("repositoryaccesses", kubetest.Object{"metadata": kubetest.Object{"namespace": namespace, "name": name, "uid": c.name + namespace + name},
+		"spec": map[string]any{"serviceAccounts": list([]string{"web"}), "repositories": list([]string{repository}), "actions": list([]string{"pull"})}})
+	w.say("  %s %s/%s %s", c.name, namespace, name, repository)
+}
+
+func (w *world) deletesRequest() {
+	c := pick(w, w.clusters)
+	all := maps.Clone(c.requests.now())
+	names := slices.Sorted(maps.Keys(all))
+	if len(names) == 0 {
+		return
+	}
+	key := pick(w, names)
+	delete(all, key)
+	c.requests.set(all)
+	namespace, name, _ := strings.Cut(key, "/")
+	c.api.Remove("repositoryaccesses", namespace, name)
+	w.say("  %s %s", c.name, key)
 }
 
 // duration is mostly short, and sometimes more than a day.

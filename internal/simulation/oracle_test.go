@@ -36,10 +36,24 @@ type policy struct {
 	deny  []denial
 }
 
-// rule lets web of some namespaces pull from NAME/**, or {namespace}/**.
+// rule lets web of some namespaces pull from NAME/**, or {namespace}/**; with asked, only what a
+// RepositoryAccess of the namespace asks for.
 type rule struct {
 	namespaces []string
 	repository string
+	asked      bool
+}
+
+// requests are the RepositoryAccess objects of a cluster: the namespace of each, and NAME/** for web.
+type requests map[string]struct{ namespace, repository string }
+
+func (all requests) ask(who *pod, repository string) bool {
+	for _, r := range all {
+		if r.namespace == who.namespace && strings.HasPrefix(repository, strings.TrimSuffix(r.repository, "**")) {
+			return true
+		}
+	}
+	return false
 }
 
 // denial is for a namespace, or for the pods of a node.
@@ -51,8 +65,12 @@ func (p policy) denies(who *pod) bool {
 	})
 }
 
-func (p policy) allows(who *pod, repository string) bool {
+// allows is for the rules that need no request, or for those that do.
+func (p policy) allows(who *pod, repository string, asked bool) bool {
 	return slices.ContainsFunc(p.rules, func(r rule) bool {
+		if r.asked != asked {
+			return false
+		}
 		below := strings.Replace(strings.TrimSuffix(r.repository, "**"), "{namespace}", who.namespace, 1)
 		return slices.Contains(r.namespaces, who.namespace) && strings.HasPrefix(repository, below)
 	})
@@ -63,7 +81,7 @@ func (p policy) body(indent string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%srules:\n", indent)
 	for i, r := range p.rules {
-		fmt.Fprintf(&b, "%s- {name: rule-%d, subjects: [{namespaces: [%s], serviceAccounts: [web]}], allow: [{repositories: [%q], actions: [pull]}]}\n", indent, i, strings.Join(r.namespaces, ", "), r.repository)
+		fmt.Fprintf(&b, "%s- {name: rule-%d, subjects: [{namespaces: [%s], serviceAccounts: [web]}], requests: %t, allow: [{repositories: [%q], actions: [pull]}]}\n", indent, i, strings.Join(r.namespaces, ", "), r.asked, r.repository)
 	}
 	for i, d := range p.deny {
 		if i == 0 {
@@ -88,6 +106,7 @@ func (p policy) spec() map[string]any {
 	for i, r := range p.rules {
 		rules = append(rules, map[string]any{
 			"name":     fmt.Sprint("rule-", i),
+			"requests": r.asked,
 			"subjects": []any{map[string]any{"namespaces": list(r.namespaces), "serviceAccounts": list([]string{"web"})}},
 			"allow":    []any{map[string]any{"repositories": list([]string{r.repository}), "actions": list([]string{"pull"})}},
 		})
@@ -303,7 +322,7 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 
 	// Its repositories.
 	files := r.policy.since(r.hasRead())
-	objects := c.objects.since(later(heard, w.began))
+	objects, asking := c.objects.since(later(heard, w.began)), c.requests.since(later(heard, w.began))
 	mayBeDenied, mustBeDenied := false, true
 	for _, file := range files {
 		for _, all := range objects {
@@ -323,13 +342,18 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 		v.must[repository] = true
 		for _, file := range files {
 			for _, all := range objects {
-				byFile, byObject := file.allows(t.pod, repository), false
+				byFile, byObject, ifAsked := file.allows(t.pod, repository, false), false, file.allows(t.pod, repository, true)
 				for _, p := range all {
-					byObject = byObject || p.allows(t.pod, repository)
+					byObject = byObject || p.allows(t.pod, repository, false)
+					ifAsked = ifAsked || p.allows(t.pod, repository, true)
 				}
+				isAsked := func(r requests) bool { return r.ask(t.pod, repository) }
+				isNotAsked := func(r requests) bool { return !r.ask(t.pod, repository) }
+				mayBeAsked := ifAsked && slices.ContainsFunc(asking, isAsked)
+				mustBeAsked := ifAsked && !slices.ContainsFunc(asking, isNotAsked)
 				within := !strings.HasPrefix(repository, "elsewhere/")
-				mayObject := byObject && within && w.downFor(r, api) < 24*time.Hour+time.Minute
-				mustObject := byObject && within && stale < 23*time.Hour
+				mayObject := (byObject || mayBeAsked) && within && w.downFor(r, api) < 24*time.Hour+time.Minute
+				mustObject := (byObject || mustBeAsked) && within && stale < 23*time.Hour
 				v.may[repository] = v.may[repository] || byFile || mayObject
 				v.must[repository] = v.must[repository] && (byFile || mustObject)
 			}

@@ -100,6 +100,7 @@ type cluster struct {
 	signers      map[string]*ecdsa.PrivateKey
 	skew         time.Duration // of the issuer's clock
 	objects      history[map[string]policy]
+	requests     history[requests]
 	made         int
 	stale        []interval // in which lists and watches stood still; a zero end: they do
 
@@ -175,6 +176,7 @@ func (w *world) serveTLS(host string, handler http.Handler) {
 func (w *world) newCluster(name string) *cluster {
 	c := &cluster{name: name, issuer: "https://issuer-" + name, api: kubetest.NewServer(), signers: map[string]*ecdsa.PrivateKey{}, world: w, edited: map[string]time.Time{}}
 	c.objects.set(map[string]policy{})
+	c.requests.set(requests{})
 	c.keys.set(nil)
 	c.rotate(w, true)
 	var objects sync.Mutex // the server's maps are read while it answers
@@ -507,7 +509,7 @@ func (w *world) configure(r *replica, longest time.Duration) {
   audiences: [%s]
   maxTokenLifetime: %s
   discovery: {caFile: ca.crt, maxKeyAge: %s}
-  kubernetes: {kubeconfigFile: %[1]s.kubeconfig, objects: {policies: true, status: true, within: ["team-*/**", "shared/**", "up.example.com/**"]}}`, c.name, c.issuer, registry, longest, maxKeyAge)
+  kubernetes: {kubeconfigFile: %[1]s.kubeconfig, objects: {policies: true, requests: true, status: true, within: ["team-*/**", "shared/**", "up.example.com/**"]}}`, c.name, c.issuer, registry, longest, maxKeyAge)
 	}
 	r.longest.set(longest)
 	w.replace(r, "pullpass.yaml", fmt.Sprintf(`
