@@ -101,6 +101,7 @@ func TestAnnotationLimits(t *testing.T) {
 func FuzzAnnotation(f *testing.F) {
 	f.Add("team-a/web team-a/worker:pull,push shared/**")
 	f.Add("host:5000/x:* **:delete\ta*b/**/c **/x/**")
+	f.Add("{namespace}/x {claims.a}/*")
 	f.Fuzz(func(t *testing.T, text string) {
 		items, err := parseAnnotation(text)
 		if err != nil {
