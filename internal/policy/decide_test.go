@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -483,6 +484,9 @@ func TestDecideProperties(t *testing.T) {
 }
 
 func FuzzPolicy(f *testing.F) {
+	everyField, err := os.ReadFile(testkit.InModule("docs/reference/policy.yaml"))
+	testkit.Must(f, err)
+	f.Add(everyField, "team-a", "repository:team-a/x:pull registry:catalog:*", "a/{claims.b}:pull")
 	f.Add([]byte(minimalPolicy), "a", "repository:a:pull", "a:push")
 	f.Add([]byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n- name: r\n  subjects: [{namespaces: ['a*']}]\n  services: [s]\n"+
 		"  annotation: k\n  allow: [{repositories: ['{namespace}/**', 'x-{cluster}/*'], actions: ['*']}]\n- {name: c, subjects: [{clusters: [c]}], allow: [{registry: [catalog], actions: ['*']}]}\n"+
