@@ -108,8 +108,6 @@ func (s Set) Missing(requested Set) Set {
 func (s Set) Pick(requested []string) []string {
 	set := Of(requested)
 	switch covered := s.Cover(set); {
-	case covered == 0:
-		return nil
 	case covered == set && slices.IsSorted(requested):
 		return requested[:len(requested):len(requested)]
 	case covered == set:

@@ -143,9 +143,9 @@ func costOf(details *cel.EvalDetails) uint64 {
 }
 
 func answer(result ref.Val, err error) (bool, error) {
-	var canceled interpreter.EvalCancelledError
+	canceled, _ := errors.AsType[interpreter.EvalCancelledError](err)
 	switch {
-	case errors.As(err, &canceled) && canceled.Cause == interpreter.CostLimitExceeded:
+	case canceled.Cause == interpreter.CostLimitExceeded:
 		return false, fmt.Errorf("it costs more than %d units with these claims", maxCost)
 	case errors.Is(err, interpreter.InterruptError{}):
 		return false, fmt.Errorf("it was not known within %v", maxTime)

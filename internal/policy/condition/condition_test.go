@@ -64,6 +64,8 @@ func TestHolds(t *testing.T) {
 		`kubernetes.node.startsWith("worker-")`:                                  true,
 		`kubernetes.labels.team == "a"`:                                          true,
 		`kubernetes.labels["example.com/env"] == "prod"`:                         true,
+		`kubernetes.labels["example.com/env"].contains("ro")`:                    true,
+		`kubernetes.labels["example.com/env"] + "/" == "prod/"`:                  true,
 		`has(kubernetes.labels.team) && !("owner" in kubernetes.labels)`:         true,
 		`service == "registry.example.com"`:                                      true,
 
@@ -192,7 +194,8 @@ func TestUses(t *testing.T) {
 		`claims.a in kubernetes.labels`:                                                     {{"a", text, false}},
 		`"a" in kubernetes.labels && "b" in claims.b`:                                       {{"b", list, false}},
 		`kubernetes.labels["x" + claims.a] == "x"`:                                          {{"a", text, false}},
-		`service == "x"`: nil,
+		`service == "x"`:              nil,
+		`has(kubernetes.labels.team)`: nil,
 	} {
 		if got := compile(t, condition).Uses(); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", condition, got, want)

@@ -62,16 +62,16 @@ func overLists(m cel.Macro) cel.Macro {
 // own lists.
 type ownCost struct{}
 
-// EstimateSize implements cost.Estimator. A node with a path is a variable.
-func (ownCost) EstimateSize(node cost.AstNode) *cost.SizeEstimate {
-	if node.Path() == nil {
-		return nil
-	}
-	return &cost.SizeEstimate{}
-}
+// EstimateSize implements cost.Estimator. It is asked about variables: CEL computes the sizes of the
+// condition's own lists and texts.
+func (ownCost) EstimateSize(cost.AstNode) *cost.SizeEstimate { return &cost.SizeEstimate{} }
 
-// EstimateCallCost implements cost.Estimator; nil: CEL's own estimate.
-func (ownCost) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
+// EstimateCallCost implements cost.Estimator; nil: CEL's own estimate. CEL knows no greatest size of
+// a value that brackets choose, as in claims["a/b"]. It is that of a variable, or one text of a list.
+func (ownCost) EstimateCallCost(function, _ string, _ *cost.AstNode, _ []cost.AstNode) *cost.CallEstimate {
+	if function == operators.Index {
+		return &cost.CallEstimate{CostEstimate: cost.FixedCostEstimate(1), ResultSize: &cost.SizeEstimate{}}
+	}
 	return nil
 }
 
@@ -85,10 +85,7 @@ func (prices) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint64 {
 	var price uint64
 	switch function {
 	case overloads.Size:
-		text, ok := args[0].(types.String)
-		if !ok {
-			return nil
-		}
+		text, _ := args[0].(types.String)
 		price = 1 + uint64(len(text))/10 // as CEL's own for comparing text
 	case operators.Equals, operators.NotEquals, operators.In:
 		if list, ok := args[1].(traits.Lister); ok && function == operators.In && !isAggregate(args[0]) {

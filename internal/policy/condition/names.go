@@ -168,14 +168,11 @@ func claimOf(e ast.Expr) (string, bool) {
 }
 
 func isIdent(e ast.Expr, name string) bool {
-	return e.Kind() == ast.IdentKind && e.AsIdent() == name
+	return e.AsIdent() == name
 }
 
 // text returns a literal text of the condition.
 func text(e ast.Expr) (string, bool) {
-	if e.Kind() != ast.LiteralKind {
-		return "", false
-	}
 	s, ok := e.AsLiteral().(types.String)
 	return string(s), ok
 }

@@ -23,7 +23,7 @@ type typeCheck struct {
 // check looks at an expression that has to be of a type; empty: of any.
 func (c *typeCheck) check(e ast.Expr, wanted identity.Type) error {
 	if claim, ok := claimOf(e); ok {
-		if e.Kind() == ast.SelectKind && e.AsSelect().IsTestOnly() {
+		if e.AsSelect().IsTestOnly() {
 			c.note(Use{Claim: claim, IsPresence: true})
 		} else {
 			c.note(Use{Claim: claim, Type: wanted})
@@ -123,7 +123,7 @@ func (c *typeCheck) call(e ast.Expr, wanted identity.Type) error {
 func (c *typeCheck) sum(e ast.Expr) error {
 	args := e.AsCall().Args()
 	switch {
-	case args[0].Kind() == ast.IdentKind && args[0].AsIdent() == parser.HiddenAccumulatorName:
+	case isIdent(args[0], parser.HiddenAccumulatorName):
 		return nil
 	case c.typeOf(e) != identity.String:
 		return fault(c.ast.SourceInfo(), e, "+ joins text, and this may be something else", `let one side be text for sure, as in claims.a + "/" + claims.b`)

@@ -62,8 +62,6 @@ func (a activation) ResolveName(name string) (any, bool) {
 		text = a.Node
 	case service:
 		text = a.Service
-	default:
-		return nil, false
 	}
 	if text == "" {
 		return unknown(name), true
