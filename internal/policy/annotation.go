@@ -65,7 +65,7 @@ func parseAnnotation(text string) ([]annotationItem, error) {
 func parseAnnotationItem(field string) (annotationItem, error) {
 	item := annotationItem{actions: action.Pull}
 	text := field
-	if colon := strings.LastIndexByte(field, ':'); colon >= 0 && strings.IndexByte(field[colon:], '/') < 0 {
+	if colon := strings.LastIndexByte(field, ':'); colon >= 0 && !strings.Contains(field[colon:], "/") {
 		text, item.actions = field[:colon], 0
 		for name := range strings.SplitSeq(field[colon+1:], ",") {
 			set := action.Named(name)

@@ -100,6 +100,14 @@ func TestTooMuchToCompare(t *testing.T) {
 	if first.Granted != nil || first.Reason != tooMuchReason || first.Remedy != tooMuchRemedy {
 		t.Errorf("asked for first: %+v", first)
 	}
+	for _, s := range d.Scopes {
+		if s.Reason != "" && s.Reason != tooMuchReason {
+			if s.Reason == untoldReason {
+				t.Errorf("the first one that was judged is not explained: %+v", s)
+			}
+			break
+		}
+	}
 	if alone := policy.Decide(subject, "", worstScopes(strings.Repeat("a/", 15))[:1]); len(alone.Granted()) != 1 {
 		t.Errorf("alone: %+v", alone)
 	}
@@ -131,6 +139,10 @@ func TestToldScopesAreBounded(t *testing.T) {
 		if told := s.Reason != untoldReason; told != (i < MaxScopesTold) || s.Reason == "" || s.Remedy == "" {
 			t.Errorf("scope %d: %+v", i, s)
 		}
+	}
+	explained, _ := policy.Explain(Subject{Identity: someone()}, "", scopes)
+	if i := slices.IndexFunc(explained.Scopes, func(s ScopeDecision) bool { return s.Reason == untoldReason }); i >= 0 {
+		t.Errorf("Explain does not explain scope %d", i)
 	}
 	few := Subject{Identity: someone(), Annotations: map[string]string{"k": "a"}}
 	many := Subject{Identity: someone(), Annotations: map[string]string{"k": annotationOf("a/*/web-*")}}

@@ -252,6 +252,16 @@ func TestReasonTellsHowManyMore(t *testing.T) {
 	if reason != want {
 		t.Errorf("got  %s\nwant %s", reason, want)
 	}
+	const allow = "{repositories: [b, c, d], actions: [pull]}"
+	for n, want := range map[int]string{
+		3: "rule r allows pull on b, c, d and pull on b, c, d and pull on b, c, d",
+		4: "rule r allows pull on b, c, d and pull on b, c, d and pull on b, c, d and more",
+	} {
+		rule := "- {name: r, anonymous: true, allow: [" + strings.TrimSuffix(strings.Repeat(allow+", ", n), ", ") + "]}\n"
+		if reason := policyOf(t, []string{rule}, "").Decide(Subject{}, "", scopesOf(t, "repository:a:pull")).Scopes[0].Reason; !strings.HasSuffix(reason, "; "+want) {
+			t.Errorf("got  %s\nwant %s", reason, want)
+		}
+	}
 }
 
 // Explain prints a trace as JSON in this form.
@@ -274,7 +284,7 @@ rules:
   allow: [{repositories: ["**"], actions: ["*"]}]
 - name: late
   anonymous: true
-  allow: [{repositories: ["**"], actions: [pull]}, {registry: [catalog], actions: ["*"]}]
+  allow: [{repositories: ["**", "*/x"], actions: [pull]}, {registry: [catalog], actions: ["*"]}]
 deny:
 - {name: block, subjects: [{nodes: [n1], namespaces: [team-a]}]}
 `)
@@ -291,7 +301,12 @@ deny:
 			`{"name":"own","origin":"policy.yaml: rules[0]","subjectMatched":true,"matchedBy":"subjects[1]","serviceMatched":true,"scopes":[{"requested":"repository:team-a/x:pull,push","patterns":["{namespace}/**","*/x"],"allows":["pull","push"],"granted":["pull","push"]}]},` +
 			`{"name":"asked","origin":"policy.yaml: rules[1]","subjectMatched":true,"matchedBy":"subjects[0]","serviceMatched":true,"annotation":"a","scopes":[{"requested":"repository:team-a/x:pull,push","patterns":["**"],"allows":["*"],"items":["team-a/*:delete,push"],"asks":["delete","push"],"granted":["push"]}]},` +
 			elsewhere +
-			`{"name":"late","origin":"policy.yaml: rules[3]","subjectMatched":true,"matchedBy":"anonymous","serviceMatched":true,"scopes":[{"requested":"repository:team-a/x:pull,push","patterns":["**"],"allows":["pull"],"granted":["pull"]}]}]}`},
+			`{"name":"late","origin":"policy.yaml: rules[3]","subjectMatched":true,"matchedBy":"anonymous","serviceMatched":true,"scopes":[{"requested":"repository:team-a/x:pull,push","patterns":["**","*/x"],"allows":["pull"],"granted":["pull"]}]}]}`},
+		{"**:*", "registry:catalog:*", deny +
+			`{"name":"own","origin":"policy.yaml: rules[0]","subjectMatched":true,"matchedBy":"subjects[1]","serviceMatched":true,"scopes":[{"requested":"registry:catalog:*"}]},` +
+			`{"name":"asked","origin":"policy.yaml: rules[1]","subjectMatched":true,"matchedBy":"subjects[0]","serviceMatched":true,"annotation":"a","scopes":[{"requested":"registry:catalog:*"}]},` +
+			elsewhere +
+			`{"name":"late","origin":"policy.yaml: rules[3]","subjectMatched":true,"matchedBy":"anonymous","serviceMatched":true,"scopes":[{"requested":"registry:catalog:*","patterns":["registry:catalog"],"allows":["*"],"granted":["*"]}]}]}`},
 		{"?", "registry:catalog:*", deny +
 			`{"name":"own","origin":"policy.yaml: rules[0]","subjectMatched":true,"matchedBy":"subjects[1]","serviceMatched":true,"scopes":[{"requested":"registry:catalog:*"}]},` +
 			`{"name":"asked","origin":"policy.yaml: rules[1]","subjectMatched":true,"matchedBy":"subjects[0]","serviceMatched":true,"annotation":"a","scopes":[{"requested":"registry:catalog:*","fault":"item 1, \"?\": pattern \"?\": \"?\" cannot be part of a repository's name, and patterns are not regular expressions; use * and **"}]},` +

@@ -100,7 +100,7 @@ func (d Decision) Within(scopes []string, reason, remedy string) Decision {
 		granted := most.Pick(s.Granted)
 		if most&(action.All|action.Other) == action.Other { // Other stands for any unknown action: compare the names
 			granted = slices.DeleteFunc(slices.Clone(granted), func(name string) bool {
-				return action.Named(name) == action.Other && !slices.Contains(named, name)
+				return !slices.Contains(named, name)
 			})
 		}
 		if slices.Equal(granted, s.Granted) {

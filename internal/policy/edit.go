@@ -39,7 +39,7 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 	var allow []string
 	for _, s := range scopes {
 		q := newQuestion(s.Requested)
-		if _, err := registryauth.ParseScope(s.Requested.String()); err != nil || s.Reason == "" || q.kind == unknownResource {
+		if _, err := registryauth.ParseScope(s.Requested.String()); err != nil || q.kind == unknownResource {
 			continue // an unparsed name could be a pattern
 		}
 		missing := action.Of(s.Granted).Missing(q.actions)
@@ -49,18 +49,16 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 			case nearFault:
 				missing &^= within
 			case nearNotAsked, nearAbsent:
+				if within == 0 {
+					continue // a rule before allows the same
+				}
 				missing &^= within
 				item := annotationItem{pattern.Pattern(q.scope.Name), within.Nameable()}
-				switch {
-				case within == 0:
-				case c.rule.requests:
-					requests = append(requests, item)
-				default:
-					items[key] = append(items[key], item)
-				}
 				if c.rule.requests {
+					requests = append(requests, item)
 					continue
 				}
+				items[key] = append(items[key], item)
 				if !slices.ContainsFunc(readers, func(r *rule) bool { return r.annotation == key }) {
 					readers = append(readers, c.rule)
 				}

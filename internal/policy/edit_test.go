@@ -28,6 +28,14 @@ rules:
   subjects: [{namespaces: ["*"]}]
   annotation: example.com/builds
   allow: [{repositories: ["{namespace}/**"], actions: [push]}]
+- name: again
+  subjects: [{namespaces: ["*"]}]
+  annotation: pullpass.dev/repositories
+  allow: [{repositories: ["shared/a"], actions: [pull]}]
+- name: elsewhere
+  subjects: [{namespaces: ["*"]}]
+  annotation: example.com/again
+  allow: [{repositories: ["shared/a"], actions: [pull]}]
 deny:
 - {name: allow-team-a-web-v1-2, subjects: [{namespaces: [old]}]}
 `
@@ -54,6 +62,11 @@ deny:
 	}
 	if !reflect.DeepEqual(trace.Edit, want) {
 		t.Errorf("got  %+v\nwant %+v", trace.Edit, want)
+	}
+	_, trace = policy.Explain(subject, "registry.example.com", scopesOf(t, "repository:shared/b:pull"))
+	want = &Edit{Cluster: "prod", Commands: []string{"kubectl annotate serviceaccount web.v1 -n team-a --overwrite pullpass.dev/repositories='shared/x shared/b:pull'"}}
+	if !reflect.DeepEqual(trace.Edit, want) {
+		t.Errorf("a command alone: got  %+v\nwant %+v", trace.Edit, want)
 	}
 }
 

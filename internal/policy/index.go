@@ -153,9 +153,6 @@ func (e *evaluation) complete() {
 
 // about returns the rules that apply and can match the scope, in their order.
 func (e *evaluation) about(q question) []int {
-	if q.kind != repositoryResource {
-		return e.rules
-	}
 	first, _, _ := strings.Cut(q.scope.Name, "/")
 	e.found = e.found[:0]
 	before := 0

@@ -212,7 +212,8 @@ func TestIndexKnowsTheFirstRule(t *testing.T) {
 		return text
 	}
 	const own = "- {name: own, services: [other], subjects: [{namespaces: [team-a]}], allow: [{repositories: ['**'], actions: [pull]}]}\n"
-	for want, rules := range map[string]string{"r0": wide(0, 10) + own, "own": own + wide(0, 10)} {
+	const public = "- {name: public, services: [other], anonymous: true, allow: [{repositories: ['**'], actions: [pull]}]}\n"
+	for want, rules := range map[string]string{"r0": wide(0, 10) + own, "own": own + wide(0, 10), "public": public + wide(0, 10)} {
 		policy := policyOf(t, []string{rules}, "")
 		if !strings.Contains(fmt.Sprint(policy.isByPath), "true") {
 			t.Fatalf("%s: no rule is found by path", want)
@@ -221,5 +222,18 @@ func TestIndexKnowsTheFirstRule(t *testing.T) {
 		if !strings.Contains(s.Reason, `none is for the service "here" (rule `+want+" is for other)") {
 			t.Errorf("want rule %s: %s", want, s.Reason)
 		}
+	}
+}
+
+// A rule for the catalog is not found by the path of a repository.
+func TestIndexFindsTheCatalog(t *testing.T) {
+	t.Parallel()
+	var rules []string
+	for i := range 10 {
+		rules = append(rules, fmt.Sprintf("- {name: r%d, subjects: [{namespaces: ['*']}], allow: [{repositories: [p%d/x], actions: [pull]}]}\n", i, i))
+	}
+	rules = append(rules, "- {name: both, subjects: [{namespaces: ['*']}], allow: [{repositories: [p/x], actions: [pull]}, {registry: [catalog], actions: ['*']}]}\n")
+	if d := policyOf(t, rules, "").Decide(Subject{Identity: someone()}, "", scopesOf(t, "registry:catalog:*")); len(d.Granted()) != 1 {
+		t.Errorf("%+v", d)
 	}
 }

@@ -135,9 +135,7 @@ func (p *policyParser) readDenials(list strictyaml.Node) {
 	entries := p.limited(list.List())
 	for _, n := range entries {
 		d := p.denyRule(n)
-		if d.origin == "" {
-			d.origin = n.Origin()
-		}
+		d.origin = n.Origin()
 		if len(d.subjects) == 0 {
 			d.subjects = []subjects.Match{{Denies: true}}
 		}
@@ -184,7 +182,7 @@ func ParseRequest(namespace, name string, spec any) *Request {
 			n.FaultAt(field, "is missing: write a list")
 		}
 	}
-	if fields == nil || faults.Count() > 0 {
+	if faults.Count() > 0 {
 		r.fault = faults.Err()
 		return r
 	}
@@ -295,7 +293,7 @@ func (r *Requests) all() iter.Seq2[*Request, *annotationItem] {
 
 // read returns the items in the form of an annotation that was read.
 func (r *Requests) read() *asked {
-	return &asked{isRead: true, present: r != nil, requests: r}
+	return &asked{isRead: true, present: true, requests: r}
 }
 
 // asks reports whether an annotation or objects select from the rule's allow.

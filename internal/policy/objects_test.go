@@ -69,8 +69,9 @@ func TestObjects(t *testing.T) {
 	}{
 		{"the file alone", "**", nil, nil, "repository:team-a/own:pull", "repository:team-a/own:pull", "own", ""},
 		{"without a request", "**", nil, nil, "repository:shared/a:pull", "", "", "rule ceiling would allow it if a RepositoryAccess asked for it"},
-		{"asked for", "**", nil, map[string]string{"r": ask}, "repository:shared/a:pull,push", "repository:shared/a:pull", "ceiling", "rule ceiling would allow it if a RepositoryAccess asked for it"},
+		{"asked for", "**", nil, map[string]string{"r": ask, "s": strings.Replace(ask, "shared/a", "shared/b", 1), "t": strings.Replace(ask, "shared/a", "'shared/*', shared/a", 1)}, "repository:shared/a:pull,push", "repository:shared/a:pull", "ceiling", "rule ceiling would allow it if a RepositoryAccess asked for it"},
 		{"beyond the ceiling", "**", nil, map[string]string{"r": ask}, "repository:other/y:pull", "", "", "a RepositoryAccess asks for it, beyond the ceiling of rule ceiling: pull, push on shared/**, other/x, within **"},
+		{"elsewhere", "**", nil, nil, "repository:x:pull", "", "", "rule ceiling lets a RepositoryAccess ask for pull, push on shared/**, other/x, within **"},
 		{"beyond within", "team-*/**", nil, map[string]string{"r": ask}, "repository:shared/a:pull", "", "", "within team-*/**"},
 		{"for another ServiceAccount", "**", nil, map[string]string{"r": strings.Replace(ask, "web", "worker", 1)}, "repository:shared/a:pull", "", "", "asked for it"},
 		{"a ceiling in an object", "team-*/**", map[string]string{"p": ceiling}, map[string]string{"r": ask}, "repository:team-a/asked:pull", "repository:team-a/asked:pull", "p/c", ""},
@@ -94,7 +95,7 @@ func TestObjects(t *testing.T) {
 		if again := policy.Decide(subject, "", scopes); !reflect.DeepEqual(again, d) {
 			t.Errorf("%s: decided %+v, explained %+v", test.name, again, d)
 		}
-		if text, _ := json.Marshal(trace); test.name == "asked for" && !strings.Contains(string(text), `"items":["shared/a:pull"],"objects":["team-a/r"],"asks":["pull"]`) {
+		if text, _ := json.Marshal(trace); test.name == "asked for" && !strings.Contains(string(text), `"items":["shared/a:pull","shared/*:pull","shared/a:pull"],"objects":["team-a/r","team-a/t"],"asks":["pull"]`) {
 			t.Errorf("the trace does not name the object: %s", text)
 		}
 	}
@@ -301,6 +302,18 @@ func TestObjectsMaySayNo(t *testing.T) {
 	t.Parallel()
 	if o := ParseObject("a", spec(t, `rules: [{name: r, anonymous: false, subjects: [{namespaces: [team-a]}], allow: [{repositories: [a], actions: [pull]}]}]`)); o.Err() != nil {
 		t.Error(o.Err())
+	}
+	parseText(t, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules: [{name: r, anonymous: true, requests: false, allow: [{repositories: [a], actions: [pull]}]}]")
+}
+
+// An object is proposed for the actions that it can get, not for those of a rule that reads an
+// annotation.
+func TestProposedRequestIsWithinItsCeiling(t *testing.T) {
+	t.Parallel()
+	policy := parseText(t, strings.Replace(fileWithCeiling, "actions: [pull, push]}]}", "actions: [pull]}]}\n- {name: noted, subjects: [{namespaces: [team-a]}], annotation: k, allow: [{repositories: ['shared/**'], actions: [push]}]}", 1))
+	d := policy.Decide(Subject{Identity: account(t, "prod/team-a/web"), Objects: cluster(t, "**", nil, nil)}, "", scopesOf(t, "repository:shared/a:pull,push"))
+	if remedy := d.Scopes[0].Remedy; !strings.HasSuffix(remedy, `repositories: [shared/a], actions: ["pull"]`) {
+		t.Errorf("remedy %q", remedy)
 	}
 }
 

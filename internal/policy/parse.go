@@ -35,12 +35,12 @@ func (p *policyParser) parse(file File) {
 	if !ok {
 		return
 	}
-	object, isObject := document.Value.(map[string]any)
-	if _, hasSpec := object["spec"]; isObject && hasSpec {
+	object, _ := document.Value.(map[string]any)
+	if _, hasSpec := object["spec"]; hasSpec {
 		document.At("spec", nil).Fault("this is an object of a cluster and no policy file: apply it to a cluster, give it to pullpass check --objects, or turn it into a file with pullpass policy export")
 		return
 	}
-	if kind, ok := object["kind"].(string); isObject && ok && kind != Kind {
+	if kind, ok := object["kind"].(string); ok && kind != Kind {
 		// Every other field would be a fault, too, and not worth reporting.
 		document.At("kind", kind).Fault("%s is not a policy: write %s, or remove the file from policyFiles", term.QuoteName(kind), Kind)
 		return
@@ -189,9 +189,9 @@ func (p *policyParser) name(n strictyaml.Node, fields map[string]strictyaml.Node
 func parseServices(n strictyaml.Node) []string {
 	var services []string
 	for _, entry := range n.List() {
-		service, ok := entry.Text()
+		service, _ := entry.Text()
 		// A space is allowed inside, as in registries[].service: "Docker registry".
-		if ok && (strings.TrimSpace(service) != service || strings.ContainsFunc(service, func(r rune) bool { return r < ' ' || '~' < r || r == '*' })) {
+		if strings.TrimSpace(service) != service || strings.ContainsFunc(service, func(r rune) bool { return r < ' ' || '~' < r || r == '*' }) {
 			entry.Fault("%s is not the name of a service: names are compared exactly with registries[].service, without *", term.QuoteName(service))
 		}
 		services = append(services, service)

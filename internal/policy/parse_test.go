@@ -185,6 +185,9 @@ deny:
 	if keys := policy.AnnotationKeys(); !slices.Equal(keys, []string{"b.example.com/x", "repositories"}) {
 		t.Errorf("keys %q", keys)
 	}
+	if keys := parseText(t, minimalPolicy).AnnotationKeys(); len(keys) != 0 {
+		t.Errorf("keys %q of a policy without annotations", keys)
+	}
 	if policy.Rules() != 3 {
 		t.Errorf("%d rules", policy.Rules())
 	}

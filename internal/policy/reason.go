@@ -191,7 +191,7 @@ func who(subject Subject) string {
 func what(q question, missing action.Set) string {
 	names := missing.Names()
 	for _, name := range q.scope.Actions {
-		if missing&action.Other != 0 && action.Named(name) == action.Other {
+		if action.Named(name) == action.Other {
 			names = append(names, Plain(name))
 		}
 	}

@@ -166,6 +166,22 @@ func TestRemedyIsBounded(t *testing.T) {
 	}
 }
 
+// A command that just fits is not left out.
+func TestLongestCommand(t *testing.T) {
+	t.Parallel()
+	policy, longest := parseText(t, askPolicy), 0
+	id := account(t, "prod/team-a/"+strings.Repeat("s", 180))
+	for n := range 250 {
+		remedy := policy.Decide(Subject{Identity: id}, "", []registryauth.Scope{scopeNamed(strings.Repeat("x", n+1))}).Scopes[0].Remedy
+		if strings.Contains(remedy, "kubectl") {
+			longest = max(longest, len(remedy))
+		}
+	}
+	if longest != maxRemedyBytes {
+		t.Errorf("the longest command has %d bytes", longest)
+	}
+}
+
 // Each command in a remedy removes nothing and adds grants, until the annotations cannot grant
 // more.
 func TestRemediesHelp(t *testing.T) {
