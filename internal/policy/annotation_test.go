@@ -59,6 +59,7 @@ func TestAnnotationFaults(t *testing.T) {
 		{"a //b c", `item 2, "//b": pattern "//b": has a leading, trailing or double slash`},
 		{"a/../b", `item 1, "a/../b": pattern "a/../b" can match no repository: names are lower-case letters and digits, joined by '.', '_', '__' or '-', and only a host at the start may have a port`},
 		{"{namespace}/x", `item 1, "{namespace}/x": placeholders work in the policy only; write the name itself`},
+		{"x/{claims.", `item 1, "x/{claims.": pattern "x/{claims.": a { is not closed in its path component`},
 		{"a/**/b/**", `item 1, "a/**/b/**": more than one ** works in the policy only; write an item for each repository`},
 		{"a,b", `item 1, "a,b": pattern "a,b": "," cannot be part of a repository's name, and patterns are not regular expressions; use * and **`},
 		// Text whose number of items is easily misread.

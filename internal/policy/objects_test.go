@@ -233,6 +233,7 @@ func TestInvalidRequestsAskForNothing(t *testing.T) {
 		`{serviceAccounts: [web], repositories: [a], actions: [pull]}`:                                  "",
 		`{serviceAccounts: [web], repositories: [a, "?"], actions: [pull]}`:                             "repositories[1]",
 		`{serviceAccounts: [web], repositories: ["{namespace}/a"], actions: [pull]}`:                    "placeholders work in the policy only",
+		`{serviceAccounts: [web], repositories: ["{claims."], actions: [pull]}`:                         "a { is not closed",
 		`{serviceAccounts: [web], repositories: ["**/a/**"], actions: [pull]}`:                          "more than one **",
 		`{serviceAccounts: [web], repositories: [a], actions: [pul]}`:                                   "is not an action",
 		`{serviceAccounts: [web], repositories: [a]}`:                                                   "actions: is missing",

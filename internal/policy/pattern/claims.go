@@ -12,11 +12,9 @@ const claimsPrefix = "{claims."
 
 // claimPlaceholder returns the claim of a component that is a claim placeholder.
 func claimPlaceholder(component string) (name string, ok bool) {
-	name, ok = strings.CutPrefix(component, claimsPrefix)
-	if !ok || strings.IndexByte(name, '}') != len(name)-1 {
-		return "", false
-	}
-	return name[:len(name)-1], true
+	after, isClaim := strings.CutPrefix(component, claimsPrefix)
+	name, rest, isClosed := strings.Cut(after, "}")
+	return name, isClaim && isClosed && rest == ""
 }
 
 func (p Pattern) hasClaims() bool { return strings.Contains(string(p), claimsPrefix) }
@@ -37,9 +35,6 @@ func (p Pattern) Claims() []string {
 // At the start of a name, a value must not look like a host either. There, the gateway has the
 // names of upstreams, and a group of GitLab can be called ghcr.io.
 func (p Pattern) withClaims(id *oidc.Identity) (Pattern, bool) {
-	if !p.hasClaims() {
-		return p, true
-	}
 	if id == nil || id.External == nil {
 		return "", false
 	}

@@ -139,8 +139,8 @@ func symbols(component string) []string {
 	all := make([]string, 0, len(component))
 	for component != "" {
 		length := 1
-		if end := strings.IndexByte(component, '}'); component[0] == '{' && end > 0 {
-			length = end + 1
+		if component[0] == '{' {
+			length = max(strings.IndexByte(component, '}'), 0) + 1
 		}
 		all = append(all, component[:length])
 		component = component[length:]

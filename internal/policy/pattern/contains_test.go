@@ -18,7 +18,8 @@ func TestContains(t *testing.T) {
 	}{
 		{"**", "a a/b ** */* {namespace}/** {claims.project_path}/x **/x", ""},
 		{"*", "a * {namespace} a-{namespace}-*", "** */* {claims.project_path} a/b"},
-		{"team-a/**", "team-a team-a/x team-a/*/y team-a/**/z team-a/{namespace} team-a/{claims.project_path}", "team-ab/x ** */x team-*/x {namespace}/x"},
+		{"team-a/**", "team-a team-a/x team-a/*/y team-a/**/z team-a/{namespace} team-a/{claims.project_path}", "team-ab/x ** */x team-*/x {namespace}/x {claims.project_path}/x"},
+		{"*/a", "b/a */a {namespace}/a", "{claims.project_path}/a a"},
 		{"team-*/web", "team-a/web team-*/web team-*x/web team-{namespace}/web", "team/web *team-a/web t*/web team-a/*"},
 		{"*a*b*", "ab a*b xaxbx *ab* *a*{namespace}b", "ba a b *a* *b*a"},
 		{"{namespace}/**", "{namespace} {namespace}/x {namespace}/**/y", "{serviceAccount}/x *{namespace}/x */x x"},
@@ -175,6 +176,7 @@ func TestSolveClaims(t *testing.T) {
 		{"{claims.project_path}", "ghcr.io/x", ""},
 		{"x/{claims.project_path}", "x/ghcr.io/x", "ghcr.io/x"},
 		{"x/{claims.project_path}", "y/z", ""},
+		{"x/{claims.project_path}", "x/-a", ""},
 	} {
 		choices, whole := Pattern(test.pattern).Solve(test.name)
 		var got []string
@@ -187,6 +189,16 @@ func TestSolveClaims(t *testing.T) {
 	}
 }
 
+func TestSolveNamesEachChoiceOnce(t *testing.T) {
+	t.Parallel()
+	if choices, _ := Pattern("**/{namespace}/**").Solve("a/a"); len(choices) != 1 {
+		t.Errorf("%v", choices)
+	}
+	if choices, whole := Pattern("**").Solve("a//b"); len(choices) != 0 || !whole {
+		t.Errorf("%v for a name that is not a path", choices)
+	}
+}
+
 // A pattern with very many solutions must not take long, or return all of them.
 func TestSolveIsBounded(t *testing.T) {
 	t.Parallel()
@@ -196,8 +208,16 @@ func TestSolveIsBounded(t *testing.T) {
 			t.Errorf("%s: %d choices, whole %v", text, len(choices), whole)
 		}
 	}
-	if _, whole := Pattern("*{namespace}*").Solve(strings.Repeat("ab", 50)); whole {
-		t.Error("hundreds of choices are called whole")
+	if choices, whole := Pattern("*{namespace}*").Solve(strings.Repeat("ab", 50)); whole || len(choices) > maxSolutions+1 {
+		t.Errorf("%d choices of hundreds, whole %v", len(choices), whole)
+	}
+	if _, whole := Pattern(strings.Repeat("*a", 100)).Solve(strings.Repeat("a", 200) + "b"); whole {
+		t.Error("a search that was given up is called whole")
+	}
+	for length, want := range map[int]bool{maxSolutions: true, maxSolutions + 1: false} {
+		if _, whole := Pattern("{namespace}*").Solve(strings.Repeat("a", length)); whole != want {
+			t.Errorf("%d choices: whole %v", length, whole)
+		}
 	}
 	if Pattern(strings.Repeat("**/", 100) + "x").Contains(Pattern(strings.Repeat("a/", 200) + "y")) {
 		t.Error("x contains y")
@@ -223,12 +243,12 @@ func TestOverlaps(t *testing.T) {
 	if apart < 1000 {
 		t.Errorf("only %d were apart", apart)
 	}
-	for _, test := range [][2]string{{"team-a/**", "team-b/x"}, {"a/*", "a/b/c"}, {"*-x", "*-y"}, {"a/**/b", "a/c"}} {
+	for _, test := range [][2]string{{"team-a/**", "team-b/x"}, {"a/*", "a/b/c"}, {"*-x", "*-y"}, {"a/**/b", "a/c"}, {"y", "x/**"}, {"z", "x/z"}} {
 		if Pattern(test[0]).Overlaps(Pattern(test[1])) {
 			t.Errorf("%s overlaps %s", test[0], test[1])
 		}
 	}
-	for _, test := range [][2]string{{"team-*/x", "*-a/**"}, {"**/x", "a/**"}, {"a*", "*b"}} {
+	for _, test := range [][2]string{{"team-*/x", "*-a/**"}, {"**/x", "a/**"}, {"a*", "*b"}, {"{claims.project_path}/x", "a/b/x"}} {
 		if !Pattern(test[0]).Overlaps(Pattern(test[1])) {
 			t.Errorf("%s does not overlap %s", test[0], test[1])
 		}

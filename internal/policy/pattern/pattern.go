@@ -108,7 +108,7 @@ func firstRune(s string) string {
 }
 
 // HasPlaceholder reports whether the pattern depends on the identity.
-func (p Pattern) HasPlaceholder() bool { return strings.IndexByte(string(p), '{') >= 0 }
+func (p Pattern) HasPlaceholder() bool { return strings.Contains(string(p), "{") }
 
 // Match reports whether the pattern matches the whole name, which must have no empty component. The
 // parts before the first ** and after the last are compared in place. The parts between two ** are
@@ -135,10 +135,7 @@ func (p Pattern) Match(name string, id *oidc.Identity, steps *int) bool {
 	for {
 		segment, rest, more = cutStars(rest)
 		if !more {
-			tail, ok := lastComponents(segment, name)
-			if ok {
-				_, ok = cutMatch(segment, tail, id, steps)
-			}
+			_, ok = cutMatch(segment, lastComponents(segment, name), id, steps)
 			return ok
 		}
 		after, ok := cutMatch(segment, name, id, steps)
@@ -194,19 +191,16 @@ func cutMatch(pattern, name string, id *oidc.Identity, steps *int) (rest string,
 	return name, true
 }
 
-// lastComponents returns the last components of a name, as many as the pattern has. It returns
-// false if the name has fewer.
-func lastComponents(pattern, name string) (string, bool) {
-	if pattern == "" {
-		return "", true
-	}
+// lastComponents returns the last components of a name, as many as the pattern has. It returns "" if
+// the name has fewer, which no component matches.
+func lastComponents(pattern, name string) string {
 	end := len(name)
 	for range strings.Count(pattern, "/") {
-		if end = strings.LastIndexByte(name[:end], '/'); end < 0 {
-			return "", false
+		if end = strings.LastIndexByte(name[:end], '/'); end == -1 {
+			return ""
 		}
 	}
-	return name[strings.LastIndexByte(name[:end], '/')+1:], true
+	return name[strings.LastIndexByte(name[:end], '/')+1:]
 }
 
 // MatchName matches a name of a subject, in which * matches any run of characters.
@@ -304,7 +298,7 @@ func nextLiteral(text string, id *oidc.Identity) (literal, rest string, ok bool)
 		value, _ := placeholderValue(name, id)
 		return value, rest, value != ""
 	}
-	if next := strings.IndexByte(text, '{'); next >= 0 {
+	if next := strings.IndexByte(text, '{'); next != -1 {
 		return text[:next], text[next:], true
 	}
 	return text, "", true
@@ -313,7 +307,7 @@ func nextLiteral(text string, id *oidc.Identity) (literal, rest string, ok bool)
 // placeholderValue returns the value of a placeholder, and whether that placeholder exists.
 func placeholderValue(name string, id *oidc.Identity) (string, bool) {
 	if id == nil {
-		return "", false
+		id = &oidc.Identity{}
 	}
 	switch name {
 	case "namespace":
@@ -344,7 +338,7 @@ func (p Pattern) Expand(id *oidc.Identity) string {
 			continue
 		}
 		next := strings.IndexByte(rest, '{')
-		if next < 0 {
+		if next == -1 {
 			next = len(rest)
 		}
 		b.WriteString(rest[:next])

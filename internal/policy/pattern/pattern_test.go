@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -61,6 +62,15 @@ func TestPatternMatch(t *testing.T) {
 	}
 }
 
+func TestNothingMatchesAnEmptyName(t *testing.T) {
+	t.Parallel()
+	for _, test := range [][2]string{{"a", ""}, {"", "a"}, {"a/b", ""}, {"**/a", ""}} {
+		if Pattern(test[0]).Match(test[1], someone(), new(int)) || MatchName(test[0], test[1]) {
+			t.Errorf("%q matches %q", test[0], test[1])
+		}
+	}
+}
+
 // Values of a token are compared, never interpreted (docker_auth put labels into regular
 // expressions unquoted). A missing value matches nothing.
 func TestPlaceholdersAreLiteral(t *testing.T) {
@@ -101,10 +111,30 @@ func TestPatternsAccepted(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		"a", "a_b", "a__b", "a--b", "a*-b", "a-*", "*.*", "a.b", "{namespace}_{cluster}", "Registry.example.com/a", "localhost:5000/a",
-		"*:5000/a", "**/a/**", "9/0", strings.Repeat("a", 255),
+		"*:5000/a", "AZ.example.com/a", "**/a/**", "9/0", strings.Repeat("a", 255), strings.Repeat("{namespace}/", 42) + "abcdefgh",
 	} {
 		if _, err := Parse(text); err != nil {
 			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// A placeholder that is cut off once ended the program, and a tenant's objects can hold it.
+func TestClaimsAreWholeComponents(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"{claims.":         "a { is not closed",
+		"x/{claims./y":     "a { is not closed",
+		"{claims.a":        "a { is not closed",
+		"{claims.}":        "lacks the name of a claim",
+		"{claims.a}-x":     `"{claims.a}" must be a whole path component`,
+		"{claims.a}{b}":    `"{claims.a}" must be a whole path component`,
+		"x-{claims.a}":     `"{claims.a}" must be a whole path component`,
+		"{claims.a}}":      `"{claims.a}" must be a whole path component`,
+		"{claims.{claims.": "a { is not closed",
+	} {
+		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
 		}
 	}
 }
@@ -123,6 +153,16 @@ func TestPatternExpand(t *testing.T) {
 		t.Error(got)
 	}
 	if got := p.Expand(nil); got != string(p) {
+		t.Error(got)
+	}
+	p = "{claims.project_path}/x"
+	for path, want := range map[string]string{"Acme/web": "acme/web/x", "ghcr.io/web": string(p)} {
+		job := &oidc.Identity{External: &identity.External{Profile: identity.GitLab, Claims: identity.Claims{"project_path": path}}}
+		if got := p.Expand(job); got != want {
+			t.Errorf("%s for %s", got, path)
+		}
+	}
+	if got := p.Expand(someone()); got != string(p) {
 		t.Error(got)
 	}
 }
