@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -235,5 +236,19 @@ func TestIndexFindsTheCatalog(t *testing.T) {
 	rules = append(rules, "- {name: both, subjects: [{namespaces: ['*']}], allow: [{repositories: [p/x], actions: [pull]}, {registry: [catalog], actions: ['*']}]}\n")
 	if d := policyOf(t, rules, "").Decide(Subject{Identity: someone()}, "", scopesOf(t, "registry:catalog:*")); len(d.Granted()) != 1 {
 		t.Errorf("%+v", d)
+	}
+}
+
+// A rule whose comparison costs something is compared for each repository.
+func TestDearRulesAreNotFoundByPath(t *testing.T) {
+	t.Parallel()
+	for more, want := range map[string]bool{"": true, ", claims: {groups: [a]}": false, ", condition: 'claims.a == \"a\"'": false} {
+		var rules []string
+		for i := range 10 {
+			rules = append(rules, fmt.Sprintf("- {name: r%d, subjects: [{identities: [ci]%s}], allow: [{repositories: [p%d/x], actions: [pull]}]}\n", i, more, i))
+		}
+		if got := slices.Contains(policyOf(t, rules, "").isByPath, true); got != want {
+			t.Errorf("%q: found by path: %v", more, got)
+		}
 	}
 }

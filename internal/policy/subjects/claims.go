@@ -32,18 +32,14 @@ type Claim struct {
 // the claim had a different type: "true" is not a boolean.
 func (c *Claim) matches(a *Asker, denies bool) bool {
 	caller := a.Identity.External // a subject with claims has identities, which are compared first
-	value, ok := caller.Claims[c.Name]
-	if !ok {
-		return denies
-	}
 	known, named := caller.Profile.Claim(c.Name)
-	switch value.(type) {
+	switch caller.Claims[c.Name].(type) {
 	case string, []string:
 	case bool, int64, float64:
 		if !named {
 			return denies
 		}
-	default: // no profile states how it is compared
+	default: // it is missing, or no profile states how it is compared
 		return denies
 	}
 	if !a.mayCompare() {
@@ -91,8 +87,8 @@ func parseClaims(n strictyaml.Node) []Claim {
 			entry.Fault("%s is not the name of a claim: write 1 to %d printable characters", term.QuoteName(c.Name), maxClaimNameBytes)
 		}
 		for _, item := range entry.List() {
-			value, ok := item.Text()
-			if ok && len(value) > maxClaimValueBytes {
+			value, _ := item.Text()
+			if len(value) > maxClaimValueBytes {
 				item.Fault("has %d bytes; at most %d are compared", len(value), maxClaimValueBytes)
 			}
 			c.Values = append(c.Values, value)

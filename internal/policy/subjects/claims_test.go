@@ -36,6 +36,7 @@ func TestClaimsInDoubt(t *testing.T) {
 		"half":    {values: []string{"x"}, denial: true},
 		"text ":   {values: []string{"x"}, denial: true, alreadyTooFar: true},
 		"text  ":  {values: []string{"x"}},
+		"text   ": {values: []string{"*"}}, // only a name has wildcards
 	} {
 		for _, denies := range []bool{false, true} {
 			a := Asker{Identity: caller}
@@ -112,6 +113,7 @@ func TestFaultsOfSubjects(t *testing.T) {
 		"{namespaces: [A]}":                 `"A" is in no such name`,
 		"{clusters: [[a]]}":                 "is a list, not text",
 		"{tokenIDs: [[a]]}":                 "is a list, not text",
+		"{tokenIDs: ['a b']}":               "is not a token id",
 		"{identities: [[a]]}":               "is a list, not text",
 		"{condition: [a]}":                  "is a list, not text",
 		"{namespaceSelector: [a]}":          "is a list",

@@ -38,9 +38,7 @@ type drawer struct {
 }
 
 func (d *drawer) look(found []int, value string) []int {
-	if d.exact != nil {
-		found = append(found, d.exact[value]...)
-	}
+	found = append(found, d.exact[value]...)
 	for _, length := range d.lengths {
 		if length > len(value) {
 			break

@@ -107,10 +107,8 @@ func parseTokenIDs(n strictyaml.Node) []string {
 
 // ParseTokenID reads one token id, exactly as it is in a token.
 func ParseTokenID(n strictyaml.Node) string {
-	id, ok := n.Text()
+	id, _ := n.Text()
 	switch {
-	case !ok:
-		return ""
 	case strings.HasPrefix(id, "JTI="):
 		n.Fault("%s is a credential id: write what follows JTI=", term.QuoteName(id))
 	case !names.IsVisible(id) || strings.Contains(id, "*"):

@@ -44,6 +44,16 @@ func TestWhatOneRequestCostsIsBounded(t *testing.T) {
 	}
 }
 
+// A value that is compared exactly is not gone through.
+func TestPriceOfClaims(t *testing.T) {
+	t.Parallel()
+	for isName, want := range map[bool]uint64{false: 1, true: 17} {
+		if got := priceOf([]string{strings.Repeat("a", 64)}, 16, isName); got != want {
+			t.Errorf("%d units, want %d", got, want)
+		}
+	}
+}
+
 func parse(t *testing.T, text string) []Match {
 	t.Helper()
 	list, err := parseList(text)
