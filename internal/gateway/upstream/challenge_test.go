@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -30,6 +31,15 @@ func TestChallengeOf(t *testing.T) {
 		"not closed":       {[]string{`Bearer realm="https://a.example/t`}, schemeUnknown, "", ""},
 		"another":          {[]string{`Negotiate`}, schemeUnknown, "", ""},
 		"nothing":          {nil, schemeUnknown, "", ""},
+		"not a URL":        {[]string{`Basic realm="x"`, `Bearer realm="https://[::1"`}, schemeBasic, "", ""},
+		"more behind":      {[]string{`Bearer realm="https://a.example/t", Basic realm="x"`}, schemeBearer, "https://a.example/t", ""},
+		"no name":          {[]string{`Bearer =x, realm="https://a.example/t"`}, schemeUnknown, "", ""},
+		"no value":         {[]string{`Basic realm=`}, schemeUnknown, "", ""},
+		"a cut value":      {[]string{`Basic realm="x`}, schemeUnknown, "", ""},
+		"a cut escape":     {[]string{`Basic realm="x\`}, schemeUnknown, "", ""},
+		"many parameters":  {[]string{`Basic ` + parameters(maxParameters)}, schemeBasic, "", ""},
+		"too many":         {[]string{`Basic ` + parameters(maxParameters+1)}, schemeUnknown, "", ""},
+		"long":             {[]string{`Basic x="` + strings.Repeat("x", maxChallengeBytes-len(`Basic x=""`)) + `"`}, schemeBasic, "", ""},
 		"too long":         {[]string{`Bearer realm="https://a.example/t",x="` + strings.Repeat("x", maxChallengeBytes) + `"`}, schemeUnknown, "", ""},
 	} {
 		got := challengeOf(http.Header{"Www-Authenticate": test.lines})
@@ -39,6 +49,44 @@ func TestChallengeOf(t *testing.T) {
 		}
 		if got.scheme != test.scheme || realm != test.realm || got.service != test.service {
 			t.Errorf("%s: %+v %s", name, got, realm)
+		}
+	}
+}
+
+func parameters(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("p%d=x", i))
+	}
+	return strings.Join(all, ", ")
+}
+
+func TestTokensOfChallenges(t *testing.T) {
+	t.Parallel()
+	const tchar = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" // RFC 9110, section 5.6.2
+	for c := range 256 {
+		want := ""
+		if c < 128 && strings.IndexByte(tchar, byte(c)) >= 0 {
+			want = string([]byte{byte(c), 'x'})
+		}
+		if got := token(string([]byte{byte(c), 'x', '"'})); got != want {
+			t.Errorf("%#x: %q", c, got)
+		}
+	}
+}
+
+func TestChallengesThatDiffer(t *testing.T) {
+	t.Parallel()
+	of := func(line string) challenge { return challengeOf(http.Header{"Www-Authenticate": {line}}) }
+	all := []challenge{
+		{}, of("Negotiate"), of(`Basic realm="x"`), of(`Bearer realm="https://a.example/t"`), of(`Bearer realm="https://b.example/t"`),
+		of(`Bearer realm="https://a.example/t",service="s"`), {scheme: schemeBearer},
+	}
+	for i, a := range all {
+		for j, b := range all {
+			if a.equal(b) != (i == j) {
+				t.Errorf("%+v equals %+v: %t", a, b, a.equal(b))
+			}
 		}
 	}
 }

@@ -1,8 +1,13 @@
 package upstream
 
 import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
 	"testing"
 
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -28,6 +33,88 @@ func TestRealmsOfPublicUpstreams(t *testing.T) {
 		testkit.Must(t, err)
 		if got := c.realmMayBePrivate(t.Context(), test.realm+":5001"); got != test.want {
 			t.Errorf("%s with %q: realm %s: %t", test.url, test.hosts, test.realm, got)
+		}
+	}
+}
+
+func TestRedirectsAreChecked(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ base, to, want string }{
+		{"https://8.8.8.8", "https://8.8.8.8/x", ""},
+		{"https://8.8.8.8", "http://8.8.8.8:443/x", `not https ("http")`},
+		{"http://8.8.8.8", "http://8.8.8.8/x", ""},
+		{"http://8.8.8.8", "http://8.8.8.8:81/x", `not https ("http")`},
+		{"https://8.8.8.8", "https://u@8.8.8.8/x", "with a user name"},
+		{"https://8.8.8.8", "https://a.s3.example/x", ""},
+		{"https://8.8.8.8", "https://A.b.S3.example/x", ""},
+		{"https://8.8.8.8", "https://u@a.s3.example/x", "with a user name"},
+		{"https://8.8.8.8", "http://a.s3.example/x", `not https ("http")`},
+		{"https://8.8.8.8", "https://s3.example/x", `the host "s3.example"`},
+		{"https://8.8.8.8", "https://.s3.example/x", `the host ".s3.example"`},
+		{"https://8.8.8.8", "https://as3.example/x", `the host "as3.example"`},
+		{"https://8.8.8.8", "https://x/x", `the host "x"`},
+		{"https://8.8.8.8", "https://blobs.example/x", ""},
+		{"https://8.8.8.8", "https://a.blobs.example/x", `the host "a.blobs.example"`},
+	} {
+		c, err := New(Config{Name: "a", URL: test.base, RedirectHosts: []string{"*.s3.example", "blobs.example"}})
+		testkit.Must(t, err)
+		to, err := url.Parse(test.to)
+		testkit.Must(t, err)
+		err = c.CheckRedirect(to)
+		if e, ok := errors.AsType[*Error](err); ok && e.Reason != refusal.UpstreamRedirect {
+			t.Errorf("%s: reason %s", test.to, e.Reason)
+		}
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s to %s: %v, want %q", test.base, test.to, err, test.want)
+		}
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A password goes over TLS, or to the host that the operator uses without it.
+func TestPasswordsNeedTLS(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		base, realm string
+		want        bool
+	}{
+		{"https://a.example", "https://b.example/t", true},
+		{"https://a.example", "http://a.example/t", false},
+		{"http://a.example", "http://a.example:8080/t", true},
+		{"http://a.example", "http://b.example/t", false},
+		{"http://a.example", "ftp://a.example/t", false},
+		{"http://a.example", "https://b.example/t", true},
+	} {
+		c, err := New(Config{Name: "a", URL: test.base})
+		testkit.Must(t, err)
+		sent := false
+		transport := &realmTransport{c, roundTripper(func(*http.Request) (*http.Response, error) { sent = true; return nil, nil })}
+		realm, err := url.Parse(test.realm)
+		testkit.Must(t, err)
+		_, err = transport.RoundTrip(&http.Request{URL: realm})
+		e, _ := errors.AsType[*Error](err)
+		if sent != test.want || (e == nil) != test.want || e != nil && e.Reason != refusal.UpstreamCredential {
+			t.Errorf("%s with %s: sent %t, %v", test.base, test.realm, sent, err)
+		}
+	}
+}
+
+func TestUpstreamsThatCannotBe(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	testkit.Write(t, dir, "empty.pem", "\n")
+	for want, config := range map[string]Config{
+		"the URL cannot be read":       {URL: "/v2/"},
+		"upstream a: the URL cannot":   {URL: "https://[::1"},
+		"no such file":                 {URL: "https://a.example", CAFile: dir + "/missing.pem"},
+		"empty.pem holds no certifica": {URL: "https://a.example", CAFile: dir + "/empty.pem"},
+	} {
+		config.Name = "a"
+		if _, err := New(config); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }

@@ -93,7 +93,7 @@ func registry(t *testing.T, wantTenant string) http.Handler {
 			t.Error(err)
 		}
 		form, sent := r.PostForm, r.PostForm.Get("access_token")
-		if r.Method != http.MethodPost || r.URL.Path != "/oauth2/exchange" || form.Get("grant_type") != "access_token" || form.Get("service") != r.Host || form.Get("tenant") != wantTenant {
+		if r.Method != http.MethodPost || r.URL.Path != "/oauth2/exchange" || form.Get("grant_type") != "access_token" || form.Get("service") != r.Host || form.Get("tenant") != wantTenant || form.Has("tenant") != (wantTenant != "") {
 			t.Errorf("%s %s: %v", r.Method, r.URL, form)
 		}
 		fmt.Fprintf(w, `{"refresh_token": %q}`, refreshToken(sent))
@@ -158,14 +158,12 @@ func TestTheGatewayHasAWorkloadIdentity(t *testing.T) {
 
 // Outside of AKS, it is the identity of the machine, from the metadata service.
 func TestTheGatewayHasAManagedIdentity(t *testing.T) {
-	for _, name := range []string{"AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_FEDERATED_TOKEN_FILE", "IDENTITY_ENDPOINT", "MSI_ENDPOINT", "IDENTITY_HEADER"} {
-		t.Setenv(name, "")
-	}
-	id, refused := clientID, false
+	withoutEnvironment(t)
+	id, refused := "", false
 	metadata := transporter(func(r *http.Request) (*http.Response, error) {
 		q := r.URL.Query()
 		if r.URL.Host != "169.254.169.254" || r.URL.Path != "/metadata/identity/oauth2/token" || r.Header.Get("Metadata") != "true" ||
-			q.Get("resource") != "https://containerregistry.azure.net" || q.Get("client_id") != id {
+			q.Get("resource") != "https://containerregistry.azure.net" || q.Get("client_id") != id || q.Has("client_id") != (id != "") {
 			t.Errorf("%s %s %v", r.Method, r.URL, r.Header)
 		}
 		w := httptest.NewRecorder()
@@ -185,10 +183,56 @@ func TestTheGatewayHasAManagedIdentity(t *testing.T) {
 		testkit.Must(t, err)
 		return logins
 	}
-	loginstest.Expect(t, newLogins(), loginstest.Caller, username, refreshToken("entra-own"))
+	for _, id = range []string{"", clientID} {
+		loginstest.Expect(t, newLogins(), loginstest.Caller, username, refreshToken("entra-own"))
+	}
 	id, refused = strings.ReplaceAll(clientID, "a", "b"), true // the SDK caches tokens for the whole process
 	if _, err := newLogins().Login(t.Context(), loginstest.Caller); err == nil || !strings.Contains(err.Error(), "Identity not found") {
 		t.Errorf("error %v, want what the metadata service says", err)
+	}
+}
+
+func withoutEnvironment(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_FEDERATED_TOKEN_FILE", "IDENTITY_ENDPOINT", "MSI_ENDPOINT", "IDENTITY_HEADER"} {
+		t.Setenv(name, "")
+	}
+}
+
+// An error names the identities of the gateway only if they are used.
+func TestEntraCannotBeReached(t *testing.T) {
+	withoutEnvironment(t)
+	options := azcore.ClientOptions{Retry: policy.RetryOptions{MaxRetries: -1}, Transport: transporter(func(*http.Request) (*http.Response, error) { return nil, errors.New("no route") })}
+	const own = "managed identity: "
+	for _, c := range []*Credential{{Identity: logins.Caller, TenantID: tenant, ClientID: clientID}, {ClientID: strings.ReplaceAll(clientID, "a", "c")}} {
+		found, err := c.open(logins.Service{Upstream: "acr", URL: "https://acr.example.com", Assertions: loginstest.NewIssuer(t)}, &options)
+		testkit.Must(t, err)
+		_, err = found.Login(t.Context(), loginstest.Caller)
+		if err == nil || !strings.Contains(err.Error(), "no route") || strings.Contains(err.Error(), own) == c.OfCaller() || strings.Contains(err.Error(), "(workload identity: ") == c.OfCaller() {
+			t.Errorf("of callers %t: error %v", c.OfCaller(), err)
+		}
+	}
+	// As in Service Fabric, where the SDK wants a client of its own.
+	for _, name := range []string{"IDENTITY_ENDPOINT", "IDENTITY_HEADER", "IDENTITY_SERVER_THUMBPRINT"} {
+		t.Setenv(name, "https://127.0.0.1:1")
+	}
+	if _, err := (&Credential{}).open(logins.Service{Upstream: "acr", URL: "https://acr.example.com"}, &options); err == nil || !strings.HasPrefix(err.Error(), "upstream acr: ") {
+		t.Errorf("error %v of an identity that cannot be made", err)
+	}
+}
+
+func TestTheRegistrySaysWhy(t *testing.T) {
+	t.Parallel()
+	issuer := loginstest.NewIssuer(t)
+	_, options := startEntra(t, func(raw string) string { return issuer.Subject(t, Audience, raw) })
+	address, roots := loginstest.TLSStandIn(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = io.WriteString(w, `{"errors": [{"code": "UNAUTHORIZED", "message": "the identity has no role here"}]}`)
+	}))
+	found, err := (&Credential{Identity: logins.Caller, TenantID: tenant, ClientID: clientID}).open(logins.Service{Upstream: "acr", URL: address, Roots: roots, Assertions: issuer}, options)
+	testkit.Must(t, err)
+	if _, err := found.Login(t.Context(), loginstest.Caller); err == nil || !strings.Contains(err.Error(), "the identity has no role here") {
+		t.Errorf("error %v, want what the registry says", err)
 	}
 }
 
