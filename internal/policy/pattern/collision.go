@@ -11,10 +11,7 @@ import (
 func (p Pattern) Collision(clusters []string) (example string, found bool) {
 	components := strings.Split(string(p), "/")
 	for _, component := range components {
-		var parts []string
-		if component != "**" {
-			parts = componentParts(component)
-		}
+		parts := componentParts(component)
 		// A whole component has one reading, unless it is between two ** and can be at any
 		// position.
 		for i, part := range parts {
@@ -84,7 +81,7 @@ func holds(variable, text string) bool {
 func collisionExample(component string, unclear []string) string {
 	for i, left := range unclear[:len(unclear)-1] {
 		between, right := "", unclear[i+1]
-		if !isVariable(right) && i+2 < len(unclear) {
+		if !isVariable(right) { // the last part is variable, so there is a next one
 			between, right = right, unclear[i+2]
 		}
 		if !isVariable(left) || !isVariable(right) || !holds(left, between) || !holds(right, between) ||

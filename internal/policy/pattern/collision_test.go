@@ -31,6 +31,14 @@ func TestPatternsThatCollide(t *testing.T) {
 		"{serviceAccount}.{namespace}.*":  "-", // only where the second is a.b
 		"*_{namespace}_*":                 "-", // a wildcard may hold _
 		"**/{namespace}/**/{namespace}-*": "both have a-b-c",
+		"*/{namespace}-*":                 "{namespace} a and {namespace} a-b both have a-b-c",
+		"{cluster}{namespace}*":           "{cluster} a with {namespace} bc and {cluster} ab with {namespace} c both have abcx",
+		"*-{namespace}-*":                 "{namespace} b-c and {namespace} c both have a-b-c-x",
+		// Only an example with parts in between would show these.
+		"{namespace}/{serviceAccount}-{namespace}-*": "-",
+		"{namespace}/{cluster}{namespace}*":          "-",
+		"{namespace}-{namespace}-*/*":                "-",
+		"{cluster}-{namespace}-{namespace}-*/*":      "-",
 
 		"{namespace}/**": "", "{serviceAccount}": "", "**": "", "*": "", "*-x-*": "", "team-{namespace}-x/*": "",
 		"{cluster}/{namespace}/{serviceAccount}": "", "{cluster}_{namespace}": "", "{namespace}_*": "", "*_{namespace}": "",
@@ -70,6 +78,28 @@ func TestPatternsThatCollide(t *testing.T) {
 		// One wildcard has the same value everywhere here, so some collisions do not occur.
 		if collides != found && strings.Count(pattern, "*") < 2 {
 			t.Errorf("%s collides: %t", pattern, collides)
+		}
+	}
+}
+
+// The names of the clusters are known, so their end may be clear.
+func TestClustersThatCollide(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		pattern  string
+		clusters string
+		want     bool
+	}{
+		{"{cluster}-{namespace}", "prod dev", false},
+		{"{cluster}-{namespace}", "prod prod-eu", true},
+		{"{cluster}-{namespace}", "eu prod-eu", false},
+		{"{namespace}-{cluster}", "prod dev", false},
+		{"{namespace}-{cluster}", "prod prod-eu", false},
+		{"{namespace}-{cluster}", "eu prod-eu", true},
+		{"{namespace}-{serviceAccount}", "prod dev", true},
+	} {
+		if _, found := mustPattern(t, test.pattern).Collision(strings.Fields(test.clusters)); found != test.want {
+			t.Errorf("%s in %s: %t", test.pattern, test.clusters, found)
 		}
 	}
 }

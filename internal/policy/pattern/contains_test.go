@@ -254,3 +254,23 @@ func TestOverlaps(t *testing.T) {
 		}
 	}
 }
+
+// A wildcard or a claim at the start can stand for an upstream of the gateway.
+func TestCovers(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ pattern, upstreams, want string }{
+		{"**", "ghcr.io quay.io", "ghcr.io"},
+		{"**/x", "ghcr.io", "ghcr.io"},
+		{"*/x", "ghcr.io", "ghcr.io"},
+		{"*", "ghcr.io", ""},
+		{"ghcr.io/**", "ghcr.io", ""},
+		{"ghcr.*/x", "quay.io", ""},
+		{"ghcr.*/x", "quay.io ghcr.io", "ghcr.io"},
+		{"{claims.project_path}/x", "ghcr.io", ""},
+		{"{claims.project_path}", "ghcr.io mirror", "mirror"},
+	} {
+		if got, found := Pattern(test.pattern).Covers(strings.Fields(test.upstreams)); got != test.want || found != (test.want != "") {
+			t.Errorf("%s of %s: %q, %t", test.pattern, test.upstreams, got, found)
+		}
+	}
+}

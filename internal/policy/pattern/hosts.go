@@ -21,7 +21,7 @@ func (p Pattern) Covers(upstreams []string) (string, bool) {
 		return "", false
 	}
 	i := slices.IndexFunc(upstreams, func(name string) bool {
-		return isClaim && !isHost(name) || !isClaim && MatchName(first, name)
+		return isClaim && !isHost(name) || MatchName(first, name)
 	})
 	if i < 0 {
 		return "", false
