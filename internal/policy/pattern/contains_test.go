@@ -19,6 +19,7 @@ func TestContains(t *testing.T) {
 		{"**", "a a/b ** */* {namespace}/** {claims.project_path}/x **/x", ""},
 		{"*", "a * {namespace} a-{namespace}-*", "** */* {claims.project_path} a/b"},
 		{"team-a/**", "team-a team-a/x team-a/*/y team-a/**/z team-a/{namespace} team-a/{claims.project_path}", "team-ab/x ** */x team-*/x {namespace}/x {claims.project_path}/x"},
+		{"*x/**", "ax/y *x", "{claims.project_path}/y x*/y"},
 		{"*/a", "b/a */a {namespace}/a", "{claims.project_path}/a a"},
 		{"team-*/web", "team-a/web team-*/web team-*x/web team-{namespace}/web", "team/web *team-a/web t*/web team-a/*"},
 		{"*a*b*", "ab a*b xaxbx *ab* *a*{namespace}b", "ba a b *a* *b*a"},
@@ -271,6 +272,18 @@ func TestCovers(t *testing.T) {
 	} {
 		if got, found := Pattern(test.pattern).Covers(strings.Fields(test.upstreams)); got != test.want || found != (test.want != "") {
 			t.Errorf("%s of %s: %q, %t", test.pattern, test.upstreams, got, found)
+		}
+	}
+}
+
+func TestNameContains(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		p, q string
+		want bool
+	}{{"team-*", "team-a", true}, {"team-*", "team-*-x", true}, {"team-a", "team-*", false}, {"*", "a/b", true}} {
+		if got := NameContains(test.p, test.q); got != test.want {
+			t.Errorf("%s contains %s: %t", test.p, test.q, got)
 		}
 	}
 }
