@@ -78,7 +78,7 @@ func TestPrices(t *testing.T) {
 	} {
 		v := fullToken()
 		_, details, err := compile(t, text).program.Eval(activation{&v})
-		if got := *details.ActualCost(); got < want.least || got > want.most {
+		if got := costOf(details); got < want.least || got > want.most {
 			t.Errorf("%s: %d units, %v; want %d to %d", text, got, err, want.least, want.most)
 		}
 	}
