@@ -8,6 +8,7 @@ import (
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/oidc/identity"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // In doubt about a claim, a denial matches and a rule does not.
@@ -145,5 +146,15 @@ func TestFaultsOfSubjects(t *testing.T) {
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")) {
 			t.Errorf("%.100s: %v, want %q", text, err, want)
 		}
+	}
+}
+
+// The claims of a condition are looked at like others.
+func TestCautionsOfConditions(t *testing.T) {
+	t.Parallel()
+	list, err := parseDenials(`[{identities: [gitlab], condition: 'claims.unknown == "x"'}]`)
+	testkit.Must(t, err)
+	if got := list[0].Cautions(KnownIdentity{Profile: identity.GitLab}, false); len(got) != 1 || !strings.HasPrefix(got[0], "claims.unknown is not a known claim of profile gitlab") {
+		t.Errorf("%q", got)
 	}
 }
