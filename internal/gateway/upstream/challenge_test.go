@@ -123,7 +123,7 @@ func TestPublicHosts(t *testing.T) {
 		"s3.eu-west-1.amazonaws.com": true, "8.8.8.8": true, "2606:4700::1111": true, "production.cloudflare.docker.com": true,
 		"10.0.0.1": false, "172.16.0.1": false, "192.168.1.1": false, "127.0.0.1": false, "169.254.169.254": false, "100.64.0.1": false, "0.0.0.0": false,
 		"::1": false, "::ffff:10.0.0.1": false, "fe80::1": false, "fd00::1": false, "64:ff9b::a00:1": false, "2002:a00:1::": false, "ff02::1": false,
-		"localhost": false, "a.localhost": false, "localhost.": false, "2130706433": false, "0x7f.1": false, "127.1": false, "0x7f000001": false, "": false, ".": false,
+		"localhost": false, "a.localhost": false, "localhost.": false, "2130706433": false, "0x7f.1": false, "127.1": false, "0x7f000001": false, "": false, ".": false, "a..": false, "a.0xg": false,
 		"intranet": false, "registry.svc": false, "kubernetes.default.svc.cluster.local.": false, "printer.local": false, "metadata.google.internal": false, "nas.home.arpa": false,
 		"home.arpa": false, "local.example.com": true, "svc.example.com.": true, "not-home.arpa": true,
 	} {

@@ -103,3 +103,141 @@ func TestStallingUpstreams(t *testing.T) {
 		}
 	})
 }
+
+// One repository's 401 must not lead the login to a host of its own.
+func TestWhereALoginMayGo(t *testing.T) {
+	t.Parallel()
+	realm := func(text string) challenge {
+		return challengeOf(http.Header{"Www-Authenticate": {`Bearer realm="` + text + `"`}})
+	}
+	basic := challenge{scheme: schemeBasic}
+	for _, test := range []struct {
+		what   string
+		logins Logins
+		hosts  []string
+		shared *challenge
+		says   challenge
+		want   bool
+	}{
+		{"without a login", nil, nil, nil, realm("https://evil.example/t"), true},
+		{"Basic", newOne("secret"), nil, nil, basic, true},
+		{"the upstream's own host", newOne("secret"), nil, nil, realm("https://a.example:8443/t"), true},
+		{"another host", newOne("secret"), nil, nil, realm("https://evil.example/t"), false},
+		{"a host of the configuration", newOne("secret"), []string{"auth.example"}, nil, realm("https://auth.example/t"), true},
+		{"a host beside that", newOne("secret"), []string{"auth.example"}, nil, realm("https://evil.example/t"), false},
+		{"GET /v2/ says so", newOne("secret"), nil, new(realm("https://auth.example/t")), realm("https://auth.example:443/other"), true},
+		{"GET /v2/ says another", newOne("secret"), nil, new(realm("https://auth.example/t")), realm("https://evil.example/t"), false},
+		{"GET /v2/ says Basic", newOne("secret"), nil, &basic, realm("https://evil.example/t"), false},
+	} {
+		c, err := New(Config{Name: "a", URL: "https://a.example", Logins: test.logins, RedirectHosts: test.hosts})
+		testkit.Must(t, err)
+		if test.shared != nil {
+			c.wants.Store(&learned{challenge: *test.shared})
+		}
+		if got := c.mayHaveLogin(test.says); got != test.want {
+			t.Errorf("%s: %t", test.what, got)
+		}
+	}
+}
+
+func TestChallengesThatCanBeMet(t *testing.T) {
+	t.Parallel()
+	known, anonymous := newTestClient(t, newOne("secret")), newTestClient(t, nil)
+	for s, want := range map[scheme][2]bool{schemeNone: {true, true}, schemeBearer: {true, true}, schemeBasic: {true, false}, schemeUnknown: {false, false}} {
+		if got := [2]bool{known.canMeet(challenge{scheme: s}), anonymous.canMeet(challenge{scheme: s})}; got != want {
+			t.Errorf("scheme %d: %v with a login and without, want %v", s, got, want)
+		}
+	}
+}
+
+// A token endpoint that answers 400 or 404 may only want a scope.
+func TestVerdictsThatRefuse(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		failure *Error
+		want    bool
+	}{
+		{nil, false},
+		{&Error{Reason: refusal.UpstreamCredential, Status: 401}, true},
+		{&Error{Reason: refusal.UpstreamCredential, Status: 403}, true},
+		{&Error{Reason: refusal.UpstreamCredential, Status: 400}, false},
+		{&Error{Reason: refusal.UpstreamCredential, Status: 404}, false},
+		{&Error{Reason: refusal.UpstreamDenied, Status: 401}, false},
+	} {
+		if got := (verdict{failure: test.failure}).isRefusal(); got != test.want {
+			t.Errorf("%+v: %t", test.failure, got)
+		}
+	}
+}
+
+func TestReasonsOfFailures(t *testing.T) {
+	t.Parallel()
+	c := newTestClient(t, nil)
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	own := &Error{Reason: refusal.UpstreamLimited}
+	for _, test := range []struct {
+		got  error
+		want refusal.Reason
+	}{
+		{c.broken(fmt.Errorf("x: %w", errPrivate), "m"), refusal.UpstreamRedirect},
+		{c.broken(context.DeadlineExceeded, "m"), refusal.UpstreamTimeout},
+		{c.broken(errors.New("x"), "m"), refusal.UpstreamUnreachable},
+		{c.broken(fmt.Errorf("x: %w", own), "m"), refusal.UpstreamLimited},
+		{c.asError(errors.New("x")), refusal.UpstreamTimeout},
+		{c.asError(own), refusal.UpstreamLimited},
+		{c.noLogin(t.Context(), errors.New("x")), refusal.UpstreamCredential},
+		{c.noLogin(t.Context(), own), refusal.UpstreamLimited},
+	} {
+		if e, ok := errors.AsType[*Error](test.got); !ok || e.Reason != test.want {
+			t.Errorf("%v, want %s", test.got, test.want)
+		}
+	}
+	if err := c.noLogin(canceled, context.Canceled); !errors.Is(err, context.Canceled) || errors.As(err, &own) {
+		t.Errorf("%v of a caller that is gone", err)
+	}
+}
+
+// A request that fails makes Run look at the upstream, and so does one that succeeds after a failure.
+func TestRequestsThatRaiseDoubt(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		status  int
+		failing string
+		gone    bool
+		want    int
+	}{{200, "", false, 0}, {200, "it failed", false, 1}, {500, "", false, 1}, {200, "it failed", true, 0}} {
+		c := clientOf(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/v2/" {
+				w.WriteHeader(test.status)
+			}
+		}, nil)
+		_, err := c.shared(t.Context())
+		testkit.Must(t, err)
+		c.status.Failure = test.failing
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		if test.gone {
+			cancel()
+		}
+		u := *c.Base()
+		u.Path = "/v2/a/manifests/v1"
+		response, err := c.Do((&http.Request{Method: http.MethodGet, URL: &u, Header: http.Header{}}).WithContext(ctx), Need{Holder: "c/n/a"})
+		if err == nil {
+			Discard(response)
+		}
+		if len(c.doubts) != test.want {
+			t.Errorf("%+v: %d doubts, %v", test, len(c.doubts), err)
+		}
+	}
+}
+
+func TestTokenRequestsAreCounted(t *testing.T) {
+	t.Parallel()
+	c := newTestClient(t, nil)
+	c.tokenRequested(true)
+	c.tokenRequested(false)
+	if s := c.Status(); s.TokenRequests != 2 || s.TokenFailures != 1 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -77,12 +77,7 @@ func newGuarded(like *http.Transport, mayBePrivate func(ctx context.Context, at 
 	g.direct.MaxIdleConns, g.proxied.MaxIdleConns = maxIdle, maxIdle
 	g.direct.Proxy = nil
 	open := inRecords(&net.Dialer{Timeout: dialTimeout})
-	checked := inRecords(&net.Dialer{Timeout: dialTimeout, Control: func(_, address string, _ syscall.RawConn) error {
-		if at, err := netip.ParseAddrPort(address); err != nil || !isPublic(at.Addr()) {
-			return fmt.Errorf("%s %w", address, errPrivate)
-		}
-		return nil
-	}})
+	checked := inRecords(&net.Dialer{Timeout: dialTimeout, Control: refusePrivate})
 	g.direct.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		if mayBePrivate(ctx, address) {
 			return open(ctx, network, address)
@@ -90,6 +85,14 @@ func newGuarded(like *http.Transport, mayBePrivate func(ctx context.Context, at 
 		return checked(ctx, network, address)
 	}
 	return g
+}
+
+// refusePrivate is a Control of net.Dialer. It gets the address that a name was resolved to.
+func refusePrivate(_, address string, _ syscall.RawConn) error {
+	if at, err := netip.ParseAddrPort(address); err != nil || !isPublic(at.Addr()) {
+		return fmt.Errorf("%s %w", address, errPrivate)
+	}
+	return nil
 }
 
 func (g *guarded) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -175,3 +175,12 @@ func TestRedirectsToOtherPorts(t *testing.T) {
 		}
 	}
 }
+
+func TestPrivateConnectionsAreRefused(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]bool{"8.8.8.8:443": true, "[2606:4700::1111]:443": true, "10.0.0.1:443": false, "[::1]:443": false, "8.8.8.8": false, "": false} {
+		if err := refusePrivate("tcp", address, nil); (err == nil) != want || err != nil && !errors.Is(err, errPrivate) {
+			t.Errorf("%q: %v", address, err)
+		}
+	}
+}
