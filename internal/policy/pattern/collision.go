@@ -84,7 +84,7 @@ func collisionExample(component string, unclear []string) string {
 		if !isVariable(right) { // the last part is variable, so there is a next one
 			between, right = right, unclear[i+2]
 		}
-		if !isVariable(left) || !isVariable(right) || !holds(left, between) || !holds(right, between) ||
+		if !isVariable(left) || !holds(left, between) || !holds(right, between) ||
 			left[0] == '{' && strings.Count(component, left) > 1 || right[0] == '{' && strings.Count(component, right) > 1 {
 			continue
 		}

@@ -33,6 +33,7 @@ func TestPatternsThatCollide(t *testing.T) {
 		"**/{namespace}/**/{namespace}-*": "both have a-b-c",
 		"*/{namespace}-*":                 "{namespace} a and {namespace} a-b both have a-b-c",
 		"{cluster}{namespace}*":           "{cluster} a with {namespace} bc and {cluster} ab with {namespace} c both have abcx",
+		"{namespace}-*-*":                 "{namespace} a and {namespace} a-b both have a-b-c-x",
 		"*-{namespace}-*":                 "{namespace} b-c and {namespace} c both have a-b-c-x",
 		// Only an example with parts in between would show these.
 		"{namespace}/{serviceAccount}-{namespace}-*": "-",

@@ -265,7 +265,7 @@ func TestCovers(t *testing.T) {
 		{"*/x", "ghcr.io", "ghcr.io"},
 		{"*", "ghcr.io", ""},
 		{"ghcr.io/**", "ghcr.io", ""},
-		{"ghcr.*/x", "quay.io", ""},
+		{"ghcr.*/x", "quay.io mirror", ""},
 		{"ghcr.*/x", "quay.io ghcr.io", "ghcr.io"},
 		{"{claims.project_path}/x", "ghcr.io", ""},
 		{"{claims.project_path}", "ghcr.io mirror", "mirror"},
