@@ -65,7 +65,7 @@ func TestAnswersOfTokenEndpoints(t *testing.T) {
 	}
 }
 
-// What an operator has to do depends on the status, and on whether a login was sent.
+// The remedy depends on the status, and on whether a login was sent.
 func TestRefusalsByStatus(t *testing.T) {
 	t.Parallel()
 	anonymous, known := newTestClient(t, nil), newTestClient(t, newOne("secret"))
