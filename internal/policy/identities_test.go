@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -87,4 +88,16 @@ func patched(t *testing.T, claims, patch []byte) []byte {
 	text, err := json.Marshal(all)
 	testkit.Must(t, err)
 	return text
+}
+
+// The claims of rules for other identities are not listed.
+func TestComparedClaims(t *testing.T) {
+	t.Parallel()
+	policy := policyOf(t, []string{"- {name: a, subjects: [{identities: [one], claims: {x: [v]}}, {identities: [two], claims: {y: [v]}}], allow: [{repositories: [a], actions: [pull]}]}\n"},
+		"deny:\n- {name: d, subjects: [{identities: [one], claims: {x: [v], w: [v]}}]}\n")
+	for name, want := range map[string][]string{"one": {"w", "x"}, "two": {"y"}, "three": nil} {
+		if got := policy.Compared(name); !slices.Equal(got, want) {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
 }

@@ -98,6 +98,9 @@ func TestObjects(t *testing.T) {
 		if text, _ := json.Marshal(trace); test.name == "asked for" && !strings.Contains(string(text), `"items":["shared/a:pull","shared/*:pull","shared/a:pull"],"objects":["team-a/r","team-a/t"],"asks":["pull"]`) {
 			t.Errorf("the trace does not name the object: %s", text)
 		}
+		if isBeyond := slices.ContainsFunc(trace.Rules, func(r RuleTrace) bool { return r.Scopes[0].Beyond }); len(trace.Rules) > 0 && isBeyond != strings.Contains(test.name, "beyond within") {
+			t.Errorf("%s: beyond the limit: %t", test.name, isBeyond)
+		}
 	}
 }
 
@@ -304,7 +307,9 @@ func TestObjectsMaySayNo(t *testing.T) {
 	if o := ParseObject("a", spec(t, `rules: [{name: r, anonymous: false, subjects: [{namespaces: [team-a]}], allow: [{repositories: [a], actions: [pull]}]}]`)); o.Err() != nil {
 		t.Error(o.Err())
 	}
-	parseText(t, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules: [{name: r, anonymous: true, requests: false, allow: [{repositories: [a], actions: [pull]}]}]")
+	for _, whom := range []string{"anonymous: true", "subjects: [{namespaces: [a]}], annotation: k"} {
+		parseText(t, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules: [{name: r, "+whom+", requests: false, allow: [{repositories: [a], actions: [pull]}]}]")
+	}
 }
 
 // An object is proposed for the actions that it can get, not for those of a rule that reads an

@@ -109,13 +109,10 @@ func (e *evaluation) explain(c candidate) string {
 	switch c.near {
 	case nearFault:
 		return fmt.Sprintf("the annotation %s counts for nothing (rule %s): %v", r.annotation, name, e.read(r).fault)
-	case nearNotAsked, nearAbsent:
+	case nearNotAsked:
 		if r.requests {
 			return fmt.Sprintf("rule %s would allow it if a RepositoryAccess asked for it", name) + e.subject.Objects.tellBeyond()
 		}
-	}
-	switch c.near {
-	case nearNotAsked:
 		return fmt.Sprintf("rule %s would allow it if the annotation %s asked for it", name, r.annotation)
 	case nearAction:
 		return fmt.Sprintf("rule %s allows only %s there", name, c.ceiling)

@@ -1,6 +1,9 @@
 package reach
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -26,6 +29,12 @@ func TestWhoIsNarrow(t *testing.T) {
 		`{name: r, subjects: [{clusters: [b]}], allow: [{repositories: ["{namespace}-{cluster}/web"], actions: [pull]}]}`:                      "",
 		`{name: r, subjects: [{serviceAccounts: [x]}], allow: [{repositories: ["*/{serviceAccount}"], actions: [pull]}]}`:                      "",
 		`{name: r, subjects: [{clusters: [a]}], allow: [{repositories: ["{namespace}-*/**", "**"], actions: [pull]}]}`:                         "clusters a",
+		// Two patterns with the same names, and with more of them.
+		`{name: r, subjects: [{clusters: [a]}], allow: [{repositories: ["{namespace}/**", "{namespace}/web"], actions: [pull]}]}`:              "clusters a; where {namespace} is team-a",
+		`{name: r, subjects: [{clusters: [a]}], allow: [{repositories: ["{namespace}/**", "{namespace}/{serviceAccount}"], actions: [pull]}]}`: "clusters a; where {namespace} is team-a, or {namespace} is team-a and {serviceAccount} is web",
+		// An identity has none of these names.
+		`{name: r, subjects: [{namespaceSelector: tier, condition: 'kubernetes.node == "n"'}], allow: [{repositories: ["**"], actions: [pull]}]}`:        "namespaces with labels tier; if kubernetes.node == \"n\"",
+		`{name: r, subjects: [{identities: [ci]}], allow: [{repositories: ["{namespace}/**", "**/{serviceAccount}", "{cluster}/**"], actions: [pull]}]}`: "",
 		// No namespace can have such a name.
 		`{name: r, subjects: [{clusters: [a]}], allow: [{repositories: ["{namespace}a/web"], actions: [pull]}]}`:             "",
 		`{name: r, subjects: [{identities: [ci]}], allow: [{repositories: ["{claims.project_path}/web"], actions: [pull]}]}`: "identities ci; where {claims.project_path} is team-a",
@@ -77,6 +86,31 @@ func TestWhatIsNarrow(t *testing.T) {
 		}
 		if strings.Join(got, " ") != want {
 			t.Errorf("%s: %q, want %q", annotation, got, want)
+		}
+	}
+}
+
+func TestPlacesAndKnowledge(t *testing.T) {
+	t.Parallel()
+	if got := Where("p: rules[0]", "") + "; " + Where("AccessPolicy o: rules[0]", "prod") + "; " + Text(Whom{}); got != "p: rules[0]; AccessPolicy o: rules[0], in cluster prod; every ServiceAccount" {
+		t.Error(got)
+	}
+	p := policyOf(t, `{name: r, subjects: [{namespaces: [a]}], allow: [{repositories: ["**"], actions: [pull]}]}`)
+	accounts := []Account{{Namespace: "b", Name: "web"}, {Namespace: "a", Name: "web"}, {Namespace: "a", Name: "ci"}}
+	clusters := []Accounts{{Cluster: "prod", All: accounts}, {Cluster: "lost", All: accounts, Unknown: errors.New("no route")}}
+	who, err := FindWho(t.Context(), p, "s", scope("x", "pull"), clusters)
+	testkit.Must(t, err)
+	if got, want := fmt.Sprint(who.Clusters), "[{prod  3 [{a ci [r]} {a web [r]}]} {lost no route 3 []}]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if !who.Knows("prod") || who.Knows("lost") || !who.Knows("other") {
+		t.Errorf("known: prod %t, lost %t, other %t", who.Knows("prod"), who.Knows("lost"), who.Knows("other"))
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, p := range []*policy.Policy{p, {}} { // before the rules, and before the ServiceAccounts
+		if _, err := FindWho(gone, p, "s", scope("x", "pull"), clusters); !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v after the end of the context", err)
 		}
 	}
 }

@@ -48,6 +48,7 @@ func TestWhoIsInCluster(t *testing.T) {
 		"of others":                                       {rule: `subjects: [{namespaces: [x]}], ` + asks, within: "**", request: "{serviceAccounts: [web], repositories: [team-a/*], actions: [pull]}", want: "r@prod by ** within ** [namespaces x]"},
 		"another action":                                  {rule: `subjects: [{clusters: ["*"]}], ` + asks, within: "**", request: "{serviceAccounts: [web], repositories: [team-a/*], actions: [push]}", want: "r@prod by ** within ** [clusters *]"},
 		"no request":                                      {rule: `subjects: [{clusters: ["*"]}], ` + asks, within: "**", want: "r@prod by ** within ** [clusters *]"},
+		"a limit for identities":                          {rule: `subjects: [{namespaces: ["*"]}], ` + asks, within: "{claims.project_path}/**", want: ""},
 		"another cluster":                                 {rule: `subjects: [{clusters: [dev]}], ` + asks, within: "**", want: ""},
 		"beyond":                                          {rule: `subjects: [{namespaces: ["*"]}], ` + asks, within: "x/**", want: ""},
 		"the namespace in both patterns":                  {rule: `subjects: [{namespaces: ["*"]}], ` + strings.Replace(asks, "%s", `"*/{namespace}"`, 1), within: "{namespace}/**", want: ""},
