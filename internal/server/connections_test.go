@@ -2,7 +2,9 @@ package server
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -218,6 +220,44 @@ func TestUnfinishedRequestsOverHTTP2(t *testing.T) {
 	testkit.Eventually(t, "only the body arrives", func() bool { return b.requests() == 0 })
 	sender.Close()
 	asked.Wait()
+}
+
+// A client of HTTP/2 that takes no responses, and sends bodies that are not read, makes the server
+// hold a few of them.
+func TestHeldOverHTTP2(t *testing.T) {
+	t.Parallel()
+	b := startBounded(t, time.Minute, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "x") })
+	const reset, settings, windowUpdate = 3, 4, 8
+	frame := func(kind, flags byte, stream uint32, payload string) string {
+		return string(binary.BigEndian.AppendUint32([]byte{0, 0, byte(len(payload)), kind, flags}, stream)) + payload
+	}
+	const requests = 100
+	sent := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(settings, 0, 0, "\x00\x04\x00\x00\x00\x00") // the window of a response: 0 bytes
+	for i := range uint32(requests) {
+		sent += frame(1, 5, 2*i+1, "\x82\x86\x84\x41\x01x") // GET http://x/
+	}
+	c := b.from(t, "127.0.0.1", sent)
+	testkit.Must(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+	window := 65_535 // of a connection's bodies (RFC 9113, section 6.9.2)
+	for refused := 0; refused < requests-maxStreams; {
+		header := make([]byte, 9)
+		_, err := io.ReadFull(c, header)
+		testkit.Must(t, err)
+		payload := make([]byte, binary.BigEndian.Uint32(header)>>8)
+		_, err = io.ReadFull(c, payload)
+		testkit.Must(t, err)
+		switch stream := binary.BigEndian.Uint32(header[5:]); {
+		case header[3] == reset:
+			refused++
+		case header[3] == windowUpdate && stream == 0:
+			window += int(binary.BigEndian.Uint32(payload))
+		case header[3] == settings && header[4] == 0 && !bytes.Contains(payload, []byte{0, 4, 0, 1, 0, 0}): // SETTINGS_INITIAL_WINDOW_SIZE: 64 KiB
+			t.Errorf("the settings are % x", payload)
+		}
+	}
+	if window > windowBytes {
+		t.Errorf("a connection may send %d bytes of bodies in advance", window)
+	}
 }
 
 // requests returns how many connections have a whole one.

@@ -28,6 +28,12 @@ const (
 	drainTimeout      = 15 * time.Second // longer than a request takes to arrive
 	shutdownTimeout   = 20 * time.Second
 
+	// A client of HTTP/2 can take no responses, and send bodies that are not read. net/http then keeps
+	// them after the handler has returned, when nothing counts them. By default, that is 250 goroutines
+	// and a MiB for each connection; with these, 150 KiB.
+	maxStreams  = 4
+	windowBytes = 64 << 10
+
 	maxInFlight = 1024 // further requests wait
 	maxWaiting  = 4096 // further requests are refused
 )
@@ -100,6 +106,7 @@ func newHTTPServer(handler http.Handler, tlsConfig *tls.Config, logger *slog.Log
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: windowBytes, MaxReceiveBufferPerStream: windowBytes},
 		// Handshake failures of scanners and of clients without our CA are useful only for
 		// debugging.
 		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
