@@ -125,7 +125,7 @@ func TestPublicHosts(t *testing.T) {
 		"::1": false, "::ffff:10.0.0.1": false, "fe80::1": false, "fd00::1": false, "64:ff9b::a00:1": false, "2002:a00:1::": false, "ff02::1": false,
 		"localhost": false, "a.localhost": false, "localhost.": false, "2130706433": false, "0x7f.1": false, "127.1": false, "0x7f000001": false, "": false, ".": false, "a..": false, "a.0xg": false,
 		"intranet": false, "registry.svc": false, "kubernetes.default.svc.cluster.local.": false, "printer.local": false, "metadata.google.internal": false, "nas.home.arpa": false,
-		"home.arpa": false, "local.example.com": true, "svc.example.com.": true, "not-home.arpa": true,
+		"home.arpa": false, "①②⑦.⓪.⓪.①": false, "kubernetes.default.ｓｖｃ": false, "intranet。": false, "a%62.example.com": false, "xn--bcher-kva.example.com": true, "a_b.example.com": true, "local.example.com": true, "svc.example.com.": true, "not-home.arpa": true,
 	} {
 		if got := IsPublicHost(host); got != want {
 			t.Errorf("%q: %t", host, got)

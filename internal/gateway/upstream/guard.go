@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 )
 
 const dialTimeout = 10 * time.Second
@@ -48,7 +49,8 @@ var privateTops = []string{"localhost", "local", "internal", "svc"}
 // IsPublicHost reports whether an upstream may name a host without being trusted with internal
 // names. The host is a public address or a name that the Internet can have: it has a dot, and is
 // not reserved for private networks (also RFC 8375). Forms that only browsers read as addresses
-// (0x7f.1, 2130706433) are not allowed.
+// (0x7f.1, 2130706433) are not allowed. Neither are other characters than those of host names:
+// clients map them first (UTS #46), so that ⓪ is 0, and ｓｖｃ is svc.
 func IsPublicHost(host string) bool {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return isPublic(a)
@@ -58,7 +60,11 @@ func IsPublicHost(host string) bool {
 	if _, err := strconv.ParseUint(last, 0, 64); err == nil || last == "" {
 		return false
 	}
-	return last != name && !slices.Contains(privateTops, last) && !strings.HasSuffix("."+name, ".home.arpa") && !strings.HasPrefix(last, "0x")
+	return !strings.ContainsFunc(name, isForeign) && last != name && !slices.Contains(privateTops, last) && !strings.HasSuffix("."+name, ".home.arpa") && !strings.HasPrefix(last, "0x")
+}
+
+func isForeign(r rune) bool {
+	return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '-' && r != '_' && r != '.'
 }
 
 // guarded connects to public addresses. It also connects to any address of the hosts that
