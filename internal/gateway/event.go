@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -47,6 +49,16 @@ func holds(e *exchange.Event, b *bearer) {
 	}
 }
 
+// concealTag adds the SHA-256 of what is redacted. A holder may push a tag that looks like a token, or
+// is a piece of its token, and must not thereby hide which tag that was.
+func concealTag(tag string, secrets []string) string {
+	clean := redact.Text(tag, secrets...)
+	if clean == tag {
+		return tag
+	}
+	return fmt.Sprintf("%s, SHA-256 %x", clean, sha256.Sum256([]byte(tag)))
+}
+
 // conceal removes credentials from an event, wherever the client put them, and records the outcome
 // in the request's span.
 func conceal(e *exchange.Event, r *http.Request) {
@@ -57,12 +69,13 @@ func conceal(e *exchange.Event, r *http.Request) {
 		secrets = append(secrets, header)
 	}
 	g := e.Gateway
-	for _, field := range []*string{&e.Client, &g.Repository, &g.Reference} {
+	for _, field := range []*string{&e.Client, &g.Repository} {
 		*field = redact.Text(*field, secrets...)
 	}
+	g.Reference = concealTag(g.Reference, secrets)
 	g.Tags = slices.Clone(g.Tags) // the forwarded tags stay unchanged
 	for i := range g.Tags {
-		g.Tags[i] = redact.Text(g.Tags[i], secrets...)
+		g.Tags[i] = concealTag(g.Tags[i], secrets)
 	}
 	for i := range e.Requested {
 		e.Requested[i] = redact.Text(e.Requested[i], secrets...)

@@ -2,12 +2,14 @@ package gateway_test
 
 import (
 	"bufio"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -264,6 +266,24 @@ func TestNothingElsePasses(t *testing.T) {
 		}
 	}
 	if e := r.one(); strings.Contains(shown(e), token) || strings.Contains(shown(e), registrytest.Password) || !strings.HasPrefix(e.Client, "[looks like a token") && !strings.Contains(e.Client, "looks like") {
+		t.Errorf("%s", shown(e))
+	}
+}
+
+// A piece of the token is not written down, and still does not hide which tag was requested.
+func TestConcealedTags(t *testing.T) {
+	t.Parallel()
+	_, r := newGHCR(t)
+	token := r.token("web", "repository:ghcr.io/acme/app:pull")
+	tag := "X" + token[len(token)-20:]
+	r.do(http.MethodGet, "/v2/ghcr.io/acme/app/manifests/"+tag, token, nil)
+	want := fmt.Sprintf("[looks like a token, 21 bytes], SHA-256 %x", sha256.Sum256([]byte(tag)))
+	if e := r.one(); e.Gateway.Reference != want {
+		t.Errorf("%s", shown(e))
+	}
+	digest := "sha256:" + strings.Repeat("a", 64)
+	r.do(http.MethodPut, "/v2/ghcr.io/acme/app/manifests/"+digest+"?tag=v1&tag="+tag, token, strings.NewReader("{}"))
+	if e := r.one(); !slices.Equal(e.Gateway.Tags, []string{"v1", want}) {
 		t.Errorf("%s", shown(e))
 	}
 }
