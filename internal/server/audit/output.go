@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/base/file"
@@ -43,7 +44,8 @@ func (o *output) reopen() error {
 	if o.name == "" {
 		return nil
 	}
-	file, err := os.OpenFile(o.name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	// With O_NONBLOCK, a FIFO without a reader is an error (fifo(7)). Otherwise, nothing would ever end the wait.
+	file, err := os.OpenFile(o.name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return fmt.Errorf("audit.file: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -329,6 +330,26 @@ func TestAuditKeepsTheFileWhenThereIsNoNewOne(t *testing.T) {
 	a.Record(testEvent("2"))
 	testkit.Must(t, a.Close())
 	data, err := os.ReadFile(filepath.Join(dir+".moved", "audit.log"))
+	testkit.Must(t, err)
+	if got := proxytest.EventIDs(t, data); strings.Join(got, " ") != "1 2" || a.Failures() != 0 {
+		t.Errorf("events %q, %d failures", got, a.Failures())
+	}
+}
+
+// A FIFO that nothing reads, in the place of the file, must not stop the log.
+func TestAuditWaitsForNoReaderOfAFIFO(t *testing.T) {
+	t.Parallel()
+	var log testkit.Buffer
+	file := filepath.Join(t.TempDir(), "audit.log")
+	a := openTest(t, file, io.Discard, slog.New(slog.NewTextHandler(&log, nil)))
+	a.Record(testEvent("1"))
+	testkit.Must(t, os.Rename(file, file+".1"))
+	testkit.Must(t, syscall.Mkfifo(file, 0o600))
+	a.Reopen()
+	testkit.Eventually(t, "it is reported", func() bool { return strings.Contains(log.String(), "audit.file: open "+file) })
+	a.Record(testEvent("2"))
+	testkit.Must(t, a.Close())
+	data, err := os.ReadFile(file + ".1")
 	testkit.Must(t, err)
 	if got := proxytest.EventIDs(t, data); strings.Join(got, " ") != "1 2" || a.Failures() != 0 {
 		t.Errorf("events %q, %d failures", got, a.Failures())
