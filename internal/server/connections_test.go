@@ -260,6 +260,33 @@ func TestHeldOverHTTP2(t *testing.T) {
 	}
 }
 
+// A client of the admin listener has few connections, whatever it opens, and others are answered.
+func TestAdminConnections(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	testkit.Must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- serveAdmin(ctx, http.NotFoundHandler(), listener, slog.New(slog.DiscardHandler))
+	}()
+	b := bounded{address: listener.Addr().String()}
+	var open []net.Conn
+	for range 2 * adminConnections {
+		open = append(open, b.from(t, "127.0.0.2", "GET / HTTP/1.1\r\n"))
+	}
+	for _, c := range open[:len(open)-adminConnections/2] {
+		if s := status(t, c); s != 0 {
+			t.Errorf("status %d of an unfinished request", s)
+		}
+	}
+	if s := status(t, b.from(t, "127.0.0.1", getRequest)); s != http.StatusNotFound {
+		t.Errorf("status %d", s)
+	}
+	stop()
+	testkit.Must(t, <-ended)
+}
+
 // requests returns how many connections have a whole one.
 func (b bounded) requests() int {
 	b.mu.Lock()

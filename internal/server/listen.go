@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -33,6 +34,8 @@ const (
 	// and a MiB for each connection; with these, 150 KiB.
 	maxStreams  = 4
 	windowBytes = 64 << 10
+
+	adminConnections = 64 // of probes, scrapers and browsers
 
 	maxInFlight = 1024 // further requests wait
 	maxWaiting  = 4096 // further requests are refused
@@ -91,8 +94,16 @@ func ServeAdmin(ctx context.Context, address string, ready, metrics http.Handler
 	if err != nil {
 		return err
 	}
-	handler := adminHandler(ready, metrics, nil, func() bool { return false })
-	return serveUntil(ctx, newHTTPServer(handler, nil, logger), listener, shutdownTimeout)
+	return serveAdmin(ctx, adminHandler(ready, metrics, nil, func() bool { return false }), listener, logger)
+}
+
+// serveAdmin serves an admin listener until ctx ends. Where no NetworkPolicy holds, any pod can
+// connect to it, and must not use up the memory of the process.
+func serveAdmin(ctx context.Context, handler http.Handler, listener net.Listener, logger *slog.Logger) error {
+	c := newConnections(adminConnections*connectionBytes, connectionBytes, func(netip.Addr) bool { return false })
+	server := newHTTPServer(c.handler(handler), nil, logger)
+	c.attach(server)
+	return serveUntil(ctx, server, c.listener(listener, drainTimeout), shutdownTimeout)
 }
 
 // newHTTPServer returns a server with every limit set. A nil tlsConfig serves

@@ -214,7 +214,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.running.Go(func() { s.readAgainAt(hangup, all) })
 	adminEnded := make(chan error, 1)
 	go func() {
-		adminEnded <- serveUntil(s.background, newHTTPServer(s.admin, nil, s.logger), admin, shutdownTimeout)
+		adminEnded <- serveAdmin(s.background, s.admin, admin, s.logger)
 	}()
 
 	listening, closeListener := context.WithCancel(s.background)
