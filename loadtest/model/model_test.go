@@ -160,7 +160,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// docs/reference/capacity.md has the results of this model. This checks only the smallest of its storms, because all take a minute.
+// docs/reference/capacity.md has results of this model. This checks only the smallest of its storms, because all take a minute.
 func TestDocument(t *testing.T) {
 	t.Parallel()
 	document, err := os.ReadFile("../../docs/reference/capacity.md")
@@ -170,9 +170,16 @@ func TestDocument(t *testing.T) {
 	var out strings.Builder
 	replicas(&out, documented(), sizes[:1])
 	limits(&out, documented(), 1500)
-	for line := range strings.Lines(out.String()) {
-		if !strings.Contains(string(document), line) {
-			t.Errorf("docs/reference/capacity.md lacks this line; run the model as it says and replace its tables: %s", line)
+	checked := 0
+	for line := range strings.Lines(string(document)) {
+		if strings.HasPrefix(line, "| 1,500 |") || strings.HasPrefix(line, "| 5,000 | 1 |") || strings.HasPrefix(line, "| nodes") && strings.Contains(line, "answered") {
+			checked++
+			if !strings.Contains(out.String(), line) {
+				t.Errorf("docs/reference/capacity.md has this line, which the model does not print; run it as it says: %s", line)
+			}
 		}
+	}
+	if checked != 4 {
+		t.Errorf("docs/reference/capacity.md has %d lines of the model, want 4", checked)
 	}
 }
